@@ -1,0 +1,1 @@
+//! Cluster membership: gossip, failure detection, downing, proof of death, singleton.

@@ -1,0 +1,1 @@
+//! Conflict-free replicated data types over one causal kernel, with deltas that are joins.

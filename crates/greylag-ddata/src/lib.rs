@@ -1,0 +1,1 @@
+//! Distributed data: a replicator for CRDTs that works with or without the cluster crate.

@@ -1,0 +1,1 @@
+//! Reliable delivery: ordered, flow-controlled, confirmed; effects exactly once at event-sourced entities.

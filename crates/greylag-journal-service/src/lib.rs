@@ -1,0 +1,1 @@
+//! One journal served over gRPC by one process to the others of a machine.

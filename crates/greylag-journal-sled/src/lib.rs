@@ -1,0 +1,1 @@
+//! The embedded journal: the contract of greylag-persistence on sled.

@@ -1,0 +1,1 @@
+//! Event sourcing: the journal contract with its fence, entities, recovery, snapshots.

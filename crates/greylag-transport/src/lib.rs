@@ -1,0 +1,1 @@
+//! Associations between nodes: lanes, handshake, ordering, quarantine; gRPC streams behind a feature.

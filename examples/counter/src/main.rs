@@ -1,0 +1,3 @@
+//! The counter of the cluster-sharding literature, event sourced.
+
+fn main() {}

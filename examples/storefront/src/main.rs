@@ -1,0 +1,3 @@
+//! Real purchases through a cluster that loses a node.
+
+fn main() {}
