@@ -1,1 +1,134 @@
 //! Codecs for prost and serde messages, by the fixed ids that wire and disk share.
+//!
+//! ```
+//! use greylag_codec::json;
+//! use greylag_core::Registry;
+//!
+//! #[derive(Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+//! struct Increment {
+//!     by: i64,
+//! }
+//!
+//! let registry = Registry::new();
+//! registry.register::<Increment>(json("counter.increment"))?;
+//! let encoded = registry.encode(&Increment { by: 2 })?;
+//! assert_eq!(&encoded.payload[..], br#"{"by":2}"#);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! `greylag-core` stays without a serialization library, so the codecs live one step above it;
+//! wire (cluster T34) and journal (persistence §1) read the same ids.
+
+use std::marker::PhantomData;
+
+use bytes::{Bytes, BytesMut};
+use greylag_core::{Codec, CodecId, DecodeError, EncodeError, Manifest};
+
+/// Protocol Buffers for `M`, under one manifest.
+#[cfg(feature = "prost")]
+pub fn prost<M: prost::Message + Default + 'static>(manifest: &'static str) -> Prost<M> {
+    Prost { manifest, message: PhantomData }
+}
+
+/// JSON for `M`, under one manifest.
+#[cfg(feature = "json")]
+pub fn json<M: serde::Serialize + serde::de::DeserializeOwned + 'static>(manifest: &'static str) -> Json<M> {
+    Json { manifest, message: PhantomData }
+}
+
+/// See [`prost`](fn@prost).
+#[cfg(feature = "prost")]
+#[derive(Debug, Clone, Copy)]
+pub struct Prost<M> {
+    manifest: &'static str,
+    message: PhantomData<fn() -> M>,
+}
+
+#[cfg(feature = "prost")]
+impl<M: prost::Message + Default + 'static> Codec<M> for Prost<M> {
+    fn id(&self) -> CodecId {
+        CodecId::PROST
+    }
+
+    fn manifest(&self, _: &M) -> Manifest {
+        self.manifest.into()
+    }
+
+    fn manifests(&self) -> Vec<Manifest> {
+        vec![self.manifest.into()]
+    }
+
+    fn encode(&self, message: &M, buffer: &mut BytesMut) -> Result<(), EncodeError> {
+        message.encode(buffer).map_err(|error| unrepresentable(self.manifest, error))
+    }
+
+    fn decode(&self, manifest: &str, bytes: Bytes) -> Result<M, DecodeError> {
+        known(self.id(), self.manifest, manifest)?;
+        M::decode(bytes).map_err(|error| DecodeError::malformed(manifest, error))
+    }
+}
+
+/// See [`json`].
+#[cfg(feature = "json")]
+#[derive(Debug, Clone, Copy)]
+pub struct Json<M> {
+    manifest: &'static str,
+    message: PhantomData<fn() -> M>,
+}
+
+#[cfg(feature = "json")]
+impl<M: serde::Serialize + serde::de::DeserializeOwned + 'static> Codec<M> for Json<M> {
+    fn id(&self) -> CodecId {
+        CodecId::JSON
+    }
+
+    fn manifest(&self, _: &M) -> Manifest {
+        self.manifest.into()
+    }
+
+    fn manifests(&self) -> Vec<Manifest> {
+        vec![self.manifest.into()]
+    }
+
+    fn encode(&self, message: &M, buffer: &mut BytesMut) -> Result<(), EncodeError> {
+        use bytes::BufMut;
+        serde_json::to_writer(buffer.writer(), message).map_err(|error| unrepresentable(self.manifest, error))
+    }
+
+    fn decode(&self, manifest: &str, bytes: Bytes) -> Result<M, DecodeError> {
+        known(self.id(), self.manifest, manifest)?;
+        serde_json::from_slice(&bytes).map_err(|error| DecodeError::malformed(manifest, error))
+    }
+}
+
+fn unrepresentable(manifest: &str, error: impl std::fmt::Display) -> EncodeError {
+    EncodeError::Unrepresentable { manifest: manifest.to_owned(), reason: error.to_string() }
+}
+
+fn known(codec: CodecId, own: &str, found: &str) -> Result<(), DecodeError> {
+    if own == found { Ok(()) } else { Err(DecodeError::UnknownManifest { codec, manifest: found.to_owned() }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_codecs_return_what_they_were_given() {
+        let mut buffer = BytesMut::new();
+        let text = String::from("grey lag");
+        json::<String>("text").encode(&text, &mut buffer).unwrap();
+        assert_eq!(json::<String>("text").decode("text", buffer.split().freeze()), Ok(text.clone()));
+        prost::<String>("text").encode(&text, &mut buffer).unwrap();
+        assert_eq!(prost::<String>("text").decode("text", buffer.split().freeze()), Ok(text));
+    }
+
+    #[test]
+    fn foreign_manifests_and_broken_bytes_are_refused() {
+        let codec = json::<u32>("count");
+        assert!(matches!(codec.decode("other", Bytes::from_static(b"1")), Err(DecodeError::UnknownManifest { .. })));
+        assert!(matches!(codec.decode("count", Bytes::from_static(b"{")), Err(DecodeError::Malformed { .. })));
+        let codec = prost::<u32>("count");
+        assert!(matches!(codec.decode("count", Bytes::from_static(b"\xff")), Err(DecodeError::Malformed { .. })));
+    }
+}

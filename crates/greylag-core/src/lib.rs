@@ -1,1 +1,38 @@
-//! Nouns shared by every layer: addresses, incarnations, generations, codecs, reply tokens, dead-letter reasons.
+//! Nouns that every layer of Greylag shares. No I/O, no clock, no tasks.
+//!
+//! ```
+//! use greylag_core::{Generation, NodeAddress, Uid, UniqueAddress};
+//!
+//! let address: NodeAddress = "Node-1.example:17355".parse()?;
+//! assert_eq!(address.to_string(), "node-1.example:17355");
+//!
+//! // A process is an address and the uid of one incarnation: a restart is somebody else.
+//! let before = UniqueAddress::new(address.clone(), Uid::new(7).expect("not zero"));
+//! let after = UniqueAddress::new(address, Uid::new(8).expect("not zero"));
+//! assert_ne!(before, after);
+//!
+//! // Who owns a shard is settled by comparing generations, never by clocks.
+//! assert!(Generation::new(2, 0)? > Generation::new(1, 999)?);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! What lives here is what at least two layers must agree on to the letter: who a node is
+//! ([`UniqueAddress`]), who owns what ([`Generation`]), how a message is named on wire and disk
+//! ([`Codec`], [`Registry`]), how an answer finds its asker ([`ReplyTo`], [`EntityError`]), and why
+//! a message was dropped ([`DeadLetterReason`]).
+
+mod address;
+mod codec;
+mod dead_letter;
+mod entity_error;
+mod generation;
+mod registry;
+mod reply;
+
+pub use address::{InvalidAddress, NodeAddress, Uid, UniqueAddress};
+pub use codec::{Codec, CodecId, DecodeError, EncodeError, Manifest};
+pub use dead_letter::DeadLetterReason;
+pub use entity_error::{EntityError, NotStoredReason};
+pub use generation::{Generation, GenerationError};
+pub use registry::{Encoded, Registry, RegistryError};
+pub use reply::{ReplyAddress, ReplyOutcome, ReplyPort, ReplyScope, ReplyTo, UnboundReply};

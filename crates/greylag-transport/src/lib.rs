@@ -1,1 +1,17 @@
-//! Associations between nodes: lanes, handshake, ordering, quarantine; gRPC streams behind a feature.
+//! Associations between nodes: who is spoken to, over which lane, in which order, and what became
+//! of what could not be delivered.
+//!
+//! The crate has two halves. The pure half (always built) holds what layers above name: envelopes,
+//! recipients, lanes, the [`Remoting`] trait, and the association machine. The feature `grpc` adds
+//! the driver that carries frames over tonic streams.
+
+mod envelope;
+mod lane;
+mod remoting;
+
+pub use envelope::{AskHeader, Envelope, Inbound, Payload, PayloadValue, Recipient};
+pub use lane::{Lane, LaneKind};
+pub use remoting::{
+    Answer, AskError, Destination, OpenAsk, PeerInfo, QuarantineReason, Receiver, Remoting, SendError, SendRejected,
+    TransportEvent, TransportListener,
+};

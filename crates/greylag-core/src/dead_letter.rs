@@ -1,0 +1,104 @@
+//! Why a message was dropped: one enum for all layers.
+
+use std::fmt;
+
+/// The reason that every dropped message carries, in its event, its log line and its counter.
+///
+/// Source: cluster T41 and the documents named per variant group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum DeadLetterReason {
+    // Transport (cluster §1).
+    /// The peer did not complete a handshake in time.
+    HandshakeTimeout,
+    /// The outbound queue of the lane was full.
+    QueueFull,
+    /// The incarnation addressed is quarantined.
+    Quarantined,
+    /// The incarnation addressed is not the one that runs.
+    StaleIncarnation,
+    /// The instance addressed has ended.
+    StaleRecipient,
+    /// Nobody is registered under the recipient's path.
+    NoSuchRecipient,
+    /// The message encodes to more than its lane carries.
+    TooLarge,
+    /// The codec refused the message.
+    SerializeFailed,
+    /// The bytes could not be read here.
+    Undecodable,
+    /// Read from a stream that a newer one superseded.
+    SupersededStream,
+    /// The recipient's mailbox was full.
+    MailboxFull,
+    /// A reply that nobody waits for any more.
+    LateReply,
+    /// The stream broke with the message in it; counted, its content is unknown.
+    LostInFlight,
+    /// The node is shutting down.
+    ShuttingDown,
+    /// The peer may not send this here.
+    Untrusted,
+    // Singleton (cluster §5).
+    /// The proxy's buffer was full.
+    ProxyBufferFull,
+    /// The singleton does not run on the node the message reached.
+    NotSingletonHost,
+    // Sharding.
+    /// The region's buffer was full.
+    BufferFull,
+    /// The deadline of an ask passed while it waited.
+    Expired,
+    /// The region stopped.
+    RegionStopped,
+    /// The region was refused by the coordinator.
+    Refused,
+    /// Too many hops between regions.
+    RouteLoop,
+    /// Came over an old path after newer messages of its origin were taken.
+    RouteStraggler,
+    /// A leftover that reached a shard which serves already.
+    HandOffStraggler,
+    /// The extractor found no entity id.
+    ExtractorRejected,
+    /// The extractor panicked.
+    ExtractorPanicked,
+    /// The sender maps entities to shards differently.
+    FingerprintMismatch,
+    /// The entity id is empty.
+    EmptyEntityId,
+    /// The entity id is longer than 1024 bytes.
+    EntityIdTooLong,
+    /// The shard id is empty or longer than 255 bytes.
+    InvalidShardId,
+    /// The extractor maps the entity to another shard than the one that got it.
+    WrongShard,
+    /// No entity type of this name runs here.
+    UnknownEntityType,
+    /// The entity could not be started.
+    EntityStartFailed,
+    /// The entity stopped with the message unhandled.
+    EntityStopped,
+    /// Too many messages waited for the entity.
+    EntityMailboxFull,
+    /// Too many messages waited in the shard.
+    ShardInboxFull,
+    /// No other region can host what this one hosted.
+    NoOtherRegion,
+    // Persistence.
+    /// The entity's stash was full.
+    StashFull,
+    // Delivery.
+    /// The producer closed with the message unconfirmed.
+    ProducerClosed,
+    /// Every attempt at the delivery failed.
+    Poisoned,
+    /// A message type that the entity did not declare.
+    UnexpectedMessage,
+}
+
+impl fmt::Display for DeadLetterReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}

@@ -1,0 +1,252 @@
+//! How an answer finds its asker.
+//!
+//! A [`ReplyTo`] is a token that travels inside a message and is consumed by replying. It names the
+//! asking node and a correlation number, and carries the port of the node it is on, through which
+//! the answer leaves: to a waiting future on the same node, or over the wire. On the wire only the
+//! [`ReplyAddress`] travels; whoever decodes a message opens a [`ReplyScope`] with its own port
+//! first, so tokens inside come out bound to the node that decoded them.
+//!
+//! ```text
+//! asker: ask(|reply_to| msg) --msg(ReplyAddress)--> entity: reply_to.reply(value)
+//!        future <--complete-- port of the asker <--wire-- port of the entity's node
+//! ```
+
+use std::any::Any;
+use std::cell::RefCell;
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::address::UniqueAddress;
+use crate::entity_error::EntityError;
+
+/// Where an answer goes: the asking process and its number for the question.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct ReplyAddress {
+    /// The process that asked.
+    pub node: UniqueAddress,
+    /// Its number for the question; never used twice by that process.
+    pub ask_id: u64,
+}
+
+/// What an ask is answered with.
+pub enum ReplyOutcome {
+    /// The answer; the port encodes it by its type if it has to leave the node.
+    Value {
+        /// The value, of the type that the asker waits for.
+        value: Box<dyn Any + Send>,
+        /// Its Rust type, for error texts only.
+        type_name: &'static str,
+    },
+    /// The runtime answers in the entity's stead.
+    Failed(EntityError),
+}
+
+impl fmt::Debug for ReplyOutcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Value { type_name, .. } => write!(f, "Value({type_name})"),
+            Self::Failed(error) => write!(f, "Failed({error})"),
+        }
+    }
+}
+
+/// The way out for answers on one node. Never blocks and never fails: an answer that nobody waits
+/// for is counted as a dead letter.
+pub trait ReplyPort: Send + Sync + 'static {
+    /// Sends `outcome` on its way to `to`.
+    fn reply(&self, to: &ReplyAddress, outcome: ReplyOutcome);
+}
+
+/// A one-shot right to answer a question with an `R`.
+///
+/// Dropping it unanswered answers [`EntityError::NoReply`], so an asker never waits for an answer
+/// that cannot come. Source: sharding §4.11, persistence §2.2.
+#[must_use = "dropping it answers the ask with EntityError::NoReply"]
+pub struct ReplyTo<R> {
+    address: ReplyAddress,
+    /// Taken by the answer; `None` means that somebody else answers now.
+    port: Option<Arc<dyn ReplyPort>>,
+    /// Set when the token was written into bytes: the right then lives where they are read.
+    written: AtomicBool,
+    reply: PhantomData<fn(R)>,
+}
+
+impl<R: Send + 'static> ReplyTo<R> {
+    /// A token for `address` that answers through `port`.
+    pub fn new(address: ReplyAddress, port: Arc<dyn ReplyPort>) -> Self {
+        Self { address, port: Some(port), written: AtomicBool::new(false), reply: PhantomData }
+    }
+
+    /// Answers.
+    pub fn reply(mut self, value: R) {
+        let value = ReplyOutcome::Value { value: Box::new(value), type_name: std::any::type_name::<R>() };
+        self.send(value);
+    }
+
+    /// Binds a token read from bytes to the port of the surrounding [`ReplyScope`].
+    ///
+    /// # Errors
+    /// [`UnboundReply`] outside of any scope.
+    pub fn bind(address: ReplyAddress) -> Result<Self, UnboundReply> {
+        ReplyScope::current().map(|port| Self::new(address, port)).ok_or(UnboundReply)
+    }
+}
+
+impl<R> ReplyTo<R> {
+    /// Answers in the entity's stead.
+    pub fn fail(mut self, error: EntityError) {
+        self.send(ReplyOutcome::Failed(error));
+    }
+
+    /// Where the answer goes.
+    pub fn address(&self) -> &ReplyAddress {
+        &self.address
+    }
+
+    /// The address, for writing the token into bytes. The right to answer moves with the bytes:
+    /// dropping this token afterwards says nothing to the asker.
+    pub fn write(&self) -> &ReplyAddress {
+        self.written.store(true, Ordering::Relaxed);
+        &self.address
+    }
+
+    fn send(&mut self, outcome: ReplyOutcome) {
+        if let Some(port) = self.port.take() {
+            port.reply(&self.address, outcome);
+        }
+    }
+}
+
+impl<R> Drop for ReplyTo<R> {
+    fn drop(&mut self) {
+        if !*self.written.get_mut() {
+            self.send(ReplyOutcome::Failed(EntityError::NoReply));
+        }
+    }
+}
+
+impl<R> fmt::Debug for ReplyTo<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ReplyTo({}/{})", self.address.node, self.address.ask_id)
+    }
+}
+
+/// A reply token was read outside of a [`ReplyScope`], so no answer could leave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a reply token was decoded outside of a node; nothing can be answered through it")]
+pub struct UnboundReply;
+
+thread_local! {
+    static SCOPE: RefCell<Vec<Arc<dyn ReplyPort>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// While it lives, reply tokens decoded on this thread are bound to its port.
+///
+/// Deserializers take no context argument, so the port is handed round them.
+#[must_use = "the scope ends when it is dropped"]
+#[derive(Debug)]
+pub struct ReplyScope {
+    /// Scopes end on the thread that opened them.
+    not_send: PhantomData<*const ()>,
+}
+
+impl ReplyScope {
+    /// Opens a scope on this thread; scopes nest.
+    pub fn enter(port: Arc<dyn ReplyPort>) -> Self {
+        SCOPE.with_borrow_mut(|scopes| scopes.push(port));
+        Self { not_send: PhantomData }
+    }
+
+    fn current() -> Option<Arc<dyn ReplyPort>> {
+        SCOPE.with_borrow(|scopes| scopes.last().cloned())
+    }
+}
+
+impl Drop for ReplyScope {
+    fn drop(&mut self) {
+        SCOPE.with_borrow_mut(|scopes| drop(scopes.pop()));
+    }
+}
+
+#[cfg(feature = "serde")]
+mod serde_impls {
+    use super::{ReplyAddress, ReplyTo};
+    use crate::address::UniqueAddress;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
+
+    impl<R> Serialize for ReplyTo<R> {
+        fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+            let address = self.write();
+            (&address.node, address.ask_id).serialize(serializer)
+        }
+    }
+
+    impl<'de, R: Send + 'static> Deserialize<'de> for ReplyTo<R> {
+        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            let (node, ask_id) = <(UniqueAddress, u64)>::deserialize(deserializer)?;
+            Self::bind(ReplyAddress { node, ask_id }).map_err(D::Error::custom)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Mutex;
+
+    #[derive(Default)]
+    struct Log(Mutex<Vec<String>>);
+
+    impl ReplyPort for Log {
+        fn reply(&self, to: &ReplyAddress, outcome: ReplyOutcome) {
+            let text = match outcome {
+                ReplyOutcome::Value { value, .. } => format!("{} = {}", to.ask_id, value.downcast::<i64>().unwrap()),
+                ReplyOutcome::Failed(error) => format!("{} failed: {error}", to.ask_id),
+            };
+            self.0.lock().unwrap().push(text);
+        }
+    }
+
+    fn token(port: &Arc<Log>, ask_id: u64) -> ReplyTo<i64> {
+        ReplyTo::new(ReplyAddress { node: "a:1#1".parse().unwrap(), ask_id }, port.clone())
+    }
+
+    #[test]
+    fn an_ask_is_answered_once_whatever_becomes_of_the_token() {
+        let port = Arc::new(Log::default());
+        token(&port, 1).reply(42);
+        token(&port, 2).fail(EntityError::Stopped);
+        drop(token(&port, 3));
+        assert_eq!(
+            *port.0.lock().unwrap(),
+            ["1 = 42", "2 failed: the entity stopped before it answered", "3 failed: the entity did not reply"]
+        );
+    }
+
+    #[test]
+    fn a_written_token_leaves_the_answer_to_its_reader() {
+        let port = Arc::new(Log::default());
+        let there = Arc::new(Log::default());
+        let here = token(&port, 1);
+        let address = here.write().clone();
+        drop(here);
+        assert_eq!(ReplyTo::<i64>::bind(address.clone()).map(drop), Err(UnboundReply));
+        let scope = ReplyScope::enter(there.clone());
+        ReplyTo::<i64>::bind(address).unwrap().reply(5);
+        drop(scope);
+        assert!(port.0.lock().unwrap().is_empty());
+        assert_eq!(*there.0.lock().unwrap(), ["1 = 5"]);
+    }
+
+    #[cfg(feature = "serde")]
+    #[test]
+    fn a_token_travels_in_a_serde_message() {
+        let port = Arc::new(Log::default());
+        let _scope = ReplyScope::enter(port.clone());
+        let text = serde_json::to_string(&token(&port, 9)).unwrap();
+        serde_json::from_str::<ReplyTo<i64>>(&text).unwrap().reply(1);
+        assert_eq!(*port.0.lock().unwrap(), ["9 = 1"]);
+    }
+}

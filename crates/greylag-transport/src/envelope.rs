@@ -1,0 +1,171 @@
+//! What travels: a message, whom it is for, and how it is to be read.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use greylag_core::{CodecId, EncodeError, Manifest, Uid, UniqueAddress};
+
+use crate::lane::LaneKind;
+
+/// Whom a message is for, on the node it is sent to.
+///
+/// The lane key is path and sub-path together: all messages with one lane key share one lane and
+/// one decode worker, and arrive in the order they were enqueued (cluster T6, T23). The instance id
+/// is no part of it; 0 means whoever is registered (cluster T25).
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Recipient {
+    /// The registered path, such as `cluster` or `sharding/Customer`.
+    pub path: Arc<str>,
+    /// What the registered receiver distinguishes below its path, such as a shard; may be empty.
+    pub sub_path: Arc<str>,
+    /// The instance meant, or 0 for the current one.
+    pub instance: u64,
+}
+
+impl Recipient {
+    /// Paths that begin so are control recipients; fixed in code (cluster T6).
+    pub const CONTROL_PREFIX: &'static str = "control/";
+    /// Paths that begin so are bulk recipients, which take the large lane; fixed in code.
+    pub const BULK_PREFIX: &'static str = "bulk/";
+
+    /// Whoever is registered at `path`.
+    pub fn new(path: impl Into<Arc<str>>) -> Self {
+        Self { path: path.into(), sub_path: "".into(), instance: 0 }
+    }
+
+    /// The same recipient, distinguishing `sub_path` below the path.
+    #[must_use]
+    pub fn with_sub_path(mut self, sub_path: impl Into<Arc<str>>) -> Self {
+        self.sub_path = sub_path.into();
+        self
+    }
+
+    /// The same recipient, but only this instance of it.
+    #[must_use]
+    pub fn with_instance(mut self, instance: u64) -> Self {
+        self.instance = instance;
+        self
+    }
+
+    /// The lane kind as far as the path decides it; user patterns may still make an ordinary one large.
+    pub fn lane_kind(&self) -> LaneKind {
+        if self.path.starts_with(Self::CONTROL_PREFIX) {
+            LaneKind::Control
+        } else if self.path.starts_with(Self::BULK_PREFIX) {
+            LaneKind::Large
+        } else {
+            LaneKind::Ordinary
+        }
+    }
+}
+
+impl fmt::Display for Recipient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.path)?;
+        if !self.sub_path.is_empty() {
+            write!(f, "/{}", self.sub_path)?;
+        }
+        if self.instance != 0 {
+            write!(f, "@{}", self.instance)?;
+        }
+        Ok(())
+    }
+}
+
+/// A value that the lane writer encodes, so that senders do not pay for it (cluster T27).
+///
+/// Handed back unsent (cluster T18) it returns as itself, so its sender can route it anew.
+pub trait PayloadValue: Send + 'static {
+    /// Appends the bytes.
+    ///
+    /// # Errors
+    /// [`EncodeError`]; the message is then a dead letter `SerializeFailed`.
+    fn encode(&self, buffer: &mut BytesMut) -> Result<(), EncodeError>;
+
+    /// Back to what it was made of.
+    fn into_any(self: Box<Self>) -> Box<dyn Any + Send>;
+}
+
+/// The content of an envelope.
+pub enum Payload {
+    /// Encoded already.
+    Bytes(Bytes),
+    /// Encoded by the lane writer.
+    Value(Box<dyn PayloadValue>),
+}
+
+impl fmt::Debug for Payload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Bytes(bytes) => write!(f, "Bytes({})", bytes.len()),
+            Self::Value(_) => f.write_str("Value"),
+        }
+    }
+}
+
+/// Marks an envelope as a question.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AskHeader {
+    /// The asker's number for it.
+    pub id: u64,
+    /// What is left of the asker's patience, so that a receiver may skip expired work.
+    pub budget: Duration,
+}
+
+/// A message on its way out.
+#[derive(Debug)]
+pub struct Envelope {
+    /// Whom it is for.
+    pub recipient: Recipient,
+    /// The only incarnation that may get it; `None` for whoever runs at the address (cluster T15).
+    pub target_uid: Option<Uid>,
+    /// Which codec wrote, or will write, the payload.
+    pub codec: CodecId,
+    /// The message's stable name.
+    pub manifest: Manifest,
+    /// The message.
+    pub payload: Payload,
+    /// Set for questions.
+    pub ask: Option<AskHeader>,
+    /// Taken even when the queue is full (sharding's marks; cluster T22).
+    pub must_enqueue: bool,
+}
+
+impl Envelope {
+    /// A plain message that is encoded already.
+    pub fn new(recipient: Recipient, codec: CodecId, manifest: impl Into<Manifest>, payload: impl Into<Bytes>) -> Self {
+        Self::with_payload(recipient, codec, manifest, Payload::Bytes(payload.into()))
+    }
+
+    /// A plain message.
+    pub fn with_payload(recipient: Recipient, codec: CodecId, manifest: impl Into<Manifest>, payload: Payload) -> Self {
+        Self { recipient, target_uid: None, codec, manifest: manifest.into(), payload, ask: None, must_enqueue: false }
+    }
+
+    /// Only for the incarnation `uid`.
+    #[must_use]
+    pub fn to_uid(mut self, uid: Uid) -> Self {
+        self.target_uid = Some(uid);
+        self
+    }
+}
+
+/// A message that arrived, from a process that is known to be its origin (cluster T16).
+#[derive(Debug)]
+pub struct Inbound {
+    /// The process at the other end of the stream.
+    pub from: UniqueAddress,
+    /// Whom it is for.
+    pub recipient: Recipient,
+    /// Which codec wrote the payload.
+    pub codec: CodecId,
+    /// The message's stable name.
+    pub manifest: Manifest,
+    /// The message.
+    pub payload: Bytes,
+    /// Set for questions.
+    pub ask: Option<AskHeader>,
+}

@@ -1,0 +1,58 @@
+//! Which connection a message takes.
+//!
+//! Each peer is reached over a control lane, one or more ordinary lanes and a large lane, each with
+//! a queue, a stream and a TCP connection of its own, so that a saturated one cannot stall
+//! heartbeats. The lane is a pure function of the recipient, never of the message, which is what
+//! keeps the order per recipient. Source: cluster T5, T6.
+
+use std::fmt;
+
+/// The kind of a lane.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum LaneKind {
+    /// Membership, heartbeats, the protocols of singleton and sharding's coordinator.
+    Control,
+    /// User messages.
+    Ordinary,
+    /// Bulk recipients of our own protocols, and recipients that the user named as large.
+    Large,
+}
+
+/// One lane to a peer. Ordinary lanes are numbered; the others are always number 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Lane {
+    kind: LaneKind,
+    index: u16,
+}
+
+impl Lane {
+    /// The control lane.
+    pub const CONTROL: Self = Self { kind: LaneKind::Control, index: 0 };
+    /// The large lane.
+    pub const LARGE: Self = Self { kind: LaneKind::Large, index: 0 };
+
+    /// The ordinary lane with this number.
+    pub const fn ordinary(index: u16) -> Self {
+        Self { kind: LaneKind::Ordinary, index }
+    }
+
+    /// The lane's kind.
+    pub const fn kind(self) -> LaneKind {
+        self.kind
+    }
+
+    /// The lane's number within its kind.
+    pub const fn index(self) -> u16 {
+        self.index
+    }
+}
+
+impl fmt::Display for Lane {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.kind {
+            LaneKind::Control => f.write_str("control"),
+            LaneKind::Ordinary => write!(f, "ordinary-{}", self.index),
+            LaneKind::Large => f.write_str("large"),
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! What layers above ask of the transport, and what it tells them.
+//!
+//! Drivers hold an `Arc<dyn Remoting>`: the gRPC driver in production, a virtual network in tests.
+//! Calls never wait: a message is queued or refused. Nothing here terminates the process.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use greylag_core::{DeadLetterReason, EntityError, NodeAddress, Registry, ReplyPort, UniqueAddress};
+
+use crate::envelope::{Envelope, Inbound};
+use crate::lane::Lane;
+
+/// Where an envelope goes.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Destination {
+    /// This incarnation and no other.
+    Incarnation(UniqueAddress),
+    /// Whoever runs there (the join protocol).
+    Address(NodeAddress),
+}
+
+impl Destination {
+    /// Where that is.
+    pub fn address(&self) -> &NodeAddress {
+        match self {
+            Self::Incarnation(ua) => ua.address(),
+            Self::Address(address) => address,
+        }
+    }
+}
+
+impl From<UniqueAddress> for Destination {
+    fn from(ua: UniqueAddress) -> Self {
+        Self::Incarnation(ua)
+    }
+}
+
+impl From<NodeAddress> for Destination {
+    fn from(address: NodeAddress) -> Self {
+        Self::Address(address)
+    }
+}
+
+/// Why a message was not queued. The caller got it back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum SendError {
+    /// The lane's queue is full; try again later, or slow down.
+    #[error("the outbound queue is full")]
+    QueueFull,
+    /// The incarnation is quarantined: nothing will ever reach it.
+    #[error("the peer is quarantined")]
+    Quarantined,
+    /// The message is encoded already and exceeds the lane's limit.
+    #[error("the message has {size} bytes, its lane carries at most {max}")]
+    TooLarge {
+        /// The size in bytes.
+        size: usize,
+        /// The limit in bytes.
+        max: usize,
+    },
+    /// This node is shutting down.
+    #[error("this node is shutting down")]
+    ShuttingDown,
+}
+
+/// A message that was not queued, and why.
+#[derive(Debug)]
+pub struct SendRejected {
+    /// Why.
+    pub error: SendError,
+    /// The message, untouched.
+    pub envelope: Box<Envelope>,
+}
+
+/// Why an ask has no answer. Only the answer itself tells whether the question was processed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AskError {
+    /// Nothing came in time.
+    #[error("no answer within {0:?}")]
+    Timeout(std::time::Duration),
+    /// The recipient's runtime answered in its stead.
+    #[error(transparent)]
+    Entity(EntityError),
+    /// The question was not sent.
+    #[error(transparent)]
+    Send(SendError),
+    /// The process that was asked has been replaced by a newer one.
+    #[error("the peer restarted")]
+    PeerRestarted,
+    /// The question, or the answer, was dropped on its way.
+    #[error("dropped: {0}")]
+    Dropped(DeadLetterReason),
+    /// The answer could not be read, or is of another type than asked for.
+    #[error("the answer could not be read: {0}")]
+    Undecodable(String),
+    /// This node is shutting down.
+    #[error("this node is shutting down")]
+    ShuttingDown,
+}
+
+/// Why a process was quarantined (cluster T20).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum QuarantineReason {
+    /// The cluster removed it.
+    RemovedFromMembership,
+    /// A reliable control message could not be delivered.
+    DeliveryGaveUp,
+    /// Somebody asked for it.
+    Manual,
+}
+
+/// What is known of a peer from its handshake.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PeerInfo {
+    /// The incarnation.
+    pub peer: UniqueAddress,
+    /// Where its last active stream ended; proofs of death dial exactly this.
+    pub ip: IpAddr,
+    /// Its kernel's boot id and network namespace, if it said so (cluster T12).
+    pub host_id: Option<String>,
+}
+
+/// What happened to links and peers, in order.
+#[derive(Debug)]
+pub enum TransportEvent {
+    /// A process said Hello, or answered ours: this incarnation runs at its address.
+    PeerHandshake(PeerInfo),
+    /// A stream broke after it was active; what was in it is lost (cluster T10, T31).
+    LinkLost {
+        /// The incarnation at the other end.
+        peer: UniqueAddress,
+        /// Which lane.
+        lane: Lane,
+    },
+    /// An incarnation was quarantined here: these envelopes were queued for it and never written.
+    /// Sent also when there were none. In queue order per lane (cluster T18).
+    HandedBack {
+        /// The incarnation they were for.
+        peer: UniqueAddress,
+        /// The envelopes of the listener's own registered path prefix.
+        envelopes: Vec<Envelope>,
+    },
+    /// Somebody has quarantined this node (cluster T20, S19).
+    ThisNodeQuarantined {
+        /// Who.
+        by: UniqueAddress,
+        /// Why.
+        reason: QuarantineReason,
+    },
+    /// A peer announced its orderly end (cluster T33).
+    PeerTerminating(UniqueAddress),
+}
+
+/// Takes transport events. Called from transport tasks: must not block and must not call back into
+/// [`Remoting::send`] synchronously; forward into an inbox instead.
+pub trait TransportListener: Send + Sync + 'static {
+    /// Takes one event.
+    fn on_event(&self, event: &mut TransportEvent);
+}
+
+/// Takes the messages of one registered path. Called from a decode worker, in order per lane key:
+/// must not block. Decoding the payload here is right; this is the worker for it.
+pub trait Receiver: Send + Sync + 'static {
+    /// Takes one message.
+    fn receive(&self, message: Inbound);
+}
+
+/// The transport of one node, as the layers above see it.
+pub trait Remoting: Send + Sync + 'static {
+    /// This process.
+    fn self_address(&self) -> &UniqueAddress;
+
+    /// Kernel boot id and network namespace of this process, where they can be known.
+    fn host_id(&self) -> Option<String>;
+
+    /// Queues a message. To the own address it is delivered locally, without a connection.
+    ///
+    /// # Errors
+    /// [`SendRejected`] with the reason and the message.
+    fn send(&self, to: &Destination, envelope: Envelope) -> Result<(), SendRejected>;
+
+    /// From now on messages for `path` go to `receiver`; the former one, if any, is replaced.
+    /// Returns the instance id of this registration, never used twice.
+    fn register(&self, path: &str, receiver: Arc<dyn Receiver>) -> u64;
+
+    /// Nobody receives at `path` any more.
+    fn unregister(&self, path: &str);
+
+    /// Adds a listener. `hand_back_prefix`: envelopes whose recipient path starts so are offered to
+    /// it in [`TransportEvent::HandedBack`] before they become dead letters.
+    fn listen(&self, hand_back_prefix: Option<&str>, listener: Arc<dyn TransportListener>);
+
+    /// The lane that messages for this recipient take to any peer.
+    fn lane_of(&self, recipient: &crate::Recipient) -> Lane;
+
+    /// What is known of the peer now active, or last active, at an address.
+    fn peer(&self, address: &NodeAddress) -> Option<PeerInfo>;
+
+    /// From now on nothing goes to or comes from this incarnation (cluster T18). A harmless
+    /// quarantine (the peer left in order) is not told to the peer.
+    fn quarantine(&self, peer: &UniqueAddress, reason: QuarantineReason, harmless: bool);
+
+    /// The cluster's id for the Hellos to come, once it is known.
+    fn set_cluster_id(&self, cluster_id: u128);
+
+    /// Counts and reports a message dropped by a layer above.
+    fn dead_letter(&self, reason: DeadLetterReason, recipient: &str, manifest: &str);
+
+    /// The codecs of this node.
+    fn registry(&self) -> &Arc<Registry>;
+
+    /// The way out for answers; see [`greylag_core::ReplyScope`].
+    fn reply_port(&self) -> Arc<dyn ReplyPort>;
+
+    /// Registers a question: its future completes with the answer, a failure, or at the timeout.
+    /// The caller puts `reply_to` into a message and sends that on its way itself.
+    fn open_ask(&self, timeout: std::time::Duration) -> OpenAsk;
+
+    /// Ends a question early: the message that carried it was dropped.
+    fn fail_ask(&self, ask_id: u64, error: AskError);
+}
+
+/// A question that waits for its answer.
+pub struct OpenAsk {
+    /// The number of the question and the node that asks.
+    pub address: greylag_core::ReplyAddress,
+    /// Completes once.
+    pub answer: std::pin::Pin<Box<dyn Future<Output = Result<Answer, AskError>> + Send>>,
+}
+
+impl std::fmt::Debug for OpenAsk {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("OpenAsk").field("address", &self.address).finish_non_exhaustive()
+    }
+}
+
+/// An answer: the value itself from the same node, or decoded by the registry from another one.
+pub type Answer = Box<dyn std::any::Any + Send>;
