@@ -1,1 +1,32 @@
 //! Seeded virtual network and data-driven transcripts for machines that take inputs and yield effects.
+//!
+//! ```
+//! use greylag_testkit::transcript;
+//!
+//! let script = "\
+//! ## A counter remembers.
+//!
+//! add 2
+//! ----
+//! 2
+//!
+//! add 3
+//! ----
+//! 5
+//! ".replace("##", "#");
+//!
+//! let mut total = 0;
+//! let recorded = transcript::record(&script, |case| {
+//!     total += case.positional(0).and_then(|n| n.parse::<i32>().ok()).expect("a number");
+//!     total.to_string()
+//! })?;
+//! assert_eq!(recorded, script, "running the script records exactly what it says");
+//! # Ok::<(), transcript::MalformedTranscript>(())
+//! ```
+//!
+//! The crate knows nothing of Greylag's protocols: [`transcript`] hands lines of text to a closure,
+//! [`network`] moves values between numbered nodes on virtual time. What a protocol makes of them
+//! is the business of its own tests.
+
+pub mod network;
+pub mod transcript;
