@@ -1,3 +1,77 @@
-//! The project's own tools.
+//! The project's own tools: each does one thing and says what it did.
+//!
+//! `ci` is the whole gate, the same for people and machines; it changes no file. `layers` holds the
+//! crate graph and the absences that make simulation possible. `proto`, `bless`, `sim`, `storm` and
+//! `bench` run what their names say.
 
-fn main() {}
+mod bench;
+mod ci;
+mod layers;
+mod proto;
+mod run;
+mod storefront;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "The project's own tools", arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Run the whole gate: formatting, lints, layers, generated code, the README's test command, simulation.
+    Ci,
+    /// Check the crate graph, and that machines know no tokio, no clock and no unseeded chance.
+    Layers,
+    /// Generate the protobuf code anew from proto/.
+    Proto {
+        /// Change nothing; fail if the committed code differs.
+        #[arg(long)]
+        check: bool,
+    },
+    /// Record the protocol transcripts anew; read the difference before you commit it.
+    Bless,
+    /// Run the simulation over seeds; a failure prints its seed and the command that replays it.
+    Sim(SimArgs),
+    /// Run the storefront again and again, killing a node at a random point each time.
+    Storefront {
+        /// How many runs.
+        #[arg(long, default_value_t = 20)]
+        runs: u32,
+        /// Where the random kill points begin; the same seed kills at the same points.
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+    },
+    /// Run every benchmark and print its figures.
+    Bench,
+}
+
+#[derive(clap::Args)]
+#[command(disable_help_flag = true)]
+struct SimArgs {
+    /// Passed to the simulation as they stand; `--help` lists them.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    arguments: Vec<String>,
+}
+
+fn main() -> std::process::ExitCode {
+    let outcome = match Cli::parse().task {
+        Task::Ci => ci::ci(),
+        Task::Layers => layers::layers(),
+        Task::Proto { check } => proto::proto(check),
+        Task::Bless => ci::bless(),
+        Task::Sim(args) => ci::sim(&args.arguments),
+        Task::Storefront { runs, seed } => storefront::runs(runs, seed),
+        Task::Bench => bench::bench(),
+    };
+    match outcome {
+        Ok(()) => std::process::ExitCode::SUCCESS,
+        Err(failure) => {
+            run::say(&format!("xtask: {failure}"));
+            std::process::ExitCode::FAILURE
+        }
+    }
+}

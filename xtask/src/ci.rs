@@ -1,0 +1,44 @@
+//! The gate, and the small tasks that it is made of.
+
+use crate::run::{Failure, root, run, run_with, say};
+use crate::{layers, proto};
+
+/// How many seeds the gate gives the simulation.
+const GATE_SEEDS: &str = "300";
+
+/// Everything that must hold before a change lands. Changes no file.
+pub(crate) fn ci() -> Result<(), Failure> {
+    run("cargo", &["fmt", "--all", "--check"])?;
+    layers::layers()?;
+    proto::proto(true)?;
+    run("cargo", &["clippy", "--workspace", "--all-targets", "--all-features", "--quiet", "--", "--deny", "warnings"])?;
+    let test = readme_test_command()?;
+    run("bash", &["-c", &test])?;
+    run_with("cargo", &["doc", "--workspace", "--no-deps", "--quiet"], &[("RUSTDOCFLAGS", "-D warnings")])?;
+    sim(&["--seeds".to_owned(), GATE_SEEDS.to_owned()])?;
+    say("ci: green");
+    Ok(())
+}
+
+/// The second command of the README, so that what people are told is what is checked.
+fn readme_test_command() -> Result<String, Failure> {
+    let readme = std::fs::read_to_string(root().join("README.md")).map_err(|error| format!("no README.md: {error}"))?;
+    readme
+        .lines()
+        .map(str::trim)
+        .find(|line| line.starts_with("cargo test"))
+        .map(ToOwned::to_owned)
+        .ok_or("README.md names no command that begins with `cargo test`".to_owned())
+}
+
+/// Records the transcripts anew.
+pub(crate) fn bless() -> Result<(), Failure> {
+    run_with("cargo", &["test", "--workspace", "--test", "protocol"], &[("GREYLAG_BLESS", "1")])
+}
+
+/// Runs the simulation.
+pub(crate) fn sim(arguments: &[String]) -> Result<(), Failure> {
+    let mut command = vec!["run", "--quiet", "--release", "--package", "greylag-simulation", "--"];
+    command.extend(arguments.iter().map(String::as_str));
+    run("cargo", &command)
+}

@@ -1,0 +1,244 @@
+//! The crate graph, and what each crate must not know.
+//!
+//! Absence cannot be read off the code, so it is checked: an arrow that the graph does not allow,
+//! tokio outside drivers, a clock or unseeded chance inside a machine. Each message says why.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::run::{Failure, output, root, say};
+
+/// Who may depend on whom, directly. A crate may also use what those may use.
+///
+/// A new arrow is a design change with its own review: change ARCHITECTURE.md with this table.
+const ARROWS: &[(&str, &[&str])] = &[
+    ("greylag-core", &[]),
+    ("greylag-crdt", &[]),
+    ("greylag-testkit", &[]),
+    ("greylag-codec", &["greylag-core"]),
+    ("greylag-transport", &["greylag-core"]),
+    ("greylag-cluster", &["greylag-transport"]),
+    ("greylag-ddata", &["greylag-crdt", "greylag-cluster", "greylag-transport"]),
+    ("greylag-persistence", &["greylag-codec"]),
+    ("greylag-store-sled", &["greylag-ddata"]),
+    ("greylag-journal-sled", &["greylag-persistence", "greylag-store-sled"]),
+    ("greylag-journal-service", &["greylag-persistence", "greylag-transport"]),
+    ("greylag-sharding", &["greylag-cluster", "greylag-ddata", "greylag-persistence"]),
+    ("greylag-delivery", &["greylag-sharding", "greylag-persistence", "greylag-ddata"]),
+    ("greylag", &["greylag-delivery", "greylag-journal-sled", "greylag-journal-service"]),
+];
+
+/// Outside crates that only these may name, and why.
+const CONFINED: &[(&str, &[&str], &str)] = &[
+    (
+        "tonic",
+        &["greylag-transport", "greylag-journal-service"],
+        "gRPC is the business of transport and journal service",
+    ),
+    (
+        "tonic-prost",
+        &["greylag-transport", "greylag-journal-service"],
+        "gRPC is the business of transport and journal service",
+    ),
+    ("sled", &["greylag-store-sled"], "another engine must stay one crate away"),
+];
+
+/// Crates that depend on no async runtime, tokio least of all.
+const PURE: &[&str] = &["greylag-core", "greylag-codec", "greylag-crdt", "greylag-testkit"];
+
+/// Crates whose every module may use tokio and the clock: they touch a disk or gRPC, or put drivers together.
+const DRIVER_CRATES: &[&str] = &["greylag-journal-sled", "greylag-journal-service", "greylag-store-sled", "greylag"];
+
+/// What a machine must not name, and why.
+const FORBIDDEN: &[(&str, &str)] = &[
+    ("tokio", "a machine cannot wait or spawn; tokio belongs in src/driver"),
+    ("async fn", "a machine cannot wait; async belongs in src/driver"),
+    ("Instant::now", "time is an argument of `handle`"),
+    ("SystemTime::now", "wall-clock time arrives as data in an input"),
+    ("thread_rng", "chance comes from a generator with a seed"),
+    ("rand::rng()", "chance comes from a generator with a seed"),
+    ("rand::random", "chance comes from a generator with a seed"),
+    ("from_os_rng", "chance comes from a generator with a seed"),
+    ("RandomState", "std's hash order is unseeded chance"),
+    ("thread::spawn", "a machine has no threads"),
+    ("thread::sleep", "a machine cannot wait"),
+    ("std::net::Tcp", "a machine holds no socket"),
+    ("std::fs::", "a machine touches no disk"),
+];
+
+/// Checks everything and reports every violation at once.
+pub(crate) fn layers() -> Result<(), Failure> {
+    let mut violations = graph_violations()?;
+    violations.extend(source_violations(&root().join("crates"))?);
+    if violations.is_empty() {
+        say("layers: every arrow is allowed, every machine is pure");
+        return Ok(());
+    }
+    Err(format!("{} layer violations:\n  {}", violations.len(), violations.join("\n  ")))
+}
+
+fn graph_violations() -> Result<Vec<String>, Failure> {
+    let metadata = output("cargo", &["metadata", "--format-version", "1", "--no-deps", "--offline"])
+        .or_else(|_| output("cargo", &["metadata", "--format-version", "1", "--no-deps"]))?;
+    let metadata: Value = serde_json::from_str(&metadata).map_err(|error| format!("cargo metadata: {error}"))?;
+    let mut violations = Vec::new();
+    for package in metadata["packages"].as_array().into_iter().flatten() {
+        let name = package["name"].as_str().unwrap_or_default();
+        let manifest = package["manifest_path"].as_str().unwrap_or_default();
+        if !Path::new(manifest).starts_with(root().join("crates")) {
+            continue;
+        }
+        let Some(allowed) = allowed(name) else {
+            violations.push(format!("{name} has no place in the graph; give it one in xtask/src/layers.rs"));
+            continue;
+        };
+        for dependency in package["dependencies"].as_array().into_iter().flatten() {
+            if dependency["kind"].as_str() == Some("dev") {
+                continue;
+            }
+            let to = dependency["name"].as_str().unwrap_or_default();
+            violations.extend(arrow_violation(name, to, &allowed));
+        }
+    }
+    Ok(violations)
+}
+
+/// Everything below `name`, or `None` if it is not in the graph.
+fn allowed(name: &str) -> Option<BTreeSet<&'static str>> {
+    let arrows: BTreeMap<_, _> = ARROWS.iter().copied().collect();
+    let mut below = BTreeSet::new();
+    let mut open: Vec<&str> = arrows.get(name)?.to_vec();
+    while let Some(next) = open.pop() {
+        if let Some((next, further)) = arrows.get_key_value(next)
+            && below.insert(*next)
+        {
+            open.extend(further.iter());
+        }
+    }
+    if name != "greylag-crdt" && name != "greylag-testkit" && name != "greylag-core" {
+        below.insert("greylag-core");
+    }
+    Some(below)
+}
+
+fn arrow_violation(name: &str, to: &str, allowed: &BTreeSet<&str>) -> Option<String> {
+    if to.starts_with("greylag") && !allowed.contains(to) {
+        return Some(format!("{name} -> {to}: the crate graph has no such arrow"));
+    }
+    if let Some((_, owners, why)) = CONFINED.iter().find(|(confined, ..)| *confined == to)
+        && !owners.contains(&name)
+    {
+        return Some(format!("{name} -> {to}: {why}"));
+    }
+    (PURE.contains(&name) && (to.starts_with("tokio") || to == "futures"))
+        .then(|| format!("{name} -> {to}: the crate is pure and must stay so"))
+}
+
+fn source_violations(crates: &Path) -> Result<Vec<String>, Failure> {
+    let mut violations = Vec::new();
+    for file in rust_files(crates)? {
+        let shown = file.strip_prefix(crates).expect("listed below it").display().to_string();
+        if is_driver(&shown) {
+            continue;
+        }
+        let text =
+            std::fs::read_to_string(&file).map_err(|error| format!("cannot read {}: {error}", file.display()))?;
+        violations.extend(text_violations(&shown, &text));
+    }
+    Ok(violations)
+}
+
+/// Whether a file below `crates/` may use tokio and the clock.
+fn is_driver(path: &str) -> bool {
+    let mut parts = path.split('/');
+    let crate_name = parts.next().unwrap_or_default();
+    if DRIVER_CRATES.contains(&crate_name) || parts.next() != Some("src") {
+        return true; // tests, benches and examples drive machines
+    }
+    let inner: Vec<_> = parts.collect();
+    inner.iter().any(|part| matches!(*part, "driver" | "driver.rs" | "tck" | "tck.rs" | "generated" | "tests.rs" | "tests"))
+        // The transcript runner reads files; that is what it is for.
+        || crate_name == "greylag-testkit"
+}
+
+fn text_violations(path: &str, text: &str) -> Vec<String> {
+    let mut violations = Vec::new();
+    let mut lines = text.lines().enumerate().peekable();
+    while let Some((index, line)) = lines.next() {
+        let tests_follow = lines.peek().is_some_and(|(_, next)| next.trim_start().starts_with("mod "));
+        if line.trim() == "#[cfg(test)]" && tests_follow {
+            break; // unit tests sit at the foot of the file
+        }
+        let code = line.split("//").next().unwrap_or_default();
+        for (word, why) in FORBIDDEN {
+            if code.contains(word) {
+                violations.push(format!("crates/{path}:{}: `{word}`: {why}", index + 1));
+            }
+        }
+    }
+    violations
+}
+
+fn rust_files(directory: &Path) -> Result<Vec<PathBuf>, Failure> {
+    let mut files = Vec::new();
+    let entries =
+        std::fs::read_dir(directory).map_err(|error| format!("cannot list {}: {error}", directory.display()))?;
+    for path in entries.filter_map(|entry| entry.ok().map(|entry| entry.path())) {
+        if path.is_dir() {
+            files.extend(rust_files(&path)?);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            files.push(path);
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn violation(name: &str, to: &str) -> Option<String> {
+        arrow_violation(name, to, &allowed(name).unwrap())
+    }
+
+    #[test]
+    fn arrows_down_are_allowed_and_arrows_up_are_not() {
+        assert_eq!(violation("greylag-delivery", "greylag-transport"), None);
+        assert_eq!(violation("greylag-cluster", "greylag-core"), None);
+        assert!(violation("greylag-cluster", "greylag-sharding").unwrap().contains("no such arrow"));
+        assert!(violation("greylag-crdt", "greylag-core").is_some());
+        assert!(violation("greylag-persistence", "greylag-cluster").is_some());
+        assert!(allowed("greylag-new").is_none());
+    }
+
+    #[test]
+    fn engines_and_runtimes_are_confined() {
+        assert!(violation("greylag-cluster", "tonic").unwrap().contains("gRPC"));
+        assert!(violation("greylag-journal-sled", "sled").is_some());
+        assert_eq!(violation("greylag-store-sled", "sled"), None);
+        assert!(violation("greylag-core", "tokio").unwrap().contains("pure"));
+    }
+
+    #[test]
+    fn a_machine_that_reads_a_clock_or_draws_unseeded_is_named() {
+        for (word, _) in FORBIDDEN {
+            let text = format!("fn f() {{\n    {word}();\n}}\n");
+            let found = text_violations("greylag-cluster/src/core.rs", &text);
+            assert!(found.iter().any(|line| line.starts_with("crates/greylag-cluster/src/core.rs:2:")), "{word}");
+        }
+    }
+
+    #[test]
+    fn comments_tests_and_drivers_may_speak_of_them() {
+        assert!(
+            text_violations("x", "// no Instant::now here\n#[cfg(test)]\nmod tests { Instant::now(); }\n").is_empty()
+        );
+        assert!(is_driver("greylag-cluster/src/driver.rs"));
+        assert!(is_driver("greylag-sharding/src/driver/shard.rs"));
+        assert!(is_driver("greylag-cluster/tests/simulation.rs"));
+        assert!(!is_driver("greylag-cluster/src/core.rs"));
+    }
+}
