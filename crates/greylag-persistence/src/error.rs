@@ -1,0 +1,215 @@
+//! Why a store did not do what it was asked, split by what the caller knows afterwards.
+
+use crate::event::SeqNr;
+use crate::journal::Head;
+use crate::persistence_id::PersistenceId;
+
+/// A store could not be reached, or broke.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{store}: {cause}")]
+pub struct StoreFailure {
+    /// Which store, as its operator knows it.
+    pub store: String,
+    /// What it said, down to the innermost cause.
+    pub cause: String,
+}
+
+impl StoreFailure {
+    /// A failure of `store`.
+    pub fn new(store: impl Into<String>, cause: impl ToString) -> Self {
+        Self { store: store.into(), cause: cause.to_string() }
+    }
+}
+
+/// What is wrong with stored data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum CorruptKind {
+    /// The checksum does not fit the content, or the record stands under another key.
+    #[error("checksum mismatch")]
+    Checksum,
+    /// A record is missing between others.
+    #[error("a record is missing")]
+    Missing,
+    /// The bytes have no meaning.
+    #[error("unreadable record")]
+    Unreadable,
+}
+
+/// Stored data is damaged; exactly the reads that meet it fail. Source: persistence J12.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("stored data of {id} is corrupt at {seq_nr}: {kind}")]
+pub struct Corrupt {
+    /// Whose data.
+    pub id: PersistenceId,
+    /// The first number concerned; [`SeqNr::ZERO`] for the head.
+    pub seq_nr: SeqNr,
+    /// What is wrong.
+    pub kind: CorruptKind,
+}
+
+/// Why a claim was not granted. Nothing changed, except possibly at `Unavailable`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ClaimError {
+    /// A greater generation owns the id, or another epoch than the one seen is stored.
+    #[error("claim refused: epoch {} is held by writer {}", current.epoch, current.writer_uuid)]
+    Fenced {
+        /// What is stored.
+        current: Head,
+    },
+    /// No answer. The claim may be stored; claiming again with the same writer uuid is harmless.
+    #[error("claim not answered by {0}")]
+    Unavailable(StoreFailure),
+    /// The head cannot be read.
+    #[error(transparent)]
+    Corrupt(Corrupt),
+}
+
+/// Why an append was not acknowledged; each variant says whether something is stored.
+///
+/// Source: persistence §2.6, J10.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AppendError {
+    /// The store refuses these events. Nothing is stored, and never will be.
+    #[error("append rejected: {0}")]
+    Rejected(RejectReason),
+    /// Nothing is stored, and nothing of this call is on its way.
+    #[error("append not stored: {0}")]
+    NotStored(StoreFailure),
+    /// It may or may not be stored; only recovery can tell.
+    #[error("outcome of append unknown: {0}")]
+    Unknown(StoreFailure),
+    /// Another writer claimed the id. Nothing of this append is stored.
+    #[error("append fenced: epoch {} is held by writer {}", current.epoch, current.writer_uuid)]
+    Fenced {
+        /// What is stored.
+        current: Head,
+    },
+    /// The epoch is right, but the first number is not `highest + 1`. Nothing of this append is stored.
+    #[error("append does not continue the history, whose highest number is {highest}")]
+    Conflict {
+        /// The last number stored.
+        highest: SeqNr,
+    },
+}
+
+/// Why a store refuses an append as such.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RejectReason {
+    /// An append holds at least one event.
+    #[error("an append holds at least one event")]
+    Empty,
+    /// More events than [`crate::Caps::max_atomic_events`].
+    #[error("{count} events in one append, at most {max} are stored atomically")]
+    TooManyEvents {
+        /// How many there are.
+        count: usize,
+        /// How many there may be.
+        max: usize,
+    },
+    /// A payload larger than [`crate::Caps::max_event_bytes`].
+    #[error("event {seq_nr} has {bytes} bytes, at most {max} are stored")]
+    EventTooLarge {
+        /// Which event.
+        seq_nr: SeqNr,
+        /// Its size.
+        bytes: usize,
+        /// The limit.
+        max: usize,
+    },
+    /// A manifest that is empty or longer than 255 bytes.
+    #[error("the manifest of event {seq_nr} must have 1 to 255 bytes")]
+    InvalidManifest {
+        /// Which event.
+        seq_nr: SeqNr,
+    },
+    /// Too many tags, or one that is empty, too long or has control characters.
+    #[error("the tags of event {seq_nr} are out of limits: at most 16 of 1 to 128 bytes without control characters")]
+    InvalidTags {
+        /// Which event.
+        seq_nr: SeqNr,
+    },
+    /// A filtered event with a payload.
+    #[error("filtered event {seq_nr} must not have a payload")]
+    FilteredPayload {
+        /// Which event.
+        seq_nr: SeqNr,
+    },
+    /// The numbers of this history are used up.
+    #[error("the sequence numbers of this id are used up")]
+    SeqNrOverflow,
+    /// The disk is nearly full; reads and deletes still work.
+    #[error("storage is low: {0}")]
+    StorageLow(String),
+    /// Another refusal of the store, in its words.
+    #[error("{0}")]
+    Other(String),
+}
+
+/// Why a read gave nothing.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ReadError {
+    /// What was asked for is damaged; other reads work.
+    #[error(transparent)]
+    Corrupt(Corrupt),
+    /// The store cannot be reached; ask again.
+    #[error("read failed: {0}")]
+    Unavailable(StoreFailure),
+}
+
+/// Why a history could not be advanced. Source: persistence §2.5 (migration).
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AdvanceError {
+    /// Another writer claimed the id; nothing changed.
+    #[error("advance fenced: epoch {} is held by writer {}", current.epoch, current.writer_uuid)]
+    Fenced {
+        /// What is stored.
+        current: Head,
+    },
+    /// Something is stored already, or the number is not above the highest; nothing changed.
+    #[error("only an empty history advances, and only upwards; the highest number is {highest}")]
+    NotEmpty {
+        /// The last number stored.
+        highest: SeqNr,
+    },
+    /// No answer; asking again is harmless.
+    #[error("advance not answered by {0}")]
+    Unavailable(StoreFailure),
+}
+
+/// Why events were not deleted.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum DeleteError {
+    /// Another writer claimed the id; nothing changed.
+    #[error("delete fenced: epoch {} is held by writer {}", current.epoch, current.writer_uuid)]
+    Fenced {
+        /// What is stored.
+        current: Head,
+    },
+    /// No answer; asking again is harmless.
+    #[error("delete not answered by {0}")]
+    Unavailable(StoreFailure),
+}
+
+/// Why a snapshot operation failed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SnapshotError {
+    /// The snapshot found is damaged; the caller may ask for one below `seq_nr`.
+    #[error(transparent)]
+    Corrupt(Corrupt),
+    /// Larger than the store takes; nothing was stored.
+    #[error("a snapshot of {bytes} bytes is refused, at most {max} are stored")]
+    TooLarge {
+        /// Its size.
+        bytes: usize,
+        /// The limit.
+        max: usize,
+    },
+    /// The store cannot be reached; saving or deleting again is harmless.
+    #[error("snapshot store failed: {0}")]
+    Unavailable(StoreFailure),
+}
+
+/// Closing failed; what was acknowledged is safe all the same.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("closing did not finish: {0}")]
+pub struct CloseError(pub StoreFailure);

@@ -1,0 +1,365 @@
+//! What every journal must do: the contract J1 to J13, and its fence.
+//!
+//! A writer claims an id and gets an epoch; from then on appends and deletes with a smaller epoch
+//! answer Fenced. An append is compared with the head (epoch and next number) and stored whole or
+//! not at all. So every history stays one line, whatever the number of hosts that write it.
+//!
+//! ```text
+//! claim(id, uuid, Generation(g) | Seen(epoch)) --> Claim { epoch, highest, deleted_to }
+//! append(id, epoch, first = highest + 1, events) --> Appended | Fenced | Conflict | Unknown | …
+//! ```
+//! `greylag_persistence::tck` (feature `tck`) checks all of it in one call.
+
+use std::fmt;
+
+use async_trait::async_trait;
+use greylag_core::Generation;
+
+use crate::error::{AdvanceError, AppendError, ClaimError, CloseError, DeleteError, ReadError, RejectReason};
+use crate::event::{
+    EventKind, MAX_MANIFEST_BYTES, MAX_TAG_BYTES, MAX_TAGS, NewEvent, SeqNr, StoredEvent, Timestamp, WriterEpoch,
+    WriterUuid,
+};
+use crate::persistence_id::PersistenceId;
+
+/// Keeps the events of many ids, each history fenced by its own epoch.
+///
+/// All methods may be dropped at any await: what was begun is finished or not begun (J13). Answers
+/// of different ids have no order among each other (J11). Source: persistence §4.
+#[async_trait]
+pub trait Journal: Send + Sync + 'static {
+    /// What this journal can do; the same at every call.
+    fn caps(&self) -> Caps;
+
+    /// Makes `writer_uuid` the one writer of `id`: raises the epoch by one, durably, and answers
+    /// it with the head. Waits for the appends of this id that are on their way anywhere. A repeat
+    /// with the uuid stored answers the stored epoch and raises nothing. Source: persistence J4.
+    ///
+    /// # Errors
+    /// [`ClaimError::Fenced`] as [`Under`] says; nothing changed then.
+    async fn claim(&self, id: &PersistenceId, writer_uuid: WriterUuid, under: Under) -> Result<Claim, ClaimError>;
+
+    /// Lets the numbers of an empty history begin after `to`; for ids whose snapshot came from
+    /// elsewhere. A repeat with the same `to` is harmless. Source: persistence §2.5.
+    ///
+    /// # Errors
+    /// [`AdvanceError::NotEmpty`] if something was ever stored or `to` is not above the highest.
+    async fn advance(&self, id: &PersistenceId, epoch: WriterEpoch, to: SeqNr) -> Result<(), AdvanceError>;
+
+    /// Stores all events or none, if the epoch is the stored one and `first` is `highest + 1`; Ok
+    /// means durable and readable everywhere (J1, J3, J5, J6). Repeating the same append answers
+    /// Ok if it was stored, fenced or not (J10). Dropping the future does not take it back (J13).
+    ///
+    /// # Errors
+    /// [`AppendError`] says for each variant what is stored.
+    async fn append(&self, append: Append) -> Result<Appended, AppendError>;
+
+    /// One page of the events `from..=to`, ascending, without the deleted prefix. Source: J2, J8.
+    ///
+    /// # Errors
+    /// [`ReadError::Corrupt`] in place of wrong or partial data.
+    async fn read(&self, id: &PersistenceId, range: ReadRange) -> Result<Page, ReadError>;
+
+    /// The head of `id`; [`Head::default`] if nobody claimed it. Writes nothing.
+    ///
+    /// # Errors
+    /// [`ReadError`] if it cannot be read.
+    async fn head(&self, id: &PersistenceId) -> Result<Head, ReadError>;
+
+    /// Deletes the events up to `to`, inclusive, clamped to the highest; [`SeqNr::MAX`] means all.
+    /// Answers the number up to which all are deleted now, which never falls. Source: J9.
+    ///
+    /// # Errors
+    /// [`DeleteError::Fenced`] unless the epoch is the stored one; nothing changed then.
+    async fn delete_to(&self, id: &PersistenceId, epoch: WriterEpoch, to: SeqNr) -> Result<SeqNr, DeleteError>;
+
+    /// How the store feels.
+    fn health(&self) -> Health;
+
+    /// Finishes what was begun and lets go of every resource; later calls answer unavailable.
+    ///
+    /// # Errors
+    /// [`CloseError`] if it did not finish cleanly.
+    async fn close(&self) -> Result<(), CloseError>;
+}
+
+/// Who reaches the data of a store. Source: persistence §1 (scope guard).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Scope {
+    /// This process; gone with it.
+    Process,
+    /// One node at a time, on its disk.
+    Node,
+    /// Every node.
+    Shared,
+}
+
+/// What a journal can do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Caps {
+    /// Who reaches the data.
+    pub scope: Scope,
+    /// Largest payload of one event in bytes. Default 4 MiB.
+    pub max_event_bytes: usize,
+    /// Most events of one append. Default 1000.
+    pub max_atomic_events: usize,
+    /// Whether events are found by tag.
+    pub tags: bool,
+    /// Whether events are found by slice.
+    pub slices: bool,
+    /// Whether metadata of events is kept. Entities under delivery need it.
+    pub metadata: bool,
+    /// Whether claims fence. A journal without it protects nobody from two writers.
+    pub fencing: bool,
+}
+
+impl Caps {
+    /// Everything, at the default limits.
+    pub const fn full(scope: Scope) -> Self {
+        Self {
+            scope,
+            max_event_bytes: 4 << 20,
+            max_atomic_events: 1000,
+            tags: true,
+            slices: true,
+            metadata: true,
+            fencing: true,
+        }
+    }
+}
+
+/// What a claim names as its right.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Under {
+    /// The ownership generation of the claimer's shard. Refused if a greater one was ever claimed
+    /// for the id; an equal or greater one passes and is recorded.
+    Generation(Generation),
+    /// The epoch that the claimer read from the head before ([`WriterEpoch::NONE`] if there was
+    /// none). Refused if another one is stored, unless under the claimer's own uuid.
+    Seen(WriterEpoch),
+}
+
+/// A granted claim.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Claim {
+    /// What every append of this writer must carry.
+    pub epoch: WriterEpoch,
+    /// The last number stored; it survives the deletion of its event (J7).
+    pub highest: SeqNr,
+    /// All events up to here are deleted.
+    pub deleted_to: SeqNr,
+}
+
+/// What is stored about an id besides its events.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Head {
+    /// Of the last claim; [`WriterEpoch::NONE`] if nobody ever claimed.
+    pub epoch: WriterEpoch,
+    /// Of the last claim.
+    pub writer_uuid: WriterUuid,
+    /// The greatest generation ever claimed with, if any.
+    pub generation: Option<Generation>,
+    /// The last number stored.
+    pub highest: SeqNr,
+    /// All events up to here are deleted.
+    pub deleted_to: SeqNr,
+}
+
+impl Head {
+    /// Whether this head lets `writer_uuid` claim under `under`; the rule of J4 in one place.
+    pub fn admits(&self, writer_uuid: WriterUuid, under: Under) -> bool {
+        match under {
+            Under::Generation(generation) => self.generation.is_none_or(|greatest| greatest <= generation),
+            Under::Seen(epoch) => self.epoch == epoch || self.is_held_by(writer_uuid),
+        }
+    }
+
+    /// Whether the last claim was `writer_uuid`'s.
+    pub fn is_held_by(&self, writer_uuid: WriterUuid) -> bool {
+        self.epoch != WriterEpoch::NONE && self.writer_uuid == writer_uuid
+    }
+
+    /// The head after a claim that [`Head::admits`] lets pass.
+    #[must_use]
+    pub fn claimed(self, writer_uuid: WriterUuid, under: Under) -> Self {
+        let epoch = if self.is_held_by(writer_uuid) { self.epoch } else { self.epoch.raised() };
+        let generation = match under {
+            Under::Generation(generation) => self.generation.max(Some(generation)),
+            Under::Seen(_) => self.generation,
+        };
+        Self { epoch, writer_uuid, generation, ..self }
+    }
+
+    /// What the claimer is answered.
+    pub fn as_claim(&self) -> Claim {
+        Claim { epoch: self.epoch, highest: self.highest, deleted_to: self.deleted_to }
+    }
+}
+
+/// Events to be stored together, under one number range and one timestamp.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Append {
+    /// Whose events.
+    pub id: PersistenceId,
+    /// Of the writer's claim.
+    pub epoch: WriterEpoch,
+    /// Of the writer's claim.
+    pub writer_uuid: WriterUuid,
+    /// The number of the first event: `highest + 1`.
+    pub first: SeqNr,
+    /// At least one, at most [`Caps::max_atomic_events`].
+    pub events: Vec<NewEvent>,
+}
+
+impl Append {
+    /// The number of the last event; `None` if there is none, or the numbers are used up.
+    pub fn last(&self) -> Option<SeqNr> {
+        self.first.plus(u64::try_from(self.events.len()).ok()?.checked_sub(1)?)
+    }
+
+    /// Checks what every journal refuses before it looks at the head.
+    ///
+    /// # Errors
+    /// [`RejectReason`], naming the limit and the event.
+    pub fn check(&self, caps: &Caps) -> Result<(), RejectReason> {
+        let (count, max) = (self.events.len(), caps.max_atomic_events);
+        if count == 0 {
+            return Err(RejectReason::Empty);
+        }
+        if count > max {
+            return Err(RejectReason::TooManyEvents { count, max });
+        }
+        if self.last().is_none() || self.first.is_zero() {
+            return Err(RejectReason::SeqNrOverflow);
+        }
+        (self.first.as_u64()..)
+            .zip(&self.events)
+            .try_for_each(|(number, event)| event.check(SeqNr::saturating(number), caps))
+    }
+
+    /// The records as they are to be stored at `timestamp`, with their checksums.
+    pub fn records(&self, timestamp: Timestamp) -> Vec<StoredEvent> {
+        (self.first.as_u64()..)
+            .zip(&self.events)
+            .map(|(number, event)| self.record(SeqNr::saturating(number), event, timestamp))
+            .collect()
+    }
+
+    /// Whether `stored`, the record under [`Append::last`], shows that this very append was stored
+    /// by an earlier try: same writer, same place, same content. Source: persistence J10.
+    pub fn was_stored_as(&self, stored: &StoredEvent) -> bool {
+        self.last().zip(self.events.last()).is_some_and(|(last, event)| {
+            stored.seq_nr == last
+                && stored.writer_uuid == self.writer_uuid
+                && stored.crc32c == self.record(last, event, stored.timestamp).crc32c
+        })
+    }
+
+    fn record(&self, seq_nr: SeqNr, event: &NewEvent, timestamp: Timestamp) -> StoredEvent {
+        let mut record = StoredEvent {
+            id: self.id.clone(),
+            seq_nr,
+            timestamp,
+            writer_uuid: self.writer_uuid,
+            writer_epoch: self.epoch,
+            codec_id: event.codec_id,
+            manifest: event.manifest.clone(),
+            schema_version: event.schema_version,
+            kind: event.kind,
+            payload: event.payload.clone(),
+            metadata: event.metadata.clone(),
+            tags: event.tags.clone(),
+            crc32c: 0,
+        };
+        record.crc32c = record.compute_crc32c();
+        record
+    }
+}
+
+impl NewEvent {
+    /// Checks the limits of one event that will get `seq_nr`.
+    ///
+    /// # Errors
+    /// [`RejectReason`], naming the limit.
+    pub fn check(&self, seq_nr: SeqNr, caps: &Caps) -> Result<(), RejectReason> {
+        let (bytes, max) = (self.payload.len(), caps.max_event_bytes);
+        if bytes > max {
+            return Err(RejectReason::EventTooLarge { seq_nr, bytes, max });
+        }
+        if self.manifest.is_empty() || self.manifest.len() > MAX_MANIFEST_BYTES {
+            return Err(RejectReason::InvalidManifest { seq_nr });
+        }
+        if self.kind == EventKind::Filtered && bytes > 0 {
+            return Err(RejectReason::FilteredPayload { seq_nr });
+        }
+        // Control characters separate tags on disk.
+        let fine = |tag: &String| (1..=MAX_TAG_BYTES).contains(&tag.len()) && !tag.chars().any(char::is_control);
+        if self.tags.len() > MAX_TAGS || !self.tags.iter().all(fine) {
+            return Err(RejectReason::InvalidTags { seq_nr });
+        }
+        Ok(())
+    }
+}
+
+/// An append that is durable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Appended {
+    /// What all its events carry.
+    pub timestamp: Timestamp,
+}
+
+/// Which events to read, and how many at most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReadRange {
+    /// First number, inclusive.
+    pub from: SeqNr,
+    /// Last number, inclusive.
+    pub to: SeqNr,
+    /// Most records of the page; 0 gives an empty page.
+    pub max_events: usize,
+    /// The page ends before the record that would exceed this sum of
+    /// [`StoredEvent::size_bytes`], but holds at least one.
+    pub max_bytes: usize,
+}
+
+impl ReadRange {
+    /// `from..=to` in pages of the default size: 1000 records or 1 MiB.
+    pub const fn new(from: SeqNr, to: SeqNr) -> Self {
+        Self { from, to, max_events: 1000, max_bytes: 1 << 20 }
+    }
+
+    /// Everything, in pages of the default size.
+    pub const fn all() -> Self {
+        Self::new(SeqNr::FIRST, SeqNr::MAX)
+    }
+}
+
+/// Some events, and where to go on.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Page {
+    /// Ascending, without a hole.
+    pub records: Vec<StoredEvent>,
+    /// The `from` of the next page; `None` once the end of the range or of the history is reached.
+    pub next: Option<SeqNr>,
+}
+
+/// How a store feels; it feeds the readiness of its node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Health {
+    /// All is well.
+    Up,
+    /// It works, but somebody should look: reasons.
+    Degraded(Vec<String>),
+    /// It refuses to work: reason.
+    Down(String),
+}
+
+impl fmt::Display for Health {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Up => f.write_str("up"),
+            Self::Degraded(reasons) => write!(f, "degraded: {}", reasons.join(", ")),
+            Self::Down(reason) => write!(f, "down: {reason}"),
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! Snapshots: states saved so that recovery need not replay everything.
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use greylag_core::CodecId;
+
+use crate::error::{CloseError, SnapshotError};
+use crate::event::{Checksum, Metadata, SeqNr, Timestamp};
+use crate::journal::{Health, Scope};
+use crate::persistence_id::PersistenceId;
+
+/// Keeps snapshots of many ids, at most one for each number.
+///
+/// May be another store than the journal; nothing assumes a common transaction, and nothing is
+/// fenced, since a snapshot reflects durable events only. Source: persistence §4.1, §10.10.
+#[async_trait]
+pub trait SnapshotStore: Send + Sync + 'static {
+    /// What this store can do; the same at every call.
+    fn caps(&self) -> SnapshotCaps;
+
+    /// The snapshot of the highest number that matches, whole.
+    ///
+    /// # Errors
+    /// [`SnapshotError::Corrupt`] with the number of the damaged one, so that the caller can ask
+    /// for an older one; never a silent "none".
+    async fn load(&self, id: &PersistenceId, criteria: SnapshotCriteria) -> Result<Option<Snapshot>, SnapshotError>;
+
+    /// Saves whole and durably, or not at all; replaces one of the same number. Answers the time
+    /// that the store gave it.
+    ///
+    /// # Errors
+    /// [`SnapshotError::TooLarge`] or [`SnapshotError::Unavailable`].
+    async fn save(&self, snapshot: NewSnapshot) -> Result<Timestamp, SnapshotError>;
+
+    /// Deletes the one of this number, if there is one.
+    ///
+    /// # Errors
+    /// [`SnapshotError::Unavailable`].
+    async fn delete(&self, id: &PersistenceId, seq_nr: SeqNr) -> Result<(), SnapshotError>;
+
+    /// Deletes all that match.
+    ///
+    /// # Errors
+    /// [`SnapshotError::Unavailable`].
+    async fn delete_matching(&self, id: &PersistenceId, criteria: SnapshotCriteria) -> Result<(), SnapshotError>;
+
+    /// How the store feels.
+    fn health(&self) -> Health;
+
+    /// Finishes what was begun; later calls answer unavailable.
+    ///
+    /// # Errors
+    /// [`CloseError`] if it did not finish cleanly.
+    async fn close(&self) -> Result<(), CloseError>;
+}
+
+/// What a snapshot store can do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SnapshotCaps {
+    /// Who reaches the data.
+    pub scope: Scope,
+    /// Largest payload in bytes. Default 64 MiB.
+    pub max_bytes: usize,
+    /// Whether only the latest snapshot of an id is kept; retention then deletes events up to it
+    /// and no snapshots.
+    pub latest_only: bool,
+}
+
+impl SnapshotCaps {
+    /// Everything, at the default limits.
+    pub const fn full(scope: Scope) -> Self {
+        Self { scope, max_bytes: 64 << 20, latest_only: false }
+    }
+}
+
+/// Which snapshots; all bounds inclusive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SnapshotCriteria {
+    /// Lowest number.
+    pub min_seq_nr: SeqNr,
+    /// Highest number.
+    pub max_seq_nr: SeqNr,
+    /// Earliest time.
+    pub min_timestamp: Timestamp,
+    /// Latest time.
+    pub max_timestamp: Timestamp,
+}
+
+impl SnapshotCriteria {
+    /// All of them; loading gives the newest.
+    pub const LATEST: Self = Self {
+        min_seq_nr: SeqNr::ZERO,
+        max_seq_nr: SeqNr::MAX,
+        min_timestamp: Timestamp::from_micros(0),
+        max_timestamp: Timestamp::from_micros(u64::MAX),
+    };
+
+    /// Those up to `max_seq_nr`.
+    pub const fn up_to(max_seq_nr: SeqNr) -> Self {
+        Self { max_seq_nr, ..Self::LATEST }
+    }
+
+    /// Whether a snapshot of this number and time is meant.
+    pub fn matches(&self, seq_nr: SeqNr, timestamp: Timestamp) -> bool {
+        (self.min_seq_nr..=self.max_seq_nr).contains(&seq_nr)
+            && (self.min_timestamp..=self.max_timestamp).contains(&timestamp)
+    }
+}
+
+impl Default for SnapshotCriteria {
+    fn default() -> Self {
+        Self::LATEST
+    }
+}
+
+/// A snapshot on its way into a store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewSnapshot {
+    /// Whose state.
+    pub id: PersistenceId,
+    /// The last event that it reflects.
+    pub seq_nr: SeqNr,
+    /// Which codec wrote the payload.
+    pub codec_id: CodecId,
+    /// The name of the state's type; 1 to 255 bytes.
+    pub manifest: String,
+    /// Version of the type's format under this manifest.
+    pub schema_version: u32,
+    /// The encoded state.
+    pub payload: Bytes,
+    /// Extra data, such as the marks of delivery.
+    pub metadata: Metadata,
+}
+
+impl NewSnapshot {
+    /// The snapshot as it is to be stored at `timestamp`, with its checksum.
+    pub fn stored(self, timestamp: Timestamp) -> Snapshot {
+        let mut snapshot = Snapshot {
+            id: self.id,
+            seq_nr: self.seq_nr,
+            timestamp,
+            codec_id: self.codec_id,
+            manifest: self.manifest,
+            schema_version: self.schema_version,
+            payload: self.payload,
+            metadata: self.metadata,
+            crc32c: 0,
+        };
+        snapshot.crc32c = snapshot.compute_crc32c();
+        snapshot
+    }
+}
+
+/// A snapshot as a store keeps and returns it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Snapshot {
+    /// Whose state.
+    pub id: PersistenceId,
+    /// The last event that it reflects.
+    pub seq_nr: SeqNr,
+    /// When it was saved, by the store's clock.
+    pub timestamp: Timestamp,
+    /// Which codec reads the payload.
+    pub codec_id: CodecId,
+    /// The name of the state's type.
+    pub manifest: String,
+    /// Version of the type's format under this manifest.
+    pub schema_version: u32,
+    /// The encoded state.
+    pub payload: Bytes,
+    /// Extra data.
+    pub metadata: Metadata,
+    /// CRC-32C of everything above but the timestamp.
+    pub crc32c: u32,
+}
+
+impl Snapshot {
+    /// The checksum that it should carry; layout as for
+    /// [`StoredEvent::compute_crc32c`](crate::StoredEvent::compute_crc32c), without the writer, kind
+    /// and tags that a snapshot does not have.
+    pub fn compute_crc32c(&self) -> u32 {
+        let mut crc = Checksum::new();
+        crc.text(self.id.as_str());
+        crc.u64(self.seq_nr.as_u64());
+        crc.u32(self.codec_id.as_u32());
+        crc.text(&self.manifest);
+        crc.u32(self.schema_version);
+        crc.bytes(&self.payload);
+        crc.metadata(&self.metadata);
+        crc.finish()
+    }
+
+    /// Whether it is whole and stands where it was saved.
+    pub fn is_intact(&self) -> bool {
+        self.crc32c == self.compute_crc32c()
+    }
+}
