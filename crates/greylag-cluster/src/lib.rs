@@ -1,1 +1,34 @@
-//! Cluster membership: gossip, failure detection, downing, proof of death, singleton.
+//! Membership of a Greylag cluster: who belongs, who is alive, who leads, who is oldest.
+//!
+//! The crate promises that all nodes come to the same view of the cluster, that a member once
+//! removed never returns, and that at most one instance of a singleton runs while partitions and
+//! pauses stay within what the settings allow (cluster G1 to G3).
+
+#![allow(dead_code)] // The machines that use these types follow.
+
+mod app_version;
+mod core;
+mod downing;
+mod driver;
+mod error;
+mod event;
+mod member;
+mod settings;
+mod shutdown;
+mod view;
+
+pub use crate::core::Command;
+pub use app_version::{AppVersion, InvalidAppVersion};
+pub use downing::{DowningDecision, Verdict};
+pub use driver::{
+    BoxFuture, Cluster, ClusterEvents, SingletonContext, SingletonFactory, SingletonHandle, StopToken, Target,
+};
+pub use error::{ConfigError, JoinError, JoinRejection, MemberError, StartError, Terminated};
+pub use event::{ClusterEvent, Proof, diff};
+pub use member::{Member, MemberStatus};
+pub use settings::{
+    ClusterSettings, CoordinatedShutdownSettings, DownAllWhenUnstable, Downing, FailureDetectorSettings, ProofOfDeath,
+    RemovalMargin, SbrSettings, SingletonSettings, Strategy, parse_seed_nodes,
+};
+pub use shutdown::{Phase, ShutdownReason};
+pub use view::{MembershipView, Tombstone};

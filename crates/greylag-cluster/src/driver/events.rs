@@ -1,0 +1,187 @@
+//! The stream of cluster events, one bounded buffer per subscriber.
+//!
+//! A subscription starts with a snapshot, and nothing between the snapshot and the stream is lost
+//! or told twice: both are made under one lock. A subscriber that falls behind learns how much it
+//! missed and starts over from a new snapshot. Source: cluster M32.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+
+use tokio::sync::Notify;
+
+use crate::event::ClusterEvent;
+use crate::view::MembershipView;
+
+/// Where events are published.
+#[derive(Debug)]
+pub(crate) struct EventHub {
+    buffer: usize,
+    state: Mutex<HubState>,
+}
+
+#[derive(Debug)]
+struct HubState {
+    view: Arc<MembershipView>,
+    subscribers: Vec<Weak<Queue>>,
+    closed: bool,
+}
+
+#[derive(Debug)]
+struct Queue {
+    events: Mutex<Events>,
+    arrived: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Events {
+    items: VecDeque<ClusterEvent>,
+    /// Not 0 once the buffer overflowed; then `items` is empty.
+    missed: u64,
+    closed: bool,
+}
+
+/// Locks, also after a subscriber panicked while it held the lock: the data is a queue of values,
+/// valid at every step.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+impl EventHub {
+    pub(crate) fn new(buffer: usize, view: Arc<MembershipView>) -> Self {
+        Self { buffer, state: Mutex::new(HubState { view, subscribers: Vec::new(), closed: false }) }
+    }
+
+    /// The newest view.
+    pub(crate) fn view(&self) -> Arc<MembershipView> {
+        lock(&self.state).view.clone()
+    }
+
+    /// Replaces the view and tells everybody what happened.
+    pub(crate) fn publish(&self, view: Option<Arc<MembershipView>>, events: &[ClusterEvent]) {
+        let mut state = lock(&self.state);
+        if let Some(view) = view {
+            state.view = view;
+        }
+        state.subscribers.retain(|subscriber| {
+            let Some(queue) = subscriber.upgrade() else { return false };
+            queue.push(events, self.buffer);
+            true
+        });
+    }
+
+    /// No events will follow; streams end once they are read.
+    pub(crate) fn close(&self) {
+        let mut state = lock(&self.state);
+        state.closed = true;
+        for queue in state.subscribers.drain(..).filter_map(|subscriber| subscriber.upgrade()) {
+            lock(&queue.events).closed = true;
+            queue.arrived.notify_one();
+        }
+    }
+
+    pub(crate) fn subscribe(self: &Arc<Self>) -> ClusterEvents {
+        let mut state = lock(&self.state);
+        let events = Events {
+            items: VecDeque::from([ClusterEvent::Snapshot(state.view.clone())]),
+            missed: 0,
+            closed: state.closed,
+        };
+        let queue = Arc::new(Queue { events: Mutex::new(events), arrived: Notify::new() });
+        state.subscribers.push(Arc::downgrade(&queue));
+        ClusterEvents { hub: self.clone(), queue }
+    }
+}
+
+impl Queue {
+    fn push(&self, new: &[ClusterEvent], buffer: usize) {
+        let mut events = lock(&self.events);
+        if events.missed > 0 {
+            events.missed += new.len() as u64;
+        } else if events.items.len() + new.len() > buffer {
+            events.missed = (events.items.len() + new.len()) as u64;
+            events.items.clear();
+        } else {
+            events.items.extend(new.iter().cloned());
+        }
+        self.arrived.notify_one();
+    }
+}
+
+/// A subscription. Dropping it ends it.
+#[derive(Debug)]
+pub struct ClusterEvents {
+    hub: Arc<EventHub>,
+    queue: Arc<Queue>,
+}
+
+impl ClusterEvents {
+    /// The next event; the first is a [`ClusterEvent::Snapshot`]. `None` once the node has ended.
+    ///
+    /// Safe to use in `select!`: an event is taken only when it is returned.
+    pub async fn next(&mut self) -> Option<ClusterEvent> {
+        loop {
+            match self.try_next() {
+                Taken::Event(event) => return Some(event),
+                Taken::Closed => return None,
+                Taken::Nothing => self.queue.arrived.notified().await,
+            }
+        }
+    }
+
+    fn try_next(&mut self) -> Taken {
+        // The hub first, so that no event falls between a new snapshot and the stream after it.
+        let state = lock(&self.hub.state);
+        let mut events = lock(&self.queue.events);
+        if events.missed > 0 {
+            let missed = std::mem::take(&mut events.missed);
+            events.items.push_back(ClusterEvent::Snapshot(state.view.clone()));
+            return Taken::Event(ClusterEvent::Lagged { missed });
+        }
+        match events.items.pop_front() {
+            Some(event) => Taken::Event(event),
+            None if events.closed => Taken::Closed,
+            None => Taken::Nothing,
+        }
+    }
+}
+
+enum Taken {
+    Event(ClusterEvent),
+    Closed,
+    Nothing,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hub(buffer: usize) -> Arc<EventHub> {
+        let view = MembershipView::empty("a:1#1".parse().unwrap());
+        Arc::new(EventHub::new(buffer, Arc::new(view)))
+    }
+
+    #[tokio::test]
+    async fn scenario_35_a_late_subscriber_starts_with_a_snapshot_and_ends_with_the_hub() {
+        let hub = hub(10);
+        hub.publish(None, &[ClusterEvent::SelfSuspect]);
+        let mut events = hub.subscribe();
+        hub.publish(None, &[ClusterEvent::SelfTrusted]);
+        hub.close();
+        assert!(matches!(events.next().await, Some(ClusterEvent::Snapshot(_))));
+        assert_eq!(events.next().await, Some(ClusterEvent::SelfTrusted));
+        assert_eq!(events.next().await, None);
+    }
+
+    #[tokio::test]
+    async fn a_slow_subscriber_is_told_and_starts_over() {
+        let hub = hub(2);
+        let mut events = hub.subscribe();
+        for _ in 0..3 {
+            hub.publish(None, &[ClusterEvent::SelfSuspect]);
+        }
+        assert_eq!(events.next().await, Some(ClusterEvent::Lagged { missed: 4 }), "the snapshot and three events");
+        assert!(matches!(events.next().await, Some(ClusterEvent::Snapshot(_))));
+        hub.publish(None, &[ClusterEvent::SelfTrusted]);
+        assert_eq!(events.next().await, Some(ClusterEvent::SelfTrusted));
+    }
+}

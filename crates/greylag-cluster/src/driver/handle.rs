@@ -1,0 +1,257 @@
+//! What users hold: a cheap handle on the membership of this node.
+
+use std::collections::BTreeSet;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use greylag_core::{NodeAddress, UniqueAddress};
+use greylag_transport::Remoting;
+use tokio::sync::{mpsc, oneshot, watch};
+
+use super::events::{ClusterEvents, EventHub};
+use super::singleton::{SingletonFactory, SingletonHandle, Singletons};
+use super::tasks::ShutdownTasks;
+use super::{DriverInput, spawn};
+use crate::core::Command;
+use crate::error::{JoinError, MemberError, StartError, Terminated};
+use crate::member::MemberStatus;
+use crate::settings::{ClusterSettings, SingletonSettings};
+use crate::shutdown::{Phase, ShutdownReason};
+use crate::view::MembershipView;
+
+/// A boxed future, as tasks and singletons are given.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// One process, or all processes that ever ran at an address (cluster M27).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Target {
+    /// This incarnation.
+    Incarnation(UniqueAddress),
+    /// Every incarnation at the address.
+    Address(NodeAddress),
+}
+
+impl From<UniqueAddress> for Target {
+    fn from(address: UniqueAddress) -> Self {
+        Self::Incarnation(address)
+    }
+}
+
+impl From<NodeAddress> for Target {
+    fn from(address: NodeAddress) -> Self {
+        Self::Address(address)
+    }
+}
+
+impl Target {
+    fn matches(&self, address: &UniqueAddress) -> bool {
+        match self {
+            Self::Incarnation(target) => target == address,
+            Self::Address(target) => target == address.address(),
+        }
+    }
+}
+
+/// The membership of this node. Clones are the same node.
+#[derive(Clone)]
+pub struct Cluster {
+    pub(crate) inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    pub(crate) settings: ClusterSettings,
+    pub(crate) remoting: Arc<dyn Remoting>,
+    pub(crate) inbox: mpsc::Sender<DriverInput>,
+    pub(crate) hub: Arc<EventHub>,
+    pub(crate) singletons: Singletons,
+    pub(crate) tasks: ShutdownTasks,
+    /// `Some` once this node has ended, every phase included.
+    pub(crate) terminated: watch::Receiver<Option<ShutdownReason>>,
+    pub(crate) runtime: tokio::runtime::Handle,
+}
+
+impl std::fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Cluster").field("self_address", self.self_address()).finish_non_exhaustive()
+    }
+}
+
+impl Cluster {
+    /// Starts the tasks of a node that has not joined yet.
+    ///
+    /// # Errors
+    /// [`StartError`]; nothing runs then.
+    pub async fn start(settings: ClusterSettings, remoting: Arc<dyn Remoting>) -> Result<Self, StartError> {
+        settings.validate().map_err(StartError::Config)?;
+        spawn(settings, remoting)
+    }
+
+    /// This process.
+    pub fn self_address(&self) -> &UniqueAddress {
+        self.inner.remoting.self_address()
+    }
+
+    /// The settings it runs with.
+    pub fn settings(&self) -> &ClusterSettings {
+        &self.inner.settings
+    }
+
+    /// The transport it stands on.
+    pub fn remoting(&self) -> &Arc<dyn Remoting> {
+        &self.inner.remoting
+    }
+
+    /// Joins the cluster that one of these nodes belongs to. The first of the list may form a new
+    /// cluster when the others know of none. Completes when this node is a member; it goes on
+    /// trying for as long as the answer may still change.
+    ///
+    /// # Errors
+    /// [`JoinError`], after which this process cannot join any more.
+    pub async fn join_seed_nodes(&self, seeds: Vec<NodeAddress>) -> Result<(), JoinError> {
+        if seeds.is_empty() {
+            return Err(JoinError::NoSeeds);
+        }
+        let (reply, answer) = oneshot::channel();
+        let join = DriverInput::Join { seeds, reply };
+        if self.inner.inbox.send(join).await.is_err() {
+            return Err(self.shutting_down());
+        }
+        answer.await.unwrap_or_else(|_| Err(self.shutting_down()))
+    }
+
+    /// Forms a cluster of this node alone.
+    ///
+    /// # Errors
+    /// [`JoinError::AlreadyMember`], [`JoinError::ShuttingDown`].
+    pub async fn join_self(&self) -> Result<(), JoinError> {
+        self.join_seed_nodes(vec![self.self_address().address().clone()]).await
+    }
+
+    fn shutting_down(&self) -> JoinError {
+        JoinError::ShuttingDown((*self.inner.terminated.borrow()).unwrap_or(ShutdownReason::Stopped))
+    }
+
+    /// Asks a member to leave in order; any node may ask for any other. One that leaves already, or
+    /// is Down, goes on as it is.
+    ///
+    /// # Errors
+    /// [`MemberError::UnknownMember`].
+    pub fn leave(&self, target: impl Into<Target>) -> Result<(), MemberError> {
+        self.for_members(&target.into(), Command::Leave)
+    }
+
+    /// Declares a member dead, for good. Whoever does so vouches that its process has ended.
+    ///
+    /// # Errors
+    /// [`MemberError::UnknownMember`].
+    pub fn down(&self, target: impl Into<Target>) -> Result<(), MemberError> {
+        self.for_members(&target.into(), Command::Down)
+    }
+
+    fn for_members(&self, target: &Target, command: fn(UniqueAddress) -> Command) -> Result<(), MemberError> {
+        let view = self.view();
+        let addresses = view.members.iter().map(|member| &member.address);
+        let found: BTreeSet<UniqueAddress> = addresses.filter(|address| target.matches(address)).cloned().collect();
+        if found.is_empty() {
+            let name = match target {
+                Target::Incarnation(address) => address.to_string(),
+                Target::Address(address) => address.to_string(),
+            };
+            return Err(MemberError::UnknownMember(name));
+        }
+        for address in found {
+            self.inner.input(DriverInput::Command(command(address)));
+        }
+        Ok(())
+    }
+
+    /// What this node knows now.
+    pub fn view(&self) -> Arc<MembershipView> {
+        self.inner.hub.view()
+    }
+
+    /// What happens from now on, beginning with a snapshot.
+    pub fn subscribe(&self) -> ClusterEvents {
+        self.inner.hub.subscribe()
+    }
+
+    /// Waits until this node is a full member.
+    ///
+    /// # Errors
+    /// [`Terminated`] if it has ended instead.
+    pub async fn wait_up(&self) -> Result<(), Terminated> {
+        self.wait_for(|view| view.self_status().is_some_and(|status| status >= MemberStatus::Up)).await
+    }
+
+    /// Waits until the view is as wanted.
+    ///
+    /// # Errors
+    /// [`Terminated`] if this node has ended before.
+    pub async fn wait_for(&self, wanted: impl Fn(&MembershipView) -> bool) -> Result<(), Terminated> {
+        let mut events = self.subscribe();
+        loop {
+            if events.next().await.is_none() {
+                return Err(Terminated((*self.inner.terminated.borrow()).unwrap_or(ShutdownReason::Stopped)));
+            }
+            if wanted(&self.view()) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// How long after an unclean removal what the removed member ran may still run. Source: cluster S14.
+    pub fn down_removal_margin(&self) -> Duration {
+        self.inner.settings.removal_margin()
+    }
+
+    /// Runs one instance of `factory` in the whole cluster, on the oldest member with the role.
+    /// To be called on every node; the same name again returns the same singleton.
+    pub fn singleton(&self, name: &str, settings: SingletonSettings, factory: SingletonFactory) -> SingletonHandle {
+        self.inner.singletons.start(self, name, settings, factory)
+    }
+
+    /// Adds a task to a phase of the orderly shutdown. It says whether it ended in order: in the
+    /// phases before and while exiting, `false` makes the others wait before they take over.
+    /// Source: cluster M35.
+    pub fn on_phase(&self, phase: Phase, name: &str, task: impl FnOnce() -> BoxFuture<'static, bool> + Send + 'static) {
+        self.inner.tasks.add(phase, name, Box::new(task));
+    }
+
+    /// Adds a task to [`Phase::ClusterExiting`]: what this node must have handed over before the
+    /// others are told that it is gone.
+    pub fn on_exiting(&self, name: &str, task: impl FnOnce() -> BoxFuture<'static, bool> + Send + 'static) {
+        self.on_phase(Phase::ClusterExiting, name, task);
+    }
+
+    /// Gives a phase of the orderly shutdown more time, never less than it has.
+    pub fn raise_phase_timeout(&self, phase: Phase, timeout: Duration) {
+        self.inner.tasks.raise_timeout(phase, timeout);
+    }
+
+    /// Leaves in order: hands over, tells the others, ends. Completes when every phase has run.
+    pub async fn shutdown(&self) -> ShutdownReason {
+        let _ended_already = self.inner.inbox.send(DriverInput::Shutdown(ShutdownReason::Left)).await;
+        self.terminated().await
+    }
+
+    /// Waits until this node has ended, for whatever reason.
+    pub async fn terminated(&self) -> ShutdownReason {
+        let mut terminated = self.inner.terminated.clone();
+        match terminated.wait_for(Option::is_some).await {
+            Ok(reason) => reason.unwrap_or(ShutdownReason::Stopped),
+            Err(_) => ShutdownReason::Stopped,
+        }
+    }
+}
+
+impl Inner {
+    /// Hands an input to the driver without waiting; commands of users are few, so a full inbox
+    /// means a node in trouble, and a task waits in the caller's stead.
+    pub(crate) fn input(&self, input: DriverInput) {
+        if let Err(mpsc::error::TrySendError::Full(input)) = self.inbox.try_send(input) {
+            let inbox = self.inbox.clone();
+            self.runtime.spawn(async move { drop(inbox.send(input).await) });
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! The tasks of the orderly shutdown, by phase, and how a phase is run.
+//!
+//! Tasks of a phase run at the same time; a phase ends when all have, or at its timeout. A task
+//! that fails or is late is logged, and the next phase starts all the same. Source: cluster M35.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use super::handle::BoxFuture;
+use crate::settings::CoordinatedShutdownSettings;
+use crate::shutdown::Phase;
+
+type Task = Box<dyn FnOnce() -> BoxFuture<'static, bool> + Send>;
+
+/// What is to be done when the node ends.
+pub(crate) struct ShutdownTasks {
+    state: Mutex<State>,
+}
+
+struct State {
+    tasks: BTreeMap<Phase, Vec<(String, Task)>>,
+    settings: CoordinatedShutdownSettings,
+}
+
+impl ShutdownTasks {
+    pub(crate) fn new(settings: CoordinatedShutdownSettings) -> Self {
+        Self { state: Mutex::new(State { tasks: BTreeMap::new(), settings }) }
+    }
+
+    pub(crate) fn add(&self, phase: Phase, name: &str, task: Task) {
+        self.with(|state| state.tasks.entry(phase).or_default().push((name.to_owned(), task)));
+    }
+
+    pub(crate) fn raise_timeout(&self, phase: Phase, timeout: Duration) {
+        self.with(|state| {
+            let default = state.settings.default_phase_timeout;
+            let current = state.settings.phase_timeouts.entry(phase).or_insert(default);
+            *current = timeout.max(*current);
+        });
+    }
+
+    pub(crate) fn timeout(&self, phase: Phase) -> Duration {
+        self.with(|state| {
+            let own = state.settings.phase_timeouts.get(&phase).copied();
+            own.unwrap_or(state.settings.default_phase_timeout)
+        })
+    }
+
+    /// Runs the tasks of a phase. True if all ended in order and in time.
+    pub(crate) async fn run(&self, phase: Phase) -> bool {
+        let tasks = self.with(|state| state.tasks.remove(&phase).unwrap_or_default());
+        let deadline = Instant::now() + self.timeout(phase);
+        let mut names = BTreeMap::new();
+        let mut running = JoinSet::new();
+        for (name, task) in tasks {
+            let handle = running.spawn(async move { task().await });
+            names.insert(handle.id(), name);
+        }
+        let mut clean = true;
+        while !running.is_empty() {
+            let Ok(Some(ended)) = tokio::time::timeout_at(deadline, running.join_next_with_id()).await else {
+                let late: Vec<&String> = names.values().collect();
+                tracing::warn!(%phase, ?late, "tasks did not end in time; the shutdown goes on without them");
+                // Not aborted: a task that hands over must not be cut in the middle of it.
+                running.detach_all();
+                return false;
+            };
+            let (id, ok) = match ended {
+                Ok((id, ok)) => (id, ok),
+                Err(error) => (error.id(), false),
+            };
+            let name = names.remove(&id).unwrap_or_default();
+            if !ok {
+                tracing::warn!(%phase, task = name, "a shutdown task failed");
+                clean = false;
+            }
+        }
+        clean
+    }
+
+    fn with<T>(&self, f: impl FnOnce(&mut State) -> T) -> T {
+        f(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}

@@ -1,0 +1,96 @@
+//! What can go wrong, split by what a caller can do about it.
+
+use greylag_core::{NodeAddress, UniqueAddress};
+
+use crate::shutdown::ShutdownReason;
+
+/// A setting that cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("cluster.{setting} = {value}: {why}")]
+pub struct ConfigError {
+    /// Its key, without the section.
+    pub setting: &'static str,
+    /// The value found.
+    pub value: String,
+    /// What is wrong with it.
+    pub why: &'static str,
+}
+
+/// The cluster did not start. Nothing runs.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// Settings that cannot be used; all of them.
+    #[error("invalid settings: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    Config(Vec<ConfigError>),
+    /// The runtime for the cluster's own tasks could not be made.
+    #[error("the runtime of the cluster tasks could not be started")]
+    Runtime(#[source] std::io::Error),
+}
+
+/// Why a node is not a member.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum JoinError {
+    /// The list of seed nodes is empty.
+    #[error("no seed nodes were given; name at least one")]
+    NoSeeds,
+    /// This node is a member already; two clusters are never merged.
+    #[error("this node is a member already; restart it to join another cluster")]
+    AlreadyMember,
+    /// This node ends; start a new process.
+    #[error("this node is shutting down ({0})")]
+    ShuttingDown(ShutdownReason),
+    /// No seed node let us in within `shutdown_after_unsuccessful_join_seed_nodes`. The node ends.
+    #[error("no seed node answered in time; check the addresses {0:?}")]
+    Unsuccessful(Vec<NodeAddress>),
+    /// The cluster refused this node for good. The node ends.
+    #[error("{by} refused the join: {reason}")]
+    Rejected {
+        /// Who refused.
+        by: UniqueAddress,
+        /// Why.
+        reason: JoinRejection,
+    },
+    /// The cluster's settings and ours differ where they must not. The node ends.
+    #[error("settings differ from those of {by}: {}", .keys.join(", "))]
+    IncompatibleConfig {
+        /// Whose settings differ.
+        by: NodeAddress,
+        /// The keys, with both values.
+        keys: Vec<String>,
+    },
+}
+
+/// Why a member does not let a process in.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum JoinRejection {
+    /// The process was removed; a restarted one may join.
+    #[error("this incarnation was removed from the cluster; restart the process")]
+    Removed,
+    /// The whole cluster is about to shut down.
+    #[error("the cluster prepares for its shutdown")]
+    PreparingForShutdown,
+    /// Another protocol version.
+    #[error("protocol version {theirs} is not supported, ours is {ours}")]
+    IncompatibleProtocol {
+        /// The member's version.
+        ours: u32,
+        /// The joiner's version.
+        theirs: u32,
+    },
+    /// The joiner named another cluster.
+    #[error("the join names another cluster")]
+    WrongCluster,
+}
+
+/// A command named nobody we know. Nothing changed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum MemberError {
+    /// Not a member, in this node's view.
+    #[error("{0} is not a member")]
+    UnknownMember(String),
+}
+
+/// This node ended before it was Up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("this node has shut down ({0})")]
+pub struct Terminated(pub ShutdownReason);

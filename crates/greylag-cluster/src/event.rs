@@ -1,0 +1,191 @@
+//! What subscribers are told, and the events between two views.
+//!
+//! Events of one change come in a fixed order; a status that gossip jumped over is skipped, so a
+//! subscriber may see a member removed without having seen it exit. Source: cluster M32, M33.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use greylag_core::UniqueAddress;
+use greylag_transport::QuarantineReason;
+
+use crate::downing::DowningDecision;
+use crate::member::{Member, MemberStatus};
+use crate::view::MembershipView;
+
+/// How a death was proven. Source: cluster S20.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Proof {
+    /// Another process answers at its address.
+    Restarted,
+    /// Its own host refused every dial, and says that nobody listens.
+    Refused,
+    /// A witness (an orchestrator, a supervisor) said so.
+    Witnessed,
+}
+
+/// One thing that happened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ClusterEvent {
+    /// Everything up to now. The first item of each subscription, and the one after `Lagged`.
+    Snapshot(Arc<MembershipView>),
+    /// The tombstone of a member that was removed unclean turned clean: a running margin ends.
+    TombstoneClean(UniqueAddress),
+    /// A tombstone of a process that this node never saw as a member: it was removed before.
+    TombstoneAdded {
+        /// The removed process.
+        address: UniqueAddress,
+        /// Nothing of it can still run.
+        clean: bool,
+    },
+    /// A member is gone for good.
+    MemberRemoved {
+        /// The member as it was last seen.
+        member: Member,
+        /// Its status then.
+        previous_status: MemberStatus,
+        /// Nothing of it can still run: its duties may start elsewhere without a margin (cluster M26, S14).
+        clean: bool,
+    },
+    /// A new member.
+    MemberJoined(Member),
+    /// A member was let in while another one is unreachable.
+    MemberWeaklyUp(Member),
+    /// A member is Up.
+    MemberUp(Member),
+    /// The cluster prepares for its shutdown.
+    MemberPreparingForShutdown(Member),
+    /// The cluster is ready for its shutdown.
+    MemberReadyForShutdown(Member),
+    /// A member was asked to leave.
+    MemberLeft(Member),
+    /// A member hands over and ends.
+    MemberExited(Member),
+    /// A member was declared dead.
+    MemberDowned(Member),
+    /// Somebody finds a member unreachable. Never this node.
+    UnreachableMember(Member),
+    /// Nobody finds the member unreachable any more.
+    ReachableMember(Member),
+    /// Another leader, or none.
+    LeaderChanged(Option<UniqueAddress>),
+    /// Another leader of a role, or none.
+    RoleLeaderChanged {
+        /// The role.
+        role: String,
+        /// Its leader.
+        leader: Option<UniqueAddress>,
+    },
+    /// Others have seen the state, or it is a new one.
+    SeenChanged {
+        /// Everyone who matters has.
+        converged: bool,
+        /// Who has.
+        seen_by: BTreeSet<UniqueAddress>,
+    },
+    /// The table of who finds whom unreachable changed.
+    ReachabilityChanged,
+    /// This node was declared dead. Whatever it hosts stops now, without hand-over (cluster M27).
+    SelfDowned,
+    /// This process stood still for so long (cluster F9).
+    LocalPause(Duration),
+    /// This node may have been removed without knowing it (cluster F9).
+    SelfSuspect,
+    /// This node is a member after all.
+    SelfTrusted,
+    /// Somebody quarantined this node.
+    ThisNodeQuarantined {
+        /// Who.
+        by: UniqueAddress,
+        /// Why.
+        reason: QuarantineReason,
+    },
+    /// The resolver decided (cluster S17).
+    DowningDecision(Box<DowningDecision>),
+    /// A member's death is proven (cluster S20).
+    ProvenDead {
+        /// The process that is gone.
+        member: UniqueAddress,
+        /// How that is known.
+        how: Proof,
+    },
+    /// A node of the same cluster name belongs to another cluster (cluster M25b).
+    ForeignClusterDetected {
+        /// The other cluster's id.
+        theirs: u128,
+    },
+    /// A singleton's hand-over makes no progress; it goes on trying (cluster §5).
+    SingletonStuck {
+        /// The singleton.
+        name: String,
+    },
+    /// This node ends. Removals of all members follow.
+    ClusterShuttingDown,
+    /// The subscriber was too slow: so many events are lost to it. A `Snapshot` follows.
+    Lagged {
+        /// How many.
+        missed: u64,
+    },
+}
+
+/// The event that tells of a member's status.
+pub(crate) fn status_event(member: &Member) -> ClusterEvent {
+    let member = member.clone();
+    match member.status {
+        MemberStatus::Joining => ClusterEvent::MemberJoined(member),
+        MemberStatus::WeaklyUp => ClusterEvent::MemberWeaklyUp(member),
+        MemberStatus::Up => ClusterEvent::MemberUp(member),
+        MemberStatus::PreparingForShutdown => ClusterEvent::MemberPreparingForShutdown(member),
+        MemberStatus::ReadyForShutdown => ClusterEvent::MemberReadyForShutdown(member),
+        MemberStatus::Leaving => ClusterEvent::MemberLeft(member),
+        MemberStatus::Exiting => ClusterEvent::MemberExited(member),
+        MemberStatus::Down => ClusterEvent::MemberDowned(member),
+    }
+}
+
+/// The events between two views, in the order that subscribers rely on. Source: cluster M33.
+pub fn diff(old: &MembershipView, new: &MembershipView) -> Vec<ClusterEvent> {
+    let mut events = Vec::new();
+    for (address, tombstone) in &new.tombstones {
+        match old.tombstones.get(address) {
+            Some(before) if tombstone.clean && !before.clean => {
+                events.push(ClusterEvent::TombstoneClean(address.clone()));
+            }
+            None if old.member(address).is_none() => {
+                events.push(ClusterEvent::TombstoneAdded { address: address.clone(), clean: tombstone.clean });
+            }
+            _ => {}
+        }
+    }
+    for member in old.members.iter().filter(|member| new.member(&member.address).is_none()) {
+        let clean = new.tombstones.get(&member.address).is_some_and(|tombstone| tombstone.clean);
+        events.push(ClusterEvent::MemberRemoved { member: member.clone(), previous_status: member.status, clean });
+    }
+    for member in &new.members {
+        if old.member(&member.address).is_none_or(|before| before.status != member.status) {
+            events.push(status_event(member));
+        }
+    }
+    for address in new.unreachable.difference(&old.unreachable) {
+        events.extend(new.member(address).cloned().map(ClusterEvent::UnreachableMember));
+    }
+    for address in old.unreachable.difference(&new.unreachable) {
+        events.extend(new.member(address).cloned().map(ClusterEvent::ReachableMember));
+    }
+    if old.leader != new.leader {
+        events.push(ClusterEvent::LeaderChanged(new.leader.clone()));
+    }
+    let roles: BTreeSet<&String> = old.role_leaders.keys().chain(new.role_leaders.keys()).collect();
+    for role in roles {
+        let leader = new.role_leaders.get(role);
+        if old.role_leaders.get(role) != leader {
+            events.push(ClusterEvent::RoleLeaderChanged { role: role.clone(), leader: leader.cloned() });
+        }
+    }
+    if (old.converged, &old.seen_by) != (new.converged, &new.seen_by) {
+        events.push(ClusterEvent::SeenChanged { converged: new.converged, seen_by: new.seen_by.clone() });
+    }
+    events
+}

@@ -1,0 +1,460 @@
+//! Settings of the cluster, with the defaults of a production LAN.
+//!
+//! Source: cluster §6. Values that must fit each other are checked once, at start.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use greylag_core::NodeAddress;
+
+use crate::app_version::AppVersion;
+use crate::error::ConfigError;
+use crate::shutdown::Phase;
+
+/// Everything that can be set about a node's membership.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ClusterSettings {
+    /// What this node is for. Roles beginning `dc-` are refused. Default none.
+    pub roles: BTreeSet<String>,
+    /// The version of the application. Default `0.0.0`.
+    pub app_version: AppVersion,
+    /// How long to ask the seed nodes before the first of them may start alone. Default 5 s.
+    pub seed_node_timeout: Duration,
+    /// Without a Welcome for so long, joining starts over. Default 10 s.
+    pub retry_unsuccessful_join_after: Duration,
+    /// Give up joining through seed nodes after this. Default never.
+    pub shutdown_after_unsuccessful_join_seed_nodes: Option<Duration>,
+    /// The first seed node joins itself after `seed_node_timeout` even when too few others answer.
+    /// Two clusters from one list become possible. Default off.
+    pub self_join_alone: bool,
+    /// Nobody becomes Up before so many members are known. Default 1.
+    pub min_number_of_members: usize,
+    /// The same per role. Default none.
+    pub role_min_number_of_members: BTreeMap<String, usize>,
+    /// Joining members become WeaklyUp after so long without convergence; `None`: never. Default 7 s.
+    pub weakly_up_after: Option<Duration>,
+    /// Before the first periodic task. Default 1 s.
+    pub periodic_tasks_initial_delay: Duration,
+    /// Between gossips. Default 1 s.
+    pub gossip_interval: Duration,
+    /// Gossip that waited longer in the own inbox is dropped. Default 2 s.
+    pub gossip_time_to_live: Duration,
+    /// How likely a gossip goes to a member with another view. Default 0.8.
+    pub gossip_different_view_probability: f64,
+    /// From so many members on that probability falls. Default 400.
+    pub reduce_gossip_different_view_probability: usize,
+    /// Between the leader's actions. Default 1 s.
+    pub leader_actions_interval: Duration,
+    /// Between looks at the failure detectors. Default 1 s.
+    pub unreachable_nodes_reaper_interval: Duration,
+    /// Tombstones older than this are dropped; no partition may last so long. Default 24 h.
+    pub prune_gossip_tombstones_after: Duration,
+    /// A member that left in order is quarantined so much later. Default 5 s.
+    pub quarantine_removed_node_after: Duration,
+    /// Events buffered per subscriber. Default 10 000.
+    pub event_buffer: usize,
+    /// Refuse to join a cluster whose downing settings differ. Default true.
+    pub enforce_config_on_join: bool,
+    /// How peers are found unreachable.
+    pub failure_detector: FailureDetectorSettings,
+    /// Who may declare unreachable members dead. Default nobody.
+    pub downing: Downing,
+    /// Which processes' deaths this node may prove. Default those of its own host.
+    pub proof_of_death: ProofOfDeath,
+    /// Refused dials in a row that make a proof, at least 100 ms apart. Default 3.
+    pub proof_dials: u32,
+    /// Between two tries to prove an unreachable member dead. Default 1 s.
+    pub proof_interval: Duration,
+    /// How long after an unclean removal the duties of the removed start elsewhere. Default derived.
+    pub down_removal_margin: RemovalMargin,
+    /// Timeouts of the shutdown's phases.
+    pub coordinated_shutdown: CoordinatedShutdownSettings,
+    /// Threads of the runtime that carries the cluster's own tasks. Default 2.
+    pub cluster_threads: usize,
+}
+
+impl Default for ClusterSettings {
+    fn default() -> Self {
+        let second = Duration::from_secs(1);
+        Self {
+            roles: BTreeSet::new(),
+            app_version: AppVersion::default(),
+            seed_node_timeout: 5 * second,
+            retry_unsuccessful_join_after: 10 * second,
+            shutdown_after_unsuccessful_join_seed_nodes: None,
+            self_join_alone: false,
+            min_number_of_members: 1,
+            role_min_number_of_members: BTreeMap::new(),
+            weakly_up_after: Some(7 * second),
+            periodic_tasks_initial_delay: second,
+            gossip_interval: second,
+            gossip_time_to_live: 2 * second,
+            gossip_different_view_probability: 0.8,
+            reduce_gossip_different_view_probability: 400,
+            leader_actions_interval: second,
+            unreachable_nodes_reaper_interval: second,
+            prune_gossip_tombstones_after: 24 * 3600 * second,
+            quarantine_removed_node_after: 5 * second,
+            event_buffer: 10_000,
+            enforce_config_on_join: true,
+            failure_detector: FailureDetectorSettings::default(),
+            downing: Downing::None,
+            proof_of_death: ProofOfDeath::Local,
+            proof_dials: 3,
+            proof_interval: second,
+            down_removal_margin: RemovalMargin::Derive,
+            coordinated_shutdown: CoordinatedShutdownSettings::default(),
+            cluster_threads: 2,
+        }
+    }
+}
+
+impl ClusterSettings {
+    /// Everything ten times as fast, for tests on one machine.
+    pub fn test() -> Self {
+        let tenth = Duration::from_millis(100);
+        Self {
+            seed_node_timeout: 5 * tenth,
+            retry_unsuccessful_join_after: 10 * tenth,
+            weakly_up_after: Some(7 * tenth),
+            periodic_tasks_initial_delay: tenth,
+            gossip_interval: tenth,
+            leader_actions_interval: tenth,
+            unreachable_nodes_reaper_interval: tenth,
+            quarantine_removed_node_after: 5 * tenth,
+            failure_detector: FailureDetectorSettings::test(),
+            proof_interval: tenth,
+            down_removal_margin: RemovalMargin::Fixed(20 * tenth),
+            ..Self::default()
+        }
+    }
+
+    /// The same with these roles.
+    #[must_use]
+    pub fn with_roles<R: Into<String>>(mut self, roles: impl IntoIterator<Item = R>) -> Self {
+        self.roles = roles.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// The same with the split brain resolver.
+    #[must_use]
+    pub fn with_resolver(mut self, settings: SbrSettings) -> Self {
+        self.downing = Downing::SplitBrainResolver(settings);
+        self
+    }
+
+    /// How long nothing must change before a decision, or a leaving node hears nobody before it
+    /// gives up; the resolver's setting, or its default without one.
+    pub fn stable_after(&self) -> Duration {
+        match &self.downing {
+            Downing::None => SbrSettings::default().stable_after,
+            Downing::SplitBrainResolver(settings) => settings.stable_after,
+        }
+    }
+
+    /// How long after an unclean removal the duties of the removed wait. Source: cluster S14.
+    pub fn removal_margin(&self) -> Duration {
+        match self.down_removal_margin {
+            RemovalMargin::Derive => self.stable_after(),
+            RemovalMargin::Off => Duration::ZERO,
+            RemovalMargin::Fixed(margin) => margin,
+        }
+    }
+
+    /// Checks every value.
+    ///
+    /// # Errors
+    /// All problems together.
+    pub fn validate(&self) -> Result<(), Vec<ConfigError>> {
+        let mut problems = Vec::new();
+        let mut check = |ok: bool, setting: &'static str, value: String, why: &'static str| {
+            if !ok {
+                problems.push(ConfigError { setting, value, why });
+            }
+        };
+        for (setting, duration) in [
+            ("seed_node_timeout", self.seed_node_timeout),
+            ("retry_unsuccessful_join_after", self.retry_unsuccessful_join_after),
+            ("gossip_interval", self.gossip_interval),
+            ("gossip_time_to_live", self.gossip_time_to_live),
+            ("leader_actions_interval", self.leader_actions_interval),
+            ("unreachable_nodes_reaper_interval", self.unreachable_nodes_reaper_interval),
+            ("proof_interval", self.proof_interval),
+            ("failure_detector.heartbeat_interval", self.failure_detector.heartbeat_interval),
+            ("failure_detector.local_pause_threshold", self.failure_detector.local_pause_threshold),
+        ] {
+            check(!duration.is_zero(), setting, format!("{duration:?}"), "must be longer than 0");
+        }
+        let p = self.gossip_different_view_probability;
+        check((0.0..=1.0).contains(&p), "gossip_different_view_probability", p.to_string(), "must be from 0 to 1");
+        let threshold = self.failure_detector.threshold;
+        check(threshold > 0.0, "failure_detector.threshold", threshold.to_string(), "must be above 0");
+        for (setting, size) in [
+            ("min_number_of_members", self.min_number_of_members),
+            ("event_buffer", self.event_buffer),
+            ("cluster_threads", self.cluster_threads),
+            ("proof_dials", self.proof_dials as usize),
+            ("failure_detector.max_sample_size", self.failure_detector.max_sample_size),
+            ("failure_detector.monitored_by_nr_of_members", self.failure_detector.monitored_by_nr_of_members),
+        ] {
+            check(size >= 1, setting, size.to_string(), "must be at least 1");
+        }
+        for role in &self.roles {
+            check(!role.starts_with("dc-"), "roles", role.clone(), "must not begin with dc-");
+            check(!role.is_empty() && role.len() <= 255, "roles", role.clone(), "must have 1 to 255 bytes");
+        }
+        if let Downing::SplitBrainResolver(sbr) = &self.downing {
+            let detector = &self.failure_detector;
+            let least = detector.acceptable_heartbeat_pause
+                + detector.expected_response_after
+                + 3 * detector.heartbeat_interval;
+            check(
+                sbr.stable_after >= least,
+                "sbr.stable_after",
+                format!("{:?}", sbr.stable_after),
+                "must be at least acceptable_heartbeat_pause + expected_response_after + 3 heartbeat_interval",
+            );
+        }
+        if problems.is_empty() { Ok(()) } else { Err(problems) }
+    }
+}
+
+/// How peers are found unreachable. Source: cluster F1 to F9.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FailureDetectorSettings {
+    /// Between heartbeats. Default 1 s.
+    pub heartbeat_interval: Duration,
+    /// Suspicion from which a peer counts as unavailable. Default 8.
+    pub threshold: f64,
+    /// Intervals remembered per peer. Default 1 000.
+    pub max_sample_size: usize,
+    /// The least deviation assumed. Default 100 ms.
+    pub min_std_deviation: Duration,
+    /// Silence to add to the expected arrival before suspicion rises, to ride out hiccups. Default 3 s.
+    pub acceptable_heartbeat_pause: Duration,
+    /// A peer that never answered counts as heard once after so long, so that its silence is found. Default 1 s.
+    pub expected_response_after: Duration,
+    /// How many peers each node watches. Default 9.
+    pub monitored_by_nr_of_members: usize,
+    /// A tick so late means that this process stood still; it then accuses nobody. Default 2 s.
+    pub local_pause_threshold: Duration,
+}
+
+impl Default for FailureDetectorSettings {
+    fn default() -> Self {
+        Self {
+            heartbeat_interval: Duration::from_secs(1),
+            threshold: 8.0,
+            max_sample_size: 1000,
+            min_std_deviation: Duration::from_millis(100),
+            acceptable_heartbeat_pause: Duration::from_secs(3),
+            expected_response_after: Duration::from_secs(1),
+            monitored_by_nr_of_members: 9,
+            local_pause_threshold: Duration::from_secs(2),
+        }
+    }
+}
+
+impl FailureDetectorSettings {
+    /// Faster, for tests on one machine; the pause stays long enough for a loaded one.
+    pub fn test() -> Self {
+        Self {
+            heartbeat_interval: Duration::from_millis(100),
+            acceptable_heartbeat_pause: Duration::from_secs(2),
+            expected_response_after: Duration::from_millis(200),
+            ..Self::default()
+        }
+    }
+}
+
+/// Who may declare unreachable members dead. Source: cluster S1.
+///
+/// There is no timeout: both sides of a partition would remove each other and run two writers for
+/// everything that must have one.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub enum Downing {
+    /// Only an operator, and proofs of death.
+    #[default]
+    None,
+    /// The split brain resolver.
+    SplitBrainResolver(SbrSettings),
+}
+
+/// The split brain resolver. Source: cluster §4.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SbrSettings {
+    /// Who survives. Default keep-majority.
+    pub strategy: Strategy,
+    /// How long nothing must change before a decision. Default 20 s; suggested 7 s for 5 nodes, 10 s for 10.
+    pub stable_after: Duration,
+    /// What to do when reachability goes on changing. Default on.
+    pub down_all_when_unstable: DownAllWhenUnstable,
+    /// If more than this fraction would be downed as indirectly connected, all are. Default off.
+    pub down_all_when_indirectly_connected: Option<f64>,
+}
+
+impl Default for SbrSettings {
+    fn default() -> Self {
+        Self {
+            strategy: Strategy::KeepMajority { role: None },
+            stable_after: Duration::from_secs(20),
+            down_all_when_unstable: DownAllWhenUnstable::On,
+            down_all_when_indirectly_connected: None,
+        }
+    }
+}
+
+/// Who survives a partition. Must be the same on all nodes (cluster S15).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Strategy {
+    /// The side with most members, counted among those with the role. Source: cluster S6.
+    KeepMajority {
+        /// Only members with this role count; `None`: all.
+        role: Option<String>,
+    },
+}
+
+impl Strategy {
+    /// The role whose members count.
+    pub fn role(&self) -> Option<&str> {
+        match self {
+            Self::KeepMajority { role } => role.as_deref(),
+        }
+    }
+}
+
+impl std::fmt::Display for Strategy {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::KeepMajority { role: None } => f.write_str("keep_majority"),
+            Self::KeepMajority { role: Some(role) } => write!(f, "keep_majority({role})"),
+        }
+    }
+}
+
+/// When to give up on a reachability that goes on changing. Source: cluster S13.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum DownAllWhenUnstable {
+    /// After `stable_after` and the longer of 4 s and three quarters of it.
+    #[default]
+    On,
+    /// Never.
+    Off,
+    /// After `stable_after` and this.
+    After(Duration),
+}
+
+/// Which processes' deaths a node may prove by refused dials. Source: cluster S20.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ProofOfDeath {
+    /// Of none.
+    Off,
+    /// Of those on its own host and in its own network namespace.
+    #[default]
+    Local,
+    /// Of all: the operator's word that nothing ever answers in a member's stead.
+    On,
+}
+
+/// How long the duties of an uncleanly removed member wait. Source: cluster S14.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum RemovalMargin {
+    /// The resolver's `stable_after`.
+    #[default]
+    Derive,
+    /// Not at all. Gives up the promise of one writer.
+    Off,
+    /// So long.
+    Fixed(Duration),
+}
+
+/// Timeouts of the phases of an orderly shutdown. Source: cluster M35.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CoordinatedShutdownSettings {
+    /// Of phases without their own. Default 5 s.
+    pub default_phase_timeout: Duration,
+    /// Of single phases; those that have another default are filled in.
+    pub phase_timeouts: BTreeMap<Phase, Duration>,
+}
+
+impl Default for CoordinatedShutdownSettings {
+    fn default() -> Self {
+        let ten = Duration::from_secs(10);
+        let phases = [Phase::ClusterShardingShutdownRegion, Phase::ClusterExiting, Phase::NodeTerminate];
+        Self {
+            default_phase_timeout: Duration::from_secs(5),
+            phase_timeouts: phases.into_iter().map(|phase| (phase, ten)).collect(),
+        }
+    }
+}
+
+/// One cluster-wide singleton. Source: cluster §5.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SingletonSettings {
+    /// It runs on the oldest member with this role; `None`: the oldest of all.
+    pub role: Option<String>,
+    /// Between requests to hand over. Default 1 s.
+    pub hand_over_retry_interval: Duration,
+    /// At least so many requests before trouble is reported. Default 15.
+    pub min_number_of_hand_over_retries: u32,
+    /// Wait after unclean removals; `None`: [`ClusterSettings::removal_margin`].
+    pub removal_margin: Option<Duration>,
+}
+
+impl Default for SingletonSettings {
+    fn default() -> Self {
+        Self {
+            role: None,
+            hand_over_retry_interval: Duration::from_secs(1),
+            min_number_of_hand_over_retries: 15,
+            removal_margin: None,
+        }
+    }
+}
+
+impl SingletonSettings {
+    /// Quick retries, for tests on one machine.
+    pub fn test() -> Self {
+        Self { hand_over_retry_interval: Duration::from_millis(100), ..Self::default() }
+    }
+
+    /// The same for the oldest member with `role`.
+    #[must_use]
+    pub fn with_role(mut self, role: impl Into<String>) -> Self {
+        self.role = Some(role.into());
+        self
+    }
+}
+
+/// Checks that addresses given as text are addresses.
+///
+/// # Errors
+/// The first one that is not.
+pub fn parse_seed_nodes<'a>(
+    seeds: impl IntoIterator<Item = &'a str>,
+) -> Result<Vec<NodeAddress>, greylag_core::InvalidAddress> {
+    seeds.into_iter().map(str::parse).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_and_presets_are_valid_and_problems_come_together() {
+        assert_eq!(ClusterSettings::default().validate(), Ok(()));
+        assert_eq!(ClusterSettings::test().validate(), Ok(()));
+        let quick = SbrSettings { stable_after: Duration::from_secs(2), ..SbrSettings::default() };
+        let settings = ClusterSettings { gossip_interval: Duration::ZERO, ..ClusterSettings::default() };
+        let problems = settings.with_roles(["dc-a"]).with_resolver(quick).validate().unwrap_err();
+        let names: Vec<&str> = problems.iter().map(|problem| problem.setting).collect();
+        assert_eq!(names, ["gossip_interval", "roles", "sbr.stable_after"]);
+    }
+
+    #[test]
+    fn the_margin_follows_stable_after_also_without_a_resolver() {
+        assert_eq!(ClusterSettings::default().removal_margin(), Duration::from_secs(20));
+        let sbr = SbrSettings { stable_after: Duration::from_secs(10), ..SbrSettings::default() };
+        assert_eq!(ClusterSettings::default().with_resolver(sbr).removal_margin(), Duration::from_secs(10));
+    }
+}

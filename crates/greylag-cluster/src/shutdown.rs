@@ -1,0 +1,103 @@
+//! Words of the orderly shutdown: its phases and its reasons.
+//!
+//! The phases run in their order, the tasks of one phase at the same time. Source: cluster M35.
+
+use std::fmt;
+
+/// A phase of the orderly shutdown. Tasks of a phase start when all of the one before have ended,
+/// failed or used up their time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Phase {
+    /// Before servers stop to listen.
+    BeforeServiceUnbind,
+    /// Servers stop to listen.
+    ServiceUnbind,
+    /// Requests in flight end.
+    ServiceRequestsDone,
+    /// Servers end.
+    ServiceStop,
+    /// The last that runs while this node is a full member.
+    BeforeClusterShutdown,
+    /// Shards are handed over.
+    ClusterShardingShutdownRegion,
+    /// The node leaves, and waits until all know.
+    ClusterLeave,
+    /// Singletons are handed over.
+    ClusterExiting,
+    /// Replicators flush; then the others are told that this node has exited.
+    ClusterExitingDone,
+    /// What must run after the membership has ended.
+    ClusterShutdown,
+    /// Before the node itself ends.
+    BeforeNodeTerminate,
+    /// The transport ends.
+    NodeTerminate,
+}
+
+impl Phase {
+    /// All phases, in order.
+    pub const ALL: [Self; 12] = [
+        Self::BeforeServiceUnbind,
+        Self::ServiceUnbind,
+        Self::ServiceRequestsDone,
+        Self::ServiceStop,
+        Self::BeforeClusterShutdown,
+        Self::ClusterShardingShutdownRegion,
+        Self::ClusterLeave,
+        Self::ClusterExiting,
+        Self::ClusterExitingDone,
+        Self::ClusterShutdown,
+        Self::BeforeNodeTerminate,
+        Self::NodeTerminate,
+    ];
+
+    /// Phases that make sense only for a member that leaves in order; one that is Down skips them.
+    pub fn is_graceful(self) -> bool {
+        (Self::ClusterShardingShutdownRegion..=Self::ClusterExitingDone).contains(&self)
+    }
+
+    /// Whether a task that fails here makes the exit unclean: something of this node may still run
+    /// as a cluster-wide single writer. Source: cluster M26.
+    pub fn decides_clean(self) -> bool {
+        matches!(self, Self::ClusterShardingShutdownRegion | Self::ClusterExiting)
+    }
+}
+
+impl fmt::Display for Phase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+/// Why a node ended. The first reason wins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ShutdownReason {
+    /// The program asked for it, or the node was told to leave.
+    Left,
+    /// The others declared this node dead (cluster M27).
+    Downed,
+    /// While leaving it heard nobody for so long that the others may have removed it (cluster M26).
+    LeaveIsolated,
+    /// The cluster refused the join, or nobody answered.
+    JoinFailed,
+    /// The settings do not fit the cluster's (cluster M25a).
+    IncompatibleConfig,
+    /// This incarnation was removed while it was away.
+    Removed,
+    /// The program dropped the cluster without leaving.
+    Stopped,
+}
+
+impl fmt::Display for ShutdownReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Left => "left the cluster",
+            Self::Downed => "downed by the cluster",
+            Self::LeaveIsolated => "cut off while leaving",
+            Self::JoinFailed => "could not join",
+            Self::IncompatibleConfig => "settings differ from the cluster's",
+            Self::Removed => "removed from the cluster",
+            Self::Stopped => "stopped",
+        })
+    }
+}
