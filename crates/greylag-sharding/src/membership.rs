@@ -1,0 +1,87 @@
+//! What sharding needs to know of the cluster's members, as one value.
+//!
+//! The driver turns every membership event into a fresh [`Members`], so a machine that missed one
+//! cannot go wrong: it compares what it knew with what is. Source: sharding §2.12.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
+
+use greylag_core::UniqueAddress;
+
+/// A member's status, as far as sharding tells statuses apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Phase {
+    /// `Joining` or `WeaklyUp`: never hosts, never registers, never counts.
+    Joining,
+    /// `Up`.
+    Up,
+    /// `PreparingForShutdown` or `ReadyForShutdown`.
+    Preparing,
+    /// `Leaving`.
+    Leaving,
+    /// `Exiting`.
+    Exiting,
+    /// `Down`.
+    Down,
+}
+
+/// One member.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MemberFacts {
+    /// Its status.
+    pub phase: Phase,
+    /// Its age: smaller is older; `u32::MAX` until `Up`.
+    pub up_number: u32,
+    /// Seen by the failure detector of everybody who watches it.
+    pub reachable: bool,
+    /// Its roles.
+    pub roles: BTreeSet<String>,
+    /// Orders like the versions of the application it runs.
+    pub app_version: Vec<u64>,
+}
+
+/// A member that was removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Removal {
+    /// When this node learned of it; the margin runs from then (cluster P3a).
+    pub at: Instant,
+    /// It left in order, or its process is proven dead: no margin is needed.
+    pub clean: bool,
+}
+
+/// The cluster as this node sees it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Members {
+    /// Current members.
+    pub members: BTreeMap<UniqueAddress, MemberFacts>,
+    /// Members removed, as long as the cluster remembers them.
+    pub removed: BTreeMap<UniqueAddress, Removal>,
+}
+
+impl Members {
+    /// Those with `role` (all if it is empty) that may run, or soon run, a coordinator: oldest first,
+    /// through the first one that is not leaving. Source: sharding §2.3.
+    pub fn coordinator_candidates(&self, role: &str) -> Vec<UniqueAddress> {
+        let mut by_age: Vec<_> = self
+            .members
+            .iter()
+            .filter(|(_, member)| !matches!(member.phase, Phase::Joining | Phase::Down) && member.has_role(role))
+            .collect();
+        by_age.sort_by_key(|(address, member)| (member.up_number, (*address).clone()));
+        let leaving =
+            by_age.iter().take_while(|(_, member)| matches!(member.phase, Phase::Leaving | Phase::Exiting)).count();
+        by_age.into_iter().take(leaving + 1).map(|(address, _)| address.clone()).collect()
+    }
+
+    /// Whether this process is a member now.
+    pub fn contains(&self, node: &UniqueAddress) -> bool {
+        self.members.contains_key(node)
+    }
+}
+
+impl MemberFacts {
+    /// Whether it has the role; everybody has the empty one.
+    pub fn has_role(&self, role: &str) -> bool {
+        role.is_empty() || self.roles.contains(role)
+    }
+}

@@ -1,0 +1,400 @@
+//! What a region is told and what it asks for. The contract between machine and driver is here.
+//!
+//! # Who holds the machine
+//! The driver keeps one [`Region`](super::Region) per entity type behind one mutex. Whoever has an
+//! input (a sending task whose route is closed, a decode worker, the driver's own task) locks, calls
+//! `handle`, executes the effects **in order** and unlocks. Effects never wait and must never call
+//! back into the same mutex: what would (a message to the own node, a refused send) is put into the
+//! driver's inbox and becomes an input later. The hot path does not lock at all, see below.
+//!
+//! # The route table, and why flips are linearisable
+//! [`Effect::RouteChange`] publishes the route of one shard:
+//! - [`Route::Closed`] (also every shard never named): a sender locks and gives `LocalSend`.
+//! - [`Route::Local`]: a sender pushes to the shard's inbox itself; a decode worker does so with a
+//!   frame that needs no check (see [`Effect::Admit`]), and gives every other one as `Frame`.
+//! - [`Route::Remote`]: a sender enqueues on the owner's lane itself, with
+//!   `Stamp { generation, origin: own region, first: generation, hops: 0, leftover: false }`.
+//!
+//! `RouteChange` is a **barrier**: when its execution returns, every sender that read the old route
+//! has finished its push or enqueue, and every later one sees the new route. So what was sent before
+//! the flip is in front of the mark or stop marker that a later effect of the same list appends, and
+//! what is sent after it is buffered. (Per slot: a sender raises a counter, reads the route, pushes,
+//! lowers the counter; the barrier swaps the route and spins until the counter is 0. A sender must
+//! lower the counter before it locks.) When a buffer is emptied, the `Deliver`/`SendData` effects
+//! come before the `RouteChange` that opens the route, all under the one lock: nobody can overtake.
+//!
+//! # Tokens
+//! The machine never sees a message: the driver keeps it under a [`Token`]. A token given to the
+//! machine is buffered until it is named by exactly one of [`Effect::Deliver`], [`Effect::SendData`]
+//! and [`Effect::DeadLetter`]; the driver then forgets it. What comes back (leftovers, handed back
+//! envelopes) is given new tokens. So `submitted = delivered + forwarded + dead-lettered + buffered`
+//! holds at every moment (sharding I3); see [`Counters`].
+//!
+//! # Shards
+//! `StartShard` → the driver spawns the shard's task, which answers `ShardInitialized` once it could
+//! serve (lease, remembered ids). `StopShard` → the stop marker goes into the inbox behind what was
+//! delivered; the task answers `ShardStopped` with what was never handed to a handler. `KillShard` →
+//! the task ends its entities at once, without stop messages, and also answers `ShardStopped`. A
+//! shard that fails answers `ShardFailed`; the region decides when `StartShard` comes again. One
+//! task per shard lives at a time: `StartShard` never comes before the answer.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use greylag_core::{DeadLetterReason, Generation, UniqueAddress};
+use greylag_transport::Lane;
+
+use crate::fingerprint::Mismatch;
+use crate::ids::{RegionId, ShardId};
+use crate::membership::Members;
+use crate::message::{Epoch, FromCoordinator, Mark, PeerMessage, RegionMessage, Stamp};
+
+/// Stands for one message that the driver keeps. Never used twice by a driver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Token(pub u64);
+
+/// Where a message that is, or was, in a local shard came from. The shard keeps it beside the message
+/// because leftovers need it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Provenance {
+    /// Submitted here, and handed to the shard without having left. What a sender pushes itself is so.
+    Own,
+    /// Came over the wire, or was out there and came back.
+    Travelled {
+        /// Where it was submitted.
+        origin: RegionId,
+        /// Under which generation it first left there.
+        first: Generation,
+    },
+}
+
+/// A message that a shard gives back: never handed to a handler.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Returned {
+    /// A new token for it.
+    pub token: Token,
+    /// As it was delivered.
+    pub provenance: Provenance,
+    /// When it is of no use any more, if it carries an ask.
+    pub expires_at: Option<Instant>,
+}
+
+/// What the region is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Input {
+    /// A sender found no open route. If the message is refused at once, the effects of this very
+    /// call hold a `DeadLetter` of this token, and the driver returns its reason as `SendError`.
+    LocalSend {
+        /// Where it belongs.
+        shard: ShardId,
+        /// The message.
+        token: Token,
+        /// When it is of no use any more, if it carries an ask.
+        expires_at: Option<Instant>,
+    },
+    /// A message of another region, or one of this region's that came back. The driver has decoded
+    /// the header and compared the fingerprint's digest.
+    Frame {
+        /// The node at the other end of the link.
+        node: UniqueAddress,
+        /// Where it belongs.
+        shard: ShardId,
+        /// The header.
+        stamp: Stamp,
+        /// The message.
+        token: Token,
+        /// When it is of no use any more, if it carries an ask.
+        expires_at: Option<Instant>,
+    },
+    /// A mark on the shard's data lane, in order with the frames.
+    Mark {
+        /// The node at the other end of the link.
+        node: UniqueAddress,
+        /// Which shard's path.
+        shard: ShardId,
+        /// The mark.
+        mark: Mark,
+    },
+    /// A control message of somebody who claims to be the coordinator.
+    FromCoordinator {
+        /// The node at the other end of the link.
+        node: UniqueAddress,
+        /// What it says.
+        message: FromCoordinator,
+    },
+    /// A control message of another region.
+    FromPeer {
+        /// The node at the other end of the link.
+        node: UniqueAddress,
+        /// What it says.
+        message: PeerMessage,
+    },
+    /// The shard's task could serve now.
+    ShardInitialized {
+        /// Which shard.
+        shard: ShardId,
+        /// As in `StartShard`.
+        generation: Generation,
+    },
+    /// The shard's task has ended after `StopShard` or `KillShard`: no entity of it lives.
+    ShardStopped {
+        /// Which shard.
+        shard: ShardId,
+        /// As in `StartShard`.
+        generation: Generation,
+        /// Unhandled messages, per entity in order.
+        leftovers: Vec<Returned>,
+    },
+    /// The shard's task has failed and ended: no entity of it lives.
+    ShardFailed {
+        /// Which shard.
+        shard: ShardId,
+        /// As in `StartShard`.
+        generation: Generation,
+        /// Unhandled messages, per entity in order.
+        unprocessed: Vec<Returned>,
+    },
+    /// The journal knows a newer owner of one of the shard's entities, which has ended (sharding §4.6).
+    Fenced {
+        /// Which shard.
+        shard: ShardId,
+        /// The shard's own generation.
+        generation: Generation,
+        /// What the journal knows; `None` for a newer writer of the same generation.
+        stored: Option<Generation>,
+    },
+    /// The members changed (also the first input after `new`).
+    Membership(Arc<Members>),
+    /// This node cannot trust its own view (cluster F9): nothing reaches handlers or leaves for other
+    /// regions until `SelfTrusted`.
+    SelfSuspect,
+    /// The view is trusted again.
+    SelfTrusted,
+    /// This node was downed or removed: everything ends at once.
+    SelfDowned,
+    /// A stream from or to a node broke.
+    LinkLost {
+        /// The peer.
+        node: UniqueAddress,
+        /// Which lane.
+        lane: Lane,
+    },
+    /// The transport will never write these frames of ours to `node`, in queue order; or a
+    /// `SendData` to it was refused for good. Also told with none (cluster T18).
+    HandedBack {
+        /// The node they were for.
+        node: UniqueAddress,
+        /// Shard, header, message and its end of use.
+        frames: Vec<(ShardId, Stamp, Token, Option<Instant>)>,
+    },
+    /// Hand everything off, then stop. Source: sharding §2.11.
+    GracefulShutdown,
+    /// Kill everything and stop, handing nothing off.
+    Stop,
+    /// A deadline has come; early and repeated ticks are harmless.
+    Tick,
+}
+
+/// How messages for a shard travel from here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Route {
+    /// Through the machine, which buffers or decides.
+    Closed,
+    /// Into the inbox of the shard on this node.
+    Local {
+        /// The hosting generation.
+        generation: Generation,
+    },
+    /// Over the lane to another region.
+    Remote {
+        /// The owner.
+        region: RegionId,
+        /// Its generation.
+        generation: Generation,
+    },
+}
+
+/// What the driver is asked to do, in this order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Effect {
+    /// Publish the route, as a barrier (see the module's header).
+    RouteChange {
+        /// Which shard.
+        shard: ShardId,
+        /// How its messages travel from now on.
+        route: Route,
+    },
+    /// From now on a frame of this origin needs no check by the machine if `hops == 0`,
+    /// `!leftover`, the digest agrees and `stamp.generation` equals the generation of the
+    /// `Route::Local` now published: the decode worker may push it to the shard's inbox (as
+    /// `Travelled { origin, first: generation }`). The next `RouteChange` of the shard ends it.
+    Admit {
+        /// Which shard.
+        shard: ShardId,
+        /// Whose frames.
+        origin: RegionId,
+    },
+    /// Push to the inbox of the local shard.
+    Deliver {
+        /// Which shard.
+        shard: ShardId,
+        /// Its hosting generation.
+        generation: Generation,
+        /// The message.
+        token: Token,
+        /// To be kept with it.
+        provenance: Provenance,
+    },
+    /// Enqueue on the shard's lane to another region. Refused because the queue is full: a dead
+    /// letter `QueueFull`; because the peer is quarantined: input `HandedBack`.
+    SendData {
+        /// To whom.
+        to: RegionId,
+        /// Which shard.
+        shard: ShardId,
+        /// The message.
+        token: Token,
+        /// Its header.
+        stamp: Stamp,
+    },
+    /// Append to the shard's lane to another region, whatever the queue's capacity.
+    SendMark {
+        /// To whom.
+        to: RegionId,
+        /// Which shard.
+        shard: ShardId,
+        /// The mark.
+        mark: Mark,
+    },
+    /// Control message to the region of this type on a node.
+    SendPeer {
+        /// Which node.
+        to: UniqueAddress,
+        /// The message.
+        message: PeerMessage,
+    },
+    /// Control message to the coordinator, or to a node that may run it.
+    SendCoordinator {
+        /// Which node.
+        to: UniqueAddress,
+        /// The message.
+        message: RegionMessage,
+    },
+    /// Start the shard's task.
+    StartShard {
+        /// Which shard.
+        shard: ShardId,
+        /// Its hosting generation.
+        generation: Generation,
+    },
+    /// Put the stop marker behind everything delivered.
+    StopShard {
+        /// Which shard.
+        shard: ShardId,
+        /// Its hosting generation.
+        generation: Generation,
+    },
+    /// End the shard's entities now, without stop messages. May follow a `StopShard`.
+    KillShard {
+        /// Which shard.
+        shard: ShardId,
+        /// Its hosting generation.
+        generation: Generation,
+    },
+    /// No handler of any shard may run until `ReleaseShards` (self-suspicion).
+    HoldShards,
+    /// Handlers run again.
+    ReleaseShards,
+    /// The message will not be delivered.
+    DeadLetter {
+        /// Which shard it was for.
+        shard: ShardId,
+        /// The message.
+        token: Token,
+        /// Why.
+        reason: DeadLetterReason,
+    },
+    /// The region has stopped: nothing is hosted, nothing is buffered; sends fail from now on. The
+    /// machine lives on to repeat `RegionStopped` while `next_deadline` is `Some`, and answers late
+    /// coordinators.
+    Stopped,
+    /// Something that subscribers may want to know.
+    Event(RegionEvent),
+}
+
+/// What a region tells its subscribers. Source: sharding §6.5.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RegionEvent {
+    /// A coordinator has taken the registration.
+    Registered {
+        /// Where it runs.
+        coordinator: UniqueAddress,
+        /// Its epoch.
+        epoch: Epoch,
+    },
+    /// The coordinator refused: nodes disagree about the type. Every send fails until that is mended.
+    Refused(Mismatch),
+    /// The shard has another home than the last one known here.
+    ShardMoved {
+        /// Which shard.
+        shard: ShardId,
+        /// The last home known, if any.
+        from: Option<RegionId>,
+        /// The new one.
+        to: RegionId,
+    },
+    /// The node of a region that hosted shards is gone.
+    ShardRegionDown {
+        /// Which region.
+        region: RegionId,
+    },
+    /// The coordinator named another owner while this region hosted the shard: it was killed here.
+    OwnershipConflict {
+        /// Which shard.
+        shard: ShardId,
+        /// The generation that lost.
+        generation: Generation,
+    },
+    /// A proxy was told to host; it did not.
+    HostShardOnProxy {
+        /// Which shard.
+        shard: ShardId,
+    },
+    /// The journal's generations are ahead of the coordinator's (sharding §4.6).
+    GenerationBehind {
+        /// What the journal knows.
+        stored: Generation,
+        /// The shard's own.
+        own: Generation,
+    },
+    /// The buffer crossed a tenth of its size.
+    BufferFill {
+        /// Filled so far.
+        percent: u8,
+    },
+    /// Registration has been tried at least five times while messages wait.
+    StillUnregistered {
+        /// Messages waiting.
+        buffered: usize,
+        /// Whom it was tried with; none if no member may run the coordinator.
+        candidates: Vec<UniqueAddress>,
+    },
+}
+
+/// What became of the messages that passed through the machine; the driver adds what bypassed it.
+///
+/// `submitted = delivered + forwarded + dead_lettered + buffered` at every moment. What a shard or
+/// the transport gave back counts as submitted again. Source: sharding I3.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Tokens taken.
+    pub submitted: u64,
+    /// Handed to a local shard.
+    pub delivered: u64,
+    /// Enqueued for another region.
+    pub forwarded: u64,
+    /// Dropped with a reason.
+    pub dead_lettered: u64,
+    /// Waiting now.
+    pub buffered: u64,
+}

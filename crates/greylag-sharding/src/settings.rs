@@ -1,0 +1,243 @@
+//! Settings of one entity type. Keys are those of `sharding.*`. Source: sharding §7.
+
+use std::time::Duration;
+
+use crate::error::InvalidSetting;
+use crate::fingerprint::StateStoreMode;
+
+/// What a full region buffer does with one message more.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum BufferOverflow {
+    /// The new message is dropped. The default.
+    #[default]
+    DropNew,
+    /// The oldest message of the same shard is dropped.
+    DropOld,
+}
+
+/// What happens to a message that came too late to keep its sender's order.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum HandoffStraggler {
+    /// It is a dead letter: a gap, never a swap. The default.
+    #[default]
+    Drop,
+    /// It is delivered; the order of messages (I2) is given up.
+    Forward,
+}
+
+/// How many replicas besides a majority a state read or write waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MajorityPlus {
+    /// A majority and so many more.
+    Additional(usize),
+    /// Every replica.
+    All,
+}
+
+/// Limits of the least-shard allocation strategy. Source: sharding §3.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LeastShardSettings {
+    /// Most shards moved in one round. Default 20.
+    pub rebalance_absolute_limit: usize,
+    /// Most shards moved in one round, as a fraction of all. Default 0.1.
+    pub rebalance_relative_limit: f64,
+}
+
+impl Default for LeastShardSettings {
+    fn default() -> Self {
+        Self { rebalance_absolute_limit: 20, rebalance_relative_limit: 0.1 }
+    }
+}
+
+/// Settings of one entity type; the defaults suit a production LAN.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ShardingSettings {
+    /// Shards of the built-in extractors, 1 to 1,000,000. All nodes must agree. Default 1000.
+    pub number_of_shards: u32,
+    /// How long a stopped coordinator waits before it starts again; grows to five times. Default 5 s.
+    pub coordinator_failure_backoff: Duration,
+    /// Between repeats of registration, home requests, graceful shutdown. Default 2 s.
+    pub retry_interval: Duration,
+    /// Messages buffered per region over all shards. Default 100,000.
+    pub buffer_size: usize,
+    /// What a full buffer does. Default: drop the new message.
+    pub buffer_overflow: BufferOverflow,
+    /// One shard's handoff; entities get 5 s less to stop (at least 1 s). Default 60 s.
+    pub handoff_timeout: Duration,
+    /// How long a mark, an echo or leftovers are waited for. Default 2 s.
+    pub flush_timeout: Duration,
+    /// How long a handoff waits for the acks of proxies. Default 2 s.
+    pub proxy_ack_timeout: Duration,
+    /// Order or delivery, when both cannot be had. Default: order.
+    pub handoff_straggler: HandoffStraggler,
+    /// Between repeats of `HostShard` until it is acked. Default 10 s.
+    pub shard_start_timeout: Duration,
+    /// Before a failed shard starts again. Default 10 s.
+    pub shard_failure_backoff: Duration,
+    /// Between rebalance checks. Default 10 s.
+    pub rebalance_interval: Duration,
+    /// Where the coordinator keeps homes. Default: replicated data.
+    pub state_store_mode: StateStoreMode,
+    /// Limits of the default allocation strategy.
+    pub least_shard: LeastShardSettings,
+    /// Longest time an allocation strategy may think. Default 10 s.
+    pub allocation_timeout: Duration,
+    /// One read of coordinator state; repeated for ever. Default 2 s.
+    pub waiting_for_state_timeout: Duration,
+    /// One write of coordinator state; repeated for ever. Default 5 s.
+    pub updating_state_timeout: Duration,
+    /// Replicas besides a majority that a state write reaches. Default 3.
+    pub write_majority_plus: MajorityPlus,
+    /// Replicas besides a majority that a state read asks. Default 5.
+    pub read_majority_plus: MajorityPlus,
+    /// Smallest number counted as a majority of the state's replicas. Default 5.
+    pub majority_min_cap: usize,
+    /// Wait before the shards of a member that was removed without proof of its end are allocated
+    /// again. `None` takes the cluster's own margin. Source: cluster S14.
+    pub down_removal_margin: Option<Duration>,
+    /// Hosting regions that must be registered before the first allocation ever. Default 1.
+    pub min_regions: usize,
+    /// Idle time after which an entity is passivated; `None` disables. Default 120 s.
+    pub passivate_idle_after: Option<Duration>,
+    /// How long a passivating entity may take before it is stopped by force. Default 60 s.
+    pub passivation_stop_timeout: Duration,
+    /// Messages one entity handles in a row while others wait. Default 16.
+    pub entity_throughput: usize,
+    /// Messages a shard handles before it yields. Default 128.
+    pub shard_run_budget: usize,
+    /// Messages waiting for one entity. Default 10,000.
+    pub entity_mailbox_capacity: usize,
+    /// Messages waiting in one shard's inbox. Default 1,000,000.
+    pub shard_inbox_capacity: usize,
+    /// Restarts of an entity within `restart_window` before it is stopped instead. Default 10.
+    pub max_restarts: u32,
+    /// See `max_restarts`. Default 1 min.
+    pub restart_window: Duration,
+    /// Lets event-sourced types run on a journal that only this process can open. Default false.
+    pub allow_local_journal: bool,
+}
+
+impl Default for ShardingSettings {
+    fn default() -> Self {
+        let seconds = Duration::from_secs;
+        Self {
+            number_of_shards: 1000,
+            coordinator_failure_backoff: seconds(5),
+            retry_interval: seconds(2),
+            buffer_size: 100_000,
+            buffer_overflow: BufferOverflow::DropNew,
+            handoff_timeout: seconds(60),
+            flush_timeout: seconds(2),
+            proxy_ack_timeout: seconds(2),
+            handoff_straggler: HandoffStraggler::Drop,
+            shard_start_timeout: seconds(10),
+            shard_failure_backoff: seconds(10),
+            rebalance_interval: seconds(10),
+            state_store_mode: StateStoreMode::Ddata,
+            least_shard: LeastShardSettings::default(),
+            allocation_timeout: seconds(10),
+            waiting_for_state_timeout: seconds(2),
+            updating_state_timeout: seconds(5),
+            write_majority_plus: MajorityPlus::Additional(3),
+            read_majority_plus: MajorityPlus::Additional(5),
+            majority_min_cap: 5,
+            down_removal_margin: None,
+            min_regions: 1,
+            passivate_idle_after: Some(seconds(120)),
+            passivation_stop_timeout: seconds(60),
+            entity_throughput: 16,
+            shard_run_budget: 128,
+            entity_mailbox_capacity: 10_000,
+            shard_inbox_capacity: 1_000_000,
+            max_restarts: 10,
+            restart_window: seconds(60),
+            allow_local_journal: false,
+        }
+    }
+}
+
+impl ShardingSettings {
+    /// Short intervals and few shards, for tests.
+    pub fn test() -> Self {
+        let millis = Duration::from_millis;
+        Self {
+            number_of_shards: 12,
+            coordinator_failure_backoff: millis(200),
+            retry_interval: millis(200),
+            buffer_size: 10_000,
+            handoff_timeout: millis(6_000),
+            flush_timeout: millis(300),
+            proxy_ack_timeout: millis(300),
+            shard_start_timeout: millis(500),
+            shard_failure_backoff: millis(200),
+            rebalance_interval: millis(500),
+            waiting_for_state_timeout: millis(500),
+            updating_state_timeout: millis(500),
+            ..Self::default()
+        }
+    }
+
+    /// Checks what could be wrong alone or together.
+    ///
+    /// # Errors
+    /// [`InvalidSetting`] names the first key found wrong. Nothing is started then.
+    pub fn validate(&self) -> Result<(), InvalidSetting> {
+        let fail = |key, value: String, reason| Err(InvalidSetting { key, value, reason });
+        if self.number_of_shards == 0 || self.number_of_shards > 1_000_000 {
+            return fail("number_of_shards", self.number_of_shards.to_string(), "it must be from 1 to 1,000,000");
+        }
+        let durations = [
+            ("coordinator_failure_backoff", self.coordinator_failure_backoff),
+            ("retry_interval", self.retry_interval),
+            ("handoff_timeout", self.handoff_timeout),
+            ("flush_timeout", self.flush_timeout),
+            ("proxy_ack_timeout", self.proxy_ack_timeout),
+            ("shard_start_timeout", self.shard_start_timeout),
+            ("shard_failure_backoff", self.shard_failure_backoff),
+            ("rebalance_interval", self.rebalance_interval),
+            ("allocation_timeout", self.allocation_timeout),
+            ("waiting_for_state_timeout", self.waiting_for_state_timeout),
+            ("updating_state_timeout", self.updating_state_timeout),
+            ("restart_window", self.restart_window),
+        ];
+        if let Some((key, value)) = durations.into_iter().find(|(_, value)| value.is_zero()) {
+            return fail(key, format!("{value:?}"), "it must not be zero");
+        }
+        let sizes = [
+            ("buffer_size", self.buffer_size),
+            ("majority_min_cap", self.majority_min_cap),
+            ("min_regions", self.min_regions),
+            ("entity_throughput", self.entity_throughput),
+            ("shard_run_budget", self.shard_run_budget),
+            ("entity_mailbox_capacity", self.entity_mailbox_capacity),
+            ("shard_inbox_capacity", self.shard_inbox_capacity),
+        ];
+        if let Some((key, value)) = sizes.into_iter().find(|(_, value)| *value == 0) {
+            return fail(key, value.to_string(), "it must not be zero");
+        }
+        let relative = self.least_shard.rebalance_relative_limit;
+        if !(0.0..=1.0).contains(&relative) {
+            return fail(
+                "least_shard_allocation_strategy.rebalance_relative_limit",
+                relative.to_string(),
+                "it must be from 0 to 1",
+            );
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_and_test_settings_are_valid_and_nonsense_is_named() {
+        assert_eq!(ShardingSettings::default().validate(), Ok(()));
+        assert_eq!(ShardingSettings::test().validate(), Ok(()));
+        let wrong = ShardingSettings { number_of_shards: 0, ..ShardingSettings::default() };
+        assert_eq!(wrong.validate().unwrap_err().key, "number_of_shards");
+        let wrong = ShardingSettings { retry_interval: Duration::ZERO, ..ShardingSettings::default() };
+        assert_eq!(wrong.validate().unwrap_err().key, "retry_interval");
+    }
+}
