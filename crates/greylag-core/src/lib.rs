@@ -35,4 +35,4 @@ pub use dead_letter::DeadLetterReason;
 pub use entity_error::{EntityError, NotStoredReason};
 pub use generation::{Generation, GenerationError};
 pub use registry::{Encoded, Registry, RegistryError};
-pub use reply::{ReplyAddress, ReplyOutcome, ReplyPort, ReplyScope, ReplyTo, UnboundReply};
+pub use reply::{ReplyAddress, ReplyOutcome, ReplyPort, ReplyScope, ReplyTo, UnboundReply, answer_dropped};

@@ -61,8 +61,9 @@ pub trait ReplyPort: Send + Sync + 'static {
 
 /// A one-shot right to answer a question with an `R`.
 ///
-/// Dropping it unanswered answers [`EntityError::NoReply`], so an asker never waits for an answer
-/// that cannot come. Source: sharding §4.11, persistence §2.2.
+/// Dropping it unanswered answers [`EntityError::NoReply`] (or what [`answer_dropped`] says, or
+/// [`EntityError::Failed`] during a panic), so an asker never waits for an answer that cannot come.
+/// Source: sharding §4.11, persistence §2.2.
 #[must_use = "dropping it answers the ask with EntityError::NoReply"]
 pub struct ReplyTo<R> {
     address: ReplyAddress,
@@ -121,10 +122,31 @@ impl<R> ReplyTo<R> {
 
 impl<R> Drop for ReplyTo<R> {
     fn drop(&mut self) {
-        if !*self.written.get_mut() {
-            self.send(ReplyOutcome::Failed(EntityError::NoReply));
+        if !*self.written.get_mut() && self.port.is_some() {
+            self.send(ReplyOutcome::Failed(reason_of_drop()));
         }
     }
+}
+
+/// Runs `f`; reply tokens that it drops unanswered answer `error` in place of
+/// [`EntityError::NoReply`]. For runtimes that drop messages and side effects whose tokens they
+/// cannot see. Source: persistence §2.6.
+pub fn answer_dropped<T>(error: EntityError, f: impl FnOnce() -> T) -> T {
+    struct Restore(Option<EntityError>);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            DROPPED.with_borrow_mut(|reason| *reason = self.0.take());
+        }
+    }
+    let _restore = Restore(DROPPED.with_borrow_mut(|reason| reason.replace(error)));
+    f()
+}
+
+fn reason_of_drop() -> EntityError {
+    if std::thread::panicking() {
+        return EntityError::Failed("the handler panicked".to_owned());
+    }
+    DROPPED.with_borrow(Clone::clone).unwrap_or(EntityError::NoReply)
 }
 
 impl<R> fmt::Debug for ReplyTo<R> {
@@ -140,6 +162,8 @@ pub struct UnboundReply;
 
 thread_local! {
     static SCOPE: RefCell<Vec<Arc<dyn ReplyPort>>> = const { RefCell::new(Vec::new()) };
+    /// What tokens answer that are dropped unanswered; set by `answer_dropped`.
+    static DROPPED: RefCell<Option<EntityError>> = const { RefCell::new(None) };
 }
 
 /// While it lives, reply tokens decoded on this thread are bound to its port.
@@ -222,6 +246,31 @@ mod tests {
         assert_eq!(
             *port.0.lock().unwrap(),
             ["1 = 42", "2 failed: the entity stopped before it answered", "3 failed: the entity did not reply"]
+        );
+    }
+
+    #[test]
+    fn a_dropped_token_tells_why() {
+        let port = Arc::new(Log::default());
+        answer_dropped(EntityError::StashFull, || {
+            answer_dropped(EntityError::Stopped, || drop(token(&port, 1)));
+            drop(token(&port, 2));
+        });
+        drop(token(&port, 3));
+        let held = token(&port, 4);
+        let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || {
+            let _held = held;
+            panic!("on purpose");
+        }));
+        assert!(panicked.is_err());
+        assert_eq!(
+            *port.0.lock().unwrap(),
+            [
+                "1 failed: the entity stopped before it answered",
+                "2 failed: the entity's stash is full",
+                "3 failed: the entity did not reply",
+                "4 failed: the entity failed on this message: the handler panicked",
+            ]
         );
     }
 
