@@ -1,0 +1,102 @@
+//! The changes of one group commit. A checksum over key and value ends every value.
+
+use bytes::Bytes;
+
+use crate::error::StoreError;
+
+/// Largest value of one record; longer data is split by the caller.
+///
+/// Larger records, or pages of them, would leave the log for files that the engine never syncs.
+/// Source: persistence §4.3.
+pub const MAX_VALUE_BYTES: usize = 64 << 10;
+
+const CRC_BYTES: usize = 4;
+
+/// Changes that become durable together or not at all.
+#[derive(Debug, Default)]
+pub struct Batch {
+    writes: sled::Batch,
+    keys: usize,
+    bytes: usize,
+}
+
+impl Batch {
+    /// Writes `value` under `key`, over whatever is there.
+    ///
+    /// # Panics
+    /// If the value is longer than [`MAX_VALUE_BYTES`]: splitting is the caller's duty.
+    pub fn put(&mut self, key: &[u8], value: &[u8]) {
+        assert!(value.len() <= MAX_VALUE_BYTES, "a value of {} bytes was not split", value.len());
+        let mut sealed = Vec::with_capacity(value.len() + CRC_BYTES);
+        sealed.extend_from_slice(value);
+        sealed.extend_from_slice(&checksum(key, value).to_be_bytes());
+        self.keys += 1;
+        self.bytes += key.len() + sealed.len();
+        self.writes.insert(key, sealed);
+    }
+
+    /// Removes what is under `key`, if anything.
+    pub fn remove(&mut self, key: &[u8]) {
+        self.keys += 1;
+        self.bytes += key.len();
+        self.writes.remove(key);
+    }
+
+    /// Whether it changes nothing.
+    pub fn is_empty(&self) -> bool {
+        self.keys == 0
+    }
+
+    /// How many changes it holds.
+    pub fn len(&self) -> usize {
+        self.keys
+    }
+
+    /// Bytes of its keys and values.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(crate) fn into_writes(self) -> sled::Batch {
+        self.writes
+    }
+}
+
+fn checksum(key: &[u8], value: &[u8]) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c(key), value)
+}
+
+/// Checks and removes the checksum at the end of a stored value.
+pub(crate) fn unseal(key: &[u8], sealed: &[u8]) -> Result<Bytes, StoreError> {
+    let damaged = || StoreError::Checksum { key: key.to_vec() };
+    let (value, crc) = sealed.split_last_chunk::<CRC_BYTES>().ok_or_else(damaged)?;
+    if checksum(key, value) != u32::from_be_bytes(*crc) {
+        return Err(damaged());
+    }
+    Ok(Bytes::copy_from_slice(value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_checksum_covers_value_and_key() {
+        let mut sealed = b"value".to_vec();
+        sealed.extend_from_slice(&checksum(b"key", b"value").to_be_bytes());
+        assert_eq!(unseal(b"key", &sealed).unwrap(), "value");
+        assert!(unseal(b"kez", &sealed).unwrap_err().is_corruption(), "a record under another key is found out");
+        for at in 0..sealed.len() {
+            let mut damaged = sealed.clone();
+            damaged[at] ^= 1;
+            assert!(unseal(b"key", &damaged).is_err(), "flipped bit at {at}");
+        }
+        assert!(unseal(b"key", b"abc").is_err());
+    }
+
+    #[test]
+    #[should_panic(expected = "not split")]
+    fn values_must_be_split() {
+        Batch::default().put(b"key", &vec![0; MAX_VALUE_BYTES + 1]);
+    }
+}

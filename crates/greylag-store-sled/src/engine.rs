@@ -1,0 +1,179 @@
+//! sled, opened and committed so that an acknowledged group survives power loss.
+//!
+//! sled 0.34's `flush` ends in `sync_file_range`, which writes no metadata and empties no device
+//! cache. So a commit is: `apply_batch`, the blocking `flush`, then `sync_data` on a handle of our
+//! own of the data file (a sync belongs to the inode, not to the handle). `flush_async` is never
+//! called: it occupies one of sled's seven I/O threads for each caller and needs another to finish,
+//! so eight callers wait for ever. Source: persistence §4.3.
+
+use std::fs::{self, File, OpenOptions};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+
+use crate::batch::{Batch, unseal};
+use crate::error::{OpenError, StoreError};
+use crate::settings::StoreSettings;
+
+const SEGMENT_BYTES: usize = 8 << 20;
+/// Also the period of sled's garbage collection, so it must not be switched off.
+const BACKGROUND_FLUSH_MS: u64 = 500;
+const LOCK_POLL: Duration = Duration::from_millis(20);
+
+/// One open store: sled's handle and ours of the same data file.
+pub(crate) struct Engine {
+    db: sled::Db,
+    data_file: File,
+    blobs: PathBuf,
+}
+
+impl Engine {
+    /// Opens or creates the store, waiting for a dying process to let go of its lock.
+    pub(crate) fn open(path: &Path, settings: &StoreSettings) -> Result<Self, OpenError> {
+        let failed = |source: StoreError| OpenError::Failed { path: path.to_owned(), source };
+        create_directory(path).map_err(|error| failed(error.into()))?;
+        let give_up_at = Instant::now() + settings.lock_retry;
+        let db = loop {
+            match open_sled(path, settings) {
+                Err(error) if is_lock_conflict(&error) => {
+                    if Instant::now() >= give_up_at {
+                        return Err(OpenError::Locked { path: path.to_owned() });
+                    }
+                    thread::sleep(LOCK_POLL);
+                }
+                outcome => break outcome.map_err(failed)?,
+            }
+        };
+        let engine = Self::around(db, path).map_err(|error| failed(error.into()))?;
+        tracing::debug!(path = %path.display(), recovered = engine.db.was_recovered(), "opened store");
+        Ok(engine)
+    }
+
+    fn around(db: sled::Db, path: &Path) -> std::io::Result<Self> {
+        let data_file = OpenOptions::new().read(true).write(true).open(path.join("db"))?;
+        // The names of files that sled just created are not durable before their directory is.
+        sync_directory(path)?;
+        Ok(Self { db, data_file, blobs: path.join("blobs") })
+    }
+
+    /// Makes a batch durable. After any error the engine must not be used again: sled still shows
+    /// what it could not write.
+    pub(crate) fn commit(&self, batch: Batch) -> Result<(), StoreError> {
+        self.db.apply_batch(batch.into_writes()).map_err(StoreError::from_sled)?;
+        self.db.flush().map_err(StoreError::from_sled)?;
+        self.data_file.sync_data()?;
+        Ok(())
+    }
+
+    pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
+        let found = self.db.get(key).map_err(StoreError::from_sled)?;
+        found.map(|sealed| unseal(key, &sealed)).transpose()
+    }
+
+    /// Records in key order, `from` included, `to` not.
+    pub(crate) fn range(&self, from: &[u8], to: &[u8]) -> impl DoubleEndedIterator<Item = Record> + use<> {
+        // An empty range is legal here, but panics in the standard library's sense of a range.
+        let to = if to < from { from } else { to };
+        self.db.range(from..to).map(|item| {
+            let (key, sealed) = item.map_err(StoreError::from_sled)?;
+            let value = unseal(&key, &sealed)?;
+            Ok((Bytes::copy_from_slice(&key), value))
+        })
+    }
+
+    /// Bytes that the files of the store take.
+    pub(crate) fn size_on_disk(&self) -> Result<u64, StoreError> {
+        self.db.size_on_disk().map_err(StoreError::from_sled)
+    }
+
+    /// Whether values lie outside the log, in files that sled never syncs. Must stay `false`.
+    pub(crate) fn has_blobs(&self) -> bool {
+        fs::read_dir(&self.blobs).is_ok_and(|mut entries| entries.next().is_some())
+    }
+
+    #[cfg(test)]
+    pub(crate) fn set_data_file(&mut self, file: File) {
+        self.data_file = file;
+    }
+}
+
+/// One record of an iteration: its key and its value, already checked.
+pub(crate) type Record = Result<(Bytes, Bytes), StoreError>;
+
+fn open_sled(path: &Path, settings: &StoreSettings) -> Result<sled::Db, StoreError> {
+    let config = sled::Config::default()
+        .path(path)
+        .cache_capacity(settings.cache_bytes)
+        .segment_size(SEGMENT_BYTES)
+        .flush_every_ms(Some(BACKGROUND_FLUSH_MS));
+    // A damaged log can make sled panic instead of answering.
+    catch_unwind(AssertUnwindSafe(|| config.open()))
+        .unwrap_or_else(|panic| Err(sled::Error::ReportableBug(StoreError::from_panic(&*panic).to_string())))
+        .map_err(StoreError::from_sled)
+}
+
+/// sled reports a held lock as an I/O error of kind `Other`; only its text tells.
+fn is_lock_conflict(error: &StoreError) -> bool {
+    matches!(error, StoreError::Io(error) if error.to_string().contains("could not acquire lock"))
+}
+
+fn create_directory(path: &Path) -> std::io::Result<()> {
+    if !path.is_dir() {
+        fs::create_dir_all(path)?;
+        // The new name lies in the parent; `canonicalize` finds one for relative paths too.
+        if let Some(parent) = path.canonicalize()?.parent() {
+            sync_directory(parent)?;
+        }
+    }
+    Ok(())
+}
+
+fn sync_directory(path: &Path) -> std::io::Result<()> {
+    File::open(path)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_commit_whose_sync_fails_is_no_commit() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut engine = Engine::open(directory.path(), &StoreSettings::test()).unwrap();
+        let mut batch = Batch::default();
+        batch.put(b"key", b"value");
+        engine.commit(batch).unwrap();
+        // A device without sync answers EINVAL: the commit must ask for it, and must heed the answer.
+        engine.set_data_file(File::open("/dev/null").unwrap());
+        let mut batch = Batch::default();
+        batch.put(b"key", b"other");
+        assert!(matches!(engine.commit(batch), Err(StoreError::Io(_))));
+    }
+
+    #[test]
+    fn ranges_include_the_start_and_exclude_the_end() {
+        let directory = tempfile::tempdir().unwrap();
+        let engine = Engine::open(directory.path(), &StoreSettings::test()).unwrap();
+        let mut batch = Batch::default();
+        for key in [b"a", b"b", b"c"] {
+            batch.put(key, key);
+        }
+        engine.commit(batch).unwrap();
+        let keys = |from: &[u8], to: &[u8]| -> Vec<_> { engine.range(from, to).map(|r| r.unwrap().0).collect() };
+        assert_eq!(keys(b"a", b"c"), ["a", "b"]);
+        assert_eq!(keys(b"c", b"a"), [""; 0]);
+        assert_eq!(engine.range(b"a", b"z").next_back().unwrap().unwrap().0, "c");
+    }
+
+    #[test]
+    fn an_unreadable_store_is_an_error() {
+        let directory = tempfile::tempdir().unwrap();
+        drop(Engine::open(directory.path(), &StoreSettings::test()).unwrap());
+        fs::write(directory.path().join("conf"), "segment_size: 1\nuse_compression: false\nversion: 0.34\nxxxx")
+            .unwrap();
+        assert!(matches!(Engine::open(directory.path(), &StoreSettings::test()), Err(OpenError::Failed { .. })));
+    }
+}

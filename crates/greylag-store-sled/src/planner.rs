@@ -1,0 +1,51 @@
+//! What a crate on the engine supplies: how requests become changes.
+
+use crate::batch::Batch;
+use crate::error::StoreError;
+use crate::reader::Reader;
+
+/// Turns requests into changes, on the committer's thread, one group at a time.
+///
+/// The committer drives it: `recover` after every open, then for each group `plan`, the commit,
+/// `durable`, and the answers. Because one thread does all of this, a plan may check a condition and
+/// write on the strength of it, without a transaction.
+pub trait Planner: Send + 'static {
+    /// What is asked of the store.
+    type Request: Request;
+    /// What a request is answered once its group is durable.
+    type Answer: Send + 'static;
+
+    /// Reads anew what the planner keeps in memory; what it knew before may never have become
+    /// durable. May repair: the batch is committed before the first group.
+    ///
+    /// # Errors
+    /// Any error fails the opening; damage is reported as [`StoreError::Corrupt`].
+    fn recover(&mut self, reader: &Reader, batch: &mut Batch) -> Result<(), StoreError>;
+
+    /// Adds to `batch` what the requests change, and answers each of them, in order. Called with no
+    /// requests too when [`Planner::has_background_work`] says so. If the batch stays empty, nothing
+    /// is committed and the answers go out at once.
+    ///
+    /// # Errors
+    /// Any error poisons the store: every request of the group stays unanswered.
+    fn plan(
+        &mut self,
+        requests: Vec<Self::Request>,
+        reader: &Reader,
+        batch: &mut Batch,
+    ) -> Result<Vec<Self::Answer>, StoreError>;
+
+    /// The last plan is durable; called before its answers go out.
+    fn durable(&mut self) {}
+
+    /// Whether `plan` should be called although nobody asks for anything.
+    fn has_background_work(&self) -> bool {
+        false
+    }
+}
+
+/// Something asked of a store.
+pub trait Request: Send + 'static {
+    /// About how many bytes it holds in the queue, and in a group.
+    fn bytes(&self) -> usize;
+}

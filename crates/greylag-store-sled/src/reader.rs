@@ -1,0 +1,59 @@
+//! Checked reads of a store, from any thread.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::engine::Engine;
+use crate::error::StoreError;
+
+/// Reads records. Every value read was checked against its checksum.
+///
+/// A reader sees what the committer applied, also what is not durable yet; a crate that must hide
+/// that (persistence J6) keeps the durable bound itself. Iterations are not isolated from batches.
+#[derive(Clone)]
+pub struct Reader {
+    engine: Arc<Engine>,
+}
+
+impl Reader {
+    pub(crate) fn new(engine: Arc<Engine>) -> Self {
+        Self { engine }
+    }
+
+    /// The value under `key`.
+    ///
+    /// # Errors
+    /// [`StoreError::Checksum`] if the value is damaged, others if it cannot be read.
+    pub fn get(&self, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
+        self.engine.get(key)
+    }
+
+    /// Records in ascending key order, `from` included, `to` not; empty if `to` is not above `from`.
+    /// It can be walked from its end too.
+    pub fn range(
+        &self,
+        from: &[u8],
+        to: &[u8],
+    ) -> impl DoubleEndedIterator<Item = Result<(Bytes, Bytes), StoreError>> + use<> {
+        self.engine.range(from, to)
+    }
+
+    pub(crate) fn has_blobs(&self) -> bool {
+        self.engine.has_blobs()
+    }
+
+    /// Bytes that the files of the store take on disk.
+    ///
+    /// # Errors
+    /// [`StoreError`] if the directory cannot be read.
+    pub fn size_on_disk(&self) -> Result<u64, StoreError> {
+        self.engine.size_on_disk()
+    }
+}
+
+impl std::fmt::Debug for Reader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Reader")
+    }
+}
