@@ -1,9 +1,24 @@
 //! Entities found by name: coordinator, regions, shards, and the runtime of their entities.
 
+#![allow(dead_code)]
+
+pub mod entity;
+pub mod entity_type;
 pub mod error;
+pub mod extractor;
 pub mod fingerprint;
 pub mod ids;
+mod inbox;
 pub mod membership;
 pub mod message;
+mod parcel;
 pub mod region;
+mod routes;
 pub mod settings;
+
+pub use entity::{
+    AlreadySuspended, Ctx, DirectRef, Directive, Entity, EntityInit, Failure, FailureCause, Fenced, Signal,
+    Supervision, TimerKey,
+};
+pub use entity_type::EntityType;
+pub use extractor::{Extractor, HashV1, JavaHash, Murmur2};

@@ -1,0 +1,363 @@
+//! What a handler may ask of its shard.
+//!
+//! A [`Ctx`] only collects requests; the shard carries them out when the handler has returned. So a
+//! handler cannot wait, and nothing that it starts can re-enter it.
+//!
+//! Source: sharding §4.3 to §4.5, §4.10, §4.11.
+
+use std::any::Any;
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use greylag_core::{Generation, UniqueAddress};
+use greylag_transport::Remoting;
+
+use super::Fenced;
+use crate::ids::{EntityId, EntityTypeName, ShardId};
+
+/// What asynchronous work comes back as.
+pub(crate) enum Resumption<M> {
+    /// A message for [`super::Entity::receive`].
+    Message(M),
+    /// A value for [`super::Entity::on_resume`].
+    Value(Box<dyn Any + Send>),
+}
+
+/// Asynchronous work of an entity.
+pub(crate) enum Work<M> {
+    /// Runs on the runtime.
+    Future(Pin<Box<dyn Future<Output = Resumption<M>> + Send>>),
+    /// Runs on the blocking pool.
+    Blocking(Box<dyn FnOnce() -> Resumption<M> + Send>),
+}
+
+impl<M: 'static> Work<M> {
+    fn map<N: 'static>(self, wrap: impl Fn(M) -> N + Send + 'static) -> Work<N> {
+        let translate = move |resumption| match resumption {
+            Resumption::Message(message) => Resumption::Message(wrap(message)),
+            Resumption::Value(value) => Resumption::Value(value),
+        };
+        match self {
+            Self::Future(future) => Work::Future(Box::pin(async move {
+                let resumption = future.await;
+                translate(resumption)
+            })),
+            Self::Blocking(run) => Work::Blocking(Box::new(move || translate(run()))),
+        }
+    }
+}
+
+/// The name of a timer within one entity.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum TimerKey {
+    /// A timer that there is one of.
+    Name(&'static str),
+    /// One of many.
+    Number(u64),
+}
+
+impl From<&'static str> for TimerKey {
+    fn from(name: &'static str) -> Self {
+        Self::Name(name)
+    }
+}
+
+impl From<u64> for TimerKey {
+    fn from(number: u64) -> Self {
+        Self::Number(number)
+    }
+}
+
+/// A change of an entity's timers.
+pub(crate) enum TimerRequest<M> {
+    Once { key: TimerKey, at: Instant, message: M },
+    Cancel(TimerKey),
+}
+
+/// What a handler asked for; carried out when it has returned.
+pub(crate) struct Requests<M> {
+    pub(crate) stop: bool,
+    pub(crate) passivate: bool,
+    pub(crate) touch: bool,
+    pub(crate) direct: bool,
+    pub(crate) veto: Option<bool>,
+    pub(crate) fenced: Option<Fenced>,
+    pub(crate) suspend: Option<Work<M>>,
+    pub(crate) spawn: Vec<Work<M>>,
+    pub(crate) timers: Vec<TimerRequest<M>>,
+    pub(crate) to_self: Vec<M>,
+}
+
+impl<M> Default for Requests<M> {
+    fn default() -> Self {
+        Self {
+            stop: false,
+            passivate: false,
+            touch: false,
+            direct: false,
+            veto: None,
+            fenced: None,
+            suspend: None,
+            spawn: Vec::new(),
+            timers: Vec::new(),
+            to_self: Vec::new(),
+        }
+    }
+}
+
+impl<M> Requests<M> {
+    /// Whether there is nothing to carry out: the usual case, and the cheap one.
+    pub(crate) fn is_empty(&self) -> bool {
+        let flags = self.stop || self.passivate || self.touch || self.direct;
+        let options = self.veto.is_some() || self.fenced.is_some() || self.suspend.is_some();
+        !flags && !options && self.spawn.is_empty() && self.timers.is_empty() && self.to_self.is_empty()
+    }
+}
+
+/// Where an entity lives: the same for all entities of one shard incarnation.
+pub(crate) struct CtxScope {
+    pub(crate) entity_type: EntityTypeName,
+    pub(crate) shard: ShardId,
+    pub(crate) generation: Generation,
+    pub(crate) remoting: Arc<dyn Remoting>,
+}
+
+/// The address of one incarnation of one entity: what is sent to it skips routing and wakes nobody.
+///
+/// A successor of the incarnation never gets what was meant for it (dead letter `StaleRecipient`).
+/// Source: sharding §4.11.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DirectRef {
+    /// The process it lives in.
+    pub node: UniqueAddress,
+    /// The entity type and the shard, as `type|shard`.
+    pub path: Arc<str>,
+    /// The incarnation; never used twice by that process.
+    pub instance: u64,
+}
+
+impl fmt::Display for DirectRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}@{}", self.node, self.path, self.instance)
+    }
+}
+
+/// The entity has suspended itself already, in this handler or before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the entity is suspended already; one suspension at a time")]
+pub struct AlreadySuspended;
+
+/// What a handler may ask of its shard, and what it may know.
+pub struct Ctx<'a, M> {
+    scope: &'a CtxScope,
+    id: &'a EntityId,
+    incarnation: u64,
+    now: Instant,
+    requests: &'a mut Requests<M>,
+}
+
+impl<'a, M: 'static> Ctx<'a, M> {
+    pub(crate) fn new(
+        scope: &'a CtxScope,
+        id: &'a EntityId,
+        incarnation: u64,
+        now: Instant,
+        requests: &'a mut Requests<M>,
+    ) -> Self {
+        Self { scope, id, incarnation, now, requests }
+    }
+
+    /// The entity's id.
+    pub fn id(&self) -> &EntityId {
+        self.id
+    }
+
+    /// The entity type's name.
+    pub fn entity_type(&self) -> &EntityTypeName {
+        &self.scope.entity_type
+    }
+
+    /// The entity's shard.
+    pub fn shard(&self) -> &ShardId {
+        &self.scope.shard
+    }
+
+    /// Under which allocation the shard runs here.
+    pub fn generation(&self) -> Generation {
+        self.scope.generation
+    }
+
+    /// Number of this incarnation; never used twice by a process.
+    pub fn incarnation(&self) -> u64 {
+        self.incarnation
+    }
+
+    /// The time of this handler run.
+    pub fn now(&self) -> Instant {
+        self.now
+    }
+
+    /// This process.
+    pub fn node(&self) -> &UniqueAddress {
+        self.scope.remoting.self_address()
+    }
+
+    /// The transport of this node.
+    pub fn remoting(&self) -> &Arc<dyn Remoting> {
+        &self.scope.remoting
+    }
+
+    /// Ends this incarnation when the handler has returned. What queued for it, and what comes later,
+    /// starts a new one.
+    pub fn stop(&mut self) {
+        self.requests.stop = true;
+    }
+
+    /// Asks the shard to end this incarnation once it has handled what is queued by now: the stop
+    /// request arrives at [`super::Entity::on_stop`]. Ignored while one is under way.
+    pub fn passivate(&mut self) {
+        self.requests.passivate = true;
+    }
+
+    /// Counts as activity, like a message, for automatic passivation.
+    pub fn touch(&mut self) {
+        self.requests.touch = true;
+    }
+
+    /// While `true`, automatic passivation leaves this entity alone. Starts `false`.
+    pub fn veto_passivation(&mut self, veto: bool) {
+        self.requests.veto = Some(veto);
+    }
+
+    /// Queues a message to this entity, behind what is queued by now.
+    pub fn tell_self(&mut self, message: M) {
+        self.requests.to_self.push(message);
+    }
+
+    /// Sends `message` to this entity after `delay`, unless the incarnation ends before. A timer of
+    /// the same key is replaced, even if its message is queued already.
+    pub fn once(&mut self, key: impl Into<TimerKey>, delay: Duration, message: M) {
+        let key = key.into();
+        self.requests.timers.push(TimerRequest::Once { key, at: self.now + delay, message });
+    }
+
+    /// Forgets a timer; its message is not delivered, even if it is queued already.
+    pub fn cancel(&mut self, key: impl Into<TimerKey>) {
+        self.requests.timers.push(TimerRequest::Cancel(key.into()));
+    }
+
+    /// Runs `future` outside of the shard; `map` makes its result an ordinary message at the back of
+    /// the queue. It is cancelled when the incarnation ends.
+    pub fn spawn<T: Send + 'static>(
+        &mut self,
+        future: impl Future<Output = T> + Send + 'static,
+        map: impl FnOnce(T) -> M + Send + 'static,
+    ) {
+        let work = async move { Resumption::Message(map(future.await)) };
+        self.requests.spawn.push(Work::Future(Box::pin(work)));
+    }
+
+    /// As [`Ctx::spawn`], but the result goes to [`super::Entity::on_resume`].
+    pub fn spawn_for<T: Send + 'static>(&mut self, future: impl Future<Output = T> + Send + 'static) {
+        let work = async move { Resumption::Value(Box::new(future.await)) };
+        self.requests.spawn.push(Work::Future(Box::pin(work)));
+    }
+
+    /// As [`Ctx::spawn`], for a closure that blocks; it runs on the blocking pool and cannot be
+    /// cancelled, but a result that comes after the incarnation's end is discarded.
+    pub fn blocking<T: Send + 'static>(
+        &mut self,
+        run: impl FnOnce() -> T + Send + 'static,
+        map: impl FnOnce(T) -> M + Send + 'static,
+    ) {
+        self.requests.spawn.push(Work::Blocking(Box::new(move || Resumption::Message(map(run())))));
+    }
+
+    /// From the end of this handler on, nothing reaches this entity until `future` is done; its
+    /// result is handled first, then what queued meanwhile, in order.
+    ///
+    /// # Errors
+    /// [`AlreadySuspended`] on the second call within one handler run.
+    pub fn suspend<T: Send + 'static>(
+        &mut self,
+        future: impl Future<Output = T> + Send + 'static,
+        map: impl FnOnce(T) -> M + Send + 'static,
+    ) -> Result<(), AlreadySuspended> {
+        self.begin_suspension(Box::pin(async move { Resumption::Message(map(future.await)) }))
+    }
+
+    /// As [`Ctx::suspend`], but the result goes to [`super::Entity::on_resume`].
+    ///
+    /// # Errors
+    /// As [`Ctx::suspend`].
+    pub fn suspend_for<T: Send + 'static>(
+        &mut self,
+        future: impl Future<Output = T> + Send + 'static,
+    ) -> Result<(), AlreadySuspended> {
+        self.begin_suspension(Box::pin(async move { Resumption::Value(Box::new(future.await)) }))
+    }
+
+    fn begin_suspension(
+        &mut self,
+        work: Pin<Box<dyn Future<Output = Resumption<M>> + Send>>,
+    ) -> Result<(), AlreadySuspended> {
+        if self.requests.suspend.is_some() {
+            return Err(AlreadySuspended);
+        }
+        self.requests.suspend = Some(Work::Future(work));
+        Ok(())
+    }
+
+    /// The journal knows a newer owner or writer: ends the incarnation without any directive and has
+    /// the region confirm the shard's home before the entity starts again. Source: sharding §4.6.
+    pub fn fenced(&mut self, fenced: Fenced) {
+        self.requests.fenced = Some(fenced);
+    }
+
+    /// The address of this incarnation alone.
+    pub fn direct_ref(&mut self) -> DirectRef {
+        self.requests.direct = true;
+        let path = format!("{}|{}", self.scope.entity_type, self.scope.shard);
+        DirectRef { node: self.node().clone(), path: path.into(), instance: self.incarnation }
+    }
+
+    /// Runs `f` with a context for messages of another type, which `wrap` turns into this entity's:
+    /// for an entity that is made of another one.
+    pub fn nested<N: 'static, R>(
+        &mut self,
+        wrap: impl Fn(N) -> M + Clone + Send + 'static,
+        f: impl FnOnce(&mut Ctx<'_, N>) -> R,
+    ) -> R {
+        let mut inner = Requests::default();
+        let result = f(&mut Ctx::new(self.scope, self.id, self.incarnation, self.now, &mut inner));
+        let outer = &mut *self.requests;
+        outer.stop |= inner.stop;
+        outer.passivate |= inner.passivate;
+        outer.touch |= inner.touch;
+        outer.direct |= inner.direct;
+        outer.veto = inner.veto.or(outer.veto);
+        outer.fenced = inner.fenced.or(outer.fenced);
+        if let Some(work) = inner.suspend {
+            outer.suspend = Some(work.map(wrap.clone()));
+        }
+        outer.spawn.extend(inner.spawn.into_iter().map(|work| work.map(wrap.clone())));
+        outer.timers.extend(inner.timers.into_iter().map(|timer| match timer {
+            TimerRequest::Once { key, at, message } => TimerRequest::Once { key, at, message: wrap(message) },
+            TimerRequest::Cancel(key) => TimerRequest::Cancel(key),
+        }));
+        outer.to_self.extend(inner.to_self.into_iter().map(wrap));
+        result
+    }
+}
+
+impl<M> fmt::Debug for Ctx<'_, M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ctx")
+            .field("entity_type", &self.scope.entity_type)
+            .field("id", self.id)
+            .field("incarnation", &self.incarnation)
+            .finish_non_exhaustive()
+    }
+}

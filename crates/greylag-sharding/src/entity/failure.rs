@@ -1,0 +1,130 @@
+//! How an entity fails, and what its shard does about it.
+//!
+//! Source: sharding §4.6.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Why a handler gave up.
+///
+/// Any error converts into it, so handlers may use `?`.
+pub struct Failure(Box<dyn std::error::Error + Send + Sync>);
+
+impl Failure {
+    /// A failure in words.
+    pub fn new(reason: impl Into<String>) -> Self {
+        Self(reason.into().into())
+    }
+
+    /// The error that it was made of.
+    pub fn error(&self) -> &(dyn std::error::Error + Send + Sync + 'static) {
+        &*self.0
+    }
+}
+
+// `Failure` is no `Error` itself, so that this does not overlap with `From<T> for T`.
+impl<E: std::error::Error + Send + Sync + 'static> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Self(Box::new(error))
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Debug for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Failure({})", self.0)
+    }
+}
+
+/// Where an entity failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FailureCause {
+    /// The factory or `on_start` failed, or panicked.
+    Start(String),
+    /// A handler returned an error.
+    Handler(String),
+    /// A handler panicked: the state may be torn and is never used again.
+    Panic(String),
+    /// The future of a suspension panicked.
+    Suspension(String),
+}
+
+impl fmt::Display for FailureCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Start(reason) => write!(f, "could not start: {reason}"),
+            Self::Handler(reason) => write!(f, "handler failed: {reason}"),
+            Self::Panic(reason) => write!(f, "handler panicked: {reason}"),
+            Self::Suspension(reason) => write!(f, "suspended work failed: {reason}"),
+        }
+    }
+}
+
+/// What a shard does with an entity that failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Directive {
+    /// Keep the entity and its state. For a panic this means `Restart`: the state may be torn.
+    Resume,
+    /// A new value from the factory; queued messages are kept, the failing one is not handled again.
+    Restart,
+    /// End the incarnation; queued messages start a new one.
+    Stop,
+}
+
+/// Chooses the directive for a failure.
+pub type Decider = Arc<dyn Fn(&FailureCause) -> Directive + Send + Sync>;
+
+/// How a shard deals with failing entities of one type.
+///
+/// The default stops what cannot start and restarts everything else.
+#[derive(Clone)]
+pub struct Supervision {
+    /// Failure to directive.
+    pub decider: Decider,
+    /// More restarts of one entity than this within [`Supervision::restart_window`] turn `Restart`
+    /// into `Stop`. Default 10.
+    pub max_restarts: u32,
+    /// Default 1 min.
+    pub restart_window: Duration,
+}
+
+impl Default for Supervision {
+    fn default() -> Self {
+        let decider = |cause: &FailureCause| match cause {
+            FailureCause::Start(_) => Directive::Stop,
+            _ => Directive::Restart,
+        };
+        Self { decider: Arc::new(decider), max_restarts: 10, restart_window: Duration::from_secs(60) }
+    }
+}
+
+impl Supervision {
+    /// Always the same directive, with the default limits.
+    pub fn always(directive: Directive) -> Self {
+        Self { decider: Arc::new(move |_| directive), ..Self::default() }
+    }
+
+    /// What to do about `cause`.
+    pub(crate) fn decide(&self, cause: &FailureCause) -> Directive {
+        match ((self.decider)(cause), cause) {
+            (Directive::Resume, FailureCause::Panic(_) | FailureCause::Suspension(_)) => Directive::Restart,
+            (Directive::Resume | Directive::Restart, FailureCause::Start(_)) => Directive::Stop,
+            (directive, _) => directive,
+        }
+    }
+}
+
+impl fmt::Debug for Supervision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Supervision")
+            .field("max_restarts", &self.max_restarts)
+            .field("restart_window", &self.restart_window)
+            .finish_non_exhaustive()
+    }
+}

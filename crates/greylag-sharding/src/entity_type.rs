@@ -1,0 +1,131 @@
+//! What a node must know to host or to reach entities of one type.
+//!
+//! The same value is given to `Sharding::init` on every node. Codec, extractor and role must agree
+//! between the nodes of a cluster; the factory stays on its node.
+//!
+//! Source: sharding §1.1, §1.2.
+
+use std::fmt;
+use std::sync::Arc;
+
+use greylag_core::Codec;
+
+use crate::entity::{Entity, EntityInit, Failure, Supervision};
+use crate::extractor::Extractor;
+
+/// An entity whose own type is forgotten: shards hold these.
+pub(crate) type BoxedEntity<M> = Box<dyn Entity<Msg = M>>;
+
+/// Makes entities.
+pub(crate) type Factory<M> = Arc<dyn Fn(&EntityInit) -> Result<BoxedEntity<M>, Failure> + Send + Sync>;
+
+/// Makes stop messages.
+type StopMessage<M> = Arc<dyn Fn() -> M + Send + Sync>;
+
+/// Tells messages that count as activity from those that do not.
+type IsActivity<M> = Arc<dyn Fn(&M) -> bool + Send + Sync>;
+
+/// An entity type: a name, a way to make its entities, and how they are placed and kept.
+pub struct EntityType<M> {
+    pub(crate) name: String,
+    pub(crate) factory: Option<Factory<M>>,
+    pub(crate) codec: Option<Arc<dyn Codec<M>>>,
+    pub(crate) extractor: Option<Arc<dyn Extractor>>,
+    pub(crate) role: Option<String>,
+    pub(crate) stop_message: Option<StopMessage<M>>,
+    pub(crate) is_activity: Option<IsActivity<M>>,
+    pub(crate) supervision: Supervision,
+    pub(crate) persistent: bool,
+}
+
+impl<M: Send + 'static> EntityType<M> {
+    /// A type whose entities `factory` makes. It runs on the shard's task: do not block in it.
+    pub fn new<E: Entity<Msg = M>>(
+        name: impl Into<String>,
+        factory: impl Fn(&EntityInit) -> Result<E, Failure> + Send + Sync + 'static,
+    ) -> Self {
+        let factory: Factory<M> = Arc::new(move |init| Ok(Box::new(factory(init)?)));
+        Self { factory: Some(factory), ..Self::proxy(name) }
+    }
+
+    /// A type that this node only sends to; for `Sharding::init_proxy`.
+    pub fn proxy(name: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            factory: None,
+            codec: None,
+            extractor: None,
+            role: None,
+            stop_message: None,
+            is_activity: None,
+            supervision: Supervision::default(),
+            persistent: false,
+        }
+    }
+
+    /// How messages travel between nodes. Without one they reach entities of this node only, and
+    /// what would leave it is a dead letter `SerializeFailed`.
+    #[must_use]
+    pub fn codec(mut self, codec: impl Codec<M>) -> Self {
+        self.codec = Some(Arc::new(codec));
+        self
+    }
+
+    /// How ids map to shards. Default: [`crate::HashV1`] over the setting `number_of_shards`.
+    #[must_use]
+    pub fn extractor(mut self, extractor: impl Extractor) -> Self {
+        self.extractor = Some(Arc::new(extractor));
+        self
+    }
+
+    /// Only nodes with this role host. Default: the setting `role`, which is all nodes.
+    #[must_use]
+    pub fn role(mut self, role: impl Into<String>) -> Self {
+        self.role = Some(role.into());
+        self
+    }
+
+    /// What an entity is asked to stop with. Without one it is stopped after its queued messages.
+    #[must_use]
+    pub fn stop_message(mut self, message: impl Fn() -> M + Send + Sync + 'static) -> Self {
+        self.stop_message = Some(Arc::new(message));
+        self
+    }
+
+    /// Which messages count as activity for automatic passivation. Default: all of them.
+    #[must_use]
+    pub fn is_activity(mut self, is_activity: impl Fn(&M) -> bool + Send + Sync + 'static) -> Self {
+        self.is_activity = Some(Arc::new(is_activity));
+        self
+    }
+
+    /// What happens to entities that fail.
+    #[must_use]
+    pub fn supervision(mut self, supervision: Supervision) -> Self {
+        self.supervision = supervision;
+        self
+    }
+
+    /// The entities keep their state in the journal, which must therefore be shared by all nodes.
+    #[must_use]
+    pub fn persistent(mut self) -> Self {
+        self.persistent = true;
+        self
+    }
+
+    /// The name as it was given.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+impl<M> fmt::Debug for EntityType<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EntityType")
+            .field("name", &self.name)
+            .field("hosts", &self.factory.is_some())
+            .field("role", &self.role)
+            .field("persistent", &self.persistent)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,158 @@
+//! A bounded queue with many writers and one reader that can be sealed.
+//!
+//! Writers never wait for room. Sealing draws a line: a push that came before it is in the queue,
+//! one that comes after it is refused and handed back, so nothing is ever lost between two owners
+//! of a route. The reader takes everything at once; the lock is held for a push or a swap of two
+//! vectors, and it belongs to one queue alone.
+//!
+//! Source: sharding §2.4 (flips are linearisable), §10 (local path).
+
+use std::sync::{Mutex, MutexGuard};
+use std::task::{Context, Poll, Waker};
+
+/// Why an item was handed back.
+#[derive(Debug)]
+pub(crate) enum Refused<T> {
+    /// The queue is sealed; read the route again.
+    Sealed(T),
+    /// The queue is at its capacity.
+    Full(T),
+}
+
+/// See the module's description.
+pub(crate) struct Inbox<T> {
+    state: Mutex<State<T>>,
+    capacity: usize,
+}
+
+struct State<T> {
+    queue: Vec<T>,
+    sealed: bool,
+    /// The reader, while it waits.
+    reader: Option<Waker>,
+}
+
+/// Past this many slots an emptied vector is given back to the allocator.
+const KEPT_CAPACITY: usize = 4096;
+
+impl<T> Inbox<T> {
+    pub(crate) fn new(capacity: usize) -> Self {
+        Self { state: Mutex::new(State { queue: Vec::new(), sealed: false, reader: None }), capacity }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<T>> {
+        self.state.lock().expect("nothing panics while it holds an inbox")
+    }
+
+    /// Appends one item and wakes the reader if it waits.
+    pub(crate) fn push(&self, item: T) -> Result<(), Refused<T>> {
+        let mut state = self.lock();
+        if state.sealed {
+            return Err(Refused::Sealed(item));
+        }
+        if state.queue.len() >= self.capacity {
+            return Err(Refused::Full(item));
+        }
+        state.queue.push(item);
+        Self::wake(state);
+        Ok(())
+    }
+
+    /// Appends one item whatever the capacity; for protocol, not for messages of users.
+    pub(crate) fn push_unbounded(&self, item: T) -> Result<(), T> {
+        let mut state = self.lock();
+        if state.sealed {
+            return Err(item);
+        }
+        state.queue.push(item);
+        Self::wake(state);
+        Ok(())
+    }
+
+    fn wake(mut state: MutexGuard<'_, State<T>>) {
+        let reader = state.reader.take();
+        // Waking outside of the lock: the reader would otherwise run into it at once.
+        drop(state);
+        if let Some(reader) = reader {
+            reader.wake();
+        }
+    }
+
+    /// Refuses every later push. What is in the queue stays there for the reader.
+    pub(crate) fn seal(&self) {
+        let mut state = self.lock();
+        state.sealed = true;
+        Self::wake(state);
+    }
+
+    /// How many items wait.
+    pub(crate) fn len(&self) -> usize {
+        self.lock().queue.len()
+    }
+
+    /// Moves everything queued into `batch`, which must be empty. Answers whether there was anything.
+    pub(crate) fn take(&self, batch: &mut Vec<T>) -> bool {
+        debug_assert!(batch.is_empty());
+        Self::give_back(batch);
+        let mut state = self.lock();
+        std::mem::swap(&mut state.queue, batch);
+        !batch.is_empty()
+    }
+
+    /// As [`Inbox::take`], waiting for the first item. `Ready(false)` means sealed and empty.
+    pub(crate) fn poll_take(&self, cx: &Context<'_>, batch: &mut Vec<T>) -> Poll<bool> {
+        debug_assert!(batch.is_empty());
+        Self::give_back(batch);
+        let mut state = self.lock();
+        if !state.queue.is_empty() {
+            std::mem::swap(&mut state.queue, batch);
+            return Poll::Ready(true);
+        }
+        if state.sealed {
+            return Poll::Ready(false);
+        }
+        if !state.reader.as_ref().is_some_and(|reader| reader.will_wake(cx.waker())) {
+            state.reader = Some(cx.waker().clone());
+        }
+        Poll::Pending
+    }
+
+    fn give_back(batch: &mut Vec<T>) {
+        if batch.capacity() > KEPT_CAPACITY {
+            *batch = Vec::new();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_push_is_before_the_seal_or_refused() {
+        let inbox = Inbox::new(2);
+        inbox.push(1).unwrap();
+        inbox.push(2).unwrap();
+        assert!(matches!(inbox.push(3), Err(Refused::Full(3))));
+        inbox.push_unbounded(4).unwrap();
+        inbox.seal();
+        assert!(matches!(inbox.push(5), Err(Refused::Sealed(5))));
+        let mut batch = Vec::new();
+        assert!(inbox.take(&mut batch));
+        assert_eq!(batch, [1, 2, 4]);
+    }
+
+    #[test]
+    fn a_waiting_reader_is_woken_by_the_first_push_and_by_the_seal() {
+        let inbox = Inbox::new(9);
+        let cx = Context::from_waker(Waker::noop());
+        let mut batch = Vec::new();
+        assert!(inbox.poll_take(&cx, &mut batch).is_pending());
+        inbox.push('a').unwrap();
+        assert_eq!(inbox.poll_take(&cx, &mut batch), Poll::Ready(true));
+        batch.clear();
+        assert!(inbox.poll_take(&cx, &mut batch).is_pending());
+        inbox.seal();
+        assert_eq!(inbox.poll_take(&cx, &mut batch), Poll::Ready(false));
+    }
+}

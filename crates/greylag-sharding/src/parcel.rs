@@ -1,0 +1,61 @@
+//! A message on its way through one node: the envelope of sharding, with its content still typed.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::ids::{EntityId, RegionId};
+use bytes::Bytes;
+use greylag_core::{CodecId, Generation, Manifest};
+
+/// The question that a message carries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct AskTag {
+    /// Its number at the asking node.
+    pub(crate) id: u64,
+    /// When the asker stops waiting.
+    pub(crate) deadline: Instant,
+    /// Asked by this process, which can therefore fail it at once.
+    pub(crate) local: bool,
+}
+
+/// Where a message was submitted, unless that was here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Origin {
+    /// The region it was submitted to.
+    pub(crate) region: RegionId,
+    /// The generation under which it first left that region.
+    pub(crate) first: Generation,
+}
+
+/// A message, read or still to be read.
+pub(crate) enum Content<M> {
+    /// A value: sent on this node, or decoded here.
+    Value(M),
+    /// As it came from another node; forwarding does not decode it.
+    Bytes { codec: CodecId, manifest: Manifest, payload: Bytes },
+}
+
+/// A message for one entity.
+pub(crate) struct Parcel<M> {
+    /// For whom.
+    pub(crate) id: EntityId,
+    /// The message.
+    pub(crate) content: Content<M>,
+    /// The question it carries, if its sender said so.
+    pub(crate) ask: Option<Box<AskTag>>,
+    /// `None` if it was submitted to this node's region.
+    pub(crate) origin: Option<Arc<Origin>>,
+}
+
+impl<M> Parcel<M> {
+    pub(crate) fn local(id: EntityId, message: M, ask: Option<Box<AskTag>>) -> Self {
+        Self { id, content: Content::Value(message), ask, origin: None }
+    }
+}
+
+impl<M> fmt::Debug for Parcel<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Parcel").field("id", &self.id).field("ask", &self.ask).finish_non_exhaustive()
+    }
+}
