@@ -11,6 +11,8 @@ pub enum DeadLetterReason {
     // Transport (cluster §1).
     /// The peer did not complete a handshake in time.
     HandshakeTimeout,
+    /// The peer refused the handshake for good.
+    HandshakeRejected,
     /// The outbound queue of the lane was full.
     QueueFull,
     /// The incarnation addressed is quarantined.

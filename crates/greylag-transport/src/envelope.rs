@@ -128,7 +128,8 @@ pub struct Envelope {
     pub manifest: Manifest,
     /// The message.
     pub payload: Payload,
-    /// Set for questions.
+    /// Set for questions of this node itself; one that is forwarded for another node carries its
+    /// [`greylag_core::ReplyAddress`] in the message only.
     pub ask: Option<AskHeader>,
     /// Taken even when the queue is full (sharding's marks; cluster T22).
     pub must_enqueue: bool,
@@ -143,6 +144,14 @@ impl Envelope {
     /// A plain message.
     pub fn with_payload(recipient: Recipient, codec: CodecId, manifest: impl Into<Manifest>, payload: Payload) -> Self {
         Self { recipient, target_uid: None, codec, manifest: manifest.into(), payload, ask: None, must_enqueue: false }
+    }
+
+    /// As a question: `id` is the `ask_id` of [`crate::Remoting::open_ask`], `budget` its timeout.
+    /// Dropped anywhere on its way, or refused by its recipient, the question then ends at once.
+    #[must_use]
+    pub fn asking(mut self, id: u64, budget: Duration) -> Self {
+        self.ask = Some(AskHeader { id, budget });
+        self
     }
 
     /// Only for the incarnation `uid`.

@@ -5,13 +5,20 @@
 //! recipients, lanes, the [`Remoting`] trait, and the association machine. The feature `grpc` adds
 //! the driver that carries frames over tonic streams.
 
+mod ask;
+mod dead_letters;
+mod driver;
+mod endpoint;
 mod envelope;
 mod lane;
 mod remoting;
 
+pub use ask::AskTable;
+pub use dead_letters::{DeadLetterKey, DeadLetters, LogLine};
+pub use driver::memory;
 pub use envelope::{AskHeader, Envelope, Inbound, Payload, PayloadValue, Recipient};
 pub use lane::{Lane, LaneKind};
 pub use remoting::{
-    Answer, AskError, Destination, OpenAsk, PeerInfo, QuarantineReason, Receiver, Remoting, SendError, SendRejected,
-    TransportEvent, TransportListener,
+    Answer, AskError, Destination, OpenAsk, PeerInfo, QuarantineReason, Receiver, RejectCode, Remoting, SendError,
+    SendRejected, TransportEvent, TransportListener,
 };

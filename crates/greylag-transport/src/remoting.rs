@@ -110,6 +110,40 @@ pub enum QuarantineReason {
     Manual,
 }
 
+/// Why a node refuses a stream (cluster T12).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum RejectCode {
+    /// The nodes are configured with different cluster names.
+    WrongCluster,
+    /// The caller spelled this node's address otherwise than the node itself does.
+    UnknownAddress,
+    /// The ranges of protocol versions do not meet.
+    VersionUnsupported,
+    /// The caller's incarnation is quarantined.
+    Quarantined,
+    /// The node is shutting down; another may start in its place.
+    Terminating,
+    /// The node is not ready yet.
+    NotReady,
+    /// Two processes at one address drew the same uid.
+    UidCollision,
+    /// The caller's certificate does not allow this.
+    Unauthorized,
+    /// The node called itself.
+    SelfConnect,
+    /// The caller has too many streams open.
+    TooManyStreams,
+    /// A reason that this version does not know.
+    Unknown,
+}
+
+impl RejectCode {
+    /// Whether the same Hello may be accepted later, so that it is worth repeating.
+    pub fn is_retryable(self) -> bool {
+        matches!(self, Self::Terminating | Self::NotReady | Self::TooManyStreams | Self::Unknown)
+    }
+}
+
 /// What is known of a peer from its handshake.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PeerInfo {
@@ -147,6 +181,15 @@ pub enum TransportEvent {
         by: UniqueAddress,
         /// Why.
         reason: QuarantineReason,
+    },
+    /// A node refused our Hello for good; what was queued for it became dead letters (cluster T12, T14).
+    HandshakeRejected {
+        /// Who was called.
+        address: NodeAddress,
+        /// Why it refused.
+        code: RejectCode,
+        /// Both sides' values, for people.
+        detail: String,
     },
     /// A peer announced its orderly end (cluster T33).
     PeerTerminating(UniqueAddress),
@@ -206,6 +249,10 @@ pub trait Remoting: Send + Sync + 'static {
 
     /// Counts and reports a message dropped by a layer above.
     fn dead_letter(&self, reason: DeadLetterReason, recipient: &str, manifest: &str);
+
+    /// Drops a message that arrived here: counts it, and tells its asker if it was a question, so
+    /// that the ask ends with [`AskError::Dropped`] and not with its timeout.
+    fn refuse(&self, message: &Inbound, reason: DeadLetterReason);
 
     /// The codecs of this node.
     fn registry(&self) -> &Arc<Registry>;

@@ -1,0 +1,284 @@
+//! Questions that wait for their answers.
+//!
+//! A question is a number and a future. The number travels; the future completes once, with the
+//! answer, a failure or the timeout, whichever comes first. What comes after that finds no number
+//! here and is a late reply. The table knows to which process a question went, so that the end of
+//! that process ends the question too.
+//!
+//! Source: cluster T15, T18, T38.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use greylag_core::{ReplyAddress, UniqueAddress};
+
+use crate::remoting::{Answer, AskError, OpenAsk};
+
+/// The questions that one process has asked and not yet given up.
+///
+/// Time is an argument: the owner calls [`AskTable::expire`] at [`AskTable::next_deadline`].
+pub struct AskTable {
+    node: UniqueAddress,
+    next_id: AtomicU64,
+    asks: Mutex<Asks>,
+}
+
+#[derive(Default)]
+struct Asks {
+    pending: BTreeMap<u64, Pending>,
+    deadlines: BTreeSet<(Instant, u64)>,
+    closed: bool,
+}
+
+struct Pending {
+    slot: Arc<Slot>,
+    deadline: Instant,
+    timeout: Duration,
+    peer: Option<UniqueAddress>,
+}
+
+impl AskTable {
+    /// An empty table for the questions of `node`.
+    pub fn new(node: UniqueAddress) -> Arc<Self> {
+        Arc::new(Self { node, next_id: AtomicU64::new(1), asks: Mutex::default() })
+    }
+
+    /// Registers a question that waits until `now + timeout`. The flag says that no other question
+    /// ends as early, so whoever drives the deadlines has to look again.
+    pub fn open(self: &Arc<Self>, now: Instant, timeout: Duration) -> (OpenAsk, bool) {
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        let address = ReplyAddress { node: self.node.clone(), ask_id: id };
+        let slot = Arc::new(Slot::default());
+        let deadline = now.checked_add(timeout).unwrap_or(now + FAR);
+        let mut asks = self.lock();
+        let is_first = asks.deadlines.first().is_none_or(|(first, _)| deadline < *first);
+        if asks.closed {
+            slot.complete(Err(AskError::ShuttingDown));
+        } else {
+            asks.deadlines.insert((deadline, id));
+            asks.pending.insert(id, Pending { slot: slot.clone(), deadline, timeout, peer: None });
+        }
+        drop(asks);
+        let answer = Box::pin(AnswerFuture { id, slot, table: Arc::downgrade(self) });
+        (OpenAsk { address, answer }, is_first)
+    }
+
+    /// Notes that question `id` went to `peer`.
+    pub fn sent_to(&self, id: u64, peer: &UniqueAddress) {
+        if let Some(pending) = self.lock().pending.get_mut(&id) {
+            pending.peer = Some(peer.clone());
+        }
+    }
+
+    /// Ends question `id`. False if nobody waits for it any more: a late reply.
+    pub fn complete(&self, id: u64, outcome: Result<Answer, AskError>) -> bool {
+        let pending = self.lock().take(id);
+        pending.is_some_and(|pending| pending.slot.complete(outcome))
+    }
+
+    /// Ends every question that went to `peer`.
+    pub fn fail_peer(&self, peer: &UniqueAddress, error: &AskError) {
+        self.fail_where(|pending| pending.peer.as_ref() == Some(peer), error);
+    }
+
+    /// Ends every question and refuses those to come.
+    pub fn close(&self) {
+        self.lock().closed = true;
+        self.fail_where(|_| true, &AskError::ShuttingDown);
+    }
+
+    /// When [`AskTable::expire`] next has work to do.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.lock().deadlines.first().map(|(at, _)| *at)
+    }
+
+    /// Ends every question whose time is over.
+    pub fn expire(&self, now: Instant) {
+        loop {
+            let mut asks = self.lock();
+            let Some(&(at, id)) = asks.deadlines.first() else { return };
+            if at > now {
+                return;
+            }
+            let pending = asks.take(id);
+            drop(asks);
+            if let Some(pending) = pending {
+                let timeout = pending.timeout;
+                pending.slot.complete(Err(AskError::Timeout(timeout)));
+            }
+        }
+    }
+
+    /// How many questions wait.
+    pub fn waiting(&self) -> usize {
+        self.lock().pending.len()
+    }
+
+    fn fail_where(&self, chosen: impl Fn(&Pending) -> bool, error: &AskError) {
+        let failed: Vec<Pending> = {
+            let mut asks = self.lock();
+            let ids: Vec<u64> = asks.pending.iter().filter(|(_, p)| chosen(p)).map(|(id, _)| *id).collect();
+            ids.into_iter().filter_map(|id| asks.take(id)).collect()
+        };
+        // Wakers run outside of the lock: they may poll at once, and ask again.
+        for pending in failed {
+            pending.slot.complete(Err(error.clone()));
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Asks> {
+        self.asks.lock().expect("nothing under this lock panics")
+    }
+}
+
+impl std::fmt::Debug for AskTable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("AskTable").field("node", &self.node).field("waiting", &self.waiting()).finish_non_exhaustive()
+    }
+}
+
+/// Stands for "never" where a timeout overflows the clock.
+const FAR: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
+impl Asks {
+    fn take(&mut self, id: u64) -> Option<Pending> {
+        let pending = self.pending.remove(&id)?;
+        self.deadlines.remove(&(pending.deadline, id));
+        Some(pending)
+    }
+}
+
+/// Where an outcome waits for the future, or the future for its outcome.
+#[derive(Default)]
+struct Slot {
+    state: Mutex<SlotState>,
+}
+
+#[derive(Default)]
+enum SlotState {
+    #[default]
+    Empty,
+    Waiting(Waker),
+    Ready(Result<Answer, AskError>),
+    Taken,
+}
+
+impl Slot {
+    /// False if there is an outcome already.
+    fn complete(&self, outcome: Result<Answer, AskError>) -> bool {
+        let mut state = self.lock();
+        if matches!(*state, SlotState::Ready(_) | SlotState::Taken) {
+            return false;
+        }
+        let before = std::mem::replace(&mut *state, SlotState::Ready(outcome));
+        drop(state);
+        if let SlotState::Waiting(waker) = before {
+            waker.wake();
+        }
+        true
+    }
+
+    fn lock(&self) -> MutexGuard<'_, SlotState> {
+        self.state.lock().expect("nothing under this lock panics")
+    }
+}
+
+/// Completes once; dropped early, it takes its question out of the table.
+struct AnswerFuture {
+    id: u64,
+    slot: Arc<Slot>,
+    table: Weak<AskTable>,
+}
+
+impl Future for AnswerFuture {
+    type Output = Result<Answer, AskError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut state = self.slot.lock();
+        match std::mem::replace(&mut *state, SlotState::Taken) {
+            SlotState::Ready(outcome) => Poll::Ready(outcome),
+            SlotState::Empty | SlotState::Waiting(_) => {
+                *state = SlotState::Waiting(cx.waker().clone());
+                Poll::Pending
+            }
+            SlotState::Taken => panic!("an answer was polled after it was taken"),
+        }
+    }
+}
+
+impl Drop for AnswerFuture {
+    fn drop(&mut self) {
+        if let Some(table) = self.table.upgrade() {
+            table.lock().take(self.id);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table() -> Arc<AskTable> {
+        AskTable::new("a:1#1".parse().unwrap())
+    }
+
+    fn poll(ask: &mut OpenAsk) -> Poll<Result<i32, AskError>> {
+        let mut cx = Context::from_waker(Waker::noop());
+        ask.answer.as_mut().poll(&mut cx).map(|done| done.map(|answer| *answer.downcast().unwrap()))
+    }
+
+    #[test]
+    fn the_first_outcome_wins_and_later_ones_are_late() {
+        let (table, now) = (table(), Instant::now());
+        let (mut ask, first) = table.open(now, Duration::from_secs(3));
+        assert!(first);
+        assert!(poll(&mut ask).is_pending());
+        let id = ask.address.ask_id;
+        assert!(table.complete(id, Ok(Box::new(5))));
+        assert!(!table.complete(id, Ok(Box::new(6))));
+        assert_eq!(poll(&mut ask), Poll::Ready(Ok(5)));
+        assert_eq!(table.next_deadline(), None);
+    }
+
+    #[test]
+    fn deadlines_are_kept_in_order_and_the_earliest_is_announced() {
+        let (table, now) = (table(), Instant::now());
+        let (mut late, _) = table.open(now, Duration::from_secs(3));
+        let (mut early, first) = table.open(now, Duration::from_secs(1));
+        assert!(first);
+        assert!(!table.open(now, Duration::from_secs(2)).1);
+        table.expire(now + Duration::from_secs(1));
+        assert_eq!(poll(&mut early), Poll::Ready(Err(AskError::Timeout(Duration::from_secs(1)))));
+        assert!(poll(&mut late).is_pending());
+    }
+
+    #[test]
+    fn the_end_of_a_peer_ends_only_its_questions() {
+        let (table, now) = (table(), Instant::now());
+        let (mut to_b, _) = table.open(now, Duration::from_secs(3));
+        let (mut to_c, _) = table.open(now, Duration::from_secs(3));
+        let b: UniqueAddress = "b:1#2".parse().unwrap();
+        table.sent_to(to_b.address.ask_id, &b);
+        table.sent_to(to_c.address.ask_id, &"b:1#3".parse().unwrap());
+        table.fail_peer(&b, &AskError::PeerRestarted);
+        assert_eq!(poll(&mut to_b), Poll::Ready(Err(AskError::PeerRestarted)));
+        assert!(poll(&mut to_c).is_pending());
+        table.close();
+        assert_eq!(poll(&mut to_c), Poll::Ready(Err(AskError::ShuttingDown)));
+        assert_eq!(poll(&mut table.open(now, FAR).0), Poll::Ready(Err(AskError::ShuttingDown)));
+    }
+
+    #[test]
+    fn who_stops_waiting_leaves_nothing_behind() {
+        let (table, now) = (table(), Instant::now());
+        let (ask, _) = table.open(now, Duration::from_secs(3));
+        let id = ask.address.ask_id;
+        drop(ask);
+        assert_eq!((table.waiting(), table.next_deadline()), (0, None));
+        assert!(!table.complete(id, Ok(Box::new(1))));
+    }
+}

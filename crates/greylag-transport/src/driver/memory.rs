@@ -1,0 +1,448 @@
+//! A network within one process: every node is a thread, every link a queue.
+//!
+//! It keeps the promises that layers above rest on (order per pair, one incarnation per address,
+//! asks that end with their peer, quarantine) and carries real bytes, so a driver tested here meets
+//! nothing new on sockets. Links can be cut in one direction, nodes can crash and start again.
+//!
+//! ```
+//! use std::sync::{Arc, mpsc};
+//! use greylag_core::{CodecId, Registry};
+//! use greylag_transport::memory::MemoryNetwork;
+//! use greylag_transport::{Destination, Envelope, Inbound, Receiver, Recipient, Remoting};
+//!
+//! struct Inbox(mpsc::Sender<Inbound>);
+//! impl Receiver for Inbox {
+//!     fn receive(&self, message: Inbound) {
+//!         self.0.send(message).ok();
+//!     }
+//! }
+//!
+//! let network = MemoryNetwork::new();
+//! let a = network.node("a:1#1".parse()?, Arc::new(Registry::new()));
+//! let b = network.node("b:1#1".parse()?, Arc::new(Registry::new()));
+//! let (inbox, arrived) = mpsc::channel();
+//! b.register("greeter", Arc::new(Inbox(inbox)));
+//!
+//! let hello = Envelope::new(Recipient::new("greeter"), CodecId::JSON, "text", &b"\"hello\""[..]);
+//! a.send(&Destination::from(b.self_address().clone()), hello).expect("queued");
+//! assert_eq!(&arrived.recv()?.payload[..], b"\"hello\"");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, MutexGuard, RwLock, Weak};
+use std::time::{Duration, Instant};
+
+use greylag_core::{
+    DeadLetterReason, NodeAddress, Registry, ReplyAddress, ReplyOutcome, ReplyPort, Uid, UniqueAddress,
+};
+
+use crate::endpoint::{Endpoint, Refusal, Reply, payload_bytes};
+use crate::envelope::{Envelope, Inbound, Recipient};
+use crate::lane::{Lane, LaneKind};
+use crate::remoting::{
+    AskError, Destination, OpenAsk, PeerInfo, QuarantineReason, Receiver, Remoting, SendError, SendRejected,
+    TransportEvent, TransportListener,
+};
+
+/// A network whose nodes live in this process. Clones are the same network.
+#[derive(Clone, Default)]
+pub struct MemoryNetwork {
+    net: Arc<Net>,
+}
+
+#[derive(Default)]
+struct Net {
+    nodes: RwLock<BTreeMap<NodeAddress, Port>>,
+    /// Directions in which nothing passes.
+    cuts: RwLock<BTreeSet<(NodeAddress, NodeAddress)>>,
+    /// Pairs that have shaken hands; the smaller address first.
+    acquainted: Mutex<BTreeSet<(UniqueAddress, UniqueAddress)>>,
+}
+
+/// How a node is reached.
+#[derive(Clone)]
+struct Port {
+    address: UniqueAddress,
+    inbox: mpsc::Sender<Parcel>,
+    /// Set at once by a crash: what is queued then is never delivered.
+    closed: Arc<AtomicBool>,
+}
+
+/// What a node's thread takes.
+enum Parcel {
+    Message { lane: Lane, target: Option<Uid>, message: Inbound },
+    Reply { from: UniqueAddress, ask_id: u64, reply: Reply },
+    Met(UniqueAddress),
+    Event(TransportEvent),
+    HandBack(UniqueAddress),
+    Wake,
+    Stop,
+}
+
+impl std::fmt::Debug for MemoryNetwork {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let nodes = self.net.nodes.read().expect(NO_PANIC);
+        f.debug_struct("MemoryNetwork").field("nodes", &nodes.keys().collect::<Vec<_>>()).finish_non_exhaustive()
+    }
+}
+
+const NO_PANIC: &str = "nothing under this lock panics";
+
+impl MemoryNetwork {
+    /// A network without nodes.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Starts a node. One that runs at the same address already is crashed first: a restart.
+    pub fn node(&self, address: UniqueAddress, registry: Arc<Registry>) -> Arc<dyn Remoting> {
+        let before = self.net.nodes.read().expect(NO_PANIC).get(address.address()).cloned();
+        if let Some(before) = before {
+            self.crash(&before.address);
+        }
+        let (inbox, parcels) = mpsc::channel();
+        let endpoint = Arc::new(Endpoint::new(address.clone(), registry, 10));
+        let closed = Arc::new(AtomicBool::new(false));
+        let node = Arc::new_cyclic(|this| MemoryNode {
+            this: this.clone(),
+            net: self.net.clone(),
+            endpoint: endpoint.clone(),
+            inbox: inbox.clone(),
+            quarantined: Mutex::default(),
+            closed: closed.clone(),
+        });
+        let port = Port { address: address.clone(), inbox, closed };
+        self.net.nodes.write().expect(NO_PANIC).insert(address.address().clone(), port);
+        let weak = Arc::downgrade(&node);
+        std::thread::Builder::new()
+            .name(format!("memory-{address}"))
+            .spawn(move || run(&weak, &endpoint, &parcels))
+            .expect("the system can start a thread");
+        node
+    }
+
+    /// Ends a node without a farewell: its peers see their links break, its own asks end.
+    pub fn crash(&self, address: &UniqueAddress) {
+        let port = {
+            let mut nodes = self.net.nodes.write().expect(NO_PANIC);
+            match nodes.get(address.address()) {
+                Some(port) if port.address == *address => nodes.remove(address.address()),
+                _ => None,
+            }
+        };
+        let Some(port) = port else { return };
+        port.closed.store(true, Ordering::Release);
+        port.inbox.send(Parcel::Stop).ok();
+        for peer in self.net.acquaintances(address) {
+            for lane in [Lane::CONTROL, Lane::ordinary(0), Lane::LARGE] {
+                self.net.tell(&peer, Parcel::Event(TransportEvent::LinkLost { peer: address.clone(), lane }));
+            }
+        }
+    }
+
+    /// From now on nothing passes from `from` to `to`. The other direction is untouched.
+    pub fn cut_one_way(&self, from: &NodeAddress, to: &NodeAddress) {
+        self.net.cuts.write().expect(NO_PANIC).insert((from.clone(), to.clone()));
+    }
+
+    /// From now on nothing passes between the two.
+    pub fn cut(&self, one: &NodeAddress, other: &NodeAddress) {
+        self.cut_one_way(one, other);
+        self.cut_one_way(other, one);
+    }
+
+    /// Ends a cut, in both directions.
+    pub fn heal(&self, one: &NodeAddress, other: &NodeAddress) {
+        let mut cuts = self.net.cuts.write().expect(NO_PANIC);
+        cuts.remove(&(one.clone(), other.clone()));
+        cuts.remove(&(other.clone(), one.clone()));
+    }
+
+    /// Ends every cut.
+    pub fn heal_all(&self) {
+        self.net.cuts.write().expect(NO_PANIC).clear();
+    }
+}
+
+impl Net {
+    fn port(&self, address: &NodeAddress) -> Option<Port> {
+        self.nodes.read().expect(NO_PANIC).get(address).cloned()
+    }
+
+    fn is_cut(&self, from: &NodeAddress, to: &NodeAddress) -> bool {
+        let cuts = self.cuts.read().expect(NO_PANIC);
+        !cuts.is_empty() && cuts.contains(&(from.clone(), to.clone()))
+    }
+
+    fn tell(&self, to: &UniqueAddress, parcel: Parcel) {
+        if let Some(port) = self.port(to.address()).filter(|port| port.address == *to) {
+            port.inbox.send(parcel).ok();
+        }
+    }
+
+    fn acquaintances(&self, of: &UniqueAddress) -> Vec<UniqueAddress> {
+        let pairs = self.acquainted.lock().expect(NO_PANIC);
+        pairs.iter().filter_map(|(a, b)| if a == of { Some(b) } else { (b == of).then_some(a) }).cloned().collect()
+    }
+
+    /// True the first time for a pair.
+    fn acquaint(&self, one: &UniqueAddress, other: &UniqueAddress) -> bool {
+        let pair = if one < other { (one.clone(), other.clone()) } else { (other.clone(), one.clone()) };
+        self.acquainted.lock().expect(NO_PANIC).insert(pair)
+    }
+}
+
+/// One node; dropped by its last user, it is gone as if crashed.
+struct MemoryNode {
+    this: Weak<Self>,
+    net: Arc<Net>,
+    endpoint: Arc<Endpoint>,
+    inbox: mpsc::Sender<Parcel>,
+    quarantined: Mutex<BTreeSet<UniqueAddress>>,
+    closed: Arc<AtomicBool>,
+}
+
+impl Drop for MemoryNode {
+    fn drop(&mut self) {
+        MemoryNetwork { net: self.net.clone() }.crash(&self.endpoint.self_address);
+        self.inbox.send(Parcel::Stop).ok();
+    }
+}
+
+/// The thread of a node: delivers, and ends asks whose time is over.
+fn run(node: &Weak<MemoryNode>, endpoint: &Endpoint, parcels: &mpsc::Receiver<Parcel>) {
+    loop {
+        let wait = endpoint
+            .asks
+            .next_deadline()
+            .map_or(Duration::from_secs(3600), |at| at.saturating_duration_since(Instant::now()));
+        let parcel = match parcels.recv_timeout(wait) {
+            Ok(Parcel::Stop) | Err(RecvTimeoutError::Disconnected) => break,
+            Ok(parcel) => parcel,
+            Err(RecvTimeoutError::Timeout) => Parcel::Wake,
+        };
+        let now = Instant::now();
+        endpoint.asks.expire(now);
+        match node.upgrade() {
+            Some(node) if !node.closed.load(Ordering::Acquire) => node.take(now, parcel),
+            _ => break,
+        }
+    }
+    endpoint.asks.close();
+}
+
+impl MemoryNode {
+    fn take(&self, now: Instant, parcel: Parcel) {
+        match parcel {
+            Parcel::Message { lane, target, message } => {
+                let refusal = if self.is_quarantined(&message.from) {
+                    self.endpoint.refuse(now, Some(lane), &message, DeadLetterReason::Quarantined);
+                    None
+                } else {
+                    self.endpoint.deliver(now, lane, target, message)
+                };
+                if let Some(Refusal { to, ask_id, reason }) = refusal {
+                    self.carry_reply(&to, ask_id, Reply::Dropped(reason));
+                }
+            }
+            Parcel::Reply { from, ask_id, reply } => self.endpoint.accept_reply(now, &from, ask_id, reply),
+            Parcel::Met(peer) => {
+                let ip = IpAddr::V4(Ipv4Addr::LOCALHOST);
+                self.endpoint.learn_peer(PeerInfo { peer, ip, host_id: None });
+            }
+            Parcel::Event(event) => {
+                if let TransportEvent::LinkLost { peer, .. } = &event
+                    && self.is_quarantined(peer)
+                {
+                    return;
+                }
+                self.endpoint.publish(event);
+            }
+            Parcel::HandBack(peer) => drop(self.endpoint.hand_back(&peer, Vec::new())),
+            Parcel::Wake | Parcel::Stop => {}
+        }
+    }
+
+    fn is_quarantined(&self, peer: &UniqueAddress) -> bool {
+        self.quarantined().contains(peer)
+    }
+
+    fn quarantined(&self) -> MutexGuard<'_, BTreeSet<UniqueAddress>> {
+        self.quarantined.lock().expect(NO_PANIC)
+    }
+
+    /// Puts a parcel into the inbox of whoever runs at the address, after a handshake if needed.
+    /// What a cut swallows counts as carried: its sender cannot know.
+    fn carry(
+        &self,
+        to: &NodeAddress,
+        parcel: impl FnOnce(&UniqueAddress) -> Option<Parcel>,
+    ) -> Result<(), DeadLetterReason> {
+        let own = &self.endpoint.self_address;
+        if self.net.is_cut(own.address(), to) {
+            return Ok(());
+        }
+        let port = self.net.port(to).ok_or(DeadLetterReason::HandshakeTimeout)?;
+        let parcel = parcel(&port.address).ok_or(DeadLetterReason::StaleIncarnation)?;
+        if self.net.acquaint(own, &port.address) {
+            self.inbox.send(Parcel::Met(port.address.clone())).ok();
+            port.inbox.send(Parcel::Met(own.clone())).ok();
+        }
+        port.inbox.send(parcel).map_err(|_| DeadLetterReason::HandshakeTimeout)
+    }
+
+    fn carry_reply(&self, to: &UniqueAddress, ask_id: u64, reply: Reply) {
+        let from = self.endpoint.self_address.clone();
+        self.carry(to.address(), |runs| (runs == to).then_some(Parcel::Reply { from, ask_id, reply })).ok();
+    }
+
+    fn send_checked(&self, now: Instant, to: &Destination, envelope: Envelope) -> Result<(), SendRejected> {
+        let reject = |error, envelope| Err(SendRejected { error, envelope: Box::new(envelope) });
+        if self.closed.load(Ordering::Acquire) {
+            return reject(SendError::ShuttingDown, envelope);
+        }
+        if let Destination::Incarnation(peer) = to
+            && self.is_quarantined(peer)
+        {
+            return reject(SendError::Quarantined, envelope);
+        }
+        let lane = self.lane_of(&envelope.recipient);
+        let drop_it = |reason| self.endpoint.drop_unsent(now, lane, to.address(), &envelope, reason);
+        let Ok(payload) = payload_bytes(&envelope.payload) else {
+            drop_it(DeadLetterReason::SerializeFailed);
+            return Ok(());
+        };
+        let target = match to {
+            Destination::Incarnation(peer) => Some(peer.uid()),
+            Destination::Address(_) => envelope.target_uid,
+        };
+        let parcel = |runs: &UniqueAddress| {
+            if target.is_some_and(|uid| uid != runs.uid()) {
+                return None;
+            }
+            if let Some(ask) = envelope.ask {
+                self.endpoint.asks.sent_to(ask.id, runs);
+            }
+            let message = Inbound {
+                from: self.endpoint.self_address.clone(),
+                recipient: envelope.recipient.clone(),
+                codec: envelope.codec,
+                manifest: envelope.manifest.clone(),
+                payload,
+                ask: envelope.ask,
+            };
+            Some(Parcel::Message { lane, target, message })
+        };
+        let carried = if to.address() == self.endpoint.self_address.address() {
+            parcel(&self.endpoint.self_address)
+                .ok_or(DeadLetterReason::StaleIncarnation)
+                .map(|parcel| drop(self.inbox.send(parcel)))
+        } else {
+            self.carry(to.address(), parcel)
+        };
+        if let Err(reason) = carried {
+            drop_it(reason);
+        }
+        Ok(())
+    }
+}
+
+impl Remoting for MemoryNode {
+    fn self_address(&self) -> &UniqueAddress {
+        &self.endpoint.self_address
+    }
+
+    fn host_id(&self) -> Option<String> {
+        None
+    }
+
+    fn send(&self, to: &Destination, envelope: Envelope) -> Result<(), SendRejected> {
+        self.send_checked(Instant::now(), to, envelope)
+    }
+
+    fn register(&self, path: &str, receiver: Arc<dyn Receiver>) -> u64 {
+        self.endpoint.register(path, receiver)
+    }
+
+    fn unregister(&self, path: &str) {
+        self.endpoint.unregister(path);
+    }
+
+    fn listen(&self, hand_back_prefix: Option<&str>, listener: Arc<dyn TransportListener>) {
+        self.endpoint.listen(hand_back_prefix, listener);
+    }
+
+    fn lane_of(&self, recipient: &Recipient) -> Lane {
+        match recipient.lane_kind() {
+            LaneKind::Control => Lane::CONTROL,
+            LaneKind::Ordinary => Lane::ordinary(0),
+            LaneKind::Large => Lane::LARGE,
+        }
+    }
+
+    fn peer(&self, address: &NodeAddress) -> Option<PeerInfo> {
+        self.endpoint.peer(address)
+    }
+
+    fn quarantine(&self, peer: &UniqueAddress, reason: QuarantineReason, harmless: bool) {
+        if *peer == self.endpoint.self_address || !self.quarantined().insert(peer.clone()) {
+            return;
+        }
+        self.endpoint.asks.fail_peer(peer, &AskError::Send(SendError::Quarantined));
+        self.inbox.send(Parcel::HandBack(peer.clone())).ok();
+        let by = self.endpoint.self_address.clone();
+        if !harmless && !self.net.is_cut(by.address(), peer.address()) {
+            self.net.tell(peer, Parcel::Event(TransportEvent::ThisNodeQuarantined { by, reason }));
+        }
+    }
+
+    fn set_cluster_id(&self, _: u128) {}
+
+    fn dead_letter(&self, reason: DeadLetterReason, recipient: &str, manifest: &str) {
+        let what = || format!("{manifest} for {recipient}");
+        self.endpoint.count_dead_letter(Instant::now(), reason, None, None, 1, what);
+    }
+
+    fn refuse(&self, message: &Inbound, reason: DeadLetterReason) {
+        if let Some(Refusal { to, ask_id, reason }) = self.endpoint.refuse(Instant::now(), None, message, reason) {
+            self.carry_reply(&to, ask_id, Reply::Dropped(reason));
+        }
+    }
+
+    fn registry(&self) -> &Arc<Registry> {
+        &self.endpoint.registry
+    }
+
+    fn reply_port(&self) -> Arc<dyn ReplyPort> {
+        self.this.upgrade().expect("whoever calls this holds the node")
+    }
+
+    fn open_ask(&self, timeout: Duration) -> OpenAsk {
+        let (ask, is_first) = self.endpoint.asks.open(Instant::now(), timeout);
+        if is_first {
+            self.inbox.send(Parcel::Wake).ok();
+        }
+        ask
+    }
+
+    fn fail_ask(&self, ask_id: u64, error: AskError) {
+        self.endpoint.asks.complete(ask_id, Err(error));
+    }
+}
+
+impl ReplyPort for MemoryNode {
+    fn reply(&self, to: &ReplyAddress, outcome: ReplyOutcome) {
+        if to.node == self.endpoint.self_address {
+            self.endpoint.reply_locally(Instant::now(), to.ask_id, outcome);
+        } else {
+            self.carry_reply(&to.node, to.ask_id, self.endpoint.encode_reply(outcome));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
