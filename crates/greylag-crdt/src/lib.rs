@@ -1,1 +1,67 @@
 //! Conflict-free replicated data types over one causal kernel, with deltas that are joins.
+//!
+//! ```
+//! use greylag_crdt::{Change, DotSource, Lineage, LwwMap, ReplicaId, ReplicatedData, UpdateCx, WriterKey};
+//!
+//! // Two replicas, each with its own numbers.
+//! let (numbers_a, writer_a) = (DotSource::new(), WriterKey::new(*b"a"));
+//! let (numbers_b, writer_b) = (DotSource::new(), WriterKey::new(*b"b"));
+//! let mut cx_a = UpdateCx::new(&numbers_a, ReplicaId(1), &writer_a, 1_000);
+//! let mut cx_b = UpdateCx::new(&numbers_b, ReplicaId(2), &writer_b, 1_001);
+//!
+//! let mut a = LwwMap::<String, u64>::new();
+//! a.put(&mut cx_a, "stock".into(), 10)?;
+//! let mut b = a.clone();
+//!
+//! // Concurrently, one removes the key and the other puts it again. The put wins.
+//! a.remove(&mut cx_a, "stock");
+//! b.begin_change(Lineage(1));
+//! b.put(&mut cx_b, "stock".into(), 7)?;
+//! let Change::Delta(delta) = b.take_change(Lineage(1)) else { unreachable!() };
+//!
+//! a.merge_delta(&delta)?;
+//! assert_eq!(a.get("stock"), Some(&7));
+//! b.merge(&a)?;
+//! assert_eq!(a, b);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! What it promises: replicas that received the same updates, as states or as deltas, in any order
+//! and any number of times, are equal, and so are their bytes and digests. It knows no addresses,
+//! time or tasks; every merge is a pure function.
+//!
+//! Removal is observed-remove: it removes what its caller saw. A removal therefore loses to a
+//! concurrent add or put; last-writer-wins types discard one of two concurrent writes and trust the
+//! clocks that decided. Source: ddata §0, §1, Y11.
+
+mod causal;
+mod codec;
+mod context;
+mod counter;
+mod cx;
+mod data;
+mod element;
+mod error;
+mod hash;
+mod lww;
+mod map;
+mod orset;
+mod replica;
+mod store;
+mod tag;
+
+pub use causal::{Causal, Fragment};
+pub use codec::{DecodeError, Decoder, Encoder, FORMAT};
+pub use context::Context;
+pub use counter::{GCounter, PNCounter, SlotPair, Slots};
+pub use cx::UpdateCx;
+pub use data::{Change, EntryMark, Grew, Lineage, ReplicatedData, Tracker};
+pub use element::Element;
+pub use error::{ClockExhausted, CounterOverflow, MergeError};
+pub use hash::{Digest, hash64};
+pub use lww::{LwwCell, LwwMap, LwwRegister};
+pub use map::PersistentMap;
+pub use orset::OrSet;
+pub use replica::{Dot, DotSource, ReplicaId, WriterKey};
+pub use store::{DotFun, DotMap, DotSet, Lattice, MapScope, Meter, Store, Whole};
+pub use tag::TypeTag;

@@ -1,0 +1,229 @@
+//! What a replicator asks of a type.
+
+use std::fmt;
+use std::fmt::Debug;
+
+use crate::codec::{DecodeError, Decoder, Encoder};
+use crate::error::MergeError;
+use crate::hash::{Digest, hash64};
+use crate::tag::TypeTag;
+
+/// Whether a merge added anything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Grew {
+    /// Nothing that was not there already.
+    No,
+    /// The state is a later one now.
+    Yes,
+}
+
+impl Grew {
+    /// Whether anything was added.
+    pub fn grew(self) -> bool {
+        self == Self::Yes
+    }
+}
+
+impl From<bool> for Grew {
+    fn from(grew: bool) -> Self {
+        if grew { Self::Yes } else { Self::No }
+    }
+}
+
+/// What an update did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Change<D> {
+    /// Nothing.
+    None,
+    /// This delta, joined into the former value, is the new one.
+    Delta(D),
+    /// Something that no delta explains; the full state has to travel.
+    FullOnly,
+}
+
+/// Which entry a causal value belongs to. Values of different entries refuse to merge (ddata K12).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct EntryMark(u64);
+
+impl EntryMark {
+    /// The mark of the entry with this id.
+    pub fn of(id: &str) -> Self {
+        Self(hash64(id.as_bytes()))
+    }
+}
+
+/// Which update a value was handed to; drawn anew for each one. Source: ddata A4.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Lineage(pub u64);
+
+/// A state that any number of replicas may change and merge, in any order, and agree.
+///
+/// `merge` is commutative, associative, idempotent and inflationary; every delta is itself a
+/// joinable fragment. Source: ddata §2, K8.
+pub trait ReplicatedData: Clone + PartialEq + Debug + Send + Sync + 'static {
+    /// The type's stable name, with version and parameters: `gl.orset/1<str>`.
+    const TAG: TypeTag;
+    /// Whether deltas of one origin are applied in order without gaps.
+    const CAUSAL: bool;
+    /// A joinable fragment produced by an update; `Infallible` for types that have none.
+    type Delta: Clone + PartialEq + Debug + Send + Sync + 'static;
+
+    /// The least state.
+    fn zero() -> Self;
+
+    /// Joins the other state into this one.
+    ///
+    /// # Errors
+    /// [`MergeError`]; the value is unchanged.
+    fn merge(&mut self, other: &Self) -> Result<Grew, MergeError>;
+
+    /// Joins a delta into this state, which may be zero.
+    ///
+    /// # Errors
+    /// [`MergeError`]; the value is unchanged.
+    fn merge_delta(&mut self, delta: &Self::Delta) -> Result<Grew, MergeError>;
+
+    /// Joins two deltas.
+    fn join_deltas(into: &mut Self::Delta, other: &Self::Delta);
+
+    /// How large a delta is, in leaves.
+    fn delta_size(delta: &Self::Delta) -> usize;
+
+    /// Says which entry the value belongs to.
+    fn bind(&mut self, entry: EntryMark) {
+        let _ = entry;
+    }
+
+    /// From now on changes are collected for `lineage`.
+    fn begin_change(&mut self, lineage: Lineage);
+
+    /// What was collected since `begin_change(lineage)`: [`Change::FullOnly`] if this is another
+    /// value than the one that was begun with, or if it was merged into. Collecting ends.
+    fn take_change(&mut self, lineage: Lineage) -> Change<Self::Delta>;
+
+    /// The digest: equal for equal states, and no others.
+    fn digest(&self) -> Digest {
+        let mut out = Encoder::new();
+        self.encode(&mut out);
+        Digest::of(&out.finish())
+    }
+
+    /// Appends the canonical bytes.
+    fn encode(&self, out: &mut Encoder);
+
+    /// Reads what `encode` wrote.
+    ///
+    /// # Errors
+    /// [`DecodeError`]; never panics, whatever the bytes.
+    fn decode(inp: &mut Decoder<'_>) -> Result<Self, DecodeError>;
+
+    /// Appends the canonical bytes of a delta.
+    fn encode_delta(delta: &Self::Delta, out: &mut Encoder);
+
+    /// Reads what `encode_delta` wrote.
+    ///
+    /// # Errors
+    /// [`DecodeError`]; never panics, whatever the bytes.
+    fn decode_delta(inp: &mut Decoder<'_>) -> Result<Self::Delta, DecodeError>;
+
+    /// About how many bytes the encoded state has; cheap.
+    fn size_hint(&self) -> usize;
+
+    /// The canonical bytes.
+    fn to_bytes(&self) -> Vec<u8> {
+        let mut out = Encoder::new();
+        self.encode(&mut out);
+        out.finish()
+    }
+
+    /// Reads a value that fills these bytes.
+    ///
+    /// # Errors
+    /// [`DecodeError`], also if bytes are left over.
+    fn from_bytes(bytes: &[u8]) -> Result<Self, DecodeError> {
+        let mut inp = Decoder::new(bytes);
+        let value = Self::decode(&mut inp)?;
+        inp.finish()?;
+        Ok(value)
+    }
+
+    /// The canonical bytes of a delta.
+    fn delta_to_bytes(delta: &Self::Delta) -> Vec<u8> {
+        let mut out = Encoder::new();
+        Self::encode_delta(delta, &mut out);
+        out.finish()
+    }
+
+    /// Reads a delta that fills these bytes.
+    ///
+    /// # Errors
+    /// [`DecodeError`], also if bytes are left over.
+    fn delta_from_bytes(bytes: &[u8]) -> Result<Self::Delta, DecodeError> {
+        let mut inp = Decoder::new(bytes);
+        let delta = Self::decode_delta(&mut inp)?;
+        inp.finish()?;
+        Ok(delta)
+    }
+}
+
+/// Collects what the operations of one update did. Hidden from equality and bytes (ddata A4, K9).
+#[derive(Clone)]
+pub struct Tracker<D> {
+    open: Option<(Lineage, Change<D>)>,
+}
+
+impl<D> Tracker<D> {
+    /// Begins to collect.
+    pub fn begin(&mut self, lineage: Lineage) {
+        self.open = Some((lineage, Change::None));
+    }
+
+    /// Adds a delta; nothing if no update is going on.
+    pub fn record(&mut self, delta: &D, join: impl FnOnce(&mut D, &D))
+    where
+        D: Clone,
+    {
+        if let Some((_, change)) = &mut self.open {
+            match change {
+                Change::None => *change = Change::Delta(delta.clone()),
+                Change::Delta(collected) => join(collected, delta),
+                Change::FullOnly => {}
+            }
+        }
+    }
+
+    /// Something was merged in: the collected deltas no longer explain the value.
+    pub fn merged(&mut self) {
+        if let Some((_, change)) = &mut self.open {
+            *change = Change::FullOnly;
+        }
+    }
+
+    /// Ends collecting; [`Change::FullOnly`] if another lineage, or none, was begun.
+    pub fn take(&mut self, lineage: Lineage) -> Change<D> {
+        match self.open.take() {
+            Some((own, change)) if own == lineage => change,
+            _ => Change::FullOnly,
+        }
+    }
+}
+
+impl<D> Default for Tracker<D> {
+    fn default() -> Self {
+        Self { open: None }
+    }
+}
+
+impl<D> PartialEq for Tracker<D> {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl<D> Eq for Tracker<D> {}
+
+impl<D> Debug for Tracker<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.open.is_some() { "Tracker(open)" } else { "Tracker" })
+    }
+}

@@ -1,0 +1,165 @@
+//! Why a request failed, and what it left behind.
+
+use greylag_core::UniqueAddress;
+use greylag_crdt::MergeError;
+
+use crate::key::{InvalidKey, KeyId};
+
+/// Why an update did not succeed. Source: ddata R3.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum UpdateError<E> {
+    /// Done here, perhaps elsewhere, and it will spread; but not confirmed by as many as required.
+    #[error(
+        "{acked} of {needed} replicas confirmed the update and {refused} refused it; it is done locally and will spread"
+    )]
+    Timeout {
+        /// How many were required.
+        needed: usize,
+        /// How many confirmed, this one included if it counts.
+        acked: usize,
+        /// How many refused or had to be given up.
+        refused: usize,
+    },
+    /// The closure refused. Nothing changed.
+    #[error("the update was refused by its closure: {0}")]
+    Modify(E),
+    /// The closure panicked. Nothing changed.
+    #[error("the update's closure panicked; nothing changed")]
+    ModifyPanicked,
+    /// What the closure left cannot be joined with the entry. Nothing changed.
+    #[error("the closure's value was refused; nothing changed: {0}")]
+    Merge(MergeError),
+    /// In memory, perhaps replicated, but not stored by as many as required.
+    #[error("the update of {key:?} is in memory but could not be stored as required")]
+    StoreFailed {
+        /// The entry.
+        key: KeyId,
+    },
+    /// The entry is deleted, here or at a replica that was asked.
+    #[error("{key:?} is deleted")]
+    Deleted {
+        /// The entry.
+        key: KeyId,
+    },
+    /// The entry holds another type. The closure was not called.
+    #[error("{key:?} holds a {found}, not a {expected}")]
+    TypeMismatch {
+        /// The entry.
+        key: KeyId,
+        /// The type asked for.
+        expected: String,
+        /// The type that is there.
+        found: String,
+    },
+    /// The entry would grow above `max_entry_bytes`. Nothing changed.
+    #[error("{key:?} would have {size} bytes, more than {max}; nothing changed")]
+    EntryTooLarge {
+        /// The entry.
+        key: KeyId,
+        /// Its size after the update.
+        size: usize,
+        /// The limit.
+        max: usize,
+    },
+    /// See [`RequestError`].
+    #[error(transparent)]
+    Request(#[from] RequestError),
+}
+
+/// Why a read was not answered. Source: ddata R4.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum GetError {
+    /// Fewer replicas answered than required. What did arrive was joined.
+    #[error("{got} of {needed} replicas answered")]
+    Failure {
+        /// How many were required.
+        needed: usize,
+        /// How many answered, this one included if it counts.
+        got: usize,
+    },
+    /// The entry holds another type.
+    #[error("{key:?} holds a {found}, not a {expected}")]
+    TypeMismatch {
+        /// The entry.
+        key: KeyId,
+        /// The type asked for.
+        expected: String,
+        /// The type that is there.
+        found: String,
+    },
+    /// See [`RequestError`].
+    #[error(transparent)]
+    Request(#[from] RequestError),
+}
+
+/// Why a delete did not succeed. Source: ddata R5.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum DeleteError {
+    /// It was deleted before.
+    #[error("{key:?} is deleted already")]
+    AlreadyDeleted {
+        /// The entry.
+        key: KeyId,
+    },
+    /// Deleted here, and it will spread; but not confirmed by as many as required.
+    #[error("{acked} of {needed} replicas confirmed the delete; it is done locally and will spread")]
+    ReplicationFailed {
+        /// How many were required.
+        needed: usize,
+        /// How many confirmed, this one included if it counts.
+        acked: usize,
+    },
+    /// Deleted in memory, but not stored by as many as required.
+    #[error("the delete of {key:?} is in memory but could not be stored as required")]
+    StoreFailed {
+        /// The entry.
+        key: KeyId,
+    },
+    /// See [`RequestError`].
+    #[error(transparent)]
+    Request(#[from] RequestError),
+}
+
+/// Why a request was not taken. Nothing was done.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RequestError {
+    /// The id cannot name an entry.
+    #[error(transparent)]
+    InvalidKey(#[from] InvalidKey),
+    /// A count below 2 or a timeout of zero; use the local level for one replica.
+    #[error("a level needs a timeout above zero and at least 2 replicas; use the local level for one")]
+    InvalidConsistency,
+    /// Too many requests wait; try again later.
+    #[error("too many requests wait")]
+    Overloaded,
+    /// The replicator has stopped.
+    #[error("the replicator has stopped: {0}")]
+    Stopped(StopReason),
+}
+
+/// Why a replicator stopped.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum StopReason {
+    /// Somebody asked it to.
+    #[error("it was shut down")]
+    ShutDown,
+    /// This node is no longer a member.
+    #[error("this node was removed")]
+    Removed,
+}
+
+/// Why a replicator did not start.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum StartError {
+    /// Two settings exclude each other, or one is out of range.
+    #[error("invalid settings: {0}")]
+    Settings(String),
+    /// Another replicator of that name runs on this node.
+    #[error("a replicator named {name:?} runs on {node} already; give this one another name")]
+    DuplicateName {
+        /// The name.
+        name: String,
+        /// The node.
+        node: UniqueAddress,
+    },
+}

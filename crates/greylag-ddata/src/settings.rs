@@ -1,0 +1,173 @@
+//! Settings of a replicator.
+
+use std::time::Duration;
+
+use crate::error::StartError;
+
+/// Settings of one replicator. Times are those of a production LAN. Source: ddata §8.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReplicatorSettings {
+    /// The instance's name; peers are the replicators of the same name. Default `ddata`.
+    pub name: String,
+    /// Every so often a round of anti-entropy is begun with one peer. Default 2 s. Source: ddata G10.
+    pub gossip_interval: Duration,
+    /// Every so often some peers get the changes they lack. Default a fifth of `gossip_interval`, at
+    /// least 10 ms. Source: ddata G3.
+    pub delta_propagation_interval: Duration,
+    /// Every so often subscribers are told what changed. Default 500 ms. Source: ddata R16.
+    pub notify_subscribers_interval: Duration,
+    /// Entries in one message. Default 500.
+    pub max_delta_elements: usize,
+    /// Bytes in one message; it must fit an ordinary lane. Default 192 KiB.
+    pub max_message_bytes: usize,
+    /// The limit of updates to one entry. Default 64 MiB. Source: ddata E4.
+    pub max_entry_bytes: usize,
+    /// Full states up to this size travel with the deltas, larger ones by anti-entropy. Default 64 KiB.
+    pub eager_full_state_bytes: usize,
+    /// Whether deltas are kept and sent; if not, every change travels as a full state. Default true.
+    pub delta_enabled: bool,
+    /// A group of deltas above this many leaves is sent as full state if that is not much larger.
+    /// Default 1,000. Source: ddata G4.
+    pub max_delta_size: usize,
+    /// Records in the delta log; beyond it lagging peers are left to anti-entropy. Default 100,000.
+    pub delta_log_max_entries: usize,
+    /// Bytes in the delta log. Default 64 MiB.
+    pub delta_log_max_bytes: usize,
+    /// An unacknowledged batch of deltas is sent again after this. Default 2 s. Source: ddata G8.
+    pub delta_resend_timeout: Duration,
+    /// Unacknowledged messages of one round of anti-entropy, per direction. Default 8.
+    pub sync_window: usize,
+    /// How many peers a new node synchronizes with at a time. Default 4. Source: ddata G13.
+    pub sync_parallel_peers: usize,
+    /// Syncing ends after this even if not enough peers answered. Default 30 s. Source: ddata G13.
+    pub sync_timeout: Duration,
+    /// A difference that exchanging did not settle is left alone for so many rounds. Default 30.
+    pub mismatch_suppress_rounds: u32,
+    /// Whether the oldest nodes are asked first. Default false. Source: ddata R10.
+    pub prefer_oldest: bool,
+    /// The default of `min_cap` of majority levels. Default 0.
+    pub majority_min_cap: usize,
+    /// Requests that wait for other replicas. Default 10,000.
+    pub max_in_flight: usize,
+    /// Local requests that wait for the replicator. Default 16,384.
+    pub mailbox_capacity: usize,
+    /// Whether a read pushes its result to replicas that answered with less. Default true.
+    pub read_repair_push: bool,
+    /// How long an orderly stop waits for one voter to hold everything. Default 3 s. Source: ddata G15.
+    pub shutdown_flush_timeout: Duration,
+    /// Static membership only: a peer silent for so long counts as unreachable. Default 5 s.
+    pub unreachable_after: Duration,
+    /// An entry's tombstone goes so long after the deletion; `None` = never. Default `None`.
+    pub delete_tombstone_ttl: Option<Duration>,
+}
+
+impl Default for ReplicatorSettings {
+    fn default() -> Self {
+        Self {
+            name: "ddata".into(),
+            gossip_interval: Duration::from_secs(2),
+            delta_propagation_interval: Duration::from_millis(400),
+            notify_subscribers_interval: Duration::from_millis(500),
+            max_delta_elements: 500,
+            max_message_bytes: 192 * 1024,
+            max_entry_bytes: 64 * 1024 * 1024,
+            eager_full_state_bytes: 64 * 1024,
+            delta_enabled: true,
+            max_delta_size: 1_000,
+            delta_log_max_entries: 100_000,
+            delta_log_max_bytes: 64 * 1024 * 1024,
+            delta_resend_timeout: Duration::from_secs(2),
+            sync_window: 8,
+            sync_parallel_peers: 4,
+            sync_timeout: Duration::from_secs(30),
+            mismatch_suppress_rounds: 30,
+            prefer_oldest: false,
+            majority_min_cap: 0,
+            max_in_flight: 10_000,
+            mailbox_capacity: 16_384,
+            read_repair_push: true,
+            shutdown_flush_timeout: Duration::from_secs(3),
+            unreachable_after: Duration::from_secs(5),
+            delete_tombstone_ttl: None,
+        }
+    }
+}
+
+impl ReplicatorSettings {
+    /// Short intervals, for tests on one machine.
+    pub fn test() -> Self {
+        Self {
+            gossip_interval: Duration::from_millis(200),
+            delta_propagation_interval: Duration::from_millis(20),
+            notify_subscribers_interval: Duration::from_millis(20),
+            delta_resend_timeout: Duration::from_millis(200),
+            sync_timeout: Duration::from_secs(3),
+            shutdown_flush_timeout: Duration::from_millis(500),
+            unreachable_after: Duration::from_secs(1),
+            ..Self::default()
+        }
+    }
+
+    /// The settings under another name.
+    #[must_use]
+    pub fn named(mut self, name: impl Into<String>) -> Self {
+        self.name = name.into();
+        self
+    }
+
+    /// Checks what could be wrong together.
+    ///
+    /// # Errors
+    /// [`StartError::Settings`], naming the values.
+    pub fn validate(&self) -> Result<(), StartError> {
+        let times = [
+            ("gossip_interval", self.gossip_interval),
+            ("delta_propagation_interval", self.delta_propagation_interval),
+            ("notify_subscribers_interval", self.notify_subscribers_interval),
+            ("delta_resend_timeout", self.delta_resend_timeout),
+            ("sync_timeout", self.sync_timeout),
+            ("unreachable_after", self.unreachable_after),
+        ];
+        if let Some((name, _)) = times.iter().find(|(_, time)| time.is_zero()) {
+            return Err(StartError::Settings(format!("{name} must be above zero")));
+        }
+        let counts = [
+            ("max_delta_elements", self.max_delta_elements),
+            ("sync_window", self.sync_window),
+            ("sync_parallel_peers", self.sync_parallel_peers),
+            ("mailbox_capacity", self.mailbox_capacity),
+            ("delta_log_max_entries", self.delta_log_max_entries),
+        ];
+        if let Some((name, _)) = counts.iter().find(|(_, count)| *count == 0) {
+            return Err(StartError::Settings(format!("{name} must be above zero")));
+        }
+        if self.max_message_bytes < 4 * 1024 {
+            let text = format!("max_message_bytes is {}, it must be at least 4096", self.max_message_bytes);
+            return Err(StartError::Settings(text));
+        }
+        if self.max_entry_bytes < self.max_message_bytes {
+            return Err(StartError::Settings(format!(
+                "max_entry_bytes is {}, it must not be below max_message_bytes, which is {}",
+                self.max_entry_bytes, self.max_message_bytes
+            )));
+        }
+        if self.name.is_empty() || self.name.contains('/') {
+            return Err(StartError::Settings(format!("name is {:?}, it must be non-empty and without '/'", self.name)));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_that_exclude_each_other_are_named() {
+        assert_eq!(ReplicatorSettings::default().validate(), Ok(()));
+        assert_eq!(ReplicatorSettings::test().validate(), Ok(()));
+        let settings = ReplicatorSettings { max_entry_bytes: 5_000, ..ReplicatorSettings::default() };
+        let error = settings.validate().unwrap_err().to_string();
+        assert!(error.contains("max_entry_bytes is 5000") && error.contains("max_message_bytes"), "{error}");
+    }
+}

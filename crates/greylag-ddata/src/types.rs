@@ -1,0 +1,180 @@
+//! Types by their tags, so that what arrives can be read without knowing who asks for it.
+
+use std::any::{Any, type_name};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use greylag_crdt::{
+    DecodeError, Digest, EntryMark, GCounter, Grew, LwwMap, LwwRegister, MergeError, OrSet, PNCounter, ReplicatedData,
+};
+
+/// A value whose type is known by its tag only.
+pub trait AnyData: Any + fmt::Debug + Send + Sync {
+    /// The type's tag.
+    fn tag(&self) -> Arc<str>;
+    /// Whether deltas of one origin are applied in order without gaps.
+    fn is_causal(&self) -> bool;
+    /// Joins a value of the same type.
+    ///
+    /// # Errors
+    /// [`MergeError`], also for another type.
+    fn merge(&mut self, other: &dyn AnyData) -> Result<Grew, MergeError>;
+    /// The digest.
+    fn digest(&self) -> Digest;
+    /// The canonical bytes.
+    fn to_bytes(&self) -> Vec<u8>;
+    /// A copy; cheap for types that share structure.
+    fn boxed_clone(&self) -> Box<dyn AnyData>;
+    /// About how many bytes the encoded value has.
+    fn size_hint(&self) -> usize;
+    /// Says which entry the value belongs to.
+    fn bind(&mut self, entry: EntryMark);
+    /// For downcasts.
+    fn as_any(&self) -> &dyn Any;
+    /// For downcasts.
+    fn as_any_mut(&mut self) -> &mut dyn Any;
+}
+
+impl<T: ReplicatedData> AnyData for T {
+    fn tag(&self) -> Arc<str> {
+        T::TAG.to_string().into()
+    }
+
+    fn is_causal(&self) -> bool {
+        T::CAUSAL
+    }
+
+    fn merge(&mut self, other: &dyn AnyData) -> Result<Grew, MergeError> {
+        match other.as_any().downcast_ref::<T>() {
+            Some(other) => ReplicatedData::merge(self, other),
+            None => Err(MergeError::Incompatible(format!("a {} is not a {}", other.tag(), type_name::<T>()))),
+        }
+    }
+
+    fn digest(&self) -> Digest {
+        ReplicatedData::digest(self)
+    }
+
+    fn to_bytes(&self) -> Vec<u8> {
+        ReplicatedData::to_bytes(self)
+    }
+
+    fn boxed_clone(&self) -> Box<dyn AnyData> {
+        Box::new(self.clone())
+    }
+
+    fn size_hint(&self) -> usize {
+        ReplicatedData::size_hint(self)
+    }
+
+    fn bind(&mut self, entry: EntryMark) {
+        ReplicatedData::bind(self, entry);
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn as_any_mut(&mut self) -> &mut dyn Any {
+        self
+    }
+}
+
+/// What can be done with bytes once their tag is known.
+pub(crate) trait AnyType: Send + Sync {
+    fn zero(&self) -> Box<dyn AnyData>;
+    fn decode(&self, bytes: &[u8]) -> Result<Box<dyn AnyData>, DecodeError>;
+    /// Joins an encoded delta into a value of this type.
+    fn merge_delta(&self, value: &mut dyn AnyData, delta: &[u8]) -> Result<Grew, Refused>;
+    /// Joins encoded deltas and says how many leaves the result has.
+    fn join_deltas(&self, deltas: &[&[u8]]) -> Result<(Vec<u8>, usize), DecodeError>;
+}
+
+/// Why an encoded delta was not joined.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Refused {
+    Undecodable(DecodeError),
+    Merge(MergeError),
+}
+
+struct TypeOf<T>(std::marker::PhantomData<fn() -> T>);
+
+impl<T: ReplicatedData> AnyType for TypeOf<T> {
+    fn zero(&self) -> Box<dyn AnyData> {
+        Box::new(T::zero())
+    }
+
+    fn decode(&self, bytes: &[u8]) -> Result<Box<dyn AnyData>, DecodeError> {
+        Ok(Box::new(T::from_bytes(bytes)?))
+    }
+
+    fn merge_delta(&self, value: &mut dyn AnyData, delta: &[u8]) -> Result<Grew, Refused> {
+        let delta = T::delta_from_bytes(delta).map_err(Refused::Undecodable)?;
+        let value = value.as_any_mut().downcast_mut::<T>();
+        let other = || Refused::Merge(MergeError::Incompatible(format!("the value is not a {}", type_name::<T>())));
+        value.ok_or_else(other)?.merge_delta(&delta).map_err(Refused::Merge)
+    }
+
+    fn join_deltas(&self, deltas: &[&[u8]]) -> Result<(Vec<u8>, usize), DecodeError> {
+        let mut joined: Option<T::Delta> = None;
+        for bytes in deltas {
+            let delta = T::delta_from_bytes(bytes)?;
+            match &mut joined {
+                Some(joined) => T::join_deltas(joined, &delta),
+                None => joined = Some(delta),
+            }
+        }
+        let joined = joined.ok_or(DecodeError::Truncated)?;
+        Ok((T::delta_to_bytes(&joined), T::delta_size(&joined)))
+    }
+}
+
+/// The types that a replicator can read, by tag.
+///
+/// A type that is used locally is added by that; list here what only peers may use. A value with an
+/// unknown tag is refused and not stored. Source: ddata A5, O4.
+#[derive(Clone)]
+pub struct TypeTable {
+    types: BTreeMap<Arc<str>, Arc<dyn AnyType>>,
+}
+
+impl TypeTable {
+    /// Counters, and sets, registers and maps of texts.
+    pub fn new() -> Self {
+        Self { types: BTreeMap::new() }
+            .with::<GCounter>()
+            .with::<PNCounter>()
+            .with::<OrSet<String>>()
+            .with::<LwwRegister<String>>()
+            .with::<LwwMap<String, String>>()
+    }
+
+    /// The table with one more type.
+    #[must_use]
+    pub fn with<T: ReplicatedData>(mut self) -> Self {
+        self.add::<T>();
+        self
+    }
+
+    /// Adds a type; nothing if it is there.
+    pub fn add<T: ReplicatedData>(&mut self) {
+        self.types.entry(T::TAG.to_string().into()).or_insert_with(|| Arc::new(TypeOf::<T>(std::marker::PhantomData)));
+    }
+
+    pub(crate) fn find(&self, tag: &str) -> Option<&Arc<dyn AnyType>> {
+        self.types.get(tag)
+    }
+}
+
+impl Default for TypeTable {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for TypeTable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.types.keys()).finish()
+    }
+}
