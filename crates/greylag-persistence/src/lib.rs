@@ -1,12 +1,26 @@
 //! Event sourcing: the journal contract with its fence, entities, recovery, snapshots.
 
+mod behavior;
+mod codec;
+mod effect;
+mod entity;
 mod error;
 mod event;
 mod journal;
+mod marks;
 mod persistence_id;
+mod settings;
 mod snapshot;
 mod stores;
 
+pub use behavior::{
+    CommandContext, DeleteFailure, EventMeta, EventSourced, Failure, FencedBy, RecoveryFailure, RecoveryStep, Signal,
+};
+pub use codec::{EncodedValue, EventSeq, StoredCodec, StoredDecodeError, UnreadableRecord, Upcaster};
+pub use effect::Effect;
+pub use entity::{
+    Action, DeletedBy, DroppedCommand, EntityCore, EntityInit, Incarnation, Input, PhaseName, StoreAnswer, StoreCall,
+};
 pub use error::{
     AdvanceError, AppendError, ClaimError, CloseError, Corrupt, CorruptKind, DeleteError, ReadError, RejectReason,
     SnapshotError, StoreFailure,
@@ -16,8 +30,13 @@ pub use event::{
     WriterEpoch, WriterUuid,
 };
 pub use journal::{Append, Appended, Caps, Claim, Head, Health, Journal, Page, ReadRange, Scope, Under};
+pub use marks::{Applied, MARK_NAME, MalformedMarks, Mark, Marks, StreamId};
 pub use persistence_id::{
     InvalidPersistenceId, InvalidSliceCount, MAX_ID_BYTES, PersistenceId, SEPARATOR, SLICES, slice_ranges,
+};
+pub use settings::{
+    Backoff, EventSourcedSettings, OnFailure, OnUnknownEvent, Recovery, SettingsError, SnapshotFailurePolicy,
+    StashOverflow,
 };
 pub use snapshot::{NewSnapshot, Snapshot, SnapshotCaps, SnapshotCriteria, SnapshotStore};
 pub use stores::Stores;

@@ -1,0 +1,328 @@
+//! What a user writes: commands in, events out, a state folded from events.
+
+use std::fmt;
+
+use crate::codec::{StoredCodec, UnreadableRecord};
+use crate::effect::Effect;
+use crate::error::{AdvanceError, AppendError, ClaimError, DeleteError, ReadError, RejectReason, SnapshotError};
+use crate::event::{Metadata, SeqNr, Tags};
+use crate::journal::Head;
+use crate::marks::Marks;
+use crate::persistence_id::PersistenceId;
+use crate::settings::EventSourcedSettings;
+use crate::snapshot::SnapshotCriteria;
+
+/// An entity whose state is the fold of its events.
+///
+/// Handlers are synchronous and must not block. A panic in any of them is caught; the state is then
+/// never used again. Source: persistence §2.1.
+pub trait EventSourced: Sized + Send + 'static {
+    /// What it is asked.
+    type Command: Send + 'static;
+    /// What it remembers.
+    type Event: Send + 'static;
+    /// What follows from the events; the default is the state before the first.
+    type State: Default + Send + 'static;
+
+    /// Under which name its history is stored; the same at every call.
+    fn persistence_id(&self) -> PersistenceId;
+
+    /// How events become bytes.
+    fn event_codec(&self) -> StoredCodec<Self::Event>;
+
+    /// How states become bytes; without it, no snapshot is saved or read.
+    fn snapshot_codec(&self) -> Option<StoredCodec<Self::State>> {
+        None
+    }
+
+    /// The numbers of its life.
+    fn settings(&self) -> EventSourcedSettings {
+        EventSourcedSettings::default()
+    }
+
+    /// Decides what a command does. `state` is what all events until now say, all of them durable.
+    fn on_command(&mut self, cx: &mut CommandContext<'_>, state: &Self::State, command: Self::Command) -> Effect<Self>;
+
+    /// Folds one event. Must be pure and total: it runs before the event is stored, and again at
+    /// every replay.
+    fn apply(&self, state: &mut Self::State, event: &Self::Event, meta: &EventMeta<'_>);
+
+    /// Hears what happened to the entity. While the state is lost (after a panic, or before
+    /// recovery ended) `state` is the default.
+    fn on_signal(&mut self, _cx: &mut CommandContext<'_>, _state: &Self::State, _signal: &Signal) {}
+
+    /// The tags of a new event, which `state` contains already.
+    fn tags(&self, _state: &Self::State, _event: &Self::Event, _meta: &EventMeta<'_>) -> Tags {
+        Tags::new()
+    }
+
+    /// Whether to save a snapshot after this event, which `state` contains already.
+    fn snapshot_when(&self, _state: &Self::State, _event: &Self::Event, _seq_nr: SeqNr) -> bool {
+        false
+    }
+
+    /// A copy to return to when an append is rejected, in place of a restart by recovery. It is
+    /// taken before every persist; give one only if it is cheap. Source: persistence §2.6 (`rollback`).
+    fn rollback_copy(&self, _state: &Self::State) -> Option<Self::State> {
+        None
+    }
+}
+
+/// What is known about an event when it is applied; nothing that only the commit gives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EventMeta<'a> {
+    /// Its number.
+    pub seq_nr: SeqNr,
+    /// What was attached to it.
+    pub metadata: &'a Metadata,
+}
+
+/// What a command or signal handler may know and ask, besides the state.
+pub struct CommandContext<'a> {
+    pub(crate) id: &'a PersistenceId,
+    pub(crate) seq_nr: SeqNr,
+    pub(crate) marks: &'a Marks,
+    pub(crate) stashed: usize,
+    pub(crate) read_only: bool,
+    pub(crate) delete_to: Option<SeqNr>,
+}
+
+impl<'a> CommandContext<'a> {
+    /// A context for calling a handler by hand, in a test of the behaviour alone.
+    pub fn for_test(id: &'a PersistenceId, seq_nr: SeqNr, marks: &'a Marks) -> Self {
+        Self { id, seq_nr, marks, stashed: 0, read_only: false, delete_to: None }
+    }
+
+    /// The name of the history.
+    pub fn persistence_id(&self) -> &PersistenceId {
+        self.id
+    }
+
+    /// The number of the last event stored.
+    pub fn seq_nr(&self) -> SeqNr {
+        self.seq_nr
+    }
+
+    /// Which deliveries the history shows as applied, as of now.
+    pub fn marks(&self) -> &Marks {
+        self.marks
+    }
+
+    /// How many commands are put aside.
+    pub fn stashed_count(&self) -> usize {
+        self.stashed
+    }
+
+    /// Whether persists are refused.
+    pub fn is_read_only(&self) -> bool {
+        self.read_only
+    }
+
+    /// Deletes the events up to `to` in the background ([`SeqNr::MAX`]: all); a signal tells the end.
+    /// Without a snapshot that covers them, the next recovery fails.
+    pub fn delete_events_to(&mut self, to: SeqNr) {
+        self.delete_to = self.delete_to.max(Some(to));
+    }
+}
+
+impl fmt::Debug for CommandContext<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CommandContext({} at {})", self.id, self.seq_nr)
+    }
+}
+
+/// What happened to an entity. Source: persistence §2.8 (signals).
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Signal {
+    /// The state is complete; commands follow.
+    RecoveryCompleted,
+    /// The state could not be built.
+    RecoveryFailed(RecoveryFailure),
+    /// The events of the last command are not stored. If they were applied already, the entity
+    /// restarts, unless it has a copy to return to.
+    PersistRejected(RejectReason),
+    /// The append failed; what is stored only the coming recovery can tell if it is unknown.
+    PersistFailed(AppendError),
+    /// Somebody else owns this history now; the entity ends.
+    Fenced,
+    /// A snapshot was saved.
+    SnapshotCompleted(SeqNr),
+    /// A snapshot was not saved; nothing is lost.
+    SnapshotFailed(SeqNr, String),
+    /// The events up to here are deleted.
+    DeleteEventsCompleted(SeqNr),
+    /// The events up to here were not deleted.
+    DeleteEventsFailed(SeqNr, DeleteFailure),
+    /// The snapshots that match are deleted.
+    DeleteSnapshotsCompleted(SnapshotCriteria),
+    /// The snapshots that match were not deleted.
+    DeleteSnapshotsFailed(SnapshotCriteria, SnapshotError),
+    /// The entity is about to start anew.
+    PreRestart,
+    /// The entity has ended.
+    PostStop,
+}
+
+impl Signal {
+    /// Whether it tells of something that went wrong.
+    pub(crate) fn is_failure(&self) -> bool {
+        matches!(
+            self,
+            Self::RecoveryFailed(_)
+                | Self::PersistRejected(_)
+                | Self::PersistFailed(_)
+                | Self::Fenced
+                | Self::SnapshotFailed(..)
+                | Self::DeleteEventsFailed(..)
+                | Self::DeleteSnapshotsFailed(..)
+        )
+    }
+}
+
+/// Why events were not deleted.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum DeleteFailure {
+    /// There are no events up to this number yet; the store was not asked.
+    #[error("the last event is {last}")]
+    InvalidRange {
+        /// The number of the last event.
+        last: SeqNr,
+    },
+    /// The entity is read-only; the store was not asked.
+    #[error("the entity is read-only")]
+    ReadOnly,
+    /// The store refused.
+    #[error(transparent)]
+    Store(DeleteError),
+}
+
+/// A step of recovery, for error texts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RecoveryStep {
+    /// Reading the head, claiming, advancing.
+    Claim,
+    /// Loading a snapshot.
+    Snapshot,
+    /// Waiting for a page of events.
+    Replay,
+}
+
+impl fmt::Display for RecoveryStep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Claim => "claim",
+            Self::Snapshot => "snapshot",
+            Self::Replay => "replay",
+        })
+    }
+}
+
+/// Why a state could not be built. Source: persistence §2.5.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RecoveryFailure {
+    /// A step was not answered in time.
+    #[error("no answer to the {0} within recovery_event_timeout")]
+    Timeout(RecoveryStep),
+    /// The claim was not answered.
+    #[error(transparent)]
+    Claim(ClaimError),
+    /// The head or a page could not be read.
+    #[error(transparent)]
+    Read(ReadError),
+    /// The snapshot store could not be reached. Never answered by a full replay, which would
+    /// multiply the load of an outage.
+    #[error(transparent)]
+    Snapshot(SnapshotError),
+    /// No snapshot tried could be used.
+    #[error("none of {attempts} snapshots can be used, and the events alone do not give the state: {last}")]
+    SnapshotsUnusable {
+        /// How many were tried.
+        attempts: u32,
+        /// What was wrong with the last.
+        last: String,
+    },
+    /// The history could not be advanced to its snapshot.
+    #[error(transparent)]
+    Advance(AdvanceError),
+    /// The snapshot ends before the events begin.
+    #[error("events up to {deleted_to} are deleted, but the snapshot is of {snapshot}")]
+    EventsDeletedBeyondSnapshot {
+        /// The number of the snapshot.
+        snapshot: SeqNr,
+        /// The last number deleted.
+        deleted_to: SeqNr,
+    },
+    /// The beginning of the history is deleted, and there is no snapshot in its place.
+    #[error("events up to {deleted_to} are deleted, and there is no snapshot")]
+    MissingSnapshot {
+        /// The last number deleted.
+        deleted_to: SeqNr,
+    },
+    /// The journal lost events, or belongs to something else.
+    #[error("the snapshot is of {snapshot}, but the journal ends at {highest}")]
+    SnapshotAheadOfJournal {
+        /// The number of the snapshot.
+        snapshot: SeqNr,
+        /// The last number in the journal.
+        highest: SeqNr,
+    },
+    /// A hole or a repeat in the history.
+    #[error("corrupt history: event {expected} was expected, {} came", got.map_or("none".to_owned(), |got| got.to_string()))]
+    CorruptHistory {
+        /// The number that had to follow.
+        expected: SeqNr,
+        /// The number that came, if any.
+        got: Option<SeqNr>,
+    },
+    /// A record could not be decoded.
+    #[error(transparent)]
+    Unreadable(UnreadableRecord),
+    /// A record's marks of delivery could not be decoded.
+    #[error("malformed delivery marks at {0}")]
+    Marks(SeqNr),
+    /// A handler panicked.
+    #[error("{handler} panicked at {seq_nr}: {message}")]
+    Panicked {
+        /// Which handler.
+        handler: &'static str,
+        /// The event, or the last one before.
+        seq_nr: SeqNr,
+        /// What the panic said.
+        message: String,
+    },
+}
+
+/// Why an entity ended without being told to.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Failure {
+    /// Its state could not be built.
+    #[error("recovery failed: {0}")]
+    Recovery(RecoveryFailure),
+    /// An append failed, or was rejected too often.
+    #[error("persist failed: {0}")]
+    Persist(AppendError),
+    /// A handler panicked.
+    #[error("{handler} panicked: {message}")]
+    Handler {
+        /// Which handler.
+        handler: &'static str,
+        /// What the panic said.
+        message: String,
+    },
+    /// Too many commands wait, and the settings say to fail then.
+    #[error("the stash is full")]
+    StashFull,
+}
+
+/// Whom an entity lost its history to, as far as the journal told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FencedBy {
+    /// Another claim: its head.
+    Head(Head),
+    /// Somebody appended under this very epoch, so that our number was taken.
+    Conflict {
+        /// The last number stored.
+        highest: SeqNr,
+    },
+}

@@ -1,0 +1,346 @@
+//! How events and states become stored bytes, and how old bytes are read.
+//!
+//! On read, in this order: upcasters raise the version of the raw payload until none matches, then
+//! the codec of the *stored* codec id decodes. So a type can move from JSON to prost, or change its
+//! fields, and its old events are still read. Source: persistence §1 (codecs, schema evolution).
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use greylag_core::{Codec, CodecId, EncodeError};
+
+use crate::event::{EventKind, SeqNr};
+use crate::persistence_id::PersistenceId;
+
+/// A value as stores keep it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EncodedValue {
+    /// Which codec wrote the payload.
+    pub codec_id: CodecId,
+    /// The name of the value's type.
+    pub manifest: String,
+    /// Version of the type's format under this manifest.
+    pub schema_version: u32,
+    /// The bytes.
+    pub payload: Bytes,
+}
+
+/// What one stored record becomes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EventSeq<E> {
+    /// Nothing to apply; its number counts all the same. Also for a payload whose key was destroyed.
+    Filtered,
+    /// The usual case.
+    One(E),
+    /// None or several; all carry the number of their record.
+    Many(Vec<E>),
+}
+
+/// Raises the version of a raw payload.
+#[derive(Clone)]
+pub struct Upcaster {
+    /// Payloads of this manifest …
+    pub manifest: String,
+    /// … and of this version.
+    pub from_version: u32,
+    /// What they become; the version must rise, unless the manifest changes.
+    pub upcast: Arc<dyn Fn(EncodedValue) -> Result<EncodedValue, String> + Send + Sync>,
+}
+
+impl fmt::Debug for Upcaster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Upcaster({} v{})", self.manifest, self.from_version)
+    }
+}
+
+type Adapter<T> = Arc<dyn Fn(T) -> EventSeq<T> + Send + Sync>;
+
+/// Writes and reads the stored values of one type: one codec that writes, any number that read.
+///
+/// Cheap to clone; make one for a type and share it.
+///
+/// ```
+/// use greylag_codec::json;
+/// use greylag_persistence::StoredCodec;
+///
+/// let codec = StoredCodec::new(json::<u32>("counter.added"));
+/// let stored = codec.encode(&7)?;
+/// assert_eq!((stored.manifest.as_str(), &stored.payload[..]), ("counter.added", &b"7"[..]));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct StoredCodec<T>(Arc<Inner<T>>);
+
+struct Inner<T> {
+    writer: Arc<dyn Codec<T>>,
+    version: u32,
+    readers: BTreeMap<(CodecId, String), Reader<T>>,
+    upcasters: Vec<Upcaster>,
+    from_journal: Option<Adapter<T>>,
+}
+
+struct Reader<T> {
+    codec: Arc<dyn Codec<T>>,
+    newest_version: u32,
+}
+
+impl<T> Clone for Reader<T> {
+    fn clone(&self) -> Self {
+        Self { codec: self.codec.clone(), newest_version: self.newest_version }
+    }
+}
+
+impl<T> Clone for Inner<T> {
+    fn clone(&self) -> Self {
+        Self {
+            writer: self.writer.clone(),
+            version: self.version,
+            readers: self.readers.clone(),
+            upcasters: self.upcasters.clone(),
+            from_journal: self.from_journal.clone(),
+        }
+    }
+}
+
+impl<T> Clone for StoredCodec<T> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<T: 'static> fmt::Debug for StoredCodec<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StoredCodec")
+            .field("writer", &self.0.writer.id())
+            .field("version", &self.0.version)
+            .field("reads", &self.0.readers.keys().collect::<Vec<_>>())
+            .finish()
+    }
+}
+
+impl<T: 'static> StoredCodec<T> {
+    /// Writes and reads by `codec`, at version 1.
+    pub fn new(codec: impl Codec<T>) -> Self {
+        Self::with_version(codec, 1)
+    }
+
+    /// Writes by `codec` at `version`, and reads all versions up to it. Formats that do not
+    /// describe themselves need a higher version at every change.
+    pub fn with_version(codec: impl Codec<T>, version: u32) -> Self {
+        let writer: Arc<dyn Codec<T>> = Arc::new(codec);
+        let inner = Inner {
+            writer: writer.clone(),
+            version,
+            readers: BTreeMap::new(),
+            upcasters: Vec::new(),
+            from_journal: None,
+        };
+        Self(Arc::new(inner)).reading(writer, version)
+    }
+
+    /// Also reads what `codec` wrote up to `newest_version`.
+    #[must_use]
+    pub fn reads(self, codec: impl Codec<T>, newest_version: u32) -> Self {
+        self.reading(Arc::new(codec), newest_version)
+    }
+
+    /// Runs `upcaster` on matching payloads before they are decoded.
+    #[must_use]
+    pub fn upcaster(mut self, upcaster: Upcaster) -> Self {
+        self.inner_mut().upcasters.push(upcaster);
+        self
+    }
+
+    /// Turns each decoded value into none, one or several, after decoding.
+    #[must_use]
+    pub fn from_journal(mut self, adapter: impl Fn(T) -> EventSeq<T> + Send + Sync + 'static) -> Self {
+        self.inner_mut().from_journal = Some(Arc::new(adapter));
+        self
+    }
+
+    fn reading(mut self, codec: Arc<dyn Codec<T>>, newest_version: u32) -> Self {
+        for manifest in codec.manifests() {
+            let reader = Reader { codec: codec.clone(), newest_version };
+            self.inner_mut().readers.insert((codec.id(), manifest.into_owned()), reader);
+        }
+        self
+    }
+
+    fn inner_mut(&mut self) -> &mut Inner<T> {
+        Arc::make_mut(&mut self.0)
+    }
+
+    /// The stored form of `value`.
+    ///
+    /// # Errors
+    /// [`EncodeError`] if the codec refuses it.
+    pub fn encode(&self, value: &T) -> Result<EncodedValue, EncodeError> {
+        let mut payload = BytesMut::new();
+        self.0.writer.encode(value, &mut payload)?;
+        Ok(EncodedValue {
+            codec_id: self.0.writer.id(),
+            manifest: self.0.writer.manifest(value).into_owned(),
+            schema_version: self.0.version,
+            payload: payload.freeze(),
+        })
+    }
+
+    /// Reads a stored record of `kind`.
+    ///
+    /// # Errors
+    /// [`StoredDecodeError`]; it is never turned into a silent skip here.
+    pub fn decode(&self, kind: EventKind, stored: EncodedValue) -> Result<EventSeq<T>, StoredDecodeError> {
+        if kind == EventKind::Filtered {
+            return Ok(EventSeq::Filtered);
+        }
+        let value = self.decode_one(stored)?;
+        Ok(match &self.0.from_journal {
+            Some(adapter) => adapter(value),
+            None => EventSeq::One(value),
+        })
+    }
+
+    /// Reads a stored value that is exactly one, such as a state.
+    ///
+    /// # Errors
+    /// [`StoredDecodeError`].
+    pub fn decode_one(&self, stored: EncodedValue) -> Result<T, StoredDecodeError> {
+        let stored = self.upcast(stored)?;
+        let EncodedValue { codec_id, manifest, schema_version, payload } = stored;
+        let key = (codec_id, manifest);
+        let Some(reader) = self.0.readers.get(&key) else {
+            return Err(StoredDecodeError::UnknownManifest { codec_id, manifest: key.1 });
+        };
+        if schema_version > reader.newest_version {
+            let known = reader.newest_version;
+            return Err(StoredDecodeError::NewerSchema { manifest: key.1, found: schema_version, known });
+        }
+        reader
+            .codec
+            .decode(&key.1, payload)
+            .map_err(|error| StoredDecodeError::Malformed { manifest: key.1, reason: error.to_string() })
+    }
+
+    fn upcast(&self, mut stored: EncodedValue) -> Result<EncodedValue, StoredDecodeError> {
+        while let Some(upcaster) = self
+            .0
+            .upcasters
+            .iter()
+            .find(|upcaster| upcaster.manifest == stored.manifest && upcaster.from_version == stored.schema_version)
+        {
+            let (manifest, from) = (stored.manifest.clone(), stored.schema_version);
+            let malformed = |reason| StoredDecodeError::Malformed { manifest: manifest.clone(), reason };
+            stored = (upcaster.upcast)(stored).map_err(&malformed)?;
+            // Without this an upcaster could run for ever.
+            if stored.manifest == manifest && stored.schema_version <= from {
+                return Err(malformed(format!("the upcaster from version {from} does not raise it")));
+            }
+        }
+        Ok(stored)
+    }
+}
+
+/// Why a stored value cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum StoredDecodeError {
+    /// No codec of this id knows the manifest; deploy readers before writers.
+    #[error("codec {codec_id} knows no stored manifest {manifest:?}")]
+    UnknownManifest {
+        /// The stored codec id.
+        codec_id: CodecId,
+        /// The stored manifest.
+        manifest: String,
+    },
+    /// Written by newer code; deploy readers before writers.
+    #[error("manifest {manifest:?} is stored at version {found}, known are versions up to {known}")]
+    NewerSchema {
+        /// The stored manifest.
+        manifest: String,
+        /// The stored version.
+        found: u32,
+        /// The newest version known here.
+        known: u32,
+    },
+    /// The bytes are not a value of this manifest.
+    #[error("malformed value with manifest {manifest:?}: {reason}")]
+    Malformed {
+        /// The stored manifest.
+        manifest: String,
+        /// What the codec said.
+        reason: String,
+    },
+}
+
+/// A decode error with its place in a history.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("cannot decode {id} at {seq_nr}: {error}")]
+pub struct UnreadableRecord {
+    /// Whose history.
+    pub id: PersistenceId,
+    /// Which record.
+    pub seq_nr: SeqNr,
+    /// What is wrong.
+    pub error: StoredDecodeError,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use greylag_codec::{json, prost};
+
+    fn stored(manifest: &str, schema_version: u32, payload: &'static [u8]) -> EncodedValue {
+        let payload = Bytes::from_static(payload);
+        EncodedValue { codec_id: CodecId::JSON, manifest: manifest.into(), schema_version, payload }
+    }
+
+    #[test]
+    fn a_type_that_moved_to_another_codec_still_reads_old_events() {
+        let codec = StoredCodec::with_version(prost::<u32>("added"), 3).reads(json::<u32>("added"), 2);
+        let written = codec.encode(&7).unwrap();
+        assert_eq!((written.codec_id, written.schema_version), (CodecId::PROST, 3));
+        assert_eq!(codec.decode_one(written), Ok(7));
+        assert_eq!(codec.decode_one(stored("added", 1, b"8")), Ok(8));
+        let newer = StoredDecodeError::NewerSchema { manifest: "added".into(), found: 3, known: 2 };
+        assert_eq!(codec.decode_one(stored("added", 3, b"8")), Err(newer));
+        assert!(matches!(codec.decode_one(stored("removed", 1, b"8")), Err(StoredDecodeError::UnknownManifest { .. })));
+        assert!(matches!(codec.decode_one(stored("added", 1, b"{")), Err(StoredDecodeError::Malformed { .. })));
+    }
+
+    #[test]
+    fn upcasters_run_until_none_matches_and_must_make_progress() {
+        let rename = Upcaster {
+            manifest: "plus".into(),
+            from_version: 1,
+            upcast: Arc::new(|old| Ok(EncodedValue { manifest: "added".into(), ..old })),
+        };
+        let ten_times = Upcaster {
+            manifest: "added".into(),
+            from_version: 1,
+            upcast: Arc::new(|old| {
+                let payload = [&old.payload[..], b"0"].concat().into();
+                Ok(EncodedValue { schema_version: 2, payload, ..old })
+            }),
+        };
+        let codec = StoredCodec::with_version(json::<u32>("added"), 2).upcaster(rename).upcaster(ten_times);
+        assert_eq!(codec.decode_one(stored("plus", 1, b"4")), Ok(40));
+        assert_eq!(codec.decode_one(stored("added", 2, b"4")), Ok(4));
+
+        let stuck = Upcaster { manifest: "added".into(), from_version: 2, upcast: Arc::new(Ok) };
+        let codec = codec.upcaster(stuck);
+        assert!(matches!(codec.decode_one(stored("added", 2, b"4")), Err(StoredDecodeError::Malformed { .. })));
+    }
+
+    #[test]
+    fn adapters_wrap_split_and_drop() {
+        let codec = StoredCodec::new(json::<u32>("added")).from_journal(|n| match n {
+            0 => EventSeq::Many(vec![]),
+            n if n > 9 => EventSeq::Many(vec![n / 10, n % 10]),
+            n => EventSeq::One(n + 1),
+        });
+        assert_eq!(codec.decode(EventKind::Event, stored("added", 1, b"42")), Ok(EventSeq::Many(vec![4, 2])));
+        assert_eq!(codec.decode(EventKind::Event, stored("added", 1, b"0")), Ok(EventSeq::Many(vec![])));
+        assert_eq!(codec.decode(EventKind::Event, stored("added", 1, b"1")), Ok(EventSeq::One(2)));
+        assert_eq!(codec.decode(EventKind::Filtered, stored("gone", 9, b"")), Ok(EventSeq::Filtered));
+    }
+}

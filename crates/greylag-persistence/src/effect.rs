@@ -1,0 +1,224 @@
+//! What a command handler asks for: events to persist, and what follows once they are durable.
+//!
+//! An [`Effect`] is one primary request (persist, nothing, unhandled, stash) and a chain of side
+//! effects. The chain runs in its order, exactly once, with the new state, after the journal
+//! acknowledged the events; never during recovery, and never if nothing was stored: then every
+//! reply token in it is answered with the reason. Source: persistence §2.2, §2.6.
+
+use std::fmt;
+
+use bytes::Bytes;
+use greylag_core::{EntityError, ReplyTo, answer_dropped};
+
+use crate::behavior::EventSourced;
+use crate::event::Metadata;
+use crate::marks::{MARK_NAME, Mark};
+
+/// The answer of [`EventSourced::on_command`].
+#[must_use = "an effect does nothing until the handler returns it"]
+pub struct Effect<B: EventSourced> {
+    pub(crate) primary: Primary<B>,
+    pub(crate) metadata: Metadata,
+    pub(crate) mark: Option<Mark>,
+    pub(crate) when_owned: bool,
+    pub(crate) chain: Chain<B::State>,
+}
+
+pub(crate) enum Primary<B: EventSourced> {
+    None,
+    Unhandled,
+    Stash(B::Command),
+    Persist(Vec<B::Event>),
+}
+
+impl<B: EventSourced> Effect<B> {
+    fn of(primary: Primary<B>) -> Self {
+        Self { primary, metadata: Metadata::new(), mark: None, when_owned: false, chain: Chain::default() }
+    }
+
+    /// Persists one event.
+    pub fn persist(event: B::Event) -> Self {
+        Self::persist_all(vec![event])
+    }
+
+    /// Persists all events or none, under contiguous numbers and one timestamp. No event at all is
+    /// the same as [`Effect::none`].
+    pub fn persist_all(events: Vec<B::Event>) -> Self {
+        Self::of(Primary::Persist(events))
+    }
+
+    /// Persists nothing; side effects run at once.
+    pub fn none() -> Self {
+        Self::of(Primary::None)
+    }
+
+    /// Says that the behaviour has no answer to this command; it is counted.
+    pub fn unhandled() -> Self {
+        Self::of(Primary::Unhandled)
+    }
+
+    /// Puts the command aside, behind those put aside before, until an unstash-all.
+    pub fn stash(command: B::Command) -> Self {
+        Self::of(Primary::Stash(command))
+    }
+
+    /// Answers at once, persisting nothing.
+    pub fn reply<R: Send + 'static>(to: ReplyTo<R>, value: R) -> Self {
+        Self::none().then_run(move |_| to.reply(value))
+    }
+
+    /// Stops the entity, persisting nothing.
+    pub fn stop() -> Self {
+        Self::none().then_stop()
+    }
+
+    /// Asks the shard to passivate the entity, persisting nothing.
+    pub fn passivate() -> Self {
+        Self::none().then_passivate()
+    }
+
+    /// Runs `f` with the new state.
+    pub fn then_run(mut self, f: impl FnOnce(&B::State) + Send + 'static) -> Self {
+        self.chain.0.push(SideEffect::Run(Box::new(f)));
+        self
+    }
+
+    /// Answers `to` with what `f` makes of the new state. If nothing was stored, the asker is told
+    /// so, and whether that is certain.
+    pub fn then_reply<R: Send + 'static>(
+        self,
+        to: ReplyTo<R>,
+        f: impl FnOnce(&B::State) -> R + Send + 'static,
+    ) -> Self {
+        self.then_run(move |state| to.reply(f(state)))
+    }
+
+    /// Takes every command put aside until now before any newer one.
+    pub fn then_unstash_all(mut self) -> Self {
+        self.chain.0.push(SideEffect::UnstashAll);
+        self
+    }
+
+    /// Asks the shard to passivate the entity; it runs on until the shard stops it.
+    pub fn then_passivate(mut self) -> Self {
+        self.chain.0.push(SideEffect::Passivate);
+        self
+    }
+
+    /// Stops the entity after the rest of the chain.
+    pub fn then_stop(mut self) -> Self {
+        self.chain.0.push(SideEffect::Stop);
+        self
+    }
+
+    /// Attaches `bytes` to the events under `name`; `apply` sees it, on replay too. Names that
+    /// start with `gl.` are Greylag's.
+    pub fn with_metadata(mut self, name: impl Into<String>, bytes: Bytes) -> Self {
+        self.metadata.insert(name.into(), bytes);
+        self
+    }
+
+    /// Says which delivery these events apply. The mark is stored with them, and
+    /// [`CommandContext::marks`](crate::CommandContext::marks) covers it from the acknowledgement on.
+    /// Without events it has no effect. Source: delivery §7.
+    pub fn with_mark(mut self, mark: Mark) -> Self {
+        self.metadata.insert(MARK_NAME.to_owned(), mark.encode());
+        self.mark = Some(mark);
+        self
+    }
+
+    /// Holds the chain of an effect that persists nothing until ownership is proved: by a later
+    /// append of this incarnation, or by a look at the head. If somebody else owns the entity by
+    /// then, the chain does not run. With events it changes nothing. Source: persistence §10.5.
+    pub fn when_owned(mut self) -> Self {
+        self.when_owned = true;
+        self
+    }
+
+    /// Drops events and chain, answers `error` to every reply token among them, and persists
+    /// nothing. For layers that wrap a behaviour.
+    pub fn refused(self, error: EntityError) -> Self {
+        answer_dropped(error, || drop(self));
+        Self::none()
+    }
+
+    /// How many events it persists.
+    pub fn event_count(&self) -> usize {
+        match &self.primary {
+            Primary::Persist(events) => events.len(),
+            _ => 0,
+        }
+    }
+
+    /// Whether it puts its command aside.
+    pub fn is_stash(&self) -> bool {
+        matches!(self.primary, Primary::Stash(_))
+    }
+
+    /// Whether the behaviour had no answer to its command.
+    pub fn is_unhandled(&self) -> bool {
+        matches!(self.primary, Primary::Unhandled)
+    }
+
+    /// The same effect for a behaviour that wraps this one. `command` wraps a stashed command.
+    pub fn wrapped<C>(self, command: impl FnOnce(B::Command) -> C::Command) -> Effect<C>
+    where
+        C: EventSourced<Event = B::Event, State = B::State>,
+    {
+        let primary = match self.primary {
+            Primary::None => Primary::None,
+            Primary::Unhandled => Primary::Unhandled,
+            Primary::Stash(stashed) => Primary::Stash(command(stashed)),
+            Primary::Persist(events) => Primary::Persist(events),
+        };
+        let Self { metadata, mark, when_owned, chain, .. } = self;
+        Effect { primary, metadata, mark, when_owned, chain }
+    }
+}
+
+impl<B: EventSourced> fmt::Debug for Effect<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let primary = match &self.primary {
+            Primary::None => "none".to_owned(),
+            Primary::Unhandled => "unhandled".to_owned(),
+            Primary::Stash(_) => "stash".to_owned(),
+            Primary::Persist(events) => format!("persist {}", events.len()),
+        };
+        write!(f, "Effect({primary}, {:?})", self.chain)
+    }
+}
+
+/// What follows an effect, in order.
+pub(crate) struct Chain<S>(pub(crate) Vec<SideEffect<S>>);
+
+pub(crate) enum SideEffect<S> {
+    Run(Box<dyn FnOnce(&S) + Send>),
+    UnstashAll,
+    Passivate,
+    Stop,
+}
+
+impl<S> Chain<S> {
+    /// Drops it; reply tokens inside are answered `error`.
+    pub(crate) fn refuse(self, error: EntityError) {
+        answer_dropped(error, || drop(self));
+    }
+}
+
+impl<S> Default for Chain<S> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<S> fmt::Debug for Chain<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = self.0.iter().map(|side_effect| match side_effect {
+            SideEffect::Run(_) => "run",
+            SideEffect::UnstashAll => "unstash_all",
+            SideEffect::Passivate => "passivate",
+            SideEffect::Stop => "stop",
+        });
+        f.debug_list().entries(names).finish()
+    }
+}

@@ -1,0 +1,618 @@
+//! One event-sourced entity as a pure machine: claim, snapshot, replay, then commands.
+//!
+//! ```text
+//! AwaitingPermit -> Claiming -> LoadingSnapshot -> Replaying -> Running <-> Persisting
+//!        ^                (any failure of recovery or append)                  |
+//!        +--------------------------- BackingOff <----------------------------+
+//! ```
+//! While the entity recovers or persists, commands wait in the internal stash, so a handler only
+//! ever sees durable state. User code runs inside `handle`, and every call of it is guarded: a
+//! panic becomes [`Action::Failed`], and the host needs no `catch_unwind` of its own. The machine
+//! holds no socket, clock or task; the host performs its [`Action`]s and tells it the answers.
+//!
+//! Source: persistence §2, §11.
+
+mod input;
+mod persisting;
+mod recovery;
+mod snapshots;
+
+use std::collections::{BTreeSet, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
+
+use greylag_core::{DeadLetterReason, EntityError, Generation};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use crate::behavior::{CommandContext, DeleteFailure, EventSourced, Failure, FencedBy, Signal};
+use crate::codec::StoredCodec;
+use crate::effect::{Chain, Primary, SideEffect};
+use crate::event::{SeqNr, WriterEpoch, WriterUuid};
+use crate::journal::Caps;
+use crate::marks::Marks;
+use crate::persistence_id::PersistenceId;
+use crate::settings::{EventSourcedSettings, OnFailure, SettingsError, StashOverflow};
+use crate::snapshot::SnapshotCaps;
+
+pub use input::{Action, DeletedBy, DroppedCommand, Incarnation, Input, StoreAnswer, StoreCall};
+use persisting::{OwnedChain, PendingAppend};
+use recovery::{Claiming, LoadingSnapshot, Replaying};
+use snapshots::Retention;
+
+/// What the host knows when it starts an entity.
+#[derive(Debug, Clone)]
+pub struct EntityInit {
+    /// The ownership generation of the entity's shard; none for an entity outside of any shard,
+    /// which is then fenced by epochs alone.
+    pub generation: Option<Generation>,
+    /// Larger at every start of a machine in this process; see [`Incarnation`].
+    pub start: u64,
+    /// Where writer uuids and jitter come from; must differ between any two starts anywhere.
+    pub seed: [u8; 32],
+    /// Of the journal.
+    pub caps: Caps,
+    /// Of the snapshot store.
+    pub snapshot_caps: SnapshotCaps,
+}
+
+/// Where an entity stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PhaseName {
+    /// Waits for one of the node's recovery permits.
+    AwaitingPermit,
+    /// Claims its history.
+    Claiming,
+    /// Waits for a snapshot.
+    LoadingSnapshot,
+    /// Folds its events.
+    Replaying,
+    /// Takes commands.
+    Running,
+    /// Waits for the outcome of an append.
+    Persisting,
+    /// Waits before it recovers again.
+    BackingOff,
+    /// Waits for the host's verdict after a failure.
+    Failed,
+    /// Has ended.
+    Stopped,
+}
+
+enum Phase<S> {
+    AwaitingPermit,
+    Claiming(Claiming),
+    LoadingSnapshot(LoadingSnapshot),
+    Replaying(Replaying),
+    Running,
+    Persisting(Box<PendingAppend<S>>),
+    BackingOff { until: Instant },
+    Failed,
+    Stopped,
+}
+
+/// The machine of one event-sourced entity. See the [crate docs](crate) for how it is hosted.
+pub struct EntityCore<B: EventSourced> {
+    behavior: B,
+    id: PersistenceId,
+    settings: EventSourcedSettings,
+    events: StoredCodec<B::Event>,
+    snapshots: Option<StoredCodec<B::State>>,
+    generation: Option<Generation>,
+    caps: Caps,
+    snapshot_caps: SnapshotCaps,
+    rng: ChaCha8Rng,
+
+    incarnation: Incarnation,
+    writer_uuid: WriterUuid,
+    /// The writers of all incarnations of this machine that sent a claim.
+    own_writers: BTreeSet<WriterUuid>,
+    /// Whether a claim of any incarnation was ever answered.
+    claim_answered: bool,
+
+    phase: Phase<B::State>,
+    state: B::State,
+    seq_nr: SeqNr,
+    epoch: WriterEpoch,
+    marks: Marks,
+    /// Deadline of the recovery step on its way.
+    step_deadline: Option<Instant>,
+
+    internal: VecDeque<B::Command>,
+    user: VecDeque<B::Command>,
+    unstash_left: usize,
+    /// Set while stashed commands wait only for the executor to get its turn.
+    drain_at: Option<Instant>,
+
+    owned: VecDeque<OwnedChain<B::State>>,
+    proof: persisting::Proof,
+    saving: Option<snapshots::Saving>,
+    retention: Retention,
+    queued_signals: Vec<Signal>,
+    stop_requested: bool,
+    /// Set by `then_stop` while its chain runs.
+    stop_after_chain: bool,
+
+    failures: u32,
+    failed_at: Option<Instant>,
+    reject_restarts: VecDeque<Instant>,
+}
+
+impl<B: EventSourced> EntityCore<B> {
+    /// Starts an entity: its first action is [`Action::RequestPermit`].
+    ///
+    /// # Errors
+    /// [`SettingsError`] if the settings of the behaviour cannot work.
+    pub fn start(
+        behavior: B,
+        init: EntityInit,
+        now: Instant,
+        out: &mut Vec<Action<B::Command>>,
+    ) -> Result<Self, SettingsError> {
+        let settings = behavior.settings();
+        settings.check()?;
+        let mut core = Self {
+            id: behavior.persistence_id(),
+            events: behavior.event_codec(),
+            snapshots: behavior.snapshot_codec(),
+            behavior,
+            settings,
+            generation: init.generation,
+            caps: init.caps,
+            snapshot_caps: init.snapshot_caps,
+            rng: ChaCha8Rng::from_seed(init.seed),
+            incarnation: Incarnation { start: init.start, restart: 0 },
+            writer_uuid: WriterUuid::NONE,
+            own_writers: BTreeSet::new(),
+            claim_answered: false,
+            phase: Phase::AwaitingPermit,
+            state: B::State::default(),
+            seq_nr: SeqNr::ZERO,
+            epoch: WriterEpoch::NONE,
+            marks: Marks::default(),
+            step_deadline: None,
+            internal: VecDeque::new(),
+            user: VecDeque::new(),
+            unstash_left: 0,
+            drain_at: None,
+            owned: VecDeque::new(),
+            proof: persisting::Proof::Idle,
+            saving: None,
+            retention: Retention::Idle,
+            queued_signals: Vec::new(),
+            stop_requested: false,
+            stop_after_chain: false,
+            failures: 0,
+            failed_at: None,
+            reject_restarts: VecDeque::new(),
+        };
+        core.begin_incarnation(now, out);
+        Ok(core)
+    }
+
+    /// Takes one input.
+    pub fn handle(&mut self, now: Instant, input: Input<B::Command>, out: &mut Vec<Action<B::Command>>) {
+        match input {
+            Input::Command(command) => self.on_new_command(now, command, out),
+            Input::PermitGranted(incarnation) => self.on_permit(now, incarnation, out),
+            Input::Answer { incarnation, answer } if incarnation == self.incarnation => {
+                self.on_answer(now, answer, out);
+            }
+            // A restarted entity must not consume its predecessor's answers.
+            Input::Answer { .. } => {}
+            Input::Tick => self.on_tick(now, out),
+            Input::Stop => self.on_stop(now, out),
+            Input::StopNow => self.stop_now(out),
+        }
+        self.check_invariants();
+    }
+
+    /// When a [`Input::Tick`] next has work to do.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let backoff = match self.phase {
+            Phase::BackingOff { until } => Some(until),
+            _ => None,
+        };
+        [backoff, self.step_deadline, self.drain_at, self.proof.retry_at()].into_iter().flatten().min()
+    }
+
+    /// Gives a failed entity a new behaviour and starts it anew; commands that wait are kept.
+    pub fn restart(&mut self, now: Instant, behavior: B, out: &mut Vec<Action<B::Command>>) {
+        self.signal(Signal::PreRestart, out);
+        self.behavior = behavior;
+        self.begin_incarnation(now, out);
+    }
+
+    /// Takes the commands that wait, oldest first: those put aside, then those not yet handled. For
+    /// an entity that has ended by [`Action::Fenced`] or failed, and whose successor is to get them.
+    pub fn take_waiting(&mut self) -> Vec<B::Command> {
+        self.unstash_left = 0;
+        self.user.drain(..).chain(self.internal.drain(..)).collect()
+    }
+
+    /// The name of the history.
+    pub fn persistence_id(&self) -> &PersistenceId {
+        &self.id
+    }
+
+    /// Where the entity stands.
+    pub fn phase(&self) -> PhaseName {
+        match self.phase {
+            Phase::AwaitingPermit => PhaseName::AwaitingPermit,
+            Phase::Claiming(_) => PhaseName::Claiming,
+            Phase::LoadingSnapshot(_) => PhaseName::LoadingSnapshot,
+            Phase::Replaying(_) => PhaseName::Replaying,
+            Phase::Running => PhaseName::Running,
+            Phase::Persisting(_) => PhaseName::Persisting,
+            Phase::BackingOff { .. } => PhaseName::BackingOff,
+            Phase::Failed => PhaseName::Failed,
+            Phase::Stopped => PhaseName::Stopped,
+        }
+    }
+
+    /// The state, while it is complete and durable.
+    pub fn state(&self) -> Option<&B::State> {
+        matches!(self.phase, Phase::Running).then_some(&self.state)
+    }
+
+    /// The number of the last event known to be stored.
+    pub fn seq_nr(&self) -> SeqNr {
+        self.seq_nr
+    }
+
+    /// Which deliveries the history shows as applied; complete after [`Action::Recovered`].
+    pub fn marks(&self) -> &Marks {
+        &self.marks
+    }
+
+    /// The incarnation that runs now.
+    pub fn incarnation(&self) -> Incarnation {
+        self.incarnation
+    }
+
+    /// How many commands wait, put aside or not yet handled.
+    pub fn waiting_count(&self) -> usize {
+        self.internal.len() + self.user.len()
+    }
+
+    fn on_answer(&mut self, now: Instant, answer: StoreAnswer, out: &mut Vec<Action<B::Command>>) {
+        match answer {
+            StoreAnswer::Head(head) => self.on_head(now, head, out),
+            StoreAnswer::Claimed(claim) => self.on_claimed(now, claim, out),
+            StoreAnswer::Advanced(advanced) => self.on_advanced(now, advanced, out),
+            StoreAnswer::Snapshot(snapshot) => self.on_snapshot(now, snapshot, out),
+            StoreAnswer::Page(page) => self.on_page(now, page, out),
+            StoreAnswer::Appended(appended) => self.on_appended(now, appended, out),
+            StoreAnswer::SnapshotSaved(seq_nr, saved) => self.on_snapshot_saved(now, seq_nr, saved, out),
+            StoreAnswer::EventsDeleted(to, by, deleted) => self.on_events_deleted(now, to, by, deleted, out),
+            StoreAnswer::SnapshotsDeleted(criteria, deleted) => {
+                self.on_snapshots_deleted(now, criteria, deleted, out);
+            }
+        }
+    }
+
+    fn on_tick(&mut self, now: Instant, out: &mut Vec<Action<B::Command>>) {
+        if matches!(self.phase, Phase::BackingOff { until } if until <= now) {
+            self.signal(Signal::PreRestart, out);
+            self.begin_incarnation(now, out);
+        }
+        if self.step_deadline.is_some_and(|deadline| deadline <= now) {
+            self.on_step_timeout(now, out);
+        }
+        self.retry_proof(now, out);
+        if self.drain_at.is_some_and(|at| at <= now) {
+            self.drain(now, out);
+        }
+    }
+
+    // ---- Commands -------------------------------------------------------------------------------
+
+    fn on_new_command(&mut self, now: Instant, command: B::Command, out: &mut Vec<Action<B::Command>>) {
+        if self.stop_requested || matches!(self.phase, Phase::Stopped) {
+            return out.push(dead_letter(command, DeadLetterReason::EntityStopped, EntityError::Stopped));
+        }
+        // Never past commands that came earlier; `drain` takes this one at once if there are none.
+        if self.internal.len() >= self.settings.stash_capacity.get() {
+            return self.on_stash_overflow(now, command, out);
+        }
+        self.internal.push_back(command);
+        self.drain(now, out);
+    }
+
+    fn on_stash_overflow(&mut self, now: Instant, command: B::Command, out: &mut Vec<Action<B::Command>>) {
+        out.push(dead_letter(command, DeadLetterReason::StashFull, EntityError::StashFull));
+        if self.settings.stash_overflow == StashOverflow::Fail {
+            self.fail(now, Failure::StashFull, out);
+        }
+    }
+
+    /// Handles waiting commands while the entity runs: those of an unstash-all first. A loop, not a
+    /// recursion, and it pauses after `unstash_budget` commands.
+    fn drain(&mut self, now: Instant, out: &mut Vec<Action<B::Command>>) {
+        self.drain_at = None;
+        for _ in 0..self.settings.unstash_budget.get() {
+            if !matches!(self.phase, Phase::Running) {
+                return;
+            }
+            let Some(command) = self.next_waiting() else { return self.stop_if_asked(out) };
+            self.process(now, command, out);
+        }
+        if matches!(self.phase, Phase::Running) {
+            self.drain_at = Some(now);
+        }
+    }
+
+    fn next_waiting(&mut self) -> Option<B::Command> {
+        if self.unstash_left > 0 {
+            self.unstash_left -= 1;
+            return self.user.pop_front();
+        }
+        self.internal.pop_front()
+    }
+
+    fn process(&mut self, now: Instant, command: B::Command, out: &mut Vec<Action<B::Command>>) {
+        let effect = self.with_context(out, |behavior, cx, state| behavior.on_command(cx, state, command));
+        let effect = match effect {
+            Ok(effect) => effect,
+            Err(message) => return self.fail(now, Failure::Handler { handler: "on_command", message }, out),
+        };
+        match effect.primary {
+            Primary::Persist(events) if !events.is_empty() => {
+                return self.persist(now, events, effect.metadata, effect.mark, effect.chain, out);
+            }
+            Primary::Stash(command) if self.user.len() >= self.settings.stash_capacity.get() => {
+                self.on_stash_overflow(now, command, out);
+                if matches!(self.phase, Phase::Failed) {
+                    return;
+                }
+            }
+            Primary::Stash(command) => self.user.push_back(command),
+            Primary::Unhandled => out.push(Action::Unhandled),
+            Primary::None | Primary::Persist(_) => {}
+        }
+        if effect.when_owned {
+            self.hold_until_owned(effect.chain, out);
+        } else if !self.run_chain(now, effect.chain, out) {
+            return;
+        }
+        self.deliver_queued(now, out);
+        if self.stop_after_chain && matches!(self.phase, Phase::Running) {
+            self.stop_now(out);
+        }
+    }
+
+    /// Runs side effects in order; answers whether the entity survived them.
+    fn run_chain(&mut self, now: Instant, chain: Chain<B::State>, out: &mut Vec<Action<B::Command>>) -> bool {
+        let mut rest = chain.0.into_iter();
+        while let Some(side_effect) = rest.next() {
+            match side_effect {
+                SideEffect::Run(f) => {
+                    if let Err(message) = guard(|| f(&self.state)) {
+                        let failure = Failure::Handler { handler: "side effect", message };
+                        Chain(rest.collect()).refuse(EntityError::Failed(failure.to_string()));
+                        self.fail(now, failure, out);
+                        return false;
+                    }
+                }
+                // The count is fixed now: what is put aside meanwhile waits for the next time.
+                SideEffect::UnstashAll => self.unstash_left = self.user.len(),
+                SideEffect::Passivate => out.push(Action::Passivate),
+                SideEffect::Stop => self.stop_after_chain = true,
+            }
+        }
+        true
+    }
+
+    // ---- Handlers -------------------------------------------------------------------------------
+
+    /// Calls a handler with a context, and does what it asked of the context.
+    fn with_context<R>(
+        &mut self,
+        out: &mut Vec<Action<B::Command>>,
+        handler: impl FnOnce(&mut B, &mut CommandContext<'_>, &B::State) -> R,
+    ) -> Result<R, String> {
+        let mut cx = CommandContext {
+            id: &self.id,
+            seq_nr: self.seq_nr,
+            marks: &self.marks,
+            stashed: self.user.len(),
+            read_only: self.settings.recovery.read_only,
+            delete_to: None,
+        };
+        let (behavior, state) = (&mut self.behavior, &self.state);
+        let answer = guard(|| handler(behavior, &mut cx, state));
+        if let (true, Some(to)) = (answer.is_ok(), cx.delete_to) {
+            self.begin_delete(to, out);
+        }
+        answer
+    }
+
+    /// Tells the behaviour; a panic of its handler only matters where the caller says so.
+    fn try_signal(&mut self, signal: Signal, out: &mut Vec<Action<B::Command>>) -> Result<(), String> {
+        if signal.is_failure() {
+            tracing::warn!(id = %self.id, seq_nr = %self.seq_nr, incarnation = %self.incarnation, ?signal, "entity");
+        } else {
+            tracing::debug!(id = %self.id, seq_nr = %self.seq_nr, incarnation = %self.incarnation, ?signal, "entity");
+        }
+        self.with_context(out, |behavior, cx, state| behavior.on_signal(cx, state, &signal))
+    }
+
+    /// Tells the behaviour; a panic of its handler is logged and swallowed, since the entity ends or
+    /// starts anew anyway.
+    fn signal(&mut self, signal: Signal, out: &mut Vec<Action<B::Command>>) {
+        if let Err(message) = self.try_signal(signal, out) {
+            tracing::warn!(id = %self.id, message, "signal handler panicked");
+        }
+    }
+
+    /// Tells a running behaviour; its panic is a failure of the entity. While the state holds
+    /// events that are not stored, the signal waits for the outcome.
+    fn signal_running(&mut self, now: Instant, signal: Signal, out: &mut Vec<Action<B::Command>>) {
+        match self.phase {
+            Phase::Running => {
+                if let Err(message) = self.try_signal(signal, out) {
+                    self.fail(now, Failure::Handler { handler: "on_signal", message }, out);
+                }
+            }
+            Phase::Persisting(_) => self.queued_signals.push(signal),
+            _ => self.signal(signal, out),
+        }
+    }
+
+    fn begin_delete(&mut self, to: SeqNr, out: &mut Vec<Action<B::Command>>) {
+        let refused = if self.settings.recovery.read_only {
+            Some(DeleteFailure::ReadOnly)
+        } else if to != SeqNr::MAX && to > self.seq_nr {
+            Some(DeleteFailure::InvalidRange { last: self.seq_nr })
+        } else {
+            None
+        };
+        match refused {
+            Some(failure) => self.queued_signals.push(Signal::DeleteEventsFailed(to, failure)),
+            None => {
+                let (id, epoch, by) = (self.id.clone(), self.epoch, DeletedBy::Handler);
+                self.call(StoreCall::DeleteEvents { id, epoch, to, by }, out);
+            }
+        }
+    }
+
+    fn call(&self, call: StoreCall, out: &mut Vec<Action<B::Command>>) {
+        out.push(Action::Store { incarnation: self.incarnation, call });
+    }
+
+    // ---- Ends -----------------------------------------------------------------------------------
+
+    fn on_stop(&mut self, now: Instant, out: &mut Vec<Action<B::Command>>) {
+        match self.phase {
+            Phase::Stopped => {}
+            // A verdict will not come any more: whoever stops a failed entity has given it.
+            Phase::Failed => self.stop_now(out),
+            Phase::Running | Phase::Persisting(_) => {
+                self.stop_requested = true;
+                self.drain(now, out);
+            }
+            // Nothing waits for the state, so it need not be built.
+            _ if self.internal.is_empty() && self.unstash_left == 0 => self.stop_now(out),
+            _ => self.stop_requested = true,
+        }
+    }
+
+    fn stop_if_asked(&mut self, out: &mut Vec<Action<B::Command>>) {
+        if self.stop_requested && self.unstash_left == 0 && self.internal.is_empty() {
+            self.stop_now(out);
+        }
+    }
+
+    fn stop_now(&mut self, out: &mut Vec<Action<B::Command>>) {
+        if matches!(self.phase, Phase::Stopped) {
+            return;
+        }
+        self.end_phase(EntityError::OutcomeUnknown, EntityError::Stopped, out);
+        self.phase = Phase::Stopped;
+        for command in self.take_waiting() {
+            out.push(dead_letter(command, DeadLetterReason::EntityStopped, EntityError::Stopped));
+        }
+        self.signal(Signal::PostStop, out);
+        out.push(Action::Stopped);
+    }
+
+    /// Ends for good, because somebody else owns the history. Waiting commands are left for
+    /// [`EntityCore::take_waiting`].
+    fn become_fenced(&mut self, by: FencedBy, out: &mut Vec<Action<B::Command>>) {
+        let fenced = || EntityError::NotStored(greylag_core::NotStoredReason::Fenced);
+        self.end_phase(fenced(), fenced(), out);
+        self.phase = Phase::Stopped;
+        self.signal(Signal::Fenced, out);
+        self.signal(Signal::PostStop, out);
+        out.push(Action::Fenced(by));
+    }
+
+    /// Ends this incarnation by a failure that only the host can judge.
+    fn fail(&mut self, _now: Instant, failure: Failure, out: &mut Vec<Action<B::Command>>) {
+        self.end_phase(EntityError::OutcomeUnknown, EntityError::Failed(failure.to_string()), out);
+        if matches!(failure, Failure::Handler { .. } | Failure::StashFull) {
+            // What the behaviour put aside rests on the state that is lost; what merely waits does not.
+            for command in self.user.drain(..) {
+                out.push(dead_letter(command, DeadLetterReason::EntityStopped, EntityError::Stopped));
+            }
+            self.unstash_left = 0;
+        }
+        self.phase = Phase::Failed;
+        if self.stop_requested && self.internal.is_empty() {
+            return self.stop_now(out);
+        }
+        out.push(Action::Failed(failure));
+    }
+
+    /// After a failure of recovery or append: recover again after a wait, or leave it to the host.
+    fn restart_or_fail(&mut self, now: Instant, failure: Failure, out: &mut Vec<Action<B::Command>>) {
+        let OnFailure::RestartBackoff(backoff) = self.settings.on_failure else {
+            return self.fail(now, failure, out);
+        };
+        if self.failed_at.is_some_and(|at| now.saturating_duration_since(at) >= backoff.reset_after()) {
+            self.failures = 0;
+        }
+        self.failures = self.failures.saturating_add(1);
+        self.failed_at = Some(now);
+        let wait = backoff.wait(self.failures, self.rng.random::<f64>());
+        self.back_off(now + wait, failure, out);
+    }
+
+    fn back_off(&mut self, until: Instant, failure: Failure, out: &mut Vec<Action<B::Command>>) {
+        self.end_phase(EntityError::OutcomeUnknown, EntityError::Failed(failure.to_string()), out);
+        self.phase = Phase::BackingOff { until };
+        out.push(Action::Restarting(failure));
+        if self.stop_requested && self.internal.is_empty() && self.unstash_left == 0 {
+            self.stop_now(out);
+        }
+    }
+
+    /// Lets go of everything that belongs to the incarnation that ends: the permit, the state, side
+    /// effects that will not run. `pending` answers the tokens of an append on its way, `owned`
+    /// those of chains that wait for proof.
+    fn end_phase(&mut self, pending: EntityError, owned: EntityError, out: &mut Vec<Action<B::Command>>) {
+        match std::mem::replace(&mut self.phase, Phase::Failed) {
+            Phase::AwaitingPermit | Phase::Claiming(_) | Phase::LoadingSnapshot(_) | Phase::Replaying(_) => {
+                out.push(Action::ReturnPermit(self.incarnation));
+            }
+            Phase::Persisting(append) => append.chain.refuse(pending),
+            Phase::Running | Phase::BackingOff { .. } | Phase::Failed | Phase::Stopped => {}
+        }
+        for held in self.owned.drain(..) {
+            held.chain.refuse(owned.clone());
+        }
+        self.state = B::State::default();
+        self.proof = persisting::Proof::Idle;
+        self.step_deadline = None;
+        self.drain_at = None;
+        self.saving = None;
+        self.retention = Retention::Idle;
+        self.queued_signals.clear();
+        self.stop_after_chain = false;
+    }
+
+    fn check_invariants(&self) {
+        debug_assert!(self.unstash_left <= self.user.len(), "an unstash-all takes only what was put aside");
+        let recovering = matches!(self.phase, Phase::Claiming(_) | Phase::LoadingSnapshot(_) | Phase::Replaying(_));
+        debug_assert_eq!(recovering, self.step_deadline.is_some(), "a step of recovery has a deadline");
+        debug_assert!(
+            self.drain_at.is_none() || matches!(self.phase, Phase::Running),
+            "only a running entity drains its stash"
+        );
+    }
+}
+
+/// Runs user code; a panic becomes its message.
+fn guard<R>(f: impl FnOnce() -> R) -> Result<R, String> {
+    catch_unwind(AssertUnwindSafe(f)).map_err(|panic| {
+        let text = panic.downcast_ref::<&str>().map(ToString::to_string);
+        text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_owned())
+    })
+}
+
+fn dead_letter<C>(command: C, reason: DeadLetterReason, answer: EntityError) -> Action<C> {
+    Action::DeadLetter(DroppedCommand { command, reason, answer })
+}
+
+/// How long a failed proof of ownership waits for its next try.
+const PROOF_RETRY: Duration = Duration::from_secs(1);

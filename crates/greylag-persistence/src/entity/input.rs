@@ -1,0 +1,232 @@
+//! What an entity machine is told, and what it asks its host to do.
+//!
+//! ```text
+//! host --Input::Command--> EntityCore --Action::Store(call)--> host: call.perform(&stores).await
+//!      <-----------------------------------------------------       Input::Answer { incarnation, answer }
+//! ```
+
+use std::fmt;
+
+use greylag_core::{DeadLetterReason, EntityError, answer_dropped};
+
+use crate::behavior::{Failure, FencedBy};
+use crate::error::{AdvanceError, AppendError, ClaimError, DeleteError, ReadError, SnapshotError};
+use crate::event::{SeqNr, Timestamp, WriterEpoch, WriterUuid};
+use crate::journal::{Append, Appended, Claim, Head, Page, ReadRange, Under};
+use crate::persistence_id::PersistenceId;
+use crate::snapshot::{NewSnapshot, Snapshot, SnapshotCriteria};
+use crate::stores::Stores;
+
+/// One life of an entity between two starts; answers to an earlier one are ignored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Incarnation {
+    /// Given by the host, larger for every machine of one process.
+    pub start: u64,
+    /// Counted by the machine, which starts anew by itself after failures.
+    pub restart: u32,
+}
+
+impl fmt::Display for Incarnation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.start, self.restart)
+    }
+}
+
+/// What an entity machine is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Input<C> {
+    /// A command arrived.
+    Command(C),
+    /// The permit asked for by [`Action::RequestPermit`] is there.
+    PermitGranted(Incarnation),
+    /// A store answered [`Action::Store`].
+    Answer {
+        /// Of the action.
+        incarnation: Incarnation,
+        /// What it answered.
+        answer: StoreAnswer,
+    },
+    /// [`EntityCore::next_deadline`](crate::EntityCore::next_deadline) has come. Early and repeated
+    /// ticks are harmless.
+    Tick,
+    /// End after the commands that arrived before.
+    Stop,
+    /// End now; what waits is dropped, an append on its way is left to itself.
+    StopNow,
+}
+
+/// What an entity machine asks its host to do, in this order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action<C> {
+    /// Get one of the node's recovery permits, first come first served, and answer
+    /// [`Input::PermitGranted`]. Hold it until [`Action::ReturnPermit`] of the same incarnation.
+    RequestPermit(Incarnation),
+    /// Give back the permit, or stop waiting for it.
+    ReturnPermit(Incarnation),
+    /// Run [`StoreCall::perform`] and answer [`Input::Answer`]. Never dropped, never run twice.
+    Store {
+        /// For the answer.
+        incarnation: Incarnation,
+        /// What to do.
+        call: StoreCall,
+    },
+    /// The state is complete: the entity takes commands now. For hosts that suspend their mailbox.
+    Recovered(Incarnation),
+    /// The entity asks to be passivated; it runs on until [`Input::Stop`].
+    Passivate,
+    /// The behaviour had no answer to a command; count it.
+    Unhandled,
+    /// A command was dropped; count and report it, then [`DroppedCommand::discard`] it.
+    DeadLetter(DroppedCommand<C>),
+    /// The machine starts anew by itself, after a failure that left nothing in doubt but the state.
+    Restarting(Failure),
+    /// The entity has ended; have its home confirmed before it is started again, and hand the
+    /// commands of [`EntityCore::take_waiting`](crate::EntityCore::take_waiting) to its successor.
+    /// Source: sharding §4.6.
+    Fenced(FencedBy),
+    /// The entity has failed and waits for a verdict: [`EntityCore::restart`](crate::EntityCore::restart)
+    /// with a new behaviour, or [`Input::StopNow`]. Commands wait until then.
+    Failed(Failure),
+    /// The entity has ended; drop the machine.
+    Stopped,
+}
+
+/// A command that will not be handled.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DroppedCommand<C> {
+    /// The command.
+    pub command: C,
+    /// Why, for events and counters.
+    pub reason: DeadLetterReason,
+    /// What its asker is answered.
+    pub answer: EntityError,
+}
+
+impl<C> DroppedCommand<C> {
+    /// Drops the command; a reply token inside answers why.
+    pub fn discard(self) {
+        let Self { command, answer, .. } = self;
+        answer_dropped(answer, || drop(command));
+    }
+}
+
+/// One call of a store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StoreCall {
+    /// [`Journal::head`](crate::Journal::head); before every claim without a generation, and to
+    /// prove ownership.
+    ReadHead {
+        /// Whose head.
+        id: PersistenceId,
+    },
+    /// [`Journal::claim`](crate::Journal::claim).
+    Claim {
+        /// What to claim.
+        id: PersistenceId,
+        /// For whom.
+        writer_uuid: WriterUuid,
+        /// By what right.
+        under: Under,
+    },
+    /// [`Journal::advance`](crate::Journal::advance).
+    Advance {
+        /// Whose history.
+        id: PersistenceId,
+        /// Of the claim.
+        epoch: WriterEpoch,
+        /// The last number skipped.
+        to: SeqNr,
+    },
+    /// [`SnapshotStore::load`](crate::SnapshotStore::load).
+    LoadSnapshot {
+        /// Whose snapshot.
+        id: PersistenceId,
+        /// Which one.
+        criteria: SnapshotCriteria,
+    },
+    /// [`Journal::read`](crate::Journal::read).
+    ReadPage {
+        /// Whose events.
+        id: PersistenceId,
+        /// Which ones.
+        range: ReadRange,
+    },
+    /// [`Journal::append`](crate::Journal::append).
+    Append(Append),
+    /// [`Journal::delete_to`](crate::Journal::delete_to).
+    DeleteEvents {
+        /// Whose events.
+        id: PersistenceId,
+        /// Of the claim.
+        epoch: WriterEpoch,
+        /// The last number to delete.
+        to: SeqNr,
+        /// Who wants it.
+        by: DeletedBy,
+    },
+    /// [`SnapshotStore::save`](crate::SnapshotStore::save).
+    SaveSnapshot(NewSnapshot),
+    /// [`SnapshotStore::delete_matching`](crate::SnapshotStore::delete_matching).
+    DeleteSnapshots {
+        /// Whose snapshots.
+        id: PersistenceId,
+        /// Which ones.
+        criteria: SnapshotCriteria,
+    },
+}
+
+/// Who wanted events deleted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeletedBy {
+    /// The settings.
+    Retention,
+    /// A handler.
+    Handler,
+}
+
+/// What a store answered to a [`StoreCall`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StoreAnswer {
+    /// To [`StoreCall::ReadHead`].
+    Head(Result<Head, ReadError>),
+    /// To [`StoreCall::Claim`].
+    Claimed(Result<Claim, ClaimError>),
+    /// To [`StoreCall::Advance`].
+    Advanced(Result<(), AdvanceError>),
+    /// To [`StoreCall::LoadSnapshot`].
+    Snapshot(Result<Option<Snapshot>, SnapshotError>),
+    /// To [`StoreCall::ReadPage`].
+    Page(Result<Page, ReadError>),
+    /// To [`StoreCall::Append`].
+    Appended(Result<Appended, AppendError>),
+    /// To [`StoreCall::SaveSnapshot`], with the number it was to have.
+    SnapshotSaved(SeqNr, Result<Timestamp, SnapshotError>),
+    /// To [`StoreCall::DeleteEvents`], with the number asked for and who asked.
+    EventsDeleted(SeqNr, DeletedBy, Result<SeqNr, DeleteError>),
+    /// To [`StoreCall::DeleteSnapshots`], with the criteria asked for.
+    SnapshotsDeleted(SnapshotCriteria, Result<(), SnapshotError>),
+}
+
+impl StoreCall {
+    /// Calls the store. Needs no runtime of its own; the host awaits it wherever it likes.
+    pub async fn perform(self, stores: &Stores) -> StoreAnswer {
+        let Stores { journal, snapshots } = stores;
+        match self {
+            Self::ReadHead { id } => StoreAnswer::Head(journal.head(&id).await),
+            Self::Claim { id, writer_uuid, under } => {
+                StoreAnswer::Claimed(journal.claim(&id, writer_uuid, under).await)
+            }
+            Self::Advance { id, epoch, to } => StoreAnswer::Advanced(journal.advance(&id, epoch, to).await),
+            Self::LoadSnapshot { id, criteria } => StoreAnswer::Snapshot(snapshots.load(&id, criteria).await),
+            Self::ReadPage { id, range } => StoreAnswer::Page(journal.read(&id, range).await),
+            Self::Append(append) => StoreAnswer::Appended(journal.append(append).await),
+            Self::DeleteEvents { id, epoch, to, by } => {
+                StoreAnswer::EventsDeleted(to, by, journal.delete_to(&id, epoch, to).await)
+            }
+            Self::SaveSnapshot(snapshot) => StoreAnswer::SnapshotSaved(snapshot.seq_nr, snapshots.save(snapshot).await),
+            Self::DeleteSnapshots { id, criteria } => {
+                StoreAnswer::SnapshotsDeleted(criteria, snapshots.delete_matching(&id, criteria).await)
+            }
+        }
+    }
+}

@@ -1,0 +1,389 @@
+//! From events to durable events: encode, apply, one append, and its five outcomes.
+//!
+//! Events are applied before they are appended, so one that the handler cannot accept is never
+//! stored. At most one append is on its way. Source: persistence §2.3, §2.6.
+
+use std::time::{Duration, Instant};
+
+use greylag_core::{EntityError, NotStoredReason};
+
+use super::{Action, EntityCore, Failure, FencedBy, PROOF_RETRY, Phase, Signal, StoreCall, guard};
+use crate::behavior::{EventMeta, EventSourced};
+use crate::effect::Chain;
+use crate::error::{AppendError, ReadError, RejectReason};
+use crate::event::{EventKind, Metadata, NewEvent, SeqNr, Tags};
+use crate::journal::{Append, Appended, Head};
+use crate::marks::Mark;
+
+/// An append on its way, and what follows it.
+pub(super) struct PendingAppend<S> {
+    last: SeqNr,
+    mark: Option<Mark>,
+    pub(super) chain: Chain<S>,
+    /// Whether a snapshot is due, and whether by its number, which retention starts from.
+    snapshot: Option<DueBy>,
+    /// The state before, if the behaviour can return to it.
+    copy: Option<S>,
+}
+
+/// Why a snapshot is due.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum DueBy {
+    Count,
+    Predicate,
+}
+
+/// A chain of an effect that persisted nothing, held until ownership is proved.
+pub(super) struct OwnedChain<S> {
+    number: u64,
+    pub(super) chain: Chain<S>,
+}
+
+/// How far the proof of ownership is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Proof {
+    Idle,
+    /// The head was asked for; it proves for the chains up to this number.
+    Reading {
+        through: u64,
+    },
+    RetryAt(Instant),
+}
+
+impl Proof {
+    pub(super) fn retry_at(self) -> Option<Instant> {
+        match self {
+            Self::RetryAt(at) => Some(at),
+            Self::Idle | Self::Reading { .. } => None,
+        }
+    }
+}
+
+impl<B: EventSourced> EntityCore<B> {
+    pub(super) fn persist(
+        &mut self,
+        now: Instant,
+        events: Vec<B::Event>,
+        metadata: Metadata,
+        mark: Option<Mark>,
+        chain: Chain<B::State>,
+        out: &mut Vec<Action<B::Command>>,
+    ) {
+        if self.settings.recovery.read_only {
+            return chain.refuse(EntityError::ReadOnly);
+        }
+        let mut encoded = match guard(|| self.encode(&events, &metadata)) {
+            Ok(Ok(encoded)) => encoded,
+            // The state is untouched, so the entity goes on as if the command had not been.
+            Ok(Err(reason)) => {
+                chain.refuse(not_stored(&reason));
+                return self.signal_running(now, Signal::PersistRejected(reason), out);
+            }
+            Err(message) => return self.handler_panicked(now, "event codec", message, chain, out),
+        };
+        let first = self.seq_nr.next().expect("encode checked that the numbers suffice");
+        let copy = match guard(|| self.behavior.rollback_copy(&self.state)) {
+            Ok(copy) => copy,
+            Err(message) => return self.handler_panicked(now, "rollback_copy", message, chain, out),
+        };
+        let wanted = match self.apply_all(first, &events, &metadata, &mut encoded) {
+            Ok(wanted) => wanted,
+            Err(message) => return self.handler_panicked(now, "apply", message, chain, out),
+        };
+        let append =
+            Append { id: self.id.clone(), epoch: self.epoch, writer_uuid: self.writer_uuid, first, events: encoded };
+        let last = append.last().expect("encode checked that the numbers suffice");
+        let by_count = self
+            .settings
+            .snapshot_every
+            .is_some_and(|every| last.as_u64() / every.get() > self.seq_nr.as_u64() / every.get());
+        let snapshot = if by_count { Some(DueBy::Count) } else { wanted.then_some(DueBy::Predicate) };
+        let checked = append.check(&self.caps);
+        let pending = PendingAppend { last, mark, chain, snapshot, copy };
+        match checked {
+            Ok(()) => {
+                self.phase = Phase::Persisting(Box::new(pending));
+                self.call(StoreCall::Append(append), out);
+            }
+            // Only tags are not checked before; the store need not be asked to refuse them.
+            Err(reason) => self.on_rejected(now, pending, reason, out),
+        }
+    }
+
+    /// The events as they are to be stored, but for their tags, which the new state gives.
+    fn encode(&self, events: &[B::Event], metadata: &Metadata) -> Result<Vec<NewEvent>, RejectReason> {
+        let (count, max) = (events.len(), self.caps.max_atomic_events);
+        if count > max {
+            return Err(RejectReason::TooManyEvents { count, max });
+        }
+        let mut seq_nr = self.seq_nr;
+        let encode = |event| {
+            seq_nr = seq_nr.next().ok_or(RejectReason::SeqNrOverflow)?;
+            let value = self.events.encode(event).map_err(|error| RejectReason::Other(error.to_string()))?;
+            let event = NewEvent {
+                codec_id: value.codec_id,
+                manifest: value.manifest,
+                schema_version: value.schema_version,
+                kind: EventKind::Event,
+                payload: value.payload,
+                metadata: metadata.clone(),
+                tags: Tags::new(),
+            };
+            event.check(seq_nr, &self.caps).map(|()| event)
+        };
+        events.iter().map(encode).collect()
+    }
+
+    /// Applies in order and fills in the tags; answers whether the behaviour wants a snapshot.
+    fn apply_all(
+        &mut self,
+        first: SeqNr,
+        events: &[B::Event],
+        metadata: &Metadata,
+        encoded: &mut [NewEvent],
+    ) -> Result<bool, String> {
+        let (behavior, state) = (&self.behavior, &mut self.state);
+        guard(|| {
+            let mut wanted = false;
+            for ((number, event), encoded) in (first.as_u64()..).zip(events).zip(encoded) {
+                let meta = EventMeta { seq_nr: SeqNr::saturating(number), metadata };
+                behavior.apply(state, event, &meta);
+                encoded.tags = behavior.tags(state, event, &meta);
+                wanted |= behavior.snapshot_when(state, event, meta.seq_nr);
+            }
+            wanted
+        })
+    }
+
+    fn handler_panicked(
+        &mut self,
+        now: Instant,
+        handler: &'static str,
+        message: String,
+        chain: Chain<B::State>,
+        out: &mut Vec<Action<B::Command>>,
+    ) {
+        let failure = Failure::Handler { handler, message };
+        chain.refuse(EntityError::Failed(failure.to_string()));
+        self.fail(now, failure, out);
+    }
+
+    pub(super) fn on_appended(
+        &mut self,
+        now: Instant,
+        appended: Result<Appended, AppendError>,
+        out: &mut Vec<Action<B::Command>>,
+    ) {
+        let pending = match std::mem::replace(&mut self.phase, Phase::Running) {
+            Phase::Persisting(pending) => *pending,
+            other => {
+                self.phase = other;
+                return;
+            }
+        };
+        match appended {
+            Ok(appended) => self.on_stored(now, pending, appended, out),
+            Err(AppendError::Rejected(reason)) => {
+                self.on_rejected(now, pending, reason, out);
+                self.finish_command(now, out);
+            }
+            Err(error) => self.on_append_failed(now, pending, error, out),
+        }
+    }
+
+    fn on_stored(
+        &mut self,
+        now: Instant,
+        pending: PendingAppend<B::State>,
+        appended: Appended,
+        out: &mut Vec<Action<B::Command>>,
+    ) {
+        let PendingAppend { last, mark, chain, snapshot, .. } = pending;
+        self.seq_nr = last;
+        if let Some(mark) = mark {
+            self.marks.advance(mark.stream_id, mark.total_seq_nr, appended.timestamp);
+        }
+        // No command was handled meanwhile, so this append came after every chain that is held.
+        if !self.run_owned(now, u64::MAX, out) || !self.run_chain(now, chain, out) {
+            return;
+        }
+        if let Some(due) = snapshot {
+            self.take_snapshot(now, due == DueBy::Count, out);
+        }
+        self.deliver_queued(now, out);
+        self.finish_command(now, out);
+    }
+
+    /// After a command and all that it caused: stop if it said so, else go on with what waits.
+    pub(super) fn finish_command(&mut self, now: Instant, out: &mut Vec<Action<B::Command>>) {
+        if !matches!(self.phase, Phase::Running) {
+            return;
+        }
+        if self.stop_after_chain {
+            return self.stop_now(out);
+        }
+        self.drain(now, out);
+    }
+
+    /// Nothing is stored, but the state has the events: return to the copy, or recover at once.
+    fn on_rejected(
+        &mut self,
+        now: Instant,
+        pending: PendingAppend<B::State>,
+        reason: RejectReason,
+        out: &mut Vec<Action<B::Command>>,
+    ) {
+        pending.chain.refuse(not_stored(&reason));
+        let signal = Signal::PersistRejected(reason.clone());
+        if let Some(copy) = pending.copy {
+            self.state = copy;
+            self.signal_running(now, signal, out);
+            self.deliver_queued(now, out);
+            return self.prove_held(out);
+        }
+        self.signal_lost(signal, out);
+        let failure = Failure::Persist(AppendError::Rejected(reason));
+        let minute_ago = now.checked_sub(Duration::from_secs(60));
+        self.reject_restarts.retain(|at| minute_ago.is_none_or(|minute_ago| *at > minute_ago));
+        if self.reject_restarts.len() >= self.settings.max_reject_restarts as usize {
+            return self.fail(now, failure, out);
+        }
+        self.reject_restarts.push_back(now);
+        self.restart_at_once(now, failure, out);
+    }
+
+    fn on_append_failed(
+        &mut self,
+        now: Instant,
+        pending: PendingAppend<B::State>,
+        error: AppendError,
+        out: &mut Vec<Action<B::Command>>,
+    ) {
+        let fenced = || EntityError::NotStored(NotStoredReason::Fenced);
+        match error {
+            AppendError::Fenced { current } => {
+                pending.chain.refuse(fenced());
+                if self.own_writers.contains(&current.writer_uuid) {
+                    // A late copy of our own claim: nobody else is there, so recover again.
+                    return self.restart_at_once(now, Failure::Persist(AppendError::Fenced { current }), out);
+                }
+                self.become_fenced(FencedBy::Head(current), out);
+            }
+            AppendError::Conflict { highest } => {
+                pending.chain.refuse(fenced());
+                self.become_fenced(FencedBy::Conflict { highest }, out);
+            }
+            AppendError::Unknown(_) | AppendError::NotStored(_) | AppendError::Rejected(_) => {
+                pending.chain.refuse(match &error {
+                    AppendError::NotStored(failure) => {
+                        EntityError::NotStored(NotStoredReason::Unavailable(failure.to_string()))
+                    }
+                    _ => EntityError::OutcomeUnknown,
+                });
+                self.signal_lost(Signal::PersistFailed(error.clone()), out);
+                self.restart_or_fail(now, Failure::Persist(error), out);
+            }
+        }
+    }
+
+    fn restart_at_once(&mut self, now: Instant, failure: Failure, out: &mut Vec<Action<B::Command>>) {
+        self.back_off(now, failure, out);
+        if matches!(self.phase, Phase::BackingOff { .. }) {
+            self.signal(Signal::PreRestart, out);
+            self.begin_incarnation(now, out);
+        }
+    }
+
+    /// A signal after which the state is gone: it holds events that are not stored.
+    fn signal_lost(&mut self, signal: Signal, out: &mut Vec<Action<B::Command>>) {
+        self.state = B::State::default();
+        self.signal(signal, out);
+        for queued in std::mem::take(&mut self.queued_signals) {
+            self.signal(queued, out);
+        }
+    }
+
+    /// Delivers what had to wait until the state was durable.
+    pub(super) fn deliver_queued(&mut self, now: Instant, out: &mut Vec<Action<B::Command>>) {
+        for signal in std::mem::take(&mut self.queued_signals) {
+            if !matches!(self.phase, Phase::Running) {
+                return;
+            }
+            self.signal_running(now, signal, out);
+        }
+    }
+
+    // ---- Proof of ownership ---------------------------------------------------------------------
+
+    /// Holds a chain until an append or a look at the head proves that the state was still ours
+    /// when its command was handled. Source: persistence §10.5, delivery §7.
+    pub(super) fn hold_until_owned(&mut self, chain: Chain<B::State>, out: &mut Vec<Action<B::Command>>) {
+        if self.settings.recovery.read_only {
+            return chain.refuse(EntityError::ReadOnly);
+        }
+        let number = self.owned.back().map_or(0, |held| held.number + 1).max(self.owned_through());
+        self.owned.push_back(OwnedChain { number, chain });
+        self.prove_held(out);
+    }
+
+    /// One past the last number that the look on its way proves for.
+    fn owned_through(&self) -> u64 {
+        match self.proof {
+            Proof::Reading { through } => through + 1,
+            Proof::Idle | Proof::RetryAt(_) => 0,
+        }
+    }
+
+    fn prove_held(&mut self, out: &mut Vec<Action<B::Command>>) {
+        if let (Proof::Idle, Some(newest)) = (self.proof, self.owned.back()) {
+            self.proof = Proof::Reading { through: newest.number };
+            self.call(StoreCall::ReadHead { id: self.id.clone() }, out);
+        }
+    }
+
+    pub(super) fn on_proof(&mut self, now: Instant, head: Result<Head, ReadError>, out: &mut Vec<Action<B::Command>>) {
+        let Proof::Reading { through } = std::mem::replace(&mut self.proof, Proof::Idle) else { return };
+        if !matches!(self.phase, Phase::Running) {
+            // The append on its way proves at least as much.
+            return;
+        }
+        match head {
+            Ok(head) if head.epoch == self.epoch && head.writer_uuid == self.writer_uuid => {
+                if self.run_owned(now, through, out) {
+                    self.prove_held(out);
+                    self.deliver_queued(now, out);
+                    self.finish_command(now, out);
+                }
+            }
+            Ok(head) if self.own_writers.contains(&head.writer_uuid) => {
+                let failure = Failure::Persist(AppendError::Fenced { current: head });
+                self.restart_at_once(now, failure, out);
+            }
+            Ok(head) => self.become_fenced(FencedBy::Head(head), out),
+            Err(_) => self.proof = Proof::RetryAt(now + PROOF_RETRY),
+        }
+    }
+
+    pub(super) fn retry_proof(&mut self, now: Instant, out: &mut Vec<Action<B::Command>>) {
+        if self.proof.retry_at().is_some_and(|at| at <= now) {
+            self.proof = Proof::Idle;
+            if matches!(self.phase, Phase::Running) {
+                self.prove_held(out);
+            }
+        }
+    }
+
+    /// Runs the chains up to this number; answers whether the entity survived them.
+    fn run_owned(&mut self, now: Instant, through: u64, out: &mut Vec<Action<B::Command>>) -> bool {
+        while let Some(held) = self.owned.pop_front_if(|held| held.number <= through) {
+            if !self.run_chain(now, held.chain, out) {
+                return false;
+            }
+        }
+        true
+    }
+}
+
+fn not_stored(reason: &RejectReason) -> EntityError {
+    EntityError::NotStored(NotStoredReason::Rejected(reason.to_string()))
+}

@@ -1,0 +1,407 @@
+//! From a permit to a complete state: claim, snapshot, checks, replay.
+//!
+//! Every step has its own deadline, restarted by every answer; nothing limits the whole. The next
+//! page is asked for only when the one before is applied, so a recovery holds one page at a time.
+//! Source: persistence §2.5.
+
+use std::time::Instant;
+
+use rand::RngExt;
+
+use super::{Action, EntityCore, Failure, FencedBy, Incarnation, Phase, Signal, StoreCall, guard};
+use crate::behavior::{EventMeta, EventSourced, RecoveryFailure, RecoveryStep};
+use crate::codec::{EncodedValue, EventSeq, UnreadableRecord};
+use crate::error::{AdvanceError, ClaimError, ReadError, SnapshotError};
+use crate::event::{SeqNr, StoredEvent, WriterEpoch, WriterUuid};
+use crate::journal::{Claim, Head, Page, ReadRange, Under};
+use crate::marks::Marks;
+use crate::settings::{OnUnknownEvent, SnapshotFailurePolicy};
+use crate::snapshot::{Snapshot, SnapshotCriteria};
+
+/// What the claim waits for.
+pub(super) enum Claiming {
+    Head,
+    Claim,
+    /// The state comes from a snapshot of elsewhere, whose number the journal is to continue.
+    Advance,
+}
+
+pub(super) struct LoadingSnapshot {
+    claim: Claim,
+    /// How many could not be used.
+    attempts: u32,
+    criteria: SnapshotCriteria,
+    last_error: String,
+}
+
+pub(super) struct Replaying {
+    /// The number that must come next.
+    expected: SeqNr,
+    /// The last number to apply.
+    to: SeqNr,
+    /// How many records came.
+    replayed: u64,
+}
+
+impl<B: EventSourced> EntityCore<B> {
+    /// A new incarnation: another writer, an empty state, the stashes as they were.
+    pub(super) fn begin_incarnation(&mut self, _now: Instant, out: &mut Vec<Action<B::Command>>) {
+        self.incarnation = Incarnation { restart: self.incarnation.restart + 1, ..self.incarnation };
+        self.writer_uuid = WriterUuid::from_u128(self.rng.random::<u128>());
+        self.state = B::State::default();
+        self.seq_nr = SeqNr::ZERO;
+        self.epoch = WriterEpoch::NONE;
+        self.marks = Marks::default();
+        self.phase = Phase::AwaitingPermit;
+        out.push(Action::RequestPermit(self.incarnation));
+    }
+
+    pub(super) fn on_permit(&mut self, now: Instant, granted: Incarnation, out: &mut Vec<Action<B::Command>>) {
+        if granted != self.incarnation || !matches!(self.phase, Phase::AwaitingPermit) {
+            // A permit that nobody waits for any more must not leak.
+            return out.push(Action::ReturnPermit(granted));
+        }
+        match self.generation {
+            Some(generation) if !self.settings.recovery.read_only => {
+                self.send_claim(now, Under::Generation(generation), out);
+            }
+            _ => self.read_head(now, out),
+        }
+    }
+
+    fn read_head(&mut self, now: Instant, out: &mut Vec<Action<B::Command>>) {
+        self.phase = Phase::Claiming(Claiming::Head);
+        self.await_step(now, StoreCall::ReadHead { id: self.id.clone() }, out);
+    }
+
+    fn send_claim(&mut self, now: Instant, under: Under, out: &mut Vec<Action<B::Command>>) {
+        self.phase = Phase::Claiming(Claiming::Claim);
+        self.own_writers.insert(self.writer_uuid);
+        let (id, writer_uuid) = (self.id.clone(), self.writer_uuid);
+        self.await_step(now, StoreCall::Claim { id, writer_uuid, under }, out);
+    }
+
+    fn await_step(&mut self, now: Instant, call: StoreCall, out: &mut Vec<Action<B::Command>>) {
+        self.step_deadline = Some(now + self.settings.recovery_event_timeout);
+        self.call(call, out);
+    }
+
+    pub(super) fn on_head(&mut self, now: Instant, head: Result<Head, ReadError>, out: &mut Vec<Action<B::Command>>) {
+        if !matches!(self.phase, Phase::Claiming(Claiming::Head)) {
+            return self.on_proof(now, head, out);
+        }
+        match head {
+            Err(error) => self.recovery_failed(now, RecoveryFailure::Read(error), out),
+            Ok(head) if self.settings.recovery.read_only => self.begin_snapshot(now, head.as_claim(), out),
+            // A restart that finds a stranger's claim must not fence its rightful successor.
+            Ok(head) if self.claim_answered && !self.own_writers.contains(&head.writer_uuid) => {
+                self.become_fenced(FencedBy::Head(head), out);
+            }
+            Ok(head) => self.send_claim(now, Under::Seen(head.epoch), out),
+        }
+    }
+
+    pub(super) fn on_claimed(
+        &mut self,
+        now: Instant,
+        claim: Result<Claim, ClaimError>,
+        out: &mut Vec<Action<B::Command>>,
+    ) {
+        if !matches!(self.phase, Phase::Claiming(Claiming::Claim)) {
+            return;
+        }
+        match claim {
+            Ok(claim) => {
+                self.claim_answered = true;
+                self.epoch = claim.epoch;
+                self.begin_snapshot(now, claim, out);
+            }
+            // Somebody claimed between our look and our claim: look again, and judge again.
+            Err(ClaimError::Fenced { .. }) if self.generation.is_none() => self.read_head(now, out),
+            Err(ClaimError::Fenced { current }) => self.become_fenced(FencedBy::Head(current), out),
+            Err(error) => self.recovery_failed(now, RecoveryFailure::Claim(error), out),
+        }
+    }
+
+    // ---- Snapshot -------------------------------------------------------------------------------
+
+    fn begin_snapshot(&mut self, now: Instant, claim: Claim, out: &mut Vec<Action<B::Command>>) {
+        let recovery = self.settings.recovery;
+        if recovery.skip_replay {
+            self.seq_nr = claim.highest;
+            return self.finish_recovery(now, 0, out);
+        }
+        let Some(criteria) = recovery.snapshots.filter(|_| self.snapshots.is_some()) else {
+            return self.recover_without_snapshot(now, claim, out);
+        };
+        let criteria = SnapshotCriteria { max_seq_nr: criteria.max_seq_nr.min(recovery.to_seq_nr), ..criteria };
+        self.load_snapshot(now, LoadingSnapshot { claim, attempts: 0, criteria, last_error: String::new() }, out);
+    }
+
+    fn load_snapshot(&mut self, now: Instant, loading: LoadingSnapshot, out: &mut Vec<Action<B::Command>>) {
+        let call = StoreCall::LoadSnapshot { id: self.id.clone(), criteria: loading.criteria };
+        self.phase = Phase::LoadingSnapshot(loading);
+        self.await_step(now, call, out);
+    }
+
+    pub(super) fn on_snapshot(
+        &mut self,
+        now: Instant,
+        found: Result<Option<Snapshot>, SnapshotError>,
+        out: &mut Vec<Action<B::Command>>,
+    ) {
+        let loading = match std::mem::replace(&mut self.phase, Phase::AwaitingPermit) {
+            Phase::LoadingSnapshot(loading) => loading,
+            other => {
+                self.phase = other;
+                return;
+            }
+        };
+        match found {
+            Ok(None) if loading.attempts == 0 => self.recover_without_snapshot(now, loading.claim, out),
+            Ok(None) => self.on_snapshots_unusable(now, loading, out),
+            Ok(Some(snapshot)) => {
+                let seq_nr = snapshot.seq_nr;
+                match self.decode_snapshot(snapshot) {
+                    Ok((state, marks)) => self.use_snapshot(now, loading.claim, seq_nr, state, marks, out),
+                    Err(reason) => self.try_older_snapshot(now, loading, seq_nr, reason, out),
+                }
+            }
+            Err(SnapshotError::Corrupt(corrupt)) => {
+                self.try_older_snapshot(now, loading, corrupt.seq_nr, corrupt.to_string(), out);
+            }
+            Err(error) => self.recovery_failed(now, RecoveryFailure::Snapshot(error), out),
+        }
+    }
+
+    fn decode_snapshot(&self, snapshot: Snapshot) -> Result<(B::State, Marks), String> {
+        let Snapshot { codec_id, manifest, schema_version, payload, metadata, .. } = snapshot;
+        let codec = self.snapshots.as_ref().ok_or("there is no snapshot codec")?;
+        let mut marks = Marks::default();
+        marks.fold_snapshot(&metadata).map_err(|error| error.to_string())?;
+        let stored = EncodedValue { codec_id, manifest, schema_version, payload };
+        let state = guard(|| codec.decode_one(stored))?.map_err(|error| error.to_string())?;
+        Ok((state, marks))
+    }
+
+    fn try_older_snapshot(
+        &mut self,
+        now: Instant,
+        mut loading: LoadingSnapshot,
+        damaged: SeqNr,
+        reason: String,
+        out: &mut Vec<Action<B::Command>>,
+    ) {
+        tracing::warn!(id = %self.id, seq_nr = %damaged, reason, "snapshot cannot be used");
+        loading.attempts += 1;
+        loading.last_error = reason;
+        let older = damaged.previous();
+        let none_left = damaged.is_zero() || older < loading.criteria.min_seq_nr;
+        if none_left || loading.attempts >= self.settings.snapshot_load_attempts.get() {
+            return self.on_snapshots_unusable(now, loading, out);
+        }
+        loading.criteria.max_seq_nr = older;
+        self.load_snapshot(now, loading, out);
+    }
+
+    fn on_snapshots_unusable(&mut self, now: Instant, loading: LoadingSnapshot, out: &mut Vec<Action<B::Command>>) {
+        let LoadingSnapshot { claim, attempts, last_error: last, .. } = loading;
+        if claim.deleted_to.is_zero() && self.settings.snapshot_failure == SnapshotFailurePolicy::ReplayIfComplete {
+            return self.begin_replay(now, SeqNr::FIRST, claim, out);
+        }
+        self.recovery_failed(now, RecoveryFailure::SnapshotsUnusable { attempts, last }, out);
+    }
+
+    /// The checks of persistence §2.5.4: never a state with a hole at its beginning.
+    fn use_snapshot(
+        &mut self,
+        now: Instant,
+        claim: Claim,
+        snapshot: SeqNr,
+        state: B::State,
+        marks: Marks,
+        out: &mut Vec<Action<B::Command>>,
+    ) {
+        let Claim { highest, deleted_to, epoch } = claim;
+        if snapshot < deleted_to {
+            let failure = RecoveryFailure::EventsDeletedBeyondSnapshot { snapshot, deleted_to };
+            return self.recovery_failed(now, failure, out);
+        }
+        if snapshot > highest && !highest.is_zero() {
+            return self.recovery_failed(now, RecoveryFailure::SnapshotAheadOfJournal { snapshot, highest }, out);
+        }
+        self.state = state;
+        self.marks = marks;
+        self.seq_nr = snapshot;
+        if snapshot > highest && !self.settings.recovery.read_only {
+            self.phase = Phase::Claiming(Claiming::Advance);
+            let call = StoreCall::Advance { id: self.id.clone(), epoch, to: snapshot };
+            return self.await_step(now, call, out);
+        }
+        match snapshot.next() {
+            Some(from) => self.begin_replay(now, from, claim, out),
+            None => self.finish_recovery(now, 0, out),
+        }
+    }
+
+    pub(super) fn on_advanced(
+        &mut self,
+        now: Instant,
+        advanced: Result<(), AdvanceError>,
+        out: &mut Vec<Action<B::Command>>,
+    ) {
+        let Phase::Claiming(Claiming::Advance) = self.phase else { return };
+        match advanced {
+            Ok(()) => self.finish_recovery(now, 0, out),
+            Err(AdvanceError::Fenced { current }) => self.become_fenced(FencedBy::Head(current), out),
+            Err(error) => self.recovery_failed(now, RecoveryFailure::Advance(error), out),
+        }
+    }
+
+    fn recover_without_snapshot(&mut self, now: Instant, claim: Claim, out: &mut Vec<Action<B::Command>>) {
+        let deleted_to = claim.deleted_to;
+        if !deleted_to.is_zero() && !self.settings.allow_partial_history {
+            return self.recovery_failed(now, RecoveryFailure::MissingSnapshot { deleted_to }, out);
+        }
+        self.seq_nr = deleted_to;
+        match deleted_to.next() {
+            Some(from) => self.begin_replay(now, from, claim, out),
+            None => self.finish_recovery(now, 0, out),
+        }
+    }
+
+    // ---- Replay ---------------------------------------------------------------------------------
+
+    fn begin_replay(&mut self, now: Instant, from: SeqNr, claim: Claim, out: &mut Vec<Action<B::Command>>) {
+        let recovery = self.settings.recovery;
+        let to = claim.highest.min(recovery.to_seq_nr);
+        if from > to || recovery.max_events == 0 {
+            return self.finish_recovery(now, 0, out);
+        }
+        let replaying = Replaying { expected: from, to, replayed: 0 };
+        self.read_page(now, from, replaying, out);
+    }
+
+    fn read_page(&mut self, now: Instant, from: SeqNr, replaying: Replaying, out: &mut Vec<Action<B::Command>>) {
+        let left = usize::try_from(self.settings.recovery.max_events - replaying.replayed).unwrap_or(usize::MAX);
+        let range = ReadRange {
+            from,
+            to: replaying.to,
+            max_events: self.settings.replay_page_events.get().min(left),
+            max_bytes: self.settings.replay_page_bytes.get(),
+        };
+        self.phase = Phase::Replaying(replaying);
+        self.await_step(now, StoreCall::ReadPage { id: self.id.clone(), range }, out);
+    }
+
+    pub(super) fn on_page(&mut self, now: Instant, page: Result<Page, ReadError>, out: &mut Vec<Action<B::Command>>) {
+        let mut replaying = match std::mem::replace(&mut self.phase, Phase::AwaitingPermit) {
+            Phase::Replaying(replaying) => replaying,
+            other => {
+                self.phase = other;
+                return;
+            }
+        };
+        let page = match page {
+            Ok(page) => page,
+            Err(error) => return self.recovery_failed(now, RecoveryFailure::Read(error), out),
+        };
+        for record in page.records {
+            if record.seq_nr != replaying.expected {
+                let failure =
+                    RecoveryFailure::CorruptHistory { expected: replaying.expected, got: Some(record.seq_nr) };
+                return self.recovery_failed(now, failure, out);
+            }
+            if let Err(failure) = self.replay(record) {
+                return self.recovery_failed(now, failure, out);
+            }
+            replaying.replayed += 1;
+            let next = replaying.expected.next().filter(|next| *next <= replaying.to);
+            let Some(next) = next.filter(|_| replaying.replayed < self.settings.recovery.max_events) else {
+                return self.finish_recovery(now, replaying.replayed, out);
+            };
+            replaying.expected = next;
+        }
+        // An empty page is progress only if it leads further on; what follows must fit all the same.
+        match page.next.filter(|next| *next >= replaying.expected) {
+            Some(next) => self.read_page(now, next, replaying, out),
+            None => {
+                let failure = RecoveryFailure::CorruptHistory { expected: replaying.expected, got: None };
+                self.recovery_failed(now, failure, out);
+            }
+        }
+    }
+
+    fn replay(&mut self, record: StoredEvent) -> Result<(), RecoveryFailure> {
+        let seq_nr = record.seq_nr;
+        // Before everything that could drop the event: its delivery was applied all the same.
+        self.marks.fold(&record.metadata, record.timestamp).map_err(|_| RecoveryFailure::Marks(seq_nr))?;
+        self.seq_nr = seq_nr;
+        let StoredEvent { codec_id, manifest, schema_version, kind, payload, metadata, .. } = record;
+        let stored = EncodedValue { codec_id, manifest, schema_version, payload };
+        let panicked = |handler| move |message| RecoveryFailure::Panicked { handler, seq_nr, message };
+        let events = match guard(|| self.events.decode(kind, stored)).map_err(panicked("event codec"))? {
+            Ok(events) => events,
+            Err(error) if self.settings.on_unknown_event == OnUnknownEvent::Skip => {
+                tracing::warn!(id = %self.id, %seq_nr, %error, "unknown event skipped");
+                return Ok(());
+            }
+            Err(error) => {
+                let unreadable = UnreadableRecord { id: self.id.clone(), seq_nr, error };
+                return Err(RecoveryFailure::Unreadable(unreadable));
+            }
+        };
+        let meta = EventMeta { seq_nr, metadata: &metadata };
+        let (behavior, state) = (&self.behavior, &mut self.state);
+        guard(|| match events {
+            EventSeq::Filtered => {}
+            EventSeq::One(event) => behavior.apply(state, &event, &meta),
+            EventSeq::Many(events) => events.iter().for_each(|event| behavior.apply(state, event, &meta)),
+        })
+        .map_err(panicked("apply"))
+    }
+
+    // ---- Ends -----------------------------------------------------------------------------------
+
+    fn finish_recovery(&mut self, now: Instant, replayed: u64, out: &mut Vec<Action<B::Command>>) {
+        self.step_deadline = None;
+        // The permit is still ours in this phase, so a panic below returns it.
+        self.phase = Phase::AwaitingPermit;
+        if let Err(message) = self.try_signal(Signal::RecoveryCompleted, out) {
+            let (handler, seq_nr) = ("on_signal", self.seq_nr);
+            return self.recovery_failed(now, RecoveryFailure::Panicked { handler, seq_nr, message }, out);
+        }
+        self.phase = Phase::Running;
+        out.push(Action::ReturnPermit(self.incarnation));
+        out.push(Action::Recovered(self.incarnation));
+        if self.settings.snapshot_every.is_some_and(|every| replayed >= every.get()) {
+            self.take_snapshot(now, false, out);
+        }
+        self.deliver_queued(now, out);
+        self.drain(now, out);
+    }
+
+    pub(super) fn recovery_failed(
+        &mut self,
+        now: Instant,
+        failure: RecoveryFailure,
+        out: &mut Vec<Action<B::Command>>,
+    ) {
+        // A half-built state is nobody's business.
+        self.state = B::State::default();
+        self.signal(Signal::RecoveryFailed(failure.clone()), out);
+        if !matches!(self.phase, Phase::Claiming(_) | Phase::LoadingSnapshot(_) | Phase::Replaying(_)) {
+            self.phase = Phase::AwaitingPermit;
+        }
+        self.restart_or_fail(now, Failure::Recovery(failure), out);
+    }
+
+    pub(super) fn on_step_timeout(&mut self, now: Instant, out: &mut Vec<Action<B::Command>>) {
+        let step = match self.phase {
+            Phase::Claiming(_) => RecoveryStep::Claim,
+            Phase::LoadingSnapshot(_) => RecoveryStep::Snapshot,
+            _ => RecoveryStep::Replay,
+        };
+        self.recovery_failed(now, RecoveryFailure::Timeout(step), out);
+    }
+}

@@ -1,0 +1,328 @@
+//! Every number of an event-sourced entity, with its default.
+
+use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
+use std::time::Duration;
+
+use crate::event::SeqNr;
+use crate::snapshot::SnapshotCriteria;
+
+/// How one event-sourced behaviour recovers, stashes, fails and snapshots. Source: persistence §9.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EventSourcedSettings {
+    /// What is read at the start. Default: the newest snapshot and everything after it.
+    pub recovery: Recovery,
+    /// Longest wait for the claim, for the snapshot, and for each replay page; every answer restarts
+    /// it, and waiting for a permit is outside of it. Default 30 s.
+    pub recovery_event_timeout: Duration,
+    /// Most records of one replay page. Default 1000.
+    pub replay_page_events: NonZeroUsize,
+    /// Most bytes of one replay page. Default 1 MiB.
+    pub replay_page_bytes: NonZeroUsize,
+    /// Most commands of each stash: of those that wait by themselves, and of those that the
+    /// behaviour put aside. Default 4096.
+    pub stash_capacity: NonZeroUsize,
+    /// What happens to one more. Default: it is dropped.
+    pub stash_overflow: StashOverflow,
+    /// Stashed commands handled in one go before the executor gets its turn. Default 64.
+    pub unstash_budget: NonZeroUsize,
+    /// Saves a snapshot whenever an append crosses a multiple of this. Default off.
+    pub snapshot_every: Option<NonZeroU64>,
+    /// How many of those snapshots retention keeps. Default 1.
+    pub keep_n_snapshots: NonZeroU64,
+    /// Whether retention also deletes the events before the oldest snapshot kept. Default no.
+    pub delete_events: bool,
+    /// How many snapshots are tried, newest first, before they count as all damaged. Default 3.
+    pub snapshot_load_attempts: NonZeroU32,
+    /// What follows when all tried snapshots are damaged. Default: full replay, if nothing is deleted.
+    pub snapshot_failure: SnapshotFailurePolicy,
+    /// Replays what is left of a history whose beginning was deleted. Default no.
+    pub allow_partial_history: bool,
+    /// What follows when an event cannot be decoded. Default: recovery fails.
+    pub on_unknown_event: OnUnknownEvent,
+    /// What follows a failed recovery or append. Default for a sharded entity: restart with
+    /// back-off.
+    pub on_failure: OnFailure,
+    /// Most restarts by rejected appends in one minute; one more stops the entity. Default 10.
+    pub max_reject_restarts: u32,
+    /// Set for entities under reliable delivery: such an entity refuses to start without its whole
+    /// history, since marks would be missing. Default no.
+    pub under_delivery: bool,
+}
+
+impl Default for EventSourcedSettings {
+    fn default() -> Self {
+        Self {
+            recovery: Recovery::default(),
+            recovery_event_timeout: Duration::from_secs(30),
+            replay_page_events: NonZeroUsize::new(1000).expect("not zero"),
+            replay_page_bytes: NonZeroUsize::new(1 << 20).expect("not zero"),
+            stash_capacity: NonZeroUsize::new(4096).expect("not zero"),
+            stash_overflow: StashOverflow::Drop,
+            unstash_budget: NonZeroUsize::new(64).expect("not zero"),
+            snapshot_every: None,
+            keep_n_snapshots: NonZeroU64::MIN,
+            delete_events: false,
+            snapshot_load_attempts: NonZeroU32::new(3).expect("not zero"),
+            snapshot_failure: SnapshotFailurePolicy::ReplayIfComplete,
+            allow_partial_history: false,
+            on_unknown_event: OnUnknownEvent::Fail,
+            on_failure: OnFailure::RestartBackoff(Backoff::default()),
+            max_reject_restarts: 10,
+            under_delivery: false,
+        }
+    }
+}
+
+impl EventSourcedSettings {
+    /// Short waits, so that tests of failures end soon.
+    pub fn test() -> Self {
+        let backoff = Backoff { min: Duration::from_millis(10), max: Duration::from_millis(100), jitter: 0.0 };
+        Self {
+            recovery_event_timeout: Duration::from_secs(3),
+            on_failure: OnFailure::RestartBackoff(backoff),
+            ..Self::default()
+        }
+    }
+
+    /// Checks what the types leave open.
+    ///
+    /// # Errors
+    /// [`SettingsError`], naming the keys.
+    pub fn check(&self) -> Result<(), SettingsError> {
+        if self.recovery_event_timeout.is_zero() {
+            return Err(SettingsError::ZeroDuration { key: "recovery_event_timeout" });
+        }
+        if let OnFailure::RestartBackoff(backoff) = self.on_failure {
+            backoff.check()?;
+        }
+        if self.under_delivery && (self.recovery.skip_replay || self.allow_partial_history) {
+            return Err(SettingsError::MarksMissing);
+        }
+        Ok(())
+    }
+
+    /// The highest number that retention may delete after a snapshot at `seq_nr`; zero: nothing.
+    /// Source: persistence §2.8.
+    pub(crate) fn retention_upper(&self, seq_nr: SeqNr) -> SeqNr {
+        let kept =
+            self.snapshot_every.map_or(u64::MAX, |every| every.get().saturating_mul(self.keep_n_snapshots.get()));
+        SeqNr::saturating(seq_nr.as_u64().saturating_sub(kept))
+    }
+}
+
+/// What an entity reads at its start. Source: persistence §2.5 (variants).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Recovery {
+    pub(crate) snapshots: Option<SnapshotCriteria>,
+    pub(crate) skip_replay: bool,
+    pub(crate) read_only: bool,
+    pub(crate) to_seq_nr: SeqNr,
+    pub(crate) max_events: u64,
+}
+
+impl Default for Recovery {
+    fn default() -> Self {
+        Self {
+            snapshots: Some(SnapshotCriteria::LATEST),
+            skip_replay: false,
+            read_only: false,
+            to_seq_nr: SeqNr::MAX,
+            max_events: u64::MAX,
+        }
+    }
+}
+
+impl Recovery {
+    /// Neither snapshot nor events: the state is empty, but numbers continue after the highest.
+    #[must_use]
+    pub fn skip_replay(self) -> Self {
+        Self { skip_replay: true, ..self }
+    }
+
+    /// The newest snapshot that matches.
+    #[must_use]
+    pub fn snapshots(self, criteria: SnapshotCriteria) -> Self {
+        Self { snapshots: Some(criteria), ..self }
+    }
+
+    /// No snapshot: all events.
+    #[must_use]
+    pub fn no_snapshots(self) -> Self {
+        Self { snapshots: None, ..self }
+    }
+
+    /// Makes no claim: persists are refused, nothing is deleted or saved.
+    #[must_use]
+    pub fn read_only(self) -> Self {
+        Self { read_only: true, ..self }
+    }
+
+    /// The state at `to`; read-only.
+    #[must_use]
+    pub fn to_seq_nr(self, to: SeqNr) -> Self {
+        Self { to_seq_nr: to, ..self.read_only() }
+    }
+
+    /// At most `count` stored records; read-only.
+    #[must_use]
+    pub fn max_events(self, count: u64) -> Self {
+        Self { max_events: count, ..self.read_only() }
+    }
+}
+
+/// What happens to a command that finds its stash full.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StashOverflow {
+    /// It is dropped to dead letters; an ask is answered that the stash is full.
+    Drop,
+    /// The entity fails.
+    Fail,
+}
+
+/// What follows when all tried snapshots are damaged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SnapshotFailurePolicy {
+    /// Replay everything, if nothing was deleted; else fail.
+    ReplayIfComplete,
+    /// Fail.
+    Fail,
+}
+
+/// What follows when a stored event cannot be decoded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnUnknownEvent {
+    /// Recovery fails, naming the record.
+    Fail,
+    /// The record is skipped; each skip is counted and logged.
+    Skip,
+}
+
+/// What follows a failed recovery or a failed append.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum OnFailure {
+    /// The entity ends with that failure.
+    Stop,
+    /// It recovers again after a growing wait.
+    RestartBackoff(Backoff),
+}
+
+/// A wait that doubles from failure to failure, and starts over after twice `max` without one.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Backoff {
+    /// The first wait. Default 1 s.
+    pub min: Duration,
+    /// The longest. Default 30 s.
+    pub max: Duration,
+    /// Share of the wait that is drawn on top. Default 0.2.
+    pub jitter: f64,
+}
+
+impl Default for Backoff {
+    fn default() -> Self {
+        Self { min: Duration::from_secs(1), max: Duration::from_secs(30), jitter: 0.2 }
+    }
+}
+
+impl Backoff {
+    fn check(self) -> Result<(), SettingsError> {
+        if self.min.is_zero() {
+            return Err(SettingsError::ZeroDuration { key: "backoff.min" });
+        }
+        if self.max < self.min {
+            return Err(SettingsError::BackoffOrder { min: self.min, max: self.max });
+        }
+        if !(0.0..=1.0).contains(&self.jitter) {
+            return Err(SettingsError::Jitter { jitter: self.jitter });
+        }
+        Ok(())
+    }
+
+    /// The wait after `failures` failures in a row, with `draw` in `0.0..1.0`.
+    pub(crate) fn wait(self, failures: u32, draw: f64) -> Duration {
+        let doubled = self.min.saturating_mul(1 << failures.saturating_sub(1).min(20));
+        doubled.min(self.max).mul_f64(1.0 + self.jitter * draw)
+    }
+
+    /// After how long without a failure the waits start over.
+    pub(crate) fn reset_after(self) -> Duration {
+        self.max.saturating_mul(2)
+    }
+}
+
+/// Settings that cannot work, alone or together.
+#[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
+pub enum SettingsError {
+    /// A duration of zero.
+    #[error("{key} must be longer than zero")]
+    ZeroDuration {
+        /// Which one.
+        key: &'static str,
+    },
+    /// The longest wait is below the shortest.
+    #[error("backoff.max ({max:?}) must not be below backoff.min ({min:?})")]
+    BackoffOrder {
+        /// The shortest wait.
+        min: Duration,
+        /// The longest wait.
+        max: Duration,
+    },
+    /// A share is between 0 and 1.
+    #[error("backoff.jitter must be between 0 and 1, not {jitter}")]
+    Jitter {
+        /// The share given.
+        jitter: f64,
+    },
+    /// Marks of delivery would be missing.
+    #[error("under_delivery needs the whole history; it does not go with skip_replay or allow_partial_history")]
+    MarksMissing,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Scenario persistence 37.
+    #[test]
+    fn retention_keeps_what_it_says() {
+        let settings = EventSourcedSettings {
+            snapshot_every: NonZeroU64::new(3),
+            keep_n_snapshots: NonZeroU64::new(2).unwrap(),
+            ..EventSourcedSettings::default()
+        };
+        for (seq_nr, upper) in [(1, 0), (6, 0), (7, 1), (9, 3), (13, 7), (20, 14)] {
+            assert_eq!(settings.retention_upper(SeqNr::from(seq_nr)), SeqNr::from(upper), "{seq_nr}");
+        }
+    }
+
+    #[test]
+    fn settings_that_cannot_work_are_refused() {
+        assert_eq!(EventSourcedSettings::default().check(), Ok(()));
+        assert_eq!(EventSourcedSettings::test().check(), Ok(()));
+        let refused = |change: fn(&mut EventSourcedSettings)| {
+            let mut settings = EventSourcedSettings { under_delivery: true, ..EventSourcedSettings::default() };
+            change(&mut settings);
+            settings.check().expect_err("these settings cannot work").to_string()
+        };
+        assert!(refused(|s| s.recovery_event_timeout = Duration::ZERO).contains("recovery_event_timeout"));
+        assert!(refused(|s| s.recovery = Recovery::default().skip_replay()).contains("skip_replay"));
+        assert!(refused(|s| s.allow_partial_history = true).contains("allow_partial_history"));
+        let backoff = |min, max, jitter| OnFailure::RestartBackoff(Backoff { min, max, jitter });
+        let [zero, second] = [Duration::ZERO, Duration::from_secs(1)];
+        for (on_failure, key) in [
+            (backoff(zero, second, 0.1), "backoff.min"),
+            (backoff(second * 2, second, 0.1), "backoff.max"),
+            (backoff(second, second, 1.5), "backoff.jitter"),
+        ] {
+            let settings = EventSourcedSettings { on_failure, ..EventSourcedSettings::default() };
+            assert!(settings.check().unwrap_err().to_string().contains(key), "{key}");
+        }
+    }
+
+    #[test]
+    fn waits_double_up_to_the_longest() {
+        let backoff = Backoff { min: Duration::from_secs(1), max: Duration::from_secs(30), jitter: 0.2 };
+        let waits: Vec<u64> = (1..8).map(|failures| backoff.wait(failures, 0.0).as_secs()).collect();
+        assert_eq!(waits, [1, 2, 4, 8, 16, 30, 30]);
+        assert_eq!(backoff.wait(100, 1.0), Duration::from_secs(36));
+    }
+}
