@@ -15,6 +15,7 @@ mod parcel;
 pub mod region;
 mod routes;
 pub mod settings;
+pub mod shard;
 
 pub use entity::{
     AlreadySuspended, Ctx, DirectRef, Directive, Entity, EntityInit, Failure, FailureCause, Fenced, Signal,

@@ -1,0 +1,794 @@
+//! The entities of one shard: who runs, who waits, whose turn it is, and how all of it ends.
+//!
+//! Each entity has a slot; its id leads there through an index. A message for an idle entity is
+//! handled at once; for any other one it queues, and a ring of ready entities takes turns. Messages
+//! are handles that the shell keeps, and handlers run in the shell: this machine only decides what
+//! happens next.
+//!
+//! ```text
+//! Deliver --> absent: Start --> Started --> Run          suspended: queue ... Resumed --> Run, Turn*
+//!             idle:   Run                                stop requested: kept for the next incarnation
+//! Stop --> queue drained, SendStop, End, for every entity --> Stopped(leftovers)
+//! ```
+//!
+//! Left to others: what a message is, futures, panics (the shell); where the shard lives (the region).
+//!
+//! Source: sharding §4, §9.
+
+mod index;
+mod protocol;
+mod slab;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::{Duration, Instant};
+
+use greylag_core::DeadLetterReason;
+use twox_hash::XxHash3_64;
+
+pub use protocol::{Effect, Ended, Input, Outcome, SlotId, TimerChange};
+
+use crate::entity::{Directive, FailureCause, Supervision};
+use crate::ids::EntityId;
+use crate::settings::ShardingSettings;
+use index::Index;
+use slab::{Item, Phase, Slab, Slot, Timer};
+
+/// Slots looked at in one step by sweeps over all entities, so that no step takes long.
+const SWEEP_STEP: u32 = 2048;
+/// Resolution of "last active".
+const TOUCH_TICK: Duration = Duration::from_millis(10);
+
+/// Where the shard is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Life {
+    Serving,
+    /// Stop requests go out to the slots from `next` on.
+    Stopping {
+        next: u32,
+        deadline: Instant,
+    },
+    Stopped,
+}
+
+/// The machine. `E` is an entity as the shell keeps it, `P` a message.
+pub struct Shard<E, P> {
+    settings: ShardingSettings,
+    supervision: Supervision,
+    slots: Slab<E, P>,
+    index: Index,
+    hash_seed: u64,
+    /// Upper half of every incarnation number of this shard; the lower half counts.
+    incarnations: u64,
+    last_incarnation: u32,
+    ready: VecDeque<u32>,
+    /// Who has the turn, and how many more messages it may handle.
+    turn: Option<(u32, usize)>,
+    /// Who handled the latest message straight from the inbox, and how many in a row.
+    direct_run: (u32, usize),
+    timers: BTreeMap<(Instant, u64), u32>,
+    timer_serial: u64,
+    /// Deadlines of stopping and held entities.
+    deadlines: BTreeSet<(Instant, u32)>,
+    /// Incarnations with a direct address.
+    direct: BTreeMap<u32, u32>,
+    started_at: Instant,
+    /// Now, in ticks since the start.
+    tick: u32,
+    sweep_at: Instant,
+    sweep_next: u32,
+    life: Life,
+    leftovers: Vec<(EntityId, P)>,
+}
+
+impl<E, P> Shard<E, P> {
+    /// An empty shard. `hash_seed` is drawn once per process; `serial` tells the shards that ever
+    /// ran in this process apart, so that no incarnation number is used twice.
+    pub fn new(
+        settings: ShardingSettings,
+        supervision: Supervision,
+        hash_seed: u64,
+        serial: u32,
+        now: Instant,
+    ) -> Self {
+        let supervision =
+            Supervision { max_restarts: settings.max_restarts, restart_window: settings.restart_window, ..supervision };
+        let sweep_at = now + Self::sweep_interval(&settings);
+        Self {
+            settings,
+            supervision,
+            slots: Slab::default(),
+            index: Index::default(),
+            hash_seed,
+            incarnations: u64::from(serial) << 32,
+            last_incarnation: 0,
+            ready: VecDeque::new(),
+            turn: None,
+            direct_run: (u32::MAX, 0),
+            timers: BTreeMap::new(),
+            timer_serial: 0,
+            deadlines: BTreeSet::new(),
+            direct: BTreeMap::new(),
+            started_at: now,
+            tick: 0,
+            sweep_at,
+            sweep_next: 0,
+            life: Life::Serving,
+            leftovers: Vec::new(),
+        }
+    }
+
+    /// Takes one input.
+    pub fn handle(&mut self, now: Instant, input: Input<P>, out: &mut Vec<Effect<E, P>>) {
+        match input {
+            Input::Deliver { id, payload, activity } => self.on_deliver(now, id, payload, activity, out),
+            Input::Turn => self.on_turn(now, out),
+            Input::Done { slot, outcome } => self.on_done(now, slot.0, outcome, out),
+            Input::Started { slot, outcome, payload } => self.on_started(now, slot.0, outcome, payload, out),
+            Input::Resumed { slot, incarnation, payload, suspension } => {
+                self.on_resumed(slot.0, incarnation, payload, suspension, out);
+            }
+            Input::Direct { incarnation, payload } => self.on_direct(incarnation, payload, out),
+            Input::Failed { slot, cause, payload } => self.on_failed(now, slot.0, &cause, payload, out),
+            Input::Stop { deadline } => self.on_stop(now, deadline, out),
+            Input::Kill => self.on_kill(out),
+            Input::Tick => self.on_tick(now, out),
+        }
+    }
+
+    /// When a `Tick` next has work to do.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let timer = self.timers.keys().next().map(|(at, _)| *at);
+        let deadline = self.deadlines.first().map(|(at, _)| *at);
+        let sweeps = self.settings.passivate_idle_after.is_some() && self.slots.live() > 0;
+        let sweep = (sweeps && self.life == Life::Serving).then_some(self.sweep_at);
+        let stop = match self.life {
+            Life::Stopping { deadline, .. } => Some(deadline),
+            _ => None,
+        };
+        [timer, deadline, sweep, stop].into_iter().flatten().min()
+    }
+
+    /// Whether a `Turn` would do something.
+    pub fn has_work(&self) -> bool {
+        let stopping = matches!(self.life, Life::Stopping { next, .. } if next < self.slots.bound());
+        self.turn.is_some() || !self.ready.is_empty() || stopping
+    }
+
+    /// Tells the shard the time; cheap, once per batch of messages is enough.
+    pub fn observe(&mut self, now: Instant) {
+        let ticks = now.saturating_duration_since(self.started_at).as_millis() / TOUCH_TICK.as_millis();
+        self.tick = u32::try_from(ticks).unwrap_or(u32::MAX);
+    }
+
+    /// Entities that live or have messages waiting.
+    pub fn entity_count(&self) -> usize {
+        self.slots.live()
+    }
+
+    /// Whether [`Effect::Stopped`] was given.
+    pub fn is_stopped(&self) -> bool {
+        self.life == Life::Stopped
+    }
+
+    /// The entity of a slot, with who it is. `None` once it has ended.
+    pub fn entity(&mut self, slot: SlotId) -> Option<(&mut E, &EntityId, u64)> {
+        let incarnations = self.incarnations;
+        let slot = self.slots.get_mut(slot.0);
+        let incarnation = incarnations | u64::from(slot.incarnation);
+        Some((slot.entity.as_mut()?, slot.id.as_ref()?, incarnation))
+    }
+
+    /// Whom a slot belongs to, and which incarnation is to be made for it or lives in it.
+    pub fn identity(&self, slot: SlotId) -> Option<(&EntityId, u64)> {
+        let slot = self.slots.get(slot.0);
+        Some((slot.id.as_ref()?, self.incarnations | u64::from(slot.incarnation)))
+    }
+
+    /// Puts a new entity into its slot and gives the one before it back.
+    pub fn place(&mut self, slot: SlotId, entity: E) -> Option<E> {
+        self.slots.get_mut(slot.0).entity.replace(entity)
+    }
+
+    fn hash(&self, id: &EntityId) -> u64 {
+        XxHash3_64::oneshot_with_seed(self.hash_seed, id.as_str().as_bytes())
+    }
+
+    fn find(&self, id: &EntityId) -> Option<u32> {
+        self.index.find(self.hash(id), |slot| self.slots.get(slot).id.as_ref() == Some(id))
+    }
+
+    // --- messages ---
+
+    fn on_deliver(&mut self, now: Instant, id: EntityId, payload: P, activity: bool, out: &mut Vec<Effect<E, P>>) {
+        if self.life == Life::Stopped {
+            self.leftovers.push((id, payload));
+            return;
+        }
+        let Some(at) = self.find(&id) else {
+            return self.on_first_message(id, payload, out);
+        };
+        let tick = self.tick;
+        let slot = self.slots.get_mut(at);
+        if activity {
+            slot.touched = tick;
+        }
+        let idle = slot.phase == Phase::Active && !slot.stop_requested && !slot.has_queue();
+        if idle && self.may_run_at_once(at) {
+            out.push(Effect::Run { slot: SlotId(at), payload });
+        } else {
+            self.enqueue_user(now, at, payload, out);
+        }
+    }
+
+    fn on_first_message(&mut self, id: EntityId, payload: P, out: &mut Vec<Effect<E, P>>) {
+        if self.life != Life::Serving {
+            self.leftovers.push((id, payload));
+            return;
+        }
+        let hash = self.hash(&id);
+        let at = self.slots.insert(id);
+        self.index.insert(hash, at);
+        self.begin_start(at, Some(payload), out);
+    }
+
+    /// An entity that has handled its share while others wait must queue up like everybody.
+    fn may_run_at_once(&mut self, at: u32) -> bool {
+        if self.direct_run.0 != at {
+            self.direct_run = (at, 1);
+            return true;
+        }
+        self.direct_run.1 += 1;
+        self.direct_run.1 <= self.settings.entity_throughput
+    }
+
+    fn enqueue_user(&mut self, now: Instant, at: u32, payload: P, out: &mut Vec<Effect<E, P>>) {
+        let capacity = self.settings.entity_mailbox_capacity;
+        let slot = self.slots.get_mut(at);
+        let (runs, stopping) = (slot.phase == Phase::Active, slot.stop_requested);
+        let extra = slot.extra();
+        if extra.queue.len() + extra.later.len() >= capacity {
+            if runs && !stopping {
+                // It only waits for its turn: a turn now costs the others little, a drop is final.
+                extra.queue.push_back(Item::User(payload));
+                return self.run_next(now, at, out);
+            }
+            let id = slot.id.clone().expect("a slot found by its id has one");
+            return out.push(Effect::DeadLetter { id, payload, reason: DeadLetterReason::EntityMailboxFull });
+        }
+        if stopping {
+            extra.later.push_back(payload);
+        } else {
+            extra.queue.push_back(Item::User(payload));
+            self.make_ready(at);
+        }
+    }
+
+    fn enqueue_internal(&mut self, at: u32, item: Item<P>) {
+        self.slots.get_mut(at).extra().queue.push_back(item);
+        self.make_ready(at);
+    }
+
+    /// Puts an entity that could go on into the ring.
+    fn make_ready(&mut self, at: u32) {
+        let serving = self.life == Life::Serving;
+        let slot = self.slots.get_mut(at);
+        let runnable = slot.phase == Phase::Active || (slot.phase == Phase::Absent && serving);
+        if runnable && slot.has_queue() && !slot.ready {
+            slot.ready = true;
+            self.ready.push_back(at);
+        }
+    }
+
+    fn on_turn(&mut self, now: Instant, out: &mut Vec<Effect<E, P>>) {
+        self.send_stops(now, out);
+        let (at, left) = match self.turn.take() {
+            Some(turn) => turn,
+            None => match self.ready.pop_front() {
+                Some(at) => (at, self.settings.entity_throughput),
+                None => return,
+            },
+        };
+        // Whoever had the turn may run straight from the inbox again.
+        self.direct_run = (u32::MAX, 0);
+        self.run_next(now, at, out);
+        let slot = self.slots.get_mut(at);
+        if left > 1 && slot.phase == Phase::Active && slot.has_queue() {
+            self.turn = Some((at, left - 1));
+        } else {
+            slot.ready = false;
+            self.make_ready(at);
+        }
+    }
+
+    /// Handles the next item of a queue.
+    fn run_next(&mut self, now: Instant, at: u32, out: &mut Vec<Effect<E, P>>) {
+        let slot = self.slots.get_mut(at);
+        match slot.phase {
+            Phase::Absent => return self.start_from_queue(at, out),
+            Phase::Active => {}
+            Phase::Starting | Phase::Suspended | Phase::Held => return,
+        }
+        loop {
+            let slot = self.slots.get_mut(at);
+            let Some(item) = slot.existing().and_then(|extra| extra.queue.pop_front()) else { break };
+            match item {
+                Item::User(payload) | Item::Internal(payload) => {
+                    out.push(Effect::Run { slot: SlotId(at), payload });
+                    break;
+                }
+                Item::Timer(serial) => {
+                    if let Some(payload) = take_timer(slot, serial) {
+                        out.push(Effect::Run { slot: SlotId(at), payload });
+                        break;
+                    }
+                }
+                Item::Stop => {
+                    self.begin_stop(now, at, out);
+                    break;
+                }
+            }
+        }
+        self.slots.get_mut(at).tidy();
+    }
+
+    // --- starting ---
+
+    fn begin_start(&mut self, at: u32, payload: Option<P>, out: &mut Vec<Effect<E, P>>) {
+        self.last_incarnation += 1;
+        let (incarnation, tick) = (self.last_incarnation, self.tick);
+        let slot = self.slots.get_mut(at);
+        slot.incarnation = incarnation;
+        slot.phase = Phase::Starting;
+        slot.touched = tick;
+        out.push(Effect::Start { slot: SlotId(at), payload });
+    }
+
+    fn start_from_queue(&mut self, at: u32, out: &mut Vec<Effect<E, P>>) {
+        let slot = self.slots.get_mut(at);
+        let first = slot.existing().and_then(|extra| extra.queue.pop_front());
+        match first {
+            Some(Item::User(payload)) if self.life == Life::Serving => self.begin_start(at, Some(payload), out),
+            Some(item) => self.slots.get_mut(at).extra().queue.push_front(item),
+            None => self.free(at),
+        }
+    }
+
+    fn on_started(
+        &mut self,
+        now: Instant,
+        at: u32,
+        outcome: Outcome<P>,
+        payload: Option<P>,
+        out: &mut Vec<Effect<E, P>>,
+    ) {
+        let slot = self.slots.get_mut(at);
+        if slot.phase != Phase::Starting {
+            return;
+        }
+        slot.phase = Phase::Active;
+        let at_once = outcome.is_empty() && !slot.has_queue();
+        match payload {
+            Some(payload) if at_once => out.push(Effect::Run { slot: SlotId(at), payload }),
+            Some(payload) if outcome.stop => {
+                // Starting it again for the same message would go on for ever.
+                let id = slot.id.clone().expect("a starting slot has an id");
+                out.push(Effect::DeadLetter { id, payload, reason: DeadLetterReason::EntityStopped });
+                self.on_done(now, at, outcome, out);
+            }
+            payload => {
+                if let Some(payload) = payload {
+                    slot.extra().queue.push_front(Item::User(payload));
+                }
+                self.on_done(now, at, outcome, out);
+            }
+        }
+    }
+
+    // --- after a handler ---
+
+    fn on_done(&mut self, now: Instant, at: u32, outcome: Outcome<P>, out: &mut Vec<Effect<E, P>>) {
+        let tick = self.tick;
+        let slot = self.slots.get_mut(at);
+        if slot.phase != Phase::Active {
+            return;
+        }
+        if outcome.touch {
+            slot.touched = tick;
+        }
+        if let Some(veto) = outcome.veto {
+            slot.veto = veto;
+        }
+        if outcome.direct && !slot.direct {
+            slot.direct = true;
+            self.direct.insert(slot.incarnation, at);
+        }
+        if outcome.fenced {
+            return self.on_fenced(now, at, out);
+        }
+        if outcome.stop {
+            return self.end(at, Ended::Stopped, out);
+        }
+        for change in outcome.timers {
+            self.change_timer(at, change);
+        }
+        for payload in outcome.to_self {
+            self.enqueue_internal(at, Item::Internal(payload));
+        }
+        if outcome.suspend {
+            self.slots.get_mut(at).phase = Phase::Suspended;
+        }
+        if outcome.passivate {
+            self.request_stop(at);
+        }
+        self.make_ready(at);
+    }
+
+    fn on_resumed(&mut self, at: u32, incarnation: u64, payload: P, suspension: bool, out: &mut Vec<Effect<E, P>>) {
+        let current = at < self.slots.bound() && {
+            let slot = self.slots.get(at);
+            slot.id.is_some() && self.incarnations | u64::from(slot.incarnation) == incarnation
+        };
+        let slot = current.then(|| self.slots.get_mut(at));
+        match slot {
+            Some(slot) if suspension && slot.phase == Phase::Suspended => {
+                slot.phase = Phase::Active;
+                out.push(Effect::Run { slot: SlotId(at), payload });
+                self.make_ready(at);
+            }
+            Some(slot) if !suspension && matches!(slot.phase, Phase::Active | Phase::Suspended) => {
+                self.enqueue_internal(at, Item::Internal(payload));
+            }
+            _ => out.push(Effect::Late(payload)),
+        }
+    }
+
+    fn on_direct(&mut self, incarnation: u64, payload: P, out: &mut Vec<Effect<E, P>>) {
+        let own = incarnation & !u64::from(u32::MAX) == self.incarnations;
+        let found = own.then(|| self.direct.get(&((incarnation & u64::from(u32::MAX)) as u32))).flatten();
+        match found.copied() {
+            Some(at) => self.enqueue_internal(at, Item::Internal(payload)),
+            None => out.push(Effect::Late(payload)),
+        }
+    }
+
+    // --- stopping one entity ---
+
+    /// Queues the stop request behind what waits by now.
+    fn request_stop(&mut self, at: u32) {
+        let slot = self.slots.get_mut(at);
+        if slot.stop_requested || slot.entity.is_none() {
+            return;
+        }
+        slot.stop_requested = true;
+        self.enqueue_internal(at, Item::Stop);
+    }
+
+    fn begin_stop(&mut self, now: Instant, at: u32, out: &mut Vec<Effect<E, P>>) {
+        let timeout = match self.life {
+            // The shard's own deadline covers everybody.
+            Life::Stopping { .. } => Duration::ZERO,
+            _ => self.settings.passivation_stop_timeout,
+        };
+        let slot = self.slots.get_mut(at);
+        if !timeout.is_zero() {
+            slot.extra().stop_deadline = Some(now + timeout);
+            self.deadlines.insert((now + timeout, at));
+        }
+        out.push(Effect::SendStop { slot: SlotId(at) });
+    }
+
+    /// Ends an incarnation; user messages that wait start the next one, or are leftovers.
+    fn end(&mut self, at: u32, why: Ended, out: &mut Vec<Effect<E, P>>) {
+        self.bury(at, why, out);
+        if self.life != Life::Serving {
+            self.abandon(at);
+            self.check_stopped(out);
+        } else if self.slots.get(at).has_queue() {
+            self.make_ready(at);
+        } else {
+            self.free(at);
+        }
+    }
+
+    /// Ends an incarnation and keeps what waits for the next one.
+    fn bury(&mut self, at: u32, why: Ended, out: &mut Vec<Effect<E, P>>) {
+        let incarnations = self.incarnations;
+        let slot = self.slots.get_mut(at);
+        let id = slot.id.clone().expect("a live slot has an id");
+        let incarnation = slot.incarnation;
+        let entity = slot.entity.take();
+        let number = incarnations | u64::from(incarnation);
+        out.push(Effect::End { slot: SlotId(at), id: id.clone(), incarnation: number, entity, why });
+        let direct = std::mem::take(&mut slot.direct);
+        slot.phase = Phase::Absent;
+        slot.veto = false;
+        slot.stop_requested = false;
+        let mut deadlines = [None, None];
+        if let Some(extra) = slot.existing() {
+            deadlines = [extra.stop_deadline.take(), extra.held_until.take()];
+            for timer in extra.timers.drain(..) {
+                self.timers.remove(&(timer.at, timer.serial));
+            }
+            extra.queue.retain(|item| matches!(item, Item::User(_)));
+            let later = std::mem::take(&mut extra.later);
+            extra.queue.extend(later.into_iter().map(Item::User));
+        }
+        for at_time in deadlines.into_iter().flatten() {
+            self.deadlines.remove(&(at_time, at));
+        }
+        if direct {
+            self.direct.remove(&incarnation);
+        }
+        if self.turn.is_some_and(|(turn, _)| turn == at) {
+            self.turn = None;
+            slot.ready = false;
+        }
+    }
+
+    /// Nothing starts here any more: what waits is a leftover.
+    fn abandon(&mut self, at: u32) {
+        let slot = self.slots.get_mut(at);
+        let Some(id) = slot.id.clone() else { return };
+        if let Some(extra) = slot.existing() {
+            let queue = std::mem::take(&mut extra.queue);
+            let later = std::mem::take(&mut extra.later);
+            let users = queue.into_iter().filter_map(|item| match item {
+                Item::User(payload) => Some(payload),
+                _ => None,
+            });
+            self.leftovers.extend(users.chain(later).map(|payload| (id.clone(), payload)));
+        }
+        self.free(at);
+    }
+
+    /// Forgets an entity of which nothing is left.
+    fn free(&mut self, at: u32) {
+        let slot = self.slots.get(at);
+        let Some(id) = slot.id.clone() else { return };
+        if slot.ready {
+            self.ready.retain(|ready| *ready != at);
+        }
+        self.index.remove(self.hash(&id), at);
+        self.slots.remove(at);
+        if self.direct_run.0 == at {
+            self.direct_run = (u32::MAX, 0);
+        }
+    }
+
+    // --- failures ---
+
+    fn on_failed(
+        &mut self,
+        now: Instant,
+        at: u32,
+        cause: &FailureCause,
+        payload: Option<P>,
+        out: &mut Vec<Effect<E, P>>,
+    ) {
+        let slot = self.slots.get_mut(at);
+        if slot.id.is_none() || matches!(slot.phase, Phase::Absent | Phase::Held) {
+            return;
+        }
+        if let Some(payload) = payload {
+            let id = slot.id.clone().expect("checked above");
+            out.push(Effect::DeadLetter { id, payload, reason: DeadLetterReason::EntityStartFailed });
+        }
+        let directive = self.supervision.decide(cause);
+        let slot = self.slots.get_mut(at);
+        match directive {
+            Directive::Resume => {
+                slot.phase = Phase::Active;
+                self.make_ready(at);
+            }
+            Directive::Restart if !slot.stop_requested && self.may_restart(now, at) => self.restart(at, out),
+            Directive::Restart | Directive::Stop => self.end(at, Ended::Failed, out),
+        }
+    }
+
+    fn may_restart(&mut self, now: Instant, at: u32) -> bool {
+        let (window, most) = (self.supervision.restart_window, self.supervision.max_restarts as usize);
+        let restarts = &mut self.slots.get_mut(at).extra().restarts;
+        while restarts.front().is_some_and(|at| now.saturating_duration_since(*at) > window) {
+            restarts.pop_front();
+        }
+        restarts.push_back(now);
+        restarts.len() <= most
+    }
+
+    /// A new value takes the slot; user messages are kept, what belonged to the old one is not.
+    fn restart(&mut self, at: u32, out: &mut Vec<Effect<E, P>>) {
+        self.last_incarnation += 1;
+        let incarnation = self.last_incarnation;
+        let slot = self.slots.get_mut(at);
+        let former = std::mem::replace(&mut slot.incarnation, incarnation);
+        slot.phase = Phase::Starting;
+        slot.veto = false;
+        if std::mem::take(&mut slot.direct) {
+            self.direct.remove(&former);
+        }
+        if let Some(extra) = slot.existing() {
+            for timer in extra.timers.drain(..) {
+                self.timers.remove(&(timer.at, timer.serial));
+            }
+            extra.queue.retain(|item| matches!(item, Item::User(_)));
+        }
+        out.push(Effect::Restart { slot: SlotId(at) });
+    }
+
+    /// The incarnation ends; its messages wait until the region has had time to learn who owns the
+    /// shard. If that is somebody else, the shard is killed and they travel.
+    fn on_fenced(&mut self, now: Instant, at: u32, out: &mut Vec<Effect<E, P>>) {
+        if self.life != Life::Serving {
+            return self.end(at, Ended::Fenced, out);
+        }
+        self.bury(at, Ended::Fenced, out);
+        let until = now + self.settings.retry_interval;
+        let slot = self.slots.get_mut(at);
+        slot.phase = Phase::Held;
+        slot.extra().held_until = Some(until);
+        self.deadlines.insert((until, at));
+    }
+
+    // --- timers and deadlines ---
+
+    fn change_timer(&mut self, at: u32, change: TimerChange<P>) {
+        let key = match &change {
+            TimerChange::Set { key, .. } | TimerChange::Cancel(key) => *key,
+        };
+        let slot = self.slots.get_mut(at);
+        if let Some(extra) = slot.existing()
+            && let Some(known) = extra.timers.iter().position(|timer| timer.key == key)
+        {
+            let timer = extra.timers.swap_remove(known);
+            self.timers.remove(&(timer.at, timer.serial));
+        }
+        if let TimerChange::Set { key, at: due, payload } = change {
+            self.timer_serial += 1;
+            let serial = self.timer_serial;
+            slot.extra().timers.push(Timer { key, serial, at: due, payload });
+            self.timers.insert((due, serial), at);
+        }
+    }
+
+    fn on_tick(&mut self, now: Instant, out: &mut Vec<Effect<E, P>>) {
+        self.observe(now);
+        while let Some(entry) = self.timers.first_entry()
+            && entry.key().0 <= now
+        {
+            let ((_, serial), at) = entry.remove_entry();
+            self.enqueue_internal(at, Item::Timer(serial));
+        }
+        while let Some((at_time, at)) = self.deadlines.first().copied()
+            && at_time <= now
+        {
+            self.deadlines.pop_first();
+            self.on_deadline(at, at_time, out);
+        }
+        if let Life::Stopping { deadline, .. } = self.life
+            && deadline <= now
+        {
+            let next = self.slots.bound();
+            self.life = Life::Stopping { next, deadline };
+            self.end_all(Ended::Forced, out);
+        }
+        if self.life == Life::Serving && self.sweep_at <= now {
+            self.sweep(now);
+        }
+    }
+
+    fn on_deadline(&mut self, at: u32, due: Instant, out: &mut Vec<Effect<E, P>>) {
+        let slot = self.slots.get_mut(at);
+        let Some(extra) = slot.existing() else { return };
+        if extra.stop_deadline == Some(due) {
+            extra.stop_deadline = None;
+            self.end(at, Ended::Forced, out);
+        } else if extra.held_until == Some(due) {
+            extra.held_until = None;
+            slot.phase = Phase::Absent;
+            if slot.has_queue() {
+                self.make_ready(at);
+            } else {
+                self.free(at);
+            }
+        }
+    }
+
+    fn sweep_interval(settings: &ShardingSettings) -> Duration {
+        settings.passivate_idle_after.unwrap_or(Duration::from_secs(60)) / 2
+    }
+
+    /// Asks what has been idle for too long to stop: a part of the slots at a time.
+    fn sweep(&mut self, now: Instant) {
+        let Some(idle_after) = self.settings.passivate_idle_after else { return };
+        let ticks = u32::try_from(idle_after.as_millis() / TOUCH_TICK.as_millis()).unwrap_or(u32::MAX);
+        let end = self.sweep_next.saturating_add(SWEEP_STEP).min(self.slots.bound());
+        for at in self.sweep_next..end {
+            let slot = self.slots.get(at);
+            let idle = self.tick.saturating_sub(slot.touched) >= ticks;
+            let waits = slot.phase != Phase::Active || slot.stop_requested || slot.veto || slot.has_queue();
+            if slot.id.is_some() && idle && !waits {
+                self.request_stop(at);
+            }
+        }
+        if end < self.slots.bound() {
+            self.sweep_next = end;
+            self.sweep_at = now;
+        } else {
+            self.sweep_next = 0;
+            self.sweep_at = now + Self::sweep_interval(&self.settings);
+        }
+    }
+
+    // --- the end of the shard ---
+
+    fn on_stop(&mut self, now: Instant, deadline: Duration, out: &mut Vec<Effect<E, P>>) {
+        if self.life != Life::Serving {
+            return;
+        }
+        self.life = Life::Stopping { next: 0, deadline: now + deadline };
+        self.send_stops(now, out);
+        self.check_stopped(out);
+    }
+
+    /// Requests the stop of some more entities.
+    fn send_stops(&mut self, now: Instant, out: &mut Vec<Effect<E, P>>) {
+        let Life::Stopping { next, deadline } = self.life else { return };
+        let end = next.saturating_add(SWEEP_STEP).min(self.slots.bound());
+        self.life = Life::Stopping { next: end, deadline };
+        for at in next..end {
+            let slot = self.slots.get(at);
+            match slot.phase {
+                _ if slot.id.is_none() => {}
+                Phase::Absent | Phase::Held => self.abandon(at),
+                Phase::Active if !slot.stop_requested && !slot.has_queue() => {
+                    self.slots.get_mut(at).stop_requested = true;
+                    self.begin_stop(now, at, out);
+                }
+                _ => self.request_stop(at),
+            }
+        }
+        self.check_stopped(out);
+    }
+
+    fn end_all(&mut self, why: Ended, out: &mut Vec<Effect<E, P>>) {
+        self.ready.clear();
+        for at in 0..self.slots.bound() {
+            let slot = self.slots.get_mut(at);
+            slot.ready = false;
+            match slot.phase {
+                _ if slot.id.is_none() => {}
+                Phase::Absent | Phase::Held => self.abandon(at),
+                _ => {
+                    self.bury(at, why, out);
+                    self.abandon(at);
+                }
+            }
+        }
+        self.check_stopped(out);
+    }
+
+    fn on_kill(&mut self, out: &mut Vec<Effect<E, P>>) {
+        if self.life == Life::Stopped {
+            return;
+        }
+        let next = self.slots.bound();
+        self.life = Life::Stopping { next, deadline: self.started_at };
+        self.end_all(Ended::Killed, out);
+    }
+
+    fn check_stopped(&mut self, out: &mut Vec<Effect<E, P>>) {
+        let Life::Stopping { next, .. } = self.life else { return };
+        if next >= self.slots.bound() && self.slots.live() == 0 {
+            self.life = Life::Stopped;
+            out.push(Effect::Stopped(std::mem::take(&mut self.leftovers)));
+        }
+    }
+}
+
+fn take_timer<E, P>(slot: &mut Slot<E, P>, serial: u64) -> Option<P> {
+    let timers = &mut slot.existing()?.timers;
+    let at = timers.iter().position(|timer| timer.serial == serial)?;
+    Some(timers.swap_remove(at).payload)
+}

@@ -1,0 +1,218 @@
+//! What a shard is told and what it asks for.
+
+use std::time::{Duration, Instant};
+
+use greylag_core::DeadLetterReason;
+
+use crate::entity::{FailureCause, TimerKey};
+use crate::ids::EntityId;
+
+/// The place of an entity in its shard. Used again after the entity has ended; messages that must
+/// not reach a successor name the incarnation too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SlotId(pub u32);
+
+/// What a handler run left behind.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Outcome<P> {
+    /// The incarnation ends.
+    pub stop: bool,
+    /// It wants to be passivated.
+    pub passivate: bool,
+    /// It waits for asynchronous work.
+    pub suspend: bool,
+    /// It counts as active.
+    pub touch: bool,
+    /// It got a direct address.
+    pub direct: bool,
+    /// It forbids or allows automatic passivation.
+    pub veto: Option<bool>,
+    /// The journal knows a newer owner: the incarnation ends and nothing starts for a while.
+    pub fenced: bool,
+    /// Messages to itself.
+    pub to_self: Vec<P>,
+    /// Timers to set (with a message) or to cancel, in order.
+    pub timers: Vec<TimerChange<P>>,
+}
+
+/// One change of an entity's timers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TimerChange<P> {
+    /// Once, replacing a timer of the same key.
+    Set {
+        /// Its name.
+        key: TimerKey,
+        /// When it is due.
+        at: Instant,
+        /// What the entity is then sent.
+        payload: P,
+    },
+    /// Forget it, also if its message is queued.
+    Cancel(TimerKey),
+}
+
+impl<P> Default for Outcome<P> {
+    fn default() -> Self {
+        Self {
+            stop: false,
+            passivate: false,
+            suspend: false,
+            touch: false,
+            direct: false,
+            veto: None,
+            fenced: false,
+            to_self: Vec::new(),
+            timers: Vec::new(),
+        }
+    }
+}
+
+impl<P> Outcome<P> {
+    /// Whether the handler left nothing behind: the usual case.
+    pub fn is_empty(&self) -> bool {
+        let flags = self.stop || self.passivate || self.suspend || self.touch || self.direct || self.fenced;
+        !flags && self.veto.is_none() && self.to_self.is_empty() && self.timers.is_empty()
+    }
+}
+
+/// What the shard is told. `P` stands for a message that the shell keeps, or is it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Input<P> {
+    /// A message that came through sharding.
+    Deliver {
+        /// For which entity.
+        id: EntityId,
+        /// The message.
+        payload: P,
+        /// Whether it counts as activity.
+        activity: bool,
+    },
+    /// A message to one incarnation, by its direct address.
+    Direct {
+        /// The incarnation.
+        incarnation: u64,
+        /// The message.
+        payload: P,
+    },
+    /// Asynchronous work of an entity is done.
+    Resumed {
+        /// Whose.
+        slot: SlotId,
+        /// Which incarnation began it.
+        incarnation: u64,
+        /// Its result.
+        payload: P,
+        /// It was a suspension: the result goes ahead of the queue.
+        suspension: bool,
+    },
+    /// The factory and `on_start` have run. `payload` comes back from [`Effect::Start`].
+    Started {
+        /// Which entity.
+        slot: SlotId,
+        /// What `on_start` left behind.
+        outcome: Outcome<P>,
+        /// The message that woke it.
+        payload: Option<P>,
+    },
+    /// A handler has run and left something behind. Not needed for one that did not.
+    Done {
+        /// Which entity.
+        slot: SlotId,
+        /// What it left behind.
+        outcome: Outcome<P>,
+    },
+    /// An entity failed: in a handler, in its start, or in a suspension.
+    Failed {
+        /// Which entity.
+        slot: SlotId,
+        /// How.
+        cause: FailureCause,
+        /// The message that woke it, if it failed to start.
+        payload: Option<P>,
+    },
+    /// Handles one more of the queued messages, if there are any. The shell repeats it while
+    /// [`super::Shard::has_work`].
+    Turn,
+    /// The stop marker: start nothing, send every entity its stop request, force what is left after
+    /// `deadline`.
+    Stop {
+        /// How long entities may take.
+        deadline: Duration,
+    },
+    /// End everything at once, without stop requests.
+    Kill,
+    /// A deadline has come; early and repeated ticks are harmless.
+    Tick,
+}
+
+/// Why an incarnation ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// By itself.
+    Stopped,
+    /// It had not stopped when its time was over.
+    Forced,
+    /// It failed.
+    Failed,
+    /// The journal knows a newer owner.
+    Fenced,
+    /// The shard was killed: `PostStop` is skipped.
+    Killed,
+}
+
+/// What the shell is asked to do, in this order. It answers a handler run with [`Input::Done`] or
+/// [`Input::Failed`] before it goes on to the next effect.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Effect<E, P> {
+    /// Make the entity and run `on_start`; answer `Started` or `Failed`, with the payload.
+    Start {
+        /// Which entity.
+        slot: SlotId,
+        /// The message that wakes it.
+        payload: Option<P>,
+    },
+    /// Replace the entity after a failure: `PreRestart`, cancel its work, factory, `on_start`; answer
+    /// `Started` or `Failed`.
+    Restart {
+        /// Which entity.
+        slot: SlotId,
+    },
+    /// Handle a message.
+    Run {
+        /// Which entity.
+        slot: SlotId,
+        /// The message.
+        payload: P,
+    },
+    /// Call `on_stop`; answer `Done` or `Failed`.
+    SendStop {
+        /// Which entity.
+        slot: SlotId,
+    },
+    /// The incarnation is over: `PostStop` unless killed, cancel its work.
+    End {
+        /// Where it was.
+        slot: SlotId,
+        /// Who it was.
+        id: EntityId,
+        /// Which incarnation.
+        incarnation: u64,
+        /// It; `None` if it never came to life.
+        entity: Option<E>,
+        /// Why.
+        why: Ended,
+    },
+    /// The message will not be handled.
+    DeadLetter {
+        /// For whom it was.
+        id: EntityId,
+        /// The message.
+        payload: P,
+        /// Why.
+        reason: DeadLetterReason,
+    },
+    /// A result came back after its incarnation had ended; counted.
+    Late(P),
+    /// No entity lives and none will. These messages were never handed to a handler.
+    Stopped(Vec<(EntityId, P)>),
+}

@@ -1,0 +1,224 @@
+//! Slots of entities, in segments that never move.
+//!
+//! A slot costs a fixed few dozen bytes; whatever only busy entities need hangs off it in a box that
+//! is made on first use and dropped when it is empty again. Source: sharding §10.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use crate::entity::TimerKey;
+use crate::ids::EntityId;
+
+const SEGMENT: usize = 1024;
+
+/// Where an incarnation is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Nothing runs; messages may wait for a start.
+    Absent,
+    /// The shell is making it.
+    Starting,
+    /// Takes messages.
+    Active,
+    /// Waits for asynchronous work; messages wait behind it.
+    Suspended,
+    /// Ended because the journal knows a newer owner; no start before its time.
+    Held,
+}
+
+/// What waits for one entity.
+#[derive(Debug)]
+pub(super) enum Item<P> {
+    /// Sent through sharding; survives the incarnation.
+    User(P),
+    /// Belongs to the incarnation: results of its work, direct messages, its own.
+    Internal(P),
+    /// A timer fell due; its message lies with the timer until it is handled.
+    Timer(u64),
+    /// The stop request.
+    Stop,
+}
+
+/// A timer that runs, or whose message is queued.
+#[derive(Debug)]
+pub(super) struct Timer<P> {
+    pub(super) key: TimerKey,
+    pub(super) serial: u64,
+    pub(super) at: Instant,
+    pub(super) payload: P,
+}
+
+/// What only busy entities have.
+#[derive(Debug)]
+pub(super) struct Extra<P> {
+    /// For this incarnation, or for the start of the next one if none runs.
+    pub(super) queue: VecDeque<Item<P>>,
+    /// User messages behind a stop request: for the next incarnation.
+    pub(super) later: VecDeque<P>,
+    pub(super) timers: Vec<Timer<P>>,
+    pub(super) stop_deadline: Option<Instant>,
+    /// When it may start again, while held.
+    pub(super) held_until: Option<Instant>,
+    /// Times of the latest restarts.
+    pub(super) restarts: VecDeque<Instant>,
+}
+
+impl<P> Default for Extra<P> {
+    fn default() -> Self {
+        Self {
+            queue: VecDeque::new(),
+            later: VecDeque::new(),
+            timers: Vec::new(),
+            stop_deadline: None,
+            held_until: None,
+            restarts: VecDeque::new(),
+        }
+    }
+}
+
+impl<P> Extra<P> {
+    fn is_empty(&self) -> bool {
+        let queues = self.queue.is_empty() && self.later.is_empty() && self.timers.is_empty();
+        queues && self.stop_deadline.is_none() && self.held_until.is_none() && self.restarts.is_empty()
+    }
+}
+
+/// One entity.
+#[derive(Debug)]
+pub(super) struct Slot<E, P> {
+    /// `None` if the slot is free.
+    pub(super) id: Option<EntityId>,
+    pub(super) entity: Option<E>,
+    extra: Option<Box<Extra<P>>>,
+    pub(super) incarnation: u32,
+    /// When it was last active, in ticks of the shard.
+    pub(super) touched: u32,
+    pub(super) phase: Phase,
+    /// In the ring of those that have something to do.
+    pub(super) ready: bool,
+    /// No automatic passivation.
+    pub(super) veto: bool,
+    /// A stop request is queued, or was handed to it.
+    pub(super) stop_requested: bool,
+    /// Has a direct address.
+    pub(super) direct: bool,
+}
+
+impl<E, P> Default for Slot<E, P> {
+    fn default() -> Self {
+        Self {
+            id: None,
+            entity: None,
+            extra: None,
+            incarnation: 0,
+            touched: 0,
+            phase: Phase::Absent,
+            ready: false,
+            veto: false,
+            stop_requested: false,
+            direct: false,
+        }
+    }
+}
+
+impl<E, P> Slot<E, P> {
+    pub(super) fn extra(&mut self) -> &mut Extra<P> {
+        self.extra.get_or_insert_with(Box::default)
+    }
+
+    pub(super) fn peek(&self) -> Option<&Extra<P>> {
+        self.extra.as_deref()
+    }
+
+    pub(super) fn existing(&mut self) -> Option<&mut Extra<P>> {
+        self.extra.as_deref_mut()
+    }
+
+    pub(super) fn has_queue(&self) -> bool {
+        self.extra.as_ref().is_some_and(|extra| !extra.queue.is_empty())
+    }
+
+    /// Gives the box back once nothing is in it.
+    pub(super) fn tidy(&mut self) {
+        if self.extra.as_ref().is_some_and(|extra| extra.is_empty()) {
+            self.extra = None;
+        }
+    }
+}
+
+/// All slots of a shard.
+pub(super) struct Slab<E, P> {
+    segments: Vec<Vec<Slot<E, P>>>,
+    free: Vec<u32>,
+    len: u32,
+}
+
+impl<E, P> Default for Slab<E, P> {
+    fn default() -> Self {
+        Self { segments: Vec::new(), free: Vec::new(), len: 0 }
+    }
+}
+
+impl<E, P> Slab<E, P> {
+    /// Takes a free slot for `id`.
+    pub(super) fn insert(&mut self, id: EntityId) -> u32 {
+        let at = self.free.pop().unwrap_or_else(|| {
+            if self.segments.last().is_none_or(|segment| segment.len() == SEGMENT) {
+                // The first segment grows by doubling, so that a small shard stays small.
+                let capacity = if self.segments.is_empty() { 0 } else { SEGMENT };
+                self.segments.push(Vec::with_capacity(capacity));
+            }
+            let segment = self.segments.last_mut().expect("just pushed if there was none");
+            segment.push(Slot::default());
+            self.len += 1;
+            self.len - 1
+        });
+        self.get_mut(at).id = Some(id);
+        at
+    }
+
+    /// Frees a slot.
+    pub(super) fn remove(&mut self, at: u32) {
+        *self.get_mut(at) = Slot::default();
+        self.free.push(at);
+    }
+
+    pub(super) fn get(&self, at: u32) -> &Slot<E, P> {
+        &self.segments[at as usize / SEGMENT][at as usize % SEGMENT]
+    }
+
+    pub(super) fn get_mut(&mut self, at: u32) -> &mut Slot<E, P> {
+        &mut self.segments[at as usize / SEGMENT][at as usize % SEGMENT]
+    }
+
+    /// Slots ever used: all live ones lie below.
+    pub(super) fn bound(&self) -> u32 {
+        self.len
+    }
+
+    /// Slots in use.
+    pub(super) fn live(&self) -> usize {
+        self.len as usize - self.free.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_stays_small() {
+        assert!(size_of::<Slot<Box<dyn std::any::Any>, u64>>() <= 64, "sharding §10 allows 100 bytes in all");
+    }
+
+    #[test]
+    fn slots_are_used_again_and_bounds_cover_them() {
+        let mut slab = Slab::<(), ()>::default();
+        let id = |n: u32| EntityId::new(n.to_string()).unwrap();
+        for n in 0..3000 {
+            assert_eq!(slab.insert(id(n)), n);
+        }
+        slab.remove(7);
+        assert_eq!((slab.live(), slab.insert(id(9)), slab.bound()), (2999, 7, 3000));
+    }
+}

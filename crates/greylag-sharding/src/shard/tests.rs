@@ -1,0 +1,469 @@
+//! The machine under a shell that keeps a log in place of entities.
+//!
+//! Messages are words: `x` is handled and logged, `stop`, `passivate`, `suspend`, `fail`, `fence` and
+//! `wake` make the entity do so, `self:x` sends itself `x`, `timer:x` sets a timer for `x`.
+
+use super::*;
+
+type Log = Vec<String>;
+
+struct World {
+    shard: Shard<String, String>,
+    now: Instant,
+    log: Log,
+    leftovers: Option<Vec<String>>,
+    /// Entities whose factory fails.
+    broken: Vec<&'static str>,
+    /// Entities that ignore stop requests.
+    stubborn: Vec<&'static str>,
+    suspended: BTreeMap<String, (SlotId, u64)>,
+}
+
+impl World {
+    fn new(change: impl FnOnce(&mut ShardingSettings)) -> Self {
+        let mut settings = ShardingSettings { passivate_idle_after: None, ..ShardingSettings::default() };
+        change(&mut settings);
+        let now = Instant::now();
+        let shard = Shard::new(settings, Supervision::default(), 7, 1, now);
+        let (broken, stubborn) = (Vec::new(), Vec::new());
+        Self { shard, now, log: Vec::new(), leftovers: None, broken, stubborn, suspended: BTreeMap::new() }
+    }
+
+    fn input(&mut self, input: Input<String>) {
+        let mut out = Vec::new();
+        self.shard.handle(self.now, input, &mut out);
+        for effect in out {
+            self.execute(effect);
+        }
+    }
+
+    fn send(&mut self, id: &str, message: &str) {
+        let id = EntityId::new(id).unwrap();
+        self.input(Input::Deliver { id, payload: message.to_owned(), activity: true });
+    }
+
+    fn turns(&mut self) {
+        while self.shard.has_work() {
+            self.input(Input::Turn);
+        }
+    }
+
+    fn advance(&mut self, by: Duration) {
+        let end = self.now + by;
+        while let Some(at) = self.shard.next_deadline().filter(|at| *at <= end) {
+            self.now = self.now.max(at);
+            self.input(Input::Tick);
+            self.turns();
+        }
+        self.now = end;
+    }
+
+    fn resume(&mut self, id: &str, result: &str) {
+        let (slot, incarnation) = self.suspended.remove(id).expect("suspended before");
+        let payload = result.to_owned();
+        self.input(Input::Resumed { slot, incarnation, payload, suspension: true });
+    }
+
+    fn execute(&mut self, effect: Effect<String, String>) {
+        match effect {
+            Effect::Start { slot, payload } => {
+                let (id, incarnation) = self.shard.identity(slot).unwrap();
+                let (id, number) = (id.to_string(), incarnation & 0xffff);
+                if self.broken.contains(&id.as_str()) {
+                    let cause = FailureCause::Start("broken".into());
+                    return self.input(Input::Failed { slot, cause, payload });
+                }
+                self.log.push(format!("{id}: start {number}"));
+                self.shard.place(slot, id);
+                self.input(Input::Started { slot, outcome: Outcome::default(), payload });
+            }
+            Effect::Restart { slot } => {
+                let (id, incarnation) = self.shard.identity(slot).unwrap();
+                self.log.push(format!("{id}: restart {}", incarnation & 0xffff));
+                let id = id.to_string();
+                self.shard.place(slot, id);
+                self.input(Input::Started { slot, outcome: Outcome::default(), payload: None });
+            }
+            Effect::Run { slot, payload } => self.run(slot, &payload),
+            Effect::SendStop { slot } => {
+                let id = self.shard.entity(slot).unwrap().0.clone();
+                self.log.push(format!("{id}: on_stop"));
+                let stop = !self.stubborn.contains(&id.as_str());
+                self.input(Input::Done { slot, outcome: Outcome { stop, ..Outcome::default() } });
+            }
+            Effect::End { id, entity, why, .. } => {
+                assert!(why == Ended::Failed || entity.is_some(), "an entity ends once");
+                self.log.push(format!("{id}: {why:?}"));
+            }
+            Effect::DeadLetter { id, payload, reason } => self.log.push(format!("{id}: {payload} dead: {reason}")),
+            Effect::Late(payload) => self.log.push(format!("late {payload}")),
+            Effect::Stopped(leftovers) => {
+                assert!(self.leftovers.is_none(), "a shard stops once");
+                self.leftovers = Some(leftovers.into_iter().map(|(id, payload)| format!("{id}: {payload}")).collect());
+            }
+        }
+    }
+
+    fn run(&mut self, slot: SlotId, message: &str) {
+        let (id, _, incarnation) = self.shard.entity(slot).expect("only live entities are run");
+        let id = id.clone();
+        self.log.push(format!("{id}: {message}"));
+        let mut outcome = Outcome::default();
+        match message.split_once(':').unwrap_or((message, "")) {
+            ("stop", _) => outcome.stop = true,
+            ("passivate", _) => outcome.passivate = true,
+            ("veto", _) => outcome.veto = Some(true),
+            ("direct", _) => outcome.direct = true,
+            ("fence", _) => outcome.fenced = true,
+            ("suspend", _) => {
+                outcome.suspend = true;
+                self.suspended.insert(id, (slot, incarnation));
+            }
+            ("self", message) => outcome.to_self.push(message.to_owned()),
+            ("timer", message) => outcome.timers.push(TimerChange::Set {
+                key: TimerKey::Name("t"),
+                at: self.now + Duration::from_secs(1),
+                payload: message.to_owned(),
+            }),
+            ("cancel", _) => outcome.timers.push(TimerChange::Cancel(TimerKey::Name("t"))),
+            ("fail", _) => {
+                let cause = FailureCause::Handler("asked to".into());
+                return self.input(Input::Failed { slot, cause, payload: None });
+            }
+            _ => return,
+        }
+        self.input(Input::Done { slot, outcome });
+    }
+
+    fn stop(&mut self, deadline: Duration) {
+        self.input(Input::Stop { deadline });
+        self.turns();
+    }
+
+    #[track_caller]
+    fn expect(&mut self, log: &[&str]) {
+        assert_eq!(self.log, log);
+        self.log.clear();
+    }
+
+    #[track_caller]
+    fn expect_leftovers(&mut self, leftovers: &[&str]) {
+        assert_eq!(self.leftovers.as_deref(), Some(&leftovers.iter().map(ToString::to_string).collect::<Vec<_>>()[..]));
+        assert_eq!(self.shard.entity_count(), 0);
+    }
+}
+
+use crate::entity::TimerKey;
+
+#[test]
+fn the_first_message_starts_the_entity_and_the_rest_find_it() {
+    let mut world = World::new(|_| {});
+    for message in ["a", "b"] {
+        world.send("1", message);
+    }
+    world.send("2", "c");
+    world.expect(&["1: start 1", "1: a", "1: b", "2: start 2", "2: c"]);
+    assert_eq!(world.shard.entity_count(), 2);
+}
+
+/// sharding 60: a flood does not keep a neighbour from its turn.
+#[test]
+fn a_hot_entity_leaves_room_for_its_neighbours() {
+    let mut world = World::new(|settings| settings.entity_throughput = 4);
+    for n in 0..100 {
+        world.send("hot", &n.to_string());
+    }
+    world.send("cold", "x");
+    let before = world.log.iter().position(|line| line == "cold: x").unwrap();
+    assert_eq!(before, 1 + 5 + 1, "a start, one and a turn of the hot one, a start: {:?}", world.log);
+    world.send("other", "suspend");
+    world.send("other", "y");
+    world.turns();
+    let hot: Vec<_> = world.log.iter().filter_map(|line| line.strip_prefix("hot: ")?.parse::<u32>().ok()).collect();
+    assert_eq!(hot, (0..100).collect::<Vec<_>>(), "and nothing of the flood is lost or swapped");
+}
+
+#[test]
+fn ready_entities_take_turns() {
+    let mut world = World::new(|settings| settings.entity_throughput = 2);
+    for id in ["a", "b"] {
+        world.send(id, "suspend");
+        for n in 1..=3 {
+            world.send(id, &n.to_string());
+        }
+    }
+    world.resume("a", "r");
+    world.resume("b", "r");
+    world.log.clear();
+    world.turns();
+    world.expect(&["a: 1", "a: 2", "b: 1", "b: 2", "a: 3", "b: 3"]);
+}
+
+/// sharding 61: the result of a suspension is handled first.
+#[test]
+fn a_suspension_holds_messages_and_timers_and_its_result_goes_first() {
+    let mut world = World::new(|_| {});
+    world.send("1", "timer:t");
+    world.send("1", "suspend");
+    world.send("1", "m2");
+    world.send("1", "m3");
+    world.advance(Duration::from_secs(2));
+    world.expect(&["1: start 1", "1: timer:t", "1: suspend"]);
+    world.resume("1", "result");
+    world.turns();
+    world.expect(&["1: result", "1: m2", "1: m3", "1: t"]);
+}
+
+/// sharding 62: a replaced or cancelled timer's message is not delivered, even if it is queued.
+#[test]
+fn a_queued_timer_can_still_be_replaced_or_cancelled() {
+    let mut world = World::new(|_| {});
+    world.send("1", "timer:old");
+    world.send("1", "suspend");
+    world.advance(Duration::from_secs(2));
+    world.send("1", "x");
+    world.resume("1", "timer:new");
+    world.turns();
+    world.expect(&["1: start 1", "1: timer:old", "1: suspend", "1: timer:new", "1: x"]);
+    world.advance(Duration::from_secs(2));
+    world.send("1", "timer:never");
+    world.send("1", "cancel");
+    world.advance(Duration::from_secs(2));
+    world.expect(&["1: new", "1: timer:never", "1: cancel"]);
+}
+
+/// sharding 53, 55: what comes after the stop request goes to a fresh incarnation, in order.
+#[test]
+fn passivation_lets_queued_messages_through_and_keeps_later_ones() {
+    let mut world = World::new(|_| {});
+    world.send("1", "passivate");
+    world.send("1", "later 1");
+    world.send("1", "later 2");
+    world.turns();
+    world.expect(&["1: start 1", "1: passivate", "1: on_stop", "1: Stopped", "1: start 2", "1: later 1", "1: later 2"]);
+}
+
+/// sharding 54: passivating and stopping in one handler run does not get stuck.
+#[test]
+fn a_stop_makes_the_stop_request_pointless() {
+    let mut world = World::new(|_| {});
+    world.send("1", "suspend");
+    world.send("1", "a");
+    world.resume("1", "passivate");
+    world.send("1", "b");
+    world.send("1", "c");
+    world.turns();
+    world.expect(&[
+        "1: start 1",
+        "1: suspend",
+        "1: passivate",
+        "1: a",
+        "1: on_stop",
+        "1: Stopped",
+        "1: start 2",
+        "1: b",
+        "1: c",
+    ]);
+    world.send("2", "stop");
+    world.send("2", "again");
+    world.turns();
+    world.expect(&["2: start 3", "2: stop", "2: Stopped", "2: start 4", "2: again"]);
+}
+
+#[test]
+fn an_entity_that_ignores_its_stop_request_is_forced() {
+    let mut world = World::new(|settings| settings.passivation_stop_timeout = Duration::from_secs(3));
+    world.stubborn.push("1");
+    world.send("1", "passivate");
+    world.turns();
+    world.send("1", "later");
+    world.advance(Duration::from_secs(2));
+    world.expect(&["1: start 1", "1: passivate", "1: on_stop"]);
+    world.advance(Duration::from_secs(2));
+    world.expect(&["1: Forced", "1: start 2", "1: later"]);
+}
+
+/// sharding 64: activity counts, vetoes hold.
+#[test]
+fn idle_entities_are_passivated() {
+    let idle = Duration::from_secs(1);
+    let mut world = World::new(|settings| settings.passivate_idle_after = Some(idle));
+    world.send("idle", "a");
+    world.send("busy", "a");
+    world.send("vetoed", "veto");
+    world.log.clear();
+    for _ in 0..4 {
+        world.advance(idle / 2);
+        world.shard.observe(world.now);
+        world.send("busy", "b");
+    }
+    world.log.retain(|line| !line.ends_with(": b"));
+    world.expect(&["idle: on_stop", "idle: Stopped"]);
+}
+
+/// sharding 58: the supervision table, as far as it is built.
+#[test]
+fn a_failed_entity_starts_anew_without_the_message_that_failed() {
+    let mut world = World::new(|settings| settings.max_restarts = 2);
+    world.send("1", "suspend");
+    for message in ["fail", "a", "fail", "fail", "b"] {
+        world.send("1", message);
+    }
+    world.resume("1", "r");
+    world.turns();
+    world.expect(&[
+        "1: start 1",
+        "1: suspend",
+        "1: r",
+        "1: fail",
+        "1: restart 2",
+        "1: a",
+        "1: fail",
+        "1: restart 3",
+        "1: fail",
+        "1: Failed",
+        "1: start 4",
+        "1: b",
+    ]);
+}
+
+#[test]
+fn an_entity_that_cannot_start_costs_one_message_each_time() {
+    let mut world = World::new(|_| {});
+    world.broken.push("1");
+    world.send("1", "a");
+    world.send("1", "b");
+    world.turns();
+    world.expect(&["1: a dead: EntityStartFailed", "1: Failed", "1: b dead: EntityStartFailed", "1: Failed"]);
+    assert_eq!(world.shard.entity_count(), 0);
+}
+
+#[test]
+fn a_full_mailbox_drops_the_newest_message() {
+    let mut world = World::new(|settings| settings.entity_mailbox_capacity = 2);
+    world.send("1", "suspend");
+    for message in ["a", "b", "c"] {
+        world.send("1", message);
+    }
+    world.expect(&["1: start 1", "1: suspend", "1: c dead: EntityMailboxFull"]);
+    world.resume("1", "r");
+    world.turns();
+    world.expect(&["1: r", "1: a", "1: b"]);
+}
+
+#[test]
+fn a_fenced_entity_keeps_its_messages_until_the_home_is_confirmed() {
+    let mut world = World::new(|_| {});
+    world.send("1", "fence");
+    world.send("1", "a");
+    world.turns();
+    world.expect(&["1: start 1", "1: fence", "1: Fenced"]);
+    world.advance(Duration::from_secs(3));
+    world.expect(&["1: start 2", "1: a"]);
+    world.send("2", "fence");
+    world.send("2", "b");
+    world.input(Input::Kill);
+    world.expect_leftovers(&["2: b"]);
+}
+
+#[test]
+fn results_of_an_older_incarnation_are_discarded() {
+    let mut world = World::new(|_| {});
+    world.send("1", "suspend");
+    let (slot, incarnation) = world.suspended["1"];
+    world.input(Input::Failed { slot, cause: FailureCause::Suspension("lost".into()), payload: None });
+    world.resume("1", "result");
+    world.input(Input::Resumed { slot, incarnation, payload: "spawned".into(), suspension: false });
+    world.expect(&["1: start 1", "1: suspend", "1: restart 2", "late result", "late spawned"]);
+}
+
+#[test]
+fn a_direct_message_reaches_one_incarnation_only() {
+    let mut world = World::new(|_| {});
+    world.send("1", "direct");
+    let direct = world.shard.identity(SlotId(0)).unwrap().1;
+    world.input(Input::Direct { incarnation: direct, payload: "hello".into() });
+    world.turns();
+    world.send("1", "stop");
+    world.send("1", "x");
+    world.input(Input::Direct { incarnation: direct, payload: "hello again".into() });
+    world.expect(&[
+        "1: start 1",
+        "1: direct",
+        "1: hello",
+        "1: stop",
+        "1: Stopped",
+        "1: start 2",
+        "1: x",
+        "late hello again",
+    ]);
+}
+
+/// sharding §2.9: queued messages are handled first; what waits for an ended entity is a leftover.
+#[test]
+fn the_stop_marker_ends_every_entity_and_returns_what_was_never_handled() {
+    let mut world = World::new(|_| {});
+    world.send("idle", "a");
+    world.send("queued", "suspend");
+    world.send("queued", "b");
+    world.send("gone", "passivate");
+    world.send("gone", "c");
+    world.send("gone", "d");
+    world.log.clear();
+    world.stop(Duration::from_secs(55));
+    world.expect(&["idle: on_stop", "idle: Stopped", "gone: on_stop", "gone: Stopped"]);
+    world.send("idle", "too late");
+    world.resume("queued", "r");
+    world.turns();
+    world.expect(&["queued: r", "queued: b", "queued: on_stop", "queued: Stopped"]);
+    world.expect_leftovers(&["gone: c", "gone: d", "idle: too late"]);
+}
+
+#[test]
+fn an_empty_shard_stops_at_once() {
+    let mut world = World::new(|_| {});
+    world.stop(Duration::from_secs(55));
+    world.expect_leftovers(&[]);
+}
+
+#[test]
+fn the_deadline_of_a_handoff_forces_what_is_left() {
+    let mut world = World::new(|_| {});
+    world.stubborn.push("1");
+    world.send("1", "a");
+    world.send("2", "suspend");
+    world.send("2", "b");
+    world.stop(Duration::from_secs(55));
+    world.log.clear();
+    world.advance(Duration::from_secs(56));
+    world.expect(&["1: Forced", "2: Forced"]);
+    world.expect_leftovers(&["2: b"]);
+}
+
+#[test]
+fn a_kill_ends_everything_without_a_stop_request() {
+    let mut world = World::new(|_| {});
+    world.send("1", "a");
+    world.send("2", "suspend");
+    world.send("2", "b");
+    world.send("3", "passivate");
+    world.send("3", "c");
+    world.log.clear();
+    world.stop(Duration::from_secs(55));
+    world.input(Input::Kill);
+    assert!(world.log.contains(&"2: Killed".to_owned()));
+    world.expect_leftovers(&["3: c", "2: b"]);
+}
+
+/// More entities than one step touches.
+#[test]
+fn many_entities_stop_in_steps() {
+    let mut world = World::new(|_| {});
+    for n in 0..5000 {
+        world.send(&n.to_string(), "a");
+    }
+    world.input(Input::Stop { deadline: Duration::from_secs(55) });
+    assert!(world.leftovers.is_none());
+    world.turns();
+    world.expect_leftovers(&[]);
+}
