@@ -1,0 +1,108 @@
+//! The node processes: this same program, started as a child for each node.
+//!
+//! A child speaks on its standard output, one JSON line a fact, and ends when its standard input
+//! closes, so that no child survives its parent, whatever becomes of that.
+
+use std::process::Stdio;
+
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+
+/// What a child tells its parent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Told {
+    /// It is a member that is Up, at this address.
+    Up {
+        /// `host:port`.
+        address: String,
+    },
+    /// What it counted so far.
+    Counted {
+        /// Deliveries of purchases that were applied already.
+        suppressed: u64,
+    },
+}
+
+/// What a parent tells its child.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Tell {
+    /// Say what you counted.
+    Count,
+    /// Leave the cluster in order, then end.
+    Leave,
+}
+
+/// One running node process.
+#[derive(Debug)]
+pub(crate) struct NodeProcess {
+    /// `host:port` of the member.
+    pub(crate) address: String,
+    child: Child,
+    input: ChildStdin,
+    output: Lines<BufReader<ChildStdout>>,
+}
+
+impl NodeProcess {
+    /// Starts a node process and waits until it is a member.
+    ///
+    /// # Errors
+    /// In words: the program cannot be started, or the child ended before it was Up.
+    pub(crate) async fn start(arguments: &[String]) -> Result<Self, String> {
+        let program = std::env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
+        let mut child = Command::new(program)
+            .arg("node")
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .map_err(|error| format!("cannot start a node process: {error}"))?;
+        let input = child.stdin.take().expect("piped above");
+        let output = BufReader::new(child.stdout.take().expect("piped above")).lines();
+        let mut process = Self { address: String::new(), child, input, output };
+        match process.hear().await? {
+            Told::Up { address } => process.address = address,
+            other => return Err(format!("a node process began with {other:?}")),
+        }
+        Ok(process)
+    }
+
+    /// The process id, for messages to people.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id().unwrap_or_default()
+    }
+
+    /// Ends the process outright (SIGKILL): nothing is flushed, nobody is told.
+    pub(crate) async fn kill(mut self) -> Result<(), String> {
+        self.child.kill().await.map_err(|error| format!("cannot kill {}: {error}", self.address))
+    }
+
+    /// Asks what it counted.
+    pub(crate) async fn count(&mut self) -> Result<u64, String> {
+        self.tell(Tell::Count).await?;
+        match self.hear().await? {
+            Told::Counted { suppressed } => Ok(suppressed),
+            other => Err(format!("{} answered {other:?}", self.address)),
+        }
+    }
+
+    /// Lets it leave the cluster in order, and waits for its end.
+    pub(crate) async fn leave(mut self) -> Result<(), String> {
+        self.tell(Tell::Leave).await?;
+        let status = self.child.wait().await.map_err(|error| format!("{}: {error}", self.address))?;
+        if status.success() { Ok(()) } else { Err(format!("{} ended with {status}", self.address)) }
+    }
+
+    async fn tell(&mut self, what: Tell) -> Result<(), String> {
+        let mut line = serde_json::to_string(&what).expect("a plain enum is JSON");
+        line.push('\n');
+        self.input.write_all(line.as_bytes()).await.map_err(|error| format!("{} is gone: {error}", self.address))
+    }
+
+    async fn hear(&mut self) -> Result<Told, String> {
+        let line = self.output.next_line().await.map_err(|error| format!("{}: {error}", self.address))?;
+        let line = line.ok_or_else(|| format!("node process {} ended early", self.pid()))?;
+        serde_json::from_str(&line).map_err(|error| format!("a node process said {line:?}: {error}"))
+    }
+}
