@@ -1,0 +1,135 @@
+//! Runs worlds over seeds; see the library's docs.
+
+use std::io::Write as _;
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use clap::Parser;
+use greylag_simulation::{Omission, Outcome, Violation, World, worlds};
+
+/// The real machines of every layer under seeded faults.
+#[derive(Parser)]
+#[command(name = "cargo xtask sim")]
+struct Cli {
+    /// Which world; all of them if none is named.
+    world: Option<String>,
+    /// How many seeds each world gets.
+    #[arg(long, default_value_t = 200)]
+    seeds: u64,
+    /// The first seed.
+    #[arg(long, default_value_t = 0)]
+    first: u64,
+    /// Only this seed.
+    #[arg(long, conflicts_with_all = ["seeds", "first"])]
+    seed: Option<u64>,
+    /// Leave a clause out. The run then succeeds only if a violation is found.
+    #[arg(long)]
+    without: Option<Omission>,
+    /// List the worlds and end.
+    #[arg(long)]
+    list: bool,
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let all = worlds();
+    if cli.list {
+        all.iter().for_each(|world| say(&format!("{:<12} {}", world.name, world.about)));
+        return ExitCode::SUCCESS;
+    }
+    if let Some(name) = cli.world.as_deref().filter(|name| all.iter().all(|world| world.name != *name)) {
+        let names: Vec<_> = all.iter().map(|world| world.name).collect();
+        say(&format!("there is no world {name:?}; there are {}", names.join(", ")));
+        return ExitCode::FAILURE;
+    }
+    let (first, seeds) = cli.seed.map_or((cli.first, cli.seeds), |seed| (seed, 1));
+    let chosen: Vec<_> = all
+        .into_iter()
+        .filter(|world| cli.world.as_deref().is_none_or(|name| name == world.name))
+        .filter(|world| cli.without.is_none_or(|omission| world.omissions.contains(&omission)))
+        .collect();
+    if chosen.is_empty() {
+        say("no world has that clause to leave out");
+        return ExitCode::FAILURE;
+    }
+    let mut good = true;
+    for world in &chosen {
+        good &= report(world, first, seeds, cli.without);
+    }
+    if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Runs one world, says what came of it, and whether that is as it should be.
+fn report(world: &World, first: u64, seeds: u64, without: Option<Omission>) -> bool {
+    let begun = Instant::now();
+    let (outcome, violation) = sweep(world, first, seeds, without);
+    let took = begun.elapsed().as_secs_f64();
+    let name = world.name;
+    match (violation, without) {
+        (None, None) => {
+            let Outcome { steps, faults, checked } = outcome;
+            say(&format!(
+                "{name:<12} {seeds} seeds, {steps} steps, {faults} faults, {checked} checked, {took:.1} s: no violation"
+            ));
+            true
+        }
+        (Some((seed, violation)), None) => {
+            say(&format!("{name:<12} seed {seed}: {violation}\n  replay: cargo xtask sim {name} --seed {seed}"));
+            false
+        }
+        (Some((seed, violation)), Some(omission)) => {
+            say(&format!("{name:<12} without {omission:?}: found at seed {seed} ({took:.1} s): {violation}"));
+            true
+        }
+        (None, Some(omission)) => {
+            say(&format!("{name:<12} without {omission:?}: {seeds} seeds found nothing; the checkers are blind"));
+            false
+        }
+    }
+}
+
+/// Runs the seeds on all cores. Of several violations the one of the least seed is yielded.
+fn sweep(world: &World, first: u64, seeds: u64, without: Option<Omission>) -> (Outcome, Option<(u64, Violation)>) {
+    let next = AtomicU64::new(first);
+    let state = Mutex::new((Outcome::default(), None::<(u64, Violation)>));
+    let workers = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    std::thread::scope(|scope| {
+        for _ in 0..workers {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    let known =
+                        state.lock().expect("no worker panics under the lock").1.as_ref().map(|(seed, _)| *seed);
+                    if seed >= first + seeds || known.is_some_and(|known| known < seed) {
+                        return;
+                    }
+                    let result = run_one(world, seed, without);
+                    let mut state = state.lock().expect("no worker panics under the lock");
+                    match result {
+                        Ok(outcome) => state.0 += outcome,
+                        Err(violation) if state.1.as_ref().is_none_or(|(known, _)| seed < *known) => {
+                            state.1 = Some((seed, violation));
+                        }
+                        Err(_) => {}
+                    }
+                }
+            });
+        }
+    });
+    state.into_inner().expect("no worker panics under the lock")
+}
+
+/// A machine that panics broke a promise too: an invariant of its own.
+fn run_one(world: &World, seed: u64, without: Option<Omission>) -> Result<Outcome, Violation> {
+    std::panic::catch_unwind(|| (world.run)(seed, without)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
+        Err(Violation { promise: "no machine panics", what: text.unwrap_or("a panic without words").to_owned() })
+    })
+}
+
+fn say(line: &str) {
+    // A closed pipe is the reader's choice.
+    let _ = writeln!(std::io::stdout(), "{line}");
+}
