@@ -26,13 +26,22 @@ impl Batch {
     /// # Panics
     /// If the value is longer than [`MAX_VALUE_BYTES`]: splitting is the caller's duty.
     pub fn put(&mut self, key: &[u8], value: &[u8]) {
-        assert!(value.len() <= MAX_VALUE_BYTES, "a value of {} bytes was not split", value.len());
         let mut sealed = Vec::with_capacity(value.len() + CRC_BYTES);
         sealed.extend_from_slice(value);
-        sealed.extend_from_slice(&checksum(key, value).to_be_bytes());
+        self.put_owned(key, sealed);
+    }
+
+    /// [`Batch::put`] for a value that needs no copy.
+    ///
+    /// # Panics
+    /// If the value is longer than [`MAX_VALUE_BYTES`].
+    pub fn put_owned(&mut self, key: &[u8], mut value: Vec<u8>) {
+        assert!(value.len() <= MAX_VALUE_BYTES, "a value of {} bytes was not split", value.len());
+        let crc = checksum(key, &value);
+        value.extend_from_slice(&crc.to_be_bytes());
         self.keys += 1;
-        self.bytes += key.len() + sealed.len();
-        self.writes.insert(key, sealed);
+        self.bytes += key.len() + value.len();
+        self.writes.insert(key, value);
     }
 
     /// Removes what is under `key`, if anything.

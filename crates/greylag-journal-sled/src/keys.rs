@@ -1,0 +1,145 @@
+//! Keys of the journal: one tree, the first byte is the space, integers big-endian.
+//!
+//! Events and snapshots go by a dense number of their id instead of the id itself, so that an id
+//! which begins another never meets its records, and keys stay short. `docs/formats/journal-sled.md`
+//! describes the format. Source: persistence §4.3.
+
+use greylag_persistence::{PersistenceId, SeqNr};
+
+/// Magic, version and the uuid of this store.
+pub(crate) const FORMAT: &[u8] = &[0x00];
+/// Up to which commit the sequence was verified at an earlier opening.
+pub(crate) const VERIFIED: &[u8] = &[0x00, 0x01];
+
+const HEAD: u8 = 0x01;
+const EVENT: u8 = 0x02;
+const EVENT_CHUNK: u8 = 0x03;
+const COMMIT: u8 = 0x04;
+const TAG: u8 = 0x05;
+const TAG_ROW: u8 = 0x06;
+const ID: u8 = 0x07;
+const SWEEP: u8 = 0x08;
+const SNAPSHOT: u8 = 0x10;
+const SNAPSHOT_CHUNK: u8 = 0x11;
+
+/// The dense number of a persistence id, given when it is first seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct PidNo(pub(crate) u64);
+
+/// The number of a tag.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct TagNo(pub(crate) u64);
+
+/// Names the chunks of one save, so that saving a number again never mixes old and new chunks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct SaveNo(pub(crate) u64);
+
+fn key(space: u8, numbers: &[u64]) -> Vec<u8> {
+    let mut key = Vec::with_capacity(1 + 8 * numbers.len() + 2);
+    key.push(space);
+    for number in numbers {
+        key.extend_from_slice(&number.to_be_bytes());
+    }
+    key
+}
+
+fn text_key(space: u8, text: &str) -> Vec<u8> {
+    let mut key = Vec::with_capacity(1 + text.len());
+    key.push(space);
+    key.extend_from_slice(text.as_bytes());
+    key
+}
+
+fn with_chunk(mut key: Vec<u8>, chunk: u16) -> Vec<u8> {
+    key.extend_from_slice(&chunk.to_be_bytes());
+    key
+}
+
+pub(crate) fn head(id: &PersistenceId) -> Vec<u8> {
+    text_key(HEAD, id.as_str())
+}
+
+pub(crate) fn event(pid: PidNo, seq_nr: SeqNr) -> Vec<u8> {
+    key(EVENT, &[pid.0, seq_nr.as_u64()])
+}
+
+pub(crate) fn event_chunk(pid: PidNo, seq_nr: SeqNr, chunk: u16) -> Vec<u8> {
+    with_chunk(key(EVENT_CHUNK, &[pid.0, seq_nr.as_u64()]), chunk)
+}
+
+pub(crate) fn commit(commit_no: u64) -> Vec<u8> {
+    key(COMMIT, &[commit_no])
+}
+
+pub(crate) fn tag(tag: &str) -> Vec<u8> {
+    text_key(TAG, tag)
+}
+
+pub(crate) fn tag_row(tag: TagNo, ordinal: u64) -> Vec<u8> {
+    key(TAG_ROW, &[tag.0, ordinal])
+}
+
+pub(crate) fn id(pid: PidNo) -> Vec<u8> {
+    key(ID, &[pid.0])
+}
+
+pub(crate) fn sweep(pid: PidNo) -> Vec<u8> {
+    key(SWEEP, &[pid.0])
+}
+
+pub(crate) fn snapshot(pid: PidNo, seq_nr: SeqNr) -> Vec<u8> {
+    key(SNAPSHOT, &[pid.0, seq_nr.as_u64()])
+}
+
+pub(crate) fn snapshot_chunk(pid: PidNo, seq_nr: SeqNr, save: SaveNo, chunk: u16) -> Vec<u8> {
+    with_chunk(key(SNAPSHOT_CHUNK, &[pid.0, seq_nr.as_u64(), save.0]), chunk)
+}
+
+/// Bounds of a whole space, for iteration.
+pub(crate) fn space(space: Space) -> ([u8; 1], [u8; 1]) {
+    let first = match space {
+        Space::Commits => COMMIT,
+        Space::Tags => TAG,
+        Space::Ids => ID,
+        Space::Sweeps => SWEEP,
+        Space::SnapshotChunks => SNAPSHOT_CHUNK,
+        Space::All => return ([HEAD], [0xff]),
+    };
+    ([first], [first + 1])
+}
+
+/// Spaces that are read whole when the journal opens.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Space {
+    Commits,
+    Tags,
+    Ids,
+    Sweeps,
+    SnapshotChunks,
+    /// Every space but the format's.
+    All,
+}
+
+/// The `at`-th number of a key; `None` if the key is too short.
+pub(crate) fn number(key: &[u8], at: usize) -> Option<u64> {
+    let bytes = key.get(1 + 8 * at..)?.first_chunk::<8>()?;
+    Some(u64::from_be_bytes(*bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_as_the_format_says() {
+        let (pid, seq_nr) = (PidNo(1), SeqNr::from(2));
+        let id: PersistenceId = "a|b".parse().unwrap();
+        assert_eq!(head(&id), b"\x01a|b");
+        assert_eq!(event(pid, seq_nr), b"\x02\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x02");
+        assert_eq!(event_chunk(pid, seq_nr, 3), b"\x03\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x02\0\x03");
+        assert_eq!(commit(258), b"\x04\0\0\0\0\0\0\x01\x02");
+        assert_eq!(tag("red"), b"\x05red");
+        assert_eq!(number(&event(pid, seq_nr), 1), Some(2));
+        assert_eq!(number(&commit(1), 1), None);
+    }
+}

@@ -1,0 +1,79 @@
+//! Reads that the committer and the readers share. What is wrong with one id is told apart from
+//! what is wrong with the store, so that damage to one record stops nobody else (J11, J12).
+
+use bytes::Bytes;
+use greylag_persistence::{Corrupt, CorruptKind, PersistenceId, SeqNr};
+use greylag_store_sled::{Reader, StoreError};
+
+use crate::keys::{self, PidNo};
+use crate::records::{EventRow, Row, StoredHead};
+
+/// Why a record was not read.
+#[derive(Debug)]
+pub(crate) enum LookupError {
+    /// Only what was asked for is damaged.
+    Corrupt(Corrupt),
+    /// The store itself failed.
+    Store(StoreError),
+}
+
+impl LookupError {
+    /// `error` met while reading something of `id` near `seq_nr`.
+    pub(crate) fn of(id: &PersistenceId, seq_nr: SeqNr, error: StoreError) -> Self {
+        if error.is_corruption() { Self::corrupt(id, seq_nr, CorruptKind::Checksum) } else { Self::Store(error) }
+    }
+
+    pub(crate) fn corrupt(id: &PersistenceId, seq_nr: SeqNr, kind: CorruptKind) -> Self {
+        Self::Corrupt(Corrupt { id: id.clone(), seq_nr, kind })
+    }
+}
+
+/// The head of `id` as the store shows it, durable or not.
+pub(crate) fn head(reader: &Reader, id: &PersistenceId) -> Result<Option<StoredHead>, LookupError> {
+    let value = reader.get(&keys::head(id)).map_err(|error| LookupError::of(id, SeqNr::ZERO, error))?;
+    let unreadable = || LookupError::corrupt(id, SeqNr::ZERO, CorruptKind::Unreadable);
+    value.map(|value| StoredHead::decode(value).ok_or_else(unreadable)).transpose()
+}
+
+/// One event; `None` if there is no row under its key.
+pub(crate) fn event(
+    reader: &Reader,
+    id: &PersistenceId,
+    pid: PidNo,
+    seq_nr: SeqNr,
+) -> Result<Option<EventRow>, LookupError> {
+    let value = reader.get(&keys::event(pid, seq_nr)).map_err(|error| LookupError::of(id, seq_nr, error))?;
+    value.map(|value| event_from_row(reader, id, pid, seq_nr, value)).transpose()
+}
+
+/// The event whose row is `value`, with its chunks, checked.
+pub(crate) fn event_from_row(
+    reader: &Reader,
+    id: &PersistenceId,
+    pid: PidNo,
+    seq_nr: SeqNr,
+    value: Bytes,
+) -> Result<EventRow, LookupError> {
+    let unreadable = || LookupError::corrupt(id, seq_nr, CorruptKind::Unreadable);
+    let row = Row::decode(value).ok_or_else(unreadable)?;
+    let chunk = |at| {
+        let value = reader.get(&keys::event_chunk(pid, seq_nr, at));
+        value.map_err(|error| LookupError::of(id, seq_nr, error))
+    };
+    let missing = || LookupError::corrupt(id, seq_nr, CorruptKind::Missing);
+    let body = row.join(chunk)?.ok_or_else(missing)?;
+    let row = EventRow::decode(id, seq_nr, body).ok_or_else(unreadable)?;
+    if !row.event.is_intact() {
+        return Err(LookupError::corrupt(id, seq_nr, CorruptKind::Checksum));
+    }
+    Ok(row)
+}
+
+/// The key of a record, whatever became of its value.
+pub(crate) fn key_of(record: Result<(Bytes, Bytes), StoreError>) -> Result<Bytes, StoreError> {
+    match record {
+        Ok((key, _)) => Ok(key),
+        Err(StoreError::Checksum { key }) => Ok(key.into()),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,424 @@
+//! The committer's half of the journal: checks every request against the head and turns it into
+//! changes, one group at a time.
+//!
+//! ```text
+//! group of requests ──▶ heads, events, chunks, tag rows, snapshots  +  one commit record ──▶ batch
+//! ```
+//! One thread plans everything, so comparing with the head and writing need no lock (J3, J4). What
+//! the group changes is published to readers only when it is durable (J6).
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use greylag_persistence::{
+    AdvanceError, AppendError, Appended, Claim, ClaimError, Corrupt, DeleteError, Head, PersistenceId, SeqNr,
+    StoreFailure, Timestamp, Under, WriterEpoch, WriterUuid,
+};
+use greylag_store_sled::{Batch, MAX_VALUE_BYTES, Planner, Reader, StoreError};
+
+use crate::heads::{HeadCache, Undurable};
+use crate::keys::{self, PidNo, TagNo};
+use crate::lookup::{self, LookupError};
+use crate::records::{CommitRecord, CommittedAppend, StoredHead};
+use crate::recovery;
+use crate::request::{Answer, EncodedAppend, Opening, Request};
+use crate::settings::{Clock, SledJournalSettings};
+use crate::sweeper::Sweeper;
+
+mod snapshots;
+
+/// Plans the group commits of one journal.
+pub(crate) struct JournalPlanner {
+    pub(crate) name: String,
+    pub(crate) verify_commits: u64,
+    clock: Clock,
+    heads: HeadCache,
+    undurable: Arc<Undurable>,
+    pub(crate) counters: Counters,
+    pub(crate) tags: HashMap<String, TagNo>,
+    pub(crate) sweeper: Sweeper,
+    opening: Opening,
+    group: Group,
+}
+
+/// Numbers that are given out in order; read back when the journal opens.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Counters {
+    pub(crate) next_pid: u64,
+    pub(crate) next_tag: u64,
+    pub(crate) next_commit: u64,
+    pub(crate) next_ordinal: u64,
+}
+
+/// What the group in hand has done so far.
+#[derive(Default)]
+struct Group {
+    heads: HashMap<PersistenceId, ChangedHead>,
+    record: CommitRecord,
+    record_bytes: usize,
+    /// Appends of this group; a repeat of one of them is answered from here (J10).
+    appends: Vec<PlannedAppend>,
+    changed: bool,
+}
+
+/// A head before the group, which is the durable one, and as the group leaves it so far.
+struct ChangedHead {
+    before: Option<StoredHead>,
+    now: StoredHead,
+}
+
+struct PlannedAppend {
+    pid: PidNo,
+    first: SeqNr,
+    last: SeqNr,
+    writer_uuid: WriterUuid,
+    crcs: Vec<u32>,
+    timestamp: Timestamp,
+}
+
+impl JournalPlanner {
+    pub(crate) fn new(name: String, settings: &SledJournalSettings, undurable: Arc<Undurable>) -> Self {
+        Self {
+            name,
+            verify_commits: settings.verify_commits,
+            clock: settings.clock.clone(),
+            heads: HeadCache::new(settings.heads_cached),
+            undurable,
+            counters: Counters::default(),
+            tags: HashMap::new(),
+            sweeper: Sweeper::new(settings.sweep_keys),
+            opening: Opening::default(),
+            group: Group::default(),
+        }
+    }
+
+    fn answer(&mut self, request: Request, reader: &Reader, batch: &mut Batch) -> Result<Answer, StoreError> {
+        Ok(match request {
+            Request::Append(append) => Answer::Append(self.append(append, reader, batch)?),
+            Request::Claim { id, writer_uuid, under } => {
+                Answer::Claim(self.claim(&id, writer_uuid, under, reader, batch)?)
+            }
+            Request::Advance { id, epoch, to } => Answer::Advance(self.advance(&id, epoch, to, reader)?),
+            Request::DeleteTo { id, epoch, to } => Answer::DeleteTo(self.delete_to(&id, epoch, to, reader, batch)?),
+            Request::SnapshotChunks(part) => self.snapshot_chunks(part, reader, batch)?,
+            Request::SaveSnapshot { snapshot, chunks_written_in } => {
+                Answer::SaveSnapshot(self.save_snapshot(snapshot, chunks_written_in, reader, batch)?)
+            }
+            Request::DeleteSnapshot { id, seq_nr } => {
+                Answer::DeleteSnapshots(self.delete_snapshots(&id, |found, _| found == seq_nr, reader, batch)?)
+            }
+            Request::DeleteSnapshots { id, criteria } => Answer::DeleteSnapshots(self.delete_snapshots(
+                &id,
+                |seq_nr, timestamp| criteria.matches(seq_nr, timestamp),
+                reader,
+                batch,
+            )?),
+        })
+    }
+
+    /// J4: raises the epoch, unless the head does not admit this claim.
+    fn claim(
+        &mut self,
+        id: &PersistenceId,
+        writer_uuid: WriterUuid,
+        under: Under,
+        reader: &Reader,
+        batch: &mut Batch,
+    ) -> Result<Result<Claim, ClaimError>, StoreError> {
+        let stored = match local(self.head(id, reader))? {
+            Ok(stored) => stored,
+            Err(corrupt) => return Ok(Err(ClaimError::Corrupt(corrupt))),
+        };
+        let current = stored.map(|stored| stored.head).unwrap_or_default();
+        if !current.admits(writer_uuid, under) {
+            return Ok(Err(ClaimError::Fenced { current }));
+        }
+        let claimed = current.claimed(writer_uuid, under);
+        if stored.is_none() || claimed != current {
+            let now = StoredHead { head: claimed, ..stored.unwrap_or_else(|| self.new_id(id, batch)) };
+            self.set_head(id, stored, now);
+        }
+        Ok(Ok(claimed.as_claim()))
+    }
+
+    /// J3 and J10: stores what continues the history under the current epoch; answers what an
+    /// earlier try stored; refuses everything else.
+    fn append(
+        &mut self,
+        append: EncodedAppend,
+        reader: &Reader,
+        batch: &mut Batch,
+    ) -> Result<Result<Appended, AppendError>, StoreError> {
+        let stored = match local(self.head(&append.id, reader))? {
+            Ok(stored) => stored,
+            Err(corrupt) => return Ok(Err(AppendError::NotStored(self.failure(corrupt)))),
+        };
+        let Some(stored) = stored.filter(|stored| stored.head.epoch != WriterEpoch::NONE) else {
+            return Ok(Err(AppendError::Fenced { current: stored.map(|stored| stored.head).unwrap_or_default() }));
+        };
+        let current = stored.head;
+        if append.epoch == current.epoch && current.highest.next() == Some(append.first) {
+            return Ok(Ok(Appended { timestamp: self.store_events(append, stored, batch) }));
+        }
+        Ok(match local(self.stored_before(&append, stored, reader))? {
+            Ok(Some(timestamp)) => Ok(Appended { timestamp }),
+            Ok(None) if append.epoch != current.epoch => Err(AppendError::Fenced { current }),
+            Ok(None) => Err(AppendError::Conflict { highest: current.highest }),
+            // Whether this append is stored already cannot be seen, so neither can be said.
+            Err(corrupt) => Err(AppendError::Unknown(self.failure(corrupt))),
+        })
+    }
+
+    fn store_events(&mut self, append: EncodedAppend, stored: StoredHead, batch: &mut Batch) -> Timestamp {
+        let timestamp = self.clock.now().rising(stored.timestamp);
+        let EncodedAppend { id, writer_uuid, first, last, events, .. } = append;
+        let tags = self.tag_numbers(&events.iter().flat_map(|event| &event.tags).collect::<Vec<_>>(), batch);
+        let committed = CommittedAppend { pid: stored.pid, first, count: events.len() as u64, tags };
+        self.make_room(committed.max_bytes(), batch);
+        self.group.record_bytes += committed.max_bytes();
+        self.group.record.appends.push(committed);
+        let mut crcs = Vec::with_capacity(events.len());
+        for (number, event) in (first.as_u64()..).zip(events) {
+            let (seq_nr, ordinal) = (SeqNr::saturating(number), self.counters.next_ordinal);
+            self.counters.next_ordinal += 1;
+            self.group.record.add_digest(event.crc32c);
+            crcs.push(event.crc32c);
+            for tag in &event.tags {
+                let row = [stored.pid.0.to_be_bytes(), number.to_be_bytes()].concat();
+                batch.put(&keys::tag_row(self.tags[tag], ordinal), &row);
+            }
+            let (row, chunks) = event.into_rows(timestamp, ordinal);
+            for (at, chunk) in (0..).zip(chunks) {
+                batch.put_owned(&keys::event_chunk(stored.pid, seq_nr, at), chunk);
+            }
+            batch.put_owned(&keys::event(stored.pid, seq_nr), row);
+        }
+        let head = Head { highest: last, ..stored.head };
+        self.set_head(&id, Some(stored), StoredHead { head, timestamp, ..stored });
+        self.group.appends.push(PlannedAppend { pid: stored.pid, first, last, writer_uuid, crcs, timestamp });
+        timestamp
+    }
+
+    /// Whether this very append was stored by an earlier try, and when. Looked for in the group in
+    /// hand, then among what is stored and not deleted.
+    fn stored_before(
+        &self,
+        append: &EncodedAppend,
+        stored: StoredHead,
+        reader: &Reader,
+    ) -> Result<Option<Timestamp>, LookupError> {
+        let StoredHead { pid, head, .. } = stored;
+        if append.last > head.highest || append.first <= head.deleted_to {
+            return Ok(None);
+        }
+        let planned = self.group.appends.iter().find(|planned| {
+            (planned.pid, planned.first, planned.last) == (pid, append.first, append.last)
+                && planned.writer_uuid == append.writer_uuid
+                && planned.crcs.iter().eq(append.events.iter().map(|event| &event.crc32c))
+        });
+        if let Some(planned) = planned {
+            return Ok(Some(planned.timestamp));
+        }
+        let mut timestamp = None;
+        for (number, event) in (append.first.as_u64()..).zip(&append.events) {
+            let found = lookup::event(reader, &append.id, pid, SeqNr::saturating(number))?;
+            let Some(found) = found.map(|row| row.event) else { return Ok(None) };
+            let same = found.crc32c == event.crc32c && found.writer_uuid == append.writer_uuid;
+            if !same || timestamp.is_some_and(|timestamp| timestamp != found.timestamp) {
+                return Ok(None);
+            }
+            timestamp = Some(found.timestamp);
+        }
+        // All events of one append share a timestamp, and no two appends of an id do: a neighbour
+        // with this one means that the stored append was longer.
+        for neighbour in [Some(append.first.previous()), append.last.next()].into_iter().flatten() {
+            let neighbour = lookup::event(reader, &append.id, pid, neighbour)?;
+            if neighbour.is_some_and(|row| Some(row.event.timestamp) == timestamp) {
+                return Ok(None);
+            }
+        }
+        Ok(timestamp)
+    }
+
+    fn advance(
+        &mut self,
+        id: &PersistenceId,
+        epoch: WriterEpoch,
+        to: SeqNr,
+        reader: &Reader,
+    ) -> Result<Result<(), AdvanceError>, StoreError> {
+        let stored = match local(self.head(id, reader))? {
+            Ok(stored) => stored,
+            Err(corrupt) => return Ok(Err(AdvanceError::Unavailable(self.failure(corrupt)))),
+        };
+        let current = stored.map(|stored| stored.head).unwrap_or_default();
+        let Some(stored) = stored.filter(|_| current.epoch == epoch && epoch != WriterEpoch::NONE) else {
+            return Ok(Err(AdvanceError::Fenced { current }));
+        };
+        let advanced = current.highest == current.deleted_to;
+        if advanced && current.highest == to {
+            return Ok(Ok(()));
+        }
+        if !current.highest.is_zero() || to.is_zero() {
+            return Ok(Err(AdvanceError::NotEmpty { highest: current.highest }));
+        }
+        // What lies below is as good as deleted: a reader must not miss it.
+        let head = Head { highest: to, deleted_to: to, ..current };
+        self.set_head(id, Some(stored), StoredHead { head, ..stored });
+        Ok(Ok(()))
+    }
+
+    /// J9: moves the bound at once; the sweeper removes the records later.
+    fn delete_to(
+        &mut self,
+        id: &PersistenceId,
+        epoch: WriterEpoch,
+        to: SeqNr,
+        reader: &Reader,
+        batch: &mut Batch,
+    ) -> Result<Result<SeqNr, DeleteError>, StoreError> {
+        let stored = match local(self.head(id, reader))? {
+            Ok(stored) => stored,
+            Err(corrupt) => return Ok(Err(DeleteError::Unavailable(self.failure(corrupt)))),
+        };
+        let current = stored.map(|stored| stored.head).unwrap_or_default();
+        let Some(stored) = stored.filter(|_| current.epoch == epoch && epoch != WriterEpoch::NONE) else {
+            return Ok(Err(DeleteError::Fenced { current }));
+        };
+        let deleted_to = to.min(current.highest).max(current.deleted_to);
+        if deleted_to > current.deleted_to {
+            let head = Head { deleted_to, ..current };
+            self.set_head(id, Some(stored), StoredHead { head, ..stored });
+            self.sweeper.add(stored.pid, current.deleted_to, deleted_to, batch);
+        }
+        Ok(Ok(deleted_to))
+    }
+
+    /// Gives `id` its number; the caller sets the head.
+    fn new_id(&mut self, id: &PersistenceId, batch: &mut Batch) -> StoredHead {
+        let pid = PidNo(self.counters.next_pid);
+        self.counters.next_pid += 1;
+        batch.put(&keys::id(pid), id.as_str().as_bytes());
+        StoredHead { pid, head: Head::default(), timestamp: Timestamp::default(), slice: id.slice() }
+    }
+
+    fn head(&mut self, id: &PersistenceId, reader: &Reader) -> Result<Option<StoredHead>, LookupError> {
+        if let Some(changed) = self.group.heads.get(id) {
+            return Ok(Some(changed.now));
+        }
+        if let Some(head) = self.heads.get(id) {
+            return Ok(Some(head));
+        }
+        let found = lookup::head(reader, id)?;
+        if let Some(head) = found {
+            self.heads.put(id.clone(), head);
+        }
+        Ok(found)
+    }
+
+    /// Changes the head of `id`, which [`JournalPlanner::head`] just found as `before`.
+    fn set_head(&mut self, id: &PersistenceId, before: Option<StoredHead>, now: StoredHead) {
+        self.group.changed = true;
+        self.group
+            .heads
+            .entry(id.clone())
+            .and_modify(|changed| changed.now = now)
+            .or_insert(ChangedHead { before, now });
+    }
+
+    fn write_heads(&mut self, batch: &mut Batch) {
+        for (id, changed) in &self.group.heads {
+            batch.put_owned(&keys::head(id), changed.now.encode(id.entity_type()));
+        }
+    }
+
+    /// Numbers of these tags, ascending, giving new ones to those not seen before.
+    fn tag_numbers(&mut self, tags: &[&String], batch: &mut Batch) -> Vec<TagNo> {
+        let mut numbers: Vec<_> = tags.iter().map(|tag| self.tag_number(tag, batch)).collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        numbers
+    }
+
+    fn tag_number(&mut self, tag: &str, batch: &mut Batch) -> TagNo {
+        if let Some(number) = self.tags.get(tag) {
+            return *number;
+        }
+        let number = TagNo(self.counters.next_tag);
+        self.counters.next_tag += 1;
+        batch.put(&keys::tag(tag), &number.0.to_be_bytes());
+        self.tags.insert(tag.to_owned(), number);
+        number
+    }
+
+    /// Ends the commit record in hand if `bytes` more would not fit into one value.
+    fn make_room(&mut self, bytes: usize, batch: &mut Batch) {
+        const HEADER_BYTES: usize = 32;
+        if self.group.record_bytes + bytes + HEADER_BYTES > MAX_VALUE_BYTES {
+            self.finish_record(batch);
+        }
+    }
+
+    fn finish_record(&mut self, batch: &mut Batch) {
+        let record = std::mem::take(&mut self.group.record);
+        self.group.record.first_ordinal = self.counters.next_ordinal;
+        self.group.record_bytes = 0;
+        batch.put_owned(&keys::commit(self.counters.next_commit), record.encode());
+        self.counters.next_commit += 1;
+    }
+
+    fn failure(&self, corrupt: Corrupt) -> StoreFailure {
+        StoreFailure::new(&self.name, corrupt)
+    }
+}
+
+/// Damage to one id answers the one who asked; anything else fails the whole store.
+fn local<T>(found: Result<T, LookupError>) -> Result<Result<T, Corrupt>, StoreError> {
+    match found {
+        Ok(found) => Ok(Ok(found)),
+        Err(LookupError::Corrupt(corrupt)) => Ok(Err(corrupt)),
+        Err(LookupError::Store(error)) => Err(error),
+    }
+}
+
+impl Planner for JournalPlanner {
+    type Request = Request;
+    type Answer = Answer;
+
+    fn recover(&mut self, reader: &Reader, batch: &mut Batch) -> Result<(), StoreError> {
+        self.heads.clear();
+        self.group = Group::default();
+        recovery::recover(self, reader, batch)?;
+        self.opening.0 += 1;
+        self.undurable.clear();
+        Ok(())
+    }
+
+    fn plan(&mut self, requests: Vec<Request>, reader: &Reader, batch: &mut Batch) -> Result<Vec<Answer>, StoreError> {
+        self.group = Group::default();
+        self.group.record.first_ordinal = self.counters.next_ordinal;
+        // First, so that it removes only what earlier groups made durably unreadable.
+        self.sweeper.sweep(&self.tags, reader, batch)?;
+        let mut answers = Vec::with_capacity(requests.len());
+        for request in requests {
+            answers.push(self.answer(request, reader, batch)?);
+        }
+        if self.group.changed {
+            self.write_heads(batch);
+            self.finish_record(batch);
+        }
+        self.undurable.publish(self.group.heads.iter().map(|(id, changed)| (id.clone(), changed.before)).collect());
+        Ok(answers)
+    }
+
+    fn durable(&mut self) {
+        self.undurable.clear();
+        for (id, changed) in self.group.heads.drain() {
+            self.heads.put(id, changed.now);
+        }
+    }
+
+    fn has_background_work(&self) -> bool {
+        self.sweeper.has_work()
+    }
+}

@@ -1,0 +1,113 @@
+//! Snapshots: the chunks in earlier groups, the row that names them last, so that a snapshot is
+//! there whole or not at all.
+
+use greylag_persistence::{Corrupt, PersistenceId, SeqNr, SnapshotError, StoreFailure, Timestamp};
+use greylag_store_sled::{Batch, Reader, StoreError};
+
+use super::{JournalPlanner, local};
+use crate::keys::{self, PidNo};
+use crate::records::{EncodedSnapshot, Row, StoredHead, snapshot_timestamp};
+use crate::request::{Answer, Opening, SnapshotChunks};
+
+impl JournalPlanner {
+    pub(super) fn snapshot_chunks(
+        &mut self,
+        part: SnapshotChunks,
+        reader: &Reader,
+        batch: &mut Batch,
+    ) -> Result<Answer, StoreError> {
+        // A damaged head is reported when the row follows; until then its chunks go nowhere.
+        if let Ok(pid) = self.pid_for_snapshot(&part.id, reader, batch)? {
+            for (at, chunk) in (part.first_chunk..).zip(part.chunks) {
+                batch.put_owned(&keys::snapshot_chunk(pid, part.seq_nr, part.save, at), chunk);
+            }
+            self.group.changed = true;
+        }
+        Ok(Answer::SnapshotChunks(self.opening))
+    }
+
+    pub(super) fn save_snapshot(
+        &mut self,
+        snapshot: EncodedSnapshot,
+        chunks_written_in: Option<Opening>,
+        reader: &Reader,
+        batch: &mut Batch,
+    ) -> Result<Result<Timestamp, SnapshotError>, StoreError> {
+        let pid = match self.pid_for_snapshot(&snapshot.id, reader, batch)? {
+            Ok(pid) => pid,
+            Err(corrupt) => return Ok(Err(SnapshotError::Corrupt(corrupt))),
+        };
+        if chunks_written_in.is_some_and(|opening| opening != self.opening) {
+            let cause = "the store was opened again while the snapshot was being written";
+            return Ok(Err(SnapshotError::Unavailable(StoreFailure::new(&self.name, cause))));
+        }
+        let (seq_nr, timestamp) = (snapshot.seq_nr, self.clock.now());
+        remove_chunks_of(pid, seq_nr, reader, batch)?;
+        batch.put_owned(&keys::snapshot(pid, seq_nr), snapshot.into_row(timestamp));
+        self.group.changed = true;
+        Ok(Ok(timestamp))
+    }
+
+    pub(super) fn delete_snapshots(
+        &mut self,
+        id: &PersistenceId,
+        matches: impl Fn(SeqNr, Timestamp) -> bool,
+        reader: &Reader,
+        batch: &mut Batch,
+    ) -> Result<Result<(), SnapshotError>, StoreError> {
+        let pid = match local(self.head(id, reader))? {
+            Ok(Some(StoredHead { pid, .. })) => pid,
+            Ok(None) => return Ok(Ok(())),
+            Err(corrupt) => return Ok(Err(SnapshotError::Corrupt(corrupt))),
+        };
+        let (first, last) = (keys::snapshot(pid, SeqNr::ZERO), keys::snapshot(PidNo(pid.0 + 1), SeqNr::ZERO));
+        for record in reader.range(&first, &last) {
+            let (key, row) = match record {
+                Ok((key, value)) => (key, Row::decode(value)),
+                // A damaged snapshot matches by its number alone: it must be possible to delete it.
+                Err(StoreError::Checksum { key }) => (key.into(), None),
+                Err(error) => return Err(error),
+            };
+            let Some(seq_nr) = keys::number(&key, 1).and_then(SeqNr::new) else { continue };
+            let timestamp = row.as_ref().and_then(snapshot_timestamp);
+            if timestamp.map_or_else(|| matches(seq_nr, Timestamp::default()), |timestamp| matches(seq_nr, timestamp)) {
+                batch.remove(&key);
+                remove_chunks_of(pid, seq_nr, reader, batch)?;
+                self.group.changed = true;
+            }
+        }
+        Ok(Ok(()))
+    }
+
+    /// The number of an id, given to it now if nobody claimed it yet: a snapshot may come from elsewhere.
+    fn pid_for_snapshot(
+        &mut self,
+        id: &PersistenceId,
+        reader: &Reader,
+        batch: &mut Batch,
+    ) -> Result<Result<PidNo, Corrupt>, StoreError> {
+        Ok(match local(self.head(id, reader))? {
+            Ok(Some(stored)) => Ok(stored.pid),
+            Ok(None) => {
+                let stored = self.new_id(id, batch);
+                self.set_head(id, None, stored);
+                Ok(stored.pid)
+            }
+            Err(corrupt) => Err(corrupt),
+        })
+    }
+}
+
+/// Removes the chunks that the stored row of this number names, if it has any.
+fn remove_chunks_of(pid: PidNo, seq_nr: SeqNr, reader: &Reader, batch: &mut Batch) -> Result<(), StoreError> {
+    let row = match reader.get(&keys::snapshot(pid, seq_nr)) {
+        Ok(row) => row.and_then(Row::decode),
+        // Which chunks a damaged row named is not known; the next opening finds them unnamed.
+        Err(StoreError::Checksum { .. }) => None,
+        Err(error) => return Err(error),
+    };
+    if let Some(row) = row {
+        (0..row.chunks).for_each(|at| batch.remove(&keys::snapshot_chunk(pid, seq_nr, row.save, at)));
+    }
+    Ok(())
+}

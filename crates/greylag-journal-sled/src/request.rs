@@ -1,0 +1,72 @@
+//! What the journal asks of its committer, and what it is answered.
+
+use greylag_persistence::{
+    AdvanceError, AppendError, Appended, Claim, ClaimError, DeleteError, PersistenceId, SeqNr, SnapshotCriteria,
+    SnapshotError, Timestamp, Under, WriterEpoch, WriterUuid,
+};
+
+use crate::keys::SaveNo;
+use crate::records::{EncodedEvent, EncodedSnapshot};
+
+#[derive(Debug)]
+pub(crate) enum Request {
+    Claim { id: PersistenceId, writer_uuid: WriterUuid, under: Under },
+    Advance { id: PersistenceId, epoch: WriterEpoch, to: SeqNr },
+    Append(EncodedAppend),
+    DeleteTo { id: PersistenceId, epoch: WriterEpoch, to: SeqNr },
+    SnapshotChunks(SnapshotChunks),
+    SaveSnapshot { snapshot: EncodedSnapshot, chunks_written_in: Option<Opening> },
+    DeleteSnapshot { id: PersistenceId, seq_nr: SeqNr },
+    DeleteSnapshots { id: PersistenceId, criteria: SnapshotCriteria },
+}
+
+/// An append whose events are encoded already, by the thread of whoever asks.
+#[derive(Debug)]
+pub(crate) struct EncodedAppend {
+    pub(crate) id: PersistenceId,
+    pub(crate) epoch: WriterEpoch,
+    pub(crate) writer_uuid: WriterUuid,
+    pub(crate) first: SeqNr,
+    pub(crate) last: SeqNr,
+    pub(crate) events: Vec<EncodedEvent>,
+}
+
+/// Some chunks of a snapshot that one row does not hold.
+#[derive(Debug)]
+pub(crate) struct SnapshotChunks {
+    pub(crate) id: PersistenceId,
+    pub(crate) seq_nr: SeqNr,
+    pub(crate) save: SaveNo,
+    pub(crate) first_chunk: u16,
+    pub(crate) chunks: Vec<Vec<u8>>,
+}
+
+/// Counts how often the store was opened, again after a failure too.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Opening(pub(crate) u64);
+
+/// The answer to the request of the same name.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    Claim(Result<Claim, ClaimError>),
+    Advance(Result<(), AdvanceError>),
+    Append(Result<Appended, AppendError>),
+    DeleteTo(Result<SeqNr, DeleteError>),
+    /// In which life of the store they were written; an opening in between sweeps them away.
+    SnapshotChunks(Opening),
+    SaveSnapshot(Result<Timestamp, SnapshotError>),
+    DeleteSnapshots(Result<(), SnapshotError>),
+}
+
+impl greylag_store_sled::Request for Request {
+    fn bytes(&self) -> usize {
+        const OVERHEAD: usize = 128;
+        OVERHEAD
+            + match self {
+                Self::Append(append) => append.events.iter().map(EncodedEvent::len).sum(),
+                Self::SnapshotChunks(part) => part.chunks.iter().map(Vec::len).sum(),
+                Self::SaveSnapshot { snapshot, .. } => snapshot.len(),
+                _ => 0,
+            }
+    }
+}

@@ -1,0 +1,77 @@
+//! Settings of the embedded journal.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use greylag_persistence::Timestamp;
+use greylag_store_sled::StoreSettings;
+
+/// Settings of one journal on disk.
+#[derive(Debug, Clone)]
+pub struct SledJournalSettings {
+    /// Of the engine: cache, group sizes, waits.
+    pub store: StoreSettings,
+    /// Ids whose heads are kept in memory; an append to another id reads its head first, about
+    /// 200 bytes each. Default 100 000.
+    pub heads_cached: usize,
+    /// Latest commits whose digests are verified when the journal opens. Default 256.
+    pub verify_commits: u64,
+    /// Keys of deleted events that one group commit removes at most. Default 1000.
+    pub sweep_keys: usize,
+    /// Largest sum of payloads, metadata and tags of one append; it is stored in one batch.
+    /// Default 16 MiB.
+    pub max_append_bytes: usize,
+    /// Where timestamps come from. Default: the system clock.
+    pub clock: Clock,
+}
+
+impl Default for SledJournalSettings {
+    fn default() -> Self {
+        Self {
+            store: StoreSettings::default(),
+            heads_cached: 100_000,
+            verify_commits: 256,
+            sweep_keys: 1000,
+            max_append_bytes: 16 << 20,
+            clock: Clock::system(),
+        }
+    }
+}
+
+impl SledJournalSettings {
+    /// For tests: a small cache, short waits, few heads in memory.
+    pub fn test() -> Self {
+        Self { store: StoreSettings::test(), heads_cached: 64, sweep_keys: 10, ..Self::default() }
+    }
+}
+
+/// Gives the timestamps of events and snapshots. It may stand still or go back: those of one id
+/// rise all the same.
+#[derive(Clone)]
+pub struct Clock(Arc<dyn Fn() -> Timestamp + Send + Sync>);
+
+impl Clock {
+    /// The wall clock of the machine.
+    pub fn system() -> Self {
+        Self::new(|| {
+            let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            Timestamp::from_micros(u64::try_from(since_epoch.as_micros()).unwrap_or(u64::MAX))
+        })
+    }
+
+    /// Another source.
+    pub fn new(now: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
+        Self(Arc::new(now))
+    }
+
+    pub(crate) fn now(&self) -> Timestamp {
+        (self.0)()
+    }
+}
+
+impl fmt::Debug for Clock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Clock")
+    }
+}
