@@ -12,19 +12,31 @@
 //!
 //! Source: sharding §2.3 to §2.6, §2.9 to §2.12, §9. Differs: as tagged [D] there.
 
+mod handoff;
+mod hosting;
 mod protocol;
+mod registration;
+mod routing;
+mod shutdown;
+mod slot;
 
-pub use protocol::{Counters, Effect, Input, Provenance, RegionEvent, Returned, Route, Token};
-
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
+use greylag_core::{DeadLetterReason, Generation};
 use greylag_transport::Lane;
 
+pub use self::protocol::{Counters, Effect, Input, Provenance, RegionEvent, Returned, Route, Token};
+use self::registration::Registration;
+pub use self::registration::answer_without_region;
+use self::slot::{Content, Rank, Slot, State, Waiting};
 use crate::fingerprint::Fingerprint;
 use crate::ids::{RegionId, ShardId};
-use crate::settings::ShardingSettings;
+use crate::membership::Members;
+use crate::message::RegionMessage;
+use crate::settings::{BufferOverflow, ShardingSettings};
 
 /// What a region is made of.
 #[derive(Clone)]
@@ -60,8 +72,26 @@ pub enum RegionState {
     Refused,
     /// Hands off; still routes and buffers.
     ShuttingDown,
+    /// Ends at once: its shards are dying.
+    Stopping,
     /// Over.
     Stopped,
+}
+
+/// A rule left out on purpose, so that a simulation can prove that it would notice.
+#[doc(hidden)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sabotage {
+    /// Flush marks are neither sent nor awaited (sharding §2.9).
+    FlushMark,
+    /// Late homes are believed and ended generations start again (sharding §2.4).
+    GenerationCheck,
+    /// Stragglers are taken (sharding §2.6).
+    Floor,
+    /// Routes left are thought to be empty (sharding §2.6).
+    OldPath,
+    /// The new owner does not wait for leftovers (sharding §2.9).
+    LeftoverMark,
 }
 
 /// The machine; see the module's header.
@@ -69,24 +99,90 @@ pub enum RegionState {
 pub struct Region {
     config: RegionConfig,
     state: RegionState,
+    members: Arc<Members>,
+    suspect: bool,
+    registration: Registration,
+    slots: BTreeMap<ShardId, Slot>,
+    /// When each slot has work to do, so that finding the next needs no scan.
+    alarms: BTreeSet<(Instant, ShardId)>,
+    alarm_of: BTreeMap<ShardId, Instant>,
+    /// Homes to ask for at the end of this input, in one message.
+    asks: Vec<ShardId>,
+    /// `StaleRoute`s to send at the end of this input, one message per node.
+    stale: BTreeMap<greylag_core::UniqueAddress, Vec<(ShardId, Generation)>>,
+    /// Probes sent so far.
+    nonce: u64,
     counters: Counters,
+    /// The tenth of the buffer last reported.
+    fill_reported: usize,
+    sabotage: Option<Sabotage>,
 }
 
 impl Region {
     /// A region that knows nothing. Its first input must be `Membership`.
     pub fn new(config: RegionConfig, now: Instant) -> Self {
-        let _ = now;
-        Self { config, state: RegionState::Unregistered, counters: Counters::default() }
+        Self {
+            registration: Registration::new(now),
+            config,
+            state: RegionState::Unregistered,
+            members: Arc::default(),
+            suspect: false,
+            slots: BTreeMap::new(),
+            alarms: BTreeSet::new(),
+            alarm_of: BTreeMap::new(),
+            asks: Vec::new(),
+            stale: BTreeMap::new(),
+            nonce: 0,
+            counters: Counters::default(),
+            fill_reported: 0,
+            sabotage: None,
+        }
+    }
+
+    /// Leaves a rule out. For simulations that prove their checkers.
+    #[doc(hidden)]
+    pub fn sabotage(&mut self, sabotage: Sabotage) {
+        self.sabotage = Some(sabotage);
     }
 
     /// Takes one input. Infallible: what makes no sense is dropped.
     pub fn handle(&mut self, now: Instant, input: Input, out: &mut Vec<Effect>) {
-        let _ = (now, input, out);
+        match input {
+            Input::LocalSend { shard, token, expires_at } => self.on_local_send(now, shard, token, expires_at, out),
+            Input::Frame { node, shard, stamp, token, expires_at } => {
+                let content = Content::Message { token, expires_at };
+                self.counters.submitted += 1;
+                self.on_frame(now, node, &shard, stamp, content, out);
+            }
+            Input::Mark { node, shard, mark } => self.on_mark(now, node, &shard, mark, out),
+            Input::FromCoordinator { node, message } => self.on_coordinator(now, node, message, out),
+            Input::FromPeer { message, .. } => self.on_peer(now, message, out),
+            Input::ShardInitialized { shard, generation } => self.on_initialized(now, &shard, generation, out),
+            Input::ShardStopped { shard, generation, leftovers } => {
+                self.on_shard_stopped(now, &shard, generation, leftovers, out);
+            }
+            Input::ShardFailed { shard, generation, unprocessed } => {
+                self.on_shard_failed(now, &shard, generation, unprocessed, out);
+            }
+            Input::Fenced { shard, generation, stored } => self.on_fenced(now, &shard, generation, stored, out),
+            Input::Membership(members) => self.on_membership(now, members, out),
+            Input::SelfSuspect => self.on_suspect(out),
+            Input::SelfTrusted => self.on_trusted(now, out),
+            Input::SelfDowned => self.on_downed(now, out),
+            Input::LinkLost { node, lane } => self.on_link_lost(now, &node, lane, out),
+            Input::HandedBack { node, frames } => self.on_handed_back(now, &node, frames, out),
+            Input::GracefulShutdown => self.on_graceful(now, out),
+            Input::Stop => self.on_stop(now, out),
+            Input::Tick => self.on_tick(now, out),
+        }
+        self.finish(now, out);
+        self.check_invariants();
     }
 
     /// When a `Tick` next has work to do, or `None` if only another input can wake this machine.
     pub fn next_deadline(&self) -> Option<Instant> {
-        None
+        let slot = self.alarms.first().map(|(at, _)| *at);
+        [slot, self.registration_deadline()].into_iter().flatten().min()
     }
 
     /// Who this is.
@@ -102,5 +198,179 @@ impl Region {
     /// What became of the messages that passed through the machine.
     pub fn counters(&self) -> Counters {
         self.counters
+    }
+
+    /// The shards hosted here, with their generations.
+    pub fn hosted(&self) -> impl Iterator<Item = (&ShardId, Generation)> {
+        self.slots.iter().filter_map(|(shard, slot)| slot.hosting().map(|hosting| (shard, hosting.generation)))
+    }
+
+    /// What the route table holds now.
+    pub fn routes(&self) -> impl Iterator<Item = (&ShardId, &Route)> {
+        self.slots.iter().map(|(shard, slot)| (shard, &slot.published))
+    }
+
+    fn on_tick(&mut self, now: Instant, out: &mut Vec<Effect>) {
+        let due: Vec<_> = self.alarms.iter().take_while(|(at, _)| *at <= now).map(|(_, shard)| shard.clone()).collect();
+        for shard in due {
+            self.with_slot(&shard, |region, slot| region.on_slot_alarm(now, &shard, slot, out));
+        }
+        self.on_registration_tick(now, out);
+    }
+
+    /// Does what is due for one shard.
+    fn on_slot_alarm(&mut self, now: Instant, shard: &ShardId, slot: &mut Slot, out: &mut Vec<Effect>) {
+        if slot.ask_at.is_some_and(|at| at <= now) {
+            slot.ask_at = None;
+            self.ask_home(now, shard, slot);
+        }
+        if slot.hand_back.as_ref().is_some_and(|(_, at)| *at <= now) {
+            slot.hand_back = None;
+        }
+        if slot.old_path.as_ref().is_some_and(|path| path.deadline.is_some_and(|at| at <= now)) {
+            slot.old_path = None;
+        }
+        self.on_hosting_alarm(now, shard, slot, out);
+        self.try_open(now, shard, slot, out);
+    }
+
+    /// Lends out a shard's slot together with the rest of the region, and keeps its alarm right.
+    fn with_slot<R>(&mut self, shard: &ShardId, act: impl FnOnce(&mut Self, &mut Slot) -> R) -> R {
+        let mut slot = self.slots.remove(shard).unwrap_or_default();
+        let result = act(self, &mut slot);
+        let deadline = slot.deadline();
+        if self.alarm_of.get(shard).copied() != deadline {
+            if let Some(old) = self.alarm_of.remove(shard) {
+                self.alarms.remove(&(old, shard.clone()));
+            }
+            if let Some(at) = deadline {
+                self.alarms.insert((at, shard.clone()));
+                self.alarm_of.insert(shard.clone(), at);
+            }
+        }
+        self.slots.insert(shard.clone(), slot);
+        result
+    }
+
+    fn shards_where(&self, wanted: impl Fn(&Slot) -> bool) -> Vec<ShardId> {
+        self.slots.iter().filter(|(_, slot)| wanted(slot)).map(|(shard, _)| shard.clone()).collect()
+    }
+
+    /// Sends what was collected while the input was handled.
+    fn finish(&mut self, now: Instant, out: &mut Vec<Effect>) {
+        for (node, routes) in std::mem::take(&mut self.stale) {
+            out.push(Effect::SendPeer { to: node, message: crate::message::PeerMessage::StaleRoute(routes) });
+        }
+        let mut shards = std::mem::take(&mut self.asks);
+        shards.sort();
+        shards.dedup();
+        if !shards.is_empty()
+            && let Some(coordinator) = self.registration.coordinator()
+        {
+            let to = coordinator.node.clone();
+            let region = self.config.id.clone();
+            out.push(Effect::SendCoordinator { to, message: RegionMessage::GetShardHome { region, shards } });
+        }
+        self.report_fill(out);
+        self.try_finish_shutdown(now, out);
+    }
+
+    /// Asks at once, and again after `retry_interval` while something waits. Without a coordinator
+    /// the registration that is under way will ask.
+    fn ask_home(&mut self, now: Instant, shard: &ShardId, slot: &mut Slot) {
+        if !slot.wants_home() || slot.ask_at.is_some() || self.registration.coordinator().is_none() {
+            return;
+        }
+        self.asks.push(shard.clone());
+        slot.ask_at = Some(now + self.config.settings.retry_interval);
+    }
+
+    /// Keeps an entry until its shard has a route.
+    fn keep(&mut self, now: Instant, shard: &ShardId, slot: &mut Slot, waiting: Waiting, out: &mut Vec<Effect>) {
+        let is_message = matches!(waiting.content, Content::Message { .. });
+        if is_message && !self.make_room(shard, slot, &waiting, out) {
+            return;
+        }
+        self.counters.buffered += u64::from(is_message);
+        slot.insert(waiting);
+        Self::hasten_restart(now, slot);
+        self.ask_home(now, shard, slot);
+    }
+
+    /// Whether one message more may wait. Marks, and what was accepted once already, always may.
+    fn make_room(&mut self, shard: &ShardId, slot: &mut Slot, waiting: &Waiting, out: &mut Vec<Effect>) -> bool {
+        let full = self.counters.buffered >= self.config.settings.buffer_size as u64;
+        if !full || waiting.rank != Rank::Plain {
+            return true;
+        }
+        let is_plain = |w: &Waiting| w.rank == Rank::Plain && matches!(w.content, Content::Message { .. });
+        let oldest = slot.buffer.iter().position(is_plain);
+        if self.config.settings.buffer_overflow == BufferOverflow::DropOld
+            && let Some(dropped) = oldest.and_then(|at| slot.buffer.remove(at))
+        {
+            self.counters.buffered -= 1;
+            self.drop_waiting(shard, &dropped, DeadLetterReason::BufferFull, out);
+            return true;
+        }
+        self.drop_waiting(shard, waiting, DeadLetterReason::BufferFull, out);
+        false
+    }
+
+    /// Ends the wait of an entry that is in no buffer any more. A probe vanishes silently: whoever
+    /// sent it has a timeout.
+    fn drop_waiting(&mut self, shard: &ShardId, waiting: &Waiting, reason: DeadLetterReason, out: &mut Vec<Effect>) {
+        if let Content::Message { token, .. } = waiting.content {
+            self.counters.dead_lettered += 1;
+            out.push(Effect::DeadLetter { shard: shard.clone(), token, reason });
+        }
+    }
+
+    /// Empties one shard's buffer into dead letters.
+    fn drop_buffer(&mut self, shard: &ShardId, slot: &mut Slot, reason: DeadLetterReason, out: &mut Vec<Effect>) {
+        for waiting in std::mem::take(&mut slot.buffer) {
+            self.counters.buffered -= u64::from(matches!(waiting.content, Content::Message { .. }));
+            self.drop_waiting(shard, &waiting, reason, out);
+        }
+        slot.owes_leftover_mark = false;
+    }
+
+    fn report_fill(&mut self, out: &mut Vec<Effect>) {
+        let tenth = (self.counters.buffered as usize).saturating_mul(10) / self.config.settings.buffer_size;
+        if tenth > self.fill_reported {
+            out.push(Effect::Event(RegionEvent::BufferFill { percent: (tenth.min(10) * 10) as u8 }));
+        }
+        self.fill_reported = tenth;
+    }
+
+    /// Publishes a route if it differs from the one published.
+    fn publish(&self, shard: &ShardId, slot: &mut Slot, route: Route, out: &mut Vec<Effect>) {
+        if slot.published != route {
+            slot.published = route.clone();
+            out.push(Effect::RouteChange { shard: shard.clone(), route });
+            if let Some(hosting) = slot.hosting_mut() {
+                hosting.admitted.clear();
+            }
+        }
+    }
+
+    fn check_invariants(&self) {
+        if cfg!(debug_assertions) {
+            let c = &self.counters;
+            assert_eq!(c.submitted, c.delivered + c.forwarded + c.dead_lettered + c.buffered, "no message is lost");
+            let waiting = self.slots.values().flat_map(|slot| &slot.buffer);
+            let messages = waiting.filter(|w| matches!(w.content, Content::Message { .. })).count();
+            assert_eq!(messages as u64, c.buffered, "what is counted as buffered is in a buffer");
+            for (shard, slot) in &self.slots {
+                match &slot.published {
+                    Route::Closed => {}
+                    Route::Local { generation } => {
+                        let hosting = slot.hosting().expect("a published local route is hosted");
+                        assert_eq!(hosting.generation, *generation, "{shard}");
+                        assert!(!self.suspect && hosting.ending.is_none(), "{shard}");
+                    }
+                    Route::Remote { .. } => assert!(matches!(slot.state, State::Remote { .. }), "{shard}"),
+                }
+            }
+        }
     }
 }

@@ -294,7 +294,8 @@ pub enum Effect {
         /// Its hosting generation.
         generation: Generation,
     },
-    /// End the shard's entities now, without stop messages. May follow a `StopShard`.
+    /// End the shard's entities now, without stop messages. May follow a `StopShard` or repeat itself;
+    /// one `ShardStopped` answers all of them.
     KillShard {
         /// Which shard.
         shard: ShardId,

@@ -1,0 +1,235 @@
+//! Handing a shard off, as one of those who send to it and as the one who owns it.
+//!
+//! ```text
+//! sender  <--BeginHandOff--  C            closes the route, --FlushMark--> owner (data lane), acks
+//! owner   <--HandOff(flush_from)-- C      serves until the marks are in, then the stop marker
+//! owner   --ShardStopped(leftovers)--> C  nothing of this generation lives or will live there
+//! ```
+//! Source: sharding §2.9, §2.10.
+
+use std::time::Instant;
+
+use greylag_core::Generation;
+
+use super::protocol::{Effect, Route};
+use super::slot::{Acked, Ending, HandOffWait, Rank, Slot, State, Task};
+use super::{Region, Sabotage};
+use crate::ids::{RegionId, ShardId};
+use crate::message::{Attempt, Mark, RegionMessage};
+
+impl Region {
+    pub(super) fn on_begin_handoff(
+        &mut self,
+        now: Instant,
+        shard: &ShardId,
+        generation: Generation,
+        attempt: Attempt,
+        owner: RegionId,
+        out: &mut Vec<Effect>,
+    ) {
+        let region = self.config.id.clone();
+        let flushed = self.with_slot(shard, |this, slot| {
+            let known = slot.acked.filter(|acked| (acked.generation, acked.attempt) == (generation, attempt));
+            if let Some(acked) = known {
+                return acked.flushed;
+            }
+            let flushed = this.give_up_route(now, shard, slot, generation, attempt, &owner, out);
+            slot.acked = Some(Acked { generation, attempt, flushed });
+            flushed
+        });
+        let shard = shard.clone();
+        let ack = RegionMessage::BeginHandOffAck { region, shard, generation, attempt, flushed };
+        self.tell_coordinator(ack, out);
+    }
+
+    /// Forgets the home that is being handed off; tells whether a mark follows what was sent to it.
+    fn give_up_route(
+        &mut self,
+        now: Instant,
+        shard: &ShardId,
+        slot: &mut Slot,
+        generation: Generation,
+        attempt: Attempt,
+        owner: &RegionId,
+        out: &mut Vec<Effect>,
+    ) -> bool {
+        slot.hear(generation);
+        if slot.next.as_ref().is_some_and(|next| next.generation <= generation) {
+            slot.next = None;
+        }
+        match &slot.state {
+            State::Remote { generation: known, .. } if *known > generation => return false,
+            State::Remote { region, generation: known } => {
+                let flushed = *known == generation && region == owner;
+                self.leave_remote(now, shard, slot, !flushed, out);
+            }
+            State::Hosted(_) => return false,
+            State::NoRoute => {}
+        }
+        // A second attempt finds the route closed already; what was sent may still be on its way.
+        let path = slot.old_path.as_mut().filter(|path| path.generation == generation && path.region == *owner);
+        let Some(path) = path else { return false };
+        path.deadline = None;
+        if self.sabotage != Some(Sabotage::FlushMark) {
+            let mark = Mark::Flush { generation, attempt, from: self.config.id.clone() };
+            out.push(Effect::SendMark { to: owner.clone(), shard: shard.clone(), mark });
+        }
+        true
+    }
+
+    pub(super) fn on_handoff(
+        &mut self,
+        now: Instant,
+        shard: &ShardId,
+        generation: Generation,
+        attempt: Attempt,
+        flush_from: Vec<RegionId>,
+        out: &mut Vec<Effect>,
+    ) {
+        self.with_slot(shard, |region, slot| match slot.hosting() {
+            None => {
+                if matches!(slot.state, State::Remote { generation: known, .. } if known < generation) {
+                    region.leave_remote(now, shard, slot, true, out);
+                }
+                slot.end(generation);
+                region.tell_stopped(shard, slot, generation, out);
+            }
+            Some(hosting) if hosting.generation == generation => {
+                region.accept_handoff(now, shard, slot, attempt, &flush_from, out);
+            }
+            Some(hosting) if hosting.generation < generation => {
+                slot.end(generation);
+                region.kill(now, shard, slot, Ending::Dropped, out);
+            }
+            Some(_) => region.tell_stopped(shard, slot, generation, out),
+        });
+    }
+
+    fn accept_handoff(
+        &mut self,
+        now: Instant,
+        shard: &ShardId,
+        slot: &mut Slot,
+        attempt: Attempt,
+        flush_from: &[RegionId],
+        out: &mut Vec<Effect>,
+    ) {
+        let own = self.config.id.clone();
+        let unmarked = |from: &&RegionId| **from != own && slot.marks.get(*from) != Some(&attempt);
+        let alive = |from: &&RegionId| self.members.contains(&from.node);
+        let mut waiting_for = flush_from.iter().filter(unmarked).filter(alive).cloned().collect();
+        if self.sabotage == Some(Sabotage::FlushMark) {
+            waiting_for = Default::default();
+        }
+        let open = slot.published != Route::Closed;
+        let Some(hosting) = slot.hosting_mut() else { return };
+        if hosting.ending.is_some() || hosting.handoff.as_ref().is_some_and(|wait| wait.attempt == attempt) {
+            return;
+        }
+        // Marks of another attempt never count, so a later attempt starts the wait anew.
+        let deadline = Some(now + self.config.settings.flush_timeout);
+        hosting.handoff = Some(HandOffWait { attempt, waiting_for, deadline });
+        let never_opened = !open && !self.suspect;
+        if never_opened && matches!(hosting.task, Task::Starting | Task::Ready) {
+            // What has not begun to serve need not begin.
+            hosting.task = Task::Ending;
+            let generation = hosting.generation;
+            out.push(Effect::KillShard { shard: shard.clone(), generation });
+        } else if let Task::Absent(retry_at) = &mut hosting.task {
+            *retry_at = None;
+        }
+        self.try_drain(now, shard, slot, out);
+    }
+
+    /// Once the marks are in: behind everything delivered, the stop marker. A shard that does not
+    /// serve has nothing delivered: all it buffers is leftover, also what an awaited former owner sent.
+    pub(super) fn try_drain(&mut self, now: Instant, shard: &ShardId, slot: &mut Slot, out: &mut Vec<Effect>) {
+        let marks = std::mem::take(&mut slot.marks);
+        let leftovers_in = slot.hosting().is_some_and(|hosting| self.leftovers_are_in(slot, hosting));
+        let result = self.drain_with(now, shard, slot, &marks, leftovers_in, out);
+        slot.marks = marks;
+        result
+    }
+
+    fn drain_with(
+        &mut self,
+        now: Instant,
+        shard: &ShardId,
+        slot: &mut Slot,
+        marks: &std::collections::BTreeMap<RegionId, Attempt>,
+        leftovers_in: bool,
+        out: &mut Vec<Effect>,
+    ) {
+        let Some(hosting) = slot.hosting_mut().filter(|hosting| hosting.ending.is_none()) else { return };
+        let Some(wait) = &mut hosting.handoff else { return };
+        let attempt = wait.attempt;
+        wait.waiting_for.retain(|from| marks.get(from) != Some(&attempt));
+        if !wait.waiting_for.is_empty() || (hosting.leftover_deadline.is_some() && !leftovers_in) {
+            return;
+        }
+        hosting.leftover_deadline = None;
+        hosting.handoff = None;
+        hosting.ending = Some(Ending::HandOff);
+        let (generation, task) = (hosting.generation, hosting.task);
+        if matches!(task, Task::Ready | Task::Starting) {
+            hosting.task = Task::Ending;
+        }
+        let open = slot.published != Route::Closed;
+        self.publish(shard, slot, Route::Closed, out);
+        let shard_id = shard.clone();
+        match task {
+            Task::Ready => out.push(Effect::StopShard { shard: shard_id, generation }),
+            Task::Starting => out.push(Effect::KillShard { shard: shard_id, generation }),
+            Task::Ending | Task::Absent(_) => {}
+        }
+        if !open {
+            Self::make_leftovers(slot, generation);
+        }
+        if matches!(task, Task::Absent(_)) {
+            self.end_hosting(now, shard, slot, Vec::new(), out);
+        }
+    }
+
+    /// What waits here was sent to the generation that ends. Own messages stay behind while others of
+    /// this region are out on an old path: those must come first.
+    fn make_leftovers(slot: &mut Slot, generation: Generation) {
+        let old_path = slot.old_path.is_some();
+        for waiting in &mut slot.buffer {
+            let is_message = matches!(waiting.content, super::slot::Content::Message { .. });
+            if is_message && !(old_path && waiting.first.is_none()) {
+                waiting.first = waiting.first.or(Some(generation));
+                waiting.rank = Rank::Leftover { ended: generation };
+            }
+        }
+        // Leftovers are in front, whatever waited between them.
+        let (leftovers, others): (Vec<_>, Vec<_>) =
+            slot.buffer.drain(..).partition(|w| matches!(w.rank, Rank::Leftover { .. }));
+        slot.buffer.extend(leftovers);
+        slot.buffer.extend(others);
+    }
+
+    pub(super) fn on_drop_shard(
+        &mut self,
+        now: Instant,
+        shard: &ShardId,
+        generation: Generation,
+        out: &mut Vec<Effect>,
+    ) {
+        self.with_slot(shard, |region, slot| match slot.hosting() {
+            Some(hosting) if hosting.generation <= generation => {
+                slot.end(generation);
+                region.kill(now, shard, slot, Ending::Dropped, out);
+            }
+            _ => {
+                slot.end(generation);
+                region.tell_stopped(shard, slot, generation, out);
+            }
+        });
+    }
+
+    pub(super) fn tell_stopped(&self, shard: &ShardId, slot: &Slot, generation: Generation, out: &mut Vec<Effect>) {
+        let (region, shard) = (self.config.id.clone(), shard.clone());
+        let leftovers = slot.has_leftovers();
+        self.tell_coordinator(RegionMessage::ShardStopped { region, shard, generation, leftovers }, out);
+    }
+}

@@ -1,0 +1,430 @@
+//! Finding the coordinator, registering with it, and telling its orders from anybody else's.
+//!
+//! ```text
+//! Unregistered --Register--> candidates ... --RegisterAck(epoch)--> Registered
+//! Registered --coordinator's node lost, oldest candidate changed--> tries again; homes are kept
+//! ```
+//! Source: sharding §2.1, §2.3, §2.12.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use greylag_core::{DeadLetterReason, UniqueAddress};
+use greylag_transport::{Lane, LaneKind};
+
+use super::protocol::{Effect, RegionEvent};
+use super::slot::{Ending, State, Task};
+use super::{Region, RegionState, Route};
+use crate::fingerprint::Mismatch;
+use crate::ids::ShardId;
+use crate::membership::{Members, Phase};
+use crate::message::{
+    Claim, ClaimState, CoordinatorId, CoordinatorMessage, Epoch, FromCoordinator, RegionMessage, Register,
+};
+
+/// How often a refused region tries again: a rollback can heal it.
+const REFUSED_RETRY: Duration = Duration::from_secs(30);
+/// Retries with messages waiting before that is reported.
+const RETRIES_BEFORE_WARNING: u32 = 5;
+
+/// How this region stands with coordinators.
+#[derive(Debug)]
+pub(super) struct Registration {
+    coordinator: Option<CoordinatorId>,
+    highest_epoch: Epoch,
+    /// Who brought the highest epoch: another one with the same number is not believed.
+    highest_by: Option<CoordinatorId>,
+    serial: u64,
+    /// The set of hosted shards changed since the last `Register` was sent.
+    changed: bool,
+    /// When to try again; `None` while registered.
+    try_at: Option<Instant>,
+    delay: Duration,
+    tries: u32,
+    /// Who was the oldest candidate, and whether it was `Up`.
+    oldest: Option<(UniqueAddress, bool)>,
+}
+
+impl Registration {
+    pub(super) fn new(now: Instant) -> Self {
+        Self {
+            coordinator: None,
+            highest_epoch: 0,
+            highest_by: None,
+            serial: 0,
+            changed: false,
+            try_at: Some(now),
+            delay: Duration::ZERO,
+            tries: 0,
+            oldest: None,
+        }
+    }
+
+    /// The coordinator that has taken this region, if its node is not lost.
+    pub(super) fn coordinator(&self) -> Option<&CoordinatorId> {
+        self.coordinator.as_ref()
+    }
+
+    pub(super) fn highest_epoch(&self) -> Epoch {
+        self.highest_epoch
+    }
+
+    /// Learns of an epoch from elsewhere than a coordinator (the journal, sharding §4.6).
+    pub(super) fn adopt_epoch(&mut self, epoch: Epoch) {
+        if epoch > self.highest_epoch {
+            self.highest_epoch = epoch;
+            self.highest_by = None;
+        }
+    }
+
+    /// A shard was accepted or has stopped: a `Register` under way is out of date.
+    pub(super) fn hosted_changed(&mut self) {
+        self.changed = true;
+    }
+}
+
+impl Region {
+    pub(super) fn registration_deadline(&self) -> Option<Instant> {
+        self.registration.try_at
+    }
+
+    pub(super) fn on_registration_tick(&mut self, now: Instant, out: &mut Vec<Effect>) {
+        if self.registration.try_at.is_some_and(|at| at <= now) {
+            self.attempt(now, out);
+        }
+    }
+
+    /// Tries now, and from the beginning of the backoff.
+    pub(super) fn try_now(&mut self, now: Instant, out: &mut Vec<Effect>) {
+        self.registration.delay = Duration::ZERO;
+        self.registration.tries = 0;
+        self.attempt(now, out);
+    }
+
+    /// One round of whatever is repeated: registering, leaving, or telling that this region is gone.
+    fn attempt(&mut self, now: Instant, out: &mut Vec<Effect>) {
+        let retry = self.config.settings.retry_interval;
+        self.registration.try_at = match self.state {
+            RegionState::Unregistered => {
+                let first = (retry / 8).max(Duration::from_millis(100));
+                let doubled = self.registration.delay * 2;
+                self.registration.delay = doubled.clamp(first.min(retry), retry);
+                Some(now + self.registration.delay)
+            }
+            RegionState::Registered => None,
+            RegionState::Refused => Some(now + REFUSED_RETRY),
+            RegionState::ShuttingDown | RegionState::Stopping | RegionState::Stopped => Some(now + retry),
+        };
+        let candidates = self.members.coordinator_candidates(&self.config.coordinator_role);
+        match self.state {
+            RegionState::Stopping => {}
+            RegionState::Stopped => {
+                let region = self.config.id.clone();
+                self.send_all(candidates, RegionMessage::RegionStopped { region }, out);
+            }
+            _ => {
+                self.registration.tries += 1;
+                self.warn_if_unregistered(&candidates, out);
+                for node in &candidates {
+                    self.register_with(node.clone(), out);
+                }
+                if self.state == RegionState::ShuttingDown && !self.config.proxy {
+                    let region = self.config.id.clone();
+                    self.send_all(candidates, RegionMessage::GracefulShutdownReq { region }, out);
+                }
+            }
+        }
+    }
+
+    fn warn_if_unregistered(&self, candidates: &[UniqueAddress], out: &mut Vec<Effect>) {
+        let waiting = self.counters.buffered > 0 && self.state == RegionState::Unregistered;
+        if waiting && self.registration.tries == RETRIES_BEFORE_WARNING {
+            let buffered = self.counters.buffered as usize;
+            let candidates = candidates.to_vec();
+            out.push(Effect::Event(RegionEvent::StillUnregistered { buffered, candidates }));
+        }
+    }
+
+    fn send_all(&self, nodes: Vec<UniqueAddress>, message: RegionMessage, out: &mut Vec<Effect>) {
+        out.extend(nodes.into_iter().map(|to| Effect::SendCoordinator { to, message: message.clone() }));
+    }
+
+    /// To the coordinator, if one is known; what is lost is repeated or asked for again.
+    pub(super) fn tell_coordinator(&self, message: RegionMessage, out: &mut Vec<Effect>) {
+        if let Some(coordinator) = &self.registration.coordinator {
+            out.push(Effect::SendCoordinator { to: coordinator.node.clone(), message });
+        }
+    }
+
+    fn register_with(&mut self, to: UniqueAddress, out: &mut Vec<Effect>) {
+        // Coordinators ignore members that are not `Up` yet, so there is nothing to say before.
+        let up = self.members.members.get(&self.config.id.node).is_some_and(|own| own.phase != Phase::Joining);
+        if !up {
+            return;
+        }
+        self.registration.serial += 1;
+        self.registration.changed = false;
+        let register = Register {
+            region: self.config.id.clone(),
+            proxy: self.config.proxy,
+            serial: self.registration.serial,
+            fingerprint: self.config.fingerprint.clone(),
+            highest_epoch: self.registration.highest_epoch,
+            hosted: self.claims(),
+        };
+        out.push(Effect::SendCoordinator { to, message: RegionMessage::Register(register) });
+    }
+
+    fn claims(&self) -> Vec<Claim> {
+        let claim = |(shard, slot): (&ShardId, &super::slot::Slot)| {
+            let hosting = slot.hosting()?;
+            let state = match (hosting.task, hosting.ending, &hosting.handoff) {
+                (_, Some(_), _) | (_, _, Some(_)) | (Task::Ending, ..) => ClaimState::Stopping,
+                (Task::Ready, ..) => ClaimState::Running,
+                _ => ClaimState::Starting,
+            };
+            Some(Claim { shard: shard.clone(), generation: hosting.generation, state })
+        };
+        self.slots.iter().filter_map(claim).collect()
+    }
+
+    /// Sorts a message that claims a coordinator's authority: obeys, ignores, or says that it is stale.
+    pub(super) fn on_coordinator(
+        &mut self,
+        now: Instant,
+        node: UniqueAddress,
+        message: FromCoordinator,
+        out: &mut Vec<Effect>,
+    ) {
+        let FromCoordinator { coordinator, epoch, to, message } = message;
+        if coordinator.node != node || to.as_ref().is_some_and(|to| *to != self.config.id) {
+            return;
+        }
+        if message == CoordinatorMessage::RegionInquiry {
+            return self.on_inquiry(node, epoch, out);
+        }
+        if self.state == RegionState::Stopped {
+            return self.answer_when_stopped(node, message, out);
+        }
+        if epoch < self.registration.highest_epoch {
+            let region = self.config.id.clone();
+            let stale = RegionMessage::StaleEpoch { region, epoch: self.registration.highest_epoch };
+            out.push(Effect::SendCoordinator { to: node, message: stale });
+            return;
+        }
+        match message {
+            CoordinatorMessage::RegisterAck { .. } => {
+                if self.believe(coordinator, epoch) {
+                    self.on_register_ack(now, node, epoch, out);
+                }
+            }
+            CoordinatorMessage::RegisterRefused { mismatch, .. } => {
+                if self.believe(coordinator, epoch) {
+                    self.on_refused(now, node, mismatch, out);
+                }
+            }
+            order if self.registration.coordinator.as_ref() == Some(&coordinator) => {
+                self.on_order(now, order, out);
+            }
+            // It speaks before its ack has come: the ack was lost, so register again.
+            _ if epoch > self.registration.highest_epoch => self.register_with(node, out),
+            _ => {}
+        }
+    }
+
+    /// Takes `coordinator` as the one to obey, unless another one holds the same epoch.
+    fn believe(&mut self, coordinator: CoordinatorId, epoch: Epoch) -> bool {
+        let candidates = self.members.coordinator_candidates(&self.config.coordinator_role);
+        if !candidates.contains(&coordinator.node) {
+            return false;
+        }
+        let registration = &mut self.registration;
+        let raised = epoch > registration.highest_epoch;
+        if !raised && registration.highest_by.as_ref() != Some(&coordinator) {
+            return false;
+        }
+        // A raised epoch makes everything sent under the old one out of date.
+        registration.changed |= raised;
+        registration.highest_epoch = epoch;
+        registration.highest_by = Some(coordinator.clone());
+        registration.coordinator = Some(coordinator);
+        true
+    }
+
+    fn on_register_ack(&mut self, now: Instant, node: UniqueAddress, epoch: Epoch, out: &mut Vec<Effect>) {
+        if matches!(self.state, RegionState::Unregistered | RegionState::Refused) {
+            self.state = RegionState::Registered;
+            self.registration.try_at = None;
+            self.registration.delay = Duration::ZERO;
+            out.push(Effect::Event(RegionEvent::Registered { coordinator: node.clone(), epoch }));
+        }
+        // What changed after the last `Register` was sent is in none that could have been acked.
+        if self.registration.changed {
+            self.register_with(node, out);
+        }
+        for shard in self.shards_where(super::slot::Slot::wants_home) {
+            self.with_slot(&shard, |region, slot| {
+                slot.ask_at = None;
+                region.ask_home(now, &shard, slot);
+            });
+        }
+    }
+
+    fn on_refused(&mut self, now: Instant, node: UniqueAddress, mismatch: Mismatch, out: &mut Vec<Effect>) {
+        if self.registration.changed {
+            self.register_with(node, out);
+        }
+        if !matches!(self.state, RegionState::Unregistered | RegionState::Registered) {
+            return;
+        }
+        self.state = RegionState::Refused;
+        self.registration.try_at = Some(now + REFUSED_RETRY);
+        out.push(Effect::Event(RegionEvent::Refused(mismatch)));
+        for shard in self.shards_where(|_| true) {
+            self.with_slot(&shard, |region, slot| {
+                region.publish(&shard, slot, Route::Closed, out);
+                if matches!(slot.state, State::Remote { .. }) {
+                    slot.state = State::NoRoute;
+                }
+                slot.next = None;
+                slot.old_path = None;
+                region.drop_buffer(&shard, slot, DeadLetterReason::Refused, out);
+            });
+        }
+    }
+
+    /// A coordinator that takes stock wants to hear from this node: answered whatever its epoch.
+    fn on_inquiry(&mut self, node: UniqueAddress, epoch: Epoch, out: &mut Vec<Effect>) {
+        if !self.members.contains(&node) {
+            return;
+        }
+        if self.state == RegionState::Stopped {
+            let region = self.config.id.clone();
+            let gone = RegionMessage::RegionStopped { region };
+            out.push(Effect::SendCoordinator { to: node.clone(), message: gone });
+            out.push(Effect::SendCoordinator { to: node, message: RegionMessage::NoRegion { epoch } });
+            return;
+        }
+        if self.config.proxy {
+            out.push(Effect::SendCoordinator { to: node.clone(), message: RegionMessage::NoRegion { epoch } });
+        }
+        self.register_with(node, out);
+    }
+
+    fn answer_when_stopped(&mut self, node: UniqueAddress, message: CoordinatorMessage, out: &mut Vec<Effect>) {
+        if message == CoordinatorMessage::RegionStoppedAck {
+            self.registration.try_at = None;
+            return;
+        }
+        let region = self.config.id.clone();
+        out.push(Effect::SendCoordinator { to: node, message: RegionMessage::RegionStopped { region } });
+    }
+
+    fn on_order(&mut self, now: Instant, order: CoordinatorMessage, out: &mut Vec<Effect>) {
+        match order {
+            CoordinatorMessage::ShardHomes(homes) | CoordinatorMessage::HostShard(homes) => {
+                for home in homes {
+                    let shard = home.shard.clone();
+                    self.with_slot(&shard, |region, slot| region.on_home(now, &shard, slot, home, out));
+                }
+            }
+            CoordinatorMessage::BeginHandOff { shard, generation, attempt, owner } => {
+                self.on_begin_handoff(now, &shard, generation, attempt, owner, out);
+            }
+            CoordinatorMessage::HandOff { shard, generation, attempt, flush_from } => {
+                self.on_handoff(now, &shard, generation, attempt, flush_from, out);
+            }
+            CoordinatorMessage::DropShard { shard, generation } => self.on_drop_shard(now, &shard, generation, out),
+            CoordinatorMessage::StopHere => self.on_stop_here(now, out),
+            CoordinatorMessage::RegisterAck { .. }
+            | CoordinatorMessage::RegisterRefused { .. }
+            | CoordinatorMessage::RegionInquiry
+            | CoordinatorMessage::RegionStoppedAck => {}
+        }
+    }
+
+    pub(super) fn on_membership(&mut self, now: Instant, members: Arc<Members>, out: &mut Vec<Effect>) {
+        let before = std::mem::replace(&mut self.members, members);
+        let gone: BTreeSet<_> = before.members.keys().filter(|node| !self.members.contains(node)).cloned().collect();
+        if !gone.is_empty() {
+            self.on_nodes_gone(now, &gone, out);
+        }
+        let candidates = self.members.coordinator_candidates(&self.config.coordinator_role);
+        let oldest = candidates.first().map(|node| {
+            let up = self.members.members.get(node).is_some_and(|member| member.phase == Phase::Up);
+            (node.clone(), up)
+        });
+        let lost = self.registration.coordinator.as_ref().is_some_and(|c| !self.members.contains(&c.node));
+        if lost {
+            self.registration.coordinator = None;
+        }
+        let changed = oldest != self.registration.oldest;
+        self.registration.oldest = oldest;
+        let own_up = |members: &Members| {
+            members.members.get(&self.config.id.node).is_some_and(|own| own.phase != Phase::Joining)
+        };
+        let now_up = own_up(&self.members) && !own_up(&before);
+        if (lost || changed || now_up) && !matches!(self.state, RegionState::Stopping | RegionState::Stopped) {
+            if self.state == RegionState::Registered {
+                self.state = RegionState::Unregistered;
+            }
+            self.try_now(now, out);
+        }
+    }
+
+    /// A broken control lane may have swallowed what was said; a broken data lane, a mark.
+    pub(super) fn on_link_lost(&mut self, now: Instant, node: &UniqueAddress, lane: Lane, out: &mut Vec<Effect>) {
+        if lane.kind() == LaneKind::Control {
+            if self.registration.coordinator.as_ref().is_some_and(|c| c.node == *node) {
+                self.register_with(node.clone(), out);
+            }
+            return;
+        }
+        let waits = |slot: &super::slot::Slot| slot.hosting().is_some_and(|hosting| hosting.handoff.is_some());
+        for shard in self.shards_where(waits) {
+            if (self.config.lane_of)(&shard) == lane {
+                self.with_slot(&shard, |region, slot| {
+                    if let Some(wait) = slot.hosting_mut().and_then(|hosting| hosting.handoff.as_mut()) {
+                        wait.waiting_for.retain(|region| region.node != *node);
+                    }
+                    region.try_drain(now, &shard, slot, out);
+                });
+            }
+        }
+    }
+
+    /// The journal knows a newer owner: the coordinator is asked where the shard lives now.
+    pub(super) fn on_fenced(
+        &mut self,
+        now: Instant,
+        shard: &ShardId,
+        generation: greylag_core::Generation,
+        stored: Option<greylag_core::Generation>,
+        out: &mut Vec<Effect>,
+    ) {
+        self.with_slot(shard, |region, slot| {
+            if slot.hosting().is_none_or(|hosting| hosting.generation != generation || hosting.ending.is_some()) {
+                return;
+            }
+            if let Some(stored) = stored.filter(|stored| stored.epoch() > region.registration.highest_epoch()) {
+                region.registration.adopt_epoch(stored.epoch());
+                out.push(Effect::Event(RegionEvent::GenerationBehind { stored, own: generation }));
+                region.kill(now, shard, slot, Ending::Dropped, out);
+            } else {
+                region.asks.push(shard.clone());
+            }
+        });
+    }
+}
+
+/// What a node answers a coordinator for a type of which no region runs here, nor a stopped one is
+/// remembered. Source: sharding §2.2 (`NoRegion`).
+pub fn answer_without_region(message: &FromCoordinator) -> Option<RegionMessage> {
+    match (&message.message, &message.to) {
+        (CoordinatorMessage::RegionInquiry, _) => Some(RegionMessage::NoRegion { epoch: message.epoch }),
+        (CoordinatorMessage::RegionStoppedAck, _) => None,
+        (_, Some(region)) => Some(RegionMessage::RegionStopped { region: region.clone() }),
+        (_, None) => None,
+    }
+}

@@ -1,0 +1,91 @@
+//! The end of a region: in order, at once, or because this node is no member any more.
+//!
+//! Source: sharding §2.11, §2.12.
+
+use std::time::Instant;
+
+use greylag_core::DeadLetterReason;
+
+use super::protocol::{Effect, Route};
+use super::slot::{Ending, Task};
+use super::{Region, RegionState};
+
+impl Region {
+    pub(super) fn on_graceful(&mut self, now: Instant, out: &mut Vec<Effect>) {
+        if matches!(self.state, RegionState::Stopping | RegionState::Stopped | RegionState::ShuttingDown) {
+            return;
+        }
+        self.state = RegionState::ShuttingDown;
+        if !self.is_idle() {
+            self.try_now(now, out);
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.counters.buffered == 0 && self.hosted().next().is_none()
+    }
+
+    /// Nobody else can host: entities get their stop message, and what waits has nowhere to go.
+    pub(super) fn on_stop_here(&mut self, now: Instant, out: &mut Vec<Effect>) {
+        if self.state == RegionState::ShuttingDown {
+            self.end_shards(now, DeadLetterReason::NoOtherRegion, false, out);
+        }
+    }
+
+    /// Gives up: shards are killed.
+    pub(super) fn on_stop(&mut self, now: Instant, out: &mut Vec<Effect>) {
+        if self.state != RegionState::Stopped {
+            self.end_shards(now, DeadLetterReason::RegionStopped, true, out);
+        }
+    }
+
+    /// Others may host these shards soon: nothing here may handle one message more.
+    pub(super) fn on_downed(&mut self, now: Instant, out: &mut Vec<Effect>) {
+        if self.state != RegionState::Stopped {
+            self.end_shards(now, DeadLetterReason::RegionStopped, true, out);
+        }
+    }
+
+    fn end_shards(&mut self, now: Instant, reason: DeadLetterReason, kill: bool, out: &mut Vec<Effect>) {
+        self.state = RegionState::Stopping;
+        for shard in self.shards_where(|_| true) {
+            self.with_slot(&shard, |region, slot| {
+                slot.next = None;
+                slot.pending_host = None;
+                slot.old_path = None;
+                slot.hand_back = None;
+                region.publish(&shard, slot, Route::Closed, out);
+                region.drop_buffer(&shard, slot, reason, out);
+                let serving = |hosting: &&mut super::slot::Hosting| {
+                    hosting.task == Task::Ready && hosting.has_served && hosting.ending.is_none()
+                };
+                match slot.hosting_mut().filter(serving) {
+                    Some(hosting) if !kill => {
+                        hosting.task = Task::Ending;
+                        hosting.ending = Some(Ending::RegionEnds);
+                        hosting.handoff = None;
+                        let generation = hosting.generation;
+                        out.push(Effect::StopShard { shard: shard.clone(), generation });
+                    }
+                    _ => region.kill(now, &shard, slot, Ending::RegionEnds, out),
+                }
+            });
+        }
+    }
+
+    /// A region that hosts nothing and keeps nothing for anybody is over.
+    pub(super) fn try_finish_shutdown(&mut self, now: Instant, out: &mut Vec<Effect>) {
+        if !matches!(self.state, RegionState::ShuttingDown | RegionState::Stopping) || !self.is_idle() {
+            return;
+        }
+        self.state = RegionState::Stopped;
+        for shard in self.shards_where(|_| true) {
+            self.with_slot(&shard, |region, slot| region.publish(&shard, slot, Route::Closed, out));
+        }
+        self.slots.clear();
+        self.alarms.clear();
+        self.alarm_of.clear();
+        out.push(Effect::Stopped);
+        self.try_now(now, out);
+    }
+}

@@ -1,0 +1,266 @@
+//! What a region knows of one shard: its route, the path left behind, what waits, what is hosted.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Instant;
+
+use greylag_core::{Generation, UniqueAddress};
+
+use super::protocol::{Route, Token};
+use crate::ids::RegionId;
+use crate::message::{Attempt, Home};
+
+/// One shard in one region.
+#[derive(Debug)]
+pub(super) struct Slot {
+    /// The largest generation heard of; a home below it is old news.
+    pub(super) heard: Option<Generation>,
+    /// The largest generation of which this region has said `ShardStopped`: none up to it can start here.
+    pub(super) ended: Option<Generation>,
+    pub(super) state: State,
+    /// What the route table holds.
+    pub(super) published: Route,
+    /// A home elsewhere that may not be opened yet.
+    pub(super) next: Option<Next>,
+    /// A home here that waits for the older incarnation to end.
+    pub(super) pending_host: Option<Home>,
+    /// The route last left, until it is known to be empty.
+    pub(super) old_path: Option<OldPath>,
+    /// The transport may still hold frames for this removed node.
+    pub(super) hand_back: Option<(UniqueAddress, Instant)>,
+    pub(super) buffer: VecDeque<Waiting>,
+    /// When the coordinator is to be asked again.
+    pub(super) ask_at: Option<Instant>,
+    /// The ack last given to a `BeginHandOff`, which a repeat gets again.
+    pub(super) acked: Option<Acked>,
+    /// The largest attempt per sender of a flush mark.
+    pub(super) marks: BTreeMap<RegionId, Attempt>,
+    /// Leftover marks, also those that came before `HostShard`.
+    pub(super) leftover_marks: BTreeSet<(Generation, RegionId)>,
+    /// `ShardStopped` spoke of leftovers: the next owner waits for a mark.
+    pub(super) owes_leftover_mark: bool,
+}
+
+impl Default for Slot {
+    fn default() -> Self {
+        Self {
+            heard: None,
+            ended: None,
+            state: State::NoRoute,
+            published: Route::Closed,
+            next: None,
+            pending_host: None,
+            old_path: None,
+            hand_back: None,
+            buffer: VecDeque::new(),
+            ask_at: None,
+            acked: None,
+            marks: BTreeMap::new(),
+            leftover_marks: BTreeSet::new(),
+            owes_leftover_mark: false,
+        }
+    }
+}
+
+/// Where the shard is, as far as this region acts on it.
+#[derive(Debug)]
+pub(super) enum State {
+    /// `Unknown`, `Resolving` or `Buffering`: sends wait.
+    NoRoute,
+    /// Elsewhere.
+    Remote { region: RegionId, generation: Generation },
+    /// Here: starting, serving or ending.
+    Hosted(Box<Hosting>),
+}
+
+/// A home elsewhere that waits for the old path.
+#[derive(Debug, Clone)]
+pub(super) struct Next {
+    pub(super) region: RegionId,
+    pub(super) generation: Generation,
+}
+
+/// The route last left: messages of this region may still be on their way along it.
+#[derive(Debug)]
+pub(super) struct OldPath {
+    pub(super) region: RegionId,
+    pub(super) generation: Generation,
+    /// The probe under way; without one, a flush mark was sent and the home that follows should say so.
+    pub(super) probe: Option<u64>,
+    /// Set once the new home is known too: when it is opened without an echo.
+    pub(super) deadline: Option<Instant>,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Acked {
+    pub(super) generation: Generation,
+    pub(super) attempt: Attempt,
+    pub(super) flushed: bool,
+}
+
+/// A shard hosted here.
+#[derive(Debug)]
+pub(super) struct Hosting {
+    pub(super) generation: Generation,
+    pub(super) previous: Option<Generation>,
+    pub(super) leftovers_from: Option<RegionId>,
+    pub(super) task: Task,
+    /// It was `Local` at this generation: late leftovers are too late.
+    pub(super) has_served: bool,
+    /// The former owner's mark is awaited until then.
+    pub(super) leftover_deadline: Option<Instant>,
+    pub(super) handoff: Option<HandOffWait>,
+    /// How it ends, once that has begun.
+    pub(super) ending: Option<Ending>,
+    /// The largest `first` taken per origin.
+    pub(super) floors: BTreeMap<RegionId, Generation>,
+    /// Origins whose frames pass by the machine, since the route was last published.
+    pub(super) admitted: BTreeSet<RegionId>,
+}
+
+/// The shard's task in the driver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Task {
+    Starting,
+    Ready,
+    /// Told to stop or to die; its answer is awaited.
+    Ending,
+    /// Not there; starts again at the instant, if one is given.
+    Absent(Option<Instant>),
+}
+
+/// Why a hosted shard ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ending {
+    /// By a handoff: what is unhandled is a leftover for the next owner.
+    HandOff,
+    /// By `DropShard` or a conflict: what is unhandled is routed anew.
+    Dropped,
+    /// Nobody else can host, or the region stops at once: what is unhandled is dead.
+    RegionEnds,
+}
+
+/// An accepted `HandOff` whose marks are awaited.
+#[derive(Debug)]
+pub(super) struct HandOffWait {
+    pub(super) attempt: Attempt,
+    pub(super) waiting_for: BTreeSet<RegionId>,
+    /// When the missing ones are given up; `None` once that has happened.
+    pub(super) deadline: Option<Instant>,
+}
+
+/// A message or probe that waits for a route.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Waiting {
+    pub(super) content: Content,
+    pub(super) origin: RegionId,
+    /// The generation under which it first left its origin; `None` if it has not.
+    pub(super) first: Option<Generation>,
+    /// The generation its last sender believed in.
+    pub(super) stamped: Option<Generation>,
+    pub(super) hops: u8,
+    pub(super) rank: Rank,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Content {
+    Message { token: Token, expires_at: Option<Instant> },
+    Probe { nonce: u64 },
+}
+
+/// Why something waits where it waits in the buffer, front to back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Rank {
+    /// Unhandled when the hosting of this generation ended here. Good for the allocation that follows
+    /// directly upon it and for no other.
+    Leftover { ended: Generation },
+    /// A leftover that its former owner's node sent here, for this generation.
+    Handed { by: UniqueAddress, addressed: Generation },
+    /// Given back by a failed shard of this generation: it has passed the floor already.
+    Taken { generation: Generation },
+    /// Of this region, was out there and came back.
+    Back,
+    /// Everything else.
+    Plain,
+}
+
+impl Rank {
+    fn is_leftover(&self) -> bool {
+        matches!(self, Self::Leftover { .. } | Self::Handed { .. })
+    }
+}
+
+impl Slot {
+    /// Puts a waiting entry where its rank belongs.
+    pub(super) fn insert(&mut self, waiting: Waiting) {
+        let at = match waiting.rank {
+            Rank::Leftover { .. } | Rank::Handed { .. } => {
+                self.buffer.iter().rposition(|w| w.rank.is_leftover()).map_or(0, |last| last + 1)
+            }
+            Rank::Taken { .. } => 0,
+            Rank::Back => {
+                let is_plain = |w: &Waiting| w.rank == Rank::Plain;
+                self.buffer.iter().position(is_plain).unwrap_or(self.buffer.len())
+            }
+            Rank::Plain => self.buffer.len(),
+        };
+        self.buffer.insert(at, waiting);
+    }
+
+    /// Whether leftovers of an ended hosting wait here.
+    pub(super) fn has_leftovers(&self) -> bool {
+        self.buffer.iter().any(|w| matches!(w.rank, Rank::Leftover { .. }))
+    }
+
+    pub(super) fn hear(&mut self, generation: Generation) {
+        self.heard = self.heard.max(Some(generation));
+    }
+
+    pub(super) fn end(&mut self, generation: Generation) {
+        self.ended = self.ended.max(Some(generation));
+        self.hear(generation);
+    }
+
+    pub(super) fn hosting(&self) -> Option<&Hosting> {
+        match &self.state {
+            State::Hosted(hosting) => Some(hosting),
+            _ => None,
+        }
+    }
+
+    pub(super) fn hosting_mut(&mut self) -> Option<&mut Hosting> {
+        match &mut self.state {
+            State::Hosted(hosting) => Some(hosting),
+            _ => None,
+        }
+    }
+
+    /// Whether the coordinator has to be asked: something waits and no home is in sight.
+    pub(super) fn wants_home(&self) -> bool {
+        if self.buffer.is_empty() || self.next.is_some() || self.pending_host.is_some() {
+            return false;
+        }
+        match &self.state {
+            State::NoRoute => true,
+            State::Remote { .. } => false,
+            // A frame stamped larger waits for an allocation that has not been heard of yet.
+            State::Hosted(hosting) => {
+                hosting.ending.is_none() && self.buffer.iter().any(|w| w.stamped > Some(hosting.generation))
+            }
+        }
+    }
+
+    /// The earliest instant at which this slot has work to do by itself.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        let old_path = self.old_path.as_ref().and_then(|path| path.deadline);
+        let hand_back = self.hand_back.as_ref().map(|(_, at)| *at);
+        let hosting = self.hosting().and_then(|hosting| {
+            let retry = match hosting.task {
+                Task::Absent(retry_at) => retry_at,
+                _ => None,
+            };
+            let handoff = hosting.handoff.as_ref().and_then(|wait| wait.deadline);
+            [hosting.leftover_deadline, handoff, retry].into_iter().flatten().min()
+        });
+        [self.ask_at, old_path, hand_back, hosting].into_iter().flatten().min()
+    }
+}
