@@ -33,7 +33,7 @@ impl Region {
             if let Some(acked) = known {
                 return acked.flushed;
             }
-            let flushed = this.give_up_route(now, shard, slot, generation, attempt, &owner, out);
+            let flushed = this.give_up_route(now, shard, slot, (generation, attempt, &owner), out);
             slot.acked = Some(Acked { generation, attempt, flushed });
             flushed
         });
@@ -48,9 +48,7 @@ impl Region {
         now: Instant,
         shard: &ShardId,
         slot: &mut Slot,
-        generation: Generation,
-        attempt: Attempt,
-        owner: &RegionId,
+        (generation, attempt, owner): (Generation, Attempt, &RegionId),
         out: &mut Vec<Effect>,
     ) -> bool {
         slot.hear(generation);
@@ -146,9 +144,8 @@ impl Region {
     pub(super) fn try_drain(&mut self, now: Instant, shard: &ShardId, slot: &mut Slot, out: &mut Vec<Effect>) {
         let marks = std::mem::take(&mut slot.marks);
         let leftovers_in = slot.hosting().is_some_and(|hosting| self.leftovers_are_in(slot, hosting));
-        let result = self.drain_with(now, shard, slot, &marks, leftovers_in, out);
+        self.drain_with(now, shard, slot, &marks, leftovers_in, out);
         slot.marks = marks;
-        result
     }
 
     fn drain_with(

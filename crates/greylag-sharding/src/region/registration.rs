@@ -214,16 +214,13 @@ impl Region {
             return;
         }
         match message {
-            CoordinatorMessage::RegisterAck { .. } => {
-                if self.believe(coordinator, epoch) {
-                    self.on_register_ack(now, node, epoch, out);
-                }
+            CoordinatorMessage::RegisterAck { .. } if self.believe(&coordinator, epoch) => {
+                self.on_register_ack(now, node, epoch, out);
             }
-            CoordinatorMessage::RegisterRefused { mismatch, .. } => {
-                if self.believe(coordinator, epoch) {
-                    self.on_refused(now, node, mismatch, out);
-                }
+            CoordinatorMessage::RegisterRefused { mismatch, .. } if self.believe(&coordinator, epoch) => {
+                self.on_refused(now, node, mismatch, out);
             }
+            CoordinatorMessage::RegisterAck { .. } | CoordinatorMessage::RegisterRefused { .. } => {}
             order if self.registration.coordinator.as_ref() == Some(&coordinator) => {
                 self.on_order(now, order, out);
             }
@@ -234,21 +231,21 @@ impl Region {
     }
 
     /// Takes `coordinator` as the one to obey, unless another one holds the same epoch.
-    fn believe(&mut self, coordinator: CoordinatorId, epoch: Epoch) -> bool {
+    fn believe(&mut self, coordinator: &CoordinatorId, epoch: Epoch) -> bool {
         let candidates = self.members.coordinator_candidates(&self.config.coordinator_role);
         if !candidates.contains(&coordinator.node) {
             return false;
         }
         let registration = &mut self.registration;
         let raised = epoch > registration.highest_epoch;
-        if !raised && registration.highest_by.as_ref() != Some(&coordinator) {
+        if !raised && registration.highest_by.as_ref() != Some(coordinator) {
             return false;
         }
         // A raised epoch makes everything sent under the old one out of date.
         registration.changed |= raised;
         registration.highest_epoch = epoch;
         registration.highest_by = Some(coordinator.clone());
-        registration.coordinator = Some(coordinator);
+        registration.coordinator = Some(coordinator.clone());
         true
     }
 
