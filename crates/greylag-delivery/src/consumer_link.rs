@@ -1,0 +1,468 @@
+//! The consumer's side of one link: puts frames back in order, hands out messages, confirms what the
+//! application confirmed, and asks again for what is missing.
+//!
+//! Frames pass three stages, each a prefix of the one before: *received* (taken from the buffer, in
+//! order), *delivered* (handed to the application), *confirmed*. What the application never confirms
+//! is handed to it again, here, without the producer. A message whose total the watermark covers is
+//! confirmed and not delivered, and that is asked anew before every attempt.
+//!
+//! ```text
+//! Frames ─▶ classify (C2) ─▶ buffer (C5, C6) ─▶ deliver (C7, C8) ─▶ Confirm ─▶ Request / Ack (C9)
+//! ```
+//!
+//! Which producer a frame is from decides everything: `classify.rs` has that, and the switch from one
+//! producer to the next. Source: delivery §1.3, C1 to C16.
+
+mod classify;
+mod deliver;
+mod retry;
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use crate::dedupe::{Dedupe, Watermarks};
+use crate::ids::{ControllerRef, Epoch, SeqNr, StreamId};
+use crate::message::{BatchHeader, SequencedMessage, Upstream};
+use crate::producer_link::Frames;
+
+/// What becomes of a message whose attempts are used up. Source: delivery §9.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum PoisonPolicy {
+    /// It is reported and confirmed.
+    #[default]
+    DeadLetter,
+    /// It is reported, and the link waits.
+    Stall,
+    /// It is reported, and the controller stops.
+    StopConsumer,
+}
+
+/// What a consumer link needs to know when it is made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConsumerLinkSettings {
+    /// Frames in flight; at least 1.
+    pub flow_control_window: u32,
+    /// Deliveries handed out and not confirmed; at least 1, at most the window.
+    pub max_outstanding_deliveries: u32,
+    /// How long an `Ack` may be held back while further frames are ready (C9b).
+    pub ack_max_delay: Duration,
+    /// First interval of the retry tick (C11).
+    pub resend_interval_min: Duration,
+    /// Last interval of the retry tick.
+    pub resend_interval_max: Duration,
+    /// Lost frames are gone; nothing is asked for again.
+    pub only_flow_control: bool,
+    /// Pause before an abandoned delivery is handed out again; doubles per attempt, up to 30 s.
+    pub redelivery_backoff: Duration,
+    /// Attempts before the poison policy decides; 0 is unlimited.
+    pub max_delivery_attempts: u32,
+    /// What happens then.
+    pub on_poisoned: PoisonPolicy,
+    /// A delivery that took so long is treated as abandoned; `None` waits for ever.
+    pub confirm_timeout: Option<Duration>,
+    /// Point to point the retry tick goes on at its longest interval; elsewhere it falls asleep.
+    pub keeps_asking: bool,
+}
+
+/// The longest pause before a redelivery. Source: delivery §8.
+const MAX_REDELIVERY_BACKOFF: Duration = Duration::from_secs(30);
+/// At most one answer to duplicates per link and this long. Source: delivery C10.
+const DUPLICATE_ACK_INTERVAL: Duration = Duration::from_millis(100);
+/// Numbers from here on are nonsense, and nothing below can overflow.
+const NUMBER_LIMIT: u64 = 1 << 62;
+
+/// One attempt at one delivery.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct DeliveryKey {
+    /// Number of the delivery in this controller, the same in every attempt.
+    pub number: u64,
+    /// 1 for the first attempt.
+    pub attempt: u32,
+}
+
+/// What a link is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Input<P> {
+    /// Frames arrived.
+    Frames {
+        /// What they have in common.
+        header: BatchHeader,
+        /// The frames.
+        frames: Vec<SequencedMessage<P>>,
+    },
+    /// The application has processed a delivery; any attempt counts.
+    Confirm(DeliveryKey),
+    /// The application gave up on an attempt; again after the pause, or after the usual backoff.
+    Abandon(DeliveryKey, Option<Duration>),
+    /// A consumer is attached, or another one in its place.
+    Start(Dedupe),
+    /// Attach to this producer controller.
+    RegisterTo(ControllerRef),
+    /// Deliver what is here in order, then stop.
+    DeliverThenStop,
+    /// Deliver nothing new, wait for what is outstanding, then stop.
+    Finish,
+    /// Stop now.
+    Stop,
+    /// A deadline may have passed.
+    Tick,
+}
+
+/// What a link asks for, in this order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Effect<P> {
+    /// Hand a message to the application.
+    Deliver {
+        /// Which attempt at which delivery.
+        key: DeliveryKey,
+        /// The stream of the message.
+        stream: StreamId,
+        /// Its number there.
+        total: SeqNr,
+        /// Its content.
+        parts: Frames<P>,
+    },
+    /// Send to a producer controller.
+    Reply {
+        /// The link addressed.
+        to: ControllerRef,
+        /// The epoch that is answered; `None` in a registration.
+        epoch: Option<Epoch>,
+        /// What to say.
+        message: Upstream,
+    },
+    /// A message that was processed before came again; it is confirmed and not delivered.
+    Suppressed {
+        /// The stream of the message.
+        stream: StreamId,
+        /// Its number there.
+        total: SeqNr,
+    },
+    /// The attempts at a message are used up.
+    Poisoned {
+        /// The stream of the message.
+        stream: StreamId,
+        /// Its number there.
+        total: SeqNr,
+        /// How many attempts there were.
+        attempts: u32,
+    },
+    /// The controller has ended.
+    Stopped,
+}
+
+/// What a link counts; all of it is harmless, and much of it means trouble elsewhere.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ConsumerCounters {
+    /// Frames that were here before (C10).
+    pub duplicates: u64,
+    /// Frames beyond the window.
+    pub beyond_window: u64,
+    /// Frames of producers that have no business here (C2f), and nonsense numbers.
+    pub unexpected: u64,
+    /// Confirmations that came after their controller, or twice (C16).
+    pub late_confirmations: u64,
+}
+
+/// Who sends: two epochs of one controller are two senders.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Sender {
+    controller: ControllerRef,
+    epoch: Epoch,
+}
+
+impl Sender {
+    fn of(header: &BatchHeader) -> Self {
+        Self { controller: header.controller.clone(), epoch: header.epoch }
+    }
+
+    fn sent(&self, header: &BatchHeader) -> bool {
+        self.epoch == header.epoch && self.controller == header.controller
+    }
+}
+
+/// Why a producer is no longer the one listened to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Replaced {
+    ByFirst(Sender),
+    ByRegistration(ControllerRef),
+}
+
+/// The producer listened to.
+#[derive(Debug, Clone)]
+struct Producer {
+    sender: Sender,
+    stream: StreamId,
+    ordered: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum DeliveryState {
+    Handed { since: Instant },
+    Waiting { until: Instant },
+    Stalled,
+    Confirmed,
+}
+
+/// A message that left the buffer and is not in the confirmed prefix.
+#[derive(Debug, Clone)]
+struct Outstanding<P> {
+    number: u64,
+    last_seq: u64,
+    stream: StreamId,
+    ordered: bool,
+    total: SeqNr,
+    ack: bool,
+    first: bool,
+    attempt: u32,
+    state: DeliveryState,
+    parts: Frames<P>,
+}
+
+/// The chunks of a message so far.
+#[derive(Debug, Clone)]
+struct Assembly<P> {
+    first: bool,
+    parts: Vec<P>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Life {
+    Running,
+    /// Ends when nothing is outstanding and the next frame is not here (C15).
+    Draining,
+    /// Delivers nothing new; ends when nothing is outstanding (S15).
+    Finishing,
+    Stopped,
+}
+
+/// The machine. See the module's documentation.
+#[derive(Debug, Clone)]
+pub struct ConsumerLink<P> {
+    settings: ConsumerLinkSettings,
+    window: u64,
+    started: bool,
+    life: Life,
+    before_start: VecDeque<(BatchHeader, SequencedMessage<P>)>,
+    producer: Option<Producer>,
+    registering: Option<ControllerRef>,
+    replaced: VecDeque<Replaced>,
+    parked: Option<(BatchHeader, SequencedMessage<P>)>,
+    /// Frames above `received`, ascending.
+    buffer: VecDeque<SequencedMessage<P>>,
+    assembly: Option<Assembly<P>>,
+    outstanding: VecDeque<Outstanding<P>>,
+    /// Of those outstanding, how many the application has not confirmed.
+    unconfirmed: u32,
+    received: u64,
+    highest_seen: u64,
+    /// Last frame of the last message that was handed out or suppressed.
+    delivered: u64,
+    confirmed: u64,
+    requested: u64,
+    /// The lowest frame that was dropped because it lay beyond the window.
+    lost_from: Option<u64>,
+    lost_asked: bool,
+    next_number: u64,
+    retry_at: Option<Instant>,
+    retry_interval: Duration,
+    held_ack: Option<HeldAck>,
+    duplicate_ack_at: Option<Instant>,
+    counters: ConsumerCounters,
+}
+
+/// An `Ack` that waits for company (C9b).
+#[derive(Debug, Clone, Copy)]
+struct HeldAck {
+    until: Instant,
+    confirmations: u64,
+}
+
+impl<P: Clone> ConsumerLink<P> {
+    /// A link without producer and without consumer.
+    pub fn new(settings: ConsumerLinkSettings) -> Self {
+        Self {
+            window: u64::from(settings.flow_control_window.max(1)),
+            retry_interval: settings.resend_interval_min,
+            settings,
+            started: false,
+            life: Life::Running,
+            before_start: VecDeque::new(),
+            producer: None,
+            registering: None,
+            replaced: VecDeque::new(),
+            parked: None,
+            buffer: VecDeque::new(),
+            assembly: None,
+            outstanding: VecDeque::new(),
+            unconfirmed: 0,
+            received: 0,
+            highest_seen: 0,
+            delivered: 0,
+            confirmed: 0,
+            requested: 0,
+            lost_from: None,
+            lost_asked: false,
+            next_number: 1,
+            retry_at: None,
+            held_ack: None,
+            duplicate_ack_at: None,
+            counters: ConsumerCounters::default(),
+        }
+    }
+
+    /// Takes one input. `watermarks` belong to the consumer and outlive this link (C8, S14).
+    pub fn handle(&mut self, now: Instant, input: Input<P>, watermarks: &mut Watermarks, out: &mut Vec<Effect<P>>) {
+        if self.life == Life::Stopped {
+            if let Input::Confirm(_) = input {
+                self.counters.late_confirmations += 1;
+            }
+            return;
+        }
+        match input {
+            Input::Frames { header, frames } => self.on_frames(now, &header, frames, watermarks, out),
+            Input::Confirm(key) => self.on_confirm(now, key, watermarks, out),
+            Input::Abandon(key, pause) => self.on_abandon(now, key, pause, out),
+            Input::Start(dedupe) => self.on_start(now, &dedupe, watermarks, out),
+            Input::RegisterTo(controller) => self.on_register_to(now, controller, out),
+            Input::DeliverThenStop => self.life = Life::Draining,
+            Input::Finish => self.life = Life::Finishing,
+            Input::Stop => self.stop(out),
+            Input::Tick => self.on_tick(now, watermarks, out),
+        }
+        if self.life != Life::Stopped {
+            self.settle(now, watermarks, out);
+            self.check_invariants();
+        }
+    }
+
+    /// When a tick next has work to do.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        if self.life == Life::Stopped {
+            return None;
+        }
+        let redelivery = self.outstanding.iter().filter_map(|delivery| self.delivery_deadline(delivery));
+        let others = [self.retry_at, self.held_ack.map(|held| held.until)];
+        redelivery.chain(others.into_iter().flatten()).min()
+    }
+
+    /// Whether anything is handed out or could be: the entity must not be passivated (S15).
+    pub fn is_busy(&self) -> bool {
+        !self.outstanding.is_empty() || self.is_next_buffered() || !self.before_start.is_empty()
+    }
+
+    /// Whether it has ended.
+    pub fn is_stopped(&self) -> bool {
+        self.life == Life::Stopped
+    }
+
+    /// The producer controller listened to, with its epoch.
+    pub fn producer(&self) -> Option<(&ControllerRef, Epoch)> {
+        self.producer.as_ref().map(|producer| (&producer.sender.controller, producer.sender.epoch))
+    }
+
+    /// What was counted so far.
+    pub fn counters(&self) -> ConsumerCounters {
+        self.counters
+    }
+
+    fn on_frames(
+        &mut self,
+        now: Instant,
+        header: &BatchHeader,
+        frames: Vec<SequencedMessage<P>>,
+        watermarks: &mut Watermarks,
+        out: &mut Vec<Effect<P>>,
+    ) {
+        for message in frames {
+            if self.started {
+                self.on_frame(now, header, message, watermarks, out);
+            } else if (self.before_start.len() as u64) < self.window {
+                self.before_start.push_back((header.clone(), message));
+            }
+        }
+    }
+
+    fn on_start(&mut self, now: Instant, dedupe: &Dedupe, watermarks: &mut Watermarks, out: &mut Vec<Effect<P>>) {
+        watermarks.merge(now, dedupe);
+        if self.started {
+            // C14: what the former consumer had in hand goes to this one.
+            for index in 0..self.outstanding.len() {
+                if self.outstanding[index].state != DeliveryState::Confirmed {
+                    self.attempt_again(now, index, watermarks, out);
+                }
+            }
+            return;
+        }
+        self.started = true;
+        for (header, message) in std::mem::take(&mut self.before_start) {
+            self.on_frame(now, &header, message, watermarks, out);
+        }
+    }
+
+    /// Carries out what the input made possible: confirmations, deliveries, a parked producer, the end.
+    fn settle(&mut self, now: Instant, watermarks: &mut Watermarks, out: &mut Vec<Effect<P>>) {
+        self.advance(now, watermarks, out);
+        self.deliver(now, watermarks, out);
+        self.unpark(now, watermarks, out);
+        let ends = match self.life {
+            Life::Running | Life::Stopped => false,
+            Life::Draining => self.outstanding.is_empty() && !self.is_next_buffered(),
+            Life::Finishing => self.outstanding.is_empty(),
+        };
+        if ends {
+            self.stop(out);
+        }
+    }
+
+    /// C15: every stop says how far it got.
+    fn stop(&mut self, out: &mut Vec<Effect<P>>) {
+        self.life = Life::Stopped;
+        self.reply(Upstream::Ack { confirmed: self.confirmed, up_to: self.confirmed + 1 }, out);
+        out.push(Effect::Stopped);
+    }
+
+    fn is_next_buffered(&self) -> bool {
+        self.buffer.front().is_some_and(|next| {
+            next.frame.seq_nr == self.received + 1 || (self.settings.only_flow_control && !self.buffer.is_empty())
+        })
+    }
+
+    fn reply(&self, message: Upstream, out: &mut Vec<Effect<P>>) {
+        if let Some(Producer { sender, .. }) = &self.producer {
+            out.push(Effect::Reply { to: sender.controller.clone(), epoch: Some(sender.epoch), message });
+        }
+    }
+
+    fn request(&self, via_timeout: bool) -> Upstream {
+        Upstream::Request {
+            confirmed: self.confirmed,
+            up_to: self.requested.max(self.confirmed + 1),
+            support_resend: !self.settings.only_flow_control,
+            via_timeout,
+        }
+    }
+
+    /// Any request restarts the retry timer (C9).
+    fn send_request(&mut self, now: Instant, out: &mut Vec<Effect<P>>) {
+        self.reply(self.request(false), out);
+        self.held_ack = None;
+        self.retry_at = Some(now + self.retry_interval);
+    }
+
+    fn send_ack(&mut self, out: &mut Vec<Effect<P>>) {
+        let up_to = self.requested.max(self.confirmed + 1);
+        self.reply(Upstream::Ack { confirmed: self.confirmed, up_to }, out);
+        self.held_ack = None;
+    }
+
+    fn check_invariants(&self) {
+        debug_assert!(self.received <= self.highest_seen, "received runs behind what was seen");
+        debug_assert!(self.buffer.iter().all(|message| message.frame.seq_nr > self.received));
+        debug_assert!(self.buffer.iter().map(|message| message.frame.seq_nr).is_sorted());
+        debug_assert!(self.buffer.len() as u64 <= self.window, "never more than a window is buffered");
+        let open = self.outstanding.iter().filter(|delivery| delivery.state != DeliveryState::Confirmed);
+        debug_assert_eq!(open.count(), self.unconfirmed as usize);
+        debug_assert!(self.unconfirmed <= self.settings.max_outstanding_deliveries.max(1));
+    }
+}

@@ -1,0 +1,274 @@
+//! Whose frame it is: take it, park it, answer it, or drop it.
+//!
+//! The order of the questions in [`ConsumerLink::on_frame`] is the protocol. A frame that is refused
+//! never changes state beyond the list of replaced producers, so a late frame of a dead producer
+//! cannot keep a link for itself.
+//!
+//! Source: delivery C2 to C6, §1.4.
+
+use std::time::Instant;
+
+use super::{ConsumerLink, DUPLICATE_ACK_INTERVAL, Effect, Life, NUMBER_LIMIT, Producer, Replaced, Sender};
+use crate::dedupe::Watermarks;
+use crate::ids::{ControllerRef, Epoch};
+use crate::message::{BatchHeader, SequencedMessage, Upstream};
+
+/// How many displaced producers are remembered. Source: delivery §1.3.
+const MAX_REPLACED: usize = 8;
+
+impl<P: Clone> ConsumerLink<P> {
+    /// C2.
+    pub(super) fn on_frame(
+        &mut self,
+        now: Instant,
+        header: &BatchHeader,
+        message: SequencedMessage<P>,
+        watermarks: &mut Watermarks,
+        out: &mut Vec<Effect<P>>,
+    ) {
+        if !(1..NUMBER_LIMIT).contains(&message.frame.seq_nr) || header.lowest >= NUMBER_LIMIT {
+            self.counters.unexpected += 1;
+            return;
+        }
+        let registering_here = self.registering.as_ref() == Some(&header.controller);
+        let registering_elsewhere = self.registering.is_some() && !registering_here;
+        if self.producer.as_ref().is_some_and(|producer| producer.sender.sent(header)) {
+            // C2c.
+            if !registering_elsewhere {
+                self.receive(now, header, message, watermarks, out);
+            }
+            return;
+        }
+        let newest = watermarks.epoch(header.stream_id);
+        if header.epoch < newest {
+            // C2a.
+            answer(header, Upstream::Fenced { stream_id: header.stream_id, newer: newest }, out);
+            return;
+        }
+        if !registering_here && self.is_replaced(header) {
+            self.on_replaced(header, out);
+            return;
+        }
+        if message.first || self.settings.only_flow_control {
+            // C2d. A stop gives way to a living producer.
+            if !registering_elsewhere {
+                if self.life == Life::Draining {
+                    self.life = Life::Running;
+                }
+                self.switch_or_park(now, header, message, watermarks, out);
+            }
+        } else if registering_here || !self.is_replaced(header) {
+            // C2e.
+            answer(header, Upstream::Resend { from: 0, to: 0 }, out);
+        } else {
+            self.counters.unexpected += 1;
+        }
+    }
+
+    fn is_replaced(&self, header: &BatchHeader) -> bool {
+        self.replaced.iter().any(|replaced| match replaced {
+            Replaced::ByFirst(sender) => sender.sent(header),
+            Replaced::ByRegistration(controller) => *controller == header.controller,
+        })
+    }
+
+    /// C2b: a producer that a `first` displaced may be the living one, and the `first` a dead one's.
+    /// Asked to start over, a dead one does not answer.
+    fn on_replaced(&mut self, header: &BatchHeader, out: &mut Vec<Effect<P>>) {
+        let for_good = self.replaced.iter().any(
+            |replaced| matches!(replaced, Replaced::ByRegistration(controller) if *controller == header.controller),
+        );
+        if for_good || self.is_busy() {
+            self.counters.unexpected += 1;
+            return;
+        }
+        self.replaced.retain(|replaced| !matches!(replaced, Replaced::ByFirst(sender) if sender.sent(header)));
+        answer(header, Upstream::Resend { from: 0, to: 0 }, out);
+    }
+
+    fn switch_or_park(
+        &mut self,
+        now: Instant,
+        header: &BatchHeader,
+        message: SequencedMessage<P>,
+        watermarks: &mut Watermarks,
+        out: &mut Vec<Effect<P>>,
+    ) {
+        if self.producer.is_some() && self.is_busy() {
+            self.park(header, message, out);
+        } else {
+            self.switch(now, header, message, watermarks, out);
+        }
+    }
+
+    /// C4: what a producer managed to hand over is delivered before its successor's messages.
+    fn park(&mut self, header: &BatchHeader, message: SequencedMessage<P>, out: &mut Vec<Effect<P>>) {
+        let confirmed_none = Upstream::Request {
+            confirmed: 0,
+            up_to: message.frame.seq_nr,
+            support_resend: !self.settings.only_flow_control,
+            via_timeout: false,
+        };
+        answer(header, confirmed_none, out);
+        let outranked = (self.parked.as_ref())
+            .is_some_and(|(parked, _)| parked.stream_id == header.stream_id && parked.epoch > header.epoch);
+        if !outranked {
+            self.parked = Some((header.clone(), message));
+        }
+    }
+
+    pub(super) fn unpark(&mut self, now: Instant, watermarks: &mut Watermarks, out: &mut Vec<Effect<P>>) {
+        if !self.is_busy()
+            && let Some((header, message)) = self.parked.take()
+        {
+            self.switch(now, &header, message, watermarks, out);
+            self.deliver(now, watermarks, out);
+        }
+    }
+
+    /// C3.
+    fn switch(
+        &mut self,
+        now: Instant,
+        header: &BatchHeader,
+        message: SequencedMessage<P>,
+        watermarks: &mut Watermarks,
+        out: &mut Vec<Effect<P>>,
+    ) {
+        let by_registration = self.registering.as_ref() == Some(&header.controller);
+        if by_registration {
+            self.registering = None;
+        }
+        if let Some(old) = self.producer.take() {
+            self.displace(if by_registration && old.sender.controller != header.controller {
+                Replaced::ByRegistration(old.sender.controller)
+            } else {
+                Replaced::ByFirst(old.sender)
+            });
+        }
+        let sender = Sender::of(header);
+        self.replaced.retain(|replaced| match replaced {
+            Replaced::ByFirst(displaced) => *displaced != sender,
+            Replaced::ByRegistration(controller) => *controller != sender.controller,
+        });
+        self.producer = Some(Producer { sender, stream: header.stream_id, ordered: header.ordered });
+        watermarks.switch(now, header.stream_id, header.epoch);
+        let before = message.frame.seq_nr - 1;
+        self.clear_buffer(before);
+        self.confirmed = 0;
+        self.requested = before + self.window;
+        self.duplicate_ack_at = None;
+        self.retry_interval = self.settings.resend_interval_min;
+        self.send_request(now, out);
+        self.receive(now, header, message, watermarks, out);
+    }
+
+    fn displace(&mut self, replaced: Replaced) {
+        self.replaced.retain(|known| *known != replaced);
+        self.replaced.push_back(replaced);
+        if self.replaced.len() > MAX_REPLACED {
+            self.replaced.pop_front();
+        }
+    }
+
+    fn clear_buffer(&mut self, received: u64) {
+        self.buffer.clear();
+        self.assembly = None;
+        self.received = received;
+        self.highest_seen = received;
+        self.delivered = received;
+        self.lost_from = None;
+    }
+
+    /// C5.
+    fn receive(
+        &mut self,
+        now: Instant,
+        header: &BatchHeader,
+        message: SequencedMessage<P>,
+        watermarks: &mut Watermarks,
+        out: &mut Vec<Effect<P>>,
+    ) {
+        self.retry_interval = self.settings.resend_interval_min;
+        self.retry_at = Some(now + self.retry_interval);
+        if header.lowest > self.received + 1 {
+            self.skip_to(now, header.lowest, out);
+        }
+        let seq_nr = message.frame.seq_nr;
+        let position = self.buffer.partition_point(|other| other.frame.seq_nr < seq_nr);
+        let is_buffered = self.buffer.get(position).is_some_and(|other| other.frame.seq_nr == seq_nr);
+        if seq_nr <= self.received || is_buffered {
+            self.on_duplicate(now, message.first, out);
+            return;
+        }
+        let in_reach = if self.settings.only_flow_control {
+            (self.buffer.len() as u64) < self.window
+        } else {
+            seq_nr <= self.received + self.window
+        };
+        if in_reach {
+            self.buffer.insert(position, message);
+            if seq_nr > self.highest_seen + 1 && !self.settings.only_flow_control {
+                // C6: out-of-order frames are kept, only what is missing is asked for.
+                self.reply(Upstream::Resend { from: self.highest_seen + 1, to: seq_nr - 1 }, out);
+            }
+            self.highest_seen = self.highest_seen.max(seq_nr);
+        } else {
+            self.counters.beyond_window += 1;
+            if !self.settings.only_flow_control && self.lost_from.is_none_or(|lost| seq_nr < lost) {
+                self.lost_from = Some(seq_nr);
+                self.lost_asked = false;
+            }
+        }
+        self.deliver(now, watermarks, out);
+    }
+
+    /// An earlier consumer confirmed what is missing here; nobody holds it any more.
+    fn skip_to(&mut self, now: Instant, lowest: u64, out: &mut Vec<Effect<P>>) {
+        while self.buffer.pop_front_if(|message| message.frame.seq_nr < lowest).is_some() {}
+        self.assembly = None;
+        self.received = lowest - 1;
+        self.delivered = self.received;
+        self.confirmed = self.received;
+        self.highest_seen = self.highest_seen.max(self.received);
+        self.requested = self.requested.max(self.received + self.window);
+        self.send_request(now, out);
+        self.ask_for_lost(out);
+    }
+
+    /// C10.
+    fn on_duplicate(&mut self, now: Instant, first: bool, out: &mut Vec<Effect<P>>) {
+        self.counters.duplicates += 1;
+        let quiet = self.duplicate_ack_at.is_some_and(|at| now < at + DUPLICATE_ACK_INTERVAL);
+        if first || !quiet {
+            self.duplicate_ack_at = Some(now);
+            self.send_ack(out);
+        }
+    }
+
+    /// §1.4.
+    pub(super) fn on_register_to(&mut self, now: Instant, controller: ControllerRef, out: &mut Vec<Effect<P>>) {
+        self.replaced.retain(|replaced| match replaced {
+            Replaced::ByFirst(sender) => sender.controller != controller,
+            Replaced::ByRegistration(displaced) => *displaced != controller,
+        });
+        if let Some(superseded) = self.registering.take_if(|registering| *registering != controller) {
+            self.displace(Replaced::ByRegistration(superseded));
+        }
+        self.parked.take_if(|(header, _)| header.controller != controller);
+        if self.producer.as_ref().is_some_and(|producer| producer.sender.controller == controller) {
+            return;
+        }
+        self.clear_buffer(self.delivered);
+        self.retry_interval = self.settings.resend_interval_min;
+        self.retry_at = Some(now + self.retry_interval);
+        out.push(Effect::Reply { to: controller.clone(), epoch: None, message: Upstream::RegisterConsumer });
+        self.registering = Some(controller);
+    }
+}
+
+/// Answers whoever sent the frame, which need not be the producer listened to.
+fn answer<P>(header: &BatchHeader, message: Upstream, out: &mut Vec<Effect<P>>) {
+    let epoch: Option<Epoch> = Some(header.epoch);
+    out.push(Effect::Reply { to: header.controller.clone(), epoch, message });
+}

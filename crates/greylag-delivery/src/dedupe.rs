@@ -1,0 +1,141 @@
+//! What a consumer remembers of each stream: how far it is processed, and which epoch spoke last.
+//!
+//! Totals of one stream at one consumer increase strictly, so one number per stream is all it takes
+//! to know a duplicate. The numbers outlive links and producers; an event-sourced entity gets them
+//! back from its own journal (the marks `gl.delivery`).
+//!
+//! Source: delivery C8, S14, §7.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use crate::ids::{Epoch, SeqNr, StreamId};
+
+/// What a consumer knows when it starts: the highest processed total of each stream.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Dedupe(BTreeMap<StreamId, SeqNr>);
+
+impl Dedupe {
+    /// Nothing: an entity that keeps no record of what it processed.
+    pub fn none() -> Self {
+        Self::default()
+    }
+
+    /// Adds what is known of a stream; the higher number stands.
+    pub fn insert(&mut self, stream: StreamId, total: SeqNr) {
+        let known = self.0.entry(stream).or_default();
+        *known = total.max(*known);
+    }
+
+    /// Streams and their highest processed totals.
+    pub fn iter(&self) -> impl Iterator<Item = (StreamId, SeqNr)> + '_ {
+        self.0.iter().map(|(stream, total)| (*stream, *total))
+    }
+}
+
+impl FromIterator<(StreamId, SeqNr)> for Dedupe {
+    fn from_iter<I: IntoIterator<Item = (StreamId, SeqNr)>>(marks: I) -> Self {
+        let mut dedupe = Self::default();
+        for (stream, total) in marks {
+            dedupe.insert(stream, total);
+        }
+        dedupe
+    }
+}
+
+/// What is remembered of one stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Watermark {
+    confirmed: SeqNr,
+    epoch: Epoch,
+    touched_at: Instant,
+}
+
+/// The streams a consumer remembers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Watermarks {
+    streams: BTreeMap<StreamId, Watermark>,
+    max_streams: usize,
+    retention: Duration,
+}
+
+impl Watermarks {
+    /// Remembers nothing yet; keeps every stream for `retention`, and `max_streams` for ever.
+    pub fn new(max_streams: usize, retention: Duration) -> Self {
+        Self { streams: BTreeMap::new(), max_streams, retention }
+    }
+
+    /// Takes over what the consumer knows.
+    pub fn merge(&mut self, now: Instant, dedupe: &Dedupe) {
+        for (stream, total) in dedupe.iter() {
+            self.confirm(now, stream, total);
+        }
+    }
+
+    /// The highest total of `stream` that is processed contiguously.
+    pub fn confirmed(&self, stream: StreamId) -> SeqNr {
+        self.streams.get(&stream).map_or(SeqNr::NONE, |mark| mark.confirmed)
+    }
+
+    /// The highest epoch of `stream` that was switched to.
+    pub fn epoch(&self, stream: StreamId) -> Epoch {
+        self.streams.get(&stream).map_or(Epoch(0), |mark| mark.epoch)
+    }
+
+    pub(crate) fn confirm(&mut self, now: Instant, stream: StreamId, total: SeqNr) {
+        let mark = self.entry(now, stream);
+        mark.confirmed = mark.confirmed.max(total);
+    }
+
+    pub(crate) fn switch(&mut self, now: Instant, stream: StreamId, epoch: Epoch) {
+        let mark = self.entry(now, stream);
+        mark.epoch = mark.epoch.max(epoch);
+    }
+
+    fn entry(&mut self, now: Instant, stream: StreamId) -> &mut Watermark {
+        let fresh = Watermark { confirmed: SeqNr::NONE, epoch: Epoch(0), touched_at: now };
+        let mark = self.streams.entry(stream).or_insert(fresh);
+        mark.touched_at = mark.touched_at.max(now);
+        mark
+    }
+
+    /// Forgets streams beyond the number kept, oldest first, but none that is `alive` or younger
+    /// than the retention.
+    pub(crate) fn prune(&mut self, now: Instant, alive: impl Fn(StreamId) -> bool) {
+        let excess = self.streams.len().saturating_sub(self.max_streams);
+        if excess == 0 {
+            return;
+        }
+        let old = |mark: &Watermark| now.saturating_duration_since(mark.touched_at) > self.retention;
+        let mut candidates: Vec<(Instant, StreamId)> = (self.streams.iter())
+            .filter(|(stream, mark)| old(mark) && !alive(**stream))
+            .map(|(stream, mark)| (mark.touched_at, *stream))
+            .collect();
+        candidates.sort();
+        for (_, stream) in candidates.into_iter().take(excess) {
+            self.streams.remove(&stream);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_only_rise_and_only_old_dead_streams_are_forgotten() {
+        let start = Instant::now();
+        let day = Duration::from_secs(86_400);
+        let mut marks = Watermarks::new(1, day);
+        for stream in 1..=3 {
+            marks.confirm(start, StreamId(stream), SeqNr(7));
+            marks.confirm(start, StreamId(stream), SeqNr(5));
+        }
+        assert_eq!(marks.confirmed(StreamId(1)), SeqNr(7));
+        marks.prune(start + day, |_| false);
+        assert_eq!(marks.streams.len(), 3, "not older than the retention");
+        marks.confirm(start + day * 2, StreamId(3), SeqNr(8));
+        marks.prune(start + day * 2, |stream| stream == StreamId(2));
+        assert_eq!(marks.streams.keys().copied().collect::<Vec<_>>(), [StreamId(2), StreamId(3)]);
+    }
+}

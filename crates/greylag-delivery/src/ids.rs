@@ -1,0 +1,201 @@
+//! Who produces, which numbering space a number belongs to, and which controller is meant.
+//!
+//! Two kinds of number must never be confused. A *link number* (`u64`) counts the frames of one
+//! producer controller and starts again with a new one. A [`SeqNr`] counts the messages of a stream
+//! for as long as the stream lives. The pair ([`StreamId`], [`SeqNr`]) is the identity of a message:
+//! it survives resending, a crash, a move of the entity and a new link.
+
+use std::fmt;
+use std::sync::Arc;
+
+use greylag_core::UniqueAddress;
+
+/// The name that an application gives to a logical producer: 1 to 256 bytes of UTF-8.
+///
+/// Unique in the cluster per logical producer; any characters. It is never made part of a path or a
+/// key. Source: delivery §0.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ProducerId(Arc<str>);
+
+impl ProducerId {
+    /// The longest producer id in bytes.
+    pub const MAX_BYTES: usize = 256;
+
+    /// Checks a producer id.
+    ///
+    /// # Errors
+    /// [`InvalidProducerId`] if it is empty or too long.
+    pub fn new(id: impl Into<Arc<str>>) -> Result<Self, InvalidProducerId> {
+        let id = id.into();
+        match id.len() {
+            1..=Self::MAX_BYTES => Ok(Self(id)),
+            length => Err(InvalidProducerId { length }),
+        }
+    }
+
+    /// The id itself.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for ProducerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for ProducerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// A producer id that is empty or longer than [`ProducerId::MAX_BYTES`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a producer id has 1 to 256 bytes, this one has {length}")]
+pub struct InvalidProducerId {
+    /// Its length in bytes.
+    pub length: usize,
+}
+
+/// Names one numbering space of [`SeqNr`]s.
+///
+/// An in-memory producer draws a fresh one at every start. A producer that can count its messages
+/// from its input alone gives a stable one, and what it sends again is then known to be the same.
+/// Source: delivery §0.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StreamId(pub u128);
+
+impl fmt::Display for StreamId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+impl fmt::Debug for StreamId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:x}", self.0)
+    }
+}
+
+/// Which incarnation of a stream's controller speaks. A higher one fences the lower ones.
+///
+/// Raised only by a writer whose claim was accepted. Source: delivery §0, C2a, P14.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Epoch(pub u64);
+
+impl Epoch {
+    /// The epoch of a stream that has one controller in its life: an in-memory one.
+    pub const FIRST: Self = Self(1);
+}
+
+impl fmt::Display for Epoch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Debug for Epoch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Number of a message in its stream: 1 for the first, 0 for none.
+///
+/// Strictly increasing per stream, and per stream at each entity; an entity sees gaps, because other
+/// entities use numbers of the same stream. This is what applications deduplicate on.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct SeqNr(pub u64);
+
+impl SeqNr {
+    /// No message.
+    pub const NONE: Self = Self(0);
+
+    /// The number itself.
+    pub fn get(self) -> u64 {
+        self.0
+    }
+}
+
+impl fmt::Display for SeqNr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Debug for SeqNr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// One incarnation of one controller.
+///
+/// `path` is where the transport finds it, never given twice; `instance` tells the links of one
+/// controller apart, and is never given twice either. A message for one that is gone is dropped,
+/// never handed to a successor. Source: delivery §0.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ControllerRef {
+    /// The process it lives in.
+    pub node: UniqueAddress,
+    /// The recipient path in that process.
+    pub path: Arc<str>,
+    /// Which link, or which incarnation, below that path.
+    pub instance: u64,
+}
+
+impl fmt::Display for ControllerRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}@{}", self.node, self.path, self.instance)
+    }
+}
+
+impl fmt::Debug for ControllerRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// What makes two deliveries the same message.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MessageId {
+    /// Who sent it.
+    pub producer_id: ProducerId,
+    /// In which numbering space.
+    pub stream_id: StreamId,
+    /// Under which number.
+    pub seq_nr: SeqNr,
+}
+
+/// Who a producer is: its name, its numbering space, and which incarnation of the stream it speaks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProducerIdentity {
+    /// The logical producer.
+    pub producer_id: ProducerId,
+    /// Its numbering space.
+    pub stream_id: StreamId,
+    /// Its incarnation; consumers refuse lower ones of the same stream.
+    pub epoch: Epoch,
+}
+
+impl ProducerIdentity {
+    /// A stable identity, given by an application that numbers its input the same way in every run
+    /// and that owns `epoch` by a claim that its store accepted.
+    pub fn stable(producer_id: ProducerId, stream_id: StreamId, epoch: Epoch) -> Self {
+        Self { producer_id, stream_id, epoch }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn producer_ids_take_any_characters_but_not_any_length() {
+        assert_eq!(ProducerId::new("orders (north)/7").unwrap().as_str(), "orders (north)/7");
+        assert_eq!(ProducerId::new(""), Err(InvalidProducerId { length: 0 }));
+        assert_eq!(ProducerId::new("x".repeat(257)), Err(InvalidProducerId { length: 257 }));
+    }
+}

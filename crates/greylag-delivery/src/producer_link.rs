@@ -1,0 +1,505 @@
+//! The producer's side of one link: numbers frames, keeps them until they are confirmed, and
+//! transmits as far as the consumer has granted.
+//!
+//! One *cursor* runs over the frames that are still held. Sending, resending, going back and starting
+//! over are all the cursor put somewhere and pumped as far as the grant allows, so none of them can
+//! flood a consumer. Two timed repeats keep a link alive when messages are lost: the first frame of an
+//! association is repeated until it is answered (P8), and the head is shown again when a link with
+//! unconfirmed frames falls silent (P9).
+//!
+//! ```text
+//! Accept ─▶ [confirmed+1 .. cursor-1 transmitted][cursor .. next_seq-1 waiting]   pump while cursor <= granted
+//! ```
+//!
+//! Source: delivery §1.2, P1 to P12, P14.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use crate::ids::{ControllerRef, Epoch, SeqNr, StreamId};
+use crate::message::{Frame, Upstream};
+
+/// Who is at the other end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LinkMode {
+    /// One registered consumer controller (P5a guards against a late registration).
+    PointToPoint,
+    /// Whichever incarnation the region routes to; no registration is needed.
+    Sharding,
+}
+
+/// What a link needs to know when it is made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProducerLinkSettings {
+    /// Who is at the other end.
+    pub mode: LinkMode,
+    /// The stream whose messages it carries; only a fence for this one counts.
+    pub stream_id: StreamId,
+    /// The epoch it speaks under; answers to another one are dropped.
+    pub epoch: Epoch,
+    /// Pace of P8 until anything is heard.
+    pub resend_first_interval: Duration,
+    /// Pace of P8 afterwards, and the silence after which P9 probes.
+    pub resend_first_unconfirmed_idle_timeout: Duration,
+}
+
+/// The pieces of one message, in order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Frames<P> {
+    /// The message is one frame.
+    Whole(P),
+    /// The message is cut into these; at least one.
+    Chunks(Vec<P>),
+}
+
+/// What a link is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Input<P> {
+    /// A message was accepted; its total is above every earlier one of this link.
+    Accept {
+        /// Its number in the stream.
+        total: SeqNr,
+        /// Its pieces.
+        frames: Frames<P>,
+        /// Somebody waits for its confirmation.
+        ack: bool,
+    },
+    /// A consumer controller spoke.
+    Received {
+        /// Who.
+        from: ControllerRef,
+        /// The epoch it answered; `None` in a registration.
+        epoch: Option<Epoch>,
+        /// What it said.
+        message: Upstream,
+    },
+    /// The consumer is known to be gone or elsewhere: start over with whoever is there now (P10).
+    Reassociate,
+    /// Whether frames leave for the consumer's node at present, or wait in the region's buffer.
+    RouteChanged(bool),
+    /// A deadline may have passed.
+    Tick,
+}
+
+/// What a link asks for, in this order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Effect<P> {
+    /// Send a frame.
+    Transmit {
+        /// The frame.
+        frame: Frame<P>,
+        /// A consumer may attach with it.
+        first: bool,
+        /// For the batch header.
+        lowest: u64,
+        /// It was transmitted before.
+        again: bool,
+    },
+    /// Every message up to this total is confirmed.
+    ConfirmedUpTo(SeqNr),
+    /// So many frames may be accepted and would be transmitted at once.
+    DemandChanged(u64),
+    /// The stream has a newer incarnation; nothing is transmitted any more.
+    Fenced {
+        /// Its epoch.
+        newer: Epoch,
+    },
+}
+
+/// The machine. See the module's documentation.
+#[derive(Debug, Clone)]
+pub struct ProducerLink<P> {
+    settings: ProducerLinkSettings,
+    /// Frames that are held, the first of them numbered `base`.
+    frames: VecDeque<Frame<P>>,
+    base: u64,
+    /// Last frame and total of every message that is not confirmed.
+    messages: VecDeque<(u64, SeqNr)>,
+    next_seq: u64,
+    cursor: u64,
+    granted: u64,
+    first_seq: u64,
+    confirmed: u64,
+    support_resend: bool,
+    consumer: Option<ControllerRef>,
+    /// The consumer that the last start-over displaced; its late words say nothing of the new one.
+    former: Option<ControllerRef>,
+    /// Anything was heard since the last start-over.
+    answered: bool,
+    /// Repeats by P8 and P9 since the present consumer was last heard.
+    unanswered: u32,
+    routed: bool,
+    fenced: bool,
+    highest_transmitted: u64,
+    /// When the head was last transmitted.
+    head_sent_at: Instant,
+    /// When anything was last transmitted, or heard from the present consumer.
+    active_at: Instant,
+    demand: u64,
+    violations: u64,
+}
+
+impl<P: Clone> ProducerLink<P> {
+    /// A link that may transmit one frame unasked, which is what wakes a sharded consumer (P1).
+    pub fn new(settings: ProducerLinkSettings, now: Instant) -> Self {
+        Self {
+            settings,
+            frames: VecDeque::new(),
+            base: 1,
+            messages: VecDeque::new(),
+            next_seq: 1,
+            cursor: 1,
+            granted: 1,
+            first_seq: 1,
+            confirmed: 0,
+            support_resend: true,
+            consumer: None,
+            former: None,
+            answered: false,
+            unanswered: 0,
+            routed: true,
+            fenced: false,
+            highest_transmitted: 0,
+            head_sent_at: now,
+            active_at: now,
+            demand: 1,
+            violations: 0,
+        }
+    }
+
+    /// Takes one input. A message that makes no sense here is dropped and counted.
+    pub fn handle(&mut self, now: Instant, input: Input<P>, out: &mut Vec<Effect<P>>) {
+        if self.fenced {
+            return;
+        }
+        match input {
+            Input::Accept { total, frames, ack } => self.on_accept(now, total, frames, ack, out),
+            Input::Received { from, epoch, message } => self.on_received(now, from, epoch, message, out),
+            Input::Reassociate => {
+                self.former = self.consumer.take().or(self.former.take());
+                self.reassociate(now, out);
+            }
+            Input::RouteChanged(routed) => self.routed = routed,
+            Input::Tick => self.on_tick(now, out),
+        }
+        self.report_demand(out);
+        self.check_invariants();
+    }
+
+    /// When a tick next has work to do.
+    ///
+    /// A link with unconfirmed frames always has a deadline, also while its consumer has no route.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        if self.frames.is_empty() || self.fenced || !self.is_attached() {
+            return None;
+        }
+        let idle = self.settings.resend_first_unconfirmed_idle_timeout;
+        if self.base == self.first_seq {
+            // P8. Without a route a copy waits in the region's buffer already; S7 then slows down.
+            let unheard = !self.answered && self.routed;
+            Some(self.head_sent_at + if unheard { self.settings.resend_first_interval } else { idle })
+        } else {
+            Some(self.active_at + idle)
+        }
+    }
+
+    /// How many frames may be accepted now and leave at once (P11).
+    pub fn demand(&self) -> u64 {
+        if self.cursor < self.next_seq || self.fenced || !self.is_attached() {
+            return 0;
+        }
+        self.granted.saturating_add(1).saturating_sub(self.next_seq)
+    }
+
+    /// Whether every accepted message is confirmed.
+    pub fn is_settled(&self) -> bool {
+        self.messages.is_empty()
+    }
+
+    /// The link number that the next accepted frame gets.
+    pub fn next_seq(&self) -> u64 {
+        self.next_seq
+    }
+
+    /// The consumer controller that attached last, if one did.
+    pub fn consumer(&self) -> Option<&ControllerRef> {
+        self.consumer.as_ref()
+    }
+
+    /// Repeats in a row that the present consumer left unanswered.
+    pub fn unanswered(&self) -> u32 {
+        self.unanswered
+    }
+
+    /// Confirmations of frames that were never sent.
+    pub fn violations(&self) -> u64 {
+        self.violations
+    }
+
+    /// Totals of the messages that are not confirmed, in order.
+    pub fn unconfirmed(&self) -> impl Iterator<Item = SeqNr> + '_ {
+        self.messages.iter().map(|(_, total)| *total)
+    }
+
+    fn is_attached(&self) -> bool {
+        self.settings.mode == LinkMode::Sharding || self.consumer.is_some()
+    }
+
+    fn on_accept(&mut self, now: Instant, total: SeqNr, frames: Frames<P>, ack: bool, out: &mut Vec<Effect<P>>) {
+        match frames {
+            Frames::Whole(payload) => self.append(total, ack, true, true, payload),
+            Frames::Chunks(chunks) => {
+                let last = chunks.len().saturating_sub(1);
+                for (index, payload) in chunks.into_iter().enumerate() {
+                    self.append(total, ack && index == last, index == 0, index == last, payload);
+                }
+            }
+        }
+        self.messages.push_back((self.next_seq - 1, total));
+        self.pump(now, out);
+    }
+
+    fn append(&mut self, total: SeqNr, ack: bool, first_chunk: bool, last_chunk: bool, payload: P) {
+        self.frames.push_back(Frame { seq_nr: self.next_seq, total, ack, first_chunk, last_chunk, payload });
+        self.next_seq += 1;
+    }
+
+    /// P3: the one gate that every transmission but P8 and P9 passes.
+    fn pump(&mut self, now: Instant, out: &mut Vec<Effect<P>>) {
+        if !self.is_attached() {
+            return;
+        }
+        while self.cursor < self.next_seq && self.cursor <= self.granted {
+            self.transmit(now, self.cursor, out);
+            self.cursor += 1;
+            if !self.support_resend {
+                self.frames.pop_front();
+                self.base += 1;
+            }
+        }
+    }
+
+    fn transmit(&mut self, now: Instant, seq_nr: u64, out: &mut Vec<Effect<P>>) {
+        let Some(frame) = seq_nr.checked_sub(self.base).and_then(|index| self.frames.get(index as usize)) else {
+            return;
+        };
+        let again = seq_nr <= self.highest_transmitted;
+        let lowest = if self.support_resend { self.base } else { 0 };
+        out.push(Effect::Transmit { frame: frame.clone(), first: seq_nr == self.first_seq, lowest, again });
+        self.highest_transmitted = self.highest_transmitted.max(seq_nr);
+        self.active_at = now;
+        if seq_nr == self.base {
+            self.head_sent_at = now;
+        }
+    }
+
+    fn on_received(
+        &mut self,
+        now: Instant,
+        from: ControllerRef,
+        epoch: Option<Epoch>,
+        message: Upstream,
+        out: &mut Vec<Effect<P>>,
+    ) {
+        match message {
+            Upstream::Fenced { stream_id, newer } => return self.on_fenced(stream_id, newer, out),
+            Upstream::RegisterConsumer => return self.on_register(now, from, out),
+            _ => {}
+        }
+        let same_epoch = epoch == Some(self.settings.epoch);
+        if self.settings.mode == LinkMode::PointToPoint && self.consumer.as_ref() != Some(&from) {
+            return self.on_stranger(now, from, same_epoch, message, out);
+        }
+        if !same_epoch {
+            return;
+        }
+        self.attach(&from, &message);
+        self.note_heard(now, &from);
+        match message {
+            Upstream::Request { confirmed, up_to, support_resend, via_timeout } => {
+                self.on_request(now, confirmed, up_to, support_resend, via_timeout, out);
+            }
+            Upstream::Ack { confirmed, up_to } => {
+                if self.confirm(confirmed, out) {
+                    self.grant(confirmed, up_to);
+                    self.pump(now, out);
+                }
+            }
+            Upstream::Resend { from: 0, .. } => self.reassociate(now, out),
+            Upstream::Resend { from, to } => self.on_resend(now, from, to, out),
+            Upstream::RegisterConsumer | Upstream::Fenced { .. } => {}
+        }
+    }
+
+    /// In sharding the present consumer is the one that attached last.
+    fn attach(&mut self, from: &ControllerRef, message: &Upstream) {
+        let attaches = matches!(
+            message,
+            Upstream::Request { confirmed: 0, via_timeout: false, .. } | Upstream::Resend { from: 0, .. }
+        );
+        if self.settings.mode == LinkMode::Sharding && attaches && self.consumer.as_ref() != Some(from) {
+            self.former = self.consumer.replace(from.clone()).or(self.former.take());
+        }
+    }
+
+    fn note_heard(&mut self, now: Instant, from: &ControllerRef) {
+        let is_former = self.former.as_ref() == Some(from);
+        let is_present = match &self.consumer {
+            Some(consumer) => consumer == from,
+            None => !is_former,
+        };
+        if is_present || !is_former {
+            self.answered = true;
+        }
+        if is_present {
+            self.unanswered = 0;
+            self.active_at = now;
+        }
+    }
+
+    /// P5a: a consumer that is not the registered one. It may be what a late registration displaced.
+    fn on_stranger(
+        &mut self,
+        now: Instant,
+        from: ControllerRef,
+        same_epoch: bool,
+        message: Upstream,
+        out: &mut Vec<Effect<P>>,
+    ) {
+        if let (true, Upstream::Request { confirmed, .. } | Upstream::Ack { confirmed, .. }) = (same_epoch, message)
+            && self.confirm(confirmed, out)
+        {
+            self.grant(confirmed, 0);
+            self.pump(now, out);
+        }
+        if self.unanswered >= 2 {
+            self.consumer = Some(from);
+            self.reassociate(now, out);
+        }
+    }
+
+    fn on_register(&mut self, now: Instant, from: ControllerRef, out: &mut Vec<Effect<P>>) {
+        if self.settings.mode == LinkMode::Sharding {
+            return;
+        }
+        if self.consumer.as_ref() == Some(&from) {
+            self.transmit(now, self.base, out);
+        } else {
+            self.consumer = Some(from);
+            self.reassociate(now, out);
+        }
+    }
+
+    fn on_fenced(&mut self, stream_id: StreamId, newer: Epoch, out: &mut Vec<Effect<P>>) {
+        if stream_id == self.settings.stream_id && newer > self.settings.epoch {
+            self.fenced = true;
+            out.push(Effect::Fenced { newer });
+        }
+    }
+
+    /// P5.
+    fn on_request(
+        &mut self,
+        now: Instant,
+        confirmed: u64,
+        up_to: u64,
+        support_resend: bool,
+        via_timeout: bool,
+        out: &mut Vec<Effect<P>>,
+    ) {
+        if !self.confirm(confirmed, out) {
+            return;
+        }
+        let mut up_to = up_to;
+        if !support_resend && up_to <= self.next_seq {
+            // Everything granted was lost, and nobody will ask for it: grant as much anew.
+            up_to = self.next_seq.saturating_add(up_to.saturating_sub(confirmed));
+        }
+        self.grant(confirmed, up_to);
+        self.set_support_resend(support_resend);
+        if via_timeout && support_resend {
+            self.cursor = self.base;
+        }
+        self.pump(now, out);
+    }
+
+    /// Drops what is confirmed; false if the confirmation is for a frame that does not exist.
+    fn confirm(&mut self, confirmed: u64, out: &mut Vec<Effect<P>>) -> bool {
+        if confirmed >= self.next_seq {
+            self.violations += 1;
+            return false;
+        }
+        while self.base <= confirmed && self.frames.pop_front().is_some() {
+            self.base += 1;
+        }
+        self.confirmed = self.confirmed.max(confirmed);
+        self.cursor = self.cursor.max(self.confirmed + 1);
+        let mut total = None;
+        while let Some((_, done)) = self.messages.pop_front_if(|(last, _)| *last <= confirmed) {
+            total = Some(done);
+        }
+        out.extend(total.map(Effect::ConfirmedUpTo));
+        true
+    }
+
+    fn grant(&mut self, confirmed: u64, up_to: u64) {
+        // No confirmation can leave a producer without a next step, whatever a peer writes.
+        let up_to = up_to.max(confirmed + 1).min(u64::MAX - 1);
+        self.granted = self.granted.max(up_to);
+    }
+
+    fn set_support_resend(&mut self, support_resend: bool) {
+        if self.support_resend && !support_resend {
+            while self.base < self.cursor && self.frames.pop_front().is_some() {
+                self.base += 1;
+            }
+        }
+        self.support_resend = support_resend;
+    }
+
+    /// P7, but for a start-over.
+    fn on_resend(&mut self, now: Instant, from: u64, to: u64, out: &mut Vec<Effect<P>>) {
+        if to == 0 {
+            self.cursor = self.base.max(self.cursor.min(from));
+            self.pump(now, out);
+        } else {
+            let end = to.min(self.cursor.saturating_sub(1));
+            for seq_nr in from.max(self.base)..=end {
+                self.transmit(now, seq_nr, out);
+            }
+        }
+    }
+
+    /// P10.
+    fn reassociate(&mut self, now: Instant, out: &mut Vec<Effect<P>>) {
+        let head = self.base;
+        self.first_seq = head;
+        self.granted = head;
+        self.cursor = head;
+        self.answered = false;
+        self.unanswered = 0;
+        self.pump(now, out);
+    }
+
+    fn on_tick(&mut self, now: Instant, out: &mut Vec<Effect<P>>) {
+        if self.next_deadline().is_some_and(|deadline| deadline <= now) {
+            self.unanswered = self.unanswered.saturating_add(1);
+            self.transmit(now, self.base, out);
+        }
+    }
+
+    fn report_demand(&mut self, out: &mut Vec<Effect<P>>) {
+        let demand = self.demand();
+        if demand != self.demand {
+            self.demand = demand;
+            out.push(Effect::DemandChanged(demand));
+        }
+    }
+
+    fn check_invariants(&self) {
+        debug_assert_eq!(self.base + self.frames.len() as u64, self.next_seq, "frames are contiguous");
+        debug_assert!(self.confirmed < self.next_seq);
+        debug_assert!(self.cursor >= self.base && self.cursor <= self.next_seq);
+        debug_assert!(self.granted > self.confirmed, "a producer always has a next step");
+    }
+}

@@ -1,0 +1,297 @@
+//! Every setting of the crate, with its default and its meaning.
+//!
+//! Source: delivery §8. Settings of work pulling and of durable queues come with them.
+
+use std::time::Duration;
+
+use crate::consumer_link::{ConsumerLinkSettings, PoisonPolicy};
+use crate::ids::ProducerIdentity;
+use crate::producer_link::{LinkMode, ProducerLinkSettings};
+use crate::sharding_consumer::ShardingConsumerSettings;
+use crate::sharding_producer::ShardingProducerSettings;
+
+/// The settings of delivery; section `delivery.*` of a configuration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeliverySettings {
+    /// The producer's side of a link.
+    pub producer: ProducerSettings,
+    /// The consumer's side of a link.
+    pub consumer: ConsumerSettings,
+    /// Producer and consumer controllers of sharded entities.
+    pub sharding: ShardingSettings,
+    /// Streams that a consumer remembers however old they are. Default 1000.
+    pub dedupe_streams_max: usize,
+    /// How long a stream beyond that number is remembered. Default 7 days.
+    pub dedupe_retention: Duration,
+}
+
+impl Default for DeliverySettings {
+    fn default() -> Self {
+        Self {
+            producer: ProducerSettings::default(),
+            consumer: ConsumerSettings::default(),
+            sharding: ShardingSettings::default(),
+            dedupe_streams_max: 1000,
+            dedupe_retention: Duration::from_secs(7 * 24 * 3600),
+        }
+    }
+}
+
+/// The producer's side of a link.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProducerSettings {
+    /// A message that encodes to more bytes is refused when it is sent. Default 64 MiB; until
+    /// messages are cut into chunks, what the ordinary lane carries is the lower limit.
+    pub max_message_bytes: usize,
+    /// Pace at which the first frame of a link is repeated until anything is heard. Default 1 s.
+    pub resend_first_interval: Duration,
+    /// Pace afterwards, and the silence after which a link with unconfirmed messages is probed.
+    /// Default 10 s.
+    pub resend_first_unconfirmed_idle_timeout: Duration,
+    /// How long a producer whose last handle is gone goes on delivering. Default 10 s.
+    pub drain_on_drop: Duration,
+}
+
+impl Default for ProducerSettings {
+    fn default() -> Self {
+        Self {
+            max_message_bytes: 64 << 20,
+            resend_first_interval: Duration::from_secs(1),
+            resend_first_unconfirmed_idle_timeout: Duration::from_secs(10),
+            drain_on_drop: Duration::from_secs(10),
+        }
+    }
+}
+
+/// The consumer's side of a link.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConsumerSettings {
+    /// Frames in flight; at least 1. Default 50.
+    pub flow_control_window: u32,
+    /// Deliveries handed out and not confirmed; at most the window. Default 1.
+    pub max_outstanding_deliveries: u32,
+    /// How long a confirmation may wait for company while more frames are ready. Default 5 ms.
+    pub ack_max_delay: Duration,
+    /// First interval at which a silent link is asked about. Default 2 s.
+    pub resend_interval_min: Duration,
+    /// Last interval, reached by half as much again each time. Default 30 s.
+    pub resend_interval_max: Duration,
+    /// Pause before an abandoned delivery is tried again; doubles up to 30 s. Default 200 ms.
+    pub redelivery_backoff: Duration,
+    /// Attempts before [`ConsumerSettings::on_poisoned`] decides; 0, the default, is unlimited.
+    pub max_delivery_attempts: u32,
+    /// What becomes of a message whose attempts are used up. Default: dead letter and confirm.
+    pub on_poisoned: PoisonPolicy,
+    /// A delivery that took so long is treated as abandoned. Default: never.
+    pub confirm_timeout: Option<Duration>,
+    /// Lost frames stay lost; nothing is sent again. Default false.
+    pub only_flow_control: bool,
+}
+
+impl Default for ConsumerSettings {
+    fn default() -> Self {
+        Self {
+            flow_control_window: 50,
+            max_outstanding_deliveries: 1,
+            ack_max_delay: Duration::from_millis(5),
+            resend_interval_min: Duration::from_secs(2),
+            resend_interval_max: Duration::from_secs(30),
+            redelivery_backoff: Duration::from_millis(200),
+            max_delivery_attempts: 0,
+            on_poisoned: PoisonPolicy::DeadLetter,
+            confirm_timeout: None,
+            only_flow_control: false,
+        }
+    }
+}
+
+/// Producer and consumer controllers of sharded entities.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ShardingSettings {
+    /// Messages that may wait for demand, in all. Default 1000.
+    pub buffer_size: usize,
+    /// Messages that may wait for the demand of one entity. Default 250.
+    pub buffer_size_per_entity: usize,
+    /// Bytes of messages that are not confirmed, in all. Default 64 MiB.
+    pub max_in_flight_bytes: usize,
+    /// Bytes of one entity's messages that are not confirmed. Default 8 MiB.
+    pub max_in_flight_bytes_per_entity: usize,
+    /// The producer forgets an entity that was not used for so long. Default 120 s.
+    pub cleanup_unused_after: Duration,
+    /// Frames that may wait for an entity's start. Default 1000.
+    pub consumer_buffer_size: usize,
+    /// An entity forgets a producer's link that was idle for so long; at least twice
+    /// [`ShardingSettings::cleanup_unused_after`]. Default 240 s.
+    pub consumer_idle_after: Duration,
+    /// Producers that may have a link to one entity at a time. Default 1000.
+    pub max_producers_per_entity: usize,
+}
+
+impl Default for ShardingSettings {
+    fn default() -> Self {
+        Self {
+            buffer_size: 1000,
+            buffer_size_per_entity: 250,
+            max_in_flight_bytes: 64 << 20,
+            max_in_flight_bytes_per_entity: 8 << 20,
+            cleanup_unused_after: Duration::from_secs(120),
+            consumer_buffer_size: 1000,
+            consumer_idle_after: Duration::from_secs(240),
+            max_producers_per_entity: 1000,
+        }
+    }
+}
+
+/// Settings that contradict themselves or each other. Nothing was started.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("delivery.{field}: {why}")]
+pub struct SettingsError {
+    /// The setting.
+    pub field: &'static str,
+    /// What is wrong with it.
+    pub why: &'static str,
+}
+
+impl DeliverySettings {
+    /// For tests: the window and intervals of the specification's scenarios.
+    pub fn test() -> Self {
+        let mut settings = Self::default();
+        settings.consumer.flow_control_window = 20;
+        settings.consumer.ack_max_delay = Duration::ZERO;
+        settings.consumer.resend_interval_min = Duration::from_secs(1);
+        settings
+    }
+
+    /// Checks what types cannot.
+    ///
+    /// # Errors
+    /// [`SettingsError`] names the first setting that is wrong.
+    pub fn validate(&self) -> Result<(), SettingsError> {
+        let Self { producer, consumer, sharding, .. } = self;
+        let checks = [
+            (consumer.flow_control_window >= 1, "consumer.flow_control_window", "must be at least 1"),
+            (
+                (1..=consumer.flow_control_window).contains(&consumer.max_outstanding_deliveries),
+                "consumer.max_outstanding_deliveries",
+                "must be from 1 to the flow control window",
+            ),
+            (!consumer.resend_interval_min.is_zero(), "consumer.resend_interval_min", "must not be zero"),
+            (
+                consumer.resend_interval_min <= consumer.resend_interval_max,
+                "consumer.resend_interval_max",
+                "must be at least resend_interval_min",
+            ),
+            (!producer.resend_first_interval.is_zero(), "producer.resend_first_interval", "must not be zero"),
+            (
+                producer.resend_first_interval <= producer.resend_first_unconfirmed_idle_timeout,
+                "producer.resend_first_unconfirmed_idle_timeout",
+                "must be at least resend_first_interval",
+            ),
+            (sharding.buffer_size >= 10, "sharding.producer.buffer_size", "must be at least 10"),
+            (
+                (1..=sharding.buffer_size).contains(&sharding.buffer_size_per_entity),
+                "sharding.producer.buffer_size_per_entity",
+                "must be from 1 to buffer_size",
+            ),
+            (
+                sharding.max_in_flight_bytes_per_entity <= sharding.max_in_flight_bytes,
+                "sharding.producer.max_in_flight_bytes_per_entity",
+                "must be at most max_in_flight_bytes",
+            ),
+            (
+                sharding.consumer_idle_after >= sharding.cleanup_unused_after * 2,
+                "sharding.consumer.consumer_idle_after",
+                "must be at least twice the producer's cleanup_unused_after",
+            ),
+            (sharding.max_producers_per_entity >= 1, "sharding.consumer.max_producers_per_entity", "must not be 0"),
+            (
+                self.dedupe_streams_max >= sharding.max_producers_per_entity,
+                "dedupe_streams_max",
+                "must be at least max_producers_per_entity",
+            ),
+        ];
+        match checks.into_iter().find(|(holds, ..)| !holds) {
+            Some((_, field, why)) => Err(SettingsError { field, why }),
+            None => Ok(()),
+        }
+    }
+
+    /// The producer's side of a link of `identity`.
+    pub fn producer_link(&self, mode: LinkMode, identity: &ProducerIdentity) -> ProducerLinkSettings {
+        ProducerLinkSettings {
+            mode,
+            stream_id: identity.stream_id,
+            epoch: identity.epoch,
+            resend_first_interval: self.producer.resend_first_interval,
+            resend_first_unconfirmed_idle_timeout: self.producer.resend_first_unconfirmed_idle_timeout,
+        }
+    }
+
+    /// The consumer's side of a link.
+    pub fn consumer_link(&self, mode: LinkMode) -> ConsumerLinkSettings {
+        let consumer = &self.consumer;
+        ConsumerLinkSettings {
+            flow_control_window: consumer.flow_control_window,
+            max_outstanding_deliveries: consumer.max_outstanding_deliveries,
+            ack_max_delay: consumer.ack_max_delay,
+            resend_interval_min: consumer.resend_interval_min,
+            resend_interval_max: consumer.resend_interval_max,
+            only_flow_control: consumer.only_flow_control,
+            redelivery_backoff: consumer.redelivery_backoff,
+            max_delivery_attempts: consumer.max_delivery_attempts,
+            on_poisoned: consumer.on_poisoned,
+            confirm_timeout: consumer.confirm_timeout,
+            keeps_asking: mode == LinkMode::PointToPoint,
+        }
+    }
+
+    /// The producer controller of an entity type.
+    pub fn sharding_producer(&self) -> ShardingProducerSettings {
+        ShardingProducerSettings {
+            resend_first_interval: self.producer.resend_first_interval,
+            resend_first_unconfirmed_idle_timeout: self.producer.resend_first_unconfirmed_idle_timeout,
+            buffer_size: self.sharding.buffer_size,
+            buffer_size_per_entity: self.sharding.buffer_size_per_entity,
+            max_in_flight_bytes: self.sharding.max_in_flight_bytes,
+            max_in_flight_bytes_per_entity: self.sharding.max_in_flight_bytes_per_entity,
+            cleanup_unused_after: self.sharding.cleanup_unused_after,
+        }
+    }
+
+    /// The consumer controller of one entity.
+    pub fn sharding_consumer(&self) -> ShardingConsumerSettings {
+        ShardingConsumerSettings {
+            link: self.consumer_link(LinkMode::Sharding),
+            buffer_size: self.sharding.consumer_buffer_size,
+            consumer_idle_after: self.sharding.consumer_idle_after,
+            max_producers_per_entity: self.sharding.max_producers_per_entity,
+            dedupe_streams_max: self.dedupe_streams_max,
+            dedupe_retention: self.dedupe_retention,
+            sabotage_marks: false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_hold_and_contradictions_are_named() {
+        assert_eq!(DeliverySettings::default().validate(), Ok(()));
+        assert_eq!(DeliverySettings::test().validate(), Ok(()));
+        let refused = |change: fn(&mut DeliverySettings)| {
+            let mut settings = DeliverySettings::default();
+            change(&mut settings);
+            settings.validate().unwrap_err().field
+        };
+        assert_eq!(refused(|s| s.consumer.flow_control_window = 0), "consumer.flow_control_window");
+        assert_eq!(refused(|s| s.consumer.max_outstanding_deliveries = 51), "consumer.max_outstanding_deliveries");
+        assert_eq!(refused(|s| s.sharding.buffer_size_per_entity = 2000), "sharding.producer.buffer_size_per_entity");
+        assert_eq!(
+            refused(|s| s.sharding.consumer_idle_after = Duration::from_secs(200)),
+            "sharding.consumer.consumer_idle_after"
+        );
+        assert_eq!(refused(|s| s.dedupe_streams_max = 10), "dedupe_streams_max");
+    }
+}
