@@ -1,4 +1,4 @@
-//! What every journal must do: the contract J1 to J13, and its fence.
+//! The nouns of a journal: heads, claims, appends, pages, and the rule of the fence.
 //!
 //! A writer claims an id and gets an epoch; from then on appends and deletes with a smaller epoch
 //! answer Fenced. An append is compared with the head (epoch and next number) and stored whole or
@@ -8,80 +8,18 @@
 //! claim(id, uuid, Generation(g) | Seen(epoch)) --> Claim { epoch, highest, deleted_to }
 //! append(id, epoch, first = highest + 1, events) --> Appended | Fenced | Conflict | Unknown | …
 //! ```
-//! `greylag_persistence::tck` (feature `tck`) checks all of it in one call.
+//! The trait that stores implement is [`Journal`](crate::Journal).
 
 use std::fmt;
 
-use async_trait::async_trait;
 use greylag_core::Generation;
 
-use crate::error::{AdvanceError, AppendError, ClaimError, CloseError, DeleteError, ReadError, RejectReason};
+use crate::error::RejectReason;
 use crate::event::{
     EventKind, MAX_MANIFEST_BYTES, MAX_TAG_BYTES, MAX_TAGS, NewEvent, SeqNr, StoredEvent, Timestamp, WriterEpoch,
     WriterUuid,
 };
 use crate::persistence_id::PersistenceId;
-
-/// Keeps the events of many ids, each history fenced by its own epoch.
-///
-/// All methods may be dropped at any await: what was begun is finished or not begun (J13). Answers
-/// of different ids have no order among each other (J11). Source: persistence §4.
-#[async_trait]
-pub trait Journal: Send + Sync + 'static {
-    /// What this journal can do; the same at every call.
-    fn caps(&self) -> Caps;
-
-    /// Makes `writer_uuid` the one writer of `id`: raises the epoch by one, durably, and answers
-    /// it with the head. Waits for the appends of this id that are on their way anywhere. A repeat
-    /// with the uuid stored answers the stored epoch and raises nothing. Source: persistence J4.
-    ///
-    /// # Errors
-    /// [`ClaimError::Fenced`] as [`Under`] says; nothing changed then.
-    async fn claim(&self, id: &PersistenceId, writer_uuid: WriterUuid, under: Under) -> Result<Claim, ClaimError>;
-
-    /// Lets the numbers of an empty history begin after `to`; for ids whose snapshot came from
-    /// elsewhere. A repeat with the same `to` is harmless. Source: persistence §2.5.
-    ///
-    /// # Errors
-    /// [`AdvanceError::NotEmpty`] if something was ever stored or `to` is not above the highest.
-    async fn advance(&self, id: &PersistenceId, epoch: WriterEpoch, to: SeqNr) -> Result<(), AdvanceError>;
-
-    /// Stores all events or none, if the epoch is the stored one and `first` is `highest + 1`; Ok
-    /// means durable and readable everywhere (J1, J3, J5, J6). Repeating the same append answers
-    /// Ok if it was stored, fenced or not (J10). Dropping the future does not take it back (J13).
-    ///
-    /// # Errors
-    /// [`AppendError`] says for each variant what is stored.
-    async fn append(&self, append: Append) -> Result<Appended, AppendError>;
-
-    /// One page of the events `from..=to`, ascending, without the deleted prefix. Source: J2, J8.
-    ///
-    /// # Errors
-    /// [`ReadError::Corrupt`] in place of wrong or partial data.
-    async fn read(&self, id: &PersistenceId, range: ReadRange) -> Result<Page, ReadError>;
-
-    /// The head of `id`; [`Head::default`] if nobody claimed it. Writes nothing.
-    ///
-    /// # Errors
-    /// [`ReadError`] if it cannot be read.
-    async fn head(&self, id: &PersistenceId) -> Result<Head, ReadError>;
-
-    /// Deletes the events up to `to`, inclusive, clamped to the highest; [`SeqNr::MAX`] means all.
-    /// Answers the number up to which all are deleted now, which never falls. Source: J9.
-    ///
-    /// # Errors
-    /// [`DeleteError::Fenced`] unless the epoch is the stored one; nothing changed then.
-    async fn delete_to(&self, id: &PersistenceId, epoch: WriterEpoch, to: SeqNr) -> Result<SeqNr, DeleteError>;
-
-    /// How the store feels.
-    fn health(&self) -> Health;
-
-    /// Finishes what was begun and lets go of every resource; later calls answer unavailable.
-    ///
-    /// # Errors
-    /// [`CloseError`] if it did not finish cleanly.
-    async fn close(&self) -> Result<(), CloseError>;
-}
 
 /// Who reaches the data of a store. Source: persistence §1 (scope guard).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -1,58 +1,13 @@
 //! Snapshots: states saved so that recovery need not replay everything.
+//!
+//! The trait that stores implement is [`SnapshotStore`](crate::SnapshotStore).
 
-use async_trait::async_trait;
 use bytes::Bytes;
 use greylag_core::CodecId;
 
-use crate::error::{CloseError, SnapshotError};
 use crate::event::{Checksum, Metadata, SeqNr, Timestamp};
-use crate::journal::{Health, Scope};
+use crate::journal::Scope;
 use crate::persistence_id::PersistenceId;
-
-/// Keeps snapshots of many ids, at most one for each number.
-///
-/// May be another store than the journal; nothing assumes a common transaction, and nothing is
-/// fenced, since a snapshot reflects durable events only. Source: persistence §4.1, §10.10.
-#[async_trait]
-pub trait SnapshotStore: Send + Sync + 'static {
-    /// What this store can do; the same at every call.
-    fn caps(&self) -> SnapshotCaps;
-
-    /// The snapshot of the highest number that matches, whole.
-    ///
-    /// # Errors
-    /// [`SnapshotError::Corrupt`] with the number of the damaged one, so that the caller can ask
-    /// for an older one; never a silent "none".
-    async fn load(&self, id: &PersistenceId, criteria: SnapshotCriteria) -> Result<Option<Snapshot>, SnapshotError>;
-
-    /// Saves whole and durably, or not at all; replaces one of the same number. Answers the time
-    /// that the store gave it.
-    ///
-    /// # Errors
-    /// [`SnapshotError::TooLarge`] or [`SnapshotError::Unavailable`].
-    async fn save(&self, snapshot: NewSnapshot) -> Result<Timestamp, SnapshotError>;
-
-    /// Deletes the one of this number, if there is one.
-    ///
-    /// # Errors
-    /// [`SnapshotError::Unavailable`].
-    async fn delete(&self, id: &PersistenceId, seq_nr: SeqNr) -> Result<(), SnapshotError>;
-
-    /// Deletes all that match.
-    ///
-    /// # Errors
-    /// [`SnapshotError::Unavailable`].
-    async fn delete_matching(&self, id: &PersistenceId, criteria: SnapshotCriteria) -> Result<(), SnapshotError>;
-
-    /// How the store feels.
-    fn health(&self) -> Health;
-
-    /// Finishes what was begun; later calls answer unavailable.
-    ///
-    /// # Errors
-    /// [`CloseError`] if it did not finish cleanly.
-    async fn close(&self) -> Result<(), CloseError>;
-}
 
 /// What a snapshot store can do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

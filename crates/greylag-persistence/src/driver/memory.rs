@@ -1,0 +1,429 @@
+//! Journal and snapshot store in memory: the whole contract, gone with the process.
+//!
+//! For tests, simulations and entities that need not outlive their process. Every call is done
+//! when it is first polled, so no future here ever waits. Source: persistence §4.2.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+
+use crate::driver::stores::{Journal, SnapshotStore, Stores};
+use crate::error::{
+    AdvanceError, AppendError, ClaimError, CloseError, Corrupt, CorruptKind, DeleteError, ReadError, RejectReason,
+    SnapshotError, StoreFailure,
+};
+use crate::event::{SeqNr, StoredEvent, Timestamp, WriterEpoch, WriterUuid};
+use crate::journal::{Append, Appended, Caps, Claim, Head, Health, Page, ReadRange, Scope, Under};
+use crate::persistence_id::PersistenceId;
+use crate::snapshot::{NewSnapshot, Snapshot, SnapshotCaps, SnapshotCriteria};
+
+const NAME: &str = "in-memory store";
+
+type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
+
+/// The system's clock.
+fn system_clock() -> Timestamp {
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Timestamp::from_micros(u64::try_from(since_epoch.as_micros()).unwrap_or(u64::MAX))
+}
+
+fn closed() -> StoreFailure {
+    StoreFailure::new(NAME, "closed")
+}
+
+/// A lock whose holder never runs foreign code, so poison says nothing.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// One thing that goes wrong with the next try of an append; see [`InMemoryJournal::script_append`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AppendFault {
+    /// The try is stored or not, and nobody hears; the journal then tries again by itself (J10).
+    LoseAnswer {
+        /// Whether it is stored.
+        stored: bool,
+    },
+    /// The try meets a full disk.
+    StorageLow,
+    /// The try meets an open breaker.
+    Unavailable,
+    /// Before the try, the writer itself deletes all its events.
+    DeleteAllBefore,
+}
+
+#[derive(Default)]
+struct History {
+    head: Head,
+    events: BTreeMap<SeqNr, StoredEvent>,
+    last_timestamp: Timestamp,
+    faults: VecDeque<AppendFault>,
+}
+
+#[derive(Default)]
+struct Histories {
+    by_id: BTreeMap<PersistenceId, History>,
+    closed: bool,
+}
+
+/// A journal in memory. Clones share their data.
+#[derive(Clone)]
+pub struct InMemoryJournal {
+    histories: Arc<Mutex<Histories>>,
+    caps: Caps,
+    clock: Clock,
+}
+
+impl Default for InMemoryJournal {
+    fn default() -> Self {
+        Self::new(Scope::Process, system_clock)
+    }
+}
+
+impl fmt::Debug for InMemoryJournal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "InMemoryJournal({} ids)", lock(&self.histories).by_id.len())
+    }
+}
+
+impl InMemoryJournal {
+    /// An empty journal. Several nodes of one process that share it may call it
+    /// [`Scope::Shared`]; `clock` gives the timestamps.
+    pub fn new(scope: Scope, clock: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
+        Self { histories: Arc::default(), caps: Caps::full(scope), clock: Arc::new(clock) }
+    }
+
+    /// Lets the next tries of appends to `id` meet these faults, one each.
+    pub fn script_append(&self, id: &PersistenceId, faults: impl IntoIterator<Item = AppendFault>) {
+        lock(&self.histories).by_id.entry(id.clone()).or_default().faults.extend(faults);
+    }
+
+    /// Flips bits in a stored record; answers whether there is one.
+    pub fn corrupt(&self, id: &PersistenceId, seq_nr: SeqNr) -> bool {
+        let mut histories = lock(&self.histories);
+        let record = histories.by_id.get_mut(id).and_then(|history| history.events.get_mut(&seq_nr));
+        record.map(|record| record.crc32c ^= 0x8000_0001).is_some()
+    }
+
+    /// All live events of `id`, for assertions.
+    pub fn events(&self, id: &PersistenceId) -> Vec<StoredEvent> {
+        let histories = lock(&self.histories);
+        histories.by_id.get(id).map(|history| history.events.values().cloned().collect()).unwrap_or_default()
+    }
+
+    /// Ids with at least one event ever, ascending. A claim alone does not show here.
+    pub fn persistence_ids(&self) -> Vec<PersistenceId> {
+        let histories = lock(&self.histories);
+        let written = histories.by_id.iter().filter(|(_, history)| !history.head.highest.is_zero());
+        written.map(|(id, _)| id.clone()).collect()
+    }
+
+    fn open<E>(&self, refuse: impl FnOnce(StoreFailure) -> E) -> Result<MutexGuard<'_, Histories>, E> {
+        let histories = lock(&self.histories);
+        if histories.closed { Err(refuse(closed())) } else { Ok(histories) }
+    }
+
+    /// One try; `None` means that nobody heard its answer.
+    fn try_append(&self, append: &Append, unanswered: bool) -> Option<Result<Appended, AppendError>> {
+        let mut histories = match self.open(AppendError::NotStored) {
+            Ok(histories) => histories,
+            Err(error) => return Some(Err(uncertain(error, unanswered))),
+        };
+        let history = histories.by_id.entry(append.id.clone()).or_default();
+        let answer = match history.faults.pop_front() {
+            Some(AppendFault::LoseAnswer { stored }) => {
+                if stored {
+                    // The answer is lost, whatever it is.
+                    let _ = history.append(append, &self.caps, &self.clock);
+                }
+                return None;
+            }
+            Some(AppendFault::StorageLow) => {
+                Err(AppendError::Rejected(RejectReason::StorageLow("0 bytes are free".to_owned())))
+            }
+            Some(AppendFault::Unavailable) => Err(AppendError::NotStored(StoreFailure::new(NAME, "breaker is open"))),
+            Some(AppendFault::DeleteAllBefore) => {
+                history.delete_to(SeqNr::MAX);
+                history.append(append, &self.caps, &self.clock)
+            }
+            None => history.append(append, &self.caps, &self.clock),
+        };
+        Some(answer.map_err(|error| uncertain(error, unanswered)))
+    }
+}
+
+/// After an unanswered try, only Ok, Fenced and Unknown are true: an earlier try may be stored.
+fn uncertain(error: AppendError, unanswered: bool) -> AppendError {
+    match error {
+        error if !unanswered => error,
+        AppendError::Fenced { .. } | AppendError::Unknown(_) => error,
+        other => {
+            AppendError::Unknown(StoreFailure::new(NAME, format!("an earlier try went unanswered; then: {other}")))
+        }
+    }
+}
+
+impl History {
+    fn append(&mut self, append: &Append, caps: &Caps, clock: &Clock) -> Result<Appended, AppendError> {
+        append.check(caps).map_err(AppendError::Rejected)?;
+        let last = append.last().ok_or(AppendError::Rejected(RejectReason::SeqNrOverflow))?;
+        // Before the fence: what an earlier try stored is stored, whoever claimed since.
+        if let Some(stored) = self.events.get(&last).filter(|stored| append.was_stored_as(stored)) {
+            return Ok(Appended { timestamp: stored.timestamp });
+        }
+        if append.epoch != self.head.epoch || append.writer_uuid != self.head.writer_uuid {
+            return Err(AppendError::Fenced { current: self.head });
+        }
+        if self.head.highest.next() != Some(append.first) {
+            return Err(AppendError::Conflict { highest: self.head.highest });
+        }
+        let timestamp = clock().rising(self.last_timestamp);
+        for record in append.records(timestamp) {
+            self.events.insert(record.seq_nr, record);
+        }
+        self.last_timestamp = timestamp;
+        self.head.highest = last;
+        Ok(Appended { timestamp })
+    }
+
+    fn delete_to(&mut self, to: SeqNr) -> SeqNr {
+        self.head.deleted_to = self.head.deleted_to.max(to.min(self.head.highest));
+        let live = self.head.deleted_to.next();
+        self.events = live.map(|live| self.events.split_off(&live)).unwrap_or_default();
+        self.head.deleted_to
+    }
+
+    fn read(&self, range: ReadRange) -> Result<Page, Corrupt> {
+        let mut page = Page::default();
+        let to = range.to.min(self.head.highest);
+        let from = range.from.max(self.head.deleted_to.next().unwrap_or(SeqNr::MAX));
+        if range.max_events == 0 || range.from > range.to || from > to {
+            return Ok(page);
+        }
+        let mut bytes = 0;
+        let mut expected = from;
+        for (seq_nr, record) in self.events.range(from..=to) {
+            bytes += record.size_bytes();
+            let full = page.records.len() == range.max_events || bytes > range.max_bytes;
+            if full && !page.records.is_empty() {
+                page.next = Some(*seq_nr);
+                break;
+            }
+            if *seq_nr != expected || !record.is_intact() {
+                let kind = if *seq_nr == expected { CorruptKind::Checksum } else { CorruptKind::Missing };
+                return Err(Corrupt { id: record.id.clone(), seq_nr: expected, kind });
+            }
+            page.records.push(record.clone());
+            expected = seq_nr.next().unwrap_or(SeqNr::MAX);
+        }
+        Ok(page)
+    }
+}
+
+#[async_trait]
+impl Journal for InMemoryJournal {
+    fn caps(&self) -> Caps {
+        self.caps
+    }
+
+    async fn claim(&self, id: &PersistenceId, writer_uuid: WriterUuid, under: Under) -> Result<Claim, ClaimError> {
+        let mut histories = self.open(ClaimError::Unavailable)?;
+        let head = &mut histories.by_id.entry(id.clone()).or_default().head;
+        if !head.admits(writer_uuid, under) {
+            return Err(ClaimError::Fenced { current: *head });
+        }
+        *head = head.claimed(writer_uuid, under);
+        Ok(head.as_claim())
+    }
+
+    async fn advance(&self, id: &PersistenceId, epoch: WriterEpoch, to: SeqNr) -> Result<(), AdvanceError> {
+        let mut histories = self.open(AdvanceError::Unavailable)?;
+        let head = &mut histories.by_id.entry(id.clone()).or_default().head;
+        if epoch != head.epoch {
+            return Err(AdvanceError::Fenced { current: *head });
+        }
+        let repeated = to == head.highest && to == head.deleted_to && !to.is_zero();
+        if repeated {
+            return Ok(());
+        }
+        if !head.highest.is_zero() || to.is_zero() {
+            return Err(AdvanceError::NotEmpty { highest: head.highest });
+        }
+        // The numbers skipped are as if deleted: no reader may wait for them.
+        (head.highest, head.deleted_to) = (to, to);
+        Ok(())
+    }
+
+    async fn append(&self, append: Append) -> Result<Appended, AppendError> {
+        let mut unanswered = false;
+        loop {
+            match self.try_append(&append, unanswered) {
+                Some(answer) => return answer,
+                None => unanswered = true,
+            }
+        }
+    }
+
+    async fn read(&self, id: &PersistenceId, range: ReadRange) -> Result<Page, ReadError> {
+        let histories = self.open(ReadError::Unavailable)?;
+        let page = histories.by_id.get(id).map(|history| history.read(range));
+        page.transpose().map(Option::unwrap_or_default).map_err(ReadError::Corrupt)
+    }
+
+    async fn head(&self, id: &PersistenceId) -> Result<Head, ReadError> {
+        let histories = self.open(ReadError::Unavailable)?;
+        Ok(histories.by_id.get(id).map(|history| history.head).unwrap_or_default())
+    }
+
+    async fn delete_to(&self, id: &PersistenceId, epoch: WriterEpoch, to: SeqNr) -> Result<SeqNr, DeleteError> {
+        let mut histories = self.open(DeleteError::Unavailable)?;
+        let history = histories.by_id.entry(id.clone()).or_default();
+        if epoch != history.head.epoch {
+            return Err(DeleteError::Fenced { current: history.head });
+        }
+        Ok(history.delete_to(to))
+    }
+
+    fn health(&self) -> Health {
+        if lock(&self.histories).closed { Health::Down("closed".to_owned()) } else { Health::Up }
+    }
+
+    async fn close(&self) -> Result<(), CloseError> {
+        lock(&self.histories).closed = true;
+        Ok(())
+    }
+}
+
+#[derive(Default)]
+struct Saved {
+    by_id: BTreeMap<PersistenceId, BTreeMap<SeqNr, Snapshot>>,
+    closed: bool,
+}
+
+/// A snapshot store in memory. Clones share their data.
+#[derive(Clone)]
+pub struct InMemorySnapshots {
+    saved: Arc<Mutex<Saved>>,
+    caps: SnapshotCaps,
+    clock: Clock,
+}
+
+impl Default for InMemorySnapshots {
+    fn default() -> Self {
+        Self::new(SnapshotCaps::full(Scope::Process), system_clock)
+    }
+}
+
+impl fmt::Debug for InMemorySnapshots {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "InMemorySnapshots({} ids)", lock(&self.saved).by_id.len())
+    }
+}
+
+impl InMemorySnapshots {
+    /// An empty store; `clock` gives the timestamps.
+    pub fn new(caps: SnapshotCaps, clock: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
+        Self { saved: Arc::default(), caps, clock: Arc::new(clock) }
+    }
+
+    /// Replaces the payload of a stored snapshot, checksum and all when `consistent`; answers
+    /// whether there is one.
+    pub fn damage(&self, id: &PersistenceId, seq_nr: SeqNr, consistent: bool) -> bool {
+        let mut saved = lock(&self.saved);
+        let Some(snapshot) = saved.by_id.get_mut(id).and_then(|saved| saved.get_mut(&seq_nr)) else { return false };
+        snapshot.payload = Bytes::from_static(b"\xff damaged");
+        if consistent {
+            snapshot.crc32c = snapshot.compute_crc32c();
+        }
+        true
+    }
+
+    /// All snapshots of `id`, oldest first, for assertions.
+    pub fn snapshots(&self, id: &PersistenceId) -> Vec<Snapshot> {
+        lock(&self.saved).by_id.get(id).map(|saved| saved.values().cloned().collect()).unwrap_or_default()
+    }
+
+    fn open(&self) -> Result<MutexGuard<'_, Saved>, SnapshotError> {
+        let saved = lock(&self.saved);
+        if saved.closed { Err(SnapshotError::Unavailable(closed())) } else { Ok(saved) }
+    }
+}
+
+#[async_trait]
+impl SnapshotStore for InMemorySnapshots {
+    fn caps(&self) -> SnapshotCaps {
+        self.caps
+    }
+
+    async fn load(&self, id: &PersistenceId, criteria: SnapshotCriteria) -> Result<Option<Snapshot>, SnapshotError> {
+        let saved = self.open()?;
+        let newest_first = saved.by_id.get(id).into_iter().flat_map(|saved| saved.values().rev());
+        let newest = newest_first.into_iter().find(|found| criteria.matches(found.seq_nr, found.timestamp));
+        match newest {
+            Some(found) if !found.is_intact() => {
+                let (id, seq_nr) = (id.clone(), found.seq_nr);
+                Err(SnapshotError::Corrupt(Corrupt { id, seq_nr, kind: CorruptKind::Checksum }))
+            }
+            found => Ok(found.cloned()),
+        }
+    }
+
+    async fn save(&self, snapshot: NewSnapshot) -> Result<Timestamp, SnapshotError> {
+        let (bytes, max) = (snapshot.payload.len(), self.caps.max_bytes);
+        if bytes > max {
+            return Err(SnapshotError::TooLarge { bytes, max });
+        }
+        let mut saved = self.open()?;
+        let timestamp = (self.clock)();
+        let of_id = saved.by_id.entry(snapshot.id.clone()).or_default();
+        if self.caps.latest_only {
+            of_id.retain(|seq_nr, _| *seq_nr > snapshot.seq_nr);
+            if !of_id.is_empty() {
+                return Ok(timestamp);
+            }
+        }
+        of_id.insert(snapshot.seq_nr, snapshot.stored(timestamp));
+        Ok(timestamp)
+    }
+
+    async fn delete(&self, id: &PersistenceId, seq_nr: SeqNr) -> Result<(), SnapshotError> {
+        if let Some(saved) = self.open()?.by_id.get_mut(id) {
+            saved.remove(&seq_nr);
+        }
+        Ok(())
+    }
+
+    async fn delete_matching(&self, id: &PersistenceId, criteria: SnapshotCriteria) -> Result<(), SnapshotError> {
+        if let Some(saved) = self.open()?.by_id.get_mut(id) {
+            saved.retain(|seq_nr, snapshot| !criteria.matches(*seq_nr, snapshot.timestamp));
+        }
+        Ok(())
+    }
+
+    fn health(&self) -> Health {
+        if lock(&self.saved).closed { Health::Down("closed".to_owned()) } else { Health::Up }
+    }
+
+    async fn close(&self) -> Result<(), CloseError> {
+        lock(&self.saved).closed = true;
+        Ok(())
+    }
+}
+
+impl Stores {
+    /// Empty stores in memory, gone with the process.
+    pub fn in_memory() -> Self {
+        Self::new(Arc::new(InMemoryJournal::default()), Arc::new(InMemorySnapshots::default()))
+    }
+
+    /// Empty stores in memory that several nodes of this process share.
+    pub fn in_memory_shared() -> Self {
+        let journal = InMemoryJournal::new(Scope::Shared, system_clock);
+        let snapshots = InMemorySnapshots::new(SnapshotCaps::full(Scope::Shared), system_clock);
+        Self::new(Arc::new(journal), Arc::new(snapshots))
+    }
+}

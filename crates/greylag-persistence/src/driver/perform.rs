@@ -1,0 +1,28 @@
+//! How a host performs what a machine asks of the stores.
+
+use crate::driver::stores::Stores;
+use crate::entity::{StoreAnswer, StoreCall};
+
+impl StoreCall {
+    /// Calls the store. Needs no runtime of its own; the host awaits it wherever it likes.
+    pub async fn perform(self, stores: &Stores) -> StoreAnswer {
+        let Stores { journal, snapshots } = stores;
+        match self {
+            Self::ReadHead { id } => StoreAnswer::Head(journal.head(&id).await),
+            Self::Claim { id, writer_uuid, under } => {
+                StoreAnswer::Claimed(journal.claim(&id, writer_uuid, under).await)
+            }
+            Self::Advance { id, epoch, to } => StoreAnswer::Advanced(journal.advance(&id, epoch, to).await),
+            Self::LoadSnapshot { id, criteria } => StoreAnswer::Snapshot(snapshots.load(&id, criteria).await),
+            Self::ReadPage { id, range } => StoreAnswer::Page(journal.read(&id, range).await),
+            Self::Append(append) => StoreAnswer::Appended(journal.append(append).await),
+            Self::DeleteEvents { id, epoch, to, by } => {
+                StoreAnswer::EventsDeleted(to, by, journal.delete_to(&id, epoch, to).await)
+            }
+            Self::SaveSnapshot(snapshot) => StoreAnswer::SnapshotSaved(snapshot.seq_nr, snapshots.save(snapshot).await),
+            Self::DeleteSnapshots { id, criteria } => {
+                StoreAnswer::SnapshotsDeleted(criteria, snapshots.delete_matching(&id, criteria).await)
+            }
+        }
+    }
+}

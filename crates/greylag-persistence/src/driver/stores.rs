@@ -1,0 +1,153 @@
+//! What every journal and snapshot store must do, and both as one handle.
+//!
+//! The contract is J1 to J13 of the specification; `greylag_persistence::tck` (feature `tck`) checks
+//! a backend against it in one call. A driver awaits these; machines only name what they answer.
+
+use std::fmt;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use crate::error::{AdvanceError, AppendError, ClaimError, CloseError, DeleteError, ReadError, SnapshotError};
+use crate::event::{SeqNr, Timestamp, WriterEpoch, WriterUuid};
+use crate::journal::{Append, Appended, Caps, Claim, Head, Health, Page, ReadRange, Scope, Under};
+use crate::persistence_id::PersistenceId;
+use crate::snapshot::{NewSnapshot, Snapshot, SnapshotCaps, SnapshotCriteria};
+
+/// Keeps the events of many ids, each history fenced by its own epoch.
+///
+/// All methods may be dropped at any await: what was begun is finished or not begun (J13). Answers
+/// of different ids have no order among each other (J11). Source: persistence §4.
+#[async_trait]
+pub trait Journal: Send + Sync + 'static {
+    /// What this journal can do; the same at every call.
+    fn caps(&self) -> Caps;
+
+    /// Makes `writer_uuid` the one writer of `id`: raises the epoch by one, durably, and answers
+    /// it with the head. Waits for the appends of this id that are on their way anywhere. A repeat
+    /// with the uuid stored answers the stored epoch and raises nothing. Source: persistence J4.
+    ///
+    /// # Errors
+    /// [`ClaimError::Fenced`] as [`Under`] says; nothing changed then.
+    async fn claim(&self, id: &PersistenceId, writer_uuid: WriterUuid, under: Under) -> Result<Claim, ClaimError>;
+
+    /// Lets the numbers of an empty history begin after `to`, as if the events up to there had been
+    /// deleted: `highest` and `deleted_to` become `to`. For ids whose snapshot came from elsewhere. A
+    /// repeat with the same `to` before the first append is harmless. Source: persistence §2.5.
+    ///
+    /// # Errors
+    /// [`AdvanceError::NotEmpty`] if something was ever stored or `to` is not above the highest.
+    async fn advance(&self, id: &PersistenceId, epoch: WriterEpoch, to: SeqNr) -> Result<(), AdvanceError>;
+
+    /// Stores all events or none, if the epoch is the stored one and `first` is `highest + 1`; Ok
+    /// means durable and readable everywhere (J1, J3, J5, J6). Repeating the same append answers
+    /// Ok if it was stored, fenced or not (J10). Dropping the future does not take it back (J13).
+    ///
+    /// # Errors
+    /// [`AppendError`] says for each variant what is stored.
+    async fn append(&self, append: Append) -> Result<Appended, AppendError>;
+
+    /// One page of the events `from..=to`, ascending, without the deleted prefix. Source: J2, J8.
+    ///
+    /// # Errors
+    /// [`ReadError::Corrupt`] in place of wrong or partial data.
+    async fn read(&self, id: &PersistenceId, range: ReadRange) -> Result<Page, ReadError>;
+
+    /// The head of `id`; [`Head::default`] if nobody claimed it. Writes nothing.
+    ///
+    /// # Errors
+    /// [`ReadError`] if it cannot be read.
+    async fn head(&self, id: &PersistenceId) -> Result<Head, ReadError>;
+
+    /// Deletes the events up to `to`, inclusive, clamped to the highest; [`SeqNr::MAX`] means all.
+    /// Answers the number up to which all are deleted now, which never falls. Source: J9.
+    ///
+    /// # Errors
+    /// [`DeleteError::Fenced`] unless the epoch is the stored one; nothing changed then.
+    async fn delete_to(&self, id: &PersistenceId, epoch: WriterEpoch, to: SeqNr) -> Result<SeqNr, DeleteError>;
+
+    /// How the store feels.
+    fn health(&self) -> Health;
+
+    /// Finishes what was begun and lets go of every resource; later calls answer unavailable.
+    ///
+    /// # Errors
+    /// [`CloseError`] if it did not finish cleanly.
+    async fn close(&self) -> Result<(), CloseError>;
+}
+
+/// Keeps snapshots of many ids, at most one for each number.
+///
+/// May be another store than the journal; nothing assumes a common transaction, and nothing is
+/// fenced, since a snapshot reflects durable events only. Source: persistence §4.1, §10.10.
+#[async_trait]
+pub trait SnapshotStore: Send + Sync + 'static {
+    /// What this store can do; the same at every call.
+    fn caps(&self) -> SnapshotCaps;
+
+    /// The snapshot of the highest number that matches, whole.
+    ///
+    /// # Errors
+    /// [`SnapshotError::Corrupt`] with the number of the damaged one, so that the caller can ask
+    /// for an older one; never a silent "none".
+    async fn load(&self, id: &PersistenceId, criteria: SnapshotCriteria) -> Result<Option<Snapshot>, SnapshotError>;
+
+    /// Saves whole and durably, or not at all; replaces one of the same number. Answers the time
+    /// that the store gave it.
+    ///
+    /// # Errors
+    /// [`SnapshotError::TooLarge`] or [`SnapshotError::Unavailable`].
+    async fn save(&self, snapshot: NewSnapshot) -> Result<Timestamp, SnapshotError>;
+
+    /// Deletes the one of this number, if there is one.
+    ///
+    /// # Errors
+    /// [`SnapshotError::Unavailable`].
+    async fn delete(&self, id: &PersistenceId, seq_nr: SeqNr) -> Result<(), SnapshotError>;
+
+    /// Deletes all that match.
+    ///
+    /// # Errors
+    /// [`SnapshotError::Unavailable`].
+    async fn delete_matching(&self, id: &PersistenceId, criteria: SnapshotCriteria) -> Result<(), SnapshotError>;
+
+    /// How the store feels.
+    fn health(&self) -> Health;
+
+    /// Finishes what was begun; later calls answer unavailable.
+    ///
+    /// # Errors
+    /// [`CloseError`] if it did not finish cleanly.
+    async fn close(&self) -> Result<(), CloseError>;
+}
+
+/// A journal and the snapshot store that goes with it. Cheap to clone.
+#[derive(Clone)]
+pub struct Stores {
+    /// Keeps events.
+    pub journal: Arc<dyn Journal>,
+    /// Keeps snapshots.
+    pub snapshots: Arc<dyn SnapshotStore>,
+}
+
+impl Stores {
+    /// Both of them.
+    pub fn new(journal: Arc<dyn Journal>, snapshots: Arc<dyn SnapshotStore>) -> Self {
+        Self { journal, snapshots }
+    }
+
+    /// Whether every node reaches this journal. Whoever moves entities between nodes must refuse
+    /// another one, because a moved entity would come up empty and look healthy. Source: persistence §1.
+    pub fn is_shared(&self) -> bool {
+        self.journal.caps().scope == Scope::Shared
+    }
+}
+
+impl fmt::Debug for Stores {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Stores")
+            .field("journal", &self.journal.caps())
+            .field("snapshots", &self.snapshots.caps())
+            .finish()
+    }
+}

@@ -1,0 +1,29 @@
+//! The public conformance kit: one call proves a backend.
+//!
+//! Every promise of [`Journal`](crate::Journal) and [`SnapshotStore`](crate::SnapshotStore) is a
+//! case with its number in the specification and a name. A backend gives a factory; hooks for what
+//! only the backend itself can do (break a stored byte, turn its clock back, lose an answer) are
+//! optional, and a case that lacks its hook is reported as skipped, never as passed.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use greylag_persistence::{InMemoryJournal, Journal, tck};
+//!
+//! # futures::FutureExt::now_or_never(async {
+//! let open = || async { Arc::new(InMemoryJournal::default()) as Arc<dyn Journal> };
+//! tck::journal(&open, tck::Flags::default()).await.assert_conforms();
+//! # }).expect("memory never waits");
+//! ```
+//!
+//! The kit needs no runtime of its own: run it in whatever the backend needs. Source: persistence §4.5.
+
+mod harness;
+mod journal;
+mod journal_fence;
+mod journal_read;
+mod journal_write;
+mod snapshots;
+
+pub use harness::{Flags, JournalFactory, Outcome, Report, SnapshotFactory};
+pub use journal::journal;
+pub use snapshots::snapshots;
