@@ -7,9 +7,12 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use greylag_core::Codec;
+use greylag_persistence::EventSourced;
 
+use crate::driver::EventSourcedEntity;
 use crate::entity::{Entity, EntityInit, Failure, Supervision};
 use crate::extractor::Extractor;
 
@@ -36,6 +39,8 @@ pub struct EntityType<M> {
     pub(crate) is_activity: Option<IsActivity<M>>,
     pub(crate) supervision: Supervision,
     pub(crate) persistent: bool,
+    /// Outer: whether the type says anything.
+    pub(crate) passivate_idle_after: Option<Option<Duration>>,
 }
 
 impl<M: Send + 'static> EntityType<M> {
@@ -46,6 +51,15 @@ impl<M: Send + 'static> EntityType<M> {
     ) -> Self {
         let factory: Factory<M> = Arc::new(move |init| Ok(Box::new(factory(init)?)));
         Self { factory: Some(factory), ..Self::proxy(name) }
+    }
+
+    /// A type whose entities are event-sourced: `behavior` makes the behaviour of one. Its state is
+    /// in the journal, which must therefore be shared by all nodes.
+    pub fn event_sourced<B: EventSourced<Command = M>>(
+        name: impl Into<String>,
+        behavior: impl Fn(&EntityInit) -> B + Send + Sync + 'static,
+    ) -> Self {
+        Self::new(name, move |init| Ok(EventSourcedEntity::new(behavior(init), init))).persistent()
     }
 
     /// A type that this node only sends to; for `Sharding::init_proxy`.
@@ -60,6 +74,7 @@ impl<M: Send + 'static> EntityType<M> {
             is_activity: None,
             supervision: Supervision::default(),
             persistent: false,
+            passivate_idle_after: None,
         }
     }
 
@@ -103,6 +118,13 @@ impl<M: Send + 'static> EntityType<M> {
     #[must_use]
     pub fn supervision(mut self, supervision: Supervision) -> Self {
         self.supervision = supervision;
+        self
+    }
+
+    /// Idle time after which an entity is passivated; `None`: never. Default: the setting.
+    #[must_use]
+    pub fn passivate_idle_after(mut self, idle: Option<Duration>) -> Self {
+        self.passivate_idle_after = Some(idle);
         self
     }
 

@@ -7,6 +7,7 @@
 //!
 //! Source: sharding §2.4 (flips are linearisable), §10 (local path).
 
+use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 
@@ -26,7 +27,7 @@ pub(crate) struct Inbox<T> {
 }
 
 struct State<T> {
-    queue: Vec<T>,
+    queue: VecDeque<T>,
     sealed: bool,
     /// The reader, while it waits.
     reader: Option<Waker>,
@@ -37,7 +38,7 @@ const KEPT_CAPACITY: usize = 4096;
 
 impl<T> Inbox<T> {
     pub(crate) fn new(capacity: usize) -> Self {
-        Self { state: Mutex::new(State { queue: Vec::new(), sealed: false, reader: None }), capacity }
+        Self { state: Mutex::new(State { queue: VecDeque::new(), sealed: false, reader: None }), capacity }
     }
 
     fn lock(&self) -> MutexGuard<'_, State<T>> {
@@ -53,20 +54,16 @@ impl<T> Inbox<T> {
         if state.queue.len() >= self.capacity {
             return Err(Refused::Full(item));
         }
-        state.queue.push(item);
+        state.queue.push_back(item);
         Self::wake(state);
         Ok(())
     }
 
-    /// Appends one item whatever the capacity; for protocol, not for messages of users.
-    pub(crate) fn push_unbounded(&self, item: T) -> Result<(), T> {
+    /// Appends one item, full or sealed: for the one who seals.
+    pub(crate) fn push_anyway(&self, item: T) {
         let mut state = self.lock();
-        if state.sealed {
-            return Err(item);
-        }
-        state.queue.push(item);
+        state.queue.push_back(item);
         Self::wake(state);
-        Ok(())
     }
 
     fn wake(mut state: MutexGuard<'_, State<T>>) {
@@ -80,9 +77,12 @@ impl<T> Inbox<T> {
 
     /// Refuses every later push. What is in the queue stays there for the reader.
     pub(crate) fn seal(&self) {
-        let mut state = self.lock();
-        state.sealed = true;
-        Self::wake(state);
+        self.lock().sealed = true;
+    }
+
+    /// Takes pushes again.
+    pub(crate) fn unseal(&self) {
+        self.lock().sealed = false;
     }
 
     /// How many items wait.
@@ -91,7 +91,7 @@ impl<T> Inbox<T> {
     }
 
     /// Moves everything queued into `batch`, which must be empty. Answers whether there was anything.
-    pub(crate) fn take(&self, batch: &mut Vec<T>) -> bool {
+    pub(crate) fn take(&self, batch: &mut VecDeque<T>) -> bool {
         debug_assert!(batch.is_empty());
         Self::give_back(batch);
         let mut state = self.lock();
@@ -99,17 +99,14 @@ impl<T> Inbox<T> {
         !batch.is_empty()
     }
 
-    /// As [`Inbox::take`], waiting for the first item. `Ready(false)` means sealed and empty.
-    pub(crate) fn poll_take(&self, cx: &Context<'_>, batch: &mut Vec<T>) -> Poll<bool> {
+    /// As [`Inbox::take`], waiting for the first item, sealed or not.
+    pub(crate) fn poll_take(&self, cx: &Context<'_>, batch: &mut VecDeque<T>) -> Poll<()> {
         debug_assert!(batch.is_empty());
         Self::give_back(batch);
         let mut state = self.lock();
         if !state.queue.is_empty() {
             std::mem::swap(&mut state.queue, batch);
-            return Poll::Ready(true);
-        }
-        if state.sealed {
-            return Poll::Ready(false);
+            return Poll::Ready(());
         }
         if !state.reader.as_ref().is_some_and(|reader| reader.will_wake(cx.waker())) {
             state.reader = Some(cx.waker().clone());
@@ -117,9 +114,9 @@ impl<T> Inbox<T> {
         Poll::Pending
     }
 
-    fn give_back(batch: &mut Vec<T>) {
+    fn give_back(batch: &mut VecDeque<T>) {
         if batch.capacity() > KEPT_CAPACITY {
-            *batch = Vec::new();
+            *batch = VecDeque::new();
         }
     }
 }
@@ -134,25 +131,35 @@ mod tests {
         inbox.push(1).unwrap();
         inbox.push(2).unwrap();
         assert!(matches!(inbox.push(3), Err(Refused::Full(3))));
-        inbox.push_unbounded(4).unwrap();
         inbox.seal();
-        assert!(matches!(inbox.push(5), Err(Refused::Sealed(5))));
-        let mut batch = Vec::new();
+        assert!(matches!(inbox.push(4), Err(Refused::Sealed(4))));
+        inbox.push_anyway(5);
+        let mut batch = VecDeque::new();
         assert!(inbox.take(&mut batch));
-        assert_eq!(batch, [1, 2, 4]);
+        assert_eq!(batch, [1, 2, 5]);
+        inbox.unseal();
+        inbox.push(6).unwrap();
+        assert_eq!(inbox.len(), 1);
     }
 
     #[test]
-    fn a_waiting_reader_is_woken_by_the_first_push_and_by_the_seal() {
+    fn a_waiting_reader_is_woken_by_the_first_push() {
+        struct Count(std::sync::atomic::AtomicUsize);
+        impl std::task::Wake for Count {
+            fn wake(self: std::sync::Arc<Self>) {
+                self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            }
+        }
+        let count = std::sync::Arc::new(Count(0.into()));
+        let waker = Waker::from(count.clone());
+        let cx = Context::from_waker(&waker);
         let inbox = Inbox::new(9);
-        let cx = Context::from_waker(Waker::noop());
-        let mut batch = Vec::new();
+        let mut batch = VecDeque::new();
         assert!(inbox.poll_take(&cx, &mut batch).is_pending());
         inbox.push('a').unwrap();
-        assert_eq!(inbox.poll_take(&cx, &mut batch), Poll::Ready(true));
-        batch.clear();
-        assert!(inbox.poll_take(&cx, &mut batch).is_pending());
-        inbox.seal();
-        assert_eq!(inbox.poll_take(&cx, &mut batch), Poll::Ready(false));
+        inbox.push('b').unwrap();
+        assert_eq!(count.0.load(std::sync::atomic::Ordering::Relaxed), 1, "the second push finds nobody waiting");
+        assert!(inbox.poll_take(&cx, &mut batch).is_ready());
+        assert_eq!(batch, ['a', 'b']);
     }
 }

@@ -2,11 +2,14 @@
 
 #![allow(dead_code)]
 
+mod driver;
 pub mod entity;
+mod entity_ref;
 pub mod entity_type;
 pub mod error;
 pub mod extractor;
 pub mod fingerprint;
+mod frame;
 pub mod ids;
 mod inbox;
 pub mod membership;
@@ -17,9 +20,11 @@ mod routes;
 pub mod settings;
 pub mod shard;
 
+pub use driver::{Event, EventSourcedEntity, InitError, NotStarted, Region, RegionEvents, Sharding};
 pub use entity::{
     AlreadySuspended, Ctx, DirectRef, Directive, Entity, EntityInit, Failure, FailureCause, Fenced, Signal,
     Supervision, TimerKey,
 };
+pub use entity_ref::{Answer, AskError, EntityRef, SendError};
 pub use entity_type::EntityType;
 pub use extractor::{Extractor, HashV1, JavaHash, Murmur2};

@@ -98,7 +98,12 @@ impl<T> RouteCell<T> {
     }
 
     /// Publishes `route` as a barrier: when this returns, nothing gets into the former one any more.
+    ///
+    /// A shard that serves again after a pause keeps its queue, which therefore takes pushes again.
     pub(crate) fn publish(&self, route: Option<Open<T>>) {
+        if let Some(Open::Local(local)) = &route {
+            local.inbox.unseal();
+        }
         let former = self.0.swap(route.map(Arc::new));
         match former.as_deref() {
             Some(Open::Local(local)) => local.inbox.seal(),

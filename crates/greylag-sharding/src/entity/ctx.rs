@@ -15,6 +15,7 @@ use greylag_core::{Generation, UniqueAddress};
 use greylag_transport::Remoting;
 
 use super::Fenced;
+use crate::driver::Node;
 use crate::ids::{EntityId, EntityTypeName, ShardId};
 
 /// What asynchronous work comes back as.
@@ -121,7 +122,7 @@ pub(crate) struct CtxScope {
     pub(crate) entity_type: EntityTypeName,
     pub(crate) shard: ShardId,
     pub(crate) generation: Generation,
-    pub(crate) remoting: Arc<dyn Remoting>,
+    pub(crate) node: Arc<Node>,
 }
 
 /// The address of one incarnation of one entity: what is sent to it skips routing and wakes nobody.
@@ -201,12 +202,17 @@ impl<'a, M: 'static> Ctx<'a, M> {
 
     /// This process.
     pub fn node(&self) -> &UniqueAddress {
-        self.scope.remoting.self_address()
+        self.scope.node.remoting.self_address()
     }
 
     /// The transport of this node.
     pub fn remoting(&self) -> &Arc<dyn Remoting> {
-        &self.scope.remoting
+        &self.scope.node.remoting
+    }
+
+    /// What this node lends to its entities.
+    pub(crate) fn node_services(&self) -> &Node {
+        &self.scope.node
     }
 
     /// Ends this incarnation when the handler has returned. What queued for it, and what comes later,

@@ -1,0 +1,18 @@
+//! The tokio half: tasks of regions and shards, and the handles that users hold.
+
+mod event;
+mod event_sourced;
+mod handle;
+mod members;
+mod node;
+mod region;
+mod shard;
+mod sharding;
+mod shared;
+mod wire;
+
+pub use event::{Event, RegionEvents};
+pub use event_sourced::EventSourcedEntity;
+pub use handle::Region;
+pub(crate) use node::Node;
+pub use sharding::{InitError, NotStarted, Sharding};

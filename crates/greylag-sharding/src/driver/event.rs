@@ -1,0 +1,62 @@
+//! What an entity type tells its subscribers on one node.
+
+use tokio::sync::broadcast;
+use tokio::sync::broadcast::error::RecvError;
+
+use crate::entity::{FailureCause, Fenced};
+use crate::ids::{EntityId, ShardId};
+use crate::region::RegionEvent;
+
+/// Something that happened to an entity type on this node. Source: sharding §6.5.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Event {
+    /// What the region learned or decided, such as `ShardMoved` and `ShardRegionDown`.
+    Region(RegionEvent),
+    /// Messages for the shard have a route from here now, or lost it. Delivery slows its repeats
+    /// while they have none. Source: sharding §2.4.
+    RouteChanged {
+        /// Which shard.
+        shard: ShardId,
+        /// Whether there is a route.
+        routed: bool,
+    },
+    /// A shard runs here now.
+    ShardStarted(ShardId),
+    /// A shard has ended here.
+    ShardStopped(ShardId),
+    /// An entity failed; its supervision decides what follows.
+    EntityFailed {
+        /// Which one.
+        entity: EntityId,
+        /// How.
+        cause: FailureCause,
+    },
+    /// An entity ended because the journal knows a newer owner.
+    EntityFenced {
+        /// Which one.
+        entity: EntityId,
+        /// What the journal knows.
+        fenced: Fenced,
+    },
+    /// The subscriber was too slow: so many events are lost to it.
+    Lagged {
+        /// How many.
+        missed: u64,
+    },
+}
+
+/// A subscription. Dropping it ends it.
+#[derive(Debug)]
+pub struct RegionEvents(pub(crate) broadcast::Receiver<Event>);
+
+impl RegionEvents {
+    /// The next event; `None` once the region is gone.
+    pub async fn next(&mut self) -> Option<Event> {
+        match self.0.recv().await {
+            Ok(event) => Some(event),
+            Err(RecvError::Lagged(missed)) => Some(Event::Lagged { missed }),
+            Err(RecvError::Closed) => None,
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! What a user holds of one entity type on one node.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use greylag_core::{ReplyTo, UniqueAddress};
+
+use super::event::RegionEvents;
+use super::shared::Shared;
+use crate::entity::DirectRef;
+use crate::entity_ref::{AskError, EntityRef, SendError};
+use crate::ids::{EntityId, EntityTypeName, RegionId, ShardId};
+use crate::parcel::Parcel;
+use crate::region::{Counters, Input, RegionState};
+use crate::routes::Open;
+
+/// One entity type on this node. Clones are the same region; dropping the last one does not stop it.
+pub struct Region<M>(pub(crate) Arc<Shared<M>>);
+
+impl<M> Clone for Region<M> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<M: Send + 'static> Region<M> {
+    /// A name for an entity. An impossible id shows when something is sent to it.
+    pub fn entity_ref(&self, id: impl Into<Arc<str>>) -> EntityRef<M> {
+        EntityRef::new(self.clone(), self.0.target(id))
+    }
+
+    /// Who this region is.
+    pub fn id(&self) -> &RegionId {
+        &self.0.id
+    }
+
+    /// How far it is.
+    pub fn state(&self) -> RegionState {
+        self.0.state()
+    }
+
+    /// What became of the messages that did not take the direct way.
+    pub fn counters(&self) -> Counters {
+        self.0.counters()
+    }
+
+    /// The shard of an entity; `None` if it is no entity id.
+    pub fn shard_of(&self, id: &str) -> Option<ShardId> {
+        let (_, shard) = self.0.target(id).ok()?;
+        self.0.shard(shard).cloned()
+    }
+
+    /// Whether messages for the shard have a route from here now. Source: sharding §2.4.
+    pub fn is_routed(&self, shard: &ShardId) -> bool {
+        shard.index().and_then(|index| self.0.routes.cell(index)).is_some_and(|cell| cell.is_open())
+    }
+
+    /// Which node hosts how many shards, as far as this node has routes.
+    pub fn shard_homes(&self) -> BTreeMap<UniqueAddress, usize> {
+        let mut homes = BTreeMap::new();
+        for cell in self.0.routes.iter() {
+            let node = match cell.load().as_deref() {
+                None => continue,
+                Some(Open::Local(_)) => self.0.id.node.clone(),
+                Some(Open::Remote(remote)) => remote.region.node.clone(),
+            };
+            *homes.entry(node).or_default() += 1;
+        }
+        homes
+    }
+
+    /// Where a shard is, as far as this node has a route.
+    pub fn shard_home(&self, shard: &ShardId) -> Option<UniqueAddress> {
+        let cell = self.0.routes.cell(shard.index()?)?;
+        match cell.load().as_deref()? {
+            Open::Local(_) => Some(self.0.id.node.clone()),
+            Open::Remote(remote) => Some(remote.region.node.clone()),
+        }
+    }
+
+    /// What happens from now on.
+    pub fn subscribe(&self) -> RegionEvents {
+        RegionEvents(self.0.events.subscribe())
+    }
+
+    /// Sends a message to one incarnation of an entity, wherever its node is. It skips routing and
+    /// wakes nobody. Source: sharding §4.11.
+    ///
+    /// # Errors
+    /// [`SendError`]: the message was not taken. That the incarnation has ended is known only on its
+    /// own node.
+    pub fn tell_direct(&self, to: &DirectRef, message: M) -> Result<(), SendError> {
+        self.0.send_direct(to, message)
+    }
+
+    /// Hands every shard over to other regions, then stops. Completes when that is done; repeat it
+    /// freely. Source: sharding §2.11.
+    pub async fn graceful_shutdown(&self) {
+        let mut stopped = self.0.stopped.subscribe();
+        self.0.input(Input::GracefulShutdown);
+        // The sender lives in `self`.
+        stopped.wait_for(|stopped| *stopped).await.ok();
+    }
+
+    pub(crate) fn send(&self, shard: u32, id: EntityId, message: M) -> Result<(), SendError> {
+        self.0.send(shard, Parcel::local(id, message, None))
+    }
+
+    pub(crate) fn begin_ask<R: Send + 'static>(
+        &self,
+        shard: u32,
+        id: EntityId,
+        message: impl FnOnce(ReplyTo<R>) -> M,
+        timeout: Duration,
+    ) -> Result<super::shared::Asked, AskError> {
+        self.0.begin_ask(shard, id, message, timeout)
+    }
+}
+
+impl<M> Region<M> {
+    /// The entity type's name.
+    pub fn name(&self) -> &EntityTypeName {
+        &self.0.name
+    }
+}
+
+impl<M> fmt::Debug for Region<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Region").field("name", &self.0.name).field("id", &self.0.id).finish_non_exhaustive()
+    }
+}

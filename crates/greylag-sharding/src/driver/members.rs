@@ -1,0 +1,56 @@
+//! The cluster's view as the machines of sharding want it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use greylag_cluster::{MemberStatus, MembershipView};
+use greylag_core::UniqueAddress;
+
+use crate::membership::{MemberFacts, Members, Phase, Removal};
+
+/// Remembers when each removal was learned of, since margins run from then (cluster P3a).
+#[derive(Default)]
+pub(crate) struct Tracker {
+    removed_at: BTreeMap<UniqueAddress, Instant>,
+}
+
+impl Tracker {
+    /// What the view says.
+    pub(crate) fn members(&mut self, view: &MembershipView, now: Instant) -> Arc<Members> {
+        let members = view.members.iter().map(|member| {
+            let facts = MemberFacts {
+                phase: phase(member.status),
+                up_number: member.up_number,
+                reachable: view.is_reachable(&member.address),
+                roles: member.roles.as_ref().clone(),
+                app_version: version(member.app_version.as_str()),
+            };
+            (member.address.clone(), facts)
+        });
+        let members = members.collect();
+        self.removed_at.retain(|address, _| view.tombstones.contains_key(address));
+        let removed = view.tombstones.iter().map(|(address, tombstone)| {
+            let at = *self.removed_at.entry(address.clone()).or_insert(now);
+            (address.clone(), Removal { at, clean: tombstone.clean })
+        });
+        let removed = removed.collect();
+        Arc::new(Members { members, removed })
+    }
+}
+
+fn phase(status: MemberStatus) -> Phase {
+    match status {
+        MemberStatus::Joining | MemberStatus::WeaklyUp => Phase::Joining,
+        MemberStatus::Up => Phase::Up,
+        MemberStatus::PreparingForShutdown | MemberStatus::ReadyForShutdown => Phase::Preparing,
+        MemberStatus::Leaving => Phase::Leaving,
+        MemberStatus::Exiting => Phase::Exiting,
+        MemberStatus::Down => Phase::Down,
+    }
+}
+
+/// The numbers of a version, in order; enough to prefer the newer of two releases.
+fn version(text: &str) -> Vec<u64> {
+    text.split(|c: char| !c.is_ascii_digit()).filter_map(|part| part.parse().ok()).collect()
+}

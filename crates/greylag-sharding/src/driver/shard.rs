@@ -1,0 +1,521 @@
+//! The task of one shard: takes what its inboxes hold, runs handlers, carries out what they ask for.
+//!
+//! One task per shard owns all its entities. It takes everything queued at a time, handles or queues
+//! it in order, gives entities that wait their turns, and yields to the runtime after every run of
+//! messages. Futures of entities run as tasks of their own and come back through the control inbox,
+//! which is never sealed.
+//!
+//! Source: sharding §4.
+
+use std::any::Any;
+use std::collections::{BTreeMap, VecDeque};
+use std::future::poll_fn;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use futures::FutureExt;
+use greylag_core::{DeadLetterReason, EntityError, Generation, answer_dropped};
+use tokio::task::AbortHandle;
+
+use super::event::Event;
+use super::shared::Shared;
+use crate::entity::{
+    Ctx, CtxScope, EntityInit, Failure, FailureCause, Fenced, Requests, Resumption, Signal, TimerRequest, Work,
+};
+use crate::entity_type::BoxedEntity;
+use crate::ids::{EntityId, ShardId};
+use crate::inbox::Inbox;
+use crate::parcel::{AskTag, Content, Origin, Parcel};
+use crate::region::Input as RegionInput;
+use crate::shard::{Effect, Ended, Input, Outcome, Shard, SlotId, TimerChange};
+
+/// How long a run may take before other tasks get the thread.
+const RUN_TIME: Duration = Duration::from_micros(200);
+/// Messages between two looks at the clock.
+const CLOCK_EVERY: usize = 32;
+
+/// What a shard's task is told besides messages.
+pub(crate) enum Control<M> {
+    /// Asynchronous work of an entity is done.
+    Resumed { slot: SlotId, incarnation: u64, resumption: Resumption<M>, suspension: bool },
+    /// The future of a suspension panicked.
+    Broken { slot: SlotId, incarnation: u64, reason: String },
+    /// A message to one incarnation.
+    Direct { instance: u64, message: M },
+    /// The stop marker: it stands behind everything in the inbox.
+    Stop,
+    /// End everything now.
+    Kill,
+    /// No handler runs until `Release`.
+    Hold,
+    /// Handlers run again.
+    Release,
+}
+
+/// A message as the shard's machine carries it.
+enum Letter<M> {
+    /// Came through sharding.
+    User { message: M, ask: Option<Box<AskTag>>, origin: Option<Arc<Origin>> },
+    /// From the entity itself, or direct.
+    Own(M),
+    /// The result of asynchronous work.
+    Resumption(Resumption<M>),
+}
+
+/// See the module's description.
+pub(crate) struct ShardTask<M: Send + 'static> {
+    shared: Arc<Shared<M>>,
+    inbox: Arc<Inbox<Parcel<M>>>,
+    control: Arc<Inbox<Control<M>>>,
+    shard: Shard<BoxedEntity<M>, Letter<M>>,
+    scope: CtxScope,
+    requests: Requests<M>,
+    /// Tasks of entities, to be cancelled with their incarnation.
+    works: BTreeMap<SlotId, Vec<AbortHandle>>,
+    spare: Vec<Effect<BoxedEntity<M>, Letter<M>>>,
+    now: Instant,
+    held: bool,
+    /// What came while no handler may run.
+    postponed: VecDeque<Control<M>>,
+    /// Why the latest start failed, for its asker.
+    start_failure: String,
+    leftovers: Option<Vec<Parcel<M>>>,
+}
+
+impl<M: Send + 'static> ShardTask<M> {
+    pub(crate) fn new(
+        shared: Arc<Shared<M>>,
+        id: ShardId,
+        generation: Generation,
+        inbox: Arc<Inbox<Parcel<M>>>,
+        control: Arc<Inbox<Control<M>>>,
+    ) -> Self {
+        let now = Instant::now();
+        let serial = shared.node.next_shard_serial();
+        let supervision = shared.entity_type.supervision.clone();
+        let shard = Shard::new(shared.settings.clone(), supervision, shared.node.hash_seed, serial, now);
+        let scope = CtxScope { entity_type: shared.name.clone(), shard: id, generation, node: shared.node.clone() };
+        Self {
+            shared,
+            inbox,
+            control,
+            shard,
+            scope,
+            requests: Requests::default(),
+            works: BTreeMap::new(),
+            spare: Vec::new(),
+            now,
+            held: false,
+            postponed: VecDeque::new(),
+            start_failure: String::new(),
+            leftovers: None,
+        }
+    }
+
+    /// Runs until the shard has stopped, and tells the region.
+    pub(crate) async fn run(self) {
+        let shared = self.shared.clone();
+        let (id, generation) = (self.scope.shard.clone(), self.scope.generation);
+        shared.input(RegionInput::ShardInitialized { shard: id.clone(), generation });
+        shared.events.send(Event::ShardStarted(id.clone())).ok();
+        let ended = AssertUnwindSafe(self.serve()).catch_unwind().await;
+        if ended.is_err() {
+            tracing::error!(entity_type = %shared.name, shard = %id, "shard failed");
+        }
+        shared.events.send(Event::ShardStopped(id.clone())).ok();
+        let failed = ended.is_err();
+        shared.shard_ended(&id, generation, ended.unwrap_or_default(), failed);
+    }
+
+    async fn serve(mut self) -> Vec<Parcel<M>> {
+        let mut batch = VecDeque::new();
+        let mut controls = VecDeque::new();
+        // One timer for the whole life: arming one is dear, polling an armed one is not.
+        let mut timer = pin!(tokio::time::sleep_until(self.now.into()));
+        loop {
+            let idle = batch.is_empty() && !(self.shard.has_work() && !self.held);
+            if idle {
+                let deadline = self.shard.next_deadline().filter(|_| !self.held);
+                if let Some(deadline) = deadline
+                    && timer.deadline() != deadline.into()
+                {
+                    timer.as_mut().reset(deadline.into());
+                }
+                let (held, inbox, control) = (self.held, &self.inbox, &self.control);
+                poll_fn(|cx| {
+                    let told = control.poll_take(cx, &mut controls).is_ready();
+                    let mail = !held && inbox.poll_take(cx, &mut batch).is_ready();
+                    let due = deadline.is_some() && timer.as_mut().poll(cx).is_ready();
+                    if told || mail || due { Poll::Ready(()) } else { Poll::Pending }
+                })
+                .await;
+            } else {
+                self.control.take(&mut controls);
+            }
+            self.now = Instant::now();
+            self.shard.observe(self.now);
+            while let Some(control) = controls.pop_front() {
+                self.on_control(control, &mut batch);
+            }
+            if !self.held {
+                self.run_once(&mut batch);
+                if self.shard.next_deadline().is_some_and(|deadline| deadline <= self.now) {
+                    self.input(Input::Tick);
+                }
+            }
+            if let Some(leftovers) = self.leftovers.take() {
+                let mut all = leftovers;
+                all.extend(batch);
+                return all;
+            }
+            if !batch.is_empty() || self.shard.has_work() && !self.held {
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+
+    /// One run: messages first, then turns of those that wait.
+    fn run_once(&mut self, batch: &mut VecDeque<Parcel<M>>) {
+        if batch.is_empty() {
+            self.inbox.take(batch);
+        }
+        let began = self.now;
+        let mut left = self.shared.settings.shard_run_budget;
+        while left > 0
+            && let Some(parcel) = batch.pop_front()
+        {
+            self.deliver(parcel);
+            left -= 1;
+            if left.is_multiple_of(CLOCK_EVERY) && self.out_of_time(began) {
+                return;
+            }
+        }
+        // Turns wait for the end of the batch: what stands behind a flood must not wait for the
+        // flood to be handled, only to be sorted.
+        while batch.is_empty() && left > 0 && self.shard.has_work() {
+            self.input(Input::Turn);
+            left -= 1;
+            if left.is_multiple_of(CLOCK_EVERY) && self.out_of_time(began) {
+                return;
+            }
+        }
+    }
+
+    fn out_of_time(&mut self, began: Instant) -> bool {
+        self.now = Instant::now();
+        self.now.duration_since(began) >= RUN_TIME
+    }
+
+    fn deliver(&mut self, parcel: Parcel<M>) {
+        let Parcel { id, content, ask, origin } = parcel;
+        let Content::Value(message) = content else { return };
+        if ask.as_ref().is_some_and(|ask| ask.deadline <= self.now) {
+            // Nobody waits for the answer any more, and the message said that it is a question.
+            let parcel = Parcel { id, content: Content::Value(message), ask, origin };
+            return self.shared.dead_letter(parcel, DeadLetterReason::Expired);
+        }
+        let activity = self.shared.entity_type.is_activity.as_ref().is_none_or(|is_activity| is_activity(&message));
+        self.input(Input::Deliver { id, payload: Letter::User { message, ask, origin }, activity });
+    }
+
+    fn on_control(&mut self, control: Control<M>, batch: &mut VecDeque<Parcel<M>>) {
+        if self.held && !matches!(control, Control::Kill | Control::Hold | Control::Release) {
+            return self.postponed.push_back(control);
+        }
+        match control {
+            Control::Resumed { slot, incarnation, resumption, suspension } => {
+                let payload = Letter::Resumption(resumption);
+                self.input(Input::Resumed { slot, incarnation, payload, suspension });
+            }
+            Control::Broken { slot, incarnation, reason } => {
+                if self.shard.identity(slot).is_some_and(|(_, current)| current == incarnation) {
+                    self.fail(slot, FailureCause::Suspension(reason), None);
+                }
+            }
+            Control::Direct { instance, message } => {
+                self.input(Input::Direct { incarnation: instance, payload: Letter::Own(message) });
+            }
+            Control::Stop => {
+                // The route is sealed: what is in the inbox now is all that stands before the marker.
+                self.drain(batch);
+                let settings = &self.shared.settings;
+                let reserve = Duration::from_secs(5);
+                let deadline = settings.handoff_timeout.saturating_sub(reserve).max(Duration::from_secs(1));
+                self.input(Input::Stop { deadline });
+            }
+            Control::Kill => {
+                let mut unhandled = std::mem::take(batch);
+                self.input(Input::Kill);
+                let mut rest = VecDeque::new();
+                self.inbox.take(&mut rest);
+                unhandled.append(&mut rest);
+                if let Some(leftovers) = &mut self.leftovers {
+                    leftovers.extend(unhandled);
+                }
+            }
+            Control::Hold => self.held = true,
+            Control::Release => {
+                self.held = false;
+                for control in std::mem::take(&mut self.postponed) {
+                    self.on_control(control, batch);
+                }
+            }
+        }
+    }
+
+    fn drain(&mut self, batch: &mut VecDeque<Parcel<M>>) {
+        loop {
+            while let Some(parcel) = batch.pop_front() {
+                self.deliver(parcel);
+            }
+            if !self.inbox.take(batch) {
+                return;
+            }
+        }
+    }
+
+    // --- effects ---
+
+    fn input(&mut self, input: Input<Letter<M>>) {
+        let mut effects = std::mem::take(&mut self.spare);
+        self.shard.handle(self.now, input, &mut effects);
+        for effect in effects.drain(..) {
+            self.execute(effect);
+        }
+        self.spare = effects;
+    }
+
+    fn execute(&mut self, effect: Effect<BoxedEntity<M>, Letter<M>>) {
+        match effect {
+            Effect::Run { slot, payload } => self.run_handler(slot, payload),
+            Effect::Start { slot, payload } => self.start(slot, payload),
+            Effect::Restart { slot } => {
+                self.cancel(slot);
+                self.signal_slot(slot, Signal::PreRestart);
+                self.start(slot, None);
+            }
+            Effect::SendStop { slot } => {
+                let stop = self.shared.entity_type.stop_message.as_ref().map(|make| make());
+                let result = self.with_entity(slot, |entity, cx| entity.on_stop(stop, cx));
+                self.after(slot, result, true);
+            }
+            Effect::End { slot, id, incarnation, entity, why } => {
+                self.cancel(slot);
+                if let Some(mut entity) = entity
+                    && why != Ended::Killed
+                {
+                    self.signal(&mut entity, &id, incarnation, Signal::PostStop);
+                }
+                if why == Ended::Forced {
+                    tracing::warn!(entity_type = %self.shared.name, %id, "entity did not stop in time");
+                }
+            }
+            Effect::DeadLetter { id, payload, reason } => self.dead_letter(id, payload, reason),
+            Effect::Late(payload) => drop(payload),
+            Effect::Stopped(leftovers) => {
+                let parcels = leftovers.into_iter().filter_map(|(id, letter)| match letter {
+                    Letter::User { message, ask, origin } => {
+                        Some(Parcel { id, content: Content::Value(message), ask, origin })
+                    }
+                    _ => None,
+                });
+                self.leftovers = Some(parcels.collect());
+            }
+        }
+    }
+
+    fn dead_letter(&self, id: EntityId, letter: Letter<M>, reason: DeadLetterReason) {
+        let Letter::User { message, ask, origin } = letter else { return };
+        if reason == DeadLetterReason::EntityStartFailed {
+            // The asker hears the cause and not only the reason.
+            self.shared.remoting().dead_letter(reason, id.as_str(), "");
+            let answer = EntityError::StartFailed(self.start_failure.clone());
+            return answer_dropped(answer, || drop(message));
+        }
+        self.shared.dead_letter(Parcel { id, content: Content::Value(message), ask, origin }, reason);
+    }
+
+    fn run_handler(&mut self, slot: SlotId, letter: Letter<M>) {
+        let result = self.with_entity(slot, |entity, cx| match letter {
+            Letter::User { message, .. } | Letter::Own(message) | Letter::Resumption(Resumption::Message(message)) => {
+                entity.receive(message, cx)
+            }
+            Letter::Resumption(Resumption::Value(value)) => entity.on_resume(value, cx),
+        });
+        self.after(slot, result, false);
+    }
+
+    /// Runs a handler; the inner result is the handler's, the outer one a panic's text.
+    fn with_entity(
+        &mut self,
+        slot: SlotId,
+        run: impl FnOnce(&mut BoxedEntity<M>, &mut Ctx<'_, M>) -> Result<(), Failure>,
+    ) -> Result<(), FailureCause> {
+        let Some((entity, id, incarnation)) = self.shard.entity(slot) else { return Ok(()) };
+        let mut cx = Ctx::new(&self.scope, id, incarnation, self.now, &mut self.requests);
+        match catch_unwind(AssertUnwindSafe(|| run(entity, &mut cx))) {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(failure)) => Err(FailureCause::Handler(failure.to_string())),
+            Err(panic) => Err(FailureCause::Panic(panic_text(&*panic))),
+        }
+    }
+
+    /// Carries out what a handler asked for. `report` also when it asked for nothing.
+    fn after(&mut self, slot: SlotId, result: Result<(), FailureCause>, report: bool) {
+        match result {
+            Ok(()) if self.requests.is_empty() && !report => {}
+            Ok(()) => {
+                let outcome = self.outcome(slot);
+                self.input(Input::Done { slot, outcome });
+            }
+            Err(cause) => {
+                self.requests = Requests::default();
+                self.fail(slot, cause, None);
+            }
+        }
+    }
+
+    fn fail(&mut self, slot: SlotId, cause: FailureCause, payload: Option<Letter<M>>) {
+        if let Some((id, _)) = self.shard.identity(slot) {
+            tracing::warn!(entity_type = %self.shared.name, %id, %cause, "entity failed");
+            let entity = id.clone();
+            self.shared.events.send(Event::EntityFailed { entity, cause: cause.clone() }).ok();
+        }
+        self.input(Input::Failed { slot, cause, payload });
+    }
+
+    fn start(&mut self, slot: SlotId, payload: Option<Letter<M>>) {
+        let Some((id, incarnation)) = self.shard.identity(slot) else { return };
+        let init = EntityInit {
+            entity_type: self.scope.entity_type.clone(),
+            id: id.clone(),
+            shard: self.scope.shard.clone(),
+            generation: self.scope.generation,
+            incarnation,
+            stores: self.shared.node.stores.clone(),
+        };
+        let factory = self.shared.entity_type.factory.as_ref().expect("only hosting regions run shards");
+        let made = catch_unwind(AssertUnwindSafe(|| factory(&init)));
+        let result = match made {
+            Ok(Ok(entity)) => {
+                self.shard.place(slot, entity);
+                self.with_entity(slot, |entity, cx| entity.on_start(cx)).map_err(|cause| match cause {
+                    FailureCause::Handler(text) | FailureCause::Panic(text) => text,
+                    other => other.to_string(),
+                })
+            }
+            Ok(Err(failure)) => Err(failure.to_string()),
+            Err(panic) => Err(panic_text(&*panic)),
+        };
+        match result {
+            Ok(()) => {
+                let outcome = self.outcome(slot);
+                self.input(Input::Started { slot, outcome, payload });
+            }
+            Err(text) => {
+                self.requests = Requests::default();
+                self.start_failure.clone_from(&text);
+                self.fail(slot, FailureCause::Start(text), payload);
+            }
+        }
+    }
+
+    fn signal_slot(&mut self, slot: SlotId, signal: Signal) {
+        self.with_entity(slot, |entity, cx| entity.on_signal(signal, cx)).ok();
+        self.requests = Requests::default();
+    }
+
+    fn signal(&mut self, entity: &mut BoxedEntity<M>, id: &EntityId, incarnation: u64, signal: Signal) {
+        let mut cx = Ctx::new(&self.scope, id, incarnation, self.now, &mut self.requests);
+        // It ends in any case; a failure here has nobody to go to.
+        let _ = catch_unwind(AssertUnwindSafe(|| entity.on_signal(signal, &mut cx)));
+        self.requests = Requests::default();
+    }
+
+    fn cancel(&mut self, slot: SlotId) {
+        for work in self.works.remove(&slot).into_iter().flatten() {
+            work.abort();
+        }
+    }
+
+    // --- requests ---
+
+    /// Starts what a handler wants run, and tells the machine the rest.
+    fn outcome(&mut self, slot: SlotId) -> Outcome<Letter<M>> {
+        if self.requests.is_empty() {
+            return Outcome::default();
+        }
+        let requests = std::mem::take(&mut self.requests);
+        let suspend = requests.suspend.is_some();
+        if let Some(work) = requests.suspend {
+            self.spawn(slot, work, true);
+        }
+        for work in requests.spawn {
+            self.spawn(slot, work, false);
+        }
+        if let Some(fenced) = requests.fenced {
+            self.on_fenced(slot, fenced);
+        }
+        let timers = requests.timers.into_iter().map(|request| match request {
+            TimerRequest::Once { key, at, message } => TimerChange::Set { key, at, payload: Letter::Own(message) },
+            TimerRequest::Cancel(key) => TimerChange::Cancel(key),
+        });
+        Outcome {
+            stop: requests.stop,
+            passivate: requests.passivate,
+            suspend,
+            touch: requests.touch,
+            direct: requests.direct,
+            veto: requests.veto,
+            fenced: requests.fenced.is_some(),
+            to_self: requests.to_self.into_iter().map(Letter::Own).collect(),
+            timers: timers.collect(),
+        }
+    }
+
+    fn on_fenced(&self, slot: SlotId, fenced: Fenced) {
+        let Some((id, _)) = self.shard.identity(slot) else { return };
+        tracing::warn!(entity_type = %self.shared.name, %id, %fenced, "entity is fenced");
+        self.shared.events.send(Event::EntityFenced { entity: id.clone(), fenced }).ok();
+        // Never from here: this task holds nothing the region waits for, but the region's lock is
+        // for short work only, and its effects may reach back to this shard.
+        self.shared.tell_later(RegionInput::Fenced {
+            shard: self.scope.shard.clone(),
+            generation: self.scope.generation,
+            stored: fenced.stored,
+        });
+    }
+
+    fn spawn(&mut self, slot: SlotId, work: Work<M>, suspension: bool) {
+        let Some((_, incarnation)) = self.shard.identity(slot) else { return };
+        let control = self.control.clone();
+        let done = move |result: Result<Resumption<M>, String>| {
+            let told = match result {
+                Ok(resumption) => Control::Resumed { slot, incarnation, resumption, suspension },
+                Err(reason) if suspension => Control::Broken { slot, incarnation, reason },
+                Err(reason) => return tracing::warn!(reason, "spawned work panicked"),
+            };
+            control.push_anyway(told);
+        };
+        let runtime = &self.shared.node.runtime;
+        let task = match work {
+            Work::Future(future) => runtime.spawn(async move {
+                done(AssertUnwindSafe(future).catch_unwind().await.map_err(|panic| panic_text(&*panic)));
+            }),
+            Work::Blocking(run) => runtime.spawn_blocking(move || {
+                done(catch_unwind(AssertUnwindSafe(run)).map_err(|panic| panic_text(&*panic)));
+            }),
+        };
+        let works = self.works.entry(slot).or_default();
+        works.retain(|work| !work.is_finished());
+        works.push(task.abort_handle());
+    }
+}
+
+fn panic_text(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(ToString::to_string);
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "unknown panic".to_owned())
+}

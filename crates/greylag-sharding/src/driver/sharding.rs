@@ -1,0 +1,324 @@
+//! Sharding on one node: all its entity types.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use greylag_cluster::{Cluster, ClusterEvent, Phase};
+use greylag_persistence::Stores;
+use greylag_transport::{Envelope, TransportEvent, TransportListener};
+
+use super::handle::Region;
+use super::members::Tracker;
+use super::node::Node;
+use super::region::{self, AnyRegion};
+use super::shared::{Shared, data_path, direct_path};
+use super::wire::{Path, Wire};
+use crate::entity_ref::EntityRef;
+use crate::entity_type::EntityType;
+use crate::error::{InvalidSetting, InvalidTypeName};
+use crate::extractor::{Extractor, HashV1};
+use crate::fingerprint::Fingerprint;
+use crate::ids::{EntityTypeName, RegionId, ShardId};
+use crate::membership::Members;
+use crate::region::{Input, Region as Machine, RegionConfig};
+use crate::settings::ShardingSettings;
+
+/// Why an entity type was not set up. Nothing was started.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum InitError {
+    /// The name cannot be an entity type's.
+    #[error(transparent)]
+    InvalidTypeName(#[from] InvalidTypeName),
+    /// A setting makes no sense.
+    #[error(transparent)]
+    InvalidSetting(#[from] InvalidSetting),
+    /// A type of this name is set up already, with other messages.
+    #[error("entity type {name} is initialised already, with another message type")]
+    AlreadyInitialized {
+        /// The name.
+        name: EntityTypeName,
+    },
+    /// The type keeps its state in a journal, and sharding was started without one.
+    #[error("entity type {name} is persistent, but sharding was started without stores")]
+    NoStores {
+        /// The name.
+        name: EntityTypeName,
+    },
+    /// A shard that moves would come up empty and look healthy.
+    #[error(
+        "entity type {name} is persistent, but only this node reaches the journal; use a shared one, or set \
+         allow_local_journal for a cluster of one node"
+    )]
+    JournalNotShared {
+        /// The name.
+        name: EntityTypeName,
+    },
+    /// The extractor names its shards freely; only numbered shards can be routed yet.
+    #[error("the extractor of entity type {name} does not number its shards")]
+    UnnumberedShards {
+        /// The name.
+        name: EntityTypeName,
+    },
+}
+
+/// No entity type of this name was set up on this node.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("entity type {name:?} is not initialised here; these are: {known:?}")]
+pub struct NotStarted {
+    /// The name asked for.
+    pub name: String,
+    /// The types that are set up.
+    pub known: Vec<String>,
+}
+
+/// Sharding on one node. Clones are the same node.
+#[derive(Clone)]
+pub struct Sharding(Arc<Inner>);
+
+struct Inner {
+    cluster: Cluster,
+    node: Arc<Node>,
+    settings: ShardingSettings,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    regions: BTreeMap<EntityTypeName, Arc<dyn AnyRegion>>,
+    tracker: Tracker,
+    members: Arc<Members>,
+}
+
+impl Sharding {
+    /// Prepares sharding on this node; entity types follow by [`Sharding::init`]. The node may join
+    /// its cluster before or after. Without stores only types that keep no journal can be set up.
+    ///
+    /// # Errors
+    /// [`InvalidSetting`].
+    pub async fn start(
+        cluster: Cluster,
+        stores: Option<Stores>,
+        settings: ShardingSettings,
+    ) -> Result<Self, InvalidSetting> {
+        settings.validate()?;
+        let node = Node::new(cluster.remoting().clone(), stores, tokio::runtime::Handle::current());
+        let mut state = State::default();
+        state.members = state.tracker.members(&cluster.view(), Instant::now());
+        let inner = Arc::new(Inner { cluster, node: Arc::new(node), settings, state: Mutex::new(state) });
+        inner.node.remoting.listen(Some("sharding/"), Arc::new(Listener(Arc::downgrade(&inner))));
+        tokio::spawn(watch_cluster(inner.clone()));
+        Ok(Self(inner))
+    }
+
+    /// Sets up an entity type: hosts it if this node has its role, and routes to it in any case.
+    /// The same name and message type again gives the same region.
+    ///
+    /// # Errors
+    /// [`InitError`]; nothing was started.
+    pub fn init<M: Send + 'static>(&self, entity_type: EntityType<M>) -> Result<Region<M>, InitError> {
+        let role = entity_type.role.clone().unwrap_or_default();
+        let has_role = role.is_empty() || self.0.cluster.settings().roles.contains(&role);
+        let proxy = entity_type.factory.is_none() || !has_role;
+        self.0.init(entity_type, role, proxy)
+    }
+
+    /// Sets up an entity type that this node only sends to.
+    ///
+    /// # Errors
+    /// [`InitError`]; nothing was started.
+    pub fn init_proxy<M: Send + 'static>(&self, entity_type: EntityType<M>) -> Result<Region<M>, InitError> {
+        let role = entity_type.role.clone().unwrap_or_default();
+        self.0.init(entity_type, role, true)
+    }
+
+    /// The region of a type that was set up before.
+    ///
+    /// # Errors
+    /// [`NotStarted`], also if its messages are of another type.
+    pub fn region<M: Send + 'static>(&self, name: &str) -> Result<Region<M>, NotStarted> {
+        let state = self.0.lock();
+        let found = state.regions.iter().find(|(known, _)| known.as_str() == name);
+        found.and_then(|(_, region)| region.as_any().downcast_ref::<Region<M>>().cloned()).ok_or_else(|| NotStarted {
+            name: name.to_owned(),
+            known: state.regions.keys().map(ToString::to_string).collect(),
+        })
+    }
+
+    /// A name for an entity of a type that was set up before.
+    ///
+    /// # Errors
+    /// [`NotStarted`].
+    pub fn entity_ref<M: Send + 'static>(
+        &self,
+        name: &str,
+        id: impl Into<Arc<str>>,
+    ) -> Result<EntityRef<M>, NotStarted> {
+        Ok(self.region(name)?.entity_ref(id))
+    }
+
+    /// The types that are set up.
+    pub fn shard_type_names(&self) -> Vec<EntityTypeName> {
+        self.0.lock().regions.keys().cloned().collect()
+    }
+
+    /// The cluster it runs in.
+    pub fn cluster(&self) -> &Cluster {
+        &self.0.cluster
+    }
+}
+
+impl fmt::Debug for Sharding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sharding").field("types", &self.shard_type_names()).finish_non_exhaustive()
+    }
+}
+
+impl Inner {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    fn init<M: Send + 'static>(
+        &self,
+        entity_type: EntityType<M>,
+        role: String,
+        proxy: bool,
+    ) -> Result<Region<M>, InitError> {
+        let name = EntityTypeName::new(&entity_type.name)?;
+        let mut settings = self.settings.clone();
+        if let Some(idle) = entity_type.passivate_idle_after {
+            settings.passivate_idle_after = idle;
+        }
+        let number_of_shards = settings.number_of_shards.try_into().expect("checked when sharding started");
+        let extractor: Arc<dyn Extractor> =
+            entity_type.extractor.clone().unwrap_or_else(|| Arc::new(HashV1(number_of_shards)));
+        let count = extractor.number_of_shards().ok_or_else(|| InitError::UnnumberedShards { name: name.clone() })?;
+        let mut state = self.lock();
+        if let Some(known) = state.regions.get(&name) {
+            let known = known.as_any().downcast_ref::<Region<M>>().cloned();
+            return known.ok_or(InitError::AlreadyInitialized { name });
+        }
+        if entity_type.persistent && !proxy {
+            let stores = self.node.stores.as_ref().ok_or_else(|| InitError::NoStores { name: name.clone() })?;
+            if !stores.is_shared() && !settings.allow_local_journal {
+                return Err(InitError::JournalNotShared { name });
+            }
+        }
+        let fingerprint = Fingerprint {
+            protocol_major: Fingerprint::PROTOCOL_MAJOR,
+            type_name: name.to_string(),
+            extractor: (extractor.identity().0.to_owned(), extractor.identity().1),
+            number_of_shards: count.get(),
+            remember_entities: false,
+            remember_entities_store: "ddata".to_owned(),
+            state_store_mode: settings.state_store_mode,
+            role: role.clone(),
+        };
+        let remoting = &self.node.remoting;
+        let (data, direct) = (Wire::<M>::new(Path::Data), Wire::<M>::new(Path::Direct));
+        let id = RegionId {
+            node: remoting.self_address().clone(),
+            incarnation: remoting.register(&data_path(&name), data.clone()),
+        };
+        remoting.register(&direct_path(&name), direct.clone());
+        let lanes = (self.node.remoting.clone(), data_path(&name));
+        let config = RegionConfig {
+            id,
+            proxy,
+            coordinator_role: role,
+            settings: settings.clone(),
+            lane_of: Arc::new(move |shard: &ShardId| {
+                let recipient = greylag_transport::Recipient::new(lanes.1.as_str());
+                lanes.0.lane_of(&recipient.with_sub_path(shard.shared().clone()))
+            }),
+            fingerprint: fingerprint.clone(),
+        };
+        let machine = Machine::new(config, Instant::now());
+        let digest = fingerprint.digest();
+        let shared = Shared::new(name.clone(), machine, digest, entity_type, extractor, settings, self.node.clone());
+        let region = Region(Arc::new(shared));
+        data.connect(&region.0);
+        direct.connect(&region.0);
+        region.0.input(Input::Membership(state.members.clone()));
+        self.node.runtime.spawn(region::run(region.0.clone()));
+        state.regions.insert(name.clone(), Arc::new(region.clone()));
+        drop(state);
+        self.leave_in_order(&name, &region);
+        Ok(region)
+    }
+
+    /// Hands the region's shards over when the node leaves. Source: sharding §2.11.
+    fn leave_in_order<M: Send + 'static>(&self, name: &EntityTypeName, region: &Region<M>) {
+        let phase = Phase::ClusterShardingShutdownRegion;
+        let timeout = region.0.settings.handoff_timeout + Duration::from_secs(5);
+        self.cluster.raise_phase_timeout(phase, timeout);
+        let region = region.clone();
+        self.cluster.on_phase(phase, &format!("region {name}"), move || {
+            Box::pin(async move {
+                let patience = timeout.saturating_sub(Duration::from_secs(1));
+                let stopped = tokio::time::timeout(patience, region.graceful_shutdown()).await.is_ok();
+                if !stopped {
+                    region.0.input(Input::Stop);
+                }
+                stopped
+            })
+        });
+    }
+
+    fn on_cluster_event(&self, event: &ClusterEvent) {
+        let input = match event {
+            ClusterEvent::SelfSuspect => Input::SelfSuspect,
+            ClusterEvent::SelfTrusted => Input::SelfTrusted,
+            ClusterEvent::SelfDowned => Input::SelfDowned,
+            _ => {
+                let view = self.cluster.view();
+                let mut state = self.lock();
+                let members = state.tracker.members(&view, Instant::now());
+                if members == state.members {
+                    return;
+                }
+                state.members = members.clone();
+                Input::Membership(members)
+            }
+        };
+        let regions: Vec<_> = self.lock().regions.values().cloned().collect();
+        for region in regions {
+            region.tell(input.clone());
+        }
+    }
+}
+
+async fn watch_cluster(inner: Arc<Inner>) {
+    let mut events = inner.cluster.subscribe();
+    while let Some(event) = events.next().await {
+        inner.on_cluster_event(&event);
+    }
+}
+
+/// Passes on what the transport tells.
+struct Listener(std::sync::Weak<Inner>);
+
+impl TransportListener for Listener {
+    fn on_event(&self, event: &mut TransportEvent) {
+        let Some(inner) = self.0.upgrade() else { return };
+        match event {
+            TransportEvent::LinkLost { peer, lane } => {
+                for region in inner.lock().regions.values() {
+                    region.tell(Input::LinkLost { node: peer.clone(), lane: *lane });
+                }
+            }
+            TransportEvent::HandedBack { peer, envelopes } => {
+                for (name, region) in &inner.lock().regions {
+                    let path = data_path(name);
+                    // Told with none, too: the region waits for it before it opens another route.
+                    let own: Vec<Envelope> =
+                        envelopes.extract_if(.., |envelope| *envelope.recipient.path == *path).collect();
+                    region.hand_back(peer.clone(), own);
+                }
+            }
+            _ => {}
+        }
+    }
+}

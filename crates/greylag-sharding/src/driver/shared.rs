@@ -1,0 +1,659 @@
+//! One entity type on one node: the region's machine, its route table, and the hot path around it.
+//!
+//! Senders and decode workers take an open route without asking anybody. Whoever finds none locks
+//! the machine, gives it the input and executes its effects in order, as `region::protocol` asks.
+//! What an effect must not do under that lock is put aside for the region's task.
+
+use std::any::Any;
+use std::collections::{BTreeMap, VecDeque};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use bytes::{Bytes, BytesMut};
+use greylag_core::{
+    Codec, CodecId, DeadLetterReason, EncodeError, EntityError, Generation, Manifest, ReplyTo, UniqueAddress,
+    answer_dropped,
+};
+use greylag_transport::{
+    AskHeader, Destination, Envelope, Payload, PayloadValue, Recipient, Remoting, SendError as Rejection,
+};
+use tokio::sync::{broadcast, watch};
+
+use super::event::Event;
+use super::node::Node;
+use super::shard::{Control, ShardTask};
+use super::wire;
+use crate::entity_ref::{AskError, SendError};
+use crate::entity_type::EntityType;
+use crate::extractor::Extractor;
+use crate::frame;
+use crate::ids::{EntityId, EntityTypeName, RegionId, ShardId};
+use crate::inbox::{Inbox, Refused};
+use crate::message::{Mark, PeerMessage, RegionMessage, Stamp};
+use crate::parcel::{AskTag, Content, Origin, Parcel};
+use crate::region::{Effect, Input, Provenance, Region as Machine, RegionState, Returned, Route, Token};
+use crate::routes::{LocalRoute, Open, RemoteRoute, RouteTable};
+use crate::settings::ShardingSettings;
+
+/// The answer to come of an ask.
+pub(crate) type Asked =
+    Pin<Box<dyn Future<Output = Result<greylag_transport::Answer, greylag_transport::AskError>> + Send>>;
+
+/// Work for the region's task.
+pub(crate) enum Deferred {
+    /// Something the machine is to be told.
+    Input(Input),
+    /// Envelopes that the transport gives back.
+    HandedBack(UniqueAddress, Vec<Envelope>),
+    /// A message to this very node, which must not be sent under the machine's lock.
+    Send(Envelope),
+    /// The machine's next deadline moved forward.
+    Rearm,
+}
+
+/// See the module's description.
+pub(crate) struct Shared<M> {
+    pub(crate) name: EntityTypeName,
+    pub(crate) id: RegionId,
+    pub(crate) digest: u32,
+    pub(crate) entity_type: EntityType<M>,
+    pub(crate) extractor: Arc<dyn Extractor>,
+    pub(crate) settings: ShardingSettings,
+    pub(crate) routes: RouteTable<Parcel<M>>,
+    pub(crate) node: Arc<Node>,
+    pub(crate) events: broadcast::Sender<Event>,
+    pub(crate) stopped: watch::Sender<bool>,
+    pub(crate) deferred: Inbox<Deferred>,
+    shards: Box<[ShardId]>,
+    data_path: Arc<str>,
+    direct_path: Arc<str>,
+    guarded: Mutex<Guarded<M>>,
+}
+
+/// What the machine's lock protects.
+struct Guarded<M> {
+    machine: Machine,
+    parcels: BTreeMap<Token, Parcel<M>>,
+    last_token: u64,
+    hosted: BTreeMap<ShardId, Hosted<M>>,
+    /// The deadline that the region's task waits for.
+    armed: Option<Instant>,
+}
+
+/// A shard that runs here.
+struct Hosted<M> {
+    generation: Generation,
+    inbox: Arc<Inbox<Parcel<M>>>,
+    control: Arc<Inbox<Control<M>>>,
+}
+
+/// A message for another node, encoded by the lane writer.
+struct Outgoing<M> {
+    stamp: Stamp,
+    digest: u32,
+    parcel: Parcel<M>,
+    codec: Option<Arc<dyn Codec<M>>>,
+}
+
+impl<M: Send + 'static> PayloadValue for Outgoing<M> {
+    fn encode(&self, buffer: &mut BytesMut) -> Result<(), EncodeError> {
+        frame::put_header(buffer, &self.stamp, self.digest, &self.parcel.id);
+        match (&self.parcel.content, &self.codec) {
+            (Content::Value(message), Some(codec)) => codec.encode(message, buffer),
+            (Content::Bytes { payload, .. }, _) => {
+                buffer.extend_from_slice(payload);
+                Ok(())
+            }
+            (Content::Value(_), None) => Err(EncodeError::NotRegistered { type_name: std::any::type_name::<M>() }),
+        }
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {
+        self
+    }
+}
+
+impl<M: Send + 'static> Shared<M> {
+    #[allow(clippy::too_many_arguments)]
+    pub(crate) fn new(
+        name: EntityTypeName,
+        machine: Machine,
+        digest: u32,
+        entity_type: EntityType<M>,
+        extractor: Arc<dyn Extractor>,
+        settings: ShardingSettings,
+        node: Arc<Node>,
+    ) -> Self {
+        let count = extractor.number_of_shards().expect("checked by init");
+        Self {
+            id: machine.id().clone(),
+            digest,
+            entity_type,
+            routes: RouteTable::new(count),
+            shards: (0..count.get()).map(ShardId::from_index).collect(),
+            data_path: data_path(&name).into(),
+            direct_path: direct_path(&name).into(),
+            name,
+            extractor,
+            settings,
+            node,
+            events: broadcast::channel(4096).0,
+            stopped: watch::channel(false).0,
+            deferred: Inbox::new(usize::MAX),
+            guarded: Mutex::new(Guarded {
+                machine,
+                parcels: BTreeMap::new(),
+                last_token: 0,
+                hosted: BTreeMap::new(),
+                armed: None,
+            }),
+        }
+    }
+
+    pub(crate) fn remoting(&self) -> &Arc<dyn Remoting> {
+        &self.node.remoting
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Guarded<M>> {
+        self.guarded.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    // --- sending ---
+
+    /// The hot path: one read of the table and one push.
+    pub(crate) fn send(self: &Arc<Self>, shard: u32, parcel: Parcel<M>) -> Result<(), SendError> {
+        let Some(cell) = self.routes.cell(shard) else {
+            return Err(self.refuse(parcel, DeadLetterReason::InvalidShardId));
+        };
+        let parcel = match cell.load().as_deref() {
+            Some(Open::Local(local)) => match local.inbox.push(parcel) {
+                Ok(()) => return Ok(()),
+                Err(Refused::Full(parcel)) => return Err(self.refuse(parcel, DeadLetterReason::ShardInboxFull)),
+                Err(Refused::Sealed(parcel)) => parcel,
+            },
+            Some(Open::Remote(remote)) => {
+                let mut parcel = Some(parcel);
+                let stamp = Stamp {
+                    generation: remote.generation,
+                    origin: self.id.clone(),
+                    first: remote.generation,
+                    hops: 0,
+                    leftover: false,
+                };
+                let sent = remote.enter(|| {
+                    let parcel = parcel.take().expect("entered once");
+                    self.put_on_lane(&remote.region, shard, stamp, parcel)
+                });
+                match sent {
+                    Some(Ok(())) => return Ok(()),
+                    Some(Err((Rejection::Quarantined, parcel))) => parcel,
+                    Some(Err((Rejection::ShuttingDown, parcel))) => {
+                        return Err(self.refuse(parcel, DeadLetterReason::ShuttingDown));
+                    }
+                    Some(Err((Rejection::TooLarge { .. }, parcel))) => {
+                        return Err(self.refuse(parcel, DeadLetterReason::TooLarge));
+                    }
+                    Some(Err((_, parcel))) => return Err(self.refuse(parcel, DeadLetterReason::QueueFull)),
+                    None => parcel.take().expect("not entered"),
+                }
+            }
+            None => parcel,
+        };
+        self.send_through_machine(shard, parcel)
+    }
+
+    fn send_through_machine(self: &Arc<Self>, shard: u32, parcel: Parcel<M>) -> Result<(), SendError> {
+        let shard = self.shards[shard as usize].clone();
+        let expires_at = parcel.ask.as_ref().map(|ask| ask.deadline);
+        let mut guarded = self.lock();
+        let token = guarded.keep(parcel);
+        let refused = self.handle(&mut guarded, Input::LocalSend { shard, token, expires_at }, Some(token));
+        refused.map_or(Ok(()), |reason| Err(reason.into()))
+    }
+
+    /// Starts an ask: the message is on its way when this returns.
+    pub(crate) fn begin_ask<R: Send + 'static>(
+        self: &Arc<Self>,
+        shard: u32,
+        id: EntityId,
+        message: impl FnOnce(ReplyTo<R>) -> M,
+        timeout: Duration,
+    ) -> Result<Asked, AskError> {
+        if timeout.is_zero() {
+            return Err(AskError::InvalidTimeout);
+        }
+        let ask = self.remoting().open_ask(timeout);
+        let tag = AskTag { id: ask.address.ask_id, deadline: Instant::now() + timeout, local: true };
+        let message = message(ReplyTo::new(ask.address.clone(), self.remoting().reply_port()));
+        self.send(shard, Parcel::local(id, message, Some(Box::new(tag))))?;
+        Ok(ask.answer)
+    }
+
+    /// Drops a message that was not taken.
+    pub(crate) fn refuse(&self, parcel: Parcel<M>, reason: DeadLetterReason) -> SendError {
+        self.dead_letter(parcel, reason);
+        reason.into()
+    }
+
+    /// Drops a message: its asker hears why at once, wherever it is.
+    pub(crate) fn dead_letter(&self, parcel: Parcel<M>, reason: DeadLetterReason) {
+        let recipient = format!("{}/{}", self.data_path, parcel.id);
+        self.remoting().dead_letter(reason, &recipient, &self.manifest(&parcel.content));
+        if let Some(ask) = &parcel.ask
+            && ask.local
+        {
+            self.remoting().fail_ask(ask.id, greylag_transport::AskError::Dropped(reason));
+        }
+        let answer = match reason {
+            DeadLetterReason::EntityMailboxFull => EntityError::StashFull,
+            DeadLetterReason::EntityStopped => EntityError::Stopped,
+            other => EntityError::StartFailed(other.to_string()),
+        };
+        match parcel.content {
+            Content::Value(message) => answer_dropped(answer, || drop(message)),
+            // The token of a remote asker is in the bytes: reading them is what lets it hear.
+            Content::Bytes { codec, manifest, payload } if parcel.ask.is_some() => {
+                if let Ok(message) = wire::decode(self, codec, &manifest, payload) {
+                    answer_dropped(answer, || drop(message));
+                }
+            }
+            Content::Bytes { .. } => {}
+        }
+    }
+
+    fn manifest(&self, content: &Content<M>) -> Manifest {
+        match (content, &self.entity_type.codec) {
+            (Content::Bytes { manifest, .. }, _) => manifest.clone(),
+            (Content::Value(message), Some(codec)) => codec.manifest(message),
+            (Content::Value(_), None) => "".into(),
+        }
+    }
+
+    /// Puts a message on the shard's lane to another region, or gives it back.
+    fn put_on_lane(
+        &self,
+        to: &RegionId,
+        shard: u32,
+        stamp: Stamp,
+        parcel: Parcel<M>,
+    ) -> Result<(), (Rejection, Parcel<M>)> {
+        let codec_id = match (&parcel.content, &self.entity_type.codec) {
+            (Content::Bytes { codec, .. }, _) => *codec,
+            (Content::Value(_), Some(codec)) => codec.id(),
+            (Content::Value(_), None) => CodecId::INTERNAL,
+        };
+        let manifest = self.manifest(&parcel.content);
+        // The header lets the transport end an ask of this node; a forwarded one is not ours to end.
+        let ask = parcel
+            .ask
+            .as_ref()
+            .filter(|ask| ask.local)
+            .map(|ask| AskHeader { id: ask.id, budget: ask.deadline.saturating_duration_since(Instant::now()) });
+        let codec = self.entity_type.codec.clone();
+        let value = Outgoing { stamp, digest: self.digest, parcel, codec };
+        let recipient = self.recipient(shard);
+        let mut envelope = Envelope::with_payload(recipient, codec_id, manifest, Payload::Value(Box::new(value)));
+        envelope.ask = ask;
+        let to = Destination::Incarnation(to.node.clone());
+        self.remoting().send(&to, envelope.to_uid_of(&to)).map_err(|rejected| {
+            let Some((_, parcel)) = Self::unpack(*rejected.envelope) else {
+                unreachable!("the envelope comes back as it was sent")
+            };
+            (rejected.error, parcel)
+        })
+    }
+
+    /// The message in an envelope of ours, with its header.
+    fn unpack(envelope: Envelope) -> Option<(Stamp, Parcel<M>)> {
+        let Payload::Value(value) = envelope.payload else { return None };
+        let outgoing = value.into_any().downcast::<Outgoing<M>>().ok()?;
+        Some((outgoing.stamp, outgoing.parcel))
+    }
+
+    fn recipient(&self, shard: u32) -> Recipient {
+        let shard = self.shards[shard as usize].shared().clone();
+        Recipient { path: self.data_path.clone(), sub_path: shard, instance: 0 }
+    }
+
+    /// Sends a message to one incarnation of an entity.
+    pub(crate) fn send_direct(&self, to: &crate::DirectRef, message: M) -> Result<(), SendError> {
+        let stale = SendError::Dropped(DeadLetterReason::StaleRecipient);
+        let (entity_type, shard) = to.path.split_once('|').ok_or(stale)?;
+        if entity_type != self.name.as_str() {
+            return Err(stale);
+        }
+        if to.node == *self.remoting().self_address() {
+            return self.deliver_direct(shard, to.instance, message);
+        }
+        let codec = self.entity_type.codec.as_ref();
+        let codec = codec.ok_or(SendError::Dropped(DeadLetterReason::SerializeFailed))?;
+        let mut buffer = BytesMut::new();
+        frame::put_direct(&mut buffer, to.instance);
+        let manifest = codec.manifest(&message);
+        if codec.encode(&message, &mut buffer).is_err() {
+            return Err(SendError::Dropped(DeadLetterReason::SerializeFailed));
+        }
+        let recipient = Recipient { path: self.direct_path.clone(), sub_path: shard.into(), instance: 0 };
+        let envelope = Envelope::new(recipient, codec.id(), manifest, buffer.freeze());
+        self.remoting().send(&to.node.clone().into(), envelope).map_err(|rejected| match rejected.error {
+            Rejection::QueueFull => SendError::QueueFull,
+            Rejection::Quarantined => SendError::Dropped(DeadLetterReason::Quarantined),
+            Rejection::TooLarge { .. } => SendError::Dropped(DeadLetterReason::TooLarge),
+            Rejection::ShuttingDown => SendError::RegionStopped,
+        })
+    }
+
+    /// Hands a direct message to a shard of this node.
+    pub(crate) fn deliver_direct(&self, shard: &str, instance: u64, message: M) -> Result<(), SendError> {
+        let stale = SendError::Dropped(DeadLetterReason::StaleRecipient);
+        let shard = ShardId::new(shard).map_err(|_| stale)?;
+        let control = self.lock().hosted.get(&shard).map(|hosted| hosted.control.clone()).ok_or(stale)?;
+        control.push_anyway(Control::Direct { instance, message });
+        Ok(())
+    }
+
+    // --- the machine ---
+
+    /// Tells the machine something and does what it asks for.
+    pub(crate) fn input(self: &Arc<Self>, input: Input) {
+        let mut guarded = self.lock();
+        self.handle(&mut guarded, input, None);
+    }
+
+    /// Has the region's task tell the machine something.
+    pub(crate) fn tell_later(&self, input: Input) {
+        self.deferred.push_anyway(Deferred::Input(input));
+    }
+
+    /// As [`Shared::input`], for an input that names a message: `parcel` is kept under the token.
+    pub(crate) fn input_with(self: &Arc<Self>, parcel: Parcel<M>, input: impl FnOnce(Token) -> Input) {
+        let mut guarded = self.lock();
+        let token = guarded.keep(parcel);
+        self.handle(&mut guarded, input(token), None);
+    }
+
+    /// Answers the reason if the machine dropped `watched` at once.
+    fn handle(
+        self: &Arc<Self>,
+        guarded: &mut Guarded<M>,
+        input: Input,
+        watched: Option<Token>,
+    ) -> Option<DeadLetterReason> {
+        let mut effects = Vec::new();
+        guarded.machine.handle(Instant::now(), input, &mut effects);
+        let mut refused = None;
+        for effect in effects {
+            if let Effect::DeadLetter { token, reason, .. } = &effect
+                && Some(*token) == watched
+            {
+                refused = Some(*reason);
+            }
+            self.execute(guarded, effect);
+        }
+        let deadline = guarded.machine.next_deadline();
+        if deadline.is_some_and(|deadline| guarded.armed.is_none_or(|armed| deadline < armed)) {
+            guarded.armed = deadline;
+            self.deferred.push_anyway(Deferred::Rearm);
+        }
+        refused
+    }
+
+    /// When the region's task is to tick; it has taken note when this returns.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        let mut guarded = self.lock();
+        guarded.armed = guarded.machine.next_deadline();
+        guarded.armed
+    }
+
+    /// How far the machine is.
+    pub(crate) fn state(&self) -> RegionState {
+        self.lock().machine.state()
+    }
+
+    pub(crate) fn counters(&self) -> crate::region::Counters {
+        self.lock().machine.counters()
+    }
+
+    fn execute(self: &Arc<Self>, guarded: &mut Guarded<M>, effect: Effect) {
+        match effect {
+            Effect::RouteChange { shard, route } => self.publish(guarded, shard, route),
+            Effect::Admit { shard, origin } => {
+                if let Some(cell) = self.cell(&shard)
+                    && let Some(Open::Local(local)) = cell.load().as_deref()
+                {
+                    local.admit(origin);
+                }
+            }
+            Effect::Deliver { shard, token, provenance, .. } => self.deliver(guarded, &shard, token, provenance),
+            Effect::SendData { to, shard, token, stamp } => self.send_data(guarded, to, shard, token, stamp),
+            Effect::SendMark { to, shard, mark } => self.send_mark(&to, &shard, &mark),
+            Effect::SendPeer { to, message } => self.send_peer(to, &message),
+            Effect::SendCoordinator { to, message } => self.send_coordinator(to, &message),
+            Effect::StartShard { shard, generation } => self.start_shard(guarded, shard, generation),
+            Effect::StopShard { shard, .. } => Self::control(guarded, &shard, Control::Stop),
+            Effect::KillShard { shard, .. } => Self::control(guarded, &shard, Control::Kill),
+            Effect::HoldShards => guarded.hosted.values().for_each(|shard| shard.control.push_anyway(Control::Hold)),
+            Effect::ReleaseShards => {
+                guarded.hosted.values().for_each(|shard| shard.control.push_anyway(Control::Release));
+            }
+            Effect::DeadLetter { token, reason, .. } => {
+                if let Some(parcel) = guarded.parcels.remove(&token) {
+                    self.dead_letter(parcel, reason);
+                }
+            }
+            Effect::Stopped => {
+                self.stopped.send_replace(true);
+            }
+            Effect::Event(event) => {
+                tracing::debug!(entity_type = %self.name, ?event, "region");
+                self.events.send(Event::Region(event)).ok();
+            }
+        }
+    }
+
+    fn cell(&self, shard: &ShardId) -> Option<&crate::routes::RouteCell<Parcel<M>>> {
+        self.routes.cell(shard.index()?)
+    }
+
+    fn publish(&self, guarded: &Guarded<M>, shard: ShardId, route: Route) {
+        let Some(cell) = self.cell(&shard) else { return };
+        let open = match route {
+            Route::Closed => None,
+            Route::Local { generation } => {
+                guarded.hosted.get(&shard).map(|hosted| Open::Local(LocalRoute::new(generation, hosted.inbox.clone())))
+            }
+            Route::Remote { region, generation } => Some(Open::Remote(RemoteRoute::new(region, generation))),
+        };
+        let routed = open.is_some();
+        cell.publish(open);
+        self.events.send(Event::RouteChanged { shard, routed }).ok();
+    }
+
+    fn deliver(&self, guarded: &mut Guarded<M>, shard: &ShardId, token: Token, provenance: Provenance) {
+        let Some(mut parcel) = guarded.parcels.remove(&token) else { return };
+        let Some(hosted) = guarded.hosted.get(shard) else {
+            return self.dead_letter(parcel, DeadLetterReason::RegionStopped);
+        };
+        parcel.origin = match provenance {
+            Provenance::Own => None,
+            Provenance::Travelled { origin, first } => Some(Arc::new(Origin { region: origin, first })),
+        };
+        match wire::read(self, parcel) {
+            Ok(parcel) => hosted.inbox.push_anyway(parcel),
+            Err(parcel) => self.dead_letter(parcel, DeadLetterReason::Undecodable),
+        }
+    }
+
+    fn send_data(&self, guarded: &mut Guarded<M>, to: RegionId, shard: ShardId, token: Token, stamp: Stamp) {
+        let Some(parcel) = guarded.parcels.remove(&token) else { return };
+        let Some(index) = shard.index() else { return };
+        match self.put_on_lane(&to, index, stamp.clone(), parcel) {
+            Ok(()) => {}
+            Err((Rejection::Quarantined, parcel)) => {
+                let expires_at = parcel.ask.as_ref().map(|ask| ask.deadline);
+                let token = guarded.keep(parcel);
+                let frames = vec![(shard, stamp, token, expires_at)];
+                self.deferred.push_anyway(Deferred::Input(Input::HandedBack { node: to.node, frames }));
+            }
+            Err((Rejection::TooLarge { .. }, parcel)) => self.dead_letter(parcel, DeadLetterReason::TooLarge),
+            Err((Rejection::ShuttingDown, parcel)) => self.dead_letter(parcel, DeadLetterReason::ShuttingDown),
+            Err((Rejection::QueueFull, parcel)) => self.dead_letter(parcel, DeadLetterReason::QueueFull),
+        }
+    }
+
+    fn send_mark(&self, to: &RegionId, shard: &ShardId, mark: &Mark) {
+        let Some(index) = shard.index() else { return };
+        let bytes = frame::encode_mark(mark);
+        let mut envelope = Envelope::new(self.recipient(index), CodecId::INTERNAL, frame::MARK_MANIFEST, bytes);
+        envelope.must_enqueue = true;
+        self.send_envelope(to.node.clone(), envelope);
+    }
+
+    fn send_peer(&self, to: UniqueAddress, message: &PeerMessage) {
+        let (manifest, bytes) = wire::encode_peer(message);
+        self.send_control(to, manifest, bytes);
+    }
+
+    fn send_coordinator(&self, to: UniqueAddress, message: &RegionMessage) {
+        let (manifest, bytes) = wire::encode_region(message);
+        self.send_control(to, manifest, bytes);
+    }
+
+    fn send_control(&self, to: UniqueAddress, manifest: &'static str, bytes: Bytes) {
+        let recipient = Recipient::new(control_path(&self.name));
+        self.send_envelope(to, Envelope::new(recipient, CodecId::INTERNAL, manifest, bytes));
+    }
+
+    fn send_envelope(&self, to: UniqueAddress, envelope: Envelope) {
+        if to == *self.remoting().self_address() {
+            return self.deferred.push_anyway(Deferred::Send(envelope));
+        }
+        // A refused protocol message is as good as a lost one: all of them are repeated.
+        let to = Destination::Incarnation(to);
+        let envelope = envelope.to_uid_of(&to);
+        self.remoting().send(&to, envelope).ok();
+    }
+
+    // --- shards ---
+
+    fn start_shard(self: &Arc<Self>, guarded: &mut Guarded<M>, shard: ShardId, generation: Generation) {
+        let inbox = Arc::new(Inbox::new(self.settings.shard_inbox_capacity));
+        let control = Arc::new(Inbox::new(usize::MAX));
+        let task = ShardTask::new(self.clone(), shard.clone(), generation, inbox.clone(), control.clone());
+        guarded.hosted.insert(shard, Hosted { generation, inbox, control });
+        self.node.runtime.spawn(task.run());
+    }
+
+    fn control(guarded: &Guarded<M>, shard: &ShardId, control: Control<M>) {
+        if let Some(hosted) = guarded.hosted.get(shard) {
+            hosted.control.push_anyway(control);
+        }
+    }
+
+    /// A shard's task has ended; `failed` if it should not have.
+    pub(crate) fn shard_ended(
+        self: &Arc<Self>,
+        shard: &ShardId,
+        generation: Generation,
+        unhandled: Vec<Parcel<M>>,
+        failed: bool,
+    ) {
+        let mut guarded = self.lock();
+        let rest = guarded.hosted.get(shard).filter(|hosted| hosted.generation == generation).map(|hosted| {
+            let mut rest = VecDeque::new();
+            hosted.inbox.take(&mut rest);
+            rest
+        });
+        if rest.is_some() {
+            guarded.hosted.remove(shard);
+        }
+        let all = unhandled.into_iter().chain(rest.into_iter().flatten());
+        let returned: Vec<_> = all.map(|parcel| guarded.give_back(parcel)).collect();
+        let shard = shard.clone();
+        let input = if failed {
+            Input::ShardFailed { shard, generation, unprocessed: returned }
+        } else {
+            Input::ShardStopped { shard, generation, leftovers: returned }
+        };
+        self.handle(&mut guarded, input, None);
+    }
+
+    // --- what comes back ---
+
+    /// Envelopes of ours that were never written; the machine routes them anew, in their order.
+    pub(crate) fn handed_back(self: &Arc<Self>, node: UniqueAddress, envelopes: Vec<Envelope>) {
+        let mut guarded = self.lock();
+        let frames = envelopes
+            .into_iter()
+            .filter_map(|envelope| {
+                let shard = ShardId::new(envelope.recipient.sub_path.clone()).ok()?;
+                let (stamp, parcel) = Self::unpack(envelope)?;
+                let expires_at = parcel.ask.as_ref().map(|ask| ask.deadline);
+                Some((shard, stamp, guarded.keep(parcel), expires_at))
+            })
+            .collect();
+        self.handle(&mut guarded, Input::HandedBack { node, frames }, None);
+    }
+
+    // --- looking ---
+
+    /// The shard of an id, unless it is no id.
+    pub(crate) fn target(&self, id: impl Into<Arc<str>>) -> Result<(EntityId, u32), DeadLetterReason> {
+        let id = EntityId::new(id)?;
+        let shard = self.extractor.shard_index(&id).ok_or(DeadLetterReason::InvalidShardId)?;
+        Ok((id, shard))
+    }
+
+    /// Name of a shard.
+    pub(crate) fn shard(&self, index: u32) -> Option<&ShardId> {
+        self.shards.get(index as usize)
+    }
+}
+
+impl<M> Guarded<M> {
+    fn keep(&mut self, parcel: Parcel<M>) -> Token {
+        self.last_token += 1;
+        let token = Token(self.last_token);
+        self.parcels.insert(token, parcel);
+        token
+    }
+
+    fn give_back(&mut self, mut parcel: Parcel<M>) -> Returned {
+        let provenance = match parcel.origin.take() {
+            None => Provenance::Own,
+            Some(origin) => Provenance::Travelled { origin: origin.region.clone(), first: origin.first },
+        };
+        let expires_at = parcel.ask.as_ref().map(|ask| ask.deadline);
+        Returned { token: self.keep(parcel), provenance, expires_at }
+    }
+}
+
+/// Addresses an envelope to the incarnation that its destination names.
+trait ToUidOf {
+    fn to_uid_of(self, to: &Destination) -> Self;
+}
+
+impl ToUidOf for Envelope {
+    fn to_uid_of(self, to: &Destination) -> Self {
+        match to {
+            Destination::Incarnation(node) => self.to_uid(node.uid()),
+            Destination::Address(_) => self,
+        }
+    }
+}
+
+/// Where a type's messages and marks arrive; the sub-path is the shard.
+pub(crate) fn data_path(name: &EntityTypeName) -> String {
+    format!("sharding/{}", name.encoded())
+}
+
+/// Where messages to one incarnation arrive; the sub-path is the shard.
+pub(crate) fn direct_path(name: &EntityTypeName) -> String {
+    format!("sharding-direct/{}", name.encoded())
+}
+
+/// Where coordinator and regions of a type talk.
+pub(crate) fn control_path(name: &EntityTypeName) -> String {
+    format!("{}sharding/{}", Recipient::CONTROL_PREFIX, name.encoded())
+}

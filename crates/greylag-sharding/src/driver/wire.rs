@@ -1,0 +1,149 @@
+//! What arrives for an entity type, on its three paths.
+//!
+//! Runs on the transport's decode workers: one worker per shard and peer, so frames and marks come
+//! in the order in which they were enqueued there. Source: sharding §2.1.
+
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Instant;
+
+use bytes::Bytes;
+use greylag_core::{CodecId, DeadLetterReason, Manifest, ReplyScope, UniqueAddress};
+use greylag_transport::{Inbound, Receiver};
+
+use super::shared::Shared;
+use crate::frame;
+use crate::ids::ShardId;
+use crate::inbox::Refused;
+use crate::parcel::{AskTag, Content, Parcel};
+use crate::region::Input;
+use crate::routes::Open;
+
+/// Which path a receiver stands at.
+#[derive(Clone, Copy)]
+pub(crate) enum Path {
+    /// Messages and marks.
+    Data,
+    /// Messages to single incarnations.
+    Direct,
+}
+
+/// A receiver that is registered before its region exists, because the region is named by it.
+pub(crate) struct Wire<M> {
+    path: Path,
+    shared: OnceLock<Weak<Shared<M>>>,
+}
+
+impl<M> Wire<M> {
+    pub(crate) fn new(path: Path) -> Arc<Self> {
+        Arc::new(Self { path, shared: OnceLock::new() })
+    }
+
+    pub(crate) fn connect(&self, shared: &Arc<Shared<M>>) {
+        self.shared.set(Arc::downgrade(shared)).ok();
+    }
+}
+
+impl<M: Send + 'static> Receiver for Wire<M> {
+    fn receive(&self, message: Inbound) {
+        let Some(shared) = self.shared.get().and_then(Weak::upgrade) else { return };
+        let taken = match self.path {
+            Path::Data if message.codec == CodecId::INTERNAL && message.manifest == frame::MARK_MANIFEST => {
+                on_mark(&shared, &message)
+            }
+            Path::Data => on_frame(&shared, &message),
+            Path::Direct => on_direct(&shared, &message),
+        };
+        if let Err(reason) = taken {
+            shared.remoting().refuse(&message, reason);
+        }
+    }
+}
+
+fn shard_of<M: Send + 'static>(shared: &Shared<M>, message: &Inbound) -> Result<(ShardId, u32), DeadLetterReason> {
+    let shard = ShardId::new(message.recipient.sub_path.clone())?;
+    let index = shard.index().filter(|index| shared.shard(*index).is_some());
+    Ok((shard, index.ok_or(DeadLetterReason::InvalidShardId)?))
+}
+
+fn on_mark<M: Send + 'static>(shared: &Arc<Shared<M>>, message: &Inbound) -> Result<(), DeadLetterReason> {
+    let (shard, _) = shard_of(shared, message)?;
+    let mark = frame::decode_mark(message.payload.clone()).map_err(|_| DeadLetterReason::Undecodable)?;
+    shared.input(Input::Mark { node: message.from.clone(), shard, mark });
+    Ok(())
+}
+
+fn on_frame<M: Send + 'static>(shared: &Arc<Shared<M>>, message: &Inbound) -> Result<(), DeadLetterReason> {
+    let (shard, index) = shard_of(shared, message)?;
+    let mut payload = message.payload.clone();
+    let header = frame::take_header(&message.from, &mut payload).map_err(|_| DeadLetterReason::Undecodable)?;
+    if header.digest != shared.digest {
+        return Err(DeadLetterReason::FingerprintMismatch);
+    }
+    let stamp = header.stamp;
+    let ask =
+        message.ask.map(|ask| Box::new(AskTag { id: ask.id, deadline: Instant::now() + ask.budget, local: false }));
+    let content = Content::Bytes { codec: message.codec, manifest: message.manifest.clone(), payload };
+    let mut parcel = Parcel { id: header.id, content, ask, origin: None };
+
+    // Straight from an admitted origin: into the shard's inbox, past the machine.
+    if stamp.hops == 0
+        && !stamp.leftover
+        && let Some(Open::Local(local)) = shared.routes.cell(index).and_then(|cell| cell.load().clone()).as_deref()
+        && stamp.generation == local.generation
+        && let Some(origin) = local.admitted(&stamp.origin)
+    {
+        parcel = read(shared, parcel).map_err(|_| DeadLetterReason::Undecodable)?;
+        parcel.origin = Some(origin);
+        match local.inbox.push(parcel) {
+            Ok(()) => return Ok(()),
+            Err(Refused::Full(_)) => return Err(DeadLetterReason::ShardInboxFull),
+            Err(Refused::Sealed(refused)) => parcel = refused,
+        }
+    }
+    let node: UniqueAddress = message.from.clone();
+    let expires_at = parcel.ask.as_ref().map(|ask| ask.deadline);
+    shared.input_with(parcel, |token| Input::Frame { node, shard, stamp, token, expires_at });
+    Ok(())
+}
+
+fn on_direct<M: Send + 'static>(shared: &Arc<Shared<M>>, message: &Inbound) -> Result<(), DeadLetterReason> {
+    let mut payload = message.payload.clone();
+    let instance = frame::take_direct(&mut payload).map_err(|_| DeadLetterReason::Undecodable)?;
+    let value =
+        decode(shared, message.codec, &message.manifest, payload).map_err(|()| DeadLetterReason::Undecodable)?;
+    shared.deliver_direct(&message.recipient.sub_path, instance, value).map_err(|_| DeadLetterReason::StaleRecipient)
+}
+
+/// Reads a message; reply tokens in it answer through this node's port.
+pub(crate) fn decode<M: Send + 'static>(
+    shared: &Shared<M>,
+    codec: CodecId,
+    manifest: &Manifest,
+    payload: Bytes,
+) -> Result<M, ()> {
+    let own = shared.entity_type.codec.as_ref().filter(|own| own.id() == codec).ok_or(())?;
+    let _scope = ReplyScope::enter(shared.remoting().reply_port());
+    own.decode(manifest, payload).map_err(|error| {
+        tracing::warn!(entity_type = %shared.name, %error, "message could not be read");
+    })
+}
+
+/// The parcel with its message read, or as it was.
+pub(crate) fn read<M: Send + 'static>(shared: &Shared<M>, mut parcel: Parcel<M>) -> Result<Parcel<M>, Parcel<M>> {
+    if let Content::Bytes { codec, manifest, payload } = &parcel.content {
+        match decode(shared, *codec, manifest, payload.clone()) {
+            Ok(message) => parcel.content = Content::Value(message),
+            Err(()) => return Err(parcel),
+        }
+    }
+    Ok(parcel)
+}
+
+// Control messages: until `wire.rs` of the crate has them.
+pub(crate) fn encode_peer(_: &crate::message::PeerMessage) -> (&'static str, Bytes) {
+    ("greylag.sharding.peer", Bytes::new())
+}
+
+pub(crate) fn encode_region(_: &crate::message::RegionMessage) -> (&'static str, Bytes) {
+    ("greylag.sharding.region", Bytes::new())
+}

@@ -1,0 +1,271 @@
+//! What stands on a shard's data lane: messages behind a header, and marks.
+//!
+//! This is the hot part of the wire, so it is bytes and not protobuf: a frame is written and read
+//! without an allocation but for the entity id. Integers are big-endian; texts are a `u16` length and
+//! UTF-8. A reader refuses versions and tags that it does not know.
+//!
+//! ```text
+//! message  version=1 | flags | digest u32 | generation u64 | origin incarnation u64
+//!          | if flags.travelled: hops u8 | first u64 | origin node text | entity id text | message
+//! mark     version=1 | tag | fields of the mark
+//! direct   version=1 | instance u64 | message
+//! ```
+//! Straight from its origin (`hops` 0, `first` = `generation`) the origin's node is the link's peer
+//! and is not written. Codec and manifest of the message are those of its envelope.
+//!
+//! Source: sharding §2.1.
+
+use std::sync::Arc;
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use greylag_core::{DecodeError, Generation, UniqueAddress};
+
+use crate::ids::{EntityId, RegionId};
+use crate::message::{Attempt, Mark, Stamp};
+
+/// Manifest of marks; their codec is the internal one.
+pub(crate) const MARK_MANIFEST: &str = "greylag.sharding.mark";
+
+const VERSION: u8 = 1;
+const LEFTOVER: u8 = 1;
+const TRAVELLED: u8 = 2;
+
+/// The header of a message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub(crate) stamp: Stamp,
+    /// Digest of the sender's fingerprint.
+    pub(crate) digest: u32,
+    pub(crate) id: EntityId,
+}
+
+/// Appends a header; the message follows.
+pub(crate) fn put_header(buffer: &mut BytesMut, stamp: &Stamp, digest: u32, id: &EntityId) {
+    let travelled = stamp.hops > 0 || stamp.leftover || stamp.first != stamp.generation;
+    buffer.put_u8(VERSION);
+    buffer.put_u8(u8::from(stamp.leftover) * LEFTOVER | u8::from(travelled) * TRAVELLED);
+    buffer.put_u32(digest);
+    buffer.put_u64(stamp.generation.as_u64());
+    buffer.put_u64(stamp.origin.incarnation);
+    if travelled {
+        buffer.put_u8(stamp.hops);
+        buffer.put_u64(stamp.first.as_u64());
+        put_text(buffer, &stamp.origin.node.to_string());
+    }
+    put_text(buffer, id.as_str());
+}
+
+/// Reads a header off the front of `bytes`; what is left is the message.
+pub(crate) fn take_header(peer: &UniqueAddress, bytes: &mut Bytes) -> Result<Header, DecodeError> {
+    version(bytes)?;
+    let flags = take_u8(bytes)?;
+    if flags & !(LEFTOVER | TRAVELLED) != 0 {
+        return Err(malformed("unknown flags"));
+    }
+    let digest = if bytes.remaining() >= 4 { bytes.get_u32() } else { return Err(malformed("it is cut short")) };
+    let generation = take_generation(bytes)?;
+    let incarnation = take_u64(bytes)?;
+    let (hops, first, node) = if flags & TRAVELLED == 0 {
+        (0, generation, peer.clone())
+    } else {
+        (take_u8(bytes)?, take_generation(bytes)?, take_node(bytes)?)
+    };
+    let id = EntityId::new(take_text(bytes)?).map_err(|_| malformed("the entity id is empty or too long"))?;
+    let origin = RegionId { node, incarnation };
+    let stamp = Stamp { generation, origin, first, hops, leftover: flags & LEFTOVER != 0 };
+    Ok(Header { stamp, digest, id })
+}
+
+/// A mark as bytes.
+pub(crate) fn encode_mark(mark: &Mark) -> Bytes {
+    let mut buffer = BytesMut::with_capacity(64);
+    buffer.put_u8(VERSION);
+    match mark {
+        Mark::Flush { generation, attempt, from } => {
+            buffer.put_u8(1);
+            buffer.put_u64(generation.as_u64());
+            buffer.put_u64(attempt.0);
+            put_region(&mut buffer, from);
+        }
+        Mark::Probe { nonce, stamp } => {
+            buffer.put_u8(2);
+            buffer.put_u64(*nonce);
+            buffer.put_u64(stamp.generation.as_u64());
+            put_region(&mut buffer, &stamp.origin);
+            buffer.put_u64(stamp.first.as_u64());
+            buffer.put_u8(stamp.hops);
+            buffer.put_u8(u8::from(stamp.leftover));
+        }
+        Mark::Leftover { generation, from } => {
+            buffer.put_u8(3);
+            buffer.put_u64(generation.as_u64());
+            put_region(&mut buffer, from);
+        }
+    }
+    buffer.freeze()
+}
+
+/// Reads a mark.
+pub(crate) fn decode_mark(mut bytes: Bytes) -> Result<Mark, DecodeError> {
+    let bytes = &mut bytes;
+    version(bytes)?;
+    let mark = match take_u8(bytes)? {
+        1 => Mark::Flush {
+            generation: take_generation(bytes)?,
+            attempt: Attempt(take_u64(bytes)?),
+            from: take_region(bytes)?,
+        },
+        2 => Mark::Probe {
+            nonce: take_u64(bytes)?,
+            stamp: Stamp {
+                generation: take_generation(bytes)?,
+                origin: take_region(bytes)?,
+                first: take_generation(bytes)?,
+                hops: take_u8(bytes)?,
+                leftover: take_u8(bytes)? != 0,
+            },
+        },
+        3 => Mark::Leftover { generation: take_generation(bytes)?, from: take_region(bytes)? },
+        _ => return Err(malformed("unknown mark")),
+    };
+    Ok(mark)
+}
+
+/// Appends the header of a message to one incarnation.
+pub(crate) fn put_direct(buffer: &mut BytesMut, instance: u64) {
+    buffer.put_u8(VERSION);
+    buffer.put_u64(instance);
+}
+
+/// Reads the instance that a direct message is for; what is left is the message.
+pub(crate) fn take_direct(bytes: &mut Bytes) -> Result<u64, DecodeError> {
+    version(bytes)?;
+    take_u64(bytes)
+}
+
+fn malformed(reason: &str) -> DecodeError {
+    DecodeError::malformed("sharding frame", reason)
+}
+
+fn version(bytes: &mut Bytes) -> Result<(), DecodeError> {
+    if take_u8(bytes)? == VERSION { Ok(()) } else { Err(malformed("unknown version")) }
+}
+
+fn take_u8(bytes: &mut Bytes) -> Result<u8, DecodeError> {
+    if bytes.has_remaining() { Ok(bytes.get_u8()) } else { Err(malformed("it is cut short")) }
+}
+
+fn take_u64(bytes: &mut Bytes) -> Result<u64, DecodeError> {
+    if bytes.remaining() >= 8 { Ok(bytes.get_u64()) } else { Err(malformed("it is cut short")) }
+}
+
+fn take_generation(bytes: &mut Bytes) -> Result<Generation, DecodeError> {
+    Generation::from_u64(take_u64(bytes)?).ok_or_else(|| malformed("a generation is out of range"))
+}
+
+fn put_text(buffer: &mut BytesMut, text: &str) {
+    buffer.put_u16(u16::try_from(text.len()).expect("ids and addresses are shorter than 64 KiB"));
+    buffer.put_slice(text.as_bytes());
+}
+
+fn take_text(bytes: &mut Bytes) -> Result<Arc<str>, DecodeError> {
+    if bytes.remaining() < 2 {
+        return Err(malformed("it is cut short"));
+    }
+    let length = usize::from(bytes.get_u16());
+    if bytes.remaining() < length {
+        return Err(malformed("it is cut short"));
+    }
+    let text = bytes.split_to(length);
+    Ok(std::str::from_utf8(&text).map_err(|error| DecodeError::malformed("sharding frame", error))?.into())
+}
+
+fn take_node(bytes: &mut Bytes) -> Result<UniqueAddress, DecodeError> {
+    take_text(bytes)?.parse().map_err(|error| DecodeError::malformed("sharding frame", error))
+}
+
+fn put_region(buffer: &mut BytesMut, region: &RegionId) {
+    put_text(buffer, &region.node.to_string());
+    buffer.put_u64(region.incarnation);
+}
+
+fn take_region(bytes: &mut Bytes) -> Result<RegionId, DecodeError> {
+    Ok(RegionId { node: take_node(bytes)?, incarnation: take_u64(bytes)? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn generation(seq: u64) -> Generation {
+        Generation::new(3, seq).unwrap()
+    }
+
+    fn region(node: &str) -> RegionId {
+        RegionId { node: node.parse().unwrap(), incarnation: 7 }
+    }
+
+    fn stamps() -> Vec<Stamp> {
+        let straight = Stamp {
+            generation: generation(2),
+            origin: region("a:1#1"),
+            first: generation(2),
+            hops: 0,
+            leftover: false,
+        };
+        let forwarded = Stamp { first: generation(1), hops: 3, origin: region("b:2#2"), ..straight.clone() };
+        let leftover = Stamp { leftover: true, ..forwarded.clone() };
+        vec![straight, forwarded, leftover]
+    }
+
+    #[test]
+    fn headers_come_back_and_leave_the_message() {
+        for stamp in stamps() {
+            let header = Header { stamp, digest: 0xdead_beef, id: EntityId::new("customer-42").unwrap() };
+            let mut buffer = BytesMut::new();
+            put_header(&mut buffer, &header.stamp, header.digest, &header.id);
+            buffer.put_slice(b"message");
+            let mut bytes = buffer.freeze();
+            assert_eq!(take_header(&"a:1#1".parse().unwrap(), &mut bytes), Ok(header));
+            assert_eq!(&bytes[..], b"message");
+        }
+    }
+
+    /// The bytes themselves: a change of them is a change of the protocol.
+    #[test]
+    fn the_straight_header_is_as_documented() {
+        let mut buffer = BytesMut::new();
+        put_header(&mut buffer, &stamps()[0], 0xdead_beef, &EntityId::new("c").unwrap());
+        let expected = [
+            &[1, 0, 0xde, 0xad, 0xbe, 0xef][..],
+            &[0, 0, 0, 0, 0x30, 0, 0, 2],
+            &[0, 0, 0, 0, 0, 0, 0, 7],
+            &[0, 1, b'c'],
+        ];
+        assert_eq!(&buffer[..], expected.concat());
+    }
+
+    #[test]
+    fn marks_come_back() {
+        let mut marks = vec![
+            Mark::Flush { generation: generation(1), attempt: Attempt(9), from: region("a:1#1") },
+            Mark::Leftover { generation: generation(1), from: region("a:1#1") },
+        ];
+        marks.extend(stamps().into_iter().map(|stamp| Mark::Probe { nonce: 5, stamp }));
+        for mark in marks {
+            assert_eq!(decode_mark(encode_mark(&mark)), Ok(mark));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_panic(bytes in prop::collection::vec(any::<u8>(), 0..80)) {
+            let bytes = Bytes::from(bytes);
+            let peer = "a:1#1".parse().unwrap();
+            let _ = take_header(&peer, &mut bytes.clone());
+            let _ = take_direct(&mut bytes.clone());
+            let _ = decode_mark(bytes);
+        }
+    }
+}
