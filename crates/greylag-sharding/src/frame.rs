@@ -43,7 +43,7 @@ pub(crate) struct Header {
 pub(crate) fn put_header(buffer: &mut BytesMut, stamp: &Stamp, digest: u32, id: &EntityId) {
     let travelled = stamp.hops > 0 || stamp.leftover || stamp.first != stamp.generation;
     buffer.put_u8(VERSION);
-    buffer.put_u8(u8::from(stamp.leftover) * LEFTOVER | u8::from(travelled) * TRAVELLED);
+    buffer.put_u8((u8::from(stamp.leftover) * LEFTOVER) | (u8::from(travelled) * TRAVELLED));
     buffer.put_u32(digest);
     buffer.put_u64(stamp.generation.as_u64());
     buffer.put_u64(stamp.origin.incarnation);

@@ -14,7 +14,7 @@ use crate::entity_ref::{AskError, EntityRef, SendError};
 use crate::ids::{EntityId, EntityTypeName, RegionId, ShardId};
 use crate::parcel::Parcel;
 use crate::region::{Counters, Input, RegionState};
-use crate::routes::Open;
+use crate::routes::{Open, RouteCell};
 
 /// One entity type on this node. Clones are the same region; dropping the last one does not stop it.
 pub struct Region<M>(pub(crate) Arc<Shared<M>>);
@@ -54,7 +54,7 @@ impl<M: Send + 'static> Region<M> {
 
     /// Whether messages for the shard have a route from here now. Source: sharding §2.4.
     pub fn is_routed(&self, shard: &ShardId) -> bool {
-        shard.index().and_then(|index| self.0.routes.cell(index)).is_some_and(|cell| cell.is_open())
+        shard.index().and_then(|index| self.0.routes.cell(index)).is_some_and(RouteCell::is_open)
     }
 
     /// Which node hosts how many shards, as far as this node has routes.

@@ -8,7 +8,7 @@ use std::task::Poll;
 use std::time::Instant;
 
 use greylag_core::UniqueAddress;
-use greylag_transport::{Destination, Envelope};
+use greylag_transport::Envelope;
 
 use super::shared::{Deferred, Shared};
 use crate::region::Input;
@@ -56,9 +56,10 @@ pub(crate) async fn run<M: Send + 'static>(shared: Arc<Shared<M>>) {
             match deferred {
                 Deferred::Input(input) => shared.input(input),
                 Deferred::HandedBack(node, envelopes) => shared.handed_back(node, envelopes),
-                Deferred::Send(envelope) => {
-                    let to = Destination::Incarnation(shared.remoting().self_address().clone());
-                    shared.remoting().send(&to, envelope).ok();
+                Deferred::Coordinate(message) => {
+                    if let Some(coordination) = shared.coordination.get() {
+                        coordination.tell(shared.remoting().self_address().clone(), message);
+                    }
                 }
                 Deferred::Rearm => {}
             }

@@ -136,8 +136,7 @@ impl<M: Send + 'static> ShardTask<M> {
         // One timer for the whole life: arming one is dear, polling an armed one is not.
         let mut timer = pin!(tokio::time::sleep_until(self.now.into()));
         loop {
-            let idle = batch.is_empty() && !(self.shard.has_work() && !self.held);
-            if idle {
+            if !self.can_run(&batch) {
                 let deadline = self.shard.next_deadline().filter(|_| !self.held);
                 if let Some(deadline) = deadline
                     && timer.deadline() != deadline.into()
@@ -171,10 +170,14 @@ impl<M: Send + 'static> ShardTask<M> {
                 all.extend(batch);
                 return all;
             }
-            if !batch.is_empty() || self.shard.has_work() && !self.held {
+            if self.can_run(&batch) {
                 tokio::task::yield_now().await;
             }
         }
+    }
+
+    fn can_run(&self, batch: &VecDeque<Parcel<M>>) -> bool {
+        !self.held && (!batch.is_empty() || self.shard.has_work())
     }
 
     /// One run: messages first, then turns of those that wait.

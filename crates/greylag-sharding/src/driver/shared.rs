@@ -7,7 +7,7 @@
 use std::any::Any;
 use std::collections::{BTreeMap, VecDeque};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
@@ -46,10 +46,17 @@ pub(crate) enum Deferred {
     Input(Input),
     /// Envelopes that the transport gives back.
     HandedBack(UniqueAddress, Vec<Envelope>),
-    /// A message to this very node, which must not be sent under the machine's lock.
-    Send(Envelope),
+    /// To whatever coordinates on this very node; never called under the machine's lock.
+    Coordinate(RegionMessage),
     /// The machine's next deadline moved forward.
     Rearm,
+}
+
+/// Whoever may coordinate an entity type on this node: takes what regions say to the coordinator,
+/// also while it runs none (sharding §2.13). Never waits.
+pub(crate) trait Coordination: Send + Sync {
+    /// A region's message, from the node at the other end of the link.
+    fn tell(&self, node: UniqueAddress, message: RegionMessage);
 }
 
 /// See the module's description.
@@ -65,6 +72,8 @@ pub(crate) struct Shared<M> {
     pub(crate) events: broadcast::Sender<Event>,
     pub(crate) stopped: watch::Sender<bool>,
     pub(crate) deferred: Inbox<Deferred>,
+    /// Set right after the region was made.
+    pub(crate) coordination: OnceLock<Arc<dyn Coordination>>,
     shards: Box<[ShardId]>,
     data_path: Arc<str>,
     direct_path: Arc<str>,
@@ -141,6 +150,7 @@ impl<M: Send + 'static> Shared<M> {
             events: broadcast::channel(4096).0,
             stopped: watch::channel(false).0,
             deferred: Inbox::new(usize::MAX),
+            coordination: OnceLock::new(),
             guarded: Mutex::new(Guarded {
                 machine,
                 parcels: BTreeMap::new(),
@@ -428,8 +438,8 @@ impl<M: Send + 'static> Shared<M> {
             Effect::Deliver { shard, token, provenance, .. } => self.deliver(guarded, &shard, token, provenance),
             Effect::SendData { to, shard, token, stamp } => self.send_data(guarded, to, shard, token, stamp),
             Effect::SendMark { to, shard, mark } => self.send_mark(&to, &shard, &mark),
-            Effect::SendPeer { to, message } => self.send_peer(to, &message),
-            Effect::SendCoordinator { to, message } => self.send_coordinator(to, &message),
+            Effect::SendPeer { to, message } => self.send_peer(to, message),
+            Effect::SendCoordinator { to, message } => self.send_coordinator(to, message),
             Effect::StartShard { shard, generation } => self.start_shard(guarded, shard, generation),
             Effect::StopShard { shard, .. } => Self::control(guarded, &shard, Control::Stop),
             Effect::KillShard { shard, .. } => Self::control(guarded, &shard, Control::Kill),
@@ -510,13 +520,19 @@ impl<M: Send + 'static> Shared<M> {
         self.send_envelope(to.node.clone(), envelope);
     }
 
-    fn send_peer(&self, to: UniqueAddress, message: &PeerMessage) {
-        let (manifest, bytes) = wire::encode_peer(message);
+    fn send_peer(&self, to: UniqueAddress, message: PeerMessage) {
+        if to == *self.remoting().self_address() {
+            return self.tell_later(Input::FromPeer { node: to, message });
+        }
+        let (manifest, bytes) = wire::encode_peer(&message);
         self.send_control(to, manifest, bytes);
     }
 
-    fn send_coordinator(&self, to: UniqueAddress, message: &RegionMessage) {
-        let (manifest, bytes) = wire::encode_region(message);
+    fn send_coordinator(&self, to: UniqueAddress, message: RegionMessage) {
+        if to == *self.remoting().self_address() {
+            return self.deferred.push_anyway(Deferred::Coordinate(message));
+        }
+        let (manifest, bytes) = wire::encode_region(&message);
         self.send_control(to, manifest, bytes);
     }
 
@@ -526,9 +542,6 @@ impl<M: Send + 'static> Shared<M> {
     }
 
     fn send_envelope(&self, to: UniqueAddress, envelope: Envelope) {
-        if to == *self.remoting().self_address() {
-            return self.deferred.push_anyway(Deferred::Send(envelope));
-        }
         // A refused protocol message is as good as a lost one: all of them are repeated.
         let to = Destination::Incarnation(to);
         let envelope = envelope.to_uid_of(&to);
