@@ -3,11 +3,15 @@
 //!
 //! Senders wait until there is room, first at their entity and then in the whole; nothing is ever
 //! refused for want of room. A message goes to its link when the link may transmit it, and waits in
-//! the entity's buffer until then. Totals are given in the order of admission across all entities.
+//! the entity's buffer until then.
 //!
 //! ```text
-//! Admit ─▶ [waiters of the entity] ─▶ room? ─▶ total ─▶ [buffer of the entity] ─▶ demand? ─▶ link ─▶ Transmit
+//! Admit ─▶ total ─▶ [waiters of the entity] ─▶ room? ─▶ [buffer of the entity] ─▶ demand? ─▶ link ─▶ Transmit
 //! ```
+//!
+//! Totals are given in the order in which senders ask, not in which they find room: a stuck entity
+//! must not renumber the others, or a producer that runs again over the same input would give the
+//! same message another number and have it applied twice.
 //!
 //! No input looks at more than the entity it concerns, but for those about a shard.
 //! Source: delivery §3.1, S1 to S7, S10.
@@ -290,7 +294,9 @@ impl<P: Clone> ShardingProducer<P> {
         }
         match input {
             Input::Admit { ticket, entity, shard, frames, bytes, ack } => {
-                let waiter = Waiter { ticket, frames, bytes, ack };
+                let total = SeqNr(self.next_total);
+                self.next_total += 1;
+                let waiter = Waiter { ticket, total, frames, bytes, ack };
                 self.on_admit(now, entity, shard, waiter);
             }
             Input::Withdraw { ticket, entity } => self.on_withdraw(now, ticket, &entity),
@@ -326,7 +332,7 @@ impl<P: Clone> ShardingProducer<P> {
         SeqNr(self.contiguous.last())
     }
 
-    /// The number that the next accepted message gets.
+    /// The number that the next message gets.
     pub fn current_seq_nr(&self) -> SeqNr {
         SeqNr(self.next_total)
     }

@@ -18,6 +18,7 @@ use crate::producer_link::{self, Frames};
 #[derive(Debug, Clone)]
 pub(super) struct Waiter<P> {
     pub(super) ticket: u64,
+    pub(super) total: SeqNr,
     pub(super) frames: Frames<P>,
     pub(super) bytes: usize,
     pub(super) ack: bool,
@@ -87,9 +88,12 @@ impl<P: Clone> ShardingProducer<P> {
     pub(super) fn on_withdraw(&mut self, now: Instant, ticket: u64, entity: &Arc<str>) {
         let Some(instance) = self.by_entity.get(entity).copied() else { return };
         let Some(state) = self.links.get_mut(&instance) else { return };
-        let before = state.waiters.len();
-        state.waiters.retain(|waiter| waiter.ticket != ticket);
-        self.stats.waiting -= (before - state.waiters.len()) as u64;
+        let Some(index) = state.waiters.iter().position(|waiter| waiter.ticket == ticket) else { return };
+        if let Some(waiter) = state.waiters.remove(index) {
+            // Its number is given to nobody else, so the numbers of the others stay what they are.
+            self.contiguous.insert(waiter.total.get());
+        }
+        self.stats.waiting -= 1;
         state.used_at = now;
         self.admission.forget(ticket);
         self.refresh(instance);
@@ -100,8 +104,7 @@ impl<P: Clone> ShardingProducer<P> {
         while let Some(instance) = self.admission.next(&self.settings) {
             let Some(state) = self.links.get_mut(&instance) else { continue };
             let Some(waiter) = state.waiters.pop_front() else { continue };
-            let total = SeqNr(self.next_total);
-            self.next_total += 1;
+            let total = waiter.total;
             self.stats.waiting -= 1;
             self.stats.sent += 1;
             self.silent_since.get_or_insert(now);

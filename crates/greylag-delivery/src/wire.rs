@@ -1,0 +1,231 @@
+//! Protobuf to domain and back.
+//!
+//! Numbers and lengths come from outside: every reader checks what it takes, bounds what it
+//! allocates by the size of the input, and refuses rather than guesses. Unknown fields are ignored.
+
+use bytes::{Bytes, BytesMut};
+use greylag_core::{CodecId, DecodeError, Encoded, NodeAddress, Uid, UniqueAddress};
+use prost::Message as _;
+
+use crate::ids::{ControllerRef, Epoch, ProducerId, SeqNr, StreamId};
+use crate::message::{
+    BatchHeader, Frame, ProducerStopped, SequencedBatch, SequencedMessage, Upstream, UpstreamMessage,
+};
+
+#[allow(missing_docs, clippy::all, unreachable_pub)]
+mod generated {
+    include!("generated/greylag.delivery.v1.rs");
+}
+
+/// Manifest of batches.
+pub(crate) const BATCH: &str = "gl.delivery.batch";
+/// Manifest of messages beside the deliveries.
+pub(crate) const BYPASS: &str = "gl.delivery.bypass";
+/// Manifest of the graceful end of a link.
+pub(crate) const STOPPED: &str = "gl.delivery.stopped";
+/// Manifest of what consumers say to producers.
+pub(crate) const UPSTREAM: &str = "gl.delivery.upstream";
+
+/// Longest manifest, as everywhere on the wire.
+const MAX_MANIFEST_BYTES: usize = 255;
+
+fn put(message: &impl prost::Message, buffer: &mut BytesMut) {
+    // A growing buffer cannot be too short, which is the only way for this to fail.
+    let _ = message.encode(buffer);
+}
+
+fn read<M: prost::Message + Default>(manifest: &str, bytes: Bytes) -> Result<M, DecodeError> {
+    M::decode(bytes).map_err(|error| DecodeError::malformed(manifest, error))
+}
+
+/// Appends a batch; `encoded` gives the bytes of a payload.
+pub(crate) fn put_batch<P>(batch: &SequencedBatch<P>, encoded: impl Fn(&P) -> &Encoded, buffer: &mut BytesMut) {
+    let header = &batch.header;
+    let message = generated::SequencedBatch {
+        producer_id: header.producer_id.as_str().to_owned(),
+        stream_id: write_stream(header.stream_id),
+        epoch: header.epoch.0,
+        controller: Some(write_controller(&header.controller)),
+        ordered: header.ordered,
+        lowest: header.lowest,
+        frames: batch.frames.iter().map(|message| write_frame(message, encoded(&message.frame.payload))).collect(),
+    };
+    put(&message, buffer);
+}
+
+/// Reads a batch.
+pub(crate) fn read_batch(bytes: Bytes) -> Result<SequencedBatch<Encoded>, DecodeError> {
+    let malformed = |why: &str| DecodeError::malformed(BATCH, why);
+    let message: generated::SequencedBatch = read(BATCH, bytes)?;
+    let header = BatchHeader {
+        producer_id: ProducerId::new(message.producer_id).map_err(|error| DecodeError::malformed(BATCH, error))?,
+        stream_id: read_stream(BATCH, &message.stream_id)?,
+        epoch: Epoch(message.epoch),
+        controller: read_controller(BATCH, message.controller)?,
+        ordered: message.ordered,
+        lowest: message.lowest,
+    };
+    let frames = message.frames.into_iter().map(|frame| read_frame(frame).ok_or_else(|| malformed("a bad frame")));
+    Ok(SequencedBatch { header, frames: frames.collect::<Result<_, _>>()? })
+}
+
+fn write_frame<P>(message: &SequencedMessage<P>, encoded: &Encoded) -> generated::SequencedMessage {
+    let frame = &message.frame;
+    let (codec, manifest) = (encoded.codec.as_u32(), encoded.manifest.clone().into_owned());
+    let bytes = encoded.payload.clone();
+    let payload = if frame.first_chunk && frame.last_chunk {
+        generated::sequenced_message::Payload::Whole(generated::Whole { codec, manifest, bytes })
+    } else {
+        let (first_chunk, last_chunk) = (frame.first_chunk, frame.last_chunk);
+        let (total_len, crc32c) = (0, 0);
+        generated::sequenced_message::Payload::Chunk(generated::Chunk {
+            first_chunk,
+            last_chunk,
+            total_len,
+            crc32c,
+            codec,
+            manifest,
+            bytes,
+        })
+    };
+    generated::SequencedMessage {
+        seq_nr: frame.seq_nr,
+        total_seq_nr: frame.total.get(),
+        first: message.first,
+        ack: frame.ack,
+        payload: Some(payload),
+    }
+}
+
+fn read_frame(message: generated::SequencedMessage) -> Option<SequencedMessage<Encoded>> {
+    let (first_chunk, last_chunk, codec, manifest, bytes) = match message.payload? {
+        generated::sequenced_message::Payload::Whole(whole) => (true, true, whole.codec, whole.manifest, whole.bytes),
+        generated::sequenced_message::Payload::Chunk(chunk) => {
+            (chunk.first_chunk, chunk.last_chunk, chunk.codec, chunk.manifest, chunk.bytes)
+        }
+    };
+    let payload = read_encoded(codec, manifest, bytes)?;
+    let total = SeqNr(message.total_seq_nr);
+    let frame = Frame { seq_nr: message.seq_nr, total, ack: message.ack, first_chunk, last_chunk, payload };
+    Some(SequencedMessage { frame, first: message.first })
+}
+
+fn read_encoded(codec: u32, manifest: String, payload: Bytes) -> Option<Encoded> {
+    (manifest.len() <= MAX_MANIFEST_BYTES).then(|| Encoded {
+        codec: CodecId::from_u32(codec),
+        manifest: manifest.into(),
+        payload,
+    })
+}
+
+/// Appends a message beside the deliveries.
+pub(crate) fn put_bypass(encoded: Encoded, buffer: &mut BytesMut) {
+    let Encoded { codec, manifest, payload } = encoded;
+    put(&generated::Bypass { codec: codec.as_u32(), manifest: manifest.into_owned(), bytes: payload }, buffer);
+}
+
+/// Reads a message beside the deliveries.
+pub(crate) fn read_bypass(bytes: Bytes) -> Result<Encoded, DecodeError> {
+    let message: generated::Bypass = read(BYPASS, bytes)?;
+    read_encoded(message.codec, message.manifest, message.bytes)
+        .ok_or_else(|| DecodeError::malformed(BYPASS, "the manifest is too long"))
+}
+
+/// Appends the graceful end of a link.
+pub(crate) fn put_stopped(stopped: &ProducerStopped, buffer: &mut BytesMut) {
+    let controller = Some(write_controller(&stopped.controller));
+    put(&generated::ProducerStopped { controller, epoch: stopped.epoch.0 }, buffer);
+}
+
+/// Reads the graceful end of a link.
+pub(crate) fn read_stopped(bytes: Bytes) -> Result<ProducerStopped, DecodeError> {
+    let message: generated::ProducerStopped = read(STOPPED, bytes)?;
+    Ok(ProducerStopped { controller: read_controller(STOPPED, message.controller)?, epoch: Epoch(message.epoch) })
+}
+
+/// The bytes of an upstream message.
+pub(crate) fn write_upstream(message: &UpstreamMessage) -> Bytes {
+    use generated::upstream::Message;
+    let content = match message.message {
+        Upstream::Request { confirmed, up_to, support_resend, via_timeout } => Message::Request(generated::Request {
+            confirmed_seq_nr: confirmed,
+            request_up_to_seq_nr: up_to,
+            support_resend,
+            via_timeout,
+        }),
+        Upstream::Ack { confirmed, up_to } => {
+            Message::Ack(generated::Ack { confirmed_seq_nr: confirmed, request_up_to_seq_nr: up_to })
+        }
+        Upstream::Resend { from, to } => Message::Resend(generated::Resend { from_seq_nr: from, to_seq_nr: to }),
+        Upstream::RegisterConsumer => Message::RegisterConsumer(generated::RegisterConsumer {}),
+        Upstream::Fenced { stream_id, newer } => {
+            Message::Fenced(generated::Fenced { stream_id: write_stream(stream_id), newer: newer.0 })
+        }
+    };
+    let message = generated::Upstream {
+        from: Some(write_controller(&message.from)),
+        to: Some(write_controller(&message.to)),
+        epoch: message.epoch.map(|epoch| epoch.0),
+        message: Some(content),
+    };
+    message.encode_to_vec().into()
+}
+
+/// Reads an upstream message.
+pub(crate) fn read_upstream(bytes: Bytes) -> Result<UpstreamMessage, DecodeError> {
+    use generated::upstream::Message;
+    let upstream: generated::Upstream = read(UPSTREAM, bytes)?;
+    let message = match upstream.message.ok_or_else(|| DecodeError::malformed(UPSTREAM, "an unknown message"))? {
+        Message::Request(request) => Upstream::Request {
+            confirmed: request.confirmed_seq_nr,
+            up_to: request.request_up_to_seq_nr,
+            support_resend: request.support_resend,
+            via_timeout: request.via_timeout,
+        },
+        Message::Ack(ack) => Upstream::Ack { confirmed: ack.confirmed_seq_nr, up_to: ack.request_up_to_seq_nr },
+        Message::Resend(resend) => Upstream::Resend { from: resend.from_seq_nr, to: resend.to_seq_nr },
+        Message::RegisterConsumer(generated::RegisterConsumer {}) => Upstream::RegisterConsumer,
+        Message::Fenced(fenced) => {
+            Upstream::Fenced { stream_id: read_stream(UPSTREAM, &fenced.stream_id)?, newer: Epoch(fenced.newer) }
+        }
+    };
+    Ok(UpstreamMessage {
+        from: read_controller(UPSTREAM, upstream.from)?,
+        to: read_controller(UPSTREAM, upstream.to)?,
+        epoch: upstream.epoch.map(Epoch),
+        message,
+    })
+}
+
+fn write_stream(stream: StreamId) -> Bytes {
+    Bytes::copy_from_slice(&stream.0.to_be_bytes())
+}
+
+fn read_stream(manifest: &str, bytes: &[u8]) -> Result<StreamId, DecodeError> {
+    let bytes = bytes.try_into().map_err(|_| DecodeError::malformed(manifest, "a stream id has 16 bytes"))?;
+    Ok(StreamId(u128::from_be_bytes(bytes)))
+}
+
+fn write_controller(controller: &ControllerRef) -> generated::ControllerRef {
+    let address = controller.node.address();
+    let node = generated::Node {
+        host: address.host().to_owned(),
+        port: u32::from(address.port()),
+        uid: controller.node.uid().get(),
+    };
+    generated::ControllerRef { node: Some(node), path: controller.path.to_string(), instance: controller.instance }
+}
+
+fn read_controller(manifest: &str, controller: Option<generated::ControllerRef>) -> Result<ControllerRef, DecodeError> {
+    let malformed = |why: &str| DecodeError::malformed(manifest, why);
+    let controller = controller.ok_or_else(|| malformed("a controller is missing"))?;
+    let node = controller.node.ok_or_else(|| malformed("a controller's node is missing"))?;
+    let port = u16::try_from(node.port).map_err(|_| malformed("a port above 65535"))?;
+    let address = NodeAddress::new(&node.host, port).map_err(|error| DecodeError::malformed(manifest, error))?;
+    let uid = Uid::new(node.uid).ok_or_else(|| malformed("a uid of 0"))?;
+    let node = UniqueAddress::new(address, uid);
+    Ok(ControllerRef { node, path: controller.path.into(), instance: controller.instance })
+}
+
+#[cfg(test)]
+mod tests;

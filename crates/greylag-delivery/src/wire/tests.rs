@@ -1,0 +1,109 @@
+//! Scenario 60: everything reads back, unknown fields are ignored, cut input is an error.
+
+use super::*;
+use proptest::prelude::*;
+
+fn controller(instance: u64) -> ControllerRef {
+    ControllerRef { node: "shop.example:9000#77".parse().unwrap(), path: "delivery/1".into(), instance }
+}
+
+fn upstream(message: Upstream) -> UpstreamMessage {
+    let epoch = (message != Upstream::RegisterConsumer).then_some(Epoch(3));
+    UpstreamMessage { from: controller(1), to: controller(2), epoch, message }
+}
+
+fn every_upstream() -> Vec<UpstreamMessage> {
+    [
+        Upstream::Request { confirmed: 0, up_to: 20, support_resend: true, via_timeout: false },
+        Upstream::Request { confirmed: 7, up_to: u64::MAX, support_resend: false, via_timeout: true },
+        Upstream::Ack { confirmed: 5, up_to: 6 },
+        Upstream::Resend { from: 0, to: 0 },
+        Upstream::RegisterConsumer,
+        Upstream::Fenced { stream_id: StreamId(u128::MAX - 1), newer: Epoch(9) },
+    ]
+    .map(upstream)
+    .into()
+}
+
+fn batch(bytes: &[&'static [u8]]) -> SequencedBatch<Encoded> {
+    let header = BatchHeader {
+        producer_id: ProducerId::new("orders (north)").unwrap(),
+        stream_id: StreamId(1 << 100),
+        epoch: Epoch(3),
+        controller: controller(4),
+        ordered: true,
+        lowest: 11,
+    };
+    let flags = [(true, true), (true, false), (false, false), (false, true)];
+    let frames = bytes.iter().zip(flags.into_iter().cycle()).enumerate().map(|(index, (bytes, flags))| {
+        let payload = Encoded { codec: CodecId::JSON, manifest: "purchase".into(), payload: Bytes::from_static(bytes) };
+        let frame = Frame {
+            seq_nr: 11 + index as u64,
+            total: SeqNr(100 + index as u64),
+            ack: index % 2 == 0,
+            first_chunk: flags.0,
+            last_chunk: flags.1,
+            payload,
+        };
+        SequencedMessage { frame, first: index == 0 }
+    });
+    SequencedBatch { header, frames: frames.collect() }
+}
+
+fn write(batch: &SequencedBatch<Encoded>) -> Bytes {
+    let mut buffer = BytesMut::new();
+    put_batch(batch, |encoded| encoded, &mut buffer);
+    buffer.freeze()
+}
+
+#[test]
+fn every_message_reads_back() {
+    for message in every_upstream() {
+        assert_eq!(read_upstream(write_upstream(&message)), Ok(message));
+    }
+    let contents: [&[&'static [u8]]; 3] = [&[], &[b""], &[b"whole", b"first", b"", b"last", b"whole"]];
+    for content in contents {
+        assert_eq!(read_batch(write(&batch(content))), Ok(batch(content)));
+    }
+    let stopped = ProducerStopped { controller: controller(4), epoch: Epoch(3) };
+    let mut buffer = BytesMut::new();
+    put_stopped(&stopped, &mut buffer);
+    assert_eq!(read_stopped(buffer.freeze()), Ok(stopped));
+    let encoded = Encoded { codec: CodecId::PROST, manifest: "totals".into(), payload: Bytes::from_static(b"q") };
+    let mut buffer = BytesMut::new();
+    put_bypass(encoded.clone(), &mut buffer);
+    assert_eq!(read_bypass(buffer.freeze()), Ok(encoded));
+}
+
+#[test]
+fn unknown_fields_are_ignored() {
+    let mut bytes = BytesMut::from(&write_upstream(&every_upstream()[0])[..]);
+    bytes.extend_from_slice(&[0xfa, 0x01, 0x02, b'h', b'i']); // field 31, two bytes
+    assert_eq!(read_upstream(bytes.freeze()), Ok(every_upstream().remove(0)));
+}
+
+#[test]
+fn cut_input_is_an_error_or_less_but_never_a_panic() {
+    let whole = write(&batch(&[b"whole", b"first", b"last"]));
+    for end in 0..whole.len() {
+        let _ = read_batch(whole.slice(..end));
+    }
+    assert!(read_batch(whole.slice(..whole.len() - 1)).is_err());
+    for message in every_upstream() {
+        let whole = write_upstream(&message);
+        for end in 0..whole.len() {
+            let _ = read_upstream(whole.slice(..end));
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_read_without_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        let bytes = Bytes::from(bytes);
+        let _ = read_batch(bytes.clone());
+        let _ = read_upstream(bytes.clone());
+        let _ = read_stopped(bytes.clone());
+        let _ = read_bypass(bytes);
+    }
+}
