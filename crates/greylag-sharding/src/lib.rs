@@ -2,6 +2,8 @@
 
 #![allow(dead_code)]
 
+pub mod allocation;
+pub mod coordinator;
 mod driver;
 pub mod entity;
 mod entity_ref;

@@ -211,6 +211,23 @@ pub enum RegionMessage {
     },
 }
 
+impl RegionMessage {
+    /// The region that speaks; `None` for a node that has none.
+    pub fn region(&self) -> Option<&RegionId> {
+        match self {
+            Self::Register(register) => Some(&register.region),
+            Self::GetShardHome { region, .. }
+            | Self::ShardStarted { region, .. }
+            | Self::BeginHandOffAck { region, .. }
+            | Self::ShardStopped { region, .. }
+            | Self::GracefulShutdownReq { region }
+            | Self::RegionStopped { region }
+            | Self::StaleEpoch { region, .. } => Some(region),
+            Self::NoRegion { .. } => None,
+        }
+    }
+}
+
 /// From a coordinator to a region or, where a region is not known, to a node's sharding layer.
 /// Every one carries the `epoch` in [`FromCoordinator`].
 #[derive(Debug, Clone, PartialEq, Eq)]

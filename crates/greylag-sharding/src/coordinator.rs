@@ -1,0 +1,393 @@
+//! Decides where each shard of one entity type lives.
+//!
+//! One coordinator runs per type, as a singleton on the oldest node; an *incarnation* chooses an epoch
+//! above all that it can learn of, makes it durable, and takes stock of what every node hosts before
+//! it allocates anything. A shard is given to somebody else only with proof that nobody has it.
+//! Nothing is announced before it is durable, and everything is said again until it is answered.
+//!
+//! ```text
+//! Recovering --read--> commit epoch --read again--> Reconciling --inventory complete--> Active
+//! Allocated(O, g) --BeginHandOff, acks--> HandOff --ShardStopped(g)--> Deallocated --> Allocated(N, g')
+//! ```
+//! Source: sharding §2.7 to §2.13, §2.15, §2.16, §9. Differs: as tagged [D] there.
+
+mod allocate;
+mod handoff;
+mod lifecycle;
+mod protocol;
+mod reconcile;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use greylag_core::{Generation, UniqueAddress};
+
+use self::handoff::HandOff;
+pub use self::protocol::{
+    CoordinatorEvent, Effect, HandOffPhase, Input, Meta, StateEvent, StopReason, StoredHome, StoredState,
+};
+use crate::fingerprint::Fingerprint;
+use crate::ids::{RegionId, ShardId};
+use crate::membership::Members;
+use crate::message::{
+    Attempt, ClaimState, CoordinatorId, CoordinatorMessage, Epoch, FromCoordinator, Home, RegionMessage,
+};
+use crate::settings::ShardingSettings;
+
+/// Homes per frame, so that a table fits a frame of the control lane.
+const HOMES_PER_FRAME: usize = 500;
+
+/// What a coordinator incarnation is made of.
+#[derive(Debug, Clone)]
+pub struct CoordinatorConfig {
+    /// Its node, and a number that differs from every other incarnation's of that process.
+    pub id: CoordinatorId,
+    /// What its node understands the type to be; kept if the state names none.
+    pub fingerprint: Fingerprint,
+    /// Role of the nodes that host; empty for all.
+    pub role: String,
+    /// Timeouts and limits.
+    pub settings: ShardingSettings,
+    /// Wait after a removal that is not proven to be an end.
+    pub down_removal_margin: Duration,
+}
+
+/// How far the incarnation is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CoordinatorState {
+    /// Reads what its predecessors left.
+    Reading,
+    /// Makes its epoch durable.
+    CommittingEpoch,
+    /// Reads once more: somebody may have chosen the same epoch.
+    ReadingAgain,
+    /// Takes stock: confirmed homes are answered, nothing is decided.
+    Reconciling,
+    /// Decides.
+    Active,
+    /// Over; the driver starts another one if this node still has to.
+    Stopped,
+}
+
+/// A rule left out on purpose, so that a simulation can prove that it would notice.
+#[doc(hidden)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sabotage {
+    /// Decides before every node has spoken (sharding §2.13).
+    Inventory,
+    /// Takes any `ShardStopped` for the current home's (sharding §2.10).
+    GenerationCheck,
+    /// Re-allocates a removed node's shards at once (cluster S14).
+    Margin,
+}
+
+/// A region as this incarnation knows it.
+#[derive(Debug)]
+struct RegionEntry {
+    proxy: bool,
+    refused: bool,
+    /// Its last `Register` was sent after it took this incarnation's answer.
+    current: bool,
+    serial: u64,
+    shutting_down: bool,
+    /// What the last `Register` claimed.
+    claims: BTreeMap<ShardId, (Generation, ClaimState)>,
+}
+
+/// A durable home, and what this incarnation knows beside it.
+#[derive(Debug)]
+struct HomeEntry {
+    stored: StoredHome,
+    /// Its region has claimed it, so it may be told before the inventory is complete.
+    confirmed: bool,
+    /// The handoff that ended before this allocation: whose marks the former owner waited for.
+    flushed: Option<(Attempt, BTreeSet<RegionId>)>,
+}
+
+/// The machine; see the module's header.
+#[derive(Debug)]
+pub struct Coordinator {
+    config: CoordinatorConfig,
+    state: CoordinatorState,
+    epoch: Epoch,
+    seen_epoch: Epoch,
+    fingerprint: Fingerprint,
+    members: Arc<Members>,
+    suspect: bool,
+    /// Inputs that came while this node could not trust its view.
+    held: Vec<Input>,
+    regions: BTreeMap<RegionId, RegionEntry>,
+    /// Regions proven to be gone.
+    gone: BTreeSet<RegionId>,
+    /// Nodes that were sent an ack or a refusal by this incarnation.
+    answered: BTreeSet<UniqueAddress>,
+    /// Nodes that said that they have no region.
+    without_region: BTreeSet<UniqueAddress>,
+    /// Nodes that are named by homes but are no members, and since when that is known.
+    missing: BTreeMap<UniqueAddress, Instant>,
+    homes: BTreeMap<ShardId, HomeEntry>,
+    /// The latest decision per shard that is not durable yet.
+    pending: BTreeMap<ShardId, StoredHome>,
+    /// Those of `pending` that a region claimed: their allocation needs no `HostShard`.
+    adopting: BTreeMap<ShardId, (Generation, ClaimState)>,
+    queue: Vec<StateEvent>,
+    in_flight: Option<(u64, Vec<StateEvent>)>,
+    batch: u64,
+    next_seq: u64,
+    next_attempt: u64,
+    /// Who waits for which shard's home.
+    requested: BTreeMap<ShardId, BTreeSet<RegionId>>,
+    /// Shards to be allocated although nobody asks: they came out of a handoff.
+    eager: BTreeSet<ShardId>,
+    /// Asked of the strategy, under the number of the call.
+    asked: Option<(u64, BTreeSet<ShardId>)>,
+    strategy_failures: BTreeMap<ShardId, u32>,
+    handoffs: BTreeMap<ShardId, HandOff>,
+    /// Marks waited for in a handoff that has ended, until the allocation that follows.
+    flushes: BTreeMap<ShardId, (Attempt, BTreeSet<RegionId>, BTreeSet<RegionId>)>,
+    /// `HostShard`s that are not acked, and when they are said again.
+    unstarted: BTreeMap<ShardId, Instant>,
+    /// Claims that lost, and when the region is told again.
+    drops: BTreeMap<(ShardId, RegionId), (Generation, Instant)>,
+    /// The gate of `min_regions` was passed once (sharding §2.16).
+    initialized: bool,
+    inquire_at: Option<Instant>,
+    /// While the inventory is taken: when the next margin of a removed member is over.
+    margin_at: Option<Instant>,
+    rebalance_at: Option<Instant>,
+    rebalancing: bool,
+    terminating: bool,
+    calls: u64,
+    sabotage: Option<Sabotage>,
+}
+
+impl Coordinator {
+    /// An incarnation that knows nothing. Its first inputs must be `Membership` and, in answer to the
+    /// effect it begins with, `Read`.
+    pub fn new(config: CoordinatorConfig, out: &mut Vec<Effect>) -> Self {
+        out.push(Effect::Read);
+        Self {
+            fingerprint: config.fingerprint.clone(),
+            config,
+            state: CoordinatorState::Reading,
+            epoch: 0,
+            seen_epoch: 0,
+            members: Arc::default(),
+            suspect: false,
+            held: Vec::new(),
+            regions: BTreeMap::new(),
+            gone: BTreeSet::new(),
+            answered: BTreeSet::new(),
+            without_region: BTreeSet::new(),
+            missing: BTreeMap::new(),
+            homes: BTreeMap::new(),
+            pending: BTreeMap::new(),
+            adopting: BTreeMap::new(),
+            queue: Vec::new(),
+            in_flight: None,
+            batch: 0,
+            next_seq: 1,
+            next_attempt: 1,
+            requested: BTreeMap::new(),
+            eager: BTreeSet::new(),
+            asked: None,
+            strategy_failures: BTreeMap::new(),
+            handoffs: BTreeMap::new(),
+            flushes: BTreeMap::new(),
+            unstarted: BTreeMap::new(),
+            drops: BTreeMap::new(),
+            initialized: false,
+            inquire_at: None,
+            margin_at: None,
+            rebalance_at: None,
+            rebalancing: false,
+            terminating: false,
+            calls: 0,
+            sabotage: None,
+        }
+    }
+
+    /// Leaves a rule out. For simulations that prove their checkers.
+    #[doc(hidden)]
+    pub fn sabotage(&mut self, sabotage: Sabotage) {
+        self.sabotage = Some(sabotage);
+    }
+
+    /// Takes one input. Infallible: what makes no sense is dropped.
+    pub fn handle(&mut self, now: Instant, input: Input, out: &mut Vec<Effect>) {
+        if self.state == CoordinatorState::Stopped {
+            return;
+        }
+        if self.suspect && !matches!(input, Input::SelfTrusted | Input::Membership(_) | Input::SelfDowned) {
+            // Decides and sends nothing; whatever is repeated by its sender may be dropped.
+            let repeated = matches!(input, Input::FromRegion { .. } | Input::Tick);
+            if !repeated {
+                self.held.push(input);
+            }
+            return;
+        }
+        self.dispatch(now, input, out);
+        if self.state != CoordinatorState::Stopped && !self.suspect {
+            self.pump(now, out);
+        }
+    }
+
+    fn dispatch(&mut self, now: Instant, input: Input, out: &mut Vec<Effect>) {
+        match input {
+            Input::Read { state, wall_secs, seen_epoch } => self.on_read(now, state, wall_secs, seen_epoch, out),
+            Input::Committed { batch } => self.on_committed(now, batch, out),
+            Input::CommitFailed { batch, retryable } => self.on_commit_failed(batch, retryable, out),
+            Input::FromRegion { node, message } => self.on_region(now, &node, message, out),
+            Input::Membership(members) => self.on_membership(now, members),
+            Input::Allocated { call, homes } => self.on_allocated(call, homes, out),
+            Input::Rebalance { shards } => self.on_rebalance(now, shards, out),
+            Input::SelfSuspect => self.suspect = true,
+            Input::SelfTrusted => {
+                self.suspect = false;
+                for input in std::mem::take(&mut self.held) {
+                    self.handle(now, input, out);
+                }
+            }
+            Input::SelfDowned => self.stop(StopReason::Downed, out),
+            Input::Terminate => self.terminating = true,
+            Input::Tick => self.on_tick(now, out),
+        }
+    }
+
+    /// When a `Tick` next has work to do, or `None` if only another input can wake this machine.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        if self.suspect || self.state == CoordinatorState::Stopped {
+            return None;
+        }
+        let unstarted = self.unstarted.values().min().copied();
+        let drops = self.drops.values().map(|(_, at)| *at).min();
+        let handoffs = self.handoffs.values().filter_map(HandOff::deadline).min();
+        let margins = self.margin_deadline();
+        [self.inquire_at, self.rebalance_at, unstarted, drops, handoffs, margins].into_iter().flatten().min()
+    }
+
+    /// How far it is.
+    pub fn state(&self) -> CoordinatorState {
+        self.state
+    }
+
+    /// Its epoch; 0 before it has chosen one.
+    pub fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    /// The durable homes.
+    pub fn homes(&self) -> impl Iterator<Item = (&ShardId, &StoredHome)> {
+        self.homes.iter().map(|(shard, entry)| (shard, &entry.stored)).filter(|(_, home)| !home.deallocated)
+    }
+
+    /// The regions registered with this incarnation, without proxies.
+    pub fn hosting_regions(&self) -> impl Iterator<Item = &RegionId> {
+        self.regions.iter().filter(|(_, entry)| !entry.proxy && !entry.refused).map(|(region, _)| region)
+    }
+
+    fn on_region(&mut self, now: Instant, node: &UniqueAddress, message: RegionMessage, out: &mut Vec<Effect>) {
+        if let RegionMessage::StaleEpoch { epoch, .. } = message {
+            self.seen_epoch = self.seen_epoch.max(epoch);
+            if epoch > self.epoch && self.epoch != 0 {
+                self.stop(StopReason::Fenced { by: epoch }, out);
+            }
+            return;
+        }
+        if let RegionMessage::Register(register) = message {
+            if register.region.node == *node {
+                self.on_register(now, register, out);
+            }
+            return;
+        }
+        if !matches!(self.state, CoordinatorState::Reconciling | CoordinatorState::Active) {
+            return;
+        }
+        if let RegionMessage::NoRegion { epoch } = message {
+            return self.on_no_region(node, epoch);
+        }
+        if let RegionMessage::RegionStopped { region } = message {
+            if region.node == *node {
+                self.terminate(&region);
+                self.send(&region, CoordinatorMessage::RegionStoppedAck, out);
+            }
+            return;
+        }
+        let Some(region) = message.region().filter(|region| region.node == *node).cloned() else { return };
+        if self.regions.get(&region).is_none_or(|entry| entry.serial == 0) {
+            // It takes this node for its coordinator, and this incarnation has not heard of it.
+            if !self.gone.contains(&region) {
+                self.send_node(node, CoordinatorMessage::RegionInquiry, out);
+            }
+            return;
+        }
+        match message {
+            RegionMessage::GetShardHome { shards, .. } => self.on_get_shard_home(&region, shards, out),
+            RegionMessage::ShardStarted { shards, .. } => self.on_shard_started(&region, shards),
+            RegionMessage::BeginHandOffAck { shard, generation, attempt, flushed, .. } => {
+                self.on_ack(now, &region, &shard, generation, attempt, flushed, out);
+            }
+            RegionMessage::ShardStopped { shard, generation, leftovers, .. } => {
+                self.on_shard_stopped(&region, &shard, generation, leftovers);
+            }
+            RegionMessage::GracefulShutdownReq { .. } => self.on_graceful(now, &region, out),
+            _ => {}
+        }
+    }
+
+    /// To one region, with this incarnation's authority.
+    fn send(&self, region: &RegionId, message: CoordinatorMessage, out: &mut Vec<Effect>) {
+        let message = FromCoordinator {
+            coordinator: self.config.id.clone(),
+            epoch: self.epoch,
+            to: Some(region.clone()),
+            message,
+        };
+        out.push(Effect::Send { to: region.node.clone(), message });
+    }
+
+    /// To whatever a node has of this type.
+    fn send_node(&self, node: &UniqueAddress, message: CoordinatorMessage, out: &mut Vec<Effect>) {
+        let coordinator = self.config.id.clone();
+        let message = FromCoordinator { coordinator, epoch: self.epoch, to: None, message };
+        out.push(Effect::Send { to: node.clone(), message });
+    }
+
+    /// A durable home as it is told to `to`.
+    fn home_for(&self, to: &RegionId, shard: &ShardId, entry: &HomeEntry) -> Home {
+        let own = entry.stored.region == *to;
+        let flushed = entry.flushed.as_ref().filter(|(_, regions)| regions.contains(to)).map(|(attempt, _)| *attempt);
+        Home {
+            shard: shard.clone(),
+            region: entry.stored.region.clone(),
+            generation: entry.stored.generation,
+            flushed,
+            previous: entry.stored.previous.filter(|_| own),
+            leftovers_from: entry.stored.leftovers_from.clone().filter(|_| own),
+        }
+    }
+
+    /// What is decided about a shard, durable or not.
+    fn decided(&self, shard: &ShardId) -> Option<&StoredHome> {
+        self.pending.get(shard).or_else(|| self.homes.get(shard).map(|entry| &entry.stored))
+    }
+
+    fn decide(&mut self, shard: &ShardId, home: StoredHome) {
+        self.pending.insert(shard.clone(), home.clone());
+        self.queue.push(StateEvent::Home { shard: shard.clone(), home });
+    }
+
+    /// Ends a home; the tombstone keeps what the allocation that follows has to know.
+    fn deallocate(&mut self, shard: &ShardId, leftovers_from: Option<RegionId>) {
+        if let Some(home) = self.decided(shard).filter(|home| !home.deallocated).cloned() {
+            self.decide(shard, StoredHome { deallocated: true, leftovers_from, previous: None, ..home });
+            self.unstarted.remove(shard);
+        }
+    }
+
+    fn stop(&mut self, reason: StopReason, out: &mut Vec<Effect>) {
+        self.state = CoordinatorState::Stopped;
+        out.push(Effect::Stop(reason));
+    }
+}

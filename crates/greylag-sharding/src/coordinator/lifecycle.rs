@@ -1,0 +1,361 @@
+//! From the first read to the end: the epoch, commits, members that go, deadlines.
+//!
+//! Source: sharding §2.12, §2.13, §2.15.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Instant;
+
+use greylag_core::{Generation, UniqueAddress};
+
+use super::protocol::{CoordinatorEvent, Effect, Meta, StateEvent, StopReason, StoredHome, StoredState};
+use super::{Coordinator, CoordinatorState, HomeEntry, Sabotage};
+use crate::ids::{RegionId, ShardId};
+use crate::membership::{Members, Phase};
+use crate::message::{ClaimState, CoordinatorMessage, Epoch, Home};
+
+impl Coordinator {
+    pub(super) fn on_read(
+        &mut self,
+        now: Instant,
+        state: StoredState,
+        wall_secs: u64,
+        seen_epoch: Epoch,
+        out: &mut Vec<Effect>,
+    ) {
+        self.seen_epoch = self.seen_epoch.max(seen_epoch);
+        match self.state {
+            CoordinatorState::Reading => self.choose_epoch(state, wall_secs),
+            CoordinatorState::ReadingAgain => self.take_over(now, state, out),
+            _ => {}
+        }
+    }
+
+    /// Above everything that anybody is known to have seen; the wall clock is only a floor, for state
+    /// that was lost while journals kept larger generations.
+    fn choose_epoch(&mut self, state: StoredState, wall_secs: u64) {
+        let stored = state.meta.as_ref().map_or(0, |meta| meta.epoch);
+        let generations = state.homes.values().map(|home| home.generation.epoch()).max().unwrap_or(0);
+        let known = stored.max(generations).max(self.seen_epoch);
+        self.epoch = (known + 1).max(wall_secs).min(Generation::MAX_EPOCH);
+        if let Some(meta) = state.meta {
+            self.fingerprint = meta.fingerprint;
+        }
+        self.state = CoordinatorState::CommittingEpoch;
+        self.queue.push(StateEvent::EpochStarted(self.meta()));
+    }
+
+    fn meta(&self) -> Meta {
+        Meta { epoch: self.epoch, coordinator: self.config.id.clone(), fingerprint: self.fingerprint.clone() }
+    }
+
+    /// The epoch is durable. Either this read shows what a rival wrote, or the rival's shows ours.
+    fn take_over(&mut self, now: Instant, state: StoredState, out: &mut Vec<Effect>) {
+        let rival = state.meta.as_ref().filter(|meta| **meta != self.meta()).map(|meta| meta.epoch);
+        let foreign = state.homes.values().map(|home| home.generation.epoch()).filter(|e| *e >= self.epoch).max();
+        let seen = Some(self.seen_epoch).filter(|seen| *seen >= self.epoch);
+        if let Some(by) = rival.max(foreign).max(seen) {
+            return self.stop(StopReason::Fenced { by }, out);
+        }
+        let entry = |(shard, stored)| (shard, HomeEntry { stored, confirmed: false, flushed: None });
+        self.homes = state.homes.into_iter().map(entry).collect();
+        self.state = CoordinatorState::Reconciling;
+        self.inquire_at = Some(now);
+        self.note_missing(now);
+        self.on_tick(now, out);
+    }
+
+    /// What follows from everything that was decided or learnt, in the order of need.
+    pub(super) fn pump(&mut self, now: Instant, out: &mut Vec<Effect>) {
+        self.end_what_is_gone(now);
+        self.go_on_without_gone(now, out);
+        if self.state == CoordinatorState::Reconciling && self.inventory_is_complete(now) {
+            self.become_active(now, out);
+        }
+        self.call_strategy(out);
+        if self.in_flight.is_none() && !self.queue.is_empty() {
+            self.batch += 1;
+            let events = std::mem::take(&mut self.queue);
+            self.in_flight = Some((self.batch, events.clone()));
+            out.push(Effect::Commit { batch: self.batch, events });
+        }
+        let local_goes = self.regions.iter().any(|(region, e)| e.shutting_down && region.node == self.config.id.node);
+        if self.terminating && !local_goes {
+            self.stop(StopReason::HandedOver, out);
+        }
+    }
+
+    pub(super) fn on_committed(&mut self, now: Instant, batch: u64, out: &mut Vec<Effect>) {
+        let Some((_, events)) = self.in_flight.take_if(|(number, _)| *number == batch) else { return };
+        if self.state == CoordinatorState::CommittingEpoch {
+            self.state = CoordinatorState::ReadingAgain;
+            out.push(Effect::Read);
+            return;
+        }
+        let mut told = Announcements::default();
+        for event in events {
+            if let StateEvent::Home { shard, home } = event {
+                self.apply(now, shard, home, &mut told, out);
+            }
+        }
+        self.announce(told, out);
+    }
+
+    pub(super) fn on_commit_failed(&mut self, batch: u64, retryable: bool, out: &mut Vec<Effect>) {
+        match &self.in_flight {
+            Some((number, events)) if *number == batch && retryable => {
+                out.push(Effect::Commit { batch, events: events.clone() });
+            }
+            Some((number, _)) if *number == batch => self.stop(StopReason::CommitFailed, out),
+            _ => {}
+        }
+    }
+
+    /// A decision is durable: only now does anybody hear of it.
+    fn apply(
+        &mut self,
+        now: Instant,
+        shard: ShardId,
+        home: StoredHome,
+        told: &mut Announcements,
+        out: &mut Vec<Effect>,
+    ) {
+        if self.pending.get(&shard) == Some(&home) {
+            self.pending.remove(&shard);
+        }
+        let adopted = self.adopting.get(&shard).filter(|(generation, _)| *generation == home.generation).copied();
+        let flushed = self.flushes.get(&shard).filter(|_| !home.deallocated);
+        let participants = flushed.map(|(_, _, all)| all.clone()).unwrap_or_default();
+        let flushed = flushed.map(|(attempt, regions, _)| (*attempt, regions.clone()));
+        let stored = home.clone();
+        self.homes.insert(shard.clone(), HomeEntry { stored, confirmed: adopted.is_some(), flushed });
+        if home.deallocated || self.pending.contains_key(&shard) {
+            // A tombstone, or overtaken by the next decision: there is nothing to announce.
+            return;
+        }
+        self.flushes.remove(&shard);
+        let owner = home.region.clone();
+        if let Some((generation, state)) = adopted {
+            self.adopting.remove(&shard);
+            if state == ClaimState::Stopping {
+                self.await_stopped(now, &shard, &owner, generation);
+                return;
+            }
+        } else if !self.regions.contains_key(&owner) {
+            self.deallocate(&shard, None);
+            return;
+        } else {
+            self.unstarted.insert(shard.clone(), now + self.config.settings.shard_start_timeout);
+            told.hosts.entry(owner.clone()).or_default().push(shard.clone());
+            let (region, generation) = (owner.clone(), home.generation);
+            out.push(Effect::Event(CoordinatorEvent::ShardAllocated { shard: shard.clone(), region, generation }));
+        }
+        let waiting = self.requested.remove(&shard).unwrap_or_default();
+        for region in participants.into_iter().chain(waiting).collect::<BTreeSet<_>>() {
+            if region != owner && self.regions.contains_key(&region) {
+                told.homes.entry(region).or_default().push(shard.clone());
+            }
+        }
+    }
+
+    pub(super) fn announce(&self, told: Announcements, out: &mut Vec<Effect>) {
+        for (region, shards) in told.hosts {
+            self.tell_homes(&region, &shards, CoordinatorMessage::HostShard, out);
+        }
+        for (region, shards) in told.homes {
+            self.tell_homes(&region, &shards, CoordinatorMessage::ShardHomes, out);
+        }
+    }
+
+    /// Tells a region of homes, in frames of bounded size.
+    pub(super) fn tell_homes(
+        &self,
+        region: &RegionId,
+        shards: &[ShardId],
+        message: fn(Vec<Home>) -> CoordinatorMessage,
+        out: &mut Vec<Effect>,
+    ) {
+        for chunk in shards.chunks(super::HOMES_PER_FRAME) {
+            let home = |shard: &ShardId| self.homes.get(shard).map(|entry| self.home_for(region, shard, entry));
+            let homes: Vec<_> = chunk.iter().filter_map(home).collect();
+            if !homes.is_empty() {
+                self.send(region, message(homes), out);
+            }
+        }
+    }
+
+    pub(super) fn on_membership(&mut self, now: Instant, members: Arc<Members>) {
+        self.members = members;
+        self.note_missing(now);
+    }
+
+    /// Nodes that own something and are no members: their time runs.
+    fn note_missing(&mut self, now: Instant) {
+        let owners = self.homes.values().filter(|entry| !entry.stored.deallocated).map(|entry| &entry.stored.region);
+        let decided = self.pending.values().filter(|home| !home.deallocated).map(|home| &home.region);
+        let named = owners.chain(decided).chain(self.regions.keys()).map(|region| &region.node);
+        let missing: BTreeSet<_> = named.filter(|node| !self.members.contains(node)).cloned().collect();
+        self.missing.retain(|node, _| missing.contains(node));
+        for node in missing {
+            let since = self.members.removed.get(&node).map_or(now, |removal| removal.at);
+            self.missing.entry(node).or_insert(since);
+        }
+    }
+
+    /// Whether nothing of a process that is no member can be alive: it left in order, or its margin is over.
+    fn is_over(&self, node: &UniqueAddress, since: Instant, now: Instant) -> bool {
+        let clean = self.members.removed.get(node).is_some_and(|removal| removal.clean);
+        clean || since + self.config.down_removal_margin <= now || self.sabotage == Some(Sabotage::Margin)
+    }
+
+    fn end_what_is_gone(&mut self, now: Instant) {
+        let over = self.missing.iter().filter(|(node, since)| self.is_over(node, **since, now));
+        for node in over.map(|(node, _)| node.clone()).collect::<Vec<_>>() {
+            self.missing.remove(&node);
+            self.terminate_node(&node);
+        }
+    }
+
+    pub(super) fn margin_deadline(&self) -> Option<Instant> {
+        let missing = self.missing.values().map(|since| *since + self.config.down_removal_margin).min();
+        [missing, self.margin_at].into_iter().flatten().min()
+    }
+
+    /// Everything of a process is gone: all regions that it is known to have had.
+    pub(super) fn terminate_node(&mut self, node: &UniqueAddress) {
+        let owners = self.homes.values().map(|entry| &entry.stored.region);
+        let named = owners.chain(self.pending.values().map(|home| &home.region)).chain(self.regions.keys());
+        let regions: BTreeSet<_> = named.filter(|region| region.node == *node).cloned().collect();
+        for region in regions {
+            self.terminate(&region);
+        }
+    }
+
+    /// A region is proven to be gone, and with it everything it hosted.
+    pub(super) fn terminate(&mut self, region: &RegionId) {
+        self.gone.insert(region.clone());
+        self.regions.remove(region);
+        let live = |home: &StoredHome| !home.deallocated && home.region == *region;
+        let named = self.homes.keys().chain(self.pending.keys());
+        let owned: BTreeSet<_> = named.filter(|shard| self.decided(shard).is_some_and(live)).cloned().collect();
+        for shard in owned {
+            if self.handoffs.remove(&shard).is_some() {
+                self.eager.insert(shard.clone());
+            }
+            self.deallocate(&shard, None);
+        }
+        self.drops.retain(|(_, dropped), _| dropped != region);
+        for handoff in self.handoffs.values_mut() {
+            handoff.forget(region);
+        }
+        self.requested.retain(|_, waiting| {
+            waiting.remove(region);
+            !waiting.is_empty()
+        });
+    }
+
+    fn become_active(&mut self, now: Instant, out: &mut Vec<Effect>) {
+        self.state = CoordinatorState::Active;
+        self.inquire_at = None;
+        self.initialized |= !self.homes.is_empty();
+        self.rebalance_at = Some(now + self.config.settings.rebalance_interval);
+        let shards = self.homes().count();
+        out.push(Effect::Event(CoordinatorEvent::Active { epoch: self.epoch, shards }));
+        for region in self.hosting_regions().cloned().collect::<Vec<_>>() {
+            self.host_absent(now, &region, out);
+        }
+        for handoff in self.handoffs.values_mut() {
+            handoff.resend_now(now);
+        }
+        self.answer_requests(out);
+        self.on_tick(now, out);
+    }
+
+    pub(super) fn on_tick(&mut self, now: Instant, out: &mut Vec<Effect>) {
+        let retry = self.config.settings.retry_interval;
+        if self.state == CoordinatorState::Reconciling && self.inquire_at.is_some_and(|at| at <= now) {
+            self.inquire_at = Some(now + retry);
+            for node in self.silent_nodes() {
+                self.send_node(&node, CoordinatorMessage::RegionInquiry, out);
+            }
+        }
+        self.repeat_drops(now, out);
+        if self.state != CoordinatorState::Active {
+            return;
+        }
+        let due: Vec<_> = self.unstarted.iter().filter(|(_, at)| **at <= now).map(|(shard, _)| shard.clone()).collect();
+        let mut told = Announcements::default();
+        for shard in due {
+            match self.homes.get(&shard) {
+                Some(entry) if !entry.stored.deallocated => {
+                    told.hosts.entry(entry.stored.region.clone()).or_default().push(shard.clone());
+                    self.unstarted.insert(shard, now + self.config.settings.shard_start_timeout);
+                }
+                _ => drop(self.unstarted.remove(&shard)),
+            }
+        }
+        self.announce(told, out);
+        self.tick_handoffs(now, out);
+        if self.rebalance_at.is_some_and(|at| at <= now) {
+            self.rebalance_at = Some(now + self.config.settings.rebalance_interval);
+            self.call_rebalance(out);
+        }
+    }
+
+    fn repeat_drops(&mut self, now: Instant, out: &mut Vec<Effect>) {
+        let retry = self.config.settings.retry_interval;
+        let due = self.drops.iter_mut().filter(|(_, (_, at))| *at <= now);
+        let mut messages = Vec::new();
+        for ((shard, region), (generation, at)) in due {
+            *at = now + retry;
+            let drop = CoordinatorMessage::DropShard { shard: shard.clone(), generation: *generation };
+            messages.push((region.clone(), drop));
+        }
+        for (region, message) in messages {
+            self.send(&region, message, out);
+        }
+    }
+
+    /// Members that may host, or may still be hosting, and have not told this incarnation what.
+    pub(super) fn silent_nodes(&self) -> Vec<UniqueAddress> {
+        let may_host = self
+            .members
+            .members
+            .iter()
+            .filter(|(_, member)| member.phase != Phase::Joining && member.has_role(&self.config.role));
+        may_host.map(|(node, _)| node).filter(|node| !self.has_spoken(node)).cloned().collect()
+    }
+
+    fn has_spoken(&self, node: &UniqueAddress) -> bool {
+        if self.without_region.contains(node) {
+            return true;
+        }
+        let dropped = |region: &RegionId| !self.drops.keys().any(|(_, dropping)| dropping == region);
+        self.regions.iter().any(|(region, entry)| {
+            region.node == *node && !entry.proxy && entry.current && (!entry.refused || dropped(region))
+        })
+    }
+
+    /// Every node has spoken or is gone: what is not known now does not exist.
+    fn inventory_is_complete(&mut self, now: Instant) -> bool {
+        if self.sabotage == Some(Sabotage::Inventory) {
+            return true;
+        }
+        let replaced = |node: &UniqueAddress| {
+            self.regions.keys().any(|region| region.node.address() == node.address() && region.node != *node)
+        };
+        let running = self.members.removed.iter().filter(|(node, removal)| {
+            !self.members.contains(node) && !self.is_over(node, removal.at, now) && !replaced(node)
+        });
+        let margin_at = running.map(|(_, removal)| removal.at + self.config.down_removal_margin).min();
+        self.margin_at = margin_at;
+        self.silent_nodes().is_empty() && margin_at.is_none()
+    }
+}
+
+/// What is to be told after a commit, gathered per region.
+#[derive(Debug, Default)]
+pub(super) struct Announcements {
+    pub(super) hosts: BTreeMap<RegionId, Vec<ShardId>>,
+    pub(super) homes: BTreeMap<RegionId, Vec<ShardId>>,
+}

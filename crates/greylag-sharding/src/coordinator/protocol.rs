@@ -1,0 +1,242 @@
+//! What a coordinator is told, what it asks for, and what it keeps.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use greylag_core::{Generation, UniqueAddress};
+
+use crate::allocation::View;
+use crate::fingerprint::Fingerprint;
+use crate::ids::{RegionId, ShardId};
+use crate::membership::Members;
+use crate::message::{CoordinatorId, Epoch, FromCoordinator, RegionMessage};
+
+/// The durable record of one shard: a home, or the tombstone of one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredHome {
+    /// The owner, or the last one.
+    pub region: RegionId,
+    /// Its generation.
+    pub generation: Generation,
+    /// A tombstone: the shard has no home.
+    pub deallocated: bool,
+    /// The generation that ended before this allocation.
+    pub previous: Option<Generation>,
+    /// Who still has unhandled messages for the new home; on a tombstone, for the home that follows.
+    pub leftovers_from: Option<RegionId>,
+}
+
+impl StoredHome {
+    /// Orders records of one shard: the larger generation wins, a tombstone beats its own home.
+    /// It is the clock of the replicated map (sharding §2.15).
+    pub fn clock(&self) -> u64 {
+        2 * self.generation.as_u64() + u64::from(self.deallocated)
+    }
+}
+
+/// Who wrote last with authority.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Meta {
+    /// The incarnation's epoch.
+    pub epoch: Epoch,
+    /// The incarnation.
+    pub coordinator: CoordinatorId,
+    /// What the first coordinator understood the type to be.
+    pub fingerprint: Fingerprint,
+}
+
+/// All that is durable.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct StoredState {
+    /// The last incarnation; `None` if the state is fresh (or lost).
+    pub meta: Option<Meta>,
+    /// Homes and tombstones.
+    pub homes: BTreeMap<ShardId, StoredHome>,
+}
+
+/// One durable change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StateEvent {
+    /// An incarnation takes over; the write is fenced by every later one.
+    EpochStarted(Meta),
+    /// `ShardHomeAllocated` or, with `deallocated`, `ShardHomeDeallocated`.
+    Home {
+        /// Which shard.
+        shard: ShardId,
+        /// Its record from now on.
+        home: StoredHome,
+    },
+}
+
+/// What a coordinator is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Input {
+    /// Answer to [`Effect::Read`], by a majority.
+    Read {
+        /// What was read.
+        state: StoredState,
+        /// Unix time in seconds: a floor of new epochs and nothing else.
+        wall_secs: u64,
+        /// The largest epoch that this node has seen in a `Register` or `StaleEpoch`.
+        seen_epoch: Epoch,
+    },
+    /// The batch is durable, and no newer incarnation has been seen since it was written.
+    Committed {
+        /// As in [`Effect::Commit`].
+        batch: u64,
+    },
+    /// The batch is not durable.
+    CommitFailed {
+        /// As in [`Effect::Commit`].
+        batch: u64,
+        /// Nothing was written and the same batch may be tried again; else this incarnation is fenced
+        /// or does not know.
+        retryable: bool,
+    },
+    /// A message of a region, or of a node's sharding layer. A node without that layer is reported as
+    /// `NoRegion` when an inquiry finds no recipient.
+    FromRegion {
+        /// The node at the other end of the link.
+        node: UniqueAddress,
+        /// What it says.
+        message: RegionMessage,
+    },
+    /// The members changed (also the first input after `new`).
+    Membership(Arc<Members>),
+    /// Answer to [`Effect::CallAllocate`]: `None` where the strategy failed.
+    Allocated {
+        /// As in the effect.
+        call: u64,
+        /// Shards and the regions chosen.
+        homes: Vec<(ShardId, Option<RegionId>)>,
+    },
+    /// Answer to [`Effect::CallRebalance`]; nothing if the strategy failed.
+    Rebalance {
+        /// The shards that should move.
+        shards: BTreeSet<ShardId>,
+    },
+    /// This node cannot trust its own view (cluster F9).
+    SelfSuspect,
+    /// It can again.
+    SelfTrusted,
+    /// This node is no member any more.
+    SelfDowned,
+    /// The singleton is handed over: stop, once a local region that shuts down is gone.
+    Terminate,
+    /// A deadline has come; early and repeated ticks are harmless.
+    Tick,
+}
+
+/// What the driver is asked to do, in this order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Effect {
+    /// Read the state by a majority, again until it succeeds; answered by [`Input::Read`].
+    Read,
+    /// Write the events; one batch is under way at a time. Answered by `Committed` or `CommitFailed`.
+    Commit {
+        /// The batch's number.
+        batch: u64,
+        /// What to write.
+        events: Vec<StateEvent>,
+    },
+    /// Control message to a node.
+    Send {
+        /// Which node.
+        to: UniqueAddress,
+        /// The message.
+        message: FromCoordinator,
+    },
+    /// Ask the strategy, with every shard's requester if there is one.
+    CallAllocate {
+        /// The call's number.
+        call: u64,
+        /// The shards.
+        shards: Vec<(ShardId, Option<RegionId>)>,
+        /// What it may choose from.
+        view: View,
+    },
+    /// Ask the strategy what should move.
+    CallRebalance {
+        /// The regions.
+        view: View,
+        /// What is moving already.
+        in_progress: BTreeSet<ShardId>,
+    },
+    /// The incarnation is over.
+    Stop(StopReason),
+    /// Something that subscribers may want to know.
+    Event(CoordinatorEvent),
+}
+
+/// Why an incarnation ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StopReason {
+    /// It was told to.
+    HandedOver,
+    /// A newer incarnation, or an epoch that it cannot account for, was met: start again with backoff.
+    Fenced {
+        /// The epoch met.
+        by: Epoch,
+    },
+    /// A write's outcome is unknown: start again with backoff.
+    CommitFailed,
+    /// Its decisions are numbered to the end: start again at once.
+    GenerationsUsedUp,
+    /// This node is no member any more.
+    Downed,
+}
+
+/// Where a handoff is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HandOffPhase {
+    /// Regions have to stop sending.
+    AwaitAcks,
+    /// The owner has to stop the shard.
+    AwaitStopped,
+}
+
+/// What a coordinator tells its subscribers. Source: sharding §6.5.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CoordinatorEvent {
+    /// The inventory is complete.
+    Active {
+        /// Its epoch.
+        epoch: Epoch,
+        /// Shards that have a home.
+        shards: usize,
+    },
+    /// A region was taken.
+    RegionRegistered(RegionId),
+    /// A region understands the type differently.
+    RegionRefused(RegionId),
+    /// A shard was given a home.
+    ShardAllocated {
+        /// Which shard.
+        shard: ShardId,
+        /// To whom.
+        region: RegionId,
+        /// The generation.
+        generation: Generation,
+    },
+    /// Shards start to move.
+    RebalanceStarted(BTreeSet<ShardId>),
+    /// A handoff was given up, or goes on past its time.
+    HandOffTimedOut {
+        /// Which shard.
+        shard: ShardId,
+        /// Where it was.
+        phase: HandOffPhase,
+    },
+    /// A shard does not stop.
+    HandOffStuck {
+        /// Which shard.
+        shard: ShardId,
+        /// Who has it.
+        owner: RegionId,
+    },
+    /// The strategy gave no usable answer.
+    AllocationFailed {
+        /// For which shard.
+        shard: ShardId,
+    },
+}

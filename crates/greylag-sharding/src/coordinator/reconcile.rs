@@ -1,0 +1,208 @@
+//! Registration, and what regions claim to host compared with what is recorded.
+//!
+//! A claim never overrides a record of equal or larger generation, and a larger one is always adopted:
+//! a state that was lost or is stale must not make a second copy of what lives.
+//!
+//! Source: sharding §2.3, §2.13.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use greylag_core::{Generation, UniqueAddress};
+
+use super::protocol::{CoordinatorEvent, Effect, StopReason, StoredHome};
+use super::{Coordinator, CoordinatorState, RegionEntry};
+use crate::ids::{RegionId, ShardId};
+use crate::membership::Phase;
+use crate::message::{Claim, ClaimState, CoordinatorMessage, Epoch, Register};
+
+impl Coordinator {
+    pub(super) fn on_register(&mut self, now: Instant, register: Register, out: &mut Vec<Effect>) {
+        let Register { region, proxy, serial, fingerprint, highest_epoch, hosted } = register;
+        self.seen_epoch = self.seen_epoch.max(highest_epoch);
+        if !matches!(self.state, CoordinatorState::Reconciling | CoordinatorState::Active) {
+            return;
+        }
+        // Somebody has obeyed a newer coordinator, or another one of the same epoch.
+        let foreign = highest_epoch == self.epoch && !self.answered.contains(&region.node);
+        if highest_epoch > self.epoch || foreign {
+            return self.stop(StopReason::Fenced { by: highest_epoch }, out);
+        }
+        let phase = self.members.members.get(&region.node).map(|member| member.phase);
+        if matches!(phase, None | Some(Phase::Joining | Phase::Down)) || self.gone.contains(&region) {
+            return;
+        }
+        let newer = self.regions.keys().any(|r| r.node == region.node && r.incarnation > region.incarnation);
+        let stale = self.regions.get(&region).is_some_and(|entry| entry.serial >= serial);
+        if newer || stale {
+            return;
+        }
+        let is_new = !self.regions.contains_key(&region);
+        if is_new && !proxy {
+            self.end_predecessors(&region);
+        }
+        let mismatch = self.fingerprint.mismatch(&fingerprint, proxy);
+        let current = highest_epoch == self.epoch;
+        let shutting_down = self.regions.get(&region).is_some_and(|entry| entry.shutting_down);
+        let claims: BTreeMap<_, _> =
+            hosted.iter().map(|claim| (claim.shard.clone(), (claim.generation, claim.state))).collect();
+        let refused = mismatch.is_some();
+        let entry = RegionEntry { proxy, refused, current, serial, shutting_down, claims };
+        self.regions.insert(region.clone(), entry);
+        self.answered.insert(region.node.clone());
+        if !proxy {
+            self.without_region.remove(&region.node);
+        }
+        match mismatch {
+            Some(mismatch) => {
+                self.send(&region, CoordinatorMessage::RegisterRefused { serial, mismatch }, out);
+                out.push(Effect::Event(CoordinatorEvent::RegionRefused(region.clone())));
+                self.refuse_claims(now, &region, &hosted, current, out);
+            }
+            None => {
+                self.send(&region, CoordinatorMessage::RegisterAck { serial }, out);
+                for claim in hosted {
+                    self.reconcile(now, &region, claim, out);
+                }
+                if is_new {
+                    out.push(Effect::Event(CoordinatorEvent::RegionRegistered(region.clone())));
+                    self.tell_table(&region, out);
+                }
+                self.answer_requests(out);
+            }
+        }
+        if current && self.state == CoordinatorState::Active && !refused {
+            self.host_absent(now, &region, out);
+        }
+    }
+
+    /// A process has one region of a type at a time, and an address one process.
+    fn end_predecessors(&mut self, region: &RegionId) {
+        let owners = self.homes.values().map(|entry| &entry.stored.region).chain(self.regions.keys());
+        let before = owners.filter(|r| r.node == region.node && r.incarnation < region.incarnation);
+        for older in before.cloned().collect::<std::collections::BTreeSet<_>>() {
+            self.terminate(&older);
+        }
+        let replaced = |node: &&UniqueAddress| node.address() == region.node.address() && **node != region.node;
+        for node in self.missing.keys().filter(replaced).cloned().collect::<Vec<_>>() {
+            self.missing.remove(&node);
+            self.terminate_node(&node);
+        }
+    }
+
+    fn reconcile(&mut self, now: Instant, region: &RegionId, claim: Claim, out: &mut Vec<Effect>) {
+        let Claim { shard, generation, state } = claim;
+        let recorded = self.decided(&shard).cloned();
+        match recorded {
+            Some(home) if !home.deallocated && home.region == *region && home.generation == generation => {
+                self.confirm(now, &shard, region, generation, state);
+            }
+            Some(home) if home.generation >= generation => self.drop_claim(now, &shard, region, generation, out),
+            recorded => {
+                if let Some(home) = recorded.filter(|home| !home.deallocated) {
+                    let confirmed = self.homes.get(&shard).is_some_and(|entry| entry.confirmed);
+                    if confirmed && home.region != *region {
+                        self.drop_claim(now, &shard, &home.region, home.generation, out);
+                    }
+                }
+                self.handoffs.remove(&shard);
+                self.adopting.insert(shard.clone(), (generation, state));
+                let region = region.clone();
+                let home = StoredHome { region, generation, deallocated: false, previous: None, leftovers_from: None };
+                self.decide(&shard, home);
+            }
+        }
+    }
+
+    fn confirm(&mut self, now: Instant, shard: &ShardId, region: &RegionId, generation: Generation, state: ClaimState) {
+        if state == ClaimState::Stopping {
+            return self.await_stopped(now, shard, region, generation);
+        }
+        self.unstarted.remove(shard);
+        if let Some(entry) = self.homes.get_mut(shard)
+            && entry.stored.generation == generation
+        {
+            entry.confirmed = true;
+        }
+    }
+
+    /// A claim lost: told again until the region says that nothing of it lives. Until then the shard
+    /// is given to nobody.
+    pub(super) fn drop_claim(
+        &mut self,
+        now: Instant,
+        shard: &ShardId,
+        region: &RegionId,
+        generation: Generation,
+        out: &mut Vec<Effect>,
+    ) {
+        let again = now + self.config.settings.retry_interval;
+        self.drops.insert((shard.clone(), region.clone()), (generation, again));
+        self.send(region, CoordinatorMessage::DropShard { shard: shard.clone(), generation }, out);
+    }
+
+    /// A refused region may host nothing. What it does not claim, once it has heard of the refusal, it
+    /// does not have.
+    fn refuse_claims(
+        &mut self,
+        now: Instant,
+        region: &RegionId,
+        hosted: &[Claim],
+        current: bool,
+        out: &mut Vec<Effect>,
+    ) {
+        for claim in hosted {
+            self.drop_claim(now, &claim.shard, region, claim.generation, out);
+        }
+        if current {
+            let claimed = |shard: &ShardId| hosted.iter().any(|claim| claim.shard == *shard);
+            let owned = self.homes.iter().filter(|(shard, entry)| {
+                !entry.stored.deallocated && entry.stored.region == *region && !claimed(shard)
+            });
+            for shard in owned.map(|(shard, _)| shard.clone()).collect::<Vec<_>>() {
+                self.deallocate(&shard, None);
+            }
+        }
+    }
+
+    /// Says `HostShard` for exactly the recorded homes that the region's last `Register` did not name.
+    pub(super) fn host_absent(&mut self, now: Instant, region: &RegionId, out: &mut Vec<Effect>) {
+        let Some(entry) = self.regions.get(region).filter(|entry| !entry.refused && !entry.proxy) else { return };
+        let absent = self.homes.iter().filter(|(shard, home)| {
+            let claimed = entry.claims.get(*shard).is_some_and(|(g, _)| *g == home.stored.generation);
+            !home.stored.deallocated
+                && home.stored.region == *region
+                && !claimed
+                && !self.pending.contains_key(*shard)
+                && !self.handoffs.contains_key(*shard)
+        });
+        let absent: Vec<_> = absent.map(|(shard, _)| shard.clone()).collect();
+        let again = now + self.config.settings.shard_start_timeout;
+        self.unstarted.extend(absent.iter().map(|shard| (shard.clone(), again)));
+        self.tell_homes(region, &absent, CoordinatorMessage::HostShard, out);
+    }
+
+    /// The whole table, so that the first message to any shard costs no round trip.
+    fn tell_table(&self, region: &RegionId, out: &mut Vec<Effect>) {
+        let known = self.homes.iter().filter(|(shard, entry)| entry.stored.region != *region && self.is_told(shard));
+        let known: Vec<_> = known.map(|(shard, _)| shard.clone()).collect();
+        self.tell_homes(region, &known, CoordinatorMessage::ShardHomes, out);
+    }
+
+    pub(super) fn on_no_region(&mut self, node: &UniqueAddress, epoch: Epoch) {
+        let registered = self.regions.iter().any(|(region, entry)| region.node == *node && !entry.proxy);
+        // A late answer must not end a region that was started since.
+        if epoch == self.epoch && !registered && self.members.contains(node) {
+            self.without_region.insert(node.clone());
+            self.terminate_hosting(node);
+        }
+    }
+
+    fn terminate_hosting(&mut self, node: &UniqueAddress) {
+        let owners = self.homes.values().filter(|entry| !entry.stored.deallocated).map(|entry| &entry.stored.region);
+        let named: std::collections::BTreeSet<_> = owners.filter(|region| region.node == *node).cloned().collect();
+        for region in named {
+            self.terminate(&region);
+        }
+    }
+}
