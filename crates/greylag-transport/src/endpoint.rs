@@ -5,6 +5,7 @@
 //! Source: cluster T25, T35, T38, T41.
 
 use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Instant;
@@ -104,7 +105,12 @@ impl Endpoint {
             };
             match found {
                 Some(found) if message.recipient.instance == 0 || message.recipient.instance == found.instance => {
-                    found.receiver.receive(message);
+                    let path = message.recipient.path.clone();
+                    // A receiver that panics must not take the worker of all others with it.
+                    let receive = AssertUnwindSafe(|| found.receiver.receive(message));
+                    if catch_unwind(receive).is_err() {
+                        tracing::error!(%path, "a receiver panicked on a message");
+                    }
                     return None;
                 }
                 Some(_) => DeadLetterReason::StaleRecipient,
@@ -213,17 +219,21 @@ impl Endpoint {
         }
     }
 
-    /// Keeps what a handshake taught and tells the listeners. A newer incarnation at a known
-    /// address ends the questions to the older one.
-    pub(crate) fn learn_peer(&self, info: PeerInfo) {
-        let before = {
-            let mut peers = self.peers.write().unwrap_or_else(PoisonError::into_inner);
-            peers.insert(info.peer.address().clone(), info.clone())
-        };
+    /// Keeps what a handshake taught. A newer incarnation at a known address ends the questions to
+    /// the older one. `dialled`: the address is where we reached the peer, which counts for more
+    /// than where it called from.
+    pub(crate) fn learn_peer(&self, mut info: PeerInfo, dialled: bool) -> PeerInfo {
+        let mut peers = self.peers.write().unwrap_or_else(PoisonError::into_inner);
+        let before = peers.get(info.peer.address()).cloned();
+        if let Some(before) = before.as_ref().filter(|before| before.peer == info.peer && !dialled) {
+            info.ip = before.ip;
+        }
+        peers.insert(info.peer.address().clone(), info.clone());
+        drop(peers);
         if let Some(before) = before.filter(|before| before.peer != info.peer) {
             self.asks.fail_peer(&before.peer, &AskError::PeerRestarted);
         }
-        self.publish(TransportEvent::PeerHandshake(info));
+        info
     }
 
     pub(crate) fn peer(&self, address: &NodeAddress) -> Option<PeerInfo> {

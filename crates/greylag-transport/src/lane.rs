@@ -7,6 +7,8 @@
 
 use std::fmt;
 
+use twox_hash::XxHash3_64;
+
 /// The kind of a lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum LaneKind {
@@ -47,6 +49,27 @@ impl Lane {
     }
 }
 
+/// XXH3 of a lane key: the path, and below it the sub-path. Both ends place by it, so it is part of
+/// the protocol.
+pub(crate) fn lane_key_hash(path: &str, sub_path: &str) -> u64 {
+    if sub_path.is_empty() {
+        return XxHash3_64::oneshot(path.as_bytes());
+    }
+    let len = path.len() + 1 + sub_path.len();
+    let mut short = [0; 128];
+    let mut long = Vec::new();
+    let key = if len <= short.len() {
+        &mut short[..len]
+    } else {
+        long.resize(len, 0);
+        &mut long[..]
+    };
+    key[..path.len()].copy_from_slice(path.as_bytes());
+    key[path.len()] = b'/';
+    key[path.len() + 1..].copy_from_slice(sub_path.as_bytes());
+    XxHash3_64::oneshot(key)
+}
+
 impl fmt::Display for Lane {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.kind {
@@ -54,5 +77,17 @@ impl fmt::Display for Lane {
             LaneKind::Ordinary => write!(f, "ordinary-{}", self.index),
             LaneKind::Large => f.write_str("large"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lane_key_is_path_and_sub_path_joined() {
+        assert_eq!(lane_key_hash("sharding/Customer", "17"), lane_key_hash("sharding/Customer/17", ""));
+        let long = "x".repeat(200);
+        assert_eq!(lane_key_hash(&long, "17"), XxHash3_64::oneshot(format!("{long}/17").as_bytes()));
     }
 }

@@ -252,7 +252,8 @@ impl MemoryNode {
             Parcel::Reply { from, ask_id, reply } => self.endpoint.accept_reply(now, &from, ask_id, reply),
             Parcel::Met(peer) => {
                 let ip = IpAddr::V4(Ipv4Addr::LOCALHOST);
-                self.endpoint.learn_peer(PeerInfo { peer, ip, host_id: None });
+                let info = self.endpoint.learn_peer(PeerInfo { peer, ip, host_id: None }, true);
+                self.endpoint.publish(TransportEvent::PeerHandshake(info));
             }
             Parcel::Event(event) => {
                 if let TransportEvent::LinkLost { peer, .. } = &event

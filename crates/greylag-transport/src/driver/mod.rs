@@ -1,3 +1,5 @@
 //! What carries envelopes: threads and queues within one process, or tonic streams between many.
 
+#[cfg(feature = "grpc")]
+pub(crate) mod grpc;
 pub mod memory;

@@ -1,0 +1,3 @@
+//! Filled in next.
+
+fn main() {}

@@ -1,0 +1,635 @@
+//! What one node knows of another address: which incarnation runs there, which streams to it are
+//! open, which incarnations are never spoken to again.
+//!
+//! One machine per peer address. Each lane is idle, waiting to dial, dialling, or active with one
+//! incarnation; an accepted handshake, in either direction, says which incarnation that is. An older
+//! one is *retired* for ever, a *quarantined* one is refused by name. The machine never sees a
+//! message: it opens and shuts the gate of each lane's queue, and says when what waits there is to
+//! be failed or handed back.
+//!
+//! ```text
+//! idle --Wanted--> dialing --Accepted--> active --Failed--> waiting (backoff) --> dialing ...
+//!            dialing --Failed--> waiting (handshake retry) --handshake timeout--> idle, queue failed
+//!            dialing --Rejected for good--> idle, queue failed
+//! ```
+//!
+//! Source: cluster T11, T14, T15, T18 to T21, T24, T31.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use greylag_core::{DeadLetterReason, Uid};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use crate::lane::Lane;
+use crate::remoting::{QuarantineReason, RejectCode};
+use crate::settings::TransportSettings;
+
+/// What the machine is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Input {
+    /// Something waits in the queue of a lane at rest.
+    Wanted {
+        /// Which lane.
+        lane: Lane,
+    },
+    /// The dial `seq` was answered: `uid` accepts.
+    Accepted {
+        /// Which lane.
+        lane: Lane,
+        /// Which dial.
+        seq: u64,
+        /// Who answered.
+        uid: Uid,
+    },
+    /// The dial `seq` was answered: no.
+    Rejected {
+        /// Which lane.
+        lane: Lane,
+        /// Which dial.
+        seq: u64,
+        /// Why.
+        code: RejectCode,
+        /// Who answered, if it said so.
+        by: Option<Uid>,
+        /// With [`RejectCode::Quarantined`]: why we are quarantined there; absent if harmless.
+        reason: Option<QuarantineReason>,
+        /// Both sides' values.
+        detail: String,
+    },
+    /// The dial `seq` got no answer, or its stream broke.
+    Failed {
+        /// Which lane.
+        lane: Lane,
+        /// Which dial.
+        seq: u64,
+    },
+    /// A process at the peer's address said Hello; answered by [`Effect::Admit`] or [`Effect::Refuse`].
+    Hello {
+        /// Who.
+        uid: Uid,
+    },
+    /// Something came from a quarantined incarnation, and was dropped.
+    Intruded {
+        /// Who.
+        uid: Uid,
+    },
+    /// The peer said that it has quarantined us.
+    ToldQuarantined {
+        /// Who.
+        by: Uid,
+        /// Why.
+        reason: QuarantineReason,
+    },
+    /// The peer announced its orderly end.
+    Terminating {
+        /// Who.
+        uid: Uid,
+    },
+    /// A layer above wants this incarnation gone.
+    Quarantine {
+        /// Who.
+        uid: Uid,
+        /// Why.
+        reason: QuarantineReason,
+        /// Not told to the peer.
+        harmless: bool,
+    },
+    /// This node ends: no lane opens any more.
+    Shutdown,
+    /// Time has passed.
+    Tick,
+}
+
+/// What the driver is asked to do, in this order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Effect {
+    /// Connect and say Hello with this `stream_seq`.
+    Dial {
+        /// Which lane.
+        lane: Lane,
+        /// The number of the stream.
+        seq: u64,
+    },
+    /// The lane's queue may be written to this stream.
+    Open {
+        /// Which lane.
+        lane: Lane,
+        /// The number of the stream.
+        seq: u64,
+        /// Who reads it.
+        uid: Uid,
+    },
+    /// Nothing more is written to this stream; only notices may still leave.
+    Shut {
+        /// Which lane.
+        lane: Lane,
+        /// The number of the stream.
+        seq: u64,
+    },
+    /// End this stream.
+    Close {
+        /// Which lane.
+        lane: Lane,
+        /// The number of the stream.
+        seq: u64,
+    },
+    /// The lane is at rest: the next message has to ask for it, by [`Input::Wanted`]. If messages
+    /// wait already, ask at once.
+    Rest {
+        /// Which lane.
+        lane: Lane,
+    },
+    /// Another incarnation runs now. Questions to the old one end, and what waits for it is dropped.
+    NewIncarnation {
+        /// The new one.
+        uid: Uid,
+        /// The one before, if there was any.
+        old: Option<Uid>,
+        /// How many there have been.
+        incarnation: u32,
+    },
+    /// What waits in this lane becomes dead letters.
+    FailQueue {
+        /// Which lane.
+        lane: Lane,
+        /// Why.
+        reason: DeadLetterReason,
+    },
+    /// Nothing to or from this incarnation passes any more.
+    Block {
+        /// Who.
+        uid: Uid,
+    },
+    /// What waits for this incarnation is offered back.
+    HandBack {
+        /// Who.
+        uid: Uid,
+    },
+    /// Tell the incarnation that it is quarantined here, on whatever stream there is.
+    Notify {
+        /// Who.
+        uid: Uid,
+        /// Why.
+        reason: QuarantineReason,
+    },
+    /// The quarantine of this incarnation has been unused for so long that it is forgotten.
+    Forget {
+        /// Who.
+        uid: Uid,
+    },
+    /// The Hello is accepted as far as this machine can tell.
+    Admit,
+    /// The Hello is refused.
+    Refuse {
+        /// Why the caller is quarantined; absent if it is harmless, or a dead incarnation.
+        reason: Option<QuarantineReason>,
+    },
+    /// Tell the listeners.
+    Publish(Event),
+}
+
+/// What listeners are told of a peer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// An active stream broke.
+    LinkLost {
+        /// Who was at its other end.
+        uid: Uid,
+        /// Which lane.
+        lane: Lane,
+    },
+    /// The peer has quarantined this node.
+    ThisNodeQuarantined {
+        /// Who.
+        by: Uid,
+        /// Why.
+        reason: QuarantineReason,
+    },
+    /// The peer refused our Hello for good.
+    HandshakeRejected {
+        /// Why.
+        code: RejectCode,
+        /// Both sides' values.
+        detail: String,
+    },
+    /// The peer ends in order.
+    PeerTerminating {
+        /// Who.
+        uid: Uid,
+    },
+}
+
+/// A stream that held this long was good: the next pause is short again.
+const GOOD_STREAM: Duration = Duration::from_secs(10);
+/// Notices to one quarantined incarnation come at most this often.
+const NOTICE_INTERVAL: Duration = Duration::from_secs(5);
+/// Dead incarnations remembered per address; more restarts than that happen in no log of ours.
+const MAX_RETIRED: usize = 64;
+
+/// The association with one peer address.
+#[derive(Debug)]
+pub struct Association {
+    settings: TransportSettings,
+    rng: ChaCha8Rng,
+    peer: Option<Uid>,
+    incarnation: u32,
+    /// The incarnation has accepted a stream of ours, so a failing dial is a reconnect.
+    established: bool,
+    retired: BTreeSet<Uid>,
+    quarantined: BTreeMap<Uid, Quarantine>,
+    terminating: Option<(Uid, Instant)>,
+    lanes: BTreeMap<Lane, LaneState>,
+    next_seq: u64,
+    is_shut_down: bool,
+}
+
+#[derive(Debug)]
+struct Quarantine {
+    reason: QuarantineReason,
+    harmless: bool,
+    noticed_at: Option<Instant>,
+    used_at: Instant,
+}
+
+#[derive(Debug, Default)]
+struct LaneState {
+    phase: Phase,
+    /// When the messages that wait for a first handshake began to wait.
+    wanted_at: Option<Instant>,
+    /// No dial before this, whoever wants one.
+    not_before: Option<Instant>,
+    failures: u32,
+}
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    #[default]
+    Idle,
+    Waiting {
+        until: Instant,
+    },
+    Dialing {
+        seq: u64,
+    },
+    Active {
+        seq: u64,
+        since: Instant,
+    },
+    /// Open for notices only, until it closes.
+    Shutting {
+        seq: u64,
+        until: Instant,
+    },
+}
+
+impl Association {
+    /// Knows nothing of the peer yet. The seed decides how pauses vary.
+    pub fn new(settings: TransportSettings, seed: u64) -> Self {
+        Self {
+            settings,
+            rng: ChaCha8Rng::seed_from_u64(seed),
+            peer: None,
+            incarnation: 0,
+            established: false,
+            retired: BTreeSet::new(),
+            quarantined: BTreeMap::new(),
+            terminating: None,
+            lanes: BTreeMap::new(),
+            next_seq: 1,
+            is_shut_down: false,
+        }
+    }
+
+    /// The incarnation that runs, as far as is known.
+    pub fn peer(&self) -> Option<Uid> {
+        self.peer
+    }
+
+    /// Whether nothing may go to or come from this incarnation: it is quarantined, or a newer one
+    /// runs in its place.
+    pub fn is_dead(&self, uid: Uid) -> bool {
+        self.retired.contains(&uid) || self.quarantined.contains_key(&uid)
+    }
+
+    /// Takes one input. Infallible: what makes no sense here is dropped.
+    pub fn handle(&mut self, now: Instant, input: Input, out: &mut Vec<Effect>) {
+        match input {
+            Input::Wanted { lane } => self.on_wanted(now, lane, out),
+            Input::Accepted { lane, seq, uid } => self.on_accepted(now, lane, seq, uid, out),
+            Input::Rejected { lane, seq, code, by, reason, detail } => {
+                self.on_rejected(now, (lane, seq), code, by.zip(reason), detail, out);
+            }
+            Input::Failed { lane, seq } => self.on_failed(now, lane, seq, out),
+            Input::Hello { uid } => self.on_hello(now, uid, out),
+            Input::Intruded { uid } => self.on_intruded(now, uid, out),
+            Input::ToldQuarantined { by, reason } => {
+                if self.peer == Some(by) {
+                    out.push(Effect::Publish(Event::ThisNodeQuarantined { by, reason }));
+                }
+            }
+            Input::Terminating { uid } => self.on_terminating(now, uid, out),
+            Input::Quarantine { uid, reason, harmless } => self.on_quarantine(now, uid, reason, harmless, out),
+            Input::Shutdown => self.on_shutdown(out),
+            Input::Tick => self.on_tick(now, out),
+        }
+    }
+
+    /// When a `Tick` next has work to do.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let lanes = self.lanes.values().filter_map(|lane| match lane.phase {
+            Phase::Waiting { until } | Phase::Shutting { until, .. } => Some(until),
+            Phase::Idle | Phase::Dialing { .. } | Phase::Active { .. } => None,
+        });
+        let memory = self.settings.remove_quarantined_association_after;
+        let forgotten = self.quarantined.values().map(|entry| entry.used_at + memory);
+        lanes.chain(forgotten).chain(self.terminating.map(|(_, at)| at)).min()
+    }
+
+    fn on_wanted(&mut self, now: Instant, lane: Lane, out: &mut Vec<Effect>) {
+        if self.is_shut_down {
+            return;
+        }
+        let state = self.lanes.entry(lane).or_default();
+        if state.phase != Phase::Idle {
+            return;
+        }
+        state.wanted_at.get_or_insert(now);
+        match state.not_before {
+            Some(until) if until > now => state.phase = Phase::Waiting { until },
+            _ => self.dial(lane, out),
+        }
+    }
+
+    fn dial(&mut self, lane: Lane, out: &mut Vec<Effect>) {
+        let seq = self.next_seq;
+        self.next_seq += 1;
+        self.lanes.entry(lane).or_default().phase = Phase::Dialing { seq };
+        out.push(Effect::Dial { lane, seq });
+    }
+
+    fn on_accepted(&mut self, now: Instant, lane: Lane, seq: u64, uid: Uid, out: &mut Vec<Effect>) {
+        if self.lane(lane) != (Phase::Dialing { seq }) {
+            out.push(Effect::Close { lane, seq });
+            return;
+        }
+        if self.is_dead(uid) {
+            // A process that is dead to us still answers: keep trying until its successor does.
+            out.push(Effect::Close { lane, seq });
+            self.retry(now, lane, out);
+            return;
+        }
+        self.learn(now, uid, out);
+        self.established = true;
+        let state = self.lanes.entry(lane).or_default();
+        state.phase = Phase::Active { seq, since: now };
+        (state.wanted_at, state.not_before) = (None, None);
+        out.push(Effect::Open { lane, seq, uid });
+    }
+
+    fn on_rejected(
+        &mut self,
+        now: Instant,
+        (lane, seq): (Lane, u64),
+        code: RejectCode,
+        notice: Option<(Uid, QuarantineReason)>,
+        detail: String,
+        out: &mut Vec<Effect>,
+    ) {
+        if self.lane(lane) != (Phase::Dialing { seq }) {
+            return;
+        }
+        if code.is_retryable() {
+            self.retry(now, lane, out);
+            return;
+        }
+        if let Some((by, reason)) = notice {
+            out.push(Effect::Publish(Event::ThisNodeQuarantined { by, reason }));
+        }
+        out.push(Effect::FailQueue { lane, reason: DeadLetterReason::HandshakeRejected });
+        out.push(Effect::Publish(Event::HandshakeRejected { code, detail }));
+        let pause = self.settings.handshake_retry_interval;
+        self.rest(lane, Some(now + pause), out);
+    }
+
+    fn on_failed(&mut self, now: Instant, lane: Lane, seq: u64, out: &mut Vec<Effect>) {
+        match self.lane(lane) {
+            Phase::Dialing { seq: current } if current == seq => self.retry(now, lane, out),
+            Phase::Active { seq: current, since } if current == seq => {
+                if now.saturating_duration_since(since) >= GOOD_STREAM {
+                    self.lanes.entry(lane).or_default().failures = 0;
+                }
+                out.push(Effect::Close { lane, seq });
+                if let Some(uid) = self.peer {
+                    out.push(Effect::Publish(Event::LinkLost { uid, lane }));
+                }
+                self.retry(now, lane, out);
+            }
+            Phase::Shutting { seq: current, .. } if current == seq => self.rest(lane, None, out),
+            _ => {}
+        }
+    }
+
+    /// Decides when the lane is dialled again, or that what waits in it waits no longer.
+    fn retry(&mut self, now: Instant, lane: Lane, out: &mut Vec<Effect>) {
+        if self.established {
+            let until = now + self.backoff(lane);
+            if lane == Lane::CONTROL {
+                self.lanes.entry(lane).or_default().phase = Phase::Waiting { until };
+            } else {
+                // Only a lane with messages is worth a connection; whoever wants it waits its turn.
+                self.rest(lane, Some(until), out);
+            }
+            return;
+        }
+        let wanted_at = *self.lanes.entry(lane).or_default().wanted_at.get_or_insert(now);
+        let until = now + self.settings.handshake_retry_interval;
+        if until > wanted_at + self.settings.handshake_timeout {
+            out.push(Effect::FailQueue { lane, reason: DeadLetterReason::HandshakeTimeout });
+            self.rest(lane, None, out);
+        } else {
+            self.lanes.entry(lane).or_default().phase = Phase::Waiting { until };
+        }
+    }
+
+    fn backoff(&mut self, lane: Lane) -> Duration {
+        let state = self.lanes.entry(lane).or_default();
+        let doubled = self.settings.reconnect_backoff_min.saturating_mul(1 << state.failures.min(20));
+        state.failures += 1;
+        let jitter = self.settings.reconnect_backoff_jitter;
+        let factor = if jitter > 0.0 { self.rng.random_range(1.0 - jitter..=1.0 + jitter) } else { 1.0 };
+        doubled.min(self.settings.reconnect_backoff_max).mul_f64(factor)
+    }
+
+    fn rest(&mut self, lane: Lane, not_before: Option<Instant>, out: &mut Vec<Effect>) {
+        let state = self.lanes.entry(lane).or_default();
+        (state.phase, state.not_before, state.wanted_at) = (Phase::Idle, not_before, None);
+        out.push(Effect::Rest { lane });
+    }
+
+    fn on_hello(&mut self, now: Instant, uid: Uid, out: &mut Vec<Effect>) {
+        if let Some(entry) = self.quarantined.get_mut(&uid) {
+            entry.used_at = now;
+            let reason = (!entry.harmless).then_some(entry.reason);
+            // The refusal is a notice too.
+            entry.noticed_at = Some(now);
+            out.push(Effect::Refuse { reason });
+            return;
+        }
+        if self.retired.contains(&uid) {
+            out.push(Effect::Refuse { reason: None });
+            return;
+        }
+        self.learn(now, uid, out);
+        out.push(Effect::Admit);
+        // It lives, so dialling it is worth more than waiting.
+        let waiting = |state: &LaneState| matches!(state.phase, Phase::Waiting { .. });
+        for lane in self.lanes_where(waiting) {
+            self.dial(lane, out);
+        }
+    }
+
+    /// Takes a uid from a handshake. Streams to another one lead nowhere.
+    fn learn(&mut self, now: Instant, uid: Uid, out: &mut Vec<Effect>) {
+        if self.peer == Some(uid) {
+            return;
+        }
+        let old = self.peer.replace(uid);
+        self.incarnation += 1;
+        self.established = false;
+        if let Some(old) = old {
+            self.retire(old);
+            for lane in self.lanes_where(|state| matches!(state.phase, Phase::Active { .. } | Phase::Shutting { .. })) {
+                let (Phase::Active { seq, .. } | Phase::Shutting { seq, .. }) = self.lane(lane) else { continue };
+                out.push(Effect::Close { lane, seq });
+                out.push(Effect::Publish(Event::LinkLost { uid: old, lane }));
+                let state = self.lanes.entry(lane).or_default();
+                (state.phase, state.wanted_at, state.failures) = (Phase::Waiting { until: now }, Some(now), 0);
+            }
+        }
+        out.push(Effect::NewIncarnation { uid, old, incarnation: self.incarnation });
+    }
+
+    fn retire(&mut self, uid: Uid) {
+        if self.retired.len() >= MAX_RETIRED {
+            self.retired.pop_first();
+        }
+        self.retired.insert(uid);
+    }
+
+    fn on_intruded(&mut self, now: Instant, uid: Uid, out: &mut Vec<Effect>) {
+        let Some(entry) = self.quarantined.get_mut(&uid) else { return };
+        entry.used_at = now;
+        let is_due = entry.noticed_at.is_none_or(|at| now.saturating_duration_since(at) >= NOTICE_INTERVAL);
+        if !entry.harmless && is_due {
+            entry.noticed_at = Some(now);
+            out.push(Effect::Notify { uid, reason: entry.reason });
+        }
+    }
+
+    fn on_terminating(&mut self, now: Instant, uid: Uid, out: &mut Vec<Effect>) {
+        if self.peer == Some(uid) && self.terminating.is_none_or(|(known, _)| known != uid) && !self.is_dead(uid) {
+            self.terminating = Some((uid, now + self.settings.shutdown_flush_timeout));
+            out.push(Effect::Publish(Event::PeerTerminating { uid }));
+        }
+    }
+
+    fn on_quarantine(
+        &mut self,
+        now: Instant,
+        uid: Uid,
+        reason: QuarantineReason,
+        harmless: bool,
+        out: &mut Vec<Effect>,
+    ) {
+        let is_new = match self.quarantined.get_mut(&uid) {
+            Some(entry) => {
+                let is_graver = entry.harmless && !harmless;
+                if is_graver {
+                    (entry.harmless, entry.reason) = (false, reason);
+                }
+                is_graver
+            }
+            // Dead already, by a newer incarnation: refused without a name.
+            None if self.retired.contains(&uid) => false,
+            None => {
+                self.quarantined.insert(uid, Quarantine { reason, harmless, noticed_at: None, used_at: now });
+                true
+            }
+        };
+        out.push(Effect::Block { uid });
+        if is_new && self.peer == Some(uid) {
+            self.shut_lanes(now, !harmless, out);
+        }
+        out.push(Effect::HandBack { uid });
+        if is_new && !harmless {
+            if let Some(entry) = self.quarantined.get_mut(&uid) {
+                entry.noticed_at = Some(now);
+            }
+            out.push(Effect::Notify { uid, reason });
+        }
+    }
+
+    /// Closes what leads to the quarantined peer, the control stream only after the notice.
+    fn shut_lanes(&mut self, now: Instant, notify: bool, out: &mut Vec<Effect>) {
+        for lane in self.lanes_where(|state| matches!(state.phase, Phase::Active { .. })) {
+            let Phase::Active { seq, .. } = self.lane(lane) else { continue };
+            if notify && lane == Lane::CONTROL {
+                out.push(Effect::Shut { lane, seq });
+                let until = now + self.settings.stop_quarantined_after_idle;
+                self.lanes.entry(lane).or_default().phase = Phase::Shutting { seq, until };
+            } else {
+                out.push(Effect::Close { lane, seq });
+                self.rest(lane, None, out);
+            }
+        }
+        // Whoever runs there next has a first handshake of its own.
+        self.established = false;
+    }
+
+    fn on_shutdown(&mut self, out: &mut Vec<Effect>) {
+        self.is_shut_down = true;
+        for (lane, state) in &mut self.lanes {
+            if let Phase::Active { seq, .. } | Phase::Shutting { seq, .. } | Phase::Dialing { seq } = state.phase {
+                out.push(Effect::Close { lane: *lane, seq });
+            }
+            state.phase = Phase::Idle;
+        }
+    }
+
+    fn on_tick(&mut self, now: Instant, out: &mut Vec<Effect>) {
+        if let Some((uid, at)) = self.terminating
+            && at <= now
+        {
+            self.terminating = None;
+            // The reason is never told: a harmless quarantine is silent.
+            self.on_quarantine(now, uid, QuarantineReason::RemovedFromMembership, true, out);
+        }
+        for lane in self.lanes_where(|state| matches!(state.phase, Phase::Waiting { until } if until <= now)) {
+            self.dial(lane, out);
+        }
+        for lane in self.lanes_where(|state| matches!(state.phase, Phase::Shutting { until, .. } if until <= now)) {
+            if let Phase::Shutting { seq, .. } = self.lane(lane) {
+                out.push(Effect::Close { lane, seq });
+                self.rest(lane, None, out);
+            }
+        }
+        let memory = self.settings.remove_quarantined_association_after;
+        self.quarantined.retain(|uid, entry| {
+            let keep = entry.used_at + memory > now;
+            if !keep {
+                out.push(Effect::Forget { uid: *uid });
+            }
+            keep
+        });
+    }
+
+    fn lane(&self, lane: Lane) -> Phase {
+        self.lanes.get(&lane).map_or(Phase::Idle, |state| state.phase)
+    }
+
+    fn lanes_where(&self, chosen: impl Fn(&LaneState) -> bool) -> Vec<Lane> {
+        self.lanes.iter().filter(|(_, state)| chosen(state)).map(|(lane, _)| *lane).collect()
+    }
+}

@@ -1,0 +1,200 @@
+//! Dials one stream, says Hello, and listens to what comes back on it.
+//!
+//! Every dial resolves the name anew and builds a connection of its own (cluster T5, T9). While the
+//! stream lives, tonic polls its [`Outbound`]; this task only reads the other half.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use greylag_core::DeadLetterReason;
+use tokio::sync::Notify;
+use tonic::Streaming;
+use tonic::client::Grpc;
+use tonic::codegen::http::uri::PathAndQuery;
+use tonic::transport::Endpoint;
+
+use super::codec::FrameCodec;
+use super::outbound::Outbound;
+use super::peer::Peer;
+use super::shared::{Announcement, Shared};
+use crate::association::Input;
+use crate::hello::{Hello, HelloReply, MIN_SUPPORTED, PROTOCOL_VERSION};
+use crate::lane::Lane;
+use crate::remoting::{PeerInfo, TransportEvent};
+use crate::wire::{self, Frame};
+
+/// The one method of the service.
+pub(super) const METHOD: &str = "/greylag.transport.v1.Transport/Open";
+
+/// Room beside the largest message for what a frame says about it.
+pub(super) const FRAME_OVERHEAD: usize = 64 * 1024;
+
+/// A stream that was answered.
+struct Opened {
+    replies: Streaming<Bytes>,
+    answer: HelloReply,
+    ip: IpAddr,
+}
+
+/// Dials, and stays until the stream ends.
+pub(super) async fn run(shared: Arc<Shared>, peer: Arc<Peer>, lane: Lane, seq: u64, closed: Arc<Notify>) {
+    let written = Arc::new(AtomicU64::new(0));
+    let dial = open(&shared, &peer, lane, seq, written.clone());
+    let opened = tokio::select! {
+        opened = tokio::time::timeout(shared.settings.connection_timeout, dial) => opened,
+        () = closed.notified() => return,
+    };
+    let opened = match opened {
+        Ok(Ok(opened)) => opened,
+        Ok(Err(error)) => return failed(&shared, &peer, lane, seq, &error),
+        Err(_) => return failed(&shared, &peer, lane, seq, &io::Error::from(io::ErrorKind::TimedOut)),
+    };
+    let Opened { replies, answer, ip } = opened;
+    match answer {
+        HelloReply::Rejected(rejected) => {
+            let by = rejected.from.map(|from| from.uid());
+            let (code, reason, detail) = (rejected.code, rejected.reason, rejected.detail);
+            peer.input(&shared, Input::Rejected { lane, seq, code, by, reason, detail });
+            peer.queue(lane).end(seq);
+        }
+        HelloReply::Accepted { from, host_id, .. } => {
+            peer.input(&shared, Input::Accepted { lane, seq, uid: from.uid() });
+            if peer.uid() == Some(from.uid()) {
+                let info = PeerInfo { peer: from.clone(), ip, host_id };
+                let info = shared.endpoint.learn_peer(info, true);
+                shared.announce(Announcement::Event(TransportEvent::PeerHandshake(info)));
+            }
+            let received = listen(&shared, &peer, lane, replies, &closed).await;
+            let lost = written.load(Ordering::Relaxed).saturating_sub(received);
+            if lost > 0 {
+                let reason = DeadLetterReason::LostInFlight;
+                let (lane, to) = (Some(lane), Some(from.address()));
+                let what = || "written, and not known to have been read".to_owned();
+                shared.endpoint.count_dead_letter(Instant::now(), reason, lane, to, lost, what);
+            }
+            peer.input(&shared, Input::Failed { lane, seq });
+        }
+    }
+}
+
+fn failed(shared: &Arc<Shared>, peer: &Arc<Peer>, lane: Lane, seq: u64, error: &io::Error) {
+    tracing::debug!(peer = %peer.address, %lane, %error, "a dial failed");
+    peer.queue(lane).end(seq);
+    peer.input(shared, Input::Failed { lane, seq });
+}
+
+async fn open(
+    shared: &Arc<Shared>,
+    peer: &Arc<Peer>,
+    lane: Lane,
+    seq: u64,
+    written: Arc<AtomicU64>,
+) -> io::Result<Opened> {
+    if peer.fault.is_mute() {
+        return Err(io::Error::other("blackholed on purpose"));
+    }
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    for target in tokio::net::lookup_host((peer.address.host(), peer.address.port())).await? {
+        match channel(shared, target, lane).connect().await {
+            Ok(channel) => {
+                let max = shared.settings.maximum_message_size(lane.kind()) + FRAME_OVERHEAD;
+                let mut client = Grpc::new(channel).max_decoding_message_size(max).max_encoding_message_size(max);
+                client.ready().await.map_err(io::Error::other)?;
+                let hello = wire::write_frame(&Frame::Hello(hello(shared, peer, lane, seq)));
+                let outbound = Outbound::new(shared.clone(), peer.clone(), lane, seq, hello, written);
+                let method = PathAndQuery::from_static(METHOD);
+                let response = client.streaming(tonic::Request::new(outbound), method, FrameCodec).await;
+                let mut replies = response.map_err(io::Error::other)?.into_inner();
+                let first = replies.message().await.map_err(io::Error::other)?;
+                let frame = first.map(wire::read_frame).transpose().map_err(io::Error::other)?;
+                return match frame {
+                    Some(Frame::HelloReply(answer)) => Ok(Opened { replies, answer, ip: target.ip() }),
+                    other => Err(io::Error::other(format!("the Hello was answered by {other:?}"))),
+                };
+            }
+            Err(error) => last = io::Error::other(error),
+        }
+    }
+    Err(last)
+}
+
+fn channel(shared: &Shared, target: SocketAddr, lane: Lane) -> Endpoint {
+    let settings = &shared.settings;
+    let window = u32::try_from(2 * settings.maximum_message_size(lane.kind())).unwrap_or(u32::MAX >> 1).max(1 << 20);
+    Endpoint::from_shared(format!("http://{target}"))
+        .expect("a socket address makes a valid uri")
+        .connect_timeout(settings.connection_timeout)
+        .tcp_nodelay(true)
+        .initial_stream_window_size(window)
+        .initial_connection_window_size(window)
+        .http2_adaptive_window(false)
+        .http2_keep_alive_interval(settings.http2_keepalive_interval)
+        .keep_alive_timeout(settings.http2_keepalive_timeout)
+        .keep_alive_while_idle(true)
+}
+
+fn hello(shared: &Shared, peer: &Peer, lane: Lane, seq: u64) -> Hello {
+    Hello {
+        protocol_version: PROTOCOL_VERSION,
+        min_supported: MIN_SUPPORTED,
+        cluster_name: shared.settings.cluster_name.clone(),
+        from: shared.endpoint.self_address.clone(),
+        to: peer.address.clone(),
+        expected_uid: None,
+        lane,
+        lane_count: shared.settings.outbound_lanes,
+        stream_seq: seq,
+        cluster_id: *shared.cluster_id.lock().expect("nothing under this lock panics"),
+        host_id: shared.host_id.clone(),
+    }
+}
+
+/// Reads the answering half until it ends; returns how many envelopes the peer said it has read.
+async fn listen(
+    shared: &Arc<Shared>,
+    peer: &Arc<Peer>,
+    lane: Lane,
+    mut replies: Streaming<Bytes>,
+    closed: &Notify,
+) -> u64 {
+    let mut received = 0;
+    // Ended from our side, the peer reads what it was sent and then ends its half; if it does not,
+    // it is not waited for for ever.
+    let given_up = async {
+        closed.notified().await;
+        tokio::time::sleep(LAST_WORDS).await;
+    };
+    tokio::pin!(given_up);
+    loop {
+        let reply = tokio::select! {
+            reply = replies.message() => reply,
+            () = &mut given_up => return received,
+        };
+        let frame = match reply {
+            Ok(Some(bytes)) => wire::read_frame(bytes),
+            Ok(None) | Err(_) => return received,
+        };
+        match frame {
+            Ok(Frame::Received(count)) => received = count,
+            Ok(Frame::TerminatingAck) => shared.terminating_acked(),
+            Ok(Frame::Quarantined { from, to, reason }) => {
+                if to == shared.endpoint.self_address {
+                    peer.input(shared, Input::ToldQuarantined { by: from.uid(), reason });
+                }
+            }
+            Ok(Frame::Close(reason)) => tracing::warn!(peer = %peer.address, %lane, reason, "the peer closed a stream"),
+            Ok(_) => shared.counters.skipped(),
+            Err(error) => {
+                tracing::warn!(peer = %peer.address, %lane, %error, "an unreadable answer");
+                return received;
+            }
+        }
+    }
+}
+
+/// How long a stream that we ended may take to end on the other side.
+const LAST_WORDS: Duration = Duration::from_secs(3);

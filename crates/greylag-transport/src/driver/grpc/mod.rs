@@ -1,0 +1,447 @@
+//! Envelopes over tonic streams.
+//!
+//! A transport owns two small runtimes: one for control streams, heartbeats and the listening
+//! socket, one for data streams and the decoding of messages, so that neither user code nor load
+//! can stall a heartbeat (cluster T6). Dropping the transport ends both at once, as a crash would;
+//! [`GrpcTransport::shutdown`] is the orderly way.
+
+mod codec;
+mod fault;
+mod host;
+mod link;
+mod outbound;
+mod peer;
+mod server;
+mod shared;
+mod streams;
+mod workers;
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use greylag_core::{DeadLetterReason, NodeAddress, Registry, ReplyPort, Uid, UniqueAddress};
+use tokio::net::TcpListener;
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::{mpsc, oneshot};
+use tonic::transport::Server as TonicServer;
+use tonic::transport::server::TcpIncoming;
+
+pub use fault::Fault;
+
+use crate::dead_letters::DeadLetterKey;
+use crate::endpoint::{Endpoint, payload_bytes};
+use crate::envelope::{Envelope, Inbound, Payload, Recipient};
+use crate::error::BindError;
+use crate::lane::Lane;
+use crate::queue::Item;
+use crate::remoting::{
+    AskError, Destination, OpenAsk, PeerInfo, QuarantineReason, Receiver, Remoting, SendError, SendRejected,
+    TransportListener,
+};
+use crate::settings::{Tls, TransportSettings};
+use server::Server;
+use shared::{Shared, SharedPort};
+use workers::Workers;
+
+/// What a transport has counted since its start.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct TransportStats {
+    /// Envelopes written to streams.
+    pub sent_envelopes: u64,
+    /// Frames they were written in.
+    pub sent_frames: u64,
+    /// Bytes of those frames.
+    pub sent_bytes: u64,
+    /// Envelopes read from streams.
+    pub received_envelopes: u64,
+    /// Frames they came in.
+    pub received_frames: u64,
+    /// Frames of kinds that this version does not know, or does not expect.
+    pub skipped_frames: u64,
+    /// Frames that could not be read; each closed its stream.
+    pub malformed_frames: u64,
+    /// Messages that were dropped, by reason, lane and peer.
+    pub dead_letters: BTreeMap<DeadLetterKey, u64>,
+}
+
+impl TransportStats {
+    /// How many messages were dropped for `reason`, over all lanes and peers.
+    pub fn dropped(&self, reason: DeadLetterReason) -> u64 {
+        self.dead_letters.iter().filter(|(key, _)| key.reason == reason).map(|(_, count)| count).sum()
+    }
+}
+
+/// The transport of one node over gRPC.
+pub struct GrpcTransport {
+    shared: Arc<Shared>,
+    port: Arc<SharedPort>,
+    running: Mutex<Option<Running>>,
+}
+
+/// What ends with the transport.
+struct Running {
+    control: Runtime,
+    data: Runtime,
+    stop_listening: oneshot::Sender<()>,
+    server: tokio::task::JoinHandle<()>,
+}
+
+impl Running {
+    /// Ends every task; none of them is waited for.
+    fn end(self) {
+        self.control.shutdown_background();
+        self.data.shutdown_background();
+    }
+}
+
+impl std::fmt::Debug for GrpcTransport {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("GrpcTransport").field("self_address", self.self_address()).finish_non_exhaustive()
+    }
+}
+
+impl GrpcTransport {
+    /// Binds the socket, draws the uid, and listens. Messages that arrive for a path nobody has
+    /// registered yet are dead letters, so register before telling others the address.
+    ///
+    /// # Errors
+    /// [`BindError`]; nothing runs then.
+    pub async fn bind(settings: TransportSettings, registry: Arc<Registry>) -> Result<Arc<Self>, BindError> {
+        settings.check()?;
+        let canonical_host = settings.canonical_host.clone().unwrap_or_else(|| host::outward_ip().to_string());
+        let bind_host = settings.bind_host.clone().unwrap_or_else(|| canonical_host.clone());
+        let bind_port = settings.bind_port.unwrap_or(settings.canonical_port);
+        let target = resolve(&settings, &bind_host, bind_port).await?;
+        if settings.tls == Tls::LoopbackOnly && !target.ip().is_loopback() {
+            return Err(BindError::PlainText { address: target });
+        }
+        let control = runtime("greylag-control", settings.control_threads)?;
+        let data = runtime("greylag-data", settings.data_threads)?;
+        let listener = match listen(&control, target) {
+            Ok(listener) => listener,
+            Err(cause) => {
+                control.shutdown_background();
+                data.shutdown_background();
+                return Err(BindError::Listen { address: target, cause });
+            }
+        };
+        let bound = listener.local_addr().map_or(target.port(), |address| address.port());
+        let canonical_port = if settings.canonical_port == 0 { bound } else { settings.canonical_port };
+        let address = NodeAddress::new(&canonical_host, canonical_port)?;
+        Ok(Self::start(settings, registry, UniqueAddress::new(address, draw_uid()), listener, control, data))
+    }
+
+    fn start(
+        settings: TransportSettings,
+        registry: Arc<Registry>,
+        address: UniqueAddress,
+        listener: TcpListener,
+        control: Runtime,
+        data: Runtime,
+    ) -> Arc<Self> {
+        tracing::info!(%address, cluster = settings.cluster_name, "listening");
+        let endpoint = Endpoint::new(address, registry, settings.dead_letter_log_rate);
+        let (workers, desks) = Workers::new(settings.inbound_lanes);
+        let (announce, announcements) = mpsc::unbounded_channel();
+        let handles = (control.handle().clone(), data.handle().clone());
+        let shared =
+            Arc::new(Shared::new(settings, endpoint, host::host_id(), handles.0, handles.1, workers, announce));
+        desks.open(&shared);
+        control.spawn(shared::announce_all(shared.clone(), announcements));
+        control.spawn(shared::expire_asks(shared.clone()));
+        let (stop_listening, stop) = oneshot::channel();
+        let server = control.spawn(serve(shared.clone(), listener, stop));
+        let running = Mutex::new(Some(Running { control, data, stop_listening, server }));
+        Arc::new(Self { port: Arc::new(SharedPort(shared.clone())), shared, running })
+    }
+
+    /// What was counted since the start.
+    pub fn stats(&self) -> TransportStats {
+        let counters = &self.shared.counters;
+        TransportStats {
+            sent_envelopes: counters.sent_envelopes.load(Ordering::Relaxed),
+            sent_frames: counters.sent_frames.load(Ordering::Relaxed),
+            sent_bytes: counters.sent_bytes.load(Ordering::Relaxed),
+            received_envelopes: counters.received_envelopes.load(Ordering::Relaxed),
+            received_frames: counters.received_frames.load(Ordering::Relaxed),
+            skipped_frames: counters.skipped_frames.load(Ordering::Relaxed),
+            malformed_frames: counters.malformed_frames.load(Ordering::Relaxed),
+            dead_letters: self.shared.endpoint.dead_letters.counts(),
+        }
+    }
+
+    /// Sets the fault on the traffic with `peer`; for tests and demonstrations.
+    pub fn fault(&self, peer: &NodeAddress, fault: Fault) {
+        self.shared.peer(peer).fault.set(fault);
+    }
+
+    /// Breaks every stream to `peer`, as a fault; they are opened again after a pause.
+    pub fn kill_streams(&self, peer: &NodeAddress) {
+        self.shared.peer(peer).kill_streams();
+    }
+
+    /// Ends in order: refuses new messages, lets peers read what was queued and tells them, closes
+    /// the streams, and stops listening last. Takes at most `shutdown_flush_timeout` plus
+    /// `shutdown_streams_timeout`. Source: cluster T33.
+    pub async fn shutdown(&self) {
+        let Some(mut running) = self.running.lock().expect(NO_PANIC).take() else { return };
+        let shared = &self.shared;
+        shared.is_shutting_down.store(true, Ordering::Release);
+        let lanes = self.say_farewell();
+        let flushed = tokio::time::timeout(shared.settings.shutdown_flush_timeout, shared.all_acked(lanes)).await;
+        if flushed.is_err() {
+            tracing::warn!("not every peer has read everything before this node ended");
+        }
+        let now = Instant::now();
+        for peer in shared.peers() {
+            peer.input(shared, crate::association::Input::Shutdown);
+            peer.close();
+            for lane in peer.lanes() {
+                for item in peer.queue(lane).extract(|_| true) {
+                    peer.drop_item(shared, now, lane, &item, DeadLetterReason::ShuttingDown);
+                }
+            }
+        }
+        shared.endpoint.asks.close();
+        shared.streams.end_all();
+        let Running { stop_listening, server, .. } = &mut running;
+        std::mem::replace(stop_listening, oneshot::channel().0).send(()).ok();
+        if tokio::time::timeout(shared.settings.shutdown_streams_timeout, server).await.is_err() {
+            tracing::warn!("some streams did not close in time");
+        }
+        running.end();
+    }
+
+    /// Puts the last word behind what is queued in every lane that is in use.
+    fn say_farewell(&self) -> usize {
+        let mut lanes = 0;
+        for peer in self.shared.peers() {
+            for lane in peer.lanes() {
+                let queue = peer.queue(lane);
+                if queue.is_open() || !queue.is_empty() {
+                    lanes += 1;
+                    peer.push(&self.shared, lane, Item::Terminating, true).ok();
+                }
+            }
+        }
+        lanes
+    }
+
+    /// Delivers to this node itself, by the way that arriving messages take.
+    fn send_locally(&self, lane: Lane, envelope: Envelope) -> Result<(), SendRejected> {
+        let (endpoint, now) = (&self.shared.endpoint, Instant::now());
+        let own = &endpoint.self_address;
+        let drop_it = |envelope: &Envelope, reason| endpoint.drop_unsent(now, lane, own.address(), envelope, reason);
+        if envelope.target_uid.is_some_and(|uid| uid != own.uid()) {
+            drop_it(&envelope, DeadLetterReason::StaleIncarnation);
+            return Ok(());
+        }
+        let payload = match payload_bytes(&envelope.payload) {
+            Ok(payload) => payload,
+            Err(error) => {
+                tracing::warn!(%error, "a message could not be written");
+                drop_it(&envelope, DeadLetterReason::SerializeFailed);
+                return Ok(());
+            }
+        };
+        let Envelope { recipient, target_uid, codec, manifest, payload: original, ask, must_enqueue } = envelope;
+        if let Some(ask) = ask {
+            endpoint.asks.sent_to(ask.id, own);
+        }
+        let capacity = self.shared.settings.queue_size(lane.kind());
+        let message = Inbound { from: own.clone(), recipient, codec, manifest, payload, ask };
+        let queued = self.shared.workers.deliver_locally(capacity, must_enqueue, lane, message);
+        queued.map_err(|message| {
+            let Inbound { recipient, codec, manifest, ask, .. } = message;
+            let envelope = Envelope { recipient, target_uid, codec, manifest, payload: original, ask, must_enqueue };
+            self.reject(lane, own.address(), SendError::QueueFull, envelope)
+        })
+    }
+
+    /// Counts a message that the caller gets back.
+    fn reject(&self, lane: Lane, to: &NodeAddress, error: SendError, envelope: Envelope) -> SendRejected {
+        let reason = match error {
+            SendError::QueueFull => DeadLetterReason::QueueFull,
+            SendError::Quarantined => DeadLetterReason::Quarantined,
+            SendError::TooLarge { .. } => DeadLetterReason::TooLarge,
+            SendError::ShuttingDown => DeadLetterReason::ShuttingDown,
+        };
+        let what = || format!("{} for {}", envelope.manifest, envelope.recipient);
+        self.shared.endpoint.count_dead_letter(Instant::now(), reason, Some(lane), Some(to), 1, what);
+        SendRejected { error, envelope: Box::new(envelope) }
+    }
+}
+
+impl Drop for GrpcTransport {
+    fn drop(&mut self) {
+        if let Some(running) = self.running.get_mut().expect(NO_PANIC).take() {
+            self.shared.endpoint.asks.close();
+            running.end();
+        }
+    }
+}
+
+impl Remoting for GrpcTransport {
+    fn self_address(&self) -> &UniqueAddress {
+        &self.shared.endpoint.self_address
+    }
+
+    fn host_id(&self) -> Option<String> {
+        self.shared.host_id.clone()
+    }
+
+    fn send(&self, to: &Destination, mut envelope: Envelope) -> Result<(), SendRejected> {
+        let shared = &self.shared;
+        let lane = self.lane_of(&envelope.recipient);
+        let address = to.address();
+        if shared.is_shutting_down.load(Ordering::Relaxed) {
+            return Err(self.reject(lane, address, SendError::ShuttingDown, envelope));
+        }
+        let max = shared.settings.maximum_message_size(lane.kind());
+        if let Payload::Bytes(bytes) = &envelope.payload
+            && bytes.len() > max
+        {
+            let size = bytes.len();
+            return Err(self.reject(lane, address, SendError::TooLarge { size, max }, envelope));
+        }
+        if let Destination::Incarnation(peer) = to {
+            if shared.is_blocked(peer) {
+                return Err(self.reject(lane, address, SendError::Quarantined, envelope));
+            }
+            envelope.target_uid = Some(peer.uid());
+        }
+        if address == shared.endpoint.self_address.address() {
+            return self.send_locally(lane, envelope);
+        }
+        let force = envelope.must_enqueue;
+        match shared.peer(address).push(shared, lane, Item::Envelope(envelope), force) {
+            Ok(()) => Ok(()),
+            Err(Item::Envelope(envelope)) => Err(self.reject(lane, address, SendError::QueueFull, envelope)),
+            Err(Item::Reply { .. } | Item::Terminating) => Ok(()),
+        }
+    }
+
+    fn register(&self, path: &str, receiver: Arc<dyn Receiver>) -> u64 {
+        self.shared.endpoint.register(path, receiver)
+    }
+
+    fn unregister(&self, path: &str) {
+        self.shared.endpoint.unregister(path);
+    }
+
+    fn listen(&self, hand_back_prefix: Option<&str>, listener: Arc<dyn TransportListener>) {
+        self.shared.endpoint.listen(hand_back_prefix, listener);
+    }
+
+    fn lane_of(&self, recipient: &Recipient) -> Lane {
+        self.shared.lane(recipient.lane_kind(), &recipient.path, &recipient.sub_path)
+    }
+
+    fn peer(&self, address: &NodeAddress) -> Option<PeerInfo> {
+        self.shared.endpoint.peer(address)
+    }
+
+    fn quarantine(&self, peer: &UniqueAddress, reason: QuarantineReason, harmless: bool) {
+        if peer.address() != self.self_address().address() {
+            let uid = peer.uid();
+            let input = crate::association::Input::Quarantine { uid, reason, harmless };
+            self.shared.peer(peer.address()).input(&self.shared, input);
+        }
+    }
+
+    fn set_cluster_id(&self, cluster_id: u128) {
+        *self.shared.cluster_id.lock().expect(NO_PANIC) = Some(cluster_id);
+    }
+
+    fn dead_letter(&self, reason: DeadLetterReason, recipient: &str, manifest: &str) {
+        let what = || format!("{manifest} for {recipient}");
+        self.shared.endpoint.count_dead_letter(Instant::now(), reason, None, None, 1, what);
+    }
+
+    fn refuse(&self, message: &Inbound, reason: DeadLetterReason) {
+        let lane = self.lane_of(&message.recipient);
+        self.shared.refuse(self.shared.endpoint.refuse(Instant::now(), Some(lane), message, reason));
+    }
+
+    fn registry(&self) -> &Arc<Registry> {
+        &self.shared.endpoint.registry
+    }
+
+    fn reply_port(&self) -> Arc<dyn ReplyPort> {
+        self.port.clone()
+    }
+
+    fn open_ask(&self, timeout: Duration) -> OpenAsk {
+        let (ask, is_first) = self.shared.endpoint.asks.open(Instant::now(), timeout);
+        if is_first {
+            self.shared.deadline_moved.notify_one();
+        }
+        ask
+    }
+
+    fn fail_ask(&self, ask_id: u64, error: AskError) {
+        self.shared.endpoint.asks.complete(ask_id, Err(error));
+    }
+}
+
+const NO_PANIC: &str = "nothing under this lock panics";
+
+fn runtime(name: &str, threads: usize) -> Result<Runtime, BindError> {
+    Builder::new_multi_thread()
+        .worker_threads(threads)
+        .thread_name(name)
+        .enable_all()
+        .build()
+        .map_err(BindError::Threads)
+}
+
+async fn resolve(settings: &TransportSettings, host: &str, port: u16) -> Result<SocketAddr, BindError> {
+    if let Ok(ip) = host.parse::<IpAddr>() {
+        return Ok(SocketAddr::new(ip, port));
+    }
+    let failed = |cause| BindError::Resolve { host: host.to_owned(), cause };
+    let found = tokio::time::timeout(settings.bind_timeout, tokio::net::lookup_host((host, port))).await;
+    let mut found = found.map_err(|_| failed(std::io::ErrorKind::TimedOut.into()))?.map_err(failed)?;
+    found.next().ok_or_else(|| failed(std::io::ErrorKind::NotFound.into()))
+}
+
+/// Binds in the context of the control runtime, which is to drive the socket.
+fn listen(control: &Runtime, target: SocketAddr) -> std::io::Result<TcpListener> {
+    let _context = control.enter();
+    let socket = std::net::TcpListener::bind(target)?;
+    socket.set_nonblocking(true)?;
+    TcpListener::from_std(socket)
+}
+
+/// A uid from the system's randomness: never 0, never used again.
+fn draw_uid() -> Uid {
+    loop {
+        if let Some(uid) = Uid::new(rand::random()) {
+            return uid;
+        }
+    }
+}
+
+/// Accepts connections until told to stop, then waits until they have ended.
+async fn serve(shared: Arc<Shared>, listener: TcpListener, stop: oneshot::Receiver<()>) {
+    let settings = &shared.settings;
+    let largest = settings.maximum_large_frame_size.max(settings.maximum_frame_size);
+    let window = u32::try_from(2 * largest).unwrap_or(u32::MAX >> 1).max(1 << 20);
+    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+    let server = TonicServer::builder()
+        .initial_stream_window_size(window)
+        .initial_connection_window_size(window)
+        .http2_adaptive_window(Some(false))
+        .max_frame_size(256 * 1024)
+        .http2_keepalive_interval(Some(settings.http2_keepalive_interval))
+        .http2_keepalive_timeout(Some(settings.http2_keepalive_timeout))
+        .serve_with_incoming_shutdown(Server(shared.clone()), incoming, async {
+            stop.await.ok();
+        });
+    if let Err(error) = server.await {
+        tracing::error!(%error, "the listener failed");
+    }
+}

@@ -1,0 +1,264 @@
+//! One peer: its association machine, its queues, and what the machine's effects come to.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use greylag_core::{DeadLetterReason, NodeAddress, Uid, UniqueAddress};
+use tokio::sync::Notify;
+
+use super::fault::FaultCell;
+use super::link;
+use super::shared::{Announcement, Shared};
+use crate::association::{Association, Effect, Event, Input};
+use crate::lane::{Lane, LaneKind};
+use crate::queue::{Item, LaneQueue, Pushed};
+use crate::remoting::{AskError, QuarantineReason, SendError, TransportEvent};
+use crate::wire::{self, Frame};
+
+/// See the module.
+pub(super) struct Peer {
+    pub(super) address: NodeAddress,
+    pub(super) fault: FaultCell,
+    machine: Mutex<Association>,
+    control: Arc<LaneQueue>,
+    ordinary: Vec<Arc<LaneQueue>>,
+    large: Arc<LaneQueue>,
+    /// Of each lane, the newest stream and what tells its task to end.
+    links: Mutex<BTreeMap<Lane, (u64, Arc<Notify>)>>,
+    deadline_moved: Notify,
+    is_closed: AtomicBool,
+}
+
+/// The machine's word on a Hello.
+type Verdict = Result<(), Option<QuarantineReason>>;
+
+impl Peer {
+    /// A peer nothing is known of; its deadlines are kept on the control runtime.
+    pub(super) fn start(shared: &Arc<Shared>, address: NodeAddress) -> Arc<Self> {
+        let settings = &shared.settings;
+        let queue = |kind| Arc::new(LaneQueue::new(settings.queue_size(kind)));
+        let seed = shared.endpoint.self_address.uid().get();
+        let peer = Arc::new(Self {
+            address,
+            fault: FaultCell::default(),
+            machine: Mutex::new(Association::new(settings.clone(), seed)),
+            control: queue(LaneKind::Control),
+            ordinary: (0..settings.outbound_lanes).map(|_| queue(LaneKind::Ordinary)).collect(),
+            large: queue(LaneKind::Large),
+            links: Mutex::default(),
+            deadline_moved: Notify::new(),
+            is_closed: AtomicBool::new(false),
+        });
+        shared.control.spawn(keep_deadlines(shared.clone(), peer.clone()));
+        peer
+    }
+
+    pub(super) fn queue(&self, lane: Lane) -> &Arc<LaneQueue> {
+        match lane.kind() {
+            LaneKind::Control => &self.control,
+            LaneKind::Ordinary => &self.ordinary[usize::from(lane.index()) % self.ordinary.len()],
+            LaneKind::Large => &self.large,
+        }
+    }
+
+    pub(super) fn lanes(&self) -> impl Iterator<Item = Lane> + use<> {
+        let ordinary = u16::try_from(self.ordinary.len()).unwrap_or(u16::MAX);
+        [Lane::CONTROL, Lane::LARGE].into_iter().chain((0..ordinary).map(Lane::ordinary))
+    }
+
+    /// Queues an item and sees to it that somebody takes it. Returned: there is no room.
+    #[allow(clippy::result_large_err, reason = "the caller gets back what it gave")]
+    pub(super) fn push(
+        self: &Arc<Self>,
+        shared: &Arc<Shared>,
+        lane: Lane,
+        item: Item,
+        force: bool,
+    ) -> Result<(), Item> {
+        if self.queue(lane).push(item, force)? == Pushed::Wanted {
+            self.input(shared, Input::Wanted { lane });
+        }
+        Ok(())
+    }
+
+    /// The incarnation that runs, as far as is known.
+    pub(super) fn uid(&self) -> Option<Uid> {
+        self.machine.lock().expect(NO_PANIC).peer()
+    }
+
+    /// Feeds the machine.
+    pub(super) fn input(self: &Arc<Self>, shared: &Arc<Shared>, input: Input) {
+        self.run(shared, input);
+    }
+
+    /// Asks the machine about a Hello.
+    pub(super) fn hello(self: &Arc<Self>, shared: &Arc<Shared>, uid: Uid) -> Verdict {
+        self.run(shared, Input::Hello { uid }).unwrap_or(Err(None))
+    }
+
+    /// Breaks every stream to the peer, as a fault: nobody says why.
+    pub(super) fn kill_streams(&self) {
+        for lane in self.lanes() {
+            if let Some((seq, _)) = self.links.lock().expect(NO_PANIC).get(&lane) {
+                self.queue(lane).end(*seq);
+            }
+        }
+    }
+
+    /// No deadline of this peer matters any more.
+    pub(super) fn close(&self) {
+        self.is_closed.store(true, Ordering::Release);
+        self.deadline_moved.notify_one();
+    }
+
+    fn run(self: &Arc<Self>, shared: &Arc<Shared>, input: Input) -> Option<Verdict> {
+        let now = Instant::now();
+        let mut verdict = None;
+        let mut effects = Vec::new();
+        // Effects are carried out under the lock, so that two inputs cannot cross; none of them waits.
+        let mut machine = self.machine.lock().expect(NO_PANIC);
+        let deadline = machine.next_deadline();
+        let mut inputs = VecDeque::from([input]);
+        while let Some(input) = inputs.pop_front() {
+            machine.handle(now, input, &mut effects);
+            for effect in effects.drain(..) {
+                match effect {
+                    Effect::Admit => verdict = Some(Ok(())),
+                    Effect::Refuse { reason } => verdict = Some(Err(reason)),
+                    Effect::Rest { lane } => {
+                        if !self.queue(lane).rest() {
+                            inputs.push_back(Input::Wanted { lane });
+                        }
+                    }
+                    effect => self.carry_out(shared, now, effect),
+                }
+            }
+        }
+        if machine.next_deadline() != deadline {
+            self.deadline_moved.notify_one();
+        }
+        verdict
+    }
+
+    fn carry_out(self: &Arc<Self>, shared: &Arc<Shared>, now: Instant, effect: Effect) {
+        match effect {
+            Effect::Dial { lane, seq } => {
+                let runtime = if lane == Lane::CONTROL { &shared.control } else { &shared.data };
+                let closed = Arc::new(Notify::new());
+                self.links.lock().expect(NO_PANIC).insert(lane, (seq, closed.clone()));
+                runtime.spawn(link::run(shared.clone(), self.clone(), lane, seq, closed));
+            }
+            Effect::Open { lane, seq, uid } => self.queue(lane).open(seq, uid),
+            Effect::Shut { lane, seq } => self.queue(lane).shut(seq),
+            Effect::Close { lane, seq } => {
+                self.queue(lane).end(seq);
+                let links = self.links.lock().expect(NO_PANIC);
+                if let Some((_, closed)) = links.get(&lane).filter(|(newest, _)| *newest == seq) {
+                    closed.notify_one();
+                }
+            }
+            Effect::NewIncarnation { uid, old, incarnation } => {
+                tracing::info!(peer = %self.address, %uid, ?old, incarnation, "a new incarnation runs");
+                if let Some(old) = old {
+                    self.bury(shared, now, old);
+                }
+            }
+            Effect::FailQueue { lane, reason } => {
+                for item in self.queue(lane).extract(|_| true) {
+                    self.drop_item(shared, now, lane, &item, reason);
+                }
+            }
+            Effect::Block { uid } => {
+                let peer = self.incarnation(uid);
+                shared.block(&peer);
+                shared.endpoint.asks.fail_peer(&peer, &AskError::Send(SendError::Quarantined));
+            }
+            Effect::HandBack { uid } => self.hand_back(shared, uid),
+            Effect::Notify { uid, reason } => {
+                let from = shared.endpoint.self_address.clone();
+                let frame = wire::write_frame(&Frame::Quarantined { from, to: self.incarnation(uid), reason });
+                self.control.notify(frame.clone());
+                shared.streams.notify(&self.incarnation(uid), &frame);
+            }
+            Effect::Forget { uid } => shared.unblock(&self.incarnation(uid)),
+            Effect::Publish(event) => self.publish(shared, event),
+            Effect::Admit | Effect::Refuse { .. } | Effect::Rest { .. } => {}
+        }
+    }
+
+    /// The old incarnation is gone: what was for it and only it ends here.
+    fn bury(&self, shared: &Shared, now: Instant, old: Uid) {
+        let old_peer = self.incarnation(old);
+        shared.streams.end_all_of(&old_peer);
+        shared.endpoint.asks.fail_peer(&old_peer, &AskError::PeerRestarted);
+        for lane in self.lanes() {
+            for item in self.queue(lane).extract(|item| item.target() == Some(old)) {
+                self.drop_item(shared, now, lane, &item, DeadLetterReason::StaleIncarnation);
+            }
+        }
+    }
+
+    fn hand_back(&self, shared: &Shared, uid: Uid) {
+        let mut unsent = Vec::new();
+        for lane in self.lanes() {
+            for item in self.queue(lane).extract(|item| item.target() == Some(uid)) {
+                if let Item::Envelope(envelope) = item {
+                    unsent.push(envelope);
+                }
+            }
+        }
+        shared.announce(Announcement::HandBack { peer: self.incarnation(uid), unsent });
+    }
+
+    pub(super) fn drop_item(&self, shared: &Shared, now: Instant, lane: Lane, item: &Item, reason: DeadLetterReason) {
+        match item {
+            Item::Envelope(envelope) => shared.endpoint.drop_unsent(now, lane, &self.address, envelope, reason),
+            Item::Reply { ask_id, .. } => {
+                let what = || format!("the answer to question {ask_id}");
+                shared.endpoint.count_dead_letter(now, reason, Some(lane), Some(&self.address), 1, what);
+            }
+            Item::Terminating => {}
+        }
+    }
+
+    fn publish(&self, shared: &Shared, event: Event) {
+        let address = self.address.clone();
+        let event = match event {
+            Event::LinkLost { uid, lane } => TransportEvent::LinkLost { peer: self.incarnation(uid), lane },
+            Event::ThisNodeQuarantined { by, reason } => {
+                TransportEvent::ThisNodeQuarantined { by: self.incarnation(by), reason }
+            }
+            Event::HandshakeRejected { code, detail } => {
+                tracing::warn!(peer = %address, ?code, detail, "the handshake was refused");
+                TransportEvent::HandshakeRejected { address, code, detail }
+            }
+            Event::PeerTerminating { uid } => TransportEvent::PeerTerminating(self.incarnation(uid)),
+        };
+        shared.announce(Announcement::Event(event));
+    }
+
+    fn incarnation(&self, uid: Uid) -> UniqueAddress {
+        UniqueAddress::new(self.address.clone(), uid)
+    }
+}
+
+const NO_PANIC: &str = "nothing under this lock panics";
+
+/// Ticks the machine at its deadlines.
+async fn keep_deadlines(shared: Arc<Shared>, peer: Arc<Peer>) {
+    while !peer.is_closed.load(Ordering::Acquire) {
+        let deadline = peer.machine.lock().expect(NO_PANIC).next_deadline();
+        let due = async {
+            match deadline {
+                Some(at) => tokio::time::sleep_until(at.into()).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = due => peer.input(&shared, Input::Tick),
+            () = peer.deadline_moved.notified() => {}
+        }
+    }
+}

@@ -1,0 +1,321 @@
+//! The called side: answers Hellos and reads streams.
+
+use std::convert::Infallible;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use greylag_core::DeadLetterReason;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::body::Body;
+use tonic::codegen::{BoxFuture, Service, http};
+use tonic::server::{Grpc, StreamingService};
+use tonic::{Request, Response, Status, Streaming};
+
+use super::codec::{FrameCodec, OutFrame};
+use super::link::{FRAME_OVERHEAD, METHOD};
+use super::shared::{Announcement, Shared};
+use super::streams::Turn;
+use super::workers::Delivery;
+use crate::association::Input;
+use crate::hello::{Hello, HelloReply, Rejected};
+use crate::lane::{Lane, LaneKind};
+use crate::remoting::{PeerInfo, RejectCode, TransportEvent};
+use crate::wire::{self, Arrived, ArrivedContent, BatchReader, Frame, Malformed, Names};
+
+type Replies = mpsc::Sender<Result<OutFrame, Status>>;
+
+/// The service that tonic calls.
+#[derive(Clone)]
+pub(super) struct Server(pub(super) Arc<Shared>);
+
+impl Service<http::Request<Body>> for Server {
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = BoxFuture<Self::Response, Infallible>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        let shared = self.0.clone();
+        Box::pin(async move {
+            if request.uri().path() != METHOD {
+                return Ok(Status::unimplemented("this port speaks the Greylag transport only").into_http());
+            }
+            let settings = &shared.settings;
+            let largest = settings.maximum_large_frame_size.max(settings.maximum_frame_size);
+            let max = largest.max(settings.maximum_control_frame_size) + FRAME_OVERHEAD;
+            let mut grpc = Grpc::new(FrameCodec).max_decoding_message_size(max).max_encoding_message_size(max);
+            Ok(grpc.streaming(Open(shared.clone()), request).await)
+        })
+    }
+}
+
+/// The one method.
+struct Open(Arc<Shared>);
+
+impl StreamingService<Bytes> for Open {
+    type Response = OutFrame;
+    type ResponseStream = ReceiverStream<Result<OutFrame, Status>>;
+    type Future = BoxFuture<Response<Self::ResponseStream>, Status>;
+
+    fn call(&mut self, request: Request<Streaming<Bytes>>) -> Self::Future {
+        Box::pin(open(self.0.clone(), request))
+    }
+}
+
+/// Frames that wait on the answering half.
+const REPLIES: usize = 16;
+
+async fn open(
+    shared: Arc<Shared>,
+    request: Request<Streaming<Bytes>>,
+) -> Result<Response<ReceiverStream<Result<OutFrame, Status>>>, Status> {
+    let ip = request.remote_addr().map(|address| address.ip());
+    let mut frames = request.into_inner();
+    let first = tokio::time::timeout(shared.settings.connection_timeout, frames.message())
+        .await
+        .map_err(|_| Status::deadline_exceeded("no Hello came in time"))??
+        .ok_or_else(|| Status::invalid_argument("the stream ended before its Hello"))?;
+    let hello = match wire::read_frame(first) {
+        Ok(Frame::Hello(hello)) => hello,
+        Ok(_) => return Err(Status::invalid_argument("the first frame must be a Hello")),
+        Err(error) => {
+            shared.counters.malformed();
+            return Err(Status::invalid_argument(error.to_string()));
+        }
+    };
+    let (replies, answers) = mpsc::channel(REPLIES);
+    let (reply, turn) = match greet(&shared, &hello, ip, &replies).await {
+        Ok((version, turn)) => {
+            let max = shared.settings.maximum_message_size(hello.lane.kind()) + FRAME_OVERHEAD;
+            let from = shared.endpoint.self_address.clone();
+            let host_id = shared.host_id.clone();
+            (HelloReply::Accepted { from, version, max_frame_bytes: max as u64, host_id }, Some(turn))
+        }
+        Err(rejected) => {
+            tracing::info!(from = %hello.from, lane = %hello.lane, code = ?rejected.code, rejected.detail, "a Hello was refused");
+            let from = Some(shared.endpoint.self_address.clone());
+            (HelloReply::Rejected(Rejected { from, ..rejected }), None)
+        }
+    };
+    let reply = wire::write_frame(&Frame::HelloReply(reply));
+    replies.try_send(Ok(OutFrame::Ready(reply))).map_err(|_| Status::internal("no room for the first answer"))?;
+    if let Some(turn) = turn {
+        let runtime = if hello.lane == Lane::CONTROL { &shared.control } else { &shared.data };
+        let reader = Reader { shared: shared.clone(), hello, replies, names: Names::default(), read: 0, reported: 0 };
+        runtime.spawn(reader.run(frames, turn));
+    }
+    Ok(Response::new(ReceiverStream::new(answers)))
+}
+
+/// Everything that is to be known before a stream is read.
+async fn greet(
+    shared: &Arc<Shared>,
+    hello: &Hello,
+    ip: Option<IpAddr>,
+    replies: &Replies,
+) -> Result<(u32, Turn), Rejected> {
+    let own = &shared.endpoint.self_address;
+    let version = hello.judge(own, &shared.settings.cluster_name)?;
+    if shared.is_shutting_down.load(Ordering::Acquire) {
+        return Err(Rejected::new(RejectCode::Terminating, format!("{own} is shutting down")));
+    }
+    let peer = shared.peer(hello.from.address());
+    if peer.fault.is_deaf() {
+        return Err(Rejected::new(RejectCode::NotReady, "blackholed on purpose"));
+    }
+    peer.hello(shared, hello.from.uid()).map_err(|reason| Rejected {
+        reason,
+        ..Rejected::new(RejectCode::Quarantined, format!("{own} takes {} for dead", hello.from))
+    })?;
+    let ip = ip.unwrap_or(IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED));
+    let info = PeerInfo { peer: hello.from.clone(), ip, host_id: hello.host_id.clone() };
+    let info = shared.endpoint.learn_peer(info, false);
+    shared.announce(Announcement::Event(TransportEvent::PeerHandshake(info)));
+    let turn = shared.streams.supersede(&hello.from, hello.lane, hello.stream_seq, replies).await;
+    let turn = turn.ok_or_else(|| Rejected::new(RejectCode::NotReady, "a newer stream of this lane is open"))?;
+    Ok((version, turn))
+}
+
+/// Reads one accepted stream.
+struct Reader {
+    shared: Arc<Shared>,
+    hello: Hello,
+    replies: Replies,
+    names: Names,
+    /// Envelopes read, and how many of them the peer was told of.
+    read: u64,
+    reported: u64,
+}
+
+/// Why a reader stopped.
+enum End {
+    /// The peer ended the stream in order.
+    Finished,
+    /// The connection broke, or sent what nobody understands.
+    Broken,
+    /// A newer stream took over, or this node wants it ended.
+    Superseded,
+}
+
+/// Between what was read and the peer's being told so.
+const REPORT_AFTER: Duration = Duration::from_millis(100);
+
+impl Reader {
+    async fn run(mut self, frames: Streaming<Bytes>, turn: Turn) {
+        let mut is_orderly = false;
+        let end = self.read_all(frames, &turn, &mut is_orderly).await;
+        self.report();
+        let (from, lane) = (self.hello.from.clone(), self.hello.lane);
+        self.shared.streams.remove(&from, lane, self.hello.stream_seq);
+        // What a peer ended in order lost nothing; anything else may have.
+        if !is_orderly && !matches!(end, End::Finished) && !self.shared.is_blocked(&from) {
+            self.shared.announce(Announcement::Event(TransportEvent::LinkLost { peer: from, lane }));
+        }
+    }
+
+    async fn read_all(&mut self, mut frames: Streaming<Bytes>, turn: &Turn, is_orderly: &mut bool) -> End {
+        let superseded = turn.end.notified();
+        tokio::pin!(superseded);
+        let report = tokio::time::sleep(Duration::ZERO);
+        tokio::pin!(report);
+        let mut is_report_due = false;
+        loop {
+            let frame = tokio::select! {
+                biased;
+                () = &mut superseded => {
+                    self.count_discarded(frames).await;
+                    return End::Superseded;
+                }
+                frame = frames.message() => frame,
+                () = &mut report, if is_report_due => {
+                    is_report_due = false;
+                    self.report();
+                    continue;
+                }
+            };
+            let frame = match frame {
+                Ok(Some(bytes)) => self.check_size(bytes).and_then(wire::read_frame),
+                Ok(None) => return End::Finished,
+                Err(_) => return End::Broken,
+            };
+            let taken = match frame {
+                Ok(frame) => self.take(frame, is_orderly).await,
+                Err(error) => Err(error),
+            };
+            if let Err(error) = taken {
+                self.shared.counters.malformed();
+                tracing::warn!(from = %self.hello.from, lane = %self.hello.lane, %error, "a stream is closed");
+                let close = wire::write_frame(&Frame::Close("PROTOCOL".to_owned()));
+                self.replies.send(Ok(OutFrame::Ready(close))).await.ok();
+                return End::Broken;
+            }
+            if !is_report_due && self.read > self.reported {
+                is_report_due = true;
+                report.as_mut().reset(tokio::time::Instant::now() + REPORT_AFTER);
+            }
+        }
+    }
+
+    fn check_size(&self, bytes: Bytes) -> Result<Bytes, Malformed> {
+        let max = self.shared.settings.maximum_message_size(self.hello.lane.kind()) + FRAME_OVERHEAD;
+        if bytes.len() <= max { Ok(bytes) } else { Err(Malformed(format!("{} bytes, at most {max}", bytes.len()))) }
+    }
+
+    async fn take(&mut self, frame: Frame, is_orderly: &mut bool) -> Result<(), Malformed> {
+        match frame {
+            Frame::Batch(batch) => return self.take_batch(batch).await,
+            Frame::Terminating { .. } => {
+                *is_orderly = true;
+                let peer = self.shared.peer(self.hello.from.address());
+                peer.input(&self.shared, Input::Terminating { uid: self.hello.from.uid() });
+                self.answer(Frame::TerminatingAck);
+            }
+            Frame::Flush(id) => self.answer(Frame::FlushAck(id)),
+            Frame::Quarantined { to, reason, .. } => {
+                if to == self.shared.endpoint.self_address {
+                    let peer = self.shared.peer(self.hello.from.address());
+                    peer.input(&self.shared, Input::ToldQuarantined { by: self.hello.from.uid(), reason });
+                }
+            }
+            // A Hello again: the peer knows more of itself by now, such as its cluster.
+            Frame::Hello(_) => {}
+            _ => self.shared.counters.skipped(),
+        }
+        Ok(())
+    }
+
+    /// Sorts the envelopes of a frame by worker and hands them over, all of one before the next.
+    async fn take_batch(&mut self, batch: Bytes) -> Result<(), Malformed> {
+        let peer_is_deaf = self.shared.peer(self.hello.from.address()).fault.is_deaf();
+        let (from, lane) = (&self.hello.from, self.hello.lane);
+        let workers = &self.shared.workers;
+        let bins = if lane.kind() == LaneKind::Control { 1 } else { workers.count() };
+        let mut sorted: Vec<Vec<Arrived>> = (0..bins).map(|_| Vec::new()).collect();
+        let mut malformed = None;
+        let mut count = 0;
+        for arrived in BatchReader::new(batch, &mut self.names) {
+            match arrived {
+                Ok(arrived) => {
+                    let bin = match &arrived.content {
+                        _ if bins == 1 => 0,
+                        ArrivedContent::Message { recipient, .. } => {
+                            workers.index(from, &recipient.path, &recipient.sub_path)
+                        }
+                        ArrivedContent::Reply { ask_id, .. } => (*ask_id as usize) % bins,
+                    };
+                    sorted[bin].push(arrived);
+                    count += 1;
+                }
+                Err(error) => malformed = Some(error),
+            }
+        }
+        self.read += count;
+        self.shared.counters.received(count);
+        if peer_is_deaf {
+            return Ok(());
+        }
+        for (index, arrived) in sorted.into_iter().enumerate() {
+            if !arrived.is_empty() {
+                let delivery = Delivery { from: from.clone(), lane, arrived };
+                workers.deliver(index, delivery).await;
+            }
+        }
+        malformed.map_or(Ok(()), Err)
+    }
+
+    fn answer(&self, frame: Frame) {
+        // A peer that leaves so many answers unread does not wait for this one.
+        self.replies.try_send(Ok(OutFrame::Ready(wire::write_frame(&frame)))).ok();
+    }
+
+    fn report(&mut self) {
+        if self.read > self.reported {
+            self.reported = self.read;
+            self.answer(Frame::Received(self.read));
+        }
+    }
+
+    /// Counts what had arrived on a superseded stream and is not delivered any more.
+    async fn count_discarded(&mut self, mut frames: Streaming<Bytes>) {
+        let mut count = 0;
+        while let Ok(Ok(Some(bytes))) = tokio::time::timeout(Duration::ZERO, frames.message()).await {
+            if let Ok(Frame::Batch(batch)) = wire::read_frame(bytes) {
+                count += BatchReader::new(batch, &mut self.names).filter(Result::is_ok).count() as u64;
+            }
+        }
+        if count > 0 {
+            let (lane, peer) = (Some(self.hello.lane), Some(self.hello.from.address()));
+            let reason = DeadLetterReason::SupersededStream;
+            let what = || "read from an older stream".to_owned();
+            self.shared.endpoint.count_dead_letter(Instant::now(), reason, lane, peer, count, what);
+        }
+    }
+}

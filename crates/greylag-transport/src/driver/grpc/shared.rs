@@ -1,0 +1,277 @@
+//! What every task of one transport sees.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use arc_swap::ArcSwap;
+use greylag_core::{DeadLetterReason, NodeAddress, ReplyAddress, ReplyOutcome, ReplyPort, UniqueAddress};
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, mpsc};
+
+use super::peer::Peer;
+use super::streams::Streams;
+use super::workers::Workers;
+use crate::endpoint::{Endpoint, Refusal, Reply};
+use crate::envelope::Envelope;
+use crate::lane::{Lane, LaneKind, lane_key_hash};
+use crate::queue::Item;
+use crate::remoting::TransportEvent;
+use crate::settings::TransportSettings;
+use crate::wire::REPLY_PATH;
+
+/// See the module.
+pub(super) struct Shared {
+    pub(super) settings: TransportSettings,
+    pub(super) endpoint: Endpoint,
+    pub(super) host_id: Option<String>,
+    pub(super) cluster_id: Mutex<Option<u128>>,
+    /// Control streams and everything that must not wait for user messages.
+    pub(super) control: Handle,
+    /// Data streams and the decoding of messages.
+    pub(super) data: Handle,
+    pub(super) streams: Streams,
+    pub(super) workers: Workers,
+    pub(super) counters: Counters,
+    pub(super) is_shutting_down: AtomicBool,
+    /// An ask waits that ends before all others.
+    pub(super) deadline_moved: Notify,
+    peers: ArcSwap<HashMap<NodeAddress, Arc<Peer>>>,
+    adding: Mutex<()>,
+    blocked: ArcSwap<HashSet<UniqueAddress>>,
+    announcements: mpsc::UnboundedSender<Announcement>,
+    acked: AtomicUsize,
+    ack_came: Notify,
+}
+
+/// Something for the listeners; one task tells them, in order, so that none of them runs under a lock.
+pub(super) enum Announcement {
+    Event(TransportEvent),
+    HandBack { peer: UniqueAddress, unsent: Vec<Envelope> },
+}
+
+/// What was counted since the start.
+#[derive(Debug, Default)]
+pub(super) struct Counters {
+    pub(super) sent_envelopes: AtomicU64,
+    pub(super) sent_frames: AtomicU64,
+    pub(super) sent_bytes: AtomicU64,
+    pub(super) received_envelopes: AtomicU64,
+    pub(super) received_frames: AtomicU64,
+    pub(super) skipped_frames: AtomicU64,
+    pub(super) malformed_frames: AtomicU64,
+}
+
+impl Counters {
+    pub(super) fn sent(&self, envelopes: u64, bytes: usize) {
+        self.sent_envelopes.fetch_add(envelopes, Ordering::Relaxed);
+        self.sent_frames.fetch_add(1, Ordering::Relaxed);
+        self.sent_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    pub(super) fn received(&self, envelopes: u64) {
+        self.received_envelopes.fetch_add(envelopes, Ordering::Relaxed);
+        self.received_frames.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn skipped(&self) {
+        self.skipped_frames.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn malformed(&self) {
+        self.malformed_frames.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Shared {
+    #[allow(clippy::too_many_arguments, reason = "one caller puts a node together from its parts")]
+    pub(super) fn new(
+        settings: TransportSettings,
+        endpoint: Endpoint,
+        host_id: Option<String>,
+        control: Handle,
+        data: Handle,
+        workers: Workers,
+        announcements: mpsc::UnboundedSender<Announcement>,
+    ) -> Self {
+        Self {
+            settings,
+            endpoint,
+            host_id,
+            cluster_id: Mutex::default(),
+            control,
+            data,
+            streams: Streams::default(),
+            workers,
+            counters: Counters::default(),
+            is_shutting_down: AtomicBool::new(false),
+            deadline_moved: Notify::new(),
+            peers: ArcSwap::default(),
+            adding: Mutex::default(),
+            blocked: ArcSwap::default(),
+            announcements,
+            acked: AtomicUsize::new(0),
+            ack_came: Notify::new(),
+        }
+    }
+
+    /// The peer at an address; made on first use.
+    pub(super) fn peer(self: &Arc<Self>, address: &NodeAddress) -> Arc<Peer> {
+        if let Some(peer) = self.peers.load().get(address) {
+            return peer.clone();
+        }
+        let _adding = self.adding.lock().expect(NO_PANIC);
+        let peers = self.peers.load_full();
+        if let Some(peer) = peers.get(address) {
+            return peer.clone();
+        }
+        let peer = Peer::start(self, address.clone());
+        let mut peers = HashMap::clone(&peers);
+        peers.insert(address.clone(), peer.clone());
+        self.peers.store(Arc::new(peers));
+        peer
+    }
+
+    pub(super) fn peers(&self) -> Vec<Arc<Peer>> {
+        self.peers.load().values().cloned().collect()
+    }
+
+    pub(super) fn is_blocked(&self, peer: &UniqueAddress) -> bool {
+        let blocked = self.blocked.load();
+        !blocked.is_empty() && blocked.contains(peer)
+    }
+
+    pub(super) fn block(&self, peer: &UniqueAddress) {
+        self.blocked.rcu(|blocked| {
+            let mut blocked = HashSet::clone(blocked);
+            blocked.insert(peer.clone());
+            blocked
+        });
+    }
+
+    pub(super) fn unblock(&self, peer: &UniqueAddress) {
+        self.blocked.rcu(|blocked| {
+            let mut blocked = HashSet::clone(blocked);
+            blocked.remove(peer);
+            blocked
+        });
+    }
+
+    /// The lane of a key, as far as the path decides it: a pure function of the recipient.
+    pub(super) fn lane(&self, kind: LaneKind, path: &str, sub_path: &str) -> Lane {
+        match kind {
+            LaneKind::Control => Lane::CONTROL,
+            LaneKind::Large => Lane::LARGE,
+            LaneKind::Ordinary if self.settings.outbound_lanes == 1 => Lane::ordinary(0),
+            LaneKind::Ordinary => {
+                let lanes = u64::from(self.settings.outbound_lanes);
+                Lane::ordinary(u16::try_from(lane_key_hash(path, sub_path) % lanes).unwrap_or(0))
+            }
+        }
+    }
+
+    /// Puts an answer on its way; one without room is a dead letter, and its asker waits in vain.
+    pub(super) fn send_reply(self: &Arc<Self>, to: &UniqueAddress, ask_id: u64, reply: Reply) {
+        let now = Instant::now();
+        if *to == self.endpoint.self_address {
+            self.endpoint.accept_reply(now, to, ask_id, reply);
+            return;
+        }
+        let lane = self.reply_lane(ask_id);
+        let dead = |reason| {
+            let what = || format!("the answer to question {ask_id}");
+            self.endpoint.count_dead_letter(now, reason, Some(lane), Some(to.address()), 1, what);
+        };
+        if self.is_blocked(to) {
+            return dead(DeadLetterReason::Quarantined);
+        }
+        let item = Item::Reply { to: to.uid(), ask_id, reply };
+        if self.peer(to.address()).push(self, lane, item, false).is_err() {
+            dead(DeadLetterReason::QueueFull);
+        }
+    }
+
+    /// Answers keep no order among each other, so they spread over the ordinary lanes.
+    fn reply_lane(&self, ask_id: u64) -> Lane {
+        if self.settings.outbound_lanes == 1 {
+            return Lane::ordinary(0);
+        }
+        self.lane(LaneKind::Ordinary, REPLY_PATH, &ask_id.to_string())
+    }
+
+    pub(super) fn refuse(self: &Arc<Self>, refusal: Option<Refusal>) {
+        if let Some(Refusal { to, ask_id, reason }) = refusal {
+            self.send_reply(&to, ask_id, Reply::Dropped(reason));
+        }
+    }
+
+    pub(super) fn announce(&self, announcement: Announcement) {
+        // Nobody listens any more once the runtime is gone.
+        self.announcements.send(announcement).ok();
+    }
+
+    pub(super) fn terminating_acked(&self) {
+        self.acked.fetch_add(1, Ordering::AcqRel);
+        self.ack_came.notify_one();
+    }
+
+    /// Waits until so many lanes said that they have read everything.
+    pub(super) async fn all_acked(&self, count: usize) {
+        while self.acked.load(Ordering::Acquire) < count {
+            self.ack_came.notified().await;
+        }
+    }
+}
+
+impl ReplyPort for SharedPort {
+    fn reply(&self, to: &ReplyAddress, outcome: ReplyOutcome) {
+        let Self(shared) = self;
+        if to.node == shared.endpoint.self_address {
+            shared.endpoint.reply_locally(Instant::now(), to.ask_id, outcome);
+        } else {
+            shared.send_reply(&to.node, to.ask_id, shared.endpoint.encode_reply(outcome));
+        }
+    }
+}
+
+/// The way out for answers.
+pub(super) struct SharedPort(pub(super) Arc<Shared>);
+
+const NO_PANIC: &str = "nothing under this lock panics";
+
+/// Tells the listeners, one announcement after the other.
+pub(super) async fn announce_all(shared: Arc<Shared>, mut announcements: mpsc::UnboundedReceiver<Announcement>) {
+    while let Some(announcement) = announcements.recv().await {
+        match announcement {
+            Announcement::Event(event) => shared.endpoint.publish(event),
+            Announcement::HandBack { peer, unsent } => hand_back(&shared, &peer, unsent),
+        }
+    }
+}
+
+fn hand_back(shared: &Shared, peer: &UniqueAddress, unsent: Vec<Envelope>) {
+    let now = Instant::now();
+    for envelope in shared.endpoint.hand_back(peer, unsent) {
+        let recipient = &envelope.recipient;
+        let lane = shared.lane(recipient.lane_kind(), &recipient.path, &recipient.sub_path);
+        shared.endpoint.drop_unsent(now, lane, peer.address(), &envelope, DeadLetterReason::Quarantined);
+    }
+}
+
+/// Ends asks whose time is over.
+pub(super) async fn expire_asks(shared: Arc<Shared>) {
+    loop {
+        let deadline = shared.endpoint.asks.next_deadline();
+        let due = async {
+            match deadline {
+                Some(at) => tokio::time::sleep_until(at.into()).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = due => shared.endpoint.asks.expire(Instant::now()),
+            () = shared.deadline_moved.notified() => {}
+        }
+    }
+}

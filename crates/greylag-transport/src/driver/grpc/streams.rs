@@ -1,0 +1,95 @@
+//! The streams that peers have opened to us, and which of two for one lane counts.
+//!
+//! A newer stream (higher `stream_seq`) of the same incarnation and lane supersedes the older one:
+//! the older reader finishes what it has read and stops; only then does the newer one begin. So a
+//! reconnect never reorders. Source: cluster T24.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use greylag_core::UniqueAddress;
+use tokio::sync::{Notify, OwnedMutexGuard, mpsc};
+
+use super::codec::OutFrame;
+use crate::lane::Lane;
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Streams {
+    open: Mutex<HashMap<(UniqueAddress, Lane), Slot>>,
+}
+
+struct Slot {
+    seq: u64,
+    end: Arc<Notify>,
+    turn: Arc<tokio::sync::Mutex<()>>,
+    replies: mpsc::Sender<Result<OutFrame, tonic::Status>>,
+}
+
+/// The right to read a stream.
+pub(super) struct Turn {
+    pub(super) end: Arc<Notify>,
+    _guard: OwnedMutexGuard<()>,
+}
+
+impl Streams {
+    /// Makes this stream the one that counts and waits until the one before has stopped. `None`: a
+    /// newer one counts already.
+    pub(super) async fn supersede(
+        &self,
+        from: &UniqueAddress,
+        lane: Lane,
+        seq: u64,
+        replies: &mpsc::Sender<Result<OutFrame, tonic::Status>>,
+    ) -> Option<Turn> {
+        let end = Arc::new(Notify::new());
+        let turn = {
+            let mut open = self.open.lock().expect(NO_PANIC);
+            let turn = match open.get(&(from.clone(), lane)) {
+                Some(slot) if slot.seq >= seq => return None,
+                Some(slot) => {
+                    slot.end.notify_one();
+                    slot.turn.clone()
+                }
+                None => Arc::default(),
+            };
+            let slot = Slot { seq, end: end.clone(), turn: turn.clone(), replies: replies.clone() };
+            open.insert((from.clone(), lane), slot);
+            turn
+        };
+        let guard = turn.lock_owned().await;
+        Some(Turn { end, _guard: guard })
+    }
+
+    /// The stream has ended by itself.
+    pub(super) fn remove(&self, from: &UniqueAddress, lane: Lane, seq: u64) {
+        let mut open = self.open.lock().expect(NO_PANIC);
+        let key = (from.clone(), lane);
+        if open.get(&key).is_some_and(|slot| slot.seq == seq) {
+            open.remove(&key);
+        }
+    }
+
+    /// Sends a frame on the answering half of every stream of this incarnation.
+    pub(super) fn notify(&self, from: &UniqueAddress, frame: &Bytes) {
+        let open = self.open.lock().expect(NO_PANIC);
+        for (_, slot) in open.iter().filter(|((peer, _), _)| peer == from) {
+            // Without room the peer does not read, and would not read this.
+            slot.replies.try_send(Ok(OutFrame::Ready(frame.clone()))).ok();
+        }
+    }
+
+    /// Ends every stream of this incarnation.
+    pub(super) fn end_all_of(&self, from: &UniqueAddress) {
+        let open = self.open.lock().expect(NO_PANIC);
+        open.iter().filter(|((peer, _), _)| peer == from).for_each(|(_, slot)| slot.end.notify_one());
+    }
+
+    /// Ends every stream.
+    pub(super) fn end_all(&self) {
+        self.open.lock().expect(NO_PANIC).values().for_each(|slot| slot.end.notify_one());
+    }
+}
+
+const NO_PANIC: &str = "nothing under this lock panics";

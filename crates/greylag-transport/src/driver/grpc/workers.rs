@@ -1,0 +1,170 @@
+//! The workers that hand messages to their receivers.
+//!
+//! Messages of one lane key from one origin always meet the same worker, so their order holds while
+//! others are decoded beside them. A saturated worker is not read for: its channel is short, and the
+//! stream's flow control does the rest. Control messages have a worker of their own on the control
+//! runtime. Messages to the own node take the same way, without the wire. Source: cluster T6, T39.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use greylag_core::{DeadLetterReason, UniqueAddress};
+use tokio::sync::mpsc;
+
+use super::shared::Shared;
+use crate::association::Input;
+use crate::envelope::Inbound;
+use crate::lane::{Lane, LaneKind, lane_key_hash};
+use crate::wire::{Arrived, ArrivedContent};
+
+/// What one frame brought for one worker.
+pub(super) struct Delivery {
+    pub(super) from: UniqueAddress,
+    pub(super) lane: Lane,
+    pub(super) arrived: Vec<Arrived>,
+}
+
+/// A message from this node to itself.
+struct Local {
+    lane: Lane,
+    message: Inbound,
+}
+
+/// The sending ends.
+pub(super) struct Workers {
+    control: Worker,
+    data: Vec<Worker>,
+}
+
+struct Worker {
+    remote: mpsc::Sender<Delivery>,
+    local: mpsc::UnboundedSender<Local>,
+    local_depth: Arc<AtomicUsize>,
+}
+
+/// The receiving end of one worker.
+struct Desk {
+    remote: mpsc::Receiver<Delivery>,
+    local: mpsc::UnboundedReceiver<Local>,
+    local_depth: Arc<AtomicUsize>,
+}
+
+/// The receiving ends, to be started once there is something to serve.
+pub(super) struct Desks {
+    control: Desk,
+    data: Vec<Desk>,
+}
+
+/// Frames that wait at one worker before its streams are no longer read.
+const FRAMES_PER_WORKER: usize = 16;
+
+impl Workers {
+    pub(super) fn new(inbound_lanes: u16) -> (Self, Desks) {
+        let (control, control_desk) = worker();
+        let (data, data_desks) = (0..inbound_lanes.max(1)).map(|_| worker()).unzip();
+        (Self { control, data }, Desks { control: control_desk, data: data_desks })
+    }
+
+    /// Which worker takes messages of this key from this origin.
+    pub(super) fn index(&self, origin: &UniqueAddress, path: &str, sub_path: &str) -> usize {
+        if self.data.len() == 1 {
+            return 0;
+        }
+        let hash = lane_key_hash(path, sub_path) ^ origin.uid().get();
+        // The upper bits: a modulus by few lanes looks at the lower ones, which placed the lane.
+        ((hash >> 32) as usize) % self.data.len()
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.data.len()
+    }
+
+    /// Hands over what a frame brought for worker `index`; waits while that one is behind.
+    pub(super) async fn deliver(&self, index: usize, delivery: Delivery) {
+        let worker = if delivery.lane.kind() == LaneKind::Control { &self.control } else { &self.data[index] };
+        // Fails only when the runtime ends.
+        worker.remote.send(delivery).await.ok();
+    }
+
+    /// Queues a message to the own node, or returns it if there is no room.
+    #[allow(clippy::result_large_err, reason = "the caller gets back what it gave")]
+    pub(super) fn deliver_locally(
+        &self,
+        capacity: usize,
+        force: bool,
+        lane: Lane,
+        message: Inbound,
+    ) -> Result<(), Inbound> {
+        let worker = match lane.kind() {
+            LaneKind::Control => &self.control,
+            _ => &self.data[self.index(&message.from, &message.recipient.path, &message.recipient.sub_path)],
+        };
+        if worker.local_depth.fetch_add(1, Ordering::AcqRel) >= capacity && !force {
+            worker.local_depth.fetch_sub(1, Ordering::AcqRel);
+            return Err(message);
+        }
+        worker.local.send(Local { lane, message }).map_err(|unsent| unsent.0.message)
+    }
+}
+
+fn worker() -> (Worker, Desk) {
+    let (remote, remote_desk) = mpsc::channel(FRAMES_PER_WORKER);
+    let (local, local_desk) = mpsc::unbounded_channel();
+    let local_depth = Arc::new(AtomicUsize::new(0));
+    let desk = Desk { remote: remote_desk, local: local_desk, local_depth: local_depth.clone() };
+    (Worker { remote, local, local_depth }, desk)
+}
+
+impl Desks {
+    /// Starts the workers.
+    pub(super) fn open(self, shared: &Arc<Shared>) {
+        shared.control.spawn(work(shared.clone(), self.control));
+        for desk in self.data {
+            shared.data.spawn(work(shared.clone(), desk));
+        }
+    }
+}
+
+async fn work(shared: Arc<Shared>, mut desk: Desk) {
+    const LOCAL_AT_ONCE: usize = 256;
+    let mut locals = Vec::with_capacity(LOCAL_AT_ONCE);
+    loop {
+        tokio::select! {
+            delivery = desk.remote.recv() => match delivery {
+                Some(delivery) => take(&shared, delivery),
+                None => return,
+            },
+            count = desk.local.recv_many(&mut locals, LOCAL_AT_ONCE) => {
+                desk.local_depth.fetch_sub(count, Ordering::AcqRel);
+                for Local { lane, message } in locals.drain(..) {
+                    let refusal = shared.endpoint.deliver(Instant::now(), lane, None, message);
+                    shared.refuse(refusal);
+                }
+            }
+        }
+    }
+}
+
+fn take(shared: &Arc<Shared>, delivery: Delivery) {
+    let Delivery { from, lane, arrived } = delivery;
+    let now = Instant::now();
+    if shared.is_blocked(&from) {
+        let count = arrived.len() as u64;
+        let reason = DeadLetterReason::Quarantined;
+        let what = || format!("what quarantined {from} sent");
+        shared.endpoint.count_dead_letter(now, reason, Some(lane), Some(from.address()), count, what);
+        shared.peer(from.address()).input(shared, Input::Intruded { uid: from.uid() });
+        return;
+    }
+    for Arrived { target_uid, content } in arrived {
+        match content {
+            ArrivedContent::Message { recipient, codec, manifest, payload, ask } => {
+                let message = Inbound { from: from.clone(), recipient, codec, manifest, payload, ask };
+                let refusal = shared.endpoint.deliver(now, lane, target_uid, message);
+                shared.refuse(refusal);
+            }
+            ArrivedContent::Reply { ask_id, reply } => shared.endpoint.accept_reply(now, &from, ask_id, reply),
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! What can go wrong when a transport starts.
+
+use std::fmt;
+use std::net::SocketAddr;
+
+use greylag_core::InvalidAddress;
+
+/// A setting that cannot work.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{setting} = {value}: {why}")]
+pub struct ConfigError {
+    /// Its name, with the section.
+    pub setting: &'static str,
+    /// Its value.
+    pub value: String,
+    /// What is wrong with it.
+    pub why: &'static str,
+}
+
+/// Every setting that cannot work, together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConfigErrors(pub Vec<ConfigError>);
+
+impl fmt::Display for ConfigErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (n, error) in self.0.iter().enumerate() {
+            write!(f, "{}{error}", if n == 0 { "" } else { "; " })?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for ConfigErrors {}
+
+/// Why a transport did not start. No socket is open and no thread runs.
+#[derive(Debug, thiserror::Error)]
+pub enum BindError {
+    /// Settings that cannot work.
+    #[error("invalid settings: {0}")]
+    Config(#[from] ConfigErrors),
+    /// The canonical host and port are no address.
+    #[error(transparent)]
+    Address(#[from] InvalidAddress),
+    /// The host to listen on could not be found.
+    #[error("cannot resolve {host} to listen on it: {cause}")]
+    Resolve {
+        /// The host.
+        host: String,
+        /// What the resolver said.
+        cause: std::io::Error,
+    },
+    /// The address is in use, or not ours.
+    #[error("cannot listen on {address}: {cause}; choose another port or end the process that holds it")]
+    Listen {
+        /// The socket address.
+        address: SocketAddr,
+        /// What the system said.
+        cause: std::io::Error,
+    },
+    /// An address that others can reach, and neither TLS nor the word that none is wanted.
+    #[error("{address} is not a loopback address; set transport.tls = none if plain text is meant")]
+    PlainText {
+        /// The socket address.
+        address: SocketAddr,
+    },
+    /// The system refused threads.
+    #[error("cannot start the transport's threads: {0}")]
+    Threads(std::io::Error),
+}

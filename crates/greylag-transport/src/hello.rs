@@ -1,0 +1,125 @@
+//! The first words on every stream, and whether they are accepted.
+//!
+//! A Hello says who calls, whom the caller believes to call, and for which lane; nothing else may
+//! precede its answer. [`Hello::judge`] is the whole of the decision that needs no knowledge of the
+//! peer's past; what does is decided by its association. Source: cluster T4, T12, T13.
+
+use greylag_core::{NodeAddress, Uid, UniqueAddress};
+
+use crate::lane::Lane;
+use crate::remoting::{QuarantineReason, RejectCode};
+
+/// The newest protocol that this version speaks.
+pub(crate) const PROTOCOL_VERSION: u32 = 1;
+/// The oldest that it understands.
+pub(crate) const MIN_SUPPORTED: u32 = 1;
+
+/// What the calling side says first.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Hello {
+    pub(crate) protocol_version: u32,
+    pub(crate) min_supported: u32,
+    pub(crate) cluster_name: String,
+    pub(crate) from: UniqueAddress,
+    pub(crate) to: NodeAddress,
+    pub(crate) expected_uid: Option<Uid>,
+    pub(crate) lane: Lane,
+    pub(crate) lane_count: u16,
+    pub(crate) stream_seq: u64,
+    pub(crate) cluster_id: Option<u128>,
+    pub(crate) host_id: Option<String>,
+}
+
+/// What the called side answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum HelloReply {
+    Accepted { from: UniqueAddress, version: u32, max_frame_bytes: u64, host_id: Option<String> },
+    Rejected(Rejected),
+}
+
+/// A Hello that was not accepted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Rejected {
+    pub(crate) code: RejectCode,
+    pub(crate) detail: String,
+    pub(crate) from: Option<UniqueAddress>,
+    /// With [`RejectCode::Quarantined`]; absent when the quarantine is harmless.
+    pub(crate) reason: Option<QuarantineReason>,
+}
+
+impl Rejected {
+    pub(crate) fn new(code: RejectCode, detail: impl Into<String>) -> Self {
+        Self { code, detail: detail.into(), from: None, reason: None }
+    }
+}
+
+impl Hello {
+    /// The version to speak, or why this caller is not for us.
+    pub(crate) fn judge(&self, own: &UniqueAddress, cluster_name: &str) -> Result<u32, Rejected> {
+        if self.cluster_name != cluster_name {
+            let detail = format!("the caller's cluster is {:?}, ours is {cluster_name:?}", self.cluster_name);
+            return Err(Rejected::new(RejectCode::WrongCluster, detail));
+        }
+        if self.to != *own.address() {
+            let detail = format!("the caller dialled {}, this node is {}", self.to, own.address());
+            return Err(Rejected::new(RejectCode::UnknownAddress, detail));
+        }
+        if self.from.address() == own.address() {
+            return Err(Rejected::new(RejectCode::SelfConnect, format!("{} called {own}", self.from)));
+        }
+        if self.from.uid() == own.uid() {
+            return Err(Rejected::new(RejectCode::UidCollision, format!("{} and {own} drew the same uid", self.from)));
+        }
+        let version = self.protocol_version.min(PROTOCOL_VERSION);
+        if version < self.min_supported || version < MIN_SUPPORTED {
+            let detail = format!(
+                "the caller speaks versions {} to {}, this node {MIN_SUPPORTED} to {PROTOCOL_VERSION}",
+                self.min_supported, self.protocol_version
+            );
+            return Err(Rejected::new(RejectCode::VersionUnsupported, detail));
+        }
+        Ok(version)
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    pub(crate) fn hello(from: &str, to: &str) -> Hello {
+        Hello {
+            protocol_version: PROTOCOL_VERSION,
+            min_supported: MIN_SUPPORTED,
+            cluster_name: "shop".to_owned(),
+            from: from.parse().unwrap(),
+            to: to.parse().unwrap(),
+            expected_uid: None,
+            lane: Lane::ordinary(2),
+            lane_count: 3,
+            stream_seq: 9,
+            cluster_id: Some(u128::MAX - 1),
+            host_id: Some("boot/net".to_owned()),
+        }
+    }
+
+    #[test]
+    fn each_rejection_names_both_sides() {
+        let own: UniqueAddress = "b1:1#7".parse().unwrap();
+        let judge = |hello: Hello| hello.judge(&own, "shop").map_err(|rejected| (rejected.code, rejected.detail));
+        assert_eq!(judge(hello("a:1#1", "b1:1")), Ok(1));
+        let newer = Hello { protocol_version: 4, ..hello("a:1#1", "b1:1") };
+        assert_eq!(judge(newer), Ok(1));
+        let (code, detail) = judge(hello("a:1#1", "b1-alias:1")).unwrap_err();
+        assert_eq!(code, RejectCode::UnknownAddress);
+        assert!(detail.contains("b1-alias:1") && detail.contains("b1:1"));
+        let foreign = Hello { cluster_name: "other".to_owned(), ..hello("a:1#1", "b1:1") };
+        let (code, detail) = judge(foreign).unwrap_err();
+        assert_eq!(code, RejectCode::WrongCluster);
+        assert!(detail.contains("shop") && detail.contains("other"));
+        let code = |hello| judge(hello).unwrap_err().0;
+        assert_eq!(code(hello("b1:1#2", "b1:1")), RejectCode::SelfConnect);
+        assert_eq!(code(hello("a:1#7", "b1:1")), RejectCode::UidCollision);
+        let future = Hello { protocol_version: 9, min_supported: 2, ..hello("a:1#1", "b1:1") };
+        assert_eq!(code(future), RejectCode::VersionUnsupported);
+    }
+}

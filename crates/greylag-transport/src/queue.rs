@@ -1,0 +1,286 @@
+//! What waits to be written to one lane of one peer.
+//!
+//! Any thread pushes, one stream at a time takes. The gate says which stream that is: a stream is
+//! given a number when it is dialled, may take once the gate is opened for its number, and ends
+//! once the gate has moved past it; so a stream that was replaced can never take another message.
+//! Marks that senders must be able to place are taken even when the queue is full (cluster T22).
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard};
+use std::task::{Context, Poll, Waker};
+
+use bytes::Bytes;
+use greylag_core::Uid;
+
+use crate::endpoint::Reply;
+use crate::envelope::Envelope;
+
+/// Something to be written.
+#[derive(Debug)]
+pub(crate) enum Item {
+    Envelope(Envelope),
+    Reply {
+        to: Uid,
+        ask_id: u64,
+        reply: Reply,
+    },
+    /// The last word on a lane: everything before it has been read once it is answered.
+    Terminating,
+}
+
+impl Item {
+    /// The only incarnation that may get it.
+    pub(crate) fn target(&self) -> Option<Uid> {
+        match self {
+            Self::Envelope(envelope) => envelope.target_uid,
+            Self::Reply { to, .. } => Some(*to),
+            Self::Terminating => None,
+        }
+    }
+}
+
+/// What a stream gets when it asks for work.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Taken {
+    /// Items were appended to the caller's buffer; they are for this incarnation.
+    Items(Uid),
+    /// A frame that is ready as it is.
+    Notice(Bytes),
+    /// The stream has to end.
+    Ended,
+}
+
+#[derive(Debug)]
+pub(crate) struct LaneQueue {
+    capacity: usize,
+    state: Mutex<State>,
+    /// Held from taking items until they are written or put back, so that what is handed back
+    /// misses nothing.
+    writing: Mutex<()>,
+}
+
+#[derive(Debug)]
+struct State {
+    items: VecDeque<Item>,
+    notices: VecDeque<Bytes>,
+    /// The stream that may take, and who reads it.
+    open: Option<(u64, Uid)>,
+    /// Streams up to this number have ended.
+    ended: u64,
+    /// Nobody dials: the next push has to ask for it.
+    resting: bool,
+    waker: Option<Waker>,
+}
+
+/// What has to follow a push.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Pushed {
+    /// Nothing: a stream takes it, or will.
+    Queued,
+    /// The lane was at rest and has to be woken.
+    Wanted,
+}
+
+impl LaneQueue {
+    pub(crate) fn new(capacity: usize) -> Self {
+        let state = State {
+            items: VecDeque::new(),
+            notices: VecDeque::new(),
+            open: None,
+            ended: 0,
+            resting: true,
+            waker: None,
+        };
+        Self { capacity, state: Mutex::new(state), writing: Mutex::default() }
+    }
+
+    /// Adds an item, or returns it if there is no room.
+    #[allow(clippy::result_large_err, reason = "the caller gets back what it gave, which is no smaller")]
+    pub(crate) fn push(&self, item: Item, force: bool) -> Result<Pushed, Item> {
+        let mut state = self.lock();
+        if state.items.len() >= self.capacity && !force {
+            return Err(item);
+        }
+        state.items.push_back(item);
+        let waker = state.waker.take();
+        let wanted = std::mem::take(&mut state.resting);
+        drop(state);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+        Ok(if wanted { Pushed::Wanted } else { Pushed::Queued })
+    }
+
+    /// A frame that leaves before everything queued, and although the gate is shut for that.
+    pub(crate) fn notify(&self, frame: Bytes) {
+        let mut state = self.lock();
+        state.notices.push_back(frame);
+        wake(state);
+    }
+
+    /// From now on stream `seq`, and no other, takes; `uid` reads it.
+    pub(crate) fn open(&self, seq: u64, uid: Uid) {
+        let mut state = self.lock();
+        state.notices.clear();
+        state.open = Some((seq, uid));
+        wake(state);
+    }
+
+    /// Stream `seq` takes no more items, only notices.
+    pub(crate) fn shut(&self, seq: u64) {
+        let mut state = self.lock();
+        if state.open.is_some_and(|(open, _)| open == seq) {
+            state.open = None;
+        }
+    }
+
+    /// Stream `seq` and all before it end.
+    pub(crate) fn end(&self, seq: u64) {
+        let mut state = self.lock();
+        state.ended = state.ended.max(seq);
+        if state.open.is_some_and(|(open, _)| open <= seq) {
+            state.open = None;
+        }
+        wake(state);
+    }
+
+    /// The lane is at rest now; false if items wait, so that it must not be.
+    pub(crate) fn rest(&self) -> bool {
+        let mut state = self.lock();
+        state.resting = state.items.is_empty();
+        state.resting
+    }
+
+    /// Takes up to `max` items for stream `seq`, or its notice, or its end.
+    pub(crate) fn poll_take(
+        &self,
+        cx: &mut Context<'_>,
+        seq: u64,
+        max: usize,
+        into: &mut VecDeque<Item>,
+    ) -> Poll<Taken> {
+        let mut state = self.lock();
+        if seq <= state.ended {
+            return Poll::Ready(Taken::Ended);
+        }
+        if let Some(notice) = state.notices.pop_front() {
+            return Poll::Ready(Taken::Notice(notice));
+        }
+        if let Some((_, uid)) = state.open.filter(|(open, _)| *open == seq)
+            && !state.items.is_empty()
+        {
+            let count = state.items.len().min(max);
+            into.extend(state.items.drain(..count));
+            return Poll::Ready(Taken::Items(uid));
+        }
+        match &mut state.waker {
+            Some(waker) => waker.clone_from(cx.waker()),
+            none => *none = Some(cx.waker().clone()),
+        }
+        Poll::Pending
+    }
+
+    /// Held by whoever has taken items until it is done with them.
+    pub(crate) fn writing(&self) -> MutexGuard<'_, ()> {
+        self.writing.lock().expect("nothing under this lock panics")
+    }
+
+    /// Returns taken items to the front, in their order.
+    pub(crate) fn put_back(&self, items: &mut VecDeque<Item>) {
+        let mut state = self.lock();
+        while let Some(item) = items.pop_back() {
+            state.items.push_front(item);
+        }
+    }
+
+    /// Takes out what `chosen` names, in order.
+    pub(crate) fn extract(&self, chosen: impl Fn(&Item) -> bool) -> Vec<Item> {
+        let _writing = self.writing();
+        let mut state = self.lock();
+        let (out, kept): (Vec<_>, Vec<_>) = state.items.drain(..).partition(chosen);
+        state.items = kept.into();
+        out
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lock().items.is_empty()
+    }
+
+    pub(crate) fn is_open(&self) -> bool {
+        self.lock().open.is_some()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("nothing under this lock panics")
+    }
+}
+
+fn wake(mut state: MutexGuard<'_, State>) {
+    let waker = state.waker.take();
+    drop(state);
+    if let Some(waker) = waker {
+        waker.wake();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::envelope::Recipient;
+    use greylag_core::CodecId;
+
+    fn item(n: u64) -> Item {
+        let envelope = Envelope::new(Recipient::new(n.to_string()), CodecId::JSON, "m", Bytes::new());
+        Item::Envelope(Envelope { target_uid: Uid::new(n), ..envelope })
+    }
+
+    fn take(queue: &LaneQueue, seq: u64, max: usize) -> (Poll<Taken>, Vec<u64>) {
+        let mut items = VecDeque::new();
+        let taken = queue.poll_take(&mut Context::from_waker(Waker::noop()), seq, max, &mut items);
+        (taken, items.iter().filter_map(Item::target).map(Uid::get).collect())
+    }
+
+    fn uid(n: u64) -> Uid {
+        Uid::new(n).unwrap()
+    }
+
+    #[test]
+    fn the_message_past_the_last_is_refused_but_a_mark_is_not() {
+        let queue = LaneQueue::new(3072);
+        assert_eq!(queue.push(item(1), false).unwrap(), Pushed::Wanted);
+        for n in 2..=3072 {
+            assert_eq!(queue.push(item(n), false).unwrap(), Pushed::Queued);
+        }
+        assert!(queue.push(item(3073), false).is_err());
+        assert!(queue.push(item(3074), true).is_ok());
+    }
+
+    #[test]
+    fn only_the_stream_at_the_gate_takes() {
+        let queue = LaneQueue::new(10);
+        (1..=3).for_each(|n| drop(queue.push(item(n), false)));
+        assert!(take(&queue, 1, 2).0.is_pending());
+        queue.open(1, uid(9));
+        assert_eq!(take(&queue, 1, 2), (Poll::Ready(Taken::Items(uid(9))), vec![1, 2]));
+        queue.end(1);
+        assert_eq!(take(&queue, 1, 2).0, Poll::Ready(Taken::Ended));
+        assert!(take(&queue, 2, 2).0.is_pending());
+        let mut unwritten = VecDeque::from([item(1), item(2)]);
+        queue.put_back(&mut unwritten);
+        queue.open(2, uid(9));
+        assert_eq!(take(&queue, 2, 5).1, [1, 2, 3]);
+    }
+
+    #[test]
+    fn a_shut_gate_lets_notices_through() {
+        let queue = LaneQueue::new(10);
+        queue.push(item(1), false).unwrap();
+        queue.open(1, uid(9));
+        queue.shut(1);
+        queue.notify(Bytes::from_static(b"x"));
+        assert_eq!(take(&queue, 1, 5).0, Poll::Ready(Taken::Notice(Bytes::from_static(b"x"))));
+        assert!(take(&queue, 1, 5).0.is_pending());
+        assert_eq!(queue.extract(|item| item.target() == Uid::new(1)).len(), 1);
+        assert!(queue.rest());
+    }
+}

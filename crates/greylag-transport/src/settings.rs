@@ -1,0 +1,266 @@
+//! What a node's transport is told at start.
+//!
+//! Values that could be wrong together are checked once, by [`TransportSettings::check`], which
+//! reports every problem and not only the first. Source: cluster §6.
+
+use std::time::Duration;
+
+use crate::error::{ConfigError, ConfigErrors};
+use crate::lane::LaneKind;
+
+/// Whether connections are encrypted. TLS itself follows; the choice has to be made today already,
+/// so that nobody exposes a plain port by default (cluster T40).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Tls {
+    /// No encryption, and therefore loopback only: binding any other address is refused at start.
+    #[default]
+    LoopbackOnly,
+    /// No encryption on any address: the network is trusted.
+    None,
+}
+
+/// Settings of the transport; the defaults suit a production LAN.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TransportSettings {
+    /// Must be the same on all nodes. Required; the default is empty and refused.
+    pub cluster_name: String,
+    /// What peers dial, and what appears in addresses. `None`, the default, takes the address that
+    /// this host uses towards others.
+    pub canonical_host: Option<String>,
+    /// What peers dial; 0 is the bound port. Default 17355.
+    pub canonical_port: u16,
+    /// What is listened on, if not the canonical host.
+    pub bind_host: Option<String>,
+    /// What is listened on, if not the canonical port; 0 picks a free one.
+    pub bind_port: Option<u16>,
+    /// How long binding may take, a name look-up included. Default 3 s.
+    pub bind_timeout: Duration,
+    /// How long one attempt to connect and shake hands may take. Default 5 s.
+    pub connection_timeout: Duration,
+    /// Ordinary streams per peer. Default 1.
+    pub outbound_lanes: u16,
+    /// Workers that decode what arrives. Default 4.
+    pub inbound_lanes: u16,
+    /// Envelopes that wait per ordinary lane. Default 3072.
+    pub outbound_message_queue_size: usize,
+    /// Envelopes that wait per control lane. Default 20 000.
+    pub outbound_control_queue_size: usize,
+    /// Envelopes that wait per large lane. Default 256.
+    pub outbound_large_message_queue_size: usize,
+    /// Largest message on an ordinary lane, in bytes. Default 256 KiB.
+    pub maximum_frame_size: usize,
+    /// Largest message on the control lane, in bytes. Default 64 KiB.
+    pub maximum_control_frame_size: usize,
+    /// Largest message on the large lane, in bytes. Default 2 MiB.
+    pub maximum_large_frame_size: usize,
+    /// Most messages in one frame. Default 256.
+    pub max_batch_messages: usize,
+    /// Most bytes in one frame of several messages. Default 128 KiB.
+    pub max_batch_bytes: usize,
+    /// How long messages wait for the first handshake with a peer. Default 20 s.
+    pub handshake_timeout: Duration,
+    /// From one attempt at the first handshake to the next. Default 1 s.
+    pub handshake_retry_interval: Duration,
+    /// First pause before a broken stream is opened again. Default 1 s.
+    pub reconnect_backoff_min: Duration,
+    /// Longest such pause; it doubles from attempt to attempt. Default 5 s.
+    pub reconnect_backoff_max: Duration,
+    /// By which part of itself a pause varies at random. Default 0.1.
+    pub reconnect_backoff_jitter: f64,
+    /// From one keep-alive ping to the next, while idle too. Default 10 s.
+    pub http2_keepalive_interval: Duration,
+    /// How long a pong may take before the connection is closed. Default 5 s.
+    pub http2_keepalive_timeout: Duration,
+    /// How long the control stream to a quarantined process stays open for the notice. Default 3 s.
+    pub stop_quarantined_after_idle: Duration,
+    /// How long a quarantined uid is remembered without use. Default 1 h.
+    pub remove_quarantined_association_after: Duration,
+    /// How long shutting down waits until peers have read everything. Default 1 s.
+    pub shutdown_flush_timeout: Duration,
+    /// How long shutting down waits for streams to close after that. Default 10 s.
+    pub shutdown_streams_timeout: Duration,
+    /// Log lines per minute, reason and peer about dead letters. Default 10.
+    pub dead_letter_log_rate: u32,
+    /// Encryption. Default [`Tls::LoopbackOnly`].
+    pub tls: Tls,
+    /// Threads that carry control traffic and the sockets' inbound half. Default 2.
+    pub control_threads: usize,
+    /// Threads that write data lanes and decode messages. Default 2.
+    pub data_threads: usize,
+}
+
+impl Default for TransportSettings {
+    fn default() -> Self {
+        Self {
+            cluster_name: String::new(),
+            canonical_host: None,
+            canonical_port: 17355,
+            bind_host: None,
+            bind_port: None,
+            bind_timeout: Duration::from_secs(3),
+            connection_timeout: Duration::from_secs(5),
+            outbound_lanes: 1,
+            inbound_lanes: 4,
+            outbound_message_queue_size: 3072,
+            outbound_control_queue_size: 20_000,
+            outbound_large_message_queue_size: 256,
+            maximum_frame_size: 256 * 1024,
+            maximum_control_frame_size: 64 * 1024,
+            maximum_large_frame_size: 2 * 1024 * 1024,
+            max_batch_messages: 256,
+            max_batch_bytes: 128 * 1024,
+            handshake_timeout: Duration::from_secs(20),
+            handshake_retry_interval: Duration::from_secs(1),
+            reconnect_backoff_min: Duration::from_secs(1),
+            reconnect_backoff_max: Duration::from_secs(5),
+            reconnect_backoff_jitter: 0.1,
+            http2_keepalive_interval: Duration::from_secs(10),
+            http2_keepalive_timeout: Duration::from_secs(5),
+            stop_quarantined_after_idle: Duration::from_secs(3),
+            remove_quarantined_association_after: Duration::from_secs(3600),
+            shutdown_flush_timeout: Duration::from_secs(1),
+            shutdown_streams_timeout: Duration::from_secs(10),
+            dead_letter_log_rate: 10,
+            tls: Tls::LoopbackOnly,
+            control_threads: 2,
+            data_threads: 2,
+        }
+    }
+}
+
+impl TransportSettings {
+    /// The defaults for a cluster of this name.
+    pub fn new(cluster_name: impl Into<String>) -> Self {
+        Self { cluster_name: cluster_name.into(), ..Self::default() }
+    }
+
+    /// On a free port of the loopback interface, with short pauses: for tests and examples.
+    pub fn test() -> Self {
+        Self {
+            cluster_name: "test".to_owned(),
+            canonical_host: Some("127.0.0.1".to_owned()),
+            canonical_port: 0,
+            handshake_retry_interval: Duration::from_millis(50),
+            reconnect_backoff_min: Duration::from_millis(20),
+            reconnect_backoff_max: Duration::from_millis(200),
+            control_threads: 1,
+            ..Self::default()
+        }
+    }
+
+    /// The largest message that a lane carries, in bytes.
+    pub fn maximum_message_size(&self, lane: LaneKind) -> usize {
+        match lane {
+            LaneKind::Control => self.maximum_control_frame_size,
+            LaneKind::Ordinary => self.maximum_frame_size,
+            LaneKind::Large => self.maximum_large_frame_size,
+        }
+    }
+
+    /// How many envelopes wait in a lane of this kind.
+    pub fn queue_size(&self, lane: LaneKind) -> usize {
+        match lane {
+            LaneKind::Control => self.outbound_control_queue_size,
+            LaneKind::Ordinary => self.outbound_message_queue_size,
+            LaneKind::Large => self.outbound_large_message_queue_size,
+        }
+    }
+
+    /// Looks for values that cannot work.
+    ///
+    /// # Errors
+    /// All of them together; nothing was started.
+    pub fn check(&self) -> Result<(), ConfigErrors> {
+        let mut errors = Vec::new();
+        let mut refuse = |setting, value: String, why| errors.push(ConfigError { setting, value, why });
+        if self.cluster_name.is_empty() || self.cluster_name.len() > 255 {
+            refuse("transport.cluster_name", format!("{:?}", self.cluster_name), "it must have 1 to 255 bytes");
+        }
+        for (setting, value) in [
+            ("transport.bind_timeout", self.bind_timeout),
+            ("transport.connection_timeout", self.connection_timeout),
+            ("transport.handshake_timeout", self.handshake_timeout),
+            ("transport.handshake_retry_interval", self.handshake_retry_interval),
+            ("transport.reconnect_backoff_min", self.reconnect_backoff_min),
+            ("transport.http2_keepalive_interval", self.http2_keepalive_interval),
+            ("transport.http2_keepalive_timeout", self.http2_keepalive_timeout),
+            ("transport.stop_quarantined_after_idle", self.stop_quarantined_after_idle),
+            ("transport.remove_quarantined_association_after", self.remove_quarantined_association_after),
+            ("transport.shutdown_flush_timeout", self.shutdown_flush_timeout),
+            ("transport.shutdown_streams_timeout", self.shutdown_streams_timeout),
+        ] {
+            if value.is_zero() {
+                refuse(setting, format!("{value:?}"), "it must be longer than zero");
+            }
+        }
+        for (setting, value) in [
+            ("transport.outbound_lanes", usize::from(self.outbound_lanes)),
+            ("transport.inbound_lanes", usize::from(self.inbound_lanes)),
+            ("transport.outbound_message_queue_size", self.outbound_message_queue_size),
+            ("transport.outbound_control_queue_size", self.outbound_control_queue_size),
+            ("transport.outbound_large_message_queue_size", self.outbound_large_message_queue_size),
+            ("transport.maximum_frame_size", self.maximum_frame_size),
+            ("transport.maximum_control_frame_size", self.maximum_control_frame_size),
+            ("transport.maximum_large_frame_size", self.maximum_large_frame_size),
+            ("transport.max_batch_messages", self.max_batch_messages),
+            ("transport.max_batch_bytes", self.max_batch_bytes),
+            ("transport.control_threads", self.control_threads),
+            ("transport.data_threads", self.data_threads),
+        ] {
+            if value == 0 {
+                refuse(setting, value.to_string(), "it must be at least 1");
+            }
+        }
+        if self.reconnect_backoff_max < self.reconnect_backoff_min {
+            let value = format!("{:?}", self.reconnect_backoff_max);
+            refuse("transport.reconnect_backoff_max", value, "it must not be shorter than reconnect_backoff_min");
+        }
+        if !(0.0..=1.0).contains(&self.reconnect_backoff_jitter) {
+            let value = self.reconnect_backoff_jitter.to_string();
+            refuse("transport.reconnect_backoff_jitter", value, "it must lie between 0 and 1");
+        }
+        if self.maximum_large_frame_size > MAX_FRAME || self.maximum_frame_size > MAX_FRAME {
+            let value = self.maximum_large_frame_size.max(self.maximum_frame_size).to_string();
+            refuse("transport.maximum_large_frame_size", value, "messages have at most 1 GiB");
+        }
+        if errors.is_empty() { Ok(()) } else { Err(ConfigErrors(errors)) }
+    }
+}
+
+/// HTTP/2 windows are twice a frame and have 31 bits.
+const MAX_FRAME: usize = 1 << 29;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_defaults_need_only_a_name() {
+        assert!(TransportSettings::new("shop").check().is_ok());
+        assert!(TransportSettings::test().check().is_ok());
+    }
+
+    #[test]
+    fn all_problems_are_reported_together() {
+        let settings = TransportSettings {
+            outbound_lanes: 0,
+            connection_timeout: Duration::ZERO,
+            reconnect_backoff_jitter: f64::NAN,
+            reconnect_backoff_max: Duration::from_millis(1),
+            ..TransportSettings::default()
+        };
+        let errors = settings.check().unwrap_err();
+        let named: Vec<_> = errors.0.iter().map(|error| error.setting).collect();
+        assert_eq!(
+            named,
+            [
+                "transport.cluster_name",
+                "transport.connection_timeout",
+                "transport.outbound_lanes",
+                "transport.reconnect_backoff_max",
+                "transport.reconnect_backoff_jitter"
+            ]
+        );
+        assert!(errors.to_string().contains("transport.outbound_lanes = 0: it must be at least 1"));
+    }
+}

@@ -1,0 +1,239 @@
+//! Frames and envelopes as protobuf, and back.
+//!
+//! Rare frames go through the generated types. Batches are written and read by hand, because they
+//! are what the transport spends its time on: written straight into the frame's buffer, read as
+//! slices of it, with paths that repeat shared. Both ways stay byte for byte what
+//! `proto/transport.proto` says; the tests compare them with the generated code. Readers never
+//! panic and never allocate more than the frame has bytes. Source: cluster T8, T35, T36.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use greylag_core::{CodecId, EncodeError, EntityError, Manifest, NodeAddress, NotStoredReason, Uid, UniqueAddress};
+use prost::Message;
+use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint};
+
+use crate::endpoint::Reply;
+use crate::envelope::{AskHeader, Envelope, Payload, Recipient};
+use crate::generated as pb;
+use crate::hello::{Hello, HelloReply, Rejected};
+use crate::lane::{Lane, LaneKind};
+use crate::remoting::{QuarantineReason, RejectCode};
+
+mod codes;
+mod envelopes;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use envelopes::{Arrived, ArrivedContent, BatchReader, Names, write_envelope, write_reply};
+
+/// The path to which answers are addressed; their lane key ends in the number answered.
+pub(crate) const REPLY_PATH: &str = "asks";
+
+/// What was read is not what the schema says; the stream is closed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("malformed frame: {0}")]
+pub(crate) struct Malformed(pub(crate) String);
+
+impl From<prost::DecodeError> for Malformed {
+    fn from(error: prost::DecodeError) -> Self {
+        Self(error.to_string())
+    }
+}
+
+/// What one frame says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Frame {
+    Hello(Hello),
+    HelloReply(HelloReply),
+    /// The content of a `Batch`; read it with a [`BatchReader`].
+    Batch(Bytes),
+    Quarantined {
+        from: UniqueAddress,
+        to: UniqueAddress,
+        reason: QuarantineReason,
+    },
+    Terminating {
+        from: UniqueAddress,
+    },
+    TerminatingAck,
+    Flush(u64),
+    FlushAck(u64),
+    Close(String),
+    /// How many envelopes the other side has read from this stream.
+    Received(u64),
+    /// A variant of a newer version: counted and skipped.
+    Unknown,
+}
+
+/// The key of `Frame.batch`: field 3, length-delimited.
+const BATCH_KEY: u8 = 3 << 3 | 2;
+
+/// Reads one frame.
+pub(crate) fn read_frame(bytes: Bytes) -> Result<Frame, Malformed> {
+    if let Some(batch) = sole_batch(&bytes) {
+        return Ok(Frame::Batch(batch));
+    }
+    use pb::frame::Content;
+    let Some(content) = pb::Frame::decode(bytes)?.content else { return Ok(Frame::Unknown) };
+    Ok(match content {
+        Content::Hello(hello) => Frame::Hello(read_hello(hello)?),
+        Content::HelloReply(reply) => Frame::HelloReply(read_hello_reply(reply)?),
+        // A batch beside other fields is legal protobuf, though nobody here writes it.
+        Content::Batch(batch) => Frame::Batch(batch.encode_to_vec().into()),
+        Content::Quarantined(q) => {
+            let reason = codes::quarantine_reason(q.reason).unwrap_or(QuarantineReason::Manual);
+            Frame::Quarantined { from: read_node(q.from)?, to: read_node(q.to)?, reason }
+        }
+        Content::Terminating(terminating) => Frame::Terminating { from: read_node(terminating.from)? },
+        Content::TerminatingAck(_) => Frame::TerminatingAck,
+        Content::Flush(flush) => Frame::Flush(flush.id),
+        Content::FlushAck(ack) => Frame::FlushAck(ack.id),
+        Content::Close(close) => Frame::Close(close.reason),
+        Content::Received(received) => Frame::Received(received.envelopes),
+    })
+}
+
+/// The batch of a frame that holds nothing else, without copying it.
+fn sole_batch(bytes: &Bytes) -> Option<Bytes> {
+    if bytes.first() != Some(&BATCH_KEY) {
+        return None;
+    }
+    let mut rest = &bytes[1..];
+    let len = prost::encoding::decode_varint(&mut rest).ok()?;
+    (usize::try_from(len).ok()? == rest.len()).then(|| bytes.slice(bytes.len() - rest.len()..))
+}
+
+/// What precedes the `len` bytes of a batch in its frame.
+pub(crate) fn write_batch_head(len: usize, out: &mut impl BufMut) {
+    out.put_u8(BATCH_KEY);
+    encode_varint(len as u64, out);
+}
+
+/// Writes any frame but a batch.
+pub(crate) fn write_frame(frame: &Frame) -> Bytes {
+    use pb::frame::Content;
+    let content = match frame {
+        Frame::Hello(hello) => Content::Hello(write_hello(hello)),
+        Frame::HelloReply(reply) => Content::HelloReply(write_hello_reply(reply)),
+        Frame::Quarantined { from, to, reason } => Content::Quarantined(pb::Quarantined {
+            from: Some(write_node(from)),
+            to: Some(write_node(to)),
+            reason: codes::write_quarantine_reason(*reason).into(),
+        }),
+        Frame::Terminating { from } => Content::Terminating(pb::Terminating { from: Some(write_node(from)) }),
+        Frame::TerminatingAck => Content::TerminatingAck(pb::TerminatingAck {}),
+        Frame::Flush(id) => Content::Flush(pb::Flush { id: *id }),
+        Frame::FlushAck(id) => Content::FlushAck(pb::FlushAck { id: *id }),
+        Frame::Close(reason) => Content::Close(pb::Close { reason: reason.clone() }),
+        Frame::Received(envelopes) => Content::Received(pb::Received { envelopes: *envelopes }),
+        Frame::Batch(batch) => {
+            let mut out = BytesMut::with_capacity(batch.len() + 11);
+            write_batch_head(batch.len(), &mut out);
+            out.put_slice(batch);
+            return out.freeze();
+        }
+        Frame::Unknown => return Bytes::new(),
+    };
+    pb::Frame { content: Some(content) }.encode_to_vec().into()
+}
+
+fn write_node(node: &UniqueAddress) -> pb::Node {
+    let address = node.address();
+    pb::Node { host: address.host().to_owned(), port: address.port().into(), uid: node.uid().get() }
+}
+
+fn read_node(node: Option<pb::Node>) -> Result<UniqueAddress, Malformed> {
+    let node = node.ok_or_else(|| Malformed("a node is missing".to_owned()))?;
+    let uid = Uid::new(node.uid).ok_or_else(|| Malformed("a node has uid 0".to_owned()))?;
+    Ok(UniqueAddress::new(read_address(&node.host, node.port)?, uid))
+}
+
+fn read_address(host: &str, port: u32) -> Result<NodeAddress, Malformed> {
+    let port = u16::try_from(port).map_err(|_| Malformed(format!("port {port} does not exist")))?;
+    NodeAddress::new(host, port).map_err(|error| Malformed(error.to_string()))
+}
+
+fn write_hello(hello: &Hello) -> pb::Hello {
+    pb::Hello {
+        protocol_version: hello.protocol_version,
+        min_supported: hello.min_supported,
+        cluster_name: hello.cluster_name.clone(),
+        from: Some(write_node(&hello.from)),
+        to_host: hello.to.host().to_owned(),
+        to_port: hello.to.port().into(),
+        expected_uid: hello.expected_uid.map_or(0, Uid::get),
+        lane: codes::write_lane(hello.lane.kind()).into(),
+        lane_index: hello.lane.index().into(),
+        lane_count: hello.lane_count.into(),
+        stream_seq: hello.stream_seq,
+        features: Vec::new(),
+        cluster_id: hello.cluster_id.map_or(Bytes::new(), |id| id.to_be_bytes().to_vec().into()),
+        host_id: hello.host_id.clone().unwrap_or_default(),
+    }
+}
+
+fn read_hello(hello: pb::Hello) -> Result<Hello, Malformed> {
+    let index = u16::try_from(hello.lane_index).map_err(|_| Malformed("the lane index is too large".to_owned()))?;
+    let lane = match codes::lane(hello.lane) {
+        Some(LaneKind::Control) => Lane::CONTROL,
+        Some(LaneKind::Ordinary) => Lane::ordinary(index),
+        Some(LaneKind::Large) => Lane::LARGE,
+        None => return Err(Malformed(format!("lane kind {} is unknown", hello.lane))),
+    };
+    Ok(Hello {
+        protocol_version: hello.protocol_version,
+        min_supported: hello.min_supported,
+        cluster_name: hello.cluster_name,
+        from: read_node(hello.from)?,
+        to: read_address(&hello.to_host, hello.to_port)?,
+        expected_uid: Uid::new(hello.expected_uid),
+        lane,
+        lane_count: u16::try_from(hello.lane_count).unwrap_or(u16::MAX),
+        stream_seq: hello.stream_seq,
+        cluster_id: hello.cluster_id[..].try_into().ok().map(u128::from_be_bytes),
+        host_id: Some(hello.host_id).filter(|id| !id.is_empty()),
+    })
+}
+
+fn write_hello_reply(reply: &HelloReply) -> pb::HelloReply {
+    use pb::hello_reply::Answer;
+    let answer = match reply {
+        HelloReply::Accepted { from, version, max_frame_bytes, host_id } => Answer::Accepted(pb::Accepted {
+            from: Some(write_node(from)),
+            version: *version,
+            features: Vec::new(),
+            limits: Some(pb::Limits { max_frame_bytes: *max_frame_bytes }),
+            host_id: host_id.clone().unwrap_or_default(),
+        }),
+        HelloReply::Rejected(rejected) => Answer::Rejected(pb::Rejected {
+            code: codes::write_reject(rejected.code).into(),
+            detail: rejected.detail.clone(),
+            retry_after_ms: 0,
+            from: rejected.from.as_ref().map(write_node),
+            quarantine_reason: rejected.reason.map_or(0, |reason| codes::write_quarantine_reason(reason).into()),
+        }),
+    };
+    pb::HelloReply { answer: Some(answer) }
+}
+
+fn read_hello_reply(reply: pb::HelloReply) -> Result<HelloReply, Malformed> {
+    use pb::hello_reply::Answer;
+    match reply.answer {
+        Some(Answer::Accepted(accepted)) => Ok(HelloReply::Accepted {
+            from: read_node(accepted.from)?,
+            version: accepted.version,
+            max_frame_bytes: accepted.limits.map_or(u64::MAX, |limits| limits.max_frame_bytes),
+            host_id: Some(accepted.host_id).filter(|id| !id.is_empty()),
+        }),
+        Some(Answer::Rejected(rejected)) => Ok(HelloReply::Rejected(Rejected {
+            code: codes::reject(rejected.code),
+            detail: rejected.detail,
+            from: rejected.from.map(|node| read_node(Some(node))).transpose()?,
+            reason: codes::quarantine_reason(rejected.quarantine_reason),
+        })),
+        None => Err(Malformed("an answer to a Hello that says neither yes nor no".to_owned())),
+    }
+}

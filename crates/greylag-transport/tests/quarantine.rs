@@ -1,0 +1,119 @@
+//! Quarantine over real sockets: refused, told, handed back; a restart is unaffected.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{LONG, Node, next, node, number};
+use greylag_core::{DeadLetterReason, Uid, UniqueAddress};
+use greylag_transport::{
+    AskError, Destination, Envelope, QuarantineReason, Recipient, Remoting, SendError, TransportEvent,
+    TransportSettings,
+};
+
+fn settings() -> TransportSettings {
+    TransportSettings::test()
+}
+
+async fn told(node: &mut Node) -> (UniqueAddress, QuarantineReason) {
+    node.event(|event| match event {
+        TransportEvent::ThisNodeQuarantined { by, reason } => Some((by, reason)),
+        _ => None,
+    })
+    .await
+}
+
+async fn handed_back(node: &mut Node) -> (UniqueAddress, Vec<Envelope>) {
+    node.event(|event| match event {
+        TransportEvent::HandedBack { peer, envelopes } => Some((peer, envelopes)),
+        _ => None,
+    })
+    .await
+}
+
+/// Scenario 11, second half.
+#[tokio::test]
+async fn a_quarantined_process_is_cut_off_and_its_successor_is_not() {
+    let (mut a, mut b) = (node(settings()).await, node(settings()).await);
+    a.tell(&b.here(), 1);
+    b.tell(&a.here(), 2);
+    assert_eq!((b.next().await, a.next().await), (1, 2));
+    let unanswered = a.start_ask(&b.here(), "inbox", LONG);
+    next(&mut b.inbox).await;
+
+    let (before, port) = (b.transport.self_address().clone(), b.port());
+    a.transport.quarantine(&before, QuarantineReason::Manual, false);
+    assert_eq!(unanswered.await.unwrap_err(), AskError::Send(SendError::Quarantined));
+    assert_eq!(handed_back(&mut a).await.0, before);
+    assert_eq!(told(&mut b).await, (a.transport.self_address().clone(), QuarantineReason::Manual));
+    assert_eq!(a.transport.send(&b.here(), number(3)).unwrap_err().error, SendError::Quarantined);
+    // What it still sends reaches nobody.
+    b.tell(&a.here(), 4);
+    common::until(|| a.dropped(DeadLetterReason::Quarantined) >= 2).await;
+
+    drop(b);
+    let mut b = node(TransportSettings { canonical_port: port, ..settings() }).await;
+    a.tell(&b.here(), 5);
+    assert_eq!(b.next().await, 5);
+    b.tell(&a.here(), 6);
+    assert_eq!(a.next().await, 6);
+    assert_eq!(a.transport.send(&before.into(), number(7)).unwrap_err().error, SendError::Quarantined);
+}
+
+#[tokio::test]
+async fn what_was_never_written_comes_back_in_order() {
+    let mut a = node(settings()).await;
+    // Nobody listens there: everything stays in the queue.
+    let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = socket.local_addr().unwrap().to_string();
+    let gone = UniqueAddress::new(address.parse().unwrap(), Uid::new(77).unwrap());
+    let to: Destination = gone.clone().into();
+    (0..10).for_each(|n| a.tell(&to, n));
+    let other = Envelope { recipient: Recipient::new("elsewhere"), ..number(10) };
+    a.transport.send(&to, other).unwrap();
+    a.transport.quarantine(&gone, QuarantineReason::RemovedFromMembership, true);
+    let (peer, envelopes) = handed_back(&mut a).await;
+    assert_eq!(peer, gone);
+    let payloads: Vec<String> = envelopes
+        .iter()
+        .map(|envelope| match &envelope.payload {
+            greylag_transport::Payload::Bytes(bytes) => String::from_utf8(bytes.to_vec()).unwrap(),
+            greylag_transport::Payload::Value(_) => panic!("none was sent"),
+        })
+        .collect();
+    assert_eq!(payloads, (0..10).map(|n| n.to_string()).collect::<Vec<_>>());
+    common::until(|| a.dropped(DeadLetterReason::Quarantined) == 1).await;
+    a.transport.quarantine(&gone, QuarantineReason::RemovedFromMembership, true);
+    assert!(handed_back(&mut a).await.1.is_empty(), "told also when there is nothing");
+}
+
+#[tokio::test]
+async fn a_harmless_quarantine_is_silent_and_a_graver_one_is_not() {
+    let (mut a, mut b) = (node(settings()).await, node(settings()).await);
+    a.tell(&b.here(), 1);
+    b.next().await;
+    let peer = b.transport.self_address().clone();
+    a.transport.quarantine(&peer, QuarantineReason::Manual, true);
+    handed_back(&mut a).await;
+    // A Hello of the quarantined process is refused without a reason.
+    let refused = b.ask(&a.here(), "inbox", LONG).await;
+    assert_eq!(refused, Err(AskError::Dropped(DeadLetterReason::HandshakeRejected)));
+    let notice = b.events.try_recv();
+    assert!(!matches!(notice, Ok(TransportEvent::ThisNodeQuarantined { .. })));
+    a.transport.quarantine(&peer, QuarantineReason::RemovedFromMembership, false);
+    b.tell(&a.here(), 2);
+    assert_eq!(told(&mut b).await.1, QuarantineReason::RemovedFromMembership);
+}
+
+/// Cluster T19 (d): who said goodbye is dead to us shortly after, silently.
+#[tokio::test]
+async fn a_peer_that_terminated_is_quarantined_without_a_word() {
+    let flush = Duration::from_millis(50);
+    let mut a = node(TransportSettings { shutdown_flush_timeout: flush, ..settings() }).await;
+    let b = node(settings()).await;
+    b.tell(&a.here(), 1);
+    a.next().await;
+    b.transport.shutdown().await;
+    assert_eq!(handed_back(&mut a).await.0, *b.transport.self_address());
+    assert_eq!(a.transport.send(&b.here(), number(1)).unwrap_err().error, SendError::Quarantined);
+}

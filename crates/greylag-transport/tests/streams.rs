@@ -1,0 +1,382 @@
+//! Messages over real sockets: order, restarts, overflow, limits, asks, shutdown.
+
+mod common;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::BytesMut;
+use common::{LONG, next, node, number, read, until};
+use greylag_core::{CodecId, DeadLetterReason, EncodeError, EntityError};
+use greylag_transport::{
+    AskError, Destination, Envelope, Fault, Lane, Payload, PayloadValue, Recipient, RejectCode, Remoting, SendError,
+    TransportEvent, TransportSettings,
+};
+
+fn settings() -> TransportSettings {
+    TransportSettings::test()
+}
+
+#[tokio::test]
+async fn messages_and_answers_cross() {
+    let (a, mut b) = (node(settings()).await, node(settings()).await);
+    a.tell(&b.here(), 1);
+    assert_eq!(b.next().await, 1);
+    let answer = a.start_ask(&b.here(), "inbox", LONG);
+    let question = next(&mut b.inbox).await;
+    assert_eq!(question.from, *a.transport.self_address());
+    b.reply_to::<u32>(&question).reply(7);
+    assert_eq!(*answer.await.unwrap().downcast::<u32>().unwrap(), 7);
+    // Both directions have streams of their own, and each side knows the other.
+    let known = b.transport.peer(a.transport.self_address().address()).unwrap();
+    assert_eq!(known.peer, *a.transport.self_address());
+    assert_eq!(known.host_id, a.transport.host_id());
+}
+
+#[tokio::test]
+async fn every_ending_of_an_ask() {
+    let (a, mut b) = (node(settings()).await, node(settings()).await);
+    let answer = a.start_ask(&b.here(), "inbox", LONG);
+    drop(b.question::<u32>().await);
+    assert_eq!(answer.await.unwrap_err(), AskError::Entity(EntityError::NoReply));
+
+    let unknown = a.ask(&b.here(), "nobody", LONG).await;
+    assert_eq!(unknown, Err(AskError::Dropped(DeadLetterReason::NoSuchRecipient)));
+
+    let short = Duration::from_millis(20);
+    assert_eq!(a.ask(&b.here(), "inbox", short).await, Err(AskError::Timeout(short)));
+    b.question::<u32>().await.reply(1);
+    until(|| a.dropped(DeadLetterReason::LateReply) == 1).await;
+
+    let answer = a.start_ask(&b.here(), "inbox", LONG);
+    b.question::<u8>().await.reply(1_u8);
+    assert_eq!(answer.await.unwrap_err(), AskError::Dropped(DeadLetterReason::SerializeFailed));
+
+    let answer = a.start_ask(&b.here(), "inbox", LONG);
+    b.question::<String>().await.reply("x".repeat(300 * 1024));
+    assert_eq!(answer.await.unwrap_err(), AskError::Dropped(DeadLetterReason::TooLarge));
+
+    let answer = a.start_ask(&b.here(), "inbox", LONG);
+    b.transport.refuse(&next(&mut b.inbox).await, DeadLetterReason::Undecodable);
+    assert_eq!(answer.await.unwrap_err(), AskError::Dropped(DeadLetterReason::Undecodable));
+
+    let answer = a.start_ask(&a.here(), "inbox", LONG);
+    a.transport.shutdown().await;
+    assert_eq!(answer.await.unwrap_err(), AskError::ShuttingDown);
+}
+
+/// Scenario 1.
+#[tokio::test]
+async fn a_restart_at_the_same_address_is_somebody_else() {
+    let (a, mut b) = (node(settings()).await, node(settings()).await);
+    a.tell(&b.here(), 1);
+    assert_eq!(b.next().await, 1);
+    let unanswered = a.start_ask(&b.here(), "inbox", LONG);
+    next(&mut b.inbox).await;
+    let (before, port) = (b.here(), b.port());
+    drop(b);
+    let again = || TransportSettings { canonical_port: port, ..settings() };
+    let mut b = node(again()).await;
+    // For the old incarnation only, for the new one, and for whoever is there.
+    a.tell(&before, 2);
+    a.tell(&b.here(), 3);
+    a.tell(&b.anyone_here(), 4);
+    // A message that meets the old stream before its end is noticed is lost, as any in flight.
+    loop {
+        a.tell(&b.here(), 5);
+        let arrived = tokio::time::timeout(Duration::from_millis(50), b.inbox.recv()).await;
+        if let Ok(message) = arrived {
+            assert_ne!(read(&message.unwrap()), 2);
+            break;
+        }
+    }
+    assert_eq!(unanswered.await.unwrap_err(), AskError::PeerRestarted);
+    a.tell(&before, 2);
+    a.tell(&b.here(), 6);
+    loop {
+        let n = b.next().await;
+        assert_ne!(n, 2);
+        if n == 6 {
+            break;
+        }
+    }
+    assert!(a.dropped(DeadLetterReason::StaleIncarnation) >= 1);
+}
+
+/// Scenario 2, and a foreign cluster.
+#[tokio::test]
+async fn a_wrong_name_is_refused_with_both_spellings() {
+    let (mut a, b) = (node(settings()).await, node(settings()).await);
+    let alias: Destination = Destination::Address(format!("localhost:{}", b.port()).parse().unwrap());
+    let answer = a.start_ask(&alias, "inbox", LONG);
+    let refused = |event| match event {
+        TransportEvent::HandshakeRejected { code, detail, .. } => Some((code, detail)),
+        _ => None,
+    };
+    let (code, detail) = a.event(refused).await;
+    assert_eq!(code, RejectCode::UnknownAddress);
+    assert!(detail.contains("localhost:") && detail.contains("127.0.0.1:"), "{detail}");
+    assert_eq!(answer.await.unwrap_err(), AskError::Dropped(DeadLetterReason::HandshakeRejected));
+
+    let mut c = node(TransportSettings { cluster_name: "other".to_owned(), ..settings() }).await;
+    c.tell(&b.here(), 1);
+    assert_eq!(c.event(refused).await.0, RejectCode::WrongCluster);
+    assert_eq!(c.dropped(DeadLetterReason::HandshakeRejected), 1);
+}
+
+/// A port of the loopback interface that nobody listens on.
+fn free_port() -> u16 {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+/// Scenario 3, first half.
+#[tokio::test]
+async fn messages_wait_for_a_peer_that_listens_late() {
+    let a = node(settings()).await;
+    let port = free_port();
+    let late: Destination = Destination::Address(format!("127.0.0.1:{port}").parse().unwrap());
+    (0..100).for_each(|n| a.tell(&late, n));
+    let mut b = node(TransportSettings { canonical_port: port, ..settings() }).await;
+    for n in 0..100 {
+        assert_eq!(b.next().await, n);
+    }
+}
+
+/// Scenario 3, second half.
+#[tokio::test]
+async fn messages_that_waited_too_long_are_dead_letters_and_later_ones_arrive() {
+    let a = node(TransportSettings { handshake_timeout: Duration::from_millis(200), ..settings() }).await;
+    let port = free_port();
+    let late: Destination = Destination::Address(format!("127.0.0.1:{port}").parse().unwrap());
+    (0..100).for_each(|n| a.tell(&late, n));
+    let asked = a.ask(&late, "inbox", LONG).await;
+    assert_eq!(asked, Err(AskError::Dropped(DeadLetterReason::HandshakeTimeout)));
+    assert_eq!(a.dropped(DeadLetterReason::HandshakeTimeout), 101);
+    let mut b = node(TransportSettings { canonical_port: port, ..settings() }).await;
+    a.tell(&late, 1000);
+    assert_eq!(b.next().await, 1000);
+}
+
+/// Scenario 4.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_pair_stays_in_order_over_several_lanes_and_reconnects() {
+    let lanes =
+        || TransportSettings { outbound_lanes: 3, inbound_lanes: 3, outbound_message_queue_size: 20_000, ..settings() };
+    let (a, b) = (node(lanes()).await, node(lanes()).await);
+    let mut inboxes: Vec<_> = (0..3).map(|r| b.register(&format!("recipient-{r}"))).collect();
+    let to = b.here();
+    let senders: Vec<_> = (0..4)
+        .map(|sender| {
+            let (transport, to) = (a.transport.clone(), to.clone());
+            std::thread::spawn(move || {
+                for n in 0..1000 {
+                    let recipient = Recipient::new(format!("recipient-{}", n % 3));
+                    let payload = format!("{}", sender * 10_000 + n);
+                    let envelope = Envelope::new(recipient, CodecId::JSON, "number", payload.into_bytes());
+                    transport.send(&to, envelope).unwrap();
+                    if sender == 0 && n % 300 == 299 {
+                        transport.kill_streams(to.address());
+                    }
+                }
+            })
+        })
+        .collect();
+    senders.into_iter().for_each(|sender| sender.join().unwrap());
+    // Behind everything: whatever was not lost with a killed stream has arrived before it.
+    for (r, inbox) in inboxes.iter_mut().enumerate() {
+        let end = Envelope::new(Recipient::new(format!("recipient-{r}")), CodecId::JSON, "number", &b"99999"[..]);
+        a.transport.send(&to, end).unwrap();
+        let mut last = [None; 4];
+        let mut count = 0;
+        loop {
+            let n = read(&next(inbox).await);
+            if n == 99_999 {
+                break;
+            }
+            let (sender, n) = ((n / 10_000) as usize, n % 10_000);
+            assert!(last[sender] < Some(n), "sender {sender}: {n} after {:?}", last[sender]);
+            last[sender] = Some(n);
+            count += 1;
+        }
+        assert!(count > 0);
+    }
+}
+
+/// Scenario 5.
+#[tokio::test]
+async fn a_reference_to_an_ended_instance_reaches_nobody() {
+    let (a, b) = (node(settings()).await, node(settings()).await);
+    let first = b.transport.register("again", Arc::new(Nobody));
+    b.transport.unregister("again");
+    let mut again = b.register("again");
+    let to = |instance| {
+        let recipient = Recipient::new("again").with_instance(instance);
+        Envelope { recipient, ..number(u32::try_from(instance).unwrap()) }
+    };
+    a.transport.send(&b.here(), to(first)).unwrap();
+    a.transport.send(&b.here(), to(0)).unwrap();
+    assert_eq!(read(&next(&mut again).await), 0);
+    assert_eq!(b.dropped(DeadLetterReason::StaleRecipient), 1);
+}
+
+struct Nobody;
+
+impl greylag_transport::Receiver for Nobody {
+    fn receive(&self, _: greylag_transport::Inbound) {
+        panic!("a receiver that panics harms nobody else");
+    }
+}
+
+#[tokio::test]
+async fn a_receiver_that_panics_leaves_its_worker_alive() {
+    let (a, mut b) = (node(settings()).await, node(TransportSettings { inbound_lanes: 1, ..settings() }).await);
+    b.transport.register("panics", Arc::new(Nobody));
+    a.transport.send(&b.here(), Envelope { recipient: Recipient::new("panics"), ..number(1) }).unwrap();
+    a.tell(&b.here(), 2);
+    assert_eq!(b.next().await, 2);
+}
+
+/// Scenario 7.
+#[tokio::test]
+async fn the_3073rd_message_is_refused_and_the_others_arrive_in_order() {
+    let a = node(settings()).await;
+    let port = free_port();
+    let late: Destination = Destination::Address(format!("127.0.0.1:{port}").parse().unwrap());
+    (0..3072).for_each(|n| a.tell(&late, n));
+    let rejected = a.transport.send(&late, number(3072)).unwrap_err();
+    assert_eq!(rejected.error, SendError::QueueFull);
+    assert_eq!(a.dropped(DeadLetterReason::QueueFull), 1);
+    let mark = Envelope { must_enqueue: true, ..number(4000) };
+    a.transport.send(&late, mark).unwrap();
+    let mut b = node(TransportSettings { canonical_port: port, ..settings() }).await;
+    for n in (0..3072).chain([4000]) {
+        assert_eq!(b.next().await, n);
+    }
+}
+
+struct Value(Result<usize, ()>);
+
+impl PayloadValue for Value {
+    fn encode(&self, buffer: &mut BytesMut) -> Result<(), EncodeError> {
+        let size = self.0.map_err(|()| EncodeError::NotRegistered { type_name: "nothing" })?;
+        buffer.resize(buffer.len() + size, b'1');
+        Ok(())
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn std::any::Any + Send> {
+        self
+    }
+}
+
+fn value(value: Result<usize, ()>) -> Envelope {
+    let payload = Payload::Value(Box::new(Value(value)));
+    Envelope::with_payload(Recipient::new("inbox"), CodecId::JSON, "number", payload)
+}
+
+/// Scenario 8, as far as the transport itself decides.
+#[tokio::test]
+async fn a_message_that_cannot_travel_is_dropped_alone() {
+    let (a, mut b) = (node(settings()).await, node(settings()).await);
+    let big = Envelope { payload: Payload::Bytes(vec![b'1'; 300 * 1024].into()), ..number(0) };
+    let rejected = a.transport.send(&b.here(), big).unwrap_err();
+    assert_eq!(rejected.error, SendError::TooLarge { size: 300 * 1024, max: 256 * 1024 });
+    a.transport.send(&b.here(), value(Ok(300 * 1024))).unwrap();
+    a.transport.send(&b.here(), value(Err(()))).unwrap();
+    a.transport.send(&b.here(), value(Ok(200 * 1024))).unwrap();
+    a.tell(&b.here(), 9);
+    assert_eq!(next(&mut b.inbox).await.payload.len(), 200 * 1024);
+    assert_eq!(b.next().await, 9);
+    assert_eq!(a.dropped(DeadLetterReason::TooLarge), 2);
+    assert_eq!(a.dropped(DeadLetterReason::SerializeFailed), 1);
+}
+
+/// Scenario 12.
+#[tokio::test]
+async fn what_was_queued_before_a_shutdown_arrives() {
+    let (a, mut b) = (node(settings()).await, node(settings()).await);
+    (0..200).for_each(|n| a.tell(&b.here(), n));
+    a.transport.shutdown().await;
+    assert_eq!(a.transport.send(&b.here(), number(0)).unwrap_err().error, SendError::ShuttingDown);
+    for n in 0..200 {
+        assert_eq!(b.next().await, n);
+    }
+    let gone = b.event(|event| matches!(event, TransportEvent::PeerTerminating(_)).then_some(())).await;
+    assert_eq!(gone, ());
+    // The address is free again.
+    let address = format!("127.0.0.1:{}", a.port());
+    until(|| std::net::TcpListener::bind(&address).is_ok()).await;
+}
+
+/// Scenario 12, second half: nobody there acknowledges.
+#[tokio::test]
+async fn a_peer_that_never_answers_delays_a_shutdown_by_its_timeouts_only() {
+    let flush = Duration::from_millis(100);
+    let a = node(TransportSettings { shutdown_flush_timeout: flush, ..settings() }).await;
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let silent: Destination = Destination::Address(silent.local_addr().unwrap().to_string().parse().unwrap());
+    a.tell(&silent, 1);
+    tokio::time::timeout(LONG, a.transport.shutdown()).await.unwrap();
+    assert_eq!(a.dropped(DeadLetterReason::ShuttingDown), 1);
+}
+
+#[tokio::test]
+async fn a_message_to_oneself_needs_no_connection() {
+    let mut a = node(settings()).await;
+    a.tell(&a.here(), 1);
+    a.tell(&a.anyone_here(), 2);
+    assert_eq!((a.next().await, a.next().await), (1, 2));
+    assert_eq!(a.transport.stats().sent_frames, 0);
+    let answer = a.start_ask(&a.here(), "inbox", LONG);
+    let question = next(&mut a.inbox).await;
+    a.reply_to::<u32>(&question).reply(5);
+    assert_eq!(*answer.await.unwrap().downcast::<u32>().unwrap(), 5);
+}
+
+#[tokio::test]
+async fn each_kind_of_recipient_has_its_lane() {
+    let (a, b) = (node(settings()).await, node(settings()).await);
+    for (path, lane) in [("control/x", Lane::CONTROL), ("x", Lane::ordinary(0)), ("bulk/x", Lane::LARGE)] {
+        let recipient = Recipient::new(path);
+        assert_eq!(a.transport.lane_of(&recipient), lane);
+        let mut inbox = b.register(path);
+        a.transport.send(&b.here(), Envelope { recipient, ..number(3) }).unwrap();
+        assert_eq!(read(&next(&mut inbox).await), 3);
+    }
+}
+
+/// Cluster T42: a blackhole has one direction, and its end is the end of it.
+#[tokio::test]
+async fn a_blackhole_swallows_one_direction() {
+    let (mut a, mut b) = (node(settings()).await, node(settings()).await);
+    a.tell(&b.here(), 1);
+    assert_eq!(b.next().await, 1);
+    let address = b.transport.self_address().address().clone();
+    a.transport.fault(&address, Fault::BlackholeOutbound);
+    a.tell(&b.here(), 2);
+    b.tell(&a.here(), 3);
+    assert_eq!(a.next().await, 3);
+    let sent = a.transport.stats().sent_envelopes;
+    assert_eq!(sent, 1);
+    a.transport.fault(&address, Fault::Pass);
+    a.tell(&b.here(), 4);
+    assert_eq!(b.next().await, 4);
+}
+
+#[tokio::test]
+async fn a_crash_breaks_the_links_audibly() {
+    let (mut a, mut b) = (node(settings()).await, node(settings()).await);
+    let mut control = b.register("control/x");
+    a.tell(&b.here(), 1);
+    a.transport.send(&b.here(), Envelope { recipient: Recipient::new("control/x"), ..number(2) }).unwrap();
+    b.next().await;
+    next(&mut control).await;
+    let crashed = b.transport.self_address().clone();
+    drop(b);
+    let lost = |event| match event {
+        TransportEvent::LinkLost { peer, lane } => Some((peer, lane)),
+        _ => None,
+    };
+    let mut lanes = vec![a.event(lost).await, a.event(lost).await];
+    lanes.sort();
+    assert_eq!(lanes, [(crashed.clone(), Lane::CONTROL), (crashed, Lane::ordinary(0))]);
+}
