@@ -12,12 +12,20 @@ mod downing;
 mod driver;
 mod error;
 mod event;
+mod gossip;
+mod heartbeat;
 mod member;
+mod message;
+mod phi;
+mod proof;
+mod reachability;
+mod sbr;
 mod settings;
 mod shutdown;
+mod version;
 mod view;
 
-pub use crate::core::Command;
+pub use crate::core::{ClusterCore, Command, Effect, Input, LogLevel};
 pub use app_version::{AppVersion, InvalidAppVersion};
 pub use downing::{DowningDecision, Verdict};
 pub use driver::{
@@ -25,10 +33,18 @@ pub use driver::{
 };
 pub use error::{ConfigError, JoinError, JoinRejection, MemberError, StartError, Terminated};
 pub use event::{ClusterEvent, Proof, diff};
+pub use gossip::{Blockers, ConfirmedExits, Gossip, Merged};
+pub use heartbeat::{HeartbeatCore, HeartbeatEffect, HeartbeatInput};
 pub use member::{Member, MemberStatus};
+pub use message::{CheckedConfig, Message, PROTOCOL};
+pub use phi::PhiAccrual;
+pub use proof::{DIAL_SPACING, ProofEffect, ProofInput, Proofs};
+pub use reachability::{Reachability, Record, Status};
+pub use sbr::{Sbr, strategy};
 pub use settings::{
     ClusterSettings, CoordinatedShutdownSettings, DownAllWhenUnstable, Downing, FailureDetectorSettings, ProofOfDeath,
     RemovalMargin, SbrSettings, SingletonSettings, Strategy, parse_seed_nodes,
 };
 pub use shutdown::{Phase, ShutdownReason};
+pub use version::{Relation, VectorVersion};
 pub use view::{MembershipView, Tombstone};

@@ -55,6 +55,8 @@ pub struct ClusterSettings {
     pub event_buffer: usize,
     /// Refuse to join a cluster whose downing settings differ. Default true.
     pub enforce_config_on_join: bool,
+    /// Settings of other layers that must be the same on all nodes that know the key.
+    pub checked_config: BTreeMap<String, String>,
     /// How peers are found unreachable.
     pub failure_detector: FailureDetectorSettings,
     /// Who may declare unreachable members dead. Default nobody.
@@ -97,6 +99,7 @@ impl Default for ClusterSettings {
             quarantine_removed_node_after: 5 * second,
             event_buffer: 10_000,
             enforce_config_on_join: true,
+            checked_config: BTreeMap::new(),
             failure_detector: FailureDetectorSettings::default(),
             downing: Downing::None,
             proof_of_death: ProofOfDeath::Local,

@@ -1,0 +1,270 @@
+//! The gossip exchange: to whom, what, and what is made of it.
+//!
+//! Source: cluster M11 to M15.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use greylag_core::UniqueAddress;
+use rand::RngExt;
+use rand::seq::{IndexedRandom, IteratorRandom};
+
+use super::{ClusterCore, Effect, Life};
+use crate::event::ClusterEvent;
+use crate::gossip::Gossip;
+use crate::member::MemberStatus;
+use crate::message::Message;
+use crate::reachability::Status;
+use crate::version::{Relation, VectorVersion};
+
+/// So many members get urgent news directly; the others hear it by ordinary gossip.
+const URGENT_FAN_OUT: usize = 20;
+
+impl ClusterCore {
+    pub(super) fn tick_gossip(&mut self, now: Instant, out: &mut Vec<Effect>) {
+        if self.rounds.gossip_at <= now {
+            let interval = self.settings.gossip_interval;
+            self.rounds.gossip_at = now + interval;
+            self.gossip_to_one(out);
+            if self.is_hurried() {
+                self.rounds.speedups = [Some(now + interval / 3), Some(now + interval * 2 / 3)];
+            }
+        }
+        for index in 0..self.rounds.speedups.len() {
+            if self.rounds.speedups[index].is_some_and(|at| at <= now) {
+                self.rounds.speedups[index] = None;
+                if self.is_hurried() {
+                    self.gossip_to_one(out);
+                }
+            }
+        }
+    }
+
+    /// Somebody is Down, or fewer than half have seen the state. Source: cluster M12.
+    fn is_hurried(&self) -> bool {
+        let members = &self.gossip.members;
+        self.gossip.seen.len() < members.len() / 2 || members.values().any(|m| m.status == MemberStatus::Down)
+    }
+
+    pub(super) fn gossip_to_one(&mut self, out: &mut Vec<Effect>) {
+        if let Some(target) = self.draw_target() {
+            self.gossip_to(&target, out);
+        }
+    }
+
+    /// Source: cluster M11.
+    fn draw_target(&mut self) -> Option<UniqueAddress> {
+        let valid: Vec<&UniqueAddress> = self.gossip.valid_targets(&self.node).collect();
+        let unseen: Vec<&UniqueAddress> =
+            valid.iter().copied().filter(|target| !self.gossip.seen.contains(*target)).collect();
+        let biased = self.rng.random_bool(different_view_probability(
+            self.settings.gossip_different_view_probability,
+            self.settings.reduce_gossip_different_view_probability,
+            self.gossip.members.len(),
+        ));
+        let among = if biased && !unseen.is_empty() { &unseen } else { &valid };
+        among.choose(&mut self.rng).map(|target| (*target).clone())
+    }
+
+    /// Whoever has seen the state needs only its version.
+    fn gossip_to(&self, target: &UniqueAddress, out: &mut Vec<Effect>) {
+        if self.gossip.seen.contains(target) {
+            self.send_status(target, out);
+        } else {
+            self.send_gossip(target, out);
+        }
+    }
+
+    fn send_status(&self, target: &UniqueAddress, out: &mut Vec<Effect>) {
+        let message = Message::GossipStatus {
+            to: target.clone(),
+            version: self.gossip.version.clone(),
+            seen_digest: self.gossip.seen_digest(),
+            suspect: self.trust.is_suspect(),
+        };
+        self.send(target.clone(), message, out);
+    }
+
+    pub(super) fn send_gossip(&self, target: &UniqueAddress, out: &mut Vec<Effect>) {
+        let gossip = self.gossip.clone();
+        let message = Message::GossipEnvelope { to: target.clone(), gossip, suspect: self.trust.is_suspect() };
+        self.send(target.clone(), message, out);
+    }
+
+    /// The whole state to some members drawn from the valid ones.
+    pub(super) fn gossip_to_random(&mut self, count: usize, out: &mut Vec<Effect>) {
+        let gossip = self.gossip.clone();
+        for target in gossip.valid_targets(&self.node).sample(&mut self.rng, count) {
+            self.send_gossip(target, out);
+        }
+    }
+
+    /// Urgent news, to all of a small cluster and to many of a big one.
+    pub(super) fn gossip_to_many(&mut self, out: &mut Vec<Effect>) {
+        self.gossip_to_random(URGENT_FAN_OUT, out);
+    }
+
+    /// A proven death awaits its removal.
+    fn is_urgent(&self) -> bool {
+        self.gossip.members.values().any(|member| member.dead)
+    }
+
+    /// While a proven death awaits its removal, news goes to the leader at once, and the leader
+    /// acts at once; see the header of [`crate::core`] on why that is safe.
+    pub(super) fn act_if_urgent(&mut self, now: Instant, out: &mut Vec<Effect>) {
+        if !self.is_urgent() || !matches!(self.life, Life::Member) {
+            return;
+        }
+        match self.view.leader.clone() {
+            Some(leader) if leader == self.node => self.act_as_leader(now, out),
+            Some(leader) if self.gossip.reachability.status(&self.node, &leader) == Status::Reachable => {
+                self.send_gossip(&leader, out);
+            }
+            _ => {}
+        }
+    }
+
+    /// Source: cluster M13.
+    #[expect(clippy::too_many_arguments, reason = "the fields of one message")]
+    pub(super) fn on_gossip_status(
+        &mut self,
+        now: Instant,
+        from: &UniqueAddress,
+        to: &UniqueAddress,
+        version: &VectorVersion,
+        seen_digest: u64,
+        suspect: bool,
+        out: &mut Vec<Effect>,
+    ) {
+        if *to != self.node || !self.hears(from) {
+            return;
+        }
+        let relation = self.gossip.version.compare(version);
+        if relation == Relation::Same {
+            self.note_exchange(now, from, suspect, out);
+        }
+        if self.gossip.seen_digest() != seen_digest {
+            return self.send_gossip(from, out);
+        }
+        match relation {
+            Relation::Same => {}
+            Relation::Before => self.send_status(from, out),
+            Relation::After | Relation::Concurrent => self.send_gossip(from, out),
+        }
+    }
+
+    /// Whether gossip of this process is taken: from members that this node does not itself find
+    /// unreachable, whatever others find (cluster F12).
+    fn hears(&self, from: &UniqueAddress) -> bool {
+        matches!(self.life, Life::Member)
+            && self.gossip.members.contains_key(from)
+            && self.gossip.reachability.status(&self.node, from) == Status::Reachable
+    }
+
+    /// Source: cluster M14.
+    #[expect(clippy::too_many_arguments, reason = "the fields of one message")]
+    pub(super) fn on_gossip(
+        &mut self,
+        now: Instant,
+        from: &UniqueAddress,
+        to: &UniqueAddress,
+        theirs: Arc<Gossip>,
+        suspect: bool,
+        received_at: Instant,
+        out: &mut Vec<Effect>,
+    ) {
+        let too_old = now.saturating_duration_since(received_at) > self.settings.gossip_time_to_live;
+        if too_old || *to != self.node || !self.hears(from) || !theirs.members.contains_key(&self.node) {
+            return;
+        }
+        if theirs.cluster_id != self.gossip.cluster_id {
+            return out.push(Effect::Publish(ClusterEvent::ForeignClusterDetected { theirs: theirs.cluster_id }));
+        }
+        self.take_gossip(now, from, theirs, out);
+        self.note_gossip_heard(now);
+        self.note_exchange(now, from, suspect, out);
+        self.act_if_urgent_after(now, from, out);
+    }
+
+    fn take_gossip(&mut self, now: Instant, from: &UniqueAddress, theirs: Arc<Gossip>, out: &mut Vec<Effect>) {
+        let relation = self.gossip.version.compare(&theirs.version);
+        let theirs_saw_us = theirs.seen.contains(&self.node);
+        let mut theirs = Arc::unwrap_or_clone(theirs);
+        let lost_a_version = theirs.repair() == Some(true);
+        let mut result = match relation {
+            Relation::Same => {
+                let mut ours = Gossip::clone(&self.gossip);
+                ours.seen.extend(theirs.seen.iter().filter(|seen| ours.members.contains_key(*seen)).cloned());
+                ours
+            }
+            Relation::After => Gossip::clone(&self.gossip),
+            Relation::Before if lost_a_version => {
+                theirs.touch(&self.node, false);
+                theirs
+            }
+            Relation::Before => theirs,
+            Relation::Concurrent => {
+                let merged = self.gossip.merged(&theirs);
+                let mut gossip = merged.gossip;
+                if merged.needs_version || (lost_a_version && !gossip.same_content(&self.gossip)) {
+                    gossip.touch(&self.node, false);
+                }
+                gossip
+            }
+        };
+        // A repair, or a merge of states that a foreign bug broke, must not drop this node itself.
+        if !result.members.contains_key(&self.node) {
+            return;
+        }
+        let marks_seen = self.marks_seen(&result);
+        if marks_seen {
+            result.seen.insert(self.node.clone());
+        }
+        if result != *self.gossip {
+            self.become_state(now, result, out);
+        }
+        let answer = match relation {
+            Relation::After | Relation::Concurrent => true,
+            Relation::Same | Relation::Before => !theirs_saw_us && marks_seen,
+        };
+        if answer && matches!(self.life, Life::Member) {
+            self.send_gossip(from, out);
+        }
+    }
+
+    /// As [`Self::act_if_urgent`], sparing the leader what it has just been answered.
+    fn act_if_urgent_after(&mut self, now: Instant, from: &UniqueAddress, out: &mut Vec<Effect>) {
+        let leads = self.view.leader.as_ref() == Some(&self.node);
+        let leader_knows = self.view.leader.as_ref().is_none_or(|leader| self.gossip.seen.contains(leader));
+        if leads || (self.view.leader.as_ref() != Some(from) && !leader_knows) {
+            self.act_if_urgent(now, out);
+        }
+    }
+}
+
+/// How likely a gossip goes to a member with another view: `p` up to `reduce` members, falling
+/// linearly to a tenth of it at three times that size. Source: cluster M11.
+fn different_view_probability(p: f64, reduce: usize, members: usize) -> f64 {
+    let (low, high) = (reduce as f64, reduce as f64 * 3.0);
+    let size = members as f64;
+    if size <= low {
+        p
+    } else if size >= high {
+        p / 10.0
+    } else {
+        p - (p - p / 10.0) * (size - low) / (high - low)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scenario_34_the_bias_falls_with_the_size_of_the_cluster() {
+        for (members, expected) in [(2, 0.8), (400, 0.8), (800, 0.44), (1200, 0.08), (5000, 0.08)] {
+            let p = different_view_probability(0.8, 400, members);
+            assert!((p - expected).abs() < 1e-9, "{members}: {p}");
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! What the leader does, and what keeps it from doing it.
+//!
+//! The leader is a duty, not a lock: it acts only on a state that everybody who matters has seen,
+//! and then any other leader would do the same. Source: cluster M19 to M22.
+
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use greylag_core::UniqueAddress;
+
+use super::{ClusterCore, Effect, LogLevel};
+use crate::gossip::Gossip;
+use crate::member::{Member, MemberStatus};
+use crate::reachability::Status;
+use crate::view::Tombstone;
+
+impl ClusterCore {
+    pub(super) fn on_leader_tick(&mut self, now: Instant, out: &mut Vec<Effect>) {
+        self.check_isolation(now, out);
+        if self.downed.is_some() {
+            return self.count_down(out);
+        }
+        if self.view.leader.as_ref() != Some(&self.node) || self.trust.holds(now) {
+            self.blocked_ticks = 0;
+            return;
+        }
+        self.ask_who_at_shared_addresses(out);
+        match self.gossip.blockers(&self.node, &self.exits) {
+            None => {
+                self.blocked_ticks = 0;
+                self.leader_actions(now, out);
+            }
+            Some(blockers) => {
+                self.blocked_ticks += 1;
+                let log =
+                    self.blocked_ticks == 20 || (self.blocked_ticks > 20 && self.blocked_ticks.is_multiple_of(60));
+                if log {
+                    let text = format!(
+                        "the leader cannot act: accusations {:?}, not seen by {:?}",
+                        blockers.accusations, blockers.unseen
+                    );
+                    out.push(Effect::Log(LogLevel::Warn, text));
+                }
+                self.let_in_weakly(now, out);
+            }
+        }
+    }
+
+    /// Outside a tick: the same conditions, at once.
+    pub(super) fn act_as_leader(&mut self, now: Instant, out: &mut Vec<Effect>) {
+        let leads = self.view.leader.as_ref() == Some(&self.node) && self.downed.is_none();
+        if leads && !self.trust.holds(now) && self.gossip.blockers(&self.node, &self.exits).is_none() {
+            self.leader_actions(now, out);
+        }
+    }
+
+    /// One step per member on a converged state, in one change. Source: cluster M20.
+    pub(super) fn leader_actions(&mut self, now: Instant, out: &mut Vec<Effect>) {
+        let before = self.gossip.clone();
+        let mut gossip = Gossip::clone(&before);
+        let may_come_up = self.has_enough_members() && !self.prepares_shutdown();
+        let mut next_number = highest_number(&before).saturating_add(1);
+        let mut exiting = Vec::new();
+        for member in gossip.members.values_mut() {
+            match member.status {
+                MemberStatus::Joining | MemberStatus::WeaklyUp if may_come_up => {
+                    member.status = MemberStatus::Up;
+                    member.up_number = next_number;
+                    next_number += 1;
+                }
+                MemberStatus::Leaving => {
+                    member.status = MemberStatus::Exiting;
+                    exiting.push(member.clone());
+                }
+                MemberStatus::PreparingForShutdown => member.status = MemberStatus::ReadyForShutdown,
+                _ => {}
+            }
+        }
+        let removed = self.bury(now, &before, &mut gossip);
+        self.prune_tombstones(now, &mut gossip);
+        if gossip == *before {
+            return;
+        }
+        self.change(now, gossip, out);
+        self.tell_hosts(&exiting, out);
+        if removed {
+            self.gossip_to_many(out);
+        }
+    }
+
+    /// Removes whoever is gone for sure. True if somebody was.
+    fn bury(&self, now: Instant, before: &Gossip, gossip: &mut Gossip) -> bool {
+        let gone = |member: &&Member| {
+            let unreachable = before.reachability.aggregate(&member.address) != Status::Reachable;
+            match member.status {
+                MemberStatus::Down => member.dead || unreachable,
+                MemberStatus::Exiting => {
+                    let accused = before.accused_by_the_living(&member.address);
+                    member.dead || accused || self.exits.contains_key(&member.address)
+                }
+                _ => false,
+            }
+        };
+        let gone: Vec<Member> =
+            before.members.values().filter(|m| m.address != self.node).filter(gone).cloned().collect();
+        for member in &gone {
+            gossip.members.remove(&member.address);
+            gossip.seen.remove(&member.address);
+            let clean = member.dead || self.exits.get(&member.address) == Some(&true);
+            let tombstone = Tombstone { wall_ms: self.wall_ms(now), clean, dead: member.dead };
+            gossip.tombstones.insert(member.address.clone(), tombstone);
+        }
+        let members = &gossip.members;
+        gossip.reachability.retain(|address| members.contains_key(address));
+        gossip.version.retain(|address| members.contains_key(address));
+        !gone.is_empty()
+    }
+
+    fn prune_tombstones(&self, now: Instant, gossip: &mut Gossip) {
+        let keep = u64::try_from(self.settings.prune_gossip_tombstones_after.as_millis()).unwrap_or(u64::MAX);
+        let wall_ms = self.wall_ms(now);
+        gossip.tombstones.retain(|_, tombstone| wall_ms.saturating_sub(tombstone.wall_ms) <= keep);
+    }
+
+    /// The two oldest, of all and of each role that loses a member, hear at once who exits: one of
+    /// them takes over its singletons. Source: cluster M15.
+    fn tell_hosts(&mut self, exiting: &[Member], out: &mut Vec<Effect>) {
+        if exiting.is_empty() {
+            return;
+        }
+        let mut hosts: BTreeSet<UniqueAddress> = exiting.iter().map(|member| member.address.clone()).collect();
+        let roles: BTreeSet<&str> = exiting.iter().flat_map(|member| member.roles.iter().map(String::as_str)).collect();
+        for role in std::iter::once(None).chain(roles.into_iter().map(Some)) {
+            let serving = self.view.by_age(role).into_iter().filter(|member| member.status.is_settled());
+            hosts.extend(serving.take(2).map(|member| member.address.clone()));
+        }
+        hosts.remove(&self.node);
+        for host in hosts {
+            self.send_gossip(&host, out);
+        }
+    }
+
+    /// Source: cluster M21.
+    fn let_in_weakly(&mut self, now: Instant, out: &mut Vec<Effect>) {
+        let Some(after) = self.settings.weakly_up_after else { return };
+        let blocked_for = self.settings.leader_actions_interval * self.blocked_ticks;
+        if blocked_for < after || !self.has_enough_members() || self.prepares_shutdown() {
+            return;
+        }
+        let mut gossip = Gossip::clone(&self.gossip);
+        let mut news = false;
+        for member in gossip.members.values_mut() {
+            let waits = member.status == MemberStatus::Joining;
+            if waits && !self.gossip.accused_by_the_living(&member.address) {
+                member.status = MemberStatus::WeaklyUp;
+                news = true;
+            }
+        }
+        if news {
+            self.change(now, gossip, out);
+        }
+    }
+
+    /// Source: cluster M22.
+    fn has_enough_members(&self) -> bool {
+        let members = &self.gossip.members;
+        let enough = |(role, least): (&String, &usize)| members.values().filter(|m| m.has_role(role)).count() >= *least;
+        members.len() >= self.settings.min_number_of_members
+            && self.settings.role_min_number_of_members.iter().all(enough)
+    }
+
+    fn prepares_shutdown(&self) -> bool {
+        let preparing = [MemberStatus::PreparingForShutdown, MemberStatus::ReadyForShutdown];
+        self.gossip.members.values().any(|member| preparing.contains(&member.status))
+    }
+
+    /// Two members of one address cannot both live; whoever answers there does. Source: cluster M10.
+    fn ask_who_at_shared_addresses(&mut self, out: &mut Vec<Effect>) {
+        let members: Vec<UniqueAddress> = self.gossip.members.keys().cloned().collect();
+        for pair in members.windows(2).filter(|pair| pair[0].address() == pair[1].address()) {
+            self.ask_who_if_restarted(&pair[0], out);
+        }
+    }
+}
+
+fn highest_number(gossip: &Gossip) -> u32 {
+    let numbers = gossip.members.values().map(|member| member.up_number);
+    numbers.filter(|number| *number != Member::NOT_UP).max().unwrap_or(0)
+}

@@ -1,0 +1,164 @@
+//! The ways out: leaving in order, being declared dead, being cut off while leaving.
+//!
+//! ```text
+//! leave:  Leaving --converged--> Exiting, hand over --ExitingTasksDone--> ExitingConfirmed --> end
+//! down:   Down --> SelfDowned at once, gossip on for a few ticks --> end
+//! ```
+//!
+//! Source: cluster M26 to M28, S19.
+
+use std::time::Instant;
+
+use greylag_core::UniqueAddress;
+use greylag_transport::QuarantineReason;
+
+use super::{ClusterCore, Effect, Exiting, Life, LogLevel};
+use crate::event::ClusterEvent;
+use crate::gossip::Gossip;
+use crate::member::MemberStatus;
+use crate::message::Message;
+use crate::reachability::Status;
+use crate::shutdown::ShutdownReason;
+
+/// For so many leader ticks a node that is Down spreads the news before it ends.
+const DOWNED_TICKS: u32 = 4;
+
+impl ClusterCore {
+    pub(super) fn on_leave(&mut self, now: Instant, target: &UniqueAddress, out: &mut Vec<Effect>) {
+        let Some(member) = self.gossip.members.get(target) else { return };
+        if member.status >= MemberStatus::Leaving {
+            return;
+        }
+        let mut gossip = Gossip::clone(&self.gossip);
+        gossip.members.get_mut(target).expect("found above").status = MemberStatus::Leaving;
+        self.change(now, gossip, out);
+        self.gossip_to_one(out);
+    }
+
+    /// Declares members dead, self last. Source: cluster M27.
+    pub(super) fn down(&mut self, now: Instant, targets: &[UniqueAddress], out: &mut Vec<Effect>) {
+        let alive = |target: &&UniqueAddress| {
+            self.gossip.members.get(*target).is_some_and(|member| member.status != MemberStatus::Down)
+        };
+        let targets: Vec<UniqueAddress> = targets.iter().filter(alive).cloned().collect();
+        if targets.is_empty() {
+            return;
+        }
+        let mut gossip = Gossip::clone(&self.gossip);
+        for target in &targets {
+            gossip.members.get_mut(target).expect("filtered above").status = MemberStatus::Down;
+            out.push(Effect::Log(LogLevel::Warn, format!("{target} is declared dead")));
+        }
+        self.change(now, gossip, out);
+        for target in targets.iter().filter(|target| **target != self.node) {
+            self.send_gossip(target, out);
+        }
+        if targets.contains(&self.node) {
+            self.gossip_to_random(5, out);
+        }
+        self.act_if_urgent(now, out);
+    }
+
+    /// This node is dead to the cluster: stop what it hosts at once, tell others, then end.
+    pub(super) fn become_downed(&mut self, reason: ShutdownReason, out: &mut Vec<Effect>) {
+        if self.downed.is_none() {
+            self.downed = Some((reason, 0));
+            out.push(Effect::Publish(ClusterEvent::SelfDowned));
+        }
+    }
+
+    /// One more leader tick of a node that is Down.
+    pub(super) fn count_down(&mut self, out: &mut Vec<Effect>) {
+        let Some((reason, ticks)) = &mut self.downed else { return };
+        *ticks += 1;
+        let (reason, ticks) = (*reason, *ticks);
+        let unreachable = self.gossip.reachability.unreachable();
+        let informed = |address: &UniqueAddress| unreachable.contains(address) || self.gossip.seen.contains(address);
+        let down = self.gossip.members.values().filter(|member| member.status == MemberStatus::Down);
+        if ticks >= DOWNED_TICKS || down.map(|member| &member.address).all(informed) {
+            self.gossip_to_random(5, out);
+            self.end(reason, out);
+        }
+    }
+
+    /// Everything is handed over: take back accusations, tell the others, end. Source: cluster M26.
+    pub(super) fn on_exiting_tasks_done(&mut self, now: Instant, clean: bool, out: &mut Vec<Effect>) {
+        if self.exiting != Exiting::Running || self.downed.is_some() {
+            return;
+        }
+        self.exiting = Exiting::Done;
+        let mut gossip = Gossip::clone(&self.gossip);
+        if gossip.reachability.clear_row(&self.node) {
+            self.change(now, gossip, out);
+        } else {
+            gossip.seen.insert(self.node.clone());
+            self.become_state(now, gossip, out);
+        }
+        self.gossip_to_random(5, out);
+        for leader in self.next_leaders() {
+            self.send(leader, Message::ExitingConfirmed { clean }, out);
+        }
+        self.end(ShutdownReason::Left, out);
+    }
+
+    /// The two that would lead without this node.
+    fn next_leaders(&self) -> Vec<UniqueAddress> {
+        let mut exits = self.exits.clone();
+        exits.insert(self.node.clone(), true);
+        let mut leaders = Vec::new();
+        while leaders.len() < 2 {
+            let Some(leader) = self.gossip.leader(&self.node, None, &exits).cloned() else { break };
+            exits.insert(leader.clone(), true);
+            leaders.push(leader);
+        }
+        leaders
+    }
+
+    pub(super) fn on_exiting_confirmed(
+        &mut self,
+        now: Instant,
+        from: UniqueAddress,
+        clean: bool,
+        out: &mut Vec<Effect>,
+    ) {
+        if matches!(self.life, Life::Member) && self.gossip.members.contains_key(&from) {
+            self.early_exits.insert(from, clean);
+            self.refresh(now, out);
+            // The leaver is ready, and everybody who matters may have agreed long ago.
+            self.act_as_leader(now, out);
+        }
+    }
+
+    /// A leaving node that hears nobody may have been removed: it ends as if it were Down.
+    pub(super) fn check_isolation(&mut self, now: Instant, out: &mut Vec<Effect>) {
+        let leaves = matches!(self.view.self_status(), Some(MemberStatus::Leaving | MemberStatus::Exiting));
+        let alone = self.gossip.members.values().all(|member| member.address == self.node || member.dead);
+        if leaves && !alone && self.downed.is_none() && self.trust.silence(now) >= self.settings.stable_after() {
+            out.push(Effect::Log(LogLevel::Warn, "cut off while leaving; this node ends".to_owned()));
+            self.become_downed(ShutdownReason::LeaveIsolated, out);
+        }
+    }
+
+    /// Somebody says that this node was removed. Source: cluster S19.
+    pub(super) fn on_this_node_quarantined(
+        &mut self,
+        now: Instant,
+        by: UniqueAddress,
+        reason: QuarantineReason,
+        out: &mut Vec<Effect>,
+    ) {
+        out.push(Effect::Publish(ClusterEvent::ThisNodeQuarantined { by: by.clone(), reason }));
+        let believed = self.gossip.members.get(&by).is_some_and(|member| member.status != MemberStatus::Down);
+        let exiting = self.view.self_status() == Some(MemberStatus::Exiting);
+        if reason == QuarantineReason::RemovedFromMembership && believed && !exiting {
+            let node = self.node.clone();
+            self.down(now, &[node], out);
+        } else if self.gossip.members.contains_key(&by) {
+            let mut gossip = Gossip::clone(&self.gossip);
+            // It will never answer again (cluster F11).
+            if gossip.reachability.set(&self.node, &by, Status::Terminated) && !self.is_leaving_for_good() {
+                self.change(now, gossip, out);
+            }
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! Whether this node may trust its own view: pauses of the process, and what follows from them.
+//!
+//! A process that stood still must not blame its peers for the silence, must not decide in the
+//! first seconds after it woke, and, if it stood still for long, may have been removed meanwhile:
+//! then it is suspect to itself until others confirm it. Source: cluster F9, F10.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use greylag_core::UniqueAddress;
+
+use super::{ClusterCore, Effect, Life, LogLevel};
+use crate::event::ClusterEvent;
+use crate::heartbeat::HeartbeatInput;
+use crate::member::MemberStatus;
+use crate::settings::ClusterSettings;
+
+/// What this node thinks of itself.
+#[derive(Debug)]
+pub(super) struct Trust {
+    /// No decisions until then.
+    hold_until: Option<Instant>,
+    suspect_since: Option<Instant>,
+    /// Whom this node exchanged gossip with while suspect.
+    exchanged: BTreeSet<UniqueAddress>,
+    last_exchange_at: Instant,
+    /// The last tick that was late, though not late enough for a pause.
+    lagged_at: Option<Instant>,
+    /// Many peers fell silent while this node lagged: no marks until then, once.
+    defer_until: Option<Instant>,
+}
+
+impl Trust {
+    pub(super) fn new(now: Instant) -> Self {
+        Self {
+            hold_until: None,
+            suspect_since: None,
+            exchanged: BTreeSet::new(),
+            last_exchange_at: now,
+            lagged_at: None,
+            defer_until: None,
+        }
+    }
+
+    pub(super) fn start(&mut self, now: Instant) {
+        *self = Self::new(now);
+    }
+
+    pub(super) fn is_suspect(&self) -> bool {
+        self.suspect_since.is_some()
+    }
+
+    /// No downing decision and no leader action.
+    pub(super) fn holds(&self, now: Instant) -> bool {
+        self.is_suspect() || self.hold_until.is_some_and(|until| now < until)
+    }
+
+    /// How long ago this node last exchanged gossip with anybody.
+    pub(super) fn silence(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.last_exchange_at)
+    }
+
+    /// More than half of the peers fell silent at once while this node itself was late: more likely
+    /// its own fault. Once, for one more pause.
+    pub(super) fn defers_marking(
+        &mut self,
+        now: Instant,
+        silent: usize,
+        receivers: usize,
+        settings: &ClusterSettings,
+    ) -> bool {
+        if let Some(until) = self.defer_until {
+            if now >= until + Duration::from_secs(10) {
+                self.defer_until = None;
+            }
+            return now < until && silent > 0;
+        }
+        let lagged = self.lagged_at.is_some_and(|at| now.saturating_duration_since(at) < Duration::from_secs(10));
+        if lagged && 2 * silent > receivers {
+            self.defer_until = Some(now + settings.failure_detector.acceptable_heartbeat_pause);
+            return true;
+        }
+        false
+    }
+}
+
+impl ClusterCore {
+    /// A heartbeat round that is far too late means that this process stood still.
+    pub(super) fn notice_pause(&mut self, now: Instant, out: &mut Vec<Effect>) {
+        if !matches!(self.life, Life::Member) {
+            return;
+        }
+        let lag = self.heartbeat.lag(now);
+        let detector = &self.settings.failure_detector;
+        let interval = detector.heartbeat_interval;
+        if lag > interval {
+            self.trust.lagged_at = Some(now);
+        }
+        if lag <= detector.local_pause_threshold {
+            return;
+        }
+        self.trust.hold_until = Some(now + 3 * interval);
+        self.heartbeat.handle(now, HeartbeatInput::Paused, &mut Vec::new());
+        // Nobody is marked on this tick.
+        self.rounds.reaper_at = self.rounds.reaper_at.max(now + self.settings.unreachable_nodes_reaper_interval);
+        out.push(Effect::Log(LogLevel::Warn, format!("this process stood still for {lag:?}")));
+        out.push(Effect::Publish(ClusterEvent::LocalPause(lag)));
+        let long = self.settings.stable_after();
+        if (lag > long || self.trust.silence(now) > long) && !self.is_alone() {
+            if self.trust.suspect_since.is_none() {
+                out.push(Effect::Publish(ClusterEvent::SelfSuspect));
+            }
+            self.trust.suspect_since = Some(now);
+            self.trust.exchanged.clear();
+            self.refresh(now, out);
+        }
+    }
+
+    /// Nobody else could have removed this node.
+    fn is_alone(&self) -> bool {
+        self.gossip.members.values().all(|member| member.address == self.node || member.dead)
+    }
+
+    /// Gossip was exchanged: with a member that trusts itself, or with so many that together with
+    /// them this node is the majority, it is trusted again.
+    pub(super) fn note_exchange(&mut self, now: Instant, from: &UniqueAddress, suspect: bool, out: &mut Vec<Effect>) {
+        self.trust.last_exchange_at = now;
+        if !self.trust.is_suspect() {
+            return;
+        }
+        self.trust.exchanged.insert(from.clone());
+        let counted = |member: &&crate::member::Member| {
+            !matches!(
+                member.status,
+                MemberStatus::Joining | MemberStatus::WeaklyUp | MemberStatus::Down | MemberStatus::Exiting
+            )
+        };
+        let total = self.gossip.members.values().filter(counted).count();
+        let with_us = self.gossip.members.values().filter(counted);
+        let with_us = with_us.filter(|m| m.address == self.node || self.trust.exchanged.contains(&m.address)).count();
+        let confirmed = !suspect && self.view.is_reachable(from);
+        if confirmed || 2 * with_us > total {
+            self.become_trusted(now, out);
+        }
+    }
+
+    fn become_trusted(&mut self, now: Instant, out: &mut Vec<Effect>) {
+        self.trust.suspect_since = None;
+        self.trust.exchanged.clear();
+        self.refresh(now, out);
+        if self.downed.is_none() {
+            out.push(Effect::Publish(ClusterEvent::SelfTrusted));
+        }
+    }
+
+    pub(super) fn check_trust(&mut self, now: Instant, out: &mut Vec<Effect>) {
+        let Some(since) = self.trust.suspect_since else { return };
+        if self.is_alone() {
+            self.become_trusted(now, out);
+        } else if now.saturating_duration_since(since) >= self.settings.stable_after() && self.downed.is_none() {
+            out.push(Effect::Log(LogLevel::Warn, "nobody confirms this node after its pause; it ends".to_owned()));
+            let node = self.node.clone();
+            self.down(now, &[node], out);
+        }
+    }
+}

@@ -1,0 +1,315 @@
+//! Heartbeats: which peers this node watches, and which of them are silent.
+//!
+//! All members stand on a ring in the order of their uids; each watches the next few clockwise and
+//! sends them heartbeats. Only responses count, and only from current receivers.
+//!
+//! ```text
+//! this node --Heartbeat{seq}--> receiver
+//!           <--HeartbeatRsp{seq}--        feeds the receiver's detector
+//! ```
+//!
+//! Source: cluster F1 to F4, F9.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use greylag_core::UniqueAddress;
+
+use crate::phi::PhiAccrual;
+use crate::settings::FailureDetectorSettings;
+
+/// What the machine is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HeartbeatInput {
+    /// The other members, those that anybody finds unreachable, and those that this node does.
+    Members {
+        /// The other members.
+        peers: BTreeSet<UniqueAddress>,
+        /// Found unreachable by anybody.
+        unreachable: BTreeSet<UniqueAddress>,
+        /// Found unreachable by this node.
+        marked: BTreeSet<UniqueAddress>,
+    },
+    /// A peer answered.
+    Response(UniqueAddress),
+    /// This process stood still; silence up to now says nothing.
+    Paused,
+    /// The deadline may have come.
+    Tick,
+}
+
+/// What the driver is asked to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HeartbeatEffect {
+    /// Send a heartbeat.
+    Send {
+        /// To whom.
+        to: UniqueAddress,
+        /// Its number.
+        seq: u64,
+    },
+}
+
+#[derive(Debug)]
+struct Watched {
+    detector: PhiAccrual,
+    /// Without a response by then, one is assumed, so that silence from the start is found.
+    expected_at: Option<Instant>,
+}
+
+/// Watches the peers of one node.
+#[derive(Debug)]
+pub struct HeartbeatCore {
+    node: UniqueAddress,
+    settings: FailureDetectorSettings,
+    /// Clockwise from this node.
+    ring: Vec<UniqueAddress>,
+    unreachable: BTreeSet<UniqueAddress>,
+    marked: BTreeSet<UniqueAddress>,
+    /// Whom the ring says to watch.
+    receivers: BTreeSet<UniqueAddress>,
+    /// Dropped by the ring while silent: watched until they answer or are removed.
+    lingering: BTreeSet<UniqueAddress>,
+    watched: BTreeMap<UniqueAddress, Watched>,
+    next_at: Instant,
+    seq: u64,
+}
+
+impl HeartbeatCore {
+    /// Alone, with the first heartbeat due at once.
+    pub fn new(node: UniqueAddress, settings: FailureDetectorSettings, now: Instant) -> Self {
+        Self {
+            node,
+            settings,
+            ring: Vec::new(),
+            unreachable: BTreeSet::new(),
+            marked: BTreeSet::new(),
+            receivers: BTreeSet::new(),
+            lingering: BTreeSet::new(),
+            watched: BTreeMap::new(),
+            next_at: now,
+            seq: 0,
+        }
+    }
+
+    /// Takes one input.
+    pub fn handle(&mut self, now: Instant, input: HeartbeatInput, out: &mut Vec<HeartbeatEffect>) {
+        match input {
+            HeartbeatInput::Members { peers, unreachable, marked } => self.on_members(now, peers, unreachable, marked),
+            HeartbeatInput::Response(from) => self.on_response(now, &from),
+            HeartbeatInput::Paused => self.on_paused(now),
+            HeartbeatInput::Tick => self.on_tick(now, out),
+        }
+    }
+
+    /// When the next heartbeats, or the next assumed response, are due.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let expected = self.watched.values().filter_map(|watched| watched.expected_at).min();
+        [Some(self.next_at), expected].into_iter().flatten().min()
+    }
+
+    /// How late the next round of heartbeats is: what a pause of this process is known by.
+    pub fn lag(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.next_at)
+    }
+
+    /// Whom this node watches.
+    pub fn monitored(&self) -> impl Iterator<Item = &UniqueAddress> {
+        self.watched.keys()
+    }
+
+    /// Whether this node watches `peer`.
+    pub fn monitors(&self, peer: &UniqueAddress) -> bool {
+        self.watched.contains_key(peer)
+    }
+
+    /// Whether `peer` counts as alive. One that is not watched does.
+    pub fn is_available(&self, now: Instant, peer: &UniqueAddress) -> bool {
+        self.watched.get(peer).is_none_or(|watched| watched.detector.is_available(now))
+    }
+
+    fn on_members(
+        &mut self,
+        now: Instant,
+        peers: BTreeSet<UniqueAddress>,
+        unreachable: BTreeSet<UniqueAddress>,
+        marked: BTreeSet<UniqueAddress>,
+    ) {
+        if peers.len() == self.ring.len() && self.ring.iter().all(|peer| peers.contains(peer)) {
+            if self.unreachable == unreachable && self.marked == marked {
+                return;
+            }
+        } else {
+            let own = (self.node.uid(), self.node.address().clone());
+            let mut ring: Vec<UniqueAddress> = peers.iter().cloned().collect();
+            ring.sort_by_key(|peer| (peer.uid(), peer.address().clone()));
+            let after = ring.partition_point(|peer| (peer.uid(), peer.address().clone()) < own);
+            ring.rotate_left(after);
+            self.ring = ring;
+        }
+        self.unreachable = unreachable;
+        self.marked = marked;
+        self.lingering.retain(|peer| peers.contains(peer));
+        self.watched.retain(|peer, _| peers.contains(peer));
+        let receivers = self.pick_receivers();
+        for dropped in self.receivers.difference(&receivers) {
+            if peers.contains(dropped) && !self.is_available(now, dropped) {
+                self.lingering.insert(dropped.clone());
+            } else {
+                self.watched.remove(dropped);
+            }
+        }
+        self.lingering.retain(|peer| !receivers.contains(peer));
+        let fresh: Vec<UniqueAddress> = receivers.difference(&self.receivers).cloned().collect();
+        self.receivers = receivers;
+        for peer in fresh {
+            let detector = PhiAccrual::new(&self.settings);
+            self.watched.entry(peer).or_insert(Watched { detector, expected_at: None });
+            // The first heartbeat goes out at once, not with the next round.
+            self.next_at = self.next_at.min(now);
+        }
+    }
+
+    fn pick_receivers(&self) -> BTreeSet<UniqueAddress> {
+        let wanted = self.settings.monitored_by_nr_of_members;
+        let mut picked = BTreeSet::new();
+        let mut reachable = 0;
+        for peer in &self.ring {
+            if reachable == wanted {
+                break;
+            }
+            let silent = self.unreachable.contains(peer);
+            if silent && picked.len() >= wanted {
+                continue;
+            }
+            reachable += usize::from(!silent);
+            picked.insert(peer.clone());
+        }
+        // Whoever finds all its receivers unreachable looks at everybody: it may be cut off itself.
+        if picked.iter().all(|peer| self.marked.contains(peer)) { self.ring.iter().cloned().collect() } else { picked }
+    }
+
+    fn on_response(&mut self, now: Instant, from: &UniqueAddress) {
+        if self.lingering.remove(from) {
+            self.watched.remove(from);
+        } else if let Some(watched) = self.watched.get_mut(from) {
+            watched.expected_at = None;
+            watched.detector.heartbeat(now);
+        }
+    }
+
+    fn on_paused(&mut self, now: Instant) {
+        self.next_at = now;
+        for (peer, watched) in &mut self.watched {
+            if !self.marked.contains(peer) {
+                watched.detector.restart_after_pause(now);
+                if watched.expected_at.is_some() {
+                    watched.expected_at = Some(now + self.settings.expected_response_after);
+                }
+            }
+        }
+    }
+
+    fn on_tick(&mut self, now: Instant, out: &mut Vec<HeartbeatEffect>) {
+        for watched in self.watched.values_mut() {
+            if watched.expected_at.is_some_and(|expected_at| expected_at <= now) {
+                watched.expected_at = None;
+                watched.detector.heartbeat(now);
+            }
+        }
+        if self.next_at > now {
+            return;
+        }
+        self.next_at = now + self.settings.heartbeat_interval;
+        self.seq += 1;
+        for (peer, watched) in &mut self.watched {
+            if !watched.detector.is_started() && watched.expected_at.is_none() {
+                watched.expected_at = Some(now + self.settings.expected_response_after);
+            }
+            out.push(HeartbeatEffect::Send { to: peer.clone(), seq: self.seq });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nodes(count: u64) -> Vec<UniqueAddress> {
+        (1..=count).map(|uid| format!("n{uid}:1#{uid}").parse().unwrap()).collect()
+    }
+
+    fn core(all: &[UniqueAddress], monitors: usize, now: Instant) -> HeartbeatCore {
+        let settings =
+            FailureDetectorSettings { monitored_by_nr_of_members: monitors, ..FailureDetectorSettings::default() };
+        HeartbeatCore::new(all[0].clone(), settings, now)
+    }
+
+    fn members(core: &mut HeartbeatCore, now: Instant, peers: &[UniqueAddress], silent: &[UniqueAddress]) {
+        let set = |nodes: &[UniqueAddress]| nodes.iter().cloned().collect::<BTreeSet<_>>();
+        let input = HeartbeatInput::Members { peers: set(peers), unreachable: set(silent), marked: set(silent) };
+        core.handle(now, input, &mut Vec::new());
+    }
+
+    fn monitored(core: &HeartbeatCore) -> Vec<u64> {
+        core.monitored().map(|peer| peer.uid().get()).collect()
+    }
+
+    #[test]
+    fn scenario_41_each_watches_the_next_on_the_ring_never_itself() {
+        let (now, all) = (Instant::now(), nodes(6));
+        let mut core = core(&all, 3, now);
+        assert!(monitored(&core).is_empty(), "alone");
+        members(&mut core, now, &all[1..], &[]);
+        assert_eq!(monitored(&core), [2, 3, 4]);
+        members(&mut core, now, &all[1..], &all[1..2]);
+        assert_eq!(monitored(&core), [2, 3, 4, 5], "an unreachable one is watched without counting");
+    }
+
+    #[test]
+    fn scenario_41_with_enough_monitors_everyone_else() {
+        let (now, all) = (Instant::now(), nodes(6));
+        let mut core = core(&all, 5, now);
+        members(&mut core, now, &all[1..], &[]);
+        assert_eq!(monitored(&core).len(), 5);
+    }
+
+    #[test]
+    fn scenario_41_a_silent_receiver_rotated_out_lingers_until_it_answers() {
+        let (start, all) = (Instant::now(), nodes(4));
+        let mut core = core(&all, 1, start);
+        members(&mut core, start, &all[2..], &[]);
+        assert_eq!(monitored(&core), [3]);
+        core.handle(start, HeartbeatInput::Response(all[2].clone()), &mut Vec::new());
+        let later = start + Duration::from_secs(10);
+        members(&mut core, later, &all[1..], &[]);
+        assert_eq!(monitored(&core), [2, 3], "3 is silent and stays watched");
+        core.handle(later, HeartbeatInput::Response(all[2].clone()), &mut Vec::new());
+        assert_eq!(monitored(&core), [2]);
+    }
+
+    #[test]
+    fn scenario_42_a_peer_that_never_answers_is_found_by_the_assumed_first_response() {
+        let (start, all) = (Instant::now(), nodes(2));
+        let mut core = core(&all, 9, start);
+        members(&mut core, start, &all[1..], &[]);
+        let mut out = Vec::new();
+        core.handle(start, HeartbeatInput::Tick, &mut out);
+        assert_eq!(out.len(), 1, "the first heartbeat goes out at once");
+        let mut now = start;
+        while core.is_available(now, &all[1]) {
+            now += Duration::from_millis(100);
+            assert!(now < start + Duration::from_secs(10), "found in time");
+            core.handle(now, HeartbeatInput::Tick, &mut out);
+        }
+        assert!(now > start + Duration::from_secs(4));
+    }
+
+    #[test]
+    fn whoever_finds_all_its_receivers_silent_watches_everybody() {
+        let (now, all) = (Instant::now(), nodes(6));
+        let mut core = core(&all, 2, now);
+        members(&mut core, now, &all[1..], &all[1..]);
+        assert_eq!(monitored(&core).len(), 5);
+    }
+}

@@ -1,0 +1,148 @@
+//! What members and joiners say to each other. Who says it is a property of the stream it came on.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use greylag_core::{NodeAddress, UniqueAddress};
+
+use crate::app_version::AppVersion;
+use crate::error::JoinRejection;
+use crate::gossip::Gossip;
+use crate::version::VectorVersion;
+
+/// The version of this protocol. Members of one cluster speak the same major version.
+pub const PROTOCOL: u32 = 1;
+
+/// Settings that must fit between members, as text by key. Source: cluster M25a.
+pub type CheckedConfig = BTreeMap<String, String>;
+
+/// A message of the membership protocol.
+///
+/// ```text
+/// joiner --InitJoin--> seed --InitJoinAck--> joiner --Join--> seed --Welcome--> joiner
+///                      (InitJoinNack: not a member either)   (JoinDeferred, JoinRejected)
+/// member --GossipEnvelope / GossipStatus--> member
+/// leaver --ExitingConfirmed--> the next leaders
+/// anyone --WhoIs{nonce}--> an address --Iam{nonce}--> anyone
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Message {
+    /// Are you a member, and do our settings fit?
+    InitJoin {
+        /// The address that the joiner dialled.
+        to: NodeAddress,
+        /// The joiner's protocol.
+        protocol: u32,
+        /// The joiner's settings.
+        config: CheckedConfig,
+    },
+    /// I am; join through me.
+    InitJoinAck {
+        /// The cluster.
+        cluster_id: u128,
+        /// The member's settings.
+        config: CheckedConfig,
+    },
+    /// I am not.
+    InitJoinNack,
+    /// Let me in.
+    Join {
+        /// What the joiner is for.
+        roles: Vec<String>,
+        /// The version of its application.
+        app_version: AppVersion,
+        /// Its protocol.
+        protocol: u32,
+        /// The cluster that its first seed belongs to; 0 if it does not know.
+        cluster_id: u128,
+    },
+    /// Ask again: an older process of your address is on its way out.
+    JoinDeferred {
+        /// After so long.
+        retry_after: Duration,
+    },
+    /// You are not let in.
+    JoinRejected {
+        /// Why.
+        reason: JoinRejection,
+    },
+    /// You are in; this is the state.
+    Welcome {
+        /// The joiner.
+        to: UniqueAddress,
+        /// The state, with the joiner in it.
+        gossip: Arc<Gossip>,
+    },
+    /// The whole state.
+    GossipEnvelope {
+        /// For this incarnation only.
+        to: UniqueAddress,
+        /// The state.
+        gossip: Arc<Gossip>,
+        /// The sender may have been removed without knowing it (cluster F9).
+        suspect: bool,
+    },
+    /// Which state the sender has; enough where both have the same.
+    GossipStatus {
+        /// For this incarnation only.
+        to: UniqueAddress,
+        /// The version of its state.
+        version: VectorVersion,
+        /// A digest of who has seen it.
+        seen_digest: u64,
+        /// As in `GossipEnvelope`.
+        suspect: bool,
+    },
+    /// The sender has handed over and ends.
+    ExitingConfirmed {
+        /// Nothing of it can still be running.
+        clean: bool,
+    },
+    /// Who runs at the address this was sent to?
+    WhoIs {
+        /// Known only to the asker.
+        nonce: u64,
+    },
+    /// I do.
+    Iam {
+        /// From the question.
+        nonce: u64,
+    },
+    /// Are you there?
+    Heartbeat {
+        /// For this incarnation only.
+        to: UniqueAddress,
+        /// Its number.
+        seq: u64,
+    },
+    /// Yes.
+    HeartbeatRsp {
+        /// For this incarnation only.
+        to: UniqueAddress,
+        /// The number asked with.
+        seq: u64,
+    },
+}
+
+impl Message {
+    /// The message's stable name on the wire.
+    pub fn manifest(&self) -> &'static str {
+        match self {
+            Self::InitJoin { .. } => "cluster.init-join",
+            Self::InitJoinAck { .. } => "cluster.init-join-ack",
+            Self::InitJoinNack => "cluster.init-join-nack",
+            Self::Join { .. } => "cluster.join",
+            Self::JoinDeferred { .. } => "cluster.join-deferred",
+            Self::JoinRejected { .. } => "cluster.join-rejected",
+            Self::Welcome { .. } => "cluster.welcome",
+            Self::GossipEnvelope { .. } => "cluster.gossip",
+            Self::GossipStatus { .. } => "cluster.gossip-status",
+            Self::ExitingConfirmed { .. } => "cluster.exiting-confirmed",
+            Self::WhoIs { .. } => "cluster.who-is",
+            Self::Iam { .. } => "cluster.i-am",
+            Self::Heartbeat { .. } => "cluster.heartbeat",
+            Self::HeartbeatRsp { .. } => "cluster.heartbeat-rsp",
+        }
+    }
+}

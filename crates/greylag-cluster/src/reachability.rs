@@ -1,0 +1,183 @@
+//! Who finds whom unreachable.
+//!
+//! A table of rows, one per observer, which only the observer itself changes; each row carries a
+//! version, so that of two copies the newer whole row wins. A subject is unreachable while any
+//! observer says so. Source: cluster M7, M8.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use greylag_core::UniqueAddress;
+
+/// What an observer says of a subject.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Status {
+    /// It answers.
+    Reachable,
+    /// It does not answer.
+    Unreachable,
+    /// It will never answer again. Final.
+    Terminated,
+}
+
+/// One entry of a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Record {
+    /// What the observer says.
+    pub status: Status,
+    /// The observer's version when it said so.
+    pub version: u64,
+}
+
+/// The rows of all observers.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Reachability {
+    rows: BTreeMap<UniqueAddress, BTreeMap<UniqueAddress, Record>>,
+    versions: BTreeMap<UniqueAddress, u64>,
+}
+
+impl Reachability {
+    /// Rebuilds a table from what a peer sent.
+    pub(crate) fn from_parts(
+        rows: BTreeMap<UniqueAddress, BTreeMap<UniqueAddress, Record>>,
+        versions: BTreeMap<UniqueAddress, u64>,
+    ) -> Self {
+        let mut table = Self { rows, versions };
+        table.rows.retain(|_, row| !row.is_empty());
+        table
+    }
+
+    /// Records what `observer` says of `subject`. True if that is news.
+    pub fn set(&mut self, observer: &UniqueAddress, subject: &UniqueAddress, status: Status) -> bool {
+        let old = self.status(observer, subject);
+        if old == status || old == Status::Terminated {
+            return false;
+        }
+        let version = self.versions.entry(observer.clone()).or_insert(0);
+        *version += 1;
+        let row = self.rows.entry(observer.clone()).or_default();
+        row.insert(subject.clone(), Record { status, version: *version });
+        self.drop_idle_row(observer);
+        true
+    }
+
+    fn drop_idle_row(&mut self, observer: &UniqueAddress) {
+        let idle = |row: &BTreeMap<UniqueAddress, Record>| row.values().all(|r| r.status == Status::Reachable);
+        if self.rows.get(observer).is_some_and(idle) {
+            self.rows.remove(observer);
+        }
+    }
+
+    /// Takes back everything `observer` said, so that it leaves no stale accusation. True if it had
+    /// said anything.
+    pub fn clear_row(&mut self, observer: &UniqueAddress) -> bool {
+        if self.rows.remove(observer).is_none() {
+            return false;
+        }
+        *self.versions.entry(observer.clone()).or_insert(0) += 1;
+        true
+    }
+
+    /// What `observer` says of `subject`; without a record it is reachable.
+    pub fn status(&self, observer: &UniqueAddress, subject: &UniqueAddress) -> Status {
+        self.rows.get(observer).and_then(|row| row.get(subject)).map_or(Status::Reachable, |record| record.status)
+    }
+
+    /// Every accusation: observer, subject, status Unreachable or Terminated.
+    pub fn accusations(&self) -> impl Iterator<Item = (&UniqueAddress, &UniqueAddress, Status)> {
+        self.rows.iter().flat_map(|(observer, row)| {
+            let bad = row.iter().filter(|(_, record)| record.status != Status::Reachable);
+            bad.map(move |(subject, record)| (observer, subject, record.status))
+        })
+    }
+
+    /// Every subject that somebody accuses.
+    pub fn unreachable(&self) -> BTreeSet<UniqueAddress> {
+        self.accusations().map(|(_, subject, _)| subject.clone()).collect()
+    }
+
+    /// What follows from all observers.
+    pub fn aggregate(&self, subject: &UniqueAddress) -> Status {
+        let records = self.rows.values().filter_map(|row| row.get(subject));
+        records.map(|record| record.status).max().unwrap_or(Status::Reachable)
+    }
+
+    /// Forgets rows of, and records about, nodes that are not kept.
+    pub fn retain(&mut self, keep: impl Fn(&UniqueAddress) -> bool) {
+        self.versions.retain(|observer, _| keep(observer));
+        self.rows.retain(|observer, row| {
+            row.retain(|subject, _| keep(subject));
+            keep(observer) && row.values().any(|record| record.status != Status::Reachable)
+        });
+    }
+
+    /// Both tables made into one, among the nodes that `keep` wants: per observer the whole row of
+    /// the side with the higher version.
+    #[must_use]
+    pub fn merged(&self, other: &Self, keep: impl Fn(&UniqueAddress) -> bool) -> Self {
+        let mut merged = Self::default();
+        let observers: BTreeSet<&UniqueAddress> = self.versions.keys().chain(other.versions.keys()).collect();
+        for observer in observers.into_iter().filter(|observer| keep(observer)) {
+            let (left, right) = (self.version(observer), other.version(observer));
+            let newer = if left >= right { self } else { other };
+            if let Some(row) = newer.rows.get(observer) {
+                merged.rows.insert(observer.clone(), row.clone());
+            }
+            merged.versions.insert(observer.clone(), left.max(right));
+        }
+        merged.retain(keep);
+        merged
+    }
+
+    /// How often `observer` changed its row.
+    pub fn version(&self, observer: &UniqueAddress) -> u64 {
+        self.versions.get(observer).copied().unwrap_or(0)
+    }
+
+    /// The rows, by observer.
+    pub fn rows(&self) -> &BTreeMap<UniqueAddress, BTreeMap<UniqueAddress, Record>> {
+        &self.rows
+    }
+
+    /// The versions of all observers that ever changed their row.
+    pub fn versions(&self) -> &BTreeMap<UniqueAddress, u64> {
+        &self.versions
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(name: &str) -> UniqueAddress {
+        format!("{name}:1#1").parse().unwrap()
+    }
+
+    #[test]
+    fn scenario_33_all_reachable_rows_go_terminated_stays() {
+        let (a, b, c) = (node("a"), node("b"), node("c"));
+        let mut table = Reachability::default();
+        assert!(!table.set(&a, &b, Status::Reachable), "nothing to say on an empty row");
+        assert!(table.set(&a, &b, Status::Unreachable));
+        assert!(!table.set(&a, &b, Status::Unreachable), "the same again is no news");
+        assert!(table.set(&a, &b, Status::Reachable));
+        assert!(table.rows().is_empty() && table.version(&a) == 2, "the row goes, its version stays");
+        assert!(table.set(&c, &b, Status::Terminated));
+        assert!(!table.set(&c, &b, Status::Reachable), "terminated is final");
+        assert_eq!((table.aggregate(&b), table.aggregate(&a)), (Status::Terminated, Status::Reachable));
+    }
+
+    #[test]
+    fn scenario_33_the_newer_whole_row_wins_also_when_it_is_empty() {
+        let (a, b, c) = (node("a"), node("b"), node("c"));
+        let mut old = Reachability::default();
+        old.set(&a, &b, Status::Unreachable);
+        let mut new = old.clone();
+        new.set(&a, &b, Status::Reachable);
+        new.set(&c, &b, Status::Unreachable);
+        for merged in [old.merged(&new, |_| true), new.merged(&old, |_| true)] {
+            assert_eq!(merged, new);
+        }
+        let without_b = old.merged(&new, |node| *node != b);
+        assert_eq!((without_b.rows().len(), without_b.version(&a)), (0, 2));
+    }
+}
