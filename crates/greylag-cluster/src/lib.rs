@@ -4,14 +4,16 @@
 //! removed never returns, and that at most one instance of a singleton runs while partitions and
 //! pauses stay within what the settings allow (cluster G1 to G3).
 
-#![allow(dead_code)] // The machines that use these types follow.
-
 mod app_version;
 mod core;
 mod downing;
 mod driver;
 mod error;
 mod event;
+#[allow(missing_docs, clippy::all, unreachable_pub)]
+mod generated {
+    include!("generated/greylag.cluster.v1.rs");
+}
 mod gossip;
 mod heartbeat;
 mod member;
@@ -22,8 +24,10 @@ mod reachability;
 mod sbr;
 mod settings;
 mod shutdown;
+mod singleton;
 mod version;
 mod view;
+mod wire;
 
 pub use crate::core::{ClusterCore, Command, Effect, Input, LogLevel};
 pub use app_version::{AppVersion, InvalidAppVersion};
@@ -46,5 +50,8 @@ pub use settings::{
     RemovalMargin, SbrSettings, SingletonSettings, Strategy, parse_seed_nodes,
 };
 pub use shutdown::{Phase, ShutdownReason};
+pub use singleton::manager::{ManagerEffect, ManagerInput, ManagerState, SingletonManager};
+pub use singleton::proxy::{ProxyEffect, SingletonProxy};
+pub use singleton::{Kind, SingletonMessage};
 pub use version::{Relation, VectorVersion};
 pub use view::{MembershipView, Tombstone};

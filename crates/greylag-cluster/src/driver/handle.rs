@@ -65,10 +65,20 @@ pub(crate) struct Inner {
     pub(crate) inbox: mpsc::Sender<DriverInput>,
     pub(crate) hub: Arc<EventHub>,
     pub(crate) singletons: Singletons,
-    pub(crate) tasks: ShutdownTasks,
+    pub(crate) tasks: Arc<ShutdownTasks>,
     /// `Some` once this node has ended, every phase included.
     pub(crate) terminated: watch::Receiver<Option<ShutdownReason>>,
-    pub(crate) runtime: tokio::runtime::Handle,
+    /// The cluster's own tasks. Taken down with the last handle.
+    pub(crate) runtime: Option<tokio::runtime::Runtime>,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            // Waiting is not allowed here: the last handle may be dropped by an async task.
+            runtime.shutdown_background();
+        }
+    }
 }
 
 impl std::fmt::Debug for Cluster {
@@ -251,7 +261,9 @@ impl Inner {
     pub(crate) fn input(&self, input: DriverInput) {
         if let Err(mpsc::error::TrySendError::Full(input)) = self.inbox.try_send(input) {
             let inbox = self.inbox.clone();
-            self.runtime.spawn(async move { drop(inbox.send(input).await) });
+            if let Some(runtime) = &self.runtime {
+                runtime.spawn(async move { drop(inbox.send(input).await) });
+            }
         }
     }
 }

@@ -1,11 +1,20 @@
-//! The tokio half: tasks that own the machines, and the handles on them.
+//! The tokio half: the task that owns the machines, and the handles on it.
+//!
+//! One task on a small runtime of its own owns the membership machine and the singleton managers of
+//! this node. Everything reaches it through one bounded inbox; deadlines go first. The code of
+//! users (singleton instances, shutdown tasks) runs on the runtime that called
+//! [`Cluster::start`], never here. Source: cluster C7.
 
+mod dial;
 mod events;
 mod handle;
+mod node;
+mod shutdown;
 mod singleton;
 mod tasks;
 
 use std::sync::Arc;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use greylag_core::NodeAddress;
 use greylag_transport::Remoting;
@@ -15,36 +24,69 @@ pub use events::ClusterEvents;
 pub use handle::{BoxFuture, Cluster, Target};
 pub use singleton::{SingletonContext, SingletonFactory, SingletonHandle, StopToken};
 
-use crate::core::Command;
+use crate::core::{ClusterCore, Command, Input};
 use crate::error::{JoinError, StartError};
 use crate::settings::ClusterSettings;
 use crate::shutdown::ShutdownReason;
+use crate::singleton::SingletonMessage;
 use crate::view::MembershipView;
 
-/// What reaches the task that owns the membership.
+/// Inputs that wait for the driver's task. Control traffic of a node is far below this; what comes
+/// beyond is dropped and counted, and every protocol here repeats itself.
+const INBOX: usize = 8192;
+
+/// What reaches the task that owns the machines.
 pub(crate) enum DriverInput {
     /// Join, and say how it went.
     Join { seeds: Vec<NodeAddress>, reply: oneshot::Sender<Result<(), JoinError>> },
     /// A user's command.
     Command(Command),
+    /// A message, a fact about a peer, the end of a dial.
+    Core(Input),
     /// Begin the orderly shutdown.
     Shutdown(ShutdownReason),
+    /// Run a singleton.
+    Singleton(Box<singleton::StartSingleton>),
+    /// A message between managers of one singleton.
+    SingletonMessage { name: Arc<str>, message: SingletonMessage },
+    /// An instance has ended.
+    InstanceEnded { name: Arc<str>, instance_id: u64 },
+    /// The shutdown hands singletons over; answered when nothing of them runs here.
+    ExitingPhase(oneshot::Sender<()>),
+    /// Every phase of the shutdown has run.
+    Close(ShutdownReason),
 }
 
 fn spawn(settings: ClusterSettings, remoting: Arc<dyn Remoting>) -> Result<Cluster, StartError> {
-    let (inbox, _receiver) = mpsc::channel(1024);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(settings.cluster_threads)
+        .thread_name("greylag-cluster")
+        .enable_all()
+        .build()
+        .map_err(StartError::Runtime)?;
+    let (inbox, receiver) = mpsc::channel(INBOX);
     let view = Arc::new(MembershipView::empty(remoting.self_address().clone()));
     let hub = Arc::new(events::EventHub::new(settings.event_buffer, view));
-    let (_terminated, terminated) = watch::channel(None);
-    let inner = handle::Inner {
-        tasks: tasks::ShutdownTasks::new(settings.coordinated_shutdown.clone()),
-        settings,
-        remoting,
-        inbox,
-        hub,
-        singletons: singleton::Singletons::new(),
-        terminated,
-        runtime: tokio::runtime::Handle::current(),
-    };
+    let (report_terminated, terminated) = watch::channel(None);
+    let tasks = Arc::new(tasks::ShutdownTasks::new(settings.coordinated_shutdown.clone()));
+    let now = Instant::now();
+    let mut core = ClusterCore::new(remoting.self_address().clone(), settings.clone(), rand::random(), now);
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let wall_ms = u64::try_from(since_1970.as_millis()).unwrap_or(u64::MAX);
+    core.handle(now, Input::WallClock(wall_ms), &mut Vec::new());
+    let node = node::Node::new(
+        core,
+        settings.clone(),
+        remoting.clone(),
+        inbox.clone(),
+        hub.clone(),
+        tasks.clone(),
+        report_terminated,
+        tokio::runtime::Handle::current(),
+    );
+    runtime.spawn(node.run(receiver));
+    let runtime = Some(runtime);
+    let singletons = singleton::Singletons::default();
+    let inner = handle::Inner { settings, remoting, inbox, hub, singletons, tasks, terminated, runtime };
     Ok(Cluster { inner: Arc::new(inner) })
 }

@@ -1,12 +1,16 @@
 //! Singletons of this node: one task per name that owns its manager, and the instance it runs.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use greylag_core::UniqueAddress;
-use tokio::sync::watch;
+use tokio::runtime::Handle;
+use tokio::sync::{mpsc, watch};
 
+use super::DriverInput;
 use super::handle::{BoxFuture, Cluster};
 use crate::settings::SingletonSettings;
+use crate::singleton::manager::SingletonManager;
 
 /// Makes an instance: a future that runs until its [`StopToken`] resolves, then ends in its own time.
 /// An instance that ends by itself is not started again on this node.
@@ -72,22 +76,88 @@ impl SingletonHandle {
     }
 }
 
-/// The singletons started on this node.
-pub(crate) struct Singletons {}
+/// The singletons started on this node, by name.
+#[derive(Default)]
+pub(crate) struct Singletons {
+    started: Mutex<BTreeMap<Arc<str>, (SingletonSettings, watch::Receiver<bool>)>>,
+}
 
 impl Singletons {
-    pub(crate) fn new() -> Self {
-        Self {}
-    }
-
     pub(crate) fn start(
         &self,
         cluster: &Cluster,
         name: &str,
         settings: SingletonSettings,
-        _factory: SingletonFactory,
+        factory: SingletonFactory,
     ) -> SingletonHandle {
-        let running = watch::channel(false).1;
-        SingletonHandle { name: name.into(), settings, cluster: cluster.clone(), running }
+        let mut started = self.started.lock().unwrap_or_else(PoisonError::into_inner);
+        let name: Arc<str> = name.into();
+        let (settings, running) = started.entry(name.clone()).or_insert_with(|| {
+            let (report, running) = watch::channel(false);
+            let settings_of_task = settings.clone();
+            let start = StartSingleton { name: name.clone(), settings: settings_of_task, factory, running: report };
+            cluster.inner.input(DriverInput::Singleton(Box::new(start)));
+            (settings, running)
+        });
+        SingletonHandle { name, settings: settings.clone(), cluster: cluster.clone(), running: running.clone() }
+    }
+}
+
+/// What the driver needs to run a singleton.
+pub(crate) struct StartSingleton {
+    pub(crate) name: Arc<str>,
+    pub(crate) settings: SingletonSettings,
+    pub(crate) factory: SingletonFactory,
+    pub(crate) running: watch::Sender<bool>,
+}
+
+/// A singleton in the hands of the driver: its manager, and the instance while there is one.
+pub(crate) struct Slot {
+    pub(crate) manager: SingletonManager,
+    start: Box<StartSingleton>,
+    instance_id: u64,
+    stop: Option<watch::Sender<bool>>,
+}
+
+impl Slot {
+    pub(crate) fn new(start: Box<StartSingleton>, manager: SingletonManager) -> Self {
+        Self { manager, start, instance_id: 0, stop: None }
+    }
+
+    /// Starts an instance on the runtime of the user, whose code must not hold up the cluster's own
+    /// tasks. A panic ends the instance like a return.
+    pub(crate) fn start_instance(&mut self, up_number: u32, user: &Handle, inbox: &mpsc::Sender<DriverInput>) {
+        let (stop, token) = watch::channel(false);
+        self.instance_id = rand::random();
+        self.stop = Some(stop);
+        self.start.running.send_replace(true);
+        let name = self.start.name.clone();
+        let instance_id = self.instance_id;
+        let context = SingletonContext { name: name.to_string(), instance_id, oldest_up_number: up_number };
+        let factory = self.start.factory.clone();
+        let inbox = inbox.clone();
+        let task = user.spawn(async move { factory(context, StopToken(token)).await });
+        user.spawn(async move {
+            if let Err(error) = task.await {
+                tracing::error!(singleton = %name, %error, "the instance failed");
+            }
+            let _node_has_ended = inbox.send(DriverInput::InstanceEnded { name, instance_id }).await;
+        });
+    }
+
+    pub(crate) fn stop_instance(&self) {
+        if let Some(stop) = &self.stop {
+            stop.send_replace(true);
+        }
+    }
+
+    /// True if that was the present instance.
+    pub(crate) fn instance_ended(&mut self, instance_id: u64) -> bool {
+        let present = self.stop.is_some() && self.instance_id == instance_id;
+        if present {
+            self.stop = None;
+            self.start.running.send_replace(false);
+        }
+        present
     }
 }

@@ -243,7 +243,7 @@ pub struct Tombstone {
     #[prost(bool, tag = "4")]
     pub dead: bool,
 }
-/// "singleton.message": what singleton managers of one name say to each other.
+/// "cluster.singleton": what singleton managers of one name say to each other.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Singleton {
     #[prost(enumeration = "singleton::Kind", tag = "1")]
@@ -252,6 +252,9 @@ pub struct Singleton {
     pub to: ::core::option::Option<Node>,
     #[prost(uint64, tag = "3")]
     pub attempt: u64,
+    /// The sender, or an older process at its address, which it answers for.
+    #[prost(message, optional, tag = "4")]
+    pub from: ::core::option::Option<Node>,
 }
 /// Nested message and enum types in `Singleton`.
 pub mod singleton {

@@ -1,0 +1,127 @@
+//! One connection attempt to a process that may be dead, and whether its refusal counts.
+//!
+//! A refusal proves a death only where nobody but the process's own host could have refused: under
+//! `local` the process named this very host and network namespace in its handshake, the address is
+//! one of our own interfaces, and the kernel shows no listener on the port. All of it is looked at
+//! anew for each dial. Source: cluster S20.
+
+use std::io::ErrorKind;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::time::Duration;
+
+use greylag_core::UniqueAddress;
+use greylag_transport::{PeerInfo, Remoting};
+use tokio::net::TcpStream;
+
+use crate::core::Input;
+use crate::settings::ProofOfDeath;
+
+/// A dial that takes longer proves nothing.
+const DIAL_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Dials `peer` once, where its last active stream ended.
+pub(crate) async fn dial(policy: ProofOfDeath, remoting: &dyn Remoting, peer: UniqueAddress) -> Input {
+    let known = remoting.peer(peer.address()).filter(|info| info.peer == peer);
+    let Some(info) = known.filter(|info| covers(policy, remoting.host_id().as_deref(), info)) else {
+        return Input::DialFailed(peer);
+    };
+    let port = peer.address().port();
+    let attempt = TcpStream::connect(SocketAddr::new(info.ip, port));
+    match tokio::time::timeout(DIAL_TIMEOUT, attempt).await {
+        Ok(Ok(_accepted)) => Input::DialAnswered(peer),
+        Ok(Err(error)) if error.kind() == ErrorKind::ConnectionRefused => {
+            // Reading the kernel's tables may take a while on a busy host.
+            let silent = tokio::task::spawn_blocking(move || policy == ProofOfDeath::On || nobody_listens(port)).await;
+            if silent.unwrap_or(false) { Input::DialRefused(peer) } else { Input::DialFailed(peer) }
+        }
+        _ => Input::DialFailed(peer),
+    }
+}
+
+fn covers(policy: ProofOfDeath, own_host: Option<&str>, peer: &PeerInfo) -> bool {
+    if cfg!(windows) {
+        // Its kernel refuses also when a backlog is full.
+        return false;
+    }
+    match policy {
+        ProofOfDeath::Off => false,
+        ProofOfDeath::On => true,
+        ProofOfDeath::Local => {
+            let same_host = own_host.is_some() && peer.host_id.as_deref() == own_host;
+            same_host && is_own_interface(peer.ip)
+        }
+    }
+}
+
+/// Only an address of this network namespace can be bound.
+fn is_own_interface(ip: IpAddr) -> bool {
+    let foreign_bind = ["/proc/sys/net/ipv4/ip_nonlocal_bind", "/proc/sys/net/ipv6/ip_nonlocal_bind"];
+    let allowed = |path: &&str| std::fs::read_to_string(path).is_ok_and(|text| text.trim() != "0");
+    !foreign_bind.iter().any(allowed) && UdpSocket::bind(SocketAddr::new(ip, 0)).is_ok()
+}
+
+/// Whether the kernel's tables show no listening socket on the port, on any address.
+#[cfg(target_os = "linux")]
+fn nobody_listens(port: u16) -> bool {
+    // Without IPv6 the second table is missing; without the first one nothing is known.
+    let Ok(v4) = std::fs::read_to_string("/proc/net/tcp") else { return false };
+    let v6 = std::fs::read_to_string("/proc/net/tcp6").unwrap_or_default();
+    !listens(&v4, port) && !listens(&v6, port)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn nobody_listens(_port: u16) -> bool {
+    true
+}
+
+/// Whether a table of `/proc/net` has a listening socket (state 0A) on the port.
+#[cfg(any(target_os = "linux", test))]
+fn listens(table: &str, port: u16) -> bool {
+    let listening = |line: &str| {
+        let mut words = line.split_whitespace().skip(1);
+        let local = words.next().and_then(|local| local.rsplit_once(':'));
+        let local_port = local.and_then(|(_, port)| u16::from_str_radix(port, 16).ok());
+        local_port == Some(port) && words.nth(1) == Some("0A")
+    };
+    table.lines().skip(1).any(listening)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scenario_62_a_listener_on_any_address_of_the_host_is_found() {
+        let table = "  sl  local_address rem_address   st tx_queue rx_queue\n   \
+                     0: 0100007F:1F90 00000000:0000 0A 00000000:00000000\n   \
+                     1: 0100007F:1F91 0100007F:D2F0 01 00000000:00000000\n";
+        assert!(listens(table, 0x1F90));
+        assert!(!listens(table, 0x1F91), "an established connection is no listener");
+        assert!(!listens(table, 80));
+    }
+
+    #[test]
+    fn scenario_62_what_local_covers() {
+        let peer = |host: Option<&str>, ip: &str| PeerInfo {
+            peer: "b:1#2".parse().unwrap(),
+            ip: ip.parse().unwrap(),
+            host_id: host.map(ToOwned::to_owned),
+        };
+        let local = |own: Option<&str>, info: &PeerInfo| covers(ProofOfDeath::Local, own, info);
+        assert!(local(Some("boot/net"), &peer(Some("boot/net"), "127.0.0.1")));
+        assert!(!local(Some("boot/net"), &peer(Some("boot/other"), "127.0.0.1")), "another namespace");
+        assert!(!local(None, &peer(None, "127.0.0.1")), "two unknown hosts are not the same");
+        assert!(!local(Some("boot/net"), &peer(Some("boot/net"), "192.0.2.1")), "not an own interface");
+        assert!(covers(ProofOfDeath::On, None, &peer(None, "192.0.2.1")));
+        assert!(!covers(ProofOfDeath::Off, Some("h"), &peer(Some("h"), "127.0.0.1")));
+    }
+
+    #[tokio::test]
+    async fn a_port_that_was_closed_is_silent_and_an_open_one_is_not() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        assert!(!nobody_listens(port));
+        drop(listener);
+        assert!(nobody_listens(port));
+    }
+}

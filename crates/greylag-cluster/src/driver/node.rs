@@ -1,0 +1,406 @@
+//! The task that owns the machines of a node.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use greylag_core::{CodecId, DeadLetterReason, UniqueAddress};
+use greylag_transport::{
+    Destination, Envelope, Inbound, LaneKind, QuarantineReason, Receiver, Recipient, Remoting, TransportEvent,
+    TransportListener,
+};
+use tokio::runtime::Handle;
+use tokio::sync::{mpsc, oneshot, watch};
+
+use super::DriverInput;
+use super::dial::dial;
+use super::events::EventHub;
+use super::shutdown::CoordinatedShutdown;
+use super::singleton::{Slot, StartSingleton};
+use super::tasks::ShutdownTasks;
+use crate::core::{ClusterCore, Command, Effect, Input, LogLevel};
+use crate::error::JoinError;
+use crate::event::ClusterEvent;
+use crate::message::Message;
+use crate::settings::ClusterSettings;
+use crate::shutdown::ShutdownReason;
+use crate::singleton::SingletonMessage;
+use crate::singleton::manager::{ManagerEffect, ManagerInput, SingletonManager};
+use crate::view::MembershipView;
+use crate::wire;
+
+const CLUSTER: &str = "control/cluster";
+const HEARTBEAT: &str = "control/heartbeat";
+const BULK: &str = "bulk/cluster";
+const SINGLETON_PREFIX: &str = "control/singleton/";
+
+/// What fits into a control frame with room for the envelope around it; bigger states take the
+/// bulk recipient. Source: cluster T5.
+const CONTROL_LIMIT: usize = 60 * 1024;
+
+/// Owns the machines, and everything that their effects need.
+pub(crate) struct Node {
+    core: ClusterCore,
+    settings: ClusterSettings,
+    remoting: Arc<dyn Remoting>,
+    inbox: mpsc::Sender<DriverInput>,
+    hub: Arc<EventHub>,
+    tasks: Arc<ShutdownTasks>,
+    terminated: watch::Sender<Option<ShutdownReason>>,
+    /// Where the code of users runs.
+    user: Handle,
+    singletons: BTreeMap<Arc<str>, Slot>,
+    joining: Vec<oneshot::Sender<Result<(), JoinError>>>,
+    /// Singletons that still keep the node from exiting, and who waits for them.
+    exiting: Option<(Vec<Arc<str>>, oneshot::Sender<()>)>,
+    view: Arc<MembershipView>,
+    shutting_down: bool,
+}
+
+impl Node {
+    #[expect(clippy::too_many_arguments, reason = "what a node is made of")]
+    pub(crate) fn new(
+        core: ClusterCore,
+        settings: ClusterSettings,
+        remoting: Arc<dyn Remoting>,
+        inbox: mpsc::Sender<DriverInput>,
+        hub: Arc<EventHub>,
+        tasks: Arc<ShutdownTasks>,
+        terminated: watch::Sender<Option<ShutdownReason>>,
+        user: Handle,
+    ) -> Self {
+        let view = core.view().clone();
+        let singletons = BTreeMap::new();
+        let node = Self {
+            core,
+            settings,
+            remoting,
+            inbox,
+            hub,
+            tasks,
+            terminated,
+            user,
+            singletons,
+            joining: Vec::new(),
+            exiting: None,
+            view,
+            shutting_down: false,
+        };
+        node.register();
+        node
+    }
+
+    fn register(&self) {
+        for path in [CLUSTER, HEARTBEAT, BULK] {
+            self.remoting.register(path, Arc::new(MembershipReceiver { inbox: self.inbox.clone() }));
+        }
+        self.remoting.listen(None, Arc::new(Listener { inbox: self.inbox.clone(), runtime: self.user.clone() }));
+    }
+
+    /// Runs until every phase of a shutdown has.
+    pub(crate) async fn run(mut self, mut receiver: mpsc::Receiver<DriverInput>) {
+        let mut effects = Vec::new();
+        loop {
+            let input = tokio::select! {
+                biased; // deadlines first: a full inbox must not delay heartbeats
+                () = sleep_until(self.next_deadline()) => None,
+                input = receiver.recv() => match input {
+                    None | Some(DriverInput::Close(_)) => return self.close(input),
+                    Some(input) => Some(input),
+                },
+            };
+            let now = Instant::now();
+            match input {
+                None => self.on_tick(now, &mut effects),
+                Some(input) => self.on_input(now, input, &mut effects),
+            }
+            self.execute(now, &mut effects);
+        }
+    }
+
+    fn close(self, input: Option<DriverInput>) {
+        for path in [CLUSTER, HEARTBEAT, BULK] {
+            self.remoting.unregister(path);
+        }
+        for name in self.singletons.keys() {
+            self.remoting.unregister(&format!("{SINGLETON_PREFIX}{name}"));
+        }
+        let reason = match input {
+            Some(DriverInput::Close(reason)) => reason,
+            _ => ShutdownReason::Stopped,
+        };
+        self.terminated.send_replace(Some(reason));
+        self.hub.close();
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        let singletons = self.singletons.values().filter_map(|slot| slot.manager.next_deadline());
+        self.core.next_deadline().into_iter().chain(singletons).min()
+    }
+
+    fn on_tick(&mut self, now: Instant, effects: &mut Vec<Effect>) {
+        self.core.handle(now, Input::Tick, effects);
+        self.tell_managers(now, &ManagerInput::Tick);
+    }
+
+    fn on_input(&mut self, now: Instant, input: DriverInput, effects: &mut Vec<Effect>) {
+        match input {
+            DriverInput::Join { seeds, reply } => {
+                self.joining.push(reply);
+                self.core.handle(now, Input::Command(Command::JoinSeeds(seeds)), effects);
+            }
+            DriverInput::Command(command) => self.core.handle(now, Input::Command(command), effects),
+            DriverInput::Core(input) => self.core.handle(now, input, effects),
+            DriverInput::Shutdown(reason) => self.begin_shutdown(reason, true),
+            DriverInput::Singleton(start) => self.add_singleton(now, start),
+            DriverInput::SingletonMessage { name, message } => {
+                self.tell_manager(now, &name, ManagerInput::Message(message));
+            }
+            DriverInput::InstanceEnded { name, instance_id } => {
+                if self.singletons.get_mut(&name).is_some_and(|slot| slot.instance_ended(instance_id)) {
+                    self.tell_manager(now, &name, ManagerInput::InstanceEnded);
+                }
+            }
+            DriverInput::ExitingPhase(reply) => {
+                self.exiting = Some((self.singletons.keys().cloned().collect(), reply));
+                self.tell_managers(now, &ManagerInput::ExitingPhase);
+                self.finish_exiting_phase();
+            }
+            DriverInput::Close(_) => {}
+        }
+    }
+
+    fn execute(&mut self, now: Instant, effects: &mut Vec<Effect>) {
+        for effect in effects.drain(..) {
+            match effect {
+                Effect::Send { to, message } => self.send(&to, &message),
+                Effect::View(view) => self.on_view(now, view),
+                Effect::Publish(event) => self.on_event(now, event),
+                Effect::ClusterId(id) => self.remoting.set_cluster_id(id),
+                Effect::Quarantine { peer, harmless } => {
+                    self.remoting.quarantine(&peer, QuarantineReason::RemovedFromMembership, harmless);
+                }
+                Effect::Dial(peer) => self.dial(peer),
+                Effect::Joined => self.answer_joining(&Ok(())),
+                Effect::JoinFailed(error) => self.answer_joining(&Err(error)),
+                Effect::StartExitingTasks => self.begin_shutdown(ShutdownReason::Left, true),
+                Effect::Shutdown(reason) => self.begin_shutdown(reason, false),
+                Effect::Log(LogLevel::Info, text) => tracing::info!(node = %self.core.node(), "{text}"),
+                Effect::Log(LogLevel::Warn, text) => tracing::warn!(node = %self.core.node(), "{text}"),
+            }
+        }
+    }
+
+    fn on_view(&mut self, now: Instant, view: Arc<MembershipView>) {
+        self.view = view.clone();
+        self.hub.publish(Some(view.clone()), &[]);
+        self.tell_managers(now, &ManagerInput::View(view));
+    }
+
+    fn on_event(&mut self, now: Instant, event: ClusterEvent) {
+        match &event {
+            ClusterEvent::SelfDowned | ClusterEvent::ClusterShuttingDown => {
+                self.tell_managers(now, &ManagerInput::SelfDowned);
+            }
+            ClusterEvent::LocalPause(_) => self.tell_managers(now, &ManagerInput::LocalPause),
+            _ => {}
+        }
+        self.hub.publish(None, &[event]);
+    }
+
+    fn answer_joining(&mut self, result: &Result<(), JoinError>) {
+        for reply in self.joining.drain(..) {
+            let _caller_has_gone = reply.send(result.clone());
+        }
+    }
+
+    fn begin_shutdown(&mut self, reason: ShutdownReason, graceful: bool) {
+        if self.shutting_down {
+            return;
+        }
+        self.shutting_down = true;
+        self.answer_joining(&Err(JoinError::ShuttingDown(reason)));
+        tracing::info!(node = %self.core.node(), %reason, "this node shuts down");
+        let shutdown = CoordinatedShutdown {
+            node: self.core.node().clone(),
+            reason,
+            graceful,
+            leave_timeout: self.settings.stable_after() + Duration::from_secs(15),
+            tasks: self.tasks.clone(),
+            hub: self.hub.clone(),
+            inbox: self.inbox.clone(),
+        };
+        self.user.spawn(shutdown.run());
+    }
+
+    // --- the network ----------------------------------------------------------------------------
+
+    fn send(&self, to: &Destination, message: &Message) {
+        let bytes = wire::encode(message);
+        let path = match message {
+            Message::Heartbeat { .. } | Message::HeartbeatRsp { .. } => HEARTBEAT,
+            _ if bytes.len() > CONTROL_LIMIT => BULK,
+            _ => CLUSTER,
+        };
+        self.send_bytes(to, path.into(), message.manifest(), bytes);
+    }
+
+    fn send_bytes(&self, to: &Destination, path: Arc<str>, manifest: &'static str, bytes: Bytes) {
+        let mut envelope = Envelope::new(Recipient::new(path), CodecId::INTERNAL, manifest, bytes);
+        if let Destination::Incarnation(address) = to {
+            envelope = envelope.to_uid(address.uid());
+        }
+        if let Err(rejected) = self.remoting.send(to, envelope) {
+            // Every protocol here repeats itself; the transport has counted the loss.
+            tracing::debug!(to = ?to, manifest, error = %rejected.error, "not sent");
+        }
+    }
+
+    fn dial(&self, peer: UniqueAddress) {
+        let remoting = self.remoting.clone();
+        let inbox = self.inbox.clone();
+        let policy = self.settings.proof_of_death;
+        tokio::spawn(async move {
+            let outcome = dial(policy, &*remoting, peer).await;
+            let _node_has_ended = inbox.send(DriverInput::Core(outcome)).await;
+        });
+    }
+
+    // --- singletons -----------------------------------------------------------------------------
+
+    fn add_singleton(&mut self, now: Instant, start: Box<StartSingleton>) {
+        let name = start.name.clone();
+        let path = format!("{SINGLETON_PREFIX}{name}");
+        let receiver = SingletonReceiver { name: name.clone(), inbox: self.inbox.clone() };
+        self.remoting.register(&path, Arc::new(receiver));
+        let manager = SingletonManager::new(self.core.node().clone(), &start.settings, &self.settings);
+        self.singletons.insert(name.clone(), Slot::new(start, manager));
+        self.tell_manager(now, &name, ManagerInput::View(self.view.clone()));
+    }
+
+    fn tell_managers(&mut self, now: Instant, input: &ManagerInput) {
+        let names: Vec<Arc<str>> = self.singletons.keys().cloned().collect();
+        for name in names {
+            self.tell_manager(now, &name, input.clone());
+        }
+    }
+
+    fn tell_manager(&mut self, now: Instant, name: &Arc<str>, input: ManagerInput) {
+        let Some(slot) = self.singletons.get_mut(name) else { return };
+        let mut effects = Vec::new();
+        slot.manager.handle(now, input, &mut effects);
+        for effect in effects {
+            match effect {
+                ManagerEffect::Send(message) => self.send_singleton(name, &message),
+                ManagerEffect::StartInstance { up_number } => {
+                    tracing::info!(node = %self.core.node(), singleton = %name, "starts here");
+                    if let Some(slot) = self.singletons.get_mut(name) {
+                        slot.start_instance(up_number, &self.user, &self.inbox);
+                    }
+                }
+                ManagerEffect::StopInstance => {
+                    if let Some(slot) = self.singletons.get(name) {
+                        slot.stop_instance();
+                    }
+                }
+                ManagerEffect::ExitingDone => {
+                    if let Some((waiting, _)) = &mut self.exiting {
+                        waiting.retain(|other| other != name);
+                    }
+                    self.finish_exiting_phase();
+                }
+                ManagerEffect::Stuck => {
+                    tracing::warn!(node = %self.core.node(), singleton = %name, "the hand-over makes no progress");
+                    self.hub.publish(None, &[ClusterEvent::SingletonStuck { name: name.to_string() }]);
+                }
+            }
+        }
+    }
+
+    fn send_singleton(&self, name: &str, message: &SingletonMessage) {
+        let to = Destination::Address(message.to.address().clone());
+        let path = format!("{SINGLETON_PREFIX}{name}");
+        self.send_bytes(&to, path.into(), wire::SINGLETON, wire::encode_singleton(message));
+    }
+
+    fn finish_exiting_phase(&mut self) {
+        if let Some((_, reply)) = self.exiting.take_if(|(waiting, _)| waiting.is_empty()) {
+            let _shutdown_went_on = reply.send(());
+        }
+    }
+}
+
+async fn sleep_until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Decodes on the worker that carries the message, and puts it into the inbox.
+struct MembershipReceiver {
+    inbox: mpsc::Sender<DriverInput>,
+}
+
+impl Receiver for MembershipReceiver {
+    fn receive(&self, message: Inbound) {
+        match wire::decode(&message.manifest, message.payload) {
+            Ok(decoded) => {
+                let input = Input::Message { from: message.from, message: decoded, received_at: Instant::now() };
+                if self.inbox.try_send(DriverInput::Core(input)).is_err() {
+                    tracing::debug!(reason = %DeadLetterReason::MailboxFull, "a membership message is lost");
+                }
+            }
+            Err(error) => tracing::warn!(from = %message.from, %error, "an unreadable membership message"),
+        }
+    }
+}
+
+/// The same for the managers of one singleton.
+struct SingletonReceiver {
+    name: Arc<str>,
+    inbox: mpsc::Sender<DriverInput>,
+}
+
+impl Receiver for SingletonReceiver {
+    fn receive(&self, message: Inbound) {
+        match wire::decode_singleton(message.payload) {
+            // Nobody speaks for another address; for an older process of its own it may.
+            Ok(decoded) if decoded.from.address() == message.from.address() => {
+                let input = DriverInput::SingletonMessage { name: self.name.clone(), message: decoded };
+                if self.inbox.try_send(input).is_err() {
+                    tracing::debug!(reason = %DeadLetterReason::MailboxFull, "a singleton message is lost");
+                }
+            }
+            Ok(_) => tracing::warn!(from = %message.from, "a singleton message in a foreign name"),
+            Err(error) => tracing::warn!(from = %message.from, %error, "an unreadable singleton message"),
+        }
+    }
+}
+
+/// Forwards what the transport tells.
+struct Listener {
+    inbox: mpsc::Sender<DriverInput>,
+    runtime: Handle,
+}
+
+impl TransportListener for Listener {
+    fn on_event(&self, event: &mut TransportEvent) {
+        let input = match event {
+            TransportEvent::PeerHandshake(info) => Input::PeerHandshake(info.peer.clone()),
+            TransportEvent::LinkLost { peer, lane } if lane.kind() == LaneKind::Control => {
+                Input::LinkLost(peer.clone())
+            }
+            TransportEvent::ThisNodeQuarantined { by, reason } => {
+                Input::ThisNodeQuarantined { by: by.clone(), reason: *reason }
+            }
+            _ => return,
+        };
+        // These are not repeated, so a full inbox must not lose them.
+        if let Err(mpsc::error::TrySendError::Full(input)) = self.inbox.try_send(DriverInput::Core(input)) {
+            let inbox = self.inbox.clone();
+            self.runtime.spawn(async move { drop(inbox.send(input).await) });
+        }
+    }
+}

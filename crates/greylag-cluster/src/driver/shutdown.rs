@@ -1,0 +1,101 @@
+//! The orderly end of a node: the phases one after another, and what the cluster does in its own.
+//!
+//! It runs once; the first reason wins. A node that is Down, or could not join, skips what only
+//! makes sense for a member that leaves, but still waits until its singletons have ended.
+//!
+//! Source: cluster M26, M35.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use greylag_core::UniqueAddress;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::timeout;
+
+use super::DriverInput;
+use super::events::{ClusterEvents, EventHub};
+use super::tasks::ShutdownTasks;
+use crate::core::Command;
+use crate::member::MemberStatus;
+use crate::shutdown::{Phase, ShutdownReason};
+use crate::view::MembershipView;
+
+/// What the shutdown works with.
+pub(crate) struct CoordinatedShutdown {
+    pub(crate) node: UniqueAddress,
+    pub(crate) reason: ShutdownReason,
+    /// The node is a member that leaves, or was none at all.
+    pub(crate) graceful: bool,
+    pub(crate) leave_timeout: Duration,
+    pub(crate) tasks: Arc<ShutdownTasks>,
+    pub(crate) hub: Arc<EventHub>,
+    pub(crate) inbox: mpsc::Sender<DriverInput>,
+}
+
+impl CoordinatedShutdown {
+    pub(crate) async fn run(self) {
+        let mut clean = true;
+        for phase in Phase::ALL {
+            let ok = match phase {
+                Phase::ClusterLeave => self.leave().await,
+                // Also a node that is Down waits for its singletons: its listener must outlive them.
+                Phase::ClusterExiting => self.exit().await,
+                _ if phase.is_graceful() && !self.graceful => true,
+                _ => self.tasks.run(phase).await,
+            };
+            clean &= ok || !phase.decides_clean();
+            if phase == Phase::ClusterExitingDone {
+                self.end_membership(clean).await;
+            }
+        }
+        self.tell(DriverInput::Close(self.reason)).await;
+    }
+
+    async fn tell(&self, input: DriverInput) {
+        let _node_has_ended = self.inbox.send(input).await;
+    }
+
+    async fn leave(&self) -> bool {
+        if !self.graceful {
+            return true;
+        }
+        self.tell(DriverInput::Command(Command::Leave(self.node.clone()))).await;
+        let left = |view: &MembershipView| view.self_status().is_none_or(|status| status >= MemberStatus::Exiting);
+        let ((), own) = tokio::join!(self.wait_for(left, self.leave_timeout), self.tasks.run(Phase::ClusterLeave));
+        own
+    }
+
+    /// Hands over singletons, and runs the tasks that must end before others take over.
+    async fn exit(&self) -> bool {
+        let (reply, handed_over) = oneshot::channel();
+        self.tell(DriverInput::ExitingPhase(reply)).await;
+        let limit = self.tasks.timeout(Phase::ClusterExiting);
+        let (singletons, own) = tokio::join!(timeout(limit, handed_over), self.tasks.run(Phase::ClusterExiting));
+        let in_time = matches!(singletons, Ok(Ok(())));
+        if !in_time {
+            tracing::warn!("singletons did not end in time; the exit is not clean");
+        }
+        own && in_time
+    }
+
+    async fn end_membership(&self, clean: bool) {
+        let exiting = self.hub.view().self_status() == Some(MemberStatus::Exiting);
+        let command = if exiting { Command::ExitingTasksDone { clean } } else { Command::Stop(self.reason) };
+        self.tell(DriverInput::Command(command)).await;
+        self.wait_for(|view| view.members.is_empty(), Duration::from_secs(5)).await;
+    }
+
+    async fn wait_for(&self, wanted: impl Fn(&MembershipView) -> bool, limit: Duration) {
+        let mut events: ClusterEvents = self.hub.subscribe();
+        let reached = async {
+            while !wanted(&self.hub.view()) {
+                if events.next().await.is_none() {
+                    return;
+                }
+            }
+        };
+        if timeout(limit, reached).await.is_err() {
+            tracing::warn!("the cluster did not let this node go in time; the shutdown goes on");
+        }
+    }
+}

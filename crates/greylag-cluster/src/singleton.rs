@@ -1,0 +1,40 @@
+//! Cluster singletons: one instance in the whole cluster, on the oldest member with a role.
+//!
+//! ```text
+//! new oldest --HandOverToMe--> every earlier holder --HandOverInProgress, HandOverDone--> new oldest
+//! leaving oldest --TakeOverFromMe--> next oldest
+//! ```
+//!
+//! Source: cluster §5.
+
+pub(crate) mod manager;
+pub(crate) mod proxy;
+
+use greylag_core::UniqueAddress;
+
+/// What managers of one singleton say to each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// I am the oldest; stop your instance, and tell me when it has ended.
+    HandOverToMe,
+    /// My instance is ending.
+    HandOverInProgress,
+    /// Nothing runs here, and nothing will start here before you have cleared me in turn.
+    HandOverDone,
+    /// I leave; you are the oldest, so ask me to hand over.
+    TakeOverFromMe,
+}
+
+/// One message. It travels to an address; the processes meant are named inside, so that a restarted
+/// process can answer for its predecessor, which is provably gone. Source: cluster P3.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SingletonMessage {
+    /// What is said.
+    pub kind: Kind,
+    /// In whose name: the sender, or an older incarnation of its address.
+    pub from: UniqueAddress,
+    /// To which process.
+    pub to: UniqueAddress,
+    /// Which request this is, or answers.
+    pub attempt: u64,
+}

@@ -1,0 +1,429 @@
+//! Protobuf to domain and back.
+//!
+//! Nothing here panics on what a peer sent: an index out of its table, an unknown status or an
+//! address that is none makes the whole message unreadable. What is allocated is bounded by the
+//! size of the bytes. Source: cluster T36; the schema is `proto/cluster.proto`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use greylag_core::{DecodeError, NodeAddress, Uid, UniqueAddress};
+use prost::Message as _;
+
+use crate::app_version::AppVersion;
+use crate::error::JoinRejection;
+use crate::generated as pb;
+use crate::gossip::Gossip;
+use crate::member::{Member, MemberStatus};
+use crate::message::Message;
+use crate::reachability::{Reachability, Record, Status};
+use crate::singleton::{Kind, SingletonMessage};
+use crate::version::VectorVersion;
+use crate::view::Tombstone;
+
+/// The manifest of [`SingletonMessage`].
+pub(crate) const SINGLETON: &str = "cluster.singleton";
+
+/// What is wrong with a message; the caller adds its manifest.
+type Malformed = &'static str;
+
+/// Writes a message.
+pub(crate) fn encode(message: &Message) -> Bytes {
+    let bytes = match message {
+        Message::InitJoin { to, protocol, config } => pb::InitJoin {
+            to_host: to.host().to_owned(),
+            to_port: to.port().into(),
+            protocol: *protocol,
+            config: config.clone().into_iter().collect(),
+        }
+        .encode_to_vec(),
+        Message::InitJoinAck { cluster_id, config } => {
+            pb::InitJoinAck { cluster_id: id_bytes(*cluster_id), config: config.clone().into_iter().collect() }
+                .encode_to_vec()
+        }
+        Message::InitJoinNack => pb::InitJoinNack {}.encode_to_vec(),
+        Message::Join { roles, app_version, protocol, cluster_id } => pb::Join {
+            roles: roles.clone(),
+            app_version: app_version.as_str().to_owned(),
+            protocol: *protocol,
+            cluster_id: id_bytes(*cluster_id),
+        }
+        .encode_to_vec(),
+        Message::JoinDeferred { retry_after } => {
+            pb::JoinDeferred { retry_after_ms: retry_after.as_millis() as u64 }.encode_to_vec()
+        }
+        Message::JoinRejected { reason } => rejection(reason).encode_to_vec(),
+        Message::Welcome { to, gossip } => {
+            pb::Welcome { to: Some(node(to)), gossip: Some(encode_gossip(gossip)) }.encode_to_vec()
+        }
+        Message::GossipEnvelope { to, gossip, suspect } => {
+            pb::GossipEnvelope { to: Some(node(to)), gossip: Some(encode_gossip(gossip)), suspect: *suspect }
+                .encode_to_vec()
+        }
+        Message::GossipStatus { to, version, seen_digest, suspect } => pb::GossipStatus {
+            to: Some(node(to)),
+            nodes: version.iter().map(|(address, _)| node(address)).collect(),
+            counts: version.iter().map(|(_, count)| count).collect(),
+            seen_digest: *seen_digest,
+            suspect: *suspect,
+        }
+        .encode_to_vec(),
+        Message::ExitingConfirmed { clean } => pb::ExitingConfirmed { clean: *clean }.encode_to_vec(),
+        Message::WhoIs { nonce } | Message::Iam { nonce } => pb::Nonce { nonce: *nonce }.encode_to_vec(),
+        Message::Heartbeat { to, seq } | Message::HeartbeatRsp { to, seq } => {
+            pb::Heartbeat { to: Some(node(to)), seq: *seq }.encode_to_vec()
+        }
+    };
+    bytes.into()
+}
+
+/// Reads a message.
+pub(crate) fn decode(manifest: &str, bytes: Bytes) -> Result<Message, DecodeError> {
+    parse(manifest, bytes).map_err(|error| match error {
+        Wire::Unknown => {
+            DecodeError::UnknownManifest { codec: greylag_core::CodecId::INTERNAL, manifest: manifest.to_owned() }
+        }
+        Wire::Protobuf(error) => DecodeError::malformed(manifest, error),
+        Wire::Malformed(why) => DecodeError::malformed(manifest, why),
+    })
+}
+
+enum Wire {
+    Unknown,
+    Protobuf(prost::DecodeError),
+    Malformed(Malformed),
+}
+
+impl From<prost::DecodeError> for Wire {
+    fn from(error: prost::DecodeError) -> Self {
+        Self::Protobuf(error)
+    }
+}
+
+impl From<Malformed> for Wire {
+    fn from(why: Malformed) -> Self {
+        Self::Malformed(why)
+    }
+}
+
+fn parse(manifest: &str, bytes: Bytes) -> Result<Message, Wire> {
+    Ok(match manifest {
+        "cluster.init-join" => {
+            let pb::InitJoin { to_host, to_port, protocol, config } = pb::InitJoin::decode(bytes)?;
+            Message::InitJoin { to: address(&to_host, to_port)?, protocol, config: config.into_iter().collect() }
+        }
+        "cluster.init-join-ack" => {
+            let pb::InitJoinAck { cluster_id, config } = pb::InitJoinAck::decode(bytes)?;
+            Message::InitJoinAck { cluster_id: id(&cluster_id)?, config: config.into_iter().collect() }
+        }
+        "cluster.init-join-nack" => Message::InitJoinNack,
+        "cluster.join" => {
+            let pb::Join { roles, app_version, protocol, cluster_id } = pb::Join::decode(bytes)?;
+            let app_version = version_text(&app_version)?;
+            Message::Join { roles, app_version, protocol, cluster_id: id(&cluster_id)? }
+        }
+        "cluster.join-deferred" => {
+            let retry_after = Duration::from_millis(pb::JoinDeferred::decode(bytes)?.retry_after_ms);
+            Message::JoinDeferred { retry_after }
+        }
+        "cluster.join-rejected" => Message::JoinRejected { reason: read_rejection(&pb::JoinRejected::decode(bytes)?)? },
+        "cluster.welcome" => {
+            let pb::Welcome { to, gossip } = pb::Welcome::decode(bytes)?;
+            Message::Welcome { to: read_node(to.as_ref())?, gossip: read_gossip(gossip)? }
+        }
+        "cluster.gossip" => {
+            let pb::GossipEnvelope { to, gossip, suspect } = pb::GossipEnvelope::decode(bytes)?;
+            Message::GossipEnvelope { to: read_node(to.as_ref())?, gossip: read_gossip(gossip)?, suspect }
+        }
+        "cluster.gossip-status" => read_status(pb::GossipStatus::decode(bytes)?)?,
+        "cluster.exiting-confirmed" => Message::ExitingConfirmed { clean: pb::ExitingConfirmed::decode(bytes)?.clean },
+        "cluster.who-is" => Message::WhoIs { nonce: pb::Nonce::decode(bytes)?.nonce },
+        "cluster.i-am" => Message::Iam { nonce: pb::Nonce::decode(bytes)?.nonce },
+        "cluster.heartbeat" => {
+            let pb::Heartbeat { to, seq } = pb::Heartbeat::decode(bytes)?;
+            Message::Heartbeat { to: read_node(to.as_ref())?, seq }
+        }
+        "cluster.heartbeat-rsp" => {
+            let pb::Heartbeat { to, seq } = pb::Heartbeat::decode(bytes)?;
+            Message::HeartbeatRsp { to: read_node(to.as_ref())?, seq }
+        }
+        _ => return Err(Wire::Unknown),
+    })
+}
+
+/// Writes a message between singleton managers.
+pub(crate) fn encode_singleton(message: &SingletonMessage) -> Bytes {
+    use pb::singleton::Kind as Pb;
+    let kind = match message.kind {
+        Kind::HandOverToMe => Pb::HandOverToMe,
+        Kind::HandOverInProgress => Pb::HandOverInProgress,
+        Kind::HandOverDone => Pb::HandOverDone,
+        Kind::TakeOverFromMe => Pb::TakeOverFromMe,
+    };
+    let SingletonMessage { from, to, attempt, .. } = message;
+    let message = pb::Singleton { kind: kind.into(), to: Some(node(to)), attempt: *attempt, from: Some(node(from)) };
+    message.encode_to_vec().into()
+}
+
+/// Reads a message between singleton managers.
+pub(crate) fn decode_singleton(bytes: Bytes) -> Result<SingletonMessage, DecodeError> {
+    use pb::singleton::Kind as Pb;
+    let malformed = |why: &dyn std::fmt::Display| DecodeError::malformed(SINGLETON, why);
+    let message = pb::Singleton::decode(bytes).map_err(|error| malformed(&error))?;
+    let kind = match message.kind() {
+        Pb::HandOverToMe => Kind::HandOverToMe,
+        Pb::HandOverInProgress => Kind::HandOverInProgress,
+        Pb::HandOverDone => Kind::HandOverDone,
+        Pb::TakeOverFromMe => Kind::TakeOverFromMe,
+        Pb::Unknown => return Err(malformed(&"unknown kind")),
+    };
+    let node = |node: Option<&pb::Node>| read_node(node).map_err(|why| malformed(&why));
+    let (from, to) = (node(message.from.as_ref())?, node(message.to.as_ref())?);
+    Ok(SingletonMessage { kind, from, to, attempt: message.attempt })
+}
+
+// --- small things -------------------------------------------------------------------------------
+
+fn node(address: &UniqueAddress) -> pb::Node {
+    let uid = address.uid().get();
+    pb::Node { host: address.address().host().to_owned(), port: address.address().port().into(), uid }
+}
+
+fn address(host: &str, port: u32) -> Result<NodeAddress, Malformed> {
+    let port = u16::try_from(port).map_err(|_| "a port above 65535")?;
+    NodeAddress::new(host, port).map_err(|_| "not a node address")
+}
+
+fn read_node(node: Option<&pb::Node>) -> Result<UniqueAddress, Malformed> {
+    let node = node.ok_or("a node is missing")?;
+    let uid = Uid::new(node.uid).ok_or("a uid is 0")?;
+    Ok(UniqueAddress::new(address(&node.host, node.port)?, uid))
+}
+
+fn id_bytes(id: u128) -> Bytes {
+    if id == 0 { Bytes::new() } else { Bytes::copy_from_slice(&id.to_be_bytes()) }
+}
+
+fn id(bytes: &[u8]) -> Result<u128, Malformed> {
+    match bytes.len() {
+        0 => Ok(0),
+        16 => Ok(bytes.iter().fold(0, |id, byte| (id << 8) | u128::from(*byte))),
+        _ => Err("a cluster id has not 16 bytes"),
+    }
+}
+
+fn version_text(text: &str) -> Result<AppVersion, Malformed> {
+    text.parse().map_err(|_| "not an application version")
+}
+
+fn rejection(reason: &JoinRejection) -> pb::JoinRejected {
+    use pb::join_rejected::Reason;
+    let (reason, our_protocol, their_protocol) = match reason {
+        JoinRejection::Removed => (Reason::Removed, 0, 0),
+        JoinRejection::PreparingForShutdown => (Reason::PreparingForShutdown, 0, 0),
+        JoinRejection::IncompatibleProtocol { ours, theirs } => (Reason::IncompatibleProtocol, *ours, *theirs),
+        JoinRejection::WrongCluster => (Reason::WrongCluster, 0, 0),
+    };
+    pb::JoinRejected { reason: reason.into(), our_protocol, their_protocol }
+}
+
+fn read_rejection(message: &pb::JoinRejected) -> Result<JoinRejection, Malformed> {
+    use pb::join_rejected::Reason;
+    Ok(match message.reason() {
+        Reason::Removed => JoinRejection::Removed,
+        Reason::PreparingForShutdown => JoinRejection::PreparingForShutdown,
+        Reason::IncompatibleProtocol => {
+            JoinRejection::IncompatibleProtocol { ours: message.our_protocol, theirs: message.their_protocol }
+        }
+        Reason::WrongCluster => JoinRejection::WrongCluster,
+        Reason::Unknown => return Err("unknown reason"),
+    })
+}
+
+fn read_status(status: pb::GossipStatus) -> Result<Message, Malformed> {
+    if status.nodes.len() != status.counts.len() {
+        return Err("nodes and counts differ in number");
+    }
+    let nodes: Vec<UniqueAddress> = status.nodes.iter().map(|n| read_node(Some(n))).collect::<Result<_, _>>()?;
+    Ok(Message::GossipStatus {
+        to: read_node(status.to.as_ref())?,
+        version: nodes.into_iter().zip(status.counts).collect(),
+        seen_digest: status.seen_digest,
+        suspect: status.suspect,
+    })
+}
+
+// --- the state ----------------------------------------------------------------------------------
+
+/// Gives each distinct value its place in a table.
+struct Table<T> {
+    index: BTreeMap<T, u32>,
+    values: Vec<T>,
+}
+
+impl<T: Ord + Clone> Table<T> {
+    fn new() -> Self {
+        Self { index: BTreeMap::new(), values: Vec::new() }
+    }
+
+    fn place(&mut self, value: &T) -> u32 {
+        if let Some(place) = self.index.get(value) {
+            return *place;
+        }
+        let place = self.values.len() as u32;
+        self.index.insert(value.clone(), place);
+        self.values.push(value.clone());
+        place
+    }
+}
+
+fn encode_gossip(gossip: &Gossip) -> pb::Gossip {
+    let mut nodes = Table::new();
+    let mut roles = Table::new();
+    let mut app_versions = Table::new();
+    let members = gossip
+        .members
+        .values()
+        .map(|member| pb::Member {
+            node: nodes.place(&member.address),
+            up_number_plus_one: if member.up_number == Member::NOT_UP { 0 } else { member.up_number + 1 },
+            status: encode_status(member.status).into(),
+            dead: member.dead,
+            roles: member.roles.iter().map(|role| roles.place(role)).collect(),
+            app_version: app_versions.place(&member.app_version.as_str().to_owned()),
+        })
+        .collect();
+    let rows = gossip
+        .reachability
+        .versions()
+        .iter()
+        .map(|(observer, version)| {
+            let row = gossip.reachability.rows().get(observer);
+            let records = row.into_iter().flatten().map(|(subject, record)| pb::Record {
+                subject: nodes.place(subject),
+                status: encode_reachable(record.status).into(),
+                version: record.version,
+            });
+            let records = records.collect();
+            pb::Row { observer: nodes.place(observer), version: *version, records }
+        })
+        .collect();
+    let seen = gossip.seen.iter().map(|address| nodes.place(address)).collect();
+    let versions =
+        gossip.version.iter().map(|(address, count)| pb::Version { node: nodes.place(address), count }).collect();
+    let tombstones = gossip
+        .tombstones
+        .iter()
+        .map(|(address, tombstone)| pb::Tombstone {
+            node: nodes.place(address),
+            wall_ms: tombstone.wall_ms,
+            clean: tombstone.clean,
+            dead: tombstone.dead,
+        })
+        .collect();
+    pb::Gossip {
+        cluster_id: id_bytes(gossip.cluster_id),
+        nodes: nodes.values.iter().map(node).collect(),
+        roles: roles.values,
+        app_versions: app_versions.values,
+        members,
+        seen,
+        rows,
+        versions,
+        tombstones,
+    }
+}
+
+fn at<T>(table: &[T], place: u32) -> Result<&T, Malformed> {
+    table.get(place as usize).ok_or("an index is outside of its table")
+}
+
+fn read_gossip(gossip: Option<pb::Gossip>) -> Result<Arc<Gossip>, Malformed> {
+    let gossip = gossip.ok_or("the state is missing")?;
+    let nodes: Vec<UniqueAddress> = gossip.nodes.iter().map(|n| read_node(Some(n))).collect::<Result<_, _>>()?;
+    let app_versions: Vec<AppVersion> =
+        gossip.app_versions.iter().map(|text| version_text(text)).collect::<Result<_, _>>()?;
+    let mut members = BTreeMap::new();
+    for member in &gossip.members {
+        let address = at(&nodes, member.node)?.clone();
+        let mut roles = BTreeSet::new();
+        for place in &member.roles {
+            roles.insert(at(&gossip.roles, *place)?.clone());
+        }
+        let app_version = at(&app_versions, member.app_version)?.clone();
+        let mut read = Member::joining(address.clone(), Arc::new(roles), app_version);
+        read.up_number = member.up_number_plus_one.checked_sub(1).unwrap_or(Member::NOT_UP);
+        read.status = read_member_status(member.status())?;
+        read.dead = member.dead;
+        members.insert(address, read);
+    }
+    let mut rows = BTreeMap::new();
+    let mut row_versions = BTreeMap::new();
+    for row in &gossip.rows {
+        let observer = at(&nodes, row.observer)?.clone();
+        let mut records = BTreeMap::new();
+        for record in &row.records {
+            let status = read_reachable(record.status())?;
+            records.insert(at(&nodes, record.subject)?.clone(), Record { status, version: record.version });
+        }
+        rows.insert(observer.clone(), records);
+        row_versions.insert(observer, row.version);
+    }
+    let mut seen = BTreeSet::new();
+    for place in &gossip.seen {
+        seen.insert(at(&nodes, *place)?.clone());
+    }
+    let mut versions = Vec::new();
+    for version in &gossip.versions {
+        versions.push((at(&nodes, version.node)?.clone(), version.count));
+    }
+    let mut tombstones = BTreeMap::new();
+    for tombstone in &gossip.tombstones {
+        let pb::Tombstone { wall_ms, clean, dead, node } = *tombstone;
+        tombstones.insert(at(&nodes, node)?.clone(), Tombstone { wall_ms, clean, dead });
+    }
+    Ok(Arc::new(Gossip {
+        members,
+        seen,
+        reachability: Reachability::from_parts(rows, row_versions),
+        version: versions.into_iter().collect::<VectorVersion>(),
+        tombstones,
+        cluster_id: id(&gossip.cluster_id)?,
+    }))
+}
+
+fn encode_status(status: MemberStatus) -> pb::Status {
+    match status {
+        MemberStatus::Joining => pb::Status::Joining,
+        MemberStatus::WeaklyUp => pb::Status::WeaklyUp,
+        MemberStatus::Up => pb::Status::Up,
+        MemberStatus::PreparingForShutdown => pb::Status::PreparingForShutdown,
+        MemberStatus::ReadyForShutdown => pb::Status::ReadyForShutdown,
+        MemberStatus::Leaving => pb::Status::Leaving,
+        MemberStatus::Exiting => pb::Status::Exiting,
+        MemberStatus::Down => pb::Status::Down,
+    }
+}
+
+fn read_member_status(status: pb::Status) -> Result<MemberStatus, Malformed> {
+    let known = MemberStatus::ALL.into_iter().find(|known| encode_status(*known) == status);
+    known.ok_or("unknown member status")
+}
+
+fn encode_reachable(status: Status) -> pb::Reachable {
+    match status {
+        Status::Reachable => pb::Reachable::Reachable,
+        Status::Unreachable => pb::Reachable::Unreachable,
+        Status::Terminated => pb::Reachable::Terminated,
+    }
+}
+
+fn read_reachable(status: pb::Reachable) -> Result<Status, Malformed> {
+    let known = [Status::Reachable, Status::Unreachable, Status::Terminated];
+    known.into_iter().find(|known| encode_reachable(*known) == status).ok_or("unknown reachability")
+}
+
+#[cfg(test)]
+mod tests;

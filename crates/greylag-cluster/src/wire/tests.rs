@@ -1,0 +1,90 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::message::PROTOCOL;
+
+fn node(name: char) -> UniqueAddress {
+    format!("{name}:1#{}", name as u32).parse().unwrap()
+}
+
+fn gossip() -> Arc<Gossip> {
+    let mut gossip = Gossip { cluster_id: u128::MAX - 5, ..Gossip::default() };
+    for (name, status) in "abcdefgh".chars().zip(MemberStatus::ALL) {
+        let roles = Arc::new(BTreeSet::from(["dc-default".to_owned(), format!("role-{name}")]));
+        let mut member = Member::joining(node(name), roles, "1.2.3+4-x".parse().unwrap());
+        member.status = status;
+        member.dead = status == MemberStatus::Down;
+        member.up_number = if status > MemberStatus::WeaklyUp { name as u32 } else { Member::NOT_UP };
+        gossip.members.insert(node(name), member);
+        gossip.version.increment(&node(name));
+    }
+    gossip.seen.insert(node('a'));
+    gossip.reachability.set(&node('a'), &node('b'), Status::Unreachable);
+    gossip.reachability.set(&node('a'), &node('c'), Status::Terminated);
+    gossip.reachability.set(&node('d'), &node('c'), Status::Unreachable);
+    gossip.reachability.set(&node('d'), &node('c'), Status::Reachable);
+    gossip.tombstones.insert(node('z'), Tombstone { wall_ms: 7, clean: true, dead: true });
+    Arc::new(gossip)
+}
+
+fn messages() -> Vec<Message> {
+    let config: BTreeMap<String, String> = [("cluster.downing".to_owned(), "none".to_owned())].into();
+    vec![
+        Message::InitJoin { to: "b:2".parse().unwrap(), protocol: PROTOCOL, config: config.clone() },
+        Message::InitJoinAck { cluster_id: 5 << 80, config },
+        Message::InitJoinNack,
+        Message::Join {
+            roles: vec!["x".into()],
+            app_version: "2.0-M1".parse().unwrap(),
+            protocol: PROTOCOL,
+            cluster_id: 0,
+        },
+        Message::JoinDeferred { retry_after: Duration::from_millis(1500) },
+        Message::JoinRejected { reason: JoinRejection::Removed },
+        Message::JoinRejected { reason: JoinRejection::PreparingForShutdown },
+        Message::JoinRejected { reason: JoinRejection::IncompatibleProtocol { ours: 1, theirs: 2 } },
+        Message::JoinRejected { reason: JoinRejection::WrongCluster },
+        Message::Welcome { to: node('b'), gossip: gossip() },
+        Message::GossipEnvelope { to: node('b'), gossip: gossip(), suspect: true },
+        Message::GossipStatus { to: node('b'), version: gossip().version.clone(), seen_digest: 9, suspect: false },
+        Message::ExitingConfirmed { clean: true },
+        Message::WhoIs { nonce: u64::MAX },
+        Message::Iam { nonce: 3 },
+        Message::Heartbeat { to: node('b'), seq: 4 },
+        Message::HeartbeatRsp { to: node('b'), seq: 4 },
+    ]
+}
+
+#[test]
+fn every_message_comes_back() {
+    for message in messages() {
+        let bytes = encode(&message);
+        assert_eq!(decode(message.manifest(), bytes).as_ref(), Ok(&message));
+    }
+    for kind in [Kind::HandOverToMe, Kind::HandOverInProgress, Kind::HandOverDone, Kind::TakeOverFromMe] {
+        let message = SingletonMessage { kind, from: node('a'), to: node('b'), attempt: 7 };
+        assert_eq!(decode_singleton(encode_singleton(&message)), Ok(message));
+    }
+}
+
+#[test]
+fn an_unknown_manifest_is_named() {
+    assert!(matches!(decode("cluster.nope", Bytes::new()), Err(DecodeError::UnknownManifest { .. })));
+}
+
+proptest! {
+    #[test]
+    fn broken_bytes_are_refused_without_a_panic(which in 0..17_usize, at in any::<prop::sample::Index>(), byte in any::<u8>(), cut in any::<bool>()) {
+        let message = &messages()[which];
+        let mut bytes = encode(message).to_vec();
+        if !bytes.is_empty() {
+            let index = at.index(bytes.len());
+            bytes[index] = byte;
+            if cut {
+                bytes.truncate(index);
+            }
+        }
+        let _read_or_refused = decode(message.manifest(), bytes.clone().into());
+        let _read_or_refused = decode_singleton(bytes.into());
+    }
+}
