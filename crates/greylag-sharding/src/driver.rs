@@ -1,5 +1,6 @@
 //! The tokio half: tasks of regions and shards, and the handles that users hold.
 
+mod alone;
 mod event;
 mod event_sourced;
 mod handle;
@@ -16,3 +17,6 @@ pub use event_sourced::EventSourcedEntity;
 pub use handle::Region;
 pub(crate) use node::Node;
 pub use sharding::{InitError, NotStarted, Sharding};
+
+#[cfg(test)]
+mod tests;

@@ -30,3 +30,4 @@ pub use entity::{
 pub use entity_ref::{Answer, AskError, EntityRef, SendError};
 pub use entity_type::EntityType;
 pub use extractor::{Extractor, HashV1, JavaHash, Murmur2};
+pub use settings::ShardingSettings;

@@ -8,10 +8,18 @@ use std::task::Poll;
 use std::time::Instant;
 
 use greylag_core::UniqueAddress;
-use greylag_transport::Envelope;
+use greylag_transport::{Envelope, Recipient};
 
-use super::shared::{Deferred, Shared};
-use crate::region::Input;
+use super::handle::Region;
+use super::node::Node;
+use super::shared::{Deferred, Shared, data_path, direct_path};
+use super::wire::{Path, Wire};
+use crate::entity_type::EntityType;
+use crate::extractor::Extractor;
+use crate::fingerprint::Fingerprint;
+use crate::ids::{EntityTypeName, RegionId, ShardId};
+use crate::region::{Input, Region as Machine, RegionConfig};
+use crate::settings::ShardingSettings;
 
 /// A region whose message type is forgotten.
 pub(crate) trait AnyRegion: Send + Sync {
@@ -23,7 +31,7 @@ pub(crate) trait AnyRegion: Send + Sync {
     fn as_any(&self) -> &(dyn std::any::Any + Send + Sync);
 }
 
-impl<M: Send + 'static> AnyRegion for super::Region<M> {
+impl<M: Send + 'static> AnyRegion for Region<M> {
     fn tell(&self, input: Input) {
         self.0.tell_later(input);
     }
@@ -35,6 +43,40 @@ impl<M: Send + 'static> AnyRegion for super::Region<M> {
     fn as_any(&self) -> &(dyn std::any::Any + Send + Sync) {
         self
     }
+}
+
+/// Makes a region and registers its receivers. It knows nothing yet: its first input must be
+/// `Membership`, and its task is still to be run.
+pub(crate) fn open<M: Send + 'static>(
+    node: Arc<Node>,
+    entity_type: EntityType<M>,
+    name: EntityTypeName,
+    fingerprint: Fingerprint,
+    settings: ShardingSettings,
+    extractor: Arc<dyn Extractor>,
+    proxy: bool,
+) -> Region<M> {
+    let (data, direct) = (Wire::<M>::new(Path::Data), Wire::<M>::new(Path::Direct));
+    let incarnation = node.remoting.register(&data_path(&name), data.clone());
+    node.remoting.register(&direct_path(&name), direct.clone());
+    let digest = fingerprint.digest();
+    let (remoting, path) = (node.remoting.clone(), data_path(&name));
+    let config = RegionConfig {
+        id: RegionId { node: node.remoting.self_address().clone(), incarnation },
+        proxy,
+        coordinator_role: fingerprint.role.clone(),
+        settings: settings.clone(),
+        lane_of: Arc::new(move |shard: &ShardId| {
+            let recipient = Recipient::new(path.as_str()).with_sub_path(shard.shared().clone());
+            remoting.lane_of(&recipient)
+        }),
+        fingerprint,
+    };
+    let machine = Machine::new(config, Instant::now());
+    let shared = Arc::new(Shared::new(name, machine, digest, entity_type, extractor, settings, node));
+    data.connect(&shared);
+    direct.connect(&shared);
+    Region(shared)
 }
 
 /// Runs until the region's node is gone.

@@ -1,28 +1,29 @@
 //! Sharding on one node: all its entity types.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::time::{Duration, Instant, SystemTime};
 
-use greylag_cluster::{Cluster, ClusterEvent, Phase};
+use greylag_cluster::{Cluster, ClusterEvent, ClusterEvents, Phase};
+use greylag_core::Generation;
 use greylag_persistence::Stores;
-use greylag_transport::{Envelope, TransportEvent, TransportListener};
+use greylag_transport::{Envelope, Remoting, TransportEvent, TransportListener};
 
+use super::alone::Alone;
 use super::handle::Region;
 use super::members::Tracker;
 use super::node::Node;
 use super::region::{self, AnyRegion};
-use super::shared::{Shared, data_path, direct_path};
-use super::wire::{Path, Wire};
+use super::shared::data_path;
 use crate::entity_ref::EntityRef;
 use crate::entity_type::EntityType;
 use crate::error::{InvalidSetting, InvalidTypeName};
 use crate::extractor::{Extractor, HashV1};
 use crate::fingerprint::Fingerprint;
-use crate::ids::{EntityTypeName, RegionId, ShardId};
-use crate::membership::Members;
-use crate::region::{Input, Region as Machine, RegionConfig};
+use crate::ids::EntityTypeName;
+use crate::membership::{self, MemberFacts, Members};
+use crate::region::Input;
 use crate::settings::ShardingSettings;
 
 /// Why an entity type was not set up. Nothing was started.
@@ -78,7 +79,8 @@ pub struct NotStarted {
 pub struct Sharding(Arc<Inner>);
 
 struct Inner {
-    cluster: Cluster,
+    /// `None` for a node that stands alone.
+    cluster: Option<Cluster>,
     node: Arc<Node>,
     settings: ShardingSettings,
     state: Mutex<State>,
@@ -106,10 +108,38 @@ impl Sharding {
         let node = Node::new(cluster.remoting().clone(), stores, tokio::runtime::Handle::current());
         let mut state = State::default();
         state.members = state.tracker.members(&cluster.view(), Instant::now());
-        let inner = Arc::new(Inner { cluster, node: Arc::new(node), settings, state: Mutex::new(state) });
+        let events = cluster.subscribe();
+        let inner =
+            Arc::new(Inner { cluster: Some(cluster), node: Arc::new(node), settings, state: Mutex::new(state) });
         inner.node.remoting.listen(Some("sharding/"), Arc::new(Listener(Arc::downgrade(&inner))));
-        tokio::spawn(watch_cluster(inner.clone()));
+        tokio::spawn(watch_cluster(Arc::downgrade(&inner), events));
         Ok(Self(inner))
+    }
+
+    /// Sharding without a cluster: every shard lives on this node, for good. For tests of entities,
+    /// and for programs of one process; entities behave as they do in a cluster.
+    ///
+    /// # Errors
+    /// [`InvalidSetting`].
+    pub async fn alone(
+        remoting: Arc<dyn Remoting>,
+        stores: Option<Stores>,
+        settings: ShardingSettings,
+    ) -> Result<Self, InvalidSetting> {
+        settings.validate()?;
+        let settings = ShardingSettings { allow_local_journal: true, ..settings };
+        let up = MemberFacts {
+            phase: membership::Phase::Up,
+            up_number: 1,
+            reachable: true,
+            roles: BTreeSet::new(),
+            app_version: Vec::new(),
+        };
+        let members =
+            Members { members: BTreeMap::from([(remoting.self_address().clone(), up)]), removed: BTreeMap::new() };
+        let state = State { members: Arc::new(members), ..State::default() };
+        let node = Node::new(remoting, stores, tokio::runtime::Handle::current());
+        Ok(Self(Arc::new(Inner { cluster: None, node: Arc::new(node), settings, state: Mutex::new(state) })))
     }
 
     /// Sets up an entity type: hosts it if this node has its role, and routes to it in any case.
@@ -119,7 +149,8 @@ impl Sharding {
     /// [`InitError`]; nothing was started.
     pub fn init<M: Send + 'static>(&self, entity_type: EntityType<M>) -> Result<Region<M>, InitError> {
         let role = entity_type.role.clone().unwrap_or_default();
-        let has_role = role.is_empty() || self.0.cluster.settings().roles.contains(&role);
+        let cluster = self.0.cluster.as_ref();
+        let has_role = role.is_empty() || cluster.is_none_or(|cluster| cluster.settings().roles.contains(&role));
         let proxy = entity_type.factory.is_none() || !has_role;
         self.0.init(entity_type, role, proxy)
     }
@@ -163,9 +194,14 @@ impl Sharding {
         self.0.lock().regions.keys().cloned().collect()
     }
 
-    /// The cluster it runs in.
-    pub fn cluster(&self) -> &Cluster {
-        &self.0.cluster
+    /// The transport it stands on.
+    pub fn remoting(&self) -> &Arc<dyn Remoting> {
+        &self.0.node.remoting
+    }
+
+    /// The cluster it runs in; `None` if it stands alone.
+    pub fn cluster(&self) -> Option<&Cluster> {
+        self.0.cluster.as_ref()
     }
 }
 
@@ -214,48 +250,38 @@ impl Inner {
             remember_entities: false,
             remember_entities_store: "ddata".to_owned(),
             state_store_mode: settings.state_store_mode,
-            role: role.clone(),
+            role,
         };
-        let remoting = &self.node.remoting;
-        let (data, direct) = (Wire::<M>::new(Path::Data), Wire::<M>::new(Path::Direct));
-        let id = RegionId {
-            node: remoting.self_address().clone(),
-            incarnation: remoting.register(&data_path(&name), data.clone()),
-        };
-        remoting.register(&direct_path(&name), direct.clone());
-        let lanes = (self.node.remoting.clone(), data_path(&name));
-        let config = RegionConfig {
-            id,
-            proxy,
-            coordinator_role: role,
-            settings: settings.clone(),
-            lane_of: Arc::new(move |shard: &ShardId| {
-                let recipient = greylag_transport::Recipient::new(lanes.1.as_str());
-                lanes.0.lane_of(&recipient.with_sub_path(shard.shared().clone()))
-            }),
-            fingerprint: fingerprint.clone(),
-        };
-        let machine = Machine::new(config, Instant::now());
-        let digest = fingerprint.digest();
-        let shared = Shared::new(name.clone(), machine, digest, entity_type, extractor, settings, self.node.clone());
-        let region = Region(Arc::new(shared));
-        data.connect(&region.0);
-        direct.connect(&region.0);
+        let region =
+            region::open(self.node.clone(), entity_type, name.clone(), fingerprint, settings, extractor, proxy);
         region.0.input(Input::Membership(state.members.clone()));
+        let erased: Arc<dyn AnyRegion> = Arc::new(region.clone());
+        self.coordinate(&region, &erased);
         self.node.runtime.spawn(region::run(region.0.clone()));
-        state.regions.insert(name.clone(), Arc::new(region.clone()));
+        state.regions.insert(name, erased);
         drop(state);
-        self.leave_in_order(&name, &region);
+        self.leave_in_order(&region);
         Ok(region)
     }
 
+    /// Connects a new region with whoever coordinates its type here.
+    fn coordinate<M: Send + 'static>(&self, region: &Region<M>, erased: &Arc<dyn AnyRegion>) {
+        if self.cluster.is_none() {
+            let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+            let epoch = since_1970.as_secs().clamp(1, Generation::MAX_EPOCH);
+            region.0.coordination.set(Arc::new(Alone::new(epoch, erased))).ok();
+        }
+    }
+
     /// Hands the region's shards over when the node leaves. Source: sharding §2.11.
-    fn leave_in_order<M: Send + 'static>(&self, name: &EntityTypeName, region: &Region<M>) {
+    fn leave_in_order<M: Send + 'static>(&self, region: &Region<M>) {
+        let Some(cluster) = &self.cluster else { return };
         let phase = Phase::ClusterShardingShutdownRegion;
         let timeout = region.0.settings.handoff_timeout + Duration::from_secs(5);
-        self.cluster.raise_phase_timeout(phase, timeout);
+        cluster.raise_phase_timeout(phase, timeout);
+        let name = format!("region {}", region.name());
         let region = region.clone();
-        self.cluster.on_phase(phase, &format!("region {name}"), move || {
+        cluster.on_phase(phase, &name, move || {
             Box::pin(async move {
                 let patience = timeout.saturating_sub(Duration::from_secs(1));
                 let stopped = tokio::time::timeout(patience, region.graceful_shutdown()).await.is_ok();
@@ -273,7 +299,8 @@ impl Inner {
             ClusterEvent::SelfTrusted => Input::SelfTrusted,
             ClusterEvent::SelfDowned => Input::SelfDowned,
             _ => {
-                let view = self.cluster.view();
+                let Some(cluster) = &self.cluster else { return };
+                let view = cluster.view();
                 let mut state = self.lock();
                 let members = state.tracker.members(&view, Instant::now());
                 if members == state.members {
@@ -290,15 +317,15 @@ impl Inner {
     }
 }
 
-async fn watch_cluster(inner: Arc<Inner>) {
-    let mut events = inner.cluster.subscribe();
+async fn watch_cluster(inner: Weak<Inner>, mut events: ClusterEvents) {
     while let Some(event) = events.next().await {
+        let Some(inner) = inner.upgrade() else { return };
         inner.on_cluster_event(&event);
     }
 }
 
 /// Passes on what the transport tells.
-struct Listener(std::sync::Weak<Inner>);
+struct Listener(Weak<Inner>);
 
 impl TransportListener for Listener {
     fn on_event(&self, event: &mut TransportEvent) {

@@ -1,0 +1,221 @@
+//! Real tasks and an in-process network; one node, so the whole path of a local message.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use greylag_core::{EntityError, Registry, ReplyTo};
+use greylag_transport::Remoting;
+use greylag_transport::memory::MemoryNetwork;
+
+use super::*;
+use crate::entity::{Ctx, DirectRef, Entity, Failure};
+use crate::{AskError, EntityType, SendError, ShardingSettings};
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+fn remoting(network: &MemoryNetwork) -> Arc<dyn Remoting> {
+    network.node("a:1#1".parse().unwrap(), Arc::new(Registry::new()))
+}
+
+async fn alone(settings: ShardingSettings) -> Sharding {
+    Sharding::alone(remoting(&MemoryNetwork::new()), None, settings).await.unwrap()
+}
+
+enum Command {
+    Add(i64),
+    Get(ReplyTo<i64>),
+    /// Incarnation and count.
+    Who(ReplyTo<(u64, i64)>),
+    Silence(ReplyTo<i64>),
+    Fail,
+    Panic,
+    Passivate,
+    /// Adds to the count later, by way of a future.
+    Later {
+        suspend: bool,
+        by: i64,
+    },
+    Direct(ReplyTo<DirectRef>),
+}
+
+#[derive(Default)]
+struct Counter {
+    count: i64,
+}
+
+impl Entity for Counter {
+    type Msg = Command;
+
+    fn receive(&mut self, command: Command, cx: &mut Ctx<'_, Command>) -> Result<(), Failure> {
+        match command {
+            Command::Add(by) => self.count += by,
+            Command::Get(reply_to) => reply_to.reply(self.count),
+            Command::Who(reply_to) => reply_to.reply((cx.incarnation(), self.count)),
+            Command::Silence(reply_to) => drop(reply_to),
+            Command::Fail => return Err(Failure::new("asked to")),
+            Command::Panic => panic!("asked to"),
+            Command::Passivate => cx.passivate(),
+            Command::Later { suspend: true, by } => cx.suspend(tokio::task::yield_now(), move |()| Command::Add(by))?,
+            Command::Later { suspend: false, by } => cx.spawn(tokio::task::yield_now(), move |()| Command::Add(by)),
+            Command::Direct(reply_to) => reply_to.reply(cx.direct_ref()),
+        }
+        Ok(())
+    }
+}
+
+fn counters() -> EntityType<Command> {
+    EntityType::new("Counter", |_| Ok(Counter::default()))
+}
+
+async fn get(counters: &Region<Command>, id: &str) -> i64 {
+    counters.entity_ref(id).ask(Command::Get, PATIENCE).await.unwrap()
+}
+
+async fn who(counters: &Region<Command>, id: &str) -> (u64, i64) {
+    counters.entity_ref(id).ask(Command::Who, PATIENCE).await.unwrap()
+}
+
+/// sharding 1, as far as one process goes.
+#[tokio::test]
+async fn messages_start_entities_and_are_answered() {
+    let sharding = alone(ShardingSettings::test()).await;
+    let counters = sharding.init(counters()).unwrap();
+    for id in 0..50 {
+        let counter = counters.entity_ref(id.to_string());
+        for _ in 0..=id {
+            counter.tell(Command::Add(1)).unwrap();
+        }
+    }
+    for id in 0..50 {
+        assert_eq!(get(&counters, &id.to_string()).await, id + 1);
+    }
+    let homes = counters.shard_homes();
+    assert_eq!(homes, BTreeMap::from([(counters.id().node.clone(), 12)]));
+    let again = sharding.init(self::counters()).unwrap();
+    assert_eq!(get(&again, "7").await, 8, "the same type again is the same region");
+    assert!(matches!(sharding.init(EntityType::<()>::proxy("Counter")), Err(InitError::AlreadyInitialized { .. })));
+    assert_eq!(sharding.region::<Command>("Nobody").unwrap_err().known, ["Counter"]);
+}
+
+#[tokio::test]
+async fn an_ask_ends_whatever_becomes_of_it() {
+    let sharding = alone(ShardingSettings::test()).await;
+    let counters = sharding.init(counters()).unwrap();
+    let one = counters.entity_ref("one");
+    assert_eq!(one.ask(Command::Silence, PATIENCE).await, Err(AskError::Entity(EntityError::NoReply)));
+    assert_eq!(one.ask(Command::Get, Duration::ZERO).await, Err(AskError::InvalidTimeout));
+    let nobody = counters.entity_ref("");
+    assert_eq!(nobody.ask(Command::Get, PATIENCE).await, Err(AskError::Send(SendError::EmptyEntityId)));
+    assert_eq!(counters.entity_ref("x".repeat(1025)).tell(Command::Add(1)), Err(SendError::EntityIdTooLong));
+}
+
+/// sharding 59: a failing entity starts anew and takes nobody with it.
+#[tokio::test]
+async fn failures_and_panics_stay_with_their_entity() {
+    let sharding = alone(ShardingSettings { number_of_shards: 1, ..ShardingSettings::test() }).await;
+    let counters = sharding.init(counters()).unwrap();
+    let (bad, good) = (counters.entity_ref("bad"), counters.entity_ref("good"));
+    good.tell(Command::Add(1)).unwrap();
+    for failure in [|| Command::Fail, || Command::Panic] {
+        bad.tell(Command::Add(5)).unwrap();
+        bad.tell(failure()).unwrap();
+        bad.tell(Command::Add(1)).unwrap();
+        assert_eq!(get(&counters, "bad").await, 1, "the state is new, the message after the failure is kept");
+        bad.tell(Command::Add(-1)).unwrap();
+    }
+    assert_eq!(get(&counters, "good").await, 1);
+}
+
+#[tokio::test]
+async fn an_entity_that_cannot_start_says_why() {
+    let sharding = alone(ShardingSettings::test()).await;
+    let broken = EntityType::new("Broken", |_| Err::<Counter, _>(Failure::new("no money")));
+    let broken = sharding.init(broken).unwrap();
+    let answer = broken.entity_ref("x").ask(Command::Get, PATIENCE).await;
+    assert_eq!(answer, Err(AskError::Entity(EntityError::StartFailed("no money".into()))));
+}
+
+/// sharding 61.
+#[tokio::test]
+async fn a_suspended_entity_keeps_its_messages_waiting_and_a_spawned_result_does_not() {
+    let sharding = alone(ShardingSettings::test()).await;
+    let counters = sharding.init(counters()).unwrap();
+    let one = counters.entity_ref("one");
+    one.tell(Command::Later { suspend: true, by: 10 }).unwrap();
+    assert_eq!(get(&counters, "one").await, 10);
+    one.tell(Command::Later { suspend: false, by: 1 }).unwrap();
+    while get(&counters, "one").await != 11 {}
+}
+
+/// sharding 53.
+#[tokio::test]
+async fn a_passivated_entity_comes_back_as_another_incarnation() {
+    let sharding = alone(ShardingSettings::test()).await;
+    let counters = sharding.init(counters()).unwrap();
+    let one = counters.entity_ref("one");
+    one.tell(Command::Add(3)).unwrap();
+    let (first, _) = who(&counters, "one").await;
+    one.tell(Command::Passivate).unwrap();
+    one.tell(Command::Add(1)).unwrap();
+    let (second, count) = who(&counters, "one").await;
+    assert!(second > first);
+    assert_eq!(count, 1);
+}
+
+#[tokio::test]
+async fn an_idle_entity_is_passivated() {
+    let settings =
+        ShardingSettings { passivate_idle_after: Some(Duration::from_millis(50)), ..ShardingSettings::test() };
+    let sharding = alone(settings).await;
+    let counters = sharding.init(counters()).unwrap();
+    let (first, _) = who(&counters, "one").await;
+    let direct = counters.entity_ref("one").ask(Command::Direct, PATIENCE).await.unwrap();
+    assert_eq!(direct.instance, first);
+    // Direct messages are no activity, so asking this way does not keep it awake.
+    let mut events = counters.subscribe();
+    counters.entity_ref("two").tell(Command::Fail).unwrap();
+    while !matches!(events.next().await.unwrap(), Event::EntityFailed { .. }) {}
+    tokio::time::timeout(PATIENCE, async { while is_alive(&sharding, &counters, &direct).await {} }).await.unwrap();
+}
+
+/// Whether a direct message is answered.
+async fn is_alive(sharding: &Sharding, counters: &Region<Command>, direct: &DirectRef) -> bool {
+    let ask = sharding.remoting().open_ask(Duration::from_millis(20));
+    let reply_to = ReplyTo::new(ask.address.clone(), sharding.remoting().reply_port());
+    counters.tell_direct(direct, Command::Get(reply_to)).unwrap();
+    ask.answer.await.is_ok()
+}
+
+#[tokio::test]
+async fn a_region_stops_in_order_and_refuses_what_comes_later() {
+    let sharding = alone(ShardingSettings::test()).await;
+    let counters = sharding.init(counters()).unwrap();
+    counters.entity_ref("one").tell(Command::Add(1)).unwrap();
+    assert_eq!(get(&counters, "one").await, 1);
+    tokio::time::timeout(PATIENCE, counters.graceful_shutdown()).await.unwrap();
+    assert!(counters.entity_ref("one").tell(Command::Add(1)).is_err());
+}
+
+/// Many tasks, many entities, one count: nothing is lost or doubled while routes open.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn concurrent_senders_lose_nothing() {
+    let sharding = alone(ShardingSettings { buffer_size: 100_000, ..ShardingSettings::test() }).await;
+    let counters = sharding.init(counters()).unwrap();
+    let senders = (0..4).map(|_| {
+        let counters = counters.clone();
+        tokio::spawn(async move {
+            for n in 0..5_000 {
+                counters.entity_ref((n % 100).to_string()).tell(Command::Add(1)).unwrap();
+            }
+        })
+    });
+    for sender in senders.collect::<Vec<_>>() {
+        sender.await.unwrap();
+    }
+    let mut sum = 0;
+    for id in 0..100 {
+        sum += get(&counters, &id.to_string()).await;
+    }
+    assert_eq!(sum, 20_000);
+}
