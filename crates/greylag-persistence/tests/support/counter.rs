@@ -1,0 +1,216 @@
+//! A counter whose commands say in words what its handler answers.
+//!
+//! `add 1 2 | run | reply | stop` persists two events, then runs three side effects. Some events are
+//! traps: 666 panics in `apply`, 777 cannot be encoded, 888 gets too many tags, 999 wants a snapshot.
+
+use std::sync::{Arc, Mutex};
+
+use bytes::{Bytes, BytesMut};
+use greylag_codec::json;
+use greylag_core::{
+    Codec, CodecId, DecodeError, EncodeError, Manifest, ReplyAddress, ReplyOutcome, ReplyPort, ReplyTo,
+};
+use greylag_persistence::{
+    CommandContext, Effect, EventMeta, EventSourced, EventSourcedSettings, Mark, PersistenceId, SeqNr, Signal,
+    StoredCodec, StreamId, Tags,
+};
+use serde::{Deserialize, Serialize};
+
+/// What happened, in order.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Log(Arc<Mutex<Vec<String>>>);
+
+impl Log {
+    pub(crate) fn push(&self, line: impl Into<String>) {
+        self.0.lock().unwrap().push(line.into());
+    }
+
+    pub(crate) fn take(&self) -> Vec<String> {
+        std::mem::take(&mut *self.0.lock().unwrap())
+    }
+}
+
+impl ReplyPort for Log {
+    fn reply(&self, to: &ReplyAddress, outcome: ReplyOutcome) {
+        self.push(match outcome {
+            ReplyOutcome::Value { value, .. } => {
+                format!("  reply to {}: {}", to.ask_id, value.downcast::<i64>().unwrap())
+            }
+            ReplyOutcome::Failed(error) => format!("  reply to {}: {error}", to.ask_id),
+        });
+    }
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Count {
+    pub(crate) sum: i64,
+    pub(crate) active: bool,
+}
+
+pub(crate) struct Counter {
+    pub(crate) id: PersistenceId,
+    pub(crate) settings: EventSourcedSettings,
+    pub(crate) log: Log,
+    pub(crate) rollback: bool,
+    pub(crate) panics_on: Option<&'static str>,
+    asks: u64,
+}
+
+impl Counter {
+    pub(crate) fn new(id: &str, settings: EventSourcedSettings, log: Log) -> Self {
+        Self { id: id.parse().unwrap(), settings, log, rollback: false, panics_on: None, asks: 0 }
+    }
+
+    fn ask(&mut self) -> ReplyTo<i64> {
+        self.asks += 1;
+        ReplyTo::new(ReplyAddress { node: "node:1#1".parse().unwrap(), ask_id: self.asks }, Arc::new(self.log.clone()))
+    }
+
+    fn with_chain<'c>(&mut self, mut effect: Effect<Self>, chain: impl Iterator<Item = &'c str>) -> Effect<Self> {
+        for side_effect in chain {
+            let mut words = side_effect.split_whitespace();
+            let log = self.log.clone();
+            effect = match words.next().unwrap() {
+                "run" => effect.then_run(move |state| log.push(format!("  run with {}", state.sum))),
+                "reply" => effect.then_reply(self.ask(), |state| state.sum),
+                "unstash" => effect.then_unstash_all(),
+                "stop" => effect.then_stop(),
+                "passivate" => effect.then_passivate(),
+                "panic" => effect.then_run(|_| panic!("callback on purpose")),
+                "owned" => effect.when_owned(),
+                "mark" => {
+                    let (stream, total) = words.next().unwrap().split_once('/').unwrap();
+                    effect.with_mark(Mark {
+                        producer_id: "producer".into(),
+                        stream_id: StreamId::from_u128(stream.parse().unwrap()),
+                        total_seq_nr: total.parse().unwrap(),
+                    })
+                }
+                "meta" => effect.with_metadata("note", Bytes::copy_from_slice(words.next().unwrap().as_bytes())),
+                other => panic!("no side effect {other:?}"),
+            };
+        }
+        effect
+    }
+}
+
+impl EventSourced for Counter {
+    type Command = String;
+    type Event = String;
+    type State = Count;
+
+    fn persistence_id(&self) -> PersistenceId {
+        self.id.clone()
+    }
+
+    fn event_codec(&self) -> StoredCodec<String> {
+        StoredCodec::new(Picky)
+    }
+
+    fn snapshot_codec(&self) -> Option<StoredCodec<Count>> {
+        Some(StoredCodec::new(json("counter.state")))
+    }
+
+    fn settings(&self) -> EventSourcedSettings {
+        self.settings.clone()
+    }
+
+    fn on_command(&mut self, cx: &mut CommandContext<'_>, state: &Count, command: String) -> Effect<Self> {
+        let mut parts = command.split('|').map(str::trim);
+        let mut words = parts.next().unwrap().split_whitespace();
+        let words: Vec<&str> = words.by_ref().collect();
+        self.log.push(format!("  handle {:?} at {}", words.join(" "), cx.seq_nr()));
+        let events = |words: &[&str]| words.iter().map(ToString::to_string).collect();
+        let effect = match words[0] {
+            "add" => Effect::persist_all(events(&words[1..])),
+            "active?" if state.active => Effect::persist_all(events(&words[1..])),
+            "active?" | "stash" => {
+                return Effect::stash(if words[0] == "stash" { "none | run".into() } else { command });
+            }
+            "activate" => Effect::persist_all(vec!["on".into(), words[1].into()]),
+            "none" => Effect::none(),
+            "unhandled" => Effect::unhandled(),
+            "panic" => panic!("handler on purpose"),
+            "delete" => {
+                cx.delete_events_to(words.get(1).map_or(SeqNr::MAX, |to| SeqNr::from(to.parse::<u32>().unwrap())));
+                Effect::none()
+            }
+            "deliver" => {
+                let (stream, total) = words[1].split_once('/').unwrap();
+                if cx.marks().covers(StreamId::from_u128(stream.parse().unwrap()), total.parse().unwrap()) {
+                    self.log.push(format!("  {} is a duplicate", words[1]));
+                    return Effect::none();
+                }
+                let mark = format!("mark {}", words[1]);
+                let effect = Effect::persist(words[2].to_owned());
+                return self.with_chain(effect, [mark.as_str()].into_iter().chain(parts));
+            }
+            other => panic!("no command {other:?}"),
+        };
+        self.with_chain(effect, parts)
+    }
+
+    fn apply(&self, state: &mut Count, event: &String, meta: &EventMeta<'_>) {
+        let note = meta.metadata.get("note").map(|note| format!(" note {}", String::from_utf8_lossy(note)));
+        self.log.push(format!("  apply {event} at {}{}", meta.seq_nr, note.unwrap_or_default()));
+        match event.as_str() {
+            "on" => state.active = true,
+            "666" => panic!("apply on purpose"),
+            number => state.sum += number.parse::<i64>().unwrap(),
+        }
+    }
+
+    fn on_signal(&mut self, _: &mut CommandContext<'_>, state: &Count, signal: &Signal) {
+        let text = format!("{signal:?}");
+        self.log.push(format!("  signal {} with {}", short(&text), state.sum));
+        if self.panics_on.is_some_and(|name| text.starts_with(name)) {
+            self.panics_on = None;
+            panic!("signal handler on purpose");
+        }
+    }
+
+    fn tags(&self, _: &Count, event: &String, _: &EventMeta<'_>) -> Tags {
+        if event == "888" { (0..17).map(|tag| tag.to_string()).collect() } else { Tags::new() }
+    }
+
+    fn snapshot_when(&self, _: &Count, event: &String, _: SeqNr) -> bool {
+        event == "999"
+    }
+
+    fn rollback_copy(&self, state: &Count) -> Option<Count> {
+        self.rollback.then(|| state.clone())
+    }
+}
+
+/// Signals without the fields that would only repeat what stands elsewhere.
+fn short(text: &str) -> &str {
+    text.split_once(" { min_seq_nr").map_or(text, |(head, _)| head)
+}
+
+/// JSON that refuses to write 777.
+struct Picky;
+
+impl Codec<String> for Picky {
+    fn id(&self) -> CodecId {
+        CodecId::JSON
+    }
+
+    fn manifest(&self, _: &String) -> Manifest {
+        "counter.event".into()
+    }
+
+    fn manifests(&self) -> Vec<Manifest> {
+        vec!["counter.event".into()]
+    }
+
+    fn encode(&self, event: &String, buffer: &mut BytesMut) -> Result<(), EncodeError> {
+        if event == "777" {
+            return Err(EncodeError::Unrepresentable { manifest: "counter.event".into(), reason: "on purpose".into() });
+        }
+        json("counter.event").encode(event, buffer)
+    }
+
+    fn decode(&self, manifest: &str, bytes: Bytes) -> Result<String, DecodeError> {
+        json("counter.event").decode(manifest, bytes)
+    }
+}

@@ -1,0 +1,3 @@
+//! What the tests of the entity machine share.
+
+pub(crate) mod counter;
