@@ -1,1 +1,62 @@
-//! One journal served over gRPC by one process to the others of a machine.
+//! One journal, served over gRPC by one process to others. **It is one machine and one disk: not
+//! highly available.** While that process is away nobody can write; if its disk is lost, so is
+//! what was written. It is what several processes of *one* machine share a journal with; across
+//! machines, use a journal that is itself distributed.
+//!
+//! ```
+//! use greylag_journal_service::{ClientSettings, JournalClient, JournalServer, ServerSettings};
+//! use greylag_journal_sled::{SledJournal, SledJournalSettings};
+//! use greylag_persistence::{Journal, PersistenceId, Scope, Under, WriterEpoch, WriterUuid};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! // The process that has the disk:
+//! let directory = tempfile::tempdir()?;
+//! let disk = SledJournal::open(directory.path(), SledJournalSettings::default()).await?;
+//! let server = JournalServer::bind("127.0.0.1:0".parse()?, disk.stores(), ServerSettings::default()).await?;
+//!
+//! // Every other one:
+//! let address = server.local_address().to_string();
+//! let client = JournalClient::connect(&address, ClientSettings::default()).await?;
+//! let journal = client.journal();
+//! assert_eq!(journal.caps().scope, Scope::Shared);
+//! let id = PersistenceId::of("Counter", "7")?;
+//! let claim = journal.claim(&id, WriterUuid::from_u128(1), Under::Seen(WriterEpoch::NONE)).await?;
+//! assert_eq!(claim.epoch, WriterEpoch::from_u64(1));
+//!
+//! server.shutdown().await;
+//! disk.close().await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! ```text
+//! client A ─ appends ─▶ frame ─┐                       ┌─▶ one group commit, one sync
+//! client B ─ appends ─▶ frame ─┼─▶ session ─▶ journal ─┤
+//! client C ─ appends ─▶ frame ─┘                       └─▶ answers, many to a frame
+//! ```
+//! - The client implements the traits call for call; heads, claims, comparison and group commit
+//!   are the server's, over the appends of all clients. So the fence holds between them.
+//! - A call is encoded once and shares a frame with whatever else is waiting.
+//! - After a lost connection everything unanswered is sent again (J10), in order, until
+//!   `append_timeout`; only then is an append `Unknown`. `NotStored` is said only of calls that were
+//!   never sent, or whose only try the server refused.
+//!
+//! Source: persistence §4.4a.
+
+mod driver;
+mod error;
+mod outbox;
+mod settings;
+mod wire;
+
+#[allow(missing_docs, unreachable_pub, unused_qualifications, clippy::all, clippy::pedantic)]
+mod generated;
+
+pub use driver::client::{JournalClient, ServiceJournal, ServiceSnapshots};
+pub use driver::server::JournalServer;
+pub use error::{BindError, ConnectError};
+pub use settings::{ClientSettings, ServerSettings};
+
+/// The version of the protocol that this crate speaks.
+pub const VERSION: u32 = 1;

@@ -1,0 +1,175 @@
+//! The process that has the journal: listens, and starts a session for every client.
+
+use std::net::SocketAddr;
+
+use greylag_persistence::Stores;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::Server;
+use tonic::transport::server::TcpIncoming;
+use tonic::{Request, Response, Status, Streaming};
+
+use super::session::{self, Session, check_version, unavailable};
+use crate::error::BindError;
+use crate::generated as proto;
+use crate::generated::journal_service_server::{JournalService, JournalServiceServer};
+use crate::settings::{MAX_SNAPSHOT_MESSAGE_BYTES, ServerSettings};
+use crate::wire;
+
+/// Frames that may wait for a slow client before its session stops working.
+const OUTGOING_FRAMES: usize = 4;
+const STREAM_WINDOW_BYTES: u32 = 8 << 20;
+const CONNECTION_WINDOW_BYTES: u32 = 32 << 20;
+
+/// Serves one journal and its snapshots to other processes, until it is shut down or dropped.
+///
+/// It does not own what it serves: close the journal after the shutdown.
+#[derive(Debug)]
+pub struct JournalServer {
+    address: SocketAddr,
+    stop: watch::Sender<bool>,
+    serving: JoinHandle<()>,
+    settings: ServerSettings,
+}
+
+impl JournalServer {
+    /// Listens on `address` (port 0 picks a free one) and serves `stores`.
+    ///
+    /// # Errors
+    /// [`BindError`] if the address is taken, or not of this machine.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
+    pub async fn bind(address: SocketAddr, stores: Stores, settings: ServerSettings) -> Result<Self, BindError> {
+        let failed = |error: &dyn std::fmt::Display| BindError { address, cause: error.to_string() };
+        let listener = tokio::net::TcpListener::bind(address).await.map_err(|error| failed(&error))?;
+        let bound = listener.local_addr().map_err(|error| failed(&error))?;
+        let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+        let (stop, stopped) = watch::channel(false);
+        let service = Service { stores, settings: settings.clone(), stop: stopped.clone() };
+        let service = JournalServiceServer::new(service)
+            .max_decoding_message_size(MAX_SNAPSHOT_MESSAGE_BYTES)
+            .max_encoding_message_size(MAX_SNAPSHOT_MESSAGE_BYTES);
+        let server = Server::builder()
+            .initial_stream_window_size(STREAM_WINDOW_BYTES)
+            .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+            .serve_with_incoming_shutdown(service, incoming, session::stopped(stopped));
+        let serving = tokio::spawn(async move {
+            if let Err(error) = server.await {
+                tracing::error!(%error, "the journal service ended");
+            }
+        });
+        Ok(Self { address: bound, stop, serving, settings })
+    }
+
+    /// Where it listens.
+    pub fn local_address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Answers the calls in progress, ends every session, and stops listening.
+    pub async fn shutdown(mut self) {
+        self.stop.send_replace(true);
+        if tokio::time::timeout(self.settings.shutdown_timeout, &mut self.serving).await.is_err() {
+            tracing::warn!("a client kept its connection; it is cut off");
+        }
+    }
+}
+
+impl Drop for JournalServer {
+    fn drop(&mut self) {
+        self.stop.send_replace(true);
+        self.serving.abort();
+    }
+}
+
+struct Service {
+    stores: Stores,
+    settings: ServerSettings,
+    stop: watch::Receiver<bool>,
+}
+
+#[tonic::async_trait]
+impl JournalService for Service {
+    type SessionStream = ReceiverStream<Result<proto::ServerFrame, Status>>;
+
+    async fn session(
+        &self,
+        request: Request<Streaming<proto::ClientFrame>>,
+    ) -> Result<Response<Self::SessionStream>, Status> {
+        let (frames, outgoing) = mpsc::channel(OUTGOING_FRAMES);
+        let (stores, settings, stop) = (self.stores.clone(), self.settings.clone(), self.stop.clone());
+        tokio::spawn(Session { stores, settings, frames, stop }.run(request.into_inner()));
+        Ok(Response::new(ReceiverStream::new(outgoing)))
+    }
+
+    async fn save_snapshot(
+        &self,
+        request: Request<proto::SaveSnapshotRequest>,
+    ) -> Result<Response<proto::SaveSnapshotResponse>, Status> {
+        use proto::save_snapshot_response::Outcome;
+        let request = request.into_inner();
+        check_version(request.version, request.version)?;
+        let saved = match request.snapshot.map(wire::new_snapshot) {
+            Some(Ok(snapshot)) => self.stores.snapshots.save(snapshot).await,
+            Some(Err(malformed)) => Err(unavailable(malformed)),
+            None => Err(unavailable("a request without a snapshot")),
+        };
+        let outcome = match saved {
+            Ok(timestamp) => Outcome::Timestamp(timestamp.as_micros()),
+            Err(error) => Outcome::Failure(wire::from_snapshot_error(error)),
+        };
+        Ok(Response::new(proto::SaveSnapshotResponse { outcome: Some(outcome) }))
+    }
+
+    async fn load_snapshot(
+        &self,
+        request: Request<proto::LoadSnapshotRequest>,
+    ) -> Result<Response<proto::LoadSnapshotResponse>, Status> {
+        use proto::load_snapshot_response::Outcome;
+        let request = request.into_inner();
+        check_version(request.version, request.version)?;
+        let criteria = request.criteria.ok_or(wire::Malformed("request without criteria")).and_then(wire::criteria);
+        let wanted = wire::id(&request.persistence_id).and_then(|id| Ok((id, criteria?)));
+        let loaded = match wanted {
+            Ok((id, criteria)) => self.stores.snapshots.load(&id, criteria).await,
+            Err(malformed) => Err(unavailable(malformed)),
+        };
+        let outcome = match loaded {
+            Ok(snapshot) => snapshot.map(|snapshot| Outcome::Snapshot(wire::from_snapshot(snapshot))),
+            Err(error) => Some(Outcome::Failure(wire::from_snapshot_error(error))),
+        };
+        Ok(Response::new(proto::LoadSnapshotResponse { outcome }))
+    }
+
+    async fn delete_snapshots(
+        &self,
+        request: Request<proto::DeleteSnapshotsRequest>,
+    ) -> Result<Response<proto::DeleteSnapshotsResponse>, Status> {
+        let request = request.into_inner();
+        check_version(request.version, request.version)?;
+        let deleted = match self.delete(request).await {
+            Ok(deleted) => deleted,
+            Err(malformed) => Err(unavailable(malformed)),
+        };
+        let failure = deleted.err().map(wire::from_snapshot_error);
+        Ok(Response::new(proto::DeleteSnapshotsResponse { failure }))
+    }
+}
+
+impl Service {
+    async fn delete(
+        &self,
+        request: proto::DeleteSnapshotsRequest,
+    ) -> wire::Decoded<Result<(), greylag_persistence::SnapshotError>> {
+        use proto::delete_snapshots_request::Which;
+        let id = wire::id(&request.persistence_id)?;
+        let snapshots = &self.stores.snapshots;
+        Ok(match request.which {
+            Some(Which::SeqNr(number)) => snapshots.delete(&id, wire::seq_nr(number)?).await,
+            Some(Which::Criteria(criteria)) => snapshots.delete_matching(&id, wire::criteria(criteria)?).await,
+            None => return Err(wire::Malformed("request that names no snapshots")),
+        })
+    }
+}

@@ -1,0 +1,237 @@
+//! The calls of a client that are not answered yet: what to send, what to send again, and what a
+//! late or missing answer means.
+//!
+//! ```text
+//! submit ─▶ unsent ─▶ sent ─▶ answered
+//!              ▲        │ connection lost, or the server does not know itself: send again
+//!              └────────┘
+//! ```
+//! A call that was never sent is certainly not stored. One that was sent and lost its answer may be;
+//! it is sent again, in the old order, until its deadline (J10). Pure: the driver owns the connection.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+
+use crate::generated::{Answer, answer, failure};
+
+/// A call on its way.
+#[derive(Debug)]
+pub(crate) struct Submitted<R> {
+    pub(crate) request_id: u64,
+    /// The encoded `Call`.
+    pub(crate) encoded: Bytes,
+    pub(crate) deadline: Instant,
+    /// Whoever waits for the outcome.
+    pub(crate) reply: R,
+}
+
+/// What became of a call.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Outcome {
+    Answered {
+        answer: answer::Answer,
+        /// Whether an earlier try was sent and went unanswered, so that it may have been stored.
+        tried_before: bool,
+    },
+    /// It was never sent, and never will be.
+    NeverSent { cause: String },
+    /// It was sent, and nobody said what became of it.
+    Unanswered { cause: String },
+}
+
+/// What the driver is to tell whom.
+pub(crate) type Done<R> = (R, Outcome);
+
+/// All calls that are not answered. `R` is how their callers are reached.
+#[derive(Debug)]
+pub(crate) struct Outbox<R> {
+    calls: BTreeMap<u64, Pending<R>>,
+    /// In the order of their ids, which is the order of the calls.
+    unsent: BTreeSet<u64>,
+    deadlines: BTreeSet<(Instant, u64)>,
+    /// When to send again what the server could not tell.
+    retries: BTreeSet<(Instant, u64)>,
+    retry_after: Duration,
+    /// Why there is no connection, and since when.
+    away: Option<(Instant, String)>,
+    unavailable_after: Duration,
+}
+
+#[derive(Debug)]
+struct Pending<R> {
+    encoded: Bytes,
+    deadline: Instant,
+    reply: R,
+    state: State,
+    /// Whether an earlier try went unanswered.
+    tried: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Unsent,
+    Sent,
+    Retrying(Instant),
+}
+
+impl<R> Outbox<R> {
+    pub(crate) fn new(retry_after: Duration, unavailable_after: Duration) -> Self {
+        Self {
+            calls: BTreeMap::new(),
+            unsent: BTreeSet::new(),
+            deadlines: BTreeSet::new(),
+            retries: BTreeSet::new(),
+            retry_after,
+            away: None,
+            unavailable_after,
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.calls.len()
+    }
+
+    pub(crate) fn has_unsent(&self) -> bool {
+        !self.unsent.is_empty()
+    }
+
+    /// Takes a call; it is sent as soon as there is a connection.
+    pub(crate) fn submit(&mut self, call: Submitted<R>) {
+        let Submitted { request_id, encoded, deadline, reply } = call;
+        self.unsent.insert(request_id);
+        self.deadlines.insert((deadline, request_id));
+        self.calls.insert(request_id, Pending { encoded, deadline, reply, state: State::Unsent, tried: false });
+    }
+
+    /// The next calls to send, oldest first, about `max_bytes` of them; they count as sent.
+    pub(crate) fn next_frame(&mut self, max_bytes: usize) -> Vec<Bytes> {
+        let mut frame = Vec::new();
+        let mut bytes = 0;
+        while let Some(id) = self.unsent.first().copied() {
+            let Some(call) = self.calls.get_mut(&id) else { break };
+            bytes += call.encoded.len();
+            if bytes > max_bytes && !frame.is_empty() {
+                break;
+            }
+            self.unsent.pop_first();
+            call.state = State::Sent;
+            frame.push(call.encoded.clone());
+        }
+        frame
+    }
+
+    /// There is a connection.
+    pub(crate) fn connected(&mut self) {
+        self.away = None;
+    }
+
+    /// The connection is lost, or could not be made: everything sent is to be sent again.
+    pub(crate) fn disconnected(&mut self, now: Instant, cause: &str) {
+        let since = self.away.as_ref().map_or(now, |(since, _)| *since);
+        self.away = Some((since, cause.to_owned()));
+        for (id, call) in &mut self.calls {
+            if call.state == State::Sent {
+                call.tried = true;
+                call.state = State::Unsent;
+                self.unsent.insert(*id);
+            }
+        }
+    }
+
+    /// The server answered.
+    pub(crate) fn answered(&mut self, now: Instant, answer: Answer, done: &mut Vec<Done<R>>) {
+        let id = answer.request_id;
+        // A second answer, to an earlier try, or no answer that this version knows.
+        let (Some(call), Some(answer)) = (self.calls.get_mut(&id), answer.answer) else { return };
+        let retry_at = now + self.retry_after;
+        if is_uncertain(&answer, call.tried) && retry_at < call.deadline {
+            self.retries.insert((retry_at, id));
+            call.tried = true;
+            call.state = State::Retrying(retry_at);
+            return;
+        }
+        let tried_before = call.tried;
+        self.finish(id, Outcome::Answered { answer, tried_before }, done);
+    }
+
+    /// Does what is due: expires calls, sends others again.
+    pub(crate) fn tick(&mut self, now: Instant, done: &mut Vec<Done<R>>) {
+        while let Some((at, id)) = self.retries.first().copied() {
+            if at > now {
+                break;
+            }
+            self.retries.pop_first();
+            if let Some(call) = self.calls.get_mut(&id) {
+                call.state = State::Unsent;
+                self.unsent.insert(id);
+            }
+        }
+        while let Some((at, id)) = self.deadlines.first().copied() {
+            if at > now {
+                break;
+            }
+            self.give_up(id, "no answer in time", done);
+        }
+        self.give_up_unsent(now, done);
+    }
+
+    /// When [`Outbox::tick`] next has work to do.
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        let refuse_at = self.refuse_at().filter(|_| self.has_unsent());
+        let first = |set: &BTreeSet<(Instant, u64)>| set.first().map(|(at, _)| *at);
+        [first(&self.deadlines), first(&self.retries), refuse_at].into_iter().flatten().min()
+    }
+
+    fn refuse_at(&self) -> Option<Instant> {
+        self.away.as_ref().map(|(since, _)| *since + self.unavailable_after)
+    }
+
+    /// While the server is away for long, waiting helps nobody who has not sent anything.
+    fn give_up_unsent(&mut self, now: Instant, done: &mut Vec<Done<R>>) {
+        if self.refuse_at().is_none_or(|at| at > now) {
+            return;
+        }
+        let untried = |id: &u64| self.calls.get(id).is_some_and(|call| !call.tried);
+        let untried: Vec<u64> = self.unsent.iter().copied().filter(untried).collect();
+        for id in untried {
+            self.give_up(id, "the server is away", done);
+        }
+    }
+
+    fn give_up(&mut self, id: u64, why: &str, done: &mut Vec<Done<R>>) {
+        let Some(call) = self.calls.get(&id) else { return };
+        let cause = match &self.away {
+            Some((_, cause)) => format!("{why}: {cause}"),
+            None => why.to_owned(),
+        };
+        let never_sent = call.state == State::Unsent && !call.tried;
+        let outcome = if never_sent { Outcome::NeverSent { cause } } else { Outcome::Unanswered { cause } };
+        self.finish(id, outcome, done);
+    }
+
+    fn finish(&mut self, id: u64, outcome: Outcome, done: &mut Vec<Done<R>>) {
+        let Some(call) = self.calls.remove(&id) else { return };
+        self.unsent.remove(&id);
+        self.deadlines.remove(&(call.deadline, id));
+        if let State::Retrying(at) = call.state {
+            self.retries.remove(&(at, id));
+        }
+        done.push((call.reply, outcome));
+    }
+}
+
+/// Whether the answer leaves open if the append is stored: the server does not know, or knows only
+/// that *this* try is not while an earlier one went unanswered.
+fn is_uncertain(answer: &answer::Answer, tried: bool) -> bool {
+    let answer::Answer::Failure(failure) = answer else { return false };
+    match failure.failure {
+        Some(failure::Failure::Unknown(_)) => true,
+        Some(failure::Failure::NotStored(_)) => tried,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,374 @@
+//! Protobuf to domain and back. What comes from outside is checked here, once; a value that makes
+//! no sense is [`Malformed`], never a panic.
+
+use greylag_core::{CodecId, Generation};
+use greylag_persistence::{
+    Append, Caps, Corrupt, CorruptKind, EventKind, Head, Health, Metadata, NewEvent, NewSnapshot, Page, PersistenceId,
+    ReadRange, Scope, SeqNr, Snapshot, SnapshotCaps, SnapshotCriteria, SnapshotError, StoreFailure, StoredEvent,
+    Timestamp, Under, WriterEpoch, WriterUuid,
+};
+
+use crate::generated as proto;
+
+mod failure;
+
+pub(crate) use failure::{
+    advance_error, append_error, claim_error, delete_error, from_advance_error, from_append_error, from_claim_error,
+    from_delete_error, from_read_error, read_error,
+};
+
+/// A message from outside makes no sense: the other side is broken, or not what it says it is.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("malformed {0}")]
+pub(crate) struct Malformed(pub(crate) &'static str);
+
+pub(crate) type Decoded<T> = Result<T, Malformed>;
+
+pub(crate) fn id(id: &str) -> Decoded<PersistenceId> {
+    PersistenceId::unique(id).map_err(|_| Malformed("persistence id"))
+}
+
+pub(crate) fn seq_nr(number: u64) -> Decoded<SeqNr> {
+    SeqNr::new(number).ok_or(Malformed("sequence number"))
+}
+
+pub(crate) fn writer_uuid(bytes: &[u8]) -> Decoded<WriterUuid> {
+    let bytes = bytes.try_into().map_err(|_| Malformed("writer uuid"))?;
+    Ok(WriterUuid::from_u128(u128::from_be_bytes(bytes)))
+}
+
+pub(crate) fn from_writer_uuid(uuid: WriterUuid) -> bytes::Bytes {
+    bytes::Bytes::copy_from_slice(&uuid.as_u128().to_be_bytes())
+}
+
+fn usize_of(number: u64) -> usize {
+    usize::try_from(number).unwrap_or(usize::MAX)
+}
+
+pub(crate) fn from_append(append: Append) -> proto::Append {
+    proto::Append {
+        persistence_id: append.id.as_str().to_owned(),
+        epoch: append.epoch.as_u64(),
+        writer_uuid: from_writer_uuid(append.writer_uuid),
+        first: append.first.as_u64(),
+        events: append.events.into_iter().map(from_event).collect(),
+    }
+}
+
+pub(crate) fn append(append: proto::Append) -> Decoded<Append> {
+    Ok(Append {
+        id: id(&append.persistence_id)?,
+        epoch: WriterEpoch::from_u64(append.epoch),
+        writer_uuid: writer_uuid(&append.writer_uuid)?,
+        first: seq_nr(append.first)?,
+        events: append.events.into_iter().map(event).collect(),
+    })
+}
+
+fn from_event(event: NewEvent) -> proto::Event {
+    proto::Event {
+        codec_id: event.codec_id.as_u32(),
+        manifest: event.manifest,
+        schema_version: event.schema_version,
+        filtered: event.kind == EventKind::Filtered,
+        payload: event.payload,
+        metadata: from_metadata(event.metadata),
+        tags: event.tags.into_iter().collect(),
+    }
+}
+
+fn event(event: proto::Event) -> NewEvent {
+    NewEvent {
+        codec_id: CodecId::from_u32(event.codec_id),
+        manifest: event.manifest,
+        schema_version: event.schema_version,
+        kind: if event.filtered { EventKind::Filtered } else { EventKind::Event },
+        payload: event.payload,
+        metadata: metadata(event.metadata),
+        tags: event.tags.into_iter().collect(),
+    }
+}
+
+fn from_metadata(metadata: Metadata) -> Vec<proto::MetadataEntry> {
+    metadata.into_iter().map(|(name, value)| proto::MetadataEntry { name, value }).collect()
+}
+
+fn metadata(entries: Vec<proto::MetadataEntry>) -> Metadata {
+    entries.into_iter().map(|entry| (entry.name, entry.value)).collect()
+}
+
+pub(crate) fn from_under(under: Under) -> proto::claim::Under {
+    match under {
+        Under::Generation(generation) => proto::claim::Under::Generation(generation.as_u64()),
+        Under::Seen(epoch) => proto::claim::Under::SeenEpoch(epoch.as_u64()),
+    }
+}
+
+pub(crate) fn under(under: Option<proto::claim::Under>) -> Decoded<Under> {
+    match under {
+        Some(proto::claim::Under::Generation(number)) => {
+            Generation::from_u64(number).map(Under::Generation).ok_or(Malformed("generation"))
+        }
+        Some(proto::claim::Under::SeenEpoch(epoch)) => Ok(Under::Seen(WriterEpoch::from_u64(epoch))),
+        None => Err(Malformed("claim without a right")),
+    }
+}
+
+pub(crate) fn from_read(id: &PersistenceId, range: ReadRange) -> proto::Read {
+    proto::Read {
+        persistence_id: id.as_str().to_owned(),
+        from: range.from.as_u64(),
+        to: range.to.as_u64(),
+        max_events: range.max_events as u64,
+        max_bytes: range.max_bytes as u64,
+    }
+}
+
+pub(crate) fn read_range(read: &proto::Read) -> Decoded<ReadRange> {
+    Ok(ReadRange {
+        from: seq_nr(read.from)?,
+        to: seq_nr(read.to)?,
+        max_events: usize_of(read.max_events),
+        max_bytes: usize_of(read.max_bytes),
+    })
+}
+
+pub(crate) fn from_page(page: Page) -> proto::Page {
+    proto::Page {
+        records: page.records.into_iter().map(from_stored).collect(),
+        next: page.next.map_or(0, SeqNr::as_u64),
+    }
+}
+
+pub(crate) fn page(id: &PersistenceId, page: proto::Page) -> Decoded<Page> {
+    let records = page.records.into_iter().map(|record| stored(id, record)).collect::<Decoded<Vec<_>>>()?;
+    let next = seq_nr(page.next)?;
+    Ok(Page { records, next: (!next.is_zero()).then_some(next) })
+}
+
+fn from_stored(stored: StoredEvent) -> proto::StoredEvent {
+    proto::StoredEvent {
+        seq_nr: stored.seq_nr.as_u64(),
+        timestamp: stored.timestamp.as_micros(),
+        writer_uuid: from_writer_uuid(stored.writer_uuid),
+        writer_epoch: stored.writer_epoch.as_u64(),
+        crc32c: stored.crc32c,
+        event: Some(from_event(NewEvent {
+            codec_id: stored.codec_id,
+            manifest: stored.manifest,
+            schema_version: stored.schema_version,
+            kind: stored.kind,
+            payload: stored.payload,
+            metadata: stored.metadata,
+            tags: stored.tags,
+        })),
+    }
+}
+
+/// A record of `id`, verified: what the disk protects, the wire must not lose.
+fn stored(id: &PersistenceId, record: proto::StoredEvent) -> Decoded<StoredEvent> {
+    let event = event(record.event.ok_or(Malformed("record without an event"))?);
+    let stored = StoredEvent {
+        id: id.clone(),
+        seq_nr: seq_nr(record.seq_nr)?,
+        timestamp: Timestamp::from_micros(record.timestamp),
+        writer_uuid: writer_uuid(&record.writer_uuid)?,
+        writer_epoch: WriterEpoch::from_u64(record.writer_epoch),
+        codec_id: event.codec_id,
+        manifest: event.manifest,
+        schema_version: event.schema_version,
+        kind: event.kind,
+        payload: event.payload,
+        metadata: event.metadata,
+        tags: event.tags,
+        crc32c: record.crc32c,
+    };
+    if stored.is_intact() { Ok(stored) } else { Err(Malformed("record: its checksum does not fit")) }
+}
+
+pub(crate) fn from_head(head: Head) -> proto::Head {
+    proto::Head {
+        epoch: head.epoch.as_u64(),
+        writer_uuid: from_writer_uuid(head.writer_uuid),
+        generation: head.generation.map(Generation::as_u64),
+        highest: head.highest.as_u64(),
+        deleted_to: head.deleted_to.as_u64(),
+    }
+}
+
+pub(crate) fn head(head: proto::Head) -> Decoded<Head> {
+    let generation = head.generation.map(|number| Generation::from_u64(number).ok_or(Malformed("generation")));
+    Ok(Head {
+        epoch: WriterEpoch::from_u64(head.epoch),
+        writer_uuid: writer_uuid(&head.writer_uuid)?,
+        generation: generation.transpose()?,
+        highest: seq_nr(head.highest)?,
+        deleted_to: seq_nr(head.deleted_to)?,
+    })
+}
+
+pub(crate) fn from_caps(caps: Caps) -> proto::JournalCaps {
+    proto::JournalCaps {
+        max_event_bytes: caps.max_event_bytes as u64,
+        max_atomic_events: caps.max_atomic_events as u64,
+        tags: caps.tags,
+        slices: caps.slices,
+        metadata: caps.metadata,
+        fencing: caps.fencing,
+    }
+}
+
+/// What the served journal can do; for clients its scope is `Shared`.
+pub(crate) fn caps(caps: proto::JournalCaps) -> Caps {
+    Caps {
+        scope: Scope::Shared,
+        max_event_bytes: usize_of(caps.max_event_bytes),
+        max_atomic_events: usize_of(caps.max_atomic_events),
+        tags: caps.tags,
+        slices: caps.slices,
+        metadata: caps.metadata,
+        fencing: caps.fencing,
+    }
+}
+
+pub(crate) fn from_snapshot_caps(caps: SnapshotCaps) -> proto::SnapshotCaps {
+    proto::SnapshotCaps { max_bytes: caps.max_bytes as u64, latest_only: caps.latest_only }
+}
+
+pub(crate) fn snapshot_caps(caps: proto::SnapshotCaps) -> SnapshotCaps {
+    SnapshotCaps { scope: Scope::Shared, max_bytes: usize_of(caps.max_bytes), latest_only: caps.latest_only }
+}
+
+pub(crate) fn from_health(health: Health) -> proto::Health {
+    let (kind, reasons) = match health {
+        Health::Up => (proto::health::Kind::Up, Vec::new()),
+        Health::Degraded(reasons) => (proto::health::Kind::Degraded, reasons),
+        Health::Down(reason) => (proto::health::Kind::Down, vec![reason]),
+    };
+    proto::Health { kind: kind.into(), reasons }
+}
+
+pub(crate) fn health(health: proto::Health) -> Health {
+    match health.kind() {
+        proto::health::Kind::Up => Health::Up,
+        proto::health::Kind::Degraded => Health::Degraded(health.reasons),
+        proto::health::Kind::Down => Health::Down(health.reasons.join(", ")),
+    }
+}
+
+pub(crate) fn from_corrupt(corrupt: &Corrupt) -> proto::Corrupt {
+    let kind = match corrupt.kind {
+        CorruptKind::Checksum => proto::corrupt::Kind::Checksum,
+        CorruptKind::Missing => proto::corrupt::Kind::Missing,
+        CorruptKind::Unreadable => proto::corrupt::Kind::Unreadable,
+    };
+    proto::Corrupt {
+        persistence_id: corrupt.id.as_str().to_owned(),
+        seq_nr: corrupt.seq_nr.as_u64(),
+        kind: kind.into(),
+    }
+}
+
+pub(crate) fn corrupt(corrupt: &proto::Corrupt) -> Decoded<Corrupt> {
+    let kind = match corrupt.kind() {
+        proto::corrupt::Kind::Checksum => CorruptKind::Checksum,
+        proto::corrupt::Kind::Missing => CorruptKind::Missing,
+        proto::corrupt::Kind::Unreadable => CorruptKind::Unreadable,
+    };
+    Ok(Corrupt { id: id(&corrupt.persistence_id)?, seq_nr: seq_nr(corrupt.seq_nr)?, kind })
+}
+
+pub(crate) fn from_criteria(criteria: SnapshotCriteria) -> proto::SnapshotCriteria {
+    proto::SnapshotCriteria {
+        min_seq_nr: criteria.min_seq_nr.as_u64(),
+        max_seq_nr: criteria.max_seq_nr.as_u64(),
+        min_timestamp: criteria.min_timestamp.as_micros(),
+        max_timestamp: criteria.max_timestamp.as_micros(),
+    }
+}
+
+pub(crate) fn criteria(criteria: proto::SnapshotCriteria) -> Decoded<SnapshotCriteria> {
+    Ok(SnapshotCriteria {
+        min_seq_nr: seq_nr(criteria.min_seq_nr)?,
+        max_seq_nr: seq_nr(criteria.max_seq_nr)?,
+        min_timestamp: Timestamp::from_micros(criteria.min_timestamp),
+        max_timestamp: Timestamp::from_micros(criteria.max_timestamp),
+    })
+}
+
+pub(crate) fn from_new_snapshot(snapshot: NewSnapshot) -> proto::Snapshot {
+    from_snapshot(snapshot.stored(Timestamp::default()))
+}
+
+pub(crate) fn from_snapshot(snapshot: Snapshot) -> proto::Snapshot {
+    proto::Snapshot {
+        persistence_id: snapshot.id.as_str().to_owned(),
+        seq_nr: snapshot.seq_nr.as_u64(),
+        codec_id: snapshot.codec_id.as_u32(),
+        manifest: snapshot.manifest,
+        schema_version: snapshot.schema_version,
+        payload: snapshot.payload,
+        metadata: from_metadata(snapshot.metadata),
+        timestamp: snapshot.timestamp.as_micros(),
+        crc32c: snapshot.crc32c,
+    }
+}
+
+pub(crate) fn snapshot(snapshot: proto::Snapshot) -> Decoded<Snapshot> {
+    let snapshot = Snapshot {
+        id: id(&snapshot.persistence_id)?,
+        seq_nr: seq_nr(snapshot.seq_nr)?,
+        timestamp: Timestamp::from_micros(snapshot.timestamp),
+        codec_id: CodecId::from_u32(snapshot.codec_id),
+        manifest: snapshot.manifest,
+        schema_version: snapshot.schema_version,
+        payload: snapshot.payload,
+        metadata: metadata(snapshot.metadata),
+        crc32c: snapshot.crc32c,
+    };
+    if snapshot.is_intact() { Ok(snapshot) } else { Err(Malformed("snapshot: its checksum does not fit")) }
+}
+
+/// The snapshot without what the store gives it.
+pub(crate) fn new_snapshot(message: proto::Snapshot) -> Decoded<NewSnapshot> {
+    let snapshot = snapshot(message)?;
+    Ok(NewSnapshot {
+        id: snapshot.id,
+        seq_nr: snapshot.seq_nr,
+        codec_id: snapshot.codec_id,
+        manifest: snapshot.manifest,
+        schema_version: snapshot.schema_version,
+        payload: snapshot.payload,
+        metadata: snapshot.metadata,
+    })
+}
+
+pub(crate) fn from_snapshot_error(error: SnapshotError) -> proto::SnapshotFailure {
+    use proto::snapshot_failure::Failure;
+    let failure = match error {
+        SnapshotError::Corrupt(corrupt) => Failure::Corrupt(from_corrupt(&corrupt)),
+        SnapshotError::TooLarge { bytes, max } => {
+            Failure::TooLarge(proto::TooLarge { bytes: bytes as u64, max: max as u64 })
+        }
+        SnapshotError::Unavailable(failure) => Failure::Unavailable(failure.cause),
+    };
+    proto::SnapshotFailure { failure: Some(failure) }
+}
+
+pub(crate) fn snapshot_error(failure: proto::SnapshotFailure, store: &str) -> SnapshotError {
+    use proto::snapshot_failure::Failure;
+    let unavailable = |cause: String| SnapshotError::Unavailable(StoreFailure::new(store, cause));
+    match failure.failure {
+        Some(Failure::Corrupt(found)) => {
+            corrupt(&found).map_or_else(|malformed| unavailable(malformed.to_string()), SnapshotError::Corrupt)
+        }
+        Some(Failure::TooLarge(size)) => {
+            SnapshotError::TooLarge { bytes: usize_of(size.bytes), max: usize_of(size.max) }
+        }
+        Some(Failure::Unavailable(cause)) => unavailable(cause),
+        None => unavailable(Malformed("failure").to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests;
