@@ -107,7 +107,7 @@ impl<S: Store> Causal<S> {
     pub(crate) fn apply(&mut self, cx: &UpdateCx<'_>, edit: Edit<S>) {
         let fragment = self.fragment(cx, edit);
         self.join_fragment(&fragment);
-        self.tracker.record(&fragment, |collected, delta| collected.join(delta));
+        self.tracker.record(&fragment, Fragment::join);
     }
 
     /// The context of a delta is what it supersedes, as single dots, and the claim `(prev, last]`:

@@ -338,6 +338,7 @@ impl<K: Element, S: Store> DotMap<K, S> {
         self.entries.insert(key, store);
     }
 
+    #[expect(clippy::too_many_arguments, reason = "both sides of a join, and where it happens")]
     fn join_key(
         &mut self,
         key: &K,

@@ -1,27 +1,49 @@
 //! The tokio half: the handle that programs hold, and the task that runs the machine.
 
+#[cfg(feature = "cluster")]
+mod from_cluster;
 mod membership;
+mod numbers;
+mod subscription;
+mod task;
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
 use greylag_crdt::{ReplicatedData, UpdateCx};
 use greylag_transport::Remoting;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, oneshot, watch};
 
 pub use membership::{Membership, MembershipHandle};
+pub use subscription::Subscription;
 
 use crate::error::{DeleteError, GetError, RequestError, StartError, StopReason, UpdateError};
 use crate::key::{Key, KeyId};
 use crate::level::{ReadLevel, WriteLevel};
-use crate::read::{Changed, Lifecycle, Read};
+use crate::message::{Input, Reply};
+use crate::read::{Lifecycle, Read};
+use crate::replicas::Replicas;
+use crate::replicator::Stats;
 use crate::settings::ReplicatorSettings;
 use crate::types::TypeTable;
+use task::{Request, Task};
 
-/// A replicator: cheap to clone, and every clone is the same one. Source: ddata R1.
+/// A replicator: cheap to clone, and every clone is the same one. When the last clone is dropped it
+/// stops as if told to. Source: ddata R1.
 #[derive(Debug, Clone)]
 pub struct Replicator {
+    handle: Arc<Handle>,
+}
+
+#[derive(Debug)]
+struct Handle {
+    /// Requests, bounded: a full queue is the caller's to know.
+    requests: mpsc::Sender<Request>,
+    /// What must never be refused: subscriptions, flushes and the stop.
+    control: mpsc::UnboundedSender<Request>,
     lifecycle: watch::Receiver<Lifecycle>,
+    replicas: watch::Receiver<Arc<Replicas>>,
 }
 
 impl Replicator {
@@ -38,12 +60,42 @@ impl Replicator {
         membership: Membership,
     ) -> Result<Self, StartError> {
         settings.validate()?;
-        let _ = (types, remoting, membership);
-        Ok(Self { lifecycle: watch::channel(Lifecycle::Syncing).1 })
+        let (requests, request_queue) = mpsc::channel(settings.mailbox_capacity);
+        let (control, control_queue) = mpsc::unbounded_channel();
+        let (name, numbers) = numbers::claim(remoting.self_address(), &settings.name)?;
+        #[cfg(feature = "cluster")]
+        let cluster = membership.cluster();
+        let replicas = membership.attach(&settings, &remoting);
+        let (task, lifecycle) = Task::new(settings, types, remoting, replicas.clone(), name, numbers);
+        tokio::spawn(task.run(request_queue, control_queue));
+        let started = Self { handle: Arc::new(Handle { requests, control, lifecycle, replicas }) };
+        #[cfg(feature = "cluster")]
+        if let Some(cluster) = cluster {
+            started.flush_on_exit(&cluster);
+        }
+        Ok(started)
+    }
+
+    /// A node that leaves flushes before its peers are told that it is gone.
+    #[cfg(feature = "cluster")]
+    fn flush_on_exit(&self, cluster: &greylag_cluster::Cluster) {
+        // Weak, so that the cluster does not keep a replicator alive that nobody uses.
+        let handle = Arc::downgrade(&self.handle);
+        let flush = move || -> greylag_cluster::BoxFuture<'static, bool> {
+            Box::pin(async move {
+                if let Some(handle) = handle.upgrade() {
+                    Self { handle }.shutdown().await;
+                }
+                true
+            })
+        };
+        cluster.on_phase(greylag_cluster::Phase::ClusterExitingDone, "ddata", flush);
     }
 
     /// Changes an entry: `modify` runs on its value, or on `init()` if it is absent, and the result
     /// is replicated to as many as `level` says. Requests for one key run one at a time, in order.
+    ///
+    /// `modify` must not block: it runs in the replicator's task.
     ///
     /// # Errors
     /// [`UpdateError`]; only `Timeout` and `StoreFailed` leave the change made.
@@ -59,8 +111,20 @@ impl Replicator {
         O: Send + 'static,
         E: Send + 'static,
     {
-        let _ = (key, level, init, modify);
-        Err(self.stopped().into())
+        let (answer, answered) = oneshot::channel();
+        let key = key.clone();
+        self.request(Box::new(move |task: &mut Task| {
+            let (id, now, wall_ms) = task.begin();
+            match task.core.update(now, wall_ms, id, &key, level, init, modify, &mut task.effects) {
+                Err(error) => drop(answer.send(Err(error))),
+                Ok(output) => task.wait_for(id, move |reply| {
+                    if let Reply::Update(result) = reply {
+                        drop(answer.send(result.map(|()| output).map_err(widen)));
+                    }
+                }),
+            }
+        }))?;
+        answered.await.unwrap_or_else(|_| Err(self.stopped().into()))
     }
 
     /// Reads an entry.
@@ -68,8 +132,24 @@ impl Replicator {
     /// # Errors
     /// [`GetError`].
     pub async fn get<T: ReplicatedData>(&self, key: &Key<T>, level: ReadLevel) -> Result<Read<T>, GetError> {
-        let _ = (key, level);
-        Err(self.stopped().into())
+        let (answer, answered) = oneshot::channel();
+        let key = key.id().clone();
+        self.request(Box::new(move |task: &mut Task| {
+            task.core.add_type::<T>();
+            let (id, _, _) = task.begin();
+            task.wait_for(id, move |reply| {
+                if let Reply::Get(result) = reply {
+                    drop(answer.send(result));
+                }
+            });
+            task.handle(Input::Get { id, key, tag: T::TAG.to_string().into(), level });
+        }))?;
+        let read = answered.await.unwrap_or_else(|_| Err(self.stopped().into()))?;
+        Ok(match read {
+            Read::Found(snapshot) => snapshot.to::<T>().map_or(Read::NotFound, Read::Found),
+            Read::NotFound => Read::NotFound,
+            Read::Deleted => Read::Deleted,
+        })
     }
 
     /// Deletes an entry for good: its tombstone absorbs everything that is merged into it.
@@ -77,14 +157,30 @@ impl Replicator {
     /// # Errors
     /// [`DeleteError`].
     pub async fn delete<T: ReplicatedData>(&self, key: &Key<T>, level: WriteLevel) -> Result<(), DeleteError> {
-        let _ = (key, level);
-        Err(self.stopped().into())
+        let (answer, answered) = oneshot::channel();
+        let key = key.id().clone();
+        self.request(Box::new(move |task: &mut Task| {
+            let (id, _, wall_ms) = task.begin();
+            task.wait_for(id, move |reply| {
+                if let Reply::Delete(result) = reply {
+                    drop(answer.send(result));
+                }
+            });
+            task.handle(Input::Delete { id, key, level, wall_ms });
+        }))?;
+        answered.await.unwrap_or_else(|_| Err(self.stopped().into()))
     }
 
     /// Follows an entry, or all entries of a prefix. Dropping the subscription ends it.
     pub fn subscribe<T: ReplicatedData>(&self, key: &Key<T>) -> Subscription<T> {
-        let _ = key;
-        Subscription { value: std::marker::PhantomData }
+        let (subscription, feed) = subscription::channel(self.handle.control.clone());
+        let (number, pattern) = (subscription.number(), key.id().clone());
+        self.control(Box::new(move |task: &mut Task| {
+            task.core.add_type::<T>();
+            task.follow(number, Box::new(move |key, notice| feed.push(key, notice)));
+            task.handle(Input::Subscribe { subscriber: number, pattern, tag: T::TAG.to_string().into() });
+        }));
+        subscription
     }
 
     /// Live ids that begin with `prefix` and come after `after`, ascending, at most `limit`.
@@ -92,47 +188,93 @@ impl Replicator {
     /// # Errors
     /// [`RequestError`].
     pub async fn keys(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<Vec<KeyId>, RequestError> {
-        let _ = (prefix, after, limit);
-        Err(self.stopped())
+        let (prefix, after) = (prefix.to_owned(), after.map(ToOwned::to_owned));
+        self.ask(move |task| task.core.keys(&prefix, after.as_deref(), limit)).await
+    }
+
+    /// What was dropped, refused, sent and exchanged so far.
+    ///
+    /// # Errors
+    /// [`RequestError`].
+    pub async fn stats(&self) -> Result<Stats, RequestError> {
+        self.ask(|task| task.core.stats()).await
     }
 
     /// How many voters there are.
     pub fn replica_count(&self) -> usize {
-        0
+        self.handle.replicas.borrow().voter_count()
+    }
+
+    /// The replicas as they are known now; watch it to wait for peers.
+    pub fn replicas(&self) -> watch::Receiver<Arc<Replicas>> {
+        self.handle.replicas.clone()
     }
 
     /// Tells subscribers now.
-    pub fn flush_changes(&self) {}
+    pub fn flush_changes(&self) {
+        self.control(Box::new(|task: &mut Task| task.handle(Input::Flush)));
+    }
 
     /// Where the replicator is in its life.
     pub fn lifecycle(&self) -> watch::Receiver<Lifecycle> {
-        self.lifecycle.clone()
+        self.handle.lifecycle.clone()
     }
 
-    /// Waits until enough others were synchronized with. Returns whether that came to pass in time.
+    /// Waits until this replicator has caught up with enough others. Returns whether it has, in time.
     pub async fn wait_synced(&self, timeout: Duration) -> bool {
-        let _ = timeout;
-        false
+        let mut lifecycle = self.lifecycle();
+        let running = lifecycle.wait_for(|now| !matches!(now, Lifecycle::Loading | Lifecycle::Syncing));
+        match tokio::time::timeout(timeout, running).await {
+            Ok(Ok(now)) => *now == Lifecycle::Running,
+            _ => false,
+        }
     }
 
     /// Stops in order: sends what nobody has yet, waits for one voter to confirm it, and ends.
-    pub async fn shutdown(&self) {}
+    pub async fn shutdown(&self) {
+        self.control(Box::new(|task: &mut Task| task.handle(Input::Stop(StopReason::ShutDown))));
+        let mut lifecycle = self.lifecycle();
+        // An error means that the task is gone, which is what is waited for.
+        drop(lifecycle.wait_for(|now| matches!(now, Lifecycle::Stopped(_))).await);
+    }
+
+    async fn ask<R: Send + 'static>(&self, f: impl FnOnce(&mut Task) -> R + Send + 'static) -> Result<R, RequestError> {
+        let (answer, answered) = oneshot::channel();
+        self.request(Box::new(move |task: &mut Task| drop(answer.send(f(task)))))?;
+        answered.await.map_err(|_| self.stopped())
+    }
+
+    fn request(&self, request: Request) -> Result<(), RequestError> {
+        self.handle.requests.try_send(request).map_err(|error| match error {
+            mpsc::error::TrySendError::Full(_) => RequestError::Overloaded,
+            mpsc::error::TrySendError::Closed(_) => self.stopped(),
+        })
+    }
+
+    /// Never refused. A replicator that has stopped has nobody to tell.
+    fn control(&self, request: Request) {
+        drop(self.handle.control.send(request));
+    }
 
     fn stopped(&self) -> RequestError {
-        RequestError::Stopped(StopReason::ShutDown)
+        match &*self.handle.lifecycle.borrow() {
+            Lifecycle::Stopped(reason) => RequestError::Stopped(reason.clone()),
+            _ => RequestError::Stopped(StopReason::ShutDown),
+        }
     }
 }
 
-/// The changes of an entry, or of all entries of a prefix. At most one event per key is pending, the
-/// latest, so a slow reader costs bounded memory and ends with the final state. Source: ddata R15.
-#[derive(Debug)]
-pub struct Subscription<T> {
-    value: std::marker::PhantomData<fn() -> T>,
-}
-
-impl<T: ReplicatedData> Subscription<T> {
-    /// The next change; `None` once the replicator has stopped.
-    pub async fn next(&mut self) -> Option<Changed<T>> {
-        None
+/// The same error where the closure could have refused.
+fn widen<E>(error: UpdateError<Infallible>) -> UpdateError<E> {
+    match error {
+        UpdateError::Timeout { needed, acked, refused } => UpdateError::Timeout { needed, acked, refused },
+        UpdateError::Modify(never) => match never {},
+        UpdateError::ModifyPanicked => UpdateError::ModifyPanicked,
+        UpdateError::Merge(error) => UpdateError::Merge(error),
+        UpdateError::StoreFailed { key } => UpdateError::StoreFailed { key },
+        UpdateError::Deleted { key } => UpdateError::Deleted { key },
+        UpdateError::TypeMismatch { key, expected, found } => UpdateError::TypeMismatch { key, expected, found },
+        UpdateError::EntryTooLarge { key, size, max } => UpdateError::EntryTooLarge { key, size, max },
+        UpdateError::Request(error) => UpdateError::Request(error),
     }
 }

@@ -57,8 +57,6 @@ pub struct ReplicatorSettings {
     pub shutdown_flush_timeout: Duration,
     /// Static membership only: a peer silent for so long counts as unreachable. Default 5 s.
     pub unreachable_after: Duration,
-    /// An entry's tombstone goes so long after the deletion; `None` = never. Default `None`.
-    pub delete_tombstone_ttl: Option<Duration>,
 }
 
 impl Default for ReplicatorSettings {
@@ -88,7 +86,6 @@ impl Default for ReplicatorSettings {
             read_repair_push: true,
             shutdown_flush_timeout: Duration::from_secs(3),
             unreachable_after: Duration::from_secs(5),
-            delete_tombstone_ttl: None,
         }
     }
 }

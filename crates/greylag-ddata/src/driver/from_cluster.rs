@@ -1,0 +1,65 @@
+//! Membership as the cluster crate sees it.
+
+use std::sync::Arc;
+
+use greylag_cluster::{Cluster, Member, MemberStatus, MembershipView};
+use tokio::sync::watch;
+
+use crate::replicas::{Replica, ReplicaStatus, Replicas};
+
+/// What a view of the cluster means for the replicators of one role.
+fn replicas(view: &MembershipView, role: Option<&str>) -> Replicas {
+    let members = view.by_age(role);
+    let member = |age: usize, member: &Member| Replica {
+        address: member.address.clone(),
+        status: status(member.status),
+        reachable: view.is_reachable(&member.address),
+        age: age as u64,
+    };
+    let (own, others): (Vec<Replica>, Vec<Replica>) = members
+        .iter()
+        .enumerate()
+        .map(|(age, found)| member(age, found))
+        .partition(|replica| replica.address == view.self_address);
+    Replicas {
+        own_status: own.first().map(|own| own.status),
+        own_age: own.first().map_or(u64::MAX, |own| own.age),
+        others,
+        unmet: 0,
+        removed: view.tombstones.keys().cloned().collect(),
+    }
+}
+
+fn status(status: MemberStatus) -> ReplicaStatus {
+    match status {
+        MemberStatus::Joining => ReplicaStatus::Joining,
+        MemberStatus::WeaklyUp => ReplicaStatus::WeaklyUp,
+        MemberStatus::Up | MemberStatus::PreparingForShutdown | MemberStatus::ReadyForShutdown => ReplicaStatus::Up,
+        MemberStatus::Leaving => ReplicaStatus::Leaving,
+        MemberStatus::Exiting => ReplicaStatus::Exiting,
+        MemberStatus::Down => ReplicaStatus::Down,
+    }
+}
+
+/// Publishes the replicas of a role whenever the cluster changes.
+pub(super) fn follow(cluster: &Cluster, role: Option<String>) -> watch::Receiver<Arc<Replicas>> {
+    let (sender, receiver) = watch::channel(Arc::new(replicas(&cluster.view(), role.as_deref())));
+    let (cluster, mut events) = (cluster.clone(), cluster.subscribe());
+    tokio::spawn(async move {
+        loop {
+            tokio::select! {
+                () = sender.closed() => return,
+                event = events.next() => if event.is_none() { return },
+            }
+            let now = replicas(&cluster.view(), role.as_deref());
+            sender.send_if_modified(|published| {
+                let changed = **published != now;
+                if changed {
+                    *published = Arc::new(now);
+                }
+                changed
+            });
+        }
+    });
+    receiver
+}

@@ -1,0 +1,49 @@
+//! What belongs to a process incarnation and not to a replicator in it: the source of numbers, and
+//! the names that are taken.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use greylag_core::{Uid, UniqueAddress};
+use greylag_crdt::DotSource;
+
+use crate::error::StartError;
+
+#[derive(Debug, Default)]
+struct Process {
+    numbers: DotSource,
+    names: BTreeSet<String>,
+}
+
+/// By uid, since a test runs several incarnations in one process.
+static PROCESSES: Mutex<BTreeMap<Uid, Process>> = Mutex::new(BTreeMap::new());
+
+fn lock() -> MutexGuard<'static, BTreeMap<Uid, Process>> {
+    PROCESSES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A name in use on a node; dropping it gives the name back.
+#[derive(Debug)]
+pub(super) struct Name {
+    uid: Uid,
+    name: String,
+}
+
+/// Takes a name, and gives the incarnation's numbers. A replicator that is started anew in the same
+/// process goes on with the same numbers: dots must never be used twice. Source: ddata K2, I1.
+pub(super) fn claim(node: &UniqueAddress, name: &str) -> Result<(Name, DotSource), StartError> {
+    let mut processes = lock();
+    let process = processes.entry(node.uid()).or_default();
+    if !process.names.insert(name.to_owned()) {
+        return Err(StartError::DuplicateName { name: name.to_owned(), node: node.clone() });
+    }
+    Ok((Name { uid: node.uid(), name: name.to_owned() }, process.numbers.clone()))
+}
+
+impl Drop for Name {
+    fn drop(&mut self) {
+        if let Some(process) = lock().get_mut(&self.uid) {
+            process.names.remove(&self.name);
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! The task that runs the machine: one loop over its deadlines, its peers and its callers.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use greylag_core::{CodecId, UniqueAddress};
+use greylag_crdt::DotSource;
+use greylag_transport::{Destination, Envelope, Inbound, Payload, Receiver, Recipient, Remoting};
+use tokio::sync::{mpsc, watch};
+
+use super::numbers::Name;
+use crate::error::StopReason;
+use crate::key::KeyId;
+use crate::message::{Effect, Input, Message, Notice, ReplicatorEvent, Reply};
+use crate::read::Lifecycle;
+use crate::replicas::Replicas;
+use crate::replicator::ReplicatorCore;
+use crate::settings::ReplicatorSettings;
+use crate::types::TypeTable;
+use crate::wire::{self, MANIFEST};
+
+/// Messages of peers that wait for the machine; what does not fit is lost, as on the network.
+const INBOX: usize = 16_384;
+
+/// Something a handle wants done.
+pub(super) type Request = Box<dyn FnOnce(&mut Task) + Send>;
+type Follower = Box<dyn Fn(KeyId, Notice) + Send>;
+
+/// The machine with what it is connected to.
+pub(super) struct Task {
+    pub(super) core: ReplicatorCore,
+    pub(super) effects: Vec<Effect>,
+    waiting: BTreeMap<u64, Box<dyn FnOnce(Reply) + Send>>,
+    followers: BTreeMap<u64, Follower>,
+    next_id: u64,
+    remoting: Arc<dyn Remoting>,
+    ordinary: Recipient,
+    bulk: Recipient,
+    inbox: mpsc::Receiver<(UniqueAddress, Message)>,
+    replicas: watch::Receiver<Arc<Replicas>>,
+    lifecycle: watch::Sender<Lifecycle>,
+    /// Given back when the task ends.
+    _name: Name,
+}
+
+/// Reads what arrives, on the worker that brings it.
+struct Inlet {
+    inbox: mpsc::Sender<(UniqueAddress, Message)>,
+}
+
+impl Receiver for Inlet {
+    fn receive(&self, message: Inbound) {
+        match wire::decode(message.payload) {
+            Ok(decoded) => {
+                if self.inbox.try_send((message.from, decoded)).is_err() {
+                    tracing::debug!("a message of a replica was dropped: the replicator is busy or has stopped");
+                }
+            }
+            Err(error) => tracing::warn!(from = %message.from, %error, "a message of a replica was dropped"),
+        }
+    }
+}
+
+impl Task {
+    pub(super) fn new(
+        settings: ReplicatorSettings,
+        types: TypeTable,
+        remoting: Arc<dyn Remoting>,
+        replicas: watch::Receiver<Arc<Replicas>>,
+        name: Name,
+        numbers: DotSource,
+    ) -> (Self, watch::Receiver<Lifecycle>) {
+        let own = remoting.self_address().clone();
+        let ordinary = Recipient::new(format!("ddata/{}", settings.name));
+        let bulk = Recipient::new(format!("{}ddata/{}", Recipient::BULK_PREFIX, settings.name));
+        let (sender, inbox) = mpsc::channel(INBOX);
+        let inlet = Arc::new(Inlet { inbox: sender });
+        remoting.register(&ordinary.path, inlet.clone());
+        remoting.register(&bulk.path, inlet);
+        let seed = own.uid().get();
+        let core = ReplicatorCore::new(settings, types, own.clone(), numbers, seed, Instant::now());
+        let (lifecycle, watching) = watch::channel(core.lifecycle().clone());
+        let task = Self {
+            core,
+            effects: Vec::new(),
+            waiting: BTreeMap::new(),
+            followers: BTreeMap::new(),
+            next_id: 0,
+            remoting,
+            ordinary,
+            bulk,
+            inbox,
+            replicas,
+            lifecycle,
+            _name: name,
+        };
+        (task, watching)
+    }
+
+    /// Runs until the replicator has stopped.
+    pub(super) async fn run(
+        mut self,
+        mut requests: mpsc::Receiver<Request>,
+        mut control: mpsc::UnboundedReceiver<Request>,
+    ) {
+        self.replicas.mark_changed();
+        let mut membership_lives = true;
+        while !matches!(self.core.lifecycle(), Lifecycle::Stopped(_)) {
+            let deadline = self.core.next_deadline();
+            let due = async {
+                match deadline {
+                    Some(at) => tokio::time::sleep_until(at.into()).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = due => self.handle(Input::Tick),
+                request = control.recv() => match request {
+                    Some(request) => request(&mut self),
+                    None => self.handle(Input::Stop(StopReason::ShutDown)),
+                },
+                changed = self.replicas.changed(), if membership_lives => {
+                    membership_lives = changed.is_ok();
+                    let replicas = self.replicas.borrow_and_update().clone();
+                    self.handle(Input::Replicas(replicas));
+                }
+                Some((from, message)) = self.inbox.recv() => self.handle(Input::Received { from, message }),
+                Some(request) = requests.recv() => request(&mut self),
+            }
+            self.perform();
+        }
+        self.remoting.unregister(&self.ordinary.path);
+        self.remoting.unregister(&self.bulk.path);
+    }
+
+    /// A number for a request, and both clocks.
+    pub(super) fn begin(&mut self) -> (u64, Instant, i64) {
+        self.next_id += 1;
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        (self.next_id, Instant::now(), i64::try_from(wall.as_millis()).unwrap_or(i64::MAX))
+    }
+
+    pub(super) fn wait_for(&mut self, id: u64, answer: impl FnOnce(Reply) + Send + 'static) {
+        self.waiting.insert(id, Box::new(answer));
+    }
+
+    pub(super) fn follow(&mut self, subscriber: u64, follower: Follower) {
+        self.followers.insert(subscriber, follower);
+    }
+
+    pub(super) fn unfollow(&mut self, subscriber: u64) {
+        self.followers.remove(&subscriber);
+    }
+
+    pub(super) fn handle(&mut self, input: Input) {
+        self.core.handle(Instant::now(), input, &mut self.effects);
+    }
+
+    /// Performs effects, and what they lead to, until nothing is left.
+    fn perform(&mut self) {
+        while !self.effects.is_empty() {
+            for effect in std::mem::take(&mut self.effects) {
+                match effect {
+                    Effect::Send { to, bulk, message } => self.send(to, bulk, message),
+                    Effect::Reply { id, reply } => {
+                        if let Some(answer) = self.waiting.remove(&id) {
+                            answer(reply);
+                        }
+                    }
+                    Effect::Notify { subscriber, key, notice } => {
+                        if let Some(follower) = self.followers.get(&subscriber) {
+                            follower(key, notice);
+                        }
+                    }
+                    Effect::Lifecycle(lifecycle) => drop(self.lifecycle.send_replace(lifecycle)),
+                    Effect::Event(event) => log(&event),
+                }
+            }
+        }
+    }
+
+    fn send(&mut self, to: UniqueAddress, bulk: bool, message: Message) {
+        let recipient = if bulk { self.bulk.clone() } else { self.ordinary.clone() };
+        let envelope = Envelope::with_payload(recipient, CodecId::PROST, MANIFEST, Payload::Value(Box::new(message)));
+        let envelope = envelope.to_uid(to.uid());
+        if self.remoting.send(&Destination::Incarnation(to.clone()), envelope).is_err() {
+            self.handle(Input::SendFailed { to });
+        }
+    }
+}
+
+fn log(event: &ReplicatorEvent) {
+    match event {
+        ReplicatorEvent::TypeConflict { key, peer, found } => {
+            tracing::warn!(%key, %peer, %found, "a peer holds another type under this key; it will never agree");
+        }
+        ReplicatorEvent::UnknownType { key, peer, found } => {
+            tracing::warn!(%key, %peer, %found, "a peer sent a type that is not registered here; it is not stored");
+        }
+        ReplicatorEvent::PeerLagging { peer, records } => {
+            tracing::info!(%peer, records, "the delta log was cut short; anti-entropy covers the peer");
+        }
+    }
+}

@@ -1,0 +1,531 @@
+//! What replicators say to each other, what one is told, and what it asks its driver to do.
+//!
+//! ```text
+//! update   writer: Write | DeltaWrite | Check   --> replica: WriteReply
+//! read     reader: Read                         --> replica: ReadReply
+//! deltas   origin: DeltaBatch                   --> peer:    DeltaAck
+//! sync     opener: SyncOpen --> peer: SyncSame, or both: SyncNodes, SyncList, SyncWant, Gossip,
+//!          each side SyncAck; at the end opener: SyncDone
+//! ```
+//!
+//! Source: ddata G17, O2, O3.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use greylag_core::UniqueAddress;
+use greylag_crdt::{Digest, ReplicaId, ReplicatedData};
+
+use crate::error::{DeleteError, GetError, StopReason, UpdateError};
+use crate::key::KeyId;
+use crate::level::{ReadLevel, WriteLevel};
+use crate::read::{Lifecycle, Read};
+use crate::replicas::Replicas;
+use crate::tree::{Prefix, Sum};
+use crate::types::AnyData;
+
+/// An entry as it travels.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Envelope {
+    /// What it holds.
+    pub content: Content,
+    /// By origin, up to which version its updates are included. Source: ddata G5, G6.
+    pub versions: BTreeMap<ReplicaId, u64>,
+}
+
+/// The value of a travelling entry, or that it was deleted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Content {
+    /// A value.
+    Value {
+        /// The tag of its type.
+        tag: Arc<str>,
+        /// Its canonical bytes.
+        bytes: Bytes,
+    },
+    /// A deleted entry.
+    Tombstone {
+        /// Wall clock of the deletion, in milliseconds.
+        deleted_at: i64,
+    },
+}
+
+impl Envelope {
+    /// About how many bytes it takes in a message.
+    pub(crate) fn size(&self) -> usize {
+        let content = match &self.content {
+            Content::Value { tag, bytes } => tag.len() + bytes.len(),
+            Content::Tombstone { .. } => 10,
+        };
+        content + self.versions.len() * 20 + 16
+    }
+}
+
+/// One or more updates of one origin to one entry, joined: everything in `(prev, version]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeltaItem {
+    /// The entry.
+    pub key: KeyId,
+    /// The tag of its type.
+    pub tag: Arc<str>,
+    /// The origin's version before.
+    pub prev: u64,
+    /// The origin's version after.
+    pub version: u64,
+    /// The canonical bytes of the joined deltas.
+    pub delta: Bytes,
+}
+
+/// One entry's part of a batch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BatchItem {
+    /// Deltas.
+    Delta(DeltaItem),
+    /// The full state.
+    Full {
+        /// The entry.
+        key: KeyId,
+        /// Its state.
+        envelope: Envelope,
+    },
+    /// The entry changed and is too large to go with the deltas; ask for it. Source: ddata G7.
+    Hint {
+        /// The hash of its id.
+        hash: u64,
+    },
+}
+
+/// A refused part of a batch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Nacked {
+    /// The entry.
+    pub key: KeyId,
+    /// The version of the origin that the receiver has.
+    pub have: u64,
+    /// Whether the full state is wanted.
+    pub full: bool,
+}
+
+/// Why a replica does not do what it was asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Refusal {
+    /// The entry holds another type here.
+    TypeMismatch,
+    /// No codec for the type here.
+    UnknownType,
+    /// The bytes are no value of the type, or cannot be joined.
+    Undecodable,
+    /// Above four times the limit of an entry.
+    TooLarge,
+    /// Not synchronized yet.
+    NotReady,
+    /// It could not be stored.
+    Store,
+}
+
+/// The answer to a write.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum WriteReply {
+    /// Merged (and flushed, for durable entries).
+    Ack,
+    /// The entry is deleted here; a value was offered.
+    Deleted {
+        /// When it was.
+        deleted_at: i64,
+    },
+    /// Something is missing in between.
+    DeltaNack {
+        /// The version of the origin that the replica has.
+        have: u64,
+        /// Whether the full state is wanted.
+        full: bool,
+    },
+    /// Refused.
+    Nack(Refusal),
+}
+
+/// The answer to a read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ReadReply {
+    /// The digest is the same here.
+    Same,
+    /// This is held here.
+    Value(Envelope),
+    /// Nothing is held here.
+    Absent,
+    /// Not synchronized yet.
+    NotReady,
+    /// Refused.
+    Nack(Refusal),
+}
+
+/// A round of anti-entropy, named by the number its opener drew.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RoundId {
+    /// Whether the sender of the message opened it.
+    pub opened_by_sender: bool,
+    /// The opener's number for it.
+    pub number: u64,
+}
+
+/// What replicators say to each other.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Message {
+    /// Merge this.
+    Write {
+        /// The writer's number for the request.
+        request: u64,
+        /// The entry.
+        key: KeyId,
+        /// Its state.
+        envelope: Envelope,
+    },
+    /// Do you hold at least this?
+    Check {
+        /// The writer's number for the request.
+        request: u64,
+        /// The entry.
+        key: KeyId,
+        /// The digest of the writer's entry; `None` if it is absent there.
+        digest: Option<Digest>,
+    },
+    /// Join this.
+    DeltaWrite {
+        /// The writer's number for the request.
+        request: u64,
+        /// The delta.
+        item: DeltaItem,
+    },
+    /// The answer to the three above.
+    WriteReply {
+        /// The writer's number for the request.
+        request: u64,
+        /// The answer.
+        reply: WriteReply,
+    },
+    /// What do you hold?
+    Read {
+        /// The reader's number for the request.
+        request: u64,
+        /// The entry.
+        key: KeyId,
+        /// The tag that the reader expects.
+        tag: Arc<str>,
+        /// The digest of the reader's entry; `None` if it is absent there.
+        digest: Option<Digest>,
+    },
+    /// The answer to it.
+    ReadReply {
+        /// The reader's number for the request.
+        request: u64,
+        /// The answer.
+        reply: ReadReply,
+    },
+    /// A run of the sender's delta log.
+    DeltaBatch {
+        /// The first record's number.
+        from_seq: u64,
+        /// The last record's number.
+        to_seq: u64,
+        /// What they say.
+        items: Vec<BatchItem>,
+    },
+    /// The answer to exactly one batch.
+    DeltaAck {
+        /// The batch's first number.
+        from_seq: u64,
+        /// The batch's last number.
+        to_seq: u64,
+        /// What was refused of it.
+        nacked: Vec<Nacked>,
+    },
+    /// Begins a round.
+    SyncOpen {
+        /// The opener's number for it.
+        round: u64,
+        /// The sum over everything the opener holds.
+        root: Sum,
+    },
+    /// The sums are equal; the round is over.
+    SyncSame {
+        /// The opener's number for it.
+        round: u64,
+    },
+    /// Sums of the sender below a node that differed.
+    SyncNodes {
+        /// The round.
+        round: RoundId,
+        /// Which numbered message of the sender in the round this is.
+        number: u64,
+        /// Parts of the hash space and the sender's sums over them.
+        nodes: Vec<(Prefix, Sum)>,
+    },
+    /// Everything the sender holds in a part of the hash space.
+    SyncList {
+        /// The round.
+        round: RoundId,
+        /// Which numbered message of the sender in the round this is.
+        number: u64,
+        /// The part.
+        prefix: Prefix,
+        /// Hashes of ids, and digests.
+        keys: Vec<(u64, Digest)>,
+    },
+    /// Send me these.
+    SyncWant {
+        /// The round; `None` after a hint.
+        round: Option<RoundId>,
+        /// Which numbered message of the sender in the round this is.
+        number: u64,
+        /// Hashes of ids.
+        hashes: Vec<u64>,
+    },
+    /// Merge these.
+    Gossip {
+        /// The round; `None` for repairs.
+        round: Option<RoundId>,
+        /// Which numbered message of the sender in the round this is.
+        number: u64,
+        /// Whether the sender wants what comes out, where it differs from what it sent.
+        send_back: bool,
+        /// The entries.
+        entries: Vec<(KeyId, Envelope)>,
+    },
+    /// How far the sender is in a round.
+    SyncAck {
+        /// The round.
+        round: RoundId,
+        /// Rises with every acknowledgement, so that an older one cannot undo a newer one.
+        number: u64,
+        /// Numbered messages it has processed.
+        received: u64,
+        /// Numbered messages it has sent.
+        sent: u64,
+        /// Whether it has nothing more to send as things are.
+        idle: bool,
+    },
+    /// Every difference was exchanged both ways.
+    SyncDone {
+        /// The opener's number for the round.
+        round: u64,
+    },
+}
+
+impl Message {
+    /// About how many bytes it takes.
+    pub(crate) fn size_hint(&self) -> usize {
+        match self {
+            Self::Write { key, envelope, .. } => key.len() + envelope.size(),
+            Self::ReadReply { reply: ReadReply::Value(envelope), .. } => envelope.size(),
+            Self::DeltaWrite { item, .. } => item.key.len() + item.delta.len(),
+            Self::Gossip { entries, .. } => entries.iter().map(|(key, envelope)| key.len() + envelope.size()).sum(),
+            Self::DeltaBatch { items, .. } => items.iter().map(BatchItem::size).sum(),
+            _ => 0,
+        }
+    }
+
+    /// How many full states it carries.
+    pub(crate) fn full_states(&self) -> u64 {
+        match self {
+            Self::Write { .. } | Self::ReadReply { reply: ReadReply::Value(_), .. } => 1,
+            Self::Gossip { entries, .. } => entries.len() as u64,
+            Self::DeltaBatch { items, .. } => {
+                items.iter().filter(|item| matches!(item, BatchItem::Full { .. })).count() as u64
+            }
+            _ => 0,
+        }
+    }
+}
+
+impl BatchItem {
+    fn size(&self) -> usize {
+        match self {
+            Self::Delta(item) => item.key.len() + item.delta.len(),
+            Self::Full { key, envelope } => key.len() + envelope.size(),
+            Self::Hint { .. } => 9,
+        }
+    }
+}
+
+/// A value as it was at one moment.
+#[derive(Clone)]
+pub struct Snapshot(Arc<dyn AnyData>);
+
+impl Snapshot {
+    pub(crate) fn new(value: &dyn AnyData) -> Self {
+        Self(value.boxed_clone().into())
+    }
+
+    /// The value, if it is a `T`.
+    pub fn to<T: ReplicatedData>(&self) -> Option<T> {
+        self.0.as_any().downcast_ref::<T>().cloned()
+    }
+
+    /// The value.
+    pub fn data(&self) -> &dyn AnyData {
+        &*self.0
+    }
+}
+
+impl PartialEq for Snapshot {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.tag() == other.0.tag() && self.0.digest() == other.0.digest()
+    }
+}
+
+impl Eq for Snapshot {}
+
+impl fmt::Debug for Snapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
+    }
+}
+
+/// What the machine is told. Updates have an entry point of their own, since closures are no data.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Input {
+    /// A peer said something.
+    Received {
+        /// Who.
+        from: UniqueAddress,
+        /// What.
+        message: Message,
+    },
+    /// The transport could not take a message for this peer.
+    SendFailed {
+        /// The peer.
+        to: UniqueAddress,
+    },
+    /// Membership changed.
+    Replicas(Arc<Replicas>),
+    /// A deadline may have passed.
+    Tick,
+    /// Somebody reads.
+    Get {
+        /// The caller's number for the request.
+        id: u64,
+        /// The entry.
+        key: KeyId,
+        /// The tag of the type expected.
+        tag: Arc<str>,
+        /// How many have to answer.
+        level: ReadLevel,
+    },
+    /// Somebody deletes.
+    Delete {
+        /// The caller's number for the request.
+        id: u64,
+        /// The entry.
+        key: KeyId,
+        /// How many have to confirm.
+        level: WriteLevel,
+        /// The wall clock in milliseconds.
+        wall_ms: i64,
+    },
+    /// Somebody follows an entry, or a prefix if the pattern ends in `*`.
+    Subscribe {
+        /// The caller's number for the subscription.
+        subscriber: u64,
+        /// The id, or prefix and `*`.
+        pattern: KeyId,
+        /// Only entries with this tag.
+        tag: Arc<str>,
+    },
+    /// Nobody follows any more.
+    Unsubscribe {
+        /// The caller's number for the subscription.
+        subscriber: u64,
+    },
+    /// Subscribers are to be told now.
+    Flush,
+    /// Send what nobody has, then stop.
+    Stop(StopReason),
+}
+
+/// What the driver is asked to do, in this order.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Effect {
+    /// Send to the same-named replicator of that very process.
+    Send {
+        /// The process.
+        to: UniqueAddress,
+        /// Whether it goes over the bulk mailbox.
+        bulk: bool,
+        /// The message.
+        message: Message,
+    },
+    /// Answer a caller.
+    Reply {
+        /// The caller's number for the request.
+        id: u64,
+        /// The answer.
+        reply: Reply,
+    },
+    /// Tell a subscriber.
+    Notify {
+        /// The caller's number for the subscription.
+        subscriber: u64,
+        /// The entry.
+        key: KeyId,
+        /// What became of it.
+        notice: Notice,
+    },
+    /// The replicator's life went on.
+    Lifecycle(Lifecycle),
+    /// Something that operators may want to know.
+    Event(ReplicatorEvent),
+}
+
+/// The answer to a request.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Reply {
+    /// To an update whose closure succeeded.
+    Update(Result<(), UpdateError<std::convert::Infallible>>),
+    /// To a read.
+    Get(Result<Read<Snapshot>, GetError>),
+    /// To a delete.
+    Delete(Result<(), DeleteError>),
+}
+
+/// What became of a followed entry.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Notice {
+    /// It holds this now.
+    Value(Snapshot),
+    /// It was deleted.
+    Deleted,
+    /// It expired.
+    Expired,
+}
+
+/// Something that operators may want to know. Source: ddata I3.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ReplicatorEvent {
+    /// A peer holds another type under a key; the key will never agree.
+    TypeConflict {
+        /// The entry.
+        key: KeyId,
+        /// The peer.
+        peer: UniqueAddress,
+        /// What the peer sent.
+        found: Arc<str>,
+    },
+    /// A peer sent a type that no codec is registered for.
+    UnknownType {
+        /// The entry.
+        key: KeyId,
+        /// The peer.
+        peer: UniqueAddress,
+        /// What the peer sent.
+        found: Arc<str>,
+    },
+    /// The delta log was cut short; anti-entropy covers the peer.
+    PeerLagging {
+        /// The peer.
+        peer: UniqueAddress,
+        /// How many records it misses.
+        records: usize,
+    },
+}

@@ -1,0 +1,186 @@
+//! Counting the replicas that take part in one request.
+//!
+//! As many as are needed are asked at once (the primaries). After a fifth of the timeout those that
+//! have not answered are asked again, and others (the secondaries) for the first time. Who cannot
+//! help is replaced by the next at once; the number needed never shrinks. Source: ddata R10, R11.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::time::{Duration, Instant};
+
+use greylag_core::UniqueAddress;
+
+/// Where a request stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Progress {
+    /// Answers are awaited.
+    Pending,
+    /// Enough answered.
+    Done,
+    /// Those that are left cannot make up the number.
+    Impossible,
+}
+
+/// The replicas of one request.
+#[derive(Debug)]
+pub(crate) struct Quorum {
+    /// How many others have to answer.
+    needed: usize,
+    /// Whether this replica counts as one more.
+    pub(crate) own: bool,
+    answered: BTreeSet<UniqueAddress>,
+    waiting: BTreeSet<UniqueAddress>,
+    refused: BTreeSet<UniqueAddress>,
+    /// Not asked so far, in order.
+    spare: VecDeque<UniqueAddress>,
+    escalate_at: Option<Instant>,
+    deadline: Instant,
+}
+
+impl Quorum {
+    /// A request to `needed` of `candidates`, and whom to ask first.
+    pub(crate) fn new(
+        now: Instant,
+        needed: usize,
+        own: bool,
+        candidates: Vec<UniqueAddress>,
+        timeout: Duration,
+    ) -> (Self, Vec<UniqueAddress>) {
+        let mut spare = VecDeque::from(candidates);
+        let first: Vec<UniqueAddress> = spare.drain(..needed.min(spare.len())).collect();
+        let quorum = Self {
+            needed,
+            own,
+            answered: BTreeSet::new(),
+            waiting: first.iter().cloned().collect(),
+            refused: BTreeSet::new(),
+            spare,
+            escalate_at: Some(now + timeout / 5),
+            deadline: now + timeout,
+        };
+        (quorum, first)
+    }
+
+    pub(crate) fn progress(&self) -> Progress {
+        if self.answered.len() >= self.needed {
+            Progress::Done
+        } else if self.answered.len() + self.waiting.len() + self.spare.len() < self.needed {
+            Progress::Impossible
+        } else {
+            Progress::Pending
+        }
+    }
+
+    /// How many were needed, this replica included if it counts.
+    pub(crate) fn needed(&self) -> usize {
+        self.needed + usize::from(self.own)
+    }
+
+    /// How many answered, this replica included if it counts.
+    pub(crate) fn got(&self) -> usize {
+        self.answered.len() + usize::from(self.own)
+    }
+
+    pub(crate) fn refused(&self) -> usize {
+        self.refused.len()
+    }
+
+    /// Counts an answer. Returns whether it was awaited; a second one is not.
+    pub(crate) fn answer(&mut self, from: &UniqueAddress) -> bool {
+        self.waiting.remove(from) && self.answered.insert(from.clone())
+    }
+
+    /// Who answered.
+    pub(crate) fn answerers(&self) -> impl Iterator<Item = &UniqueAddress> {
+        self.answered.iter()
+    }
+
+    pub(crate) fn awaits(&self, from: &UniqueAddress) -> bool {
+        self.waiting.contains(from)
+    }
+
+    /// Gives up on a replica that refused, and returns who is asked in its place.
+    pub(crate) fn refuse(&mut self, from: &UniqueAddress) -> Option<UniqueAddress> {
+        if !self.waiting.remove(from) {
+            self.spare.retain(|spare| spare != from);
+            return None;
+        }
+        self.refused.insert(from.clone());
+        self.ask_next()
+    }
+
+    /// A replica that was asked became unreachable: somebody else is asked too; it may still answer.
+    pub(crate) fn suspect(&mut self, peer: &UniqueAddress) -> Option<UniqueAddress> {
+        if self.waiting.contains(peer) { self.ask_next() } else { None }
+    }
+
+    fn ask_next(&mut self) -> Option<UniqueAddress> {
+        let next = self.spare.pop_front()?;
+        self.waiting.insert(next.clone());
+        Some(next)
+    }
+
+    /// Once, when a fifth of the time has passed: everybody that is asked now, first or again.
+    pub(crate) fn escalate(&mut self, now: Instant) -> Vec<UniqueAddress> {
+        if self.escalate_at.is_none_or(|at| at > now) {
+            return Vec::new();
+        }
+        self.escalate_at = None;
+        let secondaries = self.needed().saturating_sub(1).max(10).min(self.spare.len());
+        self.waiting.extend(self.spare.drain(..secondaries));
+        self.waiting.iter().cloned().collect()
+    }
+
+    pub(crate) fn is_over(&self, now: Instant) -> bool {
+        self.deadline <= now
+    }
+
+    pub(crate) fn next_deadline(&self) -> Instant {
+        self.escalate_at.map_or(self.deadline, |at| at.min(self.deadline))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(name: &str) -> UniqueAddress {
+        format!("{name}:1#1").parse().unwrap()
+    }
+
+    fn nodes(names: &str) -> Vec<UniqueAddress> {
+        names.chars().map(|c| node(&c.to_string())).collect()
+    }
+
+    const TIMEOUT: Duration = Duration::from_secs(5);
+
+    #[test]
+    fn silent_primaries_are_joined_by_secondaries_after_a_fifth_of_the_timeout() {
+        let now = Instant::now();
+        let (mut quorum, first) = Quorum::new(now, 2, true, nodes("abcd"), TIMEOUT);
+        assert_eq!(first, nodes("ab"));
+        assert_eq!(quorum.escalate(now + TIMEOUT / 6), []);
+        assert_eq!(quorum.escalate(now + TIMEOUT / 5), nodes("abcd"));
+        assert!(quorum.answer(&node("c")));
+        assert!(!quorum.answer(&node("c")), "an answer counts once");
+        assert_eq!(quorum.progress(), Progress::Pending);
+        assert!(quorum.answer(&node("d")));
+        assert_eq!((quorum.progress(), quorum.got()), (Progress::Done, 3));
+    }
+
+    #[test]
+    fn who_refuses_is_replaced_at_once_until_nobody_is_left() {
+        let (mut quorum, _) = Quorum::new(Instant::now(), 2, false, nodes("abc"), TIMEOUT);
+        assert_eq!(quorum.refuse(&node("a")), Some(node("c")));
+        assert_eq!(quorum.progress(), Progress::Pending);
+        assert_eq!(quorum.refuse(&node("b")), None);
+        assert_eq!(quorum.progress(), Progress::Impossible);
+    }
+
+    #[test]
+    fn a_suspect_may_still_answer() {
+        let (mut quorum, _) = Quorum::new(Instant::now(), 1, true, nodes("ab"), TIMEOUT);
+        assert_eq!(quorum.suspect(&node("a")), Some(node("b")));
+        assert!(quorum.answer(&node("a")));
+        assert_eq!(quorum.progress(), Progress::Done);
+    }
+}

@@ -1,0 +1,548 @@
+//! The replicator: one machine that holds the entries, serves requests, and keeps replicas alike.
+//!
+//! An update changes the entry here first, is logged for the peers, and is then confirmed by as many
+//! replicas as its level says. Whatever gets lost on the way, rounds of anti-entropy find. The
+//! machine reads no clock and draws from one seed: the same inputs give the same effects.
+//!
+//! Children: [`crate::delta_log`], [`crate::sync`], [`crate::quorum`], [`crate::subscriptions`].
+//! Source: ddata §3, §4, §10.
+
+mod peers;
+mod requests;
+mod rounds;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use greylag_core::UniqueAddress;
+use greylag_crdt::{Change, DotSource, EntryMark, Lineage, ReplicaId, ReplicatedData, UpdateCx, WriterKey};
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+
+use crate::delta_log::{DeltaLog, Record};
+use crate::entries::{Data, Entries, Entry};
+use crate::error::{DeleteError, GetError, RequestError, StopReason, UpdateError};
+use crate::key::{InvalidKey, Key, KeyId, problem};
+use crate::level::{Level, WriteLevel};
+use crate::message::{DeltaItem, Effect, Input, Message, ReplicatorEvent, Reply, Snapshot};
+use crate::read::{Lifecycle, Read};
+use crate::replicas::Replicas;
+use crate::settings::ReplicatorSettings;
+use crate::subscriptions::Subscriptions;
+use crate::types::{AnyData, TypeTable};
+use requests::{ReadRequest, WriteRequest};
+use rounds::Rounds;
+
+/// What was dropped or refused, by reason. Source: ddata C8.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Messages of processes that are no replicas, or no longer.
+    pub from_strangers: u64,
+    /// Entries whose type differs here.
+    pub type_mismatches: u64,
+    /// Entries of a type that is unknown here.
+    pub unknown_types: u64,
+    /// Entries that could not be read or joined.
+    pub undecodable: u64,
+    /// Deltas that were refused for a gap before them.
+    pub gaps: u64,
+    /// Answers to requests that are over.
+    pub late_replies: u64,
+    /// Batches of deltas sent.
+    pub batches_sent: u64,
+    /// Rounds of anti-entropy that began here.
+    pub rounds_opened: u64,
+    /// Rounds that found a difference and exchanged all of it.
+    pub rounds_completed: u64,
+    /// Full states sent, whatever for.
+    pub full_states_sent: u64,
+}
+
+/// The machine.
+#[derive(Debug)]
+pub struct ReplicatorCore {
+    settings: ReplicatorSettings,
+    types: TypeTable,
+    own: UniqueAddress,
+    replica: ReplicaId,
+    writer: WriterKey,
+    numbers: DotSource,
+    /// What earlier replicators of this process had drawn; never claimed by this one.
+    start_floor: u64,
+    rng: ChaCha8Rng,
+    replicas: Arc<Replicas>,
+    entries: Entries,
+    log: DeltaLog,
+    writes: BTreeMap<u64, WriteRequest>,
+    reads: BTreeMap<u64, ReadRequest>,
+    rounds: Rounds,
+    subscriptions: Subscriptions,
+    lifecycle: Lifecycle,
+    /// Since when this node is known to membership while it synchronizes.
+    syncing_since: Option<Instant>,
+    synced_with: BTreeSet<UniqueAddress>,
+    propagate_at: Option<Instant>,
+    gossip_at: Instant,
+    notify_at: Option<Instant>,
+    stopping: Option<(StopReason, Instant)>,
+    stats: Stats,
+}
+
+impl ReplicatorCore {
+    /// A replicator that holds nothing and knows nobody.
+    ///
+    /// `numbers` is the process's one source (ddata K2); `seed` decides every random choice.
+    pub fn new(
+        settings: ReplicatorSettings,
+        types: TypeTable,
+        own: UniqueAddress,
+        numbers: DotSource,
+        seed: u64,
+        now: Instant,
+    ) -> Self {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        // Nodes that start together do not gossip in step.
+        let gossip_at = now + rounds::jittered(&mut rng, settings.gossip_interval);
+        Self {
+            types,
+            replica: ReplicaId(own.uid().get()),
+            writer: WriterKey::new(own.order_bytes()),
+            start_floor: numbers.last(),
+            numbers,
+            rng,
+            own,
+            replicas: Arc::new(Replicas::default()),
+            entries: Entries::default(),
+            log: DeltaLog::default(),
+            writes: BTreeMap::new(),
+            reads: BTreeMap::new(),
+            rounds: Rounds::default(),
+            subscriptions: Subscriptions::default(),
+            lifecycle: Lifecycle::Syncing,
+            syncing_since: None,
+            synced_with: BTreeSet::new(),
+            propagate_at: None,
+            gossip_at,
+            notify_at: None,
+            stopping: None,
+            stats: Stats::default(),
+            settings,
+        }
+    }
+
+    /// Takes one input.
+    pub fn handle(&mut self, now: Instant, input: Input, out: &mut Vec<Effect>) {
+        match input {
+            Input::Received { from, message } => self.on_message(now, from, message, out),
+            Input::SendFailed { to } => self.on_send_failed(&to, out),
+            Input::Replicas(replicas) => self.on_replicas(now, replicas, out),
+            Input::Tick => {}
+            Input::Get { id, key, tag, level } => self.on_get(now, id, key, tag, level.into(), out),
+            Input::Delete { id, key, level, wall_ms } => self.on_delete(now, id, key, level.into(), wall_ms, out),
+            Input::Subscribe { subscriber, pattern, tag } => self.subscriptions.add(subscriber, pattern, tag),
+            Input::Unsubscribe { subscriber } => self.subscriptions.remove(subscriber),
+            Input::Flush => self.subscriptions.flush(&mut self.entries, out),
+            Input::Stop(reason) => self.on_stop(now, reason, out),
+        }
+        self.finish_input(now, out);
+    }
+
+    /// When a `Tick` next has work to do.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        if matches!(self.lifecycle, Lifecycle::Stopped(_)) {
+            return None;
+        }
+        let requests = self.writes.values().map(|write| write.quorum.next_deadline());
+        let requests = requests.chain(self.reads.values().map(|read| read.quorum.next_deadline()));
+        let syncing = self.syncing_since.map(|since| since + self.settings.sync_timeout);
+        let gossip = (!self.replicas.others.is_empty()).then_some(self.gossip_at);
+        let stopping = self.stopping.as_ref().map(|(_, deadline)| *deadline);
+        requests.chain([syncing, gossip, self.propagate_at, self.notify_at, stopping].into_iter().flatten()).min()
+    }
+
+    /// Changes an entry. The closure runs at once; on `Ok`, a [`Reply::Update`] with this `id` says
+    /// how the replication ended, on `Err` nothing changed and no reply follows. Source: ddata R2.
+    ///
+    /// # Errors
+    /// [`UpdateError`], all but `Timeout` and `StoreFailed`.
+    #[expect(clippy::too_many_arguments, reason = "an input, spelled out because a closure is no data")]
+    pub fn update<T: ReplicatedData, O, E>(
+        &mut self,
+        now: Instant,
+        wall_ms: i64,
+        id: u64,
+        key: &Key<T>,
+        level: WriteLevel,
+        init: impl FnOnce() -> T,
+        modify: impl FnOnce(&mut T, &mut UpdateCx<'_>) -> Result<O, E>,
+        out: &mut Vec<Effect>,
+    ) -> Result<O, UpdateError<E>> {
+        let level = Level::from(level);
+        self.check_request(key.id(), level)?;
+        self.types.add::<T>();
+        let existing = self.existing(key)?;
+        let mark = EntryMark::of(key.id());
+        let lineage = Lineage(self.numbers.draw());
+        let mut base = existing.clone().unwrap_or_else(T::zero);
+        base.bind(mark);
+        let mut cx = UpdateCx::new(&self.numbers, self.replica, &self.writer, wall_ms);
+        cx = cx.for_entry(mark, self.start_floor, &[]);
+        let run = AssertUnwindSafe(|| -> Result<(T, bool, O), UpdateError<E>> {
+            let mut value = base.clone();
+            // A first value that is not empty is explained by no delta.
+            let merged = match existing {
+                Some(_) => Ok(()),
+                None => Some(init())
+                    .filter(|first| *first != T::zero())
+                    .map_or(Ok(()), |first| value.merge(&first).map(drop)),
+            };
+            merged.map_err(UpdateError::Merge)?;
+            let seeded = existing.is_none() && value != base;
+            value.begin_change(lineage);
+            let output = modify(&mut value, &mut cx).map_err(UpdateError::Modify)?;
+            Ok((value, seeded, output))
+        });
+        let (mut value, seeded, output) = catch_unwind(run).map_err(|_| UpdateError::ModifyPanicked)??;
+        let mut change = value.take_change(lineage);
+        if seeded || change == Change::FullOnly {
+            // The closure may have put another value in the place of the entry's: nothing is lost.
+            let mut joined = base.clone();
+            joined.merge(&value).map_err(UpdateError::Merge)?;
+            value = joined;
+            change = if value == base { Change::None } else { Change::FullOnly };
+        }
+        self.commit(now, id, key, level, existing.is_some(), value, change, out)?;
+        self.finish_input(now, out);
+        Ok(output)
+    }
+
+    fn existing<T: ReplicatedData, E>(&self, key: &Key<T>) -> Result<Option<T>, UpdateError<E>> {
+        match self.entries.get(key.id()).map(|entry| &entry.data) {
+            None => Ok(None),
+            Some(Data::Tombstone { .. }) => Err(UpdateError::Deleted { key: key.id().clone() }),
+            Some(Data::Value(value)) => match value.as_any().downcast_ref::<T>() {
+                Some(value) => Ok(Some(value.clone())),
+                None => Err(UpdateError::TypeMismatch {
+                    key: key.id().clone(),
+                    expected: T::TAG.to_string(),
+                    found: value.tag().to_string(),
+                }),
+            },
+        }
+    }
+
+    /// Makes a change the entry's, logs it, and has it confirmed.
+    #[expect(clippy::too_many_arguments, reason = "the second half of `update`")]
+    fn commit<T: ReplicatedData, E>(
+        &mut self,
+        now: Instant,
+        id: u64,
+        key: &Key<T>,
+        level: Level,
+        existed: bool,
+        value: T,
+        change: Change<T::Delta>,
+        out: &mut Vec<Effect>,
+    ) -> Result<(), UpdateError<E>> {
+        let delta = match change {
+            Change::None => {
+                self.begin_write(now, id, key.id(), level, None, false, out);
+                return Ok(());
+            }
+            Change::Delta(delta) if self.settings.delta_enabled => Some(T::delta_to_bytes(&delta)),
+            Change::Delta(_) | Change::FullOnly => None,
+        };
+        let (mut versions, former) = match self.entries.get(key.id()) {
+            Some(Entry { versions, size_bound, .. }) => (versions.clone(), *size_bound),
+            None => (BTreeMap::new(), 0),
+        };
+        let added = delta.as_ref().map_or_else(|| value.to_bytes().len(), Vec::len);
+        let size_bound = self.check_size(key.id(), existed, &value, former + added)?;
+        let prev = versions.get(&self.replica).copied().unwrap_or(0);
+        let version = self.numbers.draw();
+        if T::CAUSAL && self.settings.delta_enabled {
+            versions.insert(self.replica, version);
+        }
+        let record =
+            Record { key: key.id().clone(), tag: AnyData::tag(&value), prev, version, delta: delta.map(Into::into) };
+        let item = record.delta.as_ref().map(|delta| DeltaItem {
+            key: record.key.clone(),
+            tag: record.tag.clone(),
+            prev,
+            version,
+            delta: delta.clone(),
+        });
+        self.entries.set(key.id(), Data::Value(Box::new(value)), versions, size_bound);
+        self.append(record, out);
+        self.begin_write(now, id, key.id(), level, item, true, out);
+        Ok(())
+    }
+
+    /// Above the limit only growing is refused. The bound is made exact when it reaches the limit.
+    fn check_size<T: ReplicatedData, E>(
+        &mut self,
+        key: &KeyId,
+        existed: bool,
+        value: &T,
+        bound: usize,
+    ) -> Result<usize, UpdateError<E>> {
+        let max = self.settings.max_entry_bytes;
+        if bound <= max {
+            return Ok(bound);
+        }
+        let size = ReplicatedData::to_bytes(value).len();
+        let before = if existed { self.entries.envelope(key).map_or(0, |envelope| envelope.size()) } else { 0 };
+        if size > max && size > before {
+            return Err(UpdateError::EntryTooLarge { key: key.clone(), size, max });
+        }
+        Ok(size)
+    }
+
+    fn append(&mut self, record: Record, out: &mut Vec<Effect>) {
+        let seq = self.numbers.draw();
+        self.log.append(&self.types, seq, record);
+        for (peer, records) in self.log.enforce_limits(&self.settings) {
+            out.push(Effect::Event(ReplicatorEvent::PeerLagging { peer, records }));
+        }
+    }
+
+    fn on_delete(&mut self, now: Instant, id: u64, key: KeyId, level: Level, wall_ms: i64, out: &mut Vec<Effect>) {
+        let refused = match self.check_request(&key, level) {
+            Err(error) => Some(DeleteError::Request(error)),
+            Ok(()) => matches!(self.entries.get(&key), Some(Entry { data: Data::Tombstone { .. }, .. }))
+                .then(|| DeleteError::AlreadyDeleted { key: key.clone() }),
+        };
+        if let Some(error) = refused {
+            out.push(Effect::Reply { id, reply: Reply::Delete(Err(error)) });
+            return;
+        }
+        self.entries.merge_tombstone(&key, wall_ms);
+        self.log.clear_deltas(&key);
+        let version = self.numbers.draw();
+        self.append(Record { key: key.clone(), tag: "".into(), prev: 0, version, delta: None }, out);
+        self.begin_delete(now, id, &key, level, out);
+    }
+
+    fn on_get(&mut self, now: Instant, id: u64, key: KeyId, tag: Arc<str>, level: Level, out: &mut Vec<Effect>) {
+        let result = match self.check_request(&key, level) {
+            Err(error) => Err(error.into()),
+            Ok(()) => self.read_local(&key, &tag),
+        };
+        match result {
+            // A local tombstone is final; anything else may be news elsewhere.
+            Ok(Read::Found(_) | Read::NotFound) if level != Level::Local => {
+                self.begin_read(now, id, key, tag, level, out);
+            }
+            result => out.push(Effect::Reply { id, reply: Reply::Get(result) }),
+        }
+    }
+
+    fn read_local(&self, key: &KeyId, tag: &str) -> Result<Read<Snapshot>, GetError> {
+        match self.entries.get(key).map(|entry| &entry.data) {
+            None => Ok(Read::NotFound),
+            Some(Data::Tombstone { .. }) => Ok(Read::Deleted),
+            Some(Data::Value(value)) if *value.tag() == *tag => Ok(Read::Found(Snapshot::new(&**value))),
+            Some(Data::Value(value)) => Err(GetError::TypeMismatch {
+                key: key.clone(),
+                expected: tag.to_owned(),
+                found: value.tag().to_string(),
+            }),
+        }
+    }
+
+    fn check_request(&self, key: &KeyId, level: Level) -> Result<(), RequestError> {
+        if let Lifecycle::Stopped(reason) = &self.lifecycle {
+            return Err(RequestError::Stopped(reason.clone()));
+        }
+        if let Some((reason, _)) = &self.stopping {
+            return Err(RequestError::Stopped(reason.clone()));
+        }
+        if let Some(why) = problem(key) {
+            return Err(InvalidKey { id: key.clone(), why }.into());
+        }
+        if !level.is_valid() {
+            return Err(RequestError::InvalidConsistency);
+        }
+        if level != Level::Local && self.writes.len() + self.reads.len() >= self.settings.max_in_flight {
+            return Err(RequestError::Overloaded);
+        }
+        Ok(())
+    }
+
+    fn on_replicas(&mut self, now: Instant, replicas: Arc<Replicas>, out: &mut Vec<Effect>) {
+        let before = std::mem::replace(&mut self.replicas, replicas);
+        let peers: BTreeSet<UniqueAddress> = self.peers().collect();
+        for peer in self.replicas.others.iter().filter(|replica| replica.reachable).map(|replica| &replica.address) {
+            match before.other(peer) {
+                None => self.rounds.owe(peer.clone()),
+                Some(was) if !was.reachable => self.log.hurry(peer, now, &self.settings),
+                Some(_) => {}
+            }
+        }
+        let known: BTreeSet<UniqueAddress> = self.replicas.others.iter().map(|r| r.address.clone()).collect();
+        let gone: Vec<UniqueAddress> =
+            before.others.iter().map(|r| r.address.clone()).filter(|peer| !known.contains(peer)).collect();
+        for peer in &gone {
+            self.rounds.forget(peer);
+            self.give_up_on(peer, out);
+        }
+        let suspects: Vec<UniqueAddress> =
+            self.replicas.others.iter().filter(|r| !r.reachable).map(|r| r.address.clone()).collect();
+        for peer in suspects.iter().filter(|peer| before.other(peer).is_some_and(|was| was.reachable)) {
+            self.ask_instead_of(peer, out);
+        }
+        self.log.set_peers(&peers);
+        if self.replicas.own_status.is_some() && self.lifecycle == Lifecycle::Syncing {
+            self.syncing_since.get_or_insert(now);
+            self.open_initial_rounds(now, out);
+        }
+        if before.own_status.is_some() && self.replicas.removed.contains(&self.own) {
+            self.on_stop(now, StopReason::Removed, out);
+        }
+    }
+
+    /// Everybody that gets deltas and takes part in rounds.
+    fn peers(&self) -> impl Iterator<Item = UniqueAddress> + '_ {
+        self.replicas.others.iter().filter(|replica| replica.status.is_peer()).map(|replica| replica.address.clone())
+    }
+
+    fn reachable_peers(&self) -> BTreeSet<UniqueAddress> {
+        let peers = self.replicas.others.iter().filter(|replica| replica.status.is_peer() && replica.reachable);
+        peers.map(|replica| replica.address.clone()).collect()
+    }
+
+    /// Sends what is unsent and waits for one voter to hold all of it. Source: ddata G15.
+    fn on_stop(&mut self, now: Instant, reason: StopReason, out: &mut Vec<Effect>) {
+        if self.stopping.is_some() || matches!(self.lifecycle, Lifecycle::Stopped(_)) {
+            return;
+        }
+        let reachable = self.reachable_peers();
+        // A slice at a time would leave out peers of a large cluster; each turn serves the next ones.
+        for _ in 0..reachable.len() {
+            self.propagate(now, out);
+        }
+        self.stopping = Some((reason, now + self.settings.shutdown_flush_timeout));
+    }
+
+    fn finish_stop(&mut self, now: Instant, out: &mut Vec<Effect>) {
+        let Some((reason, deadline)) = &self.stopping else { return };
+        let mut voters = self.replicas.others.iter().filter(|replica| replica.status.is_voter() && replica.reachable);
+        let nobody = self.log.len() == 0 || voters.clone().next().is_none();
+        if nobody || *deadline <= now || voters.any(|voter| self.log.is_acknowledged_by(&voter.address)) {
+            let reason = reason.clone();
+            self.stopping = None;
+            self.fail_all(&reason, out);
+            self.become_lifecycle(Lifecycle::Stopped(reason), out);
+        }
+    }
+
+    fn become_lifecycle(&mut self, lifecycle: Lifecycle, out: &mut Vec<Effect>) {
+        if self.lifecycle != lifecycle {
+            self.lifecycle = lifecycle.clone();
+            out.push(Effect::Lifecycle(lifecycle));
+        }
+    }
+
+    /// Everything that is due after an input, whichever it was.
+    fn finish_input(&mut self, now: Instant, out: &mut Vec<Effect>) {
+        if matches!(self.lifecycle, Lifecycle::Stopped(_)) {
+            return;
+        }
+        self.tick_requests(now, out);
+        self.tick_rounds(now, out);
+        if self.propagate_at.is_some_and(|at| at <= now) {
+            self.propagate_at = None;
+            self.propagate(now, out);
+        }
+        if self.notify_at.is_some_and(|at| at <= now) {
+            self.notify_at = None;
+            self.subscriptions.flush(&mut self.entries, out);
+        }
+        self.finish_stop(now, out);
+        // Idle timers sleep: nothing to send or to tell means nothing to wake up for.
+        if self.propagate_at.is_none() && self.log.has_work(&self.reachable_peers()) {
+            self.propagate_at = Some(now + self.settings.delta_propagation_interval);
+        }
+        if self.notify_at.is_none() && self.subscriptions.has_work(&self.entries) {
+            self.notify_at = Some(now + self.settings.notify_subscribers_interval);
+        }
+        self.check_invariants();
+    }
+
+    fn propagate(&mut self, now: Instant, out: &mut Vec<Effect>) {
+        let reachable = self.reachable_peers();
+        for (to, message) in self.log.propagate(now, &self.settings, &self.types, &mut self.entries, &reachable) {
+            self.stats.batches_sent += 1;
+            self.send(to, message, out);
+        }
+    }
+
+    fn send(&mut self, to: UniqueAddress, message: Message, out: &mut Vec<Effect>) {
+        self.stats.full_states_sent += message.full_states();
+        let bulk = message.size_hint() > self.settings.max_message_bytes;
+        out.push(Effect::Send { to, bulk, message });
+    }
+
+    /// Adds a type that peers may send from now on.
+    pub fn add_type<T: ReplicatedData>(&mut self) {
+        self.types.add::<T>();
+    }
+
+    /// Where the replicator is in its life.
+    pub fn lifecycle(&self) -> &Lifecycle {
+        &self.lifecycle
+    }
+
+    /// Live ids that begin with `prefix` and come after `after`, ascending, at most `limit`.
+    pub fn keys(&self, prefix: &str, after: Option<&str>, limit: usize) -> Vec<KeyId> {
+        let start = after.map_or(prefix, |after| after.max(prefix));
+        let found = self.entries.from(start).filter(|(key, _)| after.is_none_or(|after| &***key > after));
+        let found = found.take_while(|(key, _)| key.starts_with(prefix));
+        let live = found.filter(|(_, entry)| matches!(entry.data, Data::Value(_)));
+        live.map(|(key, _)| key.clone()).take(limit).collect()
+    }
+
+    /// The value of an entry, as it is here; `None` if it is absent, deleted, or of another type.
+    pub fn value<T: ReplicatedData>(&self, key: &Key<T>) -> Option<&T> {
+        match &self.entries.get(key.id())?.data {
+            Data::Value(value) => value.as_any().downcast_ref(),
+            Data::Tombstone { .. } => None,
+        }
+    }
+
+    /// All entries with their digests, for comparing replicas in tests.
+    pub fn digests(&self) -> BTreeMap<KeyId, greylag_crdt::Digest> {
+        self.entries.iter().map(|(key, entry)| (key.clone(), entry.digest())).collect()
+    }
+
+    /// The sum over everything that is held here: equal sums, equal data.
+    pub fn root_sum(&self) -> crate::tree::Sum {
+        self.entries.tree.sum(crate::tree::Prefix::ROOT)
+    }
+
+    /// How many records wait in the delta log.
+    pub fn log_len(&self) -> usize {
+        self.log.len()
+    }
+
+    /// What was dropped or refused so far.
+    pub fn stats(&self) -> Stats {
+        self.stats
+    }
+
+    fn check_invariants(&self) {
+        #[cfg(debug_assertions)]
+        {
+            self.log.check_invariants();
+            let foreign = self.writes.values().any(|write| write.quorum.awaits(&self.own));
+            assert!(!foreign, "a replicator never asks itself");
+        }
+    }
+}
+
+/// A tenth of the interval either way, so that what starts together drifts apart.
+pub(crate) fn jitter(interval: Duration, chance: f64) -> Duration {
+    interval.mul_f64(0.9 + 0.2 * chance)
+}

@@ -1,0 +1,190 @@
+//! What peers ask of this replica, and what they send unasked.
+
+use std::time::Instant;
+
+use greylag_core::UniqueAddress;
+use greylag_crdt::{Digest, ReplicaId};
+
+use super::ReplicatorCore;
+use crate::entries::{Data, Entry, Merged};
+use crate::key::KeyId;
+use crate::message::{
+    BatchItem, Content, DeltaItem, Effect, Envelope, Message, Nacked, ReadReply, Refusal, ReplicatorEvent, WriteReply,
+};
+use crate::read::Lifecycle;
+
+impl ReplicatorCore {
+    pub(super) fn on_message(&mut self, now: Instant, from: UniqueAddress, message: Message, out: &mut Vec<Effect>) {
+        // Whatever status it has; but a stranger, or who was removed, is not listened to.
+        if self.replicas.other(&from).is_none() || self.replicas.removed.contains(&from) {
+            self.stats.from_strangers += 1;
+            return;
+        }
+        if matches!(self.lifecycle, Lifecycle::Stopped(_)) {
+            return;
+        }
+        match message {
+            Message::Write { request, key, envelope } => {
+                let reply = self.on_write(&from, &key, &envelope, out);
+                self.send(from, Message::WriteReply { request, reply }, out);
+            }
+            Message::Check { request, key, digest } => {
+                let reply = self.on_check(&key, digest);
+                self.send(from, Message::WriteReply { request, reply }, out);
+            }
+            Message::DeltaWrite { request, item } => {
+                let reply = self.on_delta_write(&from, &item, out);
+                self.send(from, Message::WriteReply { request, reply }, out);
+            }
+            Message::WriteReply { request, reply } => self.on_write_reply(&from, request, reply, out),
+            Message::Read { request, key, tag, digest } => {
+                let reply = self.on_read(&key, &tag, digest);
+                self.send(from, Message::ReadReply { request, reply }, out);
+            }
+            Message::ReadReply { request, reply } => self.on_read_reply(&from, request, reply, out),
+            Message::DeltaBatch { from_seq, to_seq, items } => {
+                let nacked = self.on_batch(&from, items, out);
+                self.send(from, Message::DeltaAck { from_seq, to_seq, nacked }, out);
+            }
+            Message::DeltaAck { from_seq, to_seq, nacked } => {
+                let range = (from_seq, to_seq);
+                let again = self.log.on_ack(now, &self.settings, &self.types, &mut self.entries, &from, range, &nacked);
+                if let Some((to, message)) = again {
+                    self.send(to, message, out);
+                }
+            }
+            message => self.on_sync_message(now, &from, message, out),
+        }
+    }
+
+    fn on_write(
+        &mut self,
+        from: &UniqueAddress,
+        key: &KeyId,
+        envelope: &Envelope,
+        out: &mut Vec<Effect>,
+    ) -> WriteReply {
+        match self.merge(from, key, envelope, out) {
+            Ok(Merged::Deleted { deleted_at }) => WriteReply::Deleted { deleted_at },
+            Ok(_) => WriteReply::Ack,
+            Err(refusal) => WriteReply::Nack(refusal),
+        }
+    }
+
+    fn on_check(&self, key: &KeyId, digest: Option<Digest>) -> WriteReply {
+        match self.entries.get(key) {
+            // The absent entry is included in every other.
+            _ if digest.is_none() => WriteReply::Ack,
+            Some(entry) if Some(entry.digest()) == digest => WriteReply::Ack,
+            Some(Entry { data: Data::Tombstone { deleted_at }, .. }) => WriteReply::Deleted { deleted_at: *deleted_at },
+            _ => WriteReply::DeltaNack { have: 0, full: true },
+        }
+    }
+
+    fn on_delta_write(&mut self, from: &UniqueAddress, item: &DeltaItem, out: &mut Vec<Effect>) -> WriteReply {
+        match self.merge_delta(from, item, out) {
+            Ok(Merged::Done { .. }) => WriteReply::Ack,
+            Ok(Merged::Deleted { deleted_at }) => WriteReply::Deleted { deleted_at },
+            Ok(Merged::Gap { have }) => WriteReply::DeltaNack { have, full: !self.settings.delta_enabled },
+            Err(refusal) => WriteReply::Nack(refusal),
+        }
+    }
+
+    fn on_read(&mut self, key: &KeyId, tag: &str, digest: Option<Digest>) -> ReadReply {
+        // Who came back empty must not answer for what it held before. Source: ddata G13.
+        if self.lifecycle != Lifecycle::Running {
+            return ReadReply::NotReady;
+        }
+        match self.entries.get(key) {
+            None => ReadReply::Absent,
+            Some(entry) if Some(entry.digest()) == digest => ReadReply::Same,
+            Some(Entry { data: Data::Value(value), .. }) if *value.tag() != *tag => {
+                ReadReply::Nack(Refusal::TypeMismatch)
+            }
+            Some(_) => self.entries.envelope(key).map_or(ReadReply::Absent, ReadReply::Value),
+        }
+    }
+
+    fn on_batch(&mut self, from: &UniqueAddress, items: Vec<BatchItem>, out: &mut Vec<Effect>) -> Vec<Nacked> {
+        let (mut nacked, mut wanted) = (Vec::new(), Vec::new());
+        for item in items {
+            match item {
+                BatchItem::Delta(item) => {
+                    // A refusal for good is counted and not listed: sending it again helps nobody.
+                    if let Ok(Merged::Gap { have }) = self.merge_delta(from, &item, out) {
+                        nacked.push(Nacked { key: item.key, have, full: !self.settings.delta_enabled });
+                    }
+                }
+                BatchItem::Full { key, envelope } => drop(self.merge(from, &key, &envelope, out)),
+                BatchItem::Hint { hash } => wanted.push(hash),
+            }
+        }
+        if !wanted.is_empty() {
+            self.send(from.clone(), Message::SyncWant { round: None, number: 0, hashes: wanted }, out);
+        }
+        nacked
+    }
+
+    /// Joins deltas of the sender.
+    fn merge_delta(
+        &mut self,
+        from: &UniqueAddress,
+        item: &DeltaItem,
+        out: &mut Vec<Effect>,
+    ) -> Result<Merged, Refusal> {
+        let origin = ReplicaId(from.uid().get());
+        let merged = if self.settings.delta_enabled {
+            self.entries.merge_delta(&self.types, origin, item)
+        } else {
+            Ok(Merged::Gap { have: 0 })
+        };
+        if let Ok(Merged::Gap { .. }) = merged {
+            self.stats.gaps += 1;
+        }
+        self.note_refusal(from, &item.key, &item.tag, merged, out)
+    }
+
+    /// Joins a full state.
+    pub(super) fn merge(
+        &mut self,
+        from: &UniqueAddress,
+        key: &KeyId,
+        envelope: &Envelope,
+        out: &mut Vec<Effect>,
+    ) -> Result<Merged, Refusal> {
+        let max_bytes = self.settings.max_entry_bytes.saturating_mul(4);
+        let merged = self.entries.merge_envelope(&self.types, max_bytes, key, envelope);
+        let tag = match &envelope.content {
+            Content::Value { tag, .. } => tag.clone(),
+            Content::Tombstone { .. } => {
+                self.log.clear_deltas(key);
+                "".into()
+            }
+        };
+        self.note_refusal(from, key, &tag, merged, out)
+    }
+
+    fn note_refusal(
+        &mut self,
+        from: &UniqueAddress,
+        key: &KeyId,
+        tag: &std::sync::Arc<str>,
+        merged: Result<Merged, Refusal>,
+        out: &mut Vec<Effect>,
+    ) -> Result<Merged, Refusal> {
+        let (key, peer, found) = (key.clone(), from.clone(), tag.clone());
+        match merged {
+            Err(Refusal::TypeMismatch) => {
+                self.stats.type_mismatches += 1;
+                out.push(Effect::Event(ReplicatorEvent::TypeConflict { key, peer, found }));
+            }
+            Err(Refusal::UnknownType) => {
+                self.stats.unknown_types += 1;
+                out.push(Effect::Event(ReplicatorEvent::UnknownType { key, peer, found }));
+            }
+            Err(_) => self.stats.undecodable += 1,
+            Ok(_) => {}
+        }
+        merged
+    }
+}

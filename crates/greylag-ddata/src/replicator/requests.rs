@@ -1,0 +1,416 @@
+//! Requests that wait for other replicas: who is asked, and what is made of the answers.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use greylag_core::UniqueAddress;
+use greylag_crdt::{Digest, hash64};
+use rand::RngExt;
+
+use super::ReplicatorCore;
+use crate::error::{DeleteError, GetError, RequestError, StopReason, UpdateError};
+use crate::key::KeyId;
+use crate::level::Level;
+use crate::message::{DeltaItem, Effect, Envelope, Message, ReadReply, Refusal, Reply, WriteReply};
+use crate::quorum::{Progress, Quorum};
+use crate::read::Lifecycle;
+use crate::replicas::Replica;
+
+/// An update or delete that waits for confirmations.
+#[derive(Debug)]
+pub(super) struct WriteRequest {
+    id: u64,
+    key: KeyId,
+    kind: WriteKind,
+    pub(super) quorum: Quorum,
+    store_refused: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum WriteKind {
+    Update,
+    Delete,
+}
+
+/// A read that waits for answers.
+#[derive(Debug)]
+pub(super) struct ReadRequest {
+    id: u64,
+    key: KeyId,
+    tag: Arc<str>,
+    pub(super) quorum: Quorum,
+    /// The digest that the replicas were asked about.
+    asked: Option<Digest>,
+    /// What they hold, and what digest that has as far as it is known.
+    answers: BTreeMap<UniqueAddress, Option<Envelope>>,
+}
+
+impl ReplicatorCore {
+    /// Whom a request may ask, in order, how many of them are needed, and whether this replica
+    /// counts as one more. Evaluated once, when the request begins. Source: ddata R8, R10.
+    fn candidates(
+        &mut self,
+        key: &str,
+        level: Level,
+        own_counts: bool,
+        deltas: bool,
+    ) -> (usize, bool, Vec<UniqueAddress>) {
+        let counts = |replica: &&Replica| {
+            if level.only_staying() { replica.status.is_staying_voter() } else { replica.status.is_voter() }
+        };
+        let mut found: Vec<Replica> = self.replicas.others.iter().filter(counts).cloned().collect();
+        let own_status = self.replicas.own_status;
+        let own_is_candidate =
+            own_status.is_some_and(|own| if level.only_staying() { own.is_staying_voter() } else { own.is_voter() });
+        let n = found.len() + self.replicas.unmet + usize::from(own_is_candidate);
+        let needed = if n == 0 { usize::MAX } else { level.needed(n, self.settings.majority_min_cap) };
+        let own = own_is_candidate && own_counts;
+        if self.settings.prefer_oldest {
+            found.sort_by_key(|replica| (!replica.reachable, replica.age, replica.address.clone()));
+        } else if deltas {
+            // The same replicas see consecutive deltas of a key, and keys spread over replicas.
+            found.sort_by_cached_key(|replica| {
+                let mut bytes = key.as_bytes().to_vec();
+                bytes.extend_from_slice(&replica.address.uid().get().to_be_bytes());
+                (!replica.reachable, hash64(&bytes))
+            });
+        } else {
+            for at in (1..found.len()).rev() {
+                found.swap(at, self.rng.random_range(0..=at));
+            }
+            found.sort_by_key(|replica| !replica.reachable);
+        }
+        (needed.saturating_sub(usize::from(own)), own, found.into_iter().map(|replica| replica.address).collect())
+    }
+
+    /// Has a change confirmed, or, if nothing changed, has it made sure that others hold what is here.
+    #[expect(clippy::too_many_arguments, reason = "the last part of `update`")]
+    pub(super) fn begin_write(
+        &mut self,
+        now: Instant,
+        id: u64,
+        key: &KeyId,
+        level: Level,
+        delta: Option<DeltaItem>,
+        changed: bool,
+        out: &mut Vec<Effect>,
+    ) {
+        let request = self.numbers.draw();
+        let message = match delta {
+            Some(item) => Some(Message::DeltaWrite { request, item }),
+            None if !changed => Some(Message::Check { request, key: key.clone(), digest: self.entries.digest(key) }),
+            None => None,
+        };
+        self.begin_request(now, id, request, key, level, WriteKind::Update, message, out);
+    }
+
+    pub(super) fn begin_delete(&mut self, now: Instant, id: u64, key: &KeyId, level: Level, out: &mut Vec<Effect>) {
+        let request = self.numbers.draw();
+        self.begin_request(now, id, request, key, level, WriteKind::Delete, None, out);
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "what an update and a delete have in common")]
+    fn begin_request(
+        &mut self,
+        now: Instant,
+        id: u64,
+        request: u64,
+        key: &KeyId,
+        level: Level,
+        kind: WriteKind,
+        message: Option<Message>,
+        out: &mut Vec<Effect>,
+    ) {
+        let deltas = matches!(message, Some(Message::DeltaWrite { .. }));
+        let (needed, own, candidates) =
+            if level == Level::Local { (0, true, Vec::new()) } else { self.candidates(key, level, true, deltas) };
+        let (quorum, first) = Quorum::new(now, needed, own, candidates, level.timeout());
+        let write = WriteRequest { id, key: key.clone(), kind, quorum, store_refused: false };
+        if write.quorum.progress() != Progress::Pending {
+            Self::reply_to_write(&write, out);
+            return;
+        }
+        self.writes.insert(request, write);
+        for to in first {
+            let message = message.clone().unwrap_or_else(|| self.write_message(request, key));
+            self.send(to, message, out);
+        }
+    }
+
+    /// The full state as a write; the entry may have grown since the request began.
+    fn write_message(&mut self, request: u64, key: &KeyId) -> Message {
+        match self.entries.envelope(key) {
+            Some(envelope) => Message::Write { request, key: key.clone(), envelope },
+            None => Message::Check { request, key: key.clone(), digest: None },
+        }
+    }
+
+    pub(super) fn on_write_reply(
+        &mut self,
+        from: &UniqueAddress,
+        request: u64,
+        reply: WriteReply,
+        out: &mut Vec<Effect>,
+    ) {
+        let Some(write) = self.writes.get_mut(&request).filter(|write| write.quorum.awaits(from)) else {
+            self.stats.late_replies += 1;
+            return;
+        };
+        let key = write.key.clone();
+        match reply {
+            WriteReply::Ack => {
+                write.quorum.answer(from);
+            }
+            WriteReply::Deleted { deleted_at } => {
+                let (id, kind) = (write.id, write.kind);
+                self.entries.merge_tombstone(&key, deleted_at);
+                self.log.clear_deltas(&key);
+                if kind == WriteKind::Update {
+                    self.writes.remove(&request);
+                    out.push(Effect::Reply { id, reply: Reply::Update(Err(UpdateError::Deleted { key })) });
+                    return;
+                }
+                let message = self.write_message(request, &key);
+                self.send(from.clone(), message, out);
+            }
+            WriteReply::DeltaNack { have, full } => {
+                let missing = if full { None } else { self.log.deltas_since(&self.types, &key, have) };
+                let message = match missing {
+                    Some(item) => Message::DeltaWrite { request, item },
+                    None => self.write_message(request, &key),
+                };
+                self.send(from.clone(), message, out);
+            }
+            WriteReply::Nack(refusal) => {
+                write.store_refused |= refusal == Refusal::Store;
+                if let Some(next) = write.quorum.refuse(from) {
+                    let message = self.write_message(request, &key);
+                    self.send(next, message, out);
+                }
+            }
+        }
+        self.settle_write(request, out);
+    }
+
+    fn settle_write(&mut self, request: u64, out: &mut Vec<Effect>) {
+        if self.writes.get(&request).is_some_and(|write| write.quorum.progress() != Progress::Pending)
+            && let Some(write) = self.writes.remove(&request)
+        {
+            Self::reply_to_write(&write, out);
+        }
+    }
+
+    fn reply_to_write(write: &WriteRequest, out: &mut Vec<Effect>) {
+        let done = write.quorum.progress() == Progress::Done;
+        let (needed, acked, refused) = (write.quorum.needed(), write.quorum.got(), write.quorum.refused());
+        let key = write.key.clone();
+        let reply = match write.kind {
+            WriteKind::Update if done => Reply::Update(Ok(())),
+            WriteKind::Update if write.store_refused => Reply::Update(Err(UpdateError::StoreFailed { key })),
+            WriteKind::Update => Reply::Update(Err(UpdateError::Timeout { needed, acked, refused })),
+            WriteKind::Delete if done => Reply::Delete(Ok(())),
+            WriteKind::Delete if write.store_refused => Reply::Delete(Err(DeleteError::StoreFailed { key })),
+            WriteKind::Delete => Reply::Delete(Err(DeleteError::ReplicationFailed { needed, acked })),
+        };
+        out.push(Effect::Reply { id: write.id, reply });
+    }
+
+    pub(super) fn begin_read(
+        &mut self,
+        now: Instant,
+        id: u64,
+        key: KeyId,
+        tag: Arc<str>,
+        level: Level,
+        out: &mut Vec<Effect>,
+    ) {
+        let own_counts = self.lifecycle == Lifecycle::Running;
+        let (needed, own, candidates) = self.candidates(&key, level, own_counts, false);
+        let (quorum, first) = Quorum::new(now, needed, own, candidates, level.timeout());
+        let asked = self.entries.digest(&key);
+        let read = ReadRequest { id, key, tag, quorum, asked, answers: BTreeMap::new() };
+        let request = self.numbers.draw();
+        let question = Self::question(&read, request);
+        let over = read.quorum.progress() != Progress::Pending;
+        self.reads.insert(request, read);
+        if over {
+            self.finish_read(request, out);
+            return;
+        }
+        for to in first {
+            self.send(to, question.clone(), out);
+        }
+    }
+
+    fn question(read: &ReadRequest, request: u64) -> Message {
+        Message::Read { request, key: read.key.clone(), tag: read.tag.clone(), digest: read.asked }
+    }
+
+    pub(super) fn on_read_reply(
+        &mut self,
+        from: &UniqueAddress,
+        request: u64,
+        reply: ReadReply,
+        out: &mut Vec<Effect>,
+    ) {
+        let Some(read) = self.reads.get_mut(&request).filter(|read| read.quorum.awaits(from)) else {
+            self.stats.late_replies += 1;
+            return;
+        };
+        let key = read.key.clone();
+        let asked = read.asked;
+        // A value that cannot be joined does not count, so it is joined before it is counted.
+        let held = match reply {
+            ReadReply::Same => Ok(asked.map(|_| None)),
+            ReadReply::Absent => Ok(None),
+            ReadReply::Value(envelope) => self.merge(from, &key, &envelope, out).map(|_| Some(Some(envelope))),
+            ReadReply::NotReady => Err(Refusal::NotReady),
+            ReadReply::Nack(refusal) => Err(refusal),
+        };
+        let Some(read) = self.reads.get_mut(&request) else { return };
+        match held {
+            Ok(held) => {
+                read.quorum.answer(from);
+                if let Some(envelope) = held {
+                    read.answers.insert(from.clone(), envelope);
+                }
+            }
+            Err(_) => {
+                let question = Self::question(read, request);
+                if let Some(next) = read.quorum.refuse(from) {
+                    self.send(next, question, out);
+                }
+            }
+        }
+        if self.reads.get(&request).is_some_and(|read| read.quorum.progress() != Progress::Pending) {
+            self.finish_read(request, out);
+        }
+    }
+
+    /// Answers a read from the entry as it is after everything that arrived was joined into it.
+    fn finish_read(&mut self, request: u64, out: &mut Vec<Effect>) {
+        let Some(read) = self.reads.remove(&request) else { return };
+        let (id, needed, got) = (read.id, read.quorum.needed(), read.quorum.got());
+        let result = if read.quorum.progress() == Progress::Done {
+            self.push_repair(&read, out);
+            self.read_local(&read.key, &read.tag)
+        } else {
+            Err(GetError::Failure { needed, got })
+        };
+        out.push(Effect::Reply { id, reply: Reply::Get(result) });
+    }
+
+    /// Tells the replicas that answered with less than the result. Source: ddata R13.
+    fn push_repair(&mut self, read: &ReadRequest, out: &mut Vec<Effect>) {
+        if !self.settings.read_repair_push {
+            return;
+        }
+        let Some(result) = self.entries.envelope(&read.key) else { return };
+        let changed = self.entries.digest(&read.key) != read.asked;
+        for peer in read.quorum.answerers() {
+            let holds_it = match read.answers.get(peer) {
+                None => false,
+                Some(None) => !changed,
+                Some(Some(envelope)) => envelope.content == result.content,
+            };
+            if !holds_it {
+                let entries = vec![(read.key.clone(), result.clone())];
+                let message = Message::Gossip { round: None, number: 0, send_back: false, entries };
+                self.send(peer.clone(), message, out);
+            }
+        }
+    }
+
+    /// Asks again, and others, where a fifth of the time has passed; ends what is over.
+    pub(super) fn tick_requests(&mut self, now: Instant, out: &mut Vec<Effect>) {
+        let due: Vec<u64> =
+            self.writes.iter().filter(|(_, write)| write.quorum.next_deadline() <= now).map(|(n, _)| *n).collect();
+        for request in due {
+            let Some(write) = self.writes.get_mut(&request) else { continue };
+            if write.quorum.is_over(now) {
+                if let Some(write) = self.writes.remove(&request) {
+                    Self::reply_to_write(&write, out);
+                }
+                continue;
+            }
+            let (asked, key) = (write.quorum.escalate(now), write.key.clone());
+            for to in asked {
+                let message = self.write_message(request, &key);
+                self.send(to, message, out);
+            }
+        }
+        let due: Vec<u64> =
+            self.reads.iter().filter(|(_, read)| read.quorum.next_deadline() <= now).map(|(n, _)| *n).collect();
+        for request in due {
+            let Some(read) = self.reads.get_mut(&request) else { continue };
+            if read.quorum.is_over(now) {
+                self.finish_read(request, out);
+                continue;
+            }
+            let question = Self::question(read, request);
+            for to in read.quorum.escalate(now) {
+                self.send(to, question.clone(), out);
+            }
+        }
+    }
+
+    /// The transport refused a message for this peer: it is replaced where it is awaited.
+    pub(super) fn on_send_failed(&mut self, peer: &UniqueAddress, out: &mut Vec<Effect>) {
+        self.ask_instead_of(peer, out);
+    }
+
+    /// A peer is unreachable: others are asked too, and it may still answer.
+    pub(super) fn ask_instead_of(&mut self, peer: &UniqueAddress, out: &mut Vec<Effect>) {
+        self.replace(peer, Quorum::suspect, out);
+    }
+
+    /// A peer was removed: it will never answer.
+    pub(super) fn give_up_on(&mut self, peer: &UniqueAddress, out: &mut Vec<Effect>) {
+        self.replace(peer, Quorum::refuse, out);
+    }
+
+    fn replace(
+        &mut self,
+        peer: &UniqueAddress,
+        replacement: fn(&mut Quorum, &UniqueAddress) -> Option<UniqueAddress>,
+        out: &mut Vec<Effect>,
+    ) {
+        let writes: Vec<u64> = self.writes.keys().copied().collect();
+        for request in writes {
+            let Some(write) = self.writes.get_mut(&request) else { continue };
+            let (next, key) = (replacement(&mut write.quorum, peer), write.key.clone());
+            if let Some(next) = next {
+                let message = self.write_message(request, &key);
+                self.send(next, message, out);
+            }
+            self.settle_write(request, out);
+        }
+        let reads: Vec<u64> = self.reads.keys().copied().collect();
+        for request in reads {
+            let Some(read) = self.reads.get_mut(&request) else { continue };
+            let question = Self::question(read, request);
+            if let Some(next) = replacement(&mut read.quorum, peer) {
+                self.send(next, question, out);
+            }
+            if self.reads.get(&request).is_some_and(|read| read.quorum.progress() != Progress::Pending) {
+                self.finish_read(request, out);
+            }
+        }
+    }
+
+    /// Ends everything that waits.
+    pub(super) fn fail_all(&mut self, reason: &StopReason, out: &mut Vec<Effect>) {
+        let stopped = || RequestError::Stopped(reason.clone());
+        for write in std::mem::take(&mut self.writes).into_values() {
+            let reply = match write.kind {
+                WriteKind::Update => Reply::Update(Err(stopped().into())),
+                WriteKind::Delete => Reply::Delete(Err(stopped().into())),
+            };
+            out.push(Effect::Reply { id: write.id, reply });
+        }
+        for read in std::mem::take(&mut self.reads).into_values() {
+            out.push(Effect::Reply { id: read.id, reply: Reply::Get(Err(stopped().into())) });
+        }
+    }
+}

@@ -1,0 +1,325 @@
+//! When rounds of anti-entropy begin and end, and when a new replica has caught up.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use greylag_core::UniqueAddress;
+use greylag_crdt::{Digest, hash64};
+use rand::RngExt;
+use rand_chacha::ChaCha8Rng;
+
+use super::ReplicatorCore;
+use crate::entries::Merged;
+use crate::key::KeyId;
+use crate::message::{Effect, Envelope, Message, RoundId};
+use crate::read::Lifecycle;
+use crate::sync::{Round, fill, keys_of};
+use crate::tree::Prefix;
+
+/// One round in ten goes to any peer, reachable or not, in case reachability is wrong.
+const ANY_PEER_EVERY: u64 = 10;
+
+/// A difference that exchanging did not settle: the digests on both sides, and for how many more
+/// rounds it is left alone.
+#[derive(Debug)]
+struct Suppressed {
+    own: Option<Digest>,
+    theirs: Option<Digest>,
+    rounds_left: u32,
+}
+
+/// All rounds under way, at most one per peer and direction.
+#[derive(Debug, Default)]
+pub(super) struct Rounds {
+    opened: BTreeMap<UniqueAddress, Round>,
+    answered: BTreeMap<UniqueAddress, Round>,
+    /// Newly known peers, which are served before others.
+    owed: BTreeSet<UniqueAddress>,
+    suppressed: BTreeMap<(UniqueAddress, u64), Suppressed>,
+    count: u64,
+}
+
+impl Rounds {
+    /// A peer became known: it gets a round soon.
+    pub(super) fn owe(&mut self, peer: UniqueAddress) {
+        self.owed.insert(peer);
+    }
+
+    /// A peer is gone.
+    pub(super) fn forget(&mut self, peer: &UniqueAddress) {
+        self.opened.remove(peer);
+        self.answered.remove(peer);
+        self.owed.remove(peer);
+        self.suppressed.retain(|(suppressed, _), _| suppressed != peer);
+    }
+
+    fn find(&mut self, peer: &UniqueAddress, round: RoundId) -> Option<&mut Round> {
+        let rounds = if round.opened_by_sender { &mut self.answered } else { &mut self.opened };
+        rounds.get_mut(peer).filter(|found| found.is(round.number))
+    }
+}
+
+/// An interval with a little chance in it.
+pub(super) fn jittered(rng: &mut ChaCha8Rng, interval: Duration) -> Duration {
+    super::jitter(interval, rng.random_range(0.0..1.0))
+}
+
+impl ReplicatorCore {
+    fn open_round(&mut self, now: Instant, peer: &UniqueAddress, out: &mut Vec<Effect>) {
+        let number = self.numbers.draw();
+        self.rounds.opened.insert(peer.clone(), Round::new(now, number, true));
+        self.rounds.owed.remove(peer);
+        self.rounds.suppressed.retain(|(suppressed, _), entry| {
+            if suppressed == peer {
+                entry.rounds_left = entry.rounds_left.saturating_sub(1);
+            }
+            entry.rounds_left > 0
+        });
+        self.stats.rounds_opened += 1;
+        let root = self.root_sum();
+        self.send(peer.clone(), Message::SyncOpen { round: number, root }, out);
+    }
+
+    /// While this replica catches up it opens rounds to all other voters, some at a time.
+    pub(super) fn open_initial_rounds(&mut self, now: Instant, out: &mut Vec<Effect>) {
+        self.end_syncing_if_done(out);
+        if self.lifecycle != Lifecycle::Syncing || self.replicas.own_status.is_none() {
+            return;
+        }
+        let waiting = self.replicas.others.iter().filter(|replica| replica.status.is_voter() && replica.reachable);
+        let waiting = waiting.map(|replica| replica.address.clone());
+        let waiting: Vec<UniqueAddress> = waiting
+            .filter(|peer| !self.synced_with.contains(peer) && !self.rounds.opened.contains_key(peer))
+            .take(self.settings.sync_parallel_peers.saturating_sub(self.rounds.opened.len()))
+            .collect();
+        for peer in waiting {
+            self.open_round(now, &peer, out);
+        }
+    }
+
+    /// Caught up are those that completed rounds with so many voters that every majority which
+    /// confirmed a write has one among them that was asked. Source: ddata G13.
+    fn end_syncing_if_done(&mut self, out: &mut Vec<Effect>) {
+        if self.lifecycle != Lifecycle::Syncing || self.replicas.own_status.is_none() {
+            return;
+        }
+        let voters = self.replicas.others.iter().filter(|replica| replica.status.is_voter());
+        let done = voters.clone().filter(|replica| self.synced_with.contains(&replica.address)).count();
+        let others = voters.count() + self.replicas.unmet;
+        let all = others + 1;
+        if others == 0 || done >= all - all / 2 {
+            self.become_running(out);
+        }
+    }
+
+    fn become_running(&mut self, out: &mut Vec<Effect>) {
+        self.syncing_since = None;
+        self.become_lifecycle(Lifecycle::Running, out);
+    }
+
+    pub(super) fn tick_rounds(&mut self, now: Instant, out: &mut Vec<Effect>) {
+        if self.syncing_since.is_some_and(|since| since + self.settings.sync_timeout <= now) {
+            self.become_running(out);
+        }
+        if self.gossip_at > now || self.replicas.others.is_empty() {
+            return;
+        }
+        self.gossip_at = now + jittered(&mut self.rng, self.settings.gossip_interval);
+        // What makes no progress has lost a message; the next round begins afresh.
+        let stalled = |round: &mut Round| round.progress_at + self.settings.gossip_interval * 2 > now;
+        self.rounds.opened.retain(|_, round| stalled(round));
+        self.rounds.answered.retain(|_, round| stalled(round));
+        self.open_initial_rounds(now, out);
+        if let Some(peer) = self.choose_peer() {
+            self.open_round(now, &peer, out);
+        }
+    }
+
+    fn choose_peer(&mut self) -> Option<UniqueAddress> {
+        self.rounds.count += 1;
+        let any = self.rounds.count.is_multiple_of(ANY_PEER_EVERY);
+        let own_joins = self.replicas.own_status.is_none_or(|status| !status.is_peer());
+        let peers = self.replicas.others.iter().filter(|replica| {
+            (any || replica.reachable)
+                && (replica.status.is_peer() || own_joins || self.rounds.owed.contains(&replica.address))
+        });
+        let free: Vec<&UniqueAddress> =
+            peers.map(|r| &r.address).filter(|peer| !self.rounds.opened.contains_key(peer)).collect();
+        if let Some(owed) = free.iter().find(|peer| self.rounds.owed.contains(**peer)) {
+            return Some((**owed).clone());
+        }
+        (!free.is_empty()).then(|| free[self.rng.random_range(0..free.len())].clone())
+    }
+
+    pub(super) fn on_sync_message(
+        &mut self,
+        now: Instant,
+        from: &UniqueAddress,
+        message: Message,
+        out: &mut Vec<Effect>,
+    ) {
+        match message {
+            Message::SyncOpen { round, root } => {
+                if root == self.root_sum() {
+                    self.rounds.answered.remove(from);
+                    self.send(from.clone(), Message::SyncSame { round }, out);
+                    return;
+                }
+                let mut answer = Round::new(now, round, false);
+                answer.compare(&self.entries, Prefix::ROOT, root);
+                self.rounds.answered.insert(from.clone(), answer);
+                self.pump(from, RoundId { opened_by_sender: true, number: round }, out);
+            }
+            Message::SyncSame { round } if self.rounds.opened.get(from).is_some_and(|open| open.is(round)) => {
+                self.finish_round(now, from, out);
+            }
+            Message::SyncDone { round } if self.rounds.answered.get(from).is_some_and(|found| found.is(round)) => {
+                self.rounds.answered.remove(from);
+                self.note_synced(from, out);
+            }
+            Message::SyncNodes { round, number, nodes } => {
+                let Some(found) = self.rounds.find(from, round) else { return };
+                if found.receive(now, number) {
+                    for (prefix, sum) in nodes {
+                        found.compare(&self.entries, prefix, sum);
+                    }
+                }
+                self.after_round_message(now, from, round, out);
+            }
+            Message::SyncList { round, number, prefix, keys } => {
+                self.on_list(now, from, round, number, prefix, &keys, out);
+            }
+            Message::SyncWant { round: Some(round), number, hashes } => {
+                let Some(found) = self.rounds.find(from, round) else { return };
+                if found.receive(now, number) {
+                    found.on_want(&self.entries, &hashes);
+                }
+                self.after_round_message(now, from, round, out);
+            }
+            Message::SyncWant { round: None, hashes, .. } => self.on_want_after_hint(from, &hashes, out),
+            Message::Gossip { round, number, send_back, entries } => {
+                self.on_gossip(now, from, round, number, send_back, &entries, out);
+            }
+            Message::SyncAck { round, number, received, sent, idle } => {
+                let Some(found) = self.rounds.find(from, round) else { return };
+                found.on_ack(now, number, received, sent, idle);
+                self.after_round_message(now, from, round, out);
+            }
+            _ => {}
+        }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "one message, taken apart")]
+    fn on_list(
+        &mut self,
+        now: Instant,
+        from: &UniqueAddress,
+        round: RoundId,
+        number: u64,
+        prefix: Prefix,
+        keys: &[(u64, Digest)],
+        out: &mut Vec<Effect>,
+    ) {
+        let rounds = if round.opened_by_sender { &mut self.rounds.answered } else { &mut self.rounds.opened };
+        let Some(found) = rounds.get_mut(from).filter(|found| found.is(round.number)) else { return };
+        if found.receive(now, number) {
+            let suppressed = &mut self.rounds.suppressed;
+            found.compare_list(&self.entries, prefix, keys, |hash, own, theirs| {
+                let Some(entry) = suppressed.get_mut(&(from.clone(), hash)) else { return false };
+                // The other digest is learned from the first list after the refusal.
+                let same = entry.own == own && (entry.theirs.is_none() || entry.theirs == theirs);
+                entry.theirs = theirs;
+                same
+            });
+        }
+        self.after_round_message(now, from, round, out);
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "one message, taken apart")]
+    fn on_gossip(
+        &mut self,
+        now: Instant,
+        from: &UniqueAddress,
+        round: Option<RoundId>,
+        number: u64,
+        send_back: bool,
+        entries: &[(KeyId, Envelope)],
+        out: &mut Vec<Effect>,
+    ) {
+        if let Some(round) = round {
+            let Some(found) = self.rounds.find(from, round) else { return };
+            if !found.receive(now, number) {
+                return self.after_round_message(now, from, round, out);
+            }
+        }
+        let mut back = std::collections::VecDeque::new();
+        for (key, envelope) in entries {
+            match self.merge(from, key, envelope, out) {
+                Err(_) => {
+                    let suppressed = Suppressed {
+                        own: self.entries.digest(key),
+                        theirs: None,
+                        rounds_left: self.settings.mismatch_suppress_rounds,
+                    };
+                    self.rounds.suppressed.insert((from.clone(), hash64(key.as_bytes())), suppressed);
+                }
+                Ok(Merged::Done { changed: false }) if !send_back => {}
+                Ok(_) => {
+                    if self.entries.envelope(key).is_some_and(|own| own.content != envelope.content) {
+                        back.push_back(key.clone());
+                    }
+                }
+            }
+        }
+        let Some(round) = round else { return };
+        if send_back && let Some(found) = self.rounds.find(from, round) {
+            found.send_entries(back, false);
+        }
+        self.after_round_message(now, from, round, out);
+    }
+
+    /// Entries too large for a batch of deltas, asked for by the hash in the hint. Source: ddata G7.
+    fn on_want_after_hint(&mut self, from: &UniqueAddress, hashes: &[u64], out: &mut Vec<Effect>) {
+        let mut keys = hashes.iter().flat_map(|hash| keys_of(&self.entries, *hash)).collect();
+        loop {
+            let (_, entries) = fill(&self.settings, &mut self.entries, &mut keys);
+            if entries.is_empty() {
+                return;
+            }
+            let message = Message::Gossip { round: None, number: 0, send_back: false, entries };
+            self.send(from.clone(), message, out);
+        }
+    }
+
+    fn pump(&mut self, peer: &UniqueAddress, round: RoundId, out: &mut Vec<Effect>) {
+        let rounds = if round.opened_by_sender { &mut self.rounds.answered } else { &mut self.rounds.opened };
+        let Some(found) = rounds.get_mut(peer).filter(|found| found.is(round.number)) else { return };
+        let mut messages = Vec::new();
+        found.pump(&self.settings, &mut self.entries, &mut messages);
+        for (_, message) in messages {
+            self.send(peer.clone(), message, out);
+        }
+    }
+
+    fn after_round_message(&mut self, now: Instant, peer: &UniqueAddress, round: RoundId, out: &mut Vec<Effect>) {
+        self.pump(peer, round, out);
+        if !round.opened_by_sender && self.rounds.opened.get(peer).is_some_and(Round::is_complete) {
+            self.stats.rounds_completed += 1;
+            self.send(peer.clone(), Message::SyncDone { round: round.number }, out);
+            self.finish_round(now, peer, out);
+        }
+    }
+
+    fn finish_round(&mut self, now: Instant, peer: &UniqueAddress, out: &mut Vec<Effect>) {
+        self.rounds.opened.remove(peer);
+        self.note_synced(peer, out);
+        self.open_initial_rounds(now, out);
+    }
+
+    fn note_synced(&mut self, peer: &UniqueAddress, out: &mut Vec<Effect>) {
+        if self.lifecycle == Lifecycle::Syncing {
+            self.synced_with.insert(peer.clone());
+            self.end_syncing_if_done(out);
+        }
+    }
+}

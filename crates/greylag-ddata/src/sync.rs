@@ -1,0 +1,260 @@
+//! One round of anti-entropy with one peer: finding what differs, and exchanging it.
+//!
+//! The opener says its sum. If that differs, both sides descend: where a part differs each answers
+//! with sums one level deeper, with a list if it holds few keys there, or with the entries at once
+//! if the other holds nothing. Listed differences travel as entries both ways.
+//!
+//! Every such message is numbered per round and direction. Each side says how many it has processed
+//! and sent; the opener knows that the round is complete when both sides have processed all that the
+//! other sent and neither has anything left. A lost message therefore stalls the round, never fakes
+//! its end; a stalled round is dropped and the next one begins afresh. Source: ddata G9, G10, G13.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Instant;
+
+use greylag_crdt::Digest;
+
+use crate::entries::Entries;
+use crate::key::KeyId;
+use crate::message::{Envelope, Message, RoundId};
+use crate::settings::ReplicatorSettings;
+use crate::tree::{LEAF_KEYS, Prefix, Sum};
+
+/// Sums in one message.
+const NODES_PER_MESSAGE: usize = 256;
+/// Hashes in one message.
+const HASHES_PER_MESSAGE: usize = 4_096;
+
+/// Something to say in a round, as soon as the window lets it.
+#[derive(Debug)]
+enum Work {
+    Nodes(Vec<(Prefix, Sum)>),
+    List(Prefix),
+    Want(Vec<u64>),
+    Entries { keys: VecDeque<KeyId>, send_back: bool },
+}
+
+/// A round that is under way.
+#[derive(Debug)]
+pub(crate) struct Round {
+    number: u64,
+    opened_here: bool,
+    pub(crate) progress_at: Instant,
+    queue: VecDeque<Work>,
+    sent: u64,
+    received: BTreeSet<u64>,
+    /// What the peer said last: its acknowledgement's number, what it received and sent, and whether
+    /// it has nothing left.
+    peer: (u64, u64, u64, bool),
+    /// What was said to the peer last.
+    said: Option<(u64, u64, bool)>,
+    acks: u64,
+}
+
+impl Round {
+    pub(crate) fn new(now: Instant, number: u64, opened_here: bool) -> Self {
+        Self {
+            number,
+            opened_here,
+            progress_at: now,
+            queue: VecDeque::new(),
+            sent: 0,
+            received: BTreeSet::new(),
+            peer: (0, 0, 0, false),
+            said: None,
+            acks: 0,
+        }
+    }
+
+    /// The round's name in messages from here.
+    fn id(&self) -> RoundId {
+        RoundId { opened_by_sender: self.opened_here, number: self.number }
+    }
+
+    pub(crate) fn is(&self, number: u64) -> bool {
+        self.number == number
+    }
+
+    /// Notes a numbered message. Returns whether it is new.
+    pub(crate) fn receive(&mut self, now: Instant, number: u64) -> bool {
+        let new = number > 0 && self.received.insert(number);
+        if new {
+            self.progress_at = now;
+        }
+        new
+    }
+
+    /// The peer said how far it is.
+    pub(crate) fn on_ack(&mut self, now: Instant, number: u64, received: u64, sent: u64, idle: bool) {
+        if number > self.peer.0 {
+            self.peer = (number, received, sent, idle);
+            self.progress_at = now;
+        }
+    }
+
+    /// Whether every difference was exchanged both ways; only the opener can tell.
+    pub(crate) fn is_complete(&self) -> bool {
+        let (number, received, sent, idle) = self.peer;
+        number > 0 && idle && self.queue.is_empty() && received == self.sent && self.received.len() as u64 == sent
+    }
+
+    /// Compares a part with what the peer holds of it.
+    pub(crate) fn compare(&mut self, entries: &Entries, prefix: Prefix, theirs: Sum) {
+        let own = entries.tree.sum(prefix);
+        if own == theirs {
+            return;
+        }
+        if theirs.count == 0 {
+            let keys = entries.tree.items(prefix).into_iter().map(|(_, key, _)| key).collect();
+            self.queue.push_back(Work::Entries { keys, send_back: false });
+        } else if own.count <= LEAF_KEYS as u64 || prefix.is_deepest() {
+            self.queue.push_back(Work::List(prefix));
+        } else {
+            let nodes = prefix.children().map(|child| (child, entries.tree.sum(child)));
+            self.queue.push_back(Work::Nodes(nodes.collect()));
+        }
+    }
+
+    /// Compares a part with the list of all that the peer holds of it. `skip` says which differences
+    /// are left alone: exchanging them changed nothing before.
+    pub(crate) fn compare_list(
+        &mut self,
+        entries: &Entries,
+        prefix: Prefix,
+        theirs: &[(u64, Digest)],
+        mut skip: impl FnMut(u64, Option<Digest>, Option<Digest>) -> bool,
+    ) {
+        let mut listed: BTreeMap<u64, BTreeSet<Digest>> = BTreeMap::new();
+        for (hash, digest) in theirs {
+            listed.entry(*hash).or_default().insert(*digest);
+        }
+        let mut held: BTreeMap<u64, Vec<(KeyId, Digest)>> = BTreeMap::new();
+        for (hash, key, digest) in entries.tree.items(prefix) {
+            held.entry(hash).or_default().push((key, digest));
+        }
+        let (mut lacking, mut differing, mut wanted) = (VecDeque::new(), VecDeque::new(), Vec::new());
+        for (hash, own) in &held {
+            let digests: BTreeSet<Digest> = own.iter().map(|(_, digest)| *digest).collect();
+            let keys = own.iter().map(|(key, _)| key.clone());
+            match listed.get(hash) {
+                None => lacking.extend(keys),
+                Some(theirs) if *theirs == digests => {}
+                Some(theirs) if skip(*hash, digests.first().copied(), theirs.first().copied()) => {}
+                Some(theirs) => {
+                    differing.extend(keys);
+                    // Two ids with one hash: the peer may hold one that is not here.
+                    if theirs.len() > digests.len() {
+                        wanted.push(*hash);
+                    }
+                }
+            }
+        }
+        let absent = listed.iter().filter(|(hash, _)| !held.contains_key(hash));
+        for (hash, theirs) in absent {
+            if !skip(*hash, None, theirs.first().copied()) {
+                wanted.push(*hash);
+            }
+        }
+        if !wanted.is_empty() {
+            self.queue.push_back(Work::Want(wanted));
+        }
+        self.send_entries(lacking, false);
+        self.send_entries(differing, true);
+    }
+
+    /// Queues entries that the peer asked for.
+    pub(crate) fn on_want(&mut self, entries: &Entries, hashes: &[u64]) {
+        let keys = hashes.iter().flat_map(|hash| keys_of(entries, *hash)).collect();
+        self.send_entries(keys, false);
+    }
+
+    /// Queues entries.
+    pub(crate) fn send_entries(&mut self, keys: VecDeque<KeyId>, send_back: bool) {
+        if !keys.is_empty() {
+            self.queue.push_back(Work::Entries { keys, send_back });
+        }
+    }
+
+    /// Says what the window allows, and then how far this side is if the peer does not know.
+    pub(crate) fn pump(
+        &mut self,
+        settings: &ReplicatorSettings,
+        entries: &mut Entries,
+        out: &mut Vec<(bool, Message)>,
+    ) {
+        while self.sent - self.peer.1.min(self.sent) < settings.sync_window as u64 {
+            let Some(work) = self.queue.pop_front() else { break };
+            let number = self.sent + 1;
+            let round = self.id();
+            let (bulk, message) = match work {
+                Work::Nodes(mut nodes) => {
+                    let rest = nodes.split_off(nodes.len().min(NODES_PER_MESSAGE));
+                    if !rest.is_empty() {
+                        self.queue.push_front(Work::Nodes(rest));
+                    }
+                    (false, Message::SyncNodes { round, number, nodes })
+                }
+                Work::List(prefix) => {
+                    let keys = entries.tree.items(prefix).into_iter().map(|(hash, _, digest)| (hash, digest)).collect();
+                    (false, Message::SyncList { round, number, prefix, keys })
+                }
+                Work::Want(mut hashes) => {
+                    let rest = hashes.split_off(hashes.len().min(HASHES_PER_MESSAGE));
+                    if !rest.is_empty() {
+                        self.queue.push_front(Work::Want(rest));
+                    }
+                    (false, Message::SyncWant { round: Some(round), number, hashes })
+                }
+                Work::Entries { mut keys, send_back } => {
+                    let (bulk, found) = fill(settings, entries, &mut keys);
+                    if !keys.is_empty() {
+                        self.queue.push_front(Work::Entries { keys, send_back });
+                    }
+                    if found.is_empty() {
+                        continue;
+                    }
+                    (bulk, Message::Gossip { round: Some(round), number, send_back, entries: found })
+                }
+            };
+            self.sent = number;
+            out.push((bulk, message));
+        }
+        let idle = self.queue.is_empty();
+        let state = (self.received.len() as u64, self.sent, idle);
+        if self.said != Some(state) {
+            self.said = Some(state);
+            self.acks += 1;
+            let (received, sent, idle) = state;
+            out.push((false, Message::SyncAck { round: self.id(), number: self.acks, received, sent, idle }));
+        }
+    }
+}
+
+/// The ids held here that have this hash.
+pub(crate) fn keys_of(entries: &Entries, hash: u64) -> Vec<KeyId> {
+    let prefix = Prefix::new(hash, 16).map(|prefix| entries.tree.items(prefix)).unwrap_or_default();
+    prefix.into_iter().map(|(_, key, _)| key).collect()
+}
+
+/// Takes as many entries as fit one message; one that alone is too large goes over bulk. Entries that
+/// are gone by now are left out.
+pub(crate) fn fill(
+    settings: &ReplicatorSettings,
+    entries: &mut Entries,
+    keys: &mut VecDeque<KeyId>,
+) -> (bool, Vec<(KeyId, Envelope)>) {
+    let (mut found, mut bytes) = (Vec::new(), 0);
+    while let Some(key) = keys.pop_front() {
+        let Some(envelope) = entries.envelope(&key) else { continue };
+        let size = envelope.size() + key.len();
+        if !found.is_empty()
+            && (found.len() >= settings.max_delta_elements || bytes + size > settings.max_message_bytes)
+        {
+            keys.push_front(key);
+            break;
+        }
+        bytes += size;
+        found.push((key, envelope));
+    }
+    (bytes > settings.max_message_bytes, found)
+}

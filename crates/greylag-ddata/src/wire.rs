@@ -1,0 +1,446 @@
+//! Protobuf and back. Decoding never panics, and takes no more memory than the bytes it was given
+//! imply.
+
+use std::collections::BTreeMap;
+
+use bytes::{Bytes, BytesMut};
+use greylag_core::EncodeError;
+use greylag_crdt::{Digest, ReplicaId};
+use greylag_transport::PayloadValue;
+use prost::Message as _;
+
+use crate::generated as pb;
+use crate::key::KeyId;
+use crate::message::{
+    BatchItem, Content, DeltaItem, Envelope, Message, Nacked, ReadReply, Refusal, RoundId, WriteReply,
+};
+use crate::tree::{Prefix, Sum};
+
+/// The manifest of all messages.
+pub(crate) const MANIFEST: &str = "gl.ddata/1";
+
+/// Why bytes are no message.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum WireError {
+    #[error("malformed: {0}")]
+    Malformed(String),
+    #[error("{0} is missing or unknown")]
+    Missing(&'static str),
+}
+
+/// Reads a message.
+pub(crate) fn decode(bytes: Bytes) -> Result<Message, WireError> {
+    let message = pb::Message::decode(bytes).map_err(|error| WireError::Malformed(error.to_string()))?;
+    from_kind(message.kind.ok_or(WireError::Missing("the kind of message"))?)
+}
+
+/// Writes a message.
+pub(crate) fn encode(message: &Message, buffer: &mut BytesMut) -> Result<(), EncodeError> {
+    let message = pb::Message { kind: Some(to_kind(message)) };
+    message
+        .encode(buffer)
+        .map_err(|error| EncodeError::Unrepresentable { manifest: MANIFEST.to_owned(), reason: error.to_string() })
+}
+
+/// A message that the lane writer encodes, so that a large one does not hold the replicator up.
+impl PayloadValue for Message {
+    fn encode(&self, buffer: &mut BytesMut) -> Result<(), EncodeError> {
+        encode(self, buffer)
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn std::any::Any + Send> {
+        self
+    }
+}
+
+fn digest(digest: Digest) -> pb::Digest {
+    pb::Digest { high: (digest.0 >> 64) as u64, low: digest.0 as u64 }
+}
+
+fn digest_of(high: u64, low: u64) -> Digest {
+    Digest(u128::from(high) << 64 | u128::from(low))
+}
+
+fn from_digest(digest: pb::Digest) -> Digest {
+    digest_of(digest.high, digest.low)
+}
+
+fn sum(sum: Sum) -> pb::Sum {
+    pb::Sum { count: sum.count, total: Some(digest(sum.total)) }
+}
+
+fn from_sum(sum: Option<pb::Sum>) -> Result<Sum, WireError> {
+    let sum = sum.ok_or(WireError::Missing("a sum"))?;
+    Ok(Sum { count: sum.count, total: sum.total.map(from_digest).unwrap_or_default() })
+}
+
+fn prefix(prefix: Prefix) -> pb::Prefix {
+    pb::Prefix { bits: prefix.bits(), depth: prefix.depth().into() }
+}
+
+fn from_prefix(prefix: Option<pb::Prefix>) -> Result<Prefix, WireError> {
+    let prefix = prefix.unwrap_or_default();
+    let depth = u8::try_from(prefix.depth).ok();
+    depth.and_then(|depth| Prefix::new(prefix.bits, depth)).ok_or(WireError::Missing("a valid prefix"))
+}
+
+fn round(round: RoundId) -> pb::Round {
+    pb::Round { number: round.number, opened_by_sender: round.opened_by_sender }
+}
+
+fn from_round(round: pb::Round) -> RoundId {
+    RoundId { number: round.number, opened_by_sender: round.opened_by_sender }
+}
+
+fn a_round(round: Option<pb::Round>) -> Result<RoundId, WireError> {
+    round.map(from_round).ok_or(WireError::Missing("the round"))
+}
+
+fn envelope(envelope: &Envelope) -> pb::Envelope {
+    let content = match &envelope.content {
+        Content::Value { tag, bytes } => {
+            pb::envelope::Content::Value(pb::Value { tag: tag.to_string(), data: bytes.clone() })
+        }
+        Content::Tombstone { deleted_at } => pb::envelope::Content::Tombstone(*deleted_at),
+    };
+    let versions = envelope.versions.iter();
+    let versions = versions.map(|(replica, version)| pb::Version { replica: replica.0, version: *version });
+    pb::Envelope { content: Some(content), versions: versions.collect() }
+}
+
+fn from_envelope(envelope: Option<pb::Envelope>) -> Result<Envelope, WireError> {
+    let envelope = envelope.ok_or(WireError::Missing("an envelope"))?;
+    let content = match envelope.content.ok_or(WireError::Missing("the content of an envelope"))? {
+        pb::envelope::Content::Value(value) => Content::Value { tag: value.tag.into(), bytes: value.data },
+        pb::envelope::Content::Tombstone(deleted_at) => Content::Tombstone { deleted_at },
+    };
+    let versions = envelope.versions.into_iter().map(|version| (ReplicaId(version.replica), version.version));
+    Ok(Envelope { content, versions: versions.collect::<BTreeMap<_, _>>() })
+}
+
+fn delta(item: &DeltaItem) -> pb::Delta {
+    pb::Delta {
+        key: item.key.to_string(),
+        tag: item.tag.to_string(),
+        prev: item.prev,
+        version: item.version,
+        delta: item.delta.clone(),
+    }
+}
+
+fn from_delta(delta: pb::Delta) -> DeltaItem {
+    DeltaItem {
+        key: delta.key.into(),
+        tag: delta.tag.into(),
+        prev: delta.prev,
+        version: delta.version,
+        delta: delta.delta,
+    }
+}
+
+fn keyed((key, value): &(KeyId, Envelope)) -> pb::KeyedEnvelope {
+    pb::KeyedEnvelope { key: key.to_string(), envelope: Some(envelope(value)) }
+}
+
+fn from_keyed(keyed: pb::KeyedEnvelope) -> Result<(KeyId, Envelope), WireError> {
+    Ok((keyed.key.into(), from_envelope(keyed.envelope)?))
+}
+
+fn refusal(refusal: Refusal) -> i32 {
+    let refusal = match refusal {
+        Refusal::TypeMismatch => pb::Refusal::TypeMismatch,
+        Refusal::UnknownType => pb::Refusal::UnknownType,
+        Refusal::Undecodable => pb::Refusal::Undecodable,
+        Refusal::TooLarge => pb::Refusal::TooLarge,
+        Refusal::NotReady => pb::Refusal::NotReady,
+        Refusal::Store => pb::Refusal::Store,
+    };
+    refusal.into()
+}
+
+fn from_refusal(number: i32) -> Result<Refusal, WireError> {
+    match pb::Refusal::try_from(number) {
+        Ok(pb::Refusal::TypeMismatch) => Ok(Refusal::TypeMismatch),
+        Ok(pb::Refusal::UnknownType) => Ok(Refusal::UnknownType),
+        Ok(pb::Refusal::Undecodable) => Ok(Refusal::Undecodable),
+        Ok(pb::Refusal::TooLarge) => Ok(Refusal::TooLarge),
+        Ok(pb::Refusal::NotReady) => Ok(Refusal::NotReady),
+        Ok(pb::Refusal::Store) => Ok(Refusal::Store),
+        Ok(pb::Refusal::Unspecified) | Err(_) => Err(WireError::Missing("the reason of a refusal")),
+    }
+}
+
+fn to_kind(message: &Message) -> pb::message::Kind {
+    use pb::message::Kind;
+    match message {
+        Message::Write { request, key, envelope: value } => {
+            Kind::Write(pb::Write { request: *request, key: key.to_string(), envelope: Some(envelope(value)) })
+        }
+        Message::Check { request, key, digest: held } => {
+            Kind::Check(pb::Check { request: *request, key: key.to_string(), digest: held.map(digest) })
+        }
+        Message::DeltaWrite { request, item } => {
+            Kind::DeltaWrite(pb::DeltaWrite { request: *request, delta: Some(delta(item)) })
+        }
+        Message::WriteReply { request, reply } => Kind::WriteReply(write_reply(*request, reply)),
+        Message::Read { request, key, tag, digest: held } => Kind::Read(pb::Read {
+            request: *request,
+            key: key.to_string(),
+            tag: tag.to_string(),
+            digest: held.map(digest),
+        }),
+        Message::ReadReply { request, reply } => Kind::ReadReply(read_reply(*request, reply)),
+        Message::DeltaBatch { from_seq, to_seq, items } => Kind::DeltaBatch(pb::DeltaBatch {
+            from_seq: *from_seq,
+            to_seq: *to_seq,
+            items: items.iter().map(batch_item).collect(),
+        }),
+        Message::DeltaAck { from_seq, to_seq, nacked } => {
+            let nacked = nacked.iter();
+            let nacked = nacked.map(|n| pb::Nacked { key: n.key.to_string(), have: n.have, full: n.full });
+            Kind::DeltaAck(pb::DeltaAck { from_seq: *from_seq, to_seq: *to_seq, nacked: nacked.collect() })
+        }
+        Message::SyncOpen { round, root } => {
+            Kind::SyncOpen(pb::SyncOpen { round: *round, root: Some(sum(*root)), digest_version: 1 })
+        }
+        Message::SyncSame { round } => Kind::SyncSame(pb::SyncSame { round: *round }),
+        Message::SyncNodes { round: id, number, nodes } => {
+            let nodes = nodes.iter();
+            let nodes = nodes.map(|(part, held)| pb::Node { prefix: Some(prefix(*part)), sum: Some(sum(*held)) });
+            Kind::SyncNodes(pb::SyncNodes { round: Some(round(*id)), number: *number, nodes: nodes.collect() })
+        }
+        Message::SyncList { round: id, number, prefix: part, keys } => Kind::SyncList(pb::SyncList {
+            round: Some(round(*id)),
+            number: *number,
+            prefix: Some(prefix(*part)),
+            hashes: keys.iter().map(|(hash, _)| *hash).collect(),
+            high: keys.iter().map(|(_, held)| digest(*held).high).collect(),
+            low: keys.iter().map(|(_, held)| digest(*held).low).collect(),
+        }),
+        Message::SyncWant { round: id, number, hashes } => {
+            Kind::SyncWant(pb::SyncWant { round: id.map(round), number: *number, hashes: hashes.clone() })
+        }
+        Message::Gossip { round: id, number, send_back, entries } => Kind::Gossip(pb::Gossip {
+            round: id.map(round),
+            number: *number,
+            send_back: *send_back,
+            entries: entries.iter().map(keyed).collect(),
+        }),
+        Message::SyncAck { round: id, number, received, sent, idle } => Kind::SyncAck(pb::SyncAck {
+            round: Some(round(*id)),
+            number: *number,
+            received: *received,
+            sent: *sent,
+            idle: *idle,
+        }),
+        Message::SyncDone { round } => Kind::SyncDone(pb::SyncDone { round: *round }),
+    }
+}
+
+fn write_reply(request: u64, reply: &WriteReply) -> pb::WriteReply {
+    use pb::write_reply::Reply;
+    let reply = match reply {
+        WriteReply::Ack => Reply::Ack(pb::Empty {}),
+        WriteReply::Deleted { deleted_at } => Reply::Deleted(*deleted_at),
+        WriteReply::DeltaNack { have, full } => Reply::Gap(pb::Gap { have: *have, full: *full }),
+        WriteReply::Nack(reason) => Reply::Nack(refusal(*reason)),
+    };
+    pb::WriteReply { request, reply: Some(reply) }
+}
+
+fn read_reply(request: u64, reply: &ReadReply) -> pb::ReadReply {
+    use pb::read_reply::Reply;
+    let reply = match reply {
+        ReadReply::Same => Reply::Same(pb::Empty {}),
+        ReadReply::Value(value) => Reply::Value(envelope(value)),
+        ReadReply::Absent => Reply::Absent(pb::Empty {}),
+        ReadReply::NotReady => Reply::NotReady(pb::Empty {}),
+        ReadReply::Nack(reason) => Reply::Nack(refusal(*reason)),
+    };
+    pb::ReadReply { request, reply: Some(reply) }
+}
+
+fn batch_item(item: &BatchItem) -> pb::BatchItem {
+    use pb::batch_item::Item;
+    let item = match item {
+        BatchItem::Delta(item) => Item::Delta(delta(item)),
+        BatchItem::Full { key, envelope: value } => {
+            Item::Full(pb::KeyedEnvelope { key: key.to_string(), envelope: Some(envelope(value)) })
+        }
+        BatchItem::Hint { hash } => Item::Hint(*hash),
+    };
+    pb::BatchItem { item: Some(item) }
+}
+
+fn from_kind(kind: pb::message::Kind) -> Result<Message, WireError> {
+    use pb::message::Kind;
+    Ok(match kind {
+        Kind::Write(m) => {
+            Message::Write { request: m.request, key: m.key.into(), envelope: from_envelope(m.envelope)? }
+        }
+        Kind::Check(m) => Message::Check { request: m.request, key: m.key.into(), digest: m.digest.map(from_digest) },
+        Kind::DeltaWrite(m) => {
+            let item = m.delta.map(from_delta).ok_or(WireError::Missing("the delta"))?;
+            Message::DeltaWrite { request: m.request, item }
+        }
+        Kind::WriteReply(m) => {
+            use pb::write_reply::Reply;
+            let reply = match m.reply.ok_or(WireError::Missing("the reply"))? {
+                Reply::Ack(_) => WriteReply::Ack,
+                Reply::Deleted(deleted_at) => WriteReply::Deleted { deleted_at },
+                Reply::Gap(gap) => WriteReply::DeltaNack { have: gap.have, full: gap.full },
+                Reply::Nack(reason) => WriteReply::Nack(from_refusal(reason)?),
+            };
+            Message::WriteReply { request: m.request, reply }
+        }
+        Kind::Read(m) => Message::Read {
+            request: m.request,
+            key: m.key.into(),
+            tag: m.tag.into(),
+            digest: m.digest.map(from_digest),
+        },
+        Kind::ReadReply(m) => {
+            use pb::read_reply::Reply;
+            let reply = match m.reply.ok_or(WireError::Missing("the reply"))? {
+                Reply::Same(_) => ReadReply::Same,
+                Reply::Value(value) => ReadReply::Value(from_envelope(Some(value))?),
+                Reply::Absent(_) => ReadReply::Absent,
+                Reply::NotReady(_) => ReadReply::NotReady,
+                Reply::Nack(reason) => ReadReply::Nack(from_refusal(reason)?),
+            };
+            Message::ReadReply { request: m.request, reply }
+        }
+        Kind::DeltaBatch(m) => {
+            let items = m.items.into_iter().map(from_batch_item).collect::<Result<_, _>>()?;
+            Message::DeltaBatch { from_seq: m.from_seq, to_seq: m.to_seq, items }
+        }
+        Kind::DeltaAck(m) => {
+            let nacked = m.nacked.into_iter();
+            let nacked = nacked.map(|n| Nacked { key: n.key.into(), have: n.have, full: n.full }).collect();
+            Message::DeltaAck { from_seq: m.from_seq, to_seq: m.to_seq, nacked }
+        }
+        Kind::SyncOpen(m) => Message::SyncOpen { round: m.round, root: from_sum(m.root)? },
+        Kind::SyncSame(m) => Message::SyncSame { round: m.round },
+        Kind::SyncNodes(m) => {
+            let nodes = m.nodes.into_iter();
+            let nodes = nodes.map(|node| Ok((from_prefix(node.prefix)?, from_sum(node.sum)?)));
+            Message::SyncNodes { round: a_round(m.round)?, number: m.number, nodes: nodes.collect::<Result<_, _>>()? }
+        }
+        Kind::SyncList(m) => {
+            if m.hashes.len() != m.high.len() || m.hashes.len() != m.low.len() {
+                return Err(WireError::Missing("a digest of a listed entry"));
+            }
+            let digests = m.high.into_iter().zip(m.low).map(|(high, low)| digest_of(high, low));
+            let keys = m.hashes.into_iter().zip(digests).collect();
+            Message::SyncList { round: a_round(m.round)?, number: m.number, prefix: from_prefix(m.prefix)?, keys }
+        }
+        Kind::SyncWant(m) => Message::SyncWant { round: m.round.map(from_round), number: m.number, hashes: m.hashes },
+        Kind::Gossip(m) => Message::Gossip {
+            round: m.round.map(from_round),
+            number: m.number,
+            send_back: m.send_back,
+            entries: m.entries.into_iter().map(from_keyed).collect::<Result<_, _>>()?,
+        },
+        Kind::SyncAck(m) => Message::SyncAck {
+            round: a_round(m.round)?,
+            number: m.number,
+            received: m.received,
+            sent: m.sent,
+            idle: m.idle,
+        },
+        Kind::SyncDone(m) => Message::SyncDone { round: m.round },
+    })
+}
+
+fn from_batch_item(item: pb::BatchItem) -> Result<BatchItem, WireError> {
+    use pb::batch_item::Item;
+    Ok(match item.item.ok_or(WireError::Missing("an item of a batch"))? {
+        Item::Delta(delta) => BatchItem::Delta(from_delta(delta)),
+        Item::Full(full) => {
+            let (key, envelope) = from_keyed(full)?;
+            BatchItem::Full { key, envelope }
+        }
+        Item::Hint(hash) => BatchItem::Hint { hash },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use proptest::prelude::*;
+
+    fn messages() -> Vec<Message> {
+        let value = Envelope {
+            content: Content::Value { tag: "gl.gcounter/1".into(), bytes: Bytes::from_static(b"\x01\x00") },
+            versions: [(ReplicaId(7), 9)].into(),
+        };
+        let deleted = Envelope { content: Content::Tombstone { deleted_at: -5 }, versions: BTreeMap::new() };
+        let item = DeltaItem { key: "k".into(), tag: "t".into(), prev: 1, version: 2, delta: Bytes::from_static(b"d") };
+        let round = RoundId { number: 4, opened_by_sender: true };
+        let sum = Sum { count: 3, total: Digest(u128::MAX - 1) };
+        let part = Prefix::new(0xab00_0000_0000_0000, 2).unwrap();
+        vec![
+            Message::Write { request: 1, key: "k".into(), envelope: value.clone() },
+            Message::Check { request: 1, key: "k".into(), digest: None },
+            Message::DeltaWrite { request: 1, item: item.clone() },
+            Message::WriteReply { request: 1, reply: WriteReply::Ack },
+            Message::WriteReply { request: 1, reply: WriteReply::Deleted { deleted_at: 0 } },
+            Message::WriteReply { request: 1, reply: WriteReply::DeltaNack { have: 0, full: true } },
+            Message::WriteReply { request: 1, reply: WriteReply::Nack(Refusal::Store) },
+            Message::Read { request: 1, key: "k".into(), tag: "t".into(), digest: Some(Digest(1 << 64)) },
+            Message::ReadReply { request: 1, reply: ReadReply::Same },
+            Message::ReadReply { request: 1, reply: ReadReply::Value(deleted.clone()) },
+            Message::ReadReply { request: 1, reply: ReadReply::Absent },
+            Message::ReadReply { request: 1, reply: ReadReply::NotReady },
+            Message::ReadReply { request: 1, reply: ReadReply::Nack(Refusal::TypeMismatch) },
+            Message::DeltaBatch {
+                from_seq: 1,
+                to_seq: 3,
+                items: vec![
+                    BatchItem::Delta(item),
+                    BatchItem::Full { key: "f".into(), envelope: value.clone() },
+                    BatchItem::Hint { hash: 0 },
+                ],
+            },
+            Message::DeltaAck {
+                from_seq: 1,
+                to_seq: 3,
+                nacked: vec![Nacked { key: "k".into(), have: 1, full: false }],
+            },
+            Message::SyncOpen { round: 4, root: sum },
+            Message::SyncSame { round: 4 },
+            Message::SyncNodes { round, number: 1, nodes: vec![(part, sum), (Prefix::ROOT, Sum::default())] },
+            Message::SyncList { round, number: 2, prefix: part, keys: vec![(0, Digest(5)), (9, Digest(0))] },
+            Message::SyncWant { round: None, number: 0, hashes: vec![0, 7] },
+            Message::Gossip {
+                round: Some(round),
+                number: 3,
+                send_back: true,
+                entries: vec![("k".into(), value), ("d".into(), deleted)],
+            },
+            Message::SyncAck { round, number: 1, received: 2, sent: 3, idle: true },
+            Message::SyncDone { round: 4 },
+        ]
+    }
+
+    #[test]
+    fn every_message_returns_and_no_part_of_it_panics() {
+        for message in messages() {
+            let mut buffer = BytesMut::new();
+            encode(&message, &mut buffer).unwrap();
+            let bytes = buffer.freeze();
+            assert_eq!(decode(bytes.clone()), Ok(message));
+            for end in 0..bytes.len() {
+                let _ = decode(bytes.slice(..end));
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn arbitrary_bytes_do_not_panic(bytes: Vec<u8>) {
+            let _ = decode(bytes.into());
+        }
+    }
+}
