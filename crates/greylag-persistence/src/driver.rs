@@ -1,7 +1,11 @@
-//! The half that waits: store traits, the in-memory stores, and hosts of the entity machine.
+//! The half that waits: store traits, the in-memory stores, and a host for single entities.
 
+mod host;
 mod memory;
 mod perform;
+mod permits;
 pub(crate) mod stores;
 
+pub use host::{Ended, EntityHandle, next_start, random_seed, spawn};
 pub use memory::{AppendFault, InMemoryJournal, InMemorySnapshots};
+pub use permits::{RecoveryPermit, RecoveryPermits};

@@ -109,6 +109,11 @@ impl InMemoryJournal {
         record.map(|record| record.crc32c ^= 0x8000_0001).is_some()
     }
 
+    /// Forgets everything, claims included.
+    pub fn clear(&self) {
+        lock(&self.histories).by_id.clear();
+    }
+
     /// All live events of `id`, for assertions.
     pub fn events(&self, id: &PersistenceId) -> Vec<StoredEvent> {
         let histories = lock(&self.histories);
@@ -340,6 +345,11 @@ impl InMemorySnapshots {
             snapshot.crc32c = snapshot.compute_crc32c();
         }
         true
+    }
+
+    /// Forgets everything.
+    pub fn clear(&self) {
+        lock(&self.saved).by_id.clear();
     }
 
     /// All snapshots of `id`, oldest first, for assertions.

@@ -1,0 +1,192 @@
+//! Runs one entity as a task, outside of any shard.
+//!
+//! For entities that live in one process: its mailbox is the task's inbox, its claim names no
+//! generation, so it is fenced by epochs alone. Sharded entities are hosted by their shard.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use greylag_core::{EntityError, NotStoredReason, answer_dropped};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
+
+use crate::behavior::{EventSourced, Failure, FencedBy};
+use crate::driver::permits::{RecoveryPermit, RecoveryPermits};
+use crate::driver::stores::Stores;
+use crate::entity::{Action, EntityCore, EntityInit, Incarnation, Input};
+use crate::settings::SettingsError;
+
+/// Numbers the machines of this process, so that no answer reaches a later one.
+static STARTS: AtomicU64 = AtomicU64::new(1);
+
+/// A fresh number for [`EntityInit::start`].
+pub fn next_start() -> u64 {
+    STARTS.fetch_add(1, Ordering::Relaxed)
+}
+
+/// A random seed for [`EntityInit::seed`].
+pub fn random_seed() -> [u8; 32] {
+    rand::random()
+}
+
+/// How an entity ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Ended {
+    /// It was stopped, or stopped itself.
+    Stopped,
+    /// Somebody else owns its history.
+    Fenced(FencedBy),
+    /// It failed, and nobody restarts it.
+    Failed(Failure),
+}
+
+/// Sends commands to an entity that runs as a task. Cheap to clone; the entity stops after the last
+/// one is gone.
+#[derive(Debug)]
+pub struct EntityHandle<C> {
+    inbox: mpsc::Sender<Input<C>>,
+}
+
+impl<C> Clone for EntityHandle<C> {
+    fn clone(&self) -> Self {
+        Self { inbox: self.inbox.clone() }
+    }
+}
+
+impl<C> EntityHandle<C> {
+    /// Sends a command; waits while the inbox is full.
+    ///
+    /// # Errors
+    /// [`EntityError::Stopped`] if the entity has ended.
+    pub async fn tell(&self, command: C) -> Result<(), EntityError> {
+        self.inbox.send(Input::Command(command)).await.map_err(|_| EntityError::Stopped)
+    }
+
+    /// Asks the entity to end after the commands sent before.
+    pub async fn stop(&self) {
+        // Gone already is as good.
+        let _ = self.inbox.send(Input::Stop).await;
+    }
+}
+
+/// Starts `behavior` as a task of the current tokio runtime.
+///
+/// # Errors
+/// [`SettingsError`] if its settings cannot work.
+pub fn spawn<B: EventSourced>(
+    behavior: B,
+    stores: Stores,
+    permits: RecoveryPermits,
+) -> Result<(EntityHandle<B::Command>, oneshot::Receiver<Ended>), SettingsError> {
+    let (inbox, commands) = mpsc::channel(1024);
+    let (ended, end) = oneshot::channel();
+    let init = EntityInit {
+        generation: None,
+        start: next_start(),
+        seed: random_seed(),
+        caps: stores.journal.caps(),
+        snapshot_caps: stores.snapshots.caps(),
+    };
+    let mut out = Vec::new();
+    let core = EntityCore::start(behavior, init, Instant::now(), &mut out)?;
+    let host = Host { core, stores, permits, permit: None, commands, work: JoinSet::new() };
+    tokio::spawn(async move {
+        // Whoever does not wait for the end does not want to know.
+        let _ = ended.send(host.run(out).await);
+    });
+    Ok((EntityHandle { inbox }, end))
+}
+
+struct Host<B: EventSourced> {
+    core: EntityCore<B>,
+    stores: Stores,
+    permits: RecoveryPermits,
+    permit: Option<(Incarnation, RecoveryPermit)>,
+    commands: mpsc::Receiver<Input<B::Command>>,
+    work: JoinSet<Work<B::Command>>,
+}
+
+/// What the entity's errands bring back.
+enum Work<C> {
+    Permit(Incarnation, RecoveryPermit),
+    Answer(Input<C>),
+}
+
+impl<B: EventSourced> Host<B> {
+    async fn run(mut self, mut out: Vec<Action<B::Command>>) -> Ended {
+        let mut open = true;
+        loop {
+            for action in std::mem::take(&mut out) {
+                if let Some(ended) = self.perform(action) {
+                    self.clean_up(&ended);
+                    return ended;
+                }
+            }
+            let input = tokio::select! {
+                biased; // deadlines first: a full inbox must not delay a time-out
+                () = sleep_until(self.core.next_deadline()) => Input::Tick,
+                Some(done) = self.work.join_next() => match done {
+                    Ok(Work::Permit(incarnation, permit)) => {
+                        self.permit = Some((incarnation, permit));
+                        Input::PermitGranted(incarnation)
+                    }
+                    Ok(Work::Answer(answer)) => answer,
+                    // A store that panics answers nothing; the deadline of the step speaks for it.
+                    Err(_) => continue,
+                },
+                received = self.commands.recv(), if open => received.unwrap_or_else(|| {
+                    open = false;
+                    Input::Stop
+                }),
+            };
+            self.core.handle(Instant::now(), input, &mut out);
+        }
+    }
+
+    /// Nobody starts this entity again, so whoever waits for it hears why.
+    fn clean_up(&mut self, ended: &Ended) {
+        let mut out = Vec::new();
+        self.core.handle(Instant::now(), Input::StopNow, &mut out);
+        for action in out {
+            if let Action::DeadLetter(dropped) = action {
+                dropped.discard();
+            }
+        }
+        if let Ended::Fenced(_) = ended {
+            let fenced = EntityError::NotStored(NotStoredReason::Fenced);
+            answer_dropped(fenced, || drop(self.core.take_waiting()));
+        }
+    }
+
+    /// Does what the machine asks; answers how the entity ended, if it did.
+    fn perform(&mut self, action: Action<B::Command>) -> Option<Ended> {
+        match action {
+            Action::RequestPermit(incarnation) => {
+                let permits = self.permits.clone();
+                self.work.spawn(async move { Work::Permit(incarnation, permits.acquire().await) });
+            }
+            Action::ReturnPermit(incarnation) => self.permit = self.permit.take().filter(|held| held.0 != incarnation),
+            Action::Store { incarnation, call } => {
+                let stores = self.stores.clone();
+                self.work.spawn(async move {
+                    let answer = call.perform(&stores).await;
+                    Work::Answer(Input::Answer { incarnation, answer })
+                });
+            }
+            Action::DeadLetter(dropped) => dropped.discard(),
+            Action::Restarting(failure) => tracing::warn!(id = %self.core.persistence_id(), %failure, "restarting"),
+            Action::Recovered(_) | Action::Passivate | Action::Unhandled => {}
+            Action::Fenced(by) => return Some(Ended::Fenced(by)),
+            Action::Failed(failure) => return Some(Ended::Failed(failure)),
+            Action::Stopped => return Some(Ended::Stopped),
+        }
+        None
+    }
+}
+
+async fn sleep_until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
+        None => std::future::pending().await,
+    }
+}
