@@ -12,6 +12,10 @@ pub mod error;
 pub mod extractor;
 pub mod fingerprint;
 mod frame;
+#[allow(missing_docs, clippy::all, unreachable_pub, unused_qualifications)]
+mod generated {
+    include!("generated/greylag.sharding.v1.rs");
+}
 pub mod ids;
 mod inbox;
 pub mod membership;
@@ -21,6 +25,7 @@ pub mod region;
 mod routes;
 pub mod settings;
 pub mod shard;
+pub mod wire;
 
 pub use driver::{Event, EventSourcedEntity, InitError, NotStarted, Region, RegionEvents, Sharding};
 pub use entity::{

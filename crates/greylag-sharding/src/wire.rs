@@ -1,0 +1,578 @@
+//! Protobuf to domain and back: control messages, and what the coordinator stores.
+//!
+//! What cannot be read is refused whole: no message is acted on in parts. Every list is bounded by
+//! the frame that carried it, since each element takes bytes there.
+
+use bytes::Bytes;
+use greylag_core::{DecodeError, Generation, NodeAddress, Uid, UniqueAddress};
+use prost::Message;
+
+use crate::coordinator::{Meta, StoredHome};
+use crate::fingerprint::{Fingerprint, Mismatch, StateStoreMode};
+use crate::generated as proto;
+use crate::ids::{RegionId, ShardId};
+use crate::message::{
+    Attempt, Claim, ClaimState, CoordinatorId, CoordinatorMessage, FromCoordinator, Home, PeerMessage, RegionMessage,
+    Register,
+};
+
+/// Manifest of what regions tell coordinators.
+pub const REGION_MANIFEST: &str = "greylag.sharding.region";
+/// Manifest of what coordinators tell regions and nodes.
+pub const COORDINATOR_MANIFEST: &str = "greylag.sharding.coordinator";
+/// Manifest of what regions tell each other.
+pub const PEER_MANIFEST: &str = "greylag.sharding.peer";
+
+/// Whatever arrives on the control path of an entity type.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Control {
+    /// For the coordinator, if it runs here.
+    ToCoordinator(RegionMessage),
+    /// For the region, or for the node that has none.
+    FromCoordinator(FromCoordinator),
+    /// For the region.
+    Peer(PeerMessage),
+}
+
+/// The manifest and bytes of a message to the coordinator.
+pub fn encode_region(message: &RegionMessage) -> (&'static str, Bytes) {
+    (REGION_MANIFEST, to_coordinator(message).encode_to_vec().into())
+}
+
+/// The manifest and bytes of a coordinator's message.
+pub fn encode_coordinator(message: &FromCoordinator) -> (&'static str, Bytes) {
+    (COORDINATOR_MANIFEST, from_coordinator(message).encode_to_vec().into())
+}
+
+/// The manifest and bytes of a message between regions.
+pub fn encode_peer(message: &PeerMessage) -> (&'static str, Bytes) {
+    use proto::to_peer::{Body, FlushEcho, StaleRoute};
+    let body = match message {
+        PeerMessage::StaleRoute(routes) => Body::StaleRoute(StaleRoute { routes: generations(routes) }),
+        PeerMessage::FlushEcho { shard, nonce, to } => {
+            Body::FlushEcho(FlushEcho { shard: shard.to_string(), nonce: *nonce, to: Some(region(to)) })
+        }
+    };
+    (PEER_MANIFEST, proto::ToPeer { body: Some(body) }.encode_to_vec().into())
+}
+
+/// Reads a control message.
+///
+/// # Errors
+/// [`DecodeError`] for an unknown manifest, malformed bytes, or a field that is missing or invalid.
+pub fn decode(manifest: &str, bytes: Bytes) -> Result<Control, DecodeError> {
+    let malformed = |why: String| DecodeError::malformed(manifest, why);
+    let bad = |error: prost::DecodeError| malformed(error.to_string());
+    match manifest {
+        REGION_MANIFEST => {
+            let message = proto::ToCoordinator::decode(bytes).map_err(bad)?;
+            read_to_coordinator(message).map(Control::ToCoordinator)
+        }
+        COORDINATOR_MANIFEST => {
+            let message = proto::FromCoordinator::decode(bytes).map_err(bad)?;
+            read_from_coordinator(message).map(Control::FromCoordinator)
+        }
+        PEER_MANIFEST => read_peer(proto::ToPeer::decode(bytes).map_err(bad)?).map(Control::Peer),
+        _ => {
+            let (codec, manifest) = (greylag_core::CodecId::INTERNAL, manifest.to_owned());
+            return Err(DecodeError::UnknownManifest { codec, manifest });
+        }
+    }
+    .map_err(|Invalid(what)| malformed(format!("{what} is missing or invalid")))
+}
+
+/// The stored form of a home.
+pub fn encode_home(home: &StoredHome) -> Vec<u8> {
+    proto::StoredHome {
+        region: Some(region(&home.region)),
+        generation: home.generation.as_u64(),
+        deallocated: home.deallocated,
+        previous: home.previous.map(Generation::as_u64),
+        leftovers_from: home.leftovers_from.as_ref().map(region),
+    }
+    .encode_to_vec()
+}
+
+/// Reads a stored home.
+///
+/// # Errors
+/// [`DecodeError`].
+pub fn decode_home(bytes: &[u8]) -> Result<StoredHome, DecodeError> {
+    const MANIFEST: &str = "greylag.sharding.home";
+    let home = proto::StoredHome::decode(bytes).map_err(|error| DecodeError::malformed(MANIFEST, error))?;
+    let read = || {
+        Ok(StoredHome {
+            region: read_region(home.region)?,
+            generation: read_generation(home.generation)?,
+            deallocated: home.deallocated,
+            previous: home.previous.map(read_generation).transpose()?,
+            leftovers_from: home.leftovers_from.map(|from| read_region(Some(from))).transpose()?,
+        })
+    };
+    read().map_err(|Invalid(what)| DecodeError::malformed(MANIFEST, format!("{what} is missing or invalid")))
+}
+
+/// The stored form of an incarnation's claim to power.
+pub fn encode_meta(meta: &Meta) -> Vec<u8> {
+    proto::StoredMeta {
+        epoch: meta.epoch,
+        coordinator_node: Some(node(&meta.coordinator.node)),
+        coordinator_incarnation: meta.coordinator.incarnation,
+        fingerprint: Some(fingerprint(&meta.fingerprint)),
+    }
+    .encode_to_vec()
+}
+
+/// Reads what [`encode_meta`] wrote.
+///
+/// # Errors
+/// [`DecodeError`].
+pub fn decode_meta(bytes: &[u8]) -> Result<Meta, DecodeError> {
+    const MANIFEST: &str = "greylag.sharding.meta";
+    let meta = proto::StoredMeta::decode(bytes).map_err(|error| DecodeError::malformed(MANIFEST, error))?;
+    let read = || {
+        Ok(Meta {
+            epoch: meta.epoch,
+            coordinator: CoordinatorId {
+                node: read_node(meta.coordinator_node)?,
+                incarnation: meta.coordinator_incarnation,
+            },
+            fingerprint: read_fingerprint(meta.fingerprint)?,
+        })
+    };
+    read().map_err(|Invalid(what)| DecodeError::malformed(MANIFEST, format!("{what} is missing or invalid")))
+}
+
+/// The field that made a message unreadable.
+struct Invalid(&'static str);
+
+fn node(address: &UniqueAddress) -> proto::Node {
+    proto::Node {
+        host: address.address().host().to_owned(),
+        port: address.address().port().into(),
+        uid: address.uid().get(),
+    }
+}
+
+fn read_node(node: Option<proto::Node>) -> Result<UniqueAddress, Invalid> {
+    let node = node.ok_or(Invalid("node"))?;
+    let port = u16::try_from(node.port).map_err(|_| Invalid("port"))?;
+    let address = NodeAddress::new(&node.host, port).map_err(|_| Invalid("node address"))?;
+    Ok(UniqueAddress::new(address, Uid::new(node.uid).ok_or(Invalid("uid"))?))
+}
+
+fn region(region: &RegionId) -> proto::Region {
+    proto::Region { node: Some(node(&region.node)), incarnation: region.incarnation }
+}
+
+fn read_region(region: Option<proto::Region>) -> Result<RegionId, Invalid> {
+    let region = region.ok_or(Invalid("region"))?;
+    Ok(RegionId { node: read_node(region.node)?, incarnation: region.incarnation })
+}
+
+fn read_shard(shard: String) -> Result<ShardId, Invalid> {
+    ShardId::new(shard).map_err(|_| Invalid("shard"))
+}
+
+fn read_generation(generation: u64) -> Result<Generation, Invalid> {
+    Generation::from_u64(generation).ok_or(Invalid("generation"))
+}
+
+fn generations(shards: &[(ShardId, Generation)]) -> Vec<proto::ShardGeneration> {
+    let one = |(shard, generation): &(ShardId, Generation)| proto::ShardGeneration {
+        shard: shard.to_string(),
+        generation: generation.as_u64(),
+    };
+    shards.iter().map(one).collect()
+}
+
+fn read_generations(shards: Vec<proto::ShardGeneration>) -> Result<Vec<(ShardId, Generation)>, Invalid> {
+    shards.into_iter().map(|one| Ok((read_shard(one.shard)?, read_generation(one.generation)?))).collect()
+}
+
+fn fingerprint(own: &Fingerprint) -> proto::Fingerprint {
+    proto::Fingerprint {
+        protocol_major: own.protocol_major,
+        type_name: own.type_name.clone(),
+        extractor_name: own.extractor.0.clone(),
+        extractor_version: own.extractor.1,
+        number_of_shards: own.number_of_shards,
+        remember_entities: own.remember_entities,
+        remember_entities_store: own.remember_entities_store.clone(),
+        state_store_mode: match own.state_store_mode {
+            StateStoreMode::Ddata => 0,
+            StateStoreMode::Persistence => 1,
+        },
+        role: own.role.clone(),
+    }
+}
+
+fn read_fingerprint(read: Option<proto::Fingerprint>) -> Result<Fingerprint, Invalid> {
+    let read = read.ok_or(Invalid("fingerprint"))?;
+    Ok(Fingerprint {
+        protocol_major: read.protocol_major,
+        type_name: read.type_name,
+        extractor: (read.extractor_name, read.extractor_version),
+        number_of_shards: read.number_of_shards,
+        remember_entities: read.remember_entities,
+        remember_entities_store: read.remember_entities_store,
+        state_store_mode: match read.state_store_mode {
+            0 => StateStoreMode::Ddata,
+            1 => StateStoreMode::Persistence,
+            _ => return Err(Invalid("state store mode")),
+        },
+        role: read.role,
+    })
+}
+
+fn to_coordinator(message: &RegionMessage) -> proto::ToCoordinator {
+    use proto::to_coordinator::{
+        BeginHandOffAck, Body, GetShardHome, GracefulShutdownReq, NoRegion, RegionStopped, Register as Reg,
+        ShardStarted, ShardStopped, StaleEpoch,
+    };
+    let body = match message {
+        RegionMessage::Register(register) => Body::Register(Reg {
+            proxy: register.proxy,
+            serial: register.serial,
+            fingerprint: Some(fingerprint(&register.fingerprint)),
+            highest_epoch: register.highest_epoch,
+            hosted: register.hosted.iter().map(claim).collect(),
+        }),
+        RegionMessage::GetShardHome { shards, .. } => {
+            Body::GetShardHome(GetShardHome { shards: shards.iter().map(ToString::to_string).collect() })
+        }
+        RegionMessage::ShardStarted { shards, .. } => Body::ShardStarted(ShardStarted { shards: generations(shards) }),
+        RegionMessage::BeginHandOffAck { shard, generation, attempt, flushed, .. } => {
+            Body::BeginHandoffAck(BeginHandOffAck {
+                shard: shard.to_string(),
+                generation: generation.as_u64(),
+                attempt: attempt.0,
+                flushed: *flushed,
+            })
+        }
+        RegionMessage::ShardStopped { shard, generation, leftovers, .. } => Body::ShardStopped(ShardStopped {
+            shard: shard.to_string(),
+            generation: generation.as_u64(),
+            leftovers: *leftovers,
+        }),
+        RegionMessage::GracefulShutdownReq { .. } => Body::GracefulShutdownReq(GracefulShutdownReq {}),
+        RegionMessage::RegionStopped { .. } => Body::RegionStopped(RegionStopped {}),
+        RegionMessage::StaleEpoch { epoch, .. } => Body::StaleEpoch(StaleEpoch { epoch: *epoch }),
+        RegionMessage::NoRegion { epoch } => Body::NoRegion(NoRegion { epoch: *epoch }),
+    };
+    proto::ToCoordinator { region: message.region().map(region), body: Some(body) }
+}
+
+fn claim(claim: &Claim) -> proto::Claim {
+    let state = match claim.state {
+        ClaimState::Running => 0,
+        ClaimState::Starting => 1,
+        ClaimState::Stopping => 2,
+    };
+    proto::Claim { shard: claim.shard.to_string(), generation: claim.generation.as_u64(), state }
+}
+
+fn read_claim(claim: proto::Claim) -> Result<Claim, Invalid> {
+    let state = match claim.state {
+        0 => ClaimState::Running,
+        1 => ClaimState::Starting,
+        2 => ClaimState::Stopping,
+        _ => return Err(Invalid("claim state")),
+    };
+    Ok(Claim { shard: read_shard(claim.shard)?, generation: read_generation(claim.generation)?, state })
+}
+
+fn read_to_coordinator(message: proto::ToCoordinator) -> Result<RegionMessage, Invalid> {
+    use proto::to_coordinator::Body;
+    let body = message.body.ok_or(Invalid("body"))?;
+    if let Body::NoRegion(read) = &body {
+        return Ok(RegionMessage::NoRegion { epoch: read.epoch });
+    }
+    let region = read_region(message.region)?;
+    Ok(match body {
+        Body::Register(read) => RegionMessage::Register(Register {
+            region,
+            proxy: read.proxy,
+            serial: read.serial,
+            fingerprint: read_fingerprint(read.fingerprint)?,
+            highest_epoch: read.highest_epoch,
+            hosted: read.hosted.into_iter().map(read_claim).collect::<Result<_, _>>()?,
+        }),
+        Body::GetShardHome(read) => {
+            let shards = read.shards.into_iter().map(read_shard).collect::<Result<_, _>>()?;
+            RegionMessage::GetShardHome { region, shards }
+        }
+        Body::ShardStarted(read) => RegionMessage::ShardStarted { region, shards: read_generations(read.shards)? },
+        Body::BeginHandoffAck(read) => RegionMessage::BeginHandOffAck {
+            region,
+            shard: read_shard(read.shard)?,
+            generation: read_generation(read.generation)?,
+            attempt: Attempt(read.attempt),
+            flushed: read.flushed,
+        },
+        Body::ShardStopped(read) => RegionMessage::ShardStopped {
+            region,
+            shard: read_shard(read.shard)?,
+            generation: read_generation(read.generation)?,
+            leftovers: read.leftovers,
+        },
+        Body::GracefulShutdownReq(_) => RegionMessage::GracefulShutdownReq { region },
+        Body::RegionStopped(_) => RegionMessage::RegionStopped { region },
+        Body::StaleEpoch(read) => RegionMessage::StaleEpoch { region, epoch: read.epoch },
+        Body::NoRegion(read) => RegionMessage::NoRegion { epoch: read.epoch },
+    })
+}
+
+fn home(home: &Home) -> proto::Home {
+    proto::Home {
+        shard: home.shard.to_string(),
+        region: Some(region(&home.region)),
+        generation: home.generation.as_u64(),
+        flushed: home.flushed.map_or(0, |attempt| attempt.0),
+        previous: home.previous.map(Generation::as_u64),
+        leftovers_from: home.leftovers_from.as_ref().map(region),
+    }
+}
+
+fn read_home(home: proto::Home) -> Result<Home, Invalid> {
+    Ok(Home {
+        shard: read_shard(home.shard)?,
+        region: read_region(home.region)?,
+        generation: read_generation(home.generation)?,
+        flushed: (home.flushed != 0).then_some(Attempt(home.flushed)),
+        previous: home.previous.map(read_generation).transpose()?,
+        leftovers_from: home.leftovers_from.map(|from| read_region(Some(from))).transpose()?,
+    })
+}
+
+fn from_coordinator(message: &FromCoordinator) -> proto::FromCoordinator {
+    use proto::from_coordinator::{
+        BeginHandOff, Body, HandOff, Homes, RegionInquiry, RegionStoppedAck, RegisterAck, RegisterRefused, StopHere,
+    };
+    let homes = |homes: &[Home]| Homes { homes: homes.iter().map(home).collect() };
+    let body = match &message.message {
+        CoordinatorMessage::RegisterAck { serial } => Body::RegisterAck(RegisterAck { serial: *serial }),
+        CoordinatorMessage::RegisterRefused { serial, mismatch } => {
+            let Mismatch { field, expected, got } = mismatch.clone();
+            Body::RegisterRefused(RegisterRefused {
+                serial: *serial,
+                mismatch: Some(proto::Mismatch { field, expected, got }),
+            })
+        }
+        CoordinatorMessage::RegionInquiry => Body::RegionInquiry(RegionInquiry {}),
+        CoordinatorMessage::ShardHomes(list) => Body::ShardHomes(homes(list)),
+        CoordinatorMessage::HostShard(list) => Body::HostShard(homes(list)),
+        CoordinatorMessage::BeginHandOff { shard, generation, attempt, owner } => Body::BeginHandoff(BeginHandOff {
+            shard: shard.to_string(),
+            generation: generation.as_u64(),
+            attempt: attempt.0,
+            owner: Some(region(owner)),
+        }),
+        CoordinatorMessage::HandOff { shard, generation, attempt, flush_from } => Body::Handoff(HandOff {
+            shard: shard.to_string(),
+            generation: generation.as_u64(),
+            attempt: attempt.0,
+            flush_from: flush_from.iter().map(region).collect(),
+        }),
+        CoordinatorMessage::DropShard { shard, generation } => {
+            Body::DropShard(proto::ShardGeneration { shard: shard.to_string(), generation: generation.as_u64() })
+        }
+        CoordinatorMessage::StopHere => Body::StopHere(StopHere {}),
+        CoordinatorMessage::RegionStoppedAck => Body::RegionStoppedAck(RegionStoppedAck {}),
+    };
+    proto::FromCoordinator {
+        coordinator_node: Some(node(&message.coordinator.node)),
+        coordinator_incarnation: message.coordinator.incarnation,
+        epoch: message.epoch,
+        to: message.to.as_ref().map(region),
+        body: Some(body),
+    }
+}
+
+fn read_from_coordinator(message: proto::FromCoordinator) -> Result<FromCoordinator, Invalid> {
+    use proto::from_coordinator::{Body, Homes};
+    let homes = |read: Homes| read.homes.into_iter().map(read_home).collect::<Result<Vec<_>, _>>();
+    let body = match message.body.ok_or(Invalid("body"))? {
+        Body::RegisterAck(read) => CoordinatorMessage::RegisterAck { serial: read.serial },
+        Body::RegisterRefused(read) => {
+            let proto::Mismatch { field, expected, got } = read.mismatch.ok_or(Invalid("mismatch"))?;
+            let mismatch = Mismatch { field, expected, got };
+            CoordinatorMessage::RegisterRefused { serial: read.serial, mismatch }
+        }
+        Body::RegionInquiry(_) => CoordinatorMessage::RegionInquiry,
+        Body::ShardHomes(read) => CoordinatorMessage::ShardHomes(homes(read)?),
+        Body::HostShard(read) => CoordinatorMessage::HostShard(homes(read)?),
+        Body::BeginHandoff(read) => CoordinatorMessage::BeginHandOff {
+            shard: read_shard(read.shard)?,
+            generation: read_generation(read.generation)?,
+            attempt: Attempt(read.attempt),
+            owner: read_region(read.owner)?,
+        },
+        Body::Handoff(read) => CoordinatorMessage::HandOff {
+            shard: read_shard(read.shard)?,
+            generation: read_generation(read.generation)?,
+            attempt: Attempt(read.attempt),
+            flush_from: read.flush_from.into_iter().map(|from| read_region(Some(from))).collect::<Result<_, _>>()?,
+        },
+        Body::DropShard(read) => CoordinatorMessage::DropShard {
+            shard: read_shard(read.shard)?,
+            generation: read_generation(read.generation)?,
+        },
+        Body::StopHere(_) => CoordinatorMessage::StopHere,
+        Body::RegionStoppedAck(_) => CoordinatorMessage::RegionStoppedAck,
+    };
+    Ok(FromCoordinator {
+        coordinator: CoordinatorId {
+            node: read_node(message.coordinator_node)?,
+            incarnation: message.coordinator_incarnation,
+        },
+        epoch: message.epoch,
+        to: message.to.map(|to| read_region(Some(to))).transpose()?,
+        message: body,
+    })
+}
+
+fn read_peer(message: proto::ToPeer) -> Result<PeerMessage, Invalid> {
+    use proto::to_peer::Body;
+    Ok(match message.body.ok_or(Invalid("body"))? {
+        Body::StaleRoute(read) => PeerMessage::StaleRoute(read_generations(read.routes)?),
+        Body::FlushEcho(read) => {
+            PeerMessage::FlushEcho { shard: read_shard(read.shard)?, nonce: read.nonce, to: read_region(read.to)? }
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn region(n: u64) -> RegionId {
+        RegionId { node: format!("node-{n}:7000#{n}").parse().unwrap(), incarnation: n }
+    }
+
+    fn generation(seq: u64) -> Generation {
+        Generation::new(1_800_000_000, seq).unwrap()
+    }
+
+    fn print() -> Fingerprint {
+        Fingerprint {
+            protocol_major: 1,
+            type_name: "Customer".into(),
+            extractor: ("HashV1".into(), 1),
+            number_of_shards: 12,
+            remember_entities: false,
+            remember_entities_store: "ddata".into(),
+            state_store_mode: StateStoreMode::Ddata,
+            role: "shop".into(),
+        }
+    }
+
+    #[test]
+    fn control_messages_read_back() {
+        let shard = ShardId::from_index(7);
+        let claim = Claim { shard: shard.clone(), generation: generation(1), state: ClaimState::Stopping };
+        let to_coordinator = [
+            RegionMessage::Register(Register {
+                region: region(1),
+                proxy: false,
+                serial: 3,
+                fingerprint: print(),
+                highest_epoch: 9,
+                hosted: vec![claim],
+            }),
+            RegionMessage::GetShardHome { region: region(1), shards: vec![shard.clone()] },
+            RegionMessage::ShardStarted { region: region(1), shards: vec![(shard.clone(), generation(2))] },
+            RegionMessage::BeginHandOffAck {
+                region: region(1),
+                shard: shard.clone(),
+                generation: generation(2),
+                attempt: Attempt(5),
+                flushed: true,
+            },
+            RegionMessage::ShardStopped {
+                region: region(1),
+                shard: shard.clone(),
+                generation: generation(2),
+                leftovers: true,
+            },
+            RegionMessage::GracefulShutdownReq { region: region(1) },
+            RegionMessage::RegionStopped { region: region(1) },
+            RegionMessage::StaleEpoch { region: region(1), epoch: 4 },
+            RegionMessage::NoRegion { epoch: 4 },
+        ];
+        for message in to_coordinator {
+            let (manifest, bytes) = encode_region(&message);
+            assert_eq!(decode(manifest, bytes), Ok(Control::ToCoordinator(message)));
+        }
+        let home = Home {
+            shard: shard.clone(),
+            region: region(2),
+            generation: generation(3),
+            flushed: Some(Attempt(5)),
+            previous: Some(generation(2)),
+            leftovers_from: Some(region(1)),
+        };
+        let mismatch = Mismatch { field: "role".into(), expected: "a".into(), got: "b".into() };
+        let orders = [
+            CoordinatorMessage::RegisterAck { serial: 3 },
+            CoordinatorMessage::RegisterRefused { serial: 3, mismatch },
+            CoordinatorMessage::RegionInquiry,
+            CoordinatorMessage::ShardHomes(vec![home.clone()]),
+            CoordinatorMessage::HostShard(vec![home]),
+            CoordinatorMessage::BeginHandOff {
+                shard: shard.clone(),
+                generation: generation(3),
+                attempt: Attempt(6),
+                owner: region(2),
+            },
+            CoordinatorMessage::HandOff {
+                shard: shard.clone(),
+                generation: generation(3),
+                attempt: Attempt(6),
+                flush_from: vec![region(1)],
+            },
+            CoordinatorMessage::DropShard { shard: shard.clone(), generation: generation(3) },
+            CoordinatorMessage::StopHere,
+            CoordinatorMessage::RegionStoppedAck,
+        ];
+        for message in orders {
+            let coordinator = CoordinatorId { node: region(1).node, incarnation: 8 };
+            let message = FromCoordinator { coordinator, epoch: 9, to: Some(region(2)), message };
+            let (manifest, bytes) = encode_coordinator(&message);
+            assert_eq!(decode(manifest, bytes), Ok(Control::FromCoordinator(message)));
+        }
+        for message in [
+            PeerMessage::StaleRoute(vec![(shard.clone(), generation(3))]),
+            PeerMessage::FlushEcho { shard, nonce: 77, to: region(1) },
+        ] {
+            let (manifest, bytes) = encode_peer(&message);
+            assert_eq!(decode(manifest, bytes), Ok(Control::Peer(message)));
+        }
+    }
+
+    #[test]
+    fn stored_records_read_back() {
+        let home = StoredHome {
+            region: region(2),
+            generation: generation(3),
+            deallocated: true,
+            previous: None,
+            leftovers_from: Some(region(1)),
+        };
+        assert_eq!(decode_home(&encode_home(&home)), Ok(home));
+        let coordinator = CoordinatorId { node: region(1).node, incarnation: 8 };
+        let meta = Meta { epoch: 9, coordinator, fingerprint: print() };
+        assert_eq!(decode_meta(&encode_meta(&meta)), Ok(meta));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn arbitrary_bytes_are_refused_without_a_panic(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..200)) {
+            for manifest in [REGION_MANIFEST, COORDINATOR_MANIFEST, PEER_MANIFEST, "other"] {
+                let _ = decode(manifest, bytes.clone().into());
+            }
+            let _ = decode_home(&bytes);
+            let _ = decode_meta(&bytes);
+        }
+    }
+}
