@@ -15,6 +15,9 @@ use crate::event::Metadata;
 use crate::marks::{MARK_NAME, Mark};
 
 /// The answer of [`EventSourced::on_command`].
+///
+/// Side effects often need the type of the state before the compiler can tell it: write
+/// `Effect::<Self>::persist(event).then_reply(to, |state| …)`.
 #[must_use = "an effect does nothing until the handler returns it"]
 pub struct Effect<B: EventSourced> {
     pub(crate) primary: Primary<B>,

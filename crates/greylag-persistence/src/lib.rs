@@ -31,7 +31,7 @@
 //!
 //!     fn on_command(&mut self, _: &mut CommandContext<'_>, _: &u64, deposit: Deposit) -> Effect<Self> {
 //!         // The answer leaves only when the event is durable, with the state that contains it.
-//!         Effect::persist(Deposited(deposit.cents)).then_reply(deposit.reply_to, |balance| *balance)
+//!         Effect::<Self>::persist(Deposited(deposit.cents)).then_reply(deposit.reply_to, |balance| *balance)
 //!     }
 //!
 //!     fn apply(&self, balance: &mut u64, Deposited(cents): &Deposited, _: &EventMeta<'_>) {

@@ -204,7 +204,7 @@ impl World {
             start: self.starts,
             seed: [u8::try_from(self.starts).unwrap(); 32],
             caps: self.stores.journal.caps(),
-            snapshot_caps: self.stores.snapshots.caps(),
+            snapshot_caps: SnapshotCaps { latest_only: case.flag("latest_only"), ..self.stores.snapshots.caps() },
         };
         let mut out = Vec::new();
         let behavior = self.behavior(case.arg("panics_on"));
