@@ -30,6 +30,14 @@ pub struct Frame<P> {
     pub payload: P,
 }
 
+impl<P> Frame<P> {
+    /// The same frame with another content.
+    pub fn map<Q>(self, content: impl FnOnce(P) -> Q) -> Frame<Q> {
+        let Self { seq_nr, total, ack, first_chunk, last_chunk, payload } = self;
+        Frame { seq_nr, total, ack, first_chunk, last_chunk, payload: content(payload) }
+    }
+}
+
 /// A frame on the wire: `first` is decided when it is transmitted and not kept with the frame (P4).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SequencedMessage<P> {

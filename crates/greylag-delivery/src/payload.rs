@@ -49,6 +49,11 @@ impl<T: 'static> Payload<T> {
         self.value.as_ref().map_err(|error| &**error)
     }
 
+    /// The value itself; `None` if there is none, or if somebody else holds it as well.
+    pub fn into_value(self) -> Option<T> {
+        self.value.ok().and_then(Arc::into_inner)
+    }
+
     /// The bytes.
     pub fn encoded(&self) -> &Encoded {
         &self.encoded
@@ -77,5 +82,19 @@ impl<T> Eq for Payload<T> {}
 impl<T> fmt::Debug for Payload<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Payload({}, {} bytes)", self.encoded.manifest, self.encoded.payload.len())
+    }
+}
+
+#[cfg(test)]
+impl<T> Payload<T> {
+    /// The same value under other bytes, as a broken sender would write it.
+    pub(crate) fn with_encoded(
+        mut self,
+        codec: greylag_core::CodecId,
+        manifest: &'static str,
+        payload: bytes::Bytes,
+    ) -> Self {
+        self.encoded = Encoded { codec, manifest: manifest.into(), payload };
+        self
     }
 }

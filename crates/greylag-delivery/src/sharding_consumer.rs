@@ -70,6 +70,8 @@ pub enum Input<P> {
     Finish,
     /// The entity has ended.
     Stop,
+    /// The entity has failed and another controller takes over: producers are to start over at once.
+    StartOver,
     /// A deadline may have passed.
     Tick,
 }
@@ -186,6 +188,7 @@ impl<P: Clone> ShardingConsumer<P> {
             Input::NodeRemoved(node) => self.end_links(now, |controller, _| controller.node == node, out),
             Input::Finish => self.end_all(now, Life::Finishing, &consumer_link::Input::Finish, out),
             Input::Stop => self.end_all(now, Life::Stopped, &consumer_link::Input::Stop, out),
+            Input::StartOver => self.start_over(now, out),
             Input::Tick => self.on_tick(now, out),
         }
         if self.is_busy() != was_busy {
@@ -321,6 +324,20 @@ impl<P: Clone> ShardingConsumer<P> {
             self.tell(now, index, input.clone(), out);
         }
         self.report_stopped(out);
+    }
+
+    /// Without this, a producer with nothing new to send would find out by its idle probe alone.
+    fn start_over(&mut self, now: Instant, out: &mut Vec<Effect<P>>) {
+        let producers = self.streams.iter().filter_map(|stream| stream.link.producer());
+        let replies: Vec<Effect<P>> = producers
+            .map(|(controller, epoch)| Effect::Reply {
+                to: controller.clone(),
+                epoch: Some(epoch),
+                message: Upstream::Resend { from: 0, to: 0 },
+            })
+            .collect();
+        self.end_all(now, Life::Stopped, &consumer_link::Input::Stop, out);
+        out.extend(replies);
     }
 
     fn report_stopped(&mut self, out: &mut Vec<Effect<P>>) {

@@ -139,6 +139,8 @@ pub enum Effect<P> {
     Refused {
         /// The sender.
         ticket: u64,
+        /// Its message.
+        frames: Frames<P>,
     },
     /// A newer incarnation of the stream is active. Nothing is sent any more.
     Fenced {
@@ -287,8 +289,8 @@ impl<P: Clone> ShardingProducer<P> {
     /// Takes one input.
     pub fn handle(&mut self, now: Instant, input: Input<P>, out: &mut Vec<Effect<P>>) {
         if self.life == Life::Closed {
-            if let Input::Admit { ticket, .. } = input {
-                out.push(Effect::Refused { ticket });
+            if let Input::Admit { ticket, frames, .. } = input {
+                out.push(Effect::Refused { ticket, frames });
             }
             return;
         }
@@ -462,7 +464,8 @@ impl<P: Clone> ShardingProducer<P> {
         for instance in instances {
             if let Some(state) = self.links.get_mut(&instance) {
                 let entity = state.entity.clone();
-                out.extend(state.waiters.drain(..).map(|waiter| Effect::Refused { ticket: waiter.ticket }));
+                let refused = |waiter: Waiter<P>| Effect::Refused { ticket: waiter.ticket, frames: waiter.frames };
+                out.extend(state.waiters.drain(..).map(refused));
                 out.extend(state.unconfirmed.drain(..).map(|message| Effect::Undelivered {
                     ticket: message.ticket,
                     entity: entity.clone(),

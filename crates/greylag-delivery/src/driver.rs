@@ -1,0 +1,21 @@
+//! The tokio half: the task of a producer, and the controllers inside entities.
+
+#[cfg(feature = "sharding")]
+pub(crate) mod consumer;
+#[cfg(feature = "sharding")]
+pub(crate) mod entity;
+#[cfg(feature = "persistence")]
+pub(crate) mod event_sourced;
+#[cfg(feature = "sharding")]
+mod producer;
+#[cfg(feature = "sharding")]
+mod region;
+
+#[cfg(feature = "sharding")]
+pub use consumer::{ConsumerDelivery, OnUndecodable};
+#[cfg(feature = "sharding")]
+pub use entity::{DeliveryEntity, DeliveryType};
+#[cfg(feature = "persistence")]
+pub use event_sourced::{DeliveryCommand, DeliveryEffects, event_sourced_with_delivery};
+#[cfg(feature = "sharding")]
+pub use producer::{Sent, ShardingProducer};

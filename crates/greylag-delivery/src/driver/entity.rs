@@ -1,0 +1,218 @@
+//! Entities with handlers: what a user writes, and the entity type around it.
+//!
+//! Source: delivery §6 (`DeliveryEntity`), S11 to S16.
+
+use std::any::Any;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use greylag_sharding::{Ctx, Entity, EntityInit, EntityType, Failure, Signal};
+
+use super::consumer::{ConsumerDelivery, Controller};
+use crate::dedupe::Dedupe;
+use crate::delivery::Delivery;
+use crate::sharding_consumer::Input;
+use crate::with_delivery::{Protocol, ProtocolMessage, WithDelivery};
+
+/// An entity that takes deliveries of `T`.
+///
+/// Handlers are synchronous, as in sharding. What takes longer is started through the context, and
+/// takes the [`Delivery`] with it; it is confirmed when that is done.
+pub trait DeliveryEntity<T: Send + Sync + 'static>: Send + 'static {
+    /// What it is sent beside its deliveries; [`Infallible`](std::convert::Infallible) for nothing.
+    type Bypass: Send + 'static;
+
+    /// Runs once, before the first delivery. Returns what the entity knows to be processed already.
+    ///
+    /// # Errors
+    /// As [`Entity::on_start`].
+    fn on_start(&mut self, cx: &mut Ctx<'_, WithDelivery<T, Self::Bypass>>) -> Result<Dedupe, Failure> {
+        let _ = cx;
+        Ok(Dedupe::none())
+    }
+
+    /// Takes a delivery. One that is not confirmed blocks those behind it from the same producer.
+    ///
+    /// # Errors
+    /// A failure, like a panic, replaces this value by a new one from the factory; deliveries that
+    /// were not confirmed come again.
+    fn on_delivery(
+        &mut self,
+        delivery: Delivery<T>,
+        cx: &mut Ctx<'_, WithDelivery<T, Self::Bypass>>,
+    ) -> Result<(), Failure>;
+
+    /// Takes a message that came beside the deliveries.
+    ///
+    /// # Errors
+    /// As [`Entity::receive`].
+    fn on_bypass(
+        &mut self,
+        message: Self::Bypass,
+        cx: &mut Ctx<'_, WithDelivery<T, Self::Bypass>>,
+    ) -> Result<(), Failure>;
+
+    /// The shard wants the entity to end; deliveries in hand were confirmed or given up before.
+    ///
+    /// # Errors
+    /// As [`Entity::on_stop`].
+    fn on_stop(
+        &mut self,
+        stop: Option<Self::Bypass>,
+        cx: &mut Ctx<'_, WithDelivery<T, Self::Bypass>>,
+    ) -> Result<(), Failure> {
+        let _ = stop;
+        cx.stop();
+        Ok(())
+    }
+}
+
+/// Makes entity types of [`DeliveryEntity`]s.
+#[derive(Debug)]
+pub struct DeliveryType;
+
+impl DeliveryType {
+    /// An entity type whose entities `factory` makes. Give it a codec
+    /// ([`DeliveryCodec`](crate::DeliveryCodec)) as any other.
+    #[allow(clippy::new_ret_no_self)]
+    pub fn new<T, E>(
+        name: impl Into<String>,
+        delivery: &ConsumerDelivery,
+        factory: impl Fn(&EntityInit) -> Result<E, Failure> + Send + Sync + 'static,
+    ) -> EntityType<WithDelivery<T, E::Bypass>>
+    where
+        T: Send + Sync + 'static,
+        E: DeliveryEntity<T>,
+    {
+        let delivery = delivery.clone();
+        let factory: Arc<Factory<E>> = Arc::new(factory);
+        EntityType::new(name, move |init| {
+            let entity = factory(init)?;
+            Ok(Hosted {
+                entity,
+                factory: factory.clone(),
+                init: init.clone(),
+                controller: Controller::new(delivery.clone()),
+                stop: None,
+                waiting: false,
+            })
+        })
+        .is_activity(is_activity)
+    }
+}
+
+type Factory<E> = dyn Fn(&EntityInit) -> Result<E, Failure> + Send + Sync;
+
+/// Protocol traffic must not keep an entity awake; deliveries count when they are handed out.
+pub(crate) fn is_activity<T, Q>(message: &WithDelivery<T, Q>) -> bool {
+    matches!(message, WithDelivery::Bypass(_))
+}
+
+struct Hosted<T, E: DeliveryEntity<T>>
+where
+    T: Send + Sync + 'static,
+{
+    entity: E,
+    factory: Arc<Factory<E>>,
+    init: EntityInit,
+    controller: Controller<T>,
+    /// The stop request, while deliveries in hand are waited for.
+    stop: Option<Option<E::Bypass>>,
+    /// A task waits for something to be confirmed.
+    waiting: bool,
+}
+
+impl<T: Send + Sync + 'static, E: DeliveryEntity<T>> Hosted<T, E> {
+    /// Hands out at most one delivery, since its handler may suspend the entity, and sees to what
+    /// was confirmed.
+    fn settle(&mut self, cx: &mut Ctx<'_, WithDelivery<T, E::Bypass>>) -> Result<(), Failure> {
+        self.controller.collect(cx);
+        if let Some(delivery) = self.controller.next_delivery() {
+            self.hand_out(delivery, cx)?;
+            self.controller.collect(cx);
+        }
+        if self.controller.has_delivery() {
+            cx.tell_self(WithDelivery::protocol(ProtocolMessage::Wake));
+        } else if self.controller.outcomes.open_count() > 0 && !std::mem::replace(&mut self.waiting, true) {
+            let outcomes = self.controller.outcomes.clone();
+            cx.spawn(outcomes.changed(), |()| WithDelivery::protocol(ProtocolMessage::Wake));
+        }
+        if self.controller.is_finished()
+            && let Some(stop) = self.stop.take()
+        {
+            return self.entity.on_stop(stop, cx);
+        }
+        Ok(())
+    }
+
+    /// A handler that fails costs the entity its state, but not the controller its links.
+    fn hand_out(&mut self, delivery: Delivery<T>, cx: &mut Ctx<'_, WithDelivery<T, E::Bypass>>) -> Result<(), Failure> {
+        let entity = &mut self.entity;
+        let why = match catch_unwind(AssertUnwindSafe(|| entity.on_delivery(delivery, cx))) {
+            Ok(Ok(())) => return Ok(()),
+            Ok(Err(failure)) => failure.to_string(),
+            Err(_) => "the handler panicked".to_owned(),
+        };
+        tracing::warn!(entity_type = %cx.entity_type(), id = %cx.id(), why, "delivery failed; the entity starts anew");
+        self.entity = (self.factory)(&self.init)?;
+        self.start(cx)
+    }
+
+    fn start(&mut self, cx: &mut Ctx<'_, WithDelivery<T, E::Bypass>>) -> Result<(), Failure> {
+        let dedupe = self.entity.on_start(cx)?;
+        self.controller.handle(Input::Start(dedupe), cx);
+        Ok(())
+    }
+}
+
+impl<T: Send + Sync + 'static, E: DeliveryEntity<T>> Entity for Hosted<T, E> {
+    type Msg = WithDelivery<T, E::Bypass>;
+
+    fn on_start(&mut self, cx: &mut Ctx<'_, Self::Msg>) -> Result<(), Failure> {
+        self.start(cx)
+    }
+
+    fn receive(&mut self, message: Self::Msg, cx: &mut Ctx<'_, Self::Msg>) -> Result<(), Failure> {
+        match message {
+            WithDelivery::Bypass(message) => {
+                self.entity.on_bypass(message, cx)?;
+                self.controller.collect(cx);
+                return Ok(());
+            }
+            WithDelivery::Protocol(Protocol(message)) => {
+                if matches!(message, ProtocolMessage::Wake) {
+                    self.waiting = false;
+                }
+                self.controller.receive(message, cx);
+            }
+        }
+        self.settle(cx)
+    }
+
+    fn on_stop(&mut self, stop: Option<Self::Msg>, cx: &mut Ctx<'_, Self::Msg>) -> Result<(), Failure> {
+        let stop = stop.and_then(|message| match message {
+            WithDelivery::Bypass(message) => Some(message),
+            WithDelivery::Protocol(_) => None,
+        });
+        self.stop = Some(stop);
+        self.controller.handle(Input::Finish, cx);
+        self.settle(cx)
+    }
+
+    fn on_signal(&mut self, signal: Signal, cx: &mut Ctx<'_, Self::Msg>) -> Result<(), Failure> {
+        let input = if signal == Signal::PreRestart { Input::StartOver } else { Input::Stop };
+        self.controller.handle(input, cx);
+        Ok(())
+    }
+
+    fn on_resume(&mut self, _: Box<dyn Any + Send>, cx: &mut Ctx<'_, Self::Msg>) -> Result<(), Failure> {
+        self.settle(cx)
+    }
+}
+
+impl<T: Send + Sync + 'static, E: DeliveryEntity<T>> fmt::Debug for Hosted<T, E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hosted").field("id", &self.init.id).finish_non_exhaustive()
+    }
+}

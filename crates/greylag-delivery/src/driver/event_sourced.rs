@@ -1,0 +1,318 @@
+//! Event-sourced entities under delivery: every effect is stored with the mark of its delivery.
+//!
+//! Two wrappers, one inside the other. [`Marked`] wraps the user's behaviour inside the machine of
+//! persistence: it compares each delivery with the marks folded from the history at the moment the
+//! handler would run, and attaches the mark to whatever the handler persists. [`Hosted`] wraps the
+//! entity that hosts this machine: it takes frames in, hands deliveries on as commands, and passes
+//! confirmations back. What a confirmation rests on is always stored first.
+//!
+//! ```text
+//! frames ─▶ Hosted ─▶ DeliveryCommand ─▶ EventSourcedEntity ─▶ Marked ─▶ the user's on_command
+//!              ◀── Outcomes (confirmed, given up, recovered) ◀── side effects after the append
+//! ```
+//!
+//! Source: delivery §7; persistence §2.2, §10.5.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+
+use greylag_core::EntityError;
+use greylag_persistence::{
+    CommandContext, Effect, EventMeta, EventSourced, EventSourcedSettings, Mark, Marks, PersistenceId,
+    SeqNr as EventNr, Signal as EventSignal, StoredCodec, StreamId as MarkStream, Tags,
+};
+use greylag_sharding::{Ctx, Entity, EntityInit, EntityType, EventSourcedEntity, Failure, Signal};
+
+use super::consumer::{ConsumerDelivery, Controller};
+use super::entity::is_activity;
+use crate::dedupe::Dedupe;
+use crate::delivery::{Delivery, Outcome, Outcomes};
+use crate::ids::{MessageId, SeqNr, StreamId};
+use crate::sharding_consumer::Input;
+use crate::with_delivery::{Protocol, ProtocolMessage, WithDelivery};
+
+/// The command type of an event-sourced behaviour under delivery.
+#[derive(Debug)]
+pub enum DeliveryCommand<T, Q> {
+    /// A message that is to be processed exactly once.
+    Delivered(Delivery<T>),
+    /// A message that came beside the deliveries.
+    Bypass(Q),
+}
+
+/// Effects that end a delivery.
+pub trait DeliveryEffects<B: EventSourced> {
+    /// Persists what the delivery leads to, and confirms it when that is stored. The events carry
+    /// the delivery's mark, so it is applied once whatever happens to the confirmation.
+    ///
+    /// Without events this is [`DeliveryEffects::confirm_delivery`].
+    fn persist_delivery<T: Send + Sync + 'static>(delivery: Delivery<T>, events: Vec<B::Event>) -> Effect<B>;
+
+    /// Confirms a delivery that leads to nothing, once it is proved that this entity still owns its
+    /// history. It leaves no mark, and may be evaluated again.
+    fn confirm_delivery<T: Send + Sync + 'static>(delivery: Delivery<T>) -> Effect<B>;
+}
+
+impl<B: EventSourced> DeliveryEffects<B> for Effect<B> {
+    fn persist_delivery<T: Send + Sync + 'static>(delivery: Delivery<T>, events: Vec<B::Event>) -> Effect<B> {
+        let mark = mark_of(delivery.id());
+        Effect::persist_all(events).with_mark(mark).when_owned().then_run(move |_| delivery.confirm())
+    }
+
+    fn confirm_delivery<T: Send + Sync + 'static>(delivery: Delivery<T>) -> Effect<B> {
+        Effect::none().when_owned().then_run(move |_| delivery.confirm())
+    }
+}
+
+fn mark_of(id: &MessageId) -> Mark {
+    Mark {
+        producer_id: id.producer_id.as_str().to_owned(),
+        stream_id: MarkStream::from_u128(id.stream_id.0),
+        total_seq_nr: id.seq_nr.get(),
+    }
+}
+
+/// An entity type of event-sourced entities under delivery. `behavior` makes the behaviours; what
+/// they persist while they handle a delivery is applied exactly once.
+///
+/// Give it a codec ([`DeliveryCodec`](crate::DeliveryCodec)) as any other type.
+pub fn event_sourced_with_delivery<B, T, Q>(
+    name: impl Into<String>,
+    delivery: &ConsumerDelivery,
+    behavior: impl Fn(&EntityInit) -> B + Send + Sync + 'static,
+) -> EntityType<WithDelivery<T, Q>>
+where
+    B: EventSourced<Command = DeliveryCommand<T, Q>>,
+    T: Send + Sync + 'static,
+    Q: Send + 'static,
+{
+    let delivery = delivery.clone();
+    EntityType::new(name, move |init| {
+        let controller = Controller::new(delivery.clone());
+        let forgets = delivery.forgets_marks();
+        let marked = Marked { inner: behavior(init), outcomes: controller.outcomes.clone(), forgets };
+        Ok(Hosted { inner: EventSourcedEntity::new(marked, init), controller, stop: None, waiting: false })
+    })
+    .persistent()
+    .is_activity(is_activity)
+}
+
+/// The user's behaviour, with the marks around it.
+struct Marked<B> {
+    inner: B,
+    outcomes: Arc<Outcomes>,
+    /// For simulations only.
+    forgets: bool,
+}
+
+impl<B, T, Q> Marked<B>
+where
+    B: EventSourced<Command = DeliveryCommand<T, Q>>,
+    T: Send + Sync + 'static,
+    Q: Send + 'static,
+{
+    fn on_delivery(&mut self, cx: &mut CommandContext<'_>, state: &B::State, delivery: Delivery<T>) -> Effect<Self> {
+        let mark = mark_of(delivery.id());
+        if !self.forgets && cx.marks().covers(mark.stream_id, mark.total_seq_nr) {
+            // Stored by an earlier attempt whose answer was lost. That is proof enough to confirm.
+            self.outcomes.push(Outcome::Suppressed);
+            return Effect::none().then_run(move |_| delivery.confirm());
+        }
+        let overtakes = self.outcomes.has_earlier(delivery.id());
+        let effect = self.inner.on_command(cx, state, DeliveryCommand::Delivered(delivery));
+        if effect.event_count() == 0 {
+            return effect.wrapped(|command| command);
+        }
+        if overtakes {
+            // Its mark would hide the earlier one, which is not applied yet.
+            return effect.refused(EntityError::NotInOrder).wrapped(|command| command);
+        }
+        // Also where the handler did not ask for it: an effect without its mark is applied twice.
+        effect.with_mark(mark).wrapped(|command| command)
+    }
+}
+
+impl<B, T, Q> EventSourced for Marked<B>
+where
+    B: EventSourced<Command = DeliveryCommand<T, Q>>,
+    T: Send + Sync + 'static,
+    Q: Send + 'static,
+{
+    type Command = DeliveryCommand<T, Q>;
+    type Event = B::Event;
+    type State = B::State;
+
+    fn persistence_id(&self) -> PersistenceId {
+        self.inner.persistence_id()
+    }
+
+    fn event_codec(&self) -> StoredCodec<Self::Event> {
+        self.inner.event_codec()
+    }
+
+    fn snapshot_codec(&self) -> Option<StoredCodec<Self::State>> {
+        self.inner.snapshot_codec()
+    }
+
+    fn settings(&self) -> EventSourcedSettings {
+        // Refuses settings under which marks could be missing.
+        EventSourcedSettings { under_delivery: true, ..self.inner.settings() }
+    }
+
+    fn on_command(&mut self, cx: &mut CommandContext<'_>, state: &B::State, command: Self::Command) -> Effect<Self> {
+        match command {
+            DeliveryCommand::Delivered(delivery) => self.on_delivery(cx, state, delivery),
+            bypass @ DeliveryCommand::Bypass(_) => self.inner.on_command(cx, state, bypass).wrapped(|command| command),
+        }
+    }
+
+    fn apply(&self, state: &mut B::State, event: &B::Event, meta: &EventMeta<'_>) {
+        self.inner.apply(state, event, meta);
+    }
+
+    fn on_signal(&mut self, cx: &mut CommandContext<'_>, state: &B::State, signal: &EventSignal) {
+        if matches!(signal, EventSignal::RecoveryCompleted) {
+            self.outcomes.push(Outcome::Recovered(dedupe(cx.marks())));
+        }
+        self.inner.on_signal(cx, state, signal);
+    }
+
+    fn tags(&self, state: &B::State, event: &B::Event, meta: &EventMeta<'_>) -> Tags {
+        self.inner.tags(state, event, meta)
+    }
+
+    fn snapshot_when(&self, state: &B::State, event: &B::Event, seq_nr: EventNr) -> bool {
+        self.inner.snapshot_when(state, event, seq_nr)
+    }
+
+    fn rollback_copy(&self, state: &B::State) -> Option<B::State> {
+        self.inner.rollback_copy(state)
+    }
+}
+
+fn dedupe(marks: &Marks) -> Dedupe {
+    marks.iter().map(|(stream, applied)| (StreamId(stream.as_u128()), SeqNr(applied.total_seq_nr))).collect()
+}
+
+/// The entity that hosts the machine of persistence, with the controller before it.
+struct Hosted<B, T, Q>
+where
+    B: EventSourced<Command = DeliveryCommand<T, Q>>,
+    T: Send + Sync + 'static,
+    Q: Send + 'static,
+{
+    inner: EventSourcedEntity<Marked<B>>,
+    controller: Controller<T>,
+    /// The stop request, while deliveries in hand are waited for.
+    stop: Option<Option<DeliveryCommand<T, Q>>>,
+    /// A task waits for something to be confirmed.
+    waiting: bool,
+}
+
+/// A message of the inner entity to itself, as one of the outer entity.
+fn wrap<T, Q>(command: DeliveryCommand<T, Q>) -> WithDelivery<T, Q> {
+    match command {
+        DeliveryCommand::Delivered(delivery) => WithDelivery::protocol(ProtocolMessage::Delivered(Box::new(delivery))),
+        DeliveryCommand::Bypass(message) => WithDelivery::Bypass(message),
+    }
+}
+
+impl<B, T, Q> Hosted<B, T, Q>
+where
+    B: EventSourced<Command = DeliveryCommand<T, Q>>,
+    T: Send + Sync + 'static,
+    Q: Send + 'static,
+{
+    fn command(&mut self, command: DeliveryCommand<T, Q>, cx: &mut Ctx<'_, WithDelivery<T, Q>>) -> Result<(), Failure> {
+        cx.nested(wrap, |cx| self.inner.receive(command, cx))
+    }
+
+    /// Hands on deliveries for as long as the entity takes them at once. When it suspends itself,
+    /// to persist, the rest waits for its return; it must not be called again before.
+    fn settle(&mut self, cx: &mut Ctx<'_, WithDelivery<T, Q>>) -> Result<(), Failure> {
+        self.controller.collect(cx);
+        while self.inner.is_running()
+            && let Some(delivery) = self.controller.next_delivery()
+        {
+            self.command(DeliveryCommand::Delivered(delivery), cx)?;
+            self.controller.collect(cx);
+        }
+        if !self.inner.is_running() {
+            return Ok(());
+        }
+        if self.controller.is_finished()
+            && let Some(stop) = self.stop.take()
+        {
+            return cx.nested(wrap, |cx| self.inner.on_stop(stop, cx));
+        }
+        // The behaviour took a delivery elsewhere, and will confirm it from there.
+        if self.controller.outcomes.open_count() > 0 && !std::mem::replace(&mut self.waiting, true) {
+            let outcomes = self.controller.outcomes.clone();
+            cx.spawn(outcomes.changed(), |()| WithDelivery::protocol(ProtocolMessage::Wake));
+        }
+        Ok(())
+    }
+}
+
+impl<B, T, Q> Entity for Hosted<B, T, Q>
+where
+    B: EventSourced<Command = DeliveryCommand<T, Q>>,
+    T: Send + Sync + 'static,
+    Q: Send + 'static,
+{
+    type Msg = WithDelivery<T, Q>;
+
+    fn on_start(&mut self, cx: &mut Ctx<'_, Self::Msg>) -> Result<(), Failure> {
+        cx.nested(wrap, |cx| self.inner.on_start(cx))
+    }
+
+    fn receive(&mut self, message: Self::Msg, cx: &mut Ctx<'_, Self::Msg>) -> Result<(), Failure> {
+        match message {
+            WithDelivery::Bypass(message) => self.command(DeliveryCommand::Bypass(message), cx)?,
+            WithDelivery::Protocol(Protocol(message)) => {
+                if matches!(message, ProtocolMessage::Wake) {
+                    self.waiting = false;
+                }
+                self.controller.receive(message, cx);
+            }
+        }
+        self.settle(cx)
+    }
+
+    fn on_stop(&mut self, stop: Option<Self::Msg>, cx: &mut Ctx<'_, Self::Msg>) -> Result<(), Failure> {
+        let stop = stop.and_then(|message| match message {
+            WithDelivery::Bypass(message) => Some(DeliveryCommand::Bypass(message)),
+            WithDelivery::Protocol(_) => None,
+        });
+        self.controller.handle(Input::Finish, cx);
+        if !self.inner.is_running() {
+            return cx.nested(wrap, |cx| self.inner.on_stop(stop, cx));
+        }
+        self.stop = Some(stop);
+        self.settle(cx)
+    }
+
+    fn on_signal(&mut self, signal: Signal, cx: &mut Ctx<'_, Self::Msg>) -> Result<(), Failure> {
+        self.controller.collect(cx);
+        let input = if signal == Signal::PreRestart { Input::StartOver } else { Input::Stop };
+        self.controller.handle(input, cx);
+        cx.nested(wrap, |cx| self.inner.on_signal(signal, cx))
+    }
+
+    fn on_resume(&mut self, value: Box<dyn Any + Send>, cx: &mut Ctx<'_, Self::Msg>) -> Result<(), Failure> {
+        cx.nested(wrap, |cx| self.inner.on_resume(value, cx))?;
+        self.settle(cx)
+    }
+}
+
+impl<B, T, Q> fmt::Debug for Hosted<B, T, Q>
+where
+    B: EventSourced<Command = DeliveryCommand<T, Q>>,
+    T: Send + Sync + 'static,
+    Q: Send + 'static,
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hosted").field("entity", &self.inner).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,249 @@
+//! The message type of entities under delivery: their deliveries, and a second type beside them.
+//!
+//! The region carries both through one codec. What the protocol says is opaque here; users make and
+//! see only [`WithDelivery::Bypass`]. Source: delivery S9, S16.
+
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use greylag_core::{Codec, CodecId, DecodeError, EncodeError, Encoded, Manifest};
+
+use crate::message::{ProducerStopped, SequencedBatch, SequencedMessage};
+use crate::payload::Payload;
+use crate::wire;
+
+/// What the region of an entity type under delivery carries: deliveries of `T`, and `Q` beside them.
+///
+/// `Q` is for queries and ordinary messages, unordered relative to deliveries; use
+/// [`Infallible`](std::convert::Infallible) where there are none.
+pub enum WithDelivery<T, Q> {
+    /// A message that goes straight to the entity.
+    Bypass(Q),
+    /// A message of the delivery protocol.
+    Protocol(Protocol<T>),
+}
+
+/// See [`WithDelivery::Protocol`].
+pub struct Protocol<T>(pub(crate) ProtocolMessage<T>);
+
+pub(crate) enum ProtocolMessage<T> {
+    Batch(SequencedBatch<Payload<T>>),
+    Stopped(ProducerStopped),
+    /// A deadline of the entity's controller. Never leaves the entity.
+    Tick,
+    /// Something was confirmed or given up outside of a handler. Never leaves the entity.
+    Wake,
+    /// A delivery that comes back from the entity's own timers or tasks. Never leaves the entity.
+    #[cfg_attr(not(feature = "persistence"), allow(dead_code))]
+    Delivered(Box<crate::delivery::Delivery<T>>),
+}
+
+impl<T, Q> WithDelivery<T, Q> {
+    pub(crate) fn protocol(message: ProtocolMessage<T>) -> Self {
+        Self::Protocol(Protocol(message))
+    }
+}
+
+impl<T, Q: fmt::Debug> fmt::Debug for WithDelivery<T, Q> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Bypass(message) => f.debug_tuple("Bypass").field(message).finish(),
+            Self::Protocol(message) => message.fmt(f),
+        }
+    }
+}
+
+impl<T> fmt::Debug for Protocol<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            ProtocolMessage::Batch(batch) => write!(f, "Batch({:?}, {} frames)", batch.header, batch.frames.len()),
+            ProtocolMessage::Stopped(stopped) => stopped.fmt(f),
+            ProtocolMessage::Tick => f.write_str("Tick"),
+            ProtocolMessage::Wake => f.write_str("Wake"),
+            ProtocolMessage::Delivered(_) => f.write_str("Delivered"),
+        }
+    }
+}
+
+/// The codec of [`WithDelivery`], made of the codecs of its two types.
+pub struct DeliveryCodec<T, Q> {
+    deliveries: Arc<dyn Codec<T>>,
+    bypass: Arc<dyn Codec<Q>>,
+}
+
+impl<T, Q> DeliveryCodec<T, Q> {
+    /// Deliveries are written by one codec, what goes beside them by the other.
+    pub fn new(deliveries: impl Codec<T>, bypass: impl Codec<Q>) -> Self {
+        Self { deliveries: Arc::new(deliveries), bypass: Arc::new(bypass) }
+    }
+}
+
+impl<T, Q> Clone for DeliveryCodec<T, Q> {
+    fn clone(&self) -> Self {
+        Self { deliveries: self.deliveries.clone(), bypass: self.bypass.clone() }
+    }
+}
+
+impl<T, Q> fmt::Debug for DeliveryCodec<T, Q> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("DeliveryCodec")
+    }
+}
+
+impl<T: Send + Sync + 'static, Q: Send + 'static> Codec<WithDelivery<T, Q>> for DeliveryCodec<T, Q> {
+    fn id(&self) -> CodecId {
+        CodecId::INTERNAL
+    }
+
+    fn manifest(&self, message: &WithDelivery<T, Q>) -> Manifest {
+        Manifest::Borrowed(match message {
+            WithDelivery::Bypass(_) => wire::BYPASS,
+            WithDelivery::Protocol(Protocol(ProtocolMessage::Stopped(_))) => wire::STOPPED,
+            WithDelivery::Protocol(_) => wire::BATCH,
+        })
+    }
+
+    fn manifests(&self) -> Vec<Manifest> {
+        [wire::BATCH, wire::BYPASS, wire::STOPPED].map(Manifest::Borrowed).into()
+    }
+
+    fn encode(&self, message: &WithDelivery<T, Q>, buffer: &mut BytesMut) -> Result<(), EncodeError> {
+        match message {
+            WithDelivery::Bypass(message) => {
+                let mut payload = BytesMut::new();
+                self.bypass.encode(message, &mut payload)?;
+                let (codec, manifest) = (self.bypass.id(), self.bypass.manifest(message));
+                wire::put_bypass(Encoded { codec, manifest, payload: payload.freeze() }, buffer);
+                Ok(())
+            }
+            WithDelivery::Protocol(Protocol(ProtocolMessage::Batch(batch))) => {
+                wire::put_batch(batch, Payload::encoded, buffer);
+                Ok(())
+            }
+            WithDelivery::Protocol(Protocol(ProtocolMessage::Stopped(stopped))) => {
+                wire::put_stopped(stopped, buffer);
+                Ok(())
+            }
+            WithDelivery::Protocol(other) => Err(EncodeError::Unrepresentable {
+                manifest: wire::BATCH.to_owned(),
+                reason: format!("{other:?} stays in its entity"),
+            }),
+        }
+    }
+
+    fn decode(&self, manifest: &str, bytes: Bytes) -> Result<WithDelivery<T, Q>, DecodeError> {
+        match manifest {
+            wire::BATCH => {
+                let batch = wire::read_batch(bytes)?;
+                let frames = batch.frames.into_iter().map(|message| SequencedMessage {
+                    frame: message.frame.map(|encoded| Payload::decode(encoded, &*self.deliveries)),
+                    first: message.first,
+                });
+                let batch = SequencedBatch { header: batch.header, frames: frames.collect() };
+                Ok(WithDelivery::protocol(ProtocolMessage::Batch(batch)))
+            }
+            wire::STOPPED => Ok(WithDelivery::protocol(ProtocolMessage::Stopped(wire::read_stopped(bytes)?))),
+            wire::BYPASS => {
+                let encoded = wire::read_bypass(bytes)?;
+                if encoded.codec != self.bypass.id() {
+                    let manifest = encoded.manifest.into_owned();
+                    return Err(DecodeError::UnknownCodec { codec: encoded.codec, manifest });
+                }
+                self.bypass.decode(&encoded.manifest, encoded.payload).map(WithDelivery::Bypass)
+            }
+            other => Err(DecodeError::UnknownManifest { codec: CodecId::INTERNAL, manifest: other.to_owned() }),
+        }
+    }
+}
+
+/// The codec of a type that has no values: for entities without a second message type.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct NoBypass;
+
+impl Codec<std::convert::Infallible> for NoBypass {
+    fn id(&self) -> CodecId {
+        CodecId::INTERNAL
+    }
+
+    fn manifest(&self, message: &std::convert::Infallible) -> Manifest {
+        match *message {}
+    }
+
+    fn manifests(&self) -> Vec<Manifest> {
+        Vec::new()
+    }
+
+    fn encode(&self, message: &std::convert::Infallible, _: &mut BytesMut) -> Result<(), EncodeError> {
+        match *message {}
+    }
+
+    fn decode(&self, manifest: &str, _: Bytes) -> Result<std::convert::Infallible, DecodeError> {
+        Err(DecodeError::UnknownManifest { codec: CodecId::INTERNAL, manifest: manifest.to_owned() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::{ControllerRef, Epoch, ProducerId, SeqNr, StreamId};
+    use crate::message::{BatchHeader, Frame};
+    use greylag_codec::json;
+
+    fn codec() -> DeliveryCodec<u32, String> {
+        DeliveryCodec::new(json::<u32>("count"), json::<String>("question"))
+    }
+
+    fn batch() -> SequencedBatch<Payload<u32>> {
+        let header = BatchHeader {
+            producer_id: ProducerId::new("p").unwrap(),
+            stream_id: StreamId(1),
+            epoch: Epoch::FIRST,
+            controller: ControllerRef { node: "n:1#1".parse().unwrap(), path: "delivery/1".into(), instance: 1 },
+            ordered: true,
+            lowest: 1,
+        };
+        let payload = Payload::encode(7, &json::<u32>("count")).unwrap();
+        let frame = Frame { seq_nr: 1, total: SeqNr(3), ack: false, first_chunk: true, last_chunk: true, payload };
+        SequencedBatch { header, frames: vec![SequencedMessage { frame, first: true }] }
+    }
+
+    fn round_trip(message: &WithDelivery<u32, String>) -> Result<WithDelivery<u32, String>, DecodeError> {
+        let mut buffer = BytesMut::new();
+        codec().encode(message, &mut buffer).unwrap();
+        codec().decode(&codec().manifest(message), buffer.freeze())
+    }
+
+    #[test]
+    fn both_types_travel_under_one_codec() {
+        let Ok(WithDelivery::Bypass(question)) = round_trip(&WithDelivery::Bypass("how many?".into())) else {
+            panic!("a bypass message came back as something else")
+        };
+        assert_eq!(question, "how many?");
+        let message = WithDelivery::protocol(ProtocolMessage::Batch(batch()));
+        let Ok(WithDelivery::Protocol(Protocol(ProtocolMessage::Batch(read)))) = round_trip(&message) else {
+            panic!("a batch came back as something else")
+        };
+        assert_eq!(read, batch());
+        assert_eq!(**read.frames[0].frame.payload.value().unwrap(), 7);
+    }
+
+    #[test]
+    fn a_payload_that_cannot_be_read_keeps_its_frame() {
+        let mut sent = batch();
+        sent.frames[0].frame.payload =
+            sent.frames[0].frame.payload.clone().with_encoded(CodecId::JSON, "count", Bytes::from_static(b"{"));
+        let Ok(WithDelivery::Protocol(Protocol(ProtocolMessage::Batch(read)))) =
+            round_trip(&WithDelivery::protocol(ProtocolMessage::Batch(sent)))
+        else {
+            panic!("the batch was lost with its payload")
+        };
+        assert!(read.frames[0].frame.payload.value().is_err());
+    }
+
+    #[test]
+    fn what_stays_in_an_entity_is_not_written() {
+        let message = WithDelivery::<u32, String>::protocol(ProtocolMessage::Tick);
+        assert!(codec().encode(&message, &mut BytesMut::new()).is_err());
+    }
+}
