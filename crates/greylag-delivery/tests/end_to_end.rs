@@ -1,0 +1,317 @@
+//! Producers and entities over real tasks, an in-process network and a journal in memory.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use greylag_codec::json;
+use greylag_core::{Registry, ReplyTo};
+use greylag_delivery::{
+    ConsumerDelivery, Delivery, DeliveryCommand, DeliveryEffects, DeliveryEntity, DeliverySettings, DeliveryType,
+    Epoch, ProducerId, ProducerIdentity, SendError, SeqNr, ShardingProducer, StreamId, WithDelivery,
+    event_sourced_with_delivery,
+};
+use greylag_persistence::{
+    AppendFault, CommandContext, Effect, EventMeta, EventSourced, InMemoryJournal, InMemorySnapshots, PersistenceId,
+    StoredCodec, Stores,
+};
+use greylag_sharding::settings::ShardingSettings;
+use greylag_sharding::{Ctx, Failure, Region, Sharding};
+use greylag_transport::memory::MemoryNetwork;
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What a customer bought; zero cents is nothing.
+type Purchase = i64;
+
+/// Purchases and cents.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Totals {
+    purchases: u64,
+    cents: i64,
+}
+
+enum Question {
+    Totals(ReplyTo<Totals>),
+    Passivate,
+}
+
+/// How often the customer `clumsy` panics before it takes its first purchase.
+const CLUMSY_PANICS: u32 = 2;
+
+struct Customer {
+    id: String,
+    panics: Arc<AtomicU32>,
+}
+
+impl EventSourced for Customer {
+    type Command = DeliveryCommand<Purchase, Question>;
+    type Event = i64;
+    type State = Totals;
+
+    fn persistence_id(&self) -> PersistenceId {
+        customer(&self.id)
+    }
+
+    fn event_codec(&self) -> StoredCodec<i64> {
+        StoredCodec::new(json::<i64>("purchased"))
+    }
+
+    fn on_command(&mut self, _: &mut CommandContext<'_>, state: &Totals, command: Self::Command) -> Effect<Self> {
+        match command {
+            DeliveryCommand::Delivered(purchase) if *purchase == 0 => Effect::confirm_delivery(purchase),
+            DeliveryCommand::Delivered(purchase) => {
+                if self.id == "clumsy" && self.panics.fetch_add(1, Ordering::Relaxed) < CLUMSY_PANICS {
+                    panic!("on purpose");
+                }
+                let cents = *purchase;
+                Effect::persist_delivery(purchase, vec![cents])
+            }
+            DeliveryCommand::Bypass(Question::Totals(reply_to)) => Effect::reply(reply_to, *state),
+            DeliveryCommand::Bypass(Question::Passivate) => Effect::passivate(),
+        }
+    }
+
+    fn apply(&self, state: &mut Totals, cents: &i64, _: &EventMeta<'_>) {
+        state.purchases += 1;
+        state.cents += cents;
+    }
+}
+
+fn customer(id: &str) -> PersistenceId {
+    PersistenceId::of("Customer", id).unwrap()
+}
+
+struct Shop {
+    sharding: Sharding,
+    journal: InMemoryJournal,
+    region: Region<WithDelivery<Purchase, Question>>,
+    delivery: ConsumerDelivery,
+}
+
+async fn alone(journal: &InMemoryJournal) -> Sharding {
+    let remoting = MemoryNetwork::new().node("a:1#1".parse().unwrap(), Arc::new(Registry::new()));
+    let stores = Stores::new(Arc::new(journal.clone()), Arc::new(InMemorySnapshots::default()));
+    Sharding::alone(remoting, Some(stores), ShardingSettings::test()).await.unwrap()
+}
+
+impl Shop {
+    async fn open() -> Self {
+        Self::open_on(InMemoryJournal::default()).await
+    }
+
+    async fn open_on(journal: InMemoryJournal) -> Self {
+        let sharding = alone(&journal).await;
+        let delivery = ConsumerDelivery::new(&DeliverySettings::test()).unwrap();
+        let panics = Arc::new(AtomicU32::new(0));
+        let customers = event_sourced_with_delivery("Customer", &delivery, move |init| Customer {
+            id: init.id.as_str().to_owned(),
+            panics: panics.clone(),
+        });
+        let region = sharding.init(customers).unwrap();
+        Self { sharding, journal, region, delivery }
+    }
+
+    fn producer(&self, epoch: u64) -> ShardingProducer<Purchase> {
+        let identity = ProducerIdentity::stable(ProducerId::new("till").unwrap(), StreamId(1), Epoch(epoch));
+        let settings = DeliverySettings::test();
+        ShardingProducer::start(&self.sharding, identity, self.region.clone(), json::<i64>("purchase"), settings)
+            .unwrap()
+    }
+
+    async fn totals(&self, id: &str) -> Totals {
+        let question = |reply_to| WithDelivery::Bypass(Question::Totals(reply_to));
+        self.region.entity_ref(id).ask(question, PATIENCE).await.unwrap()
+    }
+}
+
+/// The same purchases in every run.
+fn purchases() -> impl Iterator<Item = (String, i64)> {
+    (1..=600_i64).map(|line| ((line * line % 97).to_string(), line))
+}
+
+async fn sell(producer: &ShardingProducer<Purchase>) {
+    for (id, cents) in purchases() {
+        producer.send(id, cents).await.unwrap();
+    }
+    producer.drain(PATIENCE).await.unwrap();
+}
+
+async fn assert_every_purchase_applied_once(shop: &Shop) {
+    let mut expected = BTreeMap::<String, Totals>::new();
+    for (id, cents) in purchases() {
+        let totals = expected.entry(id).or_default();
+        totals.purchases += 1;
+        totals.cents += cents;
+    }
+    for (id, totals) in expected {
+        assert_eq!(shop.totals(&id).await, totals, "customer {id}");
+    }
+}
+
+#[tokio::test]
+async fn purchases_are_applied_exactly_once_also_by_a_second_run() {
+    let shop = Shop::open().await;
+    let producer = shop.producer(1);
+    sell(&producer).await;
+    assert_every_purchase_applied_once(&shop).await;
+    let stats = producer.stats();
+    assert_eq!((stats.sent, stats.confirmed, stats.unconfirmed), (600, 600, 0));
+    assert_eq!(*producer.confirmed().borrow(), SeqNr(600));
+    assert_eq!(shop.delivery.counters().snapshot().suppressed, 0);
+    producer.close().await;
+
+    // The same input again, in a process that remembers nothing but the journal.
+    let shop = Shop::open_on(shop.journal.clone()).await;
+    sell(&shop.producer(2)).await;
+    assert_every_purchase_applied_once(&shop).await;
+    let counters = shop.delivery.counters().snapshot();
+    assert_eq!((counters.suppressed, counters.delivered), (600, 0));
+}
+
+/// delivery 65: whatever becomes of the answer, the effect is there once.
+#[tokio::test]
+async fn an_append_whose_answer_is_lost_is_not_repeated() {
+    let shop = Shop::open().await;
+    for stored in [true, false] {
+        shop.journal.script_append(&customer("unlucky"), [AppendFault::LoseAnswer { stored }; 3]);
+        shop.journal.script_append(&customer("unlucky"), [AppendFault::Unavailable]);
+    }
+    let producer = shop.producer(1);
+    for cents in 1..=20 {
+        producer.send("unlucky", cents).await.unwrap();
+    }
+    producer.drain(PATIENCE * 3).await.unwrap();
+    assert_eq!(shop.totals("unlucky").await, Totals { purchases: 20, cents: 210 });
+}
+
+#[tokio::test]
+async fn a_panicking_behaviour_gets_the_delivery_again() {
+    let shop = Shop::open().await;
+    let producer = shop.producer(1);
+    for cents in [5, 7] {
+        producer.send("clumsy", cents).await.unwrap();
+    }
+    producer.drain(PATIENCE * 2).await.unwrap();
+    assert_eq!(shop.totals("clumsy").await, Totals { purchases: 2, cents: 12 });
+}
+
+/// delivery 71: a delivery that leads to nothing is confirmed, once ownership is proved.
+#[tokio::test]
+async fn a_delivery_without_an_effect_is_confirmed_too() {
+    let shop = Shop::open().await;
+    let producer = shop.producer(1);
+    assert_eq!(producer.send_confirmed("frugal", 0).await.unwrap(), SeqNr(1));
+    assert_eq!(producer.send_confirmed("frugal", 3).await.unwrap(), SeqNr(2));
+    assert_eq!(shop.totals("frugal").await, Totals { purchases: 1, cents: 3 });
+}
+
+/// delivery 55: the entity ends between deliveries, and its successor goes on.
+#[tokio::test]
+async fn a_passivated_entity_goes_on_where_it_was() {
+    let shop = Shop::open().await;
+    let producer = shop.producer(1);
+    for cents in 1..=30 {
+        producer.send("sleepy", cents).await.unwrap();
+        if cents % 7 == 0 {
+            shop.region.entity_ref("sleepy").tell(WithDelivery::Bypass(Question::Passivate)).unwrap();
+        }
+    }
+    producer.drain(PATIENCE * 3).await.unwrap();
+    assert_eq!(shop.totals("sleepy").await, Totals { purchases: 30, cents: 465 });
+}
+
+/// delivery P14, C2a.
+#[tokio::test]
+async fn an_older_incarnation_of_the_stream_is_fenced() {
+    let shop = Shop::open().await;
+    let newer = shop.producer(2);
+    newer.send_confirmed("one", 1).await.unwrap();
+    let older = shop.producer(1);
+    let refused = older.send_confirmed("one", 2).await.unwrap_err();
+    assert!(matches!(refused, SendError::Unconfirmed(SeqNr(1))), "{refused}");
+    let refused = older.send("one", 3).await.unwrap_err();
+    assert!(matches!(refused, SendError::Fenced { newer: Epoch(2), .. }), "{refused}");
+    assert_eq!(shop.totals("one").await, Totals { purchases: 1, cents: 1 });
+}
+
+#[tokio::test]
+async fn what_cannot_be_sent_is_given_back() {
+    let shop = Shop::open().await;
+    let producer = shop.producer(1);
+    let refused = producer.send("", 9).await.unwrap_err();
+    assert!(matches!(refused, SendError::InvalidEntity { message: 9, .. }), "{refused}");
+    producer.close().await;
+    let refused = producer.send("one", 8).await.unwrap_err();
+    assert!(matches!(refused, SendError::Closed(Some(8))), "{refused}");
+}
+
+/// delivery 79: nothing is lost when the last handle goes out of scope.
+#[tokio::test]
+async fn a_dropped_producer_delivers_what_it_has() {
+    let shop = Shop::open().await;
+    let producer = shop.producer(1);
+    for cents in 1..=10 {
+        producer.send("heir", cents).await.unwrap();
+    }
+    let mut confirmed = producer.confirmed();
+    drop(producer);
+    tokio::time::timeout(PATIENCE, confirmed.wait_for(|seq_nr| *seq_nr == SeqNr(10))).await.unwrap().unwrap();
+    assert_eq!(shop.totals("heir").await, Totals { purchases: 10, cents: 55 });
+}
+
+/// Says what it was handed, and fails in every way once.
+#[derive(Default)]
+struct Moody {
+    handed: Vec<(i64, u32)>,
+}
+
+impl DeliveryEntity<i64> for Moody {
+    type Bypass = ReplyTo<Vec<(i64, u32)>>;
+
+    fn on_delivery(
+        &mut self,
+        delivery: Delivery<i64>,
+        cx: &mut Ctx<'_, WithDelivery<i64, Self::Bypass>>,
+    ) -> Result<(), Failure> {
+        self.handed.push((*delivery, delivery.attempt()));
+        match (*delivery, delivery.attempt()) {
+            (2, 1) => delivery.nack(Duration::from_millis(1)),
+            (3, 1) => drop(delivery),
+            (4, _) => cx.spawn_for(async move {
+                tokio::task::yield_now().await;
+                delivery.confirm();
+            }),
+            _ => delivery.confirm(),
+        }
+        Ok(())
+    }
+
+    fn on_bypass(
+        &mut self,
+        reply_to: Self::Bypass,
+        _: &mut Ctx<'_, WithDelivery<i64, Self::Bypass>>,
+    ) -> Result<(), Failure> {
+        reply_to.reply(self.handed.clone());
+        Ok(())
+    }
+}
+
+/// delivery C12, S16.
+#[tokio::test]
+async fn an_entity_with_handlers_may_say_no_or_later() {
+    let sharding = alone(&InMemoryJournal::default()).await;
+    let delivery = ConsumerDelivery::new(&DeliverySettings::test()).unwrap();
+    let region = sharding.init(DeliveryType::new("Moody", &delivery, |_| Ok(Moody::default()))).unwrap();
+    let identity = ProducerIdentity::stable(ProducerId::new("p").unwrap(), StreamId(9), Epoch::FIRST);
+    let producer =
+        ShardingProducer::start(&sharding, identity, region.clone(), json::<i64>("n"), DeliverySettings::test())
+            .unwrap();
+    for number in 1..=5 {
+        producer.send("one", number).await.unwrap();
+    }
+    producer.drain(PATIENCE).await.unwrap();
+    let handed = region.entity_ref("one").ask(WithDelivery::Bypass, PATIENCE).await.unwrap();
+    assert_eq!(handed, [(1, 1), (2, 1), (2, 2), (3, 1), (3, 2), (4, 1), (5, 1)]);
+}
