@@ -38,6 +38,15 @@ pub struct RegionView {
     pub app_version: Vec<u64>,
 }
 
+impl View {
+    /// Counts a shard as allocated, so that the next choice of the same batch sees it.
+    pub fn place(&mut self, region: &RegionId, shard: &ShardId) {
+        if let Some(view) = self.regions.iter_mut().find(|view| view.region == *region) {
+            view.shards.push(shard.clone());
+        }
+    }
+}
+
 /// A strategy gave no answer; the request is dropped and will be asked again.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("allocation strategy failed: {0}")]

@@ -1,6 +1,7 @@
 //! The tokio half: tasks of regions and shards, and the handles that users hold.
 
 mod alone;
+mod coordinator;
 mod event;
 mod event_sourced;
 mod handle;
@@ -10,6 +11,7 @@ mod region;
 mod shard;
 mod sharding;
 mod shared;
+mod store;
 mod wire;
 
 pub use event::{Event, RegionEvents};

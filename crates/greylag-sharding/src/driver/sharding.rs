@@ -7,15 +7,19 @@ use std::time::{Duration, Instant, SystemTime};
 
 use greylag_cluster::{Cluster, ClusterEvent, ClusterEvents, Phase};
 use greylag_core::Generation;
+use greylag_crdt::{LwwMap, LwwRegister};
+use greylag_ddata::{Membership, Replicator, ReplicatorSettings, TypeTable};
 use greylag_persistence::Stores;
 use greylag_transport::{Envelope, Remoting, TransportEvent, TransportListener};
 
 use super::alone::Alone;
+use super::coordinator;
 use super::handle::Region;
 use super::members::Tracker;
 use super::node::Node;
 use super::region::{self, AnyRegion};
 use super::shared::data_path;
+use crate::allocation::LeastShard;
 use crate::entity_ref::EntityRef;
 use crate::entity_type::EntityType;
 use crate::error::{InvalidSetting, InvalidTypeName};
@@ -56,6 +60,12 @@ pub enum InitError {
         /// The name.
         name: EntityTypeName,
     },
+    /// The replicator of the coordinators' state did not start.
+    #[error("the replicator for coordinator state did not start: {reason}")]
+    NoReplicator {
+        /// What it said.
+        reason: String,
+    },
     /// The extractor names its shards freely; only numbered shards can be routed yet.
     #[error("the extractor of entity type {name} does not number its shards")]
     UnnumberedShards {
@@ -91,6 +101,10 @@ struct State {
     regions: BTreeMap<EntityTypeName, Arc<dyn AnyRegion>>,
     tracker: Tracker,
     members: Arc<Members>,
+    /// Of the coordinators that may run here, by type.
+    hosts: BTreeMap<EntityTypeName, Arc<coordinator::Host>>,
+    /// Of the coordinators' state, by the role of the nodes that keep it.
+    replicators: BTreeMap<String, Replicator>,
 }
 
 impl Sharding {
@@ -252,11 +266,12 @@ impl Inner {
             state_store_mode: settings.state_store_mode,
             role,
         };
+        let coordinated = (name.clone(), fingerprint.clone(), settings.clone());
         let region =
             region::open(self.node.clone(), entity_type, name.clone(), fingerprint, settings, extractor, proxy);
         region.0.input(Input::Membership(state.members.clone()));
         let erased: Arc<dyn AnyRegion> = Arc::new(region.clone());
-        self.coordinate(&region, &erased);
+        self.coordinate(&mut state, coordinated, &region, &erased)?;
         self.node.runtime.spawn(region::run(region.0.clone()));
         state.regions.insert(name, erased);
         drop(state);
@@ -265,12 +280,34 @@ impl Inner {
     }
 
     /// Connects a new region with whoever coordinates its type here.
-    fn coordinate<M: Send + 'static>(&self, region: &Region<M>, erased: &Arc<dyn AnyRegion>) {
-        if self.cluster.is_none() {
+    fn coordinate<M: Send + 'static>(
+        &self,
+        state: &mut State,
+        coordinated: (EntityTypeName, Fingerprint, ShardingSettings),
+        region: &Region<M>,
+        erased: &Arc<dyn AnyRegion>,
+    ) -> Result<(), InitError> {
+        let Some(cluster) = &self.cluster else {
             let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
             let epoch = since_1970.as_secs().clamp(1, Generation::MAX_EPOCH);
             region.0.coordination.set(Arc::new(Alone::new(epoch, erased))).ok();
-        }
+            return Ok(());
+        };
+        let role = coordinated.1.role.clone();
+        let replicator = match state.replicators.get(&role) {
+            Some(known) => known.clone(),
+            None => {
+                let started = start_replicator(cluster, &self.node, &role, &coordinated.2)?;
+                state.replicators.insert(role, started.clone());
+                started
+            }
+        };
+        let strategy = Arc::new(LeastShard::new(coordinated.2.least_shard.clone()));
+        let name = coordinated.0.clone();
+        let host = coordinator::Host::start(cluster, replicator, erased, coordinated, strategy, state.members.clone());
+        region.0.coordination.set(host.clone()).ok();
+        state.hosts.insert(name, host);
+        Ok(())
     }
 
     /// Hands the region's shards over when the node leaves. Source: sharding §2.11.
@@ -310,11 +347,39 @@ impl Inner {
                 Input::Membership(members)
             }
         };
-        let regions: Vec<_> = self.lock().regions.values().cloned().collect();
+        let (regions, hosts): (Vec<_>, Vec<_>) = {
+            let state = self.lock();
+            (state.regions.values().cloned().collect(), state.hosts.values().cloned().collect())
+        };
+        for host in hosts {
+            host.on_cluster(&input);
+        }
         for region in regions {
             region.tell(input.clone());
         }
     }
+}
+
+/// The replicator of coordinator state among the nodes that may run coordinators of one role.
+fn start_replicator(
+    cluster: &Cluster,
+    node: &Node,
+    role: &str,
+    settings: &ShardingSettings,
+) -> Result<Replicator, InitError> {
+    let _runtime = node.runtime.enter();
+    let name = if role.is_empty() { "sharding".to_owned() } else { format!("sharding-{role}") };
+    let types = TypeTable::new().with::<LwwRegister<Vec<u8>>>().with::<LwwMap<String, Vec<u8>>>();
+    let replicator_settings = ReplicatorSettings {
+        name,
+        majority_min_cap: settings.majority_min_cap,
+        max_delta_elements: 5,
+        prefer_oldest: true,
+        ..ReplicatorSettings::default()
+    };
+    let membership = Membership::from_cluster(cluster, Some(role.to_owned()).filter(|role| !role.is_empty()));
+    Replicator::start(replicator_settings, types, node.remoting.clone(), membership)
+        .map_err(|error| InitError::NoReplicator { reason: error.to_string() })
 }
 
 async fn watch_cluster(inner: Weak<Inner>, mut events: ClusterEvents) {

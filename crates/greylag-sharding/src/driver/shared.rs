@@ -524,7 +524,7 @@ impl<M: Send + 'static> Shared<M> {
         if to == *self.remoting().self_address() {
             return self.tell_later(Input::FromPeer { node: to, message });
         }
-        let (manifest, bytes) = wire::encode_peer(&message);
+        let (manifest, bytes) = crate::wire::encode_peer(&message);
         self.send_control(to, manifest, bytes);
     }
 
@@ -532,7 +532,7 @@ impl<M: Send + 'static> Shared<M> {
         if to == *self.remoting().self_address() {
             return self.deferred.push_anyway(Deferred::Coordinate(message));
         }
-        let (manifest, bytes) = wire::encode_region(&message);
+        let (manifest, bytes) = crate::wire::encode_region(&message);
         self.send_control(to, manifest, bytes);
     }
 

@@ -138,12 +138,3 @@ pub(crate) fn read<M: Send + 'static>(shared: &Shared<M>, mut parcel: Parcel<M>)
     }
     Ok(parcel)
 }
-
-// Control messages: until `wire.rs` of the crate has them.
-pub(crate) fn encode_peer(_: &crate::message::PeerMessage) -> (&'static str, Bytes) {
-    ("greylag.sharding.peer", Bytes::new())
-}
-
-pub(crate) fn encode_region(_: &crate::message::RegionMessage) -> (&'static str, Bytes) {
-    ("greylag.sharding.region", Bytes::new())
-}

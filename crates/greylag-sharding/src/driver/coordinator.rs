@@ -1,0 +1,364 @@
+//! Runs the coordinator of one entity type wherever the cluster's singleton puts it.
+//!
+//! Every node that sets up a type has a [`Host`]: it receives what regions say to the coordinator,
+//! remembers the largest epoch named there, and, while the singleton runs here, runs one incarnation
+//! of the machine after the other. An incarnation that fails is followed by the next one after a
+//! backoff that doubles up to five times its length.
+//!
+//! Source: sharding §2.13.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant, SystemTime};
+
+use greylag_cluster::{Cluster, SingletonSettings, StopToken};
+use greylag_core::{CodecId, DeadLetterReason, UniqueAddress};
+use greylag_ddata::Replicator;
+use greylag_transport::{AskError, AskHeader, Destination, Envelope, Inbound, Receiver, Recipient, Remoting};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+use super::region::AnyRegion;
+use super::shared::{Coordination, control_path};
+use super::store::Store;
+use crate::allocation::{AllocationStrategy, View};
+use crate::coordinator::{Coordinator, CoordinatorConfig, CoordinatorEvent, Effect, Input, StopReason};
+use crate::fingerprint::Fingerprint;
+use crate::ids::{EntityTypeName, RegionId, ShardId};
+use crate::membership::Members;
+use crate::message::{CoordinatorId, CoordinatorMessage, Epoch, FromCoordinator, RegionMessage};
+use crate::settings::ShardingSettings;
+use crate::wire::{self, Control};
+
+/// The coordinator of one type, as far as it concerns this node.
+pub(crate) struct Host {
+    name: EntityTypeName,
+    remoting: Arc<dyn Remoting>,
+    region: Weak<dyn AnyRegion>,
+    store: Store,
+    fingerprint: Fingerprint,
+    settings: ShardingSettings,
+    margin: Duration,
+    strategy: Arc<dyn AllocationStrategy>,
+    /// The largest epoch that a `Register` or `StaleEpoch` has named here, with a coordinator or without.
+    seen_epoch: AtomicU64,
+    incarnations: AtomicU64,
+    now: Mutex<Now>,
+}
+
+/// What changes while the host lives.
+struct Now {
+    members: Arc<Members>,
+    suspect: bool,
+    /// The inbox of the incarnation that runs here.
+    running: Option<mpsc::UnboundedSender<Input>>,
+}
+
+impl Host {
+    /// Receives for the type from now on, and coordinates it whenever the singleton is here.
+    pub(crate) fn start(
+        cluster: &Cluster,
+        replicator: Replicator,
+        region: &Arc<dyn AnyRegion>,
+        (name, fingerprint, settings): (EntityTypeName, Fingerprint, ShardingSettings),
+        strategy: Arc<dyn AllocationStrategy>,
+        members: Arc<Members>,
+    ) -> Arc<Self> {
+        let role = Some(fingerprint.role.clone()).filter(|role| !role.is_empty());
+        let host = Arc::new(Self {
+            store: Store::new(&name, replicator, &settings),
+            remoting: cluster.remoting().clone(),
+            region: Arc::downgrade(region),
+            margin: settings.down_removal_margin.unwrap_or_else(|| cluster.down_removal_margin()),
+            strategy,
+            fingerprint,
+            settings,
+            seen_epoch: AtomicU64::new(0),
+            incarnations: AtomicU64::new(0),
+            now: Mutex::new(Now { members, suspect: false, running: None }),
+            name,
+        });
+        cluster.remoting().register(&control_path(&host.name), Arc::new(ControlReceiver(host.clone())));
+        let singleton = format!("sharding/{}/singleton", host.name.encoded());
+        let instance = host.clone();
+        let settings = SingletonSettings { role, ..SingletonSettings::default() };
+        cluster.singleton(
+            &singleton,
+            settings,
+            Arc::new(move |context, stop| {
+                let host = instance.clone();
+                Box::pin(async move { host.run(context.instance_id, stop).await })
+            }),
+        );
+        host
+    }
+
+    /// What the cluster tells, as the region was told it.
+    pub(crate) fn on_cluster(&self, input: &crate::region::Input) {
+        let mut now = self.lock();
+        let input = match input {
+            crate::region::Input::Membership(members) => {
+                now.members = members.clone();
+                Input::Membership(members.clone())
+            }
+            crate::region::Input::SelfSuspect => {
+                now.suspect = true;
+                Input::SelfSuspect
+            }
+            crate::region::Input::SelfTrusted => {
+                now.suspect = false;
+                Input::SelfTrusted
+            }
+            crate::region::Input::SelfDowned => Input::SelfDowned,
+            _ => return,
+        };
+        if let Some(running) = &now.running {
+            running.send(input).ok();
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Now> {
+        self.now.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn see(&self, message: &RegionMessage) {
+        let epoch: Epoch = match message {
+            RegionMessage::Register(register) => register.highest_epoch,
+            RegionMessage::StaleEpoch { epoch, .. } => *epoch,
+            _ => return,
+        };
+        self.seen_epoch.fetch_max(epoch, Ordering::Relaxed);
+    }
+
+    /// One incarnation after the other, until the singleton moves on.
+    async fn run(self: Arc<Self>, instance: u64, mut stop: StopToken) {
+        let mut backoff = self.settings.coordinator_failure_backoff;
+        while !stop.is_stopped() {
+            let began = Instant::now();
+            let reason = self.incarnation(instance, &mut stop).await;
+            self.lock().running = None;
+            tracing::info!(entity_type = %self.name, ?reason, "coordinator stopped");
+            match reason {
+                StopReason::HandedOver | StopReason::Downed => return,
+                StopReason::GenerationsUsedUp => continue,
+                StopReason::Fenced { .. } | StopReason::CommitFailed => {}
+            }
+            if began.elapsed() > backoff * 10 {
+                backoff = self.settings.coordinator_failure_backoff;
+            }
+            // Jitter, so that rivals do not restart in step.
+            let pause = backoff.mul_f64(rand::random_range(0.8..1.2));
+            tokio::select! {
+                () = stop.stopped() => return,
+                () = tokio::time::sleep(pause) => {}
+            }
+            backoff = (backoff * 2).min(self.settings.coordinator_failure_backoff * 5);
+        }
+    }
+
+    async fn incarnation(self: &Arc<Self>, instance: u64, stop: &mut StopToken) -> StopReason {
+        let (sender, mut inbox) = mpsc::unbounded_channel();
+        let number = self.incarnations.fetch_add(1, Ordering::Relaxed);
+        let id = CoordinatorId {
+            node: self.remoting.self_address().clone(),
+            // Singleton instances are drawn at random; incarnations of one instance follow each other.
+            incarnation: instance.wrapping_add(number),
+        };
+        let config = CoordinatorConfig {
+            id,
+            fingerprint: self.fingerprint.clone(),
+            role: self.fingerprint.role.clone(),
+            settings: self.settings.clone(),
+            down_removal_margin: self.margin,
+        };
+        let mut effects = Vec::new();
+        let mut machine = Coordinator::new(config, &mut effects);
+        {
+            let mut now = self.lock();
+            sender.send(Input::Membership(now.members.clone())).ok();
+            if now.suspect {
+                sender.send(Input::SelfSuspect).ok();
+            }
+            now.running = Some(sender.clone());
+        }
+        let mut work = JoinSet::new();
+        let mut told_to_stop = false;
+        loop {
+            for effect in std::mem::take(&mut effects) {
+                if let Some(reason) = self.execute(effect, &sender, &mut work) {
+                    return reason;
+                }
+            }
+            let deadline = machine.next_deadline();
+            let due = async {
+                match deadline {
+                    Some(at) => tokio::time::sleep_until(at.into()).await,
+                    None => std::future::pending().await,
+                }
+            };
+            let input = tokio::select! {
+                biased;
+                () = stop.stopped(), if !told_to_stop => {
+                    told_to_stop = true;
+                    Input::Terminate
+                }
+                () = due => Input::Tick,
+                Some(input) = inbox.recv() => input,
+                Some(_) = work.join_next(), if !work.is_empty() => continue,
+            };
+            machine.handle(Instant::now(), input, &mut effects);
+        }
+    }
+
+    /// Executes one effect; what waits is spawned and ends with the incarnation.
+    fn execute(
+        self: &Arc<Self>,
+        effect: Effect,
+        inbox: &mpsc::UnboundedSender<Input>,
+        work: &mut JoinSet<()>,
+    ) -> Option<StopReason> {
+        let (host, inbox) = (self.clone(), inbox.clone());
+        match effect {
+            Effect::Read => drop(work.spawn(async move {
+                let state = host.store.read().await;
+                let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+                let seen_epoch = host.seen_epoch.load(Ordering::Relaxed);
+                inbox.send(Input::Read { state, wall_secs: since_1970.as_secs(), seen_epoch }).ok();
+            })),
+            Effect::Commit { batch, events } => drop(work.spawn(async move {
+                let committed = host.store.commit(events).await;
+                let answer = if committed {
+                    Input::Committed { batch }
+                } else {
+                    Input::CommitFailed { batch, retryable: false }
+                };
+                inbox.send(answer).ok();
+            })),
+            Effect::Send { to, message } => self.send(to, message, &inbox, work),
+            Effect::CallAllocate { call, shards, view } => drop(work.spawn(async move {
+                let homes = host.allocate(shards, view).await;
+                inbox.send(Input::Allocated { call, homes }).ok();
+            })),
+            Effect::CallRebalance { view, in_progress } => drop(work.spawn(async move {
+                let shards = host.rebalance(view, in_progress).await;
+                inbox.send(Input::Rebalance { shards }).ok();
+            })),
+            Effect::Stop(reason) => return Some(reason),
+            Effect::Event(event) => self.log(&event),
+        }
+        None
+    }
+
+    fn send(
+        &self,
+        to: UniqueAddress,
+        message: FromCoordinator,
+        inbox: &mpsc::UnboundedSender<Input>,
+        work: &mut JoinSet<()>,
+    ) {
+        if to == *self.remoting.self_address() {
+            if let Some(region) = self.region.upgrade() {
+                region.tell(crate::region::Input::FromCoordinator { node: to, message });
+            }
+            return;
+        }
+        let (manifest, bytes) = wire::encode_coordinator(&message);
+        let recipient = Recipient::new(control_path(&self.name));
+        let mut envelope = Envelope::new(recipient, CodecId::INTERNAL, manifest, bytes).to_uid(to.uid());
+        if message.message == CoordinatorMessage::RegionInquiry {
+            // As a question, because "nobody receives here" is an answer: no region of the type.
+            let budget = self.settings.retry_interval;
+            let ask = self.remoting.open_ask(budget);
+            envelope.ask = Some(AskHeader { id: ask.address.ask_id, budget });
+            let (inbox, node, epoch) = (inbox.clone(), to.clone(), message.epoch);
+            work.spawn(async move {
+                if let Err(AskError::Dropped(DeadLetterReason::NoSuchRecipient)) = ask.answer.await {
+                    inbox.send(Input::FromRegion { node, message: RegionMessage::NoRegion { epoch } }).ok();
+                }
+            });
+        }
+        // A refused control message is as good as a lost one: it will be said again.
+        self.remoting.send(&Destination::Incarnation(to), envelope).ok();
+    }
+
+    async fn allocate(
+        &self,
+        shards: Vec<(ShardId, Option<RegionId>)>,
+        mut view: View,
+    ) -> Vec<(ShardId, Option<RegionId>)> {
+        let mut homes = Vec::with_capacity(shards.len());
+        for (shard, requester) in shards {
+            let choice = self.strategy.allocate(&shard, requester.as_ref(), &view);
+            let region = match tokio::time::timeout(self.settings.allocation_timeout, choice).await {
+                Ok(Ok(region)) => Some(region),
+                Ok(Err(error)) => {
+                    tracing::warn!(entity_type = %self.name, %shard, %error, "no home was chosen");
+                    None
+                }
+                Err(_) => None,
+            };
+            if let Some(region) = &region {
+                view.place(region, &shard);
+            }
+            homes.push((shard, region));
+        }
+        homes
+    }
+
+    async fn rebalance(&self, view: View, in_progress: BTreeSet<ShardId>) -> BTreeSet<ShardId> {
+        let choice = self.strategy.rebalance(&view, &in_progress);
+        match tokio::time::timeout(self.settings.allocation_timeout, choice).await {
+            Ok(Ok(shards)) => shards,
+            Ok(Err(error)) => {
+                tracing::warn!(entity_type = %self.name, %error, "nothing is moved");
+                BTreeSet::new()
+            }
+            Err(_) => BTreeSet::new(),
+        }
+    }
+
+    fn log(&self, event: &CoordinatorEvent) {
+        match event {
+            CoordinatorEvent::HandOffTimedOut { .. }
+            | CoordinatorEvent::HandOffStuck { .. }
+            | CoordinatorEvent::AllocationFailed { .. }
+            | CoordinatorEvent::RegionRefused(_) => {
+                tracing::warn!(entity_type = %self.name, ?event, "coordinator");
+            }
+            CoordinatorEvent::Active { .. } => tracing::info!(entity_type = %self.name, ?event, "coordinator"),
+            _ => tracing::debug!(entity_type = %self.name, ?event, "coordinator"),
+        }
+    }
+}
+
+impl Coordination for Host {
+    fn tell(&self, node: UniqueAddress, message: RegionMessage) {
+        self.see(&message);
+        if let Some(running) = &self.lock().running {
+            running.send(Input::FromRegion { node, message }).ok();
+        }
+    }
+}
+
+/// Takes what arrives on the type's control path.
+struct ControlReceiver(Arc<Host>);
+
+impl Receiver for ControlReceiver {
+    fn receive(&self, message: Inbound) {
+        let host = &self.0;
+        let node = message.from.clone();
+        let input = match wire::decode(&message.manifest, message.payload.clone()) {
+            Ok(Control::ToCoordinator(told)) => return host.tell(node, told),
+            Ok(Control::FromCoordinator(message)) => crate::region::Input::FromCoordinator { node, message },
+            Ok(Control::Peer(message)) => crate::region::Input::FromPeer { node, message },
+            Err(error) => {
+                tracing::warn!(entity_type = %host.name, %error, "control message could not be read");
+                return host.remoting.refuse(&message, DeadLetterReason::Undecodable);
+            }
+        };
+        if let Some(region) = host.region.upgrade() {
+            region.tell(input);
+        }
+    }
+}
