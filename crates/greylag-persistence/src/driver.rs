@@ -1,11 +1,13 @@
 //! The half that waits: store traits, the in-memory stores, and a host for single entities.
 
+mod faulty;
 mod host;
 mod memory;
 mod perform;
 mod permits;
 pub(crate) mod stores;
 
+pub use faulty::{FaultyJournal, JournalFault, JournalOp};
 pub use host::{Ended, EntityHandle, next_start, random_seed, spawn};
 pub use memory::{AppendFault, InMemoryJournal, InMemorySnapshots};
 pub use permits::{RecoveryPermit, RecoveryPermits};

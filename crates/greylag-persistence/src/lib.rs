@@ -82,7 +82,10 @@ pub use behavior::{
 };
 pub use codec::{EncodedValue, EventSeq, StoredCodec, StoredDecodeError, UnreadableRecord, Upcaster};
 pub use driver::stores::{Journal, SnapshotStore, Stores};
-pub use driver::{AppendFault, InMemoryJournal, InMemorySnapshots, RecoveryPermit, RecoveryPermits};
+pub use driver::{
+    AppendFault, FaultyJournal, InMemoryJournal, InMemorySnapshots, JournalFault, JournalOp, RecoveryPermit,
+    RecoveryPermits,
+};
 pub use effect::Effect;
 pub use entity::{
     Action, DeletedBy, DroppedCommand, EntityCore, EntityInit, Incarnation, Input, PhaseName, StoreAnswer, StoreCall,

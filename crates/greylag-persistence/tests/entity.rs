@@ -11,9 +11,10 @@ use futures::FutureExt;
 use greylag_persistence::driver::{self, Ended};
 use greylag_persistence::{
     Action, AppendError, AppendFault, Caps, Claim, ClaimError, EntityCore, EntityInit, EntityTestKit,
-    EventSourcedSettings, Failure, Head, InMemoryJournal, Incarnation, Input, Journal, Page, PhaseName, ReadError,
-    RecoveryPermits, Scope, SeqNr, SnapshotCaps, SnapshotCriteria, SnapshotError, StashOverflow, StoreAnswer,
-    StoreCall, StoreFailure, Stores, Timestamp, WriterEpoch,
+    EventSourcedSettings, Failure, FaultyJournal, Head, InMemoryJournal, Incarnation, Input, Journal, JournalFault,
+    JournalOp, Page, PersistenceId, PhaseName, ReadError, RecoveryPermits, Scope, SeqNr, SnapshotCaps,
+    SnapshotCriteria, SnapshotError, StashOverflow, StoreAnswer, StoreCall, StoreFailure, Stores, Timestamp,
+    WriterEpoch,
 };
 use support::counter::{Counter, Log};
 
@@ -366,6 +367,52 @@ fn a_full_stash_that_fails_the_entity_leaves_nothing_unanswered() {
     assert_eq!(steps.core.phase(), PhaseName::Failed);
     assert!(steps.out.contains(&Action::Failed(Failure::StashFull)));
     assert_eq!(steps.core.waiting_count(), 1);
+}
+
+/// Scenario persistence 23 and 26, over a journal that fails as told.
+#[tokio::test(start_paused = true)]
+async fn a_task_recovers_from_every_planned_fault() {
+    let id: PersistenceId = "Counter|1".parse().unwrap();
+    for (op, fault) in [
+        (JournalOp::Claim, JournalFault::Unavailable),
+        (JournalOp::Claim, JournalFault::AnswerLost { done: true }),
+        (JournalOp::Head, JournalFault::Unavailable),
+        (JournalOp::Read, JournalFault::Corrupt),
+        (JournalOp::Read, JournalFault::Hang { done: false }),
+        (JournalOp::Append, JournalFault::Unavailable),
+        (JournalOp::Append, JournalFault::Rejected),
+        (JournalOp::Append, JournalFault::AnswerLost { done: true }),
+        (JournalOp::Append, JournalFault::AnswerLost { done: false }),
+    ] {
+        let faulty = Arc::new(FaultyJournal::new(Arc::new(InMemoryJournal::default())));
+        let stores = Stores::new(faulty.clone(), Stores::in_memory().snapshots);
+        let log = Log::default();
+        let counter = || Counter::new("Counter|1", EventSourcedSettings::test(), log.clone());
+        let run = async |command: &str| {
+            let (handle, end) = driver::spawn(counter(), stores.clone(), RecoveryPermits::default()).unwrap();
+            handle.tell(command.into()).await.unwrap();
+            handle.tell("add 2 | reply".into()).await.unwrap();
+            drop(handle);
+            assert_eq!(end.await, Ok(Ended::Stopped), "{op:?} {fault:?}");
+        };
+        run("add 1 | reply").await;
+        faulty.plan(Some(id.clone()), op, 0, fault);
+        log.take();
+        run("add 4 | reply").await;
+        let replies: Vec<_> = log.take().into_iter().filter(|line| line.contains("reply")).collect();
+        let expected = match (op, fault) {
+            (JournalOp::Append, JournalFault::AnswerLost { done }) => [
+                "  reply to 1: it is unknown whether the effect was stored".to_owned(),
+                format!("  reply to 2: {}", if done { 9 } else { 5 }),
+            ],
+            (JournalOp::Append, _) => {
+                assert!(replies[0].contains("the effect was not stored"), "{replies:?}");
+                [replies[0].clone(), "  reply to 2: 5".to_owned()]
+            }
+            _ => ["  reply to 1: 7".to_owned(), "  reply to 2: 9".to_owned()],
+        };
+        assert_eq!(replies, expected, "{op:?} {fault:?}");
+    }
 }
 
 #[test]

@@ -88,7 +88,7 @@ pub fn spawn<B: EventSourced>(
         snapshot_caps: stores.snapshots.caps(),
     };
     let mut out = Vec::new();
-    let core = EntityCore::start(behavior, init, Instant::now(), &mut out)?;
+    let core = EntityCore::start(behavior, init, now(), &mut out)?;
     let host = Host { core, stores, permits, permit: None, commands, work: JoinSet::new() };
     tokio::spawn(async move {
         // Whoever does not wait for the end does not want to know.
@@ -139,14 +139,14 @@ impl<B: EventSourced> Host<B> {
                     Input::Stop
                 }),
             };
-            self.core.handle(Instant::now(), input, &mut out);
+            self.core.handle(now(), input, &mut out);
         }
     }
 
     /// Nobody starts this entity again, so whoever waits for it hears why.
     fn clean_up(&mut self, ended: &Ended) {
         let mut out = Vec::new();
-        self.core.handle(Instant::now(), Input::StopNow, &mut out);
+        self.core.handle(now(), Input::StopNow, &mut out);
         for action in out {
             if let Action::DeadLetter(dropped) = action {
                 dropped.discard();
@@ -182,6 +182,11 @@ impl<B: EventSourced> Host<B> {
         }
         None
     }
+}
+
+/// The runtime's clock, so that a test may pause it.
+fn now() -> Instant {
+    tokio::time::Instant::now().into_std()
 }
 
 async fn sleep_until(deadline: Option<Instant>) {
