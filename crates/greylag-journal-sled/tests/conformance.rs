@@ -1,0 +1,260 @@
+//! The conformance kit on disk: as it is, and with a journal that is closed and opened again all
+//! the time.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use greylag_journal_sled::{Clock, SledJournal, SledJournalSettings, StoreError, StoreSettings};
+use greylag_persistence::tck::{self, Flags, JournalFactory, SnapshotFactory};
+use greylag_persistence::{
+    AdvanceError, Append, AppendError, Appended, Caps, Claim, ClaimError, CloseError, DeleteError, Head, Health,
+    Journal, NewSnapshot, Page, PersistenceId, ReadError, ReadRange, SeqNr, Snapshot, SnapshotCaps, SnapshotCriteria,
+    SnapshotError, SnapshotStore, Timestamp, Under, WriterEpoch, WriterUuid,
+};
+use greylag_store_sled::{Batch, Planner, Reader, Request, Store};
+use tokio::sync::RwLock;
+
+/// A journal that can be taken off the disk and put back under the kit's handle.
+struct Reopened {
+    path: PathBuf,
+    clock: Arc<AtomicU64>,
+    open: RwLock<SledJournal>,
+    caps: (Caps, SnapshotCaps),
+    /// Reopen before every so many reads; never if 0.
+    every: u64,
+    reads: AtomicU64,
+    /// The kit asks for the health without waiting.
+    latest: Mutex<SledJournal>,
+}
+
+impl Reopened {
+    async fn new(path: &Path, clock: Arc<AtomicU64>, every: u64) -> Self {
+        let journal = open(path, clock.clone()).await;
+        let caps = (Journal::caps(&journal), SnapshotStore::caps(&journal.snapshots()));
+        let (open, latest) = (RwLock::new(journal.clone()), Mutex::new(journal));
+        Self { path: path.to_owned(), clock, open, caps, every, reads: AtomicU64::new(1), latest }
+    }
+
+    /// Closes the journal, does something to the directory, and opens it again.
+    async fn while_closed(&self, something: impl FnOnce(&Path)) {
+        let mut journal = self.open.write().await;
+        journal.close().await.unwrap();
+        something(&self.path);
+        *journal = open(&self.path, self.clock.clone()).await;
+        *self.latest.lock().unwrap() = journal.clone();
+    }
+
+    async fn before_read(&self) {
+        let reads = self.reads.fetch_add(1, Ordering::Relaxed);
+        if self.every > 0 && reads.is_multiple_of(self.every) && self.health() == Health::Up {
+            self.while_closed(|_| {}).await;
+        }
+    }
+
+    fn health(&self) -> Health {
+        self.latest.lock().unwrap().health()
+    }
+}
+
+async fn open(path: &Path, clock: Arc<AtomicU64>) -> SledJournal {
+    let clock = Clock::new(move || Timestamp::from_micros(clock.fetch_add(1, Ordering::Relaxed)));
+    SledJournal::open(path, SledJournalSettings { clock, ..SledJournalSettings::test() }).await.unwrap()
+}
+
+#[async_trait]
+impl Journal for Reopened {
+    fn caps(&self) -> Caps {
+        self.caps.0
+    }
+
+    async fn claim(&self, id: &PersistenceId, uuid: WriterUuid, under: Under) -> Result<Claim, ClaimError> {
+        self.open.read().await.claim(id, uuid, under).await
+    }
+
+    async fn advance(&self, id: &PersistenceId, epoch: WriterEpoch, to: SeqNr) -> Result<(), AdvanceError> {
+        self.open.read().await.advance(id, epoch, to).await
+    }
+
+    async fn append(&self, append: Append) -> Result<Appended, AppendError> {
+        self.open.read().await.append(append).await
+    }
+
+    async fn read(&self, id: &PersistenceId, range: ReadRange) -> Result<Page, ReadError> {
+        self.before_read().await;
+        self.open.read().await.read(id, range).await
+    }
+
+    async fn head(&self, id: &PersistenceId) -> Result<Head, ReadError> {
+        self.before_read().await;
+        self.open.read().await.head(id).await
+    }
+
+    async fn delete_to(&self, id: &PersistenceId, epoch: WriterEpoch, to: SeqNr) -> Result<SeqNr, DeleteError> {
+        self.open.read().await.delete_to(id, epoch, to).await
+    }
+
+    fn health(&self) -> Health {
+        self.health()
+    }
+
+    async fn close(&self) -> Result<(), CloseError> {
+        self.open.read().await.close().await
+    }
+}
+
+#[async_trait]
+impl SnapshotStore for Reopened {
+    fn caps(&self) -> SnapshotCaps {
+        self.caps.1
+    }
+
+    async fn load(&self, id: &PersistenceId, criteria: SnapshotCriteria) -> Result<Option<Snapshot>, SnapshotError> {
+        self.before_read().await;
+        self.open.read().await.snapshots().load(id, criteria).await
+    }
+
+    async fn save(&self, snapshot: NewSnapshot) -> Result<Timestamp, SnapshotError> {
+        self.open.read().await.snapshots().save(snapshot).await
+    }
+
+    async fn delete(&self, id: &PersistenceId, seq_nr: SeqNr) -> Result<(), SnapshotError> {
+        self.open.read().await.snapshots().delete(id, seq_nr).await
+    }
+
+    async fn delete_matching(&self, id: &PersistenceId, criteria: SnapshotCriteria) -> Result<(), SnapshotError> {
+        self.open.read().await.snapshots().delete_matching(id, criteria).await
+    }
+
+    fn health(&self) -> Health {
+        self.health()
+    }
+
+    async fn close(&self) -> Result<(), CloseError> {
+        Journal::close(self).await
+    }
+}
+
+/// Flips a bit of the payload of a record, and seals it again: what the engine's checksum cannot
+/// see, the event's own must.
+struct Flip {
+    /// The first byte of the key: events 02, snapshots 10.
+    space: u8,
+    /// The text of the payload to look for.
+    seq_nr: u64,
+    id: PersistenceId,
+}
+
+struct Once;
+
+impl Request for Once {
+    fn bytes(&self) -> usize {
+        0
+    }
+}
+
+impl Planner for Flip {
+    type Request = Once;
+    type Answer = bool;
+
+    fn recover(&mut self, _: &Reader, _: &mut Batch) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    fn plan(&mut self, asked: Vec<Once>, reader: &Reader, batch: &mut Batch) -> Result<Vec<bool>, StoreError> {
+        let head = reader.get(&[&[1], self.id.as_str().as_bytes()].concat())?.expect("the id has a head");
+        // A head begins with its version and the number that keys go by.
+        let key = [&[self.space], &head[1..9], &self.seq_nr.to_be_bytes()[..]].concat();
+        let mut row = reader.get(&key)?.expect("the record is there").to_vec();
+        *row.last_mut().expect("a record is not empty") ^= 1;
+        batch.put(&key, &row);
+        Ok(vec![true; asked.len()])
+    }
+}
+
+fn flip(path: &Path, space: u8, id: &PersistenceId, seq_nr: SeqNr) {
+    let planner = Flip { space, seq_nr: seq_nr.as_u64(), id: id.clone() };
+    let store = Store::open(path, StoreSettings::test(), planner).unwrap();
+    assert!(store.submit(Once).unwrap().wait().unwrap());
+    store.close().unwrap();
+}
+
+/// Opens stores for the kit, and keeps what its hooks need.
+struct Disk {
+    every: u64,
+    clock: Arc<AtomicU64>,
+    opened: Mutex<Vec<(Arc<Reopened>, tempfile::TempDir)>>,
+}
+
+impl Disk {
+    fn new(every: u64) -> Self {
+        Self { every, clock: Arc::new(AtomicU64::new(1 << 50)), opened: Mutex::default() }
+    }
+
+    async fn store(&self) -> Arc<Reopened> {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Arc::new(Reopened::new(directory.path(), self.clock.clone(), self.every).await);
+        self.opened.lock().unwrap().push((store.clone(), directory));
+        store
+    }
+
+    /// The kit breaks records of the store that it opened first.
+    async fn flip(&self, space: u8, id: &PersistenceId, seq_nr: SeqNr) -> bool {
+        let store = self.opened.lock().unwrap()[0].0.clone();
+        store.while_closed(|path| flip(path, space, id, seq_nr)).await;
+        true
+    }
+}
+
+#[async_trait]
+impl JournalFactory for Disk {
+    async fn open(&self) -> Arc<dyn Journal> {
+        self.store().await
+    }
+
+    async fn corrupt(&self, _: &Arc<dyn Journal>, id: &PersistenceId, seq_nr: SeqNr) -> bool {
+        self.flip(0x02, id, seq_nr).await
+    }
+
+    async fn turn_clock_back(&self, _: &Arc<dyn Journal>, by: Duration) -> bool {
+        self.clock.fetch_sub(u64::try_from(by.as_micros()).unwrap(), Ordering::Relaxed);
+        true
+    }
+}
+
+#[async_trait]
+impl SnapshotFactory for Disk {
+    async fn open(&self) -> Arc<dyn SnapshotStore> {
+        self.store().await
+    }
+
+    async fn corrupt(&self, _: &Arc<dyn SnapshotStore>, id: &PersistenceId, seq_nr: SeqNr) -> bool {
+        self.flip(0x10, id, seq_nr).await
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_journal_conforms() {
+    let report = tck::journal(&Disk::new(0), Flags::default()).await;
+    report.assert_conforms();
+    // Losing an answer is what the service's client does; here every try is answered.
+    let skipped: Vec<_> = report.skipped().collect();
+    assert_eq!(skipped, ["43 retry after an unanswered try"], "{report}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_journal_conforms_when_it_is_opened_again_all_the_time() {
+    let flags = Flags { concurrent_ids: 50, ..Flags::default() };
+    tck::journal(&Disk::new(7), flags).await.assert_conforms();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_snapshots_conform() {
+    for every in [0, 3] {
+        let report = tck::snapshots(&Disk::new(every), Flags::default()).await;
+        report.assert_conforms();
+        assert_eq!(report.skipped().count(), 0, "{report}");
+    }
+}
