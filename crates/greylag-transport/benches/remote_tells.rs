@@ -1,3 +1,335 @@
-//! Filled in next.
+//! Tells of 100 bytes between two nodes in one process over loopback, and beside them, in the same
+//! run, bare tonic streams with the same frames: once as messages that prost writes and reads, which
+//! is what a program without a transport would do, and once as bytes that nobody looks at, which is
+//! what the socket can do at most.
+//!
+//! `cargo bench -p greylag-transport --features grpc --bench remote_tells`
 
-fn main() {}
+#![allow(clippy::print_stdout, reason = "a benchmark prints")]
+
+use std::convert::Infallible;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use bytes::{Buf, BufMut, Bytes};
+use greylag_core::{CodecId, Registry};
+use greylag_transport::{
+    Destination, Envelope, GrpcTransport, Inbound, Receiver, Recipient, Remoting, TransportSettings,
+};
+use tokio::runtime::Runtime;
+use tonic::body::Body;
+use tonic::client::Grpc as Client;
+use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
+use tonic::codegen::{BoxFuture, Service, http};
+use tonic::server::{ClientStreamingService, Grpc};
+use tonic::transport::server::TcpIncoming;
+use tonic::transport::{Endpoint, Server};
+use tonic::{Request, Response, Status, Streaming};
+
+const MESSAGES: u64 = 1_000_000;
+const PAYLOAD: usize = 100;
+const ROUNDS: usize = 5;
+
+fn main() {
+    // `cargo test` runs benchmarks too, to see that they work.
+    let messages = if std::env::args().any(|arg| arg == "--bench") { MESSAGES } else { 10_000 };
+    let runtime = Runtime::new().expect("a runtime starts");
+    let (mut ours, mut bare, mut socket) = (Vec::new(), Vec::new(), Vec::new());
+    for round in 0..ROUNDS {
+        let (rate, stats) = runtime.block_on(tells(messages));
+        let per_frame = stats.sent_envelopes / stats.sent_frames.max(1);
+        let frame_bytes = usize::try_from(stats.sent_bytes / stats.sent_frames.max(1)).unwrap_or(0);
+        let frames = messages / per_frame.max(1);
+        let batch = BareBatch::of(usize::try_from(per_frame).unwrap_or(1));
+        let bare_rate = runtime.block_on(bare_stream(frames, batch, Raw::<BareBatch>::default())) * per_frame as f64;
+        let bytes = Bytes::from(vec![7; frame_bytes]);
+        let socket_rate = runtime.block_on(bare_stream(frames, bytes, Raw::<Bytes>::default())) * per_frame as f64;
+        println!(
+            "round {round}: {rate:>8.0} tells/s ({per_frame} a frame of {frame_bytes} bytes); \
+             bare prost stream {bare_rate:>8.0}/s; bytes alone {socket_rate:>8.0}/s"
+        );
+        ours.push(rate);
+        bare.push(bare_rate);
+        socket.push(socket_rate);
+    }
+    let (ours, bare, socket) = (median(&mut ours), median(&mut bare), median(&mut socket));
+    println!(
+        "remote tells of {PAYLOAD} bytes: {ours:.0}/s; bare tonic stream {bare:.0}/s, ratio {:.2}; \
+         its bytes alone {socket:.0}/s, ratio {:.2}",
+        ours / bare,
+        ours / socket
+    );
+    println!("round trips, one at a time: {:.0} us", runtime.block_on(round_trip(messages / 500)).as_secs_f64() * 1e6);
+}
+
+fn median(rates: &mut [f64]) -> f64 {
+    rates.sort_by(f64::total_cmp);
+    rates[rates.len() / 2]
+}
+
+/// Counts, and says when the last one came.
+struct Counter {
+    left: AtomicU64,
+    done: mpsc::Sender<()>,
+}
+
+impl Receiver for Counter {
+    fn receive(&self, message: Inbound) {
+        assert_eq!(message.payload.len(), PAYLOAD);
+        if self.left.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.done.send(()).ok();
+        }
+    }
+}
+
+async fn nodes() -> (Arc<GrpcTransport>, Arc<GrpcTransport>) {
+    let bind = || GrpcTransport::bind(TransportSettings::test(), Arc::new(Registry::new()));
+    (bind().await.expect("binds"), bind().await.expect("binds"))
+}
+
+/// Tells as fast as the queue takes them; the rate runs until the last one is received.
+async fn tells(messages: u64) -> (f64, greylag_transport::TransportStats) {
+    let (a, b) = nodes().await;
+    let (done, finished) = mpsc::channel();
+    let warmed_up = 1000;
+    b.register("counter", Arc::new(Counter { left: AtomicU64::new(warmed_up), done: done.clone() }));
+    let to = Destination::from(b.self_address().clone());
+    send_all(&a, &to, warmed_up);
+    finished.recv().expect("the warm-up arrives");
+    b.register("counter", Arc::new(Counter { left: AtomicU64::new(messages), done }));
+    let start = Instant::now();
+    let sender = {
+        let (a, to) = (a.clone(), to.clone());
+        std::thread::spawn(move || send_all(&a, &to, messages))
+    };
+    finished.recv().expect("all arrive");
+    let rate = messages as f64 / start.elapsed().as_secs_f64();
+    sender.join().expect("the sender ends");
+    let stats = a.stats();
+    a.shutdown().await;
+    b.shutdown().await;
+    (rate, stats)
+}
+
+fn send_all(from: &GrpcTransport, to: &Destination, messages: u64) {
+    let payload = Bytes::from(vec![7; PAYLOAD]);
+    let recipient = Recipient::new("counter");
+    for _ in 0..messages {
+        let mut envelope = Envelope::new(recipient.clone(), CodecId::FIRST_USER, "bench.tell", payload.clone());
+        // `QueueFull` is the only answer here: the sender is faster than the socket.
+        while let Err(rejected) = from.send(to, envelope) {
+            envelope = *rejected.envelope;
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    }
+}
+
+struct Echo(Arc<GrpcTransport>);
+
+impl Receiver for Echo {
+    fn receive(&self, message: Inbound) {
+        let back = Envelope::new(Recipient::new("echo"), message.codec, message.manifest, message.payload);
+        self.0.send(&message.from.into(), back).expect("there is room for one");
+    }
+}
+
+struct Signal(mpsc::Sender<()>);
+
+impl Receiver for Signal {
+    fn receive(&self, _: Inbound) {
+        self.0.send(()).ok();
+    }
+}
+
+/// One message there and one back.
+async fn round_trip(count: u64) -> Duration {
+    let (a, b) = nodes().await;
+    b.register("echo", Arc::new(Echo(b.clone())));
+    let (sender, answers) = mpsc::channel();
+    a.register("echo", Arc::new(Signal(sender)));
+    let to = Destination::from(b.self_address().clone());
+    let once = || {
+        let envelope = Envelope::new(Recipient::new("echo"), CodecId::FIRST_USER, "bench.tell", vec![7; PAYLOAD]);
+        a.send(&to, envelope).expect("there is room for one");
+        answers.recv().expect("it comes back");
+    };
+    (0..20).for_each(|_| once());
+    let start = Instant::now();
+    (0..count).for_each(|_| once());
+    let each = start.elapsed() / u32::try_from(count.max(1)).expect("a small count");
+    a.shutdown().await;
+    b.unregister("echo");
+    b.shutdown().await;
+    each
+}
+
+// The bare streams: tonic with the same windows, and nothing else.
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct BareEnvelope {
+    #[prost(string, tag = "1")]
+    path: String,
+    #[prost(fixed64, tag = "4")]
+    target_uid: u64,
+    #[prost(uint32, tag = "5")]
+    codec_id: u32,
+    #[prost(string, tag = "6")]
+    manifest: String,
+    #[prost(bytes = "bytes", tag = "7")]
+    payload: Bytes,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct BareBatch {
+    #[prost(message, repeated, tag = "1")]
+    envelopes: Vec<BareEnvelope>,
+}
+
+impl BareBatch {
+    fn of(count: usize) -> Self {
+        let envelope = BareEnvelope {
+            path: "counter".to_owned(),
+            target_uid: u64::MAX,
+            codec_id: 1000,
+            manifest: "bench.tell".to_owned(),
+            payload: vec![7; PAYLOAD].into(),
+        };
+        Self { envelopes: vec![envelope; count] }
+    }
+}
+
+/// What a bare stream carries.
+trait Cargo: Clone + Send + Sync + 'static {
+    fn put(self, out: &mut EncodeBuf<'_>);
+    fn take(from: &mut DecodeBuf<'_>) -> Self;
+}
+
+impl Cargo for Bytes {
+    fn put(self, out: &mut EncodeBuf<'_>) {
+        BufMut::put(out, self);
+    }
+
+    fn take(from: &mut DecodeBuf<'_>) -> Self {
+        from.copy_to_bytes(from.remaining())
+    }
+}
+
+impl Cargo for BareBatch {
+    fn put(self, out: &mut EncodeBuf<'_>) {
+        prost::Message::encode(&self, out).expect("the buffer grows");
+    }
+
+    fn take(from: &mut DecodeBuf<'_>) -> Self {
+        prost::Message::decode(from).expect("it was written by prost")
+    }
+}
+
+struct Raw<C>(std::marker::PhantomData<fn() -> C>);
+
+impl<C> Clone for Raw<C> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<C> Copy for Raw<C> {}
+
+impl<C> Default for Raw<C> {
+    fn default() -> Self {
+        Self(std::marker::PhantomData)
+    }
+}
+
+impl<C: Cargo> Codec for Raw<C> {
+    type Encode = C;
+    type Decode = C;
+    type Encoder = Self;
+    type Decoder = Self;
+
+    fn encoder(&mut self) -> Self {
+        *self
+    }
+
+    fn decoder(&mut self) -> Self {
+        *self
+    }
+}
+
+impl<C: Cargo> Encoder for Raw<C> {
+    type Item = C;
+    type Error = Status;
+
+    fn encode(&mut self, item: C, out: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        item.put(out);
+        Ok(())
+    }
+}
+
+impl<C: Cargo> Decoder for Raw<C> {
+    type Item = C;
+    type Error = Status;
+
+    fn decode(&mut self, from: &mut DecodeBuf<'_>) -> Result<Option<C>, Status> {
+        Ok(Some(C::take(from)))
+    }
+}
+
+#[derive(Clone)]
+struct Sink<C>(Raw<C>);
+
+impl<C: Cargo> Service<http::Request<Body>> for Sink<C> {
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = BoxFuture<Self::Response, Infallible>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        let this = self.clone();
+        Box::pin(async move { Ok(Grpc::new(this.0).client_streaming(this, request).await) })
+    }
+}
+
+impl<C: Cargo> ClientStreamingService<C> for Sink<C> {
+    type Response = C;
+    type Future = BoxFuture<Response<C>, Status>;
+
+    fn call(&mut self, request: Request<Streaming<C>>) -> Self::Future {
+        Box::pin(async move {
+            let mut frames = request.into_inner();
+            let mut last = None;
+            while let Some(frame) = frames.message().await? {
+                last = Some(frame);
+            }
+            last.map(Response::new).ok_or_else(|| Status::not_found("no frame came"))
+        })
+    }
+}
+
+/// Frames per second.
+async fn bare_stream<C: Cargo>(frames: u64, frame: C, codec: Raw<C>) -> f64 {
+    const WINDOW: u32 = 1 << 20;
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("binds");
+    let address = listener.local_addr().expect("bound");
+    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+    let server = Server::builder()
+        .initial_stream_window_size(4 * WINDOW)
+        .initial_connection_window_size(4 * WINDOW)
+        .max_frame_size(256 * 1024)
+        .serve_with_incoming(Sink(codec), incoming);
+    let server = tokio::spawn(server);
+    let endpoint = Endpoint::from_shared(format!("http://{address}")).expect("a valid uri").tcp_nodelay(true);
+    let mut client = Client::new(endpoint.connect().await.expect("connects"));
+    client.ready().await.expect("ready");
+    let path = http::uri::PathAndQuery::from_static("/bench/Sink");
+    let start = Instant::now();
+    let stream = tokio_stream::iter((0..frames.max(1)).map(move |_| frame.clone()));
+    client.client_streaming(Request::new(stream), path, codec).await.expect("all arrive");
+    let rate = frames as f64 / start.elapsed().as_secs_f64();
+    server.abort();
+    rate
+}

@@ -484,6 +484,7 @@ impl Association {
         self.learn(now, uid, out);
         out.push(Effect::Admit);
         // It lives, so dialling it is worth more than waiting.
+        self.lanes.values_mut().for_each(|state| state.not_before = None);
         let waiting = |state: &LaneState| matches!(state.phase, Phase::Waiting { .. });
         for lane in self.lanes_where(waiting) {
             self.dial(lane, out);

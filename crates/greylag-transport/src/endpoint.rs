@@ -42,8 +42,16 @@ pub(crate) struct Refusal {
 
 #[derive(Clone)]
 struct Registration {
+    path: Arc<str>,
     instance: u64,
     receiver: Arc<dyn Receiver>,
+}
+
+/// Who received last, kept by a worker so that a run of messages for one path looks it up once.
+#[derive(Default)]
+pub(crate) struct LastReceiver {
+    version: u64,
+    found: Option<Registration>,
 }
 
 struct Listener {
@@ -59,6 +67,8 @@ pub(crate) struct Endpoint {
     pub(crate) dead_letters: DeadLetters,
     receivers: RwLock<HashMap<Arc<str>, Registration>>,
     next_instance: AtomicU64,
+    /// Grows with every change of `receivers`.
+    receivers_version: AtomicU64,
     listeners: RwLock<Vec<Arc<Listener>>>,
     peers: RwLock<HashMap<NodeAddress, PeerInfo>>,
 }
@@ -72,6 +82,7 @@ impl Endpoint {
             dead_letters: DeadLetters::new(dead_letter_log_rate),
             receivers: RwLock::default(),
             next_instance: AtomicU64::new(1),
+            receivers_version: AtomicU64::new(1),
             listeners: RwLock::default(),
             peers: RwLock::default(),
         }
@@ -80,12 +91,28 @@ impl Endpoint {
     pub(crate) fn register(&self, path: &str, receiver: Arc<dyn Receiver>) -> u64 {
         let instance = self.next_instance.fetch_add(1, Ordering::Relaxed);
         let mut receivers = self.receivers.write().unwrap_or_else(PoisonError::into_inner);
-        receivers.insert(path.into(), Registration { instance, receiver });
+        let path: Arc<str> = path.into();
+        receivers.insert(path.clone(), Registration { path, instance, receiver });
+        self.receivers_version.fetch_add(1, Ordering::Release);
         instance
     }
 
     pub(crate) fn unregister(&self, path: &str) {
-        self.receivers.write().unwrap_or_else(PoisonError::into_inner).remove(path);
+        let mut receivers = self.receivers.write().unwrap_or_else(PoisonError::into_inner);
+        receivers.remove(path);
+        self.receivers_version.fetch_add(1, Ordering::Release);
+    }
+
+    /// Finds the receiver of a path, without the table if it is the same as last time.
+    fn find<'a>(&self, path: &str, last: &'a mut LastReceiver) -> Option<&'a Registration> {
+        let version = self.receivers_version.load(Ordering::Acquire);
+        let is_known = last.version == version && last.found.as_ref().is_some_and(|found| *found.path == *path);
+        if !is_known {
+            let receivers = self.receivers.read().unwrap_or_else(PoisonError::into_inner);
+            last.found = receivers.get(path).cloned();
+            last.version = version;
+        }
+        last.found.as_ref()
     }
 
     pub(crate) fn listen(&self, hand_back_prefix: Option<&str>, listener: Arc<dyn TransportListener>) {
@@ -94,22 +121,24 @@ impl Endpoint {
     }
 
     /// Hands a message to whoever is registered for it. A question that nobody gets is refused.
-    pub(crate) fn deliver(&self, now: Instant, lane: Lane, target: Option<Uid>, message: Inbound) -> Option<Refusal> {
+    pub(crate) fn deliver(
+        &self,
+        now: Instant,
+        lane: Lane,
+        target: Option<Uid>,
+        message: Inbound,
+        last: &mut LastReceiver,
+    ) -> Option<Refusal> {
         let stale = target.is_some_and(|uid| uid != self.self_address.uid());
         let reason = if stale {
             DeadLetterReason::StaleIncarnation
         } else {
-            let found = {
-                let receivers = self.receivers.read().unwrap_or_else(PoisonError::into_inner);
-                receivers.get(&*message.recipient.path).cloned()
-            };
-            match found {
+            match self.find(&message.recipient.path, last) {
                 Some(found) if message.recipient.instance == 0 || message.recipient.instance == found.instance => {
-                    let path = message.recipient.path.clone();
                     // A receiver that panics must not take the worker of all others with it.
                     let receive = AssertUnwindSafe(|| found.receiver.receive(message));
                     if catch_unwind(receive).is_err() {
-                        tracing::error!(%path, "a receiver panicked on a message");
+                        tracing::error!(path = %found.path, "a receiver panicked on a message");
                     }
                     return None;
                 }

@@ -50,8 +50,8 @@ impl Lane {
 }
 
 /// XXH3 of a lane key: the path, and below it the sub-path. Both ends place by it, so it is part of
-/// the protocol.
-pub(crate) fn lane_key_hash(path: &str, sub_path: &str) -> u64 {
+/// the protocol. Source: cluster T6.
+pub fn lane_key_hash(path: &str, sub_path: &str) -> u64 {
     if sub_path.is_empty() {
         return XxHash3_64::oneshot(path.as_bytes());
     }

@@ -40,7 +40,7 @@ use greylag_core::{
     DeadLetterReason, NodeAddress, Registry, ReplyAddress, ReplyOutcome, ReplyPort, Uid, UniqueAddress,
 };
 
-use crate::endpoint::{Endpoint, Refusal, Reply, payload_bytes};
+use crate::endpoint::{Endpoint, LastReceiver, Refusal, Reply, payload_bytes};
 use crate::envelope::{Envelope, Inbound, Recipient};
 use crate::lane::{Lane, LaneKind};
 use crate::remoting::{
@@ -243,7 +243,7 @@ impl MemoryNode {
                     self.endpoint.refuse(now, Some(lane), &message, DeadLetterReason::Quarantined);
                     None
                 } else {
-                    self.endpoint.deliver(now, lane, target, message)
+                    self.endpoint.deliver(now, lane, target, message, &mut LastReceiver::default())
                 };
                 if let Some(Refusal { to, ask_id, reason }) = refusal {
                     self.carry_reply(&to, ask_id, Reply::Dropped(reason));

@@ -154,6 +154,9 @@ pub(crate) enum ArrivedContent {
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     pub(super) known: HashMap<Box<str>, Arc<str>>,
+    /// The one that came last: most messages name the same recipient as the one before.
+    last: Option<Arc<str>>,
+    empty: Arc<str>,
 }
 
 impl Names {
@@ -161,6 +164,18 @@ impl Names {
     pub(super) const MAX: usize = 4096;
 
     pub(super) fn share(&mut self, name: &str) -> Arc<str> {
+        if name.is_empty() {
+            return self.empty.clone();
+        }
+        if let Some(last) = self.last.as_ref().filter(|last| ***last == *name) {
+            return last.clone();
+        }
+        let shared = self.look_up(name);
+        self.last = Some(shared.clone());
+        shared
+    }
+
+    fn look_up(&mut self, name: &str) -> Arc<str> {
         if let Some(known) = self.known.get(name) {
             return known.clone();
         }

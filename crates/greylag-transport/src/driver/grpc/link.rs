@@ -63,7 +63,7 @@ pub(super) async fn run(shared: Arc<Shared>, peer: Arc<Peer>, lane: Lane, seq: u
         }
         HelloReply::Accepted { from, host_id, .. } => {
             peer.input(&shared, Input::Accepted { lane, seq, uid: from.uid() });
-            if peer.uid() == Some(from.uid()) {
+            if peer.is_current(from.uid()) {
                 let info = PeerInfo { peer: from.clone(), ip, host_id };
                 let info = shared.endpoint.learn_peer(info, true);
                 shared.announce(Announcement::Event(TransportEvent::PeerHandshake(info)));

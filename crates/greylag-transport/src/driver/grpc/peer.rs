@@ -83,9 +83,10 @@ impl Peer {
         Ok(())
     }
 
-    /// The incarnation that runs, as far as is known.
-    pub(super) fn uid(&self) -> Option<Uid> {
-        self.machine.lock().expect(NO_PANIC).peer()
+    /// Whether this incarnation runs, as far as is known, and may be spoken to.
+    pub(super) fn is_current(&self, uid: Uid) -> bool {
+        let machine = self.machine.lock().expect(NO_PANIC);
+        machine.peer() == Some(uid) && !machine.is_dead(uid)
     }
 
     /// Feeds the machine.

@@ -14,6 +14,7 @@ use tokio::sync::mpsc;
 
 use super::shared::Shared;
 use crate::association::Input;
+use crate::endpoint::LastReceiver;
 use crate::envelope::Inbound;
 use crate::lane::{Lane, LaneKind, lane_key_hash};
 use crate::wire::{Arrived, ArrivedContent};
@@ -128,17 +129,18 @@ impl Desks {
 
 async fn work(shared: Arc<Shared>, mut desk: Desk) {
     const LOCAL_AT_ONCE: usize = 256;
+    let mut last = LastReceiver::default();
     let mut locals = Vec::with_capacity(LOCAL_AT_ONCE);
     loop {
         tokio::select! {
             delivery = desk.remote.recv() => match delivery {
-                Some(delivery) => take(&shared, delivery),
+                Some(delivery) => take(&shared, delivery, &mut last),
                 None => return,
             },
             count = desk.local.recv_many(&mut locals, LOCAL_AT_ONCE) => {
                 desk.local_depth.fetch_sub(count, Ordering::AcqRel);
                 for Local { lane, message } in locals.drain(..) {
-                    let refusal = shared.endpoint.deliver(Instant::now(), lane, None, message);
+                    let refusal = shared.endpoint.deliver(Instant::now(), lane, None, message, &mut last);
                     shared.refuse(refusal);
                 }
             }
@@ -146,7 +148,7 @@ async fn work(shared: Arc<Shared>, mut desk: Desk) {
     }
 }
 
-fn take(shared: &Arc<Shared>, delivery: Delivery) {
+fn take(shared: &Arc<Shared>, delivery: Delivery, last: &mut LastReceiver) {
     let Delivery { from, lane, arrived } = delivery;
     let now = Instant::now();
     if shared.is_blocked(&from) {
@@ -161,7 +163,7 @@ fn take(shared: &Arc<Shared>, delivery: Delivery) {
         match content {
             ArrivedContent::Message { recipient, codec, manifest, payload, ask } => {
                 let message = Inbound { from: from.clone(), recipient, codec, manifest, payload, ask };
-                let refusal = shared.endpoint.deliver(now, lane, target_uid, message);
+                let refusal = shared.endpoint.deliver(now, lane, target_uid, message, last);
                 shared.refuse(refusal);
             }
             ArrivedContent::Reply { ask_id, reply } => shared.endpoint.accept_reply(now, &from, ask_id, reply),

@@ -1,0 +1,125 @@
+//! The association machine, driven by plain text. See `tests/protocol/*.txt`.
+
+use std::fmt::Write as _;
+use std::time::{Duration, Instant};
+
+use greylag_core::Uid;
+use greylag_testkit::transcript::{self, Case};
+use greylag_transport::association::{Association, Effect, Event, Input};
+use greylag_transport::{Lane, QuarantineReason, RejectCode, TransportSettings};
+
+#[test]
+fn transcripts() {
+    transcript::run_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/protocol"), || {
+        let mut world = World::new();
+        move |case: &Case<'_>| -> String { world.run(case) }
+    });
+}
+
+/// One association, and the time since it began.
+struct World {
+    machine: Association,
+    start: Instant,
+    now: Duration,
+}
+
+impl World {
+    fn new() -> Self {
+        // Without jitter, pauses read as what they are.
+        let settings = TransportSettings { reconnect_backoff_jitter: 0.0, ..TransportSettings::new("shop") };
+        Self { machine: Association::new(settings, 1), start: Instant::now(), now: Duration::ZERO }
+    }
+
+    fn run(&mut self, case: &Case<'_>) -> String {
+        let mut output = String::new();
+        if case.command == "advance" {
+            let until = self.now + transcript_duration(case);
+            self.advance(until, &mut output);
+        } else {
+            let input = input(case);
+            self.feed(input, &mut output);
+        }
+        if output.is_empty() { "nothing\n".to_owned() } else { output }
+    }
+
+    fn advance(&mut self, until: Duration, output: &mut String) {
+        while let Some(at) = self.machine.next_deadline() {
+            let at = at.saturating_duration_since(self.start);
+            if at > until {
+                break;
+            }
+            self.now = self.now.max(at);
+            self.feed(Input::Tick, output);
+        }
+        self.now = until;
+    }
+
+    fn feed(&mut self, input: Input, output: &mut String) {
+        let mut effects = Vec::new();
+        self.machine.handle(self.start + self.now, input, &mut effects);
+        for effect in effects {
+            writeln!(output, "{:.2}s {}", self.now.as_secs_f64(), show(&effect)).expect("a string takes all");
+        }
+    }
+}
+
+fn transcript_duration(case: &Case<'_>) -> Duration {
+    case.duration("by").expect("advance by=<duration>")
+}
+
+fn input(case: &Case<'_>) -> Input {
+    let lane = match case.arg("lane") {
+        Some("control") | None => Lane::CONTROL,
+        Some("large") => Lane::LARGE,
+        Some(_) => Lane::ordinary(0),
+    };
+    let seq = case.parse("seq").unwrap_or(0);
+    let uid = Uid::new(case.parse("uid").unwrap_or(1)).expect("not zero");
+    let harmless = case.arg("harmless").is_some();
+    let reason = QuarantineReason::RemovedFromMembership;
+    match case.command {
+        "wanted" => Input::Wanted { lane },
+        "accepted" => Input::Accepted { lane, seq, uid },
+        "rejected" => {
+            let code = match case.arg("code") {
+                Some("terminating") => RejectCode::Terminating,
+                Some("quarantined") => RejectCode::Quarantined,
+                _ => RejectCode::WrongCluster,
+            };
+            let reason = (code == RejectCode::Quarantined && !harmless).then_some(reason);
+            Input::Rejected { lane, seq, code, by: Some(uid), reason, detail: "ours and theirs".to_owned() }
+        }
+        "failed" => Input::Failed { lane, seq },
+        "hello" => Input::Hello { uid },
+        "intruded" => Input::Intruded { uid },
+        "told" => Input::ToldQuarantined { by: uid, reason },
+        "terminating" => Input::Terminating { uid },
+        "quarantine" => Input::Quarantine { uid, reason, harmless },
+        "shutdown" => Input::Shutdown,
+        unknown => panic!("line {}: no input is called {unknown}", case.line),
+    }
+}
+
+fn show(effect: &Effect) -> String {
+    match effect {
+        Effect::Dial { lane, seq } => format!("dial {lane} {seq}"),
+        Effect::Open { lane, seq, uid } => format!("open {lane} {seq} to #{uid}"),
+        Effect::Shut { lane, seq } => format!("shut {lane} {seq}"),
+        Effect::Close { lane, seq } => format!("close {lane} {seq}"),
+        Effect::Rest { lane } => format!("rest {lane}"),
+        Effect::NewIncarnation { uid, old, incarnation } => match old {
+            Some(old) => format!("incarnation {incarnation} is #{uid} after #{old}"),
+            None => format!("incarnation {incarnation} is #{uid}"),
+        },
+        Effect::FailQueue { lane, reason } => format!("fail queue {lane}: {reason}"),
+        Effect::Block { uid } => format!("block #{uid}"),
+        Effect::HandBack { uid } => format!("hand back #{uid}"),
+        Effect::Notify { uid, reason } => format!("notify #{uid}: {reason:?}"),
+        Effect::Forget { uid } => format!("forget #{uid}"),
+        Effect::Admit => "admit".to_owned(),
+        Effect::Refuse { reason: Some(reason) } => format!("refuse: {reason:?}"),
+        Effect::Refuse { reason: None } => "refuse".to_owned(),
+        Effect::Publish(Event::LinkLost { uid, lane }) => format!("publish link lost #{uid} {lane}"),
+        Effect::Publish(event) => format!("publish {event:?}"),
+    }
+}
