@@ -8,13 +8,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::FutureExt;
+use greylag_core::CodecId;
 use greylag_persistence::driver::{self, Ended};
 use greylag_persistence::{
-    Action, AppendError, AppendFault, Caps, Claim, ClaimError, EntityCore, EntityInit, EntityTestKit,
-    EventSourcedSettings, Failure, FaultyJournal, Head, InMemoryJournal, Incarnation, Input, Journal, JournalFault,
-    JournalOp, Page, PersistenceId, PhaseName, ReadError, RecoveryPermits, Scope, SeqNr, SnapshotCaps,
-    SnapshotCriteria, SnapshotError, StashOverflow, StoreAnswer, StoreCall, StoreFailure, Stores, Timestamp,
-    WriterEpoch,
+    Action, Append, AppendError, AppendFault, Caps, Claim, ClaimError, EntityCore, EntityInit, EntityTestKit,
+    EventKind, EventSourcedSettings, Failure, FaultyJournal, Head, InMemoryJournal, Incarnation, Input, Journal,
+    JournalFault, JournalOp, NewEvent, Page, PersistenceId, PhaseName, ReadError, RecoveryFailure, RecoveryPermits,
+    Scope, SeqNr, SnapshotCaps, SnapshotCriteria, SnapshotError, StashOverflow, StoreAnswer, StoreCall, StoreFailure,
+    Stores, Timestamp, WriterEpoch, WriterUuid,
 };
 use support::counter::{Counter, Log};
 
@@ -185,6 +186,46 @@ fn answers_of_another_incarnation_change_nothing() {
             steps.input(answer);
         }
         assert_eq!((steps.core.phase(), steps.out), (phase, vec![]));
+    }
+}
+
+/// Whatever a journal gives out, a state is never built over a hole, a repeat or a missing end.
+#[test]
+fn a_history_that_is_not_contiguous_is_no_state() {
+    let record = |number: u32| {
+        let event = NewEvent {
+            codec_id: CodecId::JSON,
+            manifest: "counter.event".into(),
+            schema_version: 1,
+            kind: EventKind::Event,
+            payload: "\"1\"".into(),
+            metadata: Default::default(),
+            tags: Default::default(),
+        };
+        let id = "Counter|1".parse().unwrap();
+        let (epoch, writer_uuid) = (WriterEpoch::NONE, WriterUuid::NONE);
+        let append = Append { id, epoch, writer_uuid, first: SeqNr::from(number), events: vec![event] };
+        append.records(Timestamp::default()).remove(0)
+    };
+    let page = |numbers: &[u32], next: Option<u32>| Page {
+        records: numbers.iter().map(|number| record(*number)).collect(),
+        next: next.map(SeqNr::from),
+    };
+    let corrupt = |expected: u32, got: Option<u32>| {
+        let (expected, got) = (SeqNr::from(expected), got.map(SeqNr::from));
+        Action::Restarting(Failure::Recovery(RecoveryFailure::CorruptHistory { expected, got }))
+    };
+    for (what, page, verdict) in [
+        ("a hole at the beginning", page(&[2], None), corrupt(1, Some(2))),
+        ("a record below", page(&[0], None), corrupt(1, Some(0))),
+        ("no record, and no more", page(&[], None), corrupt(1, None)),
+        ("no record, and back", page(&[], Some(0)), corrupt(1, None)),
+    ] {
+        let mut steps = in_phase(PhaseName::Replaying);
+        let answer = StoreAnswer::Page(Ok(page));
+        steps.input(Input::Answer { incarnation: steps.core.incarnation(), answer });
+        assert!(steps.out.contains(&verdict), "{what}: {:?}", steps.out);
+        assert_eq!(steps.core.phase(), PhaseName::BackingOff, "{what}");
     }
 }
 
@@ -424,4 +465,10 @@ fn a_claim_alone_shows_nowhere() {
     let head = journal.head(steps.core.persistence_id()).now_or_never().unwrap().unwrap();
     assert!(head.epoch > WriterEpoch::NONE);
     assert!(journal.persistence_ids().is_empty());
+}
+
+/// Source: persistence §7: an idle entity costs at most 2 KiB besides its state.
+#[test]
+fn an_idle_machine_is_small() {
+    assert!(size_of::<EntityCore<Counter>>() <= 1536, "{} bytes", size_of::<EntityCore<Counter>>());
 }
