@@ -185,6 +185,7 @@ impl SingletonManager {
             ManagerInput::LocalPause => self.hold_until = Some(now + self.hold_after_pause),
             ManagerInput::Tick => {}
         }
+        self.hold_until = self.hold_until.filter(|until| now < *until);
         self.end_margins(now);
         self.judge(now, out);
         self.tell_exiting_done(out);
@@ -477,6 +478,8 @@ impl SingletonManager {
             return;
         }
         let Some(oldest) = self.successor() else {
+            // The next change of the membership brings one, or this node back.
+            self.retry_at = None;
             if self.self_leaves() {
                 self.become_stopping(out);
             }

@@ -1,0 +1,8 @@
+//! The membership machines and singleton managers of whole clusters, on virtual time.
+
+mod deaths;
+mod membership;
+mod partitions;
+mod singleton;
+mod walks;
+mod world;

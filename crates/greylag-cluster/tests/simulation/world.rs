@@ -1,0 +1,481 @@
+//! A world of membership machines and singleton managers on virtual time.
+//!
+//! It plays the driver, the transport (incarnations, quarantine, lost links) and the host's kernel
+//! (dials), and checks after every step what must never happen: two instances of the singleton, a
+//! removed member that is back, a status that goes backwards.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use greylag_cluster::*;
+use greylag_core::{NodeAddress, Uid, UniqueAddress};
+use greylag_testkit::network::{Happening, Link, Network, NodeId};
+use greylag_transport::{Destination, QuarantineReason};
+use rand::RngExt;
+
+pub(crate) const SECOND: Duration = Duration::from_secs(1);
+pub(crate) const MS: Duration = Duration::from_millis(1);
+
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Packet {
+    Core(Message),
+    Singleton(SingletonMessage),
+    Quarantined,
+}
+
+pub(crate) struct Process {
+    pub(crate) address: UniqueAddress,
+    pub(crate) core: ClusterCore,
+    pub(crate) manager: SingletonManager,
+    pub(crate) instance: bool,
+    pub(crate) ended: Option<ShutdownReason>,
+    pub(crate) events: Vec<(Duration, ClusterEvent)>,
+    pub(crate) killed: bool,
+    pending: Vec<(Instant, Local)>,
+    met: BTreeSet<UniqueAddress>,
+    quarantined: BTreeMap<UniqueAddress, bool>,
+    removed: BTreeSet<UniqueAddress>,
+    statuses: BTreeMap<UniqueAddress, MemberStatus>,
+}
+
+#[derive(Debug, Clone)]
+enum Local {
+    Core(Input),
+    InstanceEnded,
+    ExitingTasksDone,
+}
+
+pub(crate) struct World {
+    pub(crate) net: Network<Packet>,
+    pub(crate) processes: BTreeMap<NodeId, Process>,
+    pub(crate) settings: ClusterSettings,
+    /// All processes run on one host, so that kills can be proven.
+    pub(crate) one_host: bool,
+    /// How long an instance takes to stop.
+    pub(crate) stop_delay: Duration,
+    pub(crate) most_instances: usize,
+    /// Overlaps are counted, not refused (for what P7 excepts).
+    pub(crate) tolerate_two: bool,
+    at: BTreeMap<NodeAddress, NodeId>,
+    base: Instant,
+    next_uid: u64,
+    seed: u64,
+    steps_without_time: u32,
+}
+
+impl World {
+    pub(crate) fn new(seed: u64, settings: ClusterSettings) -> Self {
+        let link = Link { delay: (MS, 3 * MS), loss: 0.0, duplication: 0.0, reorder: false };
+        Self {
+            net: Network::new(seed, link),
+            processes: BTreeMap::new(),
+            settings,
+            one_host: false,
+            stop_delay: 20 * MS,
+            most_instances: 0,
+            tolerate_two: false,
+            at: BTreeMap::new(),
+            base: Instant::now(),
+            next_uid: 0,
+            seed,
+            steps_without_time: 0,
+        }
+    }
+
+    pub(crate) fn resolver(seed: u64) -> Self {
+        Self::new(seed, ClusterSettings::default().with_resolver(SbrSettings::default()))
+    }
+
+    pub(crate) fn now(&self) -> Instant {
+        self.base + self.net.now()
+    }
+
+    pub(crate) fn address(name: &str) -> NodeAddress {
+        NodeAddress::new(name, 1).unwrap()
+    }
+
+    /// Starts a process at the address; a former one there must have ended.
+    pub(crate) fn start(&mut self, name: &str) -> NodeId {
+        self.start_with(name, &["worker"])
+    }
+
+    pub(crate) fn start_with(&mut self, name: &str, roles: &[&str]) -> NodeId {
+        // Uids are drawn, so their order says nothing of the order of starts.
+        self.next_uid += 1;
+        let uid = Uid::new((self.net.rng().random::<u64>() >> 16) + self.next_uid + 1).unwrap();
+        let address = UniqueAddress::new(Self::address(name), uid);
+        let settings = self.settings.clone().with_roles(roles.iter().copied());
+        let id = self.net.add_node();
+        let now = self.now();
+        let mut core = ClusterCore::new(address.clone(), settings.clone(), self.seed ^ uid.get(), now);
+        core.handle(now, Input::WallClock(1_000_000), &mut Vec::new());
+        let singleton = SingletonSettings::default().with_role("worker");
+        let mut manager = SingletonManager::new(address.clone(), &singleton, &settings);
+        manager.handle(now, ManagerInput::View(core.view().clone()), &mut Vec::new());
+        self.at.insert(address.address().clone(), id);
+        self.processes.insert(
+            id,
+            Process {
+                address,
+                core,
+                manager,
+                instance: false,
+                ended: None,
+                events: Vec::new(),
+                killed: false,
+                pending: Vec::new(),
+                met: BTreeSet::new(),
+                quarantined: BTreeMap::new(),
+                removed: BTreeSet::new(),
+                statuses: BTreeMap::new(),
+            },
+        );
+        id
+    }
+
+    pub(crate) fn join(&mut self, id: NodeId, seeds: &[&str]) {
+        let seeds = seeds.iter().map(|name| Self::address(name)).collect();
+        self.command(id, Command::JoinSeeds(seeds));
+    }
+
+    pub(crate) fn command(&mut self, id: NodeId, command: Command) {
+        self.input(id, Input::Command(command));
+    }
+
+    pub(crate) fn leave(&mut self, by: NodeId, target: NodeId) {
+        let target = self.ua(target);
+        self.command(by, Command::Leave(target));
+    }
+
+    pub(crate) fn down(&mut self, by: NodeId, target: NodeId) {
+        let target = self.ua(target);
+        self.command(by, Command::Down(target));
+    }
+
+    /// SIGKILL: gone without a word; the kernel closes its streams.
+    pub(crate) fn kill(&mut self, id: NodeId) {
+        let process = self.processes.get_mut(&id).unwrap();
+        process.killed = true;
+        process.instance = false;
+        self.vanish(id);
+    }
+
+    fn vanish(&mut self, id: NodeId) {
+        self.net.crash(id);
+        let gone = self.ua(id);
+        let at = self.now() + MS;
+        let others: Vec<NodeId> = self.processes.keys().copied().filter(|other| *other != id).collect();
+        for other in others {
+            if !self.net.is_cut(id, other) && self.processes[&other].met.contains(&gone) {
+                self.later(other, at, Local::Core(Input::LinkLost(gone.clone())));
+            }
+        }
+    }
+
+    fn later(&mut self, id: NodeId, at: Instant, local: Local) {
+        if let Some(process) = self.processes.get_mut(&id) {
+            process.pending.push((at, local));
+        }
+        self.schedule(id);
+    }
+
+    pub(crate) fn ua(&self, id: NodeId) -> UniqueAddress {
+        self.processes[&id].address.clone()
+    }
+
+    pub(crate) fn view(&self, id: NodeId) -> &MembershipView {
+        self.processes[&id].core.view()
+    }
+
+    pub(crate) fn alive(&self) -> Vec<NodeId> {
+        self.processes.iter().filter(|(_, p)| p.ended.is_none() && !p.killed).map(|(id, _)| *id).collect()
+    }
+
+    pub(crate) fn host_of_singleton(&self) -> Option<NodeId> {
+        self.processes.iter().find(|(_, process)| process.instance).map(|(id, _)| *id)
+    }
+
+    pub(crate) fn status(&self, of: NodeId, seen_by: NodeId) -> Option<MemberStatus> {
+        self.view(seen_by).member(&self.ua(of)).map(|member| member.status)
+    }
+
+    pub(crate) fn has_event(&self, id: NodeId, wanted: impl Fn(&ClusterEvent) -> bool) -> bool {
+        self.processes[&id].events.iter().any(|(_, event)| wanted(event))
+    }
+
+    // --- running --------------------------------------------------------------------------------
+
+    pub(crate) fn run_for(&mut self, duration: Duration) {
+        let end = self.net.now() + duration;
+        while self.net.now() < end {
+            if !self.step(end) {
+                return;
+            }
+        }
+    }
+
+    /// Runs until `wanted`; how long that took.
+    pub(crate) fn run_until(&mut self, limit: Duration, wanted: impl Fn(&Self) -> bool) -> Duration {
+        let start = self.net.now();
+        let end = start + limit;
+        while !wanted(self) {
+            if !self.step(end) {
+                panic!("seed {}: not reached within {limit:?}:\n{}", self.seed, self.describe());
+            }
+        }
+        self.net.now() - start
+    }
+
+    pub(crate) fn describe(&self) -> String {
+        let mut text = String::new();
+        for (id, process) in &self.processes {
+            let view = process.core.view();
+            let members: Vec<String> = view
+                .members
+                .iter()
+                .map(|m| format!("{}:{:?}{}", m.address.address().host(), m.status, if m.dead { "!" } else { "" }))
+                .collect();
+            text.push_str(&format!(
+                "{id:?} {} ended={:?} killed={} manager={:?} instance={} leader={:?} unreachable={:?} {members:?}\n",
+                process.address,
+                process.ended,
+                process.killed,
+                process.manager.state(),
+                process.instance,
+                view.leader,
+                view.unreachable
+            ));
+        }
+        text
+    }
+
+    fn step(&mut self, end: Duration) -> bool {
+        let before = self.net.now();
+        let Some(happening) = self.net.step_until(end) else { return false };
+        self.steps_without_time = if self.net.now() > before { 0 } else { self.steps_without_time + 1 };
+        assert!(self.steps_without_time < 50_000, "seed {}: time stands still\n{}", self.seed, self.describe());
+        match happening {
+            Happening::Delivered { from, to, message, .. } => self.deliver(from, to, message),
+            Happening::Woken { node } => self.wake(node),
+        }
+        self.check();
+        true
+    }
+
+    fn wake(&mut self, id: NodeId) {
+        let now = self.now();
+        let Some(process) = self.processes.get_mut(&id) else { return };
+        let (due, rest): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut process.pending).into_iter().partition(|(at, _)| *at <= now);
+        process.pending = rest;
+        // Deadlines first, as in the driver.
+        self.input(id, Input::Tick);
+        self.manage(id, ManagerInput::Tick);
+        for (_, local) in due {
+            match local {
+                Local::Core(input) => self.input(id, input),
+                Local::InstanceEnded => {
+                    self.processes.get_mut(&id).unwrap().instance = false;
+                    self.manage(id, ManagerInput::InstanceEnded);
+                    if self.processes[&id].ended.is_some() {
+                        self.vanish(id);
+                    }
+                }
+                Local::ExitingTasksDone => self.command(id, Command::ExitingTasksDone { clean: true }),
+            }
+        }
+        self.schedule(id);
+    }
+
+    fn deliver(&mut self, from: NodeId, to: NodeId, packet: Packet) {
+        let sender = self.ua(from);
+        let now = self.now();
+        let Some(process) = self.processes.get_mut(&to) else { return };
+        if process.met.insert(sender.clone()) {
+            self.input(to, Input::PeerHandshake(sender.clone()));
+        }
+        match self.processes[&to].quarantined.get(&sender) {
+            Some(true) => return,
+            Some(false) => {
+                // Told only to a process that says something else than this itself.
+                if packet != Packet::Quarantined {
+                    self.net.send(to, from, 0, Packet::Quarantined);
+                }
+                return;
+            }
+            None => {}
+        }
+        match packet {
+            Packet::Core(message) => self.input(to, Input::Message { from: sender, message, received_at: now }),
+            Packet::Singleton(message) => self.manage(to, ManagerInput::Message(message)),
+            Packet::Quarantined => {
+                let reason = QuarantineReason::RemovedFromMembership;
+                self.input(to, Input::ThisNodeQuarantined { by: sender, reason });
+            }
+        }
+        self.schedule(to);
+    }
+
+    pub(crate) fn input(&mut self, id: NodeId, input: Input) {
+        let now = self.now();
+        let mut effects = Vec::new();
+        self.processes.get_mut(&id).unwrap().core.handle(now, input, &mut effects);
+        for effect in effects {
+            self.execute(id, effect);
+        }
+        self.schedule(id);
+    }
+
+    fn manage(&mut self, id: NodeId, input: ManagerInput) {
+        let now = self.now();
+        let mut effects = Vec::new();
+        self.processes.get_mut(&id).unwrap().manager.handle(now, input, &mut effects);
+        for effect in effects {
+            match effect {
+                ManagerEffect::Send(message) => {
+                    let to = message.to.address().clone();
+                    self.send(id, &to.into(), Packet::Singleton(message));
+                }
+                ManagerEffect::StartInstance { .. } => self.processes.get_mut(&id).unwrap().instance = true,
+                ManagerEffect::StopInstance => self.later(id, now + self.stop_delay, Local::InstanceEnded),
+                ManagerEffect::ExitingDone => self.later(id, now + MS, Local::ExitingTasksDone),
+                ManagerEffect::Stuck => {}
+            }
+        }
+        self.check();
+    }
+
+    fn execute(&mut self, id: NodeId, effect: Effect) {
+        let now = self.now();
+        match effect {
+            Effect::Send { to, message } => self.send(id, &to, Packet::Core(message)),
+            Effect::View(view) => self.manage(id, ManagerInput::View(view)),
+            Effect::Publish(event) => {
+                let at = self.net.now();
+                let process = self.processes.get_mut(&id).unwrap();
+                process.events.push((at, event.clone()));
+                match event {
+                    ClusterEvent::SelfDowned | ClusterEvent::ClusterShuttingDown => {
+                        self.manage(id, ManagerInput::SelfDowned);
+                    }
+                    ClusterEvent::LocalPause(_) => self.manage(id, ManagerInput::LocalPause),
+                    _ => {}
+                }
+            }
+            Effect::Quarantine { peer, harmless } => {
+                self.processes.get_mut(&id).unwrap().quarantined.insert(peer, harmless);
+            }
+            Effect::Dial(peer) => {
+                let (after, input) = self.dial(id, peer);
+                self.later(id, now + after, Local::Core(input));
+            }
+            Effect::StartExitingTasks => self.manage(id, ManagerInput::ExitingPhase),
+            Effect::Shutdown(reason) => {
+                let process = self.processes.get_mut(&id).unwrap();
+                process.ended = Some(reason);
+                if !process.instance {
+                    self.vanish(id);
+                }
+            }
+            Effect::ClusterId(_) | Effect::Joined | Effect::JoinFailed(_) | Effect::Log(..) => {}
+        }
+    }
+
+    /// What the kernel of the host says.
+    fn dial(&self, from: NodeId, peer: UniqueAddress) -> (Duration, Input) {
+        let now_there = self.at.get(peer.address()).copied();
+        let Some(id) = now_there.filter(|id| self.processes[id].address == peer && self.one_host) else {
+            return (MS, Input::DialFailed(peer));
+        };
+        if self.net.is_cut(from, id) || self.net.is_cut(id, from) {
+            return (SECOND, Input::DialFailed(peer));
+        }
+        if self.net.is_crashed(id) { (MS, Input::DialRefused(peer)) } else { (MS, Input::DialAnswered(peer)) }
+    }
+
+    fn send(&mut self, from: NodeId, to: &Destination, packet: Packet) {
+        let Some(target) = self.at.get(to.address()).copied() else { return };
+        let wrong_uid = matches!(to, Destination::Incarnation(ua) if *ua != self.processes[&target].address);
+        let quarantined = self.processes[&from].quarantined.contains_key(&self.processes[&target].address);
+        if !wrong_uid && !quarantined && target != from {
+            self.net.send(from, target, 0, packet);
+        }
+    }
+
+    fn schedule(&mut self, id: NodeId) {
+        if self.net.is_crashed(id) {
+            return;
+        }
+        let process = &self.processes[&id];
+        let pending = process.pending.iter().map(|(at, _)| *at).min();
+        let next = [process.core.next_deadline(), process.manager.next_deadline(), pending].into_iter().flatten().min();
+        match next {
+            Some(at) => self.net.wake_at(id, at.saturating_duration_since(self.base)),
+            None => self.net.forget_wake(id),
+        }
+    }
+
+    // --- what must never happen -----------------------------------------------------------------
+
+    fn check(&mut self) {
+        let instances = self.processes.values().filter(|process| process.instance).count();
+        self.most_instances = self.most_instances.max(instances);
+        assert!(self.tolerate_two || instances <= 1, "seed {}: two singletons\n{}", self.seed, self.describe());
+        for process in self.processes.values_mut().filter(|process| process.ended.is_none() && !process.killed) {
+            let view = process.core.view();
+            process.removed.extend(view.tombstones.keys().cloned());
+            for member in &view.members {
+                assert!(!process.removed.contains(&member.address), "seed {}: {} is back", self.seed, member.address);
+                let before = process.statuses.insert(member.address.clone(), member.status);
+                assert!(
+                    before.is_none_or(|before| before <= member.status),
+                    "seed {}: {} goes backwards",
+                    self.seed,
+                    member.address
+                );
+            }
+        }
+    }
+
+    /// Everybody alive has exactly these members, all Up, and the same state.
+    pub(crate) fn agreed(&self, expected: &[NodeId]) -> bool {
+        let mut expected: Vec<UniqueAddress> = expected.iter().map(|id| self.ua(*id)).collect();
+        expected.sort();
+        let alive = self.alive();
+        let all_up = alive.iter().all(|id| {
+            let view = self.view(*id);
+            let members: Vec<UniqueAddress> = view.members.iter().map(|m| m.address.clone()).collect();
+            members == expected && view.members.iter().all(|m| m.status == MemberStatus::Up) && view.converged
+        });
+        let first = alive.first().map(|id| self.processes[id].core.gossip().clone());
+        all_up
+            && alive.iter().all(|id| first.as_ref().is_some_and(|f| f.same_content(self.processes[id].core.gossip())))
+    }
+
+    /// These have exactly each other as members, whatever others believe.
+    pub(crate) fn agreed_by(&self, expected: &[NodeId]) -> bool {
+        let mut members: Vec<UniqueAddress> = expected.iter().map(|id| self.ua(*id)).collect();
+        members.sort();
+        expected.iter().all(|id| self.view(*id).members.iter().map(|m| &m.address).eq(&members))
+    }
+
+    /// A cluster of these nodes, all Up, the first being the first seed.
+    pub(crate) fn cluster(&mut self, names: &[&str]) -> Vec<NodeId> {
+        let mut ids = Vec::new();
+        for name in names {
+            let id = self.start(name);
+            self.join(id, &names[..1]);
+            ids.push(id);
+            if ids.len() == 1 {
+                self.run_for(100 * MS);
+            }
+        }
+        let all = ids.clone();
+        self.run_until(60 * SECOND, |world| world.agreed(&all));
+        ids
+    }
+
+    pub(crate) fn isolate(&mut self, left: &[NodeId], right: &[NodeId]) {
+        self.net.partition(left, right);
+    }
+}
