@@ -1,0 +1,180 @@
+//! The whole crate over real gRPC on loopback: a few runs that prove the wiring.
+
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use greylag_cluster::{
+    Cluster, ClusterEvent, ClusterSettings, MemberStatus, Phase, SbrSettings, ShutdownReason, SingletonFactory,
+    SingletonSettings,
+};
+use greylag_core::{NodeAddress, Registry};
+use greylag_transport::{GrpcTransport, TransportSettings};
+
+struct Node {
+    cluster: Cluster,
+    transport: Arc<GrpcTransport>,
+}
+
+async fn start(settings: ClusterSettings) -> Node {
+    let transport_settings = TransportSettings {
+        cluster_name: "test".into(),
+        canonical_host: Some("127.0.0.1".into()),
+        canonical_port: 0,
+        ..TransportSettings::default()
+    };
+    let transport = GrpcTransport::bind(transport_settings, Arc::new(Registry::new())).await.unwrap();
+    let cluster = Cluster::start(settings, transport.clone()).await.unwrap();
+    Node { cluster, transport }
+}
+
+async fn join(node: &Node, seed: &NodeAddress) {
+    node.cluster.join_seed_nodes(vec![seed.clone()]).await.unwrap();
+    within("up", node.cluster.wait_up()).await.unwrap();
+}
+
+async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
+    match tokio::time::timeout(Duration::from_secs(30), future).await {
+        Ok(value) => value,
+        Err(_) => panic!("{what}: not within 30 s"),
+    }
+}
+
+/// Counts its instances; each runs until told to stop.
+fn counting(running: &Arc<AtomicUsize>) -> SingletonFactory {
+    let running = running.clone();
+    Arc::new(move |_context, mut stop| {
+        let running = running.clone();
+        Box::pin(async move {
+            assert_eq!(running.fetch_add(1, Ordering::SeqCst), 0, "never two");
+            stop.stopped().await;
+            running.fetch_sub(1, Ordering::SeqCst);
+        })
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn scenario_56_three_nodes_form_a_cluster_one_leaves_the_singleton_moves() {
+    let running = Arc::new(AtomicUsize::new(0));
+    let mut nodes = Vec::new();
+    let mut handles = Vec::new();
+    for _ in 0..3 {
+        let node = start(ClusterSettings::test()).await;
+        handles.push(node.cluster.singleton("counter", SingletonSettings::test(), counting(&running)));
+        nodes.push(node);
+    }
+    let seed = nodes[0].cluster.self_address().address().clone();
+    for node in &nodes {
+        join(node, &seed).await;
+    }
+    for node in &nodes {
+        within("three members", node.cluster.wait_for(|view| view.members.len() == 3 && view.converged)).await.unwrap();
+    }
+    let mut here = handles[0].running_here();
+    within("the instance on the oldest", here.wait_for(|running| *running)).await.unwrap();
+    assert_eq!(handles[2].host().as_ref(), Some(nodes[0].cluster.self_address()));
+
+    let flushed = Arc::new(AtomicUsize::new(0));
+    let count = flushed.clone();
+    nodes[0].cluster.on_phase(Phase::ClusterExitingDone, "flush", move || {
+        Box::pin(async move {
+            count.fetch_add(1, Ordering::SeqCst);
+            true
+        })
+    });
+    let mut events = nodes[1].cluster.subscribe();
+    let reason = within("the first leaves", nodes[0].cluster.shutdown()).await;
+    assert_eq!((reason, flushed.load(Ordering::SeqCst)), (ShutdownReason::Left, 1));
+    let mut there = handles[1].running_here();
+    within("the instance on the next oldest", there.wait_for(|running| *running)).await.unwrap();
+    within("a clean removal", async {
+        loop {
+            if let Some(ClusterEvent::MemberRemoved { clean, previous_status, .. }) = events.next().await {
+                assert_eq!((clean, previous_status), (true, MemberStatus::Exiting));
+                break;
+            }
+        }
+    })
+    .await;
+    assert_eq!(running.load(Ordering::SeqCst), 1);
+    for node in &nodes[1..] {
+        within("shutdown", node.cluster.shutdown()).await;
+    }
+    assert_eq!(running.load(Ordering::SeqCst), 0);
+    for node in &nodes {
+        node.transport.shutdown().await;
+    }
+}
+
+const CHILD: &str = "GREYLAG_CLUSTER_TEST_SEED";
+
+/// A process of its own that joins and waits to be killed; does nothing in an ordinary test run.
+#[tokio::test(flavor = "multi_thread")]
+async fn child_process() {
+    let Ok(seed) = std::env::var(CHILD) else { return };
+    let node = start(ClusterSettings::default().with_resolver(SbrSettings::default())).await;
+    node.cluster.join_seed_nodes(vec![seed.parse().unwrap()]).await.unwrap();
+    node.cluster.terminated().await;
+}
+
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _dead_already = self.0.kill();
+        let _status = self.0.wait();
+    }
+}
+
+fn spawn_child(seed: &NodeAddress) -> Killed {
+    let child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "child_process"])
+        .env(CHILD, seed.to_string())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn();
+    Killed(child.unwrap())
+}
+
+/// Default settings, four processes on one host: SIGKILL, and the process is removed clean.
+#[tokio::test(flavor = "multi_thread")]
+async fn scenario_61_a_killed_process_is_removed_clean_within_seconds() {
+    let parent = start(ClusterSettings::default().with_resolver(SbrSettings::default())).await;
+    parent.cluster.join_self().await.unwrap();
+    let seed = parent.cluster.self_address().address().clone();
+    let mut children: Vec<Killed> = (0..3).map(|_| spawn_child(&seed)).collect();
+    let all_up = |count: usize| {
+        move |view: &greylag_cluster::MembershipView| {
+            view.members.len() == count && view.members.iter().all(|member| member.status == MemberStatus::Up)
+        }
+    };
+    within("four processes", parent.cluster.wait_for(all_up(4))).await.unwrap();
+    for left in [3, 2] {
+        let mut events = parent.cluster.subscribe();
+        let killed_at = Instant::now();
+        drop(children.pop());
+        within("removal", async {
+            loop {
+                match events.next().await {
+                    Some(ClusterEvent::MemberRemoved { clean, .. }) => break assert!(clean, "without a margin"),
+                    Some(ClusterEvent::DowningDecision(decision)) => panic!("the resolver acted: {decision:?}"),
+                    _ => {}
+                }
+            }
+        })
+        .await;
+        let took = killed_at.elapsed();
+        assert!(took < Duration::from_secs(8), "took {took:?}");
+        within("the others agree", parent.cluster.wait_for(all_up(left))).await.unwrap();
+        eprintln_time(left, took);
+    }
+    parent.cluster.shutdown().await;
+    parent.transport.shutdown().await;
+}
+
+/// The figure, for whoever runs the test with `--nocapture`.
+#[expect(clippy::print_stderr, reason = "a measurement for people")]
+fn eprintln_time(left: usize, took: Duration) {
+    eprintln!("{left} left: removed after {took:?}");
+}
