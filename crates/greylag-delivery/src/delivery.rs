@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::task::Waker;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use crate::dedupe::Dedupe;
@@ -79,17 +79,14 @@ impl Outcomes {
         self.lock().open.range(from..(id.stream_id, id.seq_nr)).next().is_some()
     }
 
-    /// Resolves when something is queued.
-    pub(crate) async fn changed(self: Arc<Self>) {
-        std::future::poll_fn(|cx| {
-            let mut pending = self.lock();
-            if pending.queue.is_empty() {
-                pending.waker = Some(cx.waker().clone());
-                return std::task::Poll::Pending;
-            }
-            std::task::Poll::Ready(())
-        })
-        .await;
+    /// Ready when something is queued; otherwise the last waker given is woken then.
+    pub(crate) fn poll_changed(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut pending = self.lock();
+        if pending.queue.is_empty() {
+            pending.waker = Some(cx.waker().clone());
+            return Poll::Pending;
+        }
+        Poll::Ready(())
     }
 }
 

@@ -1,4 +1,95 @@
-//! Reliable delivery: ordered, flow-controlled, confirmed; effects exactly once at event-sourced entities.
+//! Reliable delivery: ordered, flow-controlled, confirmed; effects exactly once at event-sourced
+//! entities.
+//!
+//! A [`ShardingProducer`] sends messages to sharded entities. Each entity gets its messages in order
+//! and confirms them; what is lost on the way, or with an entity, a shard or a node, comes again. An
+//! event-sourced entity stores the position of a delivery in the same atomic write as its events, so
+//! what comes again is known and applied once.
+//!
+//! ```
+//! use std::{sync::Arc, time::Duration};
+//!
+//! use greylag_codec::json;
+//! use greylag_core::{Registry, ReplyTo};
+//! use greylag_delivery::*;
+//! use greylag_persistence::{
+//!     CommandContext, Effect, EventMeta, EventSourced, InMemoryJournal, InMemorySnapshots, PersistenceId, StoredCodec,
+//!     Stores,
+//! };
+//! use greylag_sharding::{Sharding, settings::ShardingSettings};
+//! use greylag_transport::memory::MemoryNetwork;
+//!
+//! struct Account(String);
+//!
+//! impl EventSourced for Account {
+//!     type Command = DeliveryCommand<i64, ReplyTo<i64>>; // deposits, and the balance on request
+//!     type Event = i64;
+//!     type State = i64;
+//!
+//!     fn persistence_id(&self) -> PersistenceId {
+//!         PersistenceId::of("Account", &self.0).unwrap()
+//!     }
+//!
+//!     fn event_codec(&self) -> StoredCodec<i64> {
+//!         StoredCodec::new(json::<i64>("deposited"))
+//!     }
+//!
+//!     fn on_command(&mut self, _: &mut CommandContext<'_>, balance: &i64, command: Self::Command) -> Effect<Self> {
+//!         match command {
+//!             DeliveryCommand::Delivered(deposit) => {
+//!                 let amount = *deposit;
+//!                 Effect::persist_delivery(deposit, vec![amount])
+//!             }
+//!             DeliveryCommand::Bypass(reply_to) => Effect::reply(reply_to, *balance),
+//!         }
+//!     }
+//!
+//!     fn apply(&self, balance: &mut i64, amount: &i64, _: &EventMeta<'_>) {
+//!         *balance += amount;
+//!     }
+//! }
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let remoting = MemoryNetwork::new().node("localhost:17355#1".parse()?, Arc::new(Registry::new()));
+//! let stores = Stores::new(Arc::new(InMemoryJournal::default()), Arc::new(InMemorySnapshots::default()));
+//! let sharding = Sharding::alone(remoting, Some(stores), ShardingSettings::default()).await?;
+//!
+//! let delivery = ConsumerDelivery::new(&DeliverySettings::default())?;
+//! let accounts = event_sourced_with_delivery("Account", &delivery, |init| Account(init.id.to_string()));
+//! let region = sharding.init(accounts)?;
+//!
+//! // The same stream, numbered from 1 in every run: what an earlier run sent is recognised.
+//! let till = ProducerIdentity::stable(ProducerId::new("till 7")?, StreamId(7), Epoch(1));
+//! let producer = ShardingProducer::start(&sharding, till, region.clone(), json::<i64>("deposit"), DeliverySettings::default())?;
+//! for amount in [100, 20, 3] {
+//!     producer.send("alice", amount).await?;
+//! }
+//! producer.drain(Duration::from_secs(10)).await?;
+//!
+//! let balance = region.entity_ref("alice").ask(WithDelivery::Bypass, Duration::from_secs(3)).await?;
+//! assert_eq!(balance, 123);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # What is where
+//!
+//! The protocol is four machines, usable and tested without anything else: the two ends of a link
+//! ([`producer_link`], [`consumer_link`]), and the controllers that spread links over entities
+//! ([`sharding_producer`], [`sharding_consumer`]). Without the feature `sharding` the crate is these.
+//! With it come [`ShardingProducer`] and entities that take deliveries ([`DeliveryEntity`]); with
+//! `persistence` also [`event_sourced_with_delivery`].
+//!
+//! # What is promised
+//!
+//! - Per producer and entity: the order of sending, at the first attempt of each delivery.
+//! - A message that was accepted is delivered, for as long as its producer lives.
+//! - At an event-sourced entity each message takes effect exactly once, *if* its effect is what the
+//!   entity persists. Replies, calls and other databases are outside of that.
+//! - A stuck entity holds up its own senders and nobody else.
+//!
+//! Source: delivery §5.
 
 pub mod consumer_link;
 #[cfg(feature = "sharding")]

@@ -124,6 +124,8 @@ pub struct ProducerLink<P> {
     consumer: Option<ControllerRef>,
     /// The consumer that the last start-over displaced; its late words say nothing of the new one.
     former: Option<ControllerRef>,
+    /// Who spoke last, attached or not.
+    speaker: Option<ControllerRef>,
     /// Anything was heard since the last start-over.
     answered: bool,
     /// Repeats by P8 and P9 since the present consumer was last heard.
@@ -155,6 +157,7 @@ impl<P: Clone> ProducerLink<P> {
             support_resend: true,
             consumer: None,
             former: None,
+            speaker: None,
             answered: false,
             unanswered: 0,
             routed: true,
@@ -221,9 +224,9 @@ impl<P: Clone> ProducerLink<P> {
         self.next_seq
     }
 
-    /// The consumer controller that attached last, if one did.
+    /// The consumer controller that attached last; if none did, whoever spoke last.
     pub fn consumer(&self) -> Option<&ControllerRef> {
-        self.consumer.as_ref()
+        self.consumer.as_ref().or(self.speaker.as_ref())
     }
 
     /// Repeats in a row that the present consumer left unanswered.
@@ -343,6 +346,9 @@ impl<P: Clone> ProducerLink<P> {
     }
 
     fn note_heard(&mut self, now: Instant, from: &ControllerRef) {
+        if self.speaker.as_ref() != Some(from) {
+            self.speaker = Some(from.clone());
+        }
         let is_former = self.former.as_ref() == Some(from);
         let is_present = match &self.consumer {
             Some(consumer) => consumer == from,

@@ -1,17 +1,21 @@
 //! The link machines against the scenarios of the specification, as plain text.
 //!
-//! The first case of a file says which side is looked at: `producer` or `consumer`.
+//! The first case of a file says what is looked at: one side of a link (`producer`, `consumer`), or
+//! the controllers of sharding (`sharding-producer`, `sharding-consumer`).
 
 mod support;
 
 use greylag_testkit::transcript::{self, Case};
 use support::consumer::ConsumerWorld;
 use support::producer::ProducerWorld;
+use support::sharding::{ShardingConsumerWorld, ShardingProducerWorld};
 
 enum World {
     Nothing,
     Producer(Box<ProducerWorld>),
     Consumer(Box<ConsumerWorld>),
+    ShardingProducer(Box<ShardingProducerWorld>),
+    ShardingConsumer(Box<ShardingConsumerWorld>),
 }
 
 impl World {
@@ -19,9 +23,13 @@ impl World {
         match (case.command, &mut *self) {
             ("producer", _) => *self = Self::Producer(Box::new(ProducerWorld::new(case))),
             ("consumer", _) => *self = Self::Consumer(Box::new(ConsumerWorld::new(case))),
+            ("sharding-producer", _) => *self = Self::ShardingProducer(Box::new(ShardingProducerWorld::new(case))),
+            ("sharding-consumer", _) => *self = Self::ShardingConsumer(Box::new(ShardingConsumerWorld::new(case))),
+            (_, Self::ShardingProducer(world)) => return world.run(case),
+            (_, Self::ShardingConsumer(world)) => return world.run(case),
             (_, Self::Producer(world)) => return world.run(case),
             (_, Self::Consumer(world)) => return world.run(case),
-            (other, Self::Nothing) => panic!("line {}: {other} before producer or consumer", case.line),
+            (other, Self::Nothing) => panic!("line {}: {other} before anything is made", case.line),
         }
         String::new()
     }

@@ -80,6 +80,11 @@ impl ConsumerDelivery {
     }
 }
 
+/// Resolves when something was confirmed or given up.
+pub(crate) async fn changed(outcomes: Arc<Outcomes>) {
+    std::future::poll_fn(|cx| outcomes.poll_changed(cx)).await;
+}
+
 /// The name of the controller's timer within its entity.
 const TIMER: &str = "gl.delivery";
 

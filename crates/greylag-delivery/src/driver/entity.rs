@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use greylag_sharding::{Ctx, Entity, EntityInit, EntityType, Failure, Signal};
 
-use super::consumer::{ConsumerDelivery, Controller};
+use super::consumer::{ConsumerDelivery, Controller, changed};
 use crate::dedupe::Dedupe;
 use crate::delivery::Delivery;
 use crate::sharding_consumer::Input;
@@ -136,7 +136,7 @@ impl<T: Send + Sync + 'static, E: DeliveryEntity<T>> Hosted<T, E> {
             cx.tell_self(WithDelivery::protocol(ProtocolMessage::Wake));
         } else if self.controller.outcomes.open_count() > 0 && !std::mem::replace(&mut self.waiting, true) {
             let outcomes = self.controller.outcomes.clone();
-            cx.spawn(outcomes.changed(), |()| WithDelivery::protocol(ProtocolMessage::Wake));
+            cx.spawn(changed(outcomes), |()| WithDelivery::protocol(ProtocolMessage::Wake));
         }
         if self.controller.is_finished()
             && let Some(stop) = self.stop.take()

@@ -24,7 +24,7 @@ use greylag_persistence::{
 };
 use greylag_sharding::{Ctx, Entity, EntityInit, EntityType, EventSourcedEntity, Failure, Signal};
 
-use super::consumer::{ConsumerDelivery, Controller};
+use super::consumer::{ConsumerDelivery, Controller, changed};
 use super::entity::is_activity;
 use crate::dedupe::Dedupe;
 use crate::delivery::{Delivery, Outcome, Outcomes};
@@ -249,7 +249,7 @@ where
         // The behaviour took a delivery elsewhere, and will confirm it from there.
         if self.controller.outcomes.open_count() > 0 && !std::mem::replace(&mut self.waiting, true) {
             let outcomes = self.controller.outcomes.clone();
-            cx.spawn(outcomes.changed(), |()| WithDelivery::protocol(ProtocolMessage::Wake));
+            cx.spawn(changed(outcomes), |()| WithDelivery::protocol(ProtocolMessage::Wake));
         }
         Ok(())
     }

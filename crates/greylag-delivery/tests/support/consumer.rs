@@ -49,14 +49,7 @@ impl ConsumerWorld {
         let mut output = String::new();
         match case.command {
             "start" => {
-                let marks = case.arg("marks").into_iter().flat_map(|marks| marks.split(','));
-                let dedupe: Dedupe = marks
-                    .map(|mark| {
-                        let (stream, total) = mark.split_once(':').unwrap();
-                        (StreamId(stream.parse().unwrap()), SeqNr(total.parse().unwrap()))
-                    })
-                    .collect();
-                self.tell(Input::Start(dedupe), &mut output);
+                self.tell(Input::Start(marks(case)), &mut output);
             }
             "frames" => self.frames(case, &mut output),
             "confirm" => {
@@ -134,7 +127,7 @@ impl ConsumerWorld {
 }
 
 /// Reads what `support::frame` writes.
-fn parse_frame(word: &str) -> SequencedMessage<u64> {
+pub(crate) fn parse_frame(word: &str) -> SequencedMessage<u64> {
     let (kind, rest) = word.split_once('(').unwrap();
     let (numbers, flags) = rest.split_once(')').unwrap();
     let (seq_nr, total) = numbers.split_once(':').unwrap_or((numbers, numbers));
@@ -148,4 +141,15 @@ fn parse_frame(word: &str) -> SequencedMessage<u64> {
         payload: total,
     };
     SequencedMessage { frame, first: kind == "F1" }
+}
+
+/// Reads `marks=stream:total,stream:total`.
+pub(crate) fn marks(case: &Case<'_>) -> Dedupe {
+    let marks = case.arg("marks").into_iter().flat_map(|marks| marks.split(','));
+    marks
+        .map(|mark| {
+            let (stream, total) = mark.split_once(':').unwrap();
+            (StreamId(stream.parse().unwrap()), SeqNr(total.parse().unwrap()))
+        })
+        .collect()
 }

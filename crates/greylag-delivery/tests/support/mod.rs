@@ -2,6 +2,7 @@
 
 pub(crate) mod consumer;
 pub(crate) mod producer;
+pub(crate) mod sharding;
 
 use greylag_delivery::{ControllerRef, Epoch, SequencedMessage, StreamId, Upstream};
 

@@ -1,0 +1,263 @@
+//! The sharding producer, and the consumer controller of one entity, told and shown in text.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use greylag_delivery::producer_link::Frames;
+use greylag_delivery::sharding_consumer::{self, DeliveryHandle, ShardingConsumer};
+use greylag_delivery::sharding_producer::{self, ShardingProducer};
+use greylag_delivery::{
+    BatchHeader, ControllerRef, DeliverySettings, Epoch, ProducerId, ProducerIdentity, ProducerStopped, SequencedBatch,
+    StreamId, UpstreamMessage,
+};
+use greylag_testkit::transcript::{Case, duration};
+
+use crate::support::consumer::{marks, parse_frame};
+use crate::support::producer::seconds;
+use crate::support::{controller, frame, parse_upstream, upstream};
+
+const EPOCH: Epoch = Epoch(1);
+
+pub(crate) struct ShardingProducerWorld {
+    machine: ShardingProducer<u64>,
+    start: Instant,
+    now: Instant,
+    next_ticket: u64,
+    /// The latest link of each entity.
+    links: BTreeMap<Arc<str>, ControllerRef>,
+}
+
+impl ShardingProducerWorld {
+    pub(crate) fn new(case: &Case<'_>) -> Self {
+        let mut settings = DeliverySettings::test().sharding_producer();
+        let mut set = |field: fn(&mut sharding_producer::ShardingProducerSettings) -> &mut usize, key| {
+            if let Some(value) = case.parse(key) {
+                *field(&mut settings) = value;
+            }
+        };
+        set(|s| &mut s.buffer_size, "buffer");
+        set(|s| &mut s.buffer_size_per_entity, "per_entity");
+        set(|s| &mut s.max_in_flight_bytes, "bytes");
+        set(|s| &mut s.max_in_flight_bytes_per_entity, "bytes_per_entity");
+        settings.cleanup_unused_after = case.duration("cleanup").unwrap_or(settings.cleanup_unused_after);
+        let identity = ProducerIdentity::stable(ProducerId::new("p").unwrap(), StreamId(1), EPOCH);
+        let machine = ShardingProducer::new(settings, identity, "n:1#1".parse().unwrap(), "delivery/1".into());
+        let now = Instant::now();
+        Self { machine, start: now, now, next_ticket: 1, links: BTreeMap::new() }
+    }
+
+    pub(crate) fn run(&mut self, case: &Case<'_>) -> String {
+        let mut output = String::new();
+        let word = |index: usize| -> Arc<str> { case.positional(index).unwrap_or_default().into() };
+        match case.command {
+            "send" => {
+                for _ in 0..case.parse("count").unwrap_or(1) {
+                    let ticket = self.next_ticket;
+                    self.next_ticket += 1;
+                    self.tell(
+                        sharding_producer::Input::Admit {
+                            ticket,
+                            entity: word(0),
+                            shard: word(0).chars().take(1).collect::<String>().into(),
+                            frames: Frames::Whole(ticket),
+                            bytes: case.parse("size").unwrap_or(1),
+                            ack: case.flag("ack"),
+                        },
+                        &mut output,
+                    );
+                }
+            }
+            "withdraw" => {
+                let ticket = word(1).parse().unwrap();
+                self.tell(sharding_producer::Input::Withdraw { ticket, entity: word(0) }, &mut output);
+            }
+            "from" => {
+                let message = UpstreamMessage {
+                    from: controller(&word(1)),
+                    to: self.links[&word(0)].clone(),
+                    epoch: Some(EPOCH),
+                    message: parse_upstream(&word(2), false),
+                };
+                self.tell(sharding_producer::Input::Received(message), &mut output);
+            }
+            "moved" => self.tell(sharding_producer::Input::ShardMoved(word(0)), &mut output),
+            "route" => {
+                let routed = case.flag("on");
+                self.tell(sharding_producer::Input::RouteChanged { shard: word(0), routed }, &mut output);
+            }
+            "close" => self.tell(sharding_producer::Input::Close, &mut output),
+            "advance" => {
+                let end = self.now + duration(&word(0)).unwrap();
+                while let Some(deadline) = self.machine.next_deadline().filter(|deadline| *deadline <= end) {
+                    self.now = deadline.max(self.now);
+                    self.tell(sharding_producer::Input::Tick, &mut output);
+                }
+                self.now = end;
+            }
+            "demand" => {
+                let demand = self.machine.demand();
+                let _ = writeln!(output, "with {:?}", demand.entities_with_demand);
+                let _ = writeln!(output, "without {:?}", demand.buffered_for_entities_without_demand);
+            }
+            "stats" => {
+                let stats = self.machine.stats(self.now);
+                let _ = writeln!(
+                    output,
+                    "sent {} resent {} confirmed {} unconfirmed {} buffered {} waiting {} entities {} silence {:?}",
+                    stats.sent,
+                    stats.resent,
+                    stats.confirmed,
+                    stats.unconfirmed,
+                    stats.buffered,
+                    stats.waiting,
+                    stats.entities,
+                    stats.longest_silence
+                );
+                let _ = writeln!(output, "contiguous {}", self.machine.confirmed());
+            }
+            other => panic!("line {}: no command {other}", case.line),
+        }
+        output
+    }
+
+    fn tell(&mut self, input: sharding_producer::Input<u64>, output: &mut String) {
+        let mut effects = Vec::new();
+        self.machine.handle(self.now, input, &mut effects);
+        let at = seconds(self.now.duration_since(self.start));
+        for effect in effects {
+            let text = match effect {
+                sharding_producer::Effect::Admitted { ticket, total } => format!("send {ticket} accepted as {total}"),
+                sharding_producer::Effect::Transmit { entity, header, message } => {
+                    let text = format!(
+                        "to {entity} link {} {} lowest {}",
+                        header.controller.instance,
+                        frame(&message),
+                        header.lowest
+                    );
+                    self.links.insert(entity, header.controller);
+                    text
+                }
+                sharding_producer::Effect::Confirmed { total, .. } => format!("confirmed {total}"),
+                sharding_producer::Effect::Stop { to, message } => {
+                    format!("stopped link {} to {}", message.controller.instance, to.path)
+                }
+                sharding_producer::Effect::Undelivered { entity, total, .. } => {
+                    format!("undelivered {total} to {entity}")
+                }
+                sharding_producer::Effect::Refused { ticket, .. } => format!("send {ticket} refused"),
+                sharding_producer::Effect::Fenced { newer } => format!("fenced by {newer}"),
+            };
+            let _ = writeln!(output, "{at} {text}");
+        }
+    }
+}
+
+pub(crate) struct ShardingConsumerWorld {
+    machine: ShardingConsumer<u64>,
+    start: Instant,
+    now: Instant,
+    /// The latest attempt at each message, by `producer/total`.
+    handed: BTreeMap<String, DeliveryHandle>,
+}
+
+impl ShardingConsumerWorld {
+    pub(crate) fn new(case: &Case<'_>) -> Self {
+        let mut settings = DeliverySettings::test().sharding_consumer();
+        settings.consumer_idle_after = case.duration("idle").unwrap_or(settings.consumer_idle_after);
+        settings.max_producers_per_entity = case.parse("producers").unwrap_or(settings.max_producers_per_entity);
+        settings.buffer_size = case.parse("buffer").unwrap_or(settings.buffer_size);
+        // Ticks are C11's business, which links are tested for.
+        settings.link.resend_interval_min = Duration::from_secs(3600);
+        settings.link.resend_interval_max = Duration::from_secs(3600);
+        let now = Instant::now();
+        Self { machine: ShardingConsumer::new(settings), start: now, now, handed: BTreeMap::new() }
+    }
+
+    pub(crate) fn run(&mut self, case: &Case<'_>) -> String {
+        let mut output = String::new();
+        match case.command {
+            "frames" => {
+                let header = BatchHeader {
+                    producer_id: ProducerId::new(case.arg("producer").unwrap_or("p")).unwrap(),
+                    stream_id: StreamId(case.parse("stream").unwrap_or(1)),
+                    epoch: Epoch(case.parse("epoch").unwrap_or(1)),
+                    controller: controller(case.arg("from").unwrap_or("P1")),
+                    ordered: true,
+                    lowest: case.parse("lowest").unwrap_or(0),
+                };
+                let words = (0..).map_while(|index| case.positional(index)).filter(|word| word.starts_with('F'));
+                let frames = words.map(parse_frame).collect();
+                self.tell(sharding_consumer::Input::Batch(SequencedBatch { header, frames }), &mut output);
+            }
+            "start" => self.tell(sharding_consumer::Input::Start(marks(case)), &mut output),
+            "confirm" => {
+                for name in (0..).map_while(|index| case.positional(index)) {
+                    let handle = self.handed[name].clone();
+                    self.tell(sharding_consumer::Input::Confirm(handle), &mut output);
+                }
+            }
+            "stopped" => {
+                let controller = controller(case.positional(0).unwrap());
+                let epoch = Epoch(case.parse("epoch").unwrap_or(1));
+                let stopped = ProducerStopped { controller, epoch };
+                self.tell(sharding_consumer::Input::ProducerStopped(stopped), &mut output);
+            }
+            "node-removed" => {
+                let node = case.positional(0).unwrap().parse().unwrap();
+                self.tell(sharding_consumer::Input::NodeRemoved(node), &mut output);
+            }
+            "finish" => self.tell(sharding_consumer::Input::Finish, &mut output),
+            "stop" => self.tell(sharding_consumer::Input::Stop, &mut output),
+            "start-over" => self.tell(sharding_consumer::Input::StartOver, &mut output),
+            "advance" => {
+                let end = self.now + duration(case.positional(0).unwrap()).unwrap();
+                while let Some(deadline) = self.machine.next_deadline().filter(|deadline| *deadline <= end) {
+                    self.now = deadline.max(self.now);
+                    self.tell(sharding_consumer::Input::Tick, &mut output);
+                }
+                self.now = end;
+            }
+            "links" => {
+                let _ = writeln!(output, "{} refused {}", self.machine.link_count(), self.machine.refused());
+            }
+            "watermark" => {
+                let stream = StreamId(case.parse("stream").unwrap_or(1));
+                let _ = writeln!(output, "{}", self.machine.watermarks().confirmed(stream));
+            }
+            other => panic!("line {}: no command {other}", case.line),
+        }
+        output
+    }
+
+    fn tell(&mut self, input: sharding_consumer::Input<u64>, output: &mut String) {
+        let mut effects = Vec::new();
+        self.machine.handle(self.now, input, &mut effects);
+        let at = seconds(self.now.duration_since(self.start));
+        for effect in effects {
+            let text = match effect {
+                sharding_consumer::Effect::Deliver { handle, .. } => {
+                    let name = format!("{}/{}", handle.id.producer_id, handle.id.seq_nr);
+                    let attempt = if handle.key.attempt == 1 {
+                        String::new()
+                    } else {
+                        format!(" attempt {}", handle.key.attempt)
+                    };
+                    self.handed.insert(name.clone(), handle);
+                    format!("deliver {name}{attempt}")
+                }
+                sharding_consumer::Effect::Reply { to, message, .. } => {
+                    format!("to {} {}", to.path, upstream(&message))
+                }
+                sharding_consumer::Effect::Suppressed(id) => format!("suppressed {}/{}", id.producer_id, id.seq_nr),
+                sharding_consumer::Effect::Poisoned { id, attempts } => {
+                    format!("poisoned {} after {attempts}", id.seq_nr)
+                }
+                sharding_consumer::Effect::Busy(busy) => if busy { "busy" } else { "idle" }.to_owned(),
+                sharding_consumer::Effect::Stopped => "stopped".to_owned(),
+            };
+            let _ = writeln!(output, "{at} {text}");
+        }
+    }
+}
