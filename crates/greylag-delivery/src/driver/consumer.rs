@@ -127,6 +127,14 @@ impl<T: Send + Sync + 'static> Controller<T> {
         !self.ready.is_empty()
     }
 
+    /// The entity ends, to be replaced or not. Producers with something in hand here are to find its
+    /// successor at once; nothing else would tell them before their idle probe.
+    pub(crate) fn end<Q: 'static>(&mut self, replaced: bool, cx: &mut Ctx<'_, WithDelivery<T, Q>>) {
+        self.collect(cx);
+        let input = if replaced || self.machine.is_busy() { Input::StartOver } else { Input::Stop };
+        self.handle(input, cx);
+    }
+
     /// Whether everything has ended after `Finish`.
     pub(crate) fn is_finished(&self) -> bool {
         self.finished

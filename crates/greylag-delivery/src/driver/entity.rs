@@ -201,8 +201,7 @@ impl<T: Send + Sync + 'static, E: DeliveryEntity<T>> Entity for Hosted<T, E> {
     }
 
     fn on_signal(&mut self, signal: Signal, cx: &mut Ctx<'_, Self::Msg>) -> Result<(), Failure> {
-        let input = if signal == Signal::PreRestart { Input::StartOver } else { Input::Stop };
-        self.controller.handle(input, cx);
+        self.controller.end(signal == Signal::PreRestart, cx);
         Ok(())
     }
 

@@ -294,9 +294,7 @@ where
     }
 
     fn on_signal(&mut self, signal: Signal, cx: &mut Ctx<'_, Self::Msg>) -> Result<(), Failure> {
-        self.controller.collect(cx);
-        let input = if signal == Signal::PreRestart { Input::StartOver } else { Input::Stop };
-        self.controller.handle(input, cx);
+        self.controller.end(signal == Signal::PreRestart, cx);
         cx.nested(wrap, |cx| self.inner.on_signal(signal, cx))
     }
 
