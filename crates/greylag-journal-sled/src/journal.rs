@@ -321,3 +321,45 @@ impl SledSnapshots {
 fn mismatch(answer: &Answer) -> ! {
     panic!("the planner answered another request: {answer:?}")
 }
+
+#[cfg(test)]
+mod tests {
+    use greylag_core::CodecId;
+    use greylag_persistence::{EventKind, NewEvent};
+
+    use super::*;
+    use crate::records::StoredHead;
+
+    /// J6: sled shows a batch before it is durable; readers must not see it.
+    #[tokio::test]
+    async fn what_is_not_durable_yet_is_not_read() {
+        let directory = tempfile::tempdir().unwrap();
+        let journal = SledJournal::open(directory.path(), SledJournalSettings::test()).await.unwrap();
+        let id = PersistenceId::unique("Counter|1").unwrap();
+        let writer_uuid = WriterUuid::from_u128(1);
+        let epoch = journal.claim(&id, writer_uuid, Under::Seen(WriterEpoch::NONE)).await.unwrap().epoch;
+        let event = NewEvent {
+            codec_id: CodecId::JSON,
+            manifest: "counted".into(),
+            schema_version: 1,
+            kind: EventKind::Event,
+            payload: "1".into(),
+            metadata: Default::default(),
+            tags: Default::default(),
+        };
+        let events = vec![event.clone(), event];
+        journal.append(Append { id: id.clone(), epoch, writer_uuid, first: SeqNr::FIRST, events }).await.unwrap();
+        // As the committer does between applying a batch and its sync, for one with event 2.
+        let inner = &journal.inner;
+        let stored: StoredHead = crate::lookup::head(&inner.store.reader().unwrap(), &id).unwrap().unwrap();
+        let durable = StoredHead { head: Head { highest: SeqNr::FIRST, ..stored.head }, ..stored };
+        inner.undurable.publish([(id.clone(), Some(durable))].into());
+        assert_eq!(journal.head(&id).await.unwrap().highest, SeqNr::FIRST);
+        let page = journal.read(&id, ReadRange::all()).await.unwrap();
+        assert_eq!((page.records.len(), page.next), (1, None));
+        inner.undurable.publish([(id.clone(), None)].into());
+        assert_eq!(journal.head(&id).await.unwrap(), Head::default(), "not even the claim is durable");
+        inner.undurable.clear();
+        assert_eq!(journal.read(&id, ReadRange::all()).await.unwrap().records.len(), 2);
+    }
+}
