@@ -65,6 +65,8 @@ struct State {
     notices: VecDeque<Bytes>,
     /// The stream that may take, and who reads it.
     open: Option<(u64, Uid)>,
+    /// The stream that the peer accepted last; only it may carry notices.
+    accepted: u64,
     /// Streams up to this number have ended.
     ended: u64,
     /// Nobody dials: the next push has to ask for it.
@@ -87,6 +89,7 @@ impl LaneQueue {
             items: VecDeque::new(),
             notices: VecDeque::new(),
             open: None,
+            accepted: 0,
             ended: 0,
             resting: true,
             waker: None,
@@ -122,7 +125,7 @@ impl LaneQueue {
     pub(crate) fn open(&self, seq: u64, uid: Uid) {
         let mut state = self.lock();
         state.notices.clear();
-        state.open = Some((seq, uid));
+        (state.open, state.accepted) = (Some((seq, uid)), seq);
         wake(state);
     }
 
@@ -163,7 +166,9 @@ impl LaneQueue {
         if seq <= state.ended {
             return Poll::Ready(Taken::Ended);
         }
-        if let Some(notice) = state.notices.pop_front() {
+        if seq == state.accepted
+            && let Some(notice) = state.notices.pop_front()
+        {
             return Poll::Ready(Taken::Notice(notice));
         }
         if let Some((_, uid)) = state.open.filter(|(open, _)| *open == seq)
@@ -280,6 +285,8 @@ mod tests {
         queue.notify(Bytes::from_static(b"x"));
         assert_eq!(take(&queue, 1, 5).0, Poll::Ready(Taken::Notice(Bytes::from_static(b"x"))));
         assert!(take(&queue, 1, 5).0.is_pending());
+        queue.notify(Bytes::from_static(b"y"));
+        assert!(take(&queue, 2, 5).0.is_pending(), "a stream that was not answered says nothing but its Hello");
         assert_eq!(queue.extract(|item| item.target() == Uid::new(1)).len(), 1);
         assert!(queue.rest());
     }

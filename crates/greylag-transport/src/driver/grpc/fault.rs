@@ -16,6 +16,8 @@ pub enum Fault {
     BlackholeOutbound,
     /// What arrives from the peer is swallowed, and its dials are refused.
     BlackholeInbound,
+    /// Both of it: a cut link.
+    Blackhole,
     /// Each message this node sends is lost with this probability.
     Drop(f64),
 }
@@ -35,6 +37,7 @@ impl FaultCell {
             Fault::Pass => (0.0, 0.0),
             Fault::BlackholeOutbound => (1.0, 0.0),
             Fault::BlackholeInbound => (0.0, 1.0),
+            Fault::Blackhole => (1.0, 1.0),
             Fault::Drop(p) => (p.clamp(0.0, 1.0), 0.0),
         };
         self.outbound.store(f64::to_bits(outbound), Ordering::Relaxed);

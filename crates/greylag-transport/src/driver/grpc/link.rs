@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use greylag_core::DeadLetterReason;
-use tokio::sync::Notify;
 use tonic::Streaming;
 use tonic::client::Grpc;
 use tonic::codegen::http::uri::PathAndQuery;
@@ -19,7 +18,7 @@ use tonic::transport::Endpoint;
 
 use super::codec::FrameCodec;
 use super::outbound::Outbound;
-use super::peer::Peer;
+use super::peer::{LinkEnd, Peer};
 use super::shared::{Announcement, Shared};
 use crate::association::Input;
 use crate::hello::{Hello, HelloReply, MIN_SUPPORTED, PROTOCOL_VERSION};
@@ -41,12 +40,12 @@ struct Opened {
 }
 
 /// Dials, and stays until the stream ends.
-pub(super) async fn run(shared: Arc<Shared>, peer: Arc<Peer>, lane: Lane, seq: u64, closed: Arc<Notify>) {
+pub(super) async fn run(shared: Arc<Shared>, peer: Arc<Peer>, lane: Lane, seq: u64, end: Arc<LinkEnd>) {
     let written = Arc::new(AtomicU64::new(0));
     let dial = open(&shared, &peer, lane, seq, written.clone());
     let opened = tokio::select! {
         opened = tokio::time::timeout(shared.settings.connection_timeout, dial) => opened,
-        () = closed.notified() => return,
+        () = end.closed.notified() => return,
     };
     let opened = match opened {
         Ok(Ok(opened)) => opened,
@@ -68,7 +67,7 @@ pub(super) async fn run(shared: Arc<Shared>, peer: Arc<Peer>, lane: Lane, seq: u
                 let info = shared.endpoint.learn_peer(info, true);
                 shared.announce(Announcement::Event(TransportEvent::PeerHandshake(info)));
             }
-            let received = listen(&shared, &peer, lane, replies, &closed).await;
+            let received = listen(&shared, &peer, lane, replies, &end).await;
             let lost = written.load(Ordering::Relaxed).saturating_sub(received);
             if lost > 0 {
                 let reason = DeadLetterReason::LostInFlight;
@@ -159,13 +158,13 @@ async fn listen(
     peer: &Arc<Peer>,
     lane: Lane,
     mut replies: Streaming<Bytes>,
-    closed: &Notify,
+    end: &LinkEnd,
 ) -> u64 {
     let mut received = 0;
     // Ended from our side, the peer reads what it was sent and then ends its half; if it does not,
     // it is not waited for for ever.
     let given_up = async {
-        closed.notified().await;
+        end.closed.notified().await;
         tokio::time::sleep(LAST_WORDS).await;
     };
     tokio::pin!(given_up);
@@ -173,6 +172,7 @@ async fn listen(
         let reply = tokio::select! {
             reply = replies.message() => reply,
             () = &mut given_up => return received,
+            () = end.killed.notified() => return received,
         };
         let frame = match reply {
             Ok(Some(bytes)) => wire::read_frame(bytes),

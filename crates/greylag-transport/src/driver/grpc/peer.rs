@@ -25,10 +25,19 @@ pub(super) struct Peer {
     control: Arc<LaneQueue>,
     ordinary: Vec<Arc<LaneQueue>>,
     large: Arc<LaneQueue>,
-    /// Of each lane, the newest stream and what tells its task to end.
-    links: Mutex<BTreeMap<Lane, (u64, Arc<Notify>)>>,
+    /// Of each lane, the newest stream.
+    links: Mutex<BTreeMap<Lane, (u64, Arc<LinkEnd>)>>,
     deadline_moved: Notify,
     is_closed: AtomicBool,
+}
+
+/// What tells the task of a stream to end.
+#[derive(Default)]
+pub(super) struct LinkEnd {
+    /// In order: the peer may finish reading.
+    pub(super) closed: Notify,
+    /// At once, as a fault: what is under way is lost.
+    pub(super) killed: Notify,
 }
 
 /// The machine's word on a Hello.
@@ -101,11 +110,7 @@ impl Peer {
 
     /// Breaks every stream to the peer, as a fault: nobody says why.
     pub(super) fn kill_streams(&self) {
-        for lane in self.lanes() {
-            if let Some((seq, _)) = self.links.lock().expect(NO_PANIC).get(&lane) {
-                self.queue(lane).end(*seq);
-            }
-        }
+        self.links.lock().expect(NO_PANIC).values().for_each(|(_, end)| end.killed.notify_one());
     }
 
     /// No deadline of this peer matters any more.
@@ -147,17 +152,17 @@ impl Peer {
         match effect {
             Effect::Dial { lane, seq } => {
                 let runtime = if lane == Lane::CONTROL { &shared.control } else { &shared.data };
-                let closed = Arc::new(Notify::new());
-                self.links.lock().expect(NO_PANIC).insert(lane, (seq, closed.clone()));
-                runtime.spawn(link::run(shared.clone(), self.clone(), lane, seq, closed));
+                let end = Arc::new(LinkEnd::default());
+                self.links.lock().expect(NO_PANIC).insert(lane, (seq, end.clone()));
+                runtime.spawn(link::run(shared.clone(), self.clone(), lane, seq, end));
             }
             Effect::Open { lane, seq, uid } => self.queue(lane).open(seq, uid),
             Effect::Shut { lane, seq } => self.queue(lane).shut(seq),
             Effect::Close { lane, seq } => {
                 self.queue(lane).end(seq);
                 let links = self.links.lock().expect(NO_PANIC);
-                if let Some((_, closed)) = links.get(&lane).filter(|(newest, _)| *newest == seq) {
-                    closed.notify_one();
+                if let Some((_, end)) = links.get(&lane).filter(|(newest, _)| *newest == seq) {
+                    end.closed.notify_one();
                 }
             }
             Effect::NewIncarnation { uid, old, incarnation } => {

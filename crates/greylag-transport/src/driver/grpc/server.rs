@@ -194,12 +194,13 @@ impl Reader {
                     self.count_discarded(frames).await;
                     return End::Superseded;
                 }
-                frame = frames.message() => frame,
+                // Before the frames, which under load never pause.
                 () = &mut report, if is_report_due => {
                     is_report_due = false;
                     self.report();
                     continue;
                 }
+                frame = frames.message() => frame,
             };
             let frame = match frame {
                 Ok(Some(bytes)) => self.check_size(bytes).and_then(wire::read_frame),
