@@ -31,7 +31,7 @@ async fn server_that_is_killed() {
     let disk = SledJournal::open(directory, SledJournalSettings::test()).await.unwrap();
     let address = address.parse().unwrap();
     let _server = JournalServer::bind(address, disk.stores(), ServerSettings::test()).await.unwrap();
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
 
 fn start(directory: &Path, address: SocketAddr) -> Child {
