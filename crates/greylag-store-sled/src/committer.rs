@@ -175,8 +175,9 @@ impl<P: Planner> Shared<P> {
         tracing::error!(path = %self.path.display(), %error, "store failed; what was pending has an unknown outcome");
         self.set_reader(None);
         let mut state = self.lock();
+        // A stall is found by the watchdog first, and by the committer once it moves again.
+        state.stats.poisoned += u64::from(matches!(state.phase, Phase::Up));
         state.phase = Phase::Down(error.to_string().into());
-        state.stats.poisoned += 1;
         state.abandon_pending();
         self.phase_changed.notify_all();
     }

@@ -156,6 +156,7 @@ fn a_stalled_commit_is_given_up_and_never_answered_afterwards() {
     drop(release);
     world.until_up();
     assert_eq!(world.get("queued"), None);
+    assert_eq!(world.store.stats().poisoned, 1);
 }
 
 #[test]
