@@ -142,7 +142,7 @@ impl<B: EventSourced> EntityCore<B> {
     /// Starts an entity: its first action is [`Action::RequestPermit`].
     ///
     /// # Errors
-    /// [`SettingsError`] if the settings of the behaviour cannot work.
+    /// [`SettingsError`] if the settings of the behaviour cannot work, alone or with this journal.
     pub fn start(
         behavior: B,
         init: EntityInit,
@@ -151,6 +151,9 @@ impl<B: EventSourced> EntityCore<B> {
     ) -> Result<Self, SettingsError> {
         let settings = behavior.settings();
         settings.check()?;
+        if settings.under_delivery && !init.caps.metadata {
+            return Err(SettingsError::MetadataMissing);
+        }
         let mut core = Self {
             id: behavior.persistence_id(),
             events: behavior.event_codec(),

@@ -275,6 +275,9 @@ pub enum SettingsError {
     /// Marks of delivery would be missing.
     #[error("under_delivery needs the whole history; it does not go with skip_replay or allow_partial_history")]
     MarksMissing,
+    /// Marks of delivery could not be stored.
+    #[error("under_delivery needs a journal that keeps metadata, and this one does not")]
+    MetadataMissing,
 }
 
 #[cfg(test)]

@@ -14,8 +14,8 @@ use greylag_persistence::{
     Action, Append, AppendError, AppendFault, Caps, Claim, ClaimError, EntityCore, EntityInit, EntityTestKit,
     EventKind, EventSourcedSettings, Failure, FaultyJournal, Head, InMemoryJournal, Incarnation, Input, Journal,
     JournalFault, JournalOp, NewEvent, Page, PersistenceId, PhaseName, ReadError, RecoveryFailure, RecoveryPermits,
-    Scope, SeqNr, SnapshotCaps, SnapshotCriteria, SnapshotError, StashOverflow, StoreAnswer, StoreCall, StoreFailure,
-    Stores, Timestamp, WriterEpoch, WriterUuid,
+    Scope, SeqNr, SettingsError, SnapshotCaps, SnapshotCriteria, SnapshotError, StashOverflow, StoreAnswer, StoreCall,
+    StoreFailure, Stores, Timestamp, WriterEpoch, WriterUuid,
 };
 use support::counter::{Counter, Log};
 
@@ -471,4 +471,13 @@ fn a_claim_alone_shows_nowhere() {
 #[test]
 fn an_idle_machine_is_small() {
     assert!(size_of::<EntityCore<Counter>>() <= 1536, "{} bytes", size_of::<EntityCore<Counter>>());
+}
+
+#[test]
+fn delivery_needs_a_journal_that_keeps_marks() {
+    let settings = EventSourcedSettings { under_delivery: true, ..EventSourcedSettings::default() };
+    let counter = Counter::new("Counter|1", settings, Log::default());
+    let init = EntityInit { caps: Caps { metadata: false, ..Caps::full(Scope::Process) }, ..init(1) };
+    let refused = EntityCore::start(counter, init, Instant::now(), &mut Vec::new()).err();
+    assert_eq!(refused, Some(SettingsError::MetadataMissing));
 }
