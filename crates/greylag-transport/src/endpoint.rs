@@ -305,3 +305,43 @@ pub(crate) fn payload_bytes(payload: &Payload) -> Result<Bytes, greylag_core::En
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::envelope::{AskHeader, Recipient};
+    use std::time::Duration;
+
+    struct Nobody;
+
+    impl Receiver for Nobody {
+        fn receive(&self, _: Inbound) {}
+    }
+
+    #[test]
+    fn only_the_incarnation_and_the_instance_meant_receive() {
+        let endpoint = Endpoint::new("b:1#5".parse().unwrap(), Arc::new(Registry::new()), 10);
+        let instance = endpoint.register("inbox", Arc::new(Nobody));
+        let mut last = LastReceiver::default();
+        let mut deliver = |endpoint: &Endpoint, path: &str, instance, uid| {
+            let message = Inbound {
+                from: "a:1#1".parse().unwrap(),
+                recipient: Recipient::new(path).with_instance(instance),
+                codec: CodecId::JSON,
+                manifest: "m".into(),
+                payload: Bytes::new(),
+                ask: Some(AskHeader { id: 3, budget: Duration::from_secs(1) }),
+            };
+            let refusal = endpoint.deliver(Instant::now(), Lane::CONTROL, Uid::new(uid), message, &mut last);
+            refusal.map(|refusal| refusal.reason)
+        };
+        assert_eq!(deliver(&endpoint, "inbox", 0, 0), None);
+        assert_eq!(deliver(&endpoint, "inbox", instance, 5), None);
+        assert_eq!(deliver(&endpoint, "inbox", 0, 4), Some(DeadLetterReason::StaleIncarnation));
+        assert_eq!(deliver(&endpoint, "inbox", instance + 1, 5), Some(DeadLetterReason::StaleRecipient));
+        assert_eq!(deliver(&endpoint, "other", 0, 5), Some(DeadLetterReason::NoSuchRecipient));
+        endpoint.unregister("inbox");
+        assert_eq!(deliver(&endpoint, "inbox", 0, 5), Some(DeadLetterReason::NoSuchRecipient));
+        assert_eq!(endpoint.dead_letters.total(DeadLetterReason::NoSuchRecipient), 2);
+    }
+}

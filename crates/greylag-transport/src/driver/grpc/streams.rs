@@ -93,3 +93,27 @@ impl Streams {
 }
 
 const NO_PANIC: &str = "nothing under this lock panics";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_newer_stream_waits_for_the_older_and_an_older_one_is_refused() {
+        let streams = Streams::default();
+        let peer: UniqueAddress = "a:1#1".parse().unwrap();
+        let (replies, _answers) = mpsc::channel(1);
+        let supersede = |seq| streams.supersede(&peer, Lane::CONTROL, seq, &replies);
+        let first = supersede(2).await.expect("it is the first");
+        assert!(supersede(1).await.is_none());
+        let mut second = Box::pin(supersede(3));
+        let mut waits = async || tokio::time::timeout(std::time::Duration::ZERO, &mut second).await.is_err();
+        assert!(waits().await, "the older one still reads");
+        first.end.notified().await;
+        assert!(waits().await, "told to end, it has not ended yet");
+        drop(first);
+        assert!(second.await.is_some());
+        streams.remove(&peer, Lane::CONTROL, 2);
+        assert!(supersede(3).await.is_none(), "the end of an older stream does not remove the newer");
+    }
+}
