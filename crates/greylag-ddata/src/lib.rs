@@ -1,4 +1,55 @@
 //! Distributed data: a replicator for CRDTs that works with or without the cluster crate.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use std::time::Duration;
+//!
+//! use greylag_core::Registry;
+//! use greylag_crdt::{ClockExhausted, LwwMap};
+//! use greylag_ddata::{Key, Membership, ReadLevel, Replicator, ReplicatorSettings, TypeTable, WriteLevel};
+//! use greylag_transport::memory::MemoryNetwork;
+//!
+//! # tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
+//! // Two nodes. In production the transport is `GrpcTransport` and nothing else changes.
+//! let network = MemoryNetwork::new();
+//! let start = |own: &str| {
+//!     let remoting = network.node(own.parse().unwrap(), Arc::new(Registry::new()));
+//!     let peers = Membership::fixed(["a:1".parse().unwrap(), "b:1".parse().unwrap()]);
+//!     Replicator::start(ReplicatorSettings::test(), TypeTable::new(), remoting, peers)
+//! };
+//! let (a, b) = (start("a:1#1")?, start("b:1#2")?);
+//! for node in [&a, &b] {
+//!     node.wait_synced(Duration::from_secs(5)).await;
+//! }
+//!
+//! let cart = Key::<LwwMap<String, String>>::new("cart-7")?;
+//! let size = a
+//!     .update(&cart, WriteLevel::all(Duration::from_secs(5)), LwwMap::new, |cart, cx| {
+//!         cart.put(cx, "fruit".into(), "apple".into())?;
+//!         Ok::<_, ClockExhausted>(cart.len())
+//!     })
+//!     .await?;
+//! assert_eq!(size, 1);
+//!
+//! let seen = b.get(&cart, ReadLevel::Local).await?.found().expect("b has confirmed it");
+//! assert_eq!(seen.get("fruit").map(String::as_str), Some("apple"));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! # }).unwrap();
+//! ```
+//!
+//! # What it promises
+//! Replicas that received the same updates are equal. An update acknowledged at a level is on that
+//! many replicas at that moment. Nothing is lost while one replica that has it stays and meets
+//! others. Local requests complete without the network. Updates of one origin to one entry of a
+//! causal type show in order. Across entries nothing is promised, and a timeout is no rollback: the
+//! change is made and spreads. Source: ddata §9.
+//!
+//! # How
+//! [`ReplicatorCore`] is the whole protocol as a machine without clock, task or socket;
+//! [`Replicator`] is the handle to a task that runs one. Changes travel as deltas from an
+//! acknowledged log; rounds of anti-entropy over a hash trie find whatever got lost.
+//!
+//! With the feature `cluster`, `Membership::from_cluster` feeds a replicator from the cluster.
 
 mod delta_log;
 mod driver;

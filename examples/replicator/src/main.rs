@@ -1,3 +1,149 @@
 //! Three replicators, no cluster: concurrent edits while a link is cut, agreement when it heals.
+//!
+//! Each replicator has its own gRPC transport on a loopback port of its own and knows the others
+//! from a fixed list. One of them is cut off, both sides go on editing, then the link heals and all
+//! three hold the same. Exits 1 if they do not.
+#![expect(clippy::print_stdout, reason = "a program that shows what happens")]
 
-fn main() {}
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use greylag_core::Registry;
+use greylag_crdt::{ClockExhausted, LwwMap, OrSet, UpdateCx};
+use greylag_ddata::{Changed, Key, Membership, ReadLevel, Replicator, ReplicatorSettings, TypeTable, WriteLevel};
+use greylag_transport::{Fault, GrpcTransport, Remoting, TransportSettings};
+
+type Birds = OrSet<String>;
+type Sightings = LwwMap<String, u64>;
+type Failure = Box<dyn std::error::Error>;
+/// How long anything may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// One replica of the flock's data.
+struct Node {
+    name: &'static str,
+    transport: Arc<GrpcTransport>,
+    replicator: Replicator,
+    birds: Key<Birds>,
+    sightings: Key<Sightings>,
+}
+
+impl Node {
+    /// Edits the set here; the others hear of it.
+    async fn edit(&self, edit: impl FnOnce(&mut Birds, &mut UpdateCx<'_>) + Send + 'static) -> Result<(), Failure> {
+        let edit = |birds: &mut Birds, cx: &mut UpdateCx<'_>| {
+            edit(birds, cx);
+            Ok::<_, ClockExhausted>(())
+        };
+        Ok(self.replicator.update(&self.birds, WriteLevel::Local, Birds::new, edit).await?)
+    }
+
+    async fn add(&self, bird: &'static str) -> Result<(), Failure> {
+        println!("{}: adds {bird}", self.name);
+        self.edit(move |birds, cx| birds.add(cx, bird.to_owned())).await
+    }
+
+    async fn remove(&self, bird: &'static str) -> Result<(), Failure> {
+        println!("{}: removes {bird}", self.name);
+        self.edit(move |birds, cx| _ = birds.remove(cx, bird)).await
+    }
+
+    async fn count(&self, bird: &'static str, seen: u64) -> Result<(), Failure> {
+        println!("{}: counts {seen} of {bird}", self.name);
+        let put = move |map: &mut Sightings, cx: &mut UpdateCx<'_>| map.put(cx, bird.to_owned(), seen);
+        Ok(self.replicator.update(&self.sightings, WriteLevel::Local, Sightings::new, put).await?)
+    }
+
+    async fn state(&self) -> Result<(Option<Birds>, Option<Sightings>), Failure> {
+        let birds = self.replicator.get(&self.birds, ReadLevel::Local).await?.found();
+        Ok((birds, self.replicator.get(&self.sightings, ReadLevel::Local).await?.found()))
+    }
+
+    /// Waits until this replica's set satisfies a condition; no polling, the subscription tells.
+    async fn wait_for(&self, wanted: impl Fn(&Birds) -> bool) -> Result<(), Failure> {
+        let mut changes = self.replicator.subscribe(&self.birds);
+        let arrived = async {
+            while let Some(change) = changes.next().await {
+                if matches!(&change, Changed::Value { value, .. } if wanted(value)) {
+                    return Ok(());
+                }
+            }
+            Err("the replicator stopped".into())
+        };
+        tokio::time::timeout(PATIENCE, arrived).await?
+    }
+}
+
+async fn start() -> Result<Vec<Node>, Failure> {
+    let mut transports = Vec::new();
+    for _ in 0..3 {
+        transports.push(GrpcTransport::bind(TransportSettings::test(), Arc::new(Registry::new())).await?);
+    }
+    let addresses: Vec<_> = transports.iter().map(|node| node.self_address().address().clone()).collect();
+    let mut nodes = Vec::new();
+    for (name, transport) in ["amber", "birch", "cedar"].into_iter().zip(transports) {
+        let (types, membership) = (TypeTable::new().with::<Sightings>(), Membership::fixed(addresses.clone()));
+        let replicator = Replicator::start(ReplicatorSettings::test(), types, transport.clone(), membership)?;
+        println!("{name}: runs at {}", transport.self_address());
+        nodes.push(Node { name, transport, replicator, birds: Key::new("birds")?, sightings: Key::new("sightings")? });
+    }
+    for node in &nodes {
+        node.replicator.replicas().wait_for(|replicas| replicas.unmet == 0).await?;
+        node.replicator.wait_synced(PATIENCE).await;
+    }
+    Ok(nodes)
+}
+
+/// Cuts or heals everything between the third node and the others.
+fn set_fault(nodes: &[Node], fault: Fault) {
+    for [from, to] in [[0, 2], [1, 2], [2, 0], [2, 1]] {
+        nodes[from].transport.fault(nodes[to].transport.self_address().address(), fault);
+    }
+}
+
+async fn run() -> Result<bool, Failure> {
+    let nodes = start().await?;
+    let [amber, birch, cedar] = &nodes[..] else { return Err("three nodes were started".into()) };
+    amber.add("greylag").await?;
+    birch.add("heron").await?;
+    for node in &nodes {
+        node.wait_for(|birds| birds.contains("greylag") && birds.contains("heron")).await?;
+    }
+
+    println!("-- the link to cedar is cut");
+    set_fault(&nodes, Fault::BlackholeOutbound);
+    amber.add("swan").await?;
+    amber.count("greylag", 12).await?;
+    birch.remove("heron").await?;
+    cedar.add("heron").await?; // concurrent with the removal, which has not seen it: the add wins
+    cedar.remove("greylag").await?;
+    cedar.add("plover").await?;
+    cedar.count("greylag", 15).await?; // two writes to one key: one of them wins everywhere
+    cedar.count("plover", 3).await?;
+    birch.wait_for(|birds| birds.contains("swan")).await?;
+    for node in &nodes {
+        println!("{}: holds {:?}", node.name, node.state().await?);
+    }
+
+    println!("-- the link heals");
+    set_fault(&nodes, Fault::Pass);
+    let mut states = Vec::new();
+    for node in &nodes {
+        node.wait_for(|birds| birds.iter().eq(["heron", "plover", "swan"])).await?;
+        node.replicator.get(&node.sightings, ReadLevel::all(PATIENCE)).await?;
+        states.push(node.state().await?);
+        println!("{}: holds {:?}", node.name, states.last());
+    }
+    Ok(states.windows(2).all(|pair| pair[0] == pair[1]))
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let agreed = run().await.unwrap_or_else(|error| {
+        println!("failed: {error}");
+        false
+    });
+    println!("{}", if agreed { "all three agree" } else { "they do not agree" });
+    if agreed { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
