@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures::future::join_all;
 use greylag_core::CodecId;
@@ -17,6 +17,7 @@ use greylag_journal_sled::{SledJournal, SledJournalSettings};
 use greylag_persistence::{
     Append, AppendError, EventKind, Journal, NewEvent, PersistenceId, ReadRange, SeqNr, Under, WriterEpoch, WriterUuid,
 };
+use tokio::sync::watch;
 
 const DIRECTORY: &str = "GREYLAG_CRASH_DIRECTORY";
 const ADDRESS: &str = "GREYLAG_CRASH_ADDRESS";
@@ -58,7 +59,12 @@ fn event(number: u64) -> NewEvent {
 }
 
 /// Appends until told to stop; answers the id and its last number.
-async fn write(journal: impl Journal, uuid: u128, done: Arc<AtomicU64>, stop: Arc<AtomicBool>) -> (PersistenceId, u64) {
+async fn write(
+    journal: impl Journal,
+    uuid: u128,
+    done: watch::Sender<u64>,
+    stop: Arc<AtomicBool>,
+) -> (PersistenceId, u64) {
     let id = PersistenceId::of("Counter", &uuid.to_string()).unwrap();
     let writer_uuid = WriterUuid::from_u128(uuid);
     let claim = journal.claim(&id, writer_uuid, Under::Seen(WriterEpoch::NONE)).await.unwrap();
@@ -70,7 +76,7 @@ async fn write(journal: impl Journal, uuid: u128, done: Arc<AtomicU64>, stop: Ar
         match journal.append(append).await {
             Ok(_) => {
                 highest += 1;
-                done.fetch_add(1, Ordering::Relaxed);
+                done.send_modify(|done| *done += 1);
             }
             // Certainly not stored, so this very number is still free.
             Err(AppendError::NotStored(_)) => tokio::task::yield_now().await,
@@ -87,13 +93,12 @@ async fn a_killed_server_loses_no_acknowledged_append_and_repeats_none() {
     let mut server = start(directory.path(), address);
     let settings = ClientSettings { append_timeout: std::time::Duration::from_secs(60), ..ClientSettings::default() };
     let client = JournalClient::connect(&address.to_string(), settings).await.unwrap();
-    let (done, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+    let (done, stop) = (watch::Sender::new(0), Arc::new(AtomicBool::new(false)));
+    let mut progress = done.subscribe();
     let writers: Vec<_> =
         (1..=WRITERS).map(|uuid| tokio::spawn(write(client.journal(), uuid, done.clone(), stop.clone()))).collect();
     for kill in 1..=KILLS {
-        while done.load(Ordering::Relaxed) < kill * APPENDS_BETWEEN_KILLS {
-            tokio::task::yield_now().await;
-        }
+        progress.wait_for(|done| *done >= kill * APPENDS_BETWEEN_KILLS).await.unwrap();
         server.kill().unwrap();
         server.wait().unwrap();
         server = start(directory.path(), address);
@@ -107,7 +112,7 @@ async fn a_killed_server_loses_no_acknowledged_append_and_repeats_none() {
         let expected: Vec<bytes::Bytes> = (1..=highest).map(|number| number.to_string().into()).collect();
         assert_eq!(stored, expected, "{id}");
     }
-    assert!(done.load(Ordering::Relaxed) >= KILLS * APPENDS_BETWEEN_KILLS);
+    assert!(*progress.borrow() >= KILLS * APPENDS_BETWEEN_KILLS);
     server.kill().unwrap();
     server.wait().unwrap();
 }
