@@ -36,7 +36,7 @@ use crate::heartbeat::{HeartbeatCore, HeartbeatEffect, HeartbeatInput};
 use crate::member::MemberStatus;
 use crate::message::Message;
 use crate::proof::{ProofEffect, ProofInput, Proofs};
-use crate::reachability::Status;
+use crate::reachability::{Reachability, Status};
 use crate::sbr::Sbr;
 use crate::settings::{ClusterSettings, Downing, ProofOfDeath};
 use crate::shutdown::ShutdownReason;
@@ -185,6 +185,8 @@ pub struct ClusterCore {
     life: Life,
     gossip: Arc<Gossip>,
     view: Arc<MembershipView>,
+    /// The table that subscribers were last told of.
+    shown_reachability: Reachability,
     exits: ConfirmedExits,
     /// Confirmations about members that are not Exiting yet in this node's view (cluster M26).
     early_exits: ConfirmedExits,
@@ -220,6 +222,7 @@ impl ClusterCore {
             life: Life::Idle,
             gossip: Arc::default(),
             view: Arc::new(MembershipView::empty(node.clone())),
+            shown_reachability: Reachability::default(),
             exits: ConfirmedExits::new(),
             early_exits: ConfirmedExits::new(),
             exiting: Exiting::NotYet,
@@ -542,13 +545,18 @@ impl ClusterCore {
     fn refresh(&mut self, now: Instant, out: &mut Vec<Effect>) {
         self.settle_exits();
         let view = self.gossip.view(&self.node, &self.exits, self.trust.is_suspect());
-        if view == *self.view {
+        let reachability_changed = self.shown_reachability != self.gossip.reachability;
+        if view == *self.view && !reachability_changed {
             return;
         }
         let old = std::mem::replace(&mut self.view, Arc::new(view));
         let events = diff(&old, &self.view);
         out.push(Effect::View(self.view.clone()));
         out.extend(events.into_iter().map(Effect::Publish));
+        if reachability_changed {
+            self.shown_reachability = self.gossip.reachability.clone();
+            out.push(Effect::Publish(ClusterEvent::ReachabilityChanged));
+        }
         self.quarantine_removed(now, &old, out);
         self.tell_heartbeat(now);
         if let Some(sbr) = &mut self.sbr {

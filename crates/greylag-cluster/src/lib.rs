@@ -1,8 +1,47 @@
 //! Membership of a Greylag cluster: who belongs, who is alive, who leads, who is oldest.
 //!
+//! ```
+//! use std::sync::Arc;
+//! use greylag_cluster::{Cluster, ClusterSettings, SingletonSettings};
+//! use greylag_core::Registry;
+//! use greylag_transport::memory::MemoryNetwork;
+//!
+//! # let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+//! # runtime.block_on(async {
+//! // Two nodes in one process; in production each has a `GrpcTransport` of its own.
+//! let network = MemoryNetwork::new();
+//! let start = |address: &str| {
+//!     let remoting = network.node(address.parse().unwrap(), Arc::new(Registry::new()));
+//!     Cluster::start(ClusterSettings::test(), remoting)
+//! };
+//! let (one, two) = (start("one:17355#1").await?, start("two:17355#2").await?);
+//! one.join_self().await?;
+//! two.join_seed_nodes(vec![one.self_address().address().clone()]).await?;
+//! two.wait_up().await?;
+//! assert_eq!(two.view().oldest(None).unwrap().address, *one.self_address());
+//!
+//! // One instance in the whole cluster, on the oldest node; it runs until told to stop.
+//! let singleton = one.singleton("job", SingletonSettings::test(), Arc::new(|_context, mut stop| {
+//!     Box::pin(async move { stop.stopped().await })
+//! }));
+//! singleton.running_here().wait_for(|running| *running).await?;
+//!
+//! two.shutdown().await; // leaves in order; nobody has to find out
+//! one.shutdown().await;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! # })?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! The crate promises that all nodes come to the same view of the cluster, that a member once
 //! removed never returns, and that at most one instance of a singleton runs while partitions and
-//! pauses stay within what the settings allow (cluster G1 to G3).
+//! pauses stay within what the settings allow (cluster G1 to G3). A process whose death its own host
+//! proves is removed at once, whatever the downing settings say; one that is merely silent is never
+//! removed by a timeout.
+//!
+//! The machines ([`ClusterCore`], [`HeartbeatCore`], [`Proofs`], [`Sbr`], [`SingletonManager`],
+//! [`SingletonProxy`]) hold no socket, clock or task; [`Cluster`] runs them over a
+//! [`Remoting`](greylag_transport::Remoting).
 
 mod app_version;
 mod core;
@@ -33,7 +72,8 @@ pub use crate::core::{ClusterCore, Command, Effect, Input, LogLevel};
 pub use app_version::{AppVersion, InvalidAppVersion};
 pub use downing::{DowningDecision, Verdict};
 pub use driver::{
-    BoxFuture, Cluster, ClusterEvents, SingletonContext, SingletonFactory, SingletonHandle, StopToken, Target,
+    BoxFuture, Cluster, ClusterEvents, DeathWitness, SingletonContext, SingletonFactory, SingletonHandle, StopToken,
+    Target,
 };
 pub use error::{ConfigError, JoinError, JoinRejection, MemberError, StartError, Terminated};
 pub use event::{ClusterEvent, Proof, diff};

@@ -13,7 +13,7 @@ use super::events::{ClusterEvents, EventHub};
 use super::singleton::{SingletonFactory, SingletonHandle, Singletons};
 use super::tasks::ShutdownTasks;
 use super::{DriverInput, spawn};
-use crate::core::Command;
+use crate::core::{Command, Input};
 use crate::error::{JoinError, MemberError, StartError, Terminated};
 use crate::member::MemberStatus;
 use crate::settings::{ClusterSettings, SingletonSettings};
@@ -51,6 +51,15 @@ impl Target {
             Self::Address(target) => target == address.address(),
         }
     }
+}
+
+/// Somebody who knows of deaths before the network does: an orchestrator, a supervisor.
+///
+/// What it says counts as proof (cluster S20 case c): the member is removed at once and what it ran
+/// starts elsewhere without a margin. A witness that is wrong makes two writers.
+pub trait DeathWitness: Send + 'static {
+    /// The next process that has ended for sure; `None` when the witness has nothing more to say.
+    fn next_death(&mut self) -> BoxFuture<'_, Option<UniqueAddress>>;
 }
 
 /// The membership of this node. Clones are the same node.
@@ -157,6 +166,18 @@ impl Cluster {
     /// [`MemberError::UnknownMember`].
     pub fn down(&self, target: impl Into<Target>) -> Result<(), MemberError> {
         self.for_members(&target.into(), Command::Down)
+    }
+
+    /// Listens to a witness of deaths from now on, on the runtime of the caller.
+    pub fn add_death_witness(&self, mut witness: impl DeathWitness) {
+        let inbox = self.inner.inbox.clone();
+        tokio::spawn(async move {
+            while let Some(dead) = witness.next_death().await {
+                if inbox.send(DriverInput::Core(Input::DeathWitnessed(dead))).await.is_err() {
+                    return;
+                }
+            }
+        });
     }
 
     fn for_members(&self, target: &Target, command: fn(UniqueAddress) -> Command) -> Result<(), MemberError> {

@@ -21,7 +21,7 @@ use greylag_transport::Remoting;
 use tokio::sync::{mpsc, oneshot, watch};
 
 pub use events::ClusterEvents;
-pub use handle::{BoxFuture, Cluster, Target};
+pub use handle::{BoxFuture, Cluster, DeathWitness, Target};
 pub use singleton::{SingletonContext, SingletonFactory, SingletonHandle, StopToken};
 
 use crate::core::{ClusterCore, Command, Input};

@@ -70,7 +70,8 @@ impl CoordinatedShutdown {
         let (reply, handed_over) = oneshot::channel();
         self.tell(DriverInput::ExitingPhase(reply)).await;
         let limit = self.tasks.timeout(Phase::ClusterExiting);
-        let (singletons, own) = tokio::join!(timeout(limit, handed_over), self.tasks.run(Phase::ClusterExiting));
+        let tasks = async { !self.graceful || self.tasks.run(Phase::ClusterExiting).await };
+        let (singletons, own) = tokio::join!(timeout(limit, handed_over), tasks);
         let in_time = matches!(singletons, Ok(Ok(())));
         if !in_time {
             tracing::warn!("singletons did not end in time; the exit is not clean");

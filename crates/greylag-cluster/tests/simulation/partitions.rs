@@ -67,7 +67,7 @@ fn scenario_43_a_process_paused_for_long_finds_itself_removed() {
         let ids = world.cluster(&["a", "b", "c"]);
         world.net.pause(ids[1], 90 * SECOND);
         world.run_until(80 * SECOND, |world| world.agreed_by(&[ids[0], ids[2]]));
-        world.run_until(60 * SECOND, |world| world.processes[&ids[1]].ended.is_some());
+        world.run_until(90 * SECOND, |world| world.processes[&ids[1]].ended.is_some());
         assert!(!world.has_event(ids[1], |event| matches!(event, ClusterEvent::UnreachableMember(_))));
         assert!(world.has_event(ids[1], |event| *event == ClusterEvent::SelfSuspect));
     }

@@ -245,6 +245,9 @@ impl World {
                 view.leader,
                 view.unreachable
             ));
+            for (at, event) in process.events.iter().rev().take(6).rev() {
+                text.push_str(&format!("    {at:?} {}\n", format!("{event:?}").chars().take(100).collect::<String>()));
+            }
         }
         text
     }

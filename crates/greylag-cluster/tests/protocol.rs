@@ -1,0 +1,216 @@
+//! Transcripts of the membership machines: a few nodes on a network without delay.
+//!
+//! Commands: `start NAME`, `join NAME seeds=a,b`, `leave NAME by=NAME`, `down NAME by=NAME`, `kill NAME`,
+//! `advance DURATION`, `view NAME`. Heartbeats, status gossip and news of who has seen what are left out
+//! of the output; they are tested where they are made.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt::Write as _;
+use std::time::{Duration, Instant};
+
+use greylag_cluster::{ClusterCore, ClusterEvent, ClusterSettings, Command, Effect, Input, MemberStatus, Message};
+use greylag_core::{NodeAddress, Uid, UniqueAddress};
+use greylag_testkit::transcript::{self, Case};
+use greylag_transport::Destination;
+
+struct World {
+    base: Instant,
+    now: Duration,
+    /// The process now at each address.
+    nodes: BTreeMap<NodeAddress, ClusterCore>,
+    killed: Vec<UniqueAddress>,
+    queue: VecDeque<(UniqueAddress, Destination, Message)>,
+    dials: VecDeque<(NodeAddress, UniqueAddress)>,
+    started: u64,
+    out: String,
+}
+
+impl World {
+    fn new() -> Self {
+        Self {
+            base: Instant::now(),
+            now: Duration::ZERO,
+            nodes: BTreeMap::new(),
+            killed: Vec::new(),
+            queue: VecDeque::new(),
+            dials: VecDeque::new(),
+            started: 0,
+            out: String::new(),
+        }
+    }
+
+    fn run(&mut self, case: &Case<'_>) -> String {
+        let name = case.positional(0).unwrap_or("");
+        match case.command {
+            "start" => self.start(name),
+            "join" => {
+                let seeds = case.arg("seeds").unwrap().split(',').map(address).collect();
+                self.command(name, Command::JoinSeeds(seeds));
+            }
+            "leave" => self.command(case.arg("by").unwrap(), Command::Leave(self.ua(name))),
+            "down" => self.command(case.arg("by").unwrap(), Command::Down(self.ua(name))),
+            "kill" => self.kill(name),
+            "advance" => self.advance(transcript::duration(name).unwrap()),
+            "view" => self.show_view(name),
+            other => panic!("unknown command {other}"),
+        }
+        self.settle();
+        std::mem::take(&mut self.out)
+    }
+
+    fn ua(&self, name: &str) -> UniqueAddress {
+        self.nodes[&address(name)].node().clone()
+    }
+
+    fn start(&mut self, name: &str) {
+        self.started += 1;
+        let ua = UniqueAddress::new(address(name), Uid::new(self.started).unwrap());
+        let core = ClusterCore::new(ua, ClusterSettings::default(), self.started, self.base + self.now);
+        self.nodes.insert(address(name), core);
+    }
+
+    fn kill(&mut self, name: &str) {
+        let dead = self.ua(name);
+        self.nodes.remove(dead.address());
+        self.killed.push(dead.clone());
+        for node in self.nodes.keys().cloned().collect::<Vec<_>>() {
+            self.input(&node, Input::LinkLost(dead.clone()));
+        }
+    }
+
+    fn command(&mut self, name: &str, command: Command) {
+        self.input(&address(name), Input::Command(command));
+    }
+
+    fn advance(&mut self, by: Duration) {
+        let end = self.now + by;
+        loop {
+            self.settle();
+            let next = self.nodes.iter().filter_map(|(node, core)| Some((core.next_deadline()?, node.clone()))).min();
+            let Some((at, node)) = next.filter(|(at, _)| *at <= self.base + end) else { break };
+            self.now = self.now.max(at - self.base);
+            self.input(&node, Input::Tick);
+        }
+        self.now = end;
+    }
+
+    /// Delivers what is under way, until nothing is.
+    fn settle(&mut self) {
+        loop {
+            if let Some((from, to, message)) = self.queue.pop_front() {
+                let at = to.address().clone();
+                let reached = self.nodes.get(&at).map(|core| core.node().clone());
+                if reached.is_some_and(|ua| to == Destination::from(ua) || matches!(to, Destination::Address(_))) {
+                    let received_at = self.base + self.now;
+                    self.input(&at, Input::Message { from, message, received_at });
+                }
+            } else if let Some((from, peer)) = self.dials.pop_front() {
+                let refused = self.killed.contains(&peer);
+                self.input(&from, if refused { Input::DialRefused(peer) } else { Input::DialAnswered(peer) });
+            } else {
+                return;
+            }
+        }
+    }
+
+    fn input(&mut self, node: &NodeAddress, input: Input) {
+        let now = self.base + self.now;
+        let mut effects = Vec::new();
+        let Some(core) = self.nodes.get_mut(node) else { return };
+        core.handle(now, input, &mut effects);
+        let ua = core.node().clone();
+        for effect in effects {
+            self.execute(&ua, effect);
+        }
+    }
+
+    fn execute(&mut self, node: &UniqueAddress, effect: Effect) {
+        let shown = match &effect {
+            Effect::Send { to, message } => describe(message).map(|what| format!("-> {} {what}", to.address().host())),
+            Effect::Publish(event) => event_text(event),
+            Effect::Quarantine { peer, harmless } => Some(format!("quarantines {} harmless={harmless}", name(peer))),
+            Effect::Dial(peer) => Some(format!("dials {}", name(peer))),
+            Effect::StartExitingTasks => Some("hands over".to_owned()),
+            Effect::Shutdown(reason) => Some(format!("ends: {reason}")),
+            Effect::JoinFailed(error) => Some(format!("join failed: {error}")),
+            Effect::View(_) | Effect::ClusterId(_) | Effect::Joined | Effect::Log(..) => None,
+        };
+        if let Some(shown) = shown {
+            let _infallible = writeln!(self.out, "{:.2} {} {shown}", self.now.as_secs_f64(), node.address().host());
+        }
+        match effect {
+            Effect::Send { to, message } => self.queue.push_back((node.clone(), to, message)),
+            Effect::Dial(peer) => self.dials.push_back((node.address().clone(), peer)),
+            Effect::StartExitingTasks => {
+                self.input(node.address(), Input::Command(Command::ExitingTasksDone { clean: true }));
+            }
+            _ => {}
+        }
+    }
+
+    fn show_view(&mut self, name: &str) {
+        for member in &self.nodes[&address(name)].view().members {
+            let number = if member.up_number == u32::MAX { "-".to_owned() } else { member.up_number.to_string() };
+            let _infallible = writeln!(self.out, "{} {} {number}", self::name(&member.address), member.status);
+        }
+    }
+}
+
+fn address(name: &str) -> NodeAddress {
+    NodeAddress::new(name, 1).unwrap()
+}
+
+fn name(ua: &UniqueAddress) -> String {
+    format!("{}#{}", ua.address().host(), ua.uid())
+}
+
+fn describe(message: &Message) -> Option<String> {
+    Some(match message {
+        Message::GossipStatus { .. } | Message::Heartbeat { .. } | Message::HeartbeatRsp { .. } => return None,
+        Message::GossipEnvelope { gossip, .. } | Message::Welcome { gossip, .. } => {
+            let member = |m: &greylag_cluster::Member| {
+                format!("{}:{}{}", name(&m.address), m.status, if m.dead { "!" } else { "" })
+            };
+            let members: Vec<String> = gossip.members.values().map(member).collect();
+            let seen: Vec<&str> = gossip.seen.iter().map(|ua| ua.address().host()).collect();
+            let kind = if matches!(message, Message::Welcome { .. }) { "Welcome" } else { "Gossip" };
+            format!("{kind} {} seen {}", members.join(" "), seen.join(","))
+        }
+        Message::JoinRejected { reason } => format!("JoinRejected: {reason}"),
+        Message::ExitingConfirmed { clean } => format!("ExitingConfirmed clean={clean}"),
+        Message::WhoIs { .. } => "WhoIs".to_owned(),
+        Message::Iam { .. } => "Iam".to_owned(),
+        other => other.manifest().to_owned(),
+    })
+}
+
+fn event_text(event: &ClusterEvent) -> Option<String> {
+    Some(match event {
+        ClusterEvent::MemberRemoved { member, previous_status, clean } => {
+            format!("* {} removed from {previous_status} clean={clean}", name(&member.address))
+        }
+        ClusterEvent::MemberJoined(m)
+        | ClusterEvent::MemberUp(m)
+        | ClusterEvent::MemberLeft(m)
+        | ClusterEvent::MemberExited(m)
+        | ClusterEvent::MemberDowned(m)
+        | ClusterEvent::MemberWeaklyUp(m) => {
+            debug_assert!(MemberStatus::ALL.contains(&m.status));
+            format!("* {} {}", name(&m.address), m.status)
+        }
+        ClusterEvent::UnreachableMember(m) => format!("* {} unreachable", name(&m.address)),
+        ClusterEvent::ReachableMember(m) => format!("* {} reachable", name(&m.address)),
+        ClusterEvent::LeaderChanged(Some(leader)) => format!("* leader {}", name(leader)),
+        ClusterEvent::SelfDowned => "* SelfDowned".to_owned(),
+        ClusterEvent::ProvenDead { member, how } => format!("* {} proven dead: {how:?}", name(member)),
+        _ => return None,
+    })
+}
+
+#[test]
+fn transcripts() {
+    transcript::run_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/protocol"), || {
+        let mut world = World::new();
+        move |case: &Case<'_>| world.run(case)
+    });
+}
