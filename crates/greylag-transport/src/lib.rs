@@ -86,8 +86,9 @@ mod envelope;
 mod error;
 #[cfg(feature = "grpc")]
 #[allow(missing_docs, clippy::all, unreachable_pub, dead_code)]
-#[path = "generated/greylag.transport.v1.rs"]
-mod generated;
+mod generated {
+    include!("generated/greylag.transport.v1.rs");
+}
 #[cfg(feature = "grpc")]
 mod hello;
 mod lane;

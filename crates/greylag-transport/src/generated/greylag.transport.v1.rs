@@ -159,7 +159,10 @@ pub struct Envelope {
     #[prost(message, optional, tag = "10")]
     pub failure: ::core::option::Option<Failure>,
     #[prost(map = "string, string", tag = "11")]
-    pub metadata: ::std::collections::HashMap<::prost::alloc::string::String, ::prost::alloc::string::String>,
+    pub metadata: ::std::collections::HashMap<
+        ::prost::alloc::string::String,
+        ::prost::alloc::string::String,
+    >,
 }
 /// Why an ask has no answer of its own.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -357,7 +360,9 @@ impl EntityFailureKind {
             "ENTITY_FAILURE_KIND_STASH_FULL" => Some(Self::StashFull),
             "ENTITY_FAILURE_KIND_READ_ONLY" => Some(Self::ReadOnly),
             "ENTITY_FAILURE_KIND_NOT_STORED_REJECTED" => Some(Self::NotStoredRejected),
-            "ENTITY_FAILURE_KIND_NOT_STORED_UNAVAILABLE" => Some(Self::NotStoredUnavailable),
+            "ENTITY_FAILURE_KIND_NOT_STORED_UNAVAILABLE" => {
+                Some(Self::NotStoredUnavailable)
+            }
             "ENTITY_FAILURE_KIND_NOT_STORED_FENCED" => Some(Self::NotStoredFenced),
             "ENTITY_FAILURE_KIND_OUTCOME_UNKNOWN" => Some(Self::OutcomeUnknown),
             "ENTITY_FAILURE_KIND_NOT_IN_ORDER" => Some(Self::NotInOrder),
@@ -390,7 +395,9 @@ impl QuarantineReason {
     pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
         match value {
             "QUARANTINE_REASON_UNSPECIFIED" => Some(Self::Unspecified),
-            "QUARANTINE_REASON_REMOVED_FROM_MEMBERSHIP" => Some(Self::RemovedFromMembership),
+            "QUARANTINE_REASON_REMOVED_FROM_MEMBERSHIP" => {
+                Some(Self::RemovedFromMembership)
+            }
             "QUARANTINE_REASON_DELIVERY_GAVE_UP" => Some(Self::DeliveryGaveUp),
             "QUARANTINE_REASON_MANUAL" => Some(Self::Manual),
             _ => None,

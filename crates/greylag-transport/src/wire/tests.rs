@@ -75,6 +75,22 @@ fn a_batch_is_byte_for_byte_what_the_schema_says() {
     assert_eq!(arrived[2].content, ArrivedContent::Reply { ask_id: 5, reply });
 }
 
+/// Byte for byte as in `docs/formats/transport.md`: these bytes cross between versions.
+#[test]
+fn the_vectors_of_the_format_document() {
+    let mut batch = BytesMut::new();
+    write_envelope(&envelope(), &mut BytesMut::new(), &mut batch).unwrap();
+    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let document = include_str!("../../../../docs/formats/transport.md");
+    for frame in [
+        write_frame(&Frame::Batch(batch.freeze())),
+        write_frame(&Frame::Hello(hello("a:1#1", "b:2"))),
+        write_frame(&Frame::TerminatingAck),
+    ] {
+        assert!(document.contains(&format!("`{}`", hex(&frame))), "no vector `{}`", hex(&frame));
+    }
+}
+
 #[test]
 fn every_reply_reads_back() {
     let mut replies = vec![Reply::Value { codec: CodecId::PROST, manifest: "m".into(), payload: b"x"[..].into() }];
