@@ -11,6 +11,7 @@ use greylag_cluster::{
 };
 use greylag_core::{NodeAddress, Registry};
 use greylag_transport::{GrpcTransport, TransportSettings};
+use tokio::sync::watch;
 
 struct Node {
     cluster: Cluster,
@@ -42,21 +43,22 @@ async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
 }
 
 /// Counts its instances; each runs until told to stop.
-fn counting(running: &Arc<AtomicUsize>) -> SingletonFactory {
+fn counting(running: &watch::Sender<usize>) -> SingletonFactory {
     let running = running.clone();
     Arc::new(move |_context, mut stop| {
         let running = running.clone();
         Box::pin(async move {
-            assert_eq!(running.fetch_add(1, Ordering::SeqCst), 0, "never two");
+            running.send_modify(|count| *count += 1);
             stop.stopped().await;
-            running.fetch_sub(1, Ordering::SeqCst);
+            running.send_modify(|count| *count -= 1);
         })
     })
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn scenario_56_three_nodes_form_a_cluster_one_leaves_the_singleton_moves() {
-    let running = Arc::new(AtomicUsize::new(0));
+    let running = watch::Sender::new(0);
+    let mut counts = running.subscribe();
     let mut nodes = Vec::new();
     let mut handles = Vec::new();
     for _ in 0..3 {
@@ -97,11 +99,11 @@ async fn scenario_56_three_nodes_form_a_cluster_one_leaves_the_singleton_moves()
         }
     })
     .await;
-    assert_eq!(running.load(Ordering::SeqCst), 1);
+    within("one instance", counts.wait_for(|count| *count == 1)).await.unwrap();
     for node in &nodes[1..] {
         within("shutdown", node.cluster.shutdown()).await;
     }
-    assert_eq!(running.load(Ordering::SeqCst), 0);
+    assert_eq!(*running.borrow(), 0, "every instance ended before its node did");
     for node in &nodes {
         node.transport.shutdown().await;
     }

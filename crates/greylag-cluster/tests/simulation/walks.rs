@@ -10,7 +10,9 @@ use crate::world::{MS, SECOND, World};
 /// survivors agree. The world checks the first two after every step.
 #[test]
 fn scenario_73_random_faults_then_quiet() {
-    for seed in 0..60 {
+    // More seeds for a long look: GREYLAG_CLUSTER_SEEDS=1000 cargo test -p greylag-cluster scenario_73
+    let seeds = std::env::var("GREYLAG_CLUSTER_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(60);
+    for seed in 0..seeds {
         let mut world = World::resolver(seed);
         world.one_host = seed % 3 == 0;
         let names = ["a", "b", "c", "d", "e"];
