@@ -1,10 +1,16 @@
 //! Real tasks and an in-process network; one node, so the whole path of a local message.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
+use greylag_codec::json;
 use greylag_core::{EntityError, Registry, ReplyTo};
+use greylag_persistence::{
+    CommandContext, Effect, EventMeta, EventSourced, EventSourcedSettings, PersistenceId, StoredCodec, Stores, Under,
+    WriterUuid,
+};
 use greylag_transport::Remoting;
 use greylag_transport::memory::MemoryNetwork;
 
@@ -218,4 +224,103 @@ async fn concurrent_senders_lose_nothing() {
         sum += get(&counters, &id.to_string()).await;
     }
     assert_eq!(sum, 20_000);
+}
+
+/// An event-sourced counter.
+struct Ledger {
+    id: PersistenceId,
+}
+
+#[derive(serde::Serialize, serde::Deserialize)]
+struct Added(i64);
+
+impl EventSourced for Ledger {
+    type Command = Command;
+    type Event = Added;
+    type State = i64;
+
+    fn persistence_id(&self) -> PersistenceId {
+        self.id.clone()
+    }
+
+    fn event_codec(&self) -> StoredCodec<Added> {
+        StoredCodec::new(json("ledger.added"))
+    }
+
+    fn snapshot_codec(&self) -> Option<StoredCodec<i64>> {
+        Some(StoredCodec::new(json("ledger.state")))
+    }
+
+    fn settings(&self) -> EventSourcedSettings {
+        EventSourcedSettings { snapshot_every: NonZeroU64::new(7), ..EventSourcedSettings::test() }
+    }
+
+    fn on_command(&mut self, _: &mut CommandContext<'_>, state: &i64, command: Command) -> Effect<Self> {
+        match command {
+            Command::Add(by) => Effect::persist(Added(by)),
+            Command::Get(reply_to) => Effect::reply(reply_to, *state),
+            Command::Passivate => Effect::passivate(),
+            Command::Panic => panic!("asked to"),
+            _ => Effect::unhandled(),
+        }
+    }
+
+    fn apply(&self, state: &mut i64, event: &Added, _: &EventMeta<'_>) {
+        *state += event.0;
+    }
+}
+
+fn ledgers() -> EntityType<Command> {
+    EntityType::event_sourced("Ledger", |init| Ledger {
+        id: PersistenceId::of(init.entity_type.as_str(), init.id.as_str()).expect("a valid id"),
+    })
+}
+
+/// sharding 55: ten incarnations, each recovers what all before it stored.
+#[tokio::test]
+async fn an_event_sourced_entity_recovers_in_every_incarnation() {
+    let network = MemoryNetwork::new();
+    let stores = Stores::in_memory();
+    let sharding = Sharding::alone(remoting(&network), Some(stores.clone()), ShardingSettings::test()).await.unwrap();
+    let ledgers = sharding.init(self::ledgers()).unwrap();
+    let one = ledgers.entity_ref("one");
+    for round in 1..=10 {
+        for _ in 0..3 {
+            one.tell(Command::Add(1)).unwrap();
+        }
+        assert_eq!(get(&ledgers, "one").await, 3 * round);
+        one.tell(if round == 5 { Command::Panic } else { Command::Passivate }).unwrap();
+    }
+    // Another process with the same journal, some time later: its generations are larger.
+    let id = PersistenceId::of("Ledger", "one").unwrap();
+    let head = stores.journal.head(&id).await.unwrap();
+    assert_eq!(head.highest.as_u64(), 30);
+    assert!(head.generation.is_some(), "claims name the shard's generation");
+}
+
+#[tokio::test]
+async fn a_persistent_type_needs_a_journal_that_its_nodes_share() {
+    let network = MemoryNetwork::new();
+    let sharding = Sharding::alone(remoting(&network), None, ShardingSettings::test()).await.unwrap();
+    assert!(matches!(sharding.init(ledgers()), Err(InitError::NoStores { .. })));
+}
+
+/// A newer owner fences the entity; its messages wait for the home and are answered here again,
+/// because nobody took the shard away.
+#[tokio::test]
+async fn a_fenced_entity_ends_and_says_so() {
+    let network = MemoryNetwork::new();
+    let stores = Stores::in_memory();
+    let sharding = Sharding::alone(remoting(&network), Some(stores.clone()), ShardingSettings::test()).await.unwrap();
+    let ledgers = sharding.init(self::ledgers()).unwrap();
+    let one = ledgers.entity_ref("one");
+    one.tell(Command::Add(1)).unwrap();
+    assert_eq!(get(&ledgers, "one").await, 1);
+    let mut events = ledgers.subscribe();
+    let id = PersistenceId::of("Ledger", "one").unwrap();
+    let generation = stores.journal.head(&id).await.unwrap().generation.unwrap();
+    stores.journal.claim(&id, WriterUuid::from_u128(1), Under::Generation(generation)).await.unwrap();
+    one.tell(Command::Add(1)).unwrap();
+    while !matches!(events.next().await.unwrap(), Event::EntityFenced { .. }) {}
+    assert_eq!(get(&ledgers, "one").await, 1, "the refused event is not stored; the next incarnation claims anew");
 }
