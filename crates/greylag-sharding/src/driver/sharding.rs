@@ -126,7 +126,7 @@ impl Sharding {
         let inner =
             Arc::new(Inner { cluster: Some(cluster), node: Arc::new(node), settings, state: Mutex::new(state) });
         inner.node.remoting.listen(Some("sharding/"), Arc::new(Listener(Arc::downgrade(&inner))));
-        tokio::spawn(watch_cluster(Arc::downgrade(&inner), events));
+        tokio::spawn(watch_cluster(inner.clone(), events));
         Ok(Self(inner))
     }
 
@@ -382,9 +382,9 @@ fn start_replicator(
         .map_err(|error| InitError::NoReplicator { reason: error.to_string() })
 }
 
-async fn watch_cluster(inner: Weak<Inner>, mut events: ClusterEvents) {
+/// Keeps sharding alive for as long as the node is: dropping handles stops nothing.
+async fn watch_cluster(inner: Arc<Inner>, mut events: ClusterEvents) {
     while let Some(event) = events.next().await {
-        let Some(inner) = inner.upgrade() else { return };
         inner.on_cluster_event(&event);
     }
 }

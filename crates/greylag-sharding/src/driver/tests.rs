@@ -282,7 +282,7 @@ async fn an_event_sourced_entity_recovers_in_every_incarnation() {
     let network = MemoryNetwork::new();
     let stores = Stores::in_memory();
     let sharding = Sharding::alone(remoting(&network), Some(stores.clone()), ShardingSettings::test()).await.unwrap();
-    let ledgers = sharding.init(self::ledgers()).unwrap();
+    let ledgers = sharding.init(ledgers()).unwrap();
     let one = ledgers.entity_ref("one");
     for round in 1..=10 {
         for _ in 0..3 {
@@ -312,7 +312,7 @@ async fn a_fenced_entity_ends_and_says_so() {
     let network = MemoryNetwork::new();
     let stores = Stores::in_memory();
     let sharding = Sharding::alone(remoting(&network), Some(stores.clone()), ShardingSettings::test()).await.unwrap();
-    let ledgers = sharding.init(self::ledgers()).unwrap();
+    let ledgers = sharding.init(ledgers()).unwrap();
     let one = ledgers.entity_ref("one");
     one.tell(Command::Add(1)).unwrap();
     assert_eq!(get(&ledgers, "one").await, 1);

@@ -1,0 +1,244 @@
+//! Sharding over real clusters of nodes that live in one process and talk over an in-process network.
+
+use std::num::NonZeroU64;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use greylag_cluster::{Cluster, ClusterSettings, SbrSettings};
+use greylag_codec::json;
+use greylag_core::{NodeAddress, Registry, ReplyTo, Uid, UniqueAddress};
+use greylag_persistence::{
+    CommandContext, Effect, EventMeta, EventSourced, EventSourcedSettings, PersistenceId, StoredCodec, Stores,
+};
+use greylag_sharding::{Ctx, Entity, EntityType, Failure, Region, Sharding, ShardingSettings};
+use greylag_transport::memory::MemoryNetwork;
+use serde::{Deserialize, Serialize};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+#[derive(Serialize, Deserialize)]
+enum Command {
+    Increment,
+    Get { reply_to: ReplyTo<i64> },
+}
+
+/// A counter that forgets when it moves.
+#[derive(Default)]
+struct Volatile(i64);
+
+impl Entity for Volatile {
+    type Msg = Command;
+
+    fn receive(&mut self, command: Command, _: &mut Ctx<'_, Command>) -> Result<(), Failure> {
+        match command {
+            Command::Increment => self.0 += 1,
+            Command::Get { reply_to } => reply_to.reply(self.0),
+        }
+        Ok(())
+    }
+}
+
+/// A counter that does not.
+struct Counter(PersistenceId);
+
+#[derive(Serialize, Deserialize)]
+struct Incremented;
+
+impl EventSourced for Counter {
+    type Command = Command;
+    type Event = Incremented;
+    type State = i64;
+
+    fn persistence_id(&self) -> PersistenceId {
+        self.0.clone()
+    }
+
+    fn event_codec(&self) -> StoredCodec<Incremented> {
+        StoredCodec::new(json("counter.incremented"))
+    }
+
+    fn snapshot_codec(&self) -> Option<StoredCodec<i64>> {
+        Some(StoredCodec::new(json("counter.state")))
+    }
+
+    fn settings(&self) -> EventSourcedSettings {
+        EventSourcedSettings { snapshot_every: NonZeroU64::new(10), ..EventSourcedSettings::default() }
+    }
+
+    fn on_command(&mut self, _: &mut CommandContext<'_>, count: &i64, command: Command) -> Effect<Self> {
+        match command {
+            Command::Increment => Effect::persist(Incremented),
+            Command::Get { reply_to } => Effect::reply(reply_to, *count),
+        }
+    }
+
+    fn apply(&self, count: &mut i64, _: &Incremented, _: &EventMeta<'_>) {
+        *count += 1;
+    }
+}
+
+struct Node {
+    address: UniqueAddress,
+    cluster: Cluster,
+    counters: Region<Command>,
+    volatile: Region<Command>,
+}
+
+/// Replicators are known per process, so no two nodes of these tests are the same incarnation.
+static LAST_UID: AtomicU64 = AtomicU64::new(0);
+
+struct World {
+    network: MemoryNetwork,
+    stores: Stores,
+    seed: NodeAddress,
+}
+
+impl World {
+    fn new() -> Self {
+        // `RUST_LOG=greylag=debug` shows what the nodes do.
+        tracing_subscriber::fmt().with_env_filter(tracing_subscriber::EnvFilter::from_default_env()).try_init().ok();
+        Self {
+            network: MemoryNetwork::new(),
+            stores: Stores::in_memory_shared(),
+            seed: "a:1".parse().expect("an address"),
+        }
+    }
+
+    async fn node(&self, address: &str) -> Node {
+        let uid = Uid::new(LAST_UID.fetch_add(1, Ordering::Relaxed) + 1).expect("not zero");
+        let address = UniqueAddress::new(address.parse().expect("an address"), uid);
+        let registry = Registry::new();
+        registry.register::<i64>(json("i64")).expect("fresh");
+        let remoting = self.network.node(address.clone(), Arc::new(registry));
+        let resolver = SbrSettings { stable_after: Duration::from_secs(3), ..SbrSettings::default() };
+        let settings = ClusterSettings::test().with_resolver(resolver);
+        let cluster = Cluster::start(settings, remoting).await.expect("it starts");
+        let settings = ShardingSettings { number_of_shards: 20, ..ShardingSettings::test() };
+        let sharding = Sharding::start(cluster.clone(), Some(self.stores.clone()), settings).await.expect("valid");
+        let counters = EntityType::event_sourced("Counter", |init| {
+            Counter(PersistenceId::of(init.entity_type.as_str(), init.id.as_str()).expect("a valid id"))
+        });
+        let counters = sharding.init(counters.codec(json("counter.command"))).expect("fresh");
+        let volatile = EntityType::new("Volatile", |_| Ok(Volatile::default()));
+        let volatile = sharding.init(volatile.codec(json("volatile.command"))).expect("fresh");
+        cluster.join_seed_nodes(vec![self.seed.clone()]).await.expect("it joins");
+        cluster.wait_up().await.expect("it comes up");
+        Node { address, cluster, counters, volatile }
+    }
+}
+
+async fn get(region: &Region<Command>, id: usize) -> i64 {
+    region.entity_ref(id.to_string()).ask(|reply_to| Command::Get { reply_to }, PATIENCE).await.expect("it answers")
+}
+
+/// Asks again while the answer is lost: what was on its way to a dead node is.
+async fn get_at_last(region: &Region<Command>, id: usize) -> i64 {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let ask = region.entity_ref(id.to_string()).ask(|reply_to| Command::Get { reply_to }, PATIENCE / 10);
+        match ask.await {
+            Ok(count) => return count,
+            Err(error) => assert!(Instant::now() < deadline, "counter {id}: {error}"),
+        }
+    }
+}
+
+fn increment_all(region: &Region<Command>, count: usize) {
+    for id in 0..count {
+        region.entity_ref(id.to_string()).tell(Command::Increment).expect("it is taken");
+    }
+}
+
+async fn assert_all(region: &Region<Command>, count: usize, expected: i64) {
+    for id in 0..count {
+        assert_eq!(get(region, id).await, expected, "counter {id}");
+    }
+}
+
+/// Waits until `node` has so many shards, as `region` sees it.
+async fn wait_for_shards(region: &Region<Command>, node: &UniqueAddress, at_least: usize) {
+    let mut events = region.subscribe();
+    let deadline = Instant::now() + PATIENCE;
+    while region.shard_homes().get(node).copied().unwrap_or_default() < at_least {
+        let left = deadline.saturating_duration_since(Instant::now());
+        tokio::time::timeout(left, events.next())
+            .await
+            .unwrap_or_else(|_| panic!("{node} hosts too little: {:?}", region.shard_homes()));
+    }
+}
+
+/// sharding 1, over a cluster of one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_node_hosts_everything() {
+    let world = World::new();
+    let a = world.node("a:1").await;
+    for _ in 0..3 {
+        increment_all(&a.counters, 10);
+    }
+    assert_all(&a.counters, 10, 3).await;
+}
+
+/// sharding 2: a second node takes its share, and the counts go on wherever they are asked.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn shards_move_to_a_node_that_joins_and_the_counts_go_on() {
+    let world = World::new();
+    let a = world.node("a:1").await;
+    increment_all(&a.counters, 60);
+    assert_all(&a.counters, 60, 1).await;
+    let b = world.node("b:2").await;
+    for _ in 0..5 {
+        increment_all(&a.counters, 60);
+        increment_all(&b.counters, 60);
+    }
+    wait_for_shards(&a.counters, &b.address, 6).await;
+    for _ in 0..2 {
+        increment_all(&b.counters, 60);
+    }
+    assert_all(&b.counters, 60, 13).await;
+    increment_all(&a.counters, 60);
+    assert_all(&a.counters, 60, 14).await;
+    increment_all(&b.volatile, 60);
+    for id in 0..60 {
+        assert_eq!(get(&b.volatile, id).await, 1, "volatile {id}");
+    }
+}
+
+/// sharding 75, 84: a node that dies takes no stored event with it, and its entities go on elsewhere.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn entities_of_a_lost_node_go_on_at_the_others() {
+    let world = World::new();
+    let a = world.node("a:1").await;
+    let b = world.node("b:2").await;
+    let c = world.node("c:3").await;
+    increment_all(&a.counters, 60);
+    assert_all(&a.counters, 60, 1).await;
+    wait_for_shards(&a.counters, &c.address, 3).await;
+    world.network.crash(&c.address);
+    for id in 0..60 {
+        assert_eq!(get_at_last(&b.counters, id).await, 1, "counter {id}");
+    }
+    increment_all(&b.counters, 60);
+    assert_all(&a.counters, 60, 2).await;
+    drop(c);
+}
+
+/// sharding 47: a node that leaves hands its shards over first; nothing is lost on the way.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leaving_node_hands_its_shards_over() {
+    let world = World::new();
+    let a = world.node("a:1").await;
+    let b = world.node("b:2").await;
+    increment_all(&a.counters, 60);
+    assert_all(&a.counters, 60, 1).await;
+    wait_for_shards(&a.counters, &b.address, 3).await;
+    let leaving = b.cluster.clone();
+    let left = tokio::spawn(async move { leaving.shutdown().await });
+    for _ in 0..20 {
+        increment_all(&a.counters, 60);
+        tokio::task::yield_now().await;
+    }
+    tokio::time::timeout(PATIENCE, left).await.expect("it leaves in time").expect("no panic");
+    assert_all(&a.counters, 60, 21).await;
+    assert_eq!(a.counters.shard_homes().keys().collect::<Vec<_>>(), [&a.address]);
+}
