@@ -70,6 +70,7 @@ mod settings;
 mod static_membership;
 mod subscriptions;
 mod sync;
+mod transfers;
 mod tree;
 mod types;
 mod wire;

@@ -20,6 +20,9 @@ pub struct ReplicatorSettings {
     pub max_delta_elements: usize,
     /// Bytes in one message; it must fit an ordinary lane. Default 192 KiB.
     pub max_message_bytes: usize,
+    /// Larger messages travel in pieces of this size; it must fit the large lane. Default 1 MiB.
+    /// Source: ddata G11.
+    pub bulk_fragment_bytes: usize,
     /// The limit of updates to one entry. Default 64 MiB. Source: ddata E4.
     pub max_entry_bytes: usize,
     /// Full states up to this size travel with the deltas, larger ones by anti-entropy. Default 64 KiB.
@@ -68,6 +71,7 @@ impl Default for ReplicatorSettings {
             notify_subscribers_interval: Duration::from_millis(500),
             max_delta_elements: 500,
             max_message_bytes: 192 * 1024,
+            bulk_fragment_bytes: 1024 * 1024,
             max_entry_bytes: 64 * 1024 * 1024,
             eager_full_state_bytes: 64 * 1024,
             delta_enabled: true,
@@ -130,6 +134,7 @@ impl ReplicatorSettings {
         }
         let counts = [
             ("max_delta_elements", self.max_delta_elements),
+            ("bulk_fragment_bytes", self.bulk_fragment_bytes),
             ("sync_window", self.sync_window),
             ("sync_parallel_peers", self.sync_parallel_peers),
             ("mailbox_capacity", self.mailbox_capacity),

@@ -14,10 +14,40 @@ use crate::key::KeyId;
 use crate::message::{
     BatchItem, Content, DeltaItem, Envelope, Message, Nacked, ReadReply, Refusal, RoundId, WriteReply,
 };
+use crate::transfers::Fragment;
 use crate::tree::{Prefix, Sum};
 
 /// The manifest of all messages.
 pub(crate) const MANIFEST: &str = "gl.ddata/1";
+
+/// The manifest of pieces of large messages.
+pub(crate) const FRAGMENT_MANIFEST: &str = "gl.ddata.fragment/1";
+
+/// Reads a piece of a large message.
+pub(crate) fn decode_fragment(bytes: Bytes) -> Result<Fragment, WireError> {
+    let piece = pb::Fragment::decode(bytes).map_err(|error| WireError::Malformed(error.to_string()))?;
+    Ok(Fragment {
+        transfer: piece.transfer,
+        index: piece.index,
+        count: piece.count,
+        total_bytes: piece.total_bytes,
+        digest: piece.digest.map(from_digest).ok_or(WireError::Missing("the digest of a transfer"))?,
+        data: piece.data,
+    })
+}
+
+/// Writes a piece of a large message.
+pub(crate) fn encode_fragment(fragment: &Fragment) -> Bytes {
+    let piece = pb::Fragment {
+        transfer: fragment.transfer,
+        index: fragment.index,
+        count: fragment.count,
+        total_bytes: fragment.total_bytes,
+        digest: Some(digest(fragment.digest)),
+        data: fragment.data.clone(),
+    };
+    piece.encode_to_vec().into()
+}
 
 /// Why bytes are no message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

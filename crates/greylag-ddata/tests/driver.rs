@@ -103,6 +103,20 @@ async fn a_node_that_comes_back_empty_catches_up_before_it_answers() {
     assert!(read.found().is_some_and(|birds| birds.contains("greylag")));
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_entry_larger_than_any_frame_arrives() {
+    let network = MemoryNetwork::new();
+    let nodes = start(&network, &[501, 502]).await;
+    let key = Key::<OrSet<String>>::new("large").unwrap();
+    let add = |set: &mut OrSet<String>, cx: &mut greylag_crdt::UpdateCx<'_>| {
+        set.add_all(cx, (0..5).map(|index| index.to_string().repeat(1024 * 1024)));
+        Ok::<_, ClockExhausted>(())
+    };
+    nodes[0].update(&key, WriteLevel::all(PATIENCE), OrSet::new, add).await.unwrap();
+    let read = nodes[1].get(&key, ReadLevel::Local).await.unwrap();
+    assert_eq!(read.found().unwrap().len(), 5);
+}
+
 #[tokio::test]
 async fn refusals_reach_the_caller() {
     let network = MemoryNetwork::new();

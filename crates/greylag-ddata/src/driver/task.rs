@@ -1,9 +1,10 @@
 //! The task that runs the machine: one loop over its deadlines, its peers and its callers.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+use bytes::BytesMut;
 use greylag_core::{CodecId, UniqueAddress};
 use greylag_crdt::DotSource;
 use greylag_transport::{Destination, Envelope, Inbound, Payload, Receiver, Recipient, Remoting};
@@ -17,8 +18,9 @@ use crate::read::Lifecycle;
 use crate::replicas::Replicas;
 use crate::replicator::ReplicatorCore;
 use crate::settings::ReplicatorSettings;
+use crate::transfers::{Transfers, cut};
 use crate::types::TypeTable;
-use crate::wire::{self, MANIFEST};
+use crate::wire::{self, FRAGMENT_MANIFEST, MANIFEST, WireError};
 
 /// Messages of peers that wait for the machine; what does not fit is lost, as on the network.
 const INBOX: usize = 16_384;
@@ -37,6 +39,7 @@ pub(super) struct Task {
     remoting: Arc<dyn Remoting>,
     ordinary: Recipient,
     bulk: Recipient,
+    fragment_bytes: usize,
     inbox: mpsc::Receiver<(UniqueAddress, Message)>,
     replicas: watch::Receiver<Arc<Replicas>>,
     lifecycle: watch::Sender<Lifecycle>,
@@ -47,12 +50,26 @@ pub(super) struct Task {
 /// Reads what arrives, on the worker that brings it.
 struct Inlet {
     inbox: mpsc::Sender<(UniqueAddress, Message)>,
+    transfers: Mutex<Transfers>,
+}
+
+impl Inlet {
+    /// The message, once all of it is here.
+    fn read(&self, message: &Inbound) -> Result<Option<Message>, WireError> {
+        if message.manifest != FRAGMENT_MANIFEST {
+            return wire::decode(message.payload.clone()).map(Some);
+        }
+        let fragment = wire::decode_fragment(message.payload.clone())?;
+        let mut transfers = self.transfers.lock().unwrap_or_else(PoisonError::into_inner);
+        transfers.accept(Instant::now(), &message.from, fragment).map(wire::decode).transpose()
+    }
 }
 
 impl Receiver for Inlet {
     fn receive(&self, message: Inbound) {
-        match wire::decode(message.payload) {
-            Ok(decoded) => {
+        match self.read(&message) {
+            Ok(None) => {}
+            Ok(Some(decoded)) => {
                 if self.inbox.try_send((message.from, decoded)).is_err() {
                     tracing::debug!("a message of a replica was dropped: the replicator is busy or has stopped");
                 }
@@ -75,7 +92,9 @@ impl Task {
         let ordinary = Recipient::new(format!("ddata/{}", settings.name));
         let bulk = Recipient::new(format!("{}ddata/{}", Recipient::BULK_PREFIX, settings.name));
         let (sender, inbox) = mpsc::channel(INBOX);
-        let inlet = Arc::new(Inlet { inbox: sender });
+        let transfers = Mutex::new(Transfers::new(settings.max_entry_bytes.saturating_mul(4)));
+        let inlet = Arc::new(Inlet { inbox: sender, transfers });
+        let fragment_bytes = settings.bulk_fragment_bytes;
         remoting.register(&ordinary.path, inlet.clone());
         remoting.register(&bulk.path, inlet);
         let seed = own.uid().get();
@@ -90,6 +109,7 @@ impl Task {
             remoting,
             ordinary,
             bulk,
+            fragment_bytes,
             inbox,
             replicas,
             lifecycle,
@@ -181,12 +201,37 @@ impl Task {
     }
 
     fn send(&mut self, to: UniqueAddress, bulk: bool, message: Message) {
-        let recipient = if bulk { self.bulk.clone() } else { self.ordinary.clone() };
-        let envelope = Envelope::with_payload(recipient, CodecId::PROST, MANIFEST, Payload::Value(Box::new(message)));
-        let envelope = envelope.to_uid(to.uid());
-        if self.remoting.send(&Destination::Incarnation(to.clone()), envelope).is_err() {
+        let sent = if bulk {
+            self.send_bulk(&to, &message)
+        } else {
+            let payload = Payload::Value(Box::new(message));
+            self.post(&to, Envelope::with_payload(self.ordinary.clone(), CodecId::PROST, MANIFEST, payload))
+        };
+        if !sent {
             self.handle(Input::SendFailed { to });
         }
+    }
+
+    /// A large message goes as it is if it fits a piece, and in pieces otherwise.
+    fn send_bulk(&mut self, to: &UniqueAddress, message: &Message) -> bool {
+        let mut buffer = BytesMut::new();
+        if let Err(error) = wire::encode(message, &mut buffer) {
+            tracing::error!(%error, "a message could not be written");
+            return false;
+        }
+        let bytes = buffer.freeze();
+        if bytes.len() <= self.fragment_bytes {
+            return self.post(to, Envelope::new(self.bulk.clone(), CodecId::PROST, MANIFEST, bytes));
+        }
+        let (transfer, _, _) = self.begin();
+        cut(transfer, &bytes, self.fragment_bytes).iter().all(|fragment| {
+            let piece = wire::encode_fragment(fragment);
+            self.post(to, Envelope::new(self.bulk.clone(), CodecId::PROST, FRAGMENT_MANIFEST, piece))
+        })
+    }
+
+    fn post(&self, to: &UniqueAddress, envelope: Envelope) -> bool {
+        self.remoting.send(&Destination::Incarnation(to.clone()), envelope.to_uid(to.uid())).is_ok()
     }
 }
 

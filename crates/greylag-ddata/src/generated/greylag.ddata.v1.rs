@@ -352,6 +352,23 @@ pub mod message {
         SyncDone(super::SyncDone),
     }
 }
+/// A piece of a message that is too large for one frame; under a manifest of its own.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Fragment {
+    #[prost(uint64, tag = "1")]
+    pub transfer: u64,
+    #[prost(uint32, tag = "2")]
+    pub index: u32,
+    #[prost(uint32, tag = "3")]
+    pub count: u32,
+    #[prost(uint64, tag = "4")]
+    pub total_bytes: u64,
+    /// Of the whole.
+    #[prost(message, optional, tag = "5")]
+    pub digest: ::core::option::Option<Digest>,
+    #[prost(bytes = "bytes", tag = "6")]
+    pub data: ::prost::bytes::Bytes,
+}
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum Refusal {
