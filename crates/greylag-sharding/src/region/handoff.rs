@@ -68,6 +68,7 @@ impl Region {
         let path = slot.old_path.as_mut().filter(|path| path.generation == generation && path.region == *owner);
         let Some(path) = path else { return false };
         path.deadline = None;
+        path.flushed = Some(attempt);
         if self.sabotage != Some(Sabotage::FlushMark) {
             let mark = Mark::Flush { generation, attempt, from: self.config.id.clone() };
             out.push(Effect::SendMark { to: owner.clone(), shard: shard.clone(), mark });

@@ -370,8 +370,7 @@ impl Region {
     /// The coordinator says which of this region's marks the former owner waited for.
     pub(super) fn clear_flushed(&self, slot: &mut Slot, home: &Home) {
         let Some(path) = &slot.old_path else { return };
-        let acked = slot.acked.filter(|acked| acked.flushed && acked.generation == path.generation);
-        let flushed = acked.is_some_and(|acked| Some(acked.attempt) == home.flushed);
+        let flushed = path.flushed.is_some() && path.flushed == home.flushed;
         let same = path.region == home.region && path.generation == home.generation;
         if flushed || same || self.sabotage == Some(Sabotage::OldPath) {
             slot.old_path = None;
@@ -408,7 +407,7 @@ impl Region {
     ) {
         let State::Remote { region, generation } = std::mem::replace(&mut slot.state, State::NoRoute) else { return };
         self.publish(shard, slot, Route::Closed, out);
-        slot.old_path = Some(OldPath { region, generation, probe: None, deadline: None });
+        slot.old_path = Some(OldPath { region, generation, flushed: None, probe: None, deadline: None });
         if probe {
             self.prove_old_path(now, shard, slot, out);
         }

@@ -84,6 +84,9 @@ pub(super) struct Next {
 pub(super) struct OldPath {
     pub(super) region: RegionId,
     pub(super) generation: Generation,
+    /// The attempt of the last flush mark sent along it. A route that was opened again after its mark
+    /// has none: a late copy of its home can do that, and then more was sent behind the mark.
+    pub(super) flushed: Option<Attempt>,
     /// The probe under way; without one, a flush mark was sent and the home that follows should say so.
     pub(super) probe: Option<u64>,
     /// Set once the new home is known too: when it is opened without an echo.

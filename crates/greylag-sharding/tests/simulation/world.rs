@@ -1,0 +1,1199 @@
+//! The world around the machines: nodes, links, the cluster's judgement, the replicated store, shards.
+//!
+//! Everything is drawn from one seed. The cluster is an oracle that keeps the promises sharding rests
+//! on: a node that is removed without proof of its end is dead, downed or suspicious of itself before
+//! `down_removal_margin` is over. Everything else may go wrong: messages are delayed, lost with their
+//! link, control messages come twice and late, nodes crash, pause, leave, come back as new processes,
+//! coordinators fail and two of them may run.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use greylag_core::{DeadLetterReason, Generation, UniqueAddress};
+use greylag_sharding::coordinator::{
+    self, Coordinator, CoordinatorConfig, CoordinatorState, Meta, StateEvent, StopReason, StoredState,
+};
+use greylag_sharding::fingerprint::{Fingerprint, StateStoreMode};
+use greylag_sharding::ids::{RegionId, ShardId};
+use greylag_sharding::membership::{MemberFacts, Members, Phase, Removal};
+use greylag_sharding::message::{CoordinatorId, FromCoordinator, Mark, PeerMessage, RegionMessage, Stamp};
+use greylag_sharding::region::{self, Effect, Provenance, Region, RegionConfig, RegionState, Returned, Route, Token};
+use greylag_sharding::settings::ShardingSettings;
+use greylag_testkit::network::{Happening, Link, Network, NodeId};
+use greylag_transport::Lane;
+use rand::RngExt;
+
+pub const MARGIN: Duration = Duration::from_millis(1500);
+const MS: Duration = Duration::from_millis(1);
+
+/// One message of one sender to one entity; `seq` counts per sender and entity.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Msg {
+    pub sender: usize,
+    pub entity: u32,
+    pub seq: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Wire {
+    ToCoordinator(RegionMessage),
+    FromCoordinator(FromCoordinator),
+    Peer(PeerMessage),
+    Frame { shard: ShardId, to: RegionId, stamp: Stamp, msg: Msg },
+    Mark { shard: ShardId, to: RegionId, mark: Mark },
+}
+
+#[derive(Debug)]
+enum Timer {
+    Late { from: usize, to: usize, wire: Wire },
+    View { node: usize, version: u64 },
+    ShardReady { node: usize, shard: ShardId, generation: Generation },
+    ShardRun { node: usize, shard: ShardId, generation: Generation },
+    ShardGone { node: usize, shard: ShardId, generation: Generation },
+    StartCoordinator { node: usize },
+    StoreRead { node: usize, incarnation: u64 },
+    StoreWrite { node: usize, incarnation: u64, batch: u64, events: Vec<StateEvent> },
+    StoreFence { node: usize, incarnation: u64, batch: u64 },
+    Coordinate { node: usize, incarnation: u64, input: coordinator::Input },
+    Remove { node: usize, clean: bool },
+    Downed { node: usize },
+    Trust { node: usize },
+    Resume { node: usize },
+    Mend { a: usize, b: usize },
+    Left { node: usize },
+    Fault,
+    Send,
+}
+
+struct Shard {
+    generation: Generation,
+    phase: ShardPhase,
+    inbox: VecDeque<(Msg, Provenance)>,
+    scheduled: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ShardPhase {
+    Starting,
+    Serving,
+    Stopping,
+    Killed,
+}
+
+struct Node {
+    net: NodeId,
+    address: UniqueAddress,
+    region: Region,
+    coordinator: Option<(u64, Coordinator)>,
+    /// The largest epoch seen in a message to the coordinator.
+    seen_epoch: u64,
+    view: u64,
+    removed_at: BTreeMap<UniqueAddress, Instant>,
+    routes: BTreeMap<ShardId, Route>,
+    admitted: BTreeSet<(ShardId, RegionId)>,
+    shards: BTreeMap<ShardId, Shard>,
+    tokens: BTreeMap<Token, Msg>,
+    alive: bool,
+    suspect: bool,
+    held: bool,
+    resumes: Option<Duration>,
+    leaving: bool,
+    seqs: BTreeMap<u32, u64>,
+}
+
+/// What may happen in a run.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Faults {
+    pub crash: bool,
+    pub pause: bool,
+    pub cut: bool,
+    pub leave: bool,
+    pub failover: bool,
+    pub shard_failure: bool,
+    pub late_copies: bool,
+    pub lost_state: bool,
+}
+
+impl Faults {
+    pub const ALL: Self = Self {
+        crash: true,
+        pause: true,
+        cut: true,
+        leave: true,
+        failover: true,
+        shard_failure: true,
+        late_copies: true,
+        lost_state: false,
+    };
+
+    fn breaks_links(self) -> bool {
+        self.crash || self.cut || self.pause
+    }
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Sabotage {
+    pub region: Option<region::Sabotage>,
+    pub coordinator: Option<coordinator::Sabotage>,
+}
+
+/// What a run did; printed with a failure.
+#[derive(Debug, Clone, Default)]
+pub struct Tally {
+    pub sent: u64,
+    pub handled: u64,
+    pub moved: u64,
+    pub dead: BTreeMap<DeadLetterReason, u64>,
+}
+
+pub struct World {
+    net: Network<Wire>,
+    base: Instant,
+    timers: BTreeMap<(Duration, u64), Timer>,
+    timer_seq: u64,
+    nodes: Vec<Node>,
+    /// Versions of the cluster's membership; nodes learn of them one after the other.
+    views: Vec<Members>,
+    shards: u32,
+    store: StoredState,
+    incarnations: u64,
+    faults: Faults,
+    faulty: bool,
+    sabotage: Sabotage,
+    /// The last sequence number handled, per sender and entity.
+    handled: BTreeMap<(usize, u32), u64>,
+    probes: BTreeSet<(usize, u32, u64)>,
+    pub tally: Tally,
+    violation: Option<String>,
+    trace: Option<Vec<String>>,
+    clock_back: u64,
+    random_strategy: bool,
+}
+
+impl World {
+    pub fn new(seed: u64, faults: Faults, sabotage: Sabotage) -> Self {
+        let delay = (MS, 60 * MS);
+        let mut net = Network::new(seed, Link { delay, loss: 0.0, duplication: 0.0, reorder: false });
+        let count = net.rng().random_range(3..=5);
+        let shards = net.rng().random_range(1..=3);
+        let random_strategy = net.rng().random_bool(0.7);
+        let mut world = Self {
+            net,
+            base: Instant::now(),
+            timers: BTreeMap::new(),
+            timer_seq: 0,
+            nodes: Vec::new(),
+            views: vec![Members::default()],
+            shards,
+            store: StoredState::default(),
+            incarnations: 0,
+            faults,
+            faulty: true,
+            sabotage,
+            handled: BTreeMap::new(),
+            probes: BTreeSet::new(),
+            tally: Tally::default(),
+            violation: None,
+            trace: std::env::var("GREYLAG_TRACE").is_ok().then(Vec::new),
+            clock_back: 0,
+            random_strategy,
+        };
+        for _ in 0..count {
+            world.add_node();
+        }
+        world.after(20 * MS, Timer::Send);
+        world.after(800 * MS, Timer::Fault);
+        world
+    }
+
+    /// Runs under faults for `safety`, then heals and waits until everything answers.
+    pub fn run(&mut self, safety: Duration) -> Result<Tally, String> {
+        self.run_until(safety);
+        self.heal();
+        let healed = self.net.now() + Duration::from_secs(20);
+        self.run_until(healed);
+        self.probe_everything();
+        let end = self.net.now() + Duration::from_secs(12);
+        self.run_until(end);
+        if self.violation.is_none() && !self.probes.is_empty() {
+            self.violation = Some(format!("after healing nobody handled {:?}", self.probes));
+        }
+        if self.violation.is_none() && !self.faults.breaks_links() && !self.faults.leave && !self.faults.lost_state {
+            let dead: u64 = self.tally.dead.values().sum();
+            if dead > 0 {
+                self.violation = Some(format!("links were up, yet messages were dropped: {:?}", self.tally.dead));
+            } else if self.tally.handled != self.tally.sent {
+                self.violation = Some(format!(
+                    "links were up, yet {} of {} messages were handled",
+                    self.tally.handled, self.tally.sent
+                ));
+            }
+        }
+        match self.violation.take() {
+            None => Ok(self.tally.clone()),
+            Some(what) => {
+                let lines = self.trace.take().unwrap_or_default();
+                let tail = lines
+                    .len()
+                    .saturating_sub(std::env::var("GREYLAG_TRACE").ok().and_then(|n| n.parse().ok()).unwrap_or(0));
+                Err(format!("{}{what} (at {:?}, {:?})", lines[tail..].join("\n") + "\n", self.net.now(), self.tally))
+            }
+        }
+    }
+
+    fn run_until(&mut self, end: Duration) {
+        while self.violation.is_none() {
+            let next = self.timers.keys().next().map_or(end, |(at, _)| (*at).min(end));
+            match self.net.step_until(next) {
+                Some(Happening::Delivered { from, to, message, .. }) => self.on_wire(from.0, to.0, message),
+                Some(Happening::Woken { node }) => self.on_wake(node.0),
+                None => {
+                    if next >= end && self.timers.keys().next().is_none_or(|(at, _)| *at > end) {
+                        return;
+                    }
+                    if let Some((_, timer)) = self.timers.pop_first() {
+                        self.on_timer(timer);
+                    }
+                }
+            }
+        }
+    }
+
+    fn now(&self) -> Instant {
+        self.base + self.net.now()
+    }
+
+    fn after(&mut self, delay: Duration, timer: Timer) {
+        self.timer_seq += 1;
+        self.timers.insert((self.net.now() + delay, self.timer_seq), timer);
+    }
+
+    fn random(&mut self, least: u64, most: u64) -> Duration {
+        Duration::from_millis(self.net.rng().random_range(least..=most))
+    }
+
+    fn chance(&mut self, p: f64) -> bool {
+        self.net.rng().random_bool(p)
+    }
+
+    fn note(&mut self, line: impl FnOnce() -> String) {
+        if self.trace.is_some() {
+            let line = format!("{:>8.3} {}", self.net.now().as_secs_f64(), line());
+            self.trace.as_mut().expect("checked").push(line);
+        }
+    }
+
+    fn settings() -> ShardingSettings {
+        ShardingSettings {
+            flush_timeout: Duration::from_millis(1500),
+            handoff_timeout: Duration::from_secs(5),
+            rebalance_interval: Duration::from_millis(700),
+            ..ShardingSettings::test()
+        }
+    }
+
+    fn fingerprint() -> Fingerprint {
+        Fingerprint {
+            protocol_major: 1,
+            type_name: "Entity".into(),
+            extractor: ("HashV1".into(), 1),
+            number_of_shards: 3,
+            remember_entities: false,
+            remember_entities_store: "ddata".into(),
+            state_store_mode: StateStoreMode::Ddata,
+            role: String::new(),
+        }
+    }
+
+    // --- the cluster ---
+
+    fn add_node(&mut self) {
+        let net = self.net.add_node();
+        let index = net.0;
+        let address: UniqueAddress = format!("n{index}:1#{}", index + 1).parse().expect("an address");
+        let id = RegionId { node: address.clone(), incarnation: 1 };
+        let proxy = index == 2 && self.chance(0.3);
+        let config = RegionConfig {
+            id,
+            proxy,
+            fingerprint: Self::fingerprint(),
+            coordinator_role: String::new(),
+            settings: Self::settings(),
+            lane_of: Arc::new(|shard: &ShardId| Lane::ordinary((shard.index().unwrap_or(0) % 2) as u16)),
+        };
+        let mut region = Region::new(config, self.now());
+        if let Some(sabotage) = self.sabotage.region {
+            region.sabotage(sabotage);
+        }
+        self.nodes.push(Node {
+            net,
+            address: address.clone(),
+            region,
+            coordinator: None,
+            seen_epoch: 0,
+            view: 0,
+            removed_at: BTreeMap::new(),
+            routes: BTreeMap::new(),
+            admitted: BTreeSet::new(),
+            shards: BTreeMap::new(),
+            tokens: BTreeMap::new(),
+            alive: true,
+            suspect: false,
+            held: false,
+            resumes: None,
+            leaving: false,
+            seqs: BTreeMap::new(),
+        });
+        let facts = MemberFacts {
+            phase: Phase::Up,
+            up_number: index as u32 + 1,
+            reachable: true,
+            roles: BTreeSet::new(),
+            app_version: vec![1],
+        };
+        self.change_view(|members| {
+            members.members.insert(address, facts);
+        });
+    }
+
+    /// The cluster agrees on a new view; every node learns of it in its own time.
+    fn change_view(&mut self, change: impl FnOnce(&mut Members)) {
+        let mut members = self.views.last().expect("there is a first").clone();
+        change(&mut members);
+        self.views.push(members);
+        let version = self.views.len() as u64 - 1;
+        for node in 0..self.nodes.len() {
+            let delay = self.random(0, 300);
+            self.after(delay, Timer::View { node, version });
+        }
+    }
+
+    fn on_view(&mut self, node: usize, version: u64) {
+        let now = self.now();
+        let members = &self.views[version as usize];
+        let state = &mut self.nodes[node];
+        if !state.alive || state.view >= version || !members.contains(&state.address) {
+            return;
+        }
+        state.view = version;
+        let mut own = members.clone();
+        for (address, removal) in &mut own.removed {
+            removal.at = *state.removed_at.entry(address.clone()).or_insert(now);
+        }
+        let own = Arc::new(own);
+        if let Some((incarnation, _)) = &state.coordinator {
+            let (incarnation, input) = (*incarnation, coordinator::Input::Membership(own.clone()));
+            self.coordinate(node, incarnation, input);
+        }
+        let gone: Vec<_> = own.removed.keys().cloned().collect();
+        self.tell(node, region::Input::Membership(own));
+        for address in gone {
+            self.tell(node, region::Input::HandedBack { node: address, frames: Vec::new() });
+        }
+        if self.is_oldest(node) && self.nodes[node].coordinator.is_none() {
+            let delay = self.random(10, 400);
+            self.after(delay, Timer::StartCoordinator { node });
+        }
+    }
+
+    fn members_of(&self, node: usize) -> Arc<Members> {
+        let state = &self.nodes[node];
+        let mut own = self.views[state.view as usize].clone();
+        for (address, removal) in &mut own.removed {
+            removal.at = state.removed_at.get(address).copied().unwrap_or(removal.at);
+        }
+        Arc::new(own)
+    }
+
+    fn is_oldest(&self, node: usize) -> bool {
+        let members = &self.views[self.nodes[node].view as usize];
+        let staying = members.members.iter().filter(|(_, m)| !matches!(m.phase, Phase::Down | Phase::Exiting));
+        staying.min_by_key(|(_, m)| m.up_number).is_some_and(|(oldest, _)| *oldest == self.nodes[node].address)
+    }
+
+    fn living(&self) -> Vec<usize> {
+        (0..self.nodes.len()).filter(|n| self.nodes[*n].alive).collect()
+    }
+
+    // --- faults ---
+
+    fn on_fault(&mut self) {
+        if !self.faulty {
+            return;
+        }
+        let living = self.living();
+        let settled: Vec<_> =
+            living.iter().copied().filter(|n| self.nodes[*n].resumes.is_none() && !self.nodes[*n].leaving).collect();
+        let pick = self.net.rng().random_range(0..settled.len().max(1));
+        let Some(&node) = settled.get(pick) else { return self.after(500 * MS, Timer::Fault) };
+        let faults = self.faults;
+        let enough = settled.len() > 2;
+        match self.net.rng().random_range(0..9) {
+            0 if faults.crash && enough => self.crash(node),
+            1 if faults.pause && enough => self.pause(node),
+            2 | 3 if faults.cut => self.cut_links(node),
+            4 if faults.leave && enough => self.leave(node),
+            5 if faults.failover => self.fail_coordinator(),
+            6 if faults.shard_failure => self.fail_shard(node),
+            7 if faults.lost_state && self.chance(0.5) => {
+                self.note(|| "store: everything is lost".into());
+                self.store = StoredState::default();
+                self.clock_back = 100;
+                self.fail_coordinator();
+            }
+            _ => {}
+        }
+        if self.living().len() < 4 && self.chance(0.5) && (faults.crash || faults.leave) {
+            self.add_node();
+        }
+        let next = self.random(200, 1200);
+        self.after(next, Timer::Fault);
+    }
+
+    fn crash(&mut self, node: usize) {
+        self.note(|| format!("n{node}: crash"));
+        self.end_process(node);
+        let delay = self.random(500, 1500);
+        let clean = self.chance(0.3);
+        self.after(delay, Timer::Remove { node, clean });
+    }
+
+    fn end_process(&mut self, node: usize) {
+        self.net.crash(self.nodes[node].net);
+        let state = &mut self.nodes[node];
+        state.alive = false;
+        state.coordinator = None;
+        state.shards.clear();
+        for other in self.living() {
+            self.lose_link(other, node);
+        }
+    }
+
+    fn lose_link(&mut self, at: usize, peer: usize) {
+        let address = self.nodes[peer].address.clone();
+        for lane in [Lane::CONTROL, Lane::ordinary(0), Lane::ordinary(1)] {
+            self.tell(at, region::Input::LinkLost { node: address.clone(), lane });
+        }
+    }
+
+    /// A process stands still. Longer than others put up with, it is removed meanwhile.
+    fn pause(&mut self, node: usize) {
+        let pause = self.random(100, 4000);
+        self.note(|| format!("n{node}: pause {pause:?}"));
+        self.net.pause(self.nodes[node].net, pause);
+        self.nodes[node].resumes = Some(self.net.now() + pause);
+        self.after(pause, Timer::Resume { node });
+        if pause > 2000 * MS {
+            let delay = self.random(1000, 1900);
+            self.after(delay, Timer::Remove { node, clean: false });
+        }
+    }
+
+    fn on_resume(&mut self, node: usize) {
+        self.nodes[node].resumes = None;
+        if !self.nodes[node].alive {
+            return;
+        }
+        let removed = !self.views.last().expect("there is one").contains(&self.nodes[node].address);
+        let long = removed || self.chance(0.5);
+        if long {
+            // The first thing a process does after a long pause is to distrust its own view.
+            self.suspect(node);
+            let delay = self.random(50, 400);
+            self.after(delay, if removed { Timer::Downed { node } } else { Timer::Trust { node } });
+        }
+    }
+
+    fn suspect(&mut self, node: usize) {
+        self.nodes[node].suspect = true;
+        self.tell(node, region::Input::SelfSuspect);
+        if let Some((incarnation, _)) = &self.nodes[node].coordinator {
+            self.coordinate(node, *incarnation, coordinator::Input::SelfSuspect);
+        }
+    }
+
+    fn trust(&mut self, node: usize) {
+        if !self.nodes[node].alive {
+            return;
+        }
+        self.nodes[node].suspect = false;
+        self.tell(node, region::Input::SelfTrusted);
+        if let Some((incarnation, _)) = &self.nodes[node].coordinator {
+            self.coordinate(node, *incarnation, coordinator::Input::SelfTrusted);
+        }
+    }
+
+    fn downed(&mut self, node: usize) {
+        if self.nodes[node].alive {
+            self.note(|| format!("n{node}: downed"));
+            self.tell(node, region::Input::SelfDowned);
+            self.end_process(node);
+        }
+    }
+
+    /// Links of one node break: for a moment, or so long that the node is downed.
+    fn cut_links(&mut self, node: usize) {
+        let others: Vec<_> = self.living().into_iter().filter(|n| *n != node).collect();
+        let long = self.chance(0.25) && others.len() > 2;
+        let some = self.net.rng().random_range(1..=others.len().max(1));
+        let cut: Vec<_> = if long { others } else { others.into_iter().take(some).collect() };
+        let duration = if long { Duration::from_secs(60) } else { self.random(5, 900) };
+        self.note(|| format!("n{node}: cut from {cut:?} for {duration:?}"));
+        for peer in cut {
+            let (a, b) = (self.nodes[node].net, self.nodes[peer].net);
+            self.net.cut(a, b);
+            self.net.cut(b, a);
+            self.after(duration, Timer::Mend { a: node, b: peer });
+        }
+        if long {
+            // Both sides come to their decision at about the same time; the margin covers the rest.
+            let down = self.random(900, 1400);
+            let remove = self.random(900, 1400);
+            self.nodes[node].leaving = true;
+            self.after(down, Timer::Downed { node });
+            self.after(remove, Timer::Remove { node, clean: false });
+        }
+    }
+
+    fn mend(&mut self, a: usize, b: usize) {
+        let (na, nb) = (self.nodes[a].net, self.nodes[b].net);
+        self.net.mend(na, nb);
+        self.net.mend(nb, na);
+        if self.nodes[a].alive && self.nodes[b].alive {
+            self.lose_link(a, b);
+            self.lose_link(b, a);
+        }
+    }
+
+    fn leave(&mut self, node: usize) {
+        self.note(|| format!("n{node}: leaves"));
+        self.nodes[node].leaving = true;
+        let address = self.nodes[node].address.clone();
+        self.change_view(|members| {
+            if let Some(member) = members.members.get_mut(&address) {
+                member.phase = Phase::Leaving;
+            }
+        });
+        self.tell(node, region::Input::GracefulShutdown);
+        self.after(300 * MS, Timer::Left { node });
+    }
+
+    /// Waits for the region, then hands the coordinator over, then goes.
+    fn on_left(&mut self, node: usize) {
+        if !self.nodes[node].alive {
+            return;
+        }
+        if self.nodes[node].region.state() != RegionState::Stopped {
+            return self.after(300 * MS, Timer::Left { node });
+        }
+        if let Some((incarnation, _)) = &self.nodes[node].coordinator {
+            self.coordinate(node, *incarnation, coordinator::Input::Terminate);
+            return self.after(200 * MS, Timer::Left { node });
+        }
+        self.note(|| format!("n{node}: has left"));
+        self.end_process(node);
+        self.after(100 * MS, Timer::Remove { node, clean: true });
+    }
+
+    fn remove(&mut self, node: usize, clean: bool) {
+        let address = self.nodes[node].address.clone();
+        if !self.views.last().expect("there is one").contains(&address) {
+            return;
+        }
+        let now = self.now();
+        self.note(|| format!("n{node}: removed, clean={clean}"));
+        self.change_view(|members| {
+            members.members.remove(&address);
+            members.removed.insert(address, Removal { at: now, clean });
+        });
+        // A node removed while it was cut off, or stood still, finds out when it can hear again.
+        if self.nodes[node].alive && self.nodes[node].resumes.is_none() {
+            self.after(300 * MS, Timer::Downed { node });
+        }
+    }
+
+    fn fail_coordinator(&mut self) {
+        let with: Vec<_> = self.living().into_iter().filter(|n| self.nodes[*n].coordinator.is_some()).collect();
+        if let Some(&node) = with.first() {
+            self.note(|| format!("n{node}: the coordinator fails"));
+            self.nodes[node].coordinator = None;
+            let delay = self.random(50, 500);
+            self.after(delay, Timer::StartCoordinator { node });
+        }
+    }
+
+    fn fail_shard(&mut self, node: usize) {
+        let serving =
+            self.nodes[node].shards.iter().find(|(_, s)| matches!(s.phase, ShardPhase::Serving | ShardPhase::Stopping));
+        let Some(shard) = serving.map(|(shard, _)| shard.clone()) else { return };
+        self.note(|| format!("n{node}: shard {shard} fails"));
+        let failed = self.nodes[node].shards.remove(&shard).expect("found above");
+        let unprocessed = self.give_back(node, failed.inbox);
+        self.tell(node, region::Input::ShardFailed { shard, generation: failed.generation, unprocessed });
+    }
+
+    fn heal(&mut self) {
+        self.note(|| "healing".into());
+        self.faulty = false;
+        // Whatever the faults have left, there are nodes that can host.
+        if self.faults.breaks_links() || self.faults.leave {
+            self.add_node();
+            self.add_node();
+        }
+    }
+
+    /// One message from every living node to every shard; all have to be handled.
+    fn probe_everything(&mut self) {
+        for node in self.living() {
+            if self.nodes[node].leaving || self.nodes[node].region.state() == RegionState::Stopped {
+                continue;
+            }
+            for entity in 0..self.shards {
+                let seq = self.send(node, entity);
+                self.probes.insert((node, entity, seq));
+            }
+        }
+    }
+
+    // --- traffic ---
+
+    fn on_send(&mut self) {
+        if self.faulty {
+            let living = self.living();
+            let pick = self.net.rng().random_range(0..living.len().max(1));
+            let node = living.get(pick).copied().unwrap_or(0);
+            if self.nodes[node].alive && self.nodes[node].resumes.is_none() && !self.nodes[node].leaving {
+                for _ in 0..self.net.rng().random_range(1..=3) {
+                    let entity = self.net.rng().random_range(0..self.shards);
+                    self.send(node, entity);
+                }
+            }
+            let next = self.random(2, 40);
+            self.after(next, Timer::Send);
+        }
+    }
+
+    /// As a sending task does it: by the route table if it is open, else through the machine.
+    fn send(&mut self, node: usize, entity: u32) -> u64 {
+        let state = &mut self.nodes[node];
+        let seq = state.seqs.entry(entity).or_default();
+        *seq += 1;
+        let seq = *seq;
+        self.tally.sent += 1;
+        let shard = ShardId::from_index(entity);
+        let msg = Msg { sender: node, entity, seq };
+        match self.nodes[node].routes.get(&shard).cloned().unwrap_or(Route::Closed) {
+            Route::Local { generation } => self.push(node, &shard, generation, msg, Provenance::Own),
+            Route::Remote { region, generation } => {
+                let origin = self.nodes[node].region.id().clone();
+                let stamp = Stamp { generation, origin, first: generation, hops: 0, leftover: false };
+                self.transmit(node, &region.node.clone(), Wire::Frame { shard, to: region, stamp, msg });
+            }
+            Route::Closed => {
+                let token = self.keep(node, msg);
+                self.tell(node, region::Input::LocalSend { shard, token, expires_at: None });
+            }
+        }
+        seq
+    }
+
+    fn keep(&mut self, node: usize, msg: Msg) -> Token {
+        self.timer_seq += 1;
+        let token = Token(self.timer_seq);
+        self.nodes[node].tokens.insert(token, msg);
+        token
+    }
+
+    fn transmit(&mut self, from: usize, to: &UniqueAddress, wire: Wire) {
+        let Some(to) = self.nodes.iter().position(|node| node.address == *to) else { return };
+        let lane = match &wire {
+            Wire::Frame { shard, .. } | Wire::Mark { shard, .. } => 1 + shard.index().unwrap_or(0) % 2,
+            _ => 0,
+        };
+        if lane == 0 && self.faults.late_copies && self.chance(0.05) {
+            let delay = self.random(0, 3000);
+            self.after(delay, Timer::Late { from, to, wire: wire.clone() });
+        }
+        let (a, b) = (self.nodes[from].net, self.nodes[to].net);
+        self.net.send(a, b, lane, wire);
+    }
+
+    fn on_wire(&mut self, from: usize, to: usize, wire: Wire) {
+        if !self.nodes[to].alive {
+            return;
+        }
+        let node = self.nodes[from].address.clone();
+        self.note(|| format!("n{from} -> n{to}: {wire:?}"));
+        let own = self.nodes[to].region.id().clone();
+        match wire {
+            Wire::ToCoordinator(message) => {
+                let epoch = match &message {
+                    RegionMessage::Register(register) => register.highest_epoch,
+                    RegionMessage::StaleEpoch { epoch, .. } => *epoch,
+                    _ => 0,
+                };
+                let seen = &mut self.nodes[to].seen_epoch;
+                *seen = epoch.max(*seen);
+                if let Some((incarnation, _)) = &self.nodes[to].coordinator {
+                    self.coordinate(to, *incarnation, coordinator::Input::FromRegion { node, message });
+                }
+            }
+            Wire::FromCoordinator(message) => self.tell(to, region::Input::FromCoordinator { node, message }),
+            Wire::Peer(message) => self.tell(to, region::Input::FromPeer { node, message }),
+            Wire::Frame { to: meant, .. } | Wire::Mark { to: meant, .. } if meant != own => {}
+            Wire::Mark { shard, mark, .. } => self.tell(to, region::Input::Mark { node, shard, mark }),
+            Wire::Frame { shard, stamp, msg, .. } => {
+                let local = match self.nodes[to].routes.get(&shard) {
+                    Some(Route::Local { generation }) => Some(*generation),
+                    _ => None,
+                };
+                let admitted = self.nodes[to].admitted.contains(&(shard.clone(), stamp.origin.clone()));
+                if stamp.hops == 0 && !stamp.leftover && local == Some(stamp.generation) && admitted {
+                    let provenance = Provenance::Travelled { origin: stamp.origin, first: stamp.generation };
+                    self.push(to, &shard, stamp.generation, msg, provenance);
+                } else {
+                    let token = self.keep(to, msg);
+                    self.tell(to, region::Input::Frame { node, shard, stamp, token, expires_at: None });
+                }
+            }
+        }
+    }
+
+    // --- shards ---
+
+    fn push(&mut self, node: usize, shard: &ShardId, generation: Generation, msg: Msg, provenance: Provenance) {
+        let Some(found) = self.nodes[node].shards.get_mut(shard) else {
+            panic!("n{node} delivers to no shard {shard}")
+        };
+        assert_eq!(found.generation, generation, "a delivery names the shard that runs");
+        assert_eq!(found.phase, ShardPhase::Serving, "nothing is delivered before the start or behind the stop marker");
+        found.inbox.push_back((msg, provenance));
+        self.schedule(node, shard);
+    }
+
+    fn schedule(&mut self, node: usize, shard: &ShardId) {
+        let delay = self.random(0, 15);
+        let Some(found) = self.nodes[node].shards.get_mut(shard).filter(|found| !found.scheduled) else { return };
+        found.scheduled = true;
+        let generation = found.generation;
+        self.after(delay, Timer::ShardRun { node, shard: shard.clone(), generation });
+    }
+
+    fn on_run(&mut self, node: usize, shard: &ShardId, generation: Generation) {
+        let held = self.nodes[node].held;
+        let Some(found) = self.nodes[node].shards.get_mut(shard).filter(|found| found.generation == generation) else {
+            return;
+        };
+        found.scheduled = false;
+        if held || found.phase != ShardPhase::Serving {
+            return;
+        }
+        if let Some((msg, _)) = found.inbox.pop_front() {
+            self.handle_message(node, shard, generation, msg);
+            self.schedule_rest(node, shard);
+        }
+    }
+
+    fn schedule_rest(&mut self, node: usize, shard: &ShardId) {
+        if self.nodes[node].shards.get(shard).is_some_and(|found| !found.inbox.is_empty()) {
+            self.schedule(node, shard);
+        }
+    }
+
+    /// A handler runs: the moment at which every promise must hold.
+    fn handle_message(&mut self, node: usize, shard: &ShardId, generation: Generation, msg: Msg) {
+        self.note(|| format!("n{node}: shard {shard} at {generation} handles {msg:?}"));
+        self.check_exclusive(node, shard);
+        self.tally.handled += 1;
+        let last = self.handled.entry((msg.sender, msg.entity)).or_default();
+        if msg.seq <= *last {
+            let last = *last;
+            self.fail(format!("n{node}: shard {shard} at {generation} handles {msg:?} after seq {last}"));
+        } else {
+            *last = msg.seq;
+        }
+        self.probes.remove(&(msg.sender, msg.entity, msg.seq));
+    }
+
+    /// I1, among the nodes that share the newest view and trust it.
+    fn check_exclusive(&mut self, node: usize, shard: &ShardId) {
+        let trusted = |n: &usize| {
+            let state = &self.nodes[*n];
+            state.alive
+                && !state.suspect
+                && state.resumes.is_none()
+                && self.views.last().is_some_and(|v| v.contains(&state.address))
+        };
+        let hosts: Vec<_> = (0..self.nodes.len())
+            .filter(trusted)
+            .filter(|n| self.nodes[*n].shards.get(shard).is_some_and(|s| s.phase != ShardPhase::Starting))
+            .collect();
+        if hosts.len() > 1 {
+            self.fail(format!("shard {shard} lives on nodes {hosts:?} at once (seen from n{node})"));
+        }
+    }
+
+    fn fail(&mut self, what: String) {
+        self.violation.get_or_insert(what);
+    }
+
+    fn give_back(&mut self, node: usize, inbox: VecDeque<(Msg, Provenance)>) -> Vec<Returned> {
+        let mut returned = Vec::new();
+        for (msg, provenance) in inbox {
+            let token = self.keep(node, msg);
+            returned.push(Returned { token, provenance, expires_at: None });
+        }
+        returned
+    }
+
+    fn on_gone(&mut self, node: usize, shard: &ShardId, generation: Generation) {
+        let current = self.nodes[node].shards.get(shard).is_some_and(|found| found.generation == generation);
+        if !current {
+            return;
+        }
+        if self.nodes[node].held && self.nodes[node].shards[shard].phase == ShardPhase::Stopping {
+            return self.after(50 * MS, Timer::ShardGone { node, shard: shard.clone(), generation });
+        }
+        let mut found = self.nodes[node].shards.remove(shard).expect("checked");
+        if found.phase == ShardPhase::Stopping {
+            // Some of what stands before the stop marker is handled, the rest is left over.
+            let handled = self.net.rng().random_range(0..=found.inbox.len());
+            for (msg, _) in found.inbox.drain(..handled).collect::<Vec<_>>() {
+                self.nodes[node].shards.insert(
+                    shard.clone(),
+                    Shard { generation, phase: ShardPhase::Stopping, inbox: VecDeque::new(), scheduled: true },
+                );
+                self.handle_message(node, shard, generation, msg);
+                self.nodes[node].shards.remove(shard);
+            }
+        }
+        let leftovers = self.give_back(node, found.inbox);
+        self.tell(node, region::Input::ShardStopped { shard: shard.clone(), generation, leftovers });
+    }
+
+    // --- machines ---
+
+    fn on_wake(&mut self, node: usize) {
+        self.tell(node, region::Input::Tick);
+        if let Some((incarnation, _)) = &self.nodes[node].coordinator {
+            self.coordinate(node, *incarnation, coordinator::Input::Tick);
+        }
+    }
+
+    fn arm(&mut self, node: usize) {
+        let state = &self.nodes[node];
+        let coordinator = state.coordinator.as_ref().and_then(|(_, machine)| machine.next_deadline());
+        let deadline = [state.region.next_deadline(), coordinator].into_iter().flatten().min();
+        if let Some(at) = deadline {
+            let at = at.saturating_duration_since(self.base).max(self.net.now() + MS);
+            self.net.wake_at(self.nodes[node].net, at);
+        }
+    }
+
+    fn tell(&mut self, node: usize, input: region::Input) {
+        if !self.nodes[node].alive {
+            return;
+        }
+        let now = self.now();
+        let mut effects = Vec::new();
+        self.note(|| format!("n{node}: {input:?}"));
+        self.nodes[node].region.handle(now, input, &mut effects);
+        for effect in effects {
+            self.region_effect(node, effect);
+        }
+        self.arm(node);
+    }
+
+    fn region_effect(&mut self, node: usize, effect: Effect) {
+        self.note(|| format!("n{node}:   {effect:?}"));
+        match effect {
+            Effect::RouteChange { shard, route } => {
+                self.nodes[node].admitted.retain(|(of, _)| *of != shard);
+                self.nodes[node].routes.insert(shard, route);
+            }
+            Effect::Admit { shard, origin } => drop(self.nodes[node].admitted.insert((shard, origin))),
+            Effect::Deliver { shard, generation, token, provenance } => {
+                let msg = self.nodes[node].tokens.remove(&token).expect("a token is named once");
+                self.push(node, &shard, generation, msg, provenance);
+            }
+            Effect::SendData { to, shard, token, stamp } => {
+                let msg = self.nodes[node].tokens.remove(&token).expect("a token is named once");
+                self.transmit(node, &to.node.clone(), Wire::Frame { shard, to, stamp, msg });
+            }
+            Effect::SendMark { to, shard, mark } => {
+                self.transmit(node, &to.node.clone(), Wire::Mark { shard, to, mark })
+            }
+            Effect::SendPeer { to, message } => self.transmit(node, &to, Wire::Peer(message)),
+            Effect::SendCoordinator { to, message } => self.transmit(node, &to, Wire::ToCoordinator(message)),
+            Effect::StartShard { shard, generation } => {
+                let fresh = Shard { generation, phase: ShardPhase::Starting, inbox: VecDeque::new(), scheduled: false };
+                let old = self.nodes[node].shards.insert(shard.clone(), fresh);
+                assert!(old.is_none(), "one task per shard lives at a time");
+                let delay = self.random(0, 80);
+                self.after(delay, Timer::ShardReady { node, shard, generation });
+            }
+            Effect::StopShard { shard, generation } => self.end_shard(node, shard, generation, ShardPhase::Stopping),
+            Effect::KillShard { shard, generation } => self.end_shard(node, shard, generation, ShardPhase::Killed),
+            Effect::HoldShards => self.nodes[node].held = true,
+            Effect::ReleaseShards => {
+                self.nodes[node].held = false;
+                for shard in self.nodes[node].shards.keys().cloned().collect::<Vec<_>>() {
+                    self.schedule_rest(node, &shard);
+                }
+            }
+            Effect::DeadLetter { token, reason, .. } => {
+                let msg = self.nodes[node].tokens.remove(&token).expect("a token is named once");
+                self.note(|| format!("n{node}:   dead letter {reason} {msg:?}"));
+                *self.tally.dead.entry(reason).or_default() += 1;
+            }
+            Effect::Stopped | Effect::Event(_) => {}
+        }
+    }
+
+    fn end_shard(&mut self, node: usize, shard: ShardId, generation: Generation, phase: ShardPhase) {
+        let delay = if phase == ShardPhase::Killed { self.random(0, 20) } else { self.random(0, 200) };
+        let found = self.nodes[node].shards.get_mut(&shard).expect("only a running shard is stopped");
+        assert_eq!(found.generation, generation);
+        found.phase = phase;
+        self.after(delay, Timer::ShardGone { node, shard, generation });
+    }
+
+    fn start_coordinator(&mut self, node: usize) {
+        if !self.nodes[node].alive || self.nodes[node].coordinator.is_some() || !self.is_oldest(node) {
+            return;
+        }
+        if self.nodes[node].region.state() == RegionState::Stopped && self.nodes[node].leaving {
+            return;
+        }
+        self.incarnations += 1;
+        let incarnation = self.incarnations;
+        let config = CoordinatorConfig {
+            id: CoordinatorId { node: self.nodes[node].address.clone(), incarnation },
+            fingerprint: Self::fingerprint(),
+            role: String::new(),
+            settings: Self::settings(),
+            down_removal_margin: MARGIN,
+        };
+        self.note(|| format!("n{node}: coordinator {incarnation} starts"));
+        let mut effects = Vec::new();
+        let mut machine = Coordinator::new(config, &mut effects);
+        if let Some(sabotage) = self.sabotage.coordinator {
+            machine.sabotage(sabotage);
+        }
+        self.nodes[node].coordinator = Some((incarnation, machine));
+        for effect in effects {
+            self.coordinator_effect(node, incarnation, effect);
+        }
+        let members = self.members_of(node);
+        self.coordinate(node, incarnation, coordinator::Input::Membership(members));
+        if self.nodes[node].suspect {
+            self.coordinate(node, incarnation, coordinator::Input::SelfSuspect);
+        }
+    }
+
+    fn coordinate(&mut self, node: usize, incarnation: u64, input: coordinator::Input) {
+        let now = self.now();
+        if !self.nodes[node].alive {
+            return;
+        }
+        let Some((running, machine)) = &mut self.nodes[node].coordinator else { return };
+        if *running != incarnation {
+            return;
+        }
+        let mut effects = Vec::new();
+        let shown = self.trace.is_some().then(|| format!("n{node}: C{incarnation} {input:?}"));
+        machine.handle(now, input, &mut effects);
+        if let Some(shown) = shown {
+            self.note(|| shown);
+        }
+        for effect in effects {
+            self.coordinator_effect(node, incarnation, effect);
+        }
+        self.arm(node);
+    }
+
+    fn coordinator_effect(&mut self, node: usize, incarnation: u64, effect: coordinator::Effect) {
+        use coordinator::Effect as E;
+        self.note(|| format!("n{node}:   C{incarnation} {effect:?}"));
+        match effect {
+            E::Read => {
+                let delay = self.random(5, 80);
+                self.after(delay, Timer::StoreRead { node, incarnation });
+            }
+            E::Commit { batch, events } => {
+                let delay = self.random(5, 80);
+                self.after(delay, Timer::StoreWrite { node, incarnation, batch, events });
+            }
+            E::Send { to, message } => self.transmit(node, &to, Wire::FromCoordinator(message)),
+            E::CallAllocate { call, shards, view } => {
+                let homes = shards
+                    .into_iter()
+                    .map(|(shard, _)| {
+                        let pick = self.net.rng().random_range(0..view.regions.len());
+                        let fewest = view.regions.iter().min_by_key(|r| r.shards.len()).map(|r| r.region.clone());
+                        let region =
+                            if self.random_strategy { Some(view.regions[pick].region.clone()) } else { fewest };
+                        (shard, region)
+                    })
+                    .collect();
+                let delay = self.random(0, 20);
+                self.after(
+                    delay,
+                    Timer::Coordinate { node, incarnation, input: coordinator::Input::Allocated { call, homes } },
+                );
+            }
+            E::CallRebalance { view, in_progress } => {
+                let all = view.regions.iter().flat_map(|r| &r.shards).filter(|s| !in_progress.contains(*s));
+                let all: Vec<_> = all.cloned().collect();
+                let mut moved = BTreeSet::new();
+                for shard in all {
+                    if self.faulty && self.chance(0.4) {
+                        moved.insert(shard);
+                    }
+                }
+                self.tally.moved += moved.len() as u64;
+                self.after(
+                    MS,
+                    Timer::Coordinate { node, incarnation, input: coordinator::Input::Rebalance { shards: moved } },
+                );
+            }
+            E::Stop(reason) => {
+                self.nodes[node].coordinator = None;
+                if !matches!(reason, StopReason::HandedOver | StopReason::Downed) {
+                    let delay = self.random(100, 600);
+                    self.after(delay, Timer::StartCoordinator { node });
+                }
+            }
+            E::Event(_) => {}
+        }
+    }
+
+    // --- the store: one register and one map that a majority keeps ---
+
+    fn reaches_majority(&self, node: usize) -> bool {
+        let members = &self.views.last().expect("there is one").members;
+        let reached = self.nodes.iter().filter(|other| {
+            members.contains_key(&other.address)
+                && other.alive
+                && (other.net == self.nodes[node].net || !self.net.is_cut(self.nodes[node].net, other.net))
+        });
+        reached.count() * 2 > members.len()
+    }
+
+    fn on_store(&mut self, node: usize, timer: Timer) {
+        if !self.nodes[node].alive {
+            return;
+        }
+        if !self.reaches_majority(node) || self.nodes[node].resumes.is_some() {
+            let delay = self.random(50, 200);
+            return self.after(delay, timer);
+        }
+        let delay = self.random(5, 80);
+        match timer {
+            Timer::StoreRead { node, incarnation } => {
+                let wall_secs = (1000 + self.net.now().as_secs()).saturating_sub(self.clock_back);
+                let seen_epoch = self.nodes[node].seen_epoch;
+                let input = coordinator::Input::Read { state: self.store.clone(), wall_secs, seen_epoch };
+                self.after(delay, Timer::Coordinate { node, incarnation, input });
+            }
+            Timer::StoreWrite { node, incarnation, batch, events } => {
+                for event in events {
+                    self.write(event);
+                }
+                self.after(delay, Timer::StoreFence { node, incarnation, batch });
+            }
+            Timer::StoreFence { node, incarnation, batch } => {
+                let own = CoordinatorId { node: self.nodes[node].address.clone(), incarnation };
+                let unfenced = self.store.meta.as_ref().is_some_and(|meta| meta.coordinator == own);
+                let input = if unfenced {
+                    coordinator::Input::Committed { batch }
+                } else {
+                    coordinator::Input::CommitFailed { batch, retryable: false }
+                };
+                self.after(delay, Timer::Coordinate { node, incarnation, input });
+            }
+            _ => {}
+        }
+    }
+
+    fn write(&mut self, event: StateEvent) {
+        match event {
+            StateEvent::EpochStarted(meta) => {
+                let rank = |meta: &Meta| {
+                    (meta.epoch, std::cmp::Reverse(meta.coordinator.node.clone()), meta.coordinator.incarnation)
+                };
+                if self.store.meta.as_ref().is_none_or(|known| rank(known) < rank(&meta)) {
+                    self.store.meta = Some(meta);
+                }
+            }
+            StateEvent::Home { shard, home } => {
+                let known = self.store.homes.get(&shard);
+                if known.is_none_or(|known| known.clock() <= home.clock()) {
+                    self.store.homes.insert(shard, home);
+                }
+            }
+        }
+    }
+
+    // --- time ---
+
+    fn on_timer(&mut self, timer: Timer) {
+        let node = match &timer {
+            Timer::ShardReady { node, .. }
+            | Timer::ShardRun { node, .. }
+            | Timer::ShardGone { node, .. }
+            | Timer::View { node, .. }
+            | Timer::StartCoordinator { node }
+            | Timer::Coordinate { node, .. }
+            | Timer::Downed { node }
+            | Timer::Trust { node }
+            | Timer::Left { node } => Some(*node),
+            _ => None,
+        };
+        if let Some(until) = node.and_then(|node| self.nodes[node].resumes) {
+            // A process that stands still does nothing; when it goes on, suspicion comes first.
+            self.timer_seq += 1;
+            self.timers.insert((until + MS, self.timer_seq), timer);
+            return;
+        }
+        match timer {
+            Timer::Late { from, to, wire } => {
+                let (a, b) = (self.nodes[from].net, self.nodes[to].net);
+                if self.nodes[from].alive && !self.net.is_cut(a, b) {
+                    self.note(|| "a late copy:".into());
+                    self.net.send(a, b, 9, wire);
+                }
+            }
+            Timer::View { node, version } => self.on_view(node, version),
+            Timer::ShardReady { node, shard, generation } => {
+                let starting = |s: &&mut Shard| s.generation == generation && s.phase == ShardPhase::Starting;
+                if let Some(found) = self.nodes[node].shards.get_mut(&shard).filter(starting) {
+                    found.phase = ShardPhase::Serving;
+                    self.check_exclusive(node, &shard);
+                    self.tell(node, region::Input::ShardInitialized { shard, generation });
+                }
+            }
+            Timer::ShardRun { node, shard, generation } => self.on_run(node, &shard, generation),
+            Timer::ShardGone { node, shard, generation } => self.on_gone(node, &shard, generation),
+            Timer::StartCoordinator { node } => self.start_coordinator(node),
+            Timer::StoreRead { node, .. } | Timer::StoreWrite { node, .. } | Timer::StoreFence { node, .. } => {
+                self.on_store(node, timer);
+            }
+            Timer::Coordinate { node, incarnation, input } => self.coordinate(node, incarnation, input),
+            Timer::Remove { node, clean } => self.remove(node, clean),
+            Timer::Downed { node } => self.downed(node),
+            Timer::Trust { node } => self.trust(node),
+            Timer::Resume { node } => self.on_resume(node),
+            Timer::Mend { a, b } => self.mend(a, b),
+            Timer::Left { node } => self.on_left(node),
+            Timer::Fault => self.on_fault(),
+            Timer::Send => self.on_send(),
+        }
+    }
+
+    /// Whether some coordinator is active; for tests of the world itself.
+    pub fn is_coordinated(&self) -> bool {
+        self.nodes.iter().filter_map(|n| n.coordinator.as_ref()).any(|(_, c)| c.state() == CoordinatorState::Active)
+    }
+}
