@@ -23,12 +23,14 @@ fn seeds(gate: u64) -> u64 {
     std::env::var("GREYLAG_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(gate)
 }
 
-/// The faults of a seed: every fourth has healthy links, every fourth loses the state.
+/// The faults of a seed: every fourth has healthy links, half of them without a failover; every fourth
+/// loses the state.
 fn faults_of(seed: u64) -> Faults {
-    let healthy = Faults { failover: true, shard_failure: true, late_copies: true, ..Faults::default() };
-    match seed % 4 {
+    let healthy = Faults { shard_failure: true, late_copies: true, ..Faults::default() };
+    match seed % 8 {
         0 => healthy,
-        1 => Faults { lost_state: true, ..Faults::ALL },
+        4 => Faults { failover: true, ..healthy },
+        1 | 5 => Faults { lost_state: true, ..Faults::ALL },
         _ => Faults::ALL,
     }
 }

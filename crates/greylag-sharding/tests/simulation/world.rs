@@ -11,9 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use greylag_core::{DeadLetterReason, Generation, UniqueAddress};
-use greylag_sharding::coordinator::{
-    self, Coordinator, CoordinatorConfig, CoordinatorState, Meta, StateEvent, StopReason, StoredState,
-};
+use greylag_sharding::coordinator::{self, Coordinator, CoordinatorConfig, Meta, StateEvent, StopReason, StoredState};
 use greylag_sharding::fingerprint::{Fingerprint, StateStoreMode};
 use greylag_sharding::ids::{RegionId, ShardId};
 use greylag_sharding::membership::{MemberFacts, Members, Phase, Removal};
@@ -24,15 +22,15 @@ use greylag_testkit::network::{Happening, Link, Network, NodeId};
 use greylag_transport::Lane;
 use rand::RngExt;
 
-pub const MARGIN: Duration = Duration::from_millis(1500);
+pub(crate) const MARGIN: Duration = Duration::from_millis(1500);
 const MS: Duration = Duration::from_millis(1);
 
 /// One message of one sender to one entity; `seq` counts per sender and entity.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Msg {
-    pub sender: usize,
-    pub entity: u32,
-    pub seq: u64,
+pub(crate) struct Msg {
+    pub(crate) sender: usize,
+    pub(crate) entity: u32,
+    pub(crate) seq: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -104,19 +102,19 @@ struct Node {
 
 /// What may happen in a run.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Faults {
-    pub crash: bool,
-    pub pause: bool,
-    pub cut: bool,
-    pub leave: bool,
-    pub failover: bool,
-    pub shard_failure: bool,
-    pub late_copies: bool,
-    pub lost_state: bool,
+pub(crate) struct Faults {
+    pub(crate) crash: bool,
+    pub(crate) pause: bool,
+    pub(crate) cut: bool,
+    pub(crate) leave: bool,
+    pub(crate) failover: bool,
+    pub(crate) shard_failure: bool,
+    pub(crate) late_copies: bool,
+    pub(crate) lost_state: bool,
 }
 
 impl Faults {
-    pub const ALL: Self = Self {
+    pub(crate) const ALL: Self = Self {
         crash: true,
         pause: true,
         cut: true,
@@ -133,21 +131,21 @@ impl Faults {
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Sabotage {
-    pub region: Option<region::Sabotage>,
-    pub coordinator: Option<coordinator::Sabotage>,
+pub(crate) struct Sabotage {
+    pub(crate) region: Option<region::Sabotage>,
+    pub(crate) coordinator: Option<coordinator::Sabotage>,
 }
 
 /// What a run did; printed with a failure.
 #[derive(Debug, Clone, Default)]
-pub struct Tally {
-    pub sent: u64,
-    pub handled: u64,
-    pub moved: u64,
-    pub dead: BTreeMap<DeadLetterReason, u64>,
+pub(crate) struct Tally {
+    pub(crate) sent: u64,
+    pub(crate) handled: u64,
+    pub(crate) moved: u64,
+    pub(crate) dead: BTreeMap<DeadLetterReason, u64>,
 }
 
-pub struct World {
+pub(crate) struct World {
     net: Network<Wire>,
     base: Instant,
     timers: BTreeMap<(Duration, u64), Timer>,
@@ -164,7 +162,7 @@ pub struct World {
     /// The last sequence number handled, per sender and entity.
     handled: BTreeMap<(usize, u32), u64>,
     probes: BTreeSet<(usize, u32, u64)>,
-    pub tally: Tally,
+    pub(crate) tally: Tally,
     violation: Option<String>,
     trace: Option<Vec<String>>,
     clock_back: u64,
@@ -172,7 +170,7 @@ pub struct World {
 }
 
 impl World {
-    pub fn new(seed: u64, faults: Faults, sabotage: Sabotage) -> Self {
+    pub(crate) fn new(seed: u64, faults: Faults, sabotage: Sabotage) -> Self {
         let delay = (MS, 60 * MS);
         let mut net = Network::new(seed, Link { delay, loss: 0.0, duplication: 0.0, reorder: false });
         let count = net.rng().random_range(3..=5);
@@ -208,7 +206,7 @@ impl World {
     }
 
     /// Runs under faults for `safety`, then heals and waits until everything answers.
-    pub fn run(&mut self, safety: Duration) -> Result<Tally, String> {
+    pub(crate) fn run(&mut self, safety: Duration) -> Result<Tally, String> {
         self.run_until(safety);
         self.heal();
         let healed = self.net.now() + Duration::from_secs(20);
@@ -221,13 +219,14 @@ impl World {
         }
         if self.violation.is_none() && !self.faults.breaks_links() && !self.faults.leave && !self.faults.lost_state {
             let dead: u64 = self.tally.dead.values().sum();
-            if dead > 0 {
+            // A region that a coordinator failover keeps unregistered over two moves sends along a route
+            // older than the new owner's predecessor: a gap by the rule of sharding §2.6.
+            let gaps = if self.faults.failover { self.tally.dead.get(&DeadLetterReason::RouteStraggler) } else { None };
+            if dead > gaps.copied().unwrap_or(0) {
                 self.violation = Some(format!("links were up, yet messages were dropped: {:?}", self.tally.dead));
-            } else if self.tally.handled != self.tally.sent {
-                self.violation = Some(format!(
-                    "links were up, yet {} of {} messages were handled",
-                    self.tally.handled, self.tally.sent
-                ));
+            } else if self.tally.handled + dead != self.tally.sent {
+                let (handled, sent) = (self.tally.handled, self.tally.sent);
+                self.violation = Some(format!("links were up, yet {handled} of {sent} messages were handled"));
             }
         }
         match self.violation.take() {
@@ -278,9 +277,8 @@ impl World {
     }
 
     fn note(&mut self, line: impl FnOnce() -> String) {
-        if self.trace.is_some() {
-            let line = format!("{:>8.3} {}", self.net.now().as_secs_f64(), line());
-            self.trace.as_mut().expect("checked").push(line);
+        if let Some(trace) = &mut self.trace {
+            trace.push(format!("{:>8.3} {}", self.net.now().as_secs_f64(), line()));
         }
     }
 
@@ -922,7 +920,7 @@ impl World {
                 self.transmit(node, &to.node.clone(), Wire::Frame { shard, to, stamp, msg });
             }
             Effect::SendMark { to, shard, mark } => {
-                self.transmit(node, &to.node.clone(), Wire::Mark { shard, to, mark })
+                self.transmit(node, &to.node.clone(), Wire::Mark { shard, to, mark });
             }
             Effect::SendPeer { to, message } => self.transmit(node, &to, Wire::Peer(message)),
             Effect::SendCoordinator { to, message } => self.transmit(node, &to, Wire::ToCoordinator(message)),
@@ -1190,10 +1188,5 @@ impl World {
             Timer::Fault => self.on_fault(),
             Timer::Send => self.on_send(),
         }
-    }
-
-    /// Whether some coordinator is active; for tests of the world itself.
-    pub fn is_coordinated(&self) -> bool {
-        self.nodes.iter().filter_map(|n| n.coordinator.as_ref()).any(|(_, c)| c.state() == CoordinatorState::Active)
     }
 }

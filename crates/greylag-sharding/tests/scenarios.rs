@@ -1,0 +1,619 @@
+//! The counterexamples that model checking found (sharding scenarios 85 to 95), each by name.
+//!
+//! Three regions, O (owner), N (new owner) and P (sender), with the test as their coordinator. Data
+//! lanes are queues that the test empties when it wants, so every race can be played in any order.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use greylag_core::{DeadLetterReason, Generation, UniqueAddress};
+use greylag_sharding::fingerprint::{Fingerprint, StateStoreMode};
+use greylag_sharding::ids::{RegionId, ShardId};
+use greylag_sharding::membership::{MemberFacts, Members, Phase};
+use greylag_sharding::message::{
+    Attempt, CoordinatorId, CoordinatorMessage, FromCoordinator, Home, Mark, PeerMessage, RegionMessage, Stamp,
+};
+use greylag_sharding::region::{Effect, Input, Provenance, Region, RegionConfig, Returned, Route, Token};
+use greylag_sharding::settings::ShardingSettings;
+use greylag_transport::Lane;
+
+const O: usize = 0;
+const N: usize = 1;
+const P: usize = 2;
+/// The flush timeout of the settings used here, and a little more.
+const PAST_FLUSH: Duration = Duration::from_millis(301);
+
+enum Item {
+    Frame(RegionId, Stamp, &'static str),
+    Mark(RegionId, Mark),
+}
+
+struct Node {
+    region: Region,
+    published: Route,
+    tokens: BTreeMap<Token, &'static str>,
+    /// Delivered and not handled yet; a node that is not busy handles at once.
+    inbox: Vec<(&'static str, Provenance)>,
+    busy: bool,
+    /// Starts of the shard that the driver has not reported ready.
+    starting: Option<Generation>,
+    ending: Option<Generation>,
+    starts: u32,
+}
+
+struct Lab {
+    now: Instant,
+    nodes: Vec<Node>,
+    lanes: BTreeMap<(usize, usize), VecDeque<Item>>,
+    peer: VecDeque<(usize, usize, PeerMessage)>,
+    told: Vec<(usize, RegionMessage)>,
+    handled: Vec<(usize, &'static str)>,
+    dead: Vec<(&'static str, DeadLetterReason)>,
+    tokens: u64,
+    epoch: u64,
+}
+
+fn shard() -> ShardId {
+    ShardId::from_index(1)
+}
+
+fn address(node: usize) -> UniqueAddress {
+    format!("n{node}:1#{}", node + 1).parse().expect("an address")
+}
+
+fn region(node: usize) -> RegionId {
+    RegionId { node: address(node), incarnation: 1 }
+}
+
+fn generation(seq: u64) -> Generation {
+    Generation::new(7, seq).expect("in range")
+}
+
+fn home(owner: usize, seq: u64) -> Home {
+    let (region, generation) = (region(owner), generation(seq));
+    Home { shard: shard(), region, generation, flushed: None, previous: None, leftovers_from: None }
+}
+
+impl Lab {
+    fn new() -> Self {
+        let now = Instant::now();
+        let mut lab = Self {
+            now,
+            nodes: Vec::new(),
+            lanes: BTreeMap::new(),
+            peer: VecDeque::new(),
+            told: Vec::new(),
+            handled: Vec::new(),
+            dead: Vec::new(),
+            tokens: 0,
+            epoch: 7,
+        };
+        let facts = |n: usize| MemberFacts {
+            phase: Phase::Up,
+            up_number: n as u32,
+            reachable: true,
+            roles: BTreeSet::new(),
+            app_version: Vec::new(),
+        };
+        let members = (0..3).map(|n| (address(n), facts(n))).collect();
+        let members = Arc::new(Members { members, removed: BTreeMap::new() });
+        for node in 0..3 {
+            let config = RegionConfig {
+                id: region(node),
+                proxy: false,
+                fingerprint: Fingerprint {
+                    protocol_major: 1,
+                    type_name: "Entity".into(),
+                    extractor: ("HashV1".into(), 1),
+                    number_of_shards: 12,
+                    remember_entities: false,
+                    remember_entities_store: "ddata".into(),
+                    state_store_mode: StateStoreMode::Ddata,
+                    role: String::new(),
+                },
+                coordinator_role: String::new(),
+                settings: ShardingSettings::test(),
+                lane_of: Arc::new(|_| Lane::ordinary(0)),
+            };
+            lab.nodes.push(Node {
+                region: Region::new(config, now),
+                published: Route::Closed,
+                tokens: BTreeMap::new(),
+                inbox: Vec::new(),
+                busy: false,
+                starting: None,
+                ending: None,
+                starts: 0,
+            });
+            lab.tell(node, Input::Membership(members.clone()));
+            lab.coordinate(node, CoordinatorMessage::RegisterAck { serial: 1 });
+        }
+        lab
+    }
+
+    fn tell(&mut self, node: usize, input: Input) {
+        let mut effects = Vec::new();
+        self.nodes[node].region.handle(self.now, input, &mut effects);
+        for effect in effects {
+            self.execute(node, effect);
+        }
+    }
+
+    fn execute(&mut self, node: usize, effect: Effect) {
+        let index = |region: &RegionId| (0..3).find(|n| address(*n) == region.node).expect("a node");
+        match effect {
+            Effect::RouteChange { route, .. } => self.nodes[node].published = route,
+            Effect::Deliver { token, provenance, .. } => {
+                let message = self.nodes[node].tokens.remove(&token).expect("named once");
+                self.push(node, message, provenance);
+            }
+            Effect::SendData { to, token, stamp, .. } => {
+                let message = self.nodes[node].tokens.remove(&token).expect("named once");
+                self.lanes.entry((node, index(&to))).or_default().push_back(Item::Frame(to, stamp, message));
+            }
+            Effect::SendMark { to, mark, .. } => {
+                self.lanes.entry((node, index(&to))).or_default().push_back(Item::Mark(to, mark));
+            }
+            Effect::SendPeer { to, message } => {
+                let to = (0..3).find(|n| address(*n) == to).expect("a node");
+                self.peer.push_back((node, to, message));
+            }
+            Effect::SendCoordinator { message, .. } => self.told.push((node, message)),
+            Effect::StartShard { generation, .. } => {
+                self.nodes[node].starting = Some(generation);
+                self.nodes[node].starts += 1;
+            }
+            Effect::StopShard { generation, .. } | Effect::KillShard { generation, .. } => {
+                self.nodes[node].ending = Some(generation);
+            }
+            Effect::DeadLetter { token, reason, .. } => {
+                let message = self.nodes[node].tokens.remove(&token).expect("named once");
+                self.dead.push((message, reason));
+            }
+            _ => {}
+        }
+    }
+
+    fn push(&mut self, node: usize, message: &'static str, provenance: Provenance) {
+        if self.nodes[node].busy {
+            self.nodes[node].inbox.push((message, provenance));
+        } else {
+            self.handled.push((node, message));
+        }
+    }
+
+    fn coordinate(&mut self, node: usize, message: CoordinatorMessage) {
+        let coordinator = CoordinatorId { node: address(0), incarnation: self.epoch };
+        let message = FromCoordinator { coordinator, epoch: self.epoch, to: Some(region(node)), message };
+        self.tell(node, Input::FromCoordinator { node: address(0), message });
+    }
+
+    /// A newer coordinator on the same node takes all registrations.
+    fn fail_over(&mut self) {
+        self.epoch += 1;
+        for node in 0..3 {
+            self.coordinate(node, CoordinatorMessage::RegisterAck { serial: 1 });
+        }
+    }
+
+    fn send(&mut self, node: usize, message: &'static str) {
+        match self.nodes[node].published.clone() {
+            Route::Local { .. } => self.push(node, message, Provenance::Own),
+            Route::Remote { region: to, generation } => {
+                let stamp = Stamp { generation, origin: region(node), first: generation, hops: 0, leftover: false };
+                let peer = (0..3).find(|n| address(*n) == to.node).expect("a node");
+                self.lanes.entry((node, peer)).or_default().push_back(Item::Frame(to, stamp, message));
+            }
+            Route::Closed => {
+                let token = self.token(node, message);
+                self.tell(node, Input::LocalSend { shard: shard(), token, expires_at: None });
+            }
+        }
+    }
+
+    fn token(&mut self, node: usize, message: &'static str) -> Token {
+        self.tokens += 1;
+        let token = Token(self.tokens);
+        self.nodes[node].tokens.insert(token, message);
+        token
+    }
+
+    /// Everything on one data lane arrives.
+    fn arrive(&mut self, from: usize, to: usize) {
+        while let Some(item) = self.lanes.entry((from, to)).or_default().pop_front() {
+            let node = address(from);
+            match item {
+                Item::Frame(meant, stamp, message) => {
+                    assert_eq!(meant, region(to));
+                    let token = self.token(to, message);
+                    self.tell(to, Input::Frame { node, shard: shard(), stamp, token, expires_at: None });
+                }
+                Item::Mark(meant, mark) => {
+                    assert_eq!(meant, region(to));
+                    self.tell(to, Input::Mark { node, shard: shard(), mark });
+                }
+            }
+        }
+    }
+
+    /// Everything arrives, on every lane, until nothing is under way.
+    fn settle(&mut self) {
+        while self.lanes.values().any(|lane| !lane.is_empty()) || !self.peer.is_empty() {
+            for (from, to) in self.lanes.keys().copied().collect::<Vec<_>>() {
+                self.arrive(from, to);
+            }
+            self.echoes();
+        }
+    }
+
+    /// The control messages between regions arrive.
+    fn echoes(&mut self) {
+        while let Some((from, to, message)) = self.peer.pop_front() {
+            self.tell(to, Input::FromPeer { node: address(from), message });
+        }
+    }
+
+    fn host(&mut self, home: Home) {
+        let owner = (0..3).find(|n| region(*n) == home.region).expect("a node");
+        self.coordinate(owner, CoordinatorMessage::HostShard(vec![home]));
+    }
+
+    fn route(&mut self, node: usize, home: Home) {
+        self.coordinate(node, CoordinatorMessage::ShardHomes(vec![home]));
+    }
+
+    fn ready(&mut self, node: usize) {
+        let generation = self.nodes[node].starting.take().expect("it is starting");
+        self.tell(node, Input::ShardInitialized { shard: shard(), generation });
+    }
+
+    /// The shard's task ends; what it has not handled is left over.
+    fn stopped(&mut self, node: usize) {
+        let generation = self.nodes[node].ending.take().expect("it is ending");
+        let inbox = std::mem::take(&mut self.nodes[node].inbox);
+        let mut leftovers = Vec::new();
+        for (message, provenance) in inbox {
+            leftovers.push(Returned { token: self.token(node, message), provenance, expires_at: None });
+        }
+        self.tell(node, Input::ShardStopped { shard: shard(), generation, leftovers });
+    }
+
+    fn begin(&mut self, node: usize, owner: usize, seq: u64, attempt: u64) {
+        let (generation, owner) = (generation(seq), region(owner));
+        let message = CoordinatorMessage::BeginHandOff { shard: shard(), generation, attempt: Attempt(attempt), owner };
+        self.coordinate(node, message);
+    }
+
+    fn hand_off(&mut self, owner: usize, seq: u64, attempt: u64, flush_from: &[usize]) {
+        let flush_from = flush_from.iter().map(|n| region(*n)).collect();
+        let generation = generation(seq);
+        let message = CoordinatorMessage::HandOff { shard: shard(), generation, attempt: Attempt(attempt), flush_from };
+        self.coordinate(owner, message);
+    }
+
+    fn pass(&mut self, time: Duration) {
+        self.now += time;
+        for node in 0..3 {
+            self.tell(node, Input::Tick);
+        }
+    }
+
+    /// O hosts at generation 1, and P knows it.
+    fn owned_by_o() -> Self {
+        let mut lab = Self::new();
+        lab.host(home(O, 1));
+        lab.ready(O);
+        lab.route(P, home(O, 1));
+        lab
+    }
+
+    fn messages(&self) -> Vec<&'static str> {
+        self.handled.iter().map(|(_, message)| *message).collect()
+    }
+
+    fn last_told(&self, node: usize, wanted: impl Fn(&RegionMessage) -> bool) -> Option<&RegionMessage> {
+        self.told.iter().rev().find(|(n, message)| *n == node && wanted(message)).map(|(_, message)| message)
+    }
+
+    fn has_said_stopped(&self, node: usize, seq: u64) -> bool {
+        self.told.iter().any(|(n, message)| {
+            *n == node && matches!(message, RegionMessage::ShardStopped { generation: g, .. } if *g == generation(seq))
+        })
+    }
+
+    fn has_acked_flushed(&self, node: usize) -> bool {
+        let ack = self.last_told(node, |message| matches!(message, RegionMessage::BeginHandOffAck { .. }));
+        matches!(ack, Some(RegionMessage::BeginHandOffAck { flushed: true, .. }))
+    }
+}
+
+/// C1's handoff ended the shard at O, C1 died before its commit, and C2 believes the old home.
+#[test]
+fn scenario_85_an_ended_generation_does_not_start_again() {
+    let mut lab = Lab::owned_by_o();
+    lab.hand_off(O, 1, 1, &[]);
+    lab.stopped(O);
+    assert!(lab.has_said_stopped(O, 1));
+    lab.fail_over();
+    lab.told.clear();
+    lab.send(O, "m");
+    lab.route(O, home(O, 1));
+    assert_eq!(lab.nodes[O].starts, 1, "O starts nothing");
+    assert!(lab.has_said_stopped(O, 1), "and says why, so that C2 allocates anew");
+    let next = Home { previous: Some(generation(1)), ..home(N, 2) };
+    lab.host(next.clone());
+    lab.ready(N);
+    lab.route(O, next);
+    lab.settle();
+    assert_eq!(lab.handled, [(N, "m")]);
+}
+
+/// m1 waits in O's shard when the handoff begins; P's mark has passed and P buffers m2.
+#[test]
+fn scenario_87_leftovers_come_first_whichever_lane_is_faster() {
+    for p_first in [true, false] {
+        for failover in [true, false] {
+            let mut lab = Lab::owned_by_o();
+            lab.nodes[O].busy = true;
+            lab.send(P, "m1");
+            lab.arrive(P, O);
+            lab.begin(P, O, 1, 1);
+            assert!(lab.has_acked_flushed(P));
+            lab.send(P, "m2");
+            lab.hand_off(O, 1, 1, &[P]);
+            assert!(lab.nodes[O].ending.is_none(), "the mark is awaited");
+            lab.arrive(P, O);
+            lab.stopped(O);
+            let left = |m: &RegionMessage| matches!(m, RegionMessage::ShardStopped { leftovers: true, .. });
+            assert!(lab.last_told(O, left).is_some());
+            if failover {
+                lab.fail_over();
+            }
+            let next = Home { previous: Some(generation(1)), leftovers_from: Some(region(O)), ..home(N, 2) };
+            lab.host(next);
+            lab.ready(N);
+            // After a failover nobody remembers the attempt, and P has to probe.
+            let flushed = (!failover).then_some(Attempt(1));
+            lab.route(P, Home { flushed, ..home(N, 2) });
+            lab.route(O, home(N, 2));
+            if p_first {
+                lab.arrive(P, N);
+                lab.arrive(P, O);
+            }
+            lab.arrive(O, N);
+            lab.settle();
+            assert_eq!(lab.messages(), ["m1", "m2"], "P first: {p_first}, failover: {failover}");
+            assert_eq!(lab.dead, []);
+        }
+    }
+}
+
+/// O has handed the shard over to N without P: m1 is on its way to O when P learns of N.
+fn p_is_left_out(lab: &mut Lab) {
+    lab.send(P, "m1");
+    lab.hand_off(O, 1, 1, &[]);
+    lab.stopped(O);
+    lab.host(Home { previous: Some(generation(1)), ..home(N, 2) });
+    lab.ready(N);
+    lab.route(O, home(N, 2));
+}
+
+#[test]
+fn scenario_88_late_registration_and_a_table_push() {
+    let mut lab = Lab::owned_by_o();
+    p_is_left_out(&mut lab);
+    lab.route(P, home(N, 2));
+    lab.send(P, "m2");
+    lab.arrive(P, N);
+    lab.settle();
+    assert_eq!((lab.messages(), lab.dead.len()), (vec!["m1", "m2"], 0));
+}
+
+#[test]
+fn scenario_88_a_late_begin_hand_off_of_a_proxy() {
+    let mut lab = Lab::owned_by_o();
+    p_is_left_out(&mut lab);
+    // Nobody waits for this ack any more: its attempt is in no `flush_from`.
+    lab.begin(P, O, 1, 1);
+    lab.route(P, home(N, 2));
+    lab.send(P, "m2");
+    lab.arrive(P, N);
+    lab.settle();
+    assert_eq!((lab.messages(), lab.dead.len()), (vec!["m1", "m2"], 0));
+}
+
+#[test]
+fn scenario_88_a_lost_ack_and_the_repeat() {
+    let mut lab = Lab::owned_by_o();
+    lab.send(P, "m1");
+    lab.begin(P, O, 1, 1);
+    lab.told.clear();
+    lab.begin(P, O, 1, 1);
+    assert!(lab.has_acked_flushed(P), "the repeat gets the same ack, although the route is closed by now");
+    lab.send(P, "m2");
+    lab.hand_off(O, 1, 1, &[P]);
+    assert!(lab.nodes[O].ending.is_none(), "O waits for the mark behind m1");
+    lab.arrive(P, O);
+    lab.stopped(O);
+    lab.host(Home { previous: Some(generation(1)), ..home(N, 2) });
+    lab.ready(N);
+    lab.route(P, Home { flushed: Some(Attempt(1)), ..home(N, 2) });
+    lab.settle();
+    assert_eq!((lab.messages(), lab.dead.len()), (vec!["m1", "m2"], 0));
+}
+
+#[test]
+fn scenario_88_begin_hand_off_of_a_newer_generation() {
+    let mut lab = Lab::owned_by_o();
+    p_is_left_out(&mut lab);
+    lab.begin(P, N, 2, 2);
+    let ack = lab.last_told(P, |message| matches!(message, RegionMessage::BeginHandOffAck { .. }));
+    assert!(matches!(ack, Some(RegionMessage::BeginHandOffAck { flushed: false, .. })), "it never sent at 2");
+    lab.send(P, "m2");
+    // The handoff comes to nothing, and P is told of N once more.
+    lab.route(P, home(N, 2));
+    lab.arrive(P, N);
+    lab.settle();
+    assert_eq!((lab.messages(), lab.dead.len()), (vec!["m1", "m2"], 0));
+}
+
+#[test]
+fn scenario_88_the_sender_becomes_the_owner() {
+    let mut lab = Lab::owned_by_o();
+    lab.send(P, "m1");
+    lab.hand_off(O, 1, 1, &[]);
+    lab.stopped(O);
+    lab.host(Home { previous: Some(generation(1)), ..home(P, 2) });
+    lab.ready(P);
+    lab.send(P, "m2");
+    assert_eq!(lab.messages(), [""; 0], "its own route opens behind the old path");
+    lab.route(O, home(P, 2));
+    lab.settle();
+    lab.send(P, "m3");
+    assert_eq!((lab.messages(), lab.dead.len()), (vec!["m1", "m2", "m3"], 0));
+}
+
+/// The lane to O is down for longer than marks are waited for: m1 arrives when m2 has been handled.
+#[test]
+fn scenario_89_what_comes_too_late_is_a_gap_and_never_a_swap() {
+    let mut lab = Lab::owned_by_o();
+    lab.send(P, "m1");
+    lab.begin(P, O, 1, 1);
+    lab.send(P, "m2");
+    lab.hand_off(O, 1, 1, &[P]);
+    lab.pass(PAST_FLUSH);
+    lab.stopped(O);
+    lab.host(Home { previous: Some(generation(1)), ..home(N, 2) });
+    lab.ready(N);
+    lab.route(O, home(N, 2));
+    lab.route(P, Home { flushed: Some(Attempt(1)), ..home(N, 2) });
+    lab.arrive(P, N);
+    assert_eq!(lab.messages(), ["m2"]);
+    lab.settle();
+    assert_eq!(lab.messages(), ["m2"]);
+    assert_eq!(lab.dead, [("m1", DeadLetterReason::RouteStraggler)]);
+}
+
+#[test]
+fn scenario_89_the_probe_times_out_too() {
+    let mut lab = Lab::owned_by_o();
+    p_is_left_out(&mut lab);
+    lab.route(P, home(N, 2));
+    lab.send(P, "m2");
+    lab.pass(PAST_FLUSH);
+    lab.arrive(P, N);
+    assert_eq!(lab.messages(), ["m2"], "the new route opens without the echo");
+    lab.settle();
+    assert_eq!(lab.messages(), ["m2"]);
+    assert_eq!(lab.dead, [("m1", DeadLetterReason::RouteStraggler)]);
+}
+
+#[test]
+fn scenario_89_over_two_moves_in_a_row() {
+    let mut lab = Lab::owned_by_o();
+    p_is_left_out(&mut lab);
+    lab.route(P, home(N, 2));
+    lab.send(P, "m2");
+    lab.pass(PAST_FLUSH);
+    lab.arrive(P, N);
+    // N's floor ends with N's hosting; what the new owner knows is the generation that went before.
+    lab.hand_off(N, 2, 2, &[]);
+    lab.stopped(N);
+    lab.host(Home { previous: Some(generation(2)), ..home(O, 3) });
+    lab.ready(O);
+    lab.route(N, home(O, 3));
+    lab.settle();
+    assert_eq!(lab.messages(), ["m2"]);
+    assert_eq!(lab.dead, [("m1", DeadLetterReason::RouteStraggler)]);
+}
+
+#[test]
+fn scenario_90_marks_of_another_attempt_and_older_homes_count_for_nothing() {
+    let mut lab = Lab::owned_by_o();
+    lab.begin(P, O, 1, 1);
+    lab.arrive(P, O);
+    lab.fail_over();
+    lab.hand_off(O, 1, 9, &[P]);
+    assert!(lab.nodes[O].ending.is_none(), "C1's mark is not C2's");
+    lab.begin(P, O, 1, 9);
+    lab.arrive(P, O);
+    lab.stopped(O);
+    lab.host(Home { previous: Some(generation(1)), ..home(N, 2) });
+    lab.ready(N);
+    lab.route(P, Home { flushed: Some(Attempt(9)), ..home(N, 2) });
+    lab.route(P, home(O, 1));
+    assert_eq!(lab.nodes[P].published, Route::Remote { region: region(N), generation: generation(2) });
+}
+
+#[test]
+fn scenario_91_a_hand_off_of_a_shard_that_is_not_here_is_answered() {
+    let mut lab = Lab::new();
+    lab.hand_off(O, 1, 1, &[P]);
+    assert!(lab.has_said_stopped(O, 1));
+    lab.host(home(O, 1));
+    assert_eq!(lab.nodes[O].starts, 0, "a HostShard that comes later starts nothing");
+}
+
+/// The first leftover is taken after the wait for leftovers is over; the shard fails; the second comes.
+#[test]
+fn scenario_94_a_leftover_after_its_time_is_dead() {
+    let mut lab = Lab::owned_by_o();
+    lab.nodes[O].busy = true;
+    lab.send(P, "m1");
+    lab.send(P, "m2");
+    lab.arrive(P, O);
+    lab.hand_off(O, 1, 1, &[]);
+    lab.stopped(O);
+    lab.nodes[N].busy = true;
+    lab.host(Home { previous: Some(generation(1)), leftovers_from: Some(region(O)), ..home(N, 2) });
+    lab.ready(N);
+    lab.route(O, home(N, 2));
+    let second = lab.lanes.get_mut(&(O, N)).expect("leftovers were sent").remove(1).expect("there are two");
+    lab.arrive(O, N);
+    lab.pass(PAST_FLUSH);
+    let inbox = std::mem::take(&mut lab.nodes[N].inbox);
+    let mut unprocessed = Vec::new();
+    for (message, provenance) in inbox {
+        unprocessed.push(Returned { token: lab.token(N, message), provenance, expires_at: None });
+    }
+    lab.tell(N, Input::ShardFailed { shard: shard(), generation: generation(2), unprocessed });
+    lab.lanes.entry((O, N)).or_default().push_back(second);
+    lab.settle();
+    lab.nodes[N].busy = false;
+    lab.pass(Duration::from_millis(200));
+    lab.ready(N);
+    assert_eq!(lab.messages(), ["m1"]);
+    assert_eq!(lab.dead, [("m2", DeadLetterReason::HandOffStraggler)]);
+}
+
+/// The handoff reaches a shard that has not begun to serve, with marks and leftovers still to come.
+#[test]
+fn scenario_95_a_hand_off_during_the_start_loses_nothing() {
+    let mut lab = Lab::owned_by_o();
+    lab.nodes[O].busy = true;
+    lab.send(P, "m1");
+    lab.arrive(P, O);
+    lab.begin(P, O, 1, 1);
+    lab.hand_off(O, 1, 1, &[P]);
+    lab.arrive(P, O);
+    lab.stopped(O);
+    lab.host(Home { previous: Some(generation(1)), leftovers_from: Some(region(O)), ..home(N, 2) });
+    lab.route(P, Home { flushed: Some(Attempt(1)), ..home(N, 2) });
+    lab.send(P, "m2");
+    lab.begin(P, N, 2, 2);
+    lab.hand_off(N, 2, 2, &[P]);
+    lab.stopped(N);
+    assert!(!lab.has_said_stopped(N, 2), "P's mark and O's leftovers are still to come");
+    lab.route(O, home(N, 2));
+    lab.settle();
+    assert!(lab.has_said_stopped(N, 2));
+    lab.nodes[O].busy = false;
+    lab.host(Home { previous: Some(generation(2)), leftovers_from: Some(region(N)), ..home(O, 3) });
+    lab.ready(O);
+    lab.send(P, "m3");
+    lab.route(P, Home { flushed: Some(Attempt(2)), ..home(O, 3) });
+    lab.route(N, home(O, 3));
+    lab.settle();
+    assert_eq!((lab.messages(), lab.dead.len()), (vec!["m1", "m2", "m3"], 0));
+}
