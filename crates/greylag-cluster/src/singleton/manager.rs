@@ -640,3 +640,6 @@ impl SingletonManager {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

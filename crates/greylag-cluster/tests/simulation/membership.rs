@@ -222,3 +222,23 @@ fn scenario_68_the_contact_dies_before_it_told_others_of_the_joiner() {
         world.run_until(60 * SECOND, |world| world.agreed(&[ids[1], ids[2], x]));
     }
 }
+
+#[test]
+fn scenario_23_while_one_is_unreachable_nobody_comes_up_and_weakly_only_if_allowed() {
+    for weakly in [false, true] {
+        let settings = ClusterSettings::default();
+        let weakly_up_after = settings.weakly_up_after.filter(|_| weakly);
+        let mut world = World::new(1, ClusterSettings { weakly_up_after, ..settings });
+        let ids = world.cluster(&["a", "b", "c"]);
+        world.kill(ids[2]);
+        world.run_for(8 * SECOND);
+        assert!(world.view(ids[1]).unreachable.contains(&world.ua(ids[2])));
+        let d = world.start("d");
+        world.join(d, &["a"]);
+        world.run_for(17 * SECOND);
+        let expected = if weakly { MemberStatus::WeaklyUp } else { MemberStatus::Joining };
+        assert_eq!(world.status(d, ids[1]), Some(expected));
+        world.down(ids[0], ids[2]);
+        world.run_until(20 * SECOND, |world| world.agreed(&[ids[0], ids[1], d]));
+    }
+}
