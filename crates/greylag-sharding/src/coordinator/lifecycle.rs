@@ -267,6 +267,10 @@ impl Coordinator {
         for handoff in self.handoffs.values_mut() {
             handoff.resend_now(now);
         }
+        // A route that is older than the inventory would cost its first message a gap (sharding §2.6).
+        for region in self.regions.keys().cloned().collect::<Vec<_>>() {
+            self.tell_table(&region, out);
+        }
         self.answer_requests(out);
         self.on_tick(now, out);
     }

@@ -66,8 +66,9 @@ impl Coordinator {
                 }
                 if is_new {
                     out.push(Effect::Event(CoordinatorEvent::RegionRegistered(region.clone())));
-                    self.tell_table(&region, out);
                 }
+                // Also to one that registers again: what was pushed before may have been lost with its link.
+                self.tell_table(&region, out);
                 self.answer_requests(out);
             }
         }
@@ -183,7 +184,7 @@ impl Coordinator {
     }
 
     /// The whole table, so that the first message to any shard costs no round trip.
-    fn tell_table(&self, region: &RegionId, out: &mut Vec<Effect>) {
+    pub(super) fn tell_table(&self, region: &RegionId, out: &mut Vec<Effect>) {
         let known = self.homes.iter().filter(|(shard, entry)| entry.stored.region != *region && self.is_told(shard));
         let known: Vec<_> = known.map(|(shard, _)| shard.clone()).collect();
         self.tell_homes(region, &known, CoordinatorMessage::ShardHomes, out);

@@ -1,0 +1,290 @@
+//! The coordinator as text: what it is told, and what it does about it.
+//!
+//! Nodes are `a`, `b`, `c`; generations and attempts are written `epoch.number`. Effects come one per
+//! line, in their order. Source: sharding §2.7 to §2.16.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use greylag_core::{Generation, UniqueAddress};
+use greylag_sharding::coordinator::{Coordinator, CoordinatorConfig, Effect, Input, StateEvent, StoredState};
+use greylag_sharding::fingerprint::{Fingerprint, StateStoreMode};
+use greylag_sharding::ids::{RegionId, ShardId};
+use greylag_sharding::membership::{MemberFacts, Members, Phase, Removal};
+use greylag_sharding::message::{
+    Attempt, Claim, ClaimState, CoordinatorId, CoordinatorMessage, Home, RegionMessage, Register,
+};
+use greylag_sharding::settings::ShardingSettings;
+use greylag_testkit::transcript::{self, Case};
+
+#[test]
+fn transcripts() {
+    transcript::run_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/protocol"), || {
+        let mut world = World::new();
+        move |case: &Case<'_>| world.run(case)
+    });
+}
+
+struct World {
+    start: Instant,
+    now: Instant,
+    machine: Coordinator,
+    members: Members,
+    /// What was committed, as a replicated store would return it.
+    stored: StoredState,
+    serials: BTreeMap<String, u64>,
+    effects: Vec<Effect>,
+}
+
+fn address(name: &str) -> UniqueAddress {
+    let uid = name.bytes().next().unwrap_or(b'a') - b'a' + 1;
+    format!("{name}:1#{uid}").parse().expect("an address")
+}
+
+fn region(name: &str) -> RegionId {
+    RegionId { node: address(name), incarnation: 1 }
+}
+
+fn name(address: &UniqueAddress) -> &str {
+    address.address().host()
+}
+
+fn generation(text: &str) -> Generation {
+    let (epoch, seq) = text.split_once('.').expect("epoch.number");
+    Generation::new(epoch.parse().expect("a number"), seq.parse().expect("a number")).expect("in range")
+}
+
+fn fingerprint(shards: u32) -> Fingerprint {
+    Fingerprint {
+        protocol_major: 1,
+        type_name: "Entity".into(),
+        extractor: ("HashV1".into(), 1),
+        number_of_shards: shards,
+        remember_entities: false,
+        remember_entities_store: "ddata".into(),
+        state_store_mode: StateStoreMode::Ddata,
+        role: String::new(),
+    }
+}
+
+fn machine(effects: &mut Vec<Effect>, incarnation: u64) -> Coordinator {
+    let config = CoordinatorConfig {
+        id: CoordinatorId { node: address("a"), incarnation },
+        fingerprint: fingerprint(12),
+        role: String::new(),
+        settings: ShardingSettings::test(),
+        down_removal_margin: Duration::from_secs(1),
+    };
+    Coordinator::new(config, effects)
+}
+
+impl World {
+    fn new() -> Self {
+        let start = Instant::now();
+        let mut effects = Vec::new();
+        let machine = machine(&mut effects, 1);
+        let (members, stored, serials) = (Members::default(), StoredState::default(), BTreeMap::new());
+        Self { start, now: start, machine, members, stored, serials, effects }
+    }
+
+    fn run(&mut self, case: &Case<'_>) -> String {
+        match case.command {
+            "members" => self.members_are(case),
+            "fail-over" => self.machine = machine(&mut self.effects, 2),
+            "read" => {
+                if case.flag("lost") {
+                    self.stored = StoredState::default();
+                }
+                let seen_epoch = case.parse("seen").unwrap_or(0);
+                self.tell(Input::Read { state: self.stored.clone(), wall_secs: 5, seen_epoch });
+            }
+            "committed" => self.tell(Input::Committed { batch: case.parse("batch").expect("a batch") }),
+            "fenced" => {
+                let batch = case.parse("batch").expect("a batch");
+                self.tell(Input::CommitFailed { batch, retryable: false });
+            }
+            "after" => {
+                self.now += transcript::duration(case.positional(0).expect("a time")).expect("a duration");
+                self.tell(Input::Tick);
+            }
+            "allocated" => {
+                let shard = ShardId::new(case.arg("shard").expect("a shard")).expect("valid");
+                let homes = vec![(shard, case.arg("to").map(region))];
+                self.tell(Input::Allocated { call: case.parse("call").expect("a call"), homes });
+            }
+            "rebalance" => {
+                let shards = case.arg("shards").unwrap_or("").split(',').filter(|s| !s.is_empty());
+                let shards = shards.map(|shard| ShardId::new(shard).expect("valid")).collect();
+                self.tell(Input::Rebalance { shards });
+            }
+            from => {
+                let message = self.message(case, from);
+                let node = address(case.arg("from").expect("who says so"));
+                self.tell(Input::FromRegion { node, message });
+            }
+        }
+        self.show()
+    }
+
+    fn tell(&mut self, input: Input) {
+        self.machine.handle(self.now, input, &mut self.effects);
+    }
+
+    fn members_are(&mut self, case: &Case<'_>) {
+        let before = std::mem::take(&mut self.members.members);
+        for (age, node) in case.arg("up").unwrap_or("").split(',').filter(|n| !n.is_empty()).enumerate() {
+            let facts = MemberFacts {
+                phase: Phase::Up,
+                up_number: age as u32,
+                reachable: true,
+                roles: BTreeSet::new(),
+                app_version: vec![1],
+            };
+            self.members.members.insert(address(node), facts);
+        }
+        for gone in before.into_keys().filter(|node| !self.members.members.contains_key(node)).collect::<Vec<_>>() {
+            self.members.removed.insert(gone, Removal { at: self.now, clean: case.flag("clean") });
+        }
+        self.tell(Input::Membership(Arc::new(self.members.clone())));
+    }
+
+    fn message(&mut self, case: &Case<'_>, what: &str) -> RegionMessage {
+        let from = case.arg("from").expect("who says so");
+        let region_of = region(from);
+        let shard = || ShardId::new(case.arg("shard").expect("a shard")).expect("valid");
+        let at = || generation(case.arg("at").expect("a generation"));
+        match what {
+            "register" => {
+                let serial = self.serials.entry(from.to_owned()).or_default();
+                *serial += 1;
+                let claim = |text: &str| {
+                    let mut parts = text.split('@');
+                    let shard = ShardId::new(parts.next().expect("a shard")).expect("valid");
+                    let generation = generation(parts.next().expect("a generation"));
+                    let state = match parts.next() {
+                        Some("stopping") => ClaimState::Stopping,
+                        _ => ClaimState::Running,
+                    };
+                    Claim { shard, generation, state }
+                };
+                RegionMessage::Register(Register {
+                    region: region_of,
+                    proxy: case.flag("proxy"),
+                    serial: *serial,
+                    fingerprint: fingerprint(case.parse("shards").unwrap_or(12)),
+                    highest_epoch: case.parse("epoch").unwrap_or(0),
+                    hosted: case.arg("hosts").unwrap_or("").split(',').filter(|c| !c.is_empty()).map(claim).collect(),
+                })
+            }
+            "get" => RegionMessage::GetShardHome { region: region_of, shards: vec![shard()] },
+            "started" => RegionMessage::ShardStarted { region: region_of, shards: vec![(shard(), at())] },
+            "ack" => RegionMessage::BeginHandOffAck {
+                region: region_of,
+                shard: shard(),
+                generation: at(),
+                attempt: Attempt(generation(case.arg("attempt").expect("an attempt")).as_u64()),
+                flushed: case.flag("flushed"),
+            },
+            "stopped" => RegionMessage::ShardStopped {
+                region: region_of,
+                shard: shard(),
+                generation: at(),
+                leftovers: case.flag("leftovers"),
+            },
+            "graceful" => RegionMessage::GracefulShutdownReq { region: region_of },
+            "region-stopped" => RegionMessage::RegionStopped { region: region_of },
+            "stale" => RegionMessage::StaleEpoch { region: region_of, epoch: case.parse("epoch").expect("an epoch") },
+            "no-region" => RegionMessage::NoRegion { epoch: case.parse("epoch").expect("an epoch") },
+            other => panic!("no command {other}"),
+        }
+    }
+
+    fn show(&mut self) -> String {
+        let mut text = String::new();
+        for effect in std::mem::take(&mut self.effects) {
+            if let Effect::Commit { events, .. } = &effect {
+                self.store(events);
+            }
+            let line = match &effect {
+                Effect::Read => "read".to_owned(),
+                Effect::Commit { batch, events } => {
+                    let events: Vec<_> = events.iter().map(show_event).collect();
+                    format!("commit {batch}: {}", events.join("; "))
+                }
+                Effect::Send { to, message } => format!("{} <- {}", name(to), show_order(&message.message)),
+                Effect::CallAllocate { call, shards, view } => {
+                    let shards: Vec<_> = shards.iter().map(|(shard, _)| shard.as_str()).collect();
+                    let regions: Vec<_> = view.regions.iter().map(|r| name(&r.region.node)).collect();
+                    format!("allocate call={call} {} among {}", shards.join(","), regions.join(","))
+                }
+                Effect::CallRebalance { in_progress, .. } => format!("rebalance? moving {in_progress:?}"),
+                Effect::Stop(reason) => format!("stop {reason:?}"),
+                Effect::Event(event) => format!("event {event:?}"),
+            };
+            writeln!(text, "{line}").expect("a string takes all");
+        }
+        if text.is_empty() { format!("nothing ({:?} after the start)\n", self.now - self.start) } else { text }
+    }
+
+    fn store(&mut self, events: &[StateEvent]) {
+        for event in events {
+            match event.clone() {
+                StateEvent::EpochStarted(meta) => self.stored.meta = Some(meta),
+                StateEvent::Home { shard, home } => drop(self.stored.homes.insert(shard, home)),
+            }
+        }
+    }
+}
+
+fn show_event(event: &StateEvent) -> String {
+    match event {
+        StateEvent::EpochStarted(meta) => format!("epoch {}", meta.epoch),
+        StateEvent::Home { shard, home } => {
+            let what = if home.deallocated { "is nowhere since" } else { "lives at" };
+            let mut text = format!("shard {shard} {what} {} {}", name(&home.region.node), home.generation);
+            if let Some(previous) = home.previous {
+                write!(text, " after {previous}").expect("a string takes all");
+            }
+            if let Some(from) = &home.leftovers_from {
+                write!(text, " leftovers at {}", name(&from.node)).expect("a string takes all");
+            }
+            text
+        }
+    }
+}
+
+fn show_homes(homes: &[Home]) -> String {
+    let one = |home: &Home| {
+        let mut text = format!("{}@{} {}", home.shard, home.generation, name(&home.region.node));
+        if let Some(flushed) = home.flushed {
+            write!(text, " flushed={flushed:?}").expect("a string takes all");
+        }
+        if let Some(previous) = home.previous {
+            write!(text, " previous={previous}").expect("a string takes all");
+        }
+        if let Some(from) = &home.leftovers_from {
+            write!(text, " leftovers={}", name(&from.node)).expect("a string takes all");
+        }
+        text
+    };
+    homes.iter().map(one).collect::<Vec<_>>().join(", ")
+}
+
+fn show_order(order: &CoordinatorMessage) -> String {
+    match order {
+        CoordinatorMessage::ShardHomes(homes) => format!("ShardHomes {}", show_homes(homes)),
+        CoordinatorMessage::HostShard(homes) => format!("HostShard {}", show_homes(homes)),
+        CoordinatorMessage::BeginHandOff { shard, generation, attempt, owner } => {
+            format!("BeginHandOff {shard}@{generation} attempt={attempt:?} owner={}", name(&owner.node))
+        }
+        CoordinatorMessage::HandOff { shard, generation, attempt, flush_from } => {
+            let from: Vec<_> = flush_from.iter().map(|region| name(&region.node)).collect();
+            format!("HandOff {shard}@{generation} attempt={attempt:?} flush_from={}", from.join(","))
+        }
+        CoordinatorMessage::DropShard { shard, generation } => format!("DropShard {shard}@{generation}"),
+        CoordinatorMessage::RegisterRefused { mismatch, .. } => format!("RegisterRefused: {mismatch}"),
+        other => format!("{other:?}"),
+    }
+}
