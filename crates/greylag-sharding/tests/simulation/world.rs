@@ -515,6 +515,10 @@ impl World {
         if !self.nodes[node].alive {
             return;
         }
+        // Trust rests on hearing from the others, and they may have removed it since.
+        if !self.views.last().is_some_and(|view| view.contains(&self.nodes[node].address)) {
+            return self.downed(node);
+        }
         self.nodes[node].suspect = false;
         self.tell(node, region::Input::SelfTrusted);
         if let Some((incarnation, _)) = &self.nodes[node].coordinator {
