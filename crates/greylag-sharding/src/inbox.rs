@@ -85,11 +85,6 @@ impl<T> Inbox<T> {
         self.lock().sealed = false;
     }
 
-    /// How many items wait.
-    pub(crate) fn len(&self) -> usize {
-        self.lock().queue.len()
-    }
-
     /// Moves everything queued into `batch`, which must be empty. Answers whether there was anything.
     pub(crate) fn take(&self, batch: &mut VecDeque<T>) -> bool {
         debug_assert!(batch.is_empty());
@@ -139,7 +134,6 @@ mod tests {
         assert_eq!(batch, [1, 2, 5]);
         inbox.unseal();
         inbox.push(6).unwrap();
-        assert_eq!(inbox.len(), 1);
     }
 
     #[test]

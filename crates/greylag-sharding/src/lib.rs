@@ -1,6 +1,101 @@
-//! Entities found by name: coordinator, regions, shards, and the runtime of their entities.
-
-#![allow(dead_code)]
+//! Entities found by name: one coordinator per type, a region per node, shards, and the runtime of
+//! their entities.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use std::time::Duration;
+//!
+//! use greylag_cluster::{Cluster, ClusterSettings};
+//! use greylag_codec::json;
+//! use greylag_core::{Registry, ReplyTo};
+//! use greylag_persistence::{
+//!     CommandContext, Effect, EventMeta, EventSourced, PersistenceId, StoredCodec, Stores,
+//! };
+//! use greylag_sharding::{EntityType, Sharding, ShardingSettings};
+//! use greylag_transport::memory::MemoryNetwork;
+//! use serde::{Deserialize, Serialize};
+//!
+//! #[derive(Serialize, Deserialize)]
+//! enum Command {
+//!     Increment,
+//!     Get { reply_to: ReplyTo<i64> },
+//! }
+//!
+//! #[derive(Serialize, Deserialize)]
+//! struct Incremented;
+//!
+//! struct Counter(PersistenceId);
+//!
+//! impl EventSourced for Counter {
+//!     type Command = Command;
+//!     type Event = Incremented;
+//!     type State = i64;
+//!
+//!     fn persistence_id(&self) -> PersistenceId {
+//!         self.0.clone()
+//!     }
+//!
+//!     fn event_codec(&self) -> StoredCodec<Incremented> {
+//!         StoredCodec::new(json("counter.incremented"))
+//!     }
+//!
+//!     fn on_command(&mut self, _: &mut CommandContext<'_>, count: &i64, command: Command) -> Effect<Self> {
+//!         match command {
+//!             Command::Increment => Effect::persist(Incremented),
+//!             Command::Get { reply_to } => Effect::reply(reply_to, *count),
+//!         }
+//!     }
+//!
+//!     fn apply(&self, count: &mut i64, _: &Incremented, _: &EventMeta<'_>) {
+//!         *count += 1;
+//!     }
+//! }
+//!
+//! # #[tokio::main]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! // A cluster of one. Others would join it with this node's address as their seed.
+//! let remoting = MemoryNetwork::new().node("a:1#1".parse()?, Arc::new(Registry::new()));
+//! let cluster = Cluster::start(ClusterSettings::test(), remoting).await?;
+//! cluster.join_self().await?;
+//!
+//! let stores = Some(Stores::in_memory_shared());
+//! let sharding = Sharding::start(cluster, stores, ShardingSettings::test()).await?;
+//! let counters = sharding.init(
+//!     EntityType::event_sourced("Counter", |init| {
+//!         Counter(PersistenceId::of(init.entity_type.as_str(), init.id.as_str()).expect("ids without a bar"))
+//!     })
+//!     .codec(json::<Command>("counter.command")),
+//! )?;
+//!
+//! counters.entity_ref("c-1").tell(Command::Increment)?;
+//! let get = |reply_to| Command::Get { reply_to };
+//! let count: i64 = counters.entity_ref("c-1").ask(get, Duration::from_secs(30)).await?;
+//! assert_eq!(count, 1);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # What it promises
+//! - **One at a time.** Among nodes that share a view of the cluster, an entity lives at most once.
+//!   A shard moves only on proof that its former owner has none of it left; every decision carries a
+//!   generation, checked by region, shard and journal, and an older one changes nothing.
+//! - **Order.** What one task sends to one entity is handled in that order, through buffering,
+//!   forwarding, moves and restarts; a message may be dropped with a reason, never overtaken.
+//! - **Nothing vanishes silently.** A message is handled, refused to its sender, or a dead letter.
+//!
+//! Delivery is at most once; `greylag-delivery` makes it exactly once in effect.
+//!
+//! # How it is made
+//! Three machines without I/O: [`coordinator`] decides homes, [`region`] routes and buffers,
+//! [`shard`] runs entities. The driver puts tasks, lanes and stores around them. A local message
+//! passes none of the machines' tasks: the sender reads the published route table and pushes into
+//! the shard's inbox (`routes`, `inbox`), and one task per shard runs the handlers.
+//!
+//! ```text
+//! EntityRef::tell --> route table --local---> shard inbox --> shard task --> Entity::receive
+//!                                 --remote--> lane of the shard --> owner's decode worker --> as above
+//!                                 --none----> region machine: buffer, ask the coordinator, flush later
+//! ```
 
 pub mod allocation;
 pub mod coordinator;

@@ -126,10 +126,6 @@ impl<E, P> Slot<E, P> {
         self.extra.get_or_insert_with(Box::default)
     }
 
-    pub(super) fn peek(&self) -> Option<&Extra<P>> {
-        self.extra.as_deref()
-    }
-
     pub(super) fn existing(&mut self) -> Option<&mut Extra<P>> {
         self.extra.as_deref_mut()
     }
