@@ -112,6 +112,9 @@ pub struct ShardingSettings {
     pub buffer_size: usize,
     /// Messages that may wait for the demand of one entity. Default 250.
     pub buffer_size_per_entity: usize,
+    /// Messages that are not confirmed, in all; each is then confirmed singly. Default: no limit of
+    /// their own, and confirmations come when a consumer asks for more.
+    pub max_in_flight_messages: Option<usize>,
     /// Bytes of messages that are not confirmed, in all. Default 64 MiB.
     pub max_in_flight_bytes: usize,
     /// Bytes of one entity's messages that are not confirmed. Default 8 MiB.
@@ -132,6 +135,7 @@ impl Default for ShardingSettings {
         Self {
             buffer_size: 1000,
             buffer_size_per_entity: 250,
+            max_in_flight_messages: None,
             max_in_flight_bytes: 64 << 20,
             max_in_flight_bytes_per_entity: 8 << 20,
             cleanup_unused_after: Duration::from_secs(120),
@@ -194,6 +198,11 @@ impl DeliverySettings {
                 "must be from 1 to buffer_size",
             ),
             (
+                sharding.max_in_flight_messages.is_none_or(|max| max >= 10),
+                "sharding.producer.max_in_flight_messages",
+                "must be at least 10",
+            ),
+            (
                 sharding.max_in_flight_bytes_per_entity <= sharding.max_in_flight_bytes,
                 "sharding.producer.max_in_flight_bytes_per_entity",
                 "must be at most max_in_flight_bytes",
@@ -252,6 +261,7 @@ impl DeliverySettings {
             resend_first_unconfirmed_idle_timeout: self.producer.resend_first_unconfirmed_idle_timeout,
             buffer_size: self.sharding.buffer_size,
             buffer_size_per_entity: self.sharding.buffer_size_per_entity,
+            max_in_flight_messages: self.sharding.max_in_flight_messages,
             max_in_flight_bytes: self.sharding.max_in_flight_bytes,
             max_in_flight_bytes_per_entity: self.sharding.max_in_flight_bytes_per_entity,
             cleanup_unused_after: self.sharding.cleanup_unused_after,

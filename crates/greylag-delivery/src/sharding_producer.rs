@@ -43,6 +43,8 @@ pub struct ShardingProducerSettings {
     pub buffer_size: usize,
     /// Messages in the buffer of one entity.
     pub buffer_size_per_entity: usize,
+    /// Messages that are not confirmed; `None` leaves them to the bytes.
+    pub max_in_flight_messages: Option<usize>,
     /// Bytes of all messages that are not confirmed.
     pub max_in_flight_bytes: usize,
     /// Bytes of one entity's messages that are not confirmed.
@@ -512,6 +514,7 @@ impl<P: Clone> ShardingProducer<P> {
                         state.bytes -= done.bytes;
                         state.used_at = now;
                         self.admission.bytes -= done.bytes;
+                        self.admission.messages -= 1;
                         self.stats.confirmed += 1;
                         let took = now.saturating_duration_since(done.accepted_at);
                         self.stats.slowest_confirmation = self.stats.slowest_confirmation.max(took);

@@ -17,7 +17,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::region::{Downstream, RouteNews, news};
 use crate::error::{SendError, StartError, Undelivered};
-use crate::ids::{Epoch, ProducerIdentity, SeqNr};
+use crate::ids::{Epoch, ProducerId, ProducerIdentity, SeqNr, StreamId};
 use crate::message::{SequencedBatch, UpstreamMessage};
 use crate::payload::Payload;
 use crate::producer_link::Frames;
@@ -91,6 +91,13 @@ impl<T> Drop for Withdrawal<'_, T> {
         if let Some(entity) = self.entity.take() {
             self.producer.withdrawals.send((self.ticket, entity)).ok();
         }
+    }
+}
+
+impl ProducerIdentity {
+    /// A fresh stream, for a producer that remembers nothing across its starts.
+    pub fn in_memory(producer_id: ProducerId) -> Self {
+        Self { producer_id, stream_id: StreamId(uuid::Uuid::new_v4().as_u128()), epoch: Epoch::FIRST }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Who may send next: room at the entity, then room in the whole.
 //!
 //! Slots are messages in buffers, and return when a message leaves its buffer; bytes return when it
-//! is confirmed. Senders to one entity are served in their order. The last tenth of the whole is kept
+//! is confirmed, as do in-flight messages where they are limited. Senders to one entity are served in their order. The last tenth of the whole is kept
 //! for entities with demand, so that stuck entities block their own senders and nobody else's.
 //!
 //! Source: delivery S3.
@@ -29,6 +29,7 @@ pub(super) struct Waiter<P> {
 pub(super) struct Admission {
     pub(super) buffered: usize,
     pub(super) bytes: usize,
+    pub(super) messages: usize,
     /// Ticket of the first waiter to the entity's instance and the message's size.
     with_demand: BTreeMap<u64, (u64, usize)>,
     without_demand: BTreeMap<u64, (u64, usize)>,
@@ -37,7 +38,8 @@ pub(super) struct Admission {
 impl Admission {
     fn fits(&self, settings: &ShardingProducerSettings, has_demand: bool, bytes: usize) -> bool {
         let share = |whole: usize| if has_demand { whole } else { whole - whole / 10 };
-        let has_slot = self.buffered < share(settings.buffer_size);
+        let has_slot = self.buffered < share(settings.buffer_size)
+            && settings.max_in_flight_messages.is_none_or(|max| self.messages < share(max));
         // What is larger than the whole budget goes when it is alone.
         has_slot && (self.bytes == 0 || self.bytes + bytes <= share(settings.max_in_flight_bytes))
     }
@@ -109,16 +111,19 @@ impl<P: Clone> ShardingProducer<P> {
             self.stats.sent += 1;
             self.silent_since.get_or_insert(now);
             self.admission.bytes += waiter.bytes;
+            self.admission.messages += 1;
+            // Where confirmations make room they must come at once, and not with the next request.
+            let ack = waiter.ack || self.settings.max_in_flight_messages.is_some();
             state.bytes += waiter.bytes;
             state.used_at = now;
             let accepted = Accepted { total, ticket: waiter.ticket, bytes: waiter.bytes, accepted_at: now };
             state.unconfirmed.push_back(accepted);
             out.push(Effect::Admitted { ticket: waiter.ticket, total });
             if state.has_demand() {
-                let input = producer_link::Input::Accept { total, frames: waiter.frames, ack: waiter.ack };
+                let input = producer_link::Input::Accept { total, frames: waiter.frames, ack };
                 self.tell(now, instance, input, out);
             } else {
-                state.buffered.push_back((total, waiter.frames, waiter.ack));
+                state.buffered.push_back((total, waiter.frames, ack));
                 self.admission.buffered += 1;
                 self.refresh(instance);
             }

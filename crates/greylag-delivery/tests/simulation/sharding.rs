@@ -108,6 +108,7 @@ impl Simulation {
         settings.producer.resend_first_unconfirmed_idle_timeout = Duration::from_millis(1000);
         settings.sharding.buffer_size = [10, 100][world.pick(2)];
         settings.sharding.buffer_size_per_entity = [1, 5, 10][world.pick(3)];
+        settings.sharding.max_in_flight_messages = [None, Some(10)][world.pick(2)];
         settings.sharding.max_in_flight_bytes = [500, 100_000][world.pick(2)];
         settings.sharding.max_in_flight_bytes_per_entity = settings.sharding.max_in_flight_bytes;
         settings.sharding.cleanup_unused_after = Duration::from_millis([150, 5_000][world.pick(2)]);

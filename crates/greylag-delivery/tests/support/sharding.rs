@@ -41,6 +41,7 @@ impl ShardingProducerWorld {
         set(|s| &mut s.buffer_size_per_entity, "per_entity");
         set(|s| &mut s.max_in_flight_bytes, "bytes");
         set(|s| &mut s.max_in_flight_bytes_per_entity, "bytes_per_entity");
+        settings.max_in_flight_messages = case.parse("messages");
         settings.cleanup_unused_after = case.duration("cleanup").unwrap_or(settings.cleanup_unused_after);
         let identity = ProducerIdentity::stable(ProducerId::new("p").unwrap(), StreamId(1), EPOCH);
         let machine = ShardingProducer::new(settings, identity, "n:1#1".parse().unwrap(), "delivery/1".into());
