@@ -189,10 +189,12 @@ impl Store {
             n if n < FAILURES_BEFORE_ERROR => {
                 tracing::warn!(entity_type = %name, %error, "coordinator state: {what} failed {n} times");
             }
-            n => tracing::error!(
+            // A majority can be away for long; the log need not grow with every try.
+            n if n == FAILURES_BEFORE_ERROR || n.is_power_of_two() => tracing::error!(
                 entity_type = %name, %error,
                 "coordinator state: {what} failed {n} times; is sharding started on all nodes?"
             ),
+            _ => {}
         }
         // A request that fails at once (a replicator that still starts) must not spin.
         tokio::time::sleep(Duration::from_millis(100)).await;

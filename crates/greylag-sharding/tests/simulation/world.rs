@@ -211,6 +211,12 @@ impl World {
         self.heal();
         let healed = self.net.now() + Duration::from_secs(20);
         self.run_until(healed);
+        // The first message along a route that is two moves old is a gap by the rule of sharding §2.6; it
+        // also puts the route right, so whatever follows has to be handled.
+        self.probe_everything();
+        self.probes.clear();
+        let warm = self.net.now() + Duration::from_secs(4);
+        self.run_until(warm);
         self.probe_everything();
         let end = self.net.now() + Duration::from_secs(12);
         self.run_until(end);
