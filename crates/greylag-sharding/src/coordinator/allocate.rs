@@ -109,7 +109,10 @@ impl Coordinator {
             self.initialized = true;
             self.eager.remove(&shard);
             let ended = self.decided(&shard);
-            let previous = ended.map(|home| home.generation);
+            // Without a record there was no home, or it was lost with the state: then nothing that left
+            // under an earlier epoch may be taken, since what came after it may have been handled.
+            let unknown = || Generation::new(self.epoch, 0).ok();
+            let previous = ended.map(|home| home.generation).or_else(unknown);
             let leftovers_from = ended.and_then(|home| home.leftovers_from.clone());
             let leftovers_from = leftovers_from.filter(|from| !self.gone.contains(from));
             self.decide(&shard, StoredHome { region, generation, deallocated: false, previous, leftovers_from });
