@@ -78,8 +78,6 @@ pub enum Sabotage {
     Inventory,
     /// Takes any `ShardStopped` for the current home's (sharding §2.10).
     GenerationCheck,
-    /// Re-allocates a removed node's shards at once (cluster S14).
-    Margin,
 }
 
 /// A region as this incarnation knows it.
