@@ -9,7 +9,12 @@
 //! A checker that never failed proves nothing, so a world can be run without one of the clauses
 //! that keep its promise ([`Omission`]): it must then find a violation.
 
+mod cluster;
+mod ddata;
+mod delivery;
+
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// A clause that can be left out, to see that the checkers notice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, clap::ValueEnum)]
@@ -70,5 +75,43 @@ pub struct World {
 
 /// Every world.
 pub fn worlds() -> Vec<World> {
-    Vec::new()
+    vec![
+        World {
+            name: "cluster",
+            about: "membership, detector, resolver and singleton: one view, one singleton, nobody resurrected",
+            omissions: &[],
+            run: cluster::run,
+        },
+        World {
+            name: "ddata",
+            about: "replicators: equal after healing, acknowledged means held, causal order",
+            omissions: &[],
+            run: ddata::run,
+        },
+        World {
+            name: "delivery",
+            about: "producers and consumers: everything once, in order, soon after the faults have stopped",
+            omissions: &[Omission::DeliveryPosition],
+            run: delivery::run,
+        },
+    ]
+}
+
+impl World {
+    /// Runs one seed. A machine that panics broke a promise too: an invariant of its own.
+    ///
+    /// # Errors
+    ///
+    /// The promise that was broken.
+    pub fn check(&self, seed: u64, without: Option<Omission>) -> Result<Outcome, Violation> {
+        guarded("no machine panics", || (self.run)(seed, without))
+    }
+}
+
+/// A panic within, of a world's checker or of a machine's own, is a violation of `promise`.
+fn guarded(promise: &'static str, run: impl FnOnce() -> Result<Outcome, Violation>) -> Result<Outcome, Violation> {
+    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
+        Err(Violation { promise, what: text.unwrap_or("a panic without words").to_owned() })
+    })
 }

@@ -78,15 +78,25 @@ pub(crate) struct Simulation {
     sabotage: Sabotage,
     faults: bool,
     processing: Duration,
-    trace: String,
+    tally: Tally,
+    /// Every event and effect, if that is wanted.
+    trace: Option<String>,
 }
 
-pub(crate) fn run(seed: u64, sabotage: Sabotage) -> Result<(), String> {
-    Simulation::new(seed, sabotage).run().map(drop)
+/// What a run did.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Tally {
+    pub(crate) events: u64,
+    pub(crate) deaths: u64,
+    pub(crate) applied: u64,
+}
+
+pub(crate) fn run(seed: u64, sabotage: Sabotage) -> Result<Tally, String> {
+    Simulation::new(seed, sabotage, false).run().map(|(tally, _)| tally)
 }
 
 pub(crate) fn trace(seed: u64) -> String {
-    Simulation::new(seed, Sabotage::None).run().unwrap()
+    Simulation::new(seed, Sabotage::None, true).run().unwrap().1
 }
 
 fn node(port: u16, uid: u64) -> UniqueAddress {
@@ -94,7 +104,7 @@ fn node(port: u16, uid: u64) -> UniqueAddress {
 }
 
 impl Simulation {
-    fn new(seed: u64, sabotage: Sabotage) -> Self {
+    fn new(seed: u64, sabotage: Sabotage, traced: bool) -> Self {
         let mut world = World::new(seed);
         let mut settings = DeliverySettings::test();
         settings.consumer.flow_control_window = [1, 2, 3, 4, 5, 20][world.pick(6)];
@@ -133,7 +143,8 @@ impl Simulation {
             sabotage,
             faults: true,
             processing,
-            trace: String::new(),
+            tally: Tally::default(),
+            trace: traced.then(String::new),
             world,
         };
         simulation.plan();
@@ -161,13 +172,18 @@ impl Simulation {
         self.world.after(Duration::ZERO, Event::Submit(0));
     }
 
-    fn run(mut self) -> Result<String, String> {
+    fn run(mut self) -> Result<(Tally, String), String> {
         let limit = FAULTS_END + Duration::from_secs(60);
         while let Some(event) = self.world.next() {
-            let _ = writeln!(self.trace, "{:?} {event:?}", self.world.elapsed());
+            self.tally.events += 1;
+            if let Some(trace) = &mut self.trace {
+                let _ = writeln!(trace, "{:?} {event:?}", self.world.elapsed());
+            }
             self.on_event(event)?;
             if !self.faults && self.is_done() {
-                return self.check().map(|()| self.trace);
+                self.check()?;
+                self.tally.applied = self.input.len() as u64;
+                return Ok((self.tally, self.trace.unwrap_or_default()));
             }
             if self.world.elapsed() > limit {
                 let stats = self.producer.stats(self.world.now);
@@ -200,9 +216,6 @@ impl Simulation {
         let whole_backlog = self.processing * self.input.len() as u32 * 2;
         let bound = Duration::from_secs(3) + whole_backlog + self.world.link.max_delay * 8 * self.input.len() as u32;
         if took > bound {
-            if let Ok(p) = std::env::var("GREYLAG_TRACE") {
-                std::fs::write(p, &self.trace).unwrap();
-            }
             return Err(format!("I7: it took {took:?} to settle, {bound:?} is the most"));
         }
         Ok(())
@@ -244,8 +257,12 @@ impl Simulation {
             }
             Event::Processed { entity, instance, handle, value } => self.processed(entity, instance, handle, value)?,
             Event::KillProducer => self.kill_producer(),
-            Event::KillEntity(entity) => self.entities[entity].live = None,
+            Event::KillEntity(entity) => {
+                self.tally.deaths += 1;
+                self.entities[entity].live = None;
+            }
             Event::Rebalance(entity) => {
+                self.tally.deaths += 1;
                 self.entities[entity].live = None;
                 let away = self.world.upto(Duration::from_millis(800));
                 self.entities[entity].unrouted_until = Some(now + away);
@@ -295,6 +312,7 @@ impl Simulation {
 
     /// The next run over the same input, as a process that was started again would do it.
     fn kill_producer(&mut self) {
+        self.tally.deaths += 1;
         self.producer_number += 1;
         self.producer = producer(&self.producer_settings, self.producer_number);
         self.producer_tick = None;
@@ -365,7 +383,9 @@ impl Simulation {
         self.producer.handle(self.world.now, input, &mut effects);
         let mut batches: Vec<(usize, SequencedBatch<u64>)> = Vec::new();
         for effect in effects {
-            let _ = writeln!(self.trace, "  producer {effect:?}");
+            if let Some(trace) = &mut self.trace {
+                let _ = writeln!(trace, "  producer {effect:?}");
+            }
             match effect {
                 sharding_producer::Effect::Transmit { entity, header, message } => {
                     let entity: usize = entity.parse().unwrap();
@@ -397,7 +417,9 @@ impl Simulation {
         let instance = live.instance;
         let from = ControllerRef { node: node(2, instance), path: "entities".into(), instance };
         for effect in effects {
-            let _ = writeln!(self.trace, "  entity {entity} {effect:?}");
+            if let Some(trace) = &mut self.trace {
+                let _ = writeln!(trace, "  entity {entity} {effect:?}");
+            }
             match effect {
                 sharding_consumer::Effect::Deliver { handle, parts } => {
                     let Frames::Whole(value) = parts else { return Err("a chunk was delivered".to_owned()) };
