@@ -12,6 +12,7 @@
 mod cluster;
 mod ddata;
 mod delivery;
+mod sharding;
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -87,6 +88,12 @@ pub fn worlds() -> Vec<World> {
             about: "replicators: equal after healing, acknowledged means held, causal order",
             omissions: &[],
             run: ddata::run,
+        },
+        World {
+            name: "sharding",
+            about: "regions and coordinators: no shard lives twice, no order swapped, all answers after healing",
+            omissions: &[Omission::FlushMark, Omission::GenerationCheck],
+            run: sharding::run,
         },
         World {
             name: "delivery",

@@ -12,31 +12,15 @@
 #[path = "simulation/world.rs"]
 mod world;
 
-use std::time::Duration;
-
 use greylag_sharding::{coordinator, region};
 use world::{Faults, Sabotage, Tally, World};
-
-const SAFETY: Duration = Duration::from_secs(15);
 
 fn seeds(gate: u64) -> u64 {
     std::env::var("GREYLAG_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(gate)
 }
 
-/// The faults of a seed: every fourth has healthy links, half of them without a failover; every fourth
-/// loses the state.
-fn faults_of(seed: u64) -> Faults {
-    let healthy = Faults { shard_failure: true, late_copies: true, ..Faults::default() };
-    match seed % 8 {
-        0 => healthy,
-        4 => Faults { failover: true, ..healthy },
-        1 | 5 => Faults { lost_state: true, ..Faults::ALL },
-        _ => Faults::ALL,
-    }
-}
-
 fn run(seed: u64, sabotage: Sabotage) -> Result<Tally, String> {
-    World::new(seed, faults_of(seed), sabotage).run(SAFETY).map_err(|what| format!("seed {seed}: {what}"))
+    World::new(seed, Faults::of(seed), sabotage).run(world::SAFETY).map_err(|what| format!("seed {seed}: {what}"))
 }
 
 #[test]

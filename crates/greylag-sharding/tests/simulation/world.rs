@@ -23,6 +23,8 @@ use greylag_transport::Lane;
 use rand::RngExt;
 
 pub(crate) const MARGIN: Duration = Duration::from_millis(1500);
+/// How long a run lasts before the faults stop.
+pub(crate) const SAFETY: Duration = Duration::from_secs(15);
 const MS: Duration = Duration::from_millis(1);
 
 /// One message of one sender to one entity; `seq` counts per sender and entity.
@@ -125,6 +127,18 @@ impl Faults {
         lost_state: false,
     };
 
+    /// The faults of a seed: every fourth has healthy links, half of them without a failover; every
+    /// fourth loses the state.
+    pub(crate) fn of(seed: u64) -> Self {
+        let healthy = Self { shard_failure: true, late_copies: true, ..Self::default() };
+        match seed % 8 {
+            0 => healthy,
+            4 => Self { failover: true, ..healthy },
+            1 | 5 => Self { lost_state: true, ..Self::ALL },
+            _ => Self::ALL,
+        }
+    }
+
     fn breaks_links(self) -> bool {
         self.crash || self.cut || self.pause
     }
@@ -142,6 +156,8 @@ pub(crate) struct Tally {
     pub(crate) sent: u64,
     pub(crate) handled: u64,
     pub(crate) moved: u64,
+    pub(crate) faults: u64,
+    pub(crate) steps: u64,
     pub(crate) dead: BTreeMap<DeadLetterReason, u64>,
 }
 
@@ -433,6 +449,7 @@ impl World {
         let Some(&node) = settled.get(pick) else { return self.after(500 * MS, Timer::Fault) };
         let faults = self.faults;
         let enough = settled.len() > 2;
+        self.tally.faults += 1;
         match self.net.rng().random_range(0..9) {
             0 if faults.crash && enough => self.crash(node),
             1 if faults.pause && enough => self.pause(node),
@@ -905,6 +922,7 @@ impl World {
         }
         let now = self.now();
         let mut effects = Vec::new();
+        self.tally.steps += 1;
         self.note(|| format!("n{node}: {input:?}"));
         self.nodes[node].region.handle(now, input, &mut effects);
         for effect in effects {
@@ -1010,6 +1028,7 @@ impl World {
             return;
         }
         let mut effects = Vec::new();
+        self.tally.steps += 1;
         let shown = self.trace.is_some().then(|| format!("n{node}: C{incarnation} {input:?}"));
         machine.handle(now, input, &mut effects);
         if let Some(shown) = shown {
