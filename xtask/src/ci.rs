@@ -1,7 +1,7 @@
 //! The gate, and the small tasks that it is made of.
 
 use crate::run::{Failure, root, run, run_with, say};
-use crate::{layers, proto};
+use crate::{layers, proto, scenarios};
 
 /// How many seeds the gate gives the simulation.
 const GATE_SEEDS: &str = "300";
@@ -10,6 +10,7 @@ const GATE_SEEDS: &str = "300";
 pub(crate) fn ci() -> Result<(), Failure> {
     run("cargo", &["fmt", "--all", "--check"])?;
     layers::layers()?;
+    scenarios::scenarios()?;
     proto::proto(true)?;
     run("cargo", &["clippy", "--workspace", "--all-targets", "--all-features", "--quiet", "--", "--deny", "warnings"])?;
     let test = readme_test_command()?;

@@ -4,11 +4,11 @@
 //! tokio outside drivers, a clock or unseeded chance inside a machine. Each message says why.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::Value;
 
-use crate::run::{Failure, output, root, say};
+use crate::run::{Failure, output, root, rust_files, say};
 
 /// Who may depend on whom, directly. A crate may also use what those may use.
 ///
@@ -179,21 +179,6 @@ fn text_violations(path: &str, text: &str) -> Vec<String> {
         }
     }
     violations
-}
-
-fn rust_files(directory: &Path) -> Result<Vec<PathBuf>, Failure> {
-    let mut files = Vec::new();
-    let entries =
-        std::fs::read_dir(directory).map_err(|error| format!("cannot list {}: {error}", directory.display()))?;
-    for path in entries.filter_map(|entry| entry.ok().map(|entry| entry.path())) {
-        if path.is_dir() {
-            files.extend(rust_files(&path)?);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            files.push(path);
-        }
-    }
-    files.sort();
-    Ok(files)
 }
 
 #[cfg(test)]

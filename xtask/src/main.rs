@@ -9,6 +9,7 @@ mod ci;
 mod layers;
 mod proto;
 mod run;
+mod scenarios;
 mod storefront;
 
 use clap::{Parser, Subcommand};
@@ -26,6 +27,8 @@ enum Task {
     Ci,
     /// Check the crate graph, and that machines know no tokio, no clock and no unseeded chance.
     Layers,
+    /// Check that every row of docs/scenarios.md names a test that exists.
+    Scenarios,
     /// Generate the protobuf code anew from proto/.
     Proto {
         /// Change nothing; fail if the committed code differs.
@@ -61,6 +64,7 @@ fn main() -> std::process::ExitCode {
     let outcome = match Cli::parse().task {
         Task::Ci => ci::ci(),
         Task::Layers => layers::layers(),
+        Task::Scenarios => scenarios::scenarios(),
         Task::Proto { check } => proto::proto(check),
         Task::Bless => ci::bless(),
         Task::Sim(args) => ci::sim(&args.arguments),

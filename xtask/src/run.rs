@@ -49,3 +49,19 @@ pub(crate) fn output(program: &str, arguments: &[&str]) -> Result<String, Failur
     }
     String::from_utf8(output.stdout).map_err(|_| format!("`{shown}` printed something that is not text"))
 }
+
+/// Every Rust file below a directory, in the order of names.
+pub(crate) fn rust_files(directory: &Path) -> Result<Vec<PathBuf>, Failure> {
+    let mut files = Vec::new();
+    let entries =
+        std::fs::read_dir(directory).map_err(|error| format!("cannot list {}: {error}", directory.display()))?;
+    for path in entries.filter_map(|entry| entry.ok().map(|entry| entry.path())) {
+        if path.is_dir() {
+            files.extend(rust_files(&path)?);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            files.push(path);
+        }
+    }
+    files.sort();
+    Ok(files)
+}
