@@ -1,0 +1,15 @@
+//! What most programs name.
+
+pub use greylag_codec::{json, prost};
+pub use greylag_core::{EntityError, NodeAddress, ReplyTo, UniqueAddress};
+
+#[cfg(feature = "delivery")]
+pub use greylag_delivery::ShardingProducer;
+#[cfg(feature = "persistence")]
+pub use greylag_persistence::{
+    CommandContext, Effect, EventMeta, EventSourced, EventSourcedSettings, PersistenceId, StoredCodec, Stores,
+};
+#[cfg(feature = "sharding")]
+pub use greylag_sharding::{Ctx, Entity, EntityInit, EntityRef, EntityType, Failure, Region, Sharding};
+
+pub use crate::{Node, NodeBuilder, NodeSettings};
