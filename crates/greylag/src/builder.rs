@@ -82,7 +82,7 @@ impl NodeBuilder {
             #[cfg(feature = "sharding")]
             let sharding = {
                 let sharding = greylag_sharding::Sharding::start(cluster.clone(), self.stores, self.settings.sharding);
-                sharding.await.map_err(|error| StartError::Sharding(error.to_string()))?
+                sharding.await?
             };
             let node = Node {
                 transport: transport.clone(),
@@ -95,7 +95,7 @@ impl NodeBuilder {
             } else {
                 node.cluster.join_seed_nodes(seeds).await?;
             }
-            node.cluster.wait_up().await.map_err(|error| StartError::NeverUp(error.to_string()))?;
+            node.cluster.wait_up().await?;
             Ok(node)
         };
         let outcome = started.await;
@@ -108,7 +108,10 @@ impl NodeBuilder {
 
 impl std::fmt::Debug for NodeBuilder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("NodeBuilder").field("settings", &self.settings).field("seeds", &self.seeds).finish_non_exhaustive()
+        f.debug_struct("NodeBuilder")
+            .field("settings", &self.settings)
+            .field("seeds", &self.seeds)
+            .finish_non_exhaustive()
     }
 }
 
@@ -124,13 +127,14 @@ pub enum StartError {
     /// A cluster setting is wrong.
     #[error("membership did not start: {0}")]
     Cluster(#[from] greylag_cluster::StartError),
-    /// Sharding could not be started.
+    /// A sharding setting is wrong.
+    #[cfg(feature = "sharding")]
     #[error("sharding did not start: {0}")]
-    Sharding(String),
+    Sharding(#[from] greylag_sharding::error::InvalidSetting),
     /// The node could not join; the cluster is as it was.
     #[error("the node did not join: {0}")]
     Join(#[from] JoinError),
     /// The node joined, but ended before it was Up.
     #[error("the node never became Up: {0}")]
-    NeverUp(String),
+    NeverUp(#[from] greylag_cluster::Terminated),
 }

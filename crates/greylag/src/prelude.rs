@@ -3,8 +3,6 @@
 pub use greylag_codec::{json, prost};
 pub use greylag_core::{EntityError, NodeAddress, ReplyTo, UniqueAddress};
 
-#[cfg(feature = "delivery")]
-pub use greylag_delivery::ShardingProducer;
 #[cfg(feature = "persistence")]
 pub use greylag_persistence::{
     CommandContext, Effect, EventMeta, EventSourced, EventSourcedSettings, PersistenceId, StoredCodec, Stores,
