@@ -1,0 +1,54 @@
+//! The journal of the parent: on disk, and served to the nodes.
+
+use std::path::Path;
+
+use greylag::journal_service::{JournalServer, ServerSettings};
+use greylag::journal_sled::{SledJournal, SledJournalSettings};
+use greylag::persistence::{Journal, PersistenceId, Under, WriterEpoch, WriterUuid};
+
+use crate::Failure;
+
+/// The served journal.
+pub(crate) struct ServedJournal {
+    server: JournalServer,
+    disk: SledJournal,
+}
+
+impl ServedJournal {
+    /// Opens the journal in a directory and serves it on a free port of the loopback interface.
+    pub(crate) async fn open(directory: &Path) -> Result<Self, Failure> {
+        let disk = SledJournal::open(directory, SledJournalSettings::default()).await?;
+        let address = "127.0.0.1:0".parse().expect("a socket address");
+        let server = JournalServer::bind(address, disk.stores(), ServerSettings::default()).await?;
+        Ok(Self { server, disk })
+    }
+
+    /// Where nodes reach it.
+    pub(crate) fn address(&self) -> String {
+        self.server.local_address().to_string()
+    }
+
+    /// How many events these ids have, all together. Asked of the disk, so it is true whatever
+    /// became of the nodes that wrote them.
+    pub(crate) async fn events(&self, ids: impl IntoIterator<Item = PersistenceId>) -> Result<u64, Failure> {
+        let mut events = 0;
+        for id in ids {
+            events += self.disk.head(&id).await?.highest.as_u64();
+        }
+        Ok(events)
+    }
+
+    /// Claims an id for this process: of all processes that ever did, the last has the greatest
+    /// epoch, and the earlier ones are fenced.
+    pub(crate) async fn claim(&self, id: &PersistenceId, writer: WriterUuid) -> Result<WriterEpoch, Failure> {
+        let seen = self.disk.head(id).await?.epoch;
+        Ok(self.disk.claim(id, writer, Under::Seen(seen)).await?.epoch)
+    }
+
+    /// Stops serving and closes the files.
+    pub(crate) async fn close(self) -> Result<(), Failure> {
+        self.server.shutdown().await;
+        self.disk.close().await?;
+        Ok(())
+    }
+}

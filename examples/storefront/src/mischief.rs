@@ -1,0 +1,141 @@
+//! What is done to the cluster on the way: one node is killed outright, and later replaced.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use greylag::cluster::MembershipView;
+use tokio::task::JoinHandle;
+
+use crate::customer::ROLE;
+use crate::processes::NodeProcess;
+use crate::progress::Progress;
+use crate::run::Shop;
+use crate::{Failure, Kill, RunArguments};
+
+/// How long a new node may take to get its share.
+const SHARE_PATIENCE: Duration = Duration::from_secs(30);
+
+/// The plan, and how far it is.
+pub(crate) struct Mischief {
+    kill: Kill,
+    /// After so many per cent of the purchases.
+    kill_at: u8,
+    purchases: u64,
+    stage: Stage,
+    told: String,
+}
+
+enum Stage {
+    Waiting,
+    Killed { address: String, at: Instant },
+    Replacing { starting: JoinHandle<Result<NodeProcess, String>> },
+    Done,
+}
+
+impl Mischief {
+    /// A plan for so many purchases.
+    pub(crate) fn new(arguments: &RunArguments, purchases: usize) -> Self {
+        let told = "nobody was killed".to_owned();
+        let purchases = purchases as u64;
+        Self { kill: arguments.kill, kill_at: arguments.kill_at, purchases, stage: Stage::Waiting, told }
+    }
+
+    /// Does what is due; never waits for the cluster.
+    pub(crate) async fn advance(&mut self, shop: &mut Shop, confirmed: u64, progress: &Progress) -> Result<(), Failure> {
+        match &mut self.stage {
+            Stage::Waiting if self.kill != Kill::None && confirmed >= self.is_due_at() => {
+                self.kill_one(shop, progress).await?;
+            }
+            Stage::Killed { address, at } if !is_member(&shop.node.cluster().view(), address) => {
+                let took = at.elapsed().as_secs_f64();
+                progress.say(&format!("{address} is removed after {took:.2} s; a new node starts"));
+                self.told.push_str(&format!(", removed after {took:.2} s and replaced"));
+                let command_line = shop.command_line();
+                let starting = tokio::spawn(async move { NodeProcess::start(&command_line).await });
+                self.stage = Stage::Replacing { starting };
+            }
+            Stage::Replacing { starting } if starting.is_finished() => {
+                let process = starting.await??;
+                progress.say(&format!("node {} runs as process {}", process.address, process.pid()));
+                shop.processes.push(process);
+                self.stage = Stage::Done;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    async fn kill_one(&mut self, shop: &mut Shop, progress: &Progress) -> Result<(), Failure> {
+        let Some(index) = self.victim(shop) else { return Ok(()) };
+        let victim = shop.processes.remove(index);
+        let address = victim.address.clone();
+        let what = match self.kill {
+            Kill::Coordinator => "the coordinator's node",
+            Kill::Region | Kill::None => "the node with most shards",
+        };
+        progress.say(&format!("killing {address} (process {}), {what}", victim.pid()));
+        self.told = format!("{address}, {what}, was killed at {} % of the purchases", self.kill_at);
+        self.stage = Stage::Killed { address, at: Instant::now() };
+        victim.kill().await?;
+        Ok(())
+    }
+
+    fn is_due_at(&self) -> u64 {
+        self.purchases * u64::from(self.kill_at) / 100
+    }
+
+    /// Which process is killed; `None` while it is not known who hosts what.
+    fn victim(&self, shop: &Shop) -> Option<usize> {
+        let coordinator = shop.node.cluster().view().oldest(Some(ROLE))?.address.address().to_string();
+        if self.kill == Kill::Coordinator {
+            return shop.processes.iter().position(|process| process.address == coordinator);
+        }
+        let homes: BTreeMap<_, _> =
+            shop.region.shard_homes().iter().map(|(node, shards)| (node.address().to_string(), *shards)).collect();
+        let others = shop.processes.iter().enumerate().filter(|(_, process)| process.address != coordinator);
+        others.max_by_key(|(_, process)| homes.get(&process.address).copied().unwrap_or(0)).map(|(index, _)| index)
+    }
+
+    /// Carries the plan to its end: the new node is there and has its share.
+    ///
+    /// # Errors
+    /// In words, if that takes longer than a person would wait.
+    pub(crate) async fn settle(&mut self, shop: &mut Shop, progress: &Progress) -> Result<(), Failure> {
+        let begun = Instant::now();
+        let replaced = !matches!(self.stage, Stage::Waiting);
+        while !(matches!(self.stage, Stage::Waiting | Stage::Done) && (!replaced || newest_has_its_share(shop))) {
+            if begun.elapsed() > SHARE_PATIENCE {
+                return Err(format!("the new node has not got its share within {SHARE_PATIENCE:?}").into());
+            }
+            self.advance(shop, u64::MAX, progress).await?;
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        if replaced && let Some(process) = shop.processes.last() {
+            progress.say(&format!("node {} has its share: {}", process.address, spread(shop)));
+        }
+        Ok(())
+    }
+
+    /// What was done, in words.
+    pub(crate) fn told(self) -> String {
+        self.told
+    }
+}
+
+fn is_member(view: &MembershipView, address: &str) -> bool {
+    view.members.iter().any(|member| member.address.address().to_string() == address)
+}
+
+/// Whether the newest node hosts at least four fifths of an equal share.
+fn newest_has_its_share(shop: &Shop) -> bool {
+    let homes = shop.region.shard_homes();
+    let total: usize = homes.values().sum();
+    let newest = shop.processes.last().map(|process| process.address.as_str());
+    let hosted = homes.iter().find(|(node, _)| Some(node.address().to_string().as_str()) == newest);
+    hosted.is_some_and(|(_, shards)| shards * shop.processes.len() * 5 >= total * 4)
+}
+
+fn spread(shop: &Shop) -> String {
+    let homes = shop.region.shard_homes();
+    homes.iter().map(|(node, shards)| format!("{}:{shards}", node.address().port())).collect::<Vec<_>>().join(" ")
+}

@@ -1,0 +1,74 @@
+//! A node process: it hosts customers, and does what its parent says.
+
+use greylag::delivery::{ConsumerDelivery, DeliverySettings};
+use greylag::journal_service::{ClientSettings, JournalClient};
+use greylag::prelude::*;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+
+use crate::customer::{ROLE, customers};
+use crate::processes::{Tell, Told};
+use crate::purchases::Totals;
+use crate::{CLUSTER, Failure, sharding_settings};
+
+/// What a node process is started with.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct NodeArguments {
+    /// Where the journal is served.
+    #[arg(long)]
+    journal: String,
+    /// Through whom to join.
+    #[arg(long)]
+    seed: String,
+}
+
+impl NodeArguments {
+    /// The same, as a command line.
+    pub(crate) fn to_command_line(journal: &str, seed: &str) -> Vec<String> {
+        ["--journal", journal, "--seed", seed].map(ToOwned::to_owned).into()
+    }
+}
+
+/// Runs until the parent says otherwise, or is gone.
+pub(crate) async fn run(arguments: NodeArguments) -> Result<(), Failure> {
+    let journal = JournalClient::connect(&arguments.journal, ClientSettings::default()).await?;
+    let node = Node::builder(CLUSTER)
+        .bind("127.0.0.1", 0)
+        .roles([ROLE])
+        .seed_nodes([arguments.seed])
+        .stores(journal.stores())
+        .configure(|settings| settings.sharding = sharding_settings())
+        .start()
+        .await?;
+    node.registry().register::<Totals>(json("storefront.totals"))?;
+    let delivery = ConsumerDelivery::new(&DeliverySettings::default())?;
+    let region = node.sharding().init(customers(&delivery))?;
+    tell_parent(&Told::Up { address: node.address().to_string() }).await?;
+
+    let mut orders = BufReader::new(tokio::io::stdin()).lines();
+    loop {
+        let order = tokio::select! {
+            line = orders.next_line() => line?,
+            reason = node.terminated() => return Err(format!("the cluster goes on without this node: {reason:?}").into()),
+        };
+        match order.as_deref().map(serde_json::from_str).transpose()? {
+            Some(Tell::Count) => {
+                tell_parent(&Told::Counted { suppressed: delivery.counters().snapshot().suppressed }).await?;
+            }
+            Some(Tell::Leave) => break,
+            // Nobody is left to serve.
+            None => return Ok(()),
+        }
+    }
+    drop(region);
+    node.shutdown().await;
+    Ok(())
+}
+
+async fn tell_parent(what: &Told) -> Result<(), Failure> {
+    let mut line = serde_json::to_string(what)?;
+    line.push('\n');
+    let mut output = tokio::io::stdout();
+    output.write_all(line.as_bytes()).await?;
+    output.flush().await?;
+    Ok(())
+}
