@@ -41,9 +41,15 @@ impl Mischief {
     }
 
     /// Does what is due; never waits for the cluster.
-    pub(crate) async fn advance(&mut self, shop: &mut Shop, confirmed: u64, progress: &Progress) -> Result<(), Failure> {
+    pub(crate) async fn advance(
+        &mut self,
+        shop: &mut Shop,
+        confirmed: u64,
+        progress: &Progress,
+    ) -> Result<(), Failure> {
+        let due = self.kill != Kill::None && confirmed >= self.purchases * u64::from(self.kill_at) / 100;
         match &mut self.stage {
-            Stage::Waiting if self.kill != Kill::None && confirmed >= self.is_due_at() => {
+            Stage::Waiting if due => {
                 self.kill_one(shop, progress).await?;
             }
             Stage::Killed { address, at } if !is_member(&shop.node.cluster().view(), address) => {
@@ -78,10 +84,6 @@ impl Mischief {
         self.stage = Stage::Killed { address, at: Instant::now() };
         victim.kill().await?;
         Ok(())
-    }
-
-    fn is_due_at(&self) -> u64 {
-        self.purchases * u64::from(self.kill_at) / 100
     }
 
     /// Which process is killed; `None` while it is not known who hosts what.

@@ -20,7 +20,7 @@ use crate::processes::NodeProcess;
 use crate::progress::{Progress, say};
 use crate::purchases::{PurchaseLine, Purchases, Totals};
 use crate::report::{Report, thousands};
-use crate::{CLUSTER, Failure, Kill, RunArguments, sharding_settings};
+use crate::{CLUSTER, Failure, RunArguments, sharding_settings};
 
 /// Node processes at the start.
 const NODES: usize = 3;
@@ -33,10 +33,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Runs the main job. Whether everything matches is the answer.
 pub(crate) async fn run(arguments: RunArguments) -> Result<bool, Failure> {
-    let input = arguments
-        .input
-        .clone()
-        .unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("cdnow_purchases.csv"));
+    let input =
+        arguments.input.clone().unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("cdnow_purchases.csv"));
     let purchases = Purchases::read(&input, arguments.skip_bad_lines)?;
     say(&format!("{}: {} purchases", input.display(), thousands(purchases.lines.len() as u64)));
     let directory = DataDirectory::new(arguments.data_dir.as_deref())?;
@@ -159,7 +157,7 @@ impl Shop {
         let writer = WriterUuid::from_u128(u128::from(self.node.unique_address().uid().get()));
         let epoch = self.journal.claim(&id, writer).await?;
         let identity =
-            ProducerIdentity::stable(ProducerId::new("storefront")?, StreamId(stream), Epoch::new(epoch.as_u64()));
+            ProducerIdentity::stable(ProducerId::new("storefront")?, StreamId(stream), Epoch(epoch.as_u64()));
         let settings = DeliverySettings::default();
         Ok(ShardingProducer::start(self.node.sharding(), identity, self.region.clone(), purchase_codec(), settings)?)
     }
