@@ -159,7 +159,10 @@ impl ReplicatorCore {
         let syncing = self.syncing_since.map(|since| since + self.settings.sync_timeout);
         let gossip = (!self.replicas.others.is_empty()).then_some(self.gossip_at);
         let stopping = self.stopping.as_ref().map(|(_, deadline)| *deadline);
-        requests.chain([syncing, gossip, self.propagate_at, self.notify_at, stopping].into_iter().flatten()).min()
+        let initial = self.initial_retry_at();
+        requests
+            .chain([syncing, initial, gossip, self.propagate_at, self.notify_at, stopping].into_iter().flatten())
+            .min()
     }
 
     /// Changes an entry. The closure runs at once; on `Ok`, a [`Reply::Update`] with this `id` says

@@ -346,10 +346,24 @@ impl Region {
     fn publish(&self, shard: &ShardId, slot: &mut Slot, route: Route, out: &mut Vec<Effect>) {
         if slot.published != route {
             slot.published = route.clone();
+            let home = match &route {
+                Route::Closed => None,
+                Route::Local { .. } => Some(self.config.id.clone()),
+                Route::Remote { region, .. } => Some(region.clone()),
+            };
             out.push(Effect::RouteChange { shard: shard.clone(), route });
+            self.tell_of_move(shard, slot, home, out);
             if let Some(hosting) = slot.hosting_mut() {
                 hosting.admitted.clear();
             }
+        }
+    }
+
+    /// A shard that answers from another place than before has moved; delivery sends again on it.
+    fn tell_of_move(&self, shard: &ShardId, slot: &mut Slot, home: Option<RegionId>, out: &mut Vec<Effect>) {
+        let Some(to) = home else { return };
+        if let Some(from) = slot.last_home.replace(to.clone()).filter(|from| *from != to) {
+            out.push(Effect::Event(RegionEvent::ShardMoved { shard: shard.clone(), from, to }));
         }
     }
 

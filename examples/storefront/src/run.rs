@@ -224,7 +224,7 @@ fn count_moves(region: &Region<CustomerMessage>) -> Moves {
     let mut events = region.subscribe();
     let task = tokio::spawn(async move {
         while let Some(event) = events.next().await {
-            if matches!(event, Event::Region(RegionEvent::ShardMoved { from: Some(_), .. })) {
+            if matches!(event, Event::Region(RegionEvent::ShardMoved { .. })) {
                 counted.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             }
         }

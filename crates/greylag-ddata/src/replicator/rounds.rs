@@ -59,6 +59,9 @@ impl Rounds {
     }
 }
 
+/// A round of catching up without an answer for so long is opened again.
+const INITIAL_RETRY: Duration = Duration::from_millis(500);
+
 /// An interval with a little chance in it.
 pub(super) fn jittered(rng: &mut ChaCha8Rng, interval: Duration) -> Duration {
     super::jitter(interval, rng.random_range(0.0..1.0))
@@ -121,6 +124,11 @@ impl ReplicatorCore {
         if self.syncing_since.is_some_and(|since| since + self.settings.sync_timeout <= now) {
             self.become_running(out);
         }
+        if self.initial_retry_at().is_some_and(|at| at <= now) {
+            let unanswered = |round: &Round| round.progress_at + INITIAL_RETRY <= now;
+            self.rounds.opened.retain(|_, round| !unanswered(round));
+            self.open_initial_rounds(now, out);
+        }
         if self.gossip_at > now || self.replicas.others.is_empty() {
             return;
         }
@@ -133,6 +141,15 @@ impl ReplicatorCore {
         if let Some(peer) = self.choose_peer() {
             self.open_round(now, &peer, out);
         }
+    }
+
+    /// When a round of catching up that got no answer is opened again. Nodes that start together find
+    /// each other's replicators missing at first; a whole gossip interval would keep every majority
+    /// read of the cluster waiting for them.
+    pub(super) fn initial_retry_at(&self) -> Option<Instant> {
+        let catching_up = self.lifecycle == Lifecycle::Syncing && self.replicas.own_status.is_some();
+        let opened = self.rounds.opened.values().map(|round| round.progress_at + INITIAL_RETRY);
+        catching_up.then(|| opened.min()).flatten()
     }
 
     fn choose_peer(&mut self) -> Option<UniqueAddress> {

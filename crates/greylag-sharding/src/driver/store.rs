@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::future::join_all;
 use greylag_crdt::{LwwMap, LwwRegister};
@@ -25,6 +25,8 @@ use crate::wire;
 const BUCKETS: u64 = 64;
 /// Failures after which a repeated read or write is an error and not a warning any more.
 const FAILURES_BEFORE_ERROR: u32 = 5;
+/// Between a failure and the next try.
+const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
 type Register = LwwRegister<Vec<u8>>;
 type Homes = LwwMap<String, Vec<u8>>;
@@ -37,6 +39,8 @@ pub(crate) struct Store {
     buckets: Vec<Key<Homes>>,
     read: ReadLevel,
     write: WriteLevel,
+    /// How long one try may take.
+    patience: Duration,
     /// The claim to power of the incarnation that runs now.
     own: Mutex<Option<Meta>>,
 }
@@ -53,6 +57,7 @@ impl Store {
             name: name.clone(),
             meta: Key::new(key("meta".into())).expect("type names are short"),
             buckets: (0..BUCKETS).map(homes).collect(),
+            patience: reading,
             read: match settings.read_majority_plus {
                 MajorityPlus::Additional(additional) => {
                     ReadLevel::MajorityPlus { additional, min_cap, timeout: reading }
@@ -71,7 +76,7 @@ impl Store {
 
     /// Everything, by a majority; again until that succeeds.
     pub(crate) async fn read(&self) -> StoredState {
-        let mut failures = 0;
+        let mut failures = Failures::default();
         loop {
             let buckets = join_all(self.buckets.iter().map(|bucket| self.replicator.get(bucket, self.read)));
             let (meta, buckets) = tokio::join!(self.read_meta(), buckets);
@@ -136,7 +141,7 @@ impl Store {
     }
 
     async fn write_meta(&self, meta: &Meta) {
-        let mut failures = 0;
+        let mut failures = Failures::default();
         loop {
             let (value, clock) = (wire::encode_meta(meta), i64::try_from(meta.epoch).unwrap_or(i64::MAX));
             let set = move |register: &mut Register, cx: &mut greylag_crdt::UpdateCx<'_>| {
@@ -151,7 +156,7 @@ impl Store {
     }
 
     async fn write_homes(&self, bucket: u64, homes: BTreeMap<ShardId, StoredHome>) {
-        let mut failures = 0;
+        let mut failures = Failures::default();
         let key = &self.buckets[usize::try_from(bucket).expect("there are 64")];
         loop {
             let homes = homes.clone();
@@ -171,7 +176,7 @@ impl Store {
 
     async fn is_unfenced(&self) -> bool {
         let own = self.own.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
-        let mut failures = 0;
+        let mut failures = Failures::default();
         loop {
             match self.read_meta().await {
                 Ok(meta) => return meta == own,
@@ -181,22 +186,42 @@ impl Store {
     }
 
     /// Says that a majority could not be reached, and leaves it some time.
-    async fn report(&self, failures: &mut u32, what: &str, error: &(dyn std::error::Error + Sync)) {
-        *failures += 1;
+    async fn report(&self, failures: &mut Failures, what: &str, error: &(dyn std::error::Error + Sync)) {
         let name = &self.name;
-        match *failures {
-            1 => tracing::info!(entity_type = %name, %error, "coordinator state: {what} failed, trying again"),
-            n if n < FAILURES_BEFORE_ERROR => {
-                tracing::warn!(entity_type = %name, %error, "coordinator state: {what} failed {n} times");
+        match failures.next(self.patience) {
+            None => {}
+            Some(1) => tracing::info!(entity_type = %name, %error, "coordinator state: {what} failed, trying again"),
+            Some(n) if n < FAILURES_BEFORE_ERROR => {
+                tracing::warn!(entity_type = %name, %error, "coordinator state: {what} fails for {:?}", failures.lasting());
             }
-            // A majority can be away for long; the log need not grow with every try.
-            n if n == FAILURES_BEFORE_ERROR || n.is_power_of_two() => tracing::error!(
+            Some(_) => tracing::error!(
                 entity_type = %name, %error,
-                "coordinator state: {what} failed {n} times; is sharding started on all nodes?"
+                "coordinator state: {what} fails for {:?}; is sharding started on all nodes?", failures.lasting()
             ),
-            _ => {}
         }
         // A request that fails at once (a replicator that still starts) must not spin.
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        tokio::time::sleep(RETRY_PAUSE).await;
+    }
+}
+
+/// Tries that failed in a row. Counted in the time that a try may take, since many fail at once.
+#[derive(Default)]
+struct Failures {
+    since: Option<Instant>,
+    told: u32,
+}
+
+impl Failures {
+    /// The number of this failure, if it is one to tell of: the first five, then ever fewer.
+    fn next(&mut self, patience: Duration) -> Option<u32> {
+        let since = *self.since.get_or_insert_with(Instant::now);
+        let number = 1 + (since.elapsed().as_secs_f64() / patience.as_secs_f64()) as u32;
+        let tell = number > self.told && (number <= FAILURES_BEFORE_ERROR || number.is_power_of_two());
+        self.told = number;
+        tell.then_some(number)
+    }
+
+    fn lasting(&self) -> Duration {
+        self.since.map_or(Duration::ZERO, |since| since.elapsed())
     }
 }

@@ -339,8 +339,8 @@ pub enum RegionEvent {
     ShardMoved {
         /// Which shard.
         shard: ShardId,
-        /// The last home known, if any.
-        from: Option<RegionId>,
+        /// The last home that this region had a route to.
+        from: RegionId,
         /// The new one.
         to: RegionId,
     },

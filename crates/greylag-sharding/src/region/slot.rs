@@ -19,6 +19,8 @@ pub(super) struct Slot {
     pub(super) state: State,
     /// What the route table holds.
     pub(super) published: Route,
+    /// Where the last open route led.
+    pub(super) last_home: Option<RegionId>,
     /// A home elsewhere that may not be opened yet.
     pub(super) next: Option<Next>,
     /// A home here that waits for the older incarnation to end.
@@ -47,6 +49,7 @@ impl Default for Slot {
             ended: None,
             state: State::NoRoute,
             published: Route::Closed,
+            last_home: None,
             next: None,
             pending_host: None,
             old_path: None,
