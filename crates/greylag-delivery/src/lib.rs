@@ -56,7 +56,7 @@
 //! let sharding = Sharding::alone(remoting, Some(stores), ShardingSettings::default()).await?;
 //!
 //! let delivery = ConsumerDelivery::new(&DeliverySettings::default())?;
-//! let accounts = event_sourced_with_delivery("Account", &delivery, |init| Account(init.id.to_string()));
+//! let accounts = event_sourced_with_delivery("Account", &delivery, |init| Ok(Account(init.id.to_string())));
 //! let region = sharding.init(accounts)?;
 //!
 //! // The same stream, numbered from 1 in every run: what an earlier run sent is recognised.

@@ -294,7 +294,7 @@ impl Node {
             let id = init.id.to_string();
             let mut sum = Sum { id, evaluated: count.clone(), snapshots: false, settings, forgetful: false };
             change(&mut sum);
-            sum
+            Ok(sum)
         });
         let region = sharding.init(sums).unwrap();
         Self { sharding, region, delivery, evaluated }

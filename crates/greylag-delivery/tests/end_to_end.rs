@@ -105,9 +105,8 @@ impl Shop {
         let sharding = alone(&journal).await;
         let delivery = ConsumerDelivery::new(&DeliverySettings::test()).unwrap();
         let panics = Arc::new(AtomicU32::new(0));
-        let customers = event_sourced_with_delivery("Customer", &delivery, move |init| Customer {
-            id: init.id.as_str().to_owned(),
-            panics: panics.clone(),
+        let customers = event_sourced_with_delivery("Customer", &delivery, move |init| {
+            Ok(Customer { id: init.id.as_str().to_owned(), panics: panics.clone() })
         });
         let region = sharding.init(customers).unwrap();
         Self { sharding, journal, region, delivery }

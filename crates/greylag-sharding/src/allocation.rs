@@ -8,8 +8,6 @@
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
-use async_trait::async_trait;
-
 use crate::ids::{RegionId, ShardId};
 use crate::membership::Phase;
 use crate::settings::LeastShardSettings;
@@ -51,31 +49,6 @@ impl View {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("allocation strategy failed: {0}")]
 pub struct AllocationFailed(pub String);
-
-/// Decides homes. Called on the coordinator's node only; one instance per type.
-#[async_trait]
-pub trait AllocationStrategy: Send + Sync + 'static {
-    /// Chooses a region of `view` for a shard that `requester` asked for (or nobody, after a handoff).
-    ///
-    /// # Errors
-    /// [`AllocationFailed`]; so counts a region outside of the view.
-    async fn allocate(
-        &self,
-        shard: &ShardId,
-        requester: Option<&RegionId>,
-        view: &View,
-    ) -> Result<RegionId, AllocationFailed>;
-
-    /// Names shards that should leave their regions; `in_progress` are moving already.
-    ///
-    /// # Errors
-    /// [`AllocationFailed`]: nothing moves this time.
-    async fn rebalance(
-        &self,
-        view: &View,
-        in_progress: &BTreeSet<ShardId>,
-    ) -> Result<BTreeSet<ShardId>, AllocationFailed>;
-}
 
 /// The default: fewest shards first, evened out in rounds that are bounded twice.
 #[derive(Debug, Clone, Default)]
@@ -129,21 +102,6 @@ fn suitability(region: &RegionView) -> (bool, bool, Reverse<&[u64]>, usize, &Reg
 fn is_good_time(view: &View) -> bool {
     let same = view.regions.windows(2).all(|pair| pair[0].app_version == pair[1].app_version);
     !view.regions.is_empty() && !view.unsettled && same && view.regions.iter().all(|region| region.reachable)
-}
-
-#[async_trait]
-impl AllocationStrategy for LeastShard {
-    async fn allocate(&self, _: &ShardId, _: Option<&RegionId>, view: &View) -> Result<RegionId, AllocationFailed> {
-        self.choose(view).ok_or_else(|| AllocationFailed("no region can host".into()))
-    }
-
-    async fn rebalance(
-        &self,
-        view: &View,
-        in_progress: &BTreeSet<ShardId>,
-    ) -> Result<BTreeSet<ShardId>, AllocationFailed> {
-        Ok(self.moves(view, in_progress))
-    }
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ mod shard;
 mod sharding;
 mod shared;
 mod store;
+mod strategy;
 mod wire;
 
 pub use event::{Event, RegionEvents};
@@ -19,6 +20,7 @@ pub use event_sourced::EventSourcedEntity;
 pub use handle::Region;
 pub(crate) use node::Node;
 pub use sharding::{InitError, NotStarted, Sharding};
+pub use strategy::AllocationStrategy;
 
 #[cfg(test)]
 mod tests;

@@ -18,7 +18,7 @@ use std::any::Any;
 use std::fmt;
 
 use greylag_core::Generation;
-use greylag_persistence::Stores;
+use greylag_persistence::{InvalidPersistenceId, PersistenceId, Stores};
 
 pub use ctx::{AlreadySuspended, Ctx, DirectRef, TimerKey};
 #[allow(unused_imports)]
@@ -115,6 +115,16 @@ pub struct EntityInit {
     pub incarnation: u64,
     /// What this node's sharding was started with.
     pub stores: Option<Stores>,
+}
+
+impl EntityInit {
+    /// The name under which an event-sourced entity's history is stored: its type and its id.
+    ///
+    /// # Errors
+    /// [`InvalidPersistenceId`] if the two are too long together, or one of them contains a `|`.
+    pub fn persistence_id(&self) -> Result<PersistenceId, InvalidPersistenceId> {
+        PersistenceId::of(self.entity_type.as_str(), self.id.as_str())
+    }
 }
 
 /// Why an entity type's journal knows a newer owner; see [`Ctx::fenced`].

@@ -53,13 +53,13 @@ impl<M: Send + 'static> EntityType<M> {
         Self { factory: Some(factory), ..Self::proxy(name) }
     }
 
-    /// A type whose entities are event-sourced: `behavior` makes the behaviour of one. Its state is
-    /// in the journal, which must therefore be shared by all nodes.
+    /// A type whose entities are event-sourced: `behavior` makes the behaviour of one, or says why
+    /// there can be none. Its state is in the journal, which must therefore be shared by all nodes.
     pub fn event_sourced<B: EventSourced<Command = M>>(
         name: impl Into<String>,
-        behavior: impl Fn(&EntityInit) -> B + Send + Sync + 'static,
+        behavior: impl Fn(&EntityInit) -> Result<B, Failure> + Send + Sync + 'static,
     ) -> Self {
-        Self::new(name, move |init| Ok(EventSourcedEntity::new(behavior(init), init))).persistent()
+        Self::new(name, move |init| Ok(EventSourcedEntity::new(behavior(init)?, init))).persistent()
     }
 
     /// A type that this node only sends to; for `Sharding::init_proxy`.

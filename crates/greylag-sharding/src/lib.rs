@@ -61,10 +61,8 @@
 //! let stores = Some(Stores::in_memory_shared());
 //! let sharding = Sharding::start(cluster, stores, ShardingSettings::test()).await?;
 //! let counters = sharding.init(
-//!     EntityType::event_sourced("Counter", |init| {
-//!         Counter(PersistenceId::of(init.entity_type.as_str(), init.id.as_str()).expect("ids without a bar"))
-//!     })
-//!     .codec(json::<Command>("counter.command")),
+//!     EntityType::event_sourced("Counter", |init| Ok(Counter(init.persistence_id()?)))
+//!         .codec(json::<Command>("counter.command")),
 //! )?;
 //!
 //! counters.entity_ref("c-1").tell(Command::Increment)?;
@@ -122,7 +120,9 @@ pub mod settings;
 pub mod shard;
 pub mod wire;
 
-pub use driver::{Event, EventSourcedEntity, InitError, NotStarted, Region, RegionEvents, Sharding};
+pub use driver::{
+    AllocationStrategy, Event, EventSourcedEntity, InitError, NotStarted, Region, RegionEvents, Sharding,
+};
 pub use entity::{
     AlreadySuspended, Ctx, DirectRef, Directive, Entity, EntityInit, Failure, FailureCause, Fenced, Signal,
     Supervision, TimerKey,

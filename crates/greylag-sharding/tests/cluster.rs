@@ -116,9 +116,7 @@ impl World {
         let cluster = Cluster::start(settings, remoting).await.expect("it starts");
         let settings = ShardingSettings { number_of_shards: 20, ..ShardingSettings::test() };
         let sharding = Sharding::start(cluster.clone(), Some(self.stores.clone()), settings).await.expect("valid");
-        let counters = EntityType::event_sourced("Counter", |init| {
-            Counter(PersistenceId::of(init.entity_type.as_str(), init.id.as_str()).expect("a valid id"))
-        });
+        let counters = EntityType::event_sourced("Counter", |init| Ok(Counter(init.persistence_id()?)));
         let counters = sharding.init(counters.codec(json("counter.command"))).expect("fresh");
         let volatile = EntityType::new("Volatile", |_| Ok(Volatile::default()));
         let volatile = sharding.init(volatile.codec(json("volatile.command"))).expect("fresh");

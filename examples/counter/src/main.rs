@@ -48,7 +48,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let counters = node.sharding().init(
         EntityType::event_sourced("Counter", |init| Ok(Counter(init.persistence_id()?))).codec(json("counter.command")),
     )?;
-    let geese = counters.entity_ref("geese")?;
+    let geese = counters.entity_ref("geese");
     (0..3).try_for_each(|_| geese.tell(Command::Increment))?;
     let count = geese.ask(|reply_to| Command::Get { reply_to }, Duration::from_secs(10)).await?;
     assert_eq!(count, 3);

@@ -52,13 +52,13 @@ pub(crate) fn purchase_codec() -> impl greylag::core::Codec<Purchase> {
 
 /// The entity type, the same on every node.
 pub(crate) fn customers(delivery: &ConsumerDelivery) -> EntityType<CustomerMessage> {
-    event_sourced_with_delivery("Customer", delivery, |init| Customer { id: init.id.as_str().to_owned() })
+    event_sourced_with_delivery("Customer", delivery, |init| Ok(Customer { id: init.persistence_id()? }))
         .codec(DeliveryCodec::new(purchase_codec(), json("storefront.query")))
         .role(ROLE)
 }
 
 struct Customer {
-    id: String,
+    id: PersistenceId,
 }
 
 impl Customer {
@@ -76,7 +76,7 @@ impl EventSourced for Customer {
     type State = Totals;
 
     fn persistence_id(&self) -> PersistenceId {
-        PersistenceId::of("Customer", &self.id).expect("customer ids are numbers")
+        self.id.clone()
     }
 
     fn event_codec(&self) -> StoredCodec<Purchased> {

@@ -80,7 +80,7 @@ fn mark_of(id: &MessageId) -> Mark {
 pub fn event_sourced_with_delivery<B, T, Q>(
     name: impl Into<String>,
     delivery: &ConsumerDelivery,
-    behavior: impl Fn(&EntityInit) -> B + Send + Sync + 'static,
+    behavior: impl Fn(&EntityInit) -> Result<B, Failure> + Send + Sync + 'static,
 ) -> EntityType<WithDelivery<T, Q>>
 where
     B: EventSourced<Command = DeliveryCommand<T, Q>>,
@@ -91,7 +91,7 @@ where
     EntityType::new(name, move |init| {
         let controller = Controller::new(delivery.clone());
         let forgets = delivery.forgets_marks();
-        let marked = Marked { inner: behavior(init), outcomes: controller.outcomes.clone(), forgets };
+        let marked = Marked { inner: behavior(init)?, outcomes: controller.outcomes.clone(), forgets };
         Ok(Hosted { inner: EventSourcedEntity::new(marked, init), controller, stop: None, waiting: false })
     })
     .persistent()

@@ -271,9 +271,7 @@ impl EventSourced for Ledger {
 }
 
 fn ledgers() -> EntityType<Command> {
-    EntityType::event_sourced("Ledger", |init| Ledger {
-        id: PersistenceId::of(init.entity_type.as_str(), init.id.as_str()).expect("a valid id"),
-    })
+    EntityType::event_sourced("Ledger", |init| Ok(Ledger { id: init.persistence_id()? }))
 }
 
 /// sharding 55: ten incarnations, each recovers what all before it stored.
