@@ -12,6 +12,7 @@
 mod cluster;
 mod ddata;
 mod delivery;
+mod purchases;
 mod sharding;
 
 use std::fmt;
@@ -100,6 +101,12 @@ pub fn worlds() -> Vec<World> {
             about: "producers and consumers: everything once, in order, soon after the faults have stopped",
             omissions: &[Omission::DeliveryPosition],
             run: delivery::run,
+        },
+        World {
+            name: "purchases",
+            about: "producer, regions, shards, event-sourced customers, journal: every purchase once, in order",
+            omissions: &[Omission::GenerationCheck, Omission::DeliveryPosition],
+            run: purchases::run,
         },
     ]
 }

@@ -9,6 +9,8 @@
 //!
 //! Source: sharding §0, §9, scenario 96.
 
+#[path = "simulation/letters.rs"]
+mod letters;
 #[path = "simulation/world.rs"]
 mod world;
 
@@ -20,7 +22,9 @@ fn seeds(gate: u64) -> u64 {
 }
 
 fn run(seed: u64, sabotage: Sabotage) -> Result<Tally, String> {
-    World::new(seed, Faults::of(seed), sabotage).run(world::SAFETY).map_err(|what| format!("seed {seed}: {what}"))
+    World::new(seed, Faults::of(seed), sabotage)
+        .run(world::SAFETY, world::PATIENCE)
+        .map_err(|what| format!("seed {seed}: {what}"))
 }
 
 #[test]

@@ -1,0 +1,256 @@
+//! One incarnation of a customer: the consumer controller, and the machine of persistence behind it.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use greylag_core::Generation;
+use greylag_delivery::producer_link::Frames;
+use greylag_delivery::sharding_consumer::{DeliveryHandle, Effect, Input, ShardingConsumer, ShardingConsumerSettings};
+use greylag_delivery::{ControllerRef, Epoch, ProducerStopped, SequencedBatch, Upstream};
+use greylag_persistence::{
+    Action, EntityCore, EntityInit, FencedBy, Incarnation, Input as CoreInput, PhaseName, StoreAnswer, StoreCall,
+};
+use greylag_sharding::TimerKey;
+use greylag_sharding::region::Provenance;
+use greylag_sharding::shard::{Outcome as Left, TimerChange};
+
+use super::account::{Account, Command, Confirm, Outcome, Outcomes};
+
+/// What travels through regions.
+#[derive(Debug, Clone)]
+pub(crate) enum Msg {
+    Purchases { customer: u32, batch: SequencedBatch<u64> },
+    Ask { customer: u32, question: u64 },
+}
+
+impl Msg {
+    pub(super) fn customer(&self) -> u32 {
+        match self {
+            Self::Purchases { customer, .. } | Self::Ask { customer, .. } => *customer,
+        }
+    }
+}
+
+/// A message as the shard's machine carries it.
+#[derive(Debug)]
+pub(crate) enum Letter {
+    User(Msg, Provenance),
+    Stopped(ProducerStopped),
+    Tick,
+    Woken(Woken),
+}
+
+/// What a suspension ended with.
+#[derive(Debug)]
+pub(crate) enum Woken {
+    Permit(Incarnation),
+    Answer(Incarnation, StoreAnswer),
+    Deadline,
+}
+
+/// What a handler wants done, besides what it leaves to the shard's machine.
+#[derive(Debug, Default)]
+pub(super) struct Wishes {
+    pub(super) left: Left<Letter>,
+    pub(super) upstream: Vec<(ControllerRef, Option<Epoch>, Upstream)>,
+    pub(super) calls: Vec<(Incarnation, StoreCall)>,
+    pub(super) permits: Vec<Incarnation>,
+    pub(super) wake_at: Option<Instant>,
+    pub(super) answers: Vec<(u64, u64)>,
+    /// Deliveries suppressed by the controller itself.
+    pub(super) suppressed: Vec<(u64, u64)>,
+    pub(super) fenced: Option<Option<Generation>>,
+    pub(super) failed: Option<String>,
+}
+
+pub(crate) struct Customer {
+    pub(super) number: u32,
+    consumer: ShardingConsumer<u64>,
+    core: EntityCore<Account>,
+    outcomes: Outcomes,
+    ready: VecDeque<(DeliveryHandle, u64)>,
+    timer: Option<Instant>,
+    armed: Option<Instant>,
+    stop: bool,
+    finished: bool,
+}
+
+impl Customer {
+    pub(super) fn start(
+        now: Instant,
+        number: u32,
+        settings: ShardingConsumerSettings,
+        init: EntityInit,
+    ) -> (Self, Wishes) {
+        let outcomes = Outcomes::default();
+        let id = format!("Customer|{number}").parse().expect("an id");
+        let account = Account { id, outcomes: outcomes.clone(), forgets: settings.sabotage_marks };
+        let mut actions = Vec::new();
+        let core = EntityCore::start(account, init, now, &mut actions).expect("settings for tests work");
+        let mut customer = Self {
+            number,
+            consumer: ShardingConsumer::new(settings),
+            core,
+            outcomes,
+            ready: VecDeque::new(),
+            timer: None,
+            armed: None,
+            stop: false,
+            finished: false,
+        };
+        let mut wishes = Wishes::default();
+        wishes.left.direct = true;
+        customer.perform(now, actions, &mut wishes);
+        customer.finish(now, &mut wishes);
+        (customer, wishes)
+    }
+
+    pub(super) fn receive(&mut self, now: Instant, letter: Letter) -> Wishes {
+        let mut wishes = Wishes::default();
+        match letter {
+            Letter::User(Msg::Purchases { batch, .. }, _) => self.consume(now, Input::Batch(batch), &mut wishes),
+            Letter::User(Msg::Ask { question, .. }, _) => {
+                self.tell(now, CoreInput::Command(Command::Total { question }), &mut wishes);
+            }
+            Letter::Stopped(stopped) => self.consume(now, Input::ProducerStopped(stopped), &mut wishes),
+            Letter::Tick => {
+                self.timer = None;
+                self.consume(now, Input::Tick, &mut wishes);
+            }
+            Letter::Woken(Woken::Permit(incarnation)) => {
+                self.tell(now, CoreInput::PermitGranted(incarnation), &mut wishes);
+            }
+            Letter::Woken(Woken::Answer(incarnation, answer)) => {
+                self.tell(now, CoreInput::Answer { incarnation, answer }, &mut wishes);
+            }
+            Letter::Woken(Woken::Deadline) => {
+                self.armed = None;
+                self.tell(now, CoreInput::Tick, &mut wishes);
+            }
+        }
+        self.settle(now, &mut wishes);
+        self.finish(now, &mut wishes);
+        wishes
+    }
+
+    pub(super) fn stop(&mut self, now: Instant) -> Wishes {
+        let mut wishes = Wishes::default();
+        self.consume(now, Input::Finish, &mut wishes);
+        if self.is_running() {
+            self.stop = true;
+            self.settle(now, &mut wishes);
+        } else {
+            self.tell(now, CoreInput::Stop, &mut wishes);
+        }
+        self.finish(now, &mut wishes);
+        wishes
+    }
+
+    /// It ends, to be replaced or not: producers with something in hand here are to start over.
+    pub(super) fn end(&mut self, now: Instant) -> Wishes {
+        let mut wishes = Wishes::default();
+        self.collect(now, &mut wishes);
+        let input = if self.consumer.is_busy() { Input::StartOver } else { Input::Stop };
+        self.consume(now, input, &mut wishes);
+        self.tell(now, CoreInput::StopNow, &mut wishes);
+        wishes
+    }
+
+    fn is_running(&self) -> bool {
+        self.core.phase() == PhaseName::Running
+    }
+
+    /// Hands deliveries on for as long as the account takes them at once.
+    fn settle(&mut self, now: Instant, wishes: &mut Wishes) {
+        self.collect(now, wishes);
+        while self.is_running()
+            && let Some((handle, number)) = self.ready.pop_front()
+        {
+            let id = handle.id.clone();
+            let confirm = Confirm::new(handle, self.outcomes.clone());
+            self.tell(now, CoreInput::Command(Command::Purchase { number, id, confirm }), wishes);
+            self.collect(now, wishes);
+        }
+        if self.is_running() && self.finished && std::mem::take(&mut self.stop) {
+            self.tell(now, CoreInput::Stop, wishes);
+        }
+    }
+
+    fn collect(&mut self, now: Instant, wishes: &mut Wishes) {
+        let outcomes = std::mem::take(&mut self.outcomes.lock().outcomes);
+        for outcome in outcomes {
+            match outcome {
+                Outcome::Confirmed(handle) => {
+                    self.outcomes.lock().open.remove(&(handle.id.stream_id, handle.id.seq_nr));
+                    self.consume(now, Input::Confirm(handle), wishes);
+                }
+                Outcome::Abandoned(handle) => self.consume(now, Input::Abandon(handle, None), wishes),
+                Outcome::Recovered(dedupe) => self.consume(now, Input::Start(dedupe), wishes),
+                Outcome::Answered(question, total) => wishes.answers.push((question, total)),
+            }
+        }
+    }
+
+    fn consume(&mut self, now: Instant, input: Input<u64>, wishes: &mut Wishes) {
+        let mut effects = Vec::new();
+        self.consumer.handle(now, input, &mut effects);
+        for effect in effects {
+            match effect {
+                Effect::Deliver { handle, parts } => {
+                    let Frames::Whole(number) = parts else { panic!("nothing is sent in chunks") };
+                    self.outcomes.lock().open.insert((handle.id.stream_id, handle.id.seq_nr));
+                    self.ready.push_back((handle, number));
+                }
+                Effect::Reply { to, epoch, message } => wishes.upstream.push((to, epoch, message)),
+                Effect::Suppressed(id) => {
+                    self.outcomes.lock().open.remove(&(id.stream_id, id.seq_nr));
+                    wishes.suppressed.push((u64::from(self.number), id.seq_nr.get()));
+                }
+                Effect::Busy(busy) => wishes.left.veto = Some(busy),
+                Effect::Stopped => self.finished = true,
+                Effect::Poisoned { id, .. } => panic!("{id:?} was given up"),
+            }
+        }
+    }
+
+    fn tell(&mut self, now: Instant, input: CoreInput<Command>, wishes: &mut Wishes) {
+        let mut actions = Vec::new();
+        self.core.handle(now, input, &mut actions);
+        self.perform(now, actions, wishes);
+    }
+
+    fn perform(&mut self, _now: Instant, actions: Vec<Action<Command>>, wishes: &mut Wishes) {
+        for action in actions {
+            match action {
+                Action::RequestPermit(incarnation) => wishes.permits.push(incarnation),
+                Action::Store { incarnation, call } => wishes.calls.push((incarnation, call)),
+                Action::Passivate => wishes.left.passivate = true,
+                Action::DeadLetter(dropped) => dropped.discard(),
+                Action::Fenced(by) => {
+                    wishes.left.fenced = true;
+                    wishes.fenced = Some(match by {
+                        FencedBy::Head(head) => head.generation,
+                        FencedBy::Conflict { .. } => None,
+                    });
+                }
+                Action::Failed(failure) => wishes.failed = Some(failure.to_string()),
+                Action::Stopped => wishes.left.stop = true,
+                Action::ReturnPermit(_) | Action::Recovered(_) | Action::Unhandled | Action::Restarting(_) => {}
+            }
+        }
+    }
+
+    /// Suspends the mailbox while the account does not run, and arms what has a deadline.
+    fn finish(&mut self, now: Instant, wishes: &mut Wishes) {
+        let phase = self.core.phase();
+        wishes.left.suspend = !matches!(phase, PhaseName::Running | PhaseName::Failed | PhaseName::Stopped);
+        if let Some(at) = self.core.next_deadline().filter(|at| self.armed.is_none_or(|armed| *at < armed)) {
+            self.armed = Some(at);
+            wishes.wake_at = Some(at.max(now));
+        }
+        if let Some(at) = self.consumer.next_deadline().filter(|at| self.timer.is_none_or(|timer| *at < timer)) {
+            self.timer = Some(at);
+            wishes.left.timers.push(TimerChange::Set { key: TimerKey::Name("delivery"), at, payload: Letter::Tick });
+        }
+    }
+}
