@@ -132,8 +132,8 @@ pub(crate) struct Purchases {
     unfenced: bool,
     asked: bool,
     next_question: u64,
-    /// Customers whose answer is waited for.
-    questions: BTreeMap<u64, u32>,
+    /// Who waits for an answer, and of which customer.
+    questions: BTreeMap<u64, (usize, u32)>,
 }
 
 impl Purchases {
@@ -330,27 +330,33 @@ impl Application for Purchases {
             return Some(format!("after healing not everything is sold: {missing:?} are not stored, {stats:?}"));
         }
         let silent: BTreeSet<_> = world.app.questions.values().collect();
-        (!silent.is_empty()).then(|| format!("after healing customers {silent:?} do not answer"))
+        (!silent.is_empty()).then(|| format!("after healing (node, customer) {silent:?} gets no answer"))
     }
 }
 
 impl Market {
-    /// Asks every customer from every node for its total, once everything is sold.
+    /// Asks every customer from every node for its total, once everything is sold. A question may be
+    /// lost once, along a route that is two moves old (sharding §2.6); who is not answered asks again.
     fn ask(&mut self) {
         if !self.is_sold() {
             return self.later(200 * MS, Timer::Ask);
         }
-        for node in self.living() {
-            if self.nodes[node].leaving || self.nodes[node].region.state() == RegionState::Stopped {
-                continue;
-            }
-            for customer in 0..self.app.customers {
-                self.app.next_question += 1;
-                let question = self.app.next_question;
-                self.app.questions.insert(question, customer);
-                self.send(node, self.shard_of(customer), Msg::Ask { customer, question });
+        if !std::mem::replace(&mut self.app.asked, true) {
+            for node in self.living() {
+                if self.nodes[node].leaving || self.nodes[node].region.state() == RegionState::Stopped {
+                    continue;
+                }
+                for customer in 0..self.app.customers {
+                    self.app.next_question += 1;
+                    self.app.questions.insert(self.app.next_question, (node, customer));
+                }
             }
         }
-        self.app.asked = true;
+        for (question, (node, customer)) in self.app.questions.clone() {
+            self.send(node, self.shard_of(customer), Msg::Ask { customer, question });
+        }
+        if !self.app.questions.is_empty() {
+            self.later(4000 * MS, Timer::Ask);
+        }
     }
 }

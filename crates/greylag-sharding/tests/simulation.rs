@@ -12,6 +12,7 @@
 #[path = "simulation/letters.rs"]
 mod letters;
 #[path = "simulation/world.rs"]
+#[allow(dead_code, reason = "applications outside of this crate use the rest")]
 mod world;
 
 use greylag_sharding::{coordinator, region};

@@ -244,7 +244,9 @@ impl Customer {
     fn finish(&mut self, now: Instant, wishes: &mut Wishes) {
         let phase = self.core.phase();
         wishes.left.suspend = !matches!(phase, PhaseName::Running | PhaseName::Failed | PhaseName::Stopped);
-        if let Some(at) = self.core.next_deadline().filter(|at| self.armed.is_none_or(|armed| *at < armed)) {
+        // A wake-up that came while the account ran has gone unheard.
+        let armed = self.armed.filter(|armed| *armed > now);
+        if let Some(at) = self.core.next_deadline().filter(|at| armed.is_none_or(|armed| *at < armed)) {
             self.armed = Some(at);
             wishes.wake_at = Some(at.max(now));
         }

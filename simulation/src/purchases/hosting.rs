@@ -184,6 +184,7 @@ impl Market {
             }
             Effect::Run { slot, payload } => {
                 self.app.runs += 1;
+                self.note(|| format!("n{node}: {slot:?} takes {payload:?}"));
                 let wishes = self.with_customer(node, shard, slot, |customer| customer.receive(now, payload));
                 self.grant(node, shard, slot, wishes);
             }

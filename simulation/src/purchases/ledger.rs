@@ -120,7 +120,7 @@ impl Market {
     }
 
     pub(super) fn on_answer(&mut self, question: u64, total: u64) {
-        let Some(customer) = self.app.questions.remove(&question) else { return };
+        let Some((_, customer)) = self.app.questions.remove(&question) else { return };
         let input = &self.app.input;
         let right: u64 = (0..input.len()).filter(|i| input[*i] == customer).map(|index| cents(index as u64)).sum();
         if total != right {

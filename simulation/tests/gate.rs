@@ -1,0 +1,55 @@
+//! Every world keeps its promises for some seeds, and notices each clause that is left out.
+//!
+//! `cargo xtask sim --seeds 2000` does the same for many.
+
+use greylag_simulation::{World, worlds};
+
+/// Enough to run every kind of fault, and few enough for a build without optimisation.
+const SEEDS: u64 = 12;
+
+fn world(name: &str) -> World {
+    worlds().into_iter().find(|world| world.name == name).expect("the world is registered")
+}
+
+fn keeps_its_promises(name: &str) {
+    let world = world(name);
+    for seed in 0..SEEDS {
+        let outcome = world.check(seed, None).unwrap_or_else(|violation| panic!("seed {seed}: {violation}"));
+        assert_eq!(Ok(outcome), world.check(seed, None), "seed {seed} is one history");
+    }
+}
+
+#[test]
+fn cluster_keeps_its_promises() {
+    keeps_its_promises("cluster");
+}
+
+#[test]
+fn ddata_keeps_its_promises() {
+    keeps_its_promises("ddata");
+}
+
+#[test]
+fn sharding_keeps_its_promises() {
+    keeps_its_promises("sharding");
+}
+
+#[test]
+fn delivery_keeps_its_promises() {
+    keeps_its_promises("delivery");
+}
+
+#[test]
+fn purchases_keep_their_promises() {
+    keeps_its_promises("purchases");
+}
+
+#[test]
+fn every_omission_is_noticed() {
+    for world in worlds() {
+        for omission in world.omissions {
+            let noticed = (0..2000).any(|seed| world.check(seed, Some(*omission)).is_err());
+            assert!(noticed, "{} does not miss {omission:?}", world.name);
+        }
+    }
+}
