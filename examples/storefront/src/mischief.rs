@@ -103,16 +103,18 @@ impl Mischief {
     /// # Errors
     /// In words, if that takes longer than a person would wait.
     pub(crate) async fn settle(&mut self, shop: &mut Shop, progress: &Progress) -> Result<(), Failure> {
+        if self.kill == Kill::None {
+            return Ok(());
+        }
         let begun = Instant::now();
-        let replaced = !matches!(self.stage, Stage::Waiting);
-        while !(matches!(self.stage, Stage::Waiting | Stage::Done) && (!replaced || newest_has_its_share(shop))) {
+        while !(matches!(self.stage, Stage::Done) && newest_has_its_share(shop)) {
             if begun.elapsed() > SHARE_PATIENCE {
                 return Err(format!("the new node has not got its share within {SHARE_PATIENCE:?}").into());
             }
             self.advance(shop, u64::MAX, progress).await?;
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        if replaced && let Some(process) = shop.processes.last() {
+        if let Some(process) = shop.processes.last() {
             progress.say(&format!("node {} has its share: {}", process.address, spread(shop)));
         }
         Ok(())

@@ -25,6 +25,8 @@ pub(crate) struct Report {
     pub(crate) shards_moved: u64,
     /// The longest time in which the sender waited for confirmations and heard nothing.
     pub(crate) longest_silence: Duration,
+    /// The longest way of one purchase, from being sent to being confirmed.
+    pub(crate) slowest_purchase: Duration,
     /// From the first purchase sent to the last one confirmed.
     pub(crate) elapsed: Duration,
     /// What was done to the cluster meanwhile, in words.
@@ -91,6 +93,7 @@ impl fmt::Display for Report {
         line(f, "suppressed", thousands(self.suppressed))?;
         line(f, "shards moved", thousands(self.shards_moved))?;
         line(f, "longest silence", format!("{:.2} s", self.longest_silence.as_secs_f64()))?;
+        line(f, "slowest purchase", format!("{:.2} s", self.slowest_purchase.as_secs_f64()))?;
         line(f, "elapsed", format!("{:.2} s", self.elapsed.as_secs_f64()))?;
         let rate = all.purchases as f64 / self.elapsed.as_secs_f64().max(f64::EPSILON);
         line(f, "throughput", format!("{} /s", thousands(rate as u64)))?;

@@ -143,6 +143,7 @@ impl Shop {
             suppressed,
             shards_moved: moves.await_count(),
             longest_silence: stats.longest_silence,
+            slowest_purchase: stats.slowest_confirmation,
             elapsed,
             incident: mischief.told(),
         })
