@@ -1,7 +1,70 @@
 //! Stateful entities spread over many nodes: found by name, kept alive through crashes, never alive
 //! twice.
 //!
-//! The facade puts the layers together; each is a crate of its own and can be used alone.
+//! ```
+//! use std::time::Duration;
+//!
+//! use greylag::prelude::*;
+//! use serde::{Deserialize, Serialize};
+//!
+//! #[derive(Serialize, Deserialize)]
+//! enum Command {
+//!     Deposit { cents: u64 },
+//!     Balance { reply_to: ReplyTo<u64> },
+//! }
+//!
+//! #[derive(Serialize, Deserialize)]
+//! struct Deposited {
+//!     cents: u64,
+//! }
+//!
+//! struct Account(PersistenceId);
+//!
+//! impl EventSourced for Account {
+//!     type Command = Command;
+//!     type Event = Deposited;
+//!     type State = u64;
+//!
+//!     fn persistence_id(&self) -> PersistenceId {
+//!         self.0.clone()
+//!     }
+//!
+//!     fn event_codec(&self) -> StoredCodec<Deposited> {
+//!         StoredCodec::new(json("account.deposited"))
+//!     }
+//!
+//!     fn on_command(&mut self, _: &mut CommandContext<'_>, balance: &u64, command: Command) -> Effect<Self> {
+//!         match command {
+//!             Command::Deposit { cents } => Effect::persist(Deposited { cents }),
+//!             Command::Balance { reply_to } => Effect::reply(reply_to, *balance),
+//!         }
+//!     }
+//!
+//!     fn apply(&self, balance: &mut u64, event: &Deposited, _: &EventMeta<'_>) {
+//!         *balance += event.cents;
+//!     }
+//! }
+//!
+//! # #[tokio::main]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! // A cluster of one. A second node names this one: `.seed_nodes([node.address().to_string()])`.
+//! let node = Node::builder("bank").bind("127.0.0.1", 0).stores(Stores::in_memory_shared()).start().await?;
+//! node.registry().register::<u64>(json("cents"))?;
+//! let accounts = node.sharding().init(
+//!     EntityType::event_sourced("Account", |init| Ok(Account(init.persistence_id()?))).codec(json("account.command")),
+//! )?;
+//!
+//! accounts.entity_ref("ada").tell(Command::Deposit { cents: 1250 })?;
+//! let balance = accounts.entity_ref("ada").ask(|reply_to| Command::Balance { reply_to }, Duration::from_secs(10));
+//! assert_eq!(balance.await?, 1250);
+//! node.shutdown().await;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! The facade puts the layers together; each is a crate of its own and can be used alone. What is
+//! re-exported depends on the features: `ddata`, `persistence`, `sharding` and `delivery` by default,
+//! `journal-sled` and `journal-service` on request.
 
 mod builder;
 mod node;
