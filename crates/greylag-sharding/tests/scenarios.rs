@@ -617,3 +617,28 @@ fn scenario_95_a_hand_off_during_the_start_loses_nothing() {
     lab.settle();
     assert_eq!((lab.messages(), lab.dead.len()), (vec!["m1", "m2", "m3"], 0));
 }
+
+/// Found by the workspace's simulation: after a loss of numbering a shard lives on under its small
+/// number through a coordinator that counts from above it again. Nothing in it can claim.
+#[test]
+fn scenario_82_a_shard_whose_number_the_journal_has_passed_ends_and_is_allocated_anew() {
+    let mut lab = Lab::owned_by_o();
+    lab.tell(O, Input::Fenced { shard: shard(), generation: generation(1), stored: Some(generation(9)) });
+    assert_eq!(lab.nodes[O].ending, Some(generation(1)), "the epoch is known, the number is too small all the same");
+    lab.stopped(O);
+    assert!(lab.has_said_stopped(O, 1));
+    lab.host(home(O, 10));
+    lab.ready(O);
+    assert_eq!(lab.nodes[O].published, Route::Local { generation: generation(10) });
+}
+
+/// A newer writer of the same number (an answer was lost, say) is no reason to move.
+#[test]
+fn scenario_81_a_newer_writer_of_the_same_generation_only_asks_for_the_home() {
+    let mut lab = Lab::owned_by_o();
+    for stored in [None, Some(generation(1))] {
+        lab.tell(O, Input::Fenced { shard: shard(), generation: generation(1), stored });
+        assert_eq!(lab.nodes[O].ending, None);
+    }
+    assert!(lab.last_told(O, |message| matches!(message, RegionMessage::GetShardHome { .. })).is_some());
+}

@@ -404,13 +404,17 @@ impl Region {
             if slot.hosting().is_none_or(|hosting| hosting.generation != generation || hosting.ending.is_some()) {
                 return;
             }
+            if stored.is_none_or(|stored| stored <= generation) {
+                return region.asks.push(shard.clone());
+            }
+            // Under this number nothing can be claimed again, whoever the owner is. It may be the one that
+            // the coordinator knows: a claim after numbering was lost keeps it through later epochs. So the
+            // shard ends, and the coordinator allocates it anew.
             if let Some(stored) = stored.filter(|stored| stored.epoch() > region.registration.highest_epoch()) {
                 region.registration.adopt_epoch(stored.epoch());
                 out.push(Effect::Event(RegionEvent::GenerationBehind { stored, own: generation }));
-                region.kill(now, shard, slot, Ending::Dropped, out);
-            } else {
-                region.asks.push(shard.clone());
             }
+            region.kill(now, shard, slot, Ending::Dropped, out);
         });
     }
 }
