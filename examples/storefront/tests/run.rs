@@ -1,0 +1,59 @@
+//! The program as people run it, on a part of the real file.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+/// The header and so many lines of the shipped file.
+fn part_of_the_file(directory: &Path, lines: usize) -> String {
+    let whole = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("cdnow_purchases.csv")).unwrap();
+    let part: String = whole.lines().take(lines + 1).flat_map(|line| [line, "\n"]).collect();
+    let path = directory.join("part.csv");
+    std::fs::write(&path, part).unwrap();
+    path.to_str().expect("a temporary directory").to_owned()
+}
+
+fn storefront(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_storefront")).args(arguments).arg("--plain").output().expect("it starts")
+}
+
+fn text(output: &Output) -> String {
+    format!("{}\n{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+#[test]
+fn a_killed_node_changes_no_cent_and_a_second_run_applies_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let input = part_of_the_file(directory.path(), 3000);
+    let data = directory.path().join("data");
+    let data = data.to_str().expect("a temporary directory");
+    let first = storefront(&["--input", &input, "--data-dir", data]);
+    let told = text(&first);
+    assert!(first.status.success() && told.contains("\nmatch\n"), "{told}");
+    assert!(told.contains("was killed at 50 %") && told.contains("has its share"), "{told}");
+    assert!(told.contains("newly applied                      3,000"), "{told}");
+
+    let second = storefront(&["--input", &input, "--data-dir", data, "--kill", "none"]);
+    let told = text(&second);
+    assert!(second.status.success() && told.contains("nothing new was applied"), "{told}");
+}
+
+#[test]
+fn the_coordinators_node_can_go_too() {
+    let directory = tempfile::tempdir().unwrap();
+    let input = part_of_the_file(directory.path(), 2000);
+    let output = storefront(&["--input", &input, "--kill", "coordinator", "--kill-at", "30"]);
+    let told = text(&output);
+    assert!(output.status.success() && told.contains("the coordinator's node, was killed at 30 %"), "{told}");
+}
+
+#[test]
+fn a_line_that_is_no_purchase_is_refused_before_anything_starts() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("bad.csv");
+    std::fs::write(&path, "customer_id,date,quantity,amount_usd\n1,1997-01-01,1,1.00\n1,1997-13-01,1,1.00\n").unwrap();
+    let output = storefront(&["--input", path.to_str().expect("a temporary directory")]);
+    let told = text(&output);
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    assert!(told.contains("bad.csv, line 3, column 2 (date): expected a date as YYYY-MM-DD"), "{told}");
+    assert!(!told.contains("runs as process"), "{told}");
+}
