@@ -9,7 +9,7 @@
 //! Recovering --read--> commit epoch --read again--> Reconciling --inventory complete--> Active
 //! Allocated(O, g) --BeginHandOff, acks--> HandOff --ShardStopped(g)--> Deallocated --> Allocated(N, g')
 //! ```
-//! Source: sharding §2.7 to §2.13, §2.15, §2.16, §9. Differs: as tagged [D] there.
+//! Source: sharding §2.7 to §2.13, §2.15, §2.16, §9. Differs: as tagged `[D]` there.
 
 mod allocate;
 mod handoff;

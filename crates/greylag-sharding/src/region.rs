@@ -10,7 +10,7 @@
 //!                      -> LocalStarting -> Local(generation) -> Draining -> Resolving ...
 //! ```
 //!
-//! Source: sharding §2.3 to §2.6, §2.9 to §2.12, §9. Differs: as tagged [D] there.
+//! Source: sharding §2.3 to §2.6, §2.9 to §2.12, §9. Differs: as tagged `[D]` there.
 
 mod handoff;
 mod hosting;
