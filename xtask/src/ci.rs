@@ -4,7 +4,7 @@ use crate::run::{Failure, root, run, run_with, say};
 use crate::{layers, proto, scenarios};
 
 /// How many seeds the gate gives the simulation.
-const GATE_SEEDS: &str = "300";
+const GATE_SEEDS: &str = "2000";
 
 /// Everything that must hold before a change lands. Changes no file.
 pub(crate) fn ci() -> Result<(), Failure> {
