@@ -49,6 +49,8 @@ use workers::Workers;
 /// What a transport has counted since its start.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TransportStats {
+    /// Envelopes that a [`Fault`] swallowed in place of writing them.
+    pub swallowed_envelopes: u64,
     /// Envelopes written to streams.
     pub sent_envelopes: u64,
     /// Frames they were written in.
@@ -163,6 +165,7 @@ impl GrpcTransport {
         let counters = &self.shared.counters;
         TransportStats {
             sent_envelopes: counters.sent_envelopes.load(Ordering::Relaxed),
+            swallowed_envelopes: counters.swallowed_envelopes.load(Ordering::Relaxed),
             sent_frames: counters.sent_frames.load(Ordering::Relaxed),
             sent_bytes: counters.sent_bytes.load(Ordering::Relaxed),
             received_envelopes: counters.received_envelopes.load(Ordering::Relaxed),

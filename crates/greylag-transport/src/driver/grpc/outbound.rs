@@ -101,6 +101,7 @@ impl Outbound {
             }
             if self.gremlin.swallows(self.peer.fault.outbound()) {
                 batch.truncate(start);
+                self.shared.counters.swallowed_envelopes.fetch_add(1, Ordering::Relaxed);
                 continue;
             }
             count += 1;

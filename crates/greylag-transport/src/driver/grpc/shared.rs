@@ -55,6 +55,7 @@ pub(super) enum Announcement {
 #[derive(Debug, Default)]
 pub(super) struct Counters {
     pub(super) sent_envelopes: AtomicU64,
+    pub(super) swallowed_envelopes: AtomicU64,
     pub(super) sent_frames: AtomicU64,
     pub(super) sent_bytes: AtomicU64,
     pub(super) received_envelopes: AtomicU64,
