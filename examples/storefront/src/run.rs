@@ -141,7 +141,7 @@ impl Shop {
             newly_applied: after - before,
             sent_again: stats.resent,
             suppressed,
-            shards_moved: moves.await_count(),
+            shards_moved: moves.end(),
             longest_silence: stats.longest_silence,
             slowest_purchase: stats.slowest_confirmation,
             elapsed,
@@ -239,7 +239,8 @@ struct Moves {
 }
 
 impl Moves {
-    fn await_count(self) -> u64 {
+    /// Stops counting; how many there were.
+    fn end(self) -> u64 {
         self.task.abort();
         self.count.load(std::sync::atomic::Ordering::Relaxed)
     }
