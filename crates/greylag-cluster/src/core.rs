@@ -37,6 +37,7 @@ use crate::member::MemberStatus;
 use crate::message::Message;
 use crate::proof::{ProofEffect, ProofInput, Proofs};
 use crate::reachability::{Reachability, Status};
+use crate::sabotage::Sabotage;
 use crate::sbr::Sbr;
 use crate::settings::{ClusterSettings, Downing, ProofOfDeath};
 use crate::shutdown::ShutdownReason;
@@ -215,7 +216,9 @@ impl ClusterCore {
     pub fn new(node: UniqueAddress, settings: ClusterSettings, seed: u64, now: Instant) -> Self {
         let sbr = match &settings.downing {
             Downing::None => None,
-            Downing::SplitBrainResolver(sbr) => Some(Sbr::new(node.clone(), sbr.clone(), now)),
+            Downing::SplitBrainResolver(sbr) => {
+                Some(Sbr::new(node.clone(), sbr.clone(), now).sabotaged(settings.sabotage))
+            }
         };
         Self {
             rng: ChaCha8Rng::seed_from_u64(seed),
@@ -274,12 +277,20 @@ impl ClusterCore {
             Input::LinkLost(peer) => self.on_link_lost(now, peer, out),
             Input::DialRefused(peer) => self.on_proof(now, ProofInput::Refused(peer), out),
             Input::DialAnswered(peer) => self.on_proof(now, ProofInput::Answered(peer), out),
+            Input::DialFailed(peer) if self.omits(Sabotage::TimeoutIsRefusal) => {
+                self.on_proof(now, ProofInput::Refused(peer), out);
+            }
             Input::DialFailed(peer) => self.on_proof(now, ProofInput::Failed(peer), out),
             Input::DeathWitnessed(peer) => self.prove_dead(now, &[peer], Proof::Witnessed, out),
             Input::ThisNodeQuarantined { by, reason } => self.on_this_node_quarantined(now, by, reason, out),
             Input::Command(command) => self.on_command(now, command, out),
         }
         debug_assert!(self.gossip.is_sound(), "{:?}", self.gossip);
+    }
+
+    /// Whether a simulation has switched this clause off.
+    fn omits(&self, clause: Sabotage) -> bool {
+        self.settings.sabotage == Some(clause)
     }
 
     fn on_command(&mut self, now: Instant, command: Command, out: &mut Vec<Effect>) {

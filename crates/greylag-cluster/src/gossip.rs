@@ -98,6 +98,15 @@ impl Gossip {
     /// Both states made into one. Source: cluster M6, M8, M9.
     #[must_use]
     pub fn merged(&self, other: &Self) -> Merged {
+        self.merge(other, true)
+    }
+
+    /// What scenario 74 must notice: the removed come back.
+    pub(crate) fn merged_without_tombstones(&self, other: &Self) -> Merged {
+        self.merge(other, false)
+    }
+
+    fn merge(&self, other: &Self, tombstones_count: bool) -> Merged {
         let mut tombstones = self.tombstones.clone();
         for (address, theirs) in &other.tombstones {
             let entry = tombstones.entry(address.clone()).or_default();
@@ -110,7 +119,11 @@ impl Gossip {
             let merged = members.get(address).map(|ours| ours.merged(theirs));
             members.insert(address.clone(), merged.unwrap_or_else(|| theirs.clone()));
         }
-        members.retain(|address, _| !tombstones.contains_key(address));
+        if tombstones_count {
+            members.retain(|address, _| !tombstones.contains_key(address));
+        } else {
+            tombstones.retain(|address, _| !members.contains_key(address));
+        }
         let reachability = self.reachability.merged(&other.reachability, |address| members.contains_key(address));
         let mut version = self.version.merged(&other.version);
         let dropped = version.retain(|address| members.contains_key(address));

@@ -60,6 +60,7 @@ mod message;
 mod phi;
 mod proof;
 mod reachability;
+mod sabotage;
 mod sbr;
 mod settings;
 mod shutdown;
@@ -84,6 +85,8 @@ pub use message::{CheckedConfig, Message, PROTOCOL};
 pub use phi::PhiAccrual;
 pub use proof::{DIAL_SPACING, ProofEffect, ProofInput, Proofs};
 pub use reachability::{Reachability, Record, Status};
+#[doc(hidden)]
+pub use sabotage::Sabotage;
 pub use sbr::{Sbr, strategy};
 pub use settings::{
     ClusterSettings, CoordinatedShutdownSettings, DownAllWhenUnstable, Downing, FailureDetectorSettings, ProofOfDeath,

@@ -18,6 +18,7 @@ use greylag_core::UniqueAddress;
 use crate::downing::{DowningDecision, Verdict};
 use crate::gossip::{ConfirmedExits, Gossip};
 use crate::member::{Member, MemberStatus};
+use crate::sabotage::Sabotage;
 use crate::settings::{DownAllWhenUnstable, SbrSettings};
 use strategy::{Picture, Record};
 
@@ -57,6 +58,7 @@ pub struct Sbr {
     seen_since: BTreeSet<UniqueAddress>,
     unstable: Option<Unstable>,
     tick_at: Instant,
+    sabotage: Option<Sabotage>,
 }
 
 /// What of a state restarts the wait.
@@ -105,7 +107,17 @@ impl Sbr {
             seen_since: BTreeSet::new(),
             unstable: None,
             tick_at: now,
+            sabotage: None,
         }
+    }
+
+    /// The same without a clause. For simulations that prove their checkers.
+    pub(crate) fn sabotaged(mut self, sabotage: Option<Sabotage>) -> Self {
+        self.sabotage = sabotage;
+        if sabotage == Some(Sabotage::StableAfter) {
+            self.settings.stable_after = Duration::ZERO;
+        }
+        self
     }
 
     /// Takes a new state of the membership.
@@ -273,7 +285,9 @@ impl Sbr {
             .collect();
         let records = self.gossip.reachability.accusations().map(|(o, s, _)| (o.clone(), s.clone())).collect();
         let exits = self.exits.keys().cloned().collect();
-        Picture::new(self.node.clone(), members, records, &self.gossip.seen, &self.seen_since, exits)
+        let mut picture = Picture::new(self.node.clone(), members, records, &self.gossip.seen, &self.seen_since, exits);
+        picture.without_recheck = self.sabotage == Some(Sabotage::Recheck);
+        picture
     }
 }
 

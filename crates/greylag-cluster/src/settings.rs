@@ -9,6 +9,7 @@ use greylag_core::NodeAddress;
 
 use crate::app_version::AppVersion;
 use crate::error::ConfigError;
+use crate::sabotage::Sabotage;
 use crate::shutdown::Phase;
 
 /// Everything that can be set about a node's membership.
@@ -73,6 +74,9 @@ pub struct ClusterSettings {
     pub coordinated_shutdown: CoordinatedShutdownSettings,
     /// Threads of the runtime that carries the cluster's own tasks. Default 2.
     pub cluster_threads: usize,
+    /// A clause left out, for simulations that prove their checkers.
+    #[doc(hidden)]
+    pub sabotage: Option<Sabotage>,
 }
 
 impl Default for ClusterSettings {
@@ -108,6 +112,7 @@ impl Default for ClusterSettings {
             down_removal_margin: RemovalMargin::Derive,
             coordinated_shutdown: CoordinatedShutdownSettings::default(),
             cluster_threads: 2,
+            sabotage: None,
         }
     }
 }

@@ -15,6 +15,7 @@ use crate::gossip::Gossip;
 use crate::member::MemberStatus;
 use crate::message::Message;
 use crate::reachability::Status;
+use crate::sabotage::Sabotage;
 use crate::version::{Relation, VectorVersion};
 
 /// So many members get urgent news directly; the others hear it by ordinary gossip.
@@ -204,7 +205,11 @@ impl ClusterCore {
             }
             Relation::Before => theirs,
             Relation::Concurrent => {
-                let merged = self.gossip.merged(&theirs);
+                let merged = if self.omits(Sabotage::Tombstones) {
+                    self.gossip.merged_without_tombstones(&theirs)
+                } else {
+                    self.gossip.merged(&theirs)
+                };
                 let mut gossip = merged.gossip;
                 if merged.needs_version || (lost_a_version && !gossip.same_content(&self.gossip)) {
                     gossip.touch(&self.node, false);

@@ -9,9 +9,10 @@ use std::time::Instant;
 use greylag_core::UniqueAddress;
 
 use super::{ClusterCore, Effect, LogLevel};
-use crate::gossip::Gossip;
+use crate::gossip::{Blockers, Gossip};
 use crate::member::{Member, MemberStatus};
 use crate::reachability::Status;
+use crate::sabotage::Sabotage;
 use crate::view::Tombstone;
 
 impl ClusterCore {
@@ -25,7 +26,7 @@ impl ClusterCore {
             return;
         }
         self.ask_who_at_shared_addresses(out);
-        match self.gossip.blockers(&self.node, &self.exits) {
+        match self.blockers() {
             None => {
                 self.blocked_ticks = 0;
                 self.leader_actions(now, out);
@@ -46,10 +47,15 @@ impl ClusterCore {
         }
     }
 
+    /// What keeps the leader from acting.
+    fn blockers(&self) -> Option<Blockers> {
+        if self.omits(Sabotage::Convergence) { None } else { self.gossip.blockers(&self.node, &self.exits) }
+    }
+
     /// Outside a tick: the same conditions, at once.
     pub(super) fn act_as_leader(&mut self, now: Instant, out: &mut Vec<Effect>) {
         let leads = self.view.leader.as_ref() == Some(&self.node) && self.downed.is_none();
-        if leads && !self.trust.holds(now) && self.gossip.blockers(&self.node, &self.exits).is_none() {
+        if leads && !self.trust.holds(now) && self.blockers().is_none() {
             self.leader_actions(now, out);
         }
     }

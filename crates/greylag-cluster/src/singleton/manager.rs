@@ -20,6 +20,7 @@ use greylag_core::UniqueAddress;
 
 use super::{Kind, SingletonMessage};
 use crate::member::{Member, MemberStatus};
+use crate::sabotage::Sabotage;
 use crate::settings::{ClusterSettings, SingletonSettings};
 use crate::view::MembershipView;
 
@@ -124,12 +125,17 @@ pub struct SingletonManager {
     exiting_phase: bool,
     exiting_told: bool,
     downed: bool,
+    /// The latest predecessor, if only that one is asked (see [`Sabotage::Clearance`]).
+    latest_only: Option<Option<UniqueAddress>>,
 }
 
 impl SingletonManager {
     /// A manager that has seen nothing of the cluster.
     pub fn new(node: UniqueAddress, settings: &SingletonSettings, cluster: &ClusterSettings) -> Self {
-        let margin = settings.removal_margin.unwrap_or_else(|| cluster.removal_margin());
+        let mut margin = settings.removal_margin.unwrap_or_else(|| cluster.removal_margin());
+        if cluster.sabotage == Some(Sabotage::Margin) {
+            margin = Duration::ZERO;
+        }
         let interval = settings.hand_over_retry_interval.max(Duration::from_millis(1));
         let in_margin = u32::try_from(margin.as_millis() / interval.as_millis()).unwrap_or(u32::MAX - 3);
         let hand_over_retries = settings.min_number_of_hand_over_retries.max(in_margin + 3);
@@ -161,6 +167,7 @@ impl SingletonManager {
             exiting_phase: false,
             exiting_told: false,
             downed: false,
+            latest_only: (cluster.sabotage == Some(Sabotage::Clearance)).then_some(None),
         }
     }
 
@@ -283,6 +290,9 @@ impl SingletonManager {
 
     /// Everybody who may have run the instance and is not settled. Source: cluster P3a.
     fn unsettled(&self) -> BTreeSet<UniqueAddress> {
+        if let Some(latest) = &self.latest_only {
+            return latest.iter().filter(|address| !self.is_settled(address)).cloned().collect();
+        }
         let mut previous = self.noted.clone();
         previous.extend(self.margins.keys().cloned());
         if let Some(view) = &self.view {
@@ -364,7 +374,11 @@ impl SingletonManager {
     fn become_younger(&mut self) {
         self.state = ManagerState::Younger;
         self.retry_at = None;
-        self.noted.extend(self.oldest().filter(|oldest| **oldest != self.node).cloned());
+        let oldest = self.oldest().filter(|oldest| **oldest != self.node).cloned();
+        if let Some(latest) = &mut self.latest_only {
+            latest.clone_from(&oldest);
+        }
+        self.noted.extend(oldest);
     }
 
     fn judge_younger(&mut self, now: Instant, out: &mut Vec<ManagerEffect>) {
