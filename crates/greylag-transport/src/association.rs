@@ -219,6 +219,15 @@ pub enum Event {
         /// Who.
         uid: Uid,
     },
+    /// The peer is quarantined here from now on.
+    Quarantined {
+        /// Who.
+        uid: Uid,
+        /// Why.
+        reason: QuarantineReason,
+        /// Not told to the peer.
+        harmless: bool,
+    },
 }
 
 /// A stream that held this long was good: the next pause is short again.
@@ -562,6 +571,9 @@ impl Association {
         out.push(Effect::Block { uid });
         if is_new && self.peer == Some(uid) {
             self.shut_lanes(now, !harmless, out);
+        }
+        if is_new {
+            out.push(Effect::Publish(Event::Quarantined { uid, reason, harmless }));
         }
         out.push(Effect::HandBack { uid });
         if is_new && !harmless {

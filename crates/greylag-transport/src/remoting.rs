@@ -175,6 +175,17 @@ pub enum TransportEvent {
         /// The envelopes of the listener's own registered path prefix.
         envelopes: Vec<Envelope>,
     },
+    /// An incarnation was quarantined here, whoever asked for it: a layer above, a reliable message
+    /// that could not be delivered, or its own farewell (cluster T18, T19, C2). Once per incarnation,
+    /// and once more if a harmless quarantine becomes a graver one.
+    Quarantined {
+        /// The incarnation that nothing goes to or comes from any more.
+        peer: UniqueAddress,
+        /// Why.
+        reason: QuarantineReason,
+        /// It left in order, and is not told.
+        harmless: bool,
+    },
     /// Somebody has quarantined this node (cluster T20, S19).
     ThisNodeQuarantined {
         /// Who.

@@ -120,6 +120,9 @@ fn show(effect: &Effect) -> String {
         Effect::Refuse { reason: Some(reason) } => format!("refuse: {reason:?}"),
         Effect::Refuse { reason: None } => "refuse".to_owned(),
         Effect::Publish(Event::LinkLost { uid, lane }) => format!("publish link lost #{uid} {lane}"),
+        Effect::Publish(Event::Quarantined { uid, reason, harmless }) => {
+            format!("publish quarantined #{uid}: {reason:?}{}", if *harmless { ", harmless" } else { "" })
+        }
         Effect::Publish(event) => format!("publish {event:?}"),
     }
 }

@@ -394,6 +394,8 @@ impl Remoting for MemoryNode {
             return;
         }
         self.endpoint.asks.fail_peer(peer, &AskError::Send(SendError::Quarantined));
+        let event = TransportEvent::Quarantined { peer: peer.clone(), reason, harmless };
+        self.inbox.send(Parcel::Event(event)).ok();
         self.inbox.send(Parcel::HandBack(peer.clone())).ok();
         let by = self.endpoint.self_address.clone();
         if !harmless && !self.net.is_cut(by.address(), peer.address()) {

@@ -240,6 +240,11 @@ impl Peer {
                 tracing::warn!(peer = %address, ?code, detail, "the handshake was refused");
                 TransportEvent::HandshakeRejected { address, code, detail }
             }
+            Event::Quarantined { uid, reason, harmless } => {
+                let peer = self.incarnation(uid);
+                tracing::info!(%peer, ?reason, harmless, "quarantined");
+                TransportEvent::Quarantined { peer, reason, harmless }
+            }
             Event::PeerTerminating { uid } => TransportEvent::PeerTerminating(self.incarnation(uid)),
         };
         shared.announce(Announcement::Event(event));

@@ -163,6 +163,7 @@ fn a_quarantined_process_is_refused_and_told() {
     let (sender, own_events) = mpsc::channel();
     w.a.listen(Some("inbox"), Arc::new(Events(sender)));
     w.a.quarantine(w.b.self_address(), QuarantineReason::Manual, false);
+    assert_eq!(own_events.recv().unwrap(), "Quarantined { peer: b:1#1, reason: Manual, harmless: false }");
     assert_eq!(own_events.recv().unwrap(), "HandedBack { peer: b:1#1, envelopes: [] }");
     assert_eq!(events.recv().unwrap(), "ThisNodeQuarantined { by: a:1#1, reason: Manual }");
     assert_eq!(w.a.send(&to(&w.b), message(1)).unwrap_err().error, SendError::Quarantined);
