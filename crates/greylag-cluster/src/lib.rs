@@ -65,6 +65,8 @@ mod sbr;
 mod settings;
 mod shutdown;
 mod singleton;
+#[cfg(feature = "tck")]
+pub mod tck;
 mod version;
 mod view;
 mod wire;
@@ -72,6 +74,7 @@ mod wire;
 pub use crate::core::{ClusterCore, Command, Effect, Input, LogLevel};
 pub use app_version::{AppVersion, InvalidAppVersion};
 pub use downing::{DowningDecision, Verdict};
+pub use driver::lease::{GuardedLease, InMemoryLeases, Lease, LeaseError, LeaseFault, LeaseProvider, OnLost};
 pub use driver::{
     BoxFuture, Cluster, ClusterEvents, DeathWitness, SingletonContext, SingletonFactory, SingletonHandle, StopToken,
     Target,
@@ -89,8 +92,8 @@ pub use reachability::{Reachability, Record, Status};
 pub use sabotage::Sabotage;
 pub use sbr::{Sbr, strategy};
 pub use settings::{
-    ClusterSettings, CoordinatedShutdownSettings, DownAllWhenUnstable, Downing, FailureDetectorSettings, ProofOfDeath,
-    RemovalMargin, SbrSettings, SingletonSettings, Strategy, parse_seed_nodes,
+    ClusterSettings, CoordinatedShutdownSettings, DownAllWhenUnstable, Downing, FailureDetectorSettings, LeaseSettings,
+    ProofOfDeath, RemovalMargin, SbrSettings, SingletonSettings, Strategy, parse_seed_nodes,
 };
 pub use shutdown::{Phase, ShutdownReason};
 pub use singleton::manager::{ManagerEffect, ManagerInput, ManagerState, SingletonManager};

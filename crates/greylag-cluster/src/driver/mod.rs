@@ -8,6 +8,7 @@
 mod dial;
 mod events;
 mod handle;
+pub(crate) mod lease;
 mod node;
 mod shutdown;
 mod singleton;

@@ -1,0 +1,127 @@
+//! Leases: a lock outside the cluster that at most one owner holds, for when the cluster itself is
+//! in doubt.
+//!
+//! A lease has a name and is held by an owner, the `host:port` of a node. Who holds it renews it by
+//! heartbeats; who cannot renew it has lost it, and learns so *before* anybody else may get it. A
+//! restarted process is the same owner, and takes the lease over from its predecessor at once.
+//!
+//! Whoever uses a lease calls it through [`GuardedLease`], for which an implementation that panics or hangs is
+//! one whose answer is unknown. Source: cluster S16.
+
+mod guard;
+mod memory;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+pub use guard::GuardedLease;
+pub use memory::{InMemoryLeases, LeaseFault};
+
+use crate::settings::LeaseSettings;
+
+/// Told when a held lease is lost: at most once, and only after the `acquire` that it was given to
+/// has answered `Ok(true)`. Must not block.
+pub type OnLost = Box<dyn FnOnce(LeaseError) + Send>;
+
+/// Why a lease was lost, or why nobody knows whether it was granted.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum LeaseError {
+    /// No answer in time. Whether the lease was granted or given up is unknown; try again.
+    #[error("lease {name}: {operation} did not answer within {after:?}; try again")]
+    TimedOut {
+        /// The lease.
+        name: String,
+        /// What was tried.
+        operation: &'static str,
+        /// How long.
+        after: Duration,
+    },
+    /// The implementation panicked. Whether the lease is held is unknown; this is a bug in it.
+    #[error("lease {name}: {operation} panicked, which is a bug of the lease implementation")]
+    Panicked {
+        /// The lease.
+        name: String,
+        /// What was tried.
+        operation: &'static str,
+    },
+    /// It could not be renewed in time, so somebody else may get it soon. Stop what it protects.
+    #[error("lease {name} was not renewed for {silent:?}; whatever it protects must stop now")]
+    NotRenewed {
+        /// The lease.
+        name: String,
+        /// Since when the store was not heard.
+        silent: Duration,
+    },
+    /// Somebody else holds it, although this owner did before. Stop what it protects.
+    #[error("lease {name} was taken away from {owner}; whatever it protects must stop now")]
+    TakenAway {
+        /// The lease.
+        name: String,
+        /// Who held it.
+        owner: String,
+    },
+    /// The store behind the lease refused or failed. The source says why, and what to do.
+    #[error("lease {name}: {operation} failed")]
+    Store {
+        /// The lease.
+        name: String,
+        /// What was tried.
+        operation: &'static str,
+        /// The store's own words.
+        #[source]
+        cause: Arc<dyn std::error::Error + Send + Sync>,
+    },
+    /// No lease can be made under this name, by this owner, or with these settings.
+    #[error("lease {name:?} cannot be used: {why}")]
+    Unusable {
+        /// The lease.
+        name: String,
+        /// What is wrong, and what would be right.
+        why: String,
+    },
+}
+
+/// One lease, as seen by one owner.
+///
+/// Futures may be dropped before they complete (a time-out): what they were about to do may then be
+/// done or not, [`Lease::check`] must not become true by it later, and a [`Lease::release`] that
+/// follows must give up whatever was granted.
+///
+/// `greylag_cluster::tck::lease` (feature `tck`) proves an implementation.
+#[async_trait]
+pub trait Lease: Send + Sync + 'static {
+    /// Its name.
+    fn name(&self) -> &str;
+
+    /// Who holds it if this one does: `host:port`.
+    fn owner(&self) -> &str;
+
+    /// Tries to get it, once. `Ok(false)`: somebody else definitely holds it. By its holder again it
+    /// is a success, and `on_lost` replaces the former one.
+    ///
+    /// # Errors
+    /// The outcome is unknown: it may have been granted.
+    async fn acquire(&self, on_lost: OnLost) -> Result<bool, LeaseError>;
+
+    /// Gives it up. `Ok(true)`: this owner does not hold it any more, or did not; `Ok(false)`:
+    /// somebody else holds it. `on_lost` is not called for what was given up.
+    ///
+    /// # Errors
+    /// The outcome is unknown; it ends by itself after `heartbeat_timeout`.
+    async fn release(&self) -> Result<bool, LeaseError>;
+
+    /// True only if it is certainly held, as far as can be told without waiting for anything.
+    fn check(&self) -> bool;
+}
+
+/// Makes leases. A node has one provider; one name and owner should be asked for once per process.
+pub trait LeaseProvider: fmt::Debug + Send + Sync + 'static {
+    /// A lease that is not acquired yet.
+    ///
+    /// # Errors
+    /// [`LeaseError::Unusable`], when no lease can ever be made of this.
+    fn lease(&self, name: &str, owner: &str, settings: &LeaseSettings) -> Result<Arc<dyn Lease>, LeaseError>;
+}

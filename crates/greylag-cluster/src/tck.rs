@@ -1,0 +1,139 @@
+//! The public conformance kit for leases: one call proves an implementation.
+//!
+//! ```
+//! use greylag_cluster::{InMemoryLeases, tck};
+//!
+//! # let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+//! # runtime.block_on(async {
+//! tck::lease(&tck::Bench::new(InMemoryLeases::new())).await.assert_conforms();
+//! # });
+//! # Ok::<(), std::io::Error>(())
+//! ```
+//!
+//! Hooks for what only the implementation itself can do (cut its connection, take a lease away) are
+//! optional; a case that lacks its hook is reported as skipped, never as passed. It runs within
+//! tokio. Source: cluster S16.
+
+mod cases;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::{Lease, LeaseProvider, LeaseSettings};
+
+pub use cases::lease;
+
+/// What an implementation gives the kit.
+#[async_trait]
+pub trait LeaseBench: Send + Sync {
+    /// The provider of one node. Calls with another `node` must share the store and nothing else.
+    fn provider(&self, node: usize) -> Arc<dyn LeaseProvider>;
+
+    /// With what leases are made. Short times make a short run.
+    fn settings(&self) -> LeaseSettings {
+        LeaseSettings::test()
+    }
+
+    /// Takes a lease away from its holder behind its back; answers whether it can.
+    async fn take_away(&self, _name: &str) -> bool {
+        false
+    }
+
+    /// Cuts the node off from the store, without a word to it, or lets it back; answers whether it can.
+    async fn cut(&self, _node: usize, _cut: bool) -> bool {
+        false
+    }
+}
+
+/// A bench without hooks, whose nodes share one provider.
+#[derive(Debug, Clone)]
+pub struct Bench<P>(P, LeaseSettings);
+
+impl<P: LeaseProvider + Clone> Bench<P> {
+    /// A bench of clones of `provider`.
+    pub fn new(provider: P) -> Self {
+        Self(provider, LeaseSettings::test())
+    }
+
+    /// The same with these settings. What never expires needs no long `heartbeat_timeout`.
+    #[must_use]
+    pub fn with_settings(mut self, settings: LeaseSettings) -> Self {
+        self.1 = settings;
+        self
+    }
+}
+
+impl<P: LeaseProvider + Clone> LeaseBench for Bench<P> {
+    fn provider(&self, _node: usize) -> Arc<dyn LeaseProvider> {
+        Arc::new(self.0.clone())
+    }
+
+    fn settings(&self) -> LeaseSettings {
+        self.1
+    }
+}
+
+/// What became of a case.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// The implementation does what it must.
+    Passed,
+    /// Not tried: why.
+    Skipped(&'static str),
+    /// It does something else: what was expected, and what came.
+    Failed(String),
+}
+
+/// What became of all cases, in their order.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Report {
+    /// The name of each case, and its outcome.
+    pub cases: Vec<(&'static str, Outcome)>,
+}
+
+impl Report {
+    /// Those that failed.
+    pub fn failed(&self) -> impl Iterator<Item = &'static str> {
+        self.cases.iter().filter(|(_, outcome)| matches!(outcome, Outcome::Failed(_))).map(|(name, _)| *name)
+    }
+
+    /// Those that were not tried.
+    pub fn skipped(&self) -> impl Iterator<Item = &'static str> {
+        self.cases.iter().filter(|(_, outcome)| matches!(outcome, Outcome::Skipped(_))).map(|(name, _)| *name)
+    }
+
+    /// Fails unless every case passed or was skipped.
+    ///
+    /// # Panics
+    /// With the whole report.
+    pub fn assert_conforms(&self) {
+        assert!(self.failed().next().is_none(), "the lease does not conform:\n{self}");
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (name, outcome) in &self.cases {
+            match outcome {
+                Outcome::Passed => writeln!(f, "passed   {name}")?,
+                Outcome::Skipped(why) => writeln!(f, "skipped  {name}: {why}")?,
+                Outcome::Failed(how) => writeln!(f, "FAILED   {name}: {how}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// How long a case waits for what must come.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A lease of the bench.
+fn make(bench: &dyn LeaseBench, node: usize, name: &str, owner: &str) -> Result<Arc<dyn Lease>, String> {
+    bench
+        .provider(node)
+        .lease(name, owner, &bench.settings())
+        .map_err(|error| format!("no lease could be made: {error}"))
+}
