@@ -4,6 +4,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::time::Duration;
 
 use greylag_core::UniqueAddress;
 
@@ -20,11 +21,57 @@ pub enum Verdict {
     DownIndirectlyConnected,
     /// This node.
     DownSelf,
+    /// Ask for the lease after `delay`: who gets it downs the other side, who does not its own.
+    AcquireLeaseAndDownUnreachable {
+        /// How long this side lets the other one go first.
+        delay: Duration,
+    },
+    /// Ask for the lease at once: who gets it downs those that some reach and others do not.
+    AcquireLeaseAndDownIndirectlyConnected,
+    /// The lease was not to be had: down those that some reach and others do not, and the own side.
+    ReverseDownIndirectlyConnected,
+}
+
+impl Verdict {
+    /// How long to wait before the lease is asked for; `None` if no lease is needed. Source: cluster S10.
+    pub fn lease_delay(self) -> Option<Duration> {
+        match self {
+            Self::AcquireLeaseAndDownUnreachable { delay } => Some(delay),
+            Self::AcquireLeaseAndDownIndirectlyConnected => Some(Duration::ZERO),
+            _ => None,
+        }
+    }
+
+    /// What is done once the lease was granted; the verdict itself if it needs none.
+    #[must_use]
+    pub fn granted(self) -> Self {
+        match self {
+            Self::AcquireLeaseAndDownUnreachable { .. } => Self::DownUnreachable,
+            Self::AcquireLeaseAndDownIndirectlyConnected => Self::DownIndirectlyConnected,
+            other => other,
+        }
+    }
+
+    /// What is done when the lease was denied, or asking for it failed: the reverse. The verdict
+    /// itself if it needs none.
+    #[must_use]
+    pub fn denied(self) -> Self {
+        match self {
+            Self::AcquireLeaseAndDownUnreachable { .. } => Self::DownReachable,
+            Self::AcquireLeaseAndDownIndirectlyConnected => Self::ReverseDownIndirectlyConnected,
+            other => other,
+        }
+    }
 }
 
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(self, f)
+        match self {
+            Self::AcquireLeaseAndDownUnreachable { delay } => {
+                write!(f, "AcquireLeaseAndDownUnreachable after {delay:?}")
+            }
+            other => fmt::Debug::fmt(other, f),
+        }
     }
 }
 
@@ -43,6 +90,6 @@ pub struct DowningDecision {
     pub counted: BTreeSet<UniqueAddress>,
     /// Whom some reach and others do not.
     pub indirectly_connected: BTreeSet<UniqueAddress>,
-    /// Why the decision was taken now.
-    pub reason: &'static str,
+    /// Why, and why now: a sentence with the numbers, for whoever reads it at night.
+    pub reason: String,
 }

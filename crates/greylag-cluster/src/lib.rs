@@ -71,6 +71,11 @@ mod version;
 mod view;
 mod wire;
 
+/// Who survives a partition: the resolver's strategies as pure functions.
+pub mod strategy {
+    pub use crate::sbr::{Picture, Record, Ruling, Why, common_node, decide, resolve};
+}
+
 pub use crate::core::{ClusterCore, Command, Effect, Input, LogLevel};
 pub use app_version::{AppVersion, InvalidAppVersion};
 pub use downing::{DowningDecision, Verdict};
@@ -90,10 +95,11 @@ pub use proof::{DIAL_SPACING, ProofEffect, ProofInput, Proofs};
 pub use reachability::{Reachability, Record, Status};
 #[doc(hidden)]
 pub use sabotage::Sabotage;
-pub use sbr::{Sbr, strategy};
+pub use sbr::Sbr;
 pub use settings::{
-    ClusterSettings, CoordinatedShutdownSettings, DownAllWhenUnstable, Downing, FailureDetectorSettings, LeaseSettings,
-    ProofOfDeath, RemovalMargin, SbrSettings, SingletonSettings, Strategy, parse_seed_nodes,
+    ClusterSettings, CoordinatedShutdownSettings, DownAllWhenUnstable, Downing, FailureDetectorSettings,
+    InvalidStrategy, LeaseSettings, ProofOfDeath, RemovalMargin, SbrSettings, SingletonSettings, Strategy,
+    parse_seed_nodes,
 };
 pub use shutdown::{Phase, ShutdownReason};
 pub use singleton::manager::{ManagerEffect, ManagerInput, ManagerState, SingletonManager};

@@ -3,11 +3,13 @@
 //! It runs on every node, but only the leader of each side acts. A decision waits until nothing
 //! relevant has changed for `stable_after`, so that both sides of a clean cut decide on the same
 //! picture. A reachability that never comes to rest is ended too, by the rules of instability. What
-//! is decided is computed by [`strategy`], a pure function of the picture.
+//! is decided is computed by [`strategy`], a pure function of the [`Picture`].
 //!
 //! Source: cluster S2 to S5, S11 to S13, S17.
 
-pub mod strategy;
+mod picture;
+mod strategy;
+mod why;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,7 +22,10 @@ use crate::gossip::{ConfirmedExits, Gossip};
 use crate::member::{Member, MemberStatus};
 use crate::sabotage::Sabotage;
 use crate::settings::{DownAllWhenUnstable, SbrSettings};
-use strategy::{Picture, Record};
+
+pub use picture::{Picture, Record, common_node};
+pub use strategy::{Ruling, decide, resolve};
+pub use why::Why;
 
 /// Between looks at the deadlines (cluster S4).
 const TICK: Duration = Duration::from_secs(1);
@@ -229,7 +234,7 @@ impl Sbr {
         }
         let responsible = self.is_responsible();
         if now < expires_at + RESOLVE_WITHIN {
-            if let Some(sick) = strategy::common_node(&unstable.records) {
+            if let Some(sick) = common_node(&unstable.records) {
                 let downed = picture.downable().filter(|address| **address == sick).cloned().collect();
                 let reason = "reachability kept changing around one node";
                 return responsible.then(|| self.decision(picture, Verdict::DownIndirectlyConnected, downed, reason));
@@ -248,10 +253,12 @@ impl Sbr {
     }
 
     fn ordinary(&self, picture: &Picture, reason: &'static str) -> DowningDecision {
-        let verdict = strategy::decide(picture, &self.settings.strategy);
+        let Ruling { verdict, why } = decide(picture, &self.settings.strategy);
+        // Without a lease to ask for, the answer is that of a lease that could not be had (S10).
+        let verdict = verdict.denied();
         let limit = self.settings.down_all_when_indirectly_connected;
-        let (verdict, downed) = strategy::resolve(picture, &self.settings.strategy, verdict, limit);
-        self.decision(picture, verdict, downed, reason)
+        let (verdict, downed) = resolve(picture, &self.settings.strategy, verdict, limit);
+        self.decision(picture, verdict, downed, &format!("{reason}: {why}"))
     }
 
     fn decision(
@@ -259,7 +266,7 @@ impl Sbr {
         picture: &Picture,
         verdict: Verdict,
         downed: BTreeSet<UniqueAddress>,
-        reason: &'static str,
+        reason: &str,
     ) -> DowningDecision {
         let (own, mut others): (Vec<_>, Vec<_>) = downed.into_iter().partition(|address| *address == self.node);
         others.extend(own);
@@ -270,7 +277,7 @@ impl Sbr {
             unreachable: picture.unreachable.clone(),
             counted: picture.counted(self.settings.strategy.role()).map(|member| member.address.clone()).collect(),
             indirectly_connected: picture.indirectly_connected(),
-            reason,
+            reason: reason.to_owned(),
         }
     }
 

@@ -12,6 +12,10 @@ use crate::error::ConfigError;
 use crate::sabotage::Sabotage;
 use crate::shutdown::Phase;
 
+mod downing;
+
+pub use downing::{DownAllWhenUnstable, Downing, InvalidStrategy, ProofOfDeath, RemovalMargin, SbrSettings, Strategy};
+
 /// Everything that can be set about a node's membership.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ClusterSettings {
@@ -211,18 +215,7 @@ impl ClusterSettings {
             check(!role.starts_with("dc-"), "roles", role.clone(), "must not begin with dc-");
             check(!role.is_empty() && role.len() <= 255, "roles", role.clone(), "must have 1 to 255 bytes");
         }
-        if let Downing::SplitBrainResolver(sbr) = &self.downing {
-            let detector = &self.failure_detector;
-            let least = detector.acceptable_heartbeat_pause
-                + detector.expected_response_after
-                + 3 * detector.heartbeat_interval;
-            check(
-                sbr.stable_after >= least,
-                "sbr.stable_after",
-                format!("{:?}", sbr.stable_after),
-                "must be at least acceptable_heartbeat_pause + expected_response_after + 3 heartbeat_interval",
-            );
-        }
+        downing::validate(self, &mut problems);
         if problems.is_empty() { Ok(()) } else { Err(problems) }
     }
 }
@@ -273,107 +266,6 @@ impl FailureDetectorSettings {
             ..Self::default()
         }
     }
-}
-
-/// Who may declare unreachable members dead. Source: cluster S1.
-///
-/// There is no timeout: both sides of a partition would remove each other and run two writers for
-/// everything that must have one.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub enum Downing {
-    /// Only an operator, and proofs of death.
-    #[default]
-    None,
-    /// The split brain resolver.
-    SplitBrainResolver(SbrSettings),
-}
-
-/// The split brain resolver. Source: cluster §4.
-#[derive(Debug, Clone, PartialEq)]
-pub struct SbrSettings {
-    /// Who survives. Default keep-majority.
-    pub strategy: Strategy,
-    /// How long nothing must change before a decision. Default 20 s; suggested 7 s for 5 nodes, 10 s for 10.
-    pub stable_after: Duration,
-    /// What to do when reachability goes on changing. Default on.
-    pub down_all_when_unstable: DownAllWhenUnstable,
-    /// If more than this fraction would be downed as indirectly connected, all are. Default off.
-    pub down_all_when_indirectly_connected: Option<f64>,
-}
-
-impl Default for SbrSettings {
-    fn default() -> Self {
-        Self {
-            strategy: Strategy::KeepMajority { role: None },
-            stable_after: Duration::from_secs(20),
-            down_all_when_unstable: DownAllWhenUnstable::On,
-            down_all_when_indirectly_connected: None,
-        }
-    }
-}
-
-/// Who survives a partition. Must be the same on all nodes (cluster S15).
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Strategy {
-    /// The side with most members, counted among those with the role. Source: cluster S6.
-    KeepMajority {
-        /// Only members with this role count; `None`: all.
-        role: Option<String>,
-    },
-}
-
-impl Strategy {
-    /// The role whose members count.
-    pub fn role(&self) -> Option<&str> {
-        match self {
-            Self::KeepMajority { role } => role.as_deref(),
-        }
-    }
-}
-
-impl std::fmt::Display for Strategy {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::KeepMajority { role: None } => f.write_str("keep_majority"),
-            Self::KeepMajority { role: Some(role) } => write!(f, "keep_majority({role})"),
-        }
-    }
-}
-
-/// When to give up on a reachability that goes on changing. Source: cluster S13.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum DownAllWhenUnstable {
-    /// After `stable_after` and the longer of 4 s and three quarters of it.
-    #[default]
-    On,
-    /// Never.
-    Off,
-    /// After `stable_after` and this.
-    After(Duration),
-}
-
-/// Which processes' deaths a node may prove by refused dials. Source: cluster S20.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum ProofOfDeath {
-    /// Of none.
-    Off,
-    /// Of those on its own host and in its own network namespace.
-    #[default]
-    Local,
-    /// Of all: the operator's word that nothing ever answers in a member's stead.
-    On,
-}
-
-/// How long the duties of an uncleanly removed member wait. Source: cluster S14.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum RemovalMargin {
-    /// The resolver's `stable_after`.
-    #[default]
-    Derive,
-    /// Not at all. Gives up the promise of one writer.
-    Off,
-    /// So long.
-    Fixed(Duration),
 }
 
 /// Timeouts of the phases of an orderly shutdown. Source: cluster M35.

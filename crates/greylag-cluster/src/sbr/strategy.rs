@@ -4,250 +4,224 @@
 //! whose status the other side may know one step further are therefore counted for the worse
 //! (the pessimistic re-check). Nodes that some reach and others do not are sorted out first.
 //!
-//! Source: cluster S3, S5, S6, S11, S12.
+//! Source: cluster S5 to S10, S12.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
+use std::time::Duration;
 
 use greylag_core::UniqueAddress;
 
+use super::picture::Picture;
+use super::why::Why;
 use crate::downing::Verdict;
 use crate::member::{Member, MemberStatus};
 use crate::settings::Strategy;
 
-/// Somebody (first) finds somebody (second) unreachable.
-pub type Record = (UniqueAddress, UniqueAddress);
-
-/// What one node sees of a partition.
+/// A verdict, and what it rests on.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Picture {
-    /// Who looks.
-    pub node: UniqueAddress,
-    /// The members that are not proven dead.
-    pub members: BTreeMap<UniqueAddress, Member>,
-    /// The effective records.
-    pub records: BTreeSet<Record>,
-    /// The other side: subjects of records, and members that are Down. Never the node itself.
-    pub unreachable: BTreeSet<UniqueAddress>,
-    seen_by: BTreeSet<UniqueAddress>,
-    exits: BTreeSet<UniqueAddress>,
-    /// The pessimistic re-check is left out, for simulations that prove their checkers.
-    pub(crate) without_recheck: bool,
+pub struct Ruling {
+    /// Whom to down.
+    pub verdict: Verdict,
+    /// Why.
+    pub why: Why,
 }
 
-impl Picture {
-    /// Sorts out which records count. `seen_since`: who has seen the state at any time since the
-    /// last relevant change.
-    ///
-    /// Accusations of an observer that is itself accused, and that nobody heard since, are stale:
-    /// without this two crashes in sequence would look like an indirect connection, and take the
-    /// whole cluster down. Source: cluster S11.
-    pub fn new(
-        node: UniqueAddress,
-        members: BTreeMap<UniqueAddress, Member>,
-        records: BTreeSet<Record>,
-        seen_by: &BTreeSet<UniqueAddress>,
-        seen_since: &BTreeSet<UniqueAddress>,
-        exits: BTreeSet<UniqueAddress>,
-    ) -> Self {
-        let valid = |(observer, subject): &Record| {
-            members.get(observer).is_some_and(|member| member.status != MemberStatus::Down)
-                && members.contains_key(subject)
-        };
-        let mut records: BTreeSet<Record> = records.into_iter().filter(valid).collect();
-        if seen_by.contains(&node) {
-            let mut living = seen_by.clone();
-            let accused = |address: &UniqueAddress| records.iter().any(|(o, s)| seen_by.contains(o) && s == address);
-            living.extend(seen_since.iter().filter(|address| !accused(address)).cloned());
-            let stale: BTreeSet<UniqueAddress> = records
-                .iter()
-                .filter(|(observer, subject)| living.contains(observer) && !living.contains(subject))
-                .map(|(_, subject)| subject.clone())
-                .collect();
-            records.retain(|(observer, _)| !stale.contains(observer));
-        }
-        let mut picture = Self {
-            node,
-            members,
-            records,
-            unreachable: BTreeSet::new(),
-            seen_by: seen_by.clone(),
-            exits,
-            without_recheck: false,
-        };
-        picture.recompute_unreachable();
-        picture
-    }
-
-    fn recompute_unreachable(&mut self) {
-        let down = self.members.values().filter(|member| member.status == MemberStatus::Down);
-        self.unreachable = self.records.iter().map(|(_, subject)| subject.clone()).collect();
-        self.unreachable.extend(down.map(|member| member.address.clone()));
-        self.unreachable.remove(&self.node);
-    }
-
-    /// Whether anybody who could be downed is accused.
-    pub fn has_anything_to_decide(&self) -> bool {
-        let downable: BTreeSet<&UniqueAddress> = self.downable().collect();
-        self.records.iter().any(|(_, subject)| downable.contains(subject))
-    }
-
-    /// Members whose number decides, among those with the role. Source: cluster S3.
-    pub fn counted<'a>(&'a self, role: Option<&'a str>) -> impl Iterator<Item = &'a Member> {
-        self.members
-            .values()
-            .filter(|member| member.status.is_settled() && !self.exits.contains(&member.address))
-            .filter(move |member| member.has_role_or_any(role))
-    }
-
-    /// Members that a decision may down.
-    pub fn downable(&self) -> impl Iterator<Item = &UniqueAddress> {
-        self.members.values().filter(|member| member.status < MemberStatus::Exiting).map(|member| &member.address)
-    }
-
-    /// (i): both observer and subject.
-    fn accused_accusers(&self) -> BTreeSet<UniqueAddress> {
-        let observers: BTreeSet<&UniqueAddress> = self.records.iter().map(|(observer, _)| observer).collect();
-        self.records.iter().map(|(_, subject)| subject).filter(|s| observers.contains(s)).cloned().collect()
-    }
-
-    /// (ii): marked unreachable by somebody, yet it has seen the current state; and who marked it.
-    fn accused_witnesses(&self) -> BTreeSet<UniqueAddress> {
-        let seen = self.records.iter().filter(|(_, subject)| self.seen_by.contains(subject));
-        seen.flat_map(|(observer, subject)| [observer.clone(), subject.clone()]).collect()
-    }
-
-    /// Nodes that some reach and others do not. Source: cluster S11.
-    pub fn indirectly_connected(&self) -> BTreeSet<UniqueAddress> {
-        let mut set = self.accused_accusers();
-        set.extend(self.accused_witnesses());
-        let between: BTreeSet<Record> =
-            self.records.iter().filter(|(o, s)| set.contains(o) && set.contains(s)).cloned().collect();
-        match common_node(&between) {
-            Some(sick) => BTreeSet::from([sick]),
-            None => set,
-        }
-    }
-
-    /// Whom a verdict downs, those of S12 aside. Source: cluster S5.
-    pub fn nodes_to_down(&self, verdict: Verdict) -> BTreeSet<UniqueAddress> {
-        let wanted = |address: &&UniqueAddress| match verdict {
-            Verdict::DownUnreachable => self.unreachable.contains(*address),
-            Verdict::DownReachable => !self.unreachable.contains(*address),
-            Verdict::DownAll => true,
-            Verdict::DownSelf => **address == self.node,
-            Verdict::DownIndirectlyConnected => false,
-        };
-        let mut nodes: BTreeSet<UniqueAddress> = self.downable().filter(wanted).cloned().collect();
-        if verdict == Verdict::DownSelf {
-            nodes.insert(self.node.clone());
-        }
-        nodes
-    }
-
-    /// What the strategy is asked again, once the indirectly connected are out: without the records
-    /// among them, and without those about members that leave anyway.
-    fn without_indirect_records(&self) -> Self {
-        let (accusers, witnesses) = (self.accused_accusers(), self.accused_witnesses());
-        let within = |set: &BTreeSet<UniqueAddress>, (o, s): &Record| set.contains(o) && set.contains(s);
-        let downable: BTreeSet<UniqueAddress> = self.downable().cloned().collect();
-        let mut rest = self.clone();
-        rest.records.retain(|record| {
-            let between = within(&accusers, record) || within(&witnesses, record);
-            !between && downable.contains(&record.0) && downable.contains(&record.1)
-        });
-        rest.recompute_unreachable();
-        rest
+impl Ruling {
+    fn new(verdict: Verdict, why: Why) -> Self {
+        Self { verdict, why }
     }
 }
 
-/// The node that all records have in common, if at least two others are concerned, or if it is the
-/// only one that accuses: it is sick, and takes nobody with it. Source: cluster S11 (iii).
-pub fn common_node(records: &BTreeSet<Record>) -> Option<UniqueAddress> {
-    let (first, second) = records.first()?;
-    let is_sick = |candidate: &UniqueAddress| {
-        let in_all = records.iter().all(|(o, s)| o == candidate || s == candidate);
-        let endpoints = records.iter().flat_map(|(o, s)| [o, s]);
-        let others: BTreeSet<&UniqueAddress> = endpoints.filter(|address| *address != candidate).collect();
-        in_all && (others.len() >= 2 || records.iter().all(|(o, _)| o == candidate))
-    };
-    [first, second].into_iter().find(|candidate| is_sick(candidate)).cloned()
-}
-
-/// The verdict of a strategy.
-pub fn decide(picture: &Picture, strategy: &Strategy) -> Verdict {
+/// What a strategy says of a picture.
+pub fn decide(picture: &Picture, strategy: &Strategy) -> Ruling {
+    let tally = Tally::of(picture, strategy.role());
+    match strategy {
+        Strategy::DownAll => return Ruling::new(Verdict::DownAll, Why::EveryPartition),
+        Strategy::StaticQuorum { quorum_size, .. } if tally.all() >= 2 * (*quorum_size).max(1) => {
+            let why = Why::TooManyMembers { counted: tally.all(), quorum_size: *quorum_size };
+            return Ruling::new(Verdict::DownAll, why);
+        }
+        _ => {}
+    }
+    let is_lease = matches!(strategy, Strategy::LeaseMajority { .. });
     if !picture.indirectly_connected().is_empty() {
-        return Verdict::DownIndirectlyConnected;
+        let lease = Verdict::AcquireLeaseAndDownIndirectlyConnected;
+        let verdict = if is_lease { lease } else { Verdict::DownIndirectlyConnected };
+        return Ruling::new(verdict, Why::IndirectlyConnected);
     }
     match strategy {
-        Strategy::KeepMajority { role } => keep_majority(picture, role.as_deref()),
+        Strategy::KeepMajority { role } => keep_majority(picture, role.as_deref(), &tally),
+        Strategy::StaticQuorum { quorum_size, .. } => static_quorum(*quorum_size, &tally),
+        Strategy::KeepOldest { role, down_if_alone } => keep_oldest(picture, role.as_deref(), *down_if_alone, &tally),
+        Strategy::LeaseMajority { acquire_lease_delay_for_minority, .. } => {
+            lease_majority(*acquire_lease_delay_for_minority, &tally)
+        }
+        Strategy::DownAll => Ruling::new(Verdict::DownAll, Why::EveryPartition),
+    }
+}
+
+/// Members counted on both sides, by address.
+struct Tally<'a> {
+    ours: BTreeSet<&'a UniqueAddress>,
+    theirs: BTreeSet<&'a UniqueAddress>,
+}
+
+impl<'a> Tally<'a> {
+    fn of(picture: &'a Picture, role: Option<&'a str>) -> Self {
+        let counted = picture.counted(role).map(|member| &member.address);
+        let (theirs, ours) = counted.partition(|address| picture.unreachable.contains(*address));
+        Self { ours, theirs }
+    }
+
+    fn all(&self) -> usize {
+        self.ours.len() + self.theirs.len()
+    }
+
+    /// The lowest address of both sides is ours. Addresses are sorted, so the lowest is the first.
+    fn lowest_is_ours(&self) -> bool {
+        match (self.ours.first(), self.theirs.first()) {
+            (Some(ours), Some(theirs)) => ours < theirs,
+            (ours, _) => ours.is_some(),
+        }
     }
 }
 
 /// The bigger side survives; of equal sides the one with the lowest address. Source: cluster S6.
-fn keep_majority(picture: &Picture, role: Option<&str>) -> Verdict {
-    let (theirs, ours): (BTreeSet<&UniqueAddress>, BTreeSet<&UniqueAddress>) =
-        picture.counted(role).map(|member| &member.address).partition(|address| picture.unreachable.contains(*address));
-    if theirs.is_empty() && ours.is_empty() {
-        Verdict::DownAll
-    } else if !outnumbers(&ours, &theirs) {
-        Verdict::DownReachable
-    } else if picture.without_recheck || survives_doubt(picture, role) {
-        Verdict::DownUnreachable
+fn keep_majority(picture: &Picture, role: Option<&str>, tally: &Tally<'_>) -> Ruling {
+    let (ours, theirs) = (tally.ours.len(), tally.theirs.len());
+    let tie = ours == theirs;
+    if tally.all() == 0 {
+        Ruling::new(Verdict::DownAll, Why::NobodyCounts)
+    } else if ours < theirs || (tie && !tally.lowest_is_ours()) {
+        Ruling::new(Verdict::DownReachable, Why::Minority { ours, theirs })
     } else {
-        Verdict::DownAll
+        let doubt = if picture.without_recheck { None } else { majority_in_doubt(picture, role) };
+        match doubt {
+            None => Ruling::new(Verdict::DownUnreachable, Why::Majority { ours, theirs }),
+            Some((least, most)) => Ruling::new(
+                Verdict::DownAll,
+                Why::MajorityInDoubt { ours, theirs, least_ours: least, most_theirs: most },
+            ),
+        }
     }
 }
 
-/// Addresses are sorted, so the lowest is the first.
-fn outnumbers(ours: &BTreeSet<&UniqueAddress>, theirs: &BTreeSet<&UniqueAddress>) -> bool {
-    ours.len() > theirs.len() || (ours.len() == theirs.len() && ours.first() < theirs.first())
+/// Whether the own side might not win if the other side knew more: our Leaving members may be
+/// Exiting there, its Joining ones Up, and its Leaving ones Exiting. The numbers that show it.
+fn majority_in_doubt(picture: &Picture, role: Option<&str>) -> Option<(usize, usize)> {
+    let ours = || own_without_leaving(picture, role);
+    let pessimistic = |with_leaving: bool| {
+        let theirs = others(picture, role).filter(|m| with_leaving || m.status != MemberStatus::Leaving);
+        Tally { ours: ours().map(|m| &m.address).collect(), theirs: theirs.map(|m| &m.address).collect() }
+    };
+    let (all, without_leaving) = (pessimistic(true), pessimistic(false));
+    let (least, most) = (all.ours.len(), all.theirs.len());
+    let lowest = all.lowest_is_ours() && without_leaving.lowest_is_ours();
+    let wins = least > 0 && (least > most || (least == most && lowest));
+    (!wins).then_some((least, most))
 }
 
-/// Whether the own side would win even if the other side knew more: our Leaving members may be
-/// Exiting there, its Joining ones Up, and its Leaving ones Exiting.
-fn survives_doubt(picture: &Picture, role: Option<&str>) -> bool {
-    let with_role = || {
-        let members = picture.members.values().filter(|member| !picture.exits.contains(&member.address));
-        members.filter(|member| member.has_role_or_any(role))
-    };
-    let ours: BTreeSet<&UniqueAddress> = with_role()
-        .filter(|m| !picture.unreachable.contains(&m.address))
-        .filter(|m| m.status.is_settled() && m.status != MemberStatus::Leaving)
-        .map(|m| &m.address)
-        .collect();
-    let theirs = |with_leaving: bool| -> BTreeSet<&UniqueAddress> {
-        with_role()
-            .filter(|m| picture.unreachable.contains(&m.address) && m.status < MemberStatus::Exiting)
-            .filter(|m| with_leaving || m.status != MemberStatus::Leaving)
-            .map(|m| &m.address)
-            .collect()
-    };
-    let (all, without_leaving) = (theirs(true), theirs(false));
-    if ours.len() != all.len() {
-        return ours.len() > all.len();
+/// Those of the own side that count for sure, whatever the other side knows.
+fn own_without_leaving<'a>(picture: &'a Picture, role: Option<&'a str>) -> impl Iterator<Item = &'a Member> {
+    picture
+        .counted(role)
+        .filter(|member| !picture.unreachable.contains(&member.address) && member.status != MemberStatus::Leaving)
+}
+
+/// Those of the other side that may count there: its Joining members may be Up.
+fn others<'a>(picture: &'a Picture, role: Option<&'a str>) -> impl Iterator<Item = &'a Member> {
+    picture
+        .members
+        .values()
+        .filter(|member| member.status < MemberStatus::Exiting && !picture.exits.contains(&member.address))
+        .filter(move |member| member.has_role_or_any(role) && picture.unreachable.contains(&member.address))
+}
+
+/// The side with a quorum survives. Source: cluster S7.
+fn static_quorum(quorum_size: usize, tally: &Tally<'_>) -> Ruling {
+    let ours = tally.ours.len();
+    if ours >= quorum_size.max(1) {
+        Ruling::new(Verdict::DownUnreachable, Why::Quorum { ours, quorum_size })
+    } else {
+        Ruling::new(Verdict::DownReachable, Why::NoQuorum { ours, quorum_size })
     }
-    let lowest = |side: &BTreeSet<&UniqueAddress>| side.is_empty() || ours.first() < side.first();
-    !ours.is_empty() && lowest(&all) && lowest(&without_leaving)
 }
 
-/// The nodes a verdict downs, and the verdict that remains. Source: cluster S5, S12.
+/// The side with the oldest survives. Source: cluster S8.
+fn keep_oldest(picture: &Picture, role: Option<&str>, down_if_alone: bool, tally: &Tally<'_>) -> Ruling {
+    let (ours, theirs) = (tally.ours.len(), tally.theirs.len());
+    let counted: Vec<&Member> = picture.counted(role).collect();
+    let Some(oldest) = counted.iter().min_by(|a, b| a.age_order(b)) else {
+        return Ruling::new(Verdict::DownAll, Why::NobodyCounts);
+    };
+    let here = !picture.unreachable.contains(&oldest.address);
+    let oldest = oldest.address.clone();
+    if !oldest_survives(here, down_if_alone, ours, theirs) {
+        return Ruling::new(Verdict::DownReachable, Why::OldestLost { oldest, here, ours, theirs });
+    }
+    if !picture.without_recheck && oldest_in_doubt(picture, role, down_if_alone) {
+        return Ruling::new(Verdict::DownAll, Why::OldestInDoubt { oldest, here, ours, theirs });
+    }
+    Ruling::new(Verdict::DownUnreachable, Why::OldestKept { oldest, here, ours, theirs })
+}
+
+/// Whether this side survives, with the oldest on it or not. Of two nodes the oldest stays: nothing
+/// is gained by its end, since the other one is alone too.
+fn oldest_survives(here: bool, down_if_alone: bool, ours: usize, theirs: usize) -> bool {
+    if here { !(down_if_alone && ours == 1 && theirs >= 2) } else { down_if_alone && theirs == 1 && ours >= 2 }
+}
+
+/// Whether the other side may come to another verdict because it knows more: our Leaving members may
+/// be Exiting there; its own Leaving ones may be Exiting, and its Joining ones Up, or not.
+fn oldest_in_doubt(picture: &Picture, role: Option<&str>, down_if_alone: bool) -> bool {
+    let ours: Vec<&Member> = own_without_leaving(picture, role).collect();
+    let survives = |with_leaving: bool, with_joining: bool| {
+        let theirs: Vec<&Member> = others(picture, role)
+            .filter(|member| with_leaving || member.status != MemberStatus::Leaving)
+            .filter(|member| with_joining || member.status.is_settled())
+            .collect();
+        let Some(oldest) = ours.iter().chain(&theirs).min_by(|a, b| a.age_order(b)) else { return false };
+        let here = !picture.unreachable.contains(&oldest.address);
+        oldest_survives(here, down_if_alone, ours.len(), theirs.len())
+    };
+    let joining: &[bool] = if down_if_alone { &[false, true] } else { &[false] };
+    !joining.iter().all(|with_joining| survives(true, *with_joining) && survives(false, *with_joining))
+}
+
+/// Whoever gets the lease; the bigger side asks first. Source: cluster S10.
+fn lease_majority(minority_delay: Duration, tally: &Tally<'_>) -> Ruling {
+    let (ours, theirs) = (tally.ours.len(), tally.theirs.len());
+    let tie = 2 * theirs == tally.all();
+    let minority = 2 * theirs > tally.all() || (tie && !tally.theirs.is_empty() && !tally.lowest_is_ours());
+    let delay = if minority { minority_delay } else { Duration::ZERO };
+    Ruling::new(Verdict::AcquireLeaseAndDownUnreachable { delay }, Why::LeaseFirst { ours, theirs, minority })
+}
+
+/// The nodes a verdict downs, and the verdict that remains. Source: cluster S5, S10, S12.
 pub fn resolve(
     picture: &Picture,
     strategy: &Strategy,
     verdict: Verdict,
     limit: Option<f64>,
 ) -> (Verdict, BTreeSet<UniqueAddress>) {
-    if verdict != Verdict::DownIndirectlyConnected {
-        return (verdict, picture.nodes_to_down(verdict));
+    let indirect = || picture.indirectly_connected();
+    let downable = || -> BTreeSet<UniqueAddress> { picture.downable().cloned().collect() };
+    match verdict {
+        Verdict::DownIndirectlyConnected | Verdict::AcquireLeaseAndDownIndirectlyConnected => {}
+        Verdict::ReverseDownIndirectlyConnected => {
+            let mut downed = picture.nodes_to_down(verdict);
+            downed.extend(indirect().intersection(&downable()).cloned());
+            return (verdict, downed);
+        }
+        _ => return (verdict, picture.nodes_to_down(verdict)),
     }
-    let indirect = picture.indirectly_connected();
-    let downable: BTreeSet<UniqueAddress> = picture.downable().cloned().collect();
+    let (indirect, downable) = (indirect(), downable());
     let mut downed: BTreeSet<UniqueAddress> = indirect.intersection(&downable).cloned().collect();
     let others_are_gone =
         picture.unreachable.iter().any(|address| downable.contains(address) && !indirect.contains(address));
     if others_are_gone {
         let rest = picture.without_indirect_records();
-        let again = decide(&rest, strategy);
+        let again = decide(&rest, strategy).verdict.granted();
         if again == Verdict::DownIndirectlyConnected {
             return (Verdict::DownAll, downable);
         }

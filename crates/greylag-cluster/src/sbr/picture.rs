@@ -1,0 +1,175 @@
+//! What one node sees of a partition: who is a member, who accuses whom, and which of that counts.
+//!
+//! A node that some reach and others do not shows as one that is both accuser and accused, or as one
+//! that is accused and yet has seen the newest state. Accusations that outlived their accuser look
+//! the same and are sorted out first.
+//!
+//! Source: cluster S3, S5, S11.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use greylag_core::UniqueAddress;
+
+use crate::downing::Verdict;
+use crate::member::{Member, MemberStatus};
+
+/// Somebody (first) finds somebody (second) unreachable.
+pub type Record = (UniqueAddress, UniqueAddress);
+
+/// What one node sees of a partition.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Picture {
+    /// Who looks.
+    pub node: UniqueAddress,
+    /// The members that are not proven dead.
+    pub members: BTreeMap<UniqueAddress, Member>,
+    /// The effective records.
+    pub records: BTreeSet<Record>,
+    /// The other side: subjects of records, and members that are Down. Never the node itself.
+    pub unreachable: BTreeSet<UniqueAddress>,
+    pub(super) seen_by: BTreeSet<UniqueAddress>,
+    pub(super) exits: BTreeSet<UniqueAddress>,
+    /// The pessimistic re-check is left out, for simulations that prove their checkers.
+    pub(crate) without_recheck: bool,
+}
+
+impl Picture {
+    /// Sorts out which records count. `seen_since`: who has seen the state at any time since the
+    /// last relevant change.
+    ///
+    /// Accusations of an observer that is itself accused, and that nobody heard since, are stale:
+    /// without this two crashes in sequence would look like an indirect connection, and take the
+    /// whole cluster down. Source: cluster S11.
+    pub fn new(
+        node: UniqueAddress,
+        members: BTreeMap<UniqueAddress, Member>,
+        records: BTreeSet<Record>,
+        seen_by: &BTreeSet<UniqueAddress>,
+        seen_since: &BTreeSet<UniqueAddress>,
+        exits: BTreeSet<UniqueAddress>,
+    ) -> Self {
+        let valid = |(observer, subject): &Record| {
+            members.get(observer).is_some_and(|member| member.status != MemberStatus::Down)
+                && members.contains_key(subject)
+        };
+        let mut records: BTreeSet<Record> = records.into_iter().filter(valid).collect();
+        if seen_by.contains(&node) {
+            let mut living = seen_by.clone();
+            let accused = |address: &UniqueAddress| records.iter().any(|(o, s)| seen_by.contains(o) && s == address);
+            living.extend(seen_since.iter().filter(|address| !accused(address)).cloned());
+            let stale: BTreeSet<UniqueAddress> = records
+                .iter()
+                .filter(|(observer, subject)| living.contains(observer) && !living.contains(subject))
+                .map(|(_, subject)| subject.clone())
+                .collect();
+            records.retain(|(observer, _)| !stale.contains(observer));
+        }
+        let mut picture = Self {
+            node,
+            members,
+            records,
+            unreachable: BTreeSet::new(),
+            seen_by: seen_by.clone(),
+            exits,
+            without_recheck: false,
+        };
+        picture.recompute_unreachable();
+        picture
+    }
+
+    fn recompute_unreachable(&mut self) {
+        let down = self.members.values().filter(|member| member.status == MemberStatus::Down);
+        self.unreachable = self.records.iter().map(|(_, subject)| subject.clone()).collect();
+        self.unreachable.extend(down.map(|member| member.address.clone()));
+        self.unreachable.remove(&self.node);
+    }
+
+    /// Whether anybody who could be downed is accused.
+    pub fn has_anything_to_decide(&self) -> bool {
+        let downable: BTreeSet<&UniqueAddress> = self.downable().collect();
+        self.records.iter().any(|(_, subject)| downable.contains(subject))
+    }
+
+    /// Members whose number decides, among those with the role. Source: cluster S3.
+    pub fn counted<'a>(&'a self, role: Option<&'a str>) -> impl Iterator<Item = &'a Member> {
+        self.members
+            .values()
+            .filter(|member| member.status.is_settled() && !self.exits.contains(&member.address))
+            .filter(move |member| member.has_role_or_any(role))
+    }
+
+    /// Members that a decision may down.
+    pub fn downable(&self) -> impl Iterator<Item = &UniqueAddress> {
+        self.members.values().filter(|member| member.status < MemberStatus::Exiting).map(|member| &member.address)
+    }
+
+    /// (i): both observer and subject.
+    fn accused_accusers(&self) -> BTreeSet<UniqueAddress> {
+        let observers: BTreeSet<&UniqueAddress> = self.records.iter().map(|(observer, _)| observer).collect();
+        self.records.iter().map(|(_, subject)| subject).filter(|s| observers.contains(s)).cloned().collect()
+    }
+
+    /// (ii): marked unreachable by somebody, yet it has seen the current state; and who marked it.
+    fn accused_witnesses(&self) -> BTreeSet<UniqueAddress> {
+        let seen = self.records.iter().filter(|(_, subject)| self.seen_by.contains(subject));
+        seen.flat_map(|(observer, subject)| [observer.clone(), subject.clone()]).collect()
+    }
+
+    /// Nodes that some reach and others do not. Source: cluster S11.
+    pub fn indirectly_connected(&self) -> BTreeSet<UniqueAddress> {
+        let mut set = self.accused_accusers();
+        set.extend(self.accused_witnesses());
+        let between: BTreeSet<Record> =
+            self.records.iter().filter(|(o, s)| set.contains(o) && set.contains(s)).cloned().collect();
+        match common_node(&between) {
+            Some(sick) => BTreeSet::from([sick]),
+            None => set,
+        }
+    }
+
+    /// Whom a verdict downs, those of S12 aside. Source: cluster S5.
+    pub fn nodes_to_down(&self, verdict: Verdict) -> BTreeSet<UniqueAddress> {
+        let wanted = |address: &&UniqueAddress| match verdict {
+            Verdict::DownUnreachable | Verdict::AcquireLeaseAndDownUnreachable { .. } => {
+                self.unreachable.contains(*address)
+            }
+            Verdict::DownReachable | Verdict::ReverseDownIndirectlyConnected => !self.unreachable.contains(*address),
+            Verdict::DownAll => true,
+            Verdict::DownSelf => **address == self.node,
+            Verdict::DownIndirectlyConnected | Verdict::AcquireLeaseAndDownIndirectlyConnected => false,
+        };
+        let mut nodes: BTreeSet<UniqueAddress> = self.downable().filter(wanted).cloned().collect();
+        if verdict == Verdict::DownSelf {
+            nodes.insert(self.node.clone());
+        }
+        nodes
+    }
+
+    /// What the strategy is asked again, once the indirectly connected are out: without the records
+    /// among them, and without those about members that leave anyway.
+    pub(super) fn without_indirect_records(&self) -> Self {
+        let (accusers, witnesses) = (self.accused_accusers(), self.accused_witnesses());
+        let within = |set: &BTreeSet<UniqueAddress>, (o, s): &Record| set.contains(o) && set.contains(s);
+        let downable: BTreeSet<UniqueAddress> = self.downable().cloned().collect();
+        let mut rest = self.clone();
+        rest.records.retain(|record| {
+            let between = within(&accusers, record) || within(&witnesses, record);
+            !between && downable.contains(&record.0) && downable.contains(&record.1)
+        });
+        rest.recompute_unreachable();
+        rest
+    }
+}
+
+/// The node that all records have in common, if at least two others are concerned, or if it is the
+/// only one that accuses: it is sick, and takes nobody with it. Source: cluster S11 (iii).
+pub fn common_node(records: &BTreeSet<Record>) -> Option<UniqueAddress> {
+    let (first, second) = records.first()?;
+    let is_sick = |candidate: &UniqueAddress| {
+        let in_all = records.iter().all(|(o, s)| o == candidate || s == candidate);
+        let endpoints = records.iter().flat_map(|(o, s)| [o, s]);
+        let others: BTreeSet<&UniqueAddress> = endpoints.filter(|address| *address != candidate).collect();
+        in_all && (others.len() >= 2 || records.iter().all(|(o, _)| o == candidate))
+    };
+    [first, second].into_iter().find(|candidate| is_sick(candidate)).cloned()
+}

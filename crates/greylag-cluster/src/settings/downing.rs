@@ -1,0 +1,338 @@
+//! Settings of downing: who may declare members dead, who survives, what proves a death.
+//!
+//! Source: cluster §4, §6.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::ClusterSettings;
+use crate::error::ConfigError;
+
+/// Who may declare unreachable members dead. Source: cluster S1.
+///
+/// There is no timeout: both sides of a partition would remove each other and run two writers for
+/// everything that must have one.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub enum Downing {
+    /// Only an operator, and proofs of death.
+    #[default]
+    None,
+    /// The split brain resolver.
+    SplitBrainResolver(SbrSettings),
+}
+
+/// The split brain resolver. Source: cluster §4.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SbrSettings {
+    /// Who survives. Default keep-majority.
+    pub strategy: Strategy,
+    /// How long nothing must change before a decision. Default 20 s;
+    /// [`SbrSettings::suggested_stable_after`] knows what suits a size.
+    pub stable_after: Duration,
+    /// What to do when reachability goes on changing. Default on.
+    pub down_all_when_unstable: DownAllWhenUnstable,
+    /// If more than this fraction of the members would be downed because some reach them and others
+    /// do not, all are. Above 0 and at most 1; 0.5 is recommended above five nodes. Default off.
+    /// Source: cluster S12.
+    pub down_all_when_indirectly_connected: Option<f64>,
+}
+
+impl Default for SbrSettings {
+    fn default() -> Self {
+        Self {
+            strategy: Strategy::KeepMajority { role: None },
+            stable_after: Duration::from_secs(20),
+            down_all_when_unstable: DownAllWhenUnstable::On,
+            down_all_when_indirectly_connected: None,
+        }
+    }
+}
+
+impl SbrSettings {
+    /// The resolver with this strategy, everything else at its default.
+    pub fn with_strategy(strategy: Strategy) -> Self {
+        Self { strategy, ..Self::default() }
+    }
+
+    /// How long a cluster of so many nodes should wait before a decision: the loss of many is found,
+    /// and the news of it spread, in so much time. Source: cluster S4.
+    pub fn suggested_stable_after(members: usize) -> Duration {
+        let seconds = match members {
+            0..=5 => 7,
+            6..=10 => 10,
+            11..=20 => 13,
+            21..=50 => 17,
+            51..=100 => 20,
+            _ => 30,
+        };
+        Duration::from_secs(seconds)
+    }
+}
+
+/// Who survives a partition. Must be the same on all nodes (cluster S15).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Strategy {
+    /// The side with most members, counted among those with the role. Source: cluster S6.
+    KeepMajority {
+        /// Only members with this role count; `None`: all.
+        role: Option<String>,
+    },
+    /// The side with at least so many members. Source: cluster S7.
+    StaticQuorum {
+        /// Only members with this role count; `None`: all.
+        role: Option<String>,
+        /// At least 1. A cluster of `2 * quorum_size` counted members or more is ended by its first
+        /// partition, since both sides could reach the quorum.
+        quorum_size: usize,
+    },
+    /// The side with the oldest member. Source: cluster S8.
+    KeepOldest {
+        /// The oldest is sought, and members are counted, among those with this role; `None`: all.
+        role: Option<String>,
+        /// If the oldest is all alone against two or more, it goes. Default true.
+        down_if_alone: bool,
+    },
+    /// Nobody: every partition ends the whole cluster. Source: cluster S9.
+    DownAll,
+    /// The side that gets a lease; the bigger one asks first. Source: cluster S10.
+    LeaseMajority {
+        /// Name of the lease; `None`: `<cluster>-greylag-sbr`.
+        lease_name: Option<String>,
+        /// The smaller side asks so much later. Default 2 s.
+        acquire_lease_delay_for_minority: Duration,
+        /// The winner gives the lease back so long after all whom it downed are removed. Default 40 s.
+        release_after: Duration,
+        /// Which side is the bigger one is told by members with this role; `None`: all.
+        role: Option<String>,
+    },
+}
+
+/// Not the name of a strategy.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no downing strategy; valid are {names}", names = Strategy::NAMES.join(", "))]
+pub struct InvalidStrategy(pub String);
+
+impl Strategy {
+    /// The names of all strategies, as in configuration files.
+    pub const NAMES: [&'static str; 5] =
+        ["keep_majority", "static_quorum", "keep_oldest", "down_all", "lease_majority"];
+
+    /// The strategy of that name with its defaults, among members with the role. The quorum size has
+    /// no default: 0 is refused by [`ClusterSettings::validate`].
+    ///
+    /// # Errors
+    /// [`InvalidStrategy`], which lists the valid names.
+    pub fn named(name: &str, role: Option<String>) -> Result<Self, InvalidStrategy> {
+        match name {
+            "keep_majority" => Ok(Self::KeepMajority { role }),
+            "static_quorum" => Ok(Self::StaticQuorum { role, quorum_size: 0 }),
+            "keep_oldest" => Ok(Self::KeepOldest { role, down_if_alone: true }),
+            "down_all" => Ok(Self::DownAll),
+            "lease_majority" => Ok(Self::LeaseMajority {
+                lease_name: None,
+                acquire_lease_delay_for_minority: Duration::from_secs(2),
+                release_after: Duration::from_secs(40),
+                role,
+            }),
+            _ => Err(InvalidStrategy(name.to_owned())),
+        }
+    }
+
+    /// Its name in configuration files and decisions.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::KeepMajority { .. } => Self::NAMES[0],
+            Self::StaticQuorum { .. } => Self::NAMES[1],
+            Self::KeepOldest { .. } => Self::NAMES[2],
+            Self::DownAll => Self::NAMES[3],
+            Self::LeaseMajority { .. } => Self::NAMES[4],
+        }
+    }
+
+    /// The role whose members count.
+    pub fn role(&self) -> Option<&str> {
+        match self {
+            Self::KeepMajority { role }
+            | Self::StaticQuorum { role, .. }
+            | Self::KeepOldest { role, .. }
+            | Self::LeaseMajority { role, .. } => role.as_deref(),
+            Self::DownAll => None,
+        }
+    }
+}
+
+/// Name, role and sizes: what must be the same on all nodes. Source: cluster S15, M25a.
+impl fmt::Display for Strategy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut parts = Vec::new();
+        match self {
+            Self::StaticQuorum { quorum_size, .. } => parts.push(format!("quorum_size = {quorum_size}")),
+            Self::KeepOldest { down_if_alone, .. } => parts.push(format!("down_if_alone = {down_if_alone}")),
+            Self::LeaseMajority { lease_name: Some(name), .. } => parts.push(format!("lease_name = {name}")),
+            Self::KeepMajority { .. } | Self::DownAll | Self::LeaseMajority { .. } => {}
+        }
+        parts.extend(self.role().map(|role| format!("role = {role}")));
+        f.write_str(self.name())?;
+        if parts.is_empty() { Ok(()) } else { write!(f, "({})", parts.join(", ")) }
+    }
+}
+
+/// When to give up on a reachability that goes on changing. Source: cluster S13.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum DownAllWhenUnstable {
+    /// After `stable_after` and the longer of 4 s and three quarters of it.
+    #[default]
+    On,
+    /// Never. Gives up the promise of one side for partitions that follow an indirect connection
+    /// within `stable_after`.
+    Off,
+    /// After `stable_after` and this.
+    After(Duration),
+}
+
+/// Which processes' deaths a node may prove by refused dials. Source: cluster S20.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ProofOfDeath {
+    /// Of none.
+    Off,
+    /// Of those on its own host and in its own network namespace.
+    #[default]
+    Local,
+    /// Of all: the operator's word that nothing ever answers in a member's stead.
+    On,
+}
+
+/// How long the duties of an uncleanly removed member wait. Source: cluster S14.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum RemovalMargin {
+    /// The custom provider's, else the resolver's `stable_after`, or its default without a resolver.
+    #[default]
+    Derive,
+    /// Not at all. Gives up the promise of one writer.
+    Off,
+    /// So long.
+    Fixed(Duration),
+}
+
+/// The problems of the settings above.
+pub(super) fn validate(settings: &ClusterSettings, problems: &mut Vec<ConfigError>) {
+    let mut check = |ok: bool, setting: &'static str, value: String, why: &'static str| {
+        if !ok {
+            problems.push(ConfigError { setting, value, why });
+        }
+    };
+    if let RemovalMargin::Fixed(margin) = settings.down_removal_margin {
+        check(!margin.is_zero(), "down_removal_margin", format!("{margin:?}"), "must be longer than 0, or off");
+    }
+    let Downing::SplitBrainResolver(sbr) = &settings.downing else { return };
+    let detector = &settings.failure_detector;
+    let least =
+        detector.acceptable_heartbeat_pause + detector.expected_response_after + 3 * detector.heartbeat_interval;
+    check(
+        sbr.stable_after >= least,
+        "sbr.stable_after",
+        format!("{:?}", sbr.stable_after),
+        "must be at least acceptable_heartbeat_pause + expected_response_after + 3 heartbeat_interval",
+    );
+    if let DownAllWhenUnstable::After(patience) = sbr.down_all_when_unstable {
+        let why = "must be longer than 0, or off";
+        check(!patience.is_zero(), "sbr.down_all_when_unstable", format!("{patience:?}"), why);
+    }
+    if let Some(fraction) = sbr.down_all_when_indirectly_connected {
+        let ok = fraction > 0.0 && fraction <= 1.0;
+        let why = "must be above 0 and at most 1, or off";
+        check(ok, "sbr.down_all_when_indirectly_connected", fraction.to_string(), why);
+    }
+    if sbr.strategy.role() == Some("") {
+        check(false, "sbr.role", String::new(), "must not be empty; leave it out to count all members");
+    }
+    match &sbr.strategy {
+        Strategy::StaticQuorum { quorum_size, .. } => {
+            check(*quorum_size >= 1, "sbr.static_quorum.quorum_size", quorum_size.to_string(), "must be at least 1");
+        }
+        Strategy::LeaseMajority { release_after, lease_name, .. } => {
+            let text = format!("{release_after:?}");
+            check(!release_after.is_zero(), "sbr.lease_majority.release_after", text, "must be longer than 0");
+            let named = lease_name.as_ref().is_none_or(|name| !name.is_empty());
+            check(named, "sbr.lease_majority.lease_name", String::new(), "must not be empty");
+        }
+        Strategy::KeepMajority { .. } | Strategy::KeepOldest { .. } | Strategy::DownAll => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn problems(strategy: Strategy) -> Vec<&'static str> {
+        let settings = ClusterSettings::default().with_resolver(SbrSettings::with_strategy(strategy));
+        settings.validate().err().into_iter().flatten().map(|problem| problem.setting).collect()
+    }
+
+    /// cluster S15, §6: every strategy has a name; its role and sizes are part of what is compared.
+    #[test]
+    fn strategies_are_named_and_say_what_must_be_the_same_everywhere() {
+        let texts: Vec<String> = Strategy::NAMES
+            .iter()
+            .map(|name| Strategy::named(name, Some("r".to_owned())).unwrap().to_string())
+            .collect();
+        let expected = [
+            "keep_majority(role = r)",
+            "static_quorum(quorum_size = 0, role = r)",
+            "keep_oldest(down_if_alone = true, role = r)",
+            "down_all",
+            "lease_majority(role = r)",
+        ];
+        assert_eq!(texts, expected);
+        let error = Strategy::named("auto_down", None).unwrap_err().to_string();
+        assert!(Strategy::NAMES.iter().all(|name| error.contains(name)), "{error}");
+    }
+
+    /// cluster S7, §6.
+    #[test]
+    fn sizes_and_durations_that_cannot_work_are_refused() {
+        assert_eq!(problems(Strategy::StaticQuorum { role: None, quorum_size: 0 }), ["sbr.static_quorum.quorum_size"]);
+        assert!(problems(Strategy::StaticQuorum { role: None, quorum_size: 1 }).is_empty());
+        for name in ["keep_majority", "keep_oldest", "down_all", "lease_majority"] {
+            assert!(problems(Strategy::named(name, None).unwrap()).is_empty(), "{name}");
+        }
+        let sbr = SbrSettings {
+            down_all_when_unstable: DownAllWhenUnstable::After(Duration::ZERO),
+            down_all_when_indirectly_connected: Some(1.5),
+            ..SbrSettings::with_strategy(Strategy::KeepMajority { role: Some(String::new()) })
+        };
+        let settings =
+            ClusterSettings { down_removal_margin: RemovalMargin::Fixed(Duration::ZERO), ..Default::default() };
+        let problems = settings.with_resolver(sbr).validate().unwrap_err();
+        let names: Vec<&str> = problems.iter().map(|problem| problem.setting).collect();
+        let expected =
+            ["down_removal_margin", "sbr.down_all_when_unstable", "sbr.down_all_when_indirectly_connected", "sbr.role"];
+        assert_eq!(names, expected);
+    }
+
+    /// cluster S4: the node refuses a `stable_after` that the detector could not keep up with.
+    #[test]
+    fn stable_after_must_cover_the_detection() {
+        for (seconds, ok) in [(6, false), (7, true)] {
+            let sbr = SbrSettings { stable_after: Duration::from_secs(seconds), ..SbrSettings::default() };
+            assert_eq!(ClusterSettings::default().with_resolver(sbr).validate().is_ok(), ok, "{seconds} s");
+        }
+        for (members, seconds) in [(1, 7), (5, 7), (10, 10), (20, 13), (50, 17), (100, 20), (1000, 30)] {
+            assert_eq!(SbrSettings::suggested_stable_after(members), Duration::from_secs(seconds));
+        }
+    }
+
+    /// cluster S14.
+    #[test]
+    fn the_margin_is_derived_fixed_or_off() {
+        let sbr = SbrSettings { stable_after: Duration::from_secs(10), ..SbrSettings::default() };
+        let settings = |margin| {
+            let settings = ClusterSettings { down_removal_margin: margin, ..ClusterSettings::default() };
+            settings.with_resolver(sbr.clone()).removal_margin()
+        };
+        assert_eq!(settings(RemovalMargin::Derive), Duration::from_secs(10));
+        assert_eq!(settings(RemovalMargin::Off), Duration::ZERO);
+        assert_eq!(settings(RemovalMargin::Fixed(Duration::from_secs(3))), Duration::from_secs(3));
+        assert_eq!(ClusterSettings::default().removal_margin(), Duration::from_secs(20), "also under none");
+    }
+}
