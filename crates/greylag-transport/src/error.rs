@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use greylag_core::InvalidAddress;
 
@@ -31,6 +32,17 @@ impl fmt::Display for ConfigErrors {
 }
 
 impl std::error::Error for ConfigErrors {}
+
+/// Why the files that [`crate::TlsSettings`] names cannot be used. At start the node does not run;
+/// later it goes on with what it read before.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("cannot use {} for TLS: {why}", file.display())]
+pub struct TlsError {
+    /// The file.
+    pub file: PathBuf,
+    /// What is wrong with it.
+    pub why: String,
+}
 
 /// Why a transport did not start. No socket is open and no thread runs.
 #[derive(Debug, thiserror::Error)]
@@ -63,6 +75,9 @@ pub enum BindError {
         /// The socket address.
         address: SocketAddr,
     },
+    /// The certificate, its key or the authorities cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     /// The system refused threads.
     #[error("cannot start the transport's threads: {0}")]
     Threads(std::io::Error),

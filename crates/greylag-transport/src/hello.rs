@@ -33,8 +33,18 @@ pub(crate) struct Hello {
 /// What the called side answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum HelloReply {
-    Accepted { from: UniqueAddress, version: u32, max_frame_bytes: u64, host_id: Option<String> },
+    Accepted(Accepted),
     Rejected(Rejected),
+}
+
+/// A Hello that was accepted, and by whom.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Accepted {
+    pub(crate) from: UniqueAddress,
+    pub(crate) version: u32,
+    pub(crate) max_frame_bytes: u64,
+    pub(crate) cluster_id: Option<u128>,
+    pub(crate) host_id: Option<String>,
 }
 
 /// A Hello that was not accepted.

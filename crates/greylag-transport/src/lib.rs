@@ -96,6 +96,7 @@ mod lane;
 mod queue;
 mod remoting;
 mod settings;
+mod tls;
 #[cfg(feature = "grpc")]
 mod wire;
 
@@ -105,10 +106,11 @@ pub use dead_letters::{DeadLetterKey, DeadLetters, LogLine};
 pub use driver::grpc::{Fault, GrpcTransport, TransportStats};
 pub use driver::memory;
 pub use envelope::{AskHeader, Envelope, Inbound, Payload, PayloadValue, Recipient};
-pub use error::{BindError, ConfigError, ConfigErrors};
+pub use error::{BindError, ConfigError, ConfigErrors, TlsError};
 pub use lane::{Lane, LaneKind, lane_key_hash};
 pub use remoting::{
     Answer, AskError, Destination, OpenAsk, PeerInfo, QuarantineReason, Receiver, RejectCode, Remoting, SendError,
     SendRejected, TransportEvent, TransportListener,
 };
-pub use settings::{Tls, TransportSettings};
+pub use settings::TransportSettings;
+pub use tls::{PeerSubject, Tls, TlsSettings};

@@ -153,12 +153,16 @@ pub struct PeerInfo {
     pub ip: IpAddr,
     /// Its kernel's boot id and network namespace, if it said so (cluster T12).
     pub host_id: Option<String>,
+    /// The cluster that its last Hello named; `None` while it is in none. Once it gets one it says
+    /// Hello again, which is announced again (cluster T12).
+    pub cluster_id: Option<u128>,
 }
 
 /// What happened to links and peers, in order.
 #[derive(Debug)]
 pub enum TransportEvent {
-    /// A process said Hello, or answered ours: this incarnation runs at its address.
+    /// A process said Hello, or answered ours: this incarnation runs at its address. Sent again for
+    /// every stream, and when the peer got its cluster id.
     PeerHandshake(PeerInfo),
     /// A stream broke after it was active; what was in it is lost (cluster T10, T31).
     LinkLost {
@@ -255,8 +259,14 @@ pub trait Remoting: Send + Sync + 'static {
     /// quarantine (the peer left in order) is not told to the peer.
     fn quarantine(&self, peer: &UniqueAddress, reason: QuarantineReason, harmless: bool);
 
-    /// The cluster's id for the Hellos to come, once it is known.
+    /// The cluster's id for the Hellos to come, once it is known. Peers that were greeted without it
+    /// are told, too (cluster T12).
     fn set_cluster_id(&self, cluster_id: u128);
+
+    /// Who is a member, this process included; in `untrusted_mode` only they are taken seriously.
+    /// Membership tells it at every change. Without members this process has no cluster to protect,
+    /// and everybody may speak to it (cluster T17).
+    fn set_members(&self, _members: &mut dyn Iterator<Item = &UniqueAddress>) {}
 
     /// Counts and reports a message dropped by a layer above.
     fn dead_letter(&self, reason: DeadLetterReason, recipient: &str, manifest: &str);

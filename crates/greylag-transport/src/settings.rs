@@ -7,17 +7,7 @@ use std::time::Duration;
 
 use crate::error::{ConfigError, ConfigErrors};
 use crate::lane::LaneKind;
-
-/// Whether connections are encrypted. TLS itself follows; the choice has to be made today already,
-/// so that nobody exposes a plain port by default (cluster T40).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Tls {
-    /// No encryption, and therefore loopback only: binding any other address is refused at start.
-    #[default]
-    LoopbackOnly,
-    /// No encryption on any address: the network is trusted.
-    None,
-}
+use crate::tls::Tls;
 
 /// Settings of the transport; the defaults suit a production LAN.
 #[derive(Debug, Clone, PartialEq)]
@@ -81,6 +71,13 @@ pub struct TransportSettings {
     pub shutdown_streams_timeout: Duration,
     /// Log lines per minute, reason and peer about dead letters. Default 10.
     pub dead_letter_log_rate: u32,
+    /// Streams without traffic for so long are closed; the next message opens them again. Default 5 min.
+    pub stop_idle_outbound_after: Duration,
+    /// From processes that are not members take messages for `trusted_recipients` only, and nothing
+    /// for the cluster's own protocols, so that they cannot join here. Default false.
+    pub untrusted_mode: bool,
+    /// Paths that anybody may send to in `untrusted_mode`. Default none.
+    pub trusted_recipients: Vec<String>,
     /// Encryption. Default [`Tls::LoopbackOnly`].
     pub tls: Tls,
     /// Threads that carry control traffic and the sockets' inbound half. Default 2.
@@ -121,6 +118,9 @@ impl Default for TransportSettings {
             shutdown_flush_timeout: Duration::from_secs(1),
             shutdown_streams_timeout: Duration::from_secs(10),
             dead_letter_log_rate: 10,
+            stop_idle_outbound_after: Duration::from_secs(5 * 60),
+            untrusted_mode: false,
+            trusted_recipients: Vec::new(),
             tls: Tls::LoopbackOnly,
             control_threads: 2,
             data_threads: 2,
@@ -186,6 +186,7 @@ impl TransportSettings {
             ("transport.http2_keepalive_timeout", self.http2_keepalive_timeout),
             ("transport.stop_quarantined_after_idle", self.stop_quarantined_after_idle),
             ("transport.remove_quarantined_association_after", self.remove_quarantined_association_after),
+            ("transport.stop_idle_outbound_after", self.stop_idle_outbound_after),
             ("transport.shutdown_flush_timeout", self.shutdown_flush_timeout),
             ("transport.shutdown_streams_timeout", self.shutdown_streams_timeout),
         ] {
@@ -222,6 +223,12 @@ impl TransportSettings {
         if self.maximum_large_frame_size > MAX_FRAME || self.maximum_frame_size > MAX_FRAME {
             let value = self.maximum_large_frame_size.max(self.maximum_frame_size).to_string();
             refuse("transport.maximum_large_frame_size", value, "messages have at most 1 GiB");
+        }
+        if let Tls::Files(tls) = &self.tls
+            && tls.reload_interval.is_zero()
+        {
+            let value = format!("{:?}", tls.reload_interval);
+            refuse("transport.tls_reload_interval", value, "it must be longer than zero");
         }
         if errors.is_empty() { Ok(()) } else { Err(ConfigErrors(errors)) }
     }

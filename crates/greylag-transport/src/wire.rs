@@ -18,7 +18,7 @@ use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint};
 use crate::endpoint::Reply;
 use crate::envelope::{AskHeader, Envelope, Payload, Recipient};
 use crate::generated as pb;
-use crate::hello::{Hello, HelloReply, Rejected};
+use crate::hello::{Accepted, Hello, HelloReply, Rejected};
 use crate::lane::{Lane, LaneKind};
 use crate::remoting::{QuarantineReason, RejectCode};
 
@@ -156,6 +156,14 @@ fn read_address(host: &str, port: u32) -> Result<NodeAddress, Malformed> {
     NodeAddress::new(host, port).map_err(|error| Malformed(error.to_string()))
 }
 
+fn write_cluster_id(id: Option<u128>) -> Bytes {
+    id.map_or(Bytes::new(), |id| id.to_be_bytes().to_vec().into())
+}
+
+fn read_cluster_id(bytes: &[u8]) -> Option<u128> {
+    bytes.try_into().ok().map(u128::from_be_bytes)
+}
+
 fn write_hello(hello: &Hello) -> pb::Hello {
     pb::Hello {
         protocol_version: hello.protocol_version,
@@ -170,7 +178,7 @@ fn write_hello(hello: &Hello) -> pb::Hello {
         lane_count: hello.lane_count.into(),
         stream_seq: hello.stream_seq,
         features: Vec::new(),
-        cluster_id: hello.cluster_id.map_or(Bytes::new(), |id| id.to_be_bytes().to_vec().into()),
+        cluster_id: write_cluster_id(hello.cluster_id),
         host_id: hello.host_id.clone().unwrap_or_default(),
     }
 }
@@ -193,7 +201,7 @@ fn read_hello(hello: pb::Hello) -> Result<Hello, Malformed> {
         lane,
         lane_count: u16::try_from(hello.lane_count).unwrap_or(u16::MAX),
         stream_seq: hello.stream_seq,
-        cluster_id: hello.cluster_id[..].try_into().ok().map(u128::from_be_bytes),
+        cluster_id: read_cluster_id(&hello.cluster_id),
         host_id: Some(hello.host_id).filter(|id| !id.is_empty()),
     })
 }
@@ -201,12 +209,13 @@ fn read_hello(hello: pb::Hello) -> Result<Hello, Malformed> {
 fn write_hello_reply(reply: &HelloReply) -> pb::HelloReply {
     use pb::hello_reply::Answer;
     let answer = match reply {
-        HelloReply::Accepted { from, version, max_frame_bytes, host_id } => Answer::Accepted(pb::Accepted {
-            from: Some(write_node(from)),
-            version: *version,
+        HelloReply::Accepted(accepted) => Answer::Accepted(pb::Accepted {
+            from: Some(write_node(&accepted.from)),
+            version: accepted.version,
             features: Vec::new(),
-            limits: Some(pb::Limits { max_frame_bytes: *max_frame_bytes }),
-            host_id: host_id.clone().unwrap_or_default(),
+            limits: Some(pb::Limits { max_frame_bytes: accepted.max_frame_bytes }),
+            host_id: accepted.host_id.clone().unwrap_or_default(),
+            cluster_id: write_cluster_id(accepted.cluster_id),
         }),
         HelloReply::Rejected(rejected) => Answer::Rejected(pb::Rejected {
             code: codes::write_reject(rejected.code).into(),
@@ -222,12 +231,13 @@ fn write_hello_reply(reply: &HelloReply) -> pb::HelloReply {
 fn read_hello_reply(reply: pb::HelloReply) -> Result<HelloReply, Malformed> {
     use pb::hello_reply::Answer;
     match reply.answer {
-        Some(Answer::Accepted(accepted)) => Ok(HelloReply::Accepted {
+        Some(Answer::Accepted(accepted)) => Ok(HelloReply::Accepted(Accepted {
             from: read_node(accepted.from)?,
             version: accepted.version,
             max_frame_bytes: accepted.limits.map_or(u64::MAX, |limits| limits.max_frame_bytes),
+            cluster_id: read_cluster_id(&accepted.cluster_id),
             host_id: Some(accepted.host_id).filter(|id| !id.is_empty()),
-        }),
+        })),
         Some(Answer::Rejected(rejected)) => Ok(HelloReply::Rejected(Rejected {
             code: codes::reject(rejected.code),
             detail: rejected.detail,

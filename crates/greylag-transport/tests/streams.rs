@@ -346,6 +346,27 @@ async fn each_kind_of_recipient_has_its_lane() {
     }
 }
 
+/// Cluster T12: the Hello names the cluster, and is sent again once there is one.
+#[tokio::test]
+async fn a_cluster_id_is_told_to_those_who_were_greeted_before() {
+    let (mut a, mut b) = (node(settings()).await, node(settings()).await);
+    a.tell(&b.here(), 1);
+    assert_eq!(b.next().await, 1);
+    let met = |event| match event {
+        TransportEvent::PeerHandshake(info) => Some(info.cluster_id),
+        _ => None,
+    };
+    assert_eq!((a.event(met).await, b.event(met).await), (None, None));
+    a.transport.set_cluster_id(7);
+    assert_eq!(b.event(met).await, Some(7));
+    // Who greets later says it at once, and so does who answers.
+    b.transport.set_cluster_id(7);
+    b.tell(&a.here(), 2);
+    assert_eq!((a.event(met).await, b.event(met).await), (Some(7), Some(7)));
+    let known = a.transport.peer(b.transport.self_address().address()).unwrap();
+    assert_eq!(known.cluster_id, Some(7));
+}
+
 /// Cluster T42: a blackhole has one direction, and its end is the end of it.
 #[tokio::test]
 async fn a_blackhole_swallows_one_direction() {

@@ -106,6 +106,7 @@ mod tests {
             peer: "b:1#2".parse().unwrap(),
             ip: ip.parse().unwrap(),
             host_id: host.map(ToOwned::to_owned),
+            cluster_id: None,
         };
         let local = |own: Option<&str>, info: &PeerInfo| covers(ProofOfDeath::Local, own, info);
         assert!(local(Some("boot/net"), &peer(Some("boot/net"), "127.0.0.1")));

@@ -194,6 +194,7 @@ impl Node {
 
     fn on_view(&mut self, now: Instant, view: Arc<MembershipView>) {
         self.view = view.clone();
+        self.remoting.set_members(&mut view.members.iter().map(|member| &member.address));
         self.hub.publish(Some(view.clone()), &[]);
         self.tell_managers(now, &ManagerInput::View(view));
     }

@@ -61,6 +61,8 @@ struct Net {
     cuts: RwLock<BTreeSet<(NodeAddress, NodeAddress)>>,
     /// Pairs that have shaken hands; the smaller address first.
     acquainted: Mutex<BTreeSet<(UniqueAddress, UniqueAddress)>>,
+    /// What each node would say of its cluster in a Hello.
+    cluster_ids: Mutex<BTreeMap<UniqueAddress, u128>>,
 }
 
 /// How a node is reached.
@@ -252,7 +254,8 @@ impl MemoryNode {
             Parcel::Reply { from, ask_id, reply } => self.endpoint.accept_reply(now, &from, ask_id, reply),
             Parcel::Met(peer) => {
                 let ip = IpAddr::V4(Ipv4Addr::LOCALHOST);
-                let info = self.endpoint.learn_peer(PeerInfo { peer, ip, host_id: None }, true);
+                let cluster_id = self.net.cluster_ids.lock().expect(NO_PANIC).get(&peer).copied();
+                let info = self.endpoint.learn_peer(PeerInfo { peer, ip, host_id: None, cluster_id }, true);
                 self.endpoint.publish(TransportEvent::PeerHandshake(info));
             }
             Parcel::Event(event) => {
@@ -403,7 +406,17 @@ impl Remoting for MemoryNode {
         }
     }
 
-    fn set_cluster_id(&self, _: u128) {}
+    fn set_cluster_id(&self, cluster_id: u128) {
+        let own = &self.endpoint.self_address;
+        let before = self.net.cluster_ids.lock().expect(NO_PANIC).insert(own.clone(), cluster_id);
+        if before != Some(cluster_id) {
+            for peer in self.net.acquaintances(own) {
+                if !self.net.is_cut(own.address(), peer.address()) {
+                    self.net.tell(&peer, Parcel::Met(own.clone()));
+                }
+            }
+        }
+    }
 
     fn dead_letter(&self, reason: DeadLetterReason, recipient: &str, manifest: &str) {
         let what = || format!("{manifest} for {recipient}");

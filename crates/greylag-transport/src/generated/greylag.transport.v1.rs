@@ -104,6 +104,9 @@ pub struct Accepted {
     pub limits: ::core::option::Option<Limits>,
     #[prost(string, tag = "5")]
     pub host_id: ::prost::alloc::string::String,
+    /// 16 bytes once the cluster is known.
+    #[prost(bytes = "bytes", tag = "6")]
+    pub cluster_id: ::prost::bytes::Bytes,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Limits {

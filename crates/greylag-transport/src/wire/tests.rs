@@ -126,12 +126,13 @@ fn every_other_frame_reads_back() {
         |reason| Rejected { from: Some(node("b:1#2")), reason, ..Rejected::new(RejectCode::Quarantined, "d") };
     for frame in [
         Frame::Hello(hello("a:1#1", "b:2")),
-        Frame::HelloReply(HelloReply::Accepted {
+        Frame::HelloReply(HelloReply::Accepted(Accepted {
             from: node("b:2#5"),
             version: 1,
             max_frame_bytes: 7,
+            cluster_id: Some(3),
             host_id: Some("h".to_owned()),
-        }),
+        })),
         Frame::HelloReply(HelloReply::Rejected(rejected(None))),
         Frame::HelloReply(HelloReply::Rejected(rejected(Some(QuarantineReason::DeliveryGaveUp)))),
         Frame::Quarantined { from: node("a:1#1"), to: node("b:1#1"), reason: QuarantineReason::RemovedFromMembership },

@@ -21,7 +21,7 @@ use super::outbound::Outbound;
 use super::peer::{LinkEnd, Peer};
 use super::shared::{Announcement, Shared};
 use crate::association::Input;
-use crate::hello::{Hello, HelloReply, MIN_SUPPORTED, PROTOCOL_VERSION};
+use crate::hello::{Accepted, Hello, HelloReply, MIN_SUPPORTED, PROTOCOL_VERSION};
 use crate::lane::Lane;
 use crate::remoting::{PeerInfo, TransportEvent};
 use crate::wire::{self, Frame};
@@ -34,6 +34,8 @@ pub(super) const FRAME_OVERHEAD: usize = 64 * 1024;
 
 /// A stream that was answered.
 struct Opened {
+    /// The cluster that our Hello named.
+    said: Option<u128>,
     replies: Streaming<Bytes>,
     answer: HelloReply,
     ip: IpAddr,
@@ -52,7 +54,7 @@ pub(super) async fn run(shared: Arc<Shared>, peer: Arc<Peer>, lane: Lane, seq: u
         Ok(Err(error)) => return failed(&shared, &peer, lane, seq, &error),
         Err(_) => return failed(&shared, &peer, lane, seq, &io::Error::from(io::ErrorKind::TimedOut)),
     };
-    let Opened { replies, answer, ip } = opened;
+    let Opened { said, replies, answer, ip } = opened;
     match answer {
         HelloReply::Rejected(rejected) => {
             let by = rejected.from.map(|from| from.uid());
@@ -60,12 +62,16 @@ pub(super) async fn run(shared: Arc<Shared>, peer: Arc<Peer>, lane: Lane, seq: u
             peer.input(&shared, Input::Rejected { lane, seq, code, by, reason, detail });
             peer.queue(lane).end(seq);
         }
-        HelloReply::Accepted { from, host_id, .. } => {
+        HelloReply::Accepted(Accepted { from, host_id, cluster_id, .. }) => {
             peer.input(&shared, Input::Accepted { lane, seq, uid: from.uid() });
             if peer.is_current(from.uid()) {
-                let info = PeerInfo { peer: from.clone(), ip, host_id };
+                let info = PeerInfo { peer: from.clone(), ip, host_id, cluster_id };
                 let info = shared.endpoint.learn_peer(info, true);
                 shared.announce(Announcement::Event(TransportEvent::PeerHandshake(info)));
+            }
+            if said != shared.cluster_id() {
+                // What became known during the handshake; later news goes to the open gate.
+                peer.greet_again(&shared, lane);
             }
             let received = listen(&shared, &peer, lane, replies, &end).await;
             let lost = written.load(Ordering::Relaxed).saturating_sub(received);
@@ -103,7 +109,9 @@ async fn open(
                 let max = shared.settings.maximum_message_size(lane.kind()) + FRAME_OVERHEAD;
                 let mut client = Grpc::new(channel).max_decoding_message_size(max).max_encoding_message_size(max);
                 client.ready().await.map_err(io::Error::other)?;
-                let hello = wire::write_frame(&Frame::Hello(hello(shared, peer, lane, seq)));
+                let hello = hello(shared, peer, lane, seq);
+                let said = hello.cluster_id;
+                let hello = wire::write_frame(&Frame::Hello(hello));
                 let outbound = Outbound::new(shared.clone(), peer.clone(), lane, seq, hello, written);
                 let method = PathAndQuery::from_static(METHOD);
                 let response = client.streaming(tonic::Request::new(outbound), method, FrameCodec).await;
@@ -111,7 +119,7 @@ async fn open(
                 let first = replies.message().await.map_err(io::Error::other)?;
                 let frame = first.map(wire::read_frame).transpose().map_err(io::Error::other)?;
                 return match frame {
-                    Some(Frame::HelloReply(answer)) => Ok(Opened { replies, answer, ip: target.ip() }),
+                    Some(Frame::HelloReply(answer)) => Ok(Opened { said, replies, answer, ip: target.ip() }),
                     other => Err(io::Error::other(format!("the Hello was answered by {other:?}"))),
                 };
             }
@@ -136,7 +144,7 @@ fn channel(shared: &Shared, target: SocketAddr, lane: Lane) -> Endpoint {
         .keep_alive_while_idle(true)
 }
 
-fn hello(shared: &Shared, peer: &Peer, lane: Lane, seq: u64) -> Hello {
+pub(super) fn hello(shared: &Shared, peer: &Peer, lane: Lane, seq: u64) -> Hello {
     Hello {
         protocol_version: PROTOCOL_VERSION,
         min_supported: MIN_SUPPORTED,
@@ -147,7 +155,7 @@ fn hello(shared: &Shared, peer: &Peer, lane: Lane, seq: u64) -> Hello {
         lane,
         lane_count: shared.settings.outbound_lanes,
         stream_seq: seq,
-        cluster_id: *shared.cluster_id.lock().expect("nothing under this lock panics"),
+        cluster_id: shared.cluster_id(),
         host_id: shared.host_id.clone(),
     }
 }

@@ -41,7 +41,8 @@ use crate::remoting::{
     AskError, Destination, OpenAsk, PeerInfo, QuarantineReason, Receiver, Remoting, SendError, SendRejected,
     TransportListener,
 };
-use crate::settings::{Tls, TransportSettings};
+use crate::settings::TransportSettings;
+use crate::tls::Tls;
 use server::Server;
 use shared::{Shared, SharedPort};
 use workers::Workers;
@@ -119,6 +120,10 @@ impl GrpcTransport {
         let target = resolve(&settings, &bind_host, bind_port).await?;
         if settings.tls == Tls::LoopbackOnly && !target.ip().is_loopback() {
             return Err(BindError::PlainText { address: target });
+        }
+        if let Tls::Files(files) = &settings.tls {
+            let why = "this build does not encrypt yet".to_owned();
+            return Err(BindError::Tls(crate::error::TlsError { file: files.key.clone(), why }));
         }
         let control = runtime("greylag-control", settings.control_threads)?;
         let data = runtime("greylag-data", settings.data_threads)?;
@@ -356,7 +361,18 @@ impl Remoting for GrpcTransport {
     }
 
     fn set_cluster_id(&self, cluster_id: u128) {
-        *self.shared.cluster_id.lock().expect(NO_PANIC) = Some(cluster_id);
+        let before = self.shared.cluster_id.lock().expect(NO_PANIC).replace(cluster_id);
+        if before != Some(cluster_id) {
+            for peer in self.shared.peers() {
+                peer.lanes().for_each(|lane| peer.greet_again(&self.shared, lane));
+            }
+        }
+    }
+
+    fn set_members(&self, members: &mut dyn Iterator<Item = &UniqueAddress>) {
+        if self.shared.settings.untrusted_mode {
+            self.shared.trust(members);
+        }
     }
 
     fn dead_letter(&self, reason: DeadLetterReason, recipient: &str, manifest: &str) {

@@ -108,6 +108,13 @@ impl Peer {
         self.run(shared, Input::Hello { uid }).unwrap_or(Err(None))
     }
 
+    /// Says Hello again on the stream of a lane, if one is open: this node got its cluster's id.
+    pub(super) fn greet_again(&self, shared: &Shared, lane: Lane) {
+        let seq = self.links.lock().expect(NO_PANIC).get(&lane).map_or(0, |(seq, _)| *seq);
+        let hello = link::hello(shared, self, lane, seq);
+        self.queue(lane).notify(wire::write_frame(&Frame::Hello(hello)));
+    }
+
     /// Breaks every stream to the peer, as a fault: nobody says why.
     pub(super) fn kill_streams(&self) {
         self.links.lock().expect(NO_PANIC).values().for_each(|(_, end)| end.killed.notify_one());

@@ -22,7 +22,7 @@ use super::shared::{Announcement, Shared};
 use super::streams::Turn;
 use super::workers::Delivery;
 use crate::association::Input;
-use crate::hello::{Hello, HelloReply, Rejected};
+use crate::hello::{Accepted, Hello, HelloReply, Rejected};
 use crate::lane::{Lane, LaneKind};
 use crate::remoting::{PeerInfo, RejectCode, TransportEvent};
 use crate::wire::{self, Arrived, ArrivedContent, BatchReader, Frame, Malformed, Names};
@@ -77,7 +77,7 @@ async fn open(
     shared: Arc<Shared>,
     request: Request<Streaming<Bytes>>,
 ) -> Result<Response<ReceiverStream<Result<OutFrame, Status>>>, Status> {
-    let ip = request.remote_addr().map(|address| address.ip());
+    let ip = request.remote_addr().map_or(IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), |address| address.ip());
     let mut frames = request.into_inner();
     let first = tokio::time::timeout(shared.settings.connection_timeout, frames.message())
         .await
@@ -96,8 +96,9 @@ async fn open(
         Ok((version, turn)) => {
             let max = shared.settings.maximum_message_size(hello.lane.kind()) + FRAME_OVERHEAD;
             let from = shared.endpoint.self_address.clone();
-            let host_id = shared.host_id.clone();
-            (HelloReply::Accepted { from, version, max_frame_bytes: max as u64, host_id }, Some(turn))
+            let (host_id, cluster_id) = (shared.host_id.clone(), shared.cluster_id());
+            let accepted = Accepted { from, version, max_frame_bytes: max as u64, cluster_id, host_id };
+            (HelloReply::Accepted(accepted), Some(turn))
         }
         Err(rejected) => {
             tracing::info!(from = %hello.from, lane = %hello.lane, code = ?rejected.code, rejected.detail, "a Hello was refused");
@@ -109,19 +110,15 @@ async fn open(
     replies.try_send(Ok(OutFrame::Ready(reply))).map_err(|_| Status::internal("no room for the first answer"))?;
     if let Some(turn) = turn {
         let runtime = if hello.lane == Lane::CONTROL { &shared.control } else { &shared.data };
-        let reader = Reader { shared: shared.clone(), hello, replies, names: Names::default(), read: 0, reported: 0 };
+        let reader =
+            Reader { shared: shared.clone(), ip, hello, replies, names: Names::default(), read: 0, reported: 0 };
         runtime.spawn(reader.run(frames, turn));
     }
     Ok(Response::new(ReceiverStream::new(answers)))
 }
 
 /// Everything that is to be known before a stream is read.
-async fn greet(
-    shared: &Arc<Shared>,
-    hello: &Hello,
-    ip: Option<IpAddr>,
-    replies: &Replies,
-) -> Result<(u32, Turn), Rejected> {
+async fn greet(shared: &Arc<Shared>, hello: &Hello, ip: IpAddr, replies: &Replies) -> Result<(u32, Turn), Rejected> {
     let own = &shared.endpoint.self_address;
     let version = hello.judge(own, &shared.settings.cluster_name)?;
     if shared.is_shutting_down.load(Ordering::Acquire) {
@@ -135,18 +132,24 @@ async fn greet(
         reason,
         ..Rejected::new(RejectCode::Quarantined, format!("{own} takes {} for dead", hello.from))
     })?;
-    let ip = ip.unwrap_or(IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED));
-    let info = PeerInfo { peer: hello.from.clone(), ip, host_id: hello.host_id.clone() };
-    let info = shared.endpoint.learn_peer(info, false);
-    shared.announce(Announcement::Event(TransportEvent::PeerHandshake(info)));
+    announce_hello(shared, hello, ip);
     let turn = shared.streams.supersede(&hello.from, hello.lane, hello.stream_seq, replies).await;
     let turn = turn.ok_or_else(|| Rejected::new(RejectCode::NotReady, "a newer stream of this lane is open"))?;
     Ok((version, turn))
 }
 
+/// Keeps what a Hello says of its sender, and tells the listeners.
+fn announce_hello(shared: &Shared, hello: &Hello, ip: IpAddr) {
+    let (host_id, cluster_id) = (hello.host_id.clone(), hello.cluster_id);
+    let info = PeerInfo { peer: hello.from.clone(), ip, host_id, cluster_id };
+    let info = shared.endpoint.learn_peer(info, false);
+    shared.announce(Announcement::Event(TransportEvent::PeerHandshake(info)));
+}
+
 /// Reads one accepted stream.
 struct Reader {
     shared: Arc<Shared>,
+    ip: IpAddr,
     hello: Hello,
     replies: Replies,
     names: Names,
@@ -246,8 +249,8 @@ impl Reader {
                     peer.input(&self.shared, Input::ToldQuarantined { by: self.hello.from.uid(), reason });
                 }
             }
-            // A Hello again: the peer knows more of itself by now, such as its cluster.
-            Frame::Hello(_) => {}
+            // The peer knows more of itself by now, such as its cluster. Nobody says Hello for another.
+            Frame::Hello(again) if again.from == self.hello.from => announce_hello(&self.shared, &again, self.ip),
             _ => self.shared.counters.skipped(),
         }
         Ok(())

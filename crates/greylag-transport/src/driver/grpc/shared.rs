@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use greylag_core::{DeadLetterReason, NodeAddress, ReplyAddress, ReplyOutcome, ReplyPort, UniqueAddress};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc};
@@ -14,7 +14,7 @@ use super::peer::Peer;
 use super::streams::Streams;
 use super::workers::Workers;
 use crate::endpoint::{Endpoint, Refusal, Reply};
-use crate::envelope::Envelope;
+use crate::envelope::{Envelope, Recipient};
 use crate::lane::{Lane, LaneKind, lane_key_hash};
 use crate::queue::Item;
 use crate::remoting::TransportEvent;
@@ -27,6 +27,8 @@ pub(super) struct Shared {
     pub(super) endpoint: Endpoint,
     pub(super) host_id: Option<String>,
     pub(super) cluster_id: Mutex<Option<u128>>,
+    /// Who is a member; `None` until membership says so.
+    members: ArcSwapOption<HashSet<UniqueAddress>>,
     /// Control streams and everything that must not wait for user messages.
     pub(super) control: Handle,
     /// Data streams and the decoding of messages.
@@ -101,6 +103,7 @@ impl Shared {
             endpoint,
             host_id,
             cluster_id: Mutex::default(),
+            members: ArcSwapOption::empty(),
             control,
             data,
             streams: Streams::default(),
@@ -136,6 +139,27 @@ impl Shared {
 
     pub(super) fn peers(&self) -> Vec<Arc<Peer>> {
         self.peers.load().values().cloned().collect()
+    }
+
+    pub(super) fn cluster_id(&self) -> Option<u128> {
+        *self.cluster_id.lock().expect(NO_PANIC)
+    }
+
+    /// From now on these are members, and nobody else.
+    pub(super) fn trust(&self, members: &mut dyn Iterator<Item = &UniqueAddress>) {
+        let members: HashSet<_> = members.cloned().collect();
+        self.members.store((!members.is_empty()).then(|| Arc::new(members)));
+    }
+
+    /// Whether this process may only speak to the recipients that everybody may (cluster T17).
+    pub(super) fn is_stranger(&self, peer: &UniqueAddress) -> bool {
+        self.settings.untrusted_mode && self.members.load().as_ref().is_some_and(|members| !members.contains(peer))
+    }
+
+    /// Whether a process that is no member may send there; never to the cluster's own protocols.
+    pub(super) fn is_for_strangers(&self, recipient: &Recipient) -> bool {
+        recipient.lane_kind() != LaneKind::Control
+            && self.settings.trusted_recipients.iter().any(|trusted| **trusted == *recipient.path)
     }
 
     pub(super) fn is_blocked(&self, peer: &UniqueAddress) -> bool {

@@ -159,10 +159,16 @@ fn take(shared: &Arc<Shared>, delivery: Delivery, last: &mut LastReceiver) {
         shared.peer(from.address()).input(shared, Input::Intruded { uid: from.uid() });
         return;
     }
+    let is_stranger = shared.is_stranger(&from);
     for Arrived { target_uid, content } in arrived {
         match content {
             ArrivedContent::Message { recipient, codec, manifest, payload, ask } => {
                 let message = Inbound { from: from.clone(), recipient, codec, manifest, payload, ask };
+                if is_stranger && !shared.is_for_strangers(&message.recipient) {
+                    let reason = DeadLetterReason::Untrusted;
+                    shared.refuse(shared.endpoint.refuse(now, Some(lane), &message, reason));
+                    continue;
+                }
                 let refusal = shared.endpoint.deliver(now, lane, target_uid, message, last);
                 shared.refuse(refusal);
             }
