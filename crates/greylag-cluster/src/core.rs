@@ -522,9 +522,7 @@ impl ClusterCore {
         let held = self.trust.holds(now);
         let Some(sbr) = &mut self.sbr else { return };
         let Some(decision) = sbr.decide(now, held) else { return };
-        let text =
-            format!("{}: {} downs {:?}: {}", decision.strategy, decision.verdict, decision.downed, decision.reason);
-        out.push(Effect::Log(LogLevel::Warn, text));
+        out.push(Effect::Log(LogLevel::Warn, decision.to_string()));
         let downed = decision.downed.clone();
         out.push(Effect::Publish(ClusterEvent::DowningDecision(Box::new(decision))));
         self.down(now, &downed, out);

@@ -93,3 +93,21 @@ pub struct DowningDecision {
     /// Why, and why now: a sentence with the numbers, for whoever reads it at night.
     pub reason: String,
 }
+
+/// The log line of a decision: it explains itself.
+impl fmt::Display for DowningDecision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let list = |f: &mut fmt::Formatter<'_>, name: &str, nodes: &mut dyn Iterator<Item = &UniqueAddress>| {
+            let nodes: Vec<String> = nodes.map(ToString::to_string).collect();
+            match nodes.len() {
+                0 => write!(f, "; {name}: none"),
+                count => write!(f, "; {name} ({count}): {}", nodes.join(", ")),
+            }
+        };
+        write!(f, "{} decides {}: {}", self.strategy, self.verdict, self.reason)?;
+        list(f, "downed", &mut self.downed.iter())?;
+        list(f, "unreachable", &mut self.unreachable.iter())?;
+        list(f, "counted", &mut self.counted.iter())?;
+        list(f, "indirectly connected", &mut self.indirectly_connected.iter())
+    }
+}

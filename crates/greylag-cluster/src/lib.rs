@@ -73,7 +73,7 @@ mod wire;
 
 /// Who survives a partition: the resolver's strategies as pure functions.
 pub mod strategy {
-    pub use crate::sbr::{Picture, Record, Ruling, Why, common_node, decide, resolve};
+    pub use crate::sbr::{AllBecause, Picture, Record, Resolution, Ruling, Why, common_node, decide, explain, resolve};
 }
 
 pub use crate::core::{ClusterCore, Command, Effect, Input, LogLevel};

@@ -8,6 +8,7 @@
 //! Source: cluster S2 to S5, S11 to S13, S17.
 
 mod picture;
+mod relevant;
 mod strategy;
 mod why;
 
@@ -23,8 +24,10 @@ use crate::member::{Member, MemberStatus};
 use crate::sabotage::Sabotage;
 use crate::settings::{DownAllWhenUnstable, SbrSettings};
 
+use relevant::{Changes, Relevant};
+
 pub use picture::{Picture, Record, common_node};
-pub use strategy::{Ruling, decide, resolve};
+pub use strategy::{AllBecause, Resolution, Ruling, decide, explain, resolve};
 pub use why::Why;
 
 /// Between looks at the deadlines (cluster S4).
@@ -51,6 +54,7 @@ pub struct Sbr {
     node: UniqueAddress,
     settings: SbrSettings,
     gossip: Arc<Gossip>,
+    relevant: Relevant,
     exits: ConfirmedExits,
     /// Whether this node is, or was, Up or WeaklyUp.
     was_up: bool,
@@ -66,38 +70,6 @@ pub struct Sbr {
     sabotage: Option<Sabotage>,
 }
 
-/// What of a state restarts the wait.
-#[derive(Debug, PartialEq, Eq)]
-struct Relevant {
-    unreachable: BTreeSet<UniqueAddress>,
-    statuses: BTreeMap<UniqueAddress, MemberStatus>,
-    dead: BTreeSet<UniqueAddress>,
-}
-
-impl Relevant {
-    fn of(gossip: &Gossip) -> Self {
-        let living = |address: &UniqueAddress| gossip.members.get(address).is_some_and(|member| !member.dead);
-        let down = |observer: &UniqueAddress| {
-            gossip.members.get(observer).is_none_or(|member| member.dead || member.status == MemberStatus::Down)
-        };
-        let marks =
-            gossip.reachability.accusations().filter(|(observer, subject, _)| !down(observer) && living(subject));
-        Self {
-            unreachable: marks.map(|(_, subject, _)| subject.clone()).collect(),
-            statuses: gossip.members.iter().map(|(address, member)| (address.clone(), member.status)).collect(),
-            dead: gossip.members.values().filter(|m| m.dead).map(|m| m.address.clone()).collect(),
-        }
-    }
-
-    /// Members of `statuses` that newly are in `status`.
-    fn newly(&self, old: &Self, status: MemberStatus) -> impl Iterator<Item = &UniqueAddress> {
-        let is_new = move |(address, now): &(&UniqueAddress, &MemberStatus)| {
-            **now == status && old.statuses.get(*address) != Some(&status)
-        };
-        self.statuses.iter().filter(is_new).map(|(address, _)| address)
-    }
-}
-
 impl Sbr {
     /// A resolver that knows of nobody.
     pub fn new(node: UniqueAddress, settings: SbrSettings, now: Instant) -> Self {
@@ -107,6 +79,7 @@ impl Sbr {
             node,
             settings,
             gossip: Arc::default(),
+            relevant: Relevant::default(),
             exits: ConfirmedExits::new(),
             was_up: false,
             seen_since: BTreeSet::new(),
@@ -127,27 +100,27 @@ impl Sbr {
 
     /// Takes a new state of the membership.
     pub fn on_state(&mut self, now: Instant, gossip: &Arc<Gossip>, exits: &ConfirmedExits) {
-        let old = Relevant::of(&self.gossip);
-        let new = Relevant::of(gossip);
+        let same = self.gossip.members == gossip.members && self.gossip.reachability == gossip.reachability;
+        let changes = if same {
+            Changes::default()
+        } else {
+            let new = Relevant::of(gossip);
+            let changes = new.changes_since(&self.relevant);
+            self.relevant = new;
+            changes
+        };
         self.gossip = gossip.clone();
         self.exits = exits.clone();
-        let own = self.gossip.members.get(&self.node).map(|member| member.status);
-        self.was_up |= matches!(own, Some(MemberStatus::WeaklyUp | MemberStatus::Up));
+        // A status that gossip jumped over shows by the number that only an Up member gets.
+        let own = self.gossip.members.get(&self.node);
+        self.was_up |= own.is_some_and(|m| m.status == MemberStatus::WeaklyUp || m.up_number != Member::NOT_UP);
         self.seen_since.extend(gossip.seen.iter().cloned());
-        // Whoever was removed or proven dead is no news of the network.
-        let still_here = |address: &&UniqueAddress| new.statuses.contains_key(*address) && !new.dead.contains(*address);
-        let appeared = new.unreachable.difference(&old.unreachable).next().is_some();
-        let healed = old.unreachable.difference(&new.unreachable).any(|address| still_here(&address));
-        let downed = new.newly(&old, MemberStatus::Down).any(|address| !new.dead.contains(address));
-        let proven = new.dead.difference(&old.dead).next().is_some();
-        let up = new.newly(&old, MemberStatus::Up).next().is_some();
-        let exited = new.newly(&old, MemberStatus::Exiting).next().is_some();
-        if appeared || healed || downed || up || exited {
+        if changes.restarts {
             self.restart_wait(now);
-        } else if proven {
+        } else if changes.proven {
             self.stable_at = now + self.settings.stable_after;
         }
-        self.measure(now, &new, appeared || healed, healed);
+        self.measure(now, changes);
     }
 
     fn restart_wait(&mut self, now: Instant) {
@@ -156,18 +129,20 @@ impl Sbr {
         self.seen_since = self.gossip.seen.clone();
     }
 
-    fn measure(&mut self, now: Instant, new: &Relevant, changed: bool, healed: bool) {
-        let open = |address: &UniqueAddress| new.statuses.get(address).is_some_and(|s| *s < MemberStatus::Exiting);
-        if !new.unreachable.iter().any(open) {
+    /// Source: cluster S13.
+    fn measure(&mut self, now: Instant, changes: Changes) {
+        if !self.relevant.has_open() {
             self.unstable = None;
             return;
         }
-        let records = self.picture().records;
+        let mut records = self.picture().records;
+        // Records about members that are Down say nothing of the network.
+        records.retain(|(_, subject)| self.gossip.members.get(subject).is_some_and(|m| m.status != MemberStatus::Down));
         let fresh = Unstable { since: now, changed_at: now, healed: false, records: BTreeSet::new() };
         let unstable = self.unstable.get_or_insert(fresh);
-        if changed {
+        if changes.unsettled {
             unstable.changed_at = now;
-            unstable.healed |= healed;
+            unstable.healed |= changes.healed;
         }
         unstable.records.extend(records);
     }
@@ -195,7 +170,7 @@ impl Sbr {
         self.unstable = None;
         if picture.has_anything_to_decide() && decision.downed.is_empty() {
             // A decision that downs nobody is not repeated each tick, but the measurement goes on.
-            self.measure(now, &Relevant::of(&self.gossip.clone()), false, false);
+            self.measure(now, Changes::default());
         }
         Some(decision)
     }
@@ -214,7 +189,8 @@ impl Sbr {
         if !self.is_responsible() || now < self.stable_for_self_at {
             return None;
         }
-        let decision = self.ordinary(picture, "nothing changed for stable_after");
+        let decision =
+            self.ordinary(picture, &format!("nothing relevant changed for {:?}", self.settings.stable_after));
         let leaves_self_alive = !decision.downed.contains(&self.node);
         (!leaves_self_alive || now >= self.stable_at).then_some(decision)
     }
@@ -233,32 +209,47 @@ impl Sbr {
             return None;
         }
         let responsible = self.is_responsible();
+        let lasted = now.saturating_duration_since(unstable.since).as_secs();
         if now < expires_at + RESOLVE_WITHIN {
-            if let Some(sick) = common_node(&unstable.records) {
+            if let Some(sick) = common_node(&self.standing(&unstable.records)) {
                 let downed = picture.downable().filter(|address| **address == sick).cloned().collect();
-                let reason = "reachability kept changing around one node";
+                let reason = format!(
+                    "reachability has kept changing for {lasted}s, and every accusation since then is by {sick} or \
+                     against it: it is sick, and goes alone"
+                );
                 return responsible.then(|| self.decision(picture, Verdict::DownIndirectlyConnected, downed, reason));
             }
             let quiet = now.saturating_duration_since(unstable.changed_at) >= QUIET_BEFORE_ORDINARY;
             if !unstable.healed && quiet && picture.indirectly_connected().is_empty() {
-                return responsible.then(|| self.ordinary(picture, "reachability came to rest late"));
+                let when = format!("more and more became unreachable for {lasted}s, and nobody came back");
+                return responsible.then(|| self.ordinary(picture, &when));
             }
         }
-        let reason = "reachability kept changing";
-        Some(if responsible {
-            self.decision(picture, Verdict::DownAll, picture.nodes_to_down(Verdict::DownAll), reason)
-        } else {
-            self.decision(picture, Verdict::DownSelf, picture.nodes_to_down(Verdict::DownSelf), reason)
-        })
+        let reason = format!(
+            "reachability has kept changing for {lasted}s and cannot be told apart into sides, so no member can \
+             know that it may live"
+        );
+        let verdict = if responsible { Verdict::DownAll } else { Verdict::DownSelf };
+        Some(self.decision(picture, verdict, picture.nodes_to_down(verdict), reason))
     }
 
-    fn ordinary(&self, picture: &Picture, reason: &'static str) -> DowningDecision {
+    /// Of records that existed once, those about and by members whose word still counts.
+    fn standing(&self, records: &BTreeSet<Record>) -> BTreeSet<Record> {
+        let member = |address: &UniqueAddress| self.gossip.members.get(address);
+        let counts =
+            |address: &UniqueAddress| member(address).is_some_and(|m| !m.dead && m.status != MemberStatus::Down);
+        records.iter().filter(|(observer, subject)| counts(observer) && counts(subject)).cloned().collect()
+    }
+
+    /// The verdict of the strategy. `when`: why it is asked now.
+    fn ordinary(&self, picture: &Picture, when: &str) -> DowningDecision {
         let Ruling { verdict, why } = decide(picture, &self.settings.strategy);
         // Without a lease to ask for, the answer is that of a lease that could not be had (S10).
         let verdict = verdict.denied();
         let limit = self.settings.down_all_when_indirectly_connected;
-        let (verdict, downed) = resolve(picture, &self.settings.strategy, verdict, limit);
-        self.decision(picture, verdict, downed, &format!("{reason}: {why}"))
+        let resolution = resolve(picture, &self.settings.strategy, verdict, limit);
+        let reason = format!("{when}, and {}", explain(picture, &why, &resolution));
+        self.decision(picture, resolution.verdict, resolution.downed, reason)
     }
 
     fn decision(
@@ -266,7 +257,7 @@ impl Sbr {
         picture: &Picture,
         verdict: Verdict,
         downed: BTreeSet<UniqueAddress>,
-        reason: &str,
+        reason: String,
     ) -> DowningDecision {
         let (own, mut others): (Vec<_>, Vec<_>) = downed.into_iter().partition(|address| *address == self.node);
         others.extend(own);
@@ -277,7 +268,7 @@ impl Sbr {
             unreachable: picture.unreachable.clone(),
             counted: picture.counted(self.settings.strategy.role()).map(|member| member.address.clone()).collect(),
             indirectly_connected: picture.indirectly_connected(),
-            reason: reason.to_owned(),
+            reason,
         }
     }
 

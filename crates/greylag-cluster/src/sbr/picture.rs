@@ -138,11 +138,7 @@ impl Picture {
             Verdict::DownSelf => **address == self.node,
             Verdict::DownIndirectlyConnected | Verdict::AcquireLeaseAndDownIndirectlyConnected => false,
         };
-        let mut nodes: BTreeSet<UniqueAddress> = self.downable().filter(wanted).cloned().collect();
-        if verdict == Verdict::DownSelf {
-            nodes.insert(self.node.clone());
-        }
-        nodes
+        self.downable().filter(wanted).cloned().collect()
     }
 
     /// What the strategy is asked again, once the indirectly connected are out: without the records

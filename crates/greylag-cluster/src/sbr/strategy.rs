@@ -197,38 +197,89 @@ fn lease_majority(minority_delay: Duration, tally: &Tally<'_>) -> Ruling {
     Ruling::new(Verdict::AcquireLeaseAndDownUnreachable { delay }, Why::LeaseFirst { ours, theirs, minority })
 }
 
-/// The nodes a verdict downs, and the verdict that remains. Source: cluster S5, S10, S12.
-pub fn resolve(
-    picture: &Picture,
-    strategy: &Strategy,
-    verdict: Verdict,
-    limit: Option<f64>,
-) -> (Verdict, BTreeSet<UniqueAddress>) {
-    let indirect = || picture.indirectly_connected();
-    let downable = || -> BTreeSet<UniqueAddress> { picture.downable().cloned().collect() };
+/// Whom a verdict downs.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Resolution {
+    /// The verdict that remains: an indirect connection that cannot be sorted out ends in
+    /// [`Verdict::DownAll`].
+    pub verdict: Verdict,
+    /// Whom that downs.
+    pub downed: BTreeSet<UniqueAddress>,
+    /// What the strategy said once more, without those that some reach and others do not.
+    pub rest: Option<Why>,
+    /// Why it became [`Verdict::DownAll`] after all.
+    pub all: Option<AllBecause>,
+}
+
+/// Why those that some reach and others do not take everybody with them. Source: cluster S12.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum AllBecause {
+    /// What remains without them is no clean cut either.
+    NotSortedOut,
+    /// They, and those downed with them, are more than this fraction of all.
+    MoreThan(f64),
+}
+
+/// The nodes a verdict downs, and the verdict that remains. `limit` is
+/// `down_all_when_indirectly_connected`. Source: cluster S5, S10, S12.
+pub fn resolve(picture: &Picture, strategy: &Strategy, verdict: Verdict, limit: Option<f64>) -> Resolution {
+    let simple = |downed| Resolution { verdict, downed, rest: None, all: None };
     match verdict {
         Verdict::DownIndirectlyConnected | Verdict::AcquireLeaseAndDownIndirectlyConnected => {}
         Verdict::ReverseDownIndirectlyConnected => {
             let mut downed = picture.nodes_to_down(verdict);
-            downed.extend(indirect().intersection(&downable()).cloned());
-            return (verdict, downed);
+            let indirect = picture.indirectly_connected();
+            downed.extend(picture.downable().filter(|address| indirect.contains(*address)).cloned());
+            return simple(downed);
         }
-        _ => return (verdict, picture.nodes_to_down(verdict)),
+        _ => return simple(picture.nodes_to_down(verdict)),
     }
-    let (indirect, downable) = (indirect(), downable());
-    let mut downed: BTreeSet<UniqueAddress> = indirect.intersection(&downable).cloned().collect();
+    let indirect = picture.indirectly_connected();
+    let downable: BTreeSet<UniqueAddress> = picture.downable().cloned().collect();
+    let mut resolution = simple(indirect.intersection(&downable).cloned().collect());
     let others_are_gone =
         picture.unreachable.iter().any(|address| downable.contains(address) && !indirect.contains(address));
     if others_are_gone {
         let rest = picture.without_indirect_records();
-        let again = decide(&rest, strategy).verdict.granted();
-        if again == Verdict::DownIndirectlyConnected {
-            return (Verdict::DownAll, downable);
+        let again = decide(&rest, strategy);
+        let verdict = again.verdict.granted();
+        if verdict == Verdict::DownIndirectlyConnected {
+            let all = Some(AllBecause::NotSortedOut);
+            return Resolution { verdict: Verdict::DownAll, downed: downable, rest: None, all };
         }
-        downed.extend(rest.nodes_to_down(again));
+        resolution.downed.extend(rest.nodes_to_down(verdict));
+        resolution.rest = Some(again.why);
     }
-    if limit.is_some_and(|limit| downed.len() as f64 > limit * downable.len() as f64) {
-        return (Verdict::DownAll, downable);
+    if let Some(limit) = limit.filter(|limit| resolution.downed.len() as f64 > limit * downable.len() as f64) {
+        let all = Some(AllBecause::MoreThan(limit));
+        return Resolution { verdict: Verdict::DownAll, downed: downable, rest: resolution.rest, all };
     }
-    (verdict, downed)
+    resolution
+}
+
+/// The reason of a decision in words.
+pub fn explain(picture: &Picture, why: &Why, resolution: &Resolution) -> String {
+    if *why != Why::IndirectlyConnected {
+        return why.to_string();
+    }
+    let indirect = list(&picture.indirectly_connected());
+    let mut text = format!("some members reach {indirect}, and others do not");
+    if let Some(rest) = &resolution.rest {
+        text.push_str(&format!("; beyond that, {rest}"));
+    }
+    match resolution.all {
+        Some(AllBecause::NotSortedOut) => {
+            text.push_str("; what remains without them is no clean cut either, so nobody can be spared");
+        }
+        Some(AllBecause::MoreThan(limit)) => {
+            text.push_str(&format!("; that would end more than a fraction of {limit} of the members, so all end"));
+        }
+        None => {}
+    }
+    text
+}
+
+/// Addresses for the log, with commas between them.
+fn list<'a>(addresses: impl IntoIterator<Item = &'a UniqueAddress>) -> String {
+    addresses.into_iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }

@@ -45,7 +45,7 @@ fn up(names: &str) -> Vec<(char, MemberStatus)> {
 
 fn downed(side: &str, members: &[(char, MemberStatus)]) -> String {
     let picture = picture(side, members, &[]);
-    names(&resolve(&picture, &majority(), decide(&picture, &majority()).verdict, None).1)
+    names(&resolve(&picture, &majority(), decide(&picture, &majority()).verdict, None).downed)
 }
 
 #[test]
@@ -108,7 +108,7 @@ fn scenario_69_two_sides_with_views_one_step_apart_never_both_survive() {
                 let survivors = |side: &str, view: &[(char, MemberStatus)]| -> bool {
                     let picture = picture(side, view, &[]);
                     let counts = picture.counted(None).any(|m| side.contains(m.address.address().host()));
-                    let downed = resolve(&picture, &majority(), decide(&picture, &majority()).verdict, None).1;
+                    let downed = resolve(&picture, &majority(), decide(&picture, &majority()).verdict, None).downed;
                     let downed = names(&downed);
                     counts
                         && picture.has_anything_to_decide()
@@ -131,7 +131,7 @@ fn scenario_69_two_sides_with_views_one_step_apart_never_both_survive() {
 #[test]
 fn scenario_49_and_66_indirect_connections() {
     let decide_names =
-        |picture: &Picture| names(&resolve(picture, &majority(), decide(picture, &majority()).verdict, None).1);
+        |picture: &Picture| names(&resolve(picture, &majority(), decide(picture, &majority()).verdict, None).downed);
     // One broken pair of five, both accusing each other: the two go.
     let pair = picture("abcde", &up("abcde"), &[('a', 'b'), ('b', 'a')]);
     assert_eq!(decide_names(&pair), "ab");
@@ -151,7 +151,7 @@ fn scenario_50_stale_accusations_of_a_crashed_observer_take_nobody_with_them() {
     // c accused b, then both crashed; the five others accuse both.
     let picture = picture("adefg", &up("abcdefg"), &[('c', 'b')]);
     assert!(picture.indirectly_connected().is_empty());
-    assert_eq!(names(&resolve(&picture, &majority(), decide(&picture, &majority()).verdict, None).1), "bc");
+    assert_eq!(names(&resolve(&picture, &majority(), decide(&picture, &majority()).verdict, None).downed), "bc");
 }
 
 struct Bench {
