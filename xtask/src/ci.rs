@@ -17,6 +17,7 @@ pub(crate) fn ci() -> Result<(), Failure> {
     run("bash", &["-c", &test])?;
     run_with("cargo", &["doc", "--workspace", "--no-deps", "--quiet"], &[("RUSTDOCFLAGS", "-D warnings")])?;
     sim(&["--seeds".to_owned(), GATE_SEEDS.to_owned()])?;
+    netns(&["--quick".to_owned()])?;
     say("ci: green");
     Ok(())
 }
@@ -39,7 +40,16 @@ pub(crate) fn bless() -> Result<(), Failure> {
 
 /// Runs the simulation.
 pub(crate) fn sim(arguments: &[String]) -> Result<(), Failure> {
-    let mut command = vec!["run", "--quiet", "--release", "--package", "greylag-simulation", "--"];
+    release("greylag-simulation", arguments)
+}
+
+/// Runs real nodes in network namespaces.
+pub(crate) fn netns(arguments: &[String]) -> Result<(), Failure> {
+    release("greylag-netns", arguments)
+}
+
+fn release(package: &str, arguments: &[String]) -> Result<(), Failure> {
+    let mut command = vec!["run", "--quiet", "--release", "--package", package, "--"];
     command.extend(arguments.iter().map(String::as_str));
     run("cargo", &command)
 }

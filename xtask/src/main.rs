@@ -1,8 +1,8 @@
 //! The project's own tools: each does one thing and says what it did.
 //!
 //! `ci` is the whole gate, the same for people and machines; it changes no file. `layers` holds the
-//! crate graph and the absences that make simulation possible. `proto`, `bless`, `sim`, `storm` and
-//! `bench` run what their names say.
+//! crate graph and the absences that make simulation possible. `proto`, `bless`, `sim`, `netns`,
+//! `storefront` and `bench` run what their names say.
 
 mod bench;
 mod ci;
@@ -38,7 +38,9 @@ enum Task {
     /// Record the protocol transcripts anew; read the difference before you commit it.
     Bless,
     /// Run the simulation over seeds; a failure prints its seed and the command that replays it.
-    Sim(SimArgs),
+    Sim(PassedOn),
+    /// Run real nodes in network namespaces and break them: kills, pauses, cuts, flapping. Needs root.
+    Netns(PassedOn),
     /// Run the storefront again and again, killing a node at a random point each time.
     Storefront {
         /// How many runs.
@@ -54,8 +56,8 @@ enum Task {
 
 #[derive(clap::Args)]
 #[command(disable_help_flag = true)]
-struct SimArgs {
-    /// Passed to the simulation as they stand; `--help` lists them.
+struct PassedOn {
+    /// Passed on as they stand; `--help` lists them.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     arguments: Vec<String>,
 }
@@ -68,6 +70,7 @@ fn main() -> std::process::ExitCode {
         Task::Proto { check } => proto::proto(check),
         Task::Bless => ci::bless(),
         Task::Sim(args) => ci::sim(&args.arguments),
+        Task::Netns(args) => ci::netns(&args.arguments),
         Task::Storefront { runs, seed } => storefront::runs(runs, seed),
         Task::Bench => bench::bench(),
     };

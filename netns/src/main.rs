@@ -1,0 +1,85 @@
+//! Real nodes, one process each, in network namespaces that this program makes and removes.
+//!
+//! Simulation says that the machines are right; this says that sockets, kernels and schedulers agree.
+//! Each scenario builds its own hosts, breaks one thing, and reads what the nodes report: lines of
+//! JSON, stamped with the one clock of this machine. Needs root, `ip` (iproute2) and `nft` (nftables).
+//!
+//! Source: cluster scenarios 44, 60, 61; the promises about kills, pauses, cuts and flapping.
+
+mod lab;
+mod node;
+mod process;
+mod report;
+mod scenario;
+
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::scenario::SCENARIOS;
+
+/// Real nodes in network namespaces.
+#[derive(Parser)]
+#[command(name = "cargo xtask netns")]
+struct Cli {
+    #[command(subcommand)]
+    task: Option<Task>,
+    /// Which scenarios, by name; all of them if none is named.
+    only: Vec<String>,
+    /// The short form that the gate runs: fewer kills, no long pauses.
+    #[arg(long)]
+    quick: bool,
+    /// List the scenarios and end.
+    #[arg(long)]
+    list: bool,
+    /// One after another. Otherwise those that measure no time of their own run beside each other.
+    #[arg(long)]
+    serial: bool,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// One node; started by the scenarios.
+    #[command(hide = true)]
+    Node(node::Arguments),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    if let Some(Task::Node(arguments)) = cli.task {
+        return node::run(arguments);
+    }
+    if cli.list {
+        SCENARIOS.iter().for_each(|scenario| say(&format!("{:<18} {}", scenario.name, scenario.about)));
+        return ExitCode::SUCCESS;
+    }
+    if let Some(name) = cli.only.iter().find(|name| SCENARIOS.iter().all(|scenario| scenario.name != **name)) {
+        let names: Vec<_> = SCENARIOS.iter().map(|scenario| scenario.name).collect();
+        say(&format!("there is no scenario {name:?}; there are {}", names.join(", ")));
+        return ExitCode::from(2);
+    }
+    if let Err(missing) = lab::check_tools() {
+        say(&format!("netns: {missing}"));
+        return ExitCode::FAILURE;
+    }
+    let chosen: Vec<_> = SCENARIOS
+        .iter()
+        .filter(|scenario| cli.only.is_empty() || cli.only.iter().any(|name| name == scenario.name))
+        .filter(|scenario| !cli.quick || scenario.in_quick)
+        .collect();
+    let outcomes = scenario::run_all(&chosen, cli.quick, cli.serial);
+    say(&report::table(&outcomes));
+    let failed = outcomes.iter().filter(|(_, outcome)| outcome.is_err()).count();
+    if failed == 0 {
+        say(&format!("netns: {} scenarios, all as promised", outcomes.len()));
+        return ExitCode::SUCCESS;
+    }
+    say(&format!("netns: {failed} of {} scenarios failed", outcomes.len()));
+    ExitCode::FAILURE
+}
+
+fn say(line: &str) {
+    // A closed pipe is the reader's choice.
+    let _ = writeln!(std::io::stdout(), "{line}");
+}

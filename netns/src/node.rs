@@ -1,0 +1,165 @@
+//! The process under test: transport, membership at default settings, one singleton, and a mouth.
+
+use std::io::Write as _;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::ValueEnum;
+use greylag_cluster::{
+    Cluster, ClusterEvent, ClusterSettings, MemberStatus, ProofOfDeath, SbrSettings, SingletonFactory,
+    SingletonSettings,
+};
+use greylag_core::{NodeAddress, Registry, UniqueAddress};
+use greylag_transport::{GrpcTransport, Tls, TransportSettings};
+
+use crate::report::{At, Line, What};
+
+/// How often a running instance says so.
+const WORK_INTERVAL: Duration = Duration::from_millis(20);
+
+/// One node.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    /// Its host, as the others dial it.
+    #[arg(long)]
+    host: String,
+    /// Its port.
+    #[arg(long)]
+    port: u16,
+    /// Whom to join; itself, if it is the first.
+    #[arg(long)]
+    seed: String,
+    /// What counts as a proof of death.
+    #[arg(long, value_enum, default_value_t = Proof::Local)]
+    proof: Proof,
+}
+
+/// `proof_of_death` by name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Proof {
+    Local,
+    On,
+    Off,
+}
+
+impl From<Proof> for ProofOfDeath {
+    fn from(proof: Proof) -> Self {
+        match proof {
+            Proof::Local => Self::Local,
+            Proof::On => Self::On,
+            Proof::Off => Self::Off,
+        }
+    }
+}
+
+/// Runs until the node ends.
+pub(crate) fn run(arguments: Arguments) -> ExitCode {
+    // Standard output is for lines of JSON; people read standard error.
+    let filter = tracing_subscriber::EnvFilter::from_default_env();
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return note_failure(&format!("no runtime: {error}")),
+    };
+    match runtime.block_on(live(arguments)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => note_failure(&failure),
+    }
+}
+
+fn note_failure(failure: &str) -> ExitCode {
+    tell(What::Note { text: format!("failed: {failure}") });
+    ExitCode::FAILURE
+}
+
+async fn live(arguments: Arguments) -> Result<(), String> {
+    let seed: NodeAddress = arguments.seed.parse().map_err(|error| format!("{}: {error}", arguments.seed))?;
+    let transport_settings = TransportSettings {
+        cluster_name: "lab".into(),
+        canonical_host: Some(arguments.host.clone()),
+        canonical_port: arguments.port,
+        // The lab's network has no other hosts than these.
+        tls: Tls::None,
+        ..TransportSettings::default()
+    };
+    let transport = GrpcTransport::bind(transport_settings, Arc::new(Registry::new()))
+        .await
+        .map_err(|error| format!("cannot bind: {error}"))?;
+    let settings = ClusterSettings { proof_of_death: arguments.proof.into(), ..ClusterSettings::default() }
+        .with_resolver(SbrSettings::default());
+    let cluster = Cluster::start(settings, transport.clone()).await.map_err(|error| error.to_string())?;
+    let _handle = cluster.singleton("worker", SingletonSettings::default(), worker());
+    let telling = tokio::spawn(tell_events(cluster.clone()));
+    cluster.join_seed_nodes(vec![seed]).await.map_err(|error| error.to_string())?;
+    let reason = cluster.terminated().await;
+    telling.abort();
+    tell(What::Ended { reason: format!("{reason:?}") });
+    transport.shutdown().await;
+    Ok(())
+}
+
+/// Works until it is told to stop.
+fn worker() -> SingletonFactory {
+    Arc::new(|_context, mut stop| {
+        Box::pin(async move {
+            tell(What::SingletonStarted);
+            let mut work = tokio::time::interval(WORK_INTERVAL);
+            work.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+            loop {
+                tokio::select! {
+                    biased;
+                    () = stop.stopped() => break,
+                    _ = work.tick() => tell(What::SingletonWorks),
+                }
+            }
+            tell(What::SingletonEnded);
+        })
+    })
+}
+
+async fn tell_events(cluster: Cluster) {
+    let mut events = cluster.subscribe();
+    let mut up = 0;
+    while let Some(event) = events.next().await {
+        let count = cluster.view().members.iter().filter(|member| member.status == MemberStatus::Up).count();
+        if count != up {
+            up = count;
+            tell(What::Up { count });
+        }
+        if let Some(what) = of_interest(event) {
+            tell(what);
+        }
+    }
+}
+
+/// What of an event a scenario may ask for.
+fn of_interest(event: ClusterEvent) -> Option<What> {
+    let name = |address: &UniqueAddress| address.address().to_string();
+    Some(match event {
+        ClusterEvent::UnreachableMember(member) => What::Unreachable { member: name(&member.address) },
+        ClusterEvent::ReachableMember(member) => What::Reachable { member: name(&member.address) },
+        ClusterEvent::MemberDowned(member) => What::Downed { member: name(&member.address) },
+        ClusterEvent::MemberRemoved { member, clean, .. } => What::Removed { member: name(&member.address), clean },
+        ClusterEvent::ProvenDead { member, .. } => What::ProvenDead { member: name(&member) },
+        ClusterEvent::DowningDecision(decision) => {
+            What::Decision { text: format!("{} downs {:?}", decision.verdict, decision.downed) }
+        }
+        ClusterEvent::LocalPause(pause) => {
+            What::LocalPause { millis: u64::try_from(pause.as_millis()).unwrap_or(u64::MAX) }
+        }
+        ClusterEvent::SelfDowned => What::SelfDowned,
+        ClusterEvent::SelfSuspect => What::Note { text: "self-suspect".into() },
+        ClusterEvent::SelfTrusted => What::Note { text: "self-trusted".into() },
+        _ => return None,
+    })
+}
+
+fn tell(what: What) {
+    let line = Line { at: At::now(), what };
+    let mut out = std::io::stdout().lock();
+    // Whoever started this node and reads no more has ended the scenario.
+    if let Ok(json) = serde_json::to_string(&line) {
+        let _gone = writeln!(out, "{json}").and_then(|()| out.flush());
+    }
+}

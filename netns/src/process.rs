@@ -1,0 +1,148 @@
+//! A node's process, from outside: what it has said so far, and the signals that break it.
+
+use std::io::{BufRead as _, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::lab::{Failure, Lab};
+use crate::node::Proof;
+use crate::report::{At, Line, What};
+
+/// A node that runs, or has ended.
+pub(crate) struct Node {
+    /// `host:port`, as other nodes name it.
+    pub(crate) name: String,
+    child: Child,
+    said: Arc<(Mutex<Vec<Line>>, Condvar)>,
+}
+
+/// How a node is started.
+pub(crate) struct Start<'a> {
+    /// In which namespace.
+    pub(crate) namespace: String,
+    pub(crate) host: String,
+    pub(crate) port: u16,
+    pub(crate) seed: &'a str,
+    pub(crate) proof: Proof,
+}
+
+impl<'a> Start<'a> {
+    /// A node on a host of its own.
+    pub(crate) fn on(lab: &Lab, host: usize, seed: &'a str) -> Self {
+        Self { namespace: lab.namespace(host), host: Lab::address(host), port: 17355, seed, proof: Proof::Local }
+    }
+
+    /// One of several nodes on the same host.
+    pub(crate) fn beside(lab: &Lab, port: u16, seed: &'a str) -> Self {
+        Self { namespace: lab.namespace(0), host: "127.0.0.1".into(), port, seed, proof: Proof::Local }
+    }
+
+    /// With another rule of proof.
+    pub(crate) fn proof(self, proof: Proof) -> Self {
+        Self { proof, ..self }
+    }
+
+    /// Starts it.
+    pub(crate) fn spawn(self) -> Result<Node, Failure> {
+        let program = std::env::current_exe().map_err(|error| format!("no path to this program: {error}"))?;
+        let port = self.port.to_string();
+        let proof = format!("{:?}", self.proof).to_lowercase();
+        // `ip netns exec` becomes the node, so signals to its process id reach the node itself.
+        let mut child = Command::new("ip")
+            .args(["netns", "exec", &self.namespace])
+            .arg(program)
+            .args(["node", "--host", &self.host, "--port", &port, "--seed", self.seed, "--proof", &proof])
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|error| format!("cannot start a node: {error}"))?;
+        let said = Arc::new((Mutex::new(Vec::new()), Condvar::new()));
+        let out = child.stdout.take().ok_or("the node has no standard output")?;
+        let heard = Arc::clone(&said);
+        std::thread::spawn(move || {
+            for line in BufReader::new(out).lines().map_while(Result::ok) {
+                if let Ok(line) = serde_json::from_str(&line) {
+                    heard.0.lock().unwrap_or_else(PoisonError::into_inner).push(line);
+                    heard.1.notify_all();
+                }
+            }
+        });
+        Ok(Node { name: format!("{}:{}", self.host, self.port), child, said })
+    }
+}
+
+impl Node {
+    /// Everything it has said.
+    pub(crate) fn said(&self) -> Vec<Line> {
+        self.said.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What it said from a moment on.
+    pub(crate) fn said_since(&self, since: At) -> Vec<Line> {
+        self.said().into_iter().filter(|line| line.at >= since).collect()
+    }
+
+    /// Waits until it says such a thing, at `since` or later, and yields when that was.
+    pub(crate) fn wait(
+        &self,
+        what: &str,
+        since: At,
+        patience: Duration,
+        wanted: impl Fn(&What) -> bool,
+    ) -> Result<At, Failure> {
+        let deadline = Instant::now() + patience;
+        let mut said = self.said.0.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            if let Some(line) = said.iter().find(|line| line.at >= since && wanted(&line.what)) {
+                return Ok(line.at);
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                let last: Vec<_> = said.iter().filter(|line| line.what != What::SingletonWorks).rev().take(6).collect();
+                return Err(format!("{}: {what}: not within {patience:?}; it last said {last:?}", self.name));
+            }
+            said = self.said.1.wait_timeout(said, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Waits until it sees so many members Up.
+    pub(crate) fn wait_up(&self, count: usize) -> Result<(), Failure> {
+        let wanted = |what: &What| *what == What::Up { count };
+        self.wait(&format!("{count} Up"), At::EPOCH, Duration::from_secs(60), wanted).map(drop)
+    }
+
+    /// Ends it as a crash would.
+    pub(crate) fn kill(&mut self) -> Result<At, Failure> {
+        let at = At::now();
+        self.child.kill().map_err(|error| format!("cannot kill {}: {error}", self.name))?;
+        self.child.wait().map_err(|error| format!("cannot wait for {}: {error}", self.name))?;
+        Ok(at)
+    }
+
+    /// Stops every thread of it.
+    pub(crate) fn pause(&self) -> Result<At, Failure> {
+        let at = At::now();
+        self.signal("STOP").map(|()| at)
+    }
+
+    /// Lets it go on.
+    pub(crate) fn resume(&self) -> Result<At, Failure> {
+        let at = At::now();
+        self.signal("CONT").map(|()| at)
+    }
+
+    fn signal(&self, signal: &str) -> Result<(), Failure> {
+        let status = Command::new("kill").args([&format!("-{signal}"), &self.child.id().to_string()]).status();
+        match status {
+            Ok(status) if status.success() => Ok(()),
+            outcome => Err(format!("cannot send {signal} to {}: {outcome:?}", self.name)),
+        }
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        let _ended_already = self.child.kill();
+        let _status = self.child.wait();
+    }
+}

@@ -1,0 +1,103 @@
+//! What the nodes say, and what a scenario found.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+
+use crate::lab::Failure;
+use crate::scenario::Scenario;
+
+/// Microseconds on the clock that all processes of this machine share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) struct At(u64);
+
+impl At {
+    /// Before everything.
+    pub(crate) const EPOCH: Self = Self(0);
+
+    /// This moment.
+    pub(crate) fn now() -> Self {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self(u64::try_from(since.as_micros()).unwrap_or(u64::MAX))
+    }
+
+    /// How long after `earlier` this was.
+    pub(crate) fn since(self, earlier: Self) -> Duration {
+        Duration::from_micros(self.0.saturating_sub(earlier.0))
+    }
+}
+
+/// One line of a node.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Line {
+    /// When it was written.
+    pub(crate) at: At,
+    /// What happened.
+    #[serde(flatten)]
+    pub(crate) what: What,
+}
+
+/// What a node tells of. Members are named by `host:port`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "kebab-case")]
+pub(crate) enum What {
+    /// So many members are Up, as this node sees it.
+    Up { count: usize },
+    /// Somebody finds a member unreachable.
+    Unreachable { member: String },
+    /// Nobody does any more.
+    Reachable { member: String },
+    /// A member was declared dead.
+    Downed { member: String },
+    /// A member is gone.
+    Removed { member: String, clean: bool },
+    /// Its death is proven.
+    ProvenDead { member: String },
+    /// The resolver decided.
+    Decision { text: String },
+    /// This process stood still.
+    LocalPause { millis: u64 },
+    /// This node was declared dead.
+    SelfDowned,
+    /// The singleton's instance begins here.
+    SingletonStarted,
+    /// It works; said every 20 ms.
+    SingletonWorks,
+    /// It ended here.
+    SingletonEnded,
+    /// The node ended.
+    Ended { reason: String },
+    /// Anything else of interest.
+    Note { text: String },
+}
+
+/// What a scenario found: figures, each with its name.
+#[derive(Debug, Default)]
+pub(crate) struct Findings(Vec<(String, String)>);
+
+impl Findings {
+    /// Adds one figure.
+    pub(crate) fn add(&mut self, name: impl Into<String>, value: impl Into<String>) {
+        self.0.push((name.into(), value.into()));
+    }
+
+    /// Adds a duration.
+    pub(crate) fn took(&mut self, name: impl Into<String>, took: Duration) {
+        self.add(name, format!("{:.2} s", took.as_secs_f64()));
+    }
+}
+
+/// All outcomes as a table of Markdown.
+pub(crate) fn table(outcomes: &[(&Scenario, Result<Findings, Failure>)]) -> String {
+    let mut lines = vec!["| scenario | what | value |".to_owned(), "|---|---|---|".to_owned()];
+    for (scenario, outcome) in outcomes {
+        match outcome {
+            Ok(findings) => {
+                lines
+                    .extend(findings.0.iter().map(|(what, value)| format!("| {} | {what} | {value} |", scenario.name)));
+            }
+            Err(failure) => lines.push(format!("| {} | FAILED | {failure} |", scenario.name)),
+        }
+    }
+    lines.join("\n")
+}

@@ -1,0 +1,182 @@
+//! The scenarios, each with the promise that it tests, and what runs them.
+
+mod cuts;
+mod kills;
+mod pauses;
+
+use std::time::Duration;
+
+use crate::lab::{Failure, Lab};
+use crate::process::{Node, Start};
+use crate::report::{At, Findings, Line, What};
+use crate::say;
+
+/// One way to break a cluster, and what must hold then.
+pub(crate) struct Scenario {
+    /// Its name on the command line.
+    pub(crate) name: &'static str,
+    /// What it does.
+    pub(crate) about: &'static str,
+    /// Whether the gate runs it.
+    pub(crate) in_quick: bool,
+    /// Whether it measures times that a busy machine would spoil.
+    alone: bool,
+    run: fn(quick: bool) -> Result<Findings, Failure>,
+}
+
+/// All of them.
+pub(crate) const SCENARIOS: &[Scenario] = &[
+    Scenario {
+        name: "kill-on-one-host",
+        about: "ten processes on one host, default settings: the singleton's host is killed again and again",
+        in_quick: true,
+        alone: true,
+        run: kills::on_one_host,
+    },
+    Scenario {
+        name: "kill-proof-on",
+        about: "four hosts, `proof_of_death = on`: the singleton's host is killed",
+        in_quick: true,
+        alone: false,
+        run: kills::with_proof_on,
+    },
+    Scenario {
+        name: "kill-no-proof",
+        about: "four hosts, default settings: nobody can prove a death on another host, the resolver decides",
+        in_quick: false,
+        alone: false,
+        run: kills::without_proof,
+    },
+    Scenario {
+        name: "pause-short",
+        about: "four hosts: the singleton's host is paused for 8 s and nobody is downed",
+        in_quick: true,
+        alone: false,
+        run: pauses::short,
+    },
+    Scenario {
+        name: "pause-long",
+        about: "four hosts: the singleton's host is paused for 30 s and is removed meanwhile",
+        in_quick: false,
+        alone: false,
+        run: pauses::long,
+    },
+    Scenario {
+        name: "one-way-cut",
+        about: "five hosts: what one sends to another is lost; those two end, and nobody else",
+        in_quick: false,
+        alone: false,
+        run: cuts::one_way,
+    },
+    Scenario {
+        name: "clean-cut",
+        about: "five hosts: three against two; the majority goes on and the others end themselves",
+        in_quick: false,
+        alone: false,
+        run: cuts::clean,
+    },
+    Scenario {
+        name: "flapping",
+        about: "four hosts: the links of one are cut for 7 s and whole for 7 s, for a minute; nobody is downed",
+        in_quick: false,
+        alone: false,
+        run: cuts::flapping,
+    },
+    Scenario {
+        name: "loss",
+        about: "four hosts: one in ten packets to one of them is lost for a minute; nobody is downed",
+        in_quick: false,
+        alone: false,
+        run: cuts::loss,
+    },
+];
+
+/// Runs them and yields what each found, in the order given.
+pub(crate) fn run_all<'a>(
+    chosen: &[&'a Scenario],
+    quick: bool,
+    serial: bool,
+) -> Vec<(&'a Scenario, Result<Findings, Failure>)> {
+    let run = |scenario: &Scenario| {
+        say(&format!("{}: {}", scenario.name, scenario.about));
+        let outcome = (scenario.run)(quick);
+        say(&format!("{}: {}", scenario.name, if outcome.is_ok() { "as promised" } else { "FAILED" }));
+        outcome
+    };
+    let is_alone = |scenario: &&&Scenario| serial || scenario.alone;
+    let mut outcomes: Vec<_> = chosen.iter().filter(is_alone).map(|scenario| (*scenario, run(scenario))).collect();
+    std::thread::scope(|scope| {
+        let together = chosen.iter().filter(|scenario| !is_alone(scenario));
+        let running: Vec<_> = together.map(|scenario| (*scenario, scope.spawn(move || run(scenario)))).collect();
+        outcomes.extend(running.into_iter().map(|(scenario, thread)| {
+            let outcome = thread.join().unwrap_or_else(|_| Err("the scenario panicked".into()));
+            (scenario, outcome)
+        }));
+    });
+    outcomes
+}
+
+/// As long as anything that the resolver decides may take: detection, `stable_after` and the margin,
+/// twice over for a machine that does other things beside.
+const PATIENCE: Duration = Duration::from_secs(100);
+
+/// Starts a node on each host of the lab, all Up, the first the oldest.
+fn form(lab: &Lab, hosts: usize, adapt: impl Fn(Start<'_>) -> Start<'_>) -> Result<Vec<Node>, Failure> {
+    let seed = format!("{}:17355", Lab::address(0));
+    let mut nodes = Vec::new();
+    for host in 0..hosts {
+        nodes.push(adapt(Start::on(lab, host, &seed)).spawn()?);
+        // One after another, so that each is older than the next.
+        nodes.iter().try_for_each(|node| node.wait_up(host + 1))?;
+    }
+    nodes[0].wait("the singleton", At::EPOCH, PATIENCE, |what| *what == What::SingletonStarted)?;
+    Ok(nodes)
+}
+
+/// Fails if any line of these nodes is such a thing.
+fn never<'a>(
+    what: &str,
+    nodes: impl IntoIterator<Item = &'a Node>,
+    since: At,
+    unwanted: impl Fn(&What) -> bool,
+) -> Result<(), Failure> {
+    for node in nodes {
+        if let Some(line) = node.said_since(since).into_iter().find(|line| unwanted(&line.what)) {
+            return Err(format!("{}: {what}: it said {:?}", node.name, line.what));
+        }
+    }
+    Ok(())
+}
+
+/// When an instance began to work and when it last did, for each run of it on any of the nodes.
+fn instances(nodes: &[Node]) -> Vec<(At, At)> {
+    let mut runs = Vec::new();
+    for node in nodes {
+        let is_work = |line: &Line| matches!(line.what, What::SingletonStarted | What::SingletonWorks);
+        for line in node.said().into_iter().filter(is_work) {
+            match runs.last_mut() {
+                Some((owner, _, end)) if *owner == node.name && line.what == What::SingletonWorks => *end = line.at,
+                _ => runs.push((node.name.clone(), line.at, line.at)),
+            }
+        }
+    }
+    runs.into_iter().map(|(_, begin, end)| (begin, end)).collect()
+}
+
+/// Fails if two instances worked at one time.
+fn never_two_instances(nodes: &[Node]) -> Result<(), Failure> {
+    let mut runs = instances(nodes);
+    runs.sort();
+    match runs.windows(2).find(|pair| pair[1].0 < pair[0].1) {
+        None => Ok(()),
+        Some(pair) => Err(format!("two instances worked beside each other for {:?}", pair[0].1.since(pair[1].0))),
+    }
+}
+
+fn is_downing(what: &What) -> bool {
+    matches!(what, What::Downed { .. } | What::Decision { .. } | What::SelfDowned | What::Removed { .. })
+}
+
+fn removed(member: &str) -> impl Fn(&What) -> bool {
+    move |what| matches!(what, What::Removed { member: removed, .. } if removed == member)
+}

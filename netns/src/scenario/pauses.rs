@@ -1,0 +1,56 @@
+//! A process is paused (SIGSTOP) and goes on: it accuses nobody, and no singleton runs twice.
+
+use std::time::Duration;
+
+use super::{PATIENCE, form, is_downing, never, never_two_instances, removed};
+use crate::lab::{Failure, Lab};
+use crate::report::{Findings, What};
+
+/// Eight seconds: marked, and reachable again.
+pub(super) fn short(_quick: bool) -> Result<Findings, Failure> {
+    let lab = Lab::new(4)?;
+    let nodes = form(&lab, 4, |start| start)?;
+    let (sleeper, others) = (&nodes[0], &nodes[1..]);
+    let is_of_sleeper = |what: &What| matches!(what, What::Reachable { member } if *member == sleeper.name);
+    let paused = sleeper.pause()?;
+    std::thread::sleep(Duration::from_secs(8));
+    let resumed = sleeper.resume()?;
+    let mut found = Duration::ZERO;
+    for node in others {
+        let marks = |what: &What| matches!(what, What::Unreachable { member } if *member == sleeper.name);
+        found = found.max(node.wait("unreachable", paused, PATIENCE, marks)?.since(paused));
+        node.wait("reachable again", resumed, PATIENCE, is_of_sleeper)?;
+    }
+    // Long enough for any decision that the pause might have set going.
+    std::thread::sleep(Duration::from_secs(25));
+    never("somebody was downed", &nodes, paused, is_downing)?;
+    never("it accused others on waking", [sleeper], resumed, |what| matches!(what, What::Unreachable { .. }))?;
+    never_two_instances(&nodes)?;
+    let mut findings = Findings::default();
+    findings.took("paused until all find it unreachable", found);
+    Ok(findings)
+}
+
+/// Thirty seconds: downed and removed by the others, and it learns so when it wakes.
+pub(super) fn long(_quick: bool) -> Result<Findings, Failure> {
+    let lab = Lab::new(4)?;
+    let nodes = form(&lab, 4, |start| start)?;
+    let (sleeper, others) = (&nodes[0], &nodes[1..]);
+    let paused = sleeper.pause()?;
+    std::thread::sleep(Duration::from_secs(30));
+    let resumed = sleeper.resume()?;
+    let mut gone = Duration::ZERO;
+    for node in others {
+        gone = gone.max(node.wait("the removal", paused, PATIENCE, removed(&sleeper.name))?.since(paused));
+    }
+    let ended = sleeper.wait("its end", resumed, PATIENCE, |what| matches!(what, What::Ended { .. }))?;
+    let working = others[0].wait("the singleton", resumed, PATIENCE, |what| *what == What::SingletonWorks)?;
+    never("it accused others on waking", [sleeper], resumed, |what| matches!(what, What::Unreachable { .. }))?;
+    never("another was downed", others, paused, |what| *what == What::SelfDowned)?;
+    never_two_instances(&nodes)?;
+    let mut findings = Findings::default();
+    findings.took("paused until removed everywhere", gone);
+    findings.took("resumed until it has ended", ended.since(resumed));
+    findings.took("paused until the singleton works elsewhere", working.since(paused));
+    Ok(findings)
+}
