@@ -28,6 +28,9 @@ pub struct Recipient {
 impl Recipient {
     /// Paths that begin so are control recipients; fixed in code (cluster T6).
     pub const CONTROL_PREFIX: &'static str = "control/";
+    /// The recipient of heartbeats, fixed in code: what is for it leaves before all else that waits in
+    /// the control lane. Source: cluster T26.
+    pub const HEARTBEAT: &'static str = "control/heartbeat";
     /// Paths that begin so are bulk recipients, which take the large lane; fixed in code.
     pub const BULK_PREFIX: &'static str = "bulk/";
 
@@ -85,6 +88,12 @@ pub trait PayloadValue: Send + 'static {
     /// [`EncodeError`]; the message is then a dead letter `SerializeFailed`.
     fn encode(&self, buffer: &mut BytesMut) -> Result<(), EncodeError>;
 
+    /// About how many bytes that will be, and the same each time; what queues count until it is
+    /// encoded. Default 0: the queue's bound in messages is then the only one.
+    fn size_hint(&self) -> usize {
+        0
+    }
+
     /// Back to what it was made of.
     fn into_any(self: Box<Self>) -> Box<dyn Any + Send>;
 }
@@ -95,6 +104,16 @@ pub enum Payload {
     Bytes(Bytes),
     /// Encoded by the lane writer.
     Value(Box<dyn PayloadValue>),
+}
+
+impl Payload {
+    /// Its bytes, or about how many they will be.
+    pub(crate) fn size_hint(&self) -> usize {
+        match self {
+            Self::Bytes(bytes) => bytes.len(),
+            Self::Value(value) => value.size_hint(),
+        }
+    }
 }
 
 impl fmt::Debug for Payload {

@@ -14,6 +14,34 @@ pub(crate) const PROTOCOL_VERSION: u32 = 1;
 /// The oldest that it understands.
 pub(crate) const MIN_SUPPORTED: u32 = 1;
 
+/// What a side can do beyond what its version says. What one side alone knows is not used; names of
+/// newer versions are passed over. Source: cluster T12, T13.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Features {
+    /// Reads compressed frames.
+    pub(crate) zstd: bool,
+}
+
+impl Features {
+    /// All that this version knows.
+    pub(crate) const OURS: Self = Self { zstd: true };
+
+    const ZSTD: &'static str = "zstd";
+
+    /// What both sides know.
+    pub(crate) fn and(self, other: Self) -> Self {
+        Self { zstd: self.zstd && other.zstd }
+    }
+
+    pub(crate) fn to_names(self) -> Vec<String> {
+        self.zstd.then(|| Self::ZSTD.to_owned()).into_iter().collect()
+    }
+
+    pub(crate) fn from_names(names: &[String]) -> Self {
+        Self { zstd: names.iter().any(|name| name == Self::ZSTD) }
+    }
+}
+
 /// What the calling side says first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Hello {
@@ -26,6 +54,7 @@ pub(crate) struct Hello {
     pub(crate) lane: Lane,
     pub(crate) lane_count: u16,
     pub(crate) stream_seq: u64,
+    pub(crate) features: Features,
     pub(crate) cluster_id: Option<u128>,
     pub(crate) host_id: Option<String>,
 }
@@ -42,7 +71,11 @@ pub(crate) enum HelloReply {
 pub(crate) struct Accepted {
     pub(crate) from: UniqueAddress,
     pub(crate) version: u32,
+    /// What both sides know.
+    pub(crate) features: Features,
     pub(crate) max_frame_bytes: u64,
+    /// How many names may be given numbers on this stream (cluster T37).
+    pub(crate) max_names: u32,
     pub(crate) cluster_id: Option<u128>,
     pub(crate) host_id: Option<String>,
 }
@@ -107,9 +140,33 @@ pub(crate) mod tests {
             lane: Lane::ordinary(2),
             lane_count: 3,
             stream_seq: 9,
+            features: Features::default(),
             cluster_id: Some(u128::MAX - 1),
             host_id: Some("boot/net".to_owned()),
         }
+    }
+
+    /// Cluster T12, T13: what only one side knows is not used, and what neither knows does no harm.
+    #[test]
+    fn features_are_what_both_sides_know() {
+        let newer = Features::from_names(&["holograms".to_owned(), "zstd".to_owned()]);
+        assert_eq!(newer.and(Features::OURS), Features::OURS);
+        assert_eq!(Features::from_names(&["holograms".to_owned()]).and(Features::OURS), Features::default());
+        assert_eq!(Features::from_names(&Features::OURS.to_names()), Features::OURS);
+    }
+
+    /// Cluster T13: the lower of the two newest, if both sides still understand it.
+    #[test]
+    fn the_version_is_the_lower_of_the_newest_two() {
+        let own: UniqueAddress = "b1:1#7".parse().unwrap();
+        let judge = |newest, oldest| {
+            let hello = Hello { protocol_version: newest, min_supported: oldest, ..hello("a:1#1", "b1:1") };
+            hello.judge(&own, "shop").map_err(|rejected| rejected.code)
+        };
+        assert_eq!(judge(PROTOCOL_VERSION, MIN_SUPPORTED), Ok(PROTOCOL_VERSION));
+        assert_eq!(judge(PROTOCOL_VERSION + 5, MIN_SUPPORTED), Ok(PROTOCOL_VERSION));
+        assert_eq!(judge(PROTOCOL_VERSION + 5, PROTOCOL_VERSION + 1), Err(RejectCode::VersionUnsupported));
+        assert_eq!(judge(MIN_SUPPORTED - 1, 0), Err(RejectCode::VersionUnsupported));
     }
 
     #[test]

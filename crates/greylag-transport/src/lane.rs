@@ -9,6 +9,8 @@ use std::fmt;
 
 use twox_hash::XxHash3_64;
 
+use crate::envelope::Recipient;
+
 /// The kind of a lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum LaneKind {
@@ -70,6 +72,83 @@ pub fn lane_key_hash(path: &str, sub_path: &str) -> u64 {
     XxHash3_64::oneshot(key)
 }
 
+/// Names recipients by the segments of their lane key: `a/b` is that one, `*` stands for any one
+/// segment, `**` at the end for one or more. Source: cluster T6.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct PathPattern {
+    /// `None` is any segment.
+    segments: Vec<Option<Box<str>>>,
+    has_rest: bool,
+}
+
+impl PathPattern {
+    /// Reads a pattern, or says what is wrong with it.
+    pub(crate) fn parse(text: &str) -> Result<Self, &'static str> {
+        let (head, has_rest) = match text.strip_suffix("**") {
+            Some("") => return Ok(Self { segments: Vec::new(), has_rest: true }),
+            Some(head) => (head.strip_suffix('/').ok_or("`**` must be a segment of its own")?, true),
+            None => (text, false),
+        };
+        let segment = |segment: &str| match segment {
+            "" => Err("a segment is empty"),
+            "*" => Ok(None),
+            _ if segment.contains('*') => Err("`*` stands for a whole segment, `**` only at the end"),
+            _ => Ok(Some(segment.into())),
+        };
+        Ok(Self { segments: head.split('/').map(segment).collect::<Result<_, _>>()?, has_rest })
+    }
+
+    fn matches<'a>(&self, mut key: impl Iterator<Item = &'a str>) -> bool {
+        let head = self.segments.iter().all(|wanted| match (wanted, key.next()) {
+            (Some(wanted), Some(found)) => **wanted == *found,
+            (None, Some(_)) => true,
+            (_, None) => false,
+        });
+        head && key.next().is_some() == self.has_rest
+    }
+}
+
+/// Which recipient takes which lane, as a node is configured: a pure function of the recipient.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct LaneMap {
+    ordinary: u16,
+    large: Vec<PathPattern>,
+}
+
+impl LaneMap {
+    pub(crate) fn new(ordinary: u16, large: Vec<PathPattern>) -> Self {
+        Self { ordinary, large }
+    }
+
+    /// The control set and the bulk recipients first, which nobody can configure; then the patterns;
+    /// then the hash of the lane key.
+    pub(crate) fn lane(&self, recipient: &Recipient) -> Lane {
+        match recipient.lane_kind() {
+            LaneKind::Control => Lane::CONTROL,
+            LaneKind::Large => Lane::LARGE,
+            LaneKind::Ordinary => self.configured(&recipient.path, &recipient.sub_path),
+        }
+    }
+
+    /// The lane of a key that is neither control nor bulk.
+    pub(crate) fn configured(&self, path: &str, sub_path: &str) -> Lane {
+        let below = || sub_path.split('/').filter(|segment| !segment.is_empty());
+        if self.large.iter().any(|pattern| pattern.matches(path.split('/').chain(below()))) {
+            return Lane::LARGE;
+        }
+        if self.ordinary == 1 {
+            return Lane::ordinary(0);
+        }
+        let index = lane_key_hash(path, sub_path) % u64::from(self.ordinary);
+        Lane::ordinary(u16::try_from(index).unwrap_or(0))
+    }
+
+    /// Whether every recipient has the same ordinary lane unless its kind says otherwise.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.ordinary == 1 && self.large.is_empty()
+    }
+}
+
 impl fmt::Display for Lane {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.kind {
@@ -83,6 +162,59 @@ impl fmt::Display for Lane {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn map(ordinary: u16, large: &[&str]) -> LaneMap {
+        LaneMap::new(ordinary, large.iter().map(|text| PathPattern::parse(text).unwrap()).collect())
+    }
+
+    /// Cluster T6: full path, `*` for one segment, `**` as the suffix.
+    #[test]
+    fn patterns_name_whole_paths() {
+        for (pattern, key, is_large) in [
+            ("video", "video", true),
+            ("video", "video/1", false),
+            ("video", "videos", false),
+            ("sharding/*/7", "sharding/Video/7", true),
+            ("sharding/*/7", "sharding/Video/8", false),
+            ("sharding/*/7", "sharding/7", false),
+            ("sharding/Video/*", "sharding/Video/7", true),
+            ("sharding/Video/*", "sharding/Video", false),
+            ("sharding/**", "sharding/Video/7", true),
+            ("sharding/**", "sharding", false),
+            ("**", "anything/at/all", true),
+        ] {
+            let found = map(1, &[pattern]).lane(&Recipient::new(key));
+            assert_eq!(found == Lane::LARGE, is_large, "{pattern} {key}");
+        }
+        let shard = Recipient::new("sharding/Video").with_sub_path("7");
+        assert_eq!(map(1, &["sharding/Video/*"]).lane(&shard), Lane::LARGE);
+        for wrong in ["", "a//b", "a/", "a/**/b", "a*", "x**", "/a"] {
+            assert!(PathPattern::parse(wrong).is_err(), "{wrong:?}");
+        }
+    }
+
+    /// Cluster T6: control and bulk recipients are fixed, whatever a pattern says.
+    #[test]
+    fn patterns_have_no_say_in_what_is_fixed() {
+        let all = map(4, &["**"]);
+        assert_eq!(all.lane(&Recipient::new("control/cluster")), Lane::CONTROL);
+        assert_eq!(map(4, &[]).lane(&Recipient::new("bulk/cluster")), Lane::LARGE);
+    }
+
+    /// Cluster T5, T6: of several ordinary lanes the lane key alone decides, never the instance.
+    #[test]
+    fn the_lane_is_a_function_of_the_lane_key() {
+        let map = map(4, &[]);
+        let mut used = std::collections::BTreeSet::new();
+        for shard in 0..100 {
+            let recipient = Recipient::new("sharding/Customer").with_sub_path(shard.to_string());
+            let lane = map.lane(&recipient);
+            assert_eq!(lane, map.lane(&recipient.clone().with_instance(9)));
+            assert_eq!(lane, map.lane(&Recipient::new(format!("sharding/Customer/{shard}"))));
+            used.insert(lane);
+        }
+        assert_eq!(used.len(), 4);
+    }
 
     #[test]
     fn the_lane_key_is_path_and_sub_path_joined() {

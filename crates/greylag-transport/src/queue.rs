@@ -4,6 +4,8 @@
 //! given a number when it is dialled, may take once the gate is opened for its number, and ends
 //! once the gate has moved past it; so a stream that was replaced can never take another message.
 //! Marks that senders must be able to place are taken even when the queue is full (cluster T22).
+//! Full is a queue by its messages or by their bytes, whichever comes first. Heartbeats leave before
+//! everything else that waits, so no more than the frame under way is ahead of one (cluster T26).
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard};
@@ -13,7 +15,7 @@ use bytes::Bytes;
 use greylag_core::Uid;
 
 use crate::endpoint::Reply;
-use crate::envelope::Envelope;
+use crate::envelope::{Envelope, Recipient};
 
 /// Something to be written.
 #[derive(Debug)]
@@ -37,6 +39,22 @@ impl Item {
             Self::Terminating => None,
         }
     }
+
+    /// Leaves before all others.
+    fn is_urgent(&self) -> bool {
+        matches!(self, Self::Envelope(envelope) if *envelope.recipient.path == *Recipient::HEARTBEAT)
+    }
+
+    /// What it counts for in the bound of bytes.
+    fn size(&self) -> usize {
+        match self {
+            Self::Envelope(Envelope { recipient, manifest, payload, .. }) => {
+                recipient.path.len() + recipient.sub_path.len() + manifest.len() + payload.size_hint()
+            }
+            Self::Reply { reply: Reply::Value { manifest, payload, .. }, .. } => manifest.len() + payload.len(),
+            Self::Reply { .. } | Self::Terminating => 0,
+        }
+    }
 }
 
 /// What a stream gets when it asks for work.
@@ -50,9 +68,16 @@ pub(crate) enum Taken {
     Ended,
 }
 
+/// When a queue is full.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Bounds {
+    pub(crate) items: usize,
+    pub(crate) bytes: usize,
+}
+
 #[derive(Debug)]
 pub(crate) struct LaneQueue {
-    capacity: usize,
+    bounds: Bounds,
     state: Mutex<State>,
     /// Held from taking items until they are written or put back, so that what is handed back
     /// misses nothing.
@@ -62,6 +87,9 @@ pub(crate) struct LaneQueue {
 #[derive(Debug)]
 struct State {
     items: VecDeque<Item>,
+    urgent: VecDeque<Item>,
+    /// Of both.
+    bytes: usize,
     notices: VecDeque<Bytes>,
     /// The stream that may take, and who reads it.
     open: Option<(u64, Uid)>,
@@ -84,9 +112,11 @@ pub(crate) enum Pushed {
 }
 
 impl LaneQueue {
-    pub(crate) fn new(capacity: usize) -> Self {
+    pub(crate) fn new(bounds: Bounds) -> Self {
         let state = State {
             items: VecDeque::new(),
+            urgent: VecDeque::new(),
+            bytes: 0,
             notices: VecDeque::new(),
             open: None,
             accepted: 0,
@@ -94,17 +124,21 @@ impl LaneQueue {
             resting: true,
             waker: None,
         };
-        Self { capacity, state: Mutex::new(state), writing: Mutex::default() }
+        Self { bounds, state: Mutex::new(state), writing: Mutex::default() }
     }
 
     /// Adds an item, or returns it if there is no room.
     #[allow(clippy::result_large_err, reason = "the caller gets back what it gave, which is no smaller")]
     pub(crate) fn push(&self, item: Item, force: bool) -> Result<Pushed, Item> {
+        let size = item.size();
         let mut state = self.lock();
-        if state.items.len() >= self.capacity && !force {
+        // Into an empty queue goes anything.
+        let is_full = state.len() >= self.bounds.items || (state.bytes + size > self.bounds.bytes && state.len() > 0);
+        if is_full && !force {
             return Err(item);
         }
-        state.items.push_back(item);
+        state.bytes += size;
+        state.line_of(&item).push_back(item);
         let waker = state.waker.take();
         let wanted = std::mem::take(&mut state.resting);
         drop(state);
@@ -150,7 +184,7 @@ impl LaneQueue {
     /// The lane is at rest now; false if items wait, so that it must not be.
     pub(crate) fn rest(&self) -> bool {
         let mut state = self.lock();
-        state.resting = state.items.is_empty();
+        state.resting = state.len() == 0;
         state.resting
     }
 
@@ -172,10 +206,9 @@ impl LaneQueue {
             return Poll::Ready(Taken::Notice(notice));
         }
         if let Some((_, uid)) = state.open.filter(|(open, _)| *open == seq)
-            && !state.items.is_empty()
+            && state.len() > 0
         {
-            let count = state.items.len().min(max);
-            into.extend(state.items.drain(..count));
+            state.take(max, into);
             return Poll::Ready(Taken::Items(uid));
         }
         match &mut state.waker {
@@ -194,7 +227,8 @@ impl LaneQueue {
     pub(crate) fn put_back(&self, items: &mut VecDeque<Item>) {
         let mut state = self.lock();
         while let Some(item) = items.pop_back() {
-            state.items.push_front(item);
+            state.bytes += item.size();
+            state.line_of(&item).push_front(item);
         }
     }
 
@@ -202,13 +236,18 @@ impl LaneQueue {
     pub(crate) fn extract(&self, chosen: impl Fn(&Item) -> bool) -> Vec<Item> {
         let _writing = self.writing();
         let mut state = self.lock();
-        let (out, kept): (Vec<_>, Vec<_>) = state.items.drain(..).partition(chosen);
-        state.items = kept.into();
+        let mut all = VecDeque::new();
+        state.take(usize::MAX, &mut all);
+        let (out, kept): (Vec<_>, Vec<_>) = all.into_iter().partition(chosen);
+        for item in kept {
+            state.bytes += item.size();
+            state.line_of(&item).push_back(item);
+        }
         out
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.lock().items.is_empty()
+        self.lock().len() == 0
     }
 
     pub(crate) fn is_open(&self) -> bool {
@@ -217,6 +256,28 @@ impl LaneQueue {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("nothing under this lock panics")
+    }
+}
+
+impl State {
+    fn len(&self) -> usize {
+        self.items.len() + self.urgent.len()
+    }
+
+    fn line_of(&mut self, item: &Item) -> &mut VecDeque<Item> {
+        if item.is_urgent() { &mut self.urgent } else { &mut self.items }
+    }
+
+    /// Takes out up to `max` items, the urgent ones first.
+    fn take(&mut self, max: usize, into: &mut VecDeque<Item>) {
+        let before = into.len();
+        let urgent = self.urgent.len().min(max);
+        into.extend(self.urgent.drain(..urgent));
+        let others = self.items.len().min(max - urgent);
+        into.extend(self.items.drain(..others));
+        // A hint that changed its mind must not end in a panic.
+        let size = into.iter().skip(before).map(Item::size).sum();
+        self.bytes = self.bytes.saturating_sub(size);
     }
 }
 
@@ -251,7 +312,7 @@ mod tests {
 
     #[test]
     fn the_message_past_the_last_is_refused_but_a_mark_is_not() {
-        let queue = LaneQueue::new(3072);
+        let queue = LaneQueue::new(Bounds { items: 3072, bytes: 1 << 20 });
         assert_eq!(queue.push(item(1), false).unwrap(), Pushed::Wanted);
         for n in 2..=3072 {
             assert_eq!(queue.push(item(n), false).unwrap(), Pushed::Queued);
@@ -260,9 +321,56 @@ mod tests {
         assert!(queue.push(item(3074), true).is_ok());
     }
 
+    fn queue_of(items: usize) -> LaneQueue {
+        LaneQueue::new(Bounds { items, bytes: 1 << 20 })
+    }
+
+    fn sized(n: u64, bytes: usize) -> Item {
+        let envelope = Envelope::new(Recipient::new(""), CodecId::JSON, "", vec![0; bytes]);
+        Item::Envelope(Envelope { target_uid: Uid::new(n), ..envelope })
+    }
+
+    /// Cluster T5: a few large messages fill a queue as many small ones do, and leave room again.
+    #[test]
+    fn a_queue_is_full_by_bytes_too() {
+        let queue = LaneQueue::new(Bounds { items: 100, bytes: 1000 });
+        queue.push(sized(1, 5000), false).expect("into an empty queue goes anything");
+        assert!(queue.push(sized(2, 1), false).is_err());
+        assert!(queue.push(sized(2, 1), true).is_ok(), "a mark is taken");
+        queue.open(1, uid(9));
+        assert_eq!(take(&queue, 1, 10).1, [1, 2]);
+        queue.push(sized(3, 600), false).unwrap();
+        assert!(queue.push(sized(4, 401), false).is_err());
+        queue.push(sized(5, 400), false).unwrap();
+        let mut taken = VecDeque::new();
+        assert!(queue.poll_take(&mut Context::from_waker(Waker::noop()), 1, 10, &mut taken).is_ready());
+        queue.put_back(&mut taken);
+        assert!(queue.push(sized(6, 1), false).is_err(), "what was put back counts again");
+        assert_eq!(queue.extract(|item| item.target() == Uid::new(3)).len(), 1);
+        queue.push(sized(7, 600), false).unwrap();
+        assert_eq!(take(&queue, 1, 10).1, [5, 7]);
+    }
+
+    /// Cluster T26: a heartbeat leaves with the next frame, however much waits.
+    #[test]
+    fn a_heartbeat_waits_for_nothing_that_is_queued() {
+        let heartbeat = |n| match item(n) {
+            Item::Envelope(e) => Item::Envelope(Envelope { recipient: Recipient::new(Recipient::HEARTBEAT), ..e }),
+            other => other,
+        };
+        let queue = queue_of(100);
+        (1..=20).for_each(|n| drop(queue.push(item(n), false)));
+        (101..=102).for_each(|n| drop(queue.push(heartbeat(n), false)));
+        queue.open(1, uid(9));
+        assert_eq!(take(&queue, 1, 4).1, [101, 102, 1, 2]);
+        let mut unwritten = VecDeque::from([heartbeat(102), item(1), item(2)]);
+        queue.put_back(&mut unwritten);
+        assert_eq!(take(&queue, 1, 4).1, [102, 1, 2, 3]);
+    }
+
     #[test]
     fn only_the_stream_at_the_gate_takes() {
-        let queue = LaneQueue::new(10);
+        let queue = queue_of(10);
         (1..=3).for_each(|n| drop(queue.push(item(n), false)));
         assert!(take(&queue, 1, 2).0.is_pending());
         queue.open(1, uid(9));
@@ -278,7 +386,7 @@ mod tests {
 
     #[test]
     fn a_shut_gate_lets_notices_through() {
-        let queue = LaneQueue::new(10);
+        let queue = queue_of(10);
         queue.push(item(1), false).unwrap();
         queue.open(1, uid(9));
         queue.shut(1);

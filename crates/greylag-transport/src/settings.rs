@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use crate::error::{ConfigError, ConfigErrors};
-use crate::lane::LaneKind;
+use crate::lane::{LaneKind, LaneMap, PathPattern};
 use crate::tls::Tls;
 
 /// Settings of the transport; the defaults suit a production LAN.
@@ -37,6 +37,14 @@ pub struct TransportSettings {
     pub outbound_control_queue_size: usize,
     /// Envelopes that wait per large lane. Default 256.
     pub outbound_large_message_queue_size: usize,
+    /// Bytes that wait per lane, whatever its kind and however few envelopes they are. Counted are
+    /// names and payloads, and of values that are encoded late what
+    /// [`PayloadValue::size_hint`](crate::PayloadValue::size_hint) says. Default 64 MiB.
+    pub outbound_queue_bytes: usize,
+    /// Recipients that take the large lane, by lane key (path and sub-path): a full path, `*` for one
+    /// segment, `**` at the end for all below. `asks/*` are the answers to questions. The same list
+    /// on all nodes. Default none. Source: cluster T6.
+    pub large_message_destinations: Vec<String>,
     /// Largest message on an ordinary lane, in bytes. Default 256 KiB.
     pub maximum_frame_size: usize,
     /// Largest message on the control lane, in bytes. Default 64 KiB.
@@ -47,6 +55,14 @@ pub struct TransportSettings {
     pub max_batch_messages: usize,
     /// Most bytes in one frame of several messages. Default 128 KiB.
     pub max_batch_bytes: usize,
+    /// Paths and manifests per stream that are sent once and numbered from then on; others are always
+    /// written out. Default 1024. Source: cluster T37.
+    pub intern_table_max: usize,
+    /// Frames of the control and large lanes above this size travel compressed, in bytes.
+    /// Default 4 KiB. Source: cluster T37.
+    pub compress_above: usize,
+    /// Compresses frames of ordinary lanes too: costs the sender's time, saves bytes. Default false.
+    pub compress_ordinary: bool,
     /// How long messages wait for the first handshake with a peer. Default 20 s.
     pub handshake_timeout: Duration,
     /// From one attempt at the first handshake to the next. Default 1 s.
@@ -101,11 +117,16 @@ impl Default for TransportSettings {
             outbound_message_queue_size: 3072,
             outbound_control_queue_size: 20_000,
             outbound_large_message_queue_size: 256,
+            outbound_queue_bytes: 64 * 1024 * 1024,
+            large_message_destinations: Vec::new(),
             maximum_frame_size: 256 * 1024,
             maximum_control_frame_size: 64 * 1024,
             maximum_large_frame_size: 2 * 1024 * 1024,
             max_batch_messages: 256,
             max_batch_bytes: 128 * 1024,
+            intern_table_max: 1024,
+            compress_above: 4 * 1024,
+            compress_ordinary: false,
             handshake_timeout: Duration::from_secs(20),
             handshake_retry_interval: Duration::from_secs(1),
             reconnect_backoff_min: Duration::from_secs(1),
@@ -166,6 +187,13 @@ impl TransportSettings {
         }
     }
 
+    /// Which recipient takes which lane. Patterns that cannot be read, which
+    /// [`TransportSettings::check`] refuses, name nobody.
+    pub(crate) fn lane_map(&self) -> LaneMap {
+        let patterns = self.large_message_destinations.iter().filter_map(|text| PathPattern::parse(text).ok());
+        LaneMap::new(self.outbound_lanes, patterns.collect())
+    }
+
     /// Looks for values that cannot work.
     ///
     /// # Errors
@@ -205,12 +233,32 @@ impl TransportSettings {
             ("transport.maximum_large_frame_size", self.maximum_large_frame_size),
             ("transport.max_batch_messages", self.max_batch_messages),
             ("transport.max_batch_bytes", self.max_batch_bytes),
+            ("transport.intern_table_max", self.intern_table_max),
+            ("transport.compress_above", self.compress_above),
             ("transport.control_threads", self.control_threads),
             ("transport.data_threads", self.data_threads),
         ] {
             if value == 0 {
                 refuse(setting, value.to_string(), "it must be at least 1");
             }
+        }
+        for pattern in &self.large_message_destinations {
+            if let Err(why) = PathPattern::parse(pattern) {
+                refuse("transport.large_message_destinations", format!("{pattern:?}"), why);
+            }
+        }
+        let largest = self.maximum_large_frame_size.max(self.maximum_frame_size).max(self.maximum_control_frame_size);
+        if self.outbound_queue_bytes < largest {
+            let value = self.outbound_queue_bytes.to_string();
+            refuse("transport.outbound_queue_bytes", value, "the largest message must fit");
+        }
+        if self.max_batch_messages > MAX_BATCH_MESSAGES {
+            let value = self.max_batch_messages.to_string();
+            refuse("transport.max_batch_messages", value, "a frame has at most 65536 messages");
+        }
+        if self.intern_table_max > MAX_NAMES {
+            let value = self.intern_table_max.to_string();
+            refuse("transport.intern_table_max", value, "a stream numbers at most 65536 names");
         }
         if self.reconnect_backoff_max < self.reconnect_backoff_min {
             let value = format!("{:?}", self.reconnect_backoff_max);
@@ -234,6 +282,12 @@ impl TransportSettings {
     }
 }
 
+/// Most messages in one frame: a reader makes room for each, however small it is. Part of the protocol.
+pub(crate) const MAX_BATCH_MESSAGES: usize = 1 << 16;
+
+/// Most names that are numbered on one stream.
+const MAX_NAMES: usize = 1 << 16;
+
 /// HTTP/2 windows are twice a frame and have 31 bits.
 const MAX_FRAME: usize = 1 << 29;
 
@@ -251,6 +305,8 @@ mod tests {
     fn all_problems_are_reported_together() {
         let settings = TransportSettings {
             outbound_lanes: 0,
+            large_message_destinations: vec!["video".to_owned(), "a/**/b".to_owned()],
+            outbound_queue_bytes: 1024,
             connection_timeout: Duration::ZERO,
             reconnect_backoff_jitter: f64::NAN,
             reconnect_backoff_max: Duration::from_millis(1),
@@ -264,6 +320,8 @@ mod tests {
                 "transport.cluster_name",
                 "transport.connection_timeout",
                 "transport.outbound_lanes",
+                "transport.large_message_destinations",
+                "transport.outbound_queue_bytes",
                 "transport.reconnect_backoff_max",
                 "transport.reconnect_backoff_jitter"
             ]

@@ -6,8 +6,6 @@
 //! `proto/transport.proto` says; the tests compare them with the generated code. Readers never
 //! panic and never allocate more than the frame has bytes. Source: cluster T8, T35, T36.
 
-use std::collections::HashMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
@@ -18,16 +16,20 @@ use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint};
 use crate::endpoint::Reply;
 use crate::envelope::{AskHeader, Envelope, Payload, Recipient};
 use crate::generated as pb;
-use crate::hello::{Accepted, Hello, HelloReply, Rejected};
+use crate::hello::{Accepted, Features, Hello, HelloReply, Rejected};
 use crate::lane::{Lane, LaneKind};
 use crate::remoting::{QuarantineReason, RejectCode};
 
 mod codes;
+mod compression;
 mod envelopes;
+mod names;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use envelopes::{Arrived, ArrivedContent, BatchReader, Names, write_envelope, write_reply};
+pub(crate) use compression::compress;
+pub(crate) use envelopes::{Arrived, ArrivedContent, BatchReader, write_envelope, write_reply};
+pub(crate) use names::{NameWriter, Names};
 
 /// The path to which answers are addressed; their lane key ends in the number answered.
 pub(crate) const REPLY_PATH: &str = "asks";
@@ -64,12 +66,28 @@ pub(crate) enum Frame {
     Close(String),
     /// How many envelopes the other side has read from this stream.
     Received(u64),
+    /// Another frame; see [`read_frame_within`].
+    Compressed(pb::Compressed),
     /// A variant of a newer version: counted and skipped.
     Unknown,
 }
 
 /// The key of `Frame.batch`: field 3, length-delimited.
 const BATCH_KEY: u8 = 3 << 3 | 2;
+
+/// Reads one frame of at most `limit` bytes, also once it is unpacked.
+pub(crate) fn read_frame_within(bytes: Bytes, limit: usize) -> Result<Frame, Malformed> {
+    if bytes.len() > limit {
+        return Err(Malformed(format!("{} bytes, at most {limit}", bytes.len())));
+    }
+    match read_frame(bytes)? {
+        Frame::Compressed(content) => match read_frame(compression::decompress(&content, limit)?)? {
+            Frame::Compressed(_) => Err(Malformed("a compressed frame in a compressed frame".to_owned())),
+            frame => Ok(frame),
+        },
+        frame => Ok(frame),
+    }
+}
 
 /// Reads one frame.
 pub(crate) fn read_frame(bytes: Bytes) -> Result<Frame, Malformed> {
@@ -83,16 +101,18 @@ pub(crate) fn read_frame(bytes: Bytes) -> Result<Frame, Malformed> {
         Content::HelloReply(reply) => Frame::HelloReply(read_hello_reply(reply)?),
         // A batch beside other fields is legal protobuf, though nobody here writes it.
         Content::Batch(batch) => Frame::Batch(batch.encode_to_vec().into()),
-        Content::Quarantined(q) => {
-            let reason = codes::quarantine_reason(q.reason).unwrap_or(QuarantineReason::Manual);
-            Frame::Quarantined { from: read_node(q.from)?, to: read_node(q.to)?, reason }
-        }
+        Content::Quarantined(q) => match codes::quarantine_reason(q.reason) {
+            Some(reason) => Frame::Quarantined { from: read_node(q.from)?, to: read_node(q.to)?, reason },
+            // What a newer version means by it is not known here (cluster T36).
+            None => Frame::Unknown,
+        },
         Content::Terminating(terminating) => Frame::Terminating { from: read_node(terminating.from)? },
         Content::TerminatingAck(_) => Frame::TerminatingAck,
         Content::Flush(flush) => Frame::Flush(flush.id),
         Content::FlushAck(ack) => Frame::FlushAck(ack.id),
         Content::Close(close) => Frame::Close(close.reason),
         Content::Received(received) => Frame::Received(received.envelopes),
+        Content::Compressed(content) => Frame::Compressed(content),
     })
 }
 
@@ -129,6 +149,7 @@ pub(crate) fn write_frame(frame: &Frame) -> Bytes {
         Frame::FlushAck(id) => Content::FlushAck(pb::FlushAck { id: *id }),
         Frame::Close(reason) => Content::Close(pb::Close { reason: reason.clone() }),
         Frame::Received(envelopes) => Content::Received(pb::Received { envelopes: *envelopes }),
+        Frame::Compressed(content) => Content::Compressed(content.clone()),
         Frame::Batch(batch) => {
             let mut out = BytesMut::with_capacity(batch.len() + 11);
             write_batch_head(batch.len(), &mut out);
@@ -177,7 +198,7 @@ fn write_hello(hello: &Hello) -> pb::Hello {
         lane_index: hello.lane.index().into(),
         lane_count: hello.lane_count.into(),
         stream_seq: hello.stream_seq,
-        features: Vec::new(),
+        features: hello.features.to_names(),
         cluster_id: write_cluster_id(hello.cluster_id),
         host_id: hello.host_id.clone().unwrap_or_default(),
     }
@@ -201,6 +222,7 @@ fn read_hello(hello: pb::Hello) -> Result<Hello, Malformed> {
         lane,
         lane_count: u16::try_from(hello.lane_count).unwrap_or(u16::MAX),
         stream_seq: hello.stream_seq,
+        features: Features::from_names(&hello.features),
         cluster_id: read_cluster_id(&hello.cluster_id),
         host_id: Some(hello.host_id).filter(|id| !id.is_empty()),
     })
@@ -212,8 +234,8 @@ fn write_hello_reply(reply: &HelloReply) -> pb::HelloReply {
         HelloReply::Accepted(accepted) => Answer::Accepted(pb::Accepted {
             from: Some(write_node(&accepted.from)),
             version: accepted.version,
-            features: Vec::new(),
-            limits: Some(pb::Limits { max_frame_bytes: accepted.max_frame_bytes }),
+            features: accepted.features.to_names(),
+            limits: Some(pb::Limits { max_frame_bytes: accepted.max_frame_bytes, max_names: accepted.max_names }),
             host_id: accepted.host_id.clone().unwrap_or_default(),
             cluster_id: write_cluster_id(accepted.cluster_id),
         }),
@@ -234,7 +256,9 @@ fn read_hello_reply(reply: pb::HelloReply) -> Result<HelloReply, Malformed> {
         Some(Answer::Accepted(accepted)) => Ok(HelloReply::Accepted(Accepted {
             from: read_node(accepted.from)?,
             version: accepted.version,
-            max_frame_bytes: accepted.limits.map_or(u64::MAX, |limits| limits.max_frame_bytes),
+            features: Features::from_names(&accepted.features),
+            max_frame_bytes: accepted.limits.as_ref().map_or(u64::MAX, |limits| limits.max_frame_bytes),
+            max_names: accepted.limits.map_or(0, |limits| limits.max_names),
             cluster_id: read_cluster_id(&accepted.cluster_id),
             host_id: Some(accepted.host_id).filter(|id| !id.is_empty()),
         })),

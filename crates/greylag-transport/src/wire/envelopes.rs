@@ -1,6 +1,8 @@
 //! The content of a batch: envelopes, written and read without copies.
 
+use super::names::{NameWriter, Names, Role, Spelling};
 use super::*;
+use crate::settings::MAX_BATCH_MESSAGES;
 
 // Field numbers of `Envelope`.
 const PATH: u32 = 1;
@@ -13,14 +15,17 @@ const PAYLOAD: u32 = 7;
 const ASK_ID: u32 = 8;
 const ASK_BUDGET_MS: u32 = 9;
 const FAILURE: u32 = 10;
+const PATH_ID: u32 = 12;
+const MANIFEST_ID: u32 = 14;
 
-/// Appends an envelope to the content of a batch. On an error nothing is appended. `scratch` is a
-/// buffer to be used again.
+/// Appends an envelope to the content of a batch, and returns the size of its payload. On an error
+/// nothing is appended. `scratch` is a buffer to be used again.
 pub(crate) fn write_envelope(
     envelope: &Envelope,
+    names: &mut NameWriter,
     scratch: &mut BytesMut,
     out: &mut BytesMut,
-) -> Result<(), EncodeError> {
+) -> Result<usize, EncodeError> {
     scratch.clear();
     let payload: &[u8] = match &envelope.payload {
         Payload::Bytes(bytes) => bytes,
@@ -30,28 +35,50 @@ pub(crate) fn write_envelope(
         }
     };
     let recipient = &envelope.recipient;
+    // What is for whoever runs there is the join protocol, which knows no tables (cluster T37).
+    let may_number = envelope.target_uid.is_some();
+    let (path, path_id) = spell(names, may_number, Role::Path, &recipient.path);
+    let (manifest, manifest_id) = spell(names, may_number, Role::Manifest, &envelope.manifest);
     Fields {
-        path: &recipient.path,
+        path,
+        path_id,
         sub_path: &recipient.sub_path,
         instance: recipient.instance,
         target_uid: envelope.target_uid.map_or(0, Uid::get),
         codec_id: envelope.codec.as_u32(),
-        manifest: &envelope.manifest,
+        manifest,
+        manifest_id,
         payload,
         ask_id: envelope.ask.map_or(0, |ask| ask.id),
         ask_budget_ms: envelope.ask.map_or(0, |ask| u64::try_from(ask.budget.as_millis()).unwrap_or(u64::MAX)),
         failure: None,
     }
     .write(out);
-    Ok(())
+    Ok(payload.len())
 }
 
-/// Appends an answer to the content of a batch.
-pub(crate) fn write_reply(target: Uid, ask_id: u64, reply: &Reply, out: &mut BytesMut) {
-    let mut fields = Fields { path: REPLY_PATH, target_uid: target.get(), ask_id, ..Fields::default() };
+fn spell<'a>(names: &mut NameWriter, may_number: bool, role: Role, name: &'a str) -> (&'a str, u32) {
+    match if may_number { names.spell(role, name) } else { Spelling::Text } {
+        Spelling::Text => (name, 0),
+        Spelling::First(number) => (name, number),
+        Spelling::Number(number) => ("", number),
+    }
+}
+
+/// Appends an answer to the content of a batch, and returns the size of its payload.
+pub(crate) fn write_reply(
+    target: Uid,
+    ask_id: u64,
+    reply: &Reply,
+    names: &mut NameWriter,
+    out: &mut BytesMut,
+) -> usize {
+    let (path, path_id) = spell(names, true, Role::Path, REPLY_PATH);
+    let mut fields = Fields { path, path_id, target_uid: target.get(), ask_id, ..Fields::default() };
     let kind = match reply {
         Reply::Value { codec, manifest, payload } => {
-            (fields.codec_id, fields.manifest, fields.payload) = (codec.as_u32(), manifest, payload);
+            (fields.manifest, fields.manifest_id) = spell(names, true, Role::Manifest, manifest);
+            (fields.codec_id, fields.payload) = (codec.as_u32(), payload);
             None
         }
         Reply::Entity(error) => Some(pb::failure::Kind::Entity(codes::write_entity_error(error))),
@@ -59,17 +86,20 @@ pub(crate) fn write_reply(target: Uid, ask_id: u64, reply: &Reply, out: &mut Byt
     };
     fields.failure = kind.map(|kind| pb::Failure { kind: Some(kind) });
     fields.write(out);
+    fields.payload.len()
 }
 
 /// An envelope as the schema sees it; the defaults of protobuf are not written.
 #[derive(Default)]
 struct Fields<'a> {
     path: &'a str,
+    path_id: u32,
     sub_path: &'a str,
     instance: u64,
     target_uid: u64,
     codec_id: u32,
     manifest: &'a str,
+    manifest_id: u32,
     payload: &'a [u8],
     ask_id: u64,
     ask_budget_ms: u64,
@@ -88,7 +118,9 @@ impl Fields<'_> {
             + bytes_len(self.payload.len())
             + varint_len(self.ask_id)
             + varint_len(self.ask_budget_ms)
-            + if self.failure.is_some() { 1 + encoded_len_varint(failure as u64) + failure } else { 0 };
+            + if self.failure.is_some() { 1 + encoded_len_varint(failure as u64) + failure } else { 0 }
+            + varint_len(self.path_id.into())
+            + varint_len(self.manifest_id.into());
         out.reserve(len + 11);
         encode_key(1, WireType::LengthDelimited, out);
         encode_varint(len as u64, out);
@@ -109,10 +141,12 @@ impl Fields<'_> {
             encode_varint(failure as u64, out);
             failure_message.encode_raw(out);
         }
+        put_varint(PATH_ID, self.path_id.into(), out);
+        put_varint(MANIFEST_ID, self.manifest_id.into(), out);
     }
 }
 
-// All fields above have one-byte keys.
+// All fields have one-byte keys.
 fn bytes_len(len: usize) -> usize {
     if len == 0 { 0 } else { 1 + encoded_len_varint(len as u64) + len }
 }
@@ -150,53 +184,16 @@ pub(crate) enum ArrivedContent {
     Reply { ask_id: u64, reply: Reply },
 }
 
-/// Paths that arrived before on the same stream, shared instead of allocated again.
-#[derive(Debug, Default)]
-pub(crate) struct Names {
-    pub(super) known: HashMap<Box<str>, Arc<str>>,
-    /// The one that came last: most messages name the same recipient as the one before.
-    last: Option<Arc<str>>,
-    empty: Arc<str>,
-}
-
-impl Names {
-    /// More than this many names at once are not remembered, whatever a peer sends.
-    pub(super) const MAX: usize = 4096;
-
-    pub(super) fn share(&mut self, name: &str) -> Arc<str> {
-        if name.is_empty() {
-            return self.empty.clone();
-        }
-        if let Some(last) = self.last.as_ref().filter(|last| ***last == *name) {
-            return last.clone();
-        }
-        let shared = self.look_up(name);
-        self.last = Some(shared.clone());
-        shared
-    }
-
-    fn look_up(&mut self, name: &str) -> Arc<str> {
-        if let Some(known) = self.known.get(name) {
-            return known.clone();
-        }
-        if self.known.len() >= Self::MAX {
-            self.known.clear();
-        }
-        let shared: Arc<str> = name.into();
-        self.known.insert(name.into(), shared.clone());
-        shared
-    }
-}
-
 /// Reads the envelopes of a batch, one by one; ends after the first error.
 pub(crate) struct BatchReader<'a> {
     rest: Bytes,
     names: &'a mut Names,
+    count: usize,
 }
 
 impl<'a> BatchReader<'a> {
     pub(crate) fn new(batch: Bytes, names: &'a mut Names) -> Self {
-        Self { rest: batch, names }
+        Self { rest: batch, names, count: 0 }
     }
 
     fn read_next(&mut self) -> Result<Option<Arrived>, Malformed> {
@@ -204,6 +201,10 @@ impl<'a> BatchReader<'a> {
             let (field, wire) = read_key(&mut self.rest)?;
             if field == 1 && wire == WireType::LengthDelimited {
                 let envelope = read_bytes(&mut self.rest)?;
+                self.count += 1;
+                if self.count > MAX_BATCH_MESSAGES {
+                    return Err(Malformed(format!("more than {MAX_BATCH_MESSAGES} envelopes in a frame")));
+                }
                 return read_envelope(envelope, self.names).map(Some);
             }
             skip(wire, field, &mut self.rest)?;
@@ -227,6 +228,7 @@ impl Iterator for BatchReader<'_> {
 fn read_envelope(mut rest: Bytes, names: &mut Names) -> Result<Arrived, Malformed> {
     let (mut path, mut sub_path, mut manifest, mut payload) = (Bytes::new(), Bytes::new(), Bytes::new(), Bytes::new());
     let (mut instance, mut target_uid, mut codec_id, mut ask_id, mut ask_budget_ms) = (0, 0, 0, 0, 0);
+    let (mut path_id, mut manifest_id) = (0, 0);
     let mut failure = None;
     while rest.has_remaining() {
         let (field, wire) = read_key(&mut rest)?;
@@ -242,17 +244,23 @@ fn read_envelope(mut rest: Bytes, names: &mut Names) -> Result<Arrived, Malforme
             (PAYLOAD, WireType::LengthDelimited) => payload = read_bytes(&mut rest)?,
             (ASK_ID, WireType::Varint) => ask_id = prost::encoding::decode_varint(&mut rest)?,
             (ASK_BUDGET_MS, WireType::Varint) => ask_budget_ms = prost::encoding::decode_varint(&mut rest)?,
+            (PATH_ID, WireType::Varint) => path_id = read_number(&mut rest)?,
+            (MANIFEST_ID, WireType::Varint) => manifest_id = read_number(&mut rest)?,
             (FAILURE, WireType::LengthDelimited) => failure = Some(pb::Failure::decode(read_bytes(&mut rest)?)?),
             _ => skip(wire, field, &mut rest)?,
         }
     }
     let codec = CodecId::from_u32(u32::try_from(codec_id).unwrap_or(u32::MAX));
-    let manifest = Manifest::Owned(text(&manifest)?.to_owned());
-    let path = text(&path)?;
-    let content = if path == REPLY_PATH {
+    // In the order in which the writer numbers them.
+    let path = names.read(text(&path)?, path_id)?;
+    let manifest = match manifest_id {
+        0 => Manifest::Owned(text(&manifest)?.to_owned()),
+        number => Manifest::Owned(names.read(text(&manifest)?, number)?.to_string()),
+    };
+    let content = if *path == *REPLY_PATH {
         ArrivedContent::Reply { ask_id, reply: read_reply(codec, manifest, payload, failure) }
     } else {
-        let recipient = Recipient { path: names.share(path), sub_path: names.share(text(&sub_path)?), instance };
+        let recipient = Recipient { path, sub_path: names.share(text(&sub_path)?), instance };
         let ask = (ask_id != 0).then_some(AskHeader { id: ask_id, budget: Duration::from_millis(ask_budget_ms) });
         ArrivedContent::Message { recipient, codec, manifest, payload, ask }
     };
@@ -272,6 +280,11 @@ fn read_reply(codec: CodecId, manifest: Manifest, payload: Bytes, failure: Optio
 
 fn text(bytes: &Bytes) -> Result<&str, Malformed> {
     std::str::from_utf8(bytes).map_err(|error| Malformed(error.to_string()))
+}
+
+fn read_number(rest: &mut Bytes) -> Result<u32, Malformed> {
+    let number = prost::encoding::decode_varint(rest)?;
+    u32::try_from(number).map_err(|_| Malformed(format!("the number {number} stands for no name")))
 }
 
 fn read_key(rest: &mut Bytes) -> Result<(u32, WireType), Malformed> {

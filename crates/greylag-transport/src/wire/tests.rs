@@ -29,22 +29,34 @@ fn as_schema() -> pb::Envelope {
         payload: b"{}"[..].into(),
         ask_id: 77,
         ask_budget_ms: 1500,
-        failure: None,
-        metadata: Default::default(),
+        ..pb::Envelope::default()
     }
 }
 
+fn accepted() -> HelloReply {
+    HelloReply::Accepted(Accepted {
+        from: node("b:2#5"),
+        version: 1,
+        features: Features::OURS,
+        max_frame_bytes: 7,
+        max_names: 1024,
+        cluster_id: Some(3),
+        host_id: Some("h".to_owned()),
+    })
+}
+
 fn read_all(batch: Bytes) -> Result<Vec<Arrived>, Malformed> {
-    BatchReader::new(batch, &mut Names::default()).collect()
+    BatchReader::new(batch, &mut Names::new(16)).collect()
 }
 
 #[test]
 fn a_batch_is_byte_for_byte_what_the_schema_says() {
     let (mut batch, mut scratch) = (BytesMut::new(), BytesMut::new());
-    write_envelope(&envelope(), &mut scratch, &mut batch).unwrap();
+    write_envelope(&envelope(), &mut NameWriter::default(), &mut scratch, &mut batch).unwrap();
     let plain = Envelope::new(Recipient::new("p"), CodecId::from_u32(0), "", Bytes::new());
-    write_envelope(&plain, &mut scratch, &mut batch).unwrap();
-    write_reply(Uid::new(4).unwrap(), 5, &Reply::Entity(EntityError::Failed("no".to_owned())), &mut batch);
+    write_envelope(&plain, &mut NameWriter::default(), &mut scratch, &mut batch).unwrap();
+    let no = Reply::Entity(EntityError::Failed("no".to_owned()));
+    write_reply(Uid::new(4).unwrap(), 5, &no, &mut NameWriter::default(), &mut batch);
     let failed = pb::EntityFailure { kind: pb::EntityFailureKind::Failed.into(), text: "no".to_owned() };
     let schema = pb::Batch {
         envelopes: vec![
@@ -75,20 +87,107 @@ fn a_batch_is_byte_for_byte_what_the_schema_says() {
     assert_eq!(arrived[2].content, ArrivedContent::Reply { ask_id: 5, reply });
 }
 
-/// Byte for byte as in `docs/formats/transport.md`: these bytes cross between versions.
+/// Cluster T36: byte for byte as in `docs/formats/transport.md`: these bytes cross between versions.
 #[test]
 fn the_vectors_of_the_format_document() {
     let mut batch = BytesMut::new();
-    write_envelope(&envelope(), &mut BytesMut::new(), &mut batch).unwrap();
+    write_envelope(&envelope(), &mut NameWriter::default(), &mut BytesMut::new(), &mut batch).unwrap();
     let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     let document = include_str!("../../../../docs/formats/transport.md");
-    for frame in [
-        write_frame(&Frame::Batch(batch.freeze())),
-        write_frame(&Frame::Hello(hello("a:1#1", "b:2"))),
-        write_frame(&Frame::TerminatingAck),
-    ] {
-        assert!(document.contains(&format!("`{}`", hex(&frame))), "no vector `{}`", hex(&frame));
+    let (mut numbered, mut names) = (BytesMut::new(), NameWriter::new(16));
+    for _ in 0..2 {
+        write_envelope(&envelope(), &mut names, &mut BytesMut::new(), &mut numbered).unwrap();
     }
+    let vectors = [
+        write_frame(&Frame::Batch(batch.freeze())),
+        write_frame(&Frame::Batch(numbered.freeze())),
+        write_frame(&Frame::Hello(hello("a:1#1", "b:2"))),
+        write_frame(&Frame::Hello(Hello { features: Features::OURS, ..hello("a:1#1", "b:2") })),
+        write_frame(&Frame::HelloReply(accepted())),
+        write_frame(&Frame::TerminatingAck),
+    ];
+    let vectors = vectors.map(|frame| format!("`{}`", hex(&frame)));
+    let missing: Vec<_> = vectors.iter().filter(|vector| !document.contains(vector.as_str())).collect();
+    assert!(missing.is_empty(), "not in the document: {missing:#?}");
+}
+
+/// Cluster T37: how a writer packs is its own affair; what was packed once stays readable.
+#[test]
+fn the_compressed_vector_of_the_format_document_is_read() {
+    let close = Frame::Close("no ".repeat(9));
+    let document = include_str!("../../../../docs/formats/transport.md");
+    let vector = document.lines().find(|line| line.starts_with("| `Compressed`")).unwrap().rsplit('`').nth(1).unwrap();
+    let bytes: Vec<u8> =
+        (0..vector.len()).step_by(2).map(|at| u8::from_str_radix(&vector[at..at + 2], 16).unwrap()).collect();
+    assert_eq!(read_frame_within(bytes.into(), 31), Ok(close));
+}
+
+/// Cluster T37: an envelope for a known process gives its names numbers, the next one uses them; one
+/// for whoever runs there, as the join protocol sends, never does.
+#[test]
+fn names_are_written_once_a_stream() {
+    let (mut names, mut scratch, mut batch) = (NameWriter::new(16), BytesMut::new(), BytesMut::new());
+    let joining = Envelope { target_uid: None, ..envelope() };
+    for envelope in [envelope(), envelope(), joining] {
+        write_envelope(&envelope, &mut names, &mut scratch, &mut batch).unwrap();
+    }
+    write_reply(Uid::new(9).unwrap(), 5, &Reply::Entity(EntityError::NoReply), &mut names, &mut batch);
+    let read = pb::Batch::decode(&batch[..]).unwrap().envelopes;
+    assert_eq!(read[0], pb::Envelope { path_id: 1, manifest_id: 2, ..as_schema() });
+    let numbers = pb::Envelope { path_id: 1, manifest_id: 2, ..pb::Envelope::default() };
+    let (path, manifest) = (String::new(), String::new());
+    let second = pb::Envelope { path, manifest, path_id: 1, manifest_id: 2, ..as_schema() };
+    assert_eq!((&read[1], read[1].path_id), (&second, numbers.path_id));
+    assert_eq!(read[2], pb::Envelope { target_uid: 0, ..as_schema() });
+    assert_eq!((read[3].path.as_str(), read[3].path_id), (REPLY_PATH, 3));
+
+    let arrived = read_all(batch.clone().freeze()).unwrap();
+    assert_eq!(arrived[0], arrived[1]);
+    assert_eq!(arrived[0].content, arrived[2].content);
+    assert!(matches!(arrived[3].content, ArrivedContent::Reply { ask_id: 5, .. }));
+    // Another stream has another table: the same bytes without their first envelope are broken.
+    let rest = pb::Batch { envelopes: read[1..].to_vec() }.encode_to_vec();
+    assert!(read_all(rest.into()).unwrap_err().to_string().contains("no name has the number 1"));
+}
+
+/// Cluster T36: what a frame makes a reader allocate is bounded, whatever its envelopes are.
+#[test]
+fn a_frame_of_countless_envelopes_is_refused() {
+    let mut batch = BytesMut::new();
+    for _ in 0..=crate::settings::MAX_BATCH_MESSAGES {
+        batch.put_slice(&[1 << 3 | 2, 0]);
+    }
+    assert!(read_all(batch.freeze()).is_err());
+}
+
+/// Cluster T36, T37: a compressed frame is read within its lane's limit, and holds no other.
+#[test]
+fn a_compressed_frame_reads_back_within_the_limit() {
+    let reason = "PROTOCOL ".repeat(1000);
+    let frame = write_frame(&Frame::Close(reason.clone()));
+    let packed = compress(&frame).unwrap();
+    assert!(packed.len() < 200);
+    assert_eq!(read_frame_within(packed.clone(), frame.len()), Ok(Frame::Close(reason)));
+    assert!(read_frame_within(packed.clone(), frame.len() - 1).is_err());
+    assert!(read_frame_within(frame.clone(), frame.len() - 1).is_err());
+    let Ok(Frame::Compressed(content)) = read_frame(packed.clone()) else { panic!() };
+    assert_eq!(write_frame(&Frame::Compressed(content)), packed);
+    let twice = zstd::bulk::compress(&packed, 1).unwrap();
+    let twice = pb::Compressed { size: packed.len() as u64, zstd: twice.into() };
+    assert!(read_frame_within(write_frame(&Frame::Compressed(twice)), 1 << 20).is_err());
+}
+
+/// Cluster T36: an enum value of a newer version makes its message unknown, not the stream broken.
+#[test]
+fn an_unknown_enum_value_makes_the_frame_unknown() {
+    let quarantined = pb::Quarantined { reason: 77, ..pb::Quarantined::default() };
+    let frame = pb::Frame { content: Some(pb::frame::Content::Quarantined(quarantined)) }.encode_to_vec();
+    assert_eq!(read_frame(frame.into()), Ok(Frame::Unknown));
+    let rejected = pb::Rejected { code: 99, ..pb::Rejected::default() };
+    let reply = pb::HelloReply { answer: Some(pb::hello_reply::Answer::Rejected(rejected)) };
+    let frame = pb::Frame { content: Some(pb::frame::Content::HelloReply(reply)) }.encode_to_vec();
+    let Ok(Frame::HelloReply(HelloReply::Rejected(rejected))) = read_frame(frame.into()) else { panic!() };
+    assert_eq!(rejected.code, RejectCode::Unknown);
 }
 
 #[test]
@@ -114,7 +213,7 @@ fn every_reply_reads_back() {
     replies.extend([DeadLetterReason::NoSuchRecipient, DeadLetterReason::StashFull].map(Reply::Dropped));
     for reply in replies {
         let mut batch = BytesMut::new();
-        write_reply(Uid::new(1).unwrap(), 6, &reply, &mut batch);
+        write_reply(Uid::new(1).unwrap(), 6, &reply, &mut NameWriter::default(), &mut batch);
         let content = ArrivedContent::Reply { ask_id: 6, reply };
         assert_eq!(read_all(batch.freeze()), Ok(vec![Arrived { target_uid: Uid::new(1), content }]));
     }
@@ -126,13 +225,8 @@ fn every_other_frame_reads_back() {
         |reason| Rejected { from: Some(node("b:1#2")), reason, ..Rejected::new(RejectCode::Quarantined, "d") };
     for frame in [
         Frame::Hello(hello("a:1#1", "b:2")),
-        Frame::HelloReply(HelloReply::Accepted(Accepted {
-            from: node("b:2#5"),
-            version: 1,
-            max_frame_bytes: 7,
-            cluster_id: Some(3),
-            host_id: Some("h".to_owned()),
-        })),
+        Frame::Hello(Hello { features: Features::OURS, ..hello("a:1#1", "b:2") }),
+        Frame::HelloReply(accepted()),
         Frame::HelloReply(HelloReply::Rejected(rejected(None))),
         Frame::HelloReply(HelloReply::Rejected(rejected(Some(QuarantineReason::DeliveryGaveUp)))),
         Frame::Quarantined { from: node("a:1#1"), to: node("b:1#1"), reason: QuarantineReason::RemovedFromMembership },
@@ -147,22 +241,13 @@ fn every_other_frame_reads_back() {
     }
 }
 
+/// Cluster T8.
 #[test]
 fn a_variant_of_a_newer_version_is_unknown_and_not_malformed() {
     let mut frame = BytesMut::new();
     encode_key(99, WireType::LengthDelimited, &mut frame);
     frame.put_slice(b"\x03abc");
     assert_eq!(read_frame(frame.freeze()), Ok(Frame::Unknown));
-}
-
-#[test]
-fn names_are_shared_and_their_number_is_bounded() {
-    let mut names = Names::default();
-    assert!(Arc::ptr_eq(&names.share("a"), &names.share("a")));
-    for n in 0..3 * Names::MAX {
-        names.share(&n.to_string());
-    }
-    assert!(names.known.len() <= Names::MAX);
 }
 
 proptest! {

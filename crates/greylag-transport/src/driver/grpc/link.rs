@@ -6,7 +6,7 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -17,11 +17,11 @@ use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::Endpoint;
 
 use super::codec::FrameCodec;
-use super::outbound::Outbound;
+use super::outbound::{Agreed, Line, Outbound};
 use super::peer::{LinkEnd, Peer};
 use super::shared::{Announcement, Shared};
 use crate::association::Input;
-use crate::hello::{Accepted, Hello, HelloReply, MIN_SUPPORTED, PROTOCOL_VERSION};
+use crate::hello::{Accepted, Features, Hello, HelloReply, MIN_SUPPORTED, PROTOCOL_VERSION};
 use crate::lane::Lane;
 use crate::remoting::{PeerInfo, TransportEvent};
 use crate::wire::{self, Frame};
@@ -43,8 +43,8 @@ struct Opened {
 
 /// Dials, and stays until the stream ends.
 pub(super) async fn run(shared: Arc<Shared>, peer: Arc<Peer>, lane: Lane, seq: u64, end: Arc<LinkEnd>) {
-    let written = Arc::new(AtomicU64::new(0));
-    let dial = open(&shared, &peer, lane, seq, written.clone());
+    let line = Arc::new(Line::default());
+    let dial = open(&shared, &peer, lane, seq, line.clone());
     let opened = tokio::select! {
         opened = tokio::time::timeout(shared.settings.connection_timeout, dial) => opened,
         () = end.closed.notified() => return,
@@ -62,7 +62,9 @@ pub(super) async fn run(shared: Arc<Shared>, peer: Arc<Peer>, lane: Lane, seq: u
             peer.input(&shared, Input::Rejected { lane, seq, code, by, reason, detail });
             peer.queue(lane).end(seq);
         }
-        HelloReply::Accepted(Accepted { from, host_id, cluster_id, .. }) => {
+        HelloReply::Accepted(Accepted { from, host_id, cluster_id, features, max_names, .. }) => {
+            // Before the gate of the queue opens, so that the first frame is written by it.
+            line.agree(Agreed { max_names: max_names as usize, zstd: features.zstd });
             peer.input(&shared, Input::Accepted { lane, seq, uid: from.uid() });
             if peer.is_current(from.uid()) {
                 let info = PeerInfo { peer: from.clone(), ip, host_id, cluster_id };
@@ -74,7 +76,7 @@ pub(super) async fn run(shared: Arc<Shared>, peer: Arc<Peer>, lane: Lane, seq: u
                 peer.greet_again(&shared, lane);
             }
             let received = listen(&shared, &peer, lane, replies, &end).await;
-            let lost = written.load(Ordering::Relaxed).saturating_sub(received);
+            let lost = line.written.load(Ordering::Relaxed).saturating_sub(received);
             if lost > 0 {
                 let reason = DeadLetterReason::LostInFlight;
                 let (lane, to) = (Some(lane), Some(from.address()));
@@ -92,13 +94,7 @@ fn failed(shared: &Arc<Shared>, peer: &Arc<Peer>, lane: Lane, seq: u64, error: &
     peer.input(shared, Input::Failed { lane, seq });
 }
 
-async fn open(
-    shared: &Arc<Shared>,
-    peer: &Arc<Peer>,
-    lane: Lane,
-    seq: u64,
-    written: Arc<AtomicU64>,
-) -> io::Result<Opened> {
+async fn open(shared: &Arc<Shared>, peer: &Arc<Peer>, lane: Lane, seq: u64, line: Arc<Line>) -> io::Result<Opened> {
     if peer.fault.is_mute() {
         return Err(io::Error::other("blackholed on purpose"));
     }
@@ -112,7 +108,7 @@ async fn open(
                 let hello = hello(shared, peer, lane, seq);
                 let said = hello.cluster_id;
                 let hello = wire::write_frame(&Frame::Hello(hello));
-                let outbound = Outbound::new(shared.clone(), peer.clone(), lane, seq, hello, written);
+                let outbound = Outbound::new(shared.clone(), peer.clone(), lane, seq, hello, line);
                 let method = PathAndQuery::from_static(METHOD);
                 let response = client.streaming(tonic::Request::new(outbound), method, FrameCodec).await;
                 let mut replies = response.map_err(io::Error::other)?.into_inner();
@@ -155,6 +151,7 @@ pub(super) fn hello(shared: &Shared, peer: &Peer, lane: Lane, seq: u64) -> Hello
         lane,
         lane_count: shared.settings.outbound_lanes,
         stream_seq: seq,
+        features: Features::OURS,
         cluster_id: shared.cluster_id(),
         host_id: shared.host_id.clone(),
     }

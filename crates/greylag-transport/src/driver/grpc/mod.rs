@@ -56,8 +56,10 @@ pub struct TransportStats {
     pub sent_envelopes: u64,
     /// Frames they were written in.
     pub sent_frames: u64,
-    /// Bytes of those frames.
+    /// Bytes of those frames, as they left.
     pub sent_bytes: u64,
+    /// How many of those frames left compressed.
+    pub compressed_frames: u64,
     /// Envelopes read from streams.
     pub received_envelopes: u64,
     /// Frames they came in.
@@ -173,6 +175,7 @@ impl GrpcTransport {
             swallowed_envelopes: counters.swallowed_envelopes.load(Ordering::Relaxed),
             sent_frames: counters.sent_frames.load(Ordering::Relaxed),
             sent_bytes: counters.sent_bytes.load(Ordering::Relaxed),
+            compressed_frames: counters.compressed_frames.load(Ordering::Relaxed),
             received_envelopes: counters.received_envelopes.load(Ordering::Relaxed),
             received_frames: counters.received_frames.load(Ordering::Relaxed),
             skipped_frames: counters.skipped_frames.load(Ordering::Relaxed),
@@ -345,7 +348,7 @@ impl Remoting for GrpcTransport {
     }
 
     fn lane_of(&self, recipient: &Recipient) -> Lane {
-        self.shared.lane(recipient.lane_kind(), &recipient.path, &recipient.sub_path)
+        self.shared.lanes.lane(recipient)
     }
 
     fn peer(&self, address: &NodeAddress) -> Option<PeerInfo> {

@@ -6,8 +6,8 @@
 
 use std::collections::VecDeque;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
@@ -17,12 +17,34 @@ use tokio_stream::Stream;
 
 use super::codec::OutFrame;
 use super::fault::Gremlin;
+use super::link::FRAME_OVERHEAD;
 use super::peer::Peer;
 use super::shared::Shared;
 use crate::endpoint::Reply;
-use crate::lane::Lane;
+use crate::lane::{Lane, LaneKind};
 use crate::queue::{Item, LaneQueue, Taken};
-use crate::wire::{self, Frame};
+use crate::wire::{self, Frame, NameWriter};
+
+/// What the task that listens on a stream and the writer of the stream tell each other.
+#[derive(Default)]
+pub(super) struct Line {
+    /// Envelopes written, for the count of what a break loses.
+    pub(super) written: AtomicU64,
+    agreed: OnceLock<Agreed>,
+}
+
+/// What the reader of a stream understands, as its answer to the Hello says.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Agreed {
+    pub(super) max_names: usize,
+    pub(super) zstd: bool,
+}
+
+impl Line {
+    pub(super) fn agree(&self, agreed: Agreed) {
+        self.agreed.set(agreed).ok();
+    }
+}
 
 /// Yields the frames of one stream, the Hello first.
 pub(super) struct Outbound {
@@ -32,8 +54,9 @@ pub(super) struct Outbound {
     queue: Arc<LaneQueue>,
     seq: u64,
     hello: Option<Bytes>,
-    /// Envelopes written, for the count of what a break loses.
-    written: Arc<AtomicU64>,
+    line: Arc<Line>,
+    /// Made with the first frame: until then nobody knows what the reader understands.
+    names: Option<NameWriter>,
     taken: VecDeque<Item>,
     scratch: BytesMut,
     frame_size: usize,
@@ -51,7 +74,7 @@ impl Outbound {
         lane: Lane,
         seq: u64,
         hello: Bytes,
-        written: Arc<AtomicU64>,
+        line: Arc<Line>,
     ) -> Self {
         let max_message = shared.settings.maximum_message_size(lane.kind());
         Self {
@@ -64,7 +87,8 @@ impl Outbound {
             lane,
             seq,
             hello: Some(hello),
-            written,
+            line,
+            names: None,
             taken: VecDeque::new(),
             scratch: BytesMut::new(),
             frame_size: 1024,
@@ -81,58 +105,95 @@ impl Outbound {
             return Some(OutFrame::Ready(wire::write_frame(&Frame::Terminating { from })));
         }
         let peer = UniqueAddress::new(self.peer.address.clone(), to);
+        let mut names = self.names.take().unwrap_or_else(|| self.empty_table());
         let mut batch = BytesMut::with_capacity(self.frame_size);
         let mut count = 0;
         while let Some(item) = self.taken.pop_front() {
-            let start = batch.len();
+            let (start, mark) = (batch.len(), names.mark());
             if matches!(item, Item::Terminating) {
                 self.taken.push_front(item);
                 break;
             }
-            if let Err(reason) = self.write_item(&item, &peer, &mut batch) {
-                batch.truncate(start);
-                self.drop_item(&item, reason);
+            let written = self.write_item(&item, &peer, &mut names, &mut batch);
+            let is_next = written.is_ok() && batch.len() > self.max_batch && count > 0;
+            let is_swallowed = written.is_ok() && !is_next && self.gremlin.swallows(self.peer.fault.outbound());
+            if written.is_ok() && !is_next && !is_swallowed {
+                count += 1;
                 continue;
             }
-            if batch.len() > self.max_batch && count > 0 {
-                batch.truncate(start);
+            // What does not leave gives no name a number.
+            batch.truncate(start);
+            names.forget_since(mark);
+            if let Err(reason) = written {
+                self.drop_item(&item, reason);
+            } else if is_swallowed {
+                self.shared.counters.swallowed_envelopes.fetch_add(1, Ordering::Relaxed);
+            } else {
                 self.taken.push_front(item);
                 break;
             }
-            if self.gremlin.swallows(self.peer.fault.outbound()) {
-                batch.truncate(start);
-                self.shared.counters.swallowed_envelopes.fetch_add(1, Ordering::Relaxed);
-                continue;
-            }
-            count += 1;
         }
+        self.names = Some(names);
         if count == 0 {
             return None;
         }
-        self.written.fetch_add(count, Ordering::Relaxed);
-        self.shared.counters.sent(count, batch.len());
+        self.line.written.fetch_add(count, Ordering::Relaxed);
         // The next frame will be much like this one.
         self.frame_size = (batch.len() + batch.len() / 8).max(1024);
-        Some(OutFrame::Batch(batch))
+        Some(self.finish(count, batch))
     }
 
-    fn write_item(&mut self, item: &Item, peer: &UniqueAddress, batch: &mut BytesMut) -> Result<(), DeadLetterReason> {
+    fn agreed(&self) -> Agreed {
+        self.line.agreed.get().copied().unwrap_or_default()
+    }
+
+    fn empty_table(&self) -> NameWriter {
+        NameWriter::new(self.agreed().max_names.min(self.shared.settings.intern_table_max))
+    }
+
+    /// The batch as a frame, compressed where that is wanted, understood and worth it.
+    fn finish(&self, count: u64, batch: BytesMut) -> OutFrame {
+        let settings = &self.shared.settings;
+        let is_wanted = self.lane.kind() != LaneKind::Ordinary || settings.compress_ordinary;
+        if is_wanted && batch.len() > settings.compress_above && self.agreed().zstd {
+            let mut frame = BytesMut::with_capacity(batch.len() + 11);
+            wire::write_batch_head(batch.len(), &mut frame);
+            frame.extend_from_slice(&batch);
+            if let Some(packed) = wire::compress(&frame) {
+                self.shared.counters.compressed_frames.fetch_add(1, Ordering::Relaxed);
+                self.shared.counters.sent(count, packed.len());
+                return OutFrame::Ready(packed);
+            }
+        }
+        self.shared.counters.sent(count, batch.len());
+        OutFrame::Batch(batch)
+    }
+
+    fn write_item(
+        &mut self,
+        item: &Item,
+        peer: &UniqueAddress,
+        names: &mut NameWriter,
+        batch: &mut BytesMut,
+    ) -> Result<(), DeadLetterReason> {
         if item.target().is_some_and(|target| target != peer.uid()) {
             return Err(DeadLetterReason::StaleIncarnation);
         }
         let start = batch.len();
-        match item {
+        let payload = match item {
             Item::Envelope(envelope) => {
                 if let Some(ask) = envelope.ask {
                     self.shared.endpoint.asks.sent_to(ask.id, peer);
                 }
-                wire::write_envelope(envelope, &mut self.scratch, batch)
-                    .map_err(|_| DeadLetterReason::SerializeFailed)?;
+                wire::write_envelope(envelope, names, &mut self.scratch, batch)
+                    .map_err(|_| DeadLetterReason::SerializeFailed)?
             }
-            Item::Reply { to, ask_id, reply } => wire::write_reply(*to, *ask_id, reply, batch),
-            Item::Terminating => {}
-        }
-        if batch.len() - start > self.max_message { Err(DeadLetterReason::TooLarge) } else { Ok(()) }
+            Item::Reply { to, ask_id, reply } => wire::write_reply(*to, *ask_id, reply, names, batch),
+            Item::Terminating => 0,
+        };
+        // Names are no part of a message, but they too have to fit into the frame.
+        let is_too_large = payload > self.max_message || batch.len() - start > self.max_message + FRAME_OVERHEAD / 2;
+        if is_too_large { Err(DeadLetterReason::TooLarge) } else { Ok(()) }
     }
 
     fn drop_item(&mut self, item: &Item, reason: DeadLetterReason) {

@@ -13,7 +13,7 @@ use super::link;
 use super::shared::{Announcement, Shared};
 use crate::association::{Association, Effect, Event, Input};
 use crate::lane::{Lane, LaneKind};
-use crate::queue::{Item, LaneQueue, Pushed};
+use crate::queue::{Bounds, Item, LaneQueue, Pushed};
 use crate::remoting::{AskError, QuarantineReason, SendError, TransportEvent};
 use crate::wire::{self, Frame};
 
@@ -47,7 +47,8 @@ impl Peer {
     /// A peer nothing is known of; its deadlines are kept on the control runtime.
     pub(super) fn start(shared: &Arc<Shared>, address: NodeAddress) -> Arc<Self> {
         let settings = &shared.settings;
-        let queue = |kind| Arc::new(LaneQueue::new(settings.queue_size(kind)));
+        let bytes = settings.outbound_queue_bytes;
+        let queue = |kind| Arc::new(LaneQueue::new(Bounds { items: settings.queue_size(kind), bytes }));
         let seed = shared.endpoint.self_address.uid().get();
         let peer = Arc::new(Self {
             address,

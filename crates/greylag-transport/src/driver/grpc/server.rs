@@ -22,7 +22,7 @@ use super::shared::{Announcement, Shared};
 use super::streams::Turn;
 use super::workers::Delivery;
 use crate::association::Input;
-use crate::hello::{Accepted, Hello, HelloReply, Rejected};
+use crate::hello::{Accepted, Features, Hello, HelloReply, Rejected};
 use crate::lane::{Lane, LaneKind};
 use crate::remoting::{PeerInfo, RejectCode, TransportEvent};
 use crate::wire::{self, Arrived, ArrivedContent, BatchReader, Frame, Malformed, Names};
@@ -96,8 +96,11 @@ async fn open(
         Ok((version, turn)) => {
             let max = shared.settings.maximum_message_size(hello.lane.kind()) + FRAME_OVERHEAD;
             let from = shared.endpoint.self_address.clone();
+            let features = hello.features.and(Features::OURS);
+            let max_names = u32::try_from(shared.settings.intern_table_max).unwrap_or(u32::MAX);
             let (host_id, cluster_id) = (shared.host_id.clone(), shared.cluster_id());
-            let accepted = Accepted { from, version, max_frame_bytes: max as u64, cluster_id, host_id };
+            let accepted =
+                Accepted { from, version, features, max_frame_bytes: max as u64, max_names, cluster_id, host_id };
             (HelloReply::Accepted(accepted), Some(turn))
         }
         Err(rejected) => {
@@ -110,8 +113,8 @@ async fn open(
     replies.try_send(Ok(OutFrame::Ready(reply))).map_err(|_| Status::internal("no room for the first answer"))?;
     if let Some(turn) = turn {
         let runtime = if hello.lane == Lane::CONTROL { &shared.control } else { &shared.data };
-        let reader =
-            Reader { shared: shared.clone(), ip, hello, replies, names: Names::default(), read: 0, reported: 0 };
+        let names = Names::new(shared.settings.intern_table_max);
+        let reader = Reader { shared: shared.clone(), ip, hello, replies, names, read: 0, reported: 0 };
         runtime.spawn(reader.run(frames, turn));
     }
     Ok(Response::new(ReceiverStream::new(answers)))
@@ -206,7 +209,7 @@ impl Reader {
                 frame = frames.message() => frame,
             };
             let frame = match frame {
-                Ok(Some(bytes)) => self.check_size(bytes).and_then(wire::read_frame),
+                Ok(Some(bytes)) => wire::read_frame_within(bytes, self.max_frame()),
                 Ok(None) => return End::Finished,
                 Err(_) => return End::Broken,
             };
@@ -228,9 +231,8 @@ impl Reader {
         }
     }
 
-    fn check_size(&self, bytes: Bytes) -> Result<Bytes, Malformed> {
-        let max = self.shared.settings.maximum_message_size(self.hello.lane.kind()) + FRAME_OVERHEAD;
-        if bytes.len() <= max { Ok(bytes) } else { Err(Malformed(format!("{} bytes, at most {max}", bytes.len()))) }
+    fn max_frame(&self) -> usize {
+        self.shared.settings.maximum_message_size(self.hello.lane.kind()) + FRAME_OVERHEAD
     }
 
     async fn take(&mut self, frame: Frame, is_orderly: &mut bool) -> Result<(), Malformed> {
@@ -311,7 +313,7 @@ impl Reader {
     async fn count_discarded(&mut self, mut frames: Streaming<Bytes>) {
         let mut count = 0;
         while let Ok(Ok(Some(bytes))) = tokio::time::timeout(Duration::ZERO, frames.message()).await {
-            if let Ok(Frame::Batch(batch)) = wire::read_frame(bytes) {
+            if let Ok(Frame::Batch(batch)) = wire::read_frame_within(bytes, self.max_frame()) {
                 count += BatchReader::new(batch, &mut self.names).filter(Result::is_ok).count() as u64;
             }
         }

@@ -15,7 +15,7 @@ use super::streams::Streams;
 use super::workers::Workers;
 use crate::endpoint::{Endpoint, Refusal, Reply};
 use crate::envelope::{Envelope, Recipient};
-use crate::lane::{Lane, LaneKind, lane_key_hash};
+use crate::lane::{Lane, LaneKind, LaneMap};
 use crate::queue::Item;
 use crate::remoting::TransportEvent;
 use crate::settings::TransportSettings;
@@ -24,6 +24,7 @@ use crate::wire::REPLY_PATH;
 /// See the module.
 pub(super) struct Shared {
     pub(super) settings: TransportSettings,
+    pub(super) lanes: LaneMap,
     pub(super) endpoint: Endpoint,
     pub(super) host_id: Option<String>,
     pub(super) cluster_id: Mutex<Option<u128>>,
@@ -60,6 +61,7 @@ pub(super) struct Counters {
     pub(super) swallowed_envelopes: AtomicU64,
     pub(super) sent_frames: AtomicU64,
     pub(super) sent_bytes: AtomicU64,
+    pub(super) compressed_frames: AtomicU64,
     pub(super) received_envelopes: AtomicU64,
     pub(super) received_frames: AtomicU64,
     pub(super) skipped_frames: AtomicU64,
@@ -99,6 +101,7 @@ impl Shared {
         announcements: mpsc::UnboundedSender<Announcement>,
     ) -> Self {
         Self {
+            lanes: settings.lane_map(),
             settings,
             endpoint,
             host_id,
@@ -183,19 +186,6 @@ impl Shared {
         });
     }
 
-    /// The lane of a key, as far as the path decides it: a pure function of the recipient.
-    pub(super) fn lane(&self, kind: LaneKind, path: &str, sub_path: &str) -> Lane {
-        match kind {
-            LaneKind::Control => Lane::CONTROL,
-            LaneKind::Large => Lane::LARGE,
-            LaneKind::Ordinary if self.settings.outbound_lanes == 1 => Lane::ordinary(0),
-            LaneKind::Ordinary => {
-                let lanes = u64::from(self.settings.outbound_lanes);
-                Lane::ordinary(u16::try_from(lane_key_hash(path, sub_path) % lanes).unwrap_or(0))
-            }
-        }
-    }
-
     /// Puts an answer on its way; one without room is a dead letter, and its asker waits in vain.
     pub(super) fn send_reply(self: &Arc<Self>, to: &UniqueAddress, ask_id: u64, reply: Reply) {
         let now = Instant::now();
@@ -217,12 +207,13 @@ impl Shared {
         }
     }
 
-    /// Answers keep no order among each other, so they spread over the ordinary lanes.
+    /// Answers keep no order among each other, so they spread over the ordinary lanes, unless the
+    /// patterns name them as large.
     fn reply_lane(&self, ask_id: u64) -> Lane {
-        if self.settings.outbound_lanes == 1 {
+        if self.lanes.is_plain() {
             return Lane::ordinary(0);
         }
-        self.lane(LaneKind::Ordinary, REPLY_PATH, &ask_id.to_string())
+        self.lanes.configured(REPLY_PATH, &ask_id.to_string())
     }
 
     pub(super) fn refuse(self: &Arc<Self>, refusal: Option<Refusal>) {
@@ -278,8 +269,7 @@ pub(super) async fn announce_all(shared: Arc<Shared>, mut announcements: mpsc::U
 fn hand_back(shared: &Shared, peer: &UniqueAddress, unsent: Vec<Envelope>) {
     let now = Instant::now();
     for envelope in shared.endpoint.hand_back(peer, unsent) {
-        let recipient = &envelope.recipient;
-        let lane = shared.lane(recipient.lane_kind(), &recipient.path, &recipient.sub_path);
+        let lane = shared.lanes.lane(&envelope.recipient);
         shared.endpoint.drop_unsent(now, lane, peer.address(), &envelope, DeadLetterReason::Quarantined);
     }
 }

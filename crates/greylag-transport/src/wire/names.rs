@@ -1,0 +1,249 @@
+//! Names that repeat on a stream: sent once with a number, and as that number from then on.
+//!
+//! The writing half numbers names from 1 in the order of their first use; an envelope that gives a
+//! name its number carries both, later ones carry the number alone. Once the reader's room is used
+//! up, names are written out. The tables belong to one stream: the next stream begins with empty
+//! ones, so there is nothing to agree on after a reconnect. Source: cluster T37.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::Malformed;
+
+/// How a name is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Spelling {
+    /// As it is.
+    Text,
+    /// As it is, with the number that stands for it from now on.
+    First(u32),
+    /// As a number.
+    Number(u32),
+}
+
+/// Which of the two names of an envelope; each is compared with its predecessor first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    Path,
+    Manifest,
+}
+
+/// The names of one stream, as its writer knows them.
+#[derive(Debug, Default)]
+pub(crate) struct NameWriter {
+    max: usize,
+    numbers: HashMap<Arc<str>, u32>,
+    /// The name with number n stands at n - 1.
+    texts: Vec<Arc<str>>,
+    /// Per role, the number used last; 0 for none. Most messages repeat the names of the one before.
+    recent: [u32; 2],
+}
+
+impl NameWriter {
+    /// With room for `max` names; none at all writes every name out.
+    pub(crate) fn new(max: usize) -> Self {
+        Self { max, ..Self::default() }
+    }
+
+    /// How to write `name`, which takes the next number if there is one left.
+    pub(crate) fn spell(&mut self, role: Role, name: &str) -> Spelling {
+        if self.max == 0 || name.is_empty() {
+            return Spelling::Text;
+        }
+        let recent = self.recent[role as usize];
+        if recent != 0 && *self.texts[recent as usize - 1] == *name {
+            return Spelling::Number(recent);
+        }
+        if let Some(&number) = self.numbers.get(name) {
+            self.recent[role as usize] = number;
+            return Spelling::Number(number);
+        }
+        if self.texts.len() >= self.max {
+            return Spelling::Text;
+        }
+        let text: Arc<str> = name.into();
+        self.texts.push(text.clone());
+        let number = u32::try_from(self.texts.len()).expect("a table has at most 2^16 names");
+        self.numbers.insert(text, number);
+        self.recent[role as usize] = number;
+        Spelling::First(number)
+    }
+
+    /// How many names have numbers; for [`NameWriter::forget_since`].
+    pub(crate) fn mark(&self) -> usize {
+        self.texts.len()
+    }
+
+    /// Takes back the numbers given since `mark`: what carried them is not sent after all.
+    pub(crate) fn forget_since(&mut self, mark: usize) {
+        if self.texts.len() > mark {
+            for text in self.texts.drain(mark..) {
+                self.numbers.remove(&text);
+            }
+            self.recent = [0; 2];
+        }
+    }
+}
+
+/// The names that arrived on one stream. Those with numbers are the stream's table; others are
+/// remembered for a while, to be shared in place of being allocated again.
+#[derive(Debug, Default)]
+pub(crate) struct Names {
+    numbered: Vec<Arc<str>>,
+    max_numbered: usize,
+    known: HashMap<Box<str>, Arc<str>>,
+    /// The one that came last: most messages name the same recipient as the one before.
+    last: Option<Arc<str>>,
+    empty: Arc<str>,
+}
+
+impl Names {
+    /// More than this many names without numbers are not remembered, whatever a peer sends.
+    const MAX_KNOWN: usize = 4096;
+
+    /// Keeps at most `max_numbered` names with numbers; the peer was told so.
+    pub(crate) fn new(max_numbered: usize) -> Self {
+        Self { max_numbered, ..Self::default() }
+    }
+
+    /// The name that was written as `text` and `number`, either of which may be missing.
+    pub(super) fn read(&mut self, text: &str, number: u32) -> Result<Arc<str>, Malformed> {
+        match (text, number) {
+            (text, 0) => Ok(self.share(text)),
+            ("", number) => match self.numbered.get(number as usize - 1) {
+                Some(name) => Ok(name.clone()),
+                None => Err(Malformed(format!("no name has the number {number}"))),
+            },
+            (text, number) => {
+                if self.numbered.len() >= self.max_numbered {
+                    return Err(Malformed(format!("more than {} numbered names", self.max_numbered)));
+                }
+                if number as usize != self.numbered.len() + 1 {
+                    return Err(Malformed(format!("number {number} after {}", self.numbered.len())));
+                }
+                let name: Arc<str> = text.into();
+                self.numbered.push(name.clone());
+                Ok(name)
+            }
+        }
+    }
+
+    /// A name without a number.
+    pub(super) fn share(&mut self, name: &str) -> Arc<str> {
+        if name.is_empty() {
+            return self.empty.clone();
+        }
+        if let Some(last) = self.last.as_ref().filter(|last| ***last == *name) {
+            return last.clone();
+        }
+        let shared = self.look_up(name);
+        self.last = Some(shared.clone());
+        shared
+    }
+
+    fn look_up(&mut self, name: &str) -> Arc<str> {
+        if let Some(known) = self.known.get(name) {
+            return known.clone();
+        }
+        if self.known.len() >= Self::MAX_KNOWN {
+            self.known.clear();
+        }
+        let shared: Arc<str> = name.into();
+        self.known.insert(name.into(), shared.clone());
+        shared
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn written(spelling: Spelling, name: &str) -> (&str, u32) {
+        match spelling {
+            Spelling::Text => (name, 0),
+            Spelling::First(number) => (name, number),
+            Spelling::Number(number) => ("", number),
+        }
+    }
+
+    /// Cluster T37: the first use gives the number, later ones are the number; past the cap, text.
+    #[test]
+    fn a_name_is_sent_once_until_the_table_is_full() {
+        let mut names = NameWriter::new(2);
+        assert_eq!(names.spell(Role::Path, "a"), Spelling::First(1));
+        assert_eq!(names.spell(Role::Path, "a"), Spelling::Number(1));
+        assert_eq!(names.spell(Role::Manifest, "a"), Spelling::Number(1), "both roles share one table");
+        assert_eq!(names.spell(Role::Manifest, "b"), Spelling::First(2));
+        assert_eq!(names.spell(Role::Path, "c"), Spelling::Text);
+        assert_eq!(names.spell(Role::Path, "a"), Spelling::Number(1));
+        assert_eq!(names.spell(Role::Manifest, ""), Spelling::Text);
+        assert_eq!(NameWriter::new(0).spell(Role::Path, "a"), Spelling::Text);
+    }
+
+    #[test]
+    fn a_number_that_never_left_is_given_again() {
+        let mut names = NameWriter::new(10);
+        names.spell(Role::Path, "a");
+        let mark = names.mark();
+        assert_eq!(names.spell(Role::Path, "b"), Spelling::First(2));
+        names.forget_since(mark);
+        assert_eq!(names.spell(Role::Path, "c"), Spelling::First(2));
+        assert_eq!(names.spell(Role::Path, "b"), Spelling::First(3));
+        assert_eq!(names.spell(Role::Path, "a"), Spelling::Number(1));
+    }
+
+    /// Cluster T37: numbers that were never given, come out of turn or exceed the room are refused.
+    #[test]
+    fn a_reader_keeps_what_it_promised_and_no_more() {
+        let mut names = Names::new(2);
+        assert!(names.read("", 1).is_err());
+        assert!(names.read("a", 2).is_err());
+        assert_eq!(&*names.read("a", 1).unwrap(), "a");
+        assert!(names.read("b", 1).is_err(), "a number keeps its meaning");
+        assert_eq!(&*names.read("b", 2).unwrap(), "b");
+        assert!(names.read("c", 3).is_err());
+        assert_eq!(&*names.read("", 1).unwrap(), "a");
+        assert!(names.read("", u32::MAX).is_err());
+        assert_eq!(&*names.read("plain", 0).unwrap(), "plain");
+    }
+
+    #[test]
+    fn names_are_shared_and_their_number_is_bounded() {
+        let mut names = Names::default();
+        assert!(Arc::ptr_eq(&names.share("a"), &names.share("a")));
+        for n in 0..3 * Names::MAX_KNOWN {
+            names.share(&n.to_string());
+        }
+        assert!(names.known.len() <= Names::MAX_KNOWN);
+    }
+
+    proptest! {
+        /// Cluster T37: whatever is written, and whatever of it is taken back, is read as it was.
+        #[test]
+        fn what_is_spelled_is_read(max in 0_usize..6, uses in prop::collection::vec(("[a-h]?", any::<bool>(), prop::bool::weighted(0.2)), 0..80)) {
+            let (mut writer, mut reader) = (NameWriter::new(max), Names::new(max));
+            for (name, is_path, is_dropped) in uses {
+                let mark = writer.mark();
+                let role = if is_path { Role::Path } else { Role::Manifest };
+                let spelling = writer.spell(role, &name);
+                if is_dropped {
+                    writer.forget_since(mark);
+                    continue;
+                }
+                let (text, number) = written(spelling, &name);
+                prop_assert_eq!(&*reader.read(text, number).unwrap(), &*name);
+                prop_assert!(reader.numbered.len() <= max);
+            }
+        }
+
+        #[test]
+        fn a_reader_never_panics_and_never_grows_past_its_room(uses in prop::collection::vec(("[a-c]?", 0_u32..6), 0..50)) {
+            let mut reader = Names::new(3);
+            for (text, number) in uses {
+                let _ = reader.read(&text, number);
+                prop_assert!(reader.numbered.len() <= 3);
+            }
+        }
+    }
+}
