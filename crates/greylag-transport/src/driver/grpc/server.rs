@@ -220,6 +220,8 @@ impl Reader {
             if let Err(error) = taken {
                 self.shared.counters.malformed();
                 tracing::warn!(from = %self.hello.from, lane = %self.hello.lane, %error, "a stream is closed");
+                // Nothing follows the reason.
+                self.report();
                 let close = wire::write_frame(&Frame::Close("PROTOCOL".to_owned()));
                 self.replies.send(Ok(OutFrame::Ready(close))).await.ok();
                 return End::Broken;
