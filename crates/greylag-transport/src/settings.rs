@@ -178,6 +178,11 @@ impl TransportSettings {
         }
     }
 
+    /// The largest message that any lane carries, in bytes.
+    pub(crate) fn largest_message_size(&self) -> usize {
+        self.maximum_large_frame_size.max(self.maximum_frame_size).max(self.maximum_control_frame_size)
+    }
+
     /// How many envelopes wait in a lane of this kind.
     pub fn queue_size(&self, lane: LaneKind) -> usize {
         match lane {
@@ -247,8 +252,7 @@ impl TransportSettings {
                 refuse("transport.large_message_destinations", format!("{pattern:?}"), why);
             }
         }
-        let largest = self.maximum_large_frame_size.max(self.maximum_frame_size).max(self.maximum_control_frame_size);
-        if self.outbound_queue_bytes < largest {
+        if self.outbound_queue_bytes < self.largest_message_size() {
             let value = self.outbound_queue_bytes.to_string();
             refuse("transport.outbound_queue_bytes", value, "the largest message must fit");
         }

@@ -16,6 +16,7 @@ use tonic::client::Grpc;
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::Endpoint;
 
+use super::accept;
 use super::codec::FrameCodec;
 use super::outbound::{Agreed, Line, Outbound};
 use super::peer::{LinkEnd, Peer};
@@ -127,7 +128,7 @@ async fn open(shared: &Arc<Shared>, peer: &Arc<Peer>, lane: Lane, seq: u64, line
 
 fn channel(shared: &Shared, target: SocketAddr, lane: Lane) -> Endpoint {
     let settings = &shared.settings;
-    let window = u32::try_from(2 * settings.maximum_message_size(lane.kind())).unwrap_or(u32::MAX >> 1).max(1 << 20);
+    let window = accept::window(settings.maximum_message_size(lane.kind()));
     Endpoint::from_shared(format!("http://{target}"))
         .expect("a socket address makes a valid uri")
         .connect_timeout(settings.connection_timeout)

@@ -1,10 +1,12 @@
 //! Envelopes over tonic streams.
 //!
 //! A transport owns two small runtimes: one for control streams, heartbeats and the listening
-//! socket, one for data streams and the decoding of messages, so that neither user code nor load
-//! can stall a heartbeat (cluster T6). Dropping the transport ends both at once, as a crash would;
+//! socket, on which membership runs too ([`GrpcTransport::control_runtime`]), and one for data
+//! streams and the decoding of messages, so that neither user code nor load can stall a heartbeat
+//! (cluster T6, C7). Dropping the transport ends both at once, as a crash would;
 //! [`GrpcTransport::shutdown`] is the orderly way.
 
+mod accept;
 mod codec;
 mod fault;
 mod host;
@@ -24,10 +26,8 @@ use std::time::{Duration, Instant};
 
 use greylag_core::{DeadLetterReason, NodeAddress, Registry, ReplyPort, Uid, UniqueAddress};
 use tokio::net::TcpListener;
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::{mpsc, oneshot};
-use tonic::transport::Server as TonicServer;
-use tonic::transport::server::TcpIncoming;
 
 pub use fault::Fault;
 
@@ -43,7 +43,6 @@ use crate::remoting::{
 };
 use crate::settings::TransportSettings;
 use crate::tls::Tls;
-use server::Server;
 use shared::{Shared, SharedPort};
 use workers::Workers;
 
@@ -162,9 +161,16 @@ impl GrpcTransport {
         control.spawn(shared::announce_all(shared.clone(), announcements));
         control.spawn(shared::expire_asks(shared.clone()));
         let (stop_listening, stop) = oneshot::channel();
-        let server = control.spawn(serve(shared.clone(), listener, stop));
+        let server = control.spawn(accept::serve(shared.clone(), listener, stop));
         let running = Mutex::new(Some(Running { control, data, stop_listening, server }));
         Arc::new(Self { port: Arc::new(SharedPort(shared.clone())), shared, running })
+    }
+
+    /// The small runtime that carries control lanes and nothing of users: where membership belongs,
+    /// so that load on the data lanes cannot make this node look dead. It ends with the transport.
+    /// Source: cluster C7.
+    pub fn control_runtime(&self) -> Handle {
+        self.shared.control.clone()
     }
 
     /// What was counted since the start.
@@ -444,26 +450,5 @@ fn draw_uid() -> Uid {
         if let Some(uid) = Uid::new(rand::random()) {
             return uid;
         }
-    }
-}
-
-/// Accepts connections until told to stop, then waits until they have ended.
-async fn serve(shared: Arc<Shared>, listener: TcpListener, stop: oneshot::Receiver<()>) {
-    let settings = &shared.settings;
-    let largest = settings.maximum_large_frame_size.max(settings.maximum_frame_size);
-    let window = u32::try_from(2 * largest).unwrap_or(u32::MAX >> 1).max(1 << 20);
-    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
-    let server = TonicServer::builder()
-        .initial_stream_window_size(window)
-        .initial_connection_window_size(window)
-        .http2_adaptive_window(Some(false))
-        .max_frame_size(256 * 1024)
-        .http2_keepalive_interval(Some(settings.http2_keepalive_interval))
-        .http2_keepalive_timeout(Some(settings.http2_keepalive_timeout))
-        .serve_with_incoming_shutdown(Server(shared.clone()), incoming, async {
-            stop.await.ok();
-        });
-    if let Err(error) = server.await {
-        tracing::error!(%error, "the listener failed");
     }
 }

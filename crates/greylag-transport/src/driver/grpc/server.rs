@@ -1,10 +1,8 @@
 //! The called side: answers Hellos and reads streams.
 
-use std::convert::Infallible;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -12,10 +10,11 @@ use greylag_core::DeadLetterReason;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::body::Body;
-use tonic::codegen::{BoxFuture, Service, http};
+use tonic::codegen::{BoxFuture, http};
 use tonic::server::{Grpc, StreamingService};
 use tonic::{Request, Response, Status, Streaming};
 
+use super::accept::Caller;
 use super::codec::{FrameCodec, OutFrame};
 use super::link::{FRAME_OVERHEAD, METHOD};
 use super::shared::{Announcement, Shared};
@@ -29,36 +28,21 @@ use crate::wire::{self, Arrived, ArrivedContent, BatchReader, Frame, Malformed, 
 
 type Replies = mpsc::Sender<Result<OutFrame, Status>>;
 
-/// The service that tonic calls.
-#[derive(Clone)]
-pub(super) struct Server(pub(super) Arc<Shared>);
-
-impl Service<http::Request<Body>> for Server {
-    type Response = http::Response<Body>;
-    type Error = Infallible;
-    type Future = BoxFuture<Self::Response, Infallible>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
+/// Answers one call.
+pub(super) async fn answer(shared: Arc<Shared>, caller: Caller, request: http::Request<Body>) -> http::Response<Body> {
+    if request.uri().path() != METHOD {
+        return Status::unimplemented("this port speaks the Greylag transport only").into_http();
     }
-
-    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
-        let shared = self.0.clone();
-        Box::pin(async move {
-            if request.uri().path() != METHOD {
-                return Ok(Status::unimplemented("this port speaks the Greylag transport only").into_http());
-            }
-            let settings = &shared.settings;
-            let largest = settings.maximum_large_frame_size.max(settings.maximum_frame_size);
-            let max = largest.max(settings.maximum_control_frame_size) + FRAME_OVERHEAD;
-            let mut grpc = Grpc::new(FrameCodec).max_decoding_message_size(max).max_encoding_message_size(max);
-            Ok(grpc.streaming(Open(shared.clone()), request).await)
-        })
-    }
+    let max = shared.settings.largest_message_size() + FRAME_OVERHEAD;
+    let mut grpc = Grpc::new(FrameCodec).max_decoding_message_size(max).max_encoding_message_size(max);
+    grpc.streaming(Open { shared, caller }, request).await
 }
 
 /// The one method.
-struct Open(Arc<Shared>);
+struct Open {
+    shared: Arc<Shared>,
+    caller: Caller,
+}
 
 impl StreamingService<Bytes> for Open {
     type Response = OutFrame;
@@ -66,7 +50,7 @@ impl StreamingService<Bytes> for Open {
     type Future = BoxFuture<Response<Self::ResponseStream>, Status>;
 
     fn call(&mut self, request: Request<Streaming<Bytes>>) -> Self::Future {
-        Box::pin(open(self.0.clone(), request))
+        Box::pin(open(self.shared.clone(), self.caller.clone(), request))
     }
 }
 
@@ -75,9 +59,10 @@ const REPLIES: usize = 16;
 
 async fn open(
     shared: Arc<Shared>,
+    caller: Caller,
     request: Request<Streaming<Bytes>>,
 ) -> Result<Response<ReceiverStream<Result<OutFrame, Status>>>, Status> {
-    let ip = request.remote_addr().map_or(IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), |address| address.ip());
+    let ip = caller.ip;
     let mut frames = request.into_inner();
     let first = tokio::time::timeout(shared.settings.connection_timeout, frames.message())
         .await
@@ -112,7 +97,12 @@ async fn open(
     let reply = wire::write_frame(&Frame::HelloReply(reply));
     replies.try_send(Ok(OutFrame::Ready(reply))).map_err(|_| Status::internal("no room for the first answer"))?;
     if let Some(turn) = turn {
-        let runtime = if hello.lane == Lane::CONTROL { &shared.control } else { &shared.data };
+        let runtime = if hello.lane == Lane::CONTROL {
+            &shared.control
+        } else {
+            caller.home.move_to_data();
+            &shared.data
+        };
         let names = Names::new(shared.settings.intern_table_max);
         let reader = Reader { shared: shared.clone(), ip, hello, replies, names, read: 0, reported: 0 };
         runtime.spawn(reader.run(frames, turn));
