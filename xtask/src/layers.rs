@@ -27,20 +27,23 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("greylag-journal-service", &["greylag-persistence", "greylag-transport"]),
     ("greylag-sharding", &["greylag-cluster", "greylag-ddata", "greylag-persistence"]),
     ("greylag-delivery", &["greylag-sharding", "greylag-persistence", "greylag-ddata"]),
-    ("greylag", &["greylag-delivery", "greylag-journal-sled", "greylag-journal-service"]),
+    // Below the facade, so that a config file can turn it on; the command line needs nothing else.
+    ("greylag-management", &["greylag-cluster"]),
+    ("greylag-cli", &["greylag-management"]),
+    ("greylag", &["greylag-delivery", "greylag-journal-sled", "greylag-journal-service", "greylag-management"]),
 ];
 
 /// Outside crates that only these may name, and why.
 const CONFINED: &[(&str, &[&str], &str)] = &[
     (
         "tonic",
-        &["greylag-transport", "greylag-journal-service"],
-        "gRPC is the business of transport and journal service",
+        &["greylag-transport", "greylag-journal-service", "greylag-management", "greylag-cli"],
+        "gRPC is the business of transport, journal service and management",
     ),
     (
         "tonic-prost",
-        &["greylag-transport", "greylag-journal-service"],
-        "gRPC is the business of transport and journal service",
+        &["greylag-transport", "greylag-journal-service", "greylag-management", "greylag-cli"],
+        "gRPC is the business of transport, journal service and management",
     ),
     ("sled", &["greylag-store-sled"], "another engine must stay one crate away"),
 ];
@@ -49,7 +52,14 @@ const CONFINED: &[(&str, &[&str], &str)] = &[
 const PURE: &[&str] = &["greylag-core", "greylag-codec", "greylag-crdt", "greylag-testkit"];
 
 /// Crates whose every module may use tokio and the clock: they touch a disk or gRPC, or put drivers together.
-const DRIVER_CRATES: &[&str] = &["greylag-journal-sled", "greylag-journal-service", "greylag-store-sled", "greylag"];
+const DRIVER_CRATES: &[&str] = &[
+    "greylag-journal-sled",
+    "greylag-journal-service",
+    "greylag-store-sled",
+    "greylag-management",
+    "greylag-cli",
+    "greylag",
+];
 
 /// What a machine must not name, and why.
 const FORBIDDEN: &[(&str, &str)] = &[

@@ -24,6 +24,7 @@
 mod address;
 mod codec;
 mod dead_letter;
+mod duration;
 mod entity_error;
 mod generation;
 mod registry;
@@ -32,6 +33,7 @@ mod reply;
 pub use address::{InvalidAddress, NodeAddress, Uid, UniqueAddress};
 pub use codec::{Codec, CodecId, DecodeError, EncodeError, Manifest};
 pub use dead_letter::DeadLetterReason;
+pub use duration::{InvalidDuration, parse_duration, show_duration};
 pub use entity_error::{EntityError, NotStoredReason};
 pub use generation::{Generation, GenerationError};
 pub use registry::{Encoded, Registry, RegistryError};

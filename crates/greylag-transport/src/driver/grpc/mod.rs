@@ -173,6 +173,11 @@ impl GrpcTransport {
         self.shared.control.clone()
     }
 
+    /// The cluster's name, the same on all its nodes.
+    pub fn cluster_name(&self) -> &str {
+        &self.shared.settings.cluster_name
+    }
+
     /// What was counted since the start.
     pub fn stats(&self) -> TransportStats {
         let counters = &self.shared.counters;

@@ -1,0 +1,140 @@
+//! The command line.
+
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+use greylag_core::parse_duration;
+
+/// Looks at a running Greylag cluster and, where its nodes allow it, changes it.
+///
+/// Each command asks one node, the one that --address names, by its admin service. What you read is
+/// that node's view of the cluster; during a partition another node may tell another story.
+#[derive(Debug, Clone, Parser)]
+#[command(name = "greylag", version, disable_help_subcommand = true, after_help = EXIT_CODES)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) common: Common,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0  done; for `health`: nothing is amiss
+  1  the node refused, or failed
+  2  the command line makes no sense
+  3  no admin service answers at the address
+  4  not done within --timeout; it may still happen
+  5  `health` only: something is amiss";
+
+/// What every command takes.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Common {
+    /// Where the admin service of the node to ask listens, as host:port: the node's setting
+    /// management.address, not the address that its peers dial.
+    #[arg(long, global = true, env = "GREYLAG_ADDRESS", value_name = "HOST:PORT")]
+    pub(crate) address: Option<String>,
+    /// Print JSON in place of a table: one object, or for `watch` one object a line.
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    /// How long to wait for an answer, and with --wait for the end: 500ms, 10s, 2m.
+    /// Default 10s, with --wait 2m.
+    #[arg(long, global = true, value_name = "DURATION", value_parser = duration)]
+    pub(crate) timeout: Option<Duration>,
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    parse_duration(text).map_err(|error| error.to_string())
+}
+
+/// What to do.
+#[derive(Debug, Clone, Subcommand)]
+pub(crate) enum Command {
+    /// List the members: address, status, roles, age, version, and who finds whom unreachable.
+    Members,
+    /// Say whether the node and its cluster are well, and what stands in the way if not.
+    ///
+    /// Exits with 0 if nothing is amiss and with 5 otherwise, so that it can serve as a probe.
+    Health,
+    /// Show what the node's transport has counted since its start, dropped messages by reason.
+    Counters,
+    /// Follow what happens in the cluster, beginning with the members. Ends when the node does.
+    Watch(Watch),
+    /// Tell a node that is no member yet to join the cluster of these nodes.
+    ///
+    /// The addresses are those that nodes dial (the `ADDRESS` of `greylag members`). If the node's
+    /// own address is the first of them, the node may found a new cluster when the others know of
+    /// none: give every node the same list.
+    Join(Join),
+    /// Tell a member to leave in order: it hands over what it hosts, then ends.
+    ///
+    /// Any node may be asked about any member.
+    Leave(Change),
+    /// Declare a member dead, for good. You vouch that its process has ended.
+    ///
+    /// What it hosted starts elsewhere. If the process still runs and only the network is cut, two
+    /// of everything may run; prefer `leave` for a node that answers, and end the process first
+    /// for one that does not.
+    Down(Change),
+    /// Prepare the whole cluster for its shutdown: nobody joins, nothing is handed over any more.
+    ///
+    /// Stop the nodes once all members are ReadyForShutdown (--wait waits for it).
+    PrepareForShutdown(Prepare),
+}
+
+/// `watch`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Watch {
+    /// End after so many events, the first one (the members) included.
+    #[arg(long, value_name = "COUNT")]
+    pub(crate) events: Option<u64>,
+}
+
+/// `join`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Join {
+    /// Members of the cluster to join.
+    #[arg(required = true, value_name = "HOST:PORT")]
+    pub(crate) addresses: Vec<String>,
+    /// Wait until the node is Up, not only let in.
+    #[arg(long)]
+    pub(crate) wait: bool,
+}
+
+/// `leave` and `down`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Change {
+    /// The member: host:port for every incarnation there, host:port#uid for one.
+    #[arg(value_name = "MEMBER")]
+    pub(crate) member: String,
+    /// Wait until it is removed.
+    #[arg(long)]
+    pub(crate) wait: bool,
+}
+
+/// `prepare-for-shutdown`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Prepare {
+    /// Wait until every member is ReadyForShutdown.
+    #[arg(long)]
+    pub(crate) wait: bool,
+}
+
+impl Command {
+    fn waits(&self) -> bool {
+        match self {
+            Self::Join(join) => join.wait,
+            Self::Leave(change) | Self::Down(change) => change.wait,
+            Self::PrepareForShutdown(prepare) => prepare.wait,
+            Self::Members | Self::Health | Self::Counters | Self::Watch(_) => false,
+        }
+    }
+}
+
+impl Cli {
+    /// How long the whole command may take.
+    pub(crate) fn limit(&self) -> Duration {
+        let default = Duration::from_secs(if self.command.waits() { 120 } else { 10 });
+        self.common.timeout.unwrap_or(default)
+    }
+}

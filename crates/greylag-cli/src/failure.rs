@@ -1,0 +1,86 @@
+//! What went wrong, and the exit code that says so.
+
+use std::io::Write as _;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use tonic::{Code, Status};
+
+/// Why a command did not do what it was asked.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// The node answered, and refused or failed. Exit code 1.
+    Refused(String),
+    /// The command line makes no sense. Exit code 2, as for everything that clap refuses.
+    Usage(String),
+    /// Nobody answers there. Exit code 3.
+    Unreachable(String),
+    /// Not done in time; it may still be. Exit code 4.
+    TimedOut(String),
+    /// Whoever reads the output has gone; nobody is left to tell. Exit code 0.
+    OutputClosed,
+}
+
+/// `health` found something amiss.
+pub(crate) const UNHEALTHY: u8 = 5;
+
+impl Failure {
+    /// From the answer to a call of the node at `address`.
+    pub(crate) fn from_status(address: &str, status: &Status) -> Self {
+        let message = status.message();
+        match status.code() {
+            // The library below reports a broken or refused connection as either.
+            Code::Unavailable | Code::Unknown if is_transport(status) => Self::Unreachable(format!(
+                "no admin service answers at {address}: {}; is management.address set there?",
+                cause(status)
+            )),
+            Code::Unavailable => Self::Refused(format!("{address}: {message}")),
+            Code::Unimplemented => {
+                Self::Refused(format!("{address} does not know this command; it runs an older version"))
+            }
+            Code::DeadlineExceeded => Self::TimedOut(format!("{address}: {message}")),
+            Code::InvalidArgument => Self::Usage(message.to_owned()),
+            _ => Self::Refused(message.to_owned()),
+        }
+    }
+
+    /// `what` was not done within the limit.
+    pub(crate) fn timed_out(what: &str, limit: Duration) -> Self {
+        Self::TimedOut(format!("{what} within {limit:?}; it may still happen (see --timeout)"))
+    }
+
+    /// Says so on standard error.
+    pub(crate) fn report(self) -> ExitCode {
+        let (text, code) = match self {
+            Self::Refused(text) => (text, 1),
+            Self::Usage(text) => (text, 2),
+            Self::Unreachable(text) => (text, 3),
+            Self::TimedOut(text) => (text, 4),
+            Self::OutputClosed => return ExitCode::SUCCESS,
+        };
+        // If standard error is gone too, the exit code still tells.
+        let _ = writeln!(std::io::stderr(), "greylag: {text}");
+        ExitCode::from(code)
+    }
+}
+
+/// Whether the call never reached the service, or lost it.
+fn is_transport(status: &Status) -> bool {
+    let mut cause = std::error::Error::source(status);
+    while let Some(error) = cause {
+        if error.is::<tonic::transport::Error>() || error.is::<std::io::Error>() {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
+}
+
+/// The innermost reason: what the system said.
+fn cause(status: &Status) -> String {
+    let mut innermost: &dyn std::error::Error = status;
+    while let Some(next) = innermost.source() {
+        innermost = next;
+    }
+    innermost.to_string()
+}

@@ -1,0 +1,78 @@
+//! `--wait`: follows the cluster's events until what was asked for has happened.
+//!
+//! Every event is only a reason to look again at the members, so no event's meaning matters here
+//! and none can be missed: the stream is opened before the command is given.
+
+use greylag_management::v1;
+
+use crate::call::Call;
+use crate::failure::Failure;
+
+/// A stream of events.
+pub(crate) struct Follow {
+    events: tonic::Streaming<v1::WatchEvent>,
+}
+
+impl Follow {
+    pub(crate) async fn start(call: &mut Call) -> Result<Self, Failure> {
+        let begun = call.client.watch(v1::WatchRequest {}).await;
+        Ok(Self { events: call.answer(begun)? })
+    }
+
+    /// Waits until the members are as wanted. A node that ends is a member no more.
+    pub(crate) async fn until(
+        mut self,
+        call: &mut Call,
+        wanted: impl Fn(&v1::MembersReply) -> bool,
+    ) -> Result<(), Failure> {
+        let mut last = call.members().await?;
+        let mut ends = false;
+        while !wanted(&last) {
+            match self.events.message().await {
+                Ok(Some(event)) => ends |= event.kind == "ClusterShuttingDown",
+                // The node that was asked has ended in order: it left, and that may be what was wanted.
+                Ok(None) | Err(_) if ends => {
+                    last.members.retain(|member| name(member) != format!("{}#{}", last.self_address, last.self_uid));
+                    return if wanted(&last) { Ok(()) } else { Err(ended(call)) };
+                }
+                Ok(None) => return Err(ended(call)),
+                Err(status) => return Err(Failure::from_status(&call.address, &status)),
+            }
+            match call.members().await {
+                Ok(members) => last = members,
+                // The stream says in what way the node went.
+                Err(_) if ends => {}
+                Err(failure) => return Err(failure),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn ended(call: &Call) -> Failure {
+    Failure::Unreachable(format!("the node at {} ended before that was done; ask another one", call.address))
+}
+
+fn name(member: &v1::Member) -> String {
+    format!("{}#{}", member.address, member.uid)
+}
+
+/// The member with this unique address is Up.
+pub(crate) fn is_up(unique: &str) -> impl Fn(&v1::MembersReply) -> bool {
+    move |reply| reply.members.iter().any(|member| name(member) == unique && member.status() == v1::Status::Up)
+}
+
+/// None of these unique addresses is a member.
+pub(crate) fn are_gone(unique: &[String]) -> impl Fn(&v1::MembersReply) -> bool {
+    move |reply| !reply.members.iter().any(|member| unique.contains(&name(member)))
+}
+
+/// Every member is ready for the shutdown, or on its way out.
+pub(crate) fn are_ready(reply: &v1::MembersReply) -> bool {
+    reply.members.iter().all(|member| {
+        matches!(
+            member.status(),
+            v1::Status::ReadyForShutdown | v1::Status::Leaving | v1::Status::Exiting | v1::Status::Down
+        )
+    })
+}

@@ -1,0 +1,287 @@
+//! The built binary against real nodes over gRPC on loopback.
+
+use std::process::Output;
+use std::sync::Arc;
+use std::time::Duration;
+
+use greylag_cluster::{Cluster, ClusterSettings, MemberStatus};
+use greylag_core::Registry;
+use greylag_management::{ManagementServer, ManagementSettings};
+use greylag_transport::{GrpcTransport, TransportSettings};
+use serde_json::Value;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::Command;
+
+/// A node of this process, with its admin service.
+struct Node {
+    cluster: Cluster,
+    transport: Arc<GrpcTransport>,
+    admin: ManagementServer,
+}
+
+impl Node {
+    async fn start(settings: ManagementSettings) -> Self {
+        let transport = GrpcTransport::bind(TransportSettings::test(), Arc::new(Registry::new())).await.unwrap();
+        let settings_of_cluster = ClusterSettings::test().with_roles(["shop"]);
+        let cluster = Cluster::start(settings_of_cluster, transport.clone()).await.unwrap();
+        let admin = ManagementServer::start(settings, cluster.clone(), transport.clone()).await.unwrap().unwrap();
+        // A process ends with its membership, and its listener with it.
+        let (ending, listener) = (cluster.clone(), transport.clone());
+        tokio::spawn(async move {
+            ending.terminated().await;
+            listener.shutdown().await;
+        });
+        Self { cluster, transport, admin }
+    }
+
+    async fn writable() -> Self {
+        Self::start(ManagementSettings::at("127.0.0.1:0").with_writes()).await
+    }
+
+    /// A cluster of two, both writable and converged.
+    async fn pair() -> (Self, Self) {
+        let (one, two) = (Self::writable().await, Self::writable().await);
+        one.cluster.join_self().await.unwrap();
+        two.cluster.join_seed_nodes(vec![one.cluster.self_address().address().clone()]).await.unwrap();
+        for node in [&one, &two] {
+            let both_up = node.cluster.wait_for(|view| {
+                view.converged && view.members.iter().filter(|member| member.status == MemberStatus::Up).count() == 2
+            });
+            tokio::time::timeout(Duration::from_secs(30), both_up).await.expect("both are Up").unwrap();
+        }
+        (one, two)
+    }
+
+    fn admin(&self) -> String {
+        self.admin.local_address().to_string()
+    }
+
+    fn address(&self) -> String {
+        self.cluster.self_address().address().to_string()
+    }
+
+    fn unique(&self) -> String {
+        self.cluster.self_address().to_string()
+    }
+
+    async fn run(&self, arguments: &[&str]) -> Output {
+        greylag(&self.admin(), arguments).await
+    }
+
+    async fn end(self) {
+        self.cluster.shutdown().await;
+        self.admin.shutdown().await;
+        self.transport.shutdown().await;
+    }
+}
+
+async fn greylag(address: &str, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_greylag"));
+    command.env_remove("GREYLAG_ADDRESS").args(["--address", address]).args(arguments).kill_on_drop(true);
+    let output = tokio::time::timeout(Duration::from_secs(60), command.output());
+    output.await.expect("it ends").expect("it starts")
+}
+
+fn code(output: &Output) -> i32 {
+    output.status.code().expect("it was not killed")
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+fn json(output: &Output) -> Value {
+    assert_eq!(code(output), 0, "{}", said(output));
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {}", said(output)))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn members_are_listed_as_a_table_and_as_json() {
+    let (one, two) = Node::pair().await;
+    let table = one.run(&["members"]).await;
+    assert_eq!(code(&table), 0, "{}", said(&table));
+    for wanted in ["ADDRESS", "STATUS", &one.address(), &two.address(), "Up", "shop", "self,leader,oldest"] {
+        // Which of the two leads depends on its port.
+        assert!(said(&table).contains(wanted) || wanted.contains("leader"), "{wanted}: {}", said(&table));
+    }
+    let listed = json(&two.run(&["members", "--json"]).await);
+    assert_eq!(listed["self"], two.unique());
+    assert_eq!((listed["cluster_name"].as_str(), listed["converged"].as_bool()), (Some("test"), Some(true)));
+    assert_eq!(listed["cluster_id"].as_str().map(str::len), Some(32));
+    assert_eq!(listed["oldest"], one.unique());
+    assert_eq!(listed["role_oldest"]["shop"], one.unique());
+    let members = listed["members"].as_array().expect("a list");
+    let own = members.iter().find(|member| member["address"] == two.address()).expect("itself");
+    assert_eq!(own["status"], "Up");
+    assert_eq!(own["roles"], serde_json::json!(["shop"]));
+    assert_eq!((own["up_number"].as_u64(), own["unreachable"].as_bool()), (Some(2), Some(false)));
+    assert_eq!(own["app_version"], "0.0.0");
+
+    let counters = json(&one.run(&["counters", "--json"]).await);
+    assert!(counters["sent_envelopes"].as_u64() > Some(0), "{counters}");
+    let counters = one.run(&["counters"]).await;
+    assert!(said(&counters).contains("sent envelopes"), "{}", said(&counters));
+    two.end().await;
+    one.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_is_read_only_unless_allowed_and_names_the_setting() {
+    let node = Node::start(ManagementSettings::at("127.0.0.1:0")).await;
+    node.cluster.join_self().await.unwrap();
+    let address = node.address();
+    for command in [
+        &["leave", &address][..],
+        &["down", &address],
+        &["down", &address, "--wait"],
+        &["join", &address],
+        &["prepare-for-shutdown"][..],
+    ] {
+        let refused = node.run(command).await;
+        assert_eq!(code(&refused), 1, "{command:?}: {}", said(&refused));
+        assert!(said(&refused).contains("management.allow_writes = true"), "{command:?}: {}", said(&refused));
+    }
+    assert_eq!(node.cluster.view().self_status(), Some(MemberStatus::Up), "nothing has changed");
+    assert_eq!(code(&node.run(&["members"]).await), 0, "looking is allowed");
+    node.end().await;
+}
+
+/// cluster M36: the health of a node that has not joined, and of one that has.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn health_exits_with_0_only_if_nothing_is_amiss() {
+    let node = Node::writable().await;
+    let ill = node.run(&["health", "--json"]).await;
+    assert_eq!(code(&ill), 5, "{}", said(&ill));
+    let told: Value = serde_json::from_slice(&ill.stdout).expect("JSON all the same");
+    assert_eq!((told["healthy"].as_bool(), told["initialized"].as_bool()), (Some(false), Some(false)));
+    assert!(told["problems"][0].as_str().expect("in words").contains("no member"), "{told}");
+
+    let (one, two) = Node::pair().await;
+    let well = json(&one.run(&["health", "--json"]).await);
+    assert_eq!((well["healthy"].as_bool(), &well["self_status"]), (Some(true), &Value::from("Up")), "{well}");
+    let well = one.run(&["health"]).await;
+    assert!(code(&well) == 0 && said(&well).starts_with("healthy"), "{}", said(&well));
+    for node in [two, one, node] {
+        node.end().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_running_node_joins_when_told_to() {
+    let (first, late) = (Node::writable().await, Node::writable().await);
+    first.cluster.join_self().await.unwrap();
+    let done = json(&late.run(&["join", &first.address(), "--wait", "--json"]).await);
+    assert_eq!(done["command"], "join");
+    assert_eq!((&done["members"][0], done["completed"].as_bool()), (&Value::from(late.unique()), Some(true)));
+    assert_eq!(late.cluster.view().self_status(), Some(MemberStatus::Up));
+    let again = late.run(&["join", &first.address()]).await;
+    assert_eq!(code(&again), 1, "{}", said(&again));
+    assert!(said(&again).contains("member already"), "{}", said(&again));
+    late.end().await;
+    first.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn leave_waits_until_the_member_is_gone_whichever_node_is_asked() {
+    let (one, two) = Node::pair().await;
+    // The one that leaves is asked about itself: its end is the answer.
+    let left = json(&two.run(&["leave", &two.address(), "--wait", "--json"]).await);
+    assert_eq!(left["members"][0], two.unique());
+    let three = Node::writable().await;
+    three.cluster.join_seed_nodes(vec![one.cluster.self_address().address().clone()]).await.unwrap();
+    three.cluster.wait_up().await.unwrap();
+    // Another one is asked, and one incarnation is named.
+    let left = one.run(&["leave", &three.unique(), "--wait"]).await;
+    assert!(code(&left) == 0 && said(&left).contains("left"), "{}", said(&left));
+    assert!(one.cluster.view().members.iter().all(|member| member.address != *three.cluster.self_address()));
+    let unknown = one.run(&["leave", &three.unique()]).await;
+    assert_eq!(code(&unknown), 1, "{}", said(&unknown));
+    assert!(said(&unknown).contains("is not a member"), "{}", said(&unknown));
+    one.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn down_removes_a_member() {
+    let (one, two) = Node::pair().await;
+    let downed = json(&one.run(&["down", &two.address(), "--wait", "--json"]).await);
+    assert_eq!((&downed["members"][0], downed["completed"].as_bool()), (&Value::from(two.unique()), Some(true)));
+    assert_eq!(one.cluster.view().members.len(), 1);
+    two.cluster.terminated().await;
+    one.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn watch_begins_with_the_members_and_tells_a_line_an_event() {
+    let (one, late) = (Node::writable().await, Node::writable().await);
+    one.cluster.join_self().await.unwrap();
+    let once = json(&one.run(&["watch", "--json", "--events", "1"]).await);
+    assert_eq!((&once["event"], &once["snapshot"]["self"]), (&Value::from("Snapshot"), &Value::from(one.unique())));
+
+    let mut watch = Command::new(env!("CARGO_BIN_EXE_greylag"));
+    watch.args(["watch", "--json", "--address", &one.admin()]).stdout(std::process::Stdio::piped()).kill_on_drop(true);
+    let mut watch = watch.spawn().expect("it starts");
+    let mut lines = BufReader::new(watch.stdout.take().expect("piped")).lines();
+    let mut seen = Vec::new();
+    let first: Value = serde_json::from_str(&lines.next_line().await.unwrap().expect("a line")).expect("JSON");
+    assert_eq!(first["event"], "Snapshot");
+    late.cluster.join_seed_nodes(vec![one.cluster.self_address().address().clone()]).await.unwrap();
+    late.cluster.wait_up().await.unwrap();
+    one.cluster.wait_for(|view| view.members.len() == 2 && view.converged).await.unwrap();
+    late.cluster.shutdown().await;
+    one.cluster.shutdown().await;
+    // The node's end is the end of the stream, and of the program.
+    while let Some(line) = tokio::time::timeout(Duration::from_secs(60), lines.next_line()).await.unwrap().unwrap() {
+        seen.push(serde_json::from_str::<Value>(&line).expect("JSON"));
+    }
+    assert_eq!(watch.wait().await.unwrap().code(), Some(0));
+    let told = |kind: &str| {
+        let of_late = |event: &&Value| event["event"] == kind && event["member"]["address"] == late.address();
+        seen.iter().find(of_late).unwrap_or_else(|| panic!("no {kind} in {seen:?}"))
+    };
+    assert_eq!(told("MemberUp")["member"]["status"], "Up");
+    assert_eq!(told("MemberRemoved")["details"]["clean"], "true");
+    late.end().await;
+    one.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_goes_wrong_is_told_apart_by_the_exit_code() {
+    // Bound and closed again: nobody listens there.
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let unreachable = greylag(&nobody, &["members"]).await;
+    assert_eq!(code(&unreachable), 3, "{}", said(&unreachable));
+    assert!(said(&unreachable).contains(&nobody) && said(&unreachable).contains("management.address"));
+
+    let node = Node::writable().await;
+    for (usage, names) in [
+        (&["join"][..], "<HOST:PORT>"),
+        (&["leave", "nonsense"], "nonsense"),
+        (&["join", "two words:1"], "white space"),
+        (&["dance"], "dance"),
+        (&["members", "--timeout", "5"], "unit"),
+    ] {
+        let refused = node.run(usage).await;
+        assert_eq!(code(&refused), 2, "{usage:?}: {}", said(&refused));
+        assert!(said(&refused).contains(names), "{usage:?}: {}", said(&refused));
+    }
+    let mut nameless = Command::new(env!("CARGO_BIN_EXE_greylag"));
+    let nameless = nameless.env_remove("GREYLAG_ADDRESS").arg("members").output().await.unwrap();
+    assert_eq!(code(&nameless), 2);
+    assert!(said(&nameless).contains("GREYLAG_ADDRESS"), "{}", said(&nameless));
+
+    let late = node.run(&["join", &nobody, "--timeout", "300ms"]).await;
+    assert_eq!(code(&late), 4, "{}", said(&late));
+    assert!(said(&late).contains("--timeout"), "{}", said(&late));
+    let help = node.run(&["--help"]).await;
+    assert!(code(&help) == 0 && said(&help).contains("Exit codes"), "{}", said(&help));
+    node.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_address_may_stand_in_the_environment() {
+    let node = Node::writable().await;
+    let mut command = Command::new(env!("CARGO_BIN_EXE_greylag"));
+    let output = command.env("GREYLAG_ADDRESS", node.admin()).args(["members", "--json"]).output().await.unwrap();
+    assert_eq!(json(&output)["self"], node.unique());
+    node.end().await;
+}

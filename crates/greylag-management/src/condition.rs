@@ -1,0 +1,28 @@
+//! What a node says of its health, beside its view.
+
+use greylag_cluster::Cluster;
+use greylag_core::UniqueAddress;
+
+/// Who accuses whom, and what else stands in the way. Source: cluster M19, M36.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Condition {
+    /// Who finds whom unreachable, observer first.
+    pub(crate) accusations: Vec<(UniqueAddress, UniqueAddress)>,
+    /// Members that have not seen the state.
+    pub(crate) unseen: Vec<UniqueAddress>,
+    /// The id of another cluster of the same name.
+    pub(crate) foreign_cluster: Option<u128>,
+}
+
+impl Condition {
+    pub(crate) fn of(cluster: &Cluster) -> Self {
+        let view = cluster.view();
+        let unseen = view.members.iter().map(|member| &member.address).filter(|member| !view.seen_by.contains(member));
+        Self { unseen: unseen.cloned().collect(), ..Self::default() }
+    }
+
+    /// Who finds `subject` unreachable.
+    pub(crate) fn observers_of<'a>(&'a self, subject: &'a UniqueAddress) -> impl Iterator<Item = &'a UniqueAddress> {
+        self.accusations.iter().filter(move |(_, accused)| accused == subject).map(|(observer, _)| observer)
+    }
+}

@@ -1,0 +1,175 @@
+//! The calls, one by one. Each answers from this node's own view.
+
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use greylag_cluster::{Cluster, JoinError, MemberError, Target};
+use greylag_core::{InvalidAddress, NodeAddress, UniqueAddress};
+use greylag_transport::GrpcTransport;
+use tokio::sync::{mpsc, watch};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status};
+
+use super::server::until_stopped;
+use crate::condition::Condition;
+use crate::v1::management_server::Management;
+use crate::{v1, wire};
+
+/// Events that may wait for a slow watcher; beyond them it is told that it lags.
+const WATCH_BUFFER: usize = 64;
+
+/// Answers for one node.
+pub(super) struct Service {
+    allow_writes: bool,
+    cluster: Cluster,
+    transport: Arc<GrpcTransport>,
+    stop: watch::Receiver<bool>,
+}
+
+impl Service {
+    pub(super) fn new(
+        allow_writes: bool,
+        cluster: Cluster,
+        transport: Arc<GrpcTransport>,
+        stop: watch::Receiver<bool>,
+    ) -> Self {
+        Self { allow_writes, cluster, transport, stop }
+    }
+
+    /// Every call that changes something goes through here first.
+    fn may_write(&self, what: &str) -> Result<(), Status> {
+        if self.allow_writes {
+            tracing::info!(node = %self.cluster.self_address(), "the admin service was asked to {what}");
+            return Ok(());
+        }
+        Err(Status::permission_denied(format!(
+            "{} does not {what} by this service: it is read-only; set management.allow_writes = true on the node to allow it",
+            self.cluster.self_address().address()
+        )))
+    }
+
+    fn members_reply(&self) -> v1::MembersReply {
+        wire::members(&self.cluster.view(), &Condition::of(&self.cluster), self.transport.cluster_name())
+    }
+
+    /// Applies a command to whom an address names, and says whom it reached.
+    fn command(
+        &self,
+        address: &str,
+        command: impl FnOnce(&Cluster, Target) -> Result<(), MemberError>,
+    ) -> Result<Vec<String>, Status> {
+        let target = target(address)?;
+        let view = self.cluster.view();
+        let names = |member: &UniqueAddress| match &target {
+            Target::Incarnation(one) => member == one,
+            Target::Address(all) => member.address() == all,
+        };
+        let members = view.members.iter().map(|member| &member.address).filter(|member| names(member));
+        let reached = members.map(ToString::to_string).collect();
+        command(&self.cluster, target).map_err(|error| Status::not_found(error.to_string()))?;
+        Ok(reached)
+    }
+}
+
+#[tonic::async_trait]
+impl Management for Service {
+    type WatchStream = ReceiverStream<Result<v1::WatchEvent, Status>>;
+
+    async fn members(&self, _: Request<v1::MembersRequest>) -> Result<Response<v1::MembersReply>, Status> {
+        Ok(Response::new(self.members_reply()))
+    }
+
+    async fn health(&self, _: Request<v1::HealthRequest>) -> Result<Response<v1::HealthReply>, Status> {
+        let stats = self.transport.stats();
+        Ok(Response::new(wire::health(&self.cluster.view(), &Condition::of(&self.cluster), &stats)))
+    }
+
+    async fn counters(&self, _: Request<v1::CountersRequest>) -> Result<Response<v1::CountersReply>, Status> {
+        Ok(Response::new(wire::counters(self.transport.stats())))
+    }
+
+    async fn watch(&self, _: Request<v1::WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
+        let (sender, events) = mpsc::channel(WATCH_BUFFER);
+        let cluster_name = self.transport.cluster_name().to_owned();
+        let (cluster, stop) = (self.cluster.clone(), self.stop.clone());
+        tokio::spawn(async move {
+            tokio::select! {
+                () = forward(cluster, cluster_name, sender) => {}
+                () = until_stopped(stop) => {}
+            }
+        });
+        Ok(Response::new(ReceiverStream::new(events)))
+    }
+
+    async fn join(&self, request: Request<v1::JoinRequest>) -> Result<Response<v1::JoinReply>, Status> {
+        let addresses = request.into_inner().addresses;
+        self.may_write(&format!("join through {}", addresses.join(", ")))?;
+        let seeds: Result<Vec<NodeAddress>, InvalidAddress> = addresses.iter().map(|seed| seed.parse()).collect();
+        let seeds = seeds.map_err(|error| invalid(&error))?;
+        self.cluster.join_seed_nodes(seeds).await.map_err(|error| join_failed(&error))?;
+        Ok(Response::new(v1::JoinReply { member: self.cluster.self_address().to_string() }))
+    }
+
+    async fn leave(&self, request: Request<v1::LeaveRequest>) -> Result<Response<v1::LeaveReply>, Status> {
+        let address = request.into_inner().address;
+        self.may_write(&format!("make {address} leave"))?;
+        let members = self.command(&address, |cluster, target| cluster.leave(target))?;
+        Ok(Response::new(v1::LeaveReply { members }))
+    }
+
+    async fn down(&self, request: Request<v1::DownRequest>) -> Result<Response<v1::DownReply>, Status> {
+        let address = request.into_inner().address;
+        self.may_write(&format!("down {address}"))?;
+        let members = self.command(&address, |cluster, target| cluster.down(target))?;
+        Ok(Response::new(v1::DownReply { members }))
+    }
+
+    async fn prepare_for_full_shutdown(
+        &self,
+        _: Request<v1::PrepareForFullShutdownRequest>,
+    ) -> Result<Response<v1::PrepareForFullShutdownReply>, Status> {
+        self.may_write("prepare the cluster for its shutdown")?;
+        Err(Status::unimplemented("the membership of this version cannot prepare for a full shutdown"))
+    }
+}
+
+/// Passes events on until the node or the watcher has gone.
+async fn forward(cluster: Cluster, cluster_name: String, sender: mpsc::Sender<Result<v1::WatchEvent, Status>>) {
+    let mut events = cluster.subscribe();
+    loop {
+        let event = tokio::select! {
+            event = events.next() => event,
+            () = sender.closed() => return,
+        };
+        let Some(event) = event else { return };
+        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let wall_ms = u64::try_from(since_1970.as_millis()).unwrap_or(u64::MAX);
+        let told = wire::event(&event, &cluster.view(), &Condition::of(&cluster), &cluster_name);
+        if sender.send(Ok(v1::WatchEvent { wall_ms, ..told })).await.is_err() {
+            return;
+        }
+    }
+}
+
+fn target(address: &str) -> Result<Target, Status> {
+    let target = if address.contains('#') {
+        address.parse::<UniqueAddress>().map(Target::from)
+    } else {
+        address.parse::<NodeAddress>().map(Target::from)
+    };
+    target.map_err(|error| invalid(&error))
+}
+
+fn invalid(error: &InvalidAddress) -> Status {
+    Status::invalid_argument(error.to_string())
+}
+
+fn join_failed(error: &JoinError) -> Status {
+    let text = error.to_string();
+    match error {
+        JoinError::NoSeeds => Status::invalid_argument(text),
+        JoinError::ShuttingDown(_) => Status::unavailable(text),
+        JoinError::Unsuccessful(_) => Status::deadline_exceeded(text),
+        _ => Status::failed_precondition(text),
+    }
+}

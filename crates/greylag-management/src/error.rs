@@ -1,0 +1,30 @@
+//! Why the admin service did not start.
+
+use std::net::SocketAddr;
+
+/// Why the admin service did not start. Nothing of it runs.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The address is not `host:port`, or its host cannot be found.
+    #[error("cannot resolve management.address = {address:?}: {cause}; write it as host:port")]
+    Resolve {
+        /// The address as it was given.
+        address: String,
+        /// What the resolver said.
+        cause: std::io::Error,
+    },
+    /// The address is taken, or not of this machine.
+    #[error("the admin service cannot listen on {address}: {cause}; choose another management.address")]
+    Listen {
+        /// The socket address.
+        address: SocketAddr,
+        /// What the system said.
+        cause: std::io::Error,
+    },
+    /// An address that others can reach, and neither TLS nor the word that none is wanted.
+    #[error("{address} is not a loopback address; set management.tls = \"none\" if plain text is meant")]
+    PlainText {
+        /// The socket address.
+        address: SocketAddr,
+    },
+}

@@ -1,0 +1,64 @@
+//! A small admin service over gRPC: who is a member, what is amiss, what happens; and, where a node
+//! allows it, joining, leaving, downing.
+//!
+//! **Off unless configured, read-only unless allowed.** A node listens for it only where
+//! [`ManagementSettings::address`] says, and refuses every change unless
+//! [`ManagementSettings::allow_writes`] is set. The command line `greylag` speaks it; so can any
+//! gRPC client, by `proto/management.proto`.
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use greylag_cluster::{Cluster, ClusterSettings};
+//! use greylag_core::Registry;
+//! use greylag_management::{ManagementServer, ManagementSettings, connect, v1};
+//! use greylag_transport::{GrpcTransport, TransportSettings};
+//!
+//! # #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let transport = GrpcTransport::bind(TransportSettings::test(), Arc::new(Registry::new())).await?;
+//! let cluster = Cluster::start(ClusterSettings::test(), transport.clone()).await?;
+//! let settings = ManagementSettings::at("127.0.0.1:0");
+//! let admin = ManagementServer::start(settings, cluster.clone(), transport.clone()).await?.expect("it is on");
+//!
+//! let mut client = connect(&admin.local_address().to_string())?;
+//! assert!(!client.health(v1::HealthRequest {}).await?.into_inner().initialized);
+//! cluster.join_self().await?;
+//! assert_eq!(client.members(v1::MembersRequest {}).await?.into_inner().members.len(), 1);
+//! let refused = client.down(v1::DownRequest { address: "127.0.0.1:1".to_owned() }).await.unwrap_err();
+//! assert!(refused.message().contains("management.allow_writes"));
+//!
+//! cluster.shutdown().await;
+//! admin.shutdown().await;
+//! transport.shutdown().await;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # How calls are refused
+//!
+//! | status | why |
+//! |---|---|
+//! | `PERMISSION_DENIED` | the node is read-only; the message names the setting |
+//! | `INVALID_ARGUMENT` | an address that is none, or no address at all |
+//! | `NOT_FOUND` | nobody of that address is a member |
+//! | `FAILED_PRECONDITION` | the node is a member already, or none, or the cluster refused it for good |
+//! | `DEADLINE_EXCEEDED` | no seed node let this node in within its own limit |
+//! | `UNAVAILABLE` | the node is ending |
+
+mod client;
+mod condition;
+mod driver;
+mod error;
+mod settings;
+/// The service as it is on the wire.
+#[allow(missing_docs, unreachable_pub, unused_qualifications, clippy::all, clippy::pedantic)]
+pub mod v1 {
+    include!("generated/greylag.management.v1.rs");
+}
+mod wire;
+
+pub use client::{Client, ConnectError, connect};
+pub use driver::server::ManagementServer;
+pub use error::StartError;
+pub use settings::ManagementSettings;
