@@ -11,7 +11,7 @@ use crate::v1;
 
 /// The members of a view, and who has which duty.
 pub(crate) fn members(view: &MembershipView, condition: &Condition, cluster_name: &str) -> v1::MembersReply {
-    let roles: BTreeSet<&String> = view.members.iter().flat_map(|member| user_roles(member)).collect();
+    let roles: BTreeSet<&String> = view.members.iter().flat_map(user_roles).collect();
     let oldest = |role| view.oldest(role).map(|member| member.address.to_string());
     let role_leaders = view.role_leaders.iter().filter(|(role, _)| roles.contains(role));
     v1::MembersReply {
@@ -188,7 +188,7 @@ pub(crate) fn event(
             detail("clean", clean.to_string());
         }
         ClusterEvent::LeaderChanged(leader) => {
-            detail("leader", leader.as_ref().map(ToString::to_string).unwrap_or_default())
+            detail("leader", leader.as_ref().map(ToString::to_string).unwrap_or_default());
         }
         ClusterEvent::RoleLeaderChanged { role, leader } => {
             detail("role", role.clone());

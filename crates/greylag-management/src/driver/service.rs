@@ -113,14 +113,14 @@ impl Management for Service {
     async fn leave(&self, request: Request<v1::LeaveRequest>) -> Result<Response<v1::LeaveReply>, Status> {
         let address = request.into_inner().address;
         self.may_write(&format!("make {address} leave"))?;
-        let members = self.command(&address, |cluster, target| cluster.leave(target))?;
+        let members = self.command(&address, Cluster::leave)?;
         Ok(Response::new(v1::LeaveReply { members }))
     }
 
     async fn down(&self, request: Request<v1::DownRequest>) -> Result<Response<v1::DownReply>, Status> {
         let address = request.into_inner().address;
         self.may_write(&format!("down {address}"))?;
-        let members = self.command(&address, |cluster, target| cluster.down(target))?;
+        let members = self.command(&address, Cluster::down)?;
         Ok(Response::new(v1::DownReply { members }))
     }
 
