@@ -20,6 +20,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("greylag-codec", &["greylag-core"]),
     ("greylag-transport", &["greylag-core"]),
     ("greylag-cluster", &["greylag-transport"]),
+    ("greylag-lease-postgres", &["greylag-cluster"]),
     ("greylag-ddata", &["greylag-crdt", "greylag-cluster", "greylag-transport"]),
     ("greylag-persistence", &["greylag-codec"]),
     ("greylag-store-sled", &["greylag-ddata"]),
@@ -46,6 +47,7 @@ const CONFINED: &[(&str, &[&str], &str)] = &[
         "gRPC is the business of transport, journal service and management",
     ),
     ("sled", &["greylag-store-sled"], "another engine must stay one crate away"),
+    ("tokio-postgres", &["greylag-lease-postgres"], "another database must stay one crate away"),
 ];
 
 /// Crates that depend on no async runtime, tokio least of all.
@@ -55,6 +57,7 @@ const PURE: &[&str] = &["greylag-core", "greylag-codec", "greylag-crdt", "greyla
 const DRIVER_CRATES: &[&str] = &[
     "greylag-journal-sled",
     "greylag-journal-service",
+    "greylag-lease-postgres",
     "greylag-store-sled",
     "greylag-management",
     "greylag-cli",

@@ -1,6 +1,6 @@
 //! Running commands, and saying so.
 
-use std::io::Write as _;
+use std::io::{BufRead as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -36,6 +36,33 @@ pub(crate) fn run_with(program: &str, arguments: &[&str], variables: &[(&str, &s
     if status.success() { Ok(()) } else { Err(format!("`{shown}` failed ({status})")) }
 }
 
+/// As [`run`]; what the program prints is passed on, and the lines that are wanted are returned.
+pub(crate) fn run_and_read(
+    program: &str,
+    arguments: &[&str],
+    wanted: impl Fn(&str) -> bool,
+) -> Result<Vec<String>, Failure> {
+    let shown = format!("{program} {}", arguments.join(" "));
+    say(&format!("==> {shown}"));
+    let cannot = |error: std::io::Error| format!("cannot run `{shown}`: {error}");
+    let mut child = Command::new(program)
+        .args(arguments)
+        .current_dir(root())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .map_err(cannot)?;
+    let mut found = Vec::new();
+    let printed = std::io::BufReader::new(child.stdout.take().expect("it is piped"));
+    for line in printed.lines().map_while(Result::ok) {
+        say(&line);
+        if wanted(&line) {
+            found.push(line);
+        }
+    }
+    let status = child.wait().map_err(cannot)?;
+    if status.success() { Ok(found) } else { Err(format!("`{shown}` failed ({status})")) }
+}
+
 /// Runs a program and returns what it printed.
 pub(crate) fn output(program: &str, arguments: &[&str]) -> Result<String, Failure> {
     let shown = format!("{program} {}", arguments.join(" "));
@@ -64,4 +91,17 @@ pub(crate) fn rust_files(directory: &Path) -> Result<Vec<PathBuf>, Failure> {
     }
     files.sort();
     Ok(files)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_that_are_wanted_are_returned_and_a_failure_stays_one() {
+        let skipped = |line: &str| line.starts_with("SKIPPED:");
+        let script = "echo ok; printf '\\nSKIPPED: no server\\n'";
+        assert_eq!(run_and_read("sh", &["-c", script], skipped).unwrap(), ["SKIPPED: no server"]);
+        assert!(run_and_read("sh", &["-c", "exit 3"], skipped).is_err());
+    }
 }

@@ -29,4 +29,6 @@
 //! is the business of its own tests.
 
 pub mod network;
+#[cfg(all(unix, feature = "postgres"))]
+pub mod postgres;
 pub mod transcript;

@@ -1,0 +1,257 @@
+//! One lease of one owner: its requests one after another, its heartbeats while it is held.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use greylag_cluster::{Lease, LeaseError, LeaseSettings, OnLost};
+use tokio::task::AbortHandle;
+
+use crate::PostgresLeaseError;
+use crate::link::{Link, Session, Use};
+
+/// After a failed renewal the next one does not wait for its turn.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// A lease in PostgreSQL.
+pub(crate) struct PostgresLease {
+    shared: Arc<Shared>,
+    /// Requests of one lease are made one after another, also when whoever asked has gone: a release
+    /// must never overtake the acquire whose outcome nobody waited for.
+    turn: Arc<tokio::sync::Mutex<()>>,
+}
+
+struct Shared {
+    link: Arc<Link>,
+    name: String,
+    owner: String,
+    /// What this handle writes into the row; a successor of the same owner writes another.
+    token: i64,
+    settings: LeaseSettings,
+    held: Mutex<Option<Held>>,
+}
+
+/// What is known of a lease that is held.
+struct Held {
+    /// Tells this grant from later ones, so that old heartbeats end none of those.
+    grant: u64,
+    /// When whoever holds it must have stopped using it, by our monotonic clock.
+    until: Instant,
+    on_lost: OnLost,
+    heartbeats: AbortHandle,
+    _keeps_the_connection: Use,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.heartbeats.abort();
+    }
+}
+
+enum Renewal {
+    Renewed,
+    Gone,
+    Unknown,
+}
+
+impl PostgresLease {
+    pub(crate) fn new(link: Arc<Link>, name: &str, owner: &str, settings: LeaseSettings) -> Self {
+        let token = rand::random();
+        let (name, owner) = (name.to_owned(), owner.to_owned());
+        let shared = Shared { link, name, owner, token, settings, held: Mutex::new(None) };
+        Self { shared: Arc::new(shared), turn: Arc::default() }
+    }
+}
+
+impl Shared {
+    fn held(&self) -> MutexGuard<'_, Option<Held>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Until when the lease is certainly held, if the request that granted or renewed it was sent no
+    /// earlier than `sent_at`. The server counts from later, and to longer: what is left is the time
+    /// to stop whatever the lease protects.
+    fn certain_until(&self, sent_at: Instant) -> Instant {
+        sent_at + self.settings.heartbeat_timeout - self.settings.operation_timeout
+    }
+
+    fn timeout_ms(&self) -> f64 {
+        self.settings.heartbeat_timeout.as_secs_f64() * 1e3
+    }
+
+    /// Runs one request on the connection, within the time it may take.
+    async fn request<T, F>(self: &Arc<Self>, request: impl FnOnce(Arc<Session>) -> F) -> Result<T, PostgresLeaseError>
+    where
+        F: Future<Output = Result<T, tokio_postgres::Error>>,
+    {
+        let link = self.link.in_use();
+        let limit = self.settings.operation_timeout;
+        let end = tokio::time::Instant::now() + limit;
+        let silent = |_| PostgresLeaseError::Silent { place: link.place(), after: limit };
+        let session = tokio::time::timeout_at(end, link.session(limit)).await.map_err(silent)??;
+        match tokio::time::timeout_at(end, request(session.clone())).await {
+            Ok(Ok(value)) => Ok(value),
+            Ok(Err(error)) => {
+                if error.code().is_none() || session.client.is_closed() {
+                    link.discard(&session);
+                }
+                Err(PostgresLeaseError::new(&link.place(), error))
+            }
+            Err(late) => {
+                link.discard(&session);
+                Err(silent(late))
+            }
+        }
+    }
+
+    async fn ask(self: &Arc<Self>) -> Result<bool, PostgresLeaseError> {
+        let row = self
+            .request(|session| async move {
+                let (name, owner) = (&self.name, &self.owner);
+                session.client.query_opt(&session.acquire, &[name, owner, &self.token, &self.timeout_ms()]).await
+            })
+            .await?;
+        Ok(row.is_some())
+    }
+
+    async fn give_up(self: &Arc<Self>) -> Result<bool, PostgresLeaseError> {
+        let row = self
+            .request(
+                |session| async move { session.client.query_one(&session.release, &[&self.name, &self.token]).await },
+            )
+            .await?;
+        Ok(row.get(0))
+    }
+
+    async fn renew(self: &Arc<Self>) -> Renewal {
+        let renewed = self
+            .request(|session| async move {
+                session.client.query_opt(&session.renew, &[&self.name, &self.token, &self.timeout_ms()]).await
+            })
+            .await;
+        match renewed {
+            Ok(Some(_)) => Renewal::Renewed,
+            Ok(None) => Renewal::Gone,
+            Err(error) => {
+                let cause: &dyn std::error::Error = &error;
+                tracing::warn!(lease = self.name, error = %error, source = ?cause.source(), "a lease was not renewed");
+                Renewal::Unknown
+            }
+        }
+    }
+
+    /// Renews until the lease is lost. Aborted when it is given up.
+    async fn heartbeats(self: Arc<Self>, grant: u64) {
+        let mut pause = self.settings.heartbeat_interval;
+        loop {
+            let until = self.held().as_ref().filter(|held| held.grant == grant).map(|held| held.until);
+            let Some(until) = until else { return };
+            let renewed = async {
+                tokio::time::sleep(pause).await;
+                let sent_at = Instant::now();
+                (sent_at, self.renew().await)
+            };
+            // The end may come while the answer is awaited.
+            let (sent_at, renewal) = tokio::select! {
+                biased;
+                () = tokio::time::sleep_until(until.into()) => return self.lose(grant, self.not_renewed()),
+                renewed = renewed => renewed,
+            };
+            match renewal {
+                Renewal::Renewed => {
+                    pause = self.settings.heartbeat_interval;
+                    if let Some(held) = self.held().as_mut() {
+                        held.until = held.until.max(self.certain_until(sent_at));
+                    }
+                }
+                Renewal::Gone => {
+                    let error = LeaseError::TakenAway { name: self.name.clone(), owner: self.owner.clone() };
+                    return self.lose(grant, error);
+                }
+                Renewal::Unknown => pause = RETRY.min(self.settings.heartbeat_interval),
+            }
+        }
+    }
+
+    fn not_renewed(&self) -> LeaseError {
+        let silent = self.settings.heartbeat_timeout - self.settings.operation_timeout;
+        LeaseError::NotRenewed { name: self.name.clone(), silent }
+    }
+
+    /// Runs in the heartbeats' task, which must not abort itself before it has told.
+    fn lose(&self, grant: u64, error: LeaseError) {
+        let Some(mut held) = self.held().take_if(|held| held.grant == grant) else { return };
+        let on_lost = std::mem::replace(&mut held.on_lost, Box::new(|_| {}));
+        on_lost(error);
+    }
+}
+
+fn store(name: &str, operation: &'static str, error: PostgresLeaseError) -> LeaseError {
+    LeaseError::Store { name: name.to_owned(), operation, cause: Arc::new(error) }
+}
+
+fn ended(name: &str, operation: &'static str) -> LeaseError {
+    LeaseError::Panicked { name: name.to_owned(), operation }
+}
+
+#[async_trait]
+impl Lease for PostgresLease {
+    fn name(&self) -> &str {
+        &self.shared.name
+    }
+
+    fn owner(&self) -> &str {
+        &self.shared.owner
+    }
+
+    async fn acquire(&self, on_lost: OnLost) -> Result<bool, LeaseError> {
+        let name = &self.shared.name;
+        let turn = self.turn.clone().lock_owned().await;
+        let keep = self.shared.link.in_use();
+        let shared = self.shared.clone();
+        let sent_at = Instant::now();
+        let asked = tokio::spawn(async move {
+            let _turn = turn;
+            shared.ask().await
+        });
+        let granted =
+            asked.await.map_err(|_| ended(name, "acquire"))?.map_err(|error| store(name, "acquire", error))?;
+        // From here on nothing waits, so a dropped future has changed nothing.
+        let mut held = self.shared.held();
+        if !granted {
+            return Ok(false);
+        }
+        let until = self.shared.certain_until(sent_at);
+        match held.as_mut() {
+            Some(held) => {
+                held.until = held.until.max(until);
+                held.on_lost = on_lost;
+            }
+            None => {
+                let grant = rand::random();
+                let heartbeats = tokio::spawn(self.shared.clone().heartbeats(grant)).abort_handle();
+                *held = Some(Held { grant, until, on_lost, heartbeats, _keeps_the_connection: keep });
+            }
+        }
+        Ok(true)
+    }
+
+    async fn release(&self) -> Result<bool, LeaseError> {
+        let name = &self.shared.name;
+        let turn = self.turn.clone().lock_owned().await;
+        // First of all nothing may call it held any more, whatever becomes of the request.
+        let keep = self.shared.link.in_use();
+        drop(self.shared.held().take());
+        let shared = self.shared.clone();
+        let asked = tokio::spawn(async move {
+            let _turn = turn;
+            let _keeps_the_connection = keep;
+            shared.give_up().await
+        });
+        asked.await.map_err(|_| ended(name, "release"))?.map_err(|error| store(name, "release", error))
+    }
+
+    fn check(&self) -> bool {
+        self.shared.held().as_ref().is_some_and(|held| Instant::now() < held.until)
+    }
+}

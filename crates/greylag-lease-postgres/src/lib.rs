@@ -1,0 +1,105 @@
+//! Leases in PostgreSQL: at most one owner holds each, by the clock of the server.
+//!
+//! ```no_run
+//! use greylag_cluster::{LeaseProvider, LeaseSettings};
+//! use greylag_lease_postgres::PostgresLeases;
+//!
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let leases = PostgresLeases::connect("host=db.example user=app password=secret dbname=app").await?;
+//! let lease = leases.lease("shop-singleton-billing", "node-1.example:17355", &LeaseSettings::default())?;
+//! if lease.acquire(Box::new(|lost| eprintln!("stop billing: {lost}"))).await? {
+//!     // Nobody else holds it, for as long as `lease.check()` says so.
+//!     lease.release().await?;
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # What it promises
+//! - A lease is one row. Acquire, renew and release are one statement each, decided by the row's
+//!   lock and the *server's* clock; the clocks of the nodes never matter to each other.
+//! - A holder that cannot renew learns that it lost, by its own monotonic clock, measured from
+//!   before its last successful renewal was *sent*, and `operation_timeout` before the server would
+//!   give the lease to another. That is the time it has to stop what the lease protects.
+//! - The row's `version` grows whenever the lease changes hands, and is never used twice: storage
+//!   of your own can fence by it.
+//! - A connection exists only while a lease is held or asked for, so a thousand nodes do not hold a
+//!   thousand connections. It is made anew by itself after any failure.
+//!
+//! What it rests on: the server answers for its own commits (`synchronous_commit` is switched on; a
+//! failover to an asynchronous replica may forget a grant), and its clock does not jump ahead by
+//! more than `operation_timeout`. Connections are not encrypted by this crate: use a socket, a private
+//! network, or a local proxy that speaks TLS.
+//!
+//! # The table
+//! It is made on demand, in the first schema of the search path, if the user may:
+//! ```sql
+#![doc = include_str!("schema.sql")]
+//! ```
+//! Otherwise let somebody else create it, and grant `select, insert, update` on it.
+//!
+//! Source: cluster S16.
+
+mod error;
+mod lease;
+mod link;
+
+pub use error::PostgresLeaseError;
+
+use std::fmt;
+use std::str::FromStr as _;
+use std::sync::Arc;
+
+use greylag_cluster::{Lease, LeaseError, LeaseProvider, LeaseSettings};
+use tokio_postgres::Config;
+
+use lease::PostgresLease;
+use link::Link;
+
+/// Leases in one database. Clones share one connection.
+#[derive(Clone)]
+pub struct PostgresLeases {
+    link: Arc<Link>,
+}
+
+impl fmt::Debug for PostgresLeases {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PostgresLeases").field("database", &self.link.place()).finish()
+    }
+}
+
+impl PostgresLeases {
+    /// Connects once, and makes the table if it is missing, so that what is wrong shows at start.
+    /// `config`: as for libpq, key words or a URL.
+    ///
+    /// # Errors
+    /// [`PostgresLeaseError`].
+    pub async fn connect(config: &str) -> Result<Self, PostgresLeaseError> {
+        let leases = Self::lazy(config)?;
+        leases.link.probe().await?;
+        Ok(leases)
+    }
+
+    /// Connects when a lease is first asked for.
+    ///
+    /// # Errors
+    /// [`PostgresLeaseError::InvalidConfig`].
+    pub fn lazy(config: &str) -> Result<Self, PostgresLeaseError> {
+        let config = Config::from_str(config).map_err(PostgresLeaseError::InvalidConfig)?;
+        Ok(Self { link: Arc::new(Link::new(config)) })
+    }
+}
+
+impl LeaseProvider for PostgresLeases {
+    fn lease(&self, name: &str, owner: &str, settings: &LeaseSettings) -> Result<Arc<dyn Lease>, LeaseError> {
+        let unusable = |why: String| LeaseError::Unusable { name: name.to_owned(), why };
+        if name.contains('\0') || owner.contains('\0') {
+            return Err(unusable("PostgreSQL stores no text with a zero byte".to_owned()));
+        }
+        if let Err(problems) = settings.validate() {
+            let texts: Vec<String> = problems.iter().map(ToString::to_string).collect();
+            return Err(unusable(texts.join("; ")));
+        }
+        Ok(Arc::new(PostgresLease::new(self.link.clone(), name, owner, *settings)))
+    }
+}

@@ -1,0 +1,177 @@
+//! The one connection of a node to the lease database: made when needed, dropped when no lease is
+//! held, made anew when it broke or was silent for too long.
+
+use std::ops::Deref;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio_postgres::config::Host;
+use tokio_postgres::error::SqlState;
+use tokio_postgres::{Client, Config, NoTls, Statement};
+
+use crate::PostgresLeaseError;
+
+const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
+
+const CREATE: &str = include_str!("schema.sql");
+
+// `clock_timestamp()` is read after the row's lock was obtained; `now()` would be the time before
+// the wait for it. What is given up keeps its row, so that versions are never used twice.
+const ACQUIRE: &str = "\
+insert into greylag_lease as l (name, owner, token, version, expires_at)
+values ($1, $2, $3, 1, clock_timestamp() + $4 * interval '1 millisecond')
+on conflict (name) do update set
+    owner = excluded.owner,
+    token = excluded.token,
+    version = l.version + case when l.token = excluded.token then 0 else 1 end,
+    expires_at = clock_timestamp() + $4 * interval '1 millisecond'
+where l.owner = excluded.owner or l.expires_at <= clock_timestamp()
+returning version";
+
+// Only what still lives is renewed: a renewal that arrives after its lease was given up, or ran
+// out, must not bring it back.
+const RENEW: &str = "\
+update greylag_lease set expires_at = clock_timestamp() + $3 * interval '1 millisecond'
+where name = $1 and token = $2 and expires_at > clock_timestamp()
+returning version";
+
+const RELEASE: &str = "\
+with given_up as (
+    update greylag_lease set expires_at = '-infinity' where name = $1 and token = $2 returning 1
+)
+select exists (select 1 from given_up)
+    or not exists (select 1 from greylag_lease where name = $1 and expires_at > clock_timestamp())";
+
+/// A connection with its statements.
+pub(crate) struct Session {
+    pub(crate) client: Client,
+    pub(crate) acquire: Statement,
+    pub(crate) renew: Statement,
+    pub(crate) release: Statement,
+}
+
+/// Where leases are kept.
+pub(crate) struct Link {
+    config: Config,
+    session: Mutex<Option<Arc<Session>>>,
+    /// Leases that are held, and requests under way.
+    uses: AtomicUsize,
+    /// One connects, the others wait for it.
+    connecting: tokio::sync::Mutex<()>,
+}
+
+/// Keeps the connection while it lives.
+pub(crate) struct Use(Arc<Link>);
+
+impl Deref for Use {
+    type Target = Link;
+
+    fn deref(&self) -> &Link {
+        &self.0
+    }
+}
+
+impl Drop for Use {
+    fn drop(&mut self) {
+        if self.0.uses.fetch_sub(1, Ordering::AcqRel) == 1 {
+            drop(self.0.take_session());
+        }
+    }
+}
+
+impl Link {
+    pub(crate) fn new(config: Config) -> Self {
+        Self { config, session: Mutex::new(None), uses: AtomicUsize::new(0), connecting: tokio::sync::Mutex::new(()) }
+    }
+
+    /// Where that is, without the password.
+    pub(crate) fn place(&self) -> String {
+        let hosts: Vec<String> = self
+            .config
+            .get_hosts()
+            .iter()
+            .map(|host| match host {
+                Host::Tcp(name) => name.clone(),
+                #[cfg(unix)]
+                Host::Unix(path) => path.display().to_string(),
+            })
+            .collect();
+        let ports: Vec<String> = self.config.get_ports().iter().map(ToString::to_string).collect();
+        let database = self.config.get_dbname().or(self.config.get_user()).unwrap_or_default();
+        format!("{}:{}/{database}", hosts.join(","), if ports.is_empty() { "5432".to_owned() } else { ports.join(",") })
+    }
+
+    pub(crate) fn in_use(self: &Arc<Self>) -> Use {
+        self.uses.fetch_add(1, Ordering::AcqRel);
+        Use(self.clone())
+    }
+
+    /// Connects, to see whether it can.
+    pub(crate) async fn probe(self: &Arc<Self>) -> Result<(), PostgresLeaseError> {
+        let link = self.in_use();
+        let silent = || PostgresLeaseError::Silent { place: self.place(), after: PROBE_TIMEOUT };
+        tokio::time::timeout(PROBE_TIMEOUT, link.session(PROBE_TIMEOUT)).await.map_err(|_| silent())??;
+        Ok(())
+    }
+
+    fn present(&self) -> Option<Arc<Session>> {
+        let session = self.session.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        session.filter(|session| !session.client.is_closed())
+    }
+
+    fn take_session(&self) -> Option<Arc<Session>> {
+        self.session.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// This connection is not to be trusted any more.
+    pub(crate) fn discard(&self, broken: &Arc<Session>) {
+        let mut session = self.session.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(session.take_if(|session| Arc::ptr_eq(session, broken)));
+    }
+
+    /// The connection, made anew if need be. No statement runs longer than `limit` on the server, so
+    /// that nothing that was given up here is done much later there.
+    pub(crate) async fn session(&self, limit: Duration) -> Result<Arc<Session>, PostgresLeaseError> {
+        if let Some(session) = self.present() {
+            return Ok(session);
+        }
+        let _first = self.connecting.lock().await;
+        if let Some(session) = self.present() {
+            return Ok(session);
+        }
+        let session = self.connect(limit).await.map_err(|cause| PostgresLeaseError::new(&self.place(), cause))?;
+        let session = Arc::new(session);
+        *self.session.lock().unwrap_or_else(PoisonError::into_inner) = Some(session.clone());
+        Ok(session)
+    }
+
+    async fn connect(&self, limit: Duration) -> Result<Session, tokio_postgres::Error> {
+        let (client, connection) = self.config.connect(NoTls).await?;
+        let place = self.place();
+        tokio::spawn(async move {
+            if let Err(error) = connection.await {
+                tracing::info!(%place, %error, "the connection to the lease database ended");
+            }
+        });
+        let limit = limit.as_millis();
+        client.batch_execute(&format!("set synchronous_commit = on; set statement_timeout = {limit}")).await?;
+        let table = client.query_one("select to_regclass('greylag_lease') is not null", &[]).await?;
+        if !table.get::<_, bool>(0) {
+            create(&client).await?;
+        }
+        let (acquire, renew, release) =
+            tokio::try_join!(client.prepare(ACQUIRE), client.prepare(RENEW), client.prepare(RELEASE))?;
+        Ok(Session { client, acquire, renew, release })
+    }
+}
+
+/// Two nodes may create it at once: the one that comes second is told so in several ways.
+async fn create(client: &Client) -> Result<(), tokio_postgres::Error> {
+    match client.batch_execute(CREATE).await {
+        Err(error) if [Some(&SqlState::UNIQUE_VIOLATION), Some(&SqlState::DUPLICATE_TABLE)].contains(&error.code()) => {
+            Ok(())
+        }
+        outcome => outcome,
+    }
+}

@@ -1,0 +1,321 @@
+//! A throw-away PostgreSQL server, made from the binaries that are installed, for the tests of what
+//! stands on PostgreSQL.
+//!
+//! ```no_run
+//! use greylag_testkit::postgres::Postgres;
+//!
+//! let Some(server) = Postgres::start() else { return }; // says `SKIPPED: …` on standard output
+//! assert_eq!(server.psql("select 1").unwrap().trim(), "1");
+//! let _connect_to = server.config();
+//! ```
+//!
+//! The server keeps its data in a directory of its own, listens on a free port of the loopback
+//! interface, and ends with the value, or with the process if that dies first. It trusts whoever
+//! comes over its socket, and wants the password over TCP. It does not sync to disk: it survives a
+//! [`Postgres::restart`], not a power loss.
+
+use std::fs;
+use std::io::{self, BufRead as _, BufReader, Write as _};
+use std::net::TcpListener;
+use std::os::unix::fs::{MetadataExt as _, chown};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Output, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+/// Who owns the databases.
+pub const USER: &str = "postgres";
+/// The password that TCP wants.
+pub const PASSWORD: &str = "throw-away";
+
+/// Ports are free when they are chosen; somebody else may be faster.
+const TRIES: usize = 5;
+const START_WITHIN: Duration = Duration::from_secs(60);
+
+/// Why there is no server.
+#[derive(Debug, thiserror::Error)]
+pub enum PostgresError {
+    /// PostgreSQL is not installed here. Debian: the package `postgresql`.
+    #[error("the server binaries of PostgreSQL are missing: {0}; install the package postgresql")]
+    NotInstalled(String),
+    /// It is installed, and does not start.
+    #[error("PostgreSQL does not start: {0}")]
+    DoesNotStart(String),
+    /// A file or a process could not be made.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+/// A running server.
+#[derive(Debug)]
+pub struct Postgres {
+    directory: TempDir,
+    binaries: PathBuf,
+    run_as: Option<(u32, u32)>,
+    port: u16,
+    options: Vec<String>,
+    server: Option<Server>,
+}
+
+/// The server's process is a child of a shell that ends it when our end of the pipe closes, so that
+/// no server outlives a test that was killed.
+#[derive(Debug)]
+struct Server {
+    shell: Child,
+    lifeline: Option<ChildStdin>,
+}
+
+impl Server {
+    fn end(&mut self) {
+        drop(self.lifeline.take());
+        let _reaped = self.shell.wait();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+const SHELL: &str = r#""$0" "$@" & pid=$!; read -r _; kill -QUIT $pid; wait $pid"#;
+
+impl Postgres {
+    /// Starts a server. Without the binaries it writes a line that begins with `SKIPPED:` (which
+    /// the gate counts as a failure) and answers `None`.
+    ///
+    /// # Panics
+    /// If PostgreSQL is installed and does not start.
+    #[must_use]
+    pub fn start() -> Option<Self> {
+        Self::start_with(&[])
+    }
+
+    /// The same with settings, such as `max_connections=10`.
+    ///
+    /// # Panics
+    /// As [`Postgres::start`].
+    #[must_use]
+    pub fn start_with(settings: &[&str]) -> Option<Self> {
+        match Self::try_start(settings) {
+            Ok(server) => Some(server),
+            Err(PostgresError::NotInstalled(what)) => {
+                // Past the capture of the test harness, on a line of its own.
+                let _ = writeln!(io::stdout(), "\nSKIPPED: a test needs PostgreSQL, and {what}");
+                None
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// Starts a server.
+    ///
+    /// # Errors
+    /// [`PostgresError`].
+    pub fn try_start(settings: &[&str]) -> Result<Self, PostgresError> {
+        let binaries = binaries()?;
+        let directory = tempfile::Builder::new().prefix("greylag-pg-").tempdir()?;
+        let run_as = somebody_else()?;
+        if let Some((user, group)) = run_as {
+            chown(directory.path(), Some(user), Some(group))?;
+        }
+        let options = settings.iter().map(|setting| (*setting).to_owned()).collect();
+        let mut server = Self { directory, binaries, run_as, port: 0, options, server: None };
+        server.init()?;
+        server.launch_on_a_free_port()?;
+        Ok(server)
+    }
+
+    fn init(&self) -> Result<(), PostgresError> {
+        let password = self.directory.path().join("password");
+        fs::write(&password, PASSWORD)?;
+        let mut command = self.command("initdb");
+        command.args(["--username", USER, "--encoding", "UTF8", "--locale", "C", "--no-sync"]);
+        command.args(["--auth-local", "trust", "--auth-host", "scram-sha-256"]);
+        command.arg("--pwfile").arg(&password).arg("--pgdata").arg(self.data());
+        let output = command.output()?;
+        if output.status.success() { Ok(()) } else { Err(PostgresError::DoesNotStart(words(&output))) }
+    }
+
+    fn launch_on_a_free_port(&mut self) -> Result<(), PostgresError> {
+        let mut last = None;
+        for _ in 0..TRIES {
+            self.port = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
+            match self.launch() {
+                Ok(()) => return Ok(()),
+                Err(error) => last = Some(error),
+            }
+        }
+        Err(last.unwrap_or_else(|| PostgresError::DoesNotStart("no port".to_owned())))
+    }
+
+    fn launch(&mut self) -> Result<(), PostgresError> {
+        let mut command = self.as_user(Command::new("sh"));
+        command.args(["-c", SHELL]).arg(self.binaries.join("postgres")).arg("-D").arg(self.data());
+        let port = self.port;
+        let socket = self.directory.path().display().to_string();
+        let own = [
+            "listen_addresses=127.0.0.1".to_owned(),
+            format!("port={port}"),
+            format!("unix_socket_directories={socket}"),
+            "fsync=off".to_owned(),
+            "full_page_writes=off".to_owned(),
+            "shared_buffers=16MB".to_owned(),
+            "max_wal_size=64MB".to_owned(),
+            "autovacuum=off".to_owned(),
+        ];
+        for setting in own.iter().chain(&self.options) {
+            command.arg("-c").arg(setting);
+        }
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut shell = command.spawn()?;
+        let lifeline = shell.stdin.take();
+        let log = shell.stderr.take();
+        // From here on it ends with the value.
+        let server = Server { shell, lifeline };
+        let (said, says) = mpsc::channel();
+        // Reads for as long as the server lives, which would otherwise block on a full pipe.
+        std::thread::spawn(move || {
+            for line in log.into_iter().flat_map(|log| BufReader::new(log).lines()).map_while(Result::ok) {
+                let _started_already = said.send(line);
+            }
+        });
+        let mut heard = String::new();
+        loop {
+            match says.recv_timeout(START_WITHIN) {
+                Ok(line) if line.contains("database system is ready to accept connections") => break,
+                Ok(line) => heard = heard + &line + "\n",
+                Err(_) => return Err(PostgresError::DoesNotStart(heard)),
+            }
+            if heard.contains("FATAL") {
+                return Err(PostgresError::DoesNotStart(heard));
+            }
+        }
+        self.server = Some(server);
+        Ok(())
+    }
+
+    /// Where to connect, as a string of key words: the loopback address, [`USER`], [`PASSWORD`], and the
+    /// database `postgres`.
+    pub fn config(&self) -> String {
+        format!("host=127.0.0.1 port={} user={USER} password={PASSWORD} dbname=postgres", self.port)
+    }
+
+    /// The port on 127.0.0.1. Stays the same over a restart.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The directory of the socket, for connections without a password.
+    pub fn socket_directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// Runs statements as [`USER`], and returns the rows, a line each, fields separated by `|`.
+    ///
+    /// # Errors
+    /// What the server said against it.
+    pub fn psql(&self, sql: &str) -> Result<String, String> {
+        let mut command = self.command("psql");
+        command.args(["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-U", USER, "-d", "postgres"]);
+        command.arg("-h").arg(self.socket_directory()).arg("-p").arg(self.port.to_string()).args(["-c", sql]);
+        let output = command.output().map_err(|error| error.to_string())?;
+        if output.status.success() {
+            Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+        } else {
+            Err(String::from_utf8_lossy(&output.stderr).into_owned())
+        }
+    }
+
+    /// Stops it as a crash would: connections break, nothing is finished.
+    pub fn stop(&mut self) {
+        self.server = None;
+    }
+
+    /// Stops it if it runs, and starts it again with its data, at the same port.
+    ///
+    /// # Errors
+    /// [`PostgresError::DoesNotStart`].
+    pub fn restart(&mut self) -> Result<(), PostgresError> {
+        self.stop();
+        self.launch()
+    }
+
+    fn data(&self) -> PathBuf {
+        self.directory.path().join("data")
+    }
+
+    fn command(&self, program: &str) -> Command {
+        self.as_user(Command::new(self.binaries.join(program)))
+    }
+
+    fn as_user(&self, mut command: Command) -> Command {
+        if let Some((user, group)) = self.run_as {
+            command.uid(user).gid(group);
+        }
+        // The caller's directory may be one that the other user cannot enter.
+        command.current_dir(self.directory.path()).env("LC_ALL", "C");
+        command
+    }
+}
+
+impl Drop for Postgres {
+    fn drop(&mut self) {
+        self.stop(); // before its directory goes
+    }
+}
+
+fn words(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+/// Where the server's binaries are: off the path on Debian, so `pg_config` is asked.
+fn binaries() -> Result<PathBuf, PostgresError> {
+    let missing = |what: &str| PostgresError::NotInstalled(what.to_owned());
+    let asked = Command::new("pg_config").arg("--bindir").output();
+    let told = asked.ok().filter(|output| output.status.success());
+    let mut candidates: Vec<PathBuf> =
+        told.map(|output| PathBuf::from(String::from_utf8_lossy(&output.stdout).trim())).into_iter().collect();
+    if let Ok(versions) = fs::read_dir("/usr/lib/postgresql") {
+        candidates.extend(versions.filter_map(|entry| entry.ok().map(|entry| entry.path().join("bin"))));
+    }
+    let whole = |candidate: &PathBuf| ["initdb", "postgres", "psql"].iter().all(|name| candidate.join(name).exists());
+    candidates.into_iter().find(whole).ok_or_else(|| missing("neither pg_config nor /usr/lib/postgresql lead to them"))
+}
+
+/// PostgreSQL refuses to run as root: the user `postgres`, or else `nobody`, then runs it.
+fn somebody_else() -> Result<Option<(u32, u32)>, PostgresError> {
+    if fs::metadata("/proc/self").map(|own| own.uid()).unwrap_or(1) != 0 {
+        return Ok(None);
+    }
+    let users = fs::read_to_string("/etc/passwd")?;
+    let ids = |name: &str| {
+        let mut fields =
+            users.lines().map(|line| line.split(':')).find(|fields| fields.clone().next() == Some(name))?;
+        let user = fields.nth(2)?.parse().ok()?;
+        Some((user, fields.next()?.parse().ok()?))
+    };
+    let found = ids("postgres").or_else(|| ids("nobody"));
+    found.map(Some).ok_or_else(|| PostgresError::DoesNotStart("run as root, and no other user is known".to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_starts_keeps_its_data_over_a_restart_and_ends_with_its_value() {
+        let Some(mut server) = Postgres::start() else { return };
+        server.psql("create table kept (n int); insert into kept values (7)").unwrap();
+        server.restart().unwrap();
+        assert_eq!(server.psql("select n from kept").unwrap().trim(), "7");
+        assert!(server.psql("select nonsense").unwrap_err().contains("nonsense"));
+        let (port, directory) = (server.port(), server.socket_directory().to_owned());
+        drop(server);
+        assert!(std::net::TcpStream::connect(("127.0.0.1", port)).is_err(), "nobody listens any more");
+        assert!(!directory.exists(), "nothing is left behind");
+    }
+}
