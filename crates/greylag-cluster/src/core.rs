@@ -14,7 +14,11 @@
 //!
 //! Source: cluster §2, §3, §4 (S20).
 
+mod deaths;
 mod exchange;
+mod health;
+mod input;
+mod islands;
 mod join;
 mod leader;
 mod leaving;
@@ -25,129 +29,29 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use greylag_core::{NodeAddress, UniqueAddress};
-use greylag_transport::{Destination, QuarantineReason};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::error::JoinError;
+use crate::app_version::AppVersion;
 use crate::event::{ClusterEvent, Proof, diff};
 use crate::gossip::{ConfirmedExits, Gossip};
 use crate::heartbeat::{HeartbeatCore, HeartbeatEffect, HeartbeatInput};
 use crate::member::MemberStatus;
 use crate::message::Message;
-use crate::proof::{ProofEffect, ProofInput, Proofs};
+use crate::proof::{ProofInput, Proofs};
 use crate::reachability::{Reachability, Status};
 use crate::sabotage::Sabotage;
 use crate::sbr::Sbr;
-use crate::settings::{ClusterSettings, Downing, ProofOfDeath};
+use crate::settings::{ClusterSettings, Downing};
 use crate::shutdown::ShutdownReason;
+use crate::stats::GossipStats;
 use crate::view::MembershipView;
 
-use join::JoinProcess;
+use deaths::Question;
+pub use input::{Command, Effect, Input, LogLevel};
+use islands::Islands;
+use join::{JoinProcess, joining};
 use trust::Trust;
-
-/// What a user, or the driver's shutdown, asks of the membership.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Command {
-    /// Join the cluster of one of these; the first may form one.
-    JoinSeeds(Vec<NodeAddress>),
-    /// Ask this member to leave.
-    Leave(UniqueAddress),
-    /// Declare this member dead.
-    Down(UniqueAddress),
-    /// Everything that this node had to hand over was; `clean` if nothing of it can still run.
-    ExitingTasksDone {
-        /// Source: cluster M26.
-        clean: bool,
-    },
-    /// End now, without leaving.
-    Stop(ShutdownReason),
-}
-
-/// What the machine is told.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Input {
-    /// A deadline may have come.
-    Tick,
-    /// A message from a process that is known to be its origin.
-    Message {
-        /// The process.
-        from: UniqueAddress,
-        /// What it says.
-        message: Message,
-        /// When it reached this process; old gossip is dropped (cluster M14).
-        received_at: Instant,
-    },
-    /// This process runs at its address.
-    PeerHandshake(UniqueAddress),
-    /// The control stream to this process broke.
-    LinkLost(UniqueAddress),
-    /// A dial that counts was refused.
-    DialRefused(UniqueAddress),
-    /// A dial was accepted.
-    DialAnswered(UniqueAddress),
-    /// A dial ended in any other way, or would not have counted.
-    DialFailed(UniqueAddress),
-    /// A witness says that this process is gone.
-    DeathWitnessed(UniqueAddress),
-    /// Somebody has quarantined this node.
-    ThisNodeQuarantined {
-        /// Who.
-        by: UniqueAddress,
-        /// Why.
-        reason: QuarantineReason,
-    },
-    /// A command of a user.
-    Command(Command),
-    /// The wall clock, in ms since 1970; only for the age of tombstones.
-    WallClock(u64),
-}
-
-/// How much a log line matters.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LogLevel {
-    /// Part of normal life.
-    Info,
-    /// Somebody should look.
-    Warn,
-}
-
-/// What the driver is asked to do, in this order.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Effect {
-    /// Send a message.
-    Send {
-        /// To this process, or to whoever runs at the address.
-        to: Destination,
-        /// What to say.
-        message: Message,
-    },
-    /// Replace the view that this node shows; the events that led to it follow.
-    View(Arc<MembershipView>),
-    /// Tell subscribers.
-    Publish(ClusterEvent),
-    /// Name this cluster in Hellos from now on.
-    ClusterId(u128),
-    /// Never talk to this process again.
-    Quarantine {
-        /// The process.
-        peer: UniqueAddress,
-        /// It left in order and need not be told.
-        harmless: bool,
-    },
-    /// Try one connection to this process, and say how it ended.
-    Dial(UniqueAddress),
-    /// This node is a member now.
-    Joined,
-    /// This node could not join.
-    JoinFailed(JoinError),
-    /// This node is Exiting: hand over, then say `ExitingTasksDone`.
-    StartExitingTasks,
-    /// This node has ended. Nothing follows.
-    Shutdown(ShutdownReason),
-    /// Write to the log.
-    Log(LogLevel, String),
-}
 
 /// Where this node is in its life.
 #[derive(Debug)]
@@ -203,8 +107,18 @@ pub struct ClusterCore {
     downed: Option<(ShutdownReason, u32)>,
     /// When members that left in order are quarantined.
     quarantine_at: BTreeMap<UniqueAddress, Instant>,
-    /// Addresses asked who runs there: the nonce of the question.
-    asked_who: BTreeMap<NodeAddress, u64>,
+    /// Addresses asked who runs there.
+    asked_who: BTreeMap<NodeAddress, Question>,
+    islands: Islands,
+    /// The application's version, and whether joins wait until it is told (cluster M31).
+    app_version: AppVersion,
+    awaits_app_version: bool,
+    /// Settings of other layers that must fit (cluster M25a).
+    join_keys: BTreeMap<String, String>,
+    /// The orderly shutdown is past the phase in which this node leaves (cluster F10).
+    accuses_nobody: bool,
+    stats: GossipStats,
+    stats_at: Option<Instant>,
     /// When a node that was let in but hears nobody asks again.
     rejoin_at: Option<Instant>,
     /// The wall clock at some instant.
@@ -238,6 +152,13 @@ impl ClusterCore {
             downed: None,
             quarantine_at: BTreeMap::new(),
             asked_who: BTreeMap::new(),
+            islands: Islands::new(&settings.seed_nodes),
+            app_version: settings.app_version.clone(),
+            awaits_app_version: false,
+            join_keys: settings.checked_config.clone(),
+            accuses_nobody: false,
+            stats: GossipStats::default(),
+            stats_at: None,
             rejoin_at: None,
             wall: (now, 0),
             node,
@@ -273,7 +194,11 @@ impl ClusterCore {
             Input::WallClock(_) => {}
             Input::Tick => self.on_tick(now, out),
             Input::Message { from, message, received_at } => self.on_message(now, from, message, received_at, out),
-            Input::PeerHandshake(peer) => self.ask_who_if_restarted(&peer, out),
+            Input::PeerHandshake { peer, cluster_id } => self.on_peer_handshake(now, &peer, cluster_id, out),
+            Input::HandshakeRejected { address, code, detail } => {
+                self.on_handshake_rejected(&address, code, &detail, out);
+            }
+            Input::PeerQuarantined { peer, .. } => self.on_peer_quarantined(now, &peer, out),
             Input::LinkLost(peer) => self.on_link_lost(now, peer, out),
             Input::DialRefused(peer) => self.on_proof(now, ProofInput::Refused(peer), out),
             Input::DialAnswered(peer) => self.on_proof(now, ProofInput::Answered(peer), out),
@@ -298,6 +223,13 @@ impl ClusterCore {
             Command::JoinSeeds(seeds) => self.on_join_seeds(now, seeds, out),
             Command::Leave(target) => self.on_leave(now, &target, out),
             Command::Down(target) => self.down(now, &[target], out),
+            Command::PrepareForFullShutdown => self.prepare_for_full_shutdown(now, out),
+            Command::AwaitAppVersion => self.awaits_app_version = true,
+            Command::SetAppVersion(version) => self.on_app_version(now, version, out),
+            Command::RegisterJoinKey { key, value } => {
+                self.join_keys.insert(key, value);
+            }
+            Command::LeavePhasePassed => self.accuses_nobody = true,
             Command::ExitingTasksDone { clean } => self.on_exiting_tasks_done(now, clean, out),
             Command::Stop(reason) => self.end(reason, out),
         }
@@ -311,12 +243,16 @@ impl ClusterCore {
         received_at: Instant,
         out: &mut Vec<Effect>,
     ) {
+        if self.refuses(now, &from, &message, out) {
+            return;
+        }
         match message {
             Message::InitJoin { protocol, config, .. } => self.on_init_join(&from, protocol, &config, out),
             Message::InitJoinAck { cluster_id, config } => self.on_init_join_ack(now, &from, cluster_id, &config, out),
             Message::InitJoinNack => self.on_init_join_nack(now, &from, out),
-            Message::Join { roles, app_version, protocol, cluster_id } => {
-                self.on_join(now, from, roles, app_version, protocol, cluster_id, out);
+            Message::Join { roles, app_version, protocol, cluster_id, data_center } => {
+                let joiner = joining(from, roles, &data_center, app_version);
+                self.on_join(now, joiner, protocol, cluster_id, out);
             }
             Message::JoinDeferred { retry_after } => self.on_join_deferred(now, &from, retry_after),
             Message::JoinRejected { reason } => self.on_join_rejected(from, reason, out),
@@ -328,6 +264,8 @@ impl ClusterCore {
                 self.on_gossip_status(now, &from, &to, &version, seen_digest, suspect, out);
             }
             Message::ExitingConfirmed { clean } => self.on_exiting_confirmed(now, from, clean, out),
+            Message::IslandProbe(asked) => self.on_island_probe(now, from, asked, out),
+            Message::IslandProbeAnswer { asked, own } => self.on_island_probe_answer(now, asked, own, out),
             Message::WhoIs { nonce } => self.send(from, Message::Iam { nonce }, out),
             Message::Iam { nonce } => self.on_i_am(now, &from, nonce, out),
             Message::Heartbeat { to, seq } => {
@@ -337,7 +275,7 @@ impl ClusterCore {
             }
             Message::HeartbeatRsp { to, .. } => {
                 if to == self.node {
-                    self.heartbeat.handle(now, HeartbeatInput::Response(from), &mut Vec::new());
+                    self.tell_heartbeat(now, HeartbeatInput::Response(from), out);
                 }
             }
         }
@@ -347,6 +285,7 @@ impl ClusterCore {
     pub fn next_deadline(&self) -> Option<Instant> {
         match &self.life {
             Life::Idle | Life::Ended => None,
+            Life::Joining(process) if self.awaits_app_version => process.gives_up_at(),
             Life::Joining(process) => Some(process.next_deadline()),
             Life::Member => {
                 let rounds = &self.rounds;
@@ -357,6 +296,8 @@ impl ClusterCore {
                     self.sbr.as_ref().and_then(Sbr::next_deadline),
                     self.quarantine_at.values().min().copied(),
                     self.rejoin_at,
+                    self.islands.next_deadline(),
+                    self.stats_at,
                 ];
                 fixed.into_iter().chain(rounds.speedups).chain(nested).flatten().min()
             }
@@ -372,7 +313,7 @@ impl ClusterCore {
     }
 
     fn on_member_tick(&mut self, now: Instant, out: &mut Vec<Effect>) {
-        self.tick_heartbeat(now, out);
+        self.tell_heartbeat(now, HeartbeatInput::Tick, out);
         self.on_proof(now, ProofInput::Tick, out);
         if self.rounds.reaper_at <= now {
             self.rounds.reaper_at = now + self.settings.unreachable_nodes_reaper_interval;
@@ -389,13 +330,21 @@ impl ClusterCore {
         if self.rejoin_at.is_some_and(|at| at <= now) {
             self.join_again(now, out);
         }
+        self.tick_islands(now, out);
+        self.tick_stats(now, out);
     }
 
-    fn tick_heartbeat(&mut self, now: Instant, out: &mut Vec<Effect>) {
+    fn tell_heartbeat(&mut self, now: Instant, input: HeartbeatInput, out: &mut Vec<Effect>) {
         let mut effects = Vec::new();
-        self.heartbeat.handle(now, HeartbeatInput::Tick, &mut effects);
-        for HeartbeatEffect::Send { to, seq } in effects {
-            self.send(to.clone(), Message::Heartbeat { to, seq }, out);
+        self.heartbeat.handle(now, input, &mut effects);
+        for effect in effects {
+            match effect {
+                HeartbeatEffect::Send { to, seq } => self.send(to.clone(), Message::Heartbeat { to, seq }, out),
+                HeartbeatEffect::Growing { peer, interval } => {
+                    let text = format!("heartbeat interval growing: {interval:?} between two responses of {peer}");
+                    out.push(Effect::Log(LogLevel::Warn, text));
+                }
+            }
         }
     }
 
@@ -416,12 +365,13 @@ impl ClusterCore {
         for peer in members {
             match (self.heartbeat.is_available(now, peer), self.gossip.reachability.status(&self.node, peer)) {
                 (false, Status::Reachable) => silent.push(peer.clone()),
-                (true, Status::Unreachable) if self.heartbeat.monitors(peer) => back.push(peer.clone()),
+                // Also one that this node watches no more: it was watched until it answered (cluster F3).
+                (true, Status::Unreachable) => back.push(peer.clone()),
                 _ => {}
             }
         }
         let receivers = self.heartbeat.monitored().count();
-        if self.is_leaving_for_good() || self.trust.defers_marking(now, silent.len(), receivers, &self.settings) {
+        if self.accuses_nobody() || self.trust.defers_marking(now, silent.len(), receivers, &self.settings) {
             silent.clear();
         }
         if silent.is_empty() && back.is_empty() {
@@ -443,77 +393,21 @@ impl ClusterCore {
         self.view.self_status().is_none_or(|status| status >= MemberStatus::Exiting)
     }
 
-    // --- proof of death -------------------------------------------------------------------------
-
-    fn on_link_lost(&mut self, now: Instant, peer: UniqueAddress, out: &mut Vec<Effect>) {
-        if self.heartbeat.monitors(&peer) && self.may_be_dialled(&peer) {
-            self.on_proof(now, ProofInput::LinkLost(peer), out);
-        }
+    /// A node that ends blames nobody for what it does not hear any more. Source: cluster F10.
+    fn accuses_nobody(&self) -> bool {
+        self.accuses_nobody || self.is_leaving_for_good()
     }
 
-    fn may_be_dialled(&self, peer: &UniqueAddress) -> bool {
-        let alive = self.gossip.members.get(peer).is_some_and(|member| !member.dead);
-        let confirmed = self.exits.contains_key(peer) || self.early_exits.contains_key(peer);
-        alive && !confirmed && !self.is_leaving_for_good() && self.settings.proof_of_death != ProofOfDeath::Off
-    }
-
-    fn on_proof(&mut self, now: Instant, input: ProofInput, out: &mut Vec<Effect>) {
-        let mut effects = Vec::new();
-        self.proofs.handle(now, input, &mut effects);
-        for effect in effects {
-            match effect {
-                ProofEffect::Dial(peer) => out.push(Effect::Dial(peer)),
-                ProofEffect::Proven(peer) => self.prove_dead(now, &[peer], Proof::Refused, out),
-            }
-        }
-    }
-
-    /// Records deaths as facts and spreads them at once. Source: cluster S20.
-    fn prove_dead(&mut self, now: Instant, peers: &[UniqueAddress], how: Proof, out: &mut Vec<Effect>) {
-        let may_prove = matches!(self.life, Life::Member) && !self.is_leaving_for_good();
-        let fresh = |peer: &&UniqueAddress| self.gossip.members.get(*peer).is_some_and(|member| !member.dead);
-        let fresh: Vec<UniqueAddress> =
-            peers.iter().filter(|peer| **peer != self.node).filter(fresh).cloned().collect();
-        if !may_prove || fresh.is_empty() {
+    /// The transport will never again carry anything from or to this process. Source: cluster F11.
+    fn on_peer_quarantined(&mut self, now: Instant, peer: &UniqueAddress, out: &mut Vec<Effect>) {
+        if *peer == self.node || !self.gossip.members.contains_key(peer) || self.accuses_nobody() {
             return;
         }
         let mut gossip = Gossip::clone(&self.gossip);
-        for peer in &fresh {
-            let member = gossip.members.get_mut(peer).expect("filtered by membership above");
-            member.dead = true;
-            if member.status != MemberStatus::Exiting {
-                member.status = MemberStatus::Down;
-            }
-            gossip.reachability.set(&self.node, peer, Status::Terminated);
-            out.push(Effect::Log(LogLevel::Warn, format!("{peer} is dead: {how:?}")));
-            out.push(Effect::Publish(ClusterEvent::ProvenDead { member: peer.clone(), how }));
+        if gossip.reachability.set(&self.node, peer, Status::Terminated) {
+            out.push(Effect::Log(LogLevel::Warn, format!("{peer} is quarantined; it stays unreachable")));
+            self.change(now, gossip, out);
         }
-        self.change(now, gossip, out);
-        self.gossip_to_many(out);
-        self.act_if_urgent(now, out);
-    }
-
-    /// Asks who runs at an address where a process was heard that is not the member known there:
-    /// an answer proves the death of the member (cluster S20 case a).
-    fn ask_who_if_restarted(&mut self, peer: &UniqueAddress, out: &mut Vec<Effect>) {
-        let other = |member: &&UniqueAddress| member.address() == peer.address() && *member != peer;
-        let replaced = self.gossip.members.keys().filter(other).any(|member| !self.gossip.members[member].dead);
-        if replaced && self.settings.proof_of_death != ProofOfDeath::Off {
-            let nonce = self.rng.random();
-            self.asked_who.insert(peer.address().clone(), nonce);
-            out.push(Effect::Send { to: peer.address().clone().into(), message: Message::WhoIs { nonce } });
-        }
-    }
-
-    fn on_i_am(&mut self, now: Instant, from: &UniqueAddress, nonce: u64, out: &mut Vec<Effect>) {
-        if self.asked_who.get(from.address()) != Some(&nonce) {
-            return;
-        }
-        self.asked_who.remove(from.address());
-        let members = self.gossip.members.keys();
-        let older: Vec<UniqueAddress> =
-            members.filter(|member| member.address() == from.address() && *member != from).cloned().collect();
-        self.prove_dead(now, &older, Proof::Restarted, out);
     }
 
     // --- the resolver ---------------------------------------------------------------------------
@@ -532,9 +426,23 @@ impl ClusterCore {
 
     /// A change that this node makes.
     fn change(&mut self, now: Instant, mut gossip: Gossip, out: &mut Vec<Effect>) {
+        self.undo_illegal_steps(&mut gossip, out);
         let mark_seen = self.marks_seen(&gossip);
         gossip.touch(&self.node, mark_seen);
         self.become_state(now, gossip, out);
+    }
+
+    /// No member takes a step that cluster M2 does not know. One that would is a bug here.
+    fn undo_illegal_steps(&self, gossip: &mut Gossip, out: &mut Vec<Effect>) {
+        for member in gossip.members.values_mut() {
+            let before = self.gossip.members.get(&member.address).map_or(member.status, |before| before.status);
+            if before != member.status && !before.may_become(member.status) {
+                debug_assert!(false, "{} from {before} to {}", member.address, member.status);
+                let text = format!("{} does not go from {before} to {}: a bug", member.address, member.status);
+                out.push(Effect::Log(LogLevel::Error, text));
+                member.status = before;
+            }
+        }
     }
 
     /// While the tasks of its own exit run, this node marks nothing seen: the others must not
@@ -567,7 +475,8 @@ impl ClusterCore {
             out.push(Effect::Publish(ClusterEvent::ReachabilityChanged));
         }
         self.quarantine_removed(now, &old, out);
-        self.tell_heartbeat(now);
+        self.islands.note_leader(now, self.view.leader.as_ref() == Some(&self.node));
+        self.tell_heartbeat_members(now, out);
         if let Some(sbr) = &mut self.sbr {
             sbr.on_state(now, &self.gossip, &self.exits);
         }
@@ -615,7 +524,7 @@ impl ClusterCore {
         }
     }
 
-    fn tell_heartbeat(&mut self, now: Instant) {
+    fn tell_heartbeat_members(&mut self, now: Instant, out: &mut Vec<Effect>) {
         let peers: BTreeSet<UniqueAddress> =
             self.gossip.members.keys().filter(|peer| **peer != self.node).cloned().collect();
         let marked = peers
@@ -624,25 +533,7 @@ impl ClusterCore {
             .cloned()
             .collect();
         let input = HeartbeatInput::Members { peers, unreachable: self.view.unreachable.clone(), marked };
-        self.heartbeat.handle(now, input, &mut Vec::new());
-    }
-
-    fn tell_proofs(&mut self, now: Instant, out: &mut Vec<Effect>) {
-        let known: Vec<UniqueAddress> = self.proofs.peers().cloned().collect();
-        for peer in known {
-            let gone_back =
-                self.proofs.is_marked(&peer) && self.gossip.reachability.status(&self.node, &peer) == Status::Reachable;
-            if gone_back || !self.may_be_dialled(&peer) {
-                self.on_proof(now, ProofInput::Settled(peer), out);
-            }
-        }
-        let accused: Vec<UniqueAddress> = self.view.unreachable.iter().cloned().collect();
-        for peer in accused {
-            let marks = self.gossip.reachability.status(&self.node, &peer) != Status::Reachable;
-            if marks && self.may_be_dialled(&peer) {
-                self.on_proof(now, ProofInput::Marked(peer), out);
-            }
-        }
+        self.tell_heartbeat(now, input, out);
     }
 
     fn notice_own_status(&mut self, now: Instant, out: &mut Vec<Effect>) {
@@ -680,6 +571,17 @@ impl ClusterCore {
 
     fn wall_ms(&self, now: Instant) -> u64 {
         self.wall.1 + u64::try_from(now.saturating_duration_since(self.wall.0).as_millis()).unwrap_or(u64::MAX / 2)
+    }
+
+    /// Joins that waited for the version go on. Source: cluster M31.
+    fn on_app_version(&mut self, now: Instant, version: AppVersion, out: &mut Vec<Effect>) {
+        if matches!(self.life, Life::Member) {
+            let text = "the application's version cannot change once this node has joined".to_owned();
+            return out.push(Effect::Log(LogLevel::Warn, text));
+        }
+        self.app_version = version;
+        self.awaits_app_version = false;
+        self.on_tick(now, out);
     }
 
     /// Spreads periodic work of nodes that started together (cluster C4).

@@ -1,6 +1,6 @@
 //! What can go wrong, split by what a caller can do about it.
 
-use greylag_core::{NodeAddress, UniqueAddress};
+use greylag_core::{InvalidAddress, NodeAddress, UniqueAddress};
 
 use crate::shutdown::ShutdownReason;
 
@@ -39,6 +39,26 @@ pub enum JoinError {
     /// This node ends; start a new process.
     #[error("this node is shutting down ({0})")]
     ShuttingDown(ShutdownReason),
+    /// A seed node is not an address. Nothing was sent.
+    #[error("invalid address {addr:?}: {why}; write it as host:port")]
+    InvalidAddress {
+        /// The text as it was given.
+        addr: String,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// Every seed node belongs to a cluster of another name. This node is as it was before; correct
+    /// the name or the seed nodes, and start again.
+    #[error("the seed nodes belong to the cluster {theirs:?}, this node to {ours:?}")]
+    WrongCluster {
+        /// This node's cluster name.
+        ours: String,
+        /// That of the seed nodes.
+        theirs: String,
+    },
+    /// The cluster speaks another version of the protocol. This node is as it was before.
+    #[error("protocol versions do not meet: {0}")]
+    IncompatibleProtocol(String),
     /// No seed node let us in within `shutdown_after_unsuccessful_join_seed_nodes`. The node ends.
     #[error("no seed node answered in time; check the addresses {0:?}")]
     Unsuccessful(Vec<NodeAddress>),
@@ -58,6 +78,12 @@ pub enum JoinError {
         /// The keys, with both values.
         keys: Vec<String>,
     },
+}
+
+impl From<InvalidAddress> for JoinError {
+    fn from(InvalidAddress { address: addr, why }: InvalidAddress) -> Self {
+        Self::InvalidAddress { addr, why }
+    }
 }
 
 /// Why a member does not let a process in.

@@ -12,6 +12,7 @@ use greylag_transport::QuarantineReason;
 
 use crate::downing::DowningDecision;
 use crate::member::{Member, MemberStatus};
+use crate::stats::GossipStats;
 use crate::view::MembershipView;
 
 /// How a death was proven. Source: cluster S20.
@@ -23,6 +24,55 @@ pub enum Proof {
     Refused,
     /// A witness (an orchestrator, a supervisor) said so.
     Witnessed,
+}
+
+/// What an event is about; subscribers choose. Source: cluster M32.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum EventKind {
+    /// Members come, change their status, go; tombstones.
+    Members,
+    /// Members become unreachable and reachable.
+    Reachability,
+    /// The leader, of all and of each role.
+    Leader,
+    /// Who has seen the state, and the table of who finds whom unreachable.
+    Gossip,
+    /// This node itself: paused, suspect, trusted, declared dead, quarantined by somebody.
+    Own,
+    /// Decisions of the resolver and proofs of death.
+    Downing,
+    /// Another cluster of the same name.
+    ForeignCluster,
+    /// Singletons whose hand-over makes no progress.
+    Singleton,
+    /// Counters.
+    Stats,
+}
+
+impl EventKind {
+    /// All of them.
+    pub const ALL: [Self; 9] = [
+        Self::Members,
+        Self::Reachability,
+        Self::Leader,
+        Self::Gossip,
+        Self::Own,
+        Self::Downing,
+        Self::ForeignCluster,
+        Self::Singleton,
+        Self::Stats,
+    ];
+}
+
+/// What a subscription begins with. Source: cluster M32.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum InitialState {
+    /// One [`ClusterEvent::Snapshot`].
+    #[default]
+    Snapshot,
+    /// The events that lead from an empty view to the present one.
+    Events,
 }
 
 /// One thing that happened.
@@ -115,7 +165,11 @@ pub enum ClusterEvent {
     ForeignClusterDetected {
         /// The other cluster's id.
         theirs: u128,
+        /// How many members it says it has, if it said so.
+        size: Option<u32>,
     },
+    /// What became of the gossip that reached this node, every `publish_stats_interval`.
+    GossipStats(GossipStats),
     /// A singleton's hand-over makes no progress; it goes on trying (cluster §5).
     SingletonStuck {
         /// The singleton.
@@ -128,6 +182,38 @@ pub enum ClusterEvent {
         /// How many.
         missed: u64,
     },
+}
+
+impl ClusterEvent {
+    /// What it is about; `None` for what every subscriber gets.
+    pub fn kind(&self) -> Option<EventKind> {
+        Some(match self {
+            Self::Snapshot(_) | Self::Lagged { .. } | Self::ClusterShuttingDown => return None,
+            Self::TombstoneClean(_)
+            | Self::TombstoneAdded { .. }
+            | Self::MemberRemoved { .. }
+            | Self::MemberJoined(_)
+            | Self::MemberWeaklyUp(_)
+            | Self::MemberUp(_)
+            | Self::MemberPreparingForShutdown(_)
+            | Self::MemberReadyForShutdown(_)
+            | Self::MemberLeft(_)
+            | Self::MemberExited(_)
+            | Self::MemberDowned(_) => EventKind::Members,
+            Self::UnreachableMember(_) | Self::ReachableMember(_) => EventKind::Reachability,
+            Self::LeaderChanged(_) | Self::RoleLeaderChanged { .. } => EventKind::Leader,
+            Self::SeenChanged { .. } | Self::ReachabilityChanged => EventKind::Gossip,
+            Self::SelfDowned
+            | Self::LocalPause(_)
+            | Self::SelfSuspect
+            | Self::SelfTrusted
+            | Self::ThisNodeQuarantined { .. } => EventKind::Own,
+            Self::DowningDecision(_) | Self::ProvenDead { .. } => EventKind::Downing,
+            Self::ForeignClusterDetected { .. } => EventKind::ForeignCluster,
+            Self::SingletonStuck { .. } => EventKind::Singleton,
+            Self::GossipStats(_) => EventKind::Stats,
+        })
+    }
 }
 
 /// The event that tells of a member's status.

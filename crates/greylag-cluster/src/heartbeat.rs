@@ -15,8 +15,11 @@ use std::time::{Duration, Instant};
 
 use greylag_core::UniqueAddress;
 
-use crate::phi::PhiAccrual;
+use crate::detector::FailureDetector;
 use crate::settings::FailureDetectorSettings;
+
+/// Between two words about late responses.
+const GROWING_INTERVAL: Duration = Duration::from_secs(10);
 
 /// What the machine is told.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,11 +51,20 @@ pub enum HeartbeatEffect {
         /// Its number.
         seq: u64,
     },
+    /// The responses of this peer come so late that little more would make it unavailable.
+    Growing {
+        /// The peer.
+        peer: UniqueAddress,
+        /// Between its last two responses.
+        interval: Duration,
+    },
 }
 
 #[derive(Debug)]
 struct Watched {
-    detector: PhiAccrual,
+    detector: Box<dyn FailureDetector>,
+    /// The last response, unless this process stood still since.
+    heard_at: Option<Instant>,
     /// Without a response by then, one is assumed, so that silence from the start is found.
     expected_at: Option<Instant>,
 }
@@ -73,6 +85,8 @@ pub struct HeartbeatCore {
     watched: BTreeMap<UniqueAddress, Watched>,
     next_at: Instant,
     seq: u64,
+    /// No further word about late responses before then.
+    quiet_until: Option<Instant>,
 }
 
 impl HeartbeatCore {
@@ -89,6 +103,7 @@ impl HeartbeatCore {
             watched: BTreeMap::new(),
             next_at: now,
             seq: 0,
+            quiet_until: None,
         }
     }
 
@@ -96,7 +111,7 @@ impl HeartbeatCore {
     pub fn handle(&mut self, now: Instant, input: HeartbeatInput, out: &mut Vec<HeartbeatEffect>) {
         match input {
             HeartbeatInput::Members { peers, unreachable, marked } => self.on_members(now, peers, unreachable, marked),
-            HeartbeatInput::Response(from) => self.on_response(now, &from),
+            HeartbeatInput::Response(from) => self.on_response(now, &from, out),
             HeartbeatInput::Paused => self.on_paused(now),
             HeartbeatInput::Tick => self.on_tick(now, out),
         }
@@ -163,8 +178,8 @@ impl HeartbeatCore {
         let fresh: Vec<UniqueAddress> = receivers.difference(&self.receivers).cloned().collect();
         self.receivers = receivers;
         for peer in fresh {
-            let detector = PhiAccrual::new(&self.settings);
-            self.watched.entry(peer).or_insert(Watched { detector, expected_at: None });
+            let detector = self.settings.kind.make(&self.settings);
+            self.watched.entry(peer).or_insert(Watched { detector, heard_at: None, expected_at: None });
             // The first heartbeat goes out at once, not with the next round.
             self.next_at = self.next_at.min(now);
         }
@@ -189,12 +204,31 @@ impl HeartbeatCore {
         if picked.iter().all(|peer| self.marked.contains(peer)) { self.ring.iter().cloned().collect() } else { picked }
     }
 
-    fn on_response(&mut self, now: Instant, from: &UniqueAddress) {
+    fn on_response(&mut self, now: Instant, from: &UniqueAddress, out: &mut Vec<HeartbeatEffect>) {
         if self.lingering.remove(from) {
             self.watched.remove(from);
         } else if let Some(watched) = self.watched.get_mut(from) {
             watched.expected_at = None;
             watched.detector.heartbeat(now);
+            let interval = watched.heard_at.replace(now).map(|before| now.saturating_duration_since(before));
+            let late = |interval: &Duration| *interval >= self.settings.acceptable_heartbeat_pause * 2 / 3;
+            if let Some(interval) = interval.filter(late) {
+                self.report_growing(now, from, interval, out);
+            }
+        }
+    }
+
+    /// Source: cluster F6.
+    fn report_growing(
+        &mut self,
+        now: Instant,
+        peer: &UniqueAddress,
+        interval: Duration,
+        out: &mut Vec<HeartbeatEffect>,
+    ) {
+        if self.quiet_until.is_none_or(|until| until <= now) {
+            self.quiet_until = Some(now + GROWING_INTERVAL);
+            out.push(HeartbeatEffect::Growing { peer: peer.clone(), interval });
         }
     }
 
@@ -203,6 +237,7 @@ impl HeartbeatCore {
         for (peer, watched) in &mut self.watched {
             if !self.marked.contains(peer) {
                 watched.detector.restart_after_pause(now);
+                watched.heard_at = None;
                 if watched.expected_at.is_some() {
                     watched.expected_at = Some(now + self.settings.expected_response_after);
                 }

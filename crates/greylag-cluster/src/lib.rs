@@ -45,6 +45,7 @@
 
 mod app_version;
 mod core;
+mod detector;
 mod downing;
 mod driver;
 mod error;
@@ -54,6 +55,7 @@ mod generated {
     include!("generated/greylag.cluster.v1.rs");
 }
 mod gossip;
+mod health;
 mod heartbeat;
 mod member;
 mod message;
@@ -65,6 +67,7 @@ mod sbr;
 mod settings;
 mod shutdown;
 mod singleton;
+mod stats;
 #[cfg(feature = "tck")]
 pub mod tck;
 mod version;
@@ -78,6 +81,7 @@ pub mod strategy {
 
 pub use crate::core::{ClusterCore, Command, Effect, Input, LogLevel};
 pub use app_version::{AppVersion, InvalidAppVersion};
+pub use detector::{CustomDetector, Deadline, DetectorKind, FailureDetector};
 pub use downing::{DowningDecision, Verdict};
 pub use driver::lease::{GuardedLease, InMemoryLeases, Lease, LeaseError, LeaseFault, LeaseProvider, OnLost};
 pub use driver::{
@@ -85,11 +89,12 @@ pub use driver::{
     Target,
 };
 pub use error::{ConfigError, JoinError, JoinRejection, MemberError, StartError, Terminated};
-pub use event::{ClusterEvent, Proof, diff};
+pub use event::{ClusterEvent, EventKind, InitialState, Proof, diff};
 pub use gossip::{Blockers, ConfirmedExits, Gossip, Merged};
+pub use health::{ForeignCluster, Health};
 pub use heartbeat::{HeartbeatCore, HeartbeatEffect, HeartbeatInput};
 pub use member::{Member, MemberStatus};
-pub use message::{CheckedConfig, Message, PROTOCOL};
+pub use message::{CheckedConfig, Island, Message, PROTOCOL};
 pub use phi::PhiAccrual;
 pub use proof::{DIAL_SPACING, ProofEffect, ProofInput, Proofs};
 pub use reachability::{Reachability, Record, Status};
@@ -98,12 +103,13 @@ pub use sabotage::Sabotage;
 pub use sbr::Sbr;
 pub use settings::{
     ClusterSettings, CoordinatedShutdownSettings, DownAllWhenUnstable, Downing, FailureDetectorSettings,
-    InvalidStrategy, LeaseSettings, ProofOfDeath, RemovalMargin, SbrSettings, SingletonSettings, Strategy,
-    parse_seed_nodes,
+    InvalidStrategy, LeaseSettings, OnForeignCluster, ProofOfDeath, RemovalMargin, SbrSettings, SingletonSettings,
+    Strategy, parse_seed_nodes,
 };
 pub use shutdown::{Phase, ShutdownReason};
 pub use singleton::manager::{ManagerEffect, ManagerInput, ManagerState, SingletonManager};
 pub use singleton::proxy::{ProxyEffect, SingletonProxy};
 pub use singleton::{Kind, SingletonMessage};
+pub use stats::{GossipStats, IgnoredGossip};
 pub use version::{Relation, VectorVersion};
 pub use view::{MembershipView, Tombstone};

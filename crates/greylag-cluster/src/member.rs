@@ -12,6 +12,9 @@ use greylag_core::UniqueAddress;
 
 use crate::app_version::AppVersion;
 
+/// The data centre of a member that names none. Source: cluster M1.
+pub(crate) const DEFAULT_DC: &str = "default";
+
 /// How far a member is in its life.
 ///
 /// The order is the merge priority: of two views of one member the further one wins.
@@ -101,9 +104,9 @@ impl Member {
     /// The `up_number` of a member that was never Up.
     pub const NOT_UP: u32 = u32::MAX;
 
-    /// A member that just joined.
+    /// A member that just joined. Its data centre is named by its role `dc-<data_center>`.
     pub fn joining(address: UniqueAddress, roles: Arc<BTreeSet<String>>, app_version: AppVersion) -> Self {
-        let data_center = "default".into();
+        let data_center = roles.iter().find_map(|role| role.strip_prefix("dc-")).unwrap_or(DEFAULT_DC).into();
         Self {
             address,
             up_number: Self::NOT_UP,

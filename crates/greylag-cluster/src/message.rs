@@ -17,6 +17,23 @@ pub const PROTOCOL: u32 = 1;
 /// Settings that must fit between members, as text by key. Source: cluster M25a.
 pub type CheckedConfig = BTreeMap<String, String>;
 
+/// A cluster as it names itself to others: which one, and how many members it has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Island {
+    /// Drawn when it was formed.
+    pub cluster_id: u128,
+    /// Its members, of any status.
+    pub size: u32,
+}
+
+impl Island {
+    /// Whether this one ends when only one of the two may live: it is smaller, or as big and has
+    /// the higher id. Source: cluster M25b.
+    pub fn yields_to(self, other: Self) -> bool {
+        (self.size, std::cmp::Reverse(self.cluster_id)) < (other.size, std::cmp::Reverse(other.cluster_id))
+    }
+}
+
 /// A message of the membership protocol.
 ///
 /// ```text
@@ -24,6 +41,7 @@ pub type CheckedConfig = BTreeMap<String, String>;
 ///                      (InitJoinNack: not a member either)   (JoinDeferred, JoinRejected)
 /// member --GossipEnvelope / GossipStatus--> member
 /// leaver --ExitingConfirmed--> the next leaders
+/// leader --IslandProbe--> every seed --IslandProbeAnswer--> leader   (only if the seed's cluster is another one)
 /// anyone --WhoIs{nonce}--> an address --Iam{nonce}--> anyone
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,6 +74,8 @@ pub enum Message {
         protocol: u32,
         /// The cluster that its first seed belongs to; 0 if it does not know.
         cluster_id: u128,
+        /// Where it runs; `default` for now.
+        data_center: Arc<str>,
     },
     /// Ask again: an older process of your address is on its way out.
     JoinDeferred {
@@ -99,6 +119,15 @@ pub enum Message {
         /// Nothing of it can still be running.
         clean: bool,
     },
+    /// Do you belong to my cluster?
+    IslandProbe(Island),
+    /// I belong to another one.
+    IslandProbeAnswer {
+        /// From the question.
+        asked: Island,
+        /// The answerer's cluster.
+        own: Island,
+    },
     /// Who runs at the address this was sent to?
     WhoIs {
         /// Known only to the asker.
@@ -139,6 +168,8 @@ impl Message {
             Self::GossipEnvelope { .. } => "cluster.gossip",
             Self::GossipStatus { .. } => "cluster.gossip-status",
             Self::ExitingConfirmed { .. } => "cluster.exiting-confirmed",
+            Self::IslandProbe(_) => "cluster.island-probe",
+            Self::IslandProbeAnswer { .. } => "cluster.island-probe-answer",
             Self::WhoIs { .. } => "cluster.who-is",
             Self::Iam { .. } => "cluster.i-am",
             Self::Heartbeat { .. } => "cluster.heartbeat",

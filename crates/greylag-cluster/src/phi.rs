@@ -10,6 +10,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+use crate::detector::FailureDetector;
 use crate::settings::FailureDetectorSettings;
 
 /// Watches one peer.
@@ -46,40 +47,6 @@ impl PhiAccrual {
         }
     }
 
-    /// Whether anything was heard, or assumed to be.
-    pub fn is_started(&self) -> bool {
-        self.last.is_some()
-    }
-
-    /// The peer answered.
-    pub fn heartbeat(&mut self, now: Instant) {
-        match self.last {
-            None => {
-                let quarter = self.interval_ms / 4;
-                self.push(self.interval_ms - quarter);
-                self.push(self.interval_ms + quarter);
-            }
-            Some(last) if !self.skip_sample && self.is_available(now) => self.push(ms(now - last)),
-            Some(_) => {}
-        }
-        self.skip_sample = false;
-        self.last = Some(now);
-    }
-
-    /// This process stood still until `now`: the silence before says nothing, and neither does the
-    /// interval that begins now. Source: cluster F9.
-    pub fn restart_after_pause(&mut self, now: Instant) {
-        if self.last.is_some() {
-            self.last = Some(now);
-            self.skip_sample = true;
-        }
-    }
-
-    /// Whether the peer counts as alive. One that was never heard of does.
-    pub fn is_available(&self, now: Instant) -> bool {
-        self.phi(now) < self.threshold
-    }
-
     /// How surprising the silence is: 1 means a chance of one in ten that it is ordinary, 2 of one
     /// in a hundred. May be infinite.
     pub fn phi(&self, now: Instant) -> f64 {
@@ -101,6 +68,37 @@ impl PhiAccrual {
         self.samples.push_back(sample);
         self.sum += sample;
         self.sum_of_squares += u128::from(sample) * u128::from(sample);
+    }
+}
+
+impl FailureDetector for PhiAccrual {
+    fn is_started(&self) -> bool {
+        self.last.is_some()
+    }
+
+    fn heartbeat(&mut self, now: Instant) {
+        match self.last {
+            None => {
+                let quarter = self.interval_ms / 4;
+                self.push(self.interval_ms - quarter);
+                self.push(self.interval_ms + quarter);
+            }
+            Some(last) if !self.skip_sample && self.is_available(now) => self.push(ms(now - last)),
+            Some(_) => {}
+        }
+        self.skip_sample = false;
+        self.last = Some(now);
+    }
+
+    fn restart_after_pause(&mut self, now: Instant) {
+        if self.last.is_some() {
+            self.last = Some(now);
+            self.skip_sample = true;
+        }
+    }
+
+    fn is_available(&self, now: Instant) -> bool {
+        self.phi(now) < self.threshold
     }
 }
 

@@ -8,7 +8,8 @@ use std::time::Duration;
 use greylag_core::NodeAddress;
 
 use crate::app_version::AppVersion;
-use crate::error::ConfigError;
+use crate::detector::DetectorKind;
+use crate::error::{ConfigError, JoinError};
 use crate::sabotage::Sabotage;
 use crate::shutdown::Phase;
 
@@ -23,6 +24,12 @@ pub struct ClusterSettings {
     pub roles: BTreeSet<String>,
     /// The version of the application. Default `0.0.0`.
     pub app_version: AppVersion,
+    /// Through whom to join, for whoever starts the node, and whom its leader asks whether they belong
+    /// to another cluster. The list given when joining is added. Default none.
+    pub seed_nodes: Vec<NodeAddress>,
+    /// Where this node runs. Default `default`, and nothing else yet: several data centres are
+    /// reserved for later (cluster M1).
+    pub data_center: String,
     /// How long to ask the seed nodes before the first of them may start alone. Default 5 s.
     pub seed_node_timeout: Duration,
     /// Without a Welcome for so long, joining starts over. Default 10 s.
@@ -56,12 +63,24 @@ pub struct ClusterSettings {
     pub prune_gossip_tombstones_after: Duration,
     /// A member that left in order is quarantined so much later. Default 5 s.
     pub quarantine_removed_node_after: Duration,
+    /// A node that is declared dead runs its orderly shutdown. Otherwise only its membership ends, and
+    /// the program must end the node itself. Default true.
+    pub shutdown_when_down: bool,
+    /// What to do about another cluster of the same name. Default warn.
+    pub on_foreign_cluster: OnForeignCluster,
+    /// For so long after it began to lead, a leader asks the seed nodes every 10 s whether they belong
+    /// to another cluster, then every minute. Default 10 min.
+    pub island_probe_duration: Duration,
+    /// How often [`ClusterEvent::GossipStats`](crate::ClusterEvent::GossipStats) is published. Default never.
+    pub publish_stats_interval: Option<Duration>,
     /// Events buffered per subscriber. Default 10 000.
     pub event_buffer: usize,
     /// Refuse to join a cluster whose downing settings differ. Default true.
     pub enforce_config_on_join: bool,
     /// Settings of other layers that must be the same on all nodes that know the key.
     pub checked_config: BTreeMap<String, String>,
+    /// Checked settings whose keys begin so are never sent: key material. Default that of the transport.
+    pub sensitive_config_prefixes: Vec<String>,
     /// How peers are found unreachable.
     pub failure_detector: FailureDetectorSettings,
     /// Who may declare unreachable members dead. Default nobody.
@@ -89,6 +108,8 @@ impl Default for ClusterSettings {
         Self {
             roles: BTreeSet::new(),
             app_version: AppVersion::default(),
+            seed_nodes: Vec::new(),
+            data_center: "default".to_owned(),
             seed_node_timeout: 5 * second,
             retry_unsuccessful_join_after: 10 * second,
             shutdown_after_unsuccessful_join_seed_nodes: None,
@@ -105,9 +126,14 @@ impl Default for ClusterSettings {
             unreachable_nodes_reaper_interval: second,
             prune_gossip_tombstones_after: 24 * 3600 * second,
             quarantine_removed_node_after: 5 * second,
+            shutdown_when_down: true,
+            on_foreign_cluster: OnForeignCluster::Warn,
+            island_probe_duration: 600 * second,
+            publish_stats_interval: None,
             event_buffer: 10_000,
             enforce_config_on_join: true,
             checked_config: BTreeMap::new(),
+            sensitive_config_prefixes: vec!["transport.tls".to_owned()],
             failure_detector: FailureDetectorSettings::default(),
             downing: Downing::None,
             proof_of_death: ProofOfDeath::Local,
@@ -223,6 +249,8 @@ impl ClusterSettings {
 /// How peers are found unreachable. Source: cluster F1 to F9.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FailureDetectorSettings {
+    /// What judges the silence of a peer. Default phi-accrual.
+    pub kind: DetectorKind,
     /// Between heartbeats. Default 1 s.
     pub heartbeat_interval: Duration,
     /// Suspicion from which a peer counts as unavailable. Default 8.
@@ -244,6 +272,7 @@ pub struct FailureDetectorSettings {
 impl Default for FailureDetectorSettings {
     fn default() -> Self {
         Self {
+            kind: DetectorKind::Phi,
             heartbeat_interval: Duration::from_secs(1),
             threshold: 8.0,
             max_sample_size: 1000,
@@ -268,6 +297,16 @@ impl FailureDetectorSettings {
     }
 }
 
+/// What to do about another cluster of the same name. Source: cluster M25b.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnForeignCluster {
+    /// Say so, in the log, as an event, and in the node's health.
+    #[default]
+    Warn,
+    /// The smaller of the two ends; of equal ones, that with the higher id.
+    LeaveIfSmaller,
+}
+
 /// Timeouts of the phases of an orderly shutdown. Source: cluster M35.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CoordinatedShutdownSettings {
@@ -275,6 +314,9 @@ pub struct CoordinatedShutdownSettings {
     pub default_phase_timeout: Duration,
     /// Of single phases; those that have another default are filled in.
     pub phase_timeouts: BTreeMap<Phase, Duration>,
+    /// Whether the shutdown goes on to the next phase when a task of this one fails or is late; with
+    /// `false` the node ends there and then. Default true for all.
+    pub phase_recover: BTreeMap<Phase, bool>,
 }
 
 impl Default for CoordinatedShutdownSettings {
@@ -284,6 +326,7 @@ impl Default for CoordinatedShutdownSettings {
         Self {
             default_phase_timeout: Duration::from_secs(5),
             phase_timeouts: phases.into_iter().map(|phase| (phase, ten)).collect(),
+            phase_recover: BTreeMap::new(),
         }
     }
 }
@@ -384,11 +427,9 @@ impl SingletonSettings {
 /// Checks that addresses given as text are addresses.
 ///
 /// # Errors
-/// The first one that is not.
-pub fn parse_seed_nodes<'a>(
-    seeds: impl IntoIterator<Item = &'a str>,
-) -> Result<Vec<NodeAddress>, greylag_core::InvalidAddress> {
-    seeds.into_iter().map(str::parse).collect()
+/// [`JoinError::InvalidAddress`] for the first one that is not.
+pub fn parse_seed_nodes<'a>(seeds: impl IntoIterator<Item = &'a str>) -> Result<Vec<NodeAddress>, JoinError> {
+    seeds.into_iter().map(|seed| seed.parse().map_err(JoinError::from)).collect()
 }
 
 #[cfg(test)]

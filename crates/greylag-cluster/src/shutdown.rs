@@ -78,14 +78,42 @@ pub enum ShutdownReason {
     Downed,
     /// While leaving it heard nobody for so long that the others may have removed it (cluster M26).
     LeaveIsolated,
-    /// The cluster refused the join, or nobody answered.
+    /// The cluster refused the join.
     JoinFailed,
+    /// No seed node let this node in within `shutdown_after_unsuccessful_join_seed_nodes` (cluster M24).
+    JoinUnsuccessful,
     /// The settings do not fit the cluster's (cluster M25a).
     IncompatibleConfig,
     /// This incarnation was removed while it was away.
     Removed,
+    /// Another cluster of the same name is bigger, and the settings say that the smaller one ends
+    /// (cluster M25b).
+    SmallerCluster,
+    /// A machine of this node broke one of its own invariants: a bug. The log says which.
+    CoreFailed,
+    /// The operating system asked the process to end.
+    Terminated,
     /// The program dropped the cluster without leaving.
     Stopped,
+}
+
+impl ShutdownReason {
+    /// A status for the process to end with: 0 for an orderly end, another number per reason for
+    /// all else, so that a supervisor can tell a node that was downed from one that left.
+    /// Source: cluster M27.
+    pub fn exit_code(self) -> u8 {
+        match self {
+            Self::Left | Self::Stopped | Self::Terminated => 0,
+            Self::JoinFailed => 10,
+            Self::JoinUnsuccessful => 11,
+            Self::IncompatibleConfig => 12,
+            Self::Downed => 20,
+            Self::LeaveIsolated => 21,
+            Self::Removed => 22,
+            Self::SmallerCluster => 23,
+            Self::CoreFailed => 70,
+        }
+    }
 }
 
 impl fmt::Display for ShutdownReason {
@@ -95,8 +123,12 @@ impl fmt::Display for ShutdownReason {
             Self::Downed => "downed by the cluster",
             Self::LeaveIsolated => "cut off while leaving",
             Self::JoinFailed => "could not join",
+            Self::JoinUnsuccessful => "no seed node let it in",
             Self::IncompatibleConfig => "settings differ from the cluster's",
             Self::Removed => "removed from the cluster",
+            Self::SmallerCluster => "ended in favour of a bigger cluster of the same name",
+            Self::CoreFailed => "broke an invariant of its own",
+            Self::Terminated => "told to end by the operating system",
             Self::Stopped => "stopped",
         })
     }

@@ -16,8 +16,8 @@ use crate::app_version::AppVersion;
 use crate::error::JoinRejection;
 use crate::generated as pb;
 use crate::gossip::Gossip;
-use crate::member::{Member, MemberStatus};
-use crate::message::Message;
+use crate::member::{DEFAULT_DC, Member, MemberStatus};
+use crate::message::{Island, Message};
 use crate::reachability::{Reachability, Record, Status};
 use crate::singleton::{Kind, SingletonMessage};
 use crate::version::VectorVersion;
@@ -44,11 +44,12 @@ pub(crate) fn encode(message: &Message) -> Bytes {
                 .encode_to_vec()
         }
         Message::InitJoinNack => pb::InitJoinNack {}.encode_to_vec(),
-        Message::Join { roles, app_version, protocol, cluster_id } => pb::Join {
+        Message::Join { roles, app_version, protocol, cluster_id, data_center } => pb::Join {
             roles: roles.clone(),
             app_version: app_version.as_str().to_owned(),
             protocol: *protocol,
             cluster_id: id_bytes(*cluster_id),
+            data_center: if **data_center == *DEFAULT_DC { String::new() } else { data_center.to_string() },
         }
         .encode_to_vec(),
         Message::JoinDeferred { retry_after } => {
@@ -71,6 +72,10 @@ pub(crate) fn encode(message: &Message) -> Bytes {
         }
         .encode_to_vec(),
         Message::ExitingConfirmed { clean } => pb::ExitingConfirmed { clean: *clean }.encode_to_vec(),
+        Message::IslandProbe(asked) => island(*asked).encode_to_vec(),
+        Message::IslandProbeAnswer { asked, own } => {
+            pb::IslandProbeAnswer { asked: Some(island(*asked)), own: Some(island(*own)) }.encode_to_vec()
+        }
         Message::WhoIs { nonce } | Message::Iam { nonce } => pb::Nonce { nonce: *nonce }.encode_to_vec(),
         Message::Heartbeat { to, seq } | Message::HeartbeatRsp { to, seq } => {
             pb::Heartbeat { to: Some(node(to)), seq: *seq }.encode_to_vec()
@@ -120,9 +125,10 @@ fn parse(manifest: &str, bytes: Bytes) -> Result<Message, Wire> {
         }
         "cluster.init-join-nack" => Message::InitJoinNack,
         "cluster.join" => {
-            let pb::Join { roles, app_version, protocol, cluster_id } = pb::Join::decode(bytes)?;
+            let pb::Join { roles, app_version, protocol, cluster_id, data_center } = pb::Join::decode(bytes)?;
+            let data_center = if data_center.is_empty() { DEFAULT_DC } else { &data_center }.into();
             let app_version = version_text(&app_version)?;
-            Message::Join { roles, app_version, protocol, cluster_id: id(&cluster_id)? }
+            Message::Join { roles, app_version, protocol, cluster_id: id(&cluster_id)?, data_center }
         }
         "cluster.join-deferred" => {
             let retry_after = Duration::from_millis(pb::JoinDeferred::decode(bytes)?.retry_after_ms);
@@ -139,6 +145,11 @@ fn parse(manifest: &str, bytes: Bytes) -> Result<Message, Wire> {
         }
         "cluster.gossip-status" => read_status(pb::GossipStatus::decode(bytes)?)?,
         "cluster.exiting-confirmed" => Message::ExitingConfirmed { clean: pb::ExitingConfirmed::decode(bytes)?.clean },
+        "cluster.island-probe" => Message::IslandProbe(read_island(Some(&pb::Island::decode(bytes)?))?),
+        "cluster.island-probe-answer" => {
+            let pb::IslandProbeAnswer { asked, own } = pb::IslandProbeAnswer::decode(bytes)?;
+            Message::IslandProbeAnswer { asked: read_island(asked.as_ref())?, own: read_island(own.as_ref())? }
+        }
         "cluster.who-is" => Message::WhoIs { nonce: pb::Nonce::decode(bytes)?.nonce },
         "cluster.i-am" => Message::Iam { nonce: pb::Nonce::decode(bytes)?.nonce },
         "cluster.heartbeat" => {
@@ -200,6 +211,15 @@ fn read_node(node: Option<&pb::Node>) -> Result<UniqueAddress, Malformed> {
     let node = node.ok_or("a node is missing")?;
     let uid = Uid::new(node.uid).ok_or("a uid is 0")?;
     Ok(UniqueAddress::new(address(&node.host, node.port)?, uid))
+}
+
+fn island(island: Island) -> pb::Island {
+    pb::Island { cluster_id: id_bytes(island.cluster_id), size: island.size }
+}
+
+fn read_island(island: Option<&pb::Island>) -> Result<Island, Malformed> {
+    let island = island.ok_or("an island is missing")?;
+    Ok(Island { cluster_id: id(&island.cluster_id)?, size: island.size })
 }
 
 fn id_bytes(id: u128) -> Bytes {

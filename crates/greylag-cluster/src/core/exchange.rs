@@ -10,12 +10,12 @@ use rand::RngExt;
 use rand::seq::{IndexedRandom, IteratorRandom};
 
 use super::{ClusterCore, Effect, Life};
-use crate::event::ClusterEvent;
 use crate::gossip::Gossip;
 use crate::member::MemberStatus;
 use crate::message::Message;
 use crate::reachability::Status;
 use crate::sabotage::Sabotage;
+use crate::stats::IgnoredGossip;
 use crate::version::{Relation, VectorVersion};
 
 /// So many members get urgent news directly; the others hear it by ordinary gossip.
@@ -137,9 +137,10 @@ impl ClusterCore {
         suspect: bool,
         out: &mut Vec<Effect>,
     ) {
-        if *to != self.node || !self.hears(from) {
-            return;
+        if let Some(why) = self.reason_to_ignore(from, to) {
+            return self.stats.ignore(why);
         }
+        self.stats.statuses += 1;
         let relation = self.gossip.version.compare(version);
         if relation == Relation::Same {
             self.note_exchange(now, from, suspect, out);
@@ -154,12 +155,20 @@ impl ClusterCore {
         }
     }
 
-    /// Whether gossip of this process is taken: from members that this node does not itself find
-    /// unreachable, whatever others find (cluster F12).
-    fn hears(&self, from: &UniqueAddress) -> bool {
-        matches!(self.life, Life::Member)
-            && self.gossip.members.contains_key(from)
-            && self.gossip.reachability.status(&self.node, from) == Status::Reachable
+    /// Gossip is taken from members that this node does not itself find unreachable, whatever others
+    /// find. Source: cluster M13, M14, F12.
+    fn reason_to_ignore(&self, from: &UniqueAddress, to: &UniqueAddress) -> Option<IgnoredGossip> {
+        if !matches!(self.life, Life::Member) {
+            Some(IgnoredGossip::NotJoined)
+        } else if *to != self.node {
+            Some(IgnoredGossip::NotForUs)
+        } else if !self.gossip.members.contains_key(from) {
+            Some(IgnoredGossip::FromNonMember)
+        } else if self.gossip.reachability.status(&self.node, from) != Status::Reachable {
+            Some(IgnoredGossip::FromUnreachable)
+        } else {
+            None
+        }
     }
 
     /// Source: cluster M14.
@@ -174,12 +183,19 @@ impl ClusterCore {
         received_at: Instant,
         out: &mut Vec<Effect>,
     ) {
-        let too_old = now.saturating_duration_since(received_at) > self.settings.gossip_time_to_live;
-        if too_old || *to != self.node || !self.hears(from) || !theirs.members.contains_key(&self.node) {
-            return;
+        if matches!(self.life, Life::Member) && theirs.cluster_id != self.gossip.cluster_id {
+            self.stats.ignore(IgnoredGossip::ForeignCluster);
+            let size = u32::try_from(theirs.members.len()).ok();
+            return self.meet_foreign(now, theirs.cluster_id, size, out);
         }
-        if theirs.cluster_id != self.gossip.cluster_id {
-            return out.push(Effect::Publish(ClusterEvent::ForeignClusterDetected { theirs: theirs.cluster_id }));
+        let too_old = now.saturating_duration_since(received_at) > self.settings.gossip_time_to_live;
+        let without_us = !theirs.members.contains_key(&self.node);
+        let ignored = self
+            .reason_to_ignore(from, to)
+            .or(too_old.then_some(IgnoredGossip::TooOld))
+            .or(without_us.then_some(IgnoredGossip::WithoutUs));
+        if let Some(why) = ignored {
+            return self.stats.ignore(why);
         }
         self.take_gossip(now, from, theirs, out);
         self.note_gossip_heard(now);
@@ -191,7 +207,16 @@ impl ClusterCore {
         let relation = self.gossip.version.compare(&theirs.version);
         let theirs_saw_us = theirs.seen.contains(&self.node);
         let mut theirs = Arc::unwrap_or_clone(theirs);
-        let lost_a_version = theirs.repair() == Some(true);
+        let repair = theirs.repair();
+        let lost_a_version = repair == Some(true);
+        self.stats.received += 1;
+        self.stats.repaired += u64::from(repair.is_some());
+        match relation {
+            Relation::Same => self.stats.same += 1,
+            Relation::Before => self.stats.newer += 1,
+            Relation::After => self.stats.older += 1,
+            Relation::Concurrent => self.stats.merged += 1,
+        }
         let mut result = match relation {
             Relation::Same => {
                 let mut ours = Gossip::clone(&self.gossip);
@@ -235,6 +260,7 @@ impl ClusterCore {
         if answer && matches!(self.life, Life::Member) {
             self.send_gossip(from, out);
         }
+        self.follow_preparation(now, out);
     }
 
     /// As [`Self::act_if_urgent`], sparing the leader what it has just been answered.

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use greylag_core::{NodeAddress, UniqueAddress};
+use greylag_transport::RejectCode;
 use rand::Rng;
 
 use super::{ClusterCore, Effect, Life, LogLevel};
@@ -23,11 +24,17 @@ use crate::message::{CheckedConfig, Message, PROTOCOL};
 use crate::reachability::Status;
 use crate::settings::Downing;
 use crate::shutdown::ShutdownReason;
+use crate::stats::IgnoredGossip;
 
 /// How long a joiner waits while its older incarnation is taken out (cluster M25).
 const DEFERRED_RETRY: Duration = Duration::from_secs(1);
 /// How often the first seed node asks the others (cluster M24).
 const FIRST_SEED_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Who may declare members dead, and by which rule.
+const DOWNING_KEY: &str = "cluster.downing";
+/// The major version of the protocol.
+const PROTOCOL_KEY: &str = "cluster.protocol";
 
 /// A join under way.
 #[derive(Debug)]
@@ -36,10 +43,10 @@ pub(super) struct JoinProcess {
     others: Vec<NodeAddress>,
     is_first: bool,
     nacks: BTreeSet<NodeAddress>,
+    /// Seeds that will never speak with this node, and what they said.
+    refusals: BTreeMap<NodeAddress, (RejectCode, String)>,
     /// Who was asked to let us in, since the start.
     contacts: BTreeSet<NodeAddress>,
-    /// Once a cluster was heard of, this process never forms one.
-    heard_of_cluster: bool,
     cluster_id: u128,
     ask_at: Instant,
     /// When `Join` goes out again, and to whom.
@@ -52,17 +59,24 @@ pub(super) struct JoinProcess {
 }
 
 impl JoinProcess {
+    pub(super) fn gives_up_at(&self) -> Option<Instant> {
+        self.give_up_at
+    }
+
     pub(super) fn next_deadline(&self) -> Instant {
         let asking = self.restart_at.is_none().then_some(self.ask_at);
-        let alone = (self.is_first && !self.heard_of_cluster).then_some(self.warn_at);
+        let alone = (self.is_first && self.restart_at.is_none()).then_some(self.warn_at);
         let join_at = self.join_at.as_ref().map(|(at, _)| *at);
         [asking, alone, join_at, self.restart_at, self.give_up_at].into_iter().flatten().min().unwrap_or(self.ask_at)
     }
 
     /// The seeds that know of no cluster, with this one, are a majority of the list; the rest said
-    /// so too, or had their time.
-    fn may_form(&self, now: Instant, alone: bool) -> bool {
-        if !self.is_first || self.heard_of_cluster {
+    /// so too, or had their time. Source: cluster M24.
+    fn may_form(&self, now: Instant, heard_of_cluster: bool, alone: bool) -> bool {
+        if self.others.is_empty() {
+            return true;
+        }
+        if !self.is_first || heard_of_cluster {
             return false;
         }
         let patience_over = now >= self.self_join_at;
@@ -80,20 +94,18 @@ impl ClusterCore {
         if seeds.is_empty() {
             return out.push(Effect::JoinFailed(JoinError::NoSeeds));
         }
+        self.islands.add_seeds(&seeds);
         let own = self.node.address();
-        let others: Vec<NodeAddress> = seeds.iter().filter(|seed| *seed != own).cloned().collect();
-        if others.is_empty() {
-            return self.form_cluster(now, out);
-        }
-        let heard_of_cluster = matches!(&self.life, Life::Joining(before) if before.heard_of_cluster);
+        let others: BTreeSet<&NodeAddress> = seeds.iter().filter(|seed| *seed != own).collect();
+        let others: Vec<NodeAddress> = others.into_iter().cloned().collect();
         let patience = self.settings.seed_node_timeout;
         self.life = Life::Joining(Box::new(JoinProcess {
             is_first: seeds.first() == Some(own),
             seeds,
             others,
             nacks: BTreeSet::new(),
+            refusals: BTreeMap::new(),
             contacts: BTreeSet::new(),
-            heard_of_cluster,
             cluster_id: 0,
             ask_at: now,
             join_at: None,
@@ -106,15 +118,18 @@ impl ClusterCore {
     }
 
     pub(super) fn on_join_tick(&mut self, now: Instant, out: &mut Vec<Effect>) {
-        let config = self.checked_config();
-        let alone = self.settings.self_join_alone;
+        let (alone, heard) = (self.settings.self_join_alone, self.islands.heard_of_cluster);
         let patience = self.settings.seed_node_timeout;
+        let waits = self.awaits_app_version;
         let Life::Joining(join) = &mut self.life else { return };
         if join.give_up_at.is_some_and(|at| at <= now) {
             let error = JoinError::Unsuccessful(join.seeds.clone());
-            return self.fail_join(error, ShutdownReason::JoinFailed, out);
+            return self.fail_join(error, ShutdownReason::JoinUnsuccessful, out);
         }
-        if join.may_form(now, alone) {
+        if waits {
+            return;
+        }
+        if join.may_form(now, heard, alone) {
             return self.form_cluster(now, out);
         }
         if join.restart_at.is_some_and(|at| at <= now) {
@@ -124,27 +139,46 @@ impl ClusterCore {
         }
         if join.restart_at.is_none() && join.ask_at <= now {
             join.ask_at = now + if join.is_first { FIRST_SEED_INTERVAL.min(patience) } else { patience };
-            for to in join.others.clone() {
-                let message = Message::InitJoin { to: to.clone(), protocol: PROTOCOL, config: config.clone() };
-                out.push(Effect::Send { to: to.into(), message });
-            }
+            let others = join.others.clone();
+            self.ask_seeds(others, out);
         }
-        if join.is_first && !join.heard_of_cluster && join.warn_at <= now {
-            join.warn_at = now + patience;
-            let text = format!(
-                "{} of {} other seed nodes know of no cluster; with fewer than half of the list this node forms none \
-                 (see self_join_alone)",
-                join.nacks.len(),
-                join.others.len()
-            );
-            out.push(Effect::Log(LogLevel::Warn, text));
-        }
+        self.warn_of_waiting(now, out);
+        let Life::Joining(join) = &mut self.life else { return };
         if let Some((at, to)) = join.join_at.clone()
             && at <= now
         {
             join.join_at = None;
             self.send_join(&to, out);
         }
+    }
+
+    fn ask_seeds(&mut self, seeds: Vec<NodeAddress>, out: &mut Vec<Effect>) {
+        let config = self.checked_config();
+        for to in seeds {
+            let message = Message::InitJoin { to: to.clone(), protocol: PROTOCOL, config: config.clone() };
+            out.push(Effect::Send { to: to.into(), message });
+        }
+    }
+
+    /// The first seed node waits for others, and says for how many. Source: cluster M24.
+    fn warn_of_waiting(&mut self, now: Instant, out: &mut Vec<Effect>) {
+        let heard = self.islands.heard_of_cluster;
+        let Life::Joining(join) = &mut self.life else { return };
+        if !join.is_first || join.restart_at.is_some() || join.warn_at > now {
+            return;
+        }
+        join.warn_at = now + self.settings.seed_node_timeout;
+        let why = if heard {
+            "this process once heard of a cluster, so it never forms one; restart it if that cluster is gone"
+        } else {
+            "with fewer than half of the list, itself counted, it forms no cluster (see self_join_alone)"
+        };
+        let text = format!(
+            "{} of {} other seed nodes answered that they know of no cluster: {why}",
+            join.nacks.len(),
+            join.others.len()
+        );
+        out.push(Effect::Log(LogLevel::Warn, text));
     }
 
     fn send_join(&mut self, to: &NodeAddress, out: &mut Vec<Effect>) {
@@ -157,9 +191,10 @@ impl ClusterCore {
         };
         let message = Message::Join {
             roles: self.settings.roles.iter().cloned().collect(),
-            app_version: self.settings.app_version.clone(),
+            app_version: self.app_version.clone(),
             protocol: PROTOCOL,
             cluster_id,
+            data_center: self.settings.data_center.as_str().into(),
         };
         out.push(Effect::Send { to: to.clone().into(), message });
     }
@@ -168,23 +203,12 @@ impl ClusterCore {
     fn form_cluster(&mut self, now: Instant, out: &mut Vec<Effect>) {
         let cluster_id = (u128::from(self.rng.next_u64()) << 64) | u128::from(self.rng.next_u64());
         let mut gossip = Gossip { cluster_id, ..Gossip::default() };
-        gossip.members.insert(
-            self.node.clone(),
-            self.joining(self.node.clone(), self.own_roles(), self.settings.app_version.clone()),
-        );
+        let roles = self.settings.roles.iter().cloned().collect();
+        let own = joining(self.node.clone(), roles, &self.settings.data_center, self.app_version.clone());
+        gossip.members.insert(self.node.clone(), own);
         gossip.touch(&self.node, true);
         self.become_member(now, gossip, out);
         self.leader_actions(now, out);
-    }
-
-    fn own_roles(&self) -> Vec<String> {
-        self.settings.roles.iter().cloned().collect()
-    }
-
-    fn joining(&self, address: UniqueAddress, roles: Vec<String>, app_version: AppVersion) -> Member {
-        let mut roles: BTreeSet<String> = roles.into_iter().collect();
-        roles.insert("dc-default".to_owned());
-        Member::joining(address, Arc::new(roles), app_version)
     }
 
     fn become_member(&mut self, now: Instant, gossip: Gossip, out: &mut Vec<Effect>) {
@@ -213,7 +237,8 @@ impl ClusterCore {
             && join.others.contains(from.address())
         {
             join.nacks.insert(from.address().clone());
-            if join.may_form(now, self.settings.self_join_alone) {
+            let (heard, alone) = (self.islands.heard_of_cluster, self.settings.self_join_alone);
+            if !self.awaits_app_version && join.may_form(now, heard, alone) {
                 self.form_cluster(now, out);
             }
         }
@@ -227,20 +252,23 @@ impl ClusterCore {
         config: &CheckedConfig,
         out: &mut Vec<Effect>,
     ) {
+        if matches!(self.life, Life::Member) && cluster_id != self.gossip.cluster_id {
+            return self.meet_foreign(now, cluster_id, None, out);
+        }
         let keys = self.differing_keys(config);
         let retry = self.settings.retry_unsuccessful_join_after;
         let Life::Joining(join) = &mut self.life else { return };
-        join.heard_of_cluster = true;
+        self.islands.heard_of_cluster = true;
         // The first acceptable Ack wins; later ones are ignored until the search starts over.
         if join.restart_at.is_some() || !join.seeds.contains(from.address()) {
             return;
         }
-        if !keys.is_empty() {
-            if self.settings.enforce_config_on_join {
-                let error = JoinError::IncompatibleConfig { by: from.address().clone(), keys };
-                return self.fail_join(error, ShutdownReason::IncompatibleConfig, out);
-            }
-            out.push(Effect::Log(LogLevel::Warn, format!("settings differ from {from}: {}", keys.join(", "))));
+        for key in &keys {
+            out.push(Effect::Log(LogLevel::Warn, format!("a setting differs from that of {from}: {key}")));
+        }
+        if !keys.is_empty() && self.settings.enforce_config_on_join {
+            let error = JoinError::IncompatibleConfig { by: from.address().clone(), keys };
+            return self.fail_join(error, ShutdownReason::IncompatibleConfig, out);
         }
         join.cluster_id = cluster_id;
         join.restart_at = Some(now + retry);
@@ -262,18 +290,54 @@ impl ClusterCore {
         match &self.life {
             // The shutdown may be called off or end; the search starts over by itself.
             Life::Joining(_) if reason == JoinRejection::PreparingForShutdown => {}
-            Life::Joining(join) if join.contacts.contains(from.address()) => {
-                let shutdown = match reason {
-                    JoinRejection::Removed => ShutdownReason::Removed,
-                    _ => ShutdownReason::JoinFailed,
-                };
-                self.fail_join(JoinError::Rejected { by: from, reason }, shutdown, out);
+            // InitJoin is refused so, too.
+            Life::Joining(join) if join.seeds.contains(from.address()) || join.contacts.contains(from.address()) => {
+                match reason {
+                    // Nothing has changed here, and nothing will before the program is another one.
+                    JoinRejection::IncompatibleProtocol { .. } => {
+                        self.life = Life::Idle;
+                        out.push(Effect::JoinFailed(JoinError::IncompatibleProtocol(reason.to_string())));
+                    }
+                    JoinRejection::Removed => {
+                        self.fail_join(JoinError::Rejected { by: from, reason }, ShutdownReason::Removed, out);
+                    }
+                    _ => self.fail_join(JoinError::Rejected { by: from, reason }, ShutdownReason::JoinFailed, out),
+                }
             }
             Life::Member if self.rejoin_at.is_some() && reason == JoinRejection::Removed => {
                 self.end(ShutdownReason::Removed, out);
             }
             _ => {}
         }
+    }
+
+    /// A seed node will never speak with this one. Once all of them have said so, the join has
+    /// failed, and nothing has changed. Source: cluster §7.
+    pub(super) fn on_handshake_rejected(
+        &mut self,
+        address: &NodeAddress,
+        code: RejectCode,
+        detail: &str,
+        out: &mut Vec<Effect>,
+    ) {
+        let Life::Joining(join) = &mut self.life else { return };
+        let for_good = matches!(code, RejectCode::WrongCluster | RejectCode::VersionUnsupported);
+        if !for_good || !join.others.contains(address) {
+            return;
+        }
+        join.refusals.insert(address.clone(), (code, detail.to_owned()));
+        if join.refusals.len() < join.others.len() {
+            return;
+        }
+        let error = match code {
+            RejectCode::WrongCluster => {
+                let (ours, theirs) = cluster_names(detail);
+                JoinError::WrongCluster { ours, theirs }
+            }
+            _ => JoinError::IncompatibleProtocol(detail.to_owned()),
+        };
+        self.life = Life::Idle;
+        out.push(Effect::JoinFailed(error));
     }
 
     pub(super) fn on_welcome(
@@ -286,7 +350,7 @@ impl ClusterCore {
         out: &mut Vec<Effect>,
     ) {
         if *to != self.node || !gossip.members.contains_key(to) {
-            return;
+            return self.stats.ignore(IgnoredGossip::UnaskedWelcome);
         }
         match &self.life {
             Life::Joining(join) if join.contacts.contains(from.address()) => {
@@ -305,7 +369,7 @@ impl ClusterCore {
             Life::Member if self.rejoin_at.is_some() => {
                 self.on_gossip(now, &from, to, gossip, false, received_at, out);
             }
-            _ => {}
+            _ => self.stats.ignore(IgnoredGossip::UnaskedWelcome),
         }
     }
 
@@ -341,6 +405,8 @@ impl ClusterCore {
     ) {
         self.ask_who_if_restarted(from, out);
         match &self.life {
+            // A node that waits for its version may yet form a cluster; the joiner asks again (cluster M31).
+            Life::Idle | Life::Joining(_) if self.awaits_app_version => {}
             Life::Idle | Life::Joining(_) => self.send(from.clone(), Message::InitJoinNack, out),
             Life::Member if self.welcomes() && protocol == PROTOCOL => {
                 let keys = self.differing_keys(config);
@@ -348,7 +414,9 @@ impl ClusterCore {
                     let text = format!("{from} wants to join, but its settings differ: {}", keys.join(", "));
                     out.push(Effect::Log(LogLevel::Warn, text));
                 }
-                let ack = Message::InitJoinAck { cluster_id: self.gossip.cluster_id, config: self.checked_config() };
+                let mut own = self.checked_config();
+                own.retain(|key, _| config.contains_key(key) || is_required(key));
+                let ack = Message::InitJoinAck { cluster_id: self.gossip.cluster_id, config: own };
                 self.send(from.clone(), ack, out);
             }
             Life::Member if self.welcomes() => {
@@ -360,21 +428,22 @@ impl ClusterCore {
         }
     }
 
-    #[expect(clippy::too_many_arguments, reason = "the fields of one message")]
     pub(super) fn on_join(
         &mut self,
         now: Instant,
-        from: UniqueAddress,
-        roles: Vec<String>,
-        app_version: AppVersion,
+        joiner: Member,
         protocol: u32,
         cluster_id: u128,
         out: &mut Vec<Effect>,
     ) {
+        let from = joiner.address.clone();
         if !self.welcomes() {
             return;
         }
         if let Some(reason) = self.reason_to_reject(&from, protocol, cluster_id) {
+            if reason == JoinRejection::WrongCluster {
+                self.meet_foreign(now, cluster_id, None, out);
+            }
             return self.send(from, Message::JoinRejected { reason }, out);
         }
         if !self.gossip.members.contains_key(&from) {
@@ -384,7 +453,7 @@ impl ClusterCore {
                 return self.send(from, Message::JoinDeferred { retry_after: self.deferred_retry() }, out);
             }
             let mut gossip = Gossip::clone(&self.gossip);
-            gossip.members.insert(from.clone(), self.joining(from.clone(), roles, app_version));
+            gossip.members.insert(from.clone(), joiner);
             self.change(now, gossip, out);
         }
         let welcome = Message::Welcome { to: from.clone(), gossip: self.gossip.clone() };
@@ -396,16 +465,13 @@ impl ClusterCore {
     }
 
     fn reason_to_reject(&self, from: &UniqueAddress, protocol: u32, cluster_id: u128) -> Option<JoinRejection> {
-        let prepares = |member: &Member| {
-            matches!(member.status, MemberStatus::PreparingForShutdown | MemberStatus::ReadyForShutdown)
-        };
         if protocol != PROTOCOL {
             Some(JoinRejection::IncompatibleProtocol { ours: PROTOCOL, theirs: protocol })
         } else if cluster_id != 0 && cluster_id != self.gossip.cluster_id {
             Some(JoinRejection::WrongCluster)
         } else if self.gossip.tombstones.contains_key(from) {
             Some(JoinRejection::Removed)
-        } else if self.gossip.members.values().any(prepares) {
+        } else if self.prepares_shutdown() && !self.gossip.members.contains_key(from) {
             Some(JoinRejection::PreparingForShutdown)
         } else {
             None
@@ -437,22 +503,50 @@ impl ClusterCore {
             Downing::None => "none".to_owned(),
             Downing::SplitBrainResolver(sbr) => sbr.strategy.to_string(),
         };
-        let mut config: BTreeMap<String, String> = self.settings.checked_config.clone();
-        config.insert("cluster.downing".to_owned(), downing);
+        let mut config = self.join_keys.clone();
+        config.insert(DOWNING_KEY.to_owned(), downing);
+        config.insert(PROTOCOL_KEY.to_owned(), PROTOCOL.to_string());
+        // Nobody reads key material off the wire, whoever registered it.
+        let sensitive = &self.settings.sensitive_config_prefixes;
+        config.retain(|key, _| !sensitive.iter().any(|prefix| key.starts_with(prefix)));
         config
     }
 
+    /// Every key that does not fit, with both values.
     fn differing_keys(&self, theirs: &CheckedConfig) -> Vec<String> {
-        let mut keys = Vec::new();
-        for (key, ours) in self.checked_config() {
-            match theirs.get(&key) {
-                Some(value) if *value == ours => {}
-                Some(value) => keys.push(format!("{key} (ours {ours}, theirs {value})")),
-                // Keys of other layers are compared where both know them, to permit rolling updates.
-                None if key.starts_with("cluster.") => keys.push(format!("{key} (ours {ours}, theirs missing)")),
-                None => {}
-            }
-        }
-        keys
+        let ours = self.checked_config();
+        let keys: BTreeSet<&String> = ours.keys().chain(theirs.keys()).collect();
+        let differs = |key: &&String| match (ours.get(*key), theirs.get(*key)) {
+            (Some(ours), Some(theirs)) => ours != theirs,
+            // Keys of other layers are compared where both know them, to permit rolling updates.
+            _ => is_required(key),
+        };
+        let shown = |value: Option<&String>| value.cloned().unwrap_or_else(|| "missing".to_owned());
+        let named = |key: &String| format!("{key} (ours {}, theirs {})", shown(ours.get(key)), shown(theirs.get(key)));
+        keys.into_iter().filter(differs).map(named).collect()
     }
+}
+
+/// A member that comes in now.
+pub(super) fn joining(
+    address: UniqueAddress,
+    roles: Vec<String>,
+    data_center: &str,
+    app_version: AppVersion,
+) -> Member {
+    // The role of a data centre is derived, never said.
+    let mut roles: BTreeSet<String> = roles.into_iter().filter(|role| !role.starts_with("dc-")).collect();
+    roles.insert(format!("dc-{data_center}"));
+    Member::joining(address, Arc::new(roles), app_version)
+}
+
+/// Both names out of a refusal: the refuser quotes the caller's first, then its own.
+fn cluster_names(detail: &str) -> (String, String) {
+    let mut quoted = detail.split('"').skip(1).step_by(2).map(str::to_owned);
+    (quoted.next().unwrap_or_default(), quoted.next().unwrap_or_else(|| detail.to_owned()))
+}
+
+/// Keys that both sides must send.
+fn is_required(key: &str) -> bool {
+    key == DOWNING_KEY || key == PROTOCOL_KEY
 }

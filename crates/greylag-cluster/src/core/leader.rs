@@ -25,7 +25,7 @@ impl ClusterCore {
             self.blocked_ticks = 0;
             return;
         }
-        self.ask_who_at_shared_addresses(out);
+        self.settle_shared_addresses(now, out);
         match self.blockers() {
             None => {
                 self.blocked_ticks = 0;
@@ -175,17 +175,9 @@ impl ClusterCore {
             && self.settings.role_min_number_of_members.iter().all(enough)
     }
 
-    fn prepares_shutdown(&self) -> bool {
+    pub(super) fn prepares_shutdown(&self) -> bool {
         let preparing = [MemberStatus::PreparingForShutdown, MemberStatus::ReadyForShutdown];
         self.gossip.members.values().any(|member| preparing.contains(&member.status))
-    }
-
-    /// Two members of one address cannot both live; whoever answers there does. Source: cluster M10.
-    fn ask_who_at_shared_addresses(&mut self, out: &mut Vec<Effect>) {
-        let members: Vec<UniqueAddress> = self.gossip.members.keys().cloned().collect();
-        for pair in members.windows(2).filter(|pair| pair[0].address() == pair[1].address()) {
-            self.ask_who_if_restarted(&pair[0], out);
-        }
     }
 }
 

@@ -35,6 +35,28 @@ impl ClusterCore {
         self.gossip_to_one(out);
     }
 
+    /// Everybody who is Up prepares for the shutdown of the whole cluster. Source: cluster M30.
+    pub(super) fn prepare_for_full_shutdown(&mut self, now: Instant, out: &mut Vec<Effect>) {
+        if !matches!(self.life, Life::Member) || self.downed.is_some() {
+            return;
+        }
+        let mut gossip = Gossip::clone(&self.gossip);
+        for member in gossip.members.values_mut().filter(|member| member.status == MemberStatus::Up) {
+            member.status = MemberStatus::PreparingForShutdown;
+        }
+        if gossip != *self.gossip {
+            self.change(now, gossip, out);
+            self.gossip_to_one(out);
+        }
+    }
+
+    /// Somebody came up while somebody else began to prepare: it prepares too.
+    pub(super) fn follow_preparation(&mut self, now: Instant, out: &mut Vec<Effect>) {
+        if self.prepares_shutdown() {
+            self.prepare_for_full_shutdown(now, out);
+        }
+    }
+
     /// Declares members dead, self last. Source: cluster M27.
     pub(super) fn down(&mut self, now: Instant, targets: &[UniqueAddress], out: &mut Vec<Effect>) {
         let alive = |target: &&UniqueAddress| {
@@ -156,7 +178,7 @@ impl ClusterCore {
         } else if self.gossip.members.contains_key(&by) {
             let mut gossip = Gossip::clone(&self.gossip);
             // It will never answer again (cluster F11).
-            if gossip.reachability.set(&self.node, &by, Status::Terminated) && !self.is_leaving_for_good() {
+            if gossip.reachability.set(&self.node, &by, Status::Terminated) && !self.accuses_nobody() {
                 self.change(now, gossip, out);
             }
         }

@@ -90,7 +90,7 @@ impl ClusterCore {
         if !matches!(self.life, Life::Member) {
             return;
         }
-        let lag = self.heartbeat.lag(now);
+        let lag = self.heartbeat.lag(now).max(now.saturating_duration_since(self.rounds.reaper_at));
         let detector = &self.settings.failure_detector;
         let interval = detector.heartbeat_interval;
         if lag > interval {
@@ -100,7 +100,7 @@ impl ClusterCore {
             return;
         }
         self.trust.hold_until = Some(now + 3 * interval);
-        self.heartbeat.handle(now, HeartbeatInput::Paused, &mut Vec::new());
+        self.tell_heartbeat(now, HeartbeatInput::Paused, out);
         // Nobody is marked on this tick.
         self.rounds.reaper_at = self.rounds.reaper_at.max(now + self.settings.unreachable_nodes_reaper_interval);
         out.push(Effect::Log(LogLevel::Warn, format!("this process stood still for {lag:?}")));

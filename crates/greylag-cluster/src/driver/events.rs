@@ -4,12 +4,12 @@
 //! or told twice: both are made under one lock. A subscriber that falls behind learns how much it
 //! missed and starts over from a new snapshot. Source: cluster M32.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use tokio::sync::Notify;
 
-use crate::event::ClusterEvent;
+use crate::event::{ClusterEvent, EventKind, InitialState, diff};
 use crate::view::MembershipView;
 
 /// Where events are published.
@@ -28,6 +28,7 @@ struct HubState {
 
 #[derive(Debug)]
 struct Queue {
+    kinds: BTreeSet<EventKind>,
     events: Mutex<Events>,
     arrived: Notify,
 }
@@ -79,14 +80,17 @@ impl EventHub {
         }
     }
 
-    pub(crate) fn subscribe(self: &Arc<Self>) -> ClusterEvents {
+    pub(crate) fn subscribe(self: &Arc<Self>, kinds: BTreeSet<EventKind>, initial: InitialState) -> ClusterEvents {
         let mut state = lock(&self.state);
-        let events = Events {
-            items: VecDeque::from([ClusterEvent::Snapshot(state.view.clone())]),
-            missed: 0,
-            closed: state.closed,
+        let items = match initial {
+            InitialState::Snapshot => VecDeque::from([ClusterEvent::Snapshot(state.view.clone())]),
+            InitialState::Events => {
+                let from_nothing = diff(&MembershipView::empty(state.view.self_address.clone()), &state.view);
+                from_nothing.into_iter().filter(|event| wanted(&kinds, event)).collect()
+            }
         };
-        let queue = Arc::new(Queue { events: Mutex::new(events), arrived: Notify::new() });
+        let events = Events { items, missed: 0, closed: state.closed };
+        let queue = Arc::new(Queue { kinds, events: Mutex::new(events), arrived: Notify::new() });
         state.subscribers.push(Arc::downgrade(&queue));
         ClusterEvents { hub: self.clone(), queue }
     }
@@ -94,6 +98,10 @@ impl EventHub {
 
 impl Queue {
     fn push(&self, new: &[ClusterEvent], buffer: usize) {
+        let new: Vec<&ClusterEvent> = new.iter().filter(|event| wanted(&self.kinds, event)).collect();
+        if new.is_empty() {
+            return;
+        }
         let mut events = lock(&self.events);
         if events.missed > 0 {
             events.missed += new.len() as u64;
@@ -101,10 +109,14 @@ impl Queue {
             events.missed = (events.items.len() + new.len()) as u64;
             events.items.clear();
         } else {
-            events.items.extend(new.iter().cloned());
+            events.items.extend(new.into_iter().cloned());
         }
         self.arrived.notify_one();
     }
+}
+
+fn wanted(kinds: &BTreeSet<EventKind>, event: &ClusterEvent) -> bool {
+    event.kind().is_none_or(|kind| kinds.contains(&kind))
 }
 
 /// A subscription. Dropping it ends it.
@@ -164,7 +176,7 @@ mod tests {
     async fn scenario_35_a_late_subscriber_starts_with_a_snapshot_and_ends_with_the_hub() {
         let hub = hub(10);
         hub.publish(None, &[ClusterEvent::SelfSuspect]);
-        let mut events = hub.subscribe();
+        let mut events = hub.subscribe(EventKind::ALL.into(), InitialState::Snapshot);
         hub.publish(None, &[ClusterEvent::SelfTrusted]);
         hub.close();
         assert!(matches!(events.next().await, Some(ClusterEvent::Snapshot(_))));
@@ -175,7 +187,7 @@ mod tests {
     #[tokio::test]
     async fn a_slow_subscriber_is_told_and_starts_over() {
         let hub = hub(2);
-        let mut events = hub.subscribe();
+        let mut events = hub.subscribe(EventKind::ALL.into(), InitialState::Snapshot);
         for _ in 0..3 {
             hub.publish(None, &[ClusterEvent::SelfSuspect]);
         }

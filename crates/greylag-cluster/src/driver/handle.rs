@@ -13,11 +13,14 @@ use super::events::{ClusterEvents, EventHub};
 use super::singleton::{SingletonFactory, SingletonHandle, Singletons};
 use super::tasks::ShutdownTasks;
 use super::{DriverInput, spawn};
+use crate::app_version::AppVersion;
 use crate::core::{Command, Input};
 use crate::error::{JoinError, MemberError, StartError, Terminated};
-use crate::member::MemberStatus;
+use crate::event::{EventKind, InitialState};
+use crate::health::Health;
+use crate::member::{Member, MemberStatus};
 use crate::settings::{ClusterSettings, SingletonSettings};
-use crate::shutdown::{Phase, ShutdownReason};
+use crate::shutdown::ShutdownReason;
 use crate::view::MembershipView;
 
 /// A boxed future, as tasks and singletons are given.
@@ -139,6 +142,15 @@ impl Cluster {
         answer.await.unwrap_or_else(|_| Err(self.shutting_down()))
     }
 
+    /// Joins the cluster that this node belongs to; its own address forms one. The same as
+    /// [`Cluster::join_seed_nodes`] with a list of one.
+    ///
+    /// # Errors
+    /// [`JoinError`].
+    pub async fn join(&self, address: NodeAddress) -> Result<(), JoinError> {
+        self.join_seed_nodes(vec![address]).await
+    }
+
     /// Forms a cluster of this node alone.
     ///
     /// # Errors
@@ -149,6 +161,67 @@ impl Cluster {
 
     fn shutting_down(&self) -> JoinError {
         JoinError::ShuttingDown((*self.inner.terminated.borrow()).unwrap_or(ShutdownReason::Stopped))
+    }
+
+    /// Says which version of the application runs here, before this node joins. Source: cluster M31.
+    ///
+    /// # Errors
+    /// [`JoinError::AlreadyMember`]: the version of a member never changes.
+    pub fn set_app_version(&self, version: AppVersion) -> Result<(), JoinError> {
+        self.before_joining(Command::SetAppVersion(version))
+    }
+
+    /// The version of the application will be known when `version` completes; until then joins wait,
+    /// and so do answers to those who would join through this node. It runs on the runtime of the
+    /// caller; if it panics, the version of the settings is taken. Source: cluster M31.
+    ///
+    /// # Errors
+    /// [`JoinError::AlreadyMember`].
+    pub fn set_app_version_later(
+        &self,
+        version: impl Future<Output = AppVersion> + Send + 'static,
+    ) -> Result<(), JoinError> {
+        self.before_joining(Command::AwaitAppVersion)?;
+        let (inbox, fallback) = (self.inner.inbox.clone(), self.inner.settings.app_version.clone());
+        let version = tokio::spawn(version);
+        tokio::spawn(async move {
+            let version = version.await.unwrap_or_else(|error| {
+                tracing::error!(%error, "the application's version is unknown; the one of the settings is taken");
+                fallback
+            });
+            let _node_has_ended = inbox.send(DriverInput::Command(Command::SetAppVersion(version))).await;
+        });
+        Ok(())
+    }
+
+    fn before_joining(&self, command: Command) -> Result<(), JoinError> {
+        if self.self_member().is_some() {
+            return Err(JoinError::AlreadyMember);
+        }
+        self.inner.input(DriverInput::Command(command));
+        Ok(())
+    }
+
+    /// Registers a setting of a layer above that must be the same on all nodes that know the key, such
+    /// as `sharding.number_of_shards`. It is compared when a node joins, so register it before.
+    /// Keys under `sensitive_config_prefixes` are never sent. Source: cluster M25a.
+    pub fn register_join_key(&self, key: impl Into<String>, value: impl ToString) {
+        let command = Command::RegisterJoinKey { key: key.into(), value: value.to_string() };
+        self.inner.input(DriverInput::Command(command));
+    }
+
+    /// Begins the shutdown of the whole cluster: nobody joins or comes up any more, nothing moves, and
+    /// members that leave from now on hand nothing over. Every member may then leave in any order.
+    /// Source: cluster M30.
+    ///
+    /// # Errors
+    /// [`MemberError::UnknownMember`] if this node is no member.
+    pub fn prepare_for_full_shutdown(&self) -> Result<(), MemberError> {
+        if self.self_member().is_none() {
+            return Err(MemberError::UnknownMember(self.self_address().to_string()));
+        }
+        self.inner.input(DriverInput::Command(Command::PrepareForFullShutdown));
+        Ok(())
     }
 
     /// Asks a member to leave in order; any node may ask for any other. One that leaves already, or
@@ -202,9 +275,34 @@ impl Cluster {
         self.inner.hub.view()
     }
 
+    /// The same as [`Cluster::view`].
+    pub fn state(&self) -> Arc<MembershipView> {
+        self.view()
+    }
+
+    /// This node's own member; `None` before it joined and after it ended.
+    pub fn self_member(&self) -> Option<Member> {
+        self.view().self_member().cloned()
+    }
+
+    /// How this node is: whether it has joined, what keeps its leader from acting, who is
+    /// unreachable and who says so, whether another cluster of its name exists, what was dropped in
+    /// the last minute. Source: cluster M36.
+    pub async fn health(&self) -> Health {
+        let (reply, health) = oneshot::channel();
+        let _node_has_ended = self.inner.inbox.send(DriverInput::Health(reply)).await;
+        health.await.unwrap_or_default()
+    }
+
     /// What happens from now on, beginning with a snapshot.
     pub fn subscribe(&self) -> ClusterEvents {
-        self.inner.hub.subscribe()
+        self.subscribe_to(EventKind::ALL, InitialState::Snapshot)
+    }
+
+    /// The same for events of these kinds only, beginning with what `initial` says. Snapshots, `Lagged`
+    /// and `ClusterShuttingDown` reach every subscriber. Source: cluster M32.
+    pub fn subscribe_to(&self, kinds: impl IntoIterator<Item = EventKind>, initial: InitialState) -> ClusterEvents {
+        self.inner.hub.subscribe(kinds.into_iter().collect(), initial)
     }
 
     /// Waits until this node is a full member.
@@ -240,39 +338,6 @@ impl Cluster {
     /// To be called on every node; the same name again returns the same singleton.
     pub fn singleton(&self, name: &str, settings: SingletonSettings, factory: SingletonFactory) -> SingletonHandle {
         self.inner.singletons.start(self, name, settings, factory)
-    }
-
-    /// Adds a task to a phase of the orderly shutdown. It says whether it ended in order: in the
-    /// phases before and while exiting, `false` makes the others wait before they take over.
-    /// Source: cluster M35.
-    pub fn on_phase(&self, phase: Phase, name: &str, task: impl FnOnce() -> BoxFuture<'static, bool> + Send + 'static) {
-        self.inner.tasks.add(phase, name, Box::new(task));
-    }
-
-    /// Adds a task to [`Phase::ClusterExiting`]: what this node must have handed over before the
-    /// others are told that it is gone.
-    pub fn on_exiting(&self, name: &str, task: impl FnOnce() -> BoxFuture<'static, bool> + Send + 'static) {
-        self.on_phase(Phase::ClusterExiting, name, task);
-    }
-
-    /// Gives a phase of the orderly shutdown more time, never less than it has.
-    pub fn raise_phase_timeout(&self, phase: Phase, timeout: Duration) {
-        self.inner.tasks.raise_timeout(phase, timeout);
-    }
-
-    /// Leaves in order: hands over, tells the others, ends. Completes when every phase has run.
-    pub async fn shutdown(&self) -> ShutdownReason {
-        let _ended_already = self.inner.inbox.send(DriverInput::Shutdown(ShutdownReason::Left)).await;
-        self.terminated().await
-    }
-
-    /// Waits until this node has ended, for whatever reason.
-    pub async fn terminated(&self) -> ShutdownReason {
-        let mut terminated = self.inner.terminated.clone();
-        match terminated.wait_for(Option::is_some).await {
-            Ok(reason) => reason.unwrap_or(ShutdownReason::Stopped),
-            Err(_) => ShutdownReason::Stopped,
-        }
     }
 }
 

@@ -8,7 +8,9 @@
 mod dial;
 mod events;
 mod handle;
+mod inbound;
 pub(crate) mod lease;
+mod lifecycle;
 mod node;
 mod shutdown;
 mod singleton;
@@ -27,6 +29,7 @@ pub use singleton::{SingletonContext, SingletonFactory, SingletonHandle, StopTok
 
 use crate::core::{ClusterCore, Command, Input};
 use crate::error::{JoinError, StartError};
+use crate::health::Health;
 use crate::settings::ClusterSettings;
 use crate::shutdown::ShutdownReason;
 use crate::singleton::SingletonMessage;
@@ -34,7 +37,7 @@ use crate::view::MembershipView;
 
 /// Inputs that wait for the driver's task. Control traffic of a node is far below this; what comes
 /// beyond is dropped and counted, and every protocol here repeats itself.
-const INBOX: usize = 8192;
+pub(crate) const INBOX: usize = 8192;
 
 /// What reaches the task that owns the machines.
 pub(crate) enum DriverInput {
@@ -42,6 +45,8 @@ pub(crate) enum DriverInput {
     Join { seeds: Vec<NodeAddress>, reply: oneshot::Sender<Result<(), JoinError>> },
     /// A user's command.
     Command(Command),
+    /// How is this node?
+    Health(oneshot::Sender<Health>),
     /// A message, a fact about a peer, the end of a dial.
     Core(Input),
     /// Begin the orderly shutdown.

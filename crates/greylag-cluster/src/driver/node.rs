@@ -1,27 +1,26 @@
 //! The task that owns the machines of a node.
 
 use std::collections::BTreeMap;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use greylag_core::{CodecId, DeadLetterReason, UniqueAddress};
-use greylag_transport::{
-    Destination, Envelope, Inbound, LaneKind, QuarantineReason, Receiver, Recipient, Remoting, TransportEvent,
-    TransportListener,
-};
+use greylag_core::{CodecId, UniqueAddress};
+use greylag_transport::{Destination, Envelope, QuarantineReason, Recipient, Remoting};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::DriverInput;
 use super::dial::dial;
 use super::events::EventHub;
+use super::inbound::{Listener, MembershipReceiver, SingletonReceiver};
 use super::shutdown::CoordinatedShutdown;
 use super::singleton::{Slot, StartSingleton};
 use super::tasks::ShutdownTasks;
 use crate::core::{ClusterCore, Command, Effect, Input, LogLevel};
 use crate::error::JoinError;
-use crate::event::ClusterEvent;
+use crate::event::{ClusterEvent, diff};
 use crate::message::Message;
 use crate::settings::ClusterSettings;
 use crate::shutdown::ShutdownReason;
@@ -56,6 +55,8 @@ pub(crate) struct Node {
     exiting: Option<(Vec<Arc<str>>, oneshot::Sender<()>)>,
     view: Arc<MembershipView>,
     shutting_down: bool,
+    /// A machine panicked; none is asked again.
+    failed: bool,
 }
 
 impl Node {
@@ -86,6 +87,7 @@ impl Node {
             exiting: None,
             view,
             shutting_down: false,
+            failed: false,
         };
         node.register();
         node
@@ -93,7 +95,8 @@ impl Node {
 
     fn register(&self) {
         for path in [CLUSTER, HEARTBEAT, BULK] {
-            self.remoting.register(path, Arc::new(MembershipReceiver { inbox: self.inbox.clone() }));
+            let receiver = MembershipReceiver { inbox: self.inbox.clone(), remoting: self.remoting.clone() };
+            self.remoting.register(path, Arc::new(receiver));
         }
         self.remoting.listen(None, Arc::new(Listener { inbox: self.inbox.clone(), runtime: self.user.clone() }));
     }
@@ -111,12 +114,36 @@ impl Node {
                 },
             };
             let now = Instant::now();
-            match input {
-                None => self.on_tick(now, &mut effects),
-                Some(input) => self.on_input(now, input, &mut effects),
+            let step = AssertUnwindSafe(|| {
+                match input {
+                    None => self.on_tick(now, &mut effects),
+                    Some(input) => self.on_input(now, input, &mut effects),
+                }
+                self.execute(now, &mut effects);
+            });
+            if std::panic::catch_unwind(step).is_err() {
+                effects.clear();
+                self.on_core_failed(now);
             }
-            self.execute(now, &mut effects);
         }
+    }
+
+    /// A machine broke one of its invariants; its state is worth nothing any more. This node stops
+    /// what it hosts and ends; the others find out as they do of any death. Source: cluster §7.
+    fn on_core_failed(&mut self, now: Instant) {
+        tracing::error!(node = %self.remoting.self_address(), "a machine of the cluster failed; this node ends");
+        self.failed = true;
+        let empty = Arc::new(MembershipView::empty(self.remoting.self_address().clone()));
+        let removals = diff(&self.view, &empty);
+        self.view = empty.clone();
+        self.hub.publish(Some(empty), &[ClusterEvent::ClusterShuttingDown]);
+        self.hub.publish(None, &removals);
+        let stop = AssertUnwindSafe(|| self.tell_managers(now, &ManagerInput::SelfDowned));
+        if std::panic::catch_unwind(stop).is_err() {
+            // A manager itself is broken: whatever it runs is told to stop all the same.
+            self.singletons.values().for_each(Slot::stop_instance);
+        }
+        self.begin_shutdown(ShutdownReason::CoreFailed, false);
     }
 
     fn close(self, input: Option<DriverInput>) {
@@ -135,6 +162,9 @@ impl Node {
     }
 
     fn next_deadline(&self) -> Option<Instant> {
+        if self.failed {
+            return None;
+        }
         let singletons = self.singletons.values().filter_map(|slot| slot.manager.next_deadline());
         self.core.next_deadline().into_iter().chain(singletons).min()
     }
@@ -146,6 +176,12 @@ impl Node {
 
     fn on_input(&mut self, now: Instant, input: DriverInput, effects: &mut Vec<Effect>) {
         match input {
+            // What needs the machine waits for an answer in vain, and learns so at once.
+            DriverInput::Join { .. } | DriverInput::Health(_) | DriverInput::Command(_) | DriverInput::Core(_)
+                if self.failed => {}
+            DriverInput::Health(reply) => {
+                let _caller_has_gone = reply.send(self.core.health(now));
+            }
             DriverInput::Join { seeds, reply } => {
                 self.joining.push(reply);
                 self.core.handle(now, Input::Command(Command::JoinSeeds(seeds)), effects);
@@ -185,9 +221,10 @@ impl Node {
                 Effect::Joined => self.answer_joining(&Ok(())),
                 Effect::JoinFailed(error) => self.answer_joining(&Err(error)),
                 Effect::StartExitingTasks => self.begin_shutdown(ShutdownReason::Left, true),
-                Effect::Shutdown(reason) => self.begin_shutdown(reason, false),
+                Effect::Shutdown(reason) => self.on_membership_ended(reason),
                 Effect::Log(LogLevel::Info, text) => tracing::info!(node = %self.core.node(), "{text}"),
                 Effect::Log(LogLevel::Warn, text) => tracing::warn!(node = %self.core.node(), "{text}"),
+                Effect::Log(LogLevel::Error, text) => tracing::error!(node = %self.core.node(), "{text}"),
             }
         }
     }
@@ -214,6 +251,14 @@ impl Node {
         for reply in self.joining.drain(..) {
             let _caller_has_gone = reply.send(result.clone());
         }
+    }
+
+    fn on_membership_ended(&mut self, reason: ShutdownReason) {
+        if reason == ShutdownReason::Downed && !self.settings.shutdown_when_down {
+            self.answer_joining(&Err(JoinError::ShuttingDown(reason)));
+            return tracing::error!(node = %self.core.node(), %reason, "the membership ends; the node is the program's");
+        }
+        self.begin_shutdown(reason, false);
     }
 
     fn begin_shutdown(&mut self, reason: ShutdownReason, graceful: bool) {
@@ -273,7 +318,8 @@ impl Node {
     fn add_singleton(&mut self, now: Instant, start: Box<StartSingleton>) {
         let name = start.name.clone();
         let path = format!("{SINGLETON_PREFIX}{name}");
-        let receiver = SingletonReceiver { name: name.clone(), inbox: self.inbox.clone() };
+        let (inbox, remoting) = (self.inbox.clone(), self.remoting.clone());
+        let receiver = SingletonReceiver { name: name.clone(), inbox, remoting };
         self.remoting.register(&path, Arc::new(receiver));
         let manager = SingletonManager::new(self.core.node().clone(), &start.settings, &self.settings);
         self.singletons.insert(name.clone(), Slot::new(start, manager));
@@ -336,72 +382,5 @@ async fn sleep_until(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
         None => std::future::pending().await,
-    }
-}
-
-/// Decodes on the worker that carries the message, and puts it into the inbox.
-struct MembershipReceiver {
-    inbox: mpsc::Sender<DriverInput>,
-}
-
-impl Receiver for MembershipReceiver {
-    fn receive(&self, message: Inbound) {
-        match wire::decode(&message.manifest, message.payload) {
-            Ok(decoded) => {
-                let input = Input::Message { from: message.from, message: decoded, received_at: Instant::now() };
-                if self.inbox.try_send(DriverInput::Core(input)).is_err() {
-                    tracing::debug!(reason = %DeadLetterReason::MailboxFull, "a membership message is lost");
-                }
-            }
-            Err(error) => tracing::warn!(from = %message.from, %error, "an unreadable membership message"),
-        }
-    }
-}
-
-/// The same for the managers of one singleton.
-struct SingletonReceiver {
-    name: Arc<str>,
-    inbox: mpsc::Sender<DriverInput>,
-}
-
-impl Receiver for SingletonReceiver {
-    fn receive(&self, message: Inbound) {
-        match wire::decode_singleton(message.payload) {
-            // Nobody speaks for another address; for an older process of its own it may.
-            Ok(decoded) if decoded.from.address() == message.from.address() => {
-                let input = DriverInput::SingletonMessage { name: self.name.clone(), message: decoded };
-                if self.inbox.try_send(input).is_err() {
-                    tracing::debug!(reason = %DeadLetterReason::MailboxFull, "a singleton message is lost");
-                }
-            }
-            Ok(_) => tracing::warn!(from = %message.from, "a singleton message in a foreign name"),
-            Err(error) => tracing::warn!(from = %message.from, %error, "an unreadable singleton message"),
-        }
-    }
-}
-
-/// Forwards what the transport tells.
-struct Listener {
-    inbox: mpsc::Sender<DriverInput>,
-    runtime: Handle,
-}
-
-impl TransportListener for Listener {
-    fn on_event(&self, event: &mut TransportEvent) {
-        let input = match event {
-            TransportEvent::PeerHandshake(info) => Input::PeerHandshake(info.peer.clone()),
-            TransportEvent::LinkLost { peer, lane } if lane.kind() == LaneKind::Control => {
-                Input::LinkLost(peer.clone())
-            }
-            TransportEvent::ThisNodeQuarantined { by, reason } => {
-                Input::ThisNodeQuarantined { by: by.clone(), reason: *reason }
-            }
-            _ => return,
-        };
-        // These are not repeated, so a full inbox must not lose them.
-        if let Err(mpsc::error::TrySendError::Full(input)) = self.inbox.try_send(DriverInput::Core(input)) {
-            let inbox = self.inbox.clone();
-            self.runtime.spawn(async move { drop(inbox.send(input).await) });
-        }
     }
 }

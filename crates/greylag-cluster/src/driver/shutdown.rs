@@ -16,6 +16,7 @@ use super::DriverInput;
 use super::events::{ClusterEvents, EventHub};
 use super::tasks::ShutdownTasks;
 use crate::core::Command;
+use crate::event::{EventKind, InitialState};
 use crate::member::MemberStatus;
 use crate::shutdown::{Phase, ShutdownReason};
 use crate::view::MembershipView;
@@ -35,6 +36,7 @@ pub(crate) struct CoordinatedShutdown {
 impl CoordinatedShutdown {
     pub(crate) async fn run(self) {
         let mut clean = true;
+        let mut ended = false;
         for phase in Phase::ALL {
             let ok = match phase {
                 Phase::ClusterLeave => self.leave().await,
@@ -44,9 +46,20 @@ impl CoordinatedShutdown {
                 _ => self.tasks.run(phase).await,
             };
             clean &= ok || !phase.decides_clean();
+            if phase == Phase::ClusterLeave {
+                self.tell(DriverInput::Command(Command::LeavePhasePassed)).await;
+            }
             if phase == Phase::ClusterExitingDone {
                 self.end_membership(clean).await;
+                ended = true;
             }
+            if !ok && !self.tasks.recovers(phase) {
+                tracing::error!(%phase, "a phase failed that must not; the remaining phases do not run");
+                break;
+            }
+        }
+        if !ended {
+            self.end_membership(false).await;
         }
         self.tell(DriverInput::Close(self.reason)).await;
     }
@@ -61,7 +74,8 @@ impl CoordinatedShutdown {
         }
         self.tell(DriverInput::Command(Command::Leave(self.node.clone()))).await;
         let left = |view: &MembershipView| view.self_status().is_none_or(|status| status >= MemberStatus::Exiting);
-        let ((), own) = tokio::join!(self.wait_for(left, self.leave_timeout), self.tasks.run(Phase::ClusterLeave));
+        let limit = self.tasks.own_timeout(Phase::ClusterLeave).unwrap_or(self.leave_timeout);
+        let ((), own) = tokio::join!(self.wait_for(left, limit), self.tasks.run(Phase::ClusterLeave));
         own
     }
 
@@ -87,7 +101,7 @@ impl CoordinatedShutdown {
     }
 
     async fn wait_for(&self, wanted: impl Fn(&MembershipView) -> bool, limit: Duration) {
-        let mut events: ClusterEvents = self.hub.subscribe();
+        let mut events: ClusterEvents = self.hub.subscribe(EventKind::ALL.into(), InitialState::Snapshot);
         let reached = async {
             while !wanted(&self.hub.view()) {
                 if events.next().await.is_none() {

@@ -44,10 +44,17 @@ impl ShutdownTasks {
     }
 
     pub(crate) fn timeout(&self, phase: Phase) -> Duration {
-        self.with(|state| {
-            let own = state.settings.phase_timeouts.get(&phase).copied();
-            own.unwrap_or(state.settings.default_phase_timeout)
-        })
+        self.own_timeout(phase).unwrap_or_else(|| self.with(|state| state.settings.default_phase_timeout))
+    }
+
+    /// What was set for this phase itself.
+    pub(crate) fn own_timeout(&self, phase: Phase) -> Option<Duration> {
+        self.with(|state| state.settings.phase_timeouts.get(&phase).copied())
+    }
+
+    /// Whether the shutdown goes on when this phase fails.
+    pub(crate) fn recovers(&self, phase: Phase) -> bool {
+        self.with(|state| state.settings.phase_recover.get(&phase).copied().unwrap_or(true))
     }
 
     /// Runs the tasks of a phase. True if all ended in order and in time.

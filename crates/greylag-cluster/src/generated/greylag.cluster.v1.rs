@@ -51,6 +51,9 @@ pub struct Join {
     /// Empty if the joiner knows of no cluster.
     #[prost(bytes = "bytes", tag = "4")]
     pub cluster_id: ::prost::bytes::Bytes,
+    /// Empty for "default".
+    #[prost(string, tag = "5")]
+    pub data_center: ::prost::alloc::string::String,
 }
 /// "cluster.join-deferred"
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -153,6 +156,23 @@ pub struct GossipStatus {
 pub struct ExitingConfirmed {
     #[prost(bool, tag = "1")]
     pub clean: bool,
+}
+/// "cluster.island-probe", and both halves of an answer: a cluster as it names itself to others.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Island {
+    #[prost(bytes = "bytes", tag = "1")]
+    pub cluster_id: ::prost::bytes::Bytes,
+    #[prost(uint32, tag = "2")]
+    pub size: u32,
+}
+/// "cluster.island-probe-answer"
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct IslandProbeAnswer {
+    /// From the question.
+    #[prost(message, optional, tag = "1")]
+    pub asked: ::core::option::Option<Island>,
+    #[prost(message, optional, tag = "2")]
+    pub own: ::core::option::Option<Island>,
 }
 /// "cluster.who-is" and "cluster.i-am"
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]

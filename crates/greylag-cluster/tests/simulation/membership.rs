@@ -71,7 +71,7 @@ fn scenario_17_no_seed_answers_and_the_joiner_gives_up() {
     let a = world.start("a");
     world.join(a, &["b"]);
     world.run_for(6 * SECOND);
-    assert_eq!(world.processes[&a].ended, Some(ShutdownReason::JoinFailed));
+    assert_eq!(world.processes[&a].ended, Some(ShutdownReason::JoinUnsuccessful));
 }
 
 #[test]

@@ -32,7 +32,8 @@ pub(crate) struct Process {
     pub(crate) events: Vec<(Duration, ClusterEvent)>,
     pub(crate) killed: bool,
     pending: Vec<(Instant, Local)>,
-    met: BTreeSet<UniqueAddress>,
+    /// Who said Hello, and the cluster that it named.
+    met: BTreeMap<UniqueAddress, Option<u128>>,
     quarantined: BTreeMap<UniqueAddress, bool>,
     removed: BTreeSet<UniqueAddress>,
     statuses: BTreeMap<UniqueAddress, MemberStatus>,
@@ -124,7 +125,7 @@ impl World {
                 events: Vec::new(),
                 killed: false,
                 pending: Vec::new(),
-                met: BTreeSet::new(),
+                met: BTreeMap::new(),
                 quarantined: BTreeMap::new(),
                 removed: BTreeSet::new(),
                 statuses: BTreeMap::new(),
@@ -166,7 +167,7 @@ impl World {
         let at = self.now() + MS;
         let others: Vec<NodeId> = self.processes.keys().copied().filter(|other| *other != id).collect();
         for other in others {
-            if !self.net.is_cut(id, other) && self.processes[&other].met.contains(&gone) {
+            if !self.net.is_cut(id, other) && self.processes[&other].met.contains_key(&gone) {
                 self.later(other, at, Local::Core(Input::LinkLost(gone.clone())));
             }
         }
@@ -293,9 +294,11 @@ impl World {
     fn deliver(&mut self, from: NodeId, to: NodeId, packet: Packet) {
         let sender = self.ua(from);
         let now = self.now();
+        // A new Hello is said once a process knows its cluster.
+        let cluster_id = Some(self.processes[&from].core.gossip().cluster_id).filter(|id| *id != 0);
         let Some(process) = self.processes.get_mut(&to) else { return };
-        if process.met.insert(sender.clone()) {
-            self.input(to, Input::PeerHandshake(sender.clone()));
+        if process.met.insert(sender.clone(), cluster_id) != Some(cluster_id) {
+            self.input(to, Input::PeerHandshake { peer: sender.clone(), cluster_id });
         }
         match self.processes[&to].quarantined.get(&sender) {
             Some(true) => return,

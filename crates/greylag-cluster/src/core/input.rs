@@ -1,0 +1,161 @@
+//! What the membership machine is told, and what it asks for.
+//!
+//! Local facts and wire messages are different inputs, so nobody on the network can forge "the
+//! host refused". Source: cluster C2, C3.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use greylag_core::{NodeAddress, UniqueAddress};
+use greylag_transport::{Destination, QuarantineReason, RejectCode};
+
+use crate::app_version::AppVersion;
+use crate::error::JoinError;
+use crate::event::ClusterEvent;
+use crate::message::Message;
+use crate::shutdown::ShutdownReason;
+use crate::view::MembershipView;
+
+/// What a user, or the driver's shutdown, asks of the membership.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Command {
+    /// Join the cluster of one of these; the first may form one.
+    JoinSeeds(Vec<NodeAddress>),
+    /// Ask this member to leave.
+    Leave(UniqueAddress),
+    /// Declare this member dead.
+    Down(UniqueAddress),
+    /// Prepare the shutdown of the whole cluster (cluster M30).
+    PrepareForFullShutdown,
+    /// The application's version will be told later; joins wait for it (cluster M31).
+    AwaitAppVersion,
+    /// The application's version. Only before this node has joined.
+    SetAppVersion(AppVersion),
+    /// A setting of another layer that must be the same on all nodes that know the key (cluster M25a).
+    RegisterJoinKey {
+        /// With the section, as in `sharding.number_of_shards`.
+        key: String,
+        /// As text.
+        value: String,
+    },
+    /// The orderly shutdown has passed the phase in which this node leaves: it accuses nobody any
+    /// more (cluster F10).
+    LeavePhasePassed,
+    /// Everything that this node had to hand over was; `clean` if nothing of it can still run.
+    ExitingTasksDone {
+        /// Source: cluster M26.
+        clean: bool,
+    },
+    /// End now, without leaving.
+    Stop(ShutdownReason),
+}
+
+/// What the machine is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Input {
+    /// A deadline may have come.
+    Tick,
+    /// A message from a process that is known to be its origin.
+    Message {
+        /// The process.
+        from: UniqueAddress,
+        /// What it says.
+        message: Message,
+        /// When it reached this process; old gossip is dropped (cluster M14).
+        received_at: Instant,
+    },
+    /// A process said Hello, or answered ours.
+    PeerHandshake {
+        /// It runs at its address.
+        peer: UniqueAddress,
+        /// The cluster that it belongs to, if it is a member of one (cluster M24, M25b).
+        cluster_id: Option<u128>,
+    },
+    /// A node refused our Hello for good.
+    HandshakeRejected {
+        /// Who was called.
+        address: NodeAddress,
+        /// Why it refused.
+        code: RejectCode,
+        /// Both sides' values, for people.
+        detail: String,
+    },
+    /// The transport of this node quarantined a process (cluster F11).
+    PeerQuarantined {
+        /// The process.
+        peer: UniqueAddress,
+        /// Why.
+        reason: QuarantineReason,
+        /// It left in order.
+        harmless: bool,
+    },
+    /// The control stream to this process broke.
+    LinkLost(UniqueAddress),
+    /// A dial that counts was refused.
+    DialRefused(UniqueAddress),
+    /// A dial was accepted.
+    DialAnswered(UniqueAddress),
+    /// A dial ended in any other way, or would not have counted.
+    DialFailed(UniqueAddress),
+    /// A witness says that this process is gone.
+    DeathWitnessed(UniqueAddress),
+    /// Somebody has quarantined this node.
+    ThisNodeQuarantined {
+        /// Who.
+        by: UniqueAddress,
+        /// Why.
+        reason: QuarantineReason,
+    },
+    /// A command of a user.
+    Command(Command),
+    /// The wall clock, in ms since 1970; only for the age of tombstones.
+    WallClock(u64),
+}
+
+/// How much a log line matters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogLevel {
+    /// Part of normal life.
+    Info,
+    /// Somebody should look.
+    Warn,
+    /// The cluster is in danger.
+    Error,
+}
+
+/// What the driver is asked to do, in this order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Effect {
+    /// Send a message.
+    Send {
+        /// To this process, or to whoever runs at the address.
+        to: Destination,
+        /// What to say.
+        message: Message,
+    },
+    /// Replace the view that this node shows; the events that led to it follow.
+    View(Arc<MembershipView>),
+    /// Tell subscribers.
+    Publish(ClusterEvent),
+    /// Name this cluster in Hellos from now on.
+    ClusterId(u128),
+    /// Never talk to this process again.
+    Quarantine {
+        /// The process.
+        peer: UniqueAddress,
+        /// It left in order and need not be told.
+        harmless: bool,
+    },
+    /// Try one connection to this process, and say how it ended.
+    Dial(UniqueAddress),
+    /// This node is a member now.
+    Joined,
+    /// This node could not join.
+    JoinFailed(JoinError),
+    /// This node is Exiting: hand over, then say `ExitingTasksDone`.
+    StartExitingTasks,
+    /// This node has ended. Nothing follows.
+    Shutdown(ShutdownReason),
+    /// Write to the log.
+    Log(LogLevel, String),
+}

@@ -1,0 +1,215 @@
+//! Other clusters of the same name: they must be seen, and are never merged with.
+//!
+//! A leader asks every seed node whether it belongs to another cluster. Whoever does answers with
+//! both clusters' ids and sizes, and these four numbers of one exchange decide on both sides which
+//! of the two ends, if the settings want that one does. All else that comes from a process whose
+//! Hello named another cluster is refused.
+//!
+//! ```text
+//! leader --IslandProbe{id, size}--> each seed node --IslandProbeAnswer{asked, own}--> leader
+//! ```
+//!
+//! Source: cluster M24 (Hello), M25b.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use greylag_core::{NodeAddress, UniqueAddress};
+
+use super::{ClusterCore, Effect, Life, LogLevel};
+use crate::event::ClusterEvent;
+use crate::health::ForeignCluster;
+use crate::message::{Island, Message};
+use crate::settings::OnForeignCluster;
+use crate::shutdown::ShutdownReason;
+
+/// Between two rounds of questions while a cluster is young, and between two words about one stranger.
+const PROBE_INTERVAL: Duration = Duration::from_secs(10);
+/// Between two rounds later on.
+const LATER_PROBE_INTERVAL: Duration = Duration::from_secs(60);
+/// For so long a foreign cluster counts as there after it was last heard of.
+const REMEMBER: Duration = Duration::from_secs(150);
+/// So many addresses whose Hello named a cluster are remembered.
+const MOST_HELLOS: usize = 10_000;
+
+/// What this node knows of other clusters.
+#[derive(Debug, Default)]
+pub(super) struct Islands {
+    /// Every seed node that this node was told of.
+    seeds: BTreeSet<NodeAddress>,
+    /// The newest process of each address whose Hello named a cluster, and which.
+    hellos: BTreeMap<NodeAddress, (UniqueAddress, u128)>,
+    /// A cluster was heard of before this node belonged to one: it never forms one (cluster M24).
+    pub(super) heard_of_cluster: bool,
+    leads_since: Option<Instant>,
+    probe_at: Option<Instant>,
+    met: Option<(Instant, ForeignCluster)>,
+}
+
+impl Islands {
+    pub(super) fn new(seeds: &[NodeAddress]) -> Self {
+        Self { seeds: seeds.iter().cloned().collect(), ..Self::default() }
+    }
+
+    pub(super) fn add_seeds(&mut self, seeds: &[NodeAddress]) {
+        self.seeds.extend(seeds.iter().cloned());
+    }
+
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        self.probe_at
+    }
+
+    /// The foreign cluster that was heard of lately.
+    pub(super) fn met(&self, now: Instant) -> Option<ForeignCluster> {
+        self.met.filter(|(at, _)| now.saturating_duration_since(*at) < REMEMBER).map(|(_, met)| met)
+    }
+
+    /// A new leader asks soon, and often at first.
+    pub(super) fn note_leader(&mut self, now: Instant, leads: bool) {
+        match (leads, self.leads_since) {
+            (true, None) => {
+                self.leads_since = Some(now);
+                self.probe_at = Some(now + PROBE_INTERVAL);
+            }
+            (false, Some(_)) => (self.leads_since, self.probe_at) = (None, None),
+            _ => {}
+        }
+    }
+
+    fn note_hello(&mut self, peer: &UniqueAddress, cluster_id: Option<u128>) {
+        match cluster_id {
+            Some(id) if self.hellos.len() < MOST_HELLOS || self.hellos.contains_key(peer.address()) => {
+                self.hellos.insert(peer.address().clone(), (peer.clone(), id));
+            }
+            // A Hello without an id says nothing of a process that named one before.
+            _ if self.hellos.get(peer.address()).is_some_and(|(known, _)| known != peer) => {
+                self.hellos.remove(peer.address());
+            }
+            _ => {}
+        }
+    }
+}
+
+impl ClusterCore {
+    pub(super) fn on_peer_handshake(
+        &mut self,
+        now: Instant,
+        peer: &UniqueAddress,
+        cluster_id: Option<u128>,
+        out: &mut Vec<Effect>,
+    ) {
+        self.islands.note_hello(peer, cluster_id);
+        if cluster_id.is_some() && matches!(self.life, Life::Idle | Life::Joining(_)) {
+            self.islands.heard_of_cluster = true;
+        }
+        self.ask_who_if_restarted(peer, out);
+        if let Some(theirs) = self.foreign_cluster_of(peer) {
+            self.meet_foreign(now, theirs, None, out);
+        }
+    }
+
+    /// The other cluster that this process belongs to.
+    fn foreign_cluster_of(&self, peer: &UniqueAddress) -> Option<u128> {
+        let (known, id) = self.islands.hellos.get(peer.address())?;
+        (known == peer && matches!(self.life, Life::Member) && *id != self.gossip.cluster_id).then_some(*id)
+    }
+
+    /// Whether this message is not for us, because its sender belongs to another cluster. What both
+    /// clusters must say to each other passes.
+    pub(super) fn refuses(
+        &mut self,
+        now: Instant,
+        from: &UniqueAddress,
+        message: &Message,
+        out: &mut Vec<Effect>,
+    ) -> bool {
+        let Some(theirs) = self.foreign_cluster_of(from) else { return false };
+        match message {
+            Message::IslandProbe(_)
+            | Message::IslandProbeAnswer { .. }
+            | Message::WhoIs { .. }
+            | Message::Iam { .. } => false,
+            Message::GossipEnvelope { gossip, .. } => {
+                self.meet_foreign(now, theirs, u32::try_from(gossip.members.len()).ok(), out);
+                true
+            }
+            _ => {
+                self.meet_foreign(now, theirs, None, out);
+                true
+            }
+        }
+    }
+
+    /// Another cluster of this name exists. Said at once, and again every few seconds.
+    pub(super) fn meet_foreign(&mut self, now: Instant, theirs: u128, size: Option<u32>, out: &mut Vec<Effect>) {
+        let known = self.islands.met(now).filter(|met| met.cluster_id == theirs);
+        let met = ForeignCluster { cluster_id: theirs, size: size.or(known.and_then(|known| known.size)) };
+        let said_lately = self.islands.met.is_some_and(|(at, _)| now.saturating_duration_since(at) < PROBE_INTERVAL);
+        if known == Some(met) && said_lately {
+            return;
+        }
+        self.islands.met = Some((now, met));
+        let size = met.size.map_or_else(|| "an unknown number of".to_owned(), |size| size.to_string());
+        let text = format!(
+            "another cluster of this name exists: {theirs:032x} with {size} members, ours is {:032x} with {}; \
+             end one of the two (see on_foreign_cluster)",
+            self.gossip.cluster_id,
+            self.gossip.members.len()
+        );
+        out.push(Effect::Log(LogLevel::Error, text));
+        out.push(Effect::Publish(ClusterEvent::ForeignClusterDetected { theirs, size: met.size }));
+    }
+
+    fn island(&self) -> Island {
+        let size = u32::try_from(self.gossip.members.len()).unwrap_or(u32::MAX);
+        Island { cluster_id: self.gossip.cluster_id, size }
+    }
+
+    pub(super) fn tick_islands(&mut self, now: Instant, out: &mut Vec<Effect>) {
+        let (Some(since), Some(due)) = (self.islands.leads_since, self.islands.probe_at) else { return };
+        if due > now {
+            return;
+        }
+        let young = now.saturating_duration_since(since) < self.settings.island_probe_duration;
+        self.islands.probe_at = Some(now + if young { PROBE_INTERVAL } else { LATER_PROBE_INTERVAL });
+        let island = self.island();
+        for seed in self.islands.seeds.iter().filter(|seed| *seed != self.node.address()) {
+            out.push(Effect::Send { to: seed.clone().into(), message: Message::IslandProbe(island) });
+        }
+    }
+
+    pub(super) fn on_island_probe(&mut self, now: Instant, from: UniqueAddress, asked: Island, out: &mut Vec<Effect>) {
+        if !matches!(self.life, Life::Member) || self.is_leaving_for_good() {
+            return;
+        }
+        let own = self.island();
+        if own.cluster_id != asked.cluster_id {
+            self.send(from, Message::IslandProbeAnswer { asked, own }, out);
+            self.weigh(now, own, asked, out);
+        }
+    }
+
+    pub(super) fn on_island_probe_answer(&mut self, now: Instant, asked: Island, own: Island, out: &mut Vec<Effect>) {
+        let ours = matches!(self.life, Life::Member) && asked.cluster_id == self.gossip.cluster_id;
+        if ours && own.cluster_id != asked.cluster_id {
+            self.weigh(now, asked, own, out);
+        }
+    }
+
+    /// Decides by the numbers of one exchange alone: the other side decides by the same.
+    fn weigh(&mut self, now: Instant, ours: Island, theirs: Island, out: &mut Vec<Effect>) {
+        self.meet_foreign(now, theirs.cluster_id, Some(theirs.size), out);
+        let ends = self.settings.on_foreign_cluster == OnForeignCluster::LeaveIfSmaller
+            && ours.yields_to(theirs)
+            && self.downed.is_none()
+            && !self.trust.holds(now);
+        if ends {
+            out.push(Effect::Log(LogLevel::Error, "this cluster is the smaller one; all of it ends".to_owned()));
+            self.become_downed(ShutdownReason::SmallerCluster, out);
+            // Others first, self last: this node tells the others before it ends.
+            let mut everybody: Vec<UniqueAddress> = self.gossip.members.keys().cloned().collect();
+            everybody.sort_by_key(|member| *member == self.node);
+            self.down(now, &everybody, out);
+        }
+    }
+}

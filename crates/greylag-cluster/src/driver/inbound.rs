@@ -1,0 +1,99 @@
+//! What comes in from the transport: decoded where it is carried, and put into the inbox of the
+//! driver's task.
+//!
+//! Nothing is lost silently: a message that finds the inbox full is a dead letter, counted and told
+//! to whoever watches those. Source: cluster C7.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use greylag_core::DeadLetterReason;
+use greylag_transport::{Inbound, LaneKind, Receiver, Remoting, TransportEvent, TransportListener};
+use tokio::runtime::Handle;
+use tokio::sync::mpsc;
+
+use super::DriverInput;
+use crate::core::Input;
+use crate::wire;
+
+/// Takes the messages of the membership protocol.
+pub(super) struct MembershipReceiver {
+    pub(super) inbox: mpsc::Sender<DriverInput>,
+    pub(super) remoting: Arc<dyn Remoting>,
+}
+
+impl Receiver for MembershipReceiver {
+    fn receive(&self, message: Inbound) {
+        match wire::decode(&message.manifest, message.payload.clone()) {
+            Ok(decoded) => {
+                let from = message.from.clone();
+                let input = Input::Message { from, message: decoded, received_at: Instant::now() };
+                put(&self.inbox, &*self.remoting, DriverInput::Core(input), &message);
+            }
+            Err(error) => tracing::warn!(from = %message.from, %error, "an unreadable membership message"),
+        }
+    }
+}
+
+/// A full inbox drops the newest: every protocol here repeats itself, and the task that empties the
+/// inbox must not wait for what fills it.
+fn put(inbox: &mpsc::Sender<DriverInput>, remoting: &dyn Remoting, input: DriverInput, message: &Inbound) {
+    if let Err(mpsc::error::TrySendError::Full(_)) = inbox.try_send(input) {
+        remoting.dead_letter(DeadLetterReason::MailboxFull, &message.recipient.path, &message.manifest);
+    }
+}
+
+/// The same for the managers of one singleton.
+pub(super) struct SingletonReceiver {
+    pub(super) name: Arc<str>,
+    pub(super) inbox: mpsc::Sender<DriverInput>,
+    pub(super) remoting: Arc<dyn Remoting>,
+}
+
+impl Receiver for SingletonReceiver {
+    fn receive(&self, message: Inbound) {
+        match wire::decode_singleton(message.payload.clone()) {
+            // Nobody speaks for another address; for an older process of its own it may.
+            Ok(decoded) if decoded.from.address() == message.from.address() => {
+                let input = DriverInput::SingletonMessage { name: self.name.clone(), message: decoded };
+                put(&self.inbox, &*self.remoting, input, &message);
+            }
+            Ok(_) => tracing::warn!(from = %message.from, "a singleton message in a foreign name"),
+            Err(error) => tracing::warn!(from = %message.from, %error, "an unreadable singleton message"),
+        }
+    }
+}
+
+/// Forwards what the transport tells.
+pub(super) struct Listener {
+    pub(super) inbox: mpsc::Sender<DriverInput>,
+    pub(super) runtime: Handle,
+}
+
+impl TransportListener for Listener {
+    fn on_event(&self, event: &mut TransportEvent) {
+        let input = match event {
+            TransportEvent::PeerHandshake(info) => {
+                Input::PeerHandshake { peer: info.peer.clone(), cluster_id: info.cluster_id }
+            }
+            TransportEvent::Quarantined { peer, reason, harmless } => {
+                Input::PeerQuarantined { peer: peer.clone(), reason: *reason, harmless: *harmless }
+            }
+            TransportEvent::HandshakeRejected { address, code, detail } => {
+                Input::HandshakeRejected { address: address.clone(), code: *code, detail: detail.clone() }
+            }
+            TransportEvent::LinkLost { peer, lane } if lane.kind() == LaneKind::Control => {
+                Input::LinkLost(peer.clone())
+            }
+            TransportEvent::ThisNodeQuarantined { by, reason } => {
+                Input::ThisNodeQuarantined { by: by.clone(), reason: *reason }
+            }
+            _ => return,
+        };
+        // These are not repeated, so a full inbox must not lose them.
+        if let Err(mpsc::error::TrySendError::Full(input)) = self.inbox.try_send(DriverInput::Core(input)) {
+            let inbox = self.inbox.clone();
+            self.runtime.spawn(async move { drop(inbox.send(input).await) });
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! The life of this node, as users take part in it: what runs when it is Up, while it ends, and when
+//! it has left.
+//!
+//! Code of users runs on the runtime that starts it, in tasks of its own: a panic there is logged
+//! and ends that code alone. Source: cluster M34, M35, §7.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use super::DriverInput;
+use super::handle::{BoxFuture, Cluster};
+use crate::shutdown::{Phase, ShutdownReason};
+
+impl Cluster {
+    /// Runs `f` once, when this node is a full member; at once if it is. Never, if it ends before.
+    /// Source: cluster M34.
+    pub fn on_member_up(&self, f: impl FnOnce() + Send + 'static) {
+        let cluster = self.clone();
+        run_user_code("on_member_up", async move {
+            if cluster.wait_up().await.is_ok() {
+                // Not held on to while the code of the user runs.
+                drop(cluster);
+                f();
+            }
+        });
+    }
+
+    /// Runs `f` once, when this node is no member any more; also if it ends without ever having
+    /// joined. The orderly shutdown waits for it. Source: cluster M34.
+    pub fn on_member_removed(&self, f: impl FnOnce() + Send + 'static) {
+        let once = Arc::new(Mutex::new(Some(f)));
+        let take = |once: &Mutex<Option<_>>| once.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let in_shutdown = once.clone();
+        self.on_phase(Phase::ClusterShutdown, "on_member_removed", move || {
+            Box::pin(async move {
+                if let Some(f) = take(&in_shutdown) {
+                    f();
+                }
+                true
+            })
+        });
+        // A membership can end without a shutdown of the node (`shutdown_when_down = false`).
+        let (mut events, hub) = (self.subscribe(), self.inner.hub.clone());
+        run_user_code("on_member_removed", async move {
+            let mut was_member = false;
+            while events.next().await.is_some() {
+                let is_member = hub.view().self_member().is_some();
+                if was_member && !is_member {
+                    break;
+                }
+                was_member |= is_member;
+            }
+            if let Some(f) = take(&once) {
+                f();
+            }
+        });
+    }
+
+    /// Adds a task to a phase of the orderly shutdown. It says whether it ended in order: in the
+    /// phases before and while exiting, `false` makes the others wait before they take over.
+    /// Source: cluster M35.
+    pub fn on_phase(&self, phase: Phase, name: &str, task: impl FnOnce() -> BoxFuture<'static, bool> + Send + 'static) {
+        self.inner.tasks.add(phase, name, Box::new(task));
+    }
+
+    /// Adds a task to [`Phase::ClusterExiting`]: what this node must have handed over before the
+    /// others are told that it is gone.
+    pub fn on_exiting(&self, name: &str, task: impl FnOnce() -> BoxFuture<'static, bool> + Send + 'static) {
+        self.on_phase(Phase::ClusterExiting, name, task);
+    }
+
+    /// Gives a phase of the orderly shutdown more time, never less than it has.
+    pub fn raise_phase_timeout(&self, phase: Phase, timeout: Duration) {
+        self.inner.tasks.raise_timeout(phase, timeout);
+    }
+
+    /// Leaves in order: hands over, tells the others, ends. Completes when every phase has run.
+    pub async fn shutdown(&self) -> ShutdownReason {
+        let _ended_already = self.inner.inbox.send(DriverInput::Shutdown(ShutdownReason::Left)).await;
+        self.terminated().await
+    }
+
+    /// The same for another reason, such as a signal of the operating system; the first reason wins.
+    /// Does not wait; see [`Cluster::terminated`].
+    pub fn begin_shutdown(&self, reason: ShutdownReason) {
+        self.inner.input(DriverInput::Shutdown(reason));
+    }
+
+    /// Waits until this node has ended, for whatever reason.
+    pub async fn terminated(&self) -> ShutdownReason {
+        let mut terminated = self.inner.terminated.clone();
+        match terminated.wait_for(Option::is_some).await {
+            Ok(reason) => reason.unwrap_or(ShutdownReason::Stopped),
+            Err(_) => ShutdownReason::Stopped,
+        }
+    }
+}
+
+/// Runs code of a user, and says so when it panics.
+fn run_user_code(name: &'static str, code: impl Future<Output = ()> + Send + 'static) {
+    let task = tokio::spawn(code);
+    tokio::spawn(async move {
+        if let Err(error) = task.await
+            && error.is_panic()
+        {
+            tracing::error!(%error, "the code given to {name} failed");
+        }
+    });
+}

@@ -1,0 +1,55 @@
+//! How a node is, in one value: for operators and for readiness checks.
+//!
+//! Source: cluster M36.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use greylag_core::{DeadLetterReason, UniqueAddress};
+
+use crate::gossip::Blockers;
+use crate::member::MemberStatus;
+
+/// How a node is at one moment.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Health {
+    /// This node has joined, and has not ended.
+    pub initialized: bool,
+    /// Its own status.
+    pub status: Option<MemberStatus>,
+    /// The leader, as far as this node can tell.
+    pub leader: Option<UniqueAddress>,
+    /// Everyone who matters has seen the state; the leader can act.
+    pub converged: bool,
+    /// What keeps the leader from acting (cluster M19). Empty if nothing does.
+    pub blockers: Blockers,
+    /// For so many of its ticks in a row this node could not act as the leader; 0 where it need not.
+    pub blocked_ticks: u32,
+    /// Members that are unreachable, and who says so.
+    pub unreachable: BTreeMap<UniqueAddress, BTreeSet<UniqueAddress>>,
+    /// This node may have been removed without knowing it (cluster F9).
+    pub suspect: bool,
+    /// Another cluster of the same name, met in the last minutes (cluster M25b).
+    pub foreign_cluster: Option<ForeignCluster>,
+    /// Messages dropped in the last minute, by reason.
+    pub dead_letters: BTreeMap<DeadLetterReason, u64>,
+}
+
+/// Another cluster of the same name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ForeignCluster {
+    /// Its id.
+    pub cluster_id: u128,
+    /// Its members, if it said how many.
+    pub size: Option<u32>,
+}
+
+impl Health {
+    /// Nothing needs a human: joined, trusted, converged, everybody reachable, alone under its name.
+    pub fn is_good(&self) -> bool {
+        self.initialized
+            && self.converged
+            && !self.suspect
+            && self.unreachable.is_empty()
+            && self.foreign_cluster.is_none()
+    }
+}

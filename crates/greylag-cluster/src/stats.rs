@@ -1,0 +1,53 @@
+//! What became of the gossip that reached a node.
+//!
+//! Source: cluster M14, §6 (`publish_stats_interval`).
+
+use std::collections::BTreeMap;
+
+/// Why a gossip was not taken. Source: cluster M14.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum IgnoredGossip {
+    /// This node is no member.
+    NotJoined,
+    /// It waited in the inbox for longer than `gossip_time_to_live`.
+    TooOld,
+    /// It was for another incarnation.
+    NotForUs,
+    /// Its sender is no member.
+    FromNonMember,
+    /// This node finds its sender unreachable.
+    FromUnreachable,
+    /// This node is not among the members of that state.
+    WithoutUs,
+    /// It is the state of another cluster.
+    ForeignCluster,
+    /// A Welcome that nobody asked for, or for somebody else.
+    UnaskedWelcome,
+}
+
+/// Counters since this node started.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct GossipStats {
+    /// States received and taken.
+    pub received: u64,
+    /// Of those, the same as ours.
+    pub same: u64,
+    /// Newer than ours.
+    pub newer: u64,
+    /// Older than ours.
+    pub older: u64,
+    /// Merged with ours.
+    pub merged: u64,
+    /// Broke an invariant and were repaired (cluster M4).
+    pub repaired: u64,
+    /// Versions alone, in place of states.
+    pub statuses: u64,
+    /// Not taken, by reason.
+    pub ignored: BTreeMap<IgnoredGossip, u64>,
+}
+
+impl GossipStats {
+    pub(crate) fn ignore(&mut self, why: IgnoredGossip) {
+        *self.ignored.entry(why).or_default() += 1;
+    }
+}
