@@ -1,17 +1,9 @@
 use super::*;
 use crate::app_version::AppVersion;
-use crate::settings::Strategy;
+use crate::reachability::Status::{self, Reachable, Terminated, Unreachable};
 
 fn node(name: char) -> UniqueAddress {
     format!("{name}:1#{}", name as u32).parse().unwrap()
-}
-
-fn nodes(names: &str) -> BTreeSet<UniqueAddress> {
-    names.chars().map(node).collect()
-}
-
-fn names(nodes: &BTreeSet<UniqueAddress>) -> String {
-    nodes.iter().map(|node| node.address().host().to_owned()).collect()
 }
 
 fn member(name: char, status: MemberStatus) -> Member {
@@ -23,161 +15,38 @@ fn member(name: char, status: MemberStatus) -> Member {
     member
 }
 
-/// What the first of `side` sees when `side` cannot reach the rest of `members`.
-fn picture(side: &str, members: &[(char, MemberStatus)], extra: &[(char, char)]) -> Picture {
-    let all: BTreeMap<UniqueAddress, Member> =
-        members.iter().map(|(name, status)| (node(*name), member(*name, *status))).collect();
-    let outside = members.iter().map(|(name, _)| *name).filter(|name| !side.contains(*name));
-    let mut records: BTreeSet<_> =
-        outside.flat_map(|subject| side.chars().map(move |observer| (node(observer), node(subject)))).collect();
-    records.extend(extra.iter().map(|(observer, subject)| (node(*observer), node(*subject))));
-    let own = node(side.chars().next().unwrap());
-    Picture::new(own, all, records, &nodes(side), &nodes(side), BTreeSet::new())
-}
-
-fn majority() -> Strategy {
-    Strategy::KeepMajority { role: None }
-}
-
-fn up(names: &str) -> Vec<(char, MemberStatus)> {
-    names.chars().map(|name| (name, MemberStatus::Up)).collect()
-}
-
-fn downed(side: &str, members: &[(char, MemberStatus)]) -> String {
-    let picture = picture(side, members, &[]);
-    names(&resolve(&picture, &majority(), decide(&picture, &majority()).verdict, None).downed)
-}
-
-#[test]
-fn scenario_45_keep_majority() {
-    for (all, side, expected) in [
-        ("abcde", "ace", "bd"),
-        ("abcde", "bd", "bd"),
-        ("abcd", "ab", "cd"),
-        ("abcd", "cd", "cd"),
-        ("ab", "a", "b"),
-        ("ab", "b", "b"),
-        ("abcde", "ab", "ab"),
-        ("abcde", "cd", "cd"),
-        ("abcde", "e", "e"),
-    ] {
-        assert_eq!(downed(side, &up(all)), expected, "{side} of {all}");
-    }
-}
-
-#[test]
-fn scenario_46_joining_members_do_not_count_but_are_downed() {
-    let members =
-        [('b', MemberStatus::Up), ('d', MemberStatus::Up), ('a', MemberStatus::Joining), ('c', MemberStatus::Up)];
-    // Two against one, but the joining one may be Up over there, and the lowest address with it.
-    assert_eq!(downed("bd", &members), "abcd");
-    assert_eq!(downed("ac", &members), "ac");
-}
-
-/// Every view of five members, every cut, every pair of statuses: the two sides never both survive.
-#[test]
-fn scenario_69_two_sides_with_views_one_step_apart_never_both_survive() {
-    use MemberStatus::{Down, Exiting, Joining, Leaving, Up, WeaklyUp};
-    let further = |status: MemberStatus| match status {
-        Joining => Up,
-        WeaklyUp => Up,
-        Up => Leaving,
-        Leaving => Exiting,
-        other => other,
-    };
-    let statuses = [Joining, WeaklyUp, Up, Leaving, Exiting, Down];
-    let all = "abcd";
-    let mut cases = 0;
-    for code in 0..statuses.len().pow(4) {
-        let mut rest = code;
-        let mut left: Vec<(char, MemberStatus)> = Vec::new();
-        for name in all.chars() {
-            left.push((name, statuses[rest % statuses.len()]));
-            rest /= statuses.len();
-        }
-        for mask in 1_u32..15 {
-            let side = |bit: u32| -> String {
-                all.chars().enumerate().filter(|(i, _)| (mask >> i) & 1 == bit).map(|(_, name)| name).collect()
-            };
-            let (ours, theirs) = (side(1), side(0));
-            for step in 0..=all.len() {
-                let mut right = left.clone();
-                if step > 0 {
-                    right[step - 1].1 = further(right[step - 1].1);
-                }
-                let survivors = |side: &str, view: &[(char, MemberStatus)]| -> bool {
-                    let picture = picture(side, view, &[]);
-                    let counts = picture.counted(None).any(|m| side.contains(m.address.address().host()));
-                    let downed = resolve(&picture, &majority(), decide(&picture, &majority()).verdict, None).downed;
-                    let downed = names(&downed);
-                    counts
-                        && picture.has_anything_to_decide()
-                        && side.chars().any(|name| {
-                            let status = view.iter().find(|(n, _)| *n == name).unwrap().1;
-                            status.is_settled() && status != Leaving && !downed.contains(name)
-                        })
-                };
-                cases += 1;
-                assert!(
-                    !(survivors(&ours, &left) && survivors(&theirs, &right)),
-                    "{ours} with {left:?} and {theirs} with {right:?} both survive"
-                );
-            }
-        }
-    }
-    assert!(cases > 80_000);
-}
-
-#[test]
-fn scenario_49_and_66_indirect_connections() {
-    let decide_names =
-        |picture: &Picture| names(&resolve(picture, &majority(), decide(picture, &majority()).verdict, None).downed);
-    // One broken pair of five, both accusing each other: the two go.
-    let pair = picture("abcde", &up("abcde"), &[('a', 'b'), ('b', 'a')]);
-    assert_eq!(decide_names(&pair), "ab");
-    // One sick node that misses the answers of two healthy ones: it alone goes.
-    let sick = picture("abcde", &up("abcde"), &[('a', 'b'), ('a', 'c')]);
-    assert_eq!(decide_names(&sick), "a");
-    // A cycle of three.
-    let cycle = picture("abcde", &up("abcde"), &[('a', 'b'), ('b', 'c'), ('c', 'a')]);
-    assert_eq!(decide_names(&cycle), "abc");
-    // A broken pair, and a crash beside it.
-    let crash = picture("abde", &up("abcde"), &[('a', 'b'), ('b', 'a')]);
-    assert_eq!(decide_names(&crash), "abc");
-}
-
-#[test]
-fn scenario_50_stale_accusations_of_a_crashed_observer_take_nobody_with_them() {
-    // c accused b, then both crashed; the five others accuse both.
-    let picture = picture("adefg", &up("abcdefg"), &[('c', 'b')]);
-    assert!(picture.indirectly_connected().is_empty());
-    assert_eq!(names(&resolve(&picture, &majority(), decide(&picture, &majority()).verdict, None).downed), "bc");
-}
-
+/// One resolver, a state to change, and a clock that ticks second by second.
 struct Bench {
     sbr: Sbr,
     gossip: Gossip,
+    exits: ConfirmedExits,
     now: Instant,
 }
 
 impl Bench {
+    /// The resolver of `a` among five members that are Up and have seen everything.
     fn new() -> Self {
+        Self::of('a', "abcde", SbrSettings::default())
+    }
+
+    fn of(own: char, names: &str, settings: SbrSettings) -> Self {
         let now = Instant::now();
         let mut gossip = Gossip::default();
-        for name in "abcde".chars() {
+        for name in names.chars() {
             gossip.members.insert(node(name), member(name, MemberStatus::Up));
             gossip.seen.insert(node(name));
         }
-        let mut bench = Self { sbr: Sbr::new(node('a'), SbrSettings::default(), now), gossip, now };
+        let sbr = Sbr::new(node(own), settings, now);
+        let mut bench = Self { sbr, gossip, exits: ConfirmedExits::new(), now };
         bench.state();
         bench
     }
 
     fn state(&mut self) {
-        self.sbr.on_state(self.now, &Arc::new(self.gossip.clone()), &ConfirmedExits::new());
+        self.sbr.on_state(self.now, &Arc::new(self.gossip.clone()), &self.exits);
     }
 
-    fn mark(&mut self, observers: &str, subjects: &str, status: crate::reachability::Status) {
+    fn mark(&mut self, observers: &str, subjects: &str, status: Status) {
         for observer in observers.chars() {
             for subject in subjects.chars() {
                 self.gossip.reachability.set(&node(observer), &node(subject), status);
@@ -187,67 +56,425 @@ impl Bench {
         self.state();
     }
 
-    /// Ticks second by second; the decision, and after how many seconds it came.
-    fn run(&mut self, seconds: u64) -> Option<(u64, String)> {
+    fn unreachable(&mut self, observers: &str, subjects: &str) {
+        self.mark(observers, subjects, Unreachable);
+    }
+
+    fn reachable(&mut self, observers: &str, subjects: &str) {
+        self.mark(observers, subjects, Reachable);
+        self.seen(subjects);
+    }
+
+    fn seen(&mut self, names: &str) {
+        self.gossip.seen.extend(names.chars().map(node));
+        self.state();
+    }
+
+    fn status(&mut self, name: char, status: MemberStatus) {
+        let member = self.gossip.members.entry(node(name)).or_insert_with(|| member(name, status));
+        member.status = status;
+        self.state();
+    }
+
+    /// As a proof does it: the prover's record is Terminated, the member Down and dead.
+    fn prove(&mut self, prover: char, name: char) {
+        let dead = self.gossip.members.get_mut(&node(name)).unwrap();
+        (dead.status, dead.dead) = (MemberStatus::Down, true);
+        self.mark(&prover.to_string(), &name.to_string(), Terminated);
+    }
+
+    fn decision(&mut self, seconds: u64) -> Option<(u64, DowningDecision)> {
         for second in 1..=seconds {
             self.now += Duration::from_secs(1);
             if let Some(decision) = self.sbr.decide(self.now, false) {
-                return Some((second, names(&decision.downed.into_iter().collect())));
+                return Some((second, decision));
             }
         }
         None
     }
+
+    /// Whom the next decision downs, in its order, and after how many seconds it came.
+    fn run(&mut self, seconds: u64) -> Option<(u64, String)> {
+        self.decision(seconds).map(|(second, decision)| (second, in_order(&decision)))
+    }
 }
 
+fn in_order(decision: &DowningDecision) -> String {
+    decision.downed.iter().map(|node| node.address().host().to_owned()).collect()
+}
+
+fn settings(seconds: u64, patience: DownAllWhenUnstable) -> SbrSettings {
+    let stable_after = Duration::from_secs(seconds);
+    SbrSettings { stable_after, down_all_when_unstable: patience, ..SbrSettings::default() }
+}
+
+/// cluster S2, S5.
 #[test]
-fn scenario_51_only_after_stable_after_and_only_what_still_stands() {
-    use crate::reachability::Status::{Reachable, Unreachable};
-    let mut bench = Bench::new();
-    bench.mark("abc", "de", Unreachable);
-    assert_eq!(bench.run(10), None);
-    // A joining member does not put the decision off.
-    bench.gossip.members.insert(node('x'), member('x', MemberStatus::Joining));
-    bench.state();
-    assert_eq!(bench.run(20), Some((10, "de".into())));
-    let mut healed = Bench::new();
-    healed.mark("abc", "de", Unreachable);
-    assert_eq!(healed.run(19), None);
-    healed.mark("abc", "de", Reachable);
-    assert_eq!(healed.run(100), None);
+fn scenario_51_only_the_responsible_node_acts() {
+    let mut other = Bench::of('b', "abcde", SbrSettings::default());
+    other.unreachable("abc", "de");
+    assert_eq!(other.run(10), None);
+    // b leads once a is out of reach too; the change starts the wait anew, and a's word is void.
+    other.unreachable("bc", "a");
+    assert_eq!(other.run(30), Some((20, "cb".into())), "two against three; the own side goes, self last");
+    let mut follower = Bench::of('b', "abcde", settings(20, DownAllWhenUnstable::Off));
+    follower.unreachable("abc", "de");
+    assert_eq!(follower.run(100), None, "a leads");
+    let mut joining = Bench::of('a', "bcde", settings(20, DownAllWhenUnstable::Off));
+    joining.status('a', MemberStatus::Joining);
+    joining.unreachable("a", "bcde");
+    assert_eq!(joining.run(100), None, "it was never Up");
+    for status in [MemberStatus::WeaklyUp, MemberStatus::Leaving] {
+        let mut bench = Bench::of('a', "bcde", SbrSettings::default());
+        bench.status('a', MemberStatus::WeaklyUp);
+        bench.status('a', status);
+        bench.unreachable("a", "bcde");
+        assert_eq!(bench.run(30), Some((20, "a".into())), "{status} decides like any other");
+    }
 }
 
+/// cluster S4: what restarts the wait, and what does not.
+#[test]
+fn scenario_51_only_what_is_relevant_restarts_the_wait() {
+    let cases: [(&str, fn(&mut Bench), u64); 12] = [
+        ("unreachable", |bench| bench.unreachable("abc", "d"), 20),
+        ("reachable", |bench| bench.reachable("abc", "f"), 20),
+        ("downed", |bench| bench.status('f', MemberStatus::Down), 20),
+        ("up", |bench| bench.status('j', MemberStatus::Up), 20),
+        ("exited", |bench| bench.status('c', MemberStatus::Exiting), 20),
+        ("joining", |bench| bench.status('x', MemberStatus::Joining), 10),
+        ("weakly up", |bench| bench.status('j', MemberStatus::WeaklyUp), 10),
+        ("leaving", |bench| bench.status('c', MemberStatus::Leaving), 10),
+        ("seen", |bench| bench.seen("b"), 10),
+        ("one more accuser", |bench| bench.unreachable("d", "e"), 10),
+        ("one accuser less", |bench| bench.reachable("a", "e"), 10),
+        (
+            "removed",
+            |bench| {
+                bench.gossip.members.remove(&node('g'));
+                bench.gossip.reachability.retain(|address| *address != node('g'));
+                bench.state();
+            },
+            10,
+        ),
+    ];
+    for (what, change, expected) in cases {
+        let mut bench = Bench::of('a', "abcdef", SbrSettings::default());
+        bench.status('j', MemberStatus::Joining);
+        bench.status('g', MemberStatus::Exiting);
+        bench.unreachable("abc", "ef");
+        assert_eq!(bench.run(10), None);
+        change(&mut bench);
+        let decision = bench.decision(30).map(|(second, _)| second);
+        assert_eq!(decision, Some(expected), "{what}");
+    }
+}
+
+/// cluster S4.
+#[test]
+fn scenario_51_what_heals_is_removed_or_is_down_in_time_is_left_alone() {
+    let mut healed = Bench::new();
+    healed.unreachable("abc", "de");
+    assert_eq!(healed.run(19), None);
+    healed.reachable("abc", "de");
+    assert_eq!(healed.run(100), None);
+    let mut removed = Bench::new();
+    removed.unreachable("abcd", "e");
+    assert_eq!(removed.run(19), None);
+    removed.gossip.members.remove(&node('e'));
+    removed.gossip.reachability.retain(|address| *address != node('e'));
+    removed.state();
+    assert_eq!(removed.run(100), None);
+    for status in [MemberStatus::Down, MemberStatus::Exiting] {
+        let mut settled = Bench::new();
+        settled.status('e', status);
+        settled.unreachable("abcd", "e");
+        assert_eq!(settled.run(100), None, "{status}");
+    }
+    let mut busy = Bench::new();
+    busy.unreachable("abc", "de");
+    for (second, name) in ('f'..='x').enumerate() {
+        assert_eq!(busy.run(1), None, "after {second} s");
+        busy.status(name, MemberStatus::Joining);
+    }
+    assert_eq!(busy.run(1), Some((1, "de".into())), "joining members do not put it off");
+}
+
+/// cluster S4: a decision that downs nobody is not repeated at each tick, but the wait begins anew.
+#[test]
+fn an_empty_decision_is_not_repeated_at_each_tick() {
+    let mut bench = Bench::of('a', "abc", SbrSettings::default());
+    bench.status('a', MemberStatus::Exiting);
+    bench.unreachable("a", "bc");
+    // The own side lost, and all of it is Exiting.
+    for _ in 0..2 {
+        assert_eq!(bench.run(30), Some((20, String::new())));
+    }
+}
+
+/// cluster F9, S13: who woke from a pause decides nothing, and no deadline starts over.
+#[test]
+fn scenario_64_a_held_node_decides_as_soon_as_the_hold_ends() {
+    let mut bench = Bench::new();
+    bench.unreachable("abc", "de");
+    for _ in 0..30 {
+        bench.now += Duration::from_secs(1);
+        assert_eq!(bench.sbr.decide(bench.now, true), None);
+    }
+    assert_eq!(bench.run(1), Some((1, "de".into())));
+}
+
+/// cluster S20: a proof postpones only a decision that leaves this node alive.
 #[test]
 fn a_proof_puts_off_only_a_decision_that_leaves_self_alive() {
-    use crate::reachability::Status::{Terminated, Unreachable};
-    let prove = |bench: &mut Bench, name| {
-        let dead = bench.gossip.members.get_mut(&node(name)).unwrap();
-        (dead.status, dead.dead) = (MemberStatus::Down, true);
-        bench.mark("a", &name.to_string(), Terminated);
-    };
     let mut winner = Bench::new();
-    winner.mark("abcd", "e", Unreachable);
+    winner.unreachable("abcd", "e");
     assert_eq!(winner.run(10), None);
-    prove(&mut winner, 'd');
+    winner.prove('a', 'd');
     assert_eq!(winner.run(30), Some((20, "e".into())), "a, b, c against e, 20 s after the proof");
     let mut loser = Bench::new();
-    loser.mark("ab", "cde", Unreachable);
+    loser.unreachable("ab", "cde");
     assert_eq!(loser.run(10), None);
-    prove(&mut loser, 'b');
+    loser.prove('a', 'b');
     assert_eq!(loser.run(30), Some((10, "a".into())), "at the old deadline");
 }
 
+/// cluster S20, S3: the dead count nowhere, and what they said is void; that heals nobody.
+#[test]
+fn the_dead_do_not_count_and_what_they_said_is_void() {
+    let mut alone = Bench::new();
+    alone.unreachable("a", "bcd");
+    for name in "bcd".chars() {
+        alone.prove('a', name);
+    }
+    assert_eq!(alone.run(100), None, "nobody is unreachable who is not dead");
+    let mut measured = Bench::new();
+    measured.unreachable("abd", "e");
+    assert_eq!(measured.run(9), None);
+    measured.unreachable("d", "c");
+    measured.seen("c");
+    measured.prove('a', 'd');
+    assert!(measured.sbr.unstable.as_ref().is_some_and(|unstable| !unstable.healed), "c was never away for a");
+    assert_eq!(measured.run(40), Some((20, "e".into())), "d is dead: a and b and c against e");
+    let mut never = Bench::new();
+    never.prove('b', 'e');
+    assert!(never.sbr.unstable.is_none(), "a proof starts no measurement");
+}
+
+/// cluster S13: after 17 s with 10 s and 7 s, each node in its own view.
 #[test]
 fn scenario_52_reachability_that_never_rests_ends_everybody() {
-    use crate::reachability::Status::{Reachable, Unreachable};
-    let mut bench = Bench::new();
-    bench.mark("abc", "de", Unreachable);
-    let mut decision = None;
-    for round in 0..10 {
-        decision = bench.run(4);
-        if decision.is_some() {
-            break;
-        }
-        bench.mark("b", "c", if round % 2 == 0 { Unreachable } else { Reachable });
+    let after = DownAllWhenUnstable::After(Duration::from_secs(7));
+    for (own, expected) in [('a', "bcdea"), ('b', "b"), ('c', "c")] {
+        let mut bench = Bench::of(own, "abcde", settings(10, after));
+        bench.unreachable("abc", "de");
+        assert_eq!(bench.run(2), None);
+        bench.unreachable("b", "c");
+        assert_eq!(bench.run(7), None);
+        bench.reachable("b", "c");
+        assert_eq!(bench.run(20), Some((8, expected.into())), "17 s after the first, at {own}");
     }
-    assert_eq!(decision.map(|(_, names)| names), Some("abcde".into()));
+    let mut other_side = Bench::of('d', "abcde", settings(10, after));
+    other_side.unreachable("de", "abc");
+    assert_eq!(other_side.run(20), Some((10, "ed".into())), "a clean cut as seen from there");
+}
+
+/// cluster S13: the default patience, the longer of 4 s and three quarters of `stable_after`.
+#[test]
+fn the_patience_with_instability_follows_stable_after() {
+    for (stable_after, expected) in [(20, 35), (4, 8)] {
+        let mut bench = Bench::of('a', "abcde", settings(stable_after, DownAllWhenUnstable::On));
+        bench.unreachable("abc", "de");
+        let mut at = 0;
+        let decision = loop {
+            at += 2;
+            bench.now += Duration::from_secs(2);
+            if let Some(decision) = bench.sbr.decide(bench.now, false) {
+                break decision;
+            }
+            if at % 4 == 2 {
+                bench.unreachable("bc", "a");
+            } else {
+                bench.reachable("bc", "a");
+            };
+        };
+        assert!(at >= expected && at <= expected + 3, "{at} s with {stable_after} s");
+        assert_eq!(decision.verdict, Verdict::DownAll);
+    }
+    let mut off = Bench::of('a', "abcde", settings(4, DownAllWhenUnstable::Off));
+    off.unreachable("abc", "de");
+    for round in 0..50 {
+        assert_eq!(off.run(2), None);
+        if round % 2 == 0 {
+            off.unreachable("b", "c");
+        } else {
+            off.reachable("b", "c");
+        };
+    }
+}
+
+/// cluster S13: two crashes 15 to 20 s apart; the three survivors stay.
+#[test]
+fn scenario_66_a_second_crash_takes_nobody_else_with_it() {
+    for apart in [15, 17, 19] {
+        let mut bench = Bench::new();
+        bench.unreachable("abcd", "e");
+        assert_eq!(bench.run(apart), None);
+        bench.unreachable("abc", "d");
+        let (second, decision) = bench.decision(30).unwrap();
+        assert_eq!(in_order(&decision), "de", "{}", decision.reason);
+        assert_eq!(second + apart, 35, "by the rule of instability, before the wait has begun anew");
+    }
+    // A change less than 6 s old is not quiet: everybody ends rather than guess.
+    let mut late = Bench::new();
+    late.unreachable("abcd", "e");
+    assert_eq!(late.run(19), None);
+    late.unreachable("abc", "d");
+    assert_eq!(late.run(13), None);
+    late.unreachable("ab", "c");
+    let (second, decision) = late.decision(10).unwrap();
+    assert_eq!((second, decision.verdict), (3, Verdict::DownAll));
+}
+
+/// cluster S11, S13: one node misses responses from healthy peers, steadily or changing; it alone goes.
+#[test]
+fn scenario_66_one_sick_node_goes_alone() {
+    let mut steady = Bench::new();
+    steady.unreachable("b", "cd");
+    steady.seen("cd");
+    assert_eq!(steady.run(30), Some((20, "b".into())));
+    let (_, decision) = changing_around_b().unwrap();
+    assert_eq!(in_order(&decision), "b");
+}
+
+/// b misses the responses now of one, now of another; somebody is always accused.
+fn changing_around_b() -> Option<(u64, DowningDecision)> {
+    let mut bench = Bench::new();
+    bench.unreachable("b", "c");
+    for (before, subject) in "cdecdecdecde".chars().zip("decdecdecdec".chars()) {
+        bench.unreachable("b", &subject.to_string());
+        bench.reachable("b", &before.to_string());
+        bench.seen(&subject.to_string());
+        if let Some(decision) = bench.decision(4) {
+            return Some(decision);
+        }
+    }
+    None
+}
+
+/// cluster S13: the responsible node has 3 s; then each judges for itself.
+#[test]
+fn who_is_not_responsible_waits_three_seconds_for_the_leader() {
+    let mut bench = Bench::of('c', "abcde", SbrSettings::default());
+    bench.unreachable("abcd", "e");
+    assert_eq!(bench.run(15), None);
+    bench.unreachable("abc", "d");
+    let (second, decision) = bench.decision(40).unwrap();
+    assert_eq!((second, decision.verdict, in_order(&decision)), (23, Verdict::DownSelf, "c".into()));
+}
+
+/// cluster S13: the measurement ends when all are back, and records about members that are Down, or
+/// of members that are gone, say nothing.
+#[test]
+fn the_measurement_ends_with_its_cause() {
+    let mut bench = Bench::new();
+    bench.unreachable("abc", "de");
+    assert_eq!(bench.run(15), None);
+    bench.reachable("abc", "de");
+    assert!(bench.sbr.unstable.is_none());
+    bench.unreachable("abc", "de");
+    assert_eq!(bench.run(30), Some((20, "de".into())), "35 s after the first nothing is remembered");
+    let mut down = Bench::new();
+    down.unreachable("abcd", "e");
+    down.status('e', MemberStatus::Down);
+    assert!(down.sbr.unstable.is_none(), "who is Down is no cause");
+    let mut void = Bench::new();
+    void.unreachable("abcd", "e");
+    for round in 0..16 {
+        assert_eq!(void.run(1), None);
+        // d is Down and comes and goes.
+        if round == 0 {
+            void.status('d', MemberStatus::Down);
+        }
+        if round % 2 == 0 {
+            void.unreachable("abc", "d");
+        } else {
+            void.reachable("abc", "d");
+        };
+    }
+    assert_eq!(void.run(30), Some((19, "e".into())), "35 s after e fell silent, whatever d does");
+}
+
+/// cluster S11: whoever has seen the state since the wait began lives, unless it is accused now.
+#[test]
+fn scenario_50_stale_accusations_in_the_machine() {
+    let mut bench = Bench::of('a', "abcdefg", SbrSettings::default());
+    bench.unreachable("c", "b");
+    assert_eq!(bench.run(5), None);
+    bench.unreachable("adefg", "bc");
+    assert_eq!(bench.run(30), Some((20, "bc".into())), "five survive");
+    let mut heard = Bench::of('a', "abcdefg", SbrSettings::default());
+    heard.unreachable("c", "b");
+    heard.gossip.seen.remove(&node('c'));
+    heard.state();
+    let (_, decision) = heard.decision(30).unwrap();
+    assert_eq!(in_order(&decision), "b", "c has not seen the newest state, but nobody accuses it");
+}
+
+/// cluster S12: the limit is a setting of the machine.
+#[test]
+fn too_many_indirectly_connected_end_everybody() {
+    let limited = SbrSettings { down_all_when_indirectly_connected: Some(0.5), ..SbrSettings::default() };
+    for (settings, expected) in [(SbrSettings::default(), "bca"), (limited, "bcdea")] {
+        let mut bench = Bench::of('a', "abcde", settings);
+        bench.unreachable("a", "b");
+        bench.unreachable("b", "c");
+        bench.unreachable("c", "a");
+        bench.seen("abc");
+        let (_, decision) = bench.decision(30).unwrap();
+        assert_eq!(in_order(&decision), expected, "{}", decision.reason);
+    }
+}
+
+/// cluster S17: the line that an operator reads at night.
+#[test]
+fn a_decision_explains_itself() {
+    let mut bench = Bench::new();
+    bench.status('d', MemberStatus::Joining);
+    bench.unreachable("abc", "de");
+    let (_, decision) = bench.decision(30).unwrap();
+    assert_eq!(
+        decision.to_string(),
+        "keep_majority decides DownUnreachable: nothing relevant changed for 20s, and 3 members here outnumber 1 out \
+         of reach; downed (2): d:1#100, e:1#101; unreachable (2): d:1#100, e:1#101; counted (4): a:1#97, b:1#98, \
+         c:1#99, e:1#101; indirectly connected: none"
+    );
+    let mut pair = Bench::new();
+    pair.unreachable("b", "c");
+    pair.unreachable("c", "b");
+    pair.seen("bc");
+    pair.unreachable("abcd", "e");
+    let (_, decision) = pair.decision(30).unwrap();
+    assert_eq!(
+        decision.reason,
+        "nothing relevant changed for 20s, and some members reach b:1#98, c:1#99, and others do not; beyond that, 4 \
+         members here outnumber 1 out of reach"
+    );
+    let (_, decision) = changing_around_b().unwrap();
+    assert_eq!(
+        decision.reason,
+        "reachability has kept changing for 35s, and every accusation since then is by b:1#98 or against it: it is \
+         sick, and goes alone"
+    );
+}
+
+/// cluster S9, S10: without a lease at hand the verdict is that of a denied one.
+#[test]
+fn scenario_53_without_a_lease_the_own_side_goes() {
+    for (name, expected) in [("down_all", "bcdea"), ("lease_majority", "bca")] {
+        let strategy = crate::settings::Strategy::named(name, None).unwrap();
+        let mut bench = Bench::of('a', "abcde", SbrSettings::with_strategy(strategy));
+        bench.unreachable("abc", "de");
+        assert_eq!(bench.run(30), Some((20, expected.into())), "{name}");
+    }
 }
