@@ -28,8 +28,8 @@ pub struct Recipient {
 impl Recipient {
     /// Paths that begin so are control recipients; fixed in code (cluster T6).
     pub const CONTROL_PREFIX: &'static str = "control/";
-    /// The recipient of heartbeats, fixed in code: what is for it leaves before all else that waits in
-    /// the control lane. Source: cluster T26.
+    /// The recipient of heartbeats, fixed in code: what is for it, or below it, leaves before all else
+    /// that waits in the control lane. Source: cluster T26.
     pub const HEARTBEAT: &'static str = "control/heartbeat";
     /// Paths that begin so are bulk recipients, which take the large lane; fixed in code.
     pub const BULK_PREFIX: &'static str = "bulk/";
@@ -51,6 +51,12 @@ impl Recipient {
     pub fn with_instance(mut self, instance: u64) -> Self {
         self.instance = instance;
         self
+    }
+
+    /// Whether what is for it leaves before all else in its lane.
+    pub(crate) fn is_heartbeat(&self) -> bool {
+        let below = self.path.strip_prefix(Self::HEARTBEAT);
+        below.is_some_and(|below| below.is_empty() || below.starts_with('/'))
     }
 
     /// The lane kind as far as the path decides it; user patterns may still make an ordinary one large.

@@ -15,7 +15,7 @@ use bytes::Bytes;
 use greylag_core::Uid;
 
 use crate::endpoint::Reply;
-use crate::envelope::{Envelope, Recipient};
+use crate::envelope::Envelope;
 
 /// Something to be written.
 #[derive(Debug)]
@@ -42,7 +42,7 @@ impl Item {
 
     /// Leaves before all others.
     fn is_urgent(&self) -> bool {
-        matches!(self, Self::Envelope(envelope) if *envelope.recipient.path == *Recipient::HEARTBEAT)
+        matches!(self, Self::Envelope(envelope) if envelope.recipient.is_heartbeat())
     }
 
     /// What it counts for in the bound of bytes.

@@ -20,6 +20,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot, watch};
 use tonic::body::Body;
 use tonic::codegen::http;
@@ -80,10 +81,13 @@ pub(super) async fn serve(shared: Arc<Shared>, listener: TcpListener, mut stop: 
 
 /// Drives a connection here until its lane is known, and from then on where that belongs.
 async fn begin(shared: Arc<Shared>, socket: TcpStream, caller: Caller, closing: watch::Receiver<()>) {
-    let home = caller.home.clone();
-    let data = shared.data.clone();
+    let (home, data) = (caller.home.clone(), shared.data.clone());
     let socket = Socket { stream: Some(socket), home: home.clone(), is_moved: false };
-    let mut connection = Box::pin(converse(shared, socket, caller, closing));
+    drive(Box::pin(converse(shared, socket, caller, closing)), home, &data).await;
+}
+
+/// Polls a connection here, and from its move on, as the same future, on the data runtime.
+async fn drive(mut connection: Pin<Box<impl Future<Output = ()> + Send + 'static>>, home: Arc<Home>, data: &Handle) {
     tokio::select! {
         () = &mut connection => {}
         () = home.moves.notified() => drop(data.spawn(async move {
@@ -205,5 +209,70 @@ impl AsyncWrite for Socket {
             Ok(stream) => stream.poll_shutdown(cx),
             Err(error) => Poll::Ready(Err(error)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::TransportSettings;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    fn runtime(name: &str) -> tokio::runtime::Runtime {
+        tokio::runtime::Builder::new_multi_thread().worker_threads(1).thread_name(name).enable_all().build().unwrap()
+    }
+
+    fn thread() -> String {
+        std::thread::current().name().unwrap_or_default().to_owned()
+    }
+
+    /// Cluster C7: from the move on the connection is polled by the data runtime alone, and its socket
+    /// wakes it there: the control runtime has ended by then.
+    #[test]
+    fn a_connection_moves_with_its_socket() {
+        let (control, data) = (runtime("control"), runtime("data"));
+        let (said, heard) = std::sync::mpsc::channel();
+        let mut peer = control.block_on(async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let peer = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap().into_std().unwrap();
+            let (accepted, _) = listener.accept().await.unwrap();
+            let home = Arc::new(Home::default());
+            let mut socket = Socket { stream: Some(accepted), home: home.clone(), is_moved: false };
+            let (lane, data) = (home.clone(), data.handle().clone());
+            let connection = Box::pin(async move {
+                for _ in 0..2 {
+                    let byte = socket.read_u8().await.unwrap();
+                    said.send((byte, thread())).unwrap();
+                    lane.move_to_data();
+                    tokio::task::yield_now().await;
+                }
+                socket.write_u8(3).await.unwrap();
+            });
+            control.spawn(async move { drive(connection, home, &data).await });
+            peer
+        });
+        use std::io::{Read, Write};
+        peer.set_nonblocking(false).unwrap();
+        peer.write_all(&[1]).unwrap();
+        assert_eq!(heard.recv().unwrap(), (1, "control".to_owned()));
+        // Polled on the data runtime once, it has nothing to do with the control runtime.
+        data.block_on(data.spawn(async {})).unwrap();
+        drop(control);
+        peer.write_all(&[2]).unwrap();
+        assert_eq!(heard.recv().unwrap(), (2, "data".to_owned()));
+        let mut answer = [0];
+        peer.read_exact(&mut answer).unwrap();
+        assert_eq!(answer, [3]);
+    }
+
+    /// Cluster T9: twice what a lane's frame may have, for every lane.
+    #[test]
+    fn windows_hold_two_frames() {
+        let settings = TransportSettings::test();
+        for kind in [crate::LaneKind::Control, crate::LaneKind::Ordinary, crate::LaneKind::Large] {
+            let largest = settings.maximum_message_size(kind);
+            assert!(window(largest) as usize >= 2 * (largest + super::super::link::FRAME_OVERHEAD));
+        }
+        assert_eq!(window(usize::MAX / 4), u32::MAX >> 1);
     }
 }

@@ -1,0 +1,169 @@
+//! Lanes over real sockets: which one a message takes, what fills it, what passes what.
+
+mod common;
+
+use std::sync::{Arc, Mutex, mpsc};
+
+use common::{LONG, Node, next, node, number, read};
+use greylag_core::DeadLetterReason;
+use greylag_transport::{
+    Envelope, Fault, Inbound, Lane, Payload, Receiver, Recipient, Remoting, SendError, TransportSettings,
+};
+
+fn settings() -> TransportSettings {
+    TransportSettings::test()
+}
+
+fn to(path: &str, n: u32) -> Envelope {
+    Envelope { recipient: Recipient::new(path), ..number(n) }
+}
+
+fn sized(path: &str, bytes: usize) -> Envelope {
+    Envelope { payload: Payload::Bytes(vec![b'1'; bytes].into()), ..to(path, 0) }
+}
+
+/// From now on what `a` sends to `b` waits in its queues, or goes on from there.
+fn hold(a: &Node, b: &Node, is_held: bool) {
+    let fault = if is_held { Fault::BlackholeOutbound } else { Fault::Pass };
+    a.transport.fault(b.transport.self_address().address(), fault);
+}
+
+/// Cluster T5, T6: patterns name recipients of the large lane, answers among them; each lane has its
+/// own limit.
+#[tokio::test]
+async fn named_recipients_take_the_large_lane() {
+    let names = vec!["video/*".to_owned(), "asks/*".to_owned()];
+    let large = || TransportSettings { large_message_destinations: names.clone(), ..settings() };
+    let (a, mut b) = (node(large()).await, node(large()).await);
+    assert_eq!(a.transport.lane_of(&Recipient::new("video/7")), Lane::LARGE);
+    assert_eq!(a.transport.lane_of(&Recipient::new("video").with_sub_path("7")), Lane::LARGE);
+    assert_eq!(a.transport.lane_of(&Recipient::new("video")), Lane::ordinary(0));
+    let mut inbox = b.register("video/7");
+    a.transport.send(&b.here(), sized("video/7", 1 << 20)).unwrap();
+    assert_eq!(next(&mut inbox).await.payload.len(), 1 << 20);
+    let answer = a.start_ask(&b.here(), "inbox", LONG);
+    b.question::<String>().await.reply("x".repeat(300 * 1024));
+    assert_eq!(answer.await.unwrap().downcast::<String>().unwrap().len(), 300 * 1024);
+}
+
+/// Cluster T9: what a user meets is the lane's limit, to the byte, and never one of HTTP/2 or of the
+/// codec, which would be 4 MiB.
+#[tokio::test]
+async fn the_limit_of_a_lane_is_the_only_limit() {
+    let large = || TransportSettings { maximum_large_frame_size: 6 << 20, compress_above: usize::MAX, ..settings() };
+    let (a, b) = (node(large()).await, node(large()).await);
+    for (path, max) in [("control/x", 64 << 10), ("x", 256 << 10), ("bulk/x", 6 << 20)] {
+        let mut inbox = b.register(path);
+        a.transport.send(&b.here(), sized(path, max)).unwrap();
+        assert_eq!(next(&mut inbox).await.payload.len(), max, "{path}");
+        let refused = a.transport.send(&b.here(), sized(path, max + 1)).unwrap_err();
+        assert_eq!(refused.error, SendError::TooLarge { size: max + 1, max }, "{path}");
+    }
+}
+
+/// Cluster T5: a queue is full by bytes too, and every message refused for that is counted.
+#[tokio::test]
+async fn a_queue_is_full_by_bytes_before_it_is_full_by_messages() {
+    let a = node(TransportSettings { outbound_queue_bytes: 4 << 20, ..settings() }).await;
+    let mut b = node(settings()).await;
+    let mut inbox = b.register("bulk/x");
+    hold(&a, &b, true);
+    let half = (2 << 20) - 100;
+    (0..2).for_each(|_| a.transport.send(&b.here(), sized("bulk/x", half)).unwrap());
+    for _ in 0..3 {
+        let refused = a.transport.send(&b.here(), sized("bulk/x", 1000)).unwrap_err();
+        assert_eq!(refused.error, SendError::QueueFull);
+    }
+    assert_eq!(a.dropped(DeadLetterReason::QueueFull), 3);
+    // Each lane has a queue of its own.
+    a.tell(&b.here(), 1);
+    hold(&a, &b, false);
+    assert_eq!(b.next().await, 1);
+    for _ in 0..2 {
+        assert_eq!(next(&mut inbox).await.payload.len(), half);
+    }
+    a.transport.send(&b.here(), sized("bulk/x", 1000)).unwrap();
+    assert_eq!(next(&mut inbox).await.payload.len(), 1000);
+}
+
+/// Writes down which path each message was for.
+struct Scribe(&'static str, mpsc::Sender<(&'static str, u32)>);
+
+impl Receiver for Scribe {
+    fn receive(&self, message: Inbound) {
+        self.1.send((self.0, read(&message))).ok();
+    }
+}
+
+/// Cluster T26: a heartbeat is behind one batch at most, however many control messages wait.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_heartbeat_overtakes_what_waits_in_the_control_lane() {
+    let (a, b) = (node(settings()).await, node(settings()).await);
+    hold(&a, &b, true);
+    let (notes, arrived) = mpsc::channel();
+    b.transport.register("control/x", Arc::new(Scribe("x", notes.clone())));
+    b.transport.register(Recipient::HEARTBEAT, Arc::new(Scribe("heartbeat", notes)));
+    (0..2000).for_each(|n| a.transport.send(&b.here(), to("control/x", n)).unwrap());
+    a.transport.send(&b.here(), to(Recipient::HEARTBEAT, 7)).unwrap();
+    hold(&a, &b, false);
+    let arrived: Vec<_> = (0..2001).map(|_| arrived.recv_timeout(LONG).unwrap()).collect();
+    assert_eq!(arrived[0], ("heartbeat", 7));
+    assert!((0..2000).zip(&arrived[1..]).all(|(n, note)| *note == ("x", n)), "the others keep their order");
+}
+
+/// Blocks its worker until it is let go, then passes on what came.
+struct Stuck {
+    gate: Arc<Mutex<()>>,
+    through: mpsc::Sender<u32>,
+}
+
+impl Receiver for Stuck {
+    fn receive(&self, message: Inbound) {
+        drop(self.gate.lock());
+        self.through.send(read(&message)).ok();
+    }
+}
+
+/// Cluster T39: when the workers are saturated the stream is not read, which reaches the sender's
+/// queue; control messages have nothing to do with any of it. What was taken arrives, in order.
+#[tokio::test(flavor = "multi_thread")]
+async fn saturated_workers_hold_the_sender_back_but_no_control_message() {
+    let (a, b) = (node(settings()).await, node(TransportSettings { inbound_lanes: 2, ..settings() }).await);
+    let (gate, (through, passed)) = (Arc::new(Mutex::new(())), mpsc::channel());
+    let mut control = b.register("control/x");
+    // Both workers block, and with them both threads of the data runtime.
+    for path in ["stuck-1", "stuck-2", "stuck-3", "stuck-4"] {
+        b.transport.register(path, Arc::new(Stuck { gate: gate.clone(), through: through.clone() }));
+    }
+    let held = gate.lock().unwrap();
+    let padded = |n: u32| {
+        let envelope = to(["stuck-1", "stuck-2", "stuck-3", "stuck-4"][(n % 4) as usize], 0);
+        Envelope { payload: Payload::Bytes(format!("{:width$}", n, width = 8 << 10).into()), ..envelope }
+    };
+    let (mut taken, mut control_sent) = (0, 0);
+    for n in 0.. {
+        match a.transport.send(&b.here(), padded(n)) {
+            Ok(()) => taken += 1,
+            Err(refused) => {
+                assert_eq!(refused.error, SendError::QueueFull);
+                // Full, and the writer does not make room any more: the peer does not read.
+                let sent = a.transport.stats().sent_frames;
+                a.transport.send(&b.here(), to("control/x", n)).unwrap();
+                assert_eq!(read(&next(&mut control).await), n);
+                control_sent += 1;
+                if a.transport.stats().sent_frames == sent + 1 {
+                    break;
+                }
+            }
+        }
+    }
+    let received = b.transport.stats().received_envelopes - control_sent;
+    assert!(received + 3000 < taken, "{received} of {taken} were read");
+    drop(held);
+    let mut last = [None; 4];
+    for _ in 0..taken {
+        let n = passed.recv_timeout(LONG).unwrap();
+        assert!(last[(n % 4) as usize] < Some(n), "in order per recipient");
+        last[(n % 4) as usize] = Some(n);
+    }
+}
