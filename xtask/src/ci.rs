@@ -60,3 +60,8 @@ fn release(package: &str, arguments: &[String]) -> Result<(), Failure> {
     command.extend(arguments.iter().map(String::as_str));
     run("cargo", &command)
 }
+
+/// Saturates the data lanes for so long.
+pub(crate) fn soak(seconds: u64, nodes: usize) -> Result<(), Failure> {
+    release("greylag-soak", &["--seconds".to_owned(), seconds.to_string(), "--nodes".to_owned(), nodes.to_string()])
+}

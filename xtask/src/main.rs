@@ -50,6 +50,15 @@ enum Task {
         #[arg(long, default_value_t = 1)]
         seed: u64,
     },
+    /// Saturate the data lanes of several node processes; fails if a member ever looks unreachable.
+    Soak {
+        /// How long the load lasts.
+        #[arg(long, default_value_t = 300)]
+        seconds: u64,
+        /// How many node processes.
+        #[arg(long, default_value_t = 4)]
+        nodes: usize,
+    },
     /// Run every benchmark and print its figures.
     Bench,
 }
@@ -72,6 +81,7 @@ fn main() -> std::process::ExitCode {
         Task::Sim(args) => ci::sim(&args.arguments),
         Task::Netns(args) => ci::netns(&args.arguments),
         Task::Storefront { runs, seed } => storefront::runs(runs, seed),
+        Task::Soak { seconds, nodes } => ci::soak(seconds, nodes),
         Task::Bench => bench::bench(),
     };
     match outcome {

@@ -1,0 +1,100 @@
+//! The flood: more than the receivers can take, on the ordinary and the large lane of every peer.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use greylag_core::{CodecId, UniqueAddress};
+use greylag_transport::{Destination, Envelope, GrpcTransport, Inbound, Receiver, Recipient, Remoting};
+
+const SMALL: &str = "flood";
+const LARGE: &str = "bulk/flood";
+
+/// A message in twenty has this size, the others a tenth of it.
+const SMALL_BYTES: usize = 1000;
+const LARGE_BYTES: usize = 1 << 20;
+
+/// Takes the flood: a handler that reads all of every message, and blocks when told to.
+#[derive(Default)]
+pub(crate) struct Flood {
+    pub(crate) messages: AtomicU64,
+    pub(crate) bytes: AtomicU64,
+    pub(crate) refused: AtomicU64,
+    checksum: AtomicU64,
+    stalls: AtomicBool,
+    stall_end: Mutex<Option<Instant>>,
+}
+
+struct Sink(Arc<Flood>);
+
+impl Receiver for Sink {
+    fn receive(&self, message: Inbound) {
+        let Self(flood) = self;
+        let sum = message.payload.iter().fold(0_u64, |sum, byte| sum.wrapping_mul(31).wrapping_add(u64::from(*byte)));
+        flood.checksum.fetch_xor(sum, Ordering::Relaxed);
+        flood.messages.fetch_add(1, Ordering::Relaxed);
+        flood.bytes.fetch_add(message.payload.len() as u64, Ordering::Relaxed);
+        if flood.stalls.load(Ordering::Relaxed) {
+            flood.block();
+        }
+    }
+}
+
+impl Flood {
+    /// Takes what others send, from now on; on several recipients, so that every worker has some.
+    pub(crate) fn listen(self: &Arc<Self>, transport: &GrpcTransport) {
+        for n in 0..8 {
+            transport.register(&format!("{SMALL}-{n}"), Arc::new(Sink(self.clone())));
+        }
+        transport.register(LARGE, Arc::new(Sink(self.clone())));
+    }
+
+    /// Every handler that gets a message blocks its thread until then, as a handler should not.
+    pub(crate) fn stall(&self, length: Duration) {
+        *self.stall_end.lock().expect(NO_PANIC) = Some(Instant::now() + length);
+        self.stalls.store(true, Ordering::Relaxed);
+    }
+
+    fn block(&self) {
+        let end = *self.stall_end.lock().expect(NO_PANIC);
+        if let Some(left) = end.and_then(|end| end.checked_duration_since(Instant::now())) {
+            std::thread::sleep(left);
+        }
+        self.stalls.store(false, Ordering::Relaxed);
+    }
+
+    /// Floods one peer from a thread of its own, for as long as the process runs.
+    pub(crate) fn start(self: &Arc<Self>, transport: &Arc<GrpcTransport>, peer: UniqueAddress) {
+        let (flood, transport) = (self.clone(), transport.clone());
+        std::thread::spawn(move || {
+            let to = Destination::Incarnation(peer);
+            let small = Bytes::from(vec![7; SMALL_BYTES / 10]);
+            let medium = Bytes::from(vec![8; SMALL_BYTES]);
+            let large = Bytes::from((0..LARGE_BYTES).map(|n| (n * n >> 7) as u8).collect::<Vec<_>>());
+            let paths: Vec<Recipient> = (0..8).map(|n| Recipient::new(format!("{SMALL}-{n}"))).collect();
+            let bulk = Recipient::new(LARGE);
+            for n in 0_usize.. {
+                let payload = if n % 20 == 0 { medium.clone() } else { small.clone() };
+                let mut is_full = flood.send(&transport, &to, &paths[n % 8], payload);
+                if n % 1000 == 0 {
+                    is_full |= flood.send(&transport, &to, &bulk, large.clone());
+                }
+                if is_full {
+                    // A sender that spins helps nobody; the queue holds more than is written meanwhile.
+                    std::thread::sleep(Duration::from_micros(500));
+                }
+            }
+        });
+    }
+
+    /// Whether the queue was full.
+    fn send(&self, transport: &GrpcTransport, to: &Destination, recipient: &Recipient, payload: Bytes) -> bool {
+        let envelope = Envelope::new(recipient.clone(), CodecId::FIRST_USER, "soak.flood", payload);
+        let is_full = transport.send(to, envelope).is_err();
+        self.refused.fetch_add(is_full.into(), Ordering::Relaxed);
+        is_full
+    }
+}
+
+const NO_PANIC: &str = "nothing under this lock panics";
