@@ -75,13 +75,16 @@ impl NodeBuilder {
     /// [`StartError`] says which part failed and what it said; everything started before is closed.
     pub async fn start(self) -> Result<Node, StartError> {
         let seeds = self.seeds.into_iter().collect::<Result<Vec<_>, _>>()?;
-        let transport = GrpcTransport::bind(self.settings.transport, Arc::new(Registry::new())).await?;
+        let mut settings = self.settings;
+        // One small runtime carries the control lanes and membership (cluster C7).
+        settings.transport.control_threads = settings.cluster.cluster_threads;
+        let transport = GrpcTransport::bind(settings.transport, Arc::new(Registry::new())).await?;
         let remoting: Arc<dyn Remoting> = transport.clone();
         let started = async {
-            let cluster = Cluster::start(self.settings.cluster, remoting).await?;
+            let cluster = Cluster::start_on(transport.control_runtime(), settings.cluster, remoting).await?;
             #[cfg(feature = "sharding")]
             let sharding = {
-                let sharding = greylag_sharding::Sharding::start(cluster.clone(), self.stores, self.settings.sharding);
+                let sharding = greylag_sharding::Sharding::start(cluster.clone(), self.stores, settings.sharding);
                 sharding.await?
             };
             let node = Node {

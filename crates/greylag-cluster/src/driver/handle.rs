@@ -7,12 +7,14 @@ use std::time::Duration;
 
 use greylag_core::{NodeAddress, UniqueAddress};
 use greylag_transport::Remoting;
+use tokio::runtime::{Handle, Runtime};
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::AbortHandle;
 
 use super::events::{ClusterEvents, EventHub};
 use super::singleton::{SingletonFactory, SingletonHandle, Singletons};
 use super::tasks::ShutdownTasks;
-use super::{DriverInput, spawn};
+use super::{DriverInput, own_runtime, spawn};
 use crate::app_version::AppVersion;
 use crate::core::{Command, Input};
 use crate::error::{JoinError, MemberError, StartError, Terminated};
@@ -80,13 +82,22 @@ pub(crate) struct Inner {
     pub(crate) tasks: Arc<ShutdownTasks>,
     /// `Some` once this node has ended, every phase included.
     pub(crate) terminated: watch::Receiver<Option<ShutdownReason>>,
-    /// The cluster's own tasks. Taken down with the last handle.
-    pub(crate) runtime: Option<tokio::runtime::Runtime>,
+    pub(crate) threads: Threads,
 }
 
-impl Drop for Inner {
+/// Where the cluster's own tasks run. They are taken down with the last handle.
+pub(crate) struct Threads {
+    pub(crate) handle: Handle,
+    /// The task that owns the machines.
+    pub(crate) task: AbortHandle,
+    /// The runtime, unless it is lent.
+    pub(crate) own: Option<Runtime>,
+}
+
+impl Drop for Threads {
     fn drop(&mut self) {
-        if let Some(runtime) = self.runtime.take() {
+        self.task.abort();
+        if let Some(runtime) = self.own.take() {
             // Waiting is not allowed here: the last handle may be dropped by an async task.
             runtime.shutdown_background();
         }
@@ -100,13 +111,31 @@ impl std::fmt::Debug for Cluster {
 }
 
 impl Cluster {
-    /// Starts the tasks of a node that has not joined yet.
+    /// Starts the tasks of a node that has not joined yet, on `cluster_threads` threads of their own.
+    /// Where the transport has threads for control traffic, [`Cluster::start_on`] is better.
     ///
     /// # Errors
     /// [`StartError`]; nothing runs then.
     pub async fn start(settings: ClusterSettings, remoting: Arc<dyn Remoting>) -> Result<Self, StartError> {
         settings.validate().map_err(StartError::Config)?;
-        spawn(settings, remoting)
+        let own = own_runtime(&settings)?;
+        Ok(spawn(settings, remoting, own.handle().clone(), Some(own)))
+    }
+
+    /// Starts the tasks of a node that has not joined yet on the small runtime that carries control
+    /// traffic, such as `GrpcTransport::control_runtime`: then nothing of users stands between a
+    /// heartbeat's socket and the machine that answers it. Code of users (singletons, shutdown tasks)
+    /// runs on the runtime of the caller. Source: cluster C7.
+    ///
+    /// # Errors
+    /// [`StartError`]; nothing runs then.
+    pub async fn start_on(
+        control: Handle,
+        settings: ClusterSettings,
+        remoting: Arc<dyn Remoting>,
+    ) -> Result<Self, StartError> {
+        settings.validate().map_err(StartError::Config)?;
+        Ok(spawn(settings, remoting, control, None))
     }
 
     /// This process.
@@ -347,9 +376,7 @@ impl Inner {
     pub(crate) fn input(&self, input: DriverInput) {
         if let Err(mpsc::error::TrySendError::Full(input)) = self.inbox.try_send(input) {
             let inbox = self.inbox.clone();
-            if let Some(runtime) = &self.runtime {
-                runtime.spawn(async move { drop(inbox.send(input).await) });
-            }
+            self.threads.handle.spawn(async move { drop(inbox.send(input).await) });
         }
     }
 }

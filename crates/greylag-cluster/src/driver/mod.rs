@@ -1,7 +1,8 @@
 //! The tokio half: the task that owns the machines, and the handles on it.
 //!
-//! One task on a small runtime of its own owns the membership machine and the singleton managers of
-//! this node. Everything reaches it through one bounded inbox; deadlines go first. The code of
+//! One task on a small runtime owns the membership machine and the singleton managers of this node:
+//! on the transport's control runtime, so that a heartbeat meets no other threads between its socket
+//! and the machine ([`Cluster::start_on`]), or on one of its own ([`Cluster::start`]). Everything reaches it through one bounded inbox; deadlines go first. The code of
 //! users (singleton instances, shutdown tasks) runs on the runtime that called
 //! [`Cluster::start`], never here. Source: cluster C7.
 
@@ -21,6 +22,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use greylag_core::NodeAddress;
 use greylag_transport::Remoting;
+use tokio::runtime::{Handle, Runtime};
 use tokio::sync::{mpsc, oneshot, watch};
 
 pub use events::ClusterEvents;
@@ -63,13 +65,18 @@ pub(crate) enum DriverInput {
     Close(ShutdownReason),
 }
 
-fn spawn(settings: ClusterSettings, remoting: Arc<dyn Remoting>) -> Result<Cluster, StartError> {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
+/// A runtime for the cluster's own tasks alone.
+fn own_runtime(settings: &ClusterSettings) -> Result<Runtime, StartError> {
+    tokio::runtime::Builder::new_multi_thread()
         .worker_threads(settings.cluster_threads)
         .thread_name("greylag-cluster")
         .enable_all()
         .build()
-        .map_err(StartError::Runtime)?;
+        .map_err(StartError::Runtime)
+}
+
+/// Starts the tasks of a node on `handle`; `own` is the runtime behind it, if it is the cluster's.
+fn spawn(settings: ClusterSettings, remoting: Arc<dyn Remoting>, handle: Handle, own: Option<Runtime>) -> Cluster {
     let (inbox, receiver) = mpsc::channel(INBOX);
     let view = Arc::new(MembershipView::empty(remoting.self_address().clone()));
     let hub = Arc::new(events::EventHub::new(settings.event_buffer, view));
@@ -88,11 +95,11 @@ fn spawn(settings: ClusterSettings, remoting: Arc<dyn Remoting>) -> Result<Clust
         hub.clone(),
         tasks.clone(),
         report_terminated,
-        tokio::runtime::Handle::current(),
+        Handle::current(),
     );
-    runtime.spawn(node.run(receiver));
-    let runtime = Some(runtime);
+    let task = handle.spawn(node.run(receiver)).abort_handle();
+    let threads = handle::Threads { handle, task, own };
     let singletons = singleton::Singletons::default();
-    let inner = handle::Inner { settings, remoting, inbox, hub, singletons, tasks, terminated, runtime };
-    Ok(Cluster { inner: Arc::new(inner) })
+    let inner = handle::Inner { settings, remoting, inbox, hub, singletons, tasks, terminated, threads };
+    Cluster { inner: Arc::new(inner) }
 }

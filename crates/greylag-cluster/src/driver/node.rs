@@ -30,7 +30,7 @@ use crate::view::MembershipView;
 use crate::wire;
 
 const CLUSTER: &str = "control/cluster";
-const HEARTBEAT: &str = "control/heartbeat";
+const HEARTBEAT: &str = Recipient::HEARTBEAT;
 const BULK: &str = "bulk/cluster";
 const SINGLETON_PREFIX: &str = "control/singleton/";
 
