@@ -71,7 +71,7 @@ impl Flood {
             let to = Destination::Incarnation(peer);
             let small = Bytes::from(vec![7; SMALL_BYTES / 10]);
             let medium = Bytes::from(vec![8; SMALL_BYTES]);
-            let large = Bytes::from((0..LARGE_BYTES).map(|n| (n * n >> 7) as u8).collect::<Vec<_>>());
+            let large = Bytes::from((0..LARGE_BYTES).map(|n| ((n * n) >> 7) as u8).collect::<Vec<_>>());
             let paths: Vec<Recipient> = (0..8).map(|n| Recipient::new(format!("{SMALL}-{n}"))).collect();
             let bulk = Recipient::new(LARGE);
             for n in 0_usize.. {

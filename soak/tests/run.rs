@@ -6,7 +6,7 @@ use std::process::Command;
 #[test]
 fn a_short_flood_makes_nobody_look_dead() {
     let soak = Command::new(env!("CARGO_BIN_EXE_greylag-soak"))
-        .args(["--seconds", "4", "--nodes", "3", "--stall-seconds", "1"])
+        .args(["--seconds", "3", "--nodes", "3", "--stall-seconds", "1"])
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&soak.stdout);

@@ -2,7 +2,7 @@
 
 mod common;
 
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, Condvar, Mutex, mpsc};
 
 use common::{LONG, Node, next, node, number, read};
 use greylag_core::DeadLetterReason;
@@ -111,15 +111,19 @@ async fn a_heartbeat_overtakes_what_waits_in_the_control_lane() {
     assert!((0..2000).zip(&arrived[1..]).all(|(n, note)| *note == ("x", n)), "the others keep their order");
 }
 
+/// Whether it is shut, and word of its opening.
+type Gate = Arc<(Mutex<bool>, Condvar)>;
+
 /// Blocks its worker until it is let go, then passes on what came.
 struct Stuck {
-    gate: Arc<Mutex<()>>,
+    gate: Gate,
     through: mpsc::Sender<u32>,
 }
 
 impl Receiver for Stuck {
     fn receive(&self, message: Inbound) {
-        drop(self.gate.lock());
+        let (is_shut, moved) = &*self.gate;
+        drop(moved.wait_while(is_shut.lock().unwrap(), |is_shut| *is_shut));
         self.through.send(read(&message)).ok();
     }
 }
@@ -129,13 +133,13 @@ impl Receiver for Stuck {
 #[tokio::test(flavor = "multi_thread")]
 async fn saturated_workers_hold_the_sender_back_but_no_control_message() {
     let (a, b) = (node(settings()).await, node(TransportSettings { inbound_lanes: 2, ..settings() }).await);
-    let (gate, (through, passed)) = (Arc::new(Mutex::new(())), mpsc::channel());
+    let (gate, (through, passed)) = (Gate::default(), mpsc::channel());
     let mut control = b.register("control/x");
     // Both workers block, and with them both threads of the data runtime.
     for path in ["stuck-1", "stuck-2", "stuck-3", "stuck-4"] {
         b.transport.register(path, Arc::new(Stuck { gate: gate.clone(), through: through.clone() }));
     }
-    let held = gate.lock().unwrap();
+    *gate.0.lock().unwrap() = true;
     let padded = |n: u32| {
         let envelope = to(["stuck-1", "stuck-2", "stuck-3", "stuck-4"][(n % 4) as usize], 0);
         Envelope { payload: Payload::Bytes(format!("{:width$}", n, width = 8 << 10).into()), ..envelope }
@@ -159,7 +163,8 @@ async fn saturated_workers_hold_the_sender_back_but_no_control_message() {
     }
     let received = b.transport.stats().received_envelopes - control_sent;
     assert!(received + 3000 < taken, "{received} of {taken} were read");
-    drop(held);
+    *gate.0.lock().unwrap() = false;
+    gate.1.notify_all();
     let mut last = [None; 4];
     for _ in 0..taken {
         let n = passed.recv_timeout(LONG).unwrap();
