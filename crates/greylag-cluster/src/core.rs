@@ -15,6 +15,7 @@
 //! Source: cluster §2, §3, §4 (S20).
 
 mod deaths;
+mod downing;
 mod exchange;
 mod health;
 mod input;
@@ -48,6 +49,7 @@ use crate::stats::GossipStats;
 use crate::view::MembershipView;
 
 use deaths::Question;
+use downing::Provider;
 pub use input::{Command, Effect, Input, LogLevel};
 use islands::Islands;
 use join::{JoinProcess, joining};
@@ -100,6 +102,8 @@ pub struct ClusterCore {
     heartbeat: HeartbeatCore,
     proofs: Proofs,
     sbr: Option<Sbr>,
+    /// In the resolver's stead.
+    provider: Option<Provider>,
     trust: Trust,
     /// Leader ticks without convergence in a row.
     blocked_ticks: u32,
@@ -129,10 +133,14 @@ impl ClusterCore {
     /// A node that has not joined.
     pub fn new(node: UniqueAddress, settings: ClusterSettings, seed: u64, now: Instant) -> Self {
         let sbr = match &settings.downing {
-            Downing::None => None,
+            Downing::None | Downing::Custom(_) => None,
             Downing::SplitBrainResolver(sbr) => {
                 Some(Sbr::new(node.clone(), sbr.clone(), now).sabotaged(settings.sabotage))
             }
+        };
+        let provider = match &settings.downing {
+            Downing::Custom(custom) => Some(Provider::new(custom, &node, now)),
+            Downing::None | Downing::SplitBrainResolver(_) => None,
         };
         Self {
             rng: ChaCha8Rng::seed_from_u64(seed),
@@ -147,6 +155,7 @@ impl ClusterCore {
             heartbeat: HeartbeatCore::new(node.clone(), settings.failure_detector.clone(), now),
             proofs: Proofs::new(settings.proof_dials, settings.proof_interval),
             sbr,
+            provider,
             trust: Trust::new(now),
             blocked_ticks: 0,
             downed: None,
@@ -189,6 +198,7 @@ impl ClusterCore {
         if matches!(self.life, Life::Ended) {
             return;
         }
+        let begin = out.len();
         self.notice_pause(now, out);
         match input {
             Input::WallClock(_) => {}
@@ -210,6 +220,7 @@ impl ClusterCore {
             Input::ThisNodeQuarantined { by, reason } => self.on_this_node_quarantined(now, by, reason, out),
             Input::Command(command) => self.on_command(now, command, out),
         }
+        self.tell_provider(now, begin, out);
         debug_assert!(self.gossip.is_sound(), "{:?}", self.gossip);
     }
 
@@ -294,6 +305,7 @@ impl ClusterCore {
                     self.heartbeat.next_deadline(),
                     self.proofs.next_deadline(),
                     self.sbr.as_ref().and_then(Sbr::next_deadline),
+                    self.provider.as_ref().and_then(Provider::next_deadline),
                     self.quarantine_at.values().min().copied(),
                     self.rejoin_at,
                     self.islands.next_deadline(),
@@ -321,6 +333,7 @@ impl ClusterCore {
         }
         self.check_trust(now, out);
         self.tick_sbr(now, out);
+        self.tick_provider(now, out);
         if self.rounds.leader_at <= now {
             self.rounds.leader_at = now + self.settings.leader_actions_interval;
             self.on_leader_tick(now, out);
@@ -469,6 +482,7 @@ impl ClusterCore {
         let old = std::mem::replace(&mut self.view, Arc::new(view));
         let events = diff(&old, &self.view);
         out.push(Effect::View(self.view.clone()));
+        self.warn_of_size(&events, out);
         out.extend(events.into_iter().map(Effect::Publish));
         if reachability_changed {
             self.shown_reachability = self.gossip.reachability.clone();

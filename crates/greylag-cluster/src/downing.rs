@@ -1,12 +1,18 @@
-//! Words of downing: what a resolver may decide, and the record of a decision.
+//! Words of downing: what a resolver may decide, the record of a decision, and the trait by which a
+//! provider of your own takes the resolver's place.
 //!
-//! Source: cluster S5, S17.
+//! Source: cluster S5, S17, S18.
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use greylag_core::UniqueAddress;
+
+use crate::event::ClusterEvent;
+use crate::reachability::Reachability;
+use crate::view::MembershipView;
 
 /// Whom a decision downs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -28,6 +34,8 @@ pub enum Verdict {
     },
     /// Ask for the lease at once: who gets it downs those that some reach and others do not.
     AcquireLeaseAndDownIndirectlyConnected,
+    /// Whom a provider of the user's own named.
+    Custom,
     /// The lease was not to be had: down those that some reach and others do not, and the own side.
     ReverseDownIndirectlyConnected,
 }
@@ -109,5 +117,170 @@ impl fmt::Display for DowningDecision {
         list(f, "unreachable", &mut self.unreachable.iter())?;
         list(f, "counted", &mut self.counted.iter())?;
         list(f, "indirectly connected", &mut self.indirectly_connected.iter())
+    }
+}
+
+/// What a [`DowningProvider`] is told.
+#[derive(Debug, Clone, Copy)]
+pub enum DowningInput<'a> {
+    /// Something happened. The first event is a [`ClusterEvent::Snapshot`].
+    Event(&'a ClusterEvent),
+    /// The provider's deadline has come, or this node may decide again after a pause.
+    Tick,
+}
+
+/// What a [`DowningProvider`] may look at besides: the present, after everything it was told.
+#[derive(Debug, Clone, Copy)]
+pub struct DowningContext<'a> {
+    /// The membership as this node sees it.
+    pub view: &'a MembershipView,
+    /// Who finds whom unreachable.
+    pub reachability: &'a Reachability,
+}
+
+impl DowningContext<'_> {
+    /// Whether this node leads its side. Each side of a partition has a leader, and what the leader
+    /// does need not be done by every node.
+    pub fn is_leader(&self) -> bool {
+        self.view.leader.as_ref() == Some(&self.view.self_address)
+    }
+}
+
+/// Members to declare dead, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DownCommand {
+    /// Downed in this order. A provider that ends its own side names its own node last.
+    pub targets: Vec<UniqueAddress>,
+    /// For the log and for [`DowningDecision::reason`]: a clause with the numbers.
+    pub reason: String,
+}
+
+/// Decides in the resolver's stead who is declared dead. One per node, made by [`CustomDowning`].
+///
+/// It is a machine like all others here: it holds no clock and no task, it is asked again when its
+/// deadline comes, at most ten times a second. It sees both sides' promise as its own: where two
+/// sides of a partition do not come to fitting decisions, two writers run for everything that must
+/// have one. What it says while this node has just woken from a pause is not done (cluster F9); it
+/// is asked again, with [`DowningInput::Tick`], once the node may decide.
+///
+/// A provider that keeps the side with an arbiter, a member that stands where both sides reach it or
+/// neither does:
+///
+/// ```
+/// use std::time::{Duration, Instant};
+/// use greylag_cluster::{
+///     ClusterEvent, ClusterSettings, CustomDowning, DownCommand, DowningContext, DowningInput, DowningProvider,
+/// };
+///
+/// const PATIENCE: Duration = Duration::from_secs(10);
+///
+/// #[derive(Default)]
+/// struct KeepArbiter {
+///     decide_at: Option<Instant>,
+/// }
+///
+/// impl DowningProvider for KeepArbiter {
+///     fn handle(
+///         &mut self,
+///         now: Instant,
+///         input: DowningInput<'_>,
+///         cluster: &DowningContext<'_>,
+///         out: &mut Vec<DownCommand>,
+///     ) {
+///         let view = cluster.view;
+///         match input {
+///             // Every change of reachability starts the wait anew.
+///             DowningInput::Event(ClusterEvent::UnreachableMember(_) | ClusterEvent::ReachableMember(_)) => {
+///                 self.decide_at = (!view.unreachable.is_empty()).then(|| now + PATIENCE);
+///             }
+///             DowningInput::Tick if self.decide_at.is_some_and(|at| at <= now) && cluster.is_leader() => {
+///                 self.decide_at = None;
+///                 let arbiter = view.members.iter().find(|member| member.has_role("arbiter"));
+///                 let here = arbiter.is_some_and(|member| !view.unreachable.contains(&member.address));
+///                 let side = view.members.iter().map(|member| &member.address);
+///                 let mut targets: Vec<_> =
+///                     side.filter(|address| view.unreachable.contains(*address) == here).cloned().collect();
+///                 targets.sort_by_key(|address| *address == view.self_address); // this node last
+///                 let reason = format!("the arbiter is {}", if here { "here" } else { "out of reach" });
+///                 out.push(DownCommand { targets, reason });
+///             }
+///             _ => {}
+///         }
+///     }
+///
+///     fn next_deadline(&self) -> Option<Instant> {
+///         self.decide_at
+///     }
+/// }
+///
+/// let custom = CustomDowning::new("keep_arbiter", 2 * PATIENCE, |_this_node| KeepArbiter::default());
+/// let settings = ClusterSettings::default().with_custom_downing(custom);
+/// assert_eq!(settings.removal_margin(), Duration::from_secs(20));
+/// assert_eq!(settings.validate(), Ok(()));
+/// ```
+///
+/// Source: cluster S18.
+pub trait DowningProvider: Send {
+    /// Takes one input.
+    fn handle(
+        &mut self,
+        now: Instant,
+        input: DowningInput<'_>,
+        cluster: &DowningContext<'_>,
+        out: &mut Vec<DownCommand>,
+    );
+
+    /// When the next `Tick` has work to do, or `None` if only an event can wake it.
+    fn next_deadline(&self) -> Option<Instant>;
+}
+
+type MakeProvider = dyn Fn(&UniqueAddress) -> Box<dyn DowningProvider> + Send + Sync;
+
+/// A [`DowningProvider`] for the settings.
+#[derive(Clone)]
+pub struct CustomDowning {
+    name: Arc<str>,
+    removal_margin: Duration,
+    make: Arc<MakeProvider>,
+}
+
+impl CustomDowning {
+    /// `make` is called once on each node, with its own address. The name must be the same on all
+    /// nodes (cluster S15). After an unclean removal what the removed member ran starts elsewhere
+    /// only `removal_margin` later: as long as a member that the others gave up may go on.
+    pub fn new<P: DowningProvider + 'static>(
+        name: &str,
+        removal_margin: Duration,
+        make: impl Fn(&UniqueAddress) -> P + Send + Sync + 'static,
+    ) -> Self {
+        Self { name: name.into(), removal_margin, make: Arc::new(move |node| Box::new(make(node))) }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// See [`CustomDowning::new`].
+    pub fn removal_margin(&self) -> Duration {
+        self.removal_margin
+    }
+
+    pub(crate) fn make(&self, node: &UniqueAddress) -> Box<dyn DowningProvider> {
+        (self.make)(node)
+    }
+}
+
+impl fmt::Debug for CustomDowning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = f.debug_struct("CustomDowning");
+        debug.field("name", &self.name).field("removal_margin", &self.removal_margin).finish_non_exhaustive()
+    }
+}
+
+/// The same provider, not only the same name.
+impl PartialEq for CustomDowning {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name && self.removal_margin == other.removal_margin && Arc::ptr_eq(&self.make, &other.make)
     }
 }

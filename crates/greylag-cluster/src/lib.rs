@@ -82,7 +82,9 @@ pub mod strategy {
 pub use crate::core::{ClusterCore, Command, Effect, Input, LogLevel};
 pub use app_version::{AppVersion, InvalidAppVersion};
 pub use detector::{CustomDetector, Deadline, DetectorKind, FailureDetector};
-pub use downing::{DowningDecision, Verdict};
+pub use downing::{
+    CustomDowning, DownCommand, DowningContext, DowningDecision, DowningInput, DowningProvider, Verdict,
+};
 pub use driver::lease::{GuardedLease, InMemoryLeases, Lease, LeaseError, LeaseFault, LeaseProvider, OnLost};
 pub use driver::{
     BoxFuture, Cluster, ClusterEvents, DeathWitness, SingletonContext, SingletonFactory, SingletonHandle, StopToken,

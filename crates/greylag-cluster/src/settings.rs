@@ -9,6 +9,7 @@ use greylag_core::NodeAddress;
 
 use crate::app_version::AppVersion;
 use crate::detector::DetectorKind;
+use crate::downing::CustomDowning;
 use crate::error::{ConfigError, JoinError};
 use crate::sabotage::Sabotage;
 use crate::shutdown::Phase;
@@ -181,19 +182,31 @@ impl ClusterSettings {
         self
     }
 
+    /// The same with a provider of your own in the resolver's stead. Source: cluster S18.
+    #[must_use]
+    pub fn with_custom_downing(mut self, custom: CustomDowning) -> Self {
+        self.downing = Downing::Custom(custom);
+        self
+    }
+
     /// How long nothing must change before a decision, or a leaving node hears nobody before it
     /// gives up; the resolver's setting, or its default without one.
     pub fn stable_after(&self) -> Duration {
         match &self.downing {
             Downing::None => SbrSettings::default().stable_after,
             Downing::SplitBrainResolver(settings) => settings.stable_after,
+            // A member that leaves and is cut off must have ended when its margin has passed.
+            Downing::Custom(custom) => custom.removal_margin().max(self.failure_detector.detection()),
         }
     }
 
     /// How long after an unclean removal the duties of the removed wait. Source: cluster S14.
     pub fn removal_margin(&self) -> Duration {
         match self.down_removal_margin {
-            RemovalMargin::Derive => self.stable_after(),
+            RemovalMargin::Derive => match &self.downing {
+                Downing::Custom(custom) => custom.removal_margin(),
+                Downing::None | Downing::SplitBrainResolver(_) => self.stable_after(),
+            },
             RemovalMargin::Off => Duration::ZERO,
             RemovalMargin::Fixed(margin) => margin,
         }
@@ -286,6 +299,12 @@ impl Default for FailureDetectorSettings {
 }
 
 impl FailureDetectorSettings {
+    /// What any wait for a stable picture must cover: a silent peer is found, and its news is out.
+    /// Source: cluster S4.
+    pub fn detection(&self) -> Duration {
+        self.acceptable_heartbeat_pause + self.expected_response_after + 3 * self.heartbeat_interval
+    }
+
     /// Faster, for tests on one machine; the pause stays long enough for a loaded one.
     pub fn test() -> Self {
         Self {

@@ -502,6 +502,7 @@ impl ClusterCore {
         let downing = match &self.settings.downing {
             Downing::None => "none".to_owned(),
             Downing::SplitBrainResolver(sbr) => sbr.strategy.to_string(),
+            Downing::Custom(custom) => format!("custom({})", custom.name()),
         };
         let mut config = self.join_keys.clone();
         config.insert(DOWNING_KEY.to_owned(), downing);

@@ -136,7 +136,9 @@ impl Picture {
             Verdict::DownReachable | Verdict::ReverseDownIndirectlyConnected => !self.unreachable.contains(*address),
             Verdict::DownAll => true,
             Verdict::DownSelf => **address == self.node,
-            Verdict::DownIndirectlyConnected | Verdict::AcquireLeaseAndDownIndirectlyConnected => false,
+            Verdict::DownIndirectlyConnected | Verdict::AcquireLeaseAndDownIndirectlyConnected | Verdict::Custom => {
+                false
+            }
         };
         self.downable().filter(wanted).cloned().collect()
     }

@@ -6,6 +6,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::ClusterSettings;
+use crate::downing::CustomDowning;
 use crate::error::ConfigError;
 
 /// Who may declare unreachable members dead. Source: cluster S1.
@@ -19,6 +20,8 @@ pub enum Downing {
     None,
     /// The split brain resolver.
     SplitBrainResolver(SbrSettings),
+    /// A provider of your own. Source: cluster S18.
+    Custom(CustomDowning),
 }
 
 /// The split brain resolver. Source: cluster §4.
@@ -225,9 +228,7 @@ pub(super) fn validate(settings: &ClusterSettings, problems: &mut Vec<ConfigErro
         check(!margin.is_zero(), "down_removal_margin", format!("{margin:?}"), "must be longer than 0, or off");
     }
     let Downing::SplitBrainResolver(sbr) = &settings.downing else { return };
-    let detector = &settings.failure_detector;
-    let least =
-        detector.acceptable_heartbeat_pause + detector.expected_response_after + 3 * detector.heartbeat_interval;
+    let least = settings.failure_detector.detection();
     check(
         sbr.stable_after >= least,
         "sbr.stable_after",

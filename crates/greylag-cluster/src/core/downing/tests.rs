@@ -1,0 +1,183 @@
+use std::sync::Arc;
+
+use super::*;
+use crate::app_version::AppVersion;
+use crate::core::{Command, Input};
+use crate::gossip::Gossip;
+use crate::member::Member;
+use crate::reachability::Status;
+use crate::settings::{ClusterSettings, SbrSettings};
+
+fn node(name: char) -> UniqueAddress {
+    format!("{name}:1#{}", name as u32).parse().unwrap()
+}
+
+fn member(name: char) -> Member {
+    let mut member = Member::joining(node(name), Arc::default(), AppVersion::default());
+    member.status = MemberStatus::Up;
+    member.up_number = name as u32;
+    member
+}
+
+/// Downs whoever becomes unreachable: on the event if `at_once`, else at the next tick.
+struct Eager {
+    at_once: bool,
+    waiting: Vec<UniqueAddress>,
+    heard: Arc<std::sync::Mutex<Vec<String>>>,
+}
+
+impl DowningProvider for Eager {
+    fn handle(
+        &mut self,
+        _now: Instant,
+        input: DowningInput<'_>,
+        cluster: &DowningContext<'_>,
+        out: &mut Vec<DownCommand>,
+    ) {
+        let name = match input {
+            DowningInput::Event(event) => format!("{event:?}").split(['(', ' ']).next().unwrap().to_owned(),
+            DowningInput::Tick => "Tick".to_owned(),
+        };
+        self.heard.lock().unwrap().push(name);
+        if let DowningInput::Event(ClusterEvent::UnreachableMember(member)) = input {
+            self.waiting.push(member.address.clone());
+        }
+        let missing: Vec<UniqueAddress> = self.waiting.clone();
+        if (self.at_once || matches!(input, DowningInput::Tick)) && !missing.is_empty() {
+            assert!(cluster.view.unreachable.is_superset(&missing.iter().cloned().collect()));
+            out.push(DownCommand { targets: missing, reason: "it is gone".to_owned() });
+            self.waiting.retain(|address| cluster.view.member(address).is_some_and(|m| m.status < MemberStatus::Down));
+        }
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        None
+    }
+}
+
+struct Bench {
+    core: ClusterCore,
+    now: Instant,
+    heard: Arc<std::sync::Mutex<Vec<String>>>,
+}
+
+impl Bench {
+    fn new(at_once: bool) -> Self {
+        let heard = Arc::<std::sync::Mutex<Vec<String>>>::default();
+        let listener = heard.clone();
+        let custom = CustomDowning::new("eager", Duration::from_secs(9), move |_| Eager {
+            at_once,
+            waiting: Vec::new(),
+            heard: listener.clone(),
+        });
+        let now = Instant::now();
+        let settings = ClusterSettings::default().with_custom_downing(custom);
+        assert_eq!(settings.removal_margin(), Duration::from_secs(9));
+        let mut bench = Self { core: ClusterCore::new(node('a'), settings, 1, now), now, heard };
+        let seeds = vec![node('a').address().clone()];
+        bench.input(Input::Command(Command::JoinSeeds(seeds)));
+        bench
+    }
+
+    fn input(&mut self, input: Input) -> Vec<Effect> {
+        let mut out = Vec::new();
+        self.core.handle(self.now, input, &mut out);
+        out
+    }
+
+    /// Puts b into the cluster, and lets somebody accuse it.
+    fn lose_b(&mut self) -> Vec<Effect> {
+        let mut gossip = Gossip::clone(self.core.gossip());
+        gossip.members.insert(node('b'), member('b'));
+        gossip.members.insert(node('c'), member('c'));
+        gossip.reachability.set(&node('c'), &node('b'), Status::Unreachable);
+        let mut out = Vec::new();
+        self.core.change(self.now, gossip, &mut out);
+        self.core.tell_provider(self.now, 0, &mut out);
+        out
+    }
+
+    fn status(&self, name: char) -> Option<MemberStatus> {
+        self.core.gossip().members.get(&node(name)).map(|member| member.status)
+    }
+}
+
+/// cluster S18: a provider hears a snapshot and then events, and what it says is done and logged like
+/// a decision of the resolver.
+#[test]
+fn a_provider_takes_the_resolvers_place() {
+    let mut bench = Bench::new(true);
+    let effects = bench.lose_b();
+    assert_eq!(bench.status('b'), Some(MemberStatus::Down));
+    let heard = bench.heard.lock().unwrap().clone();
+    assert_eq!(heard[0], "Snapshot");
+    let expected = ["MemberUp", "MemberUp", "UnreachableMember", "DowningDecision", "MemberDowned"];
+    for event in expected {
+        assert!(heard.contains(&event.to_owned()), "{event} in {heard:?}");
+    }
+    let decision = effects.iter().filter_map(published).find_map(|event| match event {
+        ClusterEvent::DowningDecision(decision) => Some(decision.to_string()),
+        _ => None,
+    });
+    let line = decision.unwrap();
+    assert!(line.starts_with("eager decides Custom: it is gone; downed (1): b:1#98; unreachable (1)"), "{line}");
+    assert!(effects.contains(&Effect::Log(LogLevel::Warn, line)));
+}
+
+/// cluster S18, F9: after a pause nothing is decided; the provider is asked again when it may be.
+#[test]
+fn a_provider_is_held_after_a_pause_and_asked_again() {
+    let mut bench = Bench::new(true);
+    bench.now += Duration::from_secs(10);
+    bench.input(Input::Tick);
+    bench.lose_b();
+    assert_eq!(bench.status('b'), Some(MemberStatus::Up), "this node has just woken");
+    let mut ticks = 0;
+    while bench.status('b') == Some(MemberStatus::Up) {
+        let deadline = bench.core.next_deadline().expect("it is asked again");
+        bench.now = bench.now.max(deadline);
+        bench.input(Input::Tick);
+        ticks += 1;
+        assert!(ticks < 200, "the node neither spins nor forgets");
+    }
+    assert!(bench.heard.lock().unwrap().contains(&"Tick".to_owned()));
+}
+
+fn warnings(settings: ClusterSettings, size: u8) -> usize {
+    let now = Instant::now();
+    let mut core = ClusterCore::new(node('a'), settings, 1, now);
+    core.handle(now, Input::Command(Command::JoinSeeds(vec![node('a').address().clone()])), &mut Vec::new());
+    let mut count = 0;
+    for name in (b'b'..b'a' + size).map(char::from) {
+        let mut gossip = Gossip::clone(core.gossip());
+        gossip.members.insert(node(name), member(name));
+        let mut out = Vec::new();
+        core.change(now, gossip, &mut out);
+        let is_warning =
+            |effect: &&Effect| matches!(effect, Effect::Log(LogLevel::Warn, text) if text.contains("members"));
+        count += out.iter().filter(is_warning).count();
+    }
+    count
+}
+
+/// cluster S7: a warning at the sixth Up with a quorum of three, and at each after it.
+#[test]
+fn scenario_47_a_warning_at_every_up_beyond_the_quorum() {
+    let quorum = |size| {
+        let strategy = Strategy::StaticQuorum { role: None, quorum_size: 3 };
+        warnings(ClusterSettings::default().with_resolver(SbrSettings::with_strategy(strategy)), size)
+    };
+    assert_eq!((quorum(5), quorum(6), quorum(8)), (0, 1, 3));
+}
+
+/// cluster S4: a warning at every Up while the cluster is bigger than what each member watches, and
+/// less than twice that.
+#[test]
+fn a_warning_at_every_up_while_loss_is_found_in_stages() {
+    let mut settings = ClusterSettings::default().with_resolver(SbrSettings::default());
+    settings.failure_detector.monitored_by_nr_of_members = 3;
+    let count = |size| warnings(settings.clone(), size);
+    // More than 3 + 1 members, and less than 8.
+    assert_eq!((count(4), count(5), count(7), count(8), count(10)), (0, 1, 3, 3, 3));
+    assert_eq!(warnings(ClusterSettings::default(), 7), 0, "nobody decides anything");
+}
