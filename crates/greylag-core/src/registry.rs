@@ -228,6 +228,7 @@ mod tests {
     text_codec!(u32);
     text_codec!(i64);
 
+    /// Cluster T34: the id finds the codec, the manifest what the codec makes of the bytes.
     #[test]
     fn a_value_comes_back_by_what_the_wire_says() {
         let registry = Registry::new();
@@ -237,6 +238,7 @@ mod tests {
         assert_eq!(registry.decode_as::<u32>(encoded.codec, &encoded.manifest, encoded.payload), Ok(7));
     }
 
+    /// Cluster T34: a manifest with two owners, or a type bound twice, is an error at start.
     #[test]
     fn conflicts_are_refused_and_repeats_are_not() {
         let registry = Registry::new();
@@ -246,6 +248,7 @@ mod tests {
         assert!(matches!(registry.register::<u32>(Text("other")), Err(RegistryError::TypeBound { .. })));
     }
 
+    /// Cluster T35.
     #[test]
     fn what_cannot_be_read_is_named() {
         let registry = Registry::new();

@@ -236,6 +236,9 @@ impl Endpoint {
                 .map_err(|error| AskError::Undecodable(error.to_string())),
             Reply::Entity(error) => Err(AskError::Entity(error)),
             Reply::Dropped(DeadLetterReason::StaleIncarnation) => Err(AskError::PeerRestarted),
+            Reply::Dropped(DeadLetterReason::Undecodable) => {
+                Err(AskError::Undecodable("the one who was asked could not read the question".to_owned()))
+            }
             Reply::Dropped(reason) => Err(AskError::Dropped(reason)),
         };
         self.finish_ask(now, ask_id, outcome, Some(from.address()));

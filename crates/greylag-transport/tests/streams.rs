@@ -9,8 +9,8 @@ use bytes::BytesMut;
 use common::{LONG, next, node, number, read, until};
 use greylag_core::{CodecId, DeadLetterReason, EncodeError, EntityError};
 use greylag_transport::{
-    AskError, Destination, Envelope, Fault, Lane, Payload, PayloadValue, Recipient, RejectCode, Remoting, SendError,
-    TransportEvent, TransportSettings,
+    AskError, Destination, Envelope, Fault, GrpcTransport, Lane, Payload, PayloadValue, Recipient, RejectCode,
+    Remoting, SendError, TransportEvent, TransportSettings,
 };
 
 fn settings() -> TransportSettings {
@@ -58,7 +58,7 @@ async fn every_ending_of_an_ask() {
 
     let answer = a.start_ask(&b.here(), "inbox", LONG);
     b.transport.refuse(&next(&mut b.inbox).await, DeadLetterReason::Undecodable);
-    assert_eq!(answer.await.unwrap_err(), AskError::Dropped(DeadLetterReason::Undecodable));
+    assert!(matches!(answer.await.unwrap_err(), AskError::Undecodable(_)));
 
     let answer = a.start_ask(&a.here(), "inbox", LONG);
     a.transport.shutdown().await;
@@ -275,7 +275,56 @@ fn value(value: Result<usize, ()>) -> Envelope {
     Envelope::with_payload(Recipient::new("inbox"), CodecId::JSON, "number", payload)
 }
 
-/// Scenario 8, as far as the transport itself decides.
+/// Reads numbers by the registry; what cannot be read is refused.
+struct Reading {
+    transport: std::sync::Weak<GrpcTransport>,
+    numbers: tokio::sync::mpsc::UnboundedSender<u32>,
+}
+
+impl greylag_transport::Receiver for Reading {
+    fn receive(&self, message: greylag_transport::Inbound) {
+        let Some(transport) = self.transport.upgrade() else { return };
+        match transport.registry().decode_as::<u32>(message.codec, &message.manifest, message.payload.clone()) {
+            Ok(number) => drop(self.numbers.send(number)),
+            Err(_) => transport.refuse(&message, DeadLetterReason::Undecodable),
+        }
+    }
+}
+
+/// Scenario 8. Cluster T27, T34, T35: each message that cannot travel or cannot be read is dropped
+/// alone, with its own reason, and the stream goes on.
+#[tokio::test]
+async fn scenario_08_each_failure_is_its_own() {
+    let (a, b) = (node(settings()).await, node(settings()).await);
+    let (numbers, mut read_here) = tokio::sync::mpsc::unbounded_channel();
+    let reading = Reading { transport: Arc::downgrade(&b.transport), numbers };
+    b.transport.register("reading", Arc::new(reading));
+    let to_reading = |envelope: Envelope| Envelope { recipient: Recipient::new("reading"), ..envelope };
+    let ask = async |envelope: Envelope| {
+        let ask = a.transport.open_ask(LONG);
+        a.transport.send(&b.here(), to_reading(envelope).asking(ask.address.ask_id, LONG)).unwrap();
+        ask.answer.await.unwrap_err()
+    };
+
+    let big = Envelope { payload: Payload::Bytes(vec![b'1'; 300 * 1024].into()), ..number(0) };
+    let refused = a.transport.send(&b.here(), to_reading(big)).unwrap_err();
+    assert!(matches!(refused.error, SendError::TooLarge { .. }));
+    assert_eq!(ask(value(Ok(300 * 1024))).await, AskError::Dropped(DeadLetterReason::TooLarge));
+    assert_eq!(ask(value(Err(()))).await, AskError::Dropped(DeadLetterReason::SerializeFailed));
+    assert!(matches!(ask(Envelope { manifest: "unknown".into(), ..number(0) }).await, AskError::Undecodable(_)));
+    assert!(matches!(ask(Envelope { codec: CodecId::CBOR, ..number(0) }).await, AskError::Undecodable(_)));
+    let garbled = Envelope { payload: Payload::Bytes(b"no number"[..].into()), ..number(0) };
+    assert!(matches!(ask(garbled).await, AskError::Undecodable(_)));
+    assert_eq!((a.dropped(DeadLetterReason::TooLarge), a.dropped(DeadLetterReason::SerializeFailed)), (2, 1));
+    assert_eq!(b.dropped(DeadLetterReason::Undecodable), 3);
+
+    a.transport.send(&b.here(), to_reading(number(7))).unwrap();
+    assert_eq!(read_here.recv().await, Some(7));
+    assert_eq!(b.transport.stats().malformed_frames, 0);
+    assert_eq!(a.dropped(DeadLetterReason::LostInFlight), 0, "the stream was the same all the time");
+}
+
+/// Scenario 8 without questions.
 #[tokio::test]
 async fn a_message_that_cannot_travel_is_dropped_alone() {
     let (a, mut b) = (node(settings()).await, node(settings()).await);
