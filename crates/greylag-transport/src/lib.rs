@@ -80,6 +80,8 @@
 mod ask;
 pub mod association;
 mod dead_letters;
+#[cfg(feature = "grpc")]
+mod doorkeeper;
 mod driver;
 mod endpoint;
 mod envelope;
@@ -102,6 +104,8 @@ mod wire;
 
 pub use ask::AskTable;
 pub use dead_letters::{DeadLetterKey, DeadLetters, LogLine};
+#[cfg(feature = "grpc")]
+pub use doorkeeper::Intrusion;
 #[cfg(feature = "grpc")]
 pub use driver::grpc::{Fault, GrpcTransport, TransportStats};
 pub use driver::memory;

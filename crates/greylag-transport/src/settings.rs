@@ -264,6 +264,9 @@ impl TransportSettings {
             let value = self.intern_table_max.to_string();
             refuse("transport.intern_table_max", value, "a stream numbers at most 65536 names");
         }
+        if self.outbound_lanes > MAX_LANES {
+            refuse("transport.outbound_lanes", self.outbound_lanes.to_string(), "there are at most 64");
+        }
         if self.reconnect_backoff_max < self.reconnect_backoff_min {
             let value = format!("{:?}", self.reconnect_backoff_max);
             refuse("transport.reconnect_backoff_max", value, "it must not be shorter than reconnect_backoff_min");
@@ -291,6 +294,9 @@ pub(crate) const MAX_BATCH_MESSAGES: usize = 1 << 16;
 
 /// Most names that are numbered on one stream.
 const MAX_NAMES: usize = 1 << 16;
+
+/// A peer with more streams than that, and the two of control and large messages, is refused.
+pub(crate) const MAX_LANES: u16 = 64;
 
 /// HTTP/2 windows are twice a frame and have 31 bits.
 const MAX_FRAME: usize = 1 << 29;

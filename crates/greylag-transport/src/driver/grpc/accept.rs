@@ -7,7 +7,6 @@
 //! cannot delay a heartbeat. Source: cluster T5, T6, T9, C7.
 
 use std::io;
-use std::net::IpAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,9 +26,18 @@ use tonic::codegen::http;
 
 use super::server;
 use super::shared::Shared;
+use super::tls::{ALPN, Certificate};
+use super::visit::{Guarded, Visit};
+use crate::doorkeeper::Intrusion;
 
 /// Between two attempts to accept, after one that failed: the process may lack descriptors.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
+/// Such pauses double up to this; whoever connects meanwhile waits in the system's backlog.
+const MAX_ACCEPT_PAUSE: Duration = Duration::from_secs(1);
+/// Calls on one connection: one stream, and a second one only while it takes the first one's place.
+const CALLS_PER_CONNECTION: u32 = 4;
+/// A call names a path and little else.
+const MAX_HEADERS: u32 = 16 * 1024;
 
 /// Where one connection's work is done: on the control runtime, until it moves.
 #[derive(Debug, Default)]
@@ -46,15 +54,18 @@ impl Home {
 }
 
 /// Who is at the other end of an accepted connection.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(super) struct Caller {
-    pub(super) ip: IpAddr,
+    pub(super) visit: Arc<Visit>,
+    /// `None` without TLS, or where callers need not show one.
+    pub(super) certificate: Option<Arc<Certificate>>,
     pub(super) home: Arc<Home>,
 }
 
 /// Accepts connections until told to stop, then waits until they have ended.
 pub(super) async fn serve(shared: Arc<Shared>, listener: TcpListener, mut stop: oneshot::Receiver<()>) {
     let (closing, watcher) = watch::channel(());
+    let mut pause = Duration::ZERO;
     loop {
         let accepted = tokio::select! {
             _ = &mut stop => break,
@@ -62,14 +73,18 @@ pub(super) async fn serve(shared: Arc<Shared>, listener: TcpListener, mut stop: 
         };
         match accepted {
             Ok((socket, address)) => {
-                socket.set_nodelay(true).ok();
-                let caller = Caller { ip: address.ip(), home: Arc::default() };
-                tokio::spawn(begin(shared.clone(), socket, caller, watcher.clone()));
+                pause = Duration::ZERO;
+                if let Some(visit) = Visit::begin(&shared, address.ip().to_canonical()) {
+                    socket.set_nodelay(true).ok();
+                    tokio::spawn(begin(shared.clone(), socket, visit, watcher.clone()));
+                }
             }
+            Err(error) if is_lost(&error) => lost(&error),
             // The socket is kept: nothing else could be bound in its place (cluster T33).
             Err(error) => {
-                tracing::warn!(%error, "a connection could not be accepted");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
+                tracing::warn!(%error, "a connection could not be accepted; tried again on the same socket");
+                pause = (2 * pause).clamp(ACCEPT_PAUSE, MAX_ACCEPT_PAUSE);
+                tokio::time::sleep(pause).await;
             }
         }
     }
@@ -79,11 +94,26 @@ pub(super) async fn serve(shared: Arc<Shared>, listener: TcpListener, mut stop: 
     drop(listener);
 }
 
+/// Whether the error is the socket's own, and not one connection's or a passing want of resources.
+fn is_lost(error: &io::Error) -> bool {
+    const EBADF: i32 = 9;
+    const EINVAL: i32 = 22;
+    const ENOTSOCK: i32 = if cfg!(target_os = "linux") { 88 } else { 38 };
+    matches!(error.raw_os_error(), Some(EBADF | EINVAL | ENOTSOCK))
+}
+
+/// Nobody may find this process alive behind a port that refuses: its kernel's refusals are proof
+/// of its death to others, who start elsewhere what still runs here (cluster T33, S20).
+fn lost(error: &io::Error) -> ! {
+    tracing::error!(%error, "the listening socket is lost; this process ends at once");
+    std::process::abort()
+}
+
 /// Drives a connection here until its lane is known, and from then on where that belongs.
-async fn begin(shared: Arc<Shared>, socket: TcpStream, caller: Caller, closing: watch::Receiver<()>) {
-    let (home, data) = (caller.home.clone(), shared.data.clone());
+async fn begin(shared: Arc<Shared>, socket: TcpStream, visit: Arc<Visit>, closing: watch::Receiver<()>) {
+    let (home, data) = (Arc::new(Home::default()), shared.data.clone());
     let socket = Socket { stream: Some(socket), home: home.clone(), is_moved: false };
-    drive(Box::pin(converse(shared, socket, caller, closing)), home, &data).await;
+    drive(Box::pin(welcome(shared, socket, visit, home.clone(), closing)), home, &data).await;
 }
 
 /// Polls a connection here, and from its move on, as the same future, on the data runtime.
@@ -95,6 +125,54 @@ async fn drive(mut connection: Pin<Box<impl Future<Output = ()> + Send + 'static
             connection.await;
         })),
     }
+}
+
+/// Shakes hands if there is TLS, and speaks with whoever may be spoken with.
+async fn welcome(
+    shared: Arc<Shared>,
+    socket: Socket,
+    visit: Arc<Visit>,
+    home: Arc<Home>,
+    closing: watch::Receiver<()>,
+) {
+    let Some(files) = shared.tls.clone() else {
+        let caller = Caller { visit, certificate: None, home };
+        return converse(shared, socket, caller, closing).await;
+    };
+    let handshake = files.current().acceptor.accept(socket);
+    let tls = match tokio::time::timeout(shared.settings.handshake_timeout, handshake).await {
+        Ok(Ok(tls)) => tls,
+        Ok(Err(error)) => {
+            if let Some(intrusion) = classify(&error) {
+                visit.report(intrusion, &error.to_string());
+            }
+            return;
+        }
+        Err(_) => return visit.report(Intrusion::NoHello, "no TLS handshake came about in time"),
+    };
+    let session = tls.get_ref().1;
+    if session.alpn_protocol() != Some(ALPN) {
+        return visit.report(Intrusion::NotGrpc, "it does not want to speak HTTP/2");
+    }
+    match files.judge(session.peer_certificates()) {
+        Ok(certificate) => {
+            let caller = Caller { visit, certificate: certificate.map(Arc::new), home };
+            converse(shared, tls, caller, closing).await;
+        }
+        Err(error) => visit.report(Intrusion::Certificate, &error.to_string()),
+    }
+}
+
+/// What a failed handshake says of the caller. `None`: it just hung up, as whoever looks whether
+/// somebody listens does.
+fn classify(error: &io::Error) -> Option<Intrusion> {
+    use rustls::Error::{AlertReceived, InvalidCertificate, NoCertificatesPresented};
+    let cause = error.get_ref()?.downcast_ref::<rustls::Error>()?;
+    Some(match cause {
+        // After an alert, ours may be what it does not believe; its log says so.
+        InvalidCertificate(_) | NoCertificatesPresented | AlertReceived(_) => Intrusion::Certificate,
+        _ => Intrusion::NotGrpc,
+    })
 }
 
 /// Speaks HTTP/2 on one connection until it ends.
@@ -111,9 +189,12 @@ where
         .initial_connection_window_size(window)
         .adaptive_window(false)
         .max_frame_size(256 * 1024)
+        .max_concurrent_streams(CALLS_PER_CONNECTION)
+        .max_header_list_size(MAX_HEADERS)
         .keep_alive_interval(settings.http2_keepalive_interval)
         .keep_alive_timeout(settings.http2_keepalive_timeout);
-    let ip = caller.ip;
+    let visit = caller.visit.clone();
+    let stream = Guarded::new(stream, visit.clone());
     let service = service_fn(move |request: http::Request<Incoming>| {
         let (shared, caller) = (shared.clone(), caller.clone());
         async move { Ok::<_, std::convert::Infallible>(server::answer(shared, caller, request.map(Body::new)).await) }
@@ -123,7 +204,7 @@ where
         tokio::select! {
             end = &mut connection => {
                 if let Err(error) = end {
-                    tracing::debug!(%ip, %error, "a connection ended");
+                    tracing::debug!(ip = %visit.ip, %error, "a connection ended");
                 }
                 return;
             }

@@ -19,3 +19,39 @@ pub(super) fn outward_ip() -> IpAddr {
     });
     route.map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |address| address.ip())
 }
+
+/// Whether strangers may reach a socket bound to `bound` and advertised as `host`, as far as the
+/// addresses tell. A socket on all interfaces is as public as its advertised host; one that is known
+/// by name only, perhaps.
+pub(super) fn is_public(bound: IpAddr, host: &str) -> bool {
+    let is_private = |ip: IpAddr| match ip {
+        IpAddr::V4(ip) => ip.is_loopback() || ip.is_private() || ip.is_link_local() || is_carrier_grade(ip),
+        IpAddr::V6(ip) => ip.is_loopback() || ip.is_unique_local() || ip.is_unicast_link_local(),
+    };
+    let judged = if bound.is_unspecified() { host.parse().ok() } else { Some(bound) };
+    !judged.is_some_and(is_private)
+}
+
+/// 100.64.0.0/10, private like the others (RFC 6598).
+fn is_carrier_grade(ip: Ipv4Addr) -> bool {
+    let [a, b, ..] = ip.octets();
+    a == 100 && b & 0xC0 == 64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_strangers_may_reach() {
+        let public = |bound: &str, host| is_public(bound.parse().unwrap(), host);
+        for private in ["127.0.0.1", "10.1.2.3", "192.168.0.9", "172.31.0.1", "100.127.0.1", "fd00::1", "::1"] {
+            assert!(!public(private, "db.example.com"), "{private}");
+        }
+        assert!(public("203.0.113.7", "10.0.0.1"));
+        assert!(public("2001:db8::1", "node"));
+        assert!(public("0.0.0.0", "node.example.com"), "nobody knows");
+        assert!(!public("0.0.0.0", "10.0.0.1"));
+        assert!(public("::", "203.0.113.7"));
+    }
+}

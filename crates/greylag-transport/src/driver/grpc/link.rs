@@ -18,6 +18,7 @@ use tonic::transport::Endpoint;
 
 use super::accept;
 use super::codec::FrameCodec;
+use super::connector::Connector;
 use super::outbound::{Agreed, Line, Outbound};
 use super::peer::{LinkEnd, Peer};
 use super::shared::{Announcement, Shared};
@@ -66,6 +67,7 @@ pub(super) async fn run(shared: Arc<Shared>, peer: Arc<Peer>, lane: Lane, seq: u
         HelloReply::Accepted(Accepted { from, host_id, cluster_id, features, max_names, .. }) => {
             // Before the gate of the queue opens, so that the first frame is written by it.
             line.agree(Agreed { max_names: max_names as usize, zstd: features.zstd });
+            peer.complains.store(true, Ordering::Relaxed);
             peer.input(&shared, Input::Accepted { lane, seq, uid: from.uid() });
             if peer.is_current(from.uid()) {
                 let info = PeerInfo { peer: from.clone(), ip, host_id, cluster_id };
@@ -90,7 +92,11 @@ pub(super) async fn run(shared: Arc<Shared>, peer: Arc<Peer>, lane: Lane, seq: u
 }
 
 fn failed(shared: &Arc<Shared>, peer: &Arc<Peer>, lane: Lane, seq: u64, error: &io::Error) {
-    tracing::debug!(peer = %peer.address, %lane, %error, "a dial failed");
+    if peer.complains.swap(false, Ordering::Relaxed) {
+        tracing::warn!(peer = %peer.address, %lane, %error, "a dial failed; it is repeated, and further failures are logged at debug");
+    } else {
+        tracing::debug!(peer = %peer.address, %lane, %error, "a dial failed");
+    }
     peer.queue(lane).end(seq);
     peer.input(shared, Input::Failed { lane, seq });
 }
@@ -101,7 +107,8 @@ async fn open(shared: &Arc<Shared>, peer: &Arc<Peer>, lane: Lane, seq: u64, line
     }
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     for target in tokio::net::lookup_host((peer.address.host(), peer.address.port())).await? {
-        match channel(shared, target, lane).connect().await {
+        let connector = Connector { shared: shared.clone(), target, host: peer.address.host().to_owned() };
+        match channel(shared, target, lane).connect_with_connector(connector).await {
             Ok(channel) => {
                 let max = shared.settings.maximum_message_size(lane.kind()) + FRAME_OVERHEAD;
                 let mut client = Grpc::new(channel).max_decoding_message_size(max).max_encoding_message_size(max);
@@ -112,18 +119,37 @@ async fn open(shared: &Arc<Shared>, peer: &Arc<Peer>, lane: Lane, seq: u64, line
                 let outbound = Outbound::new(shared.clone(), peer.clone(), lane, seq, hello, line);
                 let method = PathAndQuery::from_static(METHOD);
                 let response = client.streaming(tonic::Request::new(outbound), method, FrameCodec).await;
-                let mut replies = response.map_err(io::Error::other)?.into_inner();
-                let first = replies.message().await.map_err(io::Error::other)?;
+                let mut replies = response.map_err(|status| io::Error::other(causes(&status)))?.into_inner();
+                let first = replies.message().await.map_err(|status| io::Error::other(causes(&status)))?;
                 let frame = first.map(wire::read_frame).transpose().map_err(io::Error::other)?;
                 return match frame {
+                    Some(Frame::HelloReply(HelloReply::Accepted(accepted)))
+                        if accepted.from.address() != &peer.address =>
+                    {
+                        Err(io::Error::other(format!("{} answers in its place", accepted.from)))
+                    }
                     Some(Frame::HelloReply(answer)) => Ok(Opened { said, replies, answer, ip: target.ip() }),
                     other => Err(io::Error::other(format!("the Hello was answered by {other:?}"))),
                 };
             }
-            Err(error) => last = io::Error::other(error),
+            Err(error) => last = io::Error::other(causes(&error)),
         }
     }
     Err(last)
+}
+
+/// An error with what caused it, which tonic leaves out.
+fn causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let line = error.to_string();
+        if !text.ends_with(&line) {
+            text = format!("{text}: {line}");
+        }
+        cause = error.source();
+    }
+    text
 }
 
 fn channel(shared: &Shared, target: SocketAddr, lane: Lane) -> Endpoint {
@@ -132,7 +158,6 @@ fn channel(shared: &Shared, target: SocketAddr, lane: Lane) -> Endpoint {
     Endpoint::from_shared(format!("http://{target}"))
         .expect("a socket address makes a valid uri")
         .connect_timeout(settings.connection_timeout)
-        .tcp_nodelay(true)
         .initial_stream_window_size(window)
         .initial_connection_window_size(window)
         .http2_adaptive_window(false)
@@ -188,7 +213,8 @@ async fn listen(
             Ok(Frame::Received(count)) => received = count,
             Ok(Frame::TerminatingAck) => shared.terminating_acked(),
             Ok(Frame::Quarantined { from, to, reason }) => {
-                if to == shared.endpoint.self_address {
+                // Nobody but the peer itself speaks for it; which of its incarnations, the machine knows.
+                if to == shared.endpoint.self_address && from.address() == &peer.address {
                     peer.input(shared, Input::ToldQuarantined { by: from.uid(), reason });
                 }
             }

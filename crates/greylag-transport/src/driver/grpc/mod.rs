@@ -8,6 +8,7 @@
 
 mod accept;
 mod codec;
+mod connector;
 mod fault;
 mod host;
 mod link;
@@ -16,11 +17,13 @@ mod peer;
 mod server;
 mod shared;
 mod streams;
+mod tls;
+mod visit;
 mod workers;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -32,9 +35,10 @@ use tokio::sync::{mpsc, oneshot};
 pub use fault::Fault;
 
 use crate::dead_letters::DeadLetterKey;
+use crate::doorkeeper::Intrusion;
 use crate::endpoint::{Endpoint, payload_bytes};
 use crate::envelope::{Envelope, Inbound, Payload, Recipient};
-use crate::error::BindError;
+use crate::error::{BindError, TlsError};
 use crate::lane::Lane;
 use crate::queue::Item;
 use crate::remoting::{
@@ -44,6 +48,7 @@ use crate::remoting::{
 use crate::settings::TransportSettings;
 use crate::tls::Tls;
 use shared::{Shared, SharedPort};
+use tls::TlsFiles;
 use workers::Workers;
 
 /// What a transport has counted since its start.
@@ -67,6 +72,12 @@ pub struct TransportStats {
     pub skipped_frames: u64,
     /// Frames that could not be read; each closed its stream.
     pub malformed_frames: u64,
+    /// What was refused, by kind and remote host.
+    pub intrusions: BTreeMap<(Intrusion, IpAddr), u64>,
+    /// How often a new certificate was taken from disk.
+    pub tls_reloads: u64,
+    /// How often the files could not be used; the certificate before stayed in use.
+    pub tls_reload_failures: u64,
     /// Messages that were dropped, by reason, lane and peer.
     pub dead_letters: BTreeMap<DeadLetterKey, u64>,
 }
@@ -75,6 +86,11 @@ impl TransportStats {
     /// How many messages were dropped for `reason`, over all lanes and peers.
     pub fn dropped(&self, reason: DeadLetterReason) -> u64 {
         self.dead_letters.iter().filter(|(key, _)| key.reason == reason).map(|(_, count)| count).sum()
+    }
+
+    /// How often something of this kind was refused, over all remote hosts.
+    pub fn intruded(&self, intrusion: Intrusion) -> u64 {
+        self.intrusions.iter().filter(|((kind, _), _)| *kind == intrusion).map(|(_, count)| count).sum()
     }
 }
 
@@ -122,10 +138,13 @@ impl GrpcTransport {
         if settings.tls == Tls::LoopbackOnly && !target.ip().is_loopback() {
             return Err(BindError::PlainText { address: target });
         }
-        if let Tls::Files(files) = &settings.tls {
-            let why = "this build does not encrypt yet".to_owned();
-            return Err(BindError::Tls(crate::error::TlsError { file: files.key.clone(), why }));
+        if settings.tls == Tls::None && host::is_public(target.ip(), &canonical_host) {
+            tracing::warn!(address = %target, "tls = none: anybody who reaches this address can speak as a node");
         }
+        let tls = match &settings.tls {
+            Tls::Files(files) => Some(Arc::new(TlsFiles::open(files.clone(), &canonical_host)?)),
+            Tls::None | Tls::LoopbackOnly => None,
+        };
         let control = runtime("greylag-control", settings.control_threads)?;
         let data = runtime("greylag-data", settings.data_threads)?;
         let listener = match listen(&control, target) {
@@ -139,13 +158,15 @@ impl GrpcTransport {
         let bound = listener.local_addr().map_or(target.port(), |address| address.port());
         let canonical_port = if settings.canonical_port == 0 { bound } else { settings.canonical_port };
         let address = NodeAddress::new(&canonical_host, canonical_port)?;
-        Ok(Self::start(settings, registry, UniqueAddress::new(address, draw_uid()), listener, control, data))
+        let address = UniqueAddress::new(address, draw_uid());
+        Ok(Self::start(settings, registry, address, tls, listener, control, data))
     }
 
     fn start(
         settings: TransportSettings,
         registry: Arc<Registry>,
         address: UniqueAddress,
+        tls: Option<Arc<TlsFiles>>,
         listener: TcpListener,
         control: Runtime,
         data: Runtime,
@@ -156,10 +177,11 @@ impl GrpcTransport {
         let (announce, announcements) = mpsc::unbounded_channel();
         let handles = (control.handle().clone(), data.handle().clone());
         let shared =
-            Arc::new(Shared::new(settings, endpoint, host::host_id(), handles.0, handles.1, workers, announce));
+            Arc::new(Shared::new(settings, endpoint, host::host_id(), tls, handles.0, handles.1, workers, announce));
         desks.open(&shared);
         control.spawn(shared::announce_all(shared.clone(), announcements));
         control.spawn(shared::expire_asks(shared.clone()));
+        control.spawn(tls::keep_reading(shared.clone()));
         let (stop_listening, stop) = oneshot::channel();
         let server = control.spawn(accept::serve(shared.clone(), listener, stop));
         let running = Mutex::new(Some(Running { control, data, stop_listening, server }));
@@ -181,6 +203,9 @@ impl GrpcTransport {
     /// What was counted since the start.
     pub fn stats(&self) -> TransportStats {
         let counters = &self.shared.counters;
+        let tls = |counter: fn(&TlsFiles) -> &AtomicU64| {
+            self.shared.tls.as_ref().map_or(0, |files| counter(files).load(Ordering::Relaxed))
+        };
         TransportStats {
             sent_envelopes: counters.sent_envelopes.load(Ordering::Relaxed),
             swallowed_envelopes: counters.swallowed_envelopes.load(Ordering::Relaxed),
@@ -191,8 +216,21 @@ impl GrpcTransport {
             received_frames: counters.received_frames.load(Ordering::Relaxed),
             skipped_frames: counters.skipped_frames.load(Ordering::Relaxed),
             malformed_frames: counters.malformed_frames.load(Ordering::Relaxed),
+            intrusions: self.shared.door().counts(),
+            tls_reloads: tls(|files| &files.reloads),
+            tls_reload_failures: tls(|files| &files.failures),
             dead_letters: self.shared.endpoint.dead_letters.counts(),
         }
+    }
+
+    /// Reads key, certificate and authorities from their files at once, as happens every
+    /// `tls_reload_interval`; connections that are open stay as they are. Returns whether the files
+    /// held something new; without TLS, never.
+    ///
+    /// # Errors
+    /// [`TlsError`]; what was read before stays in use. Blocks on the disk.
+    pub fn reload_tls(&self) -> Result<bool, TlsError> {
+        self.shared.tls.as_ref().map_or(Ok(false), |files| files.reload())
     }
 
     /// Sets the fault on the traffic with `peer`; for tests and demonstrations.
@@ -209,7 +247,7 @@ impl GrpcTransport {
     /// the streams, and stops listening last. Takes at most `shutdown_flush_timeout` plus
     /// `shutdown_streams_timeout`. Source: cluster T33.
     pub async fn shutdown(&self) {
-        let Some(mut running) = self.running.lock().expect(NO_PANIC).take() else { return };
+        let Some(running) = self.running.lock().expect(NO_PANIC).take() else { return };
         let shared = &self.shared;
         shared.is_shutting_down.store(true, Ordering::Release);
         let lanes = self.say_farewell();
@@ -229,12 +267,14 @@ impl GrpcTransport {
         }
         shared.endpoint.asks.close();
         shared.streams.end_all();
-        let Running { stop_listening, server, .. } = &mut running;
-        std::mem::replace(stop_listening, oneshot::channel().0).send(()).ok();
+        let Running { control, data, stop_listening, server } = running;
+        stop_listening.send(()).ok();
         if tokio::time::timeout(shared.settings.shutdown_streams_timeout, server).await.is_err() {
             tracing::warn!("some streams did not close in time");
         }
-        running.end();
+        // The socket closes last of all: a port that refuses is a process that is dead (cluster S20).
+        control.shutdown_background();
+        data.shutdown_background();
     }
 
     /// Puts the last word behind what is queued in every lane that is in use.

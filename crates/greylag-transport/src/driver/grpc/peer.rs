@@ -21,6 +21,8 @@ use crate::wire::{self, Frame};
 pub(super) struct Peer {
     pub(super) address: NodeAddress,
     pub(super) fault: FaultCell,
+    /// The next dial that fails is worth a line in the log (cluster T31).
+    pub(super) complains: AtomicBool,
     machine: Mutex<Association>,
     control: Arc<LaneQueue>,
     ordinary: Vec<Arc<LaneQueue>>,
@@ -53,6 +55,7 @@ impl Peer {
         let peer = Arc::new(Self {
             address,
             fault: FaultCell::default(),
+            complains: AtomicBool::new(true),
             machine: Mutex::new(Association::new(settings.clone(), seed)),
             control: queue(LaneKind::Control),
             ordinary: (0..settings.outbound_lanes).map(|_| queue(LaneKind::Ordinary)).collect(),

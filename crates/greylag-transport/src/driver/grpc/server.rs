@@ -6,21 +6,23 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use greylag_core::DeadLetterReason;
+use greylag_core::{DeadLetterReason, UniqueAddress};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::body::Body;
 use tonic::codegen::{BoxFuture, http};
 use tonic::server::{Grpc, StreamingService};
-use tonic::{Request, Response, Status, Streaming};
+use tonic::{Code, Request, Response, Status, Streaming};
 
 use super::accept::Caller;
 use super::codec::{FrameCodec, OutFrame};
 use super::link::{FRAME_OVERHEAD, METHOD};
 use super::shared::{Announcement, Shared};
-use super::streams::Turn;
+use super::streams::{NoTurn, Turn};
+use super::visit::OpenStream;
 use super::workers::Delivery;
 use crate::association::Input;
+use crate::doorkeeper::Intrusion;
 use crate::hello::{Accepted, Features, Hello, HelloReply, Rejected};
 use crate::lane::{Lane, LaneKind};
 use crate::remoting::{PeerInfo, RejectCode, TransportEvent};
@@ -30,7 +32,11 @@ type Replies = mpsc::Sender<Result<OutFrame, Status>>;
 
 /// Answers one call.
 pub(super) async fn answer(shared: Arc<Shared>, caller: Caller, request: http::Request<Body>) -> http::Response<Body> {
+    if caller.visit.is_doomed() {
+        return Status::unavailable("this connection is being closed").into_http();
+    }
     if request.uri().path() != METHOD {
+        caller.visit.report(Intrusion::NotGrpc, &format!("there is no {:?} here", request.uri().path()));
         return Status::unimplemented("this port speaks the Greylag transport only").into_http();
     }
     let max = shared.settings.largest_message_size() + FRAME_OVERHEAD;
@@ -62,22 +68,21 @@ async fn open(
     caller: Caller,
     request: Request<Streaming<Bytes>>,
 ) -> Result<Response<ReceiverStream<Result<OutFrame, Status>>>, Status> {
-    let ip = caller.ip;
+    let visit = &caller.visit;
     let mut frames = request.into_inner();
-    let first = tokio::time::timeout(shared.settings.connection_timeout, frames.message())
-        .await
-        .map_err(|_| Status::deadline_exceeded("no Hello came in time"))??
-        .ok_or_else(|| Status::invalid_argument("the stream ended before its Hello"))?;
-    let hello = match wire::read_frame(first) {
-        Ok(Frame::Hello(hello)) => hello,
-        Ok(_) => return Err(Status::invalid_argument("the first frame must be a Hello")),
-        Err(error) => {
-            shared.counters.malformed();
-            return Err(Status::invalid_argument(error.to_string()));
+    let hello = match read_hello(&shared, &mut frames).await {
+        Ok(hello) => hello,
+        Err(None) => return Err(Status::cancelled("the stream broke before its Hello")),
+        Err(Some(violation)) => {
+            if violation.intrusion == Intrusion::Malformed {
+                shared.counters.malformed();
+            }
+            visit.report(violation.intrusion, &violation.detail);
+            return Err(Status::invalid_argument(violation.detail));
         }
     };
     let (replies, answers) = mpsc::channel(REPLIES);
-    let (reply, turn) = match greet(&shared, &hello, ip, &replies).await {
+    let (reply, turn) = match greet(&shared, &hello, &caller, &replies).await {
         Ok((version, turn)) => {
             let max = shared.settings.maximum_message_size(hello.lane.kind()) + FRAME_OVERHEAD;
             let from = shared.endpoint.self_address.clone();
@@ -89,7 +94,8 @@ async fn open(
             (HelloReply::Accepted(accepted), Some(turn))
         }
         Err(rejected) => {
-            tracing::info!(from = %hello.from, lane = %hello.lane, code = ?rejected.code, rejected.detail, "a Hello was refused");
+            let detail = format!("the Hello of {} for {}: {}", hello.from, hello.lane, rejected.detail);
+            visit.report(Intrusion::Refused(rejected.code), &detail);
             let from = Some(shared.endpoint.self_address.clone());
             (HelloReply::Rejected(Rejected { from, ..rejected }), None)
         }
@@ -104,16 +110,79 @@ async fn open(
             &shared.data
         };
         let names = Names::new(shared.settings.intern_table_max);
-        let reader = Reader { shared: shared.clone(), ip, hello, replies, names, read: 0, reported: 0 };
+        let reader = Reader {
+            shared: shared.clone(),
+            ip: visit.ip,
+            _open: visit.greeted(),
+            hello,
+            replies,
+            names,
+            read: 0,
+            reported: 0,
+        };
         runtime.spawn(reader.run(frames, turn));
     }
     Ok(Response::new(ReceiverStream::new(answers)))
 }
 
+/// What a peer must not send.
+struct Violation {
+    intrusion: Intrusion,
+    detail: String,
+}
+
+impl Violation {
+    fn new(intrusion: Intrusion, detail: impl Into<String>) -> Self {
+        Self { intrusion, detail: detail.into() }
+    }
+
+    /// What tonic says of a frame that it could not read. `None`: the connection just broke.
+    fn from_status(status: &Status) -> Option<Self> {
+        let is_broken = std::error::Error::source(status).is_some();
+        match status.code() {
+            Code::OutOfRange => Some(Self::new(Intrusion::Oversized, status.message())),
+            Code::Internal if !is_broken => Some(Self::new(Intrusion::Malformed, status.message())),
+            _ => None,
+        }
+    }
+}
+
+impl From<Malformed> for Violation {
+    fn from(error: Malformed) -> Self {
+        Self::new(Intrusion::Malformed, error.to_string())
+    }
+}
+
+/// The first frame, which comes soon and is a Hello. `Err(None)`: the caller has gone.
+async fn read_hello(shared: &Shared, frames: &mut Streaming<Bytes>) -> Result<Hello, Option<Violation>> {
+    let violation = |intrusion, detail| Some(Violation::new(intrusion, detail));
+    let first = tokio::time::timeout(shared.settings.handshake_timeout, frames.message()).await;
+    let first = first.map_err(|_| violation(Intrusion::NoHello, "no Hello came in time"))?;
+    let first = first.map_err(|status| Violation::from_status(&status))?;
+    let first = first.ok_or_else(|| violation(Intrusion::NoHello, "the stream ended before its Hello"))?;
+    match wire::read_frame(first).map_err(|error| Some(error.into()))? {
+        Frame::Hello(hello) => Ok(hello),
+        _ => Err(violation(Intrusion::WrongFirstFrame, "the first frame must be a Hello")),
+    }
+}
+
 /// Everything that is to be known before a stream is read.
-async fn greet(shared: &Arc<Shared>, hello: &Hello, ip: IpAddr, replies: &Replies) -> Result<(u32, Turn), Rejected> {
+async fn greet(
+    shared: &Arc<Shared>,
+    hello: &Hello,
+    caller: &Caller,
+    replies: &Replies,
+) -> Result<(u32, Turn), Rejected> {
     let own = &shared.endpoint.self_address;
     let version = hello.judge(own, &shared.settings.cluster_name)?;
+    if let (Some(files), Some(certificate)) = (&shared.tls, &caller.certificate) {
+        let checked = files.may_speak_for(certificate, hello.from.address().host());
+        checked.map_err(|error| Rejected::new(RejectCode::Unauthorized, error.to_string()))?;
+    }
+    if hello.lane == Lane::CONTROL && shared.is_stranger(&hello.from) {
+        let detail = format!("{} is no member, and this node is in untrusted mode", hello.from);
+        return Err(Rejected::new(RejectCode::Unauthorized, detail));
+    }
     if shared.is_shutting_down.load(Ordering::Acquire) {
         return Err(Rejected::new(RejectCode::Terminating, format!("{own} is shutting down")));
     }
@@ -125,10 +194,14 @@ async fn greet(shared: &Arc<Shared>, hello: &Hello, ip: IpAddr, replies: &Replie
         reason,
         ..Rejected::new(RejectCode::Quarantined, format!("{own} takes {} for dead", hello.from))
     })?;
-    announce_hello(shared, hello, ip);
-    let turn = shared.streams.supersede(&hello.from, hello.lane, hello.stream_seq, replies).await;
-    let turn = turn.ok_or_else(|| Rejected::new(RejectCode::NotReady, "a newer stream of this lane is open"))?;
-    Ok((version, turn))
+    announce_hello(shared, hello, caller.visit.ip);
+    match shared.streams.supersede(&hello.from, hello.lane, hello.stream_seq, replies).await {
+        Ok(turn) => Ok((version, turn)),
+        Err(NoTurn::Older) => Err(Rejected::new(RejectCode::NotReady, "a newer stream of this lane is open")),
+        Err(NoTurn::TooMany(count)) => {
+            Err(Rejected::new(RejectCode::TooManyStreams, format!("{count} streams of {} are open", hello.from)))
+        }
+    }
 }
 
 /// Keeps what a Hello says of its sender, and tells the listeners.
@@ -143,6 +216,8 @@ fn announce_hello(shared: &Shared, hello: &Hello, ip: IpAddr) {
 struct Reader {
     shared: Arc<Shared>,
     ip: IpAddr,
+    /// Keeps the connection.
+    _open: OpenStream,
     hello: Hello,
     replies: Replies,
     names: Names,
@@ -199,17 +274,22 @@ impl Reader {
                 frame = frames.message() => frame,
             };
             let frame = match frame {
-                Ok(Some(bytes)) => wire::read_frame_within(bytes, self.max_frame()),
+                Ok(Some(bytes)) => self.read_frame(bytes),
                 Ok(None) => return End::Finished,
-                Err(_) => return End::Broken,
+                Err(status) => match Violation::from_status(&status) {
+                    Some(violation) => Err(violation),
+                    None => return End::Broken,
+                },
             };
             let taken = match frame {
                 Ok(frame) => self.take(frame, is_orderly).await,
-                Err(error) => Err(error),
+                Err(violation) => Err(violation),
             };
-            if let Err(error) = taken {
+            if let Err(Violation { intrusion, detail }) = taken {
                 self.shared.counters.malformed();
-                tracing::warn!(from = %self.hello.from, lane = %self.hello.lane, %error, "a stream is closed");
+                let (from, lane) = (&self.hello.from, self.hello.lane);
+                let detail = format!("the stream of {from} for {lane} is closed: {detail}");
+                self.shared.intruded(self.ip, intrusion, &detail);
                 // Nothing follows the reason.
                 self.report();
                 let close = wire::write_frame(&Frame::Close("PROTOCOL".to_owned()));
@@ -223,28 +303,46 @@ impl Reader {
         }
     }
 
-    fn max_frame(&self) -> usize {
-        self.shared.settings.maximum_message_size(self.hello.lane.kind()) + FRAME_OVERHEAD
+    fn read_frame(&self, bytes: Bytes) -> Result<Frame, Violation> {
+        let max = self.shared.settings.maximum_message_size(self.hello.lane.kind()) + FRAME_OVERHEAD;
+        if bytes.len() > max {
+            let detail = format!("a frame of {} bytes, where at most {max} are allowed", bytes.len());
+            return Err(Violation::new(Intrusion::Oversized, detail));
+        }
+        Ok(wire::read_frame_within(bytes, max)?)
     }
 
-    async fn take(&mut self, frame: Frame, is_orderly: &mut bool) -> Result<(), Malformed> {
+    /// Nobody but the stream's own peer speaks on it (cluster T16).
+    fn check_speaker(&self, speaker: &UniqueAddress) -> Result<(), Violation> {
+        if *speaker == self.hello.from {
+            return Ok(());
+        }
+        Err(Violation::new(Intrusion::Forged, format!("it speaks in the name of {speaker}")))
+    }
+
+    async fn take(&mut self, frame: Frame, is_orderly: &mut bool) -> Result<(), Violation> {
         match frame {
-            Frame::Batch(batch) => return self.take_batch(batch).await,
-            Frame::Terminating { .. } => {
+            Frame::Batch(batch) => return Ok(self.take_batch(batch).await?),
+            Frame::Terminating { from } => {
+                self.check_speaker(&from)?;
                 *is_orderly = true;
                 let peer = self.shared.peer(self.hello.from.address());
                 peer.input(&self.shared, Input::Terminating { uid: self.hello.from.uid() });
                 self.answer(Frame::TerminatingAck);
             }
             Frame::Flush(id) => self.answer(Frame::FlushAck(id)),
-            Frame::Quarantined { to, reason, .. } => {
+            Frame::Quarantined { from, to, reason } => {
+                self.check_speaker(&from)?;
                 if to == self.shared.endpoint.self_address {
                     let peer = self.shared.peer(self.hello.from.address());
                     peer.input(&self.shared, Input::ToldQuarantined { by: self.hello.from.uid(), reason });
                 }
             }
-            // The peer knows more of itself by now, such as its cluster. Nobody says Hello for another.
-            Frame::Hello(again) if again.from == self.hello.from => announce_hello(&self.shared, &again, self.ip),
+            // The peer knows more of itself by now, such as its cluster.
+            Frame::Hello(again) => {
+                self.check_speaker(&again.from)?;
+                announce_hello(&self.shared, &again, self.ip);
+            }
             _ => self.shared.counters.skipped(),
         }
         Ok(())
@@ -305,7 +403,7 @@ impl Reader {
     async fn count_discarded(&mut self, mut frames: Streaming<Bytes>) {
         let mut count = 0;
         while let Ok(Ok(Some(bytes))) = tokio::time::timeout(Duration::ZERO, frames.message()).await {
-            if let Ok(Frame::Batch(batch)) = wire::read_frame_within(bytes, self.max_frame()) {
+            if let Ok(Frame::Batch(batch)) = self.read_frame(bytes) {
                 count += BatchReader::new(batch, &mut self.names).filter(Result::is_ok).count() as u64;
             }
         }

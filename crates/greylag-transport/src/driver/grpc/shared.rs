@@ -1,8 +1,9 @@
 //! What every task of one transport sees.
 
 use std::collections::{HashMap, HashSet};
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
@@ -12,7 +13,9 @@ use tokio::sync::{Notify, mpsc};
 
 use super::peer::Peer;
 use super::streams::Streams;
+use super::tls::TlsFiles;
 use super::workers::Workers;
+use crate::doorkeeper::{Doorkeeper, Intrusion};
 use crate::endpoint::{Endpoint, Refusal, Reply};
 use crate::envelope::{Envelope, Recipient};
 use crate::lane::{Lane, LaneKind, LaneMap};
@@ -27,6 +30,9 @@ pub(super) struct Shared {
     pub(super) lanes: LaneMap,
     pub(super) endpoint: Endpoint,
     pub(super) host_id: Option<String>,
+    /// `None`: plain text.
+    pub(super) tls: Option<Arc<TlsFiles>>,
+    door: Mutex<Doorkeeper>,
     pub(super) cluster_id: Mutex<Option<u128>>,
     /// Who is a member; `None` until membership says so.
     members: ArcSwapOption<HashSet<UniqueAddress>>,
@@ -95,16 +101,20 @@ impl Shared {
         settings: TransportSettings,
         endpoint: Endpoint,
         host_id: Option<String>,
+        tls: Option<Arc<TlsFiles>>,
         control: Handle,
         data: Handle,
         workers: Workers,
         announcements: mpsc::UnboundedSender<Announcement>,
     ) -> Self {
+        let door = Mutex::new(Doorkeeper::new(settings.dead_letter_log_rate));
         Self {
             lanes: settings.lane_map(),
             settings,
             endpoint,
             host_id,
+            tls,
+            door,
             cluster_id: Mutex::default(),
             members: ArcSwapOption::empty(),
             control,
@@ -161,8 +171,23 @@ impl Shared {
 
     /// Whether a process that is no member may send there; never to the cluster's own protocols.
     pub(super) fn is_for_strangers(&self, recipient: &Recipient) -> bool {
-        recipient.lane_kind() != LaneKind::Control
+        recipient.lane_kind() == LaneKind::Ordinary
             && self.settings.trusted_recipients.iter().any(|trusted| **trusted == *recipient.path)
+    }
+
+    pub(super) fn door(&self) -> MutexGuard<'_, Doorkeeper> {
+        self.door.lock().expect(NO_PANIC)
+    }
+
+    /// Counts what a remote host did, and names it in the log.
+    pub(super) fn intruded(&self, ip: IpAddr, intrusion: Intrusion, detail: &str) {
+        let report = self.door().report(Instant::now(), ip, intrusion);
+        if let Some(suppressed) = report.line {
+            tracing::warn!(%ip, ?intrusion, suppressed, "refused: {detail}");
+        }
+        if report.banned {
+            tracing::error!(%ip, "this host has offended so often that it is refused for a minute");
+        }
     }
 
     pub(super) fn is_blocked(&self, peer: &UniqueAddress) -> bool {

@@ -27,6 +27,18 @@ struct Slot {
     replies: mpsc::Sender<Result<OutFrame, tonic::Status>>,
 }
 
+/// Why a stream is not read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum NoTurn {
+    /// A newer one of its lane counts already.
+    Older,
+    /// Its peer has so many open.
+    TooMany(usize),
+}
+
+/// Lanes of one incarnation that may be open at once; settings allow as many and no more.
+pub(super) const STREAMS_PER_PEER: usize = crate::settings::MAX_LANES as usize + 2;
+
 /// The right to read a stream.
 pub(super) struct Turn {
     pub(super) end: Arc<Notify>,
@@ -34,32 +46,40 @@ pub(super) struct Turn {
 }
 
 impl Streams {
-    /// Makes this stream the one that counts and waits until the one before has stopped. `None`: a
-    /// newer one counts already.
+    /// Makes this stream the one that counts and waits until the one before has stopped.
+    ///
+    /// # Errors
+    /// [`NoTurn`]; nothing has changed.
     pub(super) async fn supersede(
         &self,
         from: &UniqueAddress,
         lane: Lane,
         seq: u64,
         replies: &mpsc::Sender<Result<OutFrame, tonic::Status>>,
-    ) -> Option<Turn> {
+    ) -> Result<Turn, NoTurn> {
         let end = Arc::new(Notify::new());
         let turn = {
             let mut open = self.open.lock().expect(NO_PANIC);
             let turn = match open.get(&(from.clone(), lane)) {
-                Some(slot) if slot.seq >= seq => return None,
+                Some(slot) if slot.seq >= seq => return Err(NoTurn::Older),
                 Some(slot) => {
                     slot.end.notify_one();
                     slot.turn.clone()
                 }
-                None => Arc::default(),
+                None => {
+                    let count = open.keys().filter(|(peer, _)| peer == from).count();
+                    if count >= STREAMS_PER_PEER {
+                        return Err(NoTurn::TooMany(count));
+                    }
+                    Arc::default()
+                }
             };
             let slot = Slot { seq, end: end.clone(), turn: turn.clone(), replies: replies.clone() };
             open.insert((from.clone(), lane), slot);
             turn
         };
         let guard = turn.lock_owned().await;
-        Some(Turn { end, _guard: guard })
+        Ok(Turn { end, _guard: guard })
     }
 
     /// The stream has ended by itself.
@@ -105,15 +125,15 @@ mod tests {
         let (replies, _answers) = mpsc::channel(1);
         let supersede = |seq| streams.supersede(&peer, Lane::CONTROL, seq, &replies);
         let first = supersede(2).await.expect("it is the first");
-        assert!(supersede(1).await.is_none());
+        assert!(supersede(1).await.is_err());
         let mut second = Box::pin(supersede(3));
         let mut waits = async || tokio::time::timeout(std::time::Duration::ZERO, &mut second).await.is_err();
         assert!(waits().await, "the older one still reads");
         first.end.notified().await;
         assert!(waits().await, "told to end, it has not ended yet");
         drop(first);
-        assert!(second.await.is_some());
+        assert!(second.await.is_ok());
         streams.remove(&peer, Lane::CONTROL, 2);
-        assert!(supersede(3).await.is_none(), "the end of an older stream does not remove the newer");
+        assert!(supersede(3).await.is_err(), "the end of an older stream does not remove the newer");
     }
 }

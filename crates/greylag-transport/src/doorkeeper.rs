@@ -1,0 +1,288 @@
+//! Who may open connections: remote hosts that send what no node would are refused for a while.
+//!
+//! Every intrusion is counted by remote host. Offences (bytes that no node of any version sends) add
+//! up: the twentieth within a minute closes the door to that host for the next minute. Connections
+//! that have not said Hello yet are few per host and in all, so that silent ones exhaust nothing.
+//! What is refused by a proper answer (another cluster, an unknown version, a foreign certificate)
+//! is a mistake of the operator's and no offence. Source: cluster §7.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::{Duration, Instant};
+
+use crate::remoting::RejectCode;
+
+/// What was refused at the door, or on a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Intrusion {
+    /// Bytes that are not TLS, not HTTP/2, or a call of something else than the transport's method.
+    NotGrpc,
+    /// A connection or stream that said no Hello within `handshake_timeout`.
+    NoHello,
+    /// A stream that began with something else than a Hello.
+    WrongFirstFrame,
+    /// A frame that is larger than its lane carries, or announced as such.
+    Oversized,
+    /// A frame that cannot be read.
+    Malformed,
+    /// A frame in the name of somebody else than its stream belongs to.
+    Forged,
+    /// No certificate, or one that is not ours to believe.
+    Certificate,
+    /// A Hello that was refused.
+    Refused(RejectCode),
+    /// A connection of a host that is refused for a minute.
+    Banned,
+    /// One connection too many that had not said Hello yet.
+    Crowded,
+}
+
+impl Intrusion {
+    /// Whether no node of any version does this, so that it counts towards a ban.
+    pub fn is_offence(self) -> bool {
+        match self {
+            Self::NotGrpc
+            | Self::NoHello
+            | Self::WrongFirstFrame
+            | Self::Oversized
+            | Self::Malformed
+            | Self::Forged => true,
+            Self::Certificate | Self::Refused(_) | Self::Banned | Self::Crowded => false,
+        }
+    }
+}
+
+/// So many offences within [`WINDOW`] close the door.
+const OFFENCES: usize = 20;
+const WINDOW: Duration = Duration::from_secs(60);
+/// For so long.
+const BAN: Duration = Duration::from_secs(60);
+/// Connections of one host that have not said Hello yet; a host may run hundreds of nodes.
+const WAITING_PER_HOST: usize = 512;
+/// The same over all hosts.
+const WAITING: usize = 4096;
+/// Hosts that are told apart; beyond that, those without a ban are forgotten, and counted as one.
+const HOSTS: usize = 4096;
+
+/// What the log should say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Report {
+    /// Write a line, and how many before it were left out.
+    pub(crate) line: Option<u64>,
+    /// This offence closed the door.
+    pub(crate) banned: bool,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Doorkeeper {
+    log_rate: u32,
+    hosts: BTreeMap<IpAddr, Host>,
+    counts: BTreeMap<(Intrusion, IpAddr), u64>,
+    waiting: usize,
+}
+
+#[derive(Debug, Default)]
+struct Host {
+    offences: VecDeque<Instant>,
+    banned_until: Option<Instant>,
+    waiting: usize,
+    lines: BTreeMap<Intrusion, Ration>,
+}
+
+/// The log lines of one kind about one host.
+#[derive(Debug, Default)]
+struct Ration {
+    logged: VecDeque<Instant>,
+    suppressed: u64,
+}
+
+impl Host {
+    fn is_banned(&self, now: Instant) -> bool {
+        self.banned_until.is_some_and(|until| until > now)
+    }
+
+    /// Nothing of it matters any more.
+    fn is_forgettable(&self, now: Instant) -> bool {
+        let old = |at: &Instant| now.saturating_duration_since(*at) >= WINDOW;
+        self.waiting == 0
+            && !self.is_banned(now)
+            && self.offences.iter().all(old)
+            && self.lines.values().flat_map(|ration| &ration.logged).all(old)
+    }
+}
+
+impl Doorkeeper {
+    /// Everybody may come. At most `log_rate` lines a minute are written about one kind and host.
+    pub(crate) fn new(log_rate: u32) -> Self {
+        Self { log_rate, hosts: BTreeMap::new(), counts: BTreeMap::new(), waiting: 0 }
+    }
+
+    /// A connection came; it waits at the door until [`Doorkeeper::leave`], or is refused.
+    pub(crate) fn knock(&mut self, now: Instant, ip: IpAddr) -> Result<(), Intrusion> {
+        if self.waiting >= WAITING {
+            return Err(Intrusion::Crowded);
+        }
+        let host = self.host(now, ip);
+        if host.is_banned(now) {
+            return Err(Intrusion::Banned);
+        }
+        if host.waiting >= WAITING_PER_HOST {
+            return Err(Intrusion::Crowded);
+        }
+        host.waiting += 1;
+        self.waiting += 1;
+        Ok(())
+    }
+
+    /// A connection that was let in has said Hello, or has ended.
+    pub(crate) fn leave(&mut self, ip: IpAddr) {
+        if let Some(host) = self.hosts.get_mut(&ip) {
+            host.waiting = host.waiting.saturating_sub(1);
+        }
+        self.waiting = self.waiting.saturating_sub(1);
+    }
+
+    /// Something was refused.
+    pub(crate) fn report(&mut self, now: Instant, ip: IpAddr, what: Intrusion) -> Report {
+        let log_rate = self.log_rate as usize;
+        let host = self.host(now, ip);
+        let mut banned = false;
+        if what.is_offence() {
+            forget(&mut host.offences, now);
+            host.offences.push_back(now);
+            if host.offences.len() >= OFFENCES && !host.is_banned(now) {
+                host.banned_until = Some(now + BAN);
+                host.offences.clear();
+                banned = true;
+            }
+        }
+        let ration = host.lines.entry(what).or_default();
+        forget(&mut ration.logged, now);
+        let line = if ration.logged.len() < log_rate {
+            ration.logged.push_back(now);
+            Some(std::mem::take(&mut ration.suppressed))
+        } else {
+            ration.suppressed += 1;
+            None
+        };
+        // Forgotten hosts leave their counts behind, so these need a bound of their own.
+        let is_full = self.counts.len() >= HOSTS && !self.counts.contains_key(&(what, ip));
+        let counted = if is_full { IpAddr::V4(Ipv4Addr::UNSPECIFIED) } else { ip };
+        *self.counts.entry((what, counted)).or_default() += 1;
+        Report { line, banned }
+    }
+
+    /// What was refused since the start, by kind and remote host; `0.0.0.0` stands for hosts beyond
+    /// those that are told apart.
+    pub(crate) fn counts(&self) -> BTreeMap<(Intrusion, IpAddr), u64> {
+        self.counts.clone()
+    }
+
+    fn host(&mut self, now: Instant, ip: IpAddr) -> &mut Host {
+        if self.hosts.len() >= HOSTS && !self.hosts.contains_key(&ip) {
+            self.hosts.retain(|_, host| !host.is_forgettable(now));
+            if self.hosts.len() >= HOSTS {
+                // Nobody is forgotten who is banned or waits; the rest start over.
+                self.hosts.retain(|_, host| host.waiting > 0 || host.is_banned(now));
+            }
+            if self.hosts.len() >= HOSTS {
+                self.hosts.retain(|_, host| host.waiting > 0);
+            }
+        }
+        self.hosts.entry(ip).or_default()
+    }
+}
+
+/// Drops what lies longer than a window back.
+fn forget(times: &mut VecDeque<Instant>, now: Instant) {
+    while times.front().is_some_and(|at| now.saturating_duration_since(*at) >= WINDOW) {
+        times.pop_front();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ip(n: u32) -> IpAddr {
+        IpAddr::V4(Ipv4Addr::from_bits(n))
+    }
+
+    /// Cluster §7: 20 in a minute, refused for a minute.
+    #[test]
+    fn the_twentieth_offence_in_a_minute_closes_the_door_for_a_minute() {
+        let mut door = Doorkeeper::new(10);
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        for n in 0..19 {
+            assert!(!door.report(at(n * 1000), ip(1), Intrusion::NotGrpc).banned);
+        }
+        assert_eq!(door.knock(at(19_000), ip(1)), Ok(()));
+        assert!(door.report(at(59_999), ip(1), Intrusion::Malformed).banned);
+        assert_eq!(door.knock(at(60_000), ip(1)), Err(Intrusion::Banned));
+        assert_eq!(door.knock(at(60_000), ip(2)), Ok(()), "another host");
+        assert_eq!(door.knock(at(119_998), ip(1)), Err(Intrusion::Banned));
+        assert_eq!(door.knock(at(119_999), ip(1)), Ok(()));
+        assert_eq!(door.counts()[&(Intrusion::NotGrpc, ip(1))], 19);
+    }
+
+    #[test]
+    fn nineteen_a_minute_may_go_on_for_ever() {
+        let mut door = Doorkeeper::new(10);
+        let start = Instant::now();
+        for n in 0..200 {
+            let now = start + Duration::from_millis(n * 3158);
+            assert!(!door.report(now, ip(1), Intrusion::Oversized).banned, "offence {n}");
+        }
+    }
+
+    #[test]
+    fn what_has_a_proper_answer_is_counted_and_bans_nobody() {
+        let mut door = Doorkeeper::new(10);
+        let now = Instant::now();
+        for _ in 0..100 {
+            assert!(!door.report(now, ip(1), Intrusion::Refused(RejectCode::WrongCluster)).banned);
+            assert!(!door.report(now, ip(1), Intrusion::Certificate).banned);
+        }
+        assert_eq!(door.knock(now, ip(1)), Ok(()));
+        assert_eq!(door.counts()[&(Intrusion::Certificate, ip(1))], 100);
+    }
+
+    #[test]
+    fn few_lines_are_logged_and_the_next_says_how_many_were_not() {
+        let mut door = Doorkeeper::new(2);
+        let now = Instant::now();
+        let mut line = |now| door.report(now, ip(1), Intrusion::Certificate).line;
+        assert_eq!([line(now), line(now), line(now), line(now)], [Some(0), Some(0), None, None]);
+        assert_eq!(line(now + WINDOW), Some(2));
+    }
+
+    #[test]
+    fn connections_that_say_nothing_are_limited_by_host_and_in_all() {
+        let mut door = Doorkeeper::new(10);
+        let now = Instant::now();
+        for _ in 0..WAITING_PER_HOST {
+            door.knock(now, ip(1)).unwrap();
+        }
+        assert_eq!(door.knock(now, ip(1)), Err(Intrusion::Crowded));
+        door.leave(ip(1));
+        assert_eq!(door.knock(now, ip(1)), Ok(()));
+        for n in WAITING_PER_HOST..WAITING {
+            door.knock(now, ip(n as u32 + 10)).unwrap();
+        }
+        assert_eq!(door.knock(now, ip(2)), Err(Intrusion::Crowded));
+    }
+
+    #[test]
+    fn a_million_hosts_need_the_memory_of_a_few_thousand() {
+        let mut door = Doorkeeper::new(10);
+        let now = Instant::now();
+        for n in 0..20_000 {
+            door.report(now, ip(n), Intrusion::NotGrpc);
+        }
+        assert!(door.hosts.len() <= HOSTS);
+        assert!(door.counts.len() <= HOSTS + 20);
+        assert_eq!(door.counts().values().sum::<u64>(), 20_000, "none goes uncounted");
+    }
+}

@@ -1,0 +1,101 @@
+//! The calling side of a connection: a socket, and TLS on it.
+
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio_rustls::client::TlsStream;
+use tonic::codegen::http::Uri;
+use tonic::codegen::{BoxFuture, Service};
+
+use super::shared::Shared;
+use super::tls::ALPN;
+
+/// Dials one socket address, where the host of this name was found.
+#[derive(Clone)]
+pub(super) struct Connector {
+    pub(super) shared: Arc<Shared>,
+    pub(super) target: SocketAddr,
+    pub(super) host: String,
+}
+
+impl Service<Uri> for Connector {
+    type Response = TokioIo<Io>;
+    type Error = io::Error;
+    type Future = BoxFuture<Self::Response, io::Error>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Uri) -> Self::Future {
+        let Self { shared, target, host } = self.clone();
+        Box::pin(async move {
+            let tcp = TcpStream::connect(target).await?;
+            tcp.set_nodelay(true)?;
+            let Some(files) = &shared.tls else { return Ok(TokioIo::new(Io::Plain(tcp))) };
+            let refused = |error| io::Error::new(io::ErrorKind::PermissionDenied, error);
+            let name = files.server_name(&host).map_err(refused)?;
+            let tls = files.current().connector.connect(name, tcp).await?;
+            let session = tls.get_ref().1;
+            if session.alpn_protocol() != Some(ALPN) {
+                return Err(io::Error::new(io::ErrorKind::InvalidData, "the peer does not speak HTTP/2"));
+            }
+            files.judge(session.peer_certificates()).map_err(refused)?;
+            Ok(TokioIo::new(Io::Tls(Box::new(tls))))
+        })
+    }
+}
+
+/// What carries the bytes.
+pub(super) enum Io {
+    Plain(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+/// Calls the same method of whatever carries the bytes.
+macro_rules! each {
+    ($io:expr, $inner:ident => $call:expr) => {
+        match $io {
+            Io::Plain($inner) => $call,
+            Io::Tls($inner) => $call,
+        }
+    };
+}
+
+impl AsyncRead for Io {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        each!(&mut *self, io => Pin::new(io).poll_read(cx, buf))
+    }
+}
+
+impl AsyncWrite for Io {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        each!(&mut *self, io => Pin::new(io).poll_write(cx, bytes))
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        each!(&mut *self, io => Pin::new(io).poll_flush(cx))
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        each!(&mut *self, io => Pin::new(io).poll_shutdown(cx))
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        each!(&mut *self, io => Pin::new(io).poll_write_vectored(cx, bytes))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        each!(self, io => io.is_write_vectored())
+    }
+}

@@ -1,0 +1,309 @@
+//! Certificates of this node and what it believes of others; read from files, again and again.
+//!
+//! A connection uses what the files held when it was made. Resumption is off: each handshake shows
+//! certificates, so a replaced one counts from the next connection on. Source: cluster T16, T40.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::net::IpAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{Resumption, WebPkiServerVerifier, verify_server_name};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::server::{NoServerSessionStorage, ParsedCertificate, WebPkiClientVerifier};
+use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig, SignatureScheme};
+use tokio_rustls::{TlsAcceptor, TlsConnector};
+use x509_parser::extensions::GeneralName;
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+use super::shared::Shared;
+use crate::error::TlsError;
+use crate::tls::{PeerSubject, TlsSettings};
+
+/// What was read from the files last.
+pub(super) struct Credentials {
+    pub(super) acceptor: TlsAcceptor,
+    pub(super) connector: TlsConnector,
+    own: Certificate,
+    files: [Vec<u8>; 3],
+}
+
+/// The files and what they hold.
+pub(super) struct TlsFiles {
+    settings: TlsSettings,
+    current: ArcSwap<Credentials>,
+    /// Reads one after the other: the timer's and the caller's.
+    reading: std::sync::Mutex<()>,
+    pub(super) reloads: AtomicU64,
+    pub(super) failures: AtomicU64,
+}
+
+/// The certificate that one end of a connection has shown and that was found good.
+#[derive(Debug, Clone)]
+pub(super) struct Certificate {
+    der: CertificateDer<'static>,
+    /// Its subject alternative names.
+    names: BTreeSet<String>,
+}
+
+/// A peer that cannot be believed.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(super) struct NotBelieved(String);
+
+impl TlsFiles {
+    /// Reads the files.
+    pub(super) fn open(settings: TlsSettings, host: &str) -> Result<Self, TlsError> {
+        let credentials = read(&settings)?;
+        if settings.verify_hostname && !credentials.own.names_host(host) {
+            let names = credentials.own.list();
+            tracing::warn!(host, names, "the certificate does not name this node's host: peers will refuse it");
+        }
+        Ok(Self {
+            settings,
+            current: ArcSwap::from_pointee(credentials),
+            reading: std::sync::Mutex::default(),
+            reloads: AtomicU64::new(0),
+            failures: AtomicU64::new(0),
+        })
+    }
+
+    pub(super) fn current(&self) -> Arc<Credentials> {
+        self.current.load_full()
+    }
+
+    /// Reads the files again; whether they held something new. On an error everything stays as it is.
+    pub(super) fn reload(&self) -> Result<bool, TlsError> {
+        let _reading = self.reading.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let read = read(&self.settings).inspect_err(|error| {
+            self.failures.fetch_add(1, Ordering::Relaxed);
+            tracing::error!(%error, "the certificate is not replaced; connections go on with the one before");
+        })?;
+        let is_new = read.files != self.current.load().files;
+        if is_new {
+            tracing::info!(names = read.own.list(), "new connections use the certificate that was put in place");
+            self.current.store(Arc::new(read));
+            self.reloads.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(is_new)
+    }
+
+    /// The name to find in the certificate of a host that is dialled.
+    pub(super) fn server_name(&self, host: &str) -> Result<ServerName<'static>, NotBelieved> {
+        match server_name(host) {
+            Some(name) => Ok(name),
+            // Nobody compares it.
+            None if !self.settings.verify_hostname => Ok(ServerName::IpAddress(IpAddr::from([0, 0, 0, 0]).into())),
+            None => Err(NotBelieved(format!("{host:?} cannot stand in a certificate"))),
+        }
+    }
+
+    /// What the other end has shown, if it may speak to us at all. `None`: nothing, which is allowed.
+    pub(super) fn judge(&self, chain: Option<&[CertificateDer<'static>]>) -> Result<Option<Certificate>, NotBelieved> {
+        let Some(leaf) = chain.and_then(<[_]>::first) else {
+            return if self.settings.mutual {
+                Err(NotBelieved("it has shown no certificate".to_owned()))
+            } else {
+                Ok(None)
+            };
+        };
+        let peer = Certificate::new(leaf.clone()).map_err(NotBelieved)?;
+        let own = &self.current.load().own;
+        let (is_alike, wanted) = match &self.settings.peer_subject {
+            PeerSubject::Any => (true, String::new()),
+            PeerSubject::Shared => (!peer.names.is_disjoint(&own.names), format!("one of {}", own.list())),
+            PeerSubject::Named(name) => (peer.names.contains(&name.to_ascii_lowercase()), name.clone()),
+        };
+        if is_alike {
+            Ok(Some(peer))
+        } else {
+            Err(NotBelieved(format!("its certificate names {}, and must name {wanted}", peer.list())))
+        }
+    }
+
+    /// Whether the holder of a certificate may speak for a host.
+    pub(super) fn may_speak_for(&self, certificate: &Certificate, host: &str) -> Result<(), NotBelieved> {
+        if !self.settings.verify_hostname || certificate.names_host(host) {
+            return Ok(());
+        }
+        Err(NotBelieved(format!("the caller says it is {host}, its certificate names {}", certificate.list())))
+    }
+}
+
+impl Certificate {
+    fn new(der: CertificateDer<'static>) -> Result<Self, String> {
+        let (_, parsed) = X509Certificate::from_der(&der).map_err(|error| error.to_string())?;
+        let alternatives = parsed.subject_alternative_name().map_err(|error| error.to_string())?;
+        let names = alternatives.map(|names| names.value.general_names.iter().filter_map(name).collect());
+        let names = names.unwrap_or_default();
+        Ok(Self { der, names })
+    }
+
+    /// By the rules of TLS: wildcards count, the common name does not.
+    fn names_host(&self, host: &str) -> bool {
+        let parsed = ParsedCertificate::try_from(&self.der);
+        matches!((parsed, server_name(host)), (Ok(parsed), Some(name)) if verify_server_name(&parsed, &name).is_ok())
+    }
+
+    /// Its names, for people.
+    fn list(&self) -> String {
+        let mut text = String::new();
+        for (n, name) in self.names.iter().enumerate() {
+            let _infallible = write!(text, "{}{name}", if n == 0 { "" } else { ", " });
+        }
+        if text.is_empty() { "nobody".to_owned() } else { text }
+    }
+}
+
+fn name(name: &GeneralName<'_>) -> Option<String> {
+    match name {
+        GeneralName::DNSName(name) | GeneralName::RFC822Name(name) | GeneralName::URI(name) => {
+            Some(name.to_ascii_lowercase())
+        }
+        GeneralName::IPAddress(bytes) => {
+            let v4 = <[u8; 4]>::try_from(*bytes).map(IpAddr::from);
+            v4.or_else(|_| <[u8; 16]>::try_from(*bytes).map(IpAddr::from)).ok().map(|ip| ip.to_string())
+        }
+        _ => None,
+    }
+}
+
+fn server_name(host: &str) -> Option<ServerName<'static>> {
+    ServerName::try_from(host.to_owned()).ok()
+}
+
+fn read(settings: &TlsSettings) -> Result<Credentials, TlsError> {
+    let failed = |file: &Path, why: String| TlsError { file: file.to_owned(), why };
+    let read = |file: &Path| std::fs::read(file).map_err(|error| failed(file, error.to_string()));
+    let files = [read(&settings.key)?, read(&settings.cert)?, read(&settings.ca)?];
+    let key = PrivateKeyDer::from_pem_slice(&files[0]).map_err(|error| failed(&settings.key, error.to_string()))?;
+    let certificates = |file: &Path, pem: &[u8]| -> Result<Vec<CertificateDer<'static>>, TlsError> {
+        let all = CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>();
+        let all = all.map_err(|error| failed(file, error.to_string()))?;
+        if all.is_empty() { Err(failed(file, "it holds no certificate".to_owned())) } else { Ok(all) }
+    };
+    let chain = certificates(&settings.cert, &files[1])?;
+    let own = Certificate::new(chain[0].clone()).map_err(|why| failed(&settings.cert, why))?;
+    if let PeerSubject::Named(name) = &settings.peer_subject
+        && !own.names.contains(&name.to_ascii_lowercase())
+    {
+        let why = format!("tls_peer_subject is {name:?}, and it names only {}", own.list());
+        return Err(failed(&settings.cert, why));
+    }
+    let mut roots = RootCertStore::empty();
+    for authority in certificates(&settings.ca, &files[2])? {
+        roots.add(authority).map_err(|error| failed(&settings.ca, error.to_string()))?;
+    }
+    let (server, client) = configure(settings, Arc::new(roots), &chain, &key)?;
+    let (acceptor, connector) = (TlsAcceptor::from(Arc::new(server)), TlsConnector::from(Arc::new(client)));
+    Ok(Credentials { acceptor, connector, own, files })
+}
+
+fn configure(
+    settings: &TlsSettings,
+    roots: Arc<RootCertStore>,
+    chain: &[CertificateDer<'static>],
+    key: &PrivateKeyDer<'static>,
+) -> Result<(ServerConfig, ClientConfig), TlsError> {
+    let bad = |file: &Path, why: String| TlsError { file: file.to_owned(), why };
+    let bad_pair = |error: rustls::Error| bad(&settings.cert, format!("with its key: {error}"));
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+
+    let server = ServerConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions();
+    let server = server.map_err(bad_pair)?;
+    let server = if settings.mutual {
+        let verifier = WebPkiClientVerifier::builder_with_provider(roots.clone(), provider.clone()).build();
+        server.with_client_cert_verifier(verifier.map_err(|error| bad(&settings.ca, error.to_string()))?)
+    } else {
+        server.with_no_client_auth()
+    };
+    let mut server = server.with_single_cert(chain.to_vec(), key.clone_key()).map_err(bad_pair)?;
+    server.alpn_protocols = vec![ALPN.to_vec()];
+    server.session_storage = Arc::new(NoServerSessionStorage {});
+    server.send_tls13_tickets = 0;
+
+    let verifier = WebPkiServerVerifier::builder_with_provider(roots, provider.clone()).build();
+    let verifier = verifier.map_err(|error| bad(&settings.ca, error.to_string()))?;
+    let verifier = Arc::new(HostVerifier { chain: verifier, verify_hostname: settings.verify_hostname });
+    let client = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let client = client.map_err(bad_pair)?.dangerous().with_custom_certificate_verifier(verifier);
+    let mut client = client.with_client_auth_cert(chain.to_vec(), key.clone_key()).map_err(bad_pair)?;
+    client.alpn_protocols = vec![ALPN.to_vec()];
+    client.resumption = Resumption::disabled();
+    Ok((server, client))
+}
+
+/// HTTP/2.
+pub(super) const ALPN: &[u8] = b"h2";
+
+/// The usual verifier, which lets another host's certificate pass where hosts are not verified.
+#[derive(Debug)]
+struct HostVerifier {
+    chain: Arc<WebPkiServerVerifier>,
+    verify_hostname: bool,
+}
+
+impl ServerCertVerifier for HostVerifier {
+    fn verify_server_cert(
+        &self,
+        leaf: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        host: &ServerName<'_>,
+        ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        use CertificateError::{NotValidForName, NotValidForNameContext};
+        // The name is looked at last, after the chain and the dates.
+        match self.chain.verify_server_cert(leaf, intermediates, host, ocsp, now) {
+            Err(rustls::Error::InvalidCertificate(NotValidForName | NotValidForNameContext { .. }))
+                if !self.verify_hostname =>
+            {
+                Ok(ServerCertVerified::assertion())
+            }
+            verdict => verdict,
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.chain.verify_tls12_signature(message, certificate, signed)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.chain.verify_tls13_signature(message, certificate, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.chain.supported_verify_schemes()
+    }
+}
+
+/// Reads the files every `tls_reload_interval`; after a failure sooner, because whoever replaces
+/// two files does it one after the other.
+pub(super) async fn keep_reading(shared: Arc<Shared>) {
+    const RETRY: Duration = Duration::from_secs(10);
+    let Some(files) = shared.tls.clone() else { return };
+    let mut pause = files.settings.reload_interval;
+    loop {
+        tokio::time::sleep(pause).await;
+        let reading = files.clone();
+        let outcome = tokio::task::spawn_blocking(move || reading.reload()).await;
+        let interval = files.settings.reload_interval;
+        pause = if matches!(outcome, Ok(Ok(_))) { interval } else { interval.min(RETRY) };
+    }
+}

@@ -1,0 +1,211 @@
+//! One accepted connection as the doorkeeper sees it: how long it may go without saying Hello, and
+//! what is said of it when it ends without.
+//!
+//! ```text
+//! accept --doorkeeper--> TLS handshake --> HTTP/2 --> Hello --> streams
+//!        \--closed at once             \--closed after `handshake_timeout` without a Hello
+//! ```
+//! A connection whose streams have all ended may stay as long as one that has not begun.
+//! Source: cluster §7.
+
+use std::future::Future;
+use std::io;
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::Sleep;
+
+use super::shared::Shared;
+use crate::doorkeeper::Intrusion;
+
+/// One connection from beginning to end, as the doorkeeper sees it.
+pub(super) struct Visit {
+    shared: Arc<Shared>,
+    pub(super) ip: IpAddr,
+    /// A Hello was accepted on it once.
+    is_greeted: AtomicBool,
+    /// It was found out what this connection is about, well or ill.
+    is_judged: AtomicBool,
+    /// Accepted streams that are open.
+    streams: AtomicUsize,
+    /// When the last of them ended, or the connection began.
+    idle_since: Mutex<Instant>,
+}
+
+impl Visit {
+    /// `None`: it is refused.
+    pub(super) fn begin(shared: &Arc<Shared>, ip: IpAddr) -> Option<Arc<Self>> {
+        let knocked = shared.door().knock(Instant::now(), ip);
+        if let Err(intrusion) = knocked {
+            shared.intruded(ip, intrusion, "the connection is closed unread");
+            return None;
+        }
+        Some(Arc::new(Self {
+            shared: shared.clone(),
+            ip,
+            is_greeted: AtomicBool::new(false),
+            is_judged: AtomicBool::new(false),
+            streams: AtomicUsize::new(0),
+            idle_since: Mutex::new(Instant::now()),
+        }))
+    }
+
+    /// Counts and logs what this connection has done.
+    pub(super) fn report(&self, intrusion: Intrusion, detail: &str) {
+        self.is_judged.store(true, Ordering::Release);
+        self.shared.intruded(self.ip, intrusion, detail);
+    }
+
+    /// Nothing good came of it before, and nothing more is to be expected.
+    pub(super) fn is_doomed(&self) -> bool {
+        self.is_judged.load(Ordering::Acquire) && !self.is_greeted.load(Ordering::Acquire)
+    }
+
+    /// A Hello was accepted; the connection may stay while the stream does.
+    pub(super) fn greeted(self: &Arc<Self>) -> OpenStream {
+        self.is_judged.store(true, Ordering::Release);
+        self.streams.fetch_add(1, Ordering::AcqRel);
+        if !self.is_greeted.swap(true, Ordering::AcqRel) {
+            self.shared.door().leave(self.ip);
+        }
+        OpenStream(self.clone())
+    }
+
+    /// When a connection without a stream has been so for too long; `None` while it has one.
+    fn expires_at(&self, patience: Duration) -> Option<Instant> {
+        let is_idle = self.streams.load(Ordering::Acquire) == 0;
+        is_idle.then(|| *self.idle_since.lock().expect(NO_PANIC) + patience)
+    }
+}
+
+impl Drop for Visit {
+    fn drop(&mut self) {
+        if !*self.is_greeted.get_mut() {
+            self.shared.door().leave(self.ip);
+        }
+    }
+}
+
+const NO_PANIC: &str = "nothing under this lock panics";
+
+/// Lives as long as an accepted stream.
+pub(super) struct OpenStream(Arc<Visit>);
+
+impl Drop for OpenStream {
+    fn drop(&mut self) {
+        *self.0.idle_since.lock().expect(NO_PANIC) = Instant::now();
+        self.0.streams.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// The first bytes of every HTTP/2 connection.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// A connection that was let in; ends itself if nothing comes of it.
+pub(super) struct Guarded<S> {
+    io: S,
+    visit: Arc<Visit>,
+    /// What is still to come of the preface.
+    preface: &'static [u8],
+    patience: Pin<Box<Sleep>>,
+    /// The other side hung up, or the connection broke.
+    ended: bool,
+}
+
+impl<S> Drop for Guarded<S> {
+    fn drop(&mut self) {
+        let visit = &self.visit;
+        let has_spoken = self.preface.len() < PREFACE.len();
+        let is_judged = visit.is_judged.load(Ordering::Acquire);
+        if has_spoken && !is_judged && !self.ended && !visit.shared.is_shutting_down.load(Ordering::Acquire) {
+            // The server gave it up, and that is never the server's fault.
+            visit.report(Intrusion::NotGrpc, "what it sent is no HTTP/2");
+        }
+    }
+}
+
+impl<S> Guarded<S> {
+    pub(super) fn new(io: S, visit: Arc<Visit>) -> Self {
+        let patience = visit.shared.settings.handshake_timeout;
+        Self { io, visit, preface: PREFACE, patience: Box::pin(tokio::time::sleep(patience)), ended: false }
+    }
+
+    /// Ends the connection if it has had no stream for too long.
+    fn poll_patience(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        let visit = &self.visit;
+        let patience = visit.shared.settings.handshake_timeout;
+        while self.patience.as_mut().poll(cx).is_ready() {
+            let expires_at = visit.expires_at(patience);
+            if expires_at.is_some_and(|at| at <= Instant::now()) {
+                self.ended = true;
+                if !visit.is_judged.load(Ordering::Acquire) {
+                    visit.report(Intrusion::NoHello, "the connection is closed: no Hello came in time");
+                }
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            let next = expires_at.unwrap_or_else(|| Instant::now() + patience);
+            self.patience.as_mut().reset(next.into());
+        }
+        Ok(())
+    }
+
+    /// Compares what was read with the preface, as far as that is still expected.
+    fn check_preface(&mut self, read: &[u8]) -> io::Result<()> {
+        let len = self.preface.len().min(read.len());
+        let (expected, rest) = self.preface.split_at(len);
+        if read[..len] != *expected {
+            self.ended = true;
+            self.visit.report(Intrusion::NotGrpc, "what it sent is no HTTP/2");
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "no HTTP/2"));
+        }
+        self.preface = rest;
+        Ok(())
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Guarded<S> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        this.poll_patience(cx)?;
+        let before = buf.filled().len();
+        let polled = Pin::new(&mut this.io).poll_read(cx, buf);
+        match &polled {
+            Poll::Ready(Ok(())) if buf.filled().len() == before => this.ended = true,
+            Poll::Ready(Ok(())) if !this.preface.is_empty() => this.check_preface(&buf.filled()[before..])?,
+            Poll::Ready(Err(_)) => this.ended = true,
+            _ => {}
+        }
+        polled
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Guarded<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write_vectored(cx, bytes)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+}

@@ -1,0 +1,363 @@
+//! What a node does not have to believe: each is refused, counted, and named in the log, and the
+//! traffic of others goes on.
+
+#[path = "common/certificates.rs"]
+mod certificates;
+mod common;
+#[path = "common/logs.rs"]
+mod logs;
+#[path = "common/raw.rs"]
+mod raw;
+
+use std::time::Duration;
+
+use certificates::{Authority, with};
+use common::{LONG, Node, node, until};
+use greylag_core::DeadLetterReason;
+use greylag_transport::{AskError, Intrusion, RejectCode, Remoting, TransportEvent, TransportSettings};
+use raw::{Hello, Raw};
+
+const HOST: &str = "127.0.0.1";
+
+/// A pair that talks to each other while one of them is attacked.
+struct Scene {
+    friend: Node,
+    target: Node,
+    told: u32,
+}
+
+impl Scene {
+    async fn new(settings: impl Fn(&str) -> TransportSettings) -> Self {
+        logs::keep();
+        let (friend, target) = (node(settings("friend")).await, node(settings("target")).await);
+        let mut scene = Self { friend, target, told: 1000 };
+        scene.goes_on().await;
+        scene
+    }
+
+    async fn plain() -> Self {
+        Self::new(|_| TransportSettings::test()).await
+    }
+
+    fn port(&self) -> u16 {
+        self.target.port()
+    }
+
+    /// What the friend says arrives next, and its streams have not been touched.
+    async fn goes_on(&mut self) {
+        self.told += 1;
+        self.friend.tell(&self.target.here(), self.told);
+        assert_eq!(self.target.next().await, self.told);
+        let friend = self.friend.transport.self_address();
+        while let Ok(event) = self.target.events.try_recv() {
+            assert!(!matches!(&event, TransportEvent::LinkLost { peer, .. } if peer == friend), "{event:?}");
+        }
+    }
+
+    /// Waits until the intrusion is counted so often; nothing came of it, and it stands in the log.
+    async fn refused(&mut self, intrusion: Intrusion, count: u64, words: &[&str]) {
+        let stats = || self.target.transport.stats();
+        until(|| stats().intruded(intrusion) >= count).await;
+        assert_eq!(stats().intruded(intrusion), count);
+        assert_eq!(stats().intrusions[&(intrusion, HOST.parse().unwrap())], count, "counted by remote host");
+        let kind = format!("{intrusion:?}");
+        let named = [&["WARN", "refused: ", kind.as_str(), "127.0.0.1"], words].concat();
+        assert!(logs::has(&named), "no line with {named:?}");
+        self.goes_on().await;
+    }
+}
+
+/// One Hello that is refused, and an envelope after it all the same.
+async fn refused_hello(hello: Hello, scene: &mut Scene, code: RejectCode, answer: &str) {
+    let mut raw = Raw::connect(scene.port()).await;
+    raw.call().await;
+    raw.say(&hello.frame()).await;
+    raw.say(&raw::message("inbox", 1)).await;
+    assert!(raw.hear(answer).await, "the answer says {answer}");
+    let from = format!("{}:{}", hello.host, hello.port);
+    scene.refused(Intrusion::Refused(code), 1, &[&from, answer]).await;
+    assert_eq!(scene.target.transport.stats().received_envelopes, 2, "only the friend's two");
+}
+
+/// "Done when" 7: no certificate.
+#[tokio::test]
+async fn a_caller_without_a_certificate() {
+    let authority = Authority::new();
+    let mut scene = Scene::new(|name| with(authority.sign(name, &[HOST]))).await;
+    let (mut raw, _) = raw::connect_tls(scene.port(), None).await;
+    raw.call().await;
+    raw.say(&Hello::to(scene.port()).frame()).await;
+    raw.until_closed().await;
+    scene.refused(Intrusion::Certificate, 1, &["no certificates"]).await;
+}
+
+/// "Done when" 7: a certificate of an authority that nobody here knows; with the right name in it.
+#[tokio::test]
+async fn a_caller_with_a_foreign_certificate() {
+    let (authority, foreign) = (Authority::new(), Authority::new());
+    let mut scene = Scene::new(|name| with(authority.sign(name, &[HOST]))).await;
+    let (mut raw, _) = raw::connect_tls(scene.port(), Some(&foreign.sign("x", &[HOST]))).await;
+    raw.call().await;
+    raw.say(&Hello::to(scene.port()).frame()).await;
+    raw.until_closed().await;
+    scene.refused(Intrusion::Certificate, 1, &["UnknownIssuer"]).await;
+    // A whole node fares no better, and says why.
+    let patience = Duration::from_millis(300);
+    let foreign = TransportSettings { handshake_timeout: patience, ..with(foreign.sign("y", &[HOST])) };
+    let foreign = node(foreign).await;
+    let asked = foreign.ask(&scene.target.here(), "inbox", LONG).await;
+    assert_eq!(asked, Err(AskError::Dropped(DeadLetterReason::HandshakeTimeout)));
+    assert!(logs::has(&["WARN", "a dial failed", "UnknownIssuer"]));
+    scene.goes_on().await;
+}
+
+/// Cluster T16: a good certificate, and the name of somebody else's host.
+#[tokio::test]
+async fn a_caller_in_the_name_of_another_host() {
+    let authority = Authority::new();
+    let mut scene = Scene::new(|name| with(authority.sign(name, &[HOST]))).await;
+    let (mut raw, _) = raw::connect_tls(scene.port(), Some(&authority.sign("x", &["x.example"]))).await;
+    raw.call().await;
+    raw.say(&Hello { port: 4711, ..Hello::to(scene.port()) }.frame()).await;
+    raw.say(&raw::message("inbox", 1)).await;
+    assert!(raw.hear("x.example").await);
+    scene.refused(Intrusion::Refused(RejectCode::Unauthorized), 1, &["127.0.0.1:4711", "x.example"]).await;
+    assert!(scene.target.transport.peer(&"127.0.0.1:4711".parse().unwrap()).is_none());
+}
+
+/// "Done when" 7, and scenario 2's kin: another cluster's name.
+#[tokio::test]
+async fn a_caller_of_another_cluster() {
+    let mut scene = Scene::plain().await;
+    let hello = Hello { cluster: "others", port: 4712, ..Hello::to(scene.port()) };
+    refused_hello(hello, &mut scene, RejectCode::WrongCluster, "others").await;
+}
+
+/// "Done when" 7, cluster T13: versions that do not meet.
+#[tokio::test]
+async fn a_caller_of_an_unknown_version() {
+    let mut scene = Scene::plain().await;
+    let hello = Hello { version: 900, min_supported: 800, port: 4713, ..Hello::to(scene.port()) };
+    refused_hello(hello, &mut scene, RejectCode::VersionUnsupported, "800 to 900").await;
+}
+
+/// "Done when" 7, cluster T16: data and control frames before any Hello.
+#[tokio::test]
+async fn frames_before_a_hello() {
+    let mut scene = Scene::plain().await;
+    let friend = scene.friend.transport.self_address().clone();
+    let (port, uid) = (friend.address().port(), friend.uid().get());
+    let us = scene.target.transport.self_address().clone();
+    let target = (HOST, us.address().port(), us.uid().get());
+    for (n, forged) in [raw::message("inbox", 1), raw::quarantined((HOST, port, uid), target)].iter().enumerate() {
+        let mut raw = Raw::connect(scene.port()).await;
+        raw.call().await;
+        raw.say(forged).await;
+        raw.say(&Hello { port: 4714, ..Hello::to(scene.port()) }.frame()).await;
+        scene.refused(Intrusion::WrongFirstFrame, n as u64 + 1, &[]).await;
+    }
+    assert!(scene.target.transport.peer(&"127.0.0.1:4714".parse().unwrap()).is_none(), "too late for a Hello");
+}
+
+/// "Done when" 7, cluster T16, T20: on an accepted stream, in the name of somebody else.
+#[tokio::test]
+async fn a_control_frame_in_another_name() {
+    let mut scene = Scene::plain().await;
+    let friend = scene.friend.transport.self_address().clone();
+    let us = scene.target.transport.self_address().clone();
+    let mut raw = Raw::connect(scene.port()).await;
+    raw.call().await;
+    raw.say(&Hello { lane: 1, port: 4715, ..Hello::to(scene.port()) }.frame()).await;
+    let friend = (HOST, friend.address().port(), friend.uid().get());
+    raw.say(&raw::quarantined(friend, (HOST, us.address().port(), us.uid().get()))).await;
+    assert!(raw.hear("PROTOCOL").await);
+    scene.refused(Intrusion::Forged, 1, &["127.0.0.1:4715", &format!(":{}#", friend.1)]).await;
+    while let Ok(event) = scene.target.events.try_recv() {
+        assert!(!matches!(event, TransportEvent::ThisNodeQuarantined { .. }), "{event:?}");
+    }
+}
+
+/// "Done when" 7: a frame of 1 GiB is refused when it is announced, not when it has arrived.
+#[tokio::test]
+async fn a_frame_of_a_gibibyte() {
+    let mut scene = Scene::plain().await;
+    let mut raw = Raw::connect(scene.port()).await;
+    raw.call().await;
+    raw.say(&Hello { port: 4716, ..Hello::to(scene.port()) }.frame()).await;
+    raw.announce(1 << 30).await;
+    assert!(raw.hear("PROTOCOL").await);
+    scene.refused(Intrusion::Oversized, 1, &["127.0.0.1:4716", "1073741824"]).await;
+    // The same in place of a Hello.
+    let mut raw = Raw::connect(scene.port()).await;
+    raw.call().await;
+    raw.announce(1 << 30).await;
+    scene.refused(Intrusion::Oversized, 2, &["1073741824"]).await;
+    // Small enough for the large lane, and too large for the control lane.
+    let mut raw = Raw::connect(scene.port()).await;
+    raw.call().await;
+    raw.say(&Hello { lane: 1, port: 4717, ..Hello::to(scene.port()) }.frame()).await;
+    raw.settle().await;
+    for piece in raw::message_of("control/x", 200 * 1024).chunks(16 * 1024).enumerate() {
+        raw.continue_message(piece, 200 * 1024).await;
+    }
+    assert!(raw.hear("PROTOCOL").await);
+    scene.refused(Intrusion::Oversized, 3, &["127.0.0.1:4717"]).await;
+}
+
+/// Cluster T35, §7.
+#[tokio::test]
+async fn a_frame_that_cannot_be_read() {
+    let mut scene = Scene::plain().await;
+    let mut raw = Raw::connect(scene.port()).await;
+    raw.call().await;
+    raw.say(&Hello { port: 4718, ..Hello::to(scene.port()) }.frame()).await;
+    raw.say(&[0x1a, 0x05, 0xff]).await;
+    assert!(raw.hear("PROTOCOL").await);
+    scene.refused(Intrusion::Malformed, 1, &["127.0.0.1:4718"]).await;
+}
+
+/// "Done when" 7: connections and streams that open and say nothing, or next to nothing.
+#[tokio::test]
+async fn slow_lorises() {
+    let patience = Duration::from_millis(200);
+    let mut scene =
+        Scene::new(|_| TransportSettings { handshake_timeout: patience, ..TransportSettings::test() }).await;
+    // Not a byte; part of the preface; a call without a Hello; half a Hello.
+    let mut mute = Raw::connect(scene.port()).await;
+    let mut stammering = Raw::connect(scene.port()).await;
+    stammering.send(b"PRI * HT").await;
+    let mut wordless = Raw::connect(scene.port()).await;
+    wordless.call().await;
+    let mut halting = Raw::connect(scene.port()).await;
+    halting.call().await;
+    halting.announce(100).await;
+    mute.until_closed().await;
+    stammering.until_closed().await;
+    wordless.until_closed().await;
+    halting.until_closed().await;
+    scene.refused(Intrusion::NoHello, 4, &["no Hello came in time"]).await;
+    // Under TLS silence is no handshake.
+    let authority = Authority::new();
+    let settings =
+        |name: &str| TransportSettings { handshake_timeout: patience, ..with(authority.sign(name, &[HOST])) };
+    let mut scene = Scene::new(settings).await;
+    let mut mute = Raw::connect(scene.port()).await;
+    mute.until_closed().await;
+    scene.refused(Intrusion::NoHello, 1, &["no TLS handshake"]).await;
+}
+
+/// Cluster §7: bytes that are not ours count against their host; the twentieth offence within a
+/// minute closes the door to it, while what is open stays open.
+#[tokio::test]
+async fn twenty_offences_close_the_door() {
+    let mut scene = Scene::plain().await;
+    for _ in 0..20 {
+        let mut raw = Raw::connect(scene.port()).await;
+        raw.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await;
+        raw.until_closed().await;
+    }
+    until(|| scene.target.transport.stats().intruded(Intrusion::NotGrpc) == 20).await;
+    assert!(logs::has(&["ERROR", "refused for a minute", HOST]));
+    // Refused are now also well-behaved callers from there.
+    let mut raw = Raw::connect(scene.port()).await;
+    raw.call().await;
+    raw.say(&Hello::to(scene.port()).frame()).await;
+    raw.until_closed().await;
+    scene.refused(Intrusion::Banned, 1, &[]).await;
+    assert!(scene.target.transport.peer(&"127.0.0.1:9".parse().unwrap()).is_none());
+}
+
+/// Under TLS plain bytes are no handshake, and calls of something else are no more ours.
+#[tokio::test]
+async fn bytes_that_are_not_ours() {
+    let authority = Authority::new();
+    let mut scene = Scene::new(|name| with(authority.sign(name, &[HOST]))).await;
+    let mut raw = Raw::connect(scene.port()).await;
+    raw.call().await;
+    raw.until_closed().await;
+    scene.refused(Intrusion::NotGrpc, 1, &[]).await;
+    let mut scene = Scene::plain().await;
+    let mut raw = Raw::connect(scene.port()).await;
+    raw.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\nand then something else entirely, which is no frame").await;
+    raw.until_closed().await;
+    scene.refused(Intrusion::NotGrpc, 1, &[]).await;
+    let mut raw = Raw::connect(scene.port()).await;
+    raw.call_path("/grpc.health.v1.Health/Check").await;
+    scene.refused(Intrusion::NotGrpc, 2, &["grpc.health"]).await;
+}
+
+/// Whoever only looks whether somebody listens (a proof of death, a port probe) offends nobody.
+#[tokio::test]
+async fn a_bare_connect_is_no_offence() {
+    let mut scene = Scene::plain().await;
+    for _ in 0..30 {
+        drop(Raw::connect(scene.port()).await);
+    }
+    let mut raw = Raw::connect(scene.port()).await;
+    raw.call().await;
+    raw.say(&Hello { port: 4719, ..Hello::to(scene.port()) }.frame()).await;
+    raw.say(&raw::message("inbox", 5)).await;
+    assert_eq!(scene.target.next().await, 5);
+    scene.goes_on().await;
+    assert!(scene.target.transport.stats().intrusions.is_empty());
+}
+
+/// Cluster T12: one incarnation has few streams.
+#[tokio::test]
+async fn too_many_streams() {
+    let mut scene = Scene::plain().await;
+    let mut open = Vec::new();
+    for index in 0..67 {
+        let mut raw = Raw::connect(scene.port()).await;
+        raw.call().await;
+        raw.say(&Hello { index, port: 4720, ..Hello::to(scene.port()) }.frame()).await;
+        raw.say(&raw::message("inbox", index as u32)).await;
+        if index < 66 {
+            assert_eq!(scene.target.next().await, index as u32);
+            open.push(raw);
+        } else {
+            assert!(raw.hear("66 streams").await);
+        }
+    }
+    scene.refused(Intrusion::Refused(RejectCode::TooManyStreams), 1, &["127.0.0.1:4720"]).await;
+}
+
+/// Cluster T17: a process that is no member reaches listed recipients only, and nothing of ours.
+#[tokio::test]
+async fn strangers_in_untrusted_mode() {
+    let settings = |_: &str| TransportSettings {
+        untrusted_mode: true,
+        trusted_recipients: vec!["public".to_owned()],
+        ..TransportSettings::test()
+    };
+    let mut scene = Scene::new(settings).await;
+    let mut public = scene.target.register("public");
+    let mut control = scene.target.register("control/x");
+    let members = [scene.target.transport.self_address().clone(), scene.friend.transport.self_address().clone()];
+    scene.target.transport.set_members(&mut members.iter());
+    scene.goes_on().await;
+
+    let mut stranger = Raw::connect(scene.port()).await;
+    stranger.call().await;
+    stranger.say(&Hello { port: 4721, ..Hello::to(scene.port()) }.frame()).await;
+    // The control set on a data lane, somebody's inbox, and what anybody may reach.
+    stranger.say(&raw::message("control/x", 1)).await;
+    stranger.say(&raw::message("inbox", 2)).await;
+    stranger.say(&raw::message("public", 3)).await;
+    assert_eq!(common::read(&common::next(&mut public).await), 3);
+    until(|| scene.target.dropped(DeadLetterReason::Untrusted) == 2).await;
+    assert!(control.try_recv().is_err());
+    assert!(logs::has(&["WARN", "dead letter", "4721", "control/x"]));
+    // The control lane itself is refused with the Hello.
+    let hello = Hello { lane: 1, port: 4722, uid: 78, ..Hello::to(scene.port()) };
+    let mut raw = Raw::connect(scene.port()).await;
+    raw.call().await;
+    raw.say(&hello.frame()).await;
+    assert!(raw.hear("is no member").await);
+    scene.refused(Intrusion::Refused(RejectCode::Unauthorized), 1, &["127.0.0.1:4722", "untrusted mode"]).await;
+    // Who becomes a member is trusted from then on.
+    let joined = ["127.0.0.1:4721#77".parse().unwrap()];
+    scene.target.transport.set_members(&mut members.iter().chain(&joined));
+    stranger.say(&raw::message("inbox", 4)).await;
+    assert_eq!(scene.target.next().await, 4);
+}
