@@ -25,7 +25,7 @@ mod leader;
 mod leaving;
 mod trust;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -34,7 +34,7 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use crate::app_version::AppVersion;
-use crate::event::{ClusterEvent, Proof, diff};
+use crate::event::{ClusterEvent, diff};
 use crate::gossip::{ConfirmedExits, Gossip};
 use crate::heartbeat::{HeartbeatCore, HeartbeatEffect, HeartbeatInput};
 use crate::member::MemberStatus;
@@ -113,6 +113,8 @@ pub struct ClusterCore {
     quarantine_at: BTreeMap<UniqueAddress, Instant>,
     /// Addresses asked who runs there.
     asked_who: BTreeMap<NodeAddress, Question>,
+    /// Deaths witnessed of processes that are no members yet.
+    witnessed: VecDeque<UniqueAddress>,
     islands: Islands,
     /// The application's version, and whether joins wait until it is told (cluster M31).
     app_version: AppVersion,
@@ -161,6 +163,7 @@ impl ClusterCore {
             downed: None,
             quarantine_at: BTreeMap::new(),
             asked_who: BTreeMap::new(),
+            witnessed: VecDeque::new(),
             islands: Islands::new(&settings.seed_nodes),
             app_version: settings.app_version.clone(),
             awaits_app_version: false,
@@ -216,10 +219,11 @@ impl ClusterCore {
                 self.on_proof(now, ProofInput::Refused(peer), out);
             }
             Input::DialFailed(peer) => self.on_proof(now, ProofInput::Failed(peer), out),
-            Input::DeathWitnessed(peer) => self.prove_dead(now, &[peer], Proof::Witnessed, out),
+            Input::DeathWitnessed(peer) => self.on_death_witnessed(now, peer, out),
             Input::ThisNodeQuarantined { by, reason } => self.on_this_node_quarantined(now, by, reason, out),
             Input::Command(command) => self.on_command(now, command, out),
         }
+        self.prove_witnessed(now, out);
         self.tell_provider(now, begin, out);
         debug_assert!(self.gossip.is_sound(), "{:?}", self.gossip);
     }

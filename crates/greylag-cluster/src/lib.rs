@@ -45,6 +45,7 @@
 
 mod app_version;
 mod core;
+mod dead_list;
 mod detector;
 mod downing;
 mod driver;
@@ -81,6 +82,7 @@ pub mod strategy {
 
 pub use crate::core::{ClusterCore, Command, Effect, Input, LogLevel};
 pub use app_version::{AppVersion, InvalidAppVersion};
+pub use dead_list::{DeadList, DeadListError};
 pub use detector::{CustomDetector, Deadline, DetectorKind, FailureDetector};
 pub use downing::{
     CustomDowning, DownCommand, DowningContext, DowningDecision, DowningInput, DowningProvider, Verdict,
@@ -90,6 +92,7 @@ pub use driver::{
     BoxFuture, Cluster, ClusterEvents, DeathWitness, SingletonContext, SingletonFactory, SingletonHandle, StopToken,
     Target,
 };
+pub use driver::{ChildWitness, FileWitness};
 pub use error::{ConfigError, JoinError, JoinRejection, MemberError, StartError, Terminated};
 pub use event::{ClusterEvent, EventKind, InitialState, Proof, diff};
 pub use gossip::{Blockers, ConfirmedExits, Gossip, Merged};

@@ -21,6 +21,10 @@ use crate::settings::ProofOfDeath;
 /// For so long a leader waits for a word from an address that two members share.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Witnessed deaths of processes that this node does not know yet; beyond that the oldest is
+/// forgotten.
+const WITNESSED_KEPT: usize = 1000;
+
 /// Who runs at an address?
 #[derive(Debug)]
 pub(super) struct Question {
@@ -75,8 +79,37 @@ impl ClusterCore {
             out.push(Effect::Publish(ClusterEvent::ProvenDead { member: peer.clone(), how }));
         }
         self.change(now, gossip, out);
+        // A witness may be wrong: then the process learns at once that it counts as dead (M27).
+        for peer in &fresh {
+            self.send_gossip(peer, out);
+        }
         self.gossip_to_many(out);
         self.act_if_urgent(now, out);
+    }
+
+    /// Source: cluster S20 (c). A witness may know of a death before this node knows of the member:
+    /// while it joins itself, or before gossip about a new member reaches it.
+    pub(super) fn on_death_witnessed(&mut self, now: Instant, peer: UniqueAddress, out: &mut Vec<Effect>) {
+        if self.gossip.tombstones.contains_key(&peer) || self.witnessed.contains(&peer) {
+            return;
+        }
+        self.witnessed.push_back(peer);
+        if self.witnessed.len() > WITNESSED_KEPT {
+            self.witnessed.pop_front();
+        }
+        self.prove_witnessed(now, out);
+    }
+
+    /// Proves whoever a witness named and who is a member by now.
+    pub(super) fn prove_witnessed(&mut self, now: Instant, out: &mut Vec<Effect>) {
+        if self.witnessed.is_empty() || !matches!(self.life, Life::Member) {
+            return;
+        }
+        let member = |peer: &&UniqueAddress| self.gossip.members.contains_key(*peer);
+        let known: Vec<UniqueAddress> = self.witnessed.iter().filter(member).cloned().collect();
+        let tombstones = &self.gossip.tombstones;
+        self.witnessed.retain(|peer| !known.contains(peer) && !tombstones.contains_key(peer));
+        self.prove_dead(now, &known, Proof::Witnessed, out);
     }
 
     /// Asks who runs at an address where a process was heard that is not the member known there:
@@ -84,7 +117,7 @@ impl ClusterCore {
     pub(super) fn ask_who_if_restarted(&mut self, peer: &UniqueAddress, out: &mut Vec<Effect>) {
         let other = |member: &&UniqueAddress| member.address() == peer.address() && *member != peer;
         let replaced = self.gossip.members.keys().filter(other).any(|member| !self.gossip.members[member].dead);
-        if replaced && self.settings.proof_of_death != ProofOfDeath::Off {
+        if replaced {
             self.ask_who(peer.address(), out);
         }
     }

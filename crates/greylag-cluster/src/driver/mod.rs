@@ -16,6 +16,7 @@ mod node;
 mod shutdown;
 mod singleton;
 mod tasks;
+mod witness;
 
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -28,6 +29,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 pub use events::ClusterEvents;
 pub use handle::{BoxFuture, Cluster, DeathWitness, Target};
 pub use singleton::{SingletonContext, SingletonFactory, SingletonHandle, StopToken};
+pub use witness::{ChildWitness, FileWitness};
 
 use crate::core::{ClusterCore, Command, Input};
 use crate::error::{JoinError, StartError};
