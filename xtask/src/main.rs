@@ -6,6 +6,7 @@
 
 mod bench;
 mod ci;
+mod fuzz;
 mod layers;
 mod proto;
 mod run;
@@ -59,6 +60,15 @@ enum Task {
         #[arg(long, default_value_t = 4)]
         nodes: usize,
     },
+    /// Feed every decoder that reads bytes of a peer with damaged ones. Needs cargo-fuzz and a nightly compiler.
+    Fuzz {
+        /// How many inputs each target gets.
+        #[arg(long, default_value_t = 1_000_000)]
+        runs: u64,
+        /// Only targets whose name holds this.
+        #[arg(long, default_value = "")]
+        only: String,
+    },
     /// Run every benchmark and print its figures.
     Bench,
 }
@@ -82,6 +92,7 @@ fn main() -> std::process::ExitCode {
         Task::Netns(args) => ci::netns(&args.arguments),
         Task::Storefront { runs, seed } => storefront::runs(runs, seed),
         Task::Soak { seconds, nodes } => ci::soak(seconds, nodes),
+        Task::Fuzz { runs, only } => fuzz::fuzz(runs, &only),
         Task::Bench => bench::bench(),
     };
     match outcome {

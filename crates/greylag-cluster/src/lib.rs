@@ -51,6 +51,9 @@ mod downing;
 mod driver;
 mod error;
 mod event;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;
 #[allow(missing_docs, clippy::all, unreachable_pub)]
 mod generated {
     include!("generated/greylag.cluster.v1.rs");

@@ -55,6 +55,9 @@ mod delta_log;
 mod driver;
 mod entries;
 mod error;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 #[rustfmt::skip]
 #[allow(missing_docs, clippy::all, unreachable_pub)]
 #[path = "generated/greylag.ddata.v1.rs"]

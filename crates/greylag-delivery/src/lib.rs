@@ -101,6 +101,9 @@ mod delivery;
 #[cfg(feature = "sharding")]
 mod driver;
 mod error;
+#[cfg(all(feature = "fuzzing", feature = "sharding"))]
+#[doc(hidden)]
+pub mod fuzzing;
 mod ids;
 mod message;
 #[cfg(feature = "sharding")]

@@ -125,7 +125,7 @@ impl Hello {
     }
 }
 
-#[cfg(test)]
+#[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod tests {
     use super::*;
 
@@ -169,6 +169,7 @@ pub(crate) mod tests {
         assert_eq!(judge(MIN_SUPPORTED - 1, 0), Err(RejectCode::VersionUnsupported));
     }
 
+    #[cfg(test)]
     #[test]
     fn each_rejection_names_both_sides() {
         let own: UniqueAddress = "b1:1#7".parse().unwrap();

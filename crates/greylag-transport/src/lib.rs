@@ -86,6 +86,9 @@ mod driver;
 mod endpoint;
 mod envelope;
 mod error;
+#[cfg(all(feature = "grpc", any(test, feature = "fuzzing")))]
+#[doc(hidden)]
+pub mod fuzzing;
 #[cfg(feature = "grpc")]
 #[allow(missing_docs, clippy::all, unreachable_pub, dead_code)]
 mod generated {

@@ -94,3 +94,18 @@ proptest! {
         let _read_or_refused = decode_singleton(bytes.into());
     }
 }
+
+/// Cluster T35, T36; issue "Done when" 7, in short. `fuzz/` runs the same for millions of inputs.
+#[test]
+fn damaged_messages_are_refused_or_read_and_nothing_else() {
+    let examples: Vec<_> = messages().iter().map(crate::fuzzing::input).collect();
+    greylag_testkit::mutations::damaged(&examples, 20_000, 1, crate::fuzzing::message);
+}
+
+#[test]
+fn damaged_singleton_messages_are_refused_or_read_and_nothing_else() {
+    let kind = Kind::HandOverToMe;
+    let message = SingletonMessage { kind, from: node('a'), to: node('b'), attempt: 7 };
+    let examples = [encode_singleton(&message).to_vec()];
+    greylag_testkit::mutations::damaged(&examples, 20_000, 2, crate::fuzzing::singleton);
+}

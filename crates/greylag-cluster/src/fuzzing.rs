@@ -1,0 +1,49 @@
+//! What must hold for every sequence of bytes that a peer may send; for `fuzz/` and the tests.
+//!
+//! No function here panics for any input but to report a broken promise. Not part of the public API.
+
+use bytes::Bytes;
+
+use crate::wire;
+
+/// Every message of the membership protocol, by its name on the wire.
+const MANIFESTS: [&str; 16] = [
+    "cluster.init-join",
+    "cluster.init-join-ack",
+    "cluster.init-join-nack",
+    "cluster.join",
+    "cluster.join-deferred",
+    "cluster.join-rejected",
+    "cluster.welcome",
+    "cluster.gossip",
+    "cluster.gossip-status",
+    "cluster.exiting-confirmed",
+    "cluster.island-probe",
+    "cluster.island-probe-answer",
+    "cluster.who-is",
+    "cluster.i-am",
+    "cluster.heartbeat",
+    "cluster.heartbeat-rsp",
+];
+
+/// A message; the first byte chooses which. What is read and written again is read as the same.
+pub fn message(input: &[u8]) {
+    let Some((kind, bytes)) = input.split_first() else { return };
+    let manifest = MANIFESTS[usize::from(*kind) % MANIFESTS.len()];
+    let Ok(message) = wire::decode(manifest, Bytes::copy_from_slice(bytes)) else { return };
+    assert_eq!(wire::decode(message.manifest(), wire::encode(&message)).as_ref().ok(), Some(&message));
+}
+
+/// A message between singleton managers.
+pub fn singleton(input: &[u8]) {
+    let Ok(message) = wire::decode_singleton(Bytes::copy_from_slice(input)) else { return };
+    assert_eq!(wire::decode_singleton(wire::encode_singleton(&message)).ok(), Some(message));
+}
+
+/// An input for [`message`].
+#[cfg(test)]
+pub(crate) fn input(message: &crate::message::Message) -> Vec<u8> {
+    let kind = MANIFESTS.iter().position(|manifest| *manifest == message.manifest());
+    let kind = u8::try_from(kind.expect("the manifest is known")).expect("there are few");
+    [[kind].as_slice(), &wire::encode(message)].concat()
+}

@@ -1,0 +1,4 @@
+//! A message between replicators.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| greylag_ddata::fuzzing::message(input));
