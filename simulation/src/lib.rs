@@ -13,6 +13,7 @@ mod cluster;
 mod ddata;
 mod delivery;
 mod purchases;
+pub mod scale;
 mod sharding;
 
 use std::fmt;

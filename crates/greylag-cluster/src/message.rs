@@ -177,3 +177,10 @@ impl Message {
         }
     }
 }
+
+impl Message {
+    /// The message as it travels; its manifest travels beside it.
+    pub fn to_bytes(&self) -> bytes::Bytes {
+        crate::wire::encode(self)
+    }
+}
