@@ -25,7 +25,7 @@ mod leader;
 mod leaving;
 mod trust;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -37,13 +37,14 @@ use crate::app_version::AppVersion;
 use crate::event::{ClusterEvent, diff};
 use crate::gossip::{ConfirmedExits, Gossip};
 use crate::heartbeat::{HeartbeatCore, HeartbeatEffect, HeartbeatInput};
-use crate::member::MemberStatus;
+use crate::member::{Member, MemberStatus};
 use crate::message::Message;
 use crate::proof::{ProofInput, Proofs};
 use crate::reachability::{Reachability, Status};
 use crate::sabotage::Sabotage;
 use crate::sbr::Sbr;
 use crate::settings::{ClusterSettings, Downing};
+use crate::shared::Shared;
 use crate::shutdown::ShutdownReason;
 use crate::stats::GossipStats;
 use crate::view::MembershipView;
@@ -93,7 +94,9 @@ pub struct ClusterCore {
     gossip: Arc<Gossip>,
     view: Arc<MembershipView>,
     /// The table that subscribers were last told of.
-    shown_reachability: Reachability,
+    shown_reachability: Shared<Reachability>,
+    /// The confirmed exits that the view was made with.
+    shown_exits: ConfirmedExits,
     exits: ConfirmedExits,
     /// Confirmations about members that are not Exiting yet in this node's view (cluster M26).
     early_exits: ConfirmedExits,
@@ -149,7 +152,8 @@ impl ClusterCore {
             life: Life::Idle,
             gossip: Arc::default(),
             view: Arc::new(MembershipView::empty(node.clone())),
-            shown_reachability: Reachability::default(),
+            shown_reachability: Shared::default(),
+            shown_exits: ConfirmedExits::new(),
             exits: ConfirmedExits::new(),
             early_exits: ConfirmedExits::new(),
             exiting: Exiting::NotYet,
@@ -376,17 +380,15 @@ impl ClusterCore {
 
     /// Looks at the detectors and changes the own row. Source: cluster F8, F10.
     fn reap(&mut self, now: Instant, out: &mut Vec<Effect>) {
-        let members = self.gossip.members.keys().filter(|peer| **peer != self.node);
-        let mut silent = Vec::new();
-        let mut back = Vec::new();
-        for peer in members {
-            match (self.heartbeat.is_available(now, peer), self.gossip.reachability.status(&self.node, peer)) {
-                (false, Status::Reachable) => silent.push(peer.clone()),
-                // Also one that this node watches no more: it was watched until it answered (cluster F3).
-                (true, Status::Unreachable) => back.push(peer.clone()),
-                _ => {}
-            }
-        }
+        let status = |peer: &UniqueAddress| self.gossip.reachability.status(&self.node, peer);
+        let is_available = |peer: &UniqueAddress| self.heartbeat.is_available(now, peer);
+        let watched = self.heartbeat.monitored().filter(|peer| self.gossip.members.contains_key(peer));
+        let silent = watched.filter(|peer| status(peer) == Status::Reachable && !is_available(peer));
+        let mut silent: Vec<UniqueAddress> = silent.cloned().collect();
+        // Also one that this node watches no more: it was watched until it answered (cluster F3).
+        let accused = self.gossip.reachability.accused_by(&self.node);
+        let back = accused.filter(|peer| status(peer) == Status::Unreachable && is_available(peer));
+        let back: Vec<UniqueAddress> = back.cloned().collect();
         let receivers = self.heartbeat.monitored().count();
         if self.accuses_nobody() || self.trust.defers_marking(now, silent.len(), receivers, &self.settings) {
             silent.clear();
@@ -451,14 +453,19 @@ impl ClusterCore {
 
     /// No member takes a step that cluster M2 does not know. One that would is a bug here.
     fn undo_illegal_steps(&self, gossip: &mut Gossip, out: &mut Vec<Effect>) {
-        for member in gossip.members.values_mut() {
-            let before = self.gossip.members.get(&member.address).map_or(member.status, |before| before.status);
-            if before != member.status && !before.may_become(member.status) {
-                debug_assert!(false, "{} from {before} to {}", member.address, member.status);
-                let text = format!("{} does not go from {before} to {}: a bug", member.address, member.status);
-                out.push(Effect::Log(LogLevel::Error, text));
-                member.status = before;
+        let illegal = |pair: (Option<&Member>, Option<&Member>)| match pair {
+            (Some(before), Some(member)) if before.status != member.status => {
+                (!before.status.may_become(member.status)).then(|| (member.address.clone(), before.status))
             }
+            _ => None,
+        };
+        let illegal: Vec<_> = self.gossip.members.zip(&gossip.members).filter_map(illegal).collect();
+        for (address, before) in illegal {
+            let member = gossip.members.get_mut(&address).expect("both states know it");
+            debug_assert!(false, "{address} from {before} to {}", member.status);
+            let text = format!("{address} does not go from {before} to {}: a bug", member.status);
+            out.push(Effect::Log(LogLevel::Error, text));
+            member.status = before;
         }
     }
 
@@ -478,11 +485,23 @@ impl ClusterCore {
     /// Publishes what follows from the state, and tells the nested machines.
     fn refresh(&mut self, now: Instant, out: &mut Vec<Effect>) {
         self.settle_exits();
-        let view = self.gossip.view(&self.node, &self.exits, self.trust.is_suspect());
         let reachability_changed = self.shown_reachability != self.gossip.reachability;
+        // Most changes are only about who has seen the state, and cost little (cluster C5).
+        let only_seen = !reachability_changed
+            && self.shown_exits == self.exits
+            && self.view.members == self.gossip.members
+            && self.view.tombstones == self.gossip.tombstones
+            && self.view.cluster_id == self.gossip.cluster_id;
+        let suspect = self.trust.is_suspect();
+        let view = if only_seen {
+            self.gossip.view_after(&self.view, &self.node, &self.exits, suspect)
+        } else {
+            self.gossip.view(&self.node, &self.exits, suspect)
+        };
         if view == *self.view && !reachability_changed {
             return;
         }
+        self.shown_exits.clone_from(&self.exits);
         let old = std::mem::replace(&mut self.view, Arc::new(view));
         let events = diff(&old, &self.view);
         out.push(Effect::View(self.view.clone()));
@@ -492,14 +511,18 @@ impl ClusterCore {
             self.shown_reachability = self.gossip.reachability.clone();
             out.push(Effect::Publish(ClusterEvent::ReachabilityChanged));
         }
-        self.quarantine_removed(now, &old, out);
-        self.islands.note_leader(now, self.view.leader.as_ref() == Some(&self.node));
-        self.tell_heartbeat_members(now, out);
+        if !only_seen {
+            self.quarantine_removed(now, &old, out);
+            self.islands.note_leader(now, self.view.leader.as_ref() == Some(&self.node));
+            self.tell_heartbeat_members(now, out);
+        }
         if let Some(sbr) = &mut self.sbr {
             sbr.on_state(now, &self.gossip, &self.exits);
         }
-        self.tell_proofs(now, out);
-        self.notice_own_status(now, out);
+        if !only_seen {
+            self.tell_proofs(now, out);
+            self.notice_own_status(now, out);
+        }
     }
 
     /// A confirmed exit counts once its member is Exiting, and is forgotten when it is removed.
@@ -519,7 +542,7 @@ impl ClusterCore {
 
     /// Source: cluster T19.
     fn quarantine_removed(&mut self, now: Instant, old: &MembershipView, out: &mut Vec<Effect>) {
-        for (peer, tombstone) in &self.view.tombstones {
+        for (peer, tombstone) in self.view.tombstones.iter() {
             if old.tombstones.contains_key(peer) || *peer == self.node {
                 continue;
             }
@@ -543,14 +566,9 @@ impl ClusterCore {
     }
 
     fn tell_heartbeat_members(&mut self, now: Instant, out: &mut Vec<Effect>) {
-        let peers: BTreeSet<UniqueAddress> =
-            self.gossip.members.keys().filter(|peer| **peer != self.node).cloned().collect();
-        let marked = peers
-            .iter()
-            .filter(|peer| self.gossip.reachability.status(&self.node, peer) != Status::Reachable)
-            .cloned()
-            .collect();
-        let input = HeartbeatInput::Members { peers, unreachable: self.view.unreachable.clone(), marked };
+        let ring = self.gossip.members.ring().clone();
+        let marked = self.gossip.reachability.accused_by(&self.node).cloned().collect();
+        let input = HeartbeatInput::Members { ring, unreachable: self.view.unreachable.clone(), marked };
         self.tell_heartbeat(now, input, out);
     }
 

@@ -12,6 +12,7 @@ use greylag_transport::QuarantineReason;
 
 use crate::downing::DowningDecision;
 use crate::member::{Member, MemberStatus};
+use crate::seen::Seen;
 use crate::stats::GossipStats;
 use crate::view::MembershipView;
 
@@ -133,7 +134,7 @@ pub enum ClusterEvent {
         /// Everyone who matters has.
         converged: bool,
         /// Who has.
-        seen_by: BTreeSet<UniqueAddress>,
+        seen_by: Seen,
     },
     /// The table of who finds whom unreachable changed.
     ReachabilityChanged,
@@ -234,7 +235,9 @@ pub(crate) fn status_event(member: &Member) -> ClusterEvent {
 /// The events between two views, in the order that subscribers rely on. Source: cluster M33.
 pub fn diff(old: &MembershipView, new: &MembershipView) -> Vec<ClusterEvent> {
     let mut events = Vec::new();
-    for (address, tombstone) in &new.tombstones {
+    // Most changes are only about who has seen the state; then the lists are the same values.
+    let buried = if old.tombstones == new.tombstones { None } else { Some(new.tombstones.iter()) };
+    for (address, tombstone) in buried.into_iter().flatten() {
         match old.tombstones.get(address) {
             Some(before) if tombstone.clean && !before.clean => {
                 events.push(ClusterEvent::TombstoneClean(address.clone()));
@@ -245,14 +248,8 @@ pub fn diff(old: &MembershipView, new: &MembershipView) -> Vec<ClusterEvent> {
             _ => {}
         }
     }
-    for member in old.members.iter().filter(|member| new.member(&member.address).is_none()) {
-        let clean = new.tombstones.get(&member.address).is_some_and(|tombstone| tombstone.clean);
-        events.push(ClusterEvent::MemberRemoved { member: member.clone(), previous_status: member.status, clean });
-    }
-    for member in &new.members {
-        if old.member(&member.address).is_none_or(|before| before.status != member.status) {
-            events.push(status_event(member));
-        }
+    if old.members != new.members {
+        diff_members(old, new, &mut events);
     }
     for address in new.unreachable.difference(&old.unreachable) {
         events.extend(new.member(address).cloned().map(ClusterEvent::UnreachableMember));
@@ -274,4 +271,22 @@ pub fn diff(old: &MembershipView, new: &MembershipView) -> Vec<ClusterEvent> {
         events.push(ClusterEvent::SeenChanged { converged: new.converged, seen_by: new.seen_by.clone() });
     }
     events
+}
+
+fn diff_members(old: &MembershipView, new: &MembershipView, events: &mut Vec<ClusterEvent>) {
+    let mut statuses = Vec::new();
+    for pair in old.members.zip(&new.members) {
+        match pair {
+            (Some(gone), None) => {
+                let clean = new.tombstones.get(&gone.address).is_some_and(|tombstone| tombstone.clean);
+                events.push(ClusterEvent::MemberRemoved { member: gone.clone(), previous_status: gone.status, clean });
+            }
+            (before, Some(member)) if before.is_none_or(|before| before.status != member.status) => {
+                statuses.push(status_event(member));
+            }
+            _ => {}
+        }
+    }
+    // Removals come first (cluster M33).
+    events.append(&mut statuses);
 }

@@ -9,11 +9,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use greylag_core::UniqueAddress;
-use twox_hash::XxHash3_64;
 
 use crate::member::{Member, MemberStatus};
+use crate::members::Members;
 use crate::reachability::{Reachability, Status};
-use crate::version::VectorVersion;
+use crate::seen::Seen;
+use crate::shared::Shared;
+use crate::version::{Relation, VectorVersion};
 use crate::view::{MembershipView, Tombstone};
 
 /// Members whose orderly exit was confirmed to this node, and whether it was clean (cluster M26).
@@ -23,15 +25,15 @@ pub type ConfirmedExits = BTreeMap<UniqueAddress, bool>;
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Gossip {
     /// The members, by address.
-    pub members: BTreeMap<UniqueAddress, Member>,
+    pub members: Members,
     /// Who has seen exactly this state.
-    pub seen: BTreeSet<UniqueAddress>,
+    pub seen: Seen,
     /// Who finds whom unreachable.
-    pub reachability: Reachability,
+    pub reachability: Shared<Reachability>,
     /// What the state knows.
-    pub version: VectorVersion,
+    pub version: Shared<VectorVersion>,
     /// Who was removed and must not return.
-    pub tombstones: BTreeMap<UniqueAddress, Tombstone>,
+    pub tombstones: Shared<BTreeMap<UniqueAddress, Tombstone>>,
     /// Drawn when the cluster was formed.
     pub cluster_id: u128,
 }
@@ -59,7 +61,7 @@ impl Gossip {
     /// Marks a change by `node`: a new version, seen by nobody else. Source: cluster M5.
     pub fn touch(&mut self, node: &UniqueAddress, mark_seen: bool) {
         self.version.increment(node);
-        self.seen.clear();
+        self.seen = Seen::nobody(self.members.places());
         if mark_seen {
             self.seen.insert(node.clone());
         }
@@ -67,20 +69,21 @@ impl Gossip {
 
     /// Drops what breaks the invariants of M4. `Some(needs_version)` if there was any.
     pub fn repair(&mut self) -> Option<bool> {
-        let before = self.clone();
+        if self.is_sound() {
+            return None;
+        }
         let tombstones = &self.tombstones;
-        self.members.retain(|address, _| !tombstones.contains_key(address));
+        self.members.retain(|member| !tombstones.contains_key(&member.address));
         let members = &self.members;
-        self.seen.retain(|address| members.contains_key(address));
+        self.seen.move_to(members.places().clone());
         self.reachability.retain(|address| members.contains_key(address));
-        let dropped = self.version.retain(|address| members.contains_key(address));
-        (before != *self).then_some(dropped)
+        Some(self.version.retain(|address| members.contains_key(address)))
     }
 
     /// Whether the invariants of M4 hold.
     pub fn is_sound(&self) -> bool {
         let known = |address: &UniqueAddress| self.members.contains_key(address);
-        self.seen.iter().all(known)
+        (self.seen.stands_in(self.members.places()) || self.seen.iter().all(known))
             && self.version.iter().all(|(address, _)| known(address))
             && self.reachability.versions().keys().all(known)
             && self.reachability.accusations().all(|(observer, subject, _)| known(observer) && known(subject))
@@ -108,40 +111,45 @@ impl Gossip {
 
     fn merge(&self, other: &Self, tombstones_count: bool) -> Merged {
         let mut tombstones = self.tombstones.clone();
-        for (address, theirs) in &other.tombstones {
-            let entry = tombstones.entry(address.clone()).or_default();
-            entry.wall_ms = entry.wall_ms.max(theirs.wall_ms);
-            entry.clean |= theirs.clean;
-            entry.dead |= theirs.dead;
+        if tombstones != other.tombstones {
+            for (address, theirs) in other.tombstones.iter() {
+                let entry = tombstones.entry(address.clone()).or_default();
+                entry.wall_ms = entry.wall_ms.max(theirs.wall_ms);
+                entry.clean |= theirs.clean;
+                entry.dead |= theirs.dead;
+            }
         }
-        let mut members = self.members.clone();
-        for (address, theirs) in &other.members {
-            let merged = members.get(address).map(|ours| ours.merged(theirs));
-            members.insert(address.clone(), merged.unwrap_or_else(|| theirs.clone()));
-        }
+        let mut members = self.members.merged(&other.members);
         if tombstones_count {
-            members.retain(|address, _| !tombstones.contains_key(address));
+            members.retain(|member| !tombstones.contains_key(&member.address));
         } else {
             tombstones.retain(|address, _| !members.contains_key(address));
         }
         let reachability = self.reachability.merged(&other.reachability, |address| members.contains_key(address));
         let mut version = self.version.merged(&other.version);
         let dropped = version.retain(|address| members.contains_key(address));
-        let gossip =
-            Self { members, seen: BTreeSet::new(), reachability, version, tombstones, cluster_id: self.cluster_id };
+        let gossip = Self {
+            seen: Seen::nobody(members.places()),
+            members,
+            reachability: reachability.into(),
+            version: version.into(),
+            tombstones,
+            cluster_id: self.cluster_id,
+        };
         let needs_version = dropped && !gossip.same_content(self) && !gossip.same_content(other);
         Merged { gossip, needs_version }
     }
 
-    /// A digest of who has seen the state.
-    pub fn seen_digest(&self) -> u64 {
-        let mut bytes = Vec::new();
-        for address in &self.seen {
-            let key = address.order_bytes();
-            bytes.extend_from_slice(&(key.len() as u32).to_be_bytes());
-            bytes.extend_from_slice(&key);
-        }
-        XxHash3_64::oneshot(&bytes)
+    /// How the knowledge of another state relates to that of this one. Source: cluster M6.
+    pub fn relation(&self, theirs: &Shared<VectorVersion>) -> Relation {
+        if Shared::is(&self.version, theirs) { Relation::Same } else { self.version.compare(theirs) }
+    }
+
+    /// Whether nothing keeps the state from being converged; see [`Gossip::blockers`].
+    fn is_converged(&self, node: &UniqueAddress, exits: &ConfirmedExits) -> bool {
+        // Those who must have seen the state cannot be more than have.
+        let settled = self.members.summary().settled;
+        self.seen.len() + exits.len() >= settled && self.blockers(node, exits).is_none()
     }
 
     /// What keeps the state from being converged, as `node` sees it; `None` if nothing does.
@@ -158,7 +166,7 @@ impl Gossip {
                 blockers.accusations.push((observer.clone(), subject.clone()));
             }
         }
-        let settled = self.members.values().any(|member| member.status.is_settled());
+        let settled = self.members.summary().settled > 0;
         for member in self.members.values() {
             let counts = if settled { member.status.is_settled() } else { member.status <= MemberStatus::WeaklyUp };
             if counts && !self.seen.contains(&member.address) && !exits.contains_key(&member.address) {
@@ -210,15 +218,32 @@ impl Gossip {
         let leader_of = |role: &String| Some((role.clone(), self.leader(node, Some(role), exits)?.clone()));
         MembershipView {
             self_address: node.clone(),
-            members: self.members.values().cloned().collect(),
+            members: self.members.clone(),
             unreachable,
             leader: self.leader(node, None, exits).cloned(),
             role_leaders: roles.into_iter().filter_map(leader_of).collect(),
             tombstones: self.tombstones.clone(),
             seen_by: self.seen.clone(),
-            converged: self.blockers(node, exits).is_none(),
+            converged: self.is_converged(node, exits),
             self_suspect,
             cluster_id: self.cluster_id,
+        }
+    }
+
+    /// The same, where `shown` was made of the same members, exits and reachability: only who has
+    /// seen the state is new.
+    pub(crate) fn view_after(
+        &self,
+        shown: &MembershipView,
+        node: &UniqueAddress,
+        exits: &ConfirmedExits,
+        self_suspect: bool,
+    ) -> MembershipView {
+        MembershipView {
+            seen_by: self.seen.clone(),
+            converged: self.is_converged(node, exits),
+            self_suspect,
+            ..shown.clone()
         }
     }
 }

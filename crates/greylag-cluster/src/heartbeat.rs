@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use greylag_core::UniqueAddress;
 
 use crate::detector::FailureDetector;
+use crate::ring::Ring;
 use crate::settings::FailureDetectorSettings;
 
 /// Between two words about late responses.
@@ -24,10 +25,10 @@ const GROWING_INTERVAL: Duration = Duration::from_secs(10);
 /// What the machine is told.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HeartbeatInput {
-    /// The other members, those that anybody finds unreachable, and those that this node does.
+    /// The members, those that anybody finds unreachable, and those that this node does.
     Members {
-        /// The other members.
-        peers: BTreeSet<UniqueAddress>,
+        /// The members, this node among them or not.
+        ring: Ring,
         /// Found unreachable by anybody.
         unreachable: BTreeSet<UniqueAddress>,
         /// Found unreachable by this node.
@@ -74,8 +75,7 @@ struct Watched {
 pub struct HeartbeatCore {
     node: UniqueAddress,
     settings: FailureDetectorSettings,
-    /// Clockwise from this node.
-    ring: Vec<UniqueAddress>,
+    ring: Ring,
     unreachable: BTreeSet<UniqueAddress>,
     marked: BTreeSet<UniqueAddress>,
     /// Whom the ring says to watch.
@@ -95,7 +95,7 @@ impl HeartbeatCore {
         Self {
             node,
             settings,
-            ring: Vec::new(),
+            ring: Ring::default(),
             unreachable: BTreeSet::new(),
             marked: BTreeSet::new(),
             receivers: BTreeSet::new(),
@@ -110,7 +110,7 @@ impl HeartbeatCore {
     /// Takes one input.
     pub fn handle(&mut self, now: Instant, input: HeartbeatInput, out: &mut Vec<HeartbeatEffect>) {
         match input {
-            HeartbeatInput::Members { peers, unreachable, marked } => self.on_members(now, peers, unreachable, marked),
+            HeartbeatInput::Members { ring, unreachable, marked } => self.on_members(now, ring, unreachable, marked),
             HeartbeatInput::Response(from) => self.on_response(now, &from, out),
             HeartbeatInput::Paused => self.on_paused(now),
             HeartbeatInput::Tick => self.on_tick(now, out),
@@ -146,29 +146,23 @@ impl HeartbeatCore {
     fn on_members(
         &mut self,
         now: Instant,
-        peers: BTreeSet<UniqueAddress>,
+        ring: Ring,
         unreachable: BTreeSet<UniqueAddress>,
         marked: BTreeSet<UniqueAddress>,
     ) {
-        if peers.len() == self.ring.len() && self.ring.iter().all(|peer| peers.contains(peer)) {
-            if self.unreachable == unreachable && self.marked == marked {
-                return;
-            }
-        } else {
-            let own = (self.node.uid(), self.node.address().clone());
-            let mut ring: Vec<UniqueAddress> = peers.iter().cloned().collect();
-            ring.sort_by_key(|peer| (peer.uid(), peer.address().clone()));
-            let after = ring.partition_point(|peer| (peer.uid(), peer.address().clone()) < own);
-            ring.rotate_left(after);
-            self.ring = ring;
+        let same_ring = self.ring.is(&ring) || self.ring == ring;
+        if same_ring && self.unreachable == unreachable && self.marked == marked {
+            return;
         }
+        self.ring = ring;
         self.unreachable = unreachable;
         self.marked = marked;
-        self.lingering.retain(|peer| peers.contains(peer));
-        self.watched.retain(|peer, _| peers.contains(peer));
+        let ring = &self.ring;
+        self.lingering.retain(|peer| ring.contains(peer));
+        self.watched.retain(|peer, _| ring.contains(peer));
         let receivers = self.pick_receivers();
         for dropped in self.receivers.difference(&receivers) {
-            if peers.contains(dropped) && !self.is_available(now, dropped) {
+            if self.ring.contains(dropped) && !self.is_available(now, dropped) {
                 self.lingering.insert(dropped.clone());
             } else {
                 self.watched.remove(dropped);
@@ -189,7 +183,7 @@ impl HeartbeatCore {
         let wanted = self.settings.monitored_by_nr_of_members;
         let mut picked = BTreeSet::new();
         let mut reachable = 0;
-        for peer in &self.ring {
+        for peer in self.ring.after(&self.node) {
             if reachable == wanted {
                 break;
             }
@@ -201,7 +195,11 @@ impl HeartbeatCore {
             picked.insert(peer.clone());
         }
         // Whoever finds all its receivers unreachable looks at everybody: it may be cut off itself.
-        if picked.iter().all(|peer| self.marked.contains(peer)) { self.ring.iter().cloned().collect() } else { picked }
+        if picked.iter().all(|peer| self.marked.contains(peer)) {
+            self.ring.after(&self.node).cloned().collect()
+        } else {
+            picked
+        }
     }
 
     fn on_response(&mut self, now: Instant, from: &UniqueAddress, out: &mut Vec<HeartbeatEffect>) {
@@ -282,7 +280,8 @@ mod tests {
 
     fn members(core: &mut HeartbeatCore, now: Instant, peers: &[UniqueAddress], silent: &[UniqueAddress]) {
         let set = |nodes: &[UniqueAddress]| nodes.iter().cloned().collect::<BTreeSet<_>>();
-        let input = HeartbeatInput::Members { peers: set(peers), unreachable: set(silent), marked: set(silent) };
+        let ring = peers.iter().cloned().collect();
+        let input = HeartbeatInput::Members { ring, unreachable: set(silent), marked: set(silent) };
         core.handle(now, input, &mut Vec::new());
     }
 

@@ -62,13 +62,17 @@ mod gossip;
 mod health;
 mod heartbeat;
 mod member;
+mod members;
 mod message;
 mod phi;
 mod proof;
 mod reachability;
+mod ring;
 mod sabotage;
 mod sbr;
+mod seen;
 mod settings;
+mod shared;
 mod shutdown;
 mod singleton;
 mod stats;
@@ -102,18 +106,22 @@ pub use gossip::{Blockers, ConfirmedExits, Gossip, Merged};
 pub use health::{ForeignCluster, Health};
 pub use heartbeat::{HeartbeatCore, HeartbeatEffect, HeartbeatInput};
 pub use member::{Member, MemberStatus};
+pub use members::Members;
 pub use message::{CheckedConfig, Island, Message, PROTOCOL};
 pub use phi::PhiAccrual;
 pub use proof::{DIAL_SPACING, ProofEffect, ProofInput, Proofs};
 pub use reachability::{Reachability, Record, Status};
+pub use ring::Ring;
 #[doc(hidden)]
 pub use sabotage::Sabotage;
 pub use sbr::Sbr;
+pub use seen::Seen;
 pub use settings::{
     ClusterSettings, CoordinatedShutdownSettings, DownAllWhenUnstable, Downing, FailureDetectorSettings,
     InvalidStrategy, LeaseSettings, OnForeignCluster, ProofOfDeath, RemovalMargin, SbrSettings, SingletonSettings,
     Strategy, parse_seed_nodes,
 };
+pub use shared::Shared;
 pub use shutdown::{Phase, ShutdownReason};
 pub use singleton::manager::{ManagerEffect, ManagerInput, ManagerState, SingletonManager};
 pub use singleton::proxy::{ProxyEffect, SingletonProxy};

@@ -9,6 +9,7 @@ use greylag_core::{NodeAddress, UniqueAddress};
 use crate::app_version::AppVersion;
 use crate::error::JoinRejection;
 use crate::gossip::Gossip;
+use crate::shared::Shared;
 use crate::version::VectorVersion;
 
 /// The version of this protocol. Members of one cluster speak the same major version.
@@ -108,7 +109,7 @@ pub enum Message {
         /// For this incarnation only.
         to: UniqueAddress,
         /// The version of its state.
-        version: VectorVersion,
+        version: Shared<VectorVersion>,
         /// A digest of who has seen it.
         seen_digest: u64,
         /// As in `GossipEnvelope`.

@@ -95,6 +95,12 @@ impl Reachability {
         self.accusations().map(|(_, subject, _)| subject.clone()).collect()
     }
 
+    /// Everybody whom `observer` accuses.
+    pub fn accused_by(&self, observer: &UniqueAddress) -> impl Iterator<Item = &UniqueAddress> {
+        let row = self.rows.get(observer).into_iter().flatten();
+        row.filter(|(_, record)| record.status != Status::Reachable).map(|(subject, _)| subject)
+    }
+
     /// What follows from all observers.
     pub fn aggregate(&self, subject: &UniqueAddress) -> Status {
         let records = self.rows.values().filter_map(|row| row.get(subject));

@@ -22,6 +22,7 @@ use crate::downing::{DowningDecision, Verdict};
 use crate::gossip::{ConfirmedExits, Gossip};
 use crate::member::{Member, MemberStatus};
 use crate::sabotage::Sabotage;
+use crate::seen::Seen;
 use crate::settings::{DownAllWhenUnstable, SbrSettings};
 
 use relevant::{Changes, Relevant};
@@ -64,7 +65,7 @@ pub struct Sbr {
     /// is carried out (cluster S20).
     stable_for_self_at: Instant,
     /// Who has seen the state at any time since the deadline was last reset.
-    seen_since: BTreeSet<UniqueAddress>,
+    seen_since: Seen,
     unstable: Option<Unstable>,
     tick_at: Instant,
     sabotage: Option<Sabotage>,
@@ -82,7 +83,7 @@ impl Sbr {
             relevant: Relevant::default(),
             exits: ConfirmedExits::new(),
             was_up: false,
-            seen_since: BTreeSet::new(),
+            seen_since: Seen::default(),
             unstable: None,
             tick_at: now,
             sabotage: None,
@@ -114,7 +115,7 @@ impl Sbr {
         // A status that gossip jumped over shows by the number that only an Up member gets.
         let own = self.gossip.members.get(&self.node);
         self.was_up |= own.is_some_and(|m| m.status == MemberStatus::WeaklyUp || m.up_number != Member::NOT_UP);
-        self.seen_since.extend(gossip.seen.iter().cloned());
+        self.seen_since.union(&gossip.seen);
         if changes.restarts {
             self.restart_wait(now);
         } else if changes.proven {
@@ -278,12 +279,13 @@ impl Sbr {
             .gossip
             .members
             .iter()
-            .filter(|(_, member)| !member.dead)
-            .map(|(address, member)| (address.clone(), member.clone()))
+            .filter(|member| !member.dead)
+            .map(|member| (member.address.clone(), member.clone()))
             .collect();
         let records = self.gossip.reachability.accusations().map(|(o, s, _)| (o.clone(), s.clone())).collect();
         let exits = self.exits.keys().cloned().collect();
-        let mut picture = Picture::new(self.node.clone(), members, records, &self.gossip.seen, &self.seen_since, exits);
+        let (seen, seen_since) = (self.gossip.seen.to_set(), self.seen_since.to_set());
+        let mut picture = Picture::new(self.node.clone(), members, records, &seen, &seen_since, exits);
         picture.without_recheck = self.sabotage == Some(Sabotage::Recheck);
         picture
     }

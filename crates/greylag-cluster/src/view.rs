@@ -7,6 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use greylag_core::UniqueAddress;
 
 use crate::member::{Member, MemberStatus};
+use crate::members::Members;
+use crate::seen::Seen;
+use crate::shared::Shared;
 
 /// What is left of a removed member: it can never come back. Source: cluster M4, M29.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -25,7 +28,7 @@ pub struct MembershipView {
     /// This process.
     pub self_address: UniqueAddress,
     /// All members, sorted by address. Empty until this node is a member itself.
-    pub members: Vec<Member>,
+    pub members: Members,
     /// Members that somebody finds unreachable, this node never among them.
     pub unreachable: BTreeSet<UniqueAddress>,
     /// The leader, as far as this node can tell. A duty, not a lock: each side of a partition has one.
@@ -33,9 +36,9 @@ pub struct MembershipView {
     /// The leader among the members of each role.
     pub role_leaders: BTreeMap<String, UniqueAddress>,
     /// Removed members that must not return.
-    pub tombstones: BTreeMap<UniqueAddress, Tombstone>,
+    pub tombstones: Shared<BTreeMap<UniqueAddress, Tombstone>>,
     /// Members that have seen this state.
-    pub seen_by: BTreeSet<UniqueAddress>,
+    pub seen_by: Seen,
     /// Everyone who matters has seen this state.
     pub converged: bool,
     /// This node may have been removed without knowing it; single writers must wait. Source: cluster F9.
@@ -49,12 +52,12 @@ impl MembershipView {
     pub fn empty(self_address: UniqueAddress) -> Self {
         Self {
             self_address,
-            members: Vec::new(),
+            members: Members::default(),
             unreachable: BTreeSet::new(),
             leader: None,
             role_leaders: BTreeMap::new(),
-            tombstones: BTreeMap::new(),
-            seen_by: BTreeSet::new(),
+            tombstones: Shared::default(),
+            seen_by: Seen::default(),
             converged: false,
             self_suspect: false,
             cluster_id: 0,
@@ -63,8 +66,7 @@ impl MembershipView {
 
     /// The member with this unique address.
     pub fn member(&self, address: &UniqueAddress) -> Option<&Member> {
-        let at = self.members.binary_search_by(|member| member.address.cmp(address)).ok()?;
-        Some(&self.members[at])
+        self.members.get(address)
     }
 
     /// This node's own member.

@@ -17,8 +17,10 @@ use crate::error::JoinRejection;
 use crate::generated as pb;
 use crate::gossip::Gossip;
 use crate::member::{DEFAULT_DC, Member, MemberStatus};
+use crate::members::Members;
 use crate::message::{Island, Message};
 use crate::reachability::{Reachability, Record, Status};
+use crate::seen::Seen;
 use crate::singleton::{Kind, SingletonMessage};
 use crate::version::VectorVersion;
 use crate::view::Tombstone;
@@ -269,7 +271,7 @@ fn read_status(status: pb::GossipStatus) -> Result<Message, Malformed> {
     let nodes: Vec<UniqueAddress> = status.nodes.iter().map(|n| read_node(Some(n))).collect::<Result<_, _>>()?;
     Ok(Message::GossipStatus {
         to: read_node(status.to.as_ref())?,
-        version: nodes.into_iter().zip(status.counts).collect(),
+        version: nodes.into_iter().zip(status.counts).collect::<VectorVersion>().into(),
         seen_digest: status.seen_digest,
         suspect: status.suspect,
     })
@@ -365,7 +367,7 @@ fn read_gossip(gossip: Option<pb::Gossip>) -> Result<Arc<Gossip>, Malformed> {
     let nodes: Vec<UniqueAddress> = gossip.nodes.iter().map(|n| read_node(Some(n))).collect::<Result<_, _>>()?;
     let app_versions: Vec<AppVersion> =
         gossip.app_versions.iter().map(|text| version_text(text)).collect::<Result<_, _>>()?;
-    let mut members = BTreeMap::new();
+    let mut members = Vec::new();
     for member in &gossip.members {
         let address = at(&nodes, member.node)?.clone();
         let mut roles = BTreeSet::new();
@@ -377,7 +379,7 @@ fn read_gossip(gossip: Option<pb::Gossip>) -> Result<Arc<Gossip>, Malformed> {
         read.up_number = member.up_number_plus_one.checked_sub(1).unwrap_or(Member::NOT_UP);
         read.status = read_member_status(member.status())?;
         read.dead = member.dead;
-        members.insert(address, read);
+        members.push(read);
     }
     let mut rows = BTreeMap::new();
     let mut row_versions = BTreeMap::new();
@@ -391,10 +393,19 @@ fn read_gossip(gossip: Option<pb::Gossip>) -> Result<Arc<Gossip>, Malformed> {
         rows.insert(observer.clone(), records);
         row_versions.insert(observer, row.version);
     }
-    let mut seen = BTreeSet::new();
+    let members: Members = members.into();
+    let mut seen = Seen::nobody(members.places());
+    let mut strangers = Vec::new();
     for place in &gossip.seen {
-        seen.insert(at(&nodes, *place)?.clone());
+        let address = at(&nodes, *place)?;
+        // They break an invariant, which is for the machine to mend and to count (cluster M4).
+        if members.contains_key(address) {
+            seen.insert(address.clone());
+        } else {
+            strangers.push(address.clone());
+        }
     }
+    seen.extend(strangers);
     let mut versions = Vec::new();
     for version in &gossip.versions {
         versions.push((at(&nodes, version.node)?.clone(), version.count));
@@ -407,9 +418,9 @@ fn read_gossip(gossip: Option<pb::Gossip>) -> Result<Arc<Gossip>, Malformed> {
     Ok(Arc::new(Gossip {
         members,
         seen,
-        reachability: Reachability::from_parts(rows, row_versions),
-        version: versions.into_iter().collect::<VectorVersion>(),
-        tombstones,
+        reachability: Reachability::from_parts(rows, row_versions).into(),
+        version: versions.into_iter().collect::<VectorVersion>().into(),
+        tombstones: tombstones.into(),
         cluster_id: id(&gossip.cluster_id)?,
     }))
 }

@@ -196,7 +196,7 @@ pub(crate) fn event(
         }
         ClusterEvent::SeenChanged { converged, seen_by } => {
             detail("converged", converged.to_string());
-            detail("seen_by", strings(seen_by).join(" "));
+            detail("seen_by", strings(seen_by.iter()).join(" "));
         }
         ClusterEvent::LocalPause(duration) => detail("duration_ms", duration.as_millis().to_string()),
         ClusterEvent::ThisNodeQuarantined { by, reason } => {

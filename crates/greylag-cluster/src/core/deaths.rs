@@ -61,7 +61,7 @@ impl ClusterCore {
     /// Records deaths as facts and spreads them at once. Source: cluster S20.
     pub(super) fn prove_dead(&mut self, now: Instant, peers: &[UniqueAddress], how: Proof, out: &mut Vec<Effect>) {
         let may_prove = matches!(self.life, Life::Member) && !self.is_leaving_for_good();
-        let fresh = |peer: &&UniqueAddress| self.gossip.members.get(*peer).is_some_and(|member| !member.dead);
+        let fresh = |peer: &&UniqueAddress| self.gossip.members.get(peer).is_some_and(|member| !member.dead);
         let fresh: Vec<UniqueAddress> =
             peers.iter().filter(|peer| **peer != self.node).filter(fresh).cloned().collect();
         if !may_prove || fresh.is_empty() {
@@ -116,7 +116,7 @@ impl ClusterCore {
     /// an answer proves the death of the member (cluster S20 case a).
     pub(super) fn ask_who_if_restarted(&mut self, peer: &UniqueAddress, out: &mut Vec<Effect>) {
         let other = |member: &&UniqueAddress| member.address() == peer.address() && *member != peer;
-        let replaced = self.gossip.members.keys().filter(other).any(|member| !self.gossip.members[member].dead);
+        let replaced = self.gossip.members.values().any(|member| other(&&member.address) && !member.dead);
         if replaced {
             self.ask_who(peer.address(), out);
         }

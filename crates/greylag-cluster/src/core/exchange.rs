@@ -11,10 +11,10 @@ use rand::seq::{IndexedRandom, IteratorRandom};
 
 use super::{ClusterCore, Effect, Life};
 use crate::gossip::Gossip;
-use crate::member::MemberStatus;
 use crate::message::Message;
 use crate::reachability::Status;
 use crate::sabotage::Sabotage;
+use crate::shared::Shared;
 use crate::stats::IgnoredGossip;
 use crate::version::{Relation, VectorVersion};
 
@@ -44,7 +44,7 @@ impl ClusterCore {
     /// Somebody is Down, or fewer than half have seen the state. Source: cluster M12.
     fn is_hurried(&self) -> bool {
         let members = &self.gossip.members;
-        self.gossip.seen.len() < members.len() / 2 || members.values().any(|m| m.status == MemberStatus::Down)
+        self.gossip.seen.len() < members.len() / 2 || members.summary().any_down
     }
 
     pub(super) fn gossip_to_one(&mut self, out: &mut Vec<Effect>) {
@@ -57,7 +57,7 @@ impl ClusterCore {
     fn draw_target(&mut self) -> Option<UniqueAddress> {
         let valid: Vec<&UniqueAddress> = self.gossip.valid_targets(&self.node).collect();
         let unseen: Vec<&UniqueAddress> =
-            valid.iter().copied().filter(|target| !self.gossip.seen.contains(*target)).collect();
+            valid.iter().copied().filter(|target| !self.gossip.seen.contains(target)).collect();
         let biased = self.rng.random_bool(different_view_probability(
             self.settings.gossip_different_view_probability,
             self.settings.reduce_gossip_different_view_probability,
@@ -80,7 +80,7 @@ impl ClusterCore {
         let message = Message::GossipStatus {
             to: target.clone(),
             version: self.gossip.version.clone(),
-            seen_digest: self.gossip.seen_digest(),
+            seen_digest: self.gossip.seen.digest(),
             suspect: self.trust.is_suspect(),
         };
         self.send(target.clone(), message, out);
@@ -107,7 +107,7 @@ impl ClusterCore {
 
     /// A proven death awaits its removal.
     fn is_urgent(&self) -> bool {
-        self.gossip.members.values().any(|member| member.dead)
+        self.gossip.members.summary().any_dead
     }
 
     /// While a proven death awaits its removal, news goes to the leader at once, and the leader
@@ -132,7 +132,7 @@ impl ClusterCore {
         now: Instant,
         from: &UniqueAddress,
         to: &UniqueAddress,
-        version: &VectorVersion,
+        version: &Shared<VectorVersion>,
         seen_digest: u64,
         suspect: bool,
         out: &mut Vec<Effect>,
@@ -141,11 +141,11 @@ impl ClusterCore {
             return self.stats.ignore(why);
         }
         self.stats.statuses += 1;
-        let relation = self.gossip.version.compare(version);
+        let relation = self.gossip.relation(version);
         if relation == Relation::Same {
             self.note_exchange(now, from, suspect, out);
         }
-        if self.gossip.seen_digest() != seen_digest {
+        if self.gossip.seen.digest() != seen_digest {
             return self.send_gossip(from, out);
         }
         match relation {
@@ -204,7 +204,7 @@ impl ClusterCore {
     }
 
     fn take_gossip(&mut self, now: Instant, from: &UniqueAddress, theirs: Arc<Gossip>, out: &mut Vec<Effect>) {
-        let relation = self.gossip.version.compare(&theirs.version);
+        let relation = self.gossip.relation(&theirs.version);
         let theirs_saw_us = theirs.seen.contains(&self.node);
         let mut theirs = Arc::unwrap_or_clone(theirs);
         let repair = theirs.repair();
@@ -220,7 +220,7 @@ impl ClusterCore {
         let mut result = match relation {
             Relation::Same => {
                 let mut ours = Gossip::clone(&self.gossip);
-                ours.seen.extend(theirs.seen.iter().filter(|seen| ours.members.contains_key(*seen)).cloned());
+                ours.seen.union(&theirs.seen);
                 ours
             }
             Relation::After => Gossip::clone(&self.gossip),

@@ -205,7 +205,7 @@ impl ClusterCore {
         let mut gossip = Gossip { cluster_id, ..Gossip::default() };
         let roles = self.settings.roles.iter().cloned().collect();
         let own = joining(self.node.clone(), roles, &self.settings.data_center, self.app_version.clone());
-        gossip.members.insert(self.node.clone(), own);
+        gossip.members.insert(own);
         gossip.touch(&self.node, true);
         self.become_member(now, gossip, out);
         self.leader_actions(now, out);
@@ -377,7 +377,7 @@ impl ClusterCore {
     pub(super) fn join_again(&mut self, now: Instant, out: &mut Vec<Effect>) {
         self.rejoin_at = Some(now + self.settings.retry_unsuccessful_join_after);
         let gossip = self.gossip.clone();
-        let settled = |peer: &&UniqueAddress| gossip.members[*peer].status.is_settled();
+        let settled = |peer: &&UniqueAddress| gossip.members.get(peer).is_some_and(|member| member.status.is_settled());
         let target = gossip.valid_targets(&self.node).find(settled).or_else(|| gossip.valid_targets(&self.node).next());
         if let Some(target) = target.cloned() {
             self.send_join(target.address(), out);
@@ -453,7 +453,7 @@ impl ClusterCore {
                 return self.send(from, Message::JoinDeferred { retry_after: self.deferred_retry() }, out);
             }
             let mut gossip = Gossip::clone(&self.gossip);
-            gossip.members.insert(from.clone(), joiner);
+            gossip.members.insert(joiner);
             self.change(now, gossip, out);
         }
         let welcome = Message::Welcome { to: from.clone(), gossip: self.gossip.clone() };

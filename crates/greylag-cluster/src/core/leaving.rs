@@ -60,7 +60,7 @@ impl ClusterCore {
     /// Declares members dead, self last. Source: cluster M27.
     pub(super) fn down(&mut self, now: Instant, targets: &[UniqueAddress], out: &mut Vec<Effect>) {
         let alive = |target: &&UniqueAddress| {
-            self.gossip.members.get(*target).is_some_and(|member| member.status != MemberStatus::Down)
+            self.gossip.members.get(target).is_some_and(|member| member.status != MemberStatus::Down)
         };
         let targets: Vec<UniqueAddress> = targets.iter().filter(alive).cloned().collect();
         if targets.is_empty() {

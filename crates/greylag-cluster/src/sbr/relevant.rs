@@ -3,13 +3,14 @@
 //!
 //! Source: cluster S4, S13, S20.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use greylag_core::UniqueAddress;
 
 use super::picture::Record;
 use crate::gossip::Gossip;
-use crate::member::MemberStatus;
+use crate::member::{Member, MemberStatus};
+use crate::members::Members;
 
 /// What of a state matters to the resolver's clocks.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -17,7 +18,7 @@ pub(super) struct Relevant {
     /// Who accuses whom. Observers that are Down, dead or gone do not count, nor do the dead as
     /// subjects.
     records: BTreeSet<Record>,
-    statuses: BTreeMap<UniqueAddress, MemberStatus>,
+    members: Members,
     dead: BTreeSet<UniqueAddress>,
 }
 
@@ -44,7 +45,7 @@ impl Relevant {
             gossip.reachability.accusations().filter(|(observer, subject, _)| counts(observer) && living(subject));
         Self {
             records: records.map(|(observer, subject, _)| (observer.clone(), subject.clone())).collect(),
-            statuses: gossip.members.iter().map(|(address, member)| (address.clone(), member.status)).collect(),
+            members: gossip.members.clone(),
             dead: gossip.members.values().filter(|member| member.dead).map(|member| member.address.clone()).collect(),
         }
     }
@@ -52,8 +53,8 @@ impl Relevant {
     /// Whether somebody is unreachable who is neither Exiting nor Down: only then does an
     /// instability last.
     pub(super) fn has_open(&self) -> bool {
-        let status = |subject: &UniqueAddress| self.statuses.get(subject);
-        self.records.iter().any(|(_, subject)| status(subject).is_some_and(|status| *status < MemberStatus::Exiting))
+        let status = |subject: &UniqueAddress| self.members.get(subject).map(|member| member.status);
+        self.records.iter().any(|(_, subject)| status(subject).is_some_and(|status| status < MemberStatus::Exiting))
     }
 
     /// Source: cluster S4.
@@ -62,7 +63,9 @@ impl Relevant {
         let (before, now) = (old.subjects_judged_by(self), self.subjects_judged_by(self));
         let appeared: BTreeSet<_> = now.difference(&before).collect();
         let healed: BTreeSet<_> = before.difference(&now).collect();
-        let not_down = |address: &&&UniqueAddress| self.statuses.get(**address) != Some(&MemberStatus::Down);
+        let not_down = |address: &&&UniqueAddress| {
+            self.members.get(address).is_none_or(|member| member.status != MemberStatus::Down)
+        };
         let downed = self.newly(old, MemberStatus::Down).any(|address| !self.dead.contains(address));
         let up = self.newly(old, MemberStatus::Up).next().is_some();
         let exited = self.newly(old, MemberStatus::Exiting).next().is_some();
@@ -80,19 +83,21 @@ impl Relevant {
     /// proven dead has not come back.
     fn subjects_judged_by<'a>(&'a self, judge: &Self) -> BTreeSet<&'a UniqueAddress> {
         let counts = |observer: &UniqueAddress| {
-            let status = judge.statuses.get(observer);
-            status.is_some_and(|status| *status != MemberStatus::Down) && !judge.dead.contains(observer)
+            judge.members.get(observer).is_some_and(|member| member.status != MemberStatus::Down && !member.dead)
         };
-        let here = |subject: &UniqueAddress| judge.statuses.contains_key(subject) && !judge.dead.contains(subject);
+        let here = |subject: &UniqueAddress| judge.members.get(subject).is_some_and(|member| !member.dead);
         let valid = self.records.iter().filter(|(observer, subject)| counts(observer) && here(subject));
         valid.map(|(_, subject)| subject).collect()
     }
 
     /// Members that newly are in `status`.
-    pub(super) fn newly(&self, old: &Self, status: MemberStatus) -> impl Iterator<Item = &UniqueAddress> {
-        let is_new = move |(address, now): &(&UniqueAddress, &MemberStatus)| {
-            **now == status && old.statuses.get(*address) != Some(&status)
+    pub(super) fn newly<'a>(&'a self, old: &'a Self, status: MemberStatus) -> impl Iterator<Item = &'a UniqueAddress> {
+        let is_new = move |pair: (Option<&'a Member>, Option<&'a Member>)| match pair {
+            (before, Some(now)) if now.status == status && before.is_none_or(|before| before.status != status) => {
+                Some(&now.address)
+            }
+            _ => None,
         };
-        self.statuses.iter().filter(is_new).map(|(address, _)| address)
+        old.members.zip(&self.members).filter_map(is_new)
     }
 }

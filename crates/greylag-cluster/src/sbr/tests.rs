@@ -33,7 +33,7 @@ impl Bench {
         let now = Instant::now();
         let mut gossip = Gossip::default();
         for name in names.chars() {
-            gossip.members.insert(node(name), member(name, MemberStatus::Up));
+            gossip.members.insert(member(name, MemberStatus::Up));
             gossip.seen.insert(node(name));
         }
         let sbr = Sbr::new(node(own), settings, now);
@@ -71,8 +71,8 @@ impl Bench {
     }
 
     fn status(&mut self, name: char, status: MemberStatus) {
-        let member = self.gossip.members.entry(node(name)).or_insert_with(|| member(name, status));
-        member.status = status;
+        let known = self.gossip.members.get(&node(name)).cloned();
+        self.gossip.members.insert(Member { status, ..known.unwrap_or_else(|| member(name, status)) });
         self.state();
     }
 

@@ -87,7 +87,7 @@ mod tests {
         let mut view = MembershipView::empty(node.clone());
         let mut member = Member::joining(node.clone(), std::sync::Arc::default(), AppVersion::default());
         (member.status, member.up_number) = (MemberStatus::Up, 1);
-        view.members.push(member);
+        view.members.insert(member);
         proxy.on_view(&view, &mut out);
         proxy.send(4, &mut out);
         assert_eq!(out, [2, 3, 4].map(|message| ProxyEffect::Forward(node.clone(), message)));

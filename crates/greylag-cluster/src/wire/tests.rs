@@ -15,7 +15,7 @@ fn gossip() -> Arc<Gossip> {
         member.status = status;
         member.dead = status == MemberStatus::Down;
         member.up_number = if status > MemberStatus::WeaklyUp { name as u32 } else { Member::NOT_UP };
-        gossip.members.insert(node(name), member);
+        gossip.members.insert(member);
         gossip.version.increment(&node(name));
     }
     gossip.seen.insert(node('a'));

@@ -71,7 +71,7 @@ fn gossip_walk(rng: &mut rand_chacha::ChaCha8Rng, walk: u32) {
     for index in 0..3 {
         let mut member = Member::joining(node(index), Default::default(), AppVersion::default());
         (member.status, member.up_number) = (MemberStatus::Up, index as u32);
-        first.members.insert(node(index), member);
+        first.members.insert(member);
     }
     let mut states = [first.clone(), first.clone(), first];
     let mut versions: BTreeMap<String, Gossip> = BTreeMap::new();
@@ -87,7 +87,7 @@ fn gossip_walk(rng: &mut rand_chacha::ChaCha8Rng, walk: u32) {
         match rng.random_range(0..6) {
             0 if !after.tombstones.contains_key(&target) && !after.members.contains_key(&target) => {
                 let joined = Member::joining(target.clone(), Default::default(), AppVersion::default());
-                after.members.insert(target, joined);
+                after.members.insert(joined);
             }
             1 => {
                 if let Some(member) = after.members.get_mut(&target).filter(|m| m.status < MemberStatus::Leaving) {
@@ -133,7 +133,8 @@ fn gossip_walk(rng: &mut rand_chacha::ChaCha8Rng, walk: u32) {
         let now = &states[at];
         assert!(now.is_sound(), "walk {walk}");
         buried[at].extend(now.tombstones.keys().cloned());
-        for (address, member) in &before.members {
+        for member in &before.members {
+            let address = &member.address;
             match now.members.get(address) {
                 Some(after) => assert!(after.status >= member.status, "walk {walk}: {address} goes backwards"),
                 None => assert!(now.tombstones.contains_key(address), "walk {walk}: {address} vanished"),

@@ -15,7 +15,7 @@ fn member_at(text: &str, status: MemberStatus, up_number: u32) -> Member {
 fn view() -> MembershipView {
     let mut view = MembershipView::empty(address("a:1#1"));
     view.members =
-        vec![member_at("a:1#1", MemberStatus::Up, 1), member_at("b:1#2", MemberStatus::Joining, Member::NOT_UP)];
+        vec![member_at("a:1#1", MemberStatus::Up, 1), member_at("b:1#2", MemberStatus::Joining, Member::NOT_UP)].into();
     view.leader = Some(address("a:1#1"));
     view.cluster_id = 255;
     view.converged = true;

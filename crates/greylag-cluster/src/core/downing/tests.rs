@@ -88,8 +88,8 @@ impl Bench {
     /// Puts b into the cluster, and lets somebody accuse it.
     fn lose_b(&mut self) -> Vec<Effect> {
         let mut gossip = Gossip::clone(self.core.gossip());
-        gossip.members.insert(node('b'), member('b'));
-        gossip.members.insert(node('c'), member('c'));
+        gossip.members.insert(member('b'));
+        gossip.members.insert(member('c'));
         gossip.reachability.set(&node('c'), &node('b'), Status::Unreachable);
         let mut out = Vec::new();
         self.core.change(self.now, gossip, &mut out);
@@ -150,7 +150,7 @@ fn warnings(settings: ClusterSettings, size: u8) -> usize {
     let mut count = 0;
     for name in (b'b'..b'a' + size).map(char::from) {
         let mut gossip = Gossip::clone(core.gossip());
-        gossip.members.insert(node(name), member(name));
+        gossip.members.insert(member(name));
         let mut out = Vec::new();
         core.change(now, gossip, &mut out);
         let is_warning =

@@ -12,9 +12,8 @@ fn view(own: char, members: &[(char, MemberStatus)]) -> Arc<MembershipView> {
     for (age, (name, status)) in members.iter().enumerate() {
         let mut member = Member::joining(node(*name), Arc::default(), AppVersion::default());
         (member.status, member.up_number) = (*status, age as u32 + 1);
-        view.members.push(member);
+        view.members.insert(member);
     }
-    view.members.sort_by(|a, b| a.address.cmp(&b.address));
     Arc::new(view)
 }
 
@@ -76,7 +75,7 @@ fn an_earlier_oldest_that_is_still_a_member_is_asked_too() {
     assert_eq!(bench.message(Kind::HandOverToMe, 'b', 5), ["HandOverDone b 5"]);
     let own_number = |number| {
         let mut changed = MembershipView::clone(&view('c', &[('a', Up), ('b', Up), ('c', Up)]));
-        changed.members[2].up_number = number;
+        changed.members.get_mut(&node('c')).unwrap().up_number = number;
         Arc::new(changed)
     };
     // A lower number arrives by merge: now this node is the oldest, and nobody has left.
@@ -120,7 +119,7 @@ fn an_unclean_removal_holds_the_start_until_its_margin_ends_or_it_turns_clean() 
         let removed = |clean: bool| {
             let mut removed = MembershipView::clone(&view('b', &[]));
             let own = view('b', &[('a', Up), ('b', Up)]);
-            removed.members = vec![own.member(&node('b')).unwrap().clone()];
+            removed.members = vec![own.member(&node('b')).unwrap().clone()].into();
             removed.tombstones.insert(node('a'), Tombstone { wall_ms: 0, clean, dead: false });
             ManagerInput::View(Arc::new(removed))
         };

@@ -1,0 +1,233 @@
+//! Who has seen a state.
+//!
+//! A set of members, as one bit for each place in their sorted list: the part of a state that is
+//! different on every node, and changes with every exchange. Its digest is kept up with each
+//! change. Source: cluster M4, M11, C5.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
+
+use greylag_core::UniqueAddress;
+use twox_hash::XxHash3_64;
+
+/// Where each address stands in a set; shared by the sets of one membership.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Places {
+    /// Sorted.
+    addresses: Vec<UniqueAddress>,
+    /// The digest of each.
+    hashes: Vec<u64>,
+}
+
+impl FromIterator<UniqueAddress> for Places {
+    fn from_iter<I: IntoIterator<Item = UniqueAddress>>(addresses: I) -> Self {
+        let addresses: BTreeSet<_> = addresses.into_iter().collect();
+        let addresses: Vec<_> = addresses.into_iter().collect();
+        let hashes = addresses.iter().map(|address| XxHash3_64::oneshot(&address.order_bytes())).collect();
+        Self { addresses, hashes }
+    }
+}
+
+/// A set of members.
+#[derive(Clone, Default)]
+pub struct Seen {
+    places: Arc<Places>,
+    bits: Vec<u64>,
+    len: usize,
+    digest: u64,
+}
+
+impl Seen {
+    /// Nobody, of those who stand in `places`.
+    pub(crate) fn nobody(places: &Arc<Places>) -> Self {
+        Self { places: places.clone(), bits: vec![0; places.addresses.len().div_ceil(64)], len: 0, digest: 0 }
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is nobody.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Whether it is among them.
+    pub fn contains(&self, address: &UniqueAddress) -> bool {
+        self.places.addresses.binary_search(address).is_ok_and(|place| self.has(place))
+    }
+
+    /// Adds one. True if it is new.
+    pub fn insert(&mut self, address: UniqueAddress) -> bool {
+        let place = self.places.addresses.binary_search(&address).unwrap_or_else(|_| {
+            let all = self.places.addresses.iter().cloned().chain([address.clone()]).collect();
+            self.move_to(Arc::new(all));
+            self.places.addresses.binary_search(&address).expect("it was just given a place")
+        });
+        self.set(place)
+    }
+
+    /// Takes one out. True if it was there.
+    pub fn remove(&mut self, address: &UniqueAddress) -> bool {
+        match self.places.addresses.binary_search(address) {
+            Ok(place) if self.has(place) => {
+                self.bits[place / 64] &= !(1 << (place % 64));
+                self.len -= 1;
+                self.digest = self.digest.wrapping_sub(self.places.hashes[place]);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Adds everybody of another set.
+    pub fn union(&mut self, other: &Self) {
+        let alike = Arc::ptr_eq(&self.places, &other.places) || self.places == other.places;
+        if !alike {
+            return self.extend(other.iter().cloned());
+        }
+        for word in 0..self.bits.len() {
+            let mut news = other.bits[word] & !self.bits[word];
+            self.bits[word] |= news;
+            self.len += news.count_ones() as usize;
+            while news != 0 {
+                let place = word * 64 + news.trailing_zeros() as usize;
+                self.digest = self.digest.wrapping_add(self.places.hashes[place]);
+                news &= news - 1;
+            }
+        }
+    }
+
+    /// Keeps those that `keep` wants.
+    pub fn retain(&mut self, keep: impl Fn(&UniqueAddress) -> bool) {
+        let gone: Vec<UniqueAddress> = self.iter().filter(|address| !keep(address)).cloned().collect();
+        for address in gone {
+            self.remove(&address);
+        }
+    }
+
+    /// They, in order of their addresses.
+    pub fn iter(&self) -> impl Iterator<Item = &UniqueAddress> {
+        let has = |(place, address)| self.has(place).then_some(address);
+        self.places.addresses.iter().enumerate().filter_map(has)
+    }
+
+    /// The same as an ordinary set.
+    pub fn to_set(&self) -> BTreeSet<UniqueAddress> {
+        self.iter().cloned().collect()
+    }
+
+    /// Of equal sets it is equal: the sum of the XXH3 digests of the addresses. The sum rests on no
+    /// order, so that adding one member costs one addition.
+    pub fn digest(&self) -> u64 {
+        self.digest
+    }
+
+    /// Whether this set was made for members that stand so; then none of it is a stranger.
+    pub(crate) fn stands_in(&self, places: &Arc<Places>) -> bool {
+        Arc::ptr_eq(&self.places, places)
+    }
+
+    /// The same set in other places. Whoever has none there is dropped.
+    pub(crate) fn move_to(&mut self, places: Arc<Places>) {
+        let mut moved = Self::nobody(&places);
+        for address in self.iter() {
+            if let Ok(place) = places.addresses.binary_search(address) {
+                moved.set(place);
+            }
+        }
+        *self = moved;
+    }
+
+    fn has(&self, place: usize) -> bool {
+        self.bits[place / 64] & (1 << (place % 64)) != 0
+    }
+
+    fn set(&mut self, place: usize) -> bool {
+        if self.has(place) {
+            return false;
+        }
+        self.bits[place / 64] |= 1 << (place % 64);
+        self.len += 1;
+        self.digest = self.digest.wrapping_add(self.places.hashes[place]);
+        true
+    }
+}
+
+impl Extend<UniqueAddress> for Seen {
+    fn extend<I: IntoIterator<Item = UniqueAddress>>(&mut self, addresses: I) {
+        let addresses: Vec<_> = addresses.into_iter().collect();
+        let known = |address: &UniqueAddress| self.places.addresses.binary_search(address).is_ok();
+        if !addresses.iter().all(known) {
+            let all = self.places.addresses.iter().chain(&addresses).cloned().collect();
+            self.move_to(Arc::new(all));
+        }
+        for address in addresses {
+            self.insert(address);
+        }
+    }
+}
+
+impl FromIterator<UniqueAddress> for Seen {
+    fn from_iter<I: IntoIterator<Item = UniqueAddress>>(addresses: I) -> Self {
+        let mut seen = Self::default();
+        seen.extend(addresses);
+        seen
+    }
+}
+
+impl PartialEq for Seen {
+    fn eq(&self, other: &Self) -> bool {
+        self.len == other.len
+            && self.digest == other.digest
+            && ((Arc::ptr_eq(&self.places, &other.places) && self.bits == other.bits) || self.iter().eq(other.iter()))
+    }
+}
+
+impl Eq for Seen {}
+
+impl fmt::Debug for Seen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.iter()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn node(number: u8) -> UniqueAddress {
+        format!("n{number}:1#{}", u64::from(number) + 1).parse().unwrap()
+    }
+
+    proptest! {
+        /// Whatever is done to it, it is the set that an ordinary set would be, and so is its digest.
+        #[test]
+        fn it_is_a_set(steps in prop::collection::vec((0u8..4, 0u8..90), 0..60)) {
+            let mut seen = Seen::nobody(&Arc::new((0..40).map(node).collect()));
+            let mut set = BTreeSet::new();
+            for (what, number) in steps {
+                match what {
+                    0 | 1 => prop_assert_eq!(seen.insert(node(number)), set.insert(node(number))),
+                    2 => prop_assert_eq!(seen.remove(&node(number)), set.remove(&node(number))),
+                    _ => {
+                        let others: Seen = (number / 2..number).map(node).collect();
+                        seen.union(&others);
+                        set.extend(others.to_set());
+                    }
+                }
+                let again: Seen = set.iter().cloned().collect();
+                prop_assert_eq!(&seen, &again);
+                prop_assert_eq!((seen.digest(), seen.len()), (again.digest(), set.len()));
+                prop_assert_eq!(seen.to_set(), set.clone());
+                prop_assert_eq!(seen.contains(&node(number)), set.contains(&node(number)));
+            }
+        }
+    }
+}
