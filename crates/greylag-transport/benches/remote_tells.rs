@@ -1,7 +1,7 @@
-//! Tells of 100 bytes between two nodes in one process over loopback, and beside them, in the same
-//! run, bare tonic streams with the same frames: once as messages that prost writes and reads, which
-//! is what a program without a transport would do, and once as bytes that nobody looks at, which is
-//! what the socket can do at most.
+//! Tells of 100 bytes and asks between two nodes in one process over loopback, and beside them, in
+//! the same run, bare tonic streams with the same frames: once as messages that prost writes and
+//! reads, which is what a program without a transport would do, and once as bytes that nobody looks
+//! at, which is what the socket can do at most. Asks stand beside frames that a bare stream echoes.
 //!
 //! `cargo bench -p greylag-transport --features grpc --bench remote_tells`
 
@@ -14,7 +14,8 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use bytes::{Buf, BufMut, Bytes};
-use greylag_core::{CodecId, Registry};
+use greylag_codec::json;
+use greylag_core::{CodecId, Registry, ReplyAddress, ReplyPort, ReplyTo};
 use greylag_transport::{
     Destination, Envelope, GrpcTransport, Inbound, Receiver, Recipient, Remoting, TransportSettings,
 };
@@ -23,7 +24,7 @@ use tonic::body::Body;
 use tonic::client::Grpc as Client;
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::codegen::{BoxFuture, Service, http};
-use tonic::server::{ClientStreamingService, Grpc};
+use tonic::server::{ClientStreamingService, Grpc, StreamingService};
 use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Endpoint, Server};
 use tonic::{Request, Response, Status, Streaming};
@@ -61,7 +62,13 @@ fn main() {
         ours / bare,
         ours / socket
     );
-    println!("round trips, one at a time: {:.0} us", runtime.block_on(round_trip(messages / 500)).as_secs_f64() * 1e6);
+    let asks = messages / 100;
+    let trips = [runtime.block_on(ask_round_trips(asks)), runtime.block_on(bare_round_trips(asks))];
+    let [(p50, p99), (bare_p50, bare_p99)] = trips.map(percentiles);
+    println!(
+        "ask and answer, one at a time: p50 {p50:.0} us, p99 {p99:.0} us; \
+         a bare tonic stream there and back: p50 {bare_p50:.0} us, p99 {bare_p99:.0} us"
+    );
 }
 
 fn median(rates: &mut [f64]) -> f64 {
@@ -126,59 +133,64 @@ fn send_all(from: &GrpcTransport, to: &Destination, messages: u64) {
     }
 }
 
-struct Echo(Arc<GrpcTransport>);
+/// Microseconds: the median, and what one in a hundred exceeds.
+fn percentiles(mut trips: Vec<Duration>) -> (f64, f64) {
+    trips.sort();
+    let at = |part: usize| trips[(trips.len() * part / 100).min(trips.len() - 1)].as_secs_f64() * 1e6;
+    (at(50), at(99))
+}
 
-impl Receiver for Echo {
+/// Answers every question with a number.
+struct Answers(Arc<dyn ReplyPort>);
+
+impl Receiver for Answers {
     fn receive(&self, message: Inbound) {
-        let back = Envelope::new(Recipient::new("echo"), message.codec, message.manifest, message.payload);
-        self.0.send(&message.from.into(), back).expect("there is room for one");
+        if let Some(ask) = message.ask {
+            ReplyTo::new(ReplyAddress { node: message.from, ask_id: ask.id }, self.0.clone()).reply(ask.id);
+        }
     }
 }
 
-struct Signal(mpsc::Sender<()>);
-
-impl Receiver for Signal {
-    fn receive(&self, _: Inbound) {
-        self.0.send(()).ok();
-    }
-}
-
-/// One message there and one back.
-async fn round_trip(count: u64) -> Duration {
-    let (a, b) = nodes().await;
-    b.register("echo", Arc::new(Echo(b.clone())));
-    let (sender, answers) = mpsc::channel();
-    a.register("echo", Arc::new(Signal(sender)));
+/// One ask after the other, each from the question's sending to its decoded answer.
+async fn ask_round_trips(count: u64) -> Vec<Duration> {
+    let registry = Arc::new(Registry::new());
+    registry.register::<u64>(json("bench.answer")).expect("the first of its name");
+    let bind = || GrpcTransport::bind(TransportSettings::test(), registry.clone());
+    let (a, b) = (bind().await.expect("binds"), bind().await.expect("binds"));
+    b.register("answers", Arc::new(Answers(b.reply_port())));
     let to = Destination::from(b.self_address().clone());
-    let once = || {
-        let envelope = Envelope::new(Recipient::new("echo"), CodecId::FIRST_USER, "bench.tell", vec![7; PAYLOAD]);
-        a.send(&to, envelope).expect("there is room for one");
-        answers.recv().expect("it comes back");
-    };
-    (0..20).for_each(|_| once());
-    let start = Instant::now();
-    (0..count).for_each(|_| once());
-    let each = start.elapsed() / u32::try_from(count.max(1)).expect("a small count");
+    let mut trips = Vec::new();
+    for n in 0..count + 100 {
+        let start = Instant::now();
+        let ask = a.open_ask(PATIENCE);
+        let question = Envelope::new(Recipient::new("answers"), CodecId::FIRST_USER, "bench.ask", vec![7; PAYLOAD]);
+        a.send(&to, question.asking(ask.address.ask_id, PATIENCE)).expect("there is room for one");
+        ask.answer.await.expect("an answer");
+        if n >= 100 {
+            trips.push(start.elapsed());
+        }
+    }
     a.shutdown().await;
-    b.unregister("echo");
     b.shutdown().await;
-    each
+    trips
 }
+
+const PATIENCE: Duration = Duration::from_secs(10);
 
 // The bare streams: tonic with the same windows, and nothing else.
 
 #[derive(Clone, PartialEq, prost::Message)]
 struct BareEnvelope {
-    #[prost(string, tag = "1")]
-    path: String,
     #[prost(fixed64, tag = "4")]
     target_uid: u64,
     #[prost(uint32, tag = "5")]
     codec_id: u32,
-    #[prost(string, tag = "6")]
-    manifest: String,
     #[prost(bytes = "bytes", tag = "7")]
     payload: Bytes,
+    #[prost(uint32, tag = "12")]
+    path_id: u32,
+    #[prost(uint32, tag = "14")]
+    manifest_id: u32,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -190,11 +202,11 @@ struct BareBatch {
 impl BareBatch {
     fn of(count: usize) -> Self {
         let envelope = BareEnvelope {
-            path: "counter".to_owned(),
             target_uid: u64::MAX,
             codec_id: 1000,
-            manifest: "bench.tell".to_owned(),
             payload: vec![7; PAYLOAD].into(),
+            path_id: 1,
+            manifest_id: 2,
         };
         Self { envelopes: vec![envelope; count] }
     }
@@ -290,7 +302,13 @@ impl<C: Cargo> Service<http::Request<Body>> for Sink<C> {
 
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
         let this = self.clone();
-        Box::pin(async move { Ok(Grpc::new(this.0).client_streaming(this, request).await) })
+        Box::pin(async move {
+            let mut grpc = Grpc::new(this.0);
+            if request.uri().path() == ECHO {
+                return Ok(grpc.streaming(Echo, request).await);
+            }
+            Ok(grpc.client_streaming(this, request).await)
+        })
     }
 }
 
@@ -310,8 +328,44 @@ impl<C: Cargo> ClientStreamingService<C> for Sink<C> {
     }
 }
 
-/// Frames per second.
-async fn bare_stream<C: Cargo>(frames: u64, frame: C, codec: Raw<C>) -> f64 {
+const ECHO: &str = "/bench/Echo";
+
+/// Sends back what comes.
+struct Echo;
+
+impl<C: Cargo> StreamingService<C> for Echo {
+    type Response = C;
+    type ResponseStream = Streaming<C>;
+    type Future = BoxFuture<Response<Self::ResponseStream>, Status>;
+
+    fn call(&mut self, request: Request<Streaming<C>>) -> Self::Future {
+        Box::pin(async move { Ok(Response::new(request.into_inner())) })
+    }
+}
+
+/// One frame of one message after the other, there and back.
+async fn bare_round_trips(count: u64) -> Vec<Duration> {
+    let (mut client, server) = bare_pair(Raw::<BareBatch>::default()).await;
+    let (frames, queue) = tokio::sync::mpsc::channel(1);
+    let stream = tokio_stream::wrappers::ReceiverStream::new(queue);
+    let path = http::uri::PathAndQuery::from_static(ECHO);
+    let response = client.streaming(Request::new(stream), path, Raw::<BareBatch>::default()).await;
+    let mut echoes = response.expect("the stream opens").into_inner();
+    let mut trips = Vec::new();
+    for n in 0..count + 100 {
+        let start = Instant::now();
+        frames.send(BareBatch::of(1)).await.expect("the stream is open");
+        echoes.message().await.expect("the stream is open").expect("an echo");
+        if n >= 100 {
+            trips.push(start.elapsed());
+        }
+    }
+    server.abort();
+    trips
+}
+
+/// A client of a bare server with the windows that a transport has.
+async fn bare_pair<C: Cargo>(codec: Raw<C>) -> (Client<tonic::transport::Channel>, tokio::task::JoinHandle<()>) {
     const WINDOW: u32 = 1 << 20;
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("binds");
     let address = listener.local_addr().expect("bound");
@@ -321,10 +375,16 @@ async fn bare_stream<C: Cargo>(frames: u64, frame: C, codec: Raw<C>) -> f64 {
         .initial_connection_window_size(4 * WINDOW)
         .max_frame_size(256 * 1024)
         .serve_with_incoming(Sink(codec), incoming);
-    let server = tokio::spawn(server);
+    let server = tokio::spawn(async move { drop(server.await) });
     let endpoint = Endpoint::from_shared(format!("http://{address}")).expect("a valid uri").tcp_nodelay(true);
     let mut client = Client::new(endpoint.connect().await.expect("connects"));
     client.ready().await.expect("ready");
+    (client, server)
+}
+
+/// Frames per second.
+async fn bare_stream<C: Cargo>(frames: u64, frame: C, codec: Raw<C>) -> f64 {
+    let (mut client, server) = bare_pair(codec).await;
     let path = http::uri::PathAndQuery::from_static("/bench/Sink");
     let start = Instant::now();
     let stream = tokio_stream::iter((0..frames.max(1)).map(move |_| frame.clone()));

@@ -64,6 +64,8 @@ pub struct TransportStats {
     pub sent_bytes: u64,
     /// How many of those frames left compressed.
     pub compressed_frames: u64,
+    /// Accepted connections that left the control runtime, because they carry a data lane.
+    pub moved_connections: u64,
     /// Envelopes read from streams.
     pub received_envelopes: u64,
     /// Frames they came in.
@@ -212,6 +214,7 @@ impl GrpcTransport {
             sent_frames: counters.sent_frames.load(Ordering::Relaxed),
             sent_bytes: counters.sent_bytes.load(Ordering::Relaxed),
             compressed_frames: counters.compressed_frames.load(Ordering::Relaxed),
+            moved_connections: counters.moved_connections.load(Ordering::Relaxed),
             received_envelopes: counters.received_envelopes.load(Ordering::Relaxed),
             received_frames: counters.received_frames.load(Ordering::Relaxed),
             skipped_frames: counters.skipped_frames.load(Ordering::Relaxed),

@@ -68,6 +68,7 @@ pub(super) struct Counters {
     pub(super) sent_frames: AtomicU64,
     pub(super) sent_bytes: AtomicU64,
     pub(super) compressed_frames: AtomicU64,
+    pub(super) moved_connections: AtomicU64,
     pub(super) received_envelopes: AtomicU64,
     pub(super) received_frames: AtomicU64,
     pub(super) skipped_frames: AtomicU64,
