@@ -131,4 +131,34 @@ mod tests {
         let codec = prost::<u32>("count");
         assert!(matches!(codec.decode("count", Bytes::from_static(b"\xff")), Err(DecodeError::Malformed { .. })));
     }
+
+    #[derive(Debug, Clone, PartialEq, Default, serde::Serialize, serde::Deserialize)]
+    struct Nest {
+        below: Option<Box<Nest>>,
+    }
+
+    #[derive(Clone, PartialEq, ::prost::Message)]
+    struct Tree {
+        #[prost(message, optional, boxed, tag = "1")]
+        below: Option<Box<Tree>>,
+    }
+
+    /// Cluster T36: bytes that nest deeper than any message does are refused before the stack ends.
+    #[test]
+    fn deep_nesting_is_refused() {
+        const DEPTH: usize = 5000;
+        let text = format!("{}null{}", r#"{"below":"#.repeat(DEPTH), "}".repeat(DEPTH));
+        let read = json::<Nest>("nest").decode("nest", text.into());
+        assert!(matches!(read, Err(DecodeError::Malformed { .. })));
+        let mut tree = Vec::new();
+        for _ in 0..DEPTH {
+            let mut around = Vec::with_capacity(tree.len() + 5);
+            ::prost::encoding::encode_key(1, ::prost::encoding::WireType::LengthDelimited, &mut around);
+            ::prost::encoding::encode_varint(tree.len() as u64, &mut around);
+            around.append(&mut tree);
+            tree = around;
+        }
+        let read = prost::<Tree>("tree").decode("tree", tree.into());
+        assert!(matches!(read, Err(DecodeError::Malformed { .. })));
+    }
 }

@@ -4,7 +4,7 @@ mod common;
 
 use std::sync::{Arc, Condvar, Mutex, mpsc};
 
-use common::{LONG, Node, next, node, number, read};
+use common::{LONG, Node, next, node, number, read, until};
 use greylag_core::DeadLetterReason;
 use greylag_transport::{
     Envelope, Fault, Inbound, Lane, Payload, Receiver, Recipient, Remoting, SendError, TransportSettings,
@@ -44,6 +44,19 @@ async fn named_recipients_take_the_large_lane() {
     let answer = a.start_ask(&b.here(), "inbox", LONG);
     b.question::<String>().await.reply("x".repeat(300 * 1024));
     assert_eq!(answer.await.unwrap().downcast::<String>().unwrap().len(), 300 * 1024);
+}
+
+/// Cluster C7: the work of a data lane's connection is done on the data runtime, not where the
+/// heartbeats are.
+#[tokio::test]
+async fn data_lanes_leave_the_control_runtime_and_the_control_lane_stays() {
+    let (a, b) = (node(settings()).await, node(settings()).await);
+    for (path, moved) in [("control/x", 0), ("x", 1), ("bulk/x", 2)] {
+        let mut inbox = b.register(path);
+        a.transport.send(&b.here(), to(path, 5)).unwrap();
+        assert_eq!(read(&next(&mut inbox).await), 5);
+        until(|| b.transport.stats().moved_connections == moved).await;
+    }
 }
 
 /// Cluster T9: what a user meets is the lane's limit, to the byte, and never one of HTTP/2 or of the

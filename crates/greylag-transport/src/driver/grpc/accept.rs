@@ -113,18 +113,28 @@ fn lost(error: &io::Error) -> ! {
 async fn begin(shared: Arc<Shared>, socket: TcpStream, visit: Arc<Visit>, closing: watch::Receiver<()>) {
     let (home, data) = (Arc::new(Home::default()), shared.data.clone());
     let socket = Socket { stream: Some(socket), home: home.clone(), is_moved: false };
-    drive(Box::pin(welcome(shared, socket, visit, home.clone(), closing)), home, &data).await;
+    let connection = Box::pin(welcome(shared.clone(), socket, visit, home.clone(), closing));
+    if drive(connection, home, &data).await {
+        shared.counters.moved_connections.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
-/// Polls a connection here, and from its move on, as the same future, on the data runtime.
-async fn drive(mut connection: Pin<Box<impl Future<Output = ()> + Send + 'static>>, home: Arc<Home>, data: &Handle) {
+/// Polls a connection here, and from its move on, as the same future, on the data runtime. Returns
+/// whether it moved.
+async fn drive(
+    mut connection: Pin<Box<impl Future<Output = ()> + Send + 'static>>,
+    home: Arc<Home>,
+    data: &Handle,
+) -> bool {
     tokio::select! {
-        () = &mut connection => {}
-        () = home.moves.notified() => drop(data.spawn(async move {
-            home.has_moved.store(true, Ordering::Relaxed);
-            connection.await;
-        })),
+        () = &mut connection => return false,
+        () = home.moves.notified() => {}
     }
+    data.spawn(async move {
+        home.has_moved.store(true, Ordering::Relaxed);
+        connection.await;
+    });
+    true
 }
 
 /// Shakes hands if there is TLS, and speaks with whoever may be spoken with.
