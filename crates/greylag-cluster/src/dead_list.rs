@@ -111,7 +111,8 @@ mod tests {
     fn malformed_lines_are_errors_by_number_and_lose_nothing() {
         let entries =
             read(&[b"# remark\na:1#2\n\nnonsense\r\n\xff\xfe\n  b:1#3 \n", &[b'x'; 2000], b"\nc:1#0\nc:1#4\n"]);
-        let said: Vec<&str> = entries.iter().map(|entry| entry.as_ref().unwrap_or_else(|error| error).as_str()).collect();
+        let said: Vec<&str> =
+            entries.iter().map(|entry| entry.as_ref().unwrap_or_else(|error| error).as_str()).collect();
         assert_eq!(
             said,
             [

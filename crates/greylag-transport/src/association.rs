@@ -11,9 +11,10 @@
 //! idle --Wanted--> dialing --Accepted--> active --Failed--> waiting (backoff) --> dialing ...
 //!            dialing --Failed--> waiting (handshake retry) --handshake timeout--> idle, queue failed
 //!            dialing --Rejected for good--> idle, queue failed
+//!                                      active --no traffic--> closing --Failed--> idle
 //! ```
 //!
-//! Source: cluster T11, T14, T15, T18 to T21, T24, T31.
+//! Source: cluster T11, T14, T15, T18 to T21, T24, T31, T32.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -64,6 +65,15 @@ pub enum Input {
         lane: Lane,
         /// Which dial.
         seq: u64,
+    },
+    /// The answer to [`Effect::AskTraffic`].
+    Traffic {
+        /// Which lane.
+        lane: Lane,
+        /// Which stream.
+        seq: u64,
+        /// Whether anything was written to it since the last answer, or waits to be.
+        any: bool,
     },
     /// A process at the peer's address said Hello; answered by [`Effect::Admit`] or [`Effect::Refuse`].
     Hello {
@@ -130,6 +140,13 @@ pub enum Effect {
     },
     /// End this stream.
     Close {
+        /// Which lane.
+        lane: Lane,
+        /// The number of the stream.
+        seq: u64,
+    },
+    /// Say by [`Input::Traffic`] whether this stream is in use.
+    AskTraffic {
         /// Which lane.
         lane: Lane,
         /// The number of the stream.
@@ -285,6 +302,14 @@ enum Phase {
     Active {
         seq: u64,
         since: Instant,
+        quiet_since: Instant,
+        /// When to ask again whether it is quiet still.
+        ask_at: Instant,
+    },
+    /// Closed because nothing was to be said; the peer still reads what was. The next stream begins
+    /// after its end, since a newer one would make the peer drop that.
+    Closing {
+        seq: u64,
     },
     /// Open for notices only, until it closes.
     Shutting {
@@ -331,6 +356,7 @@ impl Association {
                 self.on_rejected(now, (lane, seq), code, by.zip(reason), detail, out);
             }
             Input::Failed { lane, seq } => self.on_failed(now, lane, seq, out),
+            Input::Traffic { lane, seq, any } => self.on_traffic(now, (lane, seq), any, out),
             Input::Hello { uid } => self.on_hello(now, uid, out),
             Input::Intruded { uid } => self.on_intruded(now, uid, out),
             Input::ToldQuarantined { by, reason } => {
@@ -349,7 +375,8 @@ impl Association {
     pub fn next_deadline(&self) -> Option<Instant> {
         let lanes = self.lanes.values().filter_map(|lane| match lane.phase {
             Phase::Waiting { until } | Phase::Shutting { until, .. } => Some(until),
-            Phase::Idle | Phase::Dialing { .. } | Phase::Active { .. } => None,
+            Phase::Active { ask_at, .. } => Some(ask_at),
+            Phase::Idle | Phase::Dialing { .. } | Phase::Closing { .. } => None,
         });
         let memory = self.settings.remove_quarantined_association_after;
         let forgotten = self.quarantined.values().map(|entry| entry.used_at + memory);
@@ -391,8 +418,9 @@ impl Association {
         }
         self.learn(now, uid, out);
         self.established = true;
+        let ask_at = now + self.pause_between_questions();
         let state = self.lanes.entry(lane).or_default();
-        state.phase = Phase::Active { seq, since: now };
+        state.phase = Phase::Active { seq, since: now, quiet_since: now, ask_at };
         (state.wanted_at, state.not_before) = (None, None);
         out.push(Effect::Open { lane, seq, uid });
     }
@@ -425,7 +453,7 @@ impl Association {
     fn on_failed(&mut self, now: Instant, lane: Lane, seq: u64, out: &mut Vec<Effect>) {
         match self.lane(lane) {
             Phase::Dialing { seq: current } if current == seq => self.retry(now, lane, out),
-            Phase::Active { seq: current, since } if current == seq => {
+            Phase::Active { seq: current, since, .. } if current == seq => {
                 if now.saturating_duration_since(since) >= GOOD_STREAM {
                     self.lanes.entry(lane).or_default().failures = 0;
                 }
@@ -435,8 +463,30 @@ impl Association {
                 }
                 self.retry(now, lane, out);
             }
-            Phase::Shutting { seq: current, .. } if current == seq => self.rest(lane, None, out),
+            Phase::Shutting { seq: current, .. } | Phase::Closing { seq: current } if current == seq => {
+                self.rest(lane, None, out);
+            }
             _ => {}
+        }
+    }
+
+    /// How exactly idleness is known: to a tenth.
+    fn pause_between_questions(&self) -> Duration {
+        (self.settings.stop_idle_outbound_after / 10).max(Duration::from_millis(1))
+    }
+
+    fn on_traffic(&mut self, now: Instant, (lane, seq): (Lane, u64), any: bool, out: &mut Vec<Effect>) {
+        let limit = self.settings.stop_idle_outbound_after;
+        let Some(state) = self.lanes.get_mut(&lane) else { return };
+        let Phase::Active { seq: current, quiet_since, .. } = &mut state.phase else { return };
+        if *current != seq {
+            return;
+        }
+        if any {
+            *quiet_since = now;
+        } else if now.saturating_duration_since(*quiet_since) >= limit {
+            state.phase = Phase::Closing { seq };
+            out.push(Effect::Close { lane, seq });
         }
     }
 
@@ -621,6 +671,15 @@ impl Association {
         }
         for lane in self.lanes_where(|state| matches!(state.phase, Phase::Waiting { until } if until <= now)) {
             self.dial(lane, out);
+        }
+        let pause = self.pause_between_questions();
+        for (lane, state) in &mut self.lanes {
+            if let Phase::Active { seq, ask_at, .. } = &mut state.phase
+                && *ask_at <= now
+            {
+                *ask_at = now + pause;
+                out.push(Effect::AskTraffic { lane: *lane, seq: *seq });
+            }
         }
         for lane in self.lanes_where(|state| matches!(state.phase, Phase::Shutting { until, .. } if until <= now)) {
             if let Phase::Shutting { seq, .. } = self.lane(lane) {

@@ -99,6 +99,8 @@ struct State {
     ended: u64,
     /// Nobody dials: the next push has to ask for it.
     resting: bool,
+    /// Something was taken since somebody asked.
+    used: bool,
     waker: Option<Waker>,
 }
 
@@ -122,6 +124,7 @@ impl LaneQueue {
             accepted: 0,
             ended: 0,
             resting: true,
+            used: false,
             waker: None,
         };
         Self { bounds, state: Mutex::new(state), writing: Mutex::default() }
@@ -203,12 +206,14 @@ impl LaneQueue {
         if seq == state.accepted
             && let Some(notice) = state.notices.pop_front()
         {
+            state.used = true;
             return Poll::Ready(Taken::Notice(notice));
         }
         if let Some((_, uid)) = state.open.filter(|(open, _)| *open == seq)
             && state.len() > 0
         {
             state.take(max, into);
+            state.used = true;
             return Poll::Ready(Taken::Items(uid));
         }
         match &mut state.waker {
@@ -216,6 +221,12 @@ impl LaneQueue {
             none => *none = Some(cx.waker().clone()),
         }
         Poll::Pending
+    }
+
+    /// Whether anything was taken since the last time this was asked, or waits.
+    pub(crate) fn was_used(&self) -> bool {
+        let mut state = self.lock();
+        std::mem::take(&mut state.used) || state.len() > 0 || !state.notices.is_empty()
     }
 
     /// Held by whoever has taken items until it is done with them.

@@ -19,6 +19,8 @@ fn transcripts() {
 /// One association, and the time since it began.
 struct World {
     machine: Association,
+    /// Something was written since the machine last asked.
+    used: bool,
     start: Instant,
     now: Duration,
 }
@@ -27,12 +29,14 @@ impl World {
     fn new() -> Self {
         // Without jitter, pauses read as what they are.
         let settings = TransportSettings { reconnect_backoff_jitter: 0.0, ..TransportSettings::new("shop") };
-        Self { machine: Association::new(settings, 1), start: Instant::now(), now: Duration::ZERO }
+        Self { machine: Association::new(settings, 1), used: false, start: Instant::now(), now: Duration::ZERO }
     }
 
     fn run(&mut self, case: &Case<'_>) -> String {
         let mut output = String::new();
-        if case.command == "advance" {
+        if case.command == "traffic" {
+            self.used = true;
+        } else if case.command == "advance" {
             let until = self.now + transcript_duration(case);
             self.advance(until, &mut output);
         } else {
@@ -58,6 +62,11 @@ impl World {
         let mut effects = Vec::new();
         self.machine.handle(self.start + self.now, input, &mut effects);
         for effect in effects {
+            if let Effect::AskTraffic { lane, seq } = effect {
+                let any = std::mem::take(&mut self.used);
+                self.feed(Input::Traffic { lane, seq, any }, output);
+                continue;
+            }
             writeln!(output, "{:.2}s {}", self.now.as_secs_f64(), show(&effect)).expect("a string takes all");
         }
     }
@@ -123,6 +132,7 @@ fn show(effect: &Effect) -> String {
         Effect::Publish(Event::Quarantined { uid, reason, harmless }) => {
             format!("publish quarantined #{uid}: {reason:?}{}", if *harmless { ", harmless" } else { "" })
         }
+        Effect::AskTraffic { .. } => unreachable!("it is answered"),
         Effect::Publish(event) => format!("publish {event:?}"),
     }
 }

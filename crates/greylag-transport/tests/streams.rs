@@ -395,6 +395,41 @@ async fn each_kind_of_recipient_has_its_lane() {
     }
 }
 
+/// Scenario 11, first half; cluster T32: closed in order, opened again by the next message.
+#[tokio::test]
+async fn scenario_11_idle_streams_close_and_a_send_reopens_them() {
+    let brief = || TransportSettings { stop_idle_outbound_after: Duration::from_millis(50), ..settings() };
+    let (mut a, mut b) = (node(brief()).await, node(brief()).await);
+    for n in 0..5 {
+        let mut control = b.register("control/x");
+        a.tell(&b.here(), n);
+        a.transport.send(&b.here(), Envelope { recipient: Recipient::new("control/x"), ..number(n) }).unwrap();
+        assert_eq!(b.next().await, n);
+        assert_eq!(read(&next(&mut control).await), n);
+        until(|| b.transport.stats().inbound_streams == 0).await;
+    }
+    for node in [&mut a, &mut b] {
+        assert_eq!(node.transport.stats().dead_letters.values().sum::<u64>(), 0, "nothing is lost on the way");
+        while let Ok(event) = node.events.try_recv() {
+            assert!(!matches!(event, TransportEvent::LinkLost { .. }), "{event:?}");
+        }
+    }
+}
+
+/// Cluster T32, T24: messages that come just when a stream closes are not lost either.
+#[tokio::test]
+async fn scenario_11_closing_and_sending_at_once_loses_nothing() {
+    let brief = || TransportSettings { stop_idle_outbound_after: Duration::from_millis(10), ..settings() };
+    let (a, mut b) = (node(brief()).await, node(brief()).await);
+    for n in 0..60 {
+        a.tell(&b.here(), n);
+        assert_eq!(b.next().await, n);
+        // Now and then just before the close, at it, and after it.
+        tokio::time::sleep(Duration::from_micros(9_000 + 50 * u64::from(n))).await;
+    }
+    assert_eq!(a.transport.stats().dead_letters.values().sum::<u64>(), 0);
+}
+
 /// Cluster T12: the Hello names the cluster, and is sent again once there is one.
 #[tokio::test]
 async fn a_cluster_id_is_told_to_those_who_were_greeted_before() {

@@ -74,6 +74,8 @@ pub struct TransportStats {
     pub skipped_frames: u64,
     /// Frames that could not be read; each closed its stream.
     pub malformed_frames: u64,
+    /// Streams that peers have open to this node now.
+    pub inbound_streams: usize,
     /// What was refused, by kind and remote host.
     pub intrusions: BTreeMap<(Intrusion, IpAddr), u64>,
     /// How often a new certificate was taken from disk.
@@ -219,6 +221,7 @@ impl GrpcTransport {
             received_frames: counters.received_frames.load(Ordering::Relaxed),
             skipped_frames: counters.skipped_frames.load(Ordering::Relaxed),
             malformed_frames: counters.malformed_frames.load(Ordering::Relaxed),
+            inbound_streams: self.shared.streams.count(),
             intrusions: self.shared.door().counts(),
             tls_reloads: tls(|files| &files.reloads),
             tls_reload_failures: tls(|files| &files.failures),

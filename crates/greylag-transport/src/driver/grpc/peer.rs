@@ -144,6 +144,10 @@ impl Peer {
                 match effect {
                     Effect::Admit => verdict = Some(Ok(())),
                     Effect::Refuse { reason } => verdict = Some(Err(reason)),
+                    Effect::AskTraffic { lane, seq } => {
+                        let any = self.queue(lane).was_used();
+                        inputs.push_back(Input::Traffic { lane, seq, any });
+                    }
                     Effect::Rest { lane } => {
                         if !self.queue(lane).rest() {
                             inputs.push_back(Input::Wanted { lane });
@@ -201,7 +205,7 @@ impl Peer {
             }
             Effect::Forget { uid } => shared.unblock(&self.incarnation(uid)),
             Effect::Publish(event) => self.publish(shared, event),
-            Effect::Admit | Effect::Refuse { .. } | Effect::Rest { .. } => {}
+            Effect::Admit | Effect::Refuse { .. } | Effect::Rest { .. } | Effect::AskTraffic { .. } => {}
         }
     }
 

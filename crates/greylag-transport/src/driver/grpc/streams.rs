@@ -82,6 +82,11 @@ impl Streams {
         Ok(Turn { end, _guard: guard })
     }
 
+    /// How many are open.
+    pub(super) fn count(&self) -> usize {
+        self.open.lock().expect(NO_PANIC).len()
+    }
+
     /// The stream has ended by itself.
     pub(super) fn remove(&self, from: &UniqueAddress, lane: Lane, seq: u64) {
         let mut open = self.open.lock().expect(NO_PANIC);
