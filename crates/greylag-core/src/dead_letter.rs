@@ -37,6 +37,8 @@ pub enum DeadLetterReason {
     LateReply,
     /// The stream broke with the message in it; counted, its content is unknown.
     LostInFlight,
+    /// A reliable control message was not acknowledged for too long, or too many waited.
+    DeliveryGaveUp,
     /// The node is shutting down.
     ShuttingDown,
     /// The peer may not send this here.

@@ -142,6 +142,7 @@ impl<M: Send + 'static> EntityRef<M> {
                 }
                 Err(Transport::Entity(error)) => Err(AskError::Entity(error)),
                 Err(Transport::Dropped(reason)) => Err(AskError::Dropped(reason)),
+                Err(Transport::NoSuchRecipient) => Err(AskError::Dropped(DeadLetterReason::NoSuchRecipient)),
                 Err(other) => Err(AskError::Transport(other)),
             }
         })

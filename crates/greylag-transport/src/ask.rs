@@ -67,11 +67,13 @@ impl AskTable {
         (OpenAsk { address, answer }, is_first)
     }
 
-    /// Notes that question `id` went to `peer`.
-    pub fn sent_to(&self, id: u64, peer: &UniqueAddress) {
-        if let Some(pending) = self.lock().pending.get_mut(&id) {
-            pending.peer = Some(peer.clone());
-        }
+    /// Notes that question `id` goes to `peer`; returns how long its asker waits. `None`: nobody
+    /// waits for the answer any more.
+    pub fn sent_to(&self, id: u64, peer: &UniqueAddress) -> Option<Instant> {
+        let mut asks = self.lock();
+        let pending = asks.pending.get_mut(&id)?;
+        pending.peer = Some(peer.clone());
+        Some(pending.deadline)
     }
 
     /// Ends question `id`. False if nobody waits for it any more: a late reply.

@@ -106,6 +106,17 @@ pub enum Input {
         /// Not told to the peer.
         harmless: bool,
     },
+    /// These incarnations were removed from the cluster for good: their quarantines are remembered.
+    /// Replaces what was named before.
+    Tombstones {
+        /// All of them.
+        uids: BTreeSet<Uid>,
+    },
+    /// Open a second stream beside the active one, as a fault (cluster T42).
+    Duplicate {
+        /// Which lane.
+        lane: Lane,
+    },
     /// This node ends: no lane opens any more.
     Shutdown,
     /// Time has passed.
@@ -178,6 +189,8 @@ pub enum Effect {
     Block {
         /// Who.
         uid: Uid,
+        /// Why.
+        reason: QuarantineReason,
     },
     /// What waits for this incarnation is offered back.
     HandBack {
@@ -193,6 +206,12 @@ pub enum Effect {
     },
     /// The quarantine of this incarnation has been unused for so long that it is forgotten.
     Forget {
+        /// Who.
+        uid: Uid,
+    },
+    /// A request to quarantine named an incarnation that has been replaced: nothing follows. Said
+    /// once per incarnation.
+    Ignored {
         /// Who.
         uid: Uid,
     },
@@ -251,6 +270,8 @@ pub enum Event {
 const GOOD_STREAM: Duration = Duration::from_secs(10);
 /// Notices to one quarantined incarnation come at most this often.
 const NOTICE_INTERVAL: Duration = Duration::from_secs(5);
+/// In how many parts the patience with an idle peer is divided: at the end of each it is probed.
+const PROBES: u32 = 10;
 /// Dead incarnations remembered per address; more restarts than that happen in no log of ours.
 const MAX_RETIRED: usize = 64;
 
@@ -265,6 +286,13 @@ pub struct Association {
     established: bool,
     retired: BTreeSet<Uid>,
     quarantined: BTreeMap<Uid, Quarantine>,
+    /// Of the quarantined, those whose entries do not expire.
+    tombstones: BTreeSet<Uid>,
+    /// Retired incarnations that somebody asked in vain to quarantine.
+    ignored: BTreeSet<Uid>,
+    /// The last sign of life of the peer, and how many probes were due since.
+    heard_at: Option<Instant>,
+    probes: u32,
     terminating: Option<(Uid, Instant)>,
     lanes: BTreeMap<Lane, LaneState>,
     next_seq: u64,
@@ -287,6 +315,8 @@ struct LaneState {
     /// No dial before this, whoever wants one.
     not_before: Option<Instant>,
     failures: u32,
+    /// The stream that a second one is to take over from.
+    doubled: Option<u64>,
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -329,6 +359,10 @@ impl Association {
             established: false,
             retired: BTreeSet::new(),
             quarantined: BTreeMap::new(),
+            tombstones: BTreeSet::new(),
+            ignored: BTreeSet::new(),
+            heard_at: None,
+            probes: 0,
             terminating: None,
             lanes: BTreeMap::new(),
             next_seq: 1,
@@ -366,6 +400,8 @@ impl Association {
             }
             Input::Terminating { uid } => self.on_terminating(now, uid, out),
             Input::Quarantine { uid, reason, harmless } => self.on_quarantine(now, uid, reason, harmless, out),
+            Input::Tombstones { uids } => self.tombstones = uids,
+            Input::Duplicate { lane } => self.on_duplicate(lane, out),
             Input::Shutdown => self.on_shutdown(out),
             Input::Tick => self.on_tick(now, out),
         }
@@ -379,8 +415,35 @@ impl Association {
             Phase::Idle | Phase::Dialing { .. } | Phase::Closing { .. } => None,
         });
         let memory = self.settings.remove_quarantined_association_after;
-        let forgotten = self.quarantined.values().map(|entry| entry.used_at + memory);
-        lanes.chain(forgotten).chain(self.terminating.map(|(_, at)| at)).min()
+        let expiring = self.quarantined.iter().filter(|(uid, _)| !self.tombstones.contains(uid));
+        let forgotten = expiring.map(|(_, entry)| entry.used_at + memory);
+        lanes.chain(forgotten).chain(self.terminating.map(|(_, at)| at)).chain(self.probe_at()).min()
+    }
+
+    /// When the next probe of a peer is due to which no stream is open.
+    fn probe_at(&self) -> Option<Instant> {
+        let is_spoken_to = || self.lanes.values().any(|state| matches!(state.phase, Phase::Active { .. }));
+        if self.is_shut_down || self.peer.is_none_or(|uid| self.is_dead(uid)) || is_spoken_to() {
+            return None;
+        }
+        let part = self.settings.quarantine_idle_outbound_after / PROBES;
+        self.heard_at.map(|at| at + part * (self.probes + 1))
+    }
+
+    fn heard(&mut self, now: Instant) {
+        (self.heard_at, self.probes) = (Some(now), 0);
+    }
+
+    /// Dials a peer that was silent for a tenth more of its time, or gives it up after the last one.
+    fn probe(&mut self, now: Instant, out: &mut Vec<Effect>) {
+        self.probes += 1;
+        if self.probes < PROBES {
+            if self.lane(Lane::CONTROL) == Phase::Idle {
+                self.dial(Lane::CONTROL, out);
+            }
+        } else if let Some(uid) = self.peer {
+            self.on_quarantine(now, uid, QuarantineReason::DeliveryGaveUp, false, out);
+        }
     }
 
     fn on_wanted(&mut self, now: Instant, lane: Lane, out: &mut Vec<Effect>) {
@@ -411,18 +474,24 @@ impl Association {
             return;
         }
         if self.is_dead(uid) {
+            if let Some(entry) = self.quarantined.get_mut(&uid) {
+                entry.used_at = now;
+            }
             // A process that is dead to us still answers: keep trying until its successor does.
             out.push(Effect::Close { lane, seq });
             self.retry(now, lane, out);
             return;
         }
         self.learn(now, uid, out);
+        self.heard(now);
         self.established = true;
         let ask_at = now + self.pause_between_questions();
         let state = self.lanes.entry(lane).or_default();
         state.phase = Phase::Active { seq, since: now, quiet_since: now, ask_at };
         (state.wanted_at, state.not_before) = (None, None);
+        let doubled = state.doubled.take();
         out.push(Effect::Open { lane, seq, uid });
+        out.extend(doubled.map(|seq| Effect::Close { lane, seq }));
     }
 
     fn on_rejected(
@@ -457,6 +526,7 @@ impl Association {
                 if now.saturating_duration_since(since) >= GOOD_STREAM {
                     self.lanes.entry(lane).or_default().failures = 0;
                 }
+                self.heard(now);
                 out.push(Effect::Close { lane, seq });
                 if let Some(uid) = self.peer {
                     out.push(Effect::Publish(Event::LinkLost { uid, lane }));
@@ -541,6 +611,7 @@ impl Association {
             return;
         }
         self.learn(now, uid, out);
+        self.heard(now);
         out.push(Effect::Admit);
         // It lives, so dialling it is worth more than waiting.
         self.lanes.values_mut().for_each(|state| state.not_before = None);
@@ -566,14 +637,17 @@ impl Association {
                 out.push(Effect::Publish(Event::LinkLost { uid: old, lane }));
                 let state = self.lanes.entry(lane).or_default();
                 (state.phase, state.wanted_at, state.failures) = (Phase::Waiting { until: now }, Some(now), 0);
+                state.doubled = None;
             }
         }
         out.push(Effect::NewIncarnation { uid, old, incarnation: self.incarnation });
     }
 
     fn retire(&mut self, uid: Uid) {
-        if self.retired.len() >= MAX_RETIRED {
-            self.retired.pop_first();
+        if self.retired.len() >= MAX_RETIRED
+            && let Some(forgotten) = self.retired.pop_first()
+        {
+            self.ignored.remove(&forgotten);
         }
         self.retired.insert(uid);
     }
@@ -603,6 +677,15 @@ impl Association {
         harmless: bool,
         out: &mut Vec<Effect>,
     ) {
+        if self.retired.contains(&uid) && !self.quarantined.contains_key(&uid) {
+            // A newer incarnation runs there, so this one is refused already; whoever waits for
+            // what was queued is not left waiting.
+            if self.ignored.insert(uid) {
+                out.push(Effect::Ignored { uid });
+            }
+            out.push(Effect::HandBack { uid });
+            return;
+        }
         let is_new = match self.quarantined.get_mut(&uid) {
             Some(entry) => {
                 let is_graver = entry.harmless && !harmless;
@@ -611,14 +694,12 @@ impl Association {
                 }
                 is_graver
             }
-            // Dead already, by a newer incarnation: refused without a name.
-            None if self.retired.contains(&uid) => false,
             None => {
                 self.quarantined.insert(uid, Quarantine { reason, harmless, noticed_at: None, used_at: now });
                 true
             }
         };
-        out.push(Effect::Block { uid });
+        out.push(Effect::Block { uid, reason });
         if is_new && self.peer == Some(uid) {
             self.shut_lanes(now, !harmless, out);
         }
@@ -687,14 +768,35 @@ impl Association {
                 self.rest(lane, None, out);
             }
         }
+        if self.probe_at().is_some_and(|at| at <= now) {
+            self.probe(now, out);
+        }
+        self.forget_quarantined(now, out);
+    }
+
+    fn forget_quarantined(&mut self, now: Instant, out: &mut Vec<Effect>) {
         let memory = self.settings.remove_quarantined_association_after;
-        self.quarantined.retain(|uid, entry| {
-            let keep = entry.used_at + memory > now;
-            if !keep {
-                out.push(Effect::Forget { uid: *uid });
+        let is_over = |(uid, entry): (&Uid, &Quarantine)| {
+            (entry.used_at + memory <= now && !self.tombstones.contains(uid)).then_some(*uid)
+        };
+        let over: Vec<Uid> = self.quarantined.iter().filter_map(is_over).collect();
+        for uid in over {
+            self.quarantined.remove(&uid);
+            // Only the entry goes, with its reason and its notices: the process never comes back.
+            self.retire(uid);
+            if self.peer == Some(uid) {
+                (self.peer, self.heard_at) = (None, None);
             }
-            keep
-        });
+            out.push(Effect::Forget { uid });
+        }
+    }
+
+    /// A second connection takes over from the first, which stays open until then.
+    fn on_duplicate(&mut self, lane: Lane, out: &mut Vec<Effect>) {
+        if let Phase::Active { seq, .. } = self.lane(lane) {
+            self.lanes.entry(lane).or_default().doubled = Some(seq);
+            self.dial(lane, out);
+        }
     }
 
     fn lane(&self, lane: Lane) -> Phase {

@@ -1,10 +1,14 @@
-//! What became of messages that were not delivered: counted per reason, lane and peer.
+//! What became of messages that were not delivered: counted per reason, lane and peer, told to
+//! whoever subscribed, and mentioned in the log.
 //!
-//! Counting is exact; log lines are rationed per reason and peer, and a line that follows a dry
-//! spell says how many were left out. Source: cluster T41.
+//! Counting is exact. Subscribers read at their own pace: each has a bounded buffer, and learns how
+//! many letters it missed. Log lines are rationed per reason and peer; a spell of silence ends with
+//! a line that says how many were left out. Source: cluster T41.
 
-use std::collections::BTreeMap;
-use std::sync::Mutex;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use greylag_core::{DeadLetterReason, NodeAddress};
@@ -23,18 +27,44 @@ pub struct DeadLetterKey {
     pub peer: Option<NodeAddress>,
 }
 
+/// A message that was dropped, as subscribers hear of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeadLetter {
+    /// Why.
+    pub reason: DeadLetterReason,
+    /// On which lane; absent where a layer above dropped it.
+    pub lane: Option<Lane>,
+    /// The node that sent it, if that is known.
+    pub from: Option<NodeAddress>,
+    /// The node it was for, if that is known.
+    pub to: Option<NodeAddress>,
+    /// Whom it was for there; empty where its content is not known.
+    pub recipient: String,
+    /// Its name; empty where its content is not known.
+    pub manifest: String,
+    /// Its payload in bytes; 0 if it was never written.
+    pub size: usize,
+    /// How many such messages: more than one only where their content is not known.
+    pub count: u64,
+}
+
 /// The counters of one node.
 #[derive(Debug)]
 pub struct DeadLetters {
     log_rate: u32,
     book: Mutex<Book>,
+    subscribers: Mutex<Vec<Arc<Buffer>>>,
+    /// How many there are, read where letters are made.
+    subscribed: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
 struct Book {
     counts: BTreeMap<DeadLetterKey, u64>,
-    rations: BTreeMap<(DeadLetterReason, Option<NodeAddress>), Ration>,
+    rations: BTreeMap<RationKey, Ration>,
 }
+
+type RationKey = (DeadLetterReason, Option<NodeAddress>);
 
 #[derive(Debug)]
 struct Ration {
@@ -50,43 +80,166 @@ pub struct LogLine {
     pub suppressed: u64,
 }
 
+/// How many dead letters of one kind the log left out in a minute that is over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Suppressed {
+    /// Why they were dropped.
+    pub reason: DeadLetterReason,
+    /// To or from whom.
+    pub peer: Option<NodeAddress>,
+    /// How many.
+    pub count: u64,
+}
+
+const RATION: Duration = Duration::from_secs(60);
+
 impl DeadLetters {
     /// Counters whose log lines are limited to `log_rate` a minute per reason and peer.
     pub fn new(log_rate: u32) -> Self {
-        Self { log_rate, book: Mutex::default() }
+        Self { log_rate, book: Mutex::default(), subscribers: Mutex::default(), subscribed: AtomicUsize::new(0) }
     }
 
     /// Counts `count` messages; says whether to write a log line.
     pub fn count(&self, now: Instant, key: DeadLetterKey, count: u64) -> Option<LogLine> {
-        let mut book = self.book.lock().expect("counting never panics");
+        let mut book = self.book();
         let ration = book.rations.entry((key.reason, key.peer.clone())).or_insert(Ration {
             since: now,
             logged: 0,
             suppressed: 0,
         });
         let mut line = None;
-        if now.saturating_duration_since(ration.since) >= Duration::from_secs(60) {
+        if now.saturating_duration_since(ration.since) >= RATION {
             (ration.since, ration.logged) = (now, 0);
         }
         if ration.logged < self.log_rate {
             ration.logged += 1;
             line = Some(LogLine { suppressed: std::mem::take(&mut ration.suppressed) });
         } else {
-            ration.suppressed += 1;
+            ration.suppressed += count;
         }
         *book.counts.entry(key).or_default() += count;
         line
     }
 
+    /// Counts messages that are neither published nor logged: their protocol repeats them.
+    pub fn count_chatter(&self, key: DeadLetterKey, count: u64) {
+        *self.book().counts.entry(key).or_default() += count;
+    }
+
+    /// What the log left out in the minutes that ended by `now`; each is said once.
+    pub fn suppressed(&self, now: Instant) -> Vec<Suppressed> {
+        let mut found = Vec::new();
+        self.book().rations.retain(|(reason, peer), ration| {
+            let is_over = now.saturating_duration_since(ration.since) >= RATION;
+            if is_over && ration.suppressed > 0 {
+                found.push(Suppressed { reason: *reason, peer: peer.clone(), count: ration.suppressed });
+            }
+            !is_over
+        });
+        found
+    }
+
+    /// Letters from now on; at most `capacity` of them wait to be read.
+    pub fn subscribe(&self, capacity: usize) -> DeadLetterEvents {
+        let buffer = Arc::new(Buffer { capacity: capacity.max(1), state: Mutex::default() });
+        let mut subscribers = self.subscribers.lock().unwrap_or_else(PoisonError::into_inner);
+        subscribers.push(buffer.clone());
+        self.subscribed.store(subscribers.len(), Ordering::Release);
+        DeadLetterEvents { buffer }
+    }
+
+    /// Tells the subscribers. Without any, the letter is not even written.
+    pub fn publish(&self, letter: impl FnOnce() -> DeadLetter) {
+        if self.subscribed.load(Ordering::Acquire) == 0 {
+            return;
+        }
+        let letter = letter();
+        let mut subscribers = self.subscribers.lock().unwrap_or_else(PoisonError::into_inner);
+        // Nobody else holds the buffer of a subscriber that has gone.
+        subscribers.retain(|buffer| Arc::strong_count(buffer) > 1);
+        self.subscribed.store(subscribers.len(), Ordering::Release);
+        subscribers.iter().for_each(|buffer| buffer.push(&letter));
+    }
+
     /// How many messages were dropped for `reason`, over all lanes and peers.
     pub fn total(&self, reason: DeadLetterReason) -> u64 {
-        let book = self.book.lock().expect("counting never panics");
-        book.counts.iter().filter(|(key, _)| key.reason == reason).map(|(_, count)| count).sum()
+        self.book().counts.iter().filter(|(key, _)| key.reason == reason).map(|(_, count)| count).sum()
     }
 
     /// Every counter.
     pub fn counts(&self) -> BTreeMap<DeadLetterKey, u64> {
-        self.book.lock().expect("counting never panics").counts.clone()
+        self.book().counts.clone()
+    }
+
+    fn book(&self) -> MutexGuard<'_, Book> {
+        self.book.lock().expect("counting never panics")
+    }
+}
+
+/// What waits for one subscriber.
+#[derive(Debug)]
+struct Buffer {
+    capacity: usize,
+    state: Mutex<BufferState>,
+}
+
+#[derive(Debug, Default)]
+struct BufferState {
+    letters: VecDeque<DeadLetter>,
+    missed: u64,
+    waker: Option<Waker>,
+}
+
+impl Buffer {
+    fn push(&self, letter: &DeadLetter) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.letters.len() >= self.capacity {
+            state.missed += letter.count;
+            return;
+        }
+        state.letters.push_back(letter.clone());
+        let waker = state.waker.take();
+        drop(state);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+/// The dead letters of a node since a subscription began. Whoever reads too slowly misses the newest.
+#[derive(Debug)]
+pub struct DeadLetterEvents {
+    buffer: Arc<Buffer>,
+}
+
+impl DeadLetterEvents {
+    /// The next letter that waits already.
+    pub fn try_next(&mut self) -> Option<DeadLetter> {
+        self.state().letters.pop_front()
+    }
+
+    /// The next letter. Cancel safe.
+    pub async fn next(&mut self) -> DeadLetter {
+        std::future::poll_fn(|cx: &mut Context<'_>| {
+            let mut state = self.state();
+            match state.letters.pop_front() {
+                Some(letter) => Poll::Ready(letter),
+                None => {
+                    state.waker = Some(cx.waker().clone());
+                    Poll::Pending
+                }
+            }
+        })
+        .await
+    }
+
+    /// How many messages were dropped while the buffer was full, since this was last asked.
+    pub fn missed(&mut self) -> u64 {
+        std::mem::take(&mut self.state().missed)
+    }
+
+    fn state(&self) -> MutexGuard<'_, BufferState> {
+        self.buffer.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -94,16 +247,61 @@ impl DeadLetters {
 mod tests {
     use super::*;
 
+    fn key(lane: Lane) -> DeadLetterKey {
+        DeadLetterKey { reason: DeadLetterReason::QueueFull, lane: Some(lane), peer: None }
+    }
+
+    fn letter(size: usize) -> DeadLetter {
+        DeadLetter {
+            reason: DeadLetterReason::QueueFull,
+            lane: None,
+            from: None,
+            to: None,
+            recipient: "inbox".to_owned(),
+            manifest: "m".to_owned(),
+            size,
+            count: 1,
+        }
+    }
+
+    /// Cluster T41: log lines are rationed, and what they left out is said.
     #[test]
     fn every_message_counts_and_few_are_logged() {
         let letters = DeadLetters::new(2);
         let now = Instant::now();
-        let key = |lane| DeadLetterKey { reason: DeadLetterReason::QueueFull, lane: Some(lane), peer: None };
         let lines: Vec<bool> = (0..5).map(|_| letters.count(now, key(Lane::ordinary(0)), 1).is_some()).collect();
         assert_eq!(lines, [true, true, false, false, false]);
-        let later = letters.count(now + Duration::from_secs(60), key(Lane::LARGE), 2);
+        let later = letters.count(now + RATION, key(Lane::LARGE), 2);
         assert_eq!(later, Some(LogLine { suppressed: 3 }));
         assert_eq!(letters.total(DeadLetterReason::QueueFull), 7);
         assert_eq!(letters.counts()[&key(Lane::LARGE)], 2);
+    }
+
+    /// Cluster T41: a minute of suppressed lines ends with their number, once.
+    #[test]
+    fn a_minute_that_suppressed_lines_ends_with_their_number() {
+        let letters = DeadLetters::new(1);
+        let now = Instant::now();
+        assert_eq!((0..4).filter_map(|_| letters.count(now, key(Lane::CONTROL), 1)).count(), 1);
+        assert_eq!(letters.suppressed(now + RATION / 2), []);
+        let suppressed = Suppressed { reason: DeadLetterReason::QueueFull, peer: None, count: 3 };
+        assert_eq!(letters.suppressed(now + RATION), [suppressed]);
+        assert_eq!(letters.suppressed(now + RATION), []);
+    }
+
+    /// Cluster T41: a subscriber that does not read delays nobody and knows what it missed.
+    #[test]
+    fn a_slow_subscriber_misses_letters_and_knows_how_many() {
+        let letters = DeadLetters::new(1);
+        letters.publish(|| panic!("nobody reads this"));
+        let mut events = letters.subscribe(2);
+        (0..5).for_each(|size| letters.publish(|| letter(size)));
+        assert_eq!((events.try_next(), events.try_next(), events.try_next()), (Some(letter(0)), Some(letter(1)), None));
+        assert_eq!((events.missed(), events.missed()), (3, 0));
+        letters.publish(|| letter(9));
+        assert_eq!(events.try_next(), Some(letter(9)));
+        drop(events);
+        letters.publish(|| letter(10));
+        letters.publish(|| panic!("the last subscriber has gone"));
     }
 }

@@ -5,6 +5,7 @@
 //! Source: cluster T25, T35, T38, T41.
 
 use std::collections::HashMap;
+use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -16,10 +17,10 @@ use greylag_core::{
 };
 
 use crate::ask::AskTable;
-use crate::dead_letters::{DeadLetterKey, DeadLetters};
+use crate::dead_letters::{DeadLetter, DeadLetterKey, DeadLetters};
 use crate::envelope::{Envelope, Inbound, Payload};
 use crate::lane::Lane;
-use crate::remoting::{AskError, PeerInfo, Receiver, SendError, TransportEvent, TransportListener};
+use crate::remoting::{AskError, PeerInfo, Receiver, TransportEvent, TransportListener};
 
 /// An answer between two nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,6 +39,19 @@ pub(crate) struct Refusal {
     pub(crate) to: UniqueAddress,
     pub(crate) ask_id: u64,
     pub(crate) reason: DeadLetterReason,
+}
+
+/// A dropped message whose content is known.
+pub(crate) struct Dropped<'a> {
+    pub(crate) reason: DeadLetterReason,
+    pub(crate) lane: Option<Lane>,
+    pub(crate) from: Option<&'a NodeAddress>,
+    pub(crate) to: Option<&'a NodeAddress>,
+    pub(crate) recipient: &'a dyn Display,
+    /// The recipient's path, by which chatter is known.
+    pub(crate) path: &'a str,
+    pub(crate) manifest: &'a str,
+    pub(crate) size: usize,
 }
 
 #[derive(Clone)]
@@ -71,6 +85,8 @@ pub(crate) struct Endpoint {
     receivers_version: AtomicU64,
     listeners: RwLock<Vec<Arc<Listener>>>,
     peers: RwLock<HashMap<NodeAddress, PeerInfo>>,
+    /// Paths whose dead letters nobody needs to hear of.
+    chatter: RwLock<Vec<String>>,
 }
 
 impl Endpoint {
@@ -85,22 +101,35 @@ impl Endpoint {
             receivers_version: AtomicU64::new(1),
             listeners: RwLock::default(),
             peers: RwLock::default(),
+            chatter: RwLock::default(),
         }
     }
 
-    pub(crate) fn register(&self, path: &str, receiver: Arc<dyn Receiver>) -> u64 {
+    /// The new instance, and the event that says which one it replaces, for the listeners.
+    pub(crate) fn register(&self, path: &str, receiver: Arc<dyn Receiver>) -> (u64, Option<TransportEvent>) {
         let instance = self.next_instance.fetch_add(1, Ordering::Relaxed);
         let mut receivers = self.receivers.write().unwrap_or_else(PoisonError::into_inner);
         let path: Arc<str> = path.into();
-        receivers.insert(path.clone(), Registration { path, instance, receiver });
+        let before = receivers.insert(path.clone(), Registration { path, instance, receiver });
         self.receivers_version.fetch_add(1, Ordering::Release);
-        instance
+        (instance, before.map(stopped))
     }
 
-    pub(crate) fn unregister(&self, path: &str) {
+    /// Likewise for what is registered no more.
+    pub(crate) fn unregister(&self, path: &str) -> Option<TransportEvent> {
         let mut receivers = self.receivers.write().unwrap_or_else(PoisonError::into_inner);
-        receivers.remove(path);
+        let before = receivers.remove(path);
         self.receivers_version.fetch_add(1, Ordering::Release);
+        before.map(stopped)
+    }
+
+    pub(crate) fn instance(&self, path: &str) -> Option<u64> {
+        let receivers = self.receivers.read().unwrap_or_else(PoisonError::into_inner);
+        receivers.get(path).map(|found| found.instance)
+    }
+
+    pub(crate) fn declare_chatter(&self, path_prefix: &str) {
+        self.chatter.write().unwrap_or_else(PoisonError::into_inner).push(path_prefix.to_owned());
     }
 
     /// Finds the receiver of a path, without the table if it is the same as last time.
@@ -157,9 +186,17 @@ impl Endpoint {
         message: &Inbound,
         reason: DeadLetterReason,
     ) -> Option<Refusal> {
-        self.count_dead_letter(now, reason, lane, Some(message.from.address()), 1, || {
-            format!("{} for {}", message.manifest, message.recipient)
-        });
+        let dropped = Dropped {
+            reason,
+            lane,
+            from: Some(message.from.address()),
+            to: Some(self.self_address.address()),
+            recipient: &message.recipient,
+            path: &message.recipient.path,
+            manifest: &message.manifest,
+            size: message.payload.len(),
+        };
+        self.dead_letter(now, Some(message.from.address()), &dropped);
         message.ask.map(|ask| Refusal { to: message.from.clone(), ask_id: ask.id, reason })
     }
 
@@ -172,20 +209,88 @@ impl Endpoint {
         envelope: &Envelope,
         reason: DeadLetterReason,
     ) {
-        self.count_dead_letter(now, reason, Some(lane), Some(to), 1, || {
-            format!("{} for {}", envelope.manifest, envelope.recipient)
-        });
+        self.bury(now, lane, to, envelope, reason);
         if let Some(ask) = envelope.ask {
             let error = match reason {
                 DeadLetterReason::StaleIncarnation => AskError::PeerRestarted,
                 DeadLetterReason::ShuttingDown => AskError::ShuttingDown,
-                DeadLetterReason::Quarantined => AskError::Send(SendError::Quarantined),
+                DeadLetterReason::Quarantined => AskError::Quarantined,
                 _ => AskError::Dropped(reason),
             };
             self.asks.complete(ask.id, Err(error));
         }
     }
 
+    /// Counts a message that never left; the question it carries is its caller's to end.
+    pub(crate) fn bury(
+        &self,
+        now: Instant,
+        lane: Lane,
+        to: &NodeAddress,
+        envelope: &Envelope,
+        reason: DeadLetterReason,
+    ) {
+        let size = match &envelope.payload {
+            Payload::Bytes(bytes) => bytes.len(),
+            Payload::Value(_) => 0,
+        };
+        let dropped = Dropped {
+            reason,
+            lane: Some(lane),
+            from: Some(self.self_address.address()),
+            to: Some(to),
+            recipient: &envelope.recipient,
+            path: &envelope.recipient.path,
+            manifest: &envelope.manifest,
+            size,
+        };
+        self.dead_letter(now, Some(to), &dropped);
+    }
+
+    /// Accounts for a dropped message: counted always, published and logged unless it is chatter.
+    pub(crate) fn dead_letter(&self, now: Instant, peer: Option<&NodeAddress>, dropped: &Dropped<'_>) {
+        let Dropped { reason, lane, .. } = *dropped;
+        let key = DeadLetterKey { reason, lane, peer: peer.cloned() };
+        let is_chatter = {
+            let chatter = self.chatter.read().unwrap_or_else(PoisonError::into_inner);
+            chatter.iter().any(|prefix| dropped.path.starts_with(prefix.as_str()))
+        };
+        if is_chatter {
+            return self.dead_letters.count_chatter(key, 1);
+        }
+        self.dead_letters.publish(|| DeadLetter {
+            reason,
+            lane,
+            from: dropped.from.cloned(),
+            to: dropped.to.cloned(),
+            recipient: dropped.recipient.to_string(),
+            manifest: dropped.manifest.to_owned(),
+            size: dropped.size,
+            count: 1,
+        });
+        if let Some(line) = self.dead_letters.count(now, key, 1) {
+            let (recipient, manifest, suppressed) = (dropped.recipient, dropped.manifest, line.suppressed);
+            tracing::warn!(%reason, ?lane, ?peer, suppressed, "dead letter: {manifest} for {recipient}");
+        }
+    }
+
+    /// A layer above dropped a message.
+    pub(crate) fn dead_letter_above(&self, now: Instant, reason: DeadLetterReason, recipient: &str, manifest: &str) {
+        let own = Some(self.self_address.address());
+        let (path, recipient): (_, &dyn Display) = (recipient, &recipient);
+        let dropped = Dropped { reason, lane: None, from: None, to: own, recipient, path, manifest, size: 0 };
+        self.dead_letter(now, None, &dropped);
+    }
+
+    /// The lines that end a minute in which dead letters went unmentioned.
+    pub(crate) fn log_suppressed(&self, now: Instant) {
+        for suppressed in self.dead_letters.suppressed(now) {
+            let (reason, peer, count) = (suppressed.reason, suppressed.peer, suppressed.count);
+            tracing::warn!(%reason, ?peer, count, "dead letters of the last minute that were not mentioned");
+        }
+    }
+
+    /// Accounts for messages whose content is not known.
     pub(crate) fn count_dead_letter(
         &self,
         now: Instant,
@@ -195,6 +300,16 @@ impl Endpoint {
         count: u64,
         what: impl FnOnce() -> String,
     ) {
+        self.dead_letters.publish(|| DeadLetter {
+            reason,
+            lane,
+            from: None,
+            to: peer.cloned(),
+            recipient: String::new(),
+            manifest: String::new(),
+            size: 0,
+            count,
+        });
         let line = self.dead_letters.count(now, DeadLetterKey { reason, lane, peer: peer.cloned() }, count);
         if let Some(line) = line {
             let (what, suppressed) = (what(), line.suppressed);
@@ -235,11 +350,15 @@ impl Endpoint {
                 .decode(codec, &manifest, payload)
                 .map_err(|error| AskError::Undecodable(error.to_string())),
             Reply::Entity(error) => Err(AskError::Entity(error)),
-            Reply::Dropped(DeadLetterReason::StaleIncarnation) => Err(AskError::PeerRestarted),
-            Reply::Dropped(DeadLetterReason::Undecodable) => {
-                Err(AskError::Undecodable("the one who was asked could not read the question".to_owned()))
-            }
-            Reply::Dropped(reason) => Err(AskError::Dropped(reason)),
+            Reply::Dropped(reason) => Err(match reason {
+                DeadLetterReason::StaleIncarnation => AskError::PeerRestarted,
+                DeadLetterReason::NoSuchRecipient => AskError::NoSuchRecipient,
+                DeadLetterReason::TooLarge => AskError::ReplyTooLarge,
+                DeadLetterReason::Undecodable => {
+                    AskError::Undecodable("the one who was asked could not read the question".to_owned())
+                }
+                reason => AskError::Dropped(reason),
+            }),
         };
         self.finish_ask(now, ask_id, outcome, Some(from.address()));
     }
@@ -297,6 +416,10 @@ impl Endpoint {
     }
 }
 
+fn stopped(registration: Registration) -> TransportEvent {
+    TransportEvent::RecipientStopped { path: registration.path, instance: registration.instance }
+}
+
 /// The bytes of a payload.
 pub(crate) fn payload_bytes(payload: &Payload) -> Result<Bytes, greylag_core::EncodeError> {
     match payload {
@@ -321,11 +444,14 @@ mod tests {
         fn receive(&self, _: Inbound) {}
     }
 
+    /// Cluster T25, T41.
     #[test]
     fn only_the_incarnation_and_the_instance_meant_receive() {
         let endpoint = Endpoint::new("b:1#5".parse().unwrap(), Arc::new(Registry::new()), 10);
-        let instance = endpoint.register("inbox", Arc::new(Nobody));
+        let (instance, _) = endpoint.register("inbox", Arc::new(Nobody));
         let mut last = LastReceiver::default();
+        endpoint.declare_chatter("control/gossip");
+        let mut letters = endpoint.dead_letters.subscribe(10);
         let mut deliver = |endpoint: &Endpoint, path: &str, instance, uid| {
             let message = Inbound {
                 from: "a:1#1".parse().unwrap(),
@@ -345,6 +471,19 @@ mod tests {
         assert_eq!(deliver(&endpoint, "other", 0, 5), Some(DeadLetterReason::NoSuchRecipient));
         endpoint.unregister("inbox");
         assert_eq!(deliver(&endpoint, "inbox", 0, 5), Some(DeadLetterReason::NoSuchRecipient));
-        assert_eq!(endpoint.dead_letters.total(DeadLetterReason::NoSuchRecipient), 2);
+        // Chatter is counted and not published.
+        assert_eq!(deliver(&endpoint, "control/gossip", 0, 5), Some(DeadLetterReason::NoSuchRecipient));
+        assert_eq!(endpoint.dead_letters.total(DeadLetterReason::NoSuchRecipient), 3);
+        let reasons = std::iter::from_fn(|| letters.try_next().map(|letter| (letter.reason, letter.recipient)));
+        let stale = format!("inbox@{}", instance + 1);
+        assert_eq!(
+            reasons.collect::<Vec<_>>(),
+            [
+                (DeadLetterReason::StaleIncarnation, "inbox".to_owned()),
+                (DeadLetterReason::StaleRecipient, stale),
+                (DeadLetterReason::NoSuchRecipient, "other".to_owned()),
+                (DeadLetterReason::NoSuchRecipient, "inbox".to_owned()),
+            ]
+        );
     }
 }

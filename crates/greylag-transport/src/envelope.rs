@@ -187,6 +187,37 @@ impl Envelope {
     }
 }
 
+/// A message whose payload is encoded, so that it can be written more than once.
+#[derive(Debug, Clone)]
+pub(crate) struct Letter {
+    pub(crate) recipient: Recipient,
+    pub(crate) target_uid: Option<Uid>,
+    pub(crate) codec: CodecId,
+    pub(crate) manifest: Manifest,
+    pub(crate) payload: Bytes,
+    pub(crate) ask: Option<AskHeader>,
+}
+
+impl Letter {
+    pub(crate) fn new(envelope: &Envelope) -> Result<Self, EncodeError> {
+        Ok(Self {
+            recipient: envelope.recipient.clone(),
+            target_uid: envelope.target_uid,
+            codec: envelope.codec,
+            manifest: envelope.manifest.clone(),
+            payload: crate::endpoint::payload_bytes(&envelope.payload)?,
+            ask: envelope.ask,
+        })
+    }
+
+    /// As it was sent; the payload is shared.
+    pub(crate) fn to_envelope(&self) -> Envelope {
+        let (recipient, manifest) = (self.recipient.clone(), self.manifest.clone());
+        let envelope = Envelope::new(recipient, self.codec, manifest, self.payload.clone());
+        Envelope { target_uid: self.target_uid, ask: self.ask, ..envelope }
+    }
+}
+
 /// A message that arrived, from a process that is known to be its origin (cluster T16).
 #[derive(Debug)]
 pub struct Inbound {

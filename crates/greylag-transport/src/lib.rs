@@ -99,14 +99,16 @@ mod hello;
 mod lane;
 #[cfg(feature = "grpc")]
 mod queue;
+pub mod reliable;
 mod remoting;
 mod settings;
 mod tls;
+pub mod watch;
 #[cfg(feature = "grpc")]
 mod wire;
 
 pub use ask::AskTable;
-pub use dead_letters::{DeadLetterKey, DeadLetters, LogLine};
+pub use dead_letters::{DeadLetter, DeadLetterEvents, DeadLetterKey, DeadLetters, LogLine, Suppressed};
 #[cfg(feature = "grpc")]
 pub use doorkeeper::Intrusion;
 #[cfg(feature = "grpc")]
@@ -117,7 +119,7 @@ pub use error::{BindError, ConfigError, ConfigErrors, TlsError};
 pub use lane::{Lane, LaneKind, lane_key_hash};
 pub use remoting::{
     Answer, AskError, Destination, OpenAsk, PeerInfo, QuarantineReason, Receiver, RejectCode, Remoting, SendError,
-    SendRejected, TransportEvent, TransportListener,
+    SendRejected, Sending, TransportEvent, TransportListener,
 };
-pub use settings::TransportSettings;
+pub use settings::{OnReliableGiveUp, TransportSettings};
 pub use tls::{PeerSubject, Tls, TlsSettings};

@@ -26,6 +26,16 @@ pub(crate) enum Item {
         ask_id: u64,
         reply: Reply,
     },
+    /// The frame of a numbered message; its sender keeps the message until it is acknowledged.
+    Reliable {
+        to: Uid,
+        frame: Bytes,
+    },
+    /// To be answered once everything before it has been taken over there.
+    Flush {
+        to: Uid,
+        id: u64,
+    },
     /// The last word on a lane: everything before it has been read once it is answered.
     Terminating,
 }
@@ -35,9 +45,14 @@ impl Item {
     pub(crate) fn target(&self) -> Option<Uid> {
         match self {
             Self::Envelope(envelope) => envelope.target_uid,
-            Self::Reply { to, .. } => Some(*to),
+            Self::Reply { to, .. } | Self::Reliable { to, .. } | Self::Flush { to, .. } => Some(*to),
             Self::Terminating => None,
         }
+    }
+
+    /// Travels in no batch: a frame of its own.
+    pub(crate) fn is_alone(&self) -> bool {
+        matches!(self, Self::Reliable { .. } | Self::Flush { .. } | Self::Terminating)
     }
 
     /// Leaves before all others.
@@ -52,7 +67,8 @@ impl Item {
                 recipient.path.len() + recipient.sub_path.len() + manifest.len() + payload.size_hint()
             }
             Self::Reply { reply: Reply::Value { manifest, payload, .. }, .. } => manifest.len() + payload.len(),
-            Self::Reply { .. } | Self::Terminating => 0,
+            // Numbered messages have a bound of their own.
+            Self::Reply { .. } | Self::Reliable { .. } | Self::Flush { .. } | Self::Terminating => 0,
         }
     }
 }
@@ -102,6 +118,8 @@ struct State {
     /// Something was taken since somebody asked.
     used: bool,
     waker: Option<Waker>,
+    /// Senders that wait for room.
+    room: Vec<Waker>,
 }
 
 /// What has to follow a push.
@@ -126,6 +144,7 @@ impl LaneQueue {
             resting: true,
             used: false,
             waker: None,
+            room: Vec::new(),
         };
         Self { bounds, state: Mutex::new(state), writing: Mutex::default() }
     }
@@ -133,11 +152,18 @@ impl LaneQueue {
     /// Adds an item, or returns it if there is no room.
     #[allow(clippy::result_large_err, reason = "the caller gets back what it gave, which is no smaller")]
     pub(crate) fn push(&self, item: Item, force: bool) -> Result<Pushed, Item> {
+        self.push_or_wait(item, force, None)
+    }
+
+    /// The same; without room, `waiting` is woken when there may be some.
+    #[allow(clippy::result_large_err, reason = "the caller gets back what it gave, which is no smaller")]
+    pub(crate) fn push_or_wait(&self, item: Item, force: bool, waiting: Option<&Waker>) -> Result<Pushed, Item> {
         let size = item.size();
         let mut state = self.lock();
         // Into an empty queue goes anything.
         let is_full = state.len() >= self.bounds.items || (state.bytes + size > self.bounds.bytes && state.len() > 0);
         if is_full && !force {
+            state.room.extend(waiting.cloned());
             return Err(item);
         }
         state.bytes += size;
@@ -214,6 +240,9 @@ impl LaneQueue {
         {
             state.take(max, into);
             state.used = true;
+            let room = std::mem::take(&mut state.room);
+            drop(state);
+            room.into_iter().for_each(Waker::wake);
             return Poll::Ready(Taken::Items(uid));
         }
         match &mut state.waker {
@@ -254,6 +283,9 @@ impl LaneQueue {
             state.bytes += item.size();
             state.line_of(&item).push_back(item);
         }
+        let room = std::mem::take(&mut state.room);
+        drop(state);
+        room.into_iter().for_each(Waker::wake);
         out
     }
 

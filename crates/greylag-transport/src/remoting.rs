@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use greylag_core::{DeadLetterReason, EntityError, NodeAddress, Registry, ReplyPort, UniqueAddress};
 
+use crate::dead_letters::DeadLetterEvents;
 use crate::envelope::{Envelope, Inbound};
 use crate::lane::Lane;
 
@@ -88,11 +89,24 @@ pub enum AskError {
     /// The process that was asked has been replaced by a newer one.
     #[error("the peer restarted")]
     PeerRestarted,
+    /// The process that was asked has been removed from the cluster.
+    #[error("the peer was removed from the cluster")]
+    PeerRemoved,
+    /// The process that was asked is quarantined, for another reason than its removal.
+    #[error("the peer is quarantined")]
+    Quarantined,
+    /// Nobody is registered over there under the recipient's path.
+    #[error("nobody is registered under the recipient's path")]
+    NoSuchRecipient,
+    /// There is an answer, but its lane does not carry messages of that size.
+    #[error("the answer is too large to be sent")]
+    ReplyTooLarge,
     /// The question, or the answer, was dropped on its way.
     #[error("dropped: {0}")]
     Dropped(DeadLetterReason),
-    /// The answer could not be read, or is of another type than asked for.
-    #[error("the answer could not be read: {0}")]
+    /// The question could not be read by whom it reached, or the answer by this node, or it is of
+    /// another type than asked for.
+    #[error("not readable: {0}")]
     Undecodable(String),
     /// This node is shutting down.
     #[error("this node is shutting down")]
@@ -190,6 +204,21 @@ pub enum TransportEvent {
         /// It left in order, and is not told.
         harmless: bool,
     },
+    /// Reliable control messages to this incarnation were given up; they are dead letters. With
+    /// [`crate::OnReliableGiveUp::Quarantine`] its quarantine follows (cluster T29).
+    ReliableGaveUp {
+        /// The incarnation they were for.
+        peer: UniqueAddress,
+        /// How many they were.
+        dropped: usize,
+    },
+    /// Nothing is registered under this path any more, or something newer is (cluster T30).
+    RecipientStopped {
+        /// The path.
+        path: Arc<str>,
+        /// The instance that ended.
+        instance: u64,
+    },
     /// Somebody has quarantined this node (cluster T20, S19).
     ThisNodeQuarantined {
         /// Who.
@@ -238,6 +267,29 @@ pub trait Remoting: Send + Sync + 'static {
     /// [`SendRejected`] with the reason and the message.
     fn send(&self, to: &Destination, envelope: Envelope) -> Result<(), SendRejected>;
 
+    /// Queues a message, and waits for room if there is none. Only the own queue is waited for: that
+    /// is back-pressure within this node, no word from the peer (cluster T22). Messages that wait
+    /// side by side enter in any order.
+    ///
+    /// # Errors
+    /// As [`Remoting::send`]; [`SendError::QueueFull`] only once `deadline` has passed.
+    fn send_async(&self, to: &Destination, envelope: Envelope, deadline: Option<std::time::Duration>) -> Sending;
+
+    /// Sends a control message that is delivered exactly once and in the order of sending, across
+    /// lost streams, for as long as this incarnation runs (cluster T28). It takes the control lane
+    /// whatever its recipient. If it is given up, [`TransportEvent::ReliableGaveUp`] says so.
+    ///
+    /// # Errors
+    /// As [`Remoting::send`]; with [`SendError::QueueFull`] everything that waited was given up.
+    fn send_reliable(&self, to: &UniqueAddress, envelope: Envelope) -> Result<(), SendRejected>;
+
+    /// Calls `done` once everything sent to this incarnation before has been taken by its receivers
+    /// there, on every lane. Dropped uncalled if that cannot be known: a stream broke meanwhile.
+    fn flush(&self, to: &UniqueAddress, done: Box<dyn FnOnce() + Send + Sync>);
+
+    /// The instance registered under `path`.
+    fn instance(&self, path: &str) -> Option<u64>;
+
     /// From now on messages for `path` go to `receiver`; the former one, if any, is replaced.
     /// Returns the instance id of this registration, never used twice.
     fn register(&self, path: &str, receiver: Arc<dyn Receiver>) -> u64;
@@ -268,6 +320,17 @@ pub trait Remoting: Send + Sync + 'static {
     /// and everybody may speak to it (cluster T17).
     fn set_members(&self, _members: &mut dyn Iterator<Item = &UniqueAddress>) {}
 
+    /// The processes that were members and never will be again: their quarantines are remembered
+    /// for as long as they are named here (cluster T21). Replaces what was named before.
+    fn set_tombstones(&self, tombstones: &std::collections::BTreeSet<UniqueAddress>);
+
+    /// What is dropped for recipients whose path begins so is counted, and neither published nor
+    /// logged: chatter that its protocol repeats anyway (cluster T41).
+    fn declare_chatter(&self, path_prefix: &str);
+
+    /// Dead letters from now on, at most `capacity` of them waiting to be read (cluster T41).
+    fn dead_letters(&self, capacity: usize) -> DeadLetterEvents;
+
     /// Counts and reports a message dropped by a layer above.
     fn dead_letter(&self, reason: DeadLetterReason, recipient: &str, manifest: &str);
 
@@ -288,6 +351,9 @@ pub trait Remoting: Send + Sync + 'static {
     /// Ends a question early: the message that carried it was dropped.
     fn fail_ask(&self, ask_id: u64, error: AskError);
 }
+
+/// A message that waits for room; completes once it is queued or refused.
+pub type Sending = std::pin::Pin<Box<dyn Future<Output = Result<(), SendRejected>> + Send>>;
 
 /// A question that waits for its answer.
 pub struct OpenAsk {

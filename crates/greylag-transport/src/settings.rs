@@ -9,6 +9,16 @@ use crate::error::{ConfigError, ConfigErrors};
 use crate::lane::{LaneKind, LaneMap, PathPattern};
 use crate::tls::Tls;
 
+/// What follows when a reliable control message can be delivered no more (cluster T29).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnReliableGiveUp {
+    /// The peer is quarantined: whoever misses such a message must not go on as if it had it.
+    #[default]
+    Quarantine,
+    /// The messages are dropped and an event says so; the association stays.
+    Notify,
+}
+
 /// Settings of the transport; the defaults suit a production LAN.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TransportSettings {
@@ -77,6 +87,20 @@ pub struct TransportSettings {
     pub http2_keepalive_interval: Duration,
     /// How long a pong may take before the connection is closed. Default 5 s.
     pub http2_keepalive_timeout: Duration,
+    /// Reliable control messages that wait for their acknowledgement, per peer. Default 20 000.
+    pub reliable_buffer_size: usize,
+    /// From one repetition of what was not acknowledged to the next. Default 1 s.
+    pub reliable_resend_interval: Duration,
+    /// How long reliable messages wait without any acknowledgement. Default 6 h.
+    pub give_up_reliable_after: Duration,
+    /// What follows then, and when the buffer is full. Default [`OnReliableGiveUp::Quarantine`].
+    pub on_reliable_give_up: OnReliableGiveUp,
+    /// How long the notice that a watched recipient has stopped waits until everything sent before
+    /// it has been taken. Default 3 s.
+    pub termination_flush_timeout: Duration,
+    /// How long a peer to which no stream is open may leave every probe unanswered until it is
+    /// quarantined; it is probed ten times meanwhile. Default 6 h.
+    pub quarantine_idle_outbound_after: Duration,
     /// How long the control stream to a quarantined process stays open for the notice. Default 3 s.
     pub stop_quarantined_after_idle: Duration,
     /// How long a quarantined uid is remembered without use. Default 1 h.
@@ -94,6 +118,11 @@ pub struct TransportSettings {
     pub untrusted_mode: bool,
     /// Paths that anybody may send to in `untrusted_mode`. Default none.
     pub trusted_recipients: Vec<String>,
+    /// Logs the largest message of each manifest above so many bytes, and again when one is larger
+    /// by a tenth. Default `None`: off.
+    pub log_frame_size_exceeding: Option<usize>,
+    /// Whether faults may be put between this node and others (cluster T42). Default false.
+    pub fault_injection: bool,
     /// Encryption. Default [`Tls::LoopbackOnly`].
     pub tls: Tls,
     /// Threads that carry control traffic and the sockets' inbound half. Default 2.
@@ -134,6 +163,12 @@ impl Default for TransportSettings {
             reconnect_backoff_jitter: 0.1,
             http2_keepalive_interval: Duration::from_secs(10),
             http2_keepalive_timeout: Duration::from_secs(5),
+            reliable_buffer_size: 20_000,
+            reliable_resend_interval: Duration::from_secs(1),
+            give_up_reliable_after: Duration::from_secs(6 * 3600),
+            on_reliable_give_up: OnReliableGiveUp::Quarantine,
+            termination_flush_timeout: Duration::from_secs(3),
+            quarantine_idle_outbound_after: Duration::from_secs(6 * 3600),
             stop_quarantined_after_idle: Duration::from_secs(3),
             remove_quarantined_association_after: Duration::from_secs(3600),
             shutdown_flush_timeout: Duration::from_secs(1),
@@ -142,6 +177,8 @@ impl Default for TransportSettings {
             stop_idle_outbound_after: Duration::from_secs(5 * 60),
             untrusted_mode: false,
             trusted_recipients: Vec::new(),
+            log_frame_size_exceeding: None,
+            fault_injection: false,
             tls: Tls::LoopbackOnly,
             control_threads: 2,
             data_threads: 2,
@@ -164,6 +201,8 @@ impl TransportSettings {
             handshake_retry_interval: Duration::from_millis(50),
             reconnect_backoff_min: Duration::from_millis(20),
             reconnect_backoff_max: Duration::from_millis(200),
+            reliable_resend_interval: Duration::from_millis(100),
+            fault_injection: true,
             control_threads: 1,
             ..Self::default()
         }
@@ -217,6 +256,10 @@ impl TransportSettings {
             ("transport.reconnect_backoff_min", self.reconnect_backoff_min),
             ("transport.http2_keepalive_interval", self.http2_keepalive_interval),
             ("transport.http2_keepalive_timeout", self.http2_keepalive_timeout),
+            ("transport.reliable_resend_interval", self.reliable_resend_interval),
+            ("transport.give_up_reliable_after", self.give_up_reliable_after),
+            ("transport.termination_flush_timeout", self.termination_flush_timeout),
+            ("transport.quarantine_idle_outbound_after", self.quarantine_idle_outbound_after),
             ("transport.stop_quarantined_after_idle", self.stop_quarantined_after_idle),
             ("transport.remove_quarantined_association_after", self.remove_quarantined_association_after),
             ("transport.stop_idle_outbound_after", self.stop_idle_outbound_after),
@@ -233,6 +276,7 @@ impl TransportSettings {
             ("transport.outbound_message_queue_size", self.outbound_message_queue_size),
             ("transport.outbound_control_queue_size", self.outbound_control_queue_size),
             ("transport.outbound_large_message_queue_size", self.outbound_large_message_queue_size),
+            ("transport.reliable_buffer_size", self.reliable_buffer_size),
             ("transport.maximum_frame_size", self.maximum_frame_size),
             ("transport.maximum_control_frame_size", self.maximum_control_frame_size),
             ("transport.maximum_large_frame_size", self.maximum_large_frame_size),

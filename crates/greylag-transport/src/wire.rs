@@ -24,12 +24,14 @@ mod codes;
 mod compression;
 mod envelopes;
 mod names;
+mod reliable;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use compression::compress;
 pub(crate) use envelopes::{Arrived, ArrivedContent, BatchReader, write_envelope, write_reply};
 pub(crate) use names::{NameWriter, Names};
+pub(crate) use reliable::{write_reliable, write_skip};
 
 /// The path to which answers are addressed; their lane key ends in the number answered.
 pub(crate) const REPLY_PATH: &str = "asks";
@@ -52,6 +54,13 @@ pub(crate) enum Frame {
     HelloReply(HelloReply),
     /// The content of a `Batch`; read it with a [`BatchReader`].
     Batch(Bytes),
+    /// A numbered message; without one, everything up to the number was given up.
+    Reliable {
+        seq: u64,
+        message: Option<Box<Arrived>>,
+    },
+    Ack(u64),
+    Nack(u64),
     Quarantined {
         from: UniqueAddress,
         to: UniqueAddress,
@@ -101,6 +110,9 @@ pub(crate) fn read_frame(bytes: Bytes) -> Result<Frame, Malformed> {
         Content::HelloReply(reply) => Frame::HelloReply(read_hello_reply(reply)?),
         // A batch beside other fields is legal protobuf, though nobody here writes it.
         Content::Batch(batch) => Frame::Batch(batch.encode_to_vec().into()),
+        Content::Reliable(frame) => Frame::Reliable { seq: frame.seq, message: reliable::read(frame.envelope)? },
+        Content::Ack(ack) => Frame::Ack(ack.seq),
+        Content::Nack(nack) => Frame::Nack(nack.seq),
         Content::Quarantined(q) => match codes::quarantine_reason(q.reason) {
             Some(reason) => Frame::Quarantined { from: read_node(q.from)?, to: read_node(q.to)?, reason },
             // What a newer version means by it is not known here (cluster T36).
@@ -132,12 +144,14 @@ pub(crate) fn write_batch_head(len: usize, out: &mut impl BufMut) {
     encode_varint(len as u64, out);
 }
 
-/// Writes any frame but a batch.
+/// Writes any frame but a batch; numbered messages are written by [`write_reliable`].
 pub(crate) fn write_frame(frame: &Frame) -> Bytes {
     use pb::frame::Content;
     let content = match frame {
         Frame::Hello(hello) => Content::Hello(write_hello(hello)),
         Frame::HelloReply(reply) => Content::HelloReply(write_hello_reply(reply)),
+        Frame::Ack(seq) => Content::Ack(pb::Ack { seq: *seq }),
+        Frame::Nack(seq) => Content::Nack(pb::Nack { seq: *seq }),
         Frame::Quarantined { from, to, reason } => Content::Quarantined(pb::Quarantined {
             from: Some(write_node(from)),
             to: Some(write_node(to)),
@@ -156,7 +170,7 @@ pub(crate) fn write_frame(frame: &Frame) -> Bytes {
             out.put_slice(batch);
             return out.freeze();
         }
-        Frame::Unknown => return Bytes::new(),
+        Frame::Reliable { .. } | Frame::Unknown => return Bytes::new(),
     };
     pb::Frame { content: Some(content) }.encode_to_vec().into()
 }

@@ -225,7 +225,8 @@ async fn numbers_start_over_with_each_stream_between_nodes() {
     let (a, mut b) = (node(settings()).await, node(settings()).await);
     for round in 0..3 {
         a.tell(&b.here(), round);
-        assert_eq!(b.next().await, round);
+        // Stragglers of the round before may still arrive.
+        while b.next().await != round {}
         let frames = a.transport.stats().sent_frames;
         a.transport.kill_streams(b.transport.self_address().address());
         // The stream is gone once something that was sent on it got lost, or arrived on the next.

@@ -1,4 +1,10 @@
-//! The association machine, driven by plain text. See `tests/protocol/*.txt`.
+//! The machines, driven by plain text. See `tests/protocol/*.txt`: a file is about the association
+//! unless it begins with `machine reliable` or `machine watch`.
+
+#[path = "protocol/reliable.rs"]
+mod reliable;
+#[path = "protocol/watch.rs"]
+mod watch;
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
@@ -11,9 +17,45 @@ use greylag_transport::{Lane, QuarantineReason, RejectCode, TransportSettings};
 #[test]
 fn transcripts() {
     transcript::run_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/protocol"), || {
-        let mut world = World::new();
-        move |case: &Case<'_>| -> String { world.run(case) }
+        let mut world: Box<dyn Machine> = Box::new(World::new());
+        move |case: &Case<'_>| -> String {
+            if case.command == "machine" {
+                world = match case.positional(0) {
+                    Some("reliable") => Box::new(reliable::World::new(case)),
+                    Some("watch") => Box::new(watch::World::new(case)),
+                    _ => panic!("line {}: which machine?", case.line),
+                };
+                return "ready\n".to_owned();
+            }
+            let output = world.run(case);
+            if output.is_empty() { "nothing\n".to_owned() } else { output }
+        }
     });
+}
+
+/// What a transcript drives.
+trait Machine {
+    /// Takes a case; returns what followed, a line each.
+    fn run(&mut self, case: &Case<'_>) -> String;
+}
+
+/// Ticks a machine at its deadlines until `until`.
+fn advance(
+    start: Instant,
+    now: &mut Duration,
+    until: Duration,
+    mut deadline: impl FnMut() -> Option<Instant>,
+    mut tick: impl FnMut(Duration),
+) {
+    while let Some(at) = deadline() {
+        let at = at.saturating_duration_since(start);
+        if at > until {
+            break;
+        }
+        *now = (*now).max(at);
+        tick(*now);
+    }
+    *now = until;
 }
 
 /// One association, and the time since it began.
@@ -30,20 +72,6 @@ impl World {
         // Without jitter, pauses read as what they are.
         let settings = TransportSettings { reconnect_backoff_jitter: 0.0, ..TransportSettings::new("shop") };
         Self { machine: Association::new(settings, 1), used: false, start: Instant::now(), now: Duration::ZERO }
-    }
-
-    fn run(&mut self, case: &Case<'_>) -> String {
-        let mut output = String::new();
-        if case.command == "traffic" {
-            self.used = true;
-        } else if case.command == "advance" {
-            let until = self.now + transcript_duration(case);
-            self.advance(until, &mut output);
-        } else {
-            let input = input(case);
-            self.feed(input, &mut output);
-        }
-        if output.is_empty() { "nothing\n".to_owned() } else { output }
     }
 
     fn advance(&mut self, until: Duration, output: &mut String) {
@@ -69,6 +97,22 @@ impl World {
             }
             writeln!(output, "{:.2}s {}", self.now.as_secs_f64(), show(&effect)).expect("a string takes all");
         }
+    }
+}
+
+impl Machine for World {
+    fn run(&mut self, case: &Case<'_>) -> String {
+        let mut output = String::new();
+        if case.command == "traffic" {
+            self.used = true;
+        } else if case.command == "advance" {
+            let until = self.now + transcript_duration(case);
+            self.advance(until, &mut output);
+        } else {
+            let input = input(case);
+            self.feed(input, &mut output);
+        }
+        output
     }
 }
 
@@ -104,6 +148,9 @@ fn input(case: &Case<'_>) -> Input {
         "told" => Input::ToldQuarantined { by: uid, reason },
         "terminating" => Input::Terminating { uid },
         "quarantine" => Input::Quarantine { uid, reason, harmless },
+        "tombstone" => Input::Tombstones { uids: [uid].into() },
+        "tombstones_pruned" => Input::Tombstones { uids: [].into() },
+        "duplicate" => Input::Duplicate { lane },
         "shutdown" => Input::Shutdown,
         unknown => panic!("line {}: no input is called {unknown}", case.line),
     }
@@ -121,9 +168,10 @@ fn show(effect: &Effect) -> String {
             None => format!("incarnation {incarnation} is #{uid}"),
         },
         Effect::FailQueue { lane, reason } => format!("fail queue {lane}: {reason}"),
-        Effect::Block { uid } => format!("block #{uid}"),
+        Effect::Block { uid, .. } => format!("block #{uid}"),
         Effect::HandBack { uid } => format!("hand back #{uid}"),
         Effect::Notify { uid, reason } => format!("notify #{uid}: {reason:?}"),
+        Effect::Ignored { uid } => format!("ignored #{uid}"),
         Effect::Forget { uid } => format!("forget #{uid}"),
         Effect::Admit => "admit".to_owned(),
         Effect::Refuse { reason: Some(reason) } => format!("refuse: {reason:?}"),

@@ -43,7 +43,7 @@ async fn a_quarantined_process_is_cut_off_and_its_successor_is_not() {
 
     let (before, port) = (b.transport.self_address().clone(), b.port());
     a.transport.quarantine(&before, QuarantineReason::Manual, false);
-    assert_eq!(unanswered.await.unwrap_err(), AskError::Send(SendError::Quarantined));
+    assert_eq!(unanswered.await.unwrap_err(), AskError::Quarantined);
     assert_eq!(handed_back(&mut a).await.0, before);
     assert_eq!(told(&mut b).await, (a.transport.self_address().clone(), QuarantineReason::Manual));
     assert_eq!(a.transport.send(&b.here(), number(3)).unwrap_err().error, SendError::Quarantined);

@@ -41,7 +41,7 @@ async fn every_ending_of_an_ask() {
     assert_eq!(answer.await.unwrap_err(), AskError::Entity(EntityError::NoReply));
 
     let unknown = a.ask(&b.here(), "nobody", LONG).await;
-    assert_eq!(unknown, Err(AskError::Dropped(DeadLetterReason::NoSuchRecipient)));
+    assert_eq!(unknown, Err(AskError::NoSuchRecipient));
 
     let short = Duration::from_millis(20);
     assert_eq!(a.ask(&b.here(), "inbox", short).await, Err(AskError::Timeout(short)));
@@ -54,7 +54,7 @@ async fn every_ending_of_an_ask() {
 
     let answer = a.start_ask(&b.here(), "inbox", LONG);
     b.question::<String>().await.reply("x".repeat(300 * 1024));
-    assert_eq!(answer.await.unwrap_err(), AskError::Dropped(DeadLetterReason::TooLarge));
+    assert_eq!(answer.await.unwrap_err(), AskError::ReplyTooLarge);
 
     let answer = a.start_ask(&b.here(), "inbox", LONG);
     b.transport.refuse(&next(&mut b.inbox).await, DeadLetterReason::Undecodable);

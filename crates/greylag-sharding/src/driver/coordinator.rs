@@ -274,7 +274,7 @@ impl Host {
             envelope.ask = Some(AskHeader { id: ask.address.ask_id, budget });
             let (inbox, node, epoch) = (inbox.clone(), to.clone(), message.epoch);
             work.spawn(async move {
-                if let Err(AskError::Dropped(DeadLetterReason::NoSuchRecipient)) = ask.answer.await {
+                if let Err(AskError::NoSuchRecipient) = ask.answer.await {
                     inbox.send(Input::FromRegion { node, message: RegionMessage::NoRegion { epoch } }).ok();
                 }
             });

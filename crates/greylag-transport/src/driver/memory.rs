@@ -40,13 +40,18 @@ use greylag_core::{
     DeadLetterReason, NodeAddress, Registry, ReplyAddress, ReplyOutcome, ReplyPort, Uid, UniqueAddress,
 };
 
+use crate::dead_letters::DeadLetterEvents;
 use crate::endpoint::{Endpoint, LastReceiver, Refusal, Reply, payload_bytes};
 use crate::envelope::{Envelope, Inbound, Recipient};
 use crate::lane::{Lane, LaneKind};
 use crate::remoting::{
-    AskError, Destination, OpenAsk, PeerInfo, QuarantineReason, Receiver, Remoting, SendError, SendRejected,
+    AskError, Destination, OpenAsk, PeerInfo, QuarantineReason, Receiver, Remoting, SendError, SendRejected, Sending,
     TransportEvent, TransportListener,
 };
+use crate::settings::TransportSettings;
+use numbered::Numbered;
+
+mod numbered;
 
 /// A network whose nodes live in this process. Clones are the same network.
 #[derive(Clone, Default)]
@@ -78,6 +83,9 @@ struct Port {
 enum Parcel {
     Message { lane: Lane, target: Option<Uid>, message: Inbound },
     Reply { from: UniqueAddress, ask_id: u64, reply: Reply },
+    Numbered { from: UniqueAddress, seq: u64, message: Option<Inbound> },
+    Acknowledged { from: UniqueAddress, seq: u64, is_gap: bool },
+    Call(Box<dyn FnOnce() + Send + Sync>),
     Met(UniqueAddress),
     Event(TransportEvent),
     HandBack(UniqueAddress),
@@ -115,6 +123,8 @@ impl MemoryNetwork {
             endpoint: endpoint.clone(),
             inbox: inbox.clone(),
             quarantined: Mutex::default(),
+            numbered: Mutex::default(),
+            settings: TransportSettings::test(),
             closed: closed.clone(),
         });
         let port = Port { address: address.clone(), inbox, closed };
@@ -205,6 +215,8 @@ struct MemoryNode {
     endpoint: Arc<Endpoint>,
     inbox: mpsc::Sender<Parcel>,
     quarantined: Mutex<BTreeSet<UniqueAddress>>,
+    numbered: Mutex<BTreeMap<NodeAddress, Numbered>>,
+    settings: TransportSettings,
     closed: Arc<AtomicBool>,
 }
 
@@ -218,9 +230,13 @@ impl Drop for MemoryNode {
 /// The thread of a node: delivers, and ends asks whose time is over.
 fn run(node: &Weak<MemoryNode>, endpoint: &Endpoint, parcels: &mpsc::Receiver<Parcel>) {
     loop {
+        let resend = node.upgrade().and_then(|node| node.resend_deadline());
         let wait = endpoint
             .asks
             .next_deadline()
+            .into_iter()
+            .chain(resend)
+            .min()
             .map_or(Duration::from_secs(3600), |at| at.saturating_duration_since(Instant::now()));
         let parcel = match parcels.recv_timeout(wait) {
             Ok(Parcel::Stop) | Err(RecvTimeoutError::Disconnected) => break,
@@ -230,7 +246,10 @@ fn run(node: &Weak<MemoryNode>, endpoint: &Endpoint, parcels: &mpsc::Receiver<Pa
         let now = Instant::now();
         endpoint.asks.expire(now);
         match node.upgrade() {
-            Some(node) if !node.closed.load(Ordering::Acquire) => node.take(now, parcel),
+            Some(node) if !node.closed.load(Ordering::Acquire) => {
+                node.take(now, parcel);
+                node.resend(now);
+            }
             _ => break,
         }
     }
@@ -266,6 +285,9 @@ impl MemoryNode {
                 }
                 self.endpoint.publish(event);
             }
+            Parcel::Numbered { from, seq, message } => self.take_numbered(now, &from, seq, message),
+            Parcel::Acknowledged { from, seq, is_gap } => self.take_acknowledged(now, &from, seq, is_gap),
+            Parcel::Call(done) => done(),
             Parcel::HandBack(peer) => drop(self.endpoint.hand_back(&peer, Vec::new())),
             Parcel::Wake | Parcel::Stop => {}
         }
@@ -368,12 +390,36 @@ impl Remoting for MemoryNode {
         self.send_checked(Instant::now(), to, envelope)
     }
 
+    fn send_async(&self, to: &Destination, envelope: Envelope, _: Option<Duration>) -> Sending {
+        // Nothing here is ever full.
+        Box::pin(std::future::ready(self.send_checked(Instant::now(), to, envelope)))
+    }
+
+    fn send_reliable(&self, to: &UniqueAddress, envelope: Envelope) -> Result<(), SendRejected> {
+        self.send_numbered(to, envelope)
+    }
+
+    fn flush(&self, to: &UniqueAddress, done: Box<dyn FnOnce() + Send + Sync>) {
+        if *to == self.endpoint.self_address {
+            self.inbox.send(Parcel::Call(done)).ok();
+        } else {
+            self.carry(to.address(), |runs| (runs == to).then_some(Parcel::Call(done))).ok();
+        }
+    }
+
+    fn instance(&self, path: &str) -> Option<u64> {
+        self.endpoint.instance(path)
+    }
+
     fn register(&self, path: &str, receiver: Arc<dyn Receiver>) -> u64 {
-        self.endpoint.register(path, receiver)
+        let (instance, replaced) = self.endpoint.register(path, receiver);
+        replaced.into_iter().for_each(|event| drop(self.inbox.send(Parcel::Event(event))));
+        instance
     }
 
     fn unregister(&self, path: &str) {
-        self.endpoint.unregister(path);
+        let stopped = self.endpoint.unregister(path);
+        stopped.into_iter().for_each(|event| drop(self.inbox.send(Parcel::Event(event))));
     }
 
     fn listen(&self, hand_back_prefix: Option<&str>, listener: Arc<dyn TransportListener>) {
@@ -396,7 +442,12 @@ impl Remoting for MemoryNode {
         if *peer == self.endpoint.self_address || !self.quarantined().insert(peer.clone()) {
             return;
         }
-        self.endpoint.asks.fail_peer(peer, &AskError::Send(SendError::Quarantined));
+        let error = match reason {
+            QuarantineReason::RemovedFromMembership => AskError::PeerRemoved,
+            QuarantineReason::DeliveryGaveUp | QuarantineReason::Manual => AskError::Quarantined,
+        };
+        self.endpoint.asks.fail_peer(peer, &error);
+        self.forget_numbered(peer);
         let event = TransportEvent::Quarantined { peer: peer.clone(), reason, harmless };
         self.inbox.send(Parcel::Event(event)).ok();
         self.inbox.send(Parcel::HandBack(peer.clone())).ok();
@@ -404,6 +455,16 @@ impl Remoting for MemoryNode {
         if !harmless && !self.net.is_cut(by.address(), peer.address()) {
             self.net.tell(peer, Parcel::Event(TransportEvent::ThisNodeQuarantined { by, reason }));
         }
+    }
+
+    fn set_tombstones(&self, _: &BTreeSet<UniqueAddress>) {}
+
+    fn declare_chatter(&self, path_prefix: &str) {
+        self.endpoint.declare_chatter(path_prefix);
+    }
+
+    fn dead_letters(&self, capacity: usize) -> DeadLetterEvents {
+        self.endpoint.dead_letters.subscribe(capacity)
     }
 
     fn set_cluster_id(&self, cluster_id: u128) {
@@ -419,8 +480,7 @@ impl Remoting for MemoryNode {
     }
 
     fn dead_letter(&self, reason: DeadLetterReason, recipient: &str, manifest: &str) {
-        let what = || format!("{manifest} for {recipient}");
-        self.endpoint.count_dead_letter(Instant::now(), reason, None, None, 1, what);
+        self.endpoint.dead_letter_above(Instant::now(), reason, recipient, manifest);
     }
 
     fn refuse(&self, message: &Inbound, reason: DeadLetterReason) {

@@ -150,6 +150,7 @@ const REASONS: &[(DeadLetterReason, u32)] = &[
     (DeadLetterReason::ProducerClosed, 40),
     (DeadLetterReason::Poisoned, 41),
     (DeadLetterReason::UnexpectedMessage, 42),
+    (DeadLetterReason::DeliveryGaveUp, 43),
 ];
 
 pub(super) fn write_drop_reason(reason: DeadLetterReason) -> u32 {

@@ -1,9 +1,19 @@
 //! Faults put between two nodes on purpose (cluster T42).
 
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use tokio::time::Sleep;
+use tokio_stream::Stream;
+
+use super::codec::OutFrame;
+use super::peer::Peer;
 
 /// What happens to the traffic with one peer, as this node causes it. The other direction is
 /// the other node's: blackholing A to B leaves B to A alone.
@@ -20,6 +30,14 @@ pub enum Fault {
     Blackhole,
     /// Each message this node sends is lost with this probability.
     Drop(f64),
+    /// Each frame this node sends is late by a time drawn evenly from this range, at most an hour.
+    /// The order on a stream stays.
+    Delay {
+        /// The shortest delay.
+        min: Duration,
+        /// The longest.
+        max: Duration,
+    },
 }
 
 /// The fault that is set for a peer; read on the hot path.
@@ -29,6 +47,8 @@ pub(super) struct FaultCell {
     outbound: AtomicU64,
     /// Likewise of one received: 0 or 1.
     inbound: AtomicU64,
+    /// The shortest and the longest delay, in microseconds, in the upper and lower half.
+    delay: AtomicU64,
 }
 
 impl FaultCell {
@@ -39,7 +59,14 @@ impl FaultCell {
             Fault::BlackholeInbound => (0.0, 1.0),
             Fault::Blackhole => (1.0, 1.0),
             Fault::Drop(p) => (p.clamp(0.0, 1.0), 0.0),
+            Fault::Delay { .. } => (0.0, 0.0),
         };
+        let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX).min(HOUR);
+        let delay = match fault {
+            Fault::Delay { min, max } => micros(min) << 32 | micros(max),
+            _ => 0,
+        };
+        self.delay.store(delay, Ordering::Relaxed);
         self.outbound.store(f64::to_bits(outbound), Ordering::Relaxed);
         self.inbound.store(f64::to_bits(inbound), Ordering::Relaxed);
     }
@@ -48,12 +75,81 @@ impl FaultCell {
         f64::from_bits(self.outbound.load(Ordering::Relaxed))
     }
 
+    /// The range of delays, in microseconds, if there is one.
+    fn delay(&self) -> Option<(u64, u64)> {
+        let delay = self.delay.load(Ordering::Relaxed);
+        (delay != 0).then_some((delay >> 32, delay & u64::from(u32::MAX)))
+    }
+
     pub(super) fn is_deaf(&self) -> bool {
         f64::from_bits(self.inbound.load(Ordering::Relaxed)) >= 1.0
     }
 
     pub(super) fn is_mute(&self) -> bool {
         self.outbound() >= 1.0
+    }
+}
+
+/// In microseconds; fits into half a word.
+const HOUR: u64 = 3_600_000_000;
+
+/// A stream of frames that are late as the fault of the peer says.
+pub(super) struct Delayed<S> {
+    peer: Arc<Peer>,
+    frames: S,
+    held: VecDeque<(Instant, OutFrame)>,
+    wake: Option<Pin<Box<Sleep>>>,
+    has_ended: bool,
+}
+
+/// Frames on their slow way at once.
+const HELD: usize = 1024;
+
+impl<S> Delayed<S> {
+    pub(super) fn new(peer: Arc<Peer>, frames: S) -> Self {
+        Self { peer, frames, held: VecDeque::new(), wake: None, has_ended: false }
+    }
+}
+
+impl<S: Stream<Item = OutFrame> + Unpin> Delayed<S> {
+    /// Takes what is there, as long as there is room for it.
+    fn hold(&mut self, cx: &mut Context<'_>, (min, max): (u64, u64)) {
+        while self.held.len() < HELD && !self.has_ended {
+            let Poll::Ready(frame) = Pin::new(&mut self.frames).poll_next(cx) else { return };
+            let Some(frame) = frame else {
+                self.has_ended = true;
+                return;
+            };
+            let delay = Duration::from_micros(rand::rng().random_range(min..=max.max(min)));
+            // Nothing overtakes on one stream.
+            let earliest = self.held.back().map_or_else(Instant::now, |(due, _)| *due);
+            self.held.push_back(((Instant::now() + delay).max(earliest), frame));
+        }
+    }
+}
+
+impl<S: Stream<Item = OutFrame> + Unpin> Stream for Delayed<S> {
+    type Item = OutFrame;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<OutFrame>> {
+        let this = &mut *self;
+        let delay = this.peer.fault.delay();
+        if delay.is_none() && this.held.is_empty() && !this.has_ended {
+            return Pin::new(&mut this.frames).poll_next(cx);
+        }
+        this.hold(cx, delay.unwrap_or_default());
+        loop {
+            let Some((due, _)) = this.held.front() else {
+                return if this.has_ended { Poll::Ready(None) } else { Poll::Pending };
+            };
+            if *due <= Instant::now() {
+                return Poll::Ready(this.held.pop_front().map(|(_, frame)| frame));
+            }
+            let wake = this.wake.insert(Box::pin(tokio::time::sleep_until((*due).into())));
+            if wake.as_mut().poll(cx).is_pending() {
+                return Poll::Pending;
+            }
+        }
     }
 }
 

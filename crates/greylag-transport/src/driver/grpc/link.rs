@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use greylag_core::DeadLetterReason;
+use greylag_core::{DeadLetterReason, UniqueAddress};
 use tonic::Streaming;
 use tonic::client::Grpc;
 use tonic::codegen::http::uri::PathAndQuery;
@@ -19,12 +19,14 @@ use tonic::transport::Endpoint;
 use super::accept;
 use super::codec::FrameCodec;
 use super::connector::Connector;
+use super::fault::Delayed;
 use super::outbound::{Agreed, Line, Outbound};
 use super::peer::{LinkEnd, Peer};
 use super::shared::{Announcement, Shared};
 use crate::association::Input;
 use crate::hello::{Accepted, Features, Hello, HelloReply, MIN_SUPPORTED, PROTOCOL_VERSION};
 use crate::lane::Lane;
+use crate::reliable::SenderInput;
 use crate::remoting::{PeerInfo, TransportEvent};
 use crate::wire::{self, Frame};
 
@@ -78,7 +80,7 @@ pub(super) async fn run(shared: Arc<Shared>, peer: Arc<Peer>, lane: Lane, seq: u
                 // What became known during the handshake; later news goes to the open gate.
                 peer.greet_again(&shared, lane);
             }
-            let received = listen(&shared, &peer, lane, replies, &end).await;
+            let received = listen(&shared, &peer, lane, &from, replies, &end).await;
             let lost = line.written.load(Ordering::Relaxed).saturating_sub(received);
             if lost > 0 {
                 let reason = DeadLetterReason::LostInFlight;
@@ -117,6 +119,7 @@ async fn open(shared: &Arc<Shared>, peer: &Arc<Peer>, lane: Lane, seq: u64, line
                 let said = hello.cluster_id;
                 let hello = wire::write_frame(&Frame::Hello(hello));
                 let outbound = Outbound::new(shared.clone(), peer.clone(), lane, seq, hello, line);
+                let outbound = Delayed::new(peer.clone(), outbound);
                 let method = PathAndQuery::from_static(METHOD);
                 let response = client.streaming(tonic::Request::new(outbound), method, FrameCodec).await;
                 let mut replies = response.map_err(|status| io::Error::other(causes(&status)))?.into_inner();
@@ -188,6 +191,7 @@ async fn listen(
     shared: &Arc<Shared>,
     peer: &Arc<Peer>,
     lane: Lane,
+    from: &UniqueAddress,
     mut replies: Streaming<Bytes>,
     end: &LinkEnd,
 ) -> u64 {
@@ -211,6 +215,11 @@ async fn listen(
         };
         match frame {
             Ok(Frame::Received(count)) => received = count,
+            // As if it had not arrived.
+            Ok(_) if peer.fault.is_deaf() => {}
+            Ok(Frame::Ack(seq)) => peer.numbered_input(shared, SenderInput::Ack { from: from.uid(), seq }),
+            Ok(Frame::Nack(seq)) => peer.numbered_input(shared, SenderInput::Nack { from: from.uid(), seq }),
+            Ok(Frame::FlushAck(id)) => shared.flushes.acked(from, lane, id),
             Ok(Frame::TerminatingAck) => shared.terminating_acked(),
             Ok(Frame::Quarantined { from, to, reason }) => {
                 // Nobody but the peer itself speaks for it; which of its incarnations, the machine knows.

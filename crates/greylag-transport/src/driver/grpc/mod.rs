@@ -10,10 +10,13 @@ mod accept;
 mod codec;
 mod connector;
 mod fault;
+mod flushes;
 mod host;
 mod link;
 mod outbound;
 mod peer;
+mod reliable;
+mod sending;
 mod server;
 mod shared;
 mod streams;
@@ -21,7 +24,7 @@ mod tls;
 mod visit;
 mod workers;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -34,20 +37,20 @@ use tokio::sync::{mpsc, oneshot};
 
 pub use fault::Fault;
 
-use crate::dead_letters::DeadLetterKey;
+use crate::dead_letters::{DeadLetterEvents, DeadLetterKey};
 use crate::doorkeeper::Intrusion;
-use crate::endpoint::{Endpoint, payload_bytes};
-use crate::envelope::{Envelope, Inbound, Payload, Recipient};
+use crate::endpoint::Endpoint;
+use crate::envelope::{Envelope, Inbound, Recipient};
 use crate::error::{BindError, TlsError};
 use crate::lane::Lane;
 use crate::queue::Item;
 use crate::remoting::{
-    AskError, Destination, OpenAsk, PeerInfo, QuarantineReason, Receiver, Remoting, SendError, SendRejected,
+    AskError, Destination, OpenAsk, PeerInfo, QuarantineReason, Receiver, Remoting, SendRejected, Sending,
     TransportListener,
 };
 use crate::settings::TransportSettings;
 use crate::tls::Tls;
-use shared::{Shared, SharedPort};
+use shared::{Announcement, Shared, SharedPort};
 use tls::TlsFiles;
 use workers::Workers;
 
@@ -186,6 +189,7 @@ impl GrpcTransport {
         control.spawn(shared::announce_all(shared.clone(), announcements));
         control.spawn(shared::expire_asks(shared.clone()));
         control.spawn(tls::keep_reading(shared.clone()));
+        control.spawn(shared::log_suppressed(shared.clone()));
         let (stop_listening, stop) = oneshot::channel();
         let server = control.spawn(accept::serve(shared.clone(), listener, stop));
         let running = Mutex::new(Some(Running { control, data, stop_listening, server }));
@@ -239,14 +243,35 @@ impl GrpcTransport {
         self.shared.tls.as_ref().map_or(Ok(false), |files| files.reload())
     }
 
-    /// Sets the fault on the traffic with `peer`; for tests and demonstrations.
+    /// Sets the fault on the traffic with `peer`. Without `fault_injection` in the settings nothing
+    /// happens, and the log says so (cluster T42).
     pub fn fault(&self, peer: &NodeAddress, fault: Fault) {
-        self.shared.peer(peer).fault.set(fault);
+        if self.may_fault() {
+            self.shared.peer(peer).fault.set(fault);
+        }
     }
 
     /// Breaks every stream to `peer`, as a fault; they are opened again after a pause.
     pub fn kill_streams(&self, peer: &NodeAddress) {
-        self.shared.peer(peer).kill_streams();
+        if self.may_fault() {
+            self.shared.peer(peer).kill_streams();
+        }
+    }
+
+    /// Opens a second connection beside every open one to `peer`, as a fault; it takes over.
+    pub fn duplicate_connections(&self, peer: &NodeAddress) {
+        if self.may_fault() {
+            let peer = self.shared.peer(peer);
+            peer.lanes().for_each(|lane| peer.input(&self.shared, crate::association::Input::Duplicate { lane }));
+        }
+    }
+
+    fn may_fault(&self) -> bool {
+        let may = self.shared.settings.fault_injection;
+        if !may {
+            tracing::error!("a fault was asked for, but transport.fault_injection is off");
+        }
+        may
     }
 
     /// Ends in order: refuses new messages, lets peers read what was queued and tells them, closes
@@ -297,50 +322,6 @@ impl GrpcTransport {
         }
         lanes
     }
-
-    /// Delivers to this node itself, by the way that arriving messages take.
-    fn send_locally(&self, lane: Lane, envelope: Envelope) -> Result<(), SendRejected> {
-        let (endpoint, now) = (&self.shared.endpoint, Instant::now());
-        let own = &endpoint.self_address;
-        let drop_it = |envelope: &Envelope, reason| endpoint.drop_unsent(now, lane, own.address(), envelope, reason);
-        if envelope.target_uid.is_some_and(|uid| uid != own.uid()) {
-            drop_it(&envelope, DeadLetterReason::StaleIncarnation);
-            return Ok(());
-        }
-        let payload = match payload_bytes(&envelope.payload) {
-            Ok(payload) => payload,
-            Err(error) => {
-                tracing::warn!(%error, "a message could not be written");
-                drop_it(&envelope, DeadLetterReason::SerializeFailed);
-                return Ok(());
-            }
-        };
-        let Envelope { recipient, target_uid, codec, manifest, payload: original, ask, must_enqueue } = envelope;
-        if let Some(ask) = ask {
-            endpoint.asks.sent_to(ask.id, own);
-        }
-        let capacity = self.shared.settings.queue_size(lane.kind());
-        let message = Inbound { from: own.clone(), recipient, codec, manifest, payload, ask };
-        let queued = self.shared.workers.deliver_locally(capacity, must_enqueue, lane, message);
-        queued.map_err(|message| {
-            let Inbound { recipient, codec, manifest, ask, .. } = message;
-            let envelope = Envelope { recipient, target_uid, codec, manifest, payload: original, ask, must_enqueue };
-            self.reject(lane, own.address(), SendError::QueueFull, envelope)
-        })
-    }
-
-    /// Counts a message that the caller gets back.
-    fn reject(&self, lane: Lane, to: &NodeAddress, error: SendError, envelope: Envelope) -> SendRejected {
-        let reason = match error {
-            SendError::QueueFull => DeadLetterReason::QueueFull,
-            SendError::Quarantined => DeadLetterReason::Quarantined,
-            SendError::TooLarge { .. } => DeadLetterReason::TooLarge,
-            SendError::ShuttingDown => DeadLetterReason::ShuttingDown,
-        };
-        let what = || format!("{} for {}", envelope.manifest, envelope.recipient);
-        self.shared.endpoint.count_dead_letter(Instant::now(), reason, Some(lane), Some(to), 1, what);
-        SendRejected { error, envelope: Box::new(envelope) }
-    }
 }
 
 impl Drop for GrpcTransport {
@@ -361,43 +342,35 @@ impl Remoting for GrpcTransport {
         self.shared.host_id.clone()
     }
 
-    fn send(&self, to: &Destination, mut envelope: Envelope) -> Result<(), SendRejected> {
-        let shared = &self.shared;
-        let lane = self.lane_of(&envelope.recipient);
-        let address = to.address();
-        if shared.is_shutting_down.load(Ordering::Relaxed) {
-            return Err(self.reject(lane, address, SendError::ShuttingDown, envelope));
-        }
-        let max = shared.settings.maximum_message_size(lane.kind());
-        if let Payload::Bytes(bytes) = &envelope.payload
-            && bytes.len() > max
-        {
-            let size = bytes.len();
-            return Err(self.reject(lane, address, SendError::TooLarge { size, max }, envelope));
-        }
-        if let Destination::Incarnation(peer) = to {
-            if shared.is_blocked(peer) {
-                return Err(self.reject(lane, address, SendError::Quarantined, envelope));
-            }
-            envelope.target_uid = Some(peer.uid());
-        }
-        if address == shared.endpoint.self_address.address() {
-            return self.send_locally(lane, envelope);
-        }
-        let force = envelope.must_enqueue;
-        match shared.peer(address).push(shared, lane, Item::Envelope(envelope), force) {
-            Ok(()) => Ok(()),
-            Err(Item::Envelope(envelope)) => Err(self.reject(lane, address, SendError::QueueFull, envelope)),
-            Err(Item::Reply { .. } | Item::Terminating) => Ok(()),
-        }
+    fn send(&self, to: &Destination, envelope: Envelope) -> Result<(), SendRejected> {
+        self.shared.send(to, envelope)
+    }
+
+    fn send_async(&self, to: &Destination, envelope: Envelope, deadline: Option<Duration>) -> Sending {
+        self.shared.send_async(to, envelope, deadline)
+    }
+
+    fn send_reliable(&self, to: &UniqueAddress, envelope: Envelope) -> Result<(), SendRejected> {
+        self.shared.send_reliable(to, envelope)
+    }
+
+    fn flush(&self, to: &UniqueAddress, done: Box<dyn FnOnce() + Send + Sync>) {
+        self.shared.flush(to, done);
+    }
+
+    fn instance(&self, path: &str) -> Option<u64> {
+        self.shared.endpoint.instance(path)
     }
 
     fn register(&self, path: &str, receiver: Arc<dyn Receiver>) -> u64 {
-        self.shared.endpoint.register(path, receiver)
+        let (instance, replaced) = self.shared.endpoint.register(path, receiver);
+        replaced.into_iter().for_each(|event| self.shared.announce(Announcement::Event(event)));
+        instance
     }
 
     fn unregister(&self, path: &str) {
-        self.shared.endpoint.unregister(path);
+        let stopped = self.shared.endpoint.unregister(path);
+        stopped.into_iter().for_each(|event| self.shared.announce(Announcement::Event(event)));
     }
 
     fn listen(&self, hand_back_prefix: Option<&str>, listener: Arc<dyn TransportListener>) {
@@ -420,6 +393,22 @@ impl Remoting for GrpcTransport {
         }
     }
 
+    fn set_tombstones(&self, tombstones: &BTreeSet<UniqueAddress>) {
+        for peer in self.shared.peers() {
+            let here = tombstones.iter().filter(|gone| *gone.address() == peer.address);
+            let uids = here.map(UniqueAddress::uid).collect();
+            peer.input(&self.shared, crate::association::Input::Tombstones { uids });
+        }
+    }
+
+    fn declare_chatter(&self, path_prefix: &str) {
+        self.shared.endpoint.declare_chatter(path_prefix);
+    }
+
+    fn dead_letters(&self, capacity: usize) -> DeadLetterEvents {
+        self.shared.endpoint.dead_letters.subscribe(capacity)
+    }
+
     fn set_cluster_id(&self, cluster_id: u128) {
         let before = self.shared.cluster_id.lock().expect(NO_PANIC).replace(cluster_id);
         if before != Some(cluster_id) {
@@ -436,8 +425,7 @@ impl Remoting for GrpcTransport {
     }
 
     fn dead_letter(&self, reason: DeadLetterReason, recipient: &str, manifest: &str) {
-        let what = || format!("{manifest} for {recipient}");
-        self.shared.endpoint.count_dead_letter(Instant::now(), reason, None, None, 1, what);
+        self.shared.endpoint.dead_letter_above(Instant::now(), reason, recipient, manifest);
     }
 
     fn refuse(&self, message: &Inbound, reason: DeadLetterReason) {

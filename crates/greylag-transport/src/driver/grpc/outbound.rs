@@ -99,22 +99,21 @@ impl Outbound {
     /// The items taken, as one frame; what does not fit goes back to the queue. `None` if all of
     /// them were dropped.
     fn write(&mut self, to: Uid) -> Option<OutFrame> {
-        if matches!(self.taken.front(), Some(Item::Terminating)) {
-            self.taken.pop_front();
-            let from = self.shared.endpoint.self_address.clone();
-            return Some(OutFrame::Ready(wire::write_frame(&Frame::Terminating { from })));
+        if self.taken.front().is_some_and(Item::is_alone) {
+            let frame = self.taken.pop_front().and_then(|item| self.write_alone(item, to));
+            return frame.map(OutFrame::Ready);
         }
         let peer = UniqueAddress::new(self.peer.address.clone(), to);
         let mut names = self.names.take().unwrap_or_else(|| self.empty_table());
         let mut batch = BytesMut::with_capacity(self.frame_size);
         let mut count = 0;
-        while let Some(item) = self.taken.pop_front() {
+        while let Some(mut item) = self.taken.pop_front() {
             let (start, mark) = (batch.len(), names.mark());
-            if matches!(item, Item::Terminating) {
+            if item.is_alone() {
                 self.taken.push_front(item);
                 break;
             }
-            let written = self.write_item(&item, &peer, &mut names, &mut batch);
+            let written = self.write_item(&mut item, &peer, &mut names, &mut batch);
             let is_next = written.is_ok() && batch.len() > self.max_batch && count > 0;
             let is_swallowed = written.is_ok() && !is_next && self.gremlin.swallows(self.peer.fault.outbound());
             if written.is_ok() && !is_next && !is_swallowed {
@@ -171,7 +170,7 @@ impl Outbound {
 
     fn write_item(
         &mut self,
-        item: &Item,
+        item: &mut Item,
         peer: &UniqueAddress,
         names: &mut NameWriter,
         batch: &mut BytesMut,
@@ -182,14 +181,17 @@ impl Outbound {
         let start = batch.len();
         let payload = match item {
             Item::Envelope(envelope) => {
-                if let Some(ask) = envelope.ask {
-                    self.shared.endpoint.asks.sent_to(ask.id, peer);
+                if let Some(ask) = &mut envelope.ask {
+                    // What is left of it travels; a question that nobody asks any more does not.
+                    let left = self.shared.endpoint.asks.sent_to(ask.id, peer);
+                    let deadline = left.ok_or(DeadLetterReason::Expired)?;
+                    ask.budget = deadline.saturating_duration_since(Instant::now());
                 }
                 wire::write_envelope(envelope, names, &mut self.scratch, batch)
                     .map_err(|_| DeadLetterReason::SerializeFailed)?
             }
             Item::Reply { to, ask_id, reply } => wire::write_reply(*to, *ask_id, reply, names, batch),
-            Item::Terminating => 0,
+            Item::Reliable { .. } | Item::Flush { .. } | Item::Terminating => 0,
         };
         // Names are no part of a message, but they too have to fit into the frame.
         let is_too_large = payload > self.max_message || batch.len() - start > self.max_message + FRAME_OVERHEAD / 2;
@@ -209,8 +211,26 @@ impl Outbound {
                     self.too_large.push((UniqueAddress::new(self.peer.address.clone(), *to), *ask_id));
                 }
             }
-            Item::Terminating => {}
+            Item::Reliable { .. } | Item::Flush { .. } | Item::Terminating => {}
         }
+    }
+
+    /// An item that is a frame of its own. `None`: it is for another incarnation, or swallowed.
+    fn write_alone(&mut self, item: Item, to: Uid) -> Option<Bytes> {
+        if item.target().is_some_and(|target| target != to) {
+            return None;
+        }
+        let frame = match item {
+            Item::Reliable { frame, .. } => frame,
+            Item::Flush { id, .. } => wire::write_frame(&Frame::Flush(id)),
+            _ => wire::write_frame(&Frame::Terminating { from: self.shared.endpoint.self_address.clone() }),
+        };
+        if self.gremlin.swallows(self.peer.fault.outbound()) {
+            self.shared.counters.swallowed_envelopes.fetch_add(1, Ordering::Relaxed);
+            return None;
+        }
+        self.shared.counters.sent(0, frame.len());
+        Some(frame)
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::task::Waker;
 use std::time::Instant;
 
 use greylag_core::{DeadLetterReason, NodeAddress, Uid, UniqueAddress};
@@ -10,11 +11,13 @@ use tokio::sync::Notify;
 
 use super::fault::FaultCell;
 use super::link;
+use super::reliable::Numbered;
 use super::shared::{Announcement, Shared};
 use crate::association::{Association, Effect, Event, Input};
 use crate::lane::{Lane, LaneKind};
 use crate::queue::{Bounds, Item, LaneQueue, Pushed};
-use crate::remoting::{AskError, QuarantineReason, SendError, TransportEvent};
+use crate::reliable::SenderInput;
+use crate::remoting::{AskError, QuarantineReason, TransportEvent};
 use crate::wire::{self, Frame};
 
 /// See the module.
@@ -23,13 +26,14 @@ pub(super) struct Peer {
     pub(super) fault: FaultCell,
     /// The next dial that fails is worth a line in the log (cluster T31).
     pub(super) complains: AtomicBool,
+    pub(super) numbered: Numbered,
     machine: Mutex<Association>,
     control: Arc<LaneQueue>,
     ordinary: Vec<Arc<LaneQueue>>,
     large: Arc<LaneQueue>,
     /// Of each lane, the newest stream.
     links: Mutex<BTreeMap<Lane, (u64, Arc<LinkEnd>)>>,
-    deadline_moved: Notify,
+    pub(super) deadline_moved: Notify,
     is_closed: AtomicBool,
 }
 
@@ -56,6 +60,7 @@ impl Peer {
             address,
             fault: FaultCell::default(),
             complains: AtomicBool::new(true),
+            numbered: Numbered::new(settings),
             machine: Mutex::new(Association::new(settings.clone(), seed)),
             control: queue(LaneKind::Control),
             ordinary: (0..settings.outbound_lanes).map(|_| queue(LaneKind::Ordinary)).collect(),
@@ -90,7 +95,20 @@ impl Peer {
         item: Item,
         force: bool,
     ) -> Result<(), Item> {
-        if self.queue(lane).push(item, force)? == Pushed::Wanted {
+        self.push_or_wait(shared, lane, item, force, None)
+    }
+
+    /// The same; without room, `waiting` is woken when there may be some.
+    #[allow(clippy::result_large_err, reason = "the caller gets back what it gave")]
+    pub(super) fn push_or_wait(
+        self: &Arc<Self>,
+        shared: &Arc<Shared>,
+        lane: Lane,
+        item: Item,
+        force: bool,
+        waiting: Option<&Waker>,
+    ) -> Result<(), Item> {
+        if self.queue(lane).push_or_wait(item, force, waiting)? == Pushed::Wanted {
             self.input(shared, Input::Wanted { lane });
         }
         Ok(())
@@ -153,7 +171,7 @@ impl Peer {
                             inputs.push_back(Input::Wanted { lane });
                         }
                     }
-                    effect => self.carry_out(shared, now, effect),
+                    effect => inputs.extend(self.carry_out(shared, now, effect)),
                 }
             }
         }
@@ -163,7 +181,9 @@ impl Peer {
         verdict
     }
 
-    fn carry_out(self: &Arc<Self>, shared: &Arc<Shared>, now: Instant, effect: Effect) {
+    /// Returns what the machine has to be told next.
+    fn carry_out(self: &Arc<Self>, shared: &Arc<Shared>, now: Instant, effect: Effect) -> Vec<Input> {
+        let numbered = |input| self.run_numbered(shared, now, input);
         match effect {
             Effect::Dial { lane, seq } => {
                 let runtime = if lane == Lane::CONTROL { &shared.control } else { &shared.data };
@@ -171,13 +191,27 @@ impl Peer {
                 self.links.lock().expect(NO_PANIC).insert(lane, (seq, end.clone()));
                 runtime.spawn(link::run(shared.clone(), self.clone(), lane, seq, end));
             }
-            Effect::Open { lane, seq, uid } => self.queue(lane).open(seq, uid),
-            Effect::Shut { lane, seq } => self.queue(lane).shut(seq),
+            Effect::Open { lane, seq, uid } => {
+                self.queue(lane).open(seq, uid);
+                if lane == Lane::CONTROL {
+                    return numbered(SenderInput::Opened { stream: seq });
+                }
+            }
+            Effect::Shut { lane, seq } => {
+                self.queue(lane).shut(seq);
+                if lane == Lane::CONTROL {
+                    return numbered(SenderInput::Closed { stream: seq });
+                }
+            }
             Effect::Close { lane, seq } => {
                 self.queue(lane).end(seq);
                 let links = self.links.lock().expect(NO_PANIC);
                 if let Some((_, end)) = links.get(&lane).filter(|(newest, _)| *newest == seq) {
                     end.closed.notify_one();
+                }
+                drop(links);
+                if lane == Lane::CONTROL {
+                    return numbered(SenderInput::Closed { stream: seq });
                 }
             }
             Effect::NewIncarnation { uid, old, incarnation } => {
@@ -185,16 +219,29 @@ impl Peer {
                 if let Some(old) = old {
                     self.bury(shared, now, old);
                 }
+                self.numbered.expect_from(uid);
+                return numbered(SenderInput::Incarnation { uid });
             }
             Effect::FailQueue { lane, reason } => {
                 for item in self.queue(lane).extract(|_| true) {
                     self.drop_item(shared, now, lane, &item, reason);
                 }
+                if lane == Lane::CONTROL && reason == DeadLetterReason::HandshakeRejected {
+                    return numbered(SenderInput::Refused);
+                }
             }
-            Effect::Block { uid } => {
+            Effect::Block { uid, reason } => {
                 let peer = self.incarnation(uid);
                 shared.block(&peer);
-                shared.endpoint.asks.fail_peer(&peer, &AskError::Send(SendError::Quarantined));
+                let error = match reason {
+                    QuarantineReason::RemovedFromMembership => AskError::PeerRemoved,
+                    QuarantineReason::DeliveryGaveUp | QuarantineReason::Manual => AskError::Quarantined,
+                };
+                shared.endpoint.asks.fail_peer(&peer, &error);
+                return numbered(SenderInput::Quarantined { uid });
+            }
+            Effect::Ignored { uid } => {
+                tracing::debug!(peer = %self.address, %uid, "no need to quarantine what has been replaced");
             }
             Effect::HandBack { uid } => self.hand_back(shared, uid),
             Effect::Notify { uid, reason } => {
@@ -207,6 +254,7 @@ impl Peer {
             Effect::Publish(event) => self.publish(shared, event),
             Effect::Admit | Effect::Refuse { .. } | Effect::Rest { .. } | Effect::AskTraffic { .. } => {}
         }
+        Vec::new()
     }
 
     /// The old incarnation is gone: what was for it and only it ends here.
@@ -240,7 +288,7 @@ impl Peer {
                 let what = || format!("the answer to question {ask_id}");
                 shared.endpoint.count_dead_letter(now, reason, Some(lane), Some(&self.address), 1, what);
             }
-            Item::Terminating => {}
+            Item::Reliable { .. } | Item::Flush { .. } | Item::Terminating => {}
         }
     }
 
@@ -275,7 +323,8 @@ const NO_PANIC: &str = "nothing under this lock panics";
 /// Ticks the machine at its deadlines.
 async fn keep_deadlines(shared: Arc<Shared>, peer: Arc<Peer>) {
     while !peer.is_closed.load(Ordering::Acquire) {
-        let deadline = peer.machine.lock().expect(NO_PANIC).next_deadline();
+        let machine = peer.machine.lock().expect(NO_PANIC).next_deadline();
+        let deadline = machine.into_iter().chain(peer.numbered.next_deadline()).min();
         let due = async {
             match deadline {
                 Some(at) => tokio::time::sleep_until(at.into()).await,
@@ -283,7 +332,10 @@ async fn keep_deadlines(shared: Arc<Shared>, peer: Arc<Peer>) {
             }
         };
         tokio::select! {
-            () = due => peer.input(&shared, Input::Tick),
+            () = due => {
+                peer.input(&shared, Input::Tick);
+                peer.numbered_input(&shared, SenderInput::Tick);
+            }
             () = peer.deadline_moved.notified() => {}
         }
     }

@@ -16,6 +16,7 @@ use tonic::{Code, Request, Response, Status, Streaming};
 
 use super::accept::Caller;
 use super::codec::{FrameCodec, OutFrame};
+use super::flushes::Mark;
 use super::link::{FRAME_OVERHEAD, METHOD};
 use super::shared::{Announcement, Shared};
 use super::streams::{NoTurn, Turn};
@@ -25,6 +26,7 @@ use crate::association::Input;
 use crate::doorkeeper::Intrusion;
 use crate::hello::{Accepted, Features, Hello, HelloReply, Rejected};
 use crate::lane::{Lane, LaneKind};
+use crate::reliable::ReceiverEffect;
 use crate::remoting::{PeerInfo, RejectCode, TransportEvent};
 use crate::wire::{self, Arrived, ArrivedContent, BatchReader, Frame, Malformed, Names};
 
@@ -119,6 +121,7 @@ async fn open(
             names,
             read: 0,
             reported: 0,
+            acknowledgement: None,
         };
         runtime.spawn(reader.run(frames, turn));
     }
@@ -224,6 +227,8 @@ struct Reader {
     /// Envelopes read, and how many of them the peer was told of.
     read: u64,
     reported: u64,
+    /// What is still to be said about numbered messages.
+    acknowledgement: Option<Frame>,
 }
 
 /// Why a reader stopped.
@@ -296,7 +301,7 @@ impl Reader {
                 self.replies.send(Ok(OutFrame::Ready(close))).await.ok();
                 return End::Broken;
             }
-            if !is_report_due && self.read > self.reported {
+            if !is_report_due && (self.read > self.reported || self.acknowledgement.is_some()) {
                 is_report_due = true;
                 report.as_mut().reset(tokio::time::Instant::now() + REPORT_AFTER);
             }
@@ -321,6 +326,13 @@ impl Reader {
     }
 
     async fn take(&mut self, frame: Frame, is_orderly: &mut bool) -> Result<(), Violation> {
+        let is_notice = matches!(frame, Frame::Batch(_) | Frame::Quarantined { .. } | Frame::Hello(_));
+        if !is_notice && self.shared.is_blocked(&self.hello.from) {
+            // Batches are counted where their messages are.
+            let peer = self.shared.peer(self.hello.from.address());
+            peer.input(&self.shared, Input::Intruded { uid: self.hello.from.uid() });
+            return Ok(());
+        }
         match frame {
             Frame::Batch(batch) => return Ok(self.take_batch(batch).await?),
             Frame::Terminating { from } => {
@@ -330,7 +342,12 @@ impl Reader {
                 peer.input(&self.shared, Input::Terminating { uid: self.hello.from.uid() });
                 self.answer(Frame::TerminatingAck);
             }
-            Frame::Flush(id) => self.answer(Frame::FlushAck(id)),
+            Frame::Flush(id) => {
+                // Answered once the workers have passed everything that came before it.
+                let mark = Mark::remote(self.replies.clone(), wire::write_frame(&Frame::FlushAck(id)));
+                self.shared.workers.mark(&self.hello.from, self.hello.lane, mark).await;
+            }
+            Frame::Reliable { seq, message } => self.take_numbered(seq, message.map(|message| *message)).await,
             Frame::Quarantined { from, to, reason } => {
                 self.check_speaker(&from)?;
                 if to == self.shared.endpoint.self_address {
@@ -348,11 +365,44 @@ impl Reader {
         Ok(())
     }
 
+    /// Delivers a numbered message if it is the next, and says how far the numbers have come.
+    async fn take_numbered(&mut self, seq: u64, message: Option<Arrived>) {
+        let peer = self.shared.peer(self.hello.from.address());
+        if peer.fault.is_deaf() {
+            return;
+        }
+        for effect in peer.numbered.arrived(self.hello.from.uid(), seq, message) {
+            match effect {
+                ReceiverEffect::Deliver(message) => {
+                    self.shared.counters.received(1);
+                    let (from, lane) = (self.hello.from.clone(), self.hello.lane);
+                    let (arrived, read_at) = (vec![message], Instant::now());
+                    self.shared.workers.deliver(0, Delivery { from, lane, arrived, read_at, mark: None }).await;
+                }
+                ReceiverEffect::Ack { seq } => self.acknowledgement = Some(Frame::Ack(seq)),
+                ReceiverEffect::Nack { seq } => self.acknowledgement = Some(Frame::Nack(seq)),
+            }
+        }
+        if peer.fault.is_mute() {
+            self.acknowledgement = None;
+        }
+        self.acknowledge();
+    }
+
+    /// One without room waits for the next report; a later one says as much.
+    fn acknowledge(&mut self) {
+        if let Some(frame) = &self.acknowledgement
+            && self.replies.try_send(Ok(OutFrame::Ready(wire::write_frame(frame)))).is_ok()
+        {
+            self.acknowledgement = None;
+        }
+    }
+
     /// Sorts the envelopes of a frame by worker and hands them over, all of one before the next.
     async fn take_batch(&mut self, batch: Bytes) -> Result<(), Malformed> {
         let peer_is_deaf = self.shared.peer(self.hello.from.address()).fault.is_deaf();
         let (from, lane) = (&self.hello.from, self.hello.lane);
-        let workers = &self.shared.workers;
+        let (workers, read_at) = (&self.shared.workers, Instant::now());
         let bins = if lane.kind() == LaneKind::Control { 1 } else { workers.count() };
         let mut sorted: Vec<Vec<Arrived>> = (0..bins).map(|_| Vec::new()).collect();
         let mut malformed = None;
@@ -380,7 +430,7 @@ impl Reader {
         }
         for (index, arrived) in sorted.into_iter().enumerate() {
             if !arrived.is_empty() {
-                let delivery = Delivery { from: from.clone(), lane, arrived };
+                let delivery = Delivery { from: from.clone(), lane, arrived, read_at, mark: None };
                 workers.deliver(index, delivery).await;
             }
         }
@@ -393,6 +443,7 @@ impl Reader {
     }
 
     fn report(&mut self) {
+        self.acknowledge();
         if self.read > self.reported {
             self.reported = self.read;
             self.answer(Frame::Received(self.read));

@@ -4,13 +4,14 @@ use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use greylag_core::{DeadLetterReason, NodeAddress, ReplyAddress, ReplyOutcome, ReplyPort, UniqueAddress};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc};
 
+use super::flushes::Flushes;
 use super::peer::Peer;
 use super::streams::Streams;
 use super::tls::TlsFiles;
@@ -50,6 +51,7 @@ pub(super) struct Shared {
     adding: Mutex<()>,
     blocked: ArcSwap<HashSet<UniqueAddress>>,
     announcements: mpsc::UnboundedSender<Announcement>,
+    pub(super) flushes: Flushes,
     acked: AtomicUsize,
     ack_came: Notify,
 }
@@ -129,6 +131,7 @@ impl Shared {
             adding: Mutex::default(),
             blocked: ArcSwap::default(),
             announcements,
+            flushes: Flushes::default(),
             acked: AtomicUsize::new(0),
             ack_came: Notify::new(),
         }
@@ -297,6 +300,14 @@ fn hand_back(shared: &Shared, peer: &UniqueAddress, unsent: Vec<Envelope>) {
     for envelope in shared.endpoint.hand_back(peer, unsent) {
         let lane = shared.lanes.lane(&envelope.recipient);
         shared.endpoint.drop_unsent(now, lane, peer.address(), &envelope, DeadLetterReason::Quarantined);
+    }
+}
+
+/// Says how many dead letters the log left out, once the minute is over.
+pub(super) async fn log_suppressed(shared: Arc<Shared>) {
+    loop {
+        tokio::time::sleep(Duration::from_secs(15)).await;
+        shared.endpoint.log_suppressed(Instant::now());
     }
 }
 

@@ -5,13 +5,15 @@
 //! stream's flow control does the rest. Control messages have a worker of their own on the control
 //! runtime. Messages to the own node take the same way, without the wire. Source: cluster T6, T39.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::Waker;
 use std::time::Instant;
 
 use greylag_core::{DeadLetterReason, UniqueAddress};
 use tokio::sync::mpsc;
 
+use super::flushes::Mark;
 use super::shared::Shared;
 use crate::association::Input;
 use crate::endpoint::LastReceiver;
@@ -24,12 +26,16 @@ pub(super) struct Delivery {
     pub(super) from: UniqueAddress,
     pub(super) lane: Lane,
     pub(super) arrived: Vec<Arrived>,
+    /// When it was read: questions lose patience from then on.
+    pub(super) read_at: Instant,
+    /// Passed with this delivery, which is then empty.
+    pub(super) mark: Option<Arc<Mark>>,
 }
 
-/// A message from this node to itself.
-struct Local {
-    lane: Lane,
-    message: Inbound,
+/// What this node sends to itself.
+enum Local {
+    Message { lane: Lane, message: Inbound },
+    Mark(#[expect(dead_code, reason = "its drop is what it is for")] Arc<Mark>),
 }
 
 /// The sending ends.
@@ -42,13 +48,18 @@ struct Worker {
     remote: mpsc::Sender<Delivery>,
     local: mpsc::UnboundedSender<Local>,
     local_depth: Arc<AtomicUsize>,
+    room: Room,
 }
+
+/// Senders of this node that wait until a worker has caught up.
+type Room = Arc<Mutex<Vec<Waker>>>;
 
 /// The receiving end of one worker.
 struct Desk {
     remote: mpsc::Receiver<Delivery>,
     local: mpsc::UnboundedReceiver<Local>,
     local_depth: Arc<AtomicUsize>,
+    room: Room,
 }
 
 /// The receiving ends, to be started once there is something to serve.
@@ -96,6 +107,7 @@ impl Workers {
         force: bool,
         lane: Lane,
         message: Inbound,
+        waiting: Option<&Waker>,
     ) -> Result<(), Inbound> {
         let worker = match lane.kind() {
             LaneKind::Control => &self.control,
@@ -103,9 +115,37 @@ impl Workers {
         };
         if worker.local_depth.fetch_add(1, Ordering::AcqRel) >= capacity && !force {
             worker.local_depth.fetch_sub(1, Ordering::AcqRel);
+            if let Some(waiting) = waiting {
+                worker.room.lock().expect(NO_PANIC).push(waiting.clone());
+                // The worker may have emptied its inbox meanwhile, and look here no more.
+                if worker.local_depth.load(Ordering::Acquire) < capacity {
+                    waiting.wake_by_ref();
+                }
+            }
             return Err(message);
         }
-        worker.local.send(Local { lane, message }).map_err(|unsent| unsent.0.message)
+        worker.local.send(Local::Message { lane, message }).map_err(|unsent| match unsent.0 {
+            Local::Message { message, .. } => message,
+            Local::Mark(_) => unreachable!("a message was sent"),
+        })
+    }
+
+    /// Sends a mark behind everything that arrived on this lane.
+    pub(super) async fn mark(&self, from: &UniqueAddress, lane: Lane, mark: Mark) {
+        let mark = Arc::new(mark);
+        let count = if lane.kind() == LaneKind::Control { 1 } else { self.data.len() };
+        for index in 0..count {
+            let (from, arrived, read_at, mark) = (from.clone(), Vec::new(), Instant::now(), Some(mark.clone()));
+            self.deliver(index, Delivery { from, lane, arrived, read_at, mark }).await;
+        }
+    }
+
+    /// Sends a mark behind everything that this node has sent to itself.
+    pub(super) fn flush_locally(&self, mark: &Arc<Mark>) {
+        for worker in self.data.iter().chain([&self.control]) {
+            worker.local_depth.fetch_add(1, Ordering::AcqRel);
+            worker.local.send(Local::Mark(mark.clone())).ok();
+        }
     }
 }
 
@@ -113,8 +153,9 @@ fn worker() -> (Worker, Desk) {
     let (remote, remote_desk) = mpsc::channel(FRAMES_PER_WORKER);
     let (local, local_desk) = mpsc::unbounded_channel();
     let local_depth = Arc::new(AtomicUsize::new(0));
-    let desk = Desk { remote: remote_desk, local: local_desk, local_depth: local_depth.clone() };
-    (Worker { remote, local, local_depth }, desk)
+    let room = Room::default();
+    let desk = Desk { remote: remote_desk, local: local_desk, local_depth: local_depth.clone(), room: room.clone() };
+    (Worker { remote, local, local_depth, room }, desk)
 }
 
 impl Desks {
@@ -139,18 +180,28 @@ async fn work(shared: Arc<Shared>, mut desk: Desk) {
             },
             count = desk.local.recv_many(&mut locals, LOCAL_AT_ONCE) => {
                 desk.local_depth.fetch_sub(count, Ordering::AcqRel);
-                for Local { lane, message } in locals.drain(..) {
-                    let refusal = shared.endpoint.deliver(Instant::now(), lane, None, message, &mut last);
-                    shared.refuse(refusal);
+                for local in locals.drain(..) {
+                    if let Local::Message { lane, message } = local {
+                        let refusal = shared.endpoint.deliver(Instant::now(), lane, None, message, &mut last);
+                        shared.refuse(refusal);
+                    }
                 }
+                let waiting = std::mem::take(&mut *desk.room.lock().expect(NO_PANIC));
+                waiting.into_iter().for_each(Waker::wake);
             }
         }
     }
 }
 
+const NO_PANIC: &str = "nothing under this lock panics";
+
 fn take(shared: &Arc<Shared>, delivery: Delivery, last: &mut LastReceiver) {
-    let Delivery { from, lane, arrived } = delivery;
+    let Delivery { from, lane, arrived, read_at, mark: _passed } = delivery;
+    if arrived.is_empty() {
+        return;
+    }
     let now = Instant::now();
+    let waited = now.saturating_duration_since(read_at);
     if shared.is_blocked(&from) {
         let count = arrived.len() as u64;
         let reason = DeadLetterReason::Quarantined;
@@ -164,6 +215,11 @@ fn take(shared: &Arc<Shared>, delivery: Delivery, last: &mut LastReceiver) {
         match content {
             ArrivedContent::Message { recipient, codec, manifest, payload, ask } => {
                 let message = Inbound { from: from.clone(), recipient, codec, manifest, payload, ask };
+                if ask.is_some_and(|ask| ask.budget <= waited) {
+                    // Its asker has given up by now (cluster T38).
+                    shared.endpoint.refuse(now, Some(lane), &message, DeadLetterReason::Expired);
+                    continue;
+                }
                 if is_stranger && !shared.is_for_strangers(&message.recipient) {
                     let reason = DeadLetterReason::Untrusted;
                     shared.refuse(shared.endpoint.refuse(now, Some(lane), &message, reason));

@@ -1,0 +1,96 @@
+//! Who waits until everything that was sent has been taken at the other end.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use greylag_core::UniqueAddress;
+use tokio::sync::mpsc;
+
+use super::codec::OutFrame;
+use crate::lane::Lane;
+
+/// Called when a flush is through.
+pub(super) type Done = Box<dyn FnOnce() + Send + Sync>;
+
+/// The flushes that this node has begun.
+#[derive(Default)]
+pub(super) struct Flushes {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    next: u64,
+    open: BTreeMap<u64, Open>,
+}
+
+struct Open {
+    peer: UniqueAddress,
+    lanes: BTreeSet<Lane>,
+    since: Instant,
+    done: Done,
+}
+
+/// A flush whose mark was lost with a stream is forgotten after this; nobody waits so long.
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(60);
+
+impl Flushes {
+    /// Waits for the answers of these lanes; returns the number to ask them with.
+    pub(super) fn begin(&self, now: Instant, peer: UniqueAddress, lanes: BTreeSet<Lane>, done: Done) -> u64 {
+        let mut state = self.state.lock().expect(NO_PANIC);
+        state.open.retain(|_, open| now.saturating_duration_since(open.since) < FORGOTTEN_AFTER);
+        state.next += 1;
+        let id = state.next;
+        state.open.insert(id, Open { peer, lanes, since: now, done });
+        id
+    }
+
+    /// Everything before the mark was taken from this lane.
+    pub(super) fn acked(&self, from: &UniqueAddress, lane: Lane, id: u64) {
+        let mut state = self.state.lock().expect(NO_PANIC);
+        let Some(open) = state.open.get_mut(&id).filter(|open| open.peer == *from) else { return };
+        open.lanes.remove(&lane);
+        if !open.lanes.is_empty() {
+            return;
+        }
+        let finished = state.open.remove(&id);
+        drop(state);
+        if let Some(finished) = finished {
+            (finished.done)();
+        }
+    }
+}
+
+/// Held by every worker that a mark has still to pass; the last one lets the answer go.
+pub(super) struct Mark {
+    answer: Option<(mpsc::Sender<Result<OutFrame, tonic::Status>>, Bytes)>,
+    done: Option<Done>,
+}
+
+impl Mark {
+    /// A mark of another node, answered by this frame.
+    pub(super) fn remote(replies: mpsc::Sender<Result<OutFrame, tonic::Status>>, frame: Bytes) -> Self {
+        Self { answer: Some((replies, frame)), done: None }
+    }
+
+    /// A mark of this node to itself.
+    pub(super) fn local(done: Done) -> Self {
+        Self { answer: None, done: Some(done) }
+    }
+}
+
+impl Drop for Mark {
+    fn drop(&mut self) {
+        if let Some((replies, frame)) = self.answer.take() {
+            // Without room the peer does not read; it has a time-out.
+            replies.try_send(Ok(OutFrame::Ready(frame))).ok();
+        }
+        if let Some(done) = self.done.take() {
+            done();
+        }
+    }
+}
+
+const NO_PANIC: &str = "nothing under this lock panics";

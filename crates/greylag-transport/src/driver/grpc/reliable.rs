@@ -1,0 +1,114 @@
+//! The numbered messages of one peer: the two machines of [`crate::reliable`], and what their
+//! effects come to. They wait here and not in a lane's queue, so they outlive every stream.
+
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use greylag_core::{Uid, UniqueAddress};
+
+use super::peer::Peer;
+use super::shared::{Announcement, Shared};
+use crate::association::Input;
+use crate::envelope::Letter;
+use crate::lane::Lane;
+use crate::queue::{Item, Pushed};
+use crate::reliable::{ReceiverEffect, ReceiverInput, ReliableReceiver, ReliableSender, SenderEffect, SenderInput};
+use crate::remoting::{QuarantineReason, TransportEvent};
+use crate::settings::{OnReliableGiveUp, TransportSettings};
+use crate::wire::{self, Arrived};
+
+/// See the module.
+pub(super) struct Numbered {
+    sender: Mutex<ReliableSender<Arc<Letter>>>,
+    receiver: Mutex<ReliableReceiver>,
+}
+
+impl Numbered {
+    pub(super) fn new(settings: &TransportSettings) -> Self {
+        Self { sender: Mutex::new(ReliableSender::new(settings)), receiver: Mutex::default() }
+    }
+
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        self.sender.lock().expect(NO_PANIC).next_deadline()
+    }
+
+    /// Whether one more message makes the sender give up all of them.
+    pub(super) fn is_full(&self, settings: &TransportSettings) -> bool {
+        self.sender.lock().expect(NO_PANIC).waiting() >= settings.reliable_buffer_size
+    }
+
+    /// Another incarnation runs at the address: what comes from it is numbered anew.
+    pub(super) fn expect_from(&self, uid: Uid) {
+        let input = ReceiverInput::<Arrived>::Incarnation { uid };
+        self.receiver.lock().expect(NO_PANIC).handle(input, &mut Vec::new());
+    }
+
+    /// What follows from a numbered message.
+    pub(super) fn arrived(&self, from: Uid, seq: u64, message: Option<Arrived>) -> Vec<ReceiverEffect<Arrived>> {
+        let mut effects = Vec::new();
+        self.receiver.lock().expect(NO_PANIC).handle(ReceiverInput::Arrived { from, seq, message }, &mut effects);
+        effects
+    }
+}
+
+impl Peer {
+    /// Feeds the sender, and the association with what follows for it.
+    pub(super) fn numbered_input(self: &Arc<Self>, shared: &Arc<Shared>, input: SenderInput<Arc<Letter>>) {
+        for input in self.run_numbered(shared, Instant::now(), input) {
+            self.input(shared, input);
+        }
+    }
+
+    /// Feeds the sender; returns what the association has to be told. Callable under its lock.
+    pub(super) fn run_numbered(&self, shared: &Shared, now: Instant, input: SenderInput<Arc<Letter>>) -> Vec<Input> {
+        let mut effects = Vec::new();
+        let mut inputs = Vec::new();
+        // Carried out under the lock, so that two inputs cannot cross.
+        let mut sender = self.numbered.sender.lock().expect(NO_PANIC);
+        let deadline = sender.next_deadline();
+        sender.handle(now, input, &mut effects);
+        for effect in effects {
+            match effect {
+                SenderEffect::Connect => inputs.push(Input::Wanted { lane: Lane::CONTROL }),
+                SenderEffect::Rewind => {
+                    self.queue(Lane::CONTROL).extract(|item| matches!(item, Item::Reliable { .. }));
+                }
+                SenderEffect::Write { seq, message } => {
+                    let frame = wire::write_reliable(seq, &message);
+                    inputs.extend(self.enqueue_numbered(message.target_uid, frame));
+                }
+                SenderEffect::WriteSkip { seq } => {
+                    let to = shared.endpoint.peer(&self.address).map(|info| info.peer.uid());
+                    inputs.extend(self.enqueue_numbered(to, wire::write_skip(seq)));
+                }
+                SenderEffect::Drop { message, reason } => {
+                    shared.endpoint.drop_unsent(now, Lane::CONTROL, &self.address, &message.to_envelope(), reason);
+                }
+                SenderEffect::GaveUp { uid, dropped } => inputs.extend(self.gave_up(shared, uid, dropped)),
+            }
+        }
+        if sender.next_deadline() != deadline {
+            self.deadline_moved.notify_one();
+        }
+        inputs
+    }
+
+    fn enqueue_numbered(&self, to: Option<Uid>, frame: bytes::Bytes) -> Option<Input> {
+        let pushed = self.queue(Lane::CONTROL).push(Item::Reliable { to: to?, frame }, true);
+        matches!(pushed, Ok(Pushed::Wanted)).then_some(Input::Wanted { lane: Lane::CONTROL })
+    }
+
+    fn gave_up(&self, shared: &Shared, uid: Uid, dropped: usize) -> Option<Input> {
+        let peer = UniqueAddress::new(self.address.clone(), uid);
+        tracing::warn!(%peer, dropped, "reliable control messages were given up");
+        shared.announce(Announcement::Event(TransportEvent::ReliableGaveUp { peer, dropped }));
+        let reason = QuarantineReason::DeliveryGaveUp;
+        (shared.settings.on_reliable_give_up == OnReliableGiveUp::Quarantine).then_some(Input::Quarantine {
+            uid,
+            reason,
+            harmless: false,
+        })
+    }
+}
+
+const NO_PANIC: &str = "nothing under this lock panics";

@@ -1,0 +1,25 @@
+//! Control messages that must not be lost: numbered, acknowledged, sent again.
+//!
+//! One [`ReliableSender`] and one [`ReliableReceiver`] per peer address. Numbers begin at 1 with
+//! every incarnation of the peer and survive streams: what was not acknowledged is written again on
+//! the next stream, and every resend interval. The receiver takes only the number it expects, so
+//! whatever is lost, doubled or reordered beneath, each message is delivered once and in order.
+//!
+//! ```text
+//! sender                         receiver
+//!   Reliable{1} ----------------->  1 is expected: deliver   <-- Ack{1}
+//!   Reliable{2} ------ lost
+//!   Reliable{3} ----------------->  2 is expected: drop      <-- Nack{1}
+//!   Reliable{2}, Reliable{3} ---->  deliver, deliver         <-- Ack{2}, Ack{3}
+//! ```
+//!
+//! What a sender gives up leaves its number behind: the receiver is told to pass over it, so that
+//! later messages are delivered all the same.
+//!
+//! Source: cluster T15, T28, T29.
+
+mod receiver;
+mod sender;
+
+pub use receiver::{ReceiverEffect, ReceiverInput, ReliableReceiver};
+pub use sender::{ReliableSender, SenderEffect, SenderInput};

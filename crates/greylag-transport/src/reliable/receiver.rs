@@ -1,0 +1,85 @@
+//! The half that takes numbered messages.
+
+use greylag_core::Uid;
+
+/// What the machine is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ReceiverInput<M> {
+    /// This incarnation runs at the peer's address from now on: numbers begin again.
+    Incarnation {
+        /// Who.
+        uid: Uid,
+    },
+    /// A numbered message came.
+    Arrived {
+        /// The incarnation that sent it, as its stream says.
+        from: Uid,
+        /// Its number.
+        seq: u64,
+        /// The message. `None`: its sender has given up everything up to `seq` that did not arrive.
+        message: Option<M>,
+    },
+}
+
+/// What the driver is asked to do, in this order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ReceiverEffect<M> {
+    /// Hand this to its recipient.
+    Deliver(M),
+    /// Everything up to this number has been delivered, here or earlier.
+    Ack {
+        /// The number.
+        seq: u64,
+    },
+    /// A number is missing: everything up to this one has been delivered.
+    Nack {
+        /// The last number without a gap before it; 0 if the first is missing.
+        seq: u64,
+    },
+}
+
+/// Takes the numbered messages of one peer address. See the [module](super).
+#[derive(Debug, Default)]
+pub struct ReliableReceiver {
+    peer: Option<Uid>,
+    delivered: u64,
+}
+
+impl ReliableReceiver {
+    /// Has heard of nobody yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Takes one input. What comes from another incarnation than the current one is ignored.
+    pub fn handle<M>(&mut self, input: ReceiverInput<M>, out: &mut Vec<ReceiverEffect<M>>) {
+        match input {
+            ReceiverInput::Incarnation { uid } => {
+                if self.peer.replace(uid) != Some(uid) {
+                    self.delivered = 0;
+                }
+            }
+            ReceiverInput::Arrived { from, seq, message } if self.peer == Some(from) => {
+                self.on_arrived(seq, message, out);
+            }
+            ReceiverInput::Arrived { .. } => {}
+        }
+    }
+
+    fn on_arrived<M>(&mut self, seq: u64, message: Option<M>, out: &mut Vec<ReceiverEffect<M>>) {
+        let Some(message) = message else {
+            self.delivered = self.delivered.max(seq);
+            out.push(ReceiverEffect::Ack { seq });
+            return;
+        };
+        if seq == self.delivered + 1 {
+            self.delivered = seq;
+            out.push(ReceiverEffect::Deliver(message));
+        }
+        out.push(if seq <= self.delivered {
+            ReceiverEffect::Ack { seq }
+        } else {
+            ReceiverEffect::Nack { seq: self.delivered }
+        });
+    }
+}

@@ -1,0 +1,334 @@
+//! The half that numbers messages and repeats them until they are acknowledged.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use greylag_core::{DeadLetterReason, Uid};
+
+use crate::settings::TransportSettings;
+
+/// What the machine is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SenderInput<M> {
+    /// A message for this incarnation and no other.
+    Send {
+        /// Whom it is for.
+        target: Uid,
+        /// The message.
+        message: M,
+    },
+    /// This incarnation runs at the peer's address from now on: numbers begin again.
+    Incarnation {
+        /// Who.
+        uid: Uid,
+    },
+    /// A control stream to the current incarnation may be written.
+    Opened {
+        /// Its number.
+        stream: u64,
+    },
+    /// That stream may not be written any more. Nothing is lost by it (cluster T32).
+    Closed {
+        /// Its number.
+        stream: u64,
+    },
+    /// The peer has delivered everything up to `seq`.
+    Ack {
+        /// The incarnation that says so.
+        from: Uid,
+        /// The number.
+        seq: u64,
+    },
+    /// The peer misses the number after `seq`.
+    Nack {
+        /// The incarnation that says so.
+        from: Uid,
+        /// The number.
+        seq: u64,
+    },
+    /// The peer refuses our Hello for good.
+    Refused,
+    /// Nothing goes to this incarnation any more.
+    Quarantined {
+        /// Who.
+        uid: Uid,
+    },
+    /// Time has passed.
+    Tick,
+}
+
+/// What the driver is asked to do, in this order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SenderEffect<M> {
+    /// Something waits and no control stream is open.
+    Connect,
+    /// Copies that were to be written and have not left are void: all that matters follows.
+    Rewind,
+    /// Write the message with its number.
+    Write {
+        /// The number.
+        seq: u64,
+        /// The message.
+        message: M,
+    },
+    /// Write that everything up to this number has been given up.
+    WriteSkip {
+        /// The number.
+        seq: u64,
+    },
+    /// The message becomes a dead letter. Whether it arrived is not known.
+    Drop {
+        /// The message.
+        message: M,
+        /// Why.
+        reason: DeadLetterReason,
+    },
+    /// The peer took too much or too long. The messages were dropped before this.
+    GaveUp {
+        /// The incarnation they were for.
+        uid: Uid,
+        /// How many they were.
+        dropped: usize,
+    },
+}
+
+/// Numbers and repeats the messages to one peer address. See the [module](super).
+#[derive(Debug)]
+pub struct ReliableSender<M> {
+    buffer_size: usize,
+    resend_interval: Duration,
+    give_up_after: Duration,
+    peer: Option<Uid>,
+    stream: Option<u64>,
+    next_seq: u64,
+    unacked: VecDeque<(u64, M)>,
+    /// Messages for an incarnation that was not met yet.
+    early: VecDeque<(Uid, M)>,
+    /// Numbers up to this one were given up, and the peer has not confirmed that it passed them.
+    skipped: Option<u64>,
+    /// The gap for which everything was repeated already.
+    nacked: Option<u64>,
+    resend_at: Option<Instant>,
+    /// Since when nothing was acknowledged although something waits.
+    waiting_since: Option<Instant>,
+}
+
+impl<M: Clone> ReliableSender<M> {
+    /// Has met nobody yet.
+    pub fn new(settings: &TransportSettings) -> Self {
+        Self {
+            buffer_size: settings.reliable_buffer_size,
+            resend_interval: settings.reliable_resend_interval,
+            give_up_after: settings.give_up_reliable_after,
+            peer: None,
+            stream: None,
+            next_seq: 1,
+            unacked: VecDeque::new(),
+            early: VecDeque::new(),
+            skipped: None,
+            nacked: None,
+            resend_at: None,
+            waiting_since: None,
+        }
+    }
+
+    /// How many messages wait for their acknowledgement.
+    pub fn waiting(&self) -> usize {
+        self.unacked.len() + self.early.len()
+    }
+
+    /// Whether a control stream may be written.
+    pub fn is_open(&self) -> bool {
+        self.stream.is_some()
+    }
+
+    /// Takes one input. Infallible: what makes no sense here is dropped.
+    pub fn handle(&mut self, now: Instant, input: SenderInput<M>, out: &mut Vec<SenderEffect<M>>) {
+        match input {
+            SenderInput::Send { target, message } => self.on_send(now, target, message, out),
+            SenderInput::Incarnation { uid } => self.on_incarnation(now, uid, out),
+            SenderInput::Opened { stream } => self.on_opened(now, stream, out),
+            SenderInput::Closed { stream } => {
+                if self.stream == Some(stream) {
+                    self.stream = None;
+                }
+            }
+            SenderInput::Ack { from, seq } => self.on_ack(now, from, seq),
+            SenderInput::Nack { from, seq } => self.on_nack(now, from, seq, out),
+            SenderInput::Refused => drop(self.drop_all(DeadLetterReason::HandshakeRejected, out)),
+            SenderInput::Quarantined { uid } => self.on_quarantined(uid, out),
+            SenderInput::Tick => self.on_tick(now, out),
+        }
+        self.settle(now);
+    }
+
+    /// When a `Tick` next has work to do.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let give_up = self.waiting_since.map(|since| since + self.give_up_after);
+        self.resend_at.into_iter().chain(give_up).min()
+    }
+
+    fn on_send(&mut self, now: Instant, target: Uid, message: M, out: &mut Vec<SenderEffect<M>>) {
+        if self.waiting() >= self.buffer_size {
+            self.early.push_back((target, message));
+            self.give_up(out);
+        } else if self.peer == Some(target) {
+            self.number(message, out);
+        } else if self.stream.is_some() {
+            // Somebody else answers there; whoever was meant is gone or has never been.
+            out.push(SenderEffect::Drop { message, reason: DeadLetterReason::StaleIncarnation });
+        } else {
+            self.early.push_back((target, message));
+        }
+        if self.stream.is_none() && self.waiting() > 0 {
+            out.push(SenderEffect::Connect);
+            self.resend_at.get_or_insert(now + self.resend_interval);
+        }
+    }
+
+    /// Gives a message its number; written at once if it can be.
+    fn number(&mut self, message: M, out: &mut Vec<SenderEffect<M>>) {
+        let seq = self.next_seq;
+        self.next_seq += 1;
+        if self.stream.is_some() {
+            out.push(SenderEffect::Write { seq, message: message.clone() });
+        }
+        self.unacked.push_back((seq, message));
+    }
+
+    fn on_incarnation(&mut self, now: Instant, uid: Uid, out: &mut Vec<SenderEffect<M>>) {
+        if self.peer == Some(uid) {
+            return;
+        }
+        self.peer = Some(uid);
+        self.forget_numbers();
+        for (_, message) in self.unacked.drain(..) {
+            out.push(SenderEffect::Drop { message, reason: DeadLetterReason::StaleIncarnation });
+        }
+        for (target, message) in std::mem::take(&mut self.early) {
+            if target == uid {
+                self.number(message, out);
+            } else {
+                self.early.push_back((target, message));
+            }
+        }
+        self.waiting_since = (self.waiting() > 0).then_some(now);
+    }
+
+    /// Streams, numbers and gaps were those of another incarnation.
+    fn forget_numbers(&mut self) {
+        (self.stream, self.skipped, self.nacked, self.next_seq) = (None, None, None, 1);
+    }
+
+    fn on_opened(&mut self, now: Instant, stream: u64, out: &mut Vec<SenderEffect<M>>) {
+        self.stream = Some(stream);
+        // The one who answers is the current incarnation; the others that were meant are not there.
+        for (_, message) in self.early.drain(..) {
+            out.push(SenderEffect::Drop { message, reason: DeadLetterReason::StaleIncarnation });
+        }
+        self.write_all(now, out);
+    }
+
+    fn on_ack(&mut self, now: Instant, from: Uid, seq: u64) {
+        // A number that was never given is nonsense, and so is the word of another incarnation.
+        if self.peer != Some(from) || seq >= self.next_seq {
+            return;
+        }
+        let before = self.unacked.len();
+        while self.unacked.front().is_some_and(|(first, _)| *first <= seq) {
+            self.unacked.pop_front();
+        }
+        self.skipped = self.skipped.filter(|skipped| *skipped > seq);
+        if self.unacked.len() < before {
+            self.waiting_since = Some(now);
+        }
+    }
+
+    fn on_nack(&mut self, now: Instant, from: Uid, seq: u64, out: &mut Vec<SenderEffect<M>>) {
+        self.on_ack(now, from, seq);
+        // Everything behind a gap is answered by the same nack; it is repeated once for all of them.
+        if self.peer == Some(from) && seq < self.next_seq && self.nacked != Some(seq) {
+            self.nacked = Some(seq);
+            self.write_all(now, out);
+        }
+    }
+
+    fn write_all(&mut self, now: Instant, out: &mut Vec<SenderEffect<M>>) {
+        if self.stream.is_none() || (self.unacked.is_empty() && self.skipped.is_none()) {
+            return;
+        }
+        out.push(SenderEffect::Rewind);
+        out.extend(self.skipped.map(|seq| SenderEffect::WriteSkip { seq }));
+        let again =
+            self.unacked.iter().map(|(seq, message)| SenderEffect::Write { seq: *seq, message: message.clone() });
+        out.extend(again);
+        self.resend_at = Some(now + self.resend_interval);
+    }
+
+    fn on_quarantined(&mut self, uid: Uid, out: &mut Vec<SenderEffect<M>>) {
+        let reason = DeadLetterReason::Quarantined;
+        if self.peer == Some(uid) {
+            self.forget_numbers();
+            out.extend(self.unacked.drain(..).map(|(_, message)| SenderEffect::Drop { message, reason }));
+        }
+        for (target, message) in std::mem::take(&mut self.early) {
+            if target == uid {
+                out.push(SenderEffect::Drop { message, reason });
+            } else {
+                self.early.push_back((target, message));
+            }
+        }
+    }
+
+    fn on_tick(&mut self, now: Instant, out: &mut Vec<SenderEffect<M>>) {
+        if self.waiting_since.is_some_and(|since| since + self.give_up_after <= now) {
+            self.give_up(out);
+        }
+        if self.resend_at.is_some_and(|at| at <= now) {
+            self.nacked = None;
+            self.resend_at = Some(now + self.resend_interval);
+            if self.stream.is_some() {
+                self.write_all(now, out);
+            } else if self.waiting() > 0 {
+                out.push(SenderEffect::Connect);
+            }
+        }
+    }
+
+    fn give_up(&mut self, out: &mut Vec<SenderEffect<M>>) {
+        let Some(uid) = self.peer.filter(|_| !self.unacked.is_empty()).or(self.early.front().map(|(uid, _)| *uid))
+        else {
+            return;
+        };
+        let dropped = self.drop_all(DeadLetterReason::DeliveryGaveUp, out);
+        out.push(SenderEffect::GaveUp { uid, dropped });
+    }
+
+    /// Drops everything that waits. The peer will be told to pass over the numbers.
+    fn drop_all(&mut self, reason: DeadLetterReason, out: &mut Vec<SenderEffect<M>>) -> usize {
+        let dropped = self.waiting();
+        let unacked = self.unacked.drain(..).map(|(_, message)| message);
+        let messages = unacked.chain(self.early.drain(..).map(|(_, message)| message));
+        out.extend(messages.map(|message| SenderEffect::Drop { message, reason }));
+        if dropped > 0 && self.next_seq > 1 {
+            self.skipped = Some(self.next_seq - 1);
+        }
+        dropped
+    }
+
+    /// Deadlines follow from what waits.
+    fn settle(&mut self, now: Instant) {
+        if self.waiting() == 0 {
+            self.waiting_since = None;
+        } else {
+            self.waiting_since.get_or_insert(now);
+        }
+        // A gap alone is worth no connection; it is told on the next stream.
+        let is_due = self.waiting() > 0 || (self.skipped.is_some() && self.stream.is_some());
+        if is_due {
+            self.resend_at.get_or_insert(now + self.resend_interval);
+        } else {
+            self.resend_at = None;
+        }
+    }
+}

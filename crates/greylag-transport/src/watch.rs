@@ -1,0 +1,437 @@
+//! Hears of the end of what runs on other nodes: exactly once.
+//!
+//! One [`Watcher`] per node is both sides of the protocol. For its own users it keeps whom they
+//! watch; for other nodes, who watches what is registered here. A watch ends when the recipient has
+//! stopped, when its node has been removed or quarantined, or at once if it is gone already; an
+//! unreachable node ends nothing. The messages travel reliably ([`crate::reliable`]). The notice
+//! that a recipient has stopped leaves only once everything that was sent before it has been taken
+//! at the other end, so a watcher never hears of an end before the last words.
+//!
+//! ```text
+//! a: Watch{path} -----------------------> b: is it registered? then it is noted
+//!                                         b: it stops: Flush through every lane ...
+//!    ... all of it was taken <----------- b: Terminated{path}
+//! ```
+//!
+//! Who is a member is told from above, as whole views. Source: cluster T30.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use greylag_core::UniqueAddress;
+
+/// Something registered at a node. Its sub-paths end with it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Watched {
+    /// Where.
+    pub node: UniqueAddress,
+    /// The registered path.
+    pub path: Arc<str>,
+    /// The instance meant; 0 for the one that is registered when the watch arrives.
+    pub instance: u64,
+}
+
+/// Why a watch ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WhyTerminated {
+    /// The recipient is not registered any more, or never was.
+    Stopped,
+    /// Its node was removed from the cluster.
+    MemberRemoved,
+    /// Its node is quarantined here.
+    Quarantined,
+    /// Its node had been removed before the watch began.
+    Tombstoned,
+    /// Its node, which was no member, has been replaced by a newer process.
+    PeerRestarted,
+}
+
+/// The end of what was watched.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Terminated {
+    /// What was watched.
+    pub recipient: Watched,
+    /// Why it counts as gone.
+    pub why: WhyTerminated,
+}
+
+/// Why nothing is watched.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum WatchError {
+    /// The node is no member, so nobody would say when it is gone. Wait until it has joined.
+    #[error("{0} is no member of the cluster")]
+    NotAMember(UniqueAddress),
+}
+
+/// What two watchers say to each other, reliably.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum WatchMessage {
+    /// Tell me when this ends.
+    Watch {
+        /// The registered path.
+        path: Arc<str>,
+        /// The instance, or 0.
+        instance: u64,
+    },
+    /// I do not want to know any more.
+    Unwatch {
+        /// As in the watch.
+        path: Arc<str>,
+        /// As in the watch.
+        instance: u64,
+    },
+    /// It has ended, and everything it sent has been taken.
+    Terminated {
+        /// As in the watch.
+        path: Arc<str>,
+        /// As in the watch.
+        instance: u64,
+    },
+    /// Notices to you were given up: name again what you watch here.
+    Rewatch,
+}
+
+/// What the machine is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum WatchInput {
+    /// Somebody here wants to know of an end.
+    Watch {
+        /// Names the watch; never used twice.
+        id: u64,
+        /// What is watched.
+        recipient: Watched,
+        /// Also if the node is no member.
+        non_members: bool,
+    },
+    /// Nobody waits for this any more.
+    Unwatch {
+        /// The watch.
+        id: u64,
+    },
+    /// Another node, or this one, said something.
+    Message {
+        /// Who.
+        from: UniqueAddress,
+        /// What.
+        message: WatchMessage,
+        /// For a watch: the instance that is registered here under its path.
+        current: Option<u64>,
+    },
+    /// Something that was registered here is not any more.
+    Stopped {
+        /// Its path.
+        path: Arc<str>,
+        /// Its instance.
+        instance: u64,
+    },
+    /// Everything sent before this flush has been taken at the other end.
+    Flushed {
+        /// The number of the flush.
+        flush: u64,
+    },
+    /// Who belongs to the cluster now, and who never will again.
+    Members {
+        /// The members.
+        members: BTreeSet<UniqueAddress>,
+        /// The removed.
+        tombstones: BTreeSet<UniqueAddress>,
+    },
+    /// Nothing goes to or comes from this process any more.
+    PeerQuarantined(UniqueAddress),
+    /// This process runs at its address.
+    PeerHandshake(UniqueAddress),
+    /// Reliable messages to this process were given up, and the association goes on.
+    GaveUp(UniqueAddress),
+    /// Time has passed.
+    Tick,
+}
+
+/// What the driver is asked to do, in this order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum WatchEffect {
+    /// Send this reliably. If the node turns out to be quarantined, say so by
+    /// [`WatchInput::PeerQuarantined`].
+    Send {
+        /// Whom to.
+        to: UniqueAddress,
+        /// What.
+        message: WatchMessage,
+    },
+    /// Find out when everything sent to this node so far has been taken there.
+    Flush {
+        /// Which node.
+        to: UniqueAddress,
+        /// The number to say so with.
+        flush: u64,
+    },
+    /// The watch has ended; nothing more is said of it.
+    Terminated {
+        /// The watch.
+        id: u64,
+        /// What ended, and why.
+        terminated: Terminated,
+    },
+    /// Nothing is watched.
+    Refused {
+        /// The watch.
+        id: u64,
+        /// Why.
+        error: WatchError,
+    },
+}
+
+/// Both sides of watching. See the [module](self).
+#[derive(Debug)]
+pub struct Watcher {
+    own: UniqueAddress,
+    flush_timeout: Duration,
+    members: BTreeSet<UniqueAddress>,
+    tombstones: BTreeSet<UniqueAddress>,
+    /// What is watched from here.
+    watching: BTreeMap<Watched, Watch>,
+    /// Where each watch is found.
+    by_id: BTreeMap<u64, Watched>,
+    /// Who watches what runs here: by path and instance, the node and the instance it named.
+    watchers: BTreeMap<(Arc<str>, u64), BTreeSet<(UniqueAddress, u64)>>,
+    /// Notices that wait for their flush.
+    endings: BTreeMap<u64, Ending>,
+    next_flush: u64,
+}
+
+#[derive(Debug)]
+struct Watch {
+    ids: BTreeSet<u64>,
+    /// Its node was no member when the watch began.
+    outside: bool,
+}
+
+#[derive(Debug)]
+struct Ending {
+    to: UniqueAddress,
+    path: Arc<str>,
+    instances: BTreeSet<u64>,
+    deadline: Instant,
+}
+
+impl Watcher {
+    /// Watches nothing yet. `flush_timeout`: how long a notice waits for what was sent before it
+    /// (`transport.termination_flush_timeout`).
+    pub fn new(own: UniqueAddress, flush_timeout: Duration) -> Self {
+        Self {
+            own,
+            flush_timeout,
+            members: BTreeSet::new(),
+            tombstones: BTreeSet::new(),
+            watching: BTreeMap::new(),
+            by_id: BTreeMap::new(),
+            watchers: BTreeMap::new(),
+            endings: BTreeMap::new(),
+            next_flush: 1,
+        }
+    }
+
+    /// Takes one input. Infallible: what makes no sense here is dropped.
+    pub fn handle(&mut self, now: Instant, input: WatchInput, out: &mut Vec<WatchEffect>) {
+        match input {
+            WatchInput::Watch { id, recipient, non_members } => self.on_watch(id, recipient, non_members, out),
+            WatchInput::Unwatch { id } => self.on_unwatch(id, out),
+            WatchInput::Message { from, message, current } => self.on_message(now, from, message, current, out),
+            WatchInput::Stopped { path, instance } => self.on_stopped(now, path, instance, out),
+            WatchInput::Flushed { flush } => self.finish_ending(flush, out),
+            WatchInput::Members { members, tombstones } => self.on_members(members, tombstones, out),
+            WatchInput::PeerQuarantined(peer) => {
+                self.end_node(|node| *node == peer, WhyTerminated::Quarantined, out);
+                self.forget_watcher(|node| *node == peer);
+            }
+            WatchInput::PeerHandshake(peer) => self.on_handshake(&peer, out),
+            WatchInput::GaveUp(peer) => {
+                self.watch_again(&peer, out);
+                out.push(WatchEffect::Send { to: peer, message: WatchMessage::Rewatch });
+            }
+            WatchInput::Tick => self.on_tick(now, out),
+        }
+        debug_assert_eq!(self.by_id.len(), self.watching.values().map(|watch| watch.ids.len()).sum::<usize>());
+    }
+
+    /// When a `Tick` next has work to do.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.endings.values().map(|ending| ending.deadline).min()
+    }
+
+    // --- what is watched from here -----------------------------------------------------------------
+
+    fn on_watch(&mut self, id: u64, recipient: Watched, non_members: bool, out: &mut Vec<WatchEffect>) {
+        let node = &recipient.node;
+        if self.tombstones.contains(node) {
+            let terminated = Terminated { recipient, why: WhyTerminated::Tombstoned };
+            out.push(WatchEffect::Terminated { id, terminated });
+            return;
+        }
+        let outside = *node != self.own && !self.members.contains(node);
+        if outside && !non_members {
+            out.push(WatchEffect::Refused { id, error: WatchError::NotAMember(node.clone()) });
+            return;
+        }
+        let watch = self.watching.entry(recipient.clone()).or_insert(Watch { ids: BTreeSet::new(), outside });
+        watch.ids.insert(id);
+        if watch.ids.len() == 1 {
+            out.push(send_watch(&recipient));
+        }
+        self.by_id.insert(id, recipient);
+    }
+
+    fn on_unwatch(&mut self, id: u64, out: &mut Vec<WatchEffect>) {
+        let Some(recipient) = self.by_id.remove(&id) else { return };
+        let Some(watch) = self.watching.get_mut(&recipient) else { return };
+        watch.ids.remove(&id);
+        if watch.ids.is_empty() {
+            self.watching.remove(&recipient);
+            let Watched { node, path, instance } = recipient;
+            out.push(WatchEffect::Send { to: node, message: WatchMessage::Unwatch { path, instance } });
+        }
+    }
+
+    /// Ends every watch of one recipient; who has been told is told nothing more.
+    fn end(&mut self, recipient: &Watched, why: WhyTerminated, out: &mut Vec<WatchEffect>) {
+        for id in self.watching.remove(recipient).into_iter().flat_map(|watch| watch.ids) {
+            self.by_id.remove(&id);
+            let terminated = Terminated { recipient: recipient.clone(), why };
+            out.push(WatchEffect::Terminated { id, terminated });
+        }
+    }
+
+    fn end_node(&mut self, ends: impl Fn(&UniqueAddress) -> bool, why: WhyTerminated, out: &mut Vec<WatchEffect>) {
+        let ended: Vec<Watched> = self.watching.keys().filter(|watched| ends(&watched.node)).cloned().collect();
+        for recipient in ended {
+            self.end(&recipient, why, out);
+        }
+    }
+
+    fn on_members(
+        &mut self,
+        members: BTreeSet<UniqueAddress>,
+        tombstones: BTreeSet<UniqueAddress>,
+        out: &mut Vec<WatchEffect>,
+    ) {
+        let before = std::mem::replace(&mut self.members, members);
+        self.tombstones = tombstones;
+        let removed: BTreeSet<_> = before
+            .difference(&self.members)
+            .chain(&self.tombstones)
+            .filter(|node| **node != self.own)
+            .cloned()
+            .collect();
+        self.end_node(|node| removed.contains(node), WhyTerminated::MemberRemoved, out);
+        self.forget_watcher(|node| removed.contains(node));
+        for (watched, watch) in &mut self.watching {
+            watch.outside &= !self.members.contains(&watched.node);
+        }
+    }
+
+    /// A process that is no member is removed by nobody; its successor is the proof of its end.
+    fn on_handshake(&mut self, peer: &UniqueAddress, out: &mut Vec<WatchEffect>) {
+        let is_replaced = |node: &UniqueAddress| node.address() == peer.address() && node != peer;
+        let ended: Vec<Watched> = self
+            .watching
+            .iter()
+            .filter(|(watched, watch)| watch.outside && is_replaced(&watched.node))
+            .map(|(watched, _)| watched.clone())
+            .collect();
+        for recipient in ended {
+            self.end(&recipient, WhyTerminated::PeerRestarted, out);
+        }
+        self.forget_watcher(is_replaced);
+    }
+
+    fn watch_again(&self, peer: &UniqueAddress, out: &mut Vec<WatchEffect>) {
+        out.extend(self.watching.keys().filter(|watched| watched.node == *peer).map(send_watch));
+    }
+
+    // --- what runs here ----------------------------------------------------------------------------
+
+    fn on_message(
+        &mut self,
+        now: Instant,
+        from: UniqueAddress,
+        message: WatchMessage,
+        current: Option<u64>,
+        out: &mut Vec<WatchEffect>,
+    ) {
+        match message {
+            WatchMessage::Watch { path, instance } => match current {
+                Some(current) if instance == 0 || instance == current => {
+                    self.watchers.entry((path, current)).or_default().insert((from, instance));
+                }
+                // Gone before it could be noted; what it sent may still be on its way.
+                _ => self.begin_ending(now, from, path, BTreeSet::from([instance]), out),
+            },
+            WatchMessage::Unwatch { path, instance } => {
+                self.watchers.retain(|(watched, _), watchers| {
+                    if *watched == path {
+                        watchers.remove(&(from.clone(), instance));
+                    }
+                    !watchers.is_empty()
+                });
+            }
+            WatchMessage::Terminated { path, instance } => {
+                self.end(&Watched { node: from, path, instance }, WhyTerminated::Stopped, out);
+            }
+            WatchMessage::Rewatch => self.watch_again(&from, out),
+        }
+    }
+
+    fn on_stopped(&mut self, now: Instant, path: Arc<str>, instance: u64, out: &mut Vec<WatchEffect>) {
+        let mut nodes: BTreeMap<UniqueAddress, BTreeSet<u64>> = BTreeMap::new();
+        for (node, named) in self.watchers.remove(&(path.clone(), instance)).unwrap_or_default() {
+            nodes.entry(node).or_default().insert(named);
+        }
+        for (node, instances) in nodes {
+            self.begin_ending(now, node, path.clone(), instances, out);
+        }
+    }
+
+    fn begin_ending(
+        &mut self,
+        now: Instant,
+        to: UniqueAddress,
+        path: Arc<str>,
+        instances: BTreeSet<u64>,
+        out: &mut Vec<WatchEffect>,
+    ) {
+        let flush = self.next_flush;
+        self.next_flush += 1;
+        let deadline = now + self.flush_timeout;
+        self.endings.insert(flush, Ending { to: to.clone(), path, instances, deadline });
+        out.push(WatchEffect::Flush { to, flush });
+    }
+
+    fn finish_ending(&mut self, flush: u64, out: &mut Vec<WatchEffect>) {
+        let Some(Ending { to, path, instances, .. }) = self.endings.remove(&flush) else { return };
+        out.extend(instances.into_iter().map(|instance| {
+            let message = WatchMessage::Terminated { path: path.clone(), instance };
+            WatchEffect::Send { to: to.clone(), message }
+        }));
+    }
+
+    fn on_tick(&mut self, now: Instant, out: &mut Vec<WatchEffect>) {
+        let due: Vec<u64> =
+            self.endings.iter().filter(|(_, ending)| ending.deadline <= now).map(|(flush, _)| *flush).collect();
+        for flush in due {
+            self.finish_ending(flush, out);
+        }
+    }
+
+    fn forget_watcher(&mut self, gone: impl Fn(&UniqueAddress) -> bool) {
+        self.endings.retain(|_, ending| !gone(&ending.to));
+        self.watchers.retain(|_, watchers| {
+            watchers.retain(|(node, _)| !gone(node));
+            !watchers.is_empty()
+        });
+    }
+}
+
+fn send_watch(recipient: &Watched) -> WatchEffect {
+    let Watched { node, path, instance } = recipient.clone();
+    WatchEffect::Send { to: node, message: WatchMessage::Watch { path, instance } }
+}

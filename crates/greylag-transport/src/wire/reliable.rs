@@ -1,0 +1,88 @@
+//! Numbered control messages. They are few, so the generated types do; a stream's table of names has
+//! no part in them, because they outlive streams.
+
+use super::*;
+use crate::envelope::Letter;
+
+/// The frame of a numbered message.
+pub(crate) fn write_reliable(seq: u64, letter: &Letter) -> Bytes {
+    let Letter { recipient, target_uid, codec, manifest, payload, ask } = letter;
+    let envelope = pb::Envelope {
+        path: recipient.path.to_string(),
+        sub_path: recipient.sub_path.to_string(),
+        instance: recipient.instance,
+        target_uid: target_uid.map_or(0, Uid::get),
+        codec_id: codec.as_u32(),
+        manifest: manifest.to_string(),
+        payload: payload.clone(),
+        ask_id: ask.map_or(0, |ask| ask.id),
+        ask_budget_ms: ask.map_or(0, |ask| u64::try_from(ask.budget.as_millis()).unwrap_or(u64::MAX)),
+        ..pb::Envelope::default()
+    };
+    frame(seq, Some(envelope))
+}
+
+/// The frame that says: everything up to `seq` that did not arrive was given up.
+pub(crate) fn write_skip(seq: u64) -> Bytes {
+    frame(seq, None)
+}
+
+fn frame(seq: u64, envelope: Option<pb::Envelope>) -> Bytes {
+    let content = pb::frame::Content::Reliable(pb::Reliable { seq, envelope });
+    pb::Frame { content: Some(content) }.encode_to_vec().into()
+}
+
+pub(super) fn read(envelope: Option<pb::Envelope>) -> Result<Option<Box<Arrived>>, Malformed> {
+    let Some(envelope) = envelope else { return Ok(None) };
+    if envelope.path_id != 0 || envelope.manifest_id != 0 {
+        return Err(Malformed("a numbered message with numbered names".to_owned()));
+    }
+    let ask_budget = Duration::from_millis(envelope.ask_budget_ms);
+    let content = ArrivedContent::Message {
+        recipient: Recipient {
+            path: envelope.path.into(),
+            sub_path: envelope.sub_path.into(),
+            instance: envelope.instance,
+        },
+        codec: CodecId::from_u32(envelope.codec_id),
+        manifest: Manifest::Owned(envelope.manifest),
+        payload: envelope.payload,
+        ask: (envelope.ask_id != 0).then_some(AskHeader { id: envelope.ask_id, budget: ask_budget }),
+    };
+    Ok(Some(Box::new(Arrived { target_uid: Uid::new(envelope.target_uid), content })))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Cluster T28: the frames of `docs/formats/transport.md`.
+    #[test]
+    fn numbered_messages_are_what_the_format_says() {
+        let recipient = Recipient::new("control/watch");
+        let envelope = Envelope::new(recipient.clone(), CodecId::JSON, "w", &b"{}"[..]).to_uid(Uid::new(9).unwrap());
+        let bytes = write_reliable(300, &Letter::new(&envelope).unwrap());
+        assert_eq!(hex(&bytes), "222608ac0212210a0d636f6e74726f6c2f776174636821090000000000000028023201773a027b7d");
+        let content = ArrivedContent::Message {
+            recipient,
+            codec: CodecId::JSON,
+            manifest: "w".into(),
+            payload: "{}".into(),
+            ask: None,
+        };
+        let message = Some(Box::new(Arrived { target_uid: Uid::new(9), content }));
+        assert_eq!(read_frame(bytes), Ok(Frame::Reliable { seq: 300, message }));
+        for (frame, expected) in [
+            (Frame::Reliable { seq: 300, message: None }, "220308ac02"),
+            (Frame::Ack(300), "2a0308ac02"),
+            (Frame::Nack(300), "320308ac02"),
+        ] {
+            let bytes = if matches!(frame, Frame::Reliable { .. }) { write_skip(300) } else { write_frame(&frame) };
+            assert_eq!((hex(&bytes).as_str(), read_frame(bytes)), (expected, Ok(frame)));
+        }
+    }
+
+    fn hex(bytes: &[u8]) -> String {
+        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+}
