@@ -557,6 +557,7 @@ impl Association {
         } else if now.saturating_duration_since(*quiet_since) >= limit {
             state.phase = Phase::Closing { seq };
             out.push(Effect::Close { lane, seq });
+            self.heard(now);
         }
     }
 
