@@ -175,7 +175,10 @@ impl ClusterCore {
         if reason == QuarantineReason::RemovedFromMembership && believed && !exiting {
             let node = self.node.clone();
             self.down(now, &[node], out);
-        } else if self.gossip.members.contains_key(&by) {
+            return;
+        }
+        out.push(Effect::Log(LogLevel::Warn, format!("quarantined by {by} ({reason:?}); this node goes on")));
+        if self.gossip.members.contains_key(&by) {
             let mut gossip = Gossip::clone(&self.gossip);
             // It will never answer again (cluster F11).
             if gossip.reachability.set(&self.node, &by, Status::Terminated) && !self.accuses_nobody() {

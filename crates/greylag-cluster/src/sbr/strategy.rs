@@ -227,7 +227,9 @@ pub fn resolve(picture: &Picture, strategy: &Strategy, verdict: Verdict, limit: 
     match verdict {
         Verdict::DownIndirectlyConnected | Verdict::AcquireLeaseAndDownIndirectlyConnected => {}
         Verdict::ReverseDownIndirectlyConnected => {
-            let mut downed = picture.nodes_to_down(verdict);
+            // Of the own side are also those whom only a sick node accuses.
+            let rest = picture.without_indirect_records();
+            let mut downed = rest.nodes_to_down(Verdict::DownReachable);
             let indirect = picture.indirectly_connected();
             downed.extend(picture.downable().filter(|address| indirect.contains(*address)).cloned());
             return simple(downed);

@@ -289,6 +289,14 @@ mod tests {
         assert!(Strategy::NAMES.iter().all(|name| error.contains(name)), "{error}");
     }
 
+    /// cluster S1: without a word of the operator or the program nobody is declared dead, least of all
+    /// by a timeout; deaths on the own host are proven all the same.
+    #[test]
+    fn the_default_is_none() {
+        let settings = ClusterSettings::default();
+        assert_eq!((settings.downing, settings.proof_of_death), (Downing::None, ProofOfDeath::Local));
+    }
+
     /// cluster S7, §6.
     #[test]
     fn sizes_and_durations_that_cannot_work_are_refused() {

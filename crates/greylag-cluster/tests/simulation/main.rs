@@ -1,6 +1,7 @@
 //! The membership machines and singleton managers of whole clusters, on virtual time.
 
 mod deaths;
+mod downing;
 mod membership;
 mod partitions;
 mod singleton;

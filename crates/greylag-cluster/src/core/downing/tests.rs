@@ -1,5 +1,7 @@
 use std::sync::Arc;
 
+use greylag_transport::QuarantineReason;
+
 use super::*;
 use crate::app_version::AppVersion;
 use crate::core::{Command, Input};
@@ -180,4 +182,109 @@ fn a_warning_at_every_up_while_loss_is_found_in_stages() {
     // More than 3 + 1 members, and less than 8.
     assert_eq!((count(4), count(5), count(7), count(8), count(10)), (0, 1, 3, 3, 3));
     assert_eq!(warnings(ClusterSettings::default(), 7), 0, "nobody decides anything");
+}
+
+/// cluster S19: only a member that is not Down itself is believed, only that this node was removed,
+/// and not by one that is about to end in order.
+#[test]
+fn scenario_54_who_is_believed_that_this_node_was_removed() {
+    use QuarantineReason::{DeliveryGaveUp, Manual, RemovedFromMembership};
+    let cases = [
+        ('b', RemovedFromMembership, MemberStatus::Up, true),
+        ('c', RemovedFromMembership, MemberStatus::Up, false),
+        ('z', RemovedFromMembership, MemberStatus::Up, false),
+        ('b', Manual, MemberStatus::Up, false),
+        ('b', DeliveryGaveUp, MemberStatus::Up, false),
+        ('b', RemovedFromMembership, MemberStatus::Leaving, true),
+        ('b', RemovedFromMembership, MemberStatus::Exiting, false),
+    ];
+    for (by, reason, own, believed) in cases {
+        let now = Instant::now();
+        let mut core = ClusterCore::new(node('a'), ClusterSettings::default(), 1, now);
+        core.handle(now, Input::Command(Command::JoinSeeds(vec![node('a').address().clone()])), &mut Vec::new());
+        for status in [MemberStatus::Up, MemberStatus::Leaving, MemberStatus::Exiting] {
+            let mut gossip = Gossip::clone(core.gossip());
+            gossip.members.insert(node('b'), member('b'));
+            gossip.members.entry(node('c')).or_insert_with(|| member('c')).status = MemberStatus::Down;
+            gossip.members.get_mut(&node('a')).unwrap().status = status;
+            core.change(now, gossip, &mut Vec::new());
+            if status == own {
+                break;
+            }
+        }
+        let mut out = Vec::new();
+        core.handle(now, Input::ThisNodeQuarantined { by: node(by), reason }, &mut out);
+        let downed = out.contains(&Effect::Publish(ClusterEvent::SelfDowned));
+        assert_eq!(downed, believed, "{by} says {reason:?} to a member that is {own}");
+        assert!(out.iter().any(|effect| matches!(effect, Effect::Log(LogLevel::Warn, _))), "{by}: it is logged");
+    }
+}
+
+/// A node `a` that is `own`, with a `b` that is `of_b`, and an Up `c`.
+fn core_with(own: MemberStatus, of_b: MemberStatus) -> (ClusterCore, Instant) {
+    let now = Instant::now();
+    let mut core = ClusterCore::new(node('a'), ClusterSettings::default(), 1, now);
+    core.handle(now, Input::Command(Command::JoinSeeds(vec![node('a').address().clone()])), &mut Vec::new());
+    let path = [MemberStatus::Up, MemberStatus::Leaving, MemberStatus::Exiting, MemberStatus::Down];
+    for status in path {
+        let mut gossip = Gossip::clone(core.gossip());
+        gossip.members.insert(node('c'), member('c'));
+        let b = gossip.members.entry(node('b')).or_insert_with(|| member('b'));
+        b.status = status.min(of_b);
+        gossip.members.get_mut(&node('a')).unwrap().status = status.min(own);
+        core.change(now, gossip, &mut Vec::new());
+    }
+    (core, now)
+}
+
+/// cluster S20: an Exiting member keeps its status and is only marked dead; any other goes Down; a
+/// node that is Exiting or Down itself proves nothing, and nobody proves its own death.
+#[test]
+fn what_a_proof_changes_and_who_proves_nothing() {
+    use MemberStatus::{Down, Exiting, Leaving, Up};
+    for (own, of_b, expected) in [
+        (Up, Up, (Down, true)),
+        (Leaving, Up, (Down, true)),
+        (Up, Exiting, (Exiting, true)),
+        (Up, Down, (Down, true)),
+        (Exiting, Up, (Up, false)),
+        (Down, Up, (Up, false)),
+    ] {
+        let (mut core, now) = core_with(own, of_b);
+        let mut out = Vec::new();
+        for name in ['b', 'a'] {
+            core.handle(now, Input::DeathWitnessed(node(name)), &mut out);
+        }
+        let b = &core.gossip().members[&node('b')];
+        assert_eq!((b.status, b.dead), expected, "{own} proves a death of {of_b}");
+        assert!(!core.gossip().members[&node('a')].dead);
+        let terminated = core.gossip().reachability.status(&node('a'), &node('b')) == Status::Terminated;
+        let told = out.iter().any(|effect| matches!(published(effect), Some(ClusterEvent::ProvenDead { .. })));
+        assert_eq!((terminated, told), (expected.1, expected.1));
+    }
+}
+
+/// cluster S20: no dial of a member whose exit is confirmed, that is dead, or by a node that leaves
+/// for good, or with `off`; the control stream of any other that is watched starts one.
+#[test]
+fn scenario_62_who_is_dialled() {
+    use MemberStatus::{Exiting, Up};
+    let dials = |core: &mut ClusterCore, now| {
+        let mut out = Vec::new();
+        core.handle(now, Input::LinkLost(node('b')), &mut out);
+        out.contains(&Effect::Dial(node('b')))
+    };
+    let (mut core, now) = core_with(Up, Up);
+    assert!(dials(&mut core, now));
+    let (mut core, now) = core_with(Up, Exiting);
+    assert!(dials(&mut core, now), "its exit is not confirmed");
+    let (mut core, now) = core_with(Up, Exiting);
+    let message = crate::message::Message::ExitingConfirmed { clean: true };
+    core.handle(now, Input::Message { from: node('b'), message, received_at: now }, &mut Vec::new());
+    assert!(!dials(&mut core, now), "its exit is confirmed");
+    let (mut core, now) = core_with(Up, Up);
+    core.handle(now, Input::DeathWitnessed(node('b')), &mut Vec::new());
+    assert!(!dials(&mut core, now), "it is dead");
+    let (mut core, now) = core_with(Exiting, Up);
+    assert!(!dials(&mut core, now), "this node leaves for good");
 }
