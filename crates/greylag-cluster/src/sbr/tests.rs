@@ -362,6 +362,19 @@ fn changing_around_b() -> Option<(u64, DowningDecision)> {
     None
 }
 
+/// cluster S13: an indirect connection is not sorted out while the picture still changes.
+#[test]
+fn an_unstable_picture_with_an_indirect_connection_ends_everybody() {
+    let mut bench = Bench::new();
+    bench.unreachable("b", "c");
+    bench.unreachable("c", "b");
+    bench.seen("bc");
+    assert_eq!(bench.run(17), None);
+    bench.unreachable("ad", "e");
+    let (second, decision) = bench.decision(30).unwrap();
+    assert_eq!((second, decision.verdict), (18, Verdict::DownAll), "{}", decision.reason);
+}
+
 /// cluster S13: the responsible node has 3 s; then each judges for itself.
 #[test]
 fn who_is_not_responsible_waits_three_seconds_for_the_leader() {
@@ -388,21 +401,21 @@ fn the_measurement_ends_with_its_cause() {
     down.unreachable("abcd", "e");
     down.status('e', MemberStatus::Down);
     assert!(down.sbr.unstable.is_none(), "who is Down is no cause");
-    let mut void = Bench::new();
-    void.unreachable("abcd", "e");
+    let mut void = Bench::of('a', "abcdefg", SbrSettings::default());
+    void.unreachable("abcd", "ef");
     for round in 0..16 {
         assert_eq!(void.run(1), None);
-        // d is Down and comes and goes.
+        // g is Down and comes and goes.
         if round == 0 {
-            void.status('d', MemberStatus::Down);
+            void.status('g', MemberStatus::Down);
         }
         if round % 2 == 0 {
-            void.unreachable("abc", "d");
+            void.unreachable("abc", "g");
         } else {
-            void.reachable("abc", "d");
-        };
+            void.reachable("abc", "g");
+        }
     }
-    assert_eq!(void.run(30), Some((19, "e".into())), "35 s after e fell silent, whatever d does");
+    assert_eq!(void.run(30), Some((19, "ef".into())), "35 s after e and f fell silent, whatever g does");
 }
 
 /// cluster S11: whoever has seen the state since the wait began lives, unless it is accused now.

@@ -155,7 +155,7 @@ fn scenario_54_the_removed_hears_of_it_from_a_member_that_it_still_knows() {
         }
         world.run_until(30 * SECOND, |world| world.agreed(&[a, b, c]));
         world.isolate(&[b], &[a, c]);
-        world.run_until(60 * SECOND, |world| world.agreed(&[a, c]));
+        world.run_until(60 * SECOND, |world| world.agreed_by(&[a, c]));
         assert_eq!(world.processes[&b].ended, None, "it waits longer than the others");
         world.net.heal();
         world.run_until(5 * SECOND, |world| world.has_event(b, |event| *event == ClusterEvent::SelfDowned));
