@@ -204,8 +204,10 @@ fn scenario_54_who_is_believed_that_this_node_was_removed() {
         core.handle(now, Input::Command(Command::JoinSeeds(vec![node('a').address().clone()])), &mut Vec::new());
         for status in [MemberStatus::Up, MemberStatus::Leaving, MemberStatus::Exiting] {
             let mut gossip = Gossip::clone(core.gossip());
-            gossip.members.insert(node('b'), member('b'));
-            gossip.members.entry(node('c')).or_insert_with(|| member('c')).status = MemberStatus::Down;
+            gossip.members.insert(member('b'));
+            let mut c = member('c');
+            c.status = MemberStatus::Down;
+            gossip.members.insert(c);
             gossip.members.get_mut(&node('a')).unwrap().status = status;
             core.change(now, gossip, &mut Vec::new());
             if status == own {
@@ -228,9 +230,10 @@ fn core_with(own: MemberStatus, of_b: MemberStatus) -> (ClusterCore, Instant) {
     let path = [MemberStatus::Up, MemberStatus::Leaving, MemberStatus::Exiting, MemberStatus::Down];
     for status in path {
         let mut gossip = Gossip::clone(core.gossip());
-        gossip.members.insert(node('c'), member('c'));
-        let b = gossip.members.entry(node('b')).or_insert_with(|| member('b'));
+        gossip.members.insert(member('c'));
+        let mut b = member('b');
         b.status = status.min(of_b);
+        gossip.members.insert(b);
         gossip.members.get_mut(&node('a')).unwrap().status = status.min(own);
         core.change(now, gossip, &mut Vec::new());
     }
@@ -255,9 +258,9 @@ fn what_a_proof_changes_and_who_proves_nothing() {
         for name in ['b', 'a'] {
             core.handle(now, Input::DeathWitnessed(node(name)), &mut out);
         }
-        let b = &core.gossip().members[&node('b')];
+        let b = core.gossip().members.get(&node('b')).unwrap();
         assert_eq!((b.status, b.dead), expected, "{own} proves a death of {of_b}");
-        assert!(!core.gossip().members[&node('a')].dead);
+        assert!(!core.gossip().members.get(&node('a')).unwrap().dead);
         let terminated = core.gossip().reachability.status(&node('a'), &node('b')) == Status::Terminated;
         let told = out.iter().any(|effect| matches!(published(effect), Some(ClusterEvent::ProvenDead { .. })));
         assert_eq!((terminated, told), (expected.1, expected.1));
