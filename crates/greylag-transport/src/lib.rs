@@ -99,6 +99,7 @@ mod hello;
 mod lane;
 #[cfg(feature = "grpc")]
 mod queue;
+mod reach;
 pub mod reliable;
 mod remoting;
 mod settings;
@@ -117,6 +118,7 @@ pub use driver::memory;
 pub use envelope::{AskHeader, Envelope, Inbound, Payload, PayloadValue, Recipient};
 pub use error::{BindError, ConfigError, ConfigErrors, TlsError};
 pub use lane::{Lane, LaneKind, lane_key_hash};
+pub use reach::is_out_of_reach;
 pub use remoting::{
     Answer, AskError, Destination, OpenAsk, PeerInfo, QuarantineReason, Receiver, RejectCode, Remoting, SendError,
     SendRejected, Sending, TransportEvent, TransportListener,

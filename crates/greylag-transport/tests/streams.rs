@@ -395,6 +395,35 @@ async fn each_kind_of_recipient_has_its_lane() {
     }
 }
 
+/// Cluster T3: what is advertised and what is listened on are two things, and 0 is a free port.
+#[tokio::test]
+async fn advertised_and_bound_addresses_are_two_settings() {
+    let apart = TransportSettings {
+        canonical_host: Some("LocalHost".to_owned()),
+        bind_host: Some("127.0.0.1".to_owned()),
+        ..settings()
+    };
+    let (a, mut b) = (node(settings()).await, node(apart).await);
+    assert_eq!(b.transport.self_address().address().host(), "localhost");
+    assert_ne!(b.port(), 0, "the bound port is advertised");
+    a.tell(&b.here(), 1);
+    assert_eq!(b.next().await, 1);
+    // Behind a forwarder: the port that others dial is not the one that was bound.
+    let forwarded = node(TransportSettings { canonical_port: 4711, bind_port: Some(0), ..settings() }).await;
+    assert_eq!(forwarded.port(), 4711);
+}
+
+/// Cluster T4: a node speaks to itself without a connection.
+#[tokio::test]
+async fn what_a_node_sends_to_itself_never_leaves_it() {
+    let mut a = node(settings()).await;
+    a.tell(&a.here(), 1);
+    a.tell(&a.anyone_here(), 2);
+    assert_eq!((a.next().await, a.next().await), (1, 2));
+    let stats = a.transport.stats();
+    assert_eq!((stats.sent_frames, stats.received_frames, stats.inbound_streams), (0, 0, 0));
+}
+
 /// Scenario 11, first half; cluster T32: closed in order, opened again by the next message.
 #[tokio::test]
 async fn scenario_11_idle_streams_close_and_a_send_reopens_them() {

@@ -163,6 +163,10 @@ impl Cluster {
         if seeds.is_empty() {
             return Err(JoinError::NoSeeds);
         }
+        let own = self.self_address().address();
+        if greylag_transport::is_out_of_reach(own, &seeds) {
+            tracing::warn!(%own, "this node's address is a loopback one, and seed nodes elsewhere cannot call it back");
+        }
         let (reply, answer) = oneshot::channel();
         let join = DriverInput::Join { seeds, reply };
         if self.inner.inbox.send(join).await.is_err() {

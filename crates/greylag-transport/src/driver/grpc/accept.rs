@@ -356,6 +356,56 @@ mod tests {
         assert_eq!(answer, [3]);
     }
 
+    #[test]
+    fn a_connection_that_fails_is_not_the_socket() {
+        const EMFILE: i32 = 24;
+        const ECONNABORTED: i32 = 103;
+        for passing in [EMFILE, ECONNABORTED] {
+            assert!(!is_lost(&io::Error::from_raw_os_error(passing)));
+        }
+        assert!(!is_lost(&io::Error::other("a runtime that ends")));
+    }
+
+    /// Cluster T33: from then on the kernel refuses connections, which others take for this
+    /// process's death; so it must be true. The process is one of the test's own.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_lost_listening_socket_aborts_the_process_at_once() {
+        use std::os::unix::process::ExitStatusExt;
+        const CHILD: &str = "GREYLAG_TEST_LOSES_ITS_SOCKET";
+        if std::env::var_os(CHILD).is_some() {
+            return lose_the_socket();
+        }
+        let this = "driver::grpc::accept::tests::a_lost_listening_socket_aborts_the_process_at_once";
+        let child = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", this, "--nocapture"])
+            .env(CHILD, "1")
+            .output()
+            .unwrap();
+        const SIGABRT: i32 = 6;
+        assert_eq!(child.status.signal(), Some(SIGABRT), "{}", String::from_utf8_lossy(&child.stdout));
+    }
+
+    #[cfg(target_os = "linux")]
+    fn lose_the_socket() {
+        use super::super::{GrpcTransport, draw_uid, listen, runtime};
+        let (control, data) = (runtime("control", 1).unwrap(), runtime("data", 1).unwrap());
+        let listener = listen(&control, "127.0.0.1:0".parse().unwrap()).unwrap();
+        let (address, listener) = (listener.local_addr().unwrap(), listener.into_std().unwrap());
+        let same = std::net::TcpStream::from(std::os::fd::OwnedFd::from(listener.try_clone().unwrap()));
+        let listener = {
+            let _context = control.enter();
+            TcpListener::from_std(listener).unwrap()
+        };
+        let ua = greylag_core::UniqueAddress::new(address.to_string().parse().unwrap(), draw_uid());
+        let settings = TransportSettings::test();
+        let node = GrpcTransport::start(settings, Arc::default(), ua, None, listener, control, data);
+        assert!(std::net::TcpStream::connect(address).is_ok(), "it listens");
+        same.shutdown(std::net::Shutdown::Both).unwrap();
+        std::thread::sleep(Duration::from_secs(20));
+        drop(node);
+    }
+
     /// Cluster T9: twice what a lane's frame may have, for every lane.
     #[test]
     fn windows_hold_two_frames() {
