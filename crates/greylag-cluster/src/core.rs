@@ -42,10 +42,11 @@ use crate::message::Message;
 use crate::proof::{ProofInput, Proofs};
 use crate::reachability::{Reachability, Status};
 use crate::sabotage::Sabotage;
-use crate::sbr::Sbr;
+use crate::sbr::{LeaseRequest, Sbr};
 use crate::settings::{ClusterSettings, Downing};
 use crate::shared::Shared;
 use crate::shutdown::ShutdownReason;
+use crate::singleton::lease::LeaseOutcome;
 use crate::stats::GossipStats;
 use crate::view::MembershipView;
 
@@ -223,6 +224,8 @@ impl ClusterCore {
                 self.on_proof(now, ProofInput::Refused(peer), out);
             }
             Input::DialFailed(peer) => self.on_proof(now, ProofInput::Failed(peer), out),
+            Input::LeaseResult(outcome) => self.on_lease(now, Some(outcome), out),
+            Input::LeaseLost => self.on_lease(now, None, out),
             Input::DeathWitnessed(peer) => self.on_death_witnessed(now, peer, out),
             Input::ThisNodeQuarantined { by, reason } => self.on_this_node_quarantined(now, by, reason, out),
             Input::Command(command) => self.on_command(now, command, out),
@@ -434,11 +437,27 @@ impl ClusterCore {
     fn tick_sbr(&mut self, now: Instant, out: &mut Vec<Effect>) {
         let held = self.trust.holds(now);
         let Some(sbr) = &mut self.sbr else { return };
-        let Some(decision) = sbr.decide(now, held) else { return };
+        let decision = sbr.decide(now, held);
+        out.extend(sbr.lease_request(now).map(|request| match request {
+            LeaseRequest::Acquire => Effect::AcquireLease,
+            LeaseRequest::Release => Effect::ReleaseLease,
+        }));
+        let Some(decision) = decision else { return };
         out.push(Effect::Log(LogLevel::Warn, decision.to_string()));
         let downed = decision.downed.clone();
         out.push(Effect::Publish(ClusterEvent::DowningDecision(Box::new(decision))));
         self.down(now, &downed, out);
+    }
+
+    fn on_lease(&mut self, now: Instant, outcome: Option<LeaseOutcome>, out: &mut Vec<Effect>) {
+        let Some(sbr) = &mut self.sbr else { return };
+        match outcome {
+            Some(outcome) => sbr.on_lease_outcome(outcome),
+            None => sbr.on_lease_lost(),
+        }
+        if matches!(self.life, Life::Member) {
+            self.tick_sbr(now, out);
+        }
     }
 
     // --- every change ---------------------------------------------------------------------------

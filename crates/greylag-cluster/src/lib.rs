@@ -94,7 +94,9 @@ pub use detector::{CustomDetector, Deadline, DetectorKind, FailureDetector};
 pub use downing::{
     CustomDowning, DownCommand, DowningContext, DowningDecision, DowningInput, DowningProvider, Verdict,
 };
-pub use driver::lease::{GuardedLease, InMemoryLeases, Lease, LeaseError, LeaseFault, LeaseProvider, OnLost};
+pub use driver::lease::{
+    GuardedLease, InMemoryLeases, Lease, LeaseError, LeaseFault, LeaseProvider, LeaseSettings, Leases, OnLost,
+};
 pub use driver::{
     BoxFuture, Cluster, ClusterEvents, DeathWitness, SingletonContext, SingletonFactory, SingletonHandle, StopToken,
     Target,
@@ -118,11 +120,12 @@ pub use sbr::Sbr;
 pub use seen::Seen;
 pub use settings::{
     ClusterSettings, CoordinatedShutdownSettings, DownAllWhenUnstable, Downing, FailureDetectorSettings,
-    InvalidStrategy, LeaseSettings, OnForeignCluster, ProofOfDeath, RemovalMargin, SbrSettings, SingletonSettings,
-    Strategy, parse_seed_nodes,
+    InvalidStrategy, OnForeignCluster, ProofOfDeath, RemovalMargin, SbrSettings, SingletonProxySettings,
+    SingletonSettings, Strategy, parse_seed_nodes,
 };
 pub use shared::Shared;
 pub use shutdown::{Phase, ShutdownReason};
+pub use singleton::lease::LeaseOutcome;
 pub use singleton::manager::{ManagerEffect, ManagerInput, ManagerState, SingletonManager};
 pub use singleton::proxy::{ProxyEffect, SingletonProxy};
 pub use singleton::{Kind, SingletonMessage};

@@ -7,6 +7,7 @@
 //!
 //! Source: cluster S2 to S5, S11 to S13, S17.
 
+mod lease;
 mod picture;
 mod relevant;
 mod strategy;
@@ -23,10 +24,13 @@ use crate::gossip::{ConfirmedExits, Gossip};
 use crate::member::{Member, MemberStatus};
 use crate::sabotage::Sabotage;
 use crate::seen::Seen;
-use crate::settings::{DownAllWhenUnstable, SbrSettings};
+use crate::settings::{DownAllWhenUnstable, SbrSettings, Strategy};
+use crate::singleton::lease::LeaseOutcome;
 
+use lease::{Answered, ResolverLease};
 use relevant::{Changes, Relevant};
 
+pub(crate) use lease::LeaseRequest;
 pub use picture::{Picture, Record, common_node};
 pub use strategy::{AllBecause, Resolution, Ruling, decide, explain, resolve};
 pub use why::Why;
@@ -49,6 +53,17 @@ struct Unstable {
     records: BTreeSet<Record>,
 }
 
+/// What a look at the deadlines led to.
+enum Step {
+    Decided(DowningDecision),
+    /// The lease decides between the two sides.
+    AskLease {
+        ruling: Ruling,
+        when: String,
+        delay: Duration,
+    },
+}
+
 /// The split brain resolver of one node.
 #[derive(Debug)]
 pub struct Sbr {
@@ -68,6 +83,7 @@ pub struct Sbr {
     seen_since: Seen,
     unstable: Option<Unstable>,
     tick_at: Instant,
+    lease: ResolverLease,
     sabotage: Option<Sabotage>,
 }
 
@@ -86,6 +102,7 @@ impl Sbr {
             seen_since: Seen::default(),
             unstable: None,
             tick_at: now,
+            lease: ResolverLease::default(),
             sabotage: None,
         }
     }
@@ -101,6 +118,10 @@ impl Sbr {
 
     /// Takes a new state of the membership.
     pub fn on_state(&mut self, now: Instant, gossip: &Arc<Gossip>, exits: &ConfirmedExits) {
+        if self.lease.queue(gossip, exits) {
+            return;
+        }
+        self.lease.on_state(now, gossip, self.release_after());
         let same = self.gossip.members == gossip.members && self.gossip.reachability == gossip.reachability;
         let changes = if same {
             Changes::default()
@@ -150,11 +171,37 @@ impl Sbr {
 
     /// When the resolver next wants to be asked.
     pub fn next_deadline(&self) -> Option<Instant> {
-        self.unstable.as_ref().map(|_| self.tick_at)
+        let tick = self.unstable.as_ref().filter(|_| !self.lease.is_waiting()).map(|_| self.tick_at);
+        [tick, self.lease.next_deadline()].into_iter().flatten().min()
+    }
+
+    /// What is to be done about the lease now; to be asked after each look at the deadlines.
+    pub(crate) fn lease_request(&mut self, now: Instant) -> Option<LeaseRequest> {
+        self.lease.request(now)
+    }
+
+    /// What became of [`LeaseRequest::Acquire`].
+    pub fn on_lease_outcome(&mut self, outcome: LeaseOutcome) {
+        self.lease.on_outcome(outcome);
+    }
+
+    /// A lease that was held is lost.
+    pub fn on_lease_lost(&mut self) {
+        self.lease.on_lost();
+    }
+
+    fn release_after(&self) -> Duration {
+        match self.settings.strategy {
+            Strategy::LeaseMajority { release_after, .. } => release_after,
+            _ => Duration::ZERO,
+        }
     }
 
     /// The decision, if one is due. `held`: this node woke from a pause and must not decide yet.
     pub fn decide(&mut self, now: Instant, held: bool) -> Option<DowningDecision> {
+        if self.lease.is_waiting() {
+            return if held { None } else { self.decide_by_lease(now) };
+        }
         if self.unstable.is_none() || now < self.tick_at {
             return None;
         }
@@ -166,12 +213,47 @@ impl Sbr {
         if !picture.has_anything_to_decide() {
             return None;
         }
-        let decision = self.stable_decision(now, &picture).or_else(|| self.unstable_decision(now, &picture))?;
+        let step = self.stable_decision(now, &picture).or_else(|| self.unstable_decision(now, &picture))?;
+        let decision = match step {
+            Step::Decided(decision) => decision,
+            Step::AskLease { ruling, when, delay } => {
+                self.lease.wait(now, picture, ruling, when, delay);
+                return None;
+            }
+        };
+        self.after_decision(now, &decision);
+        Some(decision)
+    }
+
+    fn after_decision(&mut self, now: Instant, decision: &DowningDecision) {
         self.restart_wait(now);
         self.unstable = None;
-        if picture.has_anything_to_decide() && decision.downed.is_empty() {
+        if decision.downed.is_empty() {
             // A decision that downs nobody is not repeated each tick, but the measurement goes on.
             self.measure(now, Changes::default());
+        }
+    }
+
+    /// The lease was granted, denied, or could not be asked for. Source: cluster S10.
+    fn decide_by_lease(&mut self, now: Instant) -> Option<DowningDecision> {
+        let Answered { picture, ruling, when, granted, queued } = self.lease.answered()?;
+        let own = queued.last().map_or(&self.gossip, |(gossip, _)| gossip).members.get(&self.node);
+        if own.is_none_or(|own| own.status == MemberStatus::Down) {
+            // Decided by others meanwhile.
+            queued.iter().for_each(|(gossip, exits)| self.on_state(now, gossip, exits));
+            return None;
+        }
+        let (verdict, which) = if granted {
+            (ruling.verdict.granted(), "the lease was granted")
+        } else {
+            (ruling.verdict.denied(), "the lease was not to be had")
+        };
+        let decision = self.carry_out(&picture, &Ruling { verdict, ..ruling }, &format!("{when}, {which}"));
+        self.lease.note_downed(&decision.downed);
+        self.after_decision(now, &decision);
+        self.lease.on_state(now, &self.gossip, self.release_after());
+        for (gossip, exits) in queued {
+            self.on_state(now, &gossip, &exits);
         }
         Some(decision)
     }
@@ -186,18 +268,18 @@ impl Sbr {
     }
 
     /// Source: cluster S4.
-    fn stable_decision(&self, now: Instant, picture: &Picture) -> Option<DowningDecision> {
+    fn stable_decision(&self, now: Instant, picture: &Picture) -> Option<Step> {
         if !self.is_responsible() || now < self.stable_for_self_at {
             return None;
         }
-        let decision =
-            self.ordinary(picture, &format!("nothing relevant changed for {:?}", self.settings.stable_after));
-        let leaves_self_alive = !decision.downed.contains(&self.node);
-        (!leaves_self_alive || now >= self.stable_at).then_some(decision)
+        let step = self.ordinary(picture, &format!("nothing relevant changed for {:?}", self.settings.stable_after));
+        // A verdict that waits for the lease may leave this node alive.
+        let downs_self = matches!(&step, Step::Decided(decision) if decision.downed.contains(&self.node));
+        (downs_self || now >= self.stable_at).then_some(step)
     }
 
     /// Source: cluster S13.
-    fn unstable_decision(&self, now: Instant, picture: &Picture) -> Option<DowningDecision> {
+    fn unstable_decision(&self, now: Instant, picture: &Picture) -> Option<Step> {
         let stable_after = self.settings.stable_after;
         let patience = match self.settings.down_all_when_unstable {
             DownAllWhenUnstable::Off => return None,
@@ -218,7 +300,8 @@ impl Sbr {
                     "reachability has kept changing for {lasted}s, and every accusation since then is by {sick} or \
                      against it: it is sick, and goes alone"
                 );
-                return responsible.then(|| self.decision(picture, Verdict::DownIndirectlyConnected, downed, reason));
+                let verdict = Verdict::DownIndirectlyConnected;
+                return responsible.then(|| Step::Decided(self.decision(picture, verdict, downed, reason)));
             }
             let quiet = now.saturating_duration_since(unstable.changed_at) >= QUIET_BEFORE_ORDINARY;
             if !unstable.healed && quiet && picture.indirectly_connected().is_empty() {
@@ -231,7 +314,7 @@ impl Sbr {
              know that it may live"
         );
         let verdict = if responsible { Verdict::DownAll } else { Verdict::DownSelf };
-        Some(self.decision(picture, verdict, picture.nodes_to_down(verdict), reason))
+        Some(Step::Decided(self.decision(picture, verdict, picture.nodes_to_down(verdict), reason)))
     }
 
     /// Of records that existed once, those about and by members whose word still counts.
@@ -243,13 +326,18 @@ impl Sbr {
     }
 
     /// The verdict of the strategy. `when`: why it is asked now.
-    fn ordinary(&self, picture: &Picture, when: &str) -> DowningDecision {
-        let Ruling { verdict, why } = decide(picture, &self.settings.strategy);
-        // Without a lease to ask for, the answer is that of a lease that could not be had (S10).
-        let verdict = verdict.denied();
+    fn ordinary(&self, picture: &Picture, when: &str) -> Step {
+        let ruling = decide(picture, &self.settings.strategy);
+        match ruling.verdict.lease_delay() {
+            Some(delay) => Step::AskLease { ruling, when: when.to_owned(), delay },
+            None => Step::Decided(self.carry_out(picture, &ruling, when)),
+        }
+    }
+
+    fn carry_out(&self, picture: &Picture, Ruling { verdict, why }: &Ruling, when: &str) -> DowningDecision {
         let limit = self.settings.down_all_when_indirectly_connected;
-        let resolution = resolve(picture, &self.settings.strategy, verdict, limit);
-        let reason = format!("{when}, and {}", explain(picture, &why, &resolution));
+        let resolution = resolve(picture, &self.settings.strategy, *verdict, limit);
+        let reason = format!("{when}, and {}", explain(picture, why, &resolution));
         self.decision(picture, resolution.verdict, resolution.downed, reason)
     }
 

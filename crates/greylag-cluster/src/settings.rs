@@ -10,6 +10,7 @@ use greylag_core::NodeAddress;
 use crate::app_version::AppVersion;
 use crate::detector::DetectorKind;
 use crate::downing::CustomDowning;
+use crate::driver::lease::{LeaseSettings, Leases};
 use crate::error::{ConfigError, JoinError};
 use crate::sabotage::Sabotage;
 use crate::shutdown::Phase;
@@ -96,6 +97,10 @@ pub struct ClusterSettings {
     pub down_removal_margin: RemovalMargin,
     /// Timeouts of the shutdown's phases.
     pub coordinated_shutdown: CoordinatedShutdownSettings,
+    /// How leases are kept.
+    pub lease: LeaseSettings,
+    /// Where leases are kept, for lease_majority and singletons with `use_lease`. Default nowhere.
+    pub leases: Option<Leases>,
     /// Threads of the runtime that carries the cluster's own tasks. Default 2.
     pub cluster_threads: usize,
     /// A clause left out, for simulations that prove their checkers.
@@ -143,6 +148,8 @@ impl Default for ClusterSettings {
             down_removal_margin: RemovalMargin::Derive,
             coordinated_shutdown: CoordinatedShutdownSettings::default(),
             cluster_threads: 2,
+            lease: LeaseSettings::default(),
+            leases: None,
             sabotage: None,
         }
     }
@@ -255,6 +262,7 @@ impl ClusterSettings {
             check(!role.is_empty() && role.len() <= 255, "roles", role.clone(), "must have 1 to 255 bytes");
         }
         downing::validate(self, &mut problems);
+        problems.extend(self.lease.validate().err().into_iter().flatten());
         if problems.is_empty() { Ok(()) } else { Err(problems) }
     }
 }
@@ -350,61 +358,6 @@ impl Default for CoordinatedShutdownSettings {
     }
 }
 
-/// How leases are kept alive, and how long to wait for their store. Source: cluster S16.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LeaseSettings {
-    /// A lease that was not renewed for so long is free. Default 120 s.
-    pub heartbeat_timeout: Duration,
-    /// Between renewals. Default 12 s.
-    pub heartbeat_interval: Duration,
-    /// How long one request to the store may take before its outcome counts as unknown. Default 5 s.
-    pub operation_timeout: Duration,
-}
-
-impl Default for LeaseSettings {
-    fn default() -> Self {
-        Self {
-            heartbeat_timeout: Duration::from_secs(120),
-            heartbeat_interval: Duration::from_secs(12),
-            operation_timeout: Duration::from_secs(5),
-        }
-    }
-}
-
-impl LeaseSettings {
-    /// Short times, for tests on one machine.
-    pub fn test() -> Self {
-        Self {
-            heartbeat_timeout: Duration::from_secs(6),
-            heartbeat_interval: Duration::from_millis(500),
-            operation_timeout: Duration::from_secs(2),
-        }
-    }
-
-    /// Checks every value, and that they fit each other.
-    ///
-    /// # Errors
-    /// All problems together.
-    pub fn validate(&self) -> Result<(), Vec<ConfigError>> {
-        let mut problems = Vec::new();
-        let mut check = |ok: bool, setting: &'static str, value: Duration, why: &'static str| {
-            if !ok {
-                problems.push(ConfigError { setting, value: format!("{value:?}"), why });
-            }
-        };
-        let (interval, operation) = (self.heartbeat_interval, self.operation_timeout);
-        check(!interval.is_zero(), "lease.heartbeat_interval", interval, "must be longer than 0");
-        check(!operation.is_zero(), "lease.operation_timeout", operation, "must be longer than 0");
-        check(
-            self.heartbeat_timeout >= 2 * (interval + operation),
-            "lease.heartbeat_timeout",
-            self.heartbeat_timeout,
-            "must be at least twice heartbeat_interval + operation_timeout, so that one lost renewal loses no lease",
-        );
-        if problems.is_empty() { Ok(()) } else { Err(problems) }
-    }
-}
-
 /// One cluster-wide singleton. Source: cluster §5.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SingletonSettings {
@@ -416,6 +369,29 @@ pub struct SingletonSettings {
     pub min_number_of_hand_over_retries: u32,
     /// Wait after unclean removals; `None`: [`ClusterSettings::removal_margin`].
     pub removal_margin: Option<Duration>,
+    /// Whether an instance runs only while this node holds the lease `<cluster>-singleton-<name>`. It
+    /// closes the gap that a long pause opens (cluster P7). Needs a lease provider. Default false.
+    pub use_lease: bool,
+    /// Between requests for a lease that is denied or fails. Default 5 s.
+    pub lease_retry_interval: Duration,
+    /// How messages find the instance.
+    pub proxy: SingletonProxySettings,
+}
+
+/// How the messages of one node find a singleton. Source: cluster P8.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SingletonProxySettings {
+    /// Between questions to the oldest member whether it runs the instance. Default 1 s.
+    pub identification_interval: Duration,
+    /// Messages kept while nobody knows where the instance runs; 0 keeps none, 10 000 is the most.
+    /// When full, the oldest is dropped. Default 1 000.
+    pub buffer_size: usize,
+}
+
+impl Default for SingletonProxySettings {
+    fn default() -> Self {
+        Self { identification_interval: Duration::from_secs(1), buffer_size: 1000 }
+    }
 }
 
 impl Default for SingletonSettings {
@@ -425,6 +401,9 @@ impl Default for SingletonSettings {
             hand_over_retry_interval: Duration::from_secs(1),
             min_number_of_hand_over_retries: 15,
             removal_margin: None,
+            use_lease: false,
+            lease_retry_interval: Duration::from_secs(5),
+            proxy: SingletonProxySettings::default(),
         }
     }
 }
@@ -432,7 +411,42 @@ impl Default for SingletonSettings {
 impl SingletonSettings {
     /// Quick retries, for tests on one machine.
     pub fn test() -> Self {
-        Self { hand_over_retry_interval: Duration::from_millis(100), ..Self::default() }
+        let tenth = Duration::from_millis(100);
+        let proxy = SingletonProxySettings { identification_interval: tenth, ..SingletonProxySettings::default() };
+        Self { hand_over_retry_interval: tenth, lease_retry_interval: 5 * tenth, proxy, ..Self::default() }
+    }
+
+    /// The same with the lease.
+    #[must_use]
+    pub fn with_lease(mut self) -> Self {
+        self.use_lease = true;
+        self
+    }
+
+    /// Checks every value.
+    ///
+    /// # Errors
+    /// All problems together.
+    pub fn validate(&self) -> Result<(), Vec<ConfigError>> {
+        let mut problems = Vec::new();
+        let mut check = |ok: bool, setting: &'static str, value: String, why: &'static str| {
+            if !ok {
+                problems.push(ConfigError { setting, value, why });
+            }
+        };
+        for (setting, duration) in [
+            ("singleton.hand_over_retry_interval", self.hand_over_retry_interval),
+            ("singleton.lease_retry_interval", self.lease_retry_interval),
+            ("singleton_proxy.singleton_identification_interval", self.proxy.identification_interval),
+        ] {
+            check(!duration.is_zero(), setting, format!("{duration:?}"), "must be longer than 0");
+        }
+        let size = self.proxy.buffer_size;
+        check(size <= 10_000, "singleton_proxy.buffer_size", size.to_string(), "must be at most 10 000");
+        let retries = self.min_number_of_hand_over_retries;
+        let setting = "singleton.min_number_of_hand_over_retries";
+        check(retries >= 1, setting, retries.to_string(), "must be at least 1");
+        if problems.is_empty() { Ok(()) } else { Err(problems) }
     }
 
     /// The same for the oldest member with `role`.

@@ -7,6 +7,7 @@
 //!
 //! Source: cluster §5.
 
+pub(crate) mod lease;
 pub(crate) mod manager;
 pub(crate) mod proxy;
 

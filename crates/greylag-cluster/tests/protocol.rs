@@ -3,6 +3,11 @@
 //! Commands: `start NAME`, `join NAME seeds=a,b`, `leave NAME by=NAME`, `down NAME by=NAME`, `kill NAME`,
 //! `advance DURATION`, `view NAME`. Heartbeats, status gossip and news of who has seen what are left out
 //! of the output; they are tested where they are made.
+//!
+//! A transcript that begins with `manager NAME` is about one manager of a singleton; see `manager.rs`.
+
+#[path = "protocol/manager.rs"]
+mod manager;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
@@ -23,6 +28,7 @@ struct World {
     dials: VecDeque<(NodeAddress, UniqueAddress)>,
     started: u64,
     out: String,
+    manager: Option<manager::Bench>,
 }
 
 impl World {
@@ -36,11 +42,18 @@ impl World {
             dials: VecDeque::new(),
             started: 0,
             out: String::new(),
+            manager: None,
         }
     }
 
     fn run(&mut self, case: &Case<'_>) -> String {
         let name = case.positional(0).unwrap_or("");
+        if case.command == "manager" {
+            self.manager = Some(manager::Bench::new(case));
+        }
+        if let Some(manager) = &mut self.manager {
+            return manager.run(case);
+        }
         match case.command {
             "start" => self.start(name),
             "join" => {
@@ -133,6 +146,8 @@ impl World {
             Effect::StartExitingTasks => Some("hands over".to_owned()),
             Effect::Shutdown(reason) => Some(format!("ends: {reason}")),
             Effect::JoinFailed(error) => Some(format!("join failed: {error}")),
+            Effect::AcquireLease => Some("asks for the lease".to_owned()),
+            Effect::ReleaseLease => Some("gives the lease back".to_owned()),
             Effect::View(_) | Effect::ClusterId(_) | Effect::Joined | Effect::Log(..) => None,
         };
         if let Some(shown) = shown {

@@ -14,6 +14,7 @@ use crate::error::JoinError;
 use crate::event::ClusterEvent;
 use crate::message::Message;
 use crate::shutdown::ShutdownReason;
+use crate::singleton::lease::LeaseOutcome;
 use crate::view::MembershipView;
 
 /// What a user, or the driver's shutdown, asks of the membership.
@@ -106,6 +107,10 @@ pub enum Input {
         /// Why.
         reason: QuarantineReason,
     },
+    /// What became of `AcquireLease`.
+    LeaseResult(LeaseOutcome),
+    /// The lease of the resolver was held, and is lost.
+    LeaseLost,
     /// A command of a user.
     Command(Command),
     /// The wall clock, in ms since 1970; only for the age of tombstones.
@@ -146,6 +151,10 @@ pub enum Effect {
         /// It left in order and need not be told.
         harmless: bool,
     },
+    /// Ask for the lease of the resolver; `LeaseResult` follows.
+    AcquireLease,
+    /// Give the lease of the resolver back.
+    ReleaseLease,
     /// Try one connection to this process, and say how it ended.
     Dial(UniqueAddress),
     /// This node is a member now.

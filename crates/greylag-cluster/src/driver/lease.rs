@@ -10,6 +10,7 @@
 
 mod guard;
 mod memory;
+mod settings;
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,8 +20,7 @@ use async_trait::async_trait;
 
 pub use guard::GuardedLease;
 pub use memory::{InMemoryLeases, LeaseFault};
-
-use crate::settings::LeaseSettings;
+pub use settings::{LeaseSettings, Leases};
 
 /// Told when a held lease is lost: at most once, and only after the `acquire` that it was given to
 /// has answered `Ok(true)`. Must not block.

@@ -11,6 +11,7 @@ mod events;
 mod handle;
 mod inbound;
 pub(crate) mod lease;
+mod lease_in_use;
 mod lifecycle;
 mod node;
 mod shutdown;
@@ -37,6 +38,7 @@ use crate::health::Health;
 use crate::settings::ClusterSettings;
 use crate::shutdown::ShutdownReason;
 use crate::singleton::SingletonMessage;
+use crate::singleton::manager::ManagerInput;
 use crate::view::MembershipView;
 
 /// Inputs that wait for the driver's task. Control traffic of a node is far below this; what comes
@@ -59,6 +61,8 @@ pub(crate) enum DriverInput {
     Singleton(Box<singleton::StartSingleton>),
     /// A message between managers of one singleton.
     SingletonMessage { name: Arc<str>, message: SingletonMessage },
+    /// What became of a singleton's lease.
+    Manager { name: Arc<str>, input: ManagerInput },
     /// An instance has ended.
     InstanceEnded { name: Arc<str>, instance_id: u64 },
     /// The shutdown hands singletons over; answered when nothing of them runs here.

@@ -15,14 +15,16 @@ use super::DriverInput;
 use super::dial::dial;
 use super::events::EventHub;
 use super::inbound::{Listener, MembershipReceiver, SingletonReceiver};
+use super::lease::Leases;
+use super::lease_in_use::{LeaseInUse, LeaseNews};
 use super::shutdown::CoordinatedShutdown;
-use super::singleton::{Slot, StartSingleton};
+use super::singleton::{Slot, StartSingleton, lease_news};
 use super::tasks::ShutdownTasks;
 use crate::core::{ClusterCore, Command, Effect, Input, LogLevel};
 use crate::error::JoinError;
 use crate::event::{ClusterEvent, diff};
 use crate::message::Message;
-use crate::settings::ClusterSettings;
+use crate::settings::{ClusterSettings, Downing, SbrSettings, Strategy};
 use crate::shutdown::ShutdownReason;
 use crate::singleton::SingletonMessage;
 use crate::singleton::manager::{ManagerEffect, ManagerInput, SingletonManager};
@@ -53,6 +55,7 @@ pub(crate) struct Node {
     joining: Vec<oneshot::Sender<Result<(), JoinError>>>,
     /// Singletons that still keep the node from exiting, and who waits for them.
     exiting: Option<(Vec<Arc<str>>, oneshot::Sender<()>)>,
+    resolver_lease: Option<LeaseInUse>,
     view: Arc<MembershipView>,
     shutting_down: bool,
     /// A machine panicked; none is asked again.
@@ -85,6 +88,7 @@ impl Node {
             singletons,
             joining: Vec::new(),
             exiting: None,
+            resolver_lease: None,
             view,
             shutting_down: false,
             failed: false,
@@ -193,6 +197,7 @@ impl Node {
             DriverInput::SingletonMessage { name, message } => {
                 self.tell_manager(now, &name, ManagerInput::Message(message));
             }
+            DriverInput::Manager { name, input } => self.tell_manager(now, &name, input),
             DriverInput::InstanceEnded { name, instance_id } => {
                 if self.singletons.get_mut(&name).is_some_and(|slot| slot.instance_ended(instance_id)) {
                     self.tell_manager(now, &name, ManagerInput::InstanceEnded);
@@ -217,6 +222,8 @@ impl Node {
                 Effect::Quarantine { peer, harmless } => {
                     self.remoting.quarantine(&peer, QuarantineReason::RemovedFromMembership, harmless);
                 }
+                Effect::AcquireLease => self.resolver_lease().acquire(),
+                Effect::ReleaseLease => self.resolver_lease().release(),
                 Effect::Dial(peer) => self.dial(peer),
                 Effect::Joined => self.answer_joining(&Ok(())),
                 Effect::JoinFailed(error) => self.answer_joining(&Err(error)),
@@ -280,6 +287,27 @@ impl Node {
         self.user.spawn(shutdown.run());
     }
 
+    /// The lease of lease_majority, made when it is first asked for. Source: cluster S10.
+    fn resolver_lease(&mut self) -> LeaseInUse {
+        let (settings, node, inbox) = (&self.settings, self.core.node(), &self.inbox);
+        let make = || {
+            let named = match &settings.downing {
+                Downing::SplitBrainResolver(SbrSettings {
+                    strategy: Strategy::LeaseMajority { lease_name: Some(name), .. },
+                    ..
+                }) => Some(name.clone()),
+                _ => settings.leases.as_ref().map(Leases::resolver_name),
+            };
+            let name = named.unwrap_or_else(|| "greylag-sbr".to_owned());
+            LeaseInUse::new(name, settings, node, &self.user, inbox, |news| match news {
+                LeaseNews::Result(outcome) => Some(DriverInput::Core(Input::LeaseResult(outcome))),
+                LeaseNews::Lost => Some(DriverInput::Core(Input::LeaseLost)),
+                LeaseNews::Released => None,
+            })
+        };
+        self.resolver_lease.get_or_insert_with(make).clone()
+    }
+
     // --- the network ----------------------------------------------------------------------------
 
     fn send(&self, to: &Destination, message: &Message) {
@@ -322,7 +350,13 @@ impl Node {
         let receiver = SingletonReceiver { name: name.clone(), inbox, remoting };
         self.remoting.register(&path, Arc::new(receiver));
         let manager = SingletonManager::new(self.core.node().clone(), &start.settings, &self.settings);
-        self.singletons.insert(name.clone(), Slot::new(start, manager));
+        let lease = start.settings.use_lease.then(|| {
+            let lease_name = self.settings.leases.as_ref().map(|leases| leases.singleton_name(&name));
+            let lease_name = lease_name.unwrap_or_else(|| name.to_string());
+            let news = lease_news(name.clone());
+            LeaseInUse::new(lease_name, &self.settings, self.core.node(), &self.user, &self.inbox, news)
+        });
+        self.singletons.insert(name.clone(), Slot::new(start, manager, lease));
         self.tell_manager(now, &name, ManagerInput::View(self.view.clone()));
     }
 
@@ -349,6 +383,16 @@ impl Node {
                 ManagerEffect::StopInstance => {
                     if let Some(slot) = self.singletons.get(name) {
                         slot.stop_instance();
+                    }
+                }
+                ManagerEffect::AcquireLease => {
+                    if let Some(lease) = self.singletons.get(name).and_then(|slot| slot.lease.as_ref()) {
+                        lease.acquire();
+                    }
+                }
+                ManagerEffect::ReleaseLease => {
+                    if let Some(lease) = self.singletons.get(name).and_then(|slot| slot.lease.as_ref()) {
+                        lease.release();
                     }
                 }
                 ManagerEffect::ExitingDone => {

@@ -9,8 +9,9 @@ use tokio::sync::{mpsc, watch};
 
 use super::DriverInput;
 use super::handle::{BoxFuture, Cluster};
+use super::lease_in_use::{LeaseInUse, LeaseNews};
 use crate::settings::SingletonSettings;
-use crate::singleton::manager::SingletonManager;
+use crate::singleton::manager::{ManagerInput, SingletonManager};
 
 /// Makes an instance: a future that runs until its [`StopToken`] resolves, then ends in its own time.
 /// An instance that ends by itself is not started again on this node.
@@ -111,17 +112,31 @@ pub(crate) struct StartSingleton {
     pub(crate) running: watch::Sender<bool>,
 }
 
+/// What a manager is told of its lease.
+pub(crate) fn lease_news(name: Arc<str>) -> impl Fn(LeaseNews) -> Option<DriverInput> + Send + Sync {
+    move |news| {
+        let input = match news {
+            LeaseNews::Result(outcome) => ManagerInput::LeaseResult(outcome),
+            LeaseNews::Released => ManagerInput::LeaseReleased,
+            LeaseNews::Lost => ManagerInput::LeaseLost,
+        };
+        Some(DriverInput::Manager { name: name.clone(), input })
+    }
+}
+
 /// A singleton in the hands of the driver: its manager, and the instance while there is one.
 pub(crate) struct Slot {
     pub(crate) manager: SingletonManager,
+    /// `None`: no lease is used.
+    pub(crate) lease: Option<LeaseInUse>,
     start: Box<StartSingleton>,
     instance_id: u64,
     stop: Option<watch::Sender<bool>>,
 }
 
 impl Slot {
-    pub(crate) fn new(start: Box<StartSingleton>, manager: SingletonManager) -> Self {
-        Self { manager, start, instance_id: 0, stop: None }
+    pub(crate) fn new(start: Box<StartSingleton>, manager: SingletonManager, lease: Option<LeaseInUse>) -> Self {
+        Self { manager, lease, start, instance_id: 0, stop: None }
     }
 
     /// Starts an instance on the runtime of the user, whose code must not hold up the cluster's own

@@ -1,5 +1,6 @@
 use super::*;
 use crate::app_version::AppVersion;
+use crate::reachability::Reachability;
 use crate::reachability::Status::{self, Reachable, Terminated, Unreachable};
 
 fn node(name: char) -> UniqueAddress {
@@ -481,13 +482,121 @@ fn a_decision_explains_itself() {
     );
 }
 
-/// cluster S9, S10: without a lease at hand the verdict is that of a denied one.
+/// cluster S9.
 #[test]
-fn scenario_53_without_a_lease_the_own_side_goes() {
-    for (name, expected) in [("down_all", "bcdea"), ("lease_majority", "bca")] {
-        let strategy = crate::settings::Strategy::named(name, None).unwrap();
-        let mut bench = Bench::of('a', "abcde", SbrSettings::with_strategy(strategy));
-        bench.unreachable("abc", "de");
-        assert_eq!(bench.run(30), Some((20, expected.into())), "{name}");
+fn down_all_ends_every_side() {
+    let mut bench = Bench::of('a', "abcde", SbrSettings::with_strategy(Strategy::DownAll));
+    bench.unreachable("abc", "de");
+    assert_eq!(bench.run(30), Some((20, "bcdea".into())));
+}
+
+mod lease {
+    use super::*;
+
+    fn bench(own: char, here: &str, there: &str) -> Bench {
+        let mut bench =
+            Bench::of(own, "abcde", SbrSettings::with_strategy(Strategy::named("lease_majority", None).unwrap()));
+        bench.unreachable(here, there);
+        bench
+    }
+
+    impl Bench {
+        /// Runs until the lease is asked for, or given back; after how many seconds.
+        fn request(&mut self, seconds: u64) -> Option<(u64, LeaseRequest)> {
+            (0..=seconds).find_map(|second| {
+                self.now += Duration::from_secs(u64::from(second > 0));
+                assert_eq!(self.sbr.decide(self.now, false), None);
+                self.sbr.lease_request(self.now).map(|request| (second, request))
+            })
+        }
+
+        fn outcome(&mut self, outcome: LeaseOutcome) -> Option<String> {
+            self.sbr.on_lease_outcome(outcome);
+            self.sbr.decide(self.now, false).map(|decision| in_order(&decision))
+        }
+
+        /// A member is gone from the state.
+        fn remove(&mut self, names: &str) {
+            for name in names.chars() {
+                self.gossip.members.remove(&node(name));
+                self.gossip.seen.remove(&node(name));
+            }
+            self.gossip.reachability = Reachability::default().into();
+            self.state();
+        }
+    }
+
+    /// cluster S10.
+    #[test]
+    fn scenario_53_the_outcome_decides_and_the_reverse_if_there_is_none() {
+        for (outcome, expected) in
+            [(LeaseOutcome::Granted, "de"), (LeaseOutcome::Denied, "bca"), (LeaseOutcome::Failed, "bca")]
+        {
+            let mut bench = bench('a', "abc", "de");
+            assert_eq!(bench.request(30), Some((20, LeaseRequest::Acquire)), "the bigger side asks at once");
+            assert_eq!(bench.outcome(outcome), Some(expected.into()), "{outcome:?}");
+        }
+        let mut minority = bench('d', "de", "abc");
+        assert_eq!(minority.request(30), Some((22, LeaseRequest::Acquire)), "the smaller side 2 s later");
+        assert_eq!(minority.outcome(LeaseOutcome::Denied), Some("ed".into()));
+    }
+
+    /// cluster S10: ticks are ignored, and what happens meanwhile waits.
+    #[test]
+    fn states_wait_in_line_while_the_lease_is_asked_for() {
+        let mut bench = bench('a', "abc", "de");
+        bench.request(30).unwrap();
+        assert_eq!(bench.sbr.next_deadline(), None, "nothing but the answer ends the wait");
+        // Healed meanwhile: too late, the other side may have been denied.
+        bench.gossip.reachability = Reachability::default().into();
+        bench.state();
+        bench.now += Duration::from_secs(3);
+        assert_eq!(bench.sbr.decide(bench.now, false), None);
+        assert_eq!(bench.sbr.lease_request(bench.now), None, "it is asked for once");
+        assert_eq!(bench.outcome(LeaseOutcome::Granted), Some("de".into()));
+        assert_eq!(bench.run(60), None, "the state that waited is the present one now");
+    }
+
+    /// cluster S10, F9: a node that woke from a pause acts when the hold ends, if the lease is its own still.
+    #[test]
+    fn a_grant_is_acted_on_after_a_hold_unless_it_was_lost() {
+        for (lost, expected) in [(false, "de"), (true, "bca")] {
+            let mut bench = bench('a', "abc", "de");
+            bench.request(30).unwrap();
+            bench.sbr.on_lease_outcome(LeaseOutcome::Granted);
+            assert_eq!(bench.sbr.decide(bench.now, true), None, "held");
+            if lost {
+                bench.sbr.on_lease_lost();
+            }
+            let decision = bench.sbr.decide(bench.now, false).unwrap();
+            assert_eq!(in_order(&decision), expected);
+        }
+    }
+
+    /// cluster S10: 40 s after all whom it downed are removed; a second verdict meanwhile waits for nothing.
+    #[test]
+    fn the_lease_is_given_back_after_all_downed_are_removed_for_a_while() {
+        let mut bench = bench('a', "abc", "de");
+        bench.request(30).unwrap();
+        bench.outcome(LeaseOutcome::Granted).unwrap();
+        bench.remove("d");
+        assert_eq!(bench.request(50), None, "e is still there");
+        bench.remove("e");
+        assert_eq!(bench.request(60), Some((40, LeaseRequest::Release)));
+        assert_eq!(bench.request(60), None, "once");
+    }
+
+    /// cluster S10: held already, it is only confirmed.
+    #[test]
+    fn a_holder_waits_for_no_delay() {
+        let mut bench = bench('a', "abc", "de");
+        bench.request(30).unwrap();
+        bench.outcome(LeaseOutcome::Granted).unwrap();
+        bench.remove("de");
+        // Now two of three are out of reach: the smaller side, and yet at once.
+        bench.unreachable("a", "bc");
+        bench.seen("a");
+        assert_eq!(bench.request(30), Some((20, LeaseRequest::Acquire)));
+        assert_eq!(bench.outcome(LeaseOutcome::Granted), Some("bc".into()));
     }
 }

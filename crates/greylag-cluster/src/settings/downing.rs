@@ -254,6 +254,9 @@ pub(super) fn validate(settings: &ClusterSettings, problems: &mut Vec<ConfigErro
         Strategy::LeaseMajority { release_after, lease_name, .. } => {
             let text = format!("{release_after:?}");
             check(!release_after.is_zero(), "sbr.lease_majority.release_after", text, "must be longer than 0");
+            let kept = settings.leases.is_some();
+            let why = "lease_majority needs `leases`: a store that all nodes share";
+            check(kept, "sbr.lease_majority.lease", "none".to_owned(), why);
             let named = lease_name.as_ref().is_none_or(|name| !name.is_empty());
             check(named, "sbr.lease_majority.lease_name", String::new(), "must not be empty");
         }
@@ -264,9 +267,12 @@ pub(super) fn validate(settings: &ClusterSettings, problems: &mut Vec<ConfigErro
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{InMemoryLeases, Leases};
 
     fn problems(strategy: Strategy) -> Vec<&'static str> {
-        let settings = ClusterSettings::default().with_resolver(SbrSettings::with_strategy(strategy));
+        let leases = Leases::new("test", InMemoryLeases::new());
+        let settings = ClusterSettings { leases: Some(leases), ..ClusterSettings::default() };
+        let settings = settings.with_resolver(SbrSettings::with_strategy(strategy));
         settings.validate().err().into_iter().flatten().map(|problem| problem.setting).collect()
     }
 
@@ -305,6 +311,9 @@ mod tests {
         for name in ["keep_majority", "keep_oldest", "down_all", "lease_majority"] {
             assert!(problems(Strategy::named(name, None).unwrap()).is_empty(), "{name}");
         }
+        let nowhere = SbrSettings::with_strategy(Strategy::named("lease_majority", None).unwrap());
+        let problems = ClusterSettings::default().with_resolver(nowhere).validate().unwrap_err();
+        assert_eq!(problems[0].setting, "sbr.lease_majority.lease", "a lease must be kept somewhere");
         let sbr = SbrSettings {
             down_all_when_unstable: DownAllWhenUnstable::After(Duration::ZERO),
             down_all_when_indirectly_connected: Some(1.5),

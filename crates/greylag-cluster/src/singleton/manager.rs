@@ -12,20 +12,21 @@
 //!
 //! Source: cluster P1 to P7, P3a.
 
+mod roster;
+mod transitions;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use greylag_core::UniqueAddress;
 
+use super::lease::{LeaseOutcome, SingletonLease};
 use super::{Kind, SingletonMessage};
 use crate::member::{Member, MemberStatus};
 use crate::sabotage::Sabotage;
 use crate::settings::{ClusterSettings, SingletonSettings};
 use crate::view::MembershipView;
-
-/// How long removed processes are remembered (cluster P6).
-const REMEMBER_REMOVED: Duration = Duration::from_secs(15 * 60);
 
 /// What the machine is told.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,6 +43,12 @@ pub enum ManagerInput {
     SelfDowned,
     /// This process stood still; it starts nothing for a while (cluster F9).
     LocalPause,
+    /// What became of `AcquireLease`. Each is answered once.
+    LeaseResult(LeaseOutcome),
+    /// `ReleaseLease` has ended, well or not. Each is answered once.
+    LeaseReleased,
+    /// The lease was held, and is lost.
+    LeaseLost,
     /// A deadline may have come.
     Tick,
 }
@@ -58,6 +65,10 @@ pub enum ManagerEffect {
     },
     /// Tell the instance to end; `InstanceEnded` follows when it has.
     StopInstance,
+    /// Ask for the lease; `LeaseResult` follows.
+    AcquireLease,
+    /// Give the lease back, whether it is held or not; `LeaseReleased` follows.
+    ReleaseLease,
     /// Nothing of this singleton keeps the node from exiting.
     ExitingDone,
     /// A hand-over makes no progress.
@@ -73,6 +84,8 @@ pub enum ManagerState {
     Younger,
     /// This node is the oldest, and waits until all predecessors are settled.
     BecomingOldest,
+    /// All predecessors are settled; the lease is missing.
+    AcquiringLease,
     /// This node runs the instance, or it ended by itself.
     Oldest,
     /// Somebody else is the oldest now; the instance still runs.
@@ -98,6 +111,12 @@ pub struct SingletonManager {
     state: ManagerState,
     running: bool,
     stopping: bool,
+    /// `None`: no lease is used.
+    lease: Option<SingletonLease>,
+    /// The instance ends, or has ended, only because the lease was lost.
+    lease_lost: bool,
+    /// Nobody told the present instance to end, and yet it has: it is not started anew here.
+    ended_by_itself: bool,
     view: Option<Arc<MembershipView>>,
     /// Who is, or may still act as, a candidate for the oldest; the removed stay until their margin
     /// is over. Source: cluster P2.
@@ -150,6 +169,9 @@ impl SingletonManager {
             state: ManagerState::Start,
             running: false,
             stopping: false,
+            lease: settings.use_lease.then(|| SingletonLease::new(settings.lease_retry_interval)),
+            lease_lost: false,
+            ended_by_itself: false,
             view: None,
             list: BTreeMap::new(),
             noted: BTreeSet::new(),
@@ -190,8 +212,12 @@ impl SingletonManager {
             ManagerInput::ExitingPhase => self.on_exiting_phase(),
             ManagerInput::SelfDowned => self.on_self_downed(out),
             ManagerInput::LocalPause => self.hold_until = Some(now + self.hold_after_pause),
+            ManagerInput::LeaseResult(outcome) => self.with_lease(|lease| lease.on_outcome(now, outcome, out)),
+            ManagerInput::LeaseReleased => self.with_lease(|lease| lease.on_released(out)),
+            ManagerInput::LeaseLost => self.on_lease_lost(out),
             ManagerInput::Tick => {}
         }
+        self.with_lease(|lease| lease.on_tick(now, out));
         self.hold_until = self.hold_until.filter(|until| now < *until);
         self.end_margins(now);
         self.judge(now, out);
@@ -200,359 +226,15 @@ impl SingletonManager {
 
     /// When a `Tick` next has work to do.
     pub fn next_deadline(&self) -> Option<Instant> {
-        let hold = self.hold_until.filter(|_| self.state == ManagerState::BecomingOldest);
-        [self.retry_at, self.margins.values().min().copied(), hold].into_iter().flatten().min()
+        let waits = matches!(self.state, ManagerState::BecomingOldest | ManagerState::AcquiringLease);
+        let hold = self.hold_until.filter(|_| waits);
+        let lease = self.lease.as_ref().and_then(SingletonLease::next_deadline);
+        [self.retry_at, self.margins.values().min().copied(), hold, lease].into_iter().flatten().min()
     }
 
-    // --- who is the oldest ----------------------------------------------------------------------
-
-    fn on_view(&mut self, now: Instant, view: Arc<MembershipView>) {
-        let old = self.view.replace(view.clone());
-        let first = old.as_ref().is_none_or(|old| old.members.is_empty());
-        for (address, tombstone) in view.tombstones.iter() {
-            let before = old.as_ref().and_then(|old| old.tombstones.get(address));
-            if before.is_none_or(|before| !before.clean && tombstone.clean) {
-                self.on_removed(now, address, tombstone.clean, old.as_deref());
-            }
-        }
-        for member in
-            view.members.iter().filter(|m| m.has_role_or_any(self.role.as_deref()) && m.up_number != Member::NOT_UP)
-        {
-            let serves = member.status.is_settled();
-            let is_self = member.address == self.node;
-            match self.list.get_mut(&member.address) {
-                // Exited members are out of the race; this node itself only once it hands over.
-                Some(_) if member.status == MemberStatus::Exiting && !is_self => {
-                    self.list.remove(&member.address);
-                }
-                Some(known) => *known = member.clone(),
-                None if serves && !(is_self && self.exiting_phase) => {
-                    self.list.insert(member.address.clone(), member.clone());
-                }
-                // Gossip may jump over Up; whoever was never seen serving is only asked (P3a).
-                None => {}
-            }
-        }
-        // Before anything was joined there is nothing that could have been missed.
-        if first && view.members.is_empty() {
-            self.list.clear();
-        }
-    }
-
-    fn on_removed(&mut self, now: Instant, address: &UniqueAddress, clean: bool, old: Option<&MembershipView>) {
-        if *address == self.node {
-            return;
-        }
-        let had_role = old
-            .and_then(|old| old.member(address))
-            .or_else(|| self.list.get(address))
-            .is_none_or(|member| member.has_role_or_any(self.role.as_deref()));
-        if clean || !had_role || self.margin.is_zero() {
-            self.settle_removed(now, address);
-        } else if !self.gone.contains_key(address) {
-            self.margins.entry(address.clone()).or_insert(now + self.margin);
-        }
-    }
-
-    fn settle_removed(&mut self, now: Instant, address: &UniqueAddress) {
-        self.margins.remove(address);
-        self.list.remove(address);
-        self.noted.remove(address);
-        self.gone.insert(address.clone(), now + REMEMBER_REMOVED);
-    }
-
-    fn end_margins(&mut self, now: Instant) {
-        let over = |(address, at): (&UniqueAddress, &Instant)| (*at <= now).then(|| address.clone());
-        let over: Vec<UniqueAddress> = self.margins.iter().filter_map(over).collect();
-        for address in over {
-            self.settle_removed(now, &address);
-        }
-        self.gone.retain(|_, until| now < *until);
-    }
-
-    fn oldest(&self) -> Option<&UniqueAddress> {
-        self.list.values().min_by(|a, b| a.age_order(b)).map(|member| &member.address)
-    }
-
-    fn is_oldest(&self) -> bool {
-        self.oldest() == Some(&self.node)
-    }
-
-    fn self_status(&self) -> Option<MemberStatus> {
-        self.view.as_ref()?.self_status()
-    }
-
-    fn self_leaves(&self) -> bool {
-        self.exiting_phase || self.self_status().is_none_or(|status| status >= MemberStatus::Leaving)
-    }
-
-    // --- clearance ------------------------------------------------------------------------------
-
-    /// Everybody who may have run the instance and is not settled. Source: cluster P3a.
-    fn unsettled(&self) -> BTreeSet<UniqueAddress> {
-        if let Some(latest) = &self.latest_only {
-            return latest.iter().filter(|address| !self.is_settled(address)).cloned().collect();
-        }
-        let mut previous = self.noted.clone();
-        previous.extend(self.margins.keys().cloned());
-        if let Some(view) = &self.view {
-            let own_age = view.self_member().map(|own| (own.up_number, own.address.clone()));
-            for member in view.members.iter().filter(|member| member.has_role_or_any(self.role.as_deref())) {
-                let older = own_age.as_ref().is_none_or(|(number, own)| member.age_key() < (*number, own));
-                let leaving = member.status == MemberStatus::Leaving && self.state == ManagerState::Start;
-                if older && (leaving || member.status >= MemberStatus::Exiting) {
-                    previous.insert(member.address.clone());
-                }
-            }
-        }
-        previous.retain(|address| !self.is_settled(address));
-        previous
-    }
-
-    fn is_settled(&self, address: &UniqueAddress) -> bool {
-        let own_predecessor = address.address() == self.node.address();
-        own_predecessor || self.cleared.contains(address) || self.gone.contains_key(address)
-    }
-
-    /// Source: cluster P5, F9, M30.
-    fn may_start(&self, now: Instant) -> bool {
-        let Some(view) = &self.view else { return false };
-        let preparing = [MemberStatus::PreparingForShutdown, MemberStatus::ReadyForShutdown];
-        let shutting_down = view.members.iter().any(|member| preparing.contains(&member.status));
-        let held = view.self_suspect || self.hold_until.is_some_and(|until| now < until);
-        !shutting_down && !held && !self.downed && !self.exiting_phase
-    }
-
-    fn ask(&mut self, peer: &UniqueAddress, out: &mut Vec<ManagerEffect>) {
-        let attempt = *self.asked.entry(peer.clone()).or_insert_with(|| {
-            self.attempt += 1;
-            self.attempt
-        });
-        self.send(Kind::HandOverToMe, peer.clone(), attempt, out);
-    }
-
-    /// Says that nothing runs here. From now on the claimant must clear this node, and whatever it
-    /// answered before, or has under way, is void.
-    fn clear(&mut self, claimant: UniqueAddress, attempt: u64, out: &mut Vec<ManagerEffect>) {
-        self.send(Kind::HandOverDone, claimant.clone(), attempt, out);
-        self.cleared.remove(&claimant);
-        self.asked.remove(&claimant);
-        self.noted.insert(claimant);
-    }
-
-    fn send(&self, kind: Kind, to: UniqueAddress, attempt: u64, out: &mut Vec<ManagerEffect>) {
-        out.push(ManagerEffect::Send(SingletonMessage { kind, from: self.node.clone(), to, attempt }));
-    }
-
-    // --- transitions ----------------------------------------------------------------------------
-
-    /// Looks at the state as a whole after every input: the transitions that follow from who is the
-    /// oldest, from what is settled, and from deadlines.
-    fn judge(&mut self, now: Instant, out: &mut Vec<ManagerEffect>) {
-        match self.state {
-            ManagerState::Start => self.judge_start(now, out),
-            ManagerState::Younger => self.judge_younger(now, out),
-            ManagerState::BecomingOldest => self.judge_becoming_oldest(now, out),
-            ManagerState::Oldest => self.judge_oldest(now, out),
-            ManagerState::WasOldest => self.judge_was_oldest(now, out),
-            ManagerState::HandingOver | ManagerState::Stopping | ManagerState::End => {}
-        }
-    }
-
-    fn judge_start(&mut self, now: Instant, out: &mut Vec<ManagerEffect>) {
-        let is_up = self.list.contains_key(&self.node);
-        if !is_up || self.self_status().is_none_or(|status| status >= MemberStatus::Leaving) {
-            return;
-        }
-        if self.is_oldest() {
-            self.begin_clearance(now, out);
-        } else {
-            self.become_younger();
-        }
-    }
-
-    fn become_younger(&mut self) {
-        self.state = ManagerState::Younger;
-        self.retry_at = None;
-        let oldest = self.oldest().filter(|oldest| **oldest != self.node).cloned();
-        if let Some(latest) = &mut self.latest_only {
-            latest.clone_from(&oldest);
-        }
-        self.noted.extend(oldest);
-    }
-
-    fn judge_younger(&mut self, now: Instant, out: &mut Vec<ManagerEffect>) {
-        if self.is_oldest() && !self.exiting_phase {
-            self.begin_clearance(now, out);
-        } else {
-            self.become_younger();
-        }
-    }
-
-    fn begin_clearance(&mut self, now: Instant, out: &mut Vec<ManagerEffect>) {
-        let unsettled = self.unsettled();
-        self.state = ManagerState::BecomingOldest;
-        self.asked.clear();
-        self.cleared.clear();
-        self.in_progress.clear();
-        self.retries = 0;
-        self.retry_at = Some(now + self.retry_interval);
-        for peer in &unsettled {
-            self.ask(peer, out);
-        }
-        self.noted.extend(unsettled);
-        self.start_if_cleared(now, out);
-    }
-
-    fn start_if_cleared(&mut self, now: Instant, out: &mut Vec<ManagerEffect>) {
-        if self.is_oldest() && self.may_start(now) && self.unsettled().is_empty() {
-            let up_number = self.list.get(&self.node).map_or(Member::NOT_UP, |own| own.up_number);
-            self.state = ManagerState::Oldest;
-            self.retry_at = None;
-            self.noted.clear();
-            self.running = true;
-            out.push(ManagerEffect::StartInstance { up_number });
-        }
-    }
-
-    fn judge_becoming_oldest(&mut self, now: Instant, out: &mut Vec<ManagerEffect>) {
-        if self.downed || self.self_status().is_none_or(|status| status >= MemberStatus::Exiting) {
-            self.state = ManagerState::End;
-            self.retry_at = None;
-            return;
-        }
-        if !self.is_oldest() {
-            let unsettled = self.unsettled();
-            self.noted.extend(unsettled);
-            return self.become_younger();
-        }
-        self.start_if_cleared(now, out);
-        if self.state != ManagerState::BecomingOldest {
-            return;
-        }
-        let unsettled = self.unsettled();
-        let due = self.retry_at.is_some_and(|at| at <= now);
-        let all_busy = unsettled.iter().all(|peer| self.in_progress.contains(peer));
-        if due {
-            self.retry_at = Some(now + self.retry_interval);
-            self.retries += u32::from(!all_busy);
-        }
-        if self.retries > self.hand_over_retries {
-            out.push(ManagerEffect::Stuck);
-            self.noted.extend(unsettled);
-            self.rebuild_list();
-            return if self.is_oldest() { self.begin_clearance(now, out) } else { self.become_younger() };
-        }
-        for peer in unsettled {
-            if due || !self.asked.contains_key(&peer) {
-                self.ask(&peer, out);
-            }
-        }
-    }
-
-    /// From what is known now; the removed whose margin still runs stay in it.
-    fn rebuild_list(&mut self) {
-        let Some(view) = self.view.clone() else { return };
-        let role = self.role.as_deref();
-        let serving = view.by_age(role).into_iter().filter(|member| member.status.is_settled());
-        let current: BTreeMap<_, _> = serving.map(|member| (member.address.clone(), member.clone())).collect();
-        self.list.retain(|address, _| {
-            self.margins.contains_key(address) || view.member(address).is_some_and(|m| m.status == MemberStatus::Down)
-        });
-        self.list.extend(current);
-    }
-
-    fn judge_oldest(&mut self, now: Instant, out: &mut Vec<ManagerEffect>) {
-        if self.is_oldest() {
-            return;
-        }
-        if self.oldest().is_some_and(|oldest| self.margins.contains_key(oldest)) {
-            // It was removed already and will never ask. Whoever comes next does.
-            self.state = ManagerState::HandingOver;
-            return self.stop_instance(out);
-        }
-        self.state = ManagerState::WasOldest;
-        self.retries = 0;
-        self.offered = None;
-        self.judge_was_oldest(now, out);
-    }
-
-    /// The next oldest that still serves: who is to be asked to take over.
-    fn successor(&self) -> Option<UniqueAddress> {
-        let view = self.view.as_ref()?;
-        let serves = |member: &&Member| view.member(&member.address).is_some_and(|m| m.status.is_settled());
-        let others = self.list.values().filter(|member| member.address != self.node).filter(serves);
-        others.min_by(|a, b| a.age_order(b)).map(|member| member.address.clone())
-    }
-
-    fn judge_was_oldest(&mut self, now: Instant, out: &mut Vec<ManagerEffect>) {
-        if self.is_oldest() {
-            self.state = ManagerState::Oldest;
-            self.retry_at = None;
-            return;
-        }
-        let Some(oldest) = self.successor() else {
-            // The next change of the membership brings one, or this node back.
-            self.retry_at = None;
-            if self.self_leaves() {
-                self.become_stopping(out);
-            }
-            return;
-        };
-        let fresh = self.offered.as_ref() != Some(&oldest);
-        if !fresh && self.retry_at.is_some_and(|at| now < at) {
-            return;
-        }
-        self.offered = Some(oldest.clone());
-        self.retry_at = Some(now + self.retry_interval);
-        self.retries += 1;
-        if self.retries > self.take_over_retries {
-            if self.self_leaves() {
-                return self.become_stopping(out);
-            }
-            self.retries = 0;
-            out.push(ManagerEffect::Stuck);
-        }
-        self.send(Kind::TakeOverFromMe, oldest, 0, out);
-    }
-
-    fn become_stopping(&mut self, out: &mut Vec<ManagerEffect>) {
-        self.retry_at = None;
-        self.state = if self.running { ManagerState::Stopping } else { ManagerState::End };
-        self.stop_instance(out);
-    }
-
-    fn stop_instance(&mut self, out: &mut Vec<ManagerEffect>) {
-        if self.running && !self.stopping {
-            self.stopping = true;
-            out.push(ManagerEffect::StopInstance);
-        }
-    }
-
-    fn begin_hand_over(&mut self, claimant: UniqueAddress, attempt: u64, out: &mut Vec<ManagerEffect>) {
-        self.state = ManagerState::HandingOver;
-        self.retry_at = None;
-        self.claimants.clear();
-        self.claim_while_ending(claimant, attempt, out);
-        self.stop_instance(out);
-        if !self.running {
-            self.finish_hand_over(out);
-        }
-    }
-
-    fn claim_while_ending(&mut self, claimant: UniqueAddress, attempt: u64, out: &mut Vec<ManagerEffect>) {
-        self.claimants.insert(claimant.clone(), attempt);
-        self.send(Kind::HandOverInProgress, claimant, attempt, out);
-    }
-
-    fn finish_hand_over(&mut self, out: &mut Vec<ManagerEffect>) {
-        for (claimant, attempt) in std::mem::take(&mut self.claimants) {
-            self.clear(claimant, attempt, out);
-        }
-        if self.self_leaves() || self.downed || self.state == ManagerState::Stopping {
-            self.state = ManagerState::End;
-        } else {
-            self.become_younger();
+    fn with_lease(&mut self, f: impl FnOnce(&mut SingletonLease)) {
+        if let Some(lease) = &mut self.lease {
+            f(lease);
         }
     }
 
@@ -560,11 +242,32 @@ impl SingletonManager {
 
     fn on_instance_ended(&mut self, out: &mut Vec<ManagerEffect>) {
         self.running = false;
-        self.stopping = false;
-        if matches!(self.state, ManagerState::HandingOver | ManagerState::Stopping) {
-            self.finish_hand_over(out);
+        self.ended_by_itself = !std::mem::take(&mut self.stopping);
+        match self.state {
+            ManagerState::Oldest if self.lease_lost => self.reacquire(out),
+            // The lease is of no use until this node is the oldest again.
+            ManagerState::WasOldest if self.lease_lost => self.give_lease_back(out),
+            _ => {}
         }
-        // Ended by itself: this node stays the oldest, and starts nothing anew.
+    }
+
+    /// Whatever rests on the lease ends. Only then is the lease given back.
+    fn on_lease_lost(&mut self, out: &mut Vec<ManagerEffect>) {
+        self.with_lease(SingletonLease::on_lost);
+        match self.state {
+            ManagerState::Oldest | ManagerState::WasOldest if self.running => {
+                self.lease_lost = true;
+                self.stop_instance(out);
+            }
+            ManagerState::AcquiringLease => self.with_lease(|lease| {
+                if lease.is_held() {
+                    lease.renew(out);
+                }
+            }),
+            ManagerState::Oldest | ManagerState::WasOldest => self.give_lease_back(out),
+            // What runs is ending already, or nothing runs.
+            _ => {}
+        }
     }
 
     fn on_exiting_phase(&mut self) {
@@ -577,7 +280,11 @@ impl SingletonManager {
         match self.state {
             ManagerState::Oldest | ManagerState::WasOldest => self.become_stopping(out),
             ManagerState::HandingOver | ManagerState::Stopping => {}
-            _ => self.state = ManagerState::End,
+            _ => {
+                self.give_lease_back(out);
+                self.retry_at = None;
+                self.state = ManagerState::End;
+            }
         }
     }
 
@@ -620,7 +327,12 @@ impl SingletonManager {
             ManagerState::Start | ManagerState::Younger | ManagerState::BecomingOldest | ManagerState::End => {
                 self.clear(from, attempt, out);
             }
-            ManagerState::Oldest | ManagerState::WasOldest => self.begin_hand_over(from, attempt, out),
+            // Nothing is handed over while the whole cluster shuts down (cluster M30).
+            ManagerState::AcquiringLease | ManagerState::Oldest | ManagerState::WasOldest
+                if self.prepares_shutdown() => {}
+            ManagerState::AcquiringLease | ManagerState::Oldest | ManagerState::WasOldest => {
+                self.begin_hand_over(from, attempt, out);
+            }
             ManagerState::HandingOver | ManagerState::Stopping => self.claim_while_ending(from, attempt, out),
         }
     }
@@ -635,6 +347,12 @@ impl SingletonManager {
                 self.asked.remove(&from);
                 self.noted.insert(from);
             }
+            ManagerState::AcquiringLease => {
+                // It may run the instance still; nothing starts here before it has answered.
+                self.cleared.remove(&from);
+                self.asked.remove(&from);
+                self.noted.insert(from);
+            }
             ManagerState::Oldest => {
                 self.asked.remove(&from);
                 self.ask(&from, out);
@@ -644,9 +362,10 @@ impl SingletonManager {
     }
 
     fn tell_exiting_done(&mut self, out: &mut Vec<ManagerEffect>) {
+        let ended = || !self.running && self.lease.as_ref().is_none_or(SingletonLease::is_free);
         let idle = match self.state {
             ManagerState::Start | ManagerState::Younger | ManagerState::BecomingOldest | ManagerState::End => true,
-            _ => !self.running,
+            _ => ended() || self.prepares_shutdown(),
         };
         if self.exiting_phase && idle && !self.exiting_told {
             self.exiting_told = true;

@@ -2,6 +2,7 @@
 
 mod deaths;
 mod downing;
+mod lease;
 mod membership;
 mod partitions;
 mod singleton;

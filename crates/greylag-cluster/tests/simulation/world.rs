@@ -4,6 +4,9 @@
 //! (dials), and checks after every step what must never happen: two instances of the singleton, a
 //! removed member that is back, a status that goes backwards.
 
+#[path = "leases.rs"]
+pub(crate) mod leases;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
@@ -33,6 +36,7 @@ pub(crate) struct Process {
     pub(crate) killed: bool,
     pending: Vec<(Instant, Local)>,
     /// Who said Hello, and the cluster that it named.
+    grants: BTreeMap<leases::Of, u64>,
     met: BTreeMap<UniqueAddress, Option<u128>>,
     quarantined: BTreeMap<UniqueAddress, bool>,
     removed: BTreeSet<UniqueAddress>,
@@ -44,6 +48,16 @@ enum Local {
     Core(Input),
     InstanceEnded,
     ExitingTasksDone,
+    LeaseAnswer(leases::Of, LeaseOutcome),
+    LeaseReleased(leases::Of),
+    /// The heartbeat of a grant, by its number.
+    Renew(leases::Of, u64),
+}
+
+enum LeaseNews {
+    Outcome(LeaseOutcome),
+    Released,
+    Lost,
 }
 
 pub(crate) struct World {
@@ -57,6 +71,10 @@ pub(crate) struct World {
     pub(crate) most_instances: usize,
     /// Overlaps are counted, not refused (for what P7 excepts).
     pub(crate) tolerate_two: bool,
+    pub(crate) leases: leases::Leases,
+    /// Instances run only under the lease.
+    pub(crate) use_lease: bool,
+    grants: u64,
     at: BTreeMap<NodeAddress, NodeId>,
     base: Instant,
     next_uid: u64,
@@ -75,6 +93,9 @@ impl World {
             stop_delay: 20 * MS,
             most_instances: 0,
             tolerate_two: false,
+            leases: leases::Leases::default(),
+            use_lease: false,
+            grants: 0,
             at: BTreeMap::new(),
             base: Instant::now(),
             next_uid: 0,
@@ -110,7 +131,8 @@ impl World {
         let now = self.now();
         let mut core = ClusterCore::new(address.clone(), settings.clone(), self.seed ^ uid.get(), now);
         core.handle(now, Input::WallClock(1_000_000), &mut Vec::new());
-        let singleton = SingletonSettings::default().with_role("worker");
+        let singleton = SingletonSettings { use_lease: self.use_lease, ..SingletonSettings::default() };
+        let singleton = singleton.with_role("worker");
         let mut manager = SingletonManager::new(address.clone(), &singleton, &settings);
         manager.handle(now, ManagerInput::View(core.view().clone()), &mut Vec::new());
         self.at.insert(address.address().clone(), id);
@@ -125,6 +147,7 @@ impl World {
                 events: Vec::new(),
                 killed: false,
                 pending: Vec::new(),
+                grants: BTreeMap::new(),
                 met: BTreeMap::new(),
                 quarantined: BTreeMap::new(),
                 removed: BTreeSet::new(),
@@ -285,6 +308,25 @@ impl World {
                         self.vanish(id);
                     }
                 }
+                Local::LeaseAnswer(of, outcome) => {
+                    if outcome == LeaseOutcome::Granted {
+                        self.grants += 1;
+                        self.processes.get_mut(&id).unwrap().grants.insert(of, self.grants);
+                        self.later(id, now + leases::HEARTBEAT, Local::Renew(of, self.grants));
+                    }
+                    self.tell_of_lease(id, of, LeaseNews::Outcome(outcome));
+                }
+                Local::LeaseReleased(of) => self.tell_of_lease(id, of, LeaseNews::Released),
+                Local::Renew(of, grant) if self.processes[&id].grants.get(&of) == Some(&grant) => {
+                    let by = self.ua(id);
+                    if self.leases.renew(of, &by, now) {
+                        self.later(id, now + leases::HEARTBEAT, Local::Renew(of, grant));
+                    } else {
+                        self.processes.get_mut(&id).unwrap().grants.remove(&of);
+                        self.tell_of_lease(id, of, LeaseNews::Lost);
+                    }
+                }
+                Local::Renew(..) => {}
                 Local::ExitingTasksDone => self.command(id, Command::ExitingTasksDone { clean: true }),
             }
         }
@@ -344,11 +386,40 @@ impl World {
                 }
                 ManagerEffect::StartInstance { .. } => self.processes.get_mut(&id).unwrap().instance = true,
                 ManagerEffect::StopInstance => self.later(id, now + self.stop_delay, Local::InstanceEnded),
+                ManagerEffect::AcquireLease => self.acquire(id, leases::Of::Singleton),
+                ManagerEffect::ReleaseLease => self.release(id, leases::Of::Singleton),
                 ManagerEffect::ExitingDone => self.later(id, now + MS, Local::ExitingTasksDone),
                 ManagerEffect::Stuck => {}
             }
         }
         self.check();
+    }
+
+    fn tell_of_lease(&mut self, id: NodeId, of: leases::Of, news: LeaseNews) {
+        match (of, news) {
+            (leases::Of::Singleton, LeaseNews::Outcome(outcome)) => self.manage(id, ManagerInput::LeaseResult(outcome)),
+            (leases::Of::Singleton, LeaseNews::Released) => self.manage(id, ManagerInput::LeaseReleased),
+            (leases::Of::Singleton, LeaseNews::Lost) => self.manage(id, ManagerInput::LeaseLost),
+            (leases::Of::Resolver, LeaseNews::Outcome(outcome)) => self.input(id, Input::LeaseResult(outcome)),
+            (leases::Of::Resolver, LeaseNews::Released) => {}
+            (leases::Of::Resolver, LeaseNews::Lost) => self.input(id, Input::LeaseLost),
+        }
+    }
+
+    fn acquire(&mut self, id: NodeId, of: leases::Of) {
+        let (by, now) = (self.ua(id), self.now());
+        let outcome = self.leases.acquire(of, &by, now);
+        self.later(id, now + 5 * MS, Local::LeaseAnswer(of, outcome));
+    }
+
+    fn release(&mut self, id: NodeId, of: leases::Of) {
+        let (by, now) = (self.ua(id), self.now());
+        // What runs under a lease must have ended before the lease is given back.
+        let running = self.processes[&id].instance;
+        assert!(of != leases::Of::Singleton || !running, "seed {}: a lease without its instance", self.seed);
+        self.leases.release(of, &by);
+        self.processes.get_mut(&id).unwrap().grants.remove(&of);
+        self.later(id, now + 5 * MS, Local::LeaseReleased(of));
     }
 
     fn execute(&mut self, id: NodeId, effect: Effect) {
@@ -371,6 +442,8 @@ impl World {
             Effect::Quarantine { peer, harmless } => {
                 self.processes.get_mut(&id).unwrap().quarantined.insert(peer, harmless);
             }
+            Effect::AcquireLease => self.acquire(id, leases::Of::Resolver),
+            Effect::ReleaseLease => self.release(id, leases::Of::Resolver),
             Effect::Dial(peer) => {
                 let (after, input) = self.dial(id, peer);
                 self.later(id, now + after, Local::Core(input));

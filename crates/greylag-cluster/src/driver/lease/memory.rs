@@ -9,8 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 
-use super::{Lease, LeaseError, LeaseProvider, OnLost};
-use crate::settings::LeaseSettings;
+use super::{Lease, LeaseError, LeaseProvider, LeaseSettings, OnLost};
 
 /// What an operation on a lease meets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,0 +1,97 @@
+//! How leases are kept, and where.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::LeaseProvider;
+use crate::error::ConfigError;
+
+/// How leases are kept alive, and how long to wait for their store. Source: cluster S16.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LeaseSettings {
+    /// A lease that was not renewed for so long is free. Default 120 s.
+    pub heartbeat_timeout: Duration,
+    /// Between renewals. Default 12 s.
+    pub heartbeat_interval: Duration,
+    /// How long one request to the store may take before its outcome counts as unknown. Default 5 s.
+    pub operation_timeout: Duration,
+}
+
+impl Default for LeaseSettings {
+    fn default() -> Self {
+        Self {
+            heartbeat_timeout: Duration::from_secs(120),
+            heartbeat_interval: Duration::from_secs(12),
+            operation_timeout: Duration::from_secs(5),
+        }
+    }
+}
+
+impl LeaseSettings {
+    /// Short times, for tests on one machine.
+    pub fn test() -> Self {
+        Self {
+            heartbeat_timeout: Duration::from_secs(6),
+            heartbeat_interval: Duration::from_millis(500),
+            operation_timeout: Duration::from_secs(2),
+        }
+    }
+
+    /// Checks every value, and that they fit each other.
+    ///
+    /// # Errors
+    /// All problems together.
+    pub fn validate(&self) -> Result<(), Vec<ConfigError>> {
+        let mut problems = Vec::new();
+        let mut check = |ok: bool, setting: &'static str, value: Duration, why: &'static str| {
+            if !ok {
+                problems.push(ConfigError { setting, value: format!("{value:?}"), why });
+            }
+        };
+        let (interval, operation) = (self.heartbeat_interval, self.operation_timeout);
+        check(!interval.is_zero(), "lease.heartbeat_interval", interval, "must be longer than 0");
+        check(!operation.is_zero(), "lease.operation_timeout", operation, "must be longer than 0");
+        check(
+            self.heartbeat_timeout >= 2 * (interval + operation),
+            "lease.heartbeat_timeout",
+            self.heartbeat_timeout,
+            "must be at least twice heartbeat_interval + operation_timeout, so that one lost renewal loses no lease",
+        );
+        if problems.is_empty() { Ok(()) } else { Err(problems) }
+    }
+}
+
+/// Where a cluster keeps its leases. Two of these are equal if they share the provider.
+#[derive(Debug, Clone)]
+pub struct Leases {
+    cluster: Arc<str>,
+    provider: Arc<dyn LeaseProvider>,
+}
+
+impl PartialEq for Leases {
+    fn eq(&self, other: &Self) -> bool {
+        self.cluster == other.cluster && Arc::ptr_eq(&self.provider, &other.provider)
+    }
+}
+
+impl Leases {
+    /// Leases of the cluster of this name, so that clusters that share a store stay apart.
+    pub fn new(cluster: impl Into<Arc<str>>, provider: impl LeaseProvider) -> Self {
+        Self { cluster: cluster.into(), provider: Arc::new(provider) }
+    }
+
+    /// Who makes them.
+    pub fn provider(&self) -> &dyn LeaseProvider {
+        &*self.provider
+    }
+
+    /// The lease of a singleton. Source: cluster P5.
+    pub fn singleton_name(&self, singleton: &str) -> String {
+        format!("{}-singleton-{singleton}", self.cluster)
+    }
+
+    /// The lease of the resolver, unless its settings name another. Source: cluster S10.
+    pub fn resolver_name(&self) -> String {
+        format!("{}-greylag-sbr", self.cluster)
+    }
+}
