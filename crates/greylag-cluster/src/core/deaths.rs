@@ -105,7 +105,7 @@ impl ClusterCore {
         if self.witnessed.is_empty() || !matches!(self.life, Life::Member) {
             return;
         }
-        let member = |peer: &&UniqueAddress| self.gossip.members.contains_key(*peer);
+        let member = |peer: &&UniqueAddress| self.gossip.members.contains_key(peer);
         let known: Vec<UniqueAddress> = self.witnessed.iter().filter(member).cloned().collect();
         let tombstones = &self.gossip.tombstones;
         self.witnessed.retain(|peer| !known.contains(peer) && !tombstones.contains_key(peer));
