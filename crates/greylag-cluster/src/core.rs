@@ -435,9 +435,10 @@ impl ClusterCore {
     // --- the resolver ---------------------------------------------------------------------------
 
     fn tick_sbr(&mut self, now: Instant, out: &mut Vec<Effect>) {
-        let held = self.trust.holds(now);
+        let held = self.trust.pauses(now);
+        let suspect = self.trust.is_suspect();
         let Some(sbr) = &mut self.sbr else { return };
-        let decision = sbr.decide(now, held);
+        let decision = if suspect && !held { sbr.decide_against_self(now) } else { sbr.decide(now, held) };
         out.extend(sbr.lease_request(now).map(|request| match request {
             LeaseRequest::Acquire => Effect::AcquireLease,
             LeaseRequest::Release => Effect::ReleaseLease,
@@ -447,6 +448,11 @@ impl ClusterCore {
         let downed = decision.downed.clone();
         out.push(Effect::Publish(ClusterEvent::DowningDecision(Box::new(decision))));
         self.down(now, &downed, out);
+        if !downed.is_empty() {
+            // The others wait for it: whoever has not heard of a decision 3 s after an instability has
+            // lasted too long downs itself (cluster S13).
+            self.gossip_to_many(out);
+        }
     }
 
     fn on_lease(&mut self, now: Instant, outcome: Option<LeaseOutcome>, out: &mut Vec<Effect>) {

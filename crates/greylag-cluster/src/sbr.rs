@@ -258,6 +258,27 @@ impl Sbr {
         Some(decision)
     }
 
+    /// What a node decides that was away for so long that it may have been removed meanwhile: nothing
+    /// about others, but a verdict against itself is carried out at its time. Postponed by the whole
+    /// of `stable_after`, it would come after the winning side's margin (cluster F9, G1).
+    pub fn decide_against_self(&mut self, now: Instant) -> Option<DowningDecision> {
+        if self.lease.is_waiting() || self.unstable.is_none() || now < self.tick_at {
+            return None;
+        }
+        self.tick_at = now + TICK;
+        let picture = self.picture();
+        let lives = self.own_status().is_some_and(|status| status != MemberStatus::Down);
+        if !lives || !picture.has_anything_to_decide() {
+            return None;
+        }
+        let Step::Decided(decision) = self.stable_decision(now, &picture)? else { return None };
+        decision.downed.contains(&self.node).then(|| DowningDecision {
+            verdict: Verdict::DownSelf,
+            downed: vec![self.node.clone()],
+            ..decision
+        })
+    }
+
     fn own_status(&self) -> Option<MemberStatus> {
         self.gossip.members.get(&self.node).map(|member| member.status)
     }

@@ -100,6 +100,18 @@ impl ClusterCore {
         }
     }
 
+    /// The whole state of a node that is Down, to some members; to some that it finds unreachable if
+    /// it finds all so. They may hear it all the same, and then need not miss it first.
+    pub(super) fn gossip_last_words(&mut self, out: &mut Vec<Effect>) {
+        if self.gossip.valid_targets(&self.node).next().is_some() {
+            return self.gossip_to_random(5, out);
+        }
+        let gossip = self.gossip.clone();
+        for target in gossip.members.keys().filter(|member| **member != self.node).sample(&mut self.rng, 5) {
+            self.send_gossip(target, out);
+        }
+    }
+
     /// Urgent news, to all of a small cluster and to many of a big one.
     pub(super) fn gossip_to_many(&mut self, out: &mut Vec<Effect>) {
         self.gossip_to_random(URGENT_FAN_OUT, out);

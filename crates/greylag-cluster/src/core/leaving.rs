@@ -76,7 +76,7 @@ impl ClusterCore {
             self.send_gossip(target, out);
         }
         if targets.contains(&self.node) {
-            self.gossip_to_random(5, out);
+            self.gossip_last_words(out);
         }
         self.act_if_urgent(now, out);
     }
@@ -98,7 +98,7 @@ impl ClusterCore {
         let informed = |address: &UniqueAddress| unreachable.contains(address) || self.gossip.seen.contains(address);
         let down = self.gossip.members.values().filter(|member| member.status == MemberStatus::Down);
         if ticks >= DOWNED_TICKS || down.map(|member| &member.address).all(informed) {
-            self.gossip_to_random(5, out);
+            self.gossip_last_words(out);
             self.end(reason, out);
         }
     }

@@ -52,7 +52,12 @@ impl Trust {
 
     /// No downing decision and no leader action.
     pub(super) fn holds(&self, now: Instant) -> bool {
-        self.is_suspect() || self.hold_until.is_some_and(|until| now < until)
+        self.is_suspect() || self.pauses(now)
+    }
+
+    /// This process has just stood still: no decision at all.
+    pub(super) fn pauses(&self, now: Instant) -> bool {
+        self.hold_until.is_some_and(|until| now < until)
     }
 
     /// How long ago this node last exchanged gossip with anybody.
