@@ -1,149 +1,209 @@
-//! Whole clusters under faults, on the world of `greylag-cluster`'s own tests.
+//! Whole clusters under faults, by named profiles.
 //!
-//! The world checks after every step: never two singletons, no removed member back, no status going
-//! backwards. This draws the faults, and checks at the end that all who live agree, that nobody is
-//! suspected any more, that there is a singleton, and that a fresh process is let in.
+//! A profile draws a plan from the seed: the cluster's size, its links and clocks, and a list of
+//! timed faults, which is data. The world plays it over the real machines: membership, heartbeats,
+//! resolver, proofs, singleton manager, and one association per peer. What must never happen is
+//! checked at every step, and what must be at the end is waited for once the faults have stopped.
+//! A plan that breaks a promise is replayed with ever fewer faults until none can be spared.
+//!
+//! Source: cluster C6, G1 to G4, scenarios 64, 66, 71, 73, 74.
 
-use std::time::Duration;
-
-use greylag_testkit::network::{Link, NodeId};
-use rand::RngExt;
-
-use crate::{Omission, Outcome, Violation, guarded};
-
-#[path = "../../crates/greylag-cluster/tests/simulation/world.rs"]
-#[allow(dead_code, reason = "the crate's own tests use the rest")]
+mod checks;
+mod plan;
+mod profiles;
+mod streams;
+mod walks;
 mod world;
 
-use world::{MS, SECOND, World};
+use greylag_cluster::{Sabotage, ShutdownReason};
 
-const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
+use crate::{Omission, Outcome, Run, Violation, World, guarded};
+use plan::Plan;
+use profiles::{PROFILES, Profile};
 
-pub(crate) fn run(seed: u64, _without: Option<Omission>) -> Result<Outcome, Violation> {
-    guarded("one view, one singleton, no resurrection", || {
-        let mut cluster = Cluster::start(seed);
-        cluster.suffer();
-        cluster.heal()
+/// A world for each profile, and one of gossip states alone.
+pub(crate) fn worlds() -> Vec<World> {
+    let of = |profile: &'static Profile| World {
+        name: "cluster",
+        profile: Some(profile.name),
+        about: profile.about,
+        omissions: omissions_found_by(profile.name),
+        run: Run::Planned {
+            run: Box::new(|seed, without| run(&profile.plan(seed), without)),
+            explain: Box::new(|seed, without| explain(profile, seed, without)),
+        },
+    };
+    let mut worlds: Vec<World> = PROFILES.iter().map(of).collect();
+    worlds.push(World {
+        name: "walks",
+        profile: None,
+        about: "gossip states in any order of joins, leaves, downs, removals and merges (cluster scenario 67)",
+        omissions: &[],
+        run: Run::Plain(walks::run),
+    });
+    worlds
+}
+
+/// Which clauses a profile misses within a few seeds, so that the tests need not search.
+fn omissions_found_by(profile: &str) -> &'static [Omission] {
+    match profile {
+        "clean-cut" => &[Omission::StableAfter, Omission::Margin, Omission::TimeoutIsRefusal],
+        "leave-then-cut" => &[Omission::Recheck],
+        "several-leaves" => &[Omission::Clearance],
+        "all-mixed" => &[Omission::Tombstones, Omission::Convergence],
+        _ => &[],
+    }
+}
+
+fn sabotage(omission: Omission) -> Option<Sabotage> {
+    Some(match omission {
+        Omission::Tombstones => Sabotage::Tombstones,
+        Omission::Convergence => Sabotage::Convergence,
+        Omission::StableAfter => Sabotage::StableAfter,
+        Omission::Margin => Sabotage::Margin,
+        Omission::Clearance => Sabotage::Clearance,
+        Omission::Recheck => Sabotage::Recheck,
+        Omission::TimeoutIsRefusal => Sabotage::TimeoutIsRefusal,
+        Omission::FlushMark | Omission::GenerationCheck | Omission::DeliveryPosition => return None,
     })
 }
 
-struct Cluster {
-    world: World,
-    /// The latest process at each address.
-    ids: Vec<NodeId>,
-    faults: u64,
+fn run(plan: &Plan, without: Option<Omission>) -> Result<Outcome, Violation> {
+    guarded("no machine panics", || {
+        let mut world = world::World::new(plan.clone(), without.and_then(sabotage));
+        world.run()?;
+        judge(&world)
+    })
 }
 
-impl Cluster {
-    /// Three to five nodes; on one host, where kills can be proven, in half of the runs.
-    fn start(seed: u64) -> Self {
-        let mut world = World::resolver(seed);
-        world.one_host = world.net.rng().random_bool(0.5);
-        let count = world.net.rng().random_range(3..=NAMES.len());
-        world.stop_delay = MS * world.net.rng().random_range(1..2_000);
-        let ids = world.cluster(&NAMES[..count]);
-        let link = Link {
-            delay: (MS, MS * world.net.rng().random_range(2..80)),
-            loss: world.net.rng().random_range(0.0..0.05),
-            duplication: world.net.rng().random_range(0.0..0.05),
-            reorder: false,
-        };
-        world.net.set_default_link(link);
-        Self { world, ids, faults: 0 }
+/// What came of a run that broke nothing on its way.
+fn judge(world: &world::World) -> Result<Outcome, Violation> {
+    let plan = &world.plan;
+    let touched = plan.touched();
+    let downed = |process: &&world::Process| {
+        matches!(process.ended, Some(ShutdownReason::Downed | ShutdownReason::LeaveIsolated))
+    };
+    let healthy = world.processes.iter().filter(downed).filter(|process| !touched[process.place]);
+    let healthy: Vec<String> = healthy.map(|process| process.address.to_string()).collect();
+    let lost = world.is_lost() && world.processes.iter().any(|process| downed(&process));
+    if plan.promises.cluster_stays && lost {
+        return world.broken("the cluster survives (cluster S6, S11)", "everybody was downed".to_owned());
     }
-
-    fn suffer(&mut self) {
-        for _ in 0..self.world.net.rng().random_range(2..7) {
-            self.fault();
-            let pause = MS * self.world.net.rng().random_range(50..15_000);
-            self.world.run_for(pause);
-        }
+    if plan.promises.healthy_stay && !healthy.is_empty() {
+        let what = format!("{healthy:?} were downed, and no fault touched them");
+        return world.broken("healthy members stay (cluster S11, S13)", what);
     }
+    Ok(Outcome {
+        steps: world.steps,
+        faults: world.faults,
+        checked: world.living().count() as u64,
+        healthy_downed: healthy.len() as u64,
+        lost: u64::from(lost),
+        excused: u64::from(world.checks.overlapped) + world.checks.conflicts,
+    })
+}
 
-    fn fault(&mut self) {
-        self.faults += 1;
-        let index = self.world.net.rng().random_range(0..self.ids.len());
-        let id = self.ids[index];
-        let lives = self.world.alive().contains(&id);
-        match self.world.net.rng().random_range(0..9) {
-            0 => {
-                let (left, right) = self.ids.split_at(index.max(1));
-                self.world.isolate(left, right);
+/// The plan of a seed that broke a promise, and the least part of it that still does.
+fn explain(profile: &Profile, seed: u64, without: Option<Omission>) -> String {
+    let plan = profile.plan(seed);
+    let Err(violation) = run(&plan, without) else { return format!("{plan}\nbreaks nothing") };
+    let kept = least(plan.faults.len(), |kept| {
+        run(&plan.with_faults(kept), without).is_err_and(|other| other.promise == violation.promise)
+    });
+    let least = plan.with_faults(&kept);
+    let mut world = world::World::new(least.clone(), without.and_then(sabotage)).traced();
+    let what = world.run().and_then(|()| judge(&world)).err().map(|violation| violation.to_string());
+    let (what, story) = (what.unwrap_or_default(), world.story());
+    format!("{plan}\nthe least plan that breaks the same promise:\n{least}\nwhat happened:\n{story}{what}")
+}
+
+/// The least part of `count` things, by their numbers, that is still `bad`: halves are dropped
+/// first, then smaller pieces, until no single one can be spared.
+fn least(count: usize, bad: impl Fn(&[usize]) -> bool) -> Vec<usize> {
+    let mut kept: Vec<usize> = (0..count).collect();
+    let mut piece = count.div_ceil(2).max(1);
+    loop {
+        let mut start = 0;
+        let before = kept.len();
+        while start < kept.len() {
+            let end = (start + piece).min(kept.len());
+            let rest: Vec<usize> = [&kept[..start], &kept[end..]].concat();
+            if bad(&rest) {
+                kept = rest;
+            } else {
+                start = end;
             }
-            1 => {
-                let other = self.ids[(index + 1) % self.ids.len()];
-                self.world.net.cut(id, other);
-            }
-            // What P7 excepts, an instance on a node that stood still for longer than everybody's
-            // patience, is not drawn.
-            2 => {
-                let pause = MS * self.world.net.rng().random_range(100..12_000);
-                self.world.net.pause(id, pause);
-            }
-            3 | 4 if lives => self.world.kill(id),
-            5 if lives => self.world.leave(id, id),
-            6 => self.world.net.heal(),
-            _ if !lives => self.restart(index),
-            _ => self.faults -= 1,
+        }
+        if piece > 1 {
+            piece = piece.div_ceil(2);
+        } else if kept.len() == before {
+            return kept;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::plan::{Fault, Link, Promises, Timed};
+    use super::*;
+
+    #[test]
+    fn the_least_part_has_what_is_needed_and_nothing_else() {
+        let needed = [3, 11, 12];
+        let found = least(20, |kept| needed.iter().all(|index| kept.contains(index)));
+        assert_eq!(found, needed);
+        assert_eq!(least(4, |_| true), Vec::<usize>::new());
+    }
+
+    fn plan(places: usize, faults: Vec<(u64, Fault)>, quiet_ms: u64) -> Plan {
+        let timed = |(ms, fault)| Timed { at: Duration::from_millis(ms), fault };
+        Plan {
+            seed: 1,
+            places,
+            strategy: greylag_cluster::Strategy::KeepMajority { role: None },
+            provable: false,
+            stop_delay: Duration::from_millis(200),
+            link: Link::GOOD,
+            clock_ppm: vec![0; places],
+            faults: faults.into_iter().map(timed).collect(),
+            quiet_at: Duration::from_millis(quiet_ms),
+            promises: Promises { healthy_stay: true, cluster_stays: true, excuse: None },
         }
     }
 
-    /// A new process at the address of one that has ended.
-    fn restart(&mut self, index: usize) {
-        let name = NAMES[index];
-        self.ids[index] = self.world.start(name);
-        self.world.join(self.ids[index], &NAMES[..self.ids.len()]);
-    }
-
-    fn heal(mut self) -> Result<Outcome, Violation> {
-        self.world.net.heal();
-        self.world.net.set_default_link(Link::reliable(2 * MS));
-        self.settle(120 * SECOND);
-        let members = self.members();
-        if members.is_empty() {
-            // Everybody left, died or was downed: all that is left to promise was checked on the way.
-            return Ok(self.outcome(0));
+    /// Cluster F9, G1, scenario 64: a singleton's host alone on the losing side stands still before
+    /// its decision. It is suspect when it wakes, since it exchanged gossip with nobody for long; the
+    /// verdict against itself is carried out all the same, before the winner's margin is over.
+    #[test]
+    fn scenario_64_a_lone_host_that_stood_still_downs_itself_before_the_margin_is_over() {
+        for second in 16..24 {
+            let pause = Fault::Pause { place: 0, time: Duration::from_secs(10) };
+            let plan = plan(3, vec![(0, Fault::Cut(vec![0])), (second * 1_000, pause)], 90_000);
+            assert_eq!(run(&plan, None).err(), None, "paused at {second} s");
         }
-        let agreed = self.world.agreed_by(&members);
-        let suspected = members.iter().any(|id| !self.world.view(*id).unreachable.is_empty());
-        if !agreed || suspected {
-            return self.broken("all who live agree after healing");
+    }
+
+    /// Cluster M15, S13, scenario 66: a node that misses all responses downs itself, and is heard: the
+    /// others need not find out, and none of them goes with it.
+    #[test]
+    fn scenario_66_a_node_that_finds_all_others_unreachable_says_that_it_is_down() {
+        for sick in 0..5 {
+            let deaf = (0..5).filter(|to| *to != sick).map(|to| (200, Fault::Deaf { place: sick, to })).collect();
+            let outcome = run(&plan(5, deaf, 60_000), None);
+            assert_eq!(outcome.map(|outcome| outcome.checked), Ok(4), "sick: {sick}");
         }
-        if self.world.host_of_singleton().is_none() {
-            return self.broken("there is a singleton after healing");
+    }
+
+    /// C6: the same seed is the same run, to the last step.
+    #[test]
+    fn one_seed_is_one_plan_and_one_history() {
+        for profile in &PROFILES {
+            let plan = profile.plan(5);
+            assert_eq!(plan, profile.plan(5));
+            assert!(!plan.faults.is_empty(), "{} has faults", profile.name);
+            assert_eq!(run(&plan, None), run(&plan, None), "{}", profile.name);
         }
-        self.admit(members)
-    }
-
-    /// Everything answers: a process that comes now becomes a member like the others.
-    fn admit(mut self, mut members: Vec<NodeId>) -> Result<Outcome, Violation> {
-        let Some(index) = (0..self.ids.len()).find(|index| !members.contains(&self.ids[*index])) else {
-            let checked = members.len();
-            return Ok(self.outcome(checked));
-        };
-        self.restart(index);
-        members.push(self.ids[index]);
-        self.settle(40 * SECOND);
-        if !self.world.agreed_by(&members) {
-            return self.broken("a fresh process is let in after healing");
-        }
-        Ok(self.outcome(members.len()))
-    }
-
-    fn settle(&mut self, time: Duration) {
-        self.world.run_for(time);
-    }
-
-    /// Who lives and is in a cluster.
-    fn members(&self) -> Vec<NodeId> {
-        self.world.alive().into_iter().filter(|id| !self.world.view(*id).members.is_empty()).collect()
-    }
-
-    fn outcome(self, checked: usize) -> Outcome {
-        Outcome { steps: self.world.net.counts().delivered, faults: self.faults, checked: checked as u64 }
-    }
-
-    fn broken(&self, promise: &'static str) -> Result<Outcome, Violation> {
-        Err(Violation { promise, what: self.world.describe() })
     }
 }

@@ -11,6 +11,11 @@ pub(crate) fn run(seed: u64, _without: Option<Omission>) -> Result<Outcome, Viol
         let mut world = world::World::run(seed);
         world.check_healed();
         world.check_serves();
-        Ok(Outcome { steps: world.steps as u64, faults: world.faults as u64, checked: world.acknowledged as u64 })
+        Ok(Outcome {
+            steps: world.steps as u64,
+            faults: world.faults as u64,
+            checked: world.acknowledged as u64,
+            ..Outcome::default()
+        })
     })
 }

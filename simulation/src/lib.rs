@@ -28,6 +28,20 @@ pub enum Omission {
     GenerationCheck,
     /// An entity's events carry no position of the delivery that caused them (delivery §7).
     DeliveryPosition,
+    /// A merge keeps members that the other side has removed (cluster M9, M29).
+    Tombstones,
+    /// The leader acts on states that not everybody has seen (cluster M17).
+    Convergence,
+    /// The resolver decides at the first look (cluster S4).
+    StableAfter,
+    /// Singletons of removed members start elsewhere at once (cluster S14).
+    Margin,
+    /// A new oldest asks only the latest of its predecessors (cluster P3a).
+    Clearance,
+    /// A verdict is not checked against what the other side may know (cluster S6, S8).
+    Recheck,
+    /// A dial that times out counts as refused (cluster S20).
+    TimeoutIsRefusal,
 }
 
 /// What a run that kept its promises did.
@@ -39,6 +53,12 @@ pub struct Outcome {
     pub faults: u64,
     /// Things checked at the end: purchases applied, replicas equal, members agreed.
     pub checked: u64,
+    /// Members downed that no fault touched and that were on no losing side.
+    pub healthy_downed: u64,
+    /// Clusters of which nobody was left.
+    pub lost: u64,
+    /// Overlaps and conflicts where the guarantee makes an exception.
+    pub excused: u64,
 }
 
 impl std::ops::AddAssign for Outcome {
@@ -46,6 +66,9 @@ impl std::ops::AddAssign for Outcome {
         self.steps += other.steps;
         self.faults += other.faults;
         self.checked += other.checked;
+        self.healthy_downed += other.healthy_downed;
+        self.lost += other.lost;
+        self.excused += other.excused;
     }
 }
 
@@ -64,52 +87,70 @@ impl fmt::Display for Violation {
     }
 }
 
+/// Plays one seed, perhaps without a clause.
+pub type Play = dyn Fn(u64, Option<Omission>) -> Result<Outcome, Violation> + Send + Sync;
+
+/// How a world is run.
+pub enum Run {
+    /// The seed is all there is to it.
+    Plain(fn(seed: u64, without: Option<Omission>) -> Result<Outcome, Violation>),
+    /// The seed draws a plan of faults, which can be shown and made smaller.
+    Planned {
+        /// Plays it.
+        run: Box<Play>,
+        /// The plan of a seed that broke a promise, and the least part of it that still does.
+        explain: Box<dyn Fn(u64, Option<Omission>) -> String + Send + Sync>,
+    },
+}
+
 /// One arrangement of machines, faults and checkers.
 pub struct World {
     /// Its name on the command line.
     pub name: &'static str,
+    /// The kind of faults, if the world has named ones.
+    pub profile: Option<&'static str>,
     /// What it is made of and what it checks, in a line.
     pub about: &'static str,
     /// The omissions that it knows.
     pub omissions: &'static [Omission],
     /// Runs one seed.
-    pub run: fn(seed: u64, without: Option<Omission>) -> Result<Outcome, Violation>,
+    pub run: Run,
 }
 
 /// Every world.
 pub fn worlds() -> Vec<World> {
-    vec![
-        World {
-            name: "cluster",
-            about: "membership, detector, resolver and singleton: one view, one singleton, nobody resurrected",
-            omissions: &[],
-            run: cluster::run,
-        },
+    let mut worlds = cluster::worlds();
+    worlds.extend([
         World {
             name: "ddata",
+            profile: None,
             about: "replicators: equal after healing, acknowledged means held, causal order",
             omissions: &[],
-            run: ddata::run,
+            run: Run::Plain(ddata::run),
         },
         World {
             name: "sharding",
+            profile: None,
             about: "regions and coordinators: no shard lives twice, no order swapped, all answers after healing",
             omissions: &[Omission::FlushMark, Omission::GenerationCheck],
-            run: sharding::run,
+            run: Run::Plain(sharding::run),
         },
         World {
             name: "delivery",
+            profile: None,
             about: "producers and consumers: everything once, in order, soon after the faults have stopped",
             omissions: &[Omission::DeliveryPosition],
-            run: delivery::run,
+            run: Run::Plain(delivery::run),
         },
         World {
             name: "purchases",
+            profile: None,
             about: "producer, regions, shards, event-sourced customers, journal: every purchase once, in order",
             omissions: &[Omission::GenerationCheck, Omission::DeliveryPosition],
-            run: purchases::run,
+            run: Run::Plain(purchases::run),
         },
-    ]
+    ]);
+    worlds
 }
 
 impl World {
@@ -119,7 +160,23 @@ impl World {
     ///
     /// The promise that was broken.
     pub fn check(&self, seed: u64, without: Option<Omission>) -> Result<Outcome, Violation> {
-        guarded("no machine panics", || (self.run)(seed, without))
+        match &self.run {
+            Run::Plain(run) => guarded("no machine panics", || run(seed, without)),
+            Run::Planned { run, .. } => run(seed, without),
+        }
+    }
+
+    /// What led to the violation of a seed, as far as the world can tell.
+    pub fn explain(&self, seed: u64, without: Option<Omission>) -> Option<String> {
+        match &self.run {
+            Run::Plain(_) => None,
+            Run::Planned { explain, .. } => Some(explain(seed, without)),
+        }
+    }
+
+    /// The name with the profile.
+    pub fn label(&self) -> String {
+        self.profile.map_or_else(|| self.name.to_owned(), |profile| format!("{}/{profile}", self.name))
     }
 }
 

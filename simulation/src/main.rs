@@ -1,5 +1,6 @@
 //! Runs worlds over seeds; see the library's docs.
 
+use std::collections::BTreeSet;
 use std::io::Write as _;
 use std::process::ExitCode;
 use std::sync::Mutex;
@@ -15,7 +16,10 @@ use greylag_simulation::{Omission, Outcome, Violation, World, worlds};
 struct Cli {
     /// Which world; all of them if none is named.
     world: Option<String>,
-    /// How many seeds each world gets.
+    /// Only these profiles of the world, with commas between them.
+    #[arg(long, value_delimiter = ',')]
+    profile: Vec<String>,
+    /// How many seeds each world gets; each profile a tenth of it, unless its world is named.
     #[arg(long, default_value_t = 200)]
     seeds: u64,
     /// The first seed.
@@ -36,19 +40,34 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let all = worlds();
     if cli.list {
-        all.iter().for_each(|world| say(&format!("{:<12} {}", world.name, world.about)));
+        all.iter().for_each(|world| say(&format!("{:<30} {}", world.label(), world.about)));
         return ExitCode::SUCCESS;
     }
     if let Some(name) = cli.world.as_deref().filter(|name| all.iter().all(|world| world.name != *name)) {
-        let names: Vec<_> = all.iter().map(|world| world.name).collect();
+        let names: BTreeSet<_> = all.iter().map(|world| world.name).collect();
+        let names: Vec<_> = names.into_iter().collect();
         say(&format!("there is no world {name:?}; there are {}", names.join(", ")));
+        return ExitCode::FAILURE;
+    }
+    let unknown =
+        cli.profile.iter().find(|name| all.iter().all(|world| world.profile.is_none_or(|known| known != *name)));
+    if let Some(name) = unknown {
+        say(&format!("there is no profile {name:?}; --list names them"));
         return ExitCode::FAILURE;
     }
     let (first, seeds) = cli.seed.map_or((cli.first, cli.seeds), |seed| (seed, 1));
     let chosen: Vec<_> = all
         .into_iter()
         .filter(|world| cli.world.as_deref().is_none_or(|name| name == world.name))
-        .filter(|world| cli.without.is_none_or(|omission| world.omissions.contains(&omission)))
+        .filter(|world| {
+            cli.profile.is_empty()
+                || world.profile.is_some_and(|profile| cli.profile.iter().any(|chosen| chosen == profile))
+        })
+        // A profile that is named is searched for whatever it may miss.
+        .filter(|world| {
+            let knows = |omission| world.omissions.contains(&omission) || !cli.profile.is_empty();
+            cli.without.is_none_or(knows)
+        })
         .collect();
     if chosen.is_empty() {
         say("no world has that clause to leave out");
@@ -56,6 +75,9 @@ fn main() -> ExitCode {
     }
     let mut good = true;
     for world in &chosen {
+        // One world has many profiles; when everything is run they share its seeds.
+        let shares = cli.world.is_none() && cli.seed.is_none() && cli.profile.is_empty() && world.profile.is_some();
+        let seeds = if shares { seeds.div_ceil(10) } else { seeds };
         good &= report(world, first, seeds, cli.without);
     }
     if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
@@ -66,28 +88,39 @@ fn report(world: &World, first: u64, seeds: u64, without: Option<Omission>) -> b
     let begun = Instant::now();
     let (outcome, violation) = sweep(world, first, seeds, without);
     let took = begun.elapsed().as_secs_f64();
-    let name = world.name;
+    let name = world.label();
     match (violation, without) {
         (None, None) => {
-            let Outcome { steps, faults, checked } = outcome;
-            say(&format!(
-                "{name:<12} {seeds} seeds, {steps} steps, {faults} faults, {checked} checked, {took:.1} s: no violation"
-            ));
+            say(&format!("{name:<30} {seeds} seeds, {}, {took:.1} s: no violation", summary(&outcome)));
             true
         }
         (Some((seed, violation)), None) => {
-            say(&format!("{name:<12} seed {seed}: {violation}\n  replay: cargo xtask sim {name} --seed {seed}"));
+            let profile = world.profile.map(|profile| format!(" --profile {profile}")).unwrap_or_default();
+            let replay = format!("cargo xtask sim {}{profile} --seed {seed}", world.name);
+            say(&format!("{name:<30} seed {seed}: {violation}\n  replay: {replay}"));
+            world.explain(seed, None).iter().for_each(|text| say(text));
             false
         }
         (Some((seed, violation)), Some(omission)) => {
-            say(&format!("{name:<12} without {omission:?}: found at seed {seed} ({took:.1} s): {violation}"));
+            say(&format!("{name:<30} without {omission:?}: found at seed {seed} ({took:.1} s): {violation}"));
             true
         }
         (None, Some(omission)) => {
-            say(&format!("{name:<12} without {omission:?}: {seeds} seeds found nothing; the checkers are blind"));
+            say(&format!("{name:<30} without {omission:?}: {seeds} seeds found nothing; the checkers are blind"));
             false
         }
     }
+}
+
+fn summary(outcome: &Outcome) -> String {
+    let Outcome { steps, faults, checked, healthy_downed, lost, excused } = outcome;
+    let mut text = format!("{steps} steps, {faults} faults, {checked} checked");
+    for (count, what) in [(healthy_downed, "healthy downed"), (lost, "clusters lost"), (excused, "excused")] {
+        if *count > 0 {
+            text.push_str(&format!(", {count} {what}"));
+        }
+    }
+    text
 }
 
 /// Runs the seeds on all cores. Of several violations the one of the least seed is yielded.

@@ -52,7 +52,12 @@ pub(crate) fn run(seed: u64, without: Option<Omission>) -> Result<Outcome, Viola
         promise: "every purchase is applied exactly once, in order, and every customer answers",
         what: what.trim().to_owned(),
     })?;
-    Ok(Outcome { steps: tally.steps + market.app.runs, faults: tally.faults, checked: tally.handled })
+    Ok(Outcome {
+        steps: tally.steps + market.app.runs,
+        faults: tally.faults,
+        checked: tally.handled,
+        ..Outcome::default()
+    })
 }
 
 /// What nodes tell each other past the regions.

@@ -26,5 +26,5 @@ pub(crate) fn run(seed: u64, without: Option<Omission>) -> Result<Outcome, Viola
             promise: "no shard lives twice, no sender's order is swapped, everything answers after healing",
             what: what.trim().to_owned(),
         })?;
-    Ok(Outcome { steps: tally.steps, faults: tally.faults, checked: tally.handled })
+    Ok(Outcome { steps: tally.steps, faults: tally.faults, checked: tally.handled, ..Outcome::default() })
 }

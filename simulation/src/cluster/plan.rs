@@ -1,0 +1,247 @@
+//! A run's faults as data: drawn from the seed by a profile, printed, replayed in part, minimised.
+
+use std::fmt;
+use std::time::Duration;
+
+use greylag_cluster::Strategy;
+
+/// The place of an address in the plan: `a` is 0. A restart puts a new process there.
+pub(crate) type Place = usize;
+
+/// How messages fare between two hosts. Loss costs time, not messages: a stream repeats what was
+/// lost, and what comes after it waits.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Link {
+    /// The shortest and the longest way, where nothing is in the way.
+    pub(crate) latency: (Duration, Duration),
+    /// The chance of a way up to ten times as long.
+    pub(crate) tail: f64,
+    /// The chance that a packet is lost and repeated.
+    pub(crate) loss: f64,
+    /// Bytes a second.
+    pub(crate) bandwidth: u64,
+}
+
+impl Link {
+    /// A quiet local network.
+    pub(crate) const GOOD: Self = Self {
+        latency: (Duration::from_micros(200), Duration::from_millis(2)),
+        tail: 0.0,
+        loss: 0.0,
+        bandwidth: 100_000_000,
+    };
+}
+
+/// One thing that goes wrong, or is mended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// SIGKILL: the process is gone, and its kernel says so.
+    Kill(Place),
+    /// The host is gone: nobody says anything.
+    Crash(Place),
+    /// Whoever runs there is killed, and a new process starts.
+    Restart(Place),
+    /// A member is asked to leave.
+    Leave {
+        /// Who leaves.
+        place: Place,
+        /// Where the command is given.
+        by: Place,
+    },
+    /// Nothing passes between these and the rest.
+    Cut(Vec<Place>),
+    /// Nothing passes from one host to another. Streams need both directions, so they end.
+    OneWay {
+        /// From here.
+        from: Place,
+        /// To there.
+        to: Place,
+    },
+    /// The process drops the heartbeat responses of one peer: overloaded, or half broken.
+    Deaf {
+        /// Who misses them.
+        place: Place,
+        /// Whose.
+        to: Place,
+    },
+    /// It hears all responses again.
+    Hears(Place),
+    /// All cuts end.
+    Heal,
+    /// The process stands still.
+    Pause {
+        /// Which.
+        place: Place,
+        /// For how long.
+        time: Duration,
+    },
+    /// The monotonic clock of the process jumps forward (cluster G4).
+    Jump {
+        /// Which.
+        place: Place,
+        /// By how much.
+        time: Duration,
+    },
+}
+
+/// A fault and its time, from the moment at which the cluster stood.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Timed {
+    pub(crate) at: Duration,
+    pub(crate) fault: Fault,
+}
+
+/// What a run is promised to keep, beside what is always checked.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Promises {
+    /// Nobody is downed whom no fault touched, and who is not on the losing side of a cut.
+    pub(crate) healthy_stay: bool,
+    /// The cluster is not lost.
+    pub(crate) cluster_stays: bool,
+    /// Where G1 promises nothing about two instances and two sides: there they are counted, not
+    /// refused.
+    pub(crate) excuse: Option<Excuse>,
+}
+
+/// The exceptions of G1 and P7.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Excuse {
+    /// P7: one of the processes concerned has stood still for longer than [`LONG_PAUSE`].
+    StoodStill,
+    /// G1: a partition began within `stable_after` of an earlier unreachability, so that the winner's
+    /// clock started before the cut; or pauses and jumps add up to more than [`LONG_PAUSE`].
+    Unsettled,
+}
+
+/// What G1 covers: the margin less four heartbeats, and less what clocks, the end of an instance and
+/// the spread of detection take.
+pub(crate) const LONG_PAUSE: Duration = Duration::from_secs(12);
+/// From silence to the mark, and `stable_after`.
+const UNSETTLED: Duration = Duration::from_secs(28);
+
+/// A whole run.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Plan {
+    /// What is not in the plan (jitter, choices of the machines) is drawn from it.
+    pub(crate) seed: u64,
+    pub(crate) places: usize,
+    pub(crate) strategy: Strategy,
+    /// Deaths of processes can be proven: all share a host, or the operator vouches (cluster S20).
+    pub(crate) provable: bool,
+    /// How long an instance of the singleton takes to stop.
+    pub(crate) stop_delay: Duration,
+    pub(crate) link: Link,
+    /// By how many millionths each host's clock is fast.
+    pub(crate) clock_ppm: Vec<i64>,
+    pub(crate) faults: Vec<Timed>,
+    /// From then on nothing is wrong any more, and everything must come to rest.
+    pub(crate) quiet_at: Duration,
+    pub(crate) promises: Promises,
+}
+
+impl Plan {
+    /// The same with some of its faults only.
+    pub(crate) fn with_faults(&self, keep: &[usize]) -> Self {
+        let faults = keep.iter().filter_map(|index| self.faults.get(*index)).cloned().collect();
+        Self { faults, ..self.clone() }
+    }
+
+    /// Whether the exception of [`Excuse::Unsettled`] is met.
+    pub(crate) fn is_unsettled(&self) -> bool {
+        let stood = self.faults.iter().filter_map(|timed| match &timed.fault {
+            Fault::Pause { time, .. } | Fault::Jump { time, .. } => Some(*time),
+            _ => None,
+        });
+        let silences = |fault: &Fault| !matches!(fault, Fault::Leave { .. } | Fault::Hears(_) | Fault::Deaf { .. });
+        let parts = |fault: &Fault| matches!(fault, Fault::Cut(_) | Fault::OneWay { .. } | Fault::Pause { .. });
+        let mut followed = false;
+        for (index, timed) in self.faults.iter().enumerate().filter(|(_, timed)| parts(&timed.fault)) {
+            let before = self.faults[..index].iter().filter(|earlier| silences(&earlier.fault));
+            followed |= before.into_iter().any(|earlier| timed.at <= earlier.at + UNSETTLED);
+        }
+        followed || stood.sum::<Duration>() > LONG_PAUSE
+    }
+
+    /// Whom a fault names, or leaves on the smaller side of a cut: nobody promises that they stay.
+    pub(crate) fn touched(&self) -> Vec<bool> {
+        let mut touched = vec![false; self.places];
+        for Timed { fault, .. } in &self.faults {
+            match fault {
+                Fault::Kill(place) | Fault::Crash(place) | Fault::Restart(place) | Fault::Leave { place, .. } => {
+                    touched[*place] = true;
+                }
+                Fault::Deaf { place, .. } | Fault::Pause { place, .. } | Fault::Jump { place, .. } => {
+                    touched[*place] = true;
+                }
+                Fault::OneWay { from, to } => (touched[*from], touched[*to]) = (true, true),
+                Fault::Cut(side) => {
+                    let others: Vec<Place> = (0..self.places).filter(|place| !side.contains(place)).collect();
+                    let loses = side.len() < others.len() || (side.len() == others.len() && !side.contains(&0));
+                    let losers = if loses { side } else { &others };
+                    losers.iter().for_each(|place| touched[*place] = true);
+                }
+                Fault::Hears(_) | Fault::Heal => {}
+            }
+        }
+        touched
+    }
+}
+
+fn name(place: Place) -> char {
+    char::from(b'a' + u8::try_from(place).unwrap_or(0))
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Kill(place) => write!(f, "kill {}", name(*place)),
+            Self::Crash(place) => write!(f, "the host of {} is gone", name(*place)),
+            Self::Restart(place) => write!(f, "restart {}", name(*place)),
+            Self::Leave { place, by } => write!(f, "{} leaves, told at {}", name(*place), name(*by)),
+            Self::Cut(side) => {
+                write!(f, "cut {} off from the rest", side.iter().map(|place| name(*place)).collect::<String>())
+            }
+            Self::OneWay { from, to } => write!(f, "nothing passes from {} to {}", name(*from), name(*to)),
+            Self::Deaf { place, to } => write!(f, "{} misses the responses of {}", name(*place), name(*to)),
+            Self::Hears(place) => write!(f, "{} hears all responses", name(*place)),
+            Self::Heal => f.write_str("all cuts end"),
+            Self::Pause { place, time } => write!(f, "{} stands still for {time:?}", name(*place)),
+            Self::Jump { place, time } => write!(f, "the clock of {} jumps by {time:?}", name(*place)),
+        }
+    }
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { places, strategy, provable, stop_delay, .. } = self;
+        writeln!(f, "{places} nodes, {strategy}, provable deaths: {provable}, an instance stops in {stop_delay:?}")?;
+        for (index, Timed { at, fault }) in self.faults.iter().enumerate() {
+            writeln!(f, "  {index:>2}  {:>9.3} s  {fault}", at.as_secs_f64())?;
+        }
+        write!(f, "      {:>9.3} s  quiet", self.quiet_at.as_secs_f64())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_smaller_side_of_a_cut_is_touched_and_of_equal_sides_the_one_without_the_lowest() {
+        let plan = |side: Vec<Place>, places| Plan {
+            seed: 0,
+            places,
+            strategy: Strategy::KeepMajority { role: None },
+            provable: false,
+            stop_delay: Duration::ZERO,
+            link: Link::GOOD,
+            clock_ppm: vec![0; places],
+            faults: vec![Timed { at: Duration::ZERO, fault: Fault::Cut(side) }],
+            quiet_at: Duration::ZERO,
+            promises: Promises::default(),
+        };
+        assert_eq!(plan(vec![0, 1], 5).touched(), [true, true, false, false, false]);
+        assert_eq!(plan(vec![0, 1], 4).touched(), [false, false, true, true]);
+        assert_eq!(plan(vec![1, 2], 4).touched(), [false, true, true, false]);
+    }
+}

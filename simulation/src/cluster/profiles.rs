@@ -1,0 +1,435 @@
+//! Named kinds of trouble. Each draws a plan from a seed.
+//!
+//! A profile keeps to what the guarantees cover (cluster G1): pauses and clock jumps stay below the
+//! margin less four heartbeats, and a cut that shall be decided lasts. One that goes further says
+//! so, with the reason, and what G1 does not promise is then counted and not refused.
+
+use std::time::Duration;
+
+use greylag_cluster::Strategy;
+use rand::seq::SliceRandom;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use super::plan::{Excuse, Fault, Link, Place, Plan, Promises, Timed};
+
+const MS: Duration = Duration::from_millis(1);
+/// Longer than detection, `stable_after` and the margin together: a cut that lasts is decided, and
+/// what follows from it has happened.
+const LASTING_MS: u32 = 70_000;
+
+/// One kind of trouble.
+pub(crate) struct Profile {
+    pub(crate) name: &'static str,
+    pub(crate) about: &'static str,
+    pub(crate) draw: fn(&mut Draw),
+}
+
+/// Every profile.
+pub(crate) const PROFILES: [Profile; 18] = [
+    Profile { name: "crash", about: "one process, or its host, is gone", draw: crash },
+    Profile { name: "crashes-in-sequence", about: "two deaths 15 to 19 s apart", draw: crashes_in_sequence },
+    Profile { name: "restart-same-address", about: "killed and started again, also at once", draw: restart },
+    Profile { name: "kill-with-proofs", about: "deaths that the kernel proves", draw: kill_with_proofs },
+    Profile { name: "leave", about: "one member leaves", draw: leave },
+    Profile { name: "several-leaves", about: "members leave one right after another", draw: several_leaves },
+    Profile { name: "leave-then-cut", about: "a leave or a join seconds before a lasting cut", draw: leave_then_cut },
+    Profile { name: "clean-cut", about: "a lasting cut", draw: clean_cut },
+    Profile { name: "cut-that-heals", about: "a cut that ends some time", draw: cut_that_heals },
+    Profile { name: "cut-with-paused-leader", about: "a side's leader stands still", draw: cut_with_paused_leader },
+    Profile { name: "flapping-then-cut", about: "links flap for stable_after, then stay cut", draw: flapping_then_cut },
+    Profile { name: "one-sick-node-steady", about: "one node misses the same peers", draw: sick_steady },
+    Profile { name: "one-sick-node-changing", about: "one node misses peers by turns", draw: sick_changing },
+    Profile { name: "one-way-loss", about: "one direction between two nodes is dead", draw: one_way_loss },
+    Profile { name: "suspended-some", about: "some stand still for 22 to 60 s", draw: suspended_some },
+    Profile { name: "suspended-all", about: "all stand still together", draw: suspended_all },
+    Profile { name: "clock-jump", about: "monotonic clocks jump forward", draw: clock_jump },
+    Profile { name: "all-mixed", about: "faults of every kind", draw: all_mixed },
+];
+
+impl Profile {
+    /// The run of a seed.
+    pub(crate) fn plan(&self, seed: u64) -> Plan {
+        // Two profiles must not draw the same cluster from one seed.
+        let salt = self.name.bytes().fold(0u64, |salt, byte| salt.wrapping_mul(31).wrapping_add(u64::from(byte)));
+        let mut draw = Draw::new(seed, salt);
+        (self.draw)(&mut draw);
+        draw.plan.faults.sort_by_key(|timed| timed.at);
+        draw.plan
+    }
+}
+
+/// A plan being drawn.
+pub(crate) struct Draw {
+    rng: ChaCha8Rng,
+    plan: Plan,
+    now: Duration,
+}
+
+impl Draw {
+    fn new(seed: u64, salt: u64) -> Self {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed ^ salt.rotate_left(32));
+        let places = 5;
+        let link = Link {
+            latency: (200 * MS / 1000, MS * rng.random_range(1..60)),
+            tail: rng.random_range(0.0..0.02),
+            loss: rng.random_range(0.0..0.03),
+            bandwidth: rng.random_range(200_000..20_000_000),
+        };
+        let plan = Plan {
+            seed,
+            places,
+            strategy: Strategy::KeepMajority { role: None },
+            provable: false,
+            stop_delay: MS * rng.random_range(1..3_000),
+            link,
+            clock_ppm: (0..8).map(|_| rng.random_range(-50_000..=50_000)).collect(),
+            faults: Vec::new(),
+            quiet_at: Duration::ZERO,
+            promises: Promises { healthy_stay: true, cluster_stays: true, excuse: None },
+        };
+        Self { rng, plan, now: Duration::ZERO }
+    }
+
+    fn places(&mut self, least: usize, most: usize) -> usize {
+        self.plan.places = self.rng.random_range(least..=most);
+        self.plan.places
+    }
+
+    fn place(&mut self) -> Place {
+        self.rng.random_range(0..self.plan.places)
+    }
+
+    /// Some places, in no order.
+    fn some(&mut self, count: usize) -> Vec<Place> {
+        let mut places: Vec<Place> = (0..self.plan.places).collect();
+        places.shuffle(&mut self.rng);
+        places.truncate(count);
+        places
+    }
+
+    fn side(&mut self) -> Vec<Place> {
+        let count = self.rng.random_range(1..self.plan.places);
+        let mut side = self.some(count);
+        side.sort_unstable();
+        side
+    }
+
+    fn time(&mut self, least_ms: u32, most_ms: u32) -> Duration {
+        MS * self.rng.random_range(least_ms..=most_ms)
+    }
+
+    fn wait(&mut self, least_ms: u32, most_ms: u32) {
+        let time = self.time(least_ms, most_ms);
+        self.now += time;
+    }
+
+    fn fault(&mut self, fault: Fault) {
+        self.plan.faults.push(Timed { at: self.now, fault });
+    }
+
+    fn chance(&mut self, chance: f64) -> bool {
+        self.rng.random_bool(chance)
+    }
+
+    /// Clocks that are wrong by a hundredth at most, and instances that stop soon. The margin of G1
+    /// also pays for what a clock is wrong by until it is over, and for the time in which an instance
+    /// stops; and two clocks that differ by a tenth differ by more than the 3 s of S13 after 35 s.
+    fn exact(&mut self) {
+        self.plan.stop_delay = MS * self.rng.random_range(1..500);
+        self.plan.clock_ppm.iter_mut().for_each(|ppm| *ppm /= 5);
+    }
+
+    /// One of the strategies for which G1 promises one side at most; mostly the default. Who stays
+    /// under the others is not who the plan counts on.
+    fn strategy(&mut self) {
+        self.plan.strategy = match self.rng.random_range(0..6) {
+            0 => Strategy::StaticQuorum { role: None, quorum_size: self.plan.places / 2 + 1 },
+            1 => Strategy::KeepOldest { role: None, down_if_alone: self.rng.random_bool(0.5) },
+            _ => return,
+        };
+        (self.plan.promises.healthy_stay, self.plan.promises.cluster_stays) = (false, false);
+    }
+
+    /// A death whose kernel tells, or not.
+    fn death(&mut self, place: Place) {
+        let fault = if self.chance(0.5) { Fault::Kill(place) } else { Fault::Crash(place) };
+        self.fault(fault);
+    }
+
+    fn quiet_after(&mut self, ms: u32) {
+        self.plan.quiet_at = self.now + MS * ms;
+    }
+}
+
+fn crash(draw: &mut Draw) {
+    draw.places(3, 6);
+    let place = draw.place();
+    draw.death(place);
+    draw.quiet_after(1_000);
+}
+
+fn crashes_in_sequence(draw: &mut Draw) {
+    draw.places(5, 7);
+    draw.exact();
+    let dead = draw.some(2);
+    draw.death(dead[0]);
+    // Not quite 20 s: where the second death is noticed by all but the leader at the moment of its
+    // decision about the first, only the leader's measurement of S13 starts over.
+    draw.wait(15_000, 19_000);
+    draw.death(dead[1]);
+    draw.quiet_after(1_000);
+}
+
+fn restart(draw: &mut Draw) {
+    draw.places(3, 5);
+    draw.plan.provable = draw.chance(0.5);
+    let place = draw.place();
+    for _ in 0..draw.rng.random_range(1..=3) {
+        if draw.chance(0.3) {
+            draw.fault(Fault::Kill(place));
+            draw.wait(50, 8_000);
+        }
+        draw.fault(Fault::Restart(place));
+        draw.wait(100, 12_000);
+    }
+    draw.quiet_after(100);
+}
+
+fn kill_with_proofs(draw: &mut Draw) {
+    let places = draw.places(3, 6);
+    draw.plan.provable = true;
+    let count = draw.rng.random_range(1..places);
+    for place in draw.some(count) {
+        draw.fault(Fault::Kill(place));
+        draw.wait(0, 4_000);
+        if draw.chance(0.3) {
+            draw.fault(Fault::Restart(place));
+            draw.wait(0, 2_000);
+        }
+    }
+    draw.quiet_after(500);
+}
+
+fn leave(draw: &mut Draw) {
+    draw.places(2, 5);
+    let (place, by) = (draw.place(), draw.place());
+    draw.fault(Fault::Leave { place, by });
+    draw.quiet_after(3_000);
+}
+
+fn several_leaves(draw: &mut Draw) {
+    let places = draw.places(4, 6);
+    let count = draw.rng.random_range(2..places);
+    let leaving = draw.some(count);
+    for &place in &leaving {
+        let by = if draw.chance(0.5) { place } else { draw.place() };
+        draw.fault(Fault::Leave { place, by });
+        draw.wait(0, 1_500);
+    }
+    if draw.chance(0.3) {
+        // One of them does not get to the end of it; if few are left, it can be the majority.
+        (draw.plan.promises.healthy_stay, draw.plan.promises.cluster_stays) = (false, false);
+        draw.wait(0, 3_000);
+        draw.fault(Fault::Kill(leaving[0]));
+    }
+    draw.quiet_after(1_000);
+}
+
+fn leave_then_cut(draw: &mut Draw) {
+    draw.places(3, 6);
+    draw.strategy();
+    draw.plan.promises.healthy_stay = false;
+    // The price of the re-check (cluster S6): a cut within seconds of a leave can end everything.
+    draw.plan.promises.cluster_stays = false;
+    for _ in 0..draw.rng.random_range(1..=2) {
+        let place = draw.place();
+        if draw.chance(0.8) {
+            let by = draw.place();
+            draw.fault(Fault::Leave { place, by });
+        } else {
+            draw.fault(Fault::Restart(place));
+        }
+        draw.wait(0, 3_000);
+    }
+    let side = draw.side();
+    draw.fault(Fault::Cut(side));
+    draw.quiet_after(LASTING_MS);
+}
+
+fn clean_cut(draw: &mut Draw) {
+    draw.places(3, 7);
+    draw.strategy();
+    let side = draw.side();
+    draw.fault(Fault::Cut(side));
+    draw.quiet_after(LASTING_MS);
+}
+
+fn cut_that_heals(draw: &mut Draw) {
+    draw.places(3, 6);
+    draw.strategy();
+    // Healing in the middle of the decision leaves nodes that both sides have marked.
+    draw.plan.promises.healthy_stay = false;
+    let side = draw.side();
+    draw.fault(Fault::Cut(side));
+    let (least, most) = if draw.chance(0.5) { (500, 18_000) } else { (18_000, 50_000) };
+    draw.wait(least, most);
+    draw.fault(Fault::Heal);
+    draw.quiet_after(1_000);
+}
+
+fn cut_with_paused_leader(draw: &mut Draw) {
+    let places = draw.places(3, 6);
+    draw.strategy();
+    let side = draw.side();
+    let others: Vec<Place> = (0..places).filter(|place| !side.contains(place)).collect();
+    let led = if draw.chance(0.5) { &side } else { &others };
+    let leader = led.iter().copied().min().unwrap_or(0);
+    // A leader that comes back in the middle of it is an instability (cluster S13).
+    (draw.plan.promises.healthy_stay, draw.plan.promises.cluster_stays) = (false, false);
+    draw.exact();
+    draw.fault(Fault::Cut(side));
+    draw.wait(0, 30_000);
+    let time = draw.time(1_000, 12_000);
+    draw.fault(Fault::Pause { place: leader, time });
+    draw.quiet_after(LASTING_MS);
+}
+
+fn flapping_then_cut(draw: &mut Draw) {
+    draw.places(4, 6);
+    draw.strategy();
+    (draw.plan.promises.healthy_stay, draw.plan.promises.cluster_stays) = (false, false);
+    let until = draw.time(18_000, 26_000);
+    let side = draw.side();
+    while draw.now < until {
+        match draw.rng.random_range(0..3) {
+            0 => draw.fault(Fault::Cut(side.clone())),
+            1 => {
+                let pair = draw.some(2);
+                draw.fault(Fault::OneWay { from: pair[0], to: pair[1] });
+            }
+            _ => {
+                let other = draw.side();
+                draw.fault(Fault::Cut(other));
+            }
+        }
+        draw.wait(1_000, 7_000);
+        draw.fault(Fault::Heal);
+        draw.wait(500, 5_000);
+    }
+    if draw.chance(0.5) {
+        let place = draw.place();
+        draw.death(place);
+        draw.wait(0, 3_000);
+    }
+    draw.fault(Fault::Cut(side));
+    draw.quiet_after(LASTING_MS + 20_000);
+}
+
+fn sick_steady(draw: &mut Draw) {
+    draw.plan.places = 5;
+    draw.exact();
+    let sick = draw.place();
+    let mut peers: Vec<Place> = draw.some(5).into_iter().filter(|place| *place != sick).collect();
+    peers.truncate(draw.rng.random_range(2..=4));
+    for to in peers {
+        draw.fault(Fault::Deaf { place: sick, to });
+        draw.wait(0, 500);
+    }
+    draw.wait(LASTING_MS, LASTING_MS);
+    draw.fault(Fault::Hears(sick));
+    draw.quiet_after(10);
+}
+
+fn sick_changing(draw: &mut Draw) {
+    draw.plan.places = 5;
+    draw.exact();
+    let sick = draw.place();
+    while draw.now < MS * LASTING_MS {
+        let mut peers: Vec<Place> = draw.some(5).into_iter().filter(|place| *place != sick).collect();
+        peers.truncate(draw.rng.random_range(2..=4));
+        for to in peers {
+            draw.fault(Fault::Deaf { place: sick, to });
+        }
+        draw.wait(5_000, 12_000);
+        draw.fault(Fault::Hears(sick));
+        draw.wait(0, 4_000);
+    }
+    draw.quiet_after(10);
+}
+
+fn one_way_loss(draw: &mut Draw) {
+    draw.places(5, 6);
+    let pair = draw.some(2);
+    draw.fault(Fault::OneWay { from: pair[0], to: pair[1] });
+    draw.quiet_after(LASTING_MS);
+}
+
+fn suspended_some(draw: &mut Draw) {
+    let places = draw.places(3, 6);
+    draw.plan.promises = Promises { healthy_stay: false, cluster_stays: false, excuse: Some(Excuse::StoodStill) };
+    let count = draw.rng.random_range(1..places);
+    let time = draw.time(22_000, 60_000);
+    for place in draw.some(count) {
+        let more = draw.time(0, 50);
+        draw.fault(Fault::Pause { place, time: time + more });
+    }
+    draw.now += time;
+    draw.quiet_after(100);
+}
+
+fn suspended_all(draw: &mut Draw) {
+    let places = draw.places(3, 6);
+    let time = draw.time(5_000, 60_000);
+    for place in 0..places {
+        let more = draw.time(0, 50);
+        draw.fault(Fault::Pause { place, time: time + more });
+    }
+    draw.now += time;
+    draw.quiet_after(100);
+}
+
+fn clock_jump(draw: &mut Draw) {
+    draw.places(3, 6);
+    (draw.plan.promises.healthy_stay, draw.plan.promises.cluster_stays) = (false, false);
+    draw.exact();
+    let cut = draw.chance(0.5);
+    if cut {
+        let side = draw.side();
+        draw.fault(Fault::Cut(side));
+        draw.wait(0, 40_000);
+    }
+    // Jumps add up where one node decides and the next one waits for the margin.
+    for place in draw.some(2) {
+        let time = draw.time(100, 6_000);
+        draw.fault(Fault::Jump { place, time });
+        draw.wait(0, 10_000);
+    }
+    draw.quiet_after(if cut { LASTING_MS } else { 1_000 });
+}
+
+fn all_mixed(draw: &mut Draw) {
+    let places = draw.places(3, 6);
+    draw.plan.provable = draw.chance(0.5);
+    draw.exact();
+    draw.plan.promises = Promises { healthy_stay: false, cluster_stays: false, excuse: Some(Excuse::Unsettled) };
+    for _ in 0..draw.rng.random_range(2..8) {
+        let place = draw.place();
+        let fault = match draw.rng.random_range(0..10) {
+            0 | 1 => {
+                let side = draw.side();
+                Fault::Cut(side)
+            }
+            2 => Fault::OneWay { from: place, to: (place + 1) % places },
+            3 => Fault::Pause { place, time: draw.time(100, 12_000) },
+            4 => Fault::Kill(place),
+            5 => Fault::Leave { place, by: draw.place() },
+            6 | 7 => Fault::Heal,
+            8 => Fault::Jump { place, time: draw.time(100, 10_000) },
+            _ => Fault::Restart(place),
+        };
+        draw.fault(fault);
+        draw.wait(50, 15_000);
+    }
+    draw.quiet_after(1_000);
+}

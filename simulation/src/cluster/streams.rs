@@ -1,0 +1,623 @@
+//! The transport between virtual hosts, at the level of associations.
+//!
+//! Each process has the real [`Association`] machine per peer address. What the gRPC driver does for
+//! it is modelled here: dials, Hellos, streams per lane, queues that wait for their gate, notices.
+//! A stream behaves as TCP does: nothing in it is lost or overtaken while it lives; what is lost on
+//! the way is repeated, and what comes later waits. It ends when a process ends (its kernel says
+//! so, if it can), when a dial takes too long, or when keep-alive gets no answer (cluster T9); what
+//! was in it is lost then (T10). A cut holds back what is under way; if it ends in time, that
+//! arrives late and at once.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use greylag_cluster::{Message, SingletonMessage};
+use greylag_core::{Uid, UniqueAddress};
+use greylag_transport::association::{Association, Effect, Event, Input};
+use greylag_transport::{Destination, Lane, QuarantineReason, RejectCode, TransportSettings};
+use rand::RngExt;
+
+use super::plan::Place;
+use super::world::{Happening, Micros, ProcessId, World, micros};
+
+pub(super) type StreamId = usize;
+
+/// What is said between two processes.
+#[derive(Debug, Clone)]
+pub(super) enum Body {
+    Core(Message),
+    Singleton(SingletonMessage),
+    /// User traffic, for the order and the incarnation of what is delivered.
+    Probe,
+}
+
+/// A message on its way.
+#[derive(Debug, Clone)]
+pub(super) struct Letter {
+    /// Grows with every message sent in the run.
+    pub(super) number: u64,
+    /// The only incarnation that may get it.
+    pub(super) target: Option<Uid>,
+    pub(super) body: Body,
+}
+
+#[derive(Debug)]
+enum Frame {
+    /// With the caller's cluster, if it knows it; again once it does.
+    Hello(Option<u128>),
+    Accepted(Uid, Option<u128>),
+    Rejected {
+        code: RejectCode,
+        by: Uid,
+        reason: Option<QuarantineReason>,
+    },
+    Letter(Letter),
+    Quarantined(QuarantineReason),
+    Terminating,
+}
+
+/// Which way along a stream: forward is away from who dialled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Way {
+    Forward,
+    Back,
+}
+
+#[derive(Debug, Default)]
+struct Pipe {
+    in_flight: VecDeque<Frame>,
+    last_arrival: Micros,
+    /// So many arrivals found the way cut.
+    held: usize,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Dialing,
+    Open,
+    /// The dialler's end is gone. What it had written still arrives, unless the link broke.
+    Ended,
+    Broken,
+}
+
+#[derive(Debug)]
+pub(super) struct Stream {
+    pub(super) from: ProcessId,
+    pub(super) to: ProcessId,
+    lane: Lane,
+    seq: u64,
+    state: State,
+    /// The called side let it in.
+    admitted: bool,
+    forward: Pipe,
+    back: Pipe,
+}
+
+/// What one process knows of one peer address.
+pub(super) struct Peer {
+    pub(super) association: Association,
+    pub(super) deadline: Option<std::time::Instant>,
+    lanes: [LaneOut; 2],
+    /// Per lane the newest stream that the peer opened.
+    inbound: [Option<Inbound>; 2],
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Inbound {
+    uid: Uid,
+    seq: u64,
+    stream: StreamId,
+}
+
+#[derive(Default)]
+struct LaneOut {
+    queue: VecDeque<Letter>,
+    open: Option<(Uid, StreamId)>,
+    /// Streams of this lane that have not ended, by number.
+    streams: Vec<(u64, StreamId)>,
+    wanted: bool,
+}
+
+const LANES: [Lane; 2] = [Lane::CONTROL, Lane::ordinary(0)];
+
+fn index_of(lane: Lane) -> usize {
+    usize::from(lane != Lane::CONTROL)
+}
+
+impl Peer {
+    pub(super) fn new(seed: u64) -> Self {
+        Self {
+            association: Association::new(TransportSettings::default(), seed),
+            deadline: None,
+            lanes: Default::default(),
+            inbound: [None; 2],
+        }
+    }
+}
+
+impl World {
+    // --- sending --------------------------------------------------------------------------------
+
+    pub(super) fn send(&mut self, from: ProcessId, to: &Destination, body: Body) {
+        let place = Self::place_of(to.address());
+        if place == self.processes[from].place || self.processes[from].gone {
+            return;
+        }
+        let target = match to {
+            Destination::Incarnation(ua) => Some(ua.uid()),
+            Destination::Address(_) => None,
+        };
+        let lane = if matches!(body, Body::Probe) { LANES[1] } else { LANES[0] };
+        self.numbers += 1;
+        let letter = Letter { number: self.numbers, target, body };
+        let peer = self.peer(from, place);
+        if target.is_some_and(|uid| peer.association.is_dead(uid)) {
+            return;
+        }
+        let out = &mut peer.lanes[index_of(lane)];
+        out.queue.push_back(letter);
+        if out.open.is_some() {
+            self.flush(from, place, lane);
+        } else if !out.wanted {
+            out.wanted = true;
+            self.associate(from, place, Input::Wanted { lane });
+        }
+    }
+
+    fn flush(&mut self, from: ProcessId, place: Place, lane: Lane) {
+        let peer = self.peer(from, place);
+        let out = &mut peer.lanes[index_of(lane)];
+        let Some((uid, stream)) = out.open else { return };
+        let letters = std::mem::take(&mut out.queue);
+        for letter in letters {
+            // Stale ones never leave (cluster T15).
+            if letter.target.is_none_or(|target| target == uid) {
+                self.transmit(stream, Way::Forward, Frame::Letter(letter));
+            }
+        }
+    }
+
+    fn transmit(&mut self, stream: StreamId, way: Way, frame: Frame) {
+        let Stream { from, to, state, .. } = &self.streams[stream];
+        if *state == State::Broken {
+            return;
+        }
+        let (a, b) = if way == Way::Forward { (*from, *to) } else { (*to, *from) };
+        let (a, b) = (self.processes[a].place, self.processes[b].place);
+        let delay = self.travel_time(a, b, size_of(&frame));
+        let now = self.now;
+        let pipe = self.streams[stream].pipe(way);
+        pipe.last_arrival = pipe.last_arrival.max(now + delay);
+        pipe.in_flight.push_back(frame);
+        let at = pipe.last_arrival;
+        self.push(at, Happening::Arrival { stream, way });
+    }
+
+    fn travel_time(&mut self, from: Place, to: Place, bytes: u64) -> Micros {
+        let link = self.link;
+        let (least, most) = (micros(link.latency.0), micros(link.latency.1).max(1));
+        let mut time = if least < most { self.rng.random_range(least..=most) } else { least };
+        if link.tail > 0.0 && self.rng.random_bool(link.tail) {
+            time *= self.rng.random_range(2..=10);
+        }
+        // A lost packet is repeated after 200 ms, then twice as long, and so on.
+        let mut repeat = 200_000;
+        while link.loss > 0.0 && repeat < 3_000_000 && self.rng.random_bool(link.loss) {
+            time += repeat;
+            repeat *= 2;
+        }
+        let writing = bytes * 1_000_000 / link.bandwidth;
+        let places = self.places;
+        let busy = &mut self.busy_until[from * places + to];
+        *busy = (*busy).max(self.now) + writing;
+        *busy - self.now + time
+    }
+
+    // --- arriving -------------------------------------------------------------------------------
+
+    pub(super) fn on_arrival(&mut self, stream: StreamId, way: Way) {
+        let (from, to) = (self.streams[stream].from, self.streams[stream].to);
+        let (sender, receiver) = if way == Way::Forward { (from, to) } else { (to, from) };
+        if self.is_cut(self.processes[sender].place, self.processes[receiver].place) {
+            self.streams[stream].pipe(way).held += 1;
+            return;
+        }
+        if let Some(until) = self.stands_still(receiver) {
+            return self.push(until, Happening::Arrival { stream, way });
+        }
+        let Some(frame) = self.streams[stream].pipe(way).in_flight.pop_front() else { return };
+        if self.processes[receiver].gone {
+            // Its kernel answers in its stead, if there still is one.
+            if self.processes[receiver].host_stands {
+                self.hang_up(stream);
+            }
+            return;
+        }
+        match way {
+            Way::Forward => self.on_frame(stream, frame),
+            Way::Back => self.on_answer(stream, frame),
+        }
+    }
+
+    fn on_frame(&mut self, stream: StreamId, frame: Frame) {
+        let Stream { from, to, lane, seq, admitted, state, .. } = self.streams[stream];
+        if state == State::Broken {
+            return;
+        }
+        let (caller, place) = (self.processes[from].address.clone(), self.processes[from].place);
+        let uid = caller.uid();
+        match frame {
+            Frame::Hello(cluster_id) if admitted => self.greet(to, caller, cluster_id),
+            Frame::Hello(_) if self.processes[to].ended.is_some() => {
+                let by = self.processes[to].address.uid();
+                let code = RejectCode::Terminating;
+                self.transmit(stream, Way::Back, Frame::Rejected { code, by, reason: None });
+            }
+            Frame::Hello(cluster_id) => {
+                self.associate_called(to, place, Input::Hello { uid }, stream);
+                if self.streams[stream].admitted {
+                    self.greet(to, caller, cluster_id);
+                }
+            }
+            _ if !admitted => {}
+            Frame::Terminating => self.associate(to, place, Input::Terminating { uid }),
+            Frame::Quarantined(reason) => self.associate(to, place, Input::ToldQuarantined { by: uid, reason }),
+            Frame::Letter(letter) => {
+                let peer = self.peer(to, place);
+                let current = peer.inbound[index_of(lane)];
+                let superseded = current.is_some_and(|current| current.uid == uid && current.seq > seq);
+                if peer.association.is_dead(uid) {
+                    self.associate(to, place, Input::Intruded { uid });
+                } else if !superseded {
+                    self.deliver(from, to, lane, letter);
+                }
+            }
+            Frame::Accepted(..) | Frame::Rejected { .. } => {}
+        }
+    }
+
+    fn on_answer(&mut self, stream: StreamId, frame: Frame) {
+        let Stream { from, to, lane, seq, state, .. } = self.streams[stream];
+        let place = self.processes[to].place;
+        match frame {
+            Frame::Accepted(uid, cluster_id) if state == State::Dialing => {
+                self.streams[stream].state = State::Open;
+                self.associate(from, place, Input::Accepted { lane, seq, uid });
+                if self.peer(from, place).association.peer() == Some(uid) {
+                    let ua = self.processes[to].address.clone();
+                    self.greet(from, ua, cluster_id);
+                }
+            }
+            Frame::Rejected { code, by, reason } if state == State::Dialing => {
+                self.end_stream(stream);
+                let by = Some(by);
+                let detail = String::new();
+                self.associate(from, place, Input::Rejected { lane, seq, code, by, reason, detail });
+            }
+            Frame::Quarantined(reason) => {
+                let by = self.processes[to].address.uid();
+                self.associate(from, place, Input::ToldQuarantined { by, reason });
+            }
+            _ => {}
+        }
+    }
+
+    // --- streams end ----------------------------------------------------------------------------
+
+    /// The dialler is done with it; what it had written still arrives.
+    fn end_stream(&mut self, stream: StreamId) {
+        let Stream { from, to, lane, seq, .. } = self.streams[stream];
+        if self.streams[stream].state != State::Broken {
+            self.streams[stream].state = State::Ended;
+        }
+        let place = self.processes[to].place;
+        let out = &mut self.peer(from, place).lanes[index_of(lane)];
+        out.streams.retain(|(known, _)| *known != seq);
+        out.open = out.open.filter(|(_, open)| *open != stream);
+    }
+
+    /// The called side's kernel closes it.
+    fn hang_up(&mut self, stream: StreamId) {
+        let at = self.now + 1_000;
+        self.push(at, Happening::HungUp { stream });
+    }
+
+    pub(super) fn on_hung_up(&mut self, stream: StreamId) {
+        let (from, to) = (self.streams[stream].from, self.streams[stream].to);
+        if !self.is_cut(self.processes[to].place, self.processes[from].place) {
+            self.break_stream(stream);
+        }
+    }
+
+    /// Keep-alive has had its time since `since`: whoever is still silent is given up.
+    pub(super) fn on_suspicion(&mut self, stream: StreamId, since: Micros) {
+        let (from, to) = (self.streams[stream].from, self.streams[stream].to);
+        let (a, b) = (self.processes[from].place, self.processes[to].place);
+        let blocked =
+            |world: &Self, x: Place, y: Place| world.cut_since[x * world.places + y].is_some_and(|cut| cut <= since);
+        let stood = |process: ProcessId| {
+            let process = &self.processes[process];
+            process.gone || process.paused.is_some_and(|(began, until)| began <= since && until > self.now)
+        };
+        let silent = blocked(self, a, b) || blocked(self, b, a) || (stood(from) != stood(to));
+        if silent {
+            self.break_stream(stream);
+        }
+    }
+
+    fn break_stream(&mut self, stream: StreamId) {
+        let Stream { from, to, lane, seq, state, .. } = self.streams[stream];
+        if state == State::Broken {
+            return;
+        }
+        self.streams[stream].state = State::Broken;
+        (self.streams[stream].forward, self.streams[stream].back) = Default::default();
+        if matches!(state, State::Dialing | State::Open) && !self.processes[from].gone {
+            if let Some(until) = self.stands_still(from) {
+                // It finds out when it wakes.
+                self.streams[stream].state = state;
+                return self.push(until, Happening::Broken { stream });
+            }
+            self.end_stream(stream);
+            let place = self.processes[to].place;
+            self.associate(from, place, Input::Failed { lane, seq });
+        }
+    }
+
+    pub(super) fn on_broken(&mut self, stream: StreamId) {
+        self.break_stream(stream);
+    }
+
+    pub(super) fn on_dial_timeout(&mut self, stream: StreamId) {
+        if self.streams[stream].state == State::Dialing {
+            self.break_stream(stream);
+        }
+    }
+
+    /// Something happened to a host or a way: keep-alive will notice, unless it ends first.
+    pub(super) fn suspect(&mut self, touches: impl Fn(&Self, ProcessId, ProcessId) -> bool) {
+        for stream in 0..self.streams.len() {
+            let Stream { from, to, state, .. } = self.streams[stream];
+            if matches!(state, State::Dialing | State::Open) && touches(self, from, to) {
+                let patience = TransportSettings::default();
+                let least = micros(patience.http2_keepalive_timeout);
+                let most = least + micros(patience.http2_keepalive_interval);
+                let at = self.now + self.rng.random_range(least..=most);
+                let since = self.now;
+                self.push(at, Happening::Suspicion { stream, since });
+            }
+        }
+    }
+
+    /// The process is gone, and its kernel closes what it had open.
+    pub(super) fn close_all_of(&mut self, gone: ProcessId) {
+        for stream in 0..self.streams.len() {
+            let Stream { from, to, state, .. } = self.streams[stream];
+            if to == gone && matches!(state, State::Dialing | State::Open) {
+                self.hang_up(stream);
+            }
+            if from == gone && matches!(state, State::Dialing | State::Open) {
+                self.streams[stream].state = State::Ended;
+            }
+        }
+    }
+
+    /// Ways are open again: what was held back arrives, soon.
+    pub(super) fn resume_streams(&mut self) {
+        for stream in 0..self.streams.len() {
+            for way in [Way::Forward, Way::Back] {
+                let held = std::mem::take(&mut self.streams[stream].pipe(way).held);
+                if held > 0 {
+                    let at = self.now + self.rng.random_range(1_000..3_000_000);
+                    let pipe = self.streams[stream].pipe(way);
+                    pipe.last_arrival = pipe.last_arrival.max(at);
+                    for _ in 0..held {
+                        self.push(at, Happening::Arrival { stream, way });
+                    }
+                }
+            }
+        }
+    }
+
+    /// A last word on every lane of a process that ends in order (cluster T33).
+    pub(super) fn say_terminating(&mut self, process: ProcessId) {
+        for place in 0..self.places {
+            let Some(peer) = &self.processes[process].peers[place] else { continue };
+            let open: Vec<StreamId> = peer.lanes.iter().filter_map(|out| Some(out.open?.1)).collect();
+            for stream in open {
+                self.transmit(stream, Way::Forward, Frame::Terminating);
+            }
+        }
+    }
+
+    // --- associations ---------------------------------------------------------------------------
+
+    fn peer(&mut self, process: ProcessId, place: Place) -> &mut Peer {
+        let seed = self.processes[process].address.uid().get() ^ place as u64;
+        self.processes[process].peers[place].get_or_insert_with(|| Box::new(Peer::new(seed)))
+    }
+
+    pub(super) fn associate(&mut self, process: ProcessId, place: Place, input: Input) {
+        self.run_association(process, place, input, None);
+    }
+
+    fn associate_called(&mut self, process: ProcessId, place: Place, input: Input, stream: StreamId) {
+        self.run_association(process, place, input, Some(stream));
+    }
+
+    fn run_association(&mut self, process: ProcessId, place: Place, input: Input, called: Option<StreamId>) {
+        let now = self.clock(process);
+        let mut effects = Vec::new();
+        self.steps += 1;
+        let peer = self.peer(process, place);
+        peer.association.handle(now, input, &mut effects);
+        peer.deadline = peer.association.next_deadline();
+        for effect in effects {
+            self.on_association(process, place, effect, called);
+        }
+        self.reschedule(process);
+    }
+
+    fn on_association(&mut self, process: ProcessId, place: Place, effect: Effect, called: Option<StreamId>) {
+        match effect {
+            Effect::Dial { lane, seq } => self.dial(process, place, lane, seq),
+            Effect::Open { lane, seq, uid } => {
+                let out = &mut self.peer(process, place).lanes[index_of(lane)];
+                out.open = out.streams.iter().find(|(known, _)| *known == seq).map(|(_, stream)| (uid, *stream));
+                self.flush(process, place, lane);
+            }
+            Effect::Shut { lane, .. } => self.peer(process, place).lanes[index_of(lane)].open = None,
+            Effect::Close { lane, seq } => {
+                let out = &self.peer(process, place).lanes[index_of(lane)];
+                let stream = out.streams.iter().find(|(known, _)| *known == seq).map(|(_, stream)| *stream);
+                if let Some(stream) = stream {
+                    self.end_stream(stream);
+                }
+            }
+            Effect::Rest { lane } => {
+                let out = &mut self.peer(process, place).lanes[index_of(lane)];
+                out.wanted = !out.queue.is_empty();
+                if out.wanted {
+                    self.associate(process, place, Input::Wanted { lane });
+                }
+            }
+            Effect::NewIncarnation { old: Some(old), .. } => self.forget_letters(process, place, old),
+            Effect::FailQueue { lane, .. } => self.peer(process, place).lanes[index_of(lane)].queue.clear(),
+            Effect::HandBack { uid } => self.forget_letters(process, place, uid),
+            Effect::Notify { uid, reason } => self.notify(process, place, uid, reason),
+            Effect::Admit => {
+                if let Some(stream) = called {
+                    self.admit(process, place, stream);
+                }
+            }
+            Effect::Refuse { reason } => {
+                if let Some(stream) = called {
+                    let by = self.processes[process].address.uid();
+                    let code = RejectCode::Quarantined;
+                    self.transmit(stream, Way::Back, Frame::Rejected { code, by, reason });
+                }
+            }
+            Effect::Publish(event) => self.on_link_event(process, place, event),
+            _ => {}
+        }
+    }
+
+    fn admit(&mut self, process: ProcessId, place: Place, stream: StreamId) {
+        let Stream { from, lane, seq, .. } = self.streams[stream];
+        let uid = self.processes[from].address.uid();
+        self.streams[stream].admitted = true;
+        let inbound = &mut self.peer(process, place).inbound[index_of(lane)];
+        if inbound.is_none_or(|known| known.uid != uid || known.seq < seq) {
+            *inbound = Some(Inbound { uid, seq, stream });
+        }
+        let own = self.processes[process].address.uid();
+        let cluster_id = self.cluster_id_of(process);
+        self.transmit(stream, Way::Back, Frame::Accepted(own, cluster_id));
+    }
+
+    fn cluster_id_of(&self, process: ProcessId) -> Option<u128> {
+        Some(self.processes[process].core.gossip().cluster_id).filter(|id| *id != 0)
+    }
+
+    /// The process has got a cluster: it says Hello again wherever it is connected (cluster T12).
+    pub(super) fn say_hello_again(&mut self, process: ProcessId) {
+        let cluster_id = self.cluster_id_of(process);
+        for place in 0..self.places {
+            let Some(peer) = &self.processes[process].peers[place] else { continue };
+            if let Some((_, stream)) = peer.lanes[0].open {
+                self.transmit(stream, Way::Forward, Frame::Hello(cluster_id));
+            }
+        }
+    }
+
+    fn forget_letters(&mut self, process: ProcessId, place: Place, uid: Uid) {
+        for out in &mut self.peer(process, place).lanes {
+            out.queue.retain(|letter| letter.target != Some(uid));
+        }
+    }
+
+    /// On our own stream to it if one is left, else on one that it opened.
+    fn notify(&mut self, process: ProcessId, place: Place, uid: Uid, reason: QuarantineReason) {
+        let peer = self.peer(process, place);
+        let inbound = peer.inbound.iter().flatten().filter(|inbound| inbound.uid == uid).map(|inbound| inbound.stream);
+        let own: Vec<StreamId> = peer.lanes[0].streams.iter().map(|(_, stream)| *stream).collect();
+        let inbound: Vec<StreamId> = inbound.collect();
+        let leads_there = |world: &Self, stream: &StreamId| {
+            let stream = &world.streams[*stream];
+            stream.state == State::Open && world.processes[stream.to].address.uid() == uid
+        };
+        if let Some(stream) = own.into_iter().find(|stream| leads_there(self, stream)) {
+            self.transmit(stream, Way::Forward, Frame::Quarantined(reason));
+        } else if let Some(stream) = inbound.into_iter().find(|stream| self.streams[*stream].state == State::Open) {
+            self.transmit(stream, Way::Back, Frame::Quarantined(reason));
+        }
+    }
+
+    fn on_link_event(&mut self, process: ProcessId, place: Place, event: Event) {
+        let known = |uid: Uid| UniqueAddress::new(Self::address(place), uid);
+        match event {
+            Event::LinkLost { uid, lane } if lane == Lane::CONTROL => {
+                self.core_input(process, greylag_cluster::Input::LinkLost(known(uid)));
+            }
+            Event::Quarantined { uid, reason, harmless } => {
+                let peer = known(uid);
+                self.core_input(process, greylag_cluster::Input::PeerQuarantined { peer, reason, harmless });
+            }
+            Event::ThisNodeQuarantined { by, reason } => {
+                let by = known(by);
+                self.core_input(process, greylag_cluster::Input::ThisNodeQuarantined { by, reason });
+            }
+            _ => {}
+        }
+    }
+
+    fn greet(&mut self, process: ProcessId, peer: UniqueAddress, cluster_id: Option<u128>) {
+        self.core_input(process, greylag_cluster::Input::PeerHandshake { peer, cluster_id });
+    }
+
+    fn dial(&mut self, process: ProcessId, place: Place, lane: Lane, seq: u64) {
+        let stream = self.streams.len();
+        let timeout = self.now + micros(TransportSettings::default().connection_timeout);
+        let Some(target) = self.at[place] else {
+            // Nobody has ever run there: the host refuses.
+            let at = self.now + 1_000;
+            return self.push(at, Happening::Refused { process, place, lane, seq });
+        };
+        let (forward, back) = Default::default();
+        let state = State::Dialing;
+        self.streams.push(Stream { from: process, to: target, lane, seq, state, admitted: false, forward, back });
+        self.peer(process, place).lanes[index_of(lane)].streams.push((seq, stream));
+        let cluster_id = self.cluster_id_of(process);
+        self.transmit(stream, Way::Forward, Frame::Hello(cluster_id));
+        self.push(timeout, Happening::DialTimeout { stream });
+    }
+}
+
+impl Stream {
+    fn pipe(&mut self, way: Way) -> &mut Pipe {
+        match way {
+            Way::Forward => &mut self.forward,
+            Way::Back => &mut self.back,
+        }
+    }
+}
+
+/// About as many bytes as the frame has on the wire.
+fn size_of(frame: &Frame) -> u64 {
+    match frame {
+        Frame::Letter(Letter { body: Body::Core(message), .. }) => match message {
+            Message::GossipEnvelope { gossip, .. } | Message::Welcome { gossip, .. } => 200 + gossip_size(gossip),
+            Message::GossipStatus { version, .. } => 60 + 20 * version.iter().len() as u64,
+            _ => 60,
+        },
+        _ => 80,
+    }
+}
+
+fn gossip_size(gossip: &Arc<greylag_cluster::Gossip>) -> u64 {
+    90 * gossip.members.len() as u64 + 40 * gossip.tombstones.len() as u64
+}
+
+/// The deadline of a dial of a proof (cluster S20) that nobody answers.
+pub(super) const DIAL_PATIENCE: Duration = Duration::from_secs(1);
