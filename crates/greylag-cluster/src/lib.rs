@@ -58,6 +58,10 @@ pub mod fuzzing;
 mod generated {
     include!("generated/greylag.cluster.v1.rs");
 }
+#[allow(missing_docs, clippy::all, unreachable_pub)]
+mod generated_watch {
+    include!("generated/greylag.watch.v1.rs");
+}
 mod gossip;
 mod health;
 mod heartbeat;
@@ -94,6 +98,7 @@ pub use detector::{CustomDetector, Deadline, DetectorKind, FailureDetector};
 pub use downing::{
     CustomDowning, DownCommand, DowningContext, DowningDecision, DowningInput, DowningProvider, Verdict,
 };
+pub use driver::Watch;
 pub use driver::lease::{
     GuardedLease, InMemoryLeases, Lease, LeaseError, LeaseFault, LeaseProvider, LeaseSettings, Leases, OnLost,
 };

@@ -82,6 +82,7 @@ pub(crate) struct Inner {
     pub(crate) tasks: Arc<ShutdownTasks>,
     /// `Some` once this node has ended, every phase included.
     pub(crate) terminated: watch::Receiver<Option<ShutdownReason>>,
+    pub(crate) watches: super::watch::Watches,
     pub(crate) threads: Threads,
 }
 

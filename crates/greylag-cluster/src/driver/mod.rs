@@ -17,6 +17,7 @@ mod node;
 mod shutdown;
 mod singleton;
 mod tasks;
+mod watch;
 mod witness;
 
 use std::sync::Arc;
@@ -25,11 +26,12 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use greylag_core::NodeAddress;
 use greylag_transport::Remoting;
 use tokio::runtime::{Handle, Runtime};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot};
 
 pub use events::ClusterEvents;
 pub use handle::{BoxFuture, Cluster, DeathWitness, Target};
 pub use singleton::{SingletonContext, SingletonFactory, SingletonHandle, StopToken};
+pub use watch::Watch;
 pub use witness::{ChildWitness, FileWitness};
 
 use crate::core::{ClusterCore, Command, Input};
@@ -86,7 +88,7 @@ fn spawn(settings: ClusterSettings, remoting: Arc<dyn Remoting>, handle: Handle,
     let (inbox, receiver) = mpsc::channel(INBOX);
     let view = Arc::new(MembershipView::empty(remoting.self_address().clone()));
     let hub = Arc::new(events::EventHub::new(settings.event_buffer, view));
-    let (report_terminated, terminated) = watch::channel(None);
+    let (report_terminated, terminated) = tokio::sync::watch::channel(None);
     let tasks = Arc::new(tasks::ShutdownTasks::new(settings.coordinated_shutdown.clone()));
     let now = Instant::now();
     let mut core = ClusterCore::new(remoting.self_address().clone(), settings.clone(), rand::random(), now);
@@ -104,8 +106,9 @@ fn spawn(settings: ClusterSettings, remoting: Arc<dyn Remoting>, handle: Handle,
         Handle::current(),
     );
     let task = handle.spawn(node.run(receiver)).abort_handle();
+    let watches = watch::Watches::start(&handle, remoting.clone(), &hub);
     let threads = handle::Threads { handle, task, own };
     let singletons = singleton::Singletons::default();
-    let inner = handle::Inner { settings, remoting, inbox, hub, singletons, tasks, terminated, threads };
+    let inner = handle::Inner { settings, remoting, inbox, hub, singletons, tasks, terminated, watches, threads };
     Cluster { inner: Arc::new(inner) }
 }

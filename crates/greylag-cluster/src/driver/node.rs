@@ -99,6 +99,8 @@ impl Node {
 
     fn register(&self) {
         for path in [CLUSTER, HEARTBEAT, BULK] {
+            // Every message there is repeated by its protocol (cluster T41).
+            self.remoting.declare_chatter(path);
             let receiver = MembershipReceiver { inbox: self.inbox.clone(), remoting: self.remoting.clone() };
             self.remoting.register(path, Arc::new(receiver));
         }
@@ -422,7 +424,7 @@ impl Node {
     }
 }
 
-async fn sleep_until(deadline: Option<Instant>) {
+pub(super) async fn sleep_until(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
         None => std::future::pending().await,

@@ -1,0 +1,357 @@
+//! Runs the watcher of a node: tells it who is a member, carries its messages, answers its users.
+//!
+//! The machine and its protocol are the transport's ([`greylag_transport::watch`]); who belongs to
+//! the cluster is known here. Source: cluster T30.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use greylag_core::{CodecId, DeadLetterReason, UniqueAddress};
+use greylag_transport::watch::{Terminated, WatchEffect, WatchError, WatchInput, WatchMessage, Watched, Watcher};
+use greylag_transport::{
+    Envelope, Inbound, Receiver, Recipient, Remoting, SendError, TransportEvent, TransportListener,
+};
+use prost::Message as _;
+use tokio::runtime::Handle;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::AbortHandle;
+
+use super::events::{ClusterEvents, EventHub};
+use super::handle::Cluster;
+use crate::event::InitialState;
+use crate::generated_watch as pb;
+use crate::view::MembershipView;
+
+const PATH: &str = "control/watch";
+const MANIFEST: &str = "gl.watch";
+
+/// How long the notice that a recipient has stopped waits for what was sent before it:
+/// `transport.termination_flush_timeout` at its default.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(3);
+
+type Answer = oneshot::Sender<Result<Terminated, WatchError>>;
+
+enum Call {
+    Watch { id: u64, recipient: Watched, non_members: bool, noted: oneshot::Sender<()>, answer: Answer },
+    Input(WatchInput),
+}
+
+/// The way to the task of the watcher; it ends with this.
+pub(crate) struct Watches {
+    calls: mpsc::UnboundedSender<Call>,
+    next_id: AtomicU64,
+    task: AbortHandle,
+}
+
+impl Drop for Watches {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Watches {
+    pub(crate) fn start(handle: &Handle, remoting: Arc<dyn Remoting>, hub: &Arc<EventHub>) -> Self {
+        let (calls, inbox) = mpsc::unbounded_channel();
+        remoting.register(PATH, Arc::new(Mailbox { calls: calls.clone() }));
+        remoting.listen(None, Arc::new(Mailbox { calls: calls.clone() }));
+        let own = remoting.self_address().clone();
+        let driver = Driver {
+            machine: Watcher::new(own, FLUSH_TIMEOUT),
+            remoting,
+            answers: BTreeMap::new(),
+            calls: calls.clone(),
+            hub: hub.clone(),
+            view: None,
+        };
+        let events = hub.subscribe(BTreeSet::new(), InitialState::Snapshot);
+        let task = handle.spawn(driver.run(inbox, events)).abort_handle();
+        Self { calls, next_id: AtomicU64::new(1), task }
+    }
+}
+
+/// A watch that lasts until it is dropped.
+pub struct Watch {
+    id: u64,
+    calls: mpsc::UnboundedSender<Call>,
+    answer: oneshot::Receiver<Result<Terminated, WatchError>>,
+}
+
+impl std::fmt::Debug for Watch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Watch").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+impl Watch {
+    /// Waits for the end of what is watched; said once. `Ok(None)`: this node has ended before.
+    ///
+    /// # Errors
+    /// [`WatchError`]; nothing is watched.
+    pub async fn terminated(mut self) -> Result<Option<Terminated>, WatchError> {
+        (&mut self.answer).await.map_or(Ok(None), |answer| answer.map(Some))
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.calls.send(Call::Input(WatchInput::Unwatch { id: self.id })).ok();
+    }
+}
+
+impl Cluster {
+    /// Watches what is registered under the path of `recipient` at a member: the end of it, or of its
+    /// node, is told exactly once, and never before what it sent to this node has been taken here.
+    /// An unreachable node ends nothing. The sub-path has no part in it.
+    ///
+    /// # Errors
+    /// [`WatchError::NotAMember`]: nobody would say when such a node is gone.
+    /// Source: cluster T30.
+    pub async fn watch(&self, recipient: &Recipient, at: &UniqueAddress) -> Result<Watch, WatchError> {
+        self.start_watch(recipient, at, false).await
+    }
+
+    /// The same, also for a node that is no member; it counts as gone once it is quarantined or
+    /// another process has taken its address. For protocols that speak to such nodes.
+    ///
+    /// # Errors
+    /// None today.
+    pub async fn watch_anyone(&self, recipient: &Recipient, at: &UniqueAddress) -> Result<Watch, WatchError> {
+        self.start_watch(recipient, at, true).await
+    }
+
+    async fn start_watch(&self, recipient: &Recipient, at: &UniqueAddress, any: bool) -> Result<Watch, WatchError> {
+        let watches = &self.inner.watches;
+        let id = watches.next_id.fetch_add(1, Ordering::Relaxed);
+        let recipient = Watched { node: at.clone(), path: recipient.path.clone(), instance: recipient.instance };
+        let (noted, is_noted) = oneshot::channel();
+        let (answer, answered) = oneshot::channel();
+        let call = Call::Watch { id, recipient, non_members: any, noted, answer };
+        watches.calls.send(call).ok();
+        let mut watch = Watch { id, calls: watches.calls.clone(), answer: answered };
+        // Fails only when this node has ended, which the watch will say.
+        is_noted.await.ok();
+        match watch.answer.try_recv() {
+            Ok(Err(error)) => Err(error),
+            Ok(Ok(terminated)) => {
+                let (again, answer) = oneshot::channel();
+                again.send(Ok(terminated)).ok();
+                watch.answer = answer;
+                Ok(watch)
+            }
+            Err(_) => Ok(watch),
+        }
+    }
+}
+
+struct Driver {
+    machine: Watcher,
+    remoting: Arc<dyn Remoting>,
+    answers: BTreeMap<u64, Answer>,
+    calls: mpsc::UnboundedSender<Call>,
+    hub: Arc<EventHub>,
+    view: Option<Arc<MembershipView>>,
+}
+
+impl Driver {
+    async fn run(mut self, mut inbox: mpsc::UnboundedReceiver<Call>, mut events: ClusterEvents) {
+        let mut is_listening = true;
+        loop {
+            let call = tokio::select! {
+                biased;
+                () = super::node::sleep_until(self.machine.next_deadline()) => Call::Input(WatchInput::Tick),
+                event = events.next(), if is_listening => {
+                    is_listening = event.is_some();
+                    self.look();
+                    continue;
+                }
+                call = inbox.recv() => match call {
+                    Some(call) => call,
+                    None => return,
+                },
+            };
+            // Who asks by what it knows of the members must not be ahead of the watcher.
+            self.look();
+            match call {
+                Call::Input(input) => self.input(input),
+                Call::Watch { id, recipient, non_members, noted, answer } => {
+                    self.answers.insert(id, answer);
+                    self.input(WatchInput::Watch { id, recipient, non_members });
+                    noted.send(()).ok();
+                }
+            }
+        }
+    }
+
+    /// Tells the machine and the transport who belongs to the cluster, if that has changed.
+    fn look(&mut self) {
+        let view = self.hub.view();
+        if self.view.as_ref().is_some_and(|known| Arc::ptr_eq(known, &view)) {
+            return;
+        }
+        let members = view.members.iter().map(|member| member.address.clone()).collect();
+        let tombstones: BTreeSet<UniqueAddress> = view.tombstones.keys().cloned().collect();
+        self.view = Some(view);
+        self.remoting.set_tombstones(&tombstones);
+        self.input(WatchInput::Members { members, tombstones });
+    }
+
+    fn input(&mut self, input: WatchInput) {
+        let input = match input {
+            WatchInput::Message { from, message: WatchMessage::Watch { path, instance }, .. } => {
+                let current = self.remoting.instance(&path);
+                WatchInput::Message { from, message: WatchMessage::Watch { path, instance }, current }
+            }
+            other => other,
+        };
+        if let WatchInput::Unwatch { id } = &input {
+            self.answers.remove(id);
+        }
+        let mut effects = Vec::new();
+        self.machine.handle(Instant::now(), input, &mut effects);
+        for effect in effects {
+            match effect {
+                WatchEffect::Send { to, message } => self.send(to, &message),
+                WatchEffect::Flush { to, flush } => {
+                    let calls = self.calls.clone();
+                    let done = move || drop(calls.send(Call::Input(WatchInput::Flushed { flush })));
+                    self.remoting.flush(&to, Box::new(done));
+                }
+                WatchEffect::Terminated { id, terminated } => self.answer(id, Ok(terminated)),
+                WatchEffect::Refused { id, error } => self.answer(id, Err(error)),
+            }
+        }
+    }
+
+    fn answer(&mut self, id: u64, answer: Result<Terminated, WatchError>) {
+        if let Some(waiting) = self.answers.remove(&id) {
+            let _nobody_waits_any_more = waiting.send(answer);
+        }
+    }
+
+    fn send(&self, to: UniqueAddress, message: &WatchMessage) {
+        let envelope = Envelope::new(Recipient::new(PATH), CodecId::INTERNAL, MANIFEST, encode(message));
+        match self.remoting.send_reliable(&to, envelope) {
+            Err(rejected) if rejected.error == SendError::Quarantined => {
+                self.calls.send(Call::Input(WatchInput::PeerQuarantined(to))).ok();
+            }
+            // What overflowed is given up, and the transport says so by an event.
+            Ok(()) | Err(_) => {}
+        }
+    }
+}
+
+/// Forwards what arrives, and what the transport tells.
+struct Mailbox {
+    calls: mpsc::UnboundedSender<Call>,
+}
+
+impl Receiver for Mailbox {
+    fn receive(&self, message: Inbound) {
+        match decode(&message.payload) {
+            Some(decoded) => {
+                let input = WatchInput::Message { from: message.from, message: decoded, current: None };
+                self.calls.send(Call::Input(input)).ok();
+            }
+            None => tracing::warn!(
+                from = %message.from, reason = %DeadLetterReason::Undecodable, "an unreadable watch message"
+            ),
+        }
+    }
+}
+
+impl TransportListener for Mailbox {
+    fn on_event(&self, event: &mut TransportEvent) {
+        let input = match event {
+            TransportEvent::RecipientStopped { path, instance } => {
+                WatchInput::Stopped { path: path.clone(), instance: *instance }
+            }
+            TransportEvent::Quarantined { peer, .. } => WatchInput::PeerQuarantined(peer.clone()),
+            TransportEvent::PeerHandshake(info) => WatchInput::PeerHandshake(info.peer.clone()),
+            TransportEvent::ReliableGaveUp { peer, .. } => WatchInput::GaveUp(peer.clone()),
+            _ => return,
+        };
+        self.calls.send(Call::Input(input)).ok();
+    }
+}
+
+fn encode(message: &WatchMessage) -> Vec<u8> {
+    use pb::watch_message::Content;
+    let named = |path: &Arc<str>, instance: u64| pb::Named { path: path.to_string(), instance };
+    let content = match message {
+        WatchMessage::Watch { path, instance } => Content::Watch(named(path, *instance)),
+        WatchMessage::Unwatch { path, instance } => Content::Unwatch(named(path, *instance)),
+        WatchMessage::Terminated { path, instance } => Content::Terminated(named(path, *instance)),
+        WatchMessage::Rewatch => Content::Rewatch(pb::Rewatch {}),
+    };
+    pb::WatchMessage { content: Some(content) }.encode_to_vec()
+}
+
+fn decode(payload: &[u8]) -> Option<WatchMessage> {
+    use pb::watch_message::Content;
+    let content = pb::WatchMessage::decode(payload).ok()?.content?;
+    Some(match content {
+        Content::Watch(pb::Named { path, instance }) => WatchMessage::Watch { path: path.into(), instance },
+        Content::Unwatch(pb::Named { path, instance }) => WatchMessage::Unwatch { path: path.into(), instance },
+        Content::Terminated(pb::Named { path, instance }) => WatchMessage::Terminated { path: path.into(), instance },
+        Content::Rewatch(_) => WatchMessage::Rewatch,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use greylag_core::Registry;
+    use greylag_transport::memory::MemoryNetwork;
+    use greylag_transport::watch::WhyTerminated;
+
+    use super::*;
+    use crate::settings::ClusterSettings;
+
+    struct Nobody;
+
+    impl Receiver for Nobody {
+        fn receive(&self, _: Inbound) {}
+    }
+
+    async fn within<T>(future: impl Future<Output = T>) -> T {
+        tokio::time::timeout(Duration::from_secs(30), future).await.expect("it ends")
+    }
+
+    /// Cluster T30: stopped, refused for a stranger, at once for what is not there, removed.
+    #[tokio::test]
+    async fn a_watch_ends_once_with_its_reason() {
+        let network = MemoryNetwork::new();
+        let registry = Arc::new(Registry::new());
+        let a = network.node("a:1#1".parse().unwrap(), registry.clone());
+        let b = network.node("b:1#2".parse().unwrap(), registry.clone());
+        let one = Cluster::start(ClusterSettings::test(), a.clone()).await.unwrap();
+        let two = Cluster::start(ClusterSettings::test(), b.clone()).await.unwrap();
+        let at = b.self_address().clone();
+        let early = one.watch(&Recipient::new("x"), &at).await;
+        assert_eq!(early.unwrap_err(), WatchError::NotAMember(at.clone()));
+        within(one.join_self()).await.unwrap();
+        within(two.join_seed_nodes(vec![a.self_address().address().clone()])).await.unwrap();
+        within(one.wait_for(|view| view.members.len() == 2)).await.unwrap();
+
+        let instance = b.register("x", Arc::new(Nobody));
+        let any = one.watch(&Recipient::new("x"), &at).await.unwrap();
+        let this = one.watch(&Recipient::new("x").with_instance(instance), &at).await.unwrap();
+        let absent = one.watch(&Recipient::new("y"), &at).await.unwrap();
+        let why = |ended: Result<Option<Terminated>, WatchError>| ended.unwrap().unwrap().why;
+        assert_eq!(why(within(absent.terminated()).await), WhyTerminated::Stopped);
+        b.unregister("x");
+        assert_eq!(why(within(any.terminated()).await), WhyTerminated::Stopped);
+        assert_eq!(why(within(this.terminated()).await), WhyTerminated::Stopped);
+
+        b.register("z", Arc::new(Nobody));
+        let last = one.watch(&Recipient::new("z"), &at).await.unwrap();
+        one.down(at.clone()).unwrap();
+        network.crash(&at);
+        let why_last = why(within(last.terminated()).await);
+        assert!(matches!(why_last, WhyTerminated::MemberRemoved | WhyTerminated::Quarantined), "{why_last:?}");
+        within(one.wait_for(|view| view.members.len() == 1)).await.unwrap();
+        let late = one.watch(&Recipient::new("z"), &at).await.unwrap();
+        assert_eq!(why(within(late.terminated()).await), WhyTerminated::Tombstoned);
+    }
+}
