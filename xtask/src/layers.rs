@@ -31,7 +31,18 @@ const ARROWS: &[(&str, &[&str])] = &[
     // Below the facade, so that a config file can turn it on; the command line needs nothing else.
     ("greylag-management", &["greylag-cluster"]),
     ("greylag-cli", &["greylag-management"]),
-    ("greylag", &["greylag-delivery", "greylag-journal-sled", "greylag-journal-service", "greylag-management"]),
+    // A crate of its own, so that the resolver of names and what it needs burden nobody else.
+    ("greylag-discovery-dns", &["greylag-cluster"]),
+    (
+        "greylag",
+        &[
+            "greylag-delivery",
+            "greylag-journal-sled",
+            "greylag-journal-service",
+            "greylag-management",
+            "greylag-discovery-dns",
+        ],
+    ),
 ];
 
 /// Outside crates that only these may name, and why.

@@ -44,6 +44,7 @@
 //! [`Remoting`](greylag_transport::Remoting).
 
 mod app_version;
+mod bootstrap;
 mod core;
 mod dead_list;
 mod detector;
@@ -93,6 +94,7 @@ pub mod strategy {
 
 pub use crate::core::{ClusterCore, Command, Effect, Input, LogLevel};
 pub use app_version::{AppVersion, InvalidAppVersion};
+pub use bootstrap::{Bootstrap, BootstrapEffect, BootstrapInput, BootstrapMessage, BootstrapSettings};
 pub use dead_list::{DeadList, DeadListError};
 pub use detector::{CustomDetector, Deadline, DetectorKind, FailureDetector};
 pub use downing::{
@@ -103,8 +105,8 @@ pub use driver::lease::{
     GuardedLease, InMemoryLeases, Lease, LeaseError, LeaseFault, LeaseProvider, LeaseSettings, Leases, OnLost,
 };
 pub use driver::{
-    BoxFuture, Cluster, ClusterEvents, DeathWitness, SingletonContext, SingletonFactory, SingletonHandle, StopToken,
-    Target,
+    BoxFuture, Cluster, ClusterEvents, DeathWitness, Discovery, DiscoveryError, SeedList, SingletonContext,
+    SingletonFactory, SingletonHandle, StopToken, Target,
 };
 pub use driver::{ChildWitness, FileWitness};
 pub use error::{ConfigError, JoinError, JoinRejection, MemberError, StartError, Terminated};

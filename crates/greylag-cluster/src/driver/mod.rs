@@ -6,7 +6,9 @@
 //! users (singleton instances, shutdown tasks) runs on the runtime that called
 //! [`Cluster::start`], never here. Source: cluster C7.
 
+mod bootstrap;
 mod dial;
+mod discovery;
 mod events;
 mod handle;
 mod inbound;
@@ -28,6 +30,7 @@ use greylag_transport::Remoting;
 use tokio::runtime::{Handle, Runtime};
 use tokio::sync::{mpsc, oneshot};
 
+pub use discovery::{Discovery, DiscoveryError, SeedList};
 pub use events::ClusterEvents;
 pub use handle::{BoxFuture, Cluster, DeathWitness, Target};
 pub use singleton::{SingletonContext, SingletonFactory, SingletonHandle, StopToken};

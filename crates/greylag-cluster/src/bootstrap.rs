@@ -1,0 +1,423 @@
+//! Founds one cluster among nodes that find each other by discovery, although its answers differ.
+//!
+//! A list of seed nodes is agreed on by whoever wrote it; an answer of discovery is not. Two nodes
+//! with different answers may each be the first of its own sorted list, and the majorities of two
+//! lists need not meet. So the first of a list does not found the cluster by itself: it asks the
+//! others for their votes. A process gives its vote to one at a time, to the first of its *own*
+//! list, and has it back only when that one says that it will never use it. Whoever holds
+//! `required_contacts` votes may found. More than half of all processes cannot vote for two.
+//!
+//! ```text
+//! first of its list ── Ask ──▶ every address it knows
+//!                  ◀── Vote{ballot} ── those whose list begins with it
+//!   (a voter's list begins with another now)
+//!                  ◀── Withdraw{ballot} ── voter
+//!   voter ◀── Withdrawn{ballot} ── one that has not founded, and now never uses that ballot
+//! ```
+//!
+//! Meanwhile everybody tries to join whatever cluster exists already; who founds does so by the
+//! procedure of seed nodes, which asks once more whether there is one.
+//!
+//! Source: cluster M24, M25b. The argument and its limits: `docs/design/bootstrap.md`.
+
+pub(crate) mod wire;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use greylag_core::{NodeAddress, UniqueAddress};
+use greylag_transport::Destination;
+
+use crate::core::LogLevel;
+use crate::error::ConfigError;
+
+/// How a node that discovers others begins.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BootstrapSettings {
+    /// So many nodes must be discovered, and vote for one of them, before a cluster is founded. It
+    /// must be more than half of the processes that will ever start at the same time, or two
+    /// clusters can come of different answers. No default; 0 is refused.
+    pub required_contacts: usize,
+    /// An answer counts once it was the same for so long. Default 5 s.
+    pub stable_margin: Duration,
+    /// Between look-ups. Default 1 s.
+    pub lookup_interval: Duration,
+    /// Between requests for votes. Default 1 s.
+    pub ask_interval: Duration,
+}
+
+impl BootstrapSettings {
+    /// The defaults, with so many required contacts.
+    pub fn new(required_contacts: usize) -> Self {
+        let second = Duration::from_secs(1);
+        Self { required_contacts, stable_margin: 5 * second, lookup_interval: second, ask_interval: second }
+    }
+
+    /// Short times, for tests on one machine.
+    pub fn test(required_contacts: usize) -> Self {
+        let tenth = Duration::from_millis(100);
+        Self { required_contacts, stable_margin: 3 * tenth, lookup_interval: tenth, ask_interval: tenth }
+    }
+
+    /// Checks every value.
+    ///
+    /// # Errors
+    /// All problems together.
+    pub fn validate(&self) -> Result<(), Vec<ConfigError>> {
+        let mut problems = Vec::new();
+        let mut check = |ok: bool, setting: &'static str, value: String, why: &'static str| {
+            if !ok {
+                problems.push(ConfigError { setting, value, why });
+            }
+        };
+        let required = self.required_contacts;
+        let why = "must be at least 1, and more than half of the nodes that start together";
+        check(required >= 1, "bootstrap.required_contacts", required.to_string(), why);
+        for (setting, duration) in [
+            ("bootstrap.stable_margin", self.stable_margin),
+            ("bootstrap.lookup_interval", self.lookup_interval),
+            ("bootstrap.ask_interval", self.ask_interval),
+        ] {
+            check(!duration.is_zero(), setting, format!("{duration:?}"), "must be longer than 0");
+        }
+        if problems.is_empty() { Ok(()) } else { Err(problems) }
+    }
+}
+
+impl Default for BootstrapSettings {
+    /// The number of contacts has no default: 0 is refused.
+    fn default() -> Self {
+        Self::new(0)
+    }
+}
+
+/// What the nodes say to each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum BootstrapMessage {
+    /// My list begins with me: vote for me.
+    Ask,
+    /// You have my vote, by this ballot, until you give it back.
+    Vote {
+        /// Counts this voter's votes.
+        ballot: u64,
+    },
+    /// I want that vote back.
+    Withdraw {
+        /// Which one.
+        ballot: u64,
+    },
+    /// You have it back; I never use it.
+    Withdrawn {
+        /// Which one.
+        ballot: u64,
+    },
+}
+
+/// What the machine is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BootstrapInput {
+    /// Something may be due.
+    Tick,
+    /// Discovery answered. An empty answer is one.
+    Discovered(Vec<NodeAddress>),
+    /// Discovery did not answer: nothing is known that was not before.
+    LookupFailed,
+    /// Another node spoke.
+    Received {
+        /// Who.
+        from: UniqueAddress,
+        /// What.
+        message: BootstrapMessage,
+    },
+    /// This node is a member of a cluster.
+    Joined,
+}
+
+/// What the driver is asked to do, in this order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BootstrapEffect {
+    /// Look up, and say what came of it.
+    Lookup,
+    /// Send a message.
+    Send {
+        /// To whom.
+        to: Destination,
+        /// What.
+        message: BootstrapMessage,
+    },
+    /// Join whatever cluster these nodes belong to; this node is not among them, so it founds none.
+    Join(Vec<NodeAddress>),
+    /// Join through these nodes, of which this one is the first, so it may found a cluster.
+    Found(Vec<NodeAddress>),
+    /// Tell people.
+    Log(LogLevel, String),
+}
+
+/// A vote that was given.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Given {
+    candidate: UniqueAddress,
+    ballot: u64,
+}
+
+/// How often people are told why nothing happens.
+const WARN_INTERVAL: Duration = Duration::from_secs(5);
+
+/// The machine of one node.
+#[derive(Debug)]
+pub struct Bootstrap {
+    node: UniqueAddress,
+    settings: BootstrapSettings,
+    /// The newest answer, sorted, and since when it is the same.
+    answer: Option<(Vec<NodeAddress>, Instant)>,
+    /// The answer that was the same for long enough. Sorted, never empty.
+    list: Vec<NodeAddress>,
+    /// Where this node's own vote is, itself included.
+    vote: Option<Given>,
+    last_ballot: u64,
+    /// The votes that this node holds: by whom, and by which ballot.
+    votes: BTreeMap<UniqueAddress, u64>,
+    /// Ballots that were given back, and all before them.
+    returned: BTreeMap<UniqueAddress, u64>,
+    /// This node may found a cluster, or has; its votes are never given back.
+    founds: bool,
+    joined: bool,
+    lookup_at: Instant,
+    ask_at: Instant,
+    warn_at: Instant,
+}
+
+impl Bootstrap {
+    /// A node that has looked up nothing.
+    pub fn new(node: UniqueAddress, settings: BootstrapSettings, now: Instant) -> Self {
+        Self {
+            node,
+            settings,
+            answer: None,
+            list: Vec::new(),
+            vote: None,
+            last_ballot: 0,
+            votes: BTreeMap::new(),
+            returned: BTreeMap::new(),
+            founds: false,
+            joined: false,
+            lookup_at: now,
+            ask_at: now,
+            warn_at: now + WARN_INTERVAL,
+        }
+    }
+
+    /// Takes one input.
+    pub fn handle(&mut self, now: Instant, input: BootstrapInput, out: &mut Vec<BootstrapEffect>) {
+        match input {
+            BootstrapInput::Tick => self.on_tick(now, out),
+            BootstrapInput::Discovered(answer) => self.on_answer(now, answer, out),
+            BootstrapInput::LookupFailed => {}
+            BootstrapInput::Received { from, message } if from != self.node => self.on_message(now, from, message, out),
+            BootstrapInput::Received { .. } => {}
+            BootstrapInput::Joined => self.joined = true,
+        }
+    }
+
+    /// When something is due; `None` once this node is a member.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        (!self.joined).then(|| {
+            let asks = (self.is_candidate() || self.wants_vote_back()).then_some(self.ask_at);
+            [Some(self.lookup_at), asks, Some(self.warn_at)].into_iter().flatten().min().unwrap_or(self.lookup_at)
+        })
+    }
+
+    /// The first of the list: who should found, in this node's view.
+    fn first(&self) -> Option<&NodeAddress> {
+        self.list.first()
+    }
+
+    /// This node holds its own vote and is the first of its list.
+    fn is_candidate(&self) -> bool {
+        self.first() == Some(self.node.address())
+            && self.vote.as_ref().is_some_and(|vote| vote.candidate == self.node)
+            && !self.founds
+    }
+
+    /// This node's vote is with somebody who is not the first of its list any more.
+    fn wants_vote_back(&self) -> bool {
+        self.vote.as_ref().is_some_and(|vote| Some(vote.candidate.address()) != self.first()) && !self.founds
+    }
+
+    fn on_tick(&mut self, now: Instant, out: &mut Vec<BootstrapEffect>) {
+        if self.joined {
+            return;
+        }
+        if self.lookup_at <= now {
+            self.lookup_at = now + self.settings.lookup_interval;
+            out.push(BootstrapEffect::Lookup);
+        }
+        if self.ask_at <= now && (self.is_candidate() || self.wants_vote_back()) {
+            self.ask(now, out);
+        }
+        if self.warn_at <= now {
+            self.warn_at = now + WARN_INTERVAL;
+            out.push(BootstrapEffect::Log(LogLevel::Warn, self.why_not()));
+        }
+    }
+
+    /// Asks for votes, or for the own one back.
+    fn ask(&mut self, now: Instant, out: &mut Vec<BootstrapEffect>) {
+        self.ask_at = now + self.settings.ask_interval;
+        if self.is_candidate() {
+            for to in self.list.iter().filter(|to| *to != self.node.address()).cloned() {
+                out.push(BootstrapEffect::Send { to: to.into(), message: BootstrapMessage::Ask });
+            }
+        } else if let Some(Given { candidate, ballot }) = self.vote.clone() {
+            out.push(BootstrapEffect::Send { to: candidate.into(), message: BootstrapMessage::Withdraw { ballot } });
+        }
+    }
+
+    fn on_answer(&mut self, now: Instant, answer: Vec<NodeAddress>, out: &mut Vec<BootstrapEffect>) {
+        let sorted: Vec<NodeAddress> = answer.into_iter().collect::<BTreeSet<_>>().into_iter().collect();
+        let since = match &self.answer {
+            Some((before, since)) if *before == sorted => *since,
+            _ => now,
+        };
+        self.answer = Some((sorted.clone(), since));
+        // Only an answer, never its absence, can show that it is still the same.
+        let is_stable = now.saturating_duration_since(since) >= self.settings.stable_margin;
+        if self.joined || !is_stable || sorted.len() < self.settings.required_contacts || sorted == self.list {
+            return;
+        }
+        self.list = sorted;
+        self.ask_at = now;
+        let others = self.others();
+        if self.founds {
+            out.push(BootstrapEffect::Found(self.list_to_found()));
+        } else if !others.is_empty() {
+            out.push(BootstrapEffect::Join(others));
+        }
+        self.settle_own_vote(now, out);
+    }
+
+    /// The list without this node: who joins through it founds nothing.
+    fn others(&self) -> Vec<NodeAddress> {
+        self.list.iter().filter(|address| *address != self.node.address()).cloned().collect()
+    }
+
+    /// The list with this node before all others, where the procedure of seed nodes wants it.
+    fn list_to_found(&self) -> Vec<NodeAddress> {
+        std::iter::once(self.node.address().clone()).chain(self.others()).collect()
+    }
+
+    /// Votes for itself, or takes that back, as its list says; then founds if it may.
+    fn settle_own_vote(&mut self, now: Instant, out: &mut Vec<BootstrapEffect>) {
+        let own = self.vote.as_ref().is_some_and(|vote| vote.candidate == self.node);
+        if own && self.wants_vote_back() {
+            self.vote = None;
+        }
+        if self.vote.is_none() && self.first() == Some(self.node.address()) {
+            self.give_vote(self.node.clone());
+        }
+        self.ask_at = self.ask_at.min(now);
+        self.found_if_allowed(out);
+        if !self.joined && (self.is_candidate() || self.wants_vote_back()) {
+            self.ask(now, out);
+        }
+    }
+
+    fn give_vote(&mut self, candidate: UniqueAddress) -> u64 {
+        self.last_ballot += 1;
+        self.vote = Some(Given { candidate, ballot: self.last_ballot });
+        self.last_ballot
+    }
+
+    fn found_if_allowed(&mut self, out: &mut Vec<BootstrapEffect>) {
+        let voters: BTreeSet<&NodeAddress> = self.votes.keys().map(UniqueAddress::address).collect();
+        if self.joined || !self.is_candidate() || voters.len() + 1 < self.settings.required_contacts {
+            return;
+        }
+        self.founds = true;
+        let text = format!("{} of {} nodes chose this one to found the cluster", voters.len() + 1, self.list.len());
+        out.push(BootstrapEffect::Log(LogLevel::Info, text));
+        out.push(BootstrapEffect::Found(self.list_to_found()));
+    }
+
+    fn on_message(
+        &mut self,
+        now: Instant,
+        from: UniqueAddress,
+        message: BootstrapMessage,
+        out: &mut Vec<BootstrapEffect>,
+    ) {
+        // Another process at its address: the one before is gone, and its vote with it.
+        self.votes.retain(|voter, _| voter.address() != from.address() || *voter == from);
+        match message {
+            BootstrapMessage::Ask => self.on_ask(from, out),
+            BootstrapMessage::Vote { ballot } => {
+                if self.returned.get(&from).is_none_or(|returned| *returned < ballot) {
+                    self.votes.insert(from, ballot);
+                    self.found_if_allowed(out);
+                }
+            }
+            BootstrapMessage::Withdraw { ballot } if !self.founds => {
+                let returned = self.returned.entry(from.clone()).or_default();
+                *returned = ballot.max(*returned);
+                if self.votes.get(&from).is_some_and(|held| held <= returned) {
+                    self.votes.remove(&from);
+                }
+                out.push(BootstrapEffect::Send { to: from.into(), message: BootstrapMessage::Withdrawn { ballot } });
+            }
+            // Whoever voted for the founder joins it.
+            BootstrapMessage::Withdraw { .. } => {}
+            BootstrapMessage::Withdrawn { ballot } => {
+                if self.vote == Some(Given { candidate: from, ballot }) {
+                    self.vote = None;
+                    self.settle_own_vote(now, out);
+                }
+            }
+        }
+    }
+
+    fn on_ask(&mut self, from: UniqueAddress, out: &mut Vec<BootstrapEffect>) {
+        let ballot = match &self.vote {
+            _ if self.joined => return,
+            Some(vote) if vote.candidate == from => vote.ballot,
+            // The process that had the vote is gone: another one runs at its address.
+            Some(vote) if vote.candidate.address() == from.address() => self.give_vote(from.clone()),
+            None if self.first() == Some(from.address()) => self.give_vote(from.clone()),
+            _ => return,
+        };
+        out.push(BootstrapEffect::Send { to: from.into(), message: BootstrapMessage::Vote { ballot } });
+    }
+
+    /// In words: what this node waits for.
+    fn why_not(&self) -> String {
+        let required = self.settings.required_contacts;
+        let found = self.answer.as_ref().map_or(0, |(answer, _)| answer.len());
+        if self.list.is_empty() {
+            return format!("discovery found {found} nodes; a cluster needs {required} that stay the same for a while");
+        }
+        let thin = if 2 * required <= self.list.len() {
+            "; required_contacts is not more than half of them, so two clusters can come of this"
+        } else {
+            ""
+        };
+        let known = self.list.len();
+        let state = match &self.vote {
+            _ if self.founds => {
+                "this node founds the cluster when a majority of the list says that there is none".to_owned()
+            }
+            Some(vote) if vote.candidate == self.node => {
+                format!("{} of {required} nodes have chosen this one to found the cluster", self.votes.len() + 1)
+            }
+            Some(vote) if self.wants_vote_back() => format!(
+                "this node voted for {} and has no answer to its wish to vote for another; if that process has ended, \
+                 restart this one",
+                vote.candidate
+            ),
+            Some(vote) => format!("this node voted for {} and waits for it", vote.candidate),
+            None => format!("waiting for {} to ask", self.list[0]),
+        };
+        format!("not a member yet: {known} nodes discovered; {state}{thin}")
+    }
+}
+
+#[cfg(test)]
+mod tests;

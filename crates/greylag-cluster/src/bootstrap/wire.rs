@@ -1,0 +1,60 @@
+//! Between the machine's messages and their bytes.
+
+use bytes::Bytes;
+use prost::Message as _;
+
+use super::BootstrapMessage;
+
+mod proto {
+    #![allow(missing_docs, clippy::all, unreachable_pub)]
+    include!("../generated/greylag.bootstrap.v1.rs");
+}
+
+use proto::bootstrap::Message;
+
+/// The manifest of all of them.
+pub(crate) const MANIFEST: &str = "bootstrap";
+
+pub(crate) fn encode(message: BootstrapMessage) -> Bytes {
+    let message = match message {
+        BootstrapMessage::Ask => Message::Ask(proto::Ask {}),
+        BootstrapMessage::Vote { ballot } => Message::Vote(proto::Vote { ballot }),
+        BootstrapMessage::Withdraw { ballot } => Message::Withdraw(proto::Withdraw { ballot }),
+        BootstrapMessage::Withdrawn { ballot } => Message::Withdrawn(proto::Withdrawn { ballot }),
+    };
+    proto::Bootstrap { message: Some(message) }.encode_to_vec().into()
+}
+
+/// `None` for what this version does not know, and for nonsense.
+pub(crate) fn decode(bytes: &Bytes) -> Option<BootstrapMessage> {
+    Some(match proto::Bootstrap::decode(bytes.as_ref()).ok()?.message? {
+        Message::Ask(proto::Ask {}) => BootstrapMessage::Ask,
+        Message::Vote(proto::Vote { ballot }) => BootstrapMessage::Vote { ballot },
+        Message::Withdraw(proto::Withdraw { ballot }) => BootstrapMessage::Withdraw { ballot },
+        Message::Withdrawn(proto::Withdrawn { ballot }) => BootstrapMessage::Withdrawn { ballot },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_reads_back_and_nonsense_is_nothing() {
+        for message in [
+            BootstrapMessage::Ask,
+            BootstrapMessage::Vote { ballot: 1 },
+            BootstrapMessage::Withdraw { ballot: u64::MAX },
+            BootstrapMessage::Withdrawn { ballot: 7 },
+        ] {
+            assert_eq!(decode(&encode(message)), Some(message));
+        }
+        assert_eq!(decode(&Bytes::new()), None);
+        assert_eq!(decode(&Bytes::from_static(b"\xff\xff\xff")), None);
+        assert_eq!(
+            encode(BootstrapMessage::Vote { ballot: 300 }).as_ref(),
+            [0x12, 3, 8, 0xac, 2],
+            "as it crosses the wire"
+        );
+    }
+}

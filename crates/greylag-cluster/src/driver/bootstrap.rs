@@ -1,0 +1,198 @@
+//! Runs the machine that chooses a founder: look-ups, messages, and the joins that it orders.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use greylag_core::{CodecId, NodeAddress};
+use greylag_transport::{Destination, Envelope, Inbound, Receiver, Recipient};
+use tokio::sync::mpsc;
+
+use super::discovery::{Discovery, DiscoveryError};
+use super::handle::Cluster;
+use crate::bootstrap::{Bootstrap, BootstrapEffect, BootstrapInput, BootstrapMessage, BootstrapSettings, wire};
+use crate::core::LogLevel;
+use crate::error::JoinError;
+
+const PATH: &str = "control/bootstrap";
+/// Messages that wait; what comes beyond is lost, and the protocol repeats itself.
+const INBOX: usize = 1024;
+/// A look-up that takes longer has failed.
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What reaches the loop.
+enum Arrived {
+    Input(BootstrapInput),
+    LookedUp(Result<Vec<NodeAddress>, DiscoveryError>),
+    JoinEnded(Result<(), JoinError>),
+}
+
+impl Cluster {
+    /// Joins the cluster of the nodes that discovery finds, or founds it with them. Completes when
+    /// this node is a member; until then it goes on for as long as the answers may still change.
+    ///
+    /// A cluster is founded only when `required_contacts` nodes were found and have chosen the same
+    /// one of them, so that two clusters cannot come of one discovery, however its answers differ,
+    /// while `required_contacts` is more than half of the processes that start. The nodes of one
+    /// cluster use either this or [`Cluster::join_seed_nodes`] with a list, not both.
+    ///
+    /// Source: cluster M24. See `docs/design/bootstrap.md`.
+    ///
+    /// # Errors
+    /// [`JoinError`], after which this process cannot join any more.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime, or if [`BootstrapSettings::validate`] finds problems.
+    pub async fn bootstrap(&self, discovery: Arc<dyn Discovery>, settings: BootstrapSettings) -> Result<(), JoinError> {
+        if let Err(problems) = settings.validate() {
+            panic!("{}", problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "));
+        }
+        let (inbox, arrived) = mpsc::channel(INBOX);
+        self.remoting().register(PATH, Arc::new(Mailbox { inbox: inbox.clone() }));
+        let machine = Bootstrap::new(self.self_address().clone(), settings, Instant::now());
+        let runner = Runner { cluster: self.clone(), discovery, inbox, looking_up: false };
+        runner.run(machine, arrived).await
+    }
+}
+
+struct Runner {
+    cluster: Cluster,
+    discovery: Arc<dyn Discovery>,
+    inbox: mpsc::Sender<Arrived>,
+    looking_up: bool,
+}
+
+impl Runner {
+    async fn run(mut self, mut machine: Bootstrap, mut inbox: mpsc::Receiver<Arrived>) -> Result<(), JoinError> {
+        let mut effects = Vec::new();
+        loop {
+            let input = tokio::select! {
+                biased;
+                () = sleep_until(machine.next_deadline()) => BootstrapInput::Tick,
+                arrived = inbox.recv() => match arrived.expect("this loop holds a sender") {
+                    Arrived::Input(input) => input,
+                    Arrived::LookedUp(answer) => self.on_answer(answer),
+                    // A later call restarted the join; only the last one's end counts, and it is the same.
+                    Arrived::JoinEnded(Ok(()) | Err(JoinError::AlreadyMember)) => {
+                        self.stay(machine, inbox);
+                        return Ok(());
+                    }
+                    Arrived::JoinEnded(Err(error)) => {
+                        self.cluster.remoting().unregister(PATH);
+                        return Err(error);
+                    }
+                },
+            };
+            machine.handle(Instant::now(), input, &mut effects);
+            for effect in effects.drain(..) {
+                self.execute(effect);
+            }
+        }
+    }
+
+    /// A member still gives votes back: whoever gave one may be about to found with others.
+    fn stay(mut self, mut machine: Bootstrap, mut arrived: mpsc::Receiver<Arrived>) {
+        tokio::spawn(async move {
+            let mut effects = Vec::new();
+            machine.handle(Instant::now(), BootstrapInput::Joined, &mut effects);
+            loop {
+                for effect in effects.drain(..) {
+                    self.execute(effect);
+                }
+                let arrived = tokio::select! {
+                    arrived = arrived.recv() => arrived,
+                    _reason = self.cluster.terminated() => return,
+                };
+                if let Some(Arrived::Input(input)) = arrived {
+                    machine.handle(Instant::now(), input, &mut effects);
+                }
+            }
+        });
+    }
+
+    fn on_answer(&mut self, answer: Result<Vec<NodeAddress>, DiscoveryError>) -> BootstrapInput {
+        self.looking_up = false;
+        match answer {
+            Ok(found) => BootstrapInput::Discovered(found),
+            Err(error) => {
+                tracing::warn!(node = %self.cluster.self_address(), %error, "a look-up failed");
+                BootstrapInput::LookupFailed
+            }
+        }
+    }
+
+    fn execute(&mut self, effect: BootstrapEffect) {
+        match effect {
+            BootstrapEffect::Lookup => self.look_up(),
+            BootstrapEffect::Send { to, message } => self.send(&to, message),
+            BootstrapEffect::Join(seeds) | BootstrapEffect::Found(seeds) => self.join(seeds),
+            BootstrapEffect::Log(level, text) => {
+                let node = self.cluster.self_address();
+                match level {
+                    LogLevel::Info => tracing::info!(%node, "{text}"),
+                    LogLevel::Warn => tracing::warn!(%node, "{text}"),
+                    LogLevel::Error => tracing::error!(%node, "{text}"),
+                }
+            }
+        }
+    }
+
+    /// One at a time, so that an old answer never arrives after a newer one.
+    fn look_up(&mut self) {
+        if std::mem::replace(&mut self.looking_up, true) {
+            return;
+        }
+        let (discovery, inbox) = (self.discovery.clone(), self.inbox.clone());
+        tokio::spawn(async move {
+            let answer = tokio::time::timeout(LOOKUP_TIMEOUT, discovery.lookup()).await;
+            let answer = answer.unwrap_or_else(|_| {
+                let why = format!("it took longer than {LOOKUP_TIMEOUT:?}");
+                Err(DiscoveryError { by: format!("{discovery:?}"), why })
+            });
+            let _ended = inbox.send(Arrived::LookedUp(answer)).await;
+        });
+    }
+
+    fn send(&self, to: &Destination, message: BootstrapMessage) {
+        let mut envelope =
+            Envelope::new(Recipient::new(PATH), CodecId::INTERNAL, wire::MANIFEST, wire::encode(message));
+        if let Destination::Incarnation(address) = to {
+            envelope = envelope.to_uid(address.uid());
+        }
+        if let Err(rejected) = self.cluster.remoting().send(to, envelope) {
+            tracing::debug!(?to, error = %rejected.error, "not sent; it is repeated");
+        }
+    }
+
+    fn join(&self, seeds: Vec<NodeAddress>) {
+        let (cluster, inbox) = (self.cluster.clone(), self.inbox.clone());
+        tokio::spawn(async move {
+            let outcome = cluster.join_seed_nodes(seeds).await;
+            let _ended = inbox.send(Arrived::JoinEnded(outcome)).await;
+        });
+    }
+}
+
+async fn sleep_until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Decodes on the worker that carries the message.
+struct Mailbox {
+    inbox: mpsc::Sender<Arrived>,
+}
+
+impl Receiver for Mailbox {
+    fn receive(&self, message: Inbound) {
+        let Some(decoded) = wire::decode(&message.payload) else {
+            tracing::warn!(from = %message.from, "an unreadable bootstrap message");
+            return;
+        };
+        let input = BootstrapInput::Received { from: message.from, message: decoded };
+        if self.inbox.try_send(Arrived::Input(input)).is_err() {
+            tracing::debug!("a bootstrap message is lost; it is repeated");
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! Who the other nodes are: a list that somebody wrote, a name in DNS, an orchestrator.
+
+use std::fmt;
+
+use greylag_core::NodeAddress;
+
+use super::handle::BoxFuture;
+
+/// Why discovery has no answer. What was known before still is.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("discovery by {by} has no answer: {why}")]
+pub struct DiscoveryError {
+    /// Which discovery, with what it looked for.
+    pub by: String,
+    /// What it met.
+    pub why: String,
+}
+
+/// Finds the addresses of nodes that may belong to the cluster.
+///
+/// Answers need not be complete, nor the same for everybody: [`Cluster::bootstrap`](super::Cluster::bootstrap)
+/// waits until they are stable, and founds one cluster although they differ. An empty answer means
+/// that there is nobody, an error that nothing is known.
+pub trait Discovery: fmt::Debug + Send + Sync + 'static {
+    /// Looks up once. May take its time; a lookup that takes long delays the next.
+    ///
+    /// # Errors
+    /// [`DiscoveryError`].
+    fn lookup(&self) -> BoxFuture<'_, Result<Vec<NodeAddress>, DiscoveryError>>;
+}
+
+/// A list that somebody wrote.
+///
+/// With the same list on every node [`Cluster::join_seed_nodes`](super::Cluster::join_seed_nodes)
+/// does all that is needed, and does it sooner.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SeedList(pub Vec<NodeAddress>);
+
+impl Discovery for SeedList {
+    fn lookup(&self) -> BoxFuture<'_, Result<Vec<NodeAddress>, DiscoveryError>> {
+        let list = self.0.clone();
+        Box::pin(async move { Ok(list) })
+    }
+}

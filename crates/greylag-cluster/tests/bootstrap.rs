@@ -1,0 +1,154 @@
+//! Nodes with arbitrary, changing, differing answers of discovery, over a network that loses, doubles
+//! and reorders: never two founders, and one in the end.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use greylag_cluster::{Bootstrap, BootstrapEffect, BootstrapInput, BootstrapMessage, BootstrapSettings};
+use greylag_core::{NodeAddress, UniqueAddress};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+/// All nodes, and the messages between them.
+struct World {
+    rng: ChaCha8Rng,
+    now: Instant,
+    nodes: Vec<Bootstrap>,
+    addresses: Vec<UniqueAddress>,
+    /// On their way: from, to, what.
+    messages: Vec<(usize, usize, BootstrapMessage)>,
+    founders: BTreeSet<usize>,
+}
+
+impl World {
+    fn new(seed: u64, nodes: usize, required: usize) -> Self {
+        let now = Instant::now();
+        let addresses: Vec<UniqueAddress> =
+            (0..nodes).map(|n| format!("node-{n}:1#{}", n + 1).parse().expect("an address")).collect();
+        let machine = |own: &UniqueAddress| Bootstrap::new(own.clone(), BootstrapSettings::test(required), now);
+        let nodes = addresses.iter().map(machine).collect();
+        let rng = ChaCha8Rng::seed_from_u64(seed);
+        Self { rng, now, nodes, addresses, messages: Vec::new(), founders: BTreeSet::new() }
+    }
+
+    fn tell(&mut self, node: usize, input: BootstrapInput) {
+        let mut effects = Vec::new();
+        self.nodes[node].handle(self.now, input, &mut effects);
+        for effect in effects {
+            match effect {
+                BootstrapEffect::Send { to, message } => {
+                    let of = |address: &UniqueAddress| address.address() == to.address();
+                    if let Some(to) = self.addresses.iter().position(of) {
+                        self.messages.push((node, to, message));
+                    }
+                }
+                // Nobody asks whether there is a cluster already, so nothing but votes keeps a second
+                // one from being founded.
+                BootstrapEffect::Found(list) => {
+                    assert_eq!(list.first(), Some(self.addresses[node].address()), "who founds is first");
+                    self.founders.insert(node);
+                }
+                BootstrapEffect::Join(list) => {
+                    assert!(!list.contains(self.addresses[node].address()), "who only joins can found nothing");
+                }
+                BootstrapEffect::Lookup | BootstrapEffect::Log(..) => {}
+            }
+        }
+    }
+
+    fn some_node(&mut self) -> usize {
+        self.rng.random_range(0..self.nodes.len())
+    }
+
+    /// An answer with any of the nodes, and now and then one that never existed.
+    fn some_answer(&mut self) -> Vec<NodeAddress> {
+        let share = self.rng.random_range(0.3..1.0);
+        let mut answer = Vec::new();
+        for n in 0..self.addresses.len() {
+            if self.rng.random_bool(share) {
+                answer.push(self.addresses[n].address().clone());
+            }
+        }
+        if self.rng.random_bool(0.1) {
+            answer.push("aaa-stale:1".parse().expect("an address"));
+        }
+        answer
+    }
+
+    fn deliver(&mut self, keep: bool) {
+        if self.messages.is_empty() {
+            return;
+        }
+        let at = self.rng.random_range(0..self.messages.len());
+        let (from, to, message) = if keep { self.messages[at] } else { self.messages.swap_remove(at) };
+        self.tell(to, BootstrapInput::Received { from: self.addresses[from].clone(), message });
+    }
+
+    fn step(&mut self) {
+        self.now += Duration::from_millis(self.rng.random_range(0..100));
+        let node = self.some_node();
+        match self.rng.random_range(0..20) {
+            0..3 => {
+                // Long enough that an answer counts as stable, whatever the others are told meanwhile.
+                let answer = self.some_answer();
+                self.tell(node, BootstrapInput::Discovered(answer.clone()));
+                self.now += Duration::from_millis(self.rng.random_range(200..400));
+                self.tell(node, BootstrapInput::Discovered(answer));
+            }
+            3..8 => self.tell(node, BootstrapInput::Tick),
+            8..17 => self.deliver(false),
+            17 => self.deliver(true),
+            18 => self.tell(node, BootstrapInput::LookupFailed),
+            _ => {
+                if !self.messages.is_empty() {
+                    let lost = self.rng.random_range(0..self.messages.len());
+                    self.messages.swap_remove(lost);
+                }
+            }
+        }
+    }
+
+    /// Everybody is told the same, and nothing is lost any more.
+    fn heal(&mut self) {
+        let everyone: Vec<NodeAddress> = self.addresses.iter().map(|one| one.address().clone()).collect();
+        for _ in 0..60 {
+            self.now += Duration::from_millis(100);
+            for node in 0..self.nodes.len() {
+                self.tell(node, BootstrapInput::Discovered(everyone.clone()));
+                self.tell(node, BootstrapInput::Tick);
+            }
+            while !self.messages.is_empty() {
+                self.deliver(false);
+            }
+        }
+    }
+}
+
+fn run(seed: u64, nodes: usize, required: usize) -> World {
+    let mut world = World::new(seed, nodes, required);
+    for _ in 0..400 {
+        world.step();
+    }
+    world
+}
+
+/// cluster M24: more than half of the nodes cannot vote for two founders, whatever discovery told
+/// whom and when; and once it tells all the same, there is one.
+#[test]
+fn differing_answers_never_make_two_founders_and_agreeing_ones_make_one() {
+    for seed in 0..600 {
+        let nodes = 1 + seed as usize % 7;
+        let mut world = run(seed, nodes, nodes / 2 + 1);
+        assert!(world.founders.len() <= 1, "seed {seed}: {nodes} nodes, founders {:?}", world.founders);
+        world.heal();
+        assert_eq!(world.founders.len(), 1, "seed {seed}: {nodes} nodes, after everybody was told the same");
+    }
+}
+
+/// The limit, and the proof that the check above can fail: with half of the nodes two clusters do
+/// come of differing answers.
+#[test]
+fn half_of_the_nodes_are_not_enough() {
+    let two = (0..600).any(|seed| run(seed, 6, 3).founders.len() > 1);
+    assert!(two, "no seed found two founders");
+}
