@@ -210,6 +210,18 @@ async fn down_removes_a_member() {
     one.end().await;
 }
 
+/// cluster M30.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn prepare_for_shutdown_waits_until_every_member_is_ready() {
+    let (one, two) = Node::pair().await;
+    let ready = json(&one.run(&["prepare-for-shutdown", "--wait", "--json"]).await);
+    assert_eq!((&ready["command"], ready["completed"].as_bool()), (&Value::from("prepare-for-shutdown"), Some(true)));
+    let view = one.cluster.view();
+    assert!(view.members.iter().all(|member| member.status == MemberStatus::ReadyForShutdown), "{view:?}");
+    two.end().await;
+    one.end().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn watch_begins_with_the_members_and_tells_a_line_an_event() {
     let (one, late) = (Node::writable().await, Node::writable().await);

@@ -15,10 +15,17 @@ pub(crate) struct Condition {
 }
 
 impl Condition {
-    pub(crate) fn of(cluster: &Cluster) -> Self {
-        let view = cluster.view();
-        let unseen = view.members.iter().map(|member| &member.address).filter(|member| !view.seen_by.contains(member));
-        Self { unseen: unseen.cloned().collect(), ..Self::default() }
+    pub(crate) async fn of(cluster: &Cluster) -> Self {
+        let health = cluster.health().await;
+        let accusations = health
+            .unreachable
+            .into_iter()
+            .flat_map(|(subject, observers)| observers.into_iter().map(move |observer| (observer, subject.clone())));
+        Self {
+            accusations: accusations.collect(),
+            unseen: health.blockers.unseen,
+            foreign_cluster: health.foreign_cluster.map(|foreign| foreign.cluster_id),
+        }
     }
 
     /// Who finds `subject` unreachable.

@@ -61,4 +61,4 @@ mod wire;
 pub use client::{Client, ConnectError, connect};
 pub use driver::server::ManagementServer;
 pub use error::StartError;
-pub use settings::ManagementSettings;
+pub use settings::{ManagementSettings, ManagementTls};

@@ -1,7 +1,5 @@
 //! Settings of the admin service: section `management.*` of a configuration.
 
-use greylag_transport::Tls;
-
 /// Whether a node offers the admin service, where, and what it may do.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct ManagementSettings {
@@ -10,9 +8,19 @@ pub struct ManagementSettings {
     /// Lets callers change the cluster (join, leave, down, prepare for shutdown). Without it they may
     /// only look. Default false.
     pub allow_writes: bool,
-    /// Encryption, with the meaning it has for the transport: an address that others can reach is
-    /// refused unless this says so. Default [`Tls::LoopbackOnly`].
-    pub tls: Tls,
+    /// Encryption: an address that others can reach is refused unless this was chosen. Default
+    /// [`ManagementTls::LoopbackOnly`].
+    pub tls: ManagementTls,
+}
+
+/// Whether connections to the admin service are encrypted. Source: cluster T40.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ManagementTls {
+    /// Nothing was chosen: no encryption, and therefore loopback only.
+    #[default]
+    LoopbackOnly,
+    /// No encryption on any address: whoever reaches it may use it.
+    None,
 }
 
 impl ManagementSettings {

@@ -214,6 +214,10 @@ pub(crate) fn event(
             detail("address", member.to_string());
             detail("how", format!("{how:?}"));
         }
+        ClusterEvent::ForeignClusterDetected { theirs, size } => {
+            detail("cluster_id", cluster_id(*theirs));
+            detail("size", size.map(|size| size.to_string()).unwrap_or_default());
+        }
         ClusterEvent::SingletonStuck { name } => detail("name", name.clone()),
         ClusterEvent::Lagged { missed } => detail("missed", missed.to_string()),
         ClusterEvent::ReachabilityChanged

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use greylag_cluster::Cluster;
-use greylag_transport::{GrpcTransport, Tls};
+use greylag_transport::GrpcTransport;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -14,7 +14,7 @@ use tonic::transport::server::TcpIncoming;
 
 use super::service::Service;
 use crate::error::StartError;
-use crate::settings::ManagementSettings;
+use crate::settings::{ManagementSettings, ManagementTls};
 use crate::v1::management_server::ManagementServer as Generated;
 
 /// Requests are a few addresses; nothing larger is read.
@@ -50,7 +50,7 @@ impl ManagementServer {
     ) -> Result<Option<Self>, StartError> {
         let Some(address) = settings.address else { return Ok(None) };
         let target = resolve(&address).await?;
-        if settings.tls == Tls::LoopbackOnly && !target.ip().is_loopback() {
+        if settings.tls == ManagementTls::LoopbackOnly && !target.ip().is_loopback() {
             return Err(StartError::PlainText { address: target });
         }
         let failed = |cause| StartError::Listen { address: target, cause };

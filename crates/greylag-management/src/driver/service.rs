@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use greylag_cluster::{Cluster, JoinError, MemberError, Target};
+use greylag_cluster::{Cluster, ClusterEvent, JoinError, MemberError, Target};
 use greylag_core::{InvalidAddress, NodeAddress, UniqueAddress};
 use greylag_transport::GrpcTransport;
 use tokio::sync::{mpsc, watch};
@@ -48,8 +48,9 @@ impl Service {
         )))
     }
 
-    fn members_reply(&self) -> v1::MembersReply {
-        wire::members(&self.cluster.view(), &Condition::of(&self.cluster), self.transport.cluster_name())
+    async fn members_reply(&self) -> v1::MembersReply {
+        let condition = Condition::of(&self.cluster).await;
+        wire::members(&self.cluster.view(), &condition, self.transport.cluster_name())
     }
 
     /// Applies a command to whom an address names, and says whom it reached.
@@ -76,12 +77,13 @@ impl Management for Service {
     type WatchStream = ReceiverStream<Result<v1::WatchEvent, Status>>;
 
     async fn members(&self, _: Request<v1::MembersRequest>) -> Result<Response<v1::MembersReply>, Status> {
-        Ok(Response::new(self.members_reply()))
+        Ok(Response::new(self.members_reply().await))
     }
 
     async fn health(&self, _: Request<v1::HealthRequest>) -> Result<Response<v1::HealthReply>, Status> {
         let stats = self.transport.stats();
-        Ok(Response::new(wire::health(&self.cluster.view(), &Condition::of(&self.cluster), &stats)))
+        let condition = Condition::of(&self.cluster).await;
+        Ok(Response::new(wire::health(&self.cluster.view(), &condition, &stats)))
     }
 
     async fn counters(&self, _: Request<v1::CountersRequest>) -> Result<Response<v1::CountersReply>, Status> {
@@ -129,7 +131,9 @@ impl Management for Service {
         _: Request<v1::PrepareForFullShutdownRequest>,
     ) -> Result<Response<v1::PrepareForFullShutdownReply>, Status> {
         self.may_write("prepare the cluster for its shutdown")?;
-        Err(Status::unimplemented("the membership of this version cannot prepare for a full shutdown"))
+        let prepared = self.cluster.prepare_for_full_shutdown();
+        prepared.map_err(|error| Status::failed_precondition(format!("{error}, so it has no cluster to prepare")))?;
+        Ok(Response::new(v1::PrepareForFullShutdownReply {}))
     }
 }
 
@@ -144,7 +148,12 @@ async fn forward(cluster: Cluster, cluster_name: String, sender: mpsc::Sender<Re
         let Some(event) = event else { return };
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let wall_ms = u64::try_from(since_1970.as_millis()).unwrap_or(u64::MAX);
-        let told = wire::event(&event, &cluster.view(), &Condition::of(&cluster), &cluster_name);
+        let condition = match &event {
+            // Frequent, and about no member: not worth a question to the core.
+            ClusterEvent::SeenChanged { .. } | ClusterEvent::ReachabilityChanged => Condition::default(),
+            _ => Condition::of(&cluster).await,
+        };
+        let told = wire::event(&event, &cluster.view(), &condition, &cluster_name);
         if sender.send(Ok(v1::WatchEvent { wall_ms, ..told })).await.is_err() {
             return;
         }
