@@ -2,57 +2,86 @@
 
 use std::sync::Arc;
 
-use greylag_cluster::{Cluster, Downing, JoinError, SbrSettings};
+use greylag_cluster::{Cluster, Discovery, JoinError};
 use greylag_core::{InvalidAddress, NodeAddress, Registry};
 use greylag_transport::{BindError, GrpcTransport, Remoting};
 
+use crate::config::{Config, ConfigProblems, Origin, Problem, ReadSettings};
 use crate::node::Node;
 use crate::settings::NodeSettings;
 
+type Change = Box<dyn FnOnce(&mut NodeSettings) + Send>;
+
 /// A node that does not run yet.
 ///
-/// Without [`NodeBuilder::seed_nodes`] the node forms a cluster of its own. Without stores,
-/// persistent entity types are refused.
+/// Without seed nodes the node forms a cluster of its own. Without stores, persistent entity types
+/// are refused. What the program says by these methods goes before the environment, the environment
+/// before the config file.
 #[must_use = "a builder does nothing until it is started"]
 pub struct NodeBuilder {
-    settings: NodeSettings,
-    seeds: Vec<Result<NodeAddress, InvalidAddress>>,
+    config: Config,
+    /// What the program said, in order.
+    changes: Vec<Change>,
+    seeds: Option<Vec<Result<NodeAddress, InvalidAddress>>>,
+    discovery: Option<Arc<dyn Discovery>>,
+    joins: bool,
     #[cfg(feature = "persistence")]
     stores: Option<greylag_persistence::Stores>,
 }
 
 impl NodeBuilder {
-    pub(crate) fn new(cluster_name: String) -> Self {
-        let mut settings = NodeSettings::default();
-        settings.transport.cluster_name = cluster_name;
-        // The crate below decides nothing by default; a node that hosts anything should (cluster S1).
-        settings.cluster.downing = Downing::SplitBrainResolver(SbrSettings::default());
+    pub(crate) fn new(config: Config) -> Self {
         Self {
-            settings,
-            seeds: Vec::new(),
+            config,
+            changes: Vec::new(),
+            seeds: None,
+            discovery: None,
+            joins: true,
             #[cfg(feature = "persistence")]
             stores: None,
         }
     }
 
-    /// What others dial, and what is listened on. Port 0 picks a free one.
-    pub fn bind(mut self, host: impl Into<String>, port: u16) -> Self {
-        self.settings.transport.canonical_host = Some(host.into());
-        self.settings.transport.canonical_port = 0;
-        self.settings.transport.bind_port = Some(port);
+    /// Reads a config file, and the environment over it.
+    pub fn config(mut self, config: Config) -> Self {
+        self.config = config;
         self
     }
 
+    /// What others dial, and what is listened on. Port 0 picks a free one.
+    pub fn bind(self, host: impl Into<String>, port: u16) -> Self {
+        let host = host.into();
+        self.configure(move |settings| {
+            settings.transport.canonical_host = Some(host);
+            settings.transport.canonical_port = 0;
+            settings.transport.bind_port = Some(port);
+        })
+    }
+
     /// What this node is for; entity types and singletons choose nodes by role.
-    pub fn roles<R: Into<String>>(mut self, roles: impl IntoIterator<Item = R>) -> Self {
-        self.settings.cluster.roles = roles.into_iter().map(Into::into).collect();
-        self
+    pub fn roles<R: Into<String>>(self, roles: impl IntoIterator<Item = R>) -> Self {
+        let roles = roles.into_iter().map(Into::into).collect();
+        self.configure(move |settings| settings.cluster.roles = roles)
     }
 
     /// Through whom to join. The first of the list starts the cluster if nobody has; give every node
     /// the same list.
     pub fn seed_nodes<A: AsRef<str>>(mut self, seeds: impl IntoIterator<Item = A>) -> Self {
-        self.seeds = seeds.into_iter().map(|seed| seed.as_ref().parse()).collect();
+        self.seeds = Some(seeds.into_iter().map(|seed| seed.as_ref().parse()).collect());
+        self
+    }
+
+    /// Finds the other nodes by this, in place of seed nodes. `cluster.bootstrap.required_contacts`
+    /// must be set too: more than half of the processes that start together.
+    pub fn discovery(mut self, discovery: Arc<dyn Discovery>) -> Self {
+        self.discovery = Some(discovery);
+        self
+    }
+
+    /// Does not join: the program does, by [`Node::cluster`], or an operator, by `greylag join`. The
+    /// node is started then, but no member yet.
+    pub fn join_later(mut self) -> Self {
+        self.joins = false;
         self
     }
 
@@ -64,8 +93,8 @@ impl NodeBuilder {
     }
 
     /// Changes any setting. The defaults suit a production LAN.
-    pub fn configure(mut self, change: impl FnOnce(&mut NodeSettings)) -> Self {
-        change(&mut self.settings);
+    pub fn configure(mut self, change: impl FnOnce(&mut NodeSettings) + Send + 'static) -> Self {
+        self.changes.push(Box::new(change));
         self
     }
 
@@ -74,31 +103,41 @@ impl NodeBuilder {
     /// # Errors
     /// [`StartError`] says which part failed and what it said; everything started before is closed.
     pub async fn start(self) -> Result<Node, StartError> {
-        let seeds = self.seeds.into_iter().collect::<Result<Vec<_>, _>>()?;
-        let mut settings = self.settings;
+        let mut read: ReadSettings = self.config.read()?;
+        for change in self.changes {
+            change(&mut read.settings);
+        }
+        if let Some(seeds) = self.seeds {
+            read.settings.cluster.seed_nodes = seeds.into_iter().collect::<Result<Vec<_>, _>>()?;
+        }
+        read.check()?;
+        let discovery = discovery(self.discovery, &read.settings)?;
         // One small runtime carries the control lanes and membership (cluster C7).
-        settings.transport.control_threads = settings.cluster.cluster_threads;
-        let transport = GrpcTransport::bind(settings.transport, Arc::new(Registry::new())).await?;
-        let remoting: Arc<dyn Remoting> = transport.clone();
+        read.settings.transport.control_threads = read.settings.cluster.cluster_threads;
+        let settings = Arc::new(read.settings);
+        let transport = GrpcTransport::bind(settings.transport.clone(), Arc::new(Registry::new())).await?;
         let started = async {
-            let cluster = Cluster::start_on(transport.control_runtime(), settings.cluster, remoting).await?;
+            let remoting: Arc<dyn Remoting> = transport.clone();
+            let cluster = Cluster::start_on(transport.control_runtime(), settings.cluster.clone(), remoting).await?;
+            #[cfg(feature = "management")]
+            let management = manage(&settings, &cluster, &transport).await?;
             #[cfg(feature = "sharding")]
             let sharding = {
-                let sharding = greylag_sharding::Sharding::start(cluster.clone(), self.stores, settings.sharding);
-                sharding.await?
+                let defaults = settings.sharding.clone();
+                greylag_sharding::Sharding::start(cluster.clone(), self.stores, defaults).await?
             };
             let node = Node {
+                settings: settings.clone(),
                 transport: transport.clone(),
                 cluster,
+                #[cfg(feature = "management")]
+                management,
                 #[cfg(feature = "sharding")]
                 sharding,
             };
-            if seeds.is_empty() {
-                node.cluster.join_self().await?;
-            } else {
-                node.cluster.join_seed_nodes(seeds).await?;
+            if self.joins {
+                join(&node, discovery).await?;
             }
-            node.cluster.wait_up().await?;
             Ok(node)
         };
         let outcome = started.await;
@@ -109,27 +148,115 @@ impl NodeBuilder {
     }
 }
 
+async fn join(node: &Node, discovery: Option<Arc<dyn Discovery>>) -> Result<(), StartError> {
+    let seeds = node.settings.cluster.seed_nodes.clone();
+    if let Some(discovery) = discovery {
+        node.cluster.bootstrap(discovery, node.settings.bootstrap.clone()).await?;
+    } else if seeds.is_empty() {
+        node.cluster.join_self().await?;
+    } else {
+        node.cluster.join_seed_nodes(seeds).await?;
+    }
+    node.cluster.wait_up().await?;
+    Ok(())
+}
+
+/// The program's discovery, or the one that the settings name.
+fn discovery(
+    program: Option<Arc<dyn Discovery>>,
+    settings: &NodeSettings,
+) -> Result<Option<Arc<dyn Discovery>>, StartError> {
+    if program.is_some() {
+        let found = settings.bootstrap.validate().err().into_iter().flatten();
+        let problems: Vec<Problem> = found
+            .map(|error| Problem {
+                origin: Origin::Program,
+                key: format!("cluster.{}", error.setting),
+                why: format!("{}: {}", error.value, error.why),
+            })
+            .collect();
+        return if problems.is_empty() { Ok(program) } else { Err(ConfigProblems(problems).into()) };
+    }
+    by_dns(settings)
+}
+
+#[cfg(feature = "discovery-dns")]
+fn by_dns(settings: &NodeSettings) -> Result<Option<Arc<dyn Discovery>>, StartError> {
+    use greylag_discovery_dns::DnsDiscovery;
+
+    use crate::settings::DiscoveryMethod;
+
+    let wanted = &settings.discovery;
+    let dns = match wanted.method {
+        DiscoveryMethod::SeedNodes => return Ok(None),
+        DiscoveryMethod::DnsAddresses => DnsDiscovery::addresses(&wanted.name, wanted.port),
+        DiscoveryMethod::DnsService => DnsDiscovery::service(&wanted.name),
+    };
+    match dns {
+        Ok(dns) => Ok(Some(Arc::new(dns))),
+        Err(error) => {
+            let key = "cluster.discovery.name".to_owned();
+            let problem = Problem { origin: Origin::Program, key, why: error.to_string() };
+            Err(ConfigProblems(vec![problem]).into())
+        }
+    }
+}
+
+/// Without the feature the settings were refused before.
+#[cfg(not(feature = "discovery-dns"))]
+#[expect(clippy::unnecessary_wraps, reason = "the same signature with and without the feature")]
+fn by_dns(_: &NodeSettings) -> Result<Option<Arc<dyn Discovery>>, StartError> {
+    Ok(None)
+}
+
+/// Starts the admin service before the node joins, so that a node that cannot join can be asked why.
+#[cfg(feature = "management")]
+async fn manage(
+    settings: &NodeSettings,
+    cluster: &Cluster,
+    transport: &Arc<GrpcTransport>,
+) -> Result<Option<std::net::SocketAddr>, greylag_management::StartError> {
+    use greylag_management::ManagementServer;
+
+    let service = ManagementServer::start(settings.management.clone(), cluster.clone(), transport.clone()).await?;
+    let address = service.as_ref().map(ManagementServer::local_address);
+    if let Some(service) = service {
+        // Late, so that watchers hear of the shutdown until its end.
+        cluster.on_phase(greylag_cluster::Phase::BeforeNodeTerminate, "management", move || {
+            Box::pin(async move {
+                service.shutdown().await;
+                true
+            })
+        });
+    }
+    Ok(address)
+}
+
 impl std::fmt::Debug for NodeBuilder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("NodeBuilder")
-            .field("settings", &self.settings)
-            .field("seeds", &self.seeds)
-            .finish_non_exhaustive()
+        f.debug_struct("NodeBuilder").field("config", &self.config).field("seeds", &self.seeds).finish_non_exhaustive()
     }
 }
 
 /// Why a node did not start. Nothing of it is left running.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
+    /// Settings that cannot be read, or cannot work; all of them.
+    #[error("invalid configuration:\n{0}")]
+    Config(#[from] ConfigProblems),
     /// A seed node is not an address.
     #[error(transparent)]
     Seed(#[from] InvalidAddress),
-    /// The listener could not be bound, or a transport setting is wrong.
+    /// The listener could not be bound.
     #[error("the transport did not start: {0}")]
     Bind(#[from] BindError),
-    /// A cluster setting is wrong.
+    /// The cluster's own threads could not be started.
     #[error("membership did not start: {0}")]
     Cluster(#[from] greylag_cluster::StartError),
+    /// The admin service could not be bound.
+    #[cfg(feature = "management")]
+    #[error(transparent)]
+    Management(#[from] greylag_management::StartError),
     /// A sharding setting is wrong.
     #[cfg(feature = "sharding")]
     #[error("sharding did not start: {0}")]

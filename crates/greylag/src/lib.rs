@@ -63,17 +63,22 @@
 //! ```
 //!
 //! The facade puts the layers together; each is a crate of its own and can be used alone. What is
-//! re-exported depends on the features: `ddata`, `persistence`, `sharding` and `delivery` by default,
-//! `journal-sled` and `journal-service` on request.
+//! re-exported depends on the features: `ddata`, `persistence`, `sharding`, `delivery` and
+//! `management` by default, `journal-sled`, `journal-service` and `discovery-dns` on request.
+//!
+//! Settings come from the program, the environment and a TOML file: [`config`]. Programs to read:
+//! `examples/counter`, `examples/singleton` (one job in the whole cluster), `examples/storefront`.
 
 mod builder;
+pub mod config;
 mod node;
 pub mod prelude;
 mod settings;
 
 pub use builder::{NodeBuilder, StartError};
+pub use config::{Config, ConfigProblems};
 pub use node::Node;
-pub use settings::NodeSettings;
+pub use settings::{DiscoveryMethod, DiscoverySettings, NodeSettings};
 
 pub use greylag_cluster as cluster;
 pub use greylag_codec as codec;
@@ -84,10 +89,14 @@ pub use greylag_crdt as crdt;
 pub use greylag_ddata as ddata;
 #[cfg(feature = "delivery")]
 pub use greylag_delivery as delivery;
+#[cfg(feature = "discovery-dns")]
+pub use greylag_discovery_dns as discovery_dns;
 #[cfg(feature = "journal-service")]
 pub use greylag_journal_service as journal_service;
 #[cfg(feature = "journal-sled")]
 pub use greylag_journal_sled as journal_sled;
+#[cfg(feature = "management")]
+pub use greylag_management as management;
 #[cfg(feature = "persistence")]
 pub use greylag_persistence as persistence;
 #[cfg(feature = "sharding")]

@@ -7,12 +7,17 @@ use greylag_core::{NodeAddress, Registry, UniqueAddress};
 use greylag_transport::GrpcTransport;
 
 use crate::builder::NodeBuilder;
+use crate::config::Config;
+use crate::settings::NodeSettings;
 
 /// A running member of a cluster. Cheap to clone; the node runs until [`Node::shutdown`].
 #[derive(Clone)]
 pub struct Node {
+    pub(crate) settings: Arc<NodeSettings>,
     pub(crate) transport: Arc<GrpcTransport>,
     pub(crate) cluster: Cluster,
+    #[cfg(feature = "management")]
+    pub(crate) management: Option<std::net::SocketAddr>,
     #[cfg(feature = "sharding")]
     pub(crate) sharding: greylag_sharding::Sharding,
 }
@@ -20,7 +25,32 @@ pub struct Node {
 impl Node {
     /// Begins a node of the cluster with this name.
     pub fn builder(cluster_name: impl Into<String>) -> NodeBuilder {
-        NodeBuilder::new(cluster_name.into())
+        let cluster_name = cluster_name.into();
+        NodeBuilder::new(Config::new()).configure(move |settings| settings.transport.cluster_name = cluster_name)
+    }
+
+    /// Begins a node whose settings, its cluster's name among them, stand in a file or the environment.
+    ///
+    /// ```no_run
+    /// # use greylag::{Config, Node};
+    /// # async fn start() -> Result<(), greylag::StartError> {
+    /// let node = Node::from_config(Config::new().file("greylag.toml").environment()).start().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn from_config(config: Config) -> NodeBuilder {
+        NodeBuilder::new(config)
+    }
+
+    /// What it runs with.
+    pub fn settings(&self) -> &NodeSettings {
+        &self.settings
+    }
+
+    /// Where its admin service listens, if it is on.
+    #[cfg(feature = "management")]
+    pub fn management_address(&self) -> Option<std::net::SocketAddr> {
+        self.management
     }
 
     /// This process: its address, and the uid of this incarnation.
@@ -62,6 +92,33 @@ impl Node {
         reason
     }
 
+    /// Runs until the node ends: it was told to leave, was downed, or the process got SIGTERM or
+    /// SIGINT, which begin the orderly [`Node::shutdown`]. A second signal does not wait for it.
+    ///
+    /// For the end of `main`: [`ShutdownReason::exit_code`] tells a supervisor a node that was downed
+    /// (20) from one that left (0).
+    ///
+    /// ```no_run
+    /// # async fn main(node: greylag::Node) -> std::process::ExitCode {
+    /// std::process::ExitCode::from(node.run().await.exit_code())
+    /// # }
+    /// ```
+    ///
+    /// Source: cluster M35.
+    pub async fn run(&self) -> ShutdownReason {
+        tokio::select! {
+            _ended = self.terminated() => {}
+            () = asked_to_end() => tracing::info!(node = %self.unique_address(), "asked to end by a signal"),
+        }
+        tokio::select! {
+            reason = self.shutdown() => reason,
+            () = asked_to_end() => {
+                tracing::warn!(node = %self.unique_address(), "asked to end again; the shutdown is cut off");
+                ShutdownReason::Stopped
+            }
+        }
+    }
+
     /// Waits until this node is no member any more: it left, or it was downed. A process whose node
     /// was downed must end, or start a new node; the same incarnation never joins again.
     pub async fn terminated(&self) -> ShutdownReason {
@@ -72,5 +129,26 @@ impl Node {
 impl std::fmt::Debug for Node {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Node({})", self.unique_address())
+    }
+}
+
+/// Completes with the next SIGTERM or SIGINT.
+async fn asked_to_end() {
+    #[cfg(unix)]
+    {
+        use tokio::signal::unix::{SignalKind, signal};
+        let (Ok(mut terminate), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
+        else {
+            tracing::error!("signals cannot be heard; only the cluster can end this node in order");
+            return std::future::pending().await;
+        };
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    }
+    #[cfg(not(unix))]
+    if tokio::signal::ctrl_c().await.is_err() {
+        std::future::pending().await
     }
 }

@@ -1,16 +1,114 @@
 //! The settings of a node: one section per layer.
 
-use greylag_cluster::ClusterSettings;
+use greylag_cluster::{BootstrapSettings, ClusterSettings, LeaseSettings, SingletonSettings};
 use greylag_transport::TransportSettings;
 
 /// Every setting of a node. A document of the specification writes its keys without the section.
+///
+/// Some sections are for what the program starts later (singletons, replicators, behaviours,
+/// delivery): it finds them by [`Node::settings`](crate::Node::settings).
 #[derive(Debug, Clone, Default)]
 pub struct NodeSettings {
     /// `transport.*`.
     pub transport: TransportSettings,
     /// `cluster.*`. The builder sets the split brain resolver with keep-majority.
     pub cluster: ClusterSettings,
+    /// `cluster.discovery.*`: how nodes find each other.
+    pub discovery: DiscoverySettings,
+    /// `cluster.bootstrap.*`: how discovered nodes found a cluster; not used with seed nodes.
+    pub bootstrap: BootstrapSettings,
+    /// `cluster.lease.*`, for leases that the program makes.
+    pub lease: LeaseSettings,
+    /// `cluster.singleton.*`, for singletons that the program starts.
+    pub singleton: SingletonSettings,
+    /// `ddata.*`, for replicators that the program starts.
+    #[cfg(feature = "ddata")]
+    pub ddata: greylag_ddata::ReplicatorSettings,
+    /// `persistence.*`, for event-sourced behaviours.
+    #[cfg(feature = "persistence")]
+    pub persistence: greylag_persistence::EventSourcedSettings,
     /// `sharding.*`, the defaults of all entity types.
     #[cfg(feature = "sharding")]
     pub sharding: greylag_sharding::ShardingSettings,
+    /// `delivery.*`, for producers and consumers.
+    #[cfg(feature = "delivery")]
+    pub delivery: greylag_delivery::DeliverySettings,
+    /// `management.*`. Default off.
+    #[cfg(feature = "management")]
+    pub management: greylag_management::ManagementSettings,
+}
+
+/// How nodes find each other, if the program names no discovery of its own.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct DiscoverySettings {
+    /// By what. Default: the list `cluster.seed_nodes`.
+    pub method: DiscoveryMethod,
+    /// The name to look up. Required by DNS.
+    pub name: String,
+    /// The port of every address found. Required by [`DiscoveryMethod::DnsAddresses`].
+    pub port: u16,
+}
+
+/// By what nodes find each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum DiscoveryMethod {
+    /// `cluster.seed_nodes`.
+    #[default]
+    SeedNodes,
+    /// Every address of a name is a node; feature `discovery-dns`.
+    DnsAddresses,
+    /// Every target of a service is a node; feature `discovery-dns`.
+    DnsService,
+}
+
+impl NodeSettings {
+    /// Everything that cannot work, alone or together: the key with its section, and why.
+    pub(crate) fn problems(&self) -> Vec<(String, String)> {
+        let mut problems = Vec::new();
+        for error in self.transport.check().err().into_iter().flat_map(|errors| errors.0) {
+            problems.push((error.setting.to_owned(), format!("{}: {}", error.value, error.why)));
+        }
+        let cluster = self.cluster.validate().err().into_iter().flatten();
+        for error in cluster.chain(self.lease.validate().err().into_iter().flatten()) {
+            problems.push((format!("cluster.{}", error.setting), format!("{}: {}", error.value, error.why)));
+        }
+        if self.discovery.method != DiscoveryMethod::SeedNodes {
+            for error in self.bootstrap.validate().err().into_iter().flatten() {
+                problems.push((format!("cluster.{}", error.setting), format!("{}: {}", error.value, error.why)));
+            }
+            let mut refuse = |key: &str, why: &str| problems.push((format!("cluster.discovery.{key}"), why.to_owned()));
+            if cfg!(not(feature = "discovery-dns")) {
+                refuse("method", "this program was built without the feature discovery-dns");
+            }
+            if self.discovery.name.is_empty() {
+                refuse("name", "discovery by DNS needs a name to look up");
+            }
+            if self.discovery.method == DiscoveryMethod::DnsAddresses && self.discovery.port == 0 {
+                refuse("port", "addresses need a port that all nodes listen on");
+            }
+        }
+        self.problems_of_layers(&mut problems);
+        problems
+    }
+
+    fn problems_of_layers(&self, problems: &mut Vec<(String, String)>) {
+        #[cfg(feature = "ddata")]
+        if let Err(error) = self.ddata.validate() {
+            problems.push(("ddata".to_owned(), error.to_string()));
+        }
+        #[cfg(feature = "persistence")]
+        if let Err(error) = self.persistence.check() {
+            problems.push(("persistence".to_owned(), error.to_string()));
+        }
+        #[cfg(feature = "sharding")]
+        if let Err(error) = self.sharding.validate() {
+            problems.push((format!("sharding.{}", error.key), format!("{}: {}", error.value, error.reason)));
+        }
+        #[cfg(feature = "delivery")]
+        if let Err(error) = self.delivery.validate() {
+            problems.push((format!("delivery.{}", error.field), error.why.to_owned()));
+        }
+        #[cfg(not(any(feature = "ddata", feature = "persistence")))]
+        let _ = problems;
+    }
 }

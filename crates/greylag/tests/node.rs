@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use greylag::cluster::{Downing, MemberStatus};
 use greylag::prelude::*;
-use greylag::{NodeBuilder, StartError};
+use greylag::{Config, NodeBuilder, StartError};
 
 fn builder() -> NodeBuilder {
     Node::builder("test").bind("127.0.0.1", 0)
@@ -41,7 +41,49 @@ async fn what_is_wrong_with_a_node_is_said_before_it_joins_anything() {
     let seed = builder().seed_nodes(["nowhere"]).start().await.expect_err("no port");
     assert!(matches!(&seed, StartError::Seed(error) if error.to_string().contains("nowhere")), "{seed}");
     let name = Node::builder("").bind("127.0.0.1", 0).start().await.expect_err("no name");
-    assert!(matches!(name, StartError::Bind(_)), "{name}");
+    assert!(matches!(&name, StartError::Config(_)), "{name}");
+    assert!(name.to_string().contains("transport.cluster_name"), "{name}");
     let role = builder().roles(["dc-west"]).start().await.expect_err("reserved");
     assert!(role.to_string().contains("dc-"), "{role}");
+}
+
+/// The admin service is off unless configured, and answers where it is told to.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_admin_service_is_off_unless_configured() {
+    use greylag::management::{connect, v1};
+
+    let node = builder().start().await.expect("a cluster of one");
+    assert_eq!(node.management_address(), None);
+    node.shutdown().await;
+    let text = "transport = { cluster_name = \"test\", canonical_host = \"127.0.0.1\", canonical_port = 0 }\n\
+                management.address = \"127.0.0.1:0\"";
+    let node = Node::from_config(Config::new().text("node.toml", text)).join_later().start().await.expect("starts");
+    let admin = node.management_address().expect("it is on");
+    let mut client = connect(&admin.to_string()).expect("an address");
+    let health = client.health(v1::HealthRequest {}).await.expect("it answers before the node has joined");
+    assert!(!health.into_inner().initialized);
+    node.cluster().join_self().await.expect("joins");
+    assert_eq!(client.members(v1::MembersRequest {}).await.expect("it answers").into_inner().members.len(), 1);
+    node.shutdown().await;
+    assert!(client.members(v1::MembersRequest {}).await.is_err(), "it ends with the node");
+    let wide = builder().configure(|s| s.management.address = Some("0.0.0.0:0".to_owned())).start().await;
+    assert!(wide.expect_err("plain text for everybody").to_string().contains("management.tls"));
+}
+
+/// The program goes before the environment, the environment before the file, the file before the default.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_program_goes_before_the_environment_and_that_before_the_file() {
+    let text = "transport.cluster_name = \"file\"\ncluster.gossip_interval = \"700ms\"\ncluster.roles = [\"file\"]\n\
+                sharding.number_of_shards = 5";
+    let config = Config::new()
+        .text("node.toml", text)
+        .variables([("GREYLAG_CLUSTER__GOSSIP_INTERVAL", "800ms"), ("GREYLAG_CLUSTER__ROLES", "environment")]);
+    let node = builder().config(config).roles(["program"]).start().await.expect("starts");
+    let settings = node.settings();
+    assert_eq!(settings.transport.cluster_name, "test", "by the program");
+    assert!(settings.cluster.roles.contains("program") && settings.cluster.roles.len() == 1);
+    assert_eq!(settings.cluster.gossip_interval, Duration::from_millis(800), "by the environment");
+    assert_eq!(settings.sharding.number_of_shards, 5, "by the file");
+    assert_eq!(settings.cluster.leader_actions_interval, Duration::from_secs(1), "by default");
+    node.shutdown().await;
 }

@@ -10,7 +10,7 @@ use tokio::sync::{mpsc, watch};
 use super::DriverInput;
 use super::handle::{BoxFuture, Cluster};
 use super::lease_in_use::{LeaseInUse, LeaseNews};
-use crate::settings::SingletonSettings;
+use crate::settings::{Downing, SingletonSettings};
 use crate::singleton::manager::{ManagerInput, SingletonManager};
 
 /// Makes an instance: a future that runs until its [`StopToken`] resolves, then ends in its own time.
@@ -94,6 +94,7 @@ impl Singletons {
         let mut started = self.started.lock().unwrap_or_else(PoisonError::into_inner);
         let name: Arc<str> = name.into();
         let (settings, running) = started.entry(name.clone()).or_insert_with(|| {
+            warn_if_nobody_decides(cluster, &name);
             let (report, running) = watch::channel(false);
             let settings_of_task = settings.clone();
             let start = StartSingleton { name: name.clone(), settings: settings_of_task, factory, running: report };
@@ -101,6 +102,20 @@ impl Singletons {
             (settings, running)
         });
         SingletonHandle { name, settings: settings.clone(), cluster: cluster.clone(), running: running.clone() }
+    }
+}
+
+/// Whoever runs singletons (sharding does, for each coordinator) without a resolver must hear of it
+/// before the night in which a node is lost. Source: cluster S1.
+fn warn_if_nobody_decides(cluster: &Cluster, name: &str) {
+    if cluster.settings().downing == Downing::None {
+        tracing::warn!(
+            node = %cluster.self_address(),
+            singleton = name,
+            "downing = none: when a node is lost and its death is not proven, this singleton does not move, joins \
+             stop at WeaklyUp and leaves stall, until an operator downs the node and so vouches that its process is \
+             dead; set cluster.downing = split_brain_resolver"
+        );
     }
 }
 

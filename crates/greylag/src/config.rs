@@ -1,0 +1,192 @@
+//! Settings from a TOML file and from the environment.
+//!
+//! ```toml
+//! [transport]
+//! cluster_name = "bank"
+//! canonical_host = "node-1.example"
+//! tls = "none"
+//!
+//! [cluster]
+//! seed_nodes = ["node-1.example:17355", "node-2.example:17355", "node-3.example:17355"]
+//! roles = ["accounts"]
+//!
+//! [cluster.sbr]
+//! active_strategy = "keep_majority"
+//! stable_after = "10s"
+//!
+//! [management]
+//! address = "127.0.0.1:17356"
+//! ```
+//!
+//! Where a setting is given more than once, the program wins over the environment, the environment
+//! over the file, the file over the default. In the environment `cluster.sbr.stable_after` is
+//! `GREYLAG_CLUSTER__SBR__STABLE_AFTER`: two underscores for each point.
+//!
+//! Nothing is guessed. An unknown key is refused, with the known one that is nearest; so is a value
+//! of another type, and values that cannot work together. All problems are reported at once, each
+//! with its key and line. `docs/configuration.md` lists every key.
+
+mod document;
+mod draft;
+mod given;
+mod key;
+mod keys;
+mod problem;
+mod source;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use draft::Draft;
+use key::{Key, nearest};
+pub use problem::{ConfigProblems, Origin, Problem};
+use source::Entry;
+
+use crate::settings::NodeSettings;
+
+/// Where settings are read from, besides the program.
+#[derive(Debug, Clone, Default)]
+pub struct Config {
+    file: Option<File>,
+    variables: Vec<(String, String)>,
+}
+
+#[derive(Debug, Clone)]
+enum File {
+    Path(PathBuf),
+    Text { name: String, text: String },
+}
+
+/// Settings as they were read, and where each came from.
+#[derive(Debug, Clone)]
+pub struct ReadSettings {
+    /// The settings. Nothing has checked yet whether they go together.
+    pub settings: NodeSettings,
+    /// Where each key that was given stands.
+    origins: BTreeMap<String, Origin>,
+}
+
+impl Config {
+    /// Nothing: every setting has its default.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A file.
+    #[must_use]
+    pub fn file(self, path: impl Into<PathBuf>) -> Self {
+        Self { file: Some(File::Path(path.into())), ..self }
+    }
+
+    /// The text of a file; `name` stands for it in messages.
+    #[must_use]
+    pub fn text(self, name: impl Into<String>, text: impl Into<String>) -> Self {
+        Self { file: Some(File::Text { name: name.into(), text: text.into() }), ..self }
+    }
+
+    /// The variables of this process, over the file.
+    #[must_use]
+    pub fn environment(self) -> Self {
+        // A variable that is not Unicode cannot be one of ours.
+        let own =
+            std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+        self.variables(own)
+    }
+
+    /// These variables, over the file.
+    #[must_use]
+    pub fn variables<N: Into<String>, V: Into<String>>(self, variables: impl IntoIterator<Item = (N, V)>) -> Self {
+        let variables = variables.into_iter().map(|(name, value)| (name.into(), value.into())).collect();
+        Self { variables, ..self }
+    }
+
+    /// Reads everything that was named.
+    ///
+    /// # Errors
+    /// [`ConfigProblems`]: a file that cannot be read, unknown keys, values of another type; all of
+    /// them.
+    pub fn read(&self) -> Result<ReadSettings, ConfigProblems> {
+        let keys = keys::all();
+        let sections = keys::SECTIONS.map(|(section, _)| section);
+        let (mut entries, mut problems) = self.read_file();
+        entries.extend(source::environment(self.variables.iter().cloned(), &sections));
+        let (mut draft, mut origins) = (Draft::default(), BTreeMap::new());
+        for entry in entries {
+            match apply(&keys, &mut draft, &entry) {
+                Ok(()) => {
+                    origins.insert(entry.key, entry.origin);
+                }
+                Err(why) => problems.push(Problem { origin: entry.origin, key: entry.key, why }),
+            }
+        }
+        if !problems.is_empty() {
+            problems.sort_by(|a, b| a.origin.cmp(&b.origin));
+            return Err(ConfigProblems(problems));
+        }
+        Ok(ReadSettings { settings: draft.finish(), origins })
+    }
+
+    fn read_file(&self) -> (Vec<Entry>, Vec<Problem>) {
+        match &self.file {
+            None => (Vec::new(), Vec::new()),
+            Some(File::Text { name, text }) => source::file(name, text),
+            Some(File::Path(path)) => {
+                let name = path.display().to_string();
+                match std::fs::read_to_string(path) {
+                    Ok(text) => source::file(&name, &text),
+                    Err(error) => {
+                        let origin = Origin::File { file: name, line: 0 };
+                        let why = format!("the config file cannot be read: {error}");
+                        (Vec::new(), vec![Problem { origin, key: String::new(), why }])
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Sets what an entry says.
+fn apply(keys: &[Key], draft: &mut Draft, entry: &Entry) -> Result<(), String> {
+    if let Some(key) = keys.iter().find(|key| key.name == entry.key) {
+        return key.set(draft, &entry.given);
+    }
+    if let Some(role) = role_of_minimum(&entry.key) {
+        let least = <usize as given::Value>::read(&entry.given);
+        let least = least.map_err(|_| format!("{} is not as expected: whole number", entry.given.shown()))?;
+        draft.settings.cluster.role_min_number_of_members.insert(role.to_owned(), least);
+        return Ok(());
+    }
+    let names = keys.iter().map(|key| key.name.as_str());
+    Err(match nearest(&entry.key, names) {
+        Some(name) => format!("there is no such setting; did you mean {name}?"),
+        None => "there is no such setting; docs/configuration.md lists them".to_owned(),
+    })
+}
+
+/// `cluster.role.<role>.min_number_of_members`: the one key whose name holds a name of the user's.
+fn role_of_minimum(key: &str) -> Option<&str> {
+    key.strip_prefix("cluster.role.")?.strip_suffix(".min_number_of_members").filter(|role| !role.is_empty())
+}
+
+impl ReadSettings {
+    /// Checks that the settings work, alone and together.
+    ///
+    /// # Errors
+    /// [`ConfigProblems`]: all of them, of all sections, with the place of each that was given.
+    pub fn check(&self) -> Result<(), ConfigProblems> {
+        let found = self.settings.problems();
+        if found.is_empty() {
+            return Ok(());
+        }
+        let problem = |(key, why): (String, String)| {
+            let origin = self.origins.get(&key).cloned().unwrap_or(Origin::Program);
+            Problem { origin, key, why }
+        };
+        Err(ConfigProblems(found.into_iter().map(problem).collect()))
+    }
+}
+
+pub use document::document;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,154 @@
+//! Settings while they are being read: what belongs together is put together at the end.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use greylag_cluster::{DownAllWhenUnstable, Downing, Phase, SbrSettings, Strategy};
+
+use greylag_transport::{Tls, TlsSettings};
+
+use super::given::words;
+use crate::settings::NodeSettings;
+
+/// `cluster.downing`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum DowningName {
+    None,
+    SplitBrainResolver,
+}
+
+words!(DowningName { "none" => Self::None, "split_brain_resolver" => Self::SplitBrainResolver });
+
+/// `cluster.sbr.active_strategy`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum StrategyName {
+    KeepMajority,
+    StaticQuorum,
+    KeepOldest,
+    DownAll,
+    LeaseMajority,
+}
+
+words!(StrategyName {
+    "keep_majority" => Self::KeepMajority,
+    "static_quorum" => Self::StaticQuorum,
+    "keep_oldest" => Self::KeepOldest,
+    "down_all" => Self::DownAll,
+    "lease_majority" => Self::LeaseMajority,
+});
+
+/// `transport.tls`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum TlsName {
+    LoopbackOnly,
+    None,
+    On,
+}
+
+words!(TlsName { "loopback_only" => Self::LoopbackOnly, "none" => Self::None, "on" => Self::On });
+
+/// The keys of every strategy; those of the active one count.
+#[derive(Debug, Clone)]
+pub(super) struct Strategies {
+    pub(super) majority_role: String,
+    pub(super) oldest_role: String,
+    pub(super) down_if_alone: bool,
+    pub(super) quorum_role: String,
+    pub(super) quorum_size: usize,
+    pub(super) lease_role: String,
+    pub(super) lease_name: String,
+    pub(super) lease_delay: Duration,
+    pub(super) lease_release_after: Duration,
+}
+
+/// Settings that are being read.
+#[derive(Debug, Clone)]
+pub(super) struct Draft {
+    pub(super) settings: NodeSettings,
+    pub(super) downing: DowningName,
+    pub(super) strategy: StrategyName,
+    pub(super) strategies: Strategies,
+    pub(super) stable_after: Duration,
+    pub(super) unstable: DownAllWhenUnstable,
+    pub(super) indirectly: Option<f64>,
+    pub(super) tls: TlsName,
+    /// Counts only with [`TlsName::On`].
+    pub(super) tls_files: TlsSettings,
+    /// Timeouts of phases that were given.
+    pub(super) phase_timeouts: BTreeMap<Phase, Option<Duration>>,
+}
+
+impl Default for Draft {
+    /// The defaults of the facade: the resolver is on (cluster S1).
+    fn default() -> Self {
+        let sbr = SbrSettings::default();
+        Self {
+            settings: NodeSettings::default(),
+            downing: DowningName::SplitBrainResolver,
+            strategy: StrategyName::KeepMajority,
+            strategies: Strategies {
+                majority_role: String::new(),
+                oldest_role: String::new(),
+                down_if_alone: true,
+                quorum_role: String::new(),
+                quorum_size: 0,
+                lease_role: String::new(),
+                lease_name: String::new(),
+                lease_delay: Duration::from_secs(2),
+                lease_release_after: Duration::from_secs(40),
+            },
+            stable_after: sbr.stable_after,
+            unstable: sbr.down_all_when_unstable,
+            indirectly: sbr.down_all_when_indirectly_connected,
+            tls: TlsName::LoopbackOnly,
+            tls_files: TlsSettings::new("", "", ""),
+            phase_timeouts: BTreeMap::new(),
+        }
+    }
+}
+
+impl Draft {
+    /// The settings.
+    pub(super) fn finish(self) -> NodeSettings {
+        let mut settings = self.settings;
+        let given = self.phase_timeouts.into_iter().filter_map(|(phase, timeout)| Some((phase, timeout?)));
+        settings.cluster.coordinated_shutdown.phase_timeouts.extend(given);
+        settings.transport.tls = match self.tls {
+            TlsName::LoopbackOnly => Tls::LoopbackOnly,
+            TlsName::None => Tls::None,
+            TlsName::On => Tls::Files(self.tls_files),
+        };
+        settings.cluster.downing = match self.downing {
+            DowningName::None => Downing::None,
+            DowningName::SplitBrainResolver => Downing::SplitBrainResolver(SbrSettings {
+                strategy: self.strategies.active(self.strategy),
+                stable_after: self.stable_after,
+                down_all_when_unstable: self.unstable,
+                down_all_when_indirectly_connected: self.indirectly,
+            }),
+        };
+        settings
+    }
+}
+
+impl Strategies {
+    fn active(self, name: StrategyName) -> Strategy {
+        let some = |text: String| (!text.is_empty()).then_some(text);
+        match name {
+            StrategyName::KeepMajority => Strategy::KeepMajority { role: some(self.majority_role) },
+            StrategyName::StaticQuorum => {
+                Strategy::StaticQuorum { role: some(self.quorum_role), quorum_size: self.quorum_size }
+            }
+            StrategyName::KeepOldest => {
+                Strategy::KeepOldest { role: some(self.oldest_role), down_if_alone: self.down_if_alone }
+            }
+            StrategyName::DownAll => Strategy::DownAll,
+            StrategyName::LeaseMajority => Strategy::LeaseMajority {
+                lease_name: some(self.lease_name),
+                acquire_lease_delay_for_minority: self.lease_delay,
+                release_after: self.lease_release_after,
+                role: some(self.lease_role),
+            },
+        }
+    }
+}

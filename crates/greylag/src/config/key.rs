@@ -1,0 +1,104 @@
+//! One key of the configuration: its name, its meaning, and the field that it sets.
+
+use super::draft::Draft;
+use super::given::{Bytes, Given, Value};
+
+type Set = Box<dyn Fn(&mut Draft, &Given) -> Result<(), Option<String>> + Send + Sync>;
+type Show = Box<dyn Fn(&mut Draft) -> String + Send + Sync>;
+
+/// A key.
+pub(super) struct Key {
+    /// With its section.
+    pub(super) name: String,
+    /// What a value must be.
+    pub(super) expected: String,
+    /// The rule it comes from; empty if it is our own.
+    pub(super) source: &'static str,
+    /// In a line.
+    pub(super) meaning: &'static str,
+    set: Set,
+    show: Show,
+}
+
+impl Key {
+    /// A key whose field says by its type how it is read.
+    pub(super) fn new<T: Value + 'static>(
+        name: impl Into<String>,
+        source: &'static str,
+        meaning: &'static str,
+        field: impl Fn(&mut Draft) -> &mut T + Copy + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            name: name.into(),
+            expected: T::expected(),
+            source,
+            meaning,
+            set: Box::new(move |draft, given| T::read(given).map(|value| *field(draft) = value)),
+            show: Box::new(move |draft| field(draft).show()),
+        }
+    }
+
+    /// A key that is left out to mean something else; [`Key::default_is`] says what.
+    pub(super) fn some<T: Value + 'static>(
+        name: impl Into<String>,
+        source: &'static str,
+        meaning: &'static str,
+        field: impl Fn(&mut Draft) -> &mut Option<T> + Copy + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            name: name.into(),
+            expected: T::expected(),
+            source,
+            meaning,
+            set: Box::new(move |draft, given| T::read(given).map(|value| *field(draft) = Some(value))),
+            show: Box::new(|_| String::new()),
+        }
+    }
+
+    /// A key for a number of bytes.
+    pub(super) fn bytes(
+        name: impl Into<String>,
+        source: &'static str,
+        meaning: &'static str,
+        field: impl Fn(&mut Draft) -> &mut usize + Copy + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            name: name.into(),
+            expected: Bytes::expected(),
+            source,
+            meaning,
+            set: Box::new(move |draft, given| Bytes::read(given).map(|Bytes(bytes)| *field(draft) = bytes)),
+            show: Box::new(move |draft| Bytes(*field(draft)).show()),
+        }
+    }
+
+    /// A key whose default is another than what its field shows: one that must be given, or that is derived.
+    pub(super) fn default_is(self, text: &'static str) -> Self {
+        Self { show: Box::new(move |_| text.to_owned()), ..self }
+    }
+
+    /// Sets it.
+    ///
+    /// # Errors
+    /// What is wrong with the value.
+    pub(super) fn set(&self, draft: &mut Draft, given: &Given) -> Result<(), String> {
+        (self.set)(draft, given)
+            .map_err(|why| why.unwrap_or_else(|| format!("{} is not as expected: {}", given.shown(), self.expected)))
+    }
+
+    /// Its default, as a config file would write it.
+    pub(super) fn default(&self) -> String {
+        (self.show)(&mut Draft::default())
+    }
+}
+
+/// The known name that is nearest to an unknown one, if any is near.
+pub(super) fn nearest<'a>(unknown: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let score = |name: &str| {
+        // Somebody who forgot or mistook the section still wrote the last words right.
+        let tails = unknown.rsplit('.').next() == name.rsplit('.').next();
+        strsim::jaro_winkler(unknown, name) + if tails { 0.2 } else { 0.0 }
+    };
+    let best = names.into_iter().map(|name| (score(name), name)).max_by(|a, b| a.0.total_cmp(&b.0))?;
+    (best.0 > 0.8).then_some(best.1)
+}

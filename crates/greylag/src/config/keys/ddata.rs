@@ -1,0 +1,131 @@
+//! `ddata.*`. Source: ddata §8.
+
+use super::Key;
+
+pub(super) fn keys() -> Vec<Key> {
+    vec![
+        Key::new(
+            "ddata.name",
+            "ddata §8",
+            "The instance's name; peers are the replicators of the same name.",
+            |draft| &mut draft.settings.ddata.name,
+        ),
+        Key::new(
+            "ddata.gossip_interval",
+            "ddata G10",
+            "Every so often a round of anti-entropy is begun with one peer.",
+            |draft| &mut draft.settings.ddata.gossip_interval,
+        ),
+        Key::new(
+            "ddata.delta_propagation_interval",
+            "ddata G3",
+            "Every so often some peers get the changes they lack.",
+            |draft| &mut draft.settings.ddata.delta_propagation_interval,
+        ),
+        Key::new(
+            "ddata.notify_subscribers_interval",
+            "ddata R16",
+            "Every so often subscribers are told what changed.",
+            |draft| &mut draft.settings.ddata.notify_subscribers_interval,
+        ),
+        Key::new("ddata.max_delta_elements", "ddata §8", "Entries in one message.", |draft| {
+            &mut draft.settings.ddata.max_delta_elements
+        }),
+        Key::bytes(
+            "ddata.max_message_bytes",
+            "ddata §8",
+            "Bytes in one message; it must fit an ordinary lane.",
+            |draft| &mut draft.settings.ddata.max_message_bytes,
+        ),
+        Key::bytes(
+            "ddata.bulk_fragment_bytes",
+            "ddata G11",
+            "Larger messages travel in pieces of this size; it must fit the large lane.",
+            |draft| &mut draft.settings.ddata.bulk_fragment_bytes,
+        ),
+        Key::bytes("ddata.max_entry_bytes", "ddata E4", "The limit of updates to one entry.", |draft| {
+            &mut draft.settings.ddata.max_entry_bytes
+        }),
+        Key::bytes(
+            "ddata.eager_full_state_bytes",
+            "ddata §8",
+            "Full states up to this size travel with the deltas.",
+            |draft| &mut draft.settings.ddata.eager_full_state_bytes,
+        ),
+        Key::new("ddata.delta_crdt.enabled", "ddata G16", "Whether deltas are kept and sent.", |draft| {
+            &mut draft.settings.ddata.delta_enabled
+        }),
+        Key::new(
+            "ddata.delta_crdt.max_delta_size",
+            "ddata G4",
+            "A group of deltas above this many leaves is sent as full state if that is not much larger.",
+            |draft| &mut draft.settings.ddata.max_delta_size,
+        ),
+        Key::new("ddata.delta_log_max_entries", "ddata G8", "Records in the delta log.", |draft| {
+            &mut draft.settings.ddata.delta_log_max_entries
+        }),
+        Key::bytes("ddata.delta_log_max_bytes", "ddata G8", "Bytes in the delta log.", |draft| {
+            &mut draft.settings.ddata.delta_log_max_bytes
+        }),
+        Key::new(
+            "ddata.delta_resend_timeout",
+            "ddata G8",
+            "An unacknowledged batch of deltas is sent again after this.",
+            |draft| &mut draft.settings.ddata.delta_resend_timeout,
+        ),
+        Key::new(
+            "ddata.sync_window",
+            "ddata §8",
+            "Unacknowledged messages of one round of anti-entropy, per direction.",
+            |draft| &mut draft.settings.ddata.sync_window,
+        ),
+        Key::new(
+            "ddata.sync_parallel_peers",
+            "ddata G13",
+            "How many peers a new node synchronizes with at a time.",
+            |draft| &mut draft.settings.ddata.sync_parallel_peers,
+        ),
+        Key::new(
+            "ddata.sync_timeout",
+            "ddata G13",
+            "Syncing ends after this even if not enough peers answered.",
+            |draft| &mut draft.settings.ddata.sync_timeout,
+        ),
+        Key::new(
+            "ddata.mismatch_suppress_rounds",
+            "ddata G14",
+            "A difference that exchanging did not settle is left alone for so many rounds.",
+            |draft| &mut draft.settings.ddata.mismatch_suppress_rounds,
+        ),
+        Key::new("ddata.prefer_oldest", "ddata R10", "Whether the oldest nodes are asked first.", |draft| {
+            &mut draft.settings.ddata.prefer_oldest
+        }),
+        Key::new("ddata.majority_min_cap", "ddata §8", "The default of `min_cap` of majority levels.", |draft| {
+            &mut draft.settings.ddata.majority_min_cap
+        }),
+        Key::new("ddata.max_in_flight", "ddata §8", "Requests that wait for other replicas.", |draft| {
+            &mut draft.settings.ddata.max_in_flight
+        }),
+        Key::new("ddata.mailbox_capacity", "ddata §8", "Local requests that wait for the replicator.", |draft| {
+            &mut draft.settings.ddata.mailbox_capacity
+        }),
+        Key::new(
+            "ddata.read_repair_push",
+            "ddata R13",
+            "Whether a read pushes its result to replicas that answered with less.",
+            |draft| &mut draft.settings.ddata.read_repair_push,
+        ),
+        Key::new(
+            "ddata.shutdown_flush_timeout",
+            "ddata G15",
+            "How long an orderly stop waits for one voter to hold everything.",
+            |draft| &mut draft.settings.ddata.shutdown_flush_timeout,
+        ),
+        Key::new(
+            "ddata.unreachable_after",
+            "ddata §8",
+            "Static membership only: a peer silent for so long counts as unreachable.",
+            |draft| &mut draft.settings.ddata.unreachable_after,
+        ),
+    ]
+}

@@ -1,0 +1,160 @@
+//! `delivery.*`. Source: delivery §8.
+
+use greylag_delivery::consumer_link::PoisonPolicy;
+
+use super::Key;
+use crate::config::given::words;
+
+words!(PoisonPolicy { "dead_letter" => Self::DeadLetter, "stall" => Self::Stall, "stop_consumer" => Self::StopConsumer });
+
+pub(super) fn keys() -> Vec<Key> {
+    vec![
+        Key::bytes(
+            "delivery.producer.max_message_bytes",
+            "delivery §8",
+            "A message that encodes to more bytes is refused when it is sent.",
+            |draft| &mut draft.settings.delivery.producer.max_message_bytes,
+        ),
+        Key::new(
+            "delivery.producer.resend_first_interval",
+            "delivery P8",
+            "Pace at which the first frame of a link is repeated until anything is heard.",
+            |draft| &mut draft.settings.delivery.producer.resend_first_interval,
+        ),
+        Key::new(
+            "delivery.producer.resend_first_unconfirmed_idle_timeout",
+            "delivery P8",
+            "Pace afterwards, and the silence after which a link with unconfirmed messages is probed.",
+            |draft| &mut draft.settings.delivery.producer.resend_first_unconfirmed_idle_timeout,
+        ),
+        Key::new(
+            "delivery.producer.drain_on_drop",
+            "delivery P15",
+            "How long a producer whose last handle is gone goes on delivering.",
+            |draft| &mut draft.settings.delivery.producer.drain_on_drop,
+        ),
+        Key::new("delivery.consumer.flow_control_window", "delivery §8", "Frames in flight; at least 1.", |draft| {
+            &mut draft.settings.delivery.consumer.flow_control_window
+        }),
+        Key::new(
+            "delivery.consumer.max_outstanding_deliveries",
+            "delivery C7",
+            "Deliveries handed out and not confirmed; at most the window.",
+            |draft| &mut draft.settings.delivery.consumer.max_outstanding_deliveries,
+        ),
+        Key::new(
+            "delivery.consumer.ack_max_delay",
+            "delivery C9b",
+            "How long a confirmation may wait for company while more frames are ready.",
+            |draft| &mut draft.settings.delivery.consumer.ack_max_delay,
+        ),
+        Key::new(
+            "delivery.consumer.resend_interval_min",
+            "delivery C11",
+            "First interval at which a silent link is asked about.",
+            |draft| &mut draft.settings.delivery.consumer.resend_interval_min,
+        ),
+        Key::new(
+            "delivery.consumer.resend_interval_max",
+            "delivery C11",
+            "Last interval, reached by half as much again each time.",
+            |draft| &mut draft.settings.delivery.consumer.resend_interval_max,
+        ),
+        Key::new(
+            "delivery.consumer.only_flow_control",
+            "delivery §1.6",
+            "Lost frames stay lost; nothing is sent again.",
+            |draft| &mut draft.settings.delivery.consumer.only_flow_control,
+        ),
+        Key::new(
+            "delivery.consumer.redelivery_backoff",
+            "delivery C12",
+            "Pause before an abandoned delivery is tried again; doubles up to 30 s.",
+            |draft| &mut draft.settings.delivery.consumer.redelivery_backoff,
+        ),
+        Key::new(
+            "delivery.consumer.max_delivery_attempts",
+            "delivery C12",
+            "Attempts before `on_poisoned` decides; 0 is unlimited.",
+            |draft| &mut draft.settings.delivery.consumer.max_delivery_attempts,
+        ),
+        Key::new(
+            "delivery.consumer.on_poisoned",
+            "delivery C12",
+            "What becomes of a message whose attempts are used up.",
+            |draft| &mut draft.settings.delivery.consumer.on_poisoned,
+        ),
+        Key::new(
+            "delivery.consumer.confirm_timeout",
+            "delivery C13",
+            "A delivery that took so long is treated as abandoned.",
+            |draft| &mut draft.settings.delivery.consumer.confirm_timeout,
+        ),
+        Key::new(
+            "delivery.sharding.producer.buffer_size",
+            "delivery §8",
+            "Messages that may wait for demand, in all.",
+            |draft| &mut draft.settings.delivery.sharding.buffer_size,
+        ),
+        Key::new(
+            "delivery.sharding.producer.buffer_size_per_entity",
+            "delivery §8",
+            "Messages that may wait for the demand of one entity.",
+            |draft| &mut draft.settings.delivery.sharding.buffer_size_per_entity,
+        ),
+        Key::new(
+            "delivery.sharding.producer.max_in_flight_messages",
+            "delivery §8",
+            "Messages that are not confirmed, in all; each is then confirmed singly.",
+            |draft| &mut draft.settings.delivery.sharding.max_in_flight_messages,
+        ),
+        Key::bytes(
+            "delivery.sharding.producer.max_in_flight_bytes",
+            "delivery §8",
+            "Bytes of messages that are not confirmed, in all.",
+            |draft| &mut draft.settings.delivery.sharding.max_in_flight_bytes,
+        ),
+        Key::bytes(
+            "delivery.sharding.producer.max_in_flight_bytes_per_entity",
+            "delivery §8",
+            "Bytes of one entity's messages that are not confirmed.",
+            |draft| &mut draft.settings.delivery.sharding.max_in_flight_bytes_per_entity,
+        ),
+        Key::new(
+            "delivery.sharding.producer.cleanup_unused_after",
+            "delivery §8",
+            "The producer forgets an entity that was not used for so long.",
+            |draft| &mut draft.settings.delivery.sharding.cleanup_unused_after,
+        ),
+        Key::new(
+            "delivery.sharding.consumer.buffer_size",
+            "delivery §8",
+            "Frames that may wait for an entity's start.",
+            |draft| &mut draft.settings.delivery.sharding.consumer_buffer_size,
+        ),
+        Key::new(
+            "delivery.sharding.consumer.consumer_idle_after",
+            "delivery §8",
+            "An entity forgets a producer's link that was idle for so long.",
+            |draft| &mut draft.settings.delivery.sharding.consumer_idle_after,
+        ),
+        Key::new(
+            "delivery.sharding.consumer.max_producers_per_entity",
+            "delivery §8",
+            "Producers that may have a link to one entity at a time.",
+            |draft| &mut draft.settings.delivery.sharding.max_producers_per_entity,
+        ),
+        Key::new(
+            "delivery.dedupe_streams_max",
+            "delivery S14",
+            "Streams that a consumer remembers however old they are.",
+            |draft| &mut draft.settings.delivery.dedupe_streams_max,
+        ),
+        Key::new(
+            "delivery.dedupe_retention",
+            "delivery S14",
+            "How long a stream beyond that number is remembered.",
+            |draft| &mut draft.settings.delivery.dedupe_retention,
+        ),
+    ]
+}

@@ -1,0 +1,202 @@
+//! `sharding.*`. Source: sharding §7.
+
+use greylag_sharding::fingerprint::StateStoreMode;
+use greylag_sharding::settings::{BufferOverflow, HandoffStraggler, MajorityPlus};
+
+use super::Key;
+use crate::config::given::{Given, Value, words};
+
+words!(BufferOverflow { "drop_new" => Self::DropNew, "drop_old" => Self::DropOld });
+words!(HandoffStraggler { "drop" => Self::Drop, "forward" => Self::Forward });
+words!(StateStoreMode { "ddata" => Self::Ddata, "persistence" => Self::Persistence });
+
+impl Value for MajorityPlus {
+    fn expected() -> String {
+        "whole number or \"all\"".to_owned()
+    }
+
+    fn read(given: &Given) -> Result<Self, Option<String>> {
+        match given {
+            Given::Text(text) | Given::Word(text) if text == "all" => Ok(Self::All),
+            _ => Value::read(given).map(Self::Additional),
+        }
+    }
+
+    fn show(&self) -> String {
+        match self {
+            Self::Additional(count) => count.to_string(),
+            Self::All => "\"all\"".to_owned(),
+        }
+    }
+}
+
+pub(super) fn keys() -> Vec<Key> {
+    vec![
+        Key::new(
+            "sharding.number_of_shards",
+            "sharding §7",
+            "Shards of the built-in extractors, 1 to 1,000,000. The same on all nodes.",
+            |draft| &mut draft.settings.sharding.number_of_shards,
+        ),
+        Key::new(
+            "sharding.coordinator_failure_backoff",
+            "sharding §7",
+            "How long a stopped coordinator waits before it starts again; grows to five times.",
+            |draft| &mut draft.settings.sharding.coordinator_failure_backoff,
+        ),
+        Key::new(
+            "sharding.retry_interval",
+            "sharding §7",
+            "Between repeats of registration, home requests, graceful shutdown.",
+            |draft| &mut draft.settings.sharding.retry_interval,
+        ),
+        Key::new("sharding.buffer_size", "sharding §7", "Messages buffered per region over all shards.", |draft| {
+            &mut draft.settings.sharding.buffer_size
+        }),
+        Key::new("sharding.buffer_overflow", "sharding §7", "What a full buffer does.", |draft| {
+            &mut draft.settings.sharding.buffer_overflow
+        }),
+        Key::new(
+            "sharding.handoff_timeout",
+            "sharding §7",
+            "One shard's handoff; entities get 5 s less to stop, at least 1 s.",
+            |draft| &mut draft.settings.sharding.handoff_timeout,
+        ),
+        Key::new(
+            "sharding.flush_timeout",
+            "sharding §2.6",
+            "How long a mark, an echo or leftovers are waited for.",
+            |draft| &mut draft.settings.sharding.flush_timeout,
+        ),
+        Key::new(
+            "sharding.proxy_ack_timeout",
+            "sharding §2.9",
+            "How long a handoff waits for the acks of proxies.",
+            |draft| &mut draft.settings.sharding.proxy_ack_timeout,
+        ),
+        Key::new(
+            "sharding.handoff_straggler",
+            "sharding §2.9",
+            "Order (`drop`) or delivery (`forward`), when both cannot be had.",
+            |draft| &mut draft.settings.sharding.handoff_straggler,
+        ),
+        Key::new(
+            "sharding.shard_start_timeout",
+            "sharding §7",
+            "Between repeats of `HostShard` until it is acked.",
+            |draft| &mut draft.settings.sharding.shard_start_timeout,
+        ),
+        Key::new("sharding.shard_failure_backoff", "sharding §7", "Before a failed shard starts again.", |draft| {
+            &mut draft.settings.sharding.shard_failure_backoff
+        }),
+        Key::new("sharding.rebalance_interval", "sharding §7", "Between rebalance checks.", |draft| {
+            &mut draft.settings.sharding.rebalance_interval
+        }),
+        Key::new("sharding.state_store_mode", "sharding §7", "Where the coordinator keeps homes.", |draft| {
+            &mut draft.settings.sharding.state_store_mode
+        }),
+        Key::new(
+            "sharding.least_shard_allocation_strategy.rebalance_absolute_limit",
+            "sharding §3",
+            "Most shards moved in one round.",
+            |draft| &mut draft.settings.sharding.least_shard.rebalance_absolute_limit,
+        ),
+        Key::new(
+            "sharding.least_shard_allocation_strategy.rebalance_relative_limit",
+            "sharding §3",
+            "Most shards moved in one round, as a fraction of all.",
+            |draft| &mut draft.settings.sharding.least_shard.rebalance_relative_limit,
+        ),
+        Key::new(
+            "sharding.allocation_timeout",
+            "sharding §7",
+            "Longest time an allocation strategy may think.",
+            |draft| &mut draft.settings.sharding.allocation_timeout,
+        ),
+        Key::new(
+            "sharding.waiting_for_state_timeout",
+            "sharding §7",
+            "One read of coordinator state; repeated for ever.",
+            |draft| &mut draft.settings.sharding.waiting_for_state_timeout,
+        ),
+        Key::new(
+            "sharding.updating_state_timeout",
+            "sharding §7",
+            "One write of coordinator state; repeated for ever.",
+            |draft| &mut draft.settings.sharding.updating_state_timeout,
+        ),
+        Key::new(
+            "sharding.coordinator_state.write_majority_plus",
+            "sharding §7",
+            "Replicas besides a majority that a state write reaches.",
+            |draft| &mut draft.settings.sharding.write_majority_plus,
+        ),
+        Key::new(
+            "sharding.coordinator_state.read_majority_plus",
+            "sharding §7",
+            "Replicas besides a majority that a state read asks.",
+            |draft| &mut draft.settings.sharding.read_majority_plus,
+        ),
+        Key::new(
+            "sharding.distributed_data.majority_min_cap",
+            "sharding §7",
+            "Smallest number counted as a majority of the state's replicas.",
+            |draft| &mut draft.settings.sharding.majority_min_cap,
+        ),
+        Key::some(
+            "sharding.down_removal_margin",
+            "sharding §7",
+            "Wait before the shards of a member that was removed without proof of its end are allocated again.",
+            |draft| &mut draft.settings.sharding.down_removal_margin,
+        )
+        .default_is("cluster.down_removal_margin"),
+        Key::new(
+            "sharding.min_regions",
+            "sharding §7",
+            "Hosting regions that must be registered before the first allocation ever.",
+            |draft| &mut draft.settings.sharding.min_regions,
+        ),
+        Key::new(
+            "sharding.passivation.default_idle_strategy.idle_entity.timeout",
+            "sharding §4.5",
+            "Idle time after which an entity is passivated.",
+            |draft| &mut draft.settings.sharding.passivate_idle_after,
+        ),
+        Key::new(
+            "sharding.passivation_stop_timeout",
+            "sharding §4.5",
+            "How long a passivating entity may take before it is stopped by force.",
+            |draft| &mut draft.settings.sharding.passivation_stop_timeout,
+        ),
+        Key::new(
+            "sharding.entity_throughput",
+            "sharding §4.1",
+            "Messages one entity handles in a row while others wait.",
+            |draft| &mut draft.settings.sharding.entity_throughput,
+        ),
+        Key::new("sharding.shard_run_budget", "sharding §4.2", "Messages a shard handles before it yields.", |draft| {
+            &mut draft.settings.sharding.shard_run_budget
+        }),
+        Key::new("sharding.entity_mailbox_capacity", "sharding §7", "Messages waiting for one entity.", |draft| {
+            &mut draft.settings.sharding.entity_mailbox_capacity
+        }),
+        Key::new("sharding.shard_inbox_capacity", "sharding §7", "Messages waiting in one shard's inbox.", |draft| {
+            &mut draft.settings.sharding.shard_inbox_capacity
+        }),
+        Key::new(
+            "sharding.max_restarts",
+            "sharding §4.6",
+            "Restarts of an entity within `restart_window` before it is stopped instead.",
+            |draft| &mut draft.settings.sharding.max_restarts,
+        ),
+        Key::new("sharding.restart_window", "sharding §4.6", "See `max_restarts`.", |draft| {
+            &mut draft.settings.sharding.restart_window
+        }),
+        Key::new(
+            "sharding.allow_local_journal",
+            "sharding §2.14",
+            "Lets event-sourced types run on a journal that only this process can open.",
+            |draft| &mut draft.settings.sharding.allow_local_journal,
+        ),
+    ]
+}

@@ -1,0 +1,65 @@
+//! What is wrong with a configuration, all of it at once.
+
+use std::fmt;
+
+/// Where a value was given.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Origin {
+    /// In the config file, on this line.
+    File {
+        /// The file, as it was named.
+        file: String,
+        /// From 1.
+        line: usize,
+    },
+    /// In this variable of the environment.
+    Environment(String),
+    /// By the program, or by default.
+    Program,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File { file, line } => write!(f, "{file}:{line}"),
+            Self::Environment(variable) => f.write_str(variable),
+            Self::Program => f.write_str("program"),
+        }
+    }
+}
+
+/// One thing that is wrong.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// Where.
+    pub origin: Origin,
+    /// The key concerned, with its section; empty if the file as a whole cannot be read.
+    pub key: String,
+    /// What is wrong, and what to do.
+    pub why: String,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: ", self.origin)?;
+        if !self.key.is_empty() {
+            write!(f, "{}: ", self.key)?;
+        }
+        f.write_str(&self.why)
+    }
+}
+
+/// Everything that is wrong with a configuration. Nothing was started.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConfigProblems(pub Vec<Problem>);
+
+impl fmt::Display for ConfigProblems {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (n, problem) in self.0.iter().enumerate() {
+            write!(f, "{}{problem}", if n == 0 { "" } else { "\n" })?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for ConfigProblems {}

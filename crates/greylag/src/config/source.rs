@@ -1,0 +1,87 @@
+//! Where settings come from: a TOML file, and variables of the environment. Both become flat keys.
+
+use std::ops::Range;
+
+use toml::de::{DeTable, DeValue};
+
+use super::given::Given;
+use super::problem::{Origin, Problem};
+
+/// One key that was given.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Entry {
+    pub(super) key: String,
+    pub(super) given: Given,
+    pub(super) origin: Origin,
+}
+
+/// Reads a file's text.
+pub(super) fn file(name: &str, text: &str) -> (Vec<Entry>, Vec<Problem>) {
+    let origin = |span: Range<usize>| {
+        let before = text.get(..span.start).unwrap_or_default();
+        Origin::File { file: name.to_owned(), line: before.matches('\n').count() + 1 }
+    };
+    let (mut entries, mut problems) = (Vec::new(), Vec::new());
+    match DeTable::parse(text) {
+        Ok(table) => flatten("", table.get_ref(), &origin, &mut entries, &mut problems),
+        Err(error) => problems.push(Problem {
+            origin: origin(error.span().unwrap_or_default()),
+            key: String::new(),
+            why: format!("this is no TOML: {}", error.message()),
+        }),
+    }
+    (entries, problems)
+}
+
+fn flatten(
+    prefix: &str,
+    table: &DeTable<'_>,
+    origin: &impl Fn(Range<usize>) -> Origin,
+    entries: &mut Vec<Entry>,
+    problems: &mut Vec<Problem>,
+) {
+    for (name, value) in table {
+        let key = if prefix.is_empty() { name.get_ref().to_string() } else { format!("{prefix}.{}", name.get_ref()) };
+        if let DeValue::Table(inner) = value.get_ref() {
+            flatten(&key, inner, origin, entries, problems);
+            continue;
+        }
+        let origin = origin(name.span());
+        match given(value.get_ref()) {
+            Some(given) => entries.push(Entry { key, given, origin }),
+            None => {
+                let why = format!("a {} is no setting", value.get_ref().type_str());
+                problems.push(Problem { origin, key, why });
+            }
+        }
+    }
+}
+
+fn given(value: &DeValue<'_>) -> Option<Given> {
+    Some(match value {
+        DeValue::String(text) => Given::Text(text.to_string()),
+        DeValue::Integer(number) => Given::Integer(i64::from_str_radix(number.as_str(), number.radix()).ok()?),
+        DeValue::Float(number) => Given::Float(number.as_str().parse().ok()?),
+        DeValue::Boolean(value) => Given::Bool(*value),
+        DeValue::Array(items) => Given::List(items.iter().map(|item| given(item.get_ref())).collect::<Option<_>>()?),
+        DeValue::Datetime(_) | DeValue::Table(_) => return None,
+    })
+}
+
+/// Reads variables: `GREYLAG_CLUSTER__SBR__STABLE_AFTER` is `cluster.sbr.stable_after`.
+///
+/// Two underscores stand for a point, because keys have single ones. Variables without two, such as
+/// `GREYLAG_ADDRESS` of the command line, or with another first word, are not settings.
+pub(super) fn environment(variables: impl IntoIterator<Item = (String, String)>, sections: &[&str]) -> Vec<Entry> {
+    let mut entries = Vec::new();
+    for (variable, value) in variables {
+        let Some(rest) = variable.strip_prefix("GREYLAG_") else { continue };
+        let key = rest.to_lowercase().replace("__", ".");
+        if !key.split_once('.').is_some_and(|(section, _)| sections.contains(&section)) {
+            continue;
+        }
+        entries.push(Entry { key, given: Given::Word(value), origin: Origin::Environment(variable) });
+    }
+    entries.sort_by(|a, b| a.key.cmp(&b.key));
+    entries
+}

@@ -1,0 +1,200 @@
+use std::time::Duration;
+
+use greylag_cluster::{Downing, RemovalMargin, Strategy};
+
+use super::*;
+
+fn read(text: &str) -> Result<ReadSettings, ConfigProblems> {
+    Config::new().text("node.toml", text).read()
+}
+
+fn problems(text: &str) -> Vec<String> {
+    let problems = match read(text) {
+        Err(problems) => problems,
+        Ok(read) => read.check().expect_err("something is wrong"),
+    };
+    problems.0.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn a_file_becomes_settings() {
+    let text = r#"
+        [transport]
+        cluster_name = "bank"
+        connection_timeout = "100ms"
+        maximum_frame_size = "512KiB"
+
+        [cluster]
+        seed_nodes = ["a.example:1", "b.example:2"]
+        roles = ["accounts"]
+        weakly_up_after = "off"
+        down_removal_margin = "7s"
+        role.accounts.min_number_of_members = 3
+        failure_detector.threshold = 10
+        coordinated_shutdown.service_stop.timeout = "1m"
+
+        [cluster.sbr]
+        active_strategy = "static_quorum"
+        stable_after = "13s"
+        static_quorum = { quorum_size = 3, role = "accounts" }
+    "#;
+    let settings = read(text).expect("it reads").settings;
+    assert_eq!(settings.transport.cluster_name, "bank");
+    assert_eq!(settings.transport.connection_timeout, Duration::from_millis(100));
+    assert_eq!(settings.transport.maximum_frame_size, 512 * 1024);
+    assert_eq!(settings.cluster.seed_nodes, ["a.example:1".parse().unwrap(), "b.example:2".parse().unwrap()]);
+    assert_eq!(settings.cluster.weakly_up_after, None);
+    assert_eq!(settings.cluster.down_removal_margin, RemovalMargin::Fixed(Duration::from_secs(7)));
+    assert_eq!(settings.cluster.role_min_number_of_members["accounts"], 3);
+    assert_eq!(settings.cluster.failure_detector.threshold, 10.0);
+    let stop = settings.cluster.coordinated_shutdown.phase_timeouts[&greylag_cluster::Phase::ServiceStop];
+    assert_eq!(stop, Duration::from_secs(60));
+    let Downing::SplitBrainResolver(sbr) = &settings.cluster.downing else { panic!("{settings:?}") };
+    assert_eq!(sbr.strategy, Strategy::StaticQuorum { role: Some("accounts".to_owned()), quorum_size: 3 });
+    assert_eq!(sbr.stable_after, Duration::from_secs(13));
+}
+
+/// cluster S1: the facade decides unless the file says otherwise.
+#[test]
+fn the_resolver_is_on_unless_the_file_turns_it_off() {
+    let downing = |text| read(text).expect("it reads").settings.cluster.downing;
+    let Downing::SplitBrainResolver(sbr) = downing("") else { panic!("the default of the facade") };
+    assert_eq!(sbr.strategy, Strategy::KeepMajority { role: None });
+    assert_eq!(downing("cluster.downing = \"none\""), Downing::None);
+}
+
+#[test]
+fn an_unknown_key_is_refused_with_the_nearest_known_one() {
+    for (key, nearest) in [
+        ("transport.conection_timeout", "transport.connection_timeout"),
+        ("cluster.stable_after", "cluster.sbr.stable_after"),
+        ("cluster.sbr.stable_aftr", "cluster.sbr.stable_after"),
+        ("management.allow_write", "management.allow_writes"),
+    ] {
+        let found = problems(&format!("\n\n{key} = 1"));
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].starts_with(&format!("node.toml:3: {key}: ")), "{found:?}");
+        assert!(found[0].ends_with(&format!("did you mean {nearest}?")), "{found:?}");
+    }
+    let found = problems("[wombat]\nlegs = 4");
+    assert!(found[0].starts_with("node.toml:2: wombat.legs: there is no such setting"), "{found:?}");
+}
+
+#[test]
+fn an_unknown_strategy_is_answered_with_the_names_of_all() {
+    let found = problems("cluster.sbr.active_strategy = \"keep_calm\"");
+    for name in Strategy::NAMES {
+        assert!(found[0].contains(name), "{found:?}");
+    }
+}
+
+#[test]
+fn all_problems_are_reported_together_each_with_key_and_line() {
+    let found = problems(
+        "[transport]\ncluster_name = 7\nbind_timeout = \"5\"\n[cluster]\nroles = \"one\"\nwhen = 2026-01-01\n[x]\ny = 1\n",
+    );
+    let begins = [
+        "node.toml:2: transport.cluster_name",
+        "node.toml:3: transport.bind_timeout",
+        "node.toml:5: cluster.roles",
+        "node.toml:6: cluster.when",
+        "node.toml:8: x.y",
+    ];
+    assert_eq!(found.len(), begins.len(), "{found:#?}");
+    for (found, begin) in found.iter().zip(begins) {
+        assert!(found.starts_with(begin), "{found} does not begin with {begin}");
+    }
+    // What is of the right type, but cannot work, is found by the layers themselves.
+    let found = problems(
+        "[transport]\ncluster_name = \"a\"\noutbound_lanes = 0\n[cluster]\nroles = [\"dc-x\"]\nsbr.stable_after = \"1s\"\n",
+    );
+    for wanted in
+        ["node.toml:3: transport.outbound_lanes", "node.toml:5: cluster.roles", "node.toml:6: cluster.sbr.stable_after"]
+    {
+        assert!(found.iter().any(|found| found.starts_with(wanted)), "{wanted}: {found:#?}");
+    }
+}
+
+#[test]
+fn what_is_no_toml_says_where() {
+    let found = problems("[transport]\ncluster_name = \n");
+    assert!(found[0].starts_with("node.toml:2: this is no TOML"), "{found:?}");
+    let missing = Config::new().file("/nowhere/greylag.toml").read().unwrap_err().to_string();
+    assert!(missing.contains("/nowhere/greylag.toml") && missing.contains("cannot be read"), "{missing}");
+}
+
+#[test]
+fn the_environment_goes_before_the_file_and_is_checked_like_it() {
+    let config = Config::new().text("node.toml", "transport.cluster_name = \"file\"\ncluster.roles = [\"file\"]");
+    let variables = [
+        ("GREYLAG_TRANSPORT__CLUSTER_NAME", "environment"),
+        ("GREYLAG_CLUSTER__SBR__STABLE_AFTER", "11s"),
+        ("GREYLAG_ADDRESS", "not a setting"),
+        ("GREYLAG_TEST__POSTGRES", "not a section"),
+        ("HOME", "/root"),
+    ];
+    let settings = config.clone().variables(variables).read().expect("it reads").settings;
+    assert_eq!(settings.transport.cluster_name, "environment");
+    assert!(settings.cluster.roles.contains("file"));
+    assert_eq!(settings.cluster.stable_after(), Duration::from_secs(11));
+    let wrong = config.variables([("GREYLAG_CLUSTER__GOSIP_INTERVAL", "1s")]).read().unwrap_err().to_string();
+    assert!(wrong.starts_with("GREYLAG_CLUSTER__GOSIP_INTERVAL: "), "{wrong}");
+    assert!(wrong.contains("cluster.gossip_interval"), "{wrong}");
+}
+
+/// Every key reads back what it shows, so no field is set by the wrong key or shown by another.
+#[test]
+fn every_default_reads_back_and_no_two_keys_share_a_name() {
+    let keys = keys::all();
+    let names: std::collections::BTreeSet<_> = keys.iter().map(|key| key.name.as_str()).collect();
+    assert_eq!(names.len(), keys.len());
+    for key in &keys {
+        let default = key.default();
+        if default.starts_with(char::is_alphabetic) && !["true", "false"].contains(&default.as_str()) {
+            continue; // a word, not a value
+        }
+        let text = format!("{} = {default}", key.name);
+        read(&text).unwrap_or_else(|problems| panic!("{text}: {problems}"));
+    }
+}
+
+/// docs/configuration.md says what the tables say.
+#[test]
+#[cfg(all(feature = "delivery", feature = "management"))]
+fn configuration_md_is_up_to_date() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/configuration.md");
+    let made = document();
+    if std::env::var_os("GREYLAG_BLESS").is_some() {
+        std::fs::write(path, &made).expect("docs/ can be written");
+    }
+    let written = std::fs::read_to_string(path).unwrap_or_default();
+    assert!(
+        written == made,
+        "docs/configuration.md is out of date: GREYLAG_BLESS=1 cargo test -p greylag configuration_md"
+    );
+}
+
+/// cluster M24: what discovery needs is asked for before anything starts.
+#[test]
+#[cfg(feature = "discovery-dns")]
+fn discovery_by_dns_needs_a_name_a_port_and_a_number_of_contacts() {
+    let found = problems("transport.cluster_name = \"a\"\ncluster.discovery.method = \"dns_addresses\"");
+    for key in ["cluster.discovery.name", "cluster.discovery.port", "cluster.bootstrap.required_contacts"] {
+        assert!(found.iter().any(|found| found.contains(key)), "{key}: {found:#?}");
+    }
+    let text = "transport.cluster_name = \"a\"\ncluster.discovery = { method = \"dns_service\", name = \"_a._tcp.b\" }\n\
+                cluster.bootstrap.required_contacts = 2";
+    read(text).expect("it reads").check().expect("nothing is missing");
+}
+
+/// cluster T40: TLS is chosen by one key and described by others.
+#[test]
+fn tls_files_come_together() {
+    let text = "transport.tls = \"on\"\ntransport.tls_key = \"k\"\ntransport.tls_cert = \"c\"\ntransport.tls_ca = \"a\"\n\
+                transport.tls_peer_subject = \"shared\"\ntransport.tls_reload_interval = \"1m\"";
+    let settings = read(text).expect("it reads").settings;
+    let greylag_transport::Tls::Files(files) = &settings.transport.tls else { panic!("{settings:?}") };
+    assert_eq!((files.key.to_str(), files.mutual), (Some("k"), true));
+    assert_eq!(files.peer_subject, greylag_transport::PeerSubject::Shared);
+    assert_eq!(files.reload_interval, Duration::from_secs(60));
+}
