@@ -64,6 +64,9 @@ pub(crate) struct RunArguments {
     /// Where the journal lies. Default: a new directory that goes away at the end.
     #[arg(long)]
     data_dir: Option<PathBuf>,
+    /// Every node offers the read-only admin service on a free loopback port, for `greylag members` and the like.
+    #[arg(long)]
+    management: bool,
     /// Lines of text in place of a progress bar.
     #[arg(long)]
     plain: bool,

@@ -19,12 +19,21 @@ pub(crate) struct NodeArguments {
     /// Through whom to join.
     #[arg(long)]
     seed: String,
+    /// Offer the read-only admin service.
+    #[arg(long)]
+    management: bool,
+}
+
+/// Where the admin service of a node listens: a free port that others cannot reach.
+pub(crate) fn admin_address() -> String {
+    "127.0.0.1:0".to_owned()
 }
 
 impl NodeArguments {
     /// The same, as a command line.
-    pub(crate) fn to_command_line(journal: &str, seed: &str) -> Vec<String> {
-        ["--journal", journal, "--seed", seed].map(ToOwned::to_owned).into()
+    pub(crate) fn to_command_line(journal: &str, seed: &str, management: bool) -> Vec<String> {
+        let required = ["--journal", journal, "--seed", seed].into_iter();
+        required.chain(management.then_some("--management")).map(ToOwned::to_owned).collect()
     }
 }
 
@@ -36,13 +45,20 @@ pub(crate) async fn run(arguments: NodeArguments) -> Result<(), Failure> {
         .roles([ROLE])
         .seed_nodes([arguments.seed])
         .stores(journal.stores())
-        .configure(|settings| settings.sharding = sharding_settings())
+        .configure(move |settings| {
+            settings.sharding = sharding_settings();
+            settings.management.address = arguments.management.then(admin_address);
+        })
         .start()
         .await?;
     node.registry().register::<Totals>(json("storefront.totals"))?;
     let delivery = ConsumerDelivery::new(&DeliverySettings::default())?;
     let region = node.sharding().init(customers(&delivery))?;
-    tell_parent(&Told::Up { address: node.address().to_string() }).await?;
+    tell_parent(&Told::Up {
+        address: node.address().to_string(),
+        admin: node.management_address().map(|admin| admin.to_string()),
+    })
+    .await?;
 
     let mut orders = BufReader::new(tokio::io::stdin()).lines();
     loop {

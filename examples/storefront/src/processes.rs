@@ -16,6 +16,8 @@ pub(crate) enum Told {
     Up {
         /// `host:port`.
         address: String,
+        /// Where its admin service listens, if it offers one.
+        admin: Option<String>,
     },
     /// What it counted so far.
     Counted {
@@ -38,6 +40,8 @@ pub(crate) enum Tell {
 pub(crate) struct NodeProcess {
     /// `host:port` of the member.
     pub(crate) address: String,
+    /// Where its admin service listens.
+    pub(crate) admin: Option<String>,
     child: Child,
     input: ChildStdin,
     output: Lines<BufReader<ChildStdout>>,
@@ -60,9 +64,9 @@ impl NodeProcess {
             .map_err(|error| format!("cannot start a node process: {error}"))?;
         let input = child.stdin.take().expect("piped above");
         let output = BufReader::new(child.stdout.take().expect("piped above")).lines();
-        let mut process = Self { address: String::new(), child, input, output };
+        let mut process = Self { address: String::new(), admin: None, child, input, output };
         match process.hear().await? {
-            Told::Up { address } => process.address = address,
+            Told::Up { address, admin } => (process.address, process.admin) = (address, admin),
             other => return Err(format!("a node process began with {other:?}")),
         }
         Ok(process)

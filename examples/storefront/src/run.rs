@@ -38,7 +38,7 @@ pub(crate) async fn run(arguments: RunArguments) -> Result<bool, Failure> {
     let purchases = Purchases::read(&input, arguments.skip_bad_lines)?;
     say(&format!("{}: {} purchases", input.display(), thousands(purchases.lines.len() as u64)));
     let directory = DataDirectory::new(arguments.data_dir.as_deref())?;
-    let mut shop = Shop::open(&directory.path).await?;
+    let mut shop = Shop::open(&directory.path, arguments.management).await?;
     let report = shop.serve(&purchases, &arguments).await;
     shop.close().await?;
     let report = report?;
@@ -70,35 +70,44 @@ pub(crate) struct Shop {
     pub(crate) node: Node,
     /// Its way to the customers.
     pub(crate) region: Region<CustomerMessage>,
+    /// Every node offers the admin service.
+    management: bool,
     /// The node processes, the newest last.
     pub(crate) processes: Vec<NodeProcess>,
 }
 
 impl Shop {
-    async fn open(directory: &Path) -> Result<Self, Failure> {
+    async fn open(directory: &Path, management: bool) -> Result<Self, Failure> {
         let journal = ServedJournal::open(directory).await?;
         let node = Node::builder(CLUSTER)
             .bind("127.0.0.1", 0)
             .roles(["frontend"])
-            .configure(|settings| settings.sharding = sharding_settings())
+            .configure(move |settings| {
+                settings.sharding = sharding_settings();
+                settings.management.address = management.then(crate::node::admin_address);
+            })
             .start()
             .await?;
         node.registry().register::<Totals>(json("storefront.totals"))?;
         // This node has not the customers' role, so its region only routes.
         let region = node.sharding().init(customers(&ConsumerDelivery::new(&DeliverySettings::default())?))?;
-        let mut shop = Self { journal, node, region, processes: Vec::new() };
+        if let Some(admin) = node.management_address() {
+            say(&format!("node {} (this process) can be asked: greylag --address {admin} members", node.address()));
+        }
+        let mut shop = Self { journal, node, region, management, processes: Vec::new() };
         let command_line = shop.command_line();
         let starting = (0..NODES).map(|_| NodeProcess::start(&command_line));
         shop.processes = futures::future::try_join_all(starting).await?;
         for process in &shop.processes {
-            say(&format!("node {} runs as process {}", process.address, process.pid()));
+            let admin = process.admin.as_ref().map(|admin| format!(", admin service at {admin}")).unwrap_or_default();
+            say(&format!("node {} runs as process {}{admin}", process.address, process.pid()));
         }
         Ok(shop)
     }
 
     /// What a node process is started with.
     pub(crate) fn command_line(&self) -> Vec<String> {
-        NodeArguments::to_command_line(&self.journal.address(), &self.node.address().to_string())
+        NodeArguments::to_command_line(&self.journal.address(), &self.node.address().to_string(), self.management)
     }
 
     /// Sends every purchase, does its mischief on the way, and asks everybody in the end.
