@@ -324,7 +324,10 @@ impl Cluster {
     /// the last minute. Source: cluster M36.
     pub async fn health(&self) -> Health {
         let (reply, health) = oneshot::channel();
-        let _node_has_ended = self.inner.inbox.send(DriverInput::Health(reply)).await;
+        // A refused input holds the reply: kept alive, it would be waited for without end.
+        if self.inner.inbox.send(DriverInput::Health(reply)).await.is_err() {
+            return Health::default();
+        }
         health.await.unwrap_or_default()
     }
 
