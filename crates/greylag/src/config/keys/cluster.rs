@@ -303,5 +303,29 @@ pub(super) fn keys() -> Vec<Key> {
         Key::new("cluster.failure_detector.kind", "cluster F7", "What judges the silence of a peer.", |draft| {
             &mut draft.settings.cluster.failure_detector.kind
         }),
+        Key::new(
+            "cluster.singleton.use_lease",
+            "cluster P5",
+            "An instance runs only while its node holds the lease `<cluster>-singleton-<name>`; needs a lease provider.",
+            |draft| &mut draft.settings.singleton.use_lease,
+        ),
+        Key::new(
+            "cluster.singleton.lease_retry_interval",
+            "cluster §5",
+            "Between requests for a lease that is denied or fails.",
+            |draft| &mut draft.settings.singleton.lease_retry_interval,
+        ),
+        Key::new(
+            "cluster.singleton_proxy.singleton_identification_interval",
+            "cluster P8",
+            "Between questions to the oldest member whether it runs the instance.",
+            |draft| &mut draft.settings.singleton.proxy.identification_interval,
+        ),
+        Key::new(
+            "cluster.singleton_proxy.buffer_size",
+            "cluster P8",
+            "Messages kept while nobody knows where the instance runs; 0 keeps none.",
+            |draft| &mut draft.settings.singleton.proxy.buffer_size,
+        ),
     ]
 }
