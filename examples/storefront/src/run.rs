@@ -173,7 +173,7 @@ impl Shop {
     }
 
     async fn close(self) -> Result<(), Failure> {
-        let Self { journal, node, region, processes } = self;
+        let Self { journal, node, region, processes, management: _ } = self;
         futures::future::try_join_all(processes.into_iter().map(NodeProcess::leave)).await?;
         drop(region);
         node.shutdown().await;
