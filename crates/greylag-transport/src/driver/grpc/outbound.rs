@@ -193,6 +193,9 @@ impl Outbound {
             Item::Reply { to, ask_id, reply } => wire::write_reply(*to, *ask_id, reply, names, batch),
             Item::Reliable { .. } | Item::Flush { .. } | Item::Terminating => 0,
         };
+        if let Item::Envelope(envelope) = &*item {
+            self.shared.note_size(&envelope.manifest, payload);
+        }
         // Names are no part of a message, but they too have to fit into the frame.
         let is_too_large = payload > self.max_message || batch.len() - start > self.max_message + FRAME_OVERHEAD / 2;
         if is_too_large { Err(DeadLetterReason::TooLarge) } else { Ok(()) }

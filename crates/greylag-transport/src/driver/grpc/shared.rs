@@ -52,6 +52,8 @@ pub(super) struct Shared {
     blocked: ArcSwap<HashSet<UniqueAddress>>,
     announcements: mpsc::UnboundedSender<Announcement>,
     pub(super) flushes: Flushes,
+    /// Of each manifest above `log_frame_size_exceeding`, the largest message so far.
+    largest: Mutex<HashMap<String, usize>>,
     acked: AtomicUsize,
     ack_came: Notify,
 }
@@ -132,6 +134,7 @@ impl Shared {
             blocked: ArcSwap::default(),
             announcements,
             flushes: Flushes::default(),
+            largest: Mutex::default(),
             acked: AtomicUsize::new(0),
             ack_came: Notify::new(),
         }
@@ -254,6 +257,17 @@ impl Shared {
     pub(super) fn announce(&self, announcement: Announcement) {
         // Nobody listens any more once the runtime is gone.
         self.announcements.send(announcement).ok();
+    }
+
+    /// Logs a message that is larger by a tenth than any of its kind, if that is wanted (cluster T41).
+    pub(super) fn note_size(&self, manifest: &str, size: usize) {
+        let Some(limit) = self.settings.log_frame_size_exceeding.filter(|limit| size > *limit) else { return };
+        let mut largest = self.largest.lock().expect(NO_PANIC);
+        let known = largest.entry(manifest.to_owned()).or_default();
+        if size > *known + *known / 10 {
+            *known = size;
+            tracing::info!(manifest, size, limit, "the largest message of its kind so far");
+        }
     }
 
     pub(super) fn terminating_acked(&self) {
