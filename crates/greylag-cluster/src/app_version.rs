@@ -110,6 +110,7 @@ impl fmt::Display for AppVersion {
 mod tests {
     use super::*;
 
+    /// cluster M31.
     #[test]
     fn versions_sort_as_people_mean_them() {
         let version = |text: &str| text.parse::<AppVersion>().unwrap();

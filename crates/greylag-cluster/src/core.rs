@@ -478,19 +478,21 @@ impl ClusterCore {
 
     /// No member takes a step that cluster M2 does not know. One that would is a bug here.
     fn undo_illegal_steps(&self, gossip: &mut Gossip, out: &mut Vec<Effect>) {
-        let illegal = |pair: (Option<&Member>, Option<&Member>)| match pair {
-            (Some(before), Some(member)) if before.status != member.status => {
-                (!before.status.may_become(member.status)).then(|| (member.address.clone(), before.status))
+        let illegal = |pair| match pair {
+            (Some(before), Some(after)) => {
+                let (before, after): (&Member, &Member) = (before, after);
+                let wrong = before.status != after.status && !before.status.may_become(after.status);
+                wrong.then(|| (before.clone(), after.status))
             }
             _ => None,
         };
-        let illegal: Vec<_> = self.gossip.members.zip(&gossip.members).filter_map(illegal).collect();
-        for (address, before) in illegal {
-            let member = gossip.members.get_mut(&address).expect("both states know it");
-            debug_assert!(false, "{address} from {before} to {}", member.status);
-            let text = format!("{address} does not go from {before} to {}: a bug", member.status);
+        let illegal: Vec<(Member, MemberStatus)> =
+            self.gossip.members.zip(&gossip.members).filter_map(illegal).collect();
+        for (before, after) in illegal {
+            debug_assert!(false, "{} from {} to {after}", before.address, before.status);
+            let text = format!("{} does not go from {} to {after}: a bug", before.address, before.status);
             out.push(Effect::Log(LogLevel::Error, text));
-            member.status = before;
+            gossip.members.insert(before);
         }
     }
 

@@ -290,3 +290,68 @@ fn diff_members(old: &MembershipView, new: &MembershipView, events: &mut Vec<Clu
     // Removals come first (cluster M33).
     events.append(&mut statuses);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::app_version::AppVersion;
+    use crate::view::Tombstone;
+
+    fn member(name: &str, status: MemberStatus) -> Member {
+        let address = format!("{name}:1#1").parse().unwrap();
+        Member { status, ..Member::joining(address, Arc::default(), AppVersion::default()) }
+    }
+
+    /// cluster M33.
+    #[test]
+    fn scenario_35_events_come_in_their_order_and_never_call_this_node_unreachable() {
+        use MemberStatus::{Exiting, Joining, Leaving, Up};
+        let mut old = MembershipView::empty("a:1#1".parse().unwrap());
+        old.members = [("a", Up), ("b", Exiting), ("c", Up), ("d", Up)].map(|(n, s)| member(n, s)).to_vec().into();
+        old.leader = Some(old.members[1].address.clone());
+        old.unreachable.insert(old.members[3].address.clone());
+        let mut new = MembershipView::empty("a:1#1".parse().unwrap());
+        new.members = [("a", Up), ("c", Leaving), ("d", Up), ("e", Joining)].map(|(n, s)| member(n, s)).to_vec().into();
+        new.leader = Some(new.members[0].address.clone());
+        new.unreachable.insert(new.members[1].address.clone());
+        new.seen_by.insert(new.self_address.clone());
+        let clean = Tombstone { clean: true, ..Tombstone::default() };
+        new.tombstones.insert(old.members[1].address.clone(), clean);
+        new.tombstones.insert("z:1#1".parse().unwrap(), Tombstone::default());
+        let names: Vec<String> = diff(&old, &new)
+            .iter()
+            .map(|event| match event {
+                ClusterEvent::MemberRemoved { member, previous_status, clean } => {
+                    format!("removed {} {previous_status} {clean}", member.address.address().host())
+                }
+                ClusterEvent::TombstoneAdded { address, .. } => format!("tombstone {}", address.address().host()),
+                ClusterEvent::MemberLeft(m) => format!("left {}", m.address.address().host()),
+                ClusterEvent::MemberJoined(m) => format!("joined {}", m.address.address().host()),
+                ClusterEvent::UnreachableMember(m) => format!("unreachable {}", m.address.address().host()),
+                ClusterEvent::ReachableMember(m) => format!("reachable {}", m.address.address().host()),
+                ClusterEvent::LeaderChanged(_) => "leader".to_owned(),
+                ClusterEvent::SeenChanged { .. } => "seen".to_owned(),
+                other => format!("{other:?}"),
+            })
+            .collect();
+        let expected = [
+            "tombstone z",
+            "removed b Exiting true",
+            "left c",
+            "joined e",
+            "unreachable c",
+            "reachable d",
+            "leader",
+            "seen",
+        ];
+        assert_eq!(names, expected);
+    }
+
+    /// cluster M32: an event belongs to one kind, and some to all.
+    #[test]
+    fn every_kind_of_event_can_be_chosen() {
+        assert_eq!(ClusterEvent::SelfDowned.kind(), Some(EventKind::Own));
+        assert_eq!(ClusterEvent::ClusterShuttingDown.kind(), None);
+        assert_eq!(EventKind::ALL.into_iter().collect::<BTreeSet<_>>().len(), EventKind::ALL.len());
+    }
+}

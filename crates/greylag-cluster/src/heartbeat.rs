@@ -289,6 +289,7 @@ mod tests {
         core.monitored().map(|peer| peer.uid().get()).collect()
     }
 
+    /// cluster F2.
     #[test]
     fn scenario_41_each_watches_the_next_on_the_ring_never_itself() {
         let (now, all) = (Instant::now(), nodes(6));
@@ -308,6 +309,7 @@ mod tests {
         assert_eq!(monitored(&core).len(), 5);
     }
 
+    /// cluster F3.
     #[test]
     fn scenario_41_a_silent_receiver_rotated_out_lingers_until_it_answers() {
         let (start, all) = (Instant::now(), nodes(4));
@@ -322,6 +324,7 @@ mod tests {
         assert_eq!(monitored(&core), [2]);
     }
 
+    /// cluster F4.
     #[test]
     fn scenario_42_a_peer_that_never_answers_is_found_by_the_assumed_first_response() {
         let (start, all) = (Instant::now(), nodes(2));
@@ -339,11 +342,32 @@ mod tests {
         assert!(now > start + Duration::from_secs(4));
     }
 
+    /// cluster F2.
     #[test]
     fn whoever_finds_all_its_receivers_silent_watches_everybody() {
         let (now, all) = (Instant::now(), nodes(6));
         let mut core = core(&all, 2, now);
         members(&mut core, now, &all[1..], &all[1..]);
         assert_eq!(monitored(&core).len(), 5);
+    }
+
+    /// cluster F6.
+    #[test]
+    fn responses_that_come_later_and_later_are_told_now_and_then() {
+        let (start, all) = (Instant::now(), nodes(2));
+        let mut core = core(&all, 9, start);
+        members(&mut core, start, &all[1..], &[]);
+        let mut out = Vec::new();
+        let mut respond = |ms: u64| {
+            out.clear();
+            let now = start + Duration::from_millis(ms);
+            core.handle(now, HeartbeatInput::Response(all[1].clone()), &mut out);
+            out.clone()
+        };
+        assert!(respond(0).is_empty() && respond(1900).is_empty());
+        let interval = Duration::from_millis(2000);
+        assert_eq!(respond(3900), [HeartbeatEffect::Growing { peer: all[1].clone(), interval }]);
+        assert!(respond(6000).is_empty(), "not at each");
+        assert_eq!(respond(14_000).len(), 1);
     }
 }

@@ -152,6 +152,7 @@ impl Member {
 mod tests {
     use super::*;
 
+    /// cluster M2, M9.
     #[test]
     fn every_legal_step_goes_forward_in_merge_order() {
         for from in MemberStatus::ALL {

@@ -120,6 +120,7 @@ mod tests {
         (value - expected).abs() < 0.1
     }
 
+    /// cluster F5.
     #[test]
     fn scenario_39_check_values() {
         for (silence, expected) in
@@ -145,6 +146,7 @@ mod tests {
         assert!(close(at(1), 0.3) && at(2) > 4.0 && at(3) > 15.0, "{} {} {}", at(1), at(2), at(3));
     }
 
+    /// cluster F5.
     #[test]
     fn scenario_40_a_long_gap_is_not_learned() {
         let start = Instant::now();
@@ -161,6 +163,7 @@ mod tests {
         assert!(!detector.is_available(now + Duration::from_secs(7)));
     }
 
+    /// cluster F5.
     #[test]
     fn the_settled_and_the_fresh_peer_become_unavailable_when_the_specification_says() {
         let start = Instant::now();
@@ -178,6 +181,7 @@ mod tests {
         assert!(first_unavailable(&detector, now).abs_diff(4523) <= 1);
     }
 
+    /// cluster F9, G4.
     #[test]
     fn a_pause_of_this_process_is_not_held_against_the_peer() {
         let start = Instant::now();

@@ -158,6 +158,7 @@ mod tests {
         format!("{name}:1#1").parse().unwrap()
     }
 
+    /// cluster M3, M7.
     #[test]
     fn scenario_33_all_reachable_rows_go_terminated_stays() {
         let (a, b, c) = (node("a"), node("b"), node("c"));
@@ -172,6 +173,7 @@ mod tests {
         assert_eq!((table.aggregate(&b), table.aggregate(&a)), (Status::Terminated, Status::Reachable));
     }
 
+    /// cluster M8.
     #[test]
     fn scenario_33_the_newer_whole_row_wins_also_when_it_is_empty() {
         let (a, b, c) = (node("a"), node("b"), node("c"));

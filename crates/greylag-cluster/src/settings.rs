@@ -15,6 +15,7 @@ use crate::error::{ConfigError, JoinError};
 use crate::sabotage::Sabotage;
 use crate::shutdown::Phase;
 
+mod check;
 mod downing;
 
 pub use downing::{DownAllWhenUnstable, Downing, InvalidStrategy, ProofOfDeath, RemovalMargin, SbrSettings, Strategy};
@@ -217,53 +218,6 @@ impl ClusterSettings {
             RemovalMargin::Off => Duration::ZERO,
             RemovalMargin::Fixed(margin) => margin,
         }
-    }
-
-    /// Checks every value.
-    ///
-    /// # Errors
-    /// All problems together.
-    pub fn validate(&self) -> Result<(), Vec<ConfigError>> {
-        let mut problems = Vec::new();
-        let mut check = |ok: bool, setting: &'static str, value: String, why: &'static str| {
-            if !ok {
-                problems.push(ConfigError { setting, value, why });
-            }
-        };
-        for (setting, duration) in [
-            ("seed_node_timeout", self.seed_node_timeout),
-            ("retry_unsuccessful_join_after", self.retry_unsuccessful_join_after),
-            ("gossip_interval", self.gossip_interval),
-            ("gossip_time_to_live", self.gossip_time_to_live),
-            ("leader_actions_interval", self.leader_actions_interval),
-            ("unreachable_nodes_reaper_interval", self.unreachable_nodes_reaper_interval),
-            ("proof_interval", self.proof_interval),
-            ("failure_detector.heartbeat_interval", self.failure_detector.heartbeat_interval),
-            ("failure_detector.local_pause_threshold", self.failure_detector.local_pause_threshold),
-        ] {
-            check(!duration.is_zero(), setting, format!("{duration:?}"), "must be longer than 0");
-        }
-        let p = self.gossip_different_view_probability;
-        check((0.0..=1.0).contains(&p), "gossip_different_view_probability", p.to_string(), "must be from 0 to 1");
-        let threshold = self.failure_detector.threshold;
-        check(threshold > 0.0, "failure_detector.threshold", threshold.to_string(), "must be above 0");
-        for (setting, size) in [
-            ("min_number_of_members", self.min_number_of_members),
-            ("event_buffer", self.event_buffer),
-            ("cluster_threads", self.cluster_threads),
-            ("proof_dials", self.proof_dials as usize),
-            ("failure_detector.max_sample_size", self.failure_detector.max_sample_size),
-            ("failure_detector.monitored_by_nr_of_members", self.failure_detector.monitored_by_nr_of_members),
-        ] {
-            check(size >= 1, setting, size.to_string(), "must be at least 1");
-        }
-        for role in &self.roles {
-            check(!role.starts_with("dc-"), "roles", role.clone(), "must not begin with dc-");
-            check(!role.is_empty() && role.len() <= 255, "roles", role.clone(), "must have 1 to 255 bytes");
-        }
-        downing::validate(self, &mut problems);
-        problems.extend(self.lease.validate().err().into_iter().flatten());
-        if problems.is_empty() { Ok(()) } else { Err(problems) }
     }
 }
 
@@ -468,17 +422,6 @@ pub fn parse_seed_nodes<'a>(seeds: impl IntoIterator<Item = &'a str>) -> Result<
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn defaults_and_presets_are_valid_and_problems_come_together() {
-        assert_eq!(ClusterSettings::default().validate(), Ok(()));
-        assert_eq!(ClusterSettings::test().validate(), Ok(()));
-        let quick = SbrSettings { stable_after: Duration::from_secs(2), ..SbrSettings::default() };
-        let settings = ClusterSettings { gossip_interval: Duration::ZERO, ..ClusterSettings::default() };
-        let problems = settings.with_roles(["dc-a"]).with_resolver(quick).validate().unwrap_err();
-        let names: Vec<&str> = problems.iter().map(|problem| problem.setting).collect();
-        assert_eq!(names, ["gossip_interval", "roles", "sbr.stable_after"]);
-    }
 
     #[test]
     fn the_margin_follows_stable_after_also_without_a_resolver() {

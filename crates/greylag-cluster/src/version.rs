@@ -90,6 +90,7 @@ mod tests {
         [("a:1#1", a), ("b:1#1", b)].map(|(node, count)| (node.parse().unwrap(), count)).into_iter().collect()
     }
 
+    /// cluster M6.
     #[test]
     fn a_missing_entry_is_zero_and_concurrency_is_found() {
         for (left, right, relation) in [

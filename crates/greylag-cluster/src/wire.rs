@@ -197,6 +197,13 @@ pub(crate) fn decode_singleton(bytes: Bytes) -> Result<SingletonMessage, DecodeE
     Ok(SingletonMessage { kind, from, to, attempt: message.attempt })
 }
 
+impl Gossip {
+    /// How many bytes this state takes on the wire, uncompressed.
+    pub fn encoded_len(&self) -> usize {
+        encode_gossip(self).encoded_len()
+    }
+}
+
 // --- small things -------------------------------------------------------------------------------
 
 fn node(address: &UniqueAddress) -> pb::Node {

@@ -1,7 +1,7 @@
 //! Transcripts of the membership machines: a few nodes on a network without delay.
 //!
-//! Commands: `start NAME`, `join NAME seeds=a,b`, `leave NAME by=NAME`, `down NAME by=NAME`, `kill NAME`,
-//! `advance DURATION`, `view NAME`. Heartbeats, status gossip and news of who has seen what are left out
+//! Commands: `start NAME seeds=a,b smaller=leave`, `join NAME seeds=a,b`, `leave NAME by=NAME`,
+//! `down NAME by=NAME`, `prepare by=NAME`, `kill NAME`, `pause NAME DURATION`, `advance DURATION`, `view NAME`. Heartbeats, status gossip and news of who has seen what are left out
 //! of the output; they are tested where they are made.
 //!
 //! A transcript that begins with `manager NAME` is about one manager of a singleton; see `manager.rs`.
@@ -13,7 +13,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
-use greylag_cluster::{ClusterCore, ClusterEvent, ClusterSettings, Command, Effect, Input, MemberStatus, Message};
+use greylag_cluster::{
+    ClusterCore, ClusterEvent, ClusterSettings, Command, Effect, Input, MemberStatus, Message, OnForeignCluster,
+};
 use greylag_core::{NodeAddress, Uid, UniqueAddress};
 use greylag_testkit::transcript::{self, Case};
 use greylag_transport::Destination;
@@ -55,7 +57,18 @@ impl World {
             return manager.run(case);
         }
         match case.command {
-            "start" => self.start(name),
+            "start" => {
+                let seeds = case.arg("seeds").map(|seeds| seeds.split(',').map(address).collect());
+                let on_foreign_cluster = match case.arg("smaller") {
+                    Some("leave") => OnForeignCluster::LeaveIfSmaller,
+                    _ => OnForeignCluster::Warn,
+                };
+                let seed_nodes = seeds.unwrap_or_default();
+                let settings = ClusterSettings { seed_nodes, on_foreign_cluster, ..ClusterSettings::default() };
+                self.start(name, settings);
+            }
+            "prepare" => self.command(case.arg("by").unwrap(), Command::PrepareForFullShutdown),
+            "pause" => self.pause(name, transcript::duration(case.positional(1).unwrap()).unwrap()),
             "join" => {
                 let seeds = case.arg("seeds").unwrap().split(',').map(address).collect();
                 self.command(name, Command::JoinSeeds(seeds));
@@ -75,10 +88,10 @@ impl World {
         self.nodes[&address(name)].node().clone()
     }
 
-    fn start(&mut self, name: &str) {
+    fn start(&mut self, name: &str, settings: ClusterSettings) {
         self.started += 1;
         let ua = UniqueAddress::new(address(name), Uid::new(self.started).unwrap());
-        let core = ClusterCore::new(ua, ClusterSettings::default(), self.started, self.base + self.now);
+        let core = ClusterCore::new(ua, settings, self.started, self.base + self.now);
         self.nodes.insert(address(name), core);
     }
 
@@ -89,6 +102,14 @@ impl World {
         for node in self.nodes.keys().cloned().collect::<Vec<_>>() {
             self.input(&node, Input::LinkLost(dead.clone()));
         }
+    }
+
+    /// The process stands still, and the others go on; what was sent to it meanwhile is lost.
+    fn pause(&mut self, name: &str, by: Duration) {
+        let paused = self.nodes.remove(&address(name)).unwrap();
+        self.advance(by);
+        self.nodes.insert(address(name), paused);
+        self.input(&address(name), Input::Tick);
     }
 
     fn command(&mut self, name: &str, command: Command) {
@@ -193,6 +214,8 @@ fn describe(message: &Message) -> Option<String> {
         }
         Message::JoinRejected { reason } => format!("JoinRejected: {reason}"),
         Message::ExitingConfirmed { clean } => format!("ExitingConfirmed clean={clean}"),
+        Message::IslandProbe(asked) => format!("IslandProbe size={}", asked.size),
+        Message::IslandProbeAnswer { asked, own } => format!("IslandProbeAnswer asked={} own={}", asked.size, own.size),
         Message::WhoIs { .. } => "WhoIs".to_owned(),
         Message::Iam { .. } => "Iam".to_owned(),
         other => other.manifest().to_owned(),
@@ -209,6 +232,8 @@ fn event_text(event: &ClusterEvent) -> Option<String> {
         | ClusterEvent::MemberLeft(m)
         | ClusterEvent::MemberExited(m)
         | ClusterEvent::MemberDowned(m)
+        | ClusterEvent::MemberPreparingForShutdown(m)
+        | ClusterEvent::MemberReadyForShutdown(m)
         | ClusterEvent::MemberWeaklyUp(m) => {
             debug_assert!(MemberStatus::ALL.contains(&m.status));
             format!("* {} {}", name(&m.address), m.status)
@@ -217,6 +242,10 @@ fn event_text(event: &ClusterEvent) -> Option<String> {
         ClusterEvent::ReachableMember(m) => format!("* {} reachable", name(&m.address)),
         ClusterEvent::LeaderChanged(Some(leader)) => format!("* leader {}", name(leader)),
         ClusterEvent::SelfDowned => "* SelfDowned".to_owned(),
+        ClusterEvent::SelfSuspect => "* SelfSuspect".to_owned(),
+        ClusterEvent::SelfTrusted => "* SelfTrusted".to_owned(),
+        ClusterEvent::LocalPause(by) => format!("* stood still for {:.2} s", by.as_secs_f64()),
+        ClusterEvent::ForeignClusterDetected { size, .. } => format!("* another cluster, size {size:?}"),
         ClusterEvent::ProvenDead { member, how } => format!("* {} proven dead: {how:?}", name(member)),
         _ => return None,
     })

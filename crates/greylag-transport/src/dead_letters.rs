@@ -171,6 +171,15 @@ impl DeadLetters {
         self.book().counts.clone()
     }
 
+    /// The counters by reason alone.
+    pub fn totals(&self) -> BTreeMap<DeadLetterReason, u64> {
+        let mut totals = BTreeMap::new();
+        for (key, count) in &self.book().counts {
+            *totals.entry(key.reason).or_default() += count;
+        }
+        totals
+    }
+
     fn book(&self) -> MutexGuard<'_, Book> {
         self.book.lock().expect("counting never panics")
     }

@@ -3,6 +3,7 @@
 //! Drivers hold an `Arc<dyn Remoting>`: the gRPC driver in production, a virtual network in tests.
 //! Calls never wait: a message is queued or refused. Nothing here terminates the process.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -333,6 +334,11 @@ pub trait Remoting: Send + Sync + 'static {
 
     /// Counts and reports a message dropped by a layer above.
     fn dead_letter(&self, reason: DeadLetterReason, recipient: &str, manifest: &str);
+
+    /// How many messages were dropped since the start, by reason.
+    fn dead_letter_totals(&self) -> BTreeMap<DeadLetterReason, u64> {
+        BTreeMap::new()
+    }
 
     /// Drops a message that arrived here: counts it, and tells its asker if it was a question, so
     /// that the ask ends with [`AskError::Dropped`] and not with its timeout.

@@ -165,7 +165,11 @@ enum Taken {
 
 #[cfg(test)]
 mod tests {
+    use greylag_core::UniqueAddress;
+
     use super::*;
+    use crate::app_version::AppVersion;
+    use crate::member::{Member, MemberStatus};
 
     fn hub(buffer: usize) -> Arc<EventHub> {
         let view = MembershipView::empty("a:1#1".parse().unwrap());
@@ -184,6 +188,7 @@ mod tests {
         assert_eq!(events.next().await, None);
     }
 
+    /// cluster M32.
     #[tokio::test]
     async fn a_slow_subscriber_is_told_and_starts_over() {
         let hub = hub(2);
@@ -195,5 +200,28 @@ mod tests {
         assert!(matches!(events.next().await, Some(ClusterEvent::Snapshot(_))));
         hub.publish(None, &[ClusterEvent::SelfTrusted]);
         assert_eq!(events.next().await, Some(ClusterEvent::SelfTrusted));
+    }
+
+    /// cluster M32.
+    #[tokio::test]
+    async fn scenario_35_a_late_subscriber_may_ask_for_events_and_for_some_kinds_only() {
+        let hub = hub(10);
+        let own: UniqueAddress = "a:1#1".parse().unwrap();
+        let member = Member::joining(own.clone(), Arc::default(), AppVersion::default());
+        let view = MembershipView {
+            members: vec![Member { status: MemberStatus::Up, ..member.clone() }].into(),
+            leader: Some(own.clone()),
+            ..MembershipView::empty(own)
+        };
+        hub.publish(Some(Arc::new(view)), &[]);
+        let mut all = hub.subscribe(EventKind::ALL.into(), InitialState::Events);
+        assert!(matches!(all.next().await, Some(ClusterEvent::MemberUp(_))));
+        assert!(matches!(all.next().await, Some(ClusterEvent::LeaderChanged(Some(_)))));
+        let mut members = hub.subscribe([EventKind::Members].into(), InitialState::Events);
+        hub.publish(None, &[ClusterEvent::SelfSuspect, ClusterEvent::MemberLeft(member)]);
+        hub.publish(None, &[ClusterEvent::ClusterShuttingDown]);
+        assert!(matches!(members.next().await, Some(ClusterEvent::MemberUp(_))));
+        assert!(matches!(members.next().await, Some(ClusterEvent::MemberLeft(_))), "nothing of other kinds between");
+        assert_eq!(members.next().await, Some(ClusterEvent::ClusterShuttingDown), "which everybody gets");
     }
 }

@@ -328,7 +328,11 @@ impl Cluster {
         if self.inner.inbox.send(DriverInput::Health(reply)).await.is_err() {
             return Health::default();
         }
-        health.await.unwrap_or_default()
+        // A question that came after the last input is never answered.
+        tokio::select! {
+            health = health => health.unwrap_or_default(),
+            _ended = self.terminated() => Health::default(),
+        }
     }
 
     /// What happens from now on, beginning with a snapshot.

@@ -16,6 +16,7 @@ pub(crate) mod lease;
 mod lease_in_use;
 mod lifecycle;
 mod node;
+mod rates;
 mod shutdown;
 mod singleton;
 mod tasks;

@@ -17,12 +17,14 @@ use super::events::EventHub;
 use super::inbound::{Listener, MembershipReceiver, SingletonReceiver};
 use super::lease::Leases;
 use super::lease_in_use::{LeaseInUse, LeaseNews};
+use super::rates::DeadLetterRates;
 use super::shutdown::CoordinatedShutdown;
 use super::singleton::{Slot, StartSingleton, lease_news};
 use super::tasks::ShutdownTasks;
 use crate::core::{ClusterCore, Command, Effect, Input, LogLevel};
 use crate::error::JoinError;
 use crate::event::{ClusterEvent, diff};
+use crate::health::Health;
 use crate::message::Message;
 use crate::settings::{ClusterSettings, Downing, SbrSettings, Strategy};
 use crate::shutdown::ShutdownReason;
@@ -60,6 +62,7 @@ pub(crate) struct Node {
     shutting_down: bool,
     /// A machine panicked; none is asked again.
     failed: bool,
+    rates: DeadLetterRates,
 }
 
 impl Node {
@@ -92,6 +95,7 @@ impl Node {
             view,
             shutting_down: false,
             failed: false,
+            rates: DeadLetterRates::default(),
         };
         node.register();
         node
@@ -120,6 +124,7 @@ impl Node {
                 },
             };
             let now = Instant::now();
+            self.rates.sample(now, || self.remoting.dead_letter_totals());
             let step = AssertUnwindSafe(|| {
                 match input {
                     None => self.on_tick(now, &mut effects),
@@ -186,7 +191,8 @@ impl Node {
             DriverInput::Join { .. } | DriverInput::Health(_) | DriverInput::Command(_) | DriverInput::Core(_)
                 if self.failed => {}
             DriverInput::Health(reply) => {
-                let _caller_has_gone = reply.send(self.core.health(now));
+                let dead_letters = self.rates.of_last_minute(self.remoting.dead_letter_totals());
+                let _caller_has_gone = reply.send(Health { dead_letters, ..self.core.health(now) });
             }
             DriverInput::Join { seeds, reply } => {
                 self.joining.push(reply);

@@ -22,6 +22,7 @@ fn state(members: &[(char, MemberStatus)]) -> Gossip {
     Gossip { members, ..Gossip::default() }
 }
 
+/// cluster M9, G3.
 #[test]
 fn scenario_30_the_further_status_wins_for_every_pair() {
     for left in MemberStatus::ALL {
@@ -37,6 +38,7 @@ fn scenario_30_the_further_status_wins_for_every_pair() {
     }
 }
 
+/// cluster M6, M29.
 #[test]
 fn scenario_31_whoever_was_removed_stays_removed_and_its_version_goes() {
     let x = node('x');
@@ -60,6 +62,7 @@ fn scenario_31_whoever_was_removed_stays_removed_and_its_version_goes() {
     }
 }
 
+/// cluster M6.
 #[test]
 fn a_merge_that_equals_one_side_needs_no_version() {
     let mut before = state(&[('a', MemberStatus::Up), ('x', MemberStatus::Down)]);
@@ -72,6 +75,7 @@ fn a_merge_that_equals_one_side_needs_no_version() {
     assert!(after.same_content(&before.merged(&after).gossip));
 }
 
+/// cluster M4.
 #[test]
 fn a_broken_state_is_repaired() {
     let mut gossip = state(&[('a', MemberStatus::Up)]);
@@ -84,6 +88,7 @@ fn a_broken_state_is_repaired() {
     assert_eq!(gossip.repair(), None);
 }
 
+/// cluster M17.
 #[test]
 fn convergence_waits_for_settled_members_and_standing_accusations() {
     use MemberStatus::{Down, Exiting, Joining, Up};
@@ -107,6 +112,7 @@ fn convergence_waits_for_settled_members_and_standing_accusations() {
     }
 }
 
+/// cluster M18.
 #[test]
 fn the_leader_is_the_first_settled_reachable_member() {
     use MemberStatus::{Down, Exiting, Joining, Leaving, Up, WeaklyUp};

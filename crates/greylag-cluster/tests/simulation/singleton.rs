@@ -2,6 +2,7 @@
 
 use greylag_cluster::*;
 
+use crate::seeds;
 use crate::world::{MS, SECOND, World};
 
 #[test]
@@ -99,24 +100,38 @@ fn scenario_58_the_oldest_restarts_at_the_same_address_the_next_hosts_it() {
     }
 }
 
+/// cluster M26 (`LeaveIsolated`), under every strategy and under none.
 #[test]
 fn scenario_63_a_leaving_host_that_is_cut_off_stops_before_the_successor_starts() {
-    for seed in 0..10 {
-        for resolver in [true, false] {
-            let mut world = if resolver { World::resolver(seed) } else { World::new(seed, ClusterSettings::default()) };
-            let ids = world.cluster(&["a", "b", "c", "d", "e"]);
-            world.run_until(5 * SECOND, |world| world.host_of_singleton() == Some(ids[0]));
-            // An instance that takes its time: the leaver is Exiting, and cannot hand over any more.
-            world.stop_delay = 300 * MS;
-            world.leave(ids[1], ids[0]);
-            let gone = ids[0];
-            world.run_until(15 * SECOND, |world| world.status(gone, gone).is_none_or(|s| s >= MemberStatus::Leaving));
-            world.isolate(&ids[..1], &ids[1..]);
-            world.run_until(60 * SECOND, |world| world.processes[&gone].ended.is_some());
-            world.run_until(60 * SECOND, |world| {
-                resolver && world.host_of_singleton() == Some(ids[1])
-                    || !resolver && world.host_of_singleton().is_none()
-            });
-        }
+    let strategies = [
+        None,
+        Some(Strategy::KeepMajority { role: None }),
+        Some(Strategy::StaticQuorum { role: None, quorum_size: 3 }),
+        Some(Strategy::KeepOldest { role: None, down_if_alone: true }),
+    ];
+    for (seed, strategy) in seeds(25).flat_map(|seed| strategies.iter().map(move |strategy| (seed, strategy))) {
+        let mut world = match strategy {
+            Some(strategy) => {
+                let sbr = SbrSettings { strategy: strategy.clone(), ..SbrSettings::default() };
+                World::new(seed, ClusterSettings::default().with_resolver(sbr))
+            }
+            None => World::new(seed, ClusterSettings::default()),
+        };
+        let ids = world.cluster(&["a", "b", "c", "d", "e"]);
+        world.run_until(5 * SECOND, |world| world.host_of_singleton() == Some(ids[0]));
+        // An instance that takes its time: the leaver is Exiting, and cannot hand over any more.
+        world.stop_delay = 300 * MS;
+        world.leave(ids[1], ids[0]);
+        let gone = ids[0];
+        world.run_until(15 * SECOND, |world| world.status(gone, gone).is_none_or(|s| s >= MemberStatus::Leaving));
+        world.isolate(&ids[..1], &ids[1..]);
+        world.run_until(60 * SECOND, |world| world.processes[&gone].ended.is_some());
+        world.run_until(60 * SECOND, |world| match strategy {
+            Some(_) => world.host_of_singleton() == Some(ids[1]),
+            None => world.host_of_singleton().is_none(),
+        });
+        world.net.heal();
+        world.run_for(10 * SECOND);
+        assert!(!world.alive().contains(&gone), "healed later, it is gone");
     }
 }

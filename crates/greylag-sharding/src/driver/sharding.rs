@@ -122,6 +122,9 @@ impl Sharding {
         let node = Node::new(cluster.remoting().clone(), stores, tokio::runtime::Handle::current());
         let mut state = State::default();
         state.members = state.tracker.members(&cluster.view(), Instant::now());
+        // What must be the same wherever both sides host entities (cluster M25a).
+        cluster.register_join_key("sharding.number_of_shards", settings.number_of_shards);
+        cluster.register_join_key("sharding.state_store_mode", format!("{:?}", settings.state_store_mode));
         let events = cluster.subscribe();
         let inner =
             Arc::new(Inner { cluster: Some(cluster), node: Arc::new(node), settings, state: Mutex::new(state) });

@@ -483,6 +483,10 @@ impl Remoting for MemoryNode {
         self.endpoint.dead_letter_above(Instant::now(), reason, recipient, manifest);
     }
 
+    fn dead_letter_totals(&self) -> BTreeMap<DeadLetterReason, u64> {
+        self.endpoint.dead_letters.totals()
+    }
+
     fn refuse(&self, message: &Inbound, reason: DeadLetterReason) {
         if let Some(Refusal { to, ask_id, reason }) = self.endpoint.refuse(Instant::now(), None, message, reason) {
             self.carry_reply(&to, ask_id, Reply::Dropped(reason));

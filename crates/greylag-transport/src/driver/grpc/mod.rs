@@ -428,6 +428,10 @@ impl Remoting for GrpcTransport {
         self.shared.endpoint.dead_letter_above(Instant::now(), reason, recipient, manifest);
     }
 
+    fn dead_letter_totals(&self) -> BTreeMap<DeadLetterReason, u64> {
+        self.shared.endpoint.dead_letters.totals()
+    }
+
     fn refuse(&self, message: &Inbound, reason: DeadLetterReason) {
         let lane = self.lane_of(&message.recipient);
         self.shared.refuse(self.shared.endpoint.refuse(Instant::now(), Some(lane), message, reason));

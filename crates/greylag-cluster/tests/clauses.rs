@@ -1,0 +1,690 @@
+//! Clauses of cluster.md §2 and §3 that one membership machine shows alone: its inputs are made by
+//! hand, and its effects are read.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use greylag_cluster::*;
+use greylag_core::{NodeAddress, UniqueAddress};
+use greylag_transport::{QuarantineReason, RejectCode};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn ua(text: &str) -> UniqueAddress {
+    let (name, uid) = text.split_once('#').unwrap_or((text, "1"));
+    format!("{name}:1#{uid}").parse().unwrap()
+}
+
+fn address(name: &str) -> NodeAddress {
+    NodeAddress::new(name, 1).unwrap()
+}
+
+/// One machine, and the clock it lives by.
+struct Machine {
+    core: ClusterCore,
+    now: Instant,
+}
+
+impl Machine {
+    fn new(name: &str, settings: ClusterSettings) -> Self {
+        let now = Instant::now();
+        Self { core: ClusterCore::new(ua(name), settings, 7, now), now }
+    }
+
+    /// Up and alone, the leader of its cluster.
+    fn up(name: &str, settings: ClusterSettings) -> Self {
+        let mut machine = Self::new(name, settings);
+        machine.command(Command::JoinSeeds(vec![ua(name).address().clone()]));
+        assert_eq!(machine.core.view().self_status(), Some(MemberStatus::Up));
+        machine
+    }
+
+    /// With these beside it, all Up.
+    fn with(name: &str, settings: ClusterSettings, others: &[&str]) -> Self {
+        let mut machine = Self::up(name, settings);
+        for other in others {
+            machine.join(other);
+        }
+        machine.agree(others);
+        machine.run(2 * SECOND, others);
+        machine.agree(others);
+        assert!(others.iter().all(|other| machine.status(other) == Some(MemberStatus::Up)));
+        machine
+    }
+
+    fn input(&mut self, input: Input) -> Vec<Effect> {
+        let mut out = Vec::new();
+        self.core.handle(self.now, input, &mut out);
+        out
+    }
+
+    fn command(&mut self, command: Command) -> Vec<Effect> {
+        self.input(Input::Command(command))
+    }
+
+    fn message(&mut self, from: &str, message: Message) -> Vec<Effect> {
+        let received_at = self.now;
+        self.input(Input::Message { from: ua(from), message, received_at })
+    }
+
+    fn join(&mut self, who: &str) -> Vec<Effect> {
+        let join = Message::Join {
+            roles: vec!["worker".into(), "dc-elsewhere".into()],
+            app_version: AppVersion::default(),
+            protocol: PROTOCOL,
+            cluster_id: 0,
+            data_center: "default".into(),
+        };
+        self.message(who, join)
+    }
+
+    /// The others say that they have seen the present state.
+    fn agree(&mut self, others: &[&str]) {
+        let mut gossip = Gossip::clone(self.core.gossip());
+        gossip.seen.extend(others.iter().map(|other| ua(other)).filter(|ua| gossip.members.contains_key(ua)));
+        let to = self.core.node().clone();
+        self.message(others[0], Message::GossipEnvelope { to, gossip: Arc::new(gossip), suspect: false });
+    }
+
+    /// Time passes; these answer each heartbeat.
+    fn run(&mut self, time: Duration, answering: &[&str]) -> Vec<Effect> {
+        let end = self.now + time;
+        let mut all = Vec::new();
+        while let Some(at) = self.core.next_deadline().filter(|at| *at <= end) {
+            self.now = self.now.max(at);
+            let out = self.input(Input::Tick);
+            for effect in &out {
+                if let Effect::Send { to, message: Message::Heartbeat { seq, .. } } = effect
+                    && let Some(peer) = answering.iter().find(|peer| ua(peer).address() == to.address())
+                {
+                    let rsp = Message::HeartbeatRsp { to: self.core.node().clone(), seq: *seq };
+                    self.message(peer, rsp);
+                }
+            }
+            all.extend(out);
+        }
+        self.now = end;
+        all
+    }
+
+    fn status(&self, of: &str) -> Option<MemberStatus> {
+        self.core.view().member(&ua(of)).map(|member| member.status)
+    }
+
+    fn ignored(&self, why: IgnoredGossip) -> u64 {
+        self.core.gossip_stats().ignored.get(&why).copied().unwrap_or(0)
+    }
+}
+
+fn sent(effects: &[Effect], name: &str) -> Vec<Message> {
+    let to_it = |effect: &Effect| match effect {
+        Effect::Send { to, message } if *to.address() == address(name) => Some(message.clone()),
+        _ => None,
+    };
+    effects.iter().filter_map(to_it).collect()
+}
+
+fn logs(effects: &[Effect]) -> Vec<&str> {
+    let text = |effect: &'_ Effect| matches!(effect, Effect::Log(..));
+    let logs = effects.iter().filter(|effect| text(effect));
+    logs.map(|effect| if let Effect::Log(_, text) = effect { text.as_str() } else { "" }).collect()
+}
+
+fn init_join(config: &[(&str, &str)]) -> Message {
+    let config = config.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+    Message::InitJoin { to: address("a"), protocol: PROTOCOL, config }
+}
+
+/// cluster M1, M16, M25: the role of the data centre is derived, never taken from a peer.
+#[test]
+fn a_joiner_is_joining_without_an_age_and_gets_the_role_of_its_data_centre() {
+    let mut a = Machine::up("a", ClusterSettings::default());
+    let out = a.join("b");
+    assert!(matches!(&sent(&out, "b")[..], [Message::Welcome { to, .. }] if *to == ua("b")));
+    let member = a.core.view().member(&ua("b")).unwrap().clone();
+    assert_eq!((member.status, member.up_number), (MemberStatus::Joining, Member::NOT_UP));
+    assert_eq!(member.roles.iter().map(String::as_str).collect::<Vec<_>>(), ["dc-default", "worker"]);
+    assert_eq!(&*member.data_center, "default");
+    let version = a.core.gossip().version.clone();
+    let again = a.join("b");
+    assert!(matches!(&sent(&again, "b")[..], [Message::Welcome { .. }]), "the same process again: the same answer");
+    assert_eq!(a.core.gossip().version, version, "cluster M5: nothing changed");
+}
+
+/// cluster M16, M20: consecutive numbers in address order, one step per action.
+#[test]
+fn ages_are_given_at_once_to_all_who_come_up() {
+    let a = Machine::with("a", ClusterSettings::default(), &["d", "b", "c"]);
+    let numbers: Vec<u32> = a.core.view().members.iter().map(|member| member.up_number).collect();
+    assert_eq!(numbers, [1, 2, 3, 4]);
+    assert_eq!(a.core.view().oldest(None).unwrap().address, ua("a"));
+}
+
+/// cluster M23, F1.
+#[test]
+fn a_node_that_has_not_joined_refuses_to_help_and_hears_nothing() {
+    let mut a = Machine::new("a", ClusterSettings::default());
+    assert_eq!(sent(&a.message("b", init_join(&[])), "b"), [Message::InitJoinNack]);
+    let gossip = Machine::with("b", ClusterSettings::default(), &["a"]).core.gossip().clone();
+    assert!(a.message("b", Message::GossipEnvelope { to: ua("a"), gossip: gossip.clone(), suspect: false }).is_empty());
+    assert!(a.message("b", Message::Welcome { to: ua("a"), gossip }).is_empty(), "nobody was asked to let it in");
+    assert!(a.message("b", Message::Heartbeat { to: ua("a"), seq: 1 }).is_empty());
+    assert_eq!((a.ignored(IgnoredGossip::NotJoined), a.ignored(IgnoredGossip::UnaskedWelcome)), (1, 1));
+    assert_eq!(a.core.next_deadline(), None, "no heartbeats");
+}
+
+/// cluster M24.
+#[test]
+fn the_first_seed_needs_a_majority_of_nacks_and_says_what_it_waits_for() {
+    let seeds = ["a", "b", "c", "d", "e"].map(address).to_vec();
+    let mut a = Machine::new("a", ClusterSettings::default());
+    let out = a.command(Command::JoinSeeds(seeds.clone()));
+    assert_eq!(out.len(), 4, "all others are asked");
+    a.message("b", Message::InitJoinNack);
+    let out = a.run(16 * SECOND, &[]);
+    let warnings = logs(&out);
+    assert_eq!(warnings.len(), 3, "{warnings:?}");
+    assert!(warnings[0].contains("1 of 4") && warnings[0].contains("self_join_alone"), "{warnings:?}");
+    assert!(a.core.view().members.is_empty(), "two of five are no majority");
+    a.message("c", Message::InitJoinNack);
+    assert_eq!(a.core.view().members.len(), 1, "three of five are, and the patience is over");
+    let mut quick = Machine::new("a", ClusterSettings::default());
+    quick.command(Command::JoinSeeds(seeds[..3].to_vec()));
+    quick.message("b", Message::InitJoinNack);
+    assert!(quick.core.view().members.is_empty(), "a majority, but the other may still answer");
+    quick.message("c", Message::InitJoinNack);
+    assert_eq!(quick.core.view().members.len(), 1);
+}
+
+/// cluster M24: an Ack, or a Hello that names a cluster, whenever it came.
+#[test]
+fn whoever_heard_of_a_cluster_never_forms_one() {
+    let seeds = ["a", "b", "c"].map(address).to_vec();
+    for alone in [false, true] {
+        let settings = ClusterSettings { self_join_alone: alone, ..ClusterSettings::default() };
+        let mut a = Machine::new("a", settings);
+        a.input(Input::PeerHandshake { peer: ua("c"), cluster_id: Some(9) });
+        a.command(Command::JoinSeeds(seeds.clone()));
+        a.message("b", Message::InitJoinNack);
+        a.message("c", Message::InitJoinNack);
+        let out = a.run(30 * SECOND, &[]);
+        assert!(a.core.view().members.is_empty());
+        assert!(logs(&out)[0].contains("once heard of a cluster"), "{:?}", logs(&out));
+    }
+    let settings = ClusterSettings { self_join_alone: true, ..ClusterSettings::default() };
+    let mut alone = Machine::new("a", settings);
+    alone.input(Input::PeerHandshake { peer: ua("c"), cluster_id: None });
+    alone.command(Command::JoinSeeds(seeds));
+    alone.run(6 * SECOND, &[]);
+    assert_eq!(alone.core.view().members.len(), 1, "without an Ack it may, where the operator says so");
+}
+
+/// cluster M25a.
+#[test]
+fn settings_of_other_layers_must_fit_where_both_know_them_and_secrets_stay_here() {
+    let mut a = Machine::up("a", ClusterSettings::default());
+    for (key, value) in [("sharding.number_of_shards", "100"), ("transport.tls_key", "secret"), ("only.ours", "1")] {
+        a.command(Command::RegisterJoinKey { key: key.into(), value: value.into() });
+    }
+    let config = [("cluster.downing", "none"), ("cluster.protocol", "1"), ("sharding.number_of_shards", "100")];
+    let out = a.message("b", init_join(&config));
+    let [Message::InitJoinAck { config: own, .. }] = &sent(&out, "b")[..] else { panic!("{out:?}") };
+    assert!(!own.values().any(|value| value == "secret"));
+    assert!(!own.contains_key("only.ours"), "values of the same keys");
+    assert!(logs(&out).is_empty());
+
+    let mut b = Machine::new("b", ClusterSettings::default());
+    b.command(Command::RegisterJoinKey { key: "sharding.number_of_shards".into(), value: "12".into() });
+    b.command(Command::JoinSeeds(vec![address("a")]));
+    let theirs = BTreeMap::from([
+        ("cluster.downing".to_owned(), "keep_majority".to_owned()),
+        ("sharding.number_of_shards".to_owned(), "100".to_owned()),
+        ("unknown.here".to_owned(), "1".to_owned()),
+    ]);
+    let out = b.message("a", Message::InitJoinAck { cluster_id: 5, config: theirs });
+    let error = out.iter().find_map(|effect| match effect {
+        Effect::JoinFailed(JoinError::IncompatibleConfig { keys, .. }) => Some(keys.clone()),
+        _ => None,
+    });
+    let keys = error.expect("refused");
+    let starts = ["cluster.downing", "cluster.protocol", "sharding.number_of_shards"];
+    assert!(keys.iter().zip(starts).all(|(key, start)| key.starts_with(start)) && keys.len() == 3, "{keys:?}");
+    assert_eq!(logs(&out).len(), 3, "each differing key is logged");
+}
+
+/// cluster M25, §7.
+#[test]
+fn joins_are_refused_with_their_reason() {
+    let mut a = Machine::with("a", ClusterSettings::default(), &["b"]);
+    let refused = |out: Vec<Effect>| match &sent(&out, "x")[..] {
+        [Message::JoinRejected { reason }] => reason.clone(),
+        other => panic!("{other:?}"),
+    };
+    let join = |protocol, cluster_id| Message::Join {
+        roles: Vec::new(),
+        app_version: AppVersion::default(),
+        protocol,
+        cluster_id,
+        data_center: "default".into(),
+    };
+    let reason = refused(a.message("x", join(9, 0)));
+    assert_eq!(reason, JoinRejection::IncompatibleProtocol { ours: PROTOCOL, theirs: 9 });
+    let out = a.message("x", join(PROTOCOL, 77));
+    assert!(out.iter().any(|e| matches!(e, Effect::Publish(ClusterEvent::ForeignClusterDetected { theirs: 77, .. }))));
+    assert_eq!(refused(out), JoinRejection::WrongCluster);
+    a.command(Command::PrepareForFullShutdown);
+    assert_eq!(a.status("b"), Some(MemberStatus::PreparingForShutdown));
+    assert_eq!(refused(a.join("x")), JoinRejection::PreparingForShutdown);
+    assert!(matches!(&sent(&a.join("b"), "b")[..], [Message::Welcome { .. }]), "who is in, is in");
+}
+
+/// cluster M25, M28.
+#[test]
+fn a_new_process_at_an_address_takes_out_the_old_one_and_waits() {
+    let mut a = Machine::with("a", ClusterSettings::default(), &["b", "c"]);
+    let out = a.join("b#2");
+    assert!(sent(&out, "b").iter().any(|message| matches!(message, Message::JoinDeferred { .. })));
+    assert_eq!((a.status("b"), a.status("b#2")), (Some(MemberStatus::Down), None));
+    assert_eq!(a.core.gossip().reachability.status(&ua("a"), &ua("b")), Status::Terminated);
+}
+
+/// cluster M10: whoever answers at a shared address stays; without an answer the newest does.
+#[test]
+fn of_two_members_with_one_address_one_stays() {
+    for answers in [Some("b#2"), Some("b"), None] {
+        let mut a = Machine::with("a", ClusterSettings::default(), &["b", "c"]);
+        // Possible only after a partition: somebody else let the second one in.
+        let mut gossip = Gossip::clone(a.core.gossip());
+        gossip.members.insert(Member::joining(ua("b#2"), Arc::default(), AppVersion::default()));
+        gossip.touch(&ua("c"), true);
+        a.message("c", Message::GossipEnvelope { to: ua("a"), gossip: Arc::new(gossip), suspect: false });
+        assert_eq!(a.core.view().members.len(), 4);
+        let out = a.run(SECOND, &["b", "c"]);
+        let questions = sent(&out, "b");
+        let nonce = questions.iter().find_map(|m| if let Message::WhoIs { nonce } = m { Some(*nonce) } else { None });
+        if let Some(who) = answers {
+            a.message(who, Message::Iam { nonce: nonce.expect("it asks") });
+        }
+        a.run(7 * SECOND, &["b", "c"]);
+        let stays = answers.unwrap_or("b#2");
+        let goes = if stays == "b" { "b#2" } else { "b" };
+        assert!(a.status(stays).is_some_and(|status| status < MemberStatus::Down), "{answers:?}");
+        assert!(a.status(goes).is_none_or(|status| status == MemberStatus::Down), "{answers:?}");
+    }
+}
+
+/// cluster M13, M14.
+#[test]
+fn gossip_that_is_not_for_us_is_ignored_and_counted() {
+    let mut a = Machine::with("a", ClusterSettings::default(), &["b", "c"]);
+    let gossip = a.core.gossip().clone();
+    let envelope =
+        |to: &str, gossip: &Arc<Gossip>| Message::GossipEnvelope { to: ua(to), gossip: gossip.clone(), suspect: false };
+    a.message("b", envelope("a#2", &gossip));
+    a.message("x", envelope("a", &gossip));
+    let received_at = a.now;
+    a.now += 3 * SECOND;
+    a.input(Input::Message { from: ua("b"), message: envelope("a", &gossip), received_at });
+    let mut without = Gossip::clone(&gossip);
+    without.members.remove(&ua("a"));
+    a.message("b", envelope("a", &Arc::new(without)));
+    let foreign = Gossip { cluster_id: 99, ..Gossip::clone(&gossip) };
+    a.message("b", envelope("a", &Arc::new(foreign)));
+    let status = Message::GossipStatus {
+        to: ua("a"),
+        version: gossip.version.clone(),
+        seen_digest: gossip.seen.digest(),
+        suspect: false,
+    };
+    assert!(a.message("x", status.clone()).is_empty());
+    assert!(a.message("b", status).is_empty(), "the same state: nothing to say");
+    for (why, count) in [
+        (IgnoredGossip::NotForUs, 1),
+        (IgnoredGossip::FromNonMember, 2),
+        (IgnoredGossip::TooOld, 1),
+        (IgnoredGossip::WithoutUs, 1),
+        (IgnoredGossip::ForeignCluster, 1),
+    ] {
+        assert_eq!(a.ignored(why), count, "{why:?}");
+    }
+    assert_eq!(a.core.health(a.now).foreign_cluster, Some(ForeignCluster { cluster_id: 99, size: Some(3) }));
+}
+
+/// cluster M13: newer asks, older and concurrent are answered with the state.
+#[test]
+fn a_status_is_answered_by_what_the_other_lacks() {
+    let mut a = Machine::with("a", ClusterSettings::default(), &["b", "c"]);
+    let status = |a: &Machine, change: fn(&mut VectorVersion)| {
+        let mut version = a.core.gossip().version.clone();
+        change(&mut version);
+        let seen_digest = a.core.gossip().seen.digest();
+        Message::GossipStatus { to: ua("a"), version, seen_digest, suspect: false }
+    };
+    let newer = status(&a, |version| version.increment(&ua("b")));
+    assert!(matches!(sent(&a.message("b", newer), "b")[..], [Message::GossipStatus { .. }]));
+    let older = status(&a, |version| *version = VectorVersion::default());
+    assert!(matches!(sent(&a.message("b", older), "b")[..], [Message::GossipEnvelope { .. }]));
+}
+
+/// cluster M12: while somebody is Down, gossip goes out three times an interval.
+#[test]
+fn gossip_hurries_while_somebody_is_down() {
+    let gossips = |out: &[Effect]| {
+        let gossip = |m: &Message| matches!(m, Message::GossipEnvelope { .. } | Message::GossipStatus { .. });
+        ["b", "c", "d"].iter().map(|peer| sent(out, peer).iter().filter(|m| gossip(m)).count()).sum::<usize>()
+    };
+    let others = ["b", "c", "d"];
+    let mut a = Machine::with("a", ClusterSettings::default(), &others);
+    let calm = gossips(&a.run(4 * SECOND, &others));
+    a.command(Command::Down(ua("d")));
+    let hurried = gossips(&a.run(4 * SECOND, &others));
+    assert!((4..=5).contains(&calm) && hurried >= 3 * calm - 3, "{calm} and {hurried}");
+}
+
+/// cluster M15, M27.
+#[test]
+fn whoever_is_downed_is_told_directly_and_downing_twice_changes_nothing() {
+    let mut a = Machine::with("a", ClusterSettings::default(), &["b", "c"]);
+    let out = a.command(Command::Down(ua("c")));
+    assert!(sent(&out, "c").iter().any(|message| matches!(message, Message::GossipEnvelope { .. })));
+    assert!(!a.core.gossip().seen.contains(&ua("c")));
+    assert!(a.command(Command::Down(ua("c"))).is_empty());
+    assert!(a.command(Command::Leave(ua("c"))).is_empty(), "cluster M26: one that is Down goes on as it is");
+    assert!(a.command(Command::Leave(ua("x"))).is_empty());
+}
+
+/// cluster M17, M19, M36: what keeps the leader from acting is in its log and in its health.
+#[test]
+fn a_leader_that_cannot_act_says_who_keeps_it() {
+    let mut a = Machine::with("a", ClusterSettings::default(), &["b", "c"]);
+    let out = a.run(100 * SECOND, &["b"]);
+    let stuck: Vec<&str> = logs(&out).into_iter().filter(|text| text.contains("cannot act")).collect();
+    assert_eq!(stuck.len(), 2, "at the 20th tick and at the 60th: {stuck:?}");
+    assert!(stuck[0].contains("c:1#1"), "{stuck:?}");
+    let health = a.core.health(a.now);
+    assert!(health.initialized && !health.converged && !health.is_good() && health.blocked_ticks > 60);
+    assert_eq!(health.blockers.accusations, [(ua("a"), ua("c"))]);
+    assert_eq!(health.unreachable[&ua("c")].iter().collect::<Vec<_>>(), [&ua("a")]);
+}
+
+/// cluster M22.
+#[test]
+fn nobody_leaves_joining_before_each_role_has_enough() {
+    let role_min_number_of_members = BTreeMap::from([("worker".to_owned(), 2)]);
+    let mut a = Machine::new("a", ClusterSettings { role_min_number_of_members, ..ClusterSettings::default() });
+    a.command(Command::JoinSeeds(vec![address("a")]));
+    a.join("b");
+    a.agree(&["b"]);
+    a.run(3 * SECOND, &["b"]);
+    assert_eq!(a.status("b"), Some(MemberStatus::Joining));
+    a.join("c");
+    a.agree(&["b", "c"]);
+    a.run(2 * SECOND, &["b", "c"]);
+    assert_eq!([a.status("a"), a.status("b"), a.status("c")], [Some(MemberStatus::Up); 3]);
+}
+
+/// cluster M26: a confirmation that comes early is kept, and the exit is clean.
+#[test]
+fn an_exit_confirmed_before_we_know_of_it_counts_later() {
+    let mut a = Machine::with("a", ClusterSettings::default(), &["b", "c"]);
+    a.command(Command::Leave(ua("c")));
+    a.message("c", Message::ExitingConfirmed { clean: true });
+    assert_eq!(a.status("c"), Some(MemberStatus::Leaving));
+    a.agree(&["b", "c"]);
+    let out = a.run(4 * SECOND, &["b", "c"]);
+    a.agree(&["b"]);
+    let out = [out, a.run(3 * SECOND, &["b"])].concat();
+    let removed = out.iter().any(|effect| {
+        matches!(effect, Effect::Publish(ClusterEvent::MemberRemoved { member, clean: true, .. }) if member.address == ua("c"))
+    });
+    assert!(removed, "{:?}", a.core.view());
+}
+
+/// cluster M31.
+#[test]
+fn joins_and_answers_wait_for_the_version_that_comes_later() {
+    let mut a = Machine::new("a", ClusterSettings::default());
+    a.command(Command::AwaitAppVersion);
+    a.command(Command::JoinSeeds(vec![address("a")]));
+    assert!(a.message("b", init_join(&[])).is_empty(), "no answer either");
+    a.run(30 * SECOND, &[]);
+    assert!(a.core.view().members.is_empty());
+    a.command(Command::SetAppVersion("2.1".parse().unwrap()));
+    assert_eq!(a.core.view().self_member().unwrap().app_version.as_str(), "2.1");
+    a.command(Command::SetAppVersion("3.0".parse().unwrap()));
+    assert_eq!(a.core.view().self_member().unwrap().app_version.as_str(), "2.1", "a member's never changes");
+}
+
+/// cluster M25b: everything of a process whose Hello named another cluster is refused, but what
+/// both clusters must say to each other.
+#[test]
+fn a_stranger_is_refused_and_weighed_by_the_four_numbers() {
+    let settings =
+        ClusterSettings { on_foreign_cluster: OnForeignCluster::LeaveIfSmaller, ..ClusterSettings::default() };
+    let mut a = Machine::with("a", settings, &["b", "c"]);
+    let out = a.input(Input::PeerHandshake { peer: ua("x"), cluster_id: Some(9) });
+    let foreign = |out: &[Effect]| {
+        out.iter().find_map(|effect| match effect {
+            Effect::Publish(ClusterEvent::ForeignClusterDetected { theirs, size }) => Some((*theirs, *size)),
+            _ => None,
+        })
+    };
+    assert_eq!(foreign(&out), Some((9, None)));
+    assert!(a.join("x").is_empty() && a.message("x", Message::Heartbeat { to: ua("a"), seq: 1 }).is_empty());
+    assert_eq!(a.status("x"), None);
+    let own = Island { cluster_id: a.core.view().cluster_id, size: 3 };
+    let out = a.message("x", Message::IslandProbe(Island { cluster_id: 9, size: 2 }));
+    let answer = Message::IslandProbeAnswer { asked: Island { cluster_id: 9, size: 2 }, own };
+    assert_eq!(sent(&out, "x"), [answer]);
+    assert_eq!(foreign(&out), Some((9, Some(2))));
+    assert_eq!(a.status("a"), Some(MemberStatus::Up), "the bigger one stays");
+    a.message("x", Message::IslandProbeAnswer { asked: Island { cluster_id: 8, size: 1 }, own });
+    assert_eq!(a.status("a"), Some(MemberStatus::Up), "an answer to a question that was not ours");
+    let asked = Island { size: 2, ..own };
+    let out = a.message("x", Message::IslandProbeAnswer { asked, own: Island { cluster_id: 9, size: 7 } });
+    assert!(out.contains(&Effect::Publish(ClusterEvent::SelfDowned)));
+    assert_eq!(["a", "b", "c"].map(|name| a.status(name)), [Some(MemberStatus::Down); 3], "the whole cluster ends");
+    let equal = |id| Island { cluster_id: id, size: 2 };
+    assert!(equal(5).yields_to(equal(4)) && !equal(4).yields_to(equal(5)), "of equal ones the higher id");
+}
+
+/// cluster M25b: often while the leader is new, then once a minute.
+#[test]
+fn a_leader_asks_every_seed_whether_it_is_a_stranger() {
+    let mut a = Machine::up("a", ClusterSettings { seed_nodes: vec![address("z")], ..ClusterSettings::default() });
+    let probes = |out: Vec<Effect>| sent(&out, "z").iter().filter(|m| matches!(m, Message::IslandProbe(_))).count();
+    assert_eq!(probes(a.run(600 * SECOND, &[])), 60);
+    assert_eq!(probes(a.run(600 * SECOND, &[])), 10);
+}
+
+/// cluster §7: nothing has changed here, and another join may be tried.
+#[test]
+fn seeds_of_another_name_fail_the_join_and_change_nothing() {
+    let mut a = Machine::new("a", ClusterSettings::default());
+    a.command(Command::JoinSeeds(vec![address("b"), address("c")]));
+    let detail = "the caller's cluster is \"shop\", ours is \"depot\"".to_owned();
+    let rejected = |name| Input::HandshakeRejected {
+        address: address(name),
+        code: RejectCode::WrongCluster,
+        detail: detail.clone(),
+    };
+    assert!(a.input(rejected("b")).is_empty(), "the other seed may be right");
+    let out = a.input(rejected("c"));
+    let error = JoinError::WrongCluster { ours: "shop".into(), theirs: "depot".into() };
+    assert_eq!(out, [Effect::JoinFailed(error)]);
+    a.command(Command::JoinSeeds(vec![address("a")]));
+    assert_eq!(a.core.view().members.len(), 1);
+    let out = a.command(Command::JoinSeeds(vec![address("b")]));
+    assert_eq!(out, [Effect::JoinFailed(JoinError::AlreadyMember)]);
+    let mut x = Machine::new("x", ClusterSettings::default());
+    assert_eq!(x.command(Command::JoinSeeds(Vec::new())), [Effect::JoinFailed(JoinError::NoSeeds)]);
+    assert!(matches!(parse_seed_nodes(["a:1", "b c:1"]), Err(JoinError::InvalidAddress { .. })));
+    for wrong in ["", "a", "a:0", "a b:1", "a.b_c:1", ":1"] {
+        assert!(parse_seed_nodes([wrong]).is_err(), "{wrong}");
+    }
+}
+
+/// cluster F1: once initialized it answers whoever asks, for its own incarnation only.
+#[test]
+fn heartbeats_are_answered_to_anybody_who_means_this_process() {
+    let mut a = Machine::up("a", ClusterSettings::default());
+    let out = a.message("x", Message::Heartbeat { to: ua("a"), seq: 4 });
+    assert_eq!(sent(&out, "x"), [Message::HeartbeatRsp { to: ua("x"), seq: 4 }]);
+    assert!(a.message("x", Message::Heartbeat { to: ua("a#2"), seq: 4 }).is_empty());
+    let out = a.join("b");
+    assert!(out.iter().all(|e| !matches!(e, Effect::Send { message: Message::Heartbeat { .. }, .. })));
+    assert_eq!(a.core.next_deadline(), Some(a.now), "the first heartbeat is due at once");
+}
+
+/// cluster F3, F8: an accusation of a member that the ring has dropped is taken back when it answers.
+#[test]
+fn whoever_answers_is_reachable_again_also_when_it_is_watched_no_more() {
+    let detector = FailureDetectorSettings { monitored_by_nr_of_members: 1, ..FailureDetectorSettings::default() };
+    let settings = ClusterSettings { failure_detector: detector, ..ClusterSettings::default() };
+    // On the ring of uids: a, then c, then e; b and d come between.
+    let mut a = Machine::with("a#1", settings, &["c#30", "e#50"]);
+    a.run(10 * SECOND, &["e#50"]);
+    assert!(a.core.view().unreachable.contains(&ua("c#30")));
+    a.join("b#20");
+    a.agree(&["b#20", "e#50"]);
+    a.run(3 * SECOND, &["b#20", "e#50"]);
+    a.run(4 * SECOND, &["b#20", "c#30", "e#50"]);
+    assert!(a.core.view().unreachable.is_empty(), "{:?}", a.core.gossip().reachability);
+}
+
+/// cluster F9, G4: time that jumps is a pause of this process, and nobody is blamed for it.
+#[test]
+fn a_pause_blames_nobody_and_holds_decisions() {
+    let mut a = Machine::with("a", ClusterSettings::default(), &["b", "c"]);
+    a.now += 8 * SECOND;
+    let out = a.input(Input::Tick);
+    assert!(out.iter().any(|effect| matches!(effect, Effect::Publish(ClusterEvent::LocalPause(_)))));
+    assert!(!out.contains(&Effect::Publish(ClusterEvent::SelfSuspect)), "shorter than stable_after");
+    a.join("d");
+    a.agree(&["b", "c", "d"]);
+    a.run(2 * SECOND, &["b", "c", "d"]);
+    assert_eq!(a.status("d"), Some(MemberStatus::Joining), "no leader action for three heartbeats");
+    a.run(3 * SECOND, &["b", "c", "d"]);
+    assert_eq!(a.status("d"), Some(MemberStatus::Up));
+    assert!(a.core.view().unreachable.is_empty());
+    a.now += 25 * SECOND;
+    let out = a.input(Input::Tick);
+    assert!(out.contains(&Effect::Publish(ClusterEvent::SelfSuspect)), "it may have been removed");
+    assert!(a.core.view().self_suspect);
+    a.agree(&["b"]);
+    assert!(!a.core.view().self_suspect, "a member that trusts itself has confirmed it");
+}
+
+/// cluster F10: more than half fell silent at once while this node lagged; it waits once.
+#[test]
+fn a_node_that_lags_gives_its_peers_one_more_pause() {
+    let marked_after = |lags: bool| {
+        let mut a = Machine::with("a", ClusterSettings::default(), &["b", "c", "d"]);
+        a.run(5 * SECOND, &["b", "c", "d"]);
+        let silent_from = a.now;
+        a.run(4 * SECOND, &[]);
+        if lags {
+            // One round late by more than an interval, less than a pause.
+            a.now = a.core.next_deadline().unwrap() + Duration::from_millis(1500);
+            a.input(Input::Tick);
+        }
+        while a.core.view().unreachable.is_empty() {
+            a.run(Duration::from_millis(100), &[]);
+            assert!(a.now < silent_from + 30 * SECOND);
+        }
+        a.now - silent_from
+    };
+    let (prompt, late) = (marked_after(false), marked_after(true));
+    assert!(late >= prompt + 2 * SECOND, "{prompt:?} and {late:?}");
+}
+
+/// cluster F10.
+#[test]
+fn a_node_past_its_own_leaving_blames_nobody() {
+    let mut a = Machine::with("a", ClusterSettings::default(), &["b", "c"]);
+    a.command(Command::LeavePhasePassed);
+    a.run(20 * SECOND, &[]);
+    assert!(a.core.view().unreachable.is_empty());
+    let reason = QuarantineReason::DeliveryGaveUp;
+    a.input(Input::PeerQuarantined { peer: ua("b"), reason, harmless: false });
+    assert!(a.core.view().unreachable.is_empty());
+}
+
+/// cluster F11, M7: quarantined is unreachable for good, and not downed.
+#[test]
+fn a_quarantined_member_stays_unreachable_and_is_not_downed() {
+    let mut a = Machine::with("a", ClusterSettings::default(), &["b", "c"]);
+    let reason = QuarantineReason::DeliveryGaveUp;
+    a.input(Input::PeerQuarantined { peer: ua("b"), reason, harmless: false });
+    a.run(30 * SECOND, &["b", "c"]);
+    assert_eq!(a.core.gossip().reachability.status(&ua("a"), &ua("b")), Status::Terminated);
+    assert_eq!(a.status("b"), Some(MemberStatus::Up));
+    assert!(a.input(Input::PeerQuarantined { peer: ua("x"), reason, harmless: false }).is_empty());
+}
+
+/// cluster F12, M11: what only others find unreachable is heard and may be gossiped to.
+#[test]
+fn gossip_of_a_member_that_only_others_accuse_is_taken() {
+    let mut a = Machine::with("a", ClusterSettings::default(), &["b", "c"]);
+    let mut gossip = Gossip::clone(a.core.gossip());
+    gossip.reachability.set(&ua("c"), &ua("b"), Status::Unreachable);
+    gossip.touch(&ua("c"), true);
+    a.message("c", Message::GossipEnvelope { to: ua("a"), gossip: Arc::new(gossip), suspect: false });
+    assert!(a.core.view().unreachable.contains(&ua("b")), "cluster M3: a flag, and no status");
+    assert_eq!(a.status("b"), Some(MemberStatus::Up));
+    let taken = a.core.gossip_stats().received;
+    a.agree(&["b"]);
+    assert_eq!(a.core.gossip_stats().received, taken + 1);
+    assert!(a.core.gossip().valid_targets(&ua("a")).any(|target| *target == ua("b")));
+}
+
+/// cluster M4, M14: a broken state is repaired, counted, and harms nobody.
+#[test]
+fn a_broken_state_from_a_peer_is_repaired_and_counted() {
+    let mut a = Machine::with("a", ClusterSettings::default(), &["b", "c"]);
+    let mut gossip = Gossip::clone(a.core.gossip());
+    gossip.seen.insert(ua("ghost"));
+    gossip.version.increment(&ua("ghost"));
+    gossip.reachability.set(&ua("ghost"), &ua("c"), Status::Unreachable);
+    gossip.touch(&ua("b"), true);
+    gossip.seen.insert(ua("ghost"));
+    a.message("b", Message::GossipEnvelope { to: ua("a"), gossip: Arc::new(gossip), suspect: false });
+    assert!(a.core.gossip().is_sound() && a.core.view().unreachable.is_empty());
+    assert_eq!(a.core.gossip_stats().repaired, 1);
+}
+
+/// cluster §6 (`publish_stats_interval`).
+#[test]
+fn counters_are_published_when_wanted() {
+    let settings = ClusterSettings { publish_stats_interval: Some(10 * SECOND), ..ClusterSettings::default() };
+    let mut a = Machine::with("a", settings, &["b"]);
+    let out = a.run(35 * SECOND, &["b"]);
+    let stats =
+        |effect: &&Effect| matches!(effect, Effect::Publish(ClusterEvent::GossipStats(stats)) if stats.received > 0);
+    assert_eq!(out.iter().filter(stats).count(), 3);
+}
+
+/// cluster C1, C2, C3, C4: the same inputs and seed give the same effects, and a tick that comes early or
+/// twice changes nothing.
+#[test]
+fn the_same_inputs_give_the_same_effects() {
+    let now = Instant::now();
+    let run = |extra_ticks: bool| {
+        let core = ClusterCore::new(ua("a"), ClusterSettings::default(), 7, now);
+        let mut a = Machine { core, now };
+        a.command(Command::JoinSeeds(vec![address("a")]));
+        for peer in ["d", "b", "c"] {
+            a.join(peer);
+        }
+        let mut out = a.run(3 * SECOND, &["b", "c"]);
+        if extra_ticks {
+            assert!(a.input(Input::Tick).is_empty());
+            assert!(a.input(Input::Tick).is_empty());
+        }
+        out.extend(a.run(30 * SECOND, &["b", "c"]));
+        out
+    };
+    assert_eq!(run(false), run(false));
+    assert_eq!(run(false), run(true));
+}

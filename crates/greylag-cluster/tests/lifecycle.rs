@@ -1,0 +1,211 @@
+//! The life of a node as a program sees it: callbacks, health, versions, shutdown. Over the memory
+//! network, which is the same driver without sockets.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use greylag_cluster::*;
+use greylag_core::Registry;
+use greylag_transport::memory::MemoryNetwork;
+use tokio::sync::oneshot;
+
+async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
+    match tokio::time::timeout(Duration::from_secs(30), future).await {
+        Ok(value) => value,
+        Err(_) => panic!("{what}: not within 30 s"),
+    }
+}
+
+async fn start(network: &MemoryNetwork, address: &str, settings: ClusterSettings) -> Cluster {
+    let remoting = network.node(address.parse().unwrap(), Arc::new(Registry::new()));
+    Cluster::start(settings, remoting).await.unwrap()
+}
+
+/// Two nodes, both Up.
+async fn pair(settings: ClusterSettings) -> (MemoryNetwork, Cluster, Cluster) {
+    let network = MemoryNetwork::new();
+    let one = start(&network, "one:1#1", settings.clone()).await;
+    let two = start(&network, "two:1#2", settings).await;
+    within("one joins", one.join_self()).await.unwrap();
+    within("two joins", two.join(one.self_address().address().clone())).await.unwrap();
+    within("two is up", two.wait_up()).await.unwrap();
+    within("both agree", one.wait_for(|view| view.members.len() == 2 && view.converged)).await.unwrap();
+    (network, one, two)
+}
+
+/// cluster M34: each runs once, the latter also without any join.
+#[tokio::test(flavor = "multi_thread")]
+async fn scenario_25_callbacks_run_once_and_a_panic_in_one_harms_nobody() {
+    let network = MemoryNetwork::new();
+    let one = start(&network, "one:1#1", ClusterSettings::test()).await;
+    let (ups, removals) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let (up, is_up) = oneshot::channel();
+    let count = ups.clone();
+    one.on_member_up(|| panic!("user code"));
+    one.on_member_up(move || {
+        count.fetch_add(1, Ordering::SeqCst);
+        up.send(()).unwrap();
+    });
+    let count = removals.clone();
+    one.on_member_removed(move || {
+        count.fetch_add(1, Ordering::SeqCst);
+    });
+    within("one joins", one.join_self()).await.unwrap();
+    within("the callback", is_up).await.unwrap();
+    assert_eq!(removals.load(Ordering::SeqCst), 0);
+    assert_eq!(within("one leaves", one.shutdown()).await, ShutdownReason::Left);
+    assert_eq!((ups.load(Ordering::SeqCst), removals.load(Ordering::SeqCst)), (1, 1));
+
+    let never = start(&network, "never:1#3", ClusterSettings::test()).await;
+    let count = removals.clone();
+    never.on_member_removed(move || {
+        count.fetch_add(1, Ordering::SeqCst);
+    });
+    never.on_member_up(|| panic!("it never is"));
+    within("it ends without joining", never.shutdown()).await;
+    assert_eq!(removals.load(Ordering::SeqCst), 2);
+}
+
+/// cluster M35: phases in order, a late task is left behind, the first reason wins, a phase that must
+/// not fail ends the rest.
+#[tokio::test(flavor = "multi_thread")]
+async fn scenario_26_phases_run_in_order_each_with_its_time_and_the_first_reason_wins() {
+    for recover in [true, false] {
+        let mut settings = ClusterSettings::test();
+        settings.coordinated_shutdown.default_phase_timeout = Duration::from_millis(300);
+        settings.coordinated_shutdown.phase_recover.insert(Phase::ServiceStop, recover);
+        let network = MemoryNetwork::new();
+        let one = start(&network, "one:1#1", settings).await;
+        within("one joins", one.join_self()).await.unwrap();
+        let ran = Arc::new(Mutex::new(Vec::new()));
+        for phase in Phase::ALL.into_iter().rev() {
+            let ran = ran.clone();
+            one.on_phase(phase, "note", move || {
+                ran.lock().unwrap().push(phase);
+                Box::pin(async { true })
+            });
+        }
+        one.on_phase(Phase::ServiceUnbind, "panics", || Box::pin(async { panic!("user code") }));
+        one.on_phase(Phase::ServiceStop, "never ends", || Box::pin(std::future::pending()));
+        one.begin_shutdown(ShutdownReason::Terminated);
+        one.begin_shutdown(ShutdownReason::Left);
+        assert_eq!(within("it ends", one.terminated()).await, ShutdownReason::Terminated);
+        let expected = if recover { &Phase::ALL[..] } else { &Phase::ALL[..4] };
+        assert_eq!(*ran.lock().unwrap(), expected);
+        let joined = one.join_self().await;
+        assert_eq!(joined, Err(JoinError::ShuttingDown(ShutdownReason::Terminated)));
+    }
+    assert_ne!(ShutdownReason::Downed.exit_code(), ShutdownReason::Left.exit_code(), "cluster M27");
+}
+
+/// cluster M36.
+#[tokio::test(flavor = "multi_thread")]
+async fn health_says_what_is_wrong() {
+    let (network, one, two) = pair(ClusterSettings::test()).await;
+    let health = one.health().await;
+    assert!(health.is_good() && health.status == Some(MemberStatus::Up), "{health:?}");
+    assert_eq!(health.leader.as_ref(), Some(one.self_address()));
+    assert_eq!(one.self_member().map(|member| member.up_number), Some(1));
+    assert_eq!(one.state().members.len(), 2);
+    one.remoting().dead_letter(greylag_core::DeadLetterReason::QueueFull, "somewhere", "something");
+    assert_eq!(one.health().await.dead_letters.get(&greylag_core::DeadLetterReason::QueueFull), Some(&1));
+    let nobody: greylag_core::UniqueAddress = "nobody:1#9".parse().unwrap();
+    assert_eq!(one.leave(nobody.clone()), Err(MemberError::UnknownMember(nobody.to_string())));
+    within("two leaves", two.shutdown()).await;
+    assert!(!two.health().await.initialized);
+    within("one leaves", one.shutdown()).await;
+    drop(network);
+}
+
+/// cluster M31: joining waits for the version, and a member's never changes.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_version_may_come_late() {
+    let network = MemoryNetwork::new();
+    let one = start(&network, "one:1#1", ClusterSettings::test()).await;
+    let (tell, told) = oneshot::channel::<AppVersion>();
+    one.set_app_version_later(async move { told.await.unwrap() }).unwrap();
+    let joining = tokio::spawn({
+        let one = one.clone();
+        async move { one.join_self().await }
+    });
+    assert!(!one.health().await.initialized, "it waits");
+    tell.send("3.1-RC2".parse().unwrap()).unwrap();
+    within("it joins", joining).await.unwrap().unwrap();
+    assert_eq!(one.self_member().unwrap().app_version.as_str(), "3.1-RC2");
+    assert_eq!(one.set_app_version("4.0".parse().unwrap()), Err(JoinError::AlreadyMember));
+    within("it leaves", one.shutdown()).await;
+}
+
+/// cluster M27: a membership may end and leave the node to the program.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_downed_node_may_be_left_to_the_program() {
+    let settings = ClusterSettings { shutdown_when_down: false, ..ClusterSettings::test() };
+    let (_network, one, two) = pair(settings).await;
+    let (removed, is_removed) = oneshot::channel();
+    two.on_member_removed(move || removed.send(()).unwrap());
+    one.down(two.self_address().clone()).unwrap();
+    within("two is no member any more", is_removed).await.unwrap();
+    assert!(two.self_member().is_none());
+    two.begin_shutdown(ShutdownReason::Downed);
+    assert_eq!(within("the program ends it", two.terminated()).await, ShutdownReason::Downed);
+    within("one leaves", one.shutdown()).await;
+}
+
+/// cluster M30, M32: a subscriber of members alone sees the whole cluster prepare.
+#[tokio::test(flavor = "multi_thread")]
+async fn scenario_29_a_whole_cluster_prepares_and_ends() {
+    let (network, one, two) = pair(ClusterSettings::test()).await;
+    let mut events = two.subscribe_to([EventKind::Members], InitialState::Events);
+    one.prepare_for_full_shutdown().unwrap();
+    let mut ready = 0;
+    while ready < 2 {
+        match within("ready", events.next()).await {
+            Some(ClusterEvent::MemberReadyForShutdown(_)) => ready += 1,
+            Some(event) => assert_eq!(event.kind(), Some(EventKind::Members)),
+            None => panic!("two has ended"),
+        }
+    }
+    let late = start(&network, "late:1#3", ClusterSettings::test()).await;
+    assert!(late.prepare_for_full_shutdown().is_err(), "no member");
+    within("two leaves", two.shutdown()).await;
+    within("one leaves", one.shutdown()).await;
+}
+
+/// A detector that breaks at the first answer.
+#[derive(Debug)]
+struct Broken;
+
+impl FailureDetector for Broken {
+    fn heartbeat(&mut self, _: std::time::Instant) {
+        panic!("a broken invariant");
+    }
+    fn is_started(&self) -> bool {
+        false
+    }
+    fn is_available(&self, _: std::time::Instant) -> bool {
+        true
+    }
+    fn restart_after_pause(&mut self, _: std::time::Instant) {}
+}
+
+/// cluster §7, F7: a machine that fails takes its own node down, with a reason, and nobody else.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_machine_that_fails_ends_its_node() {
+    let network = MemoryNetwork::new();
+    let mut settings = ClusterSettings::test();
+    let one = start(&network, "one:1#1", settings.clone()).await;
+    settings.failure_detector.kind = DetectorKind::Custom(CustomDetector::new(|_| Box::new(Broken)));
+    let two = start(&network, "two:1#2", settings).await;
+    within("one joins", one.join_self()).await.unwrap();
+    let mut events = two.subscribe();
+    // It fails at the first answer to a heartbeat, as a member.
+    let _joined_or_not = within("two joins", two.join(one.self_address().address().clone())).await;
+    assert_eq!(within("two ends", two.terminated()).await, ShutdownReason::CoreFailed);
+    let mut said = false;
+    while let Some(event) = within("the end of the stream", events.next()).await {
+        said |= event == ClusterEvent::ClusterShuttingDown;
+    }
+    assert!(said && two.view().members.is_empty() && !two.health().await.initialized);
+    assert!(one.health().await.initialized, "the others live on");
+}
