@@ -1,11 +1,54 @@
-//! `docs/scenarios.md` names a test for each scenario; a test that is not there proves nothing.
+//! `docs/scenarios.md` names a test for each scenario and for each rule; a test that is not there proves nothing.
+//!
+//! A document that is whole in Greylag stands in [`WHOLE`]: each of its scenarios, and each of its rules, must have
+//! a row. A rule that we left may have none if `docs/departures.md` gives the reason under its id.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
 use crate::run::{Failure, root, rust_files, say};
 
-/// Checks that every row names a test function, or a transcript file, that exists.
+/// A document that is built whole: its name, its last scenario, and its rules as prefix and last number.
+struct Whole {
+    document: &'static str,
+    scenarios: u32,
+    rules: &'static [(&'static str, u32)],
+    /// Rules that were put between others later and so bear a letter.
+    lettered: &'static [&'static str],
+}
+
+/// The documents that are whole.
+const WHOLE: &[Whole] = &[Whole {
+    document: "cluster",
+    scenarios: 74,
+    rules: &[("T", 42), ("M", 37), ("F", 12), ("S", 20), ("P", 8), ("G", 4), ("C", 7)],
+    lettered: &["M25a", "M25b", "P3a"],
+}];
+
+impl Whole {
+    /// The ids that must have a row: `cluster 1`, …, `cluster T1`, ….
+    fn ids(&self) -> impl Iterator<Item = String> {
+        let numbered = (1..=self.scenarios).map(|number| format!("{} {number}", self.document));
+        let rules = self.rules.iter().flat_map(|(prefix, last)| (1..=*last).map(move |n| format!("{prefix}{n}")));
+        let rules = rules.chain(self.lettered.iter().map(|rule| (*rule).to_owned()));
+        numbered.chain(rules.map(|rule| format!("{} {rule}", self.document)))
+    }
+}
+
+/// The ids of whole documents that have neither a row nor a reasoned departure.
+fn uncovered(rows: &[(&str, &str)], departures: &str) -> Vec<String> {
+    let covered: BTreeSet<&str> = rows.iter().map(|(id, _)| *id).collect();
+    let ids = WHOLE.iter().flat_map(Whole::ids);
+    ids.filter(|id| !covered.contains(id.as_str()) && !names(departures, id)).collect()
+}
+
+/// Whether `text` names exactly this id: `cluster T1` is not in `cluster T12`.
+fn names(text: &str, id: &str) -> bool {
+    text.match_indices(id).any(|(at, _)| !text[at + id.len()..].starts_with(|c: char| c.is_ascii_alphanumeric()))
+}
+
+/// Checks that every row names a test function, or a transcript file, that exists, and that nothing of a whole
+/// document lacks its row.
 pub(crate) fn scenarios() -> Result<(), Failure> {
     let path = root().join("docs/scenarios.md");
     let text = std::fs::read_to_string(&path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
@@ -23,6 +66,10 @@ pub(crate) fn scenarios() -> Result<(), Failure> {
         let absent = named.iter().filter(|name| !exists(name, &names));
         missing.extend(absent.map(|name| format!("{scenario}: there is no test {name}")));
     }
+    let departures = std::fs::read_to_string(root().join("docs/departures.md"))
+        .map_err(|error| format!("cannot read docs/departures.md: {error}"))?;
+    let uncovered = uncovered(&rows, &departures);
+    missing.extend(uncovered.into_iter().map(|id| format!("{id}: no row, and no departure tells why")));
     if missing.is_empty() {
         say(&format!("scenarios: {} rows, each names a test that is there", rows.len()));
         return Ok(());
@@ -30,12 +77,12 @@ pub(crate) fn scenarios() -> Result<(), Failure> {
     Err(format!("docs/scenarios.md:\n  {}", missing.join("\n  ")))
 }
 
-/// `| cluster 12 | greylag_cluster::gossip::test_name | note |` as scenario and test.
+/// `| cluster 12 | greylag_cluster::gossip::test_name | note |` as scenario, or rule, and test.
 fn row(line: &str) -> Option<(&str, &str)> {
     let mut cells = line.strip_prefix('|')?.split('|').map(str::trim);
     let (scenario, test) = (cells.next()?, cells.next()?);
-    let numbered = scenario.rsplit(' ').next()?.starts_with(|c: char| c.is_ascii_digit());
-    numbered.then_some((scenario, test.trim_matches('`')))
+    let id = scenario.rsplit(' ').next()?.trim_start_matches(|c: char| c.is_ascii_uppercase());
+    id.starts_with(|c: char| c.is_ascii_digit()).then_some((scenario, test.trim_matches('`')))
 }
 
 /// The name of the test in a word such as `crate::module::test` or `tests/protocol/file.txt`.
@@ -95,6 +142,7 @@ mod tests {
     #[test]
     fn rows_are_told_from_the_table_around_them() {
         assert_eq!(row("| cluster 12 | `a::b::c` | note |"), Some(("cluster 12", "a::b::c")));
+        assert_eq!(row("| cluster M25a | a::b | |"), Some(("cluster M25a", "a::b")));
         assert_eq!(row("| scenario | test | note |"), None);
         assert_eq!(row("|---|---|---|"), None);
         assert_eq!(test_name("greylag_cluster::gossip::merge_commutes"), Some("merge_commutes"));
@@ -108,6 +156,14 @@ mod tests {
         let names = BTreeSet::from(["scenario_14_a".to_owned(), "join_2.txt".to_owned()]);
         assert!(exists("scenario_14_*", &names) && exists("join_*.txt", &names));
         assert!(!exists("scenario_15_*", &names) && !exists("scenario_14", &names));
+    }
+
+    #[test]
+    fn a_rule_without_a_row_is_found_unless_a_departure_names_it() {
+        let ids: Vec<_> = WHOLE.iter().flat_map(Whole::ids).collect();
+        let rows: Vec<_> = ids.iter().filter(|id| *id != "cluster T1").map(|id| (id.as_str(), "a::b_c")).collect();
+        assert_eq!(uncovered(&rows, "- **cluster T12.** Otherwise."), ["cluster T1"]);
+        assert!(uncovered(&rows, "- **cluster T1.** Otherwise.").is_empty());
     }
 
     #[test]
