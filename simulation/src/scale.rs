@@ -73,5 +73,6 @@ mod tests {
         let report = measure(100, 1).expect("it forms");
         assert!(report.joining.converged <= Duration::from_secs(8), "{report:?}");
         assert!(report.leaving.converged <= Duration::from_secs(8), "{report:?}");
+        assert!(report.crashing.converged <= Duration::from_secs(8), "{report:?}");
     }
 }

@@ -228,7 +228,8 @@ impl DeadLetterEvents {
     }
 
     /// The next letter. Cancel safe.
-    pub async fn next(&mut self) -> DeadLetter {
+    #[expect(clippy::should_implement_trait, reason = "it yields a future, as the `next` of every stream here does")]
+    pub fn next(&mut self) -> impl Future<Output = DeadLetter> {
         std::future::poll_fn(|cx: &mut Context<'_>| {
             let mut state = self.state();
             match state.letters.pop_front() {
@@ -239,7 +240,6 @@ impl DeadLetterEvents {
                 }
             }
         })
-        .await
     }
 
     /// How many messages were dropped while the buffer was full, since this was last asked.
