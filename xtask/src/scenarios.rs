@@ -81,8 +81,10 @@ pub(crate) fn scenarios() -> Result<(), Failure> {
 fn row(line: &str) -> Option<(&str, &str)> {
     let mut cells = line.strip_prefix('|')?.split('|').map(str::trim);
     let (scenario, test) = (cells.next()?, cells.next()?);
-    let id = scenario.rsplit(' ').next()?.trim_start_matches(|c: char| c.is_ascii_uppercase());
-    id.starts_with(|c: char| c.is_ascii_digit()).then_some((scenario, test.trim_matches('`')))
+    // A range such as `L1-L6` is for readers.
+    let id = scenario.split_once(' ')?.1.trim_start_matches(|c: char| c.is_ascii_uppercase());
+    let is_id = id.starts_with(|c: char| c.is_ascii_digit()) && id.chars().all(char::is_alphanumeric);
+    is_id.then_some((scenario, test.trim_matches('`')))
 }
 
 /// The name of the test in a word such as `crate::module::test` or `tests/protocol/file.txt`.
@@ -106,7 +108,7 @@ fn exists(name: &str, names: &BTreeSet<String>) -> bool {
 /// The names of all functions, and of all transcripts.
 fn test_names(root: &Path) -> Result<BTreeSet<String>, Failure> {
     let mut names = BTreeSet::new();
-    for directory in ["crates", "examples", "simulation"] {
+    for directory in ["crates", "examples", "netns", "simulation", "soak"] {
         for file in rust_files(&root.join(directory))? {
             let text = std::fs::read_to_string(&file).map_err(|e| format!("cannot read {}: {e}", file.display()))?;
             names.extend(text.split("fn ").skip(1).filter_map(identifier));
@@ -144,6 +146,7 @@ mod tests {
         assert_eq!(row("| cluster 12 | `a::b::c` | note |"), Some(("cluster 12", "a::b::c")));
         assert_eq!(row("| cluster M25a | a::b | |"), Some(("cluster M25a", "a::b")));
         assert_eq!(row("| scenario | test | note |"), None);
+        assert_eq!(row("| ddata L1-L6, L7 | a::b | |"), None);
         assert_eq!(row("|---|---|---|"), None);
         assert_eq!(test_name("greylag_cluster::gossip::merge_commutes"), Some("merge_commutes"));
         assert_eq!(test_name("tests/protocol/join.txt"), Some("join.txt"));
