@@ -93,7 +93,7 @@ async fn scenario_26_phases_run_in_order_each_with_its_time_and_the_first_reason
         assert_eq!(within("it ends", one.terminated()).await, ShutdownReason::Terminated);
         let expected = if recover { &Phase::ALL[..] } else { &Phase::ALL[..4] };
         assert_eq!(*ran.lock().unwrap(), expected);
-        let joined = one.join_self().await;
+        let joined = within("it joins no more", one.join_self()).await;
         assert_eq!(joined, Err(JoinError::ShuttingDown(ShutdownReason::Terminated)));
     }
     assert_ne!(ShutdownReason::Downed.exit_code(), ShutdownReason::Left.exit_code(), "cluster M27");

@@ -173,7 +173,12 @@ impl Cluster {
         if self.inner.inbox.send(join).await.is_err() {
             return Err(self.shutting_down());
         }
-        answer.await.unwrap_or_else(|_| Err(self.shutting_down()))
+        // A question that came after the last input is never answered; an answer came before the end.
+        tokio::select! {
+            biased;
+            joined = answer => joined.unwrap_or_else(|_| Err(self.shutting_down())),
+            _ended = self.terminated() => Err(self.shutting_down()),
+        }
     }
 
     /// Joins the cluster that this node belongs to; its own address forms one. The same as
