@@ -99,7 +99,7 @@ impl Node {
     /// (20) from one that left (0).
     ///
     /// ```no_run
-    /// # async fn main(node: greylag::Node) -> std::process::ExitCode {
+    /// # async fn live(node: greylag::Node) -> std::process::ExitCode {
     /// std::process::ExitCode::from(node.run().await.exit_code())
     /// # }
     /// ```
