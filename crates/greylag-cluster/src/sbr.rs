@@ -180,7 +180,7 @@ impl Sbr {
         self.lease.request(now)
     }
 
-    /// What became of [`LeaseRequest::Acquire`].
+    /// What became of a request for the lease.
     pub fn on_lease_outcome(&mut self, outcome: LeaseOutcome) {
         self.lease.on_outcome(outcome);
     }
