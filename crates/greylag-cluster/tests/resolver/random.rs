@@ -1,7 +1,7 @@
 //! Random partitions: up to twelve members in any status and of any role, two or three sides, all
 //! with one view or one of them a step further.
 //!
-//! Source: cluster G1, S6 to S10; issue 4, done 4.
+//! Source: cluster G1, S6 to S10.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
