@@ -333,18 +333,22 @@ pub struct SingletonSettings {
 }
 
 /// How the messages of one node find a singleton. Source: cluster P8.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SingletonProxySettings {
     /// Between questions to the oldest member whether it runs the instance. Default 1 s.
     pub identification_interval: Duration,
     /// Messages kept while nobody knows where the instance runs; 0 keeps none, 10 000 is the most.
-    /// When full, the oldest is dropped. Default 1 000.
+    /// When full, the oldest is dropped. More than a lane's queue takes may overflow that when they
+    /// leave at once. Default 1 000.
     pub buffer_size: usize,
+    /// The role whose oldest member hosts the singleton, on a node that only sends to it. `None`:
+    /// [`SingletonSettings::role`]; where both are set they must be the same.
+    pub role: Option<String>,
 }
 
 impl Default for SingletonProxySettings {
     fn default() -> Self {
-        Self { identification_interval: Duration::from_secs(1), buffer_size: 1000 }
+        Self { identification_interval: Duration::from_secs(1), buffer_size: 1000, role: None }
     }
 }
 
@@ -400,6 +404,10 @@ impl SingletonSettings {
         let retries = self.min_number_of_hand_over_retries;
         let setting = "singleton.min_number_of_hand_over_retries";
         check(retries >= 1, setting, retries.to_string(), "must be at least 1");
+        if let (Some(role), Some(proxy)) = (&self.role, &self.proxy.role) {
+            let value = format!("{proxy} (singleton.role = {role})");
+            check(role == proxy, "singleton_proxy.role", value, "must be singleton.role, or not set");
+        }
         if problems.is_empty() { Ok(()) } else { Err(problems) }
     }
 

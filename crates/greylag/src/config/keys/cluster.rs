@@ -327,5 +327,12 @@ pub(super) fn keys() -> Vec<Key> {
             "Messages kept while nobody knows where the instance runs; 0 keeps none.",
             |draft| &mut draft.settings.singleton.proxy.buffer_size,
         ),
+        Key::some(
+            "cluster.singleton_proxy.role",
+            "cluster P8",
+            "The role whose oldest member hosts the singleton, on nodes that only send to it.",
+            |draft| &mut draft.settings.singleton.proxy.role,
+        )
+        .default_is("cluster.singleton.role"),
     ]
 }
