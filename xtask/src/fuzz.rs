@@ -1,8 +1,6 @@
 //! Feeds every decoder that reads bytes of a peer with what no peer would send.
 
-use std::process::Command;
-
-use crate::run::{Failure, output, root, run, say};
+use crate::run::{Failure, command, output, root, run, say};
 
 /// More memory than that, in MiB, is a leak or a bomb: the largest frame has 2 MiB.
 const MEMORY: &str = "-rss_limit_mb=512";
@@ -13,8 +11,7 @@ const LENGTH: &str = "-max_len=4096";
 
 /// Runs the targets whose name holds `only`, one after the other, each for so many inputs.
 pub(crate) fn fuzz(runs: u64, only: &str) -> Result<(), Failure> {
-    let is_there =
-        |arguments: &[&str]| Command::new("cargo").args(arguments).output().is_ok_and(|o| o.status.success());
+    let is_there = |arguments: &[&str]| command("cargo").args(arguments).output().is_ok_and(|o| o.status.success());
     if !is_there(&["fuzz", "--version"]) {
         return Err("cargo-fuzz is missing: `cargo install cargo-fuzz`".to_owned());
     }

@@ -18,6 +18,25 @@ pub(crate) fn say(line: &str) {
     let _ = writeln!(std::io::stdout(), "{line}");
 }
 
+/// A program that runs in the root of the workspace.
+///
+/// Cargo describes xtask in the environment of xtask. A cargo below must not hear that: build scripts
+/// that look there would run again, and with them everything that depends on them.
+pub(crate) fn command(program: &str) -> Command {
+    let describes_xtask = |name: &str| {
+        let of_a_package = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_"].iter().any(|start| name.starts_with(start));
+        of_a_package || ["CARGO_CRATE_NAME", "CARGO_PRIMARY_PACKAGE"].contains(&name)
+    };
+    let mut command = Command::new(program);
+    command.current_dir(root());
+    for (name, _) in std::env::vars_os() {
+        if name.to_str().is_some_and(describes_xtask) {
+            command.env_remove(name);
+        }
+    }
+    command
+}
+
 /// Runs a program in the root of the workspace and fails unless it succeeds.
 pub(crate) fn run(program: &str, arguments: &[&str]) -> Result<(), Failure> {
     run_with(program, arguments, &[])
@@ -27,10 +46,9 @@ pub(crate) fn run(program: &str, arguments: &[&str]) -> Result<(), Failure> {
 pub(crate) fn run_with(program: &str, arguments: &[&str], variables: &[(&str, &str)]) -> Result<(), Failure> {
     let shown = format!("{program} {}", arguments.join(" "));
     say(&format!("==> {shown}"));
-    let status = Command::new(program)
+    let status = command(program)
         .args(arguments)
         .envs(variables.iter().copied())
-        .current_dir(root())
         .status()
         .map_err(|error| format!("cannot run `{shown}`: {error}"))?;
     if status.success() { Ok(()) } else { Err(format!("`{shown}` failed ({status})")) }
@@ -45,12 +63,7 @@ pub(crate) fn run_and_read(
     let shown = format!("{program} {}", arguments.join(" "));
     say(&format!("==> {shown}"));
     let cannot = |error: std::io::Error| format!("cannot run `{shown}`: {error}");
-    let mut child = Command::new(program)
-        .args(arguments)
-        .current_dir(root())
-        .stdout(std::process::Stdio::piped())
-        .spawn()
-        .map_err(cannot)?;
+    let mut child = command(program).args(arguments).stdout(std::process::Stdio::piped()).spawn().map_err(cannot)?;
     let mut found = Vec::new();
     let printed = std::io::BufReader::new(child.stdout.take().expect("it is piped"));
     for line in printed.lines().map_while(Result::ok) {
@@ -66,11 +79,7 @@ pub(crate) fn run_and_read(
 /// Runs a program and returns what it printed.
 pub(crate) fn output(program: &str, arguments: &[&str]) -> Result<String, Failure> {
     let shown = format!("{program} {}", arguments.join(" "));
-    let output = Command::new(program)
-        .args(arguments)
-        .current_dir(root())
-        .output()
-        .map_err(|error| format!("cannot run `{shown}`: {error}"))?;
+    let output = command(program).args(arguments).output().map_err(|error| format!("cannot run `{shown}`: {error}"))?;
     if !output.status.success() {
         return Err(format!("`{shown}` failed:\n{}", String::from_utf8_lossy(&output.stderr)));
     }

@@ -4,7 +4,8 @@
 
 use bytes::Bytes;
 
-use crate::wire;
+use crate::driver::watch::wire as watch_wire;
+use crate::{bootstrap, wire};
 
 /// Every message of the membership protocol, by its name on the wire.
 const MANIFESTS: [&str; 16] = [
@@ -38,6 +39,18 @@ pub fn message(input: &[u8]) {
 pub fn singleton(input: &[u8]) {
     let Ok(message) = wire::decode_singleton(Bytes::copy_from_slice(input)) else { return };
     assert_eq!(wire::decode_singleton(wire::encode_singleton(&message)).ok(), Some(message));
+}
+
+/// A message between nodes that look for a cluster to begin with.
+pub fn bootstrap(input: &[u8]) {
+    let Some(message) = bootstrap::wire::decode(&Bytes::copy_from_slice(input)) else { return };
+    assert_eq!(bootstrap::wire::decode(&bootstrap::wire::encode(message)), Some(message));
+}
+
+/// A message between watchers.
+pub fn watch(input: &[u8]) {
+    let Some(message) = watch_wire::decode(input) else { return };
+    assert_eq!(watch_wire::decode(&watch_wire::encode(&message)), Some(message));
 }
 
 /// An input for [`message`].

@@ -77,6 +77,9 @@
 //! same envelopes over tonic streams: one connection per lane and direction, many envelopes a
 //! frame, control traffic on threads of its own.
 
+// Without sockets the memory network carries messages, and it needs no lanes, sizes or log limits.
+#![cfg_attr(not(feature = "grpc"), allow(dead_code))]
+
 mod ask;
 pub mod association;
 mod dead_letters;

@@ -288,6 +288,9 @@ pub trait Remoting: Send + Sync + 'static {
     /// there, on every lane. Dropped uncalled if that cannot be known: a stream broke meanwhile.
     fn flush(&self, to: &UniqueAddress, done: Box<dyn FnOnce() + Send + Sync>);
 
+    /// How long news of an end waits for such a flush: `transport.termination_flush_timeout`.
+    fn termination_flush_timeout(&self) -> std::time::Duration;
+
     /// The instance registered under `path`.
     fn instance(&self, path: &str) -> Option<u64>;
 

@@ -231,13 +231,15 @@ async fn numbers_start_over_with_each_stream_between_nodes() {
         a.transport.kill_streams(b.transport.self_address().address());
         // The stream is gone once something that was sent on it got lost, or arrived on the next.
         until(|| a.transport.stats().sent_frames == frames).await;
-        loop {
-            a.tell(&b.here(), 100 + round);
-            if let Ok(Some(message)) = tokio::time::timeout(Duration::from_millis(50), b.inbox.recv()).await {
-                assert_eq!(read(&message), 100 + round);
-                break;
+        let arrives_again = async {
+            loop {
+                a.tell(&b.here(), 100 + round);
+                if let Ok(Some(message)) = tokio::time::timeout(Duration::from_millis(50), b.inbox.recv()).await {
+                    return read(&message);
+                }
             }
-        }
+        };
+        assert_eq!(tokio::time::timeout(LONG, arrives_again).await, Ok(100 + round));
         while let Ok(message) = b.inbox.try_recv() {
             assert_eq!(read(&message), 100 + round);
         }

@@ -20,7 +20,7 @@ mod rates;
 mod shutdown;
 mod singleton;
 mod tasks;
-mod watch;
+pub(crate) mod watch;
 mod witness;
 
 use std::sync::Arc;

@@ -3,17 +3,18 @@
 //! The machine and its protocol are the transport's ([`greylag_transport::watch`]); who belongs to
 //! the cluster is known here. Source: cluster T30.
 
+pub(crate) mod wire;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use greylag_core::{CodecId, DeadLetterReason, UniqueAddress};
 use greylag_transport::watch::{Terminated, WatchEffect, WatchError, WatchInput, WatchMessage, Watched, Watcher};
 use greylag_transport::{
     Envelope, Inbound, Receiver, Recipient, Remoting, SendError, TransportEvent, TransportListener,
 };
-use prost::Message as _;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
@@ -21,15 +22,10 @@ use tokio::task::AbortHandle;
 use super::events::{ClusterEvents, EventHub};
 use super::handle::Cluster;
 use crate::event::InitialState;
-use crate::generated_watch as pb;
 use crate::view::MembershipView;
 
 const PATH: &str = "control/watch";
 const MANIFEST: &str = "gl.watch";
-
-/// How long the notice that a recipient has stopped waits for what was sent before it:
-/// `transport.termination_flush_timeout` at its default.
-const FLUSH_TIMEOUT: Duration = Duration::from_secs(3);
 
 type Answer = oneshot::Sender<Result<Terminated, WatchError>>;
 
@@ -58,7 +54,7 @@ impl Watches {
         remoting.listen(None, Arc::new(Mailbox { calls: calls.clone() }));
         let own = remoting.self_address().clone();
         let driver = Driver {
-            machine: Watcher::new(own, FLUSH_TIMEOUT),
+            machine: Watcher::new(own, remoting.termination_flush_timeout()),
             remoting,
             answers: BTreeMap::new(),
             calls: calls.clone(),
@@ -231,7 +227,7 @@ impl Driver {
     }
 
     fn send(&self, to: UniqueAddress, message: &WatchMessage) {
-        let envelope = Envelope::new(Recipient::new(PATH), CodecId::INTERNAL, MANIFEST, encode(message));
+        let envelope = Envelope::new(Recipient::new(PATH), CodecId::INTERNAL, MANIFEST, wire::encode(message));
         match self.remoting.send_reliable(&to, envelope) {
             Err(rejected) if rejected.error == SendError::Quarantined => {
                 self.calls.send(Call::Input(WatchInput::PeerQuarantined(to))).ok();
@@ -249,7 +245,7 @@ struct Mailbox {
 
 impl Receiver for Mailbox {
     fn receive(&self, message: Inbound) {
-        match decode(&message.payload) {
+        match wire::decode(&message.payload) {
             Some(decoded) => {
                 let input = WatchInput::Message { from: message.from, message: decoded, current: None };
                 self.calls.send(Call::Input(input)).ok();
@@ -276,31 +272,10 @@ impl TransportListener for Mailbox {
     }
 }
 
-fn encode(message: &WatchMessage) -> Vec<u8> {
-    use pb::watch_message::Content;
-    let named = |path: &Arc<str>, instance: u64| pb::Named { path: path.to_string(), instance };
-    let content = match message {
-        WatchMessage::Watch { path, instance } => Content::Watch(named(path, *instance)),
-        WatchMessage::Unwatch { path, instance } => Content::Unwatch(named(path, *instance)),
-        WatchMessage::Terminated { path, instance } => Content::Terminated(named(path, *instance)),
-        WatchMessage::Rewatch => Content::Rewatch(pb::Rewatch {}),
-    };
-    pb::WatchMessage { content: Some(content) }.encode_to_vec()
-}
-
-fn decode(payload: &[u8]) -> Option<WatchMessage> {
-    use pb::watch_message::Content;
-    let content = pb::WatchMessage::decode(payload).ok()?.content?;
-    Some(match content {
-        Content::Watch(pb::Named { path, instance }) => WatchMessage::Watch { path: path.into(), instance },
-        Content::Unwatch(pb::Named { path, instance }) => WatchMessage::Unwatch { path: path.into(), instance },
-        Content::Terminated(pb::Named { path, instance }) => WatchMessage::Terminated { path: path.into(), instance },
-        Content::Rewatch(_) => WatchMessage::Rewatch,
-    })
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use greylag_core::Registry;
     use greylag_transport::memory::MemoryNetwork;
     use greylag_transport::watch::WhyTerminated;

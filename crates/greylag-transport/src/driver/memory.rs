@@ -407,6 +407,10 @@ impl Remoting for MemoryNode {
         }
     }
 
+    fn termination_flush_timeout(&self) -> Duration {
+        TransportSettings::default().termination_flush_timeout
+    }
+
     fn instance(&self, path: &str) -> Option<u64> {
         self.endpoint.instance(path)
     }

@@ -358,6 +358,10 @@ impl Remoting for GrpcTransport {
         self.shared.flush(to, done);
     }
 
+    fn termination_flush_timeout(&self) -> Duration {
+        self.shared.settings.termination_flush_timeout
+    }
+
     fn instance(&self, path: &str) -> Option<u64> {
         self.shared.endpoint.instance(path)
     }
