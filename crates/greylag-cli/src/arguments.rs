@@ -1,9 +1,13 @@
 //! The command line.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 use greylag_core::parse_duration;
+use greylag_management::ClientTls;
+
+use crate::failure::Failure;
 
 /// Looks at a running Greylag cluster and, where its nodes allow it, changes it.
 ///
@@ -25,7 +29,8 @@ Exit codes:
   2  the command line makes no sense
   3  no admin service answers at the address
   4  not done within --timeout; it may still happen
-  5  `health` only: something is amiss";
+  5  `health` only: something is amiss
+  6  the two ends do not trust each other: certificate, authority, host, or TLS at one end only";
 
 /// What every command takes.
 #[derive(Debug, Clone, Args)]
@@ -34,6 +39,8 @@ pub(crate) struct Common {
     /// management.address, not the address that its peers dial.
     #[arg(long, global = true, env = "GREYLAG_ADDRESS", value_name = "HOST:PORT")]
     pub(crate) address: Option<String>,
+    #[command(flatten)]
+    pub(crate) tls: Tls,
     /// Print JSON in place of a table: one object, or for `watch` one object a line.
     #[arg(long, global = true)]
     pub(crate) json: bool,
@@ -41,6 +48,49 @@ pub(crate) struct Common {
     /// Default 10s, with --wait 2m.
     #[arg(long, global = true, value_name = "DURATION", value_parser = duration)]
     pub(crate) timeout: Option<Duration>,
+}
+
+/// For a node whose setting management.tls is on.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Tls {
+    /// Call by TLS, and believe the authorities in this file (PEM), and no others.
+    #[arg(long, global = true, env = "GREYLAG_TLS_CA", value_name = "FILE", help_heading = "TLS")]
+    pub(crate) tls_ca: Option<PathBuf>,
+    /// The certificate to show (PEM); with --tls-key. A node asks for one unless its setting
+    /// management.tls_mutual is false.
+    #[arg(long, global = true, env = "GREYLAG_TLS_CERT", value_name = "FILE", help_heading = "TLS")]
+    pub(crate) tls_cert: Option<PathBuf>,
+    /// The private key of that certificate (PEM).
+    #[arg(long, global = true, env = "GREYLAG_TLS_KEY", value_name = "FILE", help_heading = "TLS")]
+    pub(crate) tls_key: Option<PathBuf>,
+    /// The name to find in the node's certificate, if not the host of --address: for a forwarded port.
+    #[arg(long, global = true, env = "GREYLAG_TLS_HOST", value_name = "HOST", help_heading = "TLS")]
+    pub(crate) tls_host: Option<String>,
+}
+
+impl Tls {
+    /// What to believe and to show, if it is to be TLS at all.
+    pub(crate) fn chosen(self) -> Result<Option<ClientTls>, Failure> {
+        let Some(ca) = self.tls_ca else {
+            let given = [
+                ("--tls-cert", self.tls_cert.is_some()),
+                ("--tls-key", self.tls_key.is_some()),
+                ("--tls-host", self.tls_host.is_some()),
+            ];
+            return match given.into_iter().find(|(_, is)| *is) {
+                None => Ok(None),
+                Some((option, _)) => Err(Failure::Usage(format!(
+                    "{option} makes no sense without --tls-ca (or GREYLAG_TLS_CA): whose signatures are believed?"
+                ))),
+            };
+        };
+        let tls = ClientTls { host: self.tls_host, ..ClientTls::new(ca) };
+        match (self.tls_key, self.tls_cert) {
+            (Some(key), Some(cert)) => Ok(Some(tls.with_identity(key, cert))),
+            (None, None) => Ok(Some(tls)),
+            _ => Err(Failure::Usage("--tls-cert and --tls-key go together: a certificate and its key".to_owned())),
+        }
+    }
 }
 
 fn duration(text: &str) -> Result<Duration, String> {

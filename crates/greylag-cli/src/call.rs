@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use greylag_management::{Client, connect, v1};
+use greylag_management::{Client, connect, connect_tls, v1};
 use serde::Serialize;
 use tokio::time::timeout;
 use tonic::{Response, Status};
@@ -27,7 +27,11 @@ pub(crate) async fn run(cli: Cli) -> Result<ExitCode, Failure> {
     let limit = cli.limit();
     let missing = || Failure::Usage("which node? Name its admin service by --address or GREYLAG_ADDRESS".to_owned());
     let address = cli.common.address.clone().ok_or_else(missing)?;
-    let client = connect(&address).map_err(|error| Failure::Usage(error.to_string()))?;
+    let client = match cli.common.tls.chosen()? {
+        None => connect(&address),
+        Some(tls) => connect_tls(&address, &tls),
+    };
+    let client = client.map_err(|error| Failure::Usage(error.to_string()))?;
     let mut call = Call { address, client, json: cli.common.json, limit };
     match cli.command {
         Command::Watch(watch) => call.watch(&watch).await,

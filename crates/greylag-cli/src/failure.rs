@@ -4,6 +4,7 @@ use std::io::Write as _;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use greylag_management::{DialError, HandshakeError};
 use tonic::{Code, Status};
 
 /// Why a command did not do what it was asked.
@@ -17,6 +18,8 @@ pub(crate) enum Failure {
     Unreachable(String),
     /// Not done in time; it may still be. Exit code 4.
     TimedOut(String),
+    /// Somebody answers there, and the two ends do not trust each other. Exit code 6.
+    Untrusted(String),
     /// Whoever reads the output has gone; nobody is left to tell. Exit code 0.
     OutputClosed,
 }
@@ -28,6 +31,9 @@ impl Failure {
     /// From the answer to a call of the node at `address`.
     pub(crate) fn from_status(address: &str, status: &Status) -> Self {
         let message = status.message();
+        if let Some(error) = dial_error(status) {
+            return Self::from_dial(address, error);
+        }
         match status.code() {
             // The library below reports a broken or refused connection as either.
             Code::Unavailable | Code::Unknown if is_transport(status) => Self::Unreachable(format!(
@@ -44,6 +50,26 @@ impl Failure {
         }
     }
 
+    fn from_dial(address: &str, error: &DialError) -> Self {
+        let advice = match error {
+            DialError::WantsTls => "; name the authority of its certificate by --tls-ca",
+            DialError::WantsPlainText => {
+                "; leave out --tls-ca (and GREYLAG_TLS_CA), or set management.tls = \"on\" there"
+            }
+            DialError::WantsCertificate => "; name one by --tls-cert and --tls-key",
+            DialError::NotBelieved(HandshakeError::ForeignAuthority) => "; is --tls-ca the authority of this cluster?",
+            DialError::NotBelieved(HandshakeError::WrongHost(_)) => {
+                "; call it by the name in its certificate, or give that by --tls-host"
+            }
+            DialError::Unreachable(_) | DialError::Silent(_) => "; is management.address set there?",
+            _ => "",
+        };
+        if error.is_about_trust() {
+            return Self::Untrusted(format!("{address}: {error}{advice}"));
+        }
+        Self::Unreachable(format!("no admin service answers at {address}: {error}{advice}"))
+    }
+
     /// `what` was not done within the limit.
     pub(crate) fn timed_out(what: &str, limit: Duration) -> Self {
         Self::TimedOut(format!("{what} within {limit:?}; it may still happen (see --timeout)"))
@@ -56,12 +82,25 @@ impl Failure {
             Self::Usage(text) => (text, 2),
             Self::Unreachable(text) => (text, 3),
             Self::TimedOut(text) => (text, 4),
+            Self::Untrusted(text) => (text, 6),
             Self::OutputClosed => return ExitCode::SUCCESS,
         };
         // If standard error is gone too, the exit code still tells.
         let _ = writeln!(std::io::stderr(), "greylag: {text}");
         ExitCode::from(code)
     }
+}
+
+/// What kept the two ends from speaking, if they never did.
+fn dial_error(status: &Status) -> Option<&DialError> {
+    let mut cause = std::error::Error::source(status);
+    while let Some(error) = cause {
+        if let Some(found) = error.downcast_ref() {
+            return Some(found);
+        }
+        cause = error.source();
+    }
+    None
 }
 
 /// Whether the call never reached the service, or lost it.

@@ -1,99 +1,15 @@
 //! The built binary against real nodes over gRPC on loopback.
 
-use std::process::Output;
-use std::sync::Arc;
+mod common;
+
 use std::time::Duration;
 
-use greylag_cluster::{Cluster, ClusterSettings, MemberStatus};
-use greylag_core::Registry;
-use greylag_management::{ManagementServer, ManagementSettings};
-use greylag_transport::{GrpcTransport, TransportSettings};
+use common::{Node, code, greylag, json, said};
+use greylag_cluster::MemberStatus;
+use greylag_management::ManagementSettings;
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Command;
-
-/// A node of this process, with its admin service.
-struct Node {
-    cluster: Cluster,
-    transport: Arc<GrpcTransport>,
-    admin: ManagementServer,
-}
-
-impl Node {
-    async fn start(settings: ManagementSettings) -> Self {
-        let transport = GrpcTransport::bind(TransportSettings::test(), Arc::new(Registry::new())).await.unwrap();
-        let settings_of_cluster = ClusterSettings::test().with_roles(["shop"]);
-        let cluster = Cluster::start(settings_of_cluster, transport.clone()).await.unwrap();
-        let admin = ManagementServer::start(settings, cluster.clone(), transport.clone()).await.unwrap().unwrap();
-        // A process ends with its membership, and its listener with it.
-        let (ending, listener) = (cluster.clone(), transport.clone());
-        tokio::spawn(async move {
-            ending.terminated().await;
-            listener.shutdown().await;
-        });
-        Self { cluster, transport, admin }
-    }
-
-    async fn writable() -> Self {
-        Self::start(ManagementSettings::at("127.0.0.1:0").with_writes()).await
-    }
-
-    /// A cluster of two, both writable and converged.
-    async fn pair() -> (Self, Self) {
-        let (one, two) = (Self::writable().await, Self::writable().await);
-        one.cluster.join_self().await.unwrap();
-        two.cluster.join_seed_nodes(vec![one.cluster.self_address().address().clone()]).await.unwrap();
-        for node in [&one, &two] {
-            let both_up = node.cluster.wait_for(|view| {
-                view.converged && view.members.iter().filter(|member| member.status == MemberStatus::Up).count() == 2
-            });
-            tokio::time::timeout(Duration::from_secs(30), both_up).await.expect("both are Up").unwrap();
-        }
-        (one, two)
-    }
-
-    fn admin(&self) -> String {
-        self.admin.local_address().to_string()
-    }
-
-    fn address(&self) -> String {
-        self.cluster.self_address().address().to_string()
-    }
-
-    fn unique(&self) -> String {
-        self.cluster.self_address().to_string()
-    }
-
-    async fn run(&self, arguments: &[&str]) -> Output {
-        greylag(&self.admin(), arguments).await
-    }
-
-    async fn end(self) {
-        self.cluster.shutdown().await;
-        self.admin.shutdown().await;
-        self.transport.shutdown().await;
-    }
-}
-
-async fn greylag(address: &str, arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_greylag"));
-    command.env_remove("GREYLAG_ADDRESS").args(["--address", address]).args(arguments).kill_on_drop(true);
-    let output = tokio::time::timeout(Duration::from_secs(60), command.output());
-    output.await.expect("it ends").expect("it starts")
-}
-
-fn code(output: &Output) -> i32 {
-    output.status.code().expect("it was not killed")
-}
-
-fn said(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
-}
-
-fn json(output: &Output) -> Value {
-    assert_eq!(code(output), 0, "{}", said(output));
-    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {}", said(output)))
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn members_are_listed_as_a_table_and_as_json() {

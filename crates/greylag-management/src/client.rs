@@ -1,28 +1,65 @@
 //! The caller's side.
 
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
+use greylag_transport::{TlsDialer, TlsError};
 use tonic::transport::{Channel, Endpoint};
 
+use crate::dial::{Dialer, Secure};
 use crate::v1::management_client::ManagementClient;
 
 /// Calls the admin service of one node.
 pub type Client = ManagementClient<Channel>;
 
-/// How long connecting may take.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// A watched node that does not answer pings for so long is gone.
 const KEEPALIVE: Duration = Duration::from_secs(5);
 
-/// Why an address cannot be called.
-#[derive(Debug, thiserror::Error)]
-#[error("{address:?} is no address of an admin service: {cause}; write it as host:port")]
-pub struct ConnectError {
-    address: String,
-    cause: tonic::transport::Error,
+/// What a caller believes, and what it shows. All files are PEM.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClientTls {
+    /// The authorities whose signatures are believed; no others are, the system's neither.
+    pub ca: PathBuf,
+    /// The private key, and the certificate of that key: where the service asks for one, as it does
+    /// unless `management.tls_mutual` is false.
+    pub identity: Option<(PathBuf, PathBuf)>,
+    /// The name to find in the service's certificate, if not the host that is dialled: for a port
+    /// that is forwarded.
+    pub host: Option<String>,
 }
 
-/// A client of the admin service at `host:port`. It connects with the first call.
+impl ClientTls {
+    /// Believes these authorities and shows nothing.
+    pub fn new(ca: impl Into<PathBuf>) -> Self {
+        Self { ca: ca.into(), identity: None, host: None }
+    }
+
+    /// The same, with a certificate to show.
+    #[must_use]
+    pub fn with_identity(self, key: impl Into<PathBuf>, cert: impl Into<PathBuf>) -> Self {
+        Self { identity: Some((key.into(), cert.into())), ..self }
+    }
+}
+
+/// Why an address cannot be called.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// The address is none.
+    #[error("{address:?} is no address of an admin service: {cause}; write it as host:port")]
+    Address {
+        /// The address as it was given.
+        address: String,
+        /// What is wrong with it.
+        cause: tonic::transport::Error,
+    },
+    /// The certificate, its key or the authorities cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+}
+
+/// A client of the admin service at `host:port`. It connects with the first call; what keeps it from
+/// that is a [`DialError`](crate::DialError) among the sources of the call's status.
 ///
 /// # Errors
 /// [`ConnectError`] if the address cannot be one.
@@ -30,13 +67,30 @@ pub struct ConnectError {
 /// # Panics
 /// Outside a tokio runtime.
 pub fn connect(address: &str) -> Result<Client, ConnectError> {
+    dial(address, None)
+}
+
+/// The same for a service whose node has `management.tls = "on"`. The files are read now.
+///
+/// # Errors
+/// [`ConnectError`] if the address cannot be one, or a file cannot be used.
+///
+/// # Panics
+/// Outside a tokio runtime.
+pub fn connect_tls(address: &str, tls: &ClientTls) -> Result<Client, ConnectError> {
+    let identity = tls.identity.as_ref().map(|(key, cert)| (key.as_path(), cert.as_path()));
+    let dialer = TlsDialer::open(&tls.ca, identity)?;
+    let shows = tls.identity.is_some();
+    dial(address, Some(Arc::new(Secure { dialer, host: tls.host.clone(), shows })))
+}
+
+fn dial(address: &str, secure: Option<Arc<Secure>>) -> Result<Client, ConnectError> {
     let endpoint = Endpoint::from_shared(format!("http://{address}"))
-        .map_err(|cause| ConnectError { address: address.to_owned(), cause })?;
+        .map_err(|cause| ConnectError::Address { address: address.to_owned(), cause })?;
     let channel = endpoint
-        .connect_timeout(CONNECT_TIMEOUT)
         .http2_keep_alive_interval(KEEPALIVE)
         .keep_alive_timeout(KEEPALIVE)
         .keep_alive_while_idle(true)
-        .connect_lazy();
+        .connect_with_connector_lazy(Dialer { secure });
     Ok(ManagementClient::new(channel))
 }

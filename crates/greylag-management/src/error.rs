@@ -2,6 +2,8 @@
 
 use std::net::SocketAddr;
 
+use greylag_transport::{ConfigErrors, TlsError};
+
 /// Why the admin service did not start. Nothing of it runs.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
@@ -22,9 +24,18 @@ pub enum StartError {
         cause: std::io::Error,
     },
     /// An address that others can reach, and neither TLS nor the word that none is wanted.
-    #[error("{address} is not a loopback address; set management.tls = \"none\" if plain text is meant")]
+    #[error(
+        "{address} is not a loopback address; set management.tls = \"on\" with the files of a certificate, or \"none\" \
+         if plain text is meant"
+    )]
     PlainText {
         /// The socket address.
         address: SocketAddr,
     },
+    /// Settings that cannot work.
+    #[error(transparent)]
+    Config(#[from] ConfigErrors),
+    /// The certificate, its key or the authorities cannot be used.
+    #[error("the admin service: {0}")]
+    Tls(#[from] TlsError),
 }

@@ -35,6 +35,14 @@
 //! # }
 //! ```
 //!
+//! # Who may call
+//!
+//! By default callers on the same machine. An address that others can reach is refused unless
+//! [`ManagementSettings::tls`] was chosen: with [`Tls::Files`](greylag_transport::Tls::Files) the
+//! service shows the certificate in these files, reads them again when they are replaced, and speaks
+//! with nobody who shows none of the same authorities. [`connect_tls`] calls such a service;
+//! [`DialError`] says what keeps the two from speaking.
+//!
 //! # How calls are refused
 //!
 //! | status | why |
@@ -48,6 +56,7 @@
 
 mod client;
 mod condition;
+mod dial;
 mod driver;
 mod error;
 mod settings;
@@ -58,7 +67,9 @@ pub mod v1 {
 }
 mod wire;
 
-pub use client::{Client, ConnectError, connect};
+pub use client::{Client, ClientTls, ConnectError, connect, connect_tls};
+pub use dial::DialError;
 pub use driver::server::ManagementServer;
 pub use error::StartError;
-pub use settings::{ManagementSettings, ManagementTls};
+pub use greylag_transport::HandshakeError;
+pub use settings::ManagementSettings;

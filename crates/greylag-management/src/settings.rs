@@ -1,5 +1,7 @@
 //! Settings of the admin service: section `management.*` of a configuration.
 
+use greylag_transport::{ConfigError, ConfigErrors, Tls};
+
 /// Whether a node offers the admin service, where, and what it may do.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct ManagementSettings {
@@ -8,25 +10,51 @@ pub struct ManagementSettings {
     /// Lets callers change the cluster (join, leave, down, prepare for shutdown). Without it they may
     /// only look. Default false.
     pub allow_writes: bool,
-    /// Encryption: an address that others can reach is refused unless this was chosen. Default
-    /// [`ManagementTls::LoopbackOnly`].
-    pub tls: ManagementTls,
-}
-
-/// Whether connections to the admin service are encrypted. Source: cluster T40.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum ManagementTls {
-    /// Nothing was chosen: no encryption, and therefore loopback only.
-    #[default]
-    LoopbackOnly,
-    /// No encryption on any address: whoever reaches it may use it.
-    None,
+    /// Encryption, by the same choices as between nodes: an address that others can reach is refused
+    /// unless one was made. With [`Tls::Files`] callers have to show a certificate of the same
+    /// authorities, unless `mutual` is false; with [`Tls::None`], or without `mutual`, whoever reaches
+    /// the address may use it. Callers are no hosts, so `verify_hostname` has no meaning here.
+    /// Default [`Tls::LoopbackOnly`]. Source: cluster T40.
+    pub tls: Tls,
 }
 
 impl ManagementSettings {
     /// Read-only on this address.
     pub fn at(address: impl Into<String>) -> Self {
         Self { address: Some(address.into()), ..Self::default() }
+    }
+
+    /// The same, encrypted or open as this says.
+    #[must_use]
+    pub fn with_tls(self, tls: Tls) -> Self {
+        Self { tls, ..self }
+    }
+
+    /// Looks for values that cannot work.
+    ///
+    /// # Errors
+    /// All of them together, by their keys.
+    pub fn check(&self) -> Result<(), ConfigErrors> {
+        let mut errors = Vec::new();
+        let mut refuse = |setting, value: String, why| errors.push(ConfigError { setting, value, why });
+        if let Some(address) = &self.address
+            && !address.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
+        {
+            refuse("management.address", format!("{address:?}"), "write it as host:port");
+        }
+        if let Tls::Files(tls) = &self.tls {
+            if tls.reload_interval.is_zero() {
+                refuse("management.tls_reload_interval", "0s".to_owned(), "it must be longer than zero");
+            }
+            for (setting, file) in
+                [("management.tls_key", &tls.key), ("management.tls_cert", &tls.cert), ("management.tls_ca", &tls.ca)]
+            {
+                if file.as_os_str().is_empty() {
+                    refuse(setting, "\"\"".to_owned(), "management.tls = on needs this file");
+                }
+            }
+        }
+        if errors.is_empty() { Ok(()) } else { Err(ConfigErrors(errors)) }
     }
 
     /// The same, with changes allowed.

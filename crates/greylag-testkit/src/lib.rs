@@ -28,6 +28,8 @@
 //! [`network`] moves values between numbered nodes on virtual time. What a protocol makes of them
 //! is the business of its own tests.
 
+#[cfg(feature = "certificates")]
+pub mod certificates;
 pub mod mutations;
 pub mod network;
 #[cfg(all(unix, feature = "postgres"))]

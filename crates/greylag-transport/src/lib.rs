@@ -116,7 +116,7 @@ pub use dead_letters::{DeadLetter, DeadLetterEvents, DeadLetterKey, DeadLetters,
 #[cfg(feature = "grpc")]
 pub use doorkeeper::Intrusion;
 #[cfg(feature = "grpc")]
-pub use driver::grpc::{Fault, GrpcTransport, TransportStats};
+pub use driver::grpc::{Fault, GrpcTransport, HandshakeError, TlsDialer, TlsFiles, TransportStats};
 pub use driver::memory;
 pub use envelope::{AskHeader, Envelope, Inbound, Payload, PayloadValue, Recipient};
 pub use error::{BindError, ConfigError, ConfigErrors, TlsError};

@@ -108,7 +108,11 @@ impl NodeSettings {
         if let Err(error) = self.delivery.validate() {
             problems.push((format!("delivery.{}", error.field), error.why.to_owned()));
         }
-        #[cfg(not(any(feature = "ddata", feature = "persistence")))]
+        #[cfg(feature = "management")]
+        for error in self.management.check().err().into_iter().flat_map(|errors| errors.0) {
+            problems.push((error.setting.to_owned(), format!("{}: {}", error.value, error.why)));
+        }
+        #[cfg(not(any(feature = "ddata", feature = "persistence", feature = "management")))]
         let _ = problems;
     }
 }

@@ -5,16 +5,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use greylag_cluster::Cluster;
-use greylag_transport::GrpcTransport;
+use greylag_transport::{GrpcTransport, Tls, TlsError, TlsFiles, TlsSettings};
 use tokio::net::TcpListener;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
+use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Server;
-use tonic::transport::server::TcpIncoming;
 
+use super::accept::accept;
 use super::service::Service;
 use crate::error::StartError;
-use crate::settings::{ManagementSettings, ManagementTls};
+use crate::settings::ManagementSettings;
 use crate::v1::management_server::ManagementServer as Generated;
 
 /// Requests are a few addresses; nothing larger is read.
@@ -30,6 +31,7 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub struct ManagementServer {
     address: SocketAddr,
+    tls: Option<Arc<TlsFiles>>,
     stop: watch::Sender<bool>,
     serving: JoinHandle<()>,
 }
@@ -48,33 +50,58 @@ impl ManagementServer {
         cluster: Cluster,
         transport: Arc<GrpcTransport>,
     ) -> Result<Option<Self>, StartError> {
+        settings.check()?;
         let Some(address) = settings.address else { return Ok(None) };
         let target = resolve(&address).await?;
-        if settings.tls == ManagementTls::LoopbackOnly && !target.ip().is_loopback() {
-            return Err(StartError::PlainText { address: target });
-        }
+        let tls = match settings.tls {
+            Tls::LoopbackOnly if !target.ip().is_loopback() => {
+                return Err(StartError::PlainText { address: target });
+            }
+            Tls::None if !target.ip().is_loopback() => {
+                tracing::warn!(address = %target, "management.tls = none: anybody who reaches this address may use it");
+                None
+            }
+            Tls::LoopbackOnly | Tls::None => None,
+            Tls::Files(files) => Some(Arc::new(open(files, &address, target)?)),
+        };
         let failed = |cause| StartError::Listen { address: target, cause };
         let listener = TcpListener::bind(target).await.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        tracing::info!(%address, allow_writes = settings.allow_writes, "the admin service listens");
+        tracing::info!(%address, tls = tls.is_some(), allow_writes = settings.allow_writes, "the admin service listens");
         let (stop, stopped) = watch::channel(false);
+        let (sender, callers) = mpsc::channel(1);
         let service = Service::new(settings.allow_writes, cluster, transport, stopped.clone());
         let service = Generated::new(service).max_decoding_message_size(MAX_REQUEST_BYTES);
         let server = Server::builder()
             .max_concurrent_streams(MAX_CALLS)
             .http2_keepalive_interval(Some(KEEPALIVE))
             .http2_keepalive_timeout(Some(KEEPALIVE))
-            .serve_with_incoming_shutdown(
-                service,
-                TcpIncoming::from(listener).with_nodelay(Some(true)),
-                until_stopped(stopped),
-            );
+            .serve_with_incoming_shutdown(service, ReceiverStream::new(callers), until_stopped(stopped));
+        let accepting = accept(listener, tls.clone(), sender);
+        let reading = keep_reading(tls.clone());
         let serving = tokio::spawn(async move {
-            if let Err(error) = server.await {
+            let accepting = async {
+                tokio::select! {
+                    () = accepting => {}
+                    () = reading => {}
+                }
+            };
+            // Once it is stopped, the server takes no callers, which ends accepting them.
+            if let (Err(error), ()) = tokio::join!(server, accepting) {
                 tracing::error!(%error, "the admin service ended");
             }
         });
-        Ok(Some(Self { address, stop, serving }))
+        Ok(Some(Self { address, tls, stop, serving }))
+    }
+
+    /// Reads key, certificate and authorities from their files at once, as happens every
+    /// `management.tls_reload_interval`; connections that are open stay as they are. Returns whether
+    /// the files held something new; without TLS, never.
+    ///
+    /// # Errors
+    /// [`TlsError`]; what was read before stays in use. Blocks on the disk.
+    pub fn reload_tls(&self) -> Result<bool, TlsError> {
+        self.tls.as_ref().map_or(Ok(false), |files| files.reload())
     }
 
     /// Where it listens.
@@ -102,6 +129,24 @@ impl Drop for ManagementServer {
 pub(super) async fn until_stopped(mut stop: watch::Receiver<bool>) {
     // The other half gone means that the server was dropped.
     let _dropped = stop.wait_for(|stop| *stop).await;
+}
+
+/// Reads the files. Callers look for the host that the address names, unless it is every host.
+fn open(files: TlsSettings, address: &str, target: SocketAddr) -> Result<TlsFiles, TlsError> {
+    if !files.mutual {
+        tracing::warn!("management.tls_mutual = false: anybody who reaches the admin service may use it");
+    }
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+    let verify_hostname = files.verify_hostname && !target.ip().is_unspecified();
+    TlsFiles::open(TlsSettings { verify_hostname, ..files }, host.trim_start_matches('[').trim_end_matches(']'))
+}
+
+/// For ever: without TLS there is nothing to read.
+async fn keep_reading(tls: Option<Arc<TlsFiles>>) {
+    match tls {
+        Some(files) => files.keep_reading().await,
+        None => std::future::pending().await,
+    }
 }
 
 async fn resolve(address: &str) -> Result<SocketAddr, StartError> {

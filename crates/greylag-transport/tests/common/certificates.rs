@@ -3,47 +3,29 @@
 #![allow(dead_code, unreachable_pub, reason = "not every test file uses everything")]
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
 
+use greylag_testkit::certificates;
 use greylag_transport::{Tls, TlsSettings, TransportSettings};
-use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 /// An authority, with a directory for what it signs.
-pub struct Authority {
-    issuer: Issuer<'static, KeyPair>,
-    pem: String,
-    directory: tempfile::TempDir,
-}
+pub struct Authority(certificates::Authority);
 
 impl Authority {
     pub fn new() -> Self {
-        let mut params = CertificateParams::new(Vec::new()).unwrap();
-        static MADE: AtomicU32 = AtomicU32::new(0);
-        let name = format!("authority {}", MADE.fetch_add(1, Ordering::Relaxed));
-        params.distinguished_name.push(DnType::CommonName, name);
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let key = KeyPair::generate().unwrap();
-        let pem = params.self_signed(&key).unwrap().pem();
-        Self { issuer: Issuer::new(params, key), pem, directory: tempfile::tempdir().unwrap() }
+        Self(certificates::Authority::new())
     }
 
     /// Puts key, certificate and this authority's own into files that start with `name`; what was
     /// there is replaced.
     pub fn sign(&self, name: &str, hosts: &[&str]) -> TlsSettings {
-        let params = CertificateParams::new(hosts.iter().map(ToString::to_string).collect::<Vec<_>>()).unwrap();
-        let key = KeyPair::generate().unwrap();
-        let cert = params.signed_by(&key, &self.issuer).unwrap();
-        let file = |kind| self.file(name, kind);
-        std::fs::write(file("key"), key.serialize_pem()).unwrap();
-        std::fs::write(file("cert"), cert.pem()).unwrap();
-        std::fs::write(file("ca"), &self.pem).unwrap();
-        TlsSettings::new(file("key"), file("cert"), file("ca"))
+        let files = self.0.sign(name, hosts);
+        TlsSettings::new(files.key, files.cert, files.ca)
     }
 
     pub fn file(&self, name: &str, kind: &str) -> PathBuf {
-        self.directory.path().join(format!("{name}.{kind}.pem"))
+        self.0.file(name, kind)
     }
 }
 

@@ -47,6 +47,17 @@ pub(super) enum TlsName {
 
 words!(TlsName { "loopback_only" => Self::LoopbackOnly, "none" => Self::None, "on" => Self::On });
 
+impl TlsName {
+    /// The files count only where TLS is on.
+    fn with(self, files: TlsSettings) -> Tls {
+        match self {
+            Self::LoopbackOnly => Tls::LoopbackOnly,
+            Self::None => Tls::None,
+            Self::On => Tls::Files(files),
+        }
+    }
+}
+
 /// The keys of every strategy; those of the active one count.
 #[derive(Debug, Clone)]
 pub(super) struct Strategies {
@@ -74,6 +85,10 @@ pub(super) struct Draft {
     pub(super) tls: TlsName,
     /// Counts only with [`TlsName::On`].
     pub(super) tls_files: TlsSettings,
+    #[cfg(feature = "management")]
+    pub(super) management_tls: TlsName,
+    #[cfg(feature = "management")]
+    pub(super) management_tls_files: TlsSettings,
     /// Timeouts of phases that were given.
     pub(super) phase_timeouts: BTreeMap<Phase, Option<Duration>>,
 }
@@ -102,6 +117,10 @@ impl Default for Draft {
             indirectly: sbr.down_all_when_indirectly_connected,
             tls: TlsName::LoopbackOnly,
             tls_files: TlsSettings::new("", "", ""),
+            #[cfg(feature = "management")]
+            management_tls: TlsName::LoopbackOnly,
+            #[cfg(feature = "management")]
+            management_tls_files: TlsSettings::new("", "", ""),
             phase_timeouts: BTreeMap::new(),
         }
     }
@@ -113,11 +132,11 @@ impl Draft {
         let mut settings = self.settings;
         let given = self.phase_timeouts.into_iter().filter_map(|(phase, timeout)| Some((phase, timeout?)));
         settings.cluster.coordinated_shutdown.phase_timeouts.extend(given);
-        settings.transport.tls = match self.tls {
-            TlsName::LoopbackOnly => Tls::LoopbackOnly,
-            TlsName::None => Tls::None,
-            TlsName::On => Tls::Files(self.tls_files),
-        };
+        settings.transport.tls = self.tls.with(self.tls_files);
+        #[cfg(feature = "management")]
+        {
+            settings.management.tls = self.management_tls.with(self.management_tls_files);
+        }
         settings.cluster.downing = match self.downing {
             DowningName::None => Downing::None,
             DowningName::SplitBrainResolver => Downing::SplitBrainResolver(SbrSettings {

@@ -198,3 +198,25 @@ fn tls_files_come_together() {
     assert_eq!(files.peer_subject, greylag_transport::PeerSubject::Shared);
     assert_eq!(files.reload_interval, Duration::from_secs(60));
 }
+
+/// cluster T40: the admin service has files of its own, by the same names.
+#[test]
+#[cfg(feature = "management")]
+fn the_admin_service_has_its_own_certificate() {
+    let text = "transport.cluster_name = \"a\"\nmanagement.address = \"0.0.0.0:1\"\nmanagement.tls = \"on\"\n\
+                management.tls_key = \"k\"\nmanagement.tls_cert = \"c\"\nmanagement.tls_ca = \"a\"\n\
+                management.tls_mutual = false\nmanagement.tls_peer_subject = \"shop.example\"";
+    let read_all = read(text).expect("it reads");
+    read_all.check().expect("nothing is missing");
+    let greylag_transport::Tls::Files(files) = &read_all.settings.management.tls else { panic!("{read_all:?}") };
+    assert_eq!((files.cert.to_str(), files.mutual), (Some("c"), false));
+    assert_eq!(files.peer_subject, greylag_transport::PeerSubject::Named("shop.example".to_owned()));
+    assert_eq!(read_all.settings.transport.tls, greylag_transport::Tls::LoopbackOnly);
+    let found = problems(
+        "transport.cluster_name = \"a\"\nmanagement.address = \"here\"\nmanagement.tls = \"on\"\n\
+         management.tls_reload_interval = \"0s\"",
+    );
+    for key in ["address", "tls_key", "tls_cert", "tls_ca", "tls_reload_interval"] {
+        assert!(found.iter().any(|found| found.contains(&format!("management.{key}: "))), "{key}: {found:#?}");
+    }
+}

@@ -36,6 +36,7 @@ use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::{mpsc, oneshot};
 
 pub use fault::Fault;
+pub use tls::{HandshakeError, TlsDialer, TlsFiles};
 
 use crate::dead_letters::{DeadLetterEvents, DeadLetterKey};
 use crate::doorkeeper::Intrusion;
@@ -51,7 +52,6 @@ use crate::remoting::{
 use crate::settings::TransportSettings;
 use crate::tls::Tls;
 use shared::{Announcement, Shared, SharedPort};
-use tls::TlsFiles;
 use workers::Workers;
 
 /// What a transport has counted since its start.
@@ -188,7 +188,9 @@ impl GrpcTransport {
         desks.open(&shared);
         control.spawn(shared::announce_all(shared.clone(), announcements));
         control.spawn(shared::expire_asks(shared.clone()));
-        control.spawn(tls::keep_reading(shared.clone()));
+        if let Some(files) = shared.tls.clone() {
+            control.spawn(files.keep_reading());
+        }
         control.spawn(shared::log_suppressed(shared.clone()));
         let (stop_listening, stop) = oneshot::channel();
         let server = control.spawn(accept::serve(shared.clone(), listener, stop));

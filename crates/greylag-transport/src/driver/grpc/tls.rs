@@ -1,7 +1,11 @@
 //! Certificates of this node and what it believes of others; read from files, again and again.
 //!
 //! A connection uses what the files held when it was made. Resumption is off: each handshake shows
-//! certificates, so a replaced one counts from the next connection on. Source: cluster T16, T40.
+//! certificates, so a replaced one counts from the next connection on. [`TlsFiles`] is public, so
+//! that other listeners of a node, such as its admin service, need no second way to do the same;
+//! who calls those has a [`TlsDialer`]. Source: cluster T16, T40.
+
+mod handshake;
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -22,7 +26,8 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-use super::shared::Shared;
+pub use self::handshake::{HandshakeError, TlsDialer};
+
 use crate::error::TlsError;
 use crate::tls::{PeerSubject, TlsSettings};
 
@@ -34,8 +39,8 @@ pub(super) struct Credentials {
     files: [Vec<u8>; 3],
 }
 
-/// The files and what they hold.
-pub(super) struct TlsFiles {
+/// The files that a [`TlsSettings`] names, and what they held when they were read last.
+pub struct TlsFiles {
     settings: TlsSettings,
     current: ArcSwap<Credentials>,
     /// Reads one after the other: the timer's and the caller's.
@@ -58,8 +63,12 @@ pub(super) struct Certificate {
 pub(super) struct NotBelieved(String);
 
 impl TlsFiles {
-    /// Reads the files.
-    pub(super) fn open(settings: TlsSettings, host: &str) -> Result<Self, TlsError> {
+    /// Reads the files. A certificate that does not name `host`, where callers will look for it, is
+    /// worth a warning.
+    ///
+    /// # Errors
+    /// [`TlsError`] names the file. Blocks on the disk.
+    pub fn open(settings: TlsSettings, host: &str) -> Result<Self, TlsError> {
         let credentials = read(&settings)?;
         if settings.verify_hostname && !credentials.own.names_host(host) {
             let names = credentials.own.list();
@@ -78,8 +87,11 @@ impl TlsFiles {
         self.current.load_full()
     }
 
-    /// Reads the files again; whether they held something new. On an error everything stays as it is.
-    pub(super) fn reload(&self) -> Result<bool, TlsError> {
+    /// Reads the files again; whether they held something new.
+    ///
+    /// # Errors
+    /// [`TlsError`]; what was read before stays in use. Blocks on the disk.
+    pub fn reload(&self) -> Result<bool, TlsError> {
         let _reading = self.reading.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let read = read(&self.settings).inspect_err(|error| {
             self.failures.fetch_add(1, Ordering::Relaxed);
@@ -92,6 +104,20 @@ impl TlsFiles {
             self.reloads.fetch_add(1, Ordering::Relaxed);
         }
         Ok(is_new)
+    }
+
+    /// Reads the files every `reload_interval`, for ever; after a failure sooner, because whoever
+    /// replaces two files does it one after the other.
+    pub async fn keep_reading(self: Arc<Self>) {
+        const RETRY: Duration = Duration::from_secs(10);
+        let interval = self.settings.reload_interval;
+        let mut pause = interval;
+        loop {
+            tokio::time::sleep(pause).await;
+            let files = self.clone();
+            let outcome = tokio::task::spawn_blocking(move || files.reload()).await;
+            pause = if matches!(outcome, Ok(Ok(_))) { interval } else { interval.min(RETRY) };
+        }
     }
 
     /// The name to find in the certificate of a host that is dialled.
@@ -178,65 +204,108 @@ fn server_name(host: &str) -> Option<ServerName<'static>> {
     ServerName::try_from(host.to_owned()).ok()
 }
 
+fn failed(file: &Path, why: impl ToString) -> TlsError {
+    TlsError { file: file.to_owned(), why: why.to_string() }
+}
+
 fn read(settings: &TlsSettings) -> Result<Credentials, TlsError> {
-    let failed = |file: &Path, why: String| TlsError { file: file.to_owned(), why };
-    let read = |file: &Path| std::fs::read(file).map_err(|error| failed(file, error.to_string()));
-    let files = [read(&settings.key)?, read(&settings.cert)?, read(&settings.ca)?];
-    let key = PrivateKeyDer::from_pem_slice(&files[0]).map_err(|error| failed(&settings.key, error.to_string()))?;
-    let certificates = |file: &Path, pem: &[u8]| -> Result<Vec<CertificateDer<'static>>, TlsError> {
-        let all = CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>();
-        let all = all.map_err(|error| failed(file, error.to_string()))?;
-        if all.is_empty() { Err(failed(file, "it holds no certificate".to_owned())) } else { Ok(all) }
-    };
-    let chain = certificates(&settings.cert, &files[1])?;
-    let own = Certificate::new(chain[0].clone()).map_err(|why| failed(&settings.cert, why))?;
+    let files = [slurp(&settings.key)?, slurp(&settings.cert)?, slurp(&settings.ca)?];
+    let identity = Identity::parse(&settings.key, &files[0], &settings.cert, &files[1])?;
+    let own = Certificate::new(identity.chain[0].clone()).map_err(|why| failed(&settings.cert, why))?;
     if let PeerSubject::Named(name) = &settings.peer_subject
         && !own.names.contains(&name.to_ascii_lowercase())
     {
         let why = format!("tls_peer_subject is {name:?}, and it names only {}", own.list());
         return Err(failed(&settings.cert, why));
     }
-    let mut roots = RootCertStore::empty();
-    for authority in certificates(&settings.ca, &files[2])? {
-        roots.add(authority).map_err(|error| failed(&settings.ca, error.to_string()))?;
-    }
-    let (server, client) = configure(settings, Arc::new(roots), &chain, &key)?;
+    let roots = Arc::new(roots(&settings.ca, &files[2])?);
+    let server = server_config(settings, roots.clone(), &identity)?;
+    let client = client_config(&settings.ca, roots, Some(&identity), settings.verify_hostname)?;
     let (acceptor, connector) = (TlsAcceptor::from(Arc::new(server)), TlsConnector::from(Arc::new(client)));
     Ok(Credentials { acceptor, connector, own, files })
 }
 
-fn configure(
+fn slurp(file: &Path) -> Result<Vec<u8>, TlsError> {
+    std::fs::read(file).map_err(|error| failed(file, error))
+}
+
+fn certificates(file: &Path, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let all = CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>();
+    let all = all.map_err(|error| failed(file, error))?;
+    if all.is_empty() { Err(failed(file, "it holds no certificate")) } else { Ok(all) }
+}
+
+fn roots(file: &Path, pem: &[u8]) -> Result<RootCertStore, TlsError> {
+    let mut roots = RootCertStore::empty();
+    for authority in certificates(file, pem)? {
+        roots.add(authority).map_err(|error| failed(file, error))?;
+    }
+    Ok(roots)
+}
+
+/// A private key and the certificates that go with it.
+struct Identity<'a> {
+    key: PrivateKeyDer<'static>,
+    chain: Vec<CertificateDer<'static>>,
+    cert: &'a Path,
+}
+
+impl<'a> Identity<'a> {
+    fn parse(key: &Path, key_pem: &[u8], cert: &'a Path, cert_pem: &[u8]) -> Result<Self, TlsError> {
+        let key = PrivateKeyDer::from_pem_slice(key_pem).map_err(|error| failed(key, error))?;
+        Ok(Self { key, chain: certificates(cert, cert_pem)?, cert })
+    }
+
+    fn does_not_fit(&self, error: &rustls::Error) -> TlsError {
+        failed(self.cert, format!("with its key: {error}"))
+    }
+}
+
+fn server_config(
     settings: &TlsSettings,
     roots: Arc<RootCertStore>,
-    chain: &[CertificateDer<'static>],
-    key: &PrivateKeyDer<'static>,
-) -> Result<(ServerConfig, ClientConfig), TlsError> {
-    let bad = |file: &Path, why: String| TlsError { file: file.to_owned(), why };
-    let bad_pair = |error: rustls::Error| bad(&settings.cert, format!("with its key: {error}"));
+    identity: &Identity<'_>,
+) -> Result<ServerConfig, TlsError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-
     let server = ServerConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions();
-    let server = server.map_err(bad_pair)?;
+    let server = server.map_err(|error| identity.does_not_fit(&error))?;
     let server = if settings.mutual {
-        let verifier = WebPkiClientVerifier::builder_with_provider(roots.clone(), provider.clone()).build();
-        server.with_client_cert_verifier(verifier.map_err(|error| bad(&settings.ca, error.to_string()))?)
+        let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider).build();
+        server.with_client_cert_verifier(verifier.map_err(|error| failed(&settings.ca, error))?)
     } else {
         server.with_no_client_auth()
     };
-    let mut server = server.with_single_cert(chain.to_vec(), key.clone_key()).map_err(bad_pair)?;
+    let server = server.with_single_cert(identity.chain.clone(), identity.key.clone_key());
+    let mut server = server.map_err(|error| identity.does_not_fit(&error))?;
     server.alpn_protocols = vec![ALPN.to_vec()];
     server.session_storage = Arc::new(NoServerSessionStorage {});
     server.send_tls13_tickets = 0;
+    Ok(server)
+}
 
+/// Without an identity the caller shows nothing, and is nobody to a listener that asks.
+fn client_config(
+    ca: &Path,
+    roots: Arc<RootCertStore>,
+    identity: Option<&Identity<'_>>,
+    verify_hostname: bool,
+) -> Result<ClientConfig, TlsError> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
     let verifier = WebPkiServerVerifier::builder_with_provider(roots, provider.clone()).build();
-    let verifier = verifier.map_err(|error| bad(&settings.ca, error.to_string()))?;
-    let verifier = Arc::new(HostVerifier { chain: verifier, verify_hostname: settings.verify_hostname });
+    let verifier = verifier.map_err(|error| failed(ca, error))?;
+    let verifier = Arc::new(HostVerifier { chain: verifier, verify_hostname });
     let client = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-    let client = client.map_err(bad_pair)?.dangerous().with_custom_certificate_verifier(verifier);
-    let mut client = client.with_client_auth_cert(chain.to_vec(), key.clone_key()).map_err(bad_pair)?;
+    let client = client.map_err(|error| failed(ca, error))?;
+    let client = client.dangerous().with_custom_certificate_verifier(verifier);
+    let mut client = match identity {
+        Some(identity) => client
+            .with_client_auth_cert(identity.chain.clone(), identity.key.clone_key())
+            .map_err(|error| identity.does_not_fit(&error))?,
+        None => client.with_no_client_auth(),
+    };
     client.alpn_protocols = vec![ALPN.to_vec()];
     client.resumption = Resumption::disabled();
-    Ok((server, client))
+    Ok(client)
 }
 
 /// HTTP/2.
@@ -290,20 +359,5 @@ impl ServerCertVerifier for HostVerifier {
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.chain.supported_verify_schemes()
-    }
-}
-
-/// Reads the files every `tls_reload_interval`; after a failure sooner, because whoever replaces
-/// two files does it one after the other.
-pub(super) async fn keep_reading(shared: Arc<Shared>) {
-    const RETRY: Duration = Duration::from_secs(10);
-    let Some(files) = shared.tls.clone() else { return };
-    let mut pause = files.settings.reload_interval;
-    loop {
-        tokio::time::sleep(pause).await;
-        let reading = files.clone();
-        let outcome = tokio::task::spawn_blocking(move || reading.reload()).await;
-        let interval = files.settings.reload_interval;
-        pause = if matches!(outcome, Ok(Ok(_))) { interval } else { interval.min(RETRY) };
     }
 }

@@ -1,11 +1,6 @@
 //! `management.*`.
 
-use greylag_management::ManagementTls;
-
 use super::Key;
-use crate::config::given::words;
-
-words!(ManagementTls { "loopback_only" => Self::LoopbackOnly, "none" => Self::None });
 
 pub(super) fn keys() -> Vec<Key> {
     vec![
@@ -25,8 +20,41 @@ pub(super) fn keys() -> Vec<Key> {
         Key::new(
             "management.tls",
             "cluster T40",
-            "`none`: no encryption on any address; whoever reaches it may use it. `loopback_only`: nothing was chosen, so only loopback addresses may be bound.",
-            |draft| &mut draft.settings.management.tls,
+            "`on`: TLS with the files below. `none`: no encryption on any address; whoever reaches it may use it. `loopback_only`: nothing was chosen, so only loopback addresses may be bound.",
+            |draft| &mut draft.management_tls,
         ),
+        Key::new("management.tls_key", "cluster T40", "The private key, PEM.", |draft| {
+            &mut draft.management_tls_files.key
+        })
+        .default_is("required by tls"),
+        Key::new(
+            "management.tls_cert",
+            "cluster T40",
+            "The certificate of that key first, then the intermediate ones, PEM. It names the host that callers dial.",
+            |draft| &mut draft.management_tls_files.cert,
+        )
+        .default_is("required by tls"),
+        Key::new(
+            "management.tls_ca",
+            "cluster T40",
+            "The authorities whose signatures on callers' certificates are believed, PEM.",
+            |draft| &mut draft.management_tls_files.ca,
+        )
+        .default_is("required by tls"),
+        Key::new(
+            "management.tls_mutual",
+            "cluster T40",
+            "Whether callers must present a certificate. Without it whoever reaches the address may use it.",
+            |draft| &mut draft.management_tls_files.mutual,
+        ),
+        Key::new(
+            "management.tls_peer_subject",
+            "cluster T40",
+            "What else the names of a caller's certificate must have in common with ours.",
+            |draft| &mut draft.management_tls_files.peer_subject,
+        ),
+        Key::new("management.tls_reload_interval", "cluster T40", "From one look at the files to the next.", |draft| {
+            &mut draft.management_tls_files.reload_interval
+        }),
     ]
 }

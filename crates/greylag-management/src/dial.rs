@@ -1,0 +1,189 @@
+//! Dials an admin service, and finds out what keeps it from answering.
+//!
+//! An HTTP/2 server speaks first. So a caller by TLS writes nothing until it has read something:
+//! whether its certificate is believed is known only then, and a listener that does not believe it
+//! can say so before it hangs up. A caller in plain text begins with the opening words of HTTP/2,
+//! which every listener answers in its own way: by the first byte it is known.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use greylag_transport::{HandshakeError, TlsDialer};
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::net::TcpStream;
+use tonic::codegen::http::Uri;
+use tonic::codegen::{BoxFuture, Service};
+
+/// How long connecting may take, the handshake included.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// The opening words of HTTP/2. Source: RFC 9113, 3.4.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// The first byte of a TLS alert. A server's first frame of HTTP/2 would have to be of a megabyte.
+const TLS_ALERT: u8 = 0x15;
+
+/// Why no admin service answers, as far as the caller can tell.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DialError {
+    /// Nobody listens there, or the network does not lead there.
+    #[error("{0}")]
+    Unreachable(#[source] io::Error),
+    /// Something accepts connections and says nothing.
+    #[error("nothing was said within {0:?}")]
+    Silent(Duration),
+    /// It wants TLS, and was called in plain text.
+    #[error("it speaks TLS, and was called in plain text")]
+    WantsTls,
+    /// It speaks plain text, and was called by TLS.
+    #[error("it speaks plain text, and was called by TLS")]
+    WantsPlainText,
+    /// It wants to see a certificate, and the caller has none.
+    #[error("it asks for a certificate, and none was shown")]
+    WantsCertificate,
+    /// It does not believe the caller's certificate; or it hung up, which may have the same reason.
+    #[error("it does not believe the certificate that was shown ({0}); the log of the node says why")]
+    Disbelieves(String),
+    /// The caller does not believe it.
+    #[error("its certificate is not believed: {0}")]
+    NotBelieved(#[source] HandshakeError),
+    /// It accepts connections and speaks no language of an admin service.
+    #[error("it is no admin service: {0}")]
+    Foreign(String),
+}
+
+impl DialError {
+    /// Whether there is somebody, and one end does not believe the other or speaks TLS alone.
+    pub fn is_about_trust(&self) -> bool {
+        matches!(
+            self,
+            Self::WantsTls
+                | Self::WantsPlainText
+                | Self::WantsCertificate
+                | Self::Disbelieves(_)
+                | Self::NotBelieved(_)
+        )
+    }
+
+    fn of_handshake(error: HandshakeError, shows: bool) -> Self {
+        match error {
+            HandshakeError::NotTls => Self::WantsPlainText,
+            HandshakeError::NotHttp2 => Self::Foreign("it does not speak HTTP/2".to_owned()),
+            HandshakeError::NoCertificate => Self::WantsCertificate,
+            HandshakeError::Refused(alert) if shows => Self::Disbelieves(alert),
+            HandshakeError::Refused(alert) => Self::Foreign(format!("it ends the handshake: {alert}")),
+            HandshakeError::Broken(cause) if shows => Self::Disbelieves(format!("it hung up: {cause}")),
+            HandshakeError::Broken(cause) => Self::Foreign(format!("it hung up: {cause}")),
+            believed_not => Self::NotBelieved(believed_not),
+        }
+    }
+}
+
+/// What a caller by TLS has.
+pub(crate) struct Secure {
+    pub(crate) dialer: TlsDialer,
+    /// In place of the host that is dialled.
+    pub(crate) host: Option<String>,
+    /// Whether it has a certificate to show.
+    pub(crate) shows: bool,
+}
+
+/// Connects to whom a URI names.
+#[derive(Clone)]
+pub(crate) struct Dialer {
+    pub(crate) secure: Option<Arc<Secure>>,
+}
+
+impl Service<Uri> for Dialer {
+    type Response = TokioIo<Line>;
+    type Error = DialError;
+    type Future = BoxFuture<Self::Response, DialError>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), DialError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, uri: Uri) -> Self::Future {
+        let secure = self.secure.clone();
+        Box::pin(async move {
+            let line = tokio::time::timeout(CONNECT_TIMEOUT, dial(&uri, secure.as_deref())).await;
+            line.unwrap_or(Err(DialError::Silent(CONNECT_TIMEOUT))).map(TokioIo::new)
+        })
+    }
+}
+
+async fn dial(uri: &Uri, secure: Option<&Secure>) -> Result<Line, DialError> {
+    // An IPv6 address stands in brackets.
+    let host = uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
+    let port = uri.port_u16().ok_or_else(|| DialError::Unreachable(io::Error::other("the address has no port")))?;
+    let tcp = TcpStream::connect((host, port)).await.map_err(DialError::Unreachable)?;
+    tcp.set_nodelay(true).map_err(DialError::Unreachable)?;
+    match secure {
+        None => plainly(tcp).await,
+        Some(secure) => {
+            let name = secure.host.as_deref().unwrap_or(host);
+            let failed = |error| DialError::of_handshake(error, secure.shows);
+            let mut tls = secure.dialer.connect(name, tcp).await.map_err(failed)?;
+            let first = tls.read_u8().await.map_err(|error| failed(error.into()))?;
+            Ok(Line { io: Box::pin(tls), heard: Some(first), said: 0 })
+        }
+    }
+}
+
+async fn plainly(mut tcp: TcpStream) -> Result<Line, DialError> {
+    let hung_up = |error: io::Error| DialError::Foreign(format!("it hung up: {error}"));
+    tcp.write_all(PREFACE).await.map_err(hung_up)?;
+    match tcp.read_u8().await {
+        Ok(TLS_ALERT) => Err(DialError::WantsTls),
+        Ok(first) => Ok(Line { io: Box::pin(tcp), heard: Some(first), said: PREFACE.len() }),
+        Err(error) => Err(hung_up(error)),
+    }
+}
+
+/// What carries the bytes of a connection.
+pub(crate) trait Io: AsyncRead + AsyncWrite + Send {}
+
+impl<T: AsyncRead + AsyncWrite + Send> Io for T {}
+
+/// A connection on which something was said already: what was heard is handed on, what was said is
+/// not said again.
+pub(crate) struct Line {
+    io: Pin<Box<dyn Io>>,
+    heard: Option<u8>,
+    /// How much of what will be written first the other end has.
+    said: usize,
+}
+
+impl AsyncRead for Line {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if into.remaining() > 0
+            && let Some(first) = self.heard.take()
+        {
+            into.put_slice(&[first]);
+            return Poll::Ready(Ok(()));
+        }
+        self.io.as_mut().poll_read(cx, into)
+    }
+}
+
+impl AsyncWrite for Line {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let said = self.said.min(bytes.len());
+        if said > 0 {
+            self.said -= said;
+            return Poll::Ready(Ok(said));
+        }
+        self.io.as_mut().poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.io.as_mut().poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.io.as_mut().poll_shutdown(cx)
+    }
+}

@@ -1,0 +1,92 @@
+//! Certificates made for a test, in files that end with it.
+//!
+//! ```
+//! use greylag_testkit::certificates::Authority;
+//!
+//! let authority = Authority::new();
+//! let node = authority.sign("node", &["node.example", "127.0.0.1"]);
+//! assert!(std::fs::read_to_string(&node.cert).unwrap().contains("BEGIN CERTIFICATE"));
+//! ```
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+use tempfile::TempDir;
+
+/// An authority, with a directory for what it signs.
+#[derive(Debug)]
+pub struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    pem: String,
+    directory: TempDir,
+}
+
+/// Where a certificate is; all PEM.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Files {
+    /// The private key.
+    pub key: PathBuf,
+    /// The certificate of that key.
+    pub cert: PathBuf,
+    /// The certificate of the authority that signed it.
+    pub ca: PathBuf,
+}
+
+#[expect(clippy::new_without_default, reason = "no authority is like another")]
+impl Authority {
+    /// Makes one whose signature nobody knows yet.
+    ///
+    /// # Panics
+    /// If the system gives no directory.
+    #[must_use]
+    pub fn new() -> Self {
+        let mut params = CertificateParams::new(Vec::new()).expect("no name is a fine name");
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let name = format!("authority {}", MADE.fetch_add(1, Ordering::Relaxed));
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().expect("keys can be made");
+        let pem = params.self_signed(&key).expect("it signs itself").pem();
+        let directory = tempfile::tempdir().expect("a directory for the test's files");
+        Self { issuer: Issuer::new(params, key), pem, directory }
+    }
+
+    /// Puts key, certificate and this authority's own into files that start with `name`; what was
+    /// there is replaced, the key first.
+    ///
+    /// # Panics
+    /// If a host is none, or the files cannot be written.
+    #[must_use]
+    pub fn sign(&self, name: &str, hosts: &[&str]) -> Files {
+        let hosts: Vec<String> = hosts.iter().map(ToString::to_string).collect();
+        let params = CertificateParams::new(hosts).expect("host names and addresses");
+        let key = KeyPair::generate().expect("keys can be made");
+        let cert = params.signed_by(&key, &self.issuer).expect("it signs");
+        let file = |kind| self.file(name, kind);
+        let files = Files { key: file("key"), cert: file("cert"), ca: file("ca") };
+        for (path, pem) in [(&files.key, &key.serialize_pem()), (&files.cert, &cert.pem()), (&files.ca, &self.pem)] {
+            std::fs::write(path, pem).expect("the test's directory can be written");
+        }
+        files
+    }
+
+    /// Where a file of this name and kind is, or would be.
+    #[must_use]
+    pub fn file(&self, name: &str, kind: &str) -> PathBuf {
+        self.directory.path().join(format!("{name}.{kind}.pem"))
+    }
+}
+
+impl Files {
+    /// Puts what these files hold in the place of `others`, the key first.
+    ///
+    /// # Panics
+    /// If a file cannot be copied.
+    pub fn replace(&self, others: &Self) {
+        let copy = |from: &Path, to: &Path| std::fs::copy(from, to).expect("the test's files can be written");
+        copy(&self.key, &others.key);
+        copy(&self.cert, &others.cert);
+        copy(&self.ca, &others.ca);
+    }
+}
