@@ -11,6 +11,7 @@ mod lease;
 mod picture;
 mod relevant;
 mod strategy;
+mod unstable;
 mod why;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,6 +30,7 @@ use crate::singleton::lease::LeaseOutcome;
 
 use lease::{Answered, ResolverLease};
 use relevant::{Changes, Relevant};
+use unstable::Unstable;
 
 pub(crate) use lease::LeaseRequest;
 pub use picture::{Picture, Record, common_node};
@@ -41,17 +43,6 @@ const TICK: Duration = Duration::from_secs(1);
 const QUIET_BEFORE_ORDINARY: Duration = Duration::from_secs(6);
 /// What the responsible node resolves, it resolves by then, or every node ends (cluster S13).
 const RESOLVE_WITHIN: Duration = Duration::from_secs(3);
-
-/// The measurement of S13.
-#[derive(Debug)]
-struct Unstable {
-    since: Instant,
-    changed_at: Instant,
-    /// Something that was unreachable came back since then.
-    healed: bool,
-    /// Every effective record that existed since then.
-    records: BTreeSet<Record>,
-}
 
 /// What a look at the deadlines led to.
 enum Step {
@@ -126,7 +117,7 @@ impl Sbr {
         let changes = if same {
             Changes::default()
         } else {
-            let new = Relevant::of(gossip);
+            let new = Relevant::of(gossip, &self.node);
             let changes = new.changes_since(&self.relevant);
             self.relevant = new;
             changes
@@ -153,20 +144,17 @@ impl Sbr {
 
     /// Source: cluster S13.
     fn measure(&mut self, now: Instant, changes: Changes) {
-        if !self.relevant.has_open() {
+        if self.relevant.open().next().is_none() {
             self.unstable = None;
             return;
         }
-        let mut records = self.picture().records;
+        let records = self.picture().records.into_iter();
         // Records about members that are Down say nothing of the network.
-        records.retain(|(_, subject)| self.gossip.members.get(subject).is_some_and(|m| m.status != MemberStatus::Down));
-        let fresh = Unstable { since: now, changed_at: now, healed: false, records: BTreeSet::new() };
-        let unstable = self.unstable.get_or_insert(fresh);
-        if changes.unsettled {
-            unstable.changed_at = now;
-            unstable.healed |= changes.healed;
-        }
-        unstable.records.extend(records);
+        let is_down =
+            |address: &UniqueAddress| self.gossip.members.get(address).is_none_or(|m| m.status == MemberStatus::Down);
+        let records = records.filter(|(_, subject)| !is_down(subject));
+        let unstable = self.unstable.get_or_insert_with(|| Unstable::new(now));
+        unstable.on_state(now, changes, self.relevant.open(), records);
     }
 
     /// When the resolver next wants to be asked.
@@ -315,7 +303,7 @@ impl Sbr {
         let responsible = self.is_responsible();
         let lasted = now.saturating_duration_since(unstable.since).as_secs();
         if now < expires_at + RESOLVE_WITHIN {
-            if let Some(sick) = common_node(&self.standing(&unstable.records)) {
+            if let Some(sick) = common_node(&unstable.records_between(|address| self.word_counts(address))) {
                 let downed = picture.downable().filter(|address| **address == sick).cloned().collect();
                 let reason = format!(
                     "reachability has kept changing for {lasted}s, and every accusation since then is by {sick} or \
@@ -325,7 +313,7 @@ impl Sbr {
                 return responsible.then(|| Step::Decided(self.decision(picture, verdict, downed, reason)));
             }
             let quiet = now.saturating_duration_since(unstable.changed_at) >= QUIET_BEFORE_ORDINARY;
-            if !unstable.healed && quiet && picture.indirectly_connected().is_empty() {
+            if !unstable.has_healed() && quiet && picture.indirectly_connected().is_empty() {
                 let when = format!("more and more became unreachable for {lasted}s, and nobody came back");
                 return responsible.then(|| self.ordinary(picture, &when));
             }
@@ -338,12 +326,9 @@ impl Sbr {
         Some(Step::Decided(self.decision(picture, verdict, picture.nodes_to_down(verdict), reason)))
     }
 
-    /// Of records that existed once, those about and by members whose word still counts.
-    fn standing(&self, records: &BTreeSet<Record>) -> BTreeSet<Record> {
-        let member = |address: &UniqueAddress| self.gossip.members.get(address);
-        let counts =
-            |address: &UniqueAddress| member(address).is_some_and(|m| !m.dead && m.status != MemberStatus::Down);
-        records.iter().filter(|(observer, subject)| counts(observer) && counts(subject)).cloned().collect()
+    /// Of records that existed once, those about and by such members still say something.
+    fn word_counts(&self, address: &UniqueAddress) -> bool {
+        self.gossip.members.get(address).is_some_and(|member| !member.dead && member.status != MemberStatus::Down)
     }
 
     /// The verdict of the strategy. `when`: why it is asked now.

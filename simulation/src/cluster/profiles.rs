@@ -28,7 +28,7 @@ pub(crate) struct Profile {
 /// Every profile.
 pub(crate) const PROFILES: [Profile; 18] = [
     Profile { name: "crash", about: "one process, or its host, is gone", draw: crash },
-    Profile { name: "crashes-in-sequence", about: "two deaths 15 to 19 s apart", draw: crashes_in_sequence },
+    Profile { name: "crashes-in-sequence", about: "two deaths 15 to 20 s apart", draw: crashes_in_sequence },
     Profile { name: "restart-same-address", about: "killed and started again, also at once", draw: restart },
     Profile { name: "kill-with-proofs", about: "deaths that the kernel proves", draw: kill_with_proofs },
     Profile { name: "leave", about: "one member leaves", draw: leave },
@@ -174,9 +174,7 @@ fn crashes_in_sequence(draw: &mut Draw) {
     draw.exact();
     let dead = draw.some(2);
     draw.death(dead[0]);
-    // Not quite 20 s: where the second death is noticed by all but the leader at the moment of its
-    // decision about the first, only the leader's measurement of S13 starts over.
-    draw.wait(15_000, 19_000);
+    draw.wait(15_000, 20_000);
     draw.death(dead[1]);
     draw.quiet_after(1_000);
 }

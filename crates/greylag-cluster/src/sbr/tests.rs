@@ -255,7 +255,7 @@ fn the_dead_do_not_count_and_what_they_said_is_void() {
     measured.unreachable("d", "c");
     measured.seen("c");
     measured.prove('a', 'd');
-    assert!(measured.sbr.unstable.as_ref().is_some_and(|unstable| !unstable.healed), "c was never away for a");
+    assert!(measured.sbr.unstable.as_ref().is_some_and(|unstable| !unstable.has_healed()), "c was never away for a");
     assert_eq!(measured.run(40), Some((20, "e".into())), "d is dead: a and b and c against e");
     let mut never = Bench::new();
     never.prove('b', 'e');
@@ -417,6 +417,63 @@ fn the_measurement_ends_with_its_cause() {
         }
     }
     assert_eq!(void.run(30), Some((19, "ef".into())), "35 s after e and f fell silent, whatever g does");
+}
+
+/// cluster S13: a decision shows at the other nodes as its Down members. What is open still is
+/// measured from its own beginning there, not from that of what was decided, and not from nothing.
+#[test]
+fn scenario_66_a_decision_by_another_node_ends_what_it_decided() {
+    let mut bench = Bench::of('b', "abcdef", SbrSettings::default());
+    bench.unreachable("abcdf", "e");
+    assert_eq!(bench.run(19), None);
+    bench.unreachable("bdf", "c");
+    assert_eq!(bench.run(1), None);
+    // a, which leads, has not heard of c yet.
+    bench.status('e', MemberStatus::Down);
+    assert_eq!(bench.run(36), None, "the second crash is 19 s younger than the first");
+    let (second, decision) = bench.decision(10).unwrap();
+    assert_eq!((second, decision.verdict), (1, Verdict::DownSelf), "38 s after c fell silent, if a does nothing");
+}
+
+/// cluster S13: who downs itself because nothing comes to rest buys nobody else time.
+#[test]
+fn a_member_that_downs_itself_does_not_prolong_the_measurement() {
+    let after = DownAllWhenUnstable::After(Duration::from_secs(7));
+    let mut bench = Bench::of('c', "abcde", settings(10, after));
+    bench.unreachable("abc", "de");
+    assert_eq!(bench.run(2), None);
+    bench.unreachable("b", "c");
+    assert_eq!(bench.run(7), None);
+    bench.reachable("b", "c");
+    assert_eq!(bench.run(7), None);
+    bench.status('b', MemberStatus::Down);
+    assert_eq!(bench.run(20), Some((1, "c".into())), "17 s after the first change, as without b's end");
+}
+
+/// cluster S4, S11, scenario 73: an accusation that is void hides neither that its subject came back
+/// nor that it fell silent again.
+#[test]
+fn scenario_73_what_only_the_accused_say_hides_no_change() {
+    let flapped = || {
+        let mut bench = Bench::of('c', "abcd", SbrSettings::default());
+        bench.unreachable("a", "b");
+        bench.unreachable("b", "a");
+        bench.seen("ab");
+        assert_eq!(bench.run(5), None);
+        // Now a and b are cut off, with what they said of each other.
+        bench.unreachable("cd", "ab");
+        assert_eq!(bench.run(9), None);
+        // a comes back for a moment; b's word against it stands, and counts nothing.
+        bench.reachable("cd", "a");
+        bench
+    };
+    let mut settled = flapped();
+    assert_eq!(settled.run(30), Some((20, "b".into())), "not 20 s after the first accusation");
+    let mut again = flapped();
+    assert_eq!(again.run(6), None);
+    again.unreachable("cd", "a");
+    let (second, decision) = again.decision(30).unwrap();
+    assert_eq!((second, decision.verdict), (15, Verdict::DownAll), "35 s after the first: it came back meanwhile");
 }
 
 /// cluster S11: whoever has seen the state since the wait began lives, unless it is accused now.

@@ -1,0 +1,77 @@
+//! The measurement of instability: since when reachability has not come to rest, and what was seen
+//! meanwhile.
+//!
+//! It begins with the first member that falls silent and ends when nobody is unreachable who could
+//! still be downed. A decision ends it at the node that takes it. At the others the decision shows as
+//! members that are Down; there it goes on, as if it had begun with the first of those who are open
+//! still. Begun at nothing, it would let a side that loses outlive the margin of the side that wins
+//! whenever one of its members downs itself.
+//!
+//! Source: cluster S13.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
+
+use greylag_core::UniqueAddress;
+
+use super::picture::Record;
+use super::relevant::Changes;
+
+/// What has not come to rest.
+#[derive(Debug)]
+pub(super) struct Unstable {
+    pub(super) since: Instant,
+    pub(super) changed_at: Instant,
+    /// When somebody who was unreachable last came back.
+    healed_at: Option<Instant>,
+    /// The effective records that existed since then, and when each was last there.
+    records: BTreeMap<Record, Instant>,
+    /// Who is unreachable and could be downed, and since when without a break.
+    open: BTreeMap<UniqueAddress, Instant>,
+}
+
+impl Unstable {
+    pub(super) fn new(now: Instant) -> Self {
+        Self { since: now, changed_at: now, healed_at: None, records: BTreeMap::new(), open: BTreeMap::new() }
+    }
+
+    /// A new state, with those who are open in it and the records that count.
+    pub(super) fn on_state<'a>(
+        &mut self,
+        now: Instant,
+        changes: Changes,
+        open: impl Iterator<Item = &'a UniqueAddress>,
+        records: impl Iterator<Item = Record>,
+    ) {
+        if changes.unsettled {
+            self.changed_at = now;
+        }
+        if changes.healed {
+            self.healed_at = Some(now);
+        }
+        self.records.extend(records.map(|record| (record, now)));
+        let before = std::mem::take(&mut self.open);
+        self.open = open.map(|member| (member.clone(), before.get(member).copied().unwrap_or(now))).collect();
+        if changes.decided {
+            self.forget_what_is_decided();
+        }
+    }
+
+    fn forget_what_is_decided(&mut self) {
+        let Some(since) = self.open.values().min().copied().filter(|since| *since > self.since) else { return };
+        self.since = since;
+        self.healed_at = self.healed_at.filter(|at| *at >= since);
+        self.records.retain(|_, last| *last >= since);
+    }
+
+    /// Somebody who was unreachable came back since the beginning.
+    pub(super) fn has_healed(&self) -> bool {
+        self.healed_at.is_some()
+    }
+
+    /// The effective records that existed at any time since the beginning, between members that
+    /// `counts` wants.
+    pub(super) fn records_between(&self, counts: impl Fn(&UniqueAddress) -> bool) -> BTreeSet<Record> {
+        self.records.keys().filter(|(observer, subject)| counts(observer) && counts(subject)).cloned().collect()
+    }
+}
