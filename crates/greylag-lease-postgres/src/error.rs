@@ -1,5 +1,7 @@
 //! What can be wrong between a node and its database, split by what is to be done about it.
 
+use std::path::PathBuf;
+
 use tokio_postgres::error::SqlState;
 
 /// Why the database did not answer as it should.
@@ -8,6 +10,52 @@ pub enum PostgresLeaseError {
     /// The connection string is not one.
     #[error("the connection string of the lease database is invalid; write host=… user=… dbname=…")]
     InvalidConfig(#[source] tokio_postgres::Error),
+    /// What the connection string says about TLS makes no sense.
+    #[error("the connection string of the lease database is invalid: {why}")]
+    InvalidTls {
+        /// What is wrong.
+        why: String,
+    },
+    /// A file of a certificate cannot be used.
+    #[error("cannot use {} for the lease database: {why}", file.display())]
+    TlsFile {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The file of the password cannot be read.
+    #[error("cannot read the password of the lease database from {}: {cause}", file.display())]
+    PasswordFile {
+        /// The file.
+        file: PathBuf,
+        /// What the system said.
+        cause: std::io::Error,
+    },
+    /// The server's certificate is not believed, or ours not by the server. Nothing was asked, and no
+    /// password was sent.
+    #[error(
+        "the lease database at {place} is not trusted, or does not trust this node; check sslrootcert, the host's name in \
+         the server's certificate, and sslcert: see the source"
+    )]
+    NotTrusted {
+        /// Where.
+        place: String,
+        /// What the handshake said.
+        #[source]
+        cause: tokio_postgres::Error,
+    },
+    /// TLS is demanded, and the server has none.
+    #[error(
+        "the lease database at {place} speaks no TLS; set ssl = on there, or another sslmode in the connection string"
+    )]
+    NoTls {
+        /// Where.
+        place: String,
+        /// What the client said.
+        #[source]
+        cause: tokio_postgres::Error,
+    },
     /// Nobody answers there.
     #[error("the lease database at {place} cannot be reached; check host, port and network, and that it runs")]
     Unreachable {
@@ -27,7 +75,8 @@ pub enum PostgresLeaseError {
     },
     /// The server does not let this user in.
     #[error(
-        "the lease database at {place} refuses the credentials; check user and password, and pg_hba.conf of the server"
+        "the lease database at {place} refuses the credentials; check user and password, sslmode and sslcert, and \
+         pg_hba.conf of the server"
     )]
     WrongCredentials {
         /// Where.
@@ -101,6 +150,11 @@ impl PostgresLeaseError {
     pub(crate) fn new(place: &str, cause: tokio_postgres::Error) -> Self {
         let place = place.to_owned();
         let Some(state) = cause.code() else {
+            match about_tls(&cause) {
+                Some(AboutTls::None) => return Self::NoTls { place, cause },
+                Some(AboutTls::Distrust) => return Self::NotTrusted { place, cause },
+                None => {}
+            }
             return if cause.is_closed() {
                 Self::Interrupted { place, cause }
             } else {
@@ -117,4 +171,26 @@ impl PostgresLeaseError {
             _ => Self::Refused { place, cause },
         }
     }
+}
+
+enum AboutTls {
+    None,
+    Distrust,
+}
+
+/// What a handshake said, or, in TLS 1.3, the first answer after it.
+fn about_tls(error: &tokio_postgres::Error) -> Option<AboutTls> {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(error) = cause {
+        let inside = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+        if error.is::<rustls::Error>() || inside.is_some_and(|inside| inside.is::<rustls::Error>()) {
+            return Some(AboutTls::Distrust);
+        }
+        // The client library has no type for it.
+        if error.to_string() == "server does not support TLS" {
+            return Some(AboutTls::None);
+        }
+        cause = error.source();
+    }
+    None
 }

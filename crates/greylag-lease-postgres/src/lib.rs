@@ -28,8 +28,23 @@
 //!
 //! What it rests on: the server answers for its own commits (`synchronous_commit` is switched on; a
 //! failover to an asynchronous replica may forget a grant), and its clock does not jump ahead by
-//! more than `operation_timeout`. Connections are not encrypted by this crate: use a socket, a private
-//! network, or a local proxy that speaks TLS.
+//! more than `operation_timeout`.
+//!
+//! # TLS
+//! As with libpq, by words of the connection string: `sslmode` with `sslrootcert`, `sslcert` and `sslkey`.
+//!
+//! | `sslmode` | encrypted | who is believed |
+//! |---|---|---|
+//! | `disable` | no | anybody |
+//! | `prefer` (default) | if the server can | anybody |
+//! | `require` | yes | anybody; with `sslrootcert` as `verify-ca` |
+//! | `verify-ca` | yes | a server that an authority in `sslrootcert` has signed |
+//! | `verify-full` | yes | that, if its certificate is for the host of the connection string |
+//!
+//! Over a network, use `verify-full`: whoever can answer in the server's stead hands out every lease
+//! twice. Anything less is warned of. The system's authorities are not believed unless named. Files
+//! are read for each connection, so replaced certificates count from the next one on; over a socket
+//! there is no TLS.
 //!
 //! # The table
 //! It is made on demand, in the first schema of the search path, if the user may:
@@ -43,18 +58,22 @@
 mod error;
 mod lease;
 mod link;
+mod tls;
 
 pub use error::PostgresLeaseError;
 
 use std::fmt;
+use std::path::Path;
 use std::str::FromStr as _;
 use std::sync::Arc;
 
 use greylag_cluster::{Lease, LeaseError, LeaseProvider, LeaseSettings};
 use tokio_postgres::Config;
+use tokio_postgres::config::{Host, SslMode};
 
 use lease::PostgresLease;
 use link::Link;
+use tls::Tls;
 
 /// Leases in one database. Clones share one connection.
 #[derive(Clone)]
@@ -70,7 +89,7 @@ impl fmt::Debug for PostgresLeases {
 
 impl PostgresLeases {
     /// Connects once, and makes the table if it is missing, so that what is wrong shows at start.
-    /// `config`: as for libpq, key words or a URL.
+    /// `config`: as for libpq, key words or a URL; its password never appears in logs and errors.
     ///
     /// # Errors
     /// [`PostgresLeaseError`].
@@ -83,10 +102,48 @@ impl PostgresLeases {
     /// Connects when a lease is first asked for.
     ///
     /// # Errors
-    /// [`PostgresLeaseError::InvalidConfig`].
+    /// [`PostgresLeaseError::InvalidConfig`], [`PostgresLeaseError::InvalidTls`], and
+    /// [`PostgresLeaseError::TlsFile`].
     pub fn lazy(config: &str) -> Result<Self, PostgresLeaseError> {
-        let config = Config::from_str(config).map_err(PostgresLeaseError::InvalidConfig)?;
-        Ok(Self { link: Arc::new(Link::new(config)) })
+        let (rest, tls) = Tls::take(config)?;
+        let config = Config::from_str(&rest).map_err(PostgresLeaseError::InvalidConfig)?;
+        Ok(Self::new(config, tls))
+    }
+
+    /// The same with a password that does not stand in `config`, but in a file of its own.
+    ///
+    /// # Errors
+    /// As [`PostgresLeases::lazy`], and [`PostgresLeaseError::PasswordFile`].
+    pub fn lazy_with_password_file(config: &str, file: &Path) -> Result<Self, PostgresLeaseError> {
+        let (rest, tls) = Tls::take(config)?;
+        let mut config = Config::from_str(&rest).map_err(PostgresLeaseError::InvalidConfig)?;
+        let password = std::fs::read_to_string(file)
+            .map_err(|cause| PostgresLeaseError::PasswordFile { file: file.to_owned(), cause })?;
+        config.password(password.trim_end_matches(['\r', '\n']));
+        Ok(Self::new(config, tls))
+    }
+
+    fn new(mut config: Config, tls: Tls) -> Self {
+        let is_far = |host: &Host| match host {
+            Host::Tcp(name) => {
+                name != "localhost" && !name.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
+            }
+            #[cfg(unix)]
+            Host::Unix(_) => false,
+        };
+        let has_socket = config.get_hosts().iter().any(|host| !matches!(host, Host::Tcp(_)));
+        // Sockets have no TLS, and need none.
+        config.ssl_mode(if has_socket { SslMode::Disable } else { tls.mode() });
+        let is_open = tls.believes_anybody() && config.get_hosts().iter().any(is_far);
+        let leases = Self { link: Arc::new(Link::new(config, tls)) };
+        if is_open {
+            let place = leases.link.place();
+            tracing::warn!(
+                place,
+                "whoever answers there is believed to be the lease database; use sslmode=verify-full"
+            );
+        }
+        leases
     }
 }
 

@@ -6,11 +6,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_postgres::config::Host;
 use tokio_postgres::error::SqlState;
-use tokio_postgres::{Client, Config, NoTls, Statement};
+use tokio_postgres::{Client, Config, Connection, NoTls, Statement};
 
 use crate::PostgresLeaseError;
+use crate::tls::Tls;
 
 const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -54,6 +56,7 @@ pub(crate) struct Session {
 /// Where leases are kept.
 pub(crate) struct Link {
     config: Config,
+    tls: Tls,
     session: Mutex<Option<Arc<Session>>>,
     /// Leases that are held, and requests under way.
     uses: AtomicUsize,
@@ -81,8 +84,9 @@ impl Drop for Use {
 }
 
 impl Link {
-    pub(crate) fn new(config: Config) -> Self {
-        Self { config, session: Mutex::new(None), uses: AtomicUsize::new(0), connecting: tokio::sync::Mutex::new(()) }
+    pub(crate) fn new(config: Config, tls: Tls) -> Self {
+        let session = Mutex::new(None);
+        Self { config, tls, session, uses: AtomicUsize::new(0), connecting: tokio::sync::Mutex::new(()) }
     }
 
     /// Where that is, without the password.
@@ -140,30 +144,50 @@ impl Link {
         if let Some(session) = self.present() {
             return Ok(session);
         }
-        let session = self.connect(limit).await.map_err(|cause| PostgresLeaseError::new(&self.place(), cause))?;
-        let session = Arc::new(session);
+        let connector = self.tls.connector()?;
+        let failed = |cause| PostgresLeaseError::new(&self.place(), cause);
+        let client = match connector {
+            Some(tls) => {
+                let (client, connection) = self.config.connect(tls).await.map_err(failed)?;
+                self.drive(connection);
+                client
+            }
+            None => {
+                let (client, connection) = self.config.connect(NoTls).await.map_err(failed)?;
+                self.drive(connection);
+                client
+            }
+        };
+        let session = Arc::new(prepare(client, limit).await.map_err(failed)?);
         *self.session.lock().unwrap_or_else(PoisonError::into_inner) = Some(session.clone());
         Ok(session)
     }
 
-    async fn connect(&self, limit: Duration) -> Result<Session, tokio_postgres::Error> {
-        let (client, connection) = self.config.connect(NoTls).await?;
+    /// Carries the bytes of a connection until it ends.
+    fn drive<S, T>(&self, connection: Connection<S, T>)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
         let place = self.place();
         tokio::spawn(async move {
             if let Err(error) = connection.await {
                 tracing::info!(%place, %error, "the connection to the lease database ended");
             }
         });
-        let limit = limit.as_millis();
-        client.batch_execute(&format!("set synchronous_commit = on; set statement_timeout = {limit}")).await?;
-        let table = client.query_one("select to_regclass('greylag_lease') is not null", &[]).await?;
-        if !table.get::<_, bool>(0) {
-            create(&client).await?;
-        }
-        let (acquire, renew, release) =
-            tokio::try_join!(client.prepare(ACQUIRE), client.prepare(RENEW), client.prepare(RELEASE))?;
-        Ok(Session { client, acquire, renew, release })
     }
+}
+
+async fn prepare(client: Client, limit: Duration) -> Result<Session, tokio_postgres::Error> {
+    let limit = limit.as_millis();
+    client.batch_execute(&format!("set synchronous_commit = on; set statement_timeout = {limit}")).await?;
+    let table = client.query_one("select to_regclass('greylag_lease') is not null", &[]).await?;
+    if !table.get::<_, bool>(0) {
+        create(&client).await?;
+    }
+    let (acquire, renew, release) =
+        tokio::try_join!(client.prepare(ACQUIRE), client.prepare(RENEW), client.prepare(RELEASE))?;
+    Ok(Session { client, acquire, renew, release })
 }
 
 /// Two nodes may create it at once: the one that comes second is told so in several ways.

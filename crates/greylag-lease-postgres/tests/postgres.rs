@@ -134,7 +134,8 @@ fn cause(error: &LeaseError) -> &PostgresLeaseError {
     }
 }
 
-/// Tries until the store answers again.
+/// Tries until the store answers again: the server is there, but it is the attempt after the broken
+/// connection was noticed that reaches it.
 async fn answered(lease: &Arc<dyn Lease>) -> bool {
     let end = Instant::now() + Duration::from_secs(20);
     loop {
@@ -142,7 +143,7 @@ async fn answered(lease: &Arc<dyn Lease>) -> bool {
             Ok(granted) => return granted,
             Err(error) => assert!(Instant::now() < end, "no answer any more: {error:?}"),
         }
-        tokio::time::sleep(Duration::from_millis(50)).await;
+        tokio::task::yield_now().await;
     }
 }
 
@@ -216,8 +217,8 @@ fn what_is_wrong_with_the_database_is_said_with_what_to_do() {
         assert_eq!(
             error.to_string(),
             format!(
-                "the lease database at 127.0.0.1:{port}/postgres refuses the credentials; check user and password, and \
-                 pg_hba.conf of the server"
+                "the lease database at 127.0.0.1:{port}/postgres refuses the credentials; check user and password, \
+                 sslmode and sslcert, and pg_hba.conf of the server"
             )
         );
         let error = failed(server.config().replace("dbname=postgres", "dbname=absent")).await;

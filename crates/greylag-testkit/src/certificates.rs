@@ -57,7 +57,6 @@ impl Authority {
     ///
     /// # Panics
     /// If a host is none, or the files cannot be written.
-    #[must_use]
     pub fn sign(&self, name: &str, hosts: &[&str]) -> Files {
         let hosts: Vec<String> = hosts.iter().map(ToString::to_string).collect();
         let params = CertificateParams::new(hosts).expect("host names and addresses");

@@ -17,7 +17,7 @@
 use std::fs;
 use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::net::TcpListener;
-use std::os::unix::fs::{MetadataExt as _, chown};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Output, Stdio};
@@ -60,6 +60,18 @@ pub struct Postgres {
     server: Option<Server>,
 }
 
+/// What a server that speaks TLS shows, and whom it believes. All files are PEM, and copied.
+#[derive(Debug, Clone, Copy)]
+pub struct ServerTls<'a> {
+    /// Its private key.
+    pub key: &'a Path,
+    /// The certificate of that key.
+    pub cert: &'a Path,
+    /// Lets in only who comes by TLS with a certificate of this authority; the password is wanted
+    /// all the same. `None`: whoever knows the password, by TLS or not.
+    pub clients: Option<&'a Path>,
+}
+
 /// The server's process is a child of a shell that ends it when our end of the pipe closes, so that
 /// no server outlives a test that was killed.
 #[derive(Debug)]
@@ -100,7 +112,24 @@ impl Postgres {
     /// As [`Postgres::start`].
     #[must_use]
     pub fn start_with(settings: &[&str]) -> Option<Self> {
-        match Self::try_start(settings) {
+        Self::or_skip(Self::try_start(settings))
+    }
+
+    /// The same with TLS.
+    ///
+    /// # Panics
+    /// As [`Postgres::start`].
+    #[must_use]
+    pub fn start_with_tls(tls: ServerTls<'_>) -> Option<Self> {
+        Self::or_skip(Self::prepare(&[]).and_then(|mut server| {
+            server.encrypt(tls)?;
+            server.launch_on_a_free_port()?;
+            Ok(server)
+        }))
+    }
+
+    fn or_skip(started: Result<Self, PostgresError>) -> Option<Self> {
+        match started {
             Ok(server) => Some(server),
             Err(PostgresError::NotInstalled(what)) => {
                 // Past the capture of the test harness, on a line of its own.
@@ -116,6 +145,12 @@ impl Postgres {
     /// # Errors
     /// [`PostgresError`].
     pub fn try_start(settings: &[&str]) -> Result<Self, PostgresError> {
+        let mut server = Self::prepare(settings)?;
+        server.launch_on_a_free_port()?;
+        Ok(server)
+    }
+
+    fn prepare(settings: &[&str]) -> Result<Self, PostgresError> {
         let binaries = binaries()?;
         let directory = tempfile::Builder::new().prefix("greylag-pg-").tempdir()?;
         let run_as = somebody_else()?;
@@ -123,10 +158,30 @@ impl Postgres {
             chown(directory.path(), Some(user), Some(group))?;
         }
         let options = settings.iter().map(|setting| (*setting).to_owned()).collect();
-        let mut server = Self { directory, binaries, run_as, port: 0, options, server: None };
+        let server = Self { directory, binaries, run_as, port: 0, options, server: None };
         server.init()?;
-        server.launch_on_a_free_port()?;
         Ok(server)
+    }
+
+    fn encrypt(&mut self, tls: ServerTls<'_>) -> Result<(), PostgresError> {
+        let mut files = vec![("ssl_key_file", tls.key), ("ssl_cert_file", tls.cert)];
+        files.extend(tls.clients.map(|authority| ("ssl_ca_file", authority)));
+        for (setting, from) in files {
+            let to = self.directory.path().join(setting);
+            fs::copy(from, &to)?;
+            // The server refuses a key that others can read.
+            fs::set_permissions(&to, fs::Permissions::from_mode(0o600))?;
+            if let Some((user, group)) = self.run_as {
+                chown(&to, Some(user), Some(group))?;
+            }
+            self.options.push(format!("{setting}={}", to.display()));
+        }
+        self.options.push("ssl=on".to_owned());
+        if tls.clients.is_some() {
+            let rules = "local all all trust\nhostssl all all 127.0.0.1/32 scram-sha-256 clientcert=verify-ca\n";
+            fs::write(self.data().join("pg_hba.conf"), rules)?;
+        }
+        Ok(())
     }
 
     fn init(&self) -> Result<(), PostgresError> {

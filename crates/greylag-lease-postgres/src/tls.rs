@@ -1,0 +1,229 @@
+//! How connections to the database are encrypted, and whom they believe: what libpq calls `sslmode`.
+//!
+//! The client library knows three of libpq's five modes and none of its words for files, so they are
+//! taken out of the connection string here. The files are read for each connection, so certificates
+//! that are replaced on disk count from the next one on.
+
+mod words;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use tokio_postgres::config::SslMode;
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+use crate::PostgresLeaseError;
+use words::Words;
+
+/// What a connection string says about TLS.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Tls {
+    mode: Mode,
+    /// `sslkey` and `sslcert`.
+    identity: Option<(PathBuf, PathBuf)>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Mode {
+    /// `disable`.
+    Off,
+    /// `prefer`: encrypted if the server can, and whoever answers is believed.
+    Prefer,
+    /// `require`: encrypted, and whoever answers is believed.
+    Anybody,
+    /// `verify-ca`: what these authorities have signed is believed.
+    Authority(PathBuf),
+    /// `verify-full`: that, if it is for the host.
+    Host(PathBuf),
+}
+
+/// The names of all modes.
+const MODES: [&str; 5] = ["disable", "prefer", "require", "verify-ca", "verify-full"];
+
+impl Tls {
+    /// Takes the words about TLS out of a connection string; what is left is for the client library.
+    pub(crate) fn take(config: &str) -> Result<(String, Self), PostgresLeaseError> {
+        let (rest, words) = words::take(config);
+        let tls = Self::from_words(words).map_err(|why| PostgresLeaseError::InvalidTls { why })?;
+        // That what they name can be used shows at start.
+        tls.connector()?;
+        Ok((rest, tls))
+    }
+
+    fn from_words(words: Words) -> Result<Self, String> {
+        let mode = words.mode.as_deref().unwrap_or("prefer");
+        let needs_root = || format!("sslmode={mode} needs sslrootcert=…, the file of the authority");
+        let wanted = match (mode, words.root.clone()) {
+            ("disable", None) => Mode::Off,
+            ("prefer", None) => Mode::Prefer,
+            ("disable" | "prefer", Some(_)) => {
+                return Err(format!("sslrootcert makes no sense with sslmode={mode}; verify-full makes use of it"));
+            }
+            ("require", None) => Mode::Anybody,
+            // As libpq has it.
+            ("require" | "verify-ca", Some(root)) => Mode::Authority(root),
+            ("verify-full", Some(root)) => Mode::Host(root),
+            ("verify-ca" | "verify-full", None) => return Err(needs_root()),
+            _ => return Err(format!("sslmode={mode} is unknown; valid are {}", MODES.join(", "))),
+        };
+        let identity = match (words.key, words.cert) {
+            (Some(key), Some(cert)) => Some((key, cert)),
+            (None, None) => None,
+            _ => return Err("sslcert and sslkey go together: a certificate and its key".to_owned()),
+        };
+        Ok(Self { mode: wanted, identity })
+    }
+
+    /// The mode as the client library knows it.
+    pub(crate) fn mode(&self) -> SslMode {
+        match self.mode {
+            Mode::Off => SslMode::Disable,
+            Mode::Prefer => SslMode::Prefer,
+            Mode::Anybody | Mode::Authority(_) | Mode::Host(_) => SslMode::Require,
+        }
+    }
+
+    /// Whether somebody between the two ends could read and answer in the server's stead.
+    pub(crate) fn believes_anybody(&self) -> bool {
+        matches!(self.mode, Mode::Off | Mode::Prefer | Mode::Anybody)
+    }
+
+    /// Reads the files. `None`: no TLS.
+    pub(crate) fn connector(&self) -> Result<Option<MakeRustlsConnect>, PostgresLeaseError> {
+        let (root, checks_host) = match &self.mode {
+            Mode::Off => return Ok(None),
+            Mode::Prefer | Mode::Anybody => (None, false),
+            Mode::Authority(root) => (Some(root), false),
+            Mode::Host(root) => (Some(root), true),
+        };
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let chain = root.map(|root| chain_verifier(root, &provider)).transpose()?;
+        let verifier = Arc::new(Verifier { chain, checks_host, provider: provider.clone() });
+        let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+        let builder = builder.map_err(|error| PostgresLeaseError::InvalidTls { why: error.to_string() })?;
+        let builder = builder.dangerous().with_custom_certificate_verifier(verifier);
+        let mut config = match &self.identity {
+            None => builder.with_no_client_auth(),
+            Some((key, cert)) => {
+                let key = PrivateKeyDer::from_pem_file(key).map_err(|error| failed(key, error))?;
+                builder.with_client_auth_cert(certificates(cert)?, key).map_err(|error| failed(cert, error))?
+            }
+        };
+        config.alpn_protocols = vec![b"postgresql".to_vec()];
+        Ok(Some(MakeRustlsConnect::new(config)))
+    }
+}
+
+fn failed(file: &Path, why: impl ToString) -> PostgresLeaseError {
+    PostgresLeaseError::TlsFile { file: file.to_owned(), why: why.to_string() }
+}
+
+fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, PostgresLeaseError> {
+    let all = CertificateDer::pem_file_iter(file).map_err(|error| failed(file, error))?;
+    let all = all.collect::<Result<Vec<_>, _>>().map_err(|error| failed(file, error))?;
+    if all.is_empty() { Err(failed(file, "it holds no certificate")) } else { Ok(all) }
+}
+
+fn chain_verifier(
+    root: &Path,
+    provider: &Arc<CryptoProvider>,
+) -> Result<Arc<WebPkiServerVerifier>, PostgresLeaseError> {
+    let mut roots = RootCertStore::empty();
+    for authority in certificates(root)? {
+        roots.add(authority).map_err(|error| failed(root, error))?;
+    }
+    let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider.clone()).build();
+    verifier.map_err(|error| failed(root, error))
+}
+
+/// Believes what the mode says: anybody, an authority, or a host that an authority vouches for.
+#[derive(Debug)]
+struct Verifier {
+    /// `None`: anybody.
+    chain: Option<Arc<WebPkiServerVerifier>>,
+    checks_host: bool,
+    provider: Arc<CryptoProvider>,
+}
+
+impl ServerCertVerifier for Verifier {
+    fn verify_server_cert(
+        &self,
+        leaf: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        host: &ServerName<'_>,
+        ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        use CertificateError::{NotValidForName, NotValidForNameContext};
+        let Some(chain) = &self.chain else { return Ok(ServerCertVerified::assertion()) };
+        // The name is looked at last, after the chain and the dates.
+        match chain.verify_server_cert(leaf, intermediates, host, ocsp, now) {
+            Err(rustls::Error::InvalidCertificate(NotValidForName | NotValidForNameContext { .. }))
+                if !self.checks_host =>
+            {
+                Ok(ServerCertVerified::assertion())
+            }
+            verdict => verdict,
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls12_signature(message, certificate, signed, &self.provider.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, certificate, signed, &self.provider.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(config: &str) -> Result<Mode, String> {
+        Tls::from_words(words::take(config).1).map(|tls| tls.mode)
+    }
+
+    #[test]
+    fn modes_mean_what_libpq_means_by_them() {
+        let root = || PathBuf::from("ca");
+        for (config, mode) in [
+            ("host=a", Mode::Prefer),
+            ("host=a sslmode=disable", Mode::Off),
+            ("host=a sslmode=require", Mode::Anybody),
+            ("host=a sslmode=require sslrootcert=ca", Mode::Authority(root())),
+            ("host=a sslmode=verify-ca sslrootcert=ca", Mode::Authority(root())),
+            ("postgres://a/b?sslmode=verify-full&sslrootcert=ca", Mode::Host(root())),
+        ] {
+            assert_eq!(said(config), Ok(mode), "{config}");
+        }
+        for (config, why) in [
+            ("sslmode=verify-full", "sslrootcert"),
+            ("sslmode=prefer sslrootcert=ca", "verify-full"),
+            ("sslmode=verify_full", "disable, prefer, require, verify-ca, verify-full"),
+            ("sslmode=require sslcert=c", "sslkey"),
+        ] {
+            assert!(said(config).unwrap_err().contains(why), "{config}");
+        }
+    }
+}
