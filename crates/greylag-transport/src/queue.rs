@@ -163,6 +163,9 @@ impl LaneQueue {
         // Into an empty queue goes anything.
         let is_full = state.len() >= self.bounds.items || (state.bytes + size > self.bounds.bytes && state.len() > 0);
         if is_full && !force {
+            // Whoever is polled again while it waits, as in a `select!`, needs no second place.
+            let is_known = |waiting: &&Waker| state.room.last().is_some_and(|last| last.will_wake(waiting));
+            let waiting = waiting.filter(|waiting| !is_known(waiting));
             state.room.extend(waiting.cloned());
             return Err(item);
         }
@@ -362,6 +365,23 @@ mod tests {
         }
         assert!(queue.push(item(3073), false).is_err());
         assert!(queue.push(item(3074), true).is_ok());
+    }
+
+    /// Cluster T22: a future in a `select!` is polled far more often than there is news for it.
+    #[test]
+    fn a_sender_that_looks_again_waits_in_one_place() {
+        let (queue, waker) = (queue_of(1), Waker::from(std::sync::Arc::new(Woken::default())));
+        queue.push(item(1), false).unwrap();
+        (0..3).for_each(|_| assert!(queue.push_or_wait(item(2), false, Some(&waker)).is_err()));
+        assert!(queue.push_or_wait(item(3), false, Some(Waker::noop())).is_err());
+        assert_eq!(queue.lock().room.len(), 2);
+    }
+
+    #[derive(Default)]
+    struct Woken;
+
+    impl std::task::Wake for Woken {
+        fn wake(self: std::sync::Arc<Self>) {}
     }
 
     fn queue_of(items: usize) -> LaneQueue {

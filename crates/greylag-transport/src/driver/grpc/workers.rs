@@ -116,7 +116,11 @@ impl Workers {
         if worker.local_depth.fetch_add(1, Ordering::AcqRel) >= capacity && !force {
             worker.local_depth.fetch_sub(1, Ordering::AcqRel);
             if let Some(waiting) = waiting {
-                worker.room.lock().expect(NO_PANIC).push(waiting.clone());
+                let mut room = worker.room.lock().expect(NO_PANIC);
+                if !room.last().is_some_and(|last| last.will_wake(waiting)) {
+                    room.push(waiting.clone());
+                }
+                drop(room);
                 // The worker may have emptied its inbox meanwhile, and look here no more.
                 if worker.local_depth.load(Ordering::Acquire) < capacity {
                     waiting.wake_by_ref();
