@@ -7,7 +7,7 @@ use greylag_core::{CodecId, Uid};
 use prost::Message;
 
 use crate::endpoint::Reply;
-use crate::envelope::{Envelope, Payload, Recipient};
+use crate::envelope::{Envelope, Letter, Payload, Recipient};
 use crate::generated as pb;
 use crate::hello::tests::hello as a_hello;
 use crate::remoting::QuarantineReason;
@@ -31,6 +31,14 @@ pub fn frame(input: &[u8]) {
             batch(&content);
         }
         Frame::Unknown => {}
+        // Numbered messages are written from what their sender keeps.
+        Frame::Reliable { seq, message: None } => {
+            assert_eq!(wire::read_frame(wire::write_skip(seq)), Ok(Frame::Reliable { seq, message: None }));
+        }
+        Frame::Reliable { seq, message: Some(arrived) } => {
+            let again = wire::write_reliable(seq, &letter(&arrived));
+            assert_eq!(wire::read_frame(again), Ok(Frame::Reliable { seq, message: Some(arrived) }));
+        }
         frame => assert_eq!(wire::read_frame(wire::write_frame(&frame)).as_ref(), Ok(&frame)),
     }
 }
@@ -61,6 +69,13 @@ pub fn batches(input: &[u8]) {
             panic!("more envelopes than bytes");
         }
     }
+}
+
+fn letter(arrived: &Arrived) -> Letter {
+    let ArrivedContent::Message { recipient, codec, manifest, payload, ask } = arrived.content.clone() else {
+        panic!("answers are not numbered");
+    };
+    Letter { recipient, target_uid: arrived.target_uid, codec, manifest, payload, ask }
 }
 
 fn batch(content: &Bytes) {
@@ -115,6 +130,9 @@ pub fn frames() -> Vec<Vec<u8>> {
     .iter()
     .map(wire::write_frame)
     .collect();
+    frames.push(wire::write_skip(300));
+    let numbered = Envelope::new(Recipient::new("control/watch"), CodecId::JSON, "w", &b"{}"[..]);
+    frames.extend(Letter::new(&numbered).map(|letter| wire::write_reliable(7, &letter)));
     frames.extend(wire::compress(&wire::write_frame(&Frame::Batch(large))));
     let lanes = frames.iter().zip([0, 1, 2].into_iter().cycle());
     lanes.map(|(frame, lane)| [[lane].as_slice(), frame].concat()).collect()
