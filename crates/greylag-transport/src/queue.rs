@@ -370,14 +370,13 @@ mod tests {
     /// Cluster T22: a future in a `select!` is polled far more often than there is news for it.
     #[test]
     fn a_sender_that_looks_again_waits_in_one_place() {
-        let (queue, waker) = (queue_of(1), Waker::from(std::sync::Arc::new(Woken::default())));
+        let (queue, waker) = (queue_of(1), Waker::from(std::sync::Arc::new(Woken)));
         queue.push(item(1), false).unwrap();
         (0..3).for_each(|_| assert!(queue.push_or_wait(item(2), false, Some(&waker)).is_err()));
         assert!(queue.push_or_wait(item(3), false, Some(Waker::noop())).is_err());
         assert_eq!(queue.lock().room.len(), 2);
     }
 
-    #[derive(Default)]
     struct Woken;
 
     impl std::task::Wake for Woken {

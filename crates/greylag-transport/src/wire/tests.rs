@@ -250,6 +250,15 @@ fn a_variant_of_a_newer_version_is_unknown_and_not_malformed() {
     assert_eq!(read_frame(frame.freeze()), Ok(Frame::Unknown));
 }
 
+/// Cluster §7, T36: what is damaged is refused, or read and the same when it is written again.
+#[test]
+fn damaged_frames_are_refused_or_read_and_nothing_else() {
+    use crate::fuzzing;
+    greylag_testkit::mutations::damaged(&fuzzing::frames(), 20_000, 5, fuzzing::frame);
+    greylag_testkit::mutations::damaged(&fuzzing::hellos(), 20_000, 6, fuzzing::hello);
+    greylag_testkit::mutations::damaged(&fuzzing::pairs_of_batches(), 20_000, 7, fuzzing::batches);
+}
+
 proptest! {
     #[test]
     fn random_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
@@ -258,15 +267,6 @@ proptest! {
             let _ = read_all(batch);
         }
         let _ = read_all(bytes);
-    }
-
-    #[test]
-    fn damaged_batches_never_panic(at in any::<prop::sample::Index>(), byte in any::<u8>(), cut in any::<prop::sample::Index>()) {
-        let mut batch = pb::Batch { envelopes: vec![as_schema(), as_schema()] }.encode_to_vec();
-        let index = at.index(batch.len());
-        batch[index] = byte;
-        batch.truncate(cut.index(batch.len() + 1));
-        let _ = read_all(batch.into());
     }
 
     #[test]
