@@ -41,6 +41,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "greylag-journal-service",
             "greylag-management",
             "greylag-discovery-dns",
+            "greylag-lease-postgres",
         ],
     ),
 ];

@@ -399,6 +399,9 @@ impl SingletonSettings {
         ] {
             check(!duration.is_zero(), setting, format!("{duration:?}"), "must be longer than 0");
         }
+        if let Some(margin) = self.removal_margin {
+            check(!margin.is_zero(), "singleton.removal_margin", "0s".to_owned(), "must be longer than 0");
+        }
         let size = self.proxy.buffer_size;
         check(size <= 10_000, "singleton_proxy.buffer_size", size.to_string(), "must be at most 10 000");
         let retries = self.min_number_of_hand_over_retries;
@@ -436,5 +439,37 @@ mod tests {
         assert_eq!(ClusterSettings::default().removal_margin(), Duration::from_secs(20));
         let sbr = SbrSettings { stable_after: Duration::from_secs(10), ..SbrSettings::default() };
         assert_eq!(ClusterSettings::default().with_resolver(sbr).removal_margin(), Duration::from_secs(10));
+    }
+    /// cluster §6, "Validation at start", for singletons: all problems together.
+    #[test]
+    fn what_a_singleton_cannot_have_is_refused_by_the_name_of_its_setting() {
+        let none = Duration::ZERO;
+        let settings = SingletonSettings {
+            role: Some("a".to_owned()),
+            hand_over_retry_interval: none,
+            min_number_of_hand_over_retries: 0,
+            removal_margin: Some(none),
+            use_lease: true,
+            lease_retry_interval: none,
+            proxy: SingletonProxySettings {
+                identification_interval: none,
+                buffer_size: 10_001,
+                role: Some("b".to_owned()),
+            },
+        };
+        let named: Vec<&str> = settings.validate().unwrap_err().iter().map(|problem| problem.setting).collect();
+        let expected = [
+            "singleton.hand_over_retry_interval",
+            "singleton.lease_retry_interval",
+            "singleton_proxy.singleton_identification_interval",
+            "singleton.removal_margin",
+            "singleton_proxy.buffer_size",
+            "singleton.min_number_of_hand_over_retries",
+            "singleton_proxy.role",
+        ];
+        assert_eq!(named, expected);
+        let nothing_kept = SingletonProxySettings { buffer_size: 0, ..SingletonProxySettings::default() };
+        let settings = SingletonSettings { proxy: nothing_kept, ..SingletonSettings::default() };
+        assert_eq!(settings.validate(), Ok(()), "a proxy may keep nothing");
     }
 }

@@ -183,7 +183,8 @@ fn about_tls(error: &tokio_postgres::Error) -> Option<AboutTls> {
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(error) = cause {
         let inside = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
-        if error.is::<rustls::Error>() || inside.is_some_and(|inside| inside.is::<rustls::Error>()) {
+        if error.is::<rustls::Error>() || inside.is_some_and(<dyn std::error::Error + Send + Sync>::is::<rustls::Error>)
+        {
             return Some(AboutTls::Distrust);
         }
         // The client library has no type for it.

@@ -315,6 +315,11 @@ impl TransportSettings {
             let value = format!("{:?}", self.reconnect_backoff_max);
             refuse("transport.reconnect_backoff_max", value, "it must not be shorter than reconnect_backoff_min");
         }
+        if self.quarantine_idle_outbound_after <= self.stop_idle_outbound_after {
+            let value = format!("{:?}", self.quarantine_idle_outbound_after);
+            let why = "it must be longer than stop_idle_outbound_after; ten times is advised";
+            refuse("transport.quarantine_idle_outbound_after", value, why);
+        }
         if !(0.0..=1.0).contains(&self.reconnect_backoff_jitter) {
             let value = self.reconnect_backoff_jitter.to_string();
             refuse("transport.reconnect_backoff_jitter", value, "it must lie between 0 and 1");
@@ -323,11 +328,21 @@ impl TransportSettings {
             let value = self.maximum_large_frame_size.max(self.maximum_frame_size).to_string();
             refuse("transport.maximum_large_frame_size", value, "messages have at most 1 GiB");
         }
-        if let Tls::Files(tls) = &self.tls
-            && tls.reload_interval.is_zero()
-        {
-            let value = format!("{:?}", tls.reload_interval);
-            refuse("transport.tls_reload_interval", value, "it must be longer than zero");
+        if self.log_frame_size_exceeding == Some(0) {
+            refuse("transport.log_frame_size_exceeding", "0".to_owned(), "it must be at least 1, or off");
+        }
+        if let Tls::Files(tls) = &self.tls {
+            for (setting, file) in
+                [("transport.tls_key", &tls.key), ("transport.tls_cert", &tls.cert), ("transport.tls_ca", &tls.ca)]
+            {
+                if file.as_os_str().is_empty() {
+                    refuse(setting, "\"\"".to_owned(), "transport.tls = on needs this file");
+                }
+            }
+            if tls.reload_interval.is_zero() {
+                let value = format!("{:?}", tls.reload_interval);
+                refuse("transport.tls_reload_interval", value, "it must be longer than zero");
+            }
         }
         if errors.is_empty() { Ok(()) } else { Err(ConfigErrors(errors)) }
     }
@@ -353,6 +368,35 @@ mod tests {
     fn the_defaults_need_only_a_name() {
         assert!(TransportSettings::new("shop").check().is_ok());
         assert!(TransportSettings::test().check().is_ok());
+    }
+
+    /// Cluster §6, "Validation at start", sentence by sentence: durations, probabilities, sizes, and that
+    /// idle streams close before their peer is quarantined (cluster T19, T32).
+    #[test]
+    fn what_cannot_be_is_refused_by_the_name_of_its_setting() {
+        type Change = fn(&mut TransportSettings);
+        let wrong: [(Change, &str); 13] = [
+            (|s| s.quarantine_idle_outbound_after = s.stop_idle_outbound_after, "quarantine_idle_outbound_after"),
+            (|s| s.stop_idle_outbound_after = Duration::from_secs(7 * 3600), "quarantine_idle_outbound_after"),
+            (|s| s.termination_flush_timeout = Duration::ZERO, "termination_flush_timeout"),
+            (|s| s.give_up_reliable_after = Duration::ZERO, "give_up_reliable_after"),
+            (|s| s.reliable_resend_interval = Duration::ZERO, "reliable_resend_interval"),
+            (|s| s.reliable_buffer_size = 0, "reliable_buffer_size"),
+            (|s| s.http2_keepalive_timeout = Duration::ZERO, "http2_keepalive_timeout"),
+            (|s| s.reconnect_backoff_jitter = 1.5, "reconnect_backoff_jitter"),
+            (|s| s.max_batch_messages = 0, "max_batch_messages"),
+            (|s| s.inbound_lanes = 0, "inbound_lanes"),
+            (|s| s.log_frame_size_exceeding = Some(0), "log_frame_size_exceeding"),
+            (|s| s.tls = Tls::Files(crate::TlsSettings::new("", "c", "a")), "tls_key"),
+            (|s| s.cluster_name = "x".repeat(256), "cluster_name"),
+        ];
+        for (change, name) in wrong {
+            let mut settings = TransportSettings::new("shop");
+            change(&mut settings);
+            let problems = settings.check().unwrap_err().0;
+            let named: Vec<_> = problems.iter().map(|problem| problem.setting).collect();
+            assert_eq!(named, [format!("transport.{name}")]);
+        }
     }
 
     #[test]

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use greylag_cluster::{Cluster, Discovery, JoinError};
+use greylag_cluster::{Cluster, Discovery, JoinError, LeaseProvider, Leases};
 use greylag_core::{InvalidAddress, NodeAddress, Registry};
 use greylag_transport::{BindError, GrpcTransport, Remoting};
 
 use crate::config::{Config, ConfigProblems, Origin, Problem, ReadSettings};
+use crate::leases::{self, MakeLeases};
 use crate::node::Node;
 use crate::settings::NodeSettings;
 
@@ -25,6 +26,7 @@ pub struct NodeBuilder {
     seeds: Option<Vec<Result<NodeAddress, InvalidAddress>>>,
     discovery: Option<Arc<dyn Discovery>>,
     joins: bool,
+    stores_of_leases: Vec<(String, MakeLeases)>,
     #[cfg(feature = "persistence")]
     stores: Option<greylag_persistence::Stores>,
 }
@@ -37,6 +39,7 @@ impl NodeBuilder {
             seeds: None,
             discovery: None,
             joins: true,
+            stores_of_leases: Vec::new(),
             #[cfg(feature = "persistence")]
             stores: None,
         }
@@ -78,6 +81,13 @@ impl NodeBuilder {
         self
     }
 
+    /// A store of leases of the program's own, by this name: where `cluster.sbr.lease_majority.lease`
+    /// names it, or nothing, and it is the only one, the resolver and singletons keep their leases there.
+    pub fn lease_provider(mut self, name: impl Into<String>, provider: impl LeaseProvider) -> Self {
+        self.stores_of_leases.push((name.into(), Box::new(|cluster| Leases::new(cluster, provider))));
+        self
+    }
+
     /// Does not join: the program does, by [`Node::cluster`], or an operator, by `greylag join`. The
     /// node is started then, but no member yet.
     pub fn join_later(mut self) -> Self {
@@ -110,7 +120,8 @@ impl NodeBuilder {
         if let Some(seeds) = self.seeds {
             read.settings.cluster.seed_nodes = seeds.into_iter().collect::<Result<Vec<_>, _>>()?;
         }
-        read.check()?;
+        let without_store = leases::choose(&mut read.settings, self.stores_of_leases);
+        read.check_with(without_store)?;
         let discovery = discovery(self.discovery, &read.settings)?;
         // One small runtime carries the control lanes and membership (cluster C7).
         read.settings.transport.control_threads = read.settings.cluster.cluster_threads;

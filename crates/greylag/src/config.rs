@@ -45,13 +45,13 @@ use source::Entry;
 use crate::settings::NodeSettings;
 
 /// Where settings are read from, besides the program.
-#[derive(Debug, Clone, Default)]
+#[derive(Clone, Default)]
 pub struct Config {
     file: Option<File>,
     variables: Vec<(String, String)>,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 enum File {
     Path(PathBuf),
     Text { name: String, text: String },
@@ -64,6 +64,18 @@ pub struct ReadSettings {
     pub settings: NodeSettings,
     /// Where each key that was given stands.
     origins: BTreeMap<String, Origin>,
+}
+
+/// Without values: an environment and a file hold secrets, and not only ours.
+impl std::fmt::Debug for Config {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let file = self.file.as_ref().map(|file| match file {
+            File::Path(path) => path.display().to_string(),
+            File::Text { name, .. } => name.clone(),
+        });
+        let variables = self.variables.iter().map(|(name, _)| name).filter(|name| name.starts_with("GREYLAG_"));
+        f.debug_struct("Config").field("file", &file).field("variables", &variables.collect::<Vec<_>>()).finish()
+    }
 }
 
 impl Config {
@@ -174,7 +186,13 @@ impl ReadSettings {
     /// # Errors
     /// [`ConfigProblems`]: all of them, of all sections, with the place of each that was given.
     pub fn check(&self) -> Result<(), ConfigProblems> {
-        let found = self.settings.problems();
+        self.check_with(Vec::new())
+    }
+
+    /// The same, together with what is wrong between the settings and the program.
+    pub(crate) fn check_with(&self, more: Vec<(String, String)>) -> Result<(), ConfigProblems> {
+        let mut found = self.settings.problems();
+        found.extend(more);
         if found.is_empty() {
             return Ok(());
         }

@@ -71,12 +71,14 @@
 
 mod builder;
 pub mod config;
+mod leases;
 mod node;
 pub mod prelude;
 mod settings;
 
 pub use builder::{NodeBuilder, StartError};
 pub use config::{Config, ConfigProblems};
+pub use leases::{LeaseStoreSettings, PostgresLeaseSettings, Secret};
 pub use node::Node;
 pub use settings::{DiscoveryMethod, DiscoverySettings, NodeSettings};
 
@@ -95,6 +97,8 @@ pub use greylag_discovery_dns as discovery_dns;
 pub use greylag_journal_service as journal_service;
 #[cfg(feature = "journal-sled")]
 pub use greylag_journal_sled as journal_sled;
+#[cfg(feature = "lease-postgres")]
+pub use greylag_lease_postgres as lease_postgres;
 #[cfg(feature = "management")]
 pub use greylag_management as management;
 #[cfg(feature = "persistence")]

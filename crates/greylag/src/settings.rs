@@ -1,7 +1,9 @@
 //! The settings of a node: one section per layer.
 
-use greylag_cluster::{BootstrapSettings, ClusterSettings, LeaseSettings, SingletonSettings};
+use greylag_cluster::{BootstrapSettings, ClusterSettings, SingletonSettings};
 use greylag_transport::TransportSettings;
+
+use crate::leases::LeaseStoreSettings;
 
 /// Every setting of a node. A document of the specification writes its keys without the section.
 ///
@@ -17,8 +19,9 @@ pub struct NodeSettings {
     pub discovery: DiscoverySettings,
     /// `cluster.bootstrap.*`: how discovered nodes found a cluster; not used with seed nodes.
     pub bootstrap: BootstrapSettings,
-    /// `cluster.lease.*`, for leases that the program makes.
-    pub lease: LeaseSettings,
+    /// `cluster.sbr.lease_majority.lease` and `cluster.lease.postgres.*`: where leases are kept, if
+    /// `cluster.leases` is not set.
+    pub lease_store: LeaseStoreSettings,
     /// `cluster.singleton.*`, for singletons that the program starts.
     pub singleton: SingletonSettings,
     /// `ddata.*`, for replicators that the program starts.
@@ -69,8 +72,17 @@ impl NodeSettings {
             problems.push((error.setting.to_owned(), format!("{}: {}", error.value, error.why)));
         }
         let cluster = self.cluster.validate().err().into_iter().flatten();
-        for error in cluster.chain(self.lease.validate().err().into_iter().flatten()) {
+        // A store that is named is found by its name, later; what is wrong with it is told below.
+        let cluster = cluster.filter(|error| !self.lease_store.is_named() || !error.setting.ends_with(".lease"));
+        for error in cluster.chain(self.singleton.validate().err().into_iter().flatten()) {
             problems.push((format!("cluster.{}", error.setting), format!("{}: {}", error.value, error.why)));
+        }
+        if self.cluster.leases.is_none() {
+            problems.extend(self.lease_store.problems());
+        }
+        if self.singleton.use_lease && self.cluster.leases.is_none() && !self.lease_store.is_named() {
+            let why = "true: there is no store of leases; name one by cluster.sbr.lease_majority.lease";
+            problems.push(("cluster.singleton.use_lease".to_owned(), why.to_owned()));
         }
         if self.discovery.method != DiscoveryMethod::SeedNodes {
             for error in self.bootstrap.validate().err().into_iter().flatten() {

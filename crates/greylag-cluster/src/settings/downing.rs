@@ -251,7 +251,10 @@ pub(super) fn validate(settings: &ClusterSettings, problems: &mut Vec<ConfigErro
         Strategy::StaticQuorum { quorum_size, .. } => {
             check(*quorum_size >= 1, "sbr.static_quorum.quorum_size", quorum_size.to_string(), "must be at least 1");
         }
-        Strategy::LeaseMajority { release_after, lease_name, .. } => {
+        Strategy::LeaseMajority { release_after, lease_name, acquire_lease_delay_for_minority, .. } => {
+            let text = format!("{acquire_lease_delay_for_minority:?}");
+            let setting = "sbr.lease_majority.acquire_lease_delay_for_minority";
+            check(!acquire_lease_delay_for_minority.is_zero(), setting, text, "must be longer than 0");
             let text = format!("{release_after:?}");
             check(!release_after.is_zero(), "sbr.lease_majority.release_after", text, "must be longer than 0");
             let kept = settings.leases.is_some();
@@ -311,6 +314,15 @@ mod tests {
         for name in ["keep_majority", "keep_oldest", "down_all", "lease_majority"] {
             assert!(problems(Strategy::named(name, None).unwrap()).is_empty(), "{name}");
         }
+        let at_once = |delay, release| Strategy::LeaseMajority {
+            lease_name: None,
+            acquire_lease_delay_for_minority: delay,
+            release_after: release,
+            role: None,
+        };
+        let (some, none) = (Duration::from_secs(1), Duration::ZERO);
+        assert_eq!(problems(at_once(none, some)), ["sbr.lease_majority.acquire_lease_delay_for_minority"]);
+        assert_eq!(problems(at_once(some, none)), ["sbr.lease_majority.release_after"]);
         let nowhere = SbrSettings::with_strategy(Strategy::named("lease_majority", None).unwrap());
         let problems = ClusterSettings::default().with_resolver(nowhere).validate().unwrap_err();
         assert_eq!(problems[0].setting, "sbr.lease_majority.lease", "a lease must be kept somewhere");

@@ -7,7 +7,7 @@ use greylag_cluster::{DownAllWhenUnstable, Downing, Phase, SbrSettings, Strategy
 
 use greylag_transport::{Tls, TlsSettings};
 
-use super::given::words;
+use super::given::{Bytes, words};
 use crate::settings::NodeSettings;
 
 /// `cluster.downing`.
@@ -82,6 +82,7 @@ pub(super) struct Draft {
     pub(super) stable_after: Duration,
     pub(super) unstable: DownAllWhenUnstable,
     pub(super) indirectly: Option<f64>,
+    pub(super) largest_logged: Option<Bytes>,
     pub(super) tls: TlsName,
     /// Counts only with [`TlsName::On`].
     pub(super) tls_files: TlsSettings,
@@ -115,6 +116,7 @@ impl Default for Draft {
             stable_after: sbr.stable_after,
             unstable: sbr.down_all_when_unstable,
             indirectly: sbr.down_all_when_indirectly_connected,
+            largest_logged: None,
             tls: TlsName::LoopbackOnly,
             tls_files: TlsSettings::new("", "", ""),
             #[cfg(feature = "management")]
@@ -132,6 +134,7 @@ impl Draft {
         let mut settings = self.settings;
         let given = self.phase_timeouts.into_iter().filter_map(|(phase, timeout)| Some((phase, timeout?)));
         settings.cluster.coordinated_shutdown.phase_timeouts.extend(given);
+        settings.transport.log_frame_size_exceeding = self.largest_logged.map(|Bytes(bytes)| bytes);
         settings.transport.tls = self.tls.with(self.tls_files);
         #[cfg(feature = "management")]
         {

@@ -7,6 +7,8 @@ use std::time::Duration;
 use greylag_cluster::AppVersion;
 use greylag_core::{NodeAddress, parse_duration, show_duration};
 
+use crate::leases::Secret;
+
 /// A value as it was written.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Given {
@@ -200,6 +202,21 @@ impl Value for String {
 
     fn show(&self) -> String {
         format!("{self:?}")
+    }
+}
+
+/// A value that is not shown, whatever is wrong with it.
+impl Value for Secret {
+    fn expected() -> String {
+        "text".to_owned()
+    }
+
+    fn read(given: &Given) -> Result<Self, Option<String>> {
+        given.text().map(Self::new).ok_or_else(|| Some("it must be text".to_owned()))
+    }
+
+    fn show(&self) -> String {
+        if self.is_empty() { "\"\"".to_owned() } else { "\"…\"".to_owned() }
     }
 }
 

@@ -220,3 +220,108 @@ fn the_admin_service_has_its_own_certificate() {
         assert!(found.iter().any(|found| found.contains(&format!("management.{key}: "))), "{key}: {found:#?}");
     }
 }
+
+/// cluster T28, T29, T30, T19, T41: the reliable part and what becomes of idle links.
+#[test]
+fn the_reliable_part_of_the_transport_is_set_by_file() {
+    let text = "[transport]\ncluster_name = \"a\"\nreliable_buffer_size = 7\nreliable_resend_interval = \"2s\"\n\
+                give_up_reliable_after = \"1h\"\non_reliable_give_up = \"notify\"\ntermination_flush_timeout = \"4s\"\n\
+                stop_idle_outbound_after = \"1m\"\nquarantine_idle_outbound_after = \"2h\"\nlog_frame_size_exceeding = \"64KiB\"";
+    let read_all = read(text).expect("it reads");
+    read_all.check().expect("it works");
+    let transport = read_all.settings.transport;
+    assert_eq!((transport.reliable_buffer_size, transport.reliable_resend_interval), (7, Duration::from_secs(2)));
+    assert_eq!(transport.give_up_reliable_after, Duration::from_secs(3600));
+    assert_eq!(transport.on_reliable_give_up, greylag_transport::OnReliableGiveUp::Notify);
+    assert_eq!(transport.termination_flush_timeout, Duration::from_secs(4));
+    assert_eq!(transport.quarantine_idle_outbound_after, Duration::from_secs(7200));
+    assert_eq!(transport.log_frame_size_exceeding, Some(64 * 1024));
+    let found = problems("transport.on_reliable_give_up = \"panic\"");
+    assert!(found[0].contains("\"quarantine\", \"notify\""), "{found:?}");
+}
+
+/// cluster §6, "Validation at start": one wrong value of each sentence, of several layers, and all are
+/// told at once, each with its line.
+#[test]
+fn every_sentence_of_the_validation_is_checked_and_all_problems_come_together() {
+    let wrong = [
+        "transport.cluster_name = \"a\"",
+        "transport.http2_keepalive_interval = \"0s\"",
+        "transport.reconnect_backoff_jitter = 1.5",
+        "cluster.gossip_different_view_probability = -0.1",
+        "cluster.event_buffer = 0",
+        "transport.max_batch_bytes = 0",
+        "cluster.failure_detector.threshold = 0",
+        "cluster.sbr.active_strategy = \"static_quorum\"\ncluster.sbr.static_quorum.quorum_size = 0",
+        "cluster.singleton_proxy.buffer_size = 10001",
+        "cluster.roles = [\"dc-a\"]",
+        "transport.quarantine_idle_outbound_after = \"5m\"",
+        "cluster.lease.operation_timeout = \"0s\"",
+        "cluster.singleton.removal_margin = \"0s\"",
+        "cluster.coordinated_shutdown.service_stop.timeout = \"0s\"",
+    ];
+    let text = wrong.join("\n");
+    let found = problems(&text);
+    assert_eq!(found.len(), wrong.len() - 1, "{found:#?}");
+    for key in
+        wrong[1..].iter().map(|line| line.rsplit('\n').next().expect("a line").split(" =").next().expect("a key"))
+    {
+        let key = if key.contains("service_stop") { "coordinated_shutdown.<phase>.timeout" } else { key };
+        assert!(found.iter().any(|found| found.contains(&format!("{key}: "))), "{key}: {found:#?}");
+    }
+    // Off is no duration, and a proxy may keep nothing.
+    let fine = "transport.cluster_name = \"a\"\ncluster.weakly_up_after = \"off\"\ncluster.down_removal_margin = \"off\"\n\
+                cluster.singleton_proxy.buffer_size = 0";
+    read(fine).expect("it reads").check().expect("it works");
+}
+
+const LEASE: &str = "transport.cluster_name = \"a\"\ncluster.sbr.active_strategy = \"lease_majority\"\n";
+
+/// cluster S10: lease_majority needs a store of leases, which a file can name.
+#[test]
+fn a_store_of_leases_is_named_and_described() {
+    let found = problems(LEASE);
+    assert!(found.len() == 1 && found[0].contains("cluster.sbr.lease_majority.lease: "), "{found:?}");
+    let text = format!("{LEASE}cluster.lease.heartbeat_timeout = \"1m\"\ncluster.lease.heartbeat_interval = \"5s\"");
+    let times = read(&text).expect("it reads").settings.cluster.lease;
+    assert_eq!(times.heartbeat_timeout, Duration::from_secs(60), "what the resolver's lease lives by");
+    let found = problems("transport.cluster_name = \"a\"\ncluster.singleton.use_lease = true");
+    assert!(found[0].contains("cluster.singleton.use_lease: ") && found[0].contains("no store"), "{found:?}");
+}
+
+#[test]
+#[cfg(feature = "lease-postgres")]
+fn the_store_postgres_is_checked_before_anything_starts() {
+    let with = |more: &str| format!("{LEASE}cluster.sbr.lease_majority.lease = \"postgres\"\n{more}");
+    let fine = with("cluster.lease.postgres.connection = \"host=127.0.0.1 user=a password=secret\"");
+    read(&fine).expect("it reads").check().expect("it works");
+    for (more, key, why) in [
+        ("", "connection", "needs a connection string"),
+        ("cluster.lease.postgres.connection = \"host=a user=b sslmode=verify-full\"", "connection", "sslrootcert"),
+        ("cluster.lease.postgres.connection = \"host=a user=b pasword=secret\"", "connection", "invalid"),
+        (
+            "cluster.lease.postgres.connection = \"host=a user=b\"\ncluster.lease.postgres.password_file = \"/nowhere\"",
+            "password_file",
+            "/nowhere",
+        ),
+    ] {
+        let found = problems(&with(more));
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].contains(&format!("cluster.lease.postgres.{key}: ")) && found[0].contains(why), "{found:?}");
+        assert!(!found[0].contains("secret"), "{found:?}");
+    }
+    let shown = format!("{:?}", read(&fine).expect("it reads"));
+    assert!(!shown.contains("secret"), "{shown}");
+    let listed = problems(&with("cluster.lease.postgres.connection = [\"password=secret\"]"));
+    assert!(listed[0].contains("must be text") && !listed[0].contains("secret"), "{listed:?}");
+}
+
+/// An environment holds secrets, and not only ours.
+#[test]
+fn what_was_read_from_is_shown_without_values() {
+    let config = Config::new().text("node.toml", "cluster.lease.postgres.connection = \"secret\"");
+    let config = config.variables([("GREYLAG_CLUSTER__LEASE__POSTGRES__CONNECTION", "secret"), ("TOKEN", "secret")]);
+    let shown = format!("{config:?}");
+    assert!(shown.contains("node.toml") && shown.contains("GREYLAG_CLUSTER__LEASE"), "{shown}");
+    assert!(!shown.contains("secret") && !shown.contains("TOKEN"), "{shown}");
+}

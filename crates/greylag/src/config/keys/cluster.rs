@@ -233,17 +233,31 @@ pub(super) fn keys() -> Vec<Key> {
             "cluster.lease.heartbeat_timeout",
             "cluster S16",
             "A lease that was not renewed for so long is free.",
-            |draft| &mut draft.settings.lease.heartbeat_timeout,
+            |draft| &mut draft.settings.cluster.lease.heartbeat_timeout,
         ),
         Key::new("cluster.lease.heartbeat_interval", "cluster S16", "Between renewals of a lease.", |draft| {
-            &mut draft.settings.lease.heartbeat_interval
+            &mut draft.settings.cluster.lease.heartbeat_interval
         }),
         Key::new(
             "cluster.lease.operation_timeout",
             "cluster S16",
             "How long one request to the store of leases may take before its outcome counts as unknown.",
-            |draft| &mut draft.settings.lease.operation_timeout,
+            |draft| &mut draft.settings.cluster.lease.operation_timeout,
         ),
+        Key::new(
+            "cluster.lease.postgres.connection",
+            "cluster S16",
+            "The database of the leases, as for libpq: `host=db.example user=greylag dbname=leases sslmode=verify-full sslrootcert=/etc/greylag/ca.pem`, or a URL. Needs the feature `lease-postgres`.",
+            |draft| &mut draft.settings.lease_store.postgres.connection,
+        )
+        .default_is("required by the store postgres"),
+        Key::some(
+            "cluster.lease.postgres.password_file",
+            "cluster S16",
+            "A file with the password, if it does not stand in the connection string.",
+            |draft| &mut draft.settings.lease_store.postgres.password_file,
+        )
+        .default_is("none"),
         Key::new(
             "cluster.singleton.hand_over_retry_interval",
             "cluster P4",
@@ -306,7 +320,7 @@ pub(super) fn keys() -> Vec<Key> {
         Key::new(
             "cluster.singleton.use_lease",
             "cluster P5",
-            "An instance runs only while its node holds the lease `<cluster>-singleton-<name>`; needs a lease provider.",
+            "An instance runs only while its node holds the lease `<cluster>-singleton-<name>`; needs a store of leases: `cluster.sbr.lease_majority.lease`.",
             |draft| &mut draft.settings.singleton.use_lease,
         ),
         Key::new(

@@ -90,6 +90,13 @@ pub(super) fn keys() -> Vec<Key> {
             "The oldest is sought among members with this role; empty: all.",
             |draft| &mut draft.strategies.oldest_role,
         ),
+        Key::some(
+            "cluster.sbr.lease_majority.lease",
+            "cluster S10",
+            "Where leases are kept, also those of singletons: `postgres`, or a name that the program gave to a store of its own. A store that only the program knows is used without being named.",
+            |draft| &mut draft.settings.lease_store.name,
+        )
+        .default_is("required by lease_majority"),
         Key::new(
             "cluster.sbr.lease_majority.lease_name",
             "cluster S10",

@@ -1,9 +1,11 @@
 //! `transport.*`. Source: cluster §6.
 
-use greylag_transport::PeerSubject;
+use greylag_transport::{OnReliableGiveUp, PeerSubject};
 
 use super::Key;
-use crate::config::given::{Given, Value};
+use crate::config::given::{Given, Value, words};
+
+words!(OnReliableGiveUp { "quarantine" => Self::Quarantine, "notify" => Self::Notify });
 
 impl Value for PeerSubject {
     fn expected() -> String {
@@ -163,6 +165,36 @@ pub(super) fn keys() -> Vec<Key> {
             |draft| &mut draft.settings.transport.http2_keepalive_timeout,
         ),
         Key::new(
+            "transport.reliable_buffer_size",
+            "cluster T28",
+            "Reliable control messages that wait for their acknowledgement, per peer.",
+            |draft| &mut draft.settings.transport.reliable_buffer_size,
+        ),
+        Key::new(
+            "transport.reliable_resend_interval",
+            "cluster T28",
+            "From one repetition of what was not acknowledged to the next.",
+            |draft| &mut draft.settings.transport.reliable_resend_interval,
+        ),
+        Key::new(
+            "transport.give_up_reliable_after",
+            "cluster T29",
+            "How long reliable messages wait without any acknowledgement.",
+            |draft| &mut draft.settings.transport.give_up_reliable_after,
+        ),
+        Key::new(
+            "transport.on_reliable_give_up",
+            "cluster T29",
+            "What follows then, and when the buffer is full: the peer is quarantined, or the messages are dropped and an event says so.",
+            |draft| &mut draft.settings.transport.on_reliable_give_up,
+        ),
+        Key::new(
+            "transport.termination_flush_timeout",
+            "cluster T30",
+            "How long the notice that a watched recipient has stopped waits until everything sent before it was taken.",
+            |draft| &mut draft.settings.transport.termination_flush_timeout,
+        ),
+        Key::new(
             "transport.stop_quarantined_after_idle",
             "cluster T18",
             "How long the control stream to a quarantined process stays open for the notice.",
@@ -218,6 +250,18 @@ pub(super) fn keys() -> Vec<Key> {
             "cluster T32",
             "Streams without traffic for so long close; the next message reopens them.",
             |draft| &mut draft.settings.transport.stop_idle_outbound_after,
+        ),
+        Key::new(
+            "transport.quarantine_idle_outbound_after",
+            "cluster T19",
+            "How long a peer to which no stream is open may leave every probe unanswered until it is quarantined; longer than `transport.stop_idle_outbound_after`, ten times is advised.",
+            |draft| &mut draft.settings.transport.quarantine_idle_outbound_after,
+        ),
+        Key::new(
+            "transport.log_frame_size_exceeding",
+            "cluster T41",
+            "Logs the largest message of each manifest above so many bytes, and again when one is larger by a tenth.",
+            |draft| &mut draft.largest_logged,
         ),
         Key::new(
             "transport.untrusted_mode",
