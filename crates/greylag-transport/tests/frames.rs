@@ -103,6 +103,13 @@ fn number_for(path: &str, path_id: u64, value: u32) -> Bytes {
     field(3, &field(1, &envelope))
 }
 
+/// A question to the inbox whose asker has so many milliseconds of patience left.
+fn question(patience: u64) -> Bytes {
+    let ask = [number_field(8, 5), number_field(9, patience)].concat();
+    let envelope = [field(1, b"inbox"), number_field(5, 2), field(6, b"number"), field(7, b"1"), ask.into()].concat();
+    field(3, &field(1, &envelope))
+}
+
 struct Raws {
     frames: mpsc::Sender<Bytes>,
     replies: Streaming<Bytes>,
@@ -285,4 +292,17 @@ async fn large_frames_travel_compressed_where_that_is_wanted() {
         assert_eq!(stats.sent_bytes < 20_000, expected == 1, "{path}: {} bytes", stats.sent_bytes);
         assert_eq!(a.dropped(DeadLetterReason::TooLarge), 0);
     }
+}
+
+/// Cluster T38: a question whose asker has given up by the time its turn comes is not put any more.
+#[tokio::test]
+async fn a_question_without_patience_left_is_not_put() {
+    let mut b = node(settings()).await;
+    let raws = Raws::accepted(&b.transport, 1).await;
+    raws.send(question(0)).await;
+    raws.send(question(60_000)).await;
+    let put = next(&mut b.inbox).await;
+    assert!(!put.ask.unwrap().budget.is_zero());
+    assert_eq!(b.dropped(DeadLetterReason::Expired), 1);
+    assert!(b.inbox.try_recv().is_err());
 }

@@ -4,11 +4,11 @@ mod common;
 
 use std::time::Duration;
 
-use common::{LONG, Node, next, node, number, read, until};
+use common::{LONG, Node, next, nobody, node, number, read, until};
 use greylag_core::{DeadLetterReason, UniqueAddress};
 use greylag_transport::{
-    AskError, Destination, Envelope, Fault, OnReliableGiveUp, QuarantineReason, Recipient, Remoting, SendError,
-    TransportEvent, TransportSettings,
+    Destination, Envelope, Fault, OnReliableGiveUp, QuarantineReason, Recipient, Remoting, SendError, TransportEvent,
+    TransportSettings,
 };
 use tokio::sync::mpsc;
 
@@ -156,11 +156,6 @@ async fn a_flush_passes_every_lane_and_every_worker() {
     assert!(here.try_recv().is_ok());
 }
 
-fn nobody() -> Destination {
-    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    Destination::Address(silent.local_addr().unwrap().to_string().parse().unwrap())
-}
-
 /// Cluster T22: a send that waits goes on when there is room, and gives up at its deadline.
 #[tokio::test]
 async fn a_waiting_send_goes_on_when_there_is_room() {
@@ -204,58 +199,6 @@ async fn dead_letters_are_published_with_their_place() {
     assert_eq!(letter.to.as_ref(), Some(b.transport.self_address().address()));
     assert_eq!((letter.recipient.as_str(), letter.manifest.as_str(), letter.size), ("nowhere", "number", 2));
     assert!(letters.try_next().is_none());
-}
-
-/// Cluster T38: what became of a question decides how its ask ends; one that nobody waits for any
-/// more is not even written.
-#[tokio::test]
-async fn an_ask_says_what_became_of_its_peer() {
-    let (mut a, mut b) = (node(settings()).await, node(settings()).await);
-    let to_b = b.transport.self_address().clone();
-    let unanswered = a.start_ask(&b.here(), "inbox", LONG);
-    next(&mut b.inbox).await;
-    a.transport.quarantine(&to_b, QuarantineReason::RemovedFromMembership, true);
-    assert_eq!(unanswered.await.unwrap_err(), AskError::PeerRemoved);
-
-    let c = node(settings()).await;
-    let unanswered = c.start_ask(&a.here(), "inbox", LONG);
-    next(&mut a.inbox).await;
-    c.transport.quarantine(a.transport.self_address(), QuarantineReason::Manual, false);
-    assert_eq!(unanswered.await.unwrap_err(), AskError::Quarantined);
-
-    let to = nobody();
-    let short = Duration::from_millis(20);
-    let late = a.start_ask(&to, "inbox", short);
-    assert_eq!(late.await.unwrap_err(), AskError::Timeout(short));
-    let Destination::Address(address) = &to else { unreachable!() };
-    let mut d = node(TransportSettings { canonical_port: address.port(), ..settings() }).await;
-    a.tell(&to, 5);
-    assert_eq!(d.next().await, 5);
-    assert_eq!(a.dropped(DeadLetterReason::Expired), 1);
-}
-
-/// Cluster T42, T23: frames that are late keep their order.
-#[tokio::test]
-async fn late_frames_keep_their_order() {
-    let (a, mut b) = (node(settings()).await, node(settings()).await);
-    let (min, max) = (Duration::ZERO, Duration::from_millis(20));
-    a.transport.fault(b.transport.self_address().address(), Fault::Delay { min, max });
-    for n in 0..20 {
-        a.tell(&b.here(), n);
-        tokio::task::yield_now().await;
-    }
-    for n in 0..20 {
-        assert_eq!(b.next().await, n);
-    }
-}
-
-/// Cluster T42: without the setting nobody can put a fault between two nodes.
-#[tokio::test]
-async fn faults_need_the_setting() {
-    let (a, mut b) = (node(TransportSettings { fault_injection: false, ..settings() }).await, node(settings()).await);
-    a.transport.fault(b.transport.self_address().address(), Fault::Blackhole);
-    a.tell(&b.here(), 1);
-    assert_eq!(b.next().await, 1);
 }
 
 /// Cluster T18, T20: a notice is repeated when the quarantined peer sends anything, but not more often

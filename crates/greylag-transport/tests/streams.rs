@@ -1,4 +1,4 @@
-//! Messages over real sockets: order, restarts, overflow, limits, asks, shutdown.
+//! Messages over real sockets: order, restarts, overflow, limits, shutdown.
 
 mod common;
 
@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use common::{LONG, next, node, number, read, until};
-use greylag_core::{CodecId, DeadLetterReason, EncodeError, EntityError};
+use greylag_core::{CodecId, DeadLetterReason, EncodeError};
 use greylag_transport::{
-    AskError, Destination, Envelope, Fault, GrpcTransport, Lane, Payload, PayloadValue, Recipient, RejectCode,
-    Remoting, SendError, TransportEvent, TransportSettings,
+    AskError, Destination, Envelope, GrpcTransport, Lane, Payload, PayloadValue, Recipient, RejectCode, Remoting,
+    SendError, TransportEvent, TransportSettings,
 };
 
 fn settings() -> TransportSettings {
@@ -31,38 +31,6 @@ async fn messages_and_answers_cross() {
     let known = b.transport.peer(a.transport.self_address().address()).unwrap();
     assert_eq!(known.peer, *a.transport.self_address());
     assert_eq!(known.host_id, a.transport.host_id());
-}
-
-#[tokio::test]
-async fn every_ending_of_an_ask() {
-    let (a, mut b) = (node(settings()).await, node(settings()).await);
-    let answer = a.start_ask(&b.here(), "inbox", LONG);
-    drop(b.question::<u32>().await);
-    assert_eq!(answer.await.unwrap_err(), AskError::Entity(EntityError::NoReply));
-
-    let unknown = a.ask(&b.here(), "nobody", LONG).await;
-    assert_eq!(unknown, Err(AskError::NoSuchRecipient));
-
-    let short = Duration::from_millis(20);
-    assert_eq!(a.ask(&b.here(), "inbox", short).await, Err(AskError::Timeout(short)));
-    b.question::<u32>().await.reply(1);
-    until(|| a.dropped(DeadLetterReason::LateReply) == 1).await;
-
-    let answer = a.start_ask(&b.here(), "inbox", LONG);
-    b.question::<u8>().await.reply(1_u8);
-    assert_eq!(answer.await.unwrap_err(), AskError::Dropped(DeadLetterReason::SerializeFailed));
-
-    let answer = a.start_ask(&b.here(), "inbox", LONG);
-    b.question::<String>().await.reply("x".repeat(300 * 1024));
-    assert_eq!(answer.await.unwrap_err(), AskError::ReplyTooLarge);
-
-    let answer = a.start_ask(&b.here(), "inbox", LONG);
-    b.transport.refuse(&next(&mut b.inbox).await, DeadLetterReason::Undecodable);
-    assert!(matches!(answer.await.unwrap_err(), AskError::Undecodable(_)));
-
-    let answer = a.start_ask(&a.here(), "inbox", LONG);
-    a.transport.shutdown().await;
-    assert_eq!(answer.await.unwrap_err(), AskError::ShuttingDown);
 }
 
 /// Scenario 1.
@@ -478,25 +446,6 @@ async fn a_cluster_id_is_told_to_those_who_were_greeted_before() {
     assert_eq!((a.event(met).await, b.event(met).await), (Some(7), Some(7)));
     let known = a.transport.peer(b.transport.self_address().address()).unwrap();
     assert_eq!(known.cluster_id, Some(7));
-}
-
-/// Cluster T42: a blackhole has one direction, and its end is the end of it.
-#[tokio::test]
-async fn a_blackhole_swallows_one_direction() {
-    let (mut a, mut b) = (node(settings()).await, node(settings()).await);
-    a.tell(&b.here(), 1);
-    assert_eq!(b.next().await, 1);
-    let address = b.transport.self_address().address().clone();
-    a.transport.fault(&address, Fault::BlackholeOutbound);
-    a.tell(&b.here(), 2);
-    b.tell(&a.here(), 3);
-    assert_eq!(a.next().await, 3);
-    // The lane's writer has its own pace: the fault must not end before it has swallowed the message.
-    until(|| a.transport.stats().swallowed_envelopes == 1).await;
-    assert_eq!(a.transport.stats().sent_envelopes, 1);
-    a.transport.fault(&address, Fault::Pass);
-    a.tell(&b.here(), 4);
-    assert_eq!(b.next().await, 4);
 }
 
 #[tokio::test]

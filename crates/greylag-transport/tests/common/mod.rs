@@ -134,6 +134,12 @@ impl Node {
     }
 }
 
+/// An address where something listens that never answers.
+pub fn nobody() -> Destination {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    Destination::Address(silent.local_addr().unwrap().to_string().parse().unwrap())
+}
+
 pub async fn next(inbox: &mut mpsc::UnboundedReceiver<Inbound>) -> Inbound {
     tokio::time::timeout(LONG, inbox.recv()).await.expect("a message comes").expect("the node lives")
 }
