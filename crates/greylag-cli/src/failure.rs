@@ -35,11 +35,9 @@ impl Failure {
             return Self::from_dial(address, error);
         }
         match status.code() {
-            // The library below reports a broken or refused connection as either.
-            Code::Unavailable | Code::Unknown if is_transport(status) => Self::Unreachable(format!(
-                "no admin service answers at {address}: {}; is management.address set there?",
-                cause(status)
-            )),
+            _ if is_transport(status) => {
+                Self::Unreachable(format!("the connection to {address} was lost: {}; is the node gone?", cause(status)))
+            }
             Code::Unavailable => Self::Refused(format!("{address}: {message}")),
             Code::Unimplemented => {
                 Self::Refused(format!("{address} does not know this command; it runs an older version"))
@@ -103,16 +101,9 @@ fn dial_error(status: &Status) -> Option<&DialError> {
     None
 }
 
-/// Whether the call never reached the service, or lost it.
+/// Whether the call lost its connection: what a service answers comes without an error of this side.
 fn is_transport(status: &Status) -> bool {
-    let mut cause = std::error::Error::source(status);
-    while let Some(error) = cause {
-        if error.is::<tonic::transport::Error>() || error.is::<std::io::Error>() {
-            return true;
-        }
-        cause = error.source();
-    }
-    false
+    std::error::Error::source(status).is_some()
 }
 
 /// The innermost reason: what the system said.
@@ -122,4 +113,36 @@ fn cause(status: &Status) -> String {
         innermost = next;
     }
     innermost.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the node answered, and what became of it: the exit codes that docs/cli.md promises.
+    #[test]
+    fn every_answer_has_its_exit_code() {
+        for (code, exit, said) in [
+            (Code::PermissionDenied, 1, "because"),
+            (Code::NotFound, 1, "because"),
+            (Code::FailedPrecondition, 1, "because"),
+            (Code::Unavailable, 1, "here:1: because"),
+            (Code::Unimplemented, 1, "older version"),
+            (Code::Internal, 1, "because"),
+            (Code::InvalidArgument, 2, "because"),
+            (Code::DeadlineExceeded, 4, "here:1: because"),
+        ] {
+            let failure = Failure::from_status("here:1", &Status::new(code, "because"));
+            let (text, found) = match failure {
+                Failure::Refused(text) => (text, 1),
+                Failure::Usage(text) => (text, 2),
+                Failure::Unreachable(text) => (text, 3),
+                Failure::TimedOut(text) => (text, 4),
+                Failure::Untrusted(text) => (text, 6),
+                Failure::OutputClosed => (String::new(), 0),
+            };
+            assert_eq!(found, exit, "{code:?}");
+            assert!(text.contains(said), "{code:?}: {text}");
+        }
+    }
 }

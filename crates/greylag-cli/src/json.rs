@@ -31,6 +31,8 @@ fn sorted<V: Clone>(map: &std::collections::HashMap<String, V>) -> BTreeMap<Stri
 
 #[derive(Debug, Serialize)]
 pub(crate) struct Member {
+    /// As every other field names members, and for readers whose numbers are too short for a uid.
+    unique: String,
     address: String,
     uid: u64,
     status: &'static str,
@@ -46,6 +48,7 @@ pub(crate) struct Member {
 impl From<&v1::Member> for Member {
     fn from(member: &v1::Member) -> Self {
         Self {
+            unique: format!("{}#{}", member.address, member.uid),
             address: member.address.clone(),
             uid: member.uid,
             status: status(member.status()),

@@ -28,7 +28,7 @@ async fn members_are_listed_as_a_table_and_as_json() {
     assert_eq!(listed["role_oldest"]["shop"], one.unique());
     let members = listed["members"].as_array().expect("a list");
     let own = members.iter().find(|member| member["address"] == two.address()).expect("itself");
-    assert_eq!(own["status"], "Up");
+    assert_eq!((&own["status"], &own["unique"]), (&Value::from("Up"), &Value::from(two.unique())));
     assert_eq!(own["roles"], serde_json::json!(["shop"]));
     assert_eq!((own["up_number"].as_u64(), own["unreachable"].as_bool()), (Some(2), Some(false)));
     assert_eq!(own["app_version"], "0.0.0");
@@ -202,6 +202,50 @@ async fn what_goes_wrong_is_told_apart_by_the_exit_code() {
     assert!(said(&late).contains("--timeout"), "{}", said(&late));
     let help = node.run(&["--help"]).await;
     assert!(code(&help) == 0 && said(&help).contains("Exit codes"), "{}", said(&help));
+    node.end().await;
+}
+
+/// A node that is killed, or cut off, does not say goodbye.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_that_is_lost_is_told_from_a_node_that_ended() {
+    let node = Node::writable().await;
+    let cable = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (near, far) = (cable.local_addr().unwrap().to_string(), node.admin());
+    let cable = tokio::spawn(async move {
+        let (mut near, _) = cable.accept().await.unwrap();
+        let mut far = tokio::net::TcpStream::connect(far).await.unwrap();
+        tokio::io::copy_bidirectional(&mut near, &mut far).await
+    });
+    let mut command = common::program();
+    command
+        .args(["watch", "--address", &near])
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped());
+    let mut watch = command.spawn().expect("it starts");
+    let mut lines = BufReader::new(watch.stdout.take().expect("piped")).lines();
+    assert!(lines.next_line().await.unwrap().is_some(), "the members");
+    cable.abort();
+    let ended = tokio::time::timeout(Duration::from_secs(60), watch.wait_with_output()).await.expect("it ends");
+    let ended = ended.unwrap();
+    assert_eq!(code(&ended), 3, "{}", said(&ended));
+    assert!(said(&ended).contains("was lost") && said(&ended).contains(&near), "{}", said(&ended));
+    node.end().await;
+}
+
+/// `greylag members | head -1` is no failure.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reader_that_has_gone_is_no_failure() {
+    let node = Node::writable().await;
+    let mut command = common::program();
+    command.args(["watch", "--address", &node.admin()]).stdout(std::process::Stdio::piped());
+    let mut watch = command.spawn().expect("it starts");
+    let mut lines = BufReader::new(watch.stdout.take().expect("piped")).lines();
+    assert!(lines.next_line().await.unwrap().is_some(), "the members");
+    drop(lines);
+    // Something to tell, to nobody.
+    node.cluster.join_self().await.unwrap();
+    let ended = tokio::time::timeout(Duration::from_secs(60), watch.wait()).await.expect("it ends");
+    assert_eq!(ended.unwrap().code(), Some(0));
     node.end().await;
 }
 

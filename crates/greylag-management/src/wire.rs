@@ -125,7 +125,8 @@ fn problems(view: &MembershipView, condition: &Condition) -> Vec<String> {
         problems.push(format!("{member} is unreachable{by}"));
     }
     if !view.converged && view.unreachable.is_empty() && !condition.unseen.is_empty() {
-        problems.push(format!("not converged: {} have not seen the state", strings(&condition.unseen).join(", ")));
+        problems
+            .push(format!("not converged: the state was not seen yet by {}", strings(&condition.unseen).join(", ")));
     }
     problems
 }

@@ -64,7 +64,8 @@
 //!
 //! The facade puts the layers together; each is a crate of its own and can be used alone. What is
 //! re-exported depends on the features: `ddata`, `persistence`, `sharding`, `delivery` and
-//! `management` by default, `journal-sled`, `journal-service` and `discovery-dns` on request.
+//! `management` by default, `journal-sled`, `journal-service`, `discovery-dns` and `lease-postgres` on
+//! request.
 //!
 //! Settings come from the program, the environment and a TOML file: [`config`]. Programs to read:
 //! `examples/counter`, `examples/singleton` (one job in the whole cluster), `examples/storefront`.

@@ -96,7 +96,7 @@ impl Node {
     /// SIGINT, which begin the orderly [`Node::shutdown`]. A second signal does not wait for it.
     ///
     /// For the end of `main`: [`ShutdownReason::exit_code`] tells a supervisor a node that was downed
-    /// (20) from one that left (0).
+    /// (20) from one that left or was asked to end by a signal (0).
     ///
     /// ```no_run
     /// # async fn live(node: greylag::Node) -> std::process::ExitCode {
@@ -108,7 +108,11 @@ impl Node {
     pub async fn run(&self) -> ShutdownReason {
         tokio::select! {
             _ended = self.terminated() => {}
-            () = asked_to_end() => tracing::info!(node = %self.unique_address(), "asked to end by a signal"),
+            () = asked_to_end() => {
+                tracing::info!(node = %self.unique_address(), "asked to end by a signal");
+                // The first reason wins: not that of the shutdown below.
+                self.cluster.begin_shutdown(ShutdownReason::Terminated);
+            }
         }
         tokio::select! {
             reason = self.shutdown() => reason,

@@ -2,6 +2,7 @@
 
 #![cfg(unix)]
 
+use std::io::{Read, Write};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -24,24 +25,31 @@ impl Drop for Killed {
 async fn child_process() {
     let Ok(seed) = std::env::var(SEED) else { return };
     let node = Node::builder("test").bind("127.0.0.1", 0).seed_nodes([seed]).start().await.expect("it joins");
-    let code = node.run().await.exit_code();
-    std::process::exit(code.into());
+    let reason = node.run().await;
+    // Past the capture of the test harness.
+    writeln!(std::io::stdout(), "ended: {reason:?}").expect("the parent reads");
+    std::process::exit(reason.exit_code().into());
 }
 
 fn child(seed: &NodeAddress) -> Killed {
     let child = Command::new(std::env::current_exe().expect("this program"))
         .args(["--exact", "child_process"])
         .env(SEED, seed.to_string())
-        .stdout(Stdio::null())
+        .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn();
     Killed(child.expect("it starts"))
 }
 
-async fn ended(mut child: Killed) -> Option<i32> {
-    let status = tokio::task::spawn_blocking(move || child.0.wait());
-    let status = tokio::time::timeout(Duration::from_secs(60), status).await.expect("it ends");
-    status.expect("no panic").expect("a child").code()
+/// What it says of its end, and its exit code.
+async fn ended(mut child: Killed) -> (String, Option<i32>) {
+    let ended = tokio::task::spawn_blocking(move || {
+        let mut said = String::new();
+        child.0.stdout.take().expect("piped").read_to_string(&mut said).expect("text");
+        let reason = said.lines().find_map(|line| line.split_once("ended: ")).map(|(_, reason)| reason.to_owned());
+        (reason.unwrap_or(said), child.0.wait().expect("a child").code())
+    });
+    tokio::time::timeout(Duration::from_secs(60), ended).await.expect("it ends").expect("no panic")
 }
 
 async fn members(node: &Node, count: usize) {
@@ -67,7 +75,7 @@ async fn sigterm_leaves_in_order_and_a_downed_process_says_so_by_its_exit_code()
     let mut events = node.cluster().subscribe();
     let killed = Command::new("kill").args(["-TERM", &asked.0.id().to_string()]).status().expect("kill exists");
     assert!(killed.success());
-    assert_eq!(ended(asked).await, Some(0));
+    assert_eq!(ended(asked).await, ("Terminated".to_owned(), Some(0)), "the reason is the signal");
     let removed = async {
         loop {
             match events.next().await.expect("the node runs") {
@@ -83,7 +91,8 @@ async fn sigterm_leaves_in_order_and_a_downed_process_says_so_by_its_exit_code()
     let view = node.cluster().view();
     let other = view.members.iter().find(|member| member.address != view.self_address).expect("two members");
     node.cluster().down(other.address.clone()).expect("a member");
-    assert_eq!(ended(downed).await, Some(i32::from(ShutdownReason::Downed.exit_code())));
+    let code = i32::from(ShutdownReason::Downed.exit_code());
+    assert_eq!(ended(downed).await, ("Downed".to_owned(), Some(code)));
     assert_ne!(ShutdownReason::Downed.exit_code(), ShutdownReason::Left.exit_code());
     node.shutdown().await;
 }

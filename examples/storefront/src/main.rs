@@ -64,9 +64,11 @@ pub(crate) struct RunArguments {
     /// Where the journal lies. Default: a new directory that goes away at the end.
     #[arg(long)]
     data_dir: Option<PathBuf>,
-    /// Every node offers the read-only admin service on a free loopback port, for `greylag members` and the like.
+    #[command(flatten)]
+    admin: node::Admin,
+    /// The cluster goes on after the report, until Ctrl-C: for looking at it in peace.
     #[arg(long)]
-    management: bool,
+    stay: bool,
     /// Lines of text in place of a progress bar.
     #[arg(long)]
     plain: bool,

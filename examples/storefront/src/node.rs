@@ -1,7 +1,9 @@
 //! A node process: it hosts customers, and does what its parent says.
 
+use greylag::cluster::ShutdownReason;
 use greylag::delivery::{ConsumerDelivery, DeliverySettings};
 use greylag::journal_service::{ClientSettings, JournalClient};
+use greylag::management::ManagementSettings;
 use greylag::prelude::*;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 
@@ -19,21 +21,39 @@ pub(crate) struct NodeArguments {
     /// Through whom to join.
     #[arg(long)]
     seed: String,
-    /// Offer the read-only admin service.
-    #[arg(long)]
-    management: bool,
+    #[command(flatten)]
+    admin: Admin,
 }
 
-/// Where the admin service of a node listens: a free port that others cannot reach.
-pub(crate) fn admin_address() -> String {
-    "127.0.0.1:0".to_owned()
+/// Whether nodes offer the admin service.
+#[derive(Debug, Clone, Copy, clap::Args)]
+pub(crate) struct Admin {
+    /// Every node offers the admin service on a free loopback port, for `greylag members` and the like.
+    #[arg(long)]
+    management: bool,
+    /// Callers of it may change the cluster too, by `greylag leave` and `greylag down`.
+    #[arg(long, requires = "management")]
+    allow_writes: bool,
+}
+
+impl Admin {
+    /// Whether an operator may end nodes that this program started.
+    pub(crate) fn allows_writes(self) -> bool {
+        self.allow_writes
+    }
+
+    pub(crate) fn settings(self) -> ManagementSettings {
+        let address = self.management.then(|| "127.0.0.1:0".to_owned());
+        ManagementSettings { address, allow_writes: self.allow_writes, ..ManagementSettings::default() }
+    }
 }
 
 impl NodeArguments {
     /// The same, as a command line.
-    pub(crate) fn to_command_line(journal: &str, seed: &str, management: bool) -> Vec<String> {
+    pub(crate) fn to_command_line(journal: &str, seed: &str, admin: Admin) -> Vec<String> {
         let required = ["--journal", journal, "--seed", seed].into_iter();
-        required.chain(management.then_some("--management")).map(ToOwned::to_owned).collect()
+        let flags = [admin.management.then_some("--management"), admin.allow_writes.then_some("--allow-writes")];
+        required.chain(flags.into_iter().flatten()).map(ToOwned::to_owned).collect()
     }
 }
 
@@ -47,7 +67,7 @@ pub(crate) async fn run(arguments: NodeArguments) -> Result<(), Failure> {
         .stores(journal.stores())
         .configure(move |settings| {
             settings.sharding = sharding_settings();
-            settings.management.address = arguments.management.then(admin_address);
+            settings.management = arguments.admin.settings();
         })
         .start()
         .await?;
@@ -64,7 +84,7 @@ pub(crate) async fn run(arguments: NodeArguments) -> Result<(), Failure> {
     loop {
         let order = tokio::select! {
             line = orders.next_line() => line?,
-            reason = node.terminated() => return Err(format!("the cluster goes on without this node: {reason:?}").into()),
+            reason = node.terminated() => return end(&node, reason).await,
         };
         match order.as_deref().map(serde_json::from_str).transpose()? {
             Some(Tell::Count) => {
@@ -78,6 +98,15 @@ pub(crate) async fn run(arguments: NodeArguments) -> Result<(), Failure> {
     drop(region);
     node.shutdown().await;
     Ok(())
+}
+
+/// An operator told this node to leave, or the cluster goes on without it for a worse reason.
+async fn end(node: &Node, reason: ShutdownReason) -> Result<(), Failure> {
+    node.shutdown().await;
+    match reason {
+        ShutdownReason::Left => Ok(()),
+        other => Err(format!("node {} has ended: {other}", node.address()).into()),
+    }
 }
 
 async fn tell_parent(what: &Told) -> Result<(), Failure> {

@@ -82,8 +82,16 @@ impl NodeProcess {
         self.child.kill().await.map_err(|error| format!("cannot kill {}: {error}", self.address))
     }
 
-    /// Asks what it counted.
+    /// Whether an operator has ended it already, by `greylag leave` or `greylag down`.
+    fn has_ended(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(Some(_)))
+    }
+
+    /// Asks what it counted. What a process counted that has ended is gone with it.
     pub(crate) async fn count(&mut self) -> Result<u64, String> {
+        if self.has_ended() {
+            return Ok(0);
+        }
         self.tell(Tell::Count).await?;
         match self.hear().await? {
             Told::Counted { suppressed } => Ok(suppressed),
@@ -93,6 +101,9 @@ impl NodeProcess {
 
     /// Lets it leave the cluster in order, and waits for its end.
     pub(crate) async fn leave(mut self) -> Result<(), String> {
+        if self.has_ended() {
+            return Ok(());
+        }
         self.tell(Tell::Leave).await?;
         let status = self.child.wait().await.map_err(|error| format!("{}: {error}", self.address))?;
         if status.success() { Ok(()) } else { Err(format!("{} ended with {status}", self.address)) }

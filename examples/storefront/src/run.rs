@@ -15,7 +15,7 @@ use greylag::sharding::{Event, region::RegionEvent};
 use crate::customer::{CustomerMessage, Purchase, Query, customers, purchase_codec};
 use crate::journal::ServedJournal;
 use crate::mischief::Mischief;
-use crate::node::NodeArguments;
+use crate::node::{Admin, NodeArguments};
 use crate::processes::NodeProcess;
 use crate::progress::{Progress, say};
 use crate::purchases::{PurchaseLine, Purchases, Totals};
@@ -38,11 +38,17 @@ pub(crate) async fn run(arguments: RunArguments) -> Result<bool, Failure> {
     let purchases = Purchases::read(&input, arguments.skip_bad_lines)?;
     say(&format!("{}: {} purchases", input.display(), thousands(purchases.lines.len() as u64)));
     let directory = DataDirectory::new(arguments.data_dir.as_deref())?;
-    let mut shop = Shop::open(&directory.path, arguments.management).await?;
+    let mut shop = Shop::open(&directory.path, arguments.admin).await?;
     let report = shop.serve(&purchases, &arguments).await;
+    if let Ok(report) = &report {
+        say(&report.to_string());
+        if arguments.stay {
+            say("The cluster goes on; Ctrl-C ends it.");
+            tokio::signal::ctrl_c().await?;
+        }
+    }
     shop.close().await?;
     let report = report?;
-    say(&report.to_string());
     Ok(report.matches())
 }
 
@@ -70,31 +76,31 @@ pub(crate) struct Shop {
     pub(crate) node: Node,
     /// Its way to the customers.
     pub(crate) region: Region<CustomerMessage>,
-    /// Every node offers the admin service.
-    management: bool,
+    /// What operators may do with every node.
+    admin: Admin,
     /// The node processes, the newest last.
     pub(crate) processes: Vec<NodeProcess>,
 }
 
 impl Shop {
-    async fn open(directory: &Path, management: bool) -> Result<Self, Failure> {
+    async fn open(directory: &Path, admin: Admin) -> Result<Self, Failure> {
         let journal = ServedJournal::open(directory).await?;
         let node = Node::builder(CLUSTER)
             .bind("127.0.0.1", 0)
             .roles(["frontend"])
             .configure(move |settings| {
                 settings.sharding = sharding_settings();
-                settings.management.address = management.then(crate::node::admin_address);
+                settings.management = admin.settings();
             })
             .start()
             .await?;
         node.registry().register::<Totals>(json("storefront.totals"))?;
         // This node has not the customers' role, so its region only routes.
         let region = node.sharding().init(customers(&ConsumerDelivery::new(&DeliverySettings::default())?))?;
-        if let Some(admin) = node.management_address() {
-            say(&format!("node {} (this process) can be asked: greylag --address {admin} members", node.address()));
+        if let Some(at) = node.management_address() {
+            say(&format!("node {} (this process) can be asked: greylag --address {at} members", node.address()));
         }
-        let mut shop = Self { journal, node, region, management, processes: Vec::new() };
+        let mut shop = Self { journal, node, region, admin, processes: Vec::new() };
         let command_line = shop.command_line();
         let starting = (0..NODES).map(|_| NodeProcess::start(&command_line));
         shop.processes = futures::future::try_join_all(starting).await?;
@@ -107,7 +113,7 @@ impl Shop {
 
     /// What a node process is started with.
     pub(crate) fn command_line(&self) -> Vec<String> {
-        NodeArguments::to_command_line(&self.journal.address(), &self.node.address().to_string(), self.management)
+        NodeArguments::to_command_line(&self.journal.address(), &self.node.address().to_string(), self.admin)
     }
 
     /// Sends every purchase, does its mischief on the way, and asks everybody in the end.
@@ -173,11 +179,18 @@ impl Shop {
     }
 
     async fn close(self) -> Result<(), Failure> {
-        let Self { journal, node, region, processes, management: _ } = self;
-        futures::future::try_join_all(processes.into_iter().map(NodeProcess::leave)).await?;
+        let Self { journal, node, region, processes, admin } = self;
+        let left = futures::future::join_all(processes.into_iter().map(NodeProcess::leave)).await;
         drop(region);
         node.shutdown().await;
-        journal.close().await
+        journal.close().await?;
+        for error in left.into_iter().filter_map(Result::err) {
+            if !admin.allows_writes() {
+                return Err(error.into());
+            }
+            say(&format!("{error}; an operator may have ended it"));
+        }
+        Ok(())
     }
 }
 

@@ -57,3 +57,51 @@ fn a_line_that_is_no_purchase_is_refused_before_anything_starts() {
     assert!(told.contains("bad.csv, line 3, column 2 (date): expected a date as YYYY-MM-DD"), "{told}");
     assert!(!told.contains("runs as process"), "{told}");
 }
+
+/// What README.md shows of the admin service: an operator looks on, makes a node leave, and ends the program.
+#[cfg(unix)]
+#[tokio::test]
+async fn operators_look_on_and_make_a_node_leave() {
+    use std::process::Stdio;
+    use std::time::Duration;
+
+    use greylag::management::{connect, v1};
+    use tokio::io::{AsyncBufReadExt, BufReader};
+    use tokio::time::timeout;
+
+    const LONG: Duration = Duration::from_secs(120);
+    let directory = tempfile::tempdir().unwrap();
+    let input = part_of_the_file(directory.path(), 300);
+    let mut command = tokio::process::Command::new(env!("CARGO_BIN_EXE_storefront"));
+    command.args(["--input", &input, "--kill", "none", "--management", "--allow-writes", "--stay", "--plain"]);
+    let mut shop = command.stdout(Stdio::piped()).kill_on_drop(true).spawn().expect("it starts");
+    let mut lines = BufReader::new(shop.stdout.take().expect("piped")).lines();
+    let (mut admin, mut nodes) = (String::new(), Vec::new());
+    loop {
+        let line = timeout(LONG, lines.next_line()).await.expect("in time").unwrap().expect("it goes on");
+        if let Some((_, rest)) = line.split_once("greylag --address ") {
+            admin = rest.split(' ').next().expect("an address").to_owned();
+        } else if line.contains(" runs as process ") {
+            assert!(line.contains("admin service at 127.0.0.1:"), "{line}");
+            nodes.push(line.split(' ').nth(1).expect("an address").to_owned());
+        } else if line.starts_with("The cluster goes on") {
+            break;
+        }
+    }
+    let mut client = connect(&admin).unwrap();
+    let members = client.members(v1::MembersRequest {}).await.unwrap().into_inner().members;
+    assert_eq!(members.len(), 1 + nodes.len());
+    let mut events = client.watch(v1::WatchRequest {}).await.unwrap().into_inner();
+    client.leave(v1::LeaveRequest { address: nodes[0].clone() }).await.unwrap();
+    let removed = loop {
+        let event = timeout(LONG, events.message()).await.expect("in time").unwrap().expect("the node runs");
+        if event.kind == "MemberRemoved" {
+            break event;
+        }
+    };
+    assert_eq!(removed.member.expect("one").address, nodes[0]);
+    assert_eq!(removed.details["clean"], "true");
+    let pid = shop.id().expect("it runs").to_string();
+    assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    assert!(timeout(LONG, shop.wait()).await.expect("in time").unwrap().success());
+}
