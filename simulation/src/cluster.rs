@@ -9,13 +9,14 @@
 //! Source: cluster C6, G1 to G4, scenarios 64, 66, 71, 73, 74.
 
 mod checks;
+mod leases;
 mod plan;
 mod profiles;
 mod streams;
 mod walks;
 mod world;
 
-use greylag_cluster::{Sabotage, ShutdownReason};
+use greylag_cluster::{Sabotage, ShutdownReason, Strategy};
 
 use crate::{Omission, Outcome, Run, Violation, World, guarded};
 use plan::Plan;
@@ -93,12 +94,14 @@ fn judge(world: &world::World) -> Result<Outcome, Violation> {
         let what = format!("{healthy:?} were downed, and no fault touched them");
         return world.broken("healthy members stay (cluster S11, S13)", what);
     }
+    // Under down_all that is what the operator chose.
+    let counts = plan.strategy != Strategy::DownAll;
     Ok(Outcome {
         steps: world.steps,
         faults: world.faults,
         checked: world.living().count() as u64,
-        healthy_downed: healthy.len() as u64,
-        lost: u64::from(lost),
+        healthy_downed: if counts { healthy.len() as u64 } else { 0 },
+        lost: u64::from(lost && counts),
         excused: u64::from(world.checks.overlapped) + world.checks.conflicts,
     })
 }
@@ -146,7 +149,7 @@ fn least(count: usize, bad: impl Fn(&[usize]) -> bool) -> Vec<usize> {
 mod tests {
     use std::time::Duration;
 
-    use super::plan::{Fault, Link, Promises, Timed};
+    use super::plan::{Fault, LeaseUse, Link, Promises, Timed};
     use super::*;
 
     #[test]
@@ -162,7 +165,8 @@ mod tests {
         Plan {
             seed: 1,
             places,
-            strategy: greylag_cluster::Strategy::KeepMajority { role: None },
+            strategy: Strategy::KeepMajority { role: None },
+            leases: LeaseUse::default(),
             provable: false,
             stop_delay: Duration::from_millis(200),
             link: Link::GOOD,

@@ -224,10 +224,9 @@ impl Sbr {
 
     /// The lease was granted, denied, or could not be asked for. Source: cluster S10.
     fn decide_by_lease(&mut self, now: Instant) -> Option<DowningDecision> {
-        let Answered { picture, ruling, when, granted, queued } = self.lease.answered()?;
-        let own = queued.last().map_or(&self.gossip, |(gossip, _)| gossip).members.get(&self.node);
-        if own.is_none_or(|own| own.status == MemberStatus::Down) {
-            // Decided by others meanwhile.
+        let is_decided = self.is_decided_by_others();
+        let Answered { picture, ruling, when, granted, queued } = self.lease.answered(now, is_decided)?;
+        if is_decided {
             queued.iter().for_each(|(gossip, exits)| self.on_state(now, gossip, exits));
             return None;
         }
@@ -246,11 +245,29 @@ impl Sbr {
         Some(decision)
     }
 
+    /// While this node waited for the lease it was downed itself, or all those whom the lease would have
+    /// let it down: some that reach each other and others do not leave two leaders on one side, and only
+    /// one of them gets the lease. The other one must not end the side that the first one kept.
+    fn is_decided_by_others(&self) -> bool {
+        let Some((picture, ruling, latest)) = self.lease.pending() else { return false };
+        let gone = |address: &UniqueAddress| {
+            latest.members.get(address).is_none_or(|member| member.status == MemberStatus::Down)
+        };
+        let limit = self.settings.down_all_when_indirectly_connected;
+        let wanted = resolve(picture, &self.settings.strategy, ruling.verdict.granted(), limit).downed;
+        gone(&self.node) || (!wanted.is_empty() && wanted.iter().all(gone))
+    }
+
     /// What a node decides that was away for so long that it may have been removed meanwhile: nothing
     /// about others, but a verdict against itself is carried out at its time. Postponed by the whole
-    /// of `stable_after`, it would come after the winning side's margin (cluster F9, G1).
+    /// of `stable_after`, it would come after the winning side's margin (cluster F9, G1). Where a lease
+    /// decides it is asked for; what it grants waits until this node is trusted.
     pub fn decide_against_self(&mut self, now: Instant) -> Option<DowningDecision> {
-        if self.lease.is_waiting() || self.unstable.is_none() || now < self.tick_at {
+        if self.lease.is_waiting() {
+            let denied = self.lease.is_denied();
+            return if denied { self.decide_by_lease(now).and_then(|decision| self.only_self(decision)) } else { None };
+        }
+        if self.unstable.is_none() || now < self.tick_at {
             return None;
         }
         self.tick_at = now + TICK;
@@ -259,12 +276,18 @@ impl Sbr {
         if !lives || !picture.has_anything_to_decide() {
             return None;
         }
-        let Step::Decided(decision) = self.stable_decision(now, &picture)? else { return None };
-        decision.downed.contains(&self.node).then(|| DowningDecision {
-            verdict: Verdict::DownSelf,
-            downed: vec![self.node.clone()],
-            ..decision
-        })
+        match self.stable_decision(now, &picture)? {
+            Step::Decided(decision) => self.only_self(decision),
+            Step::AskLease { ruling, when, delay } => {
+                self.lease.wait(now, picture, ruling, when, delay);
+                None
+            }
+        }
+    }
+
+    fn only_self(&self, decision: DowningDecision) -> Option<DowningDecision> {
+        let downed = decision.downed.contains(&self.node).then(|| vec![self.node.clone()])?;
+        Some(DowningDecision { verdict: Verdict::DownSelf, downed, ..decision })
     }
 
     fn own_status(&self) -> Option<MemberStatus> {
@@ -304,6 +327,12 @@ impl Sbr {
         let lasted = now.saturating_duration_since(unstable.since).as_secs();
         if now < expires_at + RESOLVE_WITHIN {
             if let Some(sick) = common_node(&unstable.records_between(|address| self.word_counts(address))) {
+                // One that is merely out of reach is a side of its own and judges itself by the strategy,
+                // under which it may be the side that lives.
+                if sick != self.node && !picture.indirectly_connected().contains(&sick) {
+                    let when = format!("for {lasted}s nobody but {sick} became unreachable");
+                    return responsible.then(|| self.ordinary(picture, &when));
+                }
                 let downed = picture.downable().filter(|address| **address == sick).cloned().collect();
                 let reason = format!(
                     "reachability has kept changing for {lasted}s, and every accusation since then is by {sick} or \

@@ -6,7 +6,7 @@
 //!
 //! Where G1 promises it: never two instances of the singleton; never two decisions by which each
 //! side keeps itself and downs the other. A profile that goes beyond G1 names its excuse; then both
-//! are counted instead. An instance on a process that stands still does not run: it counts from the
+//! are counted instead; where the singleton needs a lease there is no excuse for a second one. An instance on a process that stands still does not run: it counts from the
 //! moment at which the process wakes (cluster P7).
 
 use std::collections::{BTreeSet, HashMap};
@@ -43,6 +43,8 @@ pub(super) struct Checks {
     pub(super) violation: Option<Violation>,
     /// Everything of this run is excepted from G1.
     excused: bool,
+    /// The instance needs a lease: then nothing excuses a second one (P7).
+    leased: bool,
     /// What a process does that has stood still for too long is (P7).
     stood_still_excuses: bool,
     /// Instances of the singleton that exist.
@@ -62,6 +64,7 @@ impl Checks {
         Self {
             violation: None,
             excused: excuse == Some(Excuse::Unsettled) && plan.is_unsettled(),
+            leased: plan.leases.singleton,
             stood_still_excuses: excuse == Some(Excuse::StoodStill),
             instances: 0,
             overlapped: false,
@@ -71,7 +74,7 @@ impl Checks {
         }
     }
 
-    fn broken(&mut self, promise: &'static str, what: String) {
+    pub(super) fn broken(&mut self, promise: &'static str, what: String) {
         self.violation.get_or_insert(Violation { promise, what });
     }
 
@@ -86,7 +89,7 @@ impl Checks {
             return;
         }
         let stood_still = hosts.iter().any(|process| process.stood_still);
-        if self.excused || (self.stood_still_excuses && stood_still) {
+        if !self.leased && (self.excused || (self.stood_still_excuses && stood_still)) {
             self.overlapped = true;
         } else {
             let hosts: Vec<String> = hosts.iter().map(|process| process.address.to_string()).collect();

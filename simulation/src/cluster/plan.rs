@@ -119,6 +119,15 @@ pub(crate) const LONG_PAUSE: Duration = Duration::from_secs(12);
 /// From silence to the mark, and `stable_after`.
 const UNSETTLED: Duration = Duration::from_secs(28);
 
+/// What leases are good for in a run.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub(crate) struct LeaseUse {
+    /// An instance of the singleton runs only under a lease.
+    pub(crate) singleton: bool,
+    /// The chance that a request fails, so that nobody knows what became of it.
+    pub(crate) failures: f64,
+}
+
 /// A whole run.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Plan {
@@ -126,6 +135,7 @@ pub(crate) struct Plan {
     pub(crate) seed: u64,
     pub(crate) places: usize,
     pub(crate) strategy: Strategy,
+    pub(crate) leases: LeaseUse,
     /// Deaths of processes can be proven: all share a host, or the operator vouches (cluster S20).
     pub(crate) provable: bool,
     /// How long an instance of the singleton takes to stop.
@@ -213,8 +223,16 @@ impl fmt::Display for Fault {
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { places, strategy, provable, stop_delay, .. } = self;
+        let Self { places, strategy, leases, provable, stop_delay, .. } = self;
+        let LeaseUse { singleton, failures } = leases;
         writeln!(f, "{places} nodes, {strategy}, provable deaths: {provable}, an instance stops in {stop_delay:?}")?;
+        if *singleton || matches!(strategy, Strategy::LeaseMajority { .. }) {
+            writeln!(
+                f,
+                "the singleton needs a lease: {singleton}, requests for leases fail: {:.0} %",
+                100.0 * failures
+            )?;
+        }
         for (index, Timed { at, fault }) in self.faults.iter().enumerate() {
             writeln!(f, "  {index:>2}  {:>9.3} s  {fault}", at.as_secs_f64())?;
         }
@@ -232,6 +250,7 @@ mod tests {
             seed: 0,
             places,
             strategy: Strategy::KeepMajority { role: None },
+            leases: LeaseUse::default(),
             provable: false,
             stop_delay: Duration::ZERO,
             link: Link::GOOD,

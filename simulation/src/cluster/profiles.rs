@@ -4,6 +4,7 @@
 //! margin less four heartbeats, and a cut that shall be decided lasts. One that goes further says
 //! so, with the reason, and what G1 does not promise is then counted and not refused.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use greylag_cluster::Strategy;
@@ -11,7 +12,7 @@ use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::plan::{Excuse, Fault, Link, Place, Plan, Promises, Timed};
+use super::plan::{Excuse, Fault, LeaseUse, Link, Place, Plan, Promises, Timed};
 
 const MS: Duration = Duration::from_millis(1);
 /// Longer than detection, `stable_after` and the margin together: a cut that lasts is decided, and
@@ -55,6 +56,7 @@ impl Profile {
         let mut draw = Draw::new(seed, salt);
         (self.draw)(&mut draw);
         draw.plan.faults.sort_by_key(|timed| timed.at);
+        draw.lease_use(ChaCha8Rng::seed_from_u64(seed ^ salt.rotate_left(16)));
         draw.plan
     }
 }
@@ -80,6 +82,7 @@ impl Draw {
             seed,
             places,
             strategy: Strategy::KeepMajority { role: None },
+            leases: LeaseUse::default(),
             provable: false,
             stop_delay: MS * rng.random_range(1..3_000),
             link,
@@ -149,6 +152,34 @@ impl Draw {
             _ => return,
         };
         (self.plan.promises.healthy_stay, self.plan.promises.cluster_stays) = (false, false);
+    }
+
+    /// Now and then the singleton needs a lease, and the strategy is one that ends everybody or asks a
+    /// store. Drawn apart, so that nothing else of the plan depends on it.
+    fn lease_use(&mut self, mut rng: ChaCha8Rng) {
+        let failures = if rng.random_bool(0.2) { rng.random_range(0.01..0.3) } else { 0.0 };
+        self.plan.leases = LeaseUse { singleton: rng.random_bool(0.25), failures };
+        let Promises { healthy_stay, cluster_stays, .. } = &mut self.plan.promises;
+        match rng.random_range(0..24) {
+            0 => {
+                self.plan.strategy = Strategy::DownAll;
+                (*healthy_stay, *cluster_stays) = (false, false);
+            }
+            1..=3 => {
+                self.plan.strategy = Strategy::named("lease_majority", None).expect("it is one of the strategies");
+                // A leader that dies with the lease leaves the others without it for two minutes.
+                let is_big =
+                    |fault: &Fault| !matches!(fault, Fault::OneWay { .. } | Fault::Deaf { .. } | Fault::Hears(_));
+                let big = self.plan.faults.iter().filter(|timed| is_big(&timed.fault)).count();
+                let cut = self.plan.faults.iter().any(|timed| matches!(timed.fault, Fault::Cut(_)));
+                *cluster_stays &= big <= 1 && failures == 0.0;
+                // A node that hears nobody takes itself for a side, and asks for a lease that nobody else
+                // thinks of.
+                let deaf = self.plan.faults.iter().any(|timed| matches!(timed.fault, Fault::Deaf { .. }));
+                *healthy_stay &= *cluster_stays && !cut && !deaf;
+            }
+            _ => {}
+        }
     }
 
     /// A death whose kernel tells, or not.
@@ -411,6 +442,7 @@ fn all_mixed(draw: &mut Draw) {
     draw.plan.provable = draw.chance(0.5);
     draw.exact();
     draw.plan.promises = Promises { healthy_stay: false, cluster_stays: false, excuse: Some(Excuse::Unsettled) };
+    let mut restarted = BTreeSet::new();
     for _ in 0..draw.rng.random_range(2..8) {
         let place = draw.place();
         let fault = match draw.rng.random_range(0..10) {
@@ -424,7 +456,12 @@ fn all_mixed(draw: &mut Draw) {
             5 => Fault::Leave { place, by: draw.place() },
             6 | 7 => Fault::Heal,
             8 => Fault::Jump { place, time: draw.time(100, 10_000) },
-            _ => Fault::Restart(place),
+            // Once a majority of the seeds has started anew, they may found another cluster (cluster M24).
+            _ if !restarted.contains(&place) && restarted.len() + 1 > places / 2 => Fault::Kill(place),
+            _ => {
+                restarted.insert(place);
+                Fault::Restart(place)
+            }
         };
         draw.fault(fault);
         draw.wait(50, 15_000);

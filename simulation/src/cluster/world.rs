@@ -20,6 +20,7 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::checks::{Checks, Seen};
+use super::leases::{Lease, LeaseNews, Leases, Request};
 use super::plan::{Fault, LONG_PAUSE, Link, Place, Plan};
 use super::streams::{Body, DIAL_PATIENCE, Letter, Peer, Stream, StreamId, Way};
 use crate::Violation;
@@ -47,6 +48,7 @@ pub(super) enum Happening {
     DialTimeout { stream: StreamId },
     Refused { process: ProcessId, place: Place, lane: Lane, seq: u64 },
     Local { process: ProcessId, local: Local },
+    AtStore { process: ProcessId, lease: Lease, request: Request },
     Fault(usize),
     Resume { process: ProcessId },
     Probe { process: ProcessId },
@@ -58,6 +60,7 @@ pub(super) enum Local {
     Core(Input),
     InstanceEnded,
     ExitingTasksDone,
+    Lease(Lease, LeaseNews),
 }
 
 struct Event {
@@ -157,6 +160,7 @@ pub(super) struct World {
     /// When the cluster stood, and the plan began.
     begun: Micros,
     pub(super) checks: Checks,
+    pub(super) leases: Leases,
     /// What happened, in words, if it is kept.
     trace: Option<Vec<String>>,
     base: Instant,
@@ -191,6 +195,7 @@ impl World {
             faults: 0,
             begun: 0,
             checks: Checks::new(&plan),
+            leases: Leases::default(),
             trace: None,
             base: Instant::now(),
             plan,
@@ -275,7 +280,9 @@ impl World {
 
     /// After the faults: whoever lives belongs together, or nobody is left.
     fn come_to_rest(&mut self) -> Result<(), Violation> {
-        let patience = self.now + 150 * SECOND;
+        // The lease of a process that is gone ends by itself.
+        let patience = if self.plan.leases.singleton { 300 } else { 150 };
+        let patience = self.now + patience * SECOND;
         // What is late (a silence not noticed yet, margins, notices) must not disturb it.
         let mut calm_since = None;
         loop {
@@ -287,7 +294,7 @@ impl World {
             }
             if now > patience {
                 let what = "all who live agree, and host one singleton, after healing (cluster G2, S1)";
-                return self.broken(what, "150 s after the last fault they did not".to_owned());
+                return self.broken(what, "minutes after the last fault they did not".to_owned());
             }
         }
     }
@@ -335,6 +342,7 @@ impl World {
                 Some(until) => self.push(until, Happening::Local { process, local }),
                 None => self.on_local(process, local),
             },
+            Happening::AtStore { process, lease, request } => self.on_request(process, lease, request),
             Happening::Fault(index) => {
                 self.faults += 1;
                 let fault = self.plan.faults[index].fault.clone();
@@ -473,7 +481,10 @@ impl World {
         let now = self.base + Duration::from_micros(self.now);
         let mut core = ClusterCore::new(address.clone(), self.settings.clone(), self.plan.seed ^ uid.get(), now);
         core.handle(now, Input::WallClock(1_000_000), &mut Vec::new());
-        let singleton = SingletonSettings::default().with_role("worker");
+        let singleton = SingletonSettings {
+            use_lease: self.plan.leases.singleton,
+            ..SingletonSettings::default().with_role("worker")
+        };
         let mut manager = SingletonManager::new(address.clone(), &singleton, &self.settings);
         manager.handle(now, ManagerInput::View(core.view().clone()), &mut Vec::new());
         let process = self.processes.len();
@@ -514,7 +525,7 @@ impl World {
         self.push(at, Happening::Local { process, local: Local::Core(input) });
     }
 
-    fn later(&mut self, process: ProcessId, after: Duration, local: Local) {
+    pub(super) fn later(&mut self, process: ProcessId, after: Duration, local: Local) {
         let at = self.now + micros(after);
         self.push(at, Happening::Local { process, local });
     }
@@ -601,6 +612,7 @@ impl World {
             Local::ExitingTasksDone => {
                 self.core_input(process, Input::Command(Command::ExitingTasksDone { clean: true }));
             }
+            Local::Lease(lease, news) => self.on_lease_news(process, lease, news),
         }
     }
 
@@ -653,7 +665,7 @@ impl World {
         self.reschedule(process);
     }
 
-    fn manage(&mut self, process: ProcessId, input: ManagerInput) {
+    pub(super) fn manage(&mut self, process: ProcessId, input: ManagerInput) {
         let now = self.clock(process);
         let mut effects = Vec::new();
         self.steps += 1;
@@ -677,6 +689,8 @@ impl World {
                 ManagerEffect::ExitingDone => {
                     self.later(process, Duration::from_millis(1), Local::ExitingTasksDone);
                 }
+                ManagerEffect::AcquireLease => self.acquire_lease(process, Lease::Singleton),
+                ManagerEffect::ReleaseLease => self.release_lease(process, Lease::Singleton),
                 _ => {}
             }
         }
@@ -710,6 +724,8 @@ impl World {
                     self.vanish(process);
                 }
             }
+            Effect::AcquireLease => self.acquire_lease(process, Lease::Resolver),
+            Effect::ReleaseLease => self.release_lease(process, Lease::Resolver),
             Effect::ClusterId(_) => self.say_hello_again(process),
             Effect::Joined => self.processes[process].joined = true,
             _ => {}

@@ -14,8 +14,13 @@ use greylag_core::UniqueAddress;
 
 use super::Picture;
 use super::strategy::Ruling;
+use crate::downing::Verdict;
 use crate::gossip::{ConfirmedExits, Gossip};
 use crate::singleton::lease::LeaseOutcome;
+
+/// Where two leaders of one side may have asked, the one that is denied hears within so much what the
+/// other one decided. Less than the minority's delay and the patience of S13 leave of the margin.
+const DECISION_MAY_COME: Duration = Duration::from_secs(2);
 
 /// What is to be done about the lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,6 +41,8 @@ struct Waiting {
     ask_at: Instant,
     asked: bool,
     outcome: Option<LeaseOutcome>,
+    /// When it was first acted on, if the lease was not to be had.
+    denied_at: Option<Instant>,
     queued: Vec<(Arc<Gossip>, ConfirmedExits)>,
 }
 
@@ -70,10 +77,17 @@ impl ResolverLease {
         self.waiting.is_some()
     }
 
+    /// The lease is asked for, and was not to be had.
+    pub(super) fn is_denied(&self) -> bool {
+        let outcome = self.waiting.as_ref().and_then(|waiting| waiting.outcome);
+        outcome.is_some_and(|outcome| outcome != LeaseOutcome::Granted)
+    }
+
     /// Waits for the lease, then for `ruling`. Held already it is only confirmed, without delay.
     pub(super) fn wait(&mut self, now: Instant, picture: Picture, ruling: Ruling, when: String, delay: Duration) {
         let ask_at = if self.holding.is_some() { now } else { now + delay };
-        let waiting = Waiting { picture, ruling, when, ask_at, asked: false, outcome: None, queued: Vec::new() };
+        let waiting =
+            Waiting { picture, ruling, when, ask_at, asked: false, outcome: None, denied_at: None, queued: Vec::new() };
         self.waiting = Some(Box::new(waiting));
     }
 
@@ -86,9 +100,10 @@ impl ResolverLease {
 
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let ask = self.waiting.as_ref().filter(|waiting| !waiting.asked).map(|waiting| waiting.ask_at);
+        let hope = self.waiting.as_ref().and_then(|waiting| waiting.denied_at).map(|at| at + DECISION_MAY_COME);
         // A wait ends first: what is decided may rest on the lease.
         let release = self.holding.as_ref().filter(|_| self.waiting.is_none()).and_then(|holding| holding.release_at);
-        ask.or(release)
+        ask.or(hope).or(release)
     }
 
     /// What is due now.
@@ -124,11 +139,22 @@ impl ResolverLease {
         }
     }
 
-    /// The end of the wait, if there is an outcome.
-    pub(super) fn answered(&mut self) -> Option<Answered> {
-        let waiting = *self.waiting.take_if(|waiting| waiting.outcome.is_some())?;
-        let granted = waiting.outcome == Some(LeaseOutcome::Granted);
-        let Waiting { picture, ruling, when, queued, .. } = waiting;
+    /// What it waits with, and the newest state in line.
+    pub(super) fn pending(&self) -> Option<(&Picture, &Ruling, &Gossip)> {
+        let waiting = self.waiting.as_ref()?;
+        let (latest, _) = waiting.queued.last()?;
+        Some((&waiting.picture, &waiting.ruling, latest))
+    }
+
+    /// The end of the wait, if there is an outcome. `is_decided`: there is nothing to hope for.
+    pub(super) fn answered(&mut self, now: Instant, is_decided: bool) -> Option<Answered> {
+        let waiting = self.waiting.as_mut()?;
+        let granted = waiting.outcome? == LeaseOutcome::Granted;
+        let one_side = waiting.ruling.verdict == Verdict::AcquireLeaseAndDownIndirectlyConnected;
+        if !granted && one_side && !is_decided && now < *waiting.denied_at.get_or_insert(now) + DECISION_MAY_COME {
+            return None;
+        }
+        let Waiting { picture, ruling, when, queued, .. } = *self.waiting.take()?;
         Some(Answered { picture, ruling, when, granted, queued })
     }
 

@@ -363,6 +363,25 @@ fn changing_around_b() -> Option<(u64, DowningDecision)> {
     None
 }
 
+/// cluster S13, S8, G1: a member that is in all records because it is cut off alone is no sick node, but
+/// a side, and under keep_oldest the one that may live.
+#[test]
+fn a_side_of_one_is_judged_by_the_strategy_and_not_as_a_sick_node() {
+    let keep_oldest = Strategy::KeepOldest { role: None, down_if_alone: false };
+    for (strategy, expected) in [(keep_oldest, "cb"), (Strategy::KeepMajority { role: None }, "a")] {
+        let mut bench = Bench::of('b', "abcd", SbrSettings::with_strategy(strategy));
+        bench.unreachable("bcd", "a");
+        assert_eq!(bench.run(17), None);
+        bench.unreachable("d", "b");
+        assert_eq!(bench.run(1), None);
+        bench.reachable("d", "b");
+        assert_eq!(bench.run(16), None);
+        // d's clock is a little fast: it has ended, and what it said is void.
+        bench.status('d', MemberStatus::Down);
+        assert_eq!(bench.run(10), Some((1, expected.into())));
+    }
+}
+
 /// cluster S13: an indirect connection is not sorted out while the picture still changes.
 #[test]
 fn an_unstable_picture_with_an_indirect_connection_ends_everybody() {
@@ -628,6 +647,58 @@ mod lease {
             let decision = bench.sbr.decide(bench.now, false).unwrap();
             assert_eq!(in_order(&decision), expected);
         }
+    }
+
+    /// cluster S10, scenario 53: two that cannot reach each other leave two leaders on one side. The one
+    /// that is denied the lease waits for what the other decides with it, and only then ends its side.
+    #[test]
+    fn scenario_53_whoever_is_denied_beside_a_leader_of_its_own_side_hears_its_decision_first() {
+        let denied = || {
+            let mut bench =
+                Bench::of('b', "abcde", SbrSettings::with_strategy(Strategy::named("lease_majority", None).unwrap()));
+            bench.unreachable("a", "c");
+            bench.unreachable("c", "a");
+            bench.seen("ac");
+            assert_eq!(bench.request(30), Some((20, LeaseRequest::Acquire)));
+            assert_eq!(bench.outcome(LeaseOutcome::Denied), None);
+            bench
+        };
+        let mut told = denied();
+        told.status('a', MemberStatus::Down);
+        assert_eq!(told.run(1), None, "c is not Down yet");
+        told.status('c', MemberStatus::Down);
+        assert_eq!(told.run(60), None, "a has decided for both");
+        assert!(!told.sbr.lease.is_waiting());
+        let mut alone = denied();
+        assert_eq!(alone.sbr.next_deadline(), Some(alone.now + Duration::from_secs(2)));
+        assert_eq!(alone.run(60), Some((2, "acdeb".into())));
+    }
+
+    /// cluster S10, F9: a node that may have been removed meanwhile asks, and obeys a denial; what it is
+    /// granted waits until it is trusted.
+    #[test]
+    fn scenario_64_a_suspect_node_asks_for_the_lease_and_ends_if_it_is_denied() {
+        let asked = || {
+            let mut bench = bench('d', "de", "abc");
+            for second in 1..=22 {
+                bench.now += Duration::from_secs(1);
+                assert_eq!(bench.sbr.decide_against_self(bench.now), None);
+                let request = bench.sbr.lease_request(bench.now);
+                assert_eq!(request, (second == 22).then_some(LeaseRequest::Acquire), "after {second} s");
+            }
+            bench
+        };
+        for outcome in [LeaseOutcome::Denied, LeaseOutcome::Failed] {
+            let mut denied = asked();
+            denied.sbr.on_lease_outcome(outcome);
+            let decision = denied.sbr.decide_against_self(denied.now).unwrap();
+            assert_eq!((in_order(&decision).as_str(), decision.verdict), ("d", Verdict::DownSelf), "{outcome:?}");
+        }
+        let mut granted = asked();
+        granted.sbr.on_lease_outcome(LeaseOutcome::Granted);
+        assert_eq!(granted.sbr.decide_against_self(granted.now), None);
+        let trusted = granted.sbr.decide(granted.now, false).unwrap();
+        assert_eq!(in_order(&trusted), "abc");
     }
 
     /// cluster S10: 40 s after all whom it downed are removed; a second verdict meanwhile waits for nothing.
