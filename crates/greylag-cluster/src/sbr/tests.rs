@@ -262,6 +262,31 @@ fn the_dead_do_not_count_and_what_they_said_is_void() {
     assert!(never.sbr.unstable.is_none(), "a proof starts no measurement");
 }
 
+/// cluster S3: whose word counts, and who counts.
+#[test]
+fn what_the_down_and_the_dead_said_is_void_and_whoever_exits_for_sure_does_not_count() {
+    for dead in [false, true] {
+        let mut bench = Bench::new();
+        bench.unreachable("d", "c");
+        bench.seen("c");
+        let status = if dead { MemberStatus::Exiting } else { MemberStatus::Down };
+        bench.gossip.members.get_mut(&node('d')).unwrap().dead = dead;
+        bench.status('d', status);
+        bench.unreachable("abc", "e");
+        assert_eq!(bench.run(30), Some((20, "e".into())), "c is accused by nobody; d is {status}, dead: {dead}");
+    }
+    for (confirmed, verdict) in [(true, Verdict::DownReachable), (false, Verdict::DownAll)] {
+        let mut bench = Bench::of('c', "abcde", SbrSettings::default());
+        bench.status('e', MemberStatus::Leaving);
+        if confirmed {
+            bench.exits.insert(node('e'), true);
+        }
+        bench.unreachable("cde", "ab");
+        let (_, decision) = bench.decision(30).unwrap();
+        assert_eq!(decision.verdict, verdict, "two against two, e confirmed: {confirmed}");
+    }
+}
+
 /// cluster S13: after 17 s with 10 s and 7 s, each node in its own view.
 #[test]
 fn scenario_52_reachability_that_never_rests_ends_everybody() {
