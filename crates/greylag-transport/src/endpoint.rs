@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Instant;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use greylag_core::{
     CodecId, DeadLetterReason, EntityError, Manifest, NodeAddress, Registry, ReplyOutcome, Uid, UniqueAddress,
 };
@@ -418,18 +418,6 @@ impl Endpoint {
 
 fn stopped(registration: Registration) -> TransportEvent {
     TransportEvent::RecipientStopped { path: registration.path, instance: registration.instance }
-}
-
-/// The bytes of a payload.
-pub(crate) fn payload_bytes(payload: &Payload) -> Result<Bytes, greylag_core::EncodeError> {
-    match payload {
-        Payload::Bytes(bytes) => Ok(bytes.clone()),
-        Payload::Value(value) => {
-            let mut buffer = BytesMut::new();
-            value.encode(&mut buffer)?;
-            Ok(buffer.freeze())
-        }
-    }
 }
 
 #[cfg(test)]

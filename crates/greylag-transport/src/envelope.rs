@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -113,13 +114,34 @@ pub enum Payload {
 }
 
 impl Payload {
-    /// Its bytes, or about how many they will be.
+    /// Its bytes, or about how many they will be. A hint that panics says nothing.
     pub(crate) fn size_hint(&self) -> usize {
         match self {
             Self::Bytes(bytes) => bytes.len(),
-            Self::Value(value) => value.size_hint(),
+            Self::Value(value) => catch_unwind(AssertUnwindSafe(|| value.size_hint())).unwrap_or(0),
         }
     }
+
+    /// Its bytes. `manifest` names the message in the error.
+    pub(crate) fn to_bytes(&self, manifest: &str) -> Result<Bytes, EncodeError> {
+        match self {
+            Self::Bytes(bytes) => Ok(bytes.clone()),
+            Self::Value(value) => {
+                let mut buffer = BytesMut::new();
+                encode(&**value, manifest, &mut buffer)?;
+                Ok(buffer.freeze())
+            }
+        }
+    }
+}
+
+/// Has a value encoded. That is its sender's code, and it runs where the messages of others wait: a
+/// panic in it ends this message and nothing else (cluster T27).
+pub(crate) fn encode(value: &dyn PayloadValue, manifest: &str, buffer: &mut BytesMut) -> Result<(), EncodeError> {
+    catch_unwind(AssertUnwindSafe(|| value.encode(buffer))).unwrap_or_else(|_| {
+        tracing::error!(manifest, "an encoder panicked");
+        Err(EncodeError::Unrepresentable { manifest: manifest.to_owned(), reason: "its encoder panicked".to_owned() })
+    })
 }
 
 impl fmt::Debug for Payload {
@@ -205,7 +227,7 @@ impl Letter {
             target_uid: envelope.target_uid,
             codec: envelope.codec,
             manifest: envelope.manifest.clone(),
-            payload: crate::endpoint::payload_bytes(&envelope.payload)?,
+            payload: envelope.payload.to_bytes(&envelope.manifest)?,
             ask: envelope.ask,
         })
     }

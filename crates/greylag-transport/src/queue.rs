@@ -7,7 +7,7 @@
 //! Full is a queue by its messages or by their bytes, whichever comes first. Heartbeats leave before
 //! everything else that waits, so no more than the frame under way is ahead of one (cluster T26).
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 
@@ -84,6 +84,13 @@ pub(crate) enum Taken {
     Ended,
 }
 
+/// Who waits for room, and how it is woken. One that looks again keeps its place.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Place<'a> {
+    pub(crate) id: u64,
+    pub(crate) waker: &'a Waker,
+}
+
 /// When a queue is full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Bounds {
@@ -119,7 +126,9 @@ struct State {
     used: bool,
     waker: Option<Waker>,
     /// Senders that wait for room.
-    room: Vec<Waker>,
+    room: BTreeMap<u64, Waker>,
+    /// Nothing is taken in any more: the node ends.
+    closed: bool,
 }
 
 /// What has to follow a push.
@@ -144,7 +153,8 @@ impl LaneQueue {
             resting: true,
             used: false,
             waker: None,
-            room: Vec::new(),
+            room: BTreeMap::new(),
+            closed: false,
         };
         Self { bounds, state: Mutex::new(state), writing: Mutex::default() }
     }
@@ -155,18 +165,20 @@ impl LaneQueue {
         self.push_or_wait(item, force, None)
     }
 
-    /// The same; without room, `waiting` is woken when there may be some.
+    /// The same; without room, whoever waits is woken when there may be some.
     #[allow(clippy::result_large_err, reason = "the caller gets back what it gave, which is no smaller")]
-    pub(crate) fn push_or_wait(&self, item: Item, force: bool, waiting: Option<&Waker>) -> Result<Pushed, Item> {
+    pub(crate) fn push_or_wait(&self, item: Item, force: bool, waiting: Option<Place<'_>>) -> Result<Pushed, Item> {
         let size = item.size();
         let mut state = self.lock();
         // Into an empty queue goes anything.
         let is_full = state.len() >= self.bounds.items || (state.bytes + size > self.bounds.bytes && state.len() > 0);
+        if state.closed {
+            return Err(item);
+        }
         if is_full && !force {
-            // Whoever is polled again while it waits, as in a `select!`, needs no second place.
-            let is_known = |waiting: &&Waker| state.room.last().is_some_and(|last| last.will_wake(waiting));
-            let waiting = waiting.filter(|waiting| !is_known(waiting));
-            state.room.extend(waiting.cloned());
+            if let Some(Place { id, waker }) = waiting {
+                state.room.insert(id, waker.clone());
+            }
             return Err(item);
         }
         state.bytes += size;
@@ -178,6 +190,20 @@ impl LaneQueue {
             waker.wake();
         }
         Ok(if wanted { Pushed::Wanted } else { Pushed::Queued })
+    }
+
+    /// Nobody waits under this number any more.
+    pub(crate) fn forget_waiting(&self, id: u64) {
+        self.lock().room.remove(&id);
+    }
+
+    /// From now on nothing is taken in, marks included.
+    pub(crate) fn close(&self) {
+        let mut state = self.lock();
+        state.closed = true;
+        let room = std::mem::take(&mut state.room);
+        drop(state);
+        room.into_values().for_each(Waker::wake);
     }
 
     /// A frame that leaves before everything queued, and although the gate is shut for that.
@@ -245,7 +271,7 @@ impl LaneQueue {
             state.used = true;
             let room = std::mem::take(&mut state.room);
             drop(state);
-            room.into_iter().for_each(Waker::wake);
+            room.into_values().for_each(Waker::wake);
             return Poll::Ready(Taken::Items(uid));
         }
         match &mut state.waker {
@@ -288,7 +314,7 @@ impl LaneQueue {
         }
         let room = std::mem::take(&mut state.room);
         drop(state);
-        room.into_iter().for_each(Waker::wake);
+        room.into_values().for_each(Waker::wake);
         out
     }
 
@@ -367,20 +393,28 @@ mod tests {
         assert!(queue.push(item(3074), true).is_ok());
     }
 
-    /// Cluster T22: a future in a `select!` is polled far more often than there is news for it.
+    /// Cluster T22: a future in a `select!` is polled far more often than there is news for it, and one
+    /// that is dropped waits no more.
     #[test]
-    fn a_sender_that_looks_again_waits_in_one_place() {
-        let (queue, waker) = (queue_of(1), Waker::from(std::sync::Arc::new(Woken)));
+    fn whoever_waits_has_one_place_and_gives_it_back() {
+        let queue = queue_of(1);
         queue.push(item(1), false).unwrap();
-        (0..3).for_each(|_| assert!(queue.push_or_wait(item(2), false, Some(&waker)).is_err()));
-        assert!(queue.push_or_wait(item(3), false, Some(Waker::noop())).is_err());
+        let wait = |id| queue.push_or_wait(item(id), false, Some(Place { id, waker: Waker::noop() }));
+        for id in [7, 8, 7, 8] {
+            assert!(wait(id).is_err());
+        }
         assert_eq!(queue.lock().room.len(), 2);
+        queue.forget_waiting(7);
+        assert_eq!(queue.lock().room.keys().collect::<Vec<_>>(), [&8]);
     }
 
-    struct Woken;
-
-    impl std::task::Wake for Woken {
-        fn wake(self: std::sync::Arc<Self>) {}
+    /// Cluster T33: what comes after the end is refused, so that nothing lies there uncounted.
+    #[test]
+    fn a_closed_queue_takes_not_even_a_mark() {
+        let queue = queue_of(10);
+        queue.close();
+        assert!(queue.push(item(1), false).is_err());
+        assert!(queue.push(item(2), true).is_err());
     }
 
     fn queue_of(items: usize) -> LaneQueue {

@@ -254,6 +254,7 @@ impl TransportSettings {
             ("transport.handshake_timeout", self.handshake_timeout),
             ("transport.handshake_retry_interval", self.handshake_retry_interval),
             ("transport.reconnect_backoff_min", self.reconnect_backoff_min),
+            ("transport.reconnect_backoff_max", self.reconnect_backoff_max),
             ("transport.http2_keepalive_interval", self.http2_keepalive_interval),
             ("transport.http2_keepalive_timeout", self.http2_keepalive_timeout),
             ("transport.reliable_resend_interval", self.reliable_resend_interval),
@@ -268,6 +269,9 @@ impl TransportSettings {
         ] {
             if value.is_zero() {
                 refuse(setting, format!("{value:?}"), "it must be longer than zero");
+            }
+            if value > LONGEST {
+                refuse(setting, format!("{value:?}"), "it must not be longer than ten years");
             }
         }
         for (setting, value) in [
@@ -324,9 +328,14 @@ impl TransportSettings {
             let value = self.reconnect_backoff_jitter.to_string();
             refuse("transport.reconnect_backoff_jitter", value, "it must lie between 0 and 1");
         }
-        if self.maximum_large_frame_size > MAX_FRAME || self.maximum_frame_size > MAX_FRAME {
-            let value = self.maximum_large_frame_size.max(self.maximum_frame_size).to_string();
-            refuse("transport.maximum_large_frame_size", value, "messages have at most 1 GiB");
+        for (setting, value) in [
+            ("transport.maximum_control_frame_size", self.maximum_control_frame_size),
+            ("transport.maximum_frame_size", self.maximum_frame_size),
+            ("transport.maximum_large_frame_size", self.maximum_large_frame_size),
+        ] {
+            if value > MAX_FRAME {
+                refuse(setting, value.to_string(), "messages have at most 512 MiB");
+            }
         }
         if self.log_frame_size_exceeding == Some(0) {
             refuse("transport.log_frame_size_exceeding", "0".to_owned(), "it must be at least 1, or off");
@@ -357,6 +366,9 @@ const MAX_NAMES: usize = 1 << 16;
 /// A peer with more streams than that, and the two of control and large messages, is refused.
 pub(crate) const MAX_LANES: u16 = 64;
 
+/// Instants have an end, and deadlines must not pass it.
+const LONGEST: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+
 /// HTTP/2 windows are twice a frame and have 31 bits.
 const MAX_FRAME: usize = 1 << 29;
 
@@ -375,9 +387,15 @@ mod tests {
     #[test]
     fn what_cannot_be_is_refused_by_the_name_of_its_setting() {
         type Change = fn(&mut TransportSettings);
-        let wrong: [(Change, &str); 13] = [
+        let wrong: [(Change, &str); 16] = [
             (|s| s.quarantine_idle_outbound_after = s.stop_idle_outbound_after, "quarantine_idle_outbound_after"),
             (|s| s.stop_idle_outbound_after = Duration::from_secs(7 * 3600), "quarantine_idle_outbound_after"),
+            (|s| s.give_up_reliable_after = Duration::MAX, "give_up_reliable_after"),
+            (|s| s.reconnect_backoff_max = Duration::MAX, "reconnect_backoff_max"),
+            (
+                |s| (s.maximum_control_frame_size, s.outbound_queue_bytes) = (1 << 30, 1 << 31),
+                "maximum_control_frame_size",
+            ),
             (|s| s.termination_flush_timeout = Duration::ZERO, "termination_flush_timeout"),
             (|s| s.give_up_reliable_after = Duration::ZERO, "give_up_reliable_after"),
             (|s| s.reliable_resend_interval = Duration::ZERO, "reliable_resend_interval"),

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use common::{LONG, next, node, number, read, until};
-use greylag_core::{CodecId, DeadLetterReason, EncodeError};
+use greylag_core::{CodecId, DeadLetterReason, EncodeError, ReplyAddress, ReplyTo};
 use greylag_transport::{
     AskError, Destination, Envelope, GrpcTransport, Lane, Payload, PayloadValue, Recipient, RejectCode, Remoting,
     SendError, TransportEvent, TransportSettings,
@@ -243,6 +243,77 @@ fn value(value: Result<usize, ()>) -> Envelope {
     Envelope::with_payload(Recipient::new("inbox"), CodecId::JSON, "number", payload)
 }
 
+/// Its owner's code is wrong.
+struct Panicking;
+
+impl PayloadValue for Panicking {
+    fn encode(&self, buffer: &mut BytesMut) -> Result<(), EncodeError> {
+        buffer.resize(10, b'1');
+        panic!("an encoder that panics on purpose")
+    }
+
+    fn size_hint(&self) -> usize {
+        panic!("a hint that panics on purpose")
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn std::any::Any + Send> {
+        self
+    }
+}
+
+/// Cluster T27, §7 ("user callback panics: isolated"): on every way a message can take.
+#[tokio::test]
+async fn an_encoder_that_panics_loses_its_own_message_and_no_other() {
+    let (mut a, mut b) = (node(settings()).await, node(settings()).await);
+    let panicking = || {
+        let payload = Payload::Value(Box::new(Panicking));
+        Envelope::with_payload(Recipient::new("inbox"), CodecId::JSON, "number", payload)
+    };
+    a.tell(&b.here(), 1);
+    a.transport.send(&b.here(), panicking()).unwrap();
+    a.tell(&b.here(), 2);
+    assert_eq!((b.next().await, b.next().await), (1, 2));
+    a.transport.send(&a.here(), panicking()).unwrap();
+    a.transport.send_reliable(b.transport.self_address(), panicking()).unwrap();
+    a.tell(&a.here(), 3);
+    assert_eq!(a.next().await, 3);
+    assert_eq!(a.dropped(DeadLetterReason::SerializeFailed), 3);
+    assert_eq!(a.dropped(DeadLetterReason::LostInFlight), 0, "the stream was the same all the time");
+}
+
+/// Cluster T5, T27: what is numbered would be written again on every stream; a frame that breaks its
+/// stream would break all of them.
+#[tokio::test]
+async fn a_reliable_message_that_is_too_large_is_refused() {
+    let (a, b) = (node(settings()).await, node(settings()).await);
+    let rejected = a.transport.send_reliable(b.transport.self_address(), value(Ok(65 * 1024))).unwrap_err();
+    assert_eq!(rejected.error, SendError::TooLarge { size: 65 * 1024, max: 64 * 1024 });
+    assert_eq!(a.dropped(DeadLetterReason::TooLarge), 1);
+}
+
+/// Cluster T3: a host that no address can name is an error, and nothing is left running.
+#[tokio::test]
+async fn a_canonical_host_that_cannot_be_is_named() {
+    let wrong = TransportSettings {
+        canonical_host: Some("node_1".to_owned()),
+        bind_host: Some("127.0.0.1".to_owned()),
+        ..settings()
+    };
+    let error = GrpcTransport::bind(wrong, Arc::new(greylag_core::Registry::new())).await.unwrap_err();
+    assert!(matches!(error, greylag_transport::BindError::Address(_)), "{error}");
+}
+
+/// Cluster T4: an answer to a former process of this address concerns nobody, least of all itself.
+#[tokio::test]
+async fn an_answer_to_a_former_process_of_this_address_goes_nowhere() {
+    let a = node(settings()).await;
+    let former = format!("{}#{}", a.transport.self_address().address(), 1).parse().unwrap();
+    let reply = ReplyTo::<u32>::new(ReplyAddress { node: former, ask_id: 5 }, a.transport.reply_port());
+    reply.reply(1);
+    assert_eq!(a.dropped(DeadLetterReason::StaleIncarnation), 1);
+    assert_eq!(a.dropped(DeadLetterReason::HandshakeRejected), 0);
+}
+
 /// Reads numbers by the registry; what cannot be read is refused.
 struct Reading {
     transport: std::sync::Weak<GrpcTransport>,
@@ -324,6 +395,19 @@ async fn what_was_queued_before_a_shutdown_arrives() {
     // The address is free again.
     let address = format!("127.0.0.1:{}", a.port());
     until(|| std::net::TcpListener::bind(&address).is_ok()).await;
+}
+
+/// Cluster T33, T41: what nobody can acknowledge any more is a dead letter, numbered messages too.
+#[tokio::test]
+async fn what_a_shutdown_leaves_is_counted() {
+    let brief = TransportSettings { shutdown_flush_timeout: Duration::from_millis(50), ..settings() };
+    let a = node(brief).await;
+    let Destination::Address(address) = common::nobody() else { unreachable!() };
+    let silent = format!("{address}#5").parse().unwrap();
+    (0..3).for_each(|n| a.transport.send_reliable(&silent, number(n)).unwrap());
+    a.tell(&silent.clone().into(), 4);
+    a.transport.shutdown().await;
+    assert_eq!(a.dropped(DeadLetterReason::ShuttingDown), 4);
 }
 
 /// Scenario 12, second half: nobody there acknowledges.

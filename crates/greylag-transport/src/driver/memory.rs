@@ -41,7 +41,7 @@ use greylag_core::{
 };
 
 use crate::dead_letters::DeadLetterEvents;
-use crate::endpoint::{Endpoint, LastReceiver, Refusal, Reply, payload_bytes};
+use crate::endpoint::{Endpoint, LastReceiver, Refusal, Reply};
 use crate::envelope::{Envelope, Inbound, Recipient};
 use crate::lane::{Lane, LaneKind};
 use crate::remoting::{
@@ -338,7 +338,7 @@ impl MemoryNode {
         }
         let lane = self.lane_of(&envelope.recipient);
         let drop_it = |reason| self.endpoint.drop_unsent(now, lane, to.address(), &envelope, reason);
-        let Ok(payload) = payload_bytes(&envelope.payload) else {
+        let Ok(payload) = envelope.payload.to_bytes(&envelope.manifest) else {
             drop_it(DeadLetterReason::SerializeFailed);
             return Ok(());
         };

@@ -53,6 +53,8 @@ pub enum SenderInput<M> {
         /// Who.
         uid: Uid,
     },
+    /// This node ends.
+    Shutdown,
     /// Time has passed.
     Tick,
 }
@@ -156,6 +158,7 @@ impl<M: Clone> ReliableSender<M> {
             SenderInput::Ack { from, seq } => self.on_ack(now, from, seq),
             SenderInput::Nack { from, seq } => self.on_nack(now, from, seq, out),
             SenderInput::Refused => drop(self.drop_all(DeadLetterReason::HandshakeRejected, out)),
+            SenderInput::Shutdown => drop(self.drop_all(DeadLetterReason::ShuttingDown, out)),
             SenderInput::Quarantined { uid } => self.on_quarantined(uid, out),
             SenderInput::Tick => self.on_tick(now, out),
         }

@@ -2,6 +2,7 @@
 
 use super::names::{NameWriter, Names, Role, Spelling};
 use super::*;
+use crate::envelope::encode;
 use crate::settings::MAX_BATCH_MESSAGES;
 
 // Field numbers of `Envelope`.
@@ -30,7 +31,7 @@ pub(crate) fn write_envelope(
     let payload: &[u8] = match &envelope.payload {
         Payload::Bytes(bytes) => bytes,
         Payload::Value(value) => {
-            value.encode(scratch)?;
+            encode(&**value, &envelope.manifest, scratch)?;
             scratch
         }
     };

@@ -391,7 +391,7 @@ mod tests {
         use super::super::{GrpcTransport, draw_uid, listen, runtime};
         let (control, data) = (runtime("control", 1).unwrap(), runtime("data", 1).unwrap());
         let listener = listen(&control, "127.0.0.1:0".parse().unwrap()).unwrap();
-        let (address, listener) = (listener.local_addr().unwrap(), listener.into_std().unwrap());
+        let (listener, address) = (listener.0.into_std().unwrap(), listener.1);
         let same = std::net::TcpStream::from(std::os::fd::OwnedFd::from(listener.try_clone().unwrap()));
         let listener = {
             let _context = control.enter();

@@ -108,9 +108,15 @@ async fn open(shared: &Arc<Shared>, peer: &Arc<Peer>, lane: Lane, seq: u64, line
         return Err(io::Error::other("blackholed on purpose"));
     }
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-    for target in tokio::net::lookup_host((peer.address.host(), peer.address.port())).await? {
+    let found = tokio::net::lookup_host((peer.address.host(), peer.address.port())).await?;
+    let mut targets: Vec<SocketAddr> = found.collect();
+    // A first address that swallows everything must not use up the time of the others, nor always be first.
+    let first = usize::try_from(seq).unwrap_or_default() % targets.len().max(1);
+    targets.rotate_left(first);
+    let patience = shared.settings.connection_timeout / u32::try_from(targets.len().max(1)).unwrap_or(u32::MAX);
+    for target in targets {
         let connector = Connector { shared: shared.clone(), target, host: peer.address.host().to_owned() };
-        match channel(shared, target, lane).connect_with_connector(connector).await {
+        match channel(shared, target, lane, patience).connect_with_connector(connector).await {
             Ok(channel) => {
                 let max = shared.settings.maximum_message_size(lane.kind()) + FRAME_OVERHEAD;
                 let mut client = Grpc::new(channel).max_decoding_message_size(max).max_encoding_message_size(max);
@@ -155,12 +161,12 @@ fn causes(error: &dyn std::error::Error) -> String {
     text
 }
 
-fn channel(shared: &Shared, target: SocketAddr, lane: Lane) -> Endpoint {
+fn channel(shared: &Shared, target: SocketAddr, lane: Lane, patience: Duration) -> Endpoint {
     let settings = &shared.settings;
     let window = accept::window(settings.maximum_message_size(lane.kind()));
     Endpoint::from_shared(format!("http://{target}"))
         .expect("a socket address makes a valid uri")
-        .connect_timeout(settings.connection_timeout)
+        .connect_timeout(patience)
         .initial_stream_window_size(window)
         .initial_connection_window_size(window)
         .http2_adaptive_window(false)

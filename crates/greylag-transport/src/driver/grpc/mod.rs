@@ -45,6 +45,7 @@ use crate::envelope::{Envelope, Inbound, Recipient};
 use crate::error::{BindError, TlsError};
 use crate::lane::Lane;
 use crate::queue::Item;
+use crate::reliable::SenderInput;
 use crate::remoting::{
     AskError, Destination, OpenAsk, PeerInfo, QuarantineReason, Receiver, Remoting, SendRejected, Sending,
     TransportListener,
@@ -152,19 +153,19 @@ impl GrpcTransport {
             Tls::Files(files) => Some(Arc::new(TlsFiles::open(files.clone(), &canonical_host)?)),
             Tls::None | Tls::LoopbackOnly => None,
         };
-        let control = runtime("greylag-control", settings.control_threads)?;
-        let data = runtime("greylag-data", settings.data_threads)?;
-        let listener = match listen(&control, target) {
-            Ok(listener) => listener,
+        // Before anything runs: a runtime must not be dropped here.
+        let canonical = NodeAddress::new(&canonical_host, settings.canonical_port.max(1))?;
+        let (control, data) = runtimes(&settings)?;
+        let (listener, bound) = match listen(&control, target) {
+            Ok(listening) => listening,
             Err(cause) => {
                 control.shutdown_background();
                 data.shutdown_background();
                 return Err(BindError::Listen { address: target, cause });
             }
         };
-        let bound = listener.local_addr().map_or(target.port(), |address| address.port());
-        let canonical_port = if settings.canonical_port == 0 { bound } else { settings.canonical_port };
-        let address = NodeAddress::new(&canonical_host, canonical_port)?;
+        let port = if settings.canonical_port == 0 { bound.port() } else { settings.canonical_port };
+        let address = NodeAddress::new(canonical.host(), port).expect("a host that was read, and a port that is bound");
         let address = UniqueAddress::new(address, draw_uid());
         Ok(Self::start(settings, registry, address, tls, listener, control, data))
     }
@@ -291,8 +292,10 @@ impl GrpcTransport {
         let now = Instant::now();
         for peer in shared.peers() {
             peer.input(shared, crate::association::Input::Shutdown);
+            peer.numbered_input(shared, SenderInput::Shutdown);
             peer.close();
             for lane in peer.lanes() {
+                peer.queue(lane).close();
                 for item in peer.queue(lane).extract(|_| true) {
                     peer.drop_item(shared, now, lane, &item, DeadLetterReason::ShuttingDown);
                 }
@@ -466,6 +469,18 @@ impl Remoting for GrpcTransport {
 
 const NO_PANIC: &str = "nothing under this lock panics";
 
+/// The control runtime and the data runtime.
+fn runtimes(settings: &TransportSettings) -> Result<(Runtime, Runtime), BindError> {
+    let control = runtime("greylag-control", settings.control_threads)?;
+    match runtime("greylag-data", settings.data_threads) {
+        Ok(data) => Ok((control, data)),
+        Err(error) => {
+            control.shutdown_background();
+            Err(error)
+        }
+    }
+}
+
 fn runtime(name: &str, threads: usize) -> Result<Runtime, BindError> {
     Builder::new_multi_thread()
         .worker_threads(threads)
@@ -486,11 +501,12 @@ async fn resolve(settings: &TransportSettings, host: &str, port: u16) -> Result<
 }
 
 /// Binds in the context of the control runtime, which is to drive the socket.
-fn listen(control: &Runtime, target: SocketAddr) -> std::io::Result<TcpListener> {
+fn listen(control: &Runtime, target: SocketAddr) -> std::io::Result<(TcpListener, SocketAddr)> {
     let _context = control.enter();
     let socket = std::net::TcpListener::bind(target)?;
     socket.set_nonblocking(true)?;
-    TcpListener::from_std(socket)
+    let bound = socket.local_addr()?;
+    Ok((TcpListener::from_std(socket)?, bound))
 }
 
 /// A uid from the system's randomness: never 0, never used again.

@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::task::Waker;
 use std::time::Instant;
 
 use greylag_core::{DeadLetterReason, NodeAddress, Uid, UniqueAddress};
@@ -14,8 +13,8 @@ use super::link;
 use super::reliable::Numbered;
 use super::shared::{Announcement, Shared};
 use crate::association::{Association, Effect, Event, Input};
-use crate::lane::{Lane, LaneKind};
-use crate::queue::{Bounds, Item, LaneQueue, Pushed};
+use crate::lane::{Lane, LaneKind, lane_key_hash};
+use crate::queue::{Bounds, Item, LaneQueue, Place, Pushed};
 use crate::reliable::SenderInput;
 use crate::remoting::{AskError, QuarantineReason, TransportEvent};
 use crate::wire::{self, Frame};
@@ -55,7 +54,8 @@ impl Peer {
         let settings = &shared.settings;
         let bytes = settings.outbound_queue_bytes;
         let queue = |kind| Arc::new(LaneQueue::new(Bounds { items: settings.queue_size(kind), bytes }));
-        let seed = shared.endpoint.self_address.uid().get();
+        // Lanes to a thousand peers must not be dialled again in step (cluster C4).
+        let seed = shared.endpoint.self_address.uid().get() ^ lane_key_hash(&address.to_string(), "");
         let peer = Arc::new(Self {
             address,
             fault: FaultCell::default(),
@@ -98,7 +98,7 @@ impl Peer {
         self.push_or_wait(shared, lane, item, force, None)
     }
 
-    /// The same; without room, `waiting` is woken when there may be some.
+    /// The same; without room, whoever waits is woken when there may be some.
     #[allow(clippy::result_large_err, reason = "the caller gets back what it gave")]
     pub(super) fn push_or_wait(
         self: &Arc<Self>,
@@ -106,7 +106,7 @@ impl Peer {
         lane: Lane,
         item: Item,
         force: bool,
-        waiting: Option<&Waker>,
+        waiting: Option<Place<'_>>,
     ) -> Result<(), Item> {
         if self.queue(lane).push_or_wait(item, force, waiting)? == Pushed::Wanted {
             self.input(shared, Input::Wanted { lane });
@@ -269,16 +269,21 @@ impl Peer {
         }
     }
 
-    fn hand_back(&self, shared: &Shared, uid: Uid) {
+    /// Takes out what waits for a quarantined process, and offers it back.
+    pub(super) fn hand_back(&self, shared: &Shared, uid: Uid) {
+        let (peer, now) = (self.incarnation(uid), Instant::now());
         let mut unsent = Vec::new();
         for lane in self.lanes() {
             for item in self.queue(lane).extract(|item| item.target() == Some(uid)) {
-                if let Item::Envelope(envelope) = item {
-                    unsent.push(envelope);
+                match item {
+                    Item::Envelope(envelope) => unsent.push(envelope),
+                    other => self.drop_item(shared, now, lane, &other, DeadLetterReason::Quarantined),
                 }
             }
         }
-        shared.announce(Announcement::HandBack { peer: self.incarnation(uid), unsent });
+        // No writer holds items any more: these are the questions that were being written when the others failed.
+        shared.endpoint.asks.fail_peer(&peer, &AskError::Quarantined);
+        shared.announce(Announcement::HandBack { peer, unsent });
     }
 
     pub(super) fn drop_item(&self, shared: &Shared, now: Instant, lane: Lane, item: &Item, reason: DeadLetterReason) {

@@ -32,11 +32,6 @@ impl Numbered {
         self.sender.lock().expect(NO_PANIC).next_deadline()
     }
 
-    /// Whether one more message makes the sender give up all of them.
-    pub(super) fn is_full(&self, settings: &TransportSettings) -> bool {
-        self.sender.lock().expect(NO_PANIC).waiting() >= settings.reliable_buffer_size
-    }
-
     /// Another incarnation runs at the address: what comes from it is numbered anew.
     pub(super) fn expect_from(&self, uid: Uid) {
         let input = ReceiverInput::<Arrived>::Incarnation { uid };
@@ -51,7 +46,25 @@ impl Numbered {
     }
 }
 
+/// Too many messages waited: all of them were given up, the newest included.
+#[derive(Debug)]
+pub(super) struct GaveUp;
+
 impl Peer {
+    /// Numbers a message and sends it.
+    pub(super) fn send_numbered(
+        self: &Arc<Self>,
+        shared: &Arc<Shared>,
+        target: Uid,
+        message: Arc<Letter>,
+    ) -> Result<(), GaveUp> {
+        let (inputs, outcome) = self.run_sender(shared, Instant::now(), SenderInput::Send { target, message });
+        for input in inputs {
+            self.input(shared, input);
+        }
+        outcome
+    }
+
     /// Feeds the sender, and the association with what follows for it.
     pub(super) fn numbered_input(self: &Arc<Self>, shared: &Arc<Shared>, input: SenderInput<Arc<Letter>>) {
         for input in self.run_numbered(shared, Instant::now(), input) {
@@ -61,6 +74,16 @@ impl Peer {
 
     /// Feeds the sender; returns what the association has to be told. Callable under its lock.
     pub(super) fn run_numbered(&self, shared: &Shared, now: Instant, input: SenderInput<Arc<Letter>>) -> Vec<Input> {
+        self.run_sender(shared, now, input).0
+    }
+
+    fn run_sender(
+        &self,
+        shared: &Shared,
+        now: Instant,
+        input: SenderInput<Arc<Letter>>,
+    ) -> (Vec<Input>, Result<(), GaveUp>) {
+        let mut outcome = Ok(());
         let mut effects = Vec::new();
         let mut inputs = Vec::new();
         // Carried out under the lock, so that two inputs cannot cross.
@@ -84,13 +107,16 @@ impl Peer {
                 SenderEffect::Drop { message, reason } => {
                     shared.endpoint.drop_unsent(now, Lane::CONTROL, &self.address, &message.to_envelope(), reason);
                 }
-                SenderEffect::GaveUp { uid, dropped } => inputs.extend(self.gave_up(shared, uid, dropped)),
+                SenderEffect::GaveUp { uid, dropped } => {
+                    inputs.extend(self.gave_up(shared, uid, dropped));
+                    outcome = Err(GaveUp);
+                }
             }
         }
         if sender.next_deadline() != deadline {
             self.deadline_moved.notify_one();
         }
-        inputs
+        (inputs, outcome)
     }
 
     fn enqueue_numbered(&self, to: Option<Uid>, frame: bytes::Bytes) -> Option<Input> {

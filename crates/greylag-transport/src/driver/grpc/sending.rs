@@ -1,18 +1,21 @@
 //! What a message goes through before it waits in a lane.
 
+use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Poll, Waker};
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use greylag_core::{DeadLetterReason, NodeAddress, UniqueAddress};
 
+use tokio::time::Sleep;
+
 use super::flushes::{Done, Mark};
+use super::reliable::GaveUp;
 use super::shared::Shared;
-use crate::endpoint::payload_bytes;
 use crate::envelope::{Envelope, Inbound, Letter, Payload};
 use crate::lane::Lane;
-use crate::queue::Item;
-use crate::reliable::SenderInput;
+use crate::queue::{Item, Place};
 use crate::remoting::{Destination, SendError, SendRejected, Sending};
 
 impl Shared {
@@ -30,30 +33,22 @@ impl Shared {
         envelope: Envelope,
         deadline: Option<Duration>,
     ) -> Sending {
-        let (shared, to) = (self.clone(), to.clone());
-        let lane = self.lanes.lane(&envelope.recipient);
         // Whoever waits need not run on a runtime with a clock, so this one's is used.
-        let mut patience = deadline.map(|deadline| {
+        let patience = deadline.map(|deadline| {
             let _context = self.control.enter();
             Box::pin(tokio::time::sleep(deadline))
         });
-        let mut waiting = Some(Box::new(envelope));
-        Box::pin(std::future::poll_fn(move |cx| {
-            let envelope = waiting.take().expect("it is not polled after its end");
-            match shared.try_send(lane, &to, *envelope, Some(cx.waker())) {
-                Ok(()) => Poll::Ready(Ok(())),
-                Err((SendError::QueueFull, envelope))
-                    if patience.as_mut().is_none_or(|patience| patience.as_mut().poll(cx).is_pending()) =>
-                {
-                    waiting = Some(envelope);
-                    Poll::Pending
-                }
-                Err((error, envelope)) => Poll::Ready(Err(shared.reject(lane, to.address(), error, *envelope))),
-            }
-        }))
+        Box::pin(Waiting {
+            shared: self.clone(),
+            to: to.clone(),
+            lane: self.lanes.lane(&envelope.recipient),
+            id: self.next_waiting.fetch_add(1, Ordering::Relaxed),
+            envelope: Some(Box::new(envelope)),
+            patience,
+            has_waited: false,
+        })
     }
 
-    /// Numbers a message and keeps it until it is acknowledged.
     pub(super) fn send_reliable(
         self: &Arc<Self>,
         to: &UniqueAddress,
@@ -79,20 +74,24 @@ impl Shared {
                 return Ok(());
             }
         };
-        let peer = self.peer(to.address());
-        let is_full = peer.numbered.is_full(&self.settings);
-        peer.numbered_input(self, SenderInput::Send { target: to.uid(), message: letter });
-        if is_full {
-            // The machine has buried it with all the others.
-            return Err(SendRejected { error: SendError::QueueFull, envelope: Box::new(envelope) });
+        let (size, max) = (letter.payload.len(), self.settings.maximum_message_size(lane.kind()));
+        if size > max {
+            return Err(self.reject(lane, to.address(), SendError::TooLarge { size, max }, envelope));
         }
-        Ok(())
+        match self.peer(to.address()).send_numbered(self, to.uid(), letter) {
+            Ok(()) => Ok(()),
+            // It was buried with all the others.
+            Err(GaveUp) => Err(SendRejected { error: SendError::QueueFull, envelope: Box::new(envelope) }),
+        }
     }
 
     /// See [`crate::Remoting::flush`].
     pub(super) fn flush(self: &Arc<Self>, to: &UniqueAddress, done: Done) {
-        if *to == self.endpoint.self_address {
-            return self.workers.flush_locally(&Arc::new(Mark::local(done)));
+        if to.address() == self.endpoint.self_address.address() {
+            if *to == self.endpoint.self_address {
+                self.workers.flush_locally(&Arc::new(Mark::local(done)));
+            }
+            return;
         }
         let peer = self.peer(to.address());
         let in_use = |lane: &Lane| peer.queue(*lane).is_open() || !peer.queue(*lane).is_empty();
@@ -107,7 +106,7 @@ impl Shared {
     }
 
     fn check(&self, lane: Lane, to: Option<&UniqueAddress>, envelope: &Envelope) -> Result<(), SendError> {
-        if self.is_shutting_down.load(std::sync::atomic::Ordering::Relaxed) {
+        if self.is_shutting_down.load(Ordering::Relaxed) {
             return Err(SendError::ShuttingDown);
         }
         let max = self.settings.maximum_message_size(lane.kind());
@@ -124,7 +123,7 @@ impl Shared {
         lane: Lane,
         to: &Destination,
         mut envelope: Envelope,
-        waiting: Option<&Waker>,
+        waiting: Option<Place<'_>>,
     ) -> Result<(), (SendError, Box<Envelope>)> {
         let incarnation = match to {
             Destination::Incarnation(peer) => Some(peer),
@@ -141,10 +140,17 @@ impl Shared {
             return self.send_locally(lane, envelope, waiting);
         }
         let force = envelope.must_enqueue;
-        match self.peer(address).push_or_wait(self, lane, Item::Envelope(envelope), force, waiting) {
-            Err(Item::Envelope(envelope)) => Err((SendError::QueueFull, Box::new(envelope))),
-            Ok(()) | Err(_) => Ok(()),
+        if let Err(Item::Envelope(envelope)) =
+            self.peer(address).push_or_wait(self, lane, Item::Envelope(envelope), force, waiting)
+        {
+            let is_ending = self.is_shutting_down.load(Ordering::Acquire);
+            let error = if is_ending { SendError::ShuttingDown } else { SendError::QueueFull };
+            return Err((error, Box::new(envelope)));
         }
+        if let Some(peer) = incarnation {
+            self.hand_back_if_blocked(peer);
+        }
+        Ok(())
     }
 
     /// Delivers to this node itself, by the way that arriving messages take.
@@ -152,7 +158,7 @@ impl Shared {
         &self,
         lane: Lane,
         envelope: Envelope,
-        waiting: Option<&Waker>,
+        waiting: Option<Place<'_>>,
     ) -> Result<(), (SendError, Box<Envelope>)> {
         let (endpoint, now) = (&self.endpoint, Instant::now());
         let own = &endpoint.self_address;
@@ -161,7 +167,7 @@ impl Shared {
             drop_it(&envelope, DeadLetterReason::StaleIncarnation);
             return Ok(());
         }
-        let payload = match payload_bytes(&envelope.payload) {
+        let payload = match envelope.payload.to_bytes(&envelope.manifest) {
             Ok(payload) => payload,
             Err(error) => {
                 tracing::warn!(%error, "a message could not be written");
@@ -193,5 +199,54 @@ impl Shared {
         };
         self.endpoint.bury(Instant::now(), lane, to, &envelope, reason);
         SendRejected { error, envelope: Box::new(envelope) }
+    }
+}
+
+/// A message that waits for room. Dropped, it leaves no trace in the queue.
+struct Waiting {
+    shared: Arc<Shared>,
+    to: Destination,
+    lane: Lane,
+    /// Under which it is remembered where there is no room.
+    id: u64,
+    /// Until it is queued or returned.
+    envelope: Option<Box<Envelope>>,
+    patience: Option<Pin<Box<Sleep>>>,
+    has_waited: bool,
+}
+
+impl Future for Waiting {
+    type Output = Result<(), SendRejected>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        let envelope = this.envelope.take().expect("it is not polled after its end");
+        let place = Place { id: this.id, waker: cx.waker() };
+        match this.shared.try_send(this.lane, &this.to, *envelope, Some(place)) {
+            Ok(()) => Poll::Ready(Ok(())),
+            Err((SendError::QueueFull, envelope))
+                if this.patience.as_mut().is_none_or(|patience| patience.as_mut().poll(cx).is_pending()) =>
+            {
+                (this.envelope, this.has_waited) = (Some(envelope), true);
+                Poll::Pending
+            }
+            Err((error, envelope)) => {
+                this.has_waited = true;
+                Poll::Ready(Err(this.shared.reject(this.lane, this.to.address(), error, *envelope)))
+            }
+        }
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if !self.has_waited {
+            return;
+        }
+        if self.to.address() == self.shared.endpoint.self_address.address() {
+            self.shared.workers.forget_waiting(self.id);
+        } else {
+            self.shared.peer(self.to.address()).queue(self.lane).forget_waiting(self.id);
+        }
     }
 }

@@ -56,6 +56,8 @@ pub(super) struct Shared {
     largest: Mutex<HashMap<String, usize>>,
     acked: AtomicUsize,
     ack_came: Notify,
+    /// Numbers those who wait for room.
+    pub(super) next_waiting: AtomicU64,
 }
 
 /// Something for the listeners; one task tells them, in order, so that none of them runs under a lock.
@@ -137,6 +139,7 @@ impl Shared {
             largest: Mutex::default(),
             acked: AtomicUsize::new(0),
             ack_came: Notify::new(),
+            next_waiting: AtomicU64::new(0),
         }
     }
 
@@ -230,12 +233,26 @@ impl Shared {
             let what = || format!("the answer to question {ask_id}");
             self.endpoint.count_dead_letter(now, reason, Some(lane), Some(to.address()), 1, what);
         };
+        if to.address() == self.endpoint.self_address.address() {
+            // It asked before this process was started.
+            return dead(DeadLetterReason::StaleIncarnation);
+        }
         if self.is_blocked(to) {
             return dead(DeadLetterReason::Quarantined);
         }
         let item = Item::Reply { to: to.uid(), ask_id, reply };
         if self.peer(to.address()).push(self, lane, item, false).is_err() {
-            dead(DeadLetterReason::QueueFull);
+            let is_ending = self.is_shutting_down.load(Ordering::Acquire);
+            return dead(if is_ending { DeadLetterReason::ShuttingDown } else { DeadLetterReason::QueueFull });
+        }
+        self.hand_back_if_blocked(to);
+    }
+
+    /// What was queued for a process while it was being quarantined, too late to be handed back with
+    /// the rest, follows it (cluster T18).
+    pub(super) fn hand_back_if_blocked(self: &Arc<Self>, to: &UniqueAddress) {
+        if self.is_blocked(to) {
+            self.peer(to.address()).hand_back(self, to.uid());
         }
     }
 

@@ -5,6 +5,7 @@
 //! stream's flow control does the rest. Control messages have a worker of their own on the control
 //! runtime. Messages to the own node take the same way, without the wire. Source: cluster T6, T39.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::Waker;
@@ -19,6 +20,7 @@ use crate::association::Input;
 use crate::endpoint::LastReceiver;
 use crate::envelope::Inbound;
 use crate::lane::{Lane, LaneKind, lane_key_hash};
+use crate::queue::Place;
 use crate::wire::{Arrived, ArrivedContent};
 
 /// What one frame brought for one worker.
@@ -52,7 +54,7 @@ struct Worker {
 }
 
 /// Senders of this node that wait until a worker has caught up.
-type Room = Arc<Mutex<Vec<Waker>>>;
+type Room = Arc<Mutex<BTreeMap<u64, Waker>>>;
 
 /// The receiving end of one worker.
 struct Desk {
@@ -107,7 +109,7 @@ impl Workers {
         force: bool,
         lane: Lane,
         message: Inbound,
-        waiting: Option<&Waker>,
+        waiting: Option<Place<'_>>,
     ) -> Result<(), Inbound> {
         let worker = match lane.kind() {
             LaneKind::Control => &self.control,
@@ -115,15 +117,11 @@ impl Workers {
         };
         if worker.local_depth.fetch_add(1, Ordering::AcqRel) >= capacity && !force {
             worker.local_depth.fetch_sub(1, Ordering::AcqRel);
-            if let Some(waiting) = waiting {
-                let mut room = worker.room.lock().expect(NO_PANIC);
-                if !room.last().is_some_and(|last| last.will_wake(waiting)) {
-                    room.push(waiting.clone());
-                }
-                drop(room);
+            if let Some(Place { id, waker }) = waiting {
+                worker.room.lock().expect(NO_PANIC).insert(id, waker.clone());
                 // The worker may have emptied its inbox meanwhile, and look here no more.
                 if worker.local_depth.load(Ordering::Acquire) < capacity {
-                    waiting.wake_by_ref();
+                    waker.wake_by_ref();
                 }
             }
             return Err(message);
@@ -132,6 +130,13 @@ impl Workers {
             Local::Message { message, .. } => message,
             Local::Mark(_) => unreachable!("a message was sent"),
         })
+    }
+
+    /// Nobody waits under this number any more.
+    pub(super) fn forget_waiting(&self, id: u64) {
+        for worker in self.data.iter().chain([&self.control]) {
+            worker.room.lock().expect(NO_PANIC).remove(&id);
+        }
     }
 
     /// Sends a mark behind everything that arrived on this lane.
@@ -191,7 +196,7 @@ async fn work(shared: Arc<Shared>, mut desk: Desk) {
                     }
                 }
                 let waiting = std::mem::take(&mut *desk.room.lock().expect(NO_PANIC));
-                waiting.into_iter().for_each(Waker::wake);
+                waiting.into_values().for_each(Waker::wake);
             }
         }
     }
