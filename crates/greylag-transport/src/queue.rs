@@ -399,9 +399,9 @@ mod tests {
     fn whoever_waits_has_one_place_and_gives_it_back() {
         let queue = queue_of(1);
         queue.push(item(1), false).unwrap();
-        let wait = |id| queue.push_or_wait(item(id), false, Some(Place { id, waker: Waker::noop() }));
         for id in [7, 8, 7, 8] {
-            assert!(wait(id).is_err());
+            let place = Place { id, waker: Waker::noop() };
+            assert!(queue.push_or_wait(item(id), false, Some(place)).is_err());
         }
         assert_eq!(queue.lock().room.len(), 2);
         queue.forget_waiting(7);
