@@ -93,7 +93,8 @@ impl Node {
     }
 
     /// Runs until the node ends: it was told to leave, was downed, or the process got SIGTERM or
-    /// SIGINT, which begin the orderly [`Node::shutdown`]. A second signal does not wait for it.
+    /// SIGINT, which begin the orderly [`Node::shutdown`]. A second signal does not wait for it. Signals
+    /// are listened to from here on: one that comes before ends the process as it would any other.
     ///
     /// For the end of `main`: [`ShutdownReason::exit_code`] tells a supervisor a node that was downed
     /// (20) from one that left or was asked to end by a signal (0).

@@ -2,8 +2,8 @@
 
 #![cfg(unix)]
 
-use std::io::{Read, Write};
-use std::process::{Child, Command, Stdio};
+use std::io::{BufRead, BufReader, Lines, Write};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 use greylag::prelude::*;
@@ -11,12 +11,15 @@ use greylag::prelude::*;
 /// In the child: where to join.
 const SEED: &str = "GREYLAG_TEST_SEED";
 
-struct Killed(Child);
+struct Killed {
+    child: Child,
+    said: Lines<BufReader<ChildStdout>>,
+}
 
 impl Drop for Killed {
     fn drop(&mut self) {
-        let _gone = self.0.kill();
-        let _status = self.0.wait();
+        let _gone = self.child.kill();
+        let _status = self.child.wait();
     }
 }
 
@@ -25,10 +28,20 @@ impl Drop for Killed {
 async fn child_process() {
     let Ok(seed) = std::env::var(SEED) else { return };
     let node = Node::builder("test").bind("127.0.0.1", 0).seed_nodes([seed]).start().await.expect("it joins");
-    let reason = node.run().await;
-    // Past the capture of the test harness.
-    writeln!(std::io::stdout(), "ended: {reason:?}").expect("the parent reads");
+    let mut run = std::pin::pin!(node.run());
+    // Signals are listened to from its first poll on.
+    let reason = tokio::select! {
+        biased;
+        reason = &mut run => reason,
+        () = async { say("listens") } => run.await,
+    };
+    say(&format!("ended: {reason:?}"));
     std::process::exit(reason.exit_code().into());
+}
+
+/// A line to the parent, past the capture of the test harness.
+fn say(line: &str) {
+    writeln!(std::io::stdout(), "\n{line}").expect("the parent reads");
 }
 
 fn child(seed: &NodeAddress) -> Killed {
@@ -38,18 +51,26 @@ fn child(seed: &NodeAddress) -> Killed {
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn();
-    Killed(child.expect("it starts"))
+    let mut child = child.expect("it starts");
+    let said = BufReader::new(child.stdout.take().expect("piped")).lines();
+    Killed { child, said }
+}
+
+/// The first line that begins so; what follows that.
+async fn told(mut child: Killed, begins: &'static str) -> (Killed, String) {
+    let heard = tokio::task::spawn_blocking(move || {
+        let line =
+            child.said.by_ref().map_while(Result::ok).find_map(|line| Some(line.strip_prefix(begins)?.to_owned()));
+        (child, line.unwrap_or_default())
+    });
+    tokio::time::timeout(Duration::from_secs(60), heard).await.expect("it says so").expect("no panic")
 }
 
 /// What it says of its end, and its exit code.
-async fn ended(mut child: Killed) -> (String, Option<i32>) {
-    let ended = tokio::task::spawn_blocking(move || {
-        let mut said = String::new();
-        child.0.stdout.take().expect("piped").read_to_string(&mut said).expect("text");
-        let reason = said.lines().find_map(|line| line.split_once("ended: ")).map(|(_, reason)| reason.to_owned());
-        (reason.unwrap_or(said), child.0.wait().expect("a child").code())
-    });
-    tokio::time::timeout(Duration::from_secs(60), ended).await.expect("it ends").expect("no panic")
+async fn ended(child: Killed) -> (String, Option<i32>) {
+    let (mut child, reason) = told(child, "ended: ").await;
+    let status = tokio::task::spawn_blocking(move || child.child.wait().expect("a child").code());
+    (reason, tokio::time::timeout(Duration::from_secs(60), status).await.expect("it ends").expect("no panic"))
 }
 
 async fn members(node: &Node, count: usize) {
@@ -72,8 +93,9 @@ async fn sigterm_leaves_in_order_and_a_downed_process_says_so_by_its_exit_code()
     let node = Node::builder("test").bind("127.0.0.1", 0).start().await.expect("a cluster of one");
     let asked = child(node.address());
     members(&node, 2).await;
+    let (asked, _) = told(asked, "listens").await;
     let mut events = node.cluster().subscribe();
-    let killed = Command::new("kill").args(["-TERM", &asked.0.id().to_string()]).status().expect("kill exists");
+    let killed = Command::new("kill").args(["-TERM", &asked.child.id().to_string()]).status().expect("kill exists");
     assert!(killed.success());
     assert_eq!(ended(asked).await, ("Terminated".to_owned(), Some(0)), "the reason is the signal");
     let removed = async {
