@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use greylag_cluster::{
-    Cluster, ClusterEvent, ClusterSettings, MemberStatus, ProofOfDeath, SbrSettings, SingletonFactory,
-    SingletonSettings,
+    Cluster, ClusterEvent, ClusterSettings, Leases, MemberStatus, ProofOfDeath, SbrSettings, Singleton,
+    SingletonSettings, StopToken,
 };
 use greylag_core::{NodeAddress, Registry, UniqueAddress};
+use greylag_lease_postgres::PostgresLeases;
 use greylag_transport::{GrpcTransport, Tls, TransportSettings};
 
 use crate::report::{At, Line, What};
@@ -33,6 +34,9 @@ pub(crate) struct Arguments {
     /// What counts as a proof of death.
     #[arg(long, value_enum, default_value_t = Proof::Local)]
     proof: Proof,
+    /// The database that keeps the singleton's lease, as for libpq; without one it runs under none.
+    #[arg(long)]
+    lease: Option<String>,
 }
 
 /// `proof_of_death` by name.
@@ -86,10 +90,20 @@ async fn live(arguments: Arguments) -> Result<(), String> {
     let transport = GrpcTransport::bind(transport_settings, Arc::new(Registry::new()))
         .await
         .map_err(|error| format!("cannot bind: {error}"))?;
-    let settings = ClusterSettings { proof_of_death: arguments.proof.into(), ..ClusterSettings::default() }
-        .with_resolver(SbrSettings::default());
+    let leases = match &arguments.lease {
+        Some(database) => Some(PostgresLeases::connect(database).await.map_err(|error| format!("no leases: {error}"))?),
+        None => None,
+    };
+    let settings = ClusterSettings {
+        proof_of_death: arguments.proof.into(),
+        leases: leases.map(|leases| Leases::new("lab", leases)),
+        ..ClusterSettings::default()
+    };
+    let settings = settings.with_resolver(SbrSettings::default());
     let cluster = Cluster::start(settings, transport.clone()).await.map_err(|error| error.to_string())?;
-    let _handle = cluster.singleton("worker", SingletonSettings::default(), worker());
+    let job = Singleton::job("worker", |_, stop| work(stop));
+    let singleton = SingletonSettings { use_lease: arguments.lease.is_some(), ..SingletonSettings::default() };
+    cluster.singleton(job.settings(singleton)).map_err(|error| error.to_string())?;
     let telling = tokio::spawn(tell_events(cluster.clone()));
     cluster.join_seed_nodes(vec![seed]).await.map_err(|error| error.to_string())?;
     let reason = cluster.terminated().await;
@@ -100,22 +114,18 @@ async fn live(arguments: Arguments) -> Result<(), String> {
 }
 
 /// Works until it is told to stop.
-fn worker() -> SingletonFactory {
-    Arc::new(|_context, mut stop| {
-        Box::pin(async move {
-            tell(What::SingletonStarted);
-            let mut work = tokio::time::interval(WORK_INTERVAL);
-            work.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-            loop {
-                tokio::select! {
-                    biased;
-                    () = stop.stopped() => break,
-                    _ = work.tick() => tell(What::SingletonWorks),
-                }
-            }
-            tell(What::SingletonEnded);
-        })
-    })
+async fn work(mut stop: StopToken) {
+    tell(What::SingletonStarted);
+    let mut work = tokio::time::interval(WORK_INTERVAL);
+    work.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            biased;
+            () = stop.stopped() => break,
+            _ = work.tick() => tell(What::SingletonWorks),
+        }
+    }
+    tell(What::SingletonEnded);
 }
 
 async fn tell_events(cluster: Cluster) {

@@ -25,22 +25,30 @@ pub(crate) struct Start<'a> {
     pub(crate) port: u16,
     pub(crate) seed: &'a str,
     pub(crate) proof: Proof,
+    pub(crate) lease: Option<String>,
 }
 
 impl<'a> Start<'a> {
     /// A node on a host of its own.
     pub(crate) fn on(lab: &Lab, host: usize, seed: &'a str) -> Self {
-        Self { namespace: lab.namespace(host), host: Lab::address(host), port: 17355, seed, proof: Proof::Local }
+        let (namespace, host) = (lab.namespace(host), Lab::address(host));
+        Self { namespace, host, port: 17355, seed, proof: Proof::Local, lease: None }
     }
 
     /// One of several nodes on the same host.
     pub(crate) fn beside(lab: &Lab, port: u16, seed: &'a str) -> Self {
-        Self { namespace: lab.namespace(0), host: "127.0.0.1".into(), port, seed, proof: Proof::Local }
+        let (namespace, host) = (lab.namespace(0), "127.0.0.1".into());
+        Self { namespace, host, port, seed, proof: Proof::Local, lease: None }
     }
 
     /// With another rule of proof.
     pub(crate) fn proof(self, proof: Proof) -> Self {
         Self { proof, ..self }
+    }
+
+    /// With its singleton under a lease in this database.
+    pub(crate) fn lease(self, database: &str) -> Self {
+        Self { lease: Some(database.to_owned()), ..self }
     }
 
     /// Starts it.
@@ -53,6 +61,7 @@ impl<'a> Start<'a> {
             .args(["netns", "exec", &self.namespace])
             .arg(program)
             .args(["node", "--host", &self.host, "--port", &port, "--seed", self.seed, "--proof", &proof])
+            .args(self.lease.iter().flat_map(|database| ["--lease", database]))
             .stdout(Stdio::piped())
             .spawn()
             .map_err(|error| format!("cannot start a node: {error}"))?;

@@ -62,6 +62,13 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         run: pauses::long,
     },
     Scenario {
+        name: "pause-long-lease",
+        about: "the same with the singleton under a lease in PostgreSQL: never two instances, whatever the timing",
+        in_quick: false,
+        alone: false,
+        run: pauses::long_with_a_lease,
+    },
+    Scenario {
         name: "one-way-cut",
         about: "five hosts: what one sends to another is lost; those two end, and nobody else",
         in_quick: false,

@@ -27,6 +27,39 @@ pub enum StartError {
     Runtime(#[source] std::io::Error),
 }
 
+/// Why a singleton was not started on this node. Nothing of it runs here, and nothing is sent.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SingletonError {
+    /// Settings that cannot be used; all of them.
+    #[error("singleton {name:?}: {}", .problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    Config {
+        /// Its name.
+        name: String,
+        /// What is wrong.
+        problems: Vec<ConfigError>,
+    },
+    /// It is to run under a lease, and this node, which may host it, has nowhere to get one.
+    #[error(
+        "singleton {name:?}: cluster.singleton.use_lease needs a lease provider; set one in the cluster's settings"
+    )]
+    NoLeaseProvider {
+        /// Its name.
+        name: String,
+    },
+    /// A singleton of this name takes messages of another type.
+    #[error("singleton {name:?} was started on this node with messages of another type; choose another name")]
+    OtherMessages {
+        /// Its name.
+        name: String,
+    },
+    /// This node said before that it only sends to it.
+    #[error("singleton {name:?} was started on this node as a proxy; start it once, with its factory")]
+    ProxyOnly {
+        /// Its name.
+        name: String,
+    },
+}
+
 /// Why a node is not a member.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum JoinError {

@@ -53,6 +53,12 @@ pub fn watch(input: &[u8]) {
     assert_eq!(watch_wire::decode(&watch_wire::encode(&message)), Some(message));
 }
 
+/// A message between a proxy and a node that may run the instance.
+pub fn singleton_proxy(input: &[u8]) {
+    let Ok(message) = wire::decode_proxy(Bytes::copy_from_slice(input)) else { return };
+    assert_eq!(wire::decode_proxy(wire::encode_proxy(message)).ok(), Some(message));
+}
+
 /// An input for [`message`].
 #[cfg(test)]
 pub(crate) fn input(message: &crate::message::Message) -> Vec<u8> {

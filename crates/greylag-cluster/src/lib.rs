@@ -2,8 +2,10 @@
 //!
 //! ```
 //! use std::sync::Arc;
-//! use greylag_cluster::{Cluster, ClusterSettings, SingletonSettings};
-//! use greylag_core::Registry;
+//! use std::time::Duration;
+//! use greylag_cluster::{Cluster, ClusterSettings, Singleton};
+//! use greylag_codec::json;
+//! use greylag_core::{Registry, ReplyTo};
 //! use greylag_transport::memory::MemoryNetwork;
 //!
 //! # let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
@@ -11,7 +13,9 @@
 //! // Two nodes in one process; in production each has a `GrpcTransport` of its own.
 //! let network = MemoryNetwork::new();
 //! let start = |address: &str| {
-//!     let remoting = network.node(address.parse().unwrap(), Arc::new(Registry::new()));
+//!     let registry = Registry::new();
+//!     registry.register::<usize>(json("count")).unwrap(); // answers travel too
+//!     let remoting = network.node(address.parse().unwrap(), Arc::new(registry));
 //!     Cluster::start(ClusterSettings::test(), remoting)
 //! };
 //! let (one, two) = (start("one:17355#1").await?, start("two:17355#2").await?);
@@ -20,11 +24,28 @@
 //! two.wait_up().await?;
 //! assert_eq!(two.view().oldest(None).unwrap().address, *one.self_address());
 //!
-//! // One instance in the whole cluster, on the oldest node; it runs until told to stop.
-//! let singleton = one.singleton("job", SingletonSettings::test(), Arc::new(|_context, mut stop| {
-//!     Box::pin(async move { stop.stopped().await })
-//! }));
-//! singleton.running_here().wait_for(|running| *running).await?;
+//! // One instance in the whole cluster, on the oldest node; it runs until its mailbox ends.
+//! #[derive(serde::Serialize, serde::Deserialize)]
+//! enum Orders {
+//!     Place { item: String },
+//!     Count { reply_to: ReplyTo<usize> },
+//! }
+//! let orders = || {
+//!     Singleton::new("orders", |_context, mut mailbox| async move {
+//!         let mut placed = Vec::new();
+//!         while let Some(message) = mailbox.recv().await {
+//!             match message {
+//!                 Orders::Place { item } => placed.push(item),
+//!                 Orders::Count { reply_to } => reply_to.reply(placed.len()),
+//!             }
+//!         }
+//!     })
+//!     .codec(json::<Orders>("orders"))
+//! };
+//! one.singleton(orders())?;
+//! let orders = two.singleton(orders())?; // from here it is reached over the network
+//! orders.tell(Orders::Place { item: "goose".into() })?;
+//! assert_eq!(orders.ask(|reply_to| Orders::Count { reply_to }, Duration::from_secs(5)).await?, 1);
 //!
 //! two.shutdown().await; // leaves in order; nobody has to find out
 //! one.shutdown().await;
@@ -40,7 +61,7 @@
 //! removed by a timeout.
 //!
 //! The machines ([`ClusterCore`], [`HeartbeatCore`], [`Proofs`], [`Sbr`], [`SingletonManager`],
-//! [`SingletonProxy`]) hold no socket, clock or task; [`Cluster`] runs them over a
+//! [`SingletonProxy`], [`SingletonHost`]) hold no socket, clock or task; [`Cluster`] runs them over a
 //! [`Remoting`](greylag_transport::Remoting).
 
 mod app_version;
@@ -105,11 +126,12 @@ pub use driver::lease::{
     GuardedLease, InMemoryLeases, Lease, LeaseError, LeaseFault, LeaseProvider, LeaseSettings, Leases, OnLost,
 };
 pub use driver::{
-    BoxFuture, Cluster, ClusterEvents, DeathWitness, Discovery, DiscoveryError, SeedList, SingletonContext,
-    SingletonFactory, SingletonHandle, StopToken, Target,
+    BoxFuture, Cluster, ClusterEvents, DeathWitness, Discovery, DiscoveryError, Mailbox, NoMessages, SeedList,
+    Singleton, SingletonAnswer, SingletonAskError, SingletonContext, SingletonRef, SingletonSendError, StopToken,
+    Target,
 };
 pub use driver::{ChildWitness, FileWitness};
-pub use error::{ConfigError, JoinError, JoinRejection, MemberError, StartError, Terminated};
+pub use error::{ConfigError, JoinError, JoinRejection, MemberError, SingletonError, StartError, Terminated};
 pub use event::{ClusterEvent, EventKind, InitialState, Proof, diff};
 pub use gossip::{Blockers, ConfirmedExits, Gossip, Merged};
 pub use health::{ForeignCluster, Health};
@@ -132,10 +154,11 @@ pub use settings::{
 };
 pub use shared::Shared;
 pub use shutdown::{Phase, ShutdownReason};
+pub use singleton::host::{HostEffect, HostInput, SingletonHost};
 pub use singleton::lease::LeaseOutcome;
 pub use singleton::manager::{ManagerEffect, ManagerInput, ManagerState, SingletonManager};
-pub use singleton::proxy::{ProxyEffect, SingletonProxy};
-pub use singleton::{Kind, SingletonMessage};
+pub use singleton::proxy::{ProxyEffect, ProxyInput, SingletonProxy};
+pub use singleton::{Kind, ProxyMessage, SingletonMessage};
 pub use stats::{GossipStats, IgnoredGossip};
 pub use version::{Relation, VectorVersion};
 pub use view::{MembershipView, Tombstone};

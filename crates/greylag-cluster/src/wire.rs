@@ -21,12 +21,14 @@ use crate::members::Members;
 use crate::message::{Island, Message};
 use crate::reachability::{Reachability, Record, Status};
 use crate::seen::Seen;
-use crate::singleton::{Kind, SingletonMessage};
+use crate::singleton::{Kind, ProxyMessage, SingletonMessage};
 use crate::version::VectorVersion;
 use crate::view::Tombstone;
 
 /// The manifest of [`SingletonMessage`].
 pub(crate) const SINGLETON: &str = "cluster.singleton";
+/// The manifest of [`ProxyMessage`].
+pub(crate) const SINGLETON_PROXY: &str = "cluster.singleton-proxy";
 
 /// What is wrong with a message; the caller adds its manifest.
 type Malformed = &'static str;
@@ -195,6 +197,32 @@ pub(crate) fn decode_singleton(bytes: Bytes) -> Result<SingletonMessage, DecodeE
     let node = |node: Option<&pb::Node>| read_node(node).map_err(|why| malformed(&why));
     let (from, to) = (node(message.from.as_ref())?, node(message.to.as_ref())?);
     Ok(SingletonMessage { kind, from, to, attempt: message.attempt })
+}
+
+/// Writes a message between a proxy and a node that may run the instance.
+pub(crate) fn encode_proxy(message: ProxyMessage) -> Bytes {
+    use pb::singleton_proxy::Kind as Pb;
+    let (kind, instance) = match message {
+        ProxyMessage::Identify => (Pb::Identify, 0),
+        ProxyMessage::Here { instance } => (Pb::Here, instance),
+        ProxyMessage::NotHere { instance } => (Pb::NotHere, instance.unwrap_or(0)),
+    };
+    pb::SingletonProxy { kind: kind.into(), instance }.encode_to_vec().into()
+}
+
+/// Reads a message between a proxy and a node that may run the instance.
+pub(crate) fn decode_proxy(bytes: Bytes) -> Result<ProxyMessage, DecodeError> {
+    use pb::singleton_proxy::Kind as Pb;
+    let malformed = |why: &dyn std::fmt::Display| DecodeError::malformed(SINGLETON_PROXY, why);
+    let message = pb::SingletonProxy::decode(bytes).map_err(|error| malformed(&error))?;
+    let instance = Some(message.instance).filter(|instance| *instance != 0);
+    match (message.kind(), instance) {
+        (Pb::Identify, _) => Ok(ProxyMessage::Identify),
+        (Pb::Here, Some(instance)) => Ok(ProxyMessage::Here { instance }),
+        (Pb::Here, None) => Err(malformed(&"an instance without a number")),
+        (Pb::NotHere, instance) => Ok(ProxyMessage::NotHere { instance }),
+        (Pb::Unknown, _) => Err(malformed(&"unknown kind")),
+    }
 }
 
 impl Gossip {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use greylag_cluster::{
-    Cluster, ClusterEvent, ClusterSettings, MemberStatus, Phase, SbrSettings, ShutdownReason, SingletonFactory,
+    Cluster, ClusterEvent, ClusterSettings, MemberStatus, NoMessages, Phase, SbrSettings, ShutdownReason, Singleton,
     SingletonSettings,
 };
 use greylag_core::{NodeAddress, Registry};
@@ -43,16 +43,17 @@ async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
 }
 
 /// Counts its instances; each runs until told to stop.
-fn counting(running: &watch::Sender<usize>) -> SingletonFactory {
+fn counting(running: &watch::Sender<usize>) -> Singleton<NoMessages> {
     let running = running.clone();
-    Arc::new(move |_context, mut stop| {
+    let job = Singleton::job("counter", move |_context, mut stop| {
         let running = running.clone();
-        Box::pin(async move {
+        async move {
             running.send_modify(|count| *count += 1);
             stop.stopped().await;
             running.send_modify(|count| *count -= 1);
-        })
-    })
+        }
+    });
+    job.settings(SingletonSettings::test())
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -63,7 +64,7 @@ async fn scenario_56_three_nodes_form_a_cluster_one_leaves_the_singleton_moves()
     let mut handles = Vec::new();
     for _ in 0..3 {
         let node = start(ClusterSettings::test()).await;
-        handles.push(node.cluster.singleton("counter", SingletonSettings::test(), counting(&running)));
+        handles.push(node.cluster.singleton(counting(&running)).unwrap());
         nodes.push(node);
     }
     let seed = nodes[0].cluster.self_address().address().clone();

@@ -4,10 +4,13 @@
 //! `down NAME by=NAME`, `prepare by=NAME`, `kill NAME`, `pause NAME DURATION`, `advance DURATION`, `view NAME`. Heartbeats, status gossip and news of who has seen what are left out
 //! of the output; they are tested where they are made.
 //!
-//! A transcript that begins with `manager NAME` is about one manager of a singleton; see `manager.rs`.
+//! A transcript that begins with `manager NAME` is about one manager of a singleton (see `manager.rs`), one
+//! that begins with `proxy NAME` about one of its proxies (see `proxy.rs`).
 
 #[path = "protocol/manager.rs"]
 mod manager;
+#[path = "protocol/proxy.rs"]
+mod proxy;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
@@ -31,6 +34,7 @@ struct World {
     started: u64,
     out: String,
     manager: Option<manager::Bench>,
+    proxy: Option<proxy::Bench>,
 }
 
 impl World {
@@ -45,6 +49,7 @@ impl World {
             started: 0,
             out: String::new(),
             manager: None,
+            proxy: None,
         }
     }
 
@@ -55,6 +60,12 @@ impl World {
         }
         if let Some(manager) = &mut self.manager {
             return manager.run(case);
+        }
+        if case.command == "proxy" {
+            self.proxy = Some(proxy::Bench::new(case));
+        }
+        if let Some(proxy) = &mut self.proxy {
+            return proxy.run(case);
         }
         match case.command {
             "start" => {

@@ -68,7 +68,7 @@
 //! request.
 //!
 //! Settings come from the program, the environment and a TOML file: [`config`]. Programs to read:
-//! `examples/counter`, `examples/singleton` (one job in the whole cluster), `examples/storefront`.
+//! `examples/counter`, `examples/singleton` (one till in the whole cluster, reached from every node), `examples/storefront`.
 
 mod builder;
 pub mod config;

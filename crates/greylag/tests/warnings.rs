@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::sync::{Arc, Mutex};
 
-use greylag::cluster::{Downing, SingletonSettings};
+use greylag::cluster::{Downing, Singleton};
 use greylag::prelude::*;
 
 /// The log, in memory.
@@ -48,10 +48,8 @@ async fn node(downing: Option<Downing>) -> Node {
 }
 
 fn use_a_singleton(node: &Node) {
-    let factory = Arc::new(|_, mut stop: greylag::cluster::StopToken| -> greylag::cluster::BoxFuture<'static, ()> {
-        Box::pin(async move { stop.stopped().await })
-    });
-    node.cluster().singleton("job", SingletonSettings::default(), factory);
+    let job = Singleton::job("job", |_, mut stop| async move { stop.stopped().await });
+    node.cluster().singleton(job).expect("it starts");
 }
 
 fn use_sharding(node: &Node) {

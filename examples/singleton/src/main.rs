@@ -1,71 +1,101 @@
-//! One job in the whole cluster: it runs on the oldest node, and on the next when that one leaves.
+//! One till in the whole cluster: it runs on the oldest node, and on the next when that one leaves.
 //!
-//! Every node offers to run the job; at most one does. Here the job draws numbers from a counter
-//! that stands for a resource that only one process may touch: a crawler, a billing run, a cron.
-//! A real one would fence its writes with the `oldest_up_number` of its context (cluster P5).
+//! Every node offers to run the till, and every node sells through it, wherever it runs: `tell` and
+//! `ask` find the instance, and keep messages while it moves. The book stands for a resource that only
+//! one process may write; a real one would fence its writes with the `oldest_up_number` of the
+//! instance's context (cluster P5).
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use greylag::cluster::{BoxFuture, SingletonContext, SingletonSettings, StopToken};
+use greylag::cluster::{Mailbox, Singleton, SingletonContext, SingletonRef};
 use greylag::prelude::*;
-use tokio::sync::watch;
+use serde::{Deserialize, Serialize};
 
-/// What only one process may touch, and who touches it.
-#[derive(Default)]
-struct Resource {
-    users: AtomicUsize,
-    drawn: AtomicU64,
+/// What the till is told and asked.
+#[derive(Serialize, Deserialize)]
+enum Till {
+    /// So many cents were paid.
+    Sold { cents: u64 },
+    /// How much is in the book, and which instance says so?
+    Total { reply_to: ReplyTo<Total> },
 }
 
-/// Runs until told to stop, then ends in its own time: only after that the next one starts.
-async fn job(resource: Arc<Resource>, progress: watch::Sender<u64>, mut stop: StopToken) {
-    let before = resource.users.fetch_add(1, Ordering::SeqCst);
-    assert_eq!(before, 0, "never two at a time");
-    loop {
-        tokio::select! {
-            () = stop.stopped() => break,
-            () = tokio::time::sleep(Duration::from_millis(10)) => {
-                progress.send_replace(resource.drawn.fetch_add(1, Ordering::SeqCst) + 1);
-            }
+#[derive(Debug, Serialize, Deserialize)]
+struct Total {
+    cents: u64,
+    instance: u64,
+}
+
+/// What outlives an instance: whoever writes it, and the sum.
+#[derive(Default)]
+struct Book {
+    writer: Option<u64>,
+    cents: u64,
+}
+
+/// Runs until its mailbox ends; only after that the next one starts elsewhere.
+async fn till(book: Arc<Mutex<Book>>, context: SingletonContext, mut mailbox: Mailbox<Till>) {
+    let instance = context.instance_id;
+    let before = book.lock().expect("no writer panics").writer.replace(instance);
+    assert_eq!(before, None, "never two at a time");
+    while let Some(message) = mailbox.recv().await {
+        let mut book = book.lock().expect("no writer panics");
+        match message {
+            Till::Sold { cents } => book.cents += cents,
+            Till::Total { reply_to } => reply_to.reply(Total { cents: book.cents, instance }),
         }
     }
-    resource.users.fetch_sub(1, Ordering::SeqCst);
+    book.lock().expect("no writer panics").writer = None;
 }
 
-/// Starts a node that offers to run the job.
+/// Starts a node that offers to run the till, and a way to it.
 async fn node(
     seed: Option<&Node>,
-    resource: &Arc<Resource>,
-    progress: &watch::Sender<u64>,
-) -> Result<Node, Box<dyn std::error::Error>> {
-    let mut builder = Node::builder("jobs").bind("127.0.0.1", 0);
+    book: &Arc<Mutex<Book>>,
+) -> Result<(Node, SingletonRef<Till>), Box<dyn std::error::Error>> {
+    let mut builder = Node::builder("shop").bind("127.0.0.1", 0);
     if let Some(seed) = seed {
         builder = builder.seed_nodes([seed.address().to_string()]);
     }
     let node = builder.start().await?;
-    let (resource, progress) = (resource.clone(), progress.clone());
-    let factory = move |_: SingletonContext, stop: StopToken| -> BoxFuture<'static, ()> {
-        Box::pin(job(resource.clone(), progress.clone(), stop))
-    };
-    node.cluster().singleton("numbers", SingletonSettings::default(), Arc::new(factory));
-    Ok(node)
+    // Answers travel as well as questions.
+    node.registry().register::<Total>(json("till.total"))?;
+    let book = book.clone();
+    let singleton = Singleton::new("till", move |context, mailbox| till(book.clone(), context, mailbox));
+    let till = node.cluster().singleton(singleton.codec(json("till")))?;
+    Ok((node, till))
 }
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let resource = Arc::new(Resource::default());
-    let (progress, mut seen) = watch::channel(0);
+    let patience = Duration::from_secs(20);
+    let book = Arc::new(Mutex::new(Book::default()));
+    let (first, at_first) = node(None, &book).await?;
+    let (second, at_second) = node(Some(&first), &book).await?;
+    let (third, at_third) = node(Some(&first), &book).await?;
 
-    let first = node(None, &resource, &progress).await?;
-    let second = node(Some(&first), &resource, &progress).await?;
-    let ten = *seen.wait_for(|drawn| *drawn >= 10).await?;
+    // From every node, to the one instance.
+    for till in [&at_first, &at_second, &at_third] {
+        till.tell(Till::Sold { cents: 100 })?;
+        // An answer follows what this node told before.
+        let total = till.ask(|reply_to| Till::Total { reply_to }, patience).await?;
+        assert_eq!(total.cents % 100, 0);
+    }
+    let before = at_third.ask(|reply_to| Till::Total { reply_to }, patience).await?;
+    assert_eq!(before.cents, 300);
 
-    // The node that runs the job leaves: the job stops there, then starts on the other.
+    // The node that runs the till leaves: the till ends there and opens on the next oldest, and what is
+    // told meanwhile waits for it.
     first.shutdown().await;
-    seen.wait_for(|drawn| *drawn >= ten + 10).await?;
+    at_third.tell(Till::Sold { cents: 50 })?;
+    let after = at_third.ask(|reply_to| Till::Total { reply_to }, patience).await?;
+    assert_eq!(after.cents, 350);
+    assert_ne!(after.instance, before.instance);
+    assert!(at_second.is_running_here());
+
+    third.shutdown().await;
     second.shutdown().await;
-    assert_eq!(resource.users.load(Ordering::SeqCst), 0);
+    assert_eq!(book.lock().expect("no writer panics").writer, None);
     Ok(())
 }

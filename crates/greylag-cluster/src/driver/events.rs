@@ -140,6 +140,11 @@ impl ClusterEvents {
         }
     }
 
+    /// The newest view; not older than what the events told.
+    pub(crate) fn view(&self) -> Arc<MembershipView> {
+        self.hub.view()
+    }
+
     fn try_next(&mut self) -> Taken {
         // The hub first, so that no event falls between a new snapshot and the stream after it.
         let state = lock(&self.hub.state);

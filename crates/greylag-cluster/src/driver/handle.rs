@@ -12,16 +12,16 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::AbortHandle;
 
 use super::events::{ClusterEvents, EventHub};
-use super::singleton::{SingletonFactory, SingletonHandle, Singletons};
+use super::singleton::{Singleton, SingletonRef, Singletons};
 use super::tasks::ShutdownTasks;
 use super::{DriverInput, own_runtime, spawn};
 use crate::app_version::AppVersion;
 use crate::core::{Command, Input};
-use crate::error::{JoinError, MemberError, StartError, Terminated};
+use crate::error::{JoinError, MemberError, SingletonError, StartError, Terminated};
 use crate::event::{EventKind, InitialState};
 use crate::health::Health;
 use crate::member::{Member, MemberStatus};
-use crate::settings::{ClusterSettings, SingletonSettings};
+use crate::settings::ClusterSettings;
 use crate::shutdown::ShutdownReason;
 use crate::view::MembershipView;
 
@@ -89,6 +89,8 @@ pub(crate) struct Inner {
 /// Where the cluster's own tasks run. They are taken down with the last handle.
 pub(crate) struct Threads {
     pub(crate) handle: Handle,
+    /// Where the code of users runs.
+    pub(crate) user: Handle,
     /// The task that owns the machines.
     pub(crate) task: AbortHandle,
     /// The runtime, unless it is lent.
@@ -380,10 +382,14 @@ impl Cluster {
         self.inner.settings.removal_margin()
     }
 
-    /// Runs one instance of `factory` in the whole cluster, on the oldest member with the role.
-    /// To be called on every node; the same name again returns the same singleton.
-    pub fn singleton(&self, name: &str, settings: SingletonSettings, factory: SingletonFactory) -> SingletonHandle {
-        self.inner.singletons.start(self, name, settings, factory)
+    /// Takes part in a singleton: one instance in the whole cluster, on the oldest member with the role,
+    /// and a way to it from every node. To be called on every node that may host it or sends to it; the
+    /// same name again yields the same singleton. Source: cluster P1.
+    ///
+    /// # Errors
+    /// [`SingletonError`]; nothing was started.
+    pub fn singleton<M: Send + 'static>(&self, singleton: Singleton<M>) -> Result<SingletonRef<M>, SingletonError> {
+        self.inner.singletons.start(self, singleton)
     }
 }
 

@@ -34,7 +34,10 @@ use tokio::sync::{mpsc, oneshot};
 pub use discovery::{Discovery, DiscoveryError, SeedList};
 pub use events::ClusterEvents;
 pub use handle::{BoxFuture, Cluster, DeathWitness, Target};
-pub use singleton::{SingletonContext, SingletonFactory, SingletonHandle, StopToken};
+pub use singleton::{
+    Mailbox, NoMessages, Singleton, SingletonAnswer, SingletonAskError, SingletonContext, SingletonRef,
+    SingletonSendError, StopToken,
+};
 pub use watch::Watch;
 pub use witness::{ChildWitness, FileWitness};
 
@@ -65,6 +68,8 @@ pub(crate) enum DriverInput {
     Shutdown(ShutdownReason),
     /// Run a singleton.
     Singleton(Box<singleton::StartSingleton>),
+    /// This node sends to a singleton that others run; it answers for older processes at its address.
+    SingletonElsewhere(Arc<str>),
     /// A message between managers of one singleton.
     SingletonMessage { name: Arc<str>, message: SingletonMessage },
     /// What became of a singleton's lease.
@@ -111,7 +116,7 @@ fn spawn(settings: ClusterSettings, remoting: Arc<dyn Remoting>, handle: Handle,
     );
     let task = handle.spawn(node.run(receiver)).abort_handle();
     let watches = watch::Watches::start(&handle, remoting.clone(), &hub);
-    let threads = handle::Threads { handle, task, own };
+    let threads = handle::Threads { handle, user: Handle::current(), task, own };
     let singletons = singleton::Singletons::default();
     let inner = handle::Inner { settings, remoting, inbox, hub, singletons, tasks, terminated, watches, threads };
     Cluster { inner: Arc::new(inner) }

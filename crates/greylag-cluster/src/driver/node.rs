@@ -54,6 +54,8 @@ pub(crate) struct Node {
     /// Where the code of users runs.
     user: Handle,
     singletons: BTreeMap<Arc<str>, Slot>,
+    /// Singletons that never run here.
+    elsewhere: Vec<Arc<str>>,
     joining: Vec<oneshot::Sender<Result<(), JoinError>>>,
     /// Singletons that still keep the node from exiting, and who waits for them.
     exiting: Option<(Vec<Arc<str>>, oneshot::Sender<()>)>,
@@ -89,6 +91,7 @@ impl Node {
             terminated,
             user,
             singletons,
+            elsewhere: Vec::new(),
             joining: Vec::new(),
             exiting: None,
             resolver_lease: None,
@@ -161,7 +164,7 @@ impl Node {
         for path in [CLUSTER, HEARTBEAT, BULK] {
             self.remoting.unregister(path);
         }
-        for name in self.singletons.keys() {
+        for name in self.singletons.keys().chain(&self.elsewhere) {
             self.remoting.unregister(&format!("{SINGLETON_PREFIX}{name}"));
         }
         let reason = match input {
@@ -202,8 +205,16 @@ impl Node {
             DriverInput::Core(input) => self.core.handle(now, input, effects),
             DriverInput::Shutdown(reason) => self.begin_shutdown(reason, true),
             DriverInput::Singleton(start) => self.add_singleton(now, start),
+            DriverInput::SingletonElsewhere(name) => {
+                self.receive_for_singleton(&name);
+                self.elsewhere.push(name);
+            }
             DriverInput::SingletonMessage { name, message } => {
-                self.tell_manager(now, &name, ManagerInput::Message(message));
+                if self.singletons.contains_key(&name) {
+                    self.tell_manager(now, &name, ManagerInput::Message(message));
+                } else if let Some(answer) = SingletonManager::answer_for_predecessor(self.core.node(), &message) {
+                    self.send_singleton(&name, &answer);
+                }
             }
             DriverInput::Manager { name, input } => self.tell_manager(now, &name, input),
             DriverInput::InstanceEnded { name, instance_id } => {
@@ -353,10 +364,7 @@ impl Node {
 
     fn add_singleton(&mut self, now: Instant, start: Box<StartSingleton>) {
         let name = start.name.clone();
-        let path = format!("{SINGLETON_PREFIX}{name}");
-        let (inbox, remoting) = (self.inbox.clone(), self.remoting.clone());
-        let receiver = SingletonReceiver { name: name.clone(), inbox, remoting };
-        self.remoting.register(&path, Arc::new(receiver));
+        self.receive_for_singleton(&name);
         let manager = SingletonManager::new(self.core.node().clone(), &start.settings, &self.settings);
         let lease = start.settings.use_lease.then(|| {
             let lease_name = self.settings.leases.as_ref().map(|leases| leases.singleton_name(&name));
@@ -366,6 +374,12 @@ impl Node {
         });
         self.singletons.insert(name.clone(), Slot::new(start, manager, lease));
         self.tell_manager(now, &name, ManagerInput::View(self.view.clone()));
+    }
+
+    fn receive_for_singleton(&self, name: &Arc<str>) {
+        let path = format!("{SINGLETON_PREFIX}{name}");
+        let (inbox, remoting) = (self.inbox.clone(), self.remoting.clone());
+        self.remoting.register(&path, Arc::new(SingletonReceiver { name: name.clone(), inbox, remoting }));
     }
 
     fn tell_managers(&mut self, now: Instant, input: &ManagerInput) {

@@ -1,193 +1,170 @@
-//! Singletons of this node: one task per name that owns its manager, and the instance it runs.
+//! Singletons of this node: one manager per name where the node has the role, which the driver's task
+//! owns, and one port per name wherever messages are sent from or taken.
+//!
+//! Source: cluster P1.
 
+mod definition;
+mod mailbox;
+mod port;
+mod reference;
+mod slot;
+
+use std::any::{Any, TypeId};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use greylag_core::UniqueAddress;
-use tokio::runtime::Handle;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+
+pub use definition::{NoMessages, Singleton, SingletonContext, StopToken};
+pub use mailbox::Mailbox;
+pub use reference::{SingletonAnswer, SingletonAskError, SingletonRef, SingletonSendError};
+pub(crate) use slot::{Slot, StartSingleton, lease_news};
 
 use super::DriverInput;
-use super::handle::{BoxFuture, Cluster};
-use super::lease_in_use::{LeaseInUse, LeaseNews};
-use crate::settings::{Downing, SingletonSettings};
-use crate::singleton::manager::{ManagerInput, SingletonManager};
+use super::handle::{Cluster, Inner};
+use crate::error::{ConfigError, SingletonError};
+use crate::event::{EventKind, InitialState};
+use crate::settings::{ClusterSettings, Downing, SingletonSettings};
+use definition::{Factory, JobFactory, Runs};
+use port::Port;
 
-/// Makes an instance: a future that runs until its [`StopToken`] resolves, then ends in its own time.
-/// An instance that ends by itself is not started again on this node.
-pub type SingletonFactory = Arc<dyn Fn(SingletonContext, StopToken) -> BoxFuture<'static, ()> + Send + Sync>;
-
-/// What an instance knows of itself, for fencing in storage of its own. Source: cluster P5.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SingletonContext {
-    /// The singleton's name.
-    pub name: String,
-    /// Drawn for each instance.
-    pub instance_id: u64,
-    /// The age of the node it runs on.
-    pub oldest_up_number: u32,
-}
-
-/// Tells an instance when it must end.
-#[derive(Debug, Clone)]
-pub struct StopToken(watch::Receiver<bool>);
-
-impl StopToken {
-    /// Completes when the instance must end.
-    pub async fn stopped(&mut self) {
-        // The other half gone means that nobody would ever say stop: the node has ended.
-        let _gone = self.0.wait_for(|stop| *stop).await;
-    }
-
-    /// Whether the instance must end.
-    pub fn is_stopped(&self) -> bool {
-        *self.0.borrow() || self.0.has_changed().is_err()
-    }
-}
-
-/// A singleton, seen from this node.
-#[derive(Debug, Clone)]
-pub struct SingletonHandle {
-    name: Arc<str>,
-    settings: SingletonSettings,
-    cluster: Cluster,
-    running: watch::Receiver<bool>,
-}
-
-impl SingletonHandle {
-    /// Its name.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// The node that hosts it, or will once it is cleared to, as far as this node can tell.
-    pub fn host(&self) -> Option<UniqueAddress> {
-        let view = self.cluster.view();
-        view.oldest(self.settings.role.as_deref()).map(|member| member.address.clone())
-    }
-
-    /// Whether the instance runs on this node.
-    pub fn is_running_here(&self) -> bool {
-        *self.running.borrow()
-    }
-
-    /// Follows [`SingletonHandle::is_running_here`].
-    pub fn running_here(&self) -> watch::Receiver<bool> {
-        self.running.clone()
-    }
-}
-
-/// The singletons started on this node, by name.
+/// The singletons started on this node, by name. Their tasks end with this.
 #[derive(Default)]
 pub(crate) struct Singletons {
-    started: Mutex<BTreeMap<Arc<str>, (SingletonSettings, watch::Receiver<bool>)>>,
+    started: Mutex<BTreeMap<Arc<str>, Started>>,
+}
+
+struct Started {
+    message_type: TypeId,
+    settings: Arc<SingletonSettings>,
+    can_host: bool,
+    running: watch::Receiver<bool>,
+    /// Kept where no manager reports, so that whoever follows waits instead of being told of an end.
+    _report: Option<watch::Sender<bool>>,
+    /// An `Arc<Port<M>>` of its message type; `None` if it takes no messages.
+    port: Option<Box<dyn Any + Send + Sync>>,
+    task: Option<AbortHandle>,
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        if let Some(task) = &self.task {
+            task.abort();
+        }
+    }
 }
 
 impl Singletons {
-    pub(crate) fn start(
+    /// Source: cluster P1.
+    pub(crate) fn start<M: Send + 'static>(
         &self,
         cluster: &Cluster,
-        name: &str,
-        settings: SingletonSettings,
-        factory: SingletonFactory,
-    ) -> SingletonHandle {
+        singleton: Singleton<M>,
+    ) -> Result<SingletonRef<M>, SingletonError> {
         let mut started = self.started.lock().unwrap_or_else(PoisonError::into_inner);
-        let name: Arc<str> = name.into();
-        let (settings, running) = started.entry(name.clone()).or_insert_with(|| {
-            warn_if_nobody_decides(cluster, &name);
-            let (report, running) = watch::channel(false);
-            let settings_of_task = settings.clone();
-            let start = StartSingleton { name: name.clone(), settings: settings_of_task, factory, running: report };
-            cluster.inner.input(DriverInput::Singleton(Box::new(start)));
-            (settings, running)
-        });
-        SingletonHandle { name, settings: settings.clone(), cluster: cluster.clone(), running: running.clone() }
+        let name: Arc<str> = singleton.name.as_str().into();
+        if !started.contains_key(&name) {
+            check(&singleton, cluster.settings())?;
+            started.insert(name.clone(), Started::new(&cluster.inner, &name, singleton));
+        } else if started[&name].message_type != TypeId::of::<M>() {
+            return Err(SingletonError::OtherMessages { name: name.to_string() });
+        } else if singleton.can_host() && !started[&name].can_host {
+            return Err(SingletonError::ProxyOnly { name: name.to_string() });
+        }
+        let known = &started[&name];
+        let port = known.port.as_ref().and_then(|port| port.downcast_ref::<Arc<Port<M>>>().cloned());
+        let (settings, running) = (known.settings.clone(), known.running.clone());
+        Ok(SingletonRef { name, settings, cluster: cluster.clone(), running, port })
     }
+}
+
+/// Whether a singleton can be started as it is defined.
+fn check<M: Send + 'static>(singleton: &Singleton<M>, cluster: &ClusterSettings) -> Result<(), SingletonError> {
+    let mut problems = singleton.settings.validate().err().unwrap_or_default();
+    if singleton.name.is_empty() {
+        let (setting, value) = ("singleton.name", String::new());
+        problems.push(ConfigError { setting, value, why: "must not be empty" });
+    }
+    if !problems.is_empty() {
+        return Err(SingletonError::Config { name: singleton.name.clone(), problems });
+    }
+    if singleton.settings.use_lease && hosts(singleton, cluster) && cluster.leases.is_none() {
+        return Err(SingletonError::NoLeaseProvider { name: singleton.name.clone() });
+    }
+    Ok(())
+}
+
+/// Whether the instance may run on this node.
+fn hosts<M: Send + 'static>(singleton: &Singleton<M>, cluster: &ClusterSettings) -> bool {
+    let has_role = |role: &String| {
+        cluster.roles.contains(role) || role.strip_prefix("dc-").is_some_and(|dc| dc == cluster.data_center.as_str())
+    };
+    singleton.can_host() && singleton.settings.role.as_ref().is_none_or(has_role)
+}
+
+impl Started {
+    fn new<M: Send + 'static>(inner: &Inner, name: &Arc<str>, singleton: Singleton<M>) -> Self {
+        let (report, running) = watch::channel(false);
+        let hosts = hosts(&singleton, &inner.settings);
+        let settings = Arc::new(singleton.settings.clone());
+        let can_host = singleton.can_host();
+        // Where nobody can send, there is nothing to find.
+        let port = (!matches!(singleton.runs, Runs::Job(_))).then(|| Port::new(&singleton, inner.remoting.clone()));
+        let factory: Option<JobFactory> = match (singleton.runs, &port) {
+            (Runs::Job(factory), _) => Some(factory),
+            (Runs::Messages(factory), Some((port, _))) => Some(with_mailbox(port.clone(), factory)),
+            _ => None,
+        };
+        let report = if let Some(factory) = factory.filter(|_| hosts) {
+            warn_if_nobody_decides(inner, name);
+            let settings = SingletonSettings::clone(&settings);
+            let start = StartSingleton { name: name.clone(), settings, factory, running: report };
+            inner.input(DriverInput::Singleton(Box::new(start)));
+            None
+        } else {
+            inner.input(DriverInput::SingletonElsewhere(name.clone()));
+            Some(report)
+        };
+        let (port, task) = port
+            .map(|(port, inbox)| {
+                let events = inner.hub.subscribe([EventKind::Members].into(), InitialState::Snapshot);
+                let task = inner.threads.user.spawn(port.clone().run(inbox, events)).abort_handle();
+                (Box::new(port) as Box<dyn Any + Send + Sync>, task)
+            })
+            .unzip();
+        Self { message_type: TypeId::of::<M>(), settings, can_host, running, _report: report, port, task }
+    }
+}
+
+/// An instance whose mailbox is open from its start until it is told to end, or ends by itself.
+fn with_mailbox<M: Send + 'static>(port: Arc<Port<M>>, factory: Factory<M>) -> JobFactory {
+    Arc::new(move |context, mut stop| {
+        let (port, factory) = (port.clone(), factory.clone());
+        Box::pin(async move {
+            let (mailbox, gate) = port.open(context.instance_id, stop.clone());
+            let mut instance = factory(context, mailbox);
+            tokio::select! {
+                () = &mut instance => {}
+                () = stop.stopped() => {
+                    gate.close();
+                    instance.await;
+                }
+            }
+        })
+    })
 }
 
 /// Whoever runs singletons (sharding does, for each coordinator) without a resolver must hear of it
 /// before the night in which a node is lost. Source: cluster S1.
-fn warn_if_nobody_decides(cluster: &Cluster, name: &str) {
-    if cluster.settings().downing == Downing::None {
+fn warn_if_nobody_decides(inner: &Inner, name: &str) {
+    if inner.settings.downing == Downing::None {
         tracing::warn!(
-            node = %cluster.self_address(),
+            node = %inner.remoting.self_address(),
             singleton = name,
             "downing = none: when a node is lost and its death is not proven, this singleton does not move, joins \
              stop at WeaklyUp and leaves stall, until an operator downs the node and so vouches that its process is \
              dead; set cluster.downing = split_brain_resolver"
         );
-    }
-}
-
-/// What the driver needs to run a singleton.
-pub(crate) struct StartSingleton {
-    pub(crate) name: Arc<str>,
-    pub(crate) settings: SingletonSettings,
-    pub(crate) factory: SingletonFactory,
-    pub(crate) running: watch::Sender<bool>,
-}
-
-/// What a manager is told of its lease.
-pub(crate) fn lease_news(name: Arc<str>) -> impl Fn(LeaseNews) -> Option<DriverInput> + Send + Sync {
-    move |news| {
-        let input = match news {
-            LeaseNews::Result(outcome) => ManagerInput::LeaseResult(outcome),
-            LeaseNews::Released => ManagerInput::LeaseReleased,
-            LeaseNews::Lost => ManagerInput::LeaseLost,
-        };
-        Some(DriverInput::Manager { name: name.clone(), input })
-    }
-}
-
-/// A singleton in the hands of the driver: its manager, and the instance while there is one.
-pub(crate) struct Slot {
-    pub(crate) manager: SingletonManager,
-    /// `None`: no lease is used.
-    pub(crate) lease: Option<LeaseInUse>,
-    start: Box<StartSingleton>,
-    instance_id: u64,
-    stop: Option<watch::Sender<bool>>,
-}
-
-impl Slot {
-    pub(crate) fn new(start: Box<StartSingleton>, manager: SingletonManager, lease: Option<LeaseInUse>) -> Self {
-        Self { manager, lease, start, instance_id: 0, stop: None }
-    }
-
-    /// Starts an instance on the runtime of the user, whose code must not hold up the cluster's own
-    /// tasks. A panic ends the instance like a return.
-    pub(crate) fn start_instance(&mut self, up_number: u32, user: &Handle, inbox: &mpsc::Sender<DriverInput>) {
-        let (stop, token) = watch::channel(false);
-        self.instance_id = rand::random();
-        self.stop = Some(stop);
-        self.start.running.send_replace(true);
-        let name = self.start.name.clone();
-        let instance_id = self.instance_id;
-        let context = SingletonContext { name: name.to_string(), instance_id, oldest_up_number: up_number };
-        let factory = self.start.factory.clone();
-        let inbox = inbox.clone();
-        let task = user.spawn(async move { factory(context, StopToken(token)).await });
-        user.spawn(async move {
-            if let Err(error) = task.await {
-                tracing::error!(singleton = %name, %error, "the instance failed");
-            }
-            let _node_has_ended = inbox.send(DriverInput::InstanceEnded { name, instance_id }).await;
-        });
-    }
-
-    pub(crate) fn stop_instance(&self) {
-        if let Some(stop) = &self.stop {
-            stop.send_replace(true);
-        }
-    }
-
-    /// True if that was the present instance.
-    pub(crate) fn instance_ended(&mut self, instance_id: u64) -> bool {
-        let present = self.stop.is_some() && self.instance_id == instance_id;
-        if present {
-            self.stop = None;
-            self.start.running.send_replace(false);
-        }
-        present
     }
 }

@@ -324,6 +324,61 @@ pub mod singleton {
         }
     }
 }
+/// "cluster.singleton-proxy": a proxy looks for the instance, and is told where it runs.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SingletonProxy {
+    #[prost(enumeration = "singleton_proxy::Kind", tag = "1")]
+    pub kind: i32,
+    /// Which instance runs; or which has ended, 0 for whichever it was.
+    #[prost(uint64, tag = "2")]
+    pub instance: u64,
+}
+/// Nested message and enum types in `SingletonProxy`.
+pub mod singleton_proxy {
+    #[derive(
+        Clone,
+        Copy,
+        Debug,
+        PartialEq,
+        Eq,
+        Hash,
+        PartialOrd,
+        Ord,
+        ::prost::Enumeration
+    )]
+    #[repr(i32)]
+    pub enum Kind {
+        Unknown = 0,
+        /// Tell me when the instance runs at yours, now or later.
+        Identify = 1,
+        Here = 2,
+        NotHere = 3,
+    }
+    impl Kind {
+        /// String value of the enum field names used in the ProtoBuf definition.
+        ///
+        /// The values are not transformed in any way and thus are considered stable
+        /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+        pub fn as_str_name(&self) -> &'static str {
+            match self {
+                Self::Unknown => "KIND_UNKNOWN",
+                Self::Identify => "KIND_IDENTIFY",
+                Self::Here => "KIND_HERE",
+                Self::NotHere => "KIND_NOT_HERE",
+            }
+        }
+        /// Creates an enum from field names used in the ProtoBuf definition.
+        pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+            match value {
+                "KIND_UNKNOWN" => Some(Self::Unknown),
+                "KIND_IDENTIFY" => Some(Self::Identify),
+                "KIND_HERE" => Some(Self::Here),
+                "KIND_NOT_HERE" => Some(Self::NotHere),
+                _ => None,
+            }
+        }
+    }
+}
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum Status {

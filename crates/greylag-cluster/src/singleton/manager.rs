@@ -289,15 +289,11 @@ impl SingletonManager {
     }
 
     fn on_message(&mut self, _now: Instant, message: SingletonMessage, out: &mut Vec<ManagerEffect>) {
-        let SingletonMessage { kind, from, to, attempt } = message;
-        if to != self.node {
-            // For an older process at this address, which cannot run anything any more.
-            if kind == Kind::HandOverToMe && to.address() == self.node.address() {
-                let done = SingletonMessage { kind: Kind::HandOverDone, from: to, to: from, attempt };
-                out.push(ManagerEffect::Send(done));
-            }
-            return;
+        if message.to != self.node {
+            let answer = Self::answer_for_predecessor(&self.node, &message);
+            return out.extend(answer.map(ManagerEffect::Send));
         }
+        let SingletonMessage { kind, from, attempt, .. } = message;
         match kind {
             Kind::HandOverToMe if self.may_claim(&from) => self.on_hand_over_to_me(from, attempt, out),
             Kind::HandOverToMe => {}
@@ -314,6 +310,16 @@ impl SingletonManager {
                 }
             }
         }
+    }
+
+    /// What `node` answers to a claim on an older process at its address, which cannot run anything any
+    /// more. A node without a manager of this singleton answers just so. Source: cluster P3.
+    pub fn answer_for_predecessor(node: &UniqueAddress, message: &SingletonMessage) -> Option<SingletonMessage> {
+        let SingletonMessage { kind, from, to, attempt } = message;
+        let is_claim = *kind == Kind::HandOverToMe && to != node && to.address() == node.address();
+        let done =
+            || SingletonMessage { kind: Kind::HandOverDone, from: to.clone(), to: from.clone(), attempt: *attempt };
+        is_claim.then(done)
     }
 
     /// Claims of processes that could not start anyway are left unanswered; views catch up.

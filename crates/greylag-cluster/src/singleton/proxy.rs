@@ -1,95 +1,187 @@
-//! Finds the singleton, and keeps messages while nobody knows where it is.
+//! Follows the singleton, and keeps messages while nobody knows where it is.
 //!
-//! The proxy follows the oldest member with the role. While there is none it buffers a bounded
-//! number of messages, and drops the oldest when that is full. Source: cluster P8.
+//! The instance runs on the oldest member with the role, if it runs. The proxy asks that member, again
+//! and again, until it says so; then messages flow, those that were kept first. Another oldest, or word
+//! that the instance ends, and the proxy keeps messages and asks anew. It keeps a bounded number and
+//! drops the oldest of them when that is full. Source: cluster P8.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use greylag_core::UniqueAddress;
+use greylag_core::{DeadLetterReason, UniqueAddress};
 
+use super::ProxyMessage;
+use crate::settings::SingletonSettings;
 use crate::view::MembershipView;
 
-/// What is to be done with a message, or because of a change.
+/// What the machine is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ProxyInput<M> {
+    /// The membership, whenever it changed.
+    View(Arc<MembershipView>),
+    /// A message for the singleton.
+    Message(M),
+    /// A node says whether the instance runs there.
+    Identified {
+        /// Which node.
+        from: UniqueAddress,
+        /// What it says; questions are not for a proxy.
+        message: ProxyMessage,
+    },
+    /// This node ends.
+    Stop,
+    /// A deadline may have come.
+    Tick,
+}
+
+/// What is to be done.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ProxyEffect<M> {
-    /// Send the message to the singleton on this node.
+    /// Ask this node whether the instance runs there.
+    Identify(UniqueAddress),
+    /// Send the message to the instance on this node.
     Forward(UniqueAddress, M),
-    /// The buffer was full, or this node ends: the message is a dead letter `ProxyBufferFull`.
-    Drop(M),
+    /// The message is a dead letter; its sender was told before that it was taken.
+    Drop(M, DeadLetterReason),
+    /// The message that was just handed in is not taken; it is a dead letter.
+    Refuse(M, DeadLetterReason),
 }
 
 /// Routes the messages of one node to one singleton.
 #[derive(Debug)]
 pub struct SingletonProxy<M> {
     role: Option<String>,
+    interval: Duration,
     capacity: usize,
-    host: Option<UniqueAddress>,
+    /// Who runs the instance, if somebody does.
+    oldest: Option<UniqueAddress>,
+    /// The instance that `oldest` says it runs.
+    instance: Option<u64>,
+    identify_at: Option<Instant>,
     buffer: VecDeque<M>,
+    /// This node was seen among the members.
+    joined: bool,
+    stopped: bool,
 }
 
 impl<M> SingletonProxy<M> {
-    /// Buffers at most `capacity` messages; 0 drops them at once.
-    pub fn new(role: Option<String>, capacity: usize) -> Self {
-        Self { role, capacity: capacity.min(10_000), host: None, buffer: VecDeque::new() }
-    }
-
-    /// Where the singleton is, as far as is known.
-    pub fn host(&self) -> Option<&UniqueAddress> {
-        self.host.as_ref()
-    }
-
-    /// The membership changed: what was buffered goes out first, in order.
-    pub fn on_view(&mut self, view: &MembershipView, out: &mut Vec<ProxyEffect<M>>) {
-        self.host = view.oldest(self.role.as_deref()).map(|member| member.address.clone());
-        if let Some(host) = &self.host {
-            out.extend(self.buffer.drain(..).map(|message| ProxyEffect::Forward(host.clone(), message)));
+    /// A proxy that has seen nothing of the cluster.
+    pub fn new(settings: &SingletonSettings) -> Self {
+        let proxy = &settings.proxy;
+        Self {
+            role: proxy.role.clone().or_else(|| settings.role.clone()),
+            interval: proxy.identification_interval.max(Duration::from_millis(1)),
+            capacity: proxy.buffer_size.min(10_000),
+            oldest: None,
+            instance: None,
+            identify_at: None,
+            buffer: VecDeque::new(),
+            joined: false,
+            stopped: false,
         }
     }
 
-    /// A message for the singleton.
-    pub fn send(&mut self, message: M, out: &mut Vec<ProxyEffect<M>>) {
-        match &self.host {
-            Some(host) => out.push(ProxyEffect::Forward(host.clone(), message)),
-            None if self.capacity == 0 => out.push(ProxyEffect::Drop(message)),
-            None => {
-                if self.buffer.len() >= self.capacity {
-                    out.extend(self.buffer.pop_front().map(ProxyEffect::Drop));
+    /// Where the instance runs: where messages go at once.
+    pub fn identified(&self) -> Option<&UniqueAddress> {
+        self.oldest.as_ref().filter(|_| self.instance.is_some())
+    }
+
+    /// How many messages are kept.
+    pub fn buffered(&self) -> usize {
+        self.buffer.len()
+    }
+
+    /// Takes one input.
+    pub fn handle(&mut self, now: Instant, input: ProxyInput<M>, out: &mut Vec<ProxyEffect<M>>) {
+        match input {
+            ProxyInput::View(view) => self.on_view(now, &view, out),
+            ProxyInput::Message(message) => self.on_message(message, out),
+            ProxyInput::Identified { from, message } => self.on_identified(now, &from, message, out),
+            ProxyInput::Stop => self.stop(out),
+            ProxyInput::Tick => {
+                if self.identify_at.is_some_and(|at| at <= now) {
+                    self.identify(now, out);
                 }
-                self.buffer.push_back(message);
             }
         }
     }
 
-    /// This node ends: what is still buffered is lost, and counted.
-    pub fn stop(&mut self, out: &mut Vec<ProxyEffect<M>>) {
-        self.host = None;
-        self.capacity = 0;
-        out.extend(self.buffer.drain(..).map(ProxyEffect::Drop));
+    /// When a `Tick` next has work to do.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.identify_at
     }
-}
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::app_version::AppVersion;
-    use crate::member::{Member, MemberStatus};
-
-    #[test]
-    fn the_oldest_buffered_message_is_dropped_and_the_rest_flushed_in_order() {
-        let node: UniqueAddress = "a:1#1".parse().unwrap();
-        let mut proxy = SingletonProxy::new(None, 2);
-        let mut out = Vec::new();
-        for message in 1..=3 {
-            proxy.send(message, &mut out);
+    fn on_view(&mut self, now: Instant, view: &MembershipView, out: &mut Vec<ProxyEffect<M>>) {
+        let is_member = view.self_member().is_some();
+        if self.joined && !is_member {
+            return self.stop(out);
         }
-        assert_eq!(out, [ProxyEffect::Drop(1)]);
-        out.clear();
-        let mut view = MembershipView::empty(node.clone());
-        let mut member = Member::joining(node.clone(), std::sync::Arc::default(), AppVersion::default());
-        (member.status, member.up_number) = (MemberStatus::Up, 1);
-        view.members.insert(member);
-        proxy.on_view(&view, &mut out);
-        proxy.send(4, &mut out);
-        assert_eq!(out, [2, 3, 4].map(|message| ProxyEffect::Forward(node.clone(), message)));
+        self.joined |= is_member;
+        let oldest = view.oldest(self.role.as_deref()).map(|member| &member.address);
+        if !self.stopped && oldest != self.oldest.as_ref() {
+            self.oldest = oldest.cloned();
+            self.identify(now, out);
+        }
+    }
+
+    fn on_message(&mut self, message: M, out: &mut Vec<ProxyEffect<M>>) {
+        if self.stopped {
+            return out.push(ProxyEffect::Refuse(message, DeadLetterReason::ShuttingDown));
+        }
+        if let Some(host) = self.identified() {
+            return out.push(ProxyEffect::Forward(host.clone(), message));
+        }
+        if self.capacity == 0 {
+            return out.push(ProxyEffect::Refuse(message, DeadLetterReason::ProxyBufferFull));
+        }
+        if self.buffer.len() >= self.capacity
+            && let Some(oldest) = self.buffer.pop_front()
+        {
+            out.push(ProxyEffect::Drop(oldest, DeadLetterReason::ProxyBufferFull));
+        }
+        self.buffer.push_back(message);
+    }
+
+    fn on_identified(
+        &mut self,
+        now: Instant,
+        from: &UniqueAddress,
+        message: ProxyMessage,
+        out: &mut Vec<ProxyEffect<M>>,
+    ) {
+        // Whoever is not the oldest any more, or not yet as far as this node knows, is not followed.
+        if self.oldest.as_ref() != Some(from) {
+            return;
+        }
+        match message {
+            ProxyMessage::Here { instance } => {
+                self.instance = Some(instance);
+                self.identify_at = None;
+                out.extend(self.buffer.drain(..).map(|message| ProxyEffect::Forward(from.clone(), message)));
+            }
+            // What is said of an earlier instance is old news.
+            ProxyMessage::NotHere { instance } => {
+                if self.instance.is_some() && instance.is_none_or(|ended| self.instance == Some(ended)) {
+                    self.identify(now, out);
+                }
+            }
+            ProxyMessage::Identify => {}
+        }
+    }
+
+    /// Asks the oldest, if there is one, now and then every interval.
+    fn identify(&mut self, now: Instant, out: &mut Vec<ProxyEffect<M>>) {
+        self.instance = None;
+        self.identify_at = self.oldest.is_some().then(|| now + self.interval);
+        out.extend(self.oldest.clone().map(ProxyEffect::Identify));
+    }
+
+    /// What is still kept is lost, and counted.
+    fn stop(&mut self, out: &mut Vec<ProxyEffect<M>>) {
+        self.stopped = true;
+        (self.oldest, self.instance, self.identify_at) = (None, None, None);
+        let lost = self.buffer.drain(..);
+        out.extend(lost.map(|message| ProxyEffect::Drop(message, DeadLetterReason::ShuttingDown)));
     }
 }

@@ -109,3 +109,22 @@ fn damaged_singleton_messages_are_refused_or_read_and_nothing_else() {
     let examples = [encode_singleton(&message).to_vec()];
     greylag_testkit::mutations::damaged(&examples, 20_000, 2, crate::fuzzing::singleton);
 }
+
+/// Cluster P8, T36.
+#[test]
+fn what_proxies_and_hosts_say_survives_the_wire_and_nonsense_is_refused() {
+    use crate::singleton::ProxyMessage;
+    for message in [
+        ProxyMessage::Identify,
+        ProxyMessage::Here { instance: 7 },
+        ProxyMessage::NotHere { instance: Some(u64::MAX) },
+        ProxyMessage::NotHere { instance: None },
+    ] {
+        assert_eq!(decode_proxy(encode_proxy(message)), Ok(message));
+    }
+    let unknown = pb::SingletonProxy { kind: 9, instance: 1 }.encode_to_vec();
+    let nameless = pb::SingletonProxy { kind: pb::singleton_proxy::Kind::Here.into(), instance: 0 }.encode_to_vec();
+    for bytes in [unknown, nameless, vec![0xff]] {
+        assert!(decode_proxy(bytes.into()).is_err());
+    }
+}

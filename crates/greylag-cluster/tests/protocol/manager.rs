@@ -24,11 +24,11 @@ pub(crate) struct Bench {
     out: String,
 }
 
-fn node(name: &str) -> UniqueAddress {
+pub(crate) fn node(name: &str) -> UniqueAddress {
     format!("{name}:1#{}", u64::from(name.as_bytes()[0])).parse().unwrap()
 }
 
-fn status(name: &str) -> MemberStatus {
+pub(crate) fn status(name: &str) -> MemberStatus {
     MemberStatus::ALL.into_iter().find(|status| status.to_string() == name).unwrap_or_else(|| panic!("{name}?"))
 }
 

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
-use greylag_cluster::{Cluster, SingletonSettings, StopToken};
+use greylag_cluster::{Cluster, Singleton, SingletonSettings, StopToken};
 use greylag_core::{CodecId, DeadLetterReason, UniqueAddress};
 use greylag_ddata::Replicator;
 use greylag_transport::{AskError, AskHeader, Destination, Envelope, Inbound, Receiver, Recipient, Remoting};
@@ -83,15 +83,10 @@ impl Host {
         cluster.remoting().register(&control_path(&host.name), Arc::new(ControlReceiver(host.clone())));
         let singleton = format!("sharding/{}/singleton", host.name.encoded());
         let instance = host.clone();
-        let settings = SingletonSettings { role, ..SingletonSettings::default() };
-        cluster.singleton(
-            &singleton,
-            settings,
-            Arc::new(move |context, stop| {
-                let host = instance.clone();
-                Box::pin(async move { host.run(context.instance_id, stop).await })
-            }),
-        );
+        let job = Singleton::job(singleton, move |context, stop| instance.clone().run(context.instance_id, stop));
+        cluster
+            .singleton(job.settings(SingletonSettings { role, ..SingletonSettings::default() }))
+            .expect("the settings are the defaults, and nobody else takes this name");
         host
     }
 

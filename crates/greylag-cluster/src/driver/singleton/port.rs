@@ -1,0 +1,477 @@
+//! One singleton's messages on one node: the proxy, the gate of the instance, and the hot path.
+//!
+//! Senders hold the lock for as long as it takes to queue a message, so that nothing overtakes what
+//! was kept before it. What an effect must not do under the lock (code of users runs when a message is
+//! dropped) is done after it. Questions, answers and membership reach the machines by one task.
+
+use std::any::Any;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use bytes::BytesMut;
+use greylag_core::{
+    Codec, CodecId, DeadLetterReason, EncodeError, EntityError, Manifest, ReplyScope, ReplyTo, UniqueAddress,
+    answer_dropped,
+};
+use greylag_transport::{
+    AskError, Destination, Envelope, Inbound, OpenAsk, Payload, PayloadValue, Receiver, Recipient, Remoting,
+    SendError as Rejection,
+};
+use tokio::sync::mpsc;
+
+use super::definition::{Singleton, StopToken};
+use super::mailbox::Mailbox;
+use super::reference::{SingletonAskError, SingletonSendError};
+use crate::driver::INBOX;
+use crate::driver::events::ClusterEvents;
+use crate::singleton::ProxyMessage;
+use crate::singleton::host::{HostEffect, HostInput, SingletonHost};
+use crate::singleton::proxy::{ProxyEffect, ProxyInput, SingletonProxy};
+use crate::wire;
+
+/// Where messages of users go.
+fn data_path(name: &str) -> String {
+    format!("singleton/{name}")
+}
+
+/// Where proxies ask, and are answered.
+fn control_path(name: &str) -> String {
+    format!("control/singleton-proxy/{name}")
+}
+
+/// The question of this node that a message carries.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct AskTag {
+    id: u64,
+    deadline: Instant,
+}
+
+/// A message for the instance.
+pub(super) struct Parcel<M> {
+    pub(super) message: M,
+    ask: Option<AskTag>,
+}
+
+/// A message for another node, encoded by the lane writer.
+struct Outgoing<M> {
+    parcel: Parcel<M>,
+    codec: Arc<dyn Codec<M>>,
+}
+
+impl<M: Send + 'static> PayloadValue for Outgoing<M> {
+    fn encode(&self, buffer: &mut BytesMut) -> Result<(), EncodeError> {
+        self.codec.encode(&self.parcel.message, buffer)
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {
+        self
+    }
+}
+
+/// What the task takes.
+pub(super) enum PortInput {
+    /// A proxy, or a host, of this singleton says something.
+    Said { from: UniqueAddress, message: ProxyMessage },
+    /// The next deadline has changed.
+    Rearm,
+}
+
+/// See the module.
+pub(crate) struct Port<M: Send + 'static> {
+    name: Arc<str>,
+    path: Arc<str>,
+    control: Arc<str>,
+    remoting: Arc<dyn Remoting>,
+    codec: Option<Arc<dyn Codec<M>>>,
+    capacity: usize,
+    inbox: mpsc::Sender<PortInput>,
+    guarded: Mutex<Guarded<M>>,
+}
+
+struct Guarded<M> {
+    proxy: SingletonProxy<Parcel<M>>,
+    host: SingletonHost,
+    /// Where messages for the instance go, while it takes any.
+    gate: Option<mpsc::Sender<Parcel<M>>>,
+}
+
+/// Messages to be dropped once nothing is locked, and why.
+type Dropped<M> = Vec<(Parcel<M>, Loss)>;
+
+#[derive(Clone, Copy)]
+enum Loss {
+    /// Nobody has counted it yet.
+    Uncounted(DeadLetterReason),
+    /// The transport refused it, and has counted it.
+    Counted(DeadLetterReason),
+}
+
+impl Loss {
+    fn reason(self) -> DeadLetterReason {
+        match self {
+            Self::Uncounted(reason) | Self::Counted(reason) => reason,
+        }
+    }
+}
+
+impl<M: Send + 'static> Port<M> {
+    pub(super) fn new(singleton: &Singleton<M>, remoting: Arc<dyn Remoting>) -> (Arc<Self>, mpsc::Receiver<PortInput>) {
+        let name: Arc<str> = singleton.name.as_str().into();
+        let (inbox, receiver) = mpsc::channel(INBOX);
+        let port = Self {
+            path: data_path(&name).into(),
+            control: control_path(&name).into(),
+            name,
+            remoting,
+            codec: singleton.codec.clone(),
+            capacity: singleton.mailbox_capacity.get(),
+            inbox,
+            guarded: Mutex::new(Guarded {
+                proxy: SingletonProxy::new(&singleton.settings),
+                host: SingletonHost::new(),
+                gate: None,
+            }),
+        };
+        let port = Arc::new(port);
+        let remoting = &port.remoting;
+        remoting.register(&port.path, Arc::new(DataReceiver { port: Arc::downgrade(&port) }));
+        remoting.register(&port.control, Arc::new(ControlReceiver { port: Arc::downgrade(&port) }));
+        (port, receiver)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Guarded<M>> {
+        self.guarded.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn identified(&self) -> Option<UniqueAddress> {
+        self.lock().proxy.identified().cloned()
+    }
+
+    // --- sending --------------------------------------------------------------------------------
+
+    pub(super) fn tell(&self, message: M) -> Result<(), SingletonSendError> {
+        self.send(Parcel { message, ask: None })
+    }
+
+    /// Starts an ask: the message is on its way, or kept, when this returns.
+    pub(super) fn begin_ask<R: Send + 'static>(
+        &self,
+        message: impl FnOnce(ReplyTo<R>) -> M,
+        timeout: Duration,
+    ) -> Result<OpenAsk, SingletonAskError> {
+        if timeout.is_zero() {
+            return Err(SingletonAskError::InvalidTimeout);
+        }
+        let ask = self.remoting.open_ask(timeout);
+        let deadline = Instant::now().checked_add(timeout).unwrap_or_else(|| Instant::now() + FAR);
+        let tag = AskTag { id: ask.address.ask_id, deadline };
+        let message = message(ReplyTo::new(ask.address.clone(), self.remoting.reply_port()));
+        self.send(Parcel { message, ask: Some(tag) })?;
+        Ok(ask)
+    }
+
+    fn send(&self, parcel: Parcel<M>) -> Result<(), SingletonSendError> {
+        let mut dropped = Vec::new();
+        let outcome = self.proxy_input(&mut self.lock(), ProxyInput::Message(parcel), &mut dropped);
+        self.bury_all(dropped);
+        outcome.map_err(SingletonSendError::from)
+    }
+
+    /// Tells the proxy something. An error is about the message that was handed in.
+    fn proxy_input(
+        &self,
+        guarded: &mut Guarded<M>,
+        input: ProxyInput<Parcel<M>>,
+        dropped: &mut Dropped<M>,
+    ) -> Result<(), DeadLetterReason> {
+        let mut effects = Vec::new();
+        guarded.proxy.handle(Instant::now(), input, &mut effects);
+        let mut outcome = Ok(());
+        for effect in effects {
+            match effect {
+                ProxyEffect::Identify(host) => self.say(&host, ProxyMessage::Identify),
+                ProxyEffect::Forward(host, parcel) => {
+                    if let Err((parcel, loss)) = self.forward(guarded, &host, parcel) {
+                        outcome = Err(loss.reason());
+                        dropped.push((parcel, loss));
+                    }
+                }
+                ProxyEffect::Drop(parcel, reason) => dropped.push((parcel, Loss::Uncounted(reason))),
+                ProxyEffect::Refuse(parcel, reason) => {
+                    outcome = Err(reason);
+                    dropped.push((parcel, Loss::Uncounted(reason)));
+                }
+            }
+        }
+        outcome
+    }
+
+    /// Queues a message for the instance, or gives it back.
+    fn forward(
+        &self,
+        guarded: &mut Guarded<M>,
+        host: &UniqueAddress,
+        parcel: Parcel<M>,
+    ) -> Result<(), (Parcel<M>, Loss)> {
+        if parcel.ask.is_some_and(|ask| ask.deadline <= Instant::now()) {
+            return Err((parcel, Loss::Uncounted(DeadLetterReason::Expired)));
+        }
+        if host == self.remoting.self_address() {
+            return guarded.deliver(parcel).map_err(|(parcel, reason)| (parcel, Loss::Uncounted(reason)));
+        }
+        let Some(codec) = self.codec.clone() else {
+            return Err((parcel, Loss::Uncounted(DeadLetterReason::SerializeFailed)));
+        };
+        let (codec_id, manifest, ask) = (codec.id(), codec.manifest(&parcel.message), parcel.ask);
+        let payload = Payload::Value(Box::new(Outgoing { parcel, codec }));
+        let mut envelope = Envelope::with_payload(Recipient::new(self.path.clone()), codec_id, manifest, payload);
+        if let Some(ask) = ask {
+            envelope = envelope.asking(ask.id, ask.deadline.saturating_duration_since(Instant::now()));
+        }
+        let to = Destination::Incarnation(host.clone());
+        self.remoting.send(&to, envelope.to_uid(host.uid())).map_err(|rejected| {
+            let reason = match rejected.error {
+                Rejection::QueueFull => DeadLetterReason::QueueFull,
+                Rejection::Quarantined => DeadLetterReason::Quarantined,
+                Rejection::TooLarge { .. } => DeadLetterReason::TooLarge,
+                Rejection::ShuttingDown => DeadLetterReason::ShuttingDown,
+            };
+            let Payload::Value(value) = rejected.envelope.payload else {
+                unreachable!("the envelope comes back as it was sent")
+            };
+            let outgoing = value.into_any().downcast::<Outgoing<M>>().expect("the envelope comes back as it was sent");
+            (outgoing.parcel, Loss::Counted(reason))
+        })
+    }
+
+    // --- the instance ---------------------------------------------------------------------------
+
+    /// The instance takes messages from now on.
+    pub(super) fn open(self: &Arc<Self>, instance: u64, stop: StopToken) -> (Mailbox<M>, Gate<M>) {
+        let (gate, messages) = mpsc::channel(self.capacity);
+        let mut guarded = self.lock();
+        guarded.gate = Some(gate);
+        self.host_input(&mut guarded, HostInput::Started(instance), &mut Vec::new());
+        drop(guarded);
+        let mailbox = Mailbox { messages, stop, port: self.clone() };
+        (mailbox, Gate { port: self.clone(), instance })
+    }
+
+    /// It takes none any more; those who sent to it are told, this node's proxy before anything else.
+    fn close(&self, instance: u64) {
+        let mut dropped = Vec::new();
+        let mut guarded = self.lock();
+        if guarded.host.running() == Some(instance) {
+            guarded.gate = None;
+            self.host_input(&mut guarded, HostInput::Ended(instance), &mut dropped);
+        }
+        drop(guarded);
+        self.bury_all(dropped);
+    }
+
+    fn host_input(&self, guarded: &mut Guarded<M>, input: HostInput, dropped: &mut Dropped<M>) {
+        let mut effects = Vec::new();
+        guarded.host.handle(input, &mut effects);
+        for effect in effects {
+            match effect {
+                HostEffect::Tell { to, message } => self.say(&to, message),
+                HostEffect::Retract { to, instance } => {
+                    let message = ProxyMessage::NotHere { instance: Some(instance) };
+                    if to == *self.remoting.self_address() {
+                        let input = ProxyInput::Identified { from: to, message };
+                        let _no_message_was_handed_in = self.proxy_input(guarded, input, dropped);
+                        let _task_has_more_to_do_anyway = self.inbox.try_send(PortInput::Rearm);
+                    } else if let Err(rejected) = self.remoting.send_reliable(&to, self.envelope(&to, message)) {
+                        tracing::debug!(%to, error = %rejected.error, "a proxy is not told that its singleton ends");
+                    }
+                }
+            }
+        }
+    }
+
+    /// Says something to the other half of this singleton's port on a node, which may be this one.
+    fn say(&self, to: &UniqueAddress, message: ProxyMessage) {
+        if to == self.remoting.self_address() {
+            let _full_and_repeated = self.inbox.try_send(PortInput::Said { from: to.clone(), message });
+        } else if let Err(rejected) = self.remoting.send(&to.clone().into(), self.envelope(to, message)) {
+            // The proxy asks again; the transport has counted the loss.
+            tracing::debug!(%to, ?message, error = %rejected.error, "not sent");
+        }
+    }
+
+    fn envelope(&self, to: &UniqueAddress, message: ProxyMessage) -> Envelope {
+        let recipient = Recipient::new(self.control.clone());
+        let bytes = wire::encode_proxy(message);
+        Envelope::new(recipient, CodecId::INTERNAL, wire::SINGLETON_PROXY, bytes).to_uid(to.uid())
+    }
+
+    // --- dropping -------------------------------------------------------------------------------
+
+    fn bury_all(&self, dropped: Dropped<M>) {
+        for (parcel, loss) in dropped {
+            self.lose(parcel, loss);
+        }
+    }
+
+    /// Drops a message; its asker hears why at once.
+    pub(super) fn bury(&self, parcel: Parcel<M>, reason: DeadLetterReason) {
+        self.lose(parcel, Loss::Uncounted(reason));
+    }
+
+    fn lose(&self, parcel: Parcel<M>, loss: Loss) {
+        if let Loss::Uncounted(reason) = loss {
+            let manifest = self.codec.as_ref().map_or(Manifest::Borrowed(""), |codec| codec.manifest(&parcel.message));
+            self.remoting.dead_letter(reason, &self.path, &manifest);
+        }
+        if let Some(ask) = parcel.ask {
+            self.remoting.fail_ask(ask.id, AskError::Dropped(loss.reason()));
+        }
+        // Of a question from another node only the token within knows.
+        answer_dropped(EntityError::Stopped, || drop(parcel.message));
+    }
+
+    // --- the task -------------------------------------------------------------------------------
+
+    /// Feeds the machines until the node has ended.
+    pub(super) async fn run(self: Arc<Self>, mut inbox: mpsc::Receiver<PortInput>, mut events: ClusterEvents) {
+        let mut seen = None;
+        loop {
+            let deadline = self.lock().proxy.next_deadline();
+            tokio::select! {
+                biased;
+                () = crate::driver::node::sleep_until(deadline) => self.input(ProxyInput::Tick),
+                event = events.next() => {
+                    let view = events.view();
+                    if seen.as_ref().is_none_or(|seen| !Arc::ptr_eq(seen, &view)) {
+                        self.host(HostInput::View(view.clone()));
+                        self.input(ProxyInput::View(view.clone()));
+                        seen = Some(view);
+                    }
+                    if event.is_none() {
+                        return self.end();
+                    }
+                }
+                Some(input) = inbox.recv() => match input {
+                    PortInput::Said { from, message: ProxyMessage::Identify } => self.host(HostInput::Identify(from)),
+                    PortInput::Said { from, message } => self.input(ProxyInput::Identified { from, message }),
+                    PortInput::Rearm => {}
+                },
+            }
+        }
+    }
+
+    fn end(&self) {
+        self.input(ProxyInput::Stop);
+        self.remoting.unregister(&self.path);
+        self.remoting.unregister(&self.control);
+    }
+
+    fn input(&self, input: ProxyInput<Parcel<M>>) {
+        let mut dropped = Vec::new();
+        let _each_loss_is_in_the_list = self.proxy_input(&mut self.lock(), input, &mut dropped);
+        self.bury_all(dropped);
+    }
+
+    fn host(&self, input: HostInput) {
+        let mut dropped = Vec::new();
+        self.host_input(&mut self.lock(), input, &mut dropped);
+        self.bury_all(dropped);
+    }
+}
+
+impl<M> Guarded<M> {
+    /// Into the mailbox of the instance of this node.
+    fn deliver(&mut self, parcel: Parcel<M>) -> Result<(), (Parcel<M>, DeadLetterReason)> {
+        use mpsc::error::TrySendError;
+        let Some(gate) = &self.gate else { return Err((parcel, DeadLetterReason::NotSingletonHost)) };
+        gate.try_send(parcel).map_err(|refused| match refused {
+            TrySendError::Full(parcel) => (parcel, DeadLetterReason::MailboxFull),
+            TrySendError::Closed(parcel) => (parcel, DeadLetterReason::NotSingletonHost),
+        })
+    }
+}
+
+/// Stands for "never" where a timeout overflows the clock.
+const FAR: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
+/// Held while an instance runs. Closes its mailbox when dropped, also by a panic.
+pub(super) struct Gate<M: Send + 'static> {
+    port: Arc<Port<M>>,
+    instance: u64,
+}
+
+impl<M: Send + 'static> Gate<M> {
+    pub(super) fn close(&self) {
+        self.port.close(self.instance);
+    }
+}
+
+impl<M: Send + 'static> Drop for Gate<M> {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// Takes messages from other nodes.
+struct DataReceiver<M: Send + 'static> {
+    port: Weak<Port<M>>,
+}
+
+impl<M: Send + 'static> Receiver for DataReceiver<M> {
+    fn receive(&self, message: Inbound) {
+        if let Some(port) = self.port.upgrade() {
+            port.receive(&message);
+        }
+    }
+}
+
+impl<M: Send + 'static> Port<M> {
+    /// Takes a message from another node, on a decode worker. One that finds no instance is bounced:
+    /// its sender hears so, and so does the proxy that sent it here.
+    fn receive(&self, message: &Inbound) {
+        let read =
+            if self.lock().gate.is_some() { self.read(message) } else { Err(DeadLetterReason::NotSingletonHost) };
+        let delivered = match read {
+            Ok(read) => {
+                self.lock().deliver(Parcel { message: read, ask: None }).map_err(|(p, reason)| (Some(p), reason))
+            }
+            Err(reason) => Err((None, reason)),
+        };
+        let Err((parcel, reason)) = delivered else { return };
+        self.remoting.refuse(message, reason);
+        if reason == DeadLetterReason::NotSingletonHost {
+            self.host(HostInput::Bounced(message.from.clone()));
+        }
+        answer_dropped(EntityError::Stopped, || drop(parcel));
+    }
+
+    fn read(&self, message: &Inbound) -> Result<M, DeadLetterReason> {
+        let codec = self.codec.as_ref().filter(|codec| codec.id() == message.codec);
+        let codec = codec.ok_or(DeadLetterReason::Undecodable)?;
+        let _scope = ReplyScope::enter(self.remoting.reply_port());
+        codec.decode(&message.manifest, message.payload.clone()).map_err(|error| {
+            tracing::warn!(singleton = %self.name, from = %message.from, %error, "a message could not be read");
+            DeadLetterReason::Undecodable
+        })
+    }
+}
+
+/// Takes what proxies and hosts say.
+struct ControlReceiver<M: Send + 'static> {
+    port: Weak<Port<M>>,
+}
+
+impl<M: Send + 'static> Receiver for ControlReceiver<M> {
+    fn receive(&self, message: Inbound) {
+        let Some(port) = self.port.upgrade() else { return };
+        match wire::decode_proxy(message.payload.clone()) {
+            Ok(said) => {
+                let input = PortInput::Said { from: message.from.clone(), message: said };
+                if port.inbox.try_send(input).is_err() {
+                    port.remoting.dead_letter(DeadLetterReason::MailboxFull, &port.control, &message.manifest);
+                }
+            }
+            Err(error) => tracing::warn!(from = %message.from, %error, "an unreadable message of a singleton's proxy"),
+        }
+    }
+}

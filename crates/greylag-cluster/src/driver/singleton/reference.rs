@@ -1,0 +1,189 @@
+//! A singleton as one node sees it: to send to, to ask, to see whether it runs here.
+
+use std::any::type_name;
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use greylag_core::{DeadLetterReason, EntityError, ReplyTo, UniqueAddress};
+use tokio::sync::watch;
+
+use super::port::Port;
+use crate::driver::handle::Cluster;
+use crate::settings::SingletonSettings;
+
+/// Why a message was not taken. It is a dead letter; nothing of it will be handled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum SingletonSendError {
+    /// Nobody knows where the instance runs, and the settings say to keep nothing
+    /// (`singleton_proxy.buffer_size` = 0). Send again later.
+    #[error("the singleton is not found, and no messages are kept for it")]
+    NotFound,
+    /// The instance runs on this node, and too many messages wait for it. Send slower.
+    #[error("the singleton's mailbox is full")]
+    MailboxFull,
+    /// Too many messages wait on the lane to the instance's node. Send slower.
+    #[error("the lane to the singleton's node is full")]
+    QueueFull,
+    /// The instance runs on another node, and no codec says how messages travel there.
+    #[error("the singleton was started without a codec, and its instance runs on another node")]
+    NoCodec,
+    /// This node has left the cluster, or is about to end.
+    #[error("this node is shutting down")]
+    ShuttingDown,
+    /// Dropped for another reason.
+    #[error("dropped: {0}")]
+    Dropped(DeadLetterReason),
+}
+
+impl From<DeadLetterReason> for SingletonSendError {
+    fn from(reason: DeadLetterReason) -> Self {
+        match reason {
+            DeadLetterReason::ProxyBufferFull => Self::NotFound,
+            DeadLetterReason::MailboxFull => Self::MailboxFull,
+            DeadLetterReason::QueueFull => Self::QueueFull,
+            DeadLetterReason::SerializeFailed => Self::NoCodec,
+            DeadLetterReason::ShuttingDown => Self::ShuttingDown,
+            other => Self::Dropped(other),
+        }
+    }
+}
+
+/// Why an ask has no answer. Whether the message was handled only an answer can tell, except where
+/// the variant says so.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SingletonAskError {
+    /// Nothing came in time.
+    #[error("the singleton {singleton:?} did not answer {message_type} within {timeout:?}")]
+    Timeout {
+        /// Its name.
+        singleton: String,
+        /// The Rust type of the message, for people only.
+        message_type: &'static str,
+        /// The asker's patience.
+        timeout: Duration,
+    },
+    /// A timeout of zero cannot be met; nothing was sent.
+    #[error("the timeout of an ask must not be zero")]
+    InvalidTimeout,
+    /// The message was not taken; nothing was handled.
+    #[error(transparent)]
+    Send(#[from] SingletonSendError),
+    /// The instance took the message and will not answer: it dropped its reply token, failed, or ended.
+    #[error(transparent)]
+    Instance(EntityError),
+    /// The message, or its answer, was dropped on its way. `NotSingletonHost`: the instance had just
+    /// ended where the message arrived; nothing was handled, ask again.
+    #[error("dropped: {0}")]
+    Dropped(DeadLetterReason),
+    /// The transport gave up.
+    #[error(transparent)]
+    Transport(greylag_transport::AskError),
+}
+
+/// The answer to come; dropping it frees what waits for it.
+pub type SingletonAnswer<R> = Pin<Box<dyn Future<Output = Result<R, SingletonAskError>> + Send>>;
+
+/// A singleton, seen from this node. Cheap to clone.
+pub struct SingletonRef<M: Send + 'static> {
+    pub(super) name: Arc<str>,
+    pub(super) settings: Arc<SingletonSettings>,
+    pub(super) cluster: Cluster,
+    pub(super) running: watch::Receiver<bool>,
+    /// `None`: it takes no messages.
+    pub(super) port: Option<Arc<Port<M>>>,
+}
+
+impl<M: Send + 'static> SingletonRef<M> {
+    /// Sends a message to the instance, wherever it runs. While that is not known the message is kept,
+    /// and dropped if too many are (`singleton_proxy.buffer_size`). It is handled at most once; what one
+    /// task sends is handled in that order while the instance does not move. Never blocks.
+    ///
+    /// # Errors
+    /// [`SingletonSendError`]: the message was not taken.
+    pub fn tell(&self, message: M) -> Result<(), SingletonSendError> {
+        match &self.port {
+            Some(port) => port.tell(message),
+            None => Ok(()),
+        }
+    }
+
+    /// Sends a question and waits for its answer. The message leaves when this is called, not when the
+    /// future is first polled, so it keeps its place among what the task tells.
+    ///
+    /// # Errors
+    /// The future resolves to a [`SingletonAskError`] unless the instance replied in time.
+    pub fn ask<R: Send + 'static>(
+        &self,
+        message: impl FnOnce(ReplyTo<R>) -> M,
+        timeout: Duration,
+    ) -> SingletonAnswer<R> {
+        let begun = match &self.port {
+            Some(port) => port.begin_ask(message, timeout),
+            None => Err(SingletonSendError::NotFound.into()),
+        };
+        let singleton = self.name.to_string();
+        Box::pin(async move {
+            use greylag_transport::AskError as Transport;
+            match begun?.answer.await {
+                Ok(answer) => answer.downcast::<R>().map(|answer| *answer).map_err(|_| {
+                    let why = format!("the answer is no {}", type_name::<R>());
+                    SingletonAskError::Transport(Transport::Undecodable(why))
+                }),
+                Err(Transport::Timeout(timeout)) => {
+                    Err(SingletonAskError::Timeout { singleton, message_type: type_name::<M>(), timeout })
+                }
+                Err(Transport::Entity(error)) => Err(SingletonAskError::Instance(error)),
+                Err(Transport::Dropped(reason)) => Err(SingletonAskError::Dropped(reason)),
+                Err(other) => Err(SingletonAskError::Transport(other)),
+            }
+        })
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The node that hosts it, or will once it is cleared to, as far as this node can tell.
+    pub fn host(&self) -> Option<UniqueAddress> {
+        let view = self.cluster.view();
+        let role = self.settings.proxy.role.as_ref().or(self.settings.role.as_ref());
+        view.oldest(role.map(String::as_str)).map(|member| member.address.clone())
+    }
+
+    /// The node that has said that it runs the instance: messages go there at once. `None` while they
+    /// are kept, and always for a singleton that takes none.
+    pub fn identified(&self) -> Option<UniqueAddress> {
+        self.port.as_ref().and_then(|port| port.identified())
+    }
+
+    /// Whether the instance runs on this node.
+    pub fn is_running_here(&self) -> bool {
+        *self.running.borrow()
+    }
+
+    /// Follows [`SingletonRef::is_running_here`].
+    pub fn running_here(&self) -> watch::Receiver<bool> {
+        self.running.clone()
+    }
+}
+
+impl<M: Send + 'static> Clone for SingletonRef<M> {
+    fn clone(&self) -> Self {
+        Self {
+            name: self.name.clone(),
+            settings: self.settings.clone(),
+            cluster: self.cluster.clone(),
+            running: self.running.clone(),
+            port: self.port.clone(),
+        }
+    }
+}
+
+impl<M: Send + 'static> fmt::Debug for SingletonRef<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SingletonRef").field("name", &self.name).field("host", &self.host()).finish_non_exhaustive()
+    }
+}

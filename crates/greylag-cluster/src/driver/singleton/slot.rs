@@ -1,0 +1,85 @@
+//! A singleton in the hands of the driver: its manager, its lease, and the instance it runs.
+
+use std::sync::Arc;
+
+use tokio::runtime::Handle;
+use tokio::sync::{mpsc, watch};
+
+use super::definition::{JobFactory, SingletonContext, StopToken};
+use crate::driver::DriverInput;
+use crate::driver::lease_in_use::{LeaseInUse, LeaseNews};
+use crate::settings::SingletonSettings;
+use crate::singleton::manager::{ManagerInput, SingletonManager};
+
+/// What the driver needs to run a singleton.
+pub(crate) struct StartSingleton {
+    pub(crate) name: Arc<str>,
+    pub(crate) settings: SingletonSettings,
+    pub(crate) factory: JobFactory,
+    pub(crate) running: watch::Sender<bool>,
+}
+
+/// What a manager is told of its lease.
+pub(crate) fn lease_news(name: Arc<str>) -> impl Fn(LeaseNews) -> Option<DriverInput> + Send + Sync {
+    move |news| {
+        let input = match news {
+            LeaseNews::Result(outcome) => ManagerInput::LeaseResult(outcome),
+            LeaseNews::Released => ManagerInput::LeaseReleased,
+            LeaseNews::Lost => ManagerInput::LeaseLost,
+        };
+        Some(DriverInput::Manager { name: name.clone(), input })
+    }
+}
+
+/// A singleton in the hands of the driver: its manager, and the instance while there is one.
+pub(crate) struct Slot {
+    pub(crate) manager: SingletonManager,
+    /// `None`: no lease is used.
+    pub(crate) lease: Option<LeaseInUse>,
+    start: Box<StartSingleton>,
+    instance_id: u64,
+    stop: Option<watch::Sender<bool>>,
+}
+
+impl Slot {
+    pub(crate) fn new(start: Box<StartSingleton>, manager: SingletonManager, lease: Option<LeaseInUse>) -> Self {
+        Self { manager, lease, start, instance_id: 0, stop: None }
+    }
+
+    /// Starts an instance on the runtime of the user, whose code must not hold up the cluster's own
+    /// tasks. A panic ends the instance like a return.
+    pub(crate) fn start_instance(&mut self, up_number: u32, user: &Handle, inbox: &mpsc::Sender<DriverInput>) {
+        let (stop, token) = watch::channel(false);
+        self.instance_id = rand::random::<u64>().max(1);
+        self.stop = Some(stop);
+        self.start.running.send_replace(true);
+        let name = self.start.name.clone();
+        let instance_id = self.instance_id;
+        let context = SingletonContext { name: name.to_string(), instance_id, oldest_up_number: up_number };
+        let factory = self.start.factory.clone();
+        let inbox = inbox.clone();
+        let task = user.spawn(async move { factory(context, StopToken(token)).await });
+        user.spawn(async move {
+            if let Err(error) = task.await {
+                tracing::error!(singleton = %name, %error, "the instance failed");
+            }
+            let _node_has_ended = inbox.send(DriverInput::InstanceEnded { name, instance_id }).await;
+        });
+    }
+
+    pub(crate) fn stop_instance(&self) {
+        if let Some(stop) = &self.stop {
+            stop.send_replace(true);
+        }
+    }
+
+    /// True if that was the present instance.
+    pub(crate) fn instance_ended(&mut self, instance_id: u64) -> bool {
+        let present = self.stop.is_some() && self.instance_id == instance_id;
+        if present {
+            self.stop = None;
+            self.start.running.send_replace(false);
+        }
+        present
+    }
+}

@@ -1,0 +1,146 @@
+//! What a node tells the proxies of others: whether the instance runs here.
+//!
+//! Whoever has asked once is told of every change, so that a proxy neither waits for its next question
+//! nor sends on to an instance that is ending. Only members are answered; views catch up, and proxies
+//! ask again. Source: cluster P8.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use greylag_core::UniqueAddress;
+
+use super::ProxyMessage;
+use crate::view::MembershipView;
+
+/// What the machine is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HostInput {
+    /// The membership, whenever it changed.
+    View(Arc<MembershipView>),
+    /// A proxy asks for the instance.
+    Identify(UniqueAddress),
+    /// The instance runs here and takes messages; never 0.
+    Started(u64),
+    /// It takes none any more: it was told to end, or has ended.
+    Ended(u64),
+    /// A message of this node found no instance here.
+    Bounced(UniqueAddress),
+}
+
+/// What is to be done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HostEffect {
+    /// Send it; if it is lost, the proxy asks again or is told by its next message.
+    Tell {
+        /// The node of the proxy.
+        to: UniqueAddress,
+        /// What to say.
+        message: ProxyMessage,
+    },
+    /// Say `NotHere`, reliably: the proxy has no other reason to ask before it sends again.
+    Retract {
+        /// The node of the proxy.
+        to: UniqueAddress,
+        /// Which instance.
+        instance: u64,
+    },
+}
+
+/// Tells the proxies of one singleton whether its instance runs on this node.
+#[derive(Debug, Default)]
+pub struct SingletonHost {
+    view: Option<Arc<MembershipView>>,
+    /// Whose proxies asked; members only.
+    askers: BTreeSet<UniqueAddress>,
+    running: Option<u64>,
+}
+
+impl SingletonHost {
+    /// A node on which nothing runs yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The instance that takes messages here.
+    pub fn running(&self) -> Option<u64> {
+        self.running
+    }
+
+    /// Takes one input.
+    pub fn handle(&mut self, input: HostInput, out: &mut Vec<HostEffect>) {
+        match input {
+            HostInput::View(view) => {
+                self.askers.retain(|asker| view.member(asker).is_some());
+                self.view = Some(view);
+            }
+            HostInput::Identify(asker) => self.on_identify(asker, out),
+            HostInput::Started(instance) => {
+                self.running = Some(instance);
+                let message = ProxyMessage::Here { instance };
+                out.extend(self.askers.iter().map(|to| HostEffect::Tell { to: to.clone(), message }));
+            }
+            HostInput::Ended(instance) => {
+                if self.running.take_if(|running| *running == instance).is_some() {
+                    out.extend(self.askers.iter().map(|to| HostEffect::Retract { to: to.clone(), instance }));
+                }
+            }
+            HostInput::Bounced(to) => {
+                if self.running.is_none() {
+                    out.push(HostEffect::Tell { to, message: ProxyMessage::NotHere { instance: None } });
+                }
+            }
+        }
+    }
+
+    fn on_identify(&mut self, asker: UniqueAddress, out: &mut Vec<HostEffect>) {
+        if self.view.as_ref().is_none_or(|view| view.member(&asker).is_none()) {
+            return;
+        }
+        if let Some(instance) = self.running {
+            out.push(HostEffect::Tell { to: asker.clone(), message: ProxyMessage::Here { instance } });
+        }
+        self.askers.insert(asker);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::app_version::AppVersion;
+    use crate::member::Member;
+
+    fn view(names: &[&str]) -> HostInput {
+        let mut view = MembershipView::empty("a:1#1".parse().unwrap());
+        for name in names {
+            view.members.insert(Member::joining(name.parse().unwrap(), Arc::default(), AppVersion::default()));
+        }
+        HostInput::View(Arc::new(view))
+    }
+
+    fn told(host: &mut SingletonHost, input: HostInput) -> Vec<HostEffect> {
+        let mut out = Vec::new();
+        host.handle(input, &mut out);
+        out
+    }
+
+    /// Cluster P8: an answer only from where the instance runs, and again when it has ended.
+    #[test]
+    fn who_has_asked_is_told_of_the_start_and_of_the_end() {
+        let mut host = SingletonHost::new();
+        let (b, c): (UniqueAddress, UniqueAddress) = ("b:1#1".parse().unwrap(), "c:1#1".parse().unwrap());
+        let here =
+            |to: &UniqueAddress| HostEffect::Tell { to: to.clone(), message: ProxyMessage::Here { instance: 7 } };
+        assert_eq!(told(&mut host, HostInput::Identify(b.clone())), [], "no member yet, as far as this node knows");
+        told(&mut host, view(&["a:1#1", "b:1#1", "c:1#1"]));
+        assert_eq!(told(&mut host, HostInput::Identify(b.clone())), [], "nothing runs here");
+        assert_eq!(told(&mut host, HostInput::Started(7)), [here(&b)]);
+        assert_eq!(told(&mut host, HostInput::Identify(c.clone())), [here(&c)]);
+        assert_eq!(told(&mut host, HostInput::Bounced(b.clone())), [], "it has started since");
+        told(&mut host, view(&["a:1#1", "c:1#1"]));
+        assert_eq!(told(&mut host, HostInput::Ended(6)), [], "an older one");
+        assert_eq!(told(&mut host, HostInput::Ended(7)), [HostEffect::Retract { to: c.clone(), instance: 7 }]);
+        assert_eq!(told(&mut host, HostInput::Ended(7)), []);
+        let message = ProxyMessage::NotHere { instance: None };
+        assert_eq!(told(&mut host, HostInput::Bounced(c.clone())), [HostEffect::Tell { to: c, message }]);
+    }
+}
