@@ -6,22 +6,25 @@
 use std::cmp::Ordering;
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 /// A version such as `1.2.0`, `1.2-M1`, `1.0.0+3-x`, or a single word.
 ///
 /// Ordered by its numbers, then commits after the tag, then: no text comes after any text.
 #[derive(Debug, Clone)]
 pub struct AppVersion {
-    text: String,
+    /// Members of one build share it.
+    text: Arc<str>,
     /// Major, minor, patch, commits after the tag.
     numbers: [u64; 4],
-    rest: String,
+    /// So many bytes at the end of the text are what the numbers leave over.
+    rest: usize,
 }
 
 impl Default for AppVersion {
     /// `0.0.0`.
     fn default() -> Self {
-        Self { text: "0.0.0".into(), numbers: [0; 4], rest: String::new() }
+        Self { text: "0.0.0".into(), numbers: [0; 4], rest: 0 }
     }
 }
 
@@ -49,7 +52,7 @@ impl FromStr for AppVersion {
         };
         let parts: Vec<&str> = head.split('.').collect();
         if parts.len() == 1 && (parts[0].parse::<u64>().is_err() || !suffix.is_empty()) {
-            return Ok(Self { text: text.to_owned(), numbers: [0; 4], rest: text.to_owned() });
+            return Ok(Self { text: text.into(), numbers: [0; 4], rest: text.len() });
         }
         if parts.len() > 3 {
             return Err(invalid());
@@ -65,7 +68,7 @@ impl FromStr for AppVersion {
             numbers[3] = commits;
             rest = tail;
         }
-        Ok(Self { text: text.to_owned(), numbers, rest: rest.to_owned() })
+        Ok(Self { text: text.into(), numbers, rest: rest.len() })
     }
 }
 
@@ -76,7 +79,7 @@ impl AppVersion {
     }
 
     fn key(&self) -> ([u64; 4], bool, &str) {
-        (self.numbers, self.rest.is_empty(), &self.rest)
+        (self.numbers, self.rest == 0, &self.text[self.text.len() - self.rest..])
     }
 }
 

@@ -504,7 +504,10 @@ impl ClusterCore {
     }
 
     /// Every change of state ends here.
-    fn become_state(&mut self, now: Instant, gossip: Gossip, out: &mut Vec<Effect>) {
+    fn become_state(&mut self, now: Instant, mut gossip: Gossip, out: &mut Vec<Effect>) {
+        if !gossip.seen.stands_in(gossip.members.places()) {
+            gossip.seen.move_to(gossip.members.places().clone());
+        }
         self.gossip = Arc::new(gossip);
         self.refresh(now, out);
     }
@@ -569,7 +572,9 @@ impl ClusterCore {
 
     /// Source: cluster T19.
     fn quarantine_removed(&mut self, now: Instant, old: &MembershipView, out: &mut Vec<Effect>) {
-        for (peer, tombstone) in self.view.tombstones.iter() {
+        // Mostly it is the same list, and a long one.
+        let fresh = if Shared::is(&self.view.tombstones, &old.tombstones) { None } else { Some(&self.view.tombstones) };
+        for (peer, tombstone) in fresh.into_iter().flat_map(|tombstones| tombstones.iter()) {
             if old.tombstones.contains_key(peer) || *peer == self.node {
                 continue;
             }
@@ -593,7 +598,7 @@ impl ClusterCore {
     }
 
     fn tell_heartbeat_members(&mut self, now: Instant, out: &mut Vec<Effect>) {
-        let ring = self.gossip.members.ring().clone();
+        let ring = self.gossip.members.ring();
         let marked = self.gossip.reachability.accused_by(&self.node).cloned().collect();
         let input = HeartbeatInput::Members { ring, unreachable: self.view.unreachable.clone(), marked };
         self.tell_heartbeat(now, input, out);

@@ -13,6 +13,7 @@ use greylag_transport::QuarantineReason;
 use crate::downing::DowningDecision;
 use crate::member::{Member, MemberStatus};
 use crate::seen::Seen;
+use crate::shared::Shared;
 use crate::stats::GossipStats;
 use crate::view::MembershipView;
 
@@ -251,11 +252,13 @@ pub fn diff(old: &MembershipView, new: &MembershipView) -> Vec<ClusterEvent> {
     if old.members != new.members {
         diff_members(old, new, &mut events);
     }
-    for address in new.unreachable.difference(&old.unreachable) {
-        events.extend(new.member(address).cloned().map(ClusterEvent::UnreachableMember));
-    }
-    for address in old.unreachable.difference(&new.unreachable) {
-        events.extend(new.member(address).cloned().map(ClusterEvent::ReachableMember));
+    if !Shared::is(&old.unreachable, &new.unreachable) {
+        for address in new.unreachable.difference(&old.unreachable) {
+            events.extend(new.member(address).cloned().map(ClusterEvent::UnreachableMember));
+        }
+        for address in old.unreachable.difference(&new.unreachable) {
+            events.extend(new.member(address).cloned().map(ClusterEvent::ReachableMember));
+        }
     }
     if old.leader != new.leader {
         events.push(ClusterEvent::LeaderChanged(new.leader.clone()));

@@ -12,7 +12,7 @@ use greylag_core::UniqueAddress;
 
 use crate::member::{Member, MemberStatus};
 use crate::members::Members;
-use crate::reachability::{Reachability, Status};
+use crate::reachability::Reachability;
 use crate::seen::Seen;
 use crate::shared::Shared;
 use crate::version::{Relation, VectorVersion};
@@ -80,6 +80,31 @@ impl Gossip {
         Some(self.version.retain(|address| members.contains_key(address)))
     }
 
+    /// Takes each part that is the same as in `ours` from there, so that what is derived from it is
+    /// derived once, and telling the two states apart costs no more than the parts that differ.
+    /// Source: cluster C5.
+    pub(crate) fn share_with(&mut self, ours: &Self) {
+        if self.members == ours.members {
+            self.members = ours.members.clone();
+        }
+        if !self.seen.stands_in(self.members.places()) && self.seen.is_at_home_in(self.members.places()) {
+            self.seen.move_to(self.members.places().clone());
+        }
+        Shared::share(&mut self.reachability, &ours.reachability);
+        Shared::share(&mut self.version, &ours.version);
+        Shared::share(&mut self.tombstones, &ours.tombstones);
+    }
+
+    /// As [`Gossip::repair`], where `ours` is known to be sound.
+    pub(crate) fn repair_beside(&mut self, ours: &Self) -> Option<bool> {
+        let nothing_new = self.members.is(&ours.members)
+            && self.seen.stands_in(ours.members.places())
+            && Shared::is(&self.reachability, &ours.reachability)
+            && Shared::is(&self.version, &ours.version)
+            && Shared::is(&self.tombstones, &ours.tombstones);
+        if nothing_new { None } else { self.repair() }
+    }
+
     /// Whether the invariants of M4 hold.
     pub fn is_sound(&self) -> bool {
         let known = |address: &UniqueAddress| self.members.contains_key(address);
@@ -120,18 +145,24 @@ impl Gossip {
             }
         }
         let mut members = self.members.merged(&other.members);
+        let everybody = members.len();
         if tombstones_count {
             members.retain(|member| !tombstones.contains_key(&member.address));
         } else {
             tombstones.retain(|address, _| !members.contains_key(address));
         }
-        let reachability = self.reachability.merged(&other.reachability, |address| members.contains_key(address));
+        let mut reachability = Reachability::merged(&self.reachability, &other.reachability);
         let mut version = self.version.merged(&other.version);
-        let dropped = version.retain(|address| members.contains_key(address));
+        // Neither side speaks of strangers: only a removal can leave words about somebody who is none.
+        let mut dropped = false;
+        if members.len() < everybody {
+            reachability.retain(|address| members.contains_key(address));
+            dropped = version.retain(|address| members.contains_key(address));
+        }
         let gossip = Self {
             seen: Seen::nobody(members.places()),
             members,
-            reachability: reachability.into(),
+            reachability,
             version: version.into(),
             tombstones,
             cluster_id: self.cluster_id,
@@ -167,9 +198,12 @@ impl Gossip {
             }
         }
         let settled = self.members.summary().settled > 0;
-        for member in self.members.values() {
+        let at_home = self.seen.stands_in(self.members.places());
+        for (place, member) in self.members.values().enumerate() {
             let counts = if settled { member.status.is_settled() } else { member.status <= MemberStatus::WeaklyUp };
-            if counts && !self.seen.contains(&member.address) && !exits.contains_key(&member.address) {
+            let seen =
+                |member: &Member| if at_home { self.seen.has(place) } else { self.seen.contains(&member.address) };
+            if counts && !seen(member) && !exits.contains_key(&member.address) {
                 blockers.unseen.push(member.address.clone());
             }
         }
@@ -179,21 +213,28 @@ impl Gossip {
     /// The leader as `node` sees it, among members with the role. Source: cluster M18.
     pub fn leader(&self, node: &UniqueAddress, role: Option<&str>, exits: &ConfirmedExits) -> Option<&UniqueAddress> {
         let unreachable = self.reachability.unreachable();
-        let candidates: Vec<&Member> = self
-            .members
-            .values()
-            .filter(|member| member.status != MemberStatus::Down && member.has_role_or_any(role))
-            .filter(|member| member.address == *node || !unreachable.contains(&member.address))
-            .filter(|member| !exits.contains_key(&member.address))
-            .collect();
-        let settled = candidates.iter().find(|member| member.status.is_settled());
-        let rank = |member: &&&Member| match member.status {
+        let may_lead = |member: &&Member| {
+            member.status != MemberStatus::Down
+                && member.has_role_or_any(role)
+                && (unreachable.is_empty() || member.address == *node || !unreachable.contains(&member.address))
+                && !exits.contains_key(&member.address)
+        };
+        let rank = |member: &Member| match member.status {
             MemberStatus::WeaklyUp => 0,
             MemberStatus::Joining => 1,
             _ => 2,
         };
-        // Candidates are in address order, and the first of the least rank is taken.
-        settled.or_else(|| candidates.iter().min_by_key(rank)).map(|member| &member.address)
+        // Members are in address order: the first settled one, or else the first of the least rank.
+        let mut best: Option<&Member> = None;
+        for member in self.members.values().filter(may_lead) {
+            if member.status.is_settled() {
+                return Some(&member.address);
+            }
+            if best.is_none_or(|best| rank(member) < rank(best)) {
+                best = Some(member);
+            }
+        }
+        best.map(|member| &member.address)
     }
 
     /// Whether somebody who is not Down finds `subject` unreachable.
@@ -206,22 +247,24 @@ impl Gossip {
     /// The members that `node` may gossip to: all others that it does not itself find unreachable.
     /// Source: cluster M11.
     pub fn valid_targets<'a>(&'a self, node: &'a UniqueAddress) -> impl Iterator<Item = &'a UniqueAddress> {
-        let reaches = move |target: &UniqueAddress| self.reachability.status(node, target) == Status::Reachable;
-        self.members.keys().filter(move |target| *target != node && reaches(target))
+        let marks: BTreeSet<&UniqueAddress> = self.reachability.accused_by(node).collect();
+        self.members.keys().filter(move |target| *target != node && (marks.is_empty() || !marks.contains(target)))
     }
 
     /// What layers above see of this state.
     pub fn view(&self, node: &UniqueAddress, exits: &ConfirmedExits, self_suspect: bool) -> MembershipView {
-        let mut unreachable = self.reachability.unreachable();
-        unreachable.remove(node);
-        let roles: BTreeSet<&String> = self.members.values().flat_map(|member| member.roles.iter()).collect();
+        let mut unreachable = self.reachability.unreachable().clone();
+        if unreachable.contains(node) {
+            unreachable.remove(node);
+        }
+        let roles = &self.members.summary().roles;
         let leader_of = |role: &String| Some((role.clone(), self.leader(node, Some(role), exits)?.clone()));
         MembershipView {
             self_address: node.clone(),
             members: self.members.clone(),
             unreachable,
             leader: self.leader(node, None, exits).cloned(),
-            role_leaders: roles.into_iter().filter_map(leader_of).collect(),
+            role_leaders: roles.iter().filter_map(leader_of).collect(),
             tombstones: self.tombstones.clone(),
             seen_by: self.seen.clone(),
             converged: self.is_converged(node, exits),

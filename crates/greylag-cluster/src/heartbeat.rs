@@ -18,6 +18,7 @@ use greylag_core::UniqueAddress;
 use crate::detector::FailureDetector;
 use crate::ring::Ring;
 use crate::settings::FailureDetectorSettings;
+use crate::shared::Shared;
 
 /// Between two words about late responses.
 const GROWING_INTERVAL: Duration = Duration::from_secs(10);
@@ -30,7 +31,7 @@ pub enum HeartbeatInput {
         /// The members, this node among them or not.
         ring: Ring,
         /// Found unreachable by anybody.
-        unreachable: BTreeSet<UniqueAddress>,
+        unreachable: Shared<BTreeSet<UniqueAddress>>,
         /// Found unreachable by this node.
         marked: BTreeSet<UniqueAddress>,
     },
@@ -76,7 +77,7 @@ pub struct HeartbeatCore {
     node: UniqueAddress,
     settings: FailureDetectorSettings,
     ring: Ring,
-    unreachable: BTreeSet<UniqueAddress>,
+    unreachable: Shared<BTreeSet<UniqueAddress>>,
     marked: BTreeSet<UniqueAddress>,
     /// Whom the ring says to watch.
     receivers: BTreeSet<UniqueAddress>,
@@ -96,7 +97,7 @@ impl HeartbeatCore {
             node,
             settings,
             ring: Ring::default(),
-            unreachable: BTreeSet::new(),
+            unreachable: Shared::default(),
             marked: BTreeSet::new(),
             receivers: BTreeSet::new(),
             lingering: BTreeSet::new(),
@@ -147,7 +148,7 @@ impl HeartbeatCore {
         &mut self,
         now: Instant,
         ring: Ring,
-        unreachable: BTreeSet<UniqueAddress>,
+        unreachable: Shared<BTreeSet<UniqueAddress>>,
         marked: BTreeSet<UniqueAddress>,
     ) {
         let same_ring = self.ring.is(&ring) || self.ring == ring;
@@ -281,7 +282,7 @@ mod tests {
     fn members(core: &mut HeartbeatCore, now: Instant, peers: &[UniqueAddress], silent: &[UniqueAddress]) {
         let set = |nodes: &[UniqueAddress]| nodes.iter().cloned().collect::<BTreeSet<_>>();
         let ring = peers.iter().cloned().collect();
-        let input = HeartbeatInput::Members { ring, unreachable: set(silent), marked: set(silent) };
+        let input = HeartbeatInput::Members { ring, unreachable: set(silent).into(), marked: set(silent) };
         core.handle(now, input, &mut Vec::new());
     }
 

@@ -66,6 +66,7 @@
 
 mod app_version;
 mod bootstrap;
+mod choice;
 mod core;
 mod dead_list;
 mod detector;
@@ -91,6 +92,7 @@ mod member;
 mod members;
 mod message;
 mod phi;
+mod places;
 mod proof;
 mod reachability;
 mod ring;
@@ -100,6 +102,7 @@ mod seen;
 mod settings;
 mod shared;
 mod shutdown;
+mod side_by_side;
 mod singleton;
 mod stats;
 #[cfg(feature = "tck")]

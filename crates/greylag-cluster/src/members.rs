@@ -4,6 +4,7 @@
 //! nothing, and what follows from it (the ring, how many are settled) is computed once for all
 //! holders. Changes are rare, and copy the list. Source: cluster M1, C5.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
@@ -11,8 +12,9 @@ use std::sync::{Arc, OnceLock};
 use greylag_core::UniqueAddress;
 
 use crate::member::{Member, MemberStatus};
+use crate::places::Places;
 use crate::ring::Ring;
-use crate::seen::Places;
+use crate::side_by_side::side_by_side;
 
 /// Members, sorted by address; each address occurs once.
 #[derive(Clone, Default)]
@@ -22,7 +24,6 @@ pub struct Members(Arc<Inner>);
 struct Inner {
     list: Vec<Member>,
     places: OnceLock<Arc<Places>>,
-    ring: OnceLock<Ring>,
     summary: OnceLock<Summary>,
 }
 
@@ -30,12 +31,12 @@ impl Clone for Inner {
     /// Copied in order to be changed: what depends on the addresses alone is kept until one comes
     /// or goes.
     fn clone(&self) -> Self {
-        Self { list: self.list.clone(), places: self.places.clone(), ring: self.ring.clone(), summary: OnceLock::new() }
+        Self { list: self.list.clone(), places: self.places.clone(), summary: OnceLock::new() }
     }
 }
 
 /// What is asked of all members at every step.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub(crate) struct Summary {
     /// Those whose agreement convergence needs (cluster M17).
     pub(crate) settled: usize,
@@ -43,6 +44,8 @@ pub(crate) struct Summary {
     pub(crate) any_down: bool,
     /// Somebody's death is proven.
     pub(crate) any_dead: bool,
+    /// Every role that somebody has.
+    pub(crate) roles: BTreeSet<String>,
 }
 
 impl Members {
@@ -50,20 +53,27 @@ impl Members {
         self.0.list.binary_search_by(|member| member.address.cmp(address))
     }
 
+    fn find(&self, address: &UniqueAddress) -> Option<usize> {
+        match self.0.places.get() {
+            Some(places) => places.find(address),
+            None => self.place(address).ok(),
+        }
+    }
+
     /// The member with this unique address.
     pub fn get(&self, address: &UniqueAddress) -> Option<&Member> {
-        self.place(address).ok().map(|place| &self.0.list[place])
+        self.find(address).map(|place| &self.0.list[place])
     }
 
     /// The same, to be changed. Its address must stay as it is.
     pub fn get_mut(&mut self, address: &UniqueAddress) -> Option<&mut Member> {
-        let place = self.place(address).ok()?;
+        let place = self.find(address)?;
         Some(&mut self.change()[place])
     }
 
     /// Whether it is a member.
     pub fn contains_key(&self, address: &UniqueAddress) -> bool {
-        self.place(address).is_ok()
+        self.find(address).is_some()
     }
 
     /// The addresses, in order.
@@ -91,7 +101,7 @@ impl Members {
 
     /// Takes a member out.
     pub fn remove(&mut self, address: &UniqueAddress) -> Option<Member> {
-        let place = self.place(address).ok()?;
+        let place = self.find(address)?;
         Some(self.resize().remove(place))
     }
 
@@ -104,29 +114,34 @@ impl Members {
 
     /// Both lists side by side, by address: a member that only one of them has stands alone.
     pub fn zip<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = (Option<&'a Member>, Option<&'a Member>)> {
-        let (mut left, mut right) = (self.values().peekable(), other.values().peekable());
-        std::iter::from_fn(move || {
-            let order = match (left.peek(), right.peek()) {
-                (None, None) => return None,
-                (Some(_), None) => std::cmp::Ordering::Less,
-                (None, Some(_)) => std::cmp::Ordering::Greater,
-                (Some(left), Some(right)) => left.address.cmp(&right.address),
-            };
-            Some((if order.is_le() { left.next() } else { None }, if order.is_ge() { right.next() } else { None }))
-        })
+        let entries = |members: &'a Self| members.values().map(|member| (&member.address, member));
+        side_by_side(entries(self), entries(other)).map(|(_, left, right)| (left, right))
     }
 
-    /// Both lists made into one, without a word on who was removed. Source: cluster M9.
+    /// Both lists made into one, without a word on who was removed. If it is one of the two, it is
+    /// that one also in memory. Source: cluster M9.
     #[must_use]
     pub(crate) fn merged(&self, other: &Self) -> Self {
         if self == other {
             return self.clone();
         }
-        let both = |(left, right): (Option<&Member>, Option<&Member>)| match (left, right) {
-            (Some(left), Some(right)) => Some(left.merged(right)),
-            (left, right) => left.or(right).cloned(),
+        let (mut is_left, mut is_right) = (true, true);
+        let both = |(left, right): (Option<&Member>, Option<&Member>)| {
+            let merged = match (left, right) {
+                (Some(left), Some(right)) if left == right => return Some(left.clone()),
+                (Some(left), Some(right)) => left.merged(right),
+                (left, right) => left.or(right)?.clone(),
+            };
+            is_left &= left == Some(&merged);
+            is_right &= right == Some(&merged);
+            Some(merged)
         };
-        Self(Arc::new(Inner { list: self.zip(other).filter_map(both).collect(), ..Inner::default() }))
+        let list = self.zip(other).filter_map(both).collect();
+        match (is_left, is_right) {
+            (true, _) => self.clone(),
+            (_, true) => other.clone(),
+            _ => Self(Arc::new(Inner { list, ..Inner::default() })),
+        }
     }
 
     /// Whether both are the same list in memory; equal lists may still be apart.
@@ -135,20 +150,32 @@ impl Members {
     }
 
     /// The members on the ring of heartbeats.
-    pub(crate) fn ring(&self) -> &Ring {
-        self.0.ring.get_or_init(|| self.keys().cloned().collect())
+    pub(crate) fn ring(&self) -> Ring {
+        Ring::of(self.places())
     }
 
     /// Where each address stands, for sets of members.
     pub(crate) fn places(&self) -> &Arc<Places> {
-        self.0.places.get_or_init(|| Arc::new(self.keys().cloned().collect()))
+        self.0.places.get_or_init(|| Arc::new(Places::of_sorted(self.keys().cloned().collect())))
     }
 
-    pub(crate) fn summary(&self) -> Summary {
-        *self.0.summary.get_or_init(|| Summary {
-            settled: self.values().filter(|member| member.status.is_settled()).count(),
-            any_down: self.values().any(|member| member.status == MemberStatus::Down),
-            any_dead: self.values().any(|member| member.dead),
+    pub(crate) fn summary(&self) -> &Summary {
+        self.0.summary.get_or_init(|| {
+            let mut roles = BTreeSet::new();
+            // Most members of a cluster have the roles of their neighbour in the list.
+            let mut known: Option<&Member> = None;
+            for member in self.values() {
+                if known.is_none_or(|known| known.roles != member.roles) {
+                    roles.extend(member.roles.iter().cloned());
+                    known = Some(member);
+                }
+            }
+            Summary {
+                settled: self.values().filter(|member| member.status.is_settled()).count(),
+                any_down: self.values().any(|member| member.status == MemberStatus::Down),
+                any_dead: self.values().any(|member| member.dead),
+                roles,
+            }
         })
     }
 

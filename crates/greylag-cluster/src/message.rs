@@ -184,4 +184,12 @@ impl Message {
     pub fn to_bytes(&self) -> bytes::Bytes {
         crate::wire::encode(self)
     }
+
+    /// Reads [`Message::to_bytes`] again, by its [`Message::manifest`].
+    ///
+    /// # Errors
+    /// The manifest is unknown, or the bytes are none of such a message.
+    pub fn from_bytes(manifest: &str, bytes: bytes::Bytes) -> Result<Self, greylag_core::DecodeError> {
+        crate::wire::decode(manifest, bytes)
+    }
 }

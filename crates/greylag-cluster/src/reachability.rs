@@ -5,8 +5,12 @@
 //! observer says so. Source: cluster M7, M8.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::OnceLock;
 
 use greylag_core::UniqueAddress;
+
+use crate::shared::Shared;
+use crate::side_by_side::side_by_side;
 
 /// What an observer says of a subject.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -28,22 +32,33 @@ pub struct Record {
     pub version: u64,
 }
 
+/// What one observer says, by subject.
+pub(crate) type Row = BTreeMap<UniqueAddress, Record>;
+
 /// The rows of all observers.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Reachability {
-    rows: BTreeMap<UniqueAddress, BTreeMap<UniqueAddress, Record>>,
+    /// A row is changed by its observer alone, and is one value in all tables that have taken it.
+    rows: BTreeMap<UniqueAddress, Shared<Row>>,
     versions: BTreeMap<UniqueAddress, u64>,
+    /// Every subject that somebody accuses.
+    unreachable: OnceLock<Shared<BTreeSet<UniqueAddress>>>,
 }
+
+impl PartialEq for Reachability {
+    fn eq(&self, other: &Self) -> bool {
+        self.versions == other.versions && self.rows == other.rows
+    }
+}
+
+impl Eq for Reachability {}
 
 impl Reachability {
     /// Rebuilds a table from what a peer sent.
-    pub(crate) fn from_parts(
-        rows: BTreeMap<UniqueAddress, BTreeMap<UniqueAddress, Record>>,
-        versions: BTreeMap<UniqueAddress, u64>,
-    ) -> Self {
-        let mut table = Self { rows, versions };
-        table.rows.retain(|_, row| !row.is_empty());
-        table
+    pub(crate) fn from_parts(rows: BTreeMap<UniqueAddress, Row>, versions: BTreeMap<UniqueAddress, u64>) -> Self {
+        let rows = rows.into_iter().filter(|(_, row)| !row.is_empty());
+        let rows = rows.map(|(observer, row)| (observer, row.into())).collect();
+        Self { rows, versions, unreachable: OnceLock::new() }
     }
 
     /// Records what `observer` says of `subject`. True if that is news.
@@ -52,6 +67,7 @@ impl Reachability {
         if old == status || old == Status::Terminated {
             return false;
         }
+        self.unreachable = OnceLock::new();
         let version = self.versions.entry(observer.clone()).or_insert(0);
         *version += 1;
         let row = self.rows.entry(observer.clone()).or_default();
@@ -61,7 +77,7 @@ impl Reachability {
     }
 
     fn drop_idle_row(&mut self, observer: &UniqueAddress) {
-        let idle = |row: &BTreeMap<UniqueAddress, Record>| row.values().all(|r| r.status == Status::Reachable);
+        let idle = |row: &Shared<Row>| row.values().all(|record| record.status == Status::Reachable);
         if self.rows.get(observer).is_some_and(idle) {
             self.rows.remove(observer);
         }
@@ -73,6 +89,7 @@ impl Reachability {
         if self.rows.remove(observer).is_none() {
             return false;
         }
+        self.unreachable = OnceLock::new();
         *self.versions.entry(observer.clone()).or_insert(0) += 1;
         true
     }
@@ -91,13 +108,14 @@ impl Reachability {
     }
 
     /// Every subject that somebody accuses.
-    pub fn unreachable(&self) -> BTreeSet<UniqueAddress> {
-        self.accusations().map(|(_, subject, _)| subject.clone()).collect()
+    pub fn unreachable(&self) -> &Shared<BTreeSet<UniqueAddress>> {
+        let subjects = || self.accusations().map(|(_, subject, _)| subject.clone()).collect::<BTreeSet<_>>();
+        self.unreachable.get_or_init(|| subjects().into())
     }
 
     /// Everybody whom `observer` accuses.
     pub fn accused_by(&self, observer: &UniqueAddress) -> impl Iterator<Item = &UniqueAddress> {
-        let row = self.rows.get(observer).into_iter().flatten();
+        let row = self.rows.get(observer).into_iter().flat_map(|row| row.iter());
         row.filter(|(_, record)| record.status != Status::Reachable).map(|(subject, _)| subject)
     }
 
@@ -109,29 +127,40 @@ impl Reachability {
 
     /// Forgets rows of, and records about, nodes that are not kept.
     pub fn retain(&mut self, keep: impl Fn(&UniqueAddress) -> bool) {
+        self.unreachable = OnceLock::new();
         self.versions.retain(|observer, _| keep(observer));
         self.rows.retain(|observer, row| {
-            row.retain(|subject, _| keep(subject));
+            if !row.keys().all(&keep) {
+                row.retain(|subject, _| keep(subject));
+            }
             keep(observer) && row.values().any(|record| record.status != Status::Reachable)
         });
     }
 
-    /// Both tables made into one, among the nodes that `keep` wants: per observer the whole row of
-    /// the side with the higher version.
+    /// Both tables made into one: per observer the whole row of the side with the higher version. If
+    /// that is one of the two, it is that one also in memory. Nobody's rows and records are left out;
+    /// see [`Reachability::retain`]. Source: cluster M8.
     #[must_use]
-    pub fn merged(&self, other: &Self, keep: impl Fn(&UniqueAddress) -> bool) -> Self {
+    pub fn merged(one: &Shared<Self>, other: &Shared<Self>) -> Shared<Self> {
+        if Shared::is(one, other) {
+            return one.clone();
+        }
         let mut merged = Self::default();
-        let observers: BTreeSet<&UniqueAddress> = self.versions.keys().chain(other.versions.keys()).collect();
-        for observer in observers.into_iter().filter(|observer| keep(observer)) {
-            let (left, right) = (self.version(observer), other.version(observer));
-            let newer = if left >= right { self } else { other };
+        let (mut is_one, mut is_other) = (true, true);
+        for (observer, left, right) in side_by_side(one.versions.iter(), other.versions.iter()) {
+            is_one &= left >= right;
+            is_other &= right >= left;
+            let newer = if left >= right { one } else { other };
             if let Some(row) = newer.rows.get(observer) {
                 merged.rows.insert(observer.clone(), row.clone());
             }
-            merged.versions.insert(observer.clone(), left.max(right));
+            merged.versions.extend(left.max(right).map(|version| (observer.clone(), *version)));
         }
-        merged.retain(keep);
-        merged
+        match (is_one, is_other) {
+            (true, _) => one.clone(),
+            (_, true) => other.clone(),
+            _ => merged.into(),
+        }
     }
 
     /// How often `observer` changed its row.
@@ -140,7 +169,7 @@ impl Reachability {
     }
 
     /// The rows, by observer.
-    pub fn rows(&self) -> &BTreeMap<UniqueAddress, BTreeMap<UniqueAddress, Record>> {
+    pub fn rows(&self) -> &BTreeMap<UniqueAddress, Shared<Row>> {
         &self.rows
     }
 
@@ -182,10 +211,12 @@ mod tests {
         let mut new = old.clone();
         new.set(&a, &b, Status::Reachable);
         new.set(&c, &b, Status::Unreachable);
-        for merged in [old.merged(&new, |_| true), new.merged(&old, |_| true)] {
-            assert_eq!(merged, new);
+        let (old, new): (Shared<_>, Shared<_>) = (old.into(), new.into());
+        for merged in [Reachability::merged(&old, &new), Reachability::merged(&new, &old)] {
+            assert!(Shared::is(&merged, &new), "the newer table of the two is taken as it is");
         }
-        let without_b = old.merged(&new, |node| *node != b);
+        let mut without_b = Reachability::merged(&old, &new);
+        without_b.retain(|node| *node != b);
         assert_eq!((without_b.rows().len(), without_b.version(&a)), (0, 2));
     }
 }

@@ -197,6 +197,11 @@ impl Sbr {
         if held || self.own_status().is_none_or(|status| status == MemberStatus::Down) {
             return None;
         }
+        let lasts_since = self.unstable.as_ref().map(|unstable| unstable.since);
+        let too_early = |since: Instant| now < since + self.settings.stable_after && now < self.stable_for_self_at;
+        if lasts_since.is_some_and(too_early) {
+            return None;
+        }
         let picture = self.picture();
         if !picture.has_anything_to_decide() {
             return None;

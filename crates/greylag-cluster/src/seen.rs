@@ -9,25 +9,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use greylag_core::UniqueAddress;
-use twox_hash::XxHash3_64;
 
-/// Where each address stands in a set; shared by the sets of one membership.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Places {
-    /// Sorted.
-    addresses: Vec<UniqueAddress>,
-    /// The digest of each.
-    hashes: Vec<u64>,
-}
-
-impl FromIterator<UniqueAddress> for Places {
-    fn from_iter<I: IntoIterator<Item = UniqueAddress>>(addresses: I) -> Self {
-        let addresses: BTreeSet<_> = addresses.into_iter().collect();
-        let addresses: Vec<_> = addresses.into_iter().collect();
-        let hashes = addresses.iter().map(|address| XxHash3_64::oneshot(&address.order_bytes())).collect();
-        Self { addresses, hashes }
-    }
-}
+use crate::places::Places;
 
 /// A set of members.
 #[derive(Clone, Default)]
@@ -41,7 +24,7 @@ pub struct Seen {
 impl Seen {
     /// Nobody, of those who stand in `places`.
     pub(crate) fn nobody(places: &Arc<Places>) -> Self {
-        Self { places: places.clone(), bits: vec![0; places.addresses.len().div_ceil(64)], len: 0, digest: 0 }
+        Self { places: places.clone(), bits: vec![0; places.len().div_ceil(64)], len: 0, digest: 0 }
     }
 
     /// How many there are.
@@ -56,26 +39,26 @@ impl Seen {
 
     /// Whether it is among them.
     pub fn contains(&self, address: &UniqueAddress) -> bool {
-        self.places.addresses.binary_search(address).is_ok_and(|place| self.has(place))
+        self.places.find(address).is_some_and(|place| self.has(place))
     }
 
     /// Adds one. True if it is new.
     pub fn insert(&mut self, address: UniqueAddress) -> bool {
-        let place = self.places.addresses.binary_search(&address).unwrap_or_else(|_| {
-            let all = self.places.addresses.iter().cloned().chain([address.clone()]).collect();
+        let place = self.places.find(&address).unwrap_or_else(|| {
+            let all = self.places.addresses().iter().cloned().chain([address.clone()]).collect();
             self.move_to(Arc::new(all));
-            self.places.addresses.binary_search(&address).expect("it was just given a place")
+            self.places.find(&address).expect("it was just given a place")
         });
         self.set(place)
     }
 
     /// Takes one out. True if it was there.
     pub fn remove(&mut self, address: &UniqueAddress) -> bool {
-        match self.places.addresses.binary_search(address) {
-            Ok(place) if self.has(place) => {
+        match self.places.find(address) {
+            Some(place) if self.has(place) => {
                 self.bits[place / 64] &= !(1 << (place % 64));
                 self.len -= 1;
-                self.digest = self.digest.wrapping_sub(self.places.hashes[place]);
+                self.digest = self.digest.wrapping_sub(self.places.hash(place));
                 true
             }
             _ => false,
@@ -84,8 +67,7 @@ impl Seen {
 
     /// Adds everybody of another set.
     pub fn union(&mut self, other: &Self) {
-        let alike = Arc::ptr_eq(&self.places, &other.places) || self.places == other.places;
-        if !alike {
+        if !self.stands_in(&other.places) && self.places != other.places {
             return self.extend(other.iter().cloned());
         }
         for word in 0..self.bits.len() {
@@ -94,7 +76,7 @@ impl Seen {
             self.len += news.count_ones() as usize;
             while news != 0 {
                 let place = word * 64 + news.trailing_zeros() as usize;
-                self.digest = self.digest.wrapping_add(self.places.hashes[place]);
+                self.digest = self.digest.wrapping_add(self.places.hash(place));
                 news &= news - 1;
             }
         }
@@ -111,7 +93,7 @@ impl Seen {
     /// They, in order of their addresses.
     pub fn iter(&self) -> impl Iterator<Item = &UniqueAddress> {
         let has = |(place, address)| self.has(place).then_some(address);
-        self.places.addresses.iter().enumerate().filter_map(has)
+        self.places.addresses().iter().enumerate().filter_map(has)
     }
 
     /// The same as an ordinary set.
@@ -130,18 +112,33 @@ impl Seen {
         Arc::ptr_eq(&self.places, places)
     }
 
+    /// Whether all of them have a place there.
+    pub(crate) fn is_at_home_in(&self, places: &Places) -> bool {
+        self.places.addresses() == places.addresses() || self.iter().all(|address| places.find(address).is_some())
+    }
+
     /// The same set in other places. Whoever has none there is dropped.
     pub(crate) fn move_to(&mut self, places: Arc<Places>) {
+        if self.places.addresses() == places.addresses() {
+            self.places = places;
+            return;
+        }
         let mut moved = Self::nobody(&places);
         for address in self.iter() {
-            if let Ok(place) = places.addresses.binary_search(address) {
+            if let Some(place) = places.find(address) {
                 moved.set(place);
             }
         }
         *self = moved;
     }
 
-    fn has(&self, place: usize) -> bool {
+    /// Which places, 64 to a word, the first place lowest.
+    pub(crate) fn bits(&self) -> &[u64] {
+        &self.bits
+    }
+
+    /// Whether who stands there is in the set.
+    pub(crate) fn has(&self, place: usize) -> bool {
         self.bits[place / 64] & (1 << (place % 64)) != 0
     }
 
@@ -151,7 +148,7 @@ impl Seen {
         }
         self.bits[place / 64] |= 1 << (place % 64);
         self.len += 1;
-        self.digest = self.digest.wrapping_add(self.places.hashes[place]);
+        self.digest = self.digest.wrapping_add(self.places.hash(place));
         true
     }
 }
@@ -159,9 +156,9 @@ impl Seen {
 impl Extend<UniqueAddress> for Seen {
     fn extend<I: IntoIterator<Item = UniqueAddress>>(&mut self, addresses: I) {
         let addresses: Vec<_> = addresses.into_iter().collect();
-        let known = |address: &UniqueAddress| self.places.addresses.binary_search(address).is_ok();
+        let known = |address: &UniqueAddress| self.places.find(address).is_some();
         if !addresses.iter().all(known) {
-            let all = self.places.addresses.iter().chain(&addresses).cloned().collect();
+            let all = self.places.addresses().iter().chain(&addresses).cloned().collect();
             self.move_to(Arc::new(all));
         }
         for address in addresses {

@@ -19,6 +19,15 @@ impl<T> Shared<T> {
     }
 }
 
+impl<T: PartialEq> Shared<T> {
+    /// Makes `one` the same value in memory as `other`, if they are equal.
+    pub(crate) fn share(one: &mut Self, other: &Self) {
+        if !Self::is(one, other) && one.0 == other.0 {
+            *one = Self(other.0.clone());
+        }
+    }
+}
+
 impl<T> Deref for Shared<T> {
     type Target = T;
 

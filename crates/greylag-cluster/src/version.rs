@@ -4,9 +4,10 @@
 //! other does not; then they are merged. Source: cluster M6.
 
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 
 use greylag_core::UniqueAddress;
+
+use crate::side_by_side::side_by_side;
 
 /// How two states relate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,24 +23,39 @@ pub enum Relation {
 }
 
 /// How many changes of each member a state contains. A missing entry counts 0.
+///
+/// Sorted by address, so that two versions are compared and merged side by side (cluster C5).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct VectorVersion(BTreeMap<UniqueAddress, u64>);
+pub struct VectorVersion(Vec<(UniqueAddress, u64)>);
 
 impl VectorVersion {
+    fn place(&self, node: &UniqueAddress) -> Result<usize, usize> {
+        self.0.binary_search_by(|(other, _)| other.cmp(node))
+    }
+
     /// Counts one more change by `node`.
     pub fn increment(&mut self, node: &UniqueAddress) {
-        match self.0.entry(node.clone()) {
-            Entry::Occupied(mut count) => *count.get_mut() += 1,
-            Entry::Vacant(none) => {
-                none.insert(1);
-            }
+        match self.place(node) {
+            Ok(place) => self.0[place].1 += 1,
+            Err(place) => self.0.insert(place, (node.clone(), 1)),
         }
+    }
+
+    /// The counts of both, node by node.
+    fn zip<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = (&'a UniqueAddress, u64, u64)> {
+        let entries = |version: &'a Self| version.0.iter().map(|(node, count)| (node, *count));
+        let counts = |(node, left, right): (_, Option<u64>, Option<u64>)| (node, left.unwrap_or(0), right.unwrap_or(0));
+        side_by_side(entries(self), entries(other)).map(counts)
     }
 
     /// How `self` relates to `other`.
     pub fn compare(&self, other: &Self) -> Relation {
-        let knows_more = |a: &Self, b: &Self| a.0.iter().any(|(node, count)| *count > b.count(node));
-        match (knows_more(self, other), knows_more(other, self)) {
+        let (mut less, mut more) = (false, false);
+        for (_, ours, theirs) in self.zip(other) {
+            less |= ours < theirs;
+            more |= ours > theirs;
+        }
+        match (more, less) {
             (false, false) => Relation::Same,
             (false, true) => Relation::Before,
             (true, false) => Relation::After,
@@ -50,24 +66,19 @@ impl VectorVersion {
     /// What either knows.
     #[must_use]
     pub fn merged(&self, other: &Self) -> Self {
-        let mut merged = self.clone();
-        for (node, count) in &other.0 {
-            let entry = merged.0.entry(node.clone()).or_insert(0);
-            *entry = (*entry).max(*count);
-        }
-        merged
+        Self(self.zip(other).map(|(node, ours, theirs)| (node.clone(), ours.max(theirs))).collect())
     }
 
     /// Keeps the entries of nodes that `keep` wants. True if any was dropped.
     pub fn retain(&mut self, keep: impl Fn(&UniqueAddress) -> bool) -> bool {
         let before = self.0.len();
-        self.0.retain(|node, _| keep(node));
+        self.0.retain(|(node, _)| keep(node));
         self.0.len() < before
     }
 
     /// How many changes by `node` are known.
     pub fn count(&self, node: &UniqueAddress) -> u64 {
-        self.0.get(node).copied().unwrap_or(0)
+        self.place(node).map_or(0, |place| self.0[place].1)
     }
 
     /// All entries, by address.
@@ -77,8 +88,10 @@ impl VectorVersion {
 }
 
 impl FromIterator<(UniqueAddress, u64)> for VectorVersion {
+    /// Of several counts of one node the last is kept.
     fn from_iter<I: IntoIterator<Item = (UniqueAddress, u64)>>(entries: I) -> Self {
-        Self(entries.into_iter().filter(|(_, count)| *count > 0).collect())
+        let entries: BTreeMap<_, _> = entries.into_iter().filter(|(_, count)| *count > 0).collect();
+        Self(entries.into_iter().collect())
     }
 }
 

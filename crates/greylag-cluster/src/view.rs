@@ -30,7 +30,7 @@ pub struct MembershipView {
     /// All members, sorted by address. Empty until this node is a member itself.
     pub members: Members,
     /// Members that somebody finds unreachable, this node never among them.
-    pub unreachable: BTreeSet<UniqueAddress>,
+    pub unreachable: Shared<BTreeSet<UniqueAddress>>,
     /// The leader, as far as this node can tell. A duty, not a lock: each side of a partition has one.
     pub leader: Option<UniqueAddress>,
     /// The leader among the members of each role.
@@ -53,7 +53,7 @@ impl MembershipView {
         Self {
             self_address,
             members: Members::default(),
-            unreachable: BTreeSet::new(),
+            unreachable: Shared::default(),
             leader: None,
             role_leaders: BTreeMap::new(),
             tombstones: Shared::default(),

@@ -4,6 +4,7 @@
 //! at that place. A process that restarts keeps the first and changes the second, so everything
 //! that must not outlive a process is keyed by the second.
 
+use std::cmp::Ordering;
 use std::fmt;
 use std::num::NonZeroU64;
 use std::str::FromStr;
@@ -15,10 +16,24 @@ use std::sync::Arc;
 /// before `a:10000`; leader election and tie-breaks rest on it.
 ///
 /// Source: cluster T1, T2.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, PartialEq, Eq, Hash)]
 pub struct NodeAddress {
     host: Arc<str>,
     port: u16,
+}
+
+impl PartialOrd for NodeAddress {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for NodeAddress {
+    fn cmp(&self, other: &Self) -> Ordering {
+        // Sorted lists of nodes are compared place by place, and mostly hold the same text.
+        let hosts = if Arc::ptr_eq(&self.host, &other.host) { Ordering::Equal } else { self.host.cmp(&other.host) };
+        hosts.then(self.port.cmp(&other.port))
+    }
 }
 
 impl NodeAddress {
@@ -164,11 +179,16 @@ impl UniqueAddress {
     /// Last-writer-wins ties are decided on them (ddata K1, Y6), so they are a wire format.
     pub fn order_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.address.host.len() + 11);
+        self.write_order_bytes(&mut bytes);
+        bytes
+    }
+
+    /// Appends [`UniqueAddress::order_bytes`].
+    pub fn write_order_bytes(&self, bytes: &mut Vec<u8>) {
         bytes.extend_from_slice(self.address.host.as_bytes());
         bytes.push(0);
         bytes.extend_from_slice(&self.address.port.to_be_bytes());
         bytes.extend_from_slice(&self.uid.get().to_be_bytes());
-        bytes
     }
 }
 

@@ -2,13 +2,18 @@
 
 use std::io::Write as _;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Parser;
-use greylag_simulation::scale::{self, Report};
+use greylag_simulation::scale::{self, Parted, Plan, Report, Wire};
 
-/// Big clusters on virtual time.
+/// Sixty virtual seconds of a thousand members and a partition take no more of one core (cluster C5).
+const PROCESSOR_BUDGET: Duration = Duration::from_secs(60);
+
+/// Big clusters on virtual time. Fails if a single change converges too late (cluster G2), or the
+/// partition costs too much (cluster C5).
 #[derive(Parser)]
-#[command(name = "cargo xtask scale")]
+#[command(name = "greylag-scale")]
 struct Cli {
     /// The sizes to measure.
     #[arg(long, value_delimiter = ',', default_values_t = [10, 100, 1000])]
@@ -16,6 +21,12 @@ struct Cli {
     /// Where chance begins.
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// How many changes of each kind.
+    #[arg(long, default_value_t = 3)]
+    changes: usize,
+    /// Encode every message and read it again: slower, and what one real node pays.
+    #[arg(long)]
+    wire: bool,
     /// Instead: sixty virtual seconds with a partition, at these sizes.
     #[arg(long)]
     partition: bool,
@@ -26,23 +37,40 @@ fn main() -> ExitCode {
     if !cli.partition {
         say(Report::HEAD);
     }
+    let wire = if cli.wire { Wire::Real } else { Wire::Values };
     for &members in &cli.members {
-        let line = if cli.partition {
-            scale::partition(members, cli.seed).map(|(virtual_time, took)| {
-                format!("{members} members, {virtual_time:?} with a partition: {:.1} s of one core", took.as_secs_f64())
-            })
-        } else {
-            scale::measure(members, cli.seed).map(|report| report.to_string())
-        };
-        match line {
-            Ok(line) => say(&line),
-            Err(failure) => {
-                say(&format!("{members} members: {failure}"));
-                return ExitCode::FAILURE;
-            }
+        let plan = Plan { members: members.max(2), seed: cli.seed, wire, changes: cli.changes.max(1) };
+        if let Err(failure) = if cli.partition { partition(plan) } else { measure(plan) } {
+            say(&format!("{members} members: {failure}"));
+            return ExitCode::FAILURE;
         }
     }
     ExitCode::SUCCESS
+}
+
+fn measure(plan: Plan) -> Result<(), String> {
+    let report = scale::measure(plan)?;
+    say(&report.to_string());
+    let slowest = report.slowest();
+    match report.budget() {
+        Some(budget) if slowest > budget => Err(format!("a change converged after {slowest:?}, not within {budget:?}")),
+        _ => Ok(()),
+    }
+}
+
+fn partition(plan: Plan) -> Result<(), String> {
+    let Parted { time, processor, healing, biggest } = scale::partition(plan)?;
+    let (seconds, healing) = (processor.as_secs_f64(), healing.as_secs_f64());
+    say(&format!(
+        "{} members, {time:?} with a partition: {seconds:.1} s of one core; all agree {healing:.1} s after it; \
+         the biggest message has {} KiB",
+        plan.members,
+        biggest / 1024
+    ));
+    if plan.members <= 1000 && plan.wire == Wire::Values && processor > PROCESSOR_BUDGET {
+        return Err(format!("that is more than {PROCESSOR_BUDGET:?}"));
+    }
+    Ok(())
 }
 
 fn say(line: &str) {

@@ -3,81 +3,141 @@
 use std::fmt;
 use std::time::Duration;
 
-/// What a span of virtual time cost.
+use super::traffic::Traffic;
+
+/// What a span of virtual time cost one member per second of it.
 #[derive(Debug, Clone, Copy)]
 pub struct Cost {
-    /// Messages a member sent per second.
+    /// Messages it sent.
     pub messages: f64,
-    /// Bytes a member sent per second, before compression.
-    pub bytes: f64,
-    /// Processor time a member took per second, of the machine that played them all.
+    /// Bytes of them as encoded.
+    pub encoded: f64,
+    /// Bytes of them as sent: compressed where the transport compresses.
+    pub sent: f64,
+    /// Processor time of its machine.
     pub processor: Duration,
 }
 
 impl Cost {
-    pub(super) fn new(members: usize, time: Duration, messages: u64, bytes: u64, processor: Duration) -> Self {
+    pub(super) fn new(members: usize, time: Duration, said: &Traffic, processor: Duration) -> Self {
         let member_seconds = members as f64 * time.as_secs_f64();
         Self {
-            messages: messages as f64 / member_seconds,
-            bytes: bytes as f64 / member_seconds,
+            messages: said.messages as f64 / member_seconds,
+            encoded: said.encoded as f64 / member_seconds,
+            sent: said.sent as f64 / member_seconds,
             processor: processor.div_f64(member_seconds),
         }
+    }
+}
+
+impl fmt::Display for Cost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let processor = self.processor.as_secs_f64() * 1e6;
+        write!(f, "{:.1}, {:.0}, {:.0}, {processor:.0} µs", self.messages, self.encoded, self.sent)
     }
 }
 
 /// One change, from its cause until all know.
 #[derive(Debug, Clone, Copy)]
 pub struct Change {
-    /// Until the leader found it converged.
+    /// Until the leader found it converged, or, of a death, buried the dead.
     pub converged: Duration,
-    /// Until every member agreed.
+    /// Until every member agreed on all that follows from it.
     pub known: Duration,
-    /// What was sent meanwhile.
+    /// What it cost until then.
     pub cost: Cost,
 }
 
+/// Several changes of one kind.
+#[derive(Debug, Clone)]
+pub struct Changes(pub Vec<Change>);
+
+impl Changes {
+    /// The slowest to converge.
+    pub fn slowest(&self) -> Duration {
+        self.0.iter().map(|change| change.converged).max().unwrap_or_default()
+    }
+}
+
+impl fmt::Display for Changes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let median = |of: fn(&Change) -> Duration| {
+            let mut times: Vec<Duration> = self.0.iter().map(of).collect();
+            times.sort();
+            times.get(times.len() / 2).copied().unwrap_or_default().as_secs_f64()
+        };
+        let (converged, known) = (median(|change| change.converged), median(|change| change.known));
+        write!(f, "{converged:.1} s (most {:.1}), {known:.1} s", self.slowest().as_secs_f64())
+    }
+}
+
 /// What was measured.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Report {
     /// The size.
     pub members: usize,
     /// From the first call to join until all were Up and agreed.
     pub forming: Duration,
+    /// The same from the last call to join.
+    pub after_last: Duration,
+    /// What that took of the processor.
+    pub forming_processor: Duration,
     /// Nothing happens.
     pub rest: Cost,
     /// One more joins.
-    pub joining: Change,
+    pub joining: Changes,
     /// One leaves.
-    pub leaving: Change,
-    /// One crashes and is downed by command.
-    pub crashing: Change,
-    /// Real time, for everything.
-    pub took: Duration,
+    pub leaving: Changes,
+    /// One is killed, and its kernel says so.
+    pub dying: Changes,
+    /// The biggest message.
+    pub biggest: u64,
+    /// Resident memory by member; of one member's own where messages were encoded and read again.
+    pub memory: Option<u64>,
 }
 
 impl Report {
     /// The heads of the columns of a [`Report`] shown.
-    pub const HEAD: &str = "| members | formed in | join: converged, known | leave: converged, known | crash and down: converged, known | at rest: messages, bytes, processor | during a join: messages, bytes, processor | real time |\n|---|---|---|---|---|---|---|---|";
+    pub const HEAD: &str = "\
+| members | formed after the first, the last join, processor | join: converged, known to all | leave: the same \
+| killed: removed, known to all | at rest: messages, bytes, compressed, processor | during a join: the same \
+| biggest message | memory |
+|---|---|---|---|---|---|---|---|---|";
+
+    /// The slowest single change to converge at the leader (cluster G2).
+    pub fn slowest(&self) -> Duration {
+        [&self.joining, &self.leaving, &self.dying].into_iter().map(Changes::slowest).max().unwrap_or_default()
+    }
+
+    /// How long it may take at this size; of bigger clusters nothing is promised. Source: cluster G2.
+    pub fn budget(&self) -> Option<Duration> {
+        match self.members {
+            ..=100 => Some(Duration::from_secs(8)),
+            101..=1000 => Some(Duration::from_secs(12)),
+            _ => None,
+        }
+    }
 }
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seconds = |time: Duration| format!("{:.1} s", time.as_secs_f64());
-        let change = |change: Change| format!("{}, {}", seconds(change.converged), seconds(change.known));
-        let cost = |cost: Cost| {
-            format!("{:.1}, {:.0}, {:.0} µs", cost.messages, cost.bytes, cost.processor.as_secs_f64() * 1e6)
-        };
+        let kib = |bytes: u64| format!("{} KiB", bytes.div_ceil(1024));
+        let joins = &self.joining.0;
+        let joining = joins.get(joins.len() / 2).map_or_else(String::new, |join| join.cost.to_string());
         write!(
             f,
-            "| {} | {} | {} | {} | {} | {} | {} | {} |",
+            "| {} | {}, {}, {} | {} | {} | {} | {} | {joining} | {} | {} |",
             self.members,
             seconds(self.forming),
-            change(self.joining),
-            change(self.leaving),
-            change(self.crashing),
-            cost(self.rest),
-            cost(self.joining.cost),
-            seconds(self.took)
+            seconds(self.after_last),
+            seconds(self.forming_processor),
+            self.joining,
+            self.leaving,
+            self.dying,
+            self.rest,
+            kib(self.biggest),
+            self.memory.map_or_else(String::new, kib),
         )
     }
 }

@@ -1,24 +1,31 @@
 //! Many membership machines on one event queue.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::collections::{BTreeSet, BinaryHeap, HashMap};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use greylag_cluster::{
-    ClusterCore, ClusterSettings, Command, Effect, Input, Member, MemberStatus, Message, SbrSettings,
+    ClusterCore, ClusterEvent, ClusterSettings, Command, Effect, Gossip, Input, Member, MemberStatus, Message,
+    SbrSettings,
 };
 use greylag_core::{NodeAddress, Uid, UniqueAddress};
 use greylag_transport::Destination;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
+use super::processor::Stopwatch;
 use super::report::{Change, Cost};
+use super::traffic::Traffic;
 
-/// Encoding is what a driver does, and would drown what the machines cost: big messages are encoded
-/// once in so many, and counted so many times.
-const SAMPLED: u64 = 64;
-/// Messages that carry no state are all about this long.
-const SMALL: u64 = 64;
+/// How messages travel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wire {
+    /// As values: what is the same state is one in memory.
+    Values,
+    /// As bytes: every node has its own.
+    Real,
+}
 
 struct Node {
     core: ClusterCore,
@@ -34,6 +41,7 @@ enum What {
     Start,
     Tick,
     Message { from: usize, message: Message },
+    Dialled(UniqueAddress),
 }
 
 /// What is due when; the number keeps equal times in order.
@@ -68,34 +76,46 @@ impl Ord for Due {
 pub(super) struct World {
     rng: ChaCha8Rng,
     settings: ClusterSettings,
+    wire: Wire,
     nodes: Vec<Node>,
-    by_address: BTreeMap<NodeAddress, usize>,
+    /// Only looked into.
+    by_address: HashMap<NodeAddress, usize>,
     queue: BinaryHeap<Reverse<Due>>,
     number: u64,
     base: Instant,
     now: Duration,
     effects: Vec<Effect>,
-    messages: u64,
-    bytes: u64,
-    sampled: u64,
+    traffic: Traffic,
+    /// Who was found unreachable and was not.
+    alarms: BTreeSet<UniqueAddress>,
+    /// A change of this state is watched for, and when the leader, which is the first node, found
+    /// the new state converged.
+    before: Arc<Gossip>,
+    converged_at: Option<Duration>,
 }
 
 impl World {
-    pub(super) fn new(seed: u64) -> Self {
+    pub(super) fn new(seed: u64, wire: Wire) -> Self {
         Self {
             rng: ChaCha8Rng::seed_from_u64(seed),
             settings: ClusterSettings::default().with_resolver(SbrSettings::default()),
+            wire,
             nodes: Vec::new(),
-            by_address: BTreeMap::new(),
+            by_address: HashMap::new(),
             queue: BinaryHeap::new(),
             number: 0,
             base: Instant::now(),
             now: Duration::ZERO,
             effects: Vec::new(),
-            messages: 0,
-            bytes: 0,
-            sampled: 0,
+            traffic: Traffic::default(),
+            alarms: BTreeSet::new(),
+            before: Arc::default(),
+            converged_at: None,
         }
+    }
+
+    pub(super) fn traffic(&self) -> &Traffic {
+        &self.traffic
     }
 
     pub(super) fn now(&self) -> Duration {
@@ -128,19 +148,27 @@ impl World {
         }
     }
 
+    fn youngest(&self) -> usize {
+        self.nodes.iter().rposition(|node| node.lives).expect("somebody lives")
+    }
+
     /// The youngest leaves.
     pub(super) fn leave_one(&mut self) {
-        let target = self.nodes.iter().rposition(|node| node.lives).expect("somebody lives");
+        let target = self.youngest();
         let address = self.nodes[target].core.node().clone();
         self.handle(target, Input::Command(Command::Leave(address)));
     }
 
-    /// The youngest crashes, unseen; the first downs it, as an operator would.
-    pub(super) fn crash_one(&mut self) {
-        let target = self.nodes.iter().rposition(|node| node.lives).expect("somebody lives");
+    /// The youngest is killed: its connections break, and its kernel refuses new ones.
+    pub(super) fn kill_one(&mut self) {
+        let target = self.youngest();
         let address = self.nodes[target].core.node().clone();
         self.nodes[target].lives = false;
-        self.handle(0, Input::Command(Command::Down(address)));
+        for node in 0..self.nodes.len() {
+            if self.nodes[node].lives {
+                self.handle(node, Input::LinkLost(address.clone()));
+            }
+        }
     }
 
     /// Cuts the last so many off from the others.
@@ -155,13 +183,13 @@ impl World {
     /// Every node that lives is Up in every view, and all states are one.
     pub(super) fn is_settled(&self) -> bool {
         let first = self.nodes[0].core.gossip();
-        let living = self.nodes.iter().filter(|node| node.lives).count();
+        let living = self.living();
         let up = |member: &Member| member.status == MemberStatus::Up;
         if first.members.len() != living || !first.members.values().all(up) || first.seen.len() != living {
             return false;
         }
-        let agrees = |node: &&Node| node.core.gossip().version == first.version && node.core.view().converged;
-        self.nodes.iter().filter(|node| node.lives).all(|node| agrees(&node))
+        let agrees = |node: &Node| node.core.gossip().version == first.version && node.core.view().converged;
+        self.nodes.iter().filter(|node| node.lives).all(agrees)
     }
 
     /// Ages are unique.
@@ -171,30 +199,38 @@ impl World {
         if ages.len() == members.len() { Ok(()) } else { Err("two members have one age".into()) }
     }
 
+    /// Nobody was found unreachable who was not.
+    pub(super) fn check_alarms(&self) -> Result<(), String> {
+        match self.alarms.first() {
+            None => Ok(()),
+            Some(first) => Err(format!("{} members were missed that were there, {first} first", self.alarms.len())),
+        }
+    }
+
+    fn living(&self) -> usize {
+        self.nodes.iter().filter(|node| node.lives).count()
+    }
+
     /// What happens without any change.
     pub(super) fn observe(&mut self, time: Duration) -> Cost {
-        let (messages, bytes, from, begun) = (self.messages, self.bytes, self.now, Instant::now());
+        let (traffic, watch) = (self.traffic, Stopwatch::start());
         self.run_for(time);
-        let members = self.nodes.iter().filter(|node| node.lives).count();
-        Cost::new(members, self.now - from, self.messages - messages, self.bytes - bytes, begun.elapsed())
+        Cost::new(self.living(), time, &self.traffic.since(&traffic), watch.elapsed())
     }
 
     /// Makes a change, and runs until the leader, which is the first node, finds it converged, and
     /// until everything that follows from it is done and known to all.
     pub(super) fn change(&mut self, name: &str, make: impl FnOnce(&mut Self)) -> Result<Change, String> {
-        let (messages, bytes, from, begun) = (self.messages, self.bytes, self.now, Instant::now());
+        let (traffic, from, watch) = (self.traffic, self.now, Stopwatch::start());
         let patience = Duration::from_secs(120);
-        let before = self.nodes[0].core.gossip().version.clone();
+        self.before = self.nodes[0].core.gossip().clone();
+        self.converged_at = None;
         make(self);
-        self.run_until(name, patience, |world| {
-            let first = &world.nodes[0].core;
-            first.gossip().version != before && first.view().converged
-        })?;
-        let converged = self.now - from;
-        self.run_until(name, patience, Self::is_settled)?;
-        let members = self.nodes.iter().filter(|node| node.lives).count();
-        let cost = Cost::new(members, self.now - from, self.messages - messages, self.bytes - bytes, begun.elapsed());
-        Ok(Change { converged, known: self.now - from, cost })
+        self.run_until(name, patience, |world| world.converged_at.is_some() && world.is_settled())?;
+        let converged = self.converged_at.expect("waited for") - from;
+        let known = self.now - from;
+        let cost = Cost::new(self.living(), known, &self.traffic.since(&traffic), watch.elapsed());
+        Ok(Change { converged, known, cost })
     }
 
     pub(super) fn run_for(&mut self, time: Duration) {
@@ -205,8 +241,7 @@ impl World {
         self.now = until;
     }
 
-    /// Runs until `done`, looked at twenty times a second: a leader acts within a second after
-    /// convergence, not at once, so that is seen.
+    /// Runs until `done`, looked at twenty times a second.
     pub(super) fn run_until(
         &mut self,
         what: &str,
@@ -250,6 +285,16 @@ impl World {
                 let received_at = self.base + self.now;
                 self.handle(due.node, Input::Message { from, message, received_at });
             }
+            What::Dialled(peer) => {
+                let lives = self.nodes[self.by_address[peer.address()]].lives;
+                let parted = self.nodes[self.by_address[peer.address()]].parted != self.nodes[due.node].parted;
+                let outcome = match (lives, parted) {
+                    (_, true) => Input::DialFailed(peer),
+                    (true, false) => Input::DialAnswered(peer),
+                    (false, false) => Input::DialRefused(peer),
+                };
+                self.handle(due.node, outcome);
+            }
         }
     }
 
@@ -261,12 +306,17 @@ impl World {
         for effect in effects.drain(..) {
             match effect {
                 Effect::Send { to, message } => self.send(index, &to, message),
+                Effect::Dial(peer) => self.queue(self.now + Duration::from_millis(1), index, What::Dialled(peer)),
+                Effect::Publish(ClusterEvent::UnreachableMember(member)) => self.note_alarm(index, member.address),
                 Effect::StartExitingTasks => exits = true,
                 Effect::Shutdown(_) => self.nodes[index].lives = false,
                 _ => {}
             }
         }
         self.effects = effects;
+        if index == 0 && self.converged_at.is_none() {
+            self.notice_convergence();
+        }
         if exits {
             self.handle(index, Input::Command(Command::ExitingTasksDone { clean: true }));
         }
@@ -280,8 +330,25 @@ impl World {
         }
     }
 
+    /// After every step of the leader, for it acts within a second on what it finds converged.
+    fn notice_convergence(&mut self) {
+        let (gossip, view) = (self.nodes[0].core.gossip(), self.nodes[0].core.view());
+        // It removes the dead at the very moment.
+        let removed = gossip.tombstones.len() > self.before.tombstones.len();
+        if removed || (view.converged && gossip.version != self.before.version) {
+            self.converged_at = Some(self.now);
+        }
+    }
+
+    fn note_alarm(&mut self, by: usize, missed: UniqueAddress) {
+        let node = &self.nodes[self.by_address[missed.address()]];
+        if node.lives && !node.parted && !self.nodes[by].parted {
+            self.alarms.insert(missed);
+        }
+    }
+
     fn send(&mut self, from: usize, to: &Destination, message: Message) {
-        self.count(&message);
+        self.traffic.count(&message, self.nodes.len());
         let Some(&node) = self.by_address.get(to.address()) else { return };
         let meant = match to {
             Destination::Incarnation(unique) => self.nodes[node].core.node() == unique,
@@ -289,22 +356,11 @@ impl World {
         };
         if meant && self.nodes[from].parted == self.nodes[node].parted {
             let at = self.now + Duration::from_micros(self.rng.random_range(500..1500));
+            let message = match self.wire {
+                Wire::Values => message,
+                Wire::Real => Message::from_bytes(message.manifest(), message.to_bytes()).expect("it was just written"),
+            };
             self.queue(at, node, What::Message { from, message });
-        }
-    }
-
-    fn count(&mut self, message: &Message) {
-        self.messages += 1;
-        let carries_state =
-            matches!(message, Message::GossipEnvelope { .. } | Message::GossipStatus { .. } | Message::Welcome { .. });
-        if !carries_state {
-            self.bytes += SMALL;
-            return;
-        }
-        self.sampled += 1;
-        if self.nodes.len() < 200 || self.sampled.is_multiple_of(SAMPLED) {
-            let times = if self.nodes.len() < 200 { 1 } else { SAMPLED };
-            self.bytes += message.to_bytes().len() as u64 * times;
         }
     }
 

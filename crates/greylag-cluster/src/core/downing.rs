@@ -4,6 +4,7 @@
 //!
 //! Source: cluster S4, S7, S17, S18.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use greylag_core::UniqueAddress;
@@ -113,7 +114,7 @@ impl ClusterCore {
                 strategy: name.clone(),
                 verdict: Verdict::Custom,
                 downed: downed.clone(),
-                unreachable: self.view.unreachable.clone(),
+                unreachable: BTreeSet::clone(&self.view.unreachable),
                 counted: self
                     .view
                     .members
@@ -121,7 +122,7 @@ impl ClusterCore {
                     .filter(|m| m.status.is_settled())
                     .map(|m| m.address.clone())
                     .collect(),
-                indirectly_connected: std::collections::BTreeSet::new(),
+                indirectly_connected: BTreeSet::new(),
                 reason,
             };
             out.push(Effect::Log(LogLevel::Warn, decision.to_string()));

@@ -7,9 +7,10 @@ use std::time::Instant;
 
 use greylag_core::UniqueAddress;
 use rand::RngExt;
-use rand::seq::{IndexedRandom, IteratorRandom};
+use rand::seq::IteratorRandom;
 
 use super::{ClusterCore, Effect, Life};
+use crate::choice::Choice;
 use crate::gossip::Gossip;
 use crate::message::Message;
 use crate::reachability::Status;
@@ -55,16 +56,17 @@ impl ClusterCore {
 
     /// Source: cluster M11.
     fn draw_target(&mut self) -> Option<UniqueAddress> {
-        let valid: Vec<&UniqueAddress> = self.gossip.valid_targets(&self.node).collect();
-        let unseen: Vec<&UniqueAddress> =
-            valid.iter().copied().filter(|target| !self.gossip.seen.contains(target)).collect();
+        let gossip = &self.gossip;
+        let marked = gossip.reachability.accused_by(&self.node);
+        let valid = Choice::all_but(gossip.members.places(), marked.chain([&self.node]));
+        let unseen = valid.without(&gossip.seen);
         let biased = self.rng.random_bool(different_view_probability(
             self.settings.gossip_different_view_probability,
             self.settings.reduce_gossip_different_view_probability,
-            self.gossip.members.len(),
+            gossip.members.len(),
         ));
         let among = if biased && !unseen.is_empty() { &unseen } else { &valid };
-        among.choose(&mut self.rng).map(|target| (*target).clone())
+        among.draw(&mut self.rng).cloned()
     }
 
     /// Whoever has seen the state needs only its version.
@@ -219,7 +221,8 @@ impl ClusterCore {
         let relation = self.gossip.relation(&theirs.version);
         let theirs_saw_us = theirs.seen.contains(&self.node);
         let mut theirs = Arc::unwrap_or_clone(theirs);
-        let repair = theirs.repair();
+        theirs.share_with(&self.gossip);
+        let repair = theirs.repair_beside(&self.gossip);
         let lost_a_version = repair == Some(true);
         self.stats.received += 1;
         self.stats.repaired += u64::from(repair.is_some());

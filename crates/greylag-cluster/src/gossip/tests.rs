@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::app_version::AppVersion;
+use crate::reachability::Status;
 use crate::version::Relation;
 
 fn node(name: char) -> UniqueAddress {

@@ -54,12 +54,14 @@ impl Picture {
         };
         let mut records: BTreeSet<Record> = records.into_iter().filter(valid).collect();
         if seen_by.contains(&node) {
-            let mut living = seen_by.clone();
-            let accused = |address: &UniqueAddress| records.iter().any(|(o, s)| seen_by.contains(o) && s == address);
-            living.extend(seen_since.iter().filter(|address| !accused(address)).cloned());
+            let accused: BTreeSet<&UniqueAddress> =
+                records.iter().filter(|(observer, _)| seen_by.contains(observer)).map(|(_, subject)| subject).collect();
+            let lives = |address: &UniqueAddress| {
+                seen_by.contains(address) || (seen_since.contains(address) && !accused.contains(address))
+            };
             let stale: BTreeSet<UniqueAddress> = records
                 .iter()
-                .filter(|(observer, subject)| living.contains(observer) && !living.contains(subject))
+                .filter(|(observer, subject)| lives(observer) && !lives(subject))
                 .map(|(_, subject)| subject.clone())
                 .collect();
             records.retain(|(observer, _)| !stale.contains(observer));

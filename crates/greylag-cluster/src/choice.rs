@@ -1,0 +1,98 @@
+//! Members to draw one from.
+//!
+//! A gossip goes to one of all members but a few. Drawn as one bit each, it costs a word for every
+//! 64 members, once a second. Source: cluster M11, C5.
+
+use greylag_core::UniqueAddress;
+use rand::{Rng, RngExt};
+
+use crate::places::Places;
+use crate::seen::Seen;
+
+/// Some of the members that stand in `places`.
+pub(crate) struct Choice<'a> {
+    places: &'a Places,
+    bits: Vec<u64>,
+    len: usize,
+}
+
+impl<'a> Choice<'a> {
+    /// Everybody but these.
+    pub(crate) fn all_but<'b>(places: &'a Places, others: impl Iterator<Item = &'b UniqueAddress>) -> Self {
+        let mut bits = vec![u64::MAX; places.len().div_ceil(64)];
+        if let Some(last) = bits.last_mut() {
+            *last >>= (64 - places.len() % 64) % 64;
+        }
+        let mut len = places.len();
+        for place in others.filter_map(|other| places.find(other)) {
+            let bit = 1 << (place % 64);
+            len -= usize::from(bits[place / 64] & bit != 0);
+            bits[place / 64] &= !bit;
+        }
+        Self { places, bits, len }
+    }
+
+    /// Those of them who are not in `seen`, which stands in the same places.
+    pub(crate) fn without(&self, seen: &Seen) -> Self {
+        let bits: Vec<u64> = self.bits.iter().zip(seen.bits()).map(|(ours, theirs)| ours & !theirs).collect();
+        let len = bits.iter().map(|word| word.count_ones() as usize).sum();
+        Self { places: self.places, bits, len }
+    }
+
+    /// Whether there is nobody.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// One of them.
+    pub(crate) fn draw(&self, rng: &mut impl Rng) -> Option<&'a UniqueAddress> {
+        if self.is_empty() {
+            return None;
+        }
+        let mut nth = rng.random_range(..self.len);
+        for (index, word) in self.bits.iter().enumerate() {
+            let ones = word.count_ones() as usize;
+            if nth < ones {
+                let lowest_cleared = (0..nth).fold(*word, |word, _| word & (word - 1));
+                return Some(self.places.address(index * 64 + lowest_cleared.trailing_zeros() as usize));
+            }
+            nth -= ones;
+        }
+        unreachable!("there are as many bits as are counted")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use rand::SeedableRng;
+    use rand::seq::IndexedRandom;
+    use rand_chacha::ChaCha8Rng;
+
+    use super::*;
+
+    fn node(number: u64) -> UniqueAddress {
+        format!("n{number:03}:1#{}", number * 7919 % 1009 + 1).parse().unwrap()
+    }
+
+    /// cluster M11: it draws whom a list of the same members would yield, at any size.
+    #[test]
+    fn a_draw_is_that_of_a_list() {
+        for members in [0, 1, 2, 63, 64, 65, 128, 200] {
+            let places: Arc<Places> = Arc::new((0..members).map(node).collect());
+            let but = [node(0), node(3), node(63), node(64), node(999)];
+            let mut seen = Seen::nobody(&places);
+            (0..members).filter(|number| number % 3 == 0).for_each(|number| drop(seen.insert(node(number))));
+            let all = Choice::all_but(&places, but.iter());
+            let rest = all.without(&seen);
+            let all_list: Vec<_> = places.addresses().iter().filter(|address| !but.contains(address)).collect();
+            let rest_list: Vec<_> = all_list.iter().copied().filter(|address| !seen.contains(address)).collect();
+            let (mut rng, mut same) = (ChaCha8Rng::seed_from_u64(members), ChaCha8Rng::seed_from_u64(members));
+            for _ in 0..300 {
+                assert_eq!(all.draw(&mut rng), all_list.choose(&mut same).copied());
+                assert_eq!(rest.draw(&mut rng), rest_list.choose(&mut same).copied());
+            }
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! Two sorted lists, walked together.
+//!
+//! States are compared and merged list by list; side by side that costs one step for each entry,
+//! and no searches. Source: cluster C5.
+
+use std::cmp::Ordering;
+
+/// The entries of both by their keys, in order: one that only one side has stands alone. Both lists
+/// are sorted, and have each key once.
+pub(crate) fn side_by_side<'a, K: Ord + 'a, L, R>(
+    left: impl Iterator<Item = (&'a K, L)>,
+    right: impl Iterator<Item = (&'a K, R)>,
+) -> impl Iterator<Item = (&'a K, Option<L>, Option<R>)> {
+    let (mut left, mut right) = (left.peekable(), right.peekable());
+    std::iter::from_fn(move || {
+        let order = match (left.peek(), right.peek()) {
+            (None, None) => return None,
+            (Some(_), None) => Ordering::Less,
+            (None, Some(_)) => Ordering::Greater,
+            (Some((left, _)), Some((right, _))) => left.cmp(right),
+        };
+        let from_left = if order.is_le() { left.next() } else { None };
+        let from_right = if order.is_ge() { right.next() } else { None };
+        let key = from_left.as_ref().map(|(key, _)| *key).or(from_right.as_ref().map(|(key, _)| *key))?;
+        Some((key, from_left.map(|(_, value)| value), from_right.map(|(_, value)| value)))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_of_one_side_stands_alone() {
+        let left = [(1, 'a'), (2, 'b')];
+        let right = [(2, 'B'), (3, 'C')];
+        let both: Vec<_> =
+            side_by_side(left.iter().map(|(key, value)| (key, *value)), right.iter().map(|(key, value)| (key, *value)))
+                .collect();
+        assert_eq!(both, [(&1, Some('a'), None), (&2, Some('b'), Some('B')), (&3, None, Some('C'))]);
+    }
+}

@@ -1,0 +1,64 @@
+//! What the nodes of a world say to each other, in messages and bytes.
+//!
+//! Counted are the bytes of each message as it is encoded, and as it is sent: what is bigger than
+//! 4 KiB, with zstd, as the transport does (cluster T37). What the transport puts around a message
+//! (a frame's and HTTP/2's heads, some 30 bytes) is not counted.
+
+use greylag_cluster::Message;
+
+/// The transport compresses what is bigger (`compress_above`).
+const COMPRESS_ABOVE: usize = 4 << 10;
+/// The level it uses.
+const LEVEL: i32 = 1;
+/// Where nobody needs the bytes, one message in so many is encoded, and counts for so many.
+const SAMPLED: u64 = 64;
+/// Fewer nodes than this are counted in full.
+const FEW: usize = 200;
+
+/// What was said so far.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Traffic {
+    pub(super) messages: u64,
+    /// Whole states among them.
+    pub(super) states: u64,
+    pub(super) encoded: u64,
+    pub(super) sent: u64,
+    /// The biggest message that was encoded.
+    pub(super) biggest: u64,
+}
+
+impl Traffic {
+    /// Counts a message of a world of so many nodes.
+    pub(super) fn count(&mut self, message: &Message, nodes: usize) {
+        self.messages += 1;
+        let is_state = matches!(message, Message::GossipEnvelope { .. } | Message::Welcome { .. });
+        self.states += u64::from(is_state);
+        let every = if nodes < FEW { 1 } else { SAMPLED };
+        let number = if is_state { self.states } else { self.messages - self.states };
+        if number.is_multiple_of(every) {
+            let bytes = message.to_bytes();
+            self.encoded += bytes.len() as u64 * every;
+            self.sent += sent_bytes(&bytes) * every;
+            self.biggest = self.biggest.max(bytes.len() as u64);
+        }
+    }
+
+    /// What was said since then.
+    pub(super) fn since(&self, before: &Self) -> Self {
+        Self {
+            messages: self.messages - before.messages,
+            states: self.states - before.states,
+            encoded: self.encoded - before.encoded,
+            sent: self.sent - before.sent,
+            biggest: self.biggest,
+        }
+    }
+}
+
+fn sent_bytes(bytes: &[u8]) -> u64 {
+    let len = bytes.len();
+    if len <= COMPRESS_ABOVE {
+        return len as u64;
+    }
+    zstd::bulk::compress(bytes, LEVEL).map_or(len, |packed| packed.len().min(len)) as u64
+}
