@@ -29,6 +29,7 @@ use crate::settings::{DownAllWhenUnstable, SbrSettings, Strategy};
 use crate::singleton::lease::LeaseOutcome;
 
 use lease::{Answered, ResolverLease};
+use picture::effective;
 use relevant::{Changes, Relevant};
 use unstable::Unstable;
 
@@ -148,7 +149,7 @@ impl Sbr {
             self.unstable = None;
             return;
         }
-        let records = self.picture().records.into_iter();
+        let records = self.records().into_iter();
         // Records about members that are Down say nothing of the network.
         let is_down =
             |address: &UniqueAddress| self.gossip.members.get(address).is_none_or(|m| m.status == MemberStatus::Down);
@@ -399,6 +400,15 @@ impl Sbr {
             indirectly_connected: picture.indirectly_connected(),
             reason,
         }
+    }
+
+    /// The records of [`Sbr::picture`] without the rest: they are measured at every state.
+    fn records(&self) -> BTreeSet<Record> {
+        let member = |address: &UniqueAddress| self.gossip.members.get(address).filter(|member| !member.dead);
+        let counts = |observer: &UniqueAddress| member(observer).is_some_and(|m| m.status != MemberStatus::Down);
+        let valid = self.gossip.reachability.accusations().filter(|(o, s, _)| counts(o) && member(s).is_some());
+        let records = valid.map(|(observer, subject, _)| (observer.clone(), subject.clone())).collect();
+        effective(&self.node, records, |a| self.gossip.seen.contains(a), |a| self.seen_since.contains(a))
     }
 
     /// What the decision rests on: members that are not proven dead, and the effective records.

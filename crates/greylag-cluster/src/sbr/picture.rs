@@ -36,10 +36,6 @@ pub struct Picture {
 impl Picture {
     /// Sorts out which records count. `seen_since`: who has seen the state at any time since the
     /// last relevant change.
-    ///
-    /// Accusations of an observer that is itself accused, and that nobody heard since, are stale:
-    /// without this two crashes in sequence would look like an indirect connection, and take the
-    /// whole cluster down. Source: cluster S11.
     pub fn new(
         node: UniqueAddress,
         members: BTreeMap<UniqueAddress, Member>,
@@ -52,20 +48,8 @@ impl Picture {
             members.get(observer).is_some_and(|member| member.status != MemberStatus::Down)
                 && members.contains_key(subject)
         };
-        let mut records: BTreeSet<Record> = records.into_iter().filter(valid).collect();
-        if seen_by.contains(&node) {
-            let accused: BTreeSet<&UniqueAddress> =
-                records.iter().filter(|(observer, _)| seen_by.contains(observer)).map(|(_, subject)| subject).collect();
-            let lives = |address: &UniqueAddress| {
-                seen_by.contains(address) || (seen_since.contains(address) && !accused.contains(address))
-            };
-            let stale: BTreeSet<UniqueAddress> = records
-                .iter()
-                .filter(|(observer, subject)| lives(observer) && !lives(subject))
-                .map(|(_, subject)| subject.clone())
-                .collect();
-            records.retain(|(observer, _)| !stale.contains(observer));
-        }
+        let records = records.into_iter().filter(valid).collect();
+        let records = effective(&node, records, |a| seen_by.contains(a), |a| seen_since.contains(a));
         let mut picture = Self {
             node,
             members,
@@ -159,6 +143,31 @@ impl Picture {
         rest.recompute_unreachable();
         rest
     }
+}
+
+/// Of records between members those that count, in the eyes of `node`.
+///
+/// Accusations of an observer that is itself accused, and that nobody heard since, are stale:
+/// without this two crashes in sequence would look like an indirect connection, and take the
+/// whole cluster down. Source: cluster S11.
+pub(super) fn effective(
+    node: &UniqueAddress,
+    mut records: BTreeSet<Record>,
+    sees: impl Fn(&UniqueAddress) -> bool,
+    saw: impl Fn(&UniqueAddress) -> bool,
+) -> BTreeSet<Record> {
+    if sees(node) {
+        let accused: BTreeSet<&UniqueAddress> =
+            records.iter().filter(|(observer, _)| sees(observer)).map(|(_, subject)| subject).collect();
+        let lives = |address: &UniqueAddress| sees(address) || (saw(address) && !accused.contains(address));
+        let stale: BTreeSet<UniqueAddress> = records
+            .iter()
+            .filter(|(observer, subject)| lives(observer) && !lives(subject))
+            .map(|(_, subject)| subject.clone())
+            .collect();
+        records.retain(|(observer, _)| !stale.contains(observer));
+    }
+    records
 }
 
 /// The node that all records have in common, if at least two others are concerned, or if it is the
