@@ -83,7 +83,7 @@ mod tests {
             let places: Arc<Places> = Arc::new((0..members).map(node).collect());
             let but = [node(0), node(3), node(63), node(64), node(999)];
             let mut seen = Seen::nobody(&places);
-            (0..members).filter(|number| number % 3 == 0).for_each(|number| drop(seen.insert(node(number))));
+            seen.union(&(0..members).filter(|number| number % 3 == 0).map(node).collect());
             let all = Choice::all_but(&places, but.iter());
             let rest = all.without(&seen);
             let all_list: Vec<_> = places.addresses().iter().filter(|address| !but.contains(address)).collect();

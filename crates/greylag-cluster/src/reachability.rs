@@ -115,7 +115,7 @@ impl Reachability {
 
     /// Everybody whom `observer` accuses.
     pub fn accused_by(&self, observer: &UniqueAddress) -> impl Iterator<Item = &UniqueAddress> {
-        let row = self.rows.get(observer).into_iter().flat_map(|row| row.iter());
+        let row = self.rows.get(observer).into_iter().flatten();
         row.filter(|(_, record)| record.status != Status::Reachable).map(|(subject, _)| subject)
     }
 

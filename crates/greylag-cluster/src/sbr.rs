@@ -115,14 +115,13 @@ impl Sbr {
         }
         self.lease.on_state(now, gossip, self.release_after());
         let same = self.gossip.members == gossip.members && self.gossip.reachability == gossip.reachability;
-        let changes = if same {
-            Changes::default()
-        } else {
+        let news = (!same).then(|| {
             let new = Relevant::of(gossip, &self.node);
             let changes = new.changes_since(&self.relevant);
             self.relevant = new;
             changes
-        };
+        });
+        let changes = news.unwrap_or_default();
         self.gossip = gossip.clone();
         self.exits = exits.clone();
         // A status that gossip jumped over shows by the number that only an Up member gets.
@@ -134,7 +133,7 @@ impl Sbr {
         } else if changes.proven {
             self.stable_at = now + self.settings.stable_after;
         }
-        self.measure(now, changes);
+        self.measure(now, news);
     }
 
     fn restart_wait(&mut self, now: Instant) {
@@ -143,19 +142,20 @@ impl Sbr {
         self.seen_since = self.gossip.seen.clone();
     }
 
-    /// Source: cluster S13.
-    fn measure(&mut self, now: Instant, changes: Changes) {
+    /// `changes`: unless nothing is new but who has seen the state. Source: cluster S13.
+    fn measure(&mut self, now: Instant, changes: Option<Changes>) {
         if self.relevant.open().next().is_none() {
             self.unstable = None;
             return;
         }
-        let records = self.records().into_iter();
+        if let (None, Some(unstable), false) = (changes, &mut self.unstable, self.relevant.is_mutual()) {
+            return unstable.on_same(now);
+        }
+        let mut records = self.records();
         // Records about members that are Down say nothing of the network.
-        let is_down =
-            |address: &UniqueAddress| self.gossip.members.get(address).is_none_or(|m| m.status == MemberStatus::Down);
-        let records = records.filter(|(_, subject)| !is_down(subject));
+        records.retain(|(_, subject)| self.gossip.members.get(subject).is_some_and(|m| m.status != MemberStatus::Down));
         let unstable = self.unstable.get_or_insert_with(|| Unstable::new(now));
-        unstable.on_state(now, changes, self.relevant.open(), records);
+        unstable.on_state(now, changes.unwrap_or_default(), self.relevant.open(), records);
     }
 
     /// When the resolver next wants to be asked.
@@ -224,7 +224,7 @@ impl Sbr {
         self.unstable = None;
         if decision.downed.is_empty() {
             // A decision that downs nobody is not repeated each tick, but the measurement goes on.
-            self.measure(now, Changes::default());
+            self.measure(now, Some(Changes::default()));
         }
     }
 
@@ -402,12 +402,12 @@ impl Sbr {
         }
     }
 
-    /// The records of [`Sbr::picture`] without the rest: they are measured at every state.
+    /// The records of [`Sbr::picture`] without the rest.
     fn records(&self) -> BTreeSet<Record> {
-        let member = |address: &UniqueAddress| self.gossip.members.get(address).filter(|member| !member.dead);
-        let counts = |observer: &UniqueAddress| member(observer).is_some_and(|m| m.status != MemberStatus::Down);
-        let valid = self.gossip.reachability.accusations().filter(|(o, s, _)| counts(o) && member(s).is_some());
-        let records = valid.map(|(observer, subject, _)| (observer.clone(), subject.clone())).collect();
+        let records = self.relevant.records().collect();
+        if !self.relevant.is_mutual() {
+            return records;
+        }
         effective(&self.node, records, |a| self.gossip.seen.contains(a), |a| self.seen_since.contains(a))
     }
 

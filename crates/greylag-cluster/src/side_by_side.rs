@@ -5,6 +5,12 @@
 
 use std::cmp::Ordering;
 
+#[cfg(test)]
+thread_local! {
+    /// How many steps this thread has taken, for tests of what a step of the machine costs.
+    pub(crate) static STEPS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
 /// The entries of both by their keys, in order: one that only one side has stands alone. Both lists
 /// are sorted, and have each key once.
 pub(crate) fn side_by_side<'a, K: Ord + 'a, L, R>(
@@ -13,6 +19,8 @@ pub(crate) fn side_by_side<'a, K: Ord + 'a, L, R>(
 ) -> impl Iterator<Item = (&'a K, Option<L>, Option<R>)> {
     let (mut left, mut right) = (left.peekable(), right.peekable());
     std::iter::from_fn(move || {
+        #[cfg(test)]
+        STEPS.with(|steps| steps.set(steps.get() + 1));
         let order = match (left.peek(), right.peek()) {
             (None, None) => return None,
             (Some(_), None) => Ordering::Less,

@@ -358,7 +358,7 @@ fn encode_gossip(gossip: &Gossip) -> pb::Gossip {
         .iter()
         .map(|(observer, version)| {
             let row = gossip.reachability.rows().get(observer);
-            let records = row.into_iter().flat_map(|row| row.iter()).map(|(subject, record)| pb::Record {
+            let records = row.into_iter().flatten().map(|(subject, record)| pb::Record {
                 subject: nodes.place(subject),
                 status: encode_reachable(record.status).into(),
                 version: record.version,

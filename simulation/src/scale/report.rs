@@ -44,6 +44,9 @@ pub struct Change {
     pub converged: Duration,
     /// Until every member agreed on all that follows from it.
     pub known: Duration,
+    /// Convergence took so long that the leader let the joiner in as WeaklyUp meanwhile (cluster
+    /// M21), which is a change of its own, and starts convergence over.
+    pub twofold: bool,
     /// What it cost until then.
     pub cost: Cost,
 }
@@ -53,8 +56,7 @@ pub struct Change {
 pub struct Changes(pub Vec<Change>);
 
 impl Changes {
-    /// The slowest to converge.
-    pub fn slowest(&self) -> Duration {
+    fn slowest(&self) -> Duration {
         self.0.iter().map(|change| change.converged).max().unwrap_or_default()
     }
 }
@@ -67,7 +69,11 @@ impl fmt::Display for Changes {
             times.get(times.len() / 2).copied().unwrap_or_default().as_secs_f64()
         };
         let (converged, known) = (median(|change| change.converged), median(|change| change.known));
-        write!(f, "{converged:.1} s (most {:.1}), {known:.1} s", self.slowest().as_secs_f64())
+        write!(f, "{converged:.1} s (most {:.1}), {known:.1} s", self.slowest().as_secs_f64())?;
+        match self.0.iter().filter(|change| change.twofold).count() {
+            0 => Ok(()),
+            twofold => write!(f, " ({twofold} by way of WeaklyUp)"),
+        }
     }
 }
 
@@ -106,7 +112,8 @@ impl Report {
 
     /// The slowest single change to converge at the leader (cluster G2).
     pub fn slowest(&self) -> Duration {
-        [&self.joining, &self.leaving, &self.dying].into_iter().map(Changes::slowest).max().unwrap_or_default()
+        let changes = [&self.joining, &self.leaving, &self.dying].into_iter().flat_map(|changes| &changes.0);
+        changes.filter(|change| !change.twofold).map(|change| change.converged).max().unwrap_or_default()
     }
 
     /// How long it may take at this size; of bigger clusters nothing is promised. Source: cluster G2.

@@ -92,6 +92,8 @@ pub(super) struct World {
     /// the new state converged.
     before: Arc<Gossip>,
     converged_at: Option<Duration>,
+    /// Somebody was WeaklyUp then.
+    twofold: bool,
 }
 
 impl World {
@@ -111,6 +113,7 @@ impl World {
             alarms: BTreeSet::new(),
             before: Arc::default(),
             converged_at: None,
+            twofold: false,
         }
     }
 
@@ -230,7 +233,7 @@ impl World {
         let converged = self.converged_at.expect("waited for") - from;
         let known = self.now - from;
         let cost = Cost::new(self.living(), known, &self.traffic.since(&traffic), watch.elapsed());
-        Ok(Change { converged, known, cost })
+        Ok(Change { converged, known, twofold: self.twofold, cost })
     }
 
     pub(super) fn run_for(&mut self, time: Duration) {
@@ -337,6 +340,7 @@ impl World {
         let removed = gossip.tombstones.len() > self.before.tombstones.len();
         if removed || (view.converged && gossip.version != self.before.version) {
             self.converged_at = Some(self.now);
+            self.twofold = view.members.iter().any(|member| member.status == MemberStatus::WeaklyUp);
         }
     }
 

@@ -303,14 +303,4 @@ fn different_view_probability(p: f64, reduce: usize, members: usize) -> f64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn scenario_34_the_bias_falls_with_the_size_of_the_cluster() {
-        for (members, expected) in [(2, 0.8), (400, 0.8), (800, 0.44), (1200, 0.08), (5000, 0.08)] {
-            let p = different_view_probability(0.8, 400, members);
-            assert!((p - expected).abs() < 1e-9, "{members}: {p}");
-        }
-    }
-}
+mod tests;

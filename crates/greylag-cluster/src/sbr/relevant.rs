@@ -4,6 +4,7 @@
 //! Source: cluster S4, S13, S20.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use greylag_core::UniqueAddress;
 
@@ -11,13 +12,16 @@ use super::picture::Record;
 use crate::gossip::Gossip;
 use crate::member::{Member, MemberStatus};
 use crate::members::Members;
+use crate::reachability::Status;
 
 /// What of a state matters to the resolver's clocks.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default)]
 pub(super) struct Relevant {
-    /// Who accuses whom. Observers that are Down, dead or gone do not count, nor do the dead as
-    /// subjects.
-    records: BTreeSet<Record>,
+    /// Who accuses whom, by their places among the members; sorted. Observers that are Down, dead or
+    /// gone do not count, nor do the dead as subjects.
+    records: Vec<(usize, usize)>,
+    /// Somebody who accuses is accused.
+    is_mutual: bool,
     members: Members,
     dead: BTreeSet<UniqueAddress>,
     /// Who looks; what it says itself always counts.
@@ -41,49 +45,69 @@ pub(super) struct Changes {
 
 impl Relevant {
     pub(super) fn of(gossip: &Gossip, node: &UniqueAddress) -> Self {
-        let counts = |observer: &UniqueAddress| {
-            gossip.members.get(observer).is_some_and(|member| !member.dead && member.status != MemberStatus::Down)
-        };
-        let living = |subject: &UniqueAddress| gossip.members.get(subject).is_some_and(|member| !member.dead);
-        let records =
-            gossip.reachability.accusations().filter(|(observer, subject, _)| counts(observer) && living(subject));
-        Self {
-            records: records.map(|(observer, subject, _)| (observer.clone(), subject.clone())).collect(),
-            members: gossip.members.clone(),
-            dead: gossip.members.values().filter(|member| member.dead).map(|member| member.address.clone()).collect(),
-            node: Some(node.clone()),
+        let members = &gossip.members;
+        let place = |address| members.places().find(address).filter(|place| !members[*place].dead);
+        let mut records = Vec::new();
+        for (observer, row) in gossip.reachability.rows() {
+            let Some(observer) = place(observer).filter(|place| members[*place].status != MemberStatus::Down) else {
+                continue;
+            };
+            let accused = row.iter().filter(|(_, record)| record.status != Status::Reachable);
+            records.extend(accused.filter_map(|(subject, _)| Some((observer, place(subject)?))));
         }
+        let dead = members.values().filter(|member| member.dead).map(|member| member.address.clone()).collect();
+        let accused = subjects(&records, members.len());
+        let is_mutual = records.iter().any(|(observer, _)| accused[*observer]);
+        Self { records, is_mutual, members: members.clone(), dead, node: Some(node.clone()) }
+    }
+
+    /// Who accuses whom, in order.
+    pub(super) fn records(&self) -> impl Iterator<Item = Record> {
+        let address = |place: usize| self.members[place].address.clone();
+        self.records.iter().map(move |(observer, subject)| (address(*observer), address(*subject)))
+    }
+
+    /// Whether somebody who accuses is accused. Only then does it depend on who has seen the state
+    /// which records count (cluster S11).
+    pub(super) fn is_mutual(&self) -> bool {
+        self.is_mutual
     }
 
     /// Who is unreachable and neither Exiting nor Down: only while there are such does an instability
-    /// last. Some more than once.
+    /// last.
     pub(super) fn open(&self) -> impl Iterator<Item = &UniqueAddress> {
-        let status = |subject: &UniqueAddress| self.members.get(subject).map(|member| member.status);
-        let is_open = move |subject: &&UniqueAddress| status(subject).is_some_and(|s| s < MemberStatus::Exiting);
-        self.records.iter().map(|(_, subject)| subject).filter(is_open)
+        let accused = self.members.iter().zip(subjects(&self.records, self.members.len()));
+        let open = accused.filter(|(member, is_accused)| *is_accused && member.status < MemberStatus::Exiting);
+        open.map(|(member, _)| &member.address)
     }
 
     /// Source: cluster S4.
     pub(super) fn changes_since(&self, old: &Self) -> Changes {
         let proven = self.dead.difference(&old.dead).next().is_some();
+        let node = self.node.as_ref().and_then(|node| self.members.places().find(node));
         let (before, now) = (old.accusations(self), self.accusations(self));
-        let appeared: BTreeSet<_> = now.subjects().difference(&before.subjects()).copied().collect();
-        let healed: BTreeSet<_> = before.subjects().difference(&now.subjects()).copied().collect();
-        let (before_heard, now_heard) = (before.in_effect(self.node.as_ref()), now.in_effect(self.node.as_ref()));
-        let not_down =
-            |address: &&UniqueAddress| self.members.get(address).is_none_or(|m| m.status != MemberStatus::Down);
-        let came_back = before_heard.difference(&now_heard).filter(|subject| before.takes_back(&now, subject));
-        let healed_open = healed.iter().chain(came_back).any(not_down);
+        let (accused_before, accused_now) = (before.subjects(), now.subjects());
+        let (before_heard, now_heard) = (before.in_effect(node), now.in_effect(node));
+        let (mut appeared, mut healed, mut unsettled, mut healed_open) = (false, false, false, false);
+        for (place, member) in self.members.iter().enumerate() {
+            let appears = accused_now[place] && !accused_before[place];
+            let heals = accused_before[place] && !accused_now[place];
+            let came_back = before_heard[place] && !now_heard[place] && before.takes_back(&now, place);
+            appeared |= appears;
+            healed |= heals;
+            if member.status != MemberStatus::Down {
+                healed_open |= heals || came_back;
+                unsettled |= appears || before_heard[place] != now_heard[place];
+            }
+        }
         let downed = self.newly(old, MemberStatus::Down).any(|address| !self.dead.contains(address));
         let up = self.newly(old, MemberStatus::Up).next().is_some();
         let exited = self.newly(old, MemberStatus::Exiting).next().is_some();
         let moved = before_heard != now_heard;
         Changes {
-            restarts: !appeared.is_empty() || !healed.is_empty() || moved || downed || up || exited,
+            restarts: appeared || healed || moved || downed || up || exited,
             proven,
-            unsettled: healed_open
-                || appeared.iter().any(not_down)
-                || before_heard.symmetric_difference(&now_heard).any(not_down),
+            unsettled: unsettled || healed_open,
             healed: healed_open,
             decided: downed,
         }
@@ -91,14 +115,16 @@ impl Relevant {
 
     /// The records without what `judge` finds void: an accusation that lapses because its accuser went
     /// Down, died or was removed heals nobody, and a subject that was removed or proven dead has not
-    /// come back.
-    fn accusations<'a>(&'a self, judge: &Self) -> Accusations<'a> {
-        let counts = |observer: &UniqueAddress| {
-            judge.members.get(observer).is_some_and(|member| member.status != MemberStatus::Down && !member.dead)
+    /// come back. By places among the judge's members, whose order is the same.
+    fn accusations(&self, judge: &Self) -> Accusations {
+        let (own, places) = (self.members.places(), judge.members.places());
+        let here = |place: usize| {
+            let place = if Arc::ptr_eq(own, places) { Some(place) } else { places.find(own.address(place)) };
+            place.filter(|place| !judge.members[*place].dead)
         };
-        let here = |subject: &UniqueAddress| judge.members.get(subject).is_some_and(|member| !member.dead);
-        let valid = self.records.iter().filter(|(observer, subject)| counts(observer) && here(subject));
-        Accusations(valid.map(|(observer, subject)| (observer, subject)).collect())
+        let counts = |place: &usize| judge.members[*place].status != MemberStatus::Down;
+        let valid = |(observer, subject): &(usize, usize)| Some((here(*observer).filter(counts)?, here(*subject)?));
+        Accusations { pairs: self.records.iter().filter_map(valid).collect(), members: judge.members.len() }
     }
 
     /// Members that newly are in `status`.
@@ -109,31 +135,48 @@ impl Relevant {
             }
             _ => None,
         };
-        old.members.zip(&self.members).filter_map(is_new)
+        let differ = !old.members.is(&self.members);
+        differ.then(|| old.members.zip(&self.members)).into_iter().flatten().filter_map(is_new)
     }
 }
 
-/// Accusations that are not void, observer first.
-struct Accusations<'a>(BTreeSet<(&'a UniqueAddress, &'a UniqueAddress)>);
+/// Which of so many members are accused.
+fn subjects(pairs: &[(usize, usize)], members: usize) -> Vec<bool> {
+    let mut subjects = vec![false; members];
+    pairs.iter().for_each(|(_, subject)| subjects[*subject] = true);
+    subjects
+}
 
-impl<'a> Accusations<'a> {
-    fn subjects(&self) -> BTreeSet<&'a UniqueAddress> {
-        self.0.iter().map(|(_, subject)| *subject).collect()
+/// Accusations that are not void, by places, observer first; sorted.
+struct Accusations {
+    pairs: Vec<(usize, usize)>,
+    members: usize,
+}
+
+impl Accusations {
+    fn subjects(&self) -> Vec<bool> {
+        subjects(&self.pairs, self.members)
     }
 
     /// Whom somebody accuses who may still be heard: not one whom a member accuses that nobody
     /// accuses. What such a one said last stays in the table when it is cut off, and would hide that
     /// its subjects come back and fall silent again (cluster S11, scenario 73).
-    fn in_effect(&self, node: Option<&UniqueAddress>) -> BTreeSet<&'a UniqueAddress> {
+    fn in_effect(&self, node: Option<usize>) -> Vec<bool> {
         let accused = self.subjects();
-        let is_free = |observer: &UniqueAddress| Some(observer) == node || !accused.contains(observer);
-        let by_the_free = self.0.iter().filter(|(observer, _)| is_free(observer)).map(|(_, subject)| *subject);
-        let silent: BTreeSet<&UniqueAddress> = by_the_free.filter(|subject| Some(*subject) != node).collect();
-        self.0.iter().filter(|(observer, _)| !silent.contains(observer)).map(|(_, subject)| *subject).collect()
+        let mut silent = vec![false; self.members];
+        for (observer, subject) in &self.pairs {
+            let is_free = Some(*observer) == node || !accused[*observer];
+            silent[*subject] |= is_free && Some(*subject) != node;
+        }
+        let mut heard = vec![false; self.members];
+        for (observer, subject) in &self.pairs {
+            heard[*subject] |= !silent[*observer];
+        }
+        heard
     }
 
     /// Somebody who accused `subject` does so no more.
-    fn takes_back(&self, now: &Accusations<'_>, subject: &UniqueAddress) -> bool {
-        self.0.iter().any(|(observer, accused)| *accused == subject && !now.0.contains(&(*observer, *accused)))
+    fn takes_back(&self, now: &Self, subject: usize) -> bool {
+        self.pairs.iter().any(|pair| pair.1 == subject && now.pairs.binary_search(pair).is_err())
     }
 }

@@ -24,15 +24,26 @@ pub(super) struct Unstable {
     pub(super) changed_at: Instant,
     /// When somebody who was unreachable last came back.
     healed_at: Option<Instant>,
-    /// The effective records that existed since then, and when each was last there.
-    records: BTreeMap<Record, Instant>,
+    /// The effective records.
+    records: BTreeSet<Record>,
+    /// Those that existed since then and do no more, and when each was last there.
+    gone: BTreeMap<Record, Instant>,
+    looked_at: Instant,
     /// Who is unreachable and could be downed, and since when without a break.
     open: BTreeMap<UniqueAddress, Instant>,
 }
 
 impl Unstable {
     pub(super) fn new(now: Instant) -> Self {
-        Self { since: now, changed_at: now, healed_at: None, records: BTreeMap::new(), open: BTreeMap::new() }
+        Self {
+            since: now,
+            changed_at: now,
+            healed_at: None,
+            records: BTreeSet::new(),
+            gone: BTreeMap::new(),
+            looked_at: now,
+            open: BTreeMap::new(),
+        }
     }
 
     /// A new state, with those who are open in it and the records that count.
@@ -41,7 +52,7 @@ impl Unstable {
         now: Instant,
         changes: Changes,
         open: impl Iterator<Item = &'a UniqueAddress>,
-        records: impl Iterator<Item = Record>,
+        records: BTreeSet<Record>,
     ) {
         if changes.unsettled {
             self.changed_at = now;
@@ -49,7 +60,10 @@ impl Unstable {
         if changes.healed {
             self.healed_at = Some(now);
         }
-        self.records.extend(records.map(|record| (record, now)));
+        let before = std::mem::replace(&mut self.records, records);
+        let gone = before.into_iter().filter(|record| !self.records.contains(record));
+        self.gone.extend(gone.map(|record| (record, self.looked_at)));
+        self.looked_at = now;
         let before = std::mem::take(&mut self.open);
         self.open = open.map(|member| (member.clone(), before.get(member).copied().unwrap_or(now))).collect();
         if changes.decided {
@@ -57,11 +71,16 @@ impl Unstable {
         }
     }
 
+    /// A new state in which all of that is as it was.
+    pub(super) fn on_same(&mut self, now: Instant) {
+        self.looked_at = now;
+    }
+
     fn forget_what_is_decided(&mut self) {
         let Some(since) = self.open.values().min().copied().filter(|since| *since > self.since) else { return };
         self.since = since;
         self.healed_at = self.healed_at.filter(|at| *at >= since);
-        self.records.retain(|_, last| *last >= since);
+        self.gone.retain(|_, last| *last >= since);
     }
 
     /// Somebody who was unreachable came back since the beginning.
@@ -72,6 +91,11 @@ impl Unstable {
     /// The effective records that existed at any time since the beginning, between members that
     /// `counts` wants.
     pub(super) fn records_between(&self, counts: impl Fn(&UniqueAddress) -> bool) -> BTreeSet<Record> {
-        self.records.keys().filter(|(observer, subject)| counts(observer) && counts(subject)).cloned().collect()
+        self.records
+            .iter()
+            .chain(self.gone.keys())
+            .filter(|(observer, subject)| counts(observer) && counts(subject))
+            .cloned()
+            .collect()
     }
 }
