@@ -197,6 +197,12 @@ async fn what_goes_wrong_is_told_apart_by_the_exit_code() {
     assert_eq!(code(&nameless), 2);
     assert!(said(&nameless).contains("GREYLAG_ADDRESS"), "{}", said(&nameless));
 
+    for address in ["", "here", ":1", "here:", "here:99999", "two words:1"] {
+        let refused = greylag(address, &["members"]).await;
+        assert_eq!(code(&refused), 2, "{address:?}: {}", said(&refused));
+        assert!(said(&refused).contains("host:port"), "{address:?}: {}", said(&refused));
+    }
+
     let late = node.run(&["join", &nobody, "--timeout", "300ms"]).await;
     assert_eq!(code(&late), 4, "{}", said(&late));
     assert!(said(&late).contains("--timeout"), "{}", said(&late));

@@ -46,12 +46,12 @@ impl ClientTls {
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     /// The address is none.
-    #[error("{address:?} is no address of an admin service: {cause}; write it as host:port")]
+    #[error("{address:?} is no address of an admin service: {why}; write it as host:port")]
     Address {
         /// The address as it was given.
         address: String,
         /// What is wrong with it.
-        cause: tonic::transport::Error,
+        why: String,
     },
     /// The certificate, its key or the authorities cannot be used.
     #[error(transparent)]
@@ -85,8 +85,11 @@ pub fn connect_tls(address: &str, tls: &ClientTls) -> Result<Client, ConnectErro
 }
 
 fn dial(address: &str, secure: Option<Arc<Secure>>) -> Result<Client, ConnectError> {
-    let endpoint = Endpoint::from_shared(format!("http://{address}"))
-        .map_err(|cause| ConnectError::Address { address: address.to_owned(), cause })?;
+    let refused = |why: String| ConnectError::Address { address: address.to_owned(), why };
+    let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(|error| refused(error.to_string()))?;
+    if endpoint.uri().host().is_none_or(str::is_empty) || endpoint.uri().port_u16().is_none() {
+        return Err(refused("a host or a port is missing".to_owned()));
+    }
     let channel = endpoint
         .http2_keep_alive_interval(KEEPALIVE)
         .keep_alive_timeout(KEEPALIVE)
