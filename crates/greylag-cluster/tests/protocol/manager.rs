@@ -24,8 +24,11 @@ pub(crate) struct Bench {
     out: String,
 }
 
+/// `a` is the process now at that address, `a#1` another one there.
 pub(crate) fn node(name: &str) -> UniqueAddress {
-    format!("{name}:1#{}", u64::from(name.as_bytes()[0])).parse().unwrap()
+    let (host, uid) = name.split_once('#').unwrap_or((name, ""));
+    let uid = uid.parse().unwrap_or(u64::from(host.as_bytes()[0]));
+    format!("{host}:1#{uid}").parse().unwrap()
 }
 
 pub(crate) fn status(name: &str) -> MemberStatus {
