@@ -1,0 +1,230 @@
+//! Samples of the scenarios about joining, restarting and leaving, over real gRPC on loopback.
+
+use std::net::TcpListener;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use greylag_cluster::{
+    Cluster, ClusterEvent, ClusterEvents, ClusterSettings, MemberStatus, MembershipView, Phase, ShutdownReason,
+};
+use greylag_core::{NodeAddress, Registry, UniqueAddress};
+use greylag_transport::{GrpcTransport, TransportSettings};
+
+struct Node {
+    cluster: Cluster,
+    transport: Arc<GrpcTransport>,
+}
+
+impl Node {
+    async fn on_port(port: u16, settings: ClusterSettings) -> Self {
+        let transport_settings = TransportSettings {
+            cluster_name: "test".into(),
+            canonical_host: Some("127.0.0.1".into()),
+            canonical_port: port,
+            ..TransportSettings::default()
+        };
+        let transport = GrpcTransport::bind(transport_settings, Arc::new(Registry::new())).await.unwrap();
+        let cluster = Cluster::start(settings, transport.clone()).await.unwrap();
+        Self { cluster, transport }
+    }
+
+    async fn start(settings: ClusterSettings) -> Self {
+        Self::on_port(0, settings).await
+    }
+
+    fn ua(&self) -> &UniqueAddress {
+        self.cluster.self_address()
+    }
+
+    async fn sees(&self, what: &str, wanted: impl Fn(&MembershipView) -> bool) {
+        within(what, self.cluster.wait_for(wanted)).await.unwrap();
+    }
+
+    async fn end(&self) {
+        within("shutdown", self.cluster.shutdown()).await;
+        self.transport.shutdown().await;
+    }
+}
+
+async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
+    match tokio::time::timeout(Duration::from_secs(30), future).await {
+        Ok(value) => value,
+        Err(_) => panic!("{what}: not within 30 s"),
+    }
+}
+
+fn all_up(count: usize) -> impl Fn(&MembershipView) -> bool {
+    move |view| view.members.len() == count && view.members.iter().all(|member| member.status == MemberStatus::Up)
+}
+
+/// A port that nobody listens on now.
+fn free_port() -> u16 {
+    TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port()
+}
+
+fn address(port: u16) -> NodeAddress {
+    NodeAddress::new("127.0.0.1", port).unwrap()
+}
+
+/// The first seed comes last, another one joins twice, and two more nodes bring other versions.
+#[tokio::test(flavor = "multi_thread")]
+async fn scenario_15_the_first_seed_is_late_over_sockets() {
+    let first = free_port();
+    let (second, third) = (Node::start(ClusterSettings::test()).await, Node::start(ClusterSettings::test()).await);
+    let seeds = vec![address(first), second.ua().address().clone(), third.ua().address().clone()];
+    let join = |node: &Node| {
+        let (cluster, seeds) = (node.cluster.clone(), seeds.clone());
+        tokio::spawn(async move { cluster.join_seed_nodes(seeds).await })
+    };
+    let early = [join(&second), join(&third), join(&third)];
+    let late = Node::on_port(first, ClusterSettings::test()).await;
+    assert!(second.cluster.view().members.is_empty(), "nobody but the first seed founds a cluster");
+    late.cluster.join_seed_nodes(seeds.clone()).await.unwrap();
+    late.sees("three seeds", all_up(3)).await;
+    for joined in early {
+        // The first of the two calls of one node may have been started anew by the second.
+        let _joined = within("the call returns", joined).await.unwrap();
+    }
+    let version = |text: &str| ClusterSettings { app_version: text.parse().unwrap(), ..ClusterSettings::test() };
+    let others = [Node::start(version("1.2.3")).await, Node::start(version("2.0.0")).await];
+    for other in &others {
+        other.cluster.join_seed_nodes(seeds.clone()).await.unwrap();
+    }
+    let nodes = [&late, &second, &third, &others[0], &others[1]];
+    for node in nodes {
+        node.sees("five members", all_up(5)).await;
+        let view = node.cluster.view();
+        let oldest = view.by_age(None)[0].address.clone();
+        assert_eq!(oldest, *late.ua(), "the first seed is the oldest");
+        for (other, text) in others.iter().zip(["1.2.3", "2.0.0"]) {
+            assert_eq!(view.member(other.ua()).unwrap().app_version.to_string(), text);
+        }
+    }
+    for node in nodes {
+        node.end().await;
+    }
+}
+
+const SEED: &str = "GREYLAG_SOCKETS_TEST_SEED";
+const PORT: &str = "GREYLAG_SOCKETS_TEST_PORT";
+
+/// A process of its own that joins and waits to be killed; does nothing in an ordinary test run.
+#[tokio::test(flavor = "multi_thread")]
+async fn child_process() {
+    let (Ok(seed), Ok(port)) = (std::env::var(SEED), std::env::var(PORT)) else { return };
+    let node = Node::on_port(port.parse().unwrap(), ClusterSettings::test()).await;
+    node.cluster.join_seed_nodes(vec![seed.parse().unwrap()]).await.unwrap();
+    node.cluster.terminated().await;
+}
+
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _dead_already = self.0.kill();
+        let _status = self.0.wait();
+    }
+}
+
+fn spawn_child(seed: &NodeAddress, port: u16) -> Killed {
+    let child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "child_process"])
+        .env(SEED, seed.to_string())
+        .env(PORT, port.to_string())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn();
+    Killed(child.unwrap())
+}
+
+/// Killed and started again at one address three times in a row, without a downing provider.
+#[tokio::test(flavor = "multi_thread")]
+async fn scenario_20_three_restarts_at_one_address_over_sockets() {
+    let nodes = [Node::start(ClusterSettings::test()).await, Node::start(ClusterSettings::test()).await];
+    nodes[0].cluster.join_self().await.unwrap();
+    let seed = nodes[0].ua().address().clone();
+    nodes[1].cluster.join_seed_nodes(vec![seed.clone()]).await.unwrap();
+    let port = free_port();
+    let at_port = |view: &MembershipView| {
+        let there = view.members.iter().find(|member| *member.address.address() == address(port));
+        there.map(|member| member.address.clone())
+    };
+    let mut child = spawn_child(&seed, port);
+    nodes[0].sees("three members", all_up(3)).await;
+    for round in 0..3 {
+        let old = at_port(&nodes[0].cluster.view()).unwrap();
+        drop(child);
+        child = spawn_child(&seed, port);
+        for node in &nodes {
+            let what = format!("restart {round}: the old one gone, the new one up");
+            node.sees(&what, |view| all_up(3)(view) && at_port(view).is_some_and(|new| new != old)).await;
+            assert!(node.cluster.view().tombstones.contains_key(&old));
+        }
+    }
+    drop(child);
+    for node in &nodes {
+        node.end().await;
+    }
+}
+
+/// The statuses that `events` shows of a member until it is removed.
+async fn way_out(events: &mut ClusterEvents, of: &UniqueAddress) -> Vec<String> {
+    let mut seen = Vec::new();
+    loop {
+        match events.next().await.expect("the node runs") {
+            ClusterEvent::MemberLeft(member) if member.address == *of => seen.push("left".to_owned()),
+            ClusterEvent::MemberExited(member) if member.address == *of => seen.push("exited".to_owned()),
+            ClusterEvent::MemberDowned(member) if member.address == *of => seen.push("downed".to_owned()),
+            ClusterEvent::MemberRemoved { member, clean, .. } if member.address == *of => {
+                seen.push(format!("removed, clean: {clean}"));
+                return seen;
+            }
+            _ => {}
+        }
+    }
+}
+
+/// A member leaves in order, then the leader does; the next address leads.
+#[tokio::test(flavor = "multi_thread")]
+async fn scenario_26_a_member_and_then_the_leader_leave_over_sockets() {
+    let mut nodes = Vec::new();
+    for _ in 0..4 {
+        nodes.push(Node::start(ClusterSettings::test()).await);
+    }
+    nodes.sort_by(|a, b| a.ua().cmp(b.ua()));
+    nodes[0].cluster.join_self().await.unwrap();
+    let seed = nodes[0].ua().address().clone();
+    for node in &nodes[1..] {
+        node.cluster.join_seed_nodes(vec![seed.clone()]).await.unwrap();
+    }
+    for node in &nodes {
+        node.sees("four members", all_up(4)).await;
+    }
+    for leaver in [3, 0] {
+        let leaving = nodes.remove(leaver);
+        let phases: Arc<Mutex<Vec<Phase>>> = Arc::default();
+        for phase in [Phase::BeforeServiceUnbind, Phase::ClusterLeave, Phase::ClusterExitingDone] {
+            let ran = phases.clone();
+            leaving.cluster.on_phase(phase, "note", move || {
+                ran.lock().unwrap().push(phase);
+                Box::pin(async { true })
+            });
+        }
+        let mut watching: Vec<ClusterEvents> = nodes.iter().map(|node| node.cluster.subscribe()).collect();
+        assert_eq!(within("leaves", leaving.cluster.shutdown()).await, ShutdownReason::Left);
+        leaving.transport.shutdown().await;
+        let ran = phases.lock().unwrap().clone();
+        assert_eq!(ran, [Phase::BeforeServiceUnbind, Phase::ClusterLeave, Phase::ClusterExitingDone]);
+        for (node, events) in nodes.iter().zip(&mut watching) {
+            let seen = within("the way out", way_out(events, leaving.ua())).await;
+            assert_eq!(seen.last().unwrap(), "removed, clean: true");
+            assert!(!seen.contains(&"downed".to_owned()), "nobody needs downing: {seen:?}");
+            let leader = nodes[0].ua().clone();
+            node.sees("the next address leads", |view| view.leader.as_ref() == Some(&leader)).await;
+        }
+    }
+    for node in &nodes {
+        node.end().await;
+    }
+}
