@@ -279,6 +279,24 @@ fn joins_are_refused_with_their_reason() {
     assert!(matches!(&sent(&a.join("b"), "b")[..], [Message::Welcome { .. }]), "who is in, is in");
 }
 
+/// cluster M25, S19: who was let in and removed before any Welcome reached it hears of it only by the
+/// quarantine, for nobody takes its Join any more.
+#[test]
+fn a_joiner_that_was_removed_before_its_welcome_ends() {
+    let told = |by: &str, reason| {
+        let mut joiner = Machine::new("x", ClusterSettings::default());
+        joiner.command(Command::JoinSeeds(vec![address("a")]));
+        let out = joiner.input(Input::ThisNodeQuarantined { by: ua(by), reason });
+        out.into_iter().find_map(|effect| match effect {
+            Effect::Shutdown(reason) => Some(reason),
+            _ => None,
+        })
+    };
+    assert_eq!(told("a", QuarantineReason::RemovedFromMembership), Some(ShutdownReason::Removed));
+    assert_eq!(told("a", QuarantineReason::Manual), None);
+    assert_eq!(told("stranger", QuarantineReason::RemovedFromMembership), None, "it was never asked");
+}
+
 /// cluster M25, M28.
 #[test]
 fn a_new_process_at_an_address_takes_out_the_old_one_and_waits() {

@@ -13,6 +13,7 @@ use greylag_core::UniqueAddress;
 use greylag_transport::QuarantineReason;
 
 use super::{ClusterCore, Effect, Exiting, Life, LogLevel};
+use crate::error::JoinRejection;
 use crate::event::ClusterEvent;
 use crate::gossip::Gossip;
 use crate::member::MemberStatus;
@@ -170,6 +171,13 @@ impl ClusterCore {
         out: &mut Vec<Effect>,
     ) {
         out.push(Effect::Publish(ClusterEvent::ThisNodeQuarantined { by: by.clone(), reason }));
+        if matches!(self.life, Life::Joining(_)) {
+            // Let in, never told of it, and removed: nobody will answer its Join any more (cluster M25).
+            if reason == QuarantineReason::RemovedFromMembership {
+                self.on_join_rejected(by, JoinRejection::Removed, out);
+            }
+            return;
+        }
         let believed = self.gossip.members.get(&by).is_some_and(|member| member.status != MemberStatus::Down);
         let exiting = self.view.self_status() == Some(MemberStatus::Exiting);
         if reason == QuarantineReason::RemovedFromMembership && believed && !exiting {
