@@ -137,7 +137,7 @@ impl Gossip {
     fn merge(&self, other: &Self, tombstones_count: bool) -> Merged {
         let mut tombstones = self.tombstones.clone();
         if tombstones != other.tombstones {
-            for (address, theirs) in other.tombstones.iter() {
+            for (address, theirs) in &other.tombstones {
                 let entry = tombstones.entry(address.clone()).or_default();
                 entry.wall_ms = entry.wall_ms.max(theirs.wall_ms);
                 entry.clean |= theirs.clean;

@@ -127,4 +127,8 @@ fn what_proxies_and_hosts_say_survives_the_wire_and_nonsense_is_refused() {
     for bytes in [unknown, nameless, vec![0xff]] {
         assert!(decode_proxy(bytes.into()).is_err());
     }
+    let examples: Vec<Vec<u8>> = [ProxyMessage::Identify, ProxyMessage::Here { instance: u64::MAX }]
+        .map(|message| encode_proxy(message).to_vec())
+        .into();
+    greylag_testkit::mutations::damaged(&examples, 20_000, 5, crate::fuzzing::singleton_proxy);
 }

@@ -20,7 +20,7 @@ impl SingletonManager {
     pub(super) fn on_view(&mut self, now: Instant, view: Arc<MembershipView>) {
         let old = self.view.replace(view.clone());
         let first = old.as_ref().is_none_or(|old| old.members.is_empty());
-        for (address, tombstone) in view.tombstones.iter() {
+        for (address, tombstone) in &view.tombstones {
             let before = old.as_ref().and_then(|old| old.tombstones.get(address));
             if before.is_none_or(|before| !before.clean && tombstone.clean) {
                 self.on_removed(now, address, tombstone.clean, old.as_deref());
