@@ -224,6 +224,9 @@ impl World {
     /// Makes a change, and runs until the leader, which is the first node, finds it converged, and
     /// until everything that follows from it is done and known to all.
     pub(super) fn change(&mut self, name: &str, make: impl FnOnce(&mut Self)) -> Result<Change, String> {
+        // The leader must have seen the last change converged at a tick, or it counts on from there
+        // how long it has been blocked (cluster M21).
+        self.run_for(Duration::from_secs(2));
         let (traffic, from, watch) = (self.traffic, self.now, Stopwatch::start());
         let patience = Duration::from_secs(120);
         self.before = self.nodes[0].core.gossip().clone();
