@@ -44,13 +44,23 @@ struct Pending {
 impl AskTable {
     /// An empty table for the questions of `node`.
     pub fn new(node: UniqueAddress) -> Arc<Self> {
-        Arc::new(Self { node, next_id: AtomicU64::new(1), asks: Mutex::default() })
+        Self::numbering_from(node, 1)
+    }
+
+    /// The same, whose questions are numbered from `first` on. Where strangers may answer, only a
+    /// random beginning keeps them from answering what they were not asked.
+    pub fn numbering_from(node: UniqueAddress, first: u64) -> Arc<Self> {
+        Arc::new(Self { node, next_id: AtomicU64::new(first), asks: Mutex::default() })
     }
 
     /// Registers a question that waits until `now + timeout`. The flag says that no other question
     /// ends as early, so whoever drives the deadlines has to look again.
     pub fn open(self: &Arc<Self>, now: Instant, timeout: Duration) -> (OpenAsk, bool) {
-        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        let mut id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        if id == 0 {
+            // On the wire 0 says that there is no question.
+            id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        }
         let address = ReplyAddress { node: self.node.clone(), ask_id: id };
         let slot = Arc::new(Slot::default());
         let deadline = now.checked_add(timeout).unwrap_or(now + FAR);
@@ -74,6 +84,11 @@ impl AskTable {
         let pending = asks.pending.get_mut(&id)?;
         pending.peer = Some(peer.clone());
         Some(pending.deadline)
+    }
+
+    /// Whether question `id` waits for an answer of `peer` and of nobody else.
+    pub fn was_sent_to(&self, id: u64, peer: &UniqueAddress) -> bool {
+        self.lock().pending.get(&id).is_some_and(|pending| pending.peer.as_ref() == Some(peer))
     }
 
     /// Ends question `id`. False if nobody waits for it any more: a late reply.
@@ -244,6 +259,14 @@ mod tests {
         assert!(!table.complete(id, Ok(Box::new(6))));
         assert_eq!(poll(&mut ask), Poll::Ready(Ok(5)));
         assert_eq!(table.next_deadline(), None);
+    }
+
+    /// Cluster T38: numbers go round, and 0 is none.
+    #[test]
+    fn numbers_begin_anywhere_and_pass_over_zero() {
+        let (table, now) = (AskTable::numbering_from("a:1#1".parse().unwrap(), u64::MAX), Instant::now());
+        let asks = [1, 2, 3].map(|_| table.open(now, Duration::from_secs(1)).0);
+        assert_eq!(asks.each_ref().map(|ask| ask.address.ask_id), [u64::MAX, 1, 2]);
     }
 
     #[test]

@@ -18,7 +18,7 @@ use greylag_core::{
 
 use crate::ask::AskTable;
 use crate::dead_letters::{DeadLetter, DeadLetterKey, DeadLetters};
-use crate::envelope::{Envelope, Inbound, Payload};
+use crate::envelope::{Envelope, Inbound, MAX_NAME, Payload};
 use crate::lane::Lane;
 use crate::remoting::{AskError, PeerInfo, Receiver, TransportEvent, TransportListener};
 
@@ -90,9 +90,15 @@ pub(crate) struct Endpoint {
 }
 
 impl Endpoint {
-    pub(crate) fn new(self_address: UniqueAddress, registry: Arc<Registry>, dead_letter_log_rate: u32) -> Self {
+    /// Questions are numbered from `first_ask` on, which only chance can make hard to guess.
+    pub(crate) fn new(
+        self_address: UniqueAddress,
+        registry: Arc<Registry>,
+        dead_letter_log_rate: u32,
+        first_ask: u64,
+    ) -> Self {
         Self {
-            asks: AskTable::new(self_address.clone()),
+            asks: AskTable::numbering_from(self_address.clone(), first_ask),
             self_address,
             registry,
             dead_letters: DeadLetters::new(dead_letter_log_rate),
@@ -165,10 +171,7 @@ impl Endpoint {
             match self.find(&message.recipient.path, last) {
                 Some(found) if message.recipient.instance == 0 || message.recipient.instance == found.instance => {
                     // A receiver that panics must not take the worker of all others with it.
-                    let receive = AssertUnwindSafe(|| found.receiver.receive(message));
-                    if catch_unwind(receive).is_err() {
-                        tracing::error!(path = %found.path, "a receiver panicked on a message");
-                    }
+                    isolated("a receiver", &found.path, || found.receiver.receive(message));
                     return None;
                 }
                 Some(_) => DeadLetterReason::StaleRecipient,
@@ -258,18 +261,19 @@ impl Endpoint {
         if is_chatter {
             return self.dead_letters.count_chatter(key, 1);
         }
+        let (recipient, manifest) = (|| shortened(dropped.recipient.to_string()), shortened_name(dropped.manifest));
         self.dead_letters.publish(|| DeadLetter {
             reason,
             lane,
             from: dropped.from.cloned(),
             to: dropped.to.cloned(),
-            recipient: dropped.recipient.to_string(),
-            manifest: dropped.manifest.to_owned(),
+            recipient: recipient(),
+            manifest: manifest.to_owned(),
             size: dropped.size,
             count: 1,
         });
         if let Some(line) = self.dead_letters.count(now, key, 1) {
-            let (recipient, manifest, suppressed) = (dropped.recipient, dropped.manifest, line.suppressed);
+            let (recipient, suppressed) = (recipient(), line.suppressed);
             tracing::warn!(%reason, ?lane, ?peer, suppressed, "dead letter: {manifest} for {recipient}");
         }
     }
@@ -322,6 +326,14 @@ impl Endpoint {
         match outcome {
             ReplyOutcome::Failed(error) => Reply::Entity(error),
             ReplyOutcome::Value { value, type_name } => match self.registry.encode_any(&*value, type_name) {
+                // No node reads it, and the stream would end with it.
+                Ok(encoded) if encoded.manifest.len() > MAX_NAME => {
+                    tracing::warn!(
+                        bytes = encoded.manifest.len(),
+                        "an answer's manifest is too long; its asker is told so"
+                    );
+                    Reply::Dropped(DeadLetterReason::SerializeFailed)
+                }
                 Ok(encoded) => {
                     Reply::Value { codec: encoded.codec, manifest: encoded.manifest, payload: encoded.payload }
                 }
@@ -342,13 +354,15 @@ impl Endpoint {
         self.finish_ask(now, ask_id, outcome, None);
     }
 
-    /// An answer from another node.
+    /// An answer from another node. Its bytes are the peer's, and what reads them is the user's.
     pub(crate) fn accept_reply(&self, now: Instant, from: &UniqueAddress, ask_id: u64, reply: Reply) {
         let outcome = match reply {
-            Reply::Value { codec, manifest, payload } => self
-                .registry
-                .decode(codec, &manifest, payload)
-                .map_err(|error| AskError::Undecodable(error.to_string())),
+            Reply::Value { codec, manifest, payload } => {
+                let decoded = isolated("the codec of an answer", &manifest, || {
+                    self.registry.decode(codec, &manifest, payload).map_err(|error| error.to_string())
+                });
+                decoded.unwrap_or_else(|| Err("its codec panicked".to_owned())).map_err(AskError::Undecodable)
+            }
             Reply::Entity(error) => Err(AskError::Entity(error)),
             Reply::Dropped(reason) => Err(match reason {
                 DeadLetterReason::StaleIncarnation => AskError::PeerRestarted,
@@ -394,7 +408,7 @@ impl Endpoint {
     /// Tells every listener, in the order they came.
     pub(crate) fn publish(&self, mut event: TransportEvent) {
         for listener in self.listeners() {
-            listener.listener.on_event(&mut event);
+            isolated("a listener", "an event", || listener.listener.on_event(&mut event));
         }
     }
 
@@ -406,7 +420,11 @@ impl Endpoint {
             let (envelopes, others) = unsent.into_iter().partition(|e| e.recipient.path.starts_with(prefix.as_str()));
             unsent = others;
             let mut event = TransportEvent::HandedBack { peer: peer.clone(), envelopes };
-            listener.listener.on_event(&mut event);
+            let took = isolated("a listener", "what was handed back", || listener.listener.on_event(&mut event));
+            // What it had not taken is nobody's.
+            if let (None, TransportEvent::HandedBack { envelopes, .. }) = (took, event) {
+                unsent.extend(envelopes);
+            }
         }
         unsent
     }
@@ -418,6 +436,26 @@ impl Endpoint {
 
 fn stopped(registration: Registration) -> TransportEvent {
     TransportEvent::RecipientStopped { path: registration.path, instance: registration.instance }
+}
+
+/// Runs code of the layers above: a panic of it ends here, and not the task that everybody shares.
+pub(crate) fn isolated<T>(who: &str, on: &str, code: impl FnOnce() -> T) -> Option<T> {
+    let done = catch_unwind(AssertUnwindSafe(code)).ok();
+    if done.is_none() {
+        tracing::error!(who, on, "code of a layer above panicked; what it was called for is lost");
+    }
+    done
+}
+
+/// As much of a name as is told of it: what nobody may send may still be dropped here.
+fn shortened_name(name: &str) -> &str {
+    const SHOWN: usize = 1024;
+    &name[..name.floor_char_boundary(SHOWN)]
+}
+
+fn shortened(mut text: String) -> String {
+    text.truncate(shortened_name(&text).len());
+    text
 }
 
 #[cfg(test)]
@@ -435,7 +473,7 @@ mod tests {
     /// Cluster T25, T41.
     #[test]
     fn only_the_incarnation_and_the_instance_meant_receive() {
-        let endpoint = Endpoint::new("b:1#5".parse().unwrap(), Arc::new(Registry::new()), 10);
+        let endpoint = Endpoint::new("b:1#5".parse().unwrap(), Arc::new(Registry::new()), 10, 1);
         let (instance, _) = endpoint.register("inbox", Arc::new(Nobody));
         let mut last = LastReceiver::default();
         endpoint.declare_chatter("control/gossip");

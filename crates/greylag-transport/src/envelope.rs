@@ -11,6 +11,10 @@ use greylag_core::{CodecId, EncodeError, Manifest, Uid, UniqueAddress};
 
 use crate::lane::LaneKind;
 
+/// The longest path, sub-path or manifest, in bytes. Names are kept, logged and compared, so they are
+/// bounded apart from the message.
+pub(crate) const MAX_NAME: usize = 4096;
+
 /// Whom a message is for, on the node it is sent to.
 ///
 /// The lane key is path and sub-path together: all messages with one lane key share one lane and

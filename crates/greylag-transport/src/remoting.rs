@@ -61,6 +61,14 @@ pub enum SendError {
         /// The limit in bytes.
         max: usize,
     },
+    /// The recipient's path or sub-path, or the manifest, is longer than any may be.
+    #[error("a name of {size} bytes, where paths, sub-paths and manifests have at most {max}")]
+    NameTooLong {
+        /// The size in bytes.
+        size: usize,
+        /// The limit in bytes.
+        max: usize,
+    },
     /// This node is shutting down.
     #[error("this node is shutting down")]
     ShuttingDown,

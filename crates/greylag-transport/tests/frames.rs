@@ -306,3 +306,20 @@ async fn a_question_without_patience_left_is_not_put() {
     assert_eq!(b.dropped(DeadLetterReason::Expired), 1);
     assert!(b.inbox.try_recv().is_err());
 }
+
+/// Cluster T36: a name may be long, but not as long as a frame, and long ones have no number.
+#[tokio::test]
+async fn a_name_is_not_as_long_as_a_frame() {
+    let mut b = node(settings()).await;
+    for (seq, len, number) in [(1, 4097, 0), (2, 257, 1)] {
+        let mut raws = Raws::accepted(&b.transport, seq).await;
+        raws.send(number_for(&"x".repeat(len), number, 5)).await;
+        assert_eq!(&raws.close_reason().await[..], b"PROTOCOL");
+    }
+    let mut long = b.register(&"x".repeat(4096));
+    let raws = Raws::accepted(&b.transport, 3).await;
+    raws.send(number_for(&"x".repeat(4096), 0, 6)).await;
+    assert_eq!(read(&next(&mut long).await), 6);
+    raws.send(number_for("inbox", 0, 7)).await;
+    assert_eq!(b.next().await, 7);
+}

@@ -361,3 +361,44 @@ async fn strangers_in_untrusted_mode() {
     stranger.say(&raw::message("inbox", 4)).await;
     assert_eq!(scene.target.next().await, 4);
 }
+
+/// Cluster T17, T38: whoever was not asked has no answers, and an answer is for one process only.
+#[tokio::test]
+async fn an_answer_of_a_stranger_or_for_another_process() {
+    let settings = |_: &str| TransportSettings { untrusted_mode: true, ..TransportSettings::test() };
+    let mut scene = Scene::new(settings).await;
+    let own = scene.target.transport.self_address().clone();
+    let members = [own.clone(), scene.friend.transport.self_address().clone()];
+    scene.target.transport.set_members(&mut members.iter());
+    let dropped = |scene: &Scene, reason| scene.target.dropped(reason);
+    let ask = scene.target.transport.open_ask(LONG);
+    let id = ask.address.ask_id;
+    let question = common::number(7).asking(id, LONG);
+    scene.target.transport.send(&scene.friend.here(), question).unwrap();
+    let token = scene.friend.question::<u32>().await;
+
+    let mut stranger = Raw::connect(scene.port()).await;
+    stranger.call().await;
+    stranger.say(&Hello { port: 4723, ..Hello::to(scene.port()) }.frame()).await;
+    stranger.say(&raw::answer(own.uid().get(), id, 1)).await;
+    until(|| dropped(&scene, DeadLetterReason::Untrusted) == 1).await;
+    // Even a member answers this process and not the one before it.
+    let joined = ["127.0.0.1:4723#77".parse().unwrap()];
+    scene.target.transport.set_members(&mut members.iter().chain(&joined));
+    for before in [0, own.uid().get() ^ 1] {
+        stranger.say(&raw::answer(before, id, 2)).await;
+    }
+    until(|| dropped(&scene, DeadLetterReason::StaleIncarnation) == 2).await;
+    token.reply(3);
+    assert_eq!(ask.answer.await.map(|answer| *answer.downcast::<u32>().unwrap()), Ok(3));
+    assert_eq!(dropped(&scene, DeadLetterReason::LateReply), 0);
+    scene.goes_on().await;
+
+    // A stranger that was asked may answer; the numbers of two nodes have nothing in common.
+    scene.target.transport.set_members(&mut members[..1].iter());
+    let asked = scene.target.start_ask(&scene.friend.here(), "inbox", LONG);
+    scene.friend.question::<u32>().await.reply(4);
+    assert_eq!(asked.await.map(|answer| *answer.downcast::<u32>().unwrap()), Ok(4));
+    let ids = [&scene.friend, &scene.target].map(|node| node.transport.open_ask(LONG).address.ask_id);
+    assert!(ids[0].abs_diff(ids[1]) > 1_000_000 && ids.iter().all(|id| *id > 1_000_000), "{ids:?}");
+}

@@ -349,7 +349,9 @@ impl<M: Send + 'static> Shared<M> {
         self.remoting().send(&to.node.clone().into(), envelope).map_err(|rejected| match rejected.error {
             Rejection::QueueFull => SendError::QueueFull,
             Rejection::Quarantined => SendError::Dropped(DeadLetterReason::Quarantined),
-            Rejection::TooLarge { .. } => SendError::Dropped(DeadLetterReason::TooLarge),
+            Rejection::TooLarge { .. } | Rejection::NameTooLong { .. } => {
+                SendError::Dropped(DeadLetterReason::TooLarge)
+            }
             Rejection::ShuttingDown => SendError::RegionStopped,
         })
     }

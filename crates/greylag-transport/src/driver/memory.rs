@@ -41,7 +41,7 @@ use greylag_core::{
 };
 
 use crate::dead_letters::DeadLetterEvents;
-use crate::endpoint::{Endpoint, LastReceiver, Refusal, Reply};
+use crate::endpoint::{Endpoint, LastReceiver, Refusal, Reply, isolated};
 use crate::envelope::{Envelope, Inbound, Recipient};
 use crate::lane::{Lane, LaneKind};
 use crate::remoting::{
@@ -115,7 +115,7 @@ impl MemoryNetwork {
             self.crash(&before.address);
         }
         let (inbox, parcels) = mpsc::channel();
-        let endpoint = Arc::new(Endpoint::new(address.clone(), registry, 10));
+        let endpoint = Arc::new(Endpoint::new(address.clone(), registry, 10, 1));
         let closed = Arc::new(AtomicBool::new(false));
         let node = Arc::new_cyclic(|this| MemoryNode {
             this: this.clone(),
@@ -287,7 +287,7 @@ impl MemoryNode {
             }
             Parcel::Numbered { from, seq, message } => self.take_numbered(now, &from, seq, message),
             Parcel::Acknowledged { from, seq, is_gap } => self.take_acknowledged(now, &from, seq, is_gap),
-            Parcel::Call(done) => done(),
+            Parcel::Call(done) => drop(isolated("a flush", "its end", done)),
             Parcel::HandBack(peer) => drop(self.endpoint.hand_back(&peer, Vec::new())),
             Parcel::Wake | Parcel::Stop => {}
         }

@@ -1,6 +1,6 @@
 //! The content of a batch: envelopes, written and read without copies.
 
-use super::names::{NameWriter, Names, Role, Spelling};
+use super::names::{NameWriter, Names, Role, Spelling, check_name};
 use super::*;
 use crate::envelope::encode;
 use crate::settings::MAX_BATCH_MESSAGES;
@@ -255,13 +255,13 @@ fn read_envelope(mut rest: Bytes, names: &mut Names) -> Result<Arrived, Malforme
     // In the order in which the writer numbers them.
     let path = names.read(text(&path)?, path_id)?;
     let manifest = match manifest_id {
-        0 => Manifest::Owned(text(&manifest)?.to_owned()),
+        0 => Manifest::Owned(check_name(text(&manifest)?)?.to_owned()),
         number => Manifest::Owned(names.read(text(&manifest)?, number)?.to_string()),
     };
     let content = if *path == *REPLY_PATH {
         ArrivedContent::Reply { ask_id, reply: read_reply(codec, manifest, payload, failure) }
     } else {
-        let recipient = Recipient { path, sub_path: names.share(text(&sub_path)?), instance };
+        let recipient = Recipient { path, sub_path: names.share(check_name(text(&sub_path)?)?), instance };
         let ask = (ask_id != 0).then_some(AskHeader { id: ask_id, budget: Duration::from_millis(ask_budget_ms) });
         ArrivedContent::Message { recipient, codec, manifest, payload, ask }
     };

@@ -5,10 +5,14 @@
 //! up, names are written out. The tables belong to one stream: the next stream begins with empty
 //! ones, so there is nothing to agree on after a reconnect. Source: cluster T37.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::Malformed;
+use crate::envelope::MAX_NAME;
+
+/// Longer names are written out each time and kept by nobody: a table is bounded in bytes, too.
+const MAX_KEPT: usize = 256;
 
 /// How a name is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,7 +51,7 @@ impl NameWriter {
 
     /// How to write `name`, which takes the next number if there is one left.
     pub(crate) fn spell(&mut self, role: Role, name: &str) -> Spelling {
-        if self.max == 0 || name.is_empty() {
+        if self.max == 0 || name.is_empty() || name.len() > MAX_KEPT {
             return Spelling::Text;
         }
         let recent = self.recent[role as usize];
@@ -91,7 +95,7 @@ impl NameWriter {
 pub(crate) struct Names {
     numbered: Vec<Arc<str>>,
     max_numbered: usize,
-    known: HashMap<Box<str>, Arc<str>>,
+    known: HashSet<Arc<str>>,
     /// The one that came last: most messages name the same recipient as the one before.
     last: Option<Arc<str>>,
     empty: Arc<str>,
@@ -109,7 +113,7 @@ impl Names {
     /// The name that was written as `text` and `number`, either of which may be missing.
     pub(super) fn read(&mut self, text: &str, number: u32) -> Result<Arc<str>, Malformed> {
         match (text, number) {
-            (text, 0) => Ok(self.share(text)),
+            (text, 0) => Ok(self.share(check_name(text)?)),
             ("", number) => match self.numbered.get(number as usize - 1) {
                 Some(name) => Ok(name.clone()),
                 None => Err(Malformed(format!("no name has the number {number}"))),
@@ -120,6 +124,10 @@ impl Names {
                 }
                 if number as usize != self.numbered.len() + 1 {
                     return Err(Malformed(format!("number {number} after {}", self.numbered.len())));
+                }
+                if text.len() > MAX_KEPT {
+                    let len = text.len();
+                    return Err(Malformed(format!("a name of {len} bytes with a number, at most {MAX_KEPT} have one")));
                 }
                 let name: Arc<str> = text.into();
                 self.numbered.push(name.clone());
@@ -136,6 +144,9 @@ impl Names {
         if let Some(last) = self.last.as_ref().filter(|last| ***last == *name) {
             return last.clone();
         }
+        if name.len() > MAX_KEPT {
+            return name.into();
+        }
         let shared = self.look_up(name);
         self.last = Some(shared.clone());
         shared
@@ -149,9 +160,17 @@ impl Names {
             self.known.clear();
         }
         let shared: Arc<str> = name.into();
-        self.known.insert(name.into(), shared.clone());
+        self.known.insert(shared.clone());
         shared
     }
+}
+
+/// A path, a sub-path or a manifest; one that is longer than any node sends is refused.
+pub(super) fn check_name(name: &str) -> Result<&str, Malformed> {
+    if name.len() > MAX_NAME {
+        return Err(Malformed(format!("a name of {} bytes, at most {MAX_NAME} are allowed", name.len())));
+    }
+    Ok(name)
 }
 
 #[cfg(test)]
@@ -191,6 +210,21 @@ mod tests {
         assert_eq!(names.spell(Role::Path, "c"), Spelling::First(2));
         assert_eq!(names.spell(Role::Path, "b"), Spelling::First(3));
         assert_eq!(names.spell(Role::Path, "a"), Spelling::Number(1));
+    }
+
+    /// Cluster T36, T37: a table is bounded in bytes: what is long gets no number and is not kept.
+    #[test]
+    fn long_names_are_written_out_and_not_kept() {
+        let (kept, long) = ("k".repeat(MAX_KEPT), "l".repeat(MAX_KEPT + 1));
+        let (mut writer, mut reader) = (NameWriter::new(9), Names::new(9));
+        assert_eq!(writer.spell(Role::Path, &kept), Spelling::First(1));
+        assert_eq!(writer.spell(Role::Path, &long), Spelling::Text);
+        assert_eq!(&*reader.read(&kept, 1).unwrap(), kept);
+        assert!(reader.read(&long, 2).is_err());
+        assert_eq!(&*reader.read(&long, 0).unwrap(), long);
+        assert!(reader.known.is_empty() && reader.last.is_none());
+        assert!(reader.read(&"x".repeat(MAX_NAME), 0).is_ok());
+        assert!(reader.read(&"x".repeat(MAX_NAME + 1), 0).is_err());
     }
 
     /// Cluster T37: numbers that were never given, come out of turn or exceed the room are refused.

@@ -1,6 +1,7 @@
 //! Numbered control messages. They are few, so the generated types do; a stream's table of names has
 //! no part in them, because they outlive streams.
 
+use super::names::check_name;
 use super::*;
 use crate::envelope::Letter;
 
@@ -36,6 +37,9 @@ pub(super) fn read(envelope: Option<pb::Envelope>) -> Result<Option<Box<Arrived>
     let Some(envelope) = envelope else { return Ok(None) };
     if envelope.path_id != 0 || envelope.manifest_id != 0 {
         return Err(Malformed("a numbered message with numbered names".to_owned()));
+    }
+    for name in [&envelope.path, &envelope.sub_path, &envelope.manifest] {
+        check_name(name)?;
     }
     let ask_budget = Duration::from_millis(envelope.ask_budget_ms);
     let content = ArrivedContent::Message {

@@ -186,6 +186,14 @@ pub fn message(path: &str, payload: u32) -> Vec<u8> {
     bytes(3, &bytes(1, &envelope.concat()))
 }
 
+/// A frame with one answer, a number, to a question of the process `uid`.
+pub fn answer(uid: u64, ask_id: u64, value: u32) -> Vec<u8> {
+    let value = value.to_string();
+    let (path, target) = (bytes(1, b"asks"), fixed(4, uid));
+    let envelope = [path, target, number(5, 2), bytes(6, b"number"), bytes(7, value.as_bytes()), number(8, ask_id)];
+    bytes(3, &bytes(1, &envelope.concat()))
+}
+
 /// A frame of exactly so many bytes.
 pub fn message_of(path: &str, len: usize) -> Vec<u8> {
     let sized = |payload: usize| {

@@ -1,7 +1,8 @@
 //! Who waits until everything that was sent has been taken at the other end.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -9,6 +10,7 @@ use greylag_core::UniqueAddress;
 use tokio::sync::mpsc;
 
 use super::codec::OutFrame;
+use crate::endpoint::isolated;
 use crate::lane::Lane;
 
 /// Called when a flush is through.
@@ -58,37 +60,51 @@ impl Flushes {
         let finished = state.open.remove(&id);
         drop(state);
         if let Some(finished) = finished {
-            (finished.done)();
+            isolated("a flush", "its end", finished.done);
         }
     }
 }
 
-/// Held by every worker that a mark has still to pass; the last one lets the answer go.
+/// What follows messages through the workers; once it has passed all of them, its sender is answered.
+/// One that is lost on its way answers nobody.
 pub(super) struct Mark {
-    answer: Option<(mpsc::Sender<Result<OutFrame, tonic::Status>>, Bytes)>,
-    done: Option<Done>,
+    to_pass: AtomicUsize,
+    end: Mutex<Option<MarkEnd>>,
+}
+
+enum MarkEnd {
+    Answer(mpsc::Sender<Result<OutFrame, tonic::Status>>, Bytes),
+    Call(Done),
 }
 
 impl Mark {
     /// A mark of another node, answered by this frame.
     pub(super) fn remote(replies: mpsc::Sender<Result<OutFrame, tonic::Status>>, frame: Bytes) -> Self {
-        Self { answer: Some((replies, frame)), done: None }
+        Self { to_pass: AtomicUsize::new(1), end: Mutex::new(Some(MarkEnd::Answer(replies, frame))) }
     }
 
     /// A mark of this node to itself.
     pub(super) fn local(done: Done) -> Self {
-        Self { answer: None, done: Some(done) }
+        Self { to_pass: AtomicUsize::new(1), end: Mutex::new(Some(MarkEnd::Call(done))) }
     }
-}
 
-impl Drop for Mark {
-    fn drop(&mut self) {
-        if let Some((replies, frame)) = self.answer.take() {
-            // Without room the peer does not read; it has a time-out.
-            replies.try_send(Ok(OutFrame::Ready(frame))).ok();
+    /// The mark, which has so many workers to pass.
+    pub(super) fn before(mut self, workers: usize) -> Arc<Self> {
+        *self.to_pass.get_mut() = workers;
+        Arc::new(self)
+    }
+
+    /// One worker has taken everything before it; each says so once.
+    pub(super) fn pass(&self) {
+        if self.to_pass.fetch_sub(1, Ordering::AcqRel) != 1 {
+            return;
         }
-        if let Some(done) = self.done.take() {
-            done();
+        let end = self.end.lock().expect(NO_PANIC).take();
+        match end {
+            // Without room the peer does not read; it has a time-out.
+            Some(MarkEnd::Answer(replies, frame)) => drop(replies.try_send(Ok(OutFrame::Ready(frame)))),
+            Some(MarkEnd::Call(done)) => drop(isolated("a flush", "its end", done)),
+            None => {}
         }
     }
 }

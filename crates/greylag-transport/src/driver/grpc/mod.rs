@@ -180,7 +180,7 @@ impl GrpcTransport {
         data: Runtime,
     ) -> Arc<Self> {
         tracing::info!(%address, cluster = settings.cluster_name, "listening");
-        let endpoint = Endpoint::new(address, registry, settings.dead_letter_log_rate);
+        let endpoint = Endpoint::new(address, registry, settings.dead_letter_log_rate, rand::random());
         let (workers, desks) = Workers::new(settings.inbound_lanes);
         let (announce, announcements) = mpsc::unbounded_channel();
         let handles = (control.handle().clone(), data.handle().clone());

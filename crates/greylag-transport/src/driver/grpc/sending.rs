@@ -13,7 +13,7 @@ use tokio::time::Sleep;
 use super::flushes::{Done, Mark};
 use super::reliable::GaveUp;
 use super::shared::Shared;
-use crate::envelope::{Envelope, Inbound, Letter, Payload};
+use crate::envelope::{Envelope, Inbound, Letter, MAX_NAME, Payload};
 use crate::lane::Lane;
 use crate::queue::{Item, Place};
 use crate::remoting::{Destination, SendError, SendRejected, Sending};
@@ -89,7 +89,7 @@ impl Shared {
     pub(super) fn flush(self: &Arc<Self>, to: &UniqueAddress, done: Done) {
         if to.address() == self.endpoint.self_address.address() {
             if *to == self.endpoint.self_address {
-                self.workers.flush_locally(&Arc::new(Mark::local(done)));
+                self.workers.flush_locally(Mark::local(done));
             }
             return;
         }
@@ -108,6 +108,11 @@ impl Shared {
     fn check(&self, lane: Lane, to: Option<&UniqueAddress>, envelope: &Envelope) -> Result<(), SendError> {
         if self.is_shutting_down.load(Ordering::Relaxed) {
             return Err(SendError::ShuttingDown);
+        }
+        let Envelope { recipient, manifest, .. } = envelope;
+        let longest = recipient.path.len().max(recipient.sub_path.len()).max(manifest.len());
+        if longest > MAX_NAME {
+            return Err(SendError::NameTooLong { size: longest, max: MAX_NAME });
         }
         let max = self.settings.maximum_message_size(lane.kind());
         if let Payload::Bytes(bytes) = &envelope.payload
@@ -194,7 +199,7 @@ impl Shared {
         let reason = match error {
             SendError::QueueFull => DeadLetterReason::QueueFull,
             SendError::Quarantined => DeadLetterReason::Quarantined,
-            SendError::TooLarge { .. } => DeadLetterReason::TooLarge,
+            SendError::TooLarge { .. } | SendError::NameTooLong { .. } => DeadLetterReason::TooLarge,
             SendError::ShuttingDown => DeadLetterReason::ShuttingDown,
         };
         self.endpoint.bury(Instant::now(), lane, to, &envelope, reason);

@@ -377,7 +377,9 @@ impl Reader {
                     self.shared.counters.received(1);
                     let (from, lane) = (self.hello.from.clone(), self.hello.lane);
                     let (arrived, read_at) = (vec![message], Instant::now());
-                    self.shared.workers.deliver(0, Delivery { from, lane, arrived, read_at, mark: None }).await;
+                    let delivery = Delivery { from, lane, arrived, read_at, mark: None };
+                    let untaken = self.shared.workers.deliver(0, delivery).await;
+                    self.count_untaken(untaken);
                 }
                 ReceiverEffect::Ack { seq } => self.acknowledgement = Some(Frame::Ack(seq)),
                 ReceiverEffect::Nack { seq } => self.acknowledgement = Some(Frame::Nack(seq)),
@@ -431,10 +433,20 @@ impl Reader {
         for (index, arrived) in sorted.into_iter().enumerate() {
             if !arrived.is_empty() {
                 let delivery = Delivery { from: from.clone(), lane, arrived, read_at, mark: None };
-                workers.deliver(index, delivery).await;
+                let untaken = workers.deliver(index, delivery).await;
+                self.count_untaken(untaken);
             }
         }
         malformed.map_or(Ok(()), Err)
+    }
+
+    /// Counts what no worker takes any more: this node is ending.
+    fn count_untaken(&self, count: u64) {
+        if count > 0 {
+            let (lane, peer) = (Some(self.hello.lane), Some(self.hello.from.address()));
+            let (reason, what) = (DeadLetterReason::ShuttingDown, || "read, and taken by no worker".to_owned());
+            self.shared.endpoint.count_dead_letter(Instant::now(), reason, lane, peer, count, what);
+        }
     }
 
     fn answer(&self, frame: Frame) {

@@ -37,7 +37,7 @@ pub(super) struct Delivery {
 /// What this node sends to itself.
 enum Local {
     Message { lane: Lane, message: Inbound },
-    Mark(#[expect(dead_code, reason = "its drop is what it is for")] Arc<Mark>),
+    Mark(Arc<Mark>),
 }
 
 /// The sending ends.
@@ -94,11 +94,11 @@ impl Workers {
         self.data.len()
     }
 
-    /// Hands over what a frame brought for worker `index`; waits while that one is behind.
-    pub(super) async fn deliver(&self, index: usize, delivery: Delivery) {
+    /// Hands over what a frame brought for worker `index`; waits while that one is behind. Returned:
+    /// how many messages nobody takes any more, because that worker has ended.
+    pub(super) async fn deliver(&self, index: usize, delivery: Delivery) -> u64 {
         let worker = if delivery.lane.kind() == LaneKind::Control { &self.control } else { &self.data[index] };
-        // Fails only when the runtime ends.
-        worker.remote.send(delivery).await.ok();
+        worker.remote.send(delivery).await.map_or_else(|unsent| unsent.0.arrived.len() as u64, |()| 0)
     }
 
     /// Queues a message to the own node, or returns it if there is no room.
@@ -141,8 +141,8 @@ impl Workers {
 
     /// Sends a mark behind everything that arrived on this lane.
     pub(super) async fn mark(&self, from: &UniqueAddress, lane: Lane, mark: Mark) {
-        let mark = Arc::new(mark);
         let count = if lane.kind() == LaneKind::Control { 1 } else { self.data.len() };
+        let mark = mark.before(count);
         for index in 0..count {
             let (from, arrived, read_at, mark) = (from.clone(), Vec::new(), Instant::now(), Some(mark.clone()));
             self.deliver(index, Delivery { from, lane, arrived, read_at, mark }).await;
@@ -150,7 +150,8 @@ impl Workers {
     }
 
     /// Sends a mark behind everything that this node has sent to itself.
-    pub(super) fn flush_locally(&self, mark: &Arc<Mark>) {
+    pub(super) fn flush_locally(&self, mark: Mark) {
+        let mark = mark.before(self.data.len() + 1);
         for worker in self.data.iter().chain([&self.control]) {
             worker.local_depth.fetch_add(1, Ordering::AcqRel);
             worker.local.send(Local::Mark(mark.clone())).ok();
@@ -190,9 +191,12 @@ async fn work(shared: Arc<Shared>, mut desk: Desk) {
             count = desk.local.recv_many(&mut locals, LOCAL_AT_ONCE) => {
                 desk.local_depth.fetch_sub(count, Ordering::AcqRel);
                 for local in locals.drain(..) {
-                    if let Local::Message { lane, message } = local {
-                        let refusal = shared.endpoint.deliver(Instant::now(), lane, None, message, &mut last);
-                        shared.refuse(refusal);
+                    match local {
+                        Local::Message { lane, message } => {
+                            let refusal = shared.endpoint.deliver(Instant::now(), lane, None, message, &mut last);
+                            shared.refuse(refusal);
+                        }
+                        Local::Mark(mark) => mark.pass(),
                     }
                 }
                 let waiting = std::mem::take(&mut *desk.room.lock().expect(NO_PANIC));
@@ -205,7 +209,10 @@ async fn work(shared: Arc<Shared>, mut desk: Desk) {
 const NO_PANIC: &str = "nothing under this lock panics";
 
 fn take(shared: &Arc<Shared>, delivery: Delivery, last: &mut LastReceiver) {
-    let Delivery { from, lane, arrived, read_at, mark: _passed } = delivery;
+    let Delivery { from, lane, arrived, read_at, mark } = delivery;
+    if let Some(mark) = mark {
+        mark.pass();
+    }
     if arrived.is_empty() {
         return;
     }
@@ -237,7 +244,62 @@ fn take(shared: &Arc<Shared>, delivery: Delivery, last: &mut LastReceiver) {
                 let refusal = shared.endpoint.deliver(now, lane, target_uid, message, last);
                 shared.refuse(refusal);
             }
-            ArrivedContent::Reply { ask_id, reply } => shared.endpoint.accept_reply(now, &from, ask_id, reply),
+            ArrivedContent::Reply { ask_id, reply } => {
+                let endpoint = &shared.endpoint;
+                let reason = if target_uid != Some(endpoint.self_address.uid()) {
+                    // An answer to the process that ran here before: its numbers are not ours.
+                    DeadLetterReason::StaleIncarnation
+                } else if is_stranger && !endpoint.asks.was_sent_to(ask_id, &from) {
+                    DeadLetterReason::Untrusted
+                } else {
+                    endpoint.accept_reply(now, &from, ask_id, reply);
+                    continue;
+                };
+                let what = || format!("the answer of {from} to question {ask_id}");
+                endpoint.count_dead_letter(now, reason, Some(lane), Some(from.address()), 1, what);
+            }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn delivery(mark: Option<Arc<Mark>>) -> Delivery {
+        let recipient = crate::Recipient::new("inbox");
+        let content = ArrivedContent::Message {
+            recipient,
+            codec: greylag_core::CodecId::JSON,
+            manifest: "m".into(),
+            payload: bytes::Bytes::new(),
+            ask: None,
+        };
+        let arrived = if mark.is_some() { Vec::new() } else { vec![Arrived { target_uid: None, content }; 3] };
+        let (lane, read_at) = (Lane::ordinary(0), Instant::now());
+        Delivery { from: "a:1#1".parse().unwrap(), lane, arrived, read_at, mark }
+    }
+
+    /// Cluster T41, §7: what nobody takes any more is counted, and a mark behind it is not answered.
+    #[tokio::test]
+    async fn a_worker_that_has_ended_takes_nothing_and_answers_nothing() {
+        let (workers, desks) = Workers::new(2);
+        let (said, mut heard) = mpsc::unbounded_channel();
+        let mark = |said: mpsc::UnboundedSender<()>| Mark::local(Box::new(move || said.send(()).unwrap())).before(2);
+        let Desks { mut data, .. } = desks;
+        let mut alive = data.pop().unwrap();
+        drop(data);
+        assert_eq!(workers.deliver(0, delivery(None)).await, 3);
+        let passing = mark(said.clone());
+        for index in 0..2 {
+            workers.deliver(index, delivery(Some(passing.clone()))).await;
+        }
+        drop(passing);
+        alive.remote.recv().await.unwrap().mark.unwrap().pass();
+        assert!(heard.try_recv().is_err(), "one of two has passed");
+        let passed = mark(said);
+        passed.pass();
+        passed.pass();
+        assert!(heard.try_recv().is_ok());
     }
 }
