@@ -16,7 +16,7 @@
 //!
 //! Source: cluster T11, T14, T15, T18 to T21, T24, T31, T32.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use greylag_core::{DeadLetterReason, Uid};
@@ -284,7 +284,8 @@ pub struct Association {
     incarnation: u32,
     /// The incarnation has accepted a stream of ours, so a failing dial is a reconnect.
     established: bool,
-    retired: BTreeSet<Uid>,
+    /// The oldest first.
+    retired: VecDeque<Uid>,
     quarantined: BTreeMap<Uid, Quarantine>,
     /// Of the quarantined, those whose entries do not expire.
     tombstones: BTreeSet<Uid>,
@@ -357,7 +358,7 @@ impl Association {
             peer: None,
             incarnation: 0,
             established: false,
-            retired: BTreeSet::new(),
+            retired: VecDeque::new(),
             quarantined: BTreeMap::new(),
             tombstones: BTreeSet::new(),
             ignored: BTreeSet::new(),
@@ -646,11 +647,11 @@ impl Association {
 
     fn retire(&mut self, uid: Uid) {
         if self.retired.len() >= MAX_RETIRED
-            && let Some(forgotten) = self.retired.pop_first()
+            && let Some(forgotten) = self.retired.pop_front()
         {
             self.ignored.remove(&forgotten);
         }
-        self.retired.insert(uid);
+        self.retired.push_back(uid);
     }
 
     fn on_intruded(&mut self, now: Instant, uid: Uid, out: &mut Vec<Effect>) {
@@ -808,3 +809,6 @@ impl Association {
         self.lanes.iter().filter(|(_, state)| chosen(state)).map(|(lane, _)| *lane).collect()
     }
 }
+
+#[cfg(test)]
+mod tests;

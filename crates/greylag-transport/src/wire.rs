@@ -47,6 +47,13 @@ impl From<prost::DecodeError> for Malformed {
     }
 }
 
+/// The longest frame that a Hello comes in; nothing longer is read before one.
+pub(crate) const MAX_HELLO: usize = 16 * 1024;
+/// The longest text of a Hello and of its answer; a host name has no more than 253 bytes.
+const MAX_TEXT: usize = 255;
+/// The most features that a side names.
+const MAX_FEATURES: usize = 32;
+
 /// What one frame says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Frame {
@@ -110,6 +117,9 @@ pub(crate) fn read_frame(bytes: Bytes) -> Result<Frame, Malformed> {
         Content::HelloReply(reply) => Frame::HelloReply(read_hello_reply(reply)?),
         // A batch beside other fields is legal protobuf, though nobody here writes it.
         Content::Batch(batch) => Frame::Batch(batch.encode_to_vec().into()),
+        Content::Reliable(frame) if frame.seq == u64::MAX => {
+            return Err(Malformed("a number that none follows".to_owned()));
+        }
         Content::Reliable(frame) => Frame::Reliable { seq: frame.seq, message: reliable::read(frame.envelope)? },
         Content::Ack(ack) => Frame::Ack(ack.seq),
         Content::Nack(nack) => Frame::Nack(nack.seq),
@@ -186,7 +196,30 @@ fn read_node(node: Option<pb::Node>) -> Result<UniqueAddress, Malformed> {
     Ok(UniqueAddress::new(read_address(&node.host, node.port)?, uid))
 }
 
+fn check_text(text: &str) -> Result<&str, Malformed> {
+    if text.len() > MAX_TEXT {
+        return Err(Malformed(format!("a text of {} bytes, at most {MAX_TEXT} are allowed", text.len())));
+    }
+    Ok(text)
+}
+
+fn read_features(names: &[String]) -> Result<Features, Malformed> {
+    if names.len() > MAX_FEATURES {
+        return Err(Malformed(format!("{} features, at most {MAX_FEATURES} are allowed", names.len())));
+    }
+    for name in names {
+        check_text(name)?;
+    }
+    Ok(Features::from_names(names))
+}
+
+fn read_host_id(id: String) -> Result<Option<String>, Malformed> {
+    check_text(&id)?;
+    Ok(Some(id).filter(|id| !id.is_empty()))
+}
+
 fn read_address(host: &str, port: u32) -> Result<NodeAddress, Malformed> {
+    check_text(host)?;
     let port = u16::try_from(port).map_err(|_| Malformed(format!("port {port} does not exist")))?;
     NodeAddress::new(host, port).map_err(|error| Malformed(error.to_string()))
 }
@@ -226,6 +259,7 @@ fn read_hello(hello: pb::Hello) -> Result<Hello, Malformed> {
         Some(LaneKind::Large) => Lane::LARGE,
         None => return Err(Malformed(format!("lane kind {} is unknown", hello.lane))),
     };
+    check_text(&hello.cluster_name)?;
     Ok(Hello {
         protocol_version: hello.protocol_version,
         min_supported: hello.min_supported,
@@ -236,9 +270,9 @@ fn read_hello(hello: pb::Hello) -> Result<Hello, Malformed> {
         lane,
         lane_count: u16::try_from(hello.lane_count).unwrap_or(u16::MAX),
         stream_seq: hello.stream_seq,
-        features: Features::from_names(&hello.features),
+        features: read_features(&hello.features)?,
         cluster_id: read_cluster_id(&hello.cluster_id),
-        host_id: Some(hello.host_id).filter(|id| !id.is_empty()),
+        host_id: read_host_id(hello.host_id)?,
     })
 }
 
@@ -270,11 +304,11 @@ fn read_hello_reply(reply: pb::HelloReply) -> Result<HelloReply, Malformed> {
         Some(Answer::Accepted(accepted)) => Ok(HelloReply::Accepted(Accepted {
             from: read_node(accepted.from)?,
             version: accepted.version,
-            features: Features::from_names(&accepted.features),
+            features: read_features(&accepted.features)?,
             max_frame_bytes: accepted.limits.as_ref().map_or(u64::MAX, |limits| limits.max_frame_bytes),
             max_names: accepted.limits.map_or(0, |limits| limits.max_names),
             cluster_id: read_cluster_id(&accepted.cluster_id),
-            host_id: Some(accepted.host_id).filter(|id| !id.is_empty()),
+            host_id: read_host_id(accepted.host_id)?,
         })),
         Some(Answer::Rejected(rejected)) => Ok(HelloReply::Rejected(Rejected {
             code: codes::reject(rejected.code),

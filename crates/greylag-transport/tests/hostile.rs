@@ -187,11 +187,11 @@ async fn a_frame_of_a_gibibyte() {
     raw.announce(1 << 30).await;
     assert!(raw.hear("PROTOCOL").await);
     scene.refused(Intrusion::Oversized, 1, &["127.0.0.1:4716", "1073741824"]).await;
-    // The same in place of a Hello.
+    // The same in place of a Hello, which is short.
     let mut raw = Raw::connect(scene.port()).await;
     raw.call().await;
-    raw.announce(1 << 30).await;
-    scene.refused(Intrusion::Oversized, 2, &["1073741824"]).await;
+    raw.announce((16 << 10) + 1).await;
+    scene.refused(Intrusion::Oversized, 2, &["16385"]).await;
     // Small enough for the large lane, and too large for the control lane.
     let mut raw = Raw::connect(scene.port()).await;
     raw.call().await;
@@ -401,4 +401,49 @@ async fn an_answer_of_a_stranger_or_for_another_process() {
     assert_eq!(asked.await.map(|answer| *answer.downcast::<u32>().unwrap()), Ok(4));
     let ids = [&scene.friend, &scene.target].map(|node| node.transport.open_ask(LONG).address.ask_id);
     assert!(ids[0].abs_diff(ids[1]) > 1_000_000 && ids.iter().all(|id| *id > 1_000_000), "{ids:?}");
+}
+
+/// Cluster T12: whoever repeats its Hello tells others nothing, and news at most once a second.
+#[tokio::test]
+async fn a_hello_again_and_again() {
+    let mut scene = Scene::plain().await;
+    let hello = Hello { port: 4724, ..Hello::to(scene.port()) };
+    let mut raw = Raw::connect(scene.port()).await;
+    raw.call().await;
+    for _ in 0..100 {
+        raw.say(&hello.frame()).await;
+    }
+    for cluster_id in 1..=100 {
+        raw.say(&Hello { cluster_id, ..hello.clone() }.frame()).await;
+    }
+    let mut told = Vec::new();
+    while told.last() != Some(&Some(u128::from_be_bytes([100; 16]))) {
+        let of = |event| match event {
+            TransportEvent::PeerHandshake(info) if info.peer.address().port() == 4724 => Some(info.cluster_id),
+            _ => None,
+        };
+        told.push(scene.target.event(of).await);
+    }
+    assert_eq!((told.len(), told[0], told[1]), (3, None, Some(u128::from_be_bytes([1; 16]))), "{told:?}");
+    scene.goes_on().await;
+}
+
+/// Cluster T18, T20: the Hello of a quarantined process on its open stream says nothing of who runs there.
+#[tokio::test]
+async fn a_hello_of_a_quarantined_process_on_its_stream() {
+    let mut scene = Scene::plain().await;
+    let hello = Hello { port: 4725, ..Hello::to(scene.port()) };
+    let mut raw = Raw::connect(scene.port()).await;
+    raw.call().await;
+    raw.say(&hello.frame()).await;
+    raw.settle().await;
+    let peer = "127.0.0.1:4725#77".parse().unwrap();
+    scene.target.transport.quarantine(&peer, greylag_transport::QuarantineReason::Manual, false);
+    scene.target.event(|event| matches!(event, TransportEvent::Quarantined { .. }).then_some(())).await;
+    raw.say(&Hello { cluster_id: 5, ..hello }.frame()).await;
+    raw.say(&raw::message("inbox", 1)).await;
+    until(|| scene.target.dropped(DeadLetterReason::Quarantined) == 1).await;
+    let known = scene.target.transport.peer(peer.address()).unwrap();
+    assert_eq!((known.peer, known.cluster_id), (peer, None));
+    scene.goes_on().await;
 }

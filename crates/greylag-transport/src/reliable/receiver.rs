@@ -72,7 +72,7 @@ impl ReliableReceiver {
             out.push(ReceiverEffect::Ack { seq });
             return;
         };
-        if seq == self.delivered + 1 {
+        if self.delivered.checked_add(1) == Some(seq) {
             self.delivered = seq;
             out.push(ReceiverEffect::Deliver(message));
         }
@@ -81,5 +81,23 @@ impl ReliableReceiver {
         } else {
             ReceiverEffect::Nack { seq: self.delivered }
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Cluster T28: whatever number a peer passes over to, the numbers never begin anew.
+    #[test]
+    fn nothing_follows_the_last_number() {
+        let (mut receiver, mut effects) = (ReliableReceiver::new(), Vec::new());
+        let from = Uid::new(1).unwrap();
+        receiver.handle(ReceiverInput::Incarnation { uid: from }, &mut effects);
+        for (seq, message) in [(u64::MAX, None), (1, Some("one")), (u64::MAX, Some("last"))] {
+            receiver.handle(ReceiverInput::Arrived { from, seq, message }, &mut effects);
+        }
+        let ack = |seq| ReceiverEffect::Ack { seq };
+        assert_eq!(effects, [ack(u64::MAX), ack(1), ack(u64::MAX)]);
     }
 }

@@ -160,6 +160,41 @@ fn a_frame_of_countless_envelopes_is_refused() {
     assert!(read_all(batch.freeze()).is_err());
 }
 
+/// Cluster T36: what a Hello says is kept and told, so it is short.
+#[test]
+fn a_hello_is_short() {
+    let Some(pb::frame::Content::Hello(good)) =
+        pb::Frame::decode(write_frame(&Frame::Hello(hello("a:1#1", "b:2")))).unwrap().content
+    else {
+        panic!("it is a Hello")
+    };
+    let read = |hello: pb::Hello| {
+        let content = Some(pb::frame::Content::Hello(hello));
+        read_frame(pb::Frame { content }.encode_to_vec().into())
+    };
+    let text = |len: usize| "x".repeat(len);
+    for (len, is_read) in [(255, true), (256, false)] {
+        let from = good.from.clone().map(|from| pb::Node { host: text(len), ..from });
+        for hello in [
+            pb::Hello { cluster_name: text(len), ..good.clone() },
+            pb::Hello { host_id: text(len), ..good.clone() },
+            pb::Hello { to_host: text(len), ..good.clone() },
+            pb::Hello { from, ..good.clone() },
+            pb::Hello { features: vec![text(len); 32], ..good.clone() },
+        ] {
+            assert_eq!(read(hello).is_ok(), is_read, "{len}");
+        }
+    }
+    assert!(read(pb::Hello { features: vec![String::new(); 33], ..good }).is_err());
+}
+
+/// Cluster T28: numbers never come to an end, so the last one is nobody's.
+#[test]
+fn the_last_number_is_refused() {
+    assert!(read_frame(write_skip(u64::MAX)).is_err());
+    assert!(read_frame(write_skip(u64::MAX - 1)).is_ok());
+}
+
 /// Cluster T36, T37: a compressed frame is read within its lane's limit, and holds no other.
 #[test]
 fn a_compressed_frame_reads_back_within_the_limit() {

@@ -153,13 +153,27 @@ pub struct Hello {
     pub lane: u64,
     pub index: u64,
     pub seq: u64,
+    /// 0 for none.
+    pub cluster_id: u8,
 }
 
 impl Hello {
     /// One that is accepted.
     pub fn to(to_port: u16) -> Self {
         let (cluster, host) = ("test", "127.0.0.1");
-        Self { version: 1, min_supported: 1, cluster, host, port: 9, uid: 77, to_port, lane: 2, index: 0, seq: 1 }
+        Self {
+            version: 1,
+            min_supported: 1,
+            cluster,
+            host,
+            port: 9,
+            uid: 77,
+            to_port,
+            lane: 2,
+            index: 0,
+            seq: 1,
+            cluster_id: 0,
+        }
     }
 
     pub fn frame(&self) -> Vec<u8> {
@@ -174,6 +188,7 @@ impl Hello {
             number(9, self.index),
             number(10, 1),
             number(11, self.seq),
+            if self.cluster_id == 0 { Vec::new() } else { bytes(13, &[self.cluster_id; 16]) },
         ];
         bytes(1, &hello.concat())
     }

@@ -22,12 +22,12 @@ use super::connector::Connector;
 use super::fault::Delayed;
 use super::outbound::{Agreed, Line, Outbound};
 use super::peer::{LinkEnd, Peer};
-use super::shared::{Announcement, Shared};
+use super::shared::Shared;
 use crate::association::Input;
 use crate::hello::{Accepted, Features, Hello, HelloReply, MIN_SUPPORTED, PROTOCOL_VERSION};
 use crate::lane::Lane;
 use crate::reliable::SenderInput;
-use crate::remoting::{PeerInfo, TransportEvent};
+use crate::remoting::PeerInfo;
 use crate::wire::{self, Frame};
 
 /// The one method of the service.
@@ -71,11 +71,7 @@ pub(super) async fn run(shared: Arc<Shared>, peer: Arc<Peer>, lane: Lane, seq: u
             line.agree(Agreed { max_names: max_names as usize, zstd: features.zstd });
             peer.complains.store(true, Ordering::Relaxed);
             peer.input(&shared, Input::Accepted { lane, seq, uid: from.uid() });
-            if peer.is_current(from.uid()) {
-                let info = PeerInfo { peer: from.clone(), ip, host_id, cluster_id };
-                let info = shared.endpoint.learn_peer(info, true);
-                shared.announce(Announcement::Event(TransportEvent::PeerHandshake(info)));
-            }
+            peer.introduce(&shared, PeerInfo { peer: from.clone(), ip, host_id, cluster_id }, true);
             if said != shared.cluster_id() {
                 // What became known during the handshake; later news goes to the open gate.
                 peer.greet_again(&shared, lane);

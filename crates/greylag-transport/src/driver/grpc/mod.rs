@@ -13,6 +13,7 @@ mod fault;
 mod flushes;
 mod host;
 mod link;
+mod opening;
 mod outbound;
 mod peer;
 mod reliable;

@@ -16,7 +16,7 @@ use crate::association::{Association, Effect, Event, Input};
 use crate::lane::{Lane, LaneKind, lane_key_hash};
 use crate::queue::{Bounds, Item, LaneQueue, Place, Pushed};
 use crate::reliable::SenderInput;
-use crate::remoting::{AskError, QuarantineReason, TransportEvent};
+use crate::remoting::{AskError, PeerInfo, QuarantineReason, TransportEvent};
 use crate::wire::{self, Frame};
 
 /// See the module.
@@ -118,6 +118,20 @@ impl Peer {
     pub(super) fn is_current(&self, uid: Uid) -> bool {
         let machine = self.machine.lock().expect(NO_PANIC);
         machine.peer() == Some(uid) && !machine.is_dead(uid)
+    }
+
+    /// Keeps what a handshake with this incarnation taught, and tells the listeners. False, and nothing
+    /// more: it is dead by now, or another one runs.
+    pub(super) fn introduce(&self, shared: &Shared, info: PeerInfo, dialled: bool) -> bool {
+        // Under the lock, so that the word of one incarnation cannot come after that of the next.
+        let machine = self.machine.lock().expect(NO_PANIC);
+        let uid = info.peer.uid();
+        if machine.peer() != Some(uid) || machine.is_dead(uid) {
+            return false;
+        }
+        let info = shared.endpoint.learn_peer(info, dialled);
+        shared.announce(Announcement::Event(TransportEvent::PeerHandshake(info)));
+        true
     }
 
     /// Feeds the machine.
@@ -343,5 +357,34 @@ async fn keep_deadlines(shared: Arc<Shared>, peer: Arc<Peer>) {
             }
             () = peer.deadline_moved.notified() => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::driver::grpc::GrpcTransport;
+    use crate::remoting::Remoting;
+    use crate::settings::TransportSettings;
+
+    /// Cluster T15, T16: a Hello that was admitted, and answered only after its sender was replaced,
+    /// teaches nothing of who runs there, and ends no question to it.
+    #[tokio::test]
+    async fn the_word_of_a_process_that_was_replaced_comes_too_late() {
+        let node = GrpcTransport::bind(TransportSettings::test(), Arc::default()).await.unwrap();
+        let (before, now): (UniqueAddress, UniqueAddress) =
+            ("127.0.0.1:9#7".parse().unwrap(), "127.0.0.1:9#8".parse().unwrap());
+        let info = |peer: &UniqueAddress| PeerInfo {
+            peer: peer.clone(),
+            ip: std::net::Ipv4Addr::LOCALHOST.into(),
+            host_id: None,
+            cluster_id: None,
+        };
+        let peer = node.shared.peer(now.address());
+        peer.hello(&node.shared, before.uid()).unwrap();
+        peer.hello(&node.shared, now.uid()).unwrap();
+        assert!(peer.introduce(&node.shared, info(&now), false));
+        assert!(!peer.introduce(&node.shared, info(&before), false));
+        assert_eq!(node.peer(now.address()).unwrap().peer, now);
     }
 }

@@ -18,6 +18,7 @@ use super::accept::Caller;
 use super::codec::{FrameCodec, OutFrame};
 use super::flushes::Mark;
 use super::link::{FRAME_OVERHEAD, METHOD};
+use super::opening::Opening;
 use super::shared::{Announcement, Shared};
 use super::streams::{NoTurn, Turn};
 use super::visit::OpenStream;
@@ -43,7 +44,7 @@ pub(super) async fn answer(shared: Arc<Shared>, caller: Caller, request: http::R
     }
     let max = shared.settings.largest_message_size() + FRAME_OVERHEAD;
     let mut grpc = Grpc::new(FrameCodec).max_decoding_message_size(max).max_encoding_message_size(max);
-    grpc.streaming(Open { shared, caller }, request).await
+    grpc.streaming(Open { shared, caller }, request.map(Opening::of)).await
 }
 
 /// The one method.
@@ -122,6 +123,7 @@ async fn open(
             read: 0,
             reported: 0,
             acknowledgement: None,
+            news: News::default(),
         };
         runtime.spawn(reader.run(frames, turn));
     }
@@ -193,12 +195,17 @@ async fn greet(
     if peer.fault.is_deaf() {
         return Err(Rejected::new(RejectCode::NotReady, "blackholed on purpose"));
     }
-    peer.hello(shared, hello.from.uid()).map_err(|reason| Rejected {
+    let dead = |reason| Rejected {
         reason,
         ..Rejected::new(RejectCode::Quarantined, format!("{own} takes {} for dead", hello.from))
-    })?;
-    announce_hello(shared, hello, caller.visit.ip);
+    };
+    peer.hello(shared, hello.from.uid()).map_err(dead)?;
+    if !peer.introduce(shared, info(hello, caller.visit.ip), false) {
+        return Err(dead(None));
+    }
     match shared.streams.supersede(&hello.from, hello.lane, hello.stream_seq, replies).await {
+        // Whoever was replaced before its stream counted had none that could be ended.
+        Ok(_) if !peer.is_current(hello.from.uid()) => Err(dead(None)),
         Ok(turn) => Ok((version, turn)),
         Err(NoTurn::Older) => Err(Rejected::new(RejectCode::NotReady, "a newer stream of this lane is open")),
         Err(NoTurn::TooMany(count)) => {
@@ -207,12 +214,9 @@ async fn greet(
     }
 }
 
-/// Keeps what a Hello says of its sender, and tells the listeners.
-fn announce_hello(shared: &Shared, hello: &Hello, ip: IpAddr) {
-    let (host_id, cluster_id) = (hello.host_id.clone(), hello.cluster_id);
-    let info = PeerInfo { peer: hello.from.clone(), ip, host_id, cluster_id };
-    let info = shared.endpoint.learn_peer(info, false);
-    shared.announce(Announcement::Event(TransportEvent::PeerHandshake(info)));
+/// What a Hello says of its sender.
+fn info(hello: &Hello, ip: IpAddr) -> PeerInfo {
+    PeerInfo { peer: hello.from.clone(), ip, host_id: hello.host_id.clone(), cluster_id: hello.cluster_id }
 }
 
 /// Reads one accepted stream.
@@ -229,6 +233,14 @@ struct Reader {
     reported: u64,
     /// What is still to be said about numbered messages.
     acknowledgement: Option<Frame>,
+    news: News,
+}
+
+/// What the peer said of itself after its first Hello.
+#[derive(Default)]
+struct News {
+    is_untold: bool,
+    told_at: Option<Instant>,
 }
 
 /// Why a reader stopped.
@@ -241,6 +253,8 @@ enum End {
     Superseded,
 }
 
+/// Between two announcements of what a peer says of itself; an honest one has news once.
+const NEWS_INTERVAL: Duration = Duration::from_secs(1);
 /// Between what was read and the peer's being told so.
 const REPORT_AFTER: Duration = Duration::from_millis(100);
 
@@ -264,6 +278,11 @@ impl Reader {
         tokio::pin!(report);
         let mut is_report_due = false;
         loop {
+            let is_due = self.read > self.reported || self.acknowledgement.is_some() || self.news.is_untold;
+            if is_due && !is_report_due {
+                is_report_due = true;
+                report.as_mut().reset(tokio::time::Instant::now() + REPORT_AFTER);
+            }
             let frame = tokio::select! {
                 biased;
                 () = &mut superseded => {
@@ -301,10 +320,6 @@ impl Reader {
                 self.replies.send(Ok(OutFrame::Ready(close))).await.ok();
                 return End::Broken;
             }
-            if !is_report_due && (self.read > self.reported || self.acknowledgement.is_some()) {
-                is_report_due = true;
-                report.as_mut().reset(tokio::time::Instant::now() + REPORT_AFTER);
-            }
         }
     }
 
@@ -326,7 +341,7 @@ impl Reader {
     }
 
     async fn take(&mut self, frame: Frame, is_orderly: &mut bool) -> Result<(), Violation> {
-        let is_notice = matches!(frame, Frame::Batch(_) | Frame::Quarantined { .. } | Frame::Hello(_));
+        let is_notice = matches!(frame, Frame::Batch(_) | Frame::Quarantined { .. });
         if !is_notice && self.shared.is_blocked(&self.hello.from) {
             // Batches are counted where their messages are.
             let peer = self.shared.peer(self.hello.from.address());
@@ -358,7 +373,10 @@ impl Reader {
             // The peer knows more of itself by now, such as its cluster.
             Frame::Hello(again) => {
                 self.check_speaker(&again.from)?;
-                announce_hello(&self.shared, &again, self.ip);
+                let (host_id, cluster_id) = (again.host_id, again.cluster_id);
+                self.news.is_untold |= (&host_id, cluster_id) != (&self.hello.host_id, self.hello.cluster_id);
+                (self.hello.host_id, self.hello.cluster_id) = (host_id, cluster_id);
+                self.tell_news();
             }
             _ => self.shared.counters.skipped(),
         }
@@ -449,6 +467,16 @@ impl Reader {
         }
     }
 
+    /// Announces what the peer said of itself last, unless it was announced a moment ago.
+    fn tell_news(&mut self) {
+        let is_due = |at: Instant| at.elapsed() >= NEWS_INTERVAL;
+        if self.news.is_untold && self.news.told_at.is_none_or(is_due) {
+            self.news = News { is_untold: false, told_at: Some(Instant::now()) };
+            let peer = self.shared.peer(self.hello.from.address());
+            peer.introduce(&self.shared, info(&self.hello, self.ip), false);
+        }
+    }
+
     fn answer(&self, frame: Frame) {
         // A peer that leaves so many answers unread does not wait for this one.
         self.replies.try_send(Ok(OutFrame::Ready(wire::write_frame(&frame)))).ok();
@@ -456,6 +484,7 @@ impl Reader {
 
     fn report(&mut self) {
         self.acknowledge();
+        self.tell_news();
         if self.read > self.reported {
             self.reported = self.read;
             self.answer(Frame::Received(self.read));
