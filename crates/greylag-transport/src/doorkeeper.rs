@@ -2,7 +2,8 @@
 //!
 //! Every intrusion is counted by remote host. Offences (bytes that no node of any version sends) add
 //! up: the twentieth within a minute closes the door to that host for the next minute. Connections
-//! that have not said Hello yet are few per host and in all, so that silent ones exhaust nothing.
+//! that have not said Hello yet, or have no stream any more, are few per host and in all, so that
+//! silent ones exhaust nothing.
 //! What is refused by a proper answer (another cluster, an unknown version, a foreign certificate)
 //! is a mistake of the operator's and no offence. Source: cluster §7.
 
@@ -133,6 +134,13 @@ impl Doorkeeper {
         host.waiting += 1;
         self.waiting += 1;
         Ok(())
+    }
+
+    /// A connection that said Hello has no stream any more. It was let in, so it is not refused, but
+    /// while it waits it takes the place of a new one.
+    pub(crate) fn wait_again(&mut self, now: Instant, ip: IpAddr) {
+        self.host(now, ip).waiting += 1;
+        self.waiting += 1;
     }
 
     /// A connection that was let in has said Hello, or has ended.

@@ -206,11 +206,14 @@ impl LaneQueue {
         room.into_values().for_each(Waker::wake);
     }
 
-    /// A frame that leaves before everything queued, and although the gate is shut for that.
+    /// A frame that leaves before everything queued, and although the gate is shut for that. Without a
+    /// stream that could carry it there is nobody to tell.
     pub(crate) fn notify(&self, frame: Bytes) {
         let mut state = self.lock();
-        state.notices.push_back(frame);
-        wake(state);
+        if state.accepted > state.ended {
+            state.notices.push_back(frame);
+            wake(state);
+        }
     }
 
     /// From now on stream `seq`, and no other, takes; `uid` reads it.
@@ -478,6 +481,22 @@ mod tests {
         queue.put_back(&mut unwritten);
         queue.open(2, uid(9));
         assert_eq!(take(&queue, 2, 5).1, [1, 2, 3]);
+    }
+
+    /// Cluster T20: a quarantined process goes on sending for years; what cannot be said is not kept.
+    #[test]
+    fn notices_without_a_stream_are_not_kept() {
+        let queue = queue_of(1);
+        let notify = || queue.notify(Bytes::from_static(b"x"));
+        notify();
+        assert!(!queue.was_used());
+        queue.open(1, uid(9));
+        notify();
+        assert!(queue.was_used());
+        queue.end(1);
+        queue.lock().notices.clear();
+        notify();
+        assert!(!queue.was_used());
     }
 
     #[test]

@@ -47,6 +47,9 @@ impl From<prost::DecodeError> for Malformed {
     }
 }
 
+/// The most envelopes in a frame of a control lane, which all peers' control frames are taken in turn
+/// with; written so, and others refused.
+pub(crate) const MAX_CONTROL_BATCH: usize = 1024;
 /// The longest frame that a Hello comes in; nothing longer is read before one.
 pub(crate) const MAX_HELLO: usize = 16 * 1024;
 /// The longest text of a Hello and of its answer; a host name has no more than 253 bytes.

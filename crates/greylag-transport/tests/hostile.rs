@@ -62,7 +62,8 @@ impl Scene {
         assert_eq!(stats().intrusions[&(intrusion, HOST.parse().unwrap())], count, "counted by remote host");
         let kind = format!("{intrusion:?}");
         let named = [&["WARN", "refused: ", kind.as_str(), "127.0.0.1"], words].concat();
-        assert!(logs::has(&named), "no line with {named:?}");
+        // It is counted first.
+        until(|| logs::has(&named)).await;
         self.goes_on().await;
     }
 }
@@ -446,4 +447,67 @@ async fn a_hello_of_a_quarantined_process_on_its_stream() {
     let known = scene.target.transport.peer(peer.address()).unwrap();
     assert_eq!((known.peer, known.cluster_id), (peer, None));
     scene.goes_on().await;
+}
+
+/// Cluster T35: a peer that reads none of its answers is told no reason, and its stream is closed.
+#[tokio::test]
+async fn a_peer_that_reads_nothing_keeps_no_place() {
+    let mut scene = Scene::plain().await;
+    let mut raw = Raw::connect(scene.port()).await;
+    raw.call_unheard().await;
+    raw.say(&Hello { port: 4726, ..Hello::to(scene.port()) }.frame()).await;
+    let open = |scene: &Scene| scene.target.transport.stats().inbound_streams;
+    until(|| open(&scene) == 2).await;
+    for id in 0..100 {
+        raw.say(&raw::flush(id)).await;
+    }
+    raw.say(&[0x1a, 0x05, 0xff]).await;
+    scene.refused(Intrusion::Malformed, 1, &["127.0.0.1:4726"]).await;
+    until(|| open(&scene) == 1).await;
+}
+
+/// Cluster T18, T21: a quarantine that is forgotten ends the streams that were silent all the time.
+#[tokio::test]
+async fn a_silent_stream_of_a_quarantined_process_is_not_heard_again() {
+    let soon = Duration::from_millis(100);
+    let settings =
+        |_: &str| TransportSettings { remove_quarantined_association_after: soon, ..TransportSettings::test() };
+    let mut scene = Scene::new(settings).await;
+    let mut raw = Raw::connect(scene.port()).await;
+    raw.call().await;
+    raw.say(&Hello { port: 4727, ..Hello::to(scene.port()) }.frame()).await;
+    raw.settle().await;
+    let peer = "127.0.0.1:4727#77".parse().unwrap();
+    scene.target.transport.quarantine(&peer, greylag_transport::QuarantineReason::Manual, true);
+    until(|| scene.target.transport.stats().inbound_streams == 1).await;
+    scene.goes_on().await;
+}
+
+/// Cluster T26, T36: a control frame holds few envelopes, since other peers' heartbeats wait behind it.
+#[tokio::test]
+async fn a_control_frame_of_countless_envelopes() {
+    let mut scene = Scene::plain().await;
+    for (n, count) in [(1, 1024), (2, 1025)] {
+        let mut raw = Raw::connect(scene.port()).await;
+        raw.call().await;
+        raw.say(&Hello { lane: 1, seq: n, port: 4728, ..Hello::to(scene.port()) }.frame()).await;
+        raw.say(&raw::empty_envelopes(count)).await;
+        until(|| scene.target.dropped(DeadLetterReason::NoSuchRecipient) == 1024 * n).await;
+        assert_eq!(scene.target.transport.stats().malformed_frames, n - 1);
+    }
+    scene.refused(Intrusion::Malformed, 1, &["127.0.0.1:4728", "1024"]).await;
+    // Nobody here writes such a frame, whatever is configured.
+    let many =
+        TransportSettings { max_batch_messages: 1 << 16, max_batch_bytes: 64 << 10, ..TransportSettings::test() };
+    let eager = node(many).await;
+    let mut control = scene.target.register("control/x");
+    let recipient = greylag_transport::Recipient::new("control/x");
+    for n in 0..3000 {
+        let envelope = greylag_transport::Envelope { recipient: recipient.clone(), ..common::number(n) };
+        eager.transport.send(&scene.target.here(), envelope).unwrap();
+    }
+    for n in 0..3000 {
+        assert_eq!(common::read(&common::next(&mut control).await), n);
+    }
+    assert_eq!(scene.target.transport.stats().malformed_frames, 1);
 }

@@ -201,7 +201,7 @@ impl<M: Send + 'static> Shared<M> {
                     Some(Err((Rejection::ShuttingDown, parcel))) => {
                         return Err(self.refuse(parcel, DeadLetterReason::ShuttingDown));
                     }
-                    Some(Err((Rejection::TooLarge { .. }, parcel))) => {
+                    Some(Err((Rejection::TooLarge { .. } | Rejection::NameTooLong { .. }, parcel))) => {
                         return Err(self.refuse(parcel, DeadLetterReason::TooLarge));
                     }
                     Some(Err((_, parcel))) => return Err(self.refuse(parcel, DeadLetterReason::QueueFull)),
@@ -508,7 +508,9 @@ impl<M: Send + 'static> Shared<M> {
                 let frames = vec![(shard, stamp, token, expires_at)];
                 self.deferred.push_anyway(Deferred::Input(Input::HandedBack { node: to.node, frames }));
             }
-            Err((Rejection::TooLarge { .. }, parcel)) => self.dead_letter(parcel, DeadLetterReason::TooLarge),
+            Err((Rejection::TooLarge { .. } | Rejection::NameTooLong { .. }, parcel)) => {
+                self.dead_letter(parcel, DeadLetterReason::TooLarge)
+            }
             Err((Rejection::ShuttingDown, parcel)) => self.dead_letter(parcel, DeadLetterReason::ShuttingDown),
             Err((Rejection::QueueFull, parcel)) => self.dead_letter(parcel, DeadLetterReason::QueueFull),
         }

@@ -37,14 +37,23 @@ impl Raw {
     }
 
     pub async fn call_path(&mut self, path: &str) {
+        self.call_with(path, &[]).await;
+    }
+
+    async fn call_with(&mut self, path: &str, settings: &[u8]) {
         let mut head = vec![0x83, 0x86, 0x04, path.len() as u8];
         head.extend(path.as_bytes());
         head.extend(b"\x01\x01x");
         head.extend(b"\x0f\x10\x10application/grpc");
         head.extend(b"\x00\x02te\x08trailers");
         self.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await;
-        self.send(&frame(4, 0, 0, &[])).await;
+        self.send(&frame(4, 0, 0, settings)).await;
         self.send(&frame(1, 4, 1, &head)).await;
+    }
+
+    /// A call whose answers may fill no window: not a byte of them is ever sent.
+    pub async fn call_unheard(&mut self) {
+        self.call_with("/greylag.transport.v1.Transport/Open", &[0, 4, 0, 0, 0, 0]).await;
     }
 
     /// A message on the call.
@@ -199,6 +208,16 @@ pub fn message(path: &str, payload: u32) -> Vec<u8> {
     let envelope =
         [bytes(1, path.as_bytes()), number(5, 2), bytes(6, b"number"), bytes(7, payload.to_string().as_bytes())];
     bytes(3, &bytes(1, &envelope.concat()))
+}
+
+/// A question whether everything before it was taken.
+pub fn flush(id: u64) -> Vec<u8> {
+    bytes(10, &number(1, id))
+}
+
+/// A frame of so many envelopes for nobody.
+pub fn empty_envelopes(count: usize) -> Vec<u8> {
+    bytes(3, &bytes(1, &bytes(1, b"control/nobody")).repeat(count))
 }
 
 /// A frame with one answer, a number, to a question of the process `uid`.

@@ -233,7 +233,7 @@ impl<M: Send + 'static> Port<M> {
             let reason = match rejected.error {
                 Rejection::QueueFull => DeadLetterReason::QueueFull,
                 Rejection::Quarantined => DeadLetterReason::Quarantined,
-                Rejection::TooLarge { .. } => DeadLetterReason::TooLarge,
+                Rejection::TooLarge { .. } | Rejection::NameTooLong { .. } => DeadLetterReason::TooLarge,
                 Rejection::ShuttingDown => DeadLetterReason::ShuttingDown,
             };
             let Payload::Value(value) = rejected.envelope.payload else {

@@ -249,6 +249,7 @@ impl Stream for Outbound {
         loop {
             let writing = queue.writing();
             let max = this.shared.settings.max_batch_messages;
+            let max = if this.lane == Lane::CONTROL { max.min(wire::MAX_CONTROL_BATCH) } else { max };
             match ready!(queue.poll_take(cx, this.seq, max, &mut this.taken)) {
                 Taken::Ended => return Poll::Ready(None),
                 Taken::Notice(frame) => return Poll::Ready(Some(OutFrame::Ready(frame))),

@@ -264,7 +264,11 @@ impl Peer {
                 self.control.notify(frame.clone());
                 shared.streams.notify(&self.incarnation(uid), &frame);
             }
-            Effect::Forget { uid } => shared.unblock(&self.incarnation(uid)),
+            Effect::Forget { uid } => {
+                // A stream that was silent all the time would be heard again.
+                shared.streams.end_all_of(&self.incarnation(uid));
+                shared.unblock(&self.incarnation(uid));
+            }
             Effect::Publish(event) => self.publish(shared, event),
             Effect::Admit | Effect::Refuse { .. } | Effect::Rest { .. } | Effect::AskTraffic { .. } => {}
         }

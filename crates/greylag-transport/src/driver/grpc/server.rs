@@ -29,7 +29,7 @@ use crate::hello::{Accepted, Features, Hello, HelloReply, Rejected};
 use crate::lane::{Lane, LaneKind};
 use crate::reliable::ReceiverEffect;
 use crate::remoting::{PeerInfo, RejectCode, TransportEvent};
-use crate::wire::{self, Arrived, ArrivedContent, BatchReader, Frame, Malformed, Names};
+use crate::wire::{self, Arrived, ArrivedContent, BatchReader, Frame, MAX_CONTROL_BATCH, Malformed, Names};
 
 type Replies = mpsc::Sender<Result<OutFrame, Status>>;
 
@@ -253,6 +253,8 @@ enum End {
     Superseded,
 }
 
+/// How long the reason of a close waits for a peer that leaves its answers unread.
+const LAST_WORD: Duration = Duration::from_secs(1);
 /// Between two announcements of what a peer says of itself; an honest one has news once.
 const NEWS_INTERVAL: Duration = Duration::from_secs(1);
 /// Between what was read and the peer's being told so.
@@ -264,11 +266,12 @@ impl Reader {
         let end = self.read_all(frames, &turn, &mut is_orderly).await;
         self.report();
         let (from, lane) = (self.hello.from.clone(), self.hello.lane);
-        self.shared.streams.remove(&from, lane, self.hello.stream_seq);
         // What a peer ended in order lost nothing; anything else may have.
         if !is_orderly && !matches!(end, End::Finished) && !self.shared.is_blocked(&from) {
             self.shared.announce(Announcement::Event(TransportEvent::LinkLost { peer: from, lane }));
         }
+        // Only now may a newer stream of the lane be read.
+        drop(turn);
     }
 
     async fn read_all(&mut self, mut frames: Streaming<Bytes>, turn: &Turn, is_orderly: &mut bool) -> End {
@@ -317,7 +320,8 @@ impl Reader {
                 // Nothing follows the reason.
                 self.report();
                 let close = wire::write_frame(&Frame::Close("PROTOCOL".to_owned()));
-                self.replies.send(Ok(OutFrame::Ready(close))).await.ok();
+                // A peer that reads nothing does not hold its place by it.
+                tokio::time::timeout(LAST_WORD, self.replies.send(Ok(OutFrame::Ready(close)))).await.ok();
                 return End::Broken;
             }
         }
@@ -427,8 +431,14 @@ impl Reader {
         let mut sorted: Vec<Vec<Arrived>> = (0..bins).map(|_| Vec::new()).collect();
         let mut malformed = None;
         let mut count = 0;
+        // Every peer's heartbeats wait behind what one frame of each other peer holds (cluster T26).
+        let max = if lane.kind() == LaneKind::Control { MAX_CONTROL_BATCH as u64 } else { u64::MAX };
         for arrived in BatchReader::new(batch, &mut self.names) {
             match arrived {
+                Ok(_) if count == max => {
+                    malformed = Some(Malformed(format!("more than {max} envelopes in a control frame")));
+                    break;
+                }
                 Ok(arrived) => {
                     let bin = match &arrived.content {
                         _ if bins == 1 => 0,

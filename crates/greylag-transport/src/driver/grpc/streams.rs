@@ -17,14 +17,19 @@ use crate::lane::Lane;
 /// See the module.
 #[derive(Default)]
 pub(super) struct Streams {
-    open: Mutex<HashMap<(UniqueAddress, Lane), Slot>>,
+    open: Open,
 }
+
+type Key = (UniqueAddress, Lane);
+type Open = Arc<Mutex<HashMap<Key, Slot>>>;
 
 struct Slot {
     seq: u64,
     end: Arc<Notify>,
     turn: Arc<tokio::sync::Mutex<()>>,
     replies: mpsc::Sender<Result<OutFrame, tonic::Status>>,
+    /// Its stream ended before its turn came; the older one, which reads still, takes the slot with it.
+    is_abandoned: bool,
 }
 
 /// Why a stream is not read.
@@ -39,10 +44,34 @@ pub(super) enum NoTurn {
 /// Lanes of one incarnation that may be open at once; settings allow as many and no more.
 pub(super) const STREAMS_PER_PEER: usize = crate::settings::MAX_LANES as usize + 2;
 
-/// The right to read a stream.
+/// The right to read a stream, and its place among the open ones: both end with it, also where its
+/// connection breaks while it waits.
 pub(super) struct Turn {
     pub(super) end: Arc<Notify>,
-    _guard: OwnedMutexGuard<()>,
+    open: Open,
+    key: Key,
+    seq: u64,
+    /// `None`: an older one reads.
+    reading: Option<OwnedMutexGuard<()>>,
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let mut open = self.open.lock().expect(NO_PANIC);
+        // Given back under the lock: whoever ends next sees either a reader or none.
+        let has_read = self.reading.take().is_some();
+        let Some(slot) = open.get_mut(&self.key) else { return };
+        let is_last = if slot.seq == self.seq {
+            // Without a slot the next stream would not wait for the one that reads.
+            slot.is_abandoned = !has_read && slot.turn.try_lock().is_err();
+            !slot.is_abandoned
+        } else {
+            has_read && slot.is_abandoned
+        };
+        if is_last {
+            open.remove(&self.key);
+        }
+    }
 }
 
 impl Streams {
@@ -57,10 +86,10 @@ impl Streams {
         seq: u64,
         replies: &mpsc::Sender<Result<OutFrame, tonic::Status>>,
     ) -> Result<Turn, NoTurn> {
-        let end = Arc::new(Notify::new());
+        let (key, end) = ((from.clone(), lane), Arc::new(Notify::new()));
         let turn = {
             let mut open = self.open.lock().expect(NO_PANIC);
-            let turn = match open.get(&(from.clone(), lane)) {
+            let turn = match open.get(&key) {
                 Some(slot) if slot.seq >= seq => return Err(NoTurn::Older),
                 Some(slot) => {
                     slot.end.notify_one();
@@ -74,26 +103,18 @@ impl Streams {
                     Arc::default()
                 }
             };
-            let slot = Slot { seq, end: end.clone(), turn: turn.clone(), replies: replies.clone() };
-            open.insert((from.clone(), lane), slot);
+            let (end, turn_of, replies) = (end.clone(), turn.clone(), replies.clone());
+            open.insert(key.clone(), Slot { seq, end, turn: turn_of, replies, is_abandoned: false });
             turn
         };
-        let guard = turn.lock_owned().await;
-        Ok(Turn { end, _guard: guard })
+        let mut claim = Turn { end, open: self.open.clone(), key, seq, reading: None };
+        claim.reading = Some(turn.lock_owned().await);
+        Ok(claim)
     }
 
     /// How many are open.
     pub(super) fn count(&self) -> usize {
         self.open.lock().expect(NO_PANIC).len()
-    }
-
-    /// The stream has ended by itself.
-    pub(super) fn remove(&self, from: &UniqueAddress, lane: Lane, seq: u64) {
-        let mut open = self.open.lock().expect(NO_PANIC);
-        let key = (from.clone(), lane);
-        if open.get(&key).is_some_and(|slot| slot.seq == seq) {
-            open.remove(&key);
-        }
     }
 
     /// Sends a frame on the answering half of every stream of this incarnation.
@@ -137,8 +158,30 @@ mod tests {
         first.end.notified().await;
         assert!(waits().await, "told to end, it has not ended yet");
         drop(first);
-        assert!(second.await.is_ok());
-        streams.remove(&peer, Lane::CONTROL, 2);
-        assert!(supersede(3).await.is_err(), "the end of an older stream does not remove the newer");
+        let second = second.await.expect("the older one has stopped");
+        assert_eq!(streams.count(), 1, "the end of an older stream does not remove the newer");
+        assert!(supersede(3).await.is_err());
+        drop(second);
+        assert_eq!(streams.count(), 0);
+    }
+
+    /// Cluster T24: a stream that breaks while it waits leaves nothing behind, and the next one still
+    /// waits for the one that reads.
+    #[tokio::test]
+    async fn a_stream_that_ends_before_its_turn_leaves_nothing_behind() {
+        let streams = Streams::default();
+        let peer: UniqueAddress = "a:1#1".parse().unwrap();
+        let (replies, _answers) = mpsc::channel(1);
+        let supersede = |seq| Box::pin(streams.supersede(&peer, Lane::CONTROL, seq, &replies));
+        let first = supersede(1).await.expect("it is the first");
+        let mut second = supersede(2);
+        assert!(tokio::time::timeout(std::time::Duration::ZERO, &mut second).await.is_err());
+        drop(second);
+        let mut third = supersede(3);
+        assert!(tokio::time::timeout(std::time::Duration::ZERO, &mut third).await.is_err(), "the first one reads");
+        drop(third);
+        assert_eq!(streams.count(), 1);
+        drop(first);
+        assert_eq!(streams.count(), 0);
     }
 }

@@ -5,14 +5,15 @@
 //! accept --doorkeeper--> TLS handshake --> HTTP/2 --> Hello --> streams
 //!        \--closed at once             \--closed after `handshake_timeout` without a Hello
 //! ```
-//! A connection whose streams have all ended may stay as long as one that has not begun.
+//! A connection whose streams have all ended may stay as long as one that has not begun, and counts
+//! as such.
 //! Source: cluster §7.
 
 use std::future::Future;
 use std::io;
 use std::net::IpAddr;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
@@ -31,10 +32,16 @@ pub(super) struct Visit {
     is_greeted: AtomicBool,
     /// It was found out what this connection is about, well or ill.
     is_judged: AtomicBool,
+    presence: Mutex<Presence>,
+}
+
+struct Presence {
     /// Accepted streams that are open.
-    streams: AtomicUsize,
+    streams: usize,
     /// When the last of them ended, or the connection began.
-    idle_since: Mutex<Instant>,
+    idle_since: Instant,
+    /// The doorkeeper counts it among those that wait.
+    is_waiting: bool,
 }
 
 impl Visit {
@@ -50,8 +57,7 @@ impl Visit {
             ip,
             is_greeted: AtomicBool::new(false),
             is_judged: AtomicBool::new(false),
-            streams: AtomicUsize::new(0),
-            idle_since: Mutex::new(Instant::now()),
+            presence: Mutex::new(Presence { streams: 0, idle_since: Instant::now(), is_waiting: true }),
         }))
     }
 
@@ -69,23 +75,26 @@ impl Visit {
     /// A Hello was accepted; the connection may stay while the stream does.
     pub(super) fn greeted(self: &Arc<Self>) -> OpenStream {
         self.is_judged.store(true, Ordering::Release);
-        self.streams.fetch_add(1, Ordering::AcqRel);
-        if !self.is_greeted.swap(true, Ordering::AcqRel) {
+        self.is_greeted.store(true, Ordering::Release);
+        let mut presence = self.presence.lock().expect(NO_PANIC);
+        presence.streams += 1;
+        if std::mem::take(&mut presence.is_waiting) {
             self.shared.door().leave(self.ip);
         }
+        drop(presence);
         OpenStream(self.clone())
     }
 
     /// When a connection without a stream has been so for too long; `None` while it has one.
     fn expires_at(&self, patience: Duration) -> Option<Instant> {
-        let is_idle = self.streams.load(Ordering::Acquire) == 0;
-        is_idle.then(|| *self.idle_since.lock().expect(NO_PANIC) + patience)
+        let presence = self.presence.lock().expect(NO_PANIC);
+        (presence.streams == 0).then(|| presence.idle_since + patience)
     }
 }
 
 impl Drop for Visit {
     fn drop(&mut self) {
-        if !*self.is_greeted.get_mut() {
+        if self.presence.get_mut().expect(NO_PANIC).is_waiting {
             self.shared.door().leave(self.ip);
         }
     }
@@ -98,8 +107,13 @@ pub(super) struct OpenStream(Arc<Visit>);
 
 impl Drop for OpenStream {
     fn drop(&mut self) {
-        *self.0.idle_since.lock().expect(NO_PANIC) = Instant::now();
-        self.0.streams.fetch_sub(1, Ordering::AcqRel);
+        let (visit, now) = (&self.0, Instant::now());
+        let mut presence = visit.presence.lock().expect(NO_PANIC);
+        presence.streams -= 1;
+        if presence.streams == 0 {
+            (presence.idle_since, presence.is_waiting) = (now, true);
+            visit.shared.door().wait_again(now, visit.ip);
+        }
     }
 }
 
@@ -207,5 +221,34 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Guarded<S> {
 
     fn is_write_vectored(&self) -> bool {
         self.io.is_write_vectored()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::driver::grpc::GrpcTransport;
+    use crate::settings::TransportSettings;
+
+    /// Cluster §7: one Hello on each does not make room for connections without end.
+    #[tokio::test]
+    async fn connections_without_a_stream_are_counted_also_after_their_hello() {
+        let node = GrpcTransport::bind(TransportSettings::test(), Arc::default()).await.unwrap();
+        let ip = "192.0.2.1".parse().unwrap();
+        let begin = || Visit::begin(&node.shared, ip);
+        let mut idle = Vec::new();
+        while let Some(visit) = begin() {
+            drop(visit.greeted());
+            idle.push(visit);
+            assert!(idle.len() < 10_000, "there is an end to it");
+        }
+        let stream = idle[0].greeted();
+        let one = begin().expect("a stream takes no place at the door");
+        assert!(begin().is_none());
+        drop(stream);
+        drop((one, idle.pop()));
+        assert!(begin().is_some());
+        drop(idle);
+        assert!(begin().is_some());
     }
 }
