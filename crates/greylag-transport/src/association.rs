@@ -3,7 +3,8 @@
 //!
 //! One machine per peer address. Each lane is idle, waiting to dial, dialling, or active with one
 //! incarnation; an accepted handshake, in either direction, says which incarnation that is. An older
-//! one is *retired* for ever, a *quarantined* one is refused by name. The machine never sees a
+//! one is *retired*, a *quarantined* one is refused by name. A retired one comes back only by answering,
+//! at its address, a dial that began after its retirement: then the Hello that replaced it was late. The machine never sees a
 //! message: it opens and shuts the gate of each lane's queue, and says when what waits there is to
 //! be failed or handed back.
 //!
@@ -285,7 +286,7 @@ pub struct Association {
     /// The incarnation has accepted a stream of ours, so a failing dial is a reconnect.
     established: bool,
     /// The oldest first.
-    retired: VecDeque<Uid>,
+    retired: VecDeque<Retired>,
     quarantined: BTreeMap<Uid, Quarantine>,
     /// Of the quarantined, those whose entries do not expire.
     tombstones: BTreeSet<Uid>,
@@ -298,6 +299,15 @@ pub struct Association {
     lanes: BTreeMap<Lane, LaneState>,
     next_seq: u64,
     is_shut_down: bool,
+}
+
+/// A process that was replaced at its address, or one whose quarantine was forgotten.
+#[derive(Debug)]
+struct Retired {
+    uid: Uid,
+    /// Dials from this one on began when it had been replaced already: if it answers one of them, it
+    /// is the one that runs. `None`: it never comes back.
+    proof_from: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -379,7 +389,22 @@ impl Association {
     /// Whether nothing may go to or come from this incarnation: it is quarantined, or a newer one
     /// runs in its place.
     pub fn is_dead(&self, uid: Uid) -> bool {
-        self.retired.contains(&uid) || self.quarantined.contains_key(&uid)
+        self.is_retired(uid) || self.quarantined.contains_key(&uid)
+    }
+
+    fn is_retired(&self, uid: Uid) -> bool {
+        self.retired.iter().any(|retired| retired.uid == uid)
+    }
+
+    /// Where a process that was replaced stands among the retired, if its answer to dial `seq` proves
+    /// that it runs all the same. Hellos of several processes come in any order, and in anybody's name;
+    /// but the address is the process that answers there, and one that was asked for by name to go
+    /// stays away.
+    fn proven(&self, uid: Uid, seq: u64) -> Option<usize> {
+        let is_wanted =
+            !self.quarantined.contains_key(&uid) && !self.tombstones.contains(&uid) && !self.ignored.contains(&uid);
+        let at = self.retired.iter().position(|retired| retired.uid == uid)?;
+        (is_wanted && self.retired[at].proof_from.is_some_and(|first| seq >= first)).then_some(at)
     }
 
     /// Takes one input. Infallible: what makes no sense here is dropped.
@@ -473,6 +498,9 @@ impl Association {
         if self.lane(lane) != (Phase::Dialing { seq }) {
             out.push(Effect::Close { lane, seq });
             return;
+        }
+        if let Some(at) = self.proven(uid, seq) {
+            self.retired.remove(at);
         }
         if self.is_dead(uid) {
             if let Some(entry) = self.quarantined.get_mut(&uid) {
@@ -608,8 +636,12 @@ impl Association {
             out.push(Effect::Refuse { reason });
             return;
         }
-        if self.retired.contains(&uid) {
+        if self.is_retired(uid) {
             out.push(Effect::Refuse { reason: None });
+            if self.proven(uid, self.next_seq).is_some() {
+                // Whoever is refused in error is dialled, and its answer decides.
+                self.on_wanted(now, Lane::CONTROL, out);
+            }
             return;
         }
         self.learn(now, uid, out);
@@ -632,7 +664,7 @@ impl Association {
         self.incarnation += 1;
         self.established = false;
         if let Some(old) = old {
-            self.retire(old);
+            self.retire(old, Some(self.next_seq));
             for lane in self.lanes_where(|state| matches!(state.phase, Phase::Active { .. } | Phase::Shutting { .. })) {
                 let (Phase::Active { seq, .. } | Phase::Shutting { seq, .. }) = self.lane(lane) else { continue };
                 out.push(Effect::Close { lane, seq });
@@ -645,13 +677,13 @@ impl Association {
         out.push(Effect::NewIncarnation { uid, old, incarnation: self.incarnation });
     }
 
-    fn retire(&mut self, uid: Uid) {
+    fn retire(&mut self, uid: Uid, proof_from: Option<u64>) {
         if self.retired.len() >= MAX_RETIRED
             && let Some(forgotten) = self.retired.pop_front()
         {
-            self.ignored.remove(&forgotten);
+            self.ignored.remove(&forgotten.uid);
         }
-        self.retired.push_back(uid);
+        self.retired.push_back(Retired { uid, proof_from });
     }
 
     fn on_intruded(&mut self, now: Instant, uid: Uid, out: &mut Vec<Effect>) {
@@ -679,7 +711,7 @@ impl Association {
         harmless: bool,
         out: &mut Vec<Effect>,
     ) {
-        if self.retired.contains(&uid) && !self.quarantined.contains_key(&uid) {
+        if self.is_retired(uid) && !self.quarantined.contains_key(&uid) {
             // A newer incarnation runs there, so this one is refused already; whoever waits for
             // what was queued is not left waiting.
             if self.ignored.insert(uid) {
@@ -785,7 +817,7 @@ impl Association {
         for uid in over {
             self.quarantined.remove(&uid);
             // Only the entry goes, with its reason and its notices: the process never comes back.
-            self.retire(uid);
+            self.retire(uid, None);
             if self.peer == Some(uid) {
                 (self.peer, self.heard_at) = (None, None);
             }

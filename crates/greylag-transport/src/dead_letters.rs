@@ -23,7 +23,7 @@ pub struct DeadLetterKey {
     pub reason: DeadLetterReason,
     /// On which lane.
     pub lane: Option<Lane>,
-    /// At the other end.
+    /// At the other end; absent too, as is the lane, once too many are told apart.
     pub peer: Option<NodeAddress>,
 }
 
@@ -91,6 +91,9 @@ pub struct Suppressed {
     pub count: u64,
 }
 
+/// Counters that are told apart; whoever may call may call from any address and lane, so the others
+/// count under their reason alone.
+const COUNTERS: usize = 16 * 1024;
 const RATION: Duration = Duration::from_secs(60);
 
 impl DeadLetters {
@@ -117,13 +120,13 @@ impl DeadLetters {
         } else {
             ration.suppressed += count;
         }
-        *book.counts.entry(key).or_default() += count;
+        book.add(key, count);
         line
     }
 
     /// Counts messages that are neither published nor logged: their protocol repeats them.
     pub fn count_chatter(&self, key: DeadLetterKey, count: u64) {
-        *self.book().counts.entry(key).or_default() += count;
+        self.book().add(key, count);
     }
 
     /// What the log left out in the minutes that ended by `now`; each is said once.
@@ -182,6 +185,14 @@ impl DeadLetters {
 
     fn book(&self) -> MutexGuard<'_, Book> {
         self.book.lock().expect("counting never panics")
+    }
+}
+
+impl Book {
+    fn add(&mut self, key: DeadLetterKey, count: u64) {
+        let is_full = self.counts.len() >= COUNTERS && !self.counts.contains_key(&key);
+        let key = if is_full { DeadLetterKey { lane: None, peer: None, ..key } } else { key };
+        *self.counts.entry(key).or_default() += count;
     }
 }
 
@@ -284,6 +295,24 @@ mod tests {
         assert_eq!(later, Some(LogLine { suppressed: 3 }));
         assert_eq!(letters.total(DeadLetterReason::QueueFull), 7);
         assert_eq!(letters.counts()[&key(Lane::LARGE)], 2);
+    }
+
+    /// Cluster T41: every message counts, and no caller makes counters without end.
+    #[test]
+    fn counters_are_bounded_and_nothing_is_lost() {
+        let letters = DeadLetters::new(0);
+        let reason = DeadLetterReason::NoSuchRecipient;
+        let key = |n: usize| {
+            let port = u16::try_from(n % 60_000 + 1).unwrap();
+            let peer = NodeAddress::new("a", port).unwrap();
+            DeadLetterKey { reason, lane: Some(Lane::ordinary(u16::try_from(n / 60_000).unwrap())), peer: Some(peer) }
+        };
+        (0..COUNTERS + 100).for_each(|n| letters.count_chatter(key(n), 1));
+        letters.count_chatter(key(0), 1);
+        let counts = letters.counts();
+        assert_eq!((counts.len(), counts[&key(0)]), (COUNTERS + 1, 2));
+        assert_eq!(counts[&DeadLetterKey { reason, lane: None, peer: None }], 100);
+        assert_eq!(letters.total(reason), COUNTERS as u64 + 101);
     }
 
     /// Cluster T41: a minute of suppressed lines ends with their number, once.

@@ -13,10 +13,16 @@
 //!   Reliable{2}, Reliable{3} ---->  deliver, deliver         <-- Ack{2}, Ack{3}
 //! ```
 //!
+//! Both halves remember how far the numbers of a replaced incarnation had come: one that was replaced
+//! in error goes on where it stopped, and what was dropped meanwhile counts as given up.
+//!
 //! What a sender gives up leaves its number behind: the receiver is told to pass over it, so that
 //! later messages are delivered all the same.
 //!
 //! Source: cluster T15, T28, T29.
+
+/// Incarnations of an address whose numbers are remembered, in case one was replaced in error.
+const MAX_FORMER: usize = 64;
 
 mod receiver;
 mod sender;

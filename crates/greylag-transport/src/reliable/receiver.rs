@@ -1,6 +1,10 @@
 //! The half that takes numbered messages.
 
+use std::collections::VecDeque;
+
 use greylag_core::Uid;
+
+use super::MAX_FORMER;
 
 /// What the machine is told.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,6 +47,8 @@ pub enum ReceiverEffect<M> {
 pub struct ReliableReceiver {
     peer: Option<Uid>,
     delivered: u64,
+    /// How far the numbers of those before had come; one that was replaced in error goes on there.
+    former: VecDeque<(Uid, u64)>,
 }
 
 impl ReliableReceiver {
@@ -55,9 +61,18 @@ impl ReliableReceiver {
     pub fn handle<M>(&mut self, input: ReceiverInput<M>, out: &mut Vec<ReceiverEffect<M>>) {
         match input {
             ReceiverInput::Incarnation { uid } => {
-                if self.peer.replace(uid) != Some(uid) {
-                    self.delivered = 0;
+                if self.peer == Some(uid) {
+                    return;
                 }
+                if let Some(before) = self.peer.replace(uid) {
+                    if self.former.len() >= MAX_FORMER {
+                        self.former.pop_front();
+                    }
+                    self.former.push_back((before, self.delivered));
+                }
+                let known = self.former.iter().position(|(former, _)| *former == uid);
+                let known = known.and_then(|at| self.former.remove(at));
+                self.delivered = known.map_or(0, |(_, delivered)| delivered);
             }
             ReceiverInput::Arrived { from, seq, message } if self.peer == Some(from) => {
                 self.on_arrived(seq, message, out);

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use greylag_core::{DeadLetterReason, Uid};
 
+use super::MAX_FORMER;
 use crate::settings::TransportSettings;
 
 /// What the machine is told.
@@ -101,6 +102,7 @@ pub struct ReliableSender<M> {
     resend_interval: Duration,
     give_up_after: Duration,
     peer: Option<Uid>,
+    former: VecDeque<Former>,
     stream: Option<u64>,
     next_seq: u64,
     unacked: VecDeque<(u64, M)>,
@@ -115,6 +117,15 @@ pub struct ReliableSender<M> {
     waiting_since: Option<Instant>,
 }
 
+/// The numbers of an incarnation that was replaced.
+#[derive(Debug)]
+struct Former {
+    uid: Uid,
+    next_seq: u64,
+    /// How many messages for it were dropped since.
+    dropped: usize,
+}
+
 impl<M: Clone> ReliableSender<M> {
     /// Has met nobody yet.
     pub fn new(settings: &TransportSettings) -> Self {
@@ -123,6 +134,7 @@ impl<M: Clone> ReliableSender<M> {
             resend_interval: settings.reliable_resend_interval,
             give_up_after: settings.give_up_reliable_after,
             peer: None,
+            former: VecDeque::new(),
             stream: None,
             next_seq: 1,
             unacked: VecDeque::new(),
@@ -179,6 +191,7 @@ impl<M: Clone> ReliableSender<M> {
             self.number(message, out);
         } else if self.stream.is_some() {
             // Somebody else answers there; whoever was meant is gone or has never been.
+            self.count_dropped(target);
             out.push(SenderEffect::Drop { message, reason: DeadLetterReason::StaleIncarnation });
         } else {
             self.early.push_back((target, message));
@@ -203,11 +216,17 @@ impl<M: Clone> ReliableSender<M> {
         if self.peer == Some(uid) {
             return;
         }
-        self.peer = Some(uid);
+        if let Some(before) = self.peer.replace(uid) {
+            if self.former.len() >= MAX_FORMER {
+                self.former.pop_front();
+            }
+            self.former.push_back(Former { uid: before, next_seq: self.next_seq, dropped: self.unacked.len() });
+        }
         self.forget_numbers();
         for (_, message) in self.unacked.drain(..) {
             out.push(SenderEffect::Drop { message, reason: DeadLetterReason::StaleIncarnation });
         }
+        self.come_back(uid, out);
         for (target, message) in std::mem::take(&mut self.early) {
             if target == uid {
                 self.number(message, out);
@@ -218,6 +237,23 @@ impl<M: Clone> ReliableSender<M> {
         self.waiting_since = (self.waiting() > 0).then_some(now);
     }
 
+    /// One that was replaced in error goes on with its numbers, past those that were dropped.
+    fn come_back(&mut self, uid: Uid, out: &mut Vec<SenderEffect<M>>) {
+        let known = self.former.iter().position(|former| former.uid == uid);
+        let Some(former) = known.and_then(|at| self.former.remove(at)) else { return };
+        self.next_seq = former.next_seq;
+        self.skipped = (former.next_seq > 1).then_some(former.next_seq - 1);
+        if former.dropped > 0 {
+            out.push(SenderEffect::GaveUp { uid, dropped: former.dropped });
+        }
+    }
+
+    fn count_dropped(&mut self, target: Uid) {
+        if let Some(former) = self.former.iter_mut().find(|former| former.uid == target) {
+            former.dropped += 1;
+        }
+    }
+
     /// Streams, numbers and gaps were those of another incarnation.
     fn forget_numbers(&mut self) {
         (self.stream, self.skipped, self.nacked, self.next_seq) = (None, None, None, 1);
@@ -226,7 +262,8 @@ impl<M: Clone> ReliableSender<M> {
     fn on_opened(&mut self, now: Instant, stream: u64, out: &mut Vec<SenderEffect<M>>) {
         self.stream = Some(stream);
         // The one who answers is the current incarnation; the others that were meant are not there.
-        for (_, message) in self.early.drain(..) {
+        for (target, message) in std::mem::take(&mut self.early) {
+            self.count_dropped(target);
             out.push(SenderEffect::Drop { message, reason: DeadLetterReason::StaleIncarnation });
         }
         self.write_all(now, out);
