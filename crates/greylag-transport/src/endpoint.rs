@@ -453,7 +453,8 @@ fn shortened_name(name: &str) -> &str {
     &name[..name.floor_char_boundary(SHOWN)]
 }
 
-fn shortened(mut text: String) -> String {
+/// The same of a text.
+pub(crate) fn shortened(mut text: String) -> String {
     text.truncate(shortened_name(&text).len());
     text
 }

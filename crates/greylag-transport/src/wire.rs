@@ -13,7 +13,7 @@ use greylag_core::{CodecId, EncodeError, EntityError, Manifest, NodeAddress, Not
 use prost::Message;
 use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint};
 
-use crate::endpoint::Reply;
+use crate::endpoint::{Reply, shortened};
 use crate::envelope::{AskHeader, Envelope, Payload, Recipient};
 use crate::generated as pb;
 use crate::hello::{Accepted, Features, Hello, HelloReply, Rejected};
@@ -315,7 +315,7 @@ fn read_hello_reply(reply: pb::HelloReply) -> Result<HelloReply, Malformed> {
         })),
         Some(Answer::Rejected(rejected)) => Ok(HelloReply::Rejected(Rejected {
             code: codes::reject(rejected.code),
-            detail: rejected.detail,
+            detail: shortened(rejected.detail),
             from: rejected.from.map(|node| read_node(Some(node))).transpose()?,
             reason: codes::quarantine_reason(rejected.quarantine_reason),
         })),

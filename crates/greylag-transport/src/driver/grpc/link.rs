@@ -24,6 +24,7 @@ use super::outbound::{Agreed, Line, Outbound};
 use super::peer::{LinkEnd, Peer};
 use super::shared::Shared;
 use crate::association::Input;
+use crate::endpoint::shortened;
 use crate::hello::{Accepted, Features, Hello, HelloReply, MIN_SUPPORTED, PROTOCOL_VERSION};
 use crate::lane::Lane;
 use crate::reliable::SenderInput;
@@ -229,7 +230,10 @@ async fn listen(
                     peer.input(shared, Input::ToldQuarantined { by: from.uid(), reason });
                 }
             }
-            Ok(Frame::Close(reason)) => tracing::warn!(peer = %peer.address, %lane, reason, "the peer closed a stream"),
+            Ok(Frame::Close(reason)) => {
+                let reason = shortened(reason);
+                tracing::warn!(peer = %peer.address, %lane, reason, "the peer closed a stream");
+            }
             Ok(_) => shared.counters.skipped(),
             Err(error) => {
                 tracing::warn!(peer = %peer.address, %lane, %error, "an unreadable answer");
