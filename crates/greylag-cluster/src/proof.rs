@@ -65,6 +65,15 @@ struct Row {
     until: Instant,
 }
 
+impl Row {
+    /// The next dial is due as soon as its distance to the one before allows: refusals in quick
+    /// succession may all be of one moment in which the kernel closes and opens a port.
+    fn hurry(&mut self, now: Instant) {
+        let earliest = self.dialled_at.map_or(now, |at| now.max(at + DIAL_SPACING));
+        self.next_at = self.next_at.min(earliest);
+    }
+}
+
 /// The rows of dials of one node.
 #[derive(Debug)]
 pub struct Proofs {
@@ -85,13 +94,13 @@ impl Proofs {
             ProofInput::LinkLost(peer) => {
                 let row = self.row(now, peer);
                 row.until = now + LINK_LOST_WINDOW;
-                row.next_at = row.next_at.min(now);
+                row.hurry(now);
             }
             ProofInput::Marked(peer) => {
                 let row = self.row(now, peer);
                 if !row.marked {
                     row.marked = true;
-                    row.next_at = row.next_at.min(now);
+                    row.hurry(now);
                 }
             }
             ProofInput::Settled(peer) => drop(self.rows.remove(&peer)),
@@ -203,6 +212,22 @@ mod tests {
         assert_eq!(bench.after(100), bench.dial());
         assert_eq!(bench.input(ProofInput::Refused), [ProofEffect::Proven(bench.peer.clone())]);
         assert!(bench.proofs.is_idle());
+    }
+
+    /// cluster S20: a crash is announced by each half of each lane, and then marked.
+    #[test]
+    fn scenario_61_dials_keep_their_distance_however_often_the_death_is_announced() {
+        for again in [ProofInput::LinkLost as fn(_) -> _, ProofInput::Marked] {
+            let mut bench = Bench::new();
+            assert_eq!(bench.input(ProofInput::LinkLost), bench.dial());
+            for _ in 0..2 {
+                assert_eq!(bench.input(ProofInput::Refused), []);
+                assert_eq!(bench.input(again), [], "the one before was dialled just now");
+                assert_eq!(bench.after(99), []);
+                assert_eq!(bench.after(1), bench.dial());
+            }
+            assert_eq!(bench.input(ProofInput::Refused), [ProofEffect::Proven(bench.peer.clone())]);
+        }
     }
 
     #[test]

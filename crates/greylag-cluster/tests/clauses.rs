@@ -69,14 +69,51 @@ impl Machine {
     }
 
     fn join(&mut self, who: &str) -> Vec<Effect> {
+        self.join_as(who, "worker")
+    }
+
+    fn join_as(&mut self, who: &str, role: &str) -> Vec<Effect> {
         let join = Message::Join {
-            roles: vec!["worker".into(), "dc-elsewhere".into()],
+            roles: vec![role.into(), "dc-elsewhere".into()],
             app_version: AppVersion::default(),
             protocol: PROTOCOL,
             cluster_id: 0,
             data_center: "default".into(),
         };
         self.message(who, join)
+    }
+
+    /// Another node changed something, and gossips.
+    fn gossip_from<R>(&mut self, from: &str, change: impl FnOnce(&mut Gossip) -> R) -> Vec<Effect> {
+        let mut gossip = Gossip::clone(self.core.gossip());
+        change(&mut gossip);
+        gossip.touch(&ua(from), true);
+        let to = self.core.node().clone();
+        self.message(from, Message::GossipEnvelope { to, gossip: Arc::new(gossip), suspect: false })
+    }
+
+    /// A status of whoever has the same state.
+    fn same_from(&mut self, from: &str) -> Vec<Effect> {
+        let gossip = self.core.gossip();
+        let (version, seen_digest) = (gossip.version.clone(), gossip.seen.digest());
+        let to = self.core.node().clone();
+        self.message(from, Message::GossipStatus { to, version, seen_digest, suspect: false })
+    }
+
+    /// Asks `other` to let this one in, up to the Welcome.
+    fn welcome_from(&mut self, other: &mut Self) -> Message {
+        let (own, name) = (self.core.node().clone(), other.core.node().address().host().to_owned());
+        let mut out = self.command(Command::JoinSeeds(vec![other.core.node().address().clone()]));
+        loop {
+            let asked = sent(&out, &name).pop().expect("it asks");
+            let received_at = other.now;
+            let answer = other.input(Input::Message { from: own.clone(), message: asked, received_at });
+            let answer = sent(&answer, own.address().host()).pop().expect("it answers");
+            if matches!(answer, Message::Welcome { .. }) {
+                return answer;
+            }
+            out = self.message(&name, answer);
+        }
     }
 
     /// The others say that they have seen the present state.
@@ -705,4 +742,287 @@ fn the_same_inputs_give_the_same_effects() {
     };
     assert_eq!(run(false), run(false));
     assert_eq!(run(false), run(true));
+}
+
+fn is_gossip(message: &Message) -> bool {
+    matches!(message, Message::GossipEnvelope { .. } | Message::GossipStatus { .. })
+}
+
+/// cluster S20: its listener was to close, and the exit stays as clean as it said.
+#[test]
+fn scenario_62_a_confirmed_exit_is_not_dialled_any_more() {
+    let mut a = Machine::with("a", ClusterSettings::default(), &["b", "c"]);
+    a.command(Command::Leave(ua("b")));
+    a.agree(&["b", "c"]);
+    a.run(2 * SECOND, &["b", "c"]);
+    assert_eq!(a.status("b"), Some(MemberStatus::Exiting));
+    // Another one keeps the state from converging, so that the exit waits for its burial.
+    a.run(15 * SECOND, &["b"]);
+    assert!(a.core.view().unreachable.contains(&ua("c")));
+    assert!(a.input(Input::LinkLost(ua("b"))).contains(&Effect::Dial(ua("b"))));
+    a.message("b", Message::ExitingConfirmed { clean: false });
+    let mut out = Vec::new();
+    for _ in 0..5 {
+        out.extend(a.input(Input::DialRefused(ua("b"))));
+        out.extend(a.run(SECOND / 5, &["b"]));
+    }
+    assert!(!out.contains(&Effect::Dial(ua("b"))));
+    assert!(!a.core.view().member(&ua("b")).unwrap().dead && a.status("b") == Some(MemberStatus::Exiting));
+}
+
+/// cluster F9: patience with a suspect node does not begin anew whenever its host stops for a moment.
+#[test]
+fn a_suspect_that_stops_now_and_then_ends_all_the_same() {
+    let mut a = Machine::with("a", ClusterSettings::default(), &["b", "c"]);
+    a.now += 25 * SECOND;
+    assert!(a.input(Input::Tick).contains(&Effect::Publish(ClusterEvent::SelfSuspect)));
+    let since = a.now;
+    let mut out = Vec::new();
+    while !out.contains(&Effect::Publish(ClusterEvent::SelfDowned)) {
+        a.now += 3 * SECOND;
+        out.extend(a.input(Input::Tick));
+        out.extend(a.run(5 * SECOND, &["b", "c"]));
+        assert!(a.now <= since + 30 * SECOND, "it goes on though nobody confirms it");
+    }
+    assert!(a.now >= since + 20 * SECOND);
+}
+
+/// cluster M35: a node that ends while it joins must not become a member of which nobody takes leave.
+#[test]
+fn a_join_is_given_up_when_the_node_leaves() {
+    for leaves in [false, true] {
+        let mut b = Machine::up("b", ClusterSettings::default());
+        let mut a = Machine::new("a", ClusterSettings::default());
+        let welcome = a.welcome_from(&mut b);
+        if leaves {
+            a.command(Command::Leave(ua("a")));
+        }
+        a.message("b", welcome);
+        assert_eq!(a.core.view().members.is_empty(), leaves);
+    }
+}
+
+/// cluster M25: a status of the same state is gossip heard; only who hears none asks again.
+#[test]
+fn whoever_waits_and_hears_statuses_does_not_ask_again() {
+    let mut b = Machine::up("b", ClusterSettings::default());
+    let mut a = Machine::new("a", ClusterSettings::default());
+    let welcome = a.welcome_from(&mut b);
+    a.message("b", welcome);
+    let asks = |out: &[Effect]| sent(out, "b").iter().any(|message| matches!(message, Message::Join { .. }));
+    for _ in 0..30 {
+        a.same_from("b");
+        let out = a.run(SECOND, &["b"]);
+        assert!(!asks(&out) && a.status("a") == Some(MemberStatus::Joining));
+    }
+    assert!(asks(&a.run(11 * SECOND, &["b"])), "then nobody is heard");
+}
+
+/// cluster M10: an address that is shared again is asked again before anybody goes.
+#[test]
+fn patience_with_a_shared_address_is_of_one_pair() {
+    let mut a = Machine::with("a", ClusterSettings::default(), &["b", "c"]);
+    let joins = |who: &str| {
+        let member = Member::joining(ua(who), Arc::default(), AppVersion::default());
+        move |gossip: &mut Gossip| gossip.members.insert(member)
+    };
+    a.gossip_from("c", joins("b#2"));
+    let asked = a.run(2 * SECOND, &["b#2", "c"]);
+    assert!(sent(&asked, "b").iter().any(|message| matches!(message, Message::WhoIs { .. })));
+    // Another leader settles it.
+    a.gossip_from("c", |gossip| gossip.members.get_mut(&ua("b")).unwrap().status = MemberStatus::Down);
+    a.run(20 * SECOND, &["b#2", "c"]);
+    a.gossip_from("c", joins("b#3"));
+    a.run(2 * SECOND, &["b#2", "c"]);
+    let down = |a: &Machine| ["b#2", "b#3"].iter().filter(|who| a.status(who) == Some(MemberStatus::Down)).count();
+    assert_eq!(down(&a), 0, "whoever lives there had no time to answer");
+    a.run(7 * SECOND, &["b#2", "c"]);
+    assert_eq!(down(&a), 1);
+}
+
+/// cluster M25b: each of several foreign clusters is spoken of now and then, not at each message.
+#[test]
+fn two_foreign_clusters_are_no_flood_of_news() {
+    let mut a = Machine::with("a", ClusterSettings::default(), &["b", "c"]);
+    let mut out = Vec::new();
+    let mut met = |a: &mut Machine| {
+        for (who, id) in [("x", 8), ("y", 9)] {
+            out.extend(a.input(Input::PeerHandshake { peer: ua(who), cluster_id: Some(id) }));
+        }
+        for seq in 0..50 {
+            out.extend(a.message("x", Message::Heartbeat { to: ua("a"), seq }));
+            out.extend(a.message("y", Message::Heartbeat { to: ua("a"), seq }));
+        }
+        let news = |effect: &&Effect| matches!(effect, Effect::Publish(ClusterEvent::ForeignClusterDetected { .. }));
+        out.iter().filter(news).count()
+    };
+    assert_eq!(met(&mut a), 2);
+    a.now += 10 * SECOND;
+    assert_eq!(met(&mut a), 4);
+}
+
+/// cluster M24.
+#[test]
+fn a_seed_named_twice_has_one_voice() {
+    let mut a = Machine::new("a", ClusterSettings::default());
+    let out = a.command(Command::JoinSeeds(["a", "b", "b", "b"].map(address).to_vec()));
+    assert_eq!(out.len(), 1, "it is asked once");
+    a.message("b", Message::InitJoinNack);
+    assert_eq!(a.core.view().members.len(), 1, "all others know of no cluster");
+}
+
+/// cluster M21, M22.
+#[test]
+fn whoever_waits_is_let_in_weakly_at_the_seventh_blocked_tick() {
+    let mut a = Machine::with("a", ClusterSettings::default(), &["b", "c"]);
+    a.agree(&["b", "c"]);
+    while !a.core.view().unreachable.contains(&ua("c")) {
+        a.run(SECOND / 10, &["b"]);
+    }
+    a.join("d");
+    let mut ticks = 0;
+    while a.status("d") == Some(MemberStatus::Joining) {
+        ticks = a.core.health(a.now).blocked_ticks;
+        assert!(ticks < 7, "not later either");
+        a.run(SECOND / 10, &["b", "d"]);
+    }
+    assert_eq!(ticks, 6, "until then it is Joining");
+    assert_eq!(a.status("d"), Some(MemberStatus::WeaklyUp));
+}
+
+/// cluster M14.
+#[test]
+fn gossip_of_whom_this_node_itself_finds_unreachable_is_ignored() {
+    let mut a = Machine::with("a", ClusterSettings::default(), &["b", "c"]);
+    a.run(15 * SECOND, &["b"]);
+    assert_eq!(a.core.gossip().reachability.status(&ua("a"), &ua("c")), Status::Unreachable);
+    a.gossip_from("c", |gossip| gossip.members.get_mut(&ua("b")).unwrap().status = MemberStatus::Down);
+    assert!(a.same_from("c").is_empty());
+    assert_eq!(a.ignored(IgnoredGossip::FromUnreachable), 2);
+    assert_eq!(a.status("b"), Some(MemberStatus::Up));
+}
+
+/// cluster M11.
+#[test]
+fn scenario_34_gossip_prefers_who_has_not_seen_and_spares_who_does_not_answer() {
+    let others = ["b", "c", "d", "e"];
+    let mut a = Machine::with("a", ClusterSettings::default(), &others);
+    let to = |out: &[Effect], name: &str| sent(out, name).iter().filter(|message| is_gossip(message)).count();
+    a.gossip_from("b", |_| ());
+    a.agree(&["b", "c", "d"]);
+    let out = a.run(200 * SECOND, &others);
+    let (to_e, all) = (to(&out, "e"), others.iter().map(|name| to(&out, name)).sum::<usize>());
+    assert!((190..=210).contains(&all) && to_e * 100 / all > 75 && to_e < all, "{to_e} of {all}");
+    a.run(15 * SECOND, &["b", "c", "d"]);
+    assert_eq!(a.core.gossip().reachability.status(&ua("a"), &ua("e")), Status::Unreachable);
+    assert_eq!(to(&a.run(100 * SECOND, &["b", "c", "d"]), "e"), 0);
+}
+
+/// cluster M15: the two oldest, of all and of each role of who exits, hear of it at once.
+#[test]
+fn who_may_take_over_hears_at_once_who_exits() {
+    let mut a = Machine::up("a", ClusterSettings::default());
+    let others = ["b", "c", "d", "e", "f", "g", "h"];
+    for (who, role) in others.iter().zip(["w", "w", "w", "w", "x", "x", "x"]) {
+        a.join_as(who, role);
+    }
+    a.agree(&others);
+    a.run(2 * SECOND, &others);
+    a.command(Command::Leave(ua("h")));
+    a.agree(&others);
+    let mut out = Vec::new();
+    while a.status("h") == Some(MemberStatus::Leaving) {
+        a.now = a.core.next_deadline().expect("a member");
+        out = a.input(Input::Tick);
+    }
+    let heard = |name: &&str| sent(&out, name).iter().any(is_gossip);
+    let told: Vec<&str> = others.into_iter().filter(heard).collect();
+    assert!(["b", "f", "g", "h"].iter().all(|who| told.contains(who)), "{told:?}");
+    assert!(told.len() <= 5, "and one drawn, if it was time: {told:?}");
+}
+
+/// cluster M27: a node that is Down waits for others that are, but not for long.
+#[test]
+fn a_downed_node_tells_the_others_that_are_down_for_four_ticks_at_most() {
+    for informed in [true, false] {
+        let mut a = Machine::with("a", ClusterSettings::default(), &["b", "c"]);
+        a.command(Command::Down(ua("c")));
+        assert!(a.command(Command::Down(ua("a"))).contains(&Effect::Publish(ClusterEvent::SelfDowned)));
+        if informed {
+            a.agree(&["b", "c"]);
+        }
+        let since = a.now;
+        let ended = |out: &[Effect]| out.contains(&Effect::Shutdown(ShutdownReason::Downed));
+        while !ended(&a.run(SECOND / 10, &["b", "c"])) {
+            assert!(a.now < since + 5 * SECOND);
+        }
+        let took = a.now - since;
+        assert!(if informed { took <= SECOND } else { took > 3 * SECOND && took <= 4 * SECOND }, "{took:?}");
+    }
+}
+
+/// cluster T19 (c): the patience with a process that left ends when the next one comes.
+#[test]
+fn a_new_process_at_the_address_ends_the_patience_with_the_one_that_left() {
+    let mut a = Machine::with("a", ClusterSettings::default(), &["b", "c"]);
+    a.command(Command::Leave(ua("c")));
+    a.agree(&["b", "c"]);
+    a.run(2 * SECOND, &["b", "c"]);
+    a.agree(&["b", "c"]);
+    a.message("c", Message::ExitingConfirmed { clean: true });
+    assert_eq!(a.status("c"), None);
+    let quarantine = Effect::Quarantine { peer: ua("c"), harmless: true };
+    assert!(!a.run(4 * SECOND, &["b"]).contains(&quarantine), "it may still read what it was sent");
+    assert!(a.join("c#2").contains(&quarantine));
+    assert!(!a.run(10 * SECOND, &["b", "c#2"]).contains(&quarantine), "once");
+}
+
+/// cluster M17, M20: what a Down member says of others counts for nothing.
+#[test]
+fn who_exits_is_not_removed_on_the_word_of_one_that_is_down() {
+    let others = ["b", "c", "d"];
+    let mut a = Machine::with("a", ClusterSettings::default(), &others);
+    a.command(Command::Leave(ua("c")));
+    a.agree(&others);
+    a.run(2 * SECOND, &others);
+    a.gossip_from("b", |gossip| {
+        gossip.members.get_mut(&ua("d")).unwrap().status = MemberStatus::Down;
+        gossip.reachability.set(&ua("d"), &ua("c"), Status::Unreachable);
+    });
+    a.agree(&others);
+    a.run(3 * SECOND, &others);
+    assert!(a.core.view().converged && a.status("c") == Some(MemberStatus::Exiting));
+    a.gossip_from("b", |gossip| gossip.reachability.set(&ua("b"), &ua("c"), Status::Unreachable));
+    a.agree(&others);
+    a.run(2 * SECOND, &others);
+    assert_eq!(a.status("c"), None, "the word of a living one counts");
+}
+
+/// cluster M18, M29, M33.
+#[test]
+fn a_change_is_told_in_one_order_the_leaders_of_roles_too() {
+    let mut a = Machine::with("a", ClusterSettings::default(), &["b", "c"]);
+    assert_eq!(a.core.view().role_leaders["worker"], ua("b"), "a has no such role");
+    assert_eq!(a.core.view().role_leaders["dc-default"], ua("a"));
+    let stone = |clean| Tombstone { wall_ms: 1, clean, dead: false };
+    let out = a.gossip_from("c", |gossip| {
+        gossip.tombstones.insert(ua("z"), stone(false));
+        gossip.members.get_mut(&ua("b")).unwrap().status = MemberStatus::Down;
+        gossip.reachability.set(&ua("c"), &ua("b"), Status::Unreachable);
+    });
+    let told: Vec<&ClusterEvent> =
+        out.iter().filter_map(|effect| if let Effect::Publish(event) = effect { Some(event) } else { None }).collect();
+    let leader = Some(ua("c"));
+    let expected = |event: &ClusterEvent, place: usize| match (place, event) {
+        (0, ClusterEvent::TombstoneAdded { address, clean: false }) => *address == ua("z"),
+        (1, ClusterEvent::MemberDowned(member)) | (2, ClusterEvent::UnreachableMember(member)) => {
+            member.address == ua("b")
+        }
+        (3, ClusterEvent::RoleLeaderChanged { role, leader: now }) => role == "worker" && *now == leader,
+        (4, ClusterEvent::SeenChanged { .. }) | (5, ClusterEvent::ReachabilityChanged) => true,
+        _ => false,
+    };
+    assert!(told.len() == 6 && told.iter().enumerate().all(|(place, event)| expected(event, place)), "{told:?}");
+    let out = a.gossip_from("c", |gossip| gossip.tombstones.insert(ua("z"), stone(true)));
+    assert!(out.contains(&Effect::Publish(ClusterEvent::TombstoneClean(ua("z")))), "{out:?}");
 }

@@ -147,6 +147,8 @@ async fn a_downed_node_may_be_left_to_the_program() {
     one.down(two.self_address().clone()).unwrap();
     within("two is no member any more", is_removed).await.unwrap();
     assert!(two.self_member().is_none());
+    let again = within("it joins no more", two.join(one.self_address().address().clone())).await;
+    assert_eq!(again, Err(JoinError::ShuttingDown(ShutdownReason::Downed)), "though it has not ended");
     two.begin_shutdown(ShutdownReason::Downed);
     assert_eq!(within("the program ends it", two.terminated()).await, ShutdownReason::Downed);
     within("one leaves", one.shutdown()).await;
@@ -208,4 +210,109 @@ async fn a_machine_that_fails_ends_its_node() {
     }
     assert!(said && two.view().members.is_empty() && !two.health().await.initialized);
     assert!(one.health().await.initialized, "the others live on");
+}
+
+/// cluster M34: who leaves before it came up never was Up.
+#[tokio::test(flavor = "multi_thread")]
+async fn scenario_27_nobody_is_up_who_leaves_before_the_cluster_is_big_enough() {
+    let settings = ClusterSettings { min_number_of_members: 3, ..ClusterSettings::test() };
+    let network = MemoryNetwork::new();
+    let one = start(&network, "one:1#1", settings.clone()).await;
+    let two = start(&network, "two:1#2", settings).await;
+    let never = Arc::new(AtomicUsize::new(0));
+    let count = never.clone();
+    two.on_member_up(move || {
+        count.fetch_add(1, Ordering::SeqCst);
+    });
+    within("one joins", one.join_self()).await.unwrap();
+    within("two joins", two.join(one.self_address().address().clone())).await.unwrap();
+    within("both wait", one.wait_for(|view| view.members.len() == 2 && view.converged)).await.unwrap();
+    one.leave(two.self_address().clone()).unwrap();
+    assert_eq!(within("two ends", two.wait_up()).await, Err(Terminated(ShutdownReason::Left)));
+    assert_eq!(never.load(Ordering::SeqCst), 0);
+    within("one leaves", one.shutdown()).await;
+}
+
+/// cluster M32: whoever subscribes in the middle of a change is told of it once.
+#[tokio::test(flavor = "multi_thread")]
+async fn scenario_35_nothing_is_told_twice_to_whoever_comes_in_the_middle_of_a_change() {
+    let network = MemoryNetwork::new();
+    // Many events of one change: every role gets its leader.
+    let settings = ClusterSettings::test().with_roles((0..100).map(|role| format!("role-{role}")));
+    let one = start(&network, "one:1#1", settings).await;
+    let watched = one.clone();
+    let subscriber = std::thread::spawn(move || {
+        let mut latest = std::collections::VecDeque::new();
+        loop {
+            let has_changed = !watched.view().members.is_empty();
+            latest.push_back(watched.subscribe());
+            if has_changed {
+                return latest;
+            }
+            if latest.len() > 100 {
+                latest.pop_front();
+            }
+        }
+    });
+    within("one joins", one.join_self()).await.unwrap();
+    let all = tokio::task::spawn_blocking(|| subscriber.join().unwrap()).await.unwrap();
+    within("one leaves", one.shutdown()).await;
+    for mut events in all {
+        let Some(ClusterEvent::Snapshot(snapshot)) = events.next().await else { panic!("a snapshot first") };
+        let mut known = snapshot.role_leaders.clone();
+        while let Some(event) = events.next().await {
+            if let ClusterEvent::RoleLeaderChanged { role, leader } = event {
+                assert_ne!(known.get(&role).cloned(), leader, "of {role} it was told before");
+                match leader {
+                    Some(leader) => drop(known.insert(role, leader)),
+                    None => drop(known.remove(&role)),
+                }
+            }
+        }
+        assert!(known.is_empty(), "and nothing was lost");
+    }
+}
+
+/// cluster M35: the phase in which the node leaves has the settings of any other.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_leave_phase_has_its_own_time_and_may_stop_the_rest() {
+    let mut settings = ClusterSettings::test();
+    settings.coordinated_shutdown.default_phase_timeout = Duration::from_millis(100);
+    let (network, one, two) = pair(settings.clone()).await;
+    let ended = Arc::new(AtomicUsize::new(0));
+    let (count, leaving) = (ended.clone(), two.clone());
+    two.on_phase(Phase::ClusterLeave, "takes longer than other phases may", move || {
+        Box::pin(async move {
+            leaving.wait_for(|view| view.self_status() >= Some(MemberStatus::Leaving)).await.ok();
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            count.fetch_add(1, Ordering::SeqCst);
+            true
+        })
+    });
+    let count = ended.clone();
+    two.on_phase(Phase::ClusterShutdown, "looks", move || {
+        Box::pin(async move {
+            assert_eq!(count.fetch_add(10, Ordering::SeqCst), 1, "the task before had its time");
+            true
+        })
+    });
+    within("two leaves", two.shutdown()).await;
+    assert_eq!(ended.load(Ordering::SeqCst), 11);
+    within("one is alone", one.wait_for(|view| view.members.len() == 1)).await.unwrap();
+
+    settings.coordinated_shutdown.phase_timeouts.insert(Phase::ClusterLeave, Duration::from_millis(300));
+    settings.coordinated_shutdown.phase_recover.insert(Phase::ClusterLeave, false);
+    let three = start(&network, "three:1#3", settings).await;
+    within("three joins", three.join(one.self_address().address().clone())).await.unwrap();
+    within("three is up", three.wait_up()).await.unwrap();
+    three.on_phase(Phase::ClusterShutdown, "must not run", {
+        let ended = ended.clone();
+        move || {
+            ended.fetch_add(100, Ordering::SeqCst);
+            Box::pin(async { true })
+        }
+    });
+    network.cut(one.self_address().address(), three.self_address().address());
+    within("three ends", three.shutdown()).await;
+    assert_eq!(ended.load(Ordering::SeqCst), 11, "a phase that must not fail did");
 }

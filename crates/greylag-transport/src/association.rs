@@ -557,7 +557,9 @@ impl Association {
                 }
                 self.heard(now);
                 out.push(Effect::Close { lane, seq });
-                if let Some(uid) = self.peer {
+                // Whoever said that it ends is not missed (cluster T19 d finds it).
+                let terminating = self.terminating.map(|(uid, _)| uid);
+                if let Some(uid) = self.peer.filter(|uid| terminating != Some(*uid)) {
                     out.push(Effect::Publish(Event::LinkLost { uid, lane }));
                 }
                 self.retry(now, lane, out);

@@ -385,13 +385,12 @@ impl Endpoint {
     }
 
     /// Keeps what a handshake taught. A newer incarnation at a known address ends the questions to
-    /// the older one. `dialled`: the address is where we reached the peer, which counts for more
-    /// than where it called from.
-    pub(crate) fn learn_peer(&self, mut info: PeerInfo, dialled: bool) -> PeerInfo {
+    /// the older one. Where we reached the peer counts for more than where it called from.
+    pub(crate) fn learn_peer(&self, mut info: PeerInfo) -> PeerInfo {
         let mut peers = self.peers.write().unwrap_or_else(PoisonError::into_inner);
         let before = peers.get(info.peer.address()).cloned();
-        if let Some(before) = before.as_ref().filter(|before| before.peer == info.peer && !dialled) {
-            info.ip = before.ip;
+        if let Some(before) = before.as_ref().filter(|before| before.peer == info.peer && !info.reached) {
+            (info.ip, info.reached) = (before.ip, before.reached);
         }
         peers.insert(info.peer.address().clone(), info.clone());
         drop(peers);

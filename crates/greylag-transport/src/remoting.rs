@@ -174,6 +174,9 @@ pub struct PeerInfo {
     pub peer: UniqueAddress,
     /// Where its last active stream ended; proofs of death dial exactly this.
     pub ip: IpAddr,
+    /// This node reached the incarnation at `ip` itself. Otherwise that is only where it called from,
+    /// and nobody need listen there (cluster S20).
+    pub reached: bool,
     /// Its kernel's boot id and network namespace, if it said so (cluster T12).
     pub host_id: Option<String>,
     /// The cluster that its last Hello named; `None` while it is in none. Once it gets one it says
@@ -335,6 +338,11 @@ pub trait Remoting: Send + Sync + 'static {
     /// The processes that were members and never will be again: their quarantines are remembered
     /// for as long as they are named here (cluster T21). Replaces what was named before.
     fn set_tombstones(&self, tombstones: &std::collections::BTreeSet<UniqueAddress>);
+
+    /// From now on the port stays bound until the process ends, whatever becomes of the transport:
+    /// something of this node still runs, and a port that refuses is taken for the death of the process
+    /// behind it. Whoever connects after the transport's end is answered by nobody. Source: cluster T33, S20.
+    fn keep_port(&self) {}
 
     /// What is dropped for recipients whose path begins so is counted, and neither published nor
     /// logged: chatter that its protocol repeats anyway (cluster T41).

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use greylag_cluster::{Cluster, Discovery, JoinError, LeaseProvider, Leases};
+use greylag_cluster::{Cluster, Discovery, JoinError, LeaseProvider, Leases, ShutdownReason};
 use greylag_core::{InvalidAddress, NodeAddress, Registry};
 use greylag_transport::{BindError, GrpcTransport, Remoting};
 
@@ -127,9 +127,11 @@ impl NodeBuilder {
         read.settings.transport.control_threads = read.settings.cluster.cluster_threads;
         let settings = Arc::new(read.settings);
         let transport = GrpcTransport::bind(settings.transport.clone(), Arc::new(Registry::new())).await?;
+        let membership = std::sync::OnceLock::new();
         let started = async {
             let remoting: Arc<dyn Remoting> = transport.clone();
             let cluster = Cluster::start_on(transport.control_runtime(), settings.cluster.clone(), remoting).await?;
+            membership.set(cluster.clone()).ok();
             #[cfg(feature = "management")]
             let management = manage(&settings, &cluster, &transport).await?;
             #[cfg(feature = "sharding")]
@@ -153,6 +155,11 @@ impl NodeBuilder {
         };
         let outcome = started.await;
         if outcome.is_err() {
+            if let Some(cluster) = membership.get() {
+                // Its phases end whatever was started on it.
+                cluster.begin_shutdown(ShutdownReason::Stopped);
+                cluster.terminated().await;
+            }
             transport.shutdown().await;
         }
         outcome

@@ -86,6 +86,10 @@ impl Node {
 
     /// Leaves the cluster in order: shards are handed off, singletons handed over, the others see a
     /// clean removal and wait for nothing. Then the transport closes.
+    ///
+    /// What did not end within the time of its phase (an instance of a singleton, a hook) goes on, and
+    /// this node's port stays bound for it until the process ends: a port that refuses is proof to the
+    /// others that nothing runs behind it any more. Source: cluster T33.
     pub async fn shutdown(&self) -> ShutdownReason {
         let reason = self.cluster.shutdown().await;
         self.transport.shutdown().await;
@@ -119,6 +123,8 @@ impl Node {
             reason = self.shutdown() => reason,
             () = asked_to_end() => {
                 tracing::warn!(node = %self.unique_address(), "asked to end again; the shutdown is cut off");
+                // What it did not wait for may run until the process ends.
+                greylag_transport::Remoting::keep_port(&*self.transport);
                 ShutdownReason::Stopped
             }
         }

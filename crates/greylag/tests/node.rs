@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use greylag::cluster::{Downing, MemberStatus};
 use greylag::prelude::*;
-use greylag::{Config, NodeBuilder, StartError};
+use greylag::{Config, NodeBuilder, NodeSettings, StartError};
 
 fn builder() -> NodeBuilder {
     Node::builder("test").bind("127.0.0.1", 0)
@@ -86,4 +86,71 @@ async fn the_program_goes_before_the_environment_and_that_before_the_file() {
     assert_eq!(settings.sharding.number_of_shards, 5, "by the file");
     assert_eq!(settings.cluster.leader_actions_interval, Duration::from_secs(1), "by default");
     node.shutdown().await;
+}
+
+/// cluster T33, S20: a port that refuses is proof that nothing runs behind it any more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_port_stays_bound_while_a_hook_still_runs_and_closes_when_nothing_does() {
+    use greylag::cluster::Phase;
+
+    let refuses = |node: &Node| {
+        let address = node.address().clone();
+        async move { tokio::net::TcpStream::connect((address.host(), address.port())).await.is_err() }
+    };
+    for still_runs in [false, true] {
+        let short = |settings: &mut NodeSettings| {
+            settings.cluster.coordinated_shutdown.default_phase_timeout = Duration::from_millis(100);
+        };
+        let node = builder().configure(short).start().await.expect("a cluster of one");
+        assert!(!refuses(&node).await);
+        node.cluster().on_phase(Phase::ServiceStop, "a long transaction", move || {
+            Box::pin(async move {
+                if still_runs {
+                    std::future::pending::<()>().await;
+                }
+                true
+            })
+        });
+        node.shutdown().await;
+        assert_eq!(refuses(&node).await, !still_runs);
+        drop(node);
+    }
+}
+
+/// Its count says whether anybody holds it still.
+#[derive(Debug)]
+struct Held {
+    _count: std::sync::Arc<()>,
+}
+
+impl greylag::cluster::LeaseProvider for Held {
+    fn lease(
+        &self,
+        _: &str,
+        _: &str,
+        _: &greylag::cluster::LeaseSettings,
+    ) -> Result<std::sync::Arc<dyn greylag::cluster::Lease>, greylag::cluster::LeaseError> {
+        unreachable!("nobody asks for one")
+    }
+}
+
+/// What a failed start began ends with it, the admin service too, which holds on to the node.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_left_running_of_a_node_that_could_not_start() {
+    let other = Node::builder("other").bind("127.0.0.1", 0).start().await.expect("a cluster of one");
+    let held = std::sync::Arc::new(());
+    let failed = builder()
+        .configure(|settings| settings.management.address = Some("127.0.0.1:0".to_owned()))
+        .lease_provider("held", Held { _count: held.clone() })
+        .seed_nodes([other.address().to_string()])
+        .start()
+        .await;
+    assert!(matches!(failed, Err(StartError::Join(_))), "{failed:?}");
+    let is_gone = async {
+        while std::sync::Arc::strong_count(&held) > 1 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), is_gone).await.expect("all of it has ended");
+    other.shutdown().await;
 }

@@ -43,8 +43,14 @@ impl ClusterCore {
 
     pub(super) fn may_be_dialled(&self, peer: &UniqueAddress) -> bool {
         let alive = self.gossip.members.get(peer).is_some_and(|member| !member.dead);
-        let confirmed = self.exits.contains_key(peer) || self.early_exits.contains_key(peer);
-        alive && !confirmed && !self.is_leaving_for_good() && self.settings.proof_of_death != ProofOfDeath::Off
+        alive
+            && !self.has_confirmed_exit(peer)
+            && !self.is_leaving_for_good()
+            && self.settings.proof_of_death != ProofOfDeath::Off
+    }
+
+    fn has_confirmed_exit(&self, peer: &UniqueAddress) -> bool {
+        self.exits.contains_key(peer) || self.early_exits.contains_key(peer)
     }
 
     pub(super) fn on_proof(&mut self, now: Instant, input: ProofInput, out: &mut Vec<Effect>) {
@@ -61,7 +67,11 @@ impl ClusterCore {
     /// Records deaths as facts and spreads them at once. Source: cluster S20.
     pub(super) fn prove_dead(&mut self, now: Instant, peers: &[UniqueAddress], how: Proof, out: &mut Vec<Effect>) {
         let may_prove = matches!(self.life, Life::Member) && !self.is_leaving_for_good();
-        let fresh = |peer: &&UniqueAddress| self.gossip.members.get(peer).is_some_and(|member| !member.dead);
+        // A refused dial says no more of a confirmed exit: its listener was to close, and what it said
+        // of being clean stands.
+        let closed = |peer: &UniqueAddress| how == Proof::Refused && self.has_confirmed_exit(peer);
+        let fresh =
+            |peer: &&UniqueAddress| self.gossip.members.get(peer).is_some_and(|member| !member.dead) && !closed(peer);
         let fresh: Vec<UniqueAddress> =
             peers.iter().filter(|peer| **peer != self.node).filter(fresh).cloned().collect();
         if !may_prove || fresh.is_empty() {
@@ -139,6 +149,12 @@ impl ClusterCore {
         let alive: Vec<&UniqueAddress> = alive.map(|member| &member.address).collect();
         let pairs = alive.windows(2).filter(|pair| pair[0].address() == pair[1].address());
         let shared: BTreeSet<NodeAddress> = pairs.map(|pair| pair[0].address().clone()).collect();
+        // Patience with an address that another leader settled is no patience with the next pair there.
+        for (address, question) in &mut self.asked_who {
+            if !shared.contains(address) {
+                question.shared_since = None;
+            }
+        }
         for address in shared {
             let asked = self.asked_who.get(&address).and_then(|question| question.shared_since);
             if asked.is_some_and(|since| now.saturating_duration_since(since) >= ANSWER_TIMEOUT) {

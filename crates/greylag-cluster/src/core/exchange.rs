@@ -157,6 +157,7 @@ impl ClusterCore {
         self.stats.statuses += 1;
         let relation = self.gossip.relation(version);
         if relation == Relation::Same {
+            self.note_gossip_heard(now);
             self.note_exchange(now, from, suspect, out);
         }
         if self.gossip.seen.digest() != seen_digest {

@@ -29,6 +29,8 @@ const PROBE_INTERVAL: Duration = Duration::from_secs(10);
 const LATER_PROBE_INTERVAL: Duration = Duration::from_secs(60);
 /// For so long a foreign cluster counts as there after it was last heard of.
 const REMEMBER: Duration = Duration::from_secs(150);
+/// So many foreign clusters are spoken of; whoever reads of them knows enough.
+const MOST_CLUSTERS: usize = 16;
 /// So many addresses whose Hello named a cluster are remembered.
 const MOST_HELLOS: usize = 10_000;
 
@@ -44,6 +46,8 @@ pub(super) struct Islands {
     leads_since: Option<Instant>,
     probe_at: Option<Instant>,
     met: Option<(Instant, ForeignCluster)>,
+    /// When each of them was last spoken of, and as how big.
+    said: BTreeMap<u128, (Instant, Option<u32>)>,
 }
 
 impl Islands {
@@ -62,6 +66,20 @@ impl Islands {
     /// The foreign cluster that was heard of lately.
     pub(super) fn met(&self, now: Instant) -> Option<ForeignCluster> {
         self.met.filter(|(at, _)| now.saturating_duration_since(*at) < REMEMBER).map(|(_, met)| met)
+    }
+
+    /// The size to speak of, if this cluster is to be spoken of now.
+    fn news(&mut self, now: Instant, cluster: u128, size: Option<u32>) -> Option<Option<u32>> {
+        let age = |at: Instant| now.saturating_duration_since(at);
+        self.said.retain(|_, (at, _)| age(*at) < REMEMBER);
+        let known = self.said.get(&cluster).copied();
+        let size = size.or(known.and_then(|(_, size)| size));
+        let said_lately = known.is_some_and(|(at, known)| known == size && age(at) < PROBE_INTERVAL);
+        if said_lately || (known.is_none() && self.said.len() >= MOST_CLUSTERS) {
+            return None;
+        }
+        self.said.insert(cluster, (now, size));
+        Some(size)
     }
 
     /// A new leader asks soon, and often at first.
@@ -142,12 +160,8 @@ impl ClusterCore {
 
     /// Another cluster of this name exists. Said at once, and again every few seconds.
     pub(super) fn meet_foreign(&mut self, now: Instant, theirs: u128, size: Option<u32>, out: &mut Vec<Effect>) {
-        let known = self.islands.met(now).filter(|met| met.cluster_id == theirs);
-        let met = ForeignCluster { cluster_id: theirs, size: size.or(known.and_then(|known| known.size)) };
-        let said_lately = self.islands.met.is_some_and(|(at, _)| now.saturating_duration_since(at) < PROBE_INTERVAL);
-        if known == Some(met) && said_lately {
-            return;
-        }
+        let Some(size) = self.islands.news(now, theirs, size) else { return };
+        let met = ForeignCluster { cluster_id: theirs, size };
         self.islands.met = Some((now, met));
         let size = met.size.map_or_else(|| "an unknown number of".to_owned(), |size| size.to_string());
         let text = format!(

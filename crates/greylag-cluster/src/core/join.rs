@@ -87,13 +87,16 @@ impl JoinProcess {
 }
 
 impl ClusterCore {
-    pub(super) fn on_join_seeds(&mut self, now: Instant, seeds: Vec<NodeAddress>, out: &mut Vec<Effect>) {
+    pub(super) fn on_join_seeds(&mut self, now: Instant, mut seeds: Vec<NodeAddress>, out: &mut Vec<Effect>) {
         if matches!(self.life, Life::Member) {
             return out.push(Effect::JoinFailed(JoinError::AlreadyMember));
         }
         if seeds.is_empty() {
             return out.push(Effect::JoinFailed(JoinError::NoSeeds));
         }
+        // Whoever is named twice has one voice, and the majority is counted of voices.
+        let mut named = BTreeSet::new();
+        seeds.retain(|seed| named.insert(seed.clone()));
         self.islands.add_seeds(&seeds);
         let own = self.node.address();
         let others: BTreeSet<&NodeAddress> = seeds.iter().filter(|seed| *seed != own).collect();

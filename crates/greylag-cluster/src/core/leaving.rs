@@ -18,6 +18,7 @@ use crate::event::ClusterEvent;
 use crate::gossip::Gossip;
 use crate::member::MemberStatus;
 use crate::message::Message;
+use crate::proof::ProofInput;
 use crate::reachability::Status;
 use crate::shutdown::ShutdownReason;
 
@@ -26,6 +27,10 @@ const DOWNED_TICKS: u32 = 4;
 
 impl ClusterCore {
     pub(super) fn on_leave(&mut self, now: Instant, target: &UniqueAddress, out: &mut Vec<Effect>) {
+        if *target == self.node && matches!(self.life, Life::Joining(_)) {
+            // A node that ends must not become a member meanwhile.
+            self.life = Life::Idle;
+        }
         let Some(member) = self.gossip.members.get(target) else { return };
         if member.status >= MemberStatus::Leaving {
             return;
@@ -145,7 +150,9 @@ impl ClusterCore {
         out: &mut Vec<Effect>,
     ) {
         if matches!(self.life, Life::Member) && self.gossip.members.contains_key(&from) {
-            self.early_exits.insert(from, clean);
+            self.early_exits.insert(from.clone(), clean);
+            // It is not dialled any more, also where its confirmation changes nothing yet (cluster S20).
+            self.on_proof(now, ProofInput::Settled(from), out);
             self.refresh(now, out);
             // The leaver is ready, and everybody who matters may have agreed long ago.
             self.act_as_leader(now, out);

@@ -112,12 +112,16 @@ impl ClusterCore {
         out.push(Effect::Publish(ClusterEvent::LocalPause(lag)));
         let long = self.settings.stable_after();
         if (lag > long || self.trust.silence(now) > long) && !self.is_alone() {
-            if self.trust.suspect_since.is_none() {
+            let already = self.trust.is_suspect();
+            if !already {
                 out.push(Effect::Publish(ClusterEvent::SelfSuspect));
             }
-            self.trust.suspect_since = Some(now);
-            self.trust.exchanged.clear();
-            self.refresh(now, out);
+            // A short stop makes nothing worse, or a host that stops now and then would never end.
+            if !already || lag > long {
+                self.trust.suspect_since = Some(now);
+                self.trust.exchanged.clear();
+                self.refresh(now, out);
+            }
         }
     }
 

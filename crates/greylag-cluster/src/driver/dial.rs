@@ -21,7 +21,8 @@ const DIAL_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Dials `peer` once, where its last active stream ended.
 pub(crate) async fn dial(policy: ProofOfDeath, remoting: &dyn Remoting, peer: UniqueAddress) -> Input {
-    let known = remoting.peer(peer.address()).filter(|info| info.peer == peer);
+    // Where a process only called from, it need not listen: what is refused there says nothing of it.
+    let known = remoting.peer(peer.address()).filter(|info| info.peer == peer && info.reached);
     let Some(info) = known.filter(|info| covers(policy, remoting.host_id().as_deref(), info)) else {
         return Input::DialFailed(peer);
     };
@@ -105,6 +106,7 @@ mod tests {
         let peer = |host: Option<&str>, ip: &str| PeerInfo {
             peer: "b:1#2".parse().unwrap(),
             ip: ip.parse().unwrap(),
+            reached: true,
             host_id: host.map(ToOwned::to_owned),
             cluster_id: None,
         };
@@ -115,6 +117,43 @@ mod tests {
         assert!(!local(Some("boot/net"), &peer(Some("boot/net"), "192.0.2.1")), "not an own interface");
         assert!(covers(ProofOfDeath::On, None, &peer(None, "192.0.2.1")));
         assert!(!covers(ProofOfDeath::Off, Some("h"), &peer(Some("h"), "127.0.0.1")));
+    }
+
+    /// cluster S20: a source address is nowhere to listen.
+    #[tokio::test]
+    async fn scenario_62_nobody_is_dialled_where_it_only_called_from() {
+        use greylag_core::{CodecId, DeadLetterReason};
+        use greylag_transport::{Destination, Envelope, GrpcTransport, Recipient, TransportSettings};
+
+        let bind = async || {
+            let settings = TransportSettings {
+                canonical_host: Some("127.0.0.1".to_owned()),
+                canonical_port: 0,
+                ..TransportSettings::new("test")
+            };
+            GrpcTransport::bind(settings, std::sync::Arc::default()).await.unwrap()
+        };
+        let (here, there) = (bind().await, bind().await);
+        let (own, peer) = (here.self_address().clone(), there.self_address().clone());
+        let call = |from: &GrpcTransport, to: &UniqueAddress| {
+            let nobody = Envelope::new(Recipient::new("control/nobody"), CodecId::INTERNAL, "x", bytes::Bytes::new());
+            from.send(&Destination::Incarnation(to.clone()), nobody.to_uid(to.uid())).unwrap();
+        };
+        let arrived = async |at: &GrpcTransport| {
+            while at.dead_letter_totals().get(&DeadLetterReason::NoSuchRecipient).is_none() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let dialled = || dial(ProofOfDeath::On, &*here, peer.clone());
+        call(&there, &own);
+        arrived(&here).await;
+        assert_eq!(dialled().await, Input::DialFailed(peer.clone()), "known, but never reached");
+        call(&here, &peer);
+        arrived(&there).await;
+        assert_eq!(dialled().await, Input::DialAnswered(peer.clone()));
+        there.shutdown().await;
+        assert_eq!(dialled().await, Input::DialRefused(peer.clone()));
+        here.shutdown().await;
     }
 
     #[tokio::test]

@@ -20,7 +20,7 @@ use crate::core::{Command, Input};
 use crate::error::{JoinError, MemberError, SingletonError, StartError, Terminated};
 use crate::event::{EventKind, InitialState};
 use crate::health::Health;
-use crate::member::{Member, MemberStatus};
+use crate::member::Member;
 use crate::settings::ClusterSettings;
 use crate::shutdown::ShutdownReason;
 use crate::view::MembershipView;
@@ -161,7 +161,7 @@ impl Cluster {
     /// trying for as long as the answer may still change.
     ///
     /// # Errors
-    /// [`JoinError`], after which this process cannot join any more.
+    /// [`JoinError`], which says whether this process may try again.
     pub async fn join_seed_nodes(&self, seeds: Vec<NodeAddress>) -> Result<(), JoinError> {
         if seeds.is_empty() {
             return Err(JoinError::NoSeeds);
@@ -353,12 +353,13 @@ impl Cluster {
         self.inner.hub.subscribe(kinds.into_iter().collect(), initial)
     }
 
-    /// Waits until this node is a full member.
+    /// Waits until this node is, or was, a full member. One that leaves or is downed before it came up
+    /// never is. Source: cluster M34.
     ///
     /// # Errors
     /// [`Terminated`] if it has ended instead.
     pub async fn wait_up(&self) -> Result<(), Terminated> {
-        self.wait_for(|view| view.self_status().is_some_and(|status| status >= MemberStatus::Up)).await
+        self.wait_for(|view| view.self_member().is_some_and(|member| member.up_number != Member::NOT_UP)).await
     }
 
     /// Waits until the view is as wanted.

@@ -4,10 +4,11 @@
 //! Source: cluster P5, S10, S16.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use greylag_core::UniqueAddress;
 use tokio::runtime::Handle;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use super::DriverInput;
 use super::lease::{GuardedLease, LeaseError, OnLost};
@@ -29,8 +30,9 @@ pub(crate) enum LeaseNews {
 #[derive(Clone)]
 pub(crate) struct LeaseInUse {
     name: Arc<str>,
-    /// `None` if none can be made; then every request fails.
-    lease: Option<GuardedLease>,
+    /// Empty while it is being made. `None` if none can be made; then every request fails.
+    lease: watch::Receiver<Option<Option<GuardedLease>>>,
+    patience: Duration,
     runtime: Handle,
     inbox: mpsc::Sender<DriverInput>,
     /// Makes the machine's input of it; `None`: of no interest.
@@ -38,7 +40,8 @@ pub(crate) struct LeaseInUse {
 }
 
 impl LeaseInUse {
-    /// The lease `name` of this node. Without a provider, or if that refuses, it can only fail.
+    /// The lease `name` of this node. Without a provider, or if that refuses, it can only fail. Making
+    /// it is code of the user, and so is done where that may block or panic: on `runtime`.
     pub(crate) fn new(
         name: String,
         settings: &ClusterSettings,
@@ -47,27 +50,45 @@ impl LeaseInUse {
         inbox: &mpsc::Sender<DriverInput>,
         news: impl Fn(LeaseNews) -> Option<DriverInput> + Send + Sync + 'static,
     ) -> Self {
-        let owner = node.address().to_string();
-        let made = settings.leases.as_ref().map(|leases| leases.provider().lease(&name, &owner, &settings.lease));
-        let lease = match made {
-            Some(Ok(lease)) => Some(GuardedLease::new(lease, settings.lease.operation_timeout, runtime.clone())),
-            Some(Err(error)) => {
-                tracing::error!(lease = name, error = describe(&error), "no lease can be made");
-                None
-            }
-            None => {
-                tracing::error!(lease = name, "a lease is to be used, but the settings name no provider of leases");
-                None
-            }
+        let name: Arc<str> = name.into();
+        let (made, lease) = watch::channel(None);
+        let patience = settings.lease.operation_timeout;
+        let this = Self { name, lease, patience, runtime: runtime.clone(), inbox: inbox.clone(), news: Arc::new(news) };
+        let Some(leases) = settings.leases.clone() else {
+            tracing::error!(lease = %this.name, "a lease is to be used, but the settings name no provider of leases");
+            return this;
         };
-        Self { name: name.into(), lease, runtime: runtime.clone(), inbox: inbox.clone(), news: Arc::new(news) }
+        let (name, owner, runtime) = (this.name.clone(), node.address().to_string(), runtime.clone());
+        let lease_settings = settings.lease.clone();
+        let making = this.runtime.spawn_blocking(move || {
+            let lease = leases.provider().lease(&name, &owner, &lease_settings);
+            let lease = lease.map(|lease| GuardedLease::new(lease, patience, runtime));
+            let lease = lease.inspect_err(|error| {
+                tracing::error!(lease = %name, error = describe(error), "no lease can be made");
+            });
+            made.send_replace(Some(lease.ok()));
+        });
+        let name = this.name.clone();
+        this.runtime.spawn(async move {
+            if let Err(error) = making.await {
+                tracing::error!(lease = %name, %error, "no lease can be made, by a bug of its implementation");
+            }
+        });
+        this
+    }
+
+    /// The lease once it is made; `None` if it cannot be, or not in time.
+    async fn lease(&self) -> Option<GuardedLease> {
+        let mut lease = self.lease.clone();
+        let made = tokio::time::timeout(self.patience, lease.wait_for(Option::is_some)).await;
+        made.ok()?.ok()?.clone().flatten()
     }
 
     /// Asks; the answer comes as `Result`, a later loss as `Lost`.
     pub(crate) fn acquire(&self) {
         let this = self.clone();
         self.runtime.spawn(async move {
-            let outcome = match &this.lease {
+            let outcome = match this.lease().await {
                 Some(lease) if lease.check() => LeaseOutcome::Granted,
                 Some(lease) => this.outcome(lease.acquire(this.on_lost()).await),
                 None => LeaseOutcome::Failed,
@@ -80,7 +101,7 @@ impl LeaseInUse {
     pub(crate) fn release(&self) {
         let this = self.clone();
         self.runtime.spawn(async move {
-            if let Some(lease) = &this.lease
+            if let Some(lease) = this.lease().await
                 && let Err(error) = lease.release().await
             {
                 let lease = &this.name;
@@ -126,4 +147,60 @@ fn describe(error: &dyn std::error::Error) -> String {
         source = cause.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::super::lease::{InMemoryLeases, Lease, LeaseProvider, LeaseSettings, Leases};
+    use super::*;
+
+    /// Waits for a word before it makes a lease; panics without one.
+    #[derive(Debug)]
+    struct Slow(Mutex<std::sync::mpsc::Receiver<()>>, InMemoryLeases);
+
+    impl LeaseProvider for Slow {
+        fn lease(&self, name: &str, owner: &str, settings: &LeaseSettings) -> Result<Arc<dyn Lease>, LeaseError> {
+            self.0.lock().unwrap().recv().expect("a word");
+            self.1.lease(name, owner, settings)
+        }
+    }
+
+    fn in_use(provider: impl LeaseProvider) -> (LeaseInUse, mpsc::Receiver<DriverInput>) {
+        let mut settings = ClusterSettings { leases: Some(Leases::new("test", provider)), ..ClusterSettings::test() };
+        settings.lease.operation_timeout = Duration::from_millis(100);
+        let (inbox, answers) = mpsc::channel(10);
+        let news = |news| match news {
+            LeaseNews::Result(outcome) => Some(DriverInput::Core(crate::core::Input::LeaseResult(outcome))),
+            LeaseNews::Released | LeaseNews::Lost => None,
+        };
+        let node = "a:1#1".parse().unwrap();
+        (LeaseInUse::new("x".into(), &settings, &node, &Handle::current(), &inbox, news), answers)
+    }
+
+    async fn asked((lease, answers): &mut (LeaseInUse, mpsc::Receiver<DriverInput>)) -> LeaseOutcome {
+        lease.acquire();
+        let answer = tokio::time::timeout(Duration::from_secs(30), answers.recv()).await.expect("an answer");
+        let Some(DriverInput::Core(crate::core::Input::LeaseResult(outcome))) = answer else {
+            panic!("another answer")
+        };
+        outcome
+    }
+
+    /// cluster §7: the machines' own task neither waits for code of the user nor dies of it.
+    #[tokio::test]
+    async fn a_provider_that_blocks_or_panics_is_a_lease_that_fails() {
+        let (tell, told) = std::sync::mpsc::channel();
+        let mut blocked = in_use(Slow(Mutex::new(told), InMemoryLeases::new()));
+        assert_eq!(asked(&mut blocked).await, LeaseOutcome::Failed);
+        tell.send(()).unwrap();
+        blocked.0.lease.wait_for(Option::is_some).await.unwrap();
+        assert_eq!(asked(&mut blocked).await, LeaseOutcome::Granted, "late is not never");
+
+        let (tell, told) = std::sync::mpsc::channel();
+        drop(tell);
+        let mut broken = in_use(Slow(Mutex::new(told), InMemoryLeases::new()));
+        assert_eq!(asked(&mut broken).await, LeaseOutcome::Failed);
+    }
 }

@@ -18,6 +18,7 @@ impl Cluster {
         let cluster = self.clone();
         run_user_code("on_member_up", async move {
             if cluster.wait_up().await.is_ok() {
+                let _runs = cluster.inner.tasks.begin();
                 // Not held on to while the code of the user runs.
                 drop(cluster);
                 f();
@@ -40,7 +41,7 @@ impl Cluster {
             })
         });
         // A membership can end without a shutdown of the node (`shutdown_when_down = false`).
-        let (mut events, hub) = (self.subscribe(), self.inner.hub.clone());
+        let (mut events, hub, tasks) = (self.subscribe(), self.inner.hub.clone(), self.inner.tasks.clone());
         run_user_code("on_member_removed", async move {
             let mut was_member = false;
             while events.next().await.is_some() {
@@ -51,6 +52,7 @@ impl Cluster {
                 was_member |= is_member;
             }
             if let Some(f) = take(&once) {
+                let _runs = tasks.begin();
                 f();
             }
         });

@@ -24,7 +24,7 @@ pub(crate) mod watch;
 mod witness;
 
 use std::sync::Arc;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 
 use greylag_core::NodeAddress;
 use greylag_transport::Remoting;
@@ -101,9 +101,7 @@ fn spawn(settings: ClusterSettings, remoting: Arc<dyn Remoting>, handle: Handle,
     let tasks = Arc::new(tasks::ShutdownTasks::new(settings.coordinated_shutdown.clone()));
     let now = Instant::now();
     let mut core = ClusterCore::new(remoting.self_address().clone(), settings.clone(), rand::random(), now);
-    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let wall_ms = u64::try_from(since_1970.as_millis()).unwrap_or(u64::MAX);
-    core.handle(now, Input::WallClock(wall_ms), &mut Vec::new());
+    core.handle(now, Input::WallClock(node::wall_clock()), &mut Vec::new());
     let node = node::Node::new(
         core,
         settings.clone(),

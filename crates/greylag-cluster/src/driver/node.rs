@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use greylag_core::{CodecId, UniqueAddress};
@@ -42,6 +42,13 @@ const SINGLETON_PREFIX: &str = "control/singleton/";
 /// bulk recipient. Source: cluster T5.
 const CONTROL_LIMIT: usize = 60 * 1024;
 
+/// A change of the view, and what happened by it.
+#[derive(Default)]
+struct News {
+    view: Option<Arc<MembershipView>>,
+    events: Vec<ClusterEvent>,
+}
+
 /// Owns the machines, and everything that their effects need.
 pub(crate) struct Node {
     core: ClusterCore,
@@ -61,7 +68,13 @@ pub(crate) struct Node {
     exiting: Option<(Vec<Arc<str>>, oneshot::Sender<()>)>,
     resolver_lease: Option<LeaseInUse>,
     view: Arc<MembershipView>,
+    /// What subscribers are still to be told, in one piece.
+    news: News,
+    /// Instances of singletons that run here.
+    instances: usize,
     shutting_down: bool,
+    /// The membership has ended: nothing is joined any more.
+    ended: Option<ShutdownReason>,
     /// A machine panicked; none is asked again.
     failed: bool,
     rates: DeadLetterRates,
@@ -81,7 +94,7 @@ impl Node {
     ) -> Self {
         let view = core.view().clone();
         let singletons = BTreeMap::new();
-        let node = Self {
+        let mut node = Self {
             core,
             settings,
             remoting,
@@ -96,11 +109,20 @@ impl Node {
             exiting: None,
             resolver_lease: None,
             view,
+            news: News::default(),
+            instances: 0,
             shutting_down: false,
+            ended: None,
             failed: false,
             rates: DeadLetterRates::default(),
         };
         node.register();
+        if let Downing::SplitBrainResolver(SbrSettings { strategy: Strategy::LeaseMajority { .. }, .. }) =
+            &node.settings.downing
+        {
+            // Not in the middle of the partition that it is for.
+            node.resolver_lease();
+        }
         node
     }
 
@@ -127,8 +149,12 @@ impl Node {
                 },
             };
             let now = Instant::now();
-            self.rates.sample(now, || self.remoting.dead_letter_totals());
+            let is_time = self.rates.sample(now, || self.remoting.dead_letter_totals()) && !self.failed;
             let step = AssertUnwindSafe(|| {
+                if is_time {
+                    // A clock that is set after the start dates the tombstones all the same (cluster M20).
+                    self.core.handle(now, Input::WallClock(wall_clock()), &mut effects);
+                }
                 match input {
                     None => self.on_tick(now, &mut effects),
                     Some(input) => self.on_input(now, input, &mut effects),
@@ -147,11 +173,12 @@ impl Node {
     fn on_core_failed(&mut self, now: Instant) {
         tracing::error!(node = %self.remoting.self_address(), "a machine of the cluster failed; this node ends");
         self.failed = true;
+        self.publish_news();
         let empty = Arc::new(MembershipView::empty(self.remoting.self_address().clone()));
         let removals = diff(&self.view, &empty);
         self.view = empty.clone();
-        self.hub.publish(Some(empty), &[ClusterEvent::ClusterShuttingDown]);
-        self.hub.publish(None, &removals);
+        self.hub.publish(None, &[ClusterEvent::ClusterShuttingDown]);
+        self.hub.publish(Some(empty), &removals);
         let stop = AssertUnwindSafe(|| self.tell_managers(now, &ManagerInput::SelfDowned));
         if std::panic::catch_unwind(stop).is_err() {
             // A manager itself is broken: whatever it runs is told to stop all the same.
@@ -171,6 +198,13 @@ impl Node {
             Some(DriverInput::Close(reason)) => reason,
             _ => ShutdownReason::Stopped,
         };
+        if self.instances > 0 || self.tasks.anything_runs() {
+            tracing::warn!(
+                node = %self.remoting.self_address(),
+                "something of this node still runs; its port stays bound until the process ends"
+            );
+            self.remoting.keep_port();
+        }
         self.terminated.send_replace(Some(reason));
         self.hub.close();
     }
@@ -198,6 +232,10 @@ impl Node {
                 let _caller_has_gone = reply.send(Health { dead_letters, ..self.core.health(now) });
             }
             DriverInput::Join { seeds, reply } => {
+                if let Some(reason) = self.ended {
+                    let _caller_has_gone = reply.send(Err(JoinError::ShuttingDown(reason)));
+                    return;
+                }
                 self.joining.push(reply);
                 self.core.handle(now, Input::Command(Command::JoinSeeds(seeds)), effects);
             }
@@ -219,6 +257,7 @@ impl Node {
             DriverInput::Manager { name, input } => self.tell_manager(now, &name, input),
             DriverInput::InstanceEnded { name, instance_id } => {
                 if self.singletons.get_mut(&name).is_some_and(|slot| slot.instance_ended(instance_id)) {
+                    self.instances = self.instances.saturating_sub(1);
                     self.tell_manager(now, &name, ManagerInput::InstanceEnded);
                 }
             }
@@ -233,6 +272,9 @@ impl Node {
 
     fn execute(&mut self, now: Instant, effects: &mut Vec<Effect>) {
         for effect in effects.drain(..) {
+            if !matches!(effect, Effect::Publish(_) | Effect::Log(..)) {
+                self.publish_news();
+            }
             match effect {
                 Effect::Send { to, message } => self.send(&to, &message),
                 Effect::View(view) => self.on_view(now, view),
@@ -253,12 +295,22 @@ impl Node {
                 Effect::Log(LogLevel::Error, text) => tracing::error!(node = %self.core.node(), "{text}"),
             }
         }
+        self.publish_news();
+    }
+
+    /// The view and what happened by it reach subscribers together, or one who comes in between would
+    /// be told twice. Source: cluster M32.
+    fn publish_news(&mut self) {
+        let News { view, events } = std::mem::take(&mut self.news);
+        if view.is_some() || !events.is_empty() {
+            self.hub.publish(view, &events);
+        }
     }
 
     fn on_view(&mut self, now: Instant, view: Arc<MembershipView>) {
         self.view = view.clone();
         self.remoting.set_members(&mut view.members.iter().map(|member| &member.address));
-        self.hub.publish(Some(view.clone()), &[]);
+        self.news.view = Some(view.clone());
         self.tell_managers(now, &ManagerInput::View(view));
     }
 
@@ -270,7 +322,7 @@ impl Node {
             ClusterEvent::LocalPause(_) => self.tell_managers(now, &ManagerInput::LocalPause),
             _ => {}
         }
-        self.hub.publish(None, &[event]);
+        self.news.events.push(event);
     }
 
     fn answer_joining(&mut self, result: &Result<(), JoinError>) {
@@ -280,6 +332,7 @@ impl Node {
     }
 
     fn on_membership_ended(&mut self, reason: ShutdownReason) {
+        self.ended.get_or_insert(reason);
         if reason == ShutdownReason::Downed && !self.settings.shutdown_when_down {
             self.answer_joining(&Err(JoinError::ShuttingDown(reason)));
             return tracing::error!(node = %self.core.node(), %reason, "the membership ends; the node is the program's");
@@ -292,6 +345,7 @@ impl Node {
             return;
         }
         self.shutting_down = true;
+        self.ended.get_or_insert(reason);
         self.answer_joining(&Err(JoinError::ShuttingDown(reason)));
         tracing::info!(node = %self.core.node(), %reason, "this node shuts down");
         let shutdown = CoordinatedShutdown {
@@ -399,6 +453,7 @@ impl Node {
                 ManagerEffect::StartInstance { up_number } => {
                     tracing::info!(node = %self.core.node(), singleton = %name, "starts here");
                     if let Some(slot) = self.singletons.get_mut(name) {
+                        self.instances += 1;
                         slot.start_instance(up_number, &self.user, &self.inbox);
                     }
                 }
@@ -442,6 +497,12 @@ impl Node {
             let _shutdown_went_on = reply.send(());
         }
     }
+}
+
+/// Milliseconds since 1970, by the clock of this host.
+pub(super) fn wall_clock() -> u64 {
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since_1970.as_millis()).unwrap_or(u64::MAX)
 }
 
 pub(super) async fn sleep_until(deadline: Option<Instant>) {

@@ -21,17 +21,18 @@ pub(super) struct DeadLetterRates {
 }
 
 impl DeadLetterRates {
-    /// Keeps what the counters say, if the last look is long enough ago. The driver's task wakes every
-    /// second or so, which is often enough.
-    pub(super) fn sample(&mut self, now: Instant, totals: impl FnOnce() -> Totals) {
+    /// Keeps what the counters say, if the last look is long enough ago; true then. The driver's task
+    /// wakes every second or so, which is often enough.
+    pub(super) fn sample(&mut self, now: Instant, totals: impl FnOnce() -> Totals) -> bool {
         if self.samples.back().is_some_and(|(at, _)| now.saturating_duration_since(*at) < SAMPLE_INTERVAL) {
-            return;
+            return false;
         }
         self.samples.push_back((now, totals()));
         // The newest of those older than the window is the one to compare with.
         while self.samples.get(1).is_some_and(|(at, _)| now.saturating_duration_since(*at) >= WINDOW) {
             self.samples.pop_front();
         }
+        true
     }
 
     /// What came since the window began, by reason.
@@ -56,7 +57,8 @@ mod tests {
         let mut rates = DeadLetterRates::default();
         let totals = |count| Totals::from([(DeadLetterReason::QueueFull, count)]);
         for step in 0..20 {
-            rates.sample(start + SAMPLE_INTERVAL * step, || totals(u64::from(step)));
+            assert!(rates.sample(start + SAMPLE_INTERVAL * step, || totals(u64::from(step))));
+            assert!(!rates.sample(start + SAMPLE_INTERVAL * step + SAMPLE_INTERVAL / 2, || totals(0)), "too early");
         }
         assert_eq!(rates.of_last_minute(totals(19)), totals(6), "of 19 in 190 s, 6 in the last minute");
         assert_eq!(rates.of_last_minute(totals(13)), Totals::new());

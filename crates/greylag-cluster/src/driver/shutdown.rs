@@ -35,6 +35,9 @@ pub(crate) struct CoordinatedShutdown {
 
 impl CoordinatedShutdown {
     pub(crate) async fn run(self) {
+        if self.tasks.own_timeout(Phase::ClusterLeave).is_none() {
+            self.tasks.raise_timeout(Phase::ClusterLeave, self.leave_timeout);
+        }
         let mut clean = true;
         let mut ended = false;
         for phase in Phase::ALL {
@@ -74,9 +77,9 @@ impl CoordinatedShutdown {
         }
         self.tell(DriverInput::Command(Command::Leave(self.node.clone()))).await;
         let left = |view: &MembershipView| view.self_status().is_none_or(|status| status >= MemberStatus::Exiting);
-        let limit = self.tasks.own_timeout(Phase::ClusterLeave).unwrap_or(self.leave_timeout);
-        let ((), own) = tokio::join!(self.wait_for(left, limit), self.tasks.run(Phase::ClusterLeave));
-        own
+        let limit = self.tasks.timeout(Phase::ClusterLeave);
+        let (in_time, own) = tokio::join!(self.wait_for(left, limit), self.tasks.run(Phase::ClusterLeave));
+        in_time && own
     }
 
     /// Hands over singletons, and runs the tasks that must end before others take over.
@@ -100,7 +103,8 @@ impl CoordinatedShutdown {
         self.wait_for(|view| view.members.is_empty(), Duration::from_secs(5)).await;
     }
 
-    async fn wait_for(&self, wanted: impl Fn(&MembershipView) -> bool, limit: Duration) {
+    /// True if it came to be in time.
+    async fn wait_for(&self, wanted: impl Fn(&MembershipView) -> bool, limit: Duration) -> bool {
         let mut events: ClusterEvents = self.hub.subscribe(EventKind::ALL.into(), InitialState::Snapshot);
         let reached = async {
             while !wanted(&self.hub.view()) {
@@ -109,8 +113,10 @@ impl CoordinatedShutdown {
                 }
             }
         };
-        if timeout(limit, reached).await.is_err() {
-            tracing::warn!("the cluster did not let this node go in time; the shutdown goes on");
+        let in_time = timeout(limit, reached).await.is_ok();
+        if !in_time {
+            tracing::warn!("the cluster did not let this node go in time");
         }
+        in_time
     }
 }

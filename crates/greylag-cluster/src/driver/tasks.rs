@@ -4,7 +4,8 @@
 //! that fails or is late is logged, and the next phase starts all the same. Source: cluster M35.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::task::JoinSet;
@@ -19,6 +20,16 @@ type Task = Box<dyn FnOnce() -> BoxFuture<'static, bool> + Send>;
 /// What is to be done when the node ends.
 pub(crate) struct ShutdownTasks {
     state: Mutex<State>,
+    running: Arc<AtomicUsize>,
+}
+
+/// Code of a user that runs; until this is dropped.
+pub(crate) struct Runs(Arc<AtomicUsize>);
+
+impl Drop for Runs {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 struct State {
@@ -28,7 +39,18 @@ struct State {
 
 impl ShutdownTasks {
     pub(crate) fn new(settings: CoordinatedShutdownSettings) -> Self {
-        Self { state: Mutex::new(State { tasks: BTreeMap::new(), settings }) }
+        Self { state: Mutex::new(State { tasks: BTreeMap::new(), settings }), running: Arc::default() }
+    }
+
+    /// Counts code of a user that begins now.
+    pub(crate) fn begin(&self) -> Runs {
+        self.running.fetch_add(1, Ordering::AcqRel);
+        Runs(self.running.clone())
+    }
+
+    /// Whether any code that began has not ended: a late task of a phase that is over, for one.
+    pub(crate) fn anything_runs(&self) -> bool {
+        self.running.load(Ordering::Acquire) > 0
     }
 
     pub(crate) fn add(&self, phase: Phase, name: &str, task: Task) {
@@ -64,7 +86,11 @@ impl ShutdownTasks {
         let mut names = BTreeMap::new();
         let mut running = JoinSet::new();
         for (name, task) in tasks {
-            let handle = running.spawn(async move { task().await });
+            let runs = self.begin();
+            let handle = running.spawn(async move {
+                let _until_it_ends = runs;
+                task().await
+            });
             names.insert(handle.id(), name);
         }
         let mut clean = true;

@@ -21,7 +21,7 @@ use tokio::task::AbortHandle;
 
 use super::events::{ClusterEvents, EventHub};
 use super::handle::Cluster;
-use crate::event::InitialState;
+use crate::event::{EventKind, InitialState};
 use crate::view::MembershipView;
 
 const PATH: &str = "control/watch";
@@ -61,7 +61,8 @@ impl Watches {
             hub: hub.clone(),
             view: None,
         };
-        let events = hub.subscribe(BTreeSet::new(), InitialState::Snapshot);
+        // Removals end watches, and wake the watcher.
+        let events = hub.subscribe(BTreeSet::from([EventKind::Members]), InitialState::Snapshot);
         let task = handle.spawn(driver.run(inbox, events)).abort_handle();
         Self { calls, next_id: AtomicU64::new(1), task }
     }
@@ -328,5 +329,27 @@ mod tests {
         within(one.wait_for(|view| view.members.len() == 1)).await.unwrap();
         let late = one.watch(&Recipient::new("z"), &at).await.unwrap();
         assert_eq!(why(within(late.terminated()).await), WhyTerminated::Tombstoned);
+    }
+
+    /// Cluster T30: the removal itself ends it, however long the quarantine that follows a clean one
+    /// keeps anybody waiting.
+    #[tokio::test]
+    async fn a_watch_ends_with_the_clean_removal_of_its_node() {
+        let network = MemoryNetwork::new();
+        let registry = Arc::new(Registry::new());
+        let a = network.node("a:1#1".parse().unwrap(), registry.clone());
+        let b = network.node("b:1#2".parse().unwrap(), registry.clone());
+        let patient =
+            ClusterSettings { quarantine_removed_node_after: Duration::from_secs(3600), ..ClusterSettings::test() };
+        let one = Cluster::start(patient, a.clone()).await.unwrap();
+        let two = Cluster::start(ClusterSettings::test(), b.clone()).await.unwrap();
+        within(one.join_self()).await.unwrap();
+        within(two.join(a.self_address().address().clone())).await.unwrap();
+        within(one.wait_for(|view| view.members.len() == 2 && view.converged)).await.unwrap();
+        b.register("x", Arc::new(Nobody));
+        let watch = one.watch(&Recipient::new("x"), b.self_address()).await.unwrap();
+        within(two.shutdown()).await;
+        let terminated = within(watch.terminated()).await.unwrap().unwrap();
+        assert_eq!(terminated.why, WhyTerminated::MemberRemoved);
     }
 }

@@ -274,7 +274,7 @@ impl MemoryNode {
             Parcel::Met(peer) => {
                 let ip = IpAddr::V4(Ipv4Addr::LOCALHOST);
                 let cluster_id = self.net.cluster_ids.lock().expect(NO_PANIC).get(&peer).copied();
-                let info = self.endpoint.learn_peer(PeerInfo { peer, ip, host_id: None, cluster_id }, true);
+                let info = self.endpoint.learn_peer(PeerInfo { peer, ip, reached: true, host_id: None, cluster_id });
                 self.endpoint.publish(TransportEvent::PeerHandshake(info));
             }
             Parcel::Event(event) => {

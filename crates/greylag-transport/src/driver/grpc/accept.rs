@@ -63,7 +63,7 @@ pub(super) struct Caller {
 }
 
 /// Accepts connections until told to stop, then waits until they have ended.
-pub(super) async fn serve(shared: Arc<Shared>, listener: TcpListener, mut stop: oneshot::Receiver<()>) {
+pub(super) async fn serve(shared: Arc<Shared>, listener: Arc<TcpListener>, mut stop: oneshot::Receiver<()>) {
     let (closing, watcher) = watch::channel(());
     let mut pause = Duration::ZERO;
     loop {

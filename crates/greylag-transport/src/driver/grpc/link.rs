@@ -72,7 +72,7 @@ pub(super) async fn run(shared: Arc<Shared>, peer: Arc<Peer>, lane: Lane, seq: u
             line.agree(Agreed { max_names: max_names as usize, zstd: features.zstd });
             peer.complains.store(true, Ordering::Relaxed);
             peer.input(&shared, Input::Accepted { lane, seq, uid: from.uid() });
-            peer.introduce(&shared, PeerInfo { peer: from.clone(), ip, host_id, cluster_id }, true);
+            peer.introduce(&shared, PeerInfo { peer: from.clone(), ip, reached: true, host_id, cluster_id });
             if said != shared.cluster_id() {
                 // What became known during the handshake; later news goes to the open gate.
                 peer.greet_again(&shared, lane);

@@ -116,6 +116,8 @@ struct Running {
     data: Runtime,
     stop_listening: oneshot::Sender<()>,
     server: tokio::task::JoinHandle<()>,
+    /// Bound for as long as anybody has it.
+    port: Arc<TcpListener>,
 }
 
 impl Running {
@@ -195,8 +197,9 @@ impl GrpcTransport {
         }
         control.spawn(shared::log_suppressed(shared.clone()));
         let (stop_listening, stop) = oneshot::channel();
-        let server = control.spawn(accept::serve(shared.clone(), listener, stop));
-        let running = Mutex::new(Some(Running { control, data, stop_listening, server }));
+        let port = Arc::new(listener);
+        let server = control.spawn(accept::serve(shared.clone(), port.clone(), stop));
+        let running = Mutex::new(Some(Running { control, data, stop_listening, server, port }));
         Arc::new(Self { port: Arc::new(SharedPort(shared.clone())), shared, running })
     }
 
@@ -304,14 +307,15 @@ impl GrpcTransport {
         }
         shared.endpoint.asks.close();
         shared.streams.end_all();
-        let Running { control, data, stop_listening, server } = running;
+        let Running { control, data, stop_listening, server, port } = running;
         stop_listening.send(()).ok();
         if tokio::time::timeout(shared.settings.shutdown_streams_timeout, server).await.is_err() {
             tracing::warn!("some streams did not close in time");
         }
-        // The socket closes last of all: a port that refuses is a process that is dead (cluster S20).
         control.shutdown_background();
         data.shutdown_background();
+        // The socket closes last of all: a port that refuses is a process that is dead (cluster S20).
+        drop(port);
     }
 
     /// Puts the last word behind what is queued in every lane that is in use.
@@ -431,6 +435,13 @@ impl Remoting for GrpcTransport {
     fn set_members(&self, members: &mut dyn Iterator<Item = &UniqueAddress>) {
         if self.shared.settings.untrusted_mode {
             self.shared.trust(members);
+        }
+    }
+
+    fn keep_port(&self) {
+        if let Some(running) = &*self.running.lock().expect(NO_PANIC) {
+            // One owner that never lets go.
+            std::mem::forget(running.port.clone());
         }
     }
 

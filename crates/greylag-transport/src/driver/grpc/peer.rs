@@ -122,14 +122,14 @@ impl Peer {
 
     /// Keeps what a handshake with this incarnation taught, and tells the listeners. False, and nothing
     /// more: it is dead by now, or another one runs.
-    pub(super) fn introduce(&self, shared: &Shared, info: PeerInfo, dialled: bool) -> bool {
+    pub(super) fn introduce(&self, shared: &Shared, info: PeerInfo) -> bool {
         // Under the lock, so that the word of one incarnation cannot come after that of the next.
         let machine = self.machine.lock().expect(NO_PANIC);
         let uid = info.peer.uid();
         if machine.peer() != Some(uid) || machine.is_dead(uid) {
             return false;
         }
-        let info = shared.endpoint.learn_peer(info, dialled);
+        let info = shared.endpoint.learn_peer(info);
         shared.announce(Announcement::Event(TransportEvent::PeerHandshake(info)));
         true
     }
@@ -380,6 +380,7 @@ mod tests {
             ("127.0.0.1:9#7".parse().unwrap(), "127.0.0.1:9#8".parse().unwrap());
         let info = |peer: &UniqueAddress| PeerInfo {
             peer: peer.clone(),
+            reached: false,
             ip: std::net::Ipv4Addr::LOCALHOST.into(),
             host_id: None,
             cluster_id: None,
@@ -387,8 +388,8 @@ mod tests {
         let peer = node.shared.peer(now.address());
         peer.hello(&node.shared, before.uid()).unwrap();
         peer.hello(&node.shared, now.uid()).unwrap();
-        assert!(peer.introduce(&node.shared, info(&now), false));
-        assert!(!peer.introduce(&node.shared, info(&before), false));
+        assert!(peer.introduce(&node.shared, info(&now)));
+        assert!(!peer.introduce(&node.shared, info(&before)));
         assert_eq!(node.peer(now.address()).unwrap().peer, now);
     }
 }

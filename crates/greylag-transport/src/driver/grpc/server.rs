@@ -200,7 +200,7 @@ async fn greet(
         ..Rejected::new(RejectCode::Quarantined, format!("{own} takes {} for dead", hello.from))
     };
     peer.hello(shared, hello.from.uid()).map_err(dead)?;
-    if !peer.introduce(shared, info(hello, caller.visit.ip), false) {
+    if !peer.introduce(shared, info(hello, caller.visit.ip)) {
         return Err(dead(None));
     }
     match shared.streams.supersede(&hello.from, hello.lane, hello.stream_seq, replies).await {
@@ -216,7 +216,8 @@ async fn greet(
 
 /// What a Hello says of its sender.
 fn info(hello: &Hello, ip: IpAddr) -> PeerInfo {
-    PeerInfo { peer: hello.from.clone(), ip, host_id: hello.host_id.clone(), cluster_id: hello.cluster_id }
+    let (host_id, cluster_id) = (hello.host_id.clone(), hello.cluster_id);
+    PeerInfo { peer: hello.from.clone(), ip, reached: false, host_id, cluster_id }
 }
 
 /// Reads one accepted stream.
@@ -483,7 +484,7 @@ impl Reader {
         if self.news.is_untold && self.news.told_at.is_none_or(is_due) {
             self.news = News { is_untold: false, told_at: Some(Instant::now()) };
             let peer = self.shared.peer(self.hello.from.address());
-            peer.introduce(&self.shared, info(&self.hello, self.ip), false);
+            peer.introduce(&self.shared, info(&self.hello, self.ip));
         }
     }
 
