@@ -140,7 +140,7 @@ mod tests {
             from.send(&Destination::Incarnation(to.clone()), nobody.to_uid(to.uid())).unwrap();
         };
         let arrived = async |at: &GrpcTransport| {
-            while at.dead_letter_totals().get(&DeadLetterReason::NoSuchRecipient).is_none() {
+            while !at.dead_letter_totals().contains_key(&DeadLetterReason::NoSuchRecipient) {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };

@@ -173,7 +173,8 @@ impl Node {
     fn on_core_failed(&mut self, now: Instant) {
         tracing::error!(node = %self.remoting.self_address(), "a machine of the cluster failed; this node ends");
         self.failed = true;
-        self.publish_news();
+        let News { view, events } = std::mem::take(&mut self.news);
+        self.hub.publish(view, &events);
         let empty = Arc::new(MembershipView::empty(self.remoting.self_address().clone()));
         let removals = diff(&self.view, &empty);
         self.view = empty.clone();
@@ -273,12 +274,12 @@ impl Node {
     fn execute(&mut self, now: Instant, effects: &mut Vec<Effect>) {
         for effect in effects.drain(..) {
             if !matches!(effect, Effect::Publish(_) | Effect::Log(..)) {
-                self.publish_news();
+                self.publish_news(now);
             }
             match effect {
                 Effect::Send { to, message } => self.send(&to, &message),
-                Effect::View(view) => self.on_view(now, view),
-                Effect::Publish(event) => self.on_event(now, event),
+                Effect::View(view) => self.on_view(view),
+                Effect::Publish(event) => self.news.events.push(event),
                 Effect::ClusterId(id) => self.remoting.set_cluster_id(id),
                 Effect::Quarantine { peer, harmless } => {
                     self.remoting.quarantine(&peer, QuarantineReason::RemovedFromMembership, harmless);
@@ -295,34 +296,36 @@ impl Node {
                 Effect::Log(LogLevel::Error, text) => tracing::error!(node = %self.core.node(), "{text}"),
             }
         }
-        self.publish_news();
+        self.publish_news(now);
     }
 
     /// The view and what happened by it reach subscribers together, or one who comes in between would
-    /// be told twice. Source: cluster M32.
-    fn publish_news(&mut self) {
+    /// be told twice. An instance that the managers then start finds the view that it was started by.
+    /// Source: cluster M32.
+    fn publish_news(&mut self, now: Instant) {
         let News { view, events } = std::mem::take(&mut self.news);
-        if view.is_some() || !events.is_empty() {
-            self.hub.publish(view, &events);
+        if view.is_none() && events.is_empty() {
+            return;
+        }
+        self.hub.publish(view.clone(), &events);
+        if let Some(view) = view {
+            self.tell_managers(now, &ManagerInput::View(view));
+        }
+        for event in events {
+            match event {
+                ClusterEvent::SelfDowned | ClusterEvent::ClusterShuttingDown => {
+                    self.tell_managers(now, &ManagerInput::SelfDowned);
+                }
+                ClusterEvent::LocalPause(_) => self.tell_managers(now, &ManagerInput::LocalPause),
+                _ => {}
+            }
         }
     }
 
-    fn on_view(&mut self, now: Instant, view: Arc<MembershipView>) {
+    fn on_view(&mut self, view: Arc<MembershipView>) {
         self.view = view.clone();
         self.remoting.set_members(&mut view.members.iter().map(|member| &member.address));
-        self.news.view = Some(view.clone());
-        self.tell_managers(now, &ManagerInput::View(view));
-    }
-
-    fn on_event(&mut self, now: Instant, event: ClusterEvent) {
-        match &event {
-            ClusterEvent::SelfDowned | ClusterEvent::ClusterShuttingDown => {
-                self.tell_managers(now, &ManagerInput::SelfDowned);
-            }
-            ClusterEvent::LocalPause(_) => self.tell_managers(now, &ManagerInput::LocalPause),
-            _ => {}
-        }
-        self.news.events.push(event);
+        self.news.view = Some(view);
     }
 
     fn answer_joining(&mut self, result: &Result<(), JoinError>) {
