@@ -449,10 +449,15 @@ async fn a_hello_of_a_quarantined_process_on_its_stream() {
     scene.goes_on().await;
 }
 
+/// Nothing but what is tested ends a stream whose peer is silent.
+fn without_keep_alive() -> TransportSettings {
+    TransportSettings { http2_keepalive_interval: Duration::from_secs(3600), ..TransportSettings::test() }
+}
+
 /// Cluster T35: a peer that reads none of its answers is told no reason, and its stream is closed.
 #[tokio::test]
 async fn a_peer_that_reads_nothing_keeps_no_place() {
-    let mut scene = Scene::plain().await;
+    let mut scene = Scene::new(|_| without_keep_alive()).await;
     let mut raw = Raw::connect(scene.port()).await;
     raw.call_unheard().await;
     raw.say(&Hello { port: 4726, ..Hello::to(scene.port()) }.frame()).await;
@@ -470,8 +475,7 @@ async fn a_peer_that_reads_nothing_keeps_no_place() {
 #[tokio::test]
 async fn a_silent_stream_of_a_quarantined_process_is_not_heard_again() {
     let soon = Duration::from_millis(100);
-    let settings =
-        |_: &str| TransportSettings { remove_quarantined_association_after: soon, ..TransportSettings::test() };
+    let settings = |_: &str| TransportSettings { remove_quarantined_association_after: soon, ..without_keep_alive() };
     let mut scene = Scene::new(settings).await;
     let mut raw = Raw::connect(scene.port()).await;
     raw.call().await;
