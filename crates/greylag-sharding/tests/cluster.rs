@@ -185,6 +185,19 @@ async fn one_node_hosts_everything() {
     assert_all(&a.counters, 10, 3).await;
 }
 
+/// cluster T33: the node's port is to outlive its shards.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn shards_count_as_running_until_they_have_stopped() {
+    let world = World::new();
+    let a = world.node("a:1").await;
+    increment_all(&a.counters, 10);
+    assert_all(&a.counters, 10, 1).await;
+    let running = a.cluster.running_here();
+    assert!(running.count() > 0, "its shards run");
+    a.cluster.shutdown().await;
+    tokio::time::timeout(PATIENCE, running.ended()).await.expect("they stop");
+}
+
 /// sharding 2: a second node takes its share, and the counts go on wherever they are asked.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn shards_move_to_a_node_that_joins_and_the_counts_go_on() {

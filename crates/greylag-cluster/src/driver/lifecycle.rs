@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::DriverInput;
 use super::handle::{BoxFuture, Cluster};
+use super::tasks::RunningHere;
 use crate::shutdown::{Phase, ShutdownReason};
 
 impl Cluster {
@@ -18,7 +19,7 @@ impl Cluster {
         let cluster = self.clone();
         run_user_code("on_member_up", async move {
             if cluster.wait_up().await.is_ok() {
-                let _runs = cluster.inner.tasks.begin();
+                let _runs = cluster.inner.tasks.running().begin();
                 // Not held on to while the code of the user runs.
                 drop(cluster);
                 f();
@@ -52,7 +53,7 @@ impl Cluster {
                 was_member |= is_member;
             }
             if let Some(f) = take(&once) {
-                let _runs = tasks.begin();
+                let _runs = tasks.running().begin();
                 f();
             }
         });
@@ -69,6 +70,12 @@ impl Cluster {
     /// others are told that it is gone.
     pub fn on_exiting(&self, name: &str, task: impl FnOnce() -> BoxFuture<'static, bool> + Send + 'static) {
         self.on_phase(Phase::ClusterExiting, name, task);
+    }
+
+    /// Where layers above count what they run as the cluster's only one: singletons and tasks of phases
+    /// are counted already. Source: cluster T33.
+    pub fn running_here(&self) -> RunningHere {
+        self.inner.tasks.running().clone()
     }
 
     /// Gives a phase of the orderly shutdown more time, never less than it has.

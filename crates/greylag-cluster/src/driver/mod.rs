@@ -38,6 +38,7 @@ pub use singleton::{
     Mailbox, NoMessages, Singleton, SingletonAnswer, SingletonAskError, SingletonContext, SingletonRef,
     SingletonSendError, StopToken,
 };
+pub use tasks::{RunningHere, Runs};
 pub use watch::Watch;
 pub use witness::{ChildWitness, FileWitness};
 

@@ -64,6 +64,7 @@ impl CoordinatedShutdown {
         if !ended {
             self.end_membership(false).await;
         }
+        self.tasks.wait_for_the_late().await;
         self.tell(DriverInput::Close(self.reason)).await;
     }
 

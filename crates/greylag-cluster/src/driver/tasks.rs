@@ -4,10 +4,10 @@
 //! that fails or is late is logged, and the next phase starts all the same. Source: cluster M35.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -20,15 +20,40 @@ type Task = Box<dyn FnOnce() -> BoxFuture<'static, bool> + Send>;
 /// What is to be done when the node ends.
 pub(crate) struct ShutdownTasks {
     state: Mutex<State>,
-    running: Arc<AtomicUsize>,
+    running: RunningHere,
 }
 
-/// Code of a user that runs; until this is dropped.
-pub(crate) struct Runs(Arc<AtomicUsize>);
+/// Counts what runs on a node and may write as if nobody else did: while anything does, the node's
+/// port stays bound, past its orderly end too. Clones count together. Source: cluster T33, S20.
+#[derive(Debug, Clone, Default)]
+pub struct RunningHere(Arc<watch::Sender<usize>>);
+
+/// Something runs; until this is dropped.
+#[derive(Debug)]
+pub struct Runs(Arc<watch::Sender<usize>>);
+
+impl RunningHere {
+    /// Counts something that begins now.
+    pub fn begin(&self) -> Runs {
+        self.0.send_modify(|count| *count += 1);
+        Runs(self.0.clone())
+    }
+
+    /// How many run.
+    pub fn count(&self) -> usize {
+        *self.0.borrow()
+    }
+
+    /// Waits until none does.
+    pub async fn ended(&self) {
+        // The sender lives in `self`.
+        self.0.subscribe().wait_for(|count| *count == 0).await.ok();
+    }
+}
 
 impl Drop for Runs {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
+        self.0.send_modify(|count| *count -= 1);
     }
 }
 
@@ -39,18 +64,17 @@ struct State {
 
 impl ShutdownTasks {
     pub(crate) fn new(settings: CoordinatedShutdownSettings) -> Self {
-        Self { state: Mutex::new(State { tasks: BTreeMap::new(), settings }), running: Arc::default() }
+        Self { state: Mutex::new(State { tasks: BTreeMap::new(), settings }), running: RunningHere::default() }
     }
 
-    /// Counts code of a user that begins now.
-    pub(crate) fn begin(&self) -> Runs {
-        self.running.fetch_add(1, Ordering::AcqRel);
-        Runs(self.running.clone())
+    /// Where code of users is counted.
+    pub(crate) fn running(&self) -> &RunningHere {
+        &self.running
     }
 
     /// Whether any code that began has not ended: a late task of a phase that is over, for one.
     pub(crate) fn anything_runs(&self) -> bool {
-        self.running.load(Ordering::Acquire) > 0
+        self.running.count() > 0
     }
 
     pub(crate) fn add(&self, phase: Phase, name: &str, task: Task) {
@@ -67,6 +91,12 @@ impl ShutdownTasks {
 
     pub(crate) fn timeout(&self, phase: Phase) -> Duration {
         self.own_timeout(phase).unwrap_or_else(|| self.with(|state| state.settings.default_phase_timeout))
+    }
+
+    /// Gives what is late a last moment, the time of a phase.
+    pub(crate) async fn wait_for_the_late(&self) {
+        let limit = self.with(|state| state.settings.default_phase_timeout);
+        let _late_still = tokio::time::timeout(limit, self.running.ended()).await;
     }
 
     /// What was set for this phase itself.
@@ -86,7 +116,7 @@ impl ShutdownTasks {
         let mut names = BTreeMap::new();
         let mut running = JoinSet::new();
         for (name, task) in tasks {
-            let runs = self.begin();
+            let runs = self.running.begin();
             let handle = running.spawn(async move {
                 let _until_it_ends = runs;
                 task().await

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use greylag_cluster::RunningHere;
 use greylag_persistence::Stores;
 use greylag_transport::Remoting;
 use tokio::sync::Semaphore;
@@ -18,17 +19,25 @@ pub(crate) struct Node {
     /// Of the entity indices, so that ids aimed at one place of one table cost nothing elsewhere.
     pub(crate) hash_seed: u64,
     pub(crate) recoveries: Arc<Semaphore>,
+    /// What runs here keeps the node's port bound (cluster T33).
+    pub(crate) running: RunningHere,
     shards_started: AtomicU32,
 }
 
 impl Node {
-    pub(crate) fn new(remoting: Arc<dyn Remoting>, stores: Option<Stores>, runtime: tokio::runtime::Handle) -> Self {
+    pub(crate) fn new(
+        remoting: Arc<dyn Remoting>,
+        stores: Option<Stores>,
+        runtime: tokio::runtime::Handle,
+        running: RunningHere,
+    ) -> Self {
         Self {
             remoting,
             stores,
             runtime,
             hash_seed: rand::random(),
             recoveries: Arc::new(Semaphore::new(MAX_CONCURRENT_RECOVERIES)),
+            running,
             shards_started: AtomicU32::new(0),
         }
     }

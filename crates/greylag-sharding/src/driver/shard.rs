@@ -508,9 +508,14 @@ impl<M: Send + 'static> ShardTask<M> {
             Work::Future(future) => runtime.spawn(async move {
                 done(AssertUnwindSafe(future).catch_unwind().await.map_err(|panic| panic_text(&*panic)));
             }),
-            Work::Blocking(run) => runtime.spawn_blocking(move || {
-                done(catch_unwind(AssertUnwindSafe(run)).map_err(|panic| panic_text(&*panic)));
-            }),
+            Work::Blocking(run) => {
+                let runs = self.shared.node.running.begin();
+                runtime.spawn_blocking(move || {
+                    // Nothing cancels it, not even the end of its shard.
+                    let _until_it_ends = runs;
+                    done(catch_unwind(AssertUnwindSafe(run)).map_err(|panic| panic_text(&*panic)));
+                })
+            }
         };
         let works = self.works.entry(slot).or_default();
         works.retain(|work| !work.is_finished());

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
-use greylag_cluster::{Cluster, ClusterEvent, ClusterEvents, Phase};
+use greylag_cluster::{Cluster, ClusterEvent, ClusterEvents, Phase, RunningHere};
 use greylag_core::Generation;
 use greylag_crdt::{LwwMap, LwwRegister};
 use greylag_ddata::{Membership, Replicator, ReplicatorSettings, TypeTable};
@@ -119,7 +119,8 @@ impl Sharding {
         settings: ShardingSettings,
     ) -> Result<Self, InvalidSetting> {
         settings.validate()?;
-        let node = Node::new(cluster.remoting().clone(), stores, tokio::runtime::Handle::current());
+        let node =
+            Node::new(cluster.remoting().clone(), stores, tokio::runtime::Handle::current(), cluster.running_here());
         let mut state = State::default();
         state.members = state.tracker.members(&cluster.view(), Instant::now());
         // What must be the same wherever both sides host entities (cluster M25a).
@@ -155,7 +156,7 @@ impl Sharding {
         let members =
             Members { members: BTreeMap::from([(remoting.self_address().clone(), up)]), removed: BTreeMap::new() };
         let state = State { members: Arc::new(members), ..State::default() };
-        let node = Node::new(remoting, stores, tokio::runtime::Handle::current());
+        let node = Node::new(remoting, stores, tokio::runtime::Handle::current(), RunningHere::default());
         Ok(Self(Arc::new(Inner { cluster: None, node: Arc::new(node), settings, state: Mutex::new(state) })))
     }
 

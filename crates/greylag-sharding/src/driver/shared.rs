@@ -559,7 +559,11 @@ impl<M: Send + 'static> Shared<M> {
         let control = Arc::new(Inbox::new(usize::MAX));
         let task = ShardTask::new(self.clone(), shard.clone(), generation, inbox.clone(), control.clone());
         guarded.hosted.insert(shard, Hosted { generation, inbox, control });
-        self.node.runtime.spawn(task.run());
+        let runs = self.node.running.begin();
+        self.node.runtime.spawn(async move {
+            let _until_it_has_stopped = runs;
+            task.run().await;
+        });
     }
 
     fn control(guarded: &Guarded<M>, shard: &ShardId, control: Control<M>) {
