@@ -59,7 +59,7 @@ impl LeaseInUse {
             return this;
         };
         let (name, owner, runtime) = (this.name.clone(), node.address().to_string(), runtime.clone());
-        let lease_settings = settings.lease.clone();
+        let lease_settings = settings.lease;
         let making = this.runtime.spawn_blocking(move || {
             let lease = leases.provider().lease(&name, &owner, &lease_settings);
             let lease = lease.map(|lease| GuardedLease::new(lease, patience, runtime));
