@@ -779,7 +779,7 @@ fn a_suspect_that_stops_now_and_then_ends_all_the_same() {
     let since = a.now;
     let mut out = Vec::new();
     while !out.contains(&Effect::Publish(ClusterEvent::SelfDowned)) {
-        a.now += 3 * SECOND;
+        a.now += 5 * SECOND;
         out.extend(a.input(Input::Tick));
         out.extend(a.run(5 * SECOND, &["b", "c"]));
         assert!(a.now <= since + 30 * SECOND, "it goes on though nobody confirms it");
