@@ -151,9 +151,7 @@ impl Sbr {
         if let (None, Some(unstable), false) = (changes, &mut self.unstable, self.relevant.is_mutual()) {
             return unstable.on_same(now);
         }
-        let mut records = self.records();
-        // Records about members that are Down say nothing of the network.
-        records.retain(|(_, subject)| self.gossip.members.get(subject).is_some_and(|m| m.status != MemberStatus::Down));
+        let records = self.records();
         let unstable = self.unstable.get_or_insert_with(|| Unstable::new(now));
         unstable.on_state(now, changes.unwrap_or_default(), self.relevant.open(), records);
     }
@@ -361,7 +359,8 @@ impl Sbr {
         Some(Step::Decided(self.decision(picture, verdict, picture.nodes_to_down(verdict), reason)))
     }
 
-    /// Of records that existed once, those about and by such members still say something.
+    /// Of records that exist or existed once, only those about and by such members say something of the
+    /// network. Nobody comes back from Down, so it is enough to ask when they are judged.
     fn word_counts(&self, address: &UniqueAddress) -> bool {
         self.gossip.members.get(address).is_some_and(|member| !member.dead && member.status != MemberStatus::Down)
     }

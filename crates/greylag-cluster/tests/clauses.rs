@@ -631,6 +631,27 @@ fn a_pause_blames_nobody_and_holds_decisions() {
     assert!(!a.core.view().self_suspect, "a member that trusts itself has confirmed it");
 }
 
+/// cluster F9: who may have been removed meanwhile downs nobody, whose time has come though it may.
+#[test]
+fn a_suspect_node_downs_nobody_else() {
+    let downing = Downing::SplitBrainResolver(SbrSettings::default());
+    let mut a = Machine::with("a", ClusterSettings { downing, ..Default::default() }, &["b", "c", "d", "e"]);
+    let downs = |out: &[Effect]| {
+        out.iter().find_map(|effect| match effect {
+            Effect::Publish(ClusterEvent::DowningDecision(decision)) => Some(decision.downed.clone()),
+            _ => None,
+        })
+    };
+    a.run(10 * SECOND, &["b", "c", "d"]);
+    assert_eq!(*a.core.view().unreachable, [ua("e")].into());
+    a.now += 25 * SECOND;
+    let out = a.input(Input::Tick);
+    assert!(out.contains(&Effect::Publish(ClusterEvent::SelfSuspect)));
+    assert_eq!(downs(&a.run(15 * SECOND, &["b", "c", "d"])), None);
+    a.agree(&["b"]);
+    assert_eq!(downs(&a.run(2 * SECOND, &["b", "c", "d"])), Some(vec![ua("e")]), "trusted again");
+}
+
 /// cluster F10: more than half fell silent at once while this node lagged; it waits once.
 #[test]
 fn a_node_that_lags_gives_its_peers_one_more_pause() {

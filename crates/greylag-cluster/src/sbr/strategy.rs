@@ -107,7 +107,9 @@ fn keep_majority(picture: &Picture, role: Option<&str>, tally: &Tally<'_>) -> Ru
 }
 
 /// Whether the own side might not win if the other side knew more: our Leaving members may be
-/// Exiting there, its Joining ones Up, and its Leaving ones Exiting. The numbers that show it.
+/// Exiting there, its Joining ones Up, and its Leaving ones Exiting. The numbers that show it. (Without
+/// its Leaving ones the lowest of the other side can only be higher, so the second look at a tie finds
+/// nothing that the first did not; cluster S6 asks for both.)
 fn majority_in_doubt(picture: &Picture, role: Option<&str>) -> Option<(usize, usize)> {
     let ours = || own_without_leaving(picture, role);
     let pessimistic = |with_leaving: bool| {
@@ -172,7 +174,9 @@ fn oldest_survives(here: bool, down_if_alone: bool, ours: usize, theirs: usize) 
 }
 
 /// Whether the other side may come to another verdict because it knows more: our Leaving members may
-/// be Exiting there; its own Leaving ones may be Exiting, and its Joining ones Up, or not.
+/// be Exiting there; its own Leaving ones may be Exiting, and its Joining ones Up, or not. (Whoever
+/// survives with all of them counted does so without some: either the oldest is here, and the other
+/// side only shrinks, or it is alone there and this side has two. Cluster S8 asks for all four.)
 fn oldest_in_doubt(picture: &Picture, role: Option<&str>, down_if_alone: bool) -> bool {
     let ours: Vec<&Member> = own_without_leaving(picture, role).collect();
     let survives = |with_leaving: bool, with_joining: bool| {

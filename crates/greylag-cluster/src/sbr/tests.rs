@@ -77,10 +77,19 @@ impl Bench {
         self.state();
     }
 
-    /// As a proof does it: the prover's record is Terminated, the member Down and dead.
+    fn remove(&mut self, name: char) {
+        self.gossip.members.remove(&node(name));
+        self.gossip.reachability.retain(|address| *address != node(name));
+        self.state();
+    }
+
+    /// As a proof does it: the prover's record is Terminated, the member dead, and Down unless it exits.
     fn prove(&mut self, prover: char, name: char) {
         let dead = self.gossip.members.get_mut(&node(name)).unwrap();
-        (dead.status, dead.dead) = (MemberStatus::Down, true);
+        dead.dead = true;
+        if dead.status != MemberStatus::Exiting {
+            dead.status = MemberStatus::Down;
+        }
         self.mark(&prover.to_string(), &name.to_string(), Terminated);
     }
 
@@ -137,7 +146,7 @@ fn scenario_51_only_the_responsible_node_acts() {
 /// cluster S4: what restarts the wait, and what does not.
 #[test]
 fn scenario_51_only_what_is_relevant_restarts_the_wait() {
-    let cases: [(&str, fn(&mut Bench), u64); 12] = [
+    let cases: [(&str, fn(&mut Bench), u64); 13] = [
         ("unreachable", |bench| bench.unreachable("abc", "d"), 20),
         ("reachable", |bench| bench.reachable("abc", "f"), 20),
         ("downed", |bench| bench.status('f', MemberStatus::Down), 20),
@@ -149,21 +158,16 @@ fn scenario_51_only_what_is_relevant_restarts_the_wait() {
         ("seen", |bench| bench.seen("b"), 10),
         ("one more accuser", |bench| bench.unreachable("d", "e"), 10),
         ("one accuser less", |bench| bench.reachable("a", "e"), 10),
-        (
-            "removed",
-            |bench| {
-                bench.gossip.members.remove(&node('g'));
-                bench.gossip.reachability.retain(|address| *address != node('g'));
-                bench.state();
-            },
-            10,
-        ),
+        ("removed, and with it the only one that accuses i", |bench| bench.remove('g'), 10),
+        ("removed, and accused until then", |bench| bench.remove('h'), 10),
     ];
     for (what, change, expected) in cases {
-        let mut bench = Bench::of('a', "abcdef", SbrSettings::default());
+        let mut bench = Bench::of('a', "abcdefi", SbrSettings::default());
         bench.status('j', MemberStatus::Joining);
         bench.status('g', MemberStatus::Exiting);
-        bench.unreachable("abc", "ef");
+        bench.status('h', MemberStatus::Exiting);
+        bench.unreachable("abc", "efh");
+        bench.unreachable("g", "i");
         assert_eq!(bench.run(10), None);
         change(&mut bench);
         let decision = bench.decision(30).map(|(second, _)| second);
@@ -182,9 +186,7 @@ fn scenario_51_what_heals_is_removed_or_is_down_in_time_is_left_alone() {
     let mut removed = Bench::new();
     removed.unreachable("abcd", "e");
     assert_eq!(removed.run(19), None);
-    removed.gossip.members.remove(&node('e'));
-    removed.gossip.reachability.retain(|address| *address != node('e'));
-    removed.state();
+    removed.remove('e');
     assert_eq!(removed.run(100), None);
     for status in [MemberStatus::Down, MemberStatus::Exiting] {
         let mut settled = Bench::new();
@@ -369,13 +371,12 @@ fn scenario_66_one_sick_node_goes_alone() {
     steady.unreachable("b", "cd");
     steady.seen("cd");
     assert_eq!(steady.run(30), Some((20, "b".into())));
-    let (_, decision) = changing_around_b().unwrap();
+    let (_, decision) = changing_around_b(&mut Bench::new()).unwrap();
     assert_eq!(in_order(&decision), "b");
 }
 
 /// b misses the responses now of one, now of another; somebody is always accused.
-fn changing_around_b() -> Option<(u64, DowningDecision)> {
-    let mut bench = Bench::new();
+fn changing_around_b(bench: &mut Bench) -> Option<(u64, DowningDecision)> {
     bench.unreachable("b", "c");
     for (before, subject) in "cdecdecdecde".chars().zip("decdecdecdec".chars()) {
         bench.unreachable("b", &subject.to_string());
@@ -575,7 +576,7 @@ fn a_decision_explains_itself() {
         "nothing relevant changed for 20s, and some members reach b:1#98, c:1#99, and others do not; beyond that, 4 \
          members here outnumber 1 out of reach"
     );
-    let (_, decision) = changing_around_b().unwrap();
+    let (_, decision) = changing_around_b(&mut Bench::new()).unwrap();
     assert_eq!(
         decision.reason,
         "reachability has kept changing for 35s, and every accusation since then is by b:1#98 or against it: it is \
@@ -590,6 +591,8 @@ fn down_all_ends_every_side() {
     bench.unreachable("abc", "de");
     assert_eq!(bench.run(30), Some((20, "bcdea".into())));
 }
+
+mod clauses;
 
 mod lease {
     use super::*;
@@ -616,8 +619,8 @@ mod lease {
             self.sbr.decide(self.now, false).map(|decision| in_order(&decision))
         }
 
-        /// A member is gone from the state.
-        fn remove(&mut self, names: &str) {
+        /// Members are gone from the state, and everything that was said.
+        fn remove_all(&mut self, names: &str) {
             for name in names.chars() {
                 self.gossip.members.remove(&node(name));
                 self.gossip.seen.remove(&node(name));
@@ -732,9 +735,9 @@ mod lease {
         let mut bench = bench('a', "abc", "de");
         bench.request(30).unwrap();
         bench.outcome(LeaseOutcome::Granted).unwrap();
-        bench.remove("d");
+        bench.remove_all("d");
         assert_eq!(bench.request(50), None, "e is still there");
-        bench.remove("e");
+        bench.remove_all("e");
         assert_eq!(bench.request(60), Some((40, LeaseRequest::Release)));
         assert_eq!(bench.request(60), None, "once");
     }
@@ -745,7 +748,7 @@ mod lease {
         let mut bench = bench('a', "abc", "de");
         bench.request(30).unwrap();
         bench.outcome(LeaseOutcome::Granted).unwrap();
-        bench.remove("de");
+        bench.remove_all("de");
         // Now two of three are out of reach: the smaller side, and yet at once.
         bench.unreachable("a", "bc");
         bench.seen("a");

@@ -1,0 +1,86 @@
+//! Clauses that only few pictures show: each test fails without the one that it names.
+
+use super::*;
+
+/// cluster S3, S20: the dead are no members of what is decided on. The witness was wrong, and the
+/// process that counts as dead has seen the state: that makes nobody indirectly connected.
+#[test]
+fn a_dead_member_that_answers_makes_nobody_indirectly_connected() {
+    let mut bench = Bench::new();
+    bench.prove('a', 'd');
+    bench.seen("d");
+    bench.unreachable("abc", "e");
+    let (_, decision) = bench.decision(30).unwrap();
+    assert_eq!(in_order(&decision), "e", "{}", decision.reason);
+    assert_eq!(decision.unreachable, BTreeSet::from([node('e')]), "d is not out of reach but gone");
+}
+
+/// cluster S20, S3: what an Exiting member said is void once it is dead.
+#[test]
+fn whom_only_the_dead_accuse_is_measured_no_more() {
+    let mut bench = Bench::new();
+    bench.status('d', MemberStatus::Exiting);
+    bench.unreachable("d", "c");
+    assert!(bench.sbr.unstable.is_some());
+    bench.prove('a', 'd');
+    assert!(bench.sbr.unstable.is_none(), "nobody else accuses c");
+}
+
+/// cluster S20, S13: with a proof nothing of the measurement begins anew: neither its beginning nor the
+/// quiet before the ordinary verdict, and it heals nobody.
+#[test]
+fn a_proof_does_not_restart_the_measurement() {
+    for status in [MemberStatus::Up, MemberStatus::Exiting] {
+        for accused_before in [false, true] {
+            let mut bench = Bench::of('a', "abcdefg", SbrSettings::default());
+            bench.status('d', status);
+            bench.unreachable("abcg", if accused_before { "de" } else { "e" });
+            assert_eq!(bench.run(19), None);
+            bench.unreachable("abcg", "f");
+            assert_eq!(bench.run(14), None);
+            bench.prove('a', 'd');
+            let expected = Some((2, "ef".into()));
+            assert_eq!(bench.run(30), expected, "35 s after e fell silent; d was {status}, accused: {accused_before}");
+        }
+    }
+}
+
+/// cluster S13: of the accusations since the first change those count no more whose subject is Down or
+/// dead by now.
+#[test]
+fn accusations_of_the_down_and_the_dead_hide_no_sick_node() {
+    for dead in [false, true] {
+        let mut bench = Bench::of('a', "abcdef", SbrSettings::default());
+        bench.unreachable("b", "c");
+        if dead {
+            bench.status('f', MemberStatus::Exiting);
+        }
+        bench.unreachable("a", "f");
+        if dead {
+            bench.prove('a', 'f');
+        } else {
+            bench.status('f', MemberStatus::Down);
+        }
+        let (_, decision) = changing_around_b(&mut bench).unwrap();
+        assert_eq!(in_order(&decision), "b", "f is dead: {dead}; {}", decision.reason);
+    }
+}
+
+/// cluster F9: who may have been removed meanwhile decides nothing about others, and of a verdict
+/// against its own side only its own part.
+#[test]
+fn scenario_64_a_suspect_node_decides_nothing_about_others() {
+    let suspect_for = |bench: &mut Bench, seconds: u64| {
+        (1..=seconds).find_map(|second| {
+            bench.now += Duration::from_secs(1);
+            bench.sbr.decide_against_self(bench.now).map(|decision| (second, in_order(&decision), decision.verdict))
+        })
+    };
+    let mut winner = Bench::new();
+    winner.unreachable("abc", "de");
+    assert_eq!(suspect_for(&mut winner, 60), None);
+    assert_eq!(winner.run(1), Some((1, "de".into())), "trusted again");
+    let mut loser = Bench::of('d', "abcde", SbrSettings::default());
+    loser.unreachable("de", "abc");
+    assert_eq!(suspect_for(&mut loser, 60), Some((20, "d".into(), Verdict::DownSelf)));
+}
