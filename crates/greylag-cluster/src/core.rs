@@ -435,7 +435,8 @@ impl ClusterCore {
     // --- the resolver ---------------------------------------------------------------------------
 
     fn tick_sbr(&mut self, now: Instant, out: &mut Vec<Effect>) {
-        let held = self.trust.pauses(now);
+        // A verdict on a part of the marks would be another one than the verdict on all of them.
+        let held = self.trust.pauses(now) || self.trust.defers(now);
         let suspect = self.trust.is_suspect();
         let Some(sbr) = &mut self.sbr else { return };
         let decision = if suspect && !held { sbr.decide_against_self(now) } else { sbr.decide(now, held) };

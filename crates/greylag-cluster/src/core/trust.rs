@@ -60,6 +60,11 @@ impl Trust {
         self.hold_until.is_some_and(|until| now < until)
     }
 
+    /// Marks that are due are not made yet: what this node sees is not all that it knows.
+    pub(super) fn defers(&self, now: Instant) -> bool {
+        self.defer_until.is_some_and(|until| now < until)
+    }
+
     /// How long ago this node last exchanged gossip with anybody.
     pub(super) fn silence(&self, now: Instant) -> Duration {
         now.saturating_duration_since(self.last_exchange_at)
