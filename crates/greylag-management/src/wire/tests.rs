@@ -41,7 +41,7 @@ fn health_names_what_is_amiss_and_who_says_so() {
     assert_eq!((well.healthy, well.initialized), (true, true), "{:?}", well.problems);
 
     let mut ill = view();
-    ill.unreachable = BTreeSet::from([address("b:1#2")]);
+    ill.unreachable = BTreeSet::from([address("b:1#2")]).into();
     ill.converged = false;
     let accusations = vec![(address("a:1#1"), address("b:1#2"))];
     let condition = Condition { accusations, foreign_cluster: Some(7), ..Condition::default() };
