@@ -251,6 +251,7 @@ impl ClusterCore {
             Command::RegisterJoinKey { key, value } => {
                 self.join_keys.insert(key, value);
             }
+            Command::AbandonJoin => self.on_abandon_join(),
             Command::LeavePhasePassed => self.accuses_nobody = true,
             Command::ExitingTasksDone { clean } => self.on_exiting_tasks_done(now, clean, out),
             Command::Stop(reason) => self.end(reason, out),

@@ -173,7 +173,7 @@ impl Checks {
         for (observer, subject, status) in gossip.reachability.accusations() {
             (observer.uid().get(), subject.uid().get(), status).hash(&mut content);
         }
-        for (removed, tombstone) in gossip.tombstones.iter() {
+        for (removed, tombstone) in &gossip.tombstones {
             (removed.uid().get(), tombstone.clean, tombstone.dead).hash(&mut content);
         }
         let (version, content) = (version.finish(), content.finish());

@@ -42,6 +42,8 @@ pub enum Command {
     /// The orderly shutdown has passed the phase in which this node leaves: it accuses nobody any
     /// more (cluster F10).
     LeavePhasePassed,
+    /// This process ends: it must not become a member any more. Nothing for one that is.
+    AbandonJoin,
     /// Everything that this node had to hand over was; `clean` if nothing of it can still run.
     ExitingTasksDone {
         /// Source: cluster M26.

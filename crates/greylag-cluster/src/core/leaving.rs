@@ -26,11 +26,13 @@ use crate::shutdown::ShutdownReason;
 const DOWNED_TICKS: u32 = 4;
 
 impl ClusterCore {
-    pub(super) fn on_leave(&mut self, now: Instant, target: &UniqueAddress, out: &mut Vec<Effect>) {
-        if *target == self.node && matches!(self.life, Life::Joining(_)) {
-            // A node that ends must not become a member meanwhile.
+    pub(super) fn on_abandon_join(&mut self) {
+        if matches!(self.life, Life::Joining(_)) {
             self.life = Life::Idle;
         }
+    }
+
+    pub(super) fn on_leave(&mut self, now: Instant, target: &UniqueAddress, out: &mut Vec<Effect>) {
         let Some(member) = self.gossip.members.get(target) else { return };
         if member.status >= MemberStatus::Leaving {
             return;

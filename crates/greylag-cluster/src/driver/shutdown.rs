@@ -76,6 +76,7 @@ impl CoordinatedShutdown {
         if !self.graceful {
             return true;
         }
+        self.tell(DriverInput::Command(Command::AbandonJoin)).await;
         self.tell(DriverInput::Command(Command::Leave(self.node.clone()))).await;
         let left = |view: &MembershipView| view.self_status().is_none_or(|status| status >= MemberStatus::Exiting);
         let limit = self.tasks.timeout(Phase::ClusterLeave);

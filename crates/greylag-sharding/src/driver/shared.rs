@@ -509,7 +509,7 @@ impl<M: Send + 'static> Shared<M> {
                 self.deferred.push_anyway(Deferred::Input(Input::HandedBack { node: to.node, frames }));
             }
             Err((Rejection::TooLarge { .. } | Rejection::NameTooLong { .. }, parcel)) => {
-                self.dead_letter(parcel, DeadLetterReason::TooLarge)
+                self.dead_letter(parcel, DeadLetterReason::TooLarge);
             }
             Err((Rejection::ShuttingDown, parcel)) => self.dead_letter(parcel, DeadLetterReason::ShuttingDown),
             Err((Rejection::QueueFull, parcel)) => self.dead_letter(parcel, DeadLetterReason::QueueFull),
