@@ -167,6 +167,12 @@ impl Draw {
             }
             1..=3 => {
                 self.plan.strategy = Strategy::named("lease_majority", None).expect("it is one of the strategies");
+                // The minority asks for the lease 2 s later, and its marks may be deferred (F10): the margin pays for both.
+                for timed in &mut self.plan.faults {
+                    if let Fault::Pause { time, .. } = &mut timed.fault {
+                        *time = (*time).min(Duration::from_secs(8));
+                    }
+                }
                 // A leader that dies with the lease leaves the others without it for two minutes.
                 let is_big =
                     |fault: &Fault| !matches!(fault, Fault::OneWay { .. } | Fault::Deaf { .. } | Fault::Hears(_));
