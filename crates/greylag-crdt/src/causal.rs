@@ -12,7 +12,7 @@ use std::fmt;
 use crate::codec::{DecodeError, Decoder, Encoder, FORMAT};
 use crate::context::Context;
 use crate::cx::UpdateCx;
-use crate::data::{Change, EntryMark, Grew, Lineage, Tracker};
+use crate::data::{Change, Grew, Home, Lineage, Tracker};
 use crate::error::MergeError;
 use crate::hash::Digest;
 use crate::replica::Dot;
@@ -86,7 +86,7 @@ pub struct Causal<S: Store> {
     context: Context,
     /// The sum of the leaves' digests, kept up with every change.
     sum: Digest,
-    entry: Option<EntryMark>,
+    home: Option<Home>,
     /// Whether this replica has drawn dots for the entry since it was last absent here.
     drawn: bool,
     tracker: Tracker<Fragment<S>>,
@@ -117,7 +117,7 @@ impl<S: Store> Causal<S> {
     fn fragment(&mut self, cx: &UpdateCx<'_>, edit: Edit<S>) -> Fragment<S> {
         let mut context = Context::new();
         let mut scope = edit.scope;
-        if let (Some(last), Some(floor)) = (edit.drawn.last(), cx.start_floor(self.entry)) {
+        if let (Some(last), Some(floor)) = (edit.drawn.last(), cx.start_floor(self.home.map(|home| home.entry))) {
             let own = cx.replica();
             if self.drawn {
                 context.insert_range(own, self.context.highest(own).max(floor) + 1, last.number);
@@ -157,12 +157,12 @@ impl<S: Store> Causal<S> {
     /// # Errors
     /// [`MergeError::ForeignEntry`].
     pub(crate) fn merge(&mut self, other: &Self) -> Result<Grew, MergeError> {
-        if let (Some(own), Some(theirs)) = (self.entry, other.entry)
-            && own != theirs
+        if let (Some(own), Some(theirs)) = (self.home, other.home)
+            && own.entry != theirs.entry
         {
             return Err(MergeError::ForeignEntry);
         }
-        self.entry = self.entry.or(other.entry);
+        self.home = self.home.or(other.home);
         self.tracker.merged();
         Ok(self.join_parts(&other.store, &other.context, &S::everything()))
     }
@@ -173,8 +173,8 @@ impl<S: Store> Causal<S> {
         self.join_fragment(delta)
     }
 
-    pub(crate) fn bind(&mut self, entry: EntryMark) {
-        self.entry = Some(entry);
+    pub(crate) fn bind(&mut self, home: Home) {
+        self.home.get_or_insert(home);
     }
 
     pub(crate) fn begin_change(&mut self, lineage: Lineage) {
@@ -225,7 +225,7 @@ impl<S: Store> Default for Causal<S> {
             store: S::default(),
             context: Context::new(),
             sum: Digest::default(),
-            entry: None,
+            home: None,
             drawn: false,
             tracker: Tracker::default(),
         }
@@ -267,8 +267,8 @@ macro_rules! causal_data {
             delta.leaves()
         }
 
-        fn bind(&mut self, entry: EntryMark) {
-            self.causal.bind(entry);
+        fn bind(&mut self, home: Home) {
+            self.causal.bind(home);
         }
 
         fn begin_change(&mut self, lineage: Lineage) {

@@ -1,6 +1,6 @@
 //! What an update may ask of the replica that it runs on.
 
-use crate::data::EntryMark;
+use crate::data::{EntryMark, Home};
 use crate::replica::{Dot, DotSource, ReplicaId, WriterKey};
 
 /// Handed to update closures. Apart from it, a closure must be pure. Source: ddata A6.
@@ -10,8 +10,8 @@ pub struct UpdateCx<'a> {
     replica: ReplicaId,
     writer: &'a WriterKey,
     wall_ms: i64,
-    /// The entry that is updated, and the source's value when this replicator started.
-    entry: Option<(EntryMark, u64)>,
+    /// Where the updated value lives, and the source's value when this replicator started.
+    entry: Option<(Home, u64)>,
     reserved: &'a [(u64, u64)],
 }
 
@@ -22,11 +22,14 @@ impl<'a> UpdateCx<'a> {
     }
 
     /// A context for an update of one entry, in a replicator whose process had drawn `start_floor`
-    /// numbers when it started. `reserved`: ranges `(above, up to]` of the own numbers that pruning
-    /// reserved for renaming; they are never claimed. Source: ddata K7.
+    /// numbers when it started. `home` is the one that the value was bound with. `reserved`: ranges
+    /// `(above, up to]` of the own numbers that pruning reserved for renaming
+    /// ([`crate::Range::reserved`]), until the replicas whose numbers they stand for are forgotten;
+    /// they are never claimed. Source: ddata K7, Y9.
     #[must_use]
-    pub fn for_entry(mut self, entry: EntryMark, start_floor: u64, reserved: &'a [(u64, u64)]) -> Self {
-        self.entry = Some((entry, start_floor));
+    pub fn for_entry(mut self, home: Home, start_floor: u64, reserved: &'a [(u64, u64)]) -> Self {
+        debug_assert_eq!(home.replica, self.replica, "a value is updated where it lives");
+        self.entry = Some((home, start_floor));
         self.reserved = reserved;
         self
     }
@@ -56,10 +59,17 @@ impl<'a> UpdateCx<'a> {
         self.source.draw()
     }
 
+    /// A name for this replica's writes to types that number their writes themselves: the replica, and when the entry
+    /// came into being here. An entry that was dropped and created again has another one, so numbers that began anew
+    /// are not mistaken for old ones. Source: ddata A9.
+    pub fn actor(&self) -> (ReplicaId, u64) {
+        (self.replica, self.entry.map_or(0, |(home, _)| home.born))
+    }
+
     /// The start floor, if the entry updated is this one.
     pub(crate) fn start_floor(&self, entry: Option<EntryMark>) -> Option<u64> {
         let (own, floor) = self.entry?;
-        (entry == Some(own)).then_some(floor)
+        (entry == Some(own.entry)).then_some(floor)
     }
 
     pub(crate) fn reserved(&self) -> &[(u64, u64)] {

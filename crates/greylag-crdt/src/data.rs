@@ -6,6 +6,8 @@ use std::fmt::Debug;
 use crate::codec::{DecodeError, Decoder, Encoder};
 use crate::error::MergeError;
 use crate::hash::{Digest, hash64};
+use crate::prune::{Performed, RemovedNodePruning};
+use crate::replica::ReplicaId;
 use crate::tag::TypeTag;
 
 /// Whether a merge added anything.
@@ -52,6 +54,17 @@ impl EntryMark {
     }
 }
 
+/// Where a value lives. Hidden from equality and bytes. Source: ddata K12, Y9, A9.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Home {
+    /// The entry that it is the value of.
+    pub entry: EntryMark,
+    /// The replica that holds it.
+    pub replica: ReplicaId,
+    /// The highest number that this replica's process had drawn when the entry last came into being here.
+    pub born: u64,
+}
+
 /// Which update a value was handed to; drawn anew for each one. Source: ddata A4.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Lineage(pub u64);
@@ -89,9 +102,26 @@ pub trait ReplicatedData: Clone + PartialEq + Debug + Send + Sync + 'static {
     /// How large a delta is, in leaves.
     fn delta_size(delta: &Self::Delta) -> usize;
 
-    /// Says which entry the value belongs to.
-    fn bind(&mut self, entry: EntryMark) {
-        let _ = entry;
+    /// [`RemovedNodePruning::cleanup`] for a delta: applies all markers of `removed` to it before it is joined. Returns whether anything changed. Source: ddata Z7.
+    fn cleanup_delta(delta: &mut Self::Delta, removed: ReplicaId, markers: &[Performed]) -> bool {
+        let _ = (delta, removed, markers);
+        false
+    }
+
+    /// Says where the value lives: called once, on the zero that an entry begins with. A value that lives somewhere
+    /// stays there.
+    fn bind(&mut self, home: Home) {
+        let _ = home;
+    }
+
+    /// What the type does about removed replicas; `None` if it names none.
+    fn pruning(&self) -> Option<&dyn RemovedNodePruning> {
+        None
+    }
+
+    /// As [`ReplicatedData::pruning`], to change the value.
+    fn pruning_mut(&mut self) -> Option<&mut dyn RemovedNodePruning> {
+        None
     }
 
     /// From now on changes are collected for `lineage`.

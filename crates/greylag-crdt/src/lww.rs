@@ -14,7 +14,7 @@ use crate::causal::{Causal, Edit, Fragment};
 use crate::codec::{DecodeError, Decoder, Encoder, FORMAT};
 use crate::context::Context;
 use crate::cx::UpdateCx;
-use crate::data::{Change, EntryMark, Grew, Lineage, ReplicatedData, Tracker};
+use crate::data::{Change, Grew, Home, Lineage, ReplicatedData, Tracker};
 use crate::element::Element;
 use crate::error::{ClockExhausted, MergeError};
 use crate::hash::Digest;

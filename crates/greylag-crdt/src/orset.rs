@@ -6,7 +6,7 @@ use crate::causal::{Causal, Edit, Fragment};
 use crate::codec::{DecodeError, Decoder, Encoder};
 use crate::context::Context;
 use crate::cx::UpdateCx;
-use crate::data::{Change, EntryMark, Grew, Lineage, ReplicatedData};
+use crate::data::{Change, Grew, Home, Lineage, ReplicatedData};
 use crate::element::Element;
 use crate::error::MergeError;
 use crate::hash::Digest;

@@ -94,6 +94,12 @@ impl DotSource {
         self.0.fetch_add(1, Ordering::Relaxed) + 1
     }
 
+    /// Jumps past `count` numbers, which will never be drawn, and returns the number just below the first of them.
+    /// `None`, and no jump, if so many are not left. Source: ddata Z6.
+    pub fn reserve(&self, count: u64) -> Option<u64> {
+        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |last| last.checked_add(count)).ok()
+    }
+
     /// The highest number given so far; 0 if none.
     pub fn last(&self) -> u64 {
         self.0.load(Ordering::Relaxed)

@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 
 use greylag_crdt::{
-    Change, DotSource, EntryMark, GCounter, Lineage, LwwMap, LwwRegister, OrSet, PNCounter, ReplicaId, ReplicatedData,
-    UpdateCx, WriterKey,
+    Change, DotSource, EntryMark, GCounter, Home, Lineage, LwwMap, LwwRegister, OrSet, PNCounter, ReplicaId,
+    ReplicatedData, UpdateCx, WriterKey,
 };
 use proptest::prelude::*;
 
@@ -231,6 +231,16 @@ enum Implied {
     SameSign,
 }
 
+fn home(replica: u64) -> Home {
+    Home { entry: EntryMark::of(ENTRY), replica: ReplicaId(replica), born: 0 }
+}
+
+fn bound<T: ReplicatedData>(replica: u64) -> T {
+    let mut zero = T::zero();
+    zero.bind(home(replica));
+    zero
+}
+
 struct World<T: Subject> {
     values: Vec<T>,
     seen: Vec<BTreeSet<usize>>,
@@ -243,10 +253,8 @@ struct World<T: Subject> {
 
 impl<T: Subject> World<T> {
     fn new(implied: Implied) -> Self {
-        let mut zero = T::zero();
-        zero.bind(EntryMark::of(ENTRY));
         Self {
-            values: vec![zero; REPLICAS],
+            values: (0..REPLICAS).map(|at| bound(at as u64 + 1)).collect(),
             seen: vec![BTreeSet::new(); REPLICAS],
             done: Vec::new(),
             deltas: Vec::new(),
@@ -317,7 +325,7 @@ impl<T: Subject> World<T> {
         let value = &mut self.values[at];
         value.begin_change(Lineage(id as u64));
         let mut cx = UpdateCx::new(&self.sources[at], ReplicaId(at as u64 + 1), &self.writers[at], 0);
-        cx = cx.for_entry(EntryMark::of(ENTRY), 0, &[]);
+        cx = cx.for_entry(home(at as u64 + 1), 0, &[]);
         value.apply(&mut cx, op);
         match value.take_change(Lineage(id as u64)) {
             Change::None => assert_eq!(*value, base, "L8: no delta, no change"),
@@ -469,10 +477,9 @@ proptest! {
 fn the_delta_of_one_element_is_small_whatever_the_set() {
     let (source, writer) = (DotSource::new(), WriterKey::new(*b"a"));
     let mut sizes = Vec::new();
-    let mut set = OrSet::<u64>::new();
-    set.bind(EntryMark::of(ENTRY));
+    let mut set: OrSet<u64> = bound(1);
     for count in [10, 1_000, 10_000] {
-        let mut cx = UpdateCx::new(&source, ReplicaId(1), &writer, 0).for_entry(EntryMark::of(ENTRY), 0, &[]);
+        let mut cx = UpdateCx::new(&source, ReplicaId(1), &writer, 0).for_entry(home(1), 0, &[]);
         set.add_all(&mut cx, 0..count);
         // Numbers of the same length, so that only the set's size differs.
         while source.last() < 1 << 20 {

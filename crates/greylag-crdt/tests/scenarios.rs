@@ -1,8 +1,8 @@
 //! Acceptance scenarios of ddata §12 for the types built so far, by their numbers.
 
 use greylag_crdt::{
-    Change, DotSource, EntryMark, GCounter, Lineage, LwwMap, LwwRegister, MergeError, OrSet, PNCounter, ReplicaId,
-    ReplicatedData, UpdateCx, WriterKey,
+    Change, DotSource, EntryMark, GCounter, Home, Lineage, LwwMap, LwwRegister, MergeError, OrSet, PNCounter,
+    ReplicaId, ReplicatedData, UpdateCx, WriterKey,
 };
 
 const ENTRY: &str = "entry";
@@ -20,13 +20,17 @@ impl Node {
         Self { id, numbers: DotSource::new(), writer: WriterKey::new([id as u8]), wall_ms: 1_000 }
     }
 
+    fn home(&self) -> Home {
+        Home { entry: EntryMark::of(ENTRY), replica: ReplicaId(self.id), born: 0 }
+    }
+
     /// Changes a value and returns the delta.
     fn change<T: ReplicatedData>(&self, value: &mut T, change: impl FnOnce(&mut T, &mut UpdateCx<'_>)) -> T::Delta {
         let lineage = Lineage(self.numbers.draw());
-        value.bind(EntryMark::of(ENTRY));
+        value.bind(self.home());
         value.begin_change(lineage);
         let cx = UpdateCx::new(&self.numbers, ReplicaId(self.id), &self.writer, self.wall_ms);
-        change(value, &mut cx.for_entry(EntryMark::of(ENTRY), 0, &[]));
+        change(value, &mut cx.for_entry(self.home(), 0, &[]));
         match value.take_change(lineage) {
             Change::Delta(delta) => delta,
             other => panic!("a delta, not {other:?}"),
@@ -256,7 +260,7 @@ fn a_value_of_another_entry_is_refused() {
     let mut one = OrSet::new();
     node.add(&mut one, "a");
     let mut other = OrSet::new();
-    other.bind(EntryMark::of("another"));
+    other.bind(Home { entry: EntryMark::of("another"), ..node.home() });
     assert_eq!(other.merge(&one), Err(MergeError::ForeignEntry));
     assert!(other.is_empty(), "and nothing changed");
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
-use greylag_crdt::{Digest, EntryMark, ReplicaId};
+use greylag_crdt::{Digest, DotSource, EntryMark, Home, ReplicaId};
 
 use crate::key::KeyId;
 use crate::message::{Content, DeltaItem, Envelope, Refusal};
@@ -18,6 +18,8 @@ pub(crate) struct Entry {
     pub(crate) versions: BTreeMap<ReplicaId, u64>,
     /// An upper bound of the encoded size, so that the limit costs no encoding of every update.
     pub(crate) size_bound: usize,
+    /// The highest number drawn here when the entry came into being here.
+    born: u64,
     digest: Digest,
     /// The encoding, until the next change.
     encoded: Option<Bytes>,
@@ -43,9 +45,9 @@ impl Data {
 }
 
 impl Entry {
-    fn new(data: Data, versions: BTreeMap<ReplicaId, u64>, size_bound: usize) -> Self {
+    fn new(data: Data, versions: BTreeMap<ReplicaId, u64>, size_bound: usize, born: u64) -> Self {
         let digest = data.digest();
-        Self { data, versions, size_bound, digest, encoded: None }
+        Self { data, versions, size_bound, born, digest, encoded: None }
     }
 
     pub(crate) fn digest(&self) -> Digest {
@@ -65,8 +67,10 @@ pub(crate) enum Merged {
 }
 
 /// All entries of a replicator.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Entries {
+    replica: ReplicaId,
+    numbers: DotSource,
     map: BTreeMap<KeyId, Entry>,
     pub(crate) tree: SyncTree,
     /// Changed since subscribers were told.
@@ -74,6 +78,21 @@ pub(crate) struct Entries {
 }
 
 impl Entries {
+    /// No entries; `numbers` are those of the replica's process.
+    pub(crate) fn new(replica: ReplicaId, numbers: DotSource) -> Self {
+        let (map, tree, dirty) = (BTreeMap::new(), SyncTree::default(), BTreeSet::new());
+        Self { replica, numbers, map, tree, dirty }
+    }
+
+    /// Where the value of an entry lives; of an absent one, where it would if it came into being now.
+    pub(crate) fn home(&self, key: &str) -> Home {
+        let born = match self.map.get(key) {
+            Some(Entry { data: Data::Value(_), born, .. }) => *born,
+            _ => self.numbers.last(),
+        };
+        Home { entry: EntryMark::of(key), replica: self.replica, born }
+    }
+
     pub(crate) fn get(&self, key: &str) -> Option<&Entry> {
         self.map.get(key)
     }
@@ -91,9 +110,17 @@ impl Entries {
         self.map.get(key).map(Entry::digest)
     }
 
-    /// Sets what an entry holds. `size_bound`: an upper bound of its encoded size.
-    pub(crate) fn set(&mut self, key: &KeyId, data: Data, versions: BTreeMap<ReplicaId, u64>, size_bound: usize) {
-        let entry = Entry::new(data, versions, size_bound);
+    /// Sets what an entry holds. `size_bound`: an upper bound of its encoded size. `born`: of the value's
+    /// [`Home`]; nothing for a tombstone.
+    pub(crate) fn set(
+        &mut self,
+        key: &KeyId,
+        data: Data,
+        versions: BTreeMap<ReplicaId, u64>,
+        size_bound: usize,
+        born: u64,
+    ) {
+        let entry = Entry::new(data, versions, size_bound, born);
         self.tree.set(key, Some(entry.digest));
         self.dirty.insert(key.clone());
         self.map.insert(key.clone(), entry);
@@ -134,14 +161,15 @@ impl Entries {
         }
         let found = types.find(tag).ok_or(Refusal::UnknownType)?;
         let theirs = found.decode(bytes).map_err(|_| Refusal::Undecodable)?;
-        let (mut value, mut versions, size) = self.start(key, || found.zero());
+        let home = self.home(key);
+        let (mut value, mut versions, size) = self.start(key, home, || found.zero());
         let grew = value.merge(&*theirs).map_err(|_| Refusal::Undecodable)?;
         for (origin, version) in &envelope.versions {
             let own = versions.entry(*origin).or_default();
             *own = (*own).max(*version);
         }
         let is_new = !self.map.contains_key(key);
-        self.finish(key, value, versions, size + bytes.len(), grew.grew() || is_new);
+        self.finish(key, home, value, versions, size + bytes.len(), grew.grew() || is_new);
         Ok(Merged::Done { changed: grew.grew() || is_new })
     }
 
@@ -157,7 +185,8 @@ impl Entries {
         }
         self.check_tag(&item.key, &item.tag)?;
         let found = types.find(&item.tag).ok_or(Refusal::UnknownType)?;
-        let (mut value, mut versions, size) = self.start(&item.key, || found.zero());
+        let home = self.home(&item.key);
+        let (mut value, mut versions, size) = self.start(&item.key, home, || found.zero());
         if value.is_causal() {
             let have = versions.get(&origin).copied().unwrap_or(0);
             if item.version <= have {
@@ -172,7 +201,7 @@ impl Entries {
             Refused::Undecodable(_) | Refused::Merge(_) => Refusal::Undecodable,
         })?;
         let changed = grew.grew() || !self.map.contains_key(&item.key);
-        self.finish(&item.key, value, versions, size + item.delta.len(), changed);
+        self.finish(&item.key, home, value, versions, size + item.delta.len(), changed);
         Ok(Merged::Done { changed })
     }
 
@@ -183,7 +212,7 @@ impl Entries {
         {
             return Merged::Done { changed: false };
         }
-        self.set(key, Data::Tombstone { deleted_at }, BTreeMap::new(), 16);
+        self.set(key, Data::Tombstone { deleted_at }, BTreeMap::new(), 16, 0);
         Merged::Done { changed: true }
     }
 
@@ -198,6 +227,7 @@ impl Entries {
     fn start(
         &self,
         key: &KeyId,
+        home: Home,
         zero: impl FnOnce() -> Box<dyn AnyData>,
     ) -> (Box<dyn AnyData>, BTreeMap<ReplicaId, u64>, usize) {
         match self.map.get(key) {
@@ -206,7 +236,7 @@ impl Entries {
             }
             _ => {
                 let mut value = zero();
-                value.bind(EntryMark::of(key));
+                value.bind(home);
                 (value, BTreeMap::new(), 0)
             }
         }
@@ -215,13 +245,14 @@ impl Entries {
     fn finish(
         &mut self,
         key: &KeyId,
+        home: Home,
         value: Box<dyn AnyData>,
         versions: BTreeMap<ReplicaId, u64>,
         size: usize,
         changed: bool,
     ) {
         if changed {
-            self.set(key, Data::Value(value), versions, size);
+            self.set(key, Data::Value(value), versions, size, home.born);
         } else if let Some(entry) = self.map.get_mut(key) {
             // The value is the same; what it is known to include may be more.
             entry.versions = versions;

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use greylag_core::UniqueAddress;
-use greylag_crdt::{Change, DotSource, EntryMark, Lineage, ReplicaId, ReplicatedData, UpdateCx, WriterKey};
+use greylag_crdt::{Change, DotSource, Lineage, ReplicaId, ReplicatedData, UpdateCx, WriterKey};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
@@ -105,16 +105,18 @@ impl ReplicatorCore {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         // Nodes that start together do not gossip in step.
         let gossip_at = now + rounds::jittered(&mut rng, settings.gossip_interval);
+        let replica = ReplicaId(own.uid().get());
+        let entries = Entries::new(replica, numbers.clone());
         Self {
             types,
-            replica: ReplicaId(own.uid().get()),
+            replica,
             writer: WriterKey::new(own.order_bytes()),
             start_floor: numbers.last(),
             numbers,
             rng,
             own,
             replicas: Arc::new(Replicas::default()),
-            entries: Entries::default(),
+            entries,
             log: DeltaLog::default(),
             writes: BTreeMap::new(),
             reads: BTreeMap::new(),
@@ -186,12 +188,12 @@ impl ReplicatorCore {
         self.check_request(key.id(), level)?;
         self.types.add::<T>();
         let existing = self.existing(key)?;
-        let mark = EntryMark::of(key.id());
+        let home = self.entries.home(key.id());
         let lineage = Lineage(self.numbers.draw());
         let mut base = existing.clone().unwrap_or_else(T::zero);
-        base.bind(mark);
+        base.bind(home);
         let mut cx = UpdateCx::new(&self.numbers, self.replica, &self.writer, wall_ms);
-        cx = cx.for_entry(mark, self.start_floor, &[]);
+        cx = cx.for_entry(home, self.start_floor, &[]);
         let run = AssertUnwindSafe(|| -> Result<(T, bool, O), UpdateError<E>> {
             let mut value = base.clone();
             // A first value that is not empty is explained by no delta.
@@ -216,7 +218,7 @@ impl ReplicatorCore {
             value = joined;
             change = if value == base { Change::None } else { Change::FullOnly };
         }
-        self.commit(now, id, key, level, existing.is_some(), value, change, out)?;
+        self.commit(now, id, key, level, existing.is_some(), home.born, value, change, out)?;
         self.finish_input(now, out);
         Ok(output)
     }
@@ -245,6 +247,7 @@ impl ReplicatorCore {
         key: &Key<T>,
         level: Level,
         existed: bool,
+        born: u64,
         value: T,
         change: Change<T::Delta>,
         out: &mut Vec<Effect>,
@@ -277,7 +280,7 @@ impl ReplicatorCore {
             version,
             delta: delta.clone(),
         });
-        self.entries.set(key.id(), Data::Value(Box::new(value)), versions, size_bound);
+        self.entries.set(key.id(), Data::Value(Box::new(value)), versions, size_bound, born);
         self.append(record, out);
         self.begin_write(now, id, key.id(), level, item, true, out);
         Ok(())

@@ -6,7 +6,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use greylag_crdt::{
-    DecodeError, Digest, EntryMark, GCounter, Grew, LwwMap, LwwRegister, MergeError, OrSet, PNCounter, ReplicatedData,
+    DecodeError, Digest, GCounter, Grew, Home, LwwMap, LwwRegister, MergeError, OrSet, PNCounter, RemovedNodePruning,
+    ReplicatedData,
 };
 
 /// A value whose type is known by its tag only.
@@ -28,8 +29,12 @@ pub trait AnyData: Any + fmt::Debug + Send + Sync {
     fn boxed_clone(&self) -> Box<dyn AnyData>;
     /// About how many bytes the encoded value has.
     fn size_hint(&self) -> usize;
-    /// Says which entry the value belongs to.
-    fn bind(&mut self, entry: EntryMark);
+    /// Says where the value lives.
+    fn bind(&mut self, home: Home);
+    /// What the type does about removed replicas.
+    fn pruning(&self) -> Option<&dyn RemovedNodePruning>;
+    /// What the type does about removed replicas, to change the value.
+    fn pruning_mut(&mut self) -> Option<&mut dyn RemovedNodePruning>;
     /// For downcasts.
     fn as_any(&self) -> &dyn Any;
     /// For downcasts.
@@ -68,8 +73,16 @@ impl<T: ReplicatedData> AnyData for T {
         ReplicatedData::size_hint(self)
     }
 
-    fn bind(&mut self, entry: EntryMark) {
-        ReplicatedData::bind(self, entry);
+    fn bind(&mut self, home: Home) {
+        ReplicatedData::bind(self, home);
+    }
+
+    fn pruning(&self) -> Option<&dyn RemovedNodePruning> {
+        ReplicatedData::pruning(self)
+    }
+
+    fn pruning_mut(&mut self) -> Option<&mut dyn RemovedNodePruning> {
+        ReplicatedData::pruning_mut(self)
     }
 
     fn as_any(&self) -> &dyn Any {

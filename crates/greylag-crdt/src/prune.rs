@@ -1,0 +1,387 @@
+//! Pruning: what a removed replica left is put under the name of a live one, and written down.
+//!
+//! Counters name a replica in a slot, causal types in dots. The owner of a pruning round calls
+//! [`RemovedNodePruning::prune`], which records in the owner's marker [`Performed`] what was put where; every replica
+//! then applies all markers of an entry, by [`Markers::clean`], to whatever it holds and to whatever it receives, so a
+//! pruned and an unpruned copy of one update stay one update. What no marker covers stays raw.
+//!
+//! Slots *move*: the owner's slot grows by what the marker had not moved before. Dots are *renamed*, number by number,
+//! into a [`Range`] that the owner reserved; renaming is injective and commutes with joins.
+//!
+//! When to prune, for how long markers live and how they travel is the replicator's business. Source: ddata §5, Y4, Z6.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::codec::{DecodeError, Decoder, Encoder};
+use crate::data::ReplicatedData;
+use crate::replica::{DotSource, ReplicaId};
+
+/// Numbers of a removed replica and their images: `n` with `lo < n <= hi` becomes the owner's number `offset + n - lo`.
+///
+/// The owner reserves one for all its entries together ([`Range::reserve`]) and never uses its numbers otherwise.
+/// Source: ddata Z6.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Range {
+    /// The number just below the lowest one covered.
+    pub lo: u64,
+    /// The highest number covered.
+    pub hi: u64,
+    /// The owner's number just below the lowest image.
+    pub offset: u64,
+}
+
+impl Range {
+    /// A range for the numbers `lowest..=highest` of a removed replica, with images that the owner's process has never
+    /// used and will never draw. `None` if there is no such number, or no room for them.
+    pub fn reserve(numbers: &DotSource, lowest: u64, highest: u64) -> Option<Self> {
+        let lo = lowest.checked_sub(1)?;
+        let count = highest.checked_sub(lo).filter(|count| *count > 0)?;
+        Some(Self { lo, hi: highest, offset: numbers.reserve(count)? })
+    }
+
+    /// Whether it covers this number.
+    pub fn covers(&self, number: u64) -> bool {
+        self.lo < number && number <= self.hi
+    }
+
+    /// The owner's number that stands for `number`, if that is covered.
+    pub fn image(&self, number: u64) -> Option<u64> {
+        self.covers(number).then(|| self.offset + (number - self.lo))
+    }
+
+    /// The owner's numbers `(above, up to]` that are images; what [`crate::UpdateCx::for_entry`] wants to know.
+    pub fn reserved(&self) -> (u64, u64) {
+        (self.offset, self.offset + (self.hi - self.lo))
+    }
+
+    fn encode(&self, out: &mut Encoder) {
+        out.u64(self.lo);
+        out.u64(self.hi - self.lo);
+        out.u64(self.offset);
+    }
+
+    fn decode(inp: &mut Decoder<'_>) -> Result<Self, DecodeError> {
+        let (lo, count, offset) = (inp.u64()?, inp.u64()?, inp.u64()?);
+        let hi = lo.checked_add(count).filter(|hi| *hi > lo && offset.checked_add(count).is_some());
+        Ok(Self { lo, hi: hi.ok_or(DecodeError::Invalid("a range exceeds the number space"))?, offset })
+    }
+}
+
+/// Which counter of a value an amount belongs to: the way of part numbers to it. A lone counter has the empty way.
+type Way = Vec<u16>;
+
+/// How much of a removed replica's slots was moved, one amount for each counter in a value: both halves of a
+/// `PNCounter`, each counter of a composed struct. Source: ddata Y4.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Moved(BTreeMap<Way, u128>);
+
+impl Moved {
+    /// The amount of a value that is one counter.
+    pub fn amount(&self) -> u128 {
+        self.0.get(&[][..]).copied().unwrap_or(0)
+    }
+
+    /// Sets the amount of a value that is one counter.
+    pub fn set_amount(&mut self, amount: u128) {
+        self.0.insert(Way::new(), amount);
+    }
+
+    /// Whether nothing was moved.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// What was moved within one part of a composed value.
+    #[must_use]
+    pub fn part(&self, index: u16) -> Self {
+        let inner = self.0.iter().filter(|(way, _)| way.first() == Some(&index));
+        Self(inner.map(|(way, amount)| (way[1..].to_vec(), *amount)).collect())
+    }
+
+    /// Takes over what was moved within one part of a composed value.
+    pub fn set_part(&mut self, index: u16, part: Self) {
+        self.0.retain(|way, _| way.first() != Some(&index));
+        self.0.extend(part.0.into_iter().map(|(way, amount)| ([&[index], &way[..]].concat(), amount)));
+    }
+
+    /// The greater amount of each counter.
+    pub fn join(&mut self, other: &Self) {
+        for (way, amount) in &other.0 {
+            let own = self.0.entry(way.clone()).or_default();
+            *own = (*own).max(*amount);
+        }
+    }
+
+    fn includes(&self, other: &Self) -> bool {
+        other.0.iter().all(|(way, amount)| self.0.get(way).copied().unwrap_or(0) >= *amount)
+    }
+
+    fn encode(&self, out: &mut Encoder) {
+        out.u64(self.0.len() as u64);
+        for (way, amount) in &self.0 {
+            out.u64(way.len() as u64);
+            way.iter().for_each(|index| out.u64((*index).into()));
+            out.u128(*amount);
+        }
+    }
+
+    fn decode(inp: &mut Decoder<'_>) -> Result<Self, DecodeError> {
+        let mut moved = BTreeMap::new();
+        for _ in 0..inp.count()? {
+            let mut way = Way::new();
+            for _ in 0..inp.count()? {
+                way.push(inp.u64()?.try_into().map_err(|_| DecodeError::Invalid("a part's number is too large"))?);
+            }
+            if moved.last_key_value().is_some_and(|(last, _)| *last >= way) {
+                return Err(DecodeError::NotCanonical("amounts do not ascend"));
+            }
+            moved.insert(way, inp.u128()?);
+        }
+        Ok(Self(moved))
+    }
+}
+
+/// The marker of one owner for one removed replica in one entry: what was put where. Source: ddata Z5.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Performed {
+    /// Whose data was put elsewhere.
+    pub removed: ReplicaId,
+    /// Under whose name it is now.
+    pub owner: ReplicaId,
+    /// How dots were renamed, ascending; empty for counters.
+    pub ranges: Vec<Range>,
+    /// How much of slots was moved; empty for causal types.
+    pub moved: Moved,
+    /// When it was performed last: wall clock, milliseconds since 1970.
+    pub performed_at: i64,
+    /// From when on it may be forgotten (ddata Z9); `None` is never.
+    pub obsolete_at: Option<i64>,
+}
+
+impl Performed {
+    /// A marker that has put nothing anywhere yet.
+    pub fn new(removed: ReplicaId, owner: ReplicaId) -> Self {
+        let (ranges, moved) = (Vec::new(), Moved::default());
+        Self { removed, owner, ranges, moved, performed_at: i64::MIN, obsolete_at: Some(i64::MIN) }
+    }
+
+    /// As it concerns one part of a composed value.
+    #[must_use]
+    pub fn part(&self, index: u16) -> Self {
+        Self { moved: self.moved.part(index), ..self.clone() }
+    }
+
+    /// Takes over what was performed on one part of a composed value.
+    pub fn set_part(&mut self, index: u16, part: Self) {
+        self.add_ranges(&part.ranges);
+        self.moved.set_part(index, part.moved);
+    }
+
+    /// Adds ranges that it does not have.
+    pub fn add_ranges(&mut self, ranges: &[Range]) {
+        self.ranges.extend_from_slice(ranges);
+        self.ranges.sort_unstable();
+        self.ranges.dedup();
+    }
+
+    /// Whether a number of the removed replica is covered by one of its ranges.
+    pub fn covers(&self, number: u64) -> bool {
+        self.ranges.iter().any(|range| range.covers(number))
+    }
+
+    /// Joins what the same owner recorded for the same replica: all ranges, greatest amounts, latest times.
+    fn join(&mut self, other: &Self) {
+        self.add_ranges(&other.ranges);
+        self.moved.join(&other.moved);
+        self.performed_at = self.performed_at.max(other.performed_at);
+        self.obsolete_at = self.obsolete_at.zip(other.obsolete_at).map(|(own, theirs)| own.max(theirs));
+    }
+
+    fn includes(&self, other: &Self) -> bool {
+        other.ranges.iter().all(|range| self.ranges.contains(range)) && self.moved.includes(&other.moved)
+    }
+
+    fn key(&self) -> (ReplicaId, ReplicaId) {
+        (self.removed, self.owner)
+    }
+
+    fn encode(&self, out: &mut Encoder) {
+        out.u64(self.removed.0);
+        out.u64(self.owner.0);
+        out.u64(self.ranges.len() as u64);
+        self.ranges.iter().for_each(|range| range.encode(out));
+        self.moved.encode(out);
+        out.i64(self.performed_at);
+        out.u8(u8::from(self.obsolete_at.is_some()));
+        if let Some(obsolete_at) = self.obsolete_at {
+            out.i64(obsolete_at);
+        }
+    }
+
+    fn decode(inp: &mut Decoder<'_>) -> Result<Self, DecodeError> {
+        let (removed, owner) = (ReplicaId(inp.u64()?), ReplicaId(inp.u64()?));
+        if removed == owner {
+            return Err(DecodeError::Invalid("a replica cannot own what it left"));
+        }
+        let mut ranges: Vec<Range> = Vec::new();
+        for _ in 0..inp.count()? {
+            let range = Range::decode(inp)?;
+            if ranges.last().is_some_and(|last| *last >= range) {
+                return Err(DecodeError::NotCanonical("ranges do not ascend"));
+            }
+            ranges.push(range);
+        }
+        let (moved, performed_at) = (Moved::decode(inp)?, inp.i64()?);
+        let obsolete_at = match inp.u8()? {
+            0 => None,
+            1 => Some(inp.i64()?),
+            _ => return Err(DecodeError::Invalid("neither a time nor never")),
+        };
+        Ok(Self { removed, owner, ranges, moved, performed_at, obsolete_at })
+    }
+}
+
+/// All markers of one entry, one for each removed replica and owner, ascending.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Markers(Vec<Performed>);
+
+impl Markers {
+    /// No marker.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = &Performed> {
+        self.0.iter()
+    }
+
+    /// The replicas that have one, ascending.
+    pub fn removed(&self) -> BTreeSet<ReplicaId> {
+        self.0.iter().map(|marker| marker.removed).collect()
+    }
+
+    /// Those of one removed replica.
+    pub fn of(&self, removed: ReplicaId) -> &[Performed] {
+        let from = self.0.partition_point(|marker| marker.removed < removed);
+        let to = self.0.partition_point(|marker| marker.removed <= removed);
+        &self.0[from..to]
+    }
+
+    /// One owner's marker of a removed replica.
+    pub fn get(&self, removed: ReplicaId, owner: ReplicaId) -> Option<&Performed> {
+        self.place(removed, owner).ok().map(|at| &self.0[at])
+    }
+
+    fn place(&self, removed: ReplicaId, owner: ReplicaId) -> Result<usize, usize> {
+        self.0.binary_search_by_key(&(removed, owner), Performed::key)
+    }
+
+    /// Unites with a marker: all ranges, greatest amounts, latest times.
+    ///
+    /// Two owners that both moved slots of one replica are never forgotten, because values are computed from both.
+    /// Source: ddata Z7, Y4.
+    pub fn add(&mut self, marker: &Performed) {
+        match self.place(marker.removed, marker.owner) {
+            Ok(at) => self.0[at].join(marker),
+            Err(at) => self.0.insert(at, marker.clone()),
+        }
+        let of_counters = |own: &&mut Performed| own.removed == marker.removed && !own.moved.is_empty();
+        if self.of(marker.removed).iter().filter(|own| !own.moved.is_empty()).count() > 1 {
+            self.0.iter_mut().filter(of_counters).for_each(|own| own.obsolete_at = None);
+        }
+    }
+
+    /// Unites with all markers of another copy of the entry.
+    pub fn unite(&mut self, other: &Self) {
+        other.0.iter().for_each(|marker| self.add(marker));
+    }
+
+    /// Whether no marker, range or amount of the other's is missing here: then a delta that was sent with those may be
+    /// joined here. Source: ddata Z7.
+    pub fn includes(&self, other: &Self) -> bool {
+        other.0.iter().all(|marker| self.get(marker.removed, marker.owner).is_some_and(|own| own.includes(marker)))
+    }
+
+    /// Drops those that the predicate refuses.
+    pub fn retain(&mut self, keep: impl FnMut(&Performed) -> bool) {
+        self.0.retain(keep);
+    }
+
+    /// Applies every marker to a value until nothing changes: an owner may have been removed in its turn. Returns
+    /// whether anything changed. Source: ddata Z7.
+    pub fn clean(&self, value: &mut dyn RemovedNodePruning) -> bool {
+        self.until_nothing_changes(&mut |removed, markers| value.cleanup(removed, markers))
+    }
+
+    /// As [`Markers::clean`], for a delta before it is joined.
+    pub fn clean_delta<T: ReplicatedData>(&self, delta: &mut T::Delta) -> bool {
+        self.until_nothing_changes(&mut |removed, markers| T::cleanup_delta(delta, removed, markers))
+    }
+
+    fn until_nothing_changes(&self, apply: &mut dyn FnMut(ReplicaId, &[Performed]) -> bool) -> bool {
+        let removed = self.removed();
+        let mut changed = false;
+        // An image is at most as many owners away as there are; more passes mean that markers name each other.
+        for _ in 0..=removed.len() {
+            let mut again = false;
+            for replica in &removed {
+                again |= apply(*replica, self.of(*replica));
+            }
+            changed |= again;
+            if !again {
+                break;
+            }
+        }
+        changed
+    }
+
+    /// Appends canonical bytes.
+    pub fn encode(&self, out: &mut Encoder) {
+        out.u64(self.0.len() as u64);
+        self.0.iter().for_each(|marker| marker.encode(out));
+    }
+
+    /// Reads what `encode` wrote.
+    ///
+    /// # Errors
+    /// [`DecodeError`].
+    pub fn decode(inp: &mut Decoder<'_>) -> Result<Self, DecodeError> {
+        let mut markers: Vec<Performed> = Vec::new();
+        for _ in 0..inp.count()? {
+            let marker = Performed::decode(inp)?;
+            if markers.last().is_some_and(|last| last.key() >= marker.key()) {
+                return Err(DecodeError::NotCanonical("markers do not ascend"));
+            }
+            markers.push(marker);
+        }
+        Ok(Self(markers))
+    }
+}
+
+/// What a type does about replicas that are gone. Source: ddata §2, §5.
+pub trait RemovedNodePruning {
+    /// The replicas that slots, dots or contexts name.
+    fn modified_by(&self) -> BTreeSet<ReplicaId>;
+
+    /// Whether something of `removed` is covered by no marker: a dot in no range, a slot above every amount.
+    /// `markers` are all of that replica. Source: ddata Z5.
+    fn needs_pruning(&self, removed: ReplicaId, markers: &[Performed]) -> bool;
+
+    /// The lowest and the highest number of `removed` in stores, slot ids and contexts; `None` for counters, and where
+    /// it is not named. Source: ddata Z6.
+    fn numbers_of(&self, removed: ReplicaId) -> Option<(u64, u64)>;
+
+    /// Puts what `removed` left under the name of `own.owner`, and records it in `own`, that owner's marker. `ranges`
+    /// are those it reserved for `removed`; counters need none. Call [`Markers::clean`] with all markers afterwards.
+    fn prune(&mut self, removed: ReplicaId, ranges: &[Range], own: &mut Performed);
+
+    /// Applies all markers of `removed`, none if they are forgotten. Returns whether anything changed.
+    /// Source: ddata Z7, Y4.
+    fn cleanup(&mut self, removed: ReplicaId, markers: &[Performed]) -> bool;
+}
