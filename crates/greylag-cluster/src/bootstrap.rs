@@ -215,7 +215,11 @@ impl Bootstrap {
             BootstrapInput::LookupFailed => {}
             BootstrapInput::Received { from, message } if from != self.node => self.on_message(now, from, message, out),
             BootstrapInput::Received { .. } => {}
-            BootstrapInput::Joined => self.joined = true,
+            BootstrapInput::Joined => {
+                self.joined = true;
+                // Of no use any more, and callers of years would gather in it.
+                self.returned.clear();
+            }
         }
     }
 
@@ -357,10 +361,12 @@ impl Bootstrap {
                 }
             }
             BootstrapMessage::Withdraw { ballot } if !self.founds => {
-                let returned = self.returned.entry(from.clone()).or_default();
-                *returned = ballot.max(*returned);
-                if self.votes.get(&from).is_some_and(|held| held <= returned) {
+                if self.votes.get(&from).is_some_and(|held| *held <= ballot) {
                     self.votes.remove(&from);
+                }
+                if !self.joined {
+                    let returned = self.returned.entry(from.clone()).or_default();
+                    *returned = ballot.max(*returned);
                 }
                 out.push(BootstrapEffect::Send { to: from.into(), message: BootstrapMessage::Withdrawn { ballot } });
             }

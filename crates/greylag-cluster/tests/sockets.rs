@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use greylag_cluster::{
-    Cluster, ClusterEvent, ClusterEvents, ClusterSettings, MemberStatus, MembershipView, Phase, ShutdownReason,
+    BootstrapSettings, Cluster, ClusterEvent, ClusterEvents, ClusterSettings, MemberStatus, MembershipView, Phase,
+    SeedList, ShutdownReason, Singleton,
 };
 use greylag_core::{NodeAddress, Registry, UniqueAddress};
 use greylag_transport::{GrpcTransport, TransportSettings};
@@ -227,4 +228,60 @@ async fn scenario_26_a_member_and_then_the_leader_leave_over_sockets() {
     for node in &nodes {
         node.end().await;
     }
+}
+
+/// A node that nobody holds any more leaves in order, with what it hosts, and its port closes; neither a
+/// membership that was found by discovery nor a singleton keeps it alive.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_whose_last_handle_is_dropped_leaves_in_order_and_frees_its_port() {
+    let settings = || ClusterSettings { roles: ["host".to_owned()].into(), ..ClusterSettings::test() };
+    let stays = Node::start(ClusterSettings::test()).await;
+    let dropped = Node::start(settings()).await;
+    within("one joins", stays.cluster.join_self()).await.unwrap();
+    let (leaver, seed) = (dropped.ua().clone(), stays.ua().address().clone());
+    let seeds = Arc::new(SeedList(vec![seed, leaver.address().clone()]));
+    within("two finds it", dropped.cluster.bootstrap(seeds, BootstrapSettings::test(2))).await.unwrap();
+    within("two is up", dropped.cluster.wait_up()).await.unwrap();
+    let (started, is_started) = tokio::sync::oneshot::channel();
+    let (ended, is_ended) = tokio::sync::oneshot::channel();
+    let once = Arc::new(Mutex::new(Some((started, ended))));
+    let job = Singleton::job("job", move |_, mut stop| {
+        let said = once.lock().unwrap().take();
+        async move {
+            let (started, ended) = said.expect("one instance");
+            started.send(()).unwrap();
+            stop.stopped().await;
+            ended.send(()).unwrap();
+        }
+    });
+    drop(dropped.cluster.singleton(job.role("host")).unwrap());
+    within("the instance", is_started).await.unwrap();
+    let mut events = stays.cluster.subscribe();
+    drop(dropped);
+    let way = within("its way out", way_out(&mut events, &leaver)).await;
+    assert_eq!(way, ["left", "exited", "removed, clean: true"]);
+    within("the instance ends", is_ended).await.unwrap();
+    let refused = async {
+        while tokio::net::TcpStream::connect((leaver.address().host(), leaver.address().port())).await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    within("its port closes", refused).await;
+    stays.end().await;
+}
+
+/// Where the program's runtime ends before its node, the node does not go on without it.
+#[test]
+fn a_node_ends_with_the_runtime_of_its_program() {
+    let program = tokio::runtime::Runtime::new().unwrap();
+    let node = program.block_on(async {
+        let node = Node::start(ClusterSettings::test()).await;
+        node.cluster.join_self().await.unwrap();
+        node
+    });
+    program.shutdown_background();
+    let held = node.cluster.clone();
+    held.begin_shutdown(ShutdownReason::Left);
+    let other = tokio::runtime::Runtime::new().unwrap();
+    assert_eq!(other.block_on(within("it ends", held.terminated())), ShutdownReason::Left);
 }

@@ -8,7 +8,7 @@ use greylag_transport::{BindError, GrpcTransport, Remoting};
 
 use crate::config::{Config, ConfigProblems, Origin, Problem, ReadSettings};
 use crate::leases::{self, MakeLeases};
-use crate::node::Node;
+use crate::node::{LastHandle, Node};
 use crate::settings::NodeSettings;
 
 type Change = Box<dyn FnOnce(&mut NodeSettings) + Send>;
@@ -139,19 +139,24 @@ impl NodeBuilder {
                 let defaults = settings.sharding.clone();
                 greylag_sharding::Sharding::start(cluster.clone(), self.stores, defaults).await?
             };
-            let node = Node {
+            if self.joins {
+                join(&settings, &cluster, discovery).await?;
+            }
+            let last = LastHandle {
+                cluster: cluster.clone(),
+                transport: transport.clone(),
+                runtime: tokio::runtime::Handle::current(),
+            };
+            Ok(Node {
                 settings: settings.clone(),
                 transport: transport.clone(),
                 cluster,
+                _last: Arc::new(last),
                 #[cfg(feature = "management")]
                 management,
                 #[cfg(feature = "sharding")]
                 sharding,
-            };
-            if self.joins {
-                join(&node, discovery).await?;
-            }
-            Ok(node)
+            })
         };
         let outcome = started.await;
         if outcome.is_err() {
@@ -166,16 +171,20 @@ impl NodeBuilder {
     }
 }
 
-async fn join(node: &Node, discovery: Option<Arc<dyn Discovery>>) -> Result<(), StartError> {
-    let seeds = node.settings.cluster.seed_nodes.clone();
+async fn join(
+    settings: &NodeSettings,
+    cluster: &Cluster,
+    discovery: Option<Arc<dyn Discovery>>,
+) -> Result<(), StartError> {
+    let seeds = settings.cluster.seed_nodes.clone();
     if let Some(discovery) = discovery {
-        node.cluster.bootstrap(discovery, node.settings.bootstrap.clone()).await?;
+        cluster.bootstrap(discovery, settings.bootstrap.clone()).await?;
     } else if seeds.is_empty() {
-        node.cluster.join_self().await?;
+        cluster.join_self().await?;
     } else {
-        node.cluster.join_seed_nodes(seeds).await?;
+        cluster.join_seed_nodes(seeds).await?;
     }
-    node.cluster.wait_up().await?;
+    cluster.wait_up().await?;
     Ok(())
 }
 

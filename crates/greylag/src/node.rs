@@ -5,12 +5,17 @@ use std::sync::Arc;
 use greylag_cluster::{Cluster, ShutdownReason};
 use greylag_core::{NodeAddress, Registry, UniqueAddress};
 use greylag_transport::GrpcTransport;
+use tokio::runtime::Handle;
 
 use crate::builder::NodeBuilder;
 use crate::config::Config;
 use crate::settings::NodeSettings;
 
 /// A running member of a cluster. Cheap to clone; the node runs until [`Node::shutdown`].
+///
+/// Hold it for as long as the program works with entities. When the last clone is dropped without a
+/// shutdown, the node says so in the log and begins one in the background: other handles (of entities, of
+/// singletons, of the cluster) do not keep it alive.
 #[derive(Clone)]
 pub struct Node {
     pub(crate) settings: Arc<NodeSettings>,
@@ -20,6 +25,33 @@ pub struct Node {
     pub(crate) management: Option<std::net::SocketAddr>,
     #[cfg(feature = "sharding")]
     pub(crate) sharding: greylag_sharding::Sharding,
+    pub(crate) _last: Arc<LastHandle>,
+}
+
+/// What the clones of a node share: it goes with the last of them.
+pub(crate) struct LastHandle {
+    pub(crate) cluster: Cluster,
+    pub(crate) transport: Arc<GrpcTransport>,
+    /// The program's.
+    pub(crate) runtime: Handle,
+}
+
+impl Drop for LastHandle {
+    fn drop(&mut self) {
+        let (cluster, transport) = (self.cluster.clone(), self.transport.clone());
+        if cluster.ended().is_none() {
+            tracing::warn!(
+                node = %cluster.self_address(),
+                "the last handle of this node was dropped without a shutdown; it leaves in order now"
+            );
+            cluster.begin_shutdown(ShutdownReason::Stopped);
+        }
+        // A runtime that has ended takes the listener with it; what may still run keeps the port (cluster T33).
+        self.runtime.spawn(async move {
+            cluster.terminated().await;
+            transport.shutdown().await;
+        });
+    }
 }
 
 impl Node {

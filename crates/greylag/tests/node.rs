@@ -154,3 +154,26 @@ async fn nothing_is_left_running_of_a_node_that_could_not_start() {
     tokio::time::timeout(Duration::from_secs(20), is_gone).await.expect("all of it has ended");
     other.shutdown().await;
 }
+
+/// Who forgets to shut a node down gets an orderly leave all the same, and the port back; what else is held
+/// of it does not keep it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_is_dropped_leaves_in_order_and_closes_its_port() {
+    let stays = builder().start().await.expect("a cluster of one");
+    let node = builder().seed_nodes([stays.address().to_string()]).start().await.expect("it joins");
+    stays.cluster().wait_for(|view| up(view) == 2).await.expect("both are Up");
+    let (address, cluster, clone) = (node.address().clone(), node.cluster().clone(), node.clone());
+    drop(node);
+    assert_eq!(cluster.ended(), None, "a clone is the same node");
+    assert_eq!(up(&cluster.view()), 2);
+    drop(clone);
+    let gone = async {
+        stays.cluster().wait_for(|view| view.members.len() == 1).await.expect("it stays");
+        while tokio::net::TcpStream::connect((address.host(), address.port())).await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), gone).await.expect("nobody has to be downed");
+    assert_eq!(cluster.ended(), Some(greylag::cluster::ShutdownReason::Stopped));
+    stays.shutdown().await;
+}

@@ -96,8 +96,13 @@ impl Islands {
 
     fn note_hello(&mut self, peer: &UniqueAddress, cluster_id: Option<u128>) {
         match cluster_id {
-            Some(id) if self.hellos.len() < MOST_HELLOS || self.hellos.contains_key(peer.address()) => {
+            Some(id) => {
                 self.hellos.insert(peer.address().clone(), (peer.clone(), id));
+                if self.hellos.len() > MOST_HELLOS {
+                    // Any but the newest: who is there still says Hello again.
+                    let other = self.hellos.keys().find(|address| *address != peer.address()).cloned();
+                    other.and_then(|address| self.hellos.remove(&address));
+                }
             }
             // A Hello without an id says nothing of a process that named one before.
             _ if self.hellos.get(peer.address()).is_some_and(|(known, _)| known != peer) => {

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use greylag_core::{CodecId, NodeAddress};
-use greylag_transport::{Destination, Envelope, Inbound, Receiver, Recipient};
+use greylag_transport::{Destination, Envelope, Inbound, Receiver, Recipient, Remoting};
 use tokio::sync::mpsc;
 
 use super::discovery::{Discovery, DiscoveryError};
 use super::handle::Cluster;
-use crate::bootstrap::{Bootstrap, BootstrapEffect, BootstrapInput, BootstrapMessage, BootstrapSettings, wire};
+use crate::bootstrap::{Bootstrap, BootstrapEffect, BootstrapInput, BootstrapSettings, wire};
 use crate::core::LogLevel;
 use crate::error::JoinError;
 
@@ -73,7 +73,7 @@ impl Runner {
                     Arrived::LookedUp(answer) => self.on_answer(answer),
                     // A later call restarted the join; only the last one's end counts, and it is the same.
                     Arrived::JoinEnded(Ok(()) | Err(JoinError::AlreadyMember)) => {
-                        self.stay(machine, inbox);
+                        stay(&self.cluster, machine, inbox);
                         return Ok(());
                     }
                     Arrived::JoinEnded(Err(error)) => {
@@ -87,26 +87,6 @@ impl Runner {
                 self.execute(effect);
             }
         }
-    }
-
-    /// A member still gives votes back: whoever gave one may be about to found with others.
-    fn stay(mut self, mut machine: Bootstrap, mut arrived: mpsc::Receiver<Arrived>) {
-        tokio::spawn(async move {
-            let mut effects = Vec::new();
-            machine.handle(Instant::now(), BootstrapInput::Joined, &mut effects);
-            loop {
-                for effect in effects.drain(..) {
-                    self.execute(effect);
-                }
-                let arrived = tokio::select! {
-                    arrived = arrived.recv() => arrived,
-                    _reason = self.cluster.terminated() => return,
-                };
-                if let Some(Arrived::Input(input)) = arrived {
-                    machine.handle(Instant::now(), input, &mut effects);
-                }
-            }
-        });
     }
 
     fn on_answer(&mut self, answer: Result<Vec<NodeAddress>, DiscoveryError>) -> BootstrapInput {
@@ -123,16 +103,8 @@ impl Runner {
     fn execute(&mut self, effect: BootstrapEffect) {
         match effect {
             BootstrapEffect::Lookup => self.look_up(),
-            BootstrapEffect::Send { to, message } => self.send(&to, message),
             BootstrapEffect::Join(seeds) | BootstrapEffect::Found(seeds) => self.join(seeds),
-            BootstrapEffect::Log(level, text) => {
-                let node = self.cluster.self_address();
-                match level {
-                    LogLevel::Info => tracing::info!(%node, "{text}"),
-                    LogLevel::Warn => tracing::warn!(%node, "{text}"),
-                    LogLevel::Error => tracing::error!(%node, "{text}"),
-                }
-            }
+            effect => say(&**self.cluster.remoting(), effect),
         }
     }
 
@@ -152,23 +124,57 @@ impl Runner {
         });
     }
 
-    fn send(&self, to: &Destination, message: BootstrapMessage) {
-        let mut envelope =
-            Envelope::new(Recipient::new(PATH), CodecId::INTERNAL, wire::MANIFEST, wire::encode(message));
-        if let Destination::Incarnation(address) = to {
-            envelope = envelope.to_uid(address.uid());
-        }
-        if let Err(rejected) = self.cluster.remoting().send(to, envelope) {
-            tracing::debug!(?to, error = %rejected.error, "not sent; it is repeated");
-        }
-    }
-
     fn join(&self, seeds: Vec<NodeAddress>) {
         let (cluster, inbox) = (self.cluster.clone(), self.inbox.clone());
         tokio::spawn(async move {
             let outcome = cluster.join_seed_nodes(seeds).await;
             let _ended = inbox.send(Arrived::JoinEnded(outcome)).await;
         });
+    }
+}
+
+/// A member still gives votes back: whoever gave one may be about to found with others. It does so for
+/// as long as the node lives, and does not keep it alive.
+fn stay(cluster: &Cluster, mut machine: Bootstrap, mut inbox: mpsc::Receiver<Arrived>) {
+    let (remoting, mut terminated) = (cluster.remoting().clone(), cluster.inner.terminated.clone());
+    tokio::spawn(async move {
+        let mut effects = Vec::new();
+        machine.handle(Instant::now(), BootstrapInput::Joined, &mut effects);
+        loop {
+            effects.drain(..).for_each(|effect| say(&*remoting, effect));
+            let arrived = tokio::select! {
+                arrived = inbox.recv() => arrived,
+                _ended = terminated.wait_for(Option::is_some) => return remoting.unregister(PATH),
+            };
+            match arrived {
+                Some(Arrived::Input(input)) => machine.handle(Instant::now(), input, &mut effects),
+                Some(_) => {}
+                // A later call listens in this one's place.
+                None => return,
+            }
+        }
+    });
+}
+
+/// Carries out what needs the transport alone.
+fn say(remoting: &dyn Remoting, effect: BootstrapEffect) {
+    let node = remoting.self_address();
+    match effect {
+        BootstrapEffect::Send { to, message } => {
+            let mut envelope =
+                Envelope::new(Recipient::new(PATH), CodecId::INTERNAL, wire::MANIFEST, wire::encode(message));
+            if let Destination::Incarnation(address) = &to {
+                envelope = envelope.to_uid(address.uid());
+            }
+            if let Err(rejected) = remoting.send(&to, envelope) {
+                tracing::debug!(?to, error = %rejected.error, "not sent; it is repeated");
+            }
+        }
+        BootstrapEffect::Log(LogLevel::Info, text) => tracing::info!(%node, "{text}"),
+        BootstrapEffect::Log(LogLevel::Warn, text) => tracing::warn!(%node, "{text}"),
+        BootstrapEffect::Log(LogLevel::Error, text) => tracing::error!(%node, "{text}"),
+        // A member looks for nobody.
+        BootstrapEffect::Lookup | BootstrapEffect::Join(_) | BootstrapEffect::Found(_) => {}
     }
 }
 

@@ -7,9 +7,8 @@ use std::time::Duration;
 
 use greylag_core::{NodeAddress, UniqueAddress};
 use greylag_transport::Remoting;
-use tokio::runtime::{Handle, Runtime};
+use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::task::AbortHandle;
 
 use super::events::{ClusterEvents, EventHub};
 use super::singleton::{Singleton, SingletonRef, Singletons};
@@ -68,6 +67,10 @@ pub trait DeathWitness: Send + 'static {
 }
 
 /// The membership of this node. Clones are the same node.
+///
+/// A node whose last handle is dropped without [`Cluster::shutdown`] says so in the log and leaves in
+/// order, as if that had been called; its tasks, and its hold on the transport, end with it. A
+/// [`SingletonRef`] is a handle too, and so is a callback given to [`Cluster::on_member_up`] that still waits.
 #[derive(Clone)]
 pub struct Cluster {
     pub(crate) inner: Arc<Inner>,
@@ -86,24 +89,18 @@ pub(crate) struct Inner {
     pub(crate) threads: Threads,
 }
 
-/// Where the cluster's own tasks run. They are taken down with the last handle.
+/// Where the cluster's own tasks run.
 pub(crate) struct Threads {
     pub(crate) handle: Handle,
     /// Where the code of users runs.
     pub(crate) user: Handle,
-    /// The task that owns the machines.
-    pub(crate) task: AbortHandle,
-    /// The runtime, unless it is lent.
-    pub(crate) own: Option<Runtime>,
 }
 
-impl Drop for Threads {
+impl Drop for Inner {
+    /// Nobody could end this node in order any more, so it does so itself. Cutting its tasks off instead
+    /// would leave what it hosts running behind an open port while the others start it elsewhere.
     fn drop(&mut self) {
-        self.task.abort();
-        if let Some(runtime) = self.own.take() {
-            // Waiting is not allowed here: the last handle may be dropped by an async task.
-            runtime.shutdown_background();
-        }
+        self.input(DriverInput::HandlesGone);
     }
 }
 

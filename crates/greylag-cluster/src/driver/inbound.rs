@@ -4,7 +4,7 @@
 //! Nothing is lost silently: a message that finds the inbox full is a dead letter, counted and told
 //! to whoever watches those. Source: cluster C7.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use greylag_core::DeadLetterReason;
@@ -19,7 +19,8 @@ use crate::wire;
 /// Takes the messages of the membership protocol.
 pub(super) struct MembershipReceiver {
     pub(super) inbox: mpsc::Sender<DriverInput>,
-    pub(super) remoting: Arc<dyn Remoting>,
+    /// The transport holds its receivers, so they do not hold it.
+    pub(super) remoting: Weak<dyn Remoting>,
 }
 
 impl Receiver for MembershipReceiver {
@@ -28,7 +29,7 @@ impl Receiver for MembershipReceiver {
             Ok(decoded) => {
                 let from = message.from.clone();
                 let input = Input::Message { from, message: decoded, received_at: Instant::now() };
-                put(&self.inbox, &*self.remoting, DriverInput::Core(input), &message);
+                put(&self.inbox, &self.remoting, DriverInput::Core(input), &message);
             }
             Err(error) => tracing::warn!(from = %message.from, %error, "an unreadable membership message"),
         }
@@ -37,8 +38,10 @@ impl Receiver for MembershipReceiver {
 
 /// A full inbox drops the newest: every protocol here repeats itself, and the task that empties the
 /// inbox must not wait for what fills it.
-fn put(inbox: &mpsc::Sender<DriverInput>, remoting: &dyn Remoting, input: DriverInput, message: &Inbound) {
-    if let Err(mpsc::error::TrySendError::Full(_)) = inbox.try_send(input) {
+fn put(inbox: &mpsc::Sender<DriverInput>, remoting: &Weak<dyn Remoting>, input: DriverInput, message: &Inbound) {
+    if let Err(mpsc::error::TrySendError::Full(_)) = inbox.try_send(input)
+        && let Some(remoting) = remoting.upgrade()
+    {
         remoting.dead_letter(DeadLetterReason::MailboxFull, &message.recipient.path, &message.manifest);
     }
 }
@@ -47,7 +50,8 @@ fn put(inbox: &mpsc::Sender<DriverInput>, remoting: &dyn Remoting, input: Driver
 pub(super) struct SingletonReceiver {
     pub(super) name: Arc<str>,
     pub(super) inbox: mpsc::Sender<DriverInput>,
-    pub(super) remoting: Arc<dyn Remoting>,
+    /// The transport holds its receivers, so they do not hold it.
+    pub(super) remoting: Weak<dyn Remoting>,
 }
 
 impl Receiver for SingletonReceiver {
@@ -56,7 +60,7 @@ impl Receiver for SingletonReceiver {
             // Nobody speaks for another address; for an older process of its own it may.
             Ok(decoded) if decoded.from.address() == message.from.address() => {
                 let input = DriverInput::SingletonMessage { name: self.name.clone(), message: decoded };
-                put(&self.inbox, &*self.remoting, input, &message);
+                put(&self.inbox, &self.remoting, input, &message);
             }
             Ok(_) => tracing::warn!(from = %message.from, "a singleton message in a foreign name"),
             Err(error) => tracing::warn!(from = %message.from, %error, "an unreadable singleton message"),

@@ -95,6 +95,11 @@ impl Cluster {
         self.inner.input(DriverInput::Shutdown(reason));
     }
 
+    /// Why this node has ended; `None` while it runs, its phases of shutdown included.
+    pub fn ended(&self) -> Option<ShutdownReason> {
+        *self.inner.terminated.borrow()
+    }
+
     /// Waits until this node has ended, for whatever reason.
     pub async fn terminated(&self) -> ShutdownReason {
         let mut terminated = self.inner.terminated.clone();

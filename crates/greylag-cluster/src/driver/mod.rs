@@ -79,6 +79,8 @@ pub(crate) enum DriverInput {
     InstanceEnded { name: Arc<str>, instance_id: u64 },
     /// The shutdown hands singletons over; answered when nothing of them runs here.
     ExitingPhase(oneshot::Sender<()>),
+    /// The last handle was dropped.
+    HandlesGone,
     /// Every phase of the shutdown has run.
     Close(ShutdownReason),
 }
@@ -91,6 +93,18 @@ fn own_runtime(settings: &ClusterSettings) -> Result<Runtime, StartError> {
         .enable_all()
         .build()
         .map_err(StartError::Runtime)
+}
+
+/// Belongs to the task that owns the machines, and ends with it.
+struct OwnRuntime(Option<Runtime>);
+
+impl Drop for OwnRuntime {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            // Waiting is not allowed here: one of its own tasks drops it.
+            runtime.shutdown_background();
+        }
+    }
 }
 
 /// Starts the tasks of a node on `handle`; `own` is the runtime behind it, if it is the cluster's.
@@ -113,9 +127,13 @@ fn spawn(settings: ClusterSettings, remoting: Arc<dyn Remoting>, handle: Handle,
         report_terminated,
         Handle::current(),
     );
-    let task = handle.spawn(node.run(receiver)).abort_handle();
+    let own = OwnRuntime(own);
+    handle.spawn(async move {
+        node.run(receiver).await;
+        drop(own);
+    });
     let watches = watch::Watches::start(&handle, remoting.clone(), &hub);
-    let threads = handle::Threads { handle, user: Handle::current(), task, own };
+    let threads = handle::Threads { handle, user: Handle::current() };
     let singletons = singleton::Singletons::default();
     let inner = handle::Inner { settings, remoting, inbox, hub, singletons, tasks, terminated, watches, threads };
     Cluster { inner: Arc::new(inner) }

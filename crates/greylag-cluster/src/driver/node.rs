@@ -130,7 +130,7 @@ impl Node {
         for path in [CLUSTER, HEARTBEAT, BULK] {
             // Every message there is repeated by its protocol (cluster T41).
             self.remoting.declare_chatter(path);
-            let receiver = MembershipReceiver { inbox: self.inbox.clone(), remoting: self.remoting.clone() };
+            let receiver = MembershipReceiver { inbox: self.inbox.clone(), remoting: Arc::downgrade(&self.remoting) };
             self.remoting.register(path, Arc::new(receiver));
         }
         self.remoting.listen(None, Arc::new(Listener { inbox: self.inbox.clone(), runtime: self.user.clone() }));
@@ -267,6 +267,7 @@ impl Node {
                 self.tell_managers(now, &ManagerInput::ExitingPhase);
                 self.finish_exiting_phase();
             }
+            DriverInput::HandlesGone => self.on_handles_gone(),
             DriverInput::Close(_) => {}
         }
     }
@@ -343,6 +344,16 @@ impl Node {
         self.begin_shutdown(reason, false);
     }
 
+    fn on_handles_gone(&mut self) {
+        if !self.shutting_down {
+            tracing::warn!(
+                node = %self.core.node(),
+                "the last handle of this node was dropped without a shutdown; it leaves in order now"
+            );
+            self.begin_shutdown(ShutdownReason::Stopped, true);
+        }
+    }
+
     fn begin_shutdown(&mut self, reason: ShutdownReason, graceful: bool) {
         if self.shutting_down {
             return;
@@ -360,7 +371,16 @@ impl Node {
             hub: self.hub.clone(),
             inbox: self.inbox.clone(),
         };
-        self.user.spawn(shutdown.run());
+        let phases = self.user.spawn(shutdown.run());
+        let inbox = self.inbox.clone();
+        tokio::spawn(async move {
+            if phases.await.is_err() {
+                tracing::warn!(
+                    "the program's runtime has ended before its node; what was left of the shutdown does not run"
+                );
+                let _node_has_ended = inbox.send(DriverInput::Close(reason)).await;
+            }
+        });
     }
 
     /// The lease of lease_majority, made when it is first asked for. Source: cluster S10.
@@ -435,7 +455,7 @@ impl Node {
 
     fn receive_for_singleton(&self, name: &Arc<str>) {
         let path = format!("{SINGLETON_PREFIX}{name}");
-        let (inbox, remoting) = (self.inbox.clone(), self.remoting.clone());
+        let (inbox, remoting) = (self.inbox.clone(), Arc::downgrade(&self.remoting));
         self.remoting.register(&path, Arc::new(SingletonReceiver { name: name.clone(), inbox, remoting }));
     }
 
