@@ -70,6 +70,12 @@ impl Raw {
         self.send(&frame(4, 1, 0, &[])).await;
     }
 
+    /// Waits until the other side has read everything that was sent before.
+    pub async fn ping(&mut self) {
+        self.send(&frame(6, 0, 0, b"read it?")).await;
+        assert!(self.hear("read it?").await, "it answers a ping");
+    }
+
     /// The head of a message that is `len` bytes long, it says.
     pub async fn announce(&mut self, len: u32) {
         self.send(&frame(0, 0, 1, &[vec![0], len.to_be_bytes().to_vec()].concat())).await;

@@ -22,6 +22,7 @@ use super::connector::Connector;
 use super::fault::Delayed;
 use super::outbound::{Agreed, Line, Outbound};
 use super::peer::{LinkEnd, Peer};
+use super::resolve;
 use super::shared::Shared;
 use crate::association::Input;
 use crate::endpoint::shortened;
@@ -105,12 +106,8 @@ async fn open(shared: &Arc<Shared>, peer: &Arc<Peer>, lane: Lane, seq: u64, line
         return Err(io::Error::other("blackholed on purpose"));
     }
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-    let found = tokio::net::lookup_host((peer.address.host(), peer.address.port())).await?;
-    let mut targets: Vec<SocketAddr> = found.collect();
-    // A first address that swallows everything must not use up the time of the others, nor always be first.
-    let first = usize::try_from(seq).unwrap_or_default() % targets.len().max(1);
-    targets.rotate_left(first);
-    let patience = shared.settings.connection_timeout / u32::try_from(targets.len().max(1)).unwrap_or(u32::MAX);
+    let found = shared.resolver.look_up(&peer.address).await?;
+    let (targets, patience) = resolve::in_turn(found, seq, shared.settings.connection_timeout);
     for target in targets {
         let connector = Connector { shared: shared.clone(), target, host: peer.address.host().to_owned() };
         match channel(shared, target, lane, patience).connect_with_connector(connector).await {

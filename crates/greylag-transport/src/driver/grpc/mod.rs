@@ -17,6 +17,7 @@ mod opening;
 mod outbound;
 mod peer;
 mod reliable;
+mod resolve;
 mod sending;
 mod server;
 mod shared;

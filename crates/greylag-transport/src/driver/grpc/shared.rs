@@ -13,6 +13,7 @@ use tokio::sync::{Notify, mpsc};
 
 use super::flushes::Flushes;
 use super::peer::Peer;
+use super::resolve::Resolver;
 use super::streams::Streams;
 use super::tls::TlsFiles;
 use super::workers::Workers;
@@ -58,6 +59,7 @@ pub(super) struct Shared {
     ack_came: Notify,
     /// Numbers those who wait for room.
     pub(super) next_waiting: AtomicU64,
+    pub(super) resolver: Resolver,
 }
 
 /// Something for the listeners; one task tells them, in order, so that none of them runs under a lock.
@@ -140,6 +142,7 @@ impl Shared {
             acked: AtomicUsize::new(0),
             ack_came: Notify::new(),
             next_waiting: AtomicU64::new(0),
+            resolver: Resolver::default(),
         }
     }
 

@@ -1,0 +1,190 @@
+//! How a connection is kept, how it ends, and what a newer one takes over from it.
+
+#[path = "common/certificates.rs"]
+mod certificates;
+mod common;
+#[path = "common/logs.rs"]
+mod logs;
+#[path = "common/raw.rs"]
+mod raw;
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use common::{LONG, Node, node, until};
+use greylag_core::DeadLetterReason;
+use greylag_transport::{Destination, Inbound, Receiver, Remoting, TransportSettings};
+use raw::{Hello, Raw};
+use tokio::io::AsyncReadExt;
+use tokio::sync::mpsc;
+
+const NEVER: Duration = Duration::from_secs(3600);
+
+/// Nothing but what is tested ends a stream whose peer is silent.
+fn without_keep_alive() -> TransportSettings {
+    TransportSettings { http2_keepalive_interval: NEVER, ..TransportSettings::test() }
+}
+
+/// A peer that has gone without a word is noticed soon.
+fn keeping_alive() -> TransportSettings {
+    let soon = Duration::from_millis(50);
+    TransportSettings {
+        http2_keepalive_interval: soon,
+        http2_keepalive_timeout: soon,
+        connection_timeout: NEVER,
+        handshake_timeout: NEVER,
+        ..TransportSettings::test()
+    }
+}
+
+/// Cluster T9: whoever calls and leaves pings unanswered is not kept.
+#[tokio::test]
+async fn a_caller_that_answers_no_ping_is_hung_up_on() {
+    let target = node(keeping_alive()).await;
+    let mut raw = Raw::connect(target.port()).await;
+    raw.call().await;
+    raw.say(&Hello::to(target.port()).frame()).await;
+    raw.settle().await;
+    raw.until_closed().await;
+    until(|| target.transport.stats().inbound_streams == 0).await;
+}
+
+/// Cluster T9: nor is whoever was called.
+#[tokio::test]
+async fn a_called_node_that_answers_no_ping_is_hung_up_on() {
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let caller = node(keeping_alive()).await;
+    let to = Destination::Address(silent.local_addr().unwrap().to_string().parse().unwrap());
+    caller.tell(&to, 1);
+    let (mut socket, _) = tokio::time::timeout(LONG, silent.accept()).await.expect("it dials").unwrap();
+    let hung_up = async { while !matches!(socket.read(&mut [0; 4096]).await, Ok(0) | Err(_)) {} };
+    tokio::time::timeout(LONG, hung_up).await.expect("nobody answers, and no other limit is near");
+}
+
+/// Cluster T33: streams that their peers do not end hold up the end of a node for the time that is set, and
+/// no longer.
+#[tokio::test]
+async fn a_shutdown_waits_for_streams_as_long_as_is_set() {
+    logs::keep();
+    let soon = Duration::from_millis(100);
+    let settings =
+        TransportSettings { shutdown_flush_timeout: soon, shutdown_streams_timeout: soon, ..without_keep_alive() };
+    let target = node(settings).await;
+    let mut raw = Raw::connect(target.port()).await;
+    raw.call_unheard().await;
+    raw.say(&Hello { port: 4730, ..Hello::to(target.port()) }.frame()).await;
+    until(|| target.transport.stats().inbound_streams == 1).await;
+    tokio::time::timeout(LONG, target.transport.shutdown()).await.expect("it waits for no peer without end");
+    assert!(logs::has(&["some streams did not close in time"]));
+}
+
+/// Cluster T26: a frame takes no more of what is queued than is set.
+#[tokio::test]
+async fn a_batch_has_a_limit_in_bytes() {
+    let mut target = node(TransportSettings::test()).await;
+    for (limit, frames) in [(1, 200), (TransportSettings::default().max_batch_bytes, 100)] {
+        let sender = node(TransportSettings { max_batch_bytes: limit, ..TransportSettings::test() }).await;
+        // Queued before the stream is open, all of them would fit into one frame.
+        (0..200).for_each(|n| sender.tell(&target.here(), n));
+        for n in 0..200 {
+            assert_eq!(target.next().await, n);
+        }
+        let sent = sender.transport.stats();
+        assert_eq!(sent.sent_envelopes, 200);
+        assert!(
+            if limit == 1 { sent.sent_frames == frames } else { sent.sent_frames < frames },
+            "{}",
+            sent.sent_frames
+        );
+    }
+}
+
+/// Takes its messages when it may.
+struct Held {
+    may: Mutex<std::sync::mpsc::Receiver<()>>,
+    taken: mpsc::UnboundedSender<Inbound>,
+}
+
+impl Receiver for Held {
+    fn receive(&self, message: Inbound) {
+        // Fails when everything may pass.
+        self.may.lock().unwrap().recv().ok();
+        self.taken.send(message).ok();
+    }
+}
+
+/// A caller whose stream is not read on, because its receiver is held; the frames that wait have arrived.
+struct Stuck {
+    target: Node,
+    old: Raw,
+    release: std::sync::mpsc::Sender<()>,
+    taken: mpsc::UnboundedReceiver<Inbound>,
+}
+
+/// More than all queues on the way hold.
+const SENT: u32 = 100;
+
+async fn stuck(port: u16) -> (Stuck, Hello) {
+    let target = node(TransportSettings { data_threads: 2, inbound_lanes: 1, ..without_keep_alive() }).await;
+    let (release, may) = std::sync::mpsc::channel();
+    let (taken, inbox) = mpsc::unbounded_channel();
+    target.transport.register("held", Arc::new(Held { may: Mutex::new(may), taken }));
+    let hello = Hello { port, ..Hello::to(target.port()) };
+    let mut old = Raw::connect(target.port()).await;
+    old.call().await;
+    old.say(&hello.frame()).await;
+    old.settle().await;
+    for n in 0..SENT {
+        old.say(&raw::message("held", n)).await;
+    }
+    old.ping().await;
+    (Stuck { target, old, release, taken: inbox }, hello)
+}
+
+/// A newer stream of the same lane, which waits for the older one to end: of two with the same number, the one
+/// that came first.
+async fn waiting(port: u16, hello: &Hello) -> Raw {
+    let (mut one, mut two) = (Raw::connect(port).await, Raw::connect(port).await);
+    for raw in [&mut one, &mut two] {
+        raw.call().await;
+        raw.say(&Hello { seq: 2, ..hello.clone() }.frame()).await;
+    }
+    let is_one_refused = tokio::select! {
+        refused = one.hear("a newer stream") => { assert!(refused); true }
+        refused = two.hear("a newer stream") => { assert!(refused); false }
+    };
+    if is_one_refused { two } else { one }
+}
+
+/// Cluster T24: what an older stream brought and was not read is counted; nothing else of it is lost, and the
+/// newer one is read after it.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_superseded_stream_left_unread_is_counted() {
+    let (mut stuck, hello) = stuck(4731).await;
+    let mut newer = waiting(stuck.target.port(), &hello).await;
+    newer.say(&raw::message("held", SENT)).await;
+    drop(stuck.release);
+    newer.settle().await;
+    let mut taken = Vec::new();
+    while taken.last() != Some(&SENT) {
+        taken.push(common::read(&common::next(&mut stuck.taken).await));
+    }
+    let read = taken.len() as u32 - 1;
+    assert!(taken[..read as usize].iter().copied().eq(0..read), "{taken:?}");
+    assert!(read < SENT, "some of it was not read");
+    assert_eq!(stuck.target.dropped(DeadLetterReason::SupersededStream), u64::from(SENT - read));
+    drop(stuck.old);
+}
+
+/// Cluster T15, T24: whoever is replaced while its stream waits for its turn is told so, and does not get it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_whose_process_is_replaced_while_it_waits_is_refused() {
+    let (stuck, hello) = stuck(4732).await;
+    let mut waiting = waiting(stuck.target.port(), &hello).await;
+    let mut successor = Raw::connect(stuck.target.port()).await;
+    successor.call().await;
+    successor.say(&Hello { uid: 78, ..hello }.frame()).await;
+    successor.settle().await;
+    drop(stuck.release);
+    assert!(waiting.hear("takes 127.0.0.1:4732#").await, "it is taken for dead");
+}
