@@ -346,6 +346,10 @@ impl Sbr {
                 return responsible.then(|| Step::Decided(self.decision(picture, verdict, downed, reason)));
             }
             let quiet = now.saturating_duration_since(unstable.changed_at) >= QUIET_BEFORE_ORDINARY;
+            // Void here are the records that were measured; S11 is asked as in any decision, those about Down
+            // members included. A Down member that still hears this side can be one half of an indirect
+            // connection whose other half nobody resolved, and a verdict on half the picture can leave two
+            // sides where the end of all leaves none.
             if !unstable.has_healed() && quiet && picture.indirectly_connected().is_empty() {
                 let when = format!("more and more became unreachable for {lasted}s, and nobody came back");
                 return responsible.then(|| self.ordinary(picture, &when));
