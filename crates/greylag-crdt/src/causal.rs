@@ -1,12 +1,13 @@
-//! A store with its context, and the fragments that travel between replicas.
+//! A store with its context: the state of every causal type.
 //!
-//! Every change is made as a [`Fragment`]: a small store, the dots that it has seen, and the scope
-//! that it speaks of. The changed value is exactly the old one joined with the fragment, so a delta
-//! can never say anything else than what happened here. Joins are total, in any order and any
-//! number; delivering deltas in order is a matter of consistency, never of safety.
+//! Every change is made as a [`Fragment`]: a small store, the dots that it has seen, and what it
+//! touches. The changed value is exactly the old one joined with the fragment, so a delta can never
+//! say anything else than what happened here. Joins are total, in any order and any number;
+//! delivering deltas in order is a matter of consistency, never of safety.
 //!
-//! Source: ddata K6, K7, K8, K12.
+//! Source: ddata K6, K7, K8, K10, K12, Y9.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use crate::codec::{DecodeError, Decoder, Encoder, FORMAT};
@@ -14,70 +15,12 @@ use crate::context::Context;
 use crate::cx::UpdateCx;
 use crate::data::{Change, Grew, Home, Lineage, Tracker};
 use crate::error::MergeError;
+use crate::fragment::{Edit, Fragment, check};
 use crate::hash::Digest;
-use crate::replica::Dot;
-use crate::store::Store;
-
-/// A joinable part of a causal state: a delta, or several joined. Source: ddata K6.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Fragment<S: Store> {
-    store: S,
-    context: Context,
-    scope: S::Scope,
-}
-
-impl<S: Store> Fragment<S> {
-    /// Joins another fragment into this one.
-    pub fn join(&mut self, other: &Self) {
-        self.store.join(&self.context, &other.store, &other.context, &other.scope, &mut Vec::new());
-        self.context.union(&other.context);
-        S::join_scopes(&mut self.scope, &other.scope);
-    }
-
-    /// The scope that it speaks of.
-    pub fn scope(&self) -> &S::Scope {
-        &self.scope
-    }
-
-    /// The dots that it has seen.
-    pub fn context(&self) -> &Context {
-        &self.context
-    }
-
-    /// About how many leaves it has.
-    pub fn leaves(&self) -> usize {
-        self.store.leaves().max(1)
-    }
-
-    pub(crate) fn encode(&self, out: &mut Encoder) {
-        out.u8(FORMAT);
-        self.context.encode(out);
-        S::encode_scope(&self.scope, out);
-        self.store.encode(out);
-    }
-
-    pub(crate) fn decode(inp: &mut Decoder<'_>) -> Result<Self, DecodeError> {
-        inp.format()?;
-        let context = Context::decode(inp)?;
-        let scope = S::decode_scope(inp)?;
-        let store = S::decode(inp)?;
-        check_dots(&store, &context)?;
-        Ok(Self { store, context, scope })
-    }
-}
-
-/// What an operation adds and what that supersedes, before its fragment is made.
-#[derive(Debug)]
-pub(crate) struct Edit<S: Store> {
-    /// The new leaves.
-    pub(crate) store: S,
-    /// The dots drawn for them, ascending; none for a removal.
-    pub(crate) drawn: Vec<Dot>,
-    /// The dots that are superseded or removed.
-    pub(crate) superseded: Vec<Dot>,
-    /// What it speaks of.
-    pub(crate) scope: S::Scope,
-}
+use crate::prune::{Performed, Range, RemovedNodePruning};
+use crate::rename::Moves;
+use crate::replica::{Dot, ReplicaId};
+use crate::store::{Host, Join, Store};
 
 /// A store, the dots it has seen, and what is kept beside them without being part of the value.
 #[derive(Clone)]
@@ -86,7 +29,13 @@ pub struct Causal<S: Store> {
     context: Context,
     /// The sum of the leaves' digests, kept up with every change.
     sum: Digest,
+    /// How many slot ids name each replica, kept up with every change.
+    slots: BTreeMap<ReplicaId, i64>,
     home: Option<Home>,
+    /// Whose slots are watched: the replica that updates the value.
+    own: Option<ReplicaId>,
+    /// Own slots at or below this number are not counted on any more.
+    slot_floor: u64,
     /// Whether this replica has drawn dots for the entry since it was last absent here.
     drawn: bool,
     tracker: Tracker<Fragment<S>>,
@@ -103,11 +52,13 @@ impl<S: Store> Causal<S> {
         &self.context
     }
 
-    /// Makes an edit: builds its fragment, joins that, and collects it.
-    pub(crate) fn apply(&mut self, cx: &UpdateCx<'_>, edit: Edit<S>) {
-        let fragment = self.fragment(cx, edit);
-        self.join_fragment(&fragment);
-        self.tracker.record(&fragment, Fragment::join);
+    /// Takes the replica that updates for the value's own. Whatever it counted on before, somewhere else, it does not
+    /// count on here.
+    fn adopt(&mut self, cx: &UpdateCx<'_>) {
+        if self.own != Some(cx.replica()) {
+            self.own = Some(cx.replica());
+            self.slot_floor = cx.last_drawn();
+        }
     }
 
     /// The context of a delta is what it supersedes, as single dots, and the claim `(prev, last]`:
@@ -115,11 +66,12 @@ impl<S: Store> Causal<S> {
     /// compact although numbers have gaps. A value that is not the entry's own claims nothing, since
     /// it does not know what the entry holds.
     fn fragment(&mut self, cx: &UpdateCx<'_>, edit: Edit<S>) -> Fragment<S> {
-        let mut context = Context::new();
-        let mut scope = edit.scope;
-        if let (Some(last), Some(floor)) = (edit.drawn.last(), cx.start_floor(self.home.map(|home| home.entry))) {
+        let (mut context, mut forgotten) = (Context::new(), Context::new());
+        let floor = cx.start_floor(self.home.map(|home| home.entry));
+        if let (Some(last), Some(floor)) = (edit.drawn.last(), floor) {
             let own = cx.replica();
-            if self.drawn {
+            let is_first = !std::mem::replace(&mut self.drawn, true);
+            if !is_first {
                 context.insert_range(own, self.context.highest(own).max(floor) + 1, last.number);
             } else {
                 // The first since the entry was absent: everything of ours that is not live here was
@@ -130,26 +82,44 @@ impl<S: Store> Causal<S> {
                         context.remove_range(own, dot.number, dot.number);
                     }
                 });
-                scope = S::everything();
-                self.drawn = true;
             }
             for (above, up_to) in cx.reserved() {
                 context.remove_range(own, above + 1, *up_to);
             }
+            if is_first {
+                forgotten = context.clone();
+            }
         }
         edit.drawn.iter().chain(&edit.superseded).for_each(|dot| context.insert(*dot));
-        Fragment { store: edit.store, context, scope }
+        Fragment { store: edit.store, context, scope: edit.scope, forgotten }
     }
 
     fn join_fragment(&mut self, fragment: &Fragment<S>) -> Grew {
-        self.join_parts(&fragment.store, &fragment.context, &fragment.scope)
+        // What a first delta claims is new to nearly everybody; then only what it touches can change.
+        let everything = S::everything();
+        let scope = if fragment.forgotten.intersects(&self.context) { &everything } else { &fragment.scope };
+        self.join_parts(&fragment.store, &fragment.context, scope, None)
     }
 
-    fn join_parts(&mut self, store: &S, context: &Context, scope: &S::Scope) -> Grew {
-        let meter = self.store.join(&self.context, store, context, scope, &mut Vec::new());
-        self.sum = self.sum.plus(meter.sum);
+    /// `drawn_up_to`: the highest number of this process, where it is known.
+    fn join_parts(&mut self, store: &S, context: &Context, scope: &S::Scope, drawn_up_to: Option<u64>) -> Grew {
+        let mut join = Join::new(&self.context, context, self.own);
+        let changed = self.store.join(store, scope, &mut join);
+        let Join { sum, slots, shrunk, .. } = join;
+        self.sum = self.sum.plus(sum);
+        self.count_slots(slots);
         let seen_more = self.context.union(context);
-        (meter.changed || seen_more).into()
+        if let Some(own) = self.own.filter(|_| shrunk) {
+            self.slot_floor = self.slot_floor.max(drawn_up_to.unwrap_or_else(|| self.context.highest(own)));
+        }
+        (changed || seen_more).into()
+    }
+
+    fn count_slots(&mut self, more: BTreeMap<ReplicaId, i64>) {
+        for (replica, count) in more {
+            *self.slots.entry(replica).or_default() += count;
+        }
+        self.slots.retain(|_, count| *count > 0);
     }
 
     /// Joins another state.
@@ -164,7 +134,15 @@ impl<S: Store> Causal<S> {
         }
         self.home = self.home.or(other.home);
         self.tracker.merged();
-        Ok(self.join_parts(&other.store, &other.context, &S::everything()))
+        if self.context.is_empty() {
+            // Nothing was seen here, so everything is new: the whole structure is shared.
+            self.store = other.store.clone();
+            self.sum = other.sum;
+            self.slots.clone_from(&other.slots);
+            self.context.clone_from(&other.context);
+            return Ok((!self.context.is_empty()).into());
+        }
+        Ok(self.join_parts(&other.store, &other.context, &S::everything(), None))
     }
 
     /// Joins a fragment.
@@ -174,7 +152,11 @@ impl<S: Store> Causal<S> {
     }
 
     pub(crate) fn bind(&mut self, home: Home) {
-        self.home.get_or_insert(home);
+        if self.home.is_none() {
+            self.home = Some(home);
+            self.own = Some(home.replica);
+            self.slot_floor = home.born;
+        }
     }
 
     pub(crate) fn begin_change(&mut self, lineage: Lineage) {
@@ -192,31 +174,116 @@ impl<S: Store> Causal<S> {
             "the kept digest is the digest of the leaves"
         );
         let mut out = Encoder::new();
-        self.context.encode(&mut out);
+        self.context.encode(std::iter::empty(), &mut out);
         self.sum.plus(Digest::of(&out.finish()))
     }
 
     pub(crate) fn encode(&self, out: &mut Encoder) {
         out.u8(FORMAT);
-        self.context.encode(out);
+        self.context.encode(self.slots.keys().copied(), out);
         self.store.encode(out);
     }
 
     pub(crate) fn decode(inp: &mut Decoder<'_>) -> Result<Self, DecodeError> {
         inp.format()?;
-        let context = Context::decode(inp)?;
+        let (context, others) = Context::decode(inp)?;
         let store = S::decode(inp)?;
-        check_dots(&store, &context)?;
-        let sum = store.digest(&mut Vec::new());
-        Ok(Self { store, context, sum, ..Self::default() })
+        check(&store, &context, &others)?;
+        let mut decoded = Self { store, context, ..Self::default() };
+        decoded.recompute();
+        Ok(decoded)
+    }
+
+    fn recompute(&mut self) {
+        self.sum = self.store.digest(&mut Vec::new());
+        let slots = &mut self.slots;
+        slots.clear();
+        self.store.visit_slots(&mut |slot| *slots.entry(slot.replica).or_default() += 1);
+    }
+
+    /// Numbers of a replica that something here has, as closed intervals.
+    fn numbers(&self, replica: ReplicaId) -> Vec<(u64, u64)> {
+        let mut numbers: Vec<(u64, u64)> = self.context.intervals(replica).collect();
+        if self.slots.contains_key(&replica) {
+            self.store.visit_slots(&mut |slot| {
+                if slot.replica == replica {
+                    numbers.push((slot.number, slot.number));
+                }
+            });
+        }
+        numbers
+    }
+
+    fn rename(&mut self, moves: &Moves) -> bool {
+        let slots = self.slots.keys().any(|replica| moves.concern(*replica));
+        if !slots && !self.context.is_moved_by(moves) {
+            return false;
+        }
+        let mut changed = self.context.is_moved_by(moves);
+        self.context.rename(moves);
+        changed |= self.store.rename(moves);
+        self.recompute();
+        changed
     }
 }
 
-/// Every dot of a store is in its context; the joins rest on it.
-fn check_dots<S: Store>(store: &S, context: &Context) -> Result<(), DecodeError> {
-    let mut strays = 0;
-    store.visit_dots(&mut |dot| strays += usize::from(!context.contains(dot)));
-    if strays == 0 { Ok(()) } else { Err(DecodeError::Invalid("a leaf's dot is not in the context")) }
+impl<S: Store> Host<S> for Causal<S> {
+    fn store(&self) -> Option<&S> {
+        (!self.store.is_empty()).then_some(&self.store)
+    }
+
+    /// Builds the edit's fragment, joins that, and collects it.
+    fn apply(&mut self, cx: &UpdateCx<'_>, edit: Edit<S>) {
+        self.adopt(cx);
+        let fragment = self.fragment(cx, edit);
+        // What this replica has forgotten is not here, so nothing but what is touched can change.
+        self.join_parts(&fragment.store, &fragment.context, &fragment.scope, Some(cx.last_drawn()));
+        self.tracker.record(&fragment, Fragment::join);
+    }
+
+    fn slot_floor(&mut self, cx: &UpdateCx<'_>) -> u64 {
+        self.adopt(cx);
+        self.slot_floor
+    }
+}
+
+impl<S: Store> RemovedNodePruning for Causal<S> {
+    fn modified_by(&self) -> BTreeSet<ReplicaId> {
+        self.context.replicas().chain(self.slots.keys().copied()).collect()
+    }
+
+    fn needs_pruning(&self, removed: ReplicaId, markers: &[Performed]) -> bool {
+        let ranges: Vec<&Range> = markers.iter().flat_map(|marker| &marker.ranges).collect();
+        self.numbers(removed).into_iter().any(|(low, high)| !are_covered(low, high, &ranges))
+    }
+
+    fn numbers_of(&self, removed: ReplicaId) -> Option<(u64, u64)> {
+        let numbers = self.numbers(removed);
+        let lowest = numbers.iter().map(|(low, _)| *low).min()?;
+        Some((lowest, numbers.iter().map(|(_, high)| *high).max()?))
+    }
+
+    fn prune(&mut self, removed: ReplicaId, ranges: &[Range], own: &mut Performed) {
+        own.add_ranges(ranges);
+        self.cleanup(removed, std::slice::from_ref(own));
+    }
+
+    fn cleanup(&mut self, removed: ReplicaId, markers: &[Performed]) -> bool {
+        let moves = Moves::of(removed, markers);
+        !moves.is_empty() && self.rename(&moves)
+    }
+}
+
+/// Whether every number of a closed interval is in some range.
+fn are_covered(low: u64, high: u64, ranges: &[&Range]) -> bool {
+    let mut next = low;
+    while let Some(range) = ranges.iter().find(|range| range.covers(next)) {
+        if range.hi >= high {
+            return true;
+        }
+        next = range.hi + 1;
+    }
+    false
 }
 
 impl<S: Store> Default for Causal<S> {
@@ -225,7 +292,10 @@ impl<S: Store> Default for Causal<S> {
             store: S::default(),
             context: Context::new(),
             sum: Digest::default(),
+            slots: BTreeMap::new(),
             home: None,
+            own: None,
+            slot_floor: 0,
             drawn: false,
             tracker: Tracker::default(),
         }
@@ -244,18 +314,22 @@ impl<S: Store> fmt::Debug for Causal<S> {
     }
 }
 
-/// The part of [`crate::ReplicatedData`] that is the same for every type with a field `causal`.
+/// What is the same for every type that is one field `causal`.
 macro_rules! causal_data {
-    () => {
+    ($tag:expr, $store:ty) => {
+        const TAG: $crate::tag::TypeTag = $tag;
+        const CAUSAL: bool = true;
+        type Delta = $crate::fragment::Fragment<$store>;
+
         fn zero() -> Self {
-            Self::new()
+            Self::default()
         }
 
-        fn merge(&mut self, other: &Self) -> Result<Grew, MergeError> {
+        fn merge(&mut self, other: &Self) -> Result<$crate::data::Grew, $crate::error::MergeError> {
             self.causal.merge(&other.causal)
         }
 
-        fn merge_delta(&mut self, delta: &Self::Delta) -> Result<Grew, MergeError> {
+        fn merge_delta(&mut self, delta: &Self::Delta) -> Result<$crate::data::Grew, $crate::error::MergeError> {
             Ok(self.causal.merge_delta(delta))
         }
 
@@ -267,41 +341,67 @@ macro_rules! causal_data {
             delta.leaves()
         }
 
-        fn bind(&mut self, home: Home) {
+        fn cleanup_delta(
+            delta: &mut Self::Delta,
+            removed: $crate::replica::ReplicaId,
+            markers: &[$crate::prune::Performed],
+        ) -> bool {
+            delta.cleanup(removed, markers)
+        }
+
+        fn bind(&mut self, home: $crate::data::Home) {
             self.causal.bind(home);
         }
 
-        fn begin_change(&mut self, lineage: Lineage) {
+        fn pruning(&self) -> Option<&dyn $crate::prune::RemovedNodePruning> {
+            Some(&self.causal)
+        }
+
+        fn pruning_mut(&mut self) -> Option<&mut dyn $crate::prune::RemovedNodePruning> {
+            Some(&mut self.causal)
+        }
+
+        fn begin_change(&mut self, lineage: $crate::data::Lineage) {
             self.causal.begin_change(lineage);
         }
 
-        fn take_change(&mut self, lineage: Lineage) -> Change<Self::Delta> {
+        fn take_change(&mut self, lineage: $crate::data::Lineage) -> $crate::data::Change<Self::Delta> {
             self.causal.take_change(lineage)
         }
 
-        fn digest(&self) -> Digest {
+        fn digest(&self) -> $crate::hash::Digest {
             self.causal.digest()
         }
 
-        fn encode(&self, out: &mut Encoder) {
+        fn encode(&self, out: &mut $crate::codec::Encoder) {
             self.causal.encode(out);
         }
 
-        fn decode(inp: &mut Decoder<'_>) -> Result<Self, DecodeError> {
-            Causal::decode(inp).map(|causal| Self { causal })
+        fn decode(inp: &mut $crate::codec::Decoder<'_>) -> Result<Self, $crate::codec::DecodeError> {
+            $crate::causal::Causal::decode(inp).map(|causal| Self { causal })
         }
 
-        fn encode_delta(delta: &Self::Delta, out: &mut Encoder) {
+        fn encode_delta(delta: &Self::Delta, out: &mut $crate::codec::Encoder) {
             delta.encode(out);
         }
 
-        fn decode_delta(inp: &mut Decoder<'_>) -> Result<Self::Delta, DecodeError> {
-            Fragment::decode(inp)
+        fn decode_delta(inp: &mut $crate::codec::Decoder<'_>) -> Result<Self::Delta, $crate::codec::DecodeError> {
+            $crate::fragment::Fragment::decode(inp)
         }
 
         fn size_hint(&self) -> usize {
+            use $crate::store::Store as _;
             32 + self.causal.store().leaves() * 32
         }
     };
 }
 pub(crate) use causal_data;
+
+/// The dots under the leaves of a store.
+pub(crate) fn dots_of<S: Store>(store: Option<&S>) -> Vec<Dot> {
+    let mut dots = Vec::new();
+    if let Some(store) = store {
+        store.visit_dots(&mut |dot| dots.push(dot));
+    }
+    dots
+}

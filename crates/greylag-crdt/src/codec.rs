@@ -36,13 +36,19 @@ pub enum DecodeError {
 #[derive(Debug, Default)]
 pub struct Encoder {
     bytes: Vec<u8>,
-    replicas: Vec<ReplicaId>,
+    /// The table that replicas are written as references to; without one they are written as they are.
+    replicas: Option<Vec<ReplicaId>>,
 }
 
 impl Encoder {
     /// An encoder that has written nothing.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// An encoder that appends to these bytes.
+    pub(crate) fn continuing(bytes: Vec<u8>) -> Self {
+        Self { bytes, replicas: None }
     }
 
     /// What was written.
@@ -102,12 +108,13 @@ impl Encoder {
         for replica in &replicas {
             self.u64(replica.0);
         }
-        self.replicas = replicas;
+        self.replicas = Some(replicas);
     }
 
     /// Writes a reference to a replica of the table.
     pub fn replica(&mut self, replica: ReplicaId) {
-        let index = self.replicas.binary_search(&replica).expect("every dot of a store is in its context");
+        let Some(table) = &self.replicas else { return self.u64(replica.0) };
+        let index = table.binary_search(&replica).expect("the table names every replica of a store");
         self.u64(index as u64);
     }
 }

@@ -6,17 +6,26 @@
 //!
 //! Source: ddata K4.
 
-use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 
 use crate::codec::{DecodeError, Decoder, Encoder};
+use crate::rename::Moves;
 use crate::replica::{Dot, ReplicaId};
 
-/// A set of dots, compact where numbers are consecutive.
+/// A closed interval of one replica's numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Interval {
+    replica: ReplicaId,
+    low: u64,
+    high: u64,
+}
+
+/// A set of dots, compact where numbers are consecutive; clones share it.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Context {
-    /// No list is empty; within a list, intervals ascend and leave a gap between them.
-    seen: BTreeMap<ReplicaId, Vec<(u64, u64)>>,
+    /// By replica, then ascending, with a gap between two of one replica.
+    seen: Arc<Vec<Interval>>,
 }
 
 impl Context {
@@ -32,15 +41,34 @@ impl Context {
 
     /// Whether this dot was seen.
     pub fn contains(&self, dot: Dot) -> bool {
-        self.seen.get(&dot.replica).is_some_and(|list| {
-            let at = list.partition_point(|(_, high)| *high < dot.number);
-            list.get(at).is_some_and(|(low, _)| *low <= dot.number)
-        })
+        self.overlaps(dot.replica, dot.number, dot.number)
+    }
+
+    /// Whether any of the numbers `low..=high` of a replica was seen.
+    pub fn overlaps(&self, replica: ReplicaId, low: u64, high: u64) -> bool {
+        let at = self.seen.partition_point(|i| (i.replica, i.high) < (replica, low));
+        self.seen.get(at).is_some_and(|i| i.replica == replica && i.low <= high)
+    }
+
+    /// Whether any dot is in both.
+    pub fn intersects(&self, other: &Self) -> bool {
+        other.seen.iter().any(|i| self.overlaps(i.replica, i.low, i.high))
     }
 
     /// The highest number seen of a replica; 0 if none.
     pub fn highest(&self, replica: ReplicaId) -> u64 {
-        self.seen.get(&replica).and_then(|list| list.last()).map_or(0, |(_, high)| *high)
+        self.of(replica).last().map_or(0, |interval| interval.high)
+    }
+
+    /// The lowest number seen of a replica.
+    pub fn lowest(&self, replica: ReplicaId) -> Option<u64> {
+        self.of(replica).first().map(|interval| interval.low)
+    }
+
+    fn of(&self, replica: ReplicaId) -> &[Interval] {
+        let from = self.seen.partition_point(|i| i.replica < replica);
+        let to = from + self.seen[from..].partition_point(|i| i.replica == replica);
+        &self.seen[from..to]
     }
 
     /// Adds one dot.
@@ -50,60 +78,56 @@ impl Context {
 
     /// Adds the closed interval of numbers `low..=high` of one replica; nothing if it is empty.
     pub fn insert_range(&mut self, replica: ReplicaId, low: u64, high: u64) {
-        if low == 0 || low > high {
+        if low == 0 || low > high || self.covers(replica, low, high) {
             return;
         }
-        let list = self.seen.entry(replica).or_default();
         // What touches or overlaps the new interval is replaced by one interval over all.
-        let from = list.partition_point(|(_, h)| h.saturating_add(1) < low);
-        let to = list.partition_point(|(l, _)| *l <= high.saturating_add(1));
-        let fused = match list.get(from..to) {
-            Some([first, .., last]) => (first.0.min(low), last.1.max(high)),
-            Some([only]) => (only.0.min(low), only.1.max(high)),
-            _ => (low, high),
-        };
-        list.splice(from..to, [fused]);
+        let from = self.seen.partition_point(|i| (i.replica, i.high.saturating_add(1)) < (replica, low));
+        let to = self.seen.partition_point(|i| (i.replica, i.low) <= (replica, high.saturating_add(1)));
+        let list = Arc::make_mut(&mut self.seen);
+        let touched = &list[from..to];
+        let low = touched.first().map_or(low, |first| first.low.min(low));
+        let high = touched.last().map_or(high, |last| last.high.max(high));
+        let fused = Interval { replica, low, high };
+        if to == from + 1 {
+            list[from] = fused;
+        } else {
+            list.splice(from..to, [fused]);
+        }
     }
 
     /// Takes the closed interval `low..=high` of one replica out.
     pub fn remove_range(&mut self, replica: ReplicaId, low: u64, high: u64) {
-        let Some(list) = self.seen.get_mut(&replica) else { return };
-        let mut kept = Vec::with_capacity(list.len() + 1);
-        for (l, h) in list.drain(..) {
-            if h < low || l > high {
-                kept.push((l, h));
-                continue;
-            }
-            if l < low {
-                kept.push((l, low - 1));
-            }
-            if h > high {
-                kept.push((high + 1, h));
-            }
+        if low > high || !self.overlaps(replica, low, high) {
+            return;
         }
-        *list = kept;
-        if list.is_empty() {
-            self.seen.remove(&replica);
-        }
+        let from = self.seen.partition_point(|i| (i.replica, i.high) < (replica, low));
+        let to = self.seen.partition_point(|i| (i.replica, i.low) <= (replica, high));
+        let (first, last) = (self.seen[from], self.seen[to - 1]);
+        let below = (first.low < low).then(|| Interval { high: low - 1, ..first });
+        let above = (last.high > high).then(|| Interval { low: high + 1, ..last });
+        Arc::make_mut(&mut self.seen).splice(from..to, below.into_iter().chain(above));
     }
 
     /// Forgets a replica.
     pub fn remove_replica(&mut self, replica: ReplicaId) {
-        self.seen.remove(&replica);
+        self.remove_range(replica, 0, u64::MAX);
     }
 
     /// Adds everything that the other has seen. Returns whether that was anything new.
     pub fn union(&mut self, other: &Self) -> bool {
+        if Arc::ptr_eq(&self.seen, &other.seen) || other.is_empty() {
+            return false;
+        }
+        if self.is_empty() {
+            self.clone_from(other);
+            return true;
+        }
         let mut grew = false;
-        for (replica, theirs) in &other.seen {
-            if self.seen.get(replica) == Some(theirs) {
-                continue;
-            }
-            for (low, high) in theirs {
-                if !self.covers(*replica, *low, *high) {
-                    self.insert_range(*replica, *low, *high);
-                    grew = true;
-                }
+        for interval in other.seen.iter() {
+            if !self.covers(interval.replica, interval.low, interval.high) {
+                self.insert_range(interval.replica, interval.low, interval.high);
+                grew = true;
             }
         }
         grew
@@ -111,27 +135,53 @@ impl Context {
 
     /// The replicas of which something was seen, ascending.
     pub fn replicas(&self) -> impl Iterator<Item = ReplicaId> + '_ {
-        self.seen.keys().copied()
+        self.seen.chunk_by(|a, b| a.replica == b.replica).map(|list| list[0].replica)
     }
 
     /// The intervals of one replica, ascending.
-    pub fn intervals(&self, replica: ReplicaId) -> &[(u64, u64)] {
-        self.seen.get(&replica).map_or(&[], Vec::as_slice)
+    pub fn intervals(&self, replica: ReplicaId) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.of(replica).iter().map(|interval| (interval.low, interval.high))
     }
 
     fn covers(&self, replica: ReplicaId, low: u64, high: u64) -> bool {
-        let list = self.intervals(replica);
-        let at = list.partition_point(|(_, h)| *h < low);
-        list.get(at).is_some_and(|(l, h)| *l <= low && high <= *h)
+        let at = self.seen.partition_point(|i| (i.replica, i.high) < (replica, low));
+        self.seen.get(at).is_some_and(|i| i.replica == replica && i.low <= low && high <= i.high)
     }
 
-    /// Writes the replica table and the intervals; dots written afterwards refer to the table.
-    pub(crate) fn encode(&self, out: &mut Encoder) {
-        out.begin_replicas(self.seen.keys().copied().collect());
-        for list in self.seen.values() {
+    /// Whether any number that these moves rename was seen.
+    pub(crate) fn is_moved_by(&self, moves: &Moves) -> bool {
+        moves.iter().any(|m| self.overlaps(m.from, m.low, m.high))
+    }
+
+    /// Renames all numbers at once.
+    pub(crate) fn rename(&mut self, moves: &Moves) {
+        let mut renamed: Vec<(Dot, u64)> = Vec::new();
+        for m in moves.iter() {
+            for (low, high) in self.intervals(m.from) {
+                let (low, high) = (low.max(m.low), high.min(m.high));
+                if low <= high {
+                    renamed.push((m.target(low), high - low));
+                }
+            }
+        }
+        moves.iter().for_each(|m| self.remove_range(m.from, m.low, m.high));
+        for (first, more) in renamed {
+            self.insert_range(first.replica, first.number, first.number + more);
+        }
+    }
+
+    /// Writes the replica table, which names `others` too, and the intervals; dots written afterwards
+    /// refer to the table.
+    pub(crate) fn encode(&self, others: impl Iterator<Item = ReplicaId>, out: &mut Encoder) {
+        let mut table: Vec<ReplicaId> = self.replicas().chain(others).collect();
+        table.sort_unstable();
+        table.dedup();
+        out.begin_replicas(table.clone());
+        for replica in table {
+            let list = self.of(replica);
             out.u64(list.len() as u64);
             let mut above = 0;
-            for (low, high) in list {
+            for Interval { low, high, .. } in list {
                 // Fused intervals leave a gap, so both distances fit and are as small as they can be.
                 out.u64(low - above);
                 out.u64(high - low);
@@ -140,11 +190,12 @@ impl Context {
         }
     }
 
-    pub(crate) fn decode(inp: &mut Decoder<'_>) -> Result<Self, DecodeError> {
-        let mut seen = BTreeMap::new();
+    /// Reads what `encode` wrote. A replica without numbers is one that something else names; those
+    /// are returned, for the caller to check that it is so.
+    pub(crate) fn decode(inp: &mut Decoder<'_>) -> Result<(Self, Vec<ReplicaId>), DecodeError> {
+        let (mut seen, mut others) = (Vec::new(), Vec::new());
         for replica in inp.begin_replicas()? {
             let count = inp.count()?;
-            let mut list: Vec<(u64, u64)> = Vec::new();
             let mut above = 0_u64;
             for index in 0..count {
                 let overflow = DecodeError::NotCanonical("an interval exceeds the number space");
@@ -153,15 +204,14 @@ impl Context {
                 if low == 0 || (index > 0 && low - above < 2) {
                     return Err(DecodeError::NotCanonical("intervals are not fused or begin at 0"));
                 }
-                list.push((low, high));
+                seen.push(Interval { replica, low, high });
                 above = high;
             }
-            if list.is_empty() {
-                return Err(DecodeError::NotCanonical("a replica without numbers"));
+            if count == 0 {
+                others.push(replica);
             }
-            seen.insert(replica, list);
         }
-        Ok(Self { seen })
+        Ok((Self { seen: Arc::new(seen) }, others))
     }
 }
 
@@ -178,9 +228,9 @@ impl FromIterator<Dot> for Context {
 impl fmt::Debug for Context {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut map = f.debug_map();
-        for (replica, list) in &self.seen {
-            let text: Vec<String> = list.iter().map(|(low, high)| format!("{low}-{high}")).collect();
-            map.entry(replica, &format_args!("{}", text.join(",")));
+        for replica in self.replicas() {
+            let text: Vec<String> = self.intervals(replica).map(|(low, high)| format!("{low}-{high}")).collect();
+            map.entry(&replica, &format_args!("{}", text.join(",")));
         }
         map.finish()
     }
@@ -193,21 +243,33 @@ mod tests {
 
     use proptest::prelude::*;
 
-    const A: ReplicaId = ReplicaId(1);
+    const A: ReplicaId = ReplicaId(2);
 
+    /// With a neighbour on either side, whose numbers must stay as they are.
     fn intervals(ranges: &[(u64, u64)]) -> Context {
         let mut context = Context::new();
+        context.insert_range(ReplicaId(1), 5, u64::MAX);
+        context.insert_range(ReplicaId(3), 1, 7);
         for (low, high) in ranges {
             context.insert_range(A, *low, *high);
         }
         context
     }
 
+    fn of(numbers: &BTreeSet<u64>) -> Context {
+        intervals(&numbers.iter().map(|n| (*n, *n)).collect::<Vec<_>>())
+    }
+
+    fn list(context: &Context) -> Vec<(u64, u64)> {
+        context.intervals(A).collect()
+    }
+
+    /// ddata K4: adjacent intervals are one.
     #[test]
     fn adjacent_intervals_fuse() {
         assert_eq!(intervals(&[(1, 4), (5, 9)]), intervals(&[(1, 9)]));
-        assert_eq!(intervals(&[(1, 2), (6, 7), (3, 5)]).intervals(A), [(1, 7)]);
-        assert_eq!(intervals(&[(1, 2), (6, 7)]).intervals(A), [(1, 2), (6, 7)]);
+        assert_eq!(list(&intervals(&[(1, 2), (6, 7), (3, 5)])), [(1, 7)]);
+        assert_eq!(list(&intervals(&[(1, 2), (6, 7)])), [(1, 2), (6, 7)]);
     }
 
     #[test]
@@ -230,10 +292,13 @@ mod tests {
             let grew = joined.union(&intervals(&ranges(&b)));
             let mut model: BTreeSet<u64> = &numbers(&a) | &numbers(&b);
             prop_assert_eq!(grew, model != numbers(&a));
-            prop_assert_eq!(&joined, &model.iter().map(|n| Dot::new(A, *n)).collect::<Context>());
+            prop_assert_eq!(&joined, &of(&model));
+            prop_assert_eq!(joined.overlaps(A, cut.0, cut.0 + cut.1), model.range(cut.0..=cut.0 + cut.1).count() > 0);
             joined.remove_range(A, cut.0, cut.0 + cut.1);
             model.retain(|n| *n < cut.0 || *n > cut.0 + cut.1);
-            prop_assert_eq!(joined, model.iter().map(|n| Dot::new(A, *n)).collect::<Context>());
+            prop_assert_eq!(&joined, &of(&model));
+            joined.remove_replica(A);
+            prop_assert_eq!(joined, intervals(&[]));
         }
     }
 }

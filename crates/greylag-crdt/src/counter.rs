@@ -2,75 +2,18 @@
 //!
 //! Source: ddata Y4.
 
-use std::collections::BTreeMap;
 use std::fmt;
 
-use crate::codec::{DecodeError, Decoder, Encoder, FORMAT, ascending};
+use crate::codec::{DecodeError, Decoder, Encoder, FORMAT};
 use crate::cx::UpdateCx;
 use crate::data::{Change, Grew, Lineage, ReplicatedData, Tracker};
 use crate::error::{CounterOverflow, MergeError};
+use crate::hash::{CachedDigest, Digest};
+use crate::parts;
+use crate::prune::{Performed, RemovedNodePruning};
 use crate::replica::ReplicaId;
+use crate::slots::{Slots, Tally};
 use crate::tag::TypeTag;
-
-/// Amounts by replica. As a delta it holds the slots that changed.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Slots(BTreeMap<ReplicaId, u128>);
-
-impl Slots {
-    /// The amount of one replica.
-    pub fn get(&self, replica: ReplicaId) -> u128 {
-        self.0.get(&replica).copied().unwrap_or(0)
-    }
-
-    /// Replicas and their amounts, ascending.
-    pub fn iter(&self) -> impl Iterator<Item = (ReplicaId, u128)> + '_ {
-        self.0.iter().map(|(replica, amount)| (*replica, *amount))
-    }
-
-    fn join(&mut self, other: &Self) -> bool {
-        let mut grew = false;
-        for (replica, amount) in &other.0 {
-            let slot = self.0.entry(*replica).or_default();
-            if *slot < *amount {
-                *slot = *amount;
-                grew = true;
-            }
-        }
-        grew
-    }
-
-    /// Adds to the slot of one replica and returns it as a delta.
-    fn add(&mut self, replica: ReplicaId, by: u64) -> Result<Self, CounterOverflow> {
-        let total = self.get(replica).checked_add(by.into()).ok_or(CounterOverflow)?;
-        self.0.insert(replica, total);
-        Ok(Self(BTreeMap::from([(replica, total)])))
-    }
-
-    fn sum(&self) -> Option<u128> {
-        self.0.values().try_fold(0_u128, |sum, amount| sum.checked_add(*amount))
-    }
-
-    fn encode(&self, out: &mut Encoder) {
-        out.u64(self.0.len() as u64);
-        for (replica, amount) in &self.0 {
-            out.u64(replica.0);
-            out.u128(*amount);
-        }
-    }
-
-    fn decode(inp: &mut Decoder<'_>) -> Result<Self, DecodeError> {
-        let mut slots = BTreeMap::new();
-        ascending(inp, |inp| {
-            let replica = ReplicaId(inp.u64()?);
-            match inp.u128()? {
-                0 => return Err(DecodeError::NotCanonical("an empty slot")),
-                amount => drop(slots.insert(replica, amount)),
-            }
-            Ok(replica)
-        })?;
-        Ok(Self(slots))
-    }
-}
 
 /// A counter that only grows.
 ///
@@ -86,7 +29,8 @@ impl Slots {
 /// ```
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct GCounter {
-    slots: Slots,
+    tally: Tally,
+    cached: CachedDigest,
     tracker: Tracker<Slots>,
 }
 
@@ -102,9 +46,10 @@ impl GCounter {
     /// [`CounterOverflow`].
     pub fn increment(&mut self, cx: &mut UpdateCx<'_>, by: u64) -> Result<(), CounterOverflow> {
         if by > 0 {
-            let delta = self.slots.add(cx.replica(), by)?;
+            let delta = self.tally.add(cx.replica(), by)?;
+            self.cached.forget();
             self.tracker.record(&delta, |collected, delta| {
-                let _ = collected.join(delta);
+                collected.join(delta);
             });
         }
         Ok(())
@@ -117,12 +62,12 @@ impl GCounter {
 
     /// The sum of all slots, or `None` if it exceeds `u128::MAX`.
     pub fn checked_value(&self) -> Option<u128> {
-        self.slots.sum()
+        self.tally.sum()
     }
 
     /// The slots.
     pub fn slots(&self) -> &Slots {
-        &self.slots
+        &self.tally.slots
     }
 }
 
@@ -142,12 +87,21 @@ impl ReplicatedData for GCounter {
     }
 
     fn merge(&mut self, other: &Self) -> Result<Grew, MergeError> {
-        self.merge_delta(&other.slots)
+        self.tracker.merged();
+        let grew = self.tally.join(&other.tally);
+        if grew {
+            self.cached.forget();
+        }
+        Ok(grew.into())
     }
 
     fn merge_delta(&mut self, delta: &Slots) -> Result<Grew, MergeError> {
         self.tracker.merged();
-        Ok(self.slots.join(delta).into())
+        let grew = self.tally.slots.join(delta);
+        if grew {
+            self.cached.forget();
+        }
+        Ok(grew.into())
     }
 
     fn join_deltas(into: &mut Slots, other: &Slots) {
@@ -155,7 +109,20 @@ impl ReplicatedData for GCounter {
     }
 
     fn delta_size(delta: &Slots) -> usize {
-        delta.0.len()
+        delta.len()
+    }
+
+    fn cleanup_delta(delta: &mut Slots, removed: ReplicaId, markers: &[Performed]) -> bool {
+        delta.cleanup(removed, markers)
+    }
+
+    fn pruning(&self) -> Option<&dyn RemovedNodePruning> {
+        Some(&self.tally)
+    }
+
+    fn pruning_mut(&mut self) -> Option<&mut dyn RemovedNodePruning> {
+        self.cached.forget();
+        Some(&mut self.tally)
     }
 
     fn begin_change(&mut self, lineage: Lineage) {
@@ -166,12 +133,16 @@ impl ReplicatedData for GCounter {
         self.tracker.take(lineage)
     }
 
+    fn digest(&self) -> Digest {
+        self.cached.get(self)
+    }
+
     fn encode(&self, out: &mut Encoder) {
-        Self::encode_delta(&self.slots, out);
+        Self::encode_delta(&self.tally.slots, out);
     }
 
     fn decode(inp: &mut Decoder<'_>) -> Result<Self, DecodeError> {
-        Ok(Self { slots: Self::decode_delta(inp)?, tracker: Tracker::default() })
+        Ok(Self { tally: Tally::of(Self::decode_delta(inp)?), ..Self::default() })
     }
 
     fn encode_delta(delta: &Slots, out: &mut Encoder) {
@@ -185,18 +156,25 @@ impl ReplicatedData for GCounter {
     }
 
     fn size_hint(&self) -> usize {
-        8 + self.slots.0.len() * 16
+        8 + self.tally.slots.len() * 16
     }
 }
 
 /// A counter that grows and shrinks: what was added, and what was taken away.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct PNCounter {
-    slots: SlotPair,
+    halves: Halves,
+    cached: CachedDigest,
     tracker: Tracker<SlotPair>,
 }
 
-/// Additions and subtractions. As a delta it holds the slots that changed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Halves {
+    added: Tally,
+    taken: Tally,
+}
+
+/// Additions and subtractions: the slots that changed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SlotPair {
     added: Slots,
@@ -204,9 +182,9 @@ pub struct SlotPair {
 }
 
 impl SlotPair {
-    fn join(&mut self, other: &Self) -> bool {
-        // Not `||`: both have to be joined.
-        self.added.join(&other.added) | self.taken.join(&other.taken)
+    fn join(&mut self, other: &Self) {
+        self.added.join(&other.added);
+        self.taken.join(&other.taken);
     }
 }
 
@@ -236,46 +214,44 @@ impl PNCounter {
         if by > 0 {
             let mut delta = SlotPair::default();
             if up {
-                delta.added = self.slots.added.add(cx.replica(), by)?;
+                delta.added = self.halves.added.add(cx.replica(), by)?;
             } else {
-                delta.taken = self.slots.taken.add(cx.replica(), by)?;
+                delta.taken = self.halves.taken.add(cx.replica(), by)?;
             }
-            self.tracker.record(&delta, |collected, delta| {
-                let _ = collected.join(delta);
-            });
+            self.cached.forget();
+            self.tracker.record(&delta, SlotPair::join);
         }
         Ok(())
     }
 
     /// Additions minus subtractions, within the bounds of `i128`.
     pub fn value(&self) -> i128 {
-        let sum = |slots: &Slots| slots.sum().unwrap_or(u128::MAX);
-        let (added, taken) = (sum(&self.slots.added), sum(&self.slots.taken));
-        if added >= taken {
-            i128::try_from(added - taken).unwrap_or(i128::MAX)
-        } else {
-            i128::try_from(taken - added).map_or(i128::MIN, |amount| -amount)
-        }
+        let sum = |half: &Tally| half.sum().unwrap_or(u128::MAX);
+        difference(sum(&self.halves.added), sum(&self.halves.taken)).unwrap_or_else(|bound| bound)
     }
 
     /// Additions minus subtractions, or `None` if that exceeds the bounds of `i128`.
     pub fn checked_value(&self) -> Option<i128> {
-        let (added, taken) = (self.slots.added.sum()?, self.slots.taken.sum()?);
-        if added >= taken {
-            i128::try_from(added - taken).ok()
-        } else {
-            i128::try_from(taken - added).ok().map(|amount| -amount)
-        }
+        difference(self.halves.added.sum()?, self.halves.taken.sum()?).ok()
     }
 
     /// What was added, by replica.
     pub fn added(&self) -> &Slots {
-        &self.slots.added
+        &self.halves.added.slots
     }
 
     /// What was taken away, by replica.
     pub fn taken(&self) -> &Slots {
-        &self.slots.taken
+        &self.halves.taken.slots
+    }
+}
+
+/// `added - taken`, or the bound of `i128` that it exceeds.
+pub(crate) fn difference(added: u128, taken: u128) -> Result<i128, i128> {
+    if added >= taken {
+        i128::try_from(added - taken).map_err(|_| i128::MAX)
+    } else {
+        0_i128.checked_sub_unsigned(taken - added).ok_or(i128::MIN)
     }
 }
 
@@ -284,6 +260,8 @@ impl fmt::Debug for PNCounter {
         write!(f, "{}", self.value())
     }
 }
+
+parts::prune_by_parts!(Halves, added, taken);
 
 impl ReplicatedData for PNCounter {
     const TAG: TypeTag = TypeTag::new("gl.pncounter/1");
@@ -295,12 +273,22 @@ impl ReplicatedData for PNCounter {
     }
 
     fn merge(&mut self, other: &Self) -> Result<Grew, MergeError> {
-        self.merge_delta(&other.slots)
+        self.tracker.merged();
+        // Not `||`: both have to be joined.
+        let grew = self.halves.added.join(&other.halves.added) | self.halves.taken.join(&other.halves.taken);
+        if grew {
+            self.cached.forget();
+        }
+        Ok(grew.into())
     }
 
     fn merge_delta(&mut self, delta: &SlotPair) -> Result<Grew, MergeError> {
         self.tracker.merged();
-        Ok(self.slots.join(delta).into())
+        let grew = self.halves.added.slots.join(&delta.added) | self.halves.taken.slots.join(&delta.taken);
+        if grew {
+            self.cached.forget();
+        }
+        Ok(grew.into())
     }
 
     fn join_deltas(into: &mut SlotPair, other: &SlotPair) {
@@ -308,7 +296,21 @@ impl ReplicatedData for PNCounter {
     }
 
     fn delta_size(delta: &SlotPair) -> usize {
-        delta.added.0.len() + delta.taken.0.len()
+        delta.added.len() + delta.taken.len()
+    }
+
+    fn cleanup_delta(delta: &mut SlotPair, removed: ReplicaId, markers: &[Performed]) -> bool {
+        let of = |part| parts::markers_of(markers, part);
+        delta.added.cleanup(removed, &of(0)) | delta.taken.cleanup(removed, &of(1))
+    }
+
+    fn pruning(&self) -> Option<&dyn RemovedNodePruning> {
+        Some(&self.halves)
+    }
+
+    fn pruning_mut(&mut self) -> Option<&mut dyn RemovedNodePruning> {
+        self.cached.forget();
+        Some(&mut self.halves)
     }
 
     fn begin_change(&mut self, lineage: Lineage) {
@@ -319,12 +321,20 @@ impl ReplicatedData for PNCounter {
         self.tracker.take(lineage)
     }
 
+    fn digest(&self) -> Digest {
+        self.cached.get(self)
+    }
+
     fn encode(&self, out: &mut Encoder) {
-        Self::encode_delta(&self.slots, out);
+        out.u8(FORMAT);
+        self.added().encode(out);
+        self.taken().encode(out);
     }
 
     fn decode(inp: &mut Decoder<'_>) -> Result<Self, DecodeError> {
-        Ok(Self { slots: Self::decode_delta(inp)?, tracker: Tracker::default() })
+        let SlotPair { added, taken } = Self::decode_delta(inp)?;
+        let halves = Halves { added: Tally::of(added), taken: Tally::of(taken) };
+        Ok(Self { halves, ..Self::default() })
     }
 
     fn encode_delta(delta: &SlotPair, out: &mut Encoder) {
@@ -339,6 +349,6 @@ impl ReplicatedData for PNCounter {
     }
 
     fn size_hint(&self) -> usize {
-        8 + (self.slots.added.0.len() + self.slots.taken.0.len()) * 16
+        8 + (self.added().len() + self.taken().len()) * 16
     }
 }

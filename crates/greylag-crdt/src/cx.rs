@@ -66,10 +66,20 @@ impl<'a> UpdateCx<'a> {
         (self.replica, self.entry.map_or(0, |(home, _)| home.born))
     }
 
+    /// The highest number that this process has drawn.
+    pub(crate) fn last_drawn(&self) -> u64 {
+        self.source.last()
+    }
+
     /// The start floor, if the entry updated is this one.
     pub(crate) fn start_floor(&self, entry: Option<EntryMark>) -> Option<u64> {
         let (own, floor) = self.entry?;
         (entry == Some(own.entry)).then_some(floor)
+    }
+
+    /// Whether one of the own numbers stands for one of a removed replica.
+    pub(crate) fn is_reserved(&self, number: u64) -> bool {
+        self.reserved.iter().any(|(above, up_to)| *above < number && number <= *up_to)
     }
 
     pub(crate) fn reserved(&self) -> &[(u64, u64)] {

@@ -208,6 +208,11 @@ impl<D> Tracker<D> {
         self.open = Some((lineage, Change::None));
     }
 
+    /// Whether an update is going on.
+    pub fn is_open(&self) -> bool {
+        self.open.is_some()
+    }
+
     /// Adds a delta; nothing if no update is going on.
     pub fn record(&mut self, delta: &D, join: impl FnOnce(&mut D, &D))
     where

@@ -4,8 +4,12 @@
 //! Source: ddata K10.
 
 use std::fmt;
+use std::sync::OnceLock;
 
 use twox_hash::{XxHash3_64, XxHash3_128};
+
+use crate::codec::Encoder;
+use crate::data::ReplicatedData;
 
 /// The digest of a state. Sums of digests wrap.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -40,3 +44,31 @@ impl fmt::Debug for Digest {
 pub fn hash64(bytes: &[u8]) -> u64 {
     XxHash3_64::oneshot(bytes)
 }
+
+/// The digest of a value's canonical bytes, computed when it is first asked for. Hidden from equality.
+#[derive(Debug, Clone, Default)]
+pub struct CachedDigest(OnceLock<Digest>);
+
+impl CachedDigest {
+    /// The digest; `value` is the one that this is part of.
+    pub fn get<T: ReplicatedData>(&self, value: &T) -> Digest {
+        *self.0.get_or_init(|| {
+            let mut out = Encoder::new();
+            value.encode(&mut out);
+            Digest::of(&out.finish())
+        })
+    }
+
+    /// To be called whenever the value changes.
+    pub fn forget(&mut self) {
+        self.0.take();
+    }
+}
+
+impl PartialEq for CachedDigest {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for CachedDigest {}

@@ -1,18 +1,61 @@
 //! A set in which an add wins over the removes that did not see it.
 
+use std::borrow::Borrow;
+use std::collections::BTreeMap;
 use std::fmt;
 
-use crate::causal::{Causal, Edit, Fragment};
-use crate::codec::{DecodeError, Decoder, Encoder};
+use crate::causal::{Causal, causal_data};
 use crate::context::Context;
 use crate::cx::UpdateCx;
-use crate::data::{Change, Grew, Home, Lineage, ReplicatedData};
+use crate::data::ReplicatedData;
 use crate::element::Element;
-use crate::error::MergeError;
-use crate::hash::Digest;
+use crate::fragment::Edit;
 use crate::replica::Dot;
-use crate::store::{DotMap, DotSet, MapScope, Store, Whole};
+use crate::store::{DotMap, DotSet, MapScope, StoreMut, Whole};
 use crate::tag::TypeTag;
+
+/// A set inside a map, with the semantics of [`OrSet`].
+pub type OrSetStore<T> = DotMap<T, DotSet>;
+
+impl<T: Element> DotMap<T, DotSet> {
+    /// A set to be put into a map.
+    pub fn of_elements(elements: impl IntoIterator<Item = T>) -> Self {
+        elements.into_iter().fold(Self::default(), |set, element| set.with(element, DotSet::single(Dot::NOWHERE)))
+    }
+
+    /// The elements, ascending.
+    pub fn iter(&self) -> impl Iterator<Item = &T> {
+        self.keys()
+    }
+}
+
+/// What can be done to a set wherever it stands; more in the general map below.
+impl<T: Element> StoreMut<'_, OrSetStore<T>> {
+    /// Adds an element; also if it is present, which makes it survive removals that have not seen this add.
+    pub fn add(&mut self, cx: &mut UpdateCx<'_>, element: T) {
+        self.add_all(cx, [element]);
+    }
+
+    /// Adds several elements in one change.
+    pub fn add_all(&mut self, cx: &mut UpdateCx<'_>, elements: impl IntoIterator<Item = T>) {
+        let (mut store, mut touched) = (DotMap::default(), BTreeMap::new());
+        let (mut drawn, mut superseded) = (Vec::new(), Vec::new());
+        for element in elements {
+            if touched.insert(element.clone(), Whole).is_some() {
+                continue;
+            }
+            if let Some(former) = self.get(&element) {
+                superseded.extend_from_slice(former.dots());
+            }
+            let dot = cx.draw_dot();
+            drawn.push(dot);
+            store = store.with(element, DotSet::single(dot));
+        }
+        if !drawn.is_empty() {
+            self.0.apply(cx, Edit { store, drawn, superseded, scope: MapScope::Touched(touched) });
+        }
+    }
+}
 
 /// An observed-remove set: a removal removes what its caller saw, and nothing else.
 ///
@@ -34,7 +77,7 @@ use crate::tag::TypeTag;
 /// ```
 #[derive(Clone, PartialEq)]
 pub struct OrSet<T: Element> {
-    causal: Causal<DotMap<T, DotSet>>,
+    causal: Causal<OrSetStore<T>>,
 }
 
 impl<T: Element> OrSet<T> {
@@ -51,62 +94,44 @@ impl<T: Element> OrSet<T> {
 
     /// Adds several elements in one change.
     pub fn add_all(&mut self, cx: &mut UpdateCx<'_>, elements: impl IntoIterator<Item = T>) {
-        let (mut store, mut touched) = (DotMap::default(), std::collections::BTreeMap::new());
-        let (mut drawn, mut superseded) = (Vec::new(), Vec::new());
-        for element in elements {
-            if touched.insert(element.clone(), Whole).is_some() {
-                continue;
-            }
-            superseded.extend_from_slice(self.dots(&element));
-            let dot = cx.draw_dot();
-            drawn.push(dot);
-            store.put(element, DotSet::single(dot));
-        }
-        if !drawn.is_empty() {
-            self.causal.apply(cx, Edit { store, drawn, superseded, scope: MapScope::Touched(touched) });
-        }
+        StoreMut(&mut self.causal).add_all(cx, elements);
+    }
+
+    /// Adds everything that another set holds, under dots of this entry: how content is copied between entries.
+    /// Source: ddata K12.
+    pub fn extend_from(&mut self, cx: &mut UpdateCx<'_>, other: &Self) {
+        self.add_all(cx, other.iter().cloned());
     }
 
     /// Removes the element as far as it is seen here. Returns whether it was present.
     pub fn remove<Q: Ord + ?Sized>(&mut self, cx: &mut UpdateCx<'_>, element: &Q) -> bool
     where
-        T: std::borrow::Borrow<Q>,
+        T: Borrow<Q>,
     {
-        let entries = self.causal.store().entries();
-        let Some((element, dots)) = entries.get_key_value(element) else { return false };
-        let touched = [(element.clone(), Whole)].into();
-        let superseded = dots.dots().to_vec();
-        let scope = MapScope::Touched(touched);
-        self.causal.apply(cx, Edit { store: DotMap::default(), drawn: Vec::new(), superseded, scope });
-        true
+        StoreMut(&mut self.causal).remove(cx, element)
     }
 
     /// Removes everything that is seen here.
     pub fn clear(&mut self, cx: &mut UpdateCx<'_>) {
-        let mut superseded = Vec::new();
-        self.causal.store().visit_dots(&mut |dot| superseded.push(dot));
-        if !superseded.is_empty() {
-            self.causal
-                .apply(cx, Edit { store: DotMap::default(), drawn: Vec::new(), superseded, scope: MapScope::All });
-        }
+        StoreMut(&mut self.causal).clear(cx);
     }
 
     /// Whether the element is present.
     pub fn contains<Q: Ord + ?Sized>(&self, element: &Q) -> bool
     where
-        T: std::borrow::Borrow<Q>,
+        T: Borrow<Q>,
     {
-        self.causal.store().entries().get(element).is_some()
+        self.causal.store().contains(element)
     }
 
     /// The elements, ascending.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
-        self.causal.store().entries().keys()
+        self.causal.store().keys()
     }
 
     /// How many elements there are.
     pub fn len(&self) -> usize {
-        self.causal.store().entries().len()
+        self.causal.store().len()
     }
 
     /// Whether there is no element.
@@ -121,7 +146,7 @@ impl<T: Element> OrSet<T> {
 
     /// The dots under which an element is present; none if it is absent.
     pub fn dots(&self, element: &T) -> &[Dot] {
-        self.causal.store().entries().get(element).map_or(&[], DotSet::dots)
+        self.causal.store().get(element).map_or(&[], DotSet::dots)
     }
 }
 
@@ -138,9 +163,5 @@ impl<T: Element> fmt::Debug for OrSet<T> {
 }
 
 impl<T: Element> ReplicatedData for OrSet<T> {
-    const TAG: TypeTag = TypeTag::with("gl.orset/1", &[&T::TAG]);
-    const CAUSAL: bool = true;
-    type Delta = Fragment<DotMap<T, DotSet>>;
-
-    crate::causal::causal_data!();
+    causal_data!(TypeTag::with("gl.orset/1", &[&T::TAG]), OrSetStore<T>);
 }

@@ -58,6 +58,9 @@ pub struct Dot {
 }
 
 impl Dot {
+    /// The dot of leaves that stand in no entry yet; putting them into one gives them dots of their own.
+    pub(crate) const NOWHERE: Self = Self { replica: ReplicaId(0), number: 1 };
+
     /// The write `number` of `replica`.
     pub fn new(replica: ReplicaId, number: u64) -> Self {
         Self { replica, number }

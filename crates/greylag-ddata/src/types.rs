@@ -6,8 +6,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use greylag_crdt::{
-    DecodeError, Digest, GCounter, Grew, Home, LwwMap, LwwRegister, MergeError, OrSet, PNCounter, RemovedNodePruning,
-    ReplicatedData,
+    DecodeError, Digest, Flag, GCounter, GSet, Grew, Home, LwwMap, LwwRegister, MergeError, MvRegister, OrMultiMap,
+    OrSet, PNCounter, PnCounterMap, RemovedNodePruning, ReplicatedData,
 };
 
 /// A value whose type is known by its tag only.
@@ -153,14 +153,19 @@ pub struct TypeTable {
 }
 
 impl TypeTable {
-    /// Counters, and sets, registers and maps of texts.
+    /// Flags and counters, and sets, registers and maps of texts.
     pub fn new() -> Self {
         Self { types: BTreeMap::new() }
+            .with::<Flag>()
             .with::<GCounter>()
             .with::<PNCounter>()
+            .with::<GSet<String>>()
             .with::<OrSet<String>>()
             .with::<LwwRegister<String>>()
+            .with::<MvRegister<String>>()
             .with::<LwwMap<String, String>>()
+            .with::<OrMultiMap<String, String>>()
+            .with::<PnCounterMap<String>>()
     }
 
     /// The table with one more type.

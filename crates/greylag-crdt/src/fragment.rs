@@ -1,0 +1,129 @@
+//! The fragments that travel between replicas, and what an operation hands in to have one made.
+//!
+//! Source: ddata K6, K7.
+
+use crate::codec::{DecodeError, Decoder, Encoder, FORMAT};
+use crate::context::Context;
+use crate::prune::Performed;
+use crate::rename::Moves;
+use crate::replica::{Dot, ReplicaId};
+use crate::store::{Join, Store};
+
+/// A joinable part of a causal state: a delta, or several joined.
+///
+/// Every dot that its context covers concerns what it touches, so a join looks at that alone. The exception is a
+/// replica's first delta for an entry that it had forgotten: that one claims numbers of the replica which nobody there
+/// knows any more, and retires their leaves wherever they are.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Fragment<S: Store> {
+    pub(crate) store: S,
+    pub(crate) context: Context,
+    pub(crate) scope: S::Scope,
+    /// Claims of first deltas: who has seen any of these numbers joins everything, not only what is touched.
+    pub(crate) forgotten: Context,
+}
+
+impl<S: Store> Fragment<S> {
+    /// Joins another fragment into this one.
+    pub fn join(&mut self, other: &Self) {
+        let everything = S::everything();
+        let scope = if other.forgotten.is_empty() { &other.scope } else { &everything };
+        self.store.join(&other.store, scope, &mut Join::new(&self.context, &other.context, None));
+        self.context.union(&other.context);
+        self.forgotten.union(&other.forgotten);
+        S::join_scopes(&mut self.scope, &other.scope);
+    }
+
+    /// What it touches.
+    pub fn scope(&self) -> &S::Scope {
+        &self.scope
+    }
+
+    /// The dots that it has seen.
+    pub fn context(&self) -> &Context {
+        &self.context
+    }
+
+    /// The leaves that it brings.
+    pub fn store(&self) -> &S {
+        &self.store
+    }
+
+    /// About how many leaves it has.
+    pub fn leaves(&self) -> usize {
+        self.store.leaves().max(1)
+    }
+
+    /// Applies the markers of a removed replica before it is joined. Source: ddata Z7.
+    pub(crate) fn cleanup(&mut self, removed: ReplicaId, markers: &[Performed]) -> bool {
+        let moves = Moves::of(removed, markers);
+        let mut concerned = self.context.is_moved_by(&moves);
+        self.store.visit_slots(&mut |slot| concerned |= moves.target(slot).is_some());
+        if concerned {
+            self.store.rename(&moves);
+            self.context.rename(&moves);
+            self.forgotten.rename(&moves);
+        }
+        concerned
+    }
+
+    pub(crate) fn encode(&self, out: &mut Encoder) {
+        out.u8(FORMAT);
+        self.forgotten.encode(std::iter::empty(), out);
+        self.context.encode(slot_replicas(&self.store).into_iter(), out);
+        S::encode_scope(&self.scope, out);
+        self.store.encode(out);
+    }
+
+    pub(crate) fn decode(inp: &mut Decoder<'_>) -> Result<Self, DecodeError> {
+        inp.format()?;
+        let (forgotten, nobody) = Context::decode(inp)?;
+        if !nobody.is_empty() {
+            return Err(DecodeError::NotCanonical("a replica without numbers"));
+        }
+        let (context, others) = Context::decode(inp)?;
+        let scope = S::decode_scope(inp)?;
+        let store = S::decode(inp)?;
+        check(&store, &context, &others)?;
+        Ok(Self { store, context, scope, forgotten })
+    }
+}
+
+/// Every dot of a store is in its context, on which the joins rest; and the replica table names exactly who is named.
+pub(crate) fn check<S: Store>(store: &S, context: &Context, others: &[ReplicaId]) -> Result<(), DecodeError> {
+    let mut strays = 0;
+    store.visit_dots(&mut |dot| strays += usize::from(!context.contains(dot)));
+    if strays > 0 {
+        return Err(DecodeError::Invalid("a leaf's dot is not in the context"));
+    }
+    let mut named = slot_replicas(store);
+    named.retain(|replica| context.lowest(*replica).is_none());
+    if named == others { Ok(()) } else { Err(DecodeError::NotCanonical("a replica that nothing names")) }
+}
+
+fn slot_replicas<S: Store>(store: &S) -> Vec<ReplicaId> {
+    let mut replicas = Vec::new();
+    store.visit_slots(&mut |slot| replicas.push(slot.replica));
+    replicas.sort_unstable();
+    replicas.dedup();
+    replicas
+}
+
+/// What an operation adds and what that supersedes, before its fragment is made.
+#[derive(Debug)]
+pub struct Edit<S: Store> {
+    /// The new leaves.
+    pub(crate) store: S,
+    /// The dots drawn for them, ascending; none for a removal.
+    pub(crate) drawn: Vec<Dot>,
+    /// The dots that are superseded or removed.
+    pub(crate) superseded: Vec<Dot>,
+    /// What it speaks of.
+    pub(crate) scope: S::Scope,
+}
+
+impl<S: Store> Edit<S> {
+    pub(crate) fn removal(superseded: Vec<Dot>, scope: S::Scope) -> Self {
+        Self { store: S::default(), drawn: Vec::new(), superseded, scope }
+    }
+}

@@ -1,0 +1,201 @@
+//! A set that only grows.
+
+use std::borrow::Borrow;
+use std::collections::BTreeSet;
+use std::fmt;
+
+use crate::codec::{DecodeError, Decoder, Encoder, FORMAT, ascending};
+use crate::data::{Change, Grew, Lineage, ReplicatedData, Tracker};
+use crate::element::Element;
+use crate::error::MergeError;
+use crate::hash::Digest;
+use crate::map::PersistentMap;
+use crate::store::push_element;
+use crate::tag::TypeTag;
+
+/// A set whose elements can never be removed. Source: ddata §1, Y2, Y5.
+///
+/// ```
+/// use greylag_crdt::GSet;
+///
+/// let mut seen = GSet::new();
+/// seen.add("goose".to_owned());
+/// assert!(seen.contains("goose"));
+/// ```
+#[derive(Clone)]
+pub struct GSet<T: Element> {
+    elements: PersistentMap<T, ()>,
+    /// The sum of the elements' digests, kept up with every change.
+    sum: Digest,
+    tracker: Tracker<BTreeSet<T>>,
+}
+
+impl<T: Element> GSet<T> {
+    /// The empty set.
+    pub fn new() -> Self {
+        Self { elements: PersistentMap::new(), sum: Digest::default(), tracker: Tracker::default() }
+    }
+
+    /// Adds an element; nothing if it is present.
+    pub fn add(&mut self, element: T) {
+        if self.tracker.is_open() {
+            let delta = BTreeSet::from([element.clone()]);
+            if self.insert(element) {
+                self.tracker.record(&delta, |collected, delta| collected.extend(delta.iter().cloned()));
+            }
+        } else {
+            self.insert(element);
+        }
+    }
+
+    fn insert(&mut self, element: T) -> bool {
+        let digest = digest_of(&element);
+        let is_new = self.elements.insert(element, ()).is_none();
+        if is_new {
+            self.sum = self.sum.plus(digest);
+        }
+        is_new
+    }
+
+    /// Whether the element is present.
+    pub fn contains<Q: Ord + ?Sized>(&self, element: &Q) -> bool
+    where
+        T: Borrow<Q>,
+    {
+        self.elements.get(element).is_some()
+    }
+
+    /// The elements, ascending.
+    pub fn iter(&self) -> impl Iterator<Item = &T> {
+        self.elements.keys()
+    }
+
+    /// How many elements there are.
+    pub fn len(&self) -> usize {
+        self.elements.len()
+    }
+
+    /// Whether there is no element.
+    pub fn is_empty(&self) -> bool {
+        self.elements.is_empty()
+    }
+}
+
+fn digest_of<T: Element>(element: &T) -> Digest {
+    let mut bytes = Vec::new();
+    push_element(&mut bytes, element);
+    Digest::of(&bytes)
+}
+
+impl<T: Element> Default for GSet<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<T: Element> PartialEq for GSet<T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.sum == other.sum && self.elements == other.elements
+    }
+}
+
+impl<T: Element> fmt::Debug for GSet<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.iter()).finish()
+    }
+}
+
+impl<T: Element> ReplicatedData for GSet<T> {
+    const TAG: TypeTag = TypeTag::with("gl.gset/1", &[&T::TAG]);
+    const CAUSAL: bool = false;
+    type Delta = BTreeSet<T>;
+
+    fn zero() -> Self {
+        Self::new()
+    }
+
+    fn merge(&mut self, other: &Self) -> Result<Grew, MergeError> {
+        self.tracker.merged();
+        if self.is_empty() {
+            self.elements = other.elements.clone();
+            self.sum = other.sum;
+            return Ok((!other.is_empty()).into());
+        }
+        let mut missing = Vec::new();
+        let mut own = self.elements.keys().peekable();
+        for element in other.iter() {
+            while own.next_if(|own| *own < element).is_some() {}
+            if own.peek() != Some(&element) {
+                missing.push(element.clone());
+            }
+        }
+        drop(own);
+        let grew = !missing.is_empty();
+        for element in missing {
+            self.insert(element);
+        }
+        Ok(grew.into())
+    }
+
+    fn merge_delta(&mut self, delta: &BTreeSet<T>) -> Result<Grew, MergeError> {
+        self.tracker.merged();
+        let before = self.len();
+        delta.iter().filter(|element| !self.contains(*element)).cloned().collect::<Vec<_>>().into_iter().for_each(
+            |element| {
+                self.insert(element);
+            },
+        );
+        Ok((self.len() > before).into())
+    }
+
+    fn join_deltas(into: &mut BTreeSet<T>, other: &BTreeSet<T>) {
+        into.extend(other.iter().cloned());
+    }
+
+    fn delta_size(delta: &BTreeSet<T>) -> usize {
+        delta.len()
+    }
+
+    fn begin_change(&mut self, lineage: Lineage) {
+        self.tracker.begin(lineage);
+    }
+
+    fn take_change(&mut self, lineage: Lineage) -> Change<BTreeSet<T>> {
+        self.tracker.take(lineage)
+    }
+
+    fn digest(&self) -> Digest {
+        self.sum
+    }
+
+    fn encode(&self, out: &mut Encoder) {
+        out.u8(FORMAT);
+        out.u64(self.len() as u64);
+        self.iter().for_each(|element| element.encode(out));
+    }
+
+    fn decode(inp: &mut Decoder<'_>) -> Result<Self, DecodeError> {
+        inp.format()?;
+        let mut set = Self::new();
+        ascending(inp, |inp| {
+            let element = T::decode(inp)?;
+            set.insert(element.clone());
+            Ok(element)
+        })?;
+        Ok(set)
+    }
+
+    fn encode_delta(delta: &BTreeSet<T>, out: &mut Encoder) {
+        out.u8(FORMAT);
+        delta.encode(out);
+    }
+
+    fn decode_delta(inp: &mut Decoder<'_>) -> Result<BTreeSet<T>, DecodeError> {
+        inp.format()?;
+        BTreeSet::decode(inp)
+    }
+
+    fn size_hint(&self) -> usize {
+        8 + self.len() * 16
+    }
+}

@@ -1,0 +1,139 @@
+//! A map of stores: removing a key removes what its caller saw under it, and nothing else.
+//!
+//! All values share the entry's one context, so there are no tombstones, and a removed value never returns.
+//!
+//! Source: ddata Y7.
+
+use std::borrow::Borrow;
+use std::fmt;
+
+use crate::causal::{Causal, causal_data};
+use crate::context::Context;
+use crate::cx::UpdateCx;
+use crate::data::ReplicatedData;
+use crate::element::Element;
+use crate::store::{DotMap, DotSet, Store, StoreMut};
+use crate::tag::TypeTag;
+
+/// A map inside a map, with the semantics of [`OrMap`].
+pub type OrMapStore<K, S> = DotMap<K, S>;
+
+/// A flag inside a map whose enabling wins over a concurrent disabling; off is absent.
+pub type FlagStore = DotSet;
+
+/// A map whose values are stores: [`crate::OrSetStore`], [`OrMapStore`], [`crate::LwwStore`], [`crate::CounterStore`],
+/// [`FlagStore`], or any replicated type as [`crate::Plain`].
+///
+/// An update of a key wins over its concurrent removal. A store that can be split survives with exactly what the
+/// remover had not seen (reset-remove); a `Plain` or a counter survives whole (update wins).
+///
+/// ```
+/// use greylag_crdt::{DotSource, OrMap, OrSetStore, ReplicaId, ReplicatedData, UpdateCx, WriterKey};
+///
+/// let (source, writer) = (DotSource::new(), WriterKey::new(*b"a"));
+/// let mut cx = UpdateCx::new(&source, ReplicaId(1), &writer, 0);
+/// let mut tags: OrMap<String, OrSetStore<String>> = OrMap::new();
+/// tags.update(&mut cx, "goose".into(), |set, cx| set.add_all(cx, ["grey".into(), "loud".into()]));
+/// tags.put(&mut cx, "duck".into(), &OrSetStore::of_elements(["small".into()]));
+/// tags.update(&mut cx, "goose".into(), |set, cx| assert!(set.remove(cx, "loud")));
+/// let of_goose: Vec<_> = tags.get("goose").into_iter().flat_map(|set| set.iter()).collect();
+/// assert_eq!(of_goose, ["grey"]);
+/// ```
+#[derive(Clone, PartialEq)]
+pub struct OrMap<K: Element, S: Store> {
+    causal: Causal<DotMap<K, S>>,
+}
+
+impl<K: Element, S: Store> OrMap<K, S> {
+    /// The empty map.
+    pub fn new() -> Self {
+        Self { causal: Causal::default() }
+    }
+
+    /// Edits the value of a key in place, an empty one if the key is absent. A key whose value is empty afterwards is
+    /// absent.
+    pub fn update<R>(
+        &mut self,
+        cx: &mut UpdateCx<'_>,
+        key: K,
+        f: impl FnOnce(&mut S::Editor<'_>, &mut UpdateCx<'_>) -> R,
+    ) -> R {
+        StoreMut(&mut self.causal).update(cx, key, f)
+    }
+
+    /// Puts a value in the place of everything that is seen under the key. It is copied: it may come from another key
+    /// or another entry. An empty one removes the key.
+    pub fn put(&mut self, cx: &mut UpdateCx<'_>, key: K, value: &S) {
+        StoreMut(&mut self.causal).put(cx, key, value);
+    }
+
+    /// Removes the key as far as its value is seen here. Returns whether it was present.
+    pub fn remove<Q: Ord + ?Sized>(&mut self, cx: &mut UpdateCx<'_>, key: &Q) -> bool
+    where
+        K: Borrow<Q>,
+    {
+        StoreMut(&mut self.causal).remove(cx, key)
+    }
+
+    /// Removes everything that is seen here.
+    pub fn clear(&mut self, cx: &mut UpdateCx<'_>) {
+        StoreMut(&mut self.causal).clear(cx);
+    }
+
+    /// Puts everything that another map holds: how content is copied between entries. Source: ddata K12.
+    pub fn extend_from(&mut self, cx: &mut UpdateCx<'_>, other: &Self) {
+        other.iter().for_each(|(key, value)| self.put(cx, key.clone(), value));
+    }
+
+    /// The value of a key; `None` if it is absent.
+    pub fn get<Q: Ord + ?Sized>(&self, key: &Q) -> Option<&S>
+    where
+        K: Borrow<Q>,
+    {
+        self.causal.store().get(key)
+    }
+
+    /// Whether the key is present.
+    pub fn contains<Q: Ord + ?Sized>(&self, key: &Q) -> bool
+    where
+        K: Borrow<Q>,
+    {
+        self.get(key).is_some()
+    }
+
+    /// Keys and values, ascending.
+    pub fn iter(&self) -> impl Iterator<Item = (&K, &S)> {
+        self.causal.store().entries().iter()
+    }
+
+    /// How many keys there are.
+    pub fn len(&self) -> usize {
+        self.causal.store().len()
+    }
+
+    /// Whether there is no key.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The dots that this state has seen, for diagnosis.
+    pub fn context(&self) -> &Context {
+        self.causal.context()
+    }
+}
+
+impl<K: Element, S: Store> Default for OrMap<K, S> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<K: Element, S: Store> fmt::Debug for OrMap<K, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.iter()).finish()
+    }
+}
+
+impl<K: Element, S: Store> ReplicatedData for OrMap<K, S> {
+    causal_data!(TypeTag::with("gl.ormap/1", &[&K::TAG, &S::TAG]), DotMap<K, S>);
+}

@@ -1,0 +1,97 @@
+//! Values that are made of several: what a derived type asks of all its fields.
+//!
+//! Fields are numbered in the order of their declaration. The amounts that a marker moved carry that number, so that
+//! each counter finds its own; ranges are the same for all. Source: ddata A2, Y4.
+
+use std::collections::BTreeSet;
+
+use crate::prune::{Performed, Range, RemovedNodePruning};
+use crate::replica::ReplicaId;
+
+/// A part, if it has anything to prune.
+pub type Part<'a> = Option<&'a dyn RemovedNodePruning>;
+/// A part to be changed, if it has anything to prune.
+pub type PartMut<'a> = Option<&'a mut dyn RemovedNodePruning>;
+
+/// Markers as they concern one part.
+pub fn markers_of(markers: &[Performed], index: u16) -> Vec<Performed> {
+    markers.iter().map(|marker| marker.part(index)).collect()
+}
+
+fn numbered<P>(parts: impl IntoIterator<Item = Option<P>>) -> impl Iterator<Item = (u16, P)> {
+    (0..).zip(parts).filter_map(|(index, part)| Some((index, part?)))
+}
+
+/// The replicas that any part names.
+pub fn modified_by(parts: &[Part<'_>]) -> BTreeSet<ReplicaId> {
+    parts.iter().flatten().flat_map(|part| part.modified_by()).collect()
+}
+
+/// Whether any part needs pruning.
+pub fn need_pruning(parts: &[Part<'_>], removed: ReplicaId, markers: &[Performed]) -> bool {
+    numbered(parts.iter().copied()).any(|(index, part)| part.needs_pruning(removed, &markers_of(markers, index)))
+}
+
+/// The lowest and the highest number in all parts.
+pub fn numbers_of(parts: &[Part<'_>], removed: ReplicaId) -> Option<(u64, u64)> {
+    let numbers = parts.iter().flatten().filter_map(|part| part.numbers_of(removed));
+    numbers.reduce(|(low, high), (l, h)| (low.min(l), high.max(h)))
+}
+
+/// Prunes every part.
+pub fn prune<'a>(
+    parts: impl IntoIterator<Item = PartMut<'a>>,
+    removed: ReplicaId,
+    ranges: &[Range],
+    own: &mut Performed,
+) {
+    for (index, part) in numbered(parts) {
+        let mut marker = own.part(index);
+        part.prune(removed, ranges, &mut marker);
+        own.set_part(index, marker);
+    }
+}
+
+/// Applies markers to every part.
+pub fn cleanup<'a>(parts: impl IntoIterator<Item = PartMut<'a>>, removed: ReplicaId, markers: &[Performed]) -> bool {
+    let mut changed = false;
+    for (index, part) in numbered(parts) {
+        changed |= part.cleanup(removed, &markers_of(markers, index));
+    }
+    changed
+}
+
+/// [`RemovedNodePruning`] for a struct whose named fields have it.
+macro_rules! prune_by_parts {
+    ($type:ty, $($field:ident),+) => {
+        impl $crate::prune::RemovedNodePruning for $type {
+            fn modified_by(&self) -> std::collections::BTreeSet<$crate::replica::ReplicaId> {
+                $crate::parts::modified_by(&[$(Some(&self.$field)),+])
+            }
+
+            fn needs_pruning(&self, removed: $crate::replica::ReplicaId, markers: &[$crate::prune::Performed]) -> bool {
+                $crate::parts::need_pruning(&[$(Some(&self.$field)),+], removed, markers)
+            }
+
+            fn numbers_of(&self, removed: $crate::replica::ReplicaId) -> Option<(u64, u64)> {
+                $crate::parts::numbers_of(&[$(Some(&self.$field)),+], removed)
+            }
+
+            fn prune(
+                &mut self,
+                removed: $crate::replica::ReplicaId,
+                ranges: &[$crate::prune::Range],
+                own: &mut $crate::prune::Performed,
+            ) {
+                let parts: Vec<$crate::parts::PartMut<'_>> = vec![$(Some(&mut self.$field)),+];
+                $crate::parts::prune(parts, removed, ranges, own);
+            }
+
+            fn cleanup(&mut self, removed: $crate::replica::ReplicaId, markers: &[$crate::prune::Performed]) -> bool {
+                let parts: Vec<$crate::parts::PartMut<'_>> = vec![$(Some(&mut self.$field)),+];
+                $crate::parts::cleanup(parts, removed, markers)
+            }
+        }
+    };
+}
+pub(crate) use prune_by_parts;

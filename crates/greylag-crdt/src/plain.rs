@@ -1,0 +1,92 @@
+//! Any replicated type as the value of a map.
+//!
+//! Such a value cannot be split: it lies under one dot as a whole. Updated concurrently with a removal of its key it
+//! survives with its history (update wins), and concurrent updates lie side by side until the next one joins them.
+//! Slots and dots inside it are never pruned. Sets, maps and counters have stores of their own, which do better.
+//!
+//! Source: ddata Y7, Y11.
+
+use std::fmt;
+
+use crate::codec::{DecodeError, Decoder, Encoder};
+use crate::cx::UpdateCx;
+use crate::data::ReplicatedData;
+use crate::fragment::Edit;
+use crate::replica::Dot;
+use crate::store::{DotFun, Host, Leaf, Whole};
+use crate::tag::TypeTag;
+
+/// Any replicated type as the value of an [`crate::OrMap`].
+pub type Plain<C> = DotFun<PlainValue<C>>;
+
+/// One sibling of a [`Plain`].
+#[derive(Clone, PartialEq)]
+pub struct PlainValue<C>(C);
+
+impl<C: fmt::Debug> fmt::Debug for PlainValue<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl<C: ReplicatedData> DotFun<PlainValue<C>> {
+    /// A value to be put into a map.
+    pub fn of_value(value: C) -> Self {
+        Self::single(Dot::NOWHERE, PlainValue(value))
+    }
+
+    /// All siblings joined; zero if there is none.
+    pub fn value(&self) -> C {
+        self.joined().map_or_else(C::zero, |value| value.0)
+    }
+
+    /// The siblings: values that were written without knowing of each other.
+    pub fn siblings(&self) -> impl Iterator<Item = &C> {
+        self.values().map(|value| &value.0)
+    }
+}
+
+impl<C: ReplicatedData> Leaf for PlainValue<C> {
+    type Editor<'a> = C;
+    const TAG: TypeTag = TypeTag::with("plain", &[&C::TAG]);
+
+    /// A type whose values refuse each other still has to agree everywhere: then the greater bytes stay.
+    fn join(&mut self, other: &Self) {
+        let mut joined = self.0.clone();
+        match joined.merge(&other.0) {
+            Ok(_) => self.0 = joined,
+            Err(_) if other.0.to_bytes() > self.0.to_bytes() => self.clone_from(other),
+            Err(_) => {}
+        }
+    }
+
+    fn encode(&self, out: &mut Encoder) {
+        out.bytes(&self.0.to_bytes());
+    }
+
+    fn decode(inp: &mut Decoder<'_>) -> Result<Self, DecodeError> {
+        C::from_bytes(inp.bytes()?).map(Self)
+    }
+
+    fn extend_path(&self, path: &mut Vec<u8>) {
+        path.extend_from_slice(&self.0.digest().0.to_be_bytes());
+    }
+
+    /// The closure changes the join of the siblings; what it makes of that supersedes them, unless it is the same.
+    fn edit<R>(
+        host: &mut dyn Host<Plain<C>>,
+        cx: &mut UpdateCx<'_>,
+        f: impl FnOnce(&mut C, &mut UpdateCx<'_>) -> R,
+    ) -> R {
+        let before = host.store().map_or_else(C::zero, Plain::value);
+        let superseded = host.store().map_or_else(Vec::new, |store| store.dots().collect());
+        let mut value = before.clone();
+        let output = f(&mut value, cx);
+        if value != before {
+            let dot = cx.draw_dot();
+            let store = DotFun::single(dot, Self(value));
+            host.apply(cx, Edit { store, drawn: vec![dot], superseded, scope: Whole });
+        }
+        output
+    }
+}

@@ -1,0 +1,192 @@
+//! A counter inside a map: amounts in slots that are named by dots.
+//!
+//! The slots of a plain counter are named by replicas, so a counter that is removed and created again would find its old
+//! amounts wherever they are still known, and what it counts anew would vanish below them. Here a replica counts on in
+//! its newest slot only as long as nothing of its own was ever seen to shrink or vanish in the entry; then it begins a
+//! new one, named by the new dot. Nothing is swallowed by a stale maximum.
+//!
+//! Source: ddata Y9.
+
+use crate::codec::{DecodeError, Decoder, Encoder, ascending};
+use crate::counter::difference;
+use crate::cx::UpdateCx;
+use crate::error::CounterOverflow;
+use crate::fragment::Edit;
+use crate::rename::Moves;
+use crate::replica::{Dot, ReplicaId};
+use crate::store::{DotFun, Host, Leaf, StoreMut, Whole, decode_dot, encode_dot};
+use crate::tag::TypeTag;
+
+/// What was added and taken, by slot; the greater amount of a slot counts.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SlotCounter {
+    /// Ascending by slot.
+    slots: Vec<(Dot, Amounts)>,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Amounts {
+    added: u128,
+    taken: u128,
+}
+
+impl Amounts {
+    fn join(&mut self, other: Self) {
+        self.added = self.added.max(other.added);
+        self.taken = self.taken.max(other.taken);
+    }
+}
+
+impl SlotCounter {
+    /// What was added less what was taken, within the bounds of `i128`.
+    pub fn value(&self) -> i128 {
+        let sum = |of: fn(&Amounts) -> u128| self.slots.iter().fold(0_u128, |sum, (_, s)| sum.saturating_add(of(s)));
+        difference(sum(|s| s.added), sum(|s| s.taken)).unwrap_or_else(|bound| bound)
+    }
+
+    /// What was added less what was taken, or `None` if that exceeds the bounds of `i128`.
+    pub fn checked_value(&self) -> Option<i128> {
+        let sum = |of: fn(&Amounts) -> u128| self.slots.iter().try_fold(0_u128, |sum, (_, s)| sum.checked_add(of(s)));
+        difference(sum(|s| s.added)?, sum(|s| s.taken)?).ok()
+    }
+
+    fn amounts(&mut self, slot: Dot) -> &mut Amounts {
+        let at = match self.slots.binary_search_by_key(&slot, |(own, _)| *own) {
+            Ok(at) => at,
+            Err(at) => {
+                self.slots.insert(at, (slot, Amounts::default()));
+                at
+            }
+        };
+        &mut self.slots[at].1
+    }
+
+    /// The newest slot of a replica among those that the predicate admits.
+    fn newest(&self, replica: ReplicaId, admits: impl Fn(u64) -> bool) -> Option<Dot> {
+        self.slots.iter().map(|(slot, _)| *slot).rfind(|slot| slot.replica == replica && admits(slot.number))
+    }
+}
+
+impl Leaf for SlotCounter {
+    type Editor<'a> = StoreMut<'a, DotFun<Self>>;
+    const TAG: TypeTag = TypeTag::new("counter");
+
+    fn join(&mut self, other: &Self) {
+        for (slot, amounts) in &other.slots {
+            self.amounts(*slot).join(*amounts);
+        }
+    }
+
+    fn encode(&self, out: &mut Encoder) {
+        out.u64(self.slots.len() as u64);
+        for (slot, amounts) in &self.slots {
+            encode_dot(*slot, out);
+            out.u128(amounts.added);
+            out.u128(amounts.taken);
+        }
+    }
+
+    fn decode(inp: &mut Decoder<'_>) -> Result<Self, DecodeError> {
+        let mut slots = Vec::new();
+        ascending(inp, |inp| {
+            let slot = decode_dot(inp)?;
+            slots.push((slot, Amounts { added: inp.u128()?, taken: inp.u128()? }));
+            Ok(slot)
+        })?;
+        Ok(Self { slots })
+    }
+
+    fn edit<R>(
+        host: &mut dyn Host<DotFun<Self>>,
+        cx: &mut UpdateCx<'_>,
+        f: impl FnOnce(&mut StoreMut<'_, DotFun<Self>>, &mut UpdateCx<'_>) -> R,
+    ) -> R {
+        f(&mut StoreMut(host), cx)
+    }
+
+    /// A copy shares no slot with what it was copied from: both may go on counting.
+    fn copied_to(&self, dot: Dot) -> Self {
+        let mut total = Amounts::default();
+        for (_, amounts) in &self.slots {
+            total.added = total.added.saturating_add(amounts.added);
+            total.taken = total.taken.saturating_add(amounts.taken);
+        }
+        Self { slots: vec![(dot, total)] }
+    }
+
+    fn rename(&mut self, moves: &Moves) -> bool {
+        if self.slots.iter().all(|(slot, _)| moves.target(*slot).is_none()) {
+            return false;
+        }
+        for (slot, amounts) in std::mem::take(&mut self.slots) {
+            self.amounts(moves.target(slot).unwrap_or(slot)).join(amounts);
+        }
+        true
+    }
+
+    fn visit_slots(&self, visit: &mut dyn FnMut(Dot, u128, u128)) {
+        self.slots.iter().for_each(|(slot, amounts)| visit(*slot, amounts.added, amounts.taken));
+    }
+}
+
+/// A counter inside a map. See [`crate::PnCounterMap`].
+pub type CounterStore = DotFun<SlotCounter>;
+
+impl DotFun<SlotCounter> {
+    /// A counter to be put into a map.
+    pub fn counting(amount: i64) -> Self {
+        let mut counter = SlotCounter::default();
+        let amounts = counter.amounts(Dot::NOWHERE);
+        (amounts.added, amounts.taken) = (amount.max(0).unsigned_abs().into(), amount.min(0).unsigned_abs().into());
+        Self::single(Dot::NOWHERE, counter)
+    }
+
+    /// What was added less what was taken, within the bounds of `i128`.
+    pub fn value(&self) -> i128 {
+        self.joined().map_or(0, |counter| counter.value())
+    }
+
+    /// What was added less what was taken, or `None` if that exceeds the bounds of `i128`.
+    pub fn checked_value(&self) -> Option<i128> {
+        self.joined().map_or(Some(0), |counter| counter.checked_value())
+    }
+}
+
+impl StoreMut<'_, CounterStore> {
+    /// What was added less what was taken.
+    pub fn value(&self) -> i128 {
+        self.store().map_or(0, CounterStore::value)
+    }
+
+    /// Adds to the counter; a negative amount is a decrement, 0 changes nothing.
+    ///
+    /// # Errors
+    /// [`CounterOverflow`].
+    pub fn increment(&mut self, cx: &mut UpdateCx<'_>, by: i64) -> Result<(), CounterOverflow> {
+        self.change(cx, by.unsigned_abs(), by > 0)
+    }
+
+    /// Takes from the counter; a negative amount is an increment, 0 changes nothing.
+    ///
+    /// # Errors
+    /// [`CounterOverflow`].
+    pub fn decrement(&mut self, cx: &mut UpdateCx<'_>, by: i64) -> Result<(), CounterOverflow> {
+        self.change(cx, by.unsigned_abs(), by < 0)
+    }
+
+    fn change(&mut self, cx: &mut UpdateCx<'_>, by: u64, up: bool) -> Result<(), CounterOverflow> {
+        if by == 0 {
+            return Ok(());
+        }
+        let floor = self.0.slot_floor(cx);
+        let mut counter = self.store().and_then(DotFun::joined).unwrap_or_default();
+        let superseded = self.store().map_or_else(Vec::new, |store| store.dots().collect());
+        let newest = counter.newest(cx.replica(), |number| number > floor && !cx.is_reserved(number));
+        let dot = cx.draw_dot();
+        let amounts = counter.amounts(newest.unwrap_or(dot));
+        let amount = if up { &mut amounts.added } else { &mut amounts.taken };
+        *amount = amount.checked_add(by.into()).ok_or(CounterOverflow)?;
+        self.0.apply(cx, Edit { store: DotFun::single(dot, counter), drawn: vec![dot], superseded, scope: Whole });
+        Ok(())
+    }
+}

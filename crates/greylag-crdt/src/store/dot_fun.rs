@@ -1,0 +1,271 @@
+//! Dots with values.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+
+use super::{Host, Join, Store, Whole, decode_dot, encode_dot, push_dot};
+use crate::codec::{DecodeError, Decoder, Encoder, ascending};
+use crate::cx::UpdateCx;
+use crate::hash::Digest;
+use crate::rename::Moves;
+use crate::replica::{Dot, ReplicaId};
+use crate::tag::TypeTag;
+
+/// A value under a dot. Two values meet under one dot if two owners renamed the same leaf, or if one replica id was used
+/// by two processes; then they are joined. Source: ddata K5.
+pub trait Leaf: Clone + PartialEq + Debug + Send + Sync + 'static {
+    /// What the closure of [`crate::OrMap::update`] is handed.
+    type Editor<'a>;
+    /// Its name as a parameter of a type tag.
+    const TAG: TypeTag;
+
+    /// Joins the other into this one.
+    fn join(&mut self, other: &Self);
+
+    /// Appends the canonical bytes.
+    fn encode(&self, out: &mut Encoder);
+
+    /// Reads what `encode` wrote.
+    ///
+    /// # Errors
+    /// [`DecodeError`].
+    fn decode(inp: &mut Decoder<'_>) -> Result<Self, DecodeError>;
+
+    /// Runs a closure with what edits the values where they stand.
+    fn edit<R>(
+        host: &mut dyn Host<DotFun<Self>>,
+        cx: &mut UpdateCx<'_>,
+        f: impl FnOnce(&mut Self::Editor<'_>, &mut UpdateCx<'_>) -> R,
+    ) -> R;
+
+    /// Appends to a path what distinguishes the value: its bytes, unless equal values could differ in them.
+    fn extend_path(&self, path: &mut Vec<u8>) {
+        let mut out = Encoder::continuing(std::mem::take(path));
+        self.encode(&mut out);
+        *path = out.finish();
+    }
+
+    /// The same content under another dot.
+    #[must_use]
+    fn copied_to(&self, dot: Dot) -> Self {
+        let _ = dot;
+        self.clone()
+    }
+
+    /// Renames slot ids. Returns whether anything changed.
+    fn rename(&mut self, moves: &Moves) -> bool {
+        let _ = moves;
+        false
+    }
+
+    /// Calls `visit` with every slot id and its two amounts.
+    fn visit_slots(&self, visit: &mut dyn FnMut(Dot, u128, u128)) {
+        let _ = visit;
+    }
+}
+
+/// Dots with values; concurrent values, siblings, coexist.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DotFun<V> {
+    /// Ascending by dot; hardly ever more than one.
+    values: Vec<(Dot, V)>,
+}
+
+impl<V> Default for DotFun<V> {
+    fn default() -> Self {
+        Self { values: Vec::new() }
+    }
+}
+
+impl<V> DotFun<V> {
+    /// One value under one dot.
+    pub fn single(dot: Dot, value: V) -> Self {
+        Self { values: vec![(dot, value)] }
+    }
+
+    /// The values, by dot.
+    pub fn values(&self) -> impl Iterator<Item = &V> {
+        self.values.iter().map(|(_, value)| value)
+    }
+
+    /// The dots, ascending.
+    pub fn dots(&self) -> impl Iterator<Item = Dot> + '_ {
+        self.values.iter().map(|(dot, _)| *dot)
+    }
+
+    fn at(&self, dot: Dot) -> Option<&V> {
+        self.values.iter().find(|(own, _)| *own == dot).map(|(_, value)| value)
+    }
+}
+
+impl<V: Leaf> DotFun<V> {
+    /// All siblings in one.
+    pub fn joined(&self) -> Option<V> {
+        let mut values = self.values();
+        let first = values.next()?.clone();
+        Some(values.fold(first, |mut joined, value| {
+            joined.join(value);
+            joined
+        }))
+    }
+
+    /// A store of ascending dots, in which values that meet are joined.
+    fn of(values: impl IntoIterator<Item = (Dot, V)>) -> Self {
+        let mut map: BTreeMap<Dot, V> = BTreeMap::new();
+        for (dot, value) in values {
+            match map.get_mut(&dot) {
+                Some(twin) => twin.join(&value),
+                None => drop(map.insert(dot, value)),
+            }
+        }
+        Self { values: map.into_iter().collect() }
+    }
+
+    /// What slots of one replica hold, taken over all siblings.
+    fn amounts(&self, replica: ReplicaId) -> BTreeMap<Dot, (u128, u128)> {
+        let mut amounts: BTreeMap<Dot, (u128, u128)> = BTreeMap::new();
+        let mut visit = |slot: Dot, added: u128, taken: u128| {
+            if slot.replica == replica {
+                let own = amounts.entry(slot).or_default();
+                *own = (own.0.max(added), own.1.max(taken));
+            }
+        };
+        self.values().for_each(|value| value.visit_slots(&mut visit));
+        amounts
+    }
+
+    /// Notes what happens to slots when `self` becomes `next`.
+    fn note_slots(&self, next: &Self, join: &mut Join<'_>) {
+        let slots = &mut join.slots;
+        self.visit_slots(&mut |slot| *slots.entry(slot.replica).or_default() -= 1);
+        next.visit_slots(&mut |slot| *slots.entry(slot.replica).or_default() += 1);
+        if let Some(watched) = join.watched.filter(|own| slots.contains_key(own)) {
+            let after = next.amounts(watched);
+            let is_less = |(slot, before): (&Dot, &(u128, u128))| {
+                after.get(slot).is_none_or(|now| now.0 < before.0 || now.1 < before.1)
+            };
+            join.shrunk |= self.amounts(watched).iter().any(is_less);
+        }
+    }
+}
+
+impl<V: Leaf> Store for DotFun<V> {
+    type Scope = Whole;
+    type Editor<'a> = V::Editor<'a>;
+    const TAG: TypeTag = TypeTag::with("dotfun", &[&V::TAG]);
+
+    fn everything() -> Whole {
+        Whole
+    }
+
+    fn join_scopes(_: &mut Whole, _: &Whole) {}
+
+    fn join(&mut self, other: &Self, _: &Whole, join: &mut Join<'_>) -> bool {
+        if self == other {
+            return false;
+        }
+        let kept = self.values.iter().filter_map(|(dot, value)| match other.at(*dot) {
+            Some(twin) => {
+                let mut joined = value.clone();
+                joined.join(twin);
+                Some((*dot, joined))
+            }
+            None => (!join.theirs.contains(*dot)).then(|| (*dot, value.clone())),
+        });
+        let is_new = |dot: Dot| self.at(dot).is_none() && !join.own.contains(dot);
+        let added = other.values.iter().filter(|(dot, _)| is_new(*dot)).cloned();
+        let mut values: Vec<(Dot, V)> = kept.chain(added).collect();
+        values.sort_unstable_by_key(|(dot, _)| *dot);
+        let next = Self { values };
+        if next == *self {
+            return false;
+        }
+        self.note_slots(&next, join);
+        join.sum = join.sum.minus(self.digest(&mut join.path));
+        *self = next;
+        join.sum = join.sum.plus(self.digest(&mut join.path));
+        true
+    }
+
+    fn is_empty(&self) -> bool {
+        self.values.is_empty()
+    }
+
+    fn leaves(&self) -> usize {
+        self.values.len()
+    }
+
+    fn visit_dots(&self, visit: &mut dyn FnMut(Dot)) {
+        self.dots().for_each(visit);
+    }
+
+    fn visit_slots(&self, visit: &mut dyn FnMut(Dot)) {
+        self.values().for_each(|value| value.visit_slots(&mut |slot, _, _| visit(slot)));
+    }
+
+    fn digest(&self, path: &mut Vec<u8>) -> Digest {
+        let length = path.len();
+        let mut sum = Digest::default();
+        for (dot, value) in &self.values {
+            push_dot(path, *dot);
+            value.extend_path(path);
+            sum = sum.plus(Digest::of(path));
+            path.truncate(length);
+        }
+        sum
+    }
+
+    fn rename(&mut self, moves: &Moves) -> bool {
+        let mut changed = false;
+        for (dot, value) in &mut self.values {
+            changed |= value.rename(moves);
+            if let Some(target) = moves.target(*dot) {
+                *dot = target;
+                changed = true;
+            }
+        }
+        if changed {
+            *self = Self::of(std::mem::take(&mut self.values));
+        }
+        changed
+    }
+
+    fn with_fresh_dots(&self, cx: &mut UpdateCx<'_>, drawn: &mut Vec<Dot>) -> Self {
+        let Some(joined) = self.joined() else { return Self::default() };
+        let dot = cx.draw_dot();
+        drawn.push(dot);
+        Self::single(dot, joined.copied_to(dot))
+    }
+
+    fn edit<R>(
+        host: &mut dyn Host<Self>,
+        cx: &mut UpdateCx<'_>,
+        f: impl FnOnce(&mut V::Editor<'_>, &mut UpdateCx<'_>) -> R,
+    ) -> R {
+        V::edit(host, cx, f)
+    }
+
+    fn encode(&self, out: &mut Encoder) {
+        out.u64(self.values.len() as u64);
+        for (dot, value) in &self.values {
+            encode_dot(*dot, out);
+            value.encode(out);
+        }
+    }
+
+    fn decode(inp: &mut Decoder<'_>) -> Result<Self, DecodeError> {
+        let mut values = Vec::new();
+        ascending(inp, |inp| {
+            let dot = decode_dot(inp)?;
+            values.push((dot, V::decode(inp)?));
+            Ok(dot)
+        })?;
+        Ok(Self { values })
+    }
+
+    fn encode_scope(_: &Whole, _: &mut Encoder) {}
+
+    fn decode_scope(_: &mut Decoder<'_>) -> Result<Whole, DecodeError> {
+        Ok(Whole)
+    }
+}

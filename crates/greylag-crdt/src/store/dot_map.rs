@@ -1,0 +1,393 @@
+//! A store per key.
+
+use std::borrow::Borrow;
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+
+use super::{Host, Join, Store, StoreMut, push_element};
+use crate::codec::{DecodeError, Decoder, Encoder, ascending};
+use crate::cx::UpdateCx;
+use crate::element::Element;
+use crate::fragment::Edit;
+use crate::hash::Digest;
+use crate::map::PersistentMap;
+use crate::rename::Moves;
+use crate::replica::Dot;
+use crate::tag::TypeTag;
+
+/// A store per key; a key whose store is empty is absent.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DotMap<K: Element, S: Store> {
+    entries: PersistentMap<K, S>,
+}
+
+/// Which keys of a [`DotMap`] a fragment speaks of.
+#[derive(Debug, Clone, PartialEq)]
+pub enum MapScope<K: Ord, C> {
+    /// All of them: what the fragment's context has seen and its store lacks is removed.
+    All,
+    /// These, each as far as its own scope reaches; the others are left alone.
+    Touched(BTreeMap<K, C>),
+}
+
+impl<K: Ord, C> MapScope<K, C> {
+    pub(crate) fn of(key: K, scope: C) -> Self {
+        Self::Touched([(key, scope)].into())
+    }
+}
+
+impl<K: Element, S: Store> Default for DotMap<K, S> {
+    fn default() -> Self {
+        Self { entries: PersistentMap::new() }
+    }
+}
+
+impl<K: Element, S: Store> DotMap<K, S> {
+    /// The stores by key.
+    pub fn entries(&self) -> &PersistentMap<K, S> {
+        &self.entries
+    }
+
+    /// The store of a key; `None` if the key is absent.
+    pub fn get<Q: Ord + ?Sized>(&self, key: &Q) -> Option<&S>
+    where
+        K: Borrow<Q>,
+    {
+        self.entries.get(key)
+    }
+
+    /// Whether a key, or an element of a set, is present.
+    pub fn contains<Q: Ord + ?Sized>(&self, key: &Q) -> bool
+    where
+        K: Borrow<Q>,
+    {
+        self.get(key).is_some()
+    }
+
+    /// The keys, or the elements of a set, ascending.
+    pub fn keys(&self) -> impl Iterator<Item = &K> {
+        self.entries.keys()
+    }
+
+    /// How many keys there are.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether there is no key.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Puts a store under a key of a store that is being built; an empty one is left out.
+    pub(crate) fn with(mut self, key: K, store: S) -> Self {
+        if !store.is_empty() {
+            self.entries.insert(key, store);
+        }
+        self
+    }
+
+    fn join_key(&mut self, key: &K, other: &Self, scope: &S::Scope, join: &mut Join<'_>) -> bool {
+        let absent = S::default();
+        let theirs = other.entries.get(key).unwrap_or(&absent);
+        let length = join.path.len();
+        push_element(&mut join.path, key);
+        let changed = match self.entries.get(key) {
+            None => {
+                let mut store = S::default();
+                let changed = store.join(theirs, scope, join);
+                if changed {
+                    self.entries.insert(key.clone(), store);
+                }
+                changed
+            }
+            Some(own) => {
+                let mut store = own.clone();
+                let changed = store.join(theirs, scope, join);
+                match changed && store.is_empty() {
+                    true => drop(self.entries.remove(key)),
+                    false if changed => drop(self.entries.insert(key.clone(), store)),
+                    false => {}
+                }
+                changed
+            }
+        };
+        join.path.truncate(length);
+        changed
+    }
+
+    /// The keys that a join of everything could change: all that differ, and of those that only one side has, the ones
+    /// that the other has seen.
+    fn differing(&self, other: &Self, join: &Join<'_>) -> Vec<K> {
+        let any_dot = |store: &S, holds: &dyn Fn(Dot) -> bool| {
+            let mut found = false;
+            store.visit_dots(&mut |dot| found |= holds(dot));
+            found
+        };
+        let mut differing = Vec::new();
+        let (mut own, mut theirs) = (self.entries.iter().peekable(), other.entries.iter().peekable());
+        loop {
+            let order = match (own.peek(), theirs.peek()) {
+                (None, None) => return differing,
+                (Some(_), None) => Ordering::Less,
+                (None, Some(_)) => Ordering::Greater,
+                (Some((a, _)), Some((b, _))) => a.cmp(b),
+            };
+            let differs = match order {
+                Ordering::Less => own.next().filter(|(_, s)| any_dot(s, &|dot| join.theirs.contains(dot))),
+                Ordering::Greater => theirs.next().filter(|(_, s)| any_dot(s, &|dot| !join.own.contains(dot))),
+                Ordering::Equal => own.next().zip(theirs.next()).filter(|((_, a), (_, b))| a != b).map(|(own, _)| own),
+            };
+            differing.extend(differs.map(|(key, _)| key.clone()));
+        }
+    }
+}
+
+/// Under a key of a store that stands somewhere.
+struct Child<'a, K: Element, S: Store> {
+    parent: &'a mut dyn Host<DotMap<K, S>>,
+    key: K,
+}
+
+impl<K: Element, S: Store> Host<S> for Child<'_, K, S> {
+    fn store(&self) -> Option<&S> {
+        self.parent.store()?.get(&self.key)
+    }
+
+    fn apply(&mut self, cx: &UpdateCx<'_>, edit: Edit<S>) {
+        let Edit { store, drawn, superseded, scope } = edit;
+        let store = DotMap::default().with(self.key.clone(), store);
+        let scope = MapScope::of(self.key.clone(), scope);
+        self.parent.apply(cx, Edit { store, drawn, superseded, scope });
+    }
+
+    fn slot_floor(&mut self, cx: &UpdateCx<'_>) -> u64 {
+        self.parent.slot_floor(cx)
+    }
+}
+
+/// What can be done to a map wherever it stands; values are stores. Sets have `add` and more, see
+/// [`crate::OrSetStore`].
+impl<K: Element, S: Store> StoreMut<'_, DotMap<K, S>> {
+    /// Edits the store of a key in place, an empty one if the key is absent.
+    pub fn update<R>(
+        &mut self,
+        cx: &mut UpdateCx<'_>,
+        key: K,
+        f: impl FnOnce(&mut S::Editor<'_>, &mut UpdateCx<'_>) -> R,
+    ) -> R {
+        S::edit(&mut Child { parent: &mut *self.0, key }, cx, f)
+    }
+
+    /// Puts a store in the place of what is seen under a key; an empty one removes the key.
+    pub fn put(&mut self, cx: &mut UpdateCx<'_>, key: K, store: &S) {
+        let mut superseded = Vec::new();
+        if let Some(former) = self.store().and_then(|own| own.get(&key)) {
+            former.visit_dots(&mut |dot| superseded.push(dot));
+        }
+        let mut drawn = Vec::new();
+        let store = store.with_fresh_dots(cx, &mut drawn);
+        if !(drawn.is_empty() && superseded.is_empty()) {
+            let scope = MapScope::of(key.clone(), S::everything());
+            let store = DotMap::default().with(key, store);
+            self.0.apply(cx, Edit { store, drawn, superseded, scope });
+        }
+    }
+
+    /// Removes a key, or an element of a set, as far as it is seen here. Returns whether it was present.
+    pub fn remove<Q: Ord + ?Sized>(&mut self, cx: &mut UpdateCx<'_>, key: &Q) -> bool
+    where
+        K: Borrow<Q>,
+    {
+        let found = self.store().and_then(|own| own.entries.get_key_value(key));
+        let Some((key, store)) = found else { return false };
+        let (key, mut superseded) = (key.clone(), Vec::new());
+        store.visit_dots(&mut |dot| superseded.push(dot));
+        self.0.apply(cx, Edit::removal(superseded, MapScope::of(key, S::everything())));
+        true
+    }
+
+    /// Removes everything that is seen here.
+    pub fn clear(&mut self, cx: &mut UpdateCx<'_>) {
+        let mut superseded = Vec::new();
+        if let Some(own) = self.store() {
+            own.visit_dots(&mut |dot| superseded.push(dot));
+        }
+        if !superseded.is_empty() {
+            self.0.apply(cx, Edit::removal(superseded, MapScope::All));
+        }
+    }
+
+    /// The store of a key; `None` if the key is absent.
+    pub fn get<Q: Ord + ?Sized>(&self, key: &Q) -> Option<&S>
+    where
+        K: Borrow<Q>,
+    {
+        self.store()?.get(key)
+    }
+
+    /// Whether a key, or an element of a set, is present.
+    pub fn contains<Q: Ord + ?Sized>(&self, key: &Q) -> bool
+    where
+        K: Borrow<Q>,
+    {
+        self.get(key).is_some()
+    }
+
+    /// How many keys, or elements of a set, there are.
+    pub fn len(&self) -> usize {
+        self.store().map_or(0, DotMap::len)
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.store().is_none()
+    }
+}
+
+impl<K: Element, S: Store> Store for DotMap<K, S> {
+    type Scope = MapScope<K, S::Scope>;
+    type Editor<'a> = StoreMut<'a, Self>;
+    const TAG: TypeTag = TypeTag::with("dotmap", &[&K::TAG, &S::TAG]);
+
+    fn everything() -> Self::Scope {
+        MapScope::All
+    }
+
+    fn join_scopes(into: &mut Self::Scope, other: &Self::Scope) {
+        let (MapScope::Touched(own), MapScope::Touched(theirs)) = (&mut *into, other) else {
+            *into = MapScope::All;
+            return;
+        };
+        for (key, scope) in theirs {
+            match own.get_mut(key) {
+                Some(twin) => S::join_scopes(twin, scope),
+                None => drop(own.insert(key.clone(), scope.clone())),
+            }
+        }
+    }
+
+    fn join(&mut self, other: &Self, scope: &Self::Scope, join: &mut Join<'_>) -> bool {
+        let mut changed = false;
+        match scope {
+            MapScope::Touched(keys) => {
+                for (key, scope) in keys {
+                    changed |= self.join_key(key, other, scope, join);
+                }
+            }
+            MapScope::All => {
+                for key in &self.differing(other, join) {
+                    changed |= self.join_key(key, other, &S::everything(), join);
+                }
+            }
+        }
+        changed
+    }
+
+    fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    fn leaves(&self) -> usize {
+        self.entries.len()
+    }
+
+    fn visit_dots(&self, visit: &mut dyn FnMut(Dot)) {
+        self.entries.iter().for_each(|(_, store)| store.visit_dots(visit));
+    }
+
+    fn visit_slots(&self, visit: &mut dyn FnMut(Dot)) {
+        self.entries.iter().for_each(|(_, store)| store.visit_slots(visit));
+    }
+
+    fn digest(&self, path: &mut Vec<u8>) -> Digest {
+        let length = path.len();
+        let mut sum = Digest::default();
+        for (key, store) in self.entries.iter() {
+            push_element(path, key);
+            sum = sum.plus(store.digest(path));
+            path.truncate(length);
+        }
+        sum
+    }
+
+    fn rename(&mut self, moves: &Moves) -> bool {
+        let mut renamed = Vec::new();
+        for (key, store) in self.entries.iter() {
+            let mut store = store.clone();
+            if store.rename(moves) {
+                renamed.push((key.clone(), store));
+            }
+        }
+        let changed = !renamed.is_empty();
+        for (key, store) in renamed {
+            self.entries.insert(key, store);
+        }
+        changed
+    }
+
+    fn with_fresh_dots(&self, cx: &mut UpdateCx<'_>, drawn: &mut Vec<Dot>) -> Self {
+        let stores = self.entries.iter();
+        stores.fold(Self::default(), |copy, (key, store)| copy.with(key.clone(), store.with_fresh_dots(cx, drawn)))
+    }
+
+    fn edit<R>(
+        host: &mut dyn Host<Self>,
+        cx: &mut UpdateCx<'_>,
+        f: impl FnOnce(&mut StoreMut<'_, Self>, &mut UpdateCx<'_>) -> R,
+    ) -> R {
+        f(&mut StoreMut(host), cx)
+    }
+
+    fn encode(&self, out: &mut Encoder) {
+        out.u64(self.entries.len() as u64);
+        for (key, store) in self.entries.iter() {
+            key.encode(out);
+            store.encode(out);
+        }
+    }
+
+    fn decode(inp: &mut Decoder<'_>) -> Result<Self, DecodeError> {
+        let mut entries = PersistentMap::new();
+        ascending(inp, |inp| {
+            let key = K::decode(inp)?;
+            let store = S::decode(inp)?;
+            if store.is_empty() {
+                return Err(DecodeError::NotCanonical("a key without a leaf"));
+            }
+            entries.insert(key.clone(), store);
+            Ok(key)
+        })?;
+        Ok(Self { entries })
+    }
+
+    fn encode_scope(scope: &Self::Scope, out: &mut Encoder) {
+        match scope {
+            MapScope::All => out.u8(0),
+            MapScope::Touched(keys) => {
+                out.u8(1);
+                out.u64(keys.len() as u64);
+                for (key, scope) in keys {
+                    key.encode(out);
+                    S::encode_scope(scope, out);
+                }
+            }
+        }
+    }
+
+    fn decode_scope(inp: &mut Decoder<'_>) -> Result<Self::Scope, DecodeError> {
+        match inp.u8()? {
+            0 => Ok(MapScope::All),
+            1 => {
+                let mut keys = BTreeMap::new();
+                ascending(inp, |inp| {
+                    let key = K::decode(inp)?;
+                    keys.insert(key.clone(), S::decode_scope(inp)?);
+                    Ok(key)
+                })?;
+                Ok(MapScope::Touched(keys))
+            }
+            _ => Err(DecodeError::Invalid("an unknown scope")),
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! Dots without values.
+
+use super::{Host, Join, Store, StoreMut, Whole, decode_dot, encode_dot, push_dot};
+use crate::codec::{DecodeError, Decoder, Encoder, ascending};
+use crate::cx::UpdateCx;
+use crate::fragment::Edit;
+use crate::hash::Digest;
+use crate::rename::Moves;
+use crate::replica::Dot;
+use crate::tag::TypeTag;
+
+/// Dots without values: present as long as one of them is.
+///
+/// As the value of a map it is a flag whose enabling wins: [`crate::FlagStore`].
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DotSet(Dots);
+
+/// Nearly every set has one dot, which takes no memory of its own.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+enum Dots {
+    #[default]
+    None,
+    One(Dot),
+    /// Two or more, ascending.
+    Many(Box<[Dot]>),
+}
+
+impl DotSet {
+    /// The set of one dot.
+    pub fn single(dot: Dot) -> Self {
+        Self(Dots::One(dot))
+    }
+
+    /// A set of ascending dots.
+    fn of(dots: Vec<Dot>) -> Self {
+        match dots[..] {
+            [] => Self(Dots::None),
+            [only] => Self(Dots::One(only)),
+            _ => Self(Dots::Many(dots.into())),
+        }
+    }
+
+    /// The dots, ascending.
+    pub fn dots(&self) -> &[Dot] {
+        match &self.0 {
+            Dots::None => &[],
+            Dots::One(dot) => std::slice::from_ref(dot),
+            Dots::Many(dots) => dots,
+        }
+    }
+
+    /// Whether, as a flag, it is on.
+    pub fn enabled(&self) -> bool {
+        self.0 != Dots::None
+    }
+}
+
+impl StoreMut<'_, DotSet> {
+    /// Whether it is on.
+    pub fn enabled(&self) -> bool {
+        self.store().is_some()
+    }
+
+    /// Switches on, which wins over every switching off that has not seen it; also if it is on already.
+    pub fn switch_on(&mut self, cx: &mut UpdateCx<'_>) {
+        let superseded = self.store().map_or_else(Vec::new, |set| set.dots().to_vec());
+        let dot = cx.draw_dot();
+        let store = DotSet::single(dot);
+        self.0.apply(cx, Edit { store, drawn: vec![dot], superseded, scope: Whole });
+    }
+
+    /// Switches off as far as it is seen here. Returns whether it was on.
+    pub fn switch_off(&mut self, cx: &mut UpdateCx<'_>) -> bool {
+        let superseded = self.store().map_or_else(Vec::new, |set| set.dots().to_vec());
+        let was_on = !superseded.is_empty();
+        if was_on {
+            self.0.apply(cx, Edit::removal(superseded, Whole));
+        }
+        was_on
+    }
+}
+
+impl Store for DotSet {
+    type Scope = Whole;
+    type Editor<'a> = StoreMut<'a, Self>;
+    const TAG: TypeTag = TypeTag::new("dots");
+
+    fn everything() -> Whole {
+        Whole
+    }
+
+    fn join_scopes(_: &mut Whole, _: &Whole) {}
+
+    fn join(&mut self, other: &Self, _: &Whole, join: &mut Join<'_>) -> bool {
+        if self == other {
+            return false;
+        }
+        let (own, theirs) = (self.dots(), other.dots());
+        let kept = own.iter().filter(|dot| !join.theirs.contains(**dot) || theirs.contains(*dot));
+        let added = theirs.iter().filter(|dot| !join.own.contains(**dot) && !own.contains(*dot));
+        let mut dots: Vec<Dot> = kept.chain(added).copied().collect();
+        dots.sort_unstable();
+        if dots == own {
+            return false;
+        }
+        join.sum = join.sum.minus(self.digest(&mut join.path));
+        *self = Self::of(dots);
+        join.sum = join.sum.plus(self.digest(&mut join.path));
+        true
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0 == Dots::None
+    }
+
+    fn leaves(&self) -> usize {
+        self.dots().len()
+    }
+
+    fn visit_dots(&self, visit: &mut dyn FnMut(Dot)) {
+        self.dots().iter().copied().for_each(visit);
+    }
+
+    fn digest(&self, path: &mut Vec<u8>) -> Digest {
+        if self.is_empty() {
+            return Digest::default();
+        }
+        let length = path.len();
+        self.dots().iter().for_each(|dot| push_dot(path, *dot));
+        let digest = Digest::of(path);
+        path.truncate(length);
+        digest
+    }
+
+    fn rename(&mut self, moves: &Moves) -> bool {
+        if self.dots().iter().all(|dot| moves.target(*dot).is_none()) {
+            return false;
+        }
+        let mut dots: Vec<Dot> = self.dots().iter().map(|dot| moves.target(*dot).unwrap_or(*dot)).collect();
+        dots.sort_unstable();
+        dots.dedup();
+        *self = Self::of(dots);
+        true
+    }
+
+    fn with_fresh_dots(&self, cx: &mut UpdateCx<'_>, drawn: &mut Vec<Dot>) -> Self {
+        if self.is_empty() {
+            return Self::default();
+        }
+        let dot = cx.draw_dot();
+        drawn.push(dot);
+        Self::single(dot)
+    }
+
+    fn edit<R>(
+        host: &mut dyn Host<Self>,
+        cx: &mut UpdateCx<'_>,
+        f: impl FnOnce(&mut StoreMut<'_, Self>, &mut UpdateCx<'_>) -> R,
+    ) -> R {
+        f(&mut StoreMut(host), cx)
+    }
+
+    fn encode(&self, out: &mut Encoder) {
+        out.u64(self.dots().len() as u64);
+        self.dots().iter().for_each(|dot| encode_dot(*dot, out));
+    }
+
+    fn decode(inp: &mut Decoder<'_>) -> Result<Self, DecodeError> {
+        let mut dots = Vec::new();
+        ascending(inp, |inp| {
+            let dot = decode_dot(inp)?;
+            dots.push(dot);
+            Ok(dot)
+        })?;
+        Ok(Self::of(dots))
+    }
+
+    fn encode_scope(_: &Whole, _: &mut Encoder) {}
+
+    fn decode_scope(_: &mut Decoder<'_>) -> Result<Whole, DecodeError> {
+        Ok(Whole)
+    }
+}
