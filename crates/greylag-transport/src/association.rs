@@ -276,6 +276,15 @@ const PROBES: u32 = 10;
 /// Dead incarnations remembered per address; more restarts than that happen in no log of ours.
 const MAX_RETIRED: usize = 64;
 
+/// A process that runs no more at its address, in what is kept of an address that was let go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Grave {
+    /// Which.
+    pub uid: Uid,
+    /// It was only replaced: if it answers at its address, it is the one that runs.
+    pub may_return: bool,
+}
+
 /// The association with one peer address.
 #[derive(Debug)]
 pub struct Association {
@@ -379,6 +388,34 @@ impl Association {
             next_seq: 1,
             is_shut_down: false,
         }
+    }
+
+    /// The same of an address of which something was known once: by a former machine, [`Association::graves`]
+    /// says what.
+    #[must_use]
+    pub fn remembering(mut self, graves: impl IntoIterator<Item = Grave>) -> Self {
+        let proof_from = |grave: &Grave| grave.may_return.then_some(self.next_seq);
+        self.retired =
+            graves.into_iter().map(|grave| Retired { uid: grave.uid, proof_from: proof_from(&grave) }).collect();
+        self
+    }
+
+    /// Which processes must not come back, the oldest first.
+    pub fn graves(&self) -> impl Iterator<Item = Grave> {
+        self.retired.iter().map(|Retired { uid, proof_from }| {
+            let is_wanted = !self.tombstones.contains(uid) && !self.ignored.contains(uid);
+            Grave { uid: *uid, may_return: proof_from.is_some() && is_wanted }
+        })
+    }
+
+    /// Nothing runs there as far as is known, nothing is under way, and nothing is remembered but
+    /// [`Association::graves`].
+    pub fn is_spent(&self) -> bool {
+        let is_idle = |state: &LaneState| state.phase == Phase::Idle && state.wanted_at.is_none();
+        self.peer.is_none()
+            && self.quarantined.is_empty()
+            && self.terminating.is_none()
+            && self.lanes.values().all(is_idle)
     }
 
     /// The incarnation that runs, as far as is known.

@@ -400,6 +400,10 @@ impl Endpoint {
         info
     }
 
+    pub(crate) fn forget_peer(&self, address: &NodeAddress) {
+        self.peers.write().unwrap_or_else(PoisonError::into_inner).remove(address);
+    }
+
     pub(crate) fn peer(&self, address: &NodeAddress) -> Option<PeerInfo> {
         self.peers.read().unwrap_or_else(PoisonError::into_inner).get(address).cloned()
     }

@@ -206,6 +206,20 @@ impl LaneQueue {
         room.into_values().for_each(Waker::wake);
     }
 
+    /// Closes all of them, if nothing is queued, open or waited for in any; all or none. `closing` is done before
+    /// anybody can find one of them closed.
+    pub(crate) fn close_unused(queues: &[&Self], closing: impl FnOnce()) -> bool {
+        // Nobody else holds the locks of two.
+        let mut states: Vec<_> = queues.iter().map(|queue| queue.lock()).collect();
+        let is_unused = |state: &State| state.len() == 0 && state.open.is_none() && state.room.is_empty();
+        let all = states.iter().all(|state| is_unused(state));
+        if all {
+            closing();
+            states.iter_mut().for_each(|state| state.closed = true);
+        }
+        all
+    }
+
     /// A frame that leaves before everything queued, and although the gate is shut for that. Without a
     /// stream that could carry it there is nobody to tell.
     pub(crate) fn notify(&self, frame: Bytes) {

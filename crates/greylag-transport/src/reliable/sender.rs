@@ -156,6 +156,11 @@ impl<M: Clone> ReliableSender<M> {
         self.stream.is_some()
     }
 
+    /// Nothing waits to be sent, repeated or confirmed.
+    pub fn is_idle(&self) -> bool {
+        self.unacked.is_empty() && self.early.is_empty() && self.skipped.is_none()
+    }
+
     /// Takes one input. Infallible: what makes no sense here is dropped.
     pub fn handle(&mut self, now: Instant, input: SenderInput<M>, out: &mut Vec<SenderEffect<M>>) {
         match input {

@@ -71,6 +71,11 @@ impl FaultCell {
         self.inbound.store(f64::to_bits(inbound), Ordering::Relaxed);
     }
 
+    pub(super) fn is_set(&self) -> bool {
+        let all = [&self.outbound, &self.inbound, &self.delay];
+        all.iter().any(|part| part.load(Ordering::Relaxed) != 0)
+    }
+
     pub(super) fn outbound(&self) -> f64 {
         f64::from_bits(self.outbound.load(Ordering::Relaxed))
     }

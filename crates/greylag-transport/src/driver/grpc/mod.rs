@@ -11,6 +11,7 @@ mod codec;
 mod connector;
 mod fault;
 mod flushes;
+mod graveyard;
 mod host;
 mod link;
 mod opening;
@@ -197,6 +198,7 @@ impl GrpcTransport {
             control.spawn(files.keep_reading());
         }
         control.spawn(shared::log_suppressed(shared.clone()));
+        control.spawn(shared::let_go_of_the_spent(shared.clone()));
         let (stop_listening, stop) = oneshot::channel();
         let port = Arc::new(listener);
         let server = control.spawn(accept::serve(shared.clone(), port.clone(), stop));

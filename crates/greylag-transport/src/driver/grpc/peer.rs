@@ -12,7 +12,7 @@ use super::fault::FaultCell;
 use super::link;
 use super::reliable::Numbered;
 use super::shared::{Announcement, Shared};
-use crate::association::{Association, Effect, Event, Input};
+use crate::association::{Association, Effect, Event, Grave, Input};
 use crate::lane::{Lane, LaneKind, lane_key_hash};
 use crate::queue::{Bounds, Item, LaneQueue, Place, Pushed};
 use crate::reliable::SenderInput;
@@ -34,6 +34,8 @@ pub(super) struct Peer {
     links: Mutex<BTreeMap<Lane, (u64, Arc<LinkEnd>)>>,
     pub(super) deadline_moved: Notify,
     is_closed: AtomicBool,
+    /// Out of the table; another peer has its address. Written under the locks of machine and queues.
+    is_let_go: AtomicBool,
 }
 
 /// What tells the task of a stream to end.
@@ -56,18 +58,20 @@ impl Peer {
         let queue = |kind| Arc::new(LaneQueue::new(Bounds { items: settings.queue_size(kind), bytes }));
         // Lanes to a thousand peers must not be dialled again in step (cluster C4).
         let seed = shared.endpoint.self_address.uid().get() ^ lane_key_hash(&address.to_string(), "");
+        let graves = shared.graves.lock().expect(NO_PANIC).take(&address);
         let peer = Arc::new(Self {
             address,
             fault: FaultCell::default(),
             complains: AtomicBool::new(true),
             numbered: Numbered::new(settings),
-            machine: Mutex::new(Association::new(settings.clone(), seed)),
+            machine: Mutex::new(Association::new(settings.clone(), seed).remembering(graves)),
             control: queue(LaneKind::Control),
             ordinary: (0..settings.outbound_lanes).map(|_| queue(LaneKind::Ordinary)).collect(),
             large: queue(LaneKind::Large),
             links: Mutex::default(),
             deadline_moved: Notify::new(),
             is_closed: AtomicBool::new(false),
+            is_let_go: AtomicBool::new(false),
         });
         shared.control.spawn(keep_deadlines(shared.clone(), peer.clone()));
         peer
@@ -162,12 +166,44 @@ impl Peer {
         self.deadline_moved.notify_one();
     }
 
+    /// Whether the peer is of no use, as far as its machine knows.
+    pub(super) fn is_spent(&self) -> bool {
+        self.machine.lock().expect(NO_PANIC).is_spent()
+    }
+
+    pub(super) fn is_let_go(&self) -> bool {
+        self.is_let_go.load(Ordering::Acquire)
+    }
+
+    /// Closes for good, if nothing is queued, waits or is under way; returns what is to be remembered.
+    pub(super) fn let_go(&self) -> Option<Vec<Grave>> {
+        let machine = self.machine.lock().expect(NO_PANIC);
+        let queues: Vec<&LaneQueue> = self.lanes().map(|lane| &**self.queue(lane)).collect();
+        let goes = machine.is_spent()
+            && !self.fault.is_set()
+            && self
+                .numbered
+                .close_unused(|| LaneQueue::close_unused(&queues, || self.is_let_go.store(true, Ordering::Release)));
+        if !goes {
+            return None;
+        }
+        let graves = machine.graves().collect();
+        drop(machine);
+        self.close();
+        Some(graves)
+    }
+
     fn run(self: &Arc<Self>, shared: &Arc<Shared>, input: Input) -> Option<Verdict> {
         let now = Instant::now();
         let mut verdict = None;
         let mut effects = Vec::new();
         // Effects are carried out under the lock, so that two inputs cannot cross; none of them waits.
         let mut machine = self.machine.lock().expect(NO_PANIC);
+        if self.is_let_go() {
+            drop(machine);
+            shared.await_letting_go();
+            return shared.peer(&self.address).run(shared, input);
+        }
         let deadline = machine.next_deadline();
         let mut inputs = VecDeque::from([input]);
         while let Some(input) = inputs.pop_front() {
@@ -366,8 +402,13 @@ async fn keep_deadlines(shared: Arc<Shared>, peer: Arc<Peer>) {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use greylag_core::CodecId;
+
     use super::*;
     use crate::driver::grpc::GrpcTransport;
+    use crate::envelope::{Envelope, Recipient};
     use crate::remoting::Remoting;
     use crate::settings::TransportSettings;
 
@@ -391,5 +432,90 @@ mod tests {
         assert!(peer.introduce(&node.shared, info(&now)));
         assert!(!peer.introduce(&node.shared, info(&before)));
         assert_eq!(node.peer(now.address()).unwrap().peer, now);
+    }
+
+    async fn bind(memory: Duration) -> Arc<GrpcTransport> {
+        let settings = TransportSettings { remove_quarantined_association_after: memory, ..TransportSettings::test() };
+        GrpcTransport::bind(settings, Arc::default()).await.unwrap()
+    }
+
+    fn message() -> Envelope {
+        Envelope::new(Recipient::new("inbox"), CodecId::JSON, "number", "1".as_bytes())
+    }
+
+    /// Cluster T21: an address where nothing runs any more costs nothing after a while, and who was sent away
+    /// from there stays away all the same.
+    #[tokio::test]
+    async fn a_peer_of_no_use_is_let_go_and_its_dead_stay_dead() {
+        let node = bind(Duration::from_millis(20)).await;
+        let (gone, other): (UniqueAddress, UniqueAddress) =
+            ("127.0.0.1:9#7".parse().unwrap(), "127.0.0.1:10#7".parse().unwrap());
+        node.shared.peer(gone.address()).hello(&node.shared, gone.uid()).unwrap();
+        node.shared.peer(other.address()).hello(&node.shared, other.uid()).unwrap();
+        node.quarantine(&gone, QuarantineReason::Manual, true);
+        let waiting = async {
+            while node.shared.peers().len() > 1 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), waiting).await.expect("it is let go");
+        assert_eq!(node.shared.peers()[0].address, *other.address(), "as far as is known that one runs");
+        let again = node.shared.peer(gone.address());
+        assert_eq!(again.hello(&node.shared, gone.uid()), Err(None));
+        assert_eq!(again.hello(&node.shared, Uid::new(8).unwrap()), Ok(()));
+    }
+
+    /// Cluster T21, T22: who sends while a peer is being let go sends to the next one; nothing is lost, whether
+    /// it is numbered or not.
+    #[tokio::test]
+    async fn nothing_is_lost_by_letting_go() {
+        let node = bind(Duration::from_secs(3600)).await;
+        // Held from before: what a slow sender has in its hands.
+        let to: UniqueAddress = "127.0.0.1:9#7".parse().unwrap();
+        let old = node.shared.peer(to.address());
+        node.shared.let_go(&old);
+        assert!(old.push(&node.shared, Lane::ordinary(0), Item::Envelope(message()), true).is_err());
+        old.input(&node.shared, Input::Hello { uid: to.uid() });
+        assert!(node.shared.peer(to.address()).is_current(to.uid()), "the Hello reached the next one");
+        for port in 10..400 {
+            let to: UniqueAddress = format!("127.0.0.1:{port}#7").parse().unwrap();
+            let peer = node.shared.peer(to.address());
+            let (start, sender) = (std::sync::Barrier::new(2), &node);
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    start.wait();
+                    match port % 2 {
+                        0 => sender.send(&to.clone().into(), message()).unwrap(),
+                        _ => sender.send_reliable(&to, message()).unwrap(),
+                    }
+                });
+                start.wait();
+                node.shared.let_go(&peer);
+            });
+            let now = node.shared.peer(to.address());
+            match port % 2 {
+                0 => assert!(!now.queue(Lane::ordinary(0)).is_empty(), "{port}: it waits where it is sent from"),
+                _ => assert!(!now.numbered.close_unused(|| true), "{port}: it waits to be repeated"),
+            }
+        }
+    }
+
+    /// Cluster T15, T21: what is under way, waits or is remembered for a reason keeps a peer.
+    #[tokio::test]
+    async fn a_peer_of_use_is_kept() {
+        let node = bind(Duration::from_secs(3600)).await;
+        let known: UniqueAddress = "127.0.0.1:9#7".parse().unwrap();
+        node.shared.peer(known.address()).hello(&node.shared, known.uid()).unwrap();
+        let quarantined: UniqueAddress = "127.0.0.1:10#7".parse().unwrap();
+        node.quarantine(&quarantined, QuarantineReason::Manual, true);
+        let spoken_to: UniqueAddress = "127.0.0.1:11#7".parse().unwrap();
+        node.send(&spoken_to.clone().into(), message()).unwrap();
+        let faulty: UniqueAddress = "127.0.0.1:12#7".parse().unwrap();
+        node.fault(faulty.address(), crate::driver::grpc::Fault::Blackhole);
+        for peer in [known, quarantined, spoken_to, faulty] {
+            let kept = node.shared.peer(peer.address());
+            node.shared.let_go(&kept);
+            assert!(!kept.is_let_go() && Arc::ptr_eq(&kept, &node.shared.peer(peer.address())), "{peer}");
+        }
     }
 }

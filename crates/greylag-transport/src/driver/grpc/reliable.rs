@@ -1,6 +1,7 @@
 //! The numbered messages of one peer: the two machines of [`crate::reliable`], and what their
 //! effects come to. They wait here and not in a lane's queue, so they outlive every stream.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -20,12 +21,23 @@ use crate::wire::{self, Arrived};
 /// See the module.
 pub(super) struct Numbered {
     sender: Mutex<ReliableSender<Arc<Letter>>>,
+    /// The peer was let go; written under the lock of the sender.
+    is_closed: AtomicBool,
     receiver: Mutex<ReliableReceiver>,
 }
 
 impl Numbered {
     pub(super) fn new(settings: &TransportSettings) -> Self {
-        Self { sender: Mutex::new(ReliableSender::new(settings)), receiver: Mutex::default() }
+        let sender = Mutex::new(ReliableSender::new(settings));
+        Self { sender, is_closed: AtomicBool::new(false), receiver: Mutex::default() }
+    }
+
+    /// Takes no message any more, if none waits and `also` is true.
+    pub(super) fn close_unused(&self, also: impl FnOnce() -> bool) -> bool {
+        let sender = self.sender.lock().expect(NO_PANIC);
+        let closes = sender.is_idle() && also();
+        self.is_closed.fetch_or(closes, Ordering::AcqRel);
+        closes
     }
 
     pub(super) fn next_deadline(&self) -> Option<Instant> {
@@ -46,9 +58,14 @@ impl Numbered {
     }
 }
 
-/// Too many messages waited: all of them were given up, the newest included.
+/// Why a message was not numbered.
 #[derive(Debug)]
-pub(super) struct GaveUp;
+pub(super) enum NotNumbered {
+    /// Too many messages waited: all of them were given up, the newest included.
+    GaveUp,
+    /// The peer was let go; its address has another one.
+    LetGo,
+}
 
 impl Peer {
     /// Numbers a message and sends it.
@@ -57,7 +74,7 @@ impl Peer {
         shared: &Arc<Shared>,
         target: Uid,
         message: Arc<Letter>,
-    ) -> Result<(), GaveUp> {
+    ) -> Result<(), NotNumbered> {
         let (inputs, outcome) = self.run_sender(shared, Instant::now(), SenderInput::Send { target, message });
         for input in inputs {
             self.input(shared, input);
@@ -82,12 +99,15 @@ impl Peer {
         shared: &Shared,
         now: Instant,
         input: SenderInput<Arc<Letter>>,
-    ) -> (Vec<Input>, Result<(), GaveUp>) {
+    ) -> (Vec<Input>, Result<(), NotNumbered>) {
         let mut outcome = Ok(());
         let mut effects = Vec::new();
         let mut inputs = Vec::new();
         // Carried out under the lock, so that two inputs cannot cross.
         let mut sender = self.numbered.sender.lock().expect(NO_PANIC);
+        if self.numbered.is_closed.load(Ordering::Acquire) {
+            return (inputs, Err(NotNumbered::LetGo));
+        }
         let deadline = sender.next_deadline();
         sender.handle(now, input, &mut effects);
         for effect in effects {
@@ -109,7 +129,7 @@ impl Peer {
                 }
                 SenderEffect::GaveUp { uid, dropped } => {
                     inputs.extend(self.gave_up(shared, uid, dropped));
-                    outcome = Err(GaveUp);
+                    outcome = Err(NotNumbered::GaveUp);
                 }
             }
         }

@@ -11,7 +11,7 @@ use greylag_core::{DeadLetterReason, NodeAddress, UniqueAddress};
 use tokio::time::Sleep;
 
 use super::flushes::{Done, Mark};
-use super::reliable::GaveUp;
+use super::reliable::NotNumbered;
 use super::shared::Shared;
 use crate::envelope::{Envelope, Inbound, Letter, MAX_NAME, Payload};
 use crate::lane::Lane;
@@ -78,10 +78,18 @@ impl Shared {
         if size > max {
             return Err(self.reject(lane, to.address(), SendError::TooLarge { size, max }, envelope));
         }
-        match self.peer(to.address()).send_numbered(self, to.uid(), letter) {
-            Ok(()) => Ok(()),
-            // It was buried with all the others.
-            Err(GaveUp) => Err(SendRejected { error: SendError::QueueFull, envelope: Box::new(envelope) }),
+        loop {
+            return match self.peer(to.address()).send_numbered(self, to.uid(), letter.clone()) {
+                Ok(()) => Ok(()),
+                // It was buried with all the others.
+                Err(NotNumbered::GaveUp) => {
+                    Err(SendRejected { error: SendError::QueueFull, envelope: Box::new(envelope) })
+                }
+                Err(NotNumbered::LetGo) => {
+                    self.await_letting_go();
+                    continue;
+                }
+            };
         }
     }
 
@@ -145,9 +153,7 @@ impl Shared {
             return self.send_locally(lane, envelope, waiting);
         }
         let force = envelope.must_enqueue;
-        if let Err(Item::Envelope(envelope)) =
-            self.peer(address).push_or_wait(self, lane, Item::Envelope(envelope), force, waiting)
-        {
+        if let Err(Item::Envelope(envelope)) = self.push(address, lane, Item::Envelope(envelope), force, waiting) {
             let is_ending = self.is_shutting_down.load(Ordering::Acquire);
             let error = if is_ending { SendError::ShuttingDown } else { SendError::QueueFull };
             return Err((error, Box::new(envelope)));

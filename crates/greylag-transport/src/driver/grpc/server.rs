@@ -200,6 +200,8 @@ async fn greet(
         ..Rejected::new(RejectCode::Quarantined, format!("{own} takes {} for dead", hello.from))
     };
     peer.hello(shared, hello.from.uid()).map_err(dead)?;
+    // Another one, if that was let go when the Hello came.
+    let peer = shared.peer(hello.from.address());
     if !peer.introduce(shared, info(hello, caller.visit.ip)) {
         return Err(dead(None));
     }

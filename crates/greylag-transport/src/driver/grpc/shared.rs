@@ -12,6 +12,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc};
 
 use super::flushes::Flushes;
+use super::graveyard::Graveyard;
 use super::peer::Peer;
 use super::resolve::Resolver;
 use super::streams::Streams;
@@ -21,7 +22,7 @@ use crate::doorkeeper::{Doorkeeper, Intrusion};
 use crate::endpoint::{Endpoint, Refusal, Reply};
 use crate::envelope::{Envelope, Recipient};
 use crate::lane::{Lane, LaneKind, LaneMap};
-use crate::queue::Item;
+use crate::queue::{Item, Place};
 use crate::remoting::TransportEvent;
 use crate::settings::TransportSettings;
 use crate::wire::REPLY_PATH;
@@ -60,6 +61,8 @@ pub(super) struct Shared {
     /// Numbers those who wait for room.
     pub(super) next_waiting: AtomicU64,
     pub(super) resolver: Resolver,
+    /// Of addresses that were let go.
+    pub(super) graves: Mutex<Graveyard>,
 }
 
 /// Something for the listeners; one task tells them, in order, so that none of them runs under a lock.
@@ -143,6 +146,7 @@ impl Shared {
             ack_came: Notify::new(),
             next_waiting: AtomicU64::new(0),
             resolver: Resolver::default(),
+            graves: Mutex::default(),
         }
     }
 
@@ -161,6 +165,45 @@ impl Shared {
         peers.insert(address.clone(), peer.clone());
         self.peers.store(Arc::new(peers));
         peer
+    }
+
+    /// Queues an item for whoever runs at an address; returned if there is no room.
+    #[allow(clippy::result_large_err, reason = "the caller gets back what it gave")]
+    pub(super) fn push(
+        self: &Arc<Self>,
+        to: &NodeAddress,
+        lane: Lane,
+        mut item: Item,
+        force: bool,
+        waiting: Option<Place<'_>>,
+    ) -> Result<(), Item> {
+        loop {
+            let peer = self.peer(to);
+            match peer.push_or_wait(self, lane, item, force, waiting) {
+                Err(returned) if peer.is_let_go() => {
+                    item = returned;
+                    self.await_letting_go();
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
+    /// Whoever was let go is out of the table once this returns.
+    pub(super) fn await_letting_go(&self) {
+        drop(self.adding.lock().expect(NO_PANIC));
+    }
+
+    /// Takes a peer out of the table that has been of no use for long. What is sent to its address from
+    /// then on meets another one, which remembers its graves.
+    pub(super) fn let_go(&self, peer: &Peer) {
+        let _adding = self.adding.lock().expect(NO_PANIC);
+        let Some(graves) = peer.let_go() else { return };
+        self.graves.lock().expect(NO_PANIC).keep(&peer.address, graves);
+        let mut peers = HashMap::clone(&self.peers.load_full());
+        peers.remove(&peer.address);
+        self.peers.store(Arc::new(peers));
+        self.endpoint.forget_peer(&peer.address);
     }
 
     pub(super) fn peers(&self) -> Vec<Arc<Peer>> {
@@ -244,7 +287,7 @@ impl Shared {
             return dead(DeadLetterReason::Quarantined);
         }
         let item = Item::Reply { to: to.uid(), ask_id, reply };
-        if self.peer(to.address()).push(self, lane, item, false).is_err() {
+        if self.push(to.address(), lane, item, false, None).is_err() {
             let is_ending = self.is_shutting_down.load(Ordering::Acquire);
             return dead(if is_ending { DeadLetterReason::ShuttingDown } else { DeadLetterReason::QueueFull });
         }
@@ -334,6 +377,24 @@ fn hand_back(shared: &Shared, peer: &UniqueAddress, unsent: Vec<Envelope>) {
     for envelope in shared.endpoint.hand_back(peer, unsent) {
         let lane = shared.lanes.lane(&envelope.recipient);
         shared.endpoint.drop_unsent(now, lane, peer.address(), &envelope, DeadLetterReason::Quarantined);
+    }
+}
+
+/// Lets go of peers that have been spent for as long as a quarantine is remembered.
+pub(super) async fn let_go_of_the_spent(shared: Arc<Shared>) {
+    let memory = shared.settings.remove_quarantined_association_after;
+    let mut spent_since: HashMap<NodeAddress, Instant> = HashMap::new();
+    loop {
+        tokio::time::sleep(memory / 4).await;
+        let now = Instant::now();
+        let spent: Vec<_> = shared.peers().into_iter().filter(|peer| peer.is_spent()).collect();
+        spent_since.retain(|address, _| spent.iter().any(|peer| peer.address == *address));
+        for peer in spent {
+            let since = *spent_since.entry(peer.address.clone()).or_insert(now);
+            if now.saturating_duration_since(since) >= memory {
+                shared.let_go(&peer);
+            }
+        }
     }
 }
 
