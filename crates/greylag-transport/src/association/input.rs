@@ -1,0 +1,247 @@
+//! What an association is told, what it asks of its driver, and what listeners hear of it.
+
+use std::collections::BTreeSet;
+
+use greylag_core::{DeadLetterReason, Uid};
+
+use crate::lane::Lane;
+use crate::remoting::{QuarantineReason, RejectCode};
+
+/// What the machine is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Input {
+    /// Something waits in the queue of a lane at rest.
+    Wanted {
+        /// Which lane.
+        lane: Lane,
+    },
+    /// The dial `seq` was answered: `uid` accepts.
+    Accepted {
+        /// Which lane.
+        lane: Lane,
+        /// Which dial.
+        seq: u64,
+        /// Who answered.
+        uid: Uid,
+    },
+    /// The dial `seq` was answered: no.
+    Rejected {
+        /// Which lane.
+        lane: Lane,
+        /// Which dial.
+        seq: u64,
+        /// Why.
+        code: RejectCode,
+        /// Who answered, if it said so.
+        by: Option<Uid>,
+        /// With [`RejectCode::Quarantined`]: why we are quarantined there; absent if harmless.
+        reason: Option<QuarantineReason>,
+        /// Both sides' values.
+        detail: String,
+    },
+    /// The dial `seq` got no answer, or its stream broke.
+    Failed {
+        /// Which lane.
+        lane: Lane,
+        /// Which dial.
+        seq: u64,
+    },
+    /// The answer to [`Effect::AskTraffic`].
+    Traffic {
+        /// Which lane.
+        lane: Lane,
+        /// Which stream.
+        seq: u64,
+        /// Whether anything was written to it since the last answer, or waits to be.
+        any: bool,
+    },
+    /// A process at the peer's address said Hello; answered by [`Effect::Admit`] or [`Effect::Refuse`].
+    Hello {
+        /// Who.
+        uid: Uid,
+    },
+    /// Something came from a quarantined incarnation, and was dropped.
+    Intruded {
+        /// Who.
+        uid: Uid,
+    },
+    /// The peer said that it has quarantined us.
+    ToldQuarantined {
+        /// Who.
+        by: Uid,
+        /// Why.
+        reason: QuarantineReason,
+    },
+    /// The peer announced its orderly end.
+    Terminating {
+        /// Who.
+        uid: Uid,
+    },
+    /// A layer above wants this incarnation gone.
+    Quarantine {
+        /// Who.
+        uid: Uid,
+        /// Why.
+        reason: QuarantineReason,
+        /// Not told to the peer.
+        harmless: bool,
+    },
+    /// These incarnations were removed from the cluster for good: their quarantines are remembered.
+    /// Replaces what was named before.
+    Tombstones {
+        /// All of them.
+        uids: BTreeSet<Uid>,
+    },
+    /// Open a second stream beside the active one, as a fault (cluster T42).
+    Duplicate {
+        /// Which lane.
+        lane: Lane,
+    },
+    /// This node ends: no lane opens any more.
+    Shutdown,
+    /// Time has passed.
+    Tick,
+}
+
+/// What the driver is asked to do, in this order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Effect {
+    /// Connect and say Hello with this `stream_seq`.
+    Dial {
+        /// Which lane.
+        lane: Lane,
+        /// The number of the stream.
+        seq: u64,
+    },
+    /// The lane's queue may be written to this stream.
+    Open {
+        /// Which lane.
+        lane: Lane,
+        /// The number of the stream.
+        seq: u64,
+        /// Who reads it.
+        uid: Uid,
+    },
+    /// Nothing more is written to this stream; only notices may still leave.
+    Shut {
+        /// Which lane.
+        lane: Lane,
+        /// The number of the stream.
+        seq: u64,
+    },
+    /// End this stream.
+    Close {
+        /// Which lane.
+        lane: Lane,
+        /// The number of the stream.
+        seq: u64,
+    },
+    /// Say by [`Input::Traffic`] whether this stream is in use.
+    AskTraffic {
+        /// Which lane.
+        lane: Lane,
+        /// The number of the stream.
+        seq: u64,
+    },
+    /// The lane is at rest: the next message has to ask for it, by [`Input::Wanted`]. If messages
+    /// wait already, ask at once.
+    Rest {
+        /// Which lane.
+        lane: Lane,
+    },
+    /// Another incarnation runs now. Questions to the old one end, and what waits for it is dropped.
+    NewIncarnation {
+        /// The new one.
+        uid: Uid,
+        /// The one before, if there was any.
+        old: Option<Uid>,
+        /// How many there have been.
+        incarnation: u32,
+    },
+    /// What waits in this lane becomes dead letters.
+    FailQueue {
+        /// Which lane.
+        lane: Lane,
+        /// Why.
+        reason: DeadLetterReason,
+    },
+    /// Nothing to or from this incarnation passes any more.
+    Block {
+        /// Who.
+        uid: Uid,
+        /// Why.
+        reason: QuarantineReason,
+    },
+    /// What waits for this incarnation is offered back.
+    HandBack {
+        /// Who.
+        uid: Uid,
+    },
+    /// Tell the incarnation that it is quarantined here, on whatever stream there is.
+    Notify {
+        /// Who.
+        uid: Uid,
+        /// Why.
+        reason: QuarantineReason,
+    },
+    /// The quarantine of this incarnation has been unused for so long that it is forgotten.
+    Forget {
+        /// Who.
+        uid: Uid,
+    },
+    /// A request to quarantine named an incarnation that has been replaced: nothing follows. Said
+    /// once per incarnation.
+    Ignored {
+        /// Who.
+        uid: Uid,
+    },
+    /// The Hello is accepted as far as this machine can tell.
+    Admit,
+    /// The Hello is refused.
+    Refuse {
+        /// Why the caller is quarantined; absent if it is harmless, or a dead incarnation.
+        reason: Option<QuarantineReason>,
+    },
+    /// Tell the listeners.
+    Publish(Event),
+}
+
+/// What listeners are told of a peer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// An active stream broke.
+    LinkLost {
+        /// Who was at its other end.
+        uid: Uid,
+        /// Which lane.
+        lane: Lane,
+    },
+    /// The peer has quarantined this node.
+    ThisNodeQuarantined {
+        /// Who.
+        by: Uid,
+        /// Why.
+        reason: QuarantineReason,
+    },
+    /// The peer refused our Hello for good.
+    HandshakeRejected {
+        /// Why.
+        code: RejectCode,
+        /// Both sides' values.
+        detail: String,
+    },
+    /// The peer ends in order.
+    PeerTerminating {
+        /// Who.
+        uid: Uid,
+    },
+    /// The peer is quarantined here from now on.
+    Quarantined {
+        /// Who.
+        uid: Uid,
+        /// Why.
+        reason: QuarantineReason,
+        /// Not told to the peer.
+        harmless: bool,
+    },
+}
