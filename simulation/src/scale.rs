@@ -35,6 +35,8 @@ pub struct Plan {
     pub wire: Wire,
     /// How many changes of each kind.
     pub changes: usize,
+    /// Is told every virtual second how far it is, in a line.
+    pub progress: Option<fn(&str)>,
 }
 
 /// How long anything may take.
@@ -47,7 +49,7 @@ const PATIENCE: Duration = Duration::from_secs(600);
 /// unreachable and was not.
 pub fn measure(plan: Plan) -> Result<Report, String> {
     let Plan { members, .. } = plan;
-    let mut world = World::new(plan.seed, plan.wire);
+    let mut world = World::new(&plan);
     world.start_first();
     // A few first, as an operator would; then all others within ten seconds (scenario 36).
     let founders = members.min(10) - 1;
@@ -102,7 +104,7 @@ pub struct Parted {
 /// As [`measure`].
 pub fn partition(plan: Plan) -> Result<Parted, String> {
     let Plan { members, .. } = plan;
-    let mut world = World::new(plan.seed, plan.wire);
+    let mut world = World::new(&plan);
     world.start_first();
     world.join_within(members - 1, Duration::from_secs(10));
     world.run_until("all have joined", PATIENCE, World::is_settled)?;
@@ -126,7 +128,7 @@ mod tests {
     /// cluster 36, G2: 10 → 100 members; the figures for more are in docs/benchmarks.md.
     #[test]
     fn scenario_36_a_hundred_members_form_one_cluster_within_the_budget() {
-        let plan = Plan { members: 100, seed: 1, wire: Wire::Values, changes: 1 };
+        let plan = Plan { members: 100, seed: 1, wire: Wire::Values, changes: 1, progress: None };
         let report = measure(plan).expect("it forms, every age is given once, and nobody is missed");
         assert!(report.slowest() <= report.budget().expect("there is one for a hundred"), "{report:?}");
     }
@@ -135,7 +137,7 @@ mod tests {
     #[test]
     fn messages_that_are_encoded_and_read_again_change_nothing() {
         let run = |wire| {
-            let plan = Plan { members: 20, seed: 3, wire, changes: 1 };
+            let plan = Plan { members: 20, seed: 3, wire, changes: 1, progress: None };
             let report = measure(plan).expect("it forms");
             let times = [&report.joining, &report.leaving, &report.dying].map(|changes| changes.0[0]);
             (report.forming, times.map(|change| (change.converged, change.known, change.cost.messages.to_bits())))

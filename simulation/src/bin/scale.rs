@@ -30,6 +30,9 @@ struct Cli {
     /// Instead: sixty virtual seconds with a partition, at these sizes.
     #[arg(long)]
     partition: bool,
+    /// Say on the standard error every virtual second how far it is.
+    #[arg(long)]
+    progress: bool,
 }
 
 fn main() -> ExitCode {
@@ -39,7 +42,8 @@ fn main() -> ExitCode {
     }
     let wire = if cli.wire { Wire::Real } else { Wire::Values };
     for &members in &cli.members {
-        let plan = Plan { members: members.max(2), seed: cli.seed, wire, changes: cli.changes.max(1) };
+        let progress = cli.progress.then_some(tell as fn(&str));
+        let plan = Plan { members: members.max(2), seed: cli.seed, wire, changes: cli.changes.max(1), progress };
         if let Err(failure) = if cli.partition { partition(plan) } else { measure(plan) } {
             say(&format!("{members} members: {failure}"));
             return ExitCode::FAILURE;
@@ -76,4 +80,8 @@ fn partition(plan: Plan) -> Result<(), String> {
 fn say(line: &str) {
     // A closed pipe is the reader's choice.
     let _ = writeln!(std::io::stdout(), "{line}");
+}
+
+fn tell(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
 }

@@ -14,7 +14,8 @@ use greylag_transport::Destination;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::processor::Stopwatch;
+use super::Plan;
+use super::processor::{Stopwatch, resident_bytes};
 use super::report::{Change, Cost};
 use super::traffic::Traffic;
 
@@ -94,14 +95,17 @@ pub(super) struct World {
     converged_at: Option<Duration>,
     /// Somebody was WeaklyUp then.
     twofold: bool,
+    progress: Option<fn(&str)>,
+    tell_at: Duration,
+    watch: Stopwatch,
 }
 
 impl World {
-    pub(super) fn new(seed: u64, wire: Wire) -> Self {
+    pub(super) fn new(plan: &Plan) -> Self {
         Self {
-            rng: ChaCha8Rng::seed_from_u64(seed),
+            rng: ChaCha8Rng::seed_from_u64(plan.seed),
             settings: ClusterSettings::default().with_resolver(SbrSettings::default()),
-            wire,
+            wire: plan.wire,
             nodes: Vec::new(),
             by_address: HashMap::new(),
             queue: BinaryHeap::new(),
@@ -114,6 +118,9 @@ impl World {
             before: Arc::default(),
             converged_at: None,
             twofold: false,
+            progress: plan.progress,
+            tell_at: Duration::ZERO,
+            watch: Stopwatch::start(),
         }
     }
 
@@ -245,6 +252,26 @@ impl World {
             self.step();
         }
         self.now = until;
+        self.tell_progress();
+    }
+
+    fn tell_progress(&mut self) {
+        let Some(tell) = self.progress.filter(|_| self.now >= self.tell_at) else { return };
+        self.tell_at = self.now + Duration::from_secs(1);
+        let (gossip, view) = (self.nodes[0].core.gossip(), self.nodes[0].core.view());
+        let up = gossip.members.iter().filter(|member| member.status == MemberStatus::Up).count();
+        tell(&format!(
+            "{:?}: the first node knows {} members, {up} of them Up, seen by {}{}; {} messages, {} states, \
+             {:.1} s of one core, {} MiB",
+            self.now,
+            gossip.members.len(),
+            gossip.seen.len(),
+            if view.converged { ", converged" } else { "" },
+            self.traffic.messages,
+            self.traffic.states,
+            self.watch.elapsed().as_secs_f64(),
+            resident_bytes().unwrap_or_default() >> 20
+        ));
     }
 
     /// Runs until `done`, looked at twenty times a second.
