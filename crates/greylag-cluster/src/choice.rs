@@ -86,7 +86,7 @@ mod tests {
             seen.union(&(0..members).filter(|number| number % 3 == 0).map(node).collect());
             let all = Choice::all_but(&places, but.iter());
             let rest = all.without(&seen);
-            let all_list: Vec<_> = places.addresses().iter().filter(|address| !but.contains(address)).collect();
+            let all_list: Vec<_> = places.addresses().filter(|address| !but.contains(address)).collect();
             let rest_list: Vec<_> = all_list.iter().copied().filter(|address| !seen.contains(address)).collect();
             let (mut rng, mut same) = (ChaCha8Rng::seed_from_u64(members), ChaCha8Rng::seed_from_u64(members));
             for _ in 0..300 {

@@ -489,7 +489,7 @@ impl ClusterCore {
             _ => None,
         };
         let illegal: Vec<(Member, MemberStatus)> =
-            self.gossip.members.zip(&gossip.members).filter_map(illegal).collect();
+            self.gossip.members.differences(&gossip.members).filter_map(illegal).collect();
         for (before, after) in illegal {
             debug_assert!(false, "{} from {} to {after}", before.address, before.status);
             let text = format!("{} does not go from {} to {after}: a bug", before.address, before.status);

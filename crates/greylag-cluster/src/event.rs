@@ -278,7 +278,7 @@ pub fn diff(old: &MembershipView, new: &MembershipView) -> Vec<ClusterEvent> {
 
 fn diff_members(old: &MembershipView, new: &MembershipView, events: &mut Vec<ClusterEvent>) {
     let mut statuses = Vec::new();
-    for pair in old.members.zip(&new.members) {
+    for pair in old.members.differences(&new.members) {
         match pair {
             (Some(gone), None) => {
                 let clean = new.tombstones.get(&gone.address).is_some_and(|tombstone| tombstone.clean);

@@ -147,7 +147,10 @@ impl Gossip {
         let mut members = self.members.merged(&other.members);
         let everybody = members.len();
         if tombstones_count {
-            members.retain(|member| !tombstones.contains_key(&member.address));
+            // Mostly nobody, and each tombstone is looked for a day long.
+            if tombstones.keys().any(|address| members.contains_key(address)) {
+                members.retain(|member| !tombstones.contains_key(&member.address));
+            }
         } else {
             tombstones.retain(|address, _| !members.contains_key(address));
         }

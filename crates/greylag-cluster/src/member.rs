@@ -138,6 +138,12 @@ impl Member {
         (self.up_number, &self.address)
     }
 
+    /// The same member in another status.
+    #[must_use]
+    pub(crate) fn in_status(&self, status: MemberStatus) -> Self {
+        Self { status, ..self.clone() }
+    }
+
     /// Both views of one member made into one: the further status, the lower number, `dead` if
     /// either says so. Source: cluster M9.
     #[must_use]

@@ -2,11 +2,12 @@
 //!
 //! A sorted list that its holders share: cloning costs a reference, comparing a list with itself
 //! nothing, and what follows from it (the ring, how many are settled) is computed once for all
-//! holders. Changes are rare, and copy the list. Source: cluster M1, C5.
+//! holders. Changes are rare, and copy the list, but not the members: one that is not changed is one
+//! value in all lists that came of each other, and is compared by reference. Source: cluster M1, C5.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::ops::Deref;
+use std::ops::Index;
 use std::sync::{Arc, OnceLock};
 
 use greylag_core::UniqueAddress;
@@ -14,7 +15,7 @@ use greylag_core::UniqueAddress;
 use crate::member::{Member, MemberStatus};
 use crate::places::Places;
 use crate::ring::Ring;
-use crate::side_by_side::side_by_side;
+use crate::side_by_side::shared_side_by_side;
 
 /// Members, sorted by address; each address occurs once.
 #[derive(Clone, Default)]
@@ -22,7 +23,7 @@ pub struct Members(Arc<Inner>);
 
 #[derive(Default)]
 struct Inner {
-    list: Vec<Member>,
+    list: Vec<Arc<Member>>,
     places: OnceLock<Arc<Places>>,
     summary: OnceLock<Summary>,
 }
@@ -36,7 +37,7 @@ impl Clone for Inner {
 }
 
 /// What is asked of all members at every step.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Summary {
     /// Those whose agreement convergence needs (cluster M17).
     pub(crate) settled: usize,
@@ -44,9 +45,34 @@ pub(crate) struct Summary {
     pub(crate) any_down: bool,
     /// Somebody's death is proven.
     pub(crate) any_dead: bool,
+    /// Somebody prepares for the shutdown of the whole cluster, or is ready for it.
+    pub(crate) any_preparing: bool,
     /// Every role that somebody has.
     pub(crate) roles: BTreeSet<String>,
 }
+
+impl Summary {
+    fn of(members: &Members) -> Self {
+        let mut summary = Self::default();
+        // Most members of a cluster have the roles of their neighbour in the list.
+        let mut known: Option<&Member> = None;
+        for member in members {
+            if known.is_none_or(|known| !Arc::ptr_eq(&known.roles, &member.roles) && known.roles != member.roles) {
+                summary.roles.extend(member.roles.iter().cloned());
+                known = Some(member);
+            }
+            let preparing = [MemberStatus::PreparingForShutdown, MemberStatus::ReadyForShutdown];
+            summary.settled += usize::from(member.status.is_settled());
+            summary.any_down |= member.status == MemberStatus::Down;
+            summary.any_dead |= member.dead;
+            summary.any_preparing |= preparing.contains(&member.status);
+        }
+        summary
+    }
+}
+
+/// Members in the order of their addresses.
+pub(crate) type Iter<'a> = std::iter::Map<std::slice::Iter<'a, Arc<Member>>, fn(&'a Arc<Member>) -> &'a Member>;
 
 impl Members {
     fn place(&self, address: &UniqueAddress) -> Result<usize, usize> {
@@ -60,15 +86,25 @@ impl Members {
         }
     }
 
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.0.list.len()
+    }
+
+    /// Whether there is nobody.
+    pub fn is_empty(&self) -> bool {
+        self.0.list.is_empty()
+    }
+
     /// The member with this unique address.
     pub fn get(&self, address: &UniqueAddress) -> Option<&Member> {
-        self.find(address).map(|place| &self.0.list[place])
+        self.find(address).map(|place| &self[place])
     }
 
     /// The same, to be changed. Its address must stay as it is.
     pub fn get_mut(&mut self, address: &UniqueAddress) -> Option<&mut Member> {
         let place = self.find(address)?;
-        Some(&mut self.change()[place])
+        Some(Arc::make_mut(&mut self.change()[place]))
     }
 
     /// Whether it is a member.
@@ -78,69 +114,109 @@ impl Members {
 
     /// The addresses, in order.
     pub fn keys(&self) -> impl ExactSizeIterator<Item = &UniqueAddress> + Clone {
-        self.0.list.iter().map(|member| &member.address)
+        self.iter().map(|member| &member.address)
     }
 
     /// The members, in order of their addresses.
-    pub fn values(&self) -> std::slice::Iter<'_, Member> {
-        self.0.list.iter()
+    pub fn iter(&self) -> Iter<'_> {
+        self.0.list.iter().map(|member| member)
     }
 
-    /// The same, to be changed. Their addresses must stay as they are.
-    pub fn values_mut(&mut self) -> std::slice::IterMut<'_, Member> {
-        self.change().iter_mut()
+    /// The same.
+    pub fn values(&self) -> Iter<'_> {
+        self.iter()
+    }
+
+    /// Puts what `step` makes of a member in its place, wherever it makes anything. The address must
+    /// stay as it is. True if there was any.
+    pub fn update(&mut self, mut step: impl FnMut(&Member) -> Option<Member>) -> bool {
+        let steps = self.iter().enumerate().filter_map(|(place, member)| Some((place, Arc::new(step(member)?))));
+        let steps: Vec<(usize, Arc<Member>)> = steps.collect();
+        let any = !steps.is_empty();
+        if any {
+            let list = self.change();
+            steps.into_iter().for_each(|(place, member)| list[place] = member);
+        }
+        any
     }
 
     /// Adds a member, or replaces the one with its address.
-    pub fn insert(&mut self, member: Member) {
+    pub fn insert(&mut self, mut member: Member) {
+        // Members of one kind share what they have in common.
+        if let Some(like) = self.iter().find(|other| other.roles == member.roles) {
+            member.roles = like.roles.clone();
+        }
         match self.place(&member.address) {
-            Ok(place) => self.change()[place] = member,
-            Err(place) => self.resize().insert(place, member),
+            Ok(place) => self.change()[place] = Arc::new(member),
+            Err(place) => {
+                let places = self.0.places.get().map(|places| places.with(place, &member.address));
+                self.resize(places).insert(place, Arc::new(member));
+            }
         }
     }
 
     /// Takes a member out.
     pub fn remove(&mut self, address: &UniqueAddress) -> Option<Member> {
         let place = self.find(address)?;
-        Some(self.resize().remove(place))
+        let places = self.0.places.get().map(|places| places.retained(|other| other != place));
+        Some(Arc::unwrap_or_clone(self.resize(places).remove(place)))
     }
 
     /// Keeps the members that `keep` wants.
     pub fn retain(&mut self, keep: impl Fn(&Member) -> bool) {
-        if !self.0.list.iter().all(&keep) {
-            self.resize().retain(keep);
+        if !self.iter().all(&keep) {
+            let places = self.0.places.get().map(|places| places.retained(|place| keep(&self[place])));
+            self.resize(places).retain(|member| keep(member));
         }
     }
 
-    /// Both lists side by side, by address: a member that only one of them has stands alone.
-    pub fn zip<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = (Option<&'a Member>, Option<&'a Member>)> {
-        let entries = |members: &'a Self| members.values().map(|member| (&member.address, member));
-        side_by_side(entries(self), entries(other)).map(|(_, left, right)| (left, right))
+    fn side_by_side<'a>(
+        &'a self,
+        other: &'a Self,
+    ) -> impl Iterator<Item = (Option<&'a Arc<Member>>, Option<&'a Arc<Member>>)> {
+        shared_side_by_side(&self.0.list, &other.0.list, |left, right| left.address.cmp(&right.address))
+    }
+
+    /// Both lists side by side, by address: a member that only one of them has stands alone. Left out
+    /// is who is the same value in memory on both sides, which most are; equal ones may still be apart.
+    pub(crate) fn differences<'a>(
+        &'a self,
+        other: &'a Self,
+    ) -> impl Iterator<Item = (Option<&'a Member>, Option<&'a Member>)> {
+        let others = (!self.is(other)).then(|| self.side_by_side(other));
+        let others = others.into_iter().flatten().filter(|(left, right)| !is_one(*left, *right));
+        others.map(|(left, right)| (left.map(Arc::as_ref), right.map(Arc::as_ref)))
     }
 
     /// Both lists made into one, without a word on who was removed. If it is one of the two, it is
     /// that one also in memory. Source: cluster M9.
     #[must_use]
     pub(crate) fn merged(&self, other: &Self) -> Self {
-        if self == other {
-            return self.clone();
-        }
         let (mut is_left, mut is_right) = (true, true);
-        let both = |(left, right): (Option<&Member>, Option<&Member>)| {
-            let merged = match (left, right) {
-                (Some(left), Some(right)) if left == right => return Some(left.clone()),
-                (Some(left), Some(right)) => left.merged(right),
-                (left, right) => left.or(right)?.clone(),
-            };
-            is_left &= left == Some(&merged);
-            is_right &= right == Some(&merged);
-            Some(merged)
-        };
-        let list = self.zip(other).filter_map(both).collect();
+        for (left, right) in self.differences(other) {
+            if let (Some(left), Some(right)) = (left, right)
+                && left != right
+            {
+                let merged = left.merged(right);
+                is_left &= *left == merged;
+                is_right &= *right == merged;
+            }
+            is_left &= left.is_some();
+            is_right &= right.is_some();
+        }
         match (is_left, is_right) {
             (true, _) => self.clone(),
             (_, true) => other.clone(),
-            _ => Self(Arc::new(Inner { list, ..Inner::default() })),
+            _ => {
+                let places = Places::merged(self.places(), other.places());
+                let mut list = Vec::with_capacity(places.len());
+                list.extend(self.side_by_side(other).filter_map(|(left, right)| match (left, right) {
+                    (Some(left), Some(right)) if Arc::ptr_eq(left, right) || left == right => Some(left.clone()),
+                    (Some(left), Some(right)) => Some(Arc::new(left.merged(right))),
+                    (left, right) => left.or(right).cloned(),
+                }));
+                Self(Arc::new(Inner { list, places: places.into(), summary: OnceLock::new() }))
+            }
         }
     }
 
@@ -156,67 +232,61 @@ impl Members {
 
     /// Where each address stands, for sets of members.
     pub(crate) fn places(&self) -> &Arc<Places> {
-        self.0.places.get_or_init(|| Arc::new(Places::of_sorted(self.keys().cloned().collect())))
+        self.0.places.get_or_init(|| Arc::new(Places::of_sorted(self.keys())))
     }
 
     pub(crate) fn summary(&self) -> &Summary {
-        self.0.summary.get_or_init(|| {
-            let mut roles = BTreeSet::new();
-            // Most members of a cluster have the roles of their neighbour in the list.
-            let mut known: Option<&Member> = None;
-            for member in self.values() {
-                if known.is_none_or(|known| known.roles != member.roles) {
-                    roles.extend(member.roles.iter().cloned());
-                    known = Some(member);
-                }
-            }
-            Summary {
-                settled: self.values().filter(|member| member.status.is_settled()).count(),
-                any_down: self.values().any(|member| member.status == MemberStatus::Down),
-                any_dead: self.values().any(|member| member.dead),
-                roles,
-            }
-        })
+        self.0.summary.get_or_init(|| Summary::of(self))
     }
 
     /// The list, to change members in place.
-    fn change(&mut self) -> &mut Vec<Member> {
+    fn change(&mut self) -> &mut Vec<Arc<Member>> {
         let inner = Arc::make_mut(&mut self.0);
         inner.summary = OnceLock::new();
         &mut inner.list
     }
 
-    /// The list, to add or take out.
-    fn resize(&mut self) -> &mut Vec<Member> {
+    /// The list, to add or take out, and where the members then stand, if that is known.
+    fn resize(&mut self, places: Option<Places>) -> &mut Vec<Arc<Member>> {
         let inner = Arc::make_mut(&mut self.0);
-        *inner = Inner { list: std::mem::take(&mut inner.list), ..Inner::default() };
+        let places = places.map(|places| OnceLock::from(Arc::new(places))).unwrap_or_default();
+        *inner = Inner { list: std::mem::take(&mut inner.list), places, summary: OnceLock::new() };
         &mut inner.list
     }
 }
 
-impl Deref for Members {
-    type Target = [Member];
+fn is_one(left: Option<&Arc<Member>>, right: Option<&Arc<Member>>) -> bool {
+    left.zip(right).is_some_and(|(left, right)| Arc::ptr_eq(left, right))
+}
 
-    fn deref(&self) -> &[Member] {
-        &self.0.list
+impl Index<usize> for Members {
+    type Output = Member;
+
+    /// The member at this place in the order of addresses.
+    fn index(&self, place: usize) -> &Member {
+        &self.0.list[place]
     }
 }
 
 impl<'a> IntoIterator for &'a Members {
     type Item = &'a Member;
-    type IntoIter = std::slice::Iter<'a, Member>;
+    type IntoIter = Iter<'a>;
 
-    fn into_iter(self) -> Self::IntoIter {
-        self.values()
+    fn into_iter(self) -> Iter<'a> {
+        self.iter()
     }
 }
 
 impl FromIterator<Member> for Members {
     /// Of several members with one address the last is kept.
     fn from_iter<I: IntoIterator<Item = Member>>(members: I) -> Self {
-        let by_address: std::collections::BTreeMap<_, _> =
-            members.into_iter().map(|member| (member.address.clone(), member)).collect();
-        Self(Arc::new(Inner { list: by_address.into_values().collect(), ..Inner::default() }))
+        let mut list: Vec<Arc<Member>> = members.into_iter().map(Arc::new).collect();
+        // From the wire they come sorted.
+        if !list.is_sorted_by(|left, right| left.address < right.address) {
+            let by_address = list.into_iter().map(|member| (member.address.clone(), member));
+            list = by_address.collect::<BTreeMap<_, _>>().into_values().collect();
+        }
+        Self(Arc::new(Inner { list, ..Inner::default() }))
     }
 }
 
@@ -268,7 +338,12 @@ mod tests {
     fn two_lists_side_by_side() {
         let (left, right): (Members, Members) =
             (vec![member("a"), member("b")].into(), vec![member("b"), member("c")].into());
-        let sides: Vec<_> = left.zip(&right).map(|(left, right)| (left.is_some(), right.is_some())).collect();
-        assert_eq!(sides, [(true, false), (true, true), (false, true)]);
+        let sides = |left: &Members, right: &Members| -> Vec<_> {
+            left.differences(right).map(|(left, right)| (left.is_some(), right.is_some())).collect()
+        };
+        assert_eq!(sides(&left, &right), [(true, false), (true, true), (false, true)]);
+        let both = left.merged(&right);
+        assert_eq!(hosts(&both), ["a", "b", "c"]);
+        assert_eq!(sides(&left, &both), [(false, true)], "who is not changed is one value in all lists");
     }
 }

@@ -2,91 +2,247 @@
 //!
 //! Made once for each list of addresses and shared by all that is about these members: statuses
 //! change without it, and who has seen a state is one bit for each place. A member is found by its
-//! uid, so that no texts are compared on the way. Source: cluster F2, M4, C5.
+//! uid, so that no texts are compared on the way. A list that differs by some members is made of the
+//! one before, and shares what is said of each with it, so that finding out how two lists differ, and
+//! making one of them, costs a comparison of references for each. Source: cluster F2, M4, C5.
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use greylag_core::UniqueAddress;
 use twox_hash::XxHash3_64;
 
+use crate::side_by_side::shared_side_by_side;
+
+/// One address, shared by all memberships that it belongs to.
+#[derive(Debug, PartialEq, Eq)]
+struct Resident {
+    address: UniqueAddress,
+    /// The digest of the address.
+    hash: u64,
+}
+
 /// Where each member stands.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Places {
-    /// Sorted.
-    addresses: Vec<UniqueAddress>,
-    /// The digest of each.
-    hashes: Vec<u64>,
-    /// By uid, then by place, which is by address: the order of the ring.
-    ring: Vec<(u64, u32)>,
+    /// Sorted by address.
+    residents: Vec<Arc<Resident>>,
+    /// Places, by uid and then by place, which is by address: the order of the ring.
+    ring: Vec<u32>,
 }
 
 impl Places {
     /// How many there are.
     pub(crate) fn len(&self) -> usize {
-        self.addresses.len()
+        self.residents.len()
+    }
+
+    fn uid(&self, place: u32) -> u64 {
+        self.address(place as usize).uid().get()
     }
 
     /// Where it stands.
     pub(crate) fn find(&self, address: &UniqueAddress) -> Option<usize> {
         let uid = address.uid().get();
-        let begin = self.ring.partition_point(|(other, _)| *other < uid);
-        let same_uid = self.ring[begin..].iter().take_while(|(other, _)| *other == uid);
-        same_uid.map(|(_, place)| *place as usize).find(|place| self.addresses[*place] == *address)
+        let begin = self.ring.partition_point(|place| self.uid(*place) < uid);
+        let same_uid = self.ring[begin..].iter().take_while(|place| self.uid(**place) == uid);
+        same_uid.map(|place| *place as usize).find(|place| self.address(*place) == address)
     }
 
     /// Who stands there.
     pub(crate) fn address(&self, place: usize) -> &UniqueAddress {
-        &self.addresses[place]
+        &self.residents[place].address
     }
 
     /// The digest of who stands there.
     pub(crate) fn hash(&self, place: usize) -> u64 {
-        self.hashes[place]
+        self.residents[place].hash
     }
 
     /// They, in order.
-    pub(crate) fn addresses(&self) -> &[UniqueAddress] {
-        &self.addresses
+    pub(crate) fn addresses(&self) -> impl ExactSizeIterator<Item = &UniqueAddress> {
+        self.residents.iter().map(|resident| &resident.address)
+    }
+
+    /// Whether the same members stand here and there.
+    pub(crate) fn are(&self, other: &Self) -> bool {
+        std::ptr::eq(self, other) || self.residents == other.residents
     }
 
     /// All others, once around the ring, beginning after `node`.
     pub(crate) fn after<'a>(&'a self, node: &'a UniqueAddress) -> impl Iterator<Item = &'a UniqueAddress> {
-        let begin = self.ring.partition_point(|(uid, place)| {
-            uid.cmp(&node.uid().get()).then_with(|| self.addresses[*place as usize].cmp(node)) != Ordering::Greater
-        });
+        let begin = self.ring.partition_point(|place| self.ring_order(*place, node) != Ordering::Greater);
         let around = self.ring[begin..].iter().chain(&self.ring[..begin]);
-        around.map(|(_, place)| &self.addresses[*place as usize]).filter(move |other| *other != node)
+        around.map(|place| self.address(*place as usize)).filter(move |other| *other != node)
+    }
+
+    fn ring_order(&self, place: u32, node: &UniqueAddress) -> Ordering {
+        self.uid(place).cmp(&node.uid().get()).then_with(|| self.address(place as usize).cmp(node))
     }
 
     /// Of addresses that are sorted, and each of them there once.
-    pub(crate) fn of_sorted(addresses: Vec<UniqueAddress>) -> Self {
+    pub(crate) fn of_sorted<'a>(addresses: impl Iterator<Item = &'a UniqueAddress>) -> Self {
         let mut bytes = Vec::new();
-        let mut hash = |address: &UniqueAddress| {
-            bytes.clear();
-            address.write_order_bytes(&mut bytes);
-            XxHash3_64::oneshot(&bytes)
-        };
-        let hashes = addresses.iter().map(&mut hash).collect();
-        let mut ring: Vec<(u64, u32)> = addresses.iter().map(|address| address.uid().get()).zip(0..).collect();
+        Self::of_residents(addresses.map(|address| Arc::new(Resident::new(address.clone(), &mut bytes))).collect())
+    }
+
+    fn of_residents(residents: Vec<Arc<Resident>>) -> Self {
+        let mut ring: Vec<(u64, u32)> =
+            residents.iter().map(|resident| resident.address.uid().get()).zip(0..).collect();
         ring.sort_unstable();
-        Self { addresses, hashes, ring }
+        Self { residents, ring: ring.into_iter().map(|(_, place)| place).collect() }
+    }
+
+    /// The same with one more, who is to stand at `place`.
+    pub(crate) fn with(&self, place: usize, address: &UniqueAddress) -> Self {
+        let new = number(place);
+        let mut residents = Vec::with_capacity(self.len() + 1);
+        residents.extend_from_slice(&self.residents[..place]);
+        residents.push(Arc::new(Resident::new(address.clone(), &mut Vec::new())));
+        residents.extend_from_slice(&self.residents[place..]);
+        let begin = self.ring.partition_point(|other| self.ring_order(*other, address) == Ordering::Less);
+        let moved = |place: &u32| place + u32::from(*place >= new);
+        let mut ring = Vec::with_capacity(residents.len());
+        ring.extend(self.ring[..begin].iter().map(moved));
+        ring.push(new);
+        ring.extend(self.ring[begin..].iter().map(moved));
+        Self { residents, ring }
+    }
+
+    /// The same without those that `keep` does not want, by their places.
+    pub(crate) fn retained(&self, keep: impl Fn(usize) -> bool) -> Self {
+        let kept = (0..self.len()).filter(|place| keep(*place)).map(|place| self.residents[place].clone());
+        Self::of_residents(kept.collect())
+    }
+
+    /// Who stands here or there. If these are all of one side, it is that one also in memory.
+    pub(crate) fn merged(one: &Arc<Self>, other: &Arc<Self>) -> Arc<Self> {
+        if Arc::ptr_eq(one, other) {
+            return one.clone();
+        }
+        let both = walk(one, other).count();
+        if both == one.len() {
+            return one.clone();
+        } else if both == other.len() {
+            return other.clone();
+        }
+        let mut residents: Vec<Arc<Resident>> = Vec::with_capacity(both);
+        let (mut from_one, mut from_other) = (Vec::with_capacity(one.len()), Vec::with_capacity(other.len()));
+        for (left, right) in walk(one, other) {
+            let place = number(residents.len());
+            from_one.extend(left.map(|_| place));
+            from_other.extend(right.map(|_| place));
+            residents.extend(left.or(right).cloned());
+        }
+        let ring = merge_rings(&residents, [(&one.ring, &from_one), (&other.ring, &from_other)]);
+        Arc::new(Self { residents, ring })
+    }
+
+    /// For everybody who stands in both: where here, and where there.
+    pub(crate) fn moves_to<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = (usize, usize)> + 'a {
+        let (mut here, mut there) = (0, 0);
+        walk(self, other).filter_map(move |(left, right)| {
+            let places = (here, there);
+            here += usize::from(left.is_some());
+            there += usize::from(right.is_some());
+            (left.is_some() && right.is_some()).then_some(places)
+        })
+    }
+}
+
+impl Resident {
+    fn new(address: UniqueAddress, bytes: &mut Vec<u8>) -> Self {
+        bytes.clear();
+        address.write_order_bytes(bytes);
+        Self { hash: XxHash3_64::oneshot(bytes), address }
+    }
+}
+
+fn number(place: usize) -> u32 {
+    u32::try_from(place).expect("fewer members than 2^32")
+}
+
+/// Both lists side by side, by address.
+fn walk<'a>(
+    left: &'a Places,
+    right: &'a Places,
+) -> impl Iterator<Item = (Option<&'a Arc<Resident>>, Option<&'a Arc<Resident>>)> {
+    shared_side_by_side(&left.residents, &right.residents, |left, right| left.address.cmp(&right.address))
+}
+
+/// One ring out of two, each with where its places have come to be.
+fn merge_rings(residents: &[Arc<Resident>], [one, other]: [(&[u32], &[u32]); 2]) -> Vec<u32> {
+    let places = |(ring, moved): (&'_ [u32], &'_ [u32])| ring.iter().map(|place| moved[*place as usize]).collect();
+    let (one, other): (Vec<u32>, Vec<u32>) = (places(one), places(other));
+    let key = |place: u32| (residents[place as usize].address.uid().get(), place);
+    let mut ring = Vec::with_capacity(residents.len());
+    let (mut one, mut other) = (one.into_iter().peekable(), other.into_iter().peekable());
+    loop {
+        let order = match (one.peek(), other.peek()) {
+            (None, None) => return ring,
+            (Some(_), None) => Ordering::Less,
+            (None, Some(_)) => Ordering::Greater,
+            (Some(one), Some(other)) if one == other => Ordering::Equal,
+            (Some(one), Some(other)) => key(*one).cmp(&key(*other)),
+        };
+        let from_one = if order.is_le() { one.next() } else { None };
+        let from_other = if order.is_ge() { other.next() } else { None };
+        ring.extend(from_one.or(from_other));
     }
 }
 
 impl FromIterator<UniqueAddress> for Places {
     fn from_iter<I: IntoIterator<Item = UniqueAddress>>(addresses: I) -> Self {
         let addresses: BTreeSet<_> = addresses.into_iter().collect();
-        Self::of_sorted(addresses.into_iter().collect())
+        Self::of_sorted(addresses.iter())
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn node(text: &str) -> UniqueAddress {
         text.parse().unwrap()
+    }
+
+    /// Some share a uid.
+    fn numbered(number: &u8) -> UniqueAddress {
+        node(&format!("n{number}:1#{}", number % 23 + 1))
+    }
+
+    fn places(numbers: &BTreeSet<u8>) -> Arc<Places> {
+        Arc::new(numbers.iter().map(numbered).collect())
+    }
+
+    proptest! {
+        /// However it was made, it is what its addresses alone would make.
+        #[test]
+        fn what_is_made_of_other_places_is_what_is_made_anew(
+            one in prop::collection::btree_set(0u8..60, 0..40),
+            other in prop::collection::btree_set(0u8..60, 0..40),
+        ) {
+            let mut grown = Places::default();
+            for address in one.iter().map(numbered) {
+                let place = grown.addresses().position(|before| *before > address).unwrap_or(grown.len());
+                grown = grown.with(place, &address);
+            }
+            prop_assert_eq!(&grown, &*places(&one));
+            let (left, right) = (Arc::new(grown), places(&other));
+            let merged = Places::merged(&left, &right);
+            prop_assert_eq!(&merged, &places(&one.union(&other).copied().collect()));
+            prop_assert_eq!(Arc::ptr_eq(&merged, &left), one.is_superset(&other));
+            let addresses: Vec<_> = merged.addresses().cloned().collect();
+            let kept = merged.retained(|place| left.find(&addresses[place]).is_some());
+            prop_assert_eq!(&kept, &*left);
+            for (here, there) in left.moves_to(&right) {
+                prop_assert_eq!(left.address(here), right.address(there));
+            }
+            prop_assert_eq!(left.moves_to(&right).count(), one.intersection(&other).count());
+        }
     }
 
     /// cluster F2.

@@ -127,7 +127,12 @@ impl Sbr {
         // A status that gossip jumped over shows by the number that only an Up member gets.
         let own = self.gossip.members.get(&self.node);
         self.was_up |= own.is_some_and(|m| m.status == MemberStatus::WeaklyUp || m.up_number != Member::NOT_UP);
-        self.seen_since.union(&gossip.seen);
+        if self.relevant.is_quiet() {
+            // The first accusation restarts the wait, and then begins anew who has seen the state since.
+            self.seen_since.clone_from(&gossip.seen);
+        } else {
+            self.seen_since.union(&gossip.seen);
+        }
         if changes.restarts {
             self.restart_wait(now);
         } else if changes.proven {

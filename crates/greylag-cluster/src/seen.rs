@@ -45,7 +45,7 @@ impl Seen {
     /// Adds one. True if it is new.
     pub fn insert(&mut self, address: UniqueAddress) -> bool {
         let place = self.places.find(&address).unwrap_or_else(|| {
-            let all = self.places.addresses().iter().cloned().chain([address.clone()]).collect();
+            let all = self.places.addresses().cloned().chain([address.clone()]).collect();
             self.move_to(Arc::new(all));
             self.places.find(&address).expect("it was just given a place")
         });
@@ -67,8 +67,12 @@ impl Seen {
 
     /// Adds everybody of another set.
     pub fn union(&mut self, other: &Self) {
-        if !self.stands_in(&other.places) && self.places != other.places {
-            return self.extend(other.iter().cloned());
+        if !self.places.are(&other.places) {
+            let places = Places::merged(&self.places, &other.places);
+            let mut others = other.clone();
+            others.move_to(places.clone());
+            self.move_to(places);
+            return self.union(&others);
         }
         for word in 0..self.bits.len() {
             let mut news = other.bits[word] & !self.bits[word];
@@ -93,7 +97,7 @@ impl Seen {
     /// They, in order of their addresses.
     pub fn iter(&self) -> impl Iterator<Item = &UniqueAddress> {
         let has = |(place, address)| self.has(place).then_some(address);
-        self.places.addresses().iter().enumerate().filter_map(has)
+        self.places.addresses().enumerate().filter_map(has)
     }
 
     /// The same as an ordinary set.
@@ -114,20 +118,18 @@ impl Seen {
 
     /// Whether all of them have a place there.
     pub(crate) fn is_at_home_in(&self, places: &Places) -> bool {
-        self.places.addresses() == places.addresses() || self.iter().all(|address| places.find(address).is_some())
+        self.places.are(places) || self.places.moves_to(places).filter(|(here, _)| self.has(*here)).count() == self.len
     }
 
     /// The same set in other places. Whoever has none there is dropped.
     pub(crate) fn move_to(&mut self, places: Arc<Places>) {
-        if self.places.addresses() == places.addresses() {
+        if self.places.are(&places) {
             self.places = places;
             return;
         }
         let mut moved = Self::nobody(&places);
-        for address in self.iter() {
-            if let Some(place) = places.find(address) {
-                moved.set(place);
-            }
+        for (_, there) in self.places.moves_to(&places).filter(|(here, _)| self.has(*here)) {
+            moved.set(there);
         }
         *self = moved;
     }
@@ -158,7 +160,7 @@ impl Extend<UniqueAddress> for Seen {
         let addresses: Vec<_> = addresses.into_iter().collect();
         let known = |address: &UniqueAddress| self.places.find(address).is_some();
         if !addresses.iter().all(known) {
-            let all = self.places.addresses().iter().chain(&addresses).cloned().collect();
+            let all = self.places.addresses().chain(&addresses).cloned().collect();
             self.move_to(Arc::new(all));
         }
         for address in addresses {

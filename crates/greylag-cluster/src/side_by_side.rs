@@ -4,6 +4,7 @@
 //! and no searches. Source: cluster C5.
 
 use std::cmp::Ordering;
+use std::sync::Arc;
 
 #[cfg(test)]
 thread_local! {
@@ -34,6 +35,30 @@ pub(crate) fn side_by_side<'a, K: Ord + 'a, L, R>(
     })
 }
 
+/// The same for lists whose entries many lists share, sorted by `order`: of what is one value in
+/// memory on both sides nothing is looked at.
+pub(crate) fn shared_side_by_side<'a, T>(
+    left: &'a [Arc<T>],
+    right: &'a [Arc<T>],
+    order: impl Fn(&T, &T) -> Ordering,
+) -> impl Iterator<Item = (Option<&'a Arc<T>>, Option<&'a Arc<T>>)> {
+    let (mut left, mut right) = (left.iter(), right.iter());
+    std::iter::from_fn(move || {
+        #[cfg(test)]
+        STEPS.with(|steps| steps.set(steps.get() + 1));
+        let order = match (left.as_slice().first(), right.as_slice().first()) {
+            (None, None) => return None,
+            (Some(_), None) => Ordering::Less,
+            (None, Some(_)) => Ordering::Greater,
+            (Some(left), Some(right)) if Arc::ptr_eq(left, right) => Ordering::Equal,
+            (Some(left), Some(right)) => order(left, right),
+        };
+        let from_left = if order.is_le() { left.next() } else { None };
+        let from_right = if order.is_ge() { right.next() } else { None };
+        Some((from_left, from_right))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -46,5 +71,15 @@ mod tests {
             side_by_side(left.iter().map(|(key, value)| (key, *value)), right.iter().map(|(key, value)| (key, *value)))
                 .collect();
         assert_eq!(both, [(&1, Some('a'), None), (&2, Some('b'), Some('B')), (&3, None, Some('C'))]);
+    }
+
+    #[test]
+    fn entries_that_many_lists_share_stand_side_by_side_too() {
+        let [one, two, other_two, three] = [1, 2, 2, 3].map(Arc::new);
+        let (left, right) = ([one.clone(), two], [one, other_two, three]);
+        let both: Vec<_> = shared_side_by_side(&left, &right, Ord::cmp)
+            .map(|(left, right)| (left.map(|left| **left), right.map(|right| **right)))
+            .collect();
+        assert_eq!(both, [(Some(1), Some(1)), (Some(2), Some(2)), (None, Some(3))]);
     }
 }

@@ -4,7 +4,8 @@
 //! address that is none makes the whole message unreadable. What is allocated is bounded by the
 //! size of the bytes. Source: cluster T36; the schema is `proto/cluster.proto`.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::borrow::Borrow;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,6 +20,7 @@ use crate::gossip::Gossip;
 use crate::member::{DEFAULT_DC, Member, MemberStatus};
 use crate::members::Members;
 use crate::message::{Island, Message};
+use crate::places::Places;
 use crate::reachability::{Reachability, Record, Status};
 use crate::seen::Seen;
 use crate::singleton::{Kind, ProxyMessage, SingletonMessage};
@@ -314,6 +316,23 @@ fn read_status(status: pb::GossipStatus) -> Result<Message, Malformed> {
 
 // --- the state ----------------------------------------------------------------------------------
 
+/// The processes that a state names: its members in their order, then everybody else.
+struct Nodes<'a> {
+    members: &'a Places,
+    others: Table<UniqueAddress>,
+}
+
+impl Nodes<'_> {
+    fn place(&mut self, address: &UniqueAddress) -> u32 {
+        let member = self.members.find(address).map(|place| place as u32);
+        member.unwrap_or_else(|| self.members.len() as u32 + self.others.place(address))
+    }
+
+    fn encode(&self) -> Vec<pb::Node> {
+        self.members.addresses().chain(&self.others.values).map(node).collect()
+    }
+}
+
 /// Gives each distinct value its place in a table.
 struct Table<T> {
     index: BTreeMap<T, u32>,
@@ -325,31 +344,34 @@ impl<T: Ord + Clone> Table<T> {
         Self { index: BTreeMap::new(), values: Vec::new() }
     }
 
-    fn place(&mut self, value: &T) -> u32 {
+    fn place<Q>(&mut self, value: &Q) -> u32
+    where
+        T: Borrow<Q>,
+        Q: Ord + ToOwned<Owned = T> + ?Sized,
+    {
         if let Some(place) = self.index.get(value) {
             return *place;
         }
         let place = self.values.len() as u32;
-        self.index.insert(value.clone(), place);
-        self.values.push(value.clone());
+        self.index.insert(value.to_owned(), place);
+        self.values.push(value.to_owned());
         place
     }
 }
 
 fn encode_gossip(gossip: &Gossip) -> pb::Gossip {
-    let mut nodes = Table::new();
+    let mut nodes = Nodes { members: gossip.members.places(), others: Table::new() };
     let mut roles = Table::new();
     let mut app_versions = Table::new();
-    let members = gossip
-        .members
-        .values()
-        .map(|member| pb::Member {
-            node: nodes.place(&member.address),
+    let members = (0..)
+        .zip(&gossip.members)
+        .map(|(place, member)| pb::Member {
+            node: place,
             up_number_plus_one: if member.up_number == Member::NOT_UP { 0 } else { member.up_number + 1 },
             status: encode_status(member.status).into(),
             dead: member.dead,
-            roles: member.roles.iter().map(|role| roles.place(role)).collect(),
-            app_version: app_versions.place(&member.app_version.as_str().to_owned()),
+            roles: member.roles.iter().map(|role| roles.place(role.as_str())).collect(),
+            app_version: app_versions.place(member.app_version.as_str()),
         })
         .collect();
     let rows = gossip
@@ -382,7 +404,7 @@ fn encode_gossip(gossip: &Gossip) -> pb::Gossip {
         .collect();
     pb::Gossip {
         cluster_id: id_bytes(gossip.cluster_id),
-        nodes: nodes.values.iter().map(node).collect(),
+        nodes: nodes.encode(),
         roles: roles.values,
         app_versions: app_versions.values,
         members,
@@ -402,15 +424,21 @@ fn read_gossip(gossip: Option<pb::Gossip>) -> Result<Arc<Gossip>, Malformed> {
     let nodes: Vec<UniqueAddress> = gossip.nodes.iter().map(|n| read_node(Some(n))).collect::<Result<_, _>>()?;
     let app_versions: Vec<AppVersion> =
         gossip.app_versions.iter().map(|text| version_text(text)).collect::<Result<_, _>>()?;
-    let mut members = Vec::new();
+    let mut members: Vec<Member> = Vec::with_capacity(gossip.members.len());
+    let mut before: Option<&pb::Member> = None;
     for member in &gossip.members {
         let address = at(&nodes, member.node)?.clone();
-        let mut roles = BTreeSet::new();
-        for place in &member.roles {
-            roles.insert(at(&gossip.roles, *place)?.clone());
-        }
         let app_version = at(&app_versions, member.app_version)?.clone();
-        let mut read = Member::joining(address.clone(), Arc::new(roles), app_version);
+        // Most members are of the kind of the one before, and share with it what says so.
+        let like = members.last().filter(|_| before.is_some_and(|before| before.roles == member.roles));
+        let mut read = match like {
+            Some(like) => Member { address, app_version, ..like.clone() },
+            None => {
+                let roles = member.roles.iter().map(|place| at(&gossip.roles, *place).cloned());
+                Member::joining(address, Arc::new(roles.collect::<Result<_, _>>()?), app_version)
+            }
+        };
+        before = Some(member);
         read.up_number = member.up_number_plus_one.checked_sub(1).unwrap_or(Member::NOT_UP);
         read.status = read_member_status(member.status())?;
         read.dead = member.dead;

@@ -485,13 +485,13 @@ impl ClusterCore {
     fn replace_incarnations(&mut self, now: Instant, joiner: &UniqueAddress, out: &mut Vec<Effect>) {
         let mut gossip = Gossip::clone(&self.gossip);
         let mut news = false;
-        for member in gossip.members.values_mut().filter(|member| member.address.address() == joiner.address()) {
-            news |= gossip.reachability.set(&self.node, &member.address, Status::Terminated);
-            if member.status != MemberStatus::Down {
-                member.status = MemberStatus::Down;
-                news = true;
-            }
+        for member in self.gossip.members.keys().filter(|member| member.address() == joiner.address()) {
+            news |= gossip.reachability.set(&self.node, member, Status::Terminated);
         }
+        news |= gossip.members.update(|member| {
+            let goes = member.address.address() == joiner.address() && member.status != MemberStatus::Down;
+            goes.then(|| member.in_status(MemberStatus::Down))
+        });
         if news {
             self.change(now, gossip, out);
             self.gossip_to_many(out);

@@ -67,21 +67,20 @@ impl ClusterCore {
         let may_come_up = self.has_enough_members() && !self.prepares_shutdown();
         let mut next_number = highest_number(&before).saturating_add(1);
         let mut exiting = Vec::new();
-        for member in gossip.members.values_mut() {
-            match member.status {
-                MemberStatus::Joining | MemberStatus::WeaklyUp if may_come_up => {
-                    member.status = MemberStatus::Up;
-                    member.up_number = next_number;
-                    next_number += 1;
-                }
-                MemberStatus::Leaving => {
-                    member.status = MemberStatus::Exiting;
-                    exiting.push(member.clone());
-                }
-                MemberStatus::PreparingForShutdown => member.status = MemberStatus::ReadyForShutdown,
-                _ => {}
+        gossip.members.update(|member| match member.status {
+            MemberStatus::Joining | MemberStatus::WeaklyUp if may_come_up => {
+                let up_number = next_number;
+                next_number += 1;
+                Some(Member { up_number, ..member.in_status(MemberStatus::Up) })
             }
-        }
+            MemberStatus::Leaving => {
+                let member = member.in_status(MemberStatus::Exiting);
+                exiting.push(member.clone());
+                Some(member)
+            }
+            MemberStatus::PreparingForShutdown => Some(member.in_status(MemberStatus::ReadyForShutdown)),
+            _ => None,
+        });
         let removed = self.bury(now, &before, &mut gossip);
         self.prune_tombstones(now, &mut gossip);
         if gossip == *before {
@@ -154,14 +153,11 @@ impl ClusterCore {
             return;
         }
         let mut gossip = Gossip::clone(&self.gossip);
-        let mut news = false;
-        for member in gossip.members.values_mut() {
+        let news = gossip.members.update(|member| {
             let waits = member.status == MemberStatus::Joining;
-            if waits && !self.gossip.accused_by_the_living(&member.address) {
-                member.status = MemberStatus::WeaklyUp;
-                news = true;
-            }
-        }
+            let comes_in = waits && !self.gossip.accused_by_the_living(&member.address);
+            comes_in.then(|| member.in_status(MemberStatus::WeaklyUp))
+        });
         if news {
             self.change(now, gossip, out);
         }
@@ -176,8 +172,7 @@ impl ClusterCore {
     }
 
     pub(super) fn prepares_shutdown(&self) -> bool {
-        let preparing = [MemberStatus::PreparingForShutdown, MemberStatus::ReadyForShutdown];
-        self.gossip.members.values().any(|member| preparing.contains(&member.status))
+        self.gossip.members.summary().any_preparing
     }
 }
 

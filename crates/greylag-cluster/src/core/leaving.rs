@@ -16,7 +16,7 @@ use super::{ClusterCore, Effect, Exiting, Life, LogLevel};
 use crate::error::JoinRejection;
 use crate::event::ClusterEvent;
 use crate::gossip::Gossip;
-use crate::member::MemberStatus;
+use crate::member::{Member, MemberStatus};
 use crate::message::Message;
 use crate::proof::ProofInput;
 use crate::reachability::Status;
@@ -49,10 +49,10 @@ impl ClusterCore {
             return;
         }
         let mut gossip = Gossip::clone(&self.gossip);
-        for member in gossip.members.values_mut().filter(|member| member.status == MemberStatus::Up) {
-            member.status = MemberStatus::PreparingForShutdown;
-        }
-        if gossip != *self.gossip {
+        let prepares = |member: &Member| {
+            (member.status == MemberStatus::Up).then(|| member.in_status(MemberStatus::PreparingForShutdown))
+        };
+        if gossip.members.update(prepares) {
             self.change(now, gossip, out);
             self.gossip_to_one(out);
         }

@@ -55,7 +55,8 @@ impl Relevant {
             let accused = row.iter().filter(|(_, record)| record.status != Status::Reachable);
             records.extend(accused.filter_map(|(subject, _)| Some((observer, place(subject)?))));
         }
-        let dead = members.values().filter(|member| member.dead).map(|member| member.address.clone()).collect();
+        let dead = members.values().filter(|member| member.dead).map(|member| member.address.clone());
+        let dead = if members.summary().any_dead { dead.collect() } else { BTreeSet::new() };
         let accused = subjects(&records, members.len());
         let is_mutual = records.iter().any(|(observer, _)| accused[*observer]);
         Self { records, is_mutual, members: members.clone(), dead, node: Some(node.clone()) }
@@ -67,6 +68,11 @@ impl Relevant {
         self.records.iter().map(move |(observer, subject)| (address(*observer), address(*subject)))
     }
 
+    /// Whether nobody is accused.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.records.is_empty()
+    }
+
     /// Whether somebody who accuses is accused. Only then does it depend on who has seen the state
     /// which records count (cluster S11).
     pub(super) fn is_mutual(&self) -> bool {
@@ -76,7 +82,8 @@ impl Relevant {
     /// Who is unreachable and neither Exiting nor Down: only while there are such does an instability
     /// last.
     pub(super) fn open(&self) -> impl Iterator<Item = &UniqueAddress> {
-        let accused = self.members.iter().zip(subjects(&self.records, self.members.len()));
+        let subjects = if self.is_quiet() { Vec::new() } else { subjects(&self.records, self.members.len()) };
+        let accused = self.members.iter().zip(subjects);
         let open = accused.filter(|(member, is_accused)| *is_accused && member.status < MemberStatus::Exiting);
         open.map(|(member, _)| &member.address)
     }
@@ -89,7 +96,8 @@ impl Relevant {
         let (accused_before, accused_now) = (before.subjects(), now.subjects());
         let (before_heard, now_heard) = (before.in_effect(node), now.in_effect(node));
         let (mut appeared, mut healed, mut unsettled, mut healed_open) = (false, false, false, false);
-        for (place, member) in self.members.iter().enumerate() {
+        let anybody = !before.pairs.is_empty() || !now.pairs.is_empty();
+        for (place, member) in self.members.iter().enumerate().filter(|_| anybody) {
             let appears = accused_now[place] && !accused_before[place];
             let heals = accused_before[place] && !accused_now[place];
             let came_back = before_heard[place] && !now_heard[place] && before.takes_back(&now, place);
@@ -135,8 +143,7 @@ impl Relevant {
             }
             _ => None,
         };
-        let differ = !old.members.is(&self.members);
-        differ.then(|| old.members.zip(&self.members)).into_iter().flatten().filter_map(is_new)
+        old.members.differences(&self.members).filter_map(is_new)
     }
 }
 
