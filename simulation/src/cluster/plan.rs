@@ -172,7 +172,23 @@ impl Plan {
         followed || stood.sum::<Duration>() > LONG_PAUSE
     }
 
-    /// Whom a fault names, or leaves on the smaller side of a cut: nobody promises that they stay.
+    /// Whether the strategy gives up `side` when a cut is all that ever happened. The place 0 has the
+    /// lowest address and is the oldest.
+    pub(crate) fn loses(&self, side: &[Place], others: &[Place]) -> bool {
+        let has_first = side.contains(&0);
+        match &self.strategy {
+            Strategy::StaticQuorum { quorum_size, .. } => side.len() < *quorum_size,
+            Strategy::KeepOldest { down_if_alone, .. } => {
+                let is_given_up =
+                    |oldest: &[Place], rest: &[Place]| *down_if_alone && oldest.len() == 1 && rest.len() > 1;
+                if has_first { is_given_up(side, others) } else { !is_given_up(others, side) }
+            }
+            Strategy::DownAll => true,
+            _ => side.len() < others.len() || (side.len() == others.len() && !has_first),
+        }
+    }
+
+    /// Whom a fault names, or leaves on the losing side of a cut: nobody promises that they stay.
     pub(crate) fn touched(&self) -> Vec<bool> {
         let mut touched = vec![false; self.places];
         for Timed { fault, .. } in &self.faults {
@@ -186,9 +202,11 @@ impl Plan {
                 Fault::OneWay { from, to } => (touched[*from], touched[*to]) = (true, true),
                 Fault::Cut(side) => {
                     let others: Vec<Place> = (0..self.places).filter(|place| !side.contains(place)).collect();
-                    let loses = side.len() < others.len() || (side.len() == others.len() && !side.contains(&0));
-                    let losers = if loses { side } else { &others };
-                    losers.iter().for_each(|place| touched[*place] = true);
+                    for (here, there) in [(side, &others), (&others, side)] {
+                        if self.loses(here, there) {
+                            here.iter().for_each(|place| touched[*place] = true);
+                        }
+                    }
                 }
                 Fault::Hears(_) | Fault::Heal => {}
             }

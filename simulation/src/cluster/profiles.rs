@@ -18,6 +18,10 @@ const MS: Duration = Duration::from_millis(1);
 /// Longer than detection, `stable_after` and the margin together: a cut that lasts is decided, and
 /// what follows from it has happened.
 const LASTING_MS: u32 = 70_000;
+/// When the resolver has not yet decided about what began at 0.
+const UNDECIDED_MS: u32 = 18_000;
+/// When it has, and all have carried it out.
+const DECIDED_MS: u32 = 40_000;
 
 /// One kind of trouble.
 pub(crate) struct Profile {
@@ -143,15 +147,21 @@ impl Draw {
         self.plan.clock_ppm.iter_mut().for_each(|ppm| *ppm /= 5);
     }
 
-    /// One of the strategies for which G1 promises one side at most; mostly the default. Who stays
-    /// under the others is not who the plan counts on.
+    /// One of the strategies for which G1 promises one side at most; mostly the default.
     fn strategy(&mut self) {
         self.plan.strategy = match self.rng.random_range(0..6) {
             0 => Strategy::StaticQuorum { role: None, quorum_size: self.plan.places / 2 + 1 },
             1 => Strategy::KeepOldest { role: None, down_if_alone: self.rng.random_bool(0.5) },
             _ => return,
         };
-        (self.plan.promises.healthy_stay, self.plan.promises.cluster_stays) = (false, false);
+    }
+
+    /// A cut, and whether a side of it survives by the strategy.
+    fn cut(&mut self, side: Vec<Place>) -> bool {
+        let others: Vec<Place> = (0..self.plan.places).filter(|place| !side.contains(place)).collect();
+        let survives = !self.plan.loses(&side, &others) || !self.plan.loses(&others, &side);
+        self.fault(Fault::Cut(side));
+        survives
     }
 
     /// Now and then the singleton needs a lease, and the strategy is one that ends everybody or asks a
@@ -263,8 +273,9 @@ fn several_leaves(draw: &mut Draw) {
         draw.wait(0, 1_500);
     }
     if draw.chance(0.3) {
-        // One of them does not get to the end of it; if few are left, it can be the majority.
-        (draw.plan.promises.healthy_stay, draw.plan.promises.cluster_stays) = (false, false);
+        // One of them does not get to the end of it; if few are left, it can be the side that stays.
+        let few = places - count < 2;
+        (draw.plan.promises.healthy_stay, draw.plan.promises.cluster_stays) = (!few, !few);
         draw.wait(0, 3_000);
         draw.fault(Fault::Kill(leaving[0]));
     }
@@ -296,19 +307,23 @@ fn clean_cut(draw: &mut Draw) {
     draw.places(3, 7);
     draw.strategy();
     let side = draw.side();
-    draw.fault(Fault::Cut(side));
+    // An even cut leaves nobody a quorum.
+    draw.plan.promises.cluster_stays = draw.cut(side);
     draw.quiet_after(LASTING_MS);
 }
 
 fn cut_that_heals(draw: &mut Draw) {
     draw.places(3, 6);
     draw.strategy();
-    // Healing in the middle of the decision leaves nodes that both sides have marked.
-    draw.plan.promises.healthy_stay = false;
     let side = draw.side();
-    draw.fault(Fault::Cut(side));
+    let survives = draw.cut(side);
     let (least, most) = if draw.chance(0.5) { (500, 18_000) } else { (18_000, 50_000) };
     draw.wait(least, most);
+    let (undecided, decided) = (draw.now < MS * UNDECIDED_MS, draw.now > MS * DECIDED_MS);
+    // Healing in the middle of the decision leaves nodes that both sides have marked.
+    draw.plan.promises.healthy_stay = undecided || decided;
+    let by_default = matches!(draw.plan.strategy, Strategy::KeepMajority { .. });
+    draw.plan.promises.cluster_stays = undecided || if decided { survives } else { by_default };
     draw.fault(Fault::Heal);
     draw.quiet_after(1_000);
 }
@@ -320,10 +335,13 @@ fn cut_with_paused_leader(draw: &mut Draw) {
     let others: Vec<Place> = (0..places).filter(|place| !side.contains(place)).collect();
     let led = if draw.chance(0.5) { &side } else { &others };
     let leader = led.iter().copied().min().unwrap_or(0);
-    // A leader that comes back in the middle of it is an instability (cluster S13).
-    (draw.plan.promises.healthy_stay, draw.plan.promises.cluster_stays) = (false, false);
+    // A leader that comes back in the middle of it is an instability (cluster S13); those on the other side do not
+    // notice.
+    let loses = draw.plan.loses(led, if led == &side { &others } else { &side });
     draw.exact();
-    draw.fault(Fault::Cut(side));
+    let survives = draw.cut(side.clone());
+    let unnoticed = loses && survives;
+    (draw.plan.promises.healthy_stay, draw.plan.promises.cluster_stays) = (unnoticed, unnoticed);
     draw.wait(0, 30_000);
     let time = draw.time(1_000, 12_000);
     draw.fault(Fault::Pause { place: leader, time });
@@ -402,9 +420,13 @@ fn one_way_loss(draw: &mut Draw) {
 
 fn suspended_some(draw: &mut Draw) {
     let places = draw.places(3, 6);
-    draw.plan.promises = Promises { healthy_stay: false, cluster_stays: false, excuse: Some(Excuse::StoodStill) };
     let count = draw.rng.random_range(1..places);
     let time = draw.time(22_000, 60_000);
+    let few = 2 * count < places;
+    // Who wakes in the middle of the decision is accused by some and heard by others.
+    let decided = time > MS * DECIDED_MS;
+    draw.plan.promises =
+        Promises { healthy_stay: few && decided, cluster_stays: few, excuse: Some(Excuse::StoodStill) };
     for place in draw.some(count) {
         let more = draw.time(0, 50);
         draw.fault(Fault::Pause { place, time: time + more });
@@ -426,7 +448,6 @@ fn suspended_all(draw: &mut Draw) {
 
 fn clock_jump(draw: &mut Draw) {
     draw.places(3, 6);
-    (draw.plan.promises.healthy_stay, draw.plan.promises.cluster_stays) = (false, false);
     draw.exact();
     let cut = draw.chance(0.5);
     if cut {
