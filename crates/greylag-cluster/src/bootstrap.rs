@@ -67,7 +67,7 @@ impl BootstrapSettings {
         let mut problems = Vec::new();
         let mut check = |ok: bool, setting: &'static str, value: String, why: &'static str| {
             if !ok {
-                problems.push(ConfigError { setting, value, why });
+                problems.push(ConfigError { setting: setting.into(), value, why });
             }
         };
         let required = self.required_contacts;

@@ -1,5 +1,7 @@
 //! What can go wrong, split by what a caller can do about it.
 
+use std::borrow::Cow;
+
 use greylag_core::{InvalidAddress, NodeAddress, UniqueAddress};
 
 use crate::shutdown::ShutdownReason;
@@ -9,7 +11,7 @@ use crate::shutdown::ShutdownReason;
 #[error("cluster.{setting} = {value}: {why}")]
 pub struct ConfigError {
     /// Its key, without the section.
-    pub setting: &'static str,
+    pub setting: Cow<'static, str>,
     /// The value found.
     pub value: String,
     /// What is wrong with it.

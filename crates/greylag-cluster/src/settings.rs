@@ -389,7 +389,7 @@ impl SingletonSettings {
         let mut problems = Vec::new();
         let mut check = |ok: bool, setting: &'static str, value: String, why: &'static str| {
             if !ok {
-                problems.push(ConfigError { setting, value, why });
+                problems.push(ConfigError { setting: setting.into(), value, why });
             }
         };
         for (setting, duration) in [
@@ -457,7 +457,8 @@ mod tests {
                 role: Some("b".to_owned()),
             },
         };
-        let named: Vec<&str> = settings.validate().unwrap_err().iter().map(|problem| problem.setting).collect();
+        let problems = settings.validate().unwrap_err();
+        let named: Vec<&str> = problems.iter().map(|problem| &*problem.setting).collect();
         let expected = [
             "singleton.hand_over_retry_interval",
             "singleton.lease_retry_interval",

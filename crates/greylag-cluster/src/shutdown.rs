@@ -63,9 +63,29 @@ impl Phase {
     }
 }
 
+impl Phase {
+    /// As settings name it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::BeforeServiceUnbind => "before_service_unbind",
+            Self::ServiceUnbind => "service_unbind",
+            Self::ServiceRequestsDone => "service_requests_done",
+            Self::ServiceStop => "service_stop",
+            Self::BeforeClusterShutdown => "before_cluster_shutdown",
+            Self::ClusterShardingShutdownRegion => "cluster_sharding_shutdown_region",
+            Self::ClusterLeave => "cluster_leave",
+            Self::ClusterExiting => "cluster_exiting",
+            Self::ClusterExitingDone => "cluster_exiting_done",
+            Self::ClusterShutdown => "cluster_shutdown",
+            Self::BeforeNodeTerminate => "before_node_terminate",
+            Self::NodeTerminate => "node_terminate",
+        }
+    }
+}
+
 impl fmt::Display for Phase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(self, f)
+        f.write_str(self.name())
     }
 }
 

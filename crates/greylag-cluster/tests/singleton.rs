@@ -174,7 +174,7 @@ async fn a_singleton_that_cannot_be_started_is_an_error() {
     let Err(SingletonError::Config { problems, .. }) = start(ledger(&log, at_once()).settings(settings)) else {
         panic!("started with bad settings")
     };
-    let named: Vec<_> = problems.iter().map(|problem| problem.setting).collect();
+    let named: Vec<_> = problems.iter().map(|problem| &*problem.setting).collect();
     assert_eq!(named, ["singleton_proxy.buffer_size", "singleton_proxy.role"]);
     assert!(matches!(start(Singleton::proxy("")), Err(SingletonError::Config { .. })));
 

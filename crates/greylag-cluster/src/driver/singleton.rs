@@ -83,7 +83,7 @@ impl Singletons {
 fn check<M: Send + 'static>(singleton: &Singleton<M>, cluster: &ClusterSettings) -> Result<(), SingletonError> {
     let mut problems = singleton.settings.validate().err().unwrap_or_default();
     if singleton.name.is_empty() {
-        let (setting, value) = ("singleton.name", String::new());
+        let (setting, value) = ("singleton.name".into(), String::new());
         problems.push(ConfigError { setting, value, why: "must not be empty" });
     }
     if !problems.is_empty() {

@@ -2,6 +2,7 @@
 //!
 //! Source: cluster §6, "Validation at start".
 
+use std::borrow::Cow;
 use std::fmt::Display;
 use std::time::Duration;
 
@@ -12,17 +13,17 @@ use crate::error::ConfigError;
 struct Check(Vec<ConfigError>);
 
 impl Check {
-    fn that(&mut self, ok: bool, setting: &'static str, value: impl Display, why: &'static str) {
+    fn that(&mut self, ok: bool, setting: impl Into<Cow<'static, str>>, value: impl Display, why: &'static str) {
         if !ok {
-            self.0.push(ConfigError { setting, value: value.to_string(), why });
+            self.0.push(ConfigError { setting: setting.into(), value: value.to_string(), why });
         }
     }
 
-    fn longer_than_nothing(&mut self, setting: &'static str, duration: Duration) {
+    fn longer_than_nothing(&mut self, setting: impl Into<Cow<'static, str>>, duration: Duration) {
         self.that(!duration.is_zero(), setting, format!("{duration:?}"), "must be longer than 0");
     }
 
-    fn at_least_one(&mut self, setting: &'static str, size: usize) {
+    fn at_least_one(&mut self, setting: impl Into<Cow<'static, str>>, size: usize) {
         self.that(size >= 1, setting, size, "must be at least 1");
     }
 }
@@ -73,8 +74,8 @@ impl ClusterSettings {
         for (setting, duration) in off_or {
             duration.into_iter().for_each(|duration| check.longer_than_nothing(setting, duration));
         }
-        for timeout in self.coordinated_shutdown.phase_timeouts.values() {
-            check.longer_than_nothing("coordinated_shutdown.<phase>.timeout", *timeout);
+        for (phase, timeout) in &self.coordinated_shutdown.phase_timeouts {
+            check.longer_than_nothing(format!("coordinated_shutdown.{phase}.timeout"), *timeout);
         }
     }
 
@@ -93,8 +94,8 @@ impl ClusterSettings {
         ] {
             check.at_least_one(setting, size);
         }
-        for least in self.role_min_number_of_members.values() {
-            check.at_least_one("role.<role>.min_number_of_members", *least);
+        for (role, least) in &self.role_min_number_of_members {
+            check.at_least_one(format!("role.{role}.min_number_of_members"), *least);
         }
     }
 
@@ -120,7 +121,7 @@ mod tests {
         let quick = SbrSettings { stable_after: Duration::from_secs(2), ..SbrSettings::default() };
         let settings = ClusterSettings { gossip_interval: Duration::ZERO, ..ClusterSettings::default() };
         let problems = settings.with_roles(["dc-a"]).with_resolver(quick).validate().unwrap_err();
-        let names: Vec<&str> = problems.iter().map(|problem| problem.setting).collect();
+        let names: Vec<&str> = problems.iter().map(|problem| &*problem.setting).collect();
         assert_eq!(names, ["gossip_interval", "roles", "sbr.stable_after"]);
     }
 
@@ -141,14 +142,14 @@ mod tests {
             (|s| s.data_center = "east".into(), "data_center"),
             (|s| s.event_buffer = 0, "event_buffer"),
             (|s| s.min_number_of_members = 0, "min_number_of_members"),
-            (|s| s.role_min_number_of_members = [("a".into(), 0)].into(), "role.<role>.min_number_of_members"),
+            (|s| s.role_min_number_of_members = [("a".into(), 0)].into(), "role.a.min_number_of_members"),
             (|s| s.roles = [String::new()].into(), "roles"),
         ];
         for (change, name) in wrong {
             let mut settings = ClusterSettings::default();
             change(&mut settings);
             let problems = settings.validate().unwrap_err();
-            assert_eq!(problems.iter().map(|problem| problem.setting).collect::<Vec<_>>(), [name]);
+            assert_eq!(problems.iter().map(|problem| &*problem.setting).collect::<Vec<_>>(), [name]);
         }
         let problems = detector(|d| d.threshold = 0.0).validate().unwrap_err();
         assert_eq!(problems[0].to_string(), "cluster.failure_detector.threshold = 0: must be above 0");

@@ -221,7 +221,7 @@ pub enum RemovalMargin {
 pub(super) fn validate(settings: &ClusterSettings, problems: &mut Vec<ConfigError>) {
     let mut check = |ok: bool, setting: &'static str, value: String, why: &'static str| {
         if !ok {
-            problems.push(ConfigError { setting, value, why });
+            problems.push(ConfigError { setting: setting.into(), value, why });
         }
     };
     if let RemovalMargin::Fixed(margin) = settings.down_removal_margin {
@@ -272,11 +272,11 @@ mod tests {
     use super::*;
     use crate::{InMemoryLeases, Leases};
 
-    fn problems(strategy: Strategy) -> Vec<&'static str> {
+    fn problems(strategy: Strategy) -> Vec<String> {
         let leases = Leases::new("test", InMemoryLeases::new());
         let settings = ClusterSettings { leases: Some(leases), ..ClusterSettings::default() };
         let settings = settings.with_resolver(SbrSettings::with_strategy(strategy));
-        settings.validate().err().into_iter().flatten().map(|problem| problem.setting).collect()
+        settings.validate().err().into_iter().flatten().map(|problem| problem.setting.into_owned()).collect()
     }
 
     /// cluster S15, §6: every strategy has a name; its role and sizes are part of what is compared.
@@ -334,7 +334,7 @@ mod tests {
         let settings =
             ClusterSettings { down_removal_margin: RemovalMargin::Fixed(Duration::ZERO), ..Default::default() };
         let problems = settings.with_resolver(sbr).validate().unwrap_err();
-        let names: Vec<&str> = problems.iter().map(|problem| problem.setting).collect();
+        let names: Vec<&str> = problems.iter().map(|problem| &*problem.setting).collect();
         let expected =
             ["down_removal_margin", "sbr.down_all_when_unstable", "sbr.down_all_when_indirectly_connected", "sbr.role"];
         assert_eq!(names, expected);

@@ -266,7 +266,6 @@ fn every_sentence_of_the_validation_is_checked_and_all_problems_come_together() 
     for key in
         wrong[1..].iter().map(|line| line.rsplit('\n').next().expect("a line").split(" =").next().expect("a key"))
     {
-        let key = if key.contains("service_stop") { "coordinated_shutdown.<phase>.timeout" } else { key };
         assert!(found.iter().any(|found| found.contains(&format!("{key}: "))), "{key}: {found:#?}");
     }
     // Off is no duration, and a proxy may keep nothing.

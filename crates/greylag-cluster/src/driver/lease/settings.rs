@@ -45,7 +45,7 @@ impl LeaseSettings {
         let mut problems = Vec::new();
         let mut check = |ok: bool, setting: &'static str, value: Duration, why: &'static str| {
             if !ok {
-                problems.push(ConfigError { setting, value: format!("{value:?}"), why });
+                problems.push(ConfigError { setting: setting.into(), value: format!("{value:?}"), why });
             }
         };
         let (interval, operation) = (self.heartbeat_interval, self.operation_timeout);
