@@ -9,12 +9,12 @@ mod words;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use greylag_transport::HostVerifier;
 use rustls::client::WebPkiServerVerifier;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
+use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
-use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ClientConfig, RootCertStore};
 use tokio_postgres::config::SslMode;
 use tokio_postgres_rustls::MakeRustlsConnect;
 
@@ -103,11 +103,13 @@ impl Tls {
             Mode::Host(root) => (Some(root), true),
         };
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let chain = root.map(|root| chain_verifier(root, &provider)).transpose()?;
-        let verifier = Arc::new(Verifier { chain, checks_host, provider: provider.clone() });
+        let verifier = match root {
+            Some(root) => HostVerifier::of_authority(chain_verifier(root, &provider)?, checks_host, provider.clone()),
+            None => HostVerifier::of_anybody(provider.clone()),
+        };
         let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
         let builder = builder.map_err(|error| PostgresLeaseError::InvalidTls { why: error.to_string() })?;
-        let builder = builder.dangerous().with_custom_certificate_verifier(verifier);
+        let builder = builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier));
         let mut config = match &self.identity {
             None => builder.with_no_client_auth(),
             Some((key, cert)) => {
@@ -140,60 +142,6 @@ fn chain_verifier(
     }
     let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider.clone()).build();
     verifier.map_err(|error| failed(root, error))
-}
-
-/// Believes what the mode says: anybody, an authority, or a host that an authority vouches for.
-#[derive(Debug)]
-struct Verifier {
-    /// `None`: anybody.
-    chain: Option<Arc<WebPkiServerVerifier>>,
-    checks_host: bool,
-    provider: Arc<CryptoProvider>,
-}
-
-impl ServerCertVerifier for Verifier {
-    fn verify_server_cert(
-        &self,
-        leaf: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
-        host: &ServerName<'_>,
-        ocsp: &[u8],
-        now: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        use CertificateError::{NotValidForName, NotValidForNameContext};
-        let Some(chain) = &self.chain else { return Ok(ServerCertVerified::assertion()) };
-        // The name is looked at last, after the chain and the dates.
-        match chain.verify_server_cert(leaf, intermediates, host, ocsp, now) {
-            Err(rustls::Error::InvalidCertificate(NotValidForName | NotValidForNameContext { .. }))
-                if !self.checks_host =>
-            {
-                Ok(ServerCertVerified::assertion())
-            }
-            verdict => verdict,
-        }
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls12_signature(message, certificate, signed, &self.provider.signature_verification_algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, certificate, signed, &self.provider.signature_verification_algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.provider.signature_verification_algorithms.supported_schemes()
-    }
 }
 
 #[cfg(test)]

@@ -127,4 +127,6 @@ pub use remoting::{
     SendRejected, Sending, TransportEvent, TransportListener,
 };
 pub use settings::{OnReliableGiveUp, TransportSettings};
+#[cfg(feature = "tls")]
+pub use tls::verifier::HostVerifier;
 pub use tls::{PeerSubject, Tls, TlsSettings};

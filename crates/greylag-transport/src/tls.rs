@@ -4,6 +4,9 @@
 //! it: the dialling side finds the host it dialled in it, the called side the host that the caller's
 //! Hello claims. So an address is as trustworthy as the authority. Source: cluster T16, T40.
 
+#[cfg(feature = "tls")]
+pub(crate) mod verifier;
+
 use std::path::PathBuf;
 use std::time::Duration;
 

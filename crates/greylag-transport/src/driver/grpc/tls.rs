@@ -16,12 +16,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{Resumption, WebPkiServerVerifier, verify_server_name};
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::{NoServerSessionStorage, ParsedCertificate, WebPkiClientVerifier};
-use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig, SignatureScheme};
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer, X509Certificate};
@@ -29,6 +28,7 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 pub use self::handshake::{HandshakeError, TlsDialer};
 
 use crate::error::TlsError;
+use crate::tls::verifier::HostVerifier;
 use crate::tls::{PeerSubject, TlsSettings};
 
 /// What was read from the files last.
@@ -293,7 +293,7 @@ fn client_config(
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let verifier = WebPkiServerVerifier::builder_with_provider(roots, provider.clone()).build();
     let verifier = verifier.map_err(|error| failed(ca, error))?;
-    let verifier = Arc::new(HostVerifier { chain: verifier, verify_hostname });
+    let verifier = Arc::new(HostVerifier::of_authority(verifier, verify_hostname, provider.clone()));
     let client = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
     let client = client.map_err(|error| failed(ca, error))?;
     let client = client.dangerous().with_custom_certificate_verifier(verifier);
@@ -310,54 +310,3 @@ fn client_config(
 
 /// HTTP/2.
 pub(super) const ALPN: &[u8] = b"h2";
-
-/// The usual verifier, which lets another host's certificate pass where hosts are not verified.
-#[derive(Debug)]
-struct HostVerifier {
-    chain: Arc<WebPkiServerVerifier>,
-    verify_hostname: bool,
-}
-
-impl ServerCertVerifier for HostVerifier {
-    fn verify_server_cert(
-        &self,
-        leaf: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
-        host: &ServerName<'_>,
-        ocsp: &[u8],
-        now: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        use CertificateError::{NotValidForName, NotValidForNameContext};
-        // The name is looked at last, after the chain and the dates.
-        match self.chain.verify_server_cert(leaf, intermediates, host, ocsp, now) {
-            Err(rustls::Error::InvalidCertificate(NotValidForName | NotValidForNameContext { .. }))
-                if !self.verify_hostname =>
-            {
-                Ok(ServerCertVerified::assertion())
-            }
-            verdict => verdict,
-        }
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.chain.verify_tls12_signature(message, certificate, signed)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.chain.verify_tls13_signature(message, certificate, signed)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.chain.supported_verify_schemes()
-    }
-}
