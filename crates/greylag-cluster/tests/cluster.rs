@@ -1,10 +1,12 @@
 //! The whole crate over real gRPC on loopback: a few runs that prove the wiring.
 
-use std::process::{Child, Command, Stdio};
+mod common;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use common::{Killed, spawn_child, within};
 use greylag_cluster::{
     Cluster, ClusterEvent, ClusterSettings, MemberStatus, NoMessages, Phase, SbrSettings, ShutdownReason, Singleton,
     SingletonSettings,
@@ -33,13 +35,6 @@ async fn start(settings: ClusterSettings) -> Node {
 async fn join(node: &Node, seed: &NodeAddress) {
     node.cluster.join_seed_nodes(vec![seed.clone()]).await.unwrap();
     within("up", node.cluster.wait_up()).await.unwrap();
-}
-
-async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
-    match tokio::time::timeout(Duration::from_secs(30), future).await {
-        Ok(value) => value,
-        Err(_) => panic!("{what}: not within 30 s"),
-    }
 }
 
 /// Counts its instances; each runs until told to stop.
@@ -121,32 +116,13 @@ async fn child_process() {
     node.cluster.terminated().await;
 }
 
-struct Killed(Child);
-
-impl Drop for Killed {
-    fn drop(&mut self) {
-        let _dead_already = self.0.kill();
-        let _status = self.0.wait();
-    }
-}
-
-fn spawn_child(seed: &NodeAddress) -> Killed {
-    let child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "child_process"])
-        .env(CHILD, seed.to_string())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn();
-    Killed(child.unwrap())
-}
-
 /// Default settings, four processes on one host: SIGKILL, and the process is removed clean.
 #[tokio::test(flavor = "multi_thread")]
 async fn scenario_61_a_killed_process_is_removed_clean_within_seconds() {
     let parent = start(ClusterSettings::default().with_resolver(SbrSettings::default())).await;
     parent.cluster.join_self().await.unwrap();
     let seed = parent.cluster.self_address().address().clone();
-    let mut children: Vec<Killed> = (0..3).map(|_| spawn_child(&seed)).collect();
+    let mut children: Vec<Killed> = (0..3).map(|_| spawn_child(&[(CHILD, seed.to_string())])).collect();
     let all_up = |count: usize| {
         move |view: &greylag_cluster::MembershipView| {
             view.members.len() == count && view.members.iter().all(|member| member.status == MemberStatus::Up)

@@ -1,10 +1,12 @@
 //! Samples of the scenarios about joining, restarting and leaving, over real gRPC on loopback.
 
+mod common;
+
 use std::net::TcpListener;
-use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use common::{spawn_child, within};
 use greylag_cluster::{
     BootstrapSettings, Cluster, ClusterEvent, ClusterEvents, ClusterSettings, MemberStatus, MembershipView, Phase,
     SeedList, ShutdownReason, Singleton,
@@ -45,13 +47,6 @@ impl Node {
     async fn end(&self) {
         within("shutdown", self.cluster.shutdown()).await;
         self.transport.shutdown().await;
-    }
-}
-
-async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
-    match tokio::time::timeout(Duration::from_secs(30), future).await {
-        Ok(value) => value,
-        Err(_) => panic!("{what}: not within 30 s"),
     }
 }
 
@@ -119,26 +114,6 @@ async fn child_process() {
     node.cluster.terminated().await;
 }
 
-struct Killed(Child);
-
-impl Drop for Killed {
-    fn drop(&mut self) {
-        let _dead_already = self.0.kill();
-        let _status = self.0.wait();
-    }
-}
-
-fn spawn_child(seed: &NodeAddress, port: u16) -> Killed {
-    let child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "child_process"])
-        .env(SEED, seed.to_string())
-        .env(PORT, port.to_string())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn();
-    Killed(child.unwrap())
-}
-
 /// Killed and started again at one address three times in a row, without a downing provider.
 #[tokio::test(flavor = "multi_thread")]
 async fn scenario_20_three_restarts_at_one_address_over_sockets() {
@@ -151,12 +126,13 @@ async fn scenario_20_three_restarts_at_one_address_over_sockets() {
         let there = view.members.iter().find(|member| *member.address.address() == address(port));
         there.map(|member| member.address.clone())
     };
-    let mut child = spawn_child(&seed, port);
+    let variables = [(SEED, seed.to_string()), (PORT, port.to_string())];
+    let mut child = spawn_child(&variables);
     nodes[0].sees("three members", all_up(3)).await;
     for round in 0..3 {
         let old = at_port(&nodes[0].cluster.view()).unwrap();
         drop(child);
-        child = spawn_child(&seed, port);
+        child = spawn_child(&variables);
         for node in &nodes {
             let what = format!("restart {round}: the old one gone, the new one up");
             node.sees(&what, |view| all_up(3)(view) && at_port(view).is_some_and(|new| new != old)).await;

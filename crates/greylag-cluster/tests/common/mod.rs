@@ -1,0 +1,36 @@
+//! Processes of their own, for tests that kill them.
+
+#![allow(unreachable_pub, reason = "each test file has its own copy")]
+
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// Nothing that works takes longer than half a minute.
+pub async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
+    match tokio::time::timeout(Duration::from_secs(30), future).await {
+        Ok(value) => value,
+        Err(_) => panic!("{what}: not within 30 s"),
+    }
+}
+
+/// A process that is killed when this is dropped.
+pub struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _dead_already = self.0.kill();
+        let _status = self.0.wait();
+    }
+}
+
+/// Runs the test `child_process` of this file alone, in a process of its own that is told so by these
+/// variables; without them it does nothing.
+pub fn spawn_child(variables: &[(&str, String)]) -> Killed {
+    let child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "child_process"])
+        .envs(variables.iter().map(|(name, value)| (name, value)))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn();
+    Killed(child.unwrap())
+}
