@@ -1,5 +1,6 @@
 //! Text for people.
 
+use std::collections::HashMap;
 use std::fmt::Write as _;
 
 use greylag_management::v1;
@@ -93,11 +94,27 @@ pub(crate) fn health(reply: &v1::HealthReply) -> String {
     for problem in &reply.problems {
         let _infallible = write!(text, "\n  {problem}");
     }
-    let dropped: u64 = reply.dead_letters.values().sum();
     let own = if reply.initialized { status(reply.self_status()) } else { "no member" };
     let leader = or_dash(reply.leader.clone());
-    let _infallible = write!(text, "\nself {own}, leader {leader}, {dropped} messages dropped since the start");
+    let _infallible = write!(text, "\nself {own}, leader {leader}\n{}", undelivered(&reply.dead_letters));
     text
+}
+
+/// What was not delivered, by reason, the most first. A total alone would read like a loss, which a question to
+/// somebody who has just left and a queue that was full for a moment, and tried again, are not.
+fn undelivered(by_reason: &HashMap<String, u64>) -> String {
+    let mut reasons: Vec<_> = by_reason.iter().map(|(reason, count)| (*count, reason)).collect();
+    reasons.sort_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(b.1)));
+    let total: u64 = reasons.iter().map(|(count, _)| count).sum();
+    if total == 0 {
+        return "every message was delivered since the start".to_owned();
+    }
+    let reasons: Vec<String> = reasons.into_iter().map(|(count, reason)| format!("{reason} {count}")).collect();
+    format!(
+        "{total} messages not delivered since the start: {}; protocols that repeat, such as reliable delivery, sent \
+         theirs again (`greylag counters` names the peers)",
+        reasons.join(", ")
+    )
 }
 
 /// Counters, then dropped messages.
@@ -145,4 +162,22 @@ pub(crate) fn event(event: &v1::WatchEvent) -> String {
         let _infallible = write!(text, "\n{}", members(snapshot));
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_not_delivered_is_told_by_its_reasons() {
+        let mut by_reason = HashMap::new();
+        assert!(undelivered(&by_reason).starts_with("every message"));
+        by_reason.insert("QueueFull".to_owned(), 20);
+        by_reason.insert("NoSuchRecipient".to_owned(), 300);
+        let text = undelivered(&by_reason);
+        assert!(
+            text.starts_with("320 messages not delivered since the start: NoSuchRecipient 300, QueueFull 20;"),
+            "{text}"
+        );
+    }
 }
