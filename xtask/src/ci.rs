@@ -6,6 +6,9 @@ use crate::{layers, proto, scenarios};
 /// How many seeds the gate gives the simulation.
 const GATE_SEEDS: &str = "2000";
 
+/// How many histories the gate gives the laws of each replicated type.
+const GATE_HISTORIES: u64 = 10_000;
+
 /// Everything that must hold before a change lands. Changes no file.
 pub(crate) fn ci() -> Result<(), Failure> {
     run("cargo", &["fmt", "--all", "--check"])?;
@@ -16,6 +19,7 @@ pub(crate) fn ci() -> Result<(), Failure> {
     let test = readme_test_command()?;
     unskipped(&test)?;
     run_with("cargo", &["doc", "--workspace", "--no-deps", "--quiet"], &[("RUSTDOCFLAGS", "-D warnings")])?;
+    laws(GATE_HISTORIES, "")?;
     sim(&["--seeds".to_owned(), GATE_SEEDS.to_owned()])?;
     netns(&["--quick".to_owned()])?;
     say("ci: green");
@@ -48,6 +52,13 @@ pub(crate) fn bless() -> Result<(), Failure> {
 /// Runs the simulation.
 pub(crate) fn sim(arguments: &[String]) -> Result<(), Failure> {
     release("greylag-simulation", arguments)
+}
+
+/// Checks the laws of every replicated type over so many histories each.
+pub(crate) fn laws(histories: u64, only: &str) -> Result<(), Failure> {
+    let test =
+        ["test", "--quiet", "--release", "--package", "greylag-crdt", "--test", "laws", "--", "--nocapture", only];
+    run_with("cargo", &test, &[("GREYLAG_LAWS", &histories.to_string())])
 }
 
 /// Runs real nodes in network namespaces.

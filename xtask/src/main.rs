@@ -1,8 +1,8 @@
 //! The project's own tools: each does one thing and says what it did.
 //!
 //! `ci` is the whole gate, the same for people and machines; it changes no file. `layers` holds the
-//! crate graph and the absences that make simulation possible. `proto`, `bless`, `sim`, `netns`,
-//! `storefront` and `bench` run what their names say.
+//! crate graph and the absences that make simulation possible. `proto`, `bless`, `sim`, `laws`,
+//! `netns`, `storefront` and `bench` run what their names say.
 
 mod bench;
 mod ci;
@@ -40,6 +40,15 @@ enum Task {
     Bless,
     /// Run the simulation over seeds; a failure prints its seed and the command that replays it.
     Sim(PassedOn),
+    /// Check the laws of every replicated type over so many random histories each, optimized.
+    Laws {
+        /// How many histories each type gets.
+        #[arg(long, default_value_t = 10_000)]
+        histories: u64,
+        /// Only types whose test's name holds this.
+        #[arg(long, default_value = "")]
+        only: String,
+    },
     /// Run real nodes in network namespaces and break them: kills, pauses, cuts, flapping. Needs root.
     Netns(PassedOn),
     /// Run the storefront again and again, killing a node at a random point each time.
@@ -89,6 +98,7 @@ fn main() -> std::process::ExitCode {
         Task::Proto { check } => proto::proto(check),
         Task::Bless => ci::bless(),
         Task::Sim(args) => ci::sim(&args.arguments),
+        Task::Laws { histories, only } => ci::laws(histories, &only),
         Task::Netns(args) => ci::netns(&args.arguments),
         Task::Storefront { runs, seed } => storefront::runs(runs, seed),
         Task::Soak { seconds, nodes } => ci::soak(seconds, nodes),

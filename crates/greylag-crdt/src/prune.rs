@@ -39,6 +39,24 @@ impl Range {
         Some(Self { lo, hi: highest, offset: numbers.reserve(count)? })
     }
 
+    /// The closed intervals within `lowest..=highest` that none of these ranges covers, ascending: what an owner has to
+    /// reserve ranges for.
+    pub fn uncovered(ranges: &[Self], lowest: u64, highest: u64) -> Vec<(u64, u64)> {
+        let mut ranges: Vec<&Self> = ranges.iter().collect();
+        ranges.sort_unstable();
+        let (mut open, mut next) = (Vec::new(), lowest);
+        for range in ranges {
+            if next <= highest && range.lo >= next {
+                open.push((next, range.lo.min(highest)));
+            }
+            next = next.max(range.hi.saturating_add(1));
+        }
+        if next <= highest {
+            open.push((next, highest));
+        }
+        open
+    }
+
     /// Whether it covers this number.
     pub fn covers(&self, number: u64) -> bool {
         self.lo < number && number <= self.hi
