@@ -17,7 +17,7 @@ use crate::data::{Change, Grew, Home, Lineage, Tracker};
 use crate::error::MergeError;
 use crate::fragment::{Edit, Fragment, check};
 use crate::hash::Digest;
-use crate::prune::{Performed, Range, RemovedNodePruning};
+use crate::prune::{Markers, Performed, Range, RemovedNodePruning};
 use crate::rename::Moves;
 use crate::replica::{Dot, ReplicaId};
 use crate::store::{Host, Join, Store};
@@ -263,13 +263,15 @@ impl<S: Store> RemovedNodePruning for Causal<S> {
         Some((lowest, numbers.iter().map(|(_, high)| *high).max()?))
     }
 
-    fn prune(&mut self, removed: ReplicaId, ranges: &[Range], own: &mut Performed) {
+    fn prune(&mut self, _: ReplicaId, ranges: &[Range], own: &mut Performed) {
         own.add_ranges(ranges);
-        self.cleanup(removed, std::slice::from_ref(own));
+        let mut markers = Markers::new();
+        markers.add(own);
+        self.cleanup(&markers);
     }
 
-    fn cleanup(&mut self, removed: ReplicaId, markers: &[Performed]) -> bool {
-        let moves = Moves::of(removed, markers);
+    fn cleanup(&mut self, markers: &Markers) -> bool {
+        let moves = Moves::of(markers);
         !moves.is_empty() && self.rename(&moves)
     }
 }
@@ -341,12 +343,8 @@ macro_rules! causal_data {
             delta.leaves()
         }
 
-        fn cleanup_delta(
-            delta: &mut Self::Delta,
-            removed: $crate::replica::ReplicaId,
-            markers: &[$crate::prune::Performed],
-        ) -> bool {
-            delta.cleanup(removed, markers)
+        fn cleanup_delta(delta: &mut Self::Delta, markers: &$crate::prune::Markers) -> bool {
+            delta.cleanup(markers)
         }
 
         fn bind(&mut self, home: $crate::data::Home) {

@@ -10,8 +10,7 @@ use crate::data::{Change, Grew, Lineage, ReplicatedData, Tracker};
 use crate::error::{CounterOverflow, MergeError};
 use crate::hash::{CachedDigest, Digest};
 use crate::parts;
-use crate::prune::{Performed, RemovedNodePruning};
-use crate::replica::ReplicaId;
+use crate::prune::{Markers, RemovedNodePruning};
 use crate::slots::{Slots, Tally};
 use crate::tag::TypeTag;
 
@@ -112,8 +111,8 @@ impl ReplicatedData for GCounter {
         delta.len()
     }
 
-    fn cleanup_delta(delta: &mut Slots, removed: ReplicaId, markers: &[Performed]) -> bool {
-        delta.cleanup(removed, markers)
+    fn cleanup_delta(delta: &mut Slots, markers: &Markers) -> bool {
+        delta.cleanup(markers)
     }
 
     fn pruning(&self) -> Option<&dyn RemovedNodePruning> {
@@ -299,9 +298,8 @@ impl ReplicatedData for PNCounter {
         delta.added.len() + delta.taken.len()
     }
 
-    fn cleanup_delta(delta: &mut SlotPair, removed: ReplicaId, markers: &[Performed]) -> bool {
-        let of = |part| parts::markers_of(markers, part);
-        delta.added.cleanup(removed, &of(0)) | delta.taken.cleanup(removed, &of(1))
+    fn cleanup_delta(delta: &mut SlotPair, markers: &Markers) -> bool {
+        delta.added.cleanup(&markers.part(0)) | delta.taken.cleanup(&markers.part(1))
     }
 
     fn pruning(&self) -> Option<&dyn RemovedNodePruning> {

@@ -6,7 +6,7 @@ use std::fmt::Debug;
 use crate::codec::{DecodeError, Decoder, Encoder};
 use crate::error::MergeError;
 use crate::hash::{Digest, hash64};
-use crate::prune::{Performed, RemovedNodePruning};
+use crate::prune::{Markers, RemovedNodePruning};
 use crate::replica::ReplicaId;
 use crate::tag::TypeTag;
 
@@ -102,9 +102,10 @@ pub trait ReplicatedData: Clone + PartialEq + Debug + Send + Sync + 'static {
     /// How large a delta is, in leaves.
     fn delta_size(delta: &Self::Delta) -> usize;
 
-    /// [`RemovedNodePruning::cleanup`] for a delta: applies all markers of `removed` to it before it is joined. Returns whether anything changed. Source: ddata Z7.
-    fn cleanup_delta(delta: &mut Self::Delta, removed: ReplicaId, markers: &[Performed]) -> bool {
-        let _ = (delta, removed, markers);
+    /// [`RemovedNodePruning::cleanup`] for a delta: applies all markers of the entry to it before it is joined. Returns
+    /// whether anything changed. Source: ddata Z7.
+    fn cleanup_delta(delta: &mut Self::Delta, markers: &Markers) -> bool {
+        let _ = (delta, markers);
         false
     }
 

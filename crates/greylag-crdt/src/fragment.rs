@@ -4,7 +4,7 @@
 
 use crate::codec::{DecodeError, Decoder, Encoder, FORMAT};
 use crate::context::Context;
-use crate::prune::Performed;
+use crate::prune::Markers;
 use crate::rename::Moves;
 use crate::replica::{Dot, ReplicaId};
 use crate::store::{Join, Store};
@@ -54,9 +54,9 @@ impl<S: Store> Fragment<S> {
         self.store.leaves().max(1)
     }
 
-    /// Applies the markers of a removed replica before it is joined. Source: ddata Z7.
-    pub(crate) fn cleanup(&mut self, removed: ReplicaId, markers: &[Performed]) -> bool {
-        let moves = Moves::of(removed, markers);
+    /// Applies the markers of the entry before it is joined. Source: ddata Z7.
+    pub(crate) fn cleanup(&mut self, markers: &Markers) -> bool {
+        let moves = Moves::of(markers);
         let mut concerned = self.context.is_moved_by(&moves);
         self.store.visit_slots(&mut |slot| concerned |= moves.target(slot).is_some());
         if concerned {

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::prune::{Performed, Range, RemovedNodePruning};
+use crate::prune::{Markers, Performed, Range, RemovedNodePruning};
 use crate::replica::ReplicaId;
 
 /// A part, if it has anything to prune.
@@ -13,8 +13,8 @@ pub type Part<'a> = Option<&'a dyn RemovedNodePruning>;
 /// A part to be changed, if it has anything to prune.
 pub type PartMut<'a> = Option<&'a mut dyn RemovedNodePruning>;
 
-/// Markers as they concern one part.
-pub fn markers_of(markers: &[Performed], index: u16) -> Vec<Performed> {
+/// Markers of one removed replica as they concern one part.
+fn markers_of(markers: &[Performed], index: u16) -> Vec<Performed> {
     markers.iter().map(|marker| marker.part(index)).collect()
 }
 
@@ -53,10 +53,10 @@ pub fn prune<'a>(
 }
 
 /// Applies markers to every part.
-pub fn cleanup<'a>(parts: impl IntoIterator<Item = PartMut<'a>>, removed: ReplicaId, markers: &[Performed]) -> bool {
+pub fn cleanup<'a>(parts: impl IntoIterator<Item = PartMut<'a>>, markers: &Markers) -> bool {
     let mut changed = false;
     for (index, part) in numbered(parts) {
-        changed |= part.cleanup(removed, &markers_of(markers, index));
+        changed |= part.cleanup(&markers.part(index));
     }
     changed
 }
@@ -87,9 +87,9 @@ macro_rules! prune_by_parts {
                 $crate::parts::prune(parts, removed, ranges, own);
             }
 
-            fn cleanup(&mut self, removed: $crate::replica::ReplicaId, markers: &[$crate::prune::Performed]) -> bool {
+            fn cleanup(&mut self, markers: &$crate::prune::Markers) -> bool {
                 let parts: Vec<$crate::parts::PartMut<'_>> = vec![$(Some(&mut self.$field)),+];
-                $crate::parts::cleanup(parts, removed, markers)
+                $crate::parts::cleanup(parts, markers)
             }
         }
     };

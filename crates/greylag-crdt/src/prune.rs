@@ -331,32 +331,20 @@ impl Markers {
         self.0.retain(keep);
     }
 
-    /// Applies every marker to a value until nothing changes: an owner may have been removed in its turn. Returns
-    /// whether anything changed. Source: ddata Z7.
+    /// Applies all of them to a value. Returns whether anything changed. Source: ddata Z7.
     pub fn clean(&self, value: &mut dyn RemovedNodePruning) -> bool {
-        self.until_nothing_changes(&mut |removed, markers| value.cleanup(removed, markers))
+        value.cleanup(self)
     }
 
     /// As [`Markers::clean`], for a delta before it is joined.
     pub fn clean_delta<T: ReplicatedData>(&self, delta: &mut T::Delta) -> bool {
-        self.until_nothing_changes(&mut |removed, markers| T::cleanup_delta(delta, removed, markers))
+        T::cleanup_delta(delta, self)
     }
 
-    fn until_nothing_changes(&self, apply: &mut dyn FnMut(ReplicaId, &[Performed]) -> bool) -> bool {
-        let removed = self.removed();
-        let mut changed = false;
-        // An image is at most as many owners away as there are; more passes mean that markers name each other.
-        for _ in 0..=removed.len() {
-            let mut again = false;
-            for replica in &removed {
-                again |= apply(*replica, self.of(*replica));
-            }
-            changed |= again;
-            if !again {
-                break;
-            }
-        }
-        changed
+    /// As they concern one part of a composed value.
+    #[must_use]
+    pub fn part(&self, index: u16) -> Self {
+        Self(self.0.iter().map(|marker| marker.part(index)).collect())
     }
 
     /// Appends canonical bytes.
@@ -399,7 +387,7 @@ pub trait RemovedNodePruning {
     /// are those it reserved for `removed`; counters need none. Call [`Markers::clean`] with all markers afterwards.
     fn prune(&mut self, removed: ReplicaId, ranges: &[Range], own: &mut Performed);
 
-    /// Applies all markers of `removed`, none if they are forgotten. Returns whether anything changed.
+    /// Applies all markers of the entry; those that it does not name are forgotten. Returns whether anything changed.
     /// Source: ddata Z7, Y4.
-    fn cleanup(&mut self, removed: ReplicaId, markers: &[Performed]) -> bool;
+    fn cleanup(&mut self, markers: &Markers) -> bool;
 }

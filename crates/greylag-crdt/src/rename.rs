@@ -1,11 +1,16 @@
-//! What the markers of one removed replica do to dots: a table from intervals to intervals.
+//! What the markers of an entry do to dots: a table from intervals to intervals.
 //!
-//! If several ranges cover a number, the one with the smallest owner and offset counts, and images that another range
-//! made are renamed to its image, so that two owners who performed the same replica end with one dot per leaf.
+//! A range says that a number of a removed replica and a number of an owner name the same leaf. One leaf may have many
+//! names: two owners performed the same replica, an owner was removed and performed in its turn, or both. All names that
+//! the markers tie together are one class, and of a class one name stands: one that no range covers, of these the
+//! smallest. So the name depends on the markers alone, not on the order in which a copy learned of them.
 //!
-//! Source: ddata Z6.
+//! Source: ddata Z6. Differs: Z6 renames the images of one removed replica to each other, replica by replica; an image
+//! that was renamed again under another owner would keep a second name (`a_class_of_names_is_closed_over_all_markers`).
 
-use crate::prune::{Performed, Range};
+use std::collections::BTreeSet;
+
+use crate::prune::{Markers, Range};
 use crate::replica::{Dot, ReplicaId};
 
 /// The numbers `low..=high` of one replica become those of another, from `to.number` on.
@@ -23,36 +28,68 @@ impl Move {
     }
 }
 
-/// Every move that the markers of one removed replica make, all at once.
+/// One range: numbers of the removed replica are numbers of the owner.
+#[derive(Debug, Clone, Copy)]
+struct Tie {
+    removed: ReplicaId,
+    owner: ReplicaId,
+    range: Range,
+}
+
+impl Tie {
+    fn image(&self, dot: Dot) -> Option<Dot> {
+        let number = (dot.replica == self.removed).then(|| self.range.image(dot.number))??;
+        Some(Dot::new(self.owner, number))
+    }
+
+    fn origin(&self, dot: Dot) -> Option<Dot> {
+        let (above, up_to) = self.range.reserved();
+        let is_image = dot.replica == self.owner && above < dot.number && dot.number <= up_to;
+        is_image.then(|| Dot::new(self.removed, self.range.lo + (dot.number - above)))
+    }
+
+    /// The first numbers of both sides, and the first ones after them.
+    fn ends(&self) -> [Dot; 4] {
+        let (above, up_to) = self.range.reserved();
+        let (removed, owner) = (self.removed, self.owner);
+        let after = |number: u64| number.saturating_add(1);
+        [
+            Dot::new(removed, after(self.range.lo)),
+            Dot::new(removed, after(self.range.hi)),
+            Dot::new(owner, after(above)),
+            Dot::new(owner, after(up_to)),
+        ]
+    }
+}
+
+/// More pieces than this, and more names of one leaf, only ranges have that name each other, which no owner makes.
+const MAX_PIECES: usize = 4_096;
+const MAX_NAMES: usize = 64;
+
+/// Every move that the markers of an entry make, all at once.
 #[derive(Debug, Clone, Default)]
 pub struct Moves(Vec<Move>);
 
 impl Moves {
-    pub(crate) fn of(removed: ReplicaId, markers: &[Performed]) -> Self {
-        let mut ranges: Vec<(ReplicaId, Range)> =
-            markers.iter().flat_map(|marker| marker.ranges.iter().map(|range| (marker.owner, *range))).collect();
-        ranges.sort_unstable_by_key(|(owner, range)| (*owner, range.offset));
-        // The moves of the removed replica's own numbers so far, and those of images that do not count.
-        let (mut decided, mut aliases): (Vec<Move>, Vec<Move>) = (Vec::new(), Vec::new());
-        for (owner, range) in ranges {
-            let image = |number| Dot::new(owner, range.offset + (number - range.lo));
-            let mut open = vec![(range.lo + 1, range.hi)];
-            for earlier in &decided {
-                let (low, high) = (earlier.low.max(range.lo + 1), earlier.high.min(range.hi));
-                if low > high {
-                    continue;
-                }
-                let (from, to) = (image(low), earlier.target(low));
-                if from != to {
-                    let last = from.number + (high - low);
-                    aliases.push(Move { from: owner, low: from.number, high: last, to });
-                }
-                open = open.into_iter().flat_map(|piece| without(piece, (low, high))).collect();
+    pub(crate) fn of(markers: &Markers) -> Self {
+        let of_marker = |m: &crate::prune::Performed| {
+            let (removed, owner) = (m.removed, m.owner);
+            m.ranges.iter().map(move |range| Tie { removed, owner, range: *range }).collect::<Vec<_>>()
+        };
+        let ties: Vec<Tie> = markers.iter().flat_map(of_marker).collect();
+        let starts = starts(&ties);
+        let mut moves = Vec::new();
+        for (index, start) in starts.iter().enumerate() {
+            // Up to the next start all numbers have their other names side by side.
+            let next = starts.get(index + 1).filter(|next| next.replica == start.replica);
+            let target = standing(*start, &ties);
+            if target != *start
+                && let Some(next) = next
+            {
+                moves.push(Move { from: start.replica, low: start.number, high: next.number - 1, to: target });
             }
-            decided.extend(open.into_iter().map(|(low, high)| Move { from: removed, low, high, to: image(low) }));
         }
-        decided.append(&mut aliases);
-        Self(decided)
+        Self(moves)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -65,8 +102,8 @@ impl Moves {
 
     /// What a dot is called from now on, if that is something else.
     pub(crate) fn target(&self, dot: Dot) -> Option<Dot> {
-        let mut moves = self.0.iter();
-        let found = moves.find(|m| m.from == dot.replica && m.low <= dot.number && dot.number <= m.high)?;
+        let at = self.0.partition_point(|m| (m.from, m.high) < (dot.replica, dot.number));
+        let found = self.0.get(at).filter(|m| m.from == dot.replica && m.low <= dot.number)?;
         Some(found.target(dot.number))
     }
 
@@ -76,37 +113,56 @@ impl Moves {
     }
 }
 
-/// A closed interval without what lies in another.
-fn without((low, high): (u64, u64), cut: (u64, u64)) -> impl Iterator<Item = (u64, u64)> {
-    let below = (low < cut.0).then(|| (low, high.min(cut.0 - 1)));
-    let above = (high > cut.1).then(|| (low.max(cut.1 + 1), high));
-    // Disjoint from the cut altogether, both halves would be the whole.
-    let whole = high < cut.0 || low > cut.1;
-    let pieces = if whole { [Some((low, high)), None] } else { [below, above] };
-    pieces.into_iter().flatten()
+/// Where pieces begin whose numbers all have the same kind of class: the ends of ranges, and what they are called
+/// elsewhere. Ascending.
+fn starts(ties: &[Tie]) -> Vec<Dot> {
+    let mut starts: BTreeSet<Dot> = BTreeSet::new();
+    let mut open: Vec<Dot> = ties.iter().flat_map(Tie::ends).collect();
+    while let Some(dot) = open.pop() {
+        if starts.len() < MAX_PIECES && starts.insert(dot) {
+            open.extend(ties.iter().flat_map(|tie| [tie.image(dot), tie.origin(dot)]).flatten());
+        }
+    }
+    starts.into_iter().collect()
+}
+
+/// The name that stands for a dot: the smallest of its class that no range covers.
+fn standing(dot: Dot, ties: &[Tie]) -> Dot {
+    let mut class = BTreeSet::new();
+    let mut open = vec![dot];
+    while let Some(name) = open.pop() {
+        if class.len() < MAX_NAMES && class.insert(name) {
+            open.extend(ties.iter().flat_map(|tie| [tie.image(name), tie.origin(name)]).flatten());
+        }
+    }
+    let is_covered = |name: &&Dot| ties.iter().any(|tie| tie.image(**name).is_some());
+    class.iter().find(|name| !is_covered(name)).or(class.first()).copied().unwrap_or(dot)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::prune::Performed;
 
     const R: ReplicaId = ReplicaId(9);
     const O1: ReplicaId = ReplicaId(1);
     const O2: ReplicaId = ReplicaId(2);
+    const O3: ReplicaId = ReplicaId(3);
 
-    fn marker(owner: ReplicaId, ranges: &[(u64, u64, u64)]) -> Performed {
-        let mut marker = Performed::new(R, owner);
-        marker.add_ranges(
-            &ranges.iter().map(|(lo, hi, offset)| Range { lo: *lo, hi: *hi, offset: *offset }).collect::<Vec<_>>(),
-        );
-        marker
+    fn moves(markers: &[(ReplicaId, ReplicaId, u64, u64, u64)]) -> Moves {
+        let mut all = Markers::new();
+        for (removed, owner, lo, hi, offset) in markers {
+            let mut marker = Performed::new(*removed, *owner);
+            marker.add_ranges(&[Range { lo: *lo, hi: *hi, offset: *offset }]);
+            all.add(&marker);
+        }
+        Moves::of(&all)
     }
 
     /// ddata Z6: of several ranges that cover a number, the one of the smallest owner and offset counts.
     #[test]
     fn the_smallest_owner_counts_and_other_images_follow() {
-        let markers = [marker(O1, &[(2, 5, 100)]), marker(O2, &[(0, 8, 200)])];
-        let moves = Moves::of(R, &markers);
+        let moves = moves(&[(R, O1, 2, 5, 100), (R, O2, 0, 8, 200)]);
         let target = |replica, number| moves.target(Dot::new(replica, number));
         assert_eq!(target(R, 1), Some(Dot::new(O2, 201)));
         assert_eq!(target(R, 3), Some(Dot::new(O1, 101)));
@@ -116,5 +172,24 @@ mod tests {
         assert_eq!(target(O2, 204), Some(Dot::new(O1, 102)), "the other owner's image of number 4");
         assert_eq!(target(O2, 201), None, "an image that counts stays");
         assert_eq!(target(O1, 101), None);
+    }
+
+    /// ddata Z6: two owners, one of whom was removed and performed before they met.
+    #[test]
+    fn a_class_of_names_is_closed_over_all_markers() {
+        let moves = moves(&[(R, O2, 0, 4, 20), (R, O3, 0, 4, 30), (O3, O1, 30, 32, 10)]);
+        let target = |replica, number| moves.target(Dot::new(replica, number));
+        for (replica, number) in [(R, 2), (O2, 22), (O3, 32)] {
+            assert_eq!(target(replica, number), Some(Dot::new(O1, 12)), "every name of one leaf");
+        }
+        assert_eq!(target(O1, 12), None);
+        assert_eq!(target(R, 3), Some(Dot::new(O2, 23)), "beyond what was performed of the second owner");
+        assert_eq!(target(O3, 33), Some(Dot::new(O2, 23)));
+    }
+
+    #[test]
+    fn ranges_that_name_each_other_end() {
+        let moves = moves(&[(R, O1, 0, 1_000_000, 0), (O1, R, 0, 1_000_000, 1)]);
+        assert!(moves.iter().count() <= MAX_PIECES);
     }
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use crate::codec::{DecodeError, Decoder, Encoder, ascending};
 use crate::error::CounterOverflow;
-use crate::prune::{Performed, Range, RemovedNodePruning};
+use crate::prune::{Markers, Performed, Range, RemovedNodePruning};
 use crate::replica::ReplicaId;
 
 /// Amounts by replica. As a delta it holds the slots that changed. Clones share it.
@@ -89,15 +89,17 @@ impl Slots {
         Ok(Self(Arc::new(vec![(replica, total)])))
     }
 
-    /// Removes the slot of a removed replica if markers say that all of it was moved.
-    pub(crate) fn cleanup(&mut self, removed: ReplicaId, markers: &[Performed]) -> bool {
-        let moved = markers.iter().map(|marker| marker.moved.amount()).max().unwrap_or(0);
-        let amount = self.get(removed);
-        let was_moved = amount > 0 && amount <= moved;
-        if was_moved {
-            self.set(removed, 0);
+    /// Removes the slots of removed replicas of which markers say that all was moved.
+    pub(crate) fn cleanup(&mut self, markers: &Markers) -> bool {
+        let mut changed = false;
+        for marker in markers.iter() {
+            let amount = self.get(marker.removed);
+            if amount > 0 && amount <= marker.moved.amount() {
+                self.set(marker.removed, 0);
+                changed = true;
+            }
         }
-        was_moved
+        changed
     }
 
     pub(crate) fn encode(&self, out: &mut Encoder) {
@@ -200,14 +202,11 @@ impl RemovedNodePruning for Tally {
         self.moved.entry(removed).or_default().insert(own.owner, amount);
     }
 
-    fn cleanup(&mut self, removed: ReplicaId, markers: &[Performed]) -> bool {
-        let amounts = markers.iter().map(|marker| (marker.owner, marker.moved.amount()));
-        let owners: BTreeMap<ReplicaId, u128> = amounts.filter(|(_, amount)| *amount > 0).collect();
-        if owners.is_empty() {
-            self.moved.remove(&removed);
-        } else {
-            self.moved.insert(removed, owners);
+    fn cleanup(&mut self, markers: &Markers) -> bool {
+        self.moved.clear();
+        for marker in markers.iter().filter(|marker| marker.moved.amount() > 0) {
+            self.moved.entry(marker.removed).or_default().insert(marker.owner, marker.moved.amount());
         }
-        self.slots.cleanup(removed, markers)
+        self.slots.cleanup(markers)
     }
 }

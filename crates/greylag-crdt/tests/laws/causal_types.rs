@@ -78,7 +78,7 @@ impl Model for LwwMap<u8, i8> {
     fn apply(&mut self, cx: &mut UpdateCx<'_>, op: Op) {
         match op.kind {
             0..64 => _ = self.remove(cx, &op.key),
-            _ if op.kind % 3 == 0 => self.put(cx, op.key, op.amount).unwrap(),
+            _ if op.kind.is_multiple_of(3) => self.put(cx, op.key, op.amount).unwrap(),
             _ if op.kind % 3 == 1 => _ = self.put_first(cx, op.key, op.amount).unwrap(),
             _ => _ = self.put_with(cx, op.key, op.amount, |_, value| i64::from(*value)),
         }
@@ -192,8 +192,12 @@ impl Model for OrMap<u8, FlagStore> {
 
     fn apply(&mut self, cx: &mut UpdateCx<'_>, op: Op) {
         match op.kind % 4 {
-            0 | 1 => self.update(cx, op.key, |flag, cx| flag.switch_on(cx)),
-            2 => _ = self.update(cx, op.key, |flag, cx| flag.switch_off(cx)),
+            0 | 1 => self.update(cx, op.key, |flag, cx| {
+                flag.switch_on(cx);
+            }),
+            2 => self.update(cx, op.key, |flag, cx| {
+                flag.switch_off(cx);
+            }),
             _ => _ = self.remove(cx, &op.key),
         }
     }

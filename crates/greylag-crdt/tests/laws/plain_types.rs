@@ -13,7 +13,7 @@ impl Model for Flag {
     type View = bool;
 
     fn apply(&mut self, _: &mut UpdateCx<'_>, op: Op) {
-        if op.kind % 2 == 0 {
+        if op.kind.is_multiple_of(2) {
             self.switch_on();
         }
     }
@@ -23,7 +23,7 @@ impl Model for Flag {
     }
 
     fn plan(op: Op, place: &Place<'_, ()>) -> Plan<()> {
-        let is_news = op.kind % 2 == 0 && place.live.is_empty();
+        let is_news = op.kind.is_multiple_of(2) && place.live.is_empty();
         if is_news { Plan::one((0, 0), (), vec![]) } else { Plan::nothing() }
     }
 

@@ -1,0 +1,176 @@
+//! Counters: scenarios 1–6 and what removed replicas leave in them (60, 62, 69).
+
+use greylag_crdt::{Change, Flag, GCounter, GSet, PNCounter, ReplicaId, ReplicatedData};
+
+use crate::node::{Held, Node, merged, with_deltas};
+
+/// ddata 1, Y2.
+#[test]
+fn scenario_01_flag() {
+    let node = Node::new(1);
+    let (off, mut on) = (Flag::new(), Flag::new());
+    let delta = node.change(&mut on, |flag, _| flag.switch_on());
+    assert!(merged(&off, &on).enabled());
+    assert_eq!(with_deltas(&off, [&delta]), on);
+    assert_eq!(node.try_change(&mut on, |flag, _| flag.switch_on()), Change::None, "twice gives one delta");
+}
+
+/// ddata 2.
+#[test]
+fn scenario_02_gcounter_deltas_follow_the_state() {
+    let (n1, n2) = (Node::new(1), Node::new(2));
+    let mut counter = GCounter::new();
+    for (node, by) in [(&n1, 3), (&n1, 4), (&n2, 2), (&n2, 7), (&n2, 1)] {
+        let before = counter.clone();
+        let delta = node.change(&mut counter, |c, cx| c.increment(cx, by).unwrap());
+        assert_eq!(with_deltas(&before, [&delta]), counter);
+    }
+    let slots = counter.slots();
+    assert_eq!((counter.value(), slots.get(ReplicaId(1)), slots.get(ReplicaId(2))), (17, 7, 10));
+}
+
+fn counter(amounts: &[(u64, u64)]) -> GCounter {
+    let mut counter = GCounter::new();
+    for (id, by) in amounts {
+        Node::new(*id).change(&mut counter, |c, cx| c.increment(cx, *by).unwrap());
+    }
+    counter
+}
+
+/// ddata 3.
+#[test]
+fn scenario_03_gcounter_slots_join_by_maximum() {
+    assert_eq!(merged(&counter(&[(1, 7), (2, 10)]), &counter(&[(1, 4), (2, 6)])), counter(&[(1, 7), (2, 10)]));
+    assert_eq!(merged(&counter(&[(1, 4), (2, 10)]), &counter(&[(1, 7), (2, 6)])), counter(&[(1, 7), (2, 10)]));
+}
+
+fn modified_by<T: ReplicatedData>(value: &T) -> Vec<u64> {
+    value.pruning().unwrap().modified_by().into_iter().map(|replica| replica.0).collect()
+}
+
+/// ddata 4, Y4.
+#[test]
+fn scenario_04_gcounter_pruned_and_cleaned() {
+    let (n1, mut n2) = (Node::new(1), Node::new(2));
+    let mut held = Held::new(counter(&[(1, 1), (2, 1)]));
+    n2.reserve_and_perform(&mut held, &n1);
+    assert_eq!((held.value.value(), modified_by(&held.value)), (2, vec![2]));
+    n1.change(&mut held.value, |c, cx| c.increment(cx, 1).unwrap());
+    held.clean();
+    assert_eq!((held.value.value(), modified_by(&held.value)), (2, vec![2]), "what was moved is not counted again");
+}
+
+fn pn(steps: &[(u64, i64)]) -> PNCounter {
+    let nodes = [Node::new(1), Node::new(2)];
+    let mut counter = PNCounter::new();
+    for (id, by) in steps {
+        nodes[*id as usize - 1].change(&mut counter, |c, cx| c.increment(cx, *by).unwrap());
+    }
+    counter
+}
+
+/// ddata 5.
+#[test]
+fn scenario_05_pncounter_joins_both_halves() {
+    let one = pn(&[(1, 3), (1, -2), (2, 5), (2, -2), (2, 1)]);
+    let other = pn(&[(1, 2), (2, 4), (1, -3), (2, -2)]);
+    assert_eq!((one.value(), other.value()), (5, 1));
+    assert_eq!(merged(&one, &other).value(), 4);
+}
+
+/// ddata Y4: arithmetic is checked, and nothing wraps.
+#[test]
+fn counters_refuse_what_does_not_fit() {
+    let node = Node::new(1);
+    let mut counter = PNCounter::new();
+    node.change(&mut counter, |c, cx| c.increment(cx, i64::MIN).unwrap());
+    assert_eq!(counter.value(), i64::MIN.into(), "the magnitude of the least number fits");
+    node.change(&mut counter, |c, cx| c.decrement(cx, i64::MIN).unwrap());
+    assert_eq!(counter.value(), 0, "a negative decrement is an increment");
+
+    // The greatest slot there can be, as a peer might send it.
+    let mut full = vec![1, 1, 1];
+    full.extend([0xff; 18]);
+    full.push(0x03);
+    let mut counter = GCounter::from_bytes(&full).unwrap();
+    assert_eq!(counter.value(), u128::MAX);
+    assert_eq!(node.try_change(&mut counter, |c, cx| assert!(c.increment(cx, 1).is_err())), Change::None);
+    Node::new(2).change(&mut counter, |c, cx| c.increment(cx, 1).unwrap());
+    assert_eq!((counter.value(), counter.checked_value()), (u128::MAX, None), "the sum is at its bound");
+}
+
+/// ddata 6.
+#[test]
+fn scenario_06_gset() {
+    let node = Node::new(1);
+    let mut set = GSet::new();
+    let one = node.change(&mut set, |s, _| s.add('a'));
+    let two = node.change(&mut set, |s, _| ['b', 'c'].into_iter().for_each(|c| s.add(c)));
+    for deltas in [[&one, &two], [&two, &one]] {
+        assert_eq!(with_deltas(&GSet::zero(), deltas), set);
+    }
+    assert!(set.iter().eq(&['a', 'b', 'c']));
+    assert_eq!(node.try_change(&mut set, |s, _| s.add('a')), Change::None);
+}
+
+/// ddata 68, the counter: a store that returns with 2 more is counted once.
+#[test]
+fn scenario_68_a_returning_store_is_counted_once() {
+    let (r, mut o) = (Node::new(1), Node::new(2));
+    let mut held = Held::new(counter(&[(1, 5), (2, 1)]));
+    let mut store = held.value.clone();
+    r.change(&mut store, |c, cx| c.increment(cx, 2).unwrap());
+    o.reserve_and_perform(&mut held, &r);
+    assert_eq!(held.value.value(), 6);
+    held.receive(&Held::new(store));
+    assert_eq!(held.value.value(), 8, "the two that were not known, and nothing twice");
+    assert!(held.value.pruning().unwrap().needs_pruning(r.replica(), held.markers.of(r.replica())));
+    o.reserve_and_perform(&mut held, &r);
+    assert_eq!((held.value.value(), modified_by(&held.value)), (8, vec![2]));
+}
+
+/// ddata 69, Y4: two owners performed the same replica.
+#[test]
+fn scenario_69_two_owners_count_once() {
+    let (r, mut o1, mut o2, mut o3) = (Node::new(9), Node::new(1), Node::new(2), Node::new(3));
+    let raw = Held::new(counter(&[(9, 5)]));
+    let (mut first, mut second) = (raw.clone(), raw.clone());
+    o1.reserve_and_perform(&mut first, &r);
+    o2.reserve_and_perform(&mut second, &r);
+    // The store of o1 returns.
+    let mut both = second.clone();
+    both.receive(&first);
+    assert_eq!(both.value.value(), 5);
+    assert!(both.markers.iter().all(|marker| marker.obsolete_at.is_none()), "markers of two owners stay for ever");
+    // o1 is pruned after its store returned, and before.
+    o3.reserve_and_perform(&mut both, &o1);
+    assert_eq!(both.value.value(), 5);
+    first.receive(&both);
+    assert_eq!(first.value.value(), 5);
+    o3.reserve_and_perform(&mut second, &o1);
+    second.receive(&first);
+    assert_eq!((second.value.value(), &second.value), (5, &first.value));
+    // A raw copy changes nothing.
+    second.receive(&raw);
+    assert_eq!((second.value.value(), &second.value), (5, &first.value));
+}
+
+/// ddata Y4: both halves, and each counter of a value, have an amount of their own.
+#[test]
+fn each_half_is_moved_by_its_own_amount() {
+    let (n1, mut n2) = (Node::new(1), Node::new(2));
+    let mut held = Held::new(pn(&[(1, 7), (1, -3), (2, 1)]));
+    n2.reserve_and_perform(&mut held, &n1);
+    assert_eq!((held.value.value(), modified_by(&held.value)), (5, vec![2]));
+    let marker = held.markers.get(n1.replica(), n2.replica()).unwrap();
+    assert_eq!((marker.moved.part(0).amount(), marker.moved.part(1).amount()), (7, 3));
+    held.receive(&Held::new(pn(&[(1, 8), (1, -3)])));
+    assert_eq!(held.value.value(), 6, "one more was added before it was removed");
+    let bytes = held.value.to_bytes();
+    let raw = PNCounter::from_bytes(&bytes).unwrap();
+    assert_eq!(
+        (raw.clone(), raw.digest()),
+        (held.value.clone(), held.value.digest()),
+        "ddata K9: the correction is in neither"
+    );
+}
