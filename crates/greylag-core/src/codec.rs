@@ -4,10 +4,11 @@
 //! manifest which type (and version) it is. Manifests are chosen by people, never derived from type
 //! paths, so a rename in the code breaks nothing that is stored.
 
-use std::borrow::Cow;
 use std::fmt;
 
 use bytes::{Bytes, BytesMut};
+
+use crate::manifest::Manifest;
 
 /// Number of a codec; one space for wire and disk.
 ///
@@ -43,9 +44,6 @@ impl fmt::Display for CodecId {
         self.0.fmt(f)
     }
 }
-
-/// The stable name of a message type on wire and disk: 1 to 255 bytes, chosen by people.
-pub type Manifest = Cow<'static, str>;
 
 /// Writes and reads the messages of one Rust type.
 ///

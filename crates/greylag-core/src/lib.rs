@@ -27,14 +27,16 @@ mod dead_letter;
 mod duration;
 mod entity_error;
 mod generation;
+mod manifest;
 mod registry;
 mod reply;
 
 pub use address::{InvalidAddress, NodeAddress, Uid, UniqueAddress};
-pub use codec::{Codec, CodecId, DecodeError, EncodeError, Manifest};
+pub use codec::{Codec, CodecId, DecodeError, EncodeError};
 pub use dead_letter::DeadLetterReason;
 pub use duration::{InvalidDuration, parse_duration, show_duration};
 pub use entity_error::{EntityError, NotStoredReason};
 pub use generation::{Generation, GenerationError};
+pub use manifest::Manifest;
 pub use registry::{Encoded, Registry, RegistryError};
 pub use reply::{ReplyAddress, ReplyOutcome, ReplyPort, ReplyScope, ReplyTo, UnboundReply, answer_dropped};

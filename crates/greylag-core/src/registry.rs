@@ -10,7 +10,8 @@ use std::sync::{Arc, RwLock};
 
 use bytes::{Bytes, BytesMut};
 
-use crate::codec::{Codec, CodecId, DecodeError, EncodeError, Manifest};
+use crate::codec::{Codec, CodecId, DecodeError, EncodeError};
+use crate::manifest::Manifest;
 
 /// A message as it travels and rests.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,7 +53,7 @@ impl<M: Send + 'static, C: Codec<M>> ErasedCodec for Erased<M, C> {
 #[derive(Default)]
 struct Tables {
     by_type: HashMap<TypeId, Arc<dyn ErasedCodec>>,
-    by_name: HashMap<(CodecId, Manifest), (TypeId, Arc<dyn ErasedCodec>)>,
+    by_name: HashMap<CodecId, HashMap<Manifest, (TypeId, Arc<dyn ErasedCodec>)>>,
 }
 
 /// The codecs of one node. Shared by reference; registering takes effect at once.
@@ -68,7 +69,7 @@ impl std::fmt::Debug for Registry {
         let tables = self.tables.read().expect("registering never panics under the lock");
         f.debug_struct("Registry")
             .field("types", &tables.by_type.len())
-            .field("manifests", &tables.by_name.len())
+            .field("manifests", &tables.by_name.values().map(HashMap::len).sum::<usize>())
             .finish()
     }
 }
@@ -91,7 +92,7 @@ impl Registry {
         let this = TypeId::of::<M>();
         let mut tables = self.tables.write().expect("registering never panics under the lock");
         for manifest in &manifests {
-            match tables.by_name.get(&(id, manifest.clone())) {
+            match tables.by_name.get(&id).and_then(|names| names.get(manifest)) {
                 Some((owner, _)) if *owner != this => {
                     return Err(RegistryError::ManifestTaken {
                         codec: id,
@@ -110,7 +111,7 @@ impl Registry {
         }
         let erased: Arc<dyn ErasedCodec> = Arc::new(Erased { codec, message: std::marker::PhantomData });
         for manifest in manifests {
-            tables.by_name.insert((id, manifest), (this, erased.clone()));
+            tables.by_name.entry(id).or_default().insert(manifest, (this, erased.clone()));
         }
         tables.by_type.entry(this).or_insert(erased);
         Ok(())
@@ -148,12 +149,9 @@ impl Registry {
     pub fn decode(&self, codec: CodecId, manifest: &str, bytes: Bytes) -> Result<Box<dyn Any + Send>, DecodeError> {
         let found = {
             let tables = self.tables.read().expect("registering never panics under the lock");
-            // A `Cow` that borrows for any lifetime cannot be looked up in a map of static ones.
-            match tables.by_name.get(&(codec, Manifest::Owned(manifest.to_owned()))) {
-                Some((_, found)) => Ok(found.clone()),
-                None if tables.by_name.keys().any(|(id, _)| *id == codec) => {
-                    Err(DecodeError::UnknownManifest { codec, manifest: manifest.to_owned() })
-                }
+            match tables.by_name.get(&codec).map(|names| names.get(manifest)) {
+                Some(Some((_, found))) => Ok(found.clone()),
+                Some(None) => Err(DecodeError::UnknownManifest { codec, manifest: manifest.to_owned() }),
                 None => Err(DecodeError::UnknownCodec { codec, manifest: manifest.to_owned() }),
             }
         };

@@ -97,7 +97,7 @@ impl<T: Send + Sync + 'static, Q: Send + 'static> Codec<WithDelivery<T, Q>> for 
     }
 
     fn manifest(&self, message: &WithDelivery<T, Q>) -> Manifest {
-        Manifest::Borrowed(match message {
+        Manifest::from_static(match message {
             WithDelivery::Bypass(_) => wire::BYPASS,
             WithDelivery::Protocol(Protocol(ProtocolMessage::Stopped(_))) => wire::STOPPED,
             WithDelivery::Protocol(_) => wire::BATCH,
@@ -105,7 +105,7 @@ impl<T: Send + Sync + 'static, Q: Send + 'static> Codec<WithDelivery<T, Q>> for 
     }
 
     fn manifests(&self) -> Vec<Manifest> {
-        [wire::BATCH, wire::BYPASS, wire::STOPPED].map(Manifest::Borrowed).into()
+        [wire::BATCH, wire::BYPASS, wire::STOPPED].map(Manifest::from_static).into()
     }
 
     fn encode(&self, message: &WithDelivery<T, Q>, buffer: &mut BytesMut) -> Result<(), EncodeError> {

@@ -68,6 +68,19 @@ pub(crate) struct LastReceiver {
     found: Option<Registration>,
 }
 
+impl LastReceiver {
+    /// Delivers one message after the other. A receiver that panics must not take the worker of all others
+    /// with it: its message is lost, and the next one is delivered. One guard for many messages, because
+    /// each guard moves what it guards.
+    pub(crate) fn isolated<T>(&mut self, messages: impl IntoIterator<Item = T>, mut deliver: impl FnMut(T, &mut Self)) {
+        let mut messages = messages.into_iter();
+        let mut deliver_rest = |last: &mut Self| messages.by_ref().for_each(|message| deliver(message, last));
+        while catch_unwind(AssertUnwindSafe(|| deliver_rest(self))).is_err() {
+            say_panicked("a receiver", self.found.as_ref().map_or("", |found| &found.path));
+        }
+    }
+}
+
 struct Listener {
     hand_back_prefix: Option<String>,
     listener: Arc<dyn TransportListener>,
@@ -141,7 +154,8 @@ impl Endpoint {
     /// Finds the receiver of a path, without the table if it is the same as last time.
     fn find<'a>(&self, path: &str, last: &'a mut LastReceiver) -> Option<&'a Registration> {
         let version = self.receivers_version.load(Ordering::Acquire);
-        let is_known = last.version == version && last.found.as_ref().is_some_and(|found| *found.path == *path);
+        let is_known = last.version == version
+            && last.found.as_ref().is_some_and(|found| found.path.len() == path.len() && *found.path == *path);
         if !is_known {
             let receivers = self.receivers.read().unwrap_or_else(PoisonError::into_inner);
             last.found = receivers.get(path).cloned();
@@ -155,7 +169,8 @@ impl Endpoint {
         self.listeners.write().unwrap_or_else(PoisonError::into_inner).push(listener);
     }
 
-    /// Hands a message to whoever is registered for it. A question that nobody gets is refused.
+    /// Hands a message to whoever is registered for it. A question that nobody gets is refused. Called
+    /// under [`LastReceiver::isolated`], because a receiver may panic.
     pub(crate) fn deliver(
         &self,
         now: Instant,
@@ -170,8 +185,7 @@ impl Endpoint {
         } else {
             match self.find(&message.recipient.path, last) {
                 Some(found) if message.recipient.instance == 0 || message.recipient.instance == found.instance => {
-                    // A receiver that panics must not take the worker of all others with it.
-                    isolated("a receiver", &found.path, || found.receiver.receive(message));
+                    found.receiver.receive(message);
                     return None;
                 }
                 Some(_) => DeadLetterReason::StaleRecipient,
@@ -445,9 +459,13 @@ fn stopped(registration: Registration) -> TransportEvent {
 pub(crate) fn isolated<T>(who: &str, on: &str, code: impl FnOnce() -> T) -> Option<T> {
     let done = catch_unwind(AssertUnwindSafe(code)).ok();
     if done.is_none() {
-        tracing::error!(who, on, "code of a layer above panicked; what it was called for is lost");
+        say_panicked(who, on);
     }
     done
+}
+
+fn say_panicked(who: &str, on: &str) {
+    tracing::error!(who, on, "code of a layer above panicked; what it was called for is lost");
 }
 
 /// As much of a name as is told of it: what nobody may send may still be dropped here.

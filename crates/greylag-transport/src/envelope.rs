@@ -10,6 +10,7 @@ use bytes::{Bytes, BytesMut};
 use greylag_core::{CodecId, EncodeError, Manifest, Uid, UniqueAddress};
 
 use crate::lane::LaneKind;
+use crate::wire::{Arrived, ArrivedContent};
 
 /// The longest path, sub-path or manifest, in bytes. Names are kept, logged and compared, so they are
 /// bounded apart from the message.
@@ -24,8 +25,8 @@ pub(crate) const MAX_NAME: usize = 4096;
 pub struct Recipient {
     /// The registered path, such as `cluster` or `sharding/Customer`.
     pub path: Arc<str>,
-    /// What the registered receiver distinguishes below its path, such as a shard; may be empty.
-    pub sub_path: Arc<str>,
+    /// What the registered receiver distinguishes below its path, such as a shard; never empty.
+    pub sub_path: Option<Arc<str>>,
     /// The instance meant, or 0 for the current one.
     pub instance: u64,
 }
@@ -41,14 +42,19 @@ impl Recipient {
 
     /// Whoever is registered at `path`.
     pub fn new(path: impl Into<Arc<str>>) -> Self {
-        Self { path: path.into(), sub_path: "".into(), instance: 0 }
+        Self { path: path.into(), sub_path: None, instance: 0 }
     }
 
-    /// The same recipient, distinguishing `sub_path` below the path.
+    /// The same recipient, distinguishing `sub_path` below the path; nothing if that is empty.
     #[must_use]
     pub fn with_sub_path(mut self, sub_path: impl Into<Arc<str>>) -> Self {
-        self.sub_path = sub_path.into();
+        self.sub_path = Some(sub_path.into()).filter(|sub_path| !sub_path.is_empty());
         self
+    }
+
+    /// The sub-path; empty where there is none.
+    pub fn below(&self) -> &str {
+        self.sub_path.as_deref().unwrap_or_default()
     }
 
     /// The same recipient, but only this instance of it.
@@ -56,6 +62,16 @@ impl Recipient {
     pub fn with_instance(mut self, instance: u64) -> Self {
         self.instance = instance;
         self
+    }
+
+    /// Whether the other names the same, as far as a look at where the names lie can tell.
+    pub(crate) fn has_names_of(&self, other: &Self) -> bool {
+        let is_same_below = match (&self.sub_path, &other.sub_path) {
+            (None, None) => true,
+            (Some(own), Some(other)) => Arc::ptr_eq(own, other),
+            _ => false,
+        };
+        is_same_below && Arc::ptr_eq(&self.path, &other.path)
     }
 
     /// Whether what is for it leaves before all else in its lane.
@@ -79,8 +95,8 @@ impl Recipient {
 impl fmt::Display for Recipient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.path)?;
-        if !self.sub_path.is_empty() {
-            write!(f, "/{}", self.sub_path)?;
+        if let Some(sub_path) = &self.sub_path {
+            write!(f, "/{sub_path}")?;
         }
         if self.instance != 0 {
             write!(f, "@{}", self.instance)?;
@@ -214,7 +230,7 @@ impl Envelope {
 }
 
 /// A message whose payload is encoded, so that it can be written more than once.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Letter {
     pub(crate) recipient: Recipient,
     pub(crate) target_uid: Option<Uid>,
@@ -236,6 +252,13 @@ impl Letter {
         })
     }
 
+    /// As it arrives from `from`.
+    pub(crate) fn into_arrived(self, from: UniqueAddress) -> Arrived {
+        let Self { recipient, target_uid, codec, manifest, payload, ask } = self;
+        let message = Inbound { from, recipient, codec, manifest, payload, ask };
+        Arrived { target_uid, content: ArrivedContent::Message(message) }
+    }
+
     /// As it was sent; the payload is shared.
     pub(crate) fn to_envelope(&self) -> Envelope {
         let (recipient, manifest) = (self.recipient.clone(), self.manifest.clone());
@@ -245,7 +268,7 @@ impl Letter {
 }
 
 /// A message that arrived, from a process that is known to be its origin (cluster T16).
-#[derive(Debug)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Inbound {
     /// The process at the other end of the stream.
     pub from: UniqueAddress,

@@ -3,11 +3,11 @@
 //! No function here panics for any input but to report a broken promise. Not part of the public API.
 
 use bytes::{Bytes, BytesMut};
-use greylag_core::{CodecId, Uid};
+use greylag_core::{CodecId, Uid, UniqueAddress};
 use prost::Message;
 
 use crate::endpoint::Reply;
-use crate::envelope::{Envelope, Letter, Payload, Recipient};
+use crate::envelope::{Envelope, Inbound, Letter, Payload, Recipient};
 use crate::generated as pb;
 use crate::hello::tests::hello as a_hello;
 use crate::remoting::QuarantineReason;
@@ -35,9 +35,9 @@ pub fn frame(input: &[u8]) {
         Frame::Reliable { seq, message: None } => {
             assert_eq!(wire::read_frame(wire::write_skip(seq)), Ok(Frame::Reliable { seq, message: None }));
         }
-        Frame::Reliable { seq, message: Some(arrived) } => {
-            let again = wire::write_reliable(seq, &letter(&arrived));
-            assert_eq!(wire::read_frame(again), Ok(Frame::Reliable { seq, message: Some(arrived) }));
+        Frame::Reliable { seq, message: Some(letter) } => {
+            let again = wire::write_reliable(seq, &letter);
+            assert_eq!(wire::read_frame(again), Ok(Frame::Reliable { seq, message: Some(letter) }));
         }
         frame => assert_eq!(wire::read_frame(wire::write_frame(&frame)).as_ref(), Ok(&frame)),
     }
@@ -64,22 +64,20 @@ pub fn batches(input: &[u8]) {
     let (first, second) = bytes.split_at(bytes.len().min(usize::from(u16::from_le_bytes(*len))));
     let mut names = Names::new(MAX_NAMES);
     for content in [first, second] {
-        let arrived = BatchReader::new(Bytes::copy_from_slice(content), &mut names);
+        let from = origin();
+        let arrived = BatchReader::new(&from, Bytes::copy_from_slice(content), &mut names);
         if rewrite(arrived.map_while(Result::ok)) > content.len() {
             panic!("more envelopes than bytes");
         }
     }
 }
 
-fn letter(arrived: &Arrived) -> Letter {
-    let ArrivedContent::Message { recipient, codec, manifest, payload, ask } = arrived.content.clone() else {
-        panic!("answers are not numbered");
-    };
-    Letter { recipient, target_uid: arrived.target_uid, codec, manifest, payload, ask }
+fn origin() -> UniqueAddress {
+    "a:1#1".parse().expect("it is an address")
 }
 
 fn batch(content: &Bytes) {
-    rewrite(BatchReader::new(content.clone(), &mut Names::new(MAX_NAMES)).map_while(Result::ok));
+    rewrite(BatchReader::new(&origin(), content.clone(), &mut Names::new(MAX_NAMES)).map_while(Result::ok));
 }
 
 /// Writes what has arrived, reads it again and compares; returns how many envelopes there were.
@@ -88,7 +86,7 @@ fn rewrite(arrived: impl Iterator<Item = Arrived>) -> usize {
     for arrived in arrived {
         count += 1;
         let Some(batch) = write(&arrived) else { continue };
-        let again: Vec<_> = BatchReader::new(batch.freeze(), &mut Names::new(MAX_NAMES)).collect();
+        let again: Vec<_> = BatchReader::new(&origin(), batch.freeze(), &mut Names::new(MAX_NAMES)).collect();
         assert_eq!(again, [Ok(arrived)]);
     }
     count
@@ -97,7 +95,7 @@ fn rewrite(arrived: impl Iterator<Item = Arrived>) -> usize {
 fn write(arrived: &Arrived) -> Option<BytesMut> {
     let (mut names, mut scratch, mut batch) = (NameWriter::default(), BytesMut::new(), BytesMut::new());
     match &arrived.content {
-        ArrivedContent::Message { recipient, codec, manifest, payload, ask } => {
+        ArrivedContent::Message(Inbound { recipient, codec, manifest, payload, ask, .. }) => {
             let mut envelope = Envelope::new(recipient.clone(), *codec, manifest.clone(), payload.clone());
             (envelope.target_uid, envelope.ask) = (arrived.target_uid, *ask);
             wire::write_envelope(&envelope, &mut names, &mut scratch, &mut batch).ok()?;

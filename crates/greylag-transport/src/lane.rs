@@ -126,7 +126,7 @@ impl LaneMap {
         match recipient.lane_kind() {
             LaneKind::Control => Lane::CONTROL,
             LaneKind::Large => Lane::LARGE,
-            LaneKind::Ordinary => self.configured(&recipient.path, &recipient.sub_path),
+            LaneKind::Ordinary => self.configured(&recipient.path, recipient.below()),
         }
     }
 

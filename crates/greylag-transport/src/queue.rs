@@ -63,14 +63,16 @@ impl Item {
     /// What it counts for in the bound of bytes.
     fn size(&self) -> usize {
         match self {
-            Self::Envelope(Envelope { recipient, manifest, payload, .. }) => {
-                recipient.path.len() + recipient.sub_path.len() + manifest.len() + payload.size_hint()
-            }
+            Self::Envelope(envelope) => size(envelope),
             Self::Reply { reply: Reply::Value { manifest, payload, .. }, .. } => manifest.len() + payload.len(),
             // Numbered messages have a bound of their own.
             Self::Reply { .. } | Self::Reliable { .. } | Self::Flush { .. } | Self::Terminating => 0,
         }
     }
+}
+
+fn size(Envelope { recipient, manifest, payload, .. }: &Envelope) -> usize {
+    recipient.path.len() + recipient.below().len() + manifest.len() + payload.size_hint()
 }
 
 /// What a stream gets when it asks for work.
@@ -125,7 +127,8 @@ struct State {
     /// Something was taken since somebody asked.
     used: bool,
     waker: Option<Waker>,
-    /// Senders that wait for room.
+    /// Senders that wait for room. They are woken once half of the queue is free, so that a sender that
+    /// is faster than the socket fills many frames between two waits.
     room: BTreeMap<u64, Waker>,
     /// Nothing is taken in any more: the node ends.
     closed: bool,
@@ -162,34 +165,55 @@ impl LaneQueue {
     /// Adds an item, or returns it if there is no room.
     #[allow(clippy::result_large_err, reason = "the caller gets back what it gave, which is no smaller")]
     pub(crate) fn push(&self, item: Item, force: bool) -> Result<Pushed, Item> {
-        self.push_or_wait(item, force, None)
+        let mut item = Some(item);
+        let (size, is_urgent) = item.as_ref().map_or((0, false), |item| (item.size(), item.is_urgent()));
+        let pushed = self.push_with(size, is_urgent, force, None, || item.take().expect("it is asked for once"));
+        pushed.ok_or_else(|| item.expect("it was not asked for"))
     }
 
-    /// The same; without room, whoever waits is woken when there may be some.
-    #[allow(clippy::result_large_err, reason = "the caller gets back what it gave, which is no smaller")]
-    pub(crate) fn push_or_wait(&self, item: Item, force: bool, waiting: Option<Place<'_>>) -> Result<Pushed, Item> {
-        let size = item.size();
+    /// The same for an envelope, which stays where it is if there is no room. Every message passes here,
+    /// and is moved but once.
+    pub(crate) fn push_envelope(
+        &self,
+        envelope: &mut Option<Envelope>,
+        force: bool,
+        waiting: Option<Place<'_>>,
+    ) -> Option<Pushed> {
+        let (size, is_urgent) =
+            envelope.as_ref().map(|envelope| (size(envelope), envelope.recipient.is_heartbeat()))?;
+        self.push_with(size, is_urgent, force, waiting, || Item::Envelope(envelope.take().expect("it is there")))
+    }
+
+    /// Adds what `item` yields, which is asked only if there is room.
+    fn push_with(
+        &self,
+        size: usize,
+        is_urgent: bool,
+        force: bool,
+        waiting: Option<Place<'_>>,
+        item: impl FnOnce() -> Item,
+    ) -> Option<Pushed> {
         let mut state = self.lock();
+        if state.closed {
+            return None;
+        }
         // Into an empty queue goes anything.
         let is_full = state.len() >= self.bounds.items || (state.bytes + size > self.bounds.bytes && state.len() > 0);
-        if state.closed {
-            return Err(item);
-        }
         if is_full && !force {
             if let Some(Place { id, waker }) = waiting {
                 state.room.insert(id, waker.clone());
             }
-            return Err(item);
+            return None;
         }
         state.bytes += size;
-        state.line_of(&item).push_back(item);
+        if is_urgent { &mut state.urgent } else { &mut state.items }.push_back(item());
         let waker = state.waker.take();
         let wanted = std::mem::take(&mut state.resting);
         drop(state);
         if let Some(waker) = waker {
             waker.wake();
         }
-        Ok(if wanted { Pushed::Wanted } else { Pushed::Queued })
+        Some(if wanted { Pushed::Wanted } else { Pushed::Queued })
     }
 
     /// Nobody waits under this number any more.
@@ -201,9 +225,7 @@ impl LaneQueue {
     pub(crate) fn close(&self) {
         let mut state = self.lock();
         state.closed = true;
-        let room = std::mem::take(&mut state.room);
-        drop(state);
-        room.into_values().for_each(Waker::wake);
+        wake_room(state);
     }
 
     /// Closes all of them, if nothing is queued, open or waited for in any; all or none. `closing` is done before
@@ -243,6 +265,7 @@ impl LaneQueue {
         let mut state = self.lock();
         if state.open.is_some_and(|(open, _)| open == seq) {
             state.open = None;
+            wake_room(state);
         }
     }
 
@@ -252,6 +275,10 @@ impl LaneQueue {
         state.ended = state.ended.max(seq);
         if state.open.is_some_and(|(open, _)| open <= seq) {
             state.open = None;
+            let waker = state.waker.take();
+            wake_room(state);
+            waker.into_iter().for_each(Waker::wake);
+            return;
         }
         wake(state);
     }
@@ -286,7 +313,8 @@ impl LaneQueue {
         {
             state.take(max, into);
             state.used = true;
-            let room = std::mem::take(&mut state.room);
+            let has_room = state.len() <= self.bounds.items / 2 && state.bytes <= self.bounds.bytes / 2;
+            let room = if has_room { std::mem::take(&mut state.room) } else { BTreeMap::new() };
             drop(state);
             room.into_values().for_each(Waker::wake);
             return Poll::Ready(Taken::Items(uid));
@@ -329,9 +357,7 @@ impl LaneQueue {
             state.bytes += item.size();
             state.line_of(&item).push_back(item);
         }
-        let room = std::mem::take(&mut state.room);
-        drop(state);
-        room.into_values().for_each(Waker::wake);
+        wake_room(state);
         out
     }
 
@@ -359,6 +385,12 @@ impl State {
 
     /// Takes out up to `max` items, the urgent ones first.
     fn take(&mut self, max: usize, into: &mut VecDeque<Item>) {
+        if into.is_empty() && self.urgent.is_empty() && self.items.len() <= max {
+            // Everything: the queues change places, and nothing is moved.
+            std::mem::swap(into, &mut self.items);
+            self.bytes = 0;
+            return;
+        }
         let before = into.len();
         let urgent = self.urgent.len().min(max);
         into.extend(self.urgent.drain(..urgent));
@@ -368,6 +400,13 @@ impl State {
         let size = into.iter().skip(before).map(Item::size).sum();
         self.bytes = self.bytes.saturating_sub(size);
     }
+}
+
+/// Whoever waits for room looks again.
+fn wake_room(mut state: MutexGuard<'_, State>) {
+    let room = std::mem::take(&mut state.room);
+    drop(state);
+    room.into_values().for_each(Waker::wake);
 }
 
 fn wake(mut state: MutexGuard<'_, State>) {
@@ -418,7 +457,8 @@ mod tests {
         queue.push(item(1), false).unwrap();
         for id in [7, 8, 7, 8] {
             let place = Place { id, waker: Waker::noop() };
-            assert!(queue.push_or_wait(item(id), false, Some(place)).is_err());
+            let Item::Envelope(envelope) = item(id) else { panic!() };
+            assert!(queue.push_envelope(&mut Some(envelope), false, Some(place)).is_none());
         }
         assert_eq!(queue.lock().room.len(), 2);
         queue.forget_waiting(7);
@@ -441,6 +481,42 @@ mod tests {
     fn sized(n: u64, bytes: usize) -> Item {
         let envelope = Envelope::new(Recipient::new(""), CodecId::JSON, "", vec![0; bytes]);
         Item::Envelope(Envelope { target_uid: Uid::new(n), ..envelope })
+    }
+
+    /// Cluster T22: senders that are faster than the socket go on once there is room for many frames,
+    /// or once nothing is taken any more.
+    #[test]
+    fn whoever_waits_is_woken_at_half_or_when_the_stream_ends() {
+        struct Woken(std::sync::atomic::AtomicBool);
+        impl std::task::Wake for Woken {
+            fn wake(self: std::sync::Arc<Self>) {
+                self.0.store(true, std::sync::atomic::Ordering::Relaxed);
+            }
+        }
+        let woken = std::sync::Arc::new(Woken(false.into()));
+        let waker = Waker::from(woken.clone());
+        let was_woken = || woken.0.swap(false, std::sync::atomic::Ordering::Relaxed);
+        let queue = queue_of(10);
+        let wait = || {
+            while queue.push(item(1), false).is_ok() {}
+            let Item::Envelope(envelope) = item(2) else { panic!() };
+            assert!(queue.push_envelope(&mut Some(envelope), false, Some(Place { id: 1, waker: &waker })).is_none());
+        };
+        queue.open(1, uid(9));
+        wait();
+        take(&queue, 1, 4);
+        assert!(!was_woken());
+        take(&queue, 1, 1);
+        assert!(was_woken());
+        wait();
+        take(&queue, 1, 1);
+        queue.shut(1);
+        assert!(was_woken(), "there is room, and nobody takes more");
+        queue.open(2, uid(9));
+        wait();
+        take(&queue, 2, 1);
+        queue.end(2);
+        assert!(was_woken());
     }
 
     /// Cluster T5: a few large messages fill a queue as many small ones do, and leave room again.

@@ -11,10 +11,10 @@ use std::time::Duration;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use greylag_core::{CodecId, EncodeError, EntityError, Manifest, NodeAddress, NotStoredReason, Uid, UniqueAddress};
 use prost::Message;
-use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint};
+use prost::encoding::{WireType, decode_varint, encode_varint, encoded_len_varint};
 
 use crate::endpoint::{Reply, shortened};
-use crate::envelope::{AskHeader, Envelope, Payload, Recipient};
+use crate::envelope::{AskHeader, Envelope, Inbound, Letter, Payload, Recipient};
 use crate::generated as pb;
 use crate::hello::{Accepted, Features, Hello, HelloReply, Rejected};
 use crate::lane::{Lane, LaneKind};
@@ -67,7 +67,7 @@ pub(crate) enum Frame {
     /// A numbered message; without one, everything up to the number was given up.
     Reliable {
         seq: u64,
-        message: Option<Box<Arrived>>,
+        message: Option<Box<Letter>>,
     },
     Ack(u64),
     Nack(u64),
@@ -147,7 +147,7 @@ fn sole_batch(bytes: &Bytes) -> Option<Bytes> {
         return None;
     }
     let mut rest = &bytes[1..];
-    let len = prost::encoding::decode_varint(&mut rest).ok()?;
+    let len = decode_varint(&mut rest).ok()?;
     (usize::try_from(len).ok()? == rest.len()).then(|| bytes.slice(bytes.len() - rest.len()..))
 }
 

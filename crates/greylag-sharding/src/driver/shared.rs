@@ -323,7 +323,7 @@ impl<M: Send + 'static> Shared<M> {
 
     fn recipient(&self, shard: u32) -> Recipient {
         let shard = self.shards[shard as usize].shared().clone();
-        Recipient { path: self.data_path.clone(), sub_path: shard, instance: 0 }
+        Recipient { path: self.data_path.clone(), sub_path: Some(shard), instance: 0 }
     }
 
     /// Sends a message to one incarnation of an entity.
@@ -344,7 +344,7 @@ impl<M: Send + 'static> Shared<M> {
         if codec.encode(&message, &mut buffer).is_err() {
             return Err(SendError::Dropped(DeadLetterReason::SerializeFailed));
         }
-        let recipient = Recipient { path: self.direct_path.clone(), sub_path: shard.into(), instance: 0 };
+        let recipient = Recipient { path: self.direct_path.clone(), sub_path: Some(shard.into()), instance: 0 };
         let envelope = Envelope::new(recipient, codec.id(), manifest, buffer.freeze());
         self.remoting().send(&to.node.clone().into(), envelope).map_err(|rejected| match rejected.error {
             Rejection::QueueFull => SendError::QueueFull,
@@ -608,7 +608,7 @@ impl<M: Send + 'static> Shared<M> {
         let frames = envelopes
             .into_iter()
             .filter_map(|envelope| {
-                let shard = ShardId::new(envelope.recipient.sub_path.clone()).ok()?;
+                let shard = ShardId::new(envelope.recipient.sub_path.clone()?).ok()?;
                 let (stamp, parcel) = Self::unpack(envelope)?;
                 let expires_at = parcel.ask.as_ref().map(|ask| ask.deadline);
                 Some((shard, stamp, guarded.keep(parcel), expires_at))

@@ -60,7 +60,7 @@ impl<M: Send + 'static> Receiver for Wire<M> {
 }
 
 fn shard_of<M: Send + 'static>(shared: &Shared<M>, message: &Inbound) -> Result<(ShardId, u32), DeadLetterReason> {
-    let shard = ShardId::new(message.recipient.sub_path.clone())?;
+    let shard = ShardId::new(message.recipient.sub_path.clone().ok_or(DeadLetterReason::InvalidShardId)?)?;
     let index = shard.index().filter(|index| shared.shard(*index).is_some());
     Ok((shard, index.ok_or(DeadLetterReason::InvalidShardId)?))
 }
@@ -111,7 +111,7 @@ fn on_direct<M: Send + 'static>(shared: &Arc<Shared<M>>, message: &Inbound) -> R
     let instance = frame::take_direct(&mut payload).map_err(|_| DeadLetterReason::Undecodable)?;
     let value =
         decode(shared, message.codec, &message.manifest, payload).map_err(|()| DeadLetterReason::Undecodable)?;
-    shared.deliver_direct(&message.recipient.sub_path, instance, value).map_err(|_| DeadLetterReason::StaleRecipient)
+    shared.deliver_direct(message.recipient.below(), instance, value).map_err(|_| DeadLetterReason::StaleRecipient)
 }
 
 /// Reads a message; reply tokens in it answer through this node's port.

@@ -264,7 +264,11 @@ impl MemoryNode {
                     self.endpoint.refuse(now, Some(lane), &message, DeadLetterReason::Quarantined);
                     None
                 } else {
-                    self.endpoint.deliver(now, lane, target, message, &mut LastReceiver::default())
+                    let mut refusal = None;
+                    LastReceiver::default().isolated([message], |message, last| {
+                        refusal = self.endpoint.deliver(now, lane, target, message, last);
+                    });
+                    refusal
                 };
                 if let Some(Refusal { to, ask_id, reason }) = refusal {
                     self.carry_reply(&to, ask_id, Reply::Dropped(reason));

@@ -43,7 +43,7 @@ pub(crate) fn write_envelope(
     Fields {
         path,
         path_id,
-        sub_path: &recipient.sub_path,
+        sub_path: recipient.below(),
         instance: recipient.instance,
         target_uid: envelope.target_uid.map_or(0, Uid::get),
         codec_id: envelope.codec.as_u32(),
@@ -123,27 +123,94 @@ impl Fields<'_> {
             + varint_len(self.path_id.into())
             + varint_len(self.manifest_id.into());
         out.reserve(len + 11);
-        encode_key(1, WireType::LengthDelimited, out);
-        encode_varint(len as u64, out);
-        put_bytes(PATH, self.path.as_bytes(), out);
-        put_bytes(SUB_PATH, self.sub_path.as_bytes(), out);
-        put_varint(INSTANCE, self.instance, out);
+        let mut small = Small::new();
+        small.key(1, WireType::LengthDelimited);
+        small.varint(len as u64);
+        small.bytes_field(PATH, self.path.as_bytes(), out);
+        small.bytes_field(SUB_PATH, self.sub_path.as_bytes(), out);
+        small.varint_field(INSTANCE, self.instance);
         if self.target_uid != 0 {
-            encode_key(TARGET_UID, WireType::SixtyFourBit, out);
-            out.put_u64_le(self.target_uid);
+            small.key(TARGET_UID, WireType::SixtyFourBit);
+            small.fixed64(self.target_uid);
         }
-        put_varint(CODEC_ID, self.codec_id.into(), out);
-        put_bytes(MANIFEST, self.manifest.as_bytes(), out);
-        put_bytes(PAYLOAD, self.payload, out);
-        put_varint(ASK_ID, self.ask_id, out);
-        put_varint(ASK_BUDGET_MS, self.ask_budget_ms, out);
+        small.varint_field(CODEC_ID, self.codec_id.into());
+        small.bytes_field(MANIFEST, self.manifest.as_bytes(), out);
+        small.bytes_field(PAYLOAD, self.payload, out);
+        small.varint_field(ASK_ID, self.ask_id);
+        small.varint_field(ASK_BUDGET_MS, self.ask_budget_ms);
         if let Some(failure_message) = &self.failure {
-            encode_key(FAILURE, WireType::LengthDelimited, out);
-            encode_varint(failure as u64, out);
+            small.key(FAILURE, WireType::LengthDelimited);
+            small.varint(failure as u64);
+            small.flush(out);
             failure_message.encode_raw(out);
         }
-        put_varint(PATH_ID, self.path_id.into(), out);
-        put_varint(MANIFEST_ID, self.manifest_id.into(), out);
+        small.varint_field(PATH_ID, self.path_id.into());
+        small.varint_field(MANIFEST_ID, self.manifest_id.into());
+        small.flush(out);
+    }
+}
+
+/// Collects what stands between long fields, so that the batch grows in few and larger pieces.
+struct Small {
+    bytes: [u8; Self::ROOM],
+    len: usize,
+}
+
+impl Small {
+    /// More than all fields but the long ones take together.
+    const ROOM: usize = 128;
+
+    fn new() -> Self {
+        Self { bytes: [0; Self::ROOM], len: 0 }
+    }
+
+    #[inline]
+    fn byte(&mut self, byte: u8) {
+        self.bytes[self.len] = byte;
+        self.len += 1;
+    }
+
+    #[inline]
+    fn varint(&mut self, mut value: u64) {
+        while value >= 0x80 {
+            self.byte(value as u8 | 0x80);
+            value >>= 7;
+        }
+        self.byte(value as u8);
+    }
+
+    // All fields have one-byte keys.
+    #[inline]
+    fn key(&mut self, field: u32, wire: WireType) {
+        self.varint(u64::from(field << 3 | wire as u32));
+    }
+
+    fn fixed64(&mut self, value: u64) {
+        self.bytes[self.len..self.len + 8].copy_from_slice(&value.to_le_bytes());
+        self.len += 8;
+    }
+
+    #[inline]
+    fn varint_field(&mut self, field: u32, value: u64) {
+        if value != 0 {
+            self.key(field, WireType::Varint);
+            self.varint(value);
+        }
+    }
+
+    #[inline]
+    fn bytes_field(&mut self, field: u32, bytes: &[u8], out: &mut BytesMut) {
+        if !bytes.is_empty() {
+            self.key(field, WireType::LengthDelimited);
+            self.varint(bytes.len() as u64);
+            self.flush(out);
+            out.put_slice(bytes);
+        }
+    }
+
+    fn flush(&mut self, out: &mut BytesMut) {
+        out.put_slice(&self.bytes[..self.len]);
+        self.len = 0;
     }
 }
 
@@ -156,21 +223,6 @@ fn varint_len(value: u64) -> usize {
     if value == 0 { 0 } else { 1 + encoded_len_varint(value) }
 }
 
-fn put_bytes(field: u32, bytes: &[u8], out: &mut BytesMut) {
-    if !bytes.is_empty() {
-        encode_key(field, WireType::LengthDelimited, out);
-        encode_varint(bytes.len() as u64, out);
-        out.put_slice(bytes);
-    }
-}
-
-fn put_varint(field: u32, value: u64, out: &mut BytesMut) {
-    if value != 0 {
-        encode_key(field, WireType::Varint, out);
-        encode_varint(value, out);
-    }
-}
-
 /// An envelope as it arrived.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Arrived {
@@ -181,35 +233,57 @@ pub(crate) struct Arrived {
 /// What an envelope brought.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ArrivedContent {
-    Message { recipient: Recipient, codec: CodecId, manifest: Manifest, payload: Bytes, ask: Option<AskHeader> },
+    Message(Inbound),
     Reply { ask_id: u64, reply: Reply },
 }
 
 /// Reads the envelopes of a batch, one by one; ends after the first error.
 pub(crate) struct BatchReader<'a> {
-    rest: Bytes,
+    from: &'a UniqueAddress,
+    batch: Bytes,
+    /// What was read of it.
+    at: usize,
     names: &'a mut Names,
     count: usize,
 }
 
 impl<'a> BatchReader<'a> {
-    pub(crate) fn new(batch: Bytes, names: &'a mut Names) -> Self {
-        Self { rest: batch, names, count: 0 }
+    /// The envelopes that `from` sent.
+    pub(crate) fn new(from: &'a UniqueAddress, batch: Bytes, names: &'a mut Names) -> Self {
+        Self { from, batch, at: 0, names, count: 0 }
     }
 
-    fn read_next(&mut self) -> Result<Option<Arrived>, Malformed> {
-        while self.rest.has_remaining() {
-            let (field, wire) = read_key(&mut self.rest)?;
+    /// Whether nothing is left, not even of what is malformed.
+    pub(crate) fn is_at_end(&self) -> bool {
+        self.at == self.batch.len()
+    }
+
+    /// What `take` makes of the next envelope; `None` if there is none. Every message passes here, and is
+    /// moved but once. After an error there is no more to read.
+    pub(crate) fn read_next<T>(&mut self, take: impl FnOnce(Arrived) -> T) -> Result<Option<T>, Malformed> {
+        let read = self.try_next(take);
+        if read.is_err() {
+            self.at = self.batch.len();
+        }
+        read
+    }
+
+    fn try_next<T>(&mut self, take: impl FnOnce(Arrived) -> T) -> Result<Option<T>, Malformed> {
+        let mut rest = &self.batch[self.at..];
+        while !rest.is_empty() {
+            let (field, wire) = read_key(&mut rest)?;
             if field == 1 && wire == WireType::LengthDelimited {
-                let envelope = read_bytes(&mut self.rest)?;
+                let envelope = read_bytes(&mut rest)?;
+                self.at = self.batch.len() - rest.len();
                 self.count += 1;
                 if self.count > MAX_BATCH_MESSAGES {
                     return Err(Malformed(format!("more than {MAX_BATCH_MESSAGES} envelopes in a frame")));
                 }
-                return read_envelope(envelope, self.names).map(Some);
+                return read_envelope(self.from, &self.batch, envelope, self.names, take).map(Some);
             }
-            skip(wire, field, &mut self.rest)?;
+            skip(wire, field, &mut rest)?;
         }
+        self.at = self.batch.len();
         Ok(None)
     }
 }
@@ -218,33 +292,36 @@ impl Iterator for BatchReader<'_> {
     type Item = Result<Arrived, Malformed>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let result = self.read_next();
-        if result.is_err() {
-            self.rest.clear();
-        }
-        result.transpose()
+        self.read_next(|arrived| arrived).transpose()
     }
 }
 
-fn read_envelope(mut rest: Bytes, names: &mut Names) -> Result<Arrived, Malformed> {
-    let (mut path, mut sub_path, mut manifest, mut payload) = (Bytes::new(), Bytes::new(), Bytes::new(), Bytes::new());
+/// Reads the envelope that stands at `rest` in the batch; its payload shares the batch's bytes.
+fn read_envelope<T>(
+    from: &UniqueAddress,
+    batch: &Bytes,
+    mut rest: &[u8],
+    names: &mut Names,
+    take: impl FnOnce(Arrived) -> T,
+) -> Result<T, Malformed> {
+    let [mut path, mut sub_path, mut manifest, mut payload] = [&[][..]; 4];
     let (mut instance, mut target_uid, mut codec_id, mut ask_id, mut ask_budget_ms) = (0, 0, 0, 0, 0);
     let (mut path_id, mut manifest_id) = (0, 0);
     let mut failure = None;
-    while rest.has_remaining() {
+    while !rest.is_empty() {
         let (field, wire) = read_key(&mut rest)?;
         match (field, wire) {
             (PATH, WireType::LengthDelimited) => path = read_bytes(&mut rest)?,
             (SUB_PATH, WireType::LengthDelimited) => sub_path = read_bytes(&mut rest)?,
-            (INSTANCE, WireType::Varint) => instance = prost::encoding::decode_varint(&mut rest)?,
+            (INSTANCE, WireType::Varint) => instance = decode_varint(&mut rest)?,
             (TARGET_UID, WireType::SixtyFourBit) => {
                 target_uid = rest.try_get_u64_le().map_err(|error| Malformed(error.to_string()))?;
             }
-            (CODEC_ID, WireType::Varint) => codec_id = prost::encoding::decode_varint(&mut rest)?,
+            (CODEC_ID, WireType::Varint) => codec_id = decode_varint(&mut rest)?,
             (MANIFEST, WireType::LengthDelimited) => manifest = read_bytes(&mut rest)?,
             (PAYLOAD, WireType::LengthDelimited) => payload = read_bytes(&mut rest)?,
-            (ASK_ID, WireType::Varint) => ask_id = prost::encoding::decode_varint(&mut rest)?,
-            (ASK_BUDGET_MS, WireType::Varint) => ask_budget_ms = prost::encoding::decode_varint(&mut rest)?,
+            (ASK_ID, WireType::Varint) => ask_id = decode_varint(&mut rest)?,
+            (ASK_BUDGET_MS, WireType::Varint) => ask_budget_ms = decode_varint(&mut rest)?,
             (PATH_ID, WireType::Varint) => path_id = read_number(&mut rest)?,
             (MANIFEST_ID, WireType::Varint) => manifest_id = read_number(&mut rest)?,
             (FAILURE, WireType::LengthDelimited) => failure = Some(pb::Failure::decode(read_bytes(&mut rest)?)?),
@@ -253,19 +330,21 @@ fn read_envelope(mut rest: Bytes, names: &mut Names) -> Result<Arrived, Malforme
     }
     let codec = CodecId::from_u32(u32::try_from(codec_id).unwrap_or(u32::MAX));
     // In the order in which the writer numbers them.
-    let path = names.read(text(&path)?, path_id)?;
-    let manifest = match manifest_id {
-        0 => Manifest::Owned(check_name(text(&manifest)?)?.to_owned()),
-        number => Manifest::Owned(names.read(text(&manifest)?, number)?.to_string()),
-    };
-    let content = if *path == *REPLY_PATH {
-        ArrivedContent::Reply { ask_id, reply: read_reply(codec, manifest, payload, failure) }
+    let path = names.read(text(path)?, path_id)?;
+    let manifest = Manifest::from(names.read(text(manifest)?, manifest_id)?);
+    let payload = batch.slice_ref(payload);
+    let target_uid = Uid::new(target_uid);
+    Ok(if *path == *REPLY_PATH {
+        let content = ArrivedContent::Reply { ask_id, reply: read_reply(codec, manifest, payload, failure) };
+        take(Arrived { target_uid, content })
     } else {
-        let recipient = Recipient { path, sub_path: names.share(check_name(text(&sub_path)?)?), instance };
+        let sub_path = check_name(text(sub_path)?)?;
+        let sub_path = (!sub_path.is_empty()).then(|| names.share(sub_path));
+        let recipient = Recipient { path, sub_path, instance };
         let ask = (ask_id != 0).then_some(AskHeader { id: ask_id, budget: Duration::from_millis(ask_budget_ms) });
-        ArrivedContent::Message { recipient, codec, manifest, payload, ask }
-    };
-    Ok(Arrived { target_uid: Uid::new(target_uid), content })
+        let message = Inbound { from: from.clone(), recipient, codec, manifest, payload, ask };
+        take(Arrived { target_uid, content: ArrivedContent::Message(message) })
+    })
 }
 
 fn read_reply(codec: CodecId, manifest: Manifest, payload: Bytes, failure: Option<pb::Failure>) -> Reply {
@@ -279,28 +358,49 @@ fn read_reply(codec: CodecId, manifest: Manifest, payload: Bytes, failure: Optio
     }
 }
 
-fn text(bytes: &Bytes) -> Result<&str, Malformed> {
+#[inline]
+fn text(bytes: &[u8]) -> Result<&str, Malformed> {
+    if bytes.is_empty() {
+        return Ok("");
+    }
     std::str::from_utf8(bytes).map_err(|error| Malformed(error.to_string()))
 }
 
-fn read_number(rest: &mut Bytes) -> Result<u32, Malformed> {
-    let number = prost::encoding::decode_varint(rest)?;
+#[inline]
+fn read_number(rest: &mut &[u8]) -> Result<u32, Malformed> {
+    let number = decode_varint(rest)?;
     u32::try_from(number).map_err(|_| Malformed(format!("the number {number} stands for no name")))
 }
 
-fn read_key(rest: &mut Bytes) -> Result<(u32, WireType), Malformed> {
+#[inline(always)]
+fn read_key(rest: &mut &[u8]) -> Result<(u32, WireType), Malformed> {
+    // Every field of ours has a key of one byte.
+    let wire = match rest.first() {
+        Some(key @ 8..=0x7f) => match key & 7 {
+            0 => WireType::Varint,
+            1 => WireType::SixtyFourBit,
+            2 => WireType::LengthDelimited,
+            _ => return read_any_key(rest),
+        },
+        _ => return read_any_key(rest),
+    };
+    let field = u32::from(rest[0] >> 3);
+    *rest = &rest[1..];
+    Ok((field, wire))
+}
+
+#[cold]
+fn read_any_key(rest: &mut &[u8]) -> Result<(u32, WireType), Malformed> {
     prost::encoding::decode_key(rest).map_err(Malformed::from)
 }
 
-fn read_bytes(rest: &mut Bytes) -> Result<Bytes, Malformed> {
-    let len = usize::try_from(prost::encoding::decode_varint(rest)?).unwrap_or(usize::MAX);
-    if len > rest.len() {
-        return Err(Malformed(format!("a field of {len} bytes in {} bytes", rest.len())));
-    }
-    Ok(rest.split_to(len))
+#[inline]
+fn read_bytes<'a>(rest: &mut &'a [u8]) -> Result<&'a [u8], Malformed> {
+    let len = usize::try_from(decode_varint(rest)?).unwrap_or(usize::MAX);
+    rest.split_off(..len).ok_or_else(|| Malformed(format!("a field of {len} bytes in {} bytes", rest.len())))
 }
 
-fn skip(wire: WireType, field: u32, rest: &mut Bytes) -> Result<(), Malformed> {
+fn skip(wire: WireType, field: u32, rest: &mut &[u8]) -> Result<(), Malformed> {
     let context = prost::encoding::DecodeContext::default();
     prost::encoding::skip_field(wire, field, rest, context).map_err(Malformed::from)
 }

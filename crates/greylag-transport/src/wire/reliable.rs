@@ -3,14 +3,13 @@
 
 use super::names::check_name;
 use super::*;
-use crate::envelope::Letter;
 
 /// The frame of a numbered message.
 pub(crate) fn write_reliable(seq: u64, letter: &Letter) -> Bytes {
     let Letter { recipient, target_uid, codec, manifest, payload, ask } = letter;
     let envelope = pb::Envelope {
         path: recipient.path.to_string(),
-        sub_path: recipient.sub_path.to_string(),
+        sub_path: recipient.below().to_owned(),
         instance: recipient.instance,
         target_uid: target_uid.map_or(0, Uid::get),
         codec_id: codec.as_u32(),
@@ -33,7 +32,7 @@ fn frame(seq: u64, envelope: Option<pb::Envelope>) -> Bytes {
     pb::Frame { content: Some(content) }.encode_to_vec().into()
 }
 
-pub(super) fn read(envelope: Option<pb::Envelope>) -> Result<Option<Box<Arrived>>, Malformed> {
+pub(super) fn read(envelope: Option<pb::Envelope>) -> Result<Option<Box<Letter>>, Malformed> {
     let Some(envelope) = envelope else { return Ok(None) };
     if envelope.path_id != 0 || envelope.manifest_id != 0 {
         return Err(Malformed("a numbered message with numbered names".to_owned()));
@@ -42,18 +41,14 @@ pub(super) fn read(envelope: Option<pb::Envelope>) -> Result<Option<Box<Arrived>
         check_name(name)?;
     }
     let ask_budget = Duration::from_millis(envelope.ask_budget_ms);
-    let content = ArrivedContent::Message {
-        recipient: Recipient {
-            path: envelope.path.into(),
-            sub_path: envelope.sub_path.into(),
-            instance: envelope.instance,
-        },
+    Ok(Some(Box::new(Letter {
+        recipient: Recipient::new(envelope.path).with_sub_path(envelope.sub_path).with_instance(envelope.instance),
+        target_uid: Uid::new(envelope.target_uid),
         codec: CodecId::from_u32(envelope.codec_id),
-        manifest: Manifest::Owned(envelope.manifest),
+        manifest: envelope.manifest.into(),
         payload: envelope.payload,
         ask: (envelope.ask_id != 0).then_some(AskHeader { id: envelope.ask_id, budget: ask_budget }),
-    };
-    Ok(Some(Box::new(Arrived { target_uid: Uid::new(envelope.target_uid), content })))
+    })))
 }
 
 #[cfg(test)]
@@ -64,18 +59,11 @@ mod tests {
     #[test]
     fn numbered_messages_are_what_the_format_says() {
         let recipient = Recipient::new("control/watch");
-        let envelope = Envelope::new(recipient.clone(), CodecId::JSON, "w", &b"{}"[..]).to_uid(Uid::new(9).unwrap());
-        let bytes = write_reliable(300, &Letter::new(&envelope).unwrap());
+        let envelope = Envelope::new(recipient, CodecId::JSON, "w", &b"{}"[..]).to_uid(Uid::new(9).unwrap());
+        let letter = Letter::new(&envelope).unwrap();
+        let bytes = write_reliable(300, &letter);
         assert_eq!(hex(&bytes), "222608ac0212210a0d636f6e74726f6c2f776174636821090000000000000028023201773a027b7d");
-        let content = ArrivedContent::Message {
-            recipient,
-            codec: CodecId::JSON,
-            manifest: "w".into(),
-            payload: "{}".into(),
-            ask: None,
-        };
-        let message = Some(Box::new(Arrived { target_uid: Uid::new(9), content }));
-        assert_eq!(read_frame(bytes), Ok(Frame::Reliable { seq: 300, message }));
+        assert_eq!(read_frame(bytes), Ok(Frame::Reliable { seq: 300, message: Some(Box::new(letter)) }));
         for (frame, expected) in [
             (Frame::Reliable { seq: 300, message: None }, "220308ac02"),
             (Frame::Ack(300), "2a0308ac02"),

@@ -46,7 +46,7 @@ fn accepted() -> HelloReply {
 }
 
 fn read_all(batch: Bytes) -> Result<Vec<Arrived>, Malformed> {
-    BatchReader::new(batch, &mut Names::new(16)).collect()
+    BatchReader::new(&"a:1#1".parse().unwrap(), batch, &mut Names::new(16)).collect()
 }
 
 #[test]
@@ -80,7 +80,9 @@ fn a_batch_is_byte_for_byte_what_the_schema_says() {
     let arrived = read_all(batch).unwrap();
     let sent = envelope();
     assert_eq!(arrived[0].target_uid, sent.target_uid);
-    let ArrivedContent::Message { recipient, codec, manifest, payload, ask } = &arrived[0].content else { panic!() };
+    let ArrivedContent::Message(Inbound { recipient, codec, manifest, payload, ask, .. }) = &arrived[0].content else {
+        panic!()
+    };
     assert_eq!((recipient, *codec, manifest, *ask), (&sent.recipient, sent.codec, &sent.manifest, sent.ask));
     assert_eq!(&payload[..], b"{}");
     let reply = Reply::Entity(EntityError::Failed("no".to_owned()));
@@ -280,7 +282,7 @@ fn every_other_frame_reads_back() {
 #[test]
 fn a_variant_of_a_newer_version_is_unknown_and_not_malformed() {
     let mut frame = BytesMut::new();
-    encode_key(99, WireType::LengthDelimited, &mut frame);
+    prost::encoding::encode_key(99, WireType::LengthDelimited, &mut frame);
     frame.put_slice(b"\x03abc");
     assert_eq!(read_frame(frame.freeze()), Ok(Frame::Unknown));
 }
@@ -314,9 +316,9 @@ proptest! {
         let arrived = read_all(batch.into()).unwrap();
         prop_assert_eq!(arrived.len(), written.len());
         for (arrived, written) in arrived.iter().zip(&written) {
-            let ArrivedContent::Message { recipient, codec, payload, .. } = &arrived.content else { panic!() };
+            let ArrivedContent::Message(Inbound { recipient, codec, payload, .. }) = &arrived.content else { panic!() };
             prop_assert_eq!(&*recipient.path, &*written.path);
-            prop_assert_eq!(&*recipient.sub_path, &*written.sub_path);
+            prop_assert_eq!(recipient.below(), &*written.sub_path);
             prop_assert_eq!(recipient.instance, written.instance);
             prop_assert_eq!(arrived.target_uid.map_or(0, Uid::get), written.target_uid);
             prop_assert_eq!(codec.as_u32(), written.codec_id);

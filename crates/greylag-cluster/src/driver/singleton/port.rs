@@ -320,7 +320,7 @@ impl<M: Send + 'static> Port<M> {
 
     fn lose(&self, parcel: Parcel<M>, loss: Loss) {
         if let Loss::Uncounted(reason) = loss {
-            let manifest = self.codec.as_ref().map_or(Manifest::Borrowed(""), |codec| codec.manifest(&parcel.message));
+            let manifest = self.codec.as_ref().map_or_else(Manifest::default, |codec| codec.manifest(&parcel.message));
             self.remoting.dead_letter(reason, &self.path, &manifest);
         }
         if let Some(ask) = parcel.ask {

@@ -23,6 +23,7 @@ mod sending;
 mod server;
 mod shared;
 mod streams;
+mod table;
 mod tls;
 mod visit;
 mod workers;

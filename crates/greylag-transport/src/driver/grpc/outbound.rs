@@ -25,6 +25,9 @@ use crate::lane::{Lane, LaneKind};
 use crate::queue::{Item, LaneQueue, Taken};
 use crate::wire::{self, Frame, NameWriter};
 
+/// The room of larger frames is not kept for the next one: a stream may rest after it.
+const KEPT_ROOM: usize = 64 * 1024;
+
 /// What the task that listens on a stream and the writer of the stream tell each other.
 #[derive(Default)]
 pub(super) struct Line {
@@ -59,6 +62,8 @@ pub(super) struct Outbound {
     names: Option<NameWriter>,
     taken: VecDeque<Item>,
     scratch: BytesMut,
+    /// What frames are written into.
+    buffer: BytesMut,
     frame_size: usize,
     max_message: usize,
     max_batch: usize,
@@ -91,6 +96,7 @@ impl Outbound {
             names: None,
             taken: VecDeque::new(),
             scratch: BytesMut::new(),
+            buffer: BytesMut::new(),
             frame_size: 1024,
             too_large: Vec::new(),
         }
@@ -105,41 +111,51 @@ impl Outbound {
         }
         let peer = UniqueAddress::new(self.peer.address.clone(), to);
         let mut names = self.names.take().unwrap_or_else(|| self.empty_table());
-        let mut batch = BytesMut::with_capacity(self.frame_size);
-        let mut count = 0;
-        while let Some(mut item) = self.taken.pop_front() {
+        // Where tonic has copied the frame before by now, its room is used again.
+        let mut batch = std::mem::take(&mut self.buffer);
+        batch.reserve(self.frame_size);
+        let (mut count, mut done) = (0, 0);
+        // Written where they lie, and dropped together.
+        let mut taken = std::mem::take(&mut self.taken);
+        for item in &mut taken {
             let (start, mark) = (batch.len(), names.mark());
             if item.is_alone() {
-                self.taken.push_front(item);
                 break;
             }
-            let written = self.write_item(&mut item, &peer, &mut names, &mut batch);
+            let written = self.write_item(item, &peer, &mut names, &mut batch);
             let is_next = written.is_ok() && batch.len() > self.max_batch && count > 0;
             let is_swallowed = written.is_ok() && !is_next && self.gremlin.swallows(self.peer.fault.outbound());
             if written.is_ok() && !is_next && !is_swallowed {
-                count += 1;
+                (count, done) = (count + 1, done + 1);
                 continue;
             }
             // What does not leave gives no name a number.
             batch.truncate(start);
             names.forget_since(mark);
-            if let Err(reason) = written {
-                self.drop_item(&item, reason);
-            } else if is_swallowed {
-                self.shared.counters.swallowed_envelopes.fetch_add(1, Ordering::Relaxed);
-            } else {
-                self.taken.push_front(item);
+            if is_next {
                 break;
             }
+            done += 1;
+            if let Err(reason) = written {
+                self.drop_item(item, reason);
+            } else {
+                self.shared.counters.swallowed_envelopes.fetch_add(1, Ordering::Relaxed);
+            }
         }
+        taken.drain(..done);
+        self.taken = taken;
         self.names = Some(names);
+        let written = batch.split();
+        if written.len() <= KEPT_ROOM {
+            self.buffer = batch;
+        }
         if count == 0 {
             return None;
         }
         self.line.written.fetch_add(count, Ordering::Relaxed);
         // The next frame will be much like this one.
-        self.frame_size = (batch.len() + batch.len() / 8).max(1024);
-        Some(self.finish(count, batch))
+        self.frame_size = (written.len() + written.len() / 8).max(1024);
+        Some(self.finish(count, written))
     }
 
     fn agreed(&self) -> Agreed {

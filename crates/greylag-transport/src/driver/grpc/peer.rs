@@ -13,6 +13,7 @@ use super::link;
 use super::reliable::Numbered;
 use super::shared::{Announcement, Shared};
 use crate::association::{Association, Effect, Event, Grave, Input};
+use crate::envelope::Envelope;
 use crate::lane::{Lane, LaneKind, lane_key_hash};
 use crate::queue::{Bounds, Item, LaneQueue, Place, Pushed};
 use crate::reliable::SenderInput;
@@ -99,23 +100,26 @@ impl Peer {
         item: Item,
         force: bool,
     ) -> Result<(), Item> {
-        self.push_or_wait(shared, lane, item, force, None)
-    }
-
-    /// The same; without room, whoever waits is woken when there may be some.
-    #[allow(clippy::result_large_err, reason = "the caller gets back what it gave")]
-    pub(super) fn push_or_wait(
-        self: &Arc<Self>,
-        shared: &Arc<Shared>,
-        lane: Lane,
-        item: Item,
-        force: bool,
-        waiting: Option<Place<'_>>,
-    ) -> Result<(), Item> {
-        if self.queue(lane).push_or_wait(item, force, waiting)? == Pushed::Wanted {
+        if self.queue(lane).push(item, force)? == Pushed::Wanted {
             self.input(shared, Input::Wanted { lane });
         }
         Ok(())
+    }
+
+    /// The same for an envelope, which stays where it is if there is no room. Returned: whether it went.
+    pub(super) fn push_envelope(
+        self: &Arc<Self>,
+        shared: &Arc<Shared>,
+        lane: Lane,
+        envelope: &mut Option<Envelope>,
+        force: bool,
+        waiting: Option<Place<'_>>,
+    ) -> bool {
+        let pushed = self.queue(lane).push_envelope(envelope, force, waiting);
+        if pushed == Some(Pushed::Wanted) {
+            self.input(shared, Input::Wanted { lane });
+        }
+        pushed.is_some()
     }
 
     /// Whether this incarnation runs, as far as is known, and may be spoken to.

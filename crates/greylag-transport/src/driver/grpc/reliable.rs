@@ -16,7 +16,7 @@ use crate::queue::{Item, Pushed};
 use crate::reliable::{ReceiverEffect, ReceiverInput, ReliableReceiver, ReliableSender, SenderEffect, SenderInput};
 use crate::remoting::{QuarantineReason, TransportEvent};
 use crate::settings::{OnReliableGiveUp, TransportSettings};
-use crate::wire::{self, Arrived};
+use crate::wire;
 
 /// See the module.
 pub(super) struct Numbered {
@@ -46,12 +46,12 @@ impl Numbered {
 
     /// Another incarnation runs at the address: what comes from it is numbered anew.
     pub(super) fn expect_from(&self, uid: Uid) {
-        let input = ReceiverInput::<Arrived>::Incarnation { uid };
+        let input = ReceiverInput::<Letter>::Incarnation { uid };
         self.receiver.lock().expect(NO_PANIC).handle(input, &mut Vec::new());
     }
 
     /// What follows from a numbered message.
-    pub(super) fn arrived(&self, from: Uid, seq: u64, message: Option<Arrived>) -> Vec<ReceiverEffect<Arrived>> {
+    pub(super) fn arrived(&self, from: Uid, seq: u64, message: Option<Letter>) -> Vec<ReceiverEffect<Letter>> {
         let mut effects = Vec::new();
         self.receiver.lock().expect(NO_PANIC).handle(ReceiverInput::Arrived { from, seq, message }, &mut effects);
         effects

@@ -22,8 +22,8 @@ impl Shared {
     /// Queues a message, or gives it back; a refusal is a dead letter.
     pub(super) fn send(self: &Arc<Self>, to: &Destination, envelope: Envelope) -> Result<(), SendRejected> {
         let lane = self.lanes.lane(&envelope.recipient);
-        self.try_send(lane, to, envelope, None)
-            .map_err(|(error, envelope)| self.reject(lane, to.address(), error, *envelope))
+        let mut envelope = Some(envelope);
+        self.try_send(lane, to, &mut envelope, None).map_err(|error| self.reject(lane, to.address(), error, envelope))
     }
 
     /// The same, but room is waited for.
@@ -43,7 +43,7 @@ impl Shared {
             to: to.clone(),
             lane: self.lanes.lane(&envelope.recipient),
             id: self.next_waiting.fetch_add(1, Ordering::Relaxed),
-            envelope: Some(Box::new(envelope)),
+            envelope: Some(envelope),
             patience,
             has_waited: false,
         })
@@ -60,10 +60,10 @@ impl Shared {
             envelope.must_enqueue = true;
             return self
                 .send_locally(lane, envelope, None)
-                .map_err(|(error, envelope)| self.reject(lane, to.address(), error, *envelope));
+                .map_err(|envelope| self.reject(lane, to.address(), SendError::QueueFull, Some(*envelope)));
         }
         if let Err(error) = self.check(lane, Some(to), &envelope) {
-            return Err(self.reject(lane, to.address(), error, envelope));
+            return Err(self.reject(lane, to.address(), error, Some(envelope)));
         }
         let letter = match Letter::new(&envelope) {
             Ok(letter) => Arc::new(letter),
@@ -76,7 +76,7 @@ impl Shared {
         };
         let (size, max) = (letter.payload.len(), self.settings.maximum_message_size(lane.kind()));
         if size > max {
-            return Err(self.reject(lane, to.address(), SendError::TooLarge { size, max }, envelope));
+            return Err(self.reject(lane, to.address(), SendError::TooLarge { size, max }, Some(envelope)));
         }
         loop {
             return match self.peer(to.address()).send_numbered(self, to.uid(), letter.clone()) {
@@ -118,7 +118,7 @@ impl Shared {
             return Err(SendError::ShuttingDown);
         }
         let Envelope { recipient, manifest, .. } = envelope;
-        let longest = recipient.path.len().max(recipient.sub_path.len()).max(manifest.len());
+        let longest = recipient.path.len().max(recipient.below().len()).max(manifest.len());
         if longest > MAX_NAME {
             return Err(SendError::NameTooLong { size: longest, max: MAX_NAME });
         }
@@ -131,32 +131,35 @@ impl Shared {
         if to.is_some_and(|peer| self.is_blocked(peer)) { Err(SendError::Quarantined) } else { Ok(()) }
     }
 
+    /// Takes the envelope out of its place and queues it; on an error it lies there still. Most of what
+    /// a message costs its sender is here: it is moved once.
     fn try_send(
         self: &Arc<Self>,
         lane: Lane,
         to: &Destination,
-        mut envelope: Envelope,
+        slot: &mut Option<Envelope>,
         waiting: Option<Place<'_>>,
-    ) -> Result<(), (SendError, Box<Envelope>)> {
+    ) -> Result<(), SendError> {
+        let envelope = slot.as_mut().expect("there is something to send");
         let incarnation = match to {
             Destination::Incarnation(peer) => Some(peer),
             Destination::Address(_) => None,
         };
-        if let Err(error) = self.check(lane, incarnation, &envelope) {
-            return Err((error, Box::new(envelope)));
-        }
+        self.check(lane, incarnation, envelope)?;
         if let Some(peer) = incarnation {
             envelope.target_uid = Some(peer.uid());
         }
-        let address = to.address();
+        let (address, force) = (to.address(), envelope.must_enqueue);
         if address == self.endpoint.self_address.address() {
-            return self.send_locally(lane, envelope, waiting);
+            let sent = slot.take().map_or(Ok(()), |envelope| self.send_locally(lane, envelope, waiting));
+            return sent.map_err(|envelope| {
+                *slot = Some(*envelope);
+                SendError::QueueFull
+            });
         }
-        let force = envelope.must_enqueue;
-        if let Err(Item::Envelope(envelope)) = self.push(address, lane, Item::Envelope(envelope), force, waiting) {
+        if !self.push_envelope(address, lane, slot, force, waiting) {
             let is_ending = self.is_shutting_down.load(Ordering::Acquire);
-            let error = if is_ending { SendError::ShuttingDown } else { SendError::QueueFull };
-            return Err((error, Box::new(envelope)));
+            return Err(if is_ending { SendError::ShuttingDown } else { SendError::QueueFull });
         }
         if let Some(peer) = incarnation {
             self.hand_back_if_blocked(peer);
@@ -164,13 +167,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Delivers to this node itself, by the way that arriving messages take.
-    fn send_locally(
-        &self,
-        lane: Lane,
-        envelope: Envelope,
-        waiting: Option<Place<'_>>,
-    ) -> Result<(), (SendError, Box<Envelope>)> {
+    /// Delivers to this node itself, by the way that arriving messages take. Returned: there is no room.
+    fn send_locally(&self, lane: Lane, envelope: Envelope, waiting: Option<Place<'_>>) -> Result<(), Box<Envelope>> {
         let (endpoint, now) = (&self.endpoint, Instant::now());
         let own = &endpoint.self_address;
         let drop_it = |envelope: &Envelope, reason| endpoint.drop_unsent(now, lane, own.address(), envelope, reason);
@@ -195,13 +193,13 @@ impl Shared {
         let queued = self.workers.deliver_locally(capacity, must_enqueue, lane, message, waiting);
         queued.map_err(|message| {
             let Inbound { recipient, codec, manifest, ask, .. } = message;
-            let envelope = Envelope { recipient, target_uid, codec, manifest, payload: original, ask, must_enqueue };
-            (SendError::QueueFull, Box::new(envelope))
+            Box::new(Envelope { recipient, target_uid, codec, manifest, payload: original, ask, must_enqueue })
         })
     }
 
     /// Counts a message that the caller gets back.
-    fn reject(&self, lane: Lane, to: &NodeAddress, error: SendError, envelope: Envelope) -> SendRejected {
+    fn reject(&self, lane: Lane, to: &NodeAddress, error: SendError, envelope: Option<Envelope>) -> SendRejected {
+        let envelope = Box::new(envelope.expect("what was not taken is there"));
         let reason = match error {
             SendError::QueueFull => DeadLetterReason::QueueFull,
             SendError::Quarantined => DeadLetterReason::Quarantined,
@@ -209,7 +207,7 @@ impl Shared {
             SendError::ShuttingDown => DeadLetterReason::ShuttingDown,
         };
         self.endpoint.bury(Instant::now(), lane, to, &envelope, reason);
-        SendRejected { error, envelope: Box::new(envelope) }
+        SendRejected { error, envelope }
     }
 }
 
@@ -221,7 +219,7 @@ struct Waiting {
     /// Under which it is remembered where there is no room.
     id: u64,
     /// Until it is queued or returned.
-    envelope: Option<Box<Envelope>>,
+    envelope: Option<Envelope>,
     patience: Option<Pin<Box<Sleep>>>,
     has_waited: bool,
 }
@@ -231,19 +229,18 @@ impl Future for Waiting {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
-        let envelope = this.envelope.take().expect("it is not polled after its end");
         let place = Place { id: this.id, waker: cx.waker() };
-        match this.shared.try_send(this.lane, &this.to, *envelope, Some(place)) {
+        match this.shared.try_send(this.lane, &this.to, &mut this.envelope, Some(place)) {
             Ok(()) => Poll::Ready(Ok(())),
-            Err((SendError::QueueFull, envelope))
+            Err(SendError::QueueFull)
                 if this.patience.as_mut().is_none_or(|patience| patience.as_mut().poll(cx).is_pending()) =>
             {
-                (this.envelope, this.has_waited) = (Some(envelope), true);
+                this.has_waited = true;
                 Poll::Pending
             }
-            Err((error, envelope)) => {
+            Err(error) => {
                 this.has_waited = true;
-                Poll::Ready(Err(this.shared.reject(this.lane, this.to.address(), error, *envelope)))
+                Poll::Ready(Err(this.shared.reject(this.lane, this.to.address(), error, this.envelope.take())))
             }
         }
     }

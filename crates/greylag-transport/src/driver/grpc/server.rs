@@ -22,9 +22,10 @@ use super::opening::Opening;
 use super::shared::{Announcement, Shared};
 use super::streams::{NoTurn, Turn};
 use super::visit::OpenStream;
-use super::workers::Delivery;
+use super::workers::{Delivery, Workers};
 use crate::association::Input;
 use crate::doorkeeper::Intrusion;
+use crate::envelope::{Inbound, Letter, Recipient};
 use crate::hello::{Accepted, Features, Hello, HelloReply, Rejected};
 use crate::lane::{Lane, LaneKind};
 use crate::reliable::ReceiverEffect;
@@ -122,6 +123,7 @@ async fn open(
             names,
             read: 0,
             reported: 0,
+            last_most: 0,
             acknowledgement: None,
             news: News::default(),
         };
@@ -234,6 +236,8 @@ struct Reader {
     /// Envelopes read, and how many of them the peer was told of.
     read: u64,
     reported: u64,
+    /// Envelopes that the frame before had for the worker that got most.
+    last_most: usize,
     /// What is still to be said about numbered messages.
     acknowledgement: Option<Frame>,
     news: News,
@@ -391,7 +395,7 @@ impl Reader {
     }
 
     /// Delivers a numbered message if it is the next, and says how far the numbers have come.
-    async fn take_numbered(&mut self, seq: u64, message: Option<Arrived>) {
+    async fn take_numbered(&mut self, seq: u64, message: Option<Letter>) {
         let peer = self.shared.peer(self.hello.from.address());
         if peer.fault.is_deaf() {
             return;
@@ -401,7 +405,7 @@ impl Reader {
                 ReceiverEffect::Deliver(message) => {
                     self.shared.counters.received(1);
                     let (from, lane) = (self.hello.from.clone(), self.hello.lane);
-                    let (arrived, read_at) = (vec![message], Instant::now());
+                    let (arrived, read_at) = (vec![message.into_arrived(from.clone())], Instant::now());
                     let delivery = Delivery { from, lane, arrived, read_at, mark: None };
                     let untaken = self.shared.workers.deliver(0, delivery).await;
                     self.count_untaken(untaken);
@@ -425,50 +429,49 @@ impl Reader {
         }
     }
 
-    /// Sorts the envelopes of a frame by worker and hands them over, all of one before the next.
+    /// Hands the envelopes of a frame over to their workers, also those before one that is malformed.
     async fn take_batch(&mut self, batch: Bytes) -> Result<(), Malformed> {
         let peer_is_deaf = self.shared.peer(self.hello.from.address()).fault.is_deaf();
-        let (from, lane) = (&self.hello.from, self.hello.lane);
-        let (workers, read_at) = (&self.shared.workers, Instant::now());
-        let bins = if lane.kind() == LaneKind::Control { 1 } else { workers.count() };
-        let mut sorted: Vec<Vec<Arrived>> = (0..bins).map(|_| Vec::new()).collect();
-        let mut malformed = None;
-        let mut count = 0;
-        // Every peer's heartbeats wait behind what one frame of each other peer holds (cluster T26).
-        let max = if lane.kind() == LaneKind::Control { MAX_CONTROL_BATCH as u64 } else { u64::MAX };
-        for arrived in BatchReader::new(batch, &mut self.names) {
-            match arrived {
-                Ok(_) if count == max => {
-                    malformed = Some(Malformed(format!("more than {max} envelopes in a control frame")));
-                    break;
-                }
-                Ok(arrived) => {
-                    let bin = match &arrived.content {
-                        _ if bins == 1 => 0,
-                        ArrivedContent::Message { recipient, .. } => {
-                            workers.index(from, &recipient.path, &recipient.sub_path)
-                        }
-                        ArrivedContent::Reply { ask_id, .. } => (*ask_id as usize) % bins,
-                    };
-                    sorted[bin].push(arrived);
-                    count += 1;
-                }
-                Err(error) => malformed = Some(error),
-            }
-        }
+        let read_at = Instant::now();
+        let (sorted, end) = self.read_batch(batch);
+        let count = sorted.iter().map(Vec::len).sum::<usize>() as u64;
         self.read += count;
         self.shared.counters.received(count);
         if peer_is_deaf {
             return Ok(());
         }
+        let (from, lane) = (&self.hello.from, self.hello.lane);
         for (index, arrived) in sorted.into_iter().enumerate() {
             if !arrived.is_empty() {
                 let delivery = Delivery { from: from.clone(), lane, arrived, read_at, mark: None };
-                let untaken = workers.deliver(index, delivery).await;
+                let untaken = self.shared.workers.deliver(index, delivery).await;
                 self.count_untaken(untaken);
             }
         }
-        malformed.map_or(Ok(()), Err)
+        end
+    }
+
+    /// The envelopes up to the end of the batch or to the first that is malformed, by worker.
+    fn read_batch(&mut self, batch: Bytes) -> (Vec<Vec<Arrived>>, Result<(), Malformed>) {
+        // Every peer's heartbeats wait behind what one frame of each other peer holds (cluster T26).
+        let is_control = self.hello.lane.kind() == LaneKind::Control;
+        let max = if is_control { MAX_CONTROL_BATCH } else { usize::MAX };
+        let workers = &self.shared.workers;
+        let mut sorting = Sorting::new(workers, if is_control { 1 } else { workers.count() }, self.last_most);
+        let mut reader = BatchReader::new(&self.hello.from, batch, &mut self.names);
+        let mut count = 0;
+        let end = loop {
+            if count == max && !reader.is_at_end() {
+                break Err(Malformed(format!("more than {max} envelopes in a control frame")));
+            }
+            match reader.read_next(|arrived| sorting.push(arrived)) {
+                Ok(Some(())) => count += 1,
+                Ok(None) => break Ok(()),
+                Err(error) => break Err(error),
+            }
+        };
+        self.last_most = sorting.bins.iter().map(Vec::len).max().unwrap_or(0);
+        (sorting.bins, end)
     }
 
     /// Counts what no worker takes any more: this node is ending.
@@ -509,7 +512,8 @@ impl Reader {
         let mut count = 0;
         while let Ok(Ok(Some(bytes))) = tokio::time::timeout(Duration::ZERO, frames.message()).await {
             if let Ok(Frame::Batch(batch)) = self.read_frame(bytes) {
-                count += BatchReader::new(batch, &mut self.names).filter(Result::is_ok).count() as u64;
+                count +=
+                    BatchReader::new(&self.hello.from, batch, &mut self.names).filter(Result::is_ok).count() as u64;
             }
         }
         if count > 0 {
@@ -517,6 +521,45 @@ impl Reader {
             let reason = DeadLetterReason::SupersededStream;
             let what = || "read from an older stream".to_owned();
             self.shared.endpoint.count_dead_letter(Instant::now(), reason, lane, peer, count, what);
+        }
+    }
+}
+
+/// Puts each envelope of a frame to those of its worker.
+struct Sorting<'a> {
+    workers: &'a Workers,
+    bins: Vec<Vec<Arrived>>,
+    room: usize,
+    /// Where the one before went: most frames are for few recipients.
+    last: Option<(Recipient, usize)>,
+}
+
+impl<'a> Sorting<'a> {
+    /// The first envelope for a worker makes room for `room` of them.
+    fn new(workers: &'a Workers, bins: usize, room: usize) -> Self {
+        Self { workers, bins: (0..bins).map(|_| Vec::new()).collect(), room, last: None }
+    }
+
+    fn push(&mut self, arrived: Arrived) {
+        let bin = if self.bins.len() == 1 { 0 } else { self.bin(&arrived.content) };
+        let bin = &mut self.bins[bin];
+        if bin.is_empty() {
+            bin.reserve(self.room);
+        }
+        bin.push(arrived);
+    }
+
+    fn bin(&mut self, content: &ArrivedContent) -> usize {
+        match content {
+            ArrivedContent::Message(Inbound { from, recipient, .. }) => match &self.last {
+                Some((last, bin)) if last.has_names_of(recipient) => *bin,
+                _ => {
+                    let bin = self.workers.index(from, &recipient.path, recipient.below());
+                    self.last = Some((recipient.clone(), bin));
+                    bin
+                }
+            },
+            ArrivedContent::Reply { ask_id, .. } => (*ask_id as usize) % self.bins.len(),
         }
     }
 }

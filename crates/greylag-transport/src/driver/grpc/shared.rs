@@ -16,6 +16,7 @@ use super::graveyard::Graveyard;
 use super::peer::Peer;
 use super::resolve::Resolver;
 use super::streams::Streams;
+use super::table::{Blocked, RandomAddressHash};
 use super::tls::TlsFiles;
 use super::workers::Workers;
 use crate::doorkeeper::{Doorkeeper, Intrusion};
@@ -49,9 +50,9 @@ pub(super) struct Shared {
     pub(super) is_shutting_down: AtomicBool,
     /// An ask waits that ends before all others.
     pub(super) deadline_moved: Notify,
-    peers: ArcSwap<HashMap<NodeAddress, Arc<Peer>>>,
+    peers: ArcSwap<HashMap<NodeAddress, Arc<Peer>, RandomAddressHash>>,
     adding: Mutex<()>,
-    blocked: ArcSwap<HashSet<UniqueAddress>>,
+    blocked: Blocked,
     announcements: mpsc::UnboundedSender<Announcement>,
     pub(super) flushes: Flushes,
     /// Of each manifest above `log_frame_size_exceeding`, the largest message so far.
@@ -138,7 +139,7 @@ impl Shared {
             deadline_moved: Notify::new(),
             peers: ArcSwap::default(),
             adding: Mutex::default(),
-            blocked: ArcSwap::default(),
+            blocked: Blocked::default(),
             announcements,
             flushes: Flushes::default(),
             largest: Mutex::default(),
@@ -167,6 +168,15 @@ impl Shared {
         peer
     }
 
+    /// Does something with the peer at an address, as every message does; it is not even counted as a user.
+    pub(super) fn with_peer<T>(self: &Arc<Self>, address: &NodeAddress, act: impl FnOnce(&Arc<Peer>) -> T) -> T {
+        let peers = self.peers.load();
+        match peers.get(address) {
+            Some(peer) => act(peer),
+            None => act(&self.peer(address)),
+        }
+    }
+
     /// Queues an item for whoever runs at an address; returned if there is no room.
     #[allow(clippy::result_large_err, reason = "the caller gets back what it gave")]
     pub(super) fn push(
@@ -175,17 +185,37 @@ impl Shared {
         lane: Lane,
         mut item: Item,
         force: bool,
-        waiting: Option<Place<'_>>,
     ) -> Result<(), Item> {
         loop {
             let peer = self.peer(to);
-            match peer.push_or_wait(self, lane, item, force, waiting) {
+            match peer.push(self, lane, item, force) {
                 Err(returned) if peer.is_let_go() => {
                     item = returned;
                     self.await_letting_go();
                 }
                 outcome => return outcome,
             }
+        }
+    }
+
+    /// The same for an envelope, which stays where it is if there is no room. Returned: whether it went.
+    pub(super) fn push_envelope(
+        self: &Arc<Self>,
+        to: &NodeAddress,
+        lane: Lane,
+        envelope: &mut Option<Envelope>,
+        force: bool,
+        waiting: Option<Place<'_>>,
+    ) -> bool {
+        loop {
+            let (went, was_let_go) = self.with_peer(to, |peer| {
+                let went = peer.push_envelope(self, lane, envelope, force, waiting);
+                (went, !went && peer.is_let_go())
+            });
+            if !was_let_go {
+                return went;
+            }
+            self.await_letting_go();
         }
     }
 
@@ -247,23 +277,18 @@ impl Shared {
     }
 
     pub(super) fn is_blocked(&self, peer: &UniqueAddress) -> bool {
-        let blocked = self.blocked.load();
-        !blocked.is_empty() && blocked.contains(peer)
+        self.blocked.contains(peer)
     }
 
     pub(super) fn block(&self, peer: &UniqueAddress) {
-        self.blocked.rcu(|blocked| {
-            let mut blocked = HashSet::clone(blocked);
+        self.blocked.change(|blocked| {
             blocked.insert(peer.clone());
-            blocked
         });
     }
 
     pub(super) fn unblock(&self, peer: &UniqueAddress) {
-        self.blocked.rcu(|blocked| {
-            let mut blocked = HashSet::clone(blocked);
+        self.blocked.change(|blocked| {
             blocked.remove(peer);
-            blocked
         });
     }
 
@@ -287,7 +312,7 @@ impl Shared {
             return dead(DeadLetterReason::Quarantined);
         }
         let item = Item::Reply { to: to.uid(), ask_id, reply };
-        if self.push(to.address(), lane, item, false, None).is_err() {
+        if self.push(to.address(), lane, item, false).is_err() {
             let is_ending = self.is_shutting_down.load(Ordering::Acquire);
             return dead(if is_ending { DeadLetterReason::ShuttingDown } else { DeadLetterReason::QueueFull });
         }

@@ -113,7 +113,7 @@ impl Workers {
     ) -> Result<(), Inbound> {
         let worker = match lane.kind() {
             LaneKind::Control => &self.control,
-            _ => &self.data[self.index(&message.from, &message.recipient.path, &message.recipient.sub_path)],
+            _ => &self.data[self.index(&message.from, &message.recipient.path, message.recipient.below())],
         };
         if worker.local_depth.fetch_add(1, Ordering::AcqRel) >= capacity && !force {
             worker.local_depth.fetch_sub(1, Ordering::AcqRel);
@@ -190,15 +190,12 @@ async fn work(shared: Arc<Shared>, mut desk: Desk) {
             },
             count = desk.local.recv_many(&mut locals, LOCAL_AT_ONCE) => {
                 desk.local_depth.fetch_sub(count, Ordering::AcqRel);
-                for local in locals.drain(..) {
-                    match local {
-                        Local::Message { lane, message } => {
-                            let refusal = shared.endpoint.deliver(Instant::now(), lane, None, message, &mut last);
-                            shared.refuse(refusal);
-                        }
-                        Local::Mark(mark) => mark.pass(),
+                last.isolated(locals.drain(..), |local, last| match local {
+                    Local::Message { lane, message } => {
+                        shared.refuse(shared.endpoint.deliver(Instant::now(), lane, None, message, last));
                     }
-                }
+                    Local::Mark(mark) => mark.pass(),
+                });
                 let waiting = std::mem::take(&mut *desk.room.lock().expect(NO_PANIC));
                 waiting.into_values().for_each(Waker::wake);
             }
@@ -227,19 +224,18 @@ fn take(shared: &Arc<Shared>, delivery: Delivery, last: &mut LastReceiver) {
         return;
     }
     let is_stranger = shared.is_stranger(&from);
-    for Arrived { target_uid, content } in arrived {
+    last.isolated(arrived, |Arrived { target_uid, content }, last| {
         match content {
-            ArrivedContent::Message { recipient, codec, manifest, payload, ask } => {
-                let message = Inbound { from: from.clone(), recipient, codec, manifest, payload, ask };
-                if ask.is_some_and(|ask| ask.budget <= waited) {
+            ArrivedContent::Message(message) => {
+                if message.ask.is_some_and(|ask| ask.budget <= waited) {
                     // Its asker has given up by now (cluster T38).
                     shared.endpoint.refuse(now, Some(lane), &message, DeadLetterReason::Expired);
-                    continue;
+                    return;
                 }
                 if is_stranger && !shared.is_for_strangers(&message.recipient) {
                     let reason = DeadLetterReason::Untrusted;
                     shared.refuse(shared.endpoint.refuse(now, Some(lane), &message, reason));
-                    continue;
+                    return;
                 }
                 let refusal = shared.endpoint.deliver(now, lane, target_uid, message, last);
                 shared.refuse(refusal);
@@ -253,31 +249,27 @@ fn take(shared: &Arc<Shared>, delivery: Delivery, last: &mut LastReceiver) {
                     DeadLetterReason::Untrusted
                 } else {
                     endpoint.accept_reply(now, &from, ask_id, reply);
-                    continue;
+                    return;
                 };
                 let what = || format!("the answer of {from} to question {ask_id}");
                 endpoint.count_dead_letter(now, reason, Some(lane), Some(from.address()), 1, what);
             }
         }
-    }
+    });
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::envelope::{Envelope, Letter, Recipient};
 
     fn delivery(mark: Option<Arc<Mark>>) -> Delivery {
-        let recipient = crate::Recipient::new("inbox");
-        let content = ArrivedContent::Message {
-            recipient,
-            codec: greylag_core::CodecId::JSON,
-            manifest: "m".into(),
-            payload: bytes::Bytes::new(),
-            ask: None,
-        };
-        let arrived = if mark.is_some() { Vec::new() } else { vec![Arrived { target_uid: None, content }; 3] };
+        let from: UniqueAddress = "a:1#1".parse().unwrap();
+        let envelope = Envelope::new(Recipient::new("inbox"), greylag_core::CodecId::JSON, "m", bytes::Bytes::new());
+        let message = Letter::new(&envelope).unwrap().into_arrived(from.clone());
+        let arrived = if mark.is_some() { Vec::new() } else { vec![message; 3] };
         let (lane, read_at) = (Lane::ordinary(0), Instant::now());
-        Delivery { from: "a:1#1".parse().unwrap(), lane, arrived, read_at, mark }
+        Delivery { from, lane, arrived, read_at, mark }
     }
 
     /// Cluster T41, §7: what nobody takes any more is counted, and a mark behind it is not answered.

@@ -1,0 +1,109 @@
+//! What every message looks up on its way: cheap to ask, dear to change.
+
+use std::collections::HashSet;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{PoisonError, RwLock};
+
+use greylag_core::UniqueAddress;
+use twox_hash::XxHash3_64;
+
+/// Hashes addresses, which are short: a fifth of what the standard hash costs. The seed is chance, so
+/// nobody can choose addresses that meet in one place.
+#[derive(Debug, Clone)]
+pub(super) struct RandomAddressHash {
+    seed: u64,
+}
+
+impl Default for RandomAddressHash {
+    fn default() -> Self {
+        Self { seed: RandomState::new().hash_one(0) }
+    }
+}
+
+impl BuildHasher for RandomAddressHash {
+    type Hasher = AddressHasher;
+
+    fn build_hasher(&self) -> AddressHasher {
+        AddressHasher(self.seed)
+    }
+}
+
+/// See [`RandomAddressHash`].
+pub(super) struct AddressHasher(u64);
+
+impl Hasher for AddressHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        self.0 = XxHash3_64::oneshot_with_seed(self.0, bytes);
+    }
+
+    // Numbers stand beside a text, so all they have to do is to differ.
+    fn write_u8(&mut self, number: u8) {
+        self.write_u64(number.into());
+    }
+
+    fn write_u16(&mut self, number: u16) {
+        self.write_u64(number.into());
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
+        self.0 = (self.0.rotate_left(5) ^ number).wrapping_mul(ODD);
+    }
+
+    fn finish(&self) -> u64 {
+        // The table takes its place from the low bits and its tag from the high ones.
+        self.0 ^ (self.0 >> 32)
+    }
+}
+
+/// The processes that nothing may be sent to. Mostly nobody, and that costs a look at a flag.
+#[derive(Debug, Default)]
+pub(super) struct Blocked {
+    is_any: AtomicBool,
+    all: RwLock<HashSet<UniqueAddress>>,
+}
+
+impl Blocked {
+    pub(super) fn contains(&self, peer: &UniqueAddress) -> bool {
+        self.is_any.load(Ordering::Acquire) && self.all.read().unwrap_or_else(PoisonError::into_inner).contains(peer)
+    }
+
+    pub(super) fn change(&self, change: impl FnOnce(&mut HashSet<UniqueAddress>)) {
+        let mut all = self.all.write().unwrap_or_else(PoisonError::into_inner);
+        change(&mut all);
+        self.is_any.store(!all.is_empty(), Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use greylag_core::NodeAddress;
+
+    #[test]
+    fn addresses_of_one_host_or_one_port_spread() {
+        let hash = RandomAddressHash::default();
+        let addresses = (1..=100_u16).flat_map(|host| (1..=100_u16).map(move |port| format!("10.0.0.{host}:{port}")));
+        let hashes: HashSet<u64> = addresses.map(|text| hash.hash_one(text.parse::<NodeAddress>().unwrap())).collect();
+        assert_eq!(hashes.len(), 10_000);
+        let places: HashSet<u64> = hashes.iter().map(|hash| hash % 4096).collect();
+        assert!(places.len() > 3500, "10,000 at random meet about 3,740 of 4,096 places: {}", places.len());
+        assert_ne!(hash.hash_one(1_u64), RandomAddressHash::default().hash_one(1_u64), "the seed is chance");
+    }
+
+    #[test]
+    fn who_was_let_go_is_blocked_no_more() {
+        let (blocked, peer): (_, UniqueAddress) = (Blocked::default(), "a:1#1".parse().unwrap());
+        assert!(!blocked.contains(&peer));
+        blocked.change(|all| {
+            all.insert(peer.clone());
+        });
+        assert!(blocked.contains(&peer));
+        assert!(!blocked.contains(&"a:1#2".parse().unwrap()));
+        blocked.change(|all| {
+            all.remove(&peer);
+        });
+        assert!(!blocked.contains(&peer) && !blocked.is_any.load(Ordering::Acquire));
+    }
+}
