@@ -156,7 +156,8 @@ mod tests {
         let (fixed, shared) = (Manifest::from_static("cart.added"), Manifest::from("cart.added".to_owned()));
         assert_eq!(fixed, shared);
         assert_eq!(fixed.cmp(&shared), Ordering::Equal);
-        assert!(Manifest::from("a") < Manifest::from(Arc::from("b")));
+        let (a, b) = (Manifest::from("a"), Manifest::from(Arc::from("b")));
+        assert!(a < b);
         let table = HashMap::from([(shared, 1)]);
         assert_eq!(table.get(&fixed), Some(&1));
         assert_eq!(table.get("cart.added"), Some(&1));

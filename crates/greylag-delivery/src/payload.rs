@@ -35,7 +35,7 @@ impl<T: 'static> Payload<T> {
         let value = if encoded.codec == codec.id() {
             codec.decode(&encoded.manifest, encoded.payload.clone())
         } else {
-            let manifest = encoded.manifest.clone().into_owned();
+            let manifest = encoded.manifest.to_string();
             Err(DecodeError::UnknownCodec { codec: encoded.codec, manifest })
         };
         Self { encoded, value: value.map(Arc::new).map_err(Arc::new) }

@@ -71,7 +71,7 @@ pub(crate) fn read_batch(bytes: Bytes) -> Result<SequencedBatch<Encoded>, Decode
 
 fn write_frame<P>(message: &SequencedMessage<P>, encoded: &Encoded) -> generated::SequencedMessage {
     let frame = &message.frame;
-    let (codec, manifest) = (encoded.codec.as_u32(), encoded.manifest.clone().into_owned());
+    let (codec, manifest) = (encoded.codec.as_u32(), encoded.manifest.to_string());
     let bytes = encoded.payload.clone();
     let payload = if frame.first_chunk && frame.last_chunk {
         generated::sequenced_message::Payload::Whole(generated::Whole { codec, manifest, bytes })
@@ -121,7 +121,7 @@ fn read_encoded(codec: u32, manifest: String, payload: Bytes) -> Option<Encoded>
 /// Appends a message beside the deliveries.
 pub(crate) fn put_bypass(encoded: Encoded, buffer: &mut BytesMut) {
     let Encoded { codec, manifest, payload } = encoded;
-    put(&generated::Bypass { codec: codec.as_u32(), manifest: manifest.into_owned(), bytes: payload }, buffer);
+    put(&generated::Bypass { codec: codec.as_u32(), manifest: manifest.into(), bytes: payload }, buffer);
 }
 
 /// Reads a message beside the deliveries.

@@ -147,7 +147,7 @@ impl<T: Send + Sync + 'static, Q: Send + 'static> Codec<WithDelivery<T, Q>> for 
             wire::BYPASS => {
                 let encoded = wire::read_bypass(bytes)?;
                 if encoded.codec != self.bypass.id() {
-                    let manifest = encoded.manifest.into_owned();
+                    let manifest = String::from(encoded.manifest);
                     return Err(DecodeError::UnknownCodec { codec: encoded.codec, manifest });
                 }
                 self.bypass.decode(&encoded.manifest, encoded.payload).map(WithDelivery::Bypass)

@@ -162,7 +162,7 @@ impl<T: 'static> StoredCodec<T> {
     fn reading(mut self, codec: Arc<dyn Codec<T>>, newest_version: u32) -> Self {
         for manifest in codec.manifests() {
             let reader = Reader { codec: codec.clone(), newest_version };
-            self.inner_mut().readers.insert((codec.id(), manifest.into_owned()), reader);
+            self.inner_mut().readers.insert((codec.id(), manifest.into()), reader);
         }
         self
     }
@@ -180,7 +180,7 @@ impl<T: 'static> StoredCodec<T> {
         self.0.writer.encode(value, &mut payload)?;
         Ok(EncodedValue {
             codec_id: self.0.writer.id(),
-            manifest: self.0.writer.manifest(value).into_owned(),
+            manifest: self.0.writer.manifest(value).into(),
             schema_version: self.0.version,
             payload: payload.freeze(),
         })

@@ -504,17 +504,17 @@ mod tests {
         };
         queue.open(1, uid(9));
         wait();
-        take(&queue, 1, 4);
+        assert_eq!(take(&queue, 1, 4).1.len(), 4);
         assert!(!was_woken());
-        take(&queue, 1, 1);
+        assert_eq!(take(&queue, 1, 1).1.len(), 1);
         assert!(was_woken());
         wait();
-        take(&queue, 1, 1);
+        assert_eq!(take(&queue, 1, 1).1.len(), 1);
         queue.shut(1);
         assert!(was_woken(), "there is room, and nobody takes more");
         queue.open(2, uid(9));
         wait();
-        take(&queue, 2, 1);
+        assert_eq!(take(&queue, 2, 1).1.len(), 1);
         queue.end(2);
         assert!(was_woken());
     }
