@@ -10,7 +10,6 @@ use bytes::{Bytes, BytesMut};
 use greylag_core::{CodecId, EncodeError, Manifest, Uid, UniqueAddress};
 
 use crate::lane::LaneKind;
-use crate::wire::{Arrived, ArrivedContent};
 
 /// The longest path, sub-path or manifest, in bytes. Names are kept, logged and compared, so they are
 /// bounded apart from the message.
@@ -250,13 +249,6 @@ impl Letter {
             payload: envelope.payload.to_bytes(&envelope.manifest)?,
             ask: envelope.ask,
         })
-    }
-
-    /// As it arrives from `from`.
-    pub(crate) fn into_arrived(self, from: UniqueAddress) -> Arrived {
-        let Self { recipient, target_uid, codec, manifest, payload, ask } = self;
-        let message = Inbound { from, recipient, codec, manifest, payload, ask };
-        Arrived { target_uid, content: ArrivedContent::Message(message) }
     }
 
     /// As it was sent; the payload is shared.

@@ -230,6 +230,15 @@ pub(crate) struct Arrived {
     pub(crate) content: ArrivedContent,
 }
 
+impl Arrived {
+    /// A numbered message of `from`.
+    pub(crate) fn of(from: UniqueAddress, letter: Letter) -> Self {
+        let Letter { recipient, target_uid, codec, manifest, payload, ask } = letter;
+        let message = Inbound { from, recipient, codec, manifest, payload, ask };
+        Self { target_uid, content: ArrivedContent::Message(message) }
+    }
+}
+
 /// What an envelope brought.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ArrivedContent {

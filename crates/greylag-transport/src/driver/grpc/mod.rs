@@ -22,6 +22,7 @@ mod resolve;
 mod sending;
 mod server;
 mod shared;
+mod sorting;
 mod streams;
 mod table;
 mod tls;

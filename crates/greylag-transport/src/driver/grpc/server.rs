@@ -20,17 +20,18 @@ use super::flushes::Mark;
 use super::link::{FRAME_OVERHEAD, METHOD};
 use super::opening::Opening;
 use super::shared::{Announcement, Shared};
+use super::sorting::Sorting;
 use super::streams::{NoTurn, Turn};
 use super::visit::OpenStream;
-use super::workers::{Delivery, Workers};
+use super::workers::Delivery;
 use crate::association::Input;
 use crate::doorkeeper::Intrusion;
-use crate::envelope::{Inbound, Letter, Recipient};
+use crate::envelope::Letter;
 use crate::hello::{Accepted, Features, Hello, HelloReply, Rejected};
 use crate::lane::{Lane, LaneKind};
 use crate::reliable::ReceiverEffect;
 use crate::remoting::{PeerInfo, RejectCode, TransportEvent};
-use crate::wire::{self, Arrived, ArrivedContent, BatchReader, Frame, MAX_CONTROL_BATCH, Malformed, Names};
+use crate::wire::{self, Arrived, BatchReader, Frame, MAX_CONTROL_BATCH, Malformed, Names};
 
 type Replies = mpsc::Sender<Result<OutFrame, Status>>;
 
@@ -405,7 +406,7 @@ impl Reader {
                 ReceiverEffect::Deliver(message) => {
                     self.shared.counters.received(1);
                     let (from, lane) = (self.hello.from.clone(), self.hello.lane);
-                    let (arrived, read_at) = (vec![message.into_arrived(from.clone())], Instant::now());
+                    let (arrived, read_at) = (vec![Arrived::of(from.clone(), message)], Instant::now());
                     let delivery = Delivery { from, lane, arrived, read_at, mark: None };
                     let untaken = self.shared.workers.deliver(0, delivery).await;
                     self.count_untaken(untaken);
@@ -470,8 +471,8 @@ impl Reader {
                 Err(error) => break Err(error),
             }
         };
-        self.last_most = sorting.bins.iter().map(Vec::len).max().unwrap_or(0);
-        (sorting.bins, end)
+        self.last_most = sorting.most();
+        (sorting.into_bins(), end)
     }
 
     /// Counts what no worker takes any more: this node is ending.
@@ -521,45 +522,6 @@ impl Reader {
             let reason = DeadLetterReason::SupersededStream;
             let what = || "read from an older stream".to_owned();
             self.shared.endpoint.count_dead_letter(Instant::now(), reason, lane, peer, count, what);
-        }
-    }
-}
-
-/// Puts each envelope of a frame to those of its worker.
-struct Sorting<'a> {
-    workers: &'a Workers,
-    bins: Vec<Vec<Arrived>>,
-    room: usize,
-    /// Where the one before went: most frames are for few recipients.
-    last: Option<(Recipient, usize)>,
-}
-
-impl<'a> Sorting<'a> {
-    /// The first envelope for a worker makes room for `room` of them.
-    fn new(workers: &'a Workers, bins: usize, room: usize) -> Self {
-        Self { workers, bins: (0..bins).map(|_| Vec::new()).collect(), room, last: None }
-    }
-
-    fn push(&mut self, arrived: Arrived) {
-        let bin = if self.bins.len() == 1 { 0 } else { self.bin(&arrived.content) };
-        let bin = &mut self.bins[bin];
-        if bin.is_empty() {
-            bin.reserve(self.room);
-        }
-        bin.push(arrived);
-    }
-
-    fn bin(&mut self, content: &ArrivedContent) -> usize {
-        match content {
-            ArrivedContent::Message(Inbound { from, recipient, .. }) => match &self.last {
-                Some((last, bin)) if last.has_names_of(recipient) => *bin,
-                _ => {
-                    let bin = self.workers.index(from, &recipient.path, recipient.below());
-                    self.last = Some((recipient.clone(), bin));
-                    bin
-                }
-            },
-            ArrivedContent::Reply { ask_id, .. } => (*ask_id as usize) % self.bins.len(),
         }
     }
 }

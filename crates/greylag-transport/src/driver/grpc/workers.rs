@@ -266,7 +266,7 @@ mod tests {
     fn delivery(mark: Option<Arc<Mark>>) -> Delivery {
         let from: UniqueAddress = "a:1#1".parse().unwrap();
         let envelope = Envelope::new(Recipient::new("inbox"), greylag_core::CodecId::JSON, "m", bytes::Bytes::new());
-        let message = Letter::new(&envelope).unwrap().into_arrived(from.clone());
+        let message = Arrived::of(from.clone(), Letter::new(&envelope).unwrap());
         let arrived = if mark.is_some() { Vec::new() } else { vec![message; 3] };
         let (lane, read_at) = (Lane::ordinary(0), Instant::now());
         Delivery { from, lane, arrived, read_at, mark }
