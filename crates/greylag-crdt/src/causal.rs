@@ -151,6 +151,13 @@ impl<S: Store> Causal<S> {
         self.join_fragment(delta)
     }
 
+    /// Removes every leaf that a context has seen, for good.
+    #[cfg(feature = "crdts")]
+    pub(crate) fn retire(&mut self, context: &Context) {
+        self.tracker.merged();
+        self.join_parts(&S::default(), context, &S::everything(), None);
+    }
+
     pub(crate) fn bind(&mut self, home: Home) {
         if self.home.is_none() {
             self.home = Some(home);

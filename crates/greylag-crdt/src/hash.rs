@@ -52,11 +52,15 @@ pub struct CachedDigest(OnceLock<Digest>);
 impl CachedDigest {
     /// The digest; `value` is the one that this is part of.
     pub fn get<T: ReplicatedData>(&self, value: &T) -> Digest {
-        *self.0.get_or_init(|| {
+        self.get_or(|| {
             let mut out = Encoder::new();
             value.encode(&mut out);
             Digest::of(&out.finish())
         })
+    }
+
+    pub(crate) fn get_or(&self, compute: impl FnOnce() -> Digest) -> Digest {
+        *self.0.get_or_init(compute)
     }
 
     /// To be called whenever the value changes.

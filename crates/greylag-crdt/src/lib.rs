@@ -34,6 +34,8 @@
 //! concurrent add or put; last-writer-wins types discard one of two concurrent writes and trust the
 //! clocks that decided. Source: ddata §0, §1, Y11.
 
+#[cfg(feature = "crdts")]
+mod adapter;
 mod causal;
 mod codec;
 mod context;
@@ -62,9 +64,12 @@ mod rename;
 mod replica;
 mod slot_counter;
 mod slots;
+mod state;
 mod store;
 mod tag;
 
+#[cfg(feature = "crdts")]
+pub use adapter::{Adapted, AdapterTag, DigestMode, Foreign, NoClock};
 pub use causal::Causal;
 pub use codec::{DecodeError, Decoder, Encoder, FORMAT};
 pub use context::Context;
@@ -91,5 +96,9 @@ pub use prune::{Markers, Moved, Performed, Range, RemovedNodePruning};
 pub use replica::{Dot, DotSource, ReplicaId, WriterKey};
 pub use slot_counter::{CounterStore, SlotCounter};
 pub use slots::Slots;
+pub use state::{State, StateData};
 pub use store::{DotFun, DotMap, DotSet, Leaf, MapScope, Store, StoreMut, Whole};
 pub use tag::TypeTag;
+
+#[cfg(feature = "derive")]
+pub use greylag_crdt_derive::{Element, ReplicatedData};

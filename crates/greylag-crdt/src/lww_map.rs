@@ -33,7 +33,7 @@ use crate::tag::TypeTag;
 /// ```
 #[derive(Clone, PartialEq)]
 pub struct LwwMap<K: Element, V: Element> {
-    causal: Causal<DotMap<K, LwwStore<V>>>,
+    pub(crate) causal: Causal<DotMap<K, LwwStore<V>>>,
 }
 
 impl<K: Element, V: Element> LwwMap<K, V> {

@@ -73,7 +73,7 @@ impl<T: Element> StoreMut<'_, DotFun<MvCell<T>>> {
 /// ```
 #[derive(Clone, PartialEq)]
 pub struct MvRegister<T: Element> {
-    causal: Causal<DotFun<MvCell<T>>>,
+    pub(crate) causal: Causal<DotFun<MvCell<T>>>,
 }
 
 impl<T: Element> MvRegister<T> {

@@ -41,7 +41,7 @@ pub type FlagStore = DotSet;
 /// ```
 #[derive(Clone, PartialEq)]
 pub struct OrMap<K: Element, S: Store> {
-    causal: Causal<DotMap<K, S>>,
+    pub(crate) causal: Causal<DotMap<K, S>>,
 }
 
 impl<K: Element, S: Store> OrMap<K, S> {

@@ -31,7 +31,7 @@ use crate::tag::TypeTag;
 /// ```
 #[derive(Clone, PartialEq)]
 pub struct OrMultiMap<K: Element, V: Element> {
-    causal: Causal<DotMap<K, OrSetStore<V>>>,
+    pub(crate) causal: Causal<DotMap<K, OrSetStore<V>>>,
 }
 
 impl<K: Element, V: Element> OrMultiMap<K, V> {

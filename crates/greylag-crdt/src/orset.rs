@@ -77,7 +77,7 @@ impl<T: Element> StoreMut<'_, OrSetStore<T>> {
 /// ```
 #[derive(Clone, PartialEq)]
 pub struct OrSet<T: Element> {
-    causal: Causal<OrSetStore<T>>,
+    pub(crate) causal: Causal<OrSetStore<T>>,
 }
 
 impl<T: Element> OrSet<T> {

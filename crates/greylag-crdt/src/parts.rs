@@ -5,6 +5,9 @@
 
 use std::collections::BTreeSet;
 
+use crate::codec::{DecodeError, Decoder, Encoder};
+use crate::data::ReplicatedData;
+use crate::hash::Digest;
 use crate::prune::{Markers, Performed, Range, RemovedNodePruning};
 use crate::replica::ReplicaId;
 
@@ -59,6 +62,41 @@ pub fn cleanup<'a>(parts: impl IntoIterator<Item = PartMut<'a>>, markers: &Marke
         changed |= part.cleanup(&markers.part(index));
     }
     changed
+}
+
+/// The digest of a value from those of its parts.
+pub fn digest(parts: &[Digest]) -> Digest {
+    let bytes: Vec<u8> = parts.iter().flat_map(|part| part.0.to_be_bytes()).collect();
+    Digest::of(&bytes)
+}
+
+/// Joins the delta of one part.
+pub fn join_deltas<T: ReplicatedData>(into: &mut Option<T::Delta>, other: &Option<T::Delta>) {
+    match (&mut *into, other) {
+        (Some(own), Some(theirs)) => T::join_deltas(own, theirs),
+        (None, _) => into.clone_from(other),
+        (Some(_), None) => {}
+    }
+}
+
+/// Appends the delta of one part.
+pub fn encode_delta<T: ReplicatedData>(delta: &Option<T::Delta>, out: &mut Encoder) {
+    out.u8(u8::from(delta.is_some()));
+    if let Some(delta) = delta {
+        T::encode_delta(delta, out);
+    }
+}
+
+/// Reads what [`encode_delta`] wrote.
+///
+/// # Errors
+/// [`DecodeError`].
+pub fn decode_delta<T: ReplicatedData>(inp: &mut Decoder<'_>) -> Result<Option<T::Delta>, DecodeError> {
+    match inp.u8()? {
+        0 => Ok(None),
+        1 => T::decode_delta(inp).map(Some),
+        _ => Err(DecodeError::Invalid("a part's delta is neither there nor not")),
+    }
 }
 
 /// [`RemovedNodePruning`] for a struct whose named fields have it.

@@ -31,7 +31,7 @@ use crate::tag::TypeTag;
 /// ```
 #[derive(Clone, PartialEq)]
 pub struct PnCounterMap<K: Element> {
-    causal: Causal<DotMap<K, CounterStore>>,
+    pub(crate) causal: Causal<DotMap<K, CounterStore>>,
 }
 
 impl<K: Element> PnCounterMap<K> {

@@ -7,6 +7,7 @@
 //! A history that fails is made as short as it stays failing, and printed.
 
 mod causal_types;
+mod composed;
 mod model;
 mod plain_types;
 mod step;
@@ -38,7 +39,7 @@ fn history<T: Model>(steps: &[Step], damage: Option<(usize, u8)>) {
 }
 
 fn laws<T: Model>() {
-    let (from, count) = (number("GREYLAG_LAWS_FROM", 0), number("GREYLAG_LAWS", 60));
+    let (from, count) = (number("GREYLAG_LAWS_FROM", 0), number("GREYLAG_LAWS", 300));
     let began = Instant::now();
     for seed in from..from + count {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
@@ -102,4 +103,5 @@ laws! {
     or_map_of_maps_of_registers: OrMap<u8, OrMapStore<u8, LwwStore<i8>>>;
     or_map_of_plain_sets: OrMap<u8, Plain<GSet<u8>>>;
     or_map_of_plain_counters: OrMap<u8, Plain<GCounter>>;
+    composed_pair: composed::Pair;
 }

@@ -352,7 +352,7 @@ impl<T: Model> World<T> {
     /// All deltas in one order and grouping, all in another, and all states: the same. What owners did to counters is
     /// in no delta, and what was forgotten in no state.
     fn join_deltas(&self, markers: &Markers) {
-        if self.has_forgotten || !(T::CAUSAL || markers.is_empty()) {
+        if self.has_forgotten || !(T::FORGETS || markers.is_empty()) {
             return;
         }
         let mut states = T::zero();

@@ -1,0 +1,72 @@
+//! Derive macros of `greylag-crdt`, which re-exports them; use them from there.
+//!
+//! A program that uses them names `greylag-crdt` as a dependency, or `greylag` and says so:
+//! `#[crdt(crate = "greylag::crdt")]`.
+
+mod composed;
+mod element;
+
+use proc_macro::TokenStream;
+use proc_macro2::TokenStream as Tokens;
+use quote::quote;
+use syn::{DeriveInput, LitStr, Path, parse_macro_input};
+
+/// Makes a struct of replicated types a replicated type: joined field by field, with a delta of optional deltas.
+///
+/// The stable tag is given by `#[crdt(tag = "shop.cart/1")]`. The delta is a struct of its own, `CartDelta` for `Cart`.
+/// Causal fields keep contexts of their own. The order of fields is part of the format: append, and give the tag a new
+/// version. Source: ddata A2.
+#[proc_macro_derive(ReplicatedData, attributes(crdt))]
+pub fn derive_replicated_data(input: TokenStream) -> TokenStream {
+    let input = parse_macro_input!(input as DeriveInput);
+    composed::derive(&input).unwrap_or_else(syn::Error::into_compile_error).into()
+}
+
+/// Makes a struct or an enum of elements an element of sets, a key of maps or the value of registers.
+///
+/// The stable tag is given by `#[crdt(tag = "shop.item/1")]`. The order of fields and of variants is part of the format,
+/// and should be that of the derived `Ord`. Source: ddata Y1.
+#[proc_macro_derive(Element, attributes(crdt))]
+pub fn derive_element(input: TokenStream) -> TokenStream {
+    let input = parse_macro_input!(input as DeriveInput);
+    element::derive(&input).unwrap_or_else(syn::Error::into_compile_error).into()
+}
+
+/// What `#[crdt(…)]` says.
+struct Attributes {
+    tag: LitStr,
+    /// Where the types of `greylag-crdt` are found.
+    krate: Tokens,
+}
+
+impl Attributes {
+    fn of(input: &DeriveInput) -> syn::Result<Self> {
+        let (mut tag, mut krate) = (None, quote!(::greylag_crdt));
+        for attribute in input.attrs.iter().filter(|attribute| attribute.path().is_ident("crdt")) {
+            attribute.parse_nested_meta(|meta| {
+                if meta.path.is_ident("tag") {
+                    tag = Some(meta.value()?.parse::<LitStr>()?);
+                } else if meta.path.is_ident("crate") {
+                    let path: Path = meta.value()?.parse::<LitStr>()?.parse()?;
+                    krate = quote!(#path);
+                } else {
+                    return Err(meta.error("expected `tag` or `crate`"));
+                }
+                Ok(())
+            })?;
+        }
+        let missing = || syn::Error::new_spanned(&input.ident, "give it a stable name: #[crdt(tag = \"name/1\")]");
+        Ok(Self { tag: tag.ok_or_else(missing)?, krate })
+    }
+
+    /// The type's tag: its name, and the tags of its parameters.
+    fn type_tag(&self, input: &DeriveInput) -> Tokens {
+        let Self { tag, krate } = self;
+        let parameters: Vec<_> = input.generics.type_params().map(|parameter| &parameter.ident).collect();
+        if parameters.is_empty() {
+            quote!(#krate::TypeTag::new(#tag))
+        } else {
+            quote!(#krate::TypeTag::with(#tag, &[#(&#parameters::TAG),*]))
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! The types here behind the traits of the crate `crdts`.
+
+use crdts::{CmRDT, CvRDT, ResetRemove, VClock};
+
+use crate::context::Context;
+use crate::counter::{GCounter, PNCounter};
+use crate::data::ReplicatedData;
+use crate::element::Element;
+use crate::error::MergeError;
+use crate::flag::Flag;
+use crate::gset::GSet;
+use crate::lww_map::LwwMap;
+use crate::lww_register::LwwRegister;
+use crate::mvregister::MvRegister;
+use crate::ormap::OrMap;
+use crate::ormultimap::OrMultiMap;
+use crate::orset::OrSet;
+use crate::pncountermap::PnCounterMap;
+use crate::replica::ReplicaId;
+use crate::store::Store;
+
+macro_rules! implement {
+    ($([$($parameters:tt)*] $type:ty;)*) => {$(
+        impl<$($parameters)*> CvRDT for $type {
+            type Validation = MergeError;
+
+            fn validate_merge(&self, other: &Self) -> Result<(), MergeError> {
+                ReplicatedData::merge(&mut self.clone(), other).map(|_| ())
+            }
+
+            /// Values that cannot be joined leave this one as it is.
+            fn merge(&mut self, other: Self) {
+                let _ = ReplicatedData::merge(self, &other);
+            }
+        }
+
+        impl<$($parameters)*> CmRDT for $type {
+            type Op = <Self as ReplicatedData>::Delta;
+            type Validation = MergeError;
+
+            fn validate_op(&self, op: &Self::Op) -> Result<(), MergeError> {
+                self.clone().merge_delta(op).map(|_| ())
+            }
+
+            /// Joins a delta, in any order and any number of times.
+            fn apply(&mut self, op: Self::Op) {
+                let _ = self.merge_delta(&op);
+            }
+        }
+    )*};
+}
+implement! {
+    [] Flag;
+    [] GCounter;
+    [] PNCounter;
+    [T: Element] GSet<T>;
+    [T: Element] LwwRegister<T>;
+    [T: Element] OrSet<T>;
+    [T: Element] MvRegister<T>;
+    [K: Element, V: Element] LwwMap<K, V>;
+    [K: Element, V: Element] OrMultiMap<K, V>;
+    [K: Element] PnCounterMap<K>;
+    [K: Element, S: Store] OrMap<K, S>;
+}
+
+macro_rules! reset {
+    ($([$($parameters:tt)*] $type:ty;)*) => {$(
+        impl<$($parameters)*> ResetRemove<ReplicaId> for $type {
+            /// Removes what was written under a number that the clock has reached, here and wherever it comes late.
+            fn reset_remove(&mut self, clock: &VClock<ReplicaId>) {
+                self.causal.retire(&Context::from(clock));
+            }
+        }
+    )*};
+}
+reset! {
+    [T: Element] OrSet<T>;
+    [T: Element] MvRegister<T>;
+    [K: Element, V: Element] LwwMap<K, V>;
+    [K: Element, V: Element] OrMultiMap<K, V>;
+    [K: Element] PnCounterMap<K>;
+    [K: Element, S: Store] OrMap<K, S>;
+}
+
+impl From<&VClock<ReplicaId>> for Context {
+    fn from(clock: &VClock<ReplicaId>) -> Self {
+        let mut context = Self::new();
+        clock.iter().for_each(|dot| context.insert_range(*dot.actor, 1, dot.counter));
+        context
+    }
+}
+
+/// A context that no clock can tell: some replica's numbers are not one interval from 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the numbers of {0} are not one interval from 1")]
+pub struct NoClock(pub ReplicaId);
+
+impl TryFrom<&Context> for VClock<ReplicaId> {
+    type Error = NoClock;
+
+    fn try_from(context: &Context) -> Result<Self, NoClock> {
+        let of = |replica| {
+            let mut intervals = context.intervals(replica);
+            match (intervals.next(), intervals.next()) {
+                (Some((1, high)), None) => Ok(crdts::Dot::new(replica, high)),
+                _ => Err(NoClock(replica)),
+            }
+        };
+        context.replicas().map(of).collect()
+    }
+}
