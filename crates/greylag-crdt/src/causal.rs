@@ -9,6 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::sync::Arc;
 
 use crate::codec::{DecodeError, Decoder, Encoder, FORMAT};
 use crate::context::Context;
@@ -26,7 +27,7 @@ use crate::store::{Host, Join, Store};
 #[derive(Clone)]
 pub struct Causal<S: Store> {
     store: S,
-    context: Context,
+    context: Arc<Context>,
     /// The sum of the leaves' digests, kept up with every change.
     sum: Digest,
     /// How many slot ids name each replica, kept up with every change.
@@ -108,7 +109,7 @@ impl<S: Store> Causal<S> {
         let Join { sum, slots, shrunk, .. } = join;
         self.sum = self.sum.plus(sum);
         self.count_slots(slots);
-        let seen_more = self.context.union(context);
+        let seen_more = Arc::make_mut(&mut self.context).union(context);
         if let Some(own) = self.own.filter(|_| shrunk) {
             self.slot_floor = self.slot_floor.max(drawn_up_to.unwrap_or_else(|| self.context.highest(own)));
         }
@@ -116,6 +117,9 @@ impl<S: Store> Causal<S> {
     }
 
     fn count_slots(&mut self, more: BTreeMap<ReplicaId, i64>) {
+        if more.is_empty() {
+            return;
+        }
         for (replica, count) in more {
             *self.slots.entry(replica).or_default() += count;
         }
@@ -139,7 +143,7 @@ impl<S: Store> Causal<S> {
             self.store = other.store.clone();
             self.sum = other.sum;
             self.slots.clone_from(&other.slots);
-            self.context.clone_from(&other.context);
+            self.context = Arc::clone(&other.context);
             return Ok((!self.context.is_empty()).into());
         }
         Ok(self.join_parts(&other.store, &other.context, &S::everything(), None))
@@ -196,7 +200,7 @@ impl<S: Store> Causal<S> {
         let (context, others) = Context::decode(inp)?;
         let store = S::decode(inp)?;
         check(&store, &context, &others)?;
-        let mut decoded = Self { store, context, ..Self::default() };
+        let mut decoded = Self { store, context: Arc::new(context), ..Self::default() };
         decoded.recompute();
         Ok(decoded)
     }
@@ -227,7 +231,7 @@ impl<S: Store> Causal<S> {
             return false;
         }
         let mut changed = self.context.is_moved_by(moves);
-        self.context.rename(moves);
+        Arc::make_mut(&mut self.context).rename(moves);
         changed |= self.store.rename(moves);
         self.recompute();
         changed
@@ -299,7 +303,7 @@ impl<S: Store> Default for Causal<S> {
     fn default() -> Self {
         Self {
             store: S::default(),
-            context: Context::new(),
+            context: Arc::default(),
             sum: Digest::default(),
             slots: BTreeMap::new(),
             home: None,

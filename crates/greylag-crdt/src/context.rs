@@ -7,7 +7,6 @@
 //! Source: ddata K4.
 
 use std::fmt;
-use std::sync::Arc;
 
 use crate::codec::{DecodeError, Decoder, Encoder};
 use crate::rename::Moves;
@@ -21,11 +20,11 @@ struct Interval {
     high: u64,
 }
 
-/// A set of dots, compact where numbers are consecutive; clones share it.
+/// A set of dots, compact where numbers are consecutive.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Context {
     /// By replica, then ascending, with a gap between two of one replica.
-    seen: Arc<Vec<Interval>>,
+    seen: Vec<Interval>,
 }
 
 impl Context {
@@ -84,7 +83,7 @@ impl Context {
         // What touches or overlaps the new interval is replaced by one interval over all.
         let from = self.seen.partition_point(|i| (i.replica, i.high.saturating_add(1)) < (replica, low));
         let to = self.seen.partition_point(|i| (i.replica, i.low) <= (replica, high.saturating_add(1)));
-        let list = Arc::make_mut(&mut self.seen);
+        let list = &mut self.seen;
         let touched = &list[from..to];
         let low = touched.first().map_or(low, |first| first.low.min(low));
         let high = touched.last().map_or(high, |last| last.high.max(high));
@@ -106,7 +105,7 @@ impl Context {
         let (first, last) = (self.seen[from], self.seen[to - 1]);
         let below = (first.low < low).then(|| Interval { high: low - 1, ..first });
         let above = (last.high > high).then(|| Interval { low: high + 1, ..last });
-        Arc::make_mut(&mut self.seen).splice(from..to, below.into_iter().chain(above));
+        self.seen.splice(from..to, below.into_iter().chain(above));
     }
 
     /// Forgets a replica.
@@ -116,15 +115,12 @@ impl Context {
 
     /// Adds everything that the other has seen. Returns whether that was anything new.
     pub fn union(&mut self, other: &Self) -> bool {
-        if Arc::ptr_eq(&self.seen, &other.seen) || other.is_empty() {
-            return false;
-        }
-        if self.is_empty() {
+        if self.is_empty() && !other.is_empty() {
             self.clone_from(other);
             return true;
         }
         let mut grew = false;
-        for interval in other.seen.iter() {
+        for interval in &other.seen {
             if !self.covers(interval.replica, interval.low, interval.high) {
                 self.insert_range(interval.replica, interval.low, interval.high);
                 grew = true;
@@ -211,7 +207,7 @@ impl Context {
                 others.push(replica);
             }
         }
-        Ok((Self { seen: Arc::new(seen) }, others))
+        Ok((Self { seen }, others))
     }
 }
 

@@ -45,11 +45,14 @@ impl GCounter {
     /// [`CounterOverflow`].
     pub fn increment(&mut self, cx: &mut UpdateCx<'_>, by: u64) -> Result<(), CounterOverflow> {
         if by > 0 {
-            let delta = self.tally.add(cx.replica(), by)?;
+            self.tally.add(cx.replica(), by)?;
             self.cached.forget();
-            self.tracker.record(&delta, |collected, delta| {
-                collected.join(delta);
-            });
+            if self.tracker.is_open() {
+                let delta = self.tally.slots.only(cx.replica());
+                self.tracker.record(&delta, |collected, delta| {
+                    collected.join(delta);
+                });
+            }
         }
         Ok(())
     }
@@ -211,14 +214,14 @@ impl PNCounter {
 
     fn change(&mut self, cx: &mut UpdateCx<'_>, by: u64, up: bool) -> Result<(), CounterOverflow> {
         if by > 0 {
-            let mut delta = SlotPair::default();
-            if up {
-                delta.added = self.halves.added.add(cx.replica(), by)?;
-            } else {
-                delta.taken = self.halves.taken.add(cx.replica(), by)?;
-            }
+            let half = if up { &mut self.halves.added } else { &mut self.halves.taken };
+            half.add(cx.replica(), by)?;
             self.cached.forget();
-            self.tracker.record(&delta, SlotPair::join);
+            if self.tracker.is_open() {
+                let (only, none) = (half.slots.only(cx.replica()), Slots::default());
+                let (added, taken) = if up { (only, none) } else { (none, only) };
+                self.tracker.record(&SlotPair { added, taken }, SlotPair::join);
+            }
         }
         Ok(())
     }

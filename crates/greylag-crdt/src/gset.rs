@@ -38,23 +38,36 @@ impl<T: Element> GSet<T> {
 
     /// Adds an element; nothing if it is present.
     pub fn add(&mut self, element: T) {
+        if self.contains(&element) {
+            return;
+        }
         if self.tracker.is_open() {
             let delta = BTreeSet::from([element.clone()]);
-            if self.insert(element) {
-                self.tracker.record(&delta, |collected, delta| collected.extend(delta.iter().cloned()));
-            }
-        } else {
-            self.insert(element);
+            self.tracker.record(&delta, |collected, delta| collected.extend(delta.iter().cloned()));
         }
+        self.insert(element);
     }
 
-    fn insert(&mut self, element: T) -> bool {
-        let digest = digest_of(&element);
-        let is_new = self.elements.insert(element, ()).is_none();
-        if is_new {
-            self.sum = self.sum.plus(digest);
+    /// Inserts an element that is absent.
+    fn insert(&mut self, element: T) {
+        self.sum = self.sum.plus(digest_of(&element));
+        self.elements.insert(element, ());
+    }
+
+    /// Inserts many elements that are absent, ascending, in one pass over all.
+    fn rebuild_with(&mut self, missing: Vec<T>) {
+        let added = missing.iter().map(digest_of).fold(Digest::default(), Digest::plus);
+        let mut all = Vec::with_capacity(self.len() + missing.len());
+        let mut missing = missing.into_iter().peekable();
+        for own in self.elements.keys() {
+            while let Some(next) = missing.next_if(|next| next < own) {
+                all.push((next, ()));
+            }
+            all.push((own.clone(), ()));
         }
-        is_new
+        all.extend(missing.map(|element| (element, ())));
+        self.elements = PersistentMap::from_ascending(all);
+        self.sum = self.sum.plus(added);
     }
 
     /// Whether the element is present.
@@ -82,7 +95,7 @@ impl<T: Element> GSet<T> {
 }
 
 fn digest_of<T: Element>(element: &T) -> Digest {
-    let mut bytes = Vec::new();
+    let mut bytes = Vec::with_capacity(24);
     push_element(&mut bytes, element);
     Digest::of(&bytes)
 }
@@ -116,6 +129,9 @@ impl<T: Element> ReplicatedData for GSet<T> {
 
     fn merge(&mut self, other: &Self) -> Result<Grew, MergeError> {
         self.tracker.merged();
+        if self.elements.is_shared_with(&other.elements) {
+            return Ok(Grew::No);
+        }
         if self.is_empty() {
             self.elements = other.elements.clone();
             self.sum = other.sum;
@@ -131,8 +147,10 @@ impl<T: Element> ReplicatedData for GSet<T> {
         }
         drop(own);
         let grew = !missing.is_empty();
-        for element in missing {
-            self.insert(element);
+        if missing.len() > self.len() / 8 {
+            self.rebuild_with(missing);
+        } else {
+            missing.into_iter().for_each(|element| self.insert(element));
         }
         Ok(grew.into())
     }
@@ -140,11 +158,11 @@ impl<T: Element> ReplicatedData for GSet<T> {
     fn merge_delta(&mut self, delta: &BTreeSet<T>) -> Result<Grew, MergeError> {
         self.tracker.merged();
         let before = self.len();
-        delta.iter().filter(|element| !self.contains(*element)).cloned().collect::<Vec<_>>().into_iter().for_each(
-            |element| {
-                self.insert(element);
-            },
-        );
+        for element in delta {
+            if !self.contains(element) {
+                self.insert(element.clone());
+            }
+        }
         Ok((self.len() > before).into())
     }
 
@@ -176,13 +194,14 @@ impl<T: Element> ReplicatedData for GSet<T> {
 
     fn decode(inp: &mut Decoder<'_>) -> Result<Self, DecodeError> {
         inp.format()?;
-        let mut set = Self::new();
+        let (mut elements, mut sum) = (Vec::new(), Digest::default());
         ascending(inp, |inp| {
             let element = T::decode(inp)?;
-            set.insert(element.clone());
+            sum = sum.plus(digest_of(&element));
+            elements.push((element.clone(), ()));
             Ok(element)
         })?;
-        Ok(set)
+        Ok(Self { elements: PersistentMap::from_ascending(elements), sum, tracker: Tracker::default() })
     }
 
     fn encode_delta(delta: &BTreeSet<T>, out: &mut Encoder) {

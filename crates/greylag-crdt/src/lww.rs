@@ -58,7 +58,12 @@ impl<V: Element> Ord for LwwCell<V> {
         };
         let by_time = self.timestamp.cmp(&other.timestamp);
         let by_writer = by_time.then_with(|| other.writer.cmp(&self.writer));
-        by_writer.then(self.seq.cmp(&other.seq)).then_with(|| bytes(self).cmp(&bytes(other)))
+        let by_number = by_writer.then(self.seq.cmp(&other.seq));
+        // Mostly it is one and the same write.
+        if by_number.is_ne() || self.value == other.value {
+            return by_number;
+        }
+        bytes(self).cmp(&bytes(other))
     }
 }
 

@@ -1,64 +1,82 @@
 //! An ordered map whose versions share structure: `clone` is O(1), a change O(log n).
 //!
-//! A weight-balanced tree of shared nodes. A change copies the nodes on its path that somebody else
-//! holds too and edits the others in place, so updates that run on a clone, subscribers and senders
-//! all hold snapshots without blocking each other. Source: ddata K11; Adams 1993.
+//! A B+ tree of shared nodes. A change copies the nodes on its path that somebody else holds too and edits the others in
+//! place, so updates that run on a clone, subscribers and senders all hold snapshots without blocking each other. Nodes
+//! are wide, because a change of a map that nobody else holds should touch few of them. Source: ddata K11.
 
 use std::borrow::Borrow;
-use std::cmp::Ordering;
 use std::fmt;
 use std::sync::Arc;
 
-type Link<K, V> = Option<Arc<Node<K, V>>>;
+/// A node with more entries than this is split in two.
+const MAX: usize = 32;
+/// A node with fewer is joined with a neighbour, unless it is the root.
+const MIN: usize = 8;
 
 #[derive(Clone)]
-struct Node<K, V> {
-    key: K,
-    value: V,
-    size: usize,
-    left: Link<K, V>,
-    right: Link<K, V>,
+enum Node<K, V> {
+    /// Ascending.
+    Leaf(Vec<(K, V)>),
+    /// Ascending, and not empty.
+    Inner(Vec<Child<K, V>>),
 }
 
-/// One side may be this many times as heavy as the other.
-const WEIGHT: usize = 3;
-/// A single rotation suffices if the inner grandchild is lighter than this many times the outer.
-const RATIO: usize = 2;
+#[derive(Clone)]
+struct Child<K, V> {
+    /// At most the first key below it, and above every key below its left neighbour.
+    from: K,
+    node: Arc<Node<K, V>>,
+}
 
 /// An ordered map with O(1) clones.
 #[derive(Clone)]
 pub struct PersistentMap<K, V> {
-    root: Link<K, V>,
-}
-
-fn size<K, V>(link: &Link<K, V>) -> usize {
-    link.as_ref().map_or(0, |node| node.size)
-}
-
-fn weight<K, V>(link: &Link<K, V>) -> usize {
-    size(link) + 1
-}
-
-impl<K, V> Node<K, V> {
-    fn resize(&mut self) {
-        self.size = size(&self.left) + size(&self.right) + 1;
-    }
+    /// `None` if there is no key.
+    root: Option<Arc<Node<K, V>>>,
+    len: usize,
 }
 
 impl<K: Ord + Clone, V: Clone> PersistentMap<K, V> {
     /// The empty map.
     pub fn new() -> Self {
-        Self { root: None }
+        Self { root: None, len: 0 }
+    }
+
+    /// The map of these keys, which ascend.
+    pub(crate) fn from_ascending(entries: Vec<(K, V)>) -> Self {
+        debug_assert!(entries.is_sorted_by(|(a, _), (b, _)| a < b), "keys ascend");
+        let len = entries.len();
+        let mut nodes: Vec<Child<K, V>> = chunks(entries)
+            .into_iter()
+            .filter_map(|leaf| Some(Child { from: leaf.first()?.0.clone(), node: Arc::new(Node::Leaf(leaf)) }))
+            .collect();
+        while nodes.len() > 1 {
+            nodes = chunks(nodes)
+                .into_iter()
+                .filter_map(|inner| {
+                    Some(Child { from: inner.first()?.from.clone(), node: Arc::new(Node::Inner(inner)) })
+                })
+                .collect();
+        }
+        Self { root: nodes.pop().map(|root| root.node), len }
     }
 
     /// How many keys there are.
     pub fn len(&self) -> usize {
-        size(&self.root)
+        self.len
     }
 
     /// Whether there is no key.
     pub fn is_empty(&self) -> bool {
-        self.root.is_none()
+        self.len == 0
+    }
+
+    /// Whether the two are one structure, so that nothing need be compared.
+    pub(crate) fn is_shared_with(&self, other: &Self) -> bool {
+        match (&self.root, &other.root) {
+            (Some(own), Some(theirs)) => Arc::ptr_eq(own, theirs),
+            (own, theirs) => own.is_none() && theirs.is_none(),
+        }
     }
 
     /// The value of a key.
@@ -74,20 +92,34 @@ impl<K: Ord + Clone, V: Clone> PersistentMap<K, V> {
     where
         K: Borrow<Q>,
     {
-        let mut link = &self.root;
-        while let Some(node) = link {
-            link = match key.cmp(node.key.borrow()) {
-                Ordering::Less => &node.left,
-                Ordering::Equal => return Some((&node.key, &node.value)),
-                Ordering::Greater => &node.right,
-            };
+        let mut node = self.root.as_ref()?;
+        loop {
+            match &**node {
+                Node::Inner(children) => node = &children[place(children, key)].node,
+                Node::Leaf(entries) => {
+                    let at = entries.binary_search_by(|(own, _)| own.borrow().cmp(key)).ok()?;
+                    return Some((&entries[at].0, &entries[at].1));
+                }
+            }
         }
-        None
     }
 
     /// Sets the value of a key and returns the former one.
     pub fn insert(&mut self, key: K, value: V) -> Option<V> {
-        insert(&mut self.root, key, value)
+        let Some(root) = &mut self.root else {
+            self.root = Some(Arc::new(Node::Leaf(vec![(key, value)])));
+            self.len = 1;
+            return None;
+        };
+        let (former, split) = insert(Arc::make_mut(root), key, value);
+        if let Some(right) = split {
+            let left = Arc::clone(root);
+            // What stands before every other key needs no bound of its own: nothing is ever compared with it.
+            let from = right.from.clone();
+            *root = Arc::new(Node::Inner(vec![Child { from, node: left }, right]));
+        }
+        self.len += usize::from(former.is_none());
+        former
     }
 
     /// Takes a key out and returns its value.
@@ -97,13 +129,25 @@ impl<K: Ord + Clone, V: Clone> PersistentMap<K, V> {
     {
         // Looked up first: removing copies the path, which an absent key is not worth.
         self.get(key)?;
-        remove(&mut self.root, key)
+        let root = self.root.as_mut()?;
+        let removed = remove(Arc::make_mut(root), key)?;
+        self.len -= 1;
+        if self.len == 0 {
+            self.root = None;
+        } else if let Node::Inner(children) = &**root
+            && let [only] = &children[..]
+        {
+            *root = Arc::clone(&only.node);
+        }
+        Some(removed)
     }
 
     /// Keys and values in ascending order.
     pub fn iter(&self) -> Iter<'_, K, V> {
-        let mut iter = Iter { path: Vec::new() };
-        iter.descend(&self.root);
+        let mut iter = Iter { above: Vec::new(), leaf: [].iter() };
+        if let Some(root) = &self.root {
+            iter.descend(root);
+        }
         iter
     }
 
@@ -113,123 +157,122 @@ impl<K: Ord + Clone, V: Clone> PersistentMap<K, V> {
     }
 }
 
-fn insert<K: Ord + Clone, V: Clone>(link: &mut Link<K, V>, key: K, value: V) -> Option<V> {
-    let Some(arc) = link else {
-        *link = Some(Arc::new(Node { key, value, size: 1, left: None, right: None }));
-        return None;
-    };
-    let node = Arc::make_mut(arc);
-    let former = match key.cmp(&node.key) {
-        Ordering::Less => insert(&mut node.left, key, value),
-        Ordering::Equal => return Some(std::mem::replace(&mut node.value, value)),
-        Ordering::Greater => insert(&mut node.right, key, value),
-    };
-    node.resize();
-    balance(link);
-    former
+/// Pieces of about the same length, none too long and none too short.
+fn chunks<T>(mut items: Vec<T>) -> Vec<Vec<T>> {
+    let count = items.len().div_ceil(MAX * 3 / 4).max(1);
+    let mut chunks = Vec::with_capacity(count);
+    for left in (1..count).rev() {
+        let at = items.len() * left / (left + 1);
+        chunks.push(items.split_off(at));
+    }
+    chunks.push(items);
+    chunks.reverse();
+    chunks
 }
 
-fn remove<K: Ord + Clone + Borrow<Q>, V: Clone, Q: Ord + ?Sized>(link: &mut Link<K, V>, key: &Q) -> Option<V> {
-    let node = Arc::make_mut(link.as_mut()?);
-    let removed = match key.cmp(node.key.borrow()) {
-        Ordering::Less => remove(&mut node.left, key)?,
-        Ordering::Greater => remove(&mut node.right, key)?,
-        Ordering::Equal => match (node.left.take(), node.right.take()) {
-            (None, only) | (only, None) => {
-                let removed = node.value.clone();
-                *link = only;
-                return Some(removed);
-            }
-            (left, mut right) => {
-                let (next_key, next_value) = pop_first(&mut right)?;
-                node.left = left;
-                node.right = right;
-                node.key = next_key;
-                std::mem::replace(&mut node.value, next_value)
+/// Below which child a key is or would be.
+fn place<K: Borrow<Q>, V, Q: Ord + ?Sized>(children: &[Child<K, V>], key: &Q) -> usize {
+    children[1..].partition_point(|child| child.from.borrow() <= key)
+}
+
+fn insert<K: Ord + Clone, V: Clone>(node: &mut Node<K, V>, key: K, value: V) -> (Option<V>, Option<Child<K, V>>) {
+    match node {
+        Node::Leaf(entries) => match entries.binary_search_by(|(own, _)| own.cmp(&key)) {
+            Ok(at) => (Some(std::mem::replace(&mut entries[at].1, value)), None),
+            Err(at) => {
+                entries.insert(at, (key, value));
+                (
+                    None,
+                    split(entries).map(|right| Child { from: right[0].0.clone(), node: Arc::new(Node::Leaf(right)) }),
+                )
             }
         },
-    };
-    node.resize();
-    balance(link);
-    Some(removed)
-}
-
-fn pop_first<K: Ord + Clone, V: Clone>(link: &mut Link<K, V>) -> Option<(K, V)> {
-    let node = Arc::make_mut(link.as_mut()?);
-    if node.left.is_none() {
-        let first = (node.key.clone(), node.value.clone());
-        *link = node.right.take();
-        return Some(first);
-    }
-    let first = pop_first(&mut node.left);
-    node.resize();
-    balance(link);
-    first
-}
-
-fn balance<K: Clone, V: Clone>(link: &mut Link<K, V>) {
-    let Some(arc) = link else { return };
-    let (left, right) = (weight(&arc.left), weight(&arc.right));
-    if left + right <= 3 {
-        return;
-    }
-    if right > WEIGHT * left {
-        let node = Arc::make_mut(arc);
-        if node.right.as_ref().is_some_and(|r| weight(&r.left) >= RATIO * weight(&r.right)) {
-            rotate_right(&mut node.right);
+        Node::Inner(children) => {
+            let at = place(children, &key);
+            let (former, new) = insert(Arc::make_mut(&mut children[at].node), key, value);
+            let Some(new) = new else { return (former, None) };
+            children.insert(at + 1, new);
+            let right = split(children);
+            (former, right.map(|right| Child { from: right[0].from.clone(), node: Arc::new(Node::Inner(right)) }))
         }
-        rotate_left(link);
-    } else if left > WEIGHT * right {
-        let node = Arc::make_mut(arc);
-        if node.left.as_ref().is_some_and(|l| weight(&l.right) >= RATIO * weight(&l.left)) {
-            rotate_left(&mut node.left);
-        }
-        rotate_right(link);
     }
 }
 
-fn rotate_left<K: Clone, V: Clone>(link: &mut Link<K, V>) {
-    let Some(mut root) = link.take() else { return };
-    let top = Arc::make_mut(&mut root);
-    let Some(mut right) = top.right.take() else {
-        *link = Some(root);
-        return;
-    };
-    let pivot = Arc::make_mut(&mut right);
-    top.right = pivot.left.take();
-    top.resize();
-    pivot.left = Some(root);
-    pivot.resize();
-    *link = Some(right);
+/// Takes the greater half off if there are too many.
+fn split<T>(items: &mut Vec<T>) -> Option<Vec<T>> {
+    (items.len() > MAX).then(|| items.split_off(items.len() / 2))
 }
 
-fn rotate_right<K: Clone, V: Clone>(link: &mut Link<K, V>) {
-    let Some(mut root) = link.take() else { return };
-    let top = Arc::make_mut(&mut root);
-    let Some(mut left) = top.left.take() else {
-        *link = Some(root);
-        return;
+fn remove<K: Ord + Clone + Borrow<Q>, V: Clone, Q: Ord + ?Sized>(node: &mut Node<K, V>, key: &Q) -> Option<V> {
+    match node {
+        Node::Leaf(entries) => {
+            let at = entries.binary_search_by(|(own, _)| own.borrow().cmp(key)).ok()?;
+            Some(entries.remove(at).1)
+        }
+        Node::Inner(children) => {
+            let at = place(children, key);
+            let child = Arc::make_mut(&mut children[at].node);
+            let removed = remove(child, key);
+            if child.len() < MIN && children.len() > 1 {
+                join_neighbours(children, at.min(children.len() - 2));
+            }
+            removed
+        }
+    }
+}
+
+/// Moves all of the child after `at` to the one at it, and takes half back if that is too much.
+fn join_neighbours<K: Ord + Clone, V: Clone>(children: &mut Vec<Child<K, V>>, at: usize) {
+    let right = children.remove(at + 1);
+    let new = match (Arc::make_mut(&mut children[at].node), Arc::unwrap_or_clone(right.node)) {
+        (Node::Leaf(left), Node::Leaf(mut right)) => {
+            left.append(&mut right);
+            split(left).map(|half| Child { from: half[0].0.clone(), node: Arc::new(Node::Leaf(half)) })
+        }
+        (Node::Inner(left), Node::Inner(mut others)) => {
+            // Its first child's bound was never compared; now it stands between others.
+            others[0].from = right.from;
+            left.append(&mut others);
+            split(left).map(|half| Child { from: half[0].from.clone(), node: Arc::new(Node::Inner(half)) })
+        }
+        _ => unreachable!("neighbours stand on one level"),
     };
-    let pivot = Arc::make_mut(&mut left);
-    top.left = pivot.right.take();
-    top.resize();
-    pivot.right = Some(root);
-    pivot.resize();
-    *link = Some(left);
+    if let Some(new) = new {
+        children.insert(at + 1, new);
+    }
+}
+
+impl<K, V> Node<K, V> {
+    fn len(&self) -> usize {
+        match self {
+            Self::Leaf(entries) => entries.len(),
+            Self::Inner(children) => children.len(),
+        }
+    }
 }
 
 /// Keys and values in ascending order.
-#[derive(Debug)]
 pub struct Iter<'a, K, V> {
-    /// Nodes whose own key comes next, the nearest last.
-    path: Vec<&'a Node<K, V>>,
+    /// What comes after the present leaf, the nearest last.
+    above: Vec<std::slice::Iter<'a, Child<K, V>>>,
+    leaf: std::slice::Iter<'a, (K, V)>,
 }
 
 impl<'a, K, V> Iter<'a, K, V> {
-    fn descend(&mut self, mut link: &'a Link<K, V>) {
-        while let Some(node) = link {
-            self.path.push(node);
-            link = &node.left;
+    fn descend(&mut self, mut node: &'a Node<K, V>) {
+        loop {
+            match node {
+                Node::Leaf(entries) => {
+                    self.leaf = entries.iter();
+                    return;
+                }
+                Node::Inner(children) => {
+                    let mut children = children.iter();
+                    let Some(first) = children.next() else { return };
+                    self.above.push(children);
+                    node = &first.node;
+                }
+            }
         }
     }
 }
@@ -238,9 +281,21 @@ impl<'a, K, V> Iterator for Iter<'a, K, V> {
     type Item = (&'a K, &'a V);
 
     fn next(&mut self) -> Option<Self::Item> {
-        let node = self.path.pop()?;
-        self.descend(&node.right);
-        Some((&node.key, &node.value))
+        loop {
+            if let Some((key, value)) = self.leaf.next() {
+                return Some((key, value));
+            }
+            match self.above.last_mut()?.next() {
+                Some(child) => self.descend(&child.node),
+                None => drop(self.above.pop()),
+            }
+        }
+    }
+}
+
+impl<K: fmt::Debug, V: fmt::Debug> fmt::Debug for Iter<'_, K, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.leaf.clone()).finish_non_exhaustive()
     }
 }
 
@@ -252,17 +307,11 @@ impl<K: Ord + Clone, V: Clone> Default for PersistentMap<K, V> {
 
 impl<K: Ord + Clone, V: Clone + PartialEq> PartialEq for PersistentMap<K, V> {
     fn eq(&self, other: &Self) -> bool {
-        self.len() == other.len() && self.iter().eq(other.iter())
+        self.is_shared_with(other) || (self.len() == other.len() && self.iter().eq(other.iter()))
     }
 }
 
 impl<K: Ord + Clone, V: Clone + Eq> Eq for PersistentMap<K, V> {}
-
-impl<K: fmt::Debug, V: fmt::Debug> fmt::Debug for Node<K, V> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}: {:?}", self.key, self.value)
-    }
-}
 
 impl<K: Ord + Clone + fmt::Debug, V: Clone + fmt::Debug> fmt::Debug for PersistentMap<K, V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -277,36 +326,76 @@ mod tests {
 
     use proptest::prelude::*;
 
-    fn check<K, V>(link: &Link<K, V>) -> usize {
-        let Some(node) = link else { return 0 };
-        let (left, right) = (check(&node.left), check(&node.right));
-        assert_eq!(node.size, left + right + 1);
-        assert!(left + right < 2 || (left < WEIGHT * (right + 1) && right < WEIGHT * (left + 1)), "{left} and {right}");
-        node.size
+    /// Checks order, bounds and sizes; returns how many keys there are and how deep the leaves lie.
+    fn check(node: &Node<u32, usize>, is_root: bool, low: Option<u32>, high: Option<u32>) -> (usize, usize) {
+        assert!(node.len() <= MAX && (is_root || node.len() >= MIN), "{} entries", node.len());
+        match node {
+            Node::Leaf(entries) => {
+                assert!(entries.is_sorted_by(|(a, _), (b, _)| a < b));
+                let is_within = |key: u32| low.is_none_or(|low| low <= key) && high.is_none_or(|high| key < high);
+                assert!(entries.iter().all(|(key, _)| is_within(*key)));
+                (entries.len(), 0)
+            }
+            Node::Inner(children) => {
+                let low_of = |at: usize| if at == 0 { low } else { Some(children[at].from) };
+                let high_of = |at: usize| children.get(at + 1).map_or(high, |next| Some(next.from));
+                let below = (0..children.len()).map(|at| check(&children[at].node, false, low_of(at), high_of(at)));
+                let below: Vec<(usize, usize)> = below.collect();
+                assert!(below.iter().all(|(_, depth)| *depth == below[0].1), "all leaves lie equally deep");
+                (below.iter().map(|(count, _)| count).sum(), below[0].1 + 1)
+            }
+        }
+    }
+
+    fn is_sound(map: &PersistentMap<u32, usize>) {
+        assert_eq!(map.root.as_ref().map_or(0, |root| check(root, true, None, None).0), map.len());
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        /// ddata K11, L11.
         #[test]
-        fn it_is_an_ordered_map_and_clones_are_independent(ops in prop::collection::vec((0..60_u32, 0..3_u32), 0..300)) {
-            let mut map = PersistentMap::new();
-            let mut model = BTreeMap::new();
+        fn it_is_an_ordered_map_and_clones_are_independent(
+            built in prop::collection::btree_set(0..600_u32, 0..400),
+            ops in prop::collection::vec((0..600_u32, 0..3_u32), 0..900),
+        ) {
+            let entries: Vec<(u32, usize)> = built.into_iter().map(|key| (key, 0)).collect();
+            let mut model: BTreeMap<u32, usize> = entries.iter().copied().collect();
+            let mut map = PersistentMap::from_ascending(entries);
+            is_sound(&map);
             let mut snapshots = Vec::new();
+            let removes_more = ops.len() % 2;
             for (index, (key, op)) in ops.into_iter().enumerate() {
-                if op == 0 {
+                if op as usize <= removes_more {
                     prop_assert_eq!(map.remove(&key), model.remove(&key));
                 } else {
                     prop_assert_eq!(map.insert(key, index), model.insert(key, index));
                 }
-                check(&map.root);
-                if index % 16 == 0 {
+                prop_assert_eq!(map.get(&key), model.get(&key));
+                if index % 64 == 0 {
+                    is_sound(&map);
                     snapshots.push((map.clone(), model.clone()));
                 }
             }
             snapshots.push((map, model));
             for (map, model) in snapshots {
+                is_sound(&map);
                 prop_assert!(map.iter().eq(model.iter()));
-                prop_assert_eq!(map.len(), model.len());
             }
         }
+    }
+
+    #[test]
+    fn it_grows_to_several_levels_and_shrinks_to_nothing() {
+        let mut map = PersistentMap::new();
+        (0..20_000_u32).for_each(|key| _ = map.insert(key.wrapping_mul(2_654_435_761) % 100_003, 0_usize));
+        is_sound(&map);
+        let keys: Vec<u32> = map.keys().copied().collect();
+        for key in keys {
+            assert_eq!(map.remove(&key), Some(0));
+        }
+        is_sound(&map);
+        assert!(map.is_empty() && map.iter().next().is_none());
     }
 }

@@ -82,11 +82,22 @@ impl Slots {
         grew
     }
 
-    /// Adds to the slot of one replica and returns it as a delta.
-    fn add(&mut self, replica: ReplicaId, by: u64) -> Result<Self, CounterOverflow> {
-        let total = self.get(replica).checked_add(by.into()).ok_or(CounterOverflow)?;
-        self.set(replica, total);
-        Ok(Self(Arc::new(vec![(replica, total)])))
+    /// The slot of one replica alone: a delta.
+    pub(crate) fn only(&self, replica: ReplicaId) -> Self {
+        Self(Arc::new(vec![(replica, self.get(replica))]))
+    }
+
+    /// Adds to the slot of one replica.
+    fn add(&mut self, replica: ReplicaId, by: u64) -> Result<(), CounterOverflow> {
+        let place = self.place(replica);
+        let before = place.map_or(0, |at| self.0[at].1);
+        let total = before.checked_add(by.into()).ok_or(CounterOverflow)?;
+        let slots = Arc::make_mut(&mut self.0);
+        match place {
+            Ok(at) => slots[at].1 = total,
+            Err(at) => slots.insert(at, (replica, total)),
+        }
+        Ok(())
     }
 
     /// Removes the slots of removed replicas of which markers say that all was moved.
@@ -140,7 +151,7 @@ impl Tally {
         Self { slots, moved: BTreeMap::new() }
     }
 
-    pub(crate) fn add(&mut self, replica: ReplicaId, by: u64) -> Result<Slots, CounterOverflow> {
+    pub(crate) fn add(&mut self, replica: ReplicaId, by: u64) -> Result<(), CounterOverflow> {
         self.slots.add(replica, by)
     }
 

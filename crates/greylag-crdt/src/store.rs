@@ -142,7 +142,8 @@ pub struct Join<'a> {
 
 impl<'a> Join<'a> {
     pub(crate) fn new(own: &'a Context, theirs: &'a Context, watched: Option<ReplicaId>) -> Self {
-        let (path, sum, slots) = (Vec::new(), Digest::default(), BTreeMap::new());
+        // Room for a short key and a dot, so that most joins allocate once.
+        let (path, sum, slots) = (Vec::with_capacity(48), Digest::default(), BTreeMap::new());
         Self { own, theirs, watched, path, sum, slots, shrunk: false }
     }
 }

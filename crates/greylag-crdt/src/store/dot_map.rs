@@ -125,6 +125,9 @@ impl<K: Element, S: Store> DotMap<K, S> {
             found
         };
         let mut differing = Vec::new();
+        if self.entries.is_shared_with(&other.entries) {
+            return differing;
+        }
         let (mut own, mut theirs) = (self.entries.iter().peekable(), other.entries.iter().peekable());
         loop {
             let order = match (own.peek(), theirs.peek()) {
@@ -348,17 +351,17 @@ impl<K: Element, S: Store> Store for DotMap<K, S> {
     }
 
     fn decode(inp: &mut Decoder<'_>) -> Result<Self, DecodeError> {
-        let mut entries = PersistentMap::new();
+        let mut entries = Vec::new();
         ascending(inp, |inp| {
             let key = K::decode(inp)?;
             let store = S::decode(inp)?;
             if store.is_empty() {
                 return Err(DecodeError::NotCanonical("a key without a leaf"));
             }
-            entries.insert(key.clone(), store);
+            entries.push((key.clone(), store));
             Ok(key)
         })?;
-        Ok(Self { entries })
+        Ok(Self { entries: PersistentMap::from_ascending(entries) })
     }
 
     fn encode_scope(scope: &Self::Scope, out: &mut Encoder) {

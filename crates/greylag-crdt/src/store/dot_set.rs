@@ -96,6 +96,14 @@ impl Store for DotSet {
             return false;
         }
         let (own, theirs) = (self.dots(), other.dots());
+        if let ([], [only]) = (own, theirs) {
+            let is_new = !join.own.contains(*only);
+            if is_new {
+                self.clone_from(other);
+                join.sum = join.sum.plus(self.digest(&mut join.path));
+            }
+            return is_new;
+        }
         let kept = own.iter().filter(|dot| !join.theirs.contains(**dot) || theirs.contains(*dot));
         let added = theirs.iter().filter(|dot| !join.own.contains(**dot) && !own.contains(*dot));
         let mut dots: Vec<Dot> = kept.chain(added).copied().collect();

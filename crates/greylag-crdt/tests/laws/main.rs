@@ -39,7 +39,7 @@ fn history<T: Model>(steps: &[Step], damage: Option<(usize, u8)>) {
 }
 
 fn laws<T: Model>() {
-    let (from, count) = (number("GREYLAG_LAWS_FROM", 0), number("GREYLAG_LAWS", 300));
+    let (from, count) = (number("GREYLAG_LAWS_FROM", 0), number("GREYLAG_LAWS", 120));
     let began = Instant::now();
     for seed in from..from + count {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
