@@ -287,12 +287,18 @@ impl DeltaLog {
     }
 
     /// The joined deltas of an entry above a version, if the log has them all. Source: ddata R12.
-    pub(crate) fn deltas_since(&self, types: &TypeTable, key: &KeyId, have: u64) -> Option<DeltaItem> {
+    pub(crate) fn deltas_since(
+        &self,
+        types: &TypeTable,
+        entries: &Entries,
+        key: &KeyId,
+        have: u64,
+    ) -> Option<DeltaItem> {
         let missing = self.missing(key, have);
         if missing.first()?.prev > have {
             return None;
         }
-        joined(types, &missing).map(|(item, _)| item)
+        joined(types, entries, &missing).map(|(item, _)| item)
     }
 
     /// Takes an acknowledgement, and returns what closes the gaps that it names.
@@ -391,9 +397,9 @@ fn weight(record: &Record) -> usize {
     record.key.len() + record.delta.as_ref().map_or(0, Bytes::len) + 48
 }
 
-/// The joined deltas of consecutive records, and how many leaves they have; `None` if one of them
-/// has no delta.
-fn joined(types: &TypeTable, records: &[&Record]) -> Option<(DeltaItem, usize)> {
+/// The joined deltas of consecutive records with the markers that their entry has now, and how many
+/// leaves they have; `None` if one of them has no delta.
+fn joined(types: &TypeTable, entries: &Entries, records: &[&Record]) -> Option<(DeltaItem, usize)> {
     let (first, last) = (records.first()?, records.last()?);
     let deltas: Vec<&[u8]> = records.iter().map(|record| record.delta.as_deref()).collect::<Option<_>>()?;
     let (delta, leaves) = types.find(&first.tag)?.join_deltas(&deltas).ok()?;
@@ -403,6 +409,7 @@ fn joined(types: &TypeTable, records: &[&Record]) -> Option<(DeltaItem, usize)> 
         prev: first.prev,
         version: last.version,
         delta: delta.into(),
+        markers: entries.markers(&first.key),
     };
     Some((item, leaves))
 }
@@ -415,7 +422,7 @@ fn item(
     records: &[&Record],
     room: &mut usize,
 ) -> Option<BatchItem> {
-    let Some((item, leaves)) = joined(types, records) else { return full_item(settings, entries, key, room) };
+    let Some((item, leaves)) = joined(types, entries, records) else { return full_item(settings, entries, key, room) };
     if leaves > settings.max_delta_size
         && entries.envelope(key).is_some_and(|envelope| envelope.size() <= 2 * item.delta.len())
     {

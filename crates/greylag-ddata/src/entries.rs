@@ -1,14 +1,20 @@
-//! What a replica holds: entries by id, kept in step with the sums that peers compare.
+//! What a replica holds: entries by id, kept in step with the sums that peers compare and with the
+//! index of replicas that they name.
+
+mod merging;
+
+pub(crate) use merging::Rules;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
-use greylag_crdt::{Digest, DotSource, EntryMark, Home, ReplicaId};
+use greylag_crdt::{Digest, DotSource, EntryMark, Home, Markers, ReplicaId};
 
 use crate::key::KeyId;
-use crate::message::{Content, DeltaItem, Envelope, Refusal};
+use crate::message::{Content, Envelope};
+use crate::pruning::{Named, ReplicaIndex};
 use crate::tree::SyncTree;
-use crate::types::{AnyData, Refused, TypeTable};
+use crate::types::AnyData;
 
 /// One entry.
 #[derive(Debug)]
@@ -16,6 +22,10 @@ pub(crate) struct Entry {
     pub(crate) data: Data,
     /// By origin, up to which version its updates are included; of causal types only.
     pub(crate) versions: BTreeMap<ReplicaId, u64>,
+    /// What was put where of removed replicas.
+    pub(crate) markers: Markers,
+    /// The replicas that the data name.
+    mentions: Vec<ReplicaId>,
     /// An upper bound of the encoded size, so that the limit costs no encoding of every update.
     pub(crate) size_bound: usize,
     /// The highest number drawn here when the entry came into being here.
@@ -45,14 +55,53 @@ impl Data {
 }
 
 impl Entry {
-    fn new(data: Data, versions: BTreeMap<ReplicaId, u64>, size_bound: usize, born: u64) -> Self {
+    fn new(content: Filled) -> Self {
+        let Filled { data, versions, markers, size_bound, born } = content;
         let digest = data.digest();
-        Self { data, versions, size_bound, born, digest, encoded: None }
+        let pruning = match &data {
+            Data::Value(value) => value.pruning(),
+            Data::Tombstone { .. } => None,
+        };
+        let mentions = pruning.map(|pruning| pruning.modified_by().into_iter().collect()).unwrap_or_default();
+        Self { data, versions, markers, mentions, size_bound, born, digest, encoded: None }
     }
 
     pub(crate) fn digest(&self) -> Digest {
         self.digest
     }
+
+    /// Of the value's [`Home`].
+    pub(crate) fn born(&self) -> u64 {
+        self.born
+    }
+
+    /// Whether the data name this replica.
+    pub(crate) fn mentions(&self, replica: ReplicaId) -> bool {
+        self.mentions.binary_search(&replica).is_ok()
+    }
+
+    /// The value, and what it can do about removed replicas.
+    pub(crate) fn value(&self) -> Option<&dyn AnyData> {
+        match &self.data {
+            Data::Value(value) => Some(&**value),
+            Data::Tombstone { .. } => None,
+        }
+    }
+
+    fn named(&self) -> Named<'_> {
+        Named { mentions: &self.mentions, markers: &self.markers }
+    }
+}
+
+/// Everything that an entry is made of.
+#[derive(Debug)]
+pub(crate) struct Filled {
+    pub(crate) data: Data,
+    pub(crate) versions: BTreeMap<ReplicaId, u64>,
+    pub(crate) markers: Markers,
+    pub(crate) size_bound: usize,
+    /// Of the value's [`Home`]; nothing for a tombstone.
+    pub(crate) born: u64,
 }
 
 /// What came of merging something that a peer sent.
@@ -62,8 +111,8 @@ pub(crate) enum Merged {
     Done { changed: bool },
     /// A value was offered where a tombstone is held.
     Deleted { deleted_at: i64 },
-    /// Deltas are missing in between.
-    Gap { have: u64 },
+    /// Deltas are missing in between, or, if the full state is wanted, a marker.
+    Gap { have: u64, full: bool },
 }
 
 /// All entries of a replicator.
@@ -73,6 +122,7 @@ pub(crate) struct Entries {
     numbers: DotSource,
     map: BTreeMap<KeyId, Entry>,
     pub(crate) tree: SyncTree,
+    pub(crate) index: ReplicaIndex,
     /// Changed since subscribers were told.
     pub(crate) dirty: BTreeSet<KeyId>,
 }
@@ -81,7 +131,7 @@ impl Entries {
     /// No entries; `numbers` are those of the replica's process.
     pub(crate) fn new(replica: ReplicaId, numbers: DotSource) -> Self {
         let (map, tree, dirty) = (BTreeMap::new(), SyncTree::default(), BTreeSet::new());
-        Self { replica, numbers, map, tree, dirty }
+        Self { replica, numbers, map, tree, index: ReplicaIndex::default(), dirty }
     }
 
     /// Where the value of an entry lives; of an absent one, where it would if it came into being now.
@@ -110,19 +160,17 @@ impl Entries {
         self.map.get(key).map(Entry::digest)
     }
 
-    /// Sets what an entry holds. `size_bound`: an upper bound of its encoded size. `born`: of the value's
-    /// [`Home`]; nothing for a tombstone.
-    pub(crate) fn set(
-        &mut self,
-        key: &KeyId,
-        data: Data,
-        versions: BTreeMap<ReplicaId, u64>,
-        size_bound: usize,
-        born: u64,
-    ) {
-        let entry = Entry::new(data, versions, size_bound, born);
+    /// The markers of an entry.
+    pub(crate) fn markers(&self, key: &str) -> Markers {
+        self.map.get(key).map(|entry| entry.markers.clone()).unwrap_or_default()
+    }
+
+    /// Sets what an entry holds.
+    pub(crate) fn set(&mut self, key: &KeyId, content: Filled) {
+        let entry = Entry::new(content);
         self.tree.set(key, Some(entry.digest));
         self.dirty.insert(key.clone());
+        self.index.update(key, self.map.get(key).map(Entry::named), Some(entry.named()));
         self.map.insert(key.clone(), entry);
     }
 
@@ -137,125 +185,27 @@ impl Entries {
                 Content::Value { tag: value.tag(), bytes: bytes.clone() }
             }
         };
-        Some(Envelope { content, versions: entry.versions.clone() })
+        Some(Envelope { content, versions: entry.versions.clone(), markers: entry.markers.clone() })
     }
 
-    /// Joins a full state. Source: ddata G6.
-    pub(crate) fn merge_envelope(
-        &mut self,
-        types: &TypeTable,
-        max_bytes: usize,
-        key: &KeyId,
-        envelope: &Envelope,
-    ) -> Result<Merged, Refusal> {
-        let (tag, bytes) = match &envelope.content {
-            Content::Tombstone { deleted_at } => return Ok(self.merge_tombstone(key, *deleted_at)),
-            Content::Value { tag, bytes } => (tag, bytes),
-        };
-        if let Some(Entry { data: Data::Tombstone { deleted_at }, .. }) = self.map.get(key) {
-            return Ok(Merged::Deleted { deleted_at: *deleted_at });
+    /// The index is what recomputing it gives, and data are clean; checked for some states, and while that is cheap.
+    #[cfg(debug_assertions)]
+    pub(crate) fn check_invariants(&self) {
+        let is_sampled = self.tree.sum(crate::tree::Prefix::ROOT).total.0.is_multiple_of(16);
+        if self.map.len() > 16 || !is_sampled {
+            return;
         }
-        self.check_tag(key, tag)?;
-        if bytes.len() > max_bytes {
-            return Err(Refusal::TooLarge);
+        let mut index = ReplicaIndex::default();
+        for (key, entry) in &self.map {
+            index.update(key, None, Some(entry.named()));
+            let Some(pruning) = entry.value().and_then(AnyData::pruning) else { continue };
+            let uncovered = |removed: &ReplicaId| {
+                !entry.mentions(*removed) || pruning.needs_pruning(*removed, entry.markers.of(*removed))
+            };
+            assert!(entry.markers.removed().iter().all(uncovered), "{key}: what a marker covers is cleaned");
+            let dropped = |removed: &ReplicaId| !entry.versions.contains_key(removed);
+            assert!(entry.markers.removed().iter().all(dropped), "{key}: a pruned replica has no version");
         }
-        let found = types.find(tag).ok_or(Refusal::UnknownType)?;
-        let theirs = found.decode(bytes).map_err(|_| Refusal::Undecodable)?;
-        let home = self.home(key);
-        let (mut value, mut versions, size) = self.start(key, home, || found.zero());
-        let grew = value.merge(&*theirs).map_err(|_| Refusal::Undecodable)?;
-        for (origin, version) in &envelope.versions {
-            let own = versions.entry(*origin).or_default();
-            *own = (*own).max(*version);
-        }
-        let is_new = !self.map.contains_key(key);
-        self.finish(key, home, value, versions, size + bytes.len(), grew.grew() || is_new);
-        Ok(Merged::Done { changed: grew.grew() || is_new })
-    }
-
-    /// Joins deltas of one origin. Source: ddata G5.
-    pub(crate) fn merge_delta(
-        &mut self,
-        types: &TypeTable,
-        origin: ReplicaId,
-        item: &DeltaItem,
-    ) -> Result<Merged, Refusal> {
-        if let Some(Entry { data: Data::Tombstone { deleted_at }, .. }) = self.map.get(&item.key) {
-            return Ok(Merged::Deleted { deleted_at: *deleted_at });
-        }
-        self.check_tag(&item.key, &item.tag)?;
-        let found = types.find(&item.tag).ok_or(Refusal::UnknownType)?;
-        let home = self.home(&item.key);
-        let (mut value, mut versions, size) = self.start(&item.key, home, || found.zero());
-        if value.is_causal() {
-            let have = versions.get(&origin).copied().unwrap_or(0);
-            if item.version <= have {
-                return Ok(Merged::Done { changed: false });
-            }
-            if item.prev > have {
-                return Ok(Merged::Gap { have });
-            }
-            versions.insert(origin, item.version);
-        }
-        let grew = found.merge_delta(&mut *value, &item.delta).map_err(|refused| match refused {
-            Refused::Undecodable(_) | Refused::Merge(_) => Refusal::Undecodable,
-        })?;
-        let changed = grew.grew() || !self.map.contains_key(&item.key);
-        self.finish(&item.key, home, value, versions, size + item.delta.len(), changed);
-        Ok(Merged::Done { changed })
-    }
-
-    /// A tombstone absorbs whatever is there; of two the later time stays. Source: ddata R5.
-    pub(crate) fn merge_tombstone(&mut self, key: &KeyId, deleted_at: i64) -> Merged {
-        if let Some(Entry { data: Data::Tombstone { deleted_at: own }, .. }) = self.map.get(key)
-            && *own >= deleted_at
-        {
-            return Merged::Done { changed: false };
-        }
-        self.set(key, Data::Tombstone { deleted_at }, BTreeMap::new(), 16, 0);
-        Merged::Done { changed: true }
-    }
-
-    fn check_tag(&self, key: &KeyId, tag: &str) -> Result<(), Refusal> {
-        match self.map.get(key).map(|entry| &entry.data) {
-            Some(Data::Value(value)) if *value.tag() != *tag => Err(Refusal::TypeMismatch),
-            _ => Ok(()),
-        }
-    }
-
-    /// A copy to work on: a merge that is refused half-way leaves the entry as it was.
-    fn start(
-        &self,
-        key: &KeyId,
-        home: Home,
-        zero: impl FnOnce() -> Box<dyn AnyData>,
-    ) -> (Box<dyn AnyData>, BTreeMap<ReplicaId, u64>, usize) {
-        match self.map.get(key) {
-            Some(Entry { data: Data::Value(value), versions, size_bound, .. }) => {
-                (value.boxed_clone(), versions.clone(), *size_bound)
-            }
-            _ => {
-                let mut value = zero();
-                value.bind(home);
-                (value, BTreeMap::new(), 0)
-            }
-        }
-    }
-
-    fn finish(
-        &mut self,
-        key: &KeyId,
-        home: Home,
-        value: Box<dyn AnyData>,
-        versions: BTreeMap<ReplicaId, u64>,
-        size: usize,
-        changed: bool,
-    ) {
-        if changed {
-            self.set(key, Data::Value(value), versions, size, home.born);
-        } else if let Some(entry) = self.map.get_mut(key) {
-            // The value is the same; what it is known to include may be more.
-            entry.versions = versions;
-        }
+        assert!(index == self.index, "the replica index is in step");
     }
 }

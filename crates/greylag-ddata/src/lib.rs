@@ -65,6 +65,7 @@ mod generated;
 mod key;
 mod level;
 mod message;
+mod pruning;
 mod quorum;
 mod read;
 mod replicas;
@@ -86,6 +87,7 @@ pub use message::{
     BatchItem, Content, DeltaItem, Effect, Envelope, Input, Message, Nacked, Notice, ReadReply, Refusal,
     ReplicatorEvent, Reply, RoundId, Snapshot, WriteReply,
 };
+pub use pruning::{PruningNews, PruningRound};
 pub use read::{Changed, Lifecycle, Read};
 pub use replicas::{Replica, ReplicaStatus, Replicas};
 pub use replicator::{ReplicatorCore, Stats};

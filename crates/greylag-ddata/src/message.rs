@@ -4,8 +4,8 @@
 //! update   writer: Write | DeltaWrite | Check   --> replica: WriteReply
 //! read     reader: Read                         --> replica: ReadReply
 //! deltas   origin: DeltaBatch                   --> peer:    DeltaAck
-//! sync     opener: SyncOpen --> peer: SyncSame, or both: SyncNodes, SyncList, SyncWant, Gossip,
-//!          each side SyncAck; at the end opener: SyncDone
+//! sync     opener: SyncOpen --> peer: SyncSame, or SyncDiffers and then both: SyncNodes, SyncList,
+//!          SyncWant, Gossip, each side SyncAck; at the end opener: SyncDone
 //! ```
 //!
 //! Source: ddata G17, O2, O3.
@@ -16,11 +16,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use greylag_core::UniqueAddress;
-use greylag_crdt::{Digest, ReplicaId, ReplicatedData};
+use greylag_crdt::{Digest, Markers, ReplicaId, ReplicatedData};
 
 use crate::error::{DeleteError, GetError, StopReason, UpdateError};
 use crate::key::KeyId;
 use crate::level::{ReadLevel, WriteLevel};
+use crate::pruning::PruningNews;
 use crate::read::{Lifecycle, Read};
 use crate::replicas::Replicas;
 use crate::tree::{Prefix, Sum};
@@ -33,6 +34,8 @@ pub struct Envelope {
     pub content: Content,
     /// By origin, up to which version its updates are included. Source: ddata G5, G6.
     pub versions: BTreeMap<ReplicaId, u64>,
+    /// What was put where of removed replicas. Source: ddata Z5.
+    pub markers: Markers,
 }
 
 /// The value of a travelling entry, or that it was deleted.
@@ -59,7 +62,7 @@ impl Envelope {
             Content::Value { tag, bytes } => tag.len() + bytes.len(),
             Content::Tombstone { .. } => 10,
         };
-        content + self.versions.len() * 20 + 16
+        content + self.versions.len() * 20 + self.markers.iter().count() * 48 + 16
     }
 }
 
@@ -76,6 +79,9 @@ pub struct DeltaItem {
     pub version: u64,
     /// The canonical bytes of the joined deltas.
     pub delta: Bytes,
+    /// The markers of the sender's entry. Who lacks one of them does not know the names that the
+    /// delta uses, and needs the full state. Source: ddata Z7.
+    pub markers: Markers,
 }
 
 /// One entry's part of a batch.
@@ -247,11 +253,22 @@ pub enum Message {
         round: u64,
         /// The sum over everything the opener holds.
         root: Sum,
+        /// What the opener knows of pruning.
+        pruning: PruningNews,
     },
     /// The sums are equal; the round is over.
     SyncSame {
         /// The opener's number for it.
         round: u64,
+        /// What the sender knows of pruning.
+        pruning: PruningNews,
+    },
+    /// The sums differ; what differs follows.
+    SyncDiffers {
+        /// The opener's number for the round.
+        round: u64,
+        /// What the sender knows of pruning.
+        pruning: PruningNews,
     },
     /// Sums of the sender below a node that differed.
     SyncNodes {
@@ -400,6 +417,8 @@ pub enum Input {
     },
     /// Membership changed.
     Replicas(Arc<Replicas>),
+    /// The wall clock, in milliseconds since 1970. Until told otherwise it goes on as `now` does.
+    Wall(i64),
     /// A deadline may have passed.
     Tick,
     /// Somebody reads.
@@ -527,5 +546,17 @@ pub enum ReplicatorEvent {
         peer: UniqueAddress,
         /// How many records it misses.
         records: usize,
+    },
+    /// Pruning waits for somebody who cannot be reached.
+    PruningBlocked {
+        /// Who.
+        by: UniqueAddress,
+    },
+    /// Entries were put under the name of this replica.
+    PruningDone {
+        /// Whose they were.
+        removed: ReplicaId,
+        /// How many.
+        entries: usize,
     },
 }

@@ -8,6 +8,7 @@
 //! Source: ddata §3, §4, §10.
 
 mod peers;
+mod pruning;
 mod requests;
 mod rounds;
 
@@ -22,11 +23,12 @@ use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
 use crate::delta_log::{DeltaLog, Record};
-use crate::entries::{Data, Entries, Entry};
+use crate::entries::{Data, Entries, Entry, Filled};
 use crate::error::{DeleteError, GetError, RequestError, StopReason, UpdateError};
 use crate::key::{InvalidKey, Key, KeyId, problem};
 use crate::level::{Level, WriteLevel};
 use crate::message::{DeltaItem, Effect, Input, Message, ReplicatorEvent, Reply, Snapshot};
+use crate::pruning::Pruning;
 use crate::read::{Lifecycle, Read};
 use crate::replicas::Replicas;
 use crate::settings::ReplicatorSettings;
@@ -58,6 +60,12 @@ pub struct Stats {
     pub rounds_completed: u64,
     /// Full states sent, whatever for.
     pub full_states_sent: u64,
+    /// Entries put under the name of this replica, and how many of those not for the first time.
+    pub performed: u64,
+    /// Entries performed again because more of the removed replica had turned up.
+    pub performed_again: u64,
+    /// Markers forgotten.
+    pub markers_forgotten: u64,
 }
 
 /// The machine.
@@ -78,6 +86,9 @@ pub struct ReplicatorCore {
     writes: BTreeMap<u64, WriteRequest>,
     reads: BTreeMap<u64, ReadRequest>,
     rounds: Rounds,
+    pruning: Pruning,
+    /// The wall clock when it was last told, and when that was.
+    wall: (Instant, i64),
     subscriptions: Subscriptions,
     lifecycle: Lifecycle,
     /// Since when this node is known to membership while it synchronizes.
@@ -121,6 +132,8 @@ impl ReplicatorCore {
             writes: BTreeMap::new(),
             reads: BTreeMap::new(),
             rounds: Rounds::default(),
+            pruning: Pruning::new(replica, &settings, now),
+            wall: (now, 0),
             subscriptions: Subscriptions::default(),
             lifecycle: Lifecycle::Syncing,
             syncing_since: None,
@@ -140,9 +153,13 @@ impl ReplicatorCore {
             Input::Received { from, message } => self.on_message(now, from, message, out),
             Input::SendFailed { to } => self.on_send_failed(&to, out),
             Input::Replicas(replicas) => self.on_replicas(now, replicas, out),
+            Input::Wall(wall_ms) => self.wall = (now, wall_ms),
             Input::Tick => {}
             Input::Get { id, key, tag, level } => self.on_get(now, id, key, tag, level.into(), out),
-            Input::Delete { id, key, level, wall_ms } => self.on_delete(now, id, key, level.into(), wall_ms, out),
+            Input::Delete { id, key, level, wall_ms } => {
+                self.wall = (now, wall_ms);
+                self.on_delete(now, id, key, level.into(), wall_ms, out);
+            }
             Input::Subscribe { subscriber, pattern, tag } => self.subscriptions.add(subscriber, pattern, tag),
             Input::Unsubscribe { subscriber } => self.subscriptions.remove(subscriber),
             Input::Flush => self.subscriptions.flush(&mut self.entries, out),
@@ -162,9 +179,9 @@ impl ReplicatorCore {
         let gossip = (!self.replicas.others.is_empty()).then_some(self.gossip_at);
         let stopping = self.stopping.as_ref().map(|(_, deadline)| *deadline);
         let initial = self.initial_retry_at();
-        requests
-            .chain([syncing, initial, gossip, self.propagate_at, self.notify_at, stopping].into_iter().flatten())
-            .min()
+        let pruning = self.pruning_deadline();
+        let timers = [syncing, initial, gossip, self.propagate_at, self.notify_at, stopping, pruning];
+        requests.chain(timers.into_iter().flatten()).min()
     }
 
     /// Changes an entry. The closure runs at once; on `Ok`, a [`Reply::Update`] with this `id` says
@@ -185,6 +202,7 @@ impl ReplicatorCore {
         out: &mut Vec<Effect>,
     ) -> Result<O, UpdateError<E>> {
         let level = Level::from(level);
+        self.wall = (now, wall_ms);
         self.check_request(key.id(), level)?;
         self.types.add::<T>();
         let existing = self.existing(key)?;
@@ -193,7 +211,7 @@ impl ReplicatorCore {
         let mut base = existing.clone().unwrap_or_else(T::zero);
         base.bind(home);
         let mut cx = UpdateCx::new(&self.numbers, self.replica, &self.writer, wall_ms);
-        cx = cx.for_entry(home, self.start_floor, &[]);
+        cx = cx.for_entry(home, self.start_floor, self.pruning.ranges.reserved());
         let run = AssertUnwindSafe(|| -> Result<(T, bool, O), UpdateError<E>> {
             let mut value = base.clone();
             // A first value that is not empty is explained by no delta.
@@ -212,7 +230,12 @@ impl ReplicatorCore {
         let (mut value, seeded, output) = catch_unwind(run).map_err(|_| UpdateError::ModifyPanicked)??;
         let mut change = value.take_change(lineage);
         if seeded || change == Change::FullOnly {
-            // The closure may have put another value in the place of the entry's: nothing is lost.
+            // The closure may have put another value in the place of the entry's: nothing is lost. What a
+            // removed replica left does not come back that way.
+            let markers = self.entries.markers(key.id());
+            if let Some(pruning) = value.pruning_mut().filter(|_| !markers.is_empty()) {
+                markers.clean(pruning);
+            }
             let mut joined = base.clone();
             joined.merge(&value).map_err(UpdateError::Merge)?;
             value = joined;
@@ -279,8 +302,10 @@ impl ReplicatorCore {
             prev,
             version,
             delta: delta.clone(),
+            markers: self.entries.markers(key.id()),
         });
-        self.entries.set(key.id(), Data::Value(Box::new(value)), versions, size_bound, born);
+        let (data, markers) = (Data::Value(Box::new(value)), self.entries.markers(key.id()));
+        self.entries.set(key.id(), Filled { data, versions, markers, size_bound, born });
         self.append(record, out);
         self.begin_write(now, id, key.id(), level, item, true, out);
         Ok(())
@@ -379,6 +404,7 @@ impl ReplicatorCore {
 
     fn on_replicas(&mut self, now: Instant, replicas: Arc<Replicas>, out: &mut Vec<Effect>) {
         let before = std::mem::replace(&mut self.replicas, replicas);
+        self.pruning.on_replicas(now, &self.replicas);
         let peers: BTreeSet<UniqueAddress> = self.peers().collect();
         for peer in self.replicas.others.iter().filter(|replica| replica.reachable).map(|replica| &replica.address) {
             match before.other(peer) {
@@ -466,6 +492,7 @@ impl ReplicatorCore {
             self.notify_at = None;
             self.subscriptions.flush(&mut self.entries, out);
         }
+        self.tick_pruning(now, out);
         self.finish_stop(now, out);
         // Idle timers sleep: nothing to send or to tell means nothing to wake up for.
         if self.propagate_at.is_none() && self.log.has_work(&self.reachable_peers()) {
@@ -542,6 +569,7 @@ impl ReplicatorCore {
         #[cfg(debug_assertions)]
         {
             self.log.check_invariants();
+            self.entries.check_invariants();
             let foreign = self.writes.values().any(|write| write.quorum.awaits(&self.own));
             assert!(!foreign, "a replicator never asks itself");
         }

@@ -56,6 +56,14 @@ pub struct ReplicatorSettings {
     pub mailbox_capacity: usize,
     /// Whether a read pushes its result to replicas that answered with less. Default true.
     pub read_repair_push: bool,
+    /// Every so often removed replicas are pruned and old markers forgotten; `None` never. Default 120 s.
+    /// Source: ddata Z2.
+    pub pruning_interval: Option<Duration>,
+    /// How long anything takes to reach everybody at worst while all are healthy. Default 300 s.
+    pub max_pruning_dissemination: Duration,
+    /// For how long copies that name a removed replica are expected, entries that are not durable. Default
+    /// 6 h. Source: ddata Z5, Z9.
+    pub pruning_marker_time_to_live: Duration,
     /// How long an orderly stop waits for one voter to hold everything. Default 3 s. Source: ddata G15.
     pub shutdown_flush_timeout: Duration,
     /// Static membership only: a peer silent for so long counts as unreachable. Default 5 s.
@@ -88,6 +96,9 @@ impl Default for ReplicatorSettings {
             max_in_flight: 10_000,
             mailbox_capacity: 16_384,
             read_repair_push: true,
+            pruning_interval: Some(Duration::from_secs(120)),
+            max_pruning_dissemination: Duration::from_secs(300),
+            pruning_marker_time_to_live: Duration::from_secs(6 * 3_600),
             shutdown_flush_timeout: Duration::from_secs(3),
             unreachable_after: Duration::from_secs(5),
         }
@@ -109,6 +120,16 @@ impl ReplicatorSettings {
         }
     }
 
+    /// For how long markers beside this entry live.
+    pub(crate) fn marker_life(&self, _key: &str) -> Duration {
+        self.pruning_marker_time_to_live
+    }
+
+    /// For how long any marker lives.
+    pub(crate) fn longest_marker_life(&self) -> Duration {
+        self.pruning_marker_time_to_live
+    }
+
     /// The settings under another name.
     #[must_use]
     pub fn named(mut self, name: impl Into<String>) -> Self {
@@ -128,6 +149,7 @@ impl ReplicatorSettings {
             ("delta_resend_timeout", self.delta_resend_timeout),
             ("sync_timeout", self.sync_timeout),
             ("unreachable_after", self.unreachable_after),
+            ("pruning_interval", self.pruning_interval.unwrap_or(Duration::MAX)),
         ];
         if let Some((name, _)) = times.iter().find(|(_, time)| time.is_zero()) {
             return Err(StartError::Settings(format!("{name} must be above zero")));
@@ -153,6 +175,12 @@ impl ReplicatorSettings {
                 self.max_entry_bytes, self.max_message_bytes
             )));
         }
+        if self.pruning_marker_time_to_live <= self.max_pruning_dissemination {
+            return Err(StartError::Settings(format!(
+                "pruning_marker_time_to_live is {:?}, it must be above max_pruning_dissemination, which is {:?}",
+                self.pruning_marker_time_to_live, self.max_pruning_dissemination
+            )));
+        }
         if self.name.is_empty() || self.name.contains('/') {
             return Err(StartError::Settings(format!("name is {:?}, it must be non-empty and without '/'", self.name)));
         }
@@ -171,5 +199,9 @@ mod tests {
         let settings = ReplicatorSettings { max_entry_bytes: 5_000, ..ReplicatorSettings::default() };
         let error = settings.validate().unwrap_err().to_string();
         assert!(error.contains("max_entry_bytes is 5000") && error.contains("max_message_bytes"), "{error}");
+        let lifetime = Duration::from_secs(300);
+        let settings = ReplicatorSettings { pruning_marker_time_to_live: lifetime, ..ReplicatorSettings::default() };
+        let error = settings.validate().unwrap_err().to_string();
+        assert!(error.contains("pruning_marker_time_to_live is 300s") && error.contains("max_pruning"), "{error}");
     }
 }

@@ -17,6 +17,7 @@ use greylag_crdt::Digest;
 use crate::entries::Entries;
 use crate::key::KeyId;
 use crate::message::{Envelope, Message, RoundId};
+use crate::pruning::Tokens;
 use crate::settings::ReplicatorSettings;
 use crate::tree::{LEAF_KEYS, Prefix, Sum};
 
@@ -49,6 +50,12 @@ pub(crate) struct Round {
     /// What was said to the peer last.
     said: Option<(u64, u64, bool)>,
     acks: u64,
+    /// Whether the peer has answered the opening; always, where the peer opened it.
+    pub(crate) answered: bool,
+    /// What completing it collects for.
+    pub(crate) tokens: Tokens,
+    /// What the peer had forgotten when it began.
+    pub(crate) horizon: Option<i64>,
 }
 
 impl Round {
@@ -63,6 +70,9 @@ impl Round {
             peer: (0, 0, 0, false),
             said: None,
             acks: 0,
+            answered: !opened_here,
+            tokens: Tokens::default(),
+            horizon: None,
         }
     }
 

@@ -6,8 +6,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use greylag_crdt::{
-    DecodeError, Digest, Flag, GCounter, GSet, Grew, Home, LwwMap, LwwRegister, MergeError, MvRegister, OrMultiMap,
-    OrSet, PNCounter, PnCounterMap, RemovedNodePruning, ReplicatedData,
+    DecodeError, Digest, Flag, GCounter, GSet, Grew, Home, LwwMap, LwwRegister, Markers, MergeError, MvRegister,
+    OrMultiMap, OrSet, PNCounter, PnCounterMap, RemovedNodePruning, ReplicatedData,
 };
 
 /// A value whose type is known by its tag only.
@@ -98,8 +98,10 @@ impl<T: ReplicatedData> AnyData for T {
 pub(crate) trait AnyType: Send + Sync {
     fn zero(&self) -> Box<dyn AnyData>;
     fn decode(&self, bytes: &[u8]) -> Result<Box<dyn AnyData>, DecodeError>;
-    /// Joins an encoded delta into a value of this type.
-    fn merge_delta(&self, value: &mut dyn AnyData, delta: &[u8]) -> Result<Grew, Refused>;
+    /// Joins an encoded delta into a value of this type, under the names that the markers give.
+    fn merge_delta(&self, value: &mut dyn AnyData, delta: &[u8], markers: &Markers) -> Result<Grew, Refused>;
+    /// Whether these markers change an encoded delta.
+    fn is_cleaned_by(&self, delta: &[u8], markers: &Markers) -> bool;
     /// Joins encoded deltas and says how many leaves the result has.
     fn join_deltas(&self, deltas: &[&[u8]]) -> Result<(Vec<u8>, usize), DecodeError>;
 }
@@ -122,11 +124,18 @@ impl<T: ReplicatedData> AnyType for TypeOf<T> {
         Ok(Box::new(T::from_bytes(bytes)?))
     }
 
-    fn merge_delta(&self, value: &mut dyn AnyData, delta: &[u8]) -> Result<Grew, Refused> {
-        let delta = T::delta_from_bytes(delta).map_err(Refused::Undecodable)?;
+    fn merge_delta(&self, value: &mut dyn AnyData, delta: &[u8], markers: &Markers) -> Result<Grew, Refused> {
+        let mut delta = T::delta_from_bytes(delta).map_err(Refused::Undecodable)?;
+        if !markers.is_empty() {
+            markers.clean_delta::<T>(&mut delta);
+        }
         let value = value.as_any_mut().downcast_mut::<T>();
         let other = || Refused::Merge(MergeError::Incompatible(format!("the value is not a {}", type_name::<T>())));
         value.ok_or_else(other)?.merge_delta(&delta).map_err(Refused::Merge)
+    }
+
+    fn is_cleaned_by(&self, delta: &[u8], markers: &Markers) -> bool {
+        T::delta_from_bytes(delta).is_ok_and(|mut delta| markers.clean_delta::<T>(&mut delta))
     }
 
     fn join_deltas(&self, deltas: &[&[u8]]) -> Result<(Vec<u8>, usize), DecodeError> {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use bytes::{Bytes, BytesMut};
 use greylag_core::EncodeError;
-use greylag_crdt::{Digest, ReplicaId};
+use greylag_crdt::{Decoder, Digest, Encoder, Markers, ReplicaId};
 use greylag_transport::PayloadValue;
 use prost::Message as _;
 
@@ -14,6 +14,7 @@ use crate::key::KeyId;
 use crate::message::{
     BatchItem, Content, DeltaItem, Envelope, Message, Nacked, ReadReply, Refusal, RoundId, WriteReply,
 };
+use crate::pruning::{PruningNews, PruningRound};
 use crate::transfers::Fragment;
 use crate::tree::{Prefix, Sum};
 
@@ -135,7 +136,52 @@ fn envelope(envelope: &Envelope) -> pb::Envelope {
     };
     let versions = envelope.versions.iter();
     let versions = versions.map(|(replica, version)| pb::Version { replica: replica.0, version: *version });
-    pb::Envelope { content: Some(content), versions: versions.collect() }
+    pb::Envelope { content: Some(content), versions: versions.collect(), markers: markers(&envelope.markers) }
+}
+
+/// None, as most entries have, take no byte.
+fn markers(markers: &Markers) -> Bytes {
+    if markers.is_empty() {
+        return Bytes::new();
+    }
+    let mut out = Encoder::new();
+    markers.encode(&mut out);
+    out.finish().into()
+}
+
+fn from_markers(bytes: &[u8]) -> Result<Markers, WireError> {
+    if bytes.is_empty() {
+        return Ok(Markers::new());
+    }
+    let mut inp = Decoder::new(bytes);
+    let markers = Markers::decode(&mut inp).and_then(|markers| inp.finish().map(|()| markers));
+    markers.map_err(|error| WireError::Malformed(error.to_string()))
+}
+
+fn news(news: &PruningNews) -> pb::PruningNews {
+    let rounds = news.rounds.iter().map(|round| pb::PruningRound {
+        removed: round.removed.0,
+        epoch: round.epoch,
+        owner: round.owner.0,
+        created_at: round.created_at,
+    });
+    pb::PruningNews { rounds: rounds.collect(), forget_horizon: news.forget_horizon }
+}
+
+fn from_news(news: Option<pb::PruningNews>) -> PruningNews {
+    let news = news.unwrap_or_default();
+    let rounds = news.rounds.into_iter().map(|round| PruningRound {
+        removed: ReplicaId(round.removed),
+        epoch: round.epoch,
+        owner: ReplicaId(round.owner),
+        created_at: round.created_at,
+    });
+    PruningNews { rounds: rounds.collect(), forget_horizon: news.forget_horizon }
+}
+
+/// Nothing to tell takes no byte: an idle pair of messages stays small.
+fn some_news(told: &PruningNews) -> Option<pb::PruningNews> {
+    (*told != PruningNews::default()).then(|| news(told))
 }
 
 fn from_envelope(envelope: Option<pb::Envelope>) -> Result<Envelope, WireError> {
@@ -145,7 +191,8 @@ fn from_envelope(envelope: Option<pb::Envelope>) -> Result<Envelope, WireError> 
         pb::envelope::Content::Tombstone(deleted_at) => Content::Tombstone { deleted_at },
     };
     let versions = envelope.versions.into_iter().map(|version| (ReplicaId(version.replica), version.version));
-    Ok(Envelope { content, versions: versions.collect::<BTreeMap<_, _>>() })
+    let markers = from_markers(&envelope.markers)?;
+    Ok(Envelope { content, versions: versions.collect::<BTreeMap<_, _>>(), markers })
 }
 
 fn delta(item: &DeltaItem) -> pb::Delta {
@@ -155,17 +202,19 @@ fn delta(item: &DeltaItem) -> pb::Delta {
         prev: item.prev,
         version: item.version,
         delta: item.delta.clone(),
+        markers: markers(&item.markers),
     }
 }
 
-fn from_delta(delta: pb::Delta) -> DeltaItem {
-    DeltaItem {
+fn from_delta(delta: pb::Delta) -> Result<DeltaItem, WireError> {
+    Ok(DeltaItem {
+        markers: from_markers(&delta.markers)?,
         key: delta.key.into(),
         tag: delta.tag.into(),
         prev: delta.prev,
         version: delta.version,
         delta: delta.delta,
-    }
+    })
 }
 
 fn keyed((key, value): &(KeyId, Envelope)) -> pb::KeyedEnvelope {
@@ -230,10 +279,18 @@ fn to_kind(message: &Message) -> pb::message::Kind {
             let nacked = nacked.map(|n| pb::Nacked { key: n.key.to_string(), have: n.have, full: n.full });
             Kind::DeltaAck(pb::DeltaAck { from_seq: *from_seq, to_seq: *to_seq, nacked: nacked.collect() })
         }
-        Message::SyncOpen { round, root } => {
-            Kind::SyncOpen(pb::SyncOpen { round: *round, root: Some(sum(*root)), digest_version: 1 })
+        Message::SyncOpen { round, root, pruning } => Kind::SyncOpen(pb::SyncOpen {
+            round: *round,
+            root: Some(sum(*root)),
+            digest_version: 1,
+            pruning: some_news(pruning),
+        }),
+        Message::SyncSame { round, pruning } => {
+            Kind::SyncSame(pb::SyncSame { round: *round, pruning: some_news(pruning) })
         }
-        Message::SyncSame { round } => Kind::SyncSame(pb::SyncSame { round: *round }),
+        Message::SyncDiffers { round, pruning } => {
+            Kind::SyncDiffers(pb::SyncDiffers { round: *round, pruning: some_news(pruning) })
+        }
         Message::SyncNodes { round: id, number, nodes } => {
             let nodes = nodes.iter();
             let nodes = nodes.map(|(part, held)| pb::Node { prefix: Some(prefix(*part)), sum: Some(sum(*held)) });
@@ -310,7 +367,7 @@ fn from_kind(kind: pb::message::Kind) -> Result<Message, WireError> {
         }
         Kind::Check(m) => Message::Check { request: m.request, key: m.key.into(), digest: m.digest.map(from_digest) },
         Kind::DeltaWrite(m) => {
-            let item = m.delta.map(from_delta).ok_or(WireError::Missing("the delta"))?;
+            let item = m.delta.map(from_delta).ok_or(WireError::Missing("the delta"))??;
             Message::DeltaWrite { request: m.request, item }
         }
         Kind::WriteReply(m) => {
@@ -349,8 +406,11 @@ fn from_kind(kind: pb::message::Kind) -> Result<Message, WireError> {
             let nacked = nacked.map(|n| Nacked { key: n.key.into(), have: n.have, full: n.full }).collect();
             Message::DeltaAck { from_seq: m.from_seq, to_seq: m.to_seq, nacked }
         }
-        Kind::SyncOpen(m) => Message::SyncOpen { round: m.round, root: from_sum(m.root)? },
-        Kind::SyncSame(m) => Message::SyncSame { round: m.round },
+        Kind::SyncOpen(m) => {
+            Message::SyncOpen { round: m.round, root: from_sum(m.root)?, pruning: from_news(m.pruning) }
+        }
+        Kind::SyncSame(m) => Message::SyncSame { round: m.round, pruning: from_news(m.pruning) },
+        Kind::SyncDiffers(m) => Message::SyncDiffers { round: m.round, pruning: from_news(m.pruning) },
         Kind::SyncNodes(m) => {
             let nodes = m.nodes.into_iter();
             let nodes = nodes.map(|node| Ok((from_prefix(node.prefix)?, from_sum(node.sum)?)));
@@ -385,7 +445,7 @@ fn from_kind(kind: pb::message::Kind) -> Result<Message, WireError> {
 fn from_batch_item(item: pb::BatchItem) -> Result<BatchItem, WireError> {
     use pb::batch_item::Item;
     Ok(match item.item.ok_or(WireError::Missing("an item of a batch"))? {
-        Item::Delta(delta) => BatchItem::Delta(from_delta(delta)),
+        Item::Delta(delta) => BatchItem::Delta(from_delta(delta)?),
         Item::Full(full) => {
             let (key, envelope) = from_keyed(full)?;
             BatchItem::Full { key, envelope }
@@ -401,12 +461,24 @@ mod tests {
     use proptest::prelude::*;
 
     fn messages() -> Vec<Message> {
+        let mut marker = greylag_crdt::Performed::new(ReplicaId(3), ReplicaId(4));
+        marker.add_ranges(&[greylag_crdt::Range { lo: 1, hi: 9, offset: 70 }]);
+        let mut markers = Markers::new();
+        markers.add(&marker);
         let value = Envelope {
             content: Content::Value { tag: "gl.gcounter/1".into(), bytes: Bytes::from_static(b"\x01\x00") },
             versions: [(ReplicaId(7), 9)].into(),
+            markers: markers.clone(),
         };
-        let deleted = Envelope { content: Content::Tombstone { deleted_at: -5 }, versions: BTreeMap::new() };
-        let item = DeltaItem { key: "k".into(), tag: "t".into(), prev: 1, version: 2, delta: Bytes::from_static(b"d") };
+        let deleted = Envelope {
+            content: Content::Tombstone { deleted_at: -5 },
+            versions: BTreeMap::new(),
+            markers: Markers::new(),
+        };
+        let delta = Bytes::from_static(b"d");
+        let item = DeltaItem { key: "k".into(), tag: "t".into(), prev: 1, version: 2, delta, markers };
+        let pruned = PruningRound { removed: ReplicaId(u64::MAX), epoch: 3, owner: ReplicaId(1), created_at: -1 };
+        let pruning = PruningNews { rounds: vec![pruned], forget_horizon: Some(0) };
         let round = RoundId { number: 4, opened_by_sender: true };
         let sum = Sum { count: 3, total: Digest(u128::MAX - 1) };
         let part = Prefix::new(0xab00_0000_0000_0000, 2).unwrap();
@@ -438,8 +510,9 @@ mod tests {
                 to_seq: 3,
                 nacked: vec![Nacked { key: "k".into(), have: 1, full: false }],
             },
-            Message::SyncOpen { round: 4, root: sum },
-            Message::SyncSame { round: 4 },
+            Message::SyncOpen { round: 4, root: sum, pruning: PruningNews::default() },
+            Message::SyncSame { round: 4, pruning: pruning.clone() },
+            Message::SyncDiffers { round: 4, pruning },
             Message::SyncNodes { round, number: 1, nodes: vec![(part, sum), (Prefix::ROOT, Sum::default())] },
             Message::SyncList { round, number: 2, prefix: part, keys: vec![(0, Digest(5)), (9, Digest(0))] },
             Message::SyncWant { round: None, number: 0, hashes: vec![0, 7] },

@@ -374,6 +374,7 @@ fn kind(message: &Message) -> &'static str {
         Message::DeltaAck { .. } => "DeltaAck",
         Message::SyncOpen { .. } => "SyncOpen",
         Message::SyncSame { .. } => "SyncSame",
+        Message::SyncDiffers { .. } => "SyncDiffers",
         Message::SyncNodes { .. } => "SyncNodes",
         Message::SyncList { .. } => "SyncList",
         Message::SyncWant { .. } => "SyncWant",
@@ -418,6 +419,6 @@ fn describe(message: &Message) -> String {
             format!("Gossip [{}]{}", entries.join(", "), if *send_back { " send back" } else { "" })
         }
         Message::SyncAck { received, sent, idle, .. } => format!("SyncAck received={received} sent={sent} idle={idle}"),
-        Message::SyncSame { .. } | Message::SyncDone { .. } => kind(message).into(),
+        Message::SyncSame { .. } | Message::SyncDiffers { .. } | Message::SyncDone { .. } => kind(message).into(),
     }
 }

@@ -125,6 +125,7 @@ impl Task {
         mut control: mpsc::UnboundedReceiver<Request>,
     ) {
         self.replicas.mark_changed();
+        self.tell_wall_clock();
         let mut membership_lives = true;
         while !matches!(self.core.lifecycle(), Lifecycle::Stopped(_)) {
             let deadline = self.core.next_deadline();
@@ -135,7 +136,10 @@ impl Task {
                 }
             };
             tokio::select! {
-                () = due => self.handle(Input::Tick),
+                () = due => {
+                    self.tell_wall_clock();
+                    self.handle(Input::Tick);
+                }
                 request = control.recv() => match request {
                     Some(request) => request(&mut self),
                     None => self.handle(Input::Stop(StopReason::ShutDown)),
@@ -157,8 +161,12 @@ impl Task {
     /// A number for a request, and both clocks.
     pub(super) fn begin(&mut self) -> (u64, Instant, i64) {
         self.next_id += 1;
-        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        (self.next_id, Instant::now(), i64::try_from(wall.as_millis()).unwrap_or(i64::MAX))
+        (self.next_id, Instant::now(), wall_ms())
+    }
+
+    /// Between two deadlines the machine lets it go on by itself.
+    fn tell_wall_clock(&mut self) {
+        self.handle(Input::Wall(wall_ms()));
     }
 
     pub(super) fn wait_for(&mut self, id: u64, answer: impl FnOnce(Reply) + Send + 'static) {
@@ -235,6 +243,11 @@ impl Task {
     }
 }
 
+fn wall_ms() -> i64 {
+    let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(wall.as_millis()).unwrap_or(i64::MAX)
+}
+
 fn log(event: &ReplicatorEvent) {
     match event {
         ReplicatorEvent::TypeConflict { key, peer, found } => {
@@ -242,6 +255,12 @@ fn log(event: &ReplicatorEvent) {
         }
         ReplicatorEvent::UnknownType { key, peer, found } => {
             tracing::warn!(%key, %peer, %found, "a peer sent a type that is not registered here; it is not stored");
+        }
+        ReplicatorEvent::PruningBlocked { by } => {
+            tracing::info!(%by, "pruning waits: a member is unreachable");
+        }
+        ReplicatorEvent::PruningDone { removed, entries } => {
+            tracing::info!(%removed, entries, "what a removed replica left was put under this one's name");
         }
         ReplicatorEvent::PeerLagging { peer, records } => {
             tracing::info!(%peer, records, "the delta log was cut short; anti-entropy covers the peer");

@@ -18,6 +18,9 @@ pub struct Version {
 pub struct Envelope {
     #[prost(message, repeated, tag = "3")]
     pub versions: ::prost::alloc::vec::Vec<Version>,
+    /// Canonical bytes of the markers of pruned replicas (docs/formats/crdt.md); empty for none.
+    #[prost(bytes = "bytes", tag = "4")]
+    pub markers: ::prost::bytes::Bytes,
     #[prost(oneof = "envelope::Content", tags = "1, 2")]
     pub content: ::core::option::Option<envelope::Content>,
 }
@@ -52,6 +55,9 @@ pub struct Delta {
     pub version: u64,
     #[prost(bytes = "bytes", tag = "5")]
     pub delta: ::prost::bytes::Bytes,
+    /// Of the sender's entry; a receiver that lacks one of them needs the full state.
+    #[prost(bytes = "bytes", tag = "6")]
+    pub markers: ::prost::bytes::Bytes,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct KeyedEnvelope {
@@ -211,7 +217,28 @@ pub struct Round {
     #[prost(bool, tag = "2")]
     pub opened_by_sender: bool,
 }
+/// Who prunes a removed replica.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PruningRound {
+    #[prost(fixed64, tag = "1")]
+    pub removed: u64,
+    #[prost(uint64, tag = "2")]
+    pub epoch: u64,
+    #[prost(fixed64, tag = "3")]
+    pub owner: u64,
+    /// Wall clock of the announcement in milliseconds.
+    #[prost(sint64, tag = "4")]
+    pub created_at: i64,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct PruningNews {
+    #[prost(message, repeated, tag = "1")]
+    pub rounds: ::prost::alloc::vec::Vec<PruningRound>,
+    /// Wall clock in milliseconds up to which markers and tombstones were forgotten; absent for never.
+    #[prost(sint64, optional, tag = "2")]
+    pub forget_horizon: ::core::option::Option<i64>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct SyncOpen {
     #[prost(uint64, tag = "1")]
     pub round: u64,
@@ -220,11 +247,23 @@ pub struct SyncOpen {
     /// The version in which digests are compared: 1.
     #[prost(uint32, tag = "3")]
     pub digest_version: u32,
+    #[prost(message, optional, tag = "5")]
+    pub pruning: ::core::option::Option<PruningNews>,
 }
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct SyncSame {
     #[prost(uint64, tag = "1")]
     pub round: u64,
+    #[prost(message, optional, tag = "2")]
+    pub pruning: ::core::option::Option<PruningNews>,
+}
+/// The first answer to a SyncOpen whose sum differs; what differs follows.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct SyncDiffers {
+    #[prost(uint64, tag = "1")]
+    pub round: u64,
+    #[prost(message, optional, tag = "2")]
+    pub pruning: ::core::option::Option<PruningNews>,
 }
 /// A part of the hash space: all hashes that begin with the first `depth` nibbles of `bits`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -310,7 +349,7 @@ pub struct SyncDone {
 pub struct Message {
     #[prost(
         oneof = "message::Kind",
-        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16"
+        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17"
     )]
     pub kind: ::core::option::Option<message::Kind>,
 }
@@ -350,6 +389,8 @@ pub mod message {
         SyncAck(super::SyncAck),
         #[prost(message, tag = "16")]
         SyncDone(super::SyncDone),
+        #[prost(message, tag = "17")]
+        SyncDiffers(super::SyncDiffers),
     }
 }
 /// A piece of a message that is too large for one frame; under a manifest of its own.

@@ -6,17 +6,20 @@ use greylag_core::UniqueAddress;
 use greylag_crdt::{Digest, ReplicaId};
 
 use super::ReplicatorCore;
-use crate::entries::{Data, Entry, Merged};
+use crate::entries::{Data, Entry, Merged, Rules};
 use crate::key::KeyId;
 use crate::message::{
     BatchItem, Content, DeltaItem, Effect, Envelope, Message, Nacked, ReadReply, Refusal, ReplicatorEvent, WriteReply,
 };
 use crate::read::Lifecycle;
+use crate::settings::ReplicatorSettings;
+use crate::types::TypeTable;
 
 impl ReplicatorCore {
     pub(super) fn on_message(&mut self, now: Instant, from: UniqueAddress, message: Message, out: &mut Vec<Effect>) {
         // Whatever status it has; but a stranger, or who was removed, is not listened to.
-        if self.replicas.other(&from).is_none() || self.replicas.removed.contains(&from) {
+        let is_removed = self.replicas.removed.contains(&from) || self.pruning.is_removed(ReplicaId(from.uid().get()));
+        if self.replicas.other(&from).is_none() || is_removed {
             self.stats.from_strangers += 1;
             return;
         }
@@ -25,7 +28,7 @@ impl ReplicatorCore {
         }
         match message {
             Message::Write { request, key, envelope } => {
-                let reply = self.on_write(&from, &key, &envelope, out);
+                let reply = self.on_write(now, &from, &key, &envelope, out);
                 self.send(from, Message::WriteReply { request, reply }, out);
             }
             Message::Check { request, key, digest } => {
@@ -33,7 +36,7 @@ impl ReplicatorCore {
                 self.send(from, Message::WriteReply { request, reply }, out);
             }
             Message::DeltaWrite { request, item } => {
-                let reply = self.on_delta_write(&from, &item, out);
+                let reply = self.on_delta_write(now, &from, &item, out);
                 self.send(from, Message::WriteReply { request, reply }, out);
             }
             Message::WriteReply { request, reply } => self.on_write_reply(&from, request, reply, out),
@@ -41,9 +44,9 @@ impl ReplicatorCore {
                 let reply = self.on_read(&key, &tag, digest);
                 self.send(from, Message::ReadReply { request, reply }, out);
             }
-            Message::ReadReply { request, reply } => self.on_read_reply(&from, request, reply, out),
+            Message::ReadReply { request, reply } => self.on_read_reply(now, &from, request, reply, out),
             Message::DeltaBatch { from_seq, to_seq, items } => {
-                let nacked = self.on_batch(&from, items, out);
+                let nacked = self.on_batch(now, &from, items, out);
                 self.send(from, Message::DeltaAck { from_seq, to_seq, nacked }, out);
             }
             Message::DeltaAck { from_seq, to_seq, nacked } => {
@@ -59,12 +62,13 @@ impl ReplicatorCore {
 
     fn on_write(
         &mut self,
+        now: Instant,
         from: &UniqueAddress,
         key: &KeyId,
         envelope: &Envelope,
         out: &mut Vec<Effect>,
     ) -> WriteReply {
-        match self.merge(from, key, envelope, out) {
+        match self.merge(now, from, key, envelope, out) {
             Ok(Merged::Deleted { deleted_at }) => WriteReply::Deleted { deleted_at },
             Ok(_) => WriteReply::Ack,
             Err(refusal) => WriteReply::Nack(refusal),
@@ -81,11 +85,17 @@ impl ReplicatorCore {
         }
     }
 
-    fn on_delta_write(&mut self, from: &UniqueAddress, item: &DeltaItem, out: &mut Vec<Effect>) -> WriteReply {
-        match self.merge_delta(from, item, out) {
+    fn on_delta_write(
+        &mut self,
+        now: Instant,
+        from: &UniqueAddress,
+        item: &DeltaItem,
+        out: &mut Vec<Effect>,
+    ) -> WriteReply {
+        match self.merge_delta(now, from, item, out) {
             Ok(Merged::Done { .. }) => WriteReply::Ack,
             Ok(Merged::Deleted { deleted_at }) => WriteReply::Deleted { deleted_at },
-            Ok(Merged::Gap { have }) => WriteReply::DeltaNack { have, full: !self.settings.delta_enabled },
+            Ok(Merged::Gap { have, full }) => WriteReply::DeltaNack { have, full },
             Err(refusal) => WriteReply::Nack(refusal),
         }
     }
@@ -105,17 +115,23 @@ impl ReplicatorCore {
         }
     }
 
-    fn on_batch(&mut self, from: &UniqueAddress, items: Vec<BatchItem>, out: &mut Vec<Effect>) -> Vec<Nacked> {
+    fn on_batch(
+        &mut self,
+        now: Instant,
+        from: &UniqueAddress,
+        items: Vec<BatchItem>,
+        out: &mut Vec<Effect>,
+    ) -> Vec<Nacked> {
         let (mut nacked, mut wanted) = (Vec::new(), Vec::new());
         for item in items {
             match item {
                 BatchItem::Delta(item) => {
                     // A refusal for good is counted and not listed: sending it again helps nobody.
-                    if let Ok(Merged::Gap { have }) = self.merge_delta(from, &item, out) {
-                        nacked.push(Nacked { key: item.key, have, full: !self.settings.delta_enabled });
+                    if let Ok(Merged::Gap { have, full }) = self.merge_delta(now, from, &item, out) {
+                        nacked.push(Nacked { key: item.key, have, full });
                     }
                 }
-                BatchItem::Full { key, envelope } => drop(self.merge(from, &key, &envelope, out)),
+                BatchItem::Full { key, envelope } => drop(self.merge(now, from, &key, &envelope, out)),
                 BatchItem::Hint { hash } => wanted.push(hash),
             }
         }
@@ -128,15 +144,17 @@ impl ReplicatorCore {
     /// Joins deltas of the sender.
     fn merge_delta(
         &mut self,
+        now: Instant,
         from: &UniqueAddress,
         item: &DeltaItem,
         out: &mut Vec<Effect>,
     ) -> Result<Merged, Refusal> {
         let origin = ReplicaId(from.uid().get());
         let merged = if self.settings.delta_enabled {
-            self.entries.merge_delta(&self.types, origin, item)
+            let rules = rules(&self.types, &self.settings, self.forgets_before(now));
+            self.entries.merge_delta(&rules, origin, item)
         } else {
-            Ok(Merged::Gap { have: 0 })
+            Ok(Merged::Gap { have: 0, full: true })
         };
         if let Ok(Merged::Gap { .. }) = merged {
             self.stats.gaps += 1;
@@ -147,13 +165,14 @@ impl ReplicatorCore {
     /// Joins a full state.
     pub(super) fn merge(
         &mut self,
+        now: Instant,
         from: &UniqueAddress,
         key: &KeyId,
         envelope: &Envelope,
         out: &mut Vec<Effect>,
     ) -> Result<Merged, Refusal> {
-        let max_bytes = self.settings.max_entry_bytes.saturating_mul(4);
-        let merged = self.entries.merge_envelope(&self.types, max_bytes, key, envelope);
+        let rules = rules(&self.types, &self.settings, self.forgets_before(now));
+        let merged = self.entries.merge_envelope(&rules, key, envelope);
         let tag = match &envelope.content {
             Content::Value { tag, .. } => tag.clone(),
             Content::Tombstone { .. } => {
@@ -187,4 +206,9 @@ impl ReplicatorCore {
         }
         merged
     }
+}
+
+/// What merging goes by.
+pub(super) fn rules<'a>(types: &'a TypeTable, settings: &ReplicatorSettings, forgets_before: Option<i64>) -> Rules<'a> {
+    Rules { types, max_bytes: settings.max_entry_bytes.saturating_mul(4), forgets_before }
 }

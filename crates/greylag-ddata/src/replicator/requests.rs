@@ -175,7 +175,7 @@ impl ReplicatorCore {
                 self.send(from.clone(), message, out);
             }
             WriteReply::DeltaNack { have, full } => {
-                let missing = if full { None } else { self.log.deltas_since(&self.types, &key, have) };
+                let missing = if full { None } else { self.log.deltas_since(&self.types, &self.entries, &key, have) };
                 let message = match missing {
                     Some(item) => Message::DeltaWrite { request, item },
                     None => self.write_message(request, &key),
@@ -249,6 +249,7 @@ impl ReplicatorCore {
 
     pub(super) fn on_read_reply(
         &mut self,
+        now: Instant,
         from: &UniqueAddress,
         request: u64,
         reply: ReadReply,
@@ -264,7 +265,7 @@ impl ReplicatorCore {
         let held = match reply {
             ReadReply::Same => Ok(asked.map(|_| None)),
             ReadReply::Absent => Ok(None),
-            ReadReply::Value(envelope) => self.merge(from, &key, &envelope, out).map(|_| Some(Some(envelope))),
+            ReadReply::Value(envelope) => self.merge(now, from, &key, &envelope, out).map(|_| Some(Some(envelope))),
             ReadReply::NotReady => Err(Refusal::NotReady),
             ReadReply::Nack(refusal) => Err(refusal),
         };

@@ -12,9 +12,10 @@ use super::ReplicatorCore;
 use crate::entries::Merged;
 use crate::key::KeyId;
 use crate::message::{Effect, Envelope, Message, RoundId};
+use crate::pruning::PruningNews;
 use crate::read::Lifecycle;
 use crate::sync::{Round, fill, keys_of};
-use crate::tree::Prefix;
+use crate::tree::{Prefix, Sum};
 
 /// One round in ten goes to any peer, reachable or not, in case reachability is wrong.
 const ANY_PEER_EVERY: u64 = 10;
@@ -70,7 +71,9 @@ pub(super) fn jittered(rng: &mut ChaCha8Rng, interval: Duration) -> Duration {
 impl ReplicatorCore {
     fn open_round(&mut self, now: Instant, peer: &UniqueAddress, out: &mut Vec<Effect>) {
         let number = self.numbers.draw();
-        self.rounds.opened.insert(peer.clone(), Round::new(now, number, true));
+        let mut round = Round::new(now, number, true);
+        round.tokens = self.pruning.collections.tokens();
+        self.rounds.opened.insert(peer.clone(), round);
         self.rounds.owed.remove(peer);
         self.rounds.suppressed.retain(|(suppressed, _), entry| {
             if suppressed == peer {
@@ -80,7 +83,7 @@ impl ReplicatorCore {
         });
         self.stats.rounds_opened += 1;
         let root = self.root_sum();
-        self.send(peer.clone(), Message::SyncOpen { round: number, root }, out);
+        self.send(peer.clone(), Message::SyncOpen { round: number, root, pruning: self.pruning.news() }, out);
     }
 
     /// While this replica catches up it opens rounds to all other voters, some at a time.
@@ -176,22 +179,18 @@ impl ReplicatorCore {
         out: &mut Vec<Effect>,
     ) {
         match message {
-            Message::SyncOpen { round, root } => {
-                if root == self.root_sum() {
-                    self.rounds.answered.remove(from);
-                    self.send(from.clone(), Message::SyncSame { round }, out);
-                    return;
+            Message::SyncOpen { round, root, pruning } => self.on_sync_open(now, from, round, root, &pruning, out),
+            Message::SyncSame { round, pruning } => {
+                self.on_first_answer(now, from, round, &pruning);
+                if self.rounds.opened.get(from).is_some_and(|open| open.is(round)) {
+                    self.finish_round(now, from, out);
                 }
-                let mut answer = Round::new(now, round, false);
-                answer.compare(&self.entries, Prefix::ROOT, root);
-                self.rounds.answered.insert(from.clone(), answer);
-                self.pump(from, RoundId { opened_by_sender: true, number: round }, out);
             }
-            Message::SyncSame { round } if self.rounds.opened.get(from).is_some_and(|open| open.is(round)) => {
-                self.finish_round(now, from, out);
-            }
+            Message::SyncDiffers { round, pruning } => self.on_first_answer(now, from, round, &pruning),
             Message::SyncDone { round } if self.rounds.answered.get(from).is_some_and(|found| found.is(round)) => {
-                self.rounds.answered.remove(from);
+                if let Some(round) = self.rounds.answered.remove(from) {
+                    self.note_complete(from, &round);
+                }
                 self.note_synced(from, out);
             }
             Message::SyncNodes { round, number, nodes } => {
@@ -223,6 +222,52 @@ impl ReplicatorCore {
                 self.after_round_message(now, from, round, out);
             }
             _ => {}
+        }
+    }
+
+    fn on_sync_open(
+        &mut self,
+        now: Instant,
+        from: &UniqueAddress,
+        round: u64,
+        root: Sum,
+        pruning: &PruningNews,
+        out: &mut Vec<Effect>,
+    ) {
+        // What is forgotten here is told as it was before the question.
+        let news = self.pruning.forget_horizon();
+        self.on_pruning_news(now, from, pruning);
+        let pruning_news = PruningNews { forget_horizon: news, ..self.pruning.news() };
+        if root == self.root_sum() {
+            self.rounds.answered.remove(from);
+            self.send(from.clone(), Message::SyncSame { round, pruning: pruning_news }, out);
+            return;
+        }
+        let mut answer = Round::new(now, round, false);
+        answer.tokens = self.pruning.collections.known_by(from, &self.pruning.collections.tokens());
+        answer.horizon = pruning.forget_horizon;
+        answer.compare(&self.entries, Prefix::ROOT, root);
+        self.rounds.answered.insert(from.clone(), answer);
+        self.send(from.clone(), Message::SyncDiffers { round, pruning: pruning_news }, out);
+        self.pump(from, RoundId { opened_by_sender: true, number: round }, out);
+    }
+
+    /// The peer has taken the opening, and what it said of pruning with it: whatever it holds from now
+    /// on is compared, and nothing of the replicas that it was told are removed is added.
+    fn on_first_answer(&mut self, now: Instant, from: &UniqueAddress, round: u64, pruning: &PruningNews) {
+        self.on_pruning_news(now, from, pruning);
+        if let Some(open) = self.rounds.opened.get_mut(from).filter(|open| open.is(round)) {
+            open.tokens = self.pruning.collections.known_by(from, &open.tokens);
+            open.horizon = pruning.forget_horizon;
+            open.answered = true;
+        }
+    }
+
+    /// Every difference was exchanged both ways.
+    fn note_complete(&mut self, peer: &UniqueAddress, round: &Round) {
+        if round.answered {
+            self.pruning.collections.on_completed(peer, &round.tokens);
+            self.pruning.raise_horizon(round.horizon);
         }
     }
 
@@ -271,7 +316,7 @@ impl ReplicatorCore {
         }
         let mut back = std::collections::VecDeque::new();
         for (key, envelope) in entries {
-            match self.merge(from, key, envelope, out) {
+            match self.merge(now, from, key, envelope, out) {
                 Err(_) => {
                     let suppressed = Suppressed {
                         own: self.entries.digest(key),
@@ -328,7 +373,9 @@ impl ReplicatorCore {
     }
 
     fn finish_round(&mut self, now: Instant, peer: &UniqueAddress, out: &mut Vec<Effect>) {
-        self.rounds.opened.remove(peer);
+        if let Some(round) = self.rounds.opened.remove(peer) {
+            self.note_complete(peer, &round);
+        }
         self.note_synced(peer, out);
         self.open_initial_rounds(now, out);
     }

@@ -1,0 +1,212 @@
+//! Joining what peers send into what is held.
+//!
+//! Markers come first: both sides are put under the same names before they are joined, and a delta
+//! that was made with a marker that is missing here is refused, for its full state. Source: ddata Z7.
+
+use std::collections::BTreeMap;
+
+use greylag_crdt::{Home, Markers, Performed, RemovedNodePruning, ReplicaId};
+
+use super::{Data, Entries, Entry, Filled, Merged};
+use crate::key::KeyId;
+use crate::message::{Content, DeltaItem, Envelope, Refusal};
+use crate::types::{AnyData, AnyType, TypeTable};
+
+/// What deciding about a message needs to know beside the entries.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Rules<'a> {
+    pub(crate) types: &'a TypeTable,
+    /// Larger values are refused.
+    pub(crate) max_bytes: usize,
+    /// Markers that ended at this time or before may be forgotten.
+    pub(crate) forgets_before: Option<i64>,
+}
+
+impl Rules<'_> {
+    /// Whether the next tick would drop this marker from an entry that does not name its replica.
+    pub(crate) fn may_forget(&self, marker: &Performed) -> bool {
+        marker.obsolete_at.zip(self.forgets_before).is_some_and(|(ended, before)| ended <= before)
+    }
+}
+
+/// A copy to work on: a merge that is refused half-way leaves the entry as it was.
+struct Draft {
+    home: Home,
+    value: Box<dyn AnyData>,
+    versions: BTreeMap<ReplicaId, u64>,
+    markers: Markers,
+    size: usize,
+}
+
+impl Draft {
+    /// Puts a value under the names that the markers give. Returns whether that changed it.
+    fn clean(markers: &Markers, value: &mut dyn AnyData) -> bool {
+        !markers.is_empty() && value.pruning_mut().is_some_and(|pruning| markers.clean(pruning))
+    }
+}
+
+impl Entries {
+    /// Joins a full state. Source: ddata G6, Z7.
+    pub(crate) fn merge_envelope(
+        &mut self,
+        rules: &Rules<'_>,
+        key: &KeyId,
+        envelope: &Envelope,
+    ) -> Result<Merged, Refusal> {
+        let (tag, bytes) = match &envelope.content {
+            Content::Tombstone { deleted_at } => return Ok(self.merge_tombstone(key, *deleted_at)),
+            Content::Value { tag, bytes } => (tag, bytes),
+        };
+        if let Some(Entry { data: Data::Tombstone { deleted_at }, .. }) = self.map.get(key) {
+            return Ok(Merged::Deleted { deleted_at: *deleted_at });
+        }
+        self.check_tag(key, tag)?;
+        if bytes.len() > rules.max_bytes {
+            return Err(Refusal::TooLarge);
+        }
+        let found = rules.types.find(tag).ok_or(Refusal::UnknownType)?;
+        let mut theirs = found.decode(bytes).map_err(|_| Refusal::Undecodable)?;
+        let mut draft = self.draft(key, &**found);
+        let named = theirs.pruning().map(RemovedNodePruning::modified_by).unwrap_or_default();
+        let mut told = envelope.markers.clone();
+        told.retain(|marker| !rules.may_forget(marker) || self.names(key, marker) || named.contains(&marker.removed));
+        draft.markers.unite(&told);
+        let cleaned = Draft::clean(&draft.markers, &mut *draft.value);
+        Draft::clean(&draft.markers, &mut *theirs);
+        let grew = draft.value.merge(&*theirs).map_err(|_| Refusal::Undecodable)?;
+        for (origin, version) in &envelope.versions {
+            let own = draft.versions.entry(*origin).or_default();
+            *own = (*own).max(*version);
+        }
+        draft.size += bytes.len();
+        let changed = cleaned || grew.grew() || !self.map.contains_key(key);
+        self.finish(key, draft, changed);
+        Ok(Merged::Done { changed })
+    }
+
+    /// Joins deltas of one origin. Source: ddata G5, Z7.
+    pub(crate) fn merge_delta(
+        &mut self,
+        rules: &Rules<'_>,
+        origin: ReplicaId,
+        item: &DeltaItem,
+    ) -> Result<Merged, Refusal> {
+        if let Some(Entry { data: Data::Tombstone { deleted_at }, .. }) = self.map.get(&item.key) {
+            return Ok(Merged::Deleted { deleted_at: *deleted_at });
+        }
+        self.check_tag(&item.key, &item.tag)?;
+        let found = rules.types.find(&item.tag).ok_or(Refusal::UnknownType)?;
+        let mut draft = self.draft(&item.key, &**found);
+        let have = draft.versions.get(&origin).copied().unwrap_or(0);
+        // Before anything else: names that this delta uses may be unknown here.
+        if self.lacks_marker(rules, &**found, item) {
+            return Ok(Merged::Gap { have, full: true });
+        }
+        if draft.value.is_causal() {
+            if item.version <= have {
+                return Ok(Merged::Done { changed: false });
+            }
+            if item.prev > have {
+                return Ok(Merged::Gap { have, full: false });
+            }
+            draft.versions.insert(origin, item.version);
+        }
+        let grew = found
+            .merge_delta(&mut *draft.value, &item.delta, &draft.markers)
+            .map_err(|_refused| Refusal::Undecodable)?;
+        draft.size += item.delta.len();
+        let changed = grew.grew() || !self.map.contains_key(&item.key);
+        self.finish(&item.key, draft, changed);
+        Ok(Merged::Done { changed })
+    }
+
+    /// Whether the sender's entry had a marker, a range or an amount that is needed here and missing.
+    fn lacks_marker(&self, rules: &Rules<'_>, found: &dyn AnyType, item: &DeltaItem) -> bool {
+        if item.markers.is_empty() {
+            return false;
+        }
+        let own = self.markers(&item.key);
+        item.markers.iter().any(|marker| {
+            let mut alone = Markers::new();
+            alone.add(marker);
+            let needed = || {
+                !rules.may_forget(marker) || self.names(&item.key, marker) || found.is_cleaned_by(&item.delta, &alone)
+            };
+            !own.includes(&alone) && needed()
+        })
+    }
+
+    fn names(&self, key: &str, marker: &Performed) -> bool {
+        self.map.get(key).is_some_and(|entry| entry.mentions(marker.removed))
+    }
+
+    /// A tombstone absorbs whatever is there; of two the later time stays. Source: ddata R5.
+    pub(crate) fn merge_tombstone(&mut self, key: &KeyId, deleted_at: i64) -> Merged {
+        if let Some(Entry { data: Data::Tombstone { deleted_at: own }, .. }) = self.map.get(key)
+            && *own >= deleted_at
+        {
+            return Merged::Done { changed: false };
+        }
+        let (versions, markers) = (BTreeMap::new(), Markers::new());
+        self.set(key, Filled { data: Data::Tombstone { deleted_at }, versions, markers, size_bound: 16, born: 0 });
+        Merged::Done { changed: true }
+    }
+
+    /// Drops the markers that may be forgotten, unless the entry still names their replicas. Returns
+    /// those that went. Source: ddata Z9.
+    pub(crate) fn forget_markers(&mut self, rules: &Rules<'_>, key: &KeyId) -> Vec<Performed> {
+        let Some(entry) = self.map.get(key) else { return Vec::new() };
+        let goes = |marker: &Performed| rules.may_forget(marker) && !entry.mentions(marker.removed);
+        let gone: Vec<Performed> = entry.markers.iter().filter(|marker| goes(marker)).cloned().collect();
+        let Some(value) = entry.value().filter(|_| !gone.is_empty()) else { return Vec::new() };
+        let mut markers = entry.markers.clone();
+        markers.retain(|marker| !goes(marker));
+        let mut value = value.boxed_clone();
+        if let Some(pruning) = value.pruning_mut() {
+            markers.clean(pruning);
+        }
+        let (versions, size_bound, born) = (entry.versions.clone(), entry.size_bound, entry.born);
+        self.set(key, Filled { data: Data::Value(value), versions, markers, size_bound, born });
+        gone
+    }
+
+    fn check_tag(&self, key: &KeyId, tag: &str) -> Result<(), Refusal> {
+        match self.map.get(key).and_then(Entry::value) {
+            Some(value) if *value.tag() != *tag => Err(Refusal::TypeMismatch),
+            _ => Ok(()),
+        }
+    }
+
+    fn draft(&self, key: &KeyId, found: &dyn AnyType) -> Draft {
+        let home = self.home(key);
+        match self.map.get(key) {
+            Some(entry @ Entry { data: Data::Value(value), .. }) => Draft {
+                home,
+                value: value.boxed_clone(),
+                versions: entry.versions.clone(),
+                markers: entry.markers.clone(),
+                size: entry.size_bound,
+            },
+            _ => {
+                let mut value = found.zero();
+                value.bind(home);
+                Draft { home, value, versions: BTreeMap::new(), markers: Markers::new(), size: 0 }
+            }
+        }
+    }
+
+    fn finish(&mut self, key: &KeyId, draft: Draft, changed: bool) {
+        let Draft { home, value, mut versions, markers, size } = draft;
+        if !markers.is_empty() {
+            let removed = markers.removed();
+            versions.retain(|origin, _| !removed.contains(origin));
+        }
+        let marked = self.map.get(key).is_none_or(|entry| entry.markers != markers);
+        if changed || marked {
+            self.set(key, Filled { data: Data::Value(value), versions, markers, size_bound: size, born: home.born });
+        } else if let Some(entry) = self.map.get_mut(key) {
+            // The value is the same; what it is known to include may be more.
+            entry.versions = versions;
+        }
+    }
+}

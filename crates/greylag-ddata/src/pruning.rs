@@ -1,0 +1,260 @@
+//! Pruning: what a removed replica left is put under the name of a live one, and then forgotten.
+//!
+//! ```text
+//! noticed    membership or data name a removed replica; the all-reachable clock runs
+//! announced  the leader makes a round, which every contact spreads
+//! collected  its owner completes a sync round with everybody who has shown that it knows the round
+//! performed  the owner puts entry after entry under its own name and writes markers beside them
+//! forgotten  markers go after their lifetime, and with the last of them the replica
+//! ```
+//!
+//! Counters and contexts name every replica that ever wrote; without pruning they would grow for
+//! ever. A marker says what was put where, and whoever holds it applies it to all it holds and
+//! receives, so a late copy costs repeated work and never data. This machine knows who is removed,
+//! which rounds there are and how far the own ones are; entries are changed by the replicator.
+//!
+//! Source: ddata §5.
+
+mod clock;
+mod collection;
+mod index;
+mod ranges;
+mod rounds;
+mod work;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use greylag_core::UniqueAddress;
+use greylag_crdt::ReplicaId;
+
+use clock::ReachableClock;
+pub(crate) use collection::{Collections, Tokens};
+pub(crate) use index::{Named, ReplicaIndex};
+pub(crate) use ranges::Ranges;
+use rounds::RoundTable;
+pub use rounds::{PruningNews, PruningRound};
+pub(crate) use work::{Phase, Work};
+
+use crate::replicas::{ReplicaStatus, Replicas};
+use crate::settings::ReplicatorSettings;
+
+/// Who is removed, and what is being done about it.
+#[derive(Debug)]
+pub(crate) struct Pruning {
+    own: ReplicaId,
+    clock: ReachableClock,
+    /// Removed replicas, and when on that clock they were noticed.
+    removed: BTreeMap<ReplicaId, Duration>,
+    /// Replicas that data name and nobody knows; only the leader looks for them.
+    unknown: BTreeMap<ReplicaId, Duration>,
+    rounds: RoundTable,
+    pub(crate) collections: Collections,
+    pub(crate) ranges: Ranges,
+    /// Entries that wait to be performed, by removed replica.
+    pub(crate) work: Vec<Work>,
+    /// What forgot before this may have forgotten what another still lacks. Source: ddata Z9.
+    forget_horizon: Option<i64>,
+    /// When the next tick is due.
+    pub(crate) tick_at: Instant,
+}
+
+impl Pruning {
+    /// Nobody is removed.
+    pub(crate) fn new(own: ReplicaId, settings: &ReplicatorSettings, now: Instant) -> Self {
+        Self {
+            own,
+            clock: ReachableClock::default(),
+            removed: BTreeMap::new(),
+            unknown: BTreeMap::new(),
+            rounds: RoundTable::default(),
+            collections: Collections::default(),
+            ranges: Ranges::default(),
+            work: Vec::new(),
+            forget_horizon: None,
+            tick_at: now + settings.pruning_interval.unwrap_or_default(),
+        }
+    }
+
+    /// Membership changed. Source: ddata Z1.
+    pub(crate) fn on_replicas(&mut self, now: Instant, replicas: &Replicas) {
+        self.clock.set(now, replicas.own_status.is_some() && unreachable(replicas).is_none() && replicas.unmet == 0);
+        for removed in &replicas.removed {
+            self.notice(now, ReplicaId(removed.uid().get()));
+        }
+        self.collections.on_members(&collected_from(replicas));
+    }
+
+    fn notice(&mut self, now: Instant, removed: ReplicaId) {
+        if removed != self.own {
+            let at = self.clock.elapsed(now);
+            self.removed.entry(removed).or_insert(at);
+        }
+    }
+
+    /// Whether nothing of this replica is taken any more.
+    pub(crate) fn is_removed(&self, replica: ReplicaId) -> bool {
+        self.removed.contains_key(&replica)
+    }
+
+    /// The rounds and the horizon, as they are said to peers.
+    pub(crate) fn news(&self) -> PruningNews {
+        PruningNews { rounds: self.rounds.iter().cloned().collect(), forget_horizon: self.forget_horizon }
+    }
+
+    /// A peer showed its rounds. Source: ddata Z1, Z3, Z4.
+    pub(crate) fn on_news(
+        &mut self,
+        now: Instant,
+        wall_ms: i64,
+        from: &UniqueAddress,
+        news: &PruningNews,
+        lifetime: Duration,
+    ) {
+        for round in &news.rounds {
+            // Whoever says that this replica is removed will soon be heard from membership too.
+            if round.removed == self.own || round.is_over(wall_ms, lifetime) || !self.rounds.merge(round) {
+                continue;
+            }
+            self.notice(now, round.removed);
+            if round.owner != self.own {
+                self.collections.remove(round.removed);
+                self.work.retain(|work| work.removed != round.removed);
+            }
+        }
+        self.collections.on_shown(from, self.own, &news.rounds);
+    }
+
+    /// A horizon is taken over at the end of a complete round, so nobody is refused by its own coming
+    /// back. Source: ddata Z9.
+    pub(crate) fn raise_horizon(&mut self, horizon: Option<i64>) {
+        self.forget_horizon = self.forget_horizon.max(horizon);
+    }
+
+    /// What was forgotten here, or by those that complete rounds were exchanged with.
+    pub(crate) fn forget_horizon(&self) -> Option<i64> {
+        self.forget_horizon
+    }
+
+    /// Markers that ended before this may be forgotten now: nobody is unreachable, and there was time
+    /// for everything to spread since they ended and since everybody could be reached. Source: ddata Z9.
+    pub(crate) fn forgets_before(&self, now: Instant, wall_ms: i64, settings: &ReplicatorSettings) -> Option<i64> {
+        settings.pruning_interval?;
+        let since = self.clock.running_since()?;
+        let spread = settings.max_pruning_dissemination;
+        (since + spread <= now).then(|| wall_ms.saturating_sub(millis(spread)))
+    }
+
+    /// The leader announces a round for whoever was noticed long enough ago. Source: ddata Z2, Z3.
+    pub(crate) fn announce(
+        &mut self,
+        now: Instant,
+        wall_ms: i64,
+        own: &UniqueAddress,
+        replicas: &Replicas,
+        index: &ReplicaIndex,
+        settings: &ReplicatorSettings,
+    ) {
+        if leader(own, replicas) != Some(own) {
+            self.unknown.clear();
+            return;
+        }
+        self.look_for_unknown(now, replicas, index);
+        let elapsed = self.clock.elapsed(now);
+        let voters = voters(self.own, replicas);
+        let noticed = self.removed.iter().chain(&self.unknown);
+        let ripe = noticed.filter(|(_, at)| elapsed.saturating_sub(**at) >= settings.max_pruning_dissemination);
+        let ripe: Vec<ReplicaId> = ripe
+            .map(|(removed, _)| *removed)
+            .filter(|removed| index.mentions(*removed))
+            .filter(|removed| self.rounds.get(*removed).is_none_or(|round| !voters.contains(&round.owner)))
+            .collect();
+        for removed in ripe {
+            let epoch = self.rounds.next_epoch();
+            self.rounds.merge(&PruningRound { removed, epoch, owner: self.own, created_at: wall_ms });
+            self.unknown.remove(&removed);
+            self.notice(now, removed);
+        }
+    }
+
+    /// Replicas that only data name: of former incarnations whose stores returned, say.
+    fn look_for_unknown(&mut self, now: Instant, replicas: &Replicas, index: &ReplicaIndex) {
+        let known: BTreeSet<ReplicaId> =
+            replicas.others.iter().map(|replica| ReplicaId(replica.address.uid().get())).chain([self.own]).collect();
+        let unknown: BTreeSet<ReplicaId> =
+            index.replicas().filter(|named| !known.contains(named) && !self.removed.contains_key(named)).collect();
+        self.unknown.retain(|replica, _| unknown.contains(replica));
+        let elapsed = self.clock.elapsed(now);
+        for replica in unknown {
+            self.unknown.entry(replica).or_insert(elapsed);
+        }
+    }
+
+    /// The rounds of this owner: who has still to be collected, and what can be performed.
+    /// Source: ddata Z4, Z5.
+    pub(crate) fn pursue(&mut self, replicas: &Replicas, index: &ReplicaIndex) -> BTreeSet<UniqueAddress> {
+        let members = collected_from(replicas);
+        let mut awaited = BTreeSet::new();
+        for round in self.rounds.iter().filter(|round| round.owner == self.own) {
+            let missing = self.collections.begin(round.removed, round.epoch, &members);
+            let under_way = self.work.iter().any(|work| work.removed == round.removed);
+            if missing.is_empty() && index.mentions(round.removed) && !under_way {
+                self.work.push(Work::new(round.removed));
+            }
+            awaited.extend(missing);
+        }
+        awaited
+    }
+
+    /// Whether anything of a removed replica is left to prune.
+    pub(crate) fn has_something_to_do(&self, index: &ReplicaIndex) -> bool {
+        self.removed.keys().any(|removed| index.mentions(*removed))
+    }
+
+    /// Drops rounds that are over, and the replicas of which nothing is left. Source: ddata Z9.
+    pub(crate) fn drop_finished(
+        &mut self,
+        wall_ms: i64,
+        replicas: &Replicas,
+        index: &ReplicaIndex,
+        lifetime: Duration,
+    ) {
+        self.rounds.retain(|round| !round.is_over(wall_ms, lifetime));
+        let (rounds, own) = (&self.rounds, self.own);
+        self.collections.retain(|removed| rounds.get(removed).is_some_and(|round| round.owner == own));
+        let tombstones: BTreeSet<ReplicaId> =
+            replicas.removed.iter().map(|removed| ReplicaId(removed.uid().get())).collect();
+        self.removed.retain(|removed, _| {
+            tombstones.contains(removed) || rounds.get(*removed).is_some() || index.names(*removed)
+        });
+        self.ranges.retain(|removed| index.names(removed) || rounds.get(removed).is_some());
+    }
+}
+
+/// Milliseconds of a duration.
+pub(crate) fn millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+}
+
+/// Somebody who cannot be reached, and so keeps pruning waiting.
+pub(crate) fn unreachable(replicas: &Replicas) -> Option<&UniqueAddress> {
+    replicas.others.iter().find(|replica| !replica.reachable).map(|replica| &replica.address)
+}
+
+/// Whom an owner collects from: peers, and those that are joining.
+fn collected_from(replicas: &Replicas) -> BTreeSet<UniqueAddress> {
+    replicas.others.iter().map(|replica| replica.address.clone()).collect()
+}
+
+/// The first full member in the order of addresses.
+fn leader<'a>(own: &'a UniqueAddress, replicas: &'a Replicas) -> Option<&'a UniqueAddress> {
+    let others = replicas.others.iter().filter(|replica| replica.status == ReplicaStatus::Up);
+    let own = (replicas.own_status == Some(ReplicaStatus::Up)).then_some(own);
+    others.map(|replica| &replica.address).chain(own).min()
+}
+
+fn voters(own: ReplicaId, replicas: &Replicas) -> BTreeSet<ReplicaId> {
+    let others = replicas.others.iter().filter(|replica| replica.status.is_voter());
+    let own = replicas.own_is_voter().then_some(own);
+    others.map(|replica| ReplicaId(replica.address.uid().get())).chain(own).collect()
+}

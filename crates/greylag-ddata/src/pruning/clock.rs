@@ -1,0 +1,58 @@
+//! The all-reachable clock: it runs only while no member is unreachable.
+//!
+//! "Long enough for everything to spread" means nothing while somebody hears nothing, so waiting
+//! times of pruning are taken on this clock. Source: ddata Z1.
+
+use std::time::{Duration, Instant};
+
+/// Runs while everybody can be reached.
+#[derive(Debug, Default)]
+pub(crate) struct ReachableClock {
+    before: Duration,
+    since: Option<Instant>,
+}
+
+impl ReachableClock {
+    /// From now on all are reachable, or not.
+    pub(crate) fn set(&mut self, now: Instant, all_reachable: bool) {
+        match (self.since, all_reachable) {
+            (None, true) => self.since = Some(now),
+            (Some(_), false) => {
+                self.before = self.elapsed(now);
+                self.since = None;
+            }
+            _ => {}
+        }
+    }
+
+    /// For how long it has run in all.
+    pub(crate) fn elapsed(&self, now: Instant) -> Duration {
+        self.before + self.since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since))
+    }
+
+    /// Since when it runs without a break.
+    pub(crate) fn running_since(&self) -> Option<Instant> {
+        self.since
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// ddata Z1: the clock stands while somebody is unreachable.
+    #[test]
+    fn it_stands_while_somebody_is_unreachable() {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let mut clock = ReachableClock::default();
+        assert_eq!(clock.elapsed(at(5)), Duration::ZERO);
+        clock.set(at(5), true);
+        clock.set(at(7), true);
+        assert_eq!((clock.elapsed(at(8)), clock.running_since()), (Duration::from_secs(3), Some(at(5))));
+        clock.set(at(8), false);
+        assert_eq!((clock.elapsed(at(60)), clock.running_since()), (Duration::from_secs(3), None));
+        clock.set(at(60), true);
+        assert_eq!(clock.elapsed(at(61)), Duration::from_secs(4));
+    }
+}

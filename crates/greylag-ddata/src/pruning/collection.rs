@@ -1,0 +1,175 @@
+//! How far an owner is with gathering everything that a removed replica wrote.
+//!
+//! A member is collected by a complete sync round that it began, or answered, knowing the pruning
+//! round: from then on it takes nothing of the removed replica, so all it had is at the owner. If one
+//! vanishes before that, it may have passed something on to somebody who was collected already;
+//! collection starts afresh. Source: ddata Z4.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use greylag_core::UniqueAddress;
+use greylag_crdt::ReplicaId;
+
+use super::PruningRound;
+
+/// The own rounds as they stood when a sync round began: what completing it collects for.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Tokens(BTreeMap<ReplicaId, (u64, u64)>);
+
+#[derive(Debug)]
+struct Collection {
+    epoch: u64,
+    /// Rises when collection starts afresh.
+    generation: u64,
+    /// Who has shown that it knows the round.
+    shown: BTreeSet<UniqueAddress>,
+    collected: BTreeSet<UniqueAddress>,
+    /// Who is to be collected, as far as was known.
+    members: BTreeSet<UniqueAddress>,
+    done: bool,
+}
+
+impl Collection {
+    fn finish(&mut self) {
+        self.done |= self.members.is_subset(&self.collected);
+    }
+}
+
+/// What the own rounds have collected.
+#[derive(Debug, Default)]
+pub(crate) struct Collections(BTreeMap<ReplicaId, Collection>);
+
+impl Collections {
+    /// Begins, or goes on. Returns who is missing; nobody once everybody was collected.
+    pub(super) fn begin(
+        &mut self,
+        removed: ReplicaId,
+        epoch: u64,
+        members: &BTreeSet<UniqueAddress>,
+    ) -> BTreeSet<UniqueAddress> {
+        if self.0.get(&removed).is_some_and(|own| own.epoch != epoch) {
+            self.0.remove(&removed);
+        }
+        let own = self.0.entry(removed).or_insert_with(|| Collection {
+            epoch,
+            generation: 0,
+            shown: BTreeSet::new(),
+            collected: BTreeSet::new(),
+            members: members.clone(),
+            done: false,
+        });
+        own.finish();
+        if own.done { BTreeSet::new() } else { own.members.difference(&own.collected).cloned().collect() }
+    }
+
+    pub(super) fn remove(&mut self, removed: ReplicaId) {
+        self.0.remove(&removed);
+    }
+
+    pub(super) fn retain(&mut self, mut keep: impl FnMut(ReplicaId) -> bool) {
+        self.0.retain(|removed, _| keep(*removed));
+    }
+
+    /// The members are these now.
+    pub(super) fn on_members(&mut self, members: &BTreeSet<UniqueAddress>) {
+        for own in self.0.values_mut().filter(|own| !own.done) {
+            if own.members.iter().any(|member| !members.contains(member) && !own.collected.contains(member)) {
+                own.generation += 1;
+                own.collected.clear();
+            }
+            own.members.clone_from(members);
+        }
+    }
+
+    /// A member showed which rounds it knows.
+    pub(super) fn on_shown(&mut self, peer: &UniqueAddress, owner: ReplicaId, rounds: &[PruningRound]) {
+        for round in rounds.iter().filter(|round| round.owner == owner) {
+            if let Some(own) = self.0.get_mut(&round.removed).filter(|own| own.epoch == round.epoch) {
+                own.shown.insert(peer.clone());
+            }
+        }
+    }
+
+    /// Every own round as it stands now.
+    pub(crate) fn tokens(&self) -> Tokens {
+        Tokens(self.0.iter().map(|(removed, own)| (*removed, (own.epoch, own.generation))).collect())
+    }
+
+    /// Those of the tokens whose rounds the peer has shown to know.
+    pub(crate) fn known_by(&self, peer: &UniqueAddress, tokens: &Tokens) -> Tokens {
+        let known =
+            tokens.0.iter().filter(|(removed, _)| self.0.get(removed).is_some_and(|own| own.shown.contains(peer)));
+        Tokens(known.map(|(removed, token)| (*removed, *token)).collect())
+    }
+
+    /// A sync round with a member is complete that began when the own rounds stood like this.
+    pub(crate) fn on_completed(&mut self, peer: &UniqueAddress, tokens: &Tokens) {
+        for (removed, token) in &tokens.0 {
+            if let Some(own) = self.0.get_mut(removed).filter(|own| (own.epoch, own.generation) == *token) {
+                own.collected.insert(peer.clone());
+                own.finish();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const R: ReplicaId = ReplicaId(9);
+    const OWNER: ReplicaId = ReplicaId(1);
+
+    fn members(names: &str) -> BTreeSet<UniqueAddress> {
+        names.chars().map(|name| format!("{name}:1#7").parse().unwrap()).collect()
+    }
+
+    fn begun(names: &str) -> Collections {
+        let mut collections = Collections::default();
+        assert_eq!(collections.begin(R, 1, &members(names)), members(names));
+        collections
+    }
+
+    fn collect(collections: &mut Collections, name: &str) {
+        let peer = members(name).pop_first().unwrap();
+        let round = PruningRound { removed: R, epoch: 1, owner: OWNER, created_at: 0 };
+        let began = collections.tokens();
+        collections.on_shown(&peer, OWNER, &[round]);
+        let known = collections.known_by(&peer, &began);
+        collections.on_completed(&peer, &known);
+    }
+
+    /// ddata Z4: a round that a member began without knowing of the pruning collects nothing.
+    #[test]
+    fn only_who_has_shown_the_round_is_collected() {
+        let mut collections = begun("ab");
+        let peer = members("a").pop_first().unwrap();
+        let began = collections.tokens();
+        let known = collections.known_by(&peer, &began);
+        collections.on_completed(&peer, &known);
+        assert_eq!(collections.begin(R, 1, &members("ab")), members("ab"));
+        collect(&mut collections, "a");
+        assert_eq!(collections.begin(R, 1, &members("ab")), members("b"));
+    }
+
+    /// ddata Z4: one that vanishes uncollected may have passed something on.
+    #[test]
+    fn who_vanishes_uncollected_starts_collection_afresh() {
+        let mut collections = begun("abc");
+        collect(&mut collections, "a");
+        let peer = members("b").pop_first().unwrap();
+        let began = collections.tokens();
+        collections.on_members(&members("ab"));
+        assert_eq!(collections.begin(R, 1, &members("ab")), members("ab"));
+        collections.on_completed(&peer, &began);
+        assert_eq!(collections.begin(R, 1, &members("ab")), members("ab"), "that round began before");
+        collect(&mut collections, "a");
+        collections.on_members(&members("b"));
+        assert_eq!(collections.begin(R, 1, &members("b")), members("b"), "who was collected may go");
+        collections.on_members(&members("bd"));
+        collect(&mut collections, "b");
+        assert_eq!(collections.begin(R, 1, &members("bd")), members("d"), "who joins is collected too");
+        collect(&mut collections, "d");
+        assert_eq!(collections.begin(R, 1, &members("bd")), members(""));
+    }
+}

@@ -1,0 +1,180 @@
+//! What pruning does to entries, and when. Source: ddata §5.
+
+use std::time::{Duration, Instant};
+
+use greylag_core::UniqueAddress;
+use greylag_crdt::{Performed, ReplicaId};
+
+use super::ReplicatorCore;
+use super::peers::rules;
+use crate::delta_log::Record;
+use crate::entries::{Data, Filled};
+use crate::key::KeyId;
+use crate::message::{Effect, ReplicatorEvent};
+use crate::pruning::{Phase, PruningNews, Work, millis, unreachable};
+use crate::types::AnyData;
+
+/// Entries that one step looks at; requests are served between steps.
+const STEP: usize = 1_000;
+/// The pause between two steps.
+const PAUSE: Duration = Duration::from_millis(1);
+
+impl ReplicatorCore {
+    /// The wall clock: as it was told last, and gone on since.
+    pub(super) fn wall_ms(&self, now: Instant) -> i64 {
+        let (at, wall_ms) = self.wall;
+        wall_ms.saturating_add(millis(now.saturating_duration_since(at)))
+    }
+
+    /// Markers that ended at this time or before may be forgotten.
+    pub(super) fn forgets_before(&self, now: Instant) -> Option<i64> {
+        self.pruning.forgets_before(now, self.wall_ms(now), &self.settings)
+    }
+
+    pub(super) fn on_pruning_news(&mut self, now: Instant, from: &UniqueAddress, news: &PruningNews) {
+        self.pruning.on_news(now, self.wall_ms(now), from, news, self.settings.longest_marker_life());
+    }
+
+    pub(super) fn pruning_deadline(&self) -> Option<Instant> {
+        self.settings.pruning_interval.map(|_| self.pruning.tick_at)
+    }
+
+    /// The pruning tick, and the steps that it leads to.
+    pub(super) fn tick_pruning(&mut self, now: Instant, out: &mut Vec<Effect>) {
+        let Some(interval) = self.settings.pruning_interval.filter(|_| self.pruning.tick_at <= now) else { return };
+        if self.pruning.work.is_empty() {
+            self.begin_pruning(now, out);
+        } else {
+            self.perform_some(now, out);
+        }
+        self.pruning.tick_at = now + if self.pruning.work.is_empty() { interval } else { PAUSE };
+    }
+
+    fn begin_pruning(&mut self, now: Instant, out: &mut Vec<Effect>) {
+        let wall_ms = self.wall_ms(now);
+        self.forget_markers(now);
+        let lifetime = self.settings.longest_marker_life();
+        self.pruning.drop_finished(wall_ms, &self.replicas, &self.entries.index, lifetime);
+        if self.replicas.own_status.is_none() || self.replicas.unmet > 0 {
+            return;
+        }
+        if let Some(by) = unreachable(&self.replicas) {
+            if self.pruning.has_something_to_do(&self.entries.index) {
+                out.push(Effect::Event(ReplicatorEvent::PruningBlocked { by: by.clone() }));
+            }
+            return;
+        }
+        self.pruning.announce(now, wall_ms, &self.own, &self.replicas, &self.entries.index, &self.settings);
+        for peer in self.pruning.pursue(&self.replicas, &self.entries.index) {
+            self.rounds.owe(peer);
+        }
+        self.perform_some(now, out);
+    }
+
+    /// One step of the first piece of work.
+    fn perform_some(&mut self, now: Instant, out: &mut Vec<Effect>) {
+        let Some(mut work) = self.pruning.work.pop() else { return };
+        let keys = self.entries.index.naming(work.removed, work.after.as_ref(), STEP);
+        let is_last = keys.len() < STEP;
+        work.after = keys.last().cloned();
+        for key in keys {
+            match &mut work.phase {
+                Phase::Scan { numbers } => *numbers = wider(*numbers, self.uncovered_numbers(&key, work.removed)),
+                Phase::Perform => work.performed += usize::from(self.perform(now, &key, work.removed, out)),
+            }
+        }
+        if is_last {
+            self.finish_phase(work, out);
+        } else {
+            self.pruning.work.push(work);
+        }
+    }
+
+    fn finish_phase(&mut self, work: Work, out: &mut Vec<Effect>) {
+        match work.phase {
+            Phase::Scan { numbers } => {
+                if let Some((lowest, highest)) = numbers {
+                    self.pruning.ranges.cover(&self.numbers, work.removed, lowest, highest);
+                }
+                self.pruning.work.push(Work { phase: Phase::Perform, after: None, ..work });
+            }
+            Phase::Perform if work.performed > 0 => {
+                let (removed, entries) = (work.removed, work.performed);
+                out.push(Effect::Event(ReplicatorEvent::PruningDone { removed, entries }));
+            }
+            Phase::Perform => {}
+        }
+    }
+
+    /// The lowest and highest number of a removed replica in an entry that has to be performed.
+    fn uncovered_numbers(&self, key: &KeyId, removed: ReplicaId) -> Option<(u64, u64)> {
+        let entry = self.entries.get(key)?;
+        let pruning = entry.value()?.pruning()?;
+        pruning.needs_pruning(removed, entry.markers.of(removed)).then(|| pruning.numbers_of(removed))?
+    }
+
+    /// Puts what a removed replica left in an entry under the own name. Returns whether anything was put.
+    /// Source: ddata Z5.
+    fn perform(&mut self, now: Instant, key: &KeyId, removed: ReplicaId, out: &mut Vec<Effect>) -> bool {
+        let wall_ms = self.wall_ms(now);
+        let Some(entry) = self.entries.get(key) else { return false };
+        let Some(value) = entry.value() else { return false };
+        if !value.pruning().is_some_and(|pruning| pruning.needs_pruning(removed, entry.markers.of(removed))) {
+            return false;
+        }
+        let (mut value, mut markers) = (value.boxed_clone(), entry.markers.clone());
+        let before = markers.get(removed, self.replica).cloned();
+        let mut own = before.clone().unwrap_or_else(|| Performed::new(removed, self.replica));
+        let Some(pruning) = value.pruning_mut() else { return false };
+        pruning.prune(removed, self.pruning.ranges.of(removed), &mut own);
+        if before.as_ref().is_some_and(|before| (&before.ranges, &before.moved) == (&own.ranges, &own.moved))
+            || (own.ranges.is_empty() && own.moved.is_empty())
+        {
+            return false;
+        }
+        own.performed_at = wall_ms;
+        own.obsolete_at = Some(wall_ms.saturating_add(millis(self.settings.marker_life(key))));
+        markers.add(&own);
+        markers.clean(pruning);
+        let mut versions = entry.versions.clone();
+        versions.retain(|origin, _| !markers.removed().contains(origin));
+        let (size_bound, born, tag) = (entry.size_bound, entry.born(), AnyData::tag(&*value));
+        self.entries.set(key, Filled { data: Data::Value(value), versions, markers, size_bound, born });
+        self.stats.performed += 1;
+        self.stats.performed_again += u64::from(before.is_some());
+        let version = self.numbers.draw();
+        // It spreads as any change does, in full: no delta can say it.
+        self.append(Record { key: key.clone(), tag, prev: 0, version, delta: None }, out);
+        true
+    }
+
+    fn forget_markers(&mut self, now: Instant) {
+        let before = self.forgets_before(now);
+        let Some(ended) = before else { return };
+        for key in self.entries.index.ended(ended) {
+            let rules = rules(&self.types, &self.settings, before);
+            for marker in self.entries.forget_markers(&rules, &key) {
+                let spread = millis(self.settings.max_pruning_dissemination);
+                self.pruning.raise_horizon(Some(marker.performed_at.saturating_add(spread)));
+                self.stats.markers_forgotten += 1;
+            }
+        }
+    }
+
+    /// The rounds of pruning that are known here.
+    pub fn pruning_news(&self) -> PruningNews {
+        self.pruning.news()
+    }
+
+    /// The markers of an entry.
+    pub fn markers(&self, key: &str) -> greylag_crdt::Markers {
+        self.entries.markers(key)
+    }
+}
+
+fn wider(one: Option<(u64, u64)>, other: Option<(u64, u64)>) -> Option<(u64, u64)> {
+    match (one, other) {
+        (Some((low, high)), Some((l, h))) => Some((low.min(l), high.max(h))),
+        (one, other) => one.or(other),
+    }
+}

@@ -1,0 +1,349 @@
+//! Copies that are late: of the removed replica, of a former owner, of members that heard nothing.
+
+use std::time::Duration;
+
+use greylag_crdt::GCounter;
+use greylag_ddata::{Message, ReplicaStatus};
+
+use crate::world::{LIFE, Map, SPREAD, Set, TICK, World, replica};
+
+const SOON: Duration = Duration::from_secs(3);
+
+/// A world in which c wrote a set and a counter, was removed, and a performed; and both as c had left them.
+fn pruned() -> (World, greylag_ddata::Envelope, greylag_ddata::Envelope) {
+    let mut world = World::new("abc");
+    world.add('c', "s", "x");
+    world.count('c', "c", 5);
+    world.advance(SOON);
+    let copies = (world.envelope('b', "s"), world.envelope('b', "c"));
+    world.remove('c');
+    world.until_pruned::<Set>("s", replica('c'));
+    world.until_pruned::<GCounter>("c", replica('c'));
+    (world, copies.0, copies.1)
+}
+
+/// ddata Z7, Z8: what is old in a late copy is ignored, what was removed since stays removed.
+#[test]
+fn scenario_62_a_late_copy_with_nothing_new_changes_nothing() {
+    let (mut world, set, counter) = pruned();
+    world.turns_up('b', "s", &set);
+    world.turns_up('b', "c", &counter);
+    assert!(!world.is_named::<Set>("s", replica('c')) && !world.is_named::<GCounter>("c", replica('c')));
+    world.take('a', "s", "x");
+    world.advance(SOON);
+    world.turns_up('b', "s", &set);
+    world.turns_up('a', "s", &set);
+    world.advance(TICK * 2);
+    world.all_hold("s", "");
+    world.all_count("c", 5);
+    assert_eq!(world.performed('a'), (2, 0));
+}
+
+/// ddata Z7: markers of two removed replicas both count, and of one marker the later end.
+#[test]
+fn scenario_62_two_markers_clean_cumulatively() {
+    let mut world = World::new("abcd");
+    world.add('c', "s", "x");
+    world.add('d', "s", "y");
+    world.count('c', "c", 5);
+    world.count('d', "c", 2);
+    world.advance(SOON);
+    let (set, counter) = (world.envelope('b', "s"), world.envelope('b', "c"));
+    world.remove('c');
+    world.until_pruned::<Set>("s", replica('c'));
+    world.remove('d');
+    world.until_pruned::<Set>("s", replica('d'));
+    world.until_pruned::<GCounter>("c", replica('d'));
+    world.turns_up('b', "s", &set);
+    world.turns_up('b', "c", &counter);
+    assert!(!world.is_named::<Set>("s", replica('c')) && !world.is_named::<Set>("s", replica('d')));
+    world.all_count("c", 7);
+    world.all_hold("s", "xy");
+    let ends: Vec<_> = world.nodes[&'b'].core.markers("s").iter().map(|marker| marker.obsolete_at).collect();
+    let mut earlier = world.envelope('a', "s");
+    let markers = earlier.markers.clone();
+    earlier.markers.retain(|_| false);
+    for marker in markers.iter() {
+        let mut marker = marker.clone();
+        marker.obsolete_at = marker.obsolete_at.map(|at| at - 5_000);
+        earlier.markers.add(&marker);
+    }
+    world.turns_up('b', "s", &earlier);
+    let now: Vec<_> = world.nodes[&'b'].core.markers("s").iter().map(|marker| marker.obsolete_at).collect();
+    assert_eq!(now, ends, "the later end is kept");
+}
+
+/// ddata Z9: a marker past its end counts until the tick drops it, and does not come back by merge, in either direction.
+#[test]
+fn scenario_62_an_ended_marker_counts_until_it_is_dropped_and_stays_away() {
+    let (mut world, set, _) = pruned();
+    let marked = world.envelope('a', "s");
+    let has = |world: &World, name: char| !world.nodes[&name].core.markers("s").is_empty();
+    world.advance(LIFE - SPREAD);
+    assert!(has(&world, 'a') && has(&world, 'b'));
+    world.turns_up('b', "s", &set);
+    assert!(!world.is_named::<Set>("s", replica('c')), "it counts");
+    world.advance_until(SPREAD * 4, |world| has(world, 'a') != has(world, 'b'));
+    let (with, without) = if has(&world, 'a') { ('a', 'b') } else { ('b', 'a') };
+    let envelope = world.envelope(with, "s");
+    world.turns_up(without, "s", &envelope);
+    world.turns_up(without, "s", &marked);
+    assert!(!has(&world, without), "not learned again");
+    let envelope = world.envelope(without, "s");
+    world.turns_up(with, "s", &envelope);
+    assert!(has(&world, with), "nor lost by merging");
+    world.advance(TICK * 2);
+    assert!(!has(&world, 'a') && !has(&world, 'b'));
+    world.turns_up('b', "s", &marked);
+    assert!(!has(&world, 'b'));
+    world.all_hold("s", "x");
+}
+
+/// ddata Z5, Z6, Z10: a store of the removed replica returns with more than was performed.
+#[test]
+fn scenario_68_what_is_new_in_a_late_copy_is_performed_again() {
+    let mut world = World::new("abr");
+    world.add('r', "s", "x");
+    world.count('r', "c", 5);
+    world.advance(SOON);
+    // What it does now reaches nobody, and lies in its store.
+    world.cut('r', 'a');
+    world.cut('r', 'b');
+    world.add('r', "s", "x");
+    world.add('r', "s", "z");
+    world.count('r', "c", 2);
+    let (set, counter) = (world.envelope('r', "s"), world.envelope('r', "c"));
+    world.remove('r');
+    world.mend();
+    world.until_pruned::<Set>("s", replica('r'));
+    world.until_pruned::<GCounter>("c", replica('r'));
+    world.all_hold("s", "x");
+    world.all_count("c", 5);
+    world.start('r', 1, ReplicaStatus::Up);
+    world.publish();
+    world.turns_up('r', "s", &set);
+    world.turns_up('r', "c", &counter);
+    world.advance(SOON);
+    world.all_count("c", 7);
+    world.until_pruned::<Set>("s", replica('r'));
+    world.until_pruned::<GCounter>("c", replica('r'));
+    world.advance(TICK);
+    world.all_hold("s", "xz");
+    world.all_count("c", 7);
+}
+
+/// ddata Z6, Z7, Y4: an owner's store returns that performed what another owner performed too.
+#[test]
+fn scenario_69_the_store_of_a_dead_owner_returns() {
+    for returns_first in [true, false] {
+        let mut world = World::new("opr");
+        world.add('r', "s", "x");
+        world.count('r', "c", 5);
+        world.advance(SOON);
+        world.remove('r');
+        // o performs, and nobody hears of it.
+        world.advance_until(SPREAD * 3, |world| !world.nodes[&'p'].core.pruning_news().rounds.is_empty());
+        let end = world.now + SPREAD * 3;
+        while world.performed('o').0 < 2 {
+            if world.performed('o').0 == 1 {
+                world.lose();
+            } else {
+                world.settle();
+            }
+            assert!(world.tick_before(end));
+        }
+        world.lose();
+        let (set, counter) = (world.envelope('o', "s"), world.envelope('o', "c"));
+        world.remove('o');
+        world.start('q', 0, ReplicaStatus::Up);
+        world.publish();
+        world.until_pruned::<Set>("s", replica('r'));
+        world.until_pruned::<GCounter>("c", replica('r'));
+        assert!(world.performed('p').0 >= 2);
+        world.take('p', "s", "x");
+        world.advance(SOON);
+        if !returns_first {
+            world.advance(SPREAD + TICK * 3);
+        }
+        world.start('o', 1, ReplicaStatus::Up);
+        world.publish();
+        world.turns_up('o', "s", &set);
+        world.turns_up('o', "c", &counter);
+        world.always = Some(Box::new(|name, core| {
+            let counter = core.value(&greylag_ddata::Key::<GCounter>::new("c").unwrap()).map_or(5, GCounter::value);
+            assert_eq!(counter, 5, "at {name}");
+        }));
+        world.advance(SOON);
+        world.all_hold("s", "");
+        world.all_count("c", 5);
+        world.until_pruned::<GCounter>("c", replica('o'));
+        world.advance(LIFE + SPREAD + TICK * 3);
+        world.all_count("c", 5);
+        world.all_hold("s", "");
+    }
+}
+
+/// ddata Z6: a plain counter inside a map keeps its slots; the dots around it are renamed.
+#[test]
+fn scenario_71_a_plain_value_keeps_its_slots() {
+    let mut world = World::new("opr");
+    let add = |world: &mut World, name: char, by: u64| {
+        world.update::<Map>(name, "m", |map, cx| map.update(cx, "k".to_owned(), |value, cx| value.increment(cx, by)));
+    };
+    let shown = |world: &World, name: char| world.value::<Map>(name, "m").get("k").map(|value| value.value().value());
+    world.cut('o', 'r');
+    world.cut('p', 'r');
+    add(&mut world, 'r', 1);
+    add(&mut world, 'o', 1);
+    world.mend();
+    world.advance(SOON);
+    assert_eq!(shown(&world, 'p'), Some(2));
+    world.remove('r');
+    world.until_pruned::<Map>("m", replica('r'));
+    for name in ['o', 'p'] {
+        assert_eq!(shown(&world, name), Some(2));
+    }
+    world.advance(TICK * 4);
+    assert_eq!(world.performed('o'), (1, 0), "the round does not repeat");
+    add(&mut world, 'p', 3);
+    world.advance(SOON);
+    assert_eq!((shown(&world, 'o'), shown(&world, 'p')), (Some(5), Some(5)));
+    assert!(!world.is_named::<Map>("m", replica('r')));
+}
+
+/// ddata K7, G1: a replicator that is started anew in its process claims nothing that the former one drew.
+#[test]
+fn scenario_73_a_replicator_is_started_anew_in_its_process() {
+    let mut world = World::new("abr");
+    world.add('r', "s", "x");
+    world.advance(SOON);
+    let former = world.kill('r');
+    assert!(former.numbers.last() > 0);
+    world.start_with('r', 0, ReplicaStatus::Up, former.numbers.clone());
+    world.publish();
+    world.cut('r', 'a');
+    world.cut('r', 'b');
+    world.settle();
+    assert_eq!(world.set('r', "s"), "");
+    world.add('r', "s", "y");
+    // Answers to the former one match nothing.
+    let a = world.nodes[&'a'].address.clone();
+    let stats = world.nodes[&'r'].core.stats();
+    for number in 1..former.numbers.last() {
+        for message in [
+            Message::DeltaAck { from_seq: number, to_seq: number, nacked: Vec::new() },
+            Message::WriteReply { request: number, reply: greylag_ddata::WriteReply::Ack },
+            Message::SyncDone { round: number },
+        ] {
+            world.input('r', greylag_ddata::Input::Received { from: a.clone(), message });
+        }
+    }
+    assert_eq!(world.nodes[&'r'].core.stats().rounds_completed, stats.rounds_completed);
+    world.mend();
+    world.advance(Duration::from_secs(40));
+    world.all_hold("s", "xy");
+}
+
+/// ddata Z9: while somebody is unreachable no marker is forgotten, whatever its age; then all go, and are not learned
+/// again while updates go on.
+#[test]
+fn scenario_76_no_marker_is_forgotten_while_somebody_is_unreachable() {
+    let (mut world, set, counter) = pruned();
+    world.start('d', 0, ReplicaStatus::Up);
+    world.publish();
+    world.advance(SOON);
+    world.take('a', "s", "x");
+    world.advance(SOON);
+    world.set_reachable('d', false);
+    world.cut('d', 'a');
+    world.cut('d', 'b');
+    world.turns_up('d', "s", &set);
+    world.turns_up('d', "c", &counter);
+    world.advance(LIFE * 2);
+    for name in ['a', 'b', 'd'] {
+        assert!(!world.nodes[&name].core.markers("c").is_empty(), "{name} forgot");
+        assert_eq!(world.nodes[&name].core.stats().markers_forgotten, 0);
+    }
+    world.mend();
+    world.set_reachable('d', true);
+    let back = world.now;
+    world.advance(SOON);
+    world.all_count("c", 5);
+    world.all_hold("s", "");
+    let mut expected = 5;
+    while world.now < back + SPREAD + TICK * 3 {
+        world.count('b', "c", 1);
+        world.add('d', "s", "y");
+        expected += 1;
+        let before = world.now - back < SPREAD;
+        let held = world.nodes.values().filter(|node| !node.core.markers("c").is_empty()).count();
+        assert!(!before || held == 3, "forgotten before there was time to spread");
+        world.advance(SOON);
+    }
+    for node in world.nodes.values() {
+        assert!(node.core.markers("c").is_empty() && node.core.markers("s").is_empty());
+    }
+    world.all_count("c", expected);
+    world.all_hold("s", "y");
+}
+
+/// ddata Z7: a delta from before the pruning goes out with the markers from after it.
+#[test]
+fn scenario_77_a_logged_delta_goes_out_with_the_new_markers() {
+    let mut world = World::new("opqr");
+    world.add('r', "s", "x");
+    world.advance(SOON);
+    world.remove('r');
+    let end = world.now + SPREAD * 4;
+    while world.performed('o').0 == 0 {
+        world.settle();
+        assert!(world.tick_before(end));
+    }
+    assert!(world.is_named::<Set>("s", replica('r')));
+    let pruned = world.envelope('o', "s");
+    world.lose();
+    // p removes x before it hears of the pruning.
+    world.take('p', "s", "x");
+    world.turns_up('p', "s", &pruned);
+    world.turns_up('q', "s", &pruned);
+    assert_eq!(world.set('q', "s"), "x");
+    let log = world.nodes[&'p'].core.log_len();
+    assert!(log > 0, "the removal is in the log");
+    world.cut('o', 'p');
+    world.cut('o', 'q');
+    world.advance(Duration::from_millis(150));
+    assert_eq!(world.set('q', "s"), "");
+    assert_eq!(world.nodes[&'q'].core.stats().gaps, 0, "the delta itself was joined");
+    world.mend();
+    world.advance(SOON);
+    world.all_hold("s", "");
+    assert!(!world.is_named::<Set>("s", replica('r')));
+}
+
+/// ddata Z7: who missed the pruned state gets it before any delta that was made on it.
+#[test]
+fn scenario_63_who_missed_the_pruned_state_shows_the_old_or_the_new_one() {
+    let mut world = World::new("abcd");
+    for element in ["u", "v", "w"] {
+        world.add('d', "s", element);
+    }
+    world.advance(SOON);
+    world.remove('d');
+    let end = world.now + SPREAD * 4;
+    while world.performed('a').0 == 0 {
+        world.settle();
+        assert!(world.tick_before(end));
+    }
+    world.lose();
+    world.always = Some(Box::new(|name, core| {
+        let set = core.value(&greylag_ddata::Key::<Set>::new("s").unwrap()).map_or(0, Set::len);
+        assert!(set >= 3, "{name} shows {set}");
+    }));
+    world.add('a', "s", "x");
+    world.advance(Duration::from_millis(500));
+    assert!(
+        world.nodes[&'b'].core.stats().gaps + world.nodes[&'c'].core.stats().gaps > 0 || world.set('b', "s").len() == 4
+    );
+    world.advance(SOON);
+    world.all_hold("s", "uvwx");
+}

@@ -1,0 +1,221 @@
+//! Who prunes, when, and what while others do something else.
+
+use std::time::Duration;
+
+use greylag_crdt::{GCounter, OrMap, Plain};
+use greylag_ddata::{Message, PruningRound, ReplicaStatus, ReplicatorEvent};
+
+use crate::world::{Map, SPREAD, Set, TICK, World, replica};
+
+/// ddata Z1, Z2, Z3, Z5, Z8: what a removed node left keeps its value at every moment, and its name goes.
+#[test]
+fn scenario_60_a_node_leaves_and_every_value_stays() {
+    let mut world = World::new("abc");
+    for (name, by) in [('a', 2), ('b', 3), ('c', 4)] {
+        world.count(name, "c", by);
+        world.add(name, "s", &name.to_string());
+        world.update::<Map>(name, "m", |map, cx| map.update(cx, "k".to_owned(), |value, cx| value.increment(cx, 1)));
+        world.advance(Duration::from_secs(3));
+    }
+    let old = world.envelope('b', "c");
+    world.remove('c');
+    world.always = Some(Box::new(|name, core| {
+        let counter = core.value(&greylag_ddata::Key::<GCounter>::new("c").unwrap()).map(GCounter::value);
+        let set = core.value(&greylag_ddata::Key::<Set>::new("s").unwrap()).map(Set::len);
+        let map = core.value(&greylag_ddata::Key::<Map>::new("m").unwrap());
+        let map = map.and_then(|map: &OrMap<_, Plain<GCounter>>| map.get("k").map(|value| value.value().value()));
+        assert_eq!((counter, set, map), (Some(9), Some(3), Some(3)), "at {name}");
+    }));
+    world.advance_until(SPREAD + TICK * 6, |world| {
+        let c = replica('c');
+        !world.is_named::<GCounter>("c", c) && !world.is_named::<Set>("s", c) && !world.is_named::<Map>("m", c)
+    });
+    world.always = None;
+    world.advance(Duration::from_secs(5));
+    world.all_hold("s", "abc");
+    for expected in 10..=13 {
+        world.turns_up('b', "c", &old);
+        assert_eq!(world.counter('b', "c"), expected - 1, "an old copy adds nothing");
+        world.count('b', "c", 1);
+        world.advance(Duration::from_secs(3));
+        world.all_count("c", expected);
+    }
+    assert_eq!(world.performed('a'), (3, 0));
+    let done = world.nodes[&'a'].events.iter().filter(|event| matches!(event, ReplicatorEvent::PruningDone { .. }));
+    assert_eq!(done.count(), 1);
+    assert_eq!(world.performed('b').0, 0, "only the owner performs");
+}
+
+/// ddata Z3, Z4: of two that believe they lead only one performs.
+#[test]
+fn scenario_62_of_two_owners_only_the_winning_round_performs() {
+    let mut world = World::new("abc");
+    world.count('c', "c", 5);
+    world.add('c', "s", "x");
+    world.advance(Duration::from_secs(3));
+    // For b, a is no full member, so b believes that it leads.
+    world.believe('b', 'a', ReplicaStatus::WeaklyUp);
+    world.remove('c');
+    world.cut('a', 'b');
+    world.advance(SPREAD + TICK * 3);
+    let owner = |world: &World, name: char| world.nodes[&name].core.pruning_news().rounds[0].owner;
+    assert_eq!((owner(&world, 'a'), owner(&world, 'b')), (replica('a'), replica('b')), "neither knows of the other");
+    assert_eq!(world.performed('a').0 + world.performed('b').0, 0, "neither has collected the other");
+    world.mend();
+    world.until_pruned::<Set>("s", replica('c'));
+    world.advance(TICK * 4);
+    assert_eq!((world.performed('a').0, world.performed('b').0), (2, 0));
+    world.all_count("c", 5);
+    world.all_hold("s", "x");
+}
+
+/// ddata Z4: nothing is performed before everybody who is joining was asked too.
+#[test]
+fn a_joining_node_is_collected() {
+    let mut world = World::new("abc");
+    world.add('c', "s", "x");
+    world.advance(Duration::from_secs(3));
+    world.start('j', 0, ReplicaStatus::Joining);
+    world.remove('c');
+    world.cut('a', 'j');
+    world.cut('b', 'j');
+    world.advance(SPREAD + TICK * 4);
+    assert_eq!(world.performed('a').0, 0);
+    world.mend();
+    world.until_pruned::<Set>("s", replica('c'));
+    assert_eq!(world.performed('a'), (1, 0));
+}
+
+/// ddata Z2: nobody performs while somebody is unreachable, and an event says who that is.
+#[test]
+fn an_unreachable_member_keeps_pruning_waiting() {
+    let mut world = World::new("abc");
+    world.count('c', "c", 5);
+    world.advance(Duration::from_secs(3));
+    world.remove('c');
+    world.set_reachable('b', false);
+    world.advance(SPREAD * 4);
+    assert!(world.is_named::<GCounter>("c", replica('c')));
+    let by = world.nodes[&'b'].address.clone();
+    assert!(world.nodes[&'a'].events.contains(&ReplicatorEvent::PruningBlocked { by }));
+    assert_eq!(world.nodes[&'a'].core.pruning_news().rounds, []);
+    world.set_reachable('b', true);
+    world.until_pruned::<GCounter>("c", replica('c'));
+    world.all_count("c", 5);
+}
+
+/// ddata Z3: a round whose owner is gone is made anew, above it.
+#[test]
+fn who_follows_a_dead_owner_takes_its_round_over() {
+    let mut world = World::new("abcd");
+    world.count('d', "c", 5);
+    world.advance(Duration::from_secs(3));
+    world.remove('d');
+    world.advance_until(SPREAD * 2, |world| !world.nodes[&'b'].core.pruning_news().rounds.is_empty());
+    world.remove('a');
+    world.until_pruned::<GCounter>("c", replica('d'));
+    let round = &world.nodes[&'c'].core.pruning_news().rounds[0];
+    assert_eq!((round.epoch, round.owner), (2, replica('b')));
+    world.all_count("c", 5);
+    assert_eq!(world.performed('b'), (1, 0));
+}
+
+/// ddata Z1, Z9: a replica that only data name is found by the leader; a round is dropped when it is old, and what
+/// it was about is forgotten with the last marker.
+#[test]
+fn who_is_named_by_data_only_is_found_and_at_last_forgotten() {
+    let mut world = World::new("abc");
+    world.count('c', "c", 5);
+    world.add('c', "s", "x");
+    world.advance(Duration::from_secs(3));
+    // No tombstone tells of c.
+    world.kill('c');
+    world.publish();
+    world.until_pruned::<GCounter>("c", replica('c'));
+    assert_eq!(world.nodes[&'b'].core.pruning_news().rounds.len(), 1);
+    world.advance(world.settings.pruning_marker_time_to_live * 2 + TICK * 2);
+    for name in ['a', 'b'] {
+        assert_eq!(world.nodes[&name].core.pruning_news().rounds, Vec::<PruningRound>::new());
+        assert!(world.nodes[&name].core.markers("c").is_empty() && world.nodes[&name].core.markers("s").is_empty());
+        assert!(world.nodes[&name].core.pruning_news().forget_horizon.is_some());
+    }
+    world.all_count("c", 5);
+}
+
+/// ddata K7, Z6: what an owner adds between reserving numbers and using them claims none of those.
+#[test]
+fn scenario_67_an_add_between_reserving_and_performing() {
+    let mut world = World::new("opqrz");
+    // r wrote x, and only q has it; z wrote something else that is pruned as well.
+    world.add('z', "t", "u");
+    world.add('p', "s", "w");
+    world.advance(Duration::from_secs(3));
+    for other in ['o', 'p', 'z'] {
+        world.cut('r', other);
+    }
+    world.add('r', "s", "x");
+    world.advance(Duration::from_millis(900));
+    world.remove('r');
+    world.mend();
+    world.remove('z');
+    world.advance_until(SPREAD * 2, |world| world.nodes[&'o'].core.pruning_news().rounds.len() == 2);
+    let mut last = world.nodes[&'o'].numbers.last();
+    let end = world.now + SPREAD * 4;
+    let mut added = 0;
+    while world.is_named::<Set>("s", replica('r')) || world.is_named::<Set>("t", replica('z')) {
+        assert!(world.tick_before(end), "never performed");
+        let now = world.nodes[&'o'].numbers.last();
+        if now > last && added < 60 {
+            // Whatever o drew or reserved numbers for, the next thing it does is to add.
+            world.add('o', "s", "y");
+            added += 1;
+            world.deliver(|_, to, message| to == 'p' && matches!(message, Message::DeltaBatch { .. }));
+        }
+        last = world.nodes[&'o'].numbers.last();
+        world.settle();
+    }
+    assert!(added > 0);
+    world.advance(TICK);
+    world.all_hold("s", "wxy");
+    world.all_hold("t", "u");
+}
+
+/// ddata Z4: who vanishes before it was collected may have passed something on to who was.
+#[test]
+fn scenario_74_who_vanishes_uncollected_starts_collection_afresh() {
+    let mut world = World::new("opqr");
+    for other in ['o', 'p'] {
+        world.cut('r', other);
+        world.cut('q', other);
+    }
+    world.add('r', "s", "x");
+    world.count('r', "c", 7);
+    world.advance(Duration::from_secs(3));
+    assert_eq!((world.set('q', "s").as_str(), world.set('p', "s").as_str()), ("x", ""));
+    // r is known to have written: o holds something of it.
+    world.mend();
+    world.cut('q', 'o');
+    world.cut('q', 'p');
+    world.cut('r', 'p');
+    world.add('r', "t", "u");
+    world.advance_until(Duration::from_secs(9), |world| world.set('o', "t") == "u");
+    world.remove('r');
+    // p is collected; q is not.
+    world.advance(SPREAD + TICK * 4);
+    assert_eq!(world.performed('o').0, 0, "q is not collected");
+    world.mend();
+    world.cut('q', 'o');
+    let (set, counter) = (world.envelope('q', "s"), world.envelope('q', "c"));
+    world.turns_up('p', "s", &set);
+    world.turns_up('p', "c", &counter);
+    world.cut('p', 'o');
+    world.remove('q');
+    world.mend();
+    world.until_pruned::<Set>("s", replica('r'));
+    world.until_pruned::<GCounter>("c", replica('r'));
+    world.advance(TICK * 2);
+    world.all_hold("s", "x");
+    world.all_hold("t", "u");
+    world.all_count("c", 7);
+    assert_eq!(world.performed('o'), (3, 0), "each entry once, since everything was collected first");
+}

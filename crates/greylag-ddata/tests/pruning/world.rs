@@ -1,0 +1,373 @@
+//! A few replicators, a network that does what a test says, and both clocks.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use greylag_core::UniqueAddress;
+use greylag_crdt::{
+    CounterOverflow, DotSource, GCounter, OrMap, OrSet, Plain, RemovedNodePruning, ReplicaId, ReplicatedData, UpdateCx,
+};
+use greylag_ddata::{
+    Effect, Envelope, Input, Key, Message, ReadReply, Replica, ReplicaStatus, Replicas, ReplicatorCore,
+    ReplicatorEvent, ReplicatorSettings, TypeTable, WriteLevel,
+};
+
+pub(crate) type Set = OrSet<String>;
+pub(crate) type Map = OrMap<String, Plain<GCounter>>;
+
+pub(crate) const TICK: Duration = Duration::from_secs(10);
+/// Time enough for a round to be announced and spread.
+pub(crate) const SPREAD: Duration = Duration::from_secs(30);
+/// The life of a marker.
+pub(crate) const LIFE: Duration = Duration::from_secs(600);
+
+pub(crate) fn settings() -> ReplicatorSettings {
+    ReplicatorSettings {
+        gossip_interval: Duration::from_secs(1),
+        delta_propagation_interval: Duration::from_millis(100),
+        delta_resend_timeout: Duration::from_millis(500),
+        pruning_interval: Some(TICK),
+        max_pruning_dissemination: SPREAD,
+        pruning_marker_time_to_live: LIFE,
+        ..ReplicatorSettings::default()
+    }
+}
+
+struct Flight {
+    from: UniqueAddress,
+    to: UniqueAddress,
+    message: Message,
+}
+
+pub(crate) struct Node {
+    pub(crate) core: ReplicatorCore,
+    pub(crate) address: UniqueAddress,
+    pub(crate) numbers: DotSource,
+    status: ReplicaStatus,
+    pub(crate) events: Vec<ReplicatorEvent>,
+}
+
+pub(crate) struct World {
+    base: Instant,
+    pub(crate) now: Duration,
+    pub(crate) settings: ReplicatorSettings,
+    pub(crate) nodes: BTreeMap<char, Node>,
+    flights: Vec<Flight>,
+    /// Between these nothing is delivered.
+    cut: BTreeSet<(char, char)>,
+    pub(crate) removed: BTreeSet<UniqueAddress>,
+    /// Nodes that all others find unreachable.
+    unreachable: BTreeSet<char>,
+    /// What one node believes of another's status.
+    beliefs: BTreeMap<(char, char), ReplicaStatus>,
+    /// Checked after every input.
+    pub(crate) always: Option<Box<dyn Fn(char, &ReplicatorCore)>>,
+    next: u64,
+}
+
+pub(crate) fn address(name: char, incarnation: u64) -> UniqueAddress {
+    format!("{name}:1#{}", incarnation * 100 + u64::from(name as u8 - b'a') + 1).parse().unwrap()
+}
+
+pub(crate) fn replica(name: char) -> ReplicaId {
+    ReplicaId(address(name, 0).uid().get())
+}
+
+fn key<T: ReplicatedData>(id: &str) -> Key<T> {
+    Key::new(id).unwrap()
+}
+
+impl World {
+    pub(crate) fn new(names: &str) -> Self {
+        let mut world = Self {
+            base: Instant::now(),
+            now: Duration::ZERO,
+            settings: settings(),
+            nodes: BTreeMap::new(),
+            flights: Vec::new(),
+            cut: BTreeSet::new(),
+            removed: BTreeSet::new(),
+            unreachable: BTreeSet::new(),
+            beliefs: BTreeMap::new(),
+            always: None,
+            next: 0,
+        };
+        names.chars().for_each(|name| world.start(name, 0, ReplicaStatus::Up));
+        world.publish();
+        world.settle();
+        world
+    }
+
+    /// Starts a process; it is known once `publish` says so.
+    pub(crate) fn start(&mut self, name: char, incarnation: u64, status: ReplicaStatus) {
+        self.start_with(name, incarnation, status, DotSource::new());
+    }
+
+    /// Starts a replicator in a process that has drawn numbers before.
+    pub(crate) fn start_with(&mut self, name: char, incarnation: u64, status: ReplicaStatus, numbers: DotSource) {
+        let address = address(name, incarnation);
+        let types = TypeTable::new().with::<Map>();
+        let now = self.base + self.now;
+        let seed = address.uid().get();
+        let core = ReplicatorCore::new(self.settings.clone(), types, address.clone(), numbers.clone(), seed, now);
+        self.nodes.insert(name, Node { core, address, numbers, status, events: Vec::new() });
+        let wall = self.now.as_millis() as i64;
+        self.input(name, Input::Wall(wall));
+    }
+
+    /// Tells everybody who there is.
+    pub(crate) fn publish(&mut self) {
+        for own in self.nodes.keys().copied().collect::<Vec<_>>() {
+            let others = self.nodes.iter().filter(|(name, _)| **name != own).map(|(name, node)| Replica {
+                address: node.address.clone(),
+                status: self.beliefs.get(&(own, *name)).copied().unwrap_or(node.status),
+                reachable: !self.unreachable.contains(name) && !self.unreachable.contains(&own),
+                age: node.address.uid().get(),
+            });
+            let replicas = Replicas {
+                own_status: Some(self.nodes[&own].status),
+                own_age: self.nodes[&own].address.uid().get(),
+                others: others.collect(),
+                unmet: 0,
+                removed: self.removed.clone(),
+            };
+            self.input(own, Input::Replicas(Arc::new(replicas)));
+        }
+    }
+
+    pub(crate) fn believe(&mut self, own: char, other: char, status: ReplicaStatus) {
+        self.beliefs.insert((own, other), status);
+        self.publish();
+    }
+
+    pub(crate) fn set_reachable(&mut self, name: char, reachable: bool) {
+        if reachable {
+            self.unreachable.remove(&name);
+        } else {
+            self.unreachable.insert(name);
+        }
+        self.publish();
+    }
+
+    /// The process ends, and what it had sent is lost.
+    pub(crate) fn kill(&mut self, name: char) -> Node {
+        let node = self.nodes.remove(&name).unwrap();
+        self.flights.retain(|flight| flight.from != node.address && flight.to != node.address);
+        node
+    }
+
+    /// The process ends and membership removes it.
+    pub(crate) fn remove(&mut self, name: char) -> Node {
+        let node = self.kill(name);
+        self.removed.insert(node.address.clone());
+        self.publish();
+        node
+    }
+
+    pub(crate) fn cut(&mut self, one: char, other: char) {
+        self.cut.extend([(one, other), (other, one)]);
+    }
+
+    pub(crate) fn mend(&mut self) {
+        self.cut.clear();
+    }
+
+    pub(crate) fn input(&mut self, name: char, input: Input) {
+        let mut out = Vec::new();
+        let now = self.base + self.now;
+        self.nodes.get_mut(&name).unwrap().core.handle(now, input, &mut out);
+        self.perform(name, out);
+    }
+
+    fn perform(&mut self, name: char, effects: Vec<Effect>) {
+        let from = self.nodes[&name].address.clone();
+        for effect in effects {
+            match effect {
+                Effect::Send { to, message, .. } => self.flights.push(Flight { from: from.clone(), to, message }),
+                Effect::Event(event) => self.nodes.get_mut(&name).unwrap().events.push(event),
+                _ => {}
+            }
+        }
+        if let Some(always) = &self.always {
+            always(name, &self.nodes[&name].core);
+        }
+    }
+
+    fn name_of(&self, address: &UniqueAddress) -> Option<char> {
+        self.nodes.iter().find(|(_, node)| node.address == *address).map(|(name, _)| *name)
+    }
+
+    /// Delivers what is under way and passes the filter; what that leads to stays under way.
+    pub(crate) fn deliver(&mut self, passes: impl Fn(char, char, &Message) -> bool) {
+        for Flight { from, to, message } in std::mem::take(&mut self.flights) {
+            let (Some(sender), Some(receiver)) = (self.name_of(&from), self.name_of(&to)) else { continue };
+            if self.cut.contains(&(sender, receiver)) {
+                continue;
+            }
+            if passes(sender, receiver, &message) {
+                self.input(receiver, Input::Received { from, message });
+            } else {
+                self.flights.push(Flight { from, to, message });
+            }
+        }
+    }
+
+    /// Loses everything that is under way.
+    pub(crate) fn lose(&mut self) {
+        self.flights.clear();
+    }
+
+    /// Delivers until nothing is under way.
+    pub(crate) fn settle(&mut self) {
+        for _ in 0..10_000 {
+            if self.flights.is_empty() {
+                return;
+            }
+            self.deliver(|_, _, _| true);
+        }
+        panic!("messages never end");
+    }
+
+    /// The next tick that is due by `end`, without delivering anything. Returns whether there was one.
+    pub(crate) fn tick_before(&mut self, end: Duration) -> bool {
+        let due = self.nodes.iter().filter_map(|(name, node)| Some((node.core.next_deadline()?, *name))).min();
+        let Some((at, name)) = due.filter(|(at, _)| *at <= self.base + end) else { return false };
+        self.now = self.now.max(at.saturating_duration_since(self.base));
+        self.input(name, Input::Tick);
+        true
+    }
+
+    /// Time passes; everything is delivered at once.
+    pub(crate) fn advance(&mut self, by: Duration) {
+        let end = self.now + by;
+        self.settle();
+        while self.tick_before(end) {
+            self.settle();
+        }
+        self.now = end;
+    }
+
+    /// Time passes until something is so.
+    pub(crate) fn advance_until(&mut self, limit: Duration, mut is_so: impl FnMut(&Self) -> bool) {
+        let end = self.now + limit;
+        while !is_so(self) {
+            assert!(self.tick_before(end), "it never came to that");
+            self.settle();
+        }
+    }
+
+    pub(crate) fn update<T: ReplicatedData>(
+        &mut self,
+        name: char,
+        id: &str,
+        modify: impl FnOnce(&mut T, &mut UpdateCx<'_>) -> Result<(), CounterOverflow>,
+    ) {
+        self.next += 1;
+        let (mut out, now, wall) = (Vec::new(), self.base + self.now, self.now.as_millis() as i64);
+        let node = self.nodes.get_mut(&name).unwrap();
+        node.core.update(now, wall, self.next, &key(id), WriteLevel::Local, T::zero, modify, &mut out).unwrap();
+        self.perform(name, out);
+    }
+
+    pub(crate) fn add(&mut self, name: char, id: &str, element: &str) {
+        self.update::<Set>(name, id, |set, cx| {
+            set.add(cx, element.to_owned());
+            Ok(())
+        });
+    }
+
+    pub(crate) fn take(&mut self, name: char, id: &str, element: &str) {
+        self.update::<Set>(name, id, |set, cx| {
+            assert!(set.remove(cx, element), "{element} is there");
+            Ok(())
+        });
+    }
+
+    pub(crate) fn count(&mut self, name: char, id: &str, by: u64) {
+        self.update::<GCounter>(name, id, |counter, cx| counter.increment(cx, by));
+    }
+
+    pub(crate) fn value<T: ReplicatedData>(&self, name: char, id: &str) -> T {
+        self.nodes[&name].core.value(&key::<T>(id)).cloned().unwrap_or_else(T::zero)
+    }
+
+    /// The elements of a set, in a word.
+    pub(crate) fn set(&self, name: char, id: &str) -> String {
+        self.value::<Set>(name, id).iter().map(String::as_str).collect()
+    }
+
+    pub(crate) fn counter(&self, name: char, id: &str) -> u128 {
+        self.value::<GCounter>(name, id).value()
+    }
+
+    /// Every node holds this set.
+    pub(crate) fn all_hold(&self, id: &str, elements: &str) {
+        for name in self.nodes.keys() {
+            assert_eq!(self.set(*name, id), elements, "{id} at {name}");
+        }
+        self.all_equal();
+    }
+
+    /// Every node counts this much.
+    pub(crate) fn all_count(&self, id: &str, value: u128) {
+        for name in self.nodes.keys() {
+            assert_eq!(self.counter(*name, id), value, "{id} at {name}");
+        }
+        self.all_equal();
+    }
+
+    fn all_equal(&self) {
+        let digests: Vec<_> = self.nodes.values().map(|node| node.core.digests()).collect();
+        assert!(digests.windows(2).all(|pair| pair[0] == pair[1]), "all hold the same");
+    }
+
+    /// Whether data at some node name a replica.
+    pub(crate) fn is_named<T: ReplicatedData>(&self, id: &str, replica: ReplicaId) -> bool {
+        self.nodes.keys().any(|name| {
+            let value = self.value::<T>(*name, id);
+            value.pruning().is_some_and(|pruning: &dyn RemovedNodePruning| pruning.modified_by().contains(&replica))
+        })
+    }
+
+    /// What a node would send of an entry.
+    pub(crate) fn envelope(&mut self, name: char, id: &str) -> Envelope {
+        let asker = self.nodes.iter().find(|(other, _)| **other != name).map(|(_, node)| node.address.clone()).unwrap();
+        let mut out = Vec::new();
+        let now = self.base + self.now;
+        let node = self.nodes.get_mut(&name).unwrap();
+        for tag in [Set::TAG.to_string(), GCounter::TAG.to_string(), Map::TAG.to_string()] {
+            let message = Message::Read { request: 1, key: id.into(), tag: tag.into(), digest: None };
+            node.core.handle(now, Input::Received { from: asker.clone(), message }, &mut out);
+        }
+        let found = out.into_iter().find_map(|effect| match effect {
+            Effect::Send { message: Message::ReadReply { reply: ReadReply::Value(envelope), .. }, .. } => {
+                Some(envelope)
+            }
+            _ => None,
+        });
+        found.expect("a value")
+    }
+
+    /// A copy of an entry turns up at a node: as from a store that returned, or a message that was long
+    /// under way.
+    pub(crate) fn turns_up(&mut self, name: char, id: &str, envelope: &Envelope) {
+        let other = self.nodes.iter().find(|(other, _)| **other != name).map(|(_, node)| node.address.clone()).unwrap();
+        let message =
+            Message::Gossip { round: None, number: 0, send_back: false, entries: vec![(id.into(), envelope.clone())] };
+        self.input(name, Input::Received { from: other, message });
+    }
+
+    /// Until what a removed replica left in an entry is under another name everywhere.
+    pub(crate) fn until_pruned<T: ReplicatedData>(&mut self, id: &str, removed: ReplicaId) {
+        let limit = SPREAD + TICK * 12;
+        self.advance_until(limit, |world| !world.is_named::<T>(id, removed));
+        self.advance(Duration::from_secs(3));
+    }
+
+    /// How many entries a node performed, and how many of them again.
+    pub(crate) fn performed(&self, name: char) -> (u64, u64) {
+        let stats = self.nodes[&name].core.stats();
+        (stats.performed, stats.performed_again)
+    }
+}
