@@ -1,6 +1,6 @@
 //! Pruning of causal types: scenarios 67–69, 71, 73 and 77 at the level of types.
 
-use greylag_crdt::{Context, GCounter, OrMap, OrSet, Plain, ReplicatedData};
+use greylag_crdt::{Context, GCounter, Markers, OrMap, OrSet, Performed, Plain, PnCounterMap, Range, ReplicatedData};
 
 use crate::node::{Held, Node};
 use crate::sets::text;
@@ -169,4 +169,64 @@ fn a_chain_of_owners() {
     assert_eq!(late.value, copy.value, "a raw copy goes the whole way at once");
     let digest = OrSet::<char>::from_bytes(&copy.value.to_bytes()).unwrap().digest();
     assert_eq!(copy.value.digest(), digest, "the kept digest followed the names");
+}
+
+/// ddata Y9: nobody counts on in a slot that came from renaming; a late copy of it may know more.
+#[test]
+fn a_renamed_slot_is_not_counted_on() {
+    let (r, mut o) = (Node::new(9), Node::new(1));
+    let add = |node: &Node, map: &mut PnCounterMap<char>, by: i64| {
+        node.change(map, |m, cx| m.increment(cx, 'k', by).unwrap());
+    };
+    let mut store = r.zero();
+    add(&r, &mut store, 5);
+    let mut at_o = Held::new(o.copy(&store));
+    add(&r, &mut store, 3);
+    o.reserve_and_perform(&mut at_o, &r);
+    add(&o, &mut at_o.value, 2);
+    at_o.receive(&Held::new(store));
+    assert_eq!(at_o.value.get(&'k'), Some(10), "r's 8 and o's 2");
+}
+
+/// ddata Y9: nor in a slot from before the entry came into being here.
+#[test]
+fn a_slot_of_a_former_life_is_not_counted_on() {
+    let (r, p, q) = (Node::new(9), Node::new(1), Node::new(2));
+    let add = |node: &Node, map: &mut PnCounterMap<char>, by: i64| {
+        node.change(map, |m, cx| m.increment(cx, 'k', by).unwrap());
+    };
+    let mut at_r = r.zero();
+    add(&r, &mut at_r, 5);
+    let mut at_p = p.copy(&at_r);
+    add(&p, &mut at_p, 1);
+    add(&r, &mut at_r, 3);
+    let mut at_q = q.copy(&at_r);
+    add(&q, &mut at_q, 10);
+    // The entry expires at r, comes back from p, who knows less of r than q does, and is counted on.
+    let mut at_r = r.copy(&at_p);
+    add(&r, &mut at_r, 2);
+    assert_eq!(crate::node::merged(&at_r, &at_q).get(&'k'), Some(8 + 1 + 10 + 2));
+}
+
+/// ddata Z7: a delta may be joined only by who knows every marker, range and amount of its sender.
+#[test]
+fn markers_include_others() {
+    let marker = |ranges: &[(u64, u64, u64)], amount: u128| {
+        let mut marker = Performed::new(Node::new(9).replica(), Node::new(1).replica());
+        marker.add_ranges(
+            &ranges.iter().map(|(lo, hi, offset)| Range { lo: *lo, hi: *hi, offset: *offset }).collect::<Vec<_>>(),
+        );
+        marker.moved.set_amount(amount);
+        let mut markers = Markers::new();
+        markers.add(&marker);
+        markers
+    };
+    let full = marker(&[(0, 4, 10), (4, 6, 20)], 7);
+    for less in [marker(&[(0, 4, 10)], 7), marker(&[(0, 4, 10), (4, 6, 20)], 6), Markers::new()] {
+        assert!(full.includes(&less) && !less.includes(&full), "{less:?}");
+        let mut united = less.clone();
+        united.unite(&full);
+        assert_eq!(united, full);
+    }
+    assert!(full.includes(&full));
 }
