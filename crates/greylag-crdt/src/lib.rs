@@ -30,9 +30,24 @@
 //! and any number of times, are equal, and so are their bytes and digests. It knows no addresses,
 //! time or tasks; every merge is a pure function.
 //!
-//! Removal is observed-remove: it removes what its caller saw. A removal therefore loses to a
-//! concurrent add or put; last-writer-wins types discard one of two concurrent writes and trust the
-//! clocks that decided. Source: ddata §0, §1, Y11.
+//! | for | types |
+//! |---|---|
+//! | a fact, a number | [`Flag`], [`GCounter`], [`PNCounter`] |
+//! | one value | [`LwwRegister`] (default, first-write-wins and custom clocks), [`MvRegister`] (all concurrent ones) |
+//! | sets | [`GSet`], [`OrSet`] |
+//! | maps | [`OrMap`] of [stores](Store), [`OrMultiMap`], [`LwwMap`], [`PnCounterMap`] |
+//! | your own | a struct of these (`derive(ReplicatedData)`), or anything with a merge ([`StateData`]) |
+//!
+//! Elements, keys and values implement [`Element`]; derive it for your own. With the feature `crdts` the types of that
+//! crate replicate as they are. `examples/two_phase_set.rs` shows a type of one's own in both forms. What replicas that
+//! are gone have left is put under the name of others by [`RemovedNodePruning`].
+//!
+//! What remains, and has to be known: a removal takes what its caller saw, so it loses to a concurrent add or put, and a
+//! [`Plain`] value in a map comes back with its history. Last-writer-wins types discard one of two concurrent writes and
+//! trust the clocks that decided. An entry that expired at one replica and was created there again retires that
+//! replica's former elements and no others. Slots that pruning renamed are never folded, so a counter in a map keeps one
+//! for each writer that was removed. Entries are replicated one by one: what belongs together goes into one.
+//! Source: ddata §0, §1, Y11.
 
 #[cfg(feature = "crdts")]
 mod adapter;
