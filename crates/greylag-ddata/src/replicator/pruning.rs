@@ -166,6 +166,11 @@ impl ReplicatorCore {
         self.pruning.news()
     }
 
+    /// Whether this replica goes through entries to put them under its own name.
+    pub fn is_performing(&self) -> bool {
+        !self.pruning.work.is_empty()
+    }
+
     /// The markers of an entry.
     pub fn markers(&self, key: &str) -> greylag_crdt::Markers {
         self.entries.markers(key)

@@ -5,7 +5,7 @@ use std::time::Duration;
 use greylag_crdt::{GCounter, OrMap, Plain};
 use greylag_ddata::{Message, PruningRound, ReplicaStatus, ReplicatorEvent};
 
-use crate::world::{Map, SPREAD, Set, TICK, World, replica};
+use crate::world::{Map, SOON, SPREAD, Set, TICK, World, replica};
 
 /// ddata Z1, Z2, Z3, Z5, Z8: what a removed node left keeps its value at every moment, and its name goes.
 #[test]
@@ -15,7 +15,7 @@ fn scenario_60_a_node_leaves_and_every_value_stays() {
         world.count(name, "c", by);
         world.add(name, "s", &name.to_string());
         world.update::<Map>(name, "m", |map, cx| map.update(cx, "k".to_owned(), |value, cx| value.increment(cx, 1)));
-        world.advance(Duration::from_secs(3));
+        world.advance(SOON);
     }
     let old = world.envelope('b', "c");
     world.remove('c');
@@ -37,7 +37,7 @@ fn scenario_60_a_node_leaves_and_every_value_stays() {
         world.turns_up('b', "c", &old);
         assert_eq!(world.counter('b', "c"), expected - 1, "an old copy adds nothing");
         world.count('b', "c", 1);
-        world.advance(Duration::from_secs(3));
+        world.advance(SOON);
         world.all_count("c", expected);
     }
     assert_eq!(world.performed('a'), (3, 0));
@@ -52,7 +52,7 @@ fn scenario_62_of_two_owners_only_the_winning_round_performs() {
     let mut world = World::new("abc");
     world.count('c', "c", 5);
     world.add('c', "s", "x");
-    world.advance(Duration::from_secs(3));
+    world.advance(SOON);
     // For b, a is no full member, so b believes that it leads.
     world.believe('b', 'a', ReplicaStatus::WeaklyUp);
     world.remove('c');
@@ -74,7 +74,7 @@ fn scenario_62_of_two_owners_only_the_winning_round_performs() {
 fn a_joining_node_is_collected() {
     let mut world = World::new("abc");
     world.add('c', "s", "x");
-    world.advance(Duration::from_secs(3));
+    world.advance(SOON);
     world.start('j', 0, ReplicaStatus::Joining);
     world.remove('c');
     world.cut('a', 'j');
@@ -91,7 +91,7 @@ fn a_joining_node_is_collected() {
 fn an_unreachable_member_keeps_pruning_waiting() {
     let mut world = World::new("abc");
     world.count('c', "c", 5);
-    world.advance(Duration::from_secs(3));
+    world.advance(SOON);
     world.remove('c');
     world.set_reachable('b', false);
     world.advance(SPREAD * 4);
@@ -109,7 +109,7 @@ fn an_unreachable_member_keeps_pruning_waiting() {
 fn who_follows_a_dead_owner_takes_its_round_over() {
     let mut world = World::new("abcd");
     world.count('d', "c", 5);
-    world.advance(Duration::from_secs(3));
+    world.advance(SOON);
     world.remove('d');
     world.advance_until(SPREAD * 2, |world| !world.nodes[&'b'].core.pruning_news().rounds.is_empty());
     world.remove('a');
@@ -127,7 +127,7 @@ fn who_is_named_by_data_only_is_found_and_at_last_forgotten() {
     let mut world = World::new("abc");
     world.count('c', "c", 5);
     world.add('c', "s", "x");
-    world.advance(Duration::from_secs(3));
+    world.advance(SOON);
     // No tombstone tells of c.
     world.kill('c');
     world.publish();
@@ -145,77 +145,73 @@ fn who_is_named_by_data_only_is_found_and_at_last_forgotten() {
 /// ddata K7, Z6: what an owner adds between reserving numbers and using them claims none of those.
 #[test]
 fn scenario_67_an_add_between_reserving_and_performing() {
-    let mut world = World::new("opqrz");
-    // r wrote x, and only q has it; z wrote something else that is pruned as well.
-    world.add('z', "t", "u");
-    world.add('p', "s", "w");
-    world.advance(Duration::from_secs(3));
-    for other in ['o', 'p', 'z'] {
-        world.cut('r', other);
+    let mut world = World::new("dopqr");
+    world.add('r', "t", "u");
+    world.add('d', "t", "v");
+    world.advance(SOON);
+    // r wrote x, and only q has it.
+    for (one, other) in [('r', 'o'), ('r', 'p'), ('r', 'd'), ('q', 'o'), ('q', 'p'), ('q', 'd')] {
+        world.cut(one, other);
     }
     world.add('r', "s", "x");
-    world.advance(Duration::from_millis(900));
+    world.advance(SOON);
     world.remove('r');
+    world.remove('d');
+    world.advance(SPREAD + TICK * 3);
+    assert_eq!((world.set('q', "s").as_str(), world.performed('o').0), ("x", 0), "p is collected, q is not");
     world.mend();
-    world.remove('z');
-    world.advance_until(SPREAD * 2, |world| world.nodes[&'o'].core.pruning_news().rounds.len() == 2);
-    let mut last = world.nodes[&'o'].numbers.last();
-    let end = world.now + SPREAD * 4;
-    let mut added = 0;
-    while world.is_named::<Set>("s", replica('r')) || world.is_named::<Set>("t", replica('z')) {
-        assert!(world.tick_before(end), "never performed");
-        let now = world.nodes[&'o'].numbers.last();
-        if now > last && added < 60 {
-            // Whatever o drew or reserved numbers for, the next thing it does is to add.
-            world.add('o', "s", "y");
-            added += 1;
-            world.deliver(|_, to, message| to == 'p' && matches!(message, Message::DeltaBatch { .. }));
-        }
-        last = world.nodes[&'o'].numbers.last();
+    world.cut('o', 'p');
+    world.cut('q', 'p');
+    let end = world.now + TICK * 4;
+    while !world.is_between_steps('o') {
         world.settle();
+        assert!(world.tick_before(end), "never performed");
     }
-    assert!(added > 0);
-    world.advance(TICK);
-    world.all_hold("s", "wxy");
-    world.all_hold("t", "u");
+    assert_eq!((world.set('o', "s").as_str(), world.set('p', "s").as_str()), ("x", ""));
+    assert_eq!(world.performed('o').0, 0);
+    // Numbers are reserved, nothing is performed, and y's delta reaches p.
+    world.mend();
+    world.add_everywhere('o', "s", "y");
+    world.deliver(|_, to, message| to == 'p' && matches!(message, Message::DeltaWrite { .. }));
+    assert_eq!(world.set('p', "s"), "y");
+    world.until_pruned::<Set>("s", replica('r'));
+    world.until_pruned::<Set>("t", replica('d'));
+    world.all_hold("s", "xy");
+    world.all_hold("t", "uv");
 }
 
 /// ddata Z4: who vanishes before it was collected may have passed something on to who was.
 #[test]
 fn scenario_74_who_vanishes_uncollected_starts_collection_afresh() {
     let mut world = World::new("opqr");
-    for other in ['o', 'p'] {
-        world.cut('r', other);
-        world.cut('q', other);
+    world.add('r', "s", "u");
+    world.count('r', "c", 3);
+    world.advance(SOON);
+    for (one, other) in [('r', 'o'), ('r', 'p'), ('q', 'o'), ('q', 'p')] {
+        world.cut(one, other);
     }
     world.add('r', "s", "x");
-    world.count('r', "c", 7);
-    world.advance(Duration::from_secs(3));
-    assert_eq!((world.set('q', "s").as_str(), world.set('p', "s").as_str()), ("x", ""));
-    // r is known to have written: o holds something of it.
-    world.mend();
-    world.cut('q', 'o');
-    world.cut('q', 'p');
-    world.cut('r', 'p');
-    world.add('r', "t", "u");
-    world.advance_until(Duration::from_secs(9), |world| world.set('o', "t") == "u");
+    world.count('r', "c", 4);
+    world.advance(SOON);
+    assert_eq!((world.set('q', "s").as_str(), world.set('p', "s").as_str()), ("ux", "u"));
     world.remove('r');
-    // p is collected; q is not.
     world.advance(SPREAD + TICK * 4);
-    assert_eq!(world.performed('o').0, 0, "q is not collected");
-    world.mend();
-    world.cut('q', 'o');
+    assert_eq!(world.performed('o').0, 0, "p is collected, q is not");
+    // q passes on what it has to p alone, and is gone.
     let (set, counter) = (world.envelope('q', "s"), world.envelope('q', "c"));
     world.turns_up('p', "s", &set);
     world.turns_up('p', "c", &counter);
-    world.cut('p', 'o');
+    world.mend();
+    world.lose();
+    world.cut('o', 'p');
     world.remove('q');
+    world.advance(TICK * 2);
+    assert_eq!(world.performed('o').0, 0, "p has to be collected again");
     world.mend();
     world.until_pruned::<Set>("s", replica('r'));
     world.until_pruned::<GCounter>("c", replica('r'));
     world.advance(TICK * 2);
-    world.all_hold("s", "x");
-    world.all_hold("t", "u");
+    world.all_hold("s", "ux");
     world.all_count("c", 7);
-    assert_eq!(world.performed('o'), (3, 0), "each entry once, since everything was collected first");
+    assert_eq!(world.performed('o'), (2, 0), "each entry once, since everything was collected first");
 }

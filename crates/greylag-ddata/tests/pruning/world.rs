@@ -19,6 +19,8 @@ pub(crate) type Map = OrMap<String, Plain<GCounter>>;
 pub(crate) const TICK: Duration = Duration::from_secs(10);
 /// Time enough for a round to be announced and spread.
 pub(crate) const SPREAD: Duration = Duration::from_secs(30);
+/// Time enough for a change to reach everybody.
+pub(crate) const SOON: Duration = Duration::from_secs(3);
 /// The life of a marker.
 pub(crate) const LIFE: Duration = Duration::from_secs(600);
 
@@ -275,6 +277,39 @@ impl World {
             set.add(cx, element.to_owned());
             Ok(())
         });
+    }
+
+    /// Adds an element, and has the delta go to all at once.
+    pub(crate) fn add_everywhere(&mut self, name: char, id: &str, element: &str) {
+        self.next += 1;
+        let (mut out, now, wall) = (Vec::new(), self.base + self.now, self.now.as_millis() as i64);
+        let level = WriteLevel::all(Duration::from_secs(5));
+        let add = |set: &mut Set, cx: &mut UpdateCx<'_>| {
+            set.add(cx, element.to_owned());
+            Ok::<_, ()>(())
+        };
+        let core = &mut self.nodes.get_mut(&name).unwrap().core;
+        core.update(now, wall, self.next, &key(id), level, Set::new, add, &mut out).unwrap();
+        self.perform(name, out);
+    }
+
+    /// Counts, and has the delta go to all at once.
+    pub(crate) fn count_everywhere(&mut self, name: char, id: &str, by: u64) {
+        self.next += 1;
+        let (mut out, now, wall) = (Vec::new(), self.base + self.now, self.now.as_millis() as i64);
+        let level = WriteLevel::all(Duration::from_secs(5));
+        let add = |counter: &mut GCounter, cx: &mut UpdateCx<'_>| counter.increment(cx, by);
+        let core = &mut self.nodes.get_mut(&name).unwrap().core;
+        core.update(now, wall, self.next, &key(id), level, GCounter::new, add, &mut out).unwrap();
+        self.perform(name, out);
+    }
+
+    /// Whether an owner has begun to go through entries and pauses.
+    pub(crate) fn is_between_steps(&self, name: char) -> bool {
+        let soon = self.base + self.now + Duration::from_millis(1);
+        self.performed(name).0 == 0
+            && self.nodes[&name].core.is_performing()
+            && self.nodes[&name].core.next_deadline() <= Some(soon)
     }
 
     pub(crate) fn take(&mut self, name: char, id: &str, element: &str) {

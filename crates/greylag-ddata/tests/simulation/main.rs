@@ -13,17 +13,21 @@ fn replicas_agree_after_every_history() {
         let (from, to) = text.split_once("..")?;
         Some(from.parse().ok()?..to.parse().ok()?)
     });
-    let (mut acknowledged, mut failed, mut repaired) = (0, 0, 0);
-    for seed in seeds.unwrap_or(0..150_u64) {
+    let (mut acknowledged, mut failed, mut repaired, mut performed, mut again) = (0, 0, 0, 0, 0);
+    for seed in seeds.unwrap_or(0..120_u64) {
         let mut world = World::run(seed);
         world.check_healed();
         world.check_serves();
         acknowledged += world.acknowledged;
         failed += world.failed;
         repaired += world.repaired();
+        let pruned = world.performed();
+        performed += pruned.0;
+        again += pruned.1;
     }
     // A simulation in which nothing fails, or nothing has to be repaired, proves nothing.
     assert!(acknowledged > 100 && failed > 10 && repaired > 10, "{acknowledged} {failed} {repaired}");
+    assert!(performed > 100, "{performed} entries performed, {again} again");
 }
 
 #[test]
