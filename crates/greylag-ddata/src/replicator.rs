@@ -7,6 +7,7 @@
 //! Children: [`crate::delta_log`], [`crate::sync`], [`crate::quorum`], [`crate::subscriptions`].
 //! Source: ddata §3, §4, §10.
 
+mod conflicts;
 mod peers;
 mod pruning;
 mod requests;
@@ -34,6 +35,7 @@ use crate::replicas::Replicas;
 use crate::settings::ReplicatorSettings;
 use crate::subscriptions::Subscriptions;
 use crate::types::{AnyData, TypeTable};
+use conflicts::Conflicts;
 use requests::{ReadRequest, WriteRequest};
 use rounds::Rounds;
 
@@ -87,6 +89,7 @@ pub struct ReplicatorCore {
     reads: BTreeMap<u64, ReadRequest>,
     rounds: Rounds,
     pruning: Pruning,
+    conflicts: Conflicts,
     /// The wall clock when it was last told, and when that was.
     wall: (Instant, i64),
     subscriptions: Subscriptions,
@@ -132,6 +135,7 @@ impl ReplicatorCore {
             writes: BTreeMap::new(),
             reads: BTreeMap::new(),
             rounds: Rounds::default(),
+            conflicts: Conflicts::default(),
             pruning: Pruning::new(replica, &settings, now),
             wall: (now, 0),
             subscriptions: Subscriptions::default(),

@@ -46,6 +46,8 @@ pub struct ReplicatorSettings {
     pub sync_timeout: Duration,
     /// A difference that exchanging did not settle is left alone for so many rounds. Default 30.
     pub mismatch_suppress_rounds: u32,
+    /// A type conflict of one entry is told once in this time. Default 1 min. Source: ddata A5.
+    pub type_conflict_log_interval: Duration,
     /// Whether the oldest nodes are asked first. Default false. Source: ddata R10.
     pub prefer_oldest: bool,
     /// The default of `min_cap` of majority levels. Default 0.
@@ -91,6 +93,7 @@ impl Default for ReplicatorSettings {
             sync_parallel_peers: 4,
             sync_timeout: Duration::from_secs(30),
             mismatch_suppress_rounds: 30,
+            type_conflict_log_interval: Duration::from_secs(60),
             prefer_oldest: false,
             majority_min_cap: 0,
             max_in_flight: 10_000,

@@ -159,7 +159,7 @@ impl ReplicatorCore {
         if let Ok(Merged::Gap { .. }) = merged {
             self.stats.gaps += 1;
         }
-        self.note_refusal(from, &item.key, &item.tag, merged, out)
+        self.note_refusal(now, from, &item.key, &item.tag, merged, out)
     }
 
     /// Joins a full state.
@@ -180,30 +180,39 @@ impl ReplicatorCore {
                 "".into()
             }
         };
-        self.note_refusal(from, key, &tag, merged, out)
+        self.note_refusal(now, from, key, &tag, merged, out)
     }
 
+    /// Counts what was refused, and tells of entries that will never agree.
     fn note_refusal(
         &mut self,
+        now: Instant,
         from: &UniqueAddress,
         key: &KeyId,
         tag: &std::sync::Arc<str>,
         merged: Result<Merged, Refusal>,
         out: &mut Vec<Effect>,
     ) -> Result<Merged, Refusal> {
-        let (key, peer, found) = (key.clone(), from.clone(), tag.clone());
-        match merged {
+        let event = || (key.clone(), from.clone(), tag.clone());
+        let event = match merged {
             Err(Refusal::TypeMismatch) => {
                 self.stats.type_mismatches += 1;
-                out.push(Effect::Event(ReplicatorEvent::TypeConflict { key, peer, found }));
+                let (key, peer, found) = event();
+                Some(ReplicatorEvent::TypeConflict { key, peer, found })
             }
             Err(Refusal::UnknownType) => {
                 self.stats.unknown_types += 1;
-                out.push(Effect::Event(ReplicatorEvent::UnknownType { key, peer, found }));
+                let (key, peer, found) = event();
+                Some(ReplicatorEvent::UnknownType { key, peer, found })
             }
-            Err(_) => self.stats.undecodable += 1,
-            Ok(_) => {}
-        }
+            Err(_) => {
+                self.stats.undecodable += 1;
+                None
+            }
+            Ok(_) => None,
+        };
+        let interval = self.settings.type_conflict_log_interval;
+        out.extend(event.filter(|_| self.conflicts.is_news(now, key, interval)).map(Effect::Event));
         merged
     }
 }
