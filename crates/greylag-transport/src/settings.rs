@@ -85,7 +85,8 @@ pub struct TransportSettings {
     pub reconnect_backoff_jitter: f64,
     /// From one keep-alive ping to the next, while idle too. Default 10 s.
     pub http2_keepalive_interval: Duration,
-    /// How long a pong may take before the connection is closed. Default 5 s.
+    /// How long a pong may take before the connection is closed; on control lanes (under Linux) also how long
+    /// anything written may stay unacknowledged. Default 5 s.
     pub http2_keepalive_timeout: Duration,
     /// Reliable control messages that wait for their acknowledgement, per peer. Default 20 000.
     pub reliable_buffer_size: usize,

@@ -15,6 +15,8 @@ use tonic::codegen::{BoxFuture, Service};
 
 use super::shared::Shared;
 use super::tls::ALPN;
+use crate::lane::Lane;
+use crate::settings::TransportSettings;
 
 /// Dials one socket address, where the host of this name was found.
 #[derive(Clone)]
@@ -22,6 +24,7 @@ pub(super) struct Connector {
     pub(super) shared: Arc<Shared>,
     pub(super) target: SocketAddr,
     pub(super) host: String,
+    pub(super) lane: Lane,
 }
 
 impl Service<Uri> for Connector {
@@ -34,10 +37,10 @@ impl Service<Uri> for Connector {
     }
 
     fn call(&mut self, _: Uri) -> Self::Future {
-        let Self { shared, target, host } = self.clone();
+        let Self { shared, target, host, lane } = self.clone();
         Box::pin(async move {
             let tcp = TcpStream::connect(target).await?;
-            tcp.set_nodelay(true)?;
+            prepare(&tcp, lane, &shared.settings)?;
             let Some(files) = &shared.tls else { return Ok(TokioIo::new(Io::Plain(tcp))) };
             let refused = |error| io::Error::new(io::ErrorKind::PermissionDenied, error);
             let name = files.server_name(&host).map_err(refused)?;
@@ -50,6 +53,18 @@ impl Service<Uri> for Connector {
             Ok(TokioIo::new(Io::Tls(Box::new(tls))))
         })
     }
+}
+
+/// A control lane that is silent makes its peer look dead, and after a cut of some seconds a kernel may take
+/// as many again before it repeats what was lost. So there a connection whose bytes nobody acknowledges is
+/// given up, and a fresh dial finds the peer as soon as the way is whole. On data lanes patience loses less.
+fn prepare(tcp: &TcpStream, lane: Lane, settings: &TransportSettings) -> io::Result<()> {
+    tcp.set_nodelay(true)?;
+    #[cfg(target_os = "linux")]
+    if lane == Lane::CONTROL {
+        socket2::SockRef::from(tcp).set_tcp_user_timeout(Some(settings.http2_keepalive_timeout))?;
+    }
+    Ok(())
 }
 
 /// What carries the bytes.
@@ -97,5 +112,25 @@ impl AsyncWrite for Io {
 
     fn is_write_vectored(&self) -> bool {
         each!(self, io => io.is_write_vectored())
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    /// Cluster T9, C7: what a control lane writes is acknowledged in time, or its connection is given up.
+    #[tokio::test]
+    async fn control_lanes_have_no_patience_with_silence() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let settings = TransportSettings::default();
+        for (lane, patience) in
+            [(Lane::CONTROL, Some(settings.http2_keepalive_timeout)), (Lane::LARGE, None), (Lane::ordinary(0), None)]
+        {
+            let tcp = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+            prepare(&tcp, lane, &settings).unwrap();
+            assert_eq!(socket2::SockRef::from(&tcp).tcp_user_timeout().unwrap(), patience, "{lane}");
+            assert!(tcp.nodelay().unwrap());
+        }
     }
 }

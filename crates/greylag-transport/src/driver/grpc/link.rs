@@ -109,7 +109,7 @@ async fn open(shared: &Arc<Shared>, peer: &Arc<Peer>, lane: Lane, seq: u64, line
     let found = shared.resolver.look_up(&peer.address).await?;
     let (targets, patience) = resolve::in_turn(found, seq, shared.settings.connection_timeout);
     for target in targets {
-        let connector = Connector { shared: shared.clone(), target, host: peer.address.host().to_owned() };
+        let connector = Connector { shared: shared.clone(), target, host: peer.address.host().to_owned(), lane };
         match channel(shared, target, lane, patience).connect_with_connector(connector).await {
             Ok(channel) => {
                 let max = shared.settings.maximum_message_size(lane.kind()) + FRAME_OVERHEAD;
