@@ -3,4 +3,5 @@
 
 mod copies;
 mod owners;
+mod senders;
 mod world;
