@@ -154,8 +154,7 @@ impl Endpoint {
     /// Finds the receiver of a path, without the table if it is the same as last time.
     fn find<'a>(&self, path: &str, last: &'a mut LastReceiver) -> Option<&'a Registration> {
         let version = self.receivers_version.load(Ordering::Acquire);
-        let is_known = last.version == version
-            && last.found.as_ref().is_some_and(|found| found.path.len() == path.len() && *found.path == *path);
+        let is_known = last.version == version && last.found.as_ref().is_some_and(|found| *found.path == *path);
         if !is_known {
             let receivers = self.receivers.read().unwrap_or_else(PoisonError::into_inner);
             last.found = receivers.get(path).cloned();

@@ -262,11 +262,6 @@ impl<'a> BatchReader<'a> {
         Self { from, batch, at: 0, names, count: 0 }
     }
 
-    /// Whether nothing is left, not even of what is malformed.
-    pub(crate) fn is_at_end(&self) -> bool {
-        self.at == self.batch.len()
-    }
-
     /// What `take` makes of the next envelope; `None` if there is none. Every message passes here, and is
     /// moved but once. After an error there is no more to read.
     pub(crate) fn read_next<T>(&mut self, take: impl FnOnce(Arrived) -> T) -> Result<Option<T>, Malformed> {

@@ -462,10 +462,15 @@ impl Reader {
         let mut reader = BatchReader::new(&self.hello.from, batch, &mut self.names);
         let mut count = 0;
         let end = loop {
-            if count == max && !reader.is_at_end() {
-                break Err(Malformed(format!("more than {max} envelopes in a control frame")));
-            }
-            match reader.read_next(|arrived| sorting.push(arrived)) {
+            let has_room = count < max;
+            match reader.read_next(|arrived| {
+                if has_room {
+                    sorting.push(arrived)
+                }
+            }) {
+                Ok(Some(())) if !has_room => {
+                    break Err(Malformed(format!("more than {max} envelopes in a control frame")));
+                }
                 Ok(Some(())) => count += 1,
                 Ok(None) => break Ok(()),
                 Err(error) => break Err(error),
