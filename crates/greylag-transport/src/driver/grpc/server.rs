@@ -465,7 +465,7 @@ impl Reader {
             let has_room = count < max;
             match reader.read_next(|arrived| {
                 if has_room {
-                    sorting.push(arrived)
+                    sorting.push(arrived);
                 }
             }) {
                 Ok(Some(())) if !has_room => {
