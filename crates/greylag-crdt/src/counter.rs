@@ -45,10 +45,10 @@ impl GCounter {
     /// [`CounterOverflow`].
     pub fn increment(&mut self, cx: &mut UpdateCx<'_>, by: u64) -> Result<(), CounterOverflow> {
         if by > 0 {
-            self.tally.add(cx.replica(), by)?;
+            self.tally.add(cx.slot(), by)?;
             self.cached.forget();
             if self.tracker.is_open() {
-                let delta = self.tally.slots.only(cx.replica());
+                let delta = self.tally.slots.only(cx.slot());
                 self.tracker.record(&delta, |collected, delta| {
                     collected.join(delta);
                 });
@@ -215,10 +215,10 @@ impl PNCounter {
     fn change(&mut self, cx: &mut UpdateCx<'_>, by: u64, up: bool) -> Result<(), CounterOverflow> {
         if by > 0 {
             let half = if up { &mut self.halves.added } else { &mut self.halves.taken };
-            half.add(cx.replica(), by)?;
+            half.add(cx.slot(), by)?;
             self.cached.forget();
             if self.tracker.is_open() {
-                let (only, none) = (half.slots.only(cx.replica()), Slots::default());
+                let (only, none) = (half.slots.only(cx.slot()), Slots::default());
                 let (added, taken) = if up { (only, none) } else { (none, only) };
                 self.tracker.record(&SlotPair { added, taken }, SlotPair::join);
             }

@@ -8,9 +8,48 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::hash::hash64;
+
 /// One process incarnation: its uid. Never used by two of them. Source: ddata K1.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ReplicaId(pub u64);
+
+impl ReplicaId {
+    /// The name under which this process counts once its replicator was started anew, `floor` being
+    /// the number its source had reached by then; at 0 it is the process's own.
+    ///
+    /// A counter's slot only ever grows, and the greater amount wins. A replicator that begins with
+    /// empty hands in a process that has counted before does not know how far the slot is elsewhere:
+    /// what it counted from 0 would be swallowed. So it counts in a slot of its own, as counters in
+    /// maps do (ddata Y9). Anybody can tell whose slot it is: [`ReplicaId::is_slot_of`].
+    pub fn slot(self, floor: u64) -> Self {
+        match floor {
+            0 => self,
+            _ => Self(self.0 ^ u64::from(hash64(&floor.to_be_bytes()) as u32).max(1).wrapping_mul(SPREAD)),
+        }
+    }
+
+    /// Whether this is a name that `process` counts under. It says so of one in four thousand million
+    /// strangers, too, so it may keep something for longer and must never drop anything.
+    pub fn is_slot_of(self, process: Self) -> bool {
+        (self.0 ^ process.0).wrapping_mul(SPREAD_BACK) <= u64::from(u32::MAX)
+    }
+}
+
+/// Any odd number with its bits well mixed: multiplying by it can be undone.
+const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
+const SPREAD_BACK: u64 = inverse(SPREAD);
+
+/// The number that undoes multiplying by an odd one: Newton's steps double the bits that are right.
+const fn inverse(odd: u64) -> u64 {
+    let mut found = odd;
+    let mut step = 0;
+    while step < 5 {
+        found = found.wrapping_mul(2u64.wrapping_sub(odd.wrapping_mul(found)));
+        step += 1;
+    }
+    found
+}
 
 impl fmt::Debug for ReplicaId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -106,5 +145,23 @@ impl DotSource {
     /// The highest number given so far; 0 if none.
     pub fn last(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// ddata Y4, K1: every life of a replicator counts under a name of its own, which tells whose it is.
+    #[test]
+    fn the_slots_of_a_process_are_told_from_others() {
+        let (own, other) = (ReplicaId(0x1234_5678_9abc_def0), ReplicaId(7));
+        assert_eq!(own.slot(0), own);
+        let slots: Vec<ReplicaId> = (1..1_000).map(|floor| own.slot(floor)).collect();
+        for (at, slot) in slots.iter().enumerate() {
+            assert!(slot.is_slot_of(own) && !slot.is_slot_of(other) && *slot != own);
+            assert!(!slots[..at].contains(slot), "two lives share a slot");
+        }
+        assert!(own.is_slot_of(own));
     }
 }

@@ -43,6 +43,8 @@ use crate::settings::ReplicatorSettings;
 #[derive(Debug)]
 pub(crate) struct Pruning {
     own: ReplicaId,
+    /// This replica and all that membership knows.
+    known: BTreeSet<ReplicaId>,
     clock: ReachableClock,
     /// Removed replicas, and when on that clock they were noticed.
     removed: BTreeMap<ReplicaId, Duration>,
@@ -64,6 +66,7 @@ impl Pruning {
     pub(crate) fn new(own: ReplicaId, settings: &ReplicatorSettings, now: Instant) -> Self {
         Self {
             own,
+            known: [own].into(),
             clock: ReachableClock::default(),
             removed: BTreeMap::new(),
             unknown: BTreeMap::new(),
@@ -79,6 +82,8 @@ impl Pruning {
     /// Membership changed. Source: ddata Z1.
     pub(crate) fn on_replicas(&mut self, now: Instant, replicas: &Replicas) {
         self.clock.set(now, replicas.own_status.is_some() && unreachable(replicas).is_none() && replicas.unmet == 0);
+        let others = replicas.others.iter().map(|replica| ReplicaId(replica.address.uid().get()));
+        self.known = others.chain([self.own]).collect();
         for removed in &replicas.removed {
             self.notice(now, ReplicaId(removed.uid().get()));
         }
@@ -112,8 +117,9 @@ impl Pruning {
         lifetime: Duration,
     ) {
         for round in &news.rounds {
-            // Whoever says that this replica is removed will soon be heard from membership too.
-            if round.removed == self.own || round.is_over(wall_ms, lifetime) || !self.rounds.merge(round) {
+            // Whoever says that this replica is removed will soon be heard from membership too; and who
+            // knows the process of a slot does not show its round before that is removed here as well.
+            if self.still_counts(round.removed) || round.is_over(wall_ms, lifetime) || !self.rounds.merge(round) {
                 continue;
             }
             self.notice(now, round.removed);
@@ -123,6 +129,13 @@ impl Pruning {
             }
         }
         self.collections.on_shown(from, self.own, &news.rounds);
+    }
+
+    /// Whether this is the replica itself, or a slot that a known process counts in: it grows, and
+    /// moving it away would lose what is counted next. Source: ddata Y4.
+    fn still_counts(&self, replica: ReplicaId) -> bool {
+        replica == self.own
+            || (!self.known.contains(&replica) && self.known.iter().any(|known| replica.is_slot_of(*known)))
     }
 
     /// A horizon is taken over at the end of a complete round, so nobody is refused by its own coming
@@ -159,7 +172,7 @@ impl Pruning {
             self.unknown.clear();
             return;
         }
-        self.look_for_unknown(now, replicas, index);
+        self.look_for_unknown(now, index);
         let elapsed = self.clock.elapsed(now);
         let voters = voters(self.own, replicas);
         let noticed = self.removed.iter().chain(&self.unknown);
@@ -178,11 +191,10 @@ impl Pruning {
     }
 
     /// Replicas that only data name: of former incarnations whose stores returned, say.
-    fn look_for_unknown(&mut self, now: Instant, replicas: &Replicas, index: &ReplicaIndex) {
-        let known: BTreeSet<ReplicaId> =
-            replicas.others.iter().map(|replica| ReplicaId(replica.address.uid().get())).chain([self.own]).collect();
-        let unknown: BTreeSet<ReplicaId> =
-            index.replicas().filter(|named| !known.contains(named) && !self.removed.contains_key(named)).collect();
+    fn look_for_unknown(&mut self, now: Instant, index: &ReplicaIndex) {
+        let is_known = |named: &ReplicaId| self.known.contains(named) || self.removed.contains_key(named);
+        let unknown = index.replicas().filter(|named| !is_known(named) && !self.still_counts(*named));
+        let unknown: BTreeSet<ReplicaId> = unknown.collect();
         self.unknown.retain(|replica, _| unknown.contains(replica));
         let elapsed = self.clock.elapsed(now);
         for replica in unknown {

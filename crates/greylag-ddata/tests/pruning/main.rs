@@ -4,4 +4,5 @@
 mod copies;
 mod owners;
 mod senders;
+mod slots;
 mod world;
