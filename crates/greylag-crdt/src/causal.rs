@@ -70,10 +70,12 @@ impl<S: Store> Causal<S> {
         let (mut context, mut forgotten) = (Context::new(), Context::new());
         let floor = cx.start_floor(self.home.map(|home| home.entry));
         if let (Some(last), Some(floor)) = (edit.drawn.last(), floor) {
+            let floor = if cx.left_out().start_floor { 0 } else { floor };
             let own = cx.replica();
             let is_first = !std::mem::replace(&mut self.drawn, true);
             if !is_first {
-                context.insert_range(own, self.context.highest(own).max(floor) + 1, last.number);
+                let seen = if cx.left_out().claim_start { 0 } else { self.context.highest(own) };
+                context.insert_range(own, seen.max(floor) + 1, last.number);
             } else {
                 // The first since the entry was absent: everything of ours that is not live here was
                 // forgotten here, and goes everywhere.
@@ -246,9 +248,11 @@ impl<S: Store> Host<S> for Causal<S> {
     /// Builds the edit's fragment, joins that, and collects it.
     fn apply(&mut self, cx: &UpdateCx<'_>, edit: Edit<S>) {
         self.adopt(cx);
-        let fragment = self.fragment(cx, edit);
+        let superseded = if cx.left_out().removal_context { edit.superseded.clone() } else { Vec::new() };
+        let mut fragment = self.fragment(cx, edit);
         // What this replica has forgotten is not here, so nothing but what is touched can change.
         self.join_parts(&fragment.store, &fragment.context, &fragment.scope, Some(cx.last_drawn()));
+        superseded.iter().for_each(|dot| fragment.context.remove_range(dot.replica, dot.number, dot.number));
         self.tracker.record(&fragment, Fragment::join);
     }
 

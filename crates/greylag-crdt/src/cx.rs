@@ -13,12 +13,25 @@ pub struct UpdateCx<'a> {
     /// Where the updated value lives, and the source's value when this replicator started.
     entry: Option<(Home, u64)>,
     reserved: &'a [(u64, u64)],
+    left_out: LeftOut,
+}
+
+/// Clauses left out on purpose, for simulations that prove their checkers. Source: ddata scenario 86.
+#[doc(hidden)]
+#[derive(Debug, Clone, Copy, Default)]
+pub struct LeftOut {
+    /// Deltas do not say what they supersede (ddata K7).
+    pub removal_context: bool,
+    /// What former replicators of the process drew is claimed, too (ddata K7).
+    pub start_floor: bool,
+    /// Claims begin at the start floor, whatever the entry has seen (ddata K7).
+    pub claim_start: bool,
 }
 
 impl<'a> UpdateCx<'a> {
     /// A context for updates outside of a replicator: dots are drawn and nothing else is claimed.
     pub fn new(source: &'a DotSource, replica: ReplicaId, writer: &'a WriterKey, wall_ms: i64) -> Self {
-        Self { source, replica, writer, wall_ms, entry: None, reserved: &[] }
+        Self { source, replica, writer, wall_ms, entry: None, reserved: &[], left_out: LeftOut::default() }
     }
 
     /// A context for an update of one entry, in a replicator whose process had drawn `start_floor`
@@ -32,6 +45,18 @@ impl<'a> UpdateCx<'a> {
         self.entry = Some((home, start_floor));
         self.reserved = reserved;
         self
+    }
+
+    /// Leaves clauses out.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn leave_out(mut self, left_out: LeftOut) -> Self {
+        self.left_out = left_out;
+        self
+    }
+
+    pub(crate) fn left_out(&self) -> LeftOut {
+        self.left_out
     }
 
     /// The replica that updates.

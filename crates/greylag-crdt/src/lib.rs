@@ -89,6 +89,8 @@ pub use causal::Causal;
 pub use codec::{DecodeError, Decoder, Encoder, FORMAT};
 pub use context::Context;
 pub use counter::{GCounter, PNCounter, SlotPair};
+#[doc(hidden)]
+pub use cx::LeftOut;
 pub use cx::UpdateCx;
 pub use data::{Change, EntryMark, Grew, Home, Lineage, ReplicatedData, Tracker};
 pub use element::Element;

@@ -70,6 +70,7 @@ mod quorum;
 mod read;
 mod replicas;
 mod replicator;
+mod sabotage;
 mod settings;
 mod static_membership;
 mod subscriptions;
@@ -91,6 +92,8 @@ pub use pruning::{PruningNews, PruningRound};
 pub use read::{Changed, Lifecycle, Read};
 pub use replicas::{Replica, ReplicaStatus, Replicas};
 pub use replicator::{ReplicatorCore, Stats};
+#[doc(hidden)]
+pub use sabotage::Sabotage;
 pub use settings::ReplicatorSettings;
 pub use tree::{Prefix, Sum};
 pub use types::{AnyData, TypeTable};

@@ -343,6 +343,21 @@ impl Message {
         }
     }
 
+    /// For simulations that prove their checkers.
+    pub(crate) fn forget_markers_of_deltas(&mut self) {
+        match self {
+            Self::DeltaWrite { item, .. } => item.markers = Markers::new(),
+            Self::DeltaBatch { items, .. } => {
+                let deltas = items.iter_mut().filter_map(|item| match item {
+                    BatchItem::Delta(item) => Some(item),
+                    BatchItem::Full { .. } | BatchItem::Hint { .. } => None,
+                });
+                deltas.for_each(|item| item.markers = Markers::new());
+            }
+            _ => {}
+        }
+    }
+
     /// How many full states it carries.
     pub(crate) fn full_states(&self) -> u64 {
         match self {

@@ -37,6 +37,7 @@ pub use rounds::{PruningNews, PruningRound};
 pub(crate) use work::{Phase, Work};
 
 use crate::replicas::{ReplicaStatus, Replicas};
+use crate::sabotage::Sabotage;
 use crate::settings::ReplicatorSettings;
 
 /// Who is removed, and what is being done about it.
@@ -59,6 +60,7 @@ pub(crate) struct Pruning {
     forget_horizon: Option<i64>,
     /// When the next tick is due.
     pub(crate) tick_at: Instant,
+    sabotage: &'static [Sabotage],
 }
 
 impl Pruning {
@@ -76,18 +78,24 @@ impl Pruning {
             work: Vec::new(),
             forget_horizon: None,
             tick_at: now + settings.pruning_interval.unwrap_or_default(),
+            sabotage: settings.sabotage,
         }
     }
 
     /// Membership changed. Source: ddata Z1.
     pub(crate) fn on_replicas(&mut self, now: Instant, replicas: &Replicas) {
-        self.clock.set(now, replicas.own_status.is_some() && unreachable(replicas).is_none() && replicas.unmet == 0);
+        let reachable = unreachable(replicas).is_none() || self.sabotage.contains(&Sabotage::Unreachable);
+        self.clock.set(now, replicas.own_status.is_some() && reachable && replicas.unmet == 0);
         let others = replicas.others.iter().map(|replica| ReplicaId(replica.address.uid().get()));
         self.known = others.chain([self.own]).collect();
         for removed in &replicas.removed {
             self.notice(now, ReplicaId(removed.uid().get()));
         }
-        self.collections.on_members(&collected_from(replicas));
+        let members = collected_from(replicas);
+        if self.sabotage.contains(&Sabotage::Afresh) {
+            self.collections.forgive(&members);
+        }
+        self.collections.on_members(&members);
     }
 
     fn notice(&mut self, now: Instant, removed: ReplicaId) {
@@ -208,7 +216,10 @@ impl Pruning {
         let members = collected_from(replicas);
         let mut awaited = BTreeSet::new();
         for round in self.rounds.iter().filter(|round| round.owner == self.own) {
-            let missing = self.collections.begin(round.removed, round.epoch, &members);
+            let mut missing = self.collections.begin(round.removed, round.epoch, &members);
+            if self.sabotage.contains(&Sabotage::Collection) {
+                missing.clear();
+            }
             let under_way = self.work.iter().any(|work| work.removed == round.removed);
             if missing.is_empty() && index.mentions(round.removed) && !under_way {
                 self.work.push(Work::new(round.removed));

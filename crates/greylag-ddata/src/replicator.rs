@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use greylag_core::UniqueAddress;
-use greylag_crdt::{Change, DotSource, Lineage, ReplicaId, ReplicatedData, UpdateCx, WriterKey};
+use greylag_crdt::{Change, DotSource, LeftOut, Lineage, ReplicaId, ReplicatedData, UpdateCx, WriterKey};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
@@ -32,6 +32,7 @@ use crate::message::{DeltaItem, Effect, Input, Message, ReplicatorEvent, Reply, 
 use crate::pruning::Pruning;
 use crate::read::{Lifecycle, Read};
 use crate::replicas::Replicas;
+use crate::sabotage::Sabotage;
 use crate::settings::ReplicatorSettings;
 use crate::subscriptions::Subscriptions;
 use crate::types::{AnyData, TypeTable};
@@ -215,7 +216,13 @@ impl ReplicatorCore {
         let mut base = existing.clone().unwrap_or_else(T::zero);
         base.bind(home);
         let mut cx = UpdateCx::new(&self.numbers, self.replica, &self.writer, wall_ms);
-        cx = cx.for_entry(home, self.start_floor, self.pruning.ranges.reserved());
+        let reserved = if self.settings.omits(Sabotage::Reserved) { &[] } else { self.pruning.ranges.reserved() };
+        cx = cx.for_entry(home, self.start_floor, reserved);
+        cx = cx.leave_out(LeftOut {
+            removal_context: self.settings.omits(Sabotage::RemovalContext),
+            start_floor: self.settings.omits(Sabotage::StartFloor),
+            claim_start: self.settings.omits(Sabotage::ClaimStart),
+        });
         let run = AssertUnwindSafe(|| -> Result<(T, bool, O), UpdateError<E>> {
             let mut value = base.clone();
             // A first value that is not empty is explained by no delta.
@@ -516,7 +523,10 @@ impl ReplicatorCore {
         }
     }
 
-    fn send(&mut self, to: UniqueAddress, message: Message, out: &mut Vec<Effect>) {
+    fn send(&mut self, to: UniqueAddress, mut message: Message, out: &mut Vec<Effect>) {
+        if self.settings.omits(Sabotage::DeltaMarkers) {
+            message.forget_markers_of_deltas();
+        }
         self.stats.full_states_sent += message.full_states();
         let bulk = message.size_hint() > self.settings.max_message_bytes;
         out.push(Effect::Send { to, bulk, message });

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::error::StartError;
+use crate::sabotage::Sabotage;
 
 /// Settings of one replicator. Times are those of a production LAN. Source: ddata §8.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,6 +71,9 @@ pub struct ReplicatorSettings {
     pub shutdown_flush_timeout: Duration,
     /// Static membership only: a peer silent for so long counts as unreachable. Default 5 s.
     pub unreachable_after: Duration,
+    /// Clauses left out, for simulations that prove their checkers.
+    #[doc(hidden)]
+    pub sabotage: &'static [Sabotage],
 }
 
 impl Default for ReplicatorSettings {
@@ -104,6 +108,7 @@ impl Default for ReplicatorSettings {
             pruning_marker_time_to_live: Duration::from_secs(6 * 3_600),
             shutdown_flush_timeout: Duration::from_secs(3),
             unreachable_after: Duration::from_secs(5),
+            sabotage: &[],
         }
     }
 }
@@ -121,6 +126,10 @@ impl ReplicatorSettings {
             unreachable_after: Duration::from_secs(1),
             ..Self::default()
         }
+    }
+
+    pub(crate) fn omits(&self, clause: Sabotage) -> bool {
+        self.sabotage.contains(&clause)
     }
 
     /// For how long markers beside this entry live.

@@ -20,6 +20,8 @@ pub(crate) struct Rules<'a> {
     pub(crate) max_bytes: usize,
     /// Markers that ended at this time or before may be forgotten.
     pub(crate) forgets_before: Option<i64>,
+    /// Deltas are refused where others are missing before them.
+    pub(crate) checks_gaps: bool,
 }
 
 impl Rules<'_> {
@@ -106,7 +108,7 @@ impl Entries {
             if item.version <= have {
                 return Ok(Merged::Done { changed: false });
             }
-            if item.prev > have {
+            if item.prev > have && rules.checks_gaps {
                 return Ok(Merged::Gap { have, full: false });
             }
             draft.versions.insert(origin, item.version);

@@ -81,6 +81,13 @@ impl Collections {
         }
     }
 
+    /// Counts those that are gone as collected; for simulations that prove their checkers.
+    pub(super) fn forgive(&mut self, members: &BTreeSet<UniqueAddress>) {
+        for own in self.0.values_mut() {
+            own.collected.extend(own.members.difference(members).cloned());
+        }
+    }
+
     /// A member showed which rounds it knows.
     pub(super) fn on_shown(&mut self, peer: &UniqueAddress, owner: ReplicaId, rounds: &[PruningRound]) {
         for round in rounds.iter().filter(|round| round.owner == owner) {

@@ -12,6 +12,7 @@ use crate::message::{
     BatchItem, Content, DeltaItem, Effect, Envelope, Message, Nacked, ReadReply, Refusal, ReplicatorEvent, WriteReply,
 };
 use crate::read::Lifecycle;
+use crate::sabotage::Sabotage;
 use crate::settings::ReplicatorSettings;
 use crate::types::TypeTable;
 
@@ -219,5 +220,6 @@ impl ReplicatorCore {
 
 /// What merging goes by.
 pub(super) fn rules<'a>(types: &'a TypeTable, settings: &ReplicatorSettings, forgets_before: Option<i64>) -> Rules<'a> {
-    Rules { types, max_bytes: settings.max_entry_bytes.saturating_mul(4), forgets_before }
+    let checks_gaps = !settings.omits(Sabotage::Gap);
+    Rules { types, max_bytes: settings.max_entry_bytes.saturating_mul(4), forgets_before, checks_gaps }
 }

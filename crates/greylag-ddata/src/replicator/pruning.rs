@@ -12,6 +12,7 @@ use crate::entries::{Data, Filled};
 use crate::key::KeyId;
 use crate::message::{Effect, ReplicatorEvent};
 use crate::pruning::{Phase, PruningNews, Work, millis, unreachable};
+use crate::sabotage::Sabotage;
 use crate::types::AnyData;
 
 /// Entries that one step looks at; requests are served between steps.
@@ -134,7 +135,9 @@ impl ReplicatorCore {
         }
         own.performed_at = wall_ms;
         own.obsolete_at = Some(wall_ms.saturating_add(millis(self.settings.marker_life(key))));
-        markers.add(&own);
+        if !self.settings.omits(Sabotage::Marker) {
+            markers.add(&own);
+        }
         markers.clean(pruning);
         let mut versions = entry.versions.clone();
         versions.retain(|origin, _| !markers.removed().contains(origin));

@@ -12,8 +12,9 @@ use super::ReplicatorCore;
 use crate::entries::Merged;
 use crate::key::KeyId;
 use crate::message::{Effect, Envelope, Message, RoundId};
-use crate::pruning::PruningNews;
+use crate::pruning::{PruningNews, Tokens};
 use crate::read::Lifecycle;
+use crate::sabotage::Sabotage;
 use crate::sync::{Round, fill, keys_of};
 use crate::tree::{Prefix, Sum};
 
@@ -244,7 +245,7 @@ impl ReplicatorCore {
             return;
         }
         let mut answer = Round::new(now, round, false);
-        answer.tokens = self.pruning.collections.known_by(from, &self.pruning.collections.tokens());
+        answer.tokens = self.known_rounds(from, self.pruning.collections.tokens());
         answer.horizon = pruning.forget_horizon;
         answer.compare(&self.entries, Prefix::ROOT, root);
         self.rounds.answered.insert(from.clone(), answer);
@@ -256,11 +257,21 @@ impl ReplicatorCore {
     /// on is compared, and nothing of the replicas that it was told are removed is added.
     fn on_first_answer(&mut self, now: Instant, from: &UniqueAddress, round: u64, pruning: &PruningNews) {
         self.on_pruning_news(now, from, pruning);
-        if let Some(open) = self.rounds.opened.get_mut(from).filter(|open| open.is(round)) {
-            open.tokens = self.pruning.collections.known_by(from, &open.tokens);
+        let Some(began) = self.rounds.opened.get(from).filter(|open| open.is(round)).map(|open| open.tokens.clone())
+        else {
+            return;
+        };
+        let tokens = self.known_rounds(from, began);
+        if let Some(open) = self.rounds.opened.get_mut(from) {
+            open.tokens = tokens;
             open.horizon = pruning.forget_horizon;
             open.answered = true;
         }
+    }
+
+    /// Those own rounds that the peer has shown to know. Source: ddata Z4.
+    fn known_rounds(&self, peer: &UniqueAddress, began: Tokens) -> Tokens {
+        if self.settings.omits(Sabotage::Shown) { began } else { self.pruning.collections.known_by(peer, &began) }
     }
 
     /// Every difference was exchanged both ways.
