@@ -4,6 +4,7 @@ use greylag_core::UniqueAddress;
 use greylag_crdt::MergeError;
 
 use crate::key::{InvalidKey, KeyId};
+use crate::store::StoreError;
 
 /// Why an update did not succeed. Source: ddata R3.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -146,6 +147,33 @@ pub enum StopReason {
     /// This node is no longer a member.
     #[error("this node was removed")]
     Removed,
+    /// Durable entries could not be loaded, however often it was tried.
+    #[error("durable entries could not be loaded: {0}")]
+    StoreLoadFailed(StoreError),
+    /// A stored record cannot be read. See `durable.on_bad_record`.
+    #[error(
+        "the stored record of {key:?} cannot be read: {why}; repair the store, or set durable.on_bad_record to quarantine"
+    )]
+    BadRecord {
+        /// The entry.
+        key: KeyId,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The store was out of touch for so long that peers have forgotten what may still be in it. Nothing was
+    /// exchanged. See `durable.stale_store`. Source: ddata Z9.
+    #[error(
+        "the store was last in touch at {synced_at} and {peer} has forgotten what was removed up to {horizon}; \
+         remove the store, or set durable.stale_store to discard"
+    )]
+    StoreTooOld {
+        /// When this store was last in touch, wall clock in milliseconds.
+        synced_at: i64,
+        /// Up to when the peer has forgotten.
+        horizon: i64,
+        /// The peer.
+        peer: UniqueAddress,
+    },
 }
 
 /// Why a replicator did not start.

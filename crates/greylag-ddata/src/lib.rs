@@ -53,6 +53,7 @@
 
 mod delta_log;
 mod driver;
+mod durable;
 mod entries;
 mod error;
 #[cfg(feature = "fuzzing")]
@@ -73,6 +74,7 @@ mod replicator;
 mod sabotage;
 mod settings;
 mod static_membership;
+mod store;
 mod subscriptions;
 mod sync;
 mod transfers;
@@ -81,6 +83,7 @@ mod types;
 mod wire;
 
 pub use driver::{Membership, MembershipHandle, Replicator, Subscription};
+pub use durable::{DurableSettings, OnBadRecord, StaleStore};
 pub use error::{DeleteError, GetError, RequestError, StartError, StopReason, UpdateError};
 pub use key::{InvalidKey, Key, KeyId, MAX_ID_BYTES};
 pub use level::{ReadLevel, WriteLevel};
@@ -95,5 +98,6 @@ pub use replicator::{ReplicatorCore, Stats};
 #[doc(hidden)]
 pub use sabotage::Sabotage;
 pub use settings::ReplicatorSettings;
+pub use store::{DurableStore, LoadBatch, LoadedRecord, StoreError, StoreMeta, StoreOp};
 pub use tree::{Prefix, Sum};
 pub use types::{AnyData, TypeTable};

@@ -24,6 +24,7 @@ use crate::level::{ReadLevel, WriteLevel};
 use crate::pruning::PruningNews;
 use crate::read::{Lifecycle, Read};
 use crate::replicas::Replicas;
+use crate::store::{LoadedRecord, StoreError, StoreMeta, StoreOp};
 use crate::tree::{Prefix, Sum};
 use crate::types::AnyData;
 
@@ -474,6 +475,19 @@ pub enum Input {
     },
     /// Subscribers are to be told now.
     Flush,
+    /// The store did what [`Effect::Store`] asked, and flushed it; or it did not. Source: ddata U3.
+    Stored {
+        /// Of the effect.
+        ticket: u64,
+        /// What came of it.
+        result: Result<(), StoreError>,
+    },
+    /// Some of what is stored, after [`Effect::Load`].
+    Loaded(Vec<LoadedRecord>),
+    /// That was all, and this is what the replicator remembered; `None` in a new store.
+    LoadDone(Option<StoreMeta>),
+    /// The store could not be read to its end.
+    LoadFailed(StoreError),
     /// Send what nobody has, then stop.
     Stop(StopReason),
 }
@@ -506,6 +520,16 @@ pub enum Effect {
         /// What became of it.
         notice: Notice,
     },
+    /// Store these, in this order, and flush; answered by [`Input::Stored`]. At most one is unanswered.
+    Store {
+        /// Comes back with the answer.
+        ticket: u64,
+        /// The changes.
+        ops: Vec<StoreOp>,
+    },
+    /// Read everything that is stored; answered by [`Input::Loaded`] any number of times and then
+    /// [`Input::LoadDone`] or [`Input::LoadFailed`].
+    Load,
     /// The replicator's life went on.
     Lifecycle(Lifecycle),
     /// Something that operators may want to know.
@@ -561,6 +585,38 @@ pub enum ReplicatorEvent {
         peer: UniqueAddress,
         /// How many records it misses.
         records: usize,
+    },
+    /// The store failed; what it was asked is unstored and in memory. Source: ddata U5.
+    StoreError {
+        /// What it said.
+        error: StoreError,
+        /// How many entries are not stored as they are.
+        unstored: usize,
+    },
+    /// A stored record could not be read and was moved aside. Source: ddata U5.
+    RecordQuarantined {
+        /// The entry.
+        key: KeyId,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// A stored record is of a type that is unknown here; it stays in the store and is not served.
+    RecordOfUnknownType {
+        /// The entry.
+        key: KeyId,
+        /// The tag of its type.
+        tag: Arc<str>,
+    },
+    /// The store is older than what a peer has forgotten, and the settings say to go on. Source: ddata Z9.
+    StaleStore {
+        /// When this store was last in touch, wall clock in milliseconds.
+        synced_at: i64,
+        /// Up to when the peer has forgotten.
+        horizon: i64,
+        /// The peer.
+        peer: UniqueAddress,
+        /// How many loaded entries were dropped for it.
+        dropped: usize,
     },
     /// Pruning waits for somebody who cannot be reached.
     PruningBlocked {

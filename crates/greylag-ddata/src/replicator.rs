@@ -169,6 +169,8 @@ impl ReplicatorCore {
             Input::Unsubscribe { subscriber } => self.subscriptions.remove(subscriber),
             Input::Flush => self.subscriptions.flush(&mut self.entries, out),
             Input::Stop(reason) => self.on_stop(now, reason, out),
+            // Nothing is asked of a store so far, so it has nothing to say.
+            Input::Stored { .. } | Input::Loaded(_) | Input::LoadDone(_) | Input::LoadFailed(_) => {}
         }
         self.finish_input(now, out);
     }

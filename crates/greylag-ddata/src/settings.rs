@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::durable::DurableSettings;
 use crate::error::StartError;
 use crate::sabotage::Sabotage;
 
@@ -67,6 +68,10 @@ pub struct ReplicatorSettings {
     /// For how long copies that name a removed replica are expected, entries that are not durable. Default
     /// 6 h. Source: ddata Z5, Z9.
     pub pruning_marker_time_to_live: Duration,
+    /// Which entries are stored on disk, and how. Default none.
+    pub durable: DurableSettings,
+    /// Local requests that wait while durable entries are loaded. Default 10,000. Source: ddata U4.
+    pub stash_capacity: usize,
     /// How long an orderly stop waits for one voter to hold everything. Default 3 s. Source: ddata G15.
     pub shutdown_flush_timeout: Duration,
     /// Static membership only: a peer silent for so long counts as unreachable. Default 5 s.
@@ -106,6 +111,8 @@ impl Default for ReplicatorSettings {
             pruning_interval: Some(Duration::from_secs(120)),
             max_pruning_dissemination: Duration::from_secs(300),
             pruning_marker_time_to_live: Duration::from_secs(6 * 3_600),
+            durable: DurableSettings::default(),
+            stash_capacity: 10_000,
             shutdown_flush_timeout: Duration::from_secs(3),
             unreachable_after: Duration::from_secs(5),
             sabotage: &[],
@@ -133,13 +140,17 @@ impl ReplicatorSettings {
     }
 
     /// For how long markers beside this entry live.
-    pub(crate) fn marker_life(&self, _key: &str) -> Duration {
-        self.pruning_marker_time_to_live
+    pub(crate) fn marker_life(&self, key: &str) -> Duration {
+        if self.durable.covers(key) {
+            self.durable.pruning_marker_time_to_live
+        } else {
+            self.pruning_marker_time_to_live
+        }
     }
 
     /// For how long any marker lives.
     pub(crate) fn longest_marker_life(&self) -> Duration {
-        self.pruning_marker_time_to_live
+        self.pruning_marker_time_to_live.max(self.durable.pruning_marker_time_to_live)
     }
 
     /// The settings under another name.
@@ -193,6 +204,7 @@ impl ReplicatorSettings {
                 self.pruning_marker_time_to_live, self.max_pruning_dissemination
             )));
         }
+        self.durable.validate(self.max_pruning_dissemination)?;
         if self.name.is_empty() || self.name.contains('/') {
             return Err(StartError::Settings(format!("name is {:?}, it must be non-empty and without '/'", self.name)));
         }

@@ -201,6 +201,7 @@ impl Task {
                             follower(key, notice);
                         }
                     }
+                    Effect::Store { .. } | Effect::Load => {}
                     Effect::Lifecycle(lifecycle) => drop(self.lifecycle.send_replace(lifecycle)),
                     Effect::Event(event) => log(&event),
                 }
@@ -255,6 +256,18 @@ fn log(event: &ReplicatorEvent) {
         }
         ReplicatorEvent::UnknownType { key, peer, found } => {
             tracing::warn!(%key, %peer, %found, "a peer sent a type that is not registered here; it is not stored");
+        }
+        ReplicatorEvent::StoreError { error, unstored } => {
+            tracing::error!(%error, unstored, "durable entries could not be stored; they are in memory");
+        }
+        ReplicatorEvent::RecordQuarantined { key, why } => {
+            tracing::error!(%key, %why, "a stored record could not be read and was moved aside; peers supply the data");
+        }
+        ReplicatorEvent::RecordOfUnknownType { key, tag } => {
+            tracing::error!(%key, %tag, "a stored record is of a type that is not registered here; it is not served");
+        }
+        ReplicatorEvent::StaleStore { synced_at, horizon, peer, dropped } => {
+            tracing::error!(synced_at, horizon, %peer, dropped, "the store is older than what a peer has forgotten");
         }
         ReplicatorEvent::PruningBlocked { by } => {
             tracing::info!(%by, "pruning waits: a member is unreachable");

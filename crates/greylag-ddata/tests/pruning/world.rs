@@ -9,8 +9,8 @@ use greylag_crdt::{
     CounterOverflow, DotSource, GCounter, OrMap, OrSet, Plain, RemovedNodePruning, ReplicaId, ReplicatedData, UpdateCx,
 };
 use greylag_ddata::{
-    Effect, Envelope, Input, Key, Message, ReadReply, Replica, ReplicaStatus, Replicas, ReplicatorCore,
-    ReplicatorEvent, ReplicatorSettings, TypeTable, WriteLevel,
+    DurableSettings, Effect, Envelope, Input, Key, Message, ReadReply, Replica, ReplicaStatus, Replicas,
+    ReplicatorCore, ReplicatorEvent, ReplicatorSettings, TypeTable, WriteLevel,
 };
 
 pub(crate) type Set = OrSet<String>;
@@ -32,6 +32,8 @@ pub(crate) fn settings() -> ReplicatorSettings {
         pruning_interval: Some(TICK),
         max_pruning_dissemination: SPREAD,
         pruning_marker_time_to_live: LIFE,
+        // A round lives twice the longer of both lifetimes.
+        durable: DurableSettings { pruning_marker_time_to_live: LIFE, ..DurableSettings::default() },
         ..ReplicatorSettings::default()
     }
 }
