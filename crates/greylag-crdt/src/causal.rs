@@ -7,6 +7,8 @@
 //!
 //! Source: ddata K6, K7, K8, K10, K12, Y9.
 
+mod ranges;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
@@ -409,6 +411,20 @@ macro_rules! causal_data {
     };
 }
 pub(crate) use causal_data;
+
+/// What is the same for every type whose store is a map.
+macro_rules! ranged_data {
+    () => {
+        fn ranged(&self) -> Option<&dyn $crate::ranges::Ranged> {
+            Some(&self.causal)
+        }
+
+        fn ranged_mut(&mut self) -> Option<&mut dyn $crate::ranges::Ranged> {
+            Some(&mut self.causal)
+        }
+    };
+}
+pub(crate) use ranged_data;
 
 /// The dots under the leaves of a store.
 pub(crate) fn dots_of<S: Store>(store: Option<&S>) -> Vec<Dot> {

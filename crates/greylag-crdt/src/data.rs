@@ -7,6 +7,7 @@ use crate::codec::{DecodeError, Decoder, Encoder};
 use crate::error::MergeError;
 use crate::hash::{Digest, hash64};
 use crate::prune::{Markers, RemovedNodePruning};
+use crate::ranges::Ranged;
 use crate::replica::ReplicaId;
 use crate::tag::TypeTag;
 
@@ -122,6 +123,16 @@ pub trait ReplicatedData: Clone + PartialEq + Debug + Send + Sync + 'static {
 
     /// As [`ReplicatedData::pruning`], to change the value.
     fn pruning_mut(&mut self) -> Option<&mut dyn RemovedNodePruning> {
+        None
+    }
+
+    /// How a large value is compared and sent in parts; `None` if the type knows no parts. Source: ddata G12.
+    fn ranged(&self) -> Option<&dyn Ranged> {
+        None
+    }
+
+    /// As [`ReplicatedData::ranged`], to join parts.
+    fn ranged_mut(&mut self) -> Option<&mut dyn Ranged> {
         None
     }
 

@@ -1,5 +1,7 @@
 //! A set that only grows.
 
+mod ranges;
+
 use std::borrow::Borrow;
 use std::collections::BTreeSet;
 use std::fmt;
@@ -172,6 +174,14 @@ impl<T: Element> ReplicatedData for GSet<T> {
 
     fn delta_size(delta: &BTreeSet<T>) -> usize {
         delta.len()
+    }
+
+    fn ranged(&self) -> Option<&dyn crate::ranges::Ranged> {
+        Some(self)
+    }
+
+    fn ranged_mut(&mut self) -> Option<&mut dyn crate::ranges::Ranged> {
+        Some(self)
     }
 
     fn begin_change(&mut self, lineage: Lineage) {

@@ -8,7 +8,7 @@
 
 use std::fmt;
 
-use crate::causal::{Causal, causal_data};
+use crate::causal::{Causal, causal_data, ranged_data};
 use crate::context::Context;
 use crate::cx::UpdateCx;
 use crate::data::ReplicatedData;
@@ -144,4 +144,5 @@ impl<K: Element, V: Element> fmt::Debug for LwwMap<K, V> {
 
 impl<K: Element, V: Element> ReplicatedData for LwwMap<K, V> {
     causal_data!(TypeTag::with("gl.lwwmap/1", &[&K::TAG, &V::TAG]), DotMap<K, LwwStore<V>>);
+    ranged_data!();
 }

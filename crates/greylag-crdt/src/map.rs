@@ -4,9 +4,13 @@
 //! place, so updates that run on a clone, subscribers and senders all hold snapshots without blocking each other. Nodes
 //! are wide, because a change of a map that nobody else holds should touch few of them. Source: ddata K11.
 
+mod ranges;
+
 use std::borrow::Borrow;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+
+use crate::ranges::RangeSum;
 
 /// A node with more entries than this is split in two.
 const MAX: usize = 32;
@@ -26,6 +30,24 @@ struct Child<K, V> {
     /// At most the first key below it, and above every key below its left neighbour.
     from: K,
     node: Arc<Node<K, V>>,
+    /// The sum over everything below, once somebody has asked for it; see [`ranges`].
+    sum: OnceLock<RangeSum>,
+}
+
+impl<K, V> Child<K, V> {
+    fn new(from: K, node: Node<K, V>) -> Self {
+        Self { from, node: Arc::new(node), sum: OnceLock::new() }
+    }
+
+    /// What is below, to be changed.
+    fn node_mut(&mut self) -> &mut Node<K, V>
+    where
+        K: Clone,
+        V: Clone,
+    {
+        self.sum.take();
+        Arc::make_mut(&mut self.node)
+    }
 }
 
 /// An ordered map with O(1) clones.
@@ -48,14 +70,12 @@ impl<K: Ord + Clone, V: Clone> PersistentMap<K, V> {
         let len = entries.len();
         let mut nodes: Vec<Child<K, V>> = chunks(entries)
             .into_iter()
-            .filter_map(|leaf| Some(Child { from: leaf.first()?.0.clone(), node: Arc::new(Node::Leaf(leaf)) }))
+            .filter_map(|leaf| Some(Child::new(leaf.first()?.0.clone(), Node::Leaf(leaf))))
             .collect();
         while nodes.len() > 1 {
             nodes = chunks(nodes)
                 .into_iter()
-                .filter_map(|inner| {
-                    Some(Child { from: inner.first()?.from.clone(), node: Arc::new(Node::Inner(inner)) })
-                })
+                .filter_map(|inner| Some(Child::new(inner.first()?.from.clone(), Node::Inner(inner))))
                 .collect();
         }
         Self { root: nodes.pop().map(|root| root.node), len }
@@ -116,7 +136,7 @@ impl<K: Ord + Clone, V: Clone> PersistentMap<K, V> {
             let left = Arc::clone(root);
             // What stands before every other key needs no bound of its own: nothing is ever compared with it.
             let from = right.from.clone();
-            *root = Arc::new(Node::Inner(vec![Child { from, node: left }, right]));
+            *root = Arc::new(Node::Inner(vec![Child { from, node: left, sum: OnceLock::new() }, right]));
         }
         self.len += usize::from(former.is_none());
         former
@@ -181,19 +201,16 @@ fn insert<K: Ord + Clone, V: Clone>(node: &mut Node<K, V>, key: K, value: V) -> 
             Ok(at) => (Some(std::mem::replace(&mut entries[at].1, value)), None),
             Err(at) => {
                 entries.insert(at, (key, value));
-                (
-                    None,
-                    split(entries).map(|right| Child { from: right[0].0.clone(), node: Arc::new(Node::Leaf(right)) }),
-                )
+                (None, split(entries).map(|right| Child::new(right[0].0.clone(), Node::Leaf(right))))
             }
         },
         Node::Inner(children) => {
             let at = place(children, &key);
-            let (former, new) = insert(Arc::make_mut(&mut children[at].node), key, value);
+            let (former, new) = insert(children[at].node_mut(), key, value);
             let Some(new) = new else { return (former, None) };
             children.insert(at + 1, new);
             let right = split(children);
-            (former, right.map(|right| Child { from: right[0].from.clone(), node: Arc::new(Node::Inner(right)) }))
+            (former, right.map(|right| Child::new(right[0].from.clone(), Node::Inner(right))))
         }
     }
 }
@@ -211,7 +228,7 @@ fn remove<K: Ord + Clone + Borrow<Q>, V: Clone, Q: Ord + ?Sized>(node: &mut Node
         }
         Node::Inner(children) => {
             let at = place(children, key);
-            let child = Arc::make_mut(&mut children[at].node);
+            let child = children[at].node_mut();
             let removed = remove(child, key);
             if child.len() < MIN && children.len() > 1 {
                 join_neighbours(children, at.min(children.len() - 2));
@@ -224,16 +241,16 @@ fn remove<K: Ord + Clone + Borrow<Q>, V: Clone, Q: Ord + ?Sized>(node: &mut Node
 /// Moves all of the child after `at` to the one at it, and takes half back if that is too much.
 fn join_neighbours<K: Ord + Clone, V: Clone>(children: &mut Vec<Child<K, V>>, at: usize) {
     let right = children.remove(at + 1);
-    let new = match (Arc::make_mut(&mut children[at].node), Arc::unwrap_or_clone(right.node)) {
+    let new = match (children[at].node_mut(), Arc::unwrap_or_clone(right.node)) {
         (Node::Leaf(left), Node::Leaf(mut right)) => {
             left.append(&mut right);
-            split(left).map(|half| Child { from: half[0].0.clone(), node: Arc::new(Node::Leaf(half)) })
+            split(left).map(|half| Child::new(half[0].0.clone(), Node::Leaf(half)))
         }
         (Node::Inner(left), Node::Inner(mut others)) => {
             // Its first child's bound was never compared; now it stands between others.
             others[0].from = right.from;
             left.append(&mut others);
-            split(left).map(|half| Child { from: half[0].from.clone(), node: Arc::new(Node::Inner(half)) })
+            split(left).map(|half| Child::new(half[0].from.clone(), Node::Inner(half)))
         }
         _ => unreachable!("neighbours stand on one level"),
     };

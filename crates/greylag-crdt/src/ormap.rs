@@ -7,7 +7,7 @@
 use std::borrow::Borrow;
 use std::fmt;
 
-use crate::causal::{Causal, causal_data};
+use crate::causal::{Causal, causal_data, ranged_data};
 use crate::context::Context;
 use crate::cx::UpdateCx;
 use crate::data::ReplicatedData;
@@ -136,4 +136,5 @@ impl<K: Element, S: Store> fmt::Debug for OrMap<K, S> {
 
 impl<K: Element, S: Store> ReplicatedData for OrMap<K, S> {
     causal_data!(TypeTag::with("gl.ormap/1", &[&K::TAG, &S::TAG]), DotMap<K, S>);
+    ranged_data!();
 }

@@ -5,7 +5,7 @@
 use std::borrow::Borrow;
 use std::fmt;
 
-use crate::causal::{Causal, causal_data};
+use crate::causal::{Causal, causal_data, ranged_data};
 use crate::context::Context;
 use crate::cx::UpdateCx;
 use crate::data::ReplicatedData;
@@ -165,4 +165,5 @@ impl<K: Element, V: Element> fmt::Debug for OrMultiMap<K, V> {
 
 impl<K: Element, V: Element> ReplicatedData for OrMultiMap<K, V> {
     causal_data!(TypeTag::with("gl.ormultimap/1", &[&K::TAG, &V::TAG]), DotMap<K, OrSetStore<V>>);
+    ranged_data!();
 }

@@ -4,7 +4,7 @@ use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::fmt;
 
-use crate::causal::{Causal, causal_data};
+use crate::causal::{Causal, causal_data, ranged_data};
 use crate::context::Context;
 use crate::cx::UpdateCx;
 use crate::data::ReplicatedData;
@@ -164,4 +164,5 @@ impl<T: Element> fmt::Debug for OrSet<T> {
 
 impl<T: Element> ReplicatedData for OrSet<T> {
     causal_data!(TypeTag::with("gl.orset/1", &[&T::TAG]), OrSetStore<T>);
+    ranged_data!();
 }

@@ -5,7 +5,7 @@
 use std::borrow::Borrow;
 use std::fmt;
 
-use crate::causal::{Causal, causal_data};
+use crate::causal::{Causal, causal_data, ranged_data};
 use crate::context::Context;
 use crate::cx::UpdateCx;
 use crate::data::ReplicatedData;
@@ -120,4 +120,5 @@ impl<K: Element> fmt::Debug for PnCounterMap<K> {
 
 impl<K: Element> ReplicatedData for PnCounterMap<K> {
     causal_data!(TypeTag::with("gl.pncountermap/1", &[&K::TAG]), DotMap<K, CounterStore>);
+    ranged_data!();
 }

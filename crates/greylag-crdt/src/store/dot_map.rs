@@ -87,7 +87,7 @@ impl<K: Element, S: Store> DotMap<K, S> {
         self
     }
 
-    fn join_key(&mut self, key: &K, other: &Self, scope: &S::Scope, join: &mut Join<'_>) -> bool {
+    pub(crate) fn join_key(&mut self, key: &K, other: &Self, scope: &S::Scope, join: &mut Join<'_>) -> bool {
         let absent = S::default();
         let theirs = other.entries.get(key).unwrap_or(&absent);
         let length = join.path.len();

@@ -4,6 +4,7 @@ mod concurrency;
 mod counters;
 mod maps;
 mod node;
+mod parts;
 mod pruning;
 mod registers;
 mod sets;

@@ -1,0 +1,182 @@
+//! Sums over ranges of keys, kept where they were once computed.
+//!
+//! Each child of an inner node remembers the sum over everything below it until something there changes. Versions share
+//! nodes and so what the nodes remember: a change of one key costs the sums on its path, nothing else, and only when
+//! they are asked for again.
+
+use super::{Child, Iter, Node, PersistentMap, place};
+use crate::hash::Digest;
+use crate::ranges::RangeSum;
+
+/// The digest of one key with its value; of a map always the same function.
+pub(crate) type DigestOf<'a, K, V> = &'a dyn Fn(&K, &V) -> Digest;
+
+impl<K: Ord + Clone, V: Clone> PersistentMap<K, V> {
+    /// Keys and values from a key on, ascending.
+    pub(crate) fn iter_from(&self, from: Option<&K>) -> Iter<'_, K, V> {
+        let Some(from) = from else { return self.iter() };
+        let mut iter = Iter { above: Vec::new(), leaf: [].iter() };
+        let Some(mut node) = self.root.as_deref() else { return iter };
+        loop {
+            match node {
+                Node::Inner(children) => {
+                    let at = place(children, from);
+                    iter.above.push(children[at + 1..].iter());
+                    node = &children[at].node;
+                }
+                Node::Leaf(entries) => {
+                    iter.leaf = entries[entries.partition_point(|(key, _)| key < from)..].iter();
+                    return iter;
+                }
+            }
+        }
+    }
+
+    /// The sum over keys from `from` on and below `to`.
+    pub(crate) fn sum(&self, from: Option<&K>, to: Option<&K>, of: DigestOf<'_, K, V>) -> RangeSum {
+        self.root.as_ref().map_or_else(RangeSum::default, |root| root.sum(from, to, None, None, of))
+    }
+
+    /// The key that so many others precede; `None` if there are not as many.
+    pub(crate) fn key_at(&self, mut rank: u64, of: DigestOf<'_, K, V>) -> Option<&K> {
+        let mut node = self.root.as_deref()?;
+        loop {
+            match node {
+                Node::Leaf(entries) => return entries.get(usize::try_from(rank).ok()?).map(|(key, _)| key),
+                Node::Inner(children) => {
+                    let found = children.iter().find(|child| {
+                        let count = child.sum(of).count;
+                        let is_below = rank < count;
+                        rank -= if is_below { 0 } else { count };
+                        is_below
+                    });
+                    node = &found?.node;
+                }
+            }
+        }
+    }
+
+    /// Computes sums that nobody has asked for yet, over about `most` keys. Returns whether all are known now.
+    pub(crate) fn warm(&self, most: usize, of: DigestOf<'_, K, V>) -> bool {
+        let mut left = most;
+        self.root.as_ref().is_none_or(|root| root.warm(&mut left, of))
+    }
+}
+
+impl<K: Ord + Clone, V: Clone> Child<K, V> {
+    fn sum(&self, of: DigestOf<'_, K, V>) -> RangeSum {
+        *self.sum.get_or_init(|| self.node.sum(None, None, None, None, of))
+    }
+}
+
+impl<K: Ord + Clone, V: Clone> Node<K, V> {
+    /// `low` and `high` bound what is below this node, as far as that is known.
+    fn sum(
+        &self,
+        from: Option<&K>,
+        to: Option<&K>,
+        low: Option<&K>,
+        high: Option<&K>,
+        of: DigestOf<'_, K, V>,
+    ) -> RangeSum {
+        let mut sum = RangeSum::default();
+        match self {
+            Self::Leaf(entries) => {
+                let is_within = |key: &K| from.is_none_or(|from| from <= key) && to.is_none_or(|to| key < to);
+                for (key, value) in entries.iter().filter(|(key, _)| is_within(key)) {
+                    sum = sum.plus(RangeSum { count: 1, total: of(key, value) });
+                }
+            }
+            Self::Inner(children) => {
+                for (at, child) in children.iter().enumerate() {
+                    // The first child's bound is never compared with anything, and means nothing.
+                    let low = if at == 0 { low } else { Some(&child.from) };
+                    let high = children.get(at + 1).map_or(high, |next| Some(&next.from));
+                    if from.zip(high).is_some_and(|(from, high)| high <= from) {
+                        continue;
+                    }
+                    if to.zip(low).is_some_and(|(to, low)| to <= low) {
+                        break;
+                    }
+                    let is_all_above = from.is_none_or(|from| low.is_some_and(|low| from <= low));
+                    let is_all_below = to.is_none_or(|to| high.is_some_and(|high| high <= to));
+                    sum = sum.plus(match is_all_above && is_all_below {
+                        true => child.sum(of),
+                        false => child.node.sum(from, to, low, high, of),
+                    });
+                }
+            }
+        }
+        sum
+    }
+
+    fn warm(&self, left: &mut usize, of: DigestOf<'_, K, V>) -> bool {
+        let Self::Inner(children) = self else { return true };
+        for child in children.iter().filter(|child| child.sum.get().is_none()) {
+            if *left == 0 || !child.node.warm(left, of) {
+                return false;
+            }
+            if let Node::Leaf(entries) = &*child.node {
+                *left = left.saturating_sub(entries.len());
+            }
+            child.sum(of);
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn of(key: &u32, value: &usize) -> Digest {
+        Digest(u128::from(*key) << 64 | *value as u128)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(48))]
+
+        /// ddata G12: what nodes remember is what adding it up anew gives, whatever changed in between.
+        #[test]
+        fn sums_over_ranges_follow_every_change(
+            built in prop::collection::btree_set(0..3_000_u32, 0..2_000),
+            ops in prop::collection::vec((0..3_000_u32, any::<bool>(), 0..3_000_u32, 0..3_000_u32), 1..300),
+        ) {
+            let mut map = PersistentMap::from_ascending(built.iter().map(|key| (*key, 0_usize)).collect());
+            let mut model: BTreeMap<u32, usize> = built.into_iter().map(|key| (key, 0)).collect();
+            for (index, (key, removes, a, b)) in ops.into_iter().enumerate() {
+                if removes {
+                    prop_assert_eq!(map.remove(&key), model.remove(&key));
+                } else {
+                    prop_assert_eq!(map.insert(key, index), model.insert(key, index));
+                }
+                let (from, to) = (a.min(b), a.max(b));
+                let model_sum = |range: &mut dyn Iterator<Item = (&u32, &usize)>| {
+                    range.fold(RangeSum::default(), |sum, (k, v)| sum.plus(RangeSum { count: 1, total: of(k, v) }))
+                };
+                prop_assert_eq!(map.sum(Some(&from), Some(&to), &of), model_sum(&mut model.range(from..to)));
+                prop_assert_eq!(map.sum(Some(&from), None, &of), model_sum(&mut model.range(from..)));
+                prop_assert_eq!(map.sum(None, Some(&to), &of), model_sum(&mut model.range(..to)));
+                prop_assert_eq!(map.sum(None, None, &of), model_sum(&mut model.iter()));
+                prop_assert!(map.iter_from(Some(&from)).eq(model.range(from..)));
+                let rank = u64::from(a) % (model.len() as u64 + 1);
+                prop_assert_eq!(map.key_at(rank, &of), model.keys().nth(rank as usize));
+            }
+        }
+    }
+
+    #[test]
+    fn sums_are_computed_in_steps() {
+        let map = PersistentMap::from_ascending((0..20_000_u32).map(|key| (key, 1_usize)).collect());
+        let mut steps = 1;
+        while !map.warm(1_000, &of) {
+            steps += 1;
+        }
+        assert!((15..=30).contains(&steps), "{steps}");
+        assert!(map.clone().warm(0, &of), "versions share what they know");
+    }
+}
