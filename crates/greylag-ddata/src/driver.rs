@@ -16,13 +16,13 @@ use greylag_transport::Remoting;
 use tokio::sync::{mpsc, oneshot, watch};
 
 pub use membership::{Membership, MembershipHandle};
-pub use subscription::Subscription;
+pub use subscription::{AnySubscription, Changes, Subscription};
 
 use crate::error::{DeleteError, GetError, RequestError, StartError, StopReason, UpdateError};
 use crate::key::{Key, KeyId};
 use crate::level::{ReadLevel, WriteLevel};
 use crate::message::{Input, Reply};
-use crate::read::{Lifecycle, Read};
+use crate::read::{Changed, Lifecycle, Read};
 use crate::replicas::Replicas;
 use crate::replicator::Stats;
 use crate::settings::ReplicatorSettings;
@@ -173,12 +173,24 @@ impl Replicator {
 
     /// Follows an entry, or all entries of a prefix. Dropping the subscription ends it.
     pub fn subscribe<T: ReplicatedData>(&self, key: &Key<T>) -> Subscription<T> {
-        let (subscription, feed) = subscription::channel(self.handle.control.clone());
+        let (subscription, feed) = subscription::channel::<Changed<T>>(self.handle.control.clone());
         let (number, pattern) = (subscription.number(), key.id().clone());
         self.control(Box::new(move |task: &mut Task| {
             task.core.add_type::<T>();
             task.follow(number, Box::new(move |key, notice| feed.push(key, notice)));
             task.handle(Input::Subscribe { subscriber: number, pattern, tag: T::TAG.to_string().into() });
+        }));
+        subscription
+    }
+
+    /// Follows all entries whose ids begin so, whatever their types: which entry changed, and of which
+    /// type it is. Only types that this node can read are seen. Source: ddata R17.
+    pub fn subscribe_any(&self, prefix: &str) -> AnySubscription {
+        let (subscription, feed) = subscription::channel::<crate::read::ChangedAny>(self.handle.control.clone());
+        let (number, pattern): (u64, KeyId) = (subscription.number(), format!("{prefix}*").into());
+        self.control(Box::new(move |task: &mut Task| {
+            task.follow(number, Box::new(move |key, notice| feed.push(key, notice)));
+            task.handle(Input::SubscribeAny { subscriber: number, pattern });
         }));
         subscription
     }

@@ -82,7 +82,7 @@ mod tree;
 mod types;
 mod wire;
 
-pub use driver::{Membership, MembershipHandle, Replicator, Subscription};
+pub use driver::{AnySubscription, Changes, Membership, MembershipHandle, Replicator, Subscription};
 pub use durable::{DurableSettings, OnBadRecord, StaleStore};
 pub use error::{DeleteError, GetError, RequestError, StartError, StopReason, UpdateError};
 pub use key::{InvalidKey, Key, KeyId, MAX_ID_BYTES};
@@ -92,7 +92,7 @@ pub use message::{
     ReplicatorEvent, Reply, RoundId, Snapshot, WriteReply,
 };
 pub use pruning::{PruningNews, PruningRound};
-pub use read::{Changed, Lifecycle, Read};
+pub use read::{Changed, ChangedAny, Lifecycle, Read};
 pub use replicas::{Replica, ReplicaStatus, Replicas};
 pub use replicator::{ReplicatorCore, Stats};
 #[doc(hidden)]

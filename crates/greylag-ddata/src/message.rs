@@ -468,6 +468,13 @@ pub enum Input {
         /// Only entries with this tag.
         tag: Arc<str>,
     },
+    /// Somebody follows entries of all types. Source: ddata R17.
+    SubscribeAny {
+        /// The caller's number for the subscription.
+        subscriber: u64,
+        /// The id, or prefix and `*`.
+        pattern: KeyId,
+    },
     /// Nobody follows any more.
     Unsubscribe {
         /// The caller's number for the subscription.

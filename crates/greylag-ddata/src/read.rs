@@ -43,6 +43,28 @@ pub enum Changed<T> {
     },
 }
 
+/// What a subscriber to entries of all types is told. Source: ddata R17.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ChangedAny {
+    /// The entry holds another value now.
+    Value {
+        /// The entry.
+        key: crate::KeyId,
+        /// The tag of its type.
+        tag: std::sync::Arc<str>,
+    },
+    /// The entry was deleted.
+    Deleted {
+        /// The entry.
+        key: crate::KeyId,
+    },
+    /// The entry expired.
+    Expired {
+        /// The entry.
+        key: crate::KeyId,
+    },
+}
+
 /// Where a replicator is in its life. Source: ddata R1.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Lifecycle {

@@ -165,7 +165,8 @@ impl ReplicatorCore {
                 self.wall = (now, wall_ms);
                 self.on_delete(now, id, key, level.into(), wall_ms, out);
             }
-            Input::Subscribe { subscriber, pattern, tag } => self.subscriptions.add(subscriber, pattern, tag),
+            Input::Subscribe { subscriber, pattern, tag } => self.subscriptions.add(subscriber, pattern, Some(tag)),
+            Input::SubscribeAny { subscriber, pattern } => self.subscriptions.add(subscriber, pattern, None),
             Input::Unsubscribe { subscriber } => self.subscriptions.remove(subscriber),
             Input::Flush => self.subscriptions.flush(&mut self.entries, out),
             Input::Stop(reason) => self.on_stop(now, reason, out),
@@ -511,7 +512,7 @@ impl ReplicatorCore {
         if self.propagate_at.is_none() && self.log.has_work(&self.reachable_peers()) {
             self.propagate_at = Some(now + self.settings.delta_propagation_interval);
         }
-        if self.notify_at.is_none() && self.subscriptions.has_work(&self.entries) {
+        if self.subscriptions.has_work(&mut self.entries) && self.notify_at.is_none() {
             self.notify_at = Some(now + self.settings.notify_subscribers_interval);
         }
         self.check_invariants();
@@ -569,6 +570,11 @@ impl ReplicatorCore {
     /// The sum over everything that is held here: equal sums, equal data.
     pub fn root_sum(&self) -> crate::tree::Sum {
         self.entries.tree.sum(crate::tree::Prefix::ROOT)
+    }
+
+    /// How many subscriptions there are.
+    pub fn subscriber_count(&self) -> usize {
+        self.subscriptions.len()
     }
 
     /// How many records wait in the delta log.

@@ -4,6 +4,8 @@
 //! it and was told other data gets the present state. A new subscriber gets it once even if nothing
 //! changed. Source: ddata R15, R16, R17.
 
+mod index;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -12,52 +14,82 @@ use greylag_crdt::Digest;
 use crate::entries::{Data, Entries};
 use crate::key::KeyId;
 use crate::message::{Effect, Notice, Snapshot};
+use index::{Pattern, PatternIndex};
 
 #[derive(Debug)]
 struct Subscriber {
     /// The id, or prefix and `*`.
     pattern: KeyId,
-    tag: Arc<str>,
+    /// Only entries with this tag; of all types if `None`.
+    tag: Option<Arc<str>>,
     /// What it was told last, by entry.
-    told: BTreeMap<KeyId, Digest>,
+    told: BTreeMap<KeyId, Told>,
+}
+
+/// What a subscriber believes of an entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Told {
+    Value(Digest),
+    Deleted,
+}
+
+impl Subscriber {
+    /// What it is told of an entry now, and what it knows then; `None` if that is nothing new to it.
+    fn news(&mut self, entries: &Entries, key: &KeyId) -> Option<Notice> {
+        let known = self.told.get(key);
+        let Some(entry) = entries.get(key) else { return self.told.remove(key).map(|_| Notice::Expired) };
+        let (notice, now) = match &entry.data {
+            // A tombstone has no type: whoever follows the entries of one type among others hears of it
+            // if it has heard of the value.
+            Data::Tombstone { .. } if known.is_some() || self.tag.is_none() || !self.pattern.ends_with('*') => {
+                (Notice::Deleted, Told::Deleted)
+            }
+            Data::Value(value) if self.tag.as_ref().is_none_or(|tag| *tag == value.tag()) => {
+                (Notice::Value(Snapshot::new(&**value)), Told::Value(entry.digest()))
+            }
+            Data::Tombstone { .. } | Data::Value(_) => return None,
+        };
+        (self.told.insert(key.clone(), now) != Some(now)).then_some(notice)
+    }
 }
 
 /// All subscriptions of a replicator.
 #[derive(Debug, Default)]
 pub(crate) struct Subscriptions {
     by_number: BTreeMap<u64, Subscriber>,
-    /// By id, and by prefix without its `*`.
-    by_id: BTreeMap<KeyId, BTreeSet<u64>>,
-    by_prefix: BTreeMap<KeyId, BTreeSet<u64>>,
+    index: PatternIndex,
     /// Not told anything yet.
     new: BTreeSet<u64>,
 }
 
 impl Subscriptions {
-    pub(crate) fn add(&mut self, number: u64, pattern: KeyId, tag: Arc<str>) {
-        let (index, id) = Self::index(&pattern);
-        let map = if index { &mut self.by_prefix } else { &mut self.by_id };
-        map.entry(id).or_default().insert(number);
+    /// Follows an id, or a prefix and `*`, of one type or of all.
+    pub(crate) fn add(&mut self, number: u64, pattern: KeyId, tag: Option<Arc<str>>) {
+        self.remove(number);
+        self.index.insert(Pattern::read(&pattern), number);
         self.by_number.insert(number, Subscriber { pattern, tag, told: BTreeMap::new() });
         self.new.insert(number);
     }
 
+    /// Nothing if there is no such subscription.
     pub(crate) fn remove(&mut self, number: u64) {
-        let Some(subscriber) = self.by_number.remove(&number) else { return };
-        self.new.remove(&number);
-        let (index, id) = Self::index(&subscriber.pattern);
-        let map = if index { &mut self.by_prefix } else { &mut self.by_id };
-        if let Some(numbers) = map.get_mut(&id) {
-            numbers.remove(&number);
-            if numbers.is_empty() {
-                map.remove(&id);
-            }
+        if let Some(subscriber) = self.by_number.remove(&number) {
+            self.new.remove(&number);
+            self.index.remove(Pattern::read(&subscriber.pattern), number);
         }
     }
 
-    /// Whether a flush would have anything to look at.
-    pub(crate) fn has_work(&self, entries: &Entries) -> bool {
-        !self.new.is_empty() || (!entries.dirty.is_empty() && !self.by_number.is_empty())
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.by_number.len()
+    }
+
+    /// Whether a flush would have anything to look at. What changes while nobody listens is not kept.
+    pub(crate) fn has_work(&self, entries: &mut Entries) -> bool {
+        if self.by_number.is_empty() {
+            entries.dirty.clear();
+        }
+        !self.new.is_empty() || !entries.dirty.is_empty()
     }
 
     /// Tells everybody what they have not been told.
@@ -65,20 +97,20 @@ impl Subscriptions {
         let dirty = std::mem::take(&mut entries.dirty);
         let new = std::mem::take(&mut self.new);
         for key in &dirty {
-            for number in self.followers(key) {
-                if !new.contains(&number) {
-                    self.tell(entries, number, key, out);
-                }
+            let mut followers = self.index.followers(key);
+            followers.sort_unstable();
+            for number in followers.into_iter().filter(|number| !new.contains(number)) {
+                self.tell(entries, number, key, out);
             }
         }
         for number in new {
             let Some(subscriber) = self.by_number.get(&number) else { continue };
-            let keys: Vec<KeyId> = match subscriber.pattern.strip_suffix('*') {
-                Some(prefix) => {
+            let keys: Vec<KeyId> = match Pattern::read(&subscriber.pattern) {
+                Pattern::Prefix(prefix) => {
                     let matching = entries.from(prefix).take_while(|(key, _)| key.starts_with(prefix));
                     matching.map(|(key, _)| key.clone()).collect()
                 }
-                None => vec![subscriber.pattern.clone()],
+                Pattern::Id(_) => vec![subscriber.pattern.clone()],
             };
             for key in keys {
                 self.tell(entries, number, &key, out);
@@ -87,37 +119,7 @@ impl Subscriptions {
     }
 
     fn tell(&mut self, entries: &Entries, number: u64, key: &KeyId, out: &mut Vec<Effect>) {
-        let Some(subscriber) = self.by_number.get_mut(&number) else { return };
-        let Some(entry) = entries.get(key) else {
-            if subscriber.told.remove(key).is_some() {
-                out.push(Effect::Notify { subscriber: number, key: key.clone(), notice: Notice::Expired });
-            }
-            return;
-        };
-        let notice = match &entry.data {
-            Data::Tombstone { .. } => Notice::Deleted,
-            Data::Value(value) if value.tag() == subscriber.tag => Notice::Value(Snapshot::new(&**value)),
-            Data::Value(_) => return,
-        };
-        if subscriber.told.insert(key.clone(), entry.digest()) != Some(entry.digest()) {
-            out.push(Effect::Notify { subscriber: number, key: key.clone(), notice });
-        }
-    }
-
-    /// Everybody that follows this entry, also by overlapping prefixes.
-    fn followers(&self, key: &KeyId) -> BTreeSet<u64> {
-        let mut found = self.by_id.get(key).cloned().unwrap_or_default();
-        let ends = (0..=key.len()).filter(|end| key.is_char_boundary(*end));
-        for numbers in ends.filter_map(|end| self.by_prefix.get(&key[..end])) {
-            found.extend(numbers);
-        }
-        found
-    }
-
-    fn index(pattern: &KeyId) -> (bool, KeyId) {
-        match pattern.strip_suffix('*') {
-            Some(prefix) => (true, prefix.into()),
-            None => (false, pattern.clone()),
-        }
+        let news = self.by_number.get_mut(&number).and_then(|subscriber| subscriber.news(entries, key));
+        out.extend(news.map(|notice| Effect::Notify { subscriber: number, key: key.clone(), notice }));
     }
 }

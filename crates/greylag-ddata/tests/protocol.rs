@@ -8,6 +8,7 @@
 //! deliver [from=] [to=] [kind=]        everything under way that matches, and what it leads to
 //! drop [from=] [to=] [kind=]           loses what matches
 //! advance 100ms                        time passes; due ticks run
+//! subscribe a pattern [as=n] [type=]   by subscriber n, to sets, counters or any; flush a, unsubscribe a n
 //! show a key | status a                what is held, in what state
 //! ```
 
@@ -118,9 +119,17 @@ impl World {
                 self.publish();
             }
             "subscribe" => {
-                let input =
-                    Input::Subscribe { subscriber: 1, pattern: word(1).into(), tag: Set::TAG.to_string().into() };
+                let (subscriber, pattern) = (case.parse("as").unwrap_or(1), word(1).into());
+                let input = match case.arg("type") {
+                    Some("any") => Input::SubscribeAny { subscriber, pattern },
+                    Some("counter") => Input::Subscribe { subscriber, pattern, tag: GCounter::TAG.to_string().into() },
+                    _ => Input::Subscribe { subscriber, pattern, tag: Set::TAG.to_string().into() },
+                };
                 self.input(&word(0), input);
+            }
+            "unsubscribe" => {
+                let subscriber = word(1).parse().unwrap();
+                self.input(&word(0), Input::Unsubscribe { subscriber });
             }
             "flush" => self.input(&word(0), Input::Flush),
             "delete" => {
@@ -235,12 +244,13 @@ impl World {
                     };
                     self.say(&format!("{from}: {text}"));
                 }
-                Effect::Notify { key, notice, .. } => {
+                Effect::Notify { subscriber, key, notice } => {
+                    let whom = if subscriber == 1 { String::new() } else { format!("#{subscriber}") };
                     let text = match notice {
                         Notice::Value(value) => format!("changed to {value:?}"),
                         other => format!("{other:?}"),
                     };
-                    self.say(&format!("{from}: {key} {text}"));
+                    self.say(&format!("{from}{whom}: {key} {text}"));
                 }
                 Effect::Lifecycle(lifecycle) => self.say(&format!("{from}: {lifecycle:?}")),
                 Effect::Event(event) => self.say(&format!("{from}: {event:?}")),

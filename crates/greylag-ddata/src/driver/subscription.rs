@@ -10,52 +10,78 @@ use tokio::sync::{Notify, mpsc};
 use super::task::{Request, Task};
 use crate::key::KeyId;
 use crate::message::{Input, Notice};
-use crate::read::Changed;
+use crate::read::{Changed, ChangedAny};
 
 /// The changes of an entry, or of all entries of a prefix. At most one event per key is pending, the
-/// latest, so a slow reader costs bounded memory and ends with the final state. Source: ddata R15.
+/// latest, so a slow reader costs bounded memory and ends with the final state. Dropping it ends it.
+/// Source: ddata R15.
+pub type Subscription<T> = Changes<Changed<T>>;
+
+/// The changes of entries of all types: which entry, and of which type. Source: ddata R17.
+pub type AnySubscription = Changes<ChangedAny>;
+
+/// Events of one kind, the latest one of each entry. See [`Subscription`].
 #[derive(Debug)]
-pub struct Subscription<T> {
+pub struct Changes<C> {
     number: u64,
-    mailbox: Arc<Mailbox<T>>,
+    mailbox: Arc<Mailbox<C>>,
     control: mpsc::UnboundedSender<Request>,
 }
 
+/// What becomes of a notice.
+pub(super) trait FromNotice: Sized {
+    /// `None` if it is not for this subscriber.
+    fn from_notice(key: KeyId, notice: Notice) -> Option<Self>;
+}
+
+impl<T: ReplicatedData> FromNotice for Changed<T> {
+    fn from_notice(key: KeyId, notice: Notice) -> Option<Self> {
+        Some(match notice {
+            Notice::Value(snapshot) => Self::Value { value: snapshot.to::<T>()?, key },
+            Notice::Deleted => Self::Deleted { key },
+            Notice::Expired => Self::Expired { key },
+        })
+    }
+}
+
+impl FromNotice for ChangedAny {
+    fn from_notice(key: KeyId, notice: Notice) -> Option<Self> {
+        Some(match notice {
+            Notice::Value(snapshot) => Self::Value { tag: snapshot.data().tag(), key },
+            Notice::Deleted => Self::Deleted { key },
+            Notice::Expired => Self::Expired { key },
+        })
+    }
+}
+
 #[derive(Debug)]
-struct Mailbox<T> {
-    state: Mutex<State<T>>,
+struct Mailbox<C> {
+    state: Mutex<State<C>>,
     wake: Notify,
 }
 
 #[derive(Debug)]
-struct State<T> {
-    pending: BTreeMap<KeyId, Changed<T>>,
+struct State<C> {
+    pending: BTreeMap<KeyId, C>,
     /// Keys with a pending event, the one that waits longest first.
     order: VecDeque<KeyId>,
     closed: bool,
 }
 
-impl<T> Mailbox<T> {
-    fn lock(&self) -> MutexGuard<'_, State<T>> {
+impl<C> Mailbox<C> {
+    fn lock(&self) -> MutexGuard<'_, State<C>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The replicator's end.
-pub(super) struct Feed<T> {
-    mailbox: Arc<Mailbox<T>>,
+pub(super) struct Feed<C> {
+    mailbox: Arc<Mailbox<C>>,
 }
 
-impl<T: ReplicatedData> Feed<T> {
+impl<C: FromNotice> Feed<C> {
     pub(super) fn push(&self, key: KeyId, notice: Notice) {
-        let event = match notice {
-            Notice::Value(snapshot) => match snapshot.to::<T>() {
-                Some(value) => Changed::Value { key: key.clone(), value },
-                None => return,
-            },
-            Notice::Deleted => Changed::Deleted { key: key.clone() },
-            Notice::Expired => Changed::Expired { key: key.clone() },
-        };
+        let Some(event) = C::from_notice(key.clone(), notice) else { return };
         let mut state = self.mailbox.lock();
         if state.pending.insert(key.clone(), event).is_none() {
             state.order.push_back(key);
@@ -65,22 +91,22 @@ impl<T: ReplicatedData> Feed<T> {
     }
 }
 
-impl<T> Drop for Feed<T> {
+impl<C> Drop for Feed<C> {
     fn drop(&mut self) {
         self.mailbox.lock().closed = true;
         self.mailbox.wake.notify_one();
     }
 }
 
-pub(super) fn channel<T>(control: mpsc::UnboundedSender<Request>) -> (Subscription<T>, Feed<T>) {
+pub(super) fn channel<C>(control: mpsc::UnboundedSender<Request>) -> (Changes<C>, Feed<C>) {
     static NUMBERS: AtomicU64 = AtomicU64::new(1);
     let state = State { pending: BTreeMap::new(), order: VecDeque::new(), closed: false };
     let mailbox = Arc::new(Mailbox { state: Mutex::new(state), wake: Notify::new() });
     let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
-    (Subscription { number, mailbox: mailbox.clone(), control }, Feed { mailbox })
+    (Changes { number, mailbox: mailbox.clone(), control }, Feed { mailbox })
 }
 
-impl<T> Subscription<T> {
+impl<C> Changes<C> {
     pub(super) fn number(&self) -> u64 {
         self.number
     }
@@ -88,7 +114,7 @@ impl<T> Subscription<T> {
     /// The next change; `None` once the replicator has stopped and everything was read.
     ///
     /// Cancel safe: an event is taken only when it is returned.
-    pub async fn next(&mut self) -> Option<Changed<T>> {
+    pub async fn next(&mut self) -> Option<C> {
         loop {
             {
                 let mut state = self.mailbox.lock();
@@ -104,7 +130,7 @@ impl<T> Subscription<T> {
     }
 }
 
-impl<T> Drop for Subscription<T> {
+impl<C> Drop for Changes<C> {
     fn drop(&mut self) {
         let subscriber = self.number;
         let unsubscribe = move |task: &mut Task| {
