@@ -3,11 +3,13 @@
 mod faulty;
 mod host;
 mod memory;
+pub(crate) mod offset_store;
 mod perform;
 mod permits;
+pub(crate) mod state_store;
 pub(crate) mod stores;
 
 pub use faulty::{FaultyJournal, JournalFault, JournalOp};
 pub use host::{Ended, EntityHandle, next_start, random_seed, spawn};
-pub use memory::{AppendFault, InMemoryJournal, InMemorySnapshots};
+pub use memory::{AppendFault, InMemoryJournal, InMemoryOffsets, InMemorySnapshots, InMemoryStates};
 pub use permits::{RecoveryPermit, RecoveryPermits};

@@ -2,7 +2,9 @@
 
 use crate::event::SeqNr;
 use crate::journal::Head;
+use crate::offset::{OffsetKind, OwnerEpoch};
 use crate::persistence_id::PersistenceId;
+use crate::state::StateHead;
 
 /// A store could not be reached, or broke.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -41,7 +43,7 @@ pub enum CorruptKind {
 pub struct Corrupt {
     /// Whose data.
     pub id: PersistenceId,
-    /// The first number concerned; [`SeqNr::ZERO`] for the head.
+    /// The first number concerned; [`SeqNr::ZERO`] for the head; the revision of a durable state.
     pub seq_nr: SeqNr,
     /// What is wrong.
     pub kind: CorruptKind,
@@ -213,3 +215,120 @@ pub enum SnapshotError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("closing did not finish: {0}")]
 pub struct CloseError(pub StoreFailure);
+
+/// Why a state was not written; each variant says whether something is stored.
+///
+/// Source: persistence §3.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum StateWriteError {
+    /// The store refuses this write. Nothing is stored, and never will be.
+    #[error("write rejected: {0}")]
+    Rejected(StateRejectReason),
+    /// Nothing is stored, and nothing of this call is on its way.
+    #[error("write not stored: {0}")]
+    NotStored(StoreFailure),
+    /// It may or may not be stored; only reading again can tell.
+    #[error("outcome of write unknown: {0}")]
+    Unknown(StoreFailure),
+    /// The stored revision is not the one before, or a greater generation owns the state. Nothing of
+    /// this write is stored.
+    #[error("write does not follow revision {} of writer {}", current.revision, current.writer_uuid)]
+    RevisionMismatch {
+        /// What is stored.
+        current: StateHead,
+    },
+}
+
+/// Why a store refuses a write as such.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum StateRejectReason {
+    /// The first write makes revision 1.
+    #[error("revision 0 cannot be written")]
+    RevisionZero,
+    /// A payload larger than [`crate::StateCaps::max_state_bytes`].
+    #[error("a state of {bytes} bytes is refused, at most {max} are stored")]
+    TooLarge {
+        /// Its size.
+        bytes: usize,
+        /// The limit.
+        max: usize,
+    },
+    /// A manifest that is empty or longer than 255 bytes.
+    #[error("the manifest of a state must have 1 to 255 bytes")]
+    InvalidManifest,
+    /// A tag that is empty, too long or has control characters.
+    #[error("the tag of a state must have 1 to 128 bytes without control characters")]
+    InvalidTag,
+    /// The disk is nearly full; reads still work.
+    #[error("storage is low: {0}")]
+    StorageLow(String),
+    /// Another refusal of the store, in its words.
+    #[error("{0}")]
+    Other(String),
+}
+
+/// Why changes were not listed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum QueryError {
+    /// The offset is of another kind of store; start anew, or map it.
+    #[error("this store orders by {expected:?}, and the offset is {found:?}")]
+    ForeignOffset {
+        /// What the store orders by.
+        expected: OffsetKind,
+        /// What the offset is.
+        found: OffsetKind,
+    },
+    /// The store cannot answer such queries at all.
+    #[error("{0}")]
+    Unsupported(String),
+    /// What was asked for could not be read.
+    #[error(transparent)]
+    Read(ReadError),
+}
+
+/// Why offsets were not claimed, loaded or saved.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum OffsetError {
+    /// Somebody else has claimed the slice since; nothing was saved. The projection stops here.
+    #[error("slice {slice} of projection {projection:?} was claimed at epoch {own}, and is owned at {current} now")]
+    StaleOwner {
+        /// The projection.
+        projection: String,
+        /// The first slice lost.
+        slice: u16,
+        /// The epoch that was named.
+        own: OwnerEpoch,
+        /// The epoch stored.
+        current: OwnerEpoch,
+    },
+    /// The change is of a slice that was not claimed; nothing was saved.
+    #[error("slice {slice} of projection {projection:?} is not among those claimed")]
+    NotOwned {
+        /// The projection.
+        projection: String,
+        /// The slice of the change.
+        slice: u16,
+    },
+    /// A position of another kind of store; nothing was saved.
+    #[error("this store keeps positions by {expected:?}, and one is {found:?}")]
+    ForeignOffset {
+        /// What the store keeps.
+        expected: OffsetKind,
+        /// What the position is.
+        found: OffsetKind,
+    },
+    /// The name is empty, longer than 255 bytes, or has control characters.
+    #[error("a projection has a name of 1 to 255 bytes without control characters")]
+    InvalidName,
+    /// What was saved is damaged.
+    #[error("offsets of projection {projection:?} are corrupt: {kind}")]
+    Corrupt {
+        /// The projection.
+        projection: String,
+        /// What is wrong.
+        kind: CorruptKind,
+    },
+    /// No answer; asking again is harmless.
+    #[error("offset store failed: {0}")]
+    Unavailable(StoreFailure),
+}

@@ -327,7 +327,7 @@ impl Checksum {
         self.raw(&number.to_le_bytes());
     }
 
-    fn len(&mut self, len: usize) {
+    pub(crate) fn len(&mut self, len: usize) {
         self.u32(u32::try_from(len).expect("a stored field is below 4 GiB"));
     }
 

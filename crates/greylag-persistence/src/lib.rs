@@ -70,9 +70,11 @@ mod error;
 mod event;
 mod journal;
 mod marks;
+mod offset;
 mod persistence_id;
 mod settings;
 mod snapshot;
+mod state;
 #[cfg(feature = "tck")]
 pub mod tck;
 mod testkit;
@@ -81,18 +83,20 @@ pub use behavior::{
     CommandContext, DeleteFailure, EventMeta, EventSourced, Failure, FencedBy, RecoveryFailure, RecoveryStep, Signal,
 };
 pub use codec::{EncodedValue, EventSeq, StoredCodec, StoredDecodeError, UnreadableRecord, Upcaster};
+pub use driver::offset_store::OffsetStore;
+pub use driver::state_store::StateStore;
 pub use driver::stores::{Journal, SnapshotStore, Stores};
 pub use driver::{
-    AppendFault, FaultyJournal, InMemoryJournal, InMemorySnapshots, JournalFault, JournalOp, RecoveryPermit,
-    RecoveryPermits,
+    AppendFault, FaultyJournal, InMemoryJournal, InMemoryOffsets, InMemorySnapshots, InMemoryStates, JournalFault,
+    JournalOp, RecoveryPermit, RecoveryPermits,
 };
 pub use effect::Effect;
 pub use entity::{
     Action, DeletedBy, DroppedCommand, EntityCore, EntityInit, Incarnation, Input, PhaseName, StoreAnswer, StoreCall,
 };
 pub use error::{
-    AdvanceError, AppendError, ClaimError, CloseError, Corrupt, CorruptKind, DeleteError, ReadError, RejectReason,
-    SnapshotError, StoreFailure,
+    AdvanceError, AppendError, ClaimError, CloseError, Corrupt, CorruptKind, DeleteError, OffsetError, QueryError,
+    ReadError, RejectReason, SnapshotError, StateRejectReason, StateWriteError, StoreFailure,
 };
 pub use event::{
     EventKind, MAX_MANIFEST_BYTES, MAX_TAG_BYTES, MAX_TAGS, Metadata, NewEvent, SeqNr, StoredEvent, Tags, Timestamp,
@@ -100,6 +104,10 @@ pub use event::{
 };
 pub use journal::{Append, Appended, Caps, Claim, Head, Health, Page, ReadRange, Scope, Under};
 pub use marks::{Applied, MARK_NAME, MalformedMarks, Mark, Marks, StreamId};
+pub use offset::{
+    MAX_PROJECTION_BYTES, Offset, OffsetCaps, OffsetKind, OwnedSlices, OwnerEpoch, Position, Processed,
+    is_projection_name,
+};
 pub use persistence_id::{
     InvalidPersistenceId, InvalidSliceCount, MAX_ID_BYTES, PersistenceId, SEPARATOR, SLICES, slice_ranges,
 };
@@ -108,4 +116,5 @@ pub use settings::{
     StashOverflow,
 };
 pub use snapshot::{NewSnapshot, Snapshot, SnapshotCaps, SnapshotCriteria};
+pub use state::{ChangesOf, Revision, StateCaps, StateChange, StateHead, StateWrite, StoredState, Verdict};
 pub use testkit::{CommandOutcome, EntityTestKit};

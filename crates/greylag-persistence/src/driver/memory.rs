@@ -1,7 +1,10 @@
-//! Journal and snapshot store in memory: the whole contract, gone with the process.
+//! All stores in memory: the whole contract, gone with the process.
 //!
 //! For tests, simulations and entities that need not outlive their process. Every call is done
 //! when it is first polled, so no future here ever waits. Source: persistence §4.2.
+
+mod offsets;
+mod states;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -20,6 +23,9 @@ use crate::event::{SeqNr, StoredEvent, Timestamp, WriterEpoch, WriterUuid};
 use crate::journal::{Append, Appended, Caps, Claim, Head, Health, Page, ReadRange, Scope, Under};
 use crate::persistence_id::PersistenceId;
 use crate::snapshot::{NewSnapshot, Snapshot, SnapshotCaps, SnapshotCriteria};
+
+pub use offsets::InMemoryOffsets;
+pub use states::InMemoryStates;
 
 const NAME: &str = "in-memory store";
 

@@ -1,0 +1,72 @@
+//! What every state store must do.
+//!
+//! `greylag_persistence::tck::states` (feature `tck`) checks a backend against it in one call.
+
+use async_trait::async_trait;
+
+use crate::codec::EncodedValue;
+use crate::error::{CloseError, QueryError, ReadError, StateWriteError};
+use crate::journal::Health;
+use crate::offset::Offset;
+use crate::persistence_id::PersistenceId;
+use crate::state::{ChangesOf, StateCaps, StateChange, StateWrite, StoredState};
+
+/// Keeps one state for each of many ids, fenced by revisions.
+///
+/// All methods may be dropped at any await: what was begun is finished or not begun. Source:
+/// persistence §3.
+#[async_trait]
+pub trait StateStore: Send + Sync + 'static {
+    /// What this store can do; the same at every call.
+    fn caps(&self) -> StateCaps;
+
+    /// The row of `id`; [`StoredState::absent`] if nobody ever wrote it, a tombstone (no value, but
+    /// a revision) if it was deleted.
+    ///
+    /// # Errors
+    /// [`ReadError::Corrupt`] for a row that cannot be read: an error, never "absent".
+    async fn get(&self, id: &PersistenceId) -> Result<StoredState, ReadError>;
+
+    /// Stores `value` under `write.revision` if the stored revision is the one before and the stored
+    /// generation is not greater; Ok means durable and readable everywhere. A repeat of the stored
+    /// revision by the same writer with the same content answers Ok and changes nothing, so an answer
+    /// that was lost can be asked for again.
+    /// [`StateHead::judge`](crate::StateHead::judge) is this rule.
+    ///
+    /// # Errors
+    /// [`StateWriteError`] says for each variant what is stored. Once a try of a write went
+    /// unanswered, the only answers to it are Ok, `Unknown`, and a `RevisionMismatch` whose
+    /// `current` is not beyond `write.revision`: a later revision hides whether ours was stored.
+    async fn upsert(&self, write: StateWrite, value: EncodedValue, tag: Option<String>) -> Result<(), StateWriteError>;
+
+    /// Deletes the value under the same rule, leaving a tombstone with `write.revision`, so that no
+    /// stale writer can bring it back.
+    ///
+    /// # Errors
+    /// As for [`StateStore::upsert`].
+    async fn delete(&self, write: StateWrite) -> Result<(), StateWriteError>;
+
+    /// Ids that were ever written, tombstones included, ascending, those after `after` only, at most
+    /// `limit`.
+    ///
+    /// # Errors
+    /// [`ReadError`] if they cannot be read.
+    async fn ids(&self, after: Option<&PersistenceId>, limit: usize) -> Result<Vec<PersistenceId>, ReadError>;
+
+    /// Changes after `offset`, in the order of their offsets, at most `limit`: at least the latest
+    /// of each id; intermediate ones may be left out. Fewer than `limit` means that no more are
+    /// visible yet.
+    ///
+    /// # Errors
+    /// [`QueryError`], for a foreign offset too.
+    async fn changes(&self, of: &ChangesOf, offset: &Offset, limit: usize) -> Result<Vec<StateChange>, QueryError>;
+
+    /// How the store feels.
+    fn health(&self) -> Health;
+
+    /// Finishes what was begun; later calls answer unavailable.
+    ///
+    /// # Errors
+    /// [`CloseError`] if it did not finish cleanly.
+    async fn close(&self) -> Result<(), CloseError>;
+}

@@ -1,0 +1,401 @@
+//! The nouns of a state store: revisions, writes, rows, and the rule by which a write is judged.
+//!
+//! A durable state is one row for each id: a value and a revision that every write raises by one. A
+//! write names the revision that it makes, so of two writers that read the same row only one can
+//! succeed. A deletion leaves a tombstone with its revision: nobody who read the state before can
+//! bring it back.
+//!
+//! ```text
+//! get(id) --> StoredState { revision: n, value | tombstone, writer, generation }
+//! upsert | delete (id, revision = n + 1, generation, writer) --> Ok | RevisionMismatch { current } | Unknown | …
+//! ```
+//! The trait that stores implement is [`StateStore`](crate::StateStore). Source: persistence §3.
+
+use std::fmt;
+use std::ops::RangeInclusive;
+
+use greylag_core::Generation;
+
+use crate::codec::EncodedValue;
+use crate::error::StateRejectReason;
+use crate::event::{Checksum, MAX_MANIFEST_BYTES, MAX_TAG_BYTES, Timestamp, WriterUuid};
+use crate::journal::Scope;
+use crate::offset::{Offset, OffsetKind};
+use crate::persistence_id::PersistenceId;
+
+/// How often a durable state was written or deleted; [`Revision::NONE`] means never.
+///
+/// Raised by one by every write, never reused, not even after a deletion.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Revision(u64);
+
+impl Revision {
+    /// Never written.
+    pub const NONE: Self = Self(0);
+    /// What the first write makes.
+    pub const FIRST: Self = Self(1);
+    /// The largest, `i64::MAX`, so that every database has a type for it.
+    pub const MAX: Self = Self(i64::MAX as u64);
+
+    /// `number`, unless it is past [`Revision::MAX`].
+    pub const fn new(number: u64) -> Option<Self> {
+        if number <= Self::MAX.0 { Some(Self(number)) } else { None }
+    }
+
+    /// The number.
+    pub const fn as_u64(self) -> u64 {
+        self.0
+    }
+
+    /// What the next write makes; `None` after [`Revision::MAX`].
+    pub const fn next(self) -> Option<Self> {
+        Self::new(self.0 + 1)
+    }
+
+    /// What the write before made; [`Revision::NONE`] before [`Revision::FIRST`].
+    pub const fn previous(self) -> Self {
+        Self(self.0.saturating_sub(1))
+    }
+
+    /// Whether nothing was ever written.
+    pub const fn is_none(self) -> bool {
+        self.0 == 0
+    }
+}
+
+impl From<u32> for Revision {
+    fn from(number: u32) -> Self {
+        Self(u64::from(number))
+    }
+}
+
+impl fmt::Display for Revision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// What a state store can do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StateCaps {
+    /// Who reaches the data.
+    pub scope: Scope,
+    /// Largest payload of one state in bytes. Default 4 MiB.
+    pub max_state_bytes: usize,
+    /// What its changes are ordered by; `None` if it has no change queries.
+    pub changes: Option<OffsetKind>,
+}
+
+impl StateCaps {
+    /// Everything, at the default limits.
+    pub const fn full(scope: Scope, changes: OffsetKind) -> Self {
+        Self { scope, max_state_bytes: 4 << 20, changes: Some(changes) }
+    }
+}
+
+/// Which write of which state, and whose; the content goes beside it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StateWrite {
+    /// Whose state.
+    pub id: PersistenceId,
+    /// The revision that this write makes: one more than the writer knows to be stored.
+    pub revision: Revision,
+    /// The ownership generation of the writer's shard, if there is one.
+    pub generation: Option<Generation>,
+    /// The writer's incarnation.
+    pub writer_uuid: WriterUuid,
+}
+
+impl StateWrite {
+    /// Checks what every store refuses before it looks at the row.
+    ///
+    /// # Errors
+    /// [`StateRejectReason`], naming the limit.
+    pub fn check(
+        &self,
+        value: Option<&EncodedValue>,
+        tag: Option<&str>,
+        caps: &StateCaps,
+    ) -> Result<(), StateRejectReason> {
+        if self.revision.is_none() {
+            return Err(StateRejectReason::RevisionZero);
+        }
+        if let Some(value) = value {
+            let (bytes, max) = (value.payload.len(), caps.max_state_bytes);
+            if bytes > max {
+                return Err(StateRejectReason::TooLarge { bytes, max });
+            }
+            if value.manifest.is_empty() || value.manifest.len() > MAX_MANIFEST_BYTES {
+                return Err(StateRejectReason::InvalidManifest);
+            }
+        }
+        let fine = |tag: &str| (1..=MAX_TAG_BYTES).contains(&tag.len()) && !tag.chars().any(char::is_control);
+        if tag.is_some_and(|tag| !fine(tag)) {
+            return Err(StateRejectReason::InvalidTag);
+        }
+        Ok(())
+    }
+
+    /// The row that this write makes of `before`, with its checksum. `content` is the new value and
+    /// its tag; without it the row becomes a tombstone, which keeps the tag of the value deleted, so
+    /// that whoever follows the tag hears of the end.
+    pub fn row(
+        &self,
+        before: &StoredState,
+        content: Option<(EncodedValue, Option<String>)>,
+        timestamp: Timestamp,
+    ) -> StoredState {
+        let (value, tag) = match content {
+            Some((value, tag)) => (Some(value), tag),
+            None => (None, before.tag.clone()),
+        };
+        let mut row = StoredState {
+            id: self.id.clone(),
+            revision: self.revision,
+            generation: before.generation.max(self.generation),
+            writer_uuid: self.writer_uuid,
+            timestamp,
+            value,
+            tag,
+            crc32c: None,
+        };
+        row.crc32c = row.compute_crc32c();
+        row
+    }
+}
+
+/// What a store does with a write; see [`StateHead::judge`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// Stores it.
+    Store,
+    /// Answers Ok and stores nothing: an earlier try of this very write is stored already.
+    Repeat,
+    /// Answers [`RevisionMismatch`](crate::StateWriteError::RevisionMismatch).
+    Mismatch,
+}
+
+/// What is stored about a state besides its value.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct StateHead {
+    /// Of the last write; [`Revision::NONE`] if nobody ever wrote.
+    pub revision: Revision,
+    /// The greatest generation ever written with, if any.
+    pub generation: Option<Generation>,
+    /// Of the last write.
+    pub writer_uuid: WriterUuid,
+    /// Of the value of the last write; none for a tombstone.
+    pub crc32c: Option<u32>,
+}
+
+impl StateHead {
+    /// What becomes of `write`, whose value has the checksum `crc32c`; the rule of §3 in one place.
+    ///
+    /// A repeat of the stored revision by its writer with its content passes first, whatever the
+    /// generation: it is stored, and must not look as if it were not.
+    pub fn judge(&self, write: &StateWrite, crc32c: Option<u32>) -> Verdict {
+        let same = self.revision == write.revision && self.writer_uuid == write.writer_uuid && self.crc32c == crc32c;
+        if same && !write.revision.is_none() {
+            return Verdict::Repeat;
+        }
+        let follows = self.revision.next() == Some(write.revision);
+        // A write without a generation is fenced by revisions alone, as a claim of a journal by epochs.
+        let owns = write.generation.is_none_or(|generation| self.generation <= Some(generation));
+        if follows && owns { Verdict::Store } else { Verdict::Mismatch }
+    }
+}
+
+/// One state as a store keeps and returns it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredState {
+    /// Whose state.
+    pub id: PersistenceId,
+    /// Of the last write; [`Revision::NONE`] if nobody ever wrote.
+    pub revision: Revision,
+    /// The greatest generation ever written with, if any.
+    pub generation: Option<Generation>,
+    /// Of the last write.
+    pub writer_uuid: WriterUuid,
+    /// When the last write was committed, by the store's clock.
+    pub timestamp: Timestamp,
+    /// The state; none if it was deleted, or never written.
+    pub value: Option<EncodedValue>,
+    /// What change queries find it by; a tombstone keeps the tag of the value deleted.
+    pub tag: Option<String>,
+    /// Of the value; none for a tombstone. See [`StoredState::compute_crc32c`].
+    pub crc32c: Option<u32>,
+}
+
+impl StoredState {
+    /// The row of an id that nobody ever wrote.
+    pub fn absent(id: PersistenceId) -> Self {
+        Self {
+            id,
+            revision: Revision::NONE,
+            generation: None,
+            writer_uuid: WriterUuid::NONE,
+            timestamp: Timestamp::default(),
+            value: None,
+            tag: None,
+            crc32c: None,
+        }
+    }
+
+    /// The row without its value.
+    pub fn head(&self) -> StateHead {
+        let Self { revision, generation, writer_uuid, crc32c, .. } = *self;
+        StateHead { revision, generation, writer_uuid, crc32c }
+    }
+
+    /// The checksum that the row should carry: CRC-32C over id, revision u64, `codec_id` u32,
+    /// manifest, `schema_version` u32, payload and tag (its count, 0 or 1, before it), laid out as in
+    /// [`StoredEvent::compute_crc32c`](crate::StoredEvent::compute_crc32c). Neither writer nor time
+    /// is in it: they are compared, or given, by the store itself. None for a tombstone.
+    pub fn compute_crc32c(&self) -> Option<u32> {
+        let value = self.value.as_ref()?;
+        let mut crc = Checksum::new();
+        crc.text(self.id.as_str());
+        crc.u64(self.revision.as_u64());
+        crc.u32(value.codec_id.as_u32());
+        crc.text(&value.manifest);
+        crc.u32(value.schema_version);
+        crc.bytes(&value.payload);
+        crc.len(usize::from(self.tag.is_some()));
+        self.tag.iter().for_each(|tag| crc.text(tag));
+        Some(crc.finish())
+    }
+
+    /// Whether the row is whole and stands where it was written.
+    pub fn is_intact(&self) -> bool {
+        self.crc32c == self.compute_crc32c()
+    }
+}
+
+/// Whose changes to follow.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ChangesOf {
+    /// States written with this tag, and their deletion.
+    Tag(String),
+    /// States of one entity type in these slices.
+    Slices {
+        /// As [`PersistenceId::entity_type`].
+        entity_type: String,
+        /// Of `0..SLICES`.
+        slices: RangeInclusive<u16>,
+    },
+}
+
+impl ChangesOf {
+    /// Whether this state is meant.
+    pub fn matches(&self, state: &StoredState) -> bool {
+        match self {
+            Self::Tag(tag) => state.tag.as_ref() == Some(tag),
+            Self::Slices { entity_type, slices } => {
+                state.id.entity_type() == entity_type && slices.contains(&state.id.slice())
+            }
+        }
+    }
+}
+
+/// One change of one state: of a value if there is one, else its deletion.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StateChange {
+    /// Resumes after this change.
+    pub offset: Offset,
+    /// The row as the change left it.
+    pub state: StoredState,
+}
+
+impl StateChange {
+    /// Whether the state was deleted.
+    pub fn is_deletion(&self) -> bool {
+        self.state.value.is_none()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+    use greylag_core::CodecId;
+
+    fn value(payload: &'static [u8]) -> EncodedValue {
+        let payload = Bytes::from_static(payload);
+        EncodedValue { codec_id: CodecId::JSON, manifest: "counter".into(), schema_version: 1, payload }
+    }
+
+    fn write(revision: u32, generation: Option<u64>, writer: u128) -> StateWrite {
+        StateWrite {
+            id: "Counter|1".parse().unwrap(),
+            revision: Revision::from(revision),
+            generation: generation.map(|seq| Generation::new(1, seq).unwrap()),
+            writer_uuid: WriterUuid::from_u128(writer),
+        }
+    }
+
+    fn row() -> StoredState {
+        let write = write(2, Some(5), 7);
+        let content = Some((value(b"{}"), Some("red".to_owned())));
+        write.row(&StoredState::absent(write.id.clone()), content, Timestamp::from_micros(1))
+    }
+
+    #[test]
+    fn a_write_is_judged_by_revision_generation_and_writer() {
+        let head = row().head();
+        let (same, other) = (head.crc32c, Some(1));
+        for (what, write, crc32c, verdict) in [
+            ("the next revision", write(3, Some(5), 8), other, Verdict::Store),
+            ("a greater generation", write(3, Some(6), 8), other, Verdict::Store),
+            ("a smaller generation", write(3, Some(4), 8), other, Verdict::Mismatch),
+            ("no generation where there was one", write(3, None, 7), other, Verdict::Store),
+            ("a revision left out", write(4, Some(5), 7), other, Verdict::Mismatch),
+            ("an old revision", write(1, Some(5), 7), other, Verdict::Mismatch),
+            ("a repeat", write(2, Some(5), 7), same, Verdict::Repeat),
+            ("a repeat under an older generation", write(2, Some(4), 7), same, Verdict::Repeat),
+            ("the same revision by another writer", write(2, Some(5), 8), same, Verdict::Mismatch),
+            ("the same revision with other content", write(2, Some(5), 7), other, Verdict::Mismatch),
+            ("a deletion at the same revision", write(2, Some(5), 7), None, Verdict::Mismatch),
+        ] {
+            assert_eq!(head.judge(&write, crc32c), verdict, "{what}");
+        }
+        // Nobody's absent row is not a stored revision 0.
+        assert_eq!(StateHead::default().judge(&write(0, None, 0), None), Verdict::Mismatch);
+    }
+
+    #[test]
+    fn the_checksum_covers_the_value_and_its_place() {
+        let whole = row();
+        assert!(whole.is_intact());
+        assert!(StoredState { timestamp: Timestamp::from_micros(2), ..whole.clone() }.is_intact());
+        for (field, row) in [
+            ("id", StoredState { id: "Counter|2".parse().unwrap(), ..whole.clone() }),
+            ("revision", StoredState { revision: Revision::from(3), ..whole.clone() }),
+            (
+                "codec",
+                StoredState { value: Some(EncodedValue { codec_id: CodecId::PROST, ..value(b"{}") }), ..whole.clone() },
+            ),
+            (
+                "manifest",
+                StoredState { value: Some(EncodedValue { manifest: "c".into(), ..value(b"{}") }), ..whole.clone() },
+            ),
+            (
+                "version",
+                StoredState { value: Some(EncodedValue { schema_version: 2, ..value(b"{}") }), ..whole.clone() },
+            ),
+            ("payload", StoredState { value: Some(value(b"[]")), ..whole.clone() }),
+            ("tag", StoredState { tag: None, ..whole.clone() }),
+            ("value", StoredState { value: None, ..whole.clone() }),
+        ] {
+            assert!(!row.is_intact(), "a changed {field} must be found out");
+        }
+        assert_eq!(whole.crc32c, Some(3_118_309_666), "stored rows carry it for ever");
+    }
+
+    #[test]
+    fn a_tombstone_keeps_tag_and_greatest_generation() {
+        let tombstone = write(3, None, 9).row(&row(), None, Timestamp::from_micros(2));
+        assert_eq!((tombstone.tag.as_deref(), tombstone.crc32c), (Some("red"), None));
+        assert_eq!(tombstone.generation, row().generation);
+        assert!(tombstone.is_intact());
+    }
+}
