@@ -110,6 +110,18 @@ pub trait ReplicatedData: Clone + PartialEq + Debug + Send + Sync + 'static {
         false
     }
 
+    /// The latest timestamp among the writes in a state; `None` if they carry none. A wall clock that is
+    /// far ahead shows in it. Source: ddata Y6.
+    fn latest_timestamp(&self) -> Option<i64> {
+        None
+    }
+
+    /// As [`ReplicatedData::latest_timestamp`], of a delta.
+    fn latest_timestamp_of(delta: &Self::Delta) -> Option<i64> {
+        let _ = delta;
+        None
+    }
+
     /// Says where the value lives: called once, on the zero that an entry begins with. A value that lives somewhere
     /// stays there.
     fn bind(&mut self, home: Home) {

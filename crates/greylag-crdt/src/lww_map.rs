@@ -145,4 +145,16 @@ impl<K: Element, V: Element> fmt::Debug for LwwMap<K, V> {
 impl<K: Element, V: Element> ReplicatedData for LwwMap<K, V> {
     causal_data!(TypeTag::with("gl.lwwmap/1", &[&K::TAG, &V::TAG]), DotMap<K, LwwStore<V>>);
     ranged_data!();
+
+    fn latest_timestamp(&self) -> Option<i64> {
+        latest(self.causal.store())
+    }
+
+    fn latest_timestamp_of(delta: &Self::Delta) -> Option<i64> {
+        latest(delta.store())
+    }
+}
+
+fn latest<K: Element, V: Element>(store: &DotMap<K, LwwStore<V>>) -> Option<i64> {
+    store.entries().iter().filter_map(|(_, register)| Some(register.winner()?.timestamp)).max()
 }

@@ -156,6 +156,14 @@ impl<T: Element> ReplicatedData for LwwRegister<T> {
         1
     }
 
+    fn latest_timestamp(&self) -> Option<i64> {
+        Self::latest_timestamp_of(&self.cell)
+    }
+
+    fn latest_timestamp_of(delta: &Self::Delta) -> Option<i64> {
+        delta.as_ref().map(|cell| cell.timestamp)
+    }
+
     fn digest(&self) -> Digest {
         self.cached.get(self)
     }

@@ -379,6 +379,15 @@ impl DeltaLog {
         self.records.back().map_or(0, |(seq, _)| *seq)
     }
 
+    /// By peer, the records that it has still to acknowledge.
+    pub(crate) fn lag(&self) -> BTreeMap<UniqueAddress, usize> {
+        let missing = |cursor: &Cursor| {
+            let floor = cursor.floor();
+            self.records.len() - self.records.partition_point(|(seq, _)| *seq <= floor)
+        };
+        self.peers.iter().map(|(peer, cursor)| (peer.clone(), missing(cursor))).collect()
+    }
+
     /// How many records there are.
     pub(crate) fn len(&self) -> usize {
         self.records.len()

@@ -1,5 +1,6 @@
 //! The tokio half: the handle that programs hold, and the task that runs the machine.
 
+mod events;
 #[cfg(feature = "cluster")]
 mod from_cluster;
 mod membership;
@@ -15,6 +16,7 @@ use greylag_crdt::{ReplicatedData, UpdateCx};
 use greylag_transport::Remoting;
 use tokio::sync::{mpsc, oneshot, watch};
 
+pub use events::Events;
 pub use membership::{Membership, MembershipHandle};
 pub use subscription::{AnySubscription, Changes, Subscription};
 
@@ -22,12 +24,13 @@ use crate::error::{DeleteError, GetError, RequestError, StartError, StopReason, 
 use crate::key::{Key, KeyId};
 use crate::level::{ReadLevel, WriteLevel};
 use crate::message::{Input, Reply};
+use crate::metrics::Metrics;
 use crate::read::{Changed, Lifecycle, Read};
 use crate::replicas::Replicas;
-use crate::replicator::Stats;
+use crate::replicator::{Stats, TypeConflict};
 use crate::settings::ReplicatorSettings;
 use crate::types::TypeTable;
-use task::{Request, Task};
+use task::{Call, Request, Task};
 
 /// A replicator: cheap to clone, and every clone is the same one. When the last clone is dropped it
 /// stops as if told to. Source: ddata R1.
@@ -112,12 +115,12 @@ impl Replicator {
         E: Send + 'static,
     {
         let (answer, answered) = oneshot::channel();
-        let key = key.clone();
+        let (key, call) = (key.clone(), Call::now(level));
         self.request(Box::new(move |task: &mut Task| {
             let (id, now, wall_ms) = task.begin();
             match task.core.update(now, wall_ms, id, &key, level, init, modify, &mut task.effects) {
                 Err(error) => drop(answer.send(Err(error))),
-                Ok(output) => task.wait_for(id, move |reply| {
+                Ok(output) => task.wait_for(id, call, move |reply| {
                     if let Reply::Update(result) = reply {
                         drop(answer.send(result.map(|()| output).map_err(widen)));
                     }
@@ -133,11 +136,11 @@ impl Replicator {
     /// [`GetError`].
     pub async fn get<T: ReplicatedData>(&self, key: &Key<T>, level: ReadLevel) -> Result<Read<T>, GetError> {
         let (answer, answered) = oneshot::channel();
-        let key = key.id().clone();
+        let (key, call) = (key.id().clone(), Call::now(level));
         self.request(Box::new(move |task: &mut Task| {
             task.core.add_type::<T>();
             let (id, _, _) = task.begin();
-            task.wait_for(id, move |reply| {
+            task.wait_for(id, call, move |reply| {
                 if let Reply::Get(result) = reply {
                     drop(answer.send(result));
                 }
@@ -158,10 +161,10 @@ impl Replicator {
     /// [`DeleteError`].
     pub async fn delete<T: ReplicatedData>(&self, key: &Key<T>, level: WriteLevel) -> Result<(), DeleteError> {
         let (answer, answered) = oneshot::channel();
-        let key = key.id().clone();
+        let (key, call) = (key.id().clone(), Call::now(level));
         self.request(Box::new(move |task: &mut Task| {
             let (id, _, wall_ms) = task.begin();
-            task.wait_for(id, move |reply| {
+            task.wait_for(id, call, move |reply| {
                 if let Reply::Delete(result) = reply {
                     drop(answer.send(result));
                 }
@@ -212,9 +215,37 @@ impl Replicator {
         self.ask(|task| task.core.stats()).await
     }
 
-    /// How many voters there are.
+    /// The state in numbers: what is held, sent, refused and waited for. Source: ddata I3.
+    ///
+    /// # Errors
+    /// [`RequestError`].
+    pub async fn metrics(&self) -> Result<Metrics, RequestError> {
+        self.ask(Task::metrics).await
+    }
+
+    /// Entries of which peers hold another type; they will never agree. Source: ddata R6, A5.
+    ///
+    /// # Errors
+    /// [`RequestError`].
+    pub async fn conflicts(&self) -> Result<Vec<TypeConflict>, RequestError> {
+        self.ask(|task| task.core.conflicts()).await
+    }
+
+    /// What happens from now on that operators may want to know; the lifecycle apart, which
+    /// [`Replicator::lifecycle`] tells. Source: ddata I3.
+    ///
+    /// # Errors
+    /// [`RequestError`].
+    pub async fn events(&self) -> Result<Events, RequestError> {
+        self.ask(|task| task.teller.listen()).await
+    }
+
+    /// How many voters there are; 0 while durable entries are loaded.
     pub fn replica_count(&self) -> usize {
-        self.handle.replicas.borrow().voter_count()
+        match *self.handle.lifecycle.borrow() {
+            Lifecycle::Loading => 0,
+            _ => self.handle.replicas.borrow().voter_count(),
+        }
     }
 
     /// The replicas as they are known now; watch it to wait for peers.
@@ -230,6 +261,13 @@ impl Replicator {
     /// Where the replicator is in its life.
     pub fn lifecycle(&self) -> watch::Receiver<Lifecycle> {
         self.handle.lifecycle.clone()
+    }
+
+    /// Waits until durable entries are loaded. Returns whether they are: `false` if it stopped instead.
+    pub async fn wait_loaded(&self) -> bool {
+        let mut lifecycle = self.lifecycle();
+        let loaded = lifecycle.wait_for(|now| *now != Lifecycle::Loading).await;
+        loaded.is_ok_and(|now| !matches!(*now, Lifecycle::Stopped(_)))
     }
 
     /// Waits until this replicator has caught up with enough others. Returns whether it has, in time.

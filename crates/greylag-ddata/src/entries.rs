@@ -125,13 +125,53 @@ pub(crate) struct Entries {
     pub(crate) index: ReplicaIndex,
     /// Changed since subscribers were told.
     pub(crate) dirty: BTreeSet<KeyId>,
+    /// What the last merge brought to light.
+    pub(crate) noticed: Noticed,
+    pub(crate) totals: Totals,
+}
+
+/// What may be wrong about something that was merged all the same.
+#[derive(Debug, Default)]
+pub(crate) struct Noticed {
+    /// The latest timestamp in it.
+    pub(crate) timestamp: Option<i64>,
+    /// Up to which version of this replica's own updates it says to include.
+    pub(crate) own_version: Option<u64>,
+}
+
+/// How much there is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Totals {
+    pub(crate) values: usize,
+    pub(crate) tombstones: usize,
+    /// An upper bound of what the values have encoded.
+    pub(crate) bytes: usize,
+}
+
+impl Totals {
+    fn count(&mut self, entry: &Entry) {
+        match entry.data {
+            Data::Value(_) => self.values += 1,
+            Data::Tombstone { .. } => self.tombstones += 1,
+        }
+        self.bytes += entry.size_bound;
+    }
+
+    fn forget(&mut self, entry: &Entry) {
+        match entry.data {
+            Data::Value(_) => self.values -= 1,
+            Data::Tombstone { .. } => self.tombstones -= 1,
+        }
+        self.bytes -= entry.size_bound;
+    }
 }
 
 impl Entries {
     /// No entries; `numbers` are those of the replica's process.
     pub(crate) fn new(replica: ReplicaId, numbers: DotSource) -> Self {
         let (map, tree, dirty) = (BTreeMap::new(), SyncTree::default(), BTreeSet::new());
-        Self { replica, numbers, map, tree, index: ReplicaIndex::default(), dirty }
+        let (index, noticed, totals) = (ReplicaIndex::default(), Noticed::default(), Totals::default());
+        Self { replica, numbers, map, tree, index, dirty, noticed, totals }
     }
 
     /// Where the value of an entry lives; of an absent one, where it would if it came into being now.
@@ -171,7 +211,10 @@ impl Entries {
         self.tree.set(key, Some(entry.digest));
         self.dirty.insert(key.clone());
         self.index.update(key, self.map.get(key).map(Entry::named), Some(entry.named()));
-        self.map.insert(key.clone(), entry);
+        self.totals.count(&entry);
+        if let Some(former) = self.map.insert(key.clone(), entry) {
+            self.totals.forget(&former);
+        }
     }
 
     /// The entry as it travels.
@@ -181,6 +224,7 @@ impl Entries {
             Data::Tombstone { deleted_at } => Content::Tombstone { deleted_at: *deleted_at },
             Data::Value(value) => {
                 let bytes = entry.encoded.get_or_insert_with(|| value.to_bytes().into());
+                self.totals.bytes = self.totals.bytes - entry.size_bound + bytes.len();
                 entry.size_bound = bytes.len();
                 Content::Value { tag: value.tag(), bytes: bytes.clone() }
             }
@@ -207,5 +251,8 @@ impl Entries {
             assert!(entry.markers.removed().iter().all(dropped), "{key}: a pruned replica has no version");
         }
         assert!(index == self.index, "the replica index is in step");
+        let mut totals = Totals::default();
+        self.map.values().for_each(|entry| totals.count(entry));
+        assert_eq!(totals, self.totals, "the totals are in step");
     }
 }

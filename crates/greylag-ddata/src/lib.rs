@@ -66,6 +66,7 @@ mod generated;
 mod key;
 mod level;
 mod message;
+mod metrics;
 mod pruning;
 mod quorum;
 mod read;
@@ -73,6 +74,7 @@ mod replicas;
 mod replicator;
 mod sabotage;
 mod settings;
+mod silence;
 mod static_membership;
 mod store;
 mod subscriptions;
@@ -82,7 +84,7 @@ mod tree;
 mod types;
 mod wire;
 
-pub use driver::{AnySubscription, Changes, Membership, MembershipHandle, Replicator, Subscription};
+pub use driver::{AnySubscription, Changes, Events, Membership, MembershipHandle, Replicator, Subscription};
 pub use durable::{DurableSettings, OnBadRecord, StaleStore};
 pub use error::{DeleteError, GetError, RequestError, StartError, StopReason, UpdateError};
 pub use key::{InvalidKey, Key, KeyId, MAX_ID_BYTES};
@@ -91,10 +93,11 @@ pub use message::{
     BatchItem, Content, DeltaItem, Effect, Envelope, Input, Message, Nacked, Notice, ReadReply, Refusal,
     ReplicatorEvent, Reply, RoundId, Snapshot, WriteReply,
 };
+pub use metrics::{Latency, LevelName, Metrics, Traffic};
 pub use pruning::{PruningNews, PruningRound};
 pub use read::{Changed, ChangedAny, Lifecycle, Read};
 pub use replicas::{Replica, ReplicaStatus, Replicas};
-pub use replicator::{ReplicatorCore, Stats};
+pub use replicator::{ReplicatorCore, Stats, TypeConflict};
 #[doc(hidden)]
 pub use sabotage::Sabotage;
 pub use settings::ReplicatorSettings;

@@ -24,6 +24,7 @@ use crate::level::{ReadLevel, WriteLevel};
 use crate::pruning::PruningNews;
 use crate::read::{Lifecycle, Read};
 use crate::replicas::Replicas;
+use crate::replicator::TypeConflict;
 use crate::store::{LoadedRecord, StoreError, StoreMeta, StoreOp};
 use crate::tree::{Prefix, Sum};
 use crate::types::AnyData;
@@ -340,7 +341,16 @@ impl Message {
             Self::DeltaWrite { item, .. } => item.key.len() + item.delta.len(),
             Self::Gossip { entries, .. } => entries.iter().map(|(key, envelope)| key.len() + envelope.size()).sum(),
             Self::DeltaBatch { items, .. } => items.iter().map(BatchItem::size).sum(),
-            _ => 0,
+            Self::DeltaAck { nacked, .. } => 24 + nacked.iter().map(|nack| nack.key.len() + 12).sum::<usize>(),
+            Self::Check { key, .. } => key.len() + 28,
+            Self::Read { key, tag, .. } => key.len() + tag.len() + 28,
+            Self::SyncOpen { pruning, .. } | Self::SyncSame { pruning, .. } | Self::SyncDiffers { pruning, .. } => {
+                40 + pruning.rounds.len() * 32
+            }
+            Self::SyncNodes { nodes, .. } => 16 + nodes.len() * 32,
+            Self::SyncList { keys, .. } => 24 + keys.len() * 26,
+            Self::SyncWant { hashes, .. } => 16 + hashes.len() * 9,
+            Self::WriteReply { .. } | Self::ReadReply { .. } | Self::SyncAck { .. } | Self::SyncDone { .. } => 16,
         }
     }
 
@@ -356,6 +366,29 @@ impl Message {
                 deltas.for_each(|item| item.markers = Markers::new());
             }
             _ => {}
+        }
+    }
+
+    /// The name of its kind, which is that of its variant.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Write { .. } => "Write",
+            Self::Check { .. } => "Check",
+            Self::DeltaWrite { .. } => "DeltaWrite",
+            Self::WriteReply { .. } => "WriteReply",
+            Self::Read { .. } => "Read",
+            Self::ReadReply { .. } => "ReadReply",
+            Self::DeltaBatch { .. } => "DeltaBatch",
+            Self::DeltaAck { .. } => "DeltaAck",
+            Self::SyncOpen { .. } => "SyncOpen",
+            Self::SyncSame { .. } => "SyncSame",
+            Self::SyncDiffers { .. } => "SyncDiffers",
+            Self::SyncNodes { .. } => "SyncNodes",
+            Self::SyncList { .. } => "SyncList",
+            Self::SyncWant { .. } => "SyncWant",
+            Self::Gossip { .. } => "Gossip",
+            Self::SyncAck { .. } => "SyncAck",
+            Self::SyncDone { .. } => "SyncDone",
         }
     }
 
@@ -569,13 +602,32 @@ pub enum Notice {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReplicatorEvent {
     /// A peer holds another type under a key; the key will never agree.
-    TypeConflict {
+    TypeConflict(TypeConflict),
+    /// A peer was asked several times in a row and never answered: perhaps nobody started the replicator
+    /// of this name there. Source: ddata I1.
+    PeerSilent {
+        /// The peer.
+        peer: UniqueAddress,
+    },
+    /// A write's timestamp is far ahead of the wall clock here; it wins until others pass it. Told once per
+    /// entry. Source: ddata Y6.
+    ClockAhead {
+        /// The entry.
+        key: KeyId,
+        /// Who sent it; whose clock it was the write says.
+        peer: UniqueAddress,
+        /// By how many milliseconds.
+        ahead_ms: i64,
+    },
+    /// A peer holds numbers of this replica that it never drew: its id is used by another process, or was
+    /// used before. Entries may lose elements. Told once per entry. Source: ddata §9.
+    ReplicaIdReused {
+        /// The id.
+        replica: ReplicaId,
         /// The entry.
         key: KeyId,
         /// The peer.
         peer: UniqueAddress,
-        /// What the peer sent.
-        found: Arc<str>,
     },
     /// A peer sent a type that no codec is registered for.
     UnknownType {

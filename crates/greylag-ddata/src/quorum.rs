@@ -134,6 +134,11 @@ impl Quorum {
         self.deadline <= now
     }
 
+    /// When it ends, however few answered.
+    pub(crate) fn deadline(&self) -> Instant {
+        self.deadline
+    }
+
     pub(crate) fn next_deadline(&self) -> Instant {
         self.escalate_at.map_or(self.deadline, |at| at.min(self.deadline))
     }

@@ -8,6 +8,7 @@
 //! Source: ddata §3, §4, §10.
 
 mod conflicts;
+mod observed;
 mod peers;
 mod pruning;
 mod requests;
@@ -29,14 +30,17 @@ use crate::error::{DeleteError, GetError, RequestError, StopReason, UpdateError}
 use crate::key::{InvalidKey, Key, KeyId, problem};
 use crate::level::{Level, WriteLevel};
 use crate::message::{DeltaItem, Effect, Input, Message, ReplicatorEvent, Reply, Snapshot};
+use crate::metrics::Traffic;
 use crate::pruning::Pruning;
 use crate::read::{Lifecycle, Read};
 use crate::replicas::Replicas;
 use crate::sabotage::Sabotage;
 use crate::settings::ReplicatorSettings;
+use crate::silence::Silence;
 use crate::subscriptions::Subscriptions;
 use crate::types::{AnyData, TypeTable};
 use conflicts::Conflicts;
+pub use conflicts::TypeConflict;
 use requests::{ReadRequest, WriteRequest};
 use rounds::Rounds;
 
@@ -51,6 +55,12 @@ pub struct Stats {
     pub unknown_types: u64,
     /// Entries that could not be read or joined.
     pub undecodable: u64,
+    /// Entries that were larger than any that could have grown by updates.
+    pub too_large: u64,
+    /// Writes whose timestamp was far ahead of the wall clock here. They were taken.
+    pub clocks_ahead: u64,
+    /// Copies that named numbers of this replica which it never drew. They were taken.
+    pub reused_ids: u64,
     /// Deltas that were refused for a gap before them.
     pub gaps: u64,
     /// Answers to requests that are over.
@@ -102,6 +112,9 @@ pub struct ReplicatorCore {
     gossip_at: Instant,
     notify_at: Option<Instant>,
     stopping: Option<(StopReason, Instant)>,
+    silence: Silence,
+    sent: Traffic,
+    received: Traffic,
     stats: Stats,
 }
 
@@ -147,6 +160,9 @@ impl ReplicatorCore {
             gossip_at,
             notify_at: None,
             stopping: None,
+            silence: Silence::default(),
+            sent: Traffic::default(),
+            received: Traffic::default(),
             stats: Stats::default(),
             settings,
         }
@@ -188,7 +204,8 @@ impl ReplicatorCore {
         let stopping = self.stopping.as_ref().map(|(_, deadline)| *deadline);
         let initial = self.initial_retry_at();
         let pruning = self.pruning_deadline();
-        let timers = [syncing, initial, gossip, self.propagate_at, self.notify_at, stopping, pruning];
+        let silence = self.silence.next_deadline();
+        let timers = [syncing, initial, gossip, self.propagate_at, self.notify_at, stopping, pruning, silence];
         requests.chain(timers.into_iter().flatten()).min()
     }
 
@@ -433,6 +450,7 @@ impl ReplicatorCore {
         for peer in &gone {
             self.rounds.forget(peer);
             self.give_up_on(peer, out);
+            self.silence.answered(peer);
         }
         let suspects: Vec<UniqueAddress> =
             self.replicas.others.iter().filter(|r| !r.reachable).map(|r| r.address.clone()).collect();
@@ -497,6 +515,7 @@ impl ReplicatorCore {
             return;
         }
         self.tick_requests(now, out);
+        self.tick_silence(now, out);
         self.tick_rounds(now, out);
         if self.propagate_at.is_some_and(|at| at <= now) {
             self.propagate_at = None;
@@ -531,7 +550,9 @@ impl ReplicatorCore {
             message.forget_markers_of_deltas();
         }
         self.stats.full_states_sent += message.full_states();
-        let bulk = message.size_hint() > self.settings.max_message_bytes;
+        let bytes = message.size_hint();
+        self.sent.count(message.kind(), bytes);
+        let bulk = bytes > self.settings.max_message_bytes;
         out.push(Effect::Send { to, bulk, message });
     }
 
@@ -570,11 +591,6 @@ impl ReplicatorCore {
     /// The sum over everything that is held here: equal sums, equal data.
     pub fn root_sum(&self) -> crate::tree::Sum {
         self.entries.tree.sum(crate::tree::Prefix::ROOT)
-    }
-
-    /// How many subscriptions there are.
-    pub fn subscriber_count(&self) -> usize {
-        self.subscriptions.len()
     }
 
     /// How many records wait in the delta log.

@@ -35,6 +35,8 @@ pub trait AnyData: Any + fmt::Debug + Send + Sync {
     fn pruning(&self) -> Option<&dyn RemovedNodePruning>;
     /// What the type does about removed replicas, to change the value.
     fn pruning_mut(&mut self) -> Option<&mut dyn RemovedNodePruning>;
+    /// The latest timestamp among the writes in it.
+    fn latest_timestamp(&self) -> Option<i64>;
     /// For downcasts.
     fn as_any(&self) -> &dyn Any;
     /// For downcasts.
@@ -85,6 +87,10 @@ impl<T: ReplicatedData> AnyData for T {
         ReplicatedData::pruning_mut(self)
     }
 
+    fn latest_timestamp(&self) -> Option<i64> {
+        ReplicatedData::latest_timestamp(self)
+    }
+
     fn as_any(&self) -> &dyn Any {
         self
     }
@@ -98,8 +104,14 @@ impl<T: ReplicatedData> AnyData for T {
 pub(crate) trait AnyType: Send + Sync {
     fn zero(&self) -> Box<dyn AnyData>;
     fn decode(&self, bytes: &[u8]) -> Result<Box<dyn AnyData>, DecodeError>;
-    /// Joins an encoded delta into a value of this type, under the names that the markers give.
-    fn merge_delta(&self, value: &mut dyn AnyData, delta: &[u8], markers: &Markers) -> Result<Grew, Refused>;
+    /// Joins an encoded delta into a value of this type, under the names that the markers give. Says also
+    /// which timestamp is the latest in it.
+    fn merge_delta(
+        &self,
+        value: &mut dyn AnyData,
+        delta: &[u8],
+        markers: &Markers,
+    ) -> Result<(Grew, Option<i64>), Refused>;
     /// Whether these markers change an encoded delta.
     fn is_cleaned_by(&self, delta: &[u8], markers: &Markers) -> bool;
     /// Joins encoded deltas and says how many leaves the result has.
@@ -124,14 +136,20 @@ impl<T: ReplicatedData> AnyType for TypeOf<T> {
         Ok(Box::new(T::from_bytes(bytes)?))
     }
 
-    fn merge_delta(&self, value: &mut dyn AnyData, delta: &[u8], markers: &Markers) -> Result<Grew, Refused> {
+    fn merge_delta(
+        &self,
+        value: &mut dyn AnyData,
+        delta: &[u8],
+        markers: &Markers,
+    ) -> Result<(Grew, Option<i64>), Refused> {
         let mut delta = T::delta_from_bytes(delta).map_err(Refused::Undecodable)?;
         if !markers.is_empty() {
             markers.clean_delta::<T>(&mut delta);
         }
         let value = value.as_any_mut().downcast_mut::<T>();
         let other = || Refused::Merge(MergeError::Incompatible(format!("the value is not a {}", type_name::<T>())));
-        value.ok_or_else(other)?.merge_delta(&delta).map_err(Refused::Merge)
+        let grew = value.ok_or_else(other)?.merge_delta(&delta).map_err(Refused::Merge)?;
+        Ok((grew, T::latest_timestamp_of(&delta)))
     }
 
     fn is_cleaned_by(&self, delta: &[u8], markers: &Markers) -> bool {

@@ -9,6 +9,7 @@
 //! drop [from=] [to=] [kind=]           loses what matches
 //! advance 100ms                        time passes; due ticks run
 //! subscribe a pattern [as=n] [type=]   by subscriber n, to sets, counters or any; flush a, unsubscribe a n
+//! metrics a | conflicts a              what a tells of itself
 //! show a key | status a                what is held, in what state
 //! ```
 
@@ -130,6 +131,29 @@ impl World {
             "unsubscribe" => {
                 let subscriber = word(1).parse().unwrap();
                 self.input(&word(0), Input::Unsubscribe { subscriber });
+            }
+            "conflicts" => {
+                let found = self.nodes.get_mut(&word(0)).expect("a known node").conflicts();
+                for conflict in found {
+                    self.say(&format!(
+                        "{} is {} here, {} at {}",
+                        conflict.key, conflict.own, conflict.found, conflict.peer
+                    ));
+                }
+            }
+            "metrics" => {
+                let found = self.nodes.get_mut(&word(0)).expect("a known node").metrics();
+                let lag: Vec<String> =
+                    found.log_lag.iter().map(|(peer, lag)| format!("{}={lag}", name(peer))).collect();
+                let (keys, tombstones, bytes) = (found.keys, found.tombstones, found.bytes);
+                self.say(&format!("keys={keys} tombstones={tombstones} bytes={bytes} lag {}", lag.join(" ")));
+                let (in_flight, subscribers, conflicts) = (found.in_flight, found.subscribers, found.conflicts);
+                self.say(&format!("in_flight={in_flight} subscribers={subscribers} conflicts={conflicts}"));
+                for (what, traffic) in [("sent", found.sent), ("received", found.received)] {
+                    let kinds =
+                        traffic.iter().map(|(kind, messages, bytes)| format!("{kind} {messages} of {bytes} bytes"));
+                    self.say(&format!("{what}: {}", kinds.collect::<Vec<_>>().join(", ")));
+                }
             }
             "flush" => self.input(&word(0), Input::Flush),
             "delete" => {

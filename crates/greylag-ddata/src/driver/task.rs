@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::BytesMut;
 use greylag_core::{CodecId, UniqueAddress};
@@ -10,10 +10,12 @@ use greylag_crdt::DotSource;
 use greylag_transport::{Destination, Envelope, Inbound, Payload, Receiver, Recipient, Remoting};
 use tokio::sync::{mpsc, watch};
 
+use super::events::Teller;
 use super::numbers::Name;
 use crate::error::StopReason;
 use crate::key::KeyId;
-use crate::message::{Effect, Input, Message, Notice, ReplicatorEvent, Reply};
+use crate::message::{Effect, Input, Message, Notice, Reply};
+use crate::metrics::{Latency, LevelName, Metrics};
 use crate::read::Lifecycle;
 use crate::replicas::Replicas;
 use crate::replicator::ReplicatorCore;
@@ -29,11 +31,34 @@ const INBOX: usize = 16_384;
 pub(super) type Request = Box<dyn FnOnce(&mut Task) + Send>;
 type Follower = Box<dyn Fn(KeyId, Notice) + Send>;
 
+/// When somebody called, and at which level.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Call {
+    pub(super) at: Instant,
+    pub(super) level: LevelName,
+}
+
+impl Call {
+    /// A call that is made now.
+    pub(super) fn now(level: impl Into<LevelName>) -> Self {
+        Self { at: Instant::now(), level: level.into() }
+    }
+}
+
+/// A caller that waits for its answer.
+struct Waiting {
+    call: Call,
+    answer: Box<dyn FnOnce(Reply) + Send>,
+}
+
 /// The machine with what it is connected to.
 pub(super) struct Task {
     pub(super) core: ReplicatorCore,
     pub(super) effects: Vec<Effect>,
-    waiting: BTreeMap<u64, Box<dyn FnOnce(Reply) + Send>>,
+    waiting: BTreeMap<u64, Waiting>,
+    pub(super) teller: Teller,
+    latency: BTreeMap<LevelName, Latency>,
+    longest_step: Duration,
     followers: BTreeMap<u64, Follower>,
     next_id: u64,
     remoting: Arc<dyn Remoting>,
@@ -104,6 +129,9 @@ impl Task {
             core,
             effects: Vec::new(),
             waiting: BTreeMap::new(),
+            teller: Teller::new(),
+            latency: BTreeMap::new(),
+            longest_step: Duration::ZERO,
             followers: BTreeMap::new(),
             next_id: 0,
             remoting,
@@ -150,7 +178,7 @@ impl Task {
                     self.handle(Input::Replicas(replicas));
                 }
                 Some((from, message)) = self.inbox.recv() => self.handle(Input::Received { from, message }),
-                Some(request) = requests.recv() => request(&mut self),
+                Some(request) = requests.recv() => self.serve(request),
             }
             self.perform();
         }
@@ -169,8 +197,13 @@ impl Task {
         self.handle(Input::Wall(wall_ms()));
     }
 
-    pub(super) fn wait_for(&mut self, id: u64, answer: impl FnOnce(Reply) + Send + 'static) {
-        self.waiting.insert(id, Box::new(answer));
+    pub(super) fn wait_for(&mut self, id: u64, call: Call, answer: impl FnOnce(Reply) + Send + 'static) {
+        self.waiting.insert(id, Waiting { call, answer: Box::new(answer) });
+    }
+
+    /// The machine's numbers, and what only its driver can measure.
+    pub(super) fn metrics(&mut self) -> Metrics {
+        Metrics { latency: self.latency.clone(), longest_step: self.longest_step, ..self.core.metrics() }
     }
 
     pub(super) fn follow(&mut self, subscriber: u64, follower: Follower) {
@@ -182,7 +215,16 @@ impl Task {
     }
 
     pub(super) fn handle(&mut self, input: Input) {
-        self.core.handle(Instant::now(), input, &mut self.effects);
+        let now = Instant::now();
+        self.core.handle(now, input, &mut self.effects);
+        self.longest_step = self.longest_step.max(now.elapsed());
+    }
+
+    /// What a caller wants done, closures of updates included.
+    fn serve(&mut self, request: Request) {
+        let now = Instant::now();
+        request(self);
+        self.longest_step = self.longest_step.max(now.elapsed());
     }
 
     /// Performs effects, and what they lead to, until nothing is left.
@@ -192,7 +234,8 @@ impl Task {
                 match effect {
                     Effect::Send { to, bulk, message } => self.send(to, bulk, message),
                     Effect::Reply { id, reply } => {
-                        if let Some(answer) = self.waiting.remove(&id) {
+                        if let Some(Waiting { call, answer }) = self.waiting.remove(&id) {
+                            self.latency.entry(call.level).or_default().observe(call.at.elapsed());
                             answer(reply);
                         }
                     }
@@ -203,7 +246,7 @@ impl Task {
                     }
                     Effect::Store { .. } | Effect::Load => {}
                     Effect::Lifecycle(lifecycle) => drop(self.lifecycle.send_replace(lifecycle)),
-                    Effect::Event(event) => log(&event),
+                    Effect::Event(event) => self.teller.tell(event),
                 }
             }
         }
@@ -247,36 +290,4 @@ impl Task {
 fn wall_ms() -> i64 {
     let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(wall.as_millis()).unwrap_or(i64::MAX)
-}
-
-fn log(event: &ReplicatorEvent) {
-    match event {
-        ReplicatorEvent::TypeConflict { key, peer, found } => {
-            tracing::warn!(%key, %peer, %found, "a peer holds another type under this key; it will never agree");
-        }
-        ReplicatorEvent::UnknownType { key, peer, found } => {
-            tracing::warn!(%key, %peer, %found, "a peer sent a type that is not registered here; it is not stored");
-        }
-        ReplicatorEvent::StoreError { error, unstored } => {
-            tracing::error!(%error, unstored, "durable entries could not be stored; they are in memory");
-        }
-        ReplicatorEvent::RecordQuarantined { key, why } => {
-            tracing::error!(%key, %why, "a stored record could not be read and was moved aside; peers supply the data");
-        }
-        ReplicatorEvent::RecordOfUnknownType { key, tag } => {
-            tracing::error!(%key, %tag, "a stored record is of a type that is not registered here; it is not served");
-        }
-        ReplicatorEvent::StaleStore { synced_at, horizon, peer, dropped } => {
-            tracing::error!(synced_at, horizon, %peer, dropped, "the store is older than what a peer has forgotten");
-        }
-        ReplicatorEvent::PruningBlocked { by } => {
-            tracing::info!(%by, "pruning waits: a member is unreachable");
-        }
-        ReplicatorEvent::PruningDone { removed, entries } => {
-            tracing::info!(%removed, entries, "what a removed replica left was put under this one's name");
-        }
-        ReplicatorEvent::PeerLagging { peer, records } => {
-            tracing::info!(%peer, records, "the delta log was cut short; anti-entropy covers the peer");
-        }
-    }
 }

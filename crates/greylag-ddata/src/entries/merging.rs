@@ -76,6 +76,8 @@ impl Entries {
         let cleaned = Draft::clean(&draft.markers, &mut *draft.value);
         Draft::clean(&draft.markers, &mut *theirs);
         let grew = draft.value.merge(&*theirs).map_err(|_| Refusal::Undecodable)?;
+        self.noticed.timestamp = theirs.latest_timestamp();
+        self.noticed.own_version = envelope.versions.get(&self.replica).copied();
         for (origin, version) in &envelope.versions {
             let own = draft.versions.entry(*origin).or_default();
             *own = (*own).max(*version);
@@ -113,9 +115,11 @@ impl Entries {
             }
             draft.versions.insert(origin, item.version);
         }
-        let grew = found
+        let (grew, timestamp) = found
             .merge_delta(&mut *draft.value, &item.delta, &draft.markers)
             .map_err(|_refused| Refusal::Undecodable)?;
+        self.noticed.timestamp = timestamp;
+        self.noticed.own_version = (origin == self.replica).then_some(u64::MAX);
         draft.size += item.delta.len();
         let changed = grew.grew() || !self.map.contains_key(&item.key);
         self.finish(&item.key, draft, changed);

@@ -1,20 +1,36 @@
-//! Which entries' conflicts were told lately: one event per entry and interval, however often a peer
-//! repeats itself. Every refusal is counted all the same. Source: ddata A5, I3.
+//! What was told of single entries lately: one event per entry and interval, however often a peer
+//! repeats itself. Every refusal is counted all the same. Source: ddata A5, Y6, I3.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use greylag_core::UniqueAddress;
 
 use crate::key::KeyId;
 
 /// So many entries are remembered; while as many are in conflict, further ones are only counted.
 const REMEMBERED: usize = 1_024;
 
-/// Entries whose conflict was told, and when.
-#[derive(Debug, Default)]
-pub(super) struct Conflicts(BTreeMap<KeyId, Instant>);
+/// An entry that will never agree: a peer holds another type under its id. Source: ddata A5.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TypeConflict {
+    /// The entry.
+    pub key: KeyId,
+    /// The tag of its type here.
+    pub own: Arc<str>,
+    /// The peer that was heard last.
+    pub peer: UniqueAddress,
+    /// The tag of its type there.
+    pub found: Arc<str>,
+}
 
-impl Conflicts {
-    /// Whether a conflict is to be told now.
+/// Entries of which something was told, and when.
+#[derive(Debug, Default)]
+pub(super) struct Told(BTreeMap<KeyId, Instant>);
+
+impl Told {
+    /// Whether it is to be told now.
     pub(super) fn is_news(&mut self, now: Instant, key: &KeyId, interval: Duration) -> bool {
         if self.0.get(key).is_some_and(|told_at| *told_at + interval > now) {
             return false;
@@ -28,18 +44,58 @@ impl Conflicts {
         }
         has_room
     }
+
+    /// Whether it was never told, as far as is remembered.
+    pub(super) fn is_first(&mut self, now: Instant, key: &KeyId) -> bool {
+        let is_first = !self.0.contains_key(key) && self.0.len() < REMEMBERED;
+        if is_first {
+            self.0.insert(key.clone(), now);
+        }
+        is_first
+    }
+}
+
+/// What there is to say about single entries.
+#[derive(Debug, Default)]
+pub(super) struct Conflicts {
+    /// Of types, refused.
+    pub(super) types: Told,
+    /// Of clocks that are far ahead.
+    pub(super) clocks: Told,
+    /// Of replica ids that are used twice.
+    pub(super) ids: Told,
+    /// Conflicts that were met, the latest one of each entry.
+    standing: BTreeMap<KeyId, TypeConflict>,
+}
+
+impl Conflicts {
+    /// A peer's entry was refused for its type.
+    pub(super) fn met(&mut self, conflict: TypeConflict) {
+        if self.standing.len() < REMEMBERED || self.standing.contains_key(&conflict.key) {
+            self.standing.insert(conflict.key.clone(), conflict);
+        }
+    }
+
+    /// All that still are: a conflict ends when the entry here is gone, deleted or of the other type.
+    pub(super) fn standing(&mut self, tag_of: impl Fn(&str) -> Option<Arc<str>>) -> Vec<TypeConflict> {
+        self.standing.retain(|key, conflict| tag_of(key).is_some_and(|own| own == conflict.own));
+        self.standing.values().cloned().collect()
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn key(number: usize) -> KeyId {
+        KeyId::from(format!("key-{number}"))
+    }
+
     /// ddata A5: one event per key and minute, and no more memory than for so many keys.
     #[test]
     fn a_conflict_is_told_once_per_entry_and_interval() {
         let (start, minute) = (Instant::now(), Duration::from_secs(60));
-        let mut conflicts = Conflicts::default();
-        let key = |number: usize| KeyId::from(format!("key-{number}"));
+        let mut conflicts = Told::default();
         assert!(conflicts.is_news(start, &key(0), minute));
         assert!(!conflicts.is_news(start + minute / 2, &key(0), minute));
         assert!(conflicts.is_news(start + minute / 2, &key(1), minute));
@@ -47,5 +103,18 @@ mod tests {
         let told = (2..5_000).filter(|number| conflicts.is_news(start + minute, &key(*number), minute)).count();
         assert_eq!(told, REMEMBERED - 2);
         assert!(conflicts.is_news(start + minute * 3, &key(4_999), minute), "what is long ago makes room");
+    }
+
+    /// ddata R6: conflicts are listed while they last, each entry once, and no more than are remembered.
+    #[test]
+    fn conflicts_are_listed_while_they_last() {
+        let mut conflicts = Conflicts::default();
+        for number in (0..2_000).chain([7]) {
+            let peer = "a:1#1".parse().unwrap();
+            conflicts.met(TypeConflict { key: key(number), own: "set".into(), peer, found: "map".into() });
+        }
+        assert_eq!(conflicts.standing(|_| Some("set".into())).len(), REMEMBERED);
+        let left = conflicts.standing(|id| Some(if id == "key-7" { "set".into() } else { "map".into() }));
+        assert_eq!(left.iter().map(|conflict| &*conflict.key).collect::<Vec<_>>(), ["key-7"]);
     }
 }

@@ -6,7 +6,8 @@ use greylag_core::UniqueAddress;
 use greylag_crdt::{Digest, ReplicaId};
 
 use super::ReplicatorCore;
-use crate::entries::{Data, Entry, Merged, Rules};
+use super::conflicts::TypeConflict;
+use crate::entries::{Data, Entry, Merged, Noticed, Rules};
 use crate::key::KeyId;
 use crate::message::{
     BatchItem, Content, DeltaItem, Effect, Envelope, Message, Nacked, ReadReply, Refusal, ReplicatorEvent, WriteReply,
@@ -15,6 +16,9 @@ use crate::read::Lifecycle;
 use crate::sabotage::Sabotage;
 use crate::settings::ReplicatorSettings;
 use crate::types::TypeTable;
+
+/// A timestamp that is further ahead of the wall clock here is told of. Source: ddata Y6.
+const CLOCK_TOLERANCE_MS: i64 = 3_600_000;
 
 impl ReplicatorCore {
     pub(super) fn on_message(&mut self, now: Instant, from: UniqueAddress, message: Message, out: &mut Vec<Effect>) {
@@ -27,6 +31,7 @@ impl ReplicatorCore {
         if matches!(self.lifecycle, Lifecycle::Stopped(_)) {
             return;
         }
+        self.received.count(message.kind(), message.size_hint());
         match message {
             Message::Write { request, key, envelope } => {
                 let reply = self.on_write(now, &from, &key, &envelope, out);
@@ -160,6 +165,7 @@ impl ReplicatorCore {
         if let Ok(Merged::Gap { .. }) = merged {
             self.stats.gaps += 1;
         }
+        self.note_suspicion(now, from, &item.key, out);
         self.note_refusal(now, from, &item.key, &item.tag, merged, out)
     }
 
@@ -181,7 +187,29 @@ impl ReplicatorCore {
                 "".into()
             }
         };
+        self.note_suspicion(now, from, key, out);
         self.note_refusal(now, from, key, &tag, merged, out)
+    }
+
+    /// Tells, once per entry, of a clock that is far ahead and of a replica id that is used twice. What
+    /// arrived was taken all the same. Source: ddata Y6, §9.
+    fn note_suspicion(&mut self, now: Instant, from: &UniqueAddress, key: &KeyId, out: &mut Vec<Effect>) {
+        let Noticed { timestamp, own_version } = std::mem::take(&mut self.entries.noticed);
+        let ahead = timestamp.map(|timestamp| timestamp.saturating_sub(self.wall_ms(now)));
+        if let Some(ahead_ms) = ahead.filter(|ahead| *ahead > CLOCK_TOLERANCE_MS) {
+            self.stats.clocks_ahead += 1;
+            if self.conflicts.clocks.is_first(now, key) {
+                let (key, peer) = (key.clone(), from.clone());
+                out.push(Effect::Event(ReplicatorEvent::ClockAhead { key, peer, ahead_ms }));
+            }
+        }
+        if own_version.is_some_and(|version| version > self.numbers.last()) {
+            self.stats.reused_ids += 1;
+            if self.conflicts.ids.is_first(now, key) {
+                let (key, peer, replica) = (key.clone(), from.clone(), self.replica);
+                out.push(Effect::Event(ReplicatorEvent::ReplicaIdReused { replica, key, peer }));
+            }
+        }
     }
 
     /// Counts what was refused, and tells of entries that will never agree.
@@ -194,17 +222,22 @@ impl ReplicatorCore {
         merged: Result<Merged, Refusal>,
         out: &mut Vec<Effect>,
     ) -> Result<Merged, Refusal> {
-        let event = || (key.clone(), from.clone(), tag.clone());
+        let (key_of, peer, found) = (key.clone(), from.clone(), tag.clone());
         let event = match merged {
             Err(Refusal::TypeMismatch) => {
                 self.stats.type_mismatches += 1;
-                let (key, peer, found) = event();
-                Some(ReplicatorEvent::TypeConflict { key, peer, found })
+                let own = self.entries.get(key).and_then(Entry::value).map(|value| value.tag()).unwrap_or_default();
+                let conflict = TypeConflict { key: key_of, own, peer, found };
+                self.conflicts.met(conflict.clone());
+                Some(ReplicatorEvent::TypeConflict(conflict))
             }
             Err(Refusal::UnknownType) => {
                 self.stats.unknown_types += 1;
-                let (key, peer, found) = event();
-                Some(ReplicatorEvent::UnknownType { key, peer, found })
+                Some(ReplicatorEvent::UnknownType { key: key_of, peer, found })
+            }
+            Err(Refusal::TooLarge) => {
+                self.stats.too_large += 1;
+                None
             }
             Err(_) => {
                 self.stats.undecodable += 1;
@@ -213,7 +246,7 @@ impl ReplicatorCore {
             Ok(_) => None,
         };
         let interval = self.settings.type_conflict_log_interval;
-        out.extend(event.filter(|_| self.conflicts.is_news(now, key, interval)).map(Effect::Event));
+        out.extend(event.filter(|_| self.conflicts.types.is_news(now, key, interval)).map(Effect::Event));
         merged
     }
 }

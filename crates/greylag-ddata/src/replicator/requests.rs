@@ -24,7 +24,10 @@ pub(super) struct WriteRequest {
     key: KeyId,
     kind: WriteKind,
     pub(super) quorum: Quorum,
+    /// Whether a replica could not store it.
     store_refused: bool,
+    /// Whether a replica refused it for anything else.
+    otherwise_refused: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,7 +67,8 @@ impl ReplicatorCore {
         let own_is_candidate =
             own_status.is_some_and(|own| if level.only_staying() { own.is_staying_voter() } else { own.is_voter() });
         let n = found.len() + self.replicas.unmet + usize::from(own_is_candidate);
-        let needed = if n == 0 { usize::MAX } else { level.needed(n, self.settings.majority_min_cap) };
+        // Without any voter nothing can be had, not even all of them.
+        let needed = level.needed(n, self.settings.majority_min_cap).max(1);
         let own = own_is_candidate && own_counts;
         if self.settings.prefer_oldest {
             found.sort_by_key(|replica| (!replica.reachable, replica.age, replica.address.clone()));
@@ -81,7 +85,7 @@ impl ReplicatorCore {
             }
             found.sort_by_key(|replica| !replica.reachable);
         }
-        (needed.saturating_sub(usize::from(own)), own, found.into_iter().map(|replica| replica.address).collect())
+        (needed - usize::from(own), own, found.into_iter().map(|replica| replica.address).collect())
     }
 
     /// Has a change confirmed, or, if nothing changed, has it made sure that others hold what is here.
@@ -126,16 +130,23 @@ impl ReplicatorCore {
         let (needed, own, candidates) =
             if level == Level::Local { (0, true, Vec::new()) } else { self.candidates(key, level, true, deltas) };
         let (quorum, first) = Quorum::new(now, needed, own, candidates, level.timeout());
-        let write = WriteRequest { id, key: key.clone(), kind, quorum, store_refused: false };
+        let write = WriteRequest { id, key: key.clone(), kind, quorum, store_refused: false, otherwise_refused: false };
         if write.quorum.progress() != Progress::Pending {
             Self::reply_to_write(&write, out);
             return;
         }
+        let over_at = write.quorum.deadline();
         self.writes.insert(request, write);
         for to in first {
             let message = message.clone().unwrap_or_else(|| self.write_message(request, key));
-            self.send(to, message, out);
+            self.ask(over_at, to, message, out);
         }
+    }
+
+    /// Sends a peer its first message of a request that ends at `over_at`.
+    fn ask(&mut self, over_at: Instant, to: UniqueAddress, message: Message, out: &mut Vec<Effect>) {
+        self.silence.asked(&to, over_at);
+        self.send(to, message, out);
     }
 
     /// The full state as a write; the entry may have grown since the request began.
@@ -153,6 +164,7 @@ impl ReplicatorCore {
         reply: WriteReply,
         out: &mut Vec<Effect>,
     ) {
+        self.silence.answered(from);
         let Some(write) = self.writes.get_mut(&request).filter(|write| write.quorum.awaits(from)) else {
             self.stats.late_replies += 1;
             return;
@@ -184,9 +196,11 @@ impl ReplicatorCore {
             }
             WriteReply::Nack(refusal) => {
                 write.store_refused |= refusal == Refusal::Store;
+                write.otherwise_refused |= refusal != Refusal::Store;
+                let over_at = write.quorum.deadline();
                 if let Some(next) = write.quorum.refuse(from) {
                     let message = self.write_message(request, &key);
-                    self.send(next, message, out);
+                    self.ask(over_at, next, message, out);
                 }
             }
         }
@@ -210,7 +224,9 @@ impl ReplicatorCore {
             WriteKind::Update if write.store_refused => Reply::Update(Err(UpdateError::StoreFailed { key })),
             WriteKind::Update => Reply::Update(Err(UpdateError::Timeout { needed, acked, refused })),
             WriteKind::Delete if done => Reply::Delete(Ok(())),
-            WriteKind::Delete if write.store_refused => Reply::Delete(Err(DeleteError::StoreFailed { key })),
+            WriteKind::Delete if write.store_refused && !write.otherwise_refused => {
+                Reply::Delete(Err(DeleteError::StoreFailed { key }))
+            }
             WriteKind::Delete => Reply::Delete(Err(DeleteError::ReplicationFailed { needed, acked })),
         };
         out.push(Effect::Reply { id: write.id, reply });
@@ -232,14 +248,14 @@ impl ReplicatorCore {
         let read = ReadRequest { id, key, tag, quorum, asked, answers: BTreeMap::new() };
         let request = self.numbers.draw();
         let question = Self::question(&read, request);
-        let over = read.quorum.progress() != Progress::Pending;
+        let (over, over_at) = (read.quorum.progress() != Progress::Pending, read.quorum.deadline());
         self.reads.insert(request, read);
         if over {
             self.finish_read(request, out);
             return;
         }
         for to in first {
-            self.send(to, question.clone(), out);
+            self.ask(over_at, to, question.clone(), out);
         }
     }
 
@@ -255,6 +271,7 @@ impl ReplicatorCore {
         reply: ReadReply,
         out: &mut Vec<Effect>,
     ) {
+        self.silence.answered(from);
         let Some(read) = self.reads.get_mut(&request).filter(|read| read.quorum.awaits(from)) else {
             self.stats.late_replies += 1;
             return;
@@ -278,9 +295,9 @@ impl ReplicatorCore {
                 }
             }
             Err(_) => {
-                let question = Self::question(read, request);
+                let (question, over_at) = (Self::question(read, request), read.quorum.deadline());
                 if let Some(next) = read.quorum.refuse(from) {
-                    self.send(next, question, out);
+                    self.ask(over_at, next, question, out);
                 }
             }
         }
@@ -381,18 +398,19 @@ impl ReplicatorCore {
         for request in writes {
             let Some(write) = self.writes.get_mut(&request) else { continue };
             let (next, key) = (replacement(&mut write.quorum, peer), write.key.clone());
+            let over_at = write.quorum.deadline();
             if let Some(next) = next {
                 let message = self.write_message(request, &key);
-                self.send(next, message, out);
+                self.ask(over_at, next, message, out);
             }
             self.settle_write(request, out);
         }
         let reads: Vec<u64> = self.reads.keys().copied().collect();
         for request in reads {
             let Some(read) = self.reads.get_mut(&request) else { continue };
-            let question = Self::question(read, request);
+            let (question, over_at) = (Self::question(read, request), read.quorum.deadline());
             if let Some(next) = replacement(&mut read.quorum, peer) {
-                self.send(next, question, out);
+                self.ask(over_at, next, question, out);
             }
             if self.reads.get(&request).is_some_and(|read| read.quorum.progress() != Progress::Pending) {
                 self.finish_read(request, out);

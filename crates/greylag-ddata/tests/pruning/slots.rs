@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use greylag_crdt::{CounterOverflow, GCounter, PNCounter};
-use greylag_ddata::ReplicaStatus;
+use greylag_crdt::{CounterOverflow, DotSource, GCounter, PNCounter};
+use greylag_ddata::{ReplicaStatus, ReplicatorEvent};
 
 use crate::world::{SOON, SPREAD, TICK, World, replica};
 
@@ -63,4 +63,27 @@ fn a_slot_of_a_former_life_is_pruned_with_its_process() {
     world.advance(SPREAD + TICK * 12);
     world.all_count("c", 7);
     assert_eq!(world.value::<GCounter>('b', "c").slots().len(), 1, "all is the owner's");
+}
+
+/// ddata §9, C8: a process that goes under an id that was used before, and begins its numbers anew, is found out as
+/// soon as anybody shows it what that id wrote; once per entry.
+#[test]
+fn an_id_that_is_used_again_is_told_of() {
+    let mut world = World::new("ab");
+    for element in ["x", "y", "z"] {
+        world.add('b', "s", element);
+    }
+    world.advance(SOON);
+    world.kill('b');
+    world.start_with('b', 0, ReplicaStatus::Up, DotSource::new());
+    world.publish();
+    world.advance(SOON);
+    let told = &world.nodes[&'b'].events;
+    let expected = ReplicatorEvent::ReplicaIdReused {
+        replica: replica('b'),
+        key: "s".into(),
+        peer: world.nodes[&'a'].address.clone(),
+    };
+    assert_eq!(told.iter().filter(|event| **event == expected).count(), 1, "{told:?}");
+    assert!(world.nodes[&'a'].events.is_empty());
 }

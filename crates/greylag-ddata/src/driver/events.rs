@@ -1,0 +1,91 @@
+//! What a replicator tells programs and the log about itself.
+
+use tokio::sync::broadcast;
+
+use crate::message::ReplicatorEvent;
+use crate::replicator::TypeConflict;
+
+/// Events that a reader may be behind; what is older is missed.
+const KEPT: usize = 256;
+
+/// The events of a replicator from the call on. One that is read too slowly misses the oldest.
+/// Source: ddata I3.
+#[derive(Debug)]
+pub struct Events(broadcast::Receiver<ReplicatorEvent>);
+
+impl Events {
+    /// The next event; `None` once the replicator is gone. Cancel safe.
+    pub async fn next(&mut self) -> Option<ReplicatorEvent> {
+        loop {
+            match self.0.recv().await {
+                Ok(event) => return Some(event),
+                Err(broadcast::error::RecvError::Lagged(missed)) => {
+                    tracing::debug!(missed, "events of a replicator were read too slowly");
+                }
+                Err(broadcast::error::RecvError::Closed) => return None,
+            }
+        }
+    }
+}
+
+/// Where events go.
+#[derive(Debug)]
+pub(super) struct Teller(broadcast::Sender<ReplicatorEvent>);
+
+impl Teller {
+    pub(super) fn new() -> Self {
+        Self(broadcast::channel(KEPT).0)
+    }
+
+    pub(super) fn listen(&self) -> Events {
+        Events(self.0.subscribe())
+    }
+
+    /// To the log, and to whoever listens.
+    pub(super) fn tell(&self, event: ReplicatorEvent) {
+        log(&event);
+        // Nobody has to listen.
+        drop(self.0.send(event));
+    }
+}
+
+fn log(event: &ReplicatorEvent) {
+    match event {
+        ReplicatorEvent::TypeConflict(TypeConflict { key, own, peer, found }) => {
+            tracing::warn!(%key, %peer, %own, %found, "a peer holds another type under this key; it will never agree");
+        }
+        ReplicatorEvent::PeerSilent { peer } => {
+            tracing::warn!(%peer, "a peer does not answer requests; does a replicator of this name run there?");
+        }
+        ReplicatorEvent::ClockAhead { key, peer, ahead_ms } => {
+            tracing::warn!(%key, %peer, ahead_ms, "a write's timestamp is far ahead of this node's clock");
+        }
+        ReplicatorEvent::ReplicaIdReused { replica, key, peer } => {
+            tracing::error!(%replica, %key, %peer, "replica id reused: a peer holds numbers that were never drawn here");
+        }
+        ReplicatorEvent::UnknownType { key, peer, found } => {
+            tracing::warn!(%key, %peer, %found, "a peer sent a type that is not registered here; it is not stored");
+        }
+        ReplicatorEvent::StoreError { error, unstored } => {
+            tracing::error!(%error, unstored, "durable entries could not be stored; they are in memory");
+        }
+        ReplicatorEvent::RecordQuarantined { key, why } => {
+            tracing::error!(%key, %why, "a stored record could not be read and was moved aside; peers supply the data");
+        }
+        ReplicatorEvent::RecordOfUnknownType { key, tag } => {
+            tracing::error!(%key, %tag, "a stored record is of a type that is not registered here; it is not served");
+        }
+        ReplicatorEvent::StaleStore { synced_at, horizon, peer, dropped } => {
+            tracing::error!(synced_at, horizon, %peer, dropped, "the store is older than what a peer has forgotten");
+        }
+        ReplicatorEvent::PruningBlocked { by } => {
+            tracing::info!(%by, "pruning waits: a member is unreachable");
+        }
+        ReplicatorEvent::PruningDone { removed, entries } => {
+            tracing::info!(%removed, entries, "what a removed replica left was put under this one's name");
+        }
+        ReplicatorEvent::PeerLagging { peer, records } => {
+            tracing::info!(%peer, records, "the delta log was cut short; anti-entropy covers the peer");
+        }
+    }
+}

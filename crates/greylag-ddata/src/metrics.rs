@@ -1,0 +1,168 @@
+//! What a replicator counts and measures, for whoever watches it. Source: ddata I3.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use greylag_core::UniqueAddress;
+
+use crate::level::{ReadLevel, WriteLevel};
+use crate::replicator::Stats;
+
+/// The state of a replicator in numbers, at one moment.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Metrics {
+    /// Entries that hold a value.
+    pub keys: usize,
+    /// Entries that are deleted.
+    pub tombstones: usize,
+    /// About how many bytes the values have, encoded.
+    pub bytes: usize,
+    /// Records in the delta log.
+    pub log_records: usize,
+    /// Records that a peer has still to acknowledge, by peer.
+    pub log_lag: BTreeMap<UniqueAddress, usize>,
+    /// What was refused, by reason, and rounds of anti-entropy.
+    pub stats: Stats,
+    /// Messages sent, by kind.
+    pub sent: Traffic,
+    /// Messages taken, by kind.
+    pub received: Traffic,
+    /// Requests that wait for other replicas.
+    pub in_flight: usize,
+    /// Subscriptions.
+    pub subscribers: usize,
+    /// Entries of which a peer holds another type.
+    pub conflicts: usize,
+    /// The member that keeps pruning waiting.
+    pub pruning_blocked_by: Option<UniqueAddress>,
+    /// From the call to the answer, by level.
+    pub latency: BTreeMap<LevelName, Latency>,
+    /// The longest time that one input took; everything else waited for it.
+    pub longest_step: Duration,
+}
+
+/// A level without its numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum LevelName {
+    /// This replica.
+    Local,
+    /// A number of replicas.
+    Count,
+    /// More than half of the voters.
+    Majority,
+    /// More than half of the voters that stay, and some more.
+    MajorityPlus,
+    /// All voters that stay.
+    All,
+}
+
+impl From<WriteLevel> for LevelName {
+    fn from(level: WriteLevel) -> Self {
+        match level {
+            WriteLevel::Local => Self::Local,
+            WriteLevel::To { .. } => Self::Count,
+            WriteLevel::Majority { .. } => Self::Majority,
+            WriteLevel::MajorityPlus { .. } => Self::MajorityPlus,
+            WriteLevel::All { .. } => Self::All,
+        }
+    }
+}
+
+impl From<ReadLevel> for LevelName {
+    fn from(level: ReadLevel) -> Self {
+        match level {
+            ReadLevel::Local => Self::Local,
+            ReadLevel::From { .. } => Self::Count,
+            ReadLevel::Majority { .. } => Self::Majority,
+            ReadLevel::MajorityPlus { .. } => Self::MajorityPlus,
+            ReadLevel::All { .. } => Self::All,
+        }
+    }
+}
+
+/// Messages by kind: how many, and about how many bytes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Traffic(BTreeMap<&'static str, (u64, u64)>);
+
+impl Traffic {
+    pub(crate) fn count(&mut self, kind: &'static str, bytes: usize) {
+        let (messages, sum) = self.0.entry(kind).or_default();
+        *messages += 1;
+        *sum += bytes as u64;
+    }
+
+    /// Messages of a kind, which is the name of a variant of [`crate::Message`], and their bytes.
+    pub fn of(&self, kind: &str) -> (u64, u64) {
+        self.0.get(kind).copied().unwrap_or_default()
+    }
+
+    /// Kinds, messages, bytes.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64, u64)> + '_ {
+        self.0.iter().map(|(kind, (messages, bytes))| (*kind, *messages, *bytes))
+    }
+}
+
+/// How long requests took. Times are kept by powers of two of a microsecond.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Latency {
+    buckets: [u64; 40],
+    longest: Duration,
+}
+
+impl Default for Latency {
+    fn default() -> Self {
+        Self { buckets: [0; 40], longest: Duration::ZERO }
+    }
+}
+
+impl Latency {
+    pub(crate) fn observe(&mut self, took: Duration) {
+        let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        let bucket = (u64::BITS - micros.leading_zeros()) as usize;
+        self.buckets[bucket.min(self.buckets.len() - 1)] += 1;
+        self.longest = self.longest.max(took);
+    }
+
+    /// How many requests.
+    pub fn count(&self) -> u64 {
+        self.buckets.iter().sum()
+    }
+
+    /// The longest.
+    pub fn longest(&self) -> Duration {
+        self.longest
+    }
+
+    /// A time that this share of the requests did not exceed, at most twice too long; zero if there
+    /// were none.
+    pub fn quantile(&self, share: f64) -> Duration {
+        let wanted = (self.count() as f64 * share).ceil() as u64;
+        let mut seen = 0;
+        for (bucket, count) in self.buckets.iter().enumerate() {
+            seen += count;
+            if seen >= wanted && *count > 0 {
+                return Duration::from_micros((1 << bucket) - 1).min(self.longest);
+            }
+        }
+        Duration::ZERO
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// ddata I3: request latency by level.
+    #[test]
+    fn quantiles_are_right_within_a_factor_of_two() {
+        let mut latency = Latency::default();
+        assert_eq!((latency.count(), latency.quantile(0.99)), (0, Duration::ZERO));
+        (1..=99).for_each(|_| latency.observe(Duration::from_micros(100)));
+        latency.observe(Duration::from_secs(1));
+        let half = latency.quantile(0.5);
+        assert!(half >= Duration::from_micros(100) && half < Duration::from_micros(200), "{half:?}");
+        assert_eq!((latency.quantile(1.0), latency.longest()), (Duration::from_secs(1), Duration::from_secs(1)));
+        latency.observe(Duration::MAX);
+        assert_eq!(latency.count(), 101);
+    }
+}

@@ -1,0 +1,48 @@
+//! What the machine tells about itself. Source: ddata R6, I3.
+
+use std::time::Instant;
+
+use super::{ReplicatorCore, TypeConflict};
+use crate::entries::Entry;
+use crate::message::{Effect, ReplicatorEvent};
+use crate::metrics::Metrics;
+use crate::pruning;
+
+impl ReplicatorCore {
+    /// The state in numbers; what only a driver can measure is left at nothing.
+    pub fn metrics(&mut self) -> Metrics {
+        let totals = self.entries.totals;
+        let blocked = self.pruning.has_something_to_do(&self.entries.index);
+        Metrics {
+            keys: totals.values,
+            tombstones: totals.tombstones,
+            bytes: totals.bytes,
+            log_records: self.log.len(),
+            log_lag: self.log.lag(),
+            stats: self.stats,
+            sent: self.sent.clone(),
+            received: self.received.clone(),
+            in_flight: self.writes.len() + self.reads.len(),
+            subscribers: self.subscriptions.len(),
+            conflicts: self.conflicts().len(),
+            pruning_blocked_by: blocked.then(|| pruning::unreachable(&self.replicas).cloned()).flatten(),
+            ..Metrics::default()
+        }
+    }
+
+    /// Entries that peers hold under another type, as far as they were met and last. At most 1,024 are
+    /// remembered. Source: ddata R6, A5.
+    pub fn conflicts(&mut self) -> Vec<TypeConflict> {
+        let entries = &self.entries;
+        self.conflicts.standing(|key| entries.get(key).and_then(Entry::value).map(|value| value.tag()))
+    }
+
+    /// Who is unreachable is known to be silent.
+    pub(super) fn tick_silence(&mut self, now: Instant, out: &mut Vec<Effect>) {
+        for peer in self.silence.on_tick(now) {
+            if self.replicas.other(&peer).is_some_and(|replica| replica.reachable) {
+                out.push(Effect::Event(ReplicatorEvent::PeerSilent { peer }));
+            }
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! Who was asked several times in a row and never answered.
+//!
+//! A member on which nobody started the replicator makes requests wait for it until they time out,
+//! and nothing else tells why. Three requests that went by without a single answer in between are
+//! told once, by the peer's name. Source: ddata I1.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use greylag_core::UniqueAddress;
+
+/// So many unanswered requests in a row are silence.
+const REQUESTS: usize = 3;
+
+#[derive(Debug, Default)]
+struct Asked {
+    /// When the first requests since its last answer were over.
+    over_at: Vec<Instant>,
+    told: bool,
+}
+
+impl Asked {
+    /// When the peer counts as silent if it does not answer.
+    fn silent_at(&self) -> Option<Instant> {
+        (self.over_at.len() == REQUESTS && !self.told).then(|| self.over_at.iter().max().copied())?
+    }
+}
+
+/// What peers were asked since they last answered.
+#[derive(Debug, Default)]
+pub(crate) struct Silence(BTreeMap<UniqueAddress, Asked>);
+
+impl Silence {
+    /// A peer was asked on behalf of a request that ends at `over_at`.
+    pub(crate) fn asked(&mut self, peer: &UniqueAddress, over_at: Instant) {
+        let asked = match self.0.get_mut(peer) {
+            Some(asked) => asked,
+            None => self.0.entry(peer.clone()).or_default(),
+        };
+        if asked.over_at.len() < REQUESTS {
+            asked.over_at.push(over_at);
+        }
+    }
+
+    /// A peer answered, whatever and however late.
+    pub(crate) fn answered(&mut self, peer: &UniqueAddress) {
+        self.0.remove(peer);
+    }
+
+    /// Those that are silent since now.
+    pub(crate) fn on_tick(&mut self, now: Instant) -> Vec<UniqueAddress> {
+        let silent = self.0.iter_mut().filter(|(_, asked)| asked.silent_at().is_some_and(|at| at <= now));
+        let found = silent.map(|(peer, asked)| {
+            asked.told = true;
+            peer.clone()
+        });
+        found.collect()
+    }
+
+    /// When `on_tick` next has something to say.
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        self.0.values().filter_map(Asked::silent_at).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    /// ddata I1: three requests in a row without an answer are told once, and any answer begins anew.
+    #[test]
+    fn three_in_a_row_are_silence() {
+        let (now, second) = (Instant::now(), Duration::from_secs(1));
+        let peer: UniqueAddress = "a:1#1".parse().unwrap();
+        let mut silence = Silence::default();
+        silence.asked(&peer, now + second);
+        silence.asked(&peer, now + second);
+        assert_eq!(silence.next_deadline(), None);
+        silence.answered(&peer);
+        for _ in 0..4 {
+            silence.asked(&peer, now + second * 2);
+        }
+        assert_eq!(silence.next_deadline(), Some(now + second * 2));
+        assert_eq!(silence.on_tick(now + second), []);
+        assert_eq!(silence.on_tick(now + second * 2), [peer.clone()]);
+        assert_eq!((silence.on_tick(now + second * 9), silence.next_deadline()), (Vec::new(), None));
+        silence.answered(&peer);
+        (0..3).for_each(|_| silence.asked(&peer, now + second * 3));
+        assert_eq!(silence.on_tick(now + second * 3), [peer]);
+    }
+}
