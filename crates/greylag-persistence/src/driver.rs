@@ -9,7 +9,9 @@ mod permits;
 pub(crate) mod state_store;
 pub(crate) mod stores;
 
-pub use faulty::{FaultyJournal, JournalFault, JournalOp};
+pub use faulty::{
+    FaultyJournal, FaultyOffsets, FaultySnapshots, FaultyStates, JournalOp, OffsetOp, SnapshotOp, StateOp, StoreFault,
+};
 pub use host::{Ended, EntityHandle, next_start, random_seed, spawn};
 pub use memory::{AppendFault, InMemoryJournal, InMemoryOffsets, InMemorySnapshots, InMemoryStates};
 pub use permits::{RecoveryPermit, RecoveryPermits};

@@ -87,8 +87,9 @@ pub use driver::offset_store::OffsetStore;
 pub use driver::state_store::StateStore;
 pub use driver::stores::{Journal, SnapshotStore, Stores};
 pub use driver::{
-    AppendFault, FaultyJournal, InMemoryJournal, InMemoryOffsets, InMemorySnapshots, InMemoryStates, JournalFault,
-    JournalOp, RecoveryPermit, RecoveryPermits,
+    AppendFault, FaultyJournal, FaultyOffsets, FaultySnapshots, FaultyStates, InMemoryJournal, InMemoryOffsets,
+    InMemorySnapshots, InMemoryStates, JournalOp, OffsetOp, RecoveryPermit, RecoveryPermits, SnapshotOp, StateOp,
+    StoreFault,
 };
 pub use effect::Effect;
 pub use entity::{

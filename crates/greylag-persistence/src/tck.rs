@@ -1,7 +1,7 @@
 //! The public conformance kit: one call proves a backend.
 //!
-//! Every promise of [`Journal`](crate::Journal) and [`SnapshotStore`](crate::SnapshotStore) is a
-//! case with its number in the specification and a name. A backend gives a factory; hooks for what
+//! Every promise of [`Journal`](crate::Journal), [`SnapshotStore`](crate::SnapshotStore),
+//! [`StateStore`](crate::StateStore) and [`OffsetStore`](crate::OffsetStore) is a case with its number in the specification and a name. A backend gives a factory; hooks for what
 //! only the backend itself can do (break a stored byte, turn its clock back, lose an answer) are
 //! optional, and a case that lacks its hook is reported as skipped, never as passed.
 //!
@@ -22,8 +22,12 @@ mod journal;
 mod journal_fence;
 mod journal_read;
 mod journal_write;
+mod offsets;
 mod snapshots;
+mod states;
 
 pub use harness::{Flags, JournalFactory, Outcome, Report, SnapshotFactory};
 pub use journal::journal;
+pub use offsets::{OffsetFactory, offsets};
 pub use snapshots::snapshots;
+pub use states::{StateFactory, states};

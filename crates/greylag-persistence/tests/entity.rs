@@ -13,9 +13,9 @@ use greylag_persistence::driver::{self, Ended};
 use greylag_persistence::{
     Action, Append, AppendError, AppendFault, Caps, Claim, ClaimError, EntityCore, EntityInit, EntityTestKit,
     EventKind, EventSourcedSettings, Failure, FaultyJournal, Head, InMemoryJournal, Incarnation, Input, Journal,
-    JournalFault, JournalOp, NewEvent, Page, PersistenceId, PhaseName, ReadError, RecoveryFailure, RecoveryPermits,
-    Scope, SeqNr, SettingsError, SnapshotCaps, SnapshotCriteria, SnapshotError, StashOverflow, StoreAnswer, StoreCall,
-    StoreFailure, Stores, Timestamp, WriterEpoch, WriterUuid,
+    JournalOp, NewEvent, Page, PersistenceId, PhaseName, ReadError, RecoveryFailure, RecoveryPermits, Scope, SeqNr,
+    SettingsError, SnapshotCaps, SnapshotCriteria, SnapshotError, StashOverflow, StoreAnswer, StoreCall, StoreFailure,
+    StoreFault, Stores, Timestamp, WriterEpoch, WriterUuid,
 };
 use support::counter::{Counter, Log};
 
@@ -415,15 +415,15 @@ fn a_full_stash_that_fails_the_entity_leaves_nothing_unanswered() {
 async fn a_task_recovers_from_every_planned_fault() {
     let id: PersistenceId = "Counter|1".parse().unwrap();
     for (op, fault) in [
-        (JournalOp::Claim, JournalFault::Unavailable),
-        (JournalOp::Claim, JournalFault::AnswerLost { done: true }),
-        (JournalOp::Head, JournalFault::Unavailable),
-        (JournalOp::Read, JournalFault::Corrupt),
-        (JournalOp::Read, JournalFault::Hang { done: false }),
-        (JournalOp::Append, JournalFault::Unavailable),
-        (JournalOp::Append, JournalFault::Rejected),
-        (JournalOp::Append, JournalFault::AnswerLost { done: true }),
-        (JournalOp::Append, JournalFault::AnswerLost { done: false }),
+        (JournalOp::Claim, StoreFault::Unavailable),
+        (JournalOp::Claim, StoreFault::AnswerLost { done: true }),
+        (JournalOp::Head, StoreFault::Unavailable),
+        (JournalOp::Read, StoreFault::Corrupt),
+        (JournalOp::Read, StoreFault::Hang { done: false }),
+        (JournalOp::Append, StoreFault::Unavailable),
+        (JournalOp::Append, StoreFault::Rejected),
+        (JournalOp::Append, StoreFault::AnswerLost { done: true }),
+        (JournalOp::Append, StoreFault::AnswerLost { done: false }),
     ] {
         let faulty = Arc::new(FaultyJournal::new(Arc::new(InMemoryJournal::default())));
         let stores = Stores::new(faulty.clone(), Stores::in_memory().snapshots);
@@ -442,7 +442,7 @@ async fn a_task_recovers_from_every_planned_fault() {
         run("add 4 | reply").await;
         let replies: Vec<_> = log.take().into_iter().filter(|line| line.contains("reply")).collect();
         let expected = match (op, fault) {
-            (JournalOp::Append, JournalFault::AnswerLost { done }) => [
+            (JournalOp::Append, StoreFault::AnswerLost { done }) => [
                 "  reply to 1: it is unknown whether the effect was stored".to_owned(),
                 format!("  reply to 2: {}", if done { 9 } else { 5 }),
             ],

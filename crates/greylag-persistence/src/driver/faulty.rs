@@ -1,48 +1,31 @@
-//! A journal that fails as told, around any other: for tests of what users build on journals.
+//! Stores that fail as told, around any others: for tests of what users build on stores.
 //!
 //! Faults are scripted for one operation of one id, or of all, and for its n-th call from now on.
-//! Source: persistence §8.
+//! Without a plan each wrapper is what it wraps, and passes the kit as it does. Source: persistence §8.
 
-use std::sync::{Arc, Mutex, PoisonError};
+mod journal;
+mod offsets;
+mod snapshots;
+mod states;
 
-use async_trait::async_trait;
+use std::fmt;
+use std::sync::{Mutex, PoisonError};
 
-use crate::driver::stores::Journal;
-use crate::error::{
-    AdvanceError, AppendError, ClaimError, CloseError, Corrupt, CorruptKind, DeleteError, ReadError, RejectReason,
-    StoreFailure,
-};
-use crate::event::{SeqNr, WriterEpoch, WriterUuid};
-use crate::journal::{Append, Appended, Caps, Claim, Head, Health, Page, ReadRange, Under};
-use crate::persistence_id::PersistenceId;
+use crate::error::StoreFailure;
 
-const NAME: &str = "faulty journal";
-
-/// Which calls a fault meets.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum JournalOp {
-    /// [`Journal::claim`].
-    Claim,
-    /// [`Journal::advance`].
-    Advance,
-    /// [`Journal::append`].
-    Append,
-    /// [`Journal::read`].
-    Read,
-    /// [`Journal::head`].
-    Head,
-    /// [`Journal::delete_to`].
-    Delete,
-}
+pub use journal::{FaultyJournal, JournalOp};
+pub use offsets::{FaultyOffsets, OffsetOp};
+pub use snapshots::{FaultySnapshots, SnapshotOp};
+pub use states::{FaultyStates, StateOp};
 
 /// What goes wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum JournalFault {
+pub enum StoreFault {
     /// Nothing is done, and the caller hears that: not stored, or unavailable.
     Unavailable,
-    /// An append is refused as such; for other operations the same as `Unavailable`.
+    /// A write is refused as such; for other operations the same as `Unavailable`.
     Rejected,
-    /// The answer is lost: an append is unknown, everything else unavailable.
+    /// The answer is lost: a write is unknown, everything else unavailable.
     AnswerLost {
         /// Whether it is done all the same.
         done: bool,
@@ -57,120 +40,76 @@ pub enum JournalFault {
 }
 
 #[derive(Debug)]
-struct Planned {
-    id: Option<PersistenceId>,
-    op: JournalOp,
+struct Planned<Op> {
+    /// An id, or the name of a projection; all of them, if none.
+    key: Option<String>,
+    op: Op,
     /// Calls that pass before.
     passing: u32,
-    fault: JournalFault,
+    fault: StoreFault,
 }
 
-/// A journal with scripted faults around `inner`.
-pub struct FaultyJournal {
-    inner: Arc<dyn Journal>,
-    planned: Mutex<Vec<Planned>>,
+/// The faults to come, of one store.
+#[derive(Debug)]
+struct Plans<Op> {
+    store: &'static str,
+    planned: Mutex<Vec<Planned<Op>>>,
 }
 
-impl std::fmt::Debug for FaultyJournal {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("FaultyJournal").field("planned", &self.planned).finish_non_exhaustive()
-    }
-}
-
-impl FaultyJournal {
-    /// `inner`, as it is until something is planned.
-    pub fn new(inner: Arc<dyn Journal>) -> Self {
-        Self { inner, planned: Mutex::default() }
+impl<Op: Copy + PartialEq + Send> Plans<Op> {
+    fn new(store: &'static str) -> Self {
+        Self { store, planned: Mutex::default() }
     }
 
-    /// Lets `passing` calls of `op` on `id` (on all ids, if none) pass, and the one after meet
-    /// `fault`, once.
-    pub fn plan(&self, id: Option<PersistenceId>, op: JournalOp, passing: u32, fault: JournalFault) {
-        self.planned.lock().unwrap_or_else(PoisonError::into_inner).push(Planned { id, op, passing, fault });
+    fn add(&self, key: Option<String>, op: Op, passing: u32, fault: StoreFault) {
+        self.planned.lock().unwrap_or_else(PoisonError::into_inner).push(Planned { key, op, passing, fault });
     }
 
     /// The fault that this call meets, if any.
-    fn next(&self, id: &PersistenceId, op: JournalOp) -> Option<JournalFault> {
+    fn next(&self, key: &str, op: Op) -> Option<StoreFault> {
         let mut planned = self.planned.lock().unwrap_or_else(PoisonError::into_inner);
-        let meant = |plan: &Planned| plan.op == op && plan.id.as_ref().is_none_or(|meant| meant == id);
+        let meant = |plan: &Planned<Op>| plan.op == op && plan.key.as_ref().is_none_or(|meant| meant == key);
         let due = planned.iter().position(|plan| meant(plan) && plan.passing == 0);
         planned.iter_mut().filter(|plan| meant(plan)).for_each(|plan| plan.passing = plan.passing.saturating_sub(1));
         due.map(|due| planned.remove(due).fault)
     }
 
     /// Runs `call` with the fault that it meets; `refuse` puts the fault in the words of the operation.
-    async fn with_fault<T, E>(
+    async fn meet<T, E>(
         &self,
-        id: &PersistenceId,
-        op: JournalOp,
+        key: &str,
+        op: Op,
         call: impl Future<Output = Result<T, E>> + Send,
-        refuse: impl FnOnce(JournalFault, StoreFailure) -> E + Send,
+        refuse: impl FnOnce(StoreFault, StoreFailure) -> E + Send,
     ) -> Result<T, E> {
-        let Some(fault) = self.next(id, op) else { return call.await };
-        let (JournalFault::AnswerLost { done } | JournalFault::Hang { done }) = fault else {
-            return Err(refuse(fault, StoreFailure::new(NAME, "out of service")));
+        let Some(fault) = self.next(key, op) else { return call.await };
+        let (StoreFault::AnswerLost { done } | StoreFault::Hang { done }) = fault else {
+            return Err(refuse(fault, StoreFailure::new(self.store, "out of service")));
         };
         if done {
             // Its answer is what gets lost.
             let _ = call.await;
         }
         match fault {
-            JournalFault::Hang { .. } => std::future::pending().await,
-            _ => Err(refuse(fault, StoreFailure::new(NAME, "the answer is lost"))),
+            StoreFault::Hang { .. } => std::future::pending().await,
+            _ => Err(refuse(fault, StoreFailure::new(self.store, "the answer is lost"))),
         }
     }
 }
 
-#[async_trait]
-impl Journal for FaultyJournal {
-    fn caps(&self) -> Caps {
-        self.inner.caps()
-    }
+/// What is wrapped; there is nothing to show of it.
+struct Hidden<T>(T);
 
-    async fn claim(&self, id: &PersistenceId, writer_uuid: WriterUuid, under: Under) -> Result<Claim, ClaimError> {
-        let call = self.inner.claim(id, writer_uuid, under);
-        self.with_fault(id, JournalOp::Claim, call, |_, failure| ClaimError::Unavailable(failure)).await
-    }
+impl<T> std::ops::Deref for Hidden<T> {
+    type Target = T;
 
-    async fn advance(&self, id: &PersistenceId, epoch: WriterEpoch, to: SeqNr) -> Result<(), AdvanceError> {
-        let call = self.inner.advance(id, epoch, to);
-        self.with_fault(id, JournalOp::Advance, call, |_, failure| AdvanceError::Unavailable(failure)).await
+    fn deref(&self) -> &T {
+        &self.0
     }
+}
 
-    async fn append(&self, append: Append) -> Result<Appended, AppendError> {
-        let id = append.id.clone();
-        let refuse = |fault, failure| match fault {
-            JournalFault::Rejected => AppendError::Rejected(RejectReason::Other("as planned".to_owned())),
-            JournalFault::AnswerLost { .. } => AppendError::Unknown(failure),
-            _ => AppendError::NotStored(failure),
-        };
-        self.with_fault(&id, JournalOp::Append, self.inner.append(append), refuse).await
-    }
-
-    async fn read(&self, id: &PersistenceId, range: ReadRange) -> Result<Page, ReadError> {
-        let refuse = |fault, failure| match fault {
-            JournalFault::Corrupt => {
-                ReadError::Corrupt(Corrupt { id: id.clone(), seq_nr: range.from, kind: CorruptKind::Checksum })
-            }
-            _ => ReadError::Unavailable(failure),
-        };
-        self.with_fault(id, JournalOp::Read, self.inner.read(id, range), refuse).await
-    }
-
-    async fn head(&self, id: &PersistenceId) -> Result<Head, ReadError> {
-        self.with_fault(id, JournalOp::Head, self.inner.head(id), |_, failure| ReadError::Unavailable(failure)).await
-    }
-
-    async fn delete_to(&self, id: &PersistenceId, epoch: WriterEpoch, to: SeqNr) -> Result<SeqNr, DeleteError> {
-        let call = self.inner.delete_to(id, epoch, to);
-        self.with_fault(id, JournalOp::Delete, call, |_, failure| DeleteError::Unavailable(failure)).await
-    }
-
-    fn health(&self) -> Health {
-        self.inner.health()
-    }
-
-    async fn close(&self) -> Result<(), CloseError> {
-        self.inner.close().await
+impl<T> fmt::Debug for Hidden<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("..")
     }
 }

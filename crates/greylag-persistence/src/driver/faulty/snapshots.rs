@@ -1,0 +1,86 @@
+//! A snapshot store that fails as told.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use super::{Hidden, Plans, StoreFault};
+use crate::driver::stores::SnapshotStore;
+use crate::error::{CloseError, Corrupt, CorruptKind, SnapshotError};
+use crate::event::{SeqNr, Timestamp};
+use crate::journal::Health;
+use crate::persistence_id::PersistenceId;
+use crate::snapshot::{NewSnapshot, Snapshot, SnapshotCaps, SnapshotCriteria};
+
+/// Which calls of a snapshot store a fault meets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SnapshotOp {
+    /// [`SnapshotStore::load`].
+    Load,
+    /// [`SnapshotStore::save`].
+    Save,
+    /// [`SnapshotStore::delete`] and [`SnapshotStore::delete_matching`].
+    Delete,
+}
+
+/// A snapshot store with scripted faults around another.
+#[derive(Debug)]
+pub struct FaultySnapshots {
+    inner: Hidden<Arc<dyn SnapshotStore>>,
+    plans: Plans<SnapshotOp>,
+}
+
+impl FaultySnapshots {
+    /// `inner`, as it is until something is planned.
+    pub fn new(inner: Arc<dyn SnapshotStore>) -> Self {
+        Self { inner: Hidden(inner), plans: Plans::new("faulty snapshot store") }
+    }
+
+    /// Lets `passing` calls of `op` on `id` (on all ids, if none) pass, and the one after meet
+    /// `fault`, once. A damaged record is the one with the greatest number that was asked for.
+    pub fn plan(&self, id: Option<PersistenceId>, op: SnapshotOp, passing: u32, fault: StoreFault) {
+        self.plans.add(id.map(|id| id.to_string()), op, passing, fault);
+    }
+}
+
+#[async_trait]
+impl SnapshotStore for FaultySnapshots {
+    fn caps(&self) -> SnapshotCaps {
+        self.inner.caps()
+    }
+
+    async fn load(&self, id: &PersistenceId, criteria: SnapshotCriteria) -> Result<Option<Snapshot>, SnapshotError> {
+        let refuse = |fault, failure| match fault {
+            StoreFault::Corrupt => {
+                let (id, seq_nr) = (id.clone(), criteria.max_seq_nr);
+                SnapshotError::Corrupt(Corrupt { id, seq_nr, kind: CorruptKind::Checksum })
+            }
+            _ => SnapshotError::Unavailable(failure),
+        };
+        self.plans.meet(id.as_str(), SnapshotOp::Load, self.inner.load(id, criteria), refuse).await
+    }
+
+    async fn save(&self, snapshot: NewSnapshot) -> Result<Timestamp, SnapshotError> {
+        let id = snapshot.id.clone();
+        let call = self.inner.save(snapshot);
+        self.plans.meet(id.as_str(), SnapshotOp::Save, call, |_, failure| SnapshotError::Unavailable(failure)).await
+    }
+
+    async fn delete(&self, id: &PersistenceId, seq_nr: SeqNr) -> Result<(), SnapshotError> {
+        let call = self.inner.delete(id, seq_nr);
+        self.plans.meet(id.as_str(), SnapshotOp::Delete, call, |_, failure| SnapshotError::Unavailable(failure)).await
+    }
+
+    async fn delete_matching(&self, id: &PersistenceId, criteria: SnapshotCriteria) -> Result<(), SnapshotError> {
+        let call = self.inner.delete_matching(id, criteria);
+        self.plans.meet(id.as_str(), SnapshotOp::Delete, call, |_, failure| SnapshotError::Unavailable(failure)).await
+    }
+
+    fn health(&self) -> Health {
+        self.inner.health()
+    }
+
+    async fn close(&self) -> Result<(), CloseError> {
+        self.inner.close().await
+    }
+}
