@@ -433,6 +433,7 @@ fn item(
 ) -> Option<BatchItem> {
     let Some((item, leaves)) = joined(types, entries, records) else { return full_item(settings, entries, key, room) };
     if leaves > settings.max_delta_size
+        && !entries.is_large(key, settings.inner_tree_keys)
         && entries.envelope(key).is_some_and(|envelope| envelope.size() <= 2 * item.delta.len())
     {
         return full_item(settings, entries, key, room);
@@ -443,6 +444,10 @@ fn item(
 
 /// The full state, or only a hint if it is large or the message is full. Nothing if it is gone.
 fn full_item(settings: &ReplicatorSettings, entries: &mut Entries, key: &KeyId, room: &mut usize) -> Option<BatchItem> {
+    // A value that is sent in parts is not encoded to find out that it is large.
+    if entries.is_large(key, settings.inner_tree_keys) {
+        return Some(BatchItem::Hint { hash: hash64(key.as_bytes()) });
+    }
     let envelope = entries.envelope(key)?;
     if envelope.size() > settings.eager_full_state_bytes.min(*room) {
         return Some(BatchItem::Hint { hash: hash64(key.as_bytes()) });

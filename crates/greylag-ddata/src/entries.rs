@@ -1,6 +1,7 @@
 //! What a replica holds: entries by id, kept in step with the sums that peers compare and with the
 //! index of replicas that they name.
 
+mod drafts;
 mod merging;
 
 pub(crate) use merging::Rules;
@@ -13,6 +14,7 @@ use greylag_crdt::{Digest, DotSource, EntryMark, Home, Markers, ReplicaId};
 use crate::key::KeyId;
 use crate::message::{Content, Envelope};
 use crate::pruning::{Named, ReplicaIndex};
+use crate::repair::Draft;
 use crate::tree::SyncTree;
 use crate::types::AnyData;
 
@@ -88,6 +90,11 @@ impl Entry {
         }
     }
 
+    /// The entry as it travels, with this for its content.
+    pub(crate) fn envelope_with(&self, content: Content) -> Envelope {
+        Envelope { content, versions: self.versions.clone(), markers: self.markers.clone() }
+    }
+
     fn named(&self) -> Named<'_> {
         Named { mentions: &self.mentions, markers: &self.markers }
     }
@@ -128,6 +135,8 @@ pub(crate) struct Entries {
     /// What the last merge brought to light.
     pub(crate) noticed: Noticed,
     pub(crate) totals: Totals,
+    /// Large values that are on their way in.
+    pub(crate) drafts: BTreeMap<KeyId, Draft>,
 }
 
 /// What may be wrong about something that was merged all the same.
@@ -171,7 +180,7 @@ impl Entries {
     pub(crate) fn new(replica: ReplicaId, numbers: DotSource) -> Self {
         let (map, tree, dirty) = (BTreeMap::new(), SyncTree::default(), BTreeSet::new());
         let (index, noticed, totals) = (ReplicaIndex::default(), Noticed::default(), Totals::default());
-        Self { replica, numbers, map, tree, index, dirty, noticed, totals }
+        Self { replica, numbers, map, tree, index, dirty, noticed, totals, drafts: BTreeMap::new() }
     }
 
     /// Where the value of an entry lives; of an absent one, where it would if it came into being now.
@@ -229,7 +238,7 @@ impl Entries {
                 Content::Value { tag: value.tag(), bytes: bytes.clone() }
             }
         };
-        Some(Envelope { content, versions: entry.versions.clone(), markers: entry.markers.clone() })
+        Some(entry.envelope_with(content))
     }
 
     /// The index is what recomputing it gives, and data are clean; checked for some states, and while that is cheap.

@@ -70,6 +70,7 @@ mod metrics;
 mod pruning;
 mod quorum;
 mod read;
+mod repair;
 mod replicas;
 mod replicator;
 mod sabotage;
@@ -90,8 +91,8 @@ pub use error::{DeleteError, GetError, RequestError, StartError, StopReason, Upd
 pub use key::{InvalidKey, Key, KeyId, MAX_ID_BYTES};
 pub use level::{ReadLevel, WriteLevel};
 pub use message::{
-    BatchItem, Content, DeltaItem, Effect, Envelope, Input, Message, Nacked, Notice, ReadReply, Refusal,
-    ReplicatorEvent, Reply, RoundId, Snapshot, WriteReply,
+    BatchItem, Content, DeltaItem, Effect, Envelope, Input, Message, Nacked, Notice, Offer, ReadReply, Refusal,
+    ReplicatorEvent, Reply, RoundId, Snapshot, Wanted, WriteReply,
 };
 pub use metrics::{Latency, LevelName, Metrics, Traffic};
 pub use pruning::{PruningNews, PruningRound};
@@ -102,5 +103,5 @@ pub use replicator::{ReplicatorCore, Stats, TypeConflict};
 pub use sabotage::Sabotage;
 pub use settings::ReplicatorSettings;
 pub use store::{DurableStore, LoadBatch, LoadedRecord, StoreError, StoreMeta, StoreOp};
-pub use tree::{Prefix, Sum};
+pub use tree::{Prefix, Sixteenths, Sum};
 pub use types::{AnyData, TypeTable};

@@ -6,6 +6,8 @@
 //! deltas   origin: DeltaBatch                   --> peer:    DeltaAck
 //! sync     opener: SyncOpen --> peer: SyncSame, or SyncDiffers and then both: SyncNodes, SyncList,
 //!          SyncWant, Gossip, each side SyncAck; at the end opener: SyncDone
+//! parts    holder: InnerNodes --> other: InnerWant --> holder: InnerNodes, Bucket; at the end other: InnerWant
+//!          (within a round, of a value that is too large for Gossip)
 //! ```
 //!
 //! Source: ddata G17, O2, O3.
@@ -16,7 +18,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use greylag_core::UniqueAddress;
-use greylag_crdt::{Digest, Markers, ReplicaId, ReplicatedData};
+use greylag_crdt::{Digest, KeyRange, Markers, Part, RangeSum, ReplicaId, ReplicatedData};
 
 use crate::error::{DeleteError, GetError, StopReason, UpdateError};
 use crate::key::KeyId;
@@ -26,7 +28,7 @@ use crate::read::{Lifecycle, Read};
 use crate::replicas::Replicas;
 use crate::replicator::TypeConflict;
 use crate::store::{LoadedRecord, StoreError, StoreMeta, StoreOp};
-use crate::tree::{Prefix, Sum};
+use crate::tree::{Prefix, Sixteenths, Sum};
 use crate::types::AnyData;
 
 /// An entry as it travels.
@@ -178,6 +180,26 @@ pub struct RoundId {
     pub number: u64,
 }
 
+/// A value that is too large to be sent whole. Source: ddata G12.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Offer {
+    /// The entry, with the tag of its value and without the bytes.
+    pub head: Envelope,
+    /// The canonical bytes of the value's context: what it has seen.
+    pub context: Bytes,
+    /// Whether the sender wants what comes out, where it differs from what it sent.
+    pub send_back: bool,
+}
+
+/// A range of the keys of an offered value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wanted {
+    /// The range.
+    pub range: KeyRange,
+    /// Sums within the range are wanted, not the range itself.
+    pub split: bool,
+}
+
 /// What replicators say to each other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Message {
@@ -253,7 +275,9 @@ pub enum Message {
     SyncOpen {
         /// The opener's number for it.
         round: u64,
-        /// The sum over everything the opener holds.
+        /// The part of the hash space that it is about.
+        part: Sixteenths,
+        /// The sum over everything the opener holds there.
         root: Sum,
         /// What the opener knows of pruning.
         pruning: PruningNews,
@@ -312,6 +336,47 @@ pub enum Message {
         /// The entries.
         entries: Vec<(KeyId, Envelope)>,
     },
+    /// Sums of a large value over ranges of its keys. Source: ddata G12.
+    InnerNodes {
+        /// The round.
+        round: RoundId,
+        /// Which numbered message of the sender in the round this is.
+        number: u64,
+        /// The entry.
+        key: KeyId,
+        /// The digest of the entry whose sums these are.
+        snapshot: Digest,
+        /// The first time: what the value is. Then there is one node, over all.
+        offer: Option<Box<Offer>>,
+        /// The ranges.
+        nodes: Vec<(KeyRange, RangeSum)>,
+    },
+    /// What is wanted of an offered value; nothing, once all of it is here or it is refused.
+    InnerWant {
+        /// The round.
+        round: RoundId,
+        /// Which numbered message of the sender in the round this is.
+        number: u64,
+        /// The entry.
+        key: KeyId,
+        /// The digest of the entry that was offered.
+        snapshot: Digest,
+        /// The ranges.
+        ranges: Vec<Wanted>,
+    },
+    /// All that an offered value holds in a range.
+    Bucket {
+        /// The round.
+        round: RoundId,
+        /// Which numbered message of the sender in the round this is.
+        number: u64,
+        /// The entry.
+        key: KeyId,
+        /// The digest of the entry that was offered.
+        snapshot: Digest,
+        /// The range and what is in it.
+        part: Part,
+    },
     /// How far the sender is in a round.
     SyncAck {
         /// The round.
@@ -351,6 +416,12 @@ impl Message {
             Self::SyncList { keys, .. } => 24 + keys.len() * 26,
             Self::SyncWant { hashes, .. } => 16 + hashes.len() * 9,
             Self::WriteReply { .. } | Self::ReadReply { .. } | Self::SyncAck { .. } | Self::SyncDone { .. } => 16,
+            Self::InnerNodes { offer, nodes, .. } => {
+                let offered = offer.as_ref().map_or(0, |offer| offer.head.size() + offer.context.len());
+                offered + nodes.iter().map(|(range, _)| bounds_size(range) + 40).sum::<usize>()
+            }
+            Self::InnerWant { ranges, .. } => ranges.iter().map(|wanted| bounds_size(&wanted.range) + 8).sum(),
+            Self::Bucket { part, .. } => bounds_size(&part.range) + part.bytes.len(),
         }
     }
 
@@ -389,6 +460,9 @@ impl Message {
             Self::Gossip { .. } => "Gossip",
             Self::SyncAck { .. } => "SyncAck",
             Self::SyncDone { .. } => "SyncDone",
+            Self::InnerNodes { .. } => "InnerNodes",
+            Self::InnerWant { .. } => "InnerWant",
+            Self::Bucket { .. } => "Bucket",
         }
     }
 
@@ -403,6 +477,10 @@ impl Message {
             _ => 0,
         }
     }
+}
+
+fn bounds_size(range: &KeyRange) -> usize {
+    [&range.from, &range.to].into_iter().flatten().map(Vec::len).sum()
 }
 
 impl BatchItem {
@@ -676,6 +754,11 @@ pub enum ReplicatorEvent {
         peer: UniqueAddress,
         /// How many loaded entries were dropped for it.
         dropped: usize,
+    },
+    /// A value in fragments or parts was given up: what came made no sense, or nothing more came.
+    TransferAborted {
+        /// Who was sending it.
+        peer: UniqueAddress,
     },
     /// Pruning waits for somebody who cannot be reached.
     PruningBlocked {

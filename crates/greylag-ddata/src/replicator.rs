@@ -11,6 +11,7 @@ mod conflicts;
 mod observed;
 mod peers;
 mod pruning;
+mod repairs;
 mod requests;
 mod rounds;
 
@@ -79,6 +80,10 @@ pub struct Stats {
     pub performed_again: u64,
     /// Markers forgotten.
     pub markers_forgotten: u64,
+    /// Large values that were compared range by range and are alike now.
+    pub repaired_in_parts: u64,
+    /// Values in fragments or parts that were given up: what came made no sense, or nothing more came.
+    pub transfers_aborted: u64,
 }
 
 /// The machine.
@@ -205,7 +210,8 @@ impl ReplicatorCore {
         let initial = self.initial_retry_at();
         let pruning = self.pruning_deadline();
         let silence = self.silence.next_deadline();
-        let timers = [syncing, initial, gossip, self.propagate_at, self.notify_at, stopping, pruning, silence];
+        let step = self.rounds.step_at;
+        let timers = [step, syncing, initial, gossip, self.propagate_at, self.notify_at, stopping, pruning, silence];
         requests.chain(timers.into_iter().flatten()).min()
     }
 
@@ -336,7 +342,11 @@ impl ReplicatorCore {
             markers: self.entries.markers(key.id()),
         });
         let (data, markers) = (Data::Value(Box::new(value)), self.entries.markers(key.id()));
+        let before = self.entries.digest(key.id());
         self.entries.set(key.id(), Filled { data, versions, markers, size_bound, born });
+        if let Some(item) = &item {
+            self.entries.note_delta(key.id(), &item.delta, before);
+        }
         self.append(record, out);
         self.begin_write(now, id, key.id(), level, item, true, out);
         Ok(())

@@ -46,6 +46,9 @@ pub struct ReplicatorSettings {
     pub sync_parallel_peers: usize,
     /// Syncing ends after this even if not enough peers answered. Default 30 s. Source: ddata G13.
     pub sync_timeout: Duration,
+    /// Values with more top-level keys are compared and sent range by range, so that repairing one costs
+    /// what differs and a new node gets it in pieces. Default 4,096. Source: ddata G12.
+    pub inner_tree_keys: usize,
     /// A difference that exchanging did not settle is left alone for so many rounds. Default 30.
     pub mismatch_suppress_rounds: u32,
     /// A type conflict of one entry is told once in this time. Default 1 min. Source: ddata A5.
@@ -101,6 +104,7 @@ impl Default for ReplicatorSettings {
             sync_window: 8,
             sync_parallel_peers: 4,
             sync_timeout: Duration::from_secs(30),
+            inner_tree_keys: 4_096,
             mismatch_suppress_rounds: 30,
             type_conflict_log_interval: Duration::from_secs(60),
             prefer_oldest: false,

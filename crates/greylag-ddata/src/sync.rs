@@ -2,7 +2,9 @@
 //!
 //! The opener says its sum. If that differs, both sides descend: where a part differs each answers
 //! with sums one level deeper, with a list if it holds few keys there, or with the entries at once
-//! if the other holds nothing. Listed differences travel as entries both ways.
+//! if the other holds nothing. Listed differences travel as entries both ways, very large values in
+//! parts ([`crate::repair`]). A round may be about a part of the hash space only: a new node asks
+//! several peers for one share each.
 //!
 //! Every such message is numbered per round and direction. Each side says how many it has processed
 //! and sent; the opener knows that the round is complete when both sides have processed all that the
@@ -10,29 +12,48 @@
 //! its end; a stalled round is dropped and the next one begins afresh. Source: ddata G9, G10, G13.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use greylag_crdt::Digest;
 
 use crate::entries::Entries;
 use crate::key::KeyId;
-use crate::message::{Envelope, Message, RoundId};
+use crate::message::{Envelope, Message, RoundId, Wanted};
 use crate::pruning::Tokens;
+use crate::repair::{Next, Outgoing, UNDER_WAY};
 use crate::settings::ReplicatorSettings;
-use crate::tree::{LEAF_KEYS, Prefix, Sum};
+use crate::tree::{LEAF_KEYS, Prefix, Sixteenths, Sum};
 
 /// Sums in one message.
 const NODES_PER_MESSAGE: usize = 256;
 /// Hashes in one message.
 const HASHES_PER_MESSAGE: usize = 4_096;
 
+/// Ranges in one message.
+const RANGES_PER_MESSAGE: usize = 512;
+/// A part of the hash space is streamed in pieces of about so many entries, so that no step is long.
+const STREAMED_AT_ONCE: u64 = 1_024;
+/// So long may a message in fragments take.
+const FRAGMENTS_PATIENCE: Duration = Duration::from_secs(30);
+
 /// Something to say in a round, as soon as the window lets it.
 #[derive(Debug)]
 enum Work {
     Nodes(Vec<(Prefix, Sum)>),
     List(Prefix),
+    /// Everything in it: the peer holds nothing there.
+    Stream(Prefix),
     Want(Vec<u64>),
-    Entries { keys: VecDeque<KeyId>, send_back: bool },
+    Entries {
+        keys: VecDeque<KeyId>,
+        send_back: bool,
+    },
+    /// Of a value that the peer offered; nothing ends that.
+    Inner {
+        key: KeyId,
+        snapshot: Digest,
+        ranges: Vec<Wanted>,
+    },
 }
 
 /// A round that is under way.
@@ -40,8 +61,22 @@ enum Work {
 pub(crate) struct Round {
     number: u64,
     opened_here: bool,
+    /// What it is about.
+    pub(crate) part: Sixteenths,
     pub(crate) progress_at: Instant,
     queue: VecDeque<Work>,
+    /// Large values that wait for their turn, and whether the result is wanted back.
+    large: VecDeque<(KeyId, bool)>,
+    /// Large values on their way to the peer.
+    outgoing: BTreeMap<KeyId, Outgoing>,
+    /// Large values on their way here.
+    receiving: BTreeSet<KeyId>,
+    /// The peer's sum, as long as comparing it has to wait.
+    pub(crate) held: Option<Sum>,
+    /// Sums have to be computed before it goes on.
+    pub(crate) is_cold: bool,
+    /// The last message that went in fragments.
+    fragmented: u64,
     sent: u64,
     received: BTreeSet<u64>,
     /// What the peer said last: its acknowledgement's number, what it received and sent, and whether
@@ -63,8 +98,15 @@ impl Round {
         Self {
             number,
             opened_here,
+            part: Sixteenths::ALL,
             progress_at: now,
             queue: VecDeque::new(),
+            large: VecDeque::new(),
+            outgoing: BTreeMap::new(),
+            receiving: BTreeSet::new(),
+            held: None,
+            is_cold: false,
+            fragmented: 0,
             sent: 0,
             received: BTreeSet::new(),
             peer: (0, 0, 0, false),
@@ -79,6 +121,11 @@ impl Round {
     /// The round's name in messages from here.
     fn id(&self) -> RoundId {
         RoundId { opened_by_sender: self.opened_here, number: self.number }
+    }
+
+    /// The opener's number for it.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
     }
 
     pub(crate) fn is(&self, number: u64) -> bool {
@@ -105,7 +152,34 @@ impl Round {
     /// Whether every difference was exchanged both ways; only the opener can tell.
     pub(crate) fn is_complete(&self) -> bool {
         let (number, received, sent, idle) = self.peer;
-        number > 0 && idle && self.queue.is_empty() && received == self.sent && self.received.len() as u64 == sent
+        number > 0 && idle && self.is_idle() && received == self.sent && self.received.len() as u64 == sent
+    }
+
+    /// Whether there is nothing more to say as things are.
+    fn is_idle(&self) -> bool {
+        self.queue.is_empty()
+            && self.large.is_empty()
+            && self.outgoing.is_empty()
+            && self.receiving.is_empty()
+            && self.held.is_none()
+    }
+
+    /// Until when it may rest before it counts as stalled: what has lost a message never goes on.
+    pub(crate) fn stalls_at(&self, interval: Duration) -> Instant {
+        let patience = if self.peer.1 < self.fragmented { FRAGMENTS_PATIENCE.max(interval * 2) } else { interval * 2 };
+        self.progress_at + patience
+    }
+
+    /// Compares all that the round is about with what the peer holds of it.
+    pub(crate) fn compare_root(&mut self, entries: &Entries, theirs: Sum) {
+        if self.part == Sixteenths::ALL {
+            self.compare(entries, Prefix::ROOT, theirs);
+        } else if theirs.count == 0 {
+            self.queue.extend(self.part.prefixes().map(Work::Stream));
+        } else if entries.tree.sum_of(self.part) != theirs {
+            let nodes = self.part.prefixes().map(|part| (part, entries.tree.sum(part)));
+            self.queue.push_back(Work::Nodes(nodes.collect()));
+        }
     }
 
     /// Compares a part with what the peer holds of it.
@@ -115,8 +189,7 @@ impl Round {
             return;
         }
         if theirs.count == 0 {
-            let keys = entries.tree.items(prefix).into_iter().map(|(_, key, _)| key).collect();
-            self.queue.push_back(Work::Entries { keys, send_back: false });
+            self.queue.push_back(Work::Stream(prefix));
         } else if own.count <= LEAF_KEYS as u64 || prefix.is_deepest() {
             self.queue.push_back(Work::List(prefix));
         } else {
@@ -185,6 +258,68 @@ impl Round {
         }
     }
 
+    /// A large value is on its way here.
+    pub(crate) fn begin_receiving(&mut self, key: KeyId) {
+        self.receiving.insert(key);
+    }
+
+    /// Asks for ranges of it.
+    pub(crate) fn want_ranges(&mut self, key: &KeyId, snapshot: Digest, mut ranges: Vec<Wanted>) {
+        while !ranges.is_empty() {
+            let rest = ranges.split_off(ranges.len().min(RANGES_PER_MESSAGE));
+            self.queue.push_back(Work::Inner { key: key.clone(), snapshot, ranges });
+            ranges = rest;
+        }
+    }
+
+    /// It is here, or refused: nothing more of it is wanted.
+    pub(crate) fn end_receiving(&mut self, key: &KeyId, snapshot: Digest) {
+        self.receiving.remove(key);
+        self.queue.push_back(Work::Inner { key: key.clone(), snapshot, ranges: Vec::new() });
+    }
+
+    /// The peer wants ranges of a value that was offered to it; nothing ends that. Returns whether the
+    /// value is on its way at all.
+    pub(crate) fn on_ranges_wanted(&mut self, key: &KeyId, snapshot: Digest, ranges: Vec<Wanted>) -> bool {
+        let Some(outgoing) = self.outgoing.get_mut(key).filter(|outgoing| outgoing.snapshot() == snapshot) else {
+            return false;
+        };
+        if ranges.is_empty() {
+            self.outgoing.remove(key);
+        } else {
+            outgoing.want(ranges);
+        }
+        true
+    }
+
+    /// The next message about a large value.
+    fn next_of_large(&mut self, settings: &ReplicatorSettings, entries: &Entries, number: u64) -> Option<Message> {
+        while self.outgoing.len() < UNDER_WAY
+            && let Some((key, send_back)) = self.large.pop_front()
+        {
+            let entry = entries.get(&key);
+            if let Some(outgoing) = entry.and_then(|entry| Outgoing::new(settings, entry, send_back)) {
+                self.outgoing.insert(key, outgoing);
+            }
+        }
+        let round = self.id();
+        let (key, outgoing) = self.outgoing.iter_mut().find(|(_, outgoing)| outgoing.has_work())?;
+        let (key, snapshot) = (key.clone(), outgoing.snapshot());
+        match outgoing.next()? {
+            Next::Nodes(offer, nodes) => Some(Message::InnerNodes { round, number, key, snapshot, offer, nodes }),
+            Next::Bucket(part) => Some(Message::Bucket { round, number, key, snapshot, part }),
+            Next::Cold => {
+                self.is_cold = true;
+                None
+            }
+            // The peer's loss: it asked for something that is no range.
+            Next::Nonsense => {
+                self.outgoing.remove(&key);
+                None
+            }
+        }
+    }
+
     /// Says what the window allows, and then how far this side is if the peer does not know.
     pub(crate) fn pump(
         &mut self,
@@ -193,10 +328,27 @@ impl Round {
         out: &mut Vec<(bool, Message)>,
     ) {
         while self.sent - self.peer.1.min(self.sent) < settings.sync_window as u64 {
-            let Some(work) = self.queue.pop_front() else { break };
             let number = self.sent + 1;
             let round = self.id();
+            let Some(work) = self.queue.pop_front() else {
+                let Some(message) = self.next_of_large(settings, entries, number) else { break };
+                self.sent = number;
+                out.push((false, message));
+                continue;
+            };
             let (bulk, message) = match work {
+                Work::Stream(prefix) if entries.tree.sum(prefix).count > STREAMED_AT_ONCE && !prefix.is_deepest() => {
+                    prefix.children().rev().for_each(|child| self.queue.push_front(Work::Stream(child)));
+                    continue;
+                }
+                Work::Stream(prefix) => {
+                    let keys: VecDeque<KeyId> = entries.tree.items(prefix).into_iter().map(|(_, key, _)| key).collect();
+                    self.queue.push_front(Work::Entries { keys, send_back: false });
+                    continue;
+                }
+                Work::Inner { key, snapshot, ranges } => {
+                    (false, Message::InnerWant { round, number, key, snapshot, ranges })
+                }
                 Work::Nodes(mut nodes) => {
                     let rest = nodes.split_off(nodes.len().min(NODES_PER_MESSAGE));
                     if !rest.is_empty() {
@@ -216,7 +368,8 @@ impl Round {
                     (false, Message::SyncWant { round: Some(round), number, hashes })
                 }
                 Work::Entries { mut keys, send_back } => {
-                    let (bulk, found) = fill(settings, entries, &mut keys);
+                    let (bulk, found, large) = fill(settings, entries, &mut keys);
+                    self.large.extend(large.into_iter().map(|key| (key, send_back)));
                     if !keys.is_empty() {
                         self.queue.push_front(Work::Entries { keys, send_back });
                     }
@@ -227,9 +380,12 @@ impl Round {
                 }
             };
             self.sent = number;
+            if bulk {
+                self.fragmented = number;
+            }
             out.push((bulk, message));
         }
-        let idle = self.queue.is_empty();
+        let idle = self.is_idle();
         let state = (self.received.len() as u64, self.sent, idle);
         if self.said != Some(state) {
             self.said = Some(state);
@@ -247,14 +403,18 @@ pub(crate) fn keys_of(entries: &Entries, hash: u64) -> Vec<KeyId> {
 }
 
 /// Takes as many entries as fit one message; one that alone is too large goes over bulk. Entries that
-/// are gone by now are left out.
+/// are gone by now are left out; those that are never sent whole are returned beside.
 pub(crate) fn fill(
     settings: &ReplicatorSettings,
     entries: &mut Entries,
     keys: &mut VecDeque<KeyId>,
-) -> (bool, Vec<(KeyId, Envelope)>) {
-    let (mut found, mut bytes) = (Vec::new(), 0);
+) -> (bool, Vec<(KeyId, Envelope)>, Vec<KeyId>) {
+    let (mut found, mut large, mut bytes) = (Vec::new(), Vec::new(), 0);
     while let Some(key) = keys.pop_front() {
+        if entries.is_large(&key, settings.inner_tree_keys) {
+            large.push(key);
+            continue;
+        }
         let Some(envelope) = entries.envelope(&key) else { continue };
         let size = envelope.size() + key.len();
         if !found.is_empty()
@@ -266,5 +426,5 @@ pub(crate) fn fill(
         bytes += size;
         found.push((key, envelope));
     }
-    (bytes > settings.max_message_bytes, found)
+    (bytes > settings.max_message_bytes, found, large)
 }

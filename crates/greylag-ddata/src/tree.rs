@@ -52,7 +52,7 @@ impl Prefix {
     }
 
     /// The sixteen parts of this part; none of the deepest.
-    pub(crate) fn children(self) -> impl Iterator<Item = Self> {
+    pub(crate) fn children(self) -> impl DoubleEndedIterator<Item = Self> {
         let depth = self.depth + 1;
         let children = if depth <= MAX_DEPTH { 0..16_u64 } else { 0..0 };
         children.map(move |nibble| Self { bits: self.bits | nibble << (64 - 4 * u32::from(depth)), depth })
@@ -67,6 +67,44 @@ impl fmt::Debug for Prefix {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let hex = format!("{:016x}", self.bits);
         write!(f, "{}*", &hex[..usize::from(self.depth)])
+    }
+}
+
+/// Any of the sixteen parts of the hash space that differ in their first nibble: what a round is about.
+/// Source: ddata G13.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Sixteenths(u16);
+
+impl Sixteenths {
+    /// The whole space.
+    pub const ALL: Self = Self(u16::MAX);
+
+    /// Those whose bits are set.
+    pub fn of(bits: u16) -> Self {
+        Self(bits)
+    }
+
+    /// A bit for each.
+    pub fn bits(self) -> u16 {
+        self.0
+    }
+
+    /// One of `of` about equal shares, which are disjoint and make up the whole; `of` is 1 to 16.
+    pub fn share(index: usize, of: usize) -> Self {
+        let (from, to) = (16 * index / of, 16 * (index + 1) / of);
+        Self((from..to).fold(0, |bits, nibble| bits | 1 << nibble))
+    }
+
+    /// The parts, as they stand in the trie.
+    pub(crate) fn prefixes(self) -> impl Iterator<Item = Prefix> {
+        let parts = Prefix::ROOT.children().enumerate();
+        parts.filter(move |(nibble, _)| self.0 >> nibble & 1 == 1).map(|(_, part)| part)
+    }
+}
+
+impl fmt::Debug for Sixteenths {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016b}", self.0)
     }
 }
 
@@ -125,6 +163,17 @@ impl SyncTree {
             }
         }
         node.sum()
+    }
+
+    /// The sum over several parts.
+    pub(crate) fn sum_of(&self, parts: Sixteenths) -> Sum {
+        if parts == Sixteenths::ALL {
+            return self.root.sum();
+        }
+        parts
+            .prefixes()
+            .map(|part| self.sum(part))
+            .fold(Sum::default(), |all, part| Sum { count: all.count + part.count, total: all.total.plus(part.total) })
     }
 
     /// The entries of a part, in the order of their hashes.
@@ -263,6 +312,18 @@ mod tests {
                 }
             }
             prop_assert_eq!(tree.sum(Prefix::ROOT).count as usize, model.len());
+        }
+    }
+
+    /// ddata G13: shares are disjoint and leave nothing out.
+    #[test]
+    fn shares_make_up_the_whole() {
+        let mut tree = SyncTree::default();
+        (0..500_u32).for_each(|key| tree.set(&format!("key-{key}").into(), Some(Digest(key.into()))));
+        for of in 1..=16 {
+            let shares: Vec<Sixteenths> = (0..of).map(|index| Sixteenths::share(index, of)).collect();
+            assert_eq!(shares.iter().fold(0, |all, share| all ^ share.bits()), u16::MAX);
+            assert_eq!(shares.iter().map(|share| tree.sum_of(*share).count).sum::<u64>(), 500);
         }
     }
 

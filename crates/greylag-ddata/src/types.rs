@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use greylag_crdt::{
     DecodeError, Digest, Flag, GCounter, GSet, Grew, Home, LwwMap, LwwRegister, Markers, MergeError, MvRegister,
-    OrMultiMap, OrSet, PNCounter, PnCounterMap, RemovedNodePruning, ReplicatedData,
+    OrMultiMap, OrSet, PNCounter, PnCounterMap, Ranged, RemovedNodePruning, ReplicatedData,
 };
 
 /// A value whose type is known by its tag only.
@@ -37,6 +37,10 @@ pub trait AnyData: Any + fmt::Debug + Send + Sync {
     fn pruning_mut(&mut self) -> Option<&mut dyn RemovedNodePruning>;
     /// The latest timestamp among the writes in it.
     fn latest_timestamp(&self) -> Option<i64>;
+    /// How a large value is compared and sent in parts.
+    fn ranged(&self) -> Option<&dyn Ranged>;
+    /// How a large value is joined in parts.
+    fn ranged_mut(&mut self) -> Option<&mut dyn Ranged>;
     /// For downcasts.
     fn as_any(&self) -> &dyn Any;
     /// For downcasts.
@@ -89,6 +93,14 @@ impl<T: ReplicatedData> AnyData for T {
 
     fn latest_timestamp(&self) -> Option<i64> {
         ReplicatedData::latest_timestamp(self)
+    }
+
+    fn ranged(&self) -> Option<&dyn Ranged> {
+        ReplicatedData::ranged(self)
+    }
+
+    fn ranged_mut(&mut self) -> Option<&mut dyn Ranged> {
+        ReplicatedData::ranged_mut(self)
     }
 
     fn as_any(&self) -> &dyn Any {

@@ -1,6 +1,8 @@
 //! Protobuf and back. Decoding never panics, and takes no more memory than the bytes it was given
 //! imply.
 
+mod inner;
+
 use std::collections::BTreeMap;
 
 use bytes::{Bytes, BytesMut};
@@ -16,7 +18,7 @@ use crate::message::{
 };
 use crate::pruning::{PruningNews, PruningRound};
 use crate::transfers::Fragment;
-use crate::tree::{Prefix, Sum};
+use crate::tree::{Prefix, Sixteenths, Sum};
 
 /// The manifest of all messages.
 pub(crate) const MANIFEST: &str = "gl.ddata/1";
@@ -279,7 +281,8 @@ fn to_kind(message: &Message) -> pb::message::Kind {
             let nacked = nacked.map(|n| pb::Nacked { key: n.key.to_string(), have: n.have, full: n.full });
             Kind::DeltaAck(pb::DeltaAck { from_seq: *from_seq, to_seq: *to_seq, nacked: nacked.collect() })
         }
-        Message::SyncOpen { round, root, pruning } => Kind::SyncOpen(pb::SyncOpen {
+        Message::SyncOpen { round, part, root, pruning } => Kind::SyncOpen(pb::SyncOpen {
+            sixteenths: if *part == Sixteenths::ALL { 0 } else { part.bits().into() },
             round: *round,
             root: Some(sum(*root)),
             digest_version: 1,
@@ -321,6 +324,15 @@ fn to_kind(message: &Message) -> pb::message::Kind {
             idle: *idle,
         }),
         Message::SyncDone { round } => Kind::SyncDone(pb::SyncDone { round: *round }),
+        Message::InnerNodes { round, number, key, snapshot, offer, nodes } => {
+            Kind::InnerNodes(inner::nodes(*round, *number, key, *snapshot, offer.as_deref(), nodes))
+        }
+        Message::InnerWant { round, number, key, snapshot, ranges } => {
+            Kind::InnerWant(inner::want(*round, *number, key, *snapshot, ranges))
+        }
+        Message::Bucket { round, number, key, snapshot, part } => {
+            Kind::Bucket(inner::bucket(*round, *number, key, *snapshot, part))
+        }
     }
 }
 
@@ -407,7 +419,8 @@ fn from_kind(kind: pb::message::Kind) -> Result<Message, WireError> {
             Message::DeltaAck { from_seq: m.from_seq, to_seq: m.to_seq, nacked }
         }
         Kind::SyncOpen(m) => {
-            Message::SyncOpen { round: m.round, root: from_sum(m.root)?, pruning: from_news(m.pruning) }
+            let part = inner::from_sixteenths(m.sixteenths)?;
+            Message::SyncOpen { round: m.round, part, root: from_sum(m.root)?, pruning: from_news(m.pruning) }
         }
         Kind::SyncSame(m) => Message::SyncSame { round: m.round, pruning: from_news(m.pruning) },
         Kind::SyncDiffers(m) => Message::SyncDiffers { round: m.round, pruning: from_news(m.pruning) },
@@ -439,6 +452,9 @@ fn from_kind(kind: pb::message::Kind) -> Result<Message, WireError> {
             idle: m.idle,
         },
         Kind::SyncDone(m) => Message::SyncDone { round: m.round },
+        Kind::InnerNodes(m) => inner::from_nodes(m)?,
+        Kind::InnerWant(m) => inner::from_want(m)?,
+        Kind::Bucket(m) => inner::from_bucket(m)?,
     })
 }
 
@@ -457,7 +473,9 @@ fn from_batch_item(item: pb::BatchItem) -> Result<BatchItem, WireError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::message::{Offer, Wanted};
 
+    use greylag_crdt::{KeyRange, Part, RangeSum};
     use proptest::prelude::*;
 
     fn messages() -> Vec<Message> {
@@ -481,6 +499,12 @@ mod tests {
         let pruning = PruningNews { rounds: vec![pruned], forget_horizon: Some(0) };
         let round = RoundId { number: 4, opened_by_sender: true };
         let sum = Sum { count: 3, total: Digest(u128::MAX - 1) };
+        let head = Envelope {
+            content: Content::Value { tag: "t".into(), bytes: Bytes::new() },
+            versions: [(ReplicaId(7), 9)].into(),
+            ..value.clone()
+        };
+        let range = KeyRange { from: Some(vec![]), to: Some(vec![7, 7]) };
         let part = Prefix::new(0xab00_0000_0000_0000, 2).unwrap();
         vec![
             Message::Write { request: 1, key: "k".into(), envelope: value.clone() },
@@ -510,7 +534,8 @@ mod tests {
                 to_seq: 3,
                 nacked: vec![Nacked { key: "k".into(), have: 1, full: false }],
             },
-            Message::SyncOpen { round: 4, root: sum, pruning: PruningNews::default() },
+            Message::SyncOpen { round: 4, part: Sixteenths::ALL, root: sum, pruning: PruningNews::default() },
+            Message::SyncOpen { round: 4, part: Sixteenths::share(1, 3), root: sum, pruning: PruningNews::default() },
             Message::SyncSame { round: 4, pruning: pruning.clone() },
             Message::SyncDiffers { round: 4, pruning },
             Message::SyncNodes { round, number: 1, nodes: vec![(part, sum), (Prefix::ROOT, Sum::default())] },
@@ -521,6 +546,32 @@ mod tests {
                 number: 3,
                 send_back: true,
                 entries: vec![("k".into(), value), ("d".into(), deleted)],
+            },
+            Message::InnerNodes {
+                round,
+                number: 4,
+                key: "k".into(),
+                snapshot: Digest(9),
+                offer: Some(Box::new(Offer { head, context: Bytes::from_static(b"\x00"), send_back: true })),
+                nodes: vec![(KeyRange::ALL, RangeSum { count: 5_000, total: Digest(1) })],
+            },
+            Message::InnerNodes { round, number: 5, key: "k".into(), snapshot: Digest(9), offer: None, nodes: vec![] },
+            Message::InnerWant {
+                round,
+                number: 6,
+                key: "k".into(),
+                snapshot: Digest(9),
+                ranges: vec![
+                    Wanted { range: range.clone(), split: true },
+                    Wanted { range: KeyRange::ALL, split: false },
+                ],
+            },
+            Message::Bucket {
+                round,
+                number: 7,
+                key: "k".into(),
+                snapshot: Digest(9),
+                part: Part { range, bytes: vec![1, 0] },
             },
             Message::SyncAck { round, number: 1, received: 2, sent: 3, idle: true },
             Message::SyncDone { round: 4 },

@@ -213,6 +213,9 @@ impl World {
             prefer_oldest: case.flag("oldest"),
             ..ReplicatorSettings::default()
         };
+        if let Some(keys) = case.parse("inner") {
+            settings.inner_tree_keys = keys;
+        }
         if let Some(bytes) = case.parse("eager") {
             settings.eager_full_state_bytes = bytes;
         }
@@ -416,6 +419,9 @@ fn kind(message: &Message) -> &'static str {
         Message::Gossip { .. } => "Gossip",
         Message::SyncAck { .. } => "SyncAck",
         Message::SyncDone { .. } => "SyncDone",
+        Message::InnerNodes { .. } => "InnerNodes",
+        Message::InnerWant { .. } => "InnerWant",
+        Message::Bucket { .. } => "Bucket",
     }
 }
 
@@ -446,6 +452,15 @@ fn describe(message: &Message) -> String {
             format!("DeltaAck nacked=[{}]", nacked.collect::<Vec<_>>().join(", "))
         }
         Message::SyncOpen { root, .. } => format!("SyncOpen count={}", root.count),
+        Message::InnerNodes { key, offer, nodes, .. } => {
+            let offered = if offer.is_some() { " offered" } else { "" };
+            format!("InnerNodes {key}{offered} {}", nodes.len())
+        }
+        Message::InnerWant { key, ranges, .. } => {
+            let split = ranges.iter().filter(|wanted| wanted.split).count();
+            format!("InnerWant {key} split={split} all={}", ranges.len() - split)
+        }
+        Message::Bucket { key, .. } => format!("Bucket {key}"),
         Message::SyncNodes { nodes, .. } => format!("SyncNodes {}", nodes.len()),
         Message::SyncList { prefix, keys, .. } => format!("SyncList {prefix:?} of {}", keys.len()),
         Message::SyncWant { hashes, .. } => format!("SyncWant {}", hashes.len()),

@@ -84,6 +84,9 @@ fn log(event: &ReplicatorEvent) {
         ReplicatorEvent::PruningDone { removed, entries } => {
             tracing::info!(%removed, entries, "what a removed replica left was put under this one's name");
         }
+        ReplicatorEvent::TransferAborted { peer } => {
+            tracing::warn!(%peer, "a large value on its way here was given up; anti-entropy begins anew");
+        }
         ReplicatorEvent::PeerLagging { peer, records } => {
             tracing::info!(%peer, records, "the delta log was cut short; anti-entropy covers the peer");
         }

@@ -67,8 +67,21 @@ impl Entries {
             return Err(Refusal::TooLarge);
         }
         let found = rules.types.find(tag).ok_or(Refusal::UnknownType)?;
-        let mut theirs = found.decode(bytes).map_err(|_| Refusal::Undecodable)?;
-        let mut draft = self.draft(key, &**found);
+        let theirs = found.decode(bytes).map_err(|_| Refusal::Undecodable)?;
+        self.merge_state(rules, key, &**found, theirs, envelope, bytes.len())
+    }
+
+    /// Joins a value of the entry's type. Of the envelope all but its content counts.
+    pub(super) fn merge_state(
+        &mut self,
+        rules: &Rules<'_>,
+        key: &KeyId,
+        found: &dyn AnyType,
+        mut theirs: Box<dyn AnyData>,
+        envelope: &Envelope,
+        size: usize,
+    ) -> Result<Merged, Refusal> {
+        let mut draft = self.draft(key, found);
         let named = theirs.pruning().map(RemovedNodePruning::modified_by).unwrap_or_default();
         let mut told = envelope.markers.clone();
         told.retain(|marker| !rules.may_forget(marker) || self.names(key, marker) || named.contains(&marker.removed));
@@ -82,7 +95,7 @@ impl Entries {
             let own = draft.versions.entry(*origin).or_default();
             *own = (*own).max(*version);
         }
-        draft.size += bytes.len();
+        draft.size += size;
         let changed = cleaned || grew.grew() || !self.map.contains_key(key);
         self.finish(key, draft, changed);
         Ok(Merged::Done { changed })
@@ -100,6 +113,7 @@ impl Entries {
         }
         self.check_tag(&item.key, &item.tag)?;
         let found = rules.types.find(&item.tag).ok_or(Refusal::UnknownType)?;
+        let before = self.digest(&item.key);
         let mut draft = self.draft(&item.key, &**found);
         let have = draft.versions.get(&origin).copied().unwrap_or(0);
         // Before anything else: names that this delta uses may be unknown here.
@@ -123,6 +137,7 @@ impl Entries {
         draft.size += item.delta.len();
         let changed = grew.grew() || !self.map.contains_key(&item.key);
         self.finish(&item.key, draft, changed);
+        self.note_delta(&item.key, &item.delta, before);
         Ok(Merged::Done { changed })
     }
 
@@ -176,7 +191,7 @@ impl Entries {
         gone
     }
 
-    fn check_tag(&self, key: &KeyId, tag: &str) -> Result<(), Refusal> {
+    pub(super) fn check_tag(&self, key: &KeyId, tag: &str) -> Result<(), Refusal> {
         match self.map.get(key).and_then(Entry::value) {
             Some(value) if *value.tag() != *tag => Err(Refusal::TypeMismatch),
             _ => Ok(()),

@@ -247,6 +247,10 @@ pub struct SyncOpen {
     /// The version in which digests are compared: 1.
     #[prost(uint32, tag = "3")]
     pub digest_version: u32,
+    /// The part of the hash space that the round is about: bit i stands for the hashes whose first nibble is i.
+    /// 0 for all.
+    #[prost(uint32, tag = "4")]
+    pub sixteenths: u32,
     #[prost(message, optional, tag = "5")]
     pub pruning: ::core::option::Option<PruningNews>,
 }
@@ -345,11 +349,97 @@ pub struct SyncDone {
     #[prost(uint64, tag = "1")]
     pub round: u64,
 }
+/// Top-level keys of one value, as canonical bytes: from `from` on and below `to`; absent for no bound.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct KeyRange {
+    #[prost(bytes = "bytes", optional, tag = "1")]
+    pub from: ::core::option::Option<::prost::bytes::Bytes>,
+    #[prost(bytes = "bytes", optional, tag = "2")]
+    pub to: ::core::option::Option<::prost::bytes::Bytes>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RangeNode {
+    #[prost(message, optional, tag = "1")]
+    pub range: ::core::option::Option<KeyRange>,
+    #[prost(uint64, tag = "2")]
+    pub count: u64,
+    #[prost(message, optional, tag = "3")]
+    pub total: ::core::option::Option<Digest>,
+}
+/// A value that is too large to be sent whole, without its store.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Offer {
+    /// Its value has a tag and no data.
+    #[prost(message, optional, tag = "1")]
+    pub head: ::core::option::Option<Envelope>,
+    /// Canonical bytes of its context (docs/formats/crdt.md).
+    #[prost(bytes = "bytes", tag = "2")]
+    pub context: ::prost::bytes::Bytes,
+    #[prost(bool, tag = "3")]
+    pub send_back: bool,
+}
+/// Sums of a large value over ranges of its keys: the first time with the offer and one node over all, then
+/// as the receiver asks.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct InnerNodes {
+    #[prost(message, optional, tag = "1")]
+    pub round: ::core::option::Option<Round>,
+    #[prost(uint64, tag = "2")]
+    pub number: u64,
+    #[prost(string, tag = "3")]
+    pub key: ::prost::alloc::string::String,
+    /// The digest of the sender's entry; all that is said of it is said of this state.
+    #[prost(message, optional, tag = "4")]
+    pub snapshot: ::core::option::Option<Digest>,
+    #[prost(message, optional, tag = "5")]
+    pub offer: ::core::option::Option<Offer>,
+    #[prost(message, repeated, tag = "6")]
+    pub nodes: ::prost::alloc::vec::Vec<RangeNode>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Wanted {
+    #[prost(message, optional, tag = "1")]
+    pub range: ::core::option::Option<KeyRange>,
+    /// Sums within the range are wanted, not the range itself.
+    #[prost(bool, tag = "2")]
+    pub split: bool,
+}
+/// What is wanted of an offered value; nothing ends it.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct InnerWant {
+    #[prost(message, optional, tag = "1")]
+    pub round: ::core::option::Option<Round>,
+    #[prost(uint64, tag = "2")]
+    pub number: u64,
+    #[prost(string, tag = "3")]
+    pub key: ::prost::alloc::string::String,
+    #[prost(message, optional, tag = "4")]
+    pub snapshot: ::core::option::Option<Digest>,
+    #[prost(message, repeated, tag = "5")]
+    pub ranges: ::prost::alloc::vec::Vec<Wanted>,
+}
+/// All that an offered value holds in a range.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Bucket {
+    #[prost(message, optional, tag = "1")]
+    pub round: ::core::option::Option<Round>,
+    #[prost(uint64, tag = "2")]
+    pub number: u64,
+    #[prost(string, tag = "3")]
+    pub key: ::prost::alloc::string::String,
+    #[prost(message, optional, tag = "4")]
+    pub snapshot: ::core::option::Option<Digest>,
+    #[prost(message, optional, tag = "5")]
+    pub range: ::core::option::Option<KeyRange>,
+    /// Canonical bytes (docs/formats/crdt.md).
+    #[prost(bytes = "bytes", tag = "6")]
+    pub store: ::prost::bytes::Bytes,
+}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Message {
     #[prost(
         oneof = "message::Kind",
-        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17"
+        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20"
     )]
     pub kind: ::core::option::Option<message::Kind>,
 }
@@ -391,6 +481,12 @@ pub mod message {
         SyncDone(super::SyncDone),
         #[prost(message, tag = "17")]
         SyncDiffers(super::SyncDiffers),
+        #[prost(message, tag = "18")]
+        InnerNodes(super::InnerNodes),
+        #[prost(message, tag = "19")]
+        InnerWant(super::InnerWant),
+        #[prost(message, tag = "20")]
+        Bucket(super::Bucket),
     }
 }
 /// A piece of a message that is too large for one frame; under a manifest of its own.

@@ -213,7 +213,7 @@ impl ReplicatorCore {
     }
 
     /// Counts what was refused, and tells of entries that will never agree.
-    fn note_refusal(
+    pub(super) fn note_refusal(
         &mut self,
         now: Instant,
         from: &UniqueAddress,

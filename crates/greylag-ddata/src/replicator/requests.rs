@@ -324,6 +324,14 @@ impl ReplicatorCore {
         if !self.settings.read_repair_push {
             return;
         }
+        if self.entries.is_large(&read.key, self.settings.inner_tree_keys) {
+            // Sent in parts, within a round.
+            let lack = |peer: &&UniqueAddress| !matches!(read.answers.get(peer), Some(None));
+            for peer in read.quorum.answerers().filter(lack) {
+                self.rounds.owe(peer.clone());
+            }
+            return;
+        }
         let Some(result) = self.entries.envelope(&read.key) else { return };
         let changed = self.entries.digest(&read.key) != read.asked;
         for peer in read.quorum.answerers() {

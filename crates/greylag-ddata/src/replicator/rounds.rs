@@ -16,7 +16,7 @@ use crate::pruning::{PruningNews, Tokens};
 use crate::read::Lifecycle;
 use crate::sabotage::Sabotage;
 use crate::sync::{Round, fill, keys_of};
-use crate::tree::{Prefix, Sum};
+use crate::tree::{Prefix, Sixteenths, Sum};
 
 /// One round in ten goes to any peer, reachable or not, in case reachability is wrong.
 const ANY_PEER_EVERY: u64 = 10;
@@ -39,6 +39,21 @@ pub(super) struct Rounds {
     owed: BTreeSet<UniqueAddress>,
     suppressed: BTreeMap<(UniqueAddress, u64), Suppressed>,
     count: u64,
+    catching_up: CatchingUp,
+    /// When the next step of something that is done in steps is due.
+    pub(super) step_at: Option<Instant>,
+}
+
+/// How a new replica gets what others hold. Source: ddata G13.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum CatchingUp {
+    /// Nobody was asked so far.
+    #[default]
+    Before,
+    /// Several peers are asked for a share of the hash space each.
+    Shares,
+    /// Each is asked for what differs, which is little now.
+    Whole,
 }
 
 impl Rounds {
@@ -55,7 +70,15 @@ impl Rounds {
         self.suppressed.retain(|(suppressed, _), _| suppressed != peer);
     }
 
-    fn find(&mut self, peer: &UniqueAddress, round: RoundId) -> Option<&mut Round> {
+    /// All under way, with their peers and as the peers name them.
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (&UniqueAddress, RoundId, &mut Round)> {
+        let name = |opened_by_sender, round: &Round| RoundId { opened_by_sender, number: round.number() };
+        let answered = self.answered.iter_mut().map(move |(peer, round)| (peer, name(true, round), round));
+        let opened = self.opened.iter_mut().map(move |(peer, round)| (peer, name(false, round), round));
+        answered.chain(opened)
+    }
+
+    pub(super) fn find(&mut self, peer: &UniqueAddress, round: RoundId) -> Option<&mut Round> {
         let rounds = if round.opened_by_sender { &mut self.answered } else { &mut self.opened };
         rounds.get_mut(peer).filter(|found| found.is(round.number))
     }
@@ -64,15 +87,19 @@ impl Rounds {
 /// A round of catching up without an answer for so long is opened again.
 const INITIAL_RETRY: Duration = Duration::from_millis(500);
 
+/// The pause between two steps of what is done in steps, in which others are served.
+pub(super) const STEP_PAUSE: Duration = Duration::from_millis(1);
+
 /// An interval with a little chance in it.
 pub(super) fn jittered(rng: &mut ChaCha8Rng, interval: Duration) -> Duration {
     super::jitter(interval, rng.random_range(0.0..1.0))
 }
 
 impl ReplicatorCore {
-    fn open_round(&mut self, now: Instant, peer: &UniqueAddress, out: &mut Vec<Effect>) {
+    fn open_round(&mut self, now: Instant, peer: &UniqueAddress, part: Sixteenths, out: &mut Vec<Effect>) {
         let number = self.numbers.draw();
         let mut round = Round::new(now, number, true);
+        round.part = part;
         round.tokens = self.pruning.collections.tokens();
         self.rounds.opened.insert(peer.clone(), round);
         self.rounds.owed.remove(peer);
@@ -83,13 +110,21 @@ impl ReplicatorCore {
             entry.rounds_left > 0
         });
         self.stats.rounds_opened += 1;
-        let root = self.root_sum();
-        self.send(peer.clone(), Message::SyncOpen { round: number, root, pruning: self.pruning.news() }, out);
+        let root = self.entries.tree.sum_of(part);
+        self.send(peer.clone(), Message::SyncOpen { round: number, part, root, pruning: self.pruning.news() }, out);
     }
 
-    /// While this replica catches up it opens rounds to all other voters, some at a time.
+    /// A round with a peer who lacks something that is known not to fit a message.
+    pub(super) fn open_round_soon(&mut self, now: Instant, peer: &UniqueAddress, out: &mut Vec<Effect>) {
+        if !self.rounds.opened.contains_key(peer) {
+            self.open_round(now, peer, Sixteenths::ALL, out);
+        }
+    }
+
+    /// While this replica catches up it opens rounds to all other voters, some at a time: at first each
+    /// gives one share of the hash space, so that all give and none gives what another does.
     pub(super) fn open_initial_rounds(&mut self, now: Instant, out: &mut Vec<Effect>) {
-        self.end_syncing_if_done(out);
+        self.end_syncing_if_done(now, out);
         if self.lifecycle != Lifecycle::Syncing || self.replicas.own_status.is_none() {
             return;
         }
@@ -99,14 +134,43 @@ impl ReplicatorCore {
             .filter(|peer| !self.synced_with.contains(peer) && !self.rounds.opened.contains_key(peer))
             .take(self.settings.sync_parallel_peers.saturating_sub(self.rounds.opened.len()))
             .collect();
-        for peer in waiting {
-            self.open_round(now, &peer, out);
+        match self.rounds.catching_up {
+            CatchingUp::Before if waiting.len() > 1 => {
+                self.rounds.catching_up = CatchingUp::Shares;
+                let shares = waiting.len().min(16);
+                for (index, peer) in waiting.iter().take(shares).enumerate() {
+                    self.open_round(now, peer, Sixteenths::share(index, shares), out);
+                }
+            }
+            CatchingUp::Shares if self.rounds.opened.values().any(|round| round.part != Sixteenths::ALL) => {}
+            CatchingUp::Before if waiting.is_empty() => {}
+            CatchingUp::Before | CatchingUp::Shares | CatchingUp::Whole => {
+                self.rounds.catching_up = CatchingUp::Whole;
+                for peer in waiting {
+                    self.open_round(now, &peer, Sixteenths::ALL, out);
+                }
+                self.release_held(now, out);
+            }
+        }
+    }
+
+    /// Goes on with the rounds of peers that had to wait, so that they did not send what the shares bring.
+    fn release_held(&mut self, now: Instant, out: &mut Vec<Effect>) {
+        let mut released = Vec::new();
+        for (peer, id, round) in self.rounds.iter_mut() {
+            if let Some(root) = round.held.take() {
+                round.compare_root(&self.entries, root);
+                released.push((peer.clone(), id));
+            }
+        }
+        for (peer, id) in released {
+            self.pump(now, &peer, id, out);
         }
     }
 
     /// Caught up are those that completed rounds with so many voters that every majority which
     /// confirmed a write has one among them that was asked. Source: ddata G13.
-    fn end_syncing_if_done(&mut self, out: &mut Vec<Effect>) {
+    fn end_syncing_if_done(&mut self, now: Instant, out: &mut Vec<Effect>) {
         if self.lifecycle != Lifecycle::Syncing || self.replicas.own_status.is_none() {
             return;
         }
@@ -115,21 +179,24 @@ impl ReplicatorCore {
         let others = voters.count() + self.replicas.unmet;
         let all = others + 1;
         if others == 0 || done >= all - all / 2 {
-            self.become_running(out);
+            self.become_running(now, out);
         }
     }
 
-    fn become_running(&mut self, out: &mut Vec<Effect>) {
+    fn become_running(&mut self, now: Instant, out: &mut Vec<Effect>) {
         self.syncing_since = None;
+        self.rounds.catching_up = CatchingUp::Whole;
         self.become_lifecycle(Lifecycle::Running, out);
+        self.release_held(now, out);
     }
 
     pub(super) fn tick_rounds(&mut self, now: Instant, out: &mut Vec<Effect>) {
         if self.syncing_since.is_some_and(|since| since + self.settings.sync_timeout <= now) {
-            self.become_running(out);
+            self.become_running(now, out);
         }
+        self.step_repairs(now, out);
         if self.initial_retry_at().is_some_and(|at| at <= now) {
-            let unanswered = |round: &Round| round.progress_at + INITIAL_RETRY <= now;
+            let unanswered = |round: &Round| !round.answered && round.progress_at + INITIAL_RETRY <= now;
             self.rounds.opened.retain(|_, round| !unanswered(round));
             self.open_initial_rounds(now, out);
         }
@@ -138,12 +205,13 @@ impl ReplicatorCore {
         }
         self.gossip_at = now + jittered(&mut self.rng, self.settings.gossip_interval);
         // What makes no progress has lost a message; the next round begins afresh.
-        let stalled = |round: &mut Round| round.progress_at + self.settings.gossip_interval * 2 > now;
-        self.rounds.opened.retain(|_, round| stalled(round));
-        self.rounds.answered.retain(|_, round| stalled(round));
+        let goes_on = |round: &mut Round| round.stalls_at(self.settings.gossip_interval) > now;
+        self.rounds.opened.retain(|_, round| goes_on(round));
+        self.rounds.answered.retain(|_, round| goes_on(round));
+        self.drop_lost_drafts(now, out);
         self.open_initial_rounds(now, out);
         if let Some(peer) = self.choose_peer() {
-            self.open_round(now, &peer, out);
+            self.open_round(now, &peer, Sixteenths::ALL, out);
         }
     }
 
@@ -152,7 +220,8 @@ impl ReplicatorCore {
     /// read of the cluster waiting for them.
     pub(super) fn initial_retry_at(&self) -> Option<Instant> {
         let catching_up = self.lifecycle == Lifecycle::Syncing && self.replicas.own_status.is_some();
-        let opened = self.rounds.opened.values().map(|round| round.progress_at + INITIAL_RETRY);
+        let unanswered = self.rounds.opened.values().filter(|round| !round.answered);
+        let opened = unanswered.map(|round| round.progress_at + INITIAL_RETRY);
         catching_up.then(|| opened.min()).flatten()
     }
 
@@ -180,7 +249,9 @@ impl ReplicatorCore {
         out: &mut Vec<Effect>,
     ) {
         match message {
-            Message::SyncOpen { round, root, pruning } => self.on_sync_open(now, from, round, root, &pruning, out),
+            Message::SyncOpen { round, part, root, pruning } => {
+                self.on_sync_open(now, from, round, (part, root), &pruning, out);
+            }
             Message::SyncSame { round, pruning } => {
                 self.on_first_answer(now, from, round, &pruning);
                 if self.rounds.opened.get(from).is_some_and(|open| open.is(round)) {
@@ -190,9 +261,8 @@ impl ReplicatorCore {
             Message::SyncDiffers { round, pruning } => self.on_first_answer(now, from, round, &pruning),
             Message::SyncDone { round } if self.rounds.answered.get(from).is_some_and(|found| found.is(round)) => {
                 if let Some(round) = self.rounds.answered.remove(from) {
-                    self.note_complete(from, &round);
+                    self.note_complete(now, from, &round, out);
                 }
-                self.note_synced(from, out);
             }
             Message::SyncNodes { round, number, nodes } => {
                 let Some(found) = self.rounds.find(from, round) else { return };
@@ -213,7 +283,20 @@ impl ReplicatorCore {
                 }
                 self.after_round_message(now, from, round, out);
             }
-            Message::SyncWant { round: None, hashes, .. } => self.on_want_after_hint(from, &hashes, out),
+            Message::SyncWant { round: None, hashes, .. } => self.on_want_after_hint(now, from, &hashes, out),
+            Message::InnerNodes { round, number, key, snapshot, offer, nodes } => {
+                self.on_inner_nodes(now, from, (round, number), key, snapshot, offer, nodes, out);
+            }
+            Message::InnerWant { round, number, key, snapshot, ranges } => {
+                let Some(found) = self.rounds.find(from, round) else { return };
+                if found.receive(now, number) {
+                    found.on_ranges_wanted(&key, snapshot, ranges);
+                }
+                self.after_round_message(now, from, round, out);
+            }
+            Message::Bucket { round, number, key, snapshot, part } => {
+                self.on_bucket(now, from, (round, number), &key, snapshot, &part, out);
+            }
             Message::Gossip { round, number, send_back, entries } => {
                 self.on_gossip(now, from, round, number, send_back, &entries, out);
             }
@@ -231,7 +314,7 @@ impl ReplicatorCore {
         now: Instant,
         from: &UniqueAddress,
         round: u64,
-        root: Sum,
+        (part, root): (Sixteenths, Sum),
         pruning: &PruningNews,
         out: &mut Vec<Effect>,
     ) {
@@ -239,7 +322,7 @@ impl ReplicatorCore {
         let news = self.pruning.forget_horizon();
         self.on_pruning_news(now, from, pruning);
         let pruning_news = PruningNews { forget_horizon: news, ..self.pruning.news() };
-        if root == self.root_sum() {
+        if root == self.entries.tree.sum_of(part) {
             self.rounds.answered.remove(from);
             self.send(from.clone(), Message::SyncSame { round, pruning: pruning_news }, out);
             return;
@@ -247,10 +330,17 @@ impl ReplicatorCore {
         let mut answer = Round::new(now, round, false);
         answer.tokens = self.known_rounds(from, self.pruning.collections.tokens());
         answer.horizon = pruning.forget_horizon;
-        answer.compare(&self.entries, Prefix::ROOT, root);
+        answer.part = part;
+        // What several peers bring in shares no other needs to send at the same time. A share is never kept
+        // waiting, or two new replicas would wait for each other.
+        if self.rounds.catching_up == CatchingUp::Shares && part == Sixteenths::ALL {
+            answer.held = Some(root);
+        } else {
+            answer.compare_root(&self.entries, root);
+        }
         self.rounds.answered.insert(from.clone(), answer);
         self.send(from.clone(), Message::SyncDiffers { round, pruning: pruning_news }, out);
-        self.pump(from, RoundId { opened_by_sender: true, number: round }, out);
+        self.pump(now, from, RoundId { opened_by_sender: true, number: round }, out);
     }
 
     /// The peer has taken the opening, and what it said of pruning with it: whatever it holds from now
@@ -275,7 +365,11 @@ impl ReplicatorCore {
     }
 
     /// Every difference was exchanged both ways.
-    fn note_complete(&mut self, peer: &UniqueAddress, round: &Round) {
+    fn note_complete(&mut self, now: Instant, peer: &UniqueAddress, round: &Round, out: &mut Vec<Effect>) {
+        if round.part != Sixteenths::ALL {
+            return;
+        }
+        self.note_synced(now, peer, out);
         if round.answered {
             self.pruning.collections.on_completed(peer, &round.tokens);
             self.pruning.raise_horizon(round.horizon);
@@ -319,26 +413,26 @@ impl ReplicatorCore {
         entries: &[(KeyId, Envelope)],
         out: &mut Vec<Effect>,
     ) {
-        if let Some(round) = round {
-            let Some(found) = self.rounds.find(from, round) else { return };
-            if !found.receive(now, number) {
-                return self.after_round_message(now, from, round, out);
-            }
+        // What a large message brings after its round was given up is welcome all the same.
+        let round = round.filter(|round| self.rounds.find(from, *round).is_some());
+        if let Some(round) = round
+            && let Some(found) = self.rounds.find(from, round)
+            && !found.receive(now, number)
+        {
+            return self.after_round_message(now, from, round, out);
         }
         let mut back = std::collections::VecDeque::new();
         for (key, envelope) in entries {
             match self.merge(now, from, key, envelope, out) {
                 Err(_) => {
-                    let suppressed = Suppressed {
-                        own: self.entries.digest(key),
-                        theirs: None,
-                        rounds_left: self.settings.mismatch_suppress_rounds,
-                    };
-                    self.rounds.suppressed.insert((from.clone(), hash64(key.as_bytes())), suppressed);
+                    self.suppress(from, key);
                 }
                 Ok(Merged::Done { changed: false }) if !send_back => {}
                 Ok(_) => {
-                    if self.entries.envelope(key).is_some_and(|own| own.content != envelope.content) {
+                    // To compare a large value it would have to be encoded; offering it costs less.
+                    if self.entries.is_large(key, self.settings.inner_tree_keys)
+                        || self.entries.envelope(key).is_some_and(|own| own.content != envelope.content)
+                    {
                         back.push_back(key.clone());
                     }
                 }
@@ -351,11 +445,21 @@ impl ReplicatorCore {
         self.after_round_message(now, from, round, out);
     }
 
+    /// Exchanging an entry with a peer changes nothing: it is left alone for a while. Source: ddata G14.
+    pub(super) fn suppress(&mut self, from: &UniqueAddress, key: &KeyId) {
+        let (own, rounds_left) = (self.entries.digest(key), self.settings.mismatch_suppress_rounds);
+        let suppressed = Suppressed { own, theirs: None, rounds_left };
+        self.rounds.suppressed.insert((from.clone(), hash64(key.as_bytes())), suppressed);
+    }
+
     /// Entries too large for a batch of deltas, asked for by the hash in the hint. Source: ddata G7.
-    fn on_want_after_hint(&mut self, from: &UniqueAddress, hashes: &[u64], out: &mut Vec<Effect>) {
+    fn on_want_after_hint(&mut self, now: Instant, from: &UniqueAddress, hashes: &[u64], out: &mut Vec<Effect>) {
         let mut keys = hashes.iter().flat_map(|hash| keys_of(&self.entries, *hash)).collect();
         loop {
-            let (_, entries) = fill(&self.settings, &mut self.entries, &mut keys);
+            let (_, entries, large) = fill(&self.settings, &mut self.entries, &mut keys);
+            if !large.is_empty() {
+                self.open_round_soon(now, from, out);
+            }
             if entries.is_empty() {
                 return;
             }
@@ -364,18 +468,27 @@ impl ReplicatorCore {
         }
     }
 
-    fn pump(&mut self, peer: &UniqueAddress, round: RoundId, out: &mut Vec<Effect>) {
+    pub(super) fn pump(&mut self, now: Instant, peer: &UniqueAddress, round: RoundId, out: &mut Vec<Effect>) {
         let rounds = if round.opened_by_sender { &mut self.rounds.answered } else { &mut self.rounds.opened };
         let Some(found) = rounds.get_mut(peer).filter(|found| found.is(round.number)) else { return };
         let mut messages = Vec::new();
         found.pump(&self.settings, &mut self.entries, &mut messages);
+        if found.is_cold {
+            self.rounds.step_at.get_or_insert(now + STEP_PAUSE);
+        }
         for (_, message) in messages {
             self.send(peer.clone(), message, out);
         }
     }
 
-    fn after_round_message(&mut self, now: Instant, peer: &UniqueAddress, round: RoundId, out: &mut Vec<Effect>) {
-        self.pump(peer, round, out);
+    pub(super) fn after_round_message(
+        &mut self,
+        now: Instant,
+        peer: &UniqueAddress,
+        round: RoundId,
+        out: &mut Vec<Effect>,
+    ) {
+        self.pump(now, peer, round, out);
         if !round.opened_by_sender && self.rounds.opened.get(peer).is_some_and(Round::is_complete) {
             self.stats.rounds_completed += 1;
             self.send(peer.clone(), Message::SyncDone { round: round.number }, out);
@@ -385,16 +498,15 @@ impl ReplicatorCore {
 
     fn finish_round(&mut self, now: Instant, peer: &UniqueAddress, out: &mut Vec<Effect>) {
         if let Some(round) = self.rounds.opened.remove(peer) {
-            self.note_complete(peer, &round);
+            self.note_complete(now, peer, &round, out);
         }
-        self.note_synced(peer, out);
         self.open_initial_rounds(now, out);
     }
 
-    fn note_synced(&mut self, peer: &UniqueAddress, out: &mut Vec<Effect>) {
+    fn note_synced(&mut self, now: Instant, peer: &UniqueAddress, out: &mut Vec<Effect>) {
         if self.lifecycle == Lifecycle::Syncing {
             self.synced_with.insert(peer.clone());
-            self.end_syncing_if_done(out);
+            self.end_syncing_if_done(now, out);
         }
     }
 }

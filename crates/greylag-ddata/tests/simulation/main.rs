@@ -13,7 +13,7 @@ fn replicas_agree_after_every_history() {
         let (from, to) = text.split_once("..")?;
         Some(from.parse().ok()?..to.parse().ok()?)
     });
-    let (mut acknowledged, mut failed, mut repaired, mut performed, mut again) = (0, 0, 0, 0, 0);
+    let (mut acknowledged, mut failed, mut repaired, mut in_parts, mut performed, mut again) = (0, 0, 0, 0, 0, 0);
     for seed in seeds.unwrap_or(0..120_u64) {
         let mut world = World::run(seed);
         world.check_healed();
@@ -21,12 +21,14 @@ fn replicas_agree_after_every_history() {
         acknowledged += world.acknowledged;
         failed += world.failed;
         repaired += world.repaired();
+        in_parts += world.repaired_in_parts();
         let pruned = world.performed();
         performed += pruned.0;
         again += pruned.1;
     }
     // A simulation in which nothing fails, or nothing has to be repaired, proves nothing.
     assert!(acknowledged > 100 && failed > 10 && repaired > 10, "{acknowledged} {failed} {repaired}");
+    assert!(in_parts > 100, "{in_parts} values repaired in parts");
     assert!(performed > 100, "{performed} entries performed, {again} again");
 }
 

@@ -105,6 +105,7 @@ fn settings(seed: u64) -> ReplicatorSettings {
         max_delta_elements: if seed.is_multiple_of(3) { 2 } else { 500 },
         eager_full_state_bytes: if seed.is_multiple_of(4) { 64 } else { 64 * 1024 },
         delta_log_max_entries: if seed.is_multiple_of(5) { 12 } else { 100_000 },
+        inner_tree_keys: if seed % 4 == 1 { 3 } else { 4_096 },
         delta_enabled: !seed.is_multiple_of(7),
         pruning_interval: (!seed.is_multiple_of(6)).then_some(Duration::from_millis(300)),
         max_pruning_dissemination: Duration::from_millis(200),
@@ -537,6 +538,11 @@ impl World {
     /// Rounds of anti-entropy that all processes went through.
     pub(crate) fn repaired(&self) -> u64 {
         self.processes.iter().map(|process| process.core.stats().rounds_completed).sum()
+    }
+
+    /// Values that were repaired range by range.
+    pub(crate) fn repaired_in_parts(&self) -> u64 {
+        self.processes.iter().map(|process| process.core.stats().repaired_in_parts).sum()
     }
 
     /// What the living replicas hold, as digests.

@@ -1,0 +1,69 @@
+//! Large values on their way in, and what becomes of them. Source: ddata G12.
+
+use bytes::Bytes;
+use greylag_crdt::Digest;
+
+use super::{Data, Entries, Entry, Filled, Merged, Rules};
+use crate::key::KeyId;
+use crate::message::{Content, Refusal};
+use crate::repair::{Deferred, Draft, Nonsense};
+use crate::types::AnyData;
+use greylag_core::UniqueAddress;
+
+impl Entries {
+    /// Whether a value is compared and sent range by range: it has more top-level keys than this.
+    pub(crate) fn is_large(&self, key: &str, keys: usize) -> bool {
+        let ranged = self.map.get(key).and_then(Entry::value).and_then(AnyData::ranged);
+        ranged.is_some_and(|ranged| ranged.keys() > keys)
+    }
+
+    /// Begins to make one of an offered value and what is held here.
+    pub(crate) fn begin_draft(
+        &mut self,
+        rules: &Rules<'_>,
+        key: &KeyId,
+        from: UniqueAddress,
+        offered: Deferred,
+    ) -> Result<(), Refusal> {
+        let Content::Value { tag, .. } = &offered.offer.head.content else { return Err(Refusal::Undecodable) };
+        self.check_tag(key, tag)?;
+        let found = rules.types.find(tag).ok_or(Refusal::UnknownType)?;
+        let mut zero = found.zero();
+        zero.bind(self.home(key));
+        let own = self.map.get(key);
+        let draft = Draft::new(from, offered, own, zero).map_err(|Nonsense| Refusal::Undecodable)?;
+        self.drafts.insert(key.clone(), draft);
+        Ok(())
+    }
+
+    /// A delta was joined into an entry that had this digest before; what is on its way in needs it, too.
+    pub(crate) fn note_delta(&mut self, key: &KeyId, delta: &Bytes, before: Option<Digest>) {
+        let after = self.digest(key);
+        if let Some(draft) = self.drafts.get_mut(key) {
+            draft.note(delta, before, after);
+        }
+    }
+
+    /// Puts a finished draft in the place of the entry that it includes, or joins it.
+    pub(crate) fn merge_draft(&mut self, rules: &Rules<'_>, key: &KeyId, draft: Draft) -> Result<Merged, Refusal> {
+        if let Some(Entry { data: Data::Tombstone { deleted_at }, .. }) = self.map.get(key) {
+            return Ok(Merged::Deleted { deleted_at: *deleted_at });
+        }
+        let Content::Value { tag, .. } = &draft.offer.head.content else { return Err(Refusal::Undecodable) };
+        self.check_tag(key, tag)?;
+        let found = rules.types.find(tag).ok_or(Refusal::UnknownType)?;
+        let (now, bytes) = (self.digest(key), draft.bytes);
+        let (value, head, includes_all) = draft.finish(found, now);
+        let Some(own) = self.map.get(key).filter(|own| includes_all && own.markers == head.markers) else {
+            return self.merge_state(rules, key, &**found, value, &head, bytes);
+        };
+        let mut versions = own.versions.clone();
+        for (origin, version) in &head.versions {
+            let own = versions.entry(*origin).or_default();
+            *own = (*own).max(*version);
+        }
+        let (markers, size_bound, born) = (own.markers.clone(), own.size_bound + bytes, own.born);
+        self.set(key, Filled { data: Data::Value(value), versions, markers, size_bound, born });
+        Ok(Merged::Done { changed: self.digest(key) != now })
+    }
+}

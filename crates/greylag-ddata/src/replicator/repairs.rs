@@ -1,0 +1,235 @@
+//! Large values on their way in: offered, asked for range by range, joined, and put in place.
+//! Source: ddata G12.
+
+use std::time::Instant;
+
+use greylag_core::UniqueAddress;
+use greylag_crdt::{Digest, KeyRange, Part, RangeSum};
+
+use super::ReplicatorCore;
+use super::peers::rules;
+use super::rounds::STEP_PAUSE;
+use crate::entries::{Data, Entry, Merged};
+use crate::key::KeyId;
+use crate::message::{Content, Effect, Offer, ReplicatorEvent, RoundId};
+use crate::repair::{Deferred, Nonsense, UNDER_WAY};
+
+/// What a peer may have of its own on its way here, in values as large as an entry may be.
+const VALUES_PER_PEER: usize = 4;
+
+impl ReplicatorCore {
+    #[expect(clippy::too_many_arguments, reason = "one message, taken apart")]
+    pub(super) fn on_inner_nodes(
+        &mut self,
+        now: Instant,
+        from: &UniqueAddress,
+        (round, number): (RoundId, u64),
+        key: KeyId,
+        snapshot: Digest,
+        offer: Option<Box<Offer>>,
+        nodes: Vec<(KeyRange, RangeSum)>,
+        out: &mut Vec<Effect>,
+    ) {
+        let Some(found) = self.rounds.find(from, round) else { return };
+        if !found.receive(now, number) {
+            return self.after_round_message(now, from, round, out);
+        }
+        match (offer, &nodes[..]) {
+            (Some(offer), [(_, sum)]) => {
+                let offered = Deferred { round, snapshot, offer: *offer, sum: *sum };
+                self.on_offer(now, from, key, offered, out);
+            }
+            (Some(_), _) => {
+                found.end_receiving(&key, snapshot);
+                self.note_aborted(from, out);
+            }
+            (None, _) => {
+                let draft = self.entries.drafts.get_mut(&key);
+                let draft = draft.filter(|draft| draft.is_of(from, round, snapshot));
+                match draft.map(|draft| draft.on_nodes(nodes)) {
+                    Some(Ok(())) => self.advance_draft(now, &key, out),
+                    Some(Err(Nonsense)) => self.abort_draft(now, &key, out),
+                    None => {}
+                }
+            }
+        }
+        self.after_round_message(now, from, round, out);
+    }
+
+    /// A peer holds a large value that may differ from what is held here.
+    fn on_offer(&mut self, now: Instant, from: &UniqueAddress, key: KeyId, offered: Deferred, out: &mut Vec<Effect>) {
+        let (round, snapshot) = (offered.round, offered.snapshot);
+        let Some(found) = self.rounds.find(from, round) else { return };
+        found.begin_receiving(key.clone());
+        if let Some(draft) = self.entries.drafts.get_mut(&key) {
+            if draft.from != *from {
+                // Two at a time would bring the same things twice; most likely nothing differs afterwards.
+                draft.deferred.insert(from.clone(), offered);
+                return;
+            }
+            // The peer began anew.
+            self.abort_draft(now, &key, out);
+        }
+        if self.entries.drafts.values().filter(|draft| draft.from == *from).count() >= 2 * UNDER_WAY {
+            self.note_aborted(from, out);
+            return self.end_receiving(from, round, &key, snapshot);
+        }
+        if let Some(Entry { data: Data::Tombstone { .. }, .. }) = self.entries.get(&key) {
+            if let Some(found) = self.rounds.find(from, round) {
+                found.end_receiving(&key, snapshot);
+                found.send_entries([key].into(), false);
+            }
+            return;
+        }
+        let tag = match &offered.offer.head.content {
+            Content::Value { tag, .. } => tag.clone(),
+            Content::Tombstone { .. } => "".into(),
+        };
+        let rules = rules(&self.types, &self.settings, self.forgets_before(now));
+        match self.entries.begin_draft(&rules, &key, from.clone(), offered) {
+            Ok(()) => self.advance_draft(now, &key, out),
+            Err(refusal) => {
+                self.end_receiving(from, round, &key, snapshot);
+                self.suppress(from, &key);
+                _ = self.note_refusal(now, from, &key, &tag, Err(refusal), out);
+            }
+        }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "one message, taken apart")]
+    pub(super) fn on_bucket(
+        &mut self,
+        now: Instant,
+        from: &UniqueAddress,
+        (round, number): (RoundId, u64),
+        key: &KeyId,
+        snapshot: Digest,
+        part: &Part,
+        out: &mut Vec<Effect>,
+    ) {
+        let Some(found) = self.rounds.find(from, round) else { return };
+        if found.receive(now, number) {
+            let draft = self.entries.drafts.get_mut(key).filter(|draft| draft.is_of(from, round, snapshot));
+            match draft.map(|draft| draft.on_bucket(part)) {
+                Some(Ok(())) if self.is_within_bounds(from) => self.advance_draft(now, key, out),
+                Some(_) => self.abort_draft(now, key, out),
+                None => {}
+            }
+        }
+        self.after_round_message(now, from, round, out);
+    }
+
+    /// Whether what a peer has on its way here is no more than legal updates and their joins make up: every replica may
+    /// have grown an entry up to its limit before they met.
+    fn is_within_bounds(&self, from: &UniqueAddress) -> bool {
+        let bytes: usize = self.entries.drafts.values().filter(|draft| draft.from == *from).map(|d| d.bytes).sum();
+        let values = VALUES_PER_PEER + self.replicas.others.len();
+        bytes <= self.settings.max_entry_bytes.saturating_mul(values)
+    }
+
+    fn advance_draft(&mut self, now: Instant, key: &KeyId, out: &mut Vec<Effect>) {
+        let Some(draft) = self.entries.drafts.get_mut(key) else { return };
+        let (from, round, snapshot) = (draft.from.clone(), draft.round, draft.snapshot);
+        match draft.advance() {
+            Err(Nonsense) => self.abort_draft(now, key, out),
+            Ok(step) if step.is_cold => _ = self.rounds.step_at.get_or_insert(now + STEP_PAUSE),
+            Ok(step) if step.is_done => self.finish_draft(now, key, out),
+            Ok(step) => {
+                if let Some(found) = self.rounds.find(&from, round) {
+                    found.want_ranges(key, snapshot, step.wanted);
+                }
+            }
+        }
+    }
+
+    /// All that differs is here.
+    fn finish_draft(&mut self, now: Instant, key: &KeyId, out: &mut Vec<Effect>) {
+        let Some(mut draft) = self.entries.drafts.remove(key) else { return };
+        let deferred = std::mem::take(&mut draft.deferred);
+        let (from, round, snapshot, send_back) =
+            (draft.from.clone(), draft.round, draft.snapshot, draft.offer.send_back);
+        let tag = match &draft.offer.head.content {
+            Content::Value { tag, .. } => tag.clone(),
+            Content::Tombstone { .. } => "".into(),
+        };
+        let rules = rules(&self.types, &self.settings, self.forgets_before(now));
+        let merged = self.entries.merge_draft(&rules, key, draft);
+        let merged = self.note_refusal(now, &from, key, &tag, merged, out);
+        self.end_receiving(&from, round, key, snapshot);
+        match merged {
+            Err(_) => self.suppress(&from, key),
+            Ok(Merged::Done { .. }) if !send_back || self.entries.digest(key) == Some(snapshot) => {}
+            Ok(_) => {
+                if let Some(found) = self.rounds.find(&from, round) {
+                    found.send_entries([key.clone()].into(), false);
+                }
+            }
+        }
+        self.stats.repaired_in_parts += u64::from(merged.is_ok());
+        for (peer, offered) in deferred {
+            let round = offered.round;
+            self.on_offer(now, &peer, key.clone(), offered, out);
+            self.after_round_message(now, &peer, round, out);
+        }
+    }
+
+    /// Gives up on a value that is on its way here.
+    pub(super) fn abort_draft(&mut self, now: Instant, key: &KeyId, out: &mut Vec<Effect>) {
+        let Some(draft) = self.entries.drafts.remove(key) else { return };
+        self.note_aborted(&draft.from, out);
+        self.end_receiving(&draft.from, draft.round, key, draft.snapshot);
+        for (peer, offered) in draft.deferred {
+            let round = offered.round;
+            self.on_offer(now, &peer, key.clone(), offered, out);
+            self.after_round_message(now, &peer, round, out);
+        }
+    }
+
+    fn end_receiving(&mut self, from: &UniqueAddress, round: RoundId, key: &KeyId, snapshot: Digest) {
+        if let Some(found) = self.rounds.find(from, round) {
+            found.end_receiving(key, snapshot);
+        }
+    }
+
+    fn note_aborted(&mut self, from: &UniqueAddress, out: &mut Vec<Effect>) {
+        self.stats.transfers_aborted += 1;
+        out.push(Effect::Event(ReplicatorEvent::TransferAborted { peer: from.clone() }));
+    }
+
+    /// Drops what belongs to rounds that are over.
+    pub(super) fn drop_lost_drafts(&mut self, now: Instant, out: &mut Vec<Effect>) {
+        let of_rounds = self.entries.drafts.iter().map(|(key, draft)| (key.clone(), draft.from.clone(), draft.round));
+        let of_rounds: Vec<_> = of_rounds.collect();
+        for (key, from, round) in of_rounds {
+            if self.rounds.find(&from, round).is_none() {
+                self.abort_draft(now, &key, out);
+            }
+        }
+    }
+
+    /// A step of what would take too long at once.
+    pub(super) fn step_repairs(&mut self, now: Instant, out: &mut Vec<Effect>) {
+        if self.rounds.step_at.is_none_or(|at| at > now) {
+            return;
+        }
+        self.rounds.step_at = None;
+        let keys: Vec<KeyId> = self.entries.drafts.keys().cloned().collect();
+        for key in keys {
+            let Some(draft) = self.entries.drafts.get(&key) else { continue };
+            if draft.has_to_compare() {
+                let (from, round) = (draft.from.clone(), draft.round);
+                self.advance_draft(now, &key, out);
+                self.after_round_message(now, &from, round, out);
+            }
+        }
+        let mut cold = Vec::new();
+        for (peer, id, round) in self.rounds.iter_mut() {
+            if std::mem::take(&mut round.is_cold) {
+                cold.push((peer.clone(), id));
+            }
+        }
+        for (peer, id) in cold {
+            self.after_round_message(now, &peer, id, out);
+        }
+    }
+}
