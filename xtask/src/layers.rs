@@ -69,6 +69,7 @@ const PURE: &[&str] = &["greylag-core", "greylag-codec", "greylag-crdt", "greyla
 /// All that `greylag-crdt` may depend on, directly or not, with every feature: no I/O, no clock, no async. What is not
 /// here was not looked at.
 const TREE_OF_CRDT: &[&str] = &[
+    "arrayvec",
     "cobs",
     "crdts",
     "greylag-crdt",
@@ -82,6 +83,7 @@ const TREE_OF_CRDT: &[&str] = &[
     "syn",
     "thiserror",
     "thiserror-impl",
+    "triomphe",
     "twox-hash",
     "unicode-ident",
 ];

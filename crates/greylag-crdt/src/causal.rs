@@ -11,7 +11,8 @@ mod ranges;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::sync::Arc;
+
+use triomphe::Arc;
 
 use crate::codec::{DecodeError, Decoder, Encoder, FORMAT};
 use crate::context::Context;
@@ -22,8 +23,8 @@ use crate::fragment::{Edit, Fragment, check};
 use crate::hash::Digest;
 use crate::prune::{Markers, Performed, Range, RemovedNodePruning};
 use crate::rename::Moves;
-use crate::replica::{Dot, ReplicaId};
-use crate::store::{Host, Join, Store};
+use crate::replica::ReplicaId;
+use crate::store::{Changes, DotSet, Host, Join, Store};
 
 /// A store, the dots it has seen, and what is kept beside them without being part of the value.
 #[derive(Clone)]
@@ -64,60 +65,73 @@ impl<S: Store> Causal<S> {
         }
     }
 
-    /// The context of a delta is what it supersedes, as single dots, and the claim `(prev, last]`:
-    /// this replica knows that it issued nothing else for the entry in between, which keeps contexts
-    /// compact although numbers have gaps. A value that is not the entry's own claims nothing, since
-    /// it does not know what the entry holds.
-    fn fragment(&mut self, cx: &UpdateCx<'_>, edit: Edit<S>) -> Fragment<S> {
-        let (mut context, mut forgotten) = (Context::new(), Context::new());
-        let floor = cx.start_floor(self.home.map(|home| home.entry));
-        if let (Some(last), Some(floor)) = (edit.drawn.last(), floor) {
-            let floor = if cx.left_out().start_floor { 0 } else { floor };
-            let own = cx.replica();
-            let is_first = !std::mem::replace(&mut self.drawn, true);
-            if !is_first {
-                let seen = if cx.left_out().claim_start { 0 } else { self.context.highest(own) };
-                context.insert_range(own, seen.max(floor) + 1, last.number);
-            } else {
-                // The first since the entry was absent: everything of ours that is not live here was
-                // forgotten here, and goes everywhere.
-                context.insert_range(own, floor + 1, last.number);
-                self.store.visit_dots(&mut |dot| {
-                    if dot.replica == own {
-                        context.remove_range(own, dot.number, dot.number);
-                    }
-                });
-            }
-            for (above, up_to) in cx.reserved() {
-                context.remove_range(own, above + 1, *up_to);
-            }
-            if is_first {
-                forgotten = context.clone();
-            }
+    /// The claim `(prev, last]` of an update, and whether it is the first since the entry was absent: this replica knows
+    /// that it issued nothing else for the entry in between, which keeps contexts compact although numbers have gaps. A
+    /// value that is not the entry's own claims nothing, since it does not know what the entry holds.
+    fn claim(&mut self, cx: &UpdateCx<'_>, drawn: &DotSet) -> (Context, bool) {
+        let mut claim = Context::new();
+        let (Some(last), Some(floor)) = (drawn.dots().last(), self.floor(cx)) else { return (claim, false) };
+        let own = cx.replica();
+        let is_first = !std::mem::replace(&mut self.drawn, true);
+        if !is_first {
+            claim.insert_range(own, self.claimed_up_to(cx).max(floor) + 1, last.number);
+        } else {
+            // Everything of ours that is not live here was forgotten here, and goes everywhere.
+            claim.insert_range(own, floor + 1, last.number);
+            self.store.visit_dots(&mut |dot| {
+                if dot.replica == own {
+                    claim.remove_range(own, dot.number, dot.number);
+                }
+            });
         }
-        edit.drawn.iter().chain(&edit.superseded).for_each(|dot| context.insert(*dot));
-        Fragment { store: edit.store, context, scope: edit.scope, forgotten }
+        for (above, up_to) in cx.reserved() {
+            claim.remove_range(own, above + 1, *up_to);
+        }
+        (claim, is_first)
+    }
+
+    /// The claim of most updates, as one interval: numbers were drawn, not for the first time, and none are reserved.
+    fn plain_claim(&self, cx: &UpdateCx<'_>, drawn: &DotSet) -> Option<(u64, u64)> {
+        let (last, floor) = drawn.dots().last().zip(self.floor(cx))?;
+        let is_plain = self.drawn && cx.reserved().is_empty();
+        is_plain.then(|| (self.claimed_up_to(cx).max(floor) + 1, last.number))
+    }
+
+    /// The start floor, if the update is one of this entry.
+    fn floor(&self, cx: &UpdateCx<'_>) -> Option<u64> {
+        let floor = cx.start_floor(self.home.map(|home| home.entry))?;
+        Some(if cx.left_out().start_floor { 0 } else { floor })
+    }
+
+    /// The highest number of the updating replica that was seen.
+    fn claimed_up_to(&self, cx: &UpdateCx<'_>) -> u64 {
+        if cx.left_out().claim_start { 0 } else { self.context.highest(cx.replica()) }
     }
 
     fn join_fragment(&mut self, fragment: &Fragment<S>) -> Grew {
         // What a first delta claims is new to nearly everybody; then only what it touches can change.
         let everything = S::everything();
         let scope = if fragment.forgotten.intersects(&self.context) { &everything } else { &fragment.scope };
-        self.join_parts(&fragment.store, &fragment.context, scope, None)
+        self.join_parts(&fragment.store, &fragment.context, scope)
     }
 
-    /// `drawn_up_to`: the highest number of this process, where it is known.
-    fn join_parts(&mut self, store: &S, context: &Context, scope: &S::Scope, drawn_up_to: Option<u64>) -> Grew {
+    fn join_parts(&mut self, store: &S, context: &Context, scope: &S::Scope) -> Grew {
         let mut join = Join::new(&self.context, context, self.own);
         let changed = self.store.join(store, scope, &mut join);
-        let Join { sum, slots, shrunk, .. } = join;
-        self.sum = self.sum.plus(sum);
-        self.count_slots(slots);
-        let seen_more = Arc::make_mut(&mut self.context).union(context);
-        if let Some(own) = self.own.filter(|_| shrunk) {
-            self.slot_floor = self.slot_floor.max(drawn_up_to.unwrap_or_else(|| self.context.highest(own)));
-        }
+        let changes = join.changes;
+        let seen_more = !self.context.covers_all(context) && Arc::make_mut(&mut self.context).union(context);
+        self.settle(changes, self.own.map_or(0, |own| self.context.highest(own)));
         (changed || seen_more).into()
+    }
+
+    /// Takes over what a join or a patch did to the store. `highest`: the highest own number that there is, as far as is
+    /// known, which own slots have to be above after one of them shrank.
+    fn settle(&mut self, mut changes: Changes, highest: u64) {
+        self.sum = self.sum.plus(changes.sum);
+        self.count_slots(std::mem::take(&mut changes.slots));
+        if changes.shrunk && self.own.is_some() {
+            self.slot_floor = self.slot_floor.max(highest);
+        }
     }
 
     fn count_slots(&mut self, more: BTreeMap<ReplicaId, i64>) {
@@ -150,7 +164,7 @@ impl<S: Store> Causal<S> {
             self.context = Arc::clone(&other.context);
             return Ok((!self.context.is_empty()).into());
         }
-        Ok(self.join_parts(&other.store, &other.context, &S::everything(), None))
+        Ok(self.join_parts(&other.store, &other.context, &S::everything()))
     }
 
     /// Joins a fragment.
@@ -163,7 +177,7 @@ impl<S: Store> Causal<S> {
     #[cfg(feature = "crdts")]
     pub(crate) fn retire(&mut self, context: &Context) {
         self.tracker.merged();
-        self.join_parts(&S::default(), context, &S::everything(), None);
+        self.join_parts(&S::default(), context, &S::everything());
     }
 
     pub(crate) fn bind(&mut self, home: Home) {
@@ -247,15 +261,31 @@ impl<S: Store> Host<S> for Causal<S> {
         (!self.store.is_empty()).then_some(&self.store)
     }
 
-    /// Builds the edit's fragment, joins that, and collects it.
+    /// Makes the edit where it stands: the value is then what a join with the edit's fragment makes of it. The fragment is
+    /// made only if somebody collects it.
     fn apply(&mut self, cx: &UpdateCx<'_>, edit: Edit<S>) {
         self.adopt(cx);
-        let superseded = if cx.left_out().removal_context { edit.superseded.clone() } else { Vec::new() };
-        let mut fragment = self.fragment(cx, edit);
-        // What this replica has forgotten is not here, so nothing but what is touched can change.
-        self.join_parts(&fragment.store, &fragment.context, &fragment.scope, Some(cx.last_drawn()));
-        superseded.iter().for_each(|dot| fragment.context.remove_range(dot.replica, dot.number, dot.number));
-        self.tracker.record(&fragment, Fragment::join);
+        let Edit { patch, drawn } = edit;
+        let mut changes = Changes::new(self.own);
+        if !self.tracker.is_open()
+            && let Some((low, high)) = self.plain_claim(cx, &drawn)
+        {
+            self.store.patch(patch, &mut changes);
+            self.settle(changes, cx.last_drawn());
+            Arc::make_mut(&mut self.context).insert_range(cx.replica(), low, high);
+            return;
+        }
+        let (mut context, is_first) = self.claim(cx, &drawn);
+        let forgotten = if is_first { context.clone() } else { Context::new() };
+        let (store, scope) = S::content(&patch);
+        changes.superseded = Some(Vec::new());
+        self.store.patch(patch, &mut changes);
+        // Its context is what it supersedes, as single dots, what it drew, and the claim.
+        let superseded = changes.superseded.take().unwrap_or_default();
+        drawn.dots().iter().chain(&superseded).for_each(|dot| context.insert(*dot));
+        self.settle(changes, cx.last_drawn());
+        Arc::make_mut(&mut self.context).union(&context);
+        self.tracker.record(Fragment { store, context, scope, forgotten }, Fragment::join);
     }
 
     fn slot_floor(&mut self, cx: &UpdateCx<'_>) -> u64 {
@@ -425,12 +455,3 @@ macro_rules! ranged_data {
     };
 }
 pub(crate) use ranged_data;
-
-/// The dots under the leaves of a store.
-pub(crate) fn dots_of<S: Store>(store: Option<&S>) -> Vec<Dot> {
-    let mut dots = Vec::new();
-    if let Some(store) = store {
-        store.visit_dots(&mut |dot| dots.push(dot));
-    }
-    dots
-}

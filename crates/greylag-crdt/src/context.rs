@@ -129,6 +129,11 @@ impl Context {
         grew
     }
 
+    /// Whether everything that the other has seen was seen here.
+    pub(crate) fn covers_all(&self, other: &Self) -> bool {
+        other.seen.iter().all(|interval| self.covers(interval.replica, interval.low, interval.high))
+    }
+
     /// The replicas of which something was seen, ascending.
     pub fn replicas(&self) -> impl Iterator<Item = ReplicaId> + '_ {
         self.seen.chunk_by(|a, b| a.replica == b.replica).map(|list| list[0].replica)

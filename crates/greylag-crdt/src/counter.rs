@@ -49,7 +49,7 @@ impl GCounter {
             self.cached.forget();
             if self.tracker.is_open() {
                 let delta = self.tally.slots.only(cx.slot());
-                self.tracker.record(&delta, |collected, delta| {
+                self.tracker.record(delta, |collected, delta| {
                     collected.join(delta);
                 });
             }
@@ -220,7 +220,7 @@ impl PNCounter {
             if self.tracker.is_open() {
                 let (only, none) = (half.slots.only(cx.slot()), Slots::default());
                 let (added, taken) = if up { (only, none) } else { (none, only) };
-                self.tracker.record(&SlotPair { added, taken }, SlotPair::join);
+                self.tracker.record(SlotPair { added, taken }, SlotPair::join);
             }
         }
         Ok(())

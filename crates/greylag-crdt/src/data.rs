@@ -238,14 +238,11 @@ impl<D> Tracker<D> {
     }
 
     /// Adds a delta; nothing if no update is going on.
-    pub fn record(&mut self, delta: &D, join: impl FnOnce(&mut D, &D))
-    where
-        D: Clone,
-    {
+    pub fn record(&mut self, delta: D, join: impl FnOnce(&mut D, &D)) {
         if let Some((_, change)) = &mut self.open {
             match change {
-                Change::None => *change = Change::Delta(delta.clone()),
-                Change::Delta(collected) => join(collected, delta),
+                Change::None => *change = Change::Delta(delta),
+                Change::Delta(collected) => join(collected, &delta),
                 Change::FullOnly => {}
             }
         }

@@ -34,7 +34,7 @@ impl Flag {
     pub fn switch_on(&mut self) {
         if !self.enabled {
             self.enabled = true;
-            self.tracker.record(&On, |_, _| {});
+            self.tracker.record(On, |_, _| {});
         }
     }
 

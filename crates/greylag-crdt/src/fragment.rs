@@ -6,8 +6,8 @@ use crate::codec::{DecodeError, Decoder, Encoder, FORMAT};
 use crate::context::Context;
 use crate::prune::Markers;
 use crate::rename::Moves;
-use crate::replica::{Dot, ReplicaId};
-use crate::store::{Join, Store};
+use crate::replica::ReplicaId;
+use crate::store::{DotSet, Join, Store};
 
 /// A joinable part of a causal state: a delta, or several joined.
 ///
@@ -109,21 +109,15 @@ fn slot_replicas<S: Store>(store: &S) -> Vec<ReplicaId> {
     replicas
 }
 
-/// What an operation adds and what that supersedes, before its fragment is made.
-#[derive(Debug)]
+/// What an operation does, before its fragment is made: what it puts in the place of what it sees.
 pub struct Edit<S: Store> {
-    /// The new leaves.
-    pub(crate) store: S,
-    /// The dots drawn for them, ascending; none for a removal.
-    pub(crate) drawn: Vec<Dot>,
-    /// The dots that are superseded or removed.
-    pub(crate) superseded: Vec<Dot>,
-    /// What it speaks of.
-    pub(crate) scope: S::Scope,
+    pub(crate) patch: S::Patch,
+    /// The dots drawn for the leaves that it brings; none for a removal.
+    pub(crate) drawn: DotSet,
 }
 
 impl<S: Store> Edit<S> {
-    pub(crate) fn removal(superseded: Vec<Dot>, scope: S::Scope) -> Self {
-        Self { store: S::default(), drawn: Vec::new(), superseded, scope }
+    pub(crate) fn removal(patch: S::Patch) -> Self {
+        Self { patch, drawn: DotSet::default() }
     }
 }

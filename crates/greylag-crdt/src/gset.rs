@@ -12,7 +12,7 @@ use crate::element::Element;
 use crate::error::MergeError;
 use crate::hash::Digest;
 use crate::map::PersistentMap;
-use crate::store::push_element;
+use crate::store::{push_element, with_path};
 use crate::tag::TypeTag;
 
 /// A set whose elements can never be removed. Source: ddata §1, Y2, Y5.
@@ -40,20 +40,18 @@ impl<T: Element> GSet<T> {
 
     /// Adds an element; nothing if it is present.
     pub fn add(&mut self, element: T) {
-        if self.contains(&element) {
-            return;
+        let delta = self.tracker.is_open().then(|| BTreeSet::from([element.clone()]));
+        if self.insert(element)
+            && let Some(delta) = delta
+        {
+            self.tracker.record(delta, |collected, delta| collected.extend(delta.iter().cloned()));
         }
-        if self.tracker.is_open() {
-            let delta = BTreeSet::from([element.clone()]);
-            self.tracker.record(&delta, |collected, delta| collected.extend(delta.iter().cloned()));
-        }
-        self.insert(element);
     }
 
-    /// Inserts an element that is absent.
-    fn insert(&mut self, element: T) {
-        self.sum = self.sum.plus(digest_of(&element));
-        self.elements.insert(element, ());
+    /// Inserts an element. Returns whether it was absent.
+    fn insert(&mut self, element: T) -> bool {
+        let sum = &mut self.sum;
+        self.elements.insert_absent(element, |element| *sum = sum.plus(digest_of(element)))
     }
 
     /// Inserts many elements that are absent, ascending, in one pass over all.
@@ -97,9 +95,10 @@ impl<T: Element> GSet<T> {
 }
 
 fn digest_of<T: Element>(element: &T) -> Digest {
-    let mut bytes = Vec::with_capacity(24);
-    push_element(&mut bytes, element);
-    Digest::of(&bytes)
+    with_path(|path| {
+        push_element(path, element);
+        Digest::of(path)
+    })
 }
 
 impl<T: Element> Default for GSet<T> {
@@ -152,7 +151,7 @@ impl<T: Element> ReplicatedData for GSet<T> {
         if missing.len() > self.len() / 8 {
             self.rebuild_with(missing);
         } else {
-            missing.into_iter().for_each(|element| self.insert(element));
+            missing.into_iter().for_each(|element| _ = self.insert(element));
         }
         Ok(grew.into())
     }
@@ -161,9 +160,7 @@ impl<T: Element> ReplicatedData for GSet<T> {
         self.tracker.merged();
         let before = self.len();
         for element in delta {
-            if !self.contains(element) {
-                self.insert(element.clone());
-            }
+            self.insert(element.clone());
         }
         Ok((self.len() > before).into())
     }

@@ -15,7 +15,7 @@ use crate::element::Element;
 use crate::error::ClockExhausted;
 use crate::fragment::Edit;
 use crate::replica::WriterKey;
-use crate::store::{DotFun, Host, Leaf, StoreMut, Whole};
+use crate::store::{DotFun, DotSet, Host, Leaf, StoreMut};
 use crate::tag::TypeTag;
 
 /// One write: a value and what decides whether it wins.
@@ -180,13 +180,10 @@ impl<V: Element> StoreMut<'_, LwwStore<V>> {
     fn write(&mut self, cx: &mut UpdateCx<'_>, timestamp: i64, value: V) -> bool {
         let cell = LwwCell::new(cx, timestamp, value);
         let dot = cx.draw_dot();
-        let (superseded, observed) = match self.store() {
-            Some(store) => (store.dots().collect(), store.winner()),
-            None => (Vec::new(), None),
-        };
+        let observed = self.store().and_then(DotFun::winner);
         let won = observed.is_none_or(|observed| cell.beats(observed));
         let kept = if won { cell } else { observed.cloned().unwrap_or(cell) };
-        self.0.apply(cx, Edit { store: DotFun::single(dot, kept), drawn: vec![dot], superseded, scope: Whole });
+        self.0.apply(cx, Edit { patch: DotFun::single(dot, kept), drawn: DotSet::single(dot) });
         won
     }
 }

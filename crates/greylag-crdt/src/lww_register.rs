@@ -85,7 +85,7 @@ impl<T: Element> LwwRegister<T> {
         let cell = Some(LwwCell::new(cx, timestamp, value));
         let won = self.join(&cell);
         if won {
-            self.tracker.record(&cell, |collected, cell| {
+            self.tracker.record(cell, |collected, cell| {
                 join_cells(collected, cell);
             });
         }

@@ -3,14 +3,14 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use crate::causal::{Causal, causal_data, dots_of};
+use crate::causal::{Causal, causal_data};
 use crate::codec::{DecodeError, Decoder, Encoder};
 use crate::context::Context;
 use crate::cx::UpdateCx;
 use crate::data::ReplicatedData;
 use crate::element::Element;
 use crate::fragment::Edit;
-use crate::store::{DotFun, Host, Leaf, StoreMut, Whole};
+use crate::store::{DotFun, DotSet, Host, Leaf, StoreMut};
 use crate::tag::TypeTag;
 
 /// One write.
@@ -47,9 +47,8 @@ impl<T: Element> Leaf for MvCell<T> {
 impl<T: Element> StoreMut<'_, DotFun<MvCell<T>>> {
     /// Sets the value in the place of all that are seen here.
     pub fn set(&mut self, cx: &mut UpdateCx<'_>, value: T) {
-        let (superseded, dot) = (dots_of(self.store()), cx.draw_dot());
-        let store = DotFun::single(dot, MvCell(value));
-        self.0.apply(cx, Edit { store, drawn: vec![dot], superseded, scope: Whole });
+        let dot = cx.draw_dot();
+        self.0.apply(cx, Edit { patch: DotFun::single(dot, MvCell(value)), drawn: DotSet::single(dot) });
     }
 }
 

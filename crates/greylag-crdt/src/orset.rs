@@ -2,6 +2,7 @@
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fmt;
 
 use crate::causal::{Causal, causal_data, ranged_data};
@@ -11,7 +12,7 @@ use crate::data::ReplicatedData;
 use crate::element::Element;
 use crate::fragment::Edit;
 use crate::replica::Dot;
-use crate::store::{DotMap, DotSet, MapScope, StoreMut, Whole};
+use crate::store::{DotMap, DotSet, MapPatch, StoreMut};
 use crate::tag::TypeTag;
 
 /// A set inside a map, with the semantics of [`OrSet`].
@@ -33,26 +34,23 @@ impl<T: Element> DotMap<T, DotSet> {
 impl<T: Element> StoreMut<'_, OrSetStore<T>> {
     /// Adds an element; also if it is present, which makes it survive removals that have not seen this add.
     pub fn add(&mut self, cx: &mut UpdateCx<'_>, element: T) {
-        self.add_all(cx, [element]);
+        let drawn = DotSet::single(cx.draw_dot());
+        self.0.apply(cx, Edit { patch: MapPatch::Key(element, drawn.clone()), drawn });
     }
 
     /// Adds several elements in one change.
     pub fn add_all(&mut self, cx: &mut UpdateCx<'_>, elements: impl IntoIterator<Item = T>) {
-        let (mut store, mut touched) = (DotMap::default(), BTreeMap::new());
-        let (mut drawn, mut superseded) = (Vec::new(), Vec::new());
+        let (mut added, mut drawn) = (BTreeMap::new(), Vec::new());
         for element in elements {
-            if touched.insert(element.clone(), Whole).is_some() {
-                continue;
+            if let Entry::Vacant(place) = added.entry(element) {
+                let dot = cx.draw_dot();
+                place.insert(DotSet::single(dot));
+                drawn.push(dot);
             }
-            if let Some(former) = self.get(&element) {
-                superseded.extend_from_slice(former.dots());
-            }
-            let dot = cx.draw_dot();
-            drawn.push(dot);
-            store = store.with(element, DotSet::single(dot));
         }
         if !drawn.is_empty() {
-            self.0.apply(cx, Edit { store, drawn, superseded, scope: MapScope::Touched(touched) });
+            let patch = MapPatch::Keys(added.into_iter().collect());
+            self.0.apply(cx, Edit { patch, drawn: DotSet::of(drawn) });
         }
     }
 }
@@ -89,7 +87,7 @@ impl<T: Element> OrSet<T> {
     /// Adds an element. Adding one that is present is a change too: it makes the element survive
     /// removals that have not seen this add.
     pub fn add(&mut self, cx: &mut UpdateCx<'_>, element: T) {
-        self.add_all(cx, [element]);
+        StoreMut(&mut self.causal).add(cx, element);
     }
 
     /// Adds several elements in one change.

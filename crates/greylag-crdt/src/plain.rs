@@ -13,7 +13,7 @@ use crate::cx::UpdateCx;
 use crate::data::ReplicatedData;
 use crate::fragment::Edit;
 use crate::replica::Dot;
-use crate::store::{DotFun, Host, Leaf, Whole};
+use crate::store::{DotFun, DotSet, Host, Leaf};
 use crate::tag::TypeTag;
 
 /// Any replicated type as the value of an [`crate::OrMap`].
@@ -79,13 +79,11 @@ impl<C: ReplicatedData> Leaf for PlainValue<C> {
         f: impl FnOnce(&mut C, &mut UpdateCx<'_>) -> R,
     ) -> R {
         let before = host.store().map_or_else(C::zero, Plain::value);
-        let superseded = host.store().map_or_else(Vec::new, |store| store.dots().collect());
         let mut value = before.clone();
         let output = f(&mut value, cx);
         if value != before {
             let dot = cx.draw_dot();
-            let store = DotFun::single(dot, Self(value));
-            host.apply(cx, Edit { store, drawn: vec![dot], superseded, scope: Whole });
+            host.apply(cx, Edit { patch: DotFun::single(dot, Self(value)), drawn: DotSet::single(dot) });
         }
         output
     }

@@ -14,7 +14,7 @@ use crate::error::CounterOverflow;
 use crate::fragment::Edit;
 use crate::rename::Moves;
 use crate::replica::{Dot, ReplicaId};
-use crate::store::{DotFun, Host, Leaf, StoreMut, Whole, decode_dot, encode_dot};
+use crate::store::{DotFun, DotSet, Host, Leaf, StoreMut, decode_dot, encode_dot};
 use crate::tag::TypeTag;
 
 /// What was added and taken, by slot; the greater amount of a slot counts.
@@ -180,13 +180,12 @@ impl StoreMut<'_, CounterStore> {
         }
         let floor = self.0.slot_floor(cx);
         let mut counter = self.store().and_then(DotFun::joined).unwrap_or_default();
-        let superseded = self.store().map_or_else(Vec::new, |store| store.dots().collect());
         let newest = counter.newest(cx.replica(), |number| number > floor && !cx.is_reserved(number));
         let dot = cx.draw_dot();
         let amounts = counter.amounts(newest.unwrap_or(dot));
         let amount = if up { &mut amounts.added } else { &mut amounts.taken };
         *amount = amount.checked_add(by.into()).ok_or(CounterOverflow)?;
-        self.0.apply(cx, Edit { store: DotFun::single(dot, counter), drawn: vec![dot], superseded, scope: Whole });
+        self.0.apply(cx, Edit { patch: DotFun::single(dot, counter), drawn: DotSet::single(dot) });
         Ok(())
     }
 }

@@ -9,13 +9,16 @@
 mod dot_fun;
 mod dot_map;
 mod dot_set;
+mod scratch;
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 
 pub use dot_fun::{DotFun, Leaf};
+pub(crate) use dot_map::MapPatch;
 pub use dot_map::{DotMap, MapScope};
 pub use dot_set::DotSet;
+pub(crate) use scratch::with_path;
 
 use crate::codec::{DecodeError, Decoder, Encoder};
 use crate::context::Context;
@@ -42,6 +45,18 @@ pub trait Store: Clone + Default + PartialEq + Debug + Send + Sync + 'static {
 
     /// The union of two scopes.
     fn join_scopes(into: &mut Self::Scope, other: &Self::Scope);
+
+    /// What an operation puts in the place of what it sees: a store in the place of all, or of a map some keys alone.
+    type Patch: Send;
+
+    /// The patch that puts a store in the place of everything.
+    fn whole(self) -> Self::Patch;
+
+    /// What a patch brings, and what it speaks of: the store and the scope of its fragment.
+    fn content(patch: &Self::Patch) -> (Self, Self::Scope);
+
+    /// Makes a patch, in place: what its content, joined in with what it supersedes, would make of this store.
+    fn patch(&mut self, patch: Self::Patch, changes: &mut Changes);
 
     /// Joins `other` into this store, as far as `scope` reaches. Returns whether anything changed.
     fn join(&mut self, other: &Self, scope: &Self::Scope, join: &mut Join<'_>) -> bool;
@@ -124,11 +139,23 @@ impl<S: Store> Debug for StoreMut<'_, S> {
     }
 }
 
-/// The two contexts of a join, where in the entry it is, and what it has done so far.
+/// The two contexts of a join, and what it has done so far.
 #[derive(Debug)]
 pub struct Join<'a> {
     pub(crate) own: &'a Context,
     pub(crate) theirs: &'a Context,
+    pub(crate) changes: Changes,
+}
+
+impl<'a> Join<'a> {
+    pub(crate) fn new(own: &'a Context, theirs: &'a Context, watched: Option<ReplicaId>) -> Self {
+        Self { own, theirs, changes: Changes::new(watched) }
+    }
+}
+
+/// What a join or a patch does to a store, and where in the entry it is.
+#[derive(Debug)]
+pub struct Changes {
     /// The replica whose slots are watched.
     pub(crate) watched: Option<ReplicaId>,
     pub(crate) path: Vec<u8>,
@@ -138,13 +165,28 @@ pub struct Join<'a> {
     pub(crate) slots: BTreeMap<ReplicaId, i64>,
     /// Whether a slot of the watched replica shrank or vanished.
     pub(crate) shrunk: bool,
+    /// The dots that a patch supersedes, where somebody asks for them.
+    pub(crate) superseded: Option<Vec<Dot>>,
 }
 
-impl<'a> Join<'a> {
-    pub(crate) fn new(own: &'a Context, theirs: &'a Context, watched: Option<ReplicaId>) -> Self {
-        // Room for a short key and a dot, so that most joins allocate once.
-        let (path, sum, slots) = (Vec::with_capacity(48), Digest::default(), BTreeMap::new());
-        Self { own, theirs, watched, path, sum, slots, shrunk: false }
+impl Changes {
+    pub(crate) fn new(watched: Option<ReplicaId>) -> Self {
+        let (sum, slots) = (Digest::default(), BTreeMap::new());
+        Self { watched, path: scratch::take(), sum, slots, shrunk: false, superseded: None }
+    }
+
+    /// Notes that a store without slots becomes another.
+    fn note<S: Store>(&mut self, before: &S, after: &S) {
+        if let Some(superseded) = &mut self.superseded {
+            before.visit_dots(&mut |dot| superseded.push(dot));
+        }
+        self.sum = self.sum.minus(before.digest(&mut self.path)).plus(after.digest(&mut self.path));
+    }
+}
+
+impl Drop for Changes {
+    fn drop(&mut self) {
+        scratch::give_back(std::mem::take(&mut self.path));
     }
 }
 

@@ -1,7 +1,8 @@
 //! Causal states whose top-level store is a map, range by range. Source: ddata G12.
 
-use std::cmp::Ordering;
-use std::sync::Arc;
+use std::borrow::Cow;
+
+use triomphe::Arc;
 
 use super::Causal;
 use crate::codec::{DecodeError, Decoder, Encoder, FORMAT};
@@ -10,12 +11,13 @@ use crate::element::Element;
 use crate::hash::Digest;
 use crate::ranges::{KeyRange, Part, RangeSum, Ranged, check_bounds, context_to_bytes, cuts, to_bytes};
 use crate::replica::{Dot, ReplicaId};
-use crate::store::{DotMap, Join, Store, push_element};
+use crate::store::{DotMap, Join, Store, push_element, with_path};
 
 fn digest_of<K: Element, S: Store>(key: &K, store: &S) -> Digest {
-    let mut path = Vec::with_capacity(48);
-    push_element(&mut path, key);
-    store.digest(&mut path)
+    with_path(|path| {
+        push_element(path, key);
+        store.digest(path)
+    })
 }
 
 impl<K: Element, S: Store> Causal<DotMap<K, S>> {
@@ -63,38 +65,6 @@ fn decode_part<K: Element, S: Store>(
     let keys: Vec<&K> = store.keys().collect();
     check_bounds(keys.iter().copied(), from, to)?;
     Ok(store)
-}
-
-/// The keys of a range that a join with all that a peer holds of it could change.
-fn differing<K: Element, S: Store>(
-    own: &DotMap<K, S>,
-    theirs: &DotMap<K, S>,
-    from: Option<&K>,
-    to: Option<&K>,
-    join: &Join<'_>,
-) -> Vec<K> {
-    let any_dot = |store: &S, holds: &dyn Fn(Dot) -> bool| {
-        let mut found = false;
-        store.visit_dots(&mut |dot| found |= holds(dot));
-        found
-    };
-    let within = own.entries().iter_from(from).take_while(|(key, _)| to.is_none_or(|to| *key < to));
-    let (mut own, mut theirs) = (within.peekable(), theirs.entries().iter().peekable());
-    let mut keys = Vec::new();
-    loop {
-        let order = match (own.peek(), theirs.peek()) {
-            (None, None) => return keys,
-            (Some(_), None) => Ordering::Less,
-            (None, Some(_)) => Ordering::Greater,
-            (Some((a, _)), Some((b, _))) => a.cmp(b),
-        };
-        let differs = match order {
-            Ordering::Less => own.next().filter(|(_, store)| any_dot(store, &|dot| join.theirs.contains(dot))),
-            Ordering::Greater => theirs.next().filter(|(_, store)| any_dot(store, &|dot| !join.own.contains(dot))),
-            Ordering::Equal => own.next().zip(theirs.next()).filter(|((_, a), (_, b))| a != b).map(|(own, _)| own),
-        };
-        keys.extend(differs.map(|(key, _)| key.clone()));
-    }
 }
 
 impl<K: Element, S: Store> Ranged for Causal<DotMap<K, S>> {
@@ -162,15 +132,12 @@ impl<K: Element, S: Store> Ranged for Causal<DotMap<K, S>> {
         let store: DotMap<K, S> = decode_part(&part.bytes, theirs, from.as_ref(), to.as_ref())?;
         self.tracker.merged();
         let mut join = Join::new(&self.context, theirs, self.own);
-        for key in differing(&self.store, &store, from.as_ref(), to.as_ref(), &join) {
-            self.store.join_key(&key, &store, &S::everything(), &mut join);
+        for key in self.store.differing(&store, (from.as_ref(), to.as_ref()), &join) {
+            self.store.join_key(Cow::Owned(key), &store, &S::everything(), &mut join);
         }
-        let Join { sum, slots, shrunk, .. } = join;
-        self.sum = self.sum.plus(sum);
-        self.count_slots(slots);
-        if let Some(own) = self.own.filter(|_| shrunk) {
-            self.slot_floor = self.slot_floor.max(self.context.highest(own)).max(theirs.highest(own));
-        }
+        let changes = join.changes;
+        let highest = self.own.map_or(0, |own| self.context.highest(own).max(theirs.highest(own)));
+        self.settle(changes, highest);
         Ok(())
     }
 

@@ -83,9 +83,7 @@ impl<T: Element> Ranged for GSet<T> {
         check_bounds(elements.iter(), from.as_ref(), to.as_ref())?;
         self.tracker.merged();
         for element in elements {
-            if !self.contains(&element) {
-                self.insert(element);
-            }
+            self.insert(element);
         }
         Ok(())
     }

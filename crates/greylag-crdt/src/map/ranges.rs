@@ -1,10 +1,11 @@
 //! Sums over ranges of keys, kept where they were once computed.
 //!
-//! Each child of an inner node remembers the sum over everything below it until something there changes. Versions share
+//! Each node remembers the sum over everything below it until something there changes. Versions share
 //! nodes and so what the nodes remember: a change of one key costs the sums on its path, nothing else, and only when
 //! they are asked for again.
 
-use super::{Child, Iter, Node, PersistentMap, place};
+use super::node::Node;
+use super::{Iter, PersistentMap};
 use crate::hash::Digest;
 use crate::ranges::RangeSum;
 
@@ -15,16 +16,17 @@ impl<K: Ord + Clone, V: Clone> PersistentMap<K, V> {
     /// Keys and values from a key on, ascending.
     pub(crate) fn iter_from(&self, from: Option<&K>) -> Iter<'_, K, V> {
         let Some(from) = from else { return self.iter() };
-        let mut iter = Iter { above: Vec::new(), leaf: [].iter() };
-        let Some(mut node) = self.root.as_deref() else { return iter };
+        let mut iter = Iter::of(None);
+        let Some(mut node) = self.root.as_ref() else { return iter };
         loop {
             match node {
-                Node::Inner(children) => {
-                    let at = place(children, from);
-                    iter.above.push(children[at + 1..].iter());
-                    node = &children[at].node;
+                Node::Inner(inner) => {
+                    let at = inner.place(from);
+                    iter.above.push(inner.nodes()[at + 1..].iter());
+                    node = &inner.nodes()[at];
                 }
-                Node::Leaf(entries) => {
+                Node::Leaf(leaf) => {
+                    let entries = leaf.entries();
                     iter.leaf = entries[entries.partition_point(|(key, _)| key < from)..].iter();
                     return iter;
                 }
@@ -34,23 +36,23 @@ impl<K: Ord + Clone, V: Clone> PersistentMap<K, V> {
 
     /// The sum over keys from `from` on and below `to`.
     pub(crate) fn sum(&self, from: Option<&K>, to: Option<&K>, of: DigestOf<'_, K, V>) -> RangeSum {
-        self.root.as_ref().map_or_else(RangeSum::default, |root| root.sum(from, to, None, None, of))
+        self.root.as_ref().map_or_else(RangeSum::default, |root| root.sum_between(from, to, (None, None), of))
     }
 
     /// The key that so many others precede; `None` if there are not as many.
     pub(crate) fn key_at(&self, mut rank: u64, of: DigestOf<'_, K, V>) -> Option<&K> {
-        let mut node = self.root.as_deref()?;
+        let mut node = self.root.as_ref()?;
         loop {
             match node {
-                Node::Leaf(entries) => return entries.get(usize::try_from(rank).ok()?).map(|(key, _)| key),
-                Node::Inner(children) => {
-                    let found = children.iter().find(|child| {
+                Node::Leaf(leaf) => return leaf.entries().get(usize::try_from(rank).ok()?).map(|(key, _)| key),
+                Node::Inner(inner) => {
+                    let found = inner.nodes().iter().find(|child| {
                         let count = child.sum(of).count;
                         let is_below = rank < count;
                         rank -= if is_below { 0 } else { count };
                         is_below
                     });
-                    node = &found?.node;
+                    node = found?;
                 }
             }
         }
@@ -63,35 +65,33 @@ impl<K: Ord + Clone, V: Clone> PersistentMap<K, V> {
     }
 }
 
-impl<K: Ord + Clone, V: Clone> Child<K, V> {
-    fn sum(&self, of: DigestOf<'_, K, V>) -> RangeSum {
-        *self.sum.get_or_init(|| self.node.sum(None, None, None, None, of))
-    }
-}
-
 impl<K: Ord + Clone, V: Clone> Node<K, V> {
+    /// The sum over everything below.
+    fn sum(&self, of: DigestOf<'_, K, V>) -> RangeSum {
+        *self.known_sum().get_or_init(|| self.sum_between(None, None, (None, None), of))
+    }
+
     /// `low` and `high` bound what is below this node, as far as that is known.
-    fn sum(
+    fn sum_between(
         &self,
         from: Option<&K>,
         to: Option<&K>,
-        low: Option<&K>,
-        high: Option<&K>,
+        (low, high): (Option<&K>, Option<&K>),
         of: DigestOf<'_, K, V>,
     ) -> RangeSum {
         let mut sum = RangeSum::default();
         match self {
-            Self::Leaf(entries) => {
+            Self::Leaf(leaf) => {
                 let is_within = |key: &K| from.is_none_or(|from| from <= key) && to.is_none_or(|to| key < to);
-                for (key, value) in entries.iter().filter(|(key, _)| is_within(key)) {
+                for (key, value) in leaf.entries().iter().filter(|(key, _)| is_within(key)) {
                     sum = sum.plus(RangeSum { count: 1, total: of(key, value) });
                 }
             }
-            Self::Inner(children) => {
-                for (at, child) in children.iter().enumerate() {
+            Self::Inner(inner) => {
+                for (at, child) in inner.nodes().iter().enumerate() {
                     // The first child's bound is never compared with anything, and means nothing.
-                    let low = if at == 0 { low } else { Some(&child.from) };
-                    let high = children.get(at + 1).map_or(high, |next| Some(&next.from));
+                    let low = if at == 0 { low } else { Some(&inner.bounds()[at]) };
+                    let high = inner.bounds().get(at + 1).or(high);
                     if from.zip(high).is_some_and(|(from, high)| high <= from) {
                         continue;
                     }
@@ -102,7 +102,7 @@ impl<K: Ord + Clone, V: Clone> Node<K, V> {
                     let is_all_below = to.is_none_or(|to| high.is_some_and(|high| high <= to));
                     sum = sum.plus(match is_all_above && is_all_below {
                         true => child.sum(of),
-                        false => child.node.sum(from, to, low, high, of),
+                        false => child.sum_between(from, to, (low, high), of),
                     });
                 }
             }
@@ -111,13 +111,13 @@ impl<K: Ord + Clone, V: Clone> Node<K, V> {
     }
 
     fn warm(&self, left: &mut usize, of: DigestOf<'_, K, V>) -> bool {
-        let Self::Inner(children) = self else { return true };
-        for child in children.iter().filter(|child| child.sum.get().is_none()) {
-            if *left == 0 || !child.node.warm(left, of) {
+        let Self::Inner(inner) = self else { return true };
+        for child in inner.nodes().iter().filter(|child| child.known_sum().get().is_none()) {
+            if *left == 0 || !child.warm(left, of) {
                 return false;
             }
-            if let Node::Leaf(entries) = &*child.node {
-                *left = left.saturating_sub(entries.len());
+            if let Self::Leaf(leaf) = child {
+                *left = left.saturating_sub(leaf.entries().len());
             }
             child.sum(of);
         }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 
-use super::{Host, Join, Store, Whole, decode_dot, encode_dot, push_dot};
+use super::{Changes, Host, Join, Store, Whole, decode_dot, encode_dot, push_dot};
 use crate::codec::{DecodeError, Decoder, Encoder, ascending};
 use crate::cx::UpdateCx;
 use crate::hash::Digest;
@@ -135,16 +135,16 @@ impl<V: Leaf> DotFun<V> {
     }
 
     /// Notes what happens to slots when `self` becomes `next`.
-    fn note_slots(&self, next: &Self, join: &mut Join<'_>) {
-        let slots = &mut join.slots;
+    fn note_slots(&self, next: &Self, changes: &mut Changes) {
+        let slots = &mut changes.slots;
         self.visit_slots(&mut |slot| *slots.entry(slot.replica).or_default() -= 1);
         next.visit_slots(&mut |slot| *slots.entry(slot.replica).or_default() += 1);
-        if let Some(watched) = join.watched.filter(|own| slots.contains_key(own)) {
+        if let Some(watched) = changes.watched.filter(|own| slots.contains_key(own)) {
             let after = next.amounts(watched);
             let is_less = |(slot, before): (&Dot, &(u128, u128))| {
                 after.get(slot).is_none_or(|now| now.0 < before.0 || now.1 < before.1)
             };
-            join.shrunk |= self.amounts(watched).iter().any(is_less);
+            changes.shrunk |= self.amounts(watched).iter().any(is_less);
         }
     }
 }
@@ -159,6 +159,22 @@ impl<V: Leaf> Store for DotFun<V> {
     }
 
     fn join_scopes(_: &mut Whole, _: &Whole) {}
+
+    type Patch = Self;
+
+    fn whole(self) -> Self {
+        self
+    }
+
+    fn content(patch: &Self) -> (Self, Whole) {
+        (patch.clone(), Whole)
+    }
+
+    fn patch(&mut self, patch: Self, changes: &mut Changes) {
+        self.note_slots(&patch, changes);
+        changes.note(self, &patch);
+        *self = patch;
+    }
 
     fn join(&mut self, other: &Self, _: &Whole, join: &mut Join<'_>) -> bool {
         if self == other {
@@ -180,10 +196,7 @@ impl<V: Leaf> Store for DotFun<V> {
         if next == *self {
             return false;
         }
-        self.note_slots(&next, join);
-        join.sum = join.sum.minus(self.digest(&mut join.path));
-        *self = next;
-        join.sum = join.sum.plus(self.digest(&mut join.path));
+        self.patch(next, &mut join.changes);
         true
     }
 

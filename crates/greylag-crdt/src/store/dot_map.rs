@@ -1,10 +1,10 @@
 //! A store per key.
 
-use std::borrow::Borrow;
+use std::borrow::{Borrow, Cow};
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
-use super::{Host, Join, Store, StoreMut, push_element};
+use super::{Changes, DotSet, Host, Join, Store, StoreMut, push_element};
 use crate::codec::{DecodeError, Decoder, Encoder, ascending};
 use crate::cx::UpdateCx;
 use crate::element::Element;
@@ -28,6 +28,16 @@ pub enum MapScope<K: Ord, C> {
     All,
     /// These, each as far as its own scope reaches; the others are left alone.
     Touched(BTreeMap<K, C>),
+}
+
+/// What an operation puts in the place of what it sees in a [`DotMap`].
+pub enum MapPatch<K: Element, S: Store> {
+    /// This map in the place of everything.
+    Whole(DotMap<K, S>),
+    /// Something under one key.
+    Key(K, S::Patch),
+    /// Something under several keys, ascending.
+    Keys(Vec<(K, S::Patch)>),
 }
 
 impl<K: Ord, C> MapScope<K, C> {
@@ -87,38 +97,34 @@ impl<K: Element, S: Store> DotMap<K, S> {
         self
     }
 
-    pub(crate) fn join_key(&mut self, key: &K, other: &Self, scope: &S::Scope, join: &mut Join<'_>) -> bool {
+    /// Joins what is under one key.
+    pub(crate) fn join_key(&mut self, key: Cow<'_, K>, other: &Self, scope: &S::Scope, join: &mut Join<'_>) -> bool {
         let absent = S::default();
-        let theirs = other.entries.get(key).unwrap_or(&absent);
-        let length = join.path.len();
-        push_element(&mut join.path, key);
-        let changed = match self.entries.get(key) {
-            None => {
-                let mut store = S::default();
-                let changed = store.join(theirs, scope, join);
-                if changed {
-                    self.entries.insert(key.clone(), store);
-                }
-                changed
-            }
-            Some(own) => {
-                let mut store = own.clone();
-                let changed = store.join(theirs, scope, join);
-                match changed && store.is_empty() {
-                    true => drop(self.entries.remove(key)),
-                    false if changed => drop(self.entries.insert(key.clone(), store)),
-                    false => {}
-                }
-                changed
-            }
-        };
-        join.path.truncate(length);
+        let theirs = other.entries.get(&*key).unwrap_or(&absent);
+        let length = join.changes.path.len();
+        push_element(&mut join.changes.path, &*key);
+        let mut changed = false;
+        self.entries.alter(key, |own| {
+            changed = own.join(theirs, scope, join);
+            !own.is_empty()
+        });
+        join.changes.path.truncate(length);
         changed
     }
 
-    /// The keys that a join of everything could change: all that differ, and of those that only one side has, the ones
-    /// that the other has seen.
-    fn differing(&self, other: &Self, join: &Join<'_>) -> Vec<K> {
+    fn patch_key(&mut self, key: K, patch: S::Patch, changes: &mut Changes) {
+        let length = changes.path.len();
+        push_element(&mut changes.path, &key);
+        self.entries.alter(Cow::Owned(key), |own| {
+            own.patch(patch, changes);
+            !own.is_empty()
+        });
+        changes.path.truncate(length);
+    }
+
+    /// The keys from one on and below another that a join of everything in between could change: all that differ, and of
+    /// those that only one side has, the ones that the other has seen. The other side has no others.
+    pub(crate) fn differing(&self, other: &Self, (from, to): (Option<&K>, Option<&K>), join: &Join<'_>) -> Vec<K> {
         let any_dot = |store: &S, holds: &dyn Fn(Dot) -> bool| {
             let mut found = false;
             store.visit_dots(&mut |dot| found |= holds(dot));
@@ -128,7 +134,8 @@ impl<K: Element, S: Store> DotMap<K, S> {
         if self.entries.is_shared_with(&other.entries) {
             return differing;
         }
-        let (mut own, mut theirs) = (self.entries.iter().peekable(), other.entries.iter().peekable());
+        let within = self.entries.iter_from(from).take_while(|(key, _)| to.is_none_or(|to| *key < to));
+        let (mut own, mut theirs) = (within.peekable(), other.entries.iter().peekable());
         loop {
             let order = match (own.peek(), theirs.peek()) {
                 (None, None) => return differing,
@@ -158,10 +165,7 @@ impl<K: Element, S: Store> Host<S> for Child<'_, K, S> {
     }
 
     fn apply(&mut self, cx: &UpdateCx<'_>, edit: Edit<S>) {
-        let Edit { store, drawn, superseded, scope } = edit;
-        let store = DotMap::default().with(self.key.clone(), store);
-        let scope = MapScope::of(self.key.clone(), scope);
-        self.parent.apply(cx, Edit { store, drawn, superseded, scope });
+        self.parent.apply(cx, Edit { patch: MapPatch::Key(self.key.clone(), edit.patch), drawn: edit.drawn });
     }
 
     fn slot_floor(&mut self, cx: &UpdateCx<'_>) -> u64 {
@@ -184,16 +188,10 @@ impl<K: Element, S: Store> StoreMut<'_, DotMap<K, S>> {
 
     /// Puts a store in the place of what is seen under a key; an empty one removes the key.
     pub fn put(&mut self, cx: &mut UpdateCx<'_>, key: K, store: &S) {
-        let mut superseded = Vec::new();
-        if let Some(former) = self.store().and_then(|own| own.get(&key)) {
-            former.visit_dots(&mut |dot| superseded.push(dot));
-        }
         let mut drawn = Vec::new();
         let store = store.with_fresh_dots(cx, &mut drawn);
-        if !(drawn.is_empty() && superseded.is_empty()) {
-            let scope = MapScope::of(key.clone(), S::everything());
-            let store = DotMap::default().with(key, store);
-            self.0.apply(cx, Edit { store, drawn, superseded, scope });
+        if !drawn.is_empty() || self.contains(&key) {
+            self.0.apply(cx, Edit { patch: MapPatch::Key(key, store.whole()), drawn: DotSet::of(drawn) });
         }
     }
 
@@ -202,22 +200,16 @@ impl<K: Element, S: Store> StoreMut<'_, DotMap<K, S>> {
     where
         K: Borrow<Q>,
     {
-        let found = self.store().and_then(|own| own.entries.get_key_value(key));
-        let Some((key, store)) = found else { return false };
-        let (key, mut superseded) = (key.clone(), Vec::new());
-        store.visit_dots(&mut |dot| superseded.push(dot));
-        self.0.apply(cx, Edit::removal(superseded, MapScope::of(key, S::everything())));
+        let Some((key, _)) = self.store().and_then(|own| own.entries.get_key_value(key)) else { return false };
+        let patch = MapPatch::Key(key.clone(), S::default().whole());
+        self.0.apply(cx, Edit::removal(patch));
         true
     }
 
     /// Removes everything that is seen here.
     pub fn clear(&mut self, cx: &mut UpdateCx<'_>) {
-        let mut superseded = Vec::new();
-        if let Some(own) = self.store() {
-            own.visit_dots(&mut |dot| superseded.push(dot));
-        }
-        if !superseded.is_empty() {
-            self.0.apply(cx, Edit::removal(superseded, MapScope::All));
+        if self.store().is_some() {
+            self.0.apply(cx, Edit::removal(MapPatch::Whole(DotMap::default())));
         }
     }
 
@@ -257,6 +249,50 @@ impl<K: Element, S: Store> Store for DotMap<K, S> {
         MapScope::All
     }
 
+    type Patch = MapPatch<K, S>;
+
+    fn whole(self) -> Self::Patch {
+        MapPatch::Whole(self)
+    }
+
+    fn content(patch: &Self::Patch) -> (Self, Self::Scope) {
+        let keys = match patch {
+            MapPatch::Whole(store) => return (store.clone(), MapScope::All),
+            MapPatch::Key(key, patch) => {
+                let (store, scope) = S::content(patch);
+                return (Self::default().with(key.clone(), store), MapScope::of(key.clone(), scope));
+            }
+            MapPatch::Keys(keys) => keys,
+        };
+        let (mut stores, mut scopes) = (Vec::new(), BTreeMap::new());
+        for (key, patch) in keys {
+            let (store, scope) = S::content(patch);
+            scopes.insert(key.clone(), scope);
+            if !store.is_empty() {
+                stores.push((key.clone(), store));
+            }
+        }
+        (Self { entries: PersistentMap::from_ascending(stores) }, MapScope::Touched(scopes))
+    }
+
+    fn patch(&mut self, patch: Self::Patch, changes: &mut Changes) {
+        match patch {
+            MapPatch::Key(key, patch) => self.patch_key(key, patch, changes),
+            MapPatch::Keys(keys) => keys.into_iter().for_each(|(key, patch)| self.patch_key(key, patch, changes)),
+            MapPatch::Whole(store) => {
+                let former = std::mem::replace(self, store);
+                let vanishing = former.entries.iter().map(|(key, store)| (key, store.clone(), S::default()));
+                let new = self.entries.iter().map(|(key, store)| (key, S::default(), store.clone()));
+                for (key, mut before, after) in vanishing.chain(new) {
+                    let length = changes.path.len();
+                    push_element(&mut changes.path, key);
+                    before.patch(after.whole(), changes);
+                    changes.path.truncate(length);
+                }
+            }
+        }
+    }
+
     fn join_scopes(into: &mut Self::Scope, other: &Self::Scope) {
         let (MapScope::Touched(own), MapScope::Touched(theirs)) = (&mut *into, other) else {
             *into = MapScope::All;
@@ -275,12 +311,12 @@ impl<K: Element, S: Store> Store for DotMap<K, S> {
         match scope {
             MapScope::Touched(keys) => {
                 for (key, scope) in keys {
-                    changed |= self.join_key(key, other, scope, join);
+                    changed |= self.join_key(Cow::Borrowed(key), other, scope, join);
                 }
             }
             MapScope::All => {
-                for key in &self.differing(other, join) {
-                    changed |= self.join_key(key, other, &S::everything(), join);
+                for key in self.differing(other, (None, None), join) {
+                    changed |= self.join_key(Cow::Owned(key), other, &S::everything(), join);
                 }
             }
         }

@@ -1,6 +1,6 @@
 //! Dots without values.
 
-use super::{Host, Join, Store, StoreMut, Whole, decode_dot, encode_dot, push_dot};
+use super::{Changes, Host, Join, Store, StoreMut, Whole, decode_dot, encode_dot, push_dot};
 use crate::codec::{DecodeError, Decoder, Encoder, ascending};
 use crate::cx::UpdateCx;
 use crate::fragment::Edit;
@@ -32,7 +32,7 @@ impl DotSet {
     }
 
     /// A set of ascending dots.
-    fn of(dots: Vec<Dot>) -> Self {
+    pub(crate) fn of(dots: Vec<Dot>) -> Self {
         match dots[..] {
             [] => Self(Dots::None),
             [only] => Self(Dots::One(only)),
@@ -63,18 +63,15 @@ impl StoreMut<'_, DotSet> {
 
     /// Switches on, which wins over every switching off that has not seen it; also if it is on already.
     pub fn switch_on(&mut self, cx: &mut UpdateCx<'_>) {
-        let superseded = self.store().map_or_else(Vec::new, |set| set.dots().to_vec());
-        let dot = cx.draw_dot();
-        let store = DotSet::single(dot);
-        self.0.apply(cx, Edit { store, drawn: vec![dot], superseded, scope: Whole });
+        let drawn = DotSet::single(cx.draw_dot());
+        self.0.apply(cx, Edit { patch: drawn.clone(), drawn });
     }
 
     /// Switches off as far as it is seen here. Returns whether it was on.
     pub fn switch_off(&mut self, cx: &mut UpdateCx<'_>) -> bool {
-        let superseded = self.store().map_or_else(Vec::new, |set| set.dots().to_vec());
-        let was_on = !superseded.is_empty();
+        let was_on = self.enabled();
         if was_on {
-            self.0.apply(cx, Edit::removal(superseded, Whole));
+            self.0.apply(cx, Edit::removal(DotSet::default()));
         }
         was_on
     }
@@ -91,6 +88,21 @@ impl Store for DotSet {
 
     fn join_scopes(_: &mut Whole, _: &Whole) {}
 
+    type Patch = Self;
+
+    fn whole(self) -> Self {
+        self
+    }
+
+    fn content(patch: &Self) -> (Self, Whole) {
+        (patch.clone(), Whole)
+    }
+
+    fn patch(&mut self, patch: Self, changes: &mut Changes) {
+        changes.note(self, &patch);
+        *self = patch;
+    }
+
     fn join(&mut self, other: &Self, _: &Whole, join: &mut Join<'_>) -> bool {
         if self == other {
             return false;
@@ -99,8 +111,7 @@ impl Store for DotSet {
         if let ([], [only]) = (own, theirs) {
             let is_new = !join.own.contains(*only);
             if is_new {
-                self.clone_from(other);
-                join.sum = join.sum.plus(self.digest(&mut join.path));
+                self.patch(other.clone(), &mut join.changes);
             }
             return is_new;
         }
@@ -111,9 +122,7 @@ impl Store for DotSet {
         if dots == own {
             return false;
         }
-        join.sum = join.sum.minus(self.digest(&mut join.path));
-        *self = Self::of(dots);
-        join.sum = join.sum.plus(self.digest(&mut join.path));
+        self.patch(Self::of(dots), &mut join.changes);
         true
     }
 

@@ -1,0 +1,157 @@
+//! Updates and merges of each type beside those of the crate `crdts`, in one run; and what one add to a set of a million
+//! elements costs.
+//!
+//! Both sides do the same on the same keys, and end with the same content. An update is taken in two forms: *in place*, on
+//! a value that nobody else holds and with nothing but the new value wanted; and *kept*, as a replicator has to do it: on
+//! a clone, with the former value kept until the new one stands, and with what is to be sent to others. In the first form
+//! an update of `crdts` is its operation made and applied, in the second that operation is cloned besides. What a merge
+//! works on and what it consumes is made outside of what is timed, and shared with nothing. Medians are shown.
+//!
+//! `cargo bench -p greylag-crdt` (`-- OrSet` for the types whose name begins so)
+
+mod measure;
+mod one_add;
+mod sides;
+
+use std::io::{self, Write as _};
+
+use measure::{Figures, measure};
+use sides::{Ours, Side, Theirs};
+
+use greylag_crdt::{GCounter, GSet, LwwRegister, LwwStore, MvRegister, OrMap, OrMultiMap, OrSet, PNCounter};
+
+/// Elements or keys of a collection.
+const SIZES: [u64; 4] = [1, 100, 10_000, 1_000_000];
+/// Replicas that wrote to a counter or a register.
+const WRITERS: [u64; 3] = [3, 99, 9_999];
+
+/// The types to be measured, and where the table goes.
+struct Table {
+    wanted: String,
+    out: io::Stdout,
+}
+
+impl Table {
+    fn row(&mut self, kind: &str, size: u64, ours: &impl Side, theirs: &impl Side) -> io::Result<()> {
+        if !kind.starts_with(&self.wanted) {
+            return Ok(());
+        }
+        let (ours, theirs) = (measure(ours), measure(theirs));
+        for (action, of) in Figures::ACTIONS {
+            let (ours, theirs) = (of(&ours), of(&theirs));
+            let times = theirs / ours;
+            writeln!(self.out, "{kind:<18}{size:>8}  {action:<24}{ours:>14.3}{theirs:>14.3}{times:>10.1}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Keys lie anywhere in the order.
+fn spread(number: u64) -> u64 {
+    number.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+fn counters(table: &mut Table) -> io::Result<()> {
+    for writers in WRITERS {
+        let ours = Ours::<GCounter, _>::new(writers, writers, |c, cx, _| _ = c.increment(cx, 1));
+        let theirs = Theirs::new(writers, writers, crdts::GCounter::<u64>::new, |c, actor, _| c.inc_many(actor, 1));
+        table.row("GCounter", writers, &ours, &theirs)?;
+        let ours = Ours::<PNCounter, _>::new(writers, writers, |c, cx, n| {
+            _ = c.increment(cx, if n % 2 == 0 { 1 } else { -1 });
+        });
+        let theirs = Theirs::new(writers, writers, crdts::PNCounter::<u64>::new, |c, actor, n| {
+            if n % 2 == 0 { c.inc(actor) } else { c.dec(actor) }
+        });
+        table.row("PNCounter", writers, &ours, &theirs)?;
+    }
+    Ok(())
+}
+
+fn registers(table: &mut Table) -> io::Result<()> {
+    let ours = Ours::<LwwRegister<u64>, _>::new(3, 3, |r, cx, n| _ = r.set(cx, n));
+    table.row(
+        "LWWReg",
+        1,
+        &ours,
+        &Theirs::new(3, 3, crdts::LWWReg::<u64, (u64, u64)>::default, |r, actor, n| crdts::LWWReg {
+            val: n,
+            marker: (r.marker.0 + 1, actor),
+        }),
+    )?;
+    // A marker that says what ours says: time, writer in the order of addresses, number of the process.
+    let numbers = greylag_crdt::DotSource::new();
+    let writers: Vec<_> = (0..=3).map(sides::writer_key).collect();
+    let zero = || crdts::LWWReg { val: 0, marker: (i64::MIN, std::cmp::Reverse(writers[0].clone()), 0) };
+    table.row(
+        "LWWReg, same marker",
+        1,
+        &ours,
+        &Theirs::new(3, 3, zero, |r, actor, n| {
+            let writer = std::cmp::Reverse(writers[actor as usize % 4].clone());
+            crdts::LWWReg { val: n, marker: (sides::WALL_MS.max(r.marker.0 + 1), writer, numbers.draw()) }
+        }),
+    )?;
+    for writers in [3, 99] {
+        let ours = Ours::<MvRegister<u64>, _>::new(writers, writers, MvRegister::set);
+        let theirs = Theirs::new(writers, writers, crdts::MVReg::<u64, u64>::new, |r, actor, n| {
+            r.write(n, r.read_ctx().derive_add_ctx(actor))
+        });
+        table.row("MVReg", writers, &ours, &theirs)?;
+    }
+    Ok(())
+}
+
+fn collections(table: &mut Table) -> io::Result<()> {
+    for size in SIZES {
+        let ours = Ours::<GSet<u64>, _>::new(3, size, |s, _, n| s.add(spread(n)));
+        table.row("GSet", size, &ours, &Theirs::new(3, size, crdts::GSet::<u64>::new, |_, _, n| spread(n)))?;
+        let ours = Ours::<OrSet<u64>, _>::new(3, size, |s, cx, n| s.add(cx, spread(n)));
+        table.row(
+            "OrSet",
+            size,
+            &ours,
+            &Theirs::new(3, size, crdts::Orswot::<u64, u64>::new, |s, actor, n| {
+                s.add(spread(n), s.read_ctx().derive_add_ctx(actor))
+            }),
+        )?;
+        let ours = Ours::<OrMap<u64, LwwStore<u64>>, _>::new(3, size, |m, cx, n| {
+            m.update(cx, spread(n), |r, cx| _ = r.set(cx, n));
+        });
+        let zero = crdts::Map::<u64, crdts::MVReg<u64, u64>, u64>::new;
+        table.row(
+            "Map of registers",
+            size,
+            &ours,
+            &Theirs::new(3, size, zero, |m, actor, n| {
+                m.update(spread(n), m.read_ctx().derive_add_ctx(actor), |r, context| r.write(n, context))
+            }),
+        )?;
+        let ours = Ours::<OrMultiMap<u64, u64>, _>::new(3, size, |m, cx, n| m.add_binding(cx, spread(n), n));
+        let zero = crdts::Map::<u64, crdts::Orswot<u64, u64>, u64>::new;
+        table.row(
+            "Map of sets",
+            size,
+            &ours,
+            &Theirs::new(3, size, zero, |m, actor, n| {
+                m.update(spread(n), m.read_ctx().derive_add_ctx(actor), |s, context| s.add(n, context))
+            }),
+        )?;
+    }
+    Ok(())
+}
+
+fn main() -> io::Result<()> {
+    let wanted = std::env::args().skip(1).find(|argument| !argument.starts_with('-')).unwrap_or_default();
+    let mut table = Table { wanted, out: io::stdout() };
+    let (ours, theirs) = ("ours us", "crdts us");
+    writeln!(table.out, "{:<18}{:>8}  {:<24}{ours:>14}{theirs:>14}{:>10}", "type", "size", "action", "times")?;
+    counters(&mut table)?;
+    registers(&mut table)?;
+    collections(&mut table)?;
+    if table.wanted.is_empty() || table.wanted == "add" {
+        for content in [1_000, 10_000, 100_000, 1_000_000] {
+            one_add::measure(&mut table.out, content)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,133 @@
+//! Medians of many samples, of short actions many at a time.
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use crate::sides::Side;
+
+/// Microseconds of one action each.
+pub(crate) struct Figures {
+    in_place: f64,
+    kept: f64,
+    merge_new: f64,
+    merge_same: f64,
+}
+
+/// How an action is called, and its figure.
+type Action = (&'static str, fn(&Figures) -> f64);
+
+impl Figures {
+    pub(crate) const ACTIONS: [Action; 4] = [
+        ("update, in place", |f| f.in_place),
+        ("update, kept", |f| f.kept),
+        ("merge, a third is new", |f| f.merge_new),
+        ("merge, nothing is new", |f| f.merge_same),
+    ];
+}
+
+/// As many updates are timed together, if they are short.
+const UPDATES: u64 = 1_000;
+/// A value of this size is not made anew for every sample.
+const LARGE: u64 = 1_000_000;
+
+pub(crate) fn median(mut times: Vec<Duration>) -> f64 {
+    times.sort_unstable();
+    times[times.len() / 2].as_nanos() as f64 / 1e3
+}
+
+/// Microseconds of one of `count` actions; the preparation of a sample is not timed.
+fn sampled<P>(count: u64, mut prepare: impl FnMut() -> P, mut act: impl FnMut(&mut P)) -> f64 {
+    let (began, mut times) = (Instant::now(), Vec::new());
+    while times.len() < 5 || (times.len() < 31 && began.elapsed() < Duration::from_secs(2)) {
+        let mut prepared = prepare();
+        let began = Instant::now();
+        act(&mut prepared);
+        times.push(began.elapsed());
+        drop(black_box(prepared));
+    }
+    median(times) / count as f64
+}
+
+/// Two halves that overlap in a third, and how one is updated, merged with the other, and merged again.
+pub(crate) fn measure<S: Side>(side: &S) -> Figures {
+    let writers = side.writers();
+    // A third of the numbers, each by the writer whose it is; no writer writes in two thirds.
+    let part = |third: u64, size: u64| {
+        let mut value = side.zero(third);
+        for number in (0..size).filter(|number| number % 3 == third) {
+            side.write(&mut value, number % writers, [number].into_iter());
+        }
+        value
+    };
+    let join = |thirds: &[u64], size| {
+        let mut joined = side.zero(0);
+        thirds.iter().for_each(|third| drop(side.merge(&mut joined, part(*third, size))));
+        joined
+    };
+    let merge_new = {
+        let size = side.size().max(3);
+        merging(side, &join(&[0, 1], size), &join(&[1, 2], size))
+    };
+    let all = join(&[0, 1, 2], side.size());
+    let merge_same = merging(side, &all, &all);
+    Figures { in_place: in_place(side, &all), kept: kept(side, all), merge_new, merge_same }
+}
+
+fn merging<S: Side>(side: &S, value: &S::Value, other: &S::Value) -> f64 {
+    let pairs = |count: u64| (0..count).map(|_| (side.copy(value), Some(side.copy(other)))).collect::<Vec<_>>();
+    let merge = |pairs: &mut Vec<(S::Value, Option<S::Value>)>| {
+        for (into, other) in pairs {
+            *other = other.take().and_then(|other| side.merge(into, other));
+        }
+    };
+    let mut first = pairs(1);
+    let began = Instant::now();
+    merge(&mut first);
+    let took = began.elapsed().as_nanos().max(1);
+    drop(first);
+    let count = (Duration::from_millis(2).as_nanos() / took).clamp(1, u128::from(UPDATES)) as u64;
+    sampled(count, || pairs(count), merge)
+}
+
+/// Each of several copies is written to as often as makes it larger by a tenth at the most.
+fn in_place<S: Side>(side: &S, value: &S::Value) -> f64 {
+    let each = (side.size() / 10).clamp(1, UPDATES);
+    let copies = || (0..UPDATES / each).map(|_| side.ready(value)).collect::<Vec<_>>();
+    let mut next = side.size();
+    let mut write = |copies: &mut Vec<S::Value>| {
+        for copy in copies {
+            side.write(copy, 0, next..next + each);
+        }
+        next += each;
+    };
+    if side.size() < LARGE {
+        sampled(UPDATES / each * each, copies, write)
+    } else {
+        let mut kept = copies();
+        sampled(UPDATES, || (), |()| write(&mut kept))
+    }
+}
+
+/// One value, written to again and again.
+fn kept<S: Side>(side: &S, value: S::Value) -> f64 {
+    let ready = side.ready(&value);
+    drop(value);
+    let mut value = side.copy(&ready);
+    drop(ready);
+    side.write(&mut value, 0, [0].into_iter());
+    let first = side.size() + UPDATES * 100;
+    let began = Instant::now();
+    side.write_kept(&mut value, 0, [first].into_iter());
+    let took = began.elapsed().as_nanos().max(1);
+    let count =
+        (Duration::from_millis(2).as_nanos() / took).clamp(1, u128::from((side.size() / 10).clamp(1, UPDATES))) as u64;
+    let mut next = first + 1;
+    sampled(
+        count,
+        || (),
+        |()| {
+            side.write_kept(&mut value, 0, next..next + count);
+            next += count;
+        },
+    )
+}

@@ -1,0 +1,174 @@
+//! The two sides of the comparison: how each makes, copies, updates and merges a value.
+
+use std::hint::black_box;
+use std::marker::PhantomData;
+
+use crdts::{CmRDT, CvRDT};
+use greylag_crdt::{DotSource, EntryMark, Home, Lineage, ReplicaId, ReplicatedData, UpdateCx, WriterKey};
+
+/// The time at which all writes happen.
+pub(crate) const WALL_MS: i64 = 1_000;
+
+/// What is measured alike on both sides. Writers are numbered from 0.
+pub(crate) trait Side {
+    type Value;
+
+    /// How many replicas write, one number after the other.
+    fn writers(&self) -> u64;
+    /// How many numbers are written.
+    fn size(&self) -> u64;
+    /// A value that a writer has not written to yet.
+    fn zero(&self, writer: u64) -> Self::Value;
+    /// A copy of the value that shares nothing with it.
+    fn copy(&self, value: &Self::Value) -> Self::Value;
+    /// A copy that writer 0 has updated already: the first update of a decoded value claims more than others.
+    fn ready(&self, value: &Self::Value) -> Self::Value {
+        let mut copy = self.copy(value);
+        self.write(&mut copy, 0, [0].into_iter());
+        copy
+    }
+    /// Writes numbers, in place.
+    fn write(&self, value: &mut Self::Value, writer: u64, numbers: impl Iterator<Item = u64>);
+    /// Writes numbers, each on a clone that then takes the value's place, and hands out what is to be sent.
+    fn write_kept(&self, value: &mut Self::Value, writer: u64, numbers: impl Iterator<Item = u64>);
+    /// Joins what came from another replica; returns what is left of it.
+    fn merge(&self, into: &mut Self::Value, other: Self::Value) -> Option<Self::Value>;
+}
+
+/// A type of ours.
+pub(crate) struct Ours<T, W> {
+    writers: u64,
+    size: u64,
+    processes: Vec<Process>,
+    write: W,
+    of: PhantomData<T>,
+}
+
+struct Process {
+    replica: ReplicaId,
+    numbers: DotSource,
+    writer: WriterKey,
+    home: Home,
+}
+
+pub(crate) fn writer_key(id: u64) -> WriterKey {
+    WriterKey::new(format!("10.0.0.{id}").into_bytes())
+}
+
+impl<T, W: Fn(&mut T, &mut UpdateCx<'_>, u64)> Ours<T, W> {
+    pub(crate) fn new(writers: u64, size: u64, write: W) -> Self {
+        let process = |id| {
+            let home = Home { entry: EntryMark::of("bench"), replica: ReplicaId(id), born: 0 };
+            Process { replica: ReplicaId(id), numbers: DotSource::new(), writer: writer_key(id), home }
+        };
+        Self { writers, size, processes: (1..=writers).map(process).collect(), write, of: PhantomData }
+    }
+
+    fn cx(&self, writer: u64) -> UpdateCx<'_> {
+        let process = &self.processes[writer as usize];
+        UpdateCx::new(&process.numbers, process.replica, &process.writer, WALL_MS).for_entry(process.home, 0, &[])
+    }
+}
+
+impl<T: ReplicatedData, W: Fn(&mut T, &mut UpdateCx<'_>, u64)> Side for Ours<T, W> {
+    type Value = T;
+
+    fn writers(&self) -> u64 {
+        self.writers
+    }
+
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn zero(&self, writer: u64) -> T {
+        let mut zero = T::zero();
+        zero.bind(self.processes[writer as usize].home);
+        zero
+    }
+
+    /// Through bytes, as it would come.
+    fn copy(&self, value: &T) -> T {
+        let mut copy = T::from_bytes(&value.to_bytes()).expect("it decodes");
+        copy.bind(self.processes[0].home);
+        copy
+    }
+
+    fn write(&self, value: &mut T, writer: u64, numbers: impl Iterator<Item = u64>) {
+        let mut cx = self.cx(writer);
+        numbers.for_each(|number| (self.write)(value, &mut cx, number));
+    }
+
+    fn write_kept(&self, value: &mut T, writer: u64, numbers: impl Iterator<Item = u64>) {
+        let mut cx = self.cx(writer);
+        for number in numbers {
+            let mut changed = value.clone();
+            changed.begin_change(Lineage(number));
+            (self.write)(&mut changed, &mut cx, number);
+            black_box(changed.take_change(Lineage(number)));
+            *value = changed;
+        }
+    }
+
+    fn merge(&self, into: &mut T, other: T) -> Option<T> {
+        black_box(into.merge(&other)).expect("it joins");
+        Some(other)
+    }
+}
+
+/// A type of `crdts`.
+pub(crate) struct Theirs<Z, O> {
+    writers: u64,
+    size: u64,
+    zero: Z,
+    operation: O,
+}
+
+impl<T: CmRDT, Z: Fn() -> T, O: Fn(&T, u64, u64) -> T::Op> Theirs<Z, O> {
+    /// An operation is made of a value, the actor and a number.
+    pub(crate) fn new(writers: u64, size: u64, zero: Z, operation: O) -> Self {
+        Self { writers, size, zero, operation }
+    }
+}
+
+impl<T, Z: Fn() -> T, O: Fn(&T, u64, u64) -> T::Op> Side for Theirs<Z, O>
+where
+    T: CvRDT + CmRDT<Op: Clone> + Clone,
+{
+    type Value = T;
+
+    fn writers(&self) -> u64 {
+        self.writers
+    }
+
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn zero(&self, _: u64) -> T {
+        (self.zero)()
+    }
+
+    fn copy(&self, value: &T) -> T {
+        value.clone()
+    }
+
+    fn write(&self, value: &mut T, writer: u64, numbers: impl Iterator<Item = u64>) {
+        numbers.for_each(|number| value.apply((self.operation)(value, writer + 1, number)));
+    }
+
+    fn write_kept(&self, value: &mut T, writer: u64, numbers: impl Iterator<Item = u64>) {
+        for number in numbers {
+            let mut changed = value.clone();
+            let operation = (self.operation)(&changed, writer + 1, number);
+            changed.apply(operation.clone());
+            black_box(operation);
+            *value = changed;
+        }
+    }
+
+    fn merge(&self, into: &mut T, other: T) -> Option<T> {
+        into.merge(other);
+        None
+    }
+}

@@ -1,0 +1,362 @@
+//! The shared nodes of the tree.
+//!
+//! They are wide, because a change should touch few of them. References are counted by `triomphe`, which has no weak ones:
+//! to see that a node is held by nobody else costs one plain load, not a locked instruction on each level.
+
+use std::borrow::Borrow;
+use std::sync::OnceLock;
+
+use arrayvec::ArrayVec;
+use triomphe::Arc;
+
+use crate::ranges::RangeSum;
+
+/// A node with more entries than this is split in two.
+pub(super) const MAX: usize = 32;
+/// A node with fewer is joined with a neighbour, unless it is the root.
+pub(super) const MIN: usize = 8;
+
+/// Room for the entry that makes a node be split.
+const ROOM: usize = MAX + 1;
+
+/// More levels than any tree has that fits into memory: each multiplies by [`MIN`] at least.
+const LEVELS: usize = 24;
+
+/// Which child was taken on each level, from the root.
+pub(super) type Path = ArrayVec<u8, LEVELS>;
+
+/// A part of the tree; all leaves lie equally deep.
+pub(super) enum Node<K, V> {
+    Leaf(Arc<Leaf<K, V>>),
+    Inner(Arc<Inner<K, V>>),
+}
+
+/// Entries, ascending. In a vector of their own, so that a small map takes little memory.
+pub(super) struct Leaf<K, V> {
+    entries: Vec<(K, V)>,
+    sum: KnownSum,
+}
+
+/// The sum over everything in a node, once somebody has asked for it; see [`super::ranges`].
+pub(super) type KnownSum = OnceLock<RangeSum>;
+
+/// Children, ascending, and not empty.
+pub(super) struct Inner<K, V> {
+    /// Of each child a bound: at most the first key below it, and above every key below its left neighbour. The first
+    /// one is compared with nothing.
+    from: ArrayVec<K, ROOM>,
+    nodes: ArrayVec<Node<K, V>, ROOM>,
+    sum: KnownSum,
+}
+
+impl<K, V> Clone for Node<K, V> {
+    fn clone(&self) -> Self {
+        match self {
+            Self::Leaf(leaf) => Self::Leaf(Arc::clone(leaf)),
+            Self::Inner(inner) => Self::Inner(Arc::clone(inner)),
+        }
+    }
+}
+
+/// A node is copied to be changed, a leaf mostly by one more entry. What the sum was is not the copy's.
+impl<K: Clone, V: Clone> Clone for Leaf<K, V> {
+    fn clone(&self) -> Self {
+        let mut entries = Vec::with_capacity((self.entries.len() + 1).max(4));
+        entries.extend_from_slice(&self.entries);
+        Self::new(entries)
+    }
+}
+
+impl<K: Clone, V> Clone for Inner<K, V> {
+    fn clone(&self) -> Self {
+        Self::new(self.from.clone(), self.nodes.clone())
+    }
+}
+
+impl<K, V> Leaf<K, V> {
+    fn new(entries: Vec<(K, V)>) -> Self {
+        Self { entries, sum: KnownSum::new() }
+    }
+
+    pub(super) fn entries(&self) -> &[(K, V)] {
+        &self.entries
+    }
+
+    fn insert(&mut self, at: usize, key: K, value: V) {
+        let entries = &mut self.entries;
+        if entries.len() == entries.capacity() {
+            // Doubling a full leaf would leave half of it empty for ever.
+            entries.reserve_exact(entries.len().max(4).min(ROOM.saturating_sub(entries.len()).max(1)));
+        }
+        entries.insert(at, (key, value));
+    }
+}
+
+impl<K, V> Inner<K, V> {
+    fn new(from: ArrayVec<K, ROOM>, nodes: ArrayVec<Node<K, V>, ROOM>) -> Self {
+        Self { from, nodes, sum: KnownSum::new() }
+    }
+
+    /// A node of these children, each with its bound.
+    fn of(children: impl IntoIterator<Item = (K, Node<K, V>)>) -> Self {
+        let (from, nodes) = children.into_iter().unzip();
+        Self::new(from, nodes)
+    }
+
+    /// The children.
+    pub(super) fn nodes(&self) -> &[Node<K, V>] {
+        &self.nodes
+    }
+
+    /// Their bounds, of which the first means nothing.
+    pub(super) fn bounds(&self) -> &[K] {
+        &self.from
+    }
+
+    /// Below which child a key is or would be.
+    pub(super) fn place<Q: Ord + ?Sized>(&self, key: &Q) -> usize
+    where
+        K: Borrow<Q>,
+    {
+        self.from[1..].partition_point(|from| from.borrow() <= key)
+    }
+}
+
+/// Where a node that has grown too long is split: in the middle, or, if it grew at its end, so that keys which come in
+/// ascending order leave full nodes behind.
+fn middle(len: usize, at: usize) -> usize {
+    if at + 1 == len { len - MIN } else { len / 2 }
+}
+
+impl<K, V> Node<K, V> {
+    /// Whether the two are one.
+    pub(super) fn is(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Leaf(own), Self::Leaf(theirs)) => Arc::ptr_eq(own, theirs),
+            (Self::Inner(own), Self::Inner(theirs)) => Arc::ptr_eq(own, theirs),
+            _ => false,
+        }
+    }
+
+    /// How many entries or children it has.
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Self::Leaf(leaf) => leaf.entries.len(),
+            Self::Inner(inner) => inner.nodes.len(),
+        }
+    }
+
+    fn leaf(entries: Vec<(K, V)>) -> Self {
+        Self::Leaf(Arc::new(Leaf::new(entries)))
+    }
+
+    fn inner(inner: Inner<K, V>) -> Self {
+        Self::Inner(Arc::new(inner))
+    }
+
+    /// What is known of the sum over everything below.
+    pub(super) fn known_sum(&self) -> &KnownSum {
+        match self {
+            Self::Leaf(leaf) => &leaf.sum,
+            Self::Inner(inner) => &inner.sum,
+        }
+    }
+
+    pub(super) fn single(key: K, value: V) -> Self {
+        let mut entries = Vec::with_capacity(4);
+        entries.push((key, value));
+        Self::leaf(entries)
+    }
+}
+
+/// A leaf to be changed: copied if somebody else holds it too.
+fn leaf_mut<K: Clone, V: Clone>(leaf: &mut Arc<Leaf<K, V>>) -> &mut Leaf<K, V> {
+    let leaf = Arc::make_mut(leaf);
+    leaf.sum.take();
+    leaf
+}
+
+/// As [`leaf_mut`].
+fn inner_mut<K: Clone, V>(inner: &mut Arc<Inner<K, V>>) -> &mut Inner<K, V> {
+    let inner = Arc::make_mut(inner);
+    inner.sum.take();
+    inner
+}
+
+impl<K: Ord + Clone, V: Clone> Node<K, V> {
+    /// The tree of these keys, which ascend.
+    pub(super) fn from_ascending(entries: Vec<(K, V)>) -> Option<Self> {
+        let mut nodes: Vec<(K, Self)> =
+            chunks(entries).into_iter().filter_map(|leaf| Some((leaf.first()?.0.clone(), Self::leaf(leaf)))).collect();
+        while nodes.len() > 1 {
+            let inners = chunks(nodes).into_iter().filter_map(|children| {
+                let first = children.first()?.0.clone();
+                Some((first, Self::inner(Inner::of(children))))
+            });
+            nodes = inners.collect();
+        }
+        nodes.pop().map(|(_, root)| root)
+    }
+
+    pub(super) fn get_key_value<Q: Ord + ?Sized>(&self, key: &Q) -> Option<(&K, &V)>
+    where
+        K: Borrow<Q>,
+    {
+        let mut node = self;
+        loop {
+            match node {
+                Self::Inner(inner) => node = &inner.nodes[inner.place(key)],
+                Self::Leaf(leaf) => {
+                    let at = leaf.entries.binary_search_by(|(own, _)| own.borrow().cmp(key)).ok()?;
+                    return Some((&leaf.entries[at].0, &leaf.entries[at].1));
+                }
+            }
+        }
+    }
+
+    /// The way to the leaf of a key, and its place there, or the one that it would have.
+    pub(super) fn locate<Q: Ord + ?Sized>(&self, key: &Q) -> (Path, Result<usize, usize>)
+    where
+        K: Borrow<Q>,
+    {
+        let (mut path, mut node) = (Path::new(), self);
+        loop {
+            match node {
+                Self::Inner(inner) => {
+                    let at = inner.place(key);
+                    path.push(at as u8);
+                    node = &inner.nodes[at];
+                }
+                Self::Leaf(leaf) => return (path, leaf.entries.binary_search_by(|(own, _)| own.borrow().cmp(key))),
+            }
+        }
+    }
+
+    /// A value that was located, to be changed.
+    pub(super) fn value_mut(&mut self, path: &[u8], at: usize) -> &mut V {
+        match (self, path) {
+            (Self::Leaf(leaf), _) => &mut leaf_mut(leaf).entries[at].1,
+            (Self::Inner(inner), [first, path @ ..]) => inner_mut(inner).nodes[usize::from(*first)].value_mut(path, at),
+            (Self::Inner(_), []) => unreachable!("a path ends at a leaf"),
+        }
+    }
+
+    /// Inserts at a place that was located, at the root.
+    pub(super) fn insert(&mut self, path: &[u8], at: usize, key: K, value: V) {
+        if let Some((from, right)) = self.insert_below(path, at, key, value) {
+            let left = self.clone();
+            // What stands before every other key needs no bound of its own: nothing is ever compared with it.
+            *self = Self::inner(Inner::of([(from.clone(), left), (from, right)]));
+        }
+    }
+
+    /// Returns the greater part if the node had to be split, with its bound.
+    fn insert_below(&mut self, path: &[u8], at: usize, key: K, value: V) -> Option<(K, Self)> {
+        match (self, path) {
+            (Self::Leaf(leaf), _) => {
+                let leaf = leaf_mut(leaf);
+                leaf.insert(at, key, value);
+                let len = leaf.entries.len();
+                (len > MAX).then(|| bounded(Self::leaf(leaf.entries.split_off(middle(len, at)))))
+            }
+            (Self::Inner(inner), [first, path @ ..]) => {
+                let (inner, first) = (inner_mut(inner), usize::from(*first));
+                let (from, right) = inner.nodes[first].insert_below(path, at, key, value)?;
+                inner.from.insert(first + 1, from);
+                inner.nodes.insert(first + 1, right);
+                let len = inner.nodes.len();
+                (len > MAX).then(|| bounded(Self::inner(inner.split_off(middle(len, first + 1)))))
+            }
+            (Self::Inner(_), []) => unreachable!("a path ends at a leaf"),
+        }
+    }
+
+    /// Takes out what was located, at the root.
+    pub(super) fn remove(&mut self, path: &[u8], at: usize) -> V {
+        let removed = self.remove_below(path, at);
+        if let Self::Inner(inner) = self
+            && let [only] = inner.nodes()
+        {
+            *self = only.clone();
+        }
+        removed
+    }
+
+    fn remove_below(&mut self, path: &[u8], at: usize) -> V {
+        match (self, path) {
+            (Self::Leaf(leaf), _) => leaf_mut(leaf).entries.remove(at).1,
+            (Self::Inner(inner), [first, path @ ..]) => {
+                let (inner, first) = (inner_mut(inner), usize::from(*first));
+                let removed = inner.nodes[first].remove_below(path, at);
+                if inner.nodes[first].len() < MIN && inner.nodes.len() > 1 {
+                    inner.join_neighbours(first.min(inner.nodes.len() - 2));
+                }
+                removed
+            }
+            (Self::Inner(_), []) => unreachable!("a path ends at a leaf"),
+        }
+    }
+}
+
+/// A node with its bound.
+fn bounded<K: Clone, V>(node: Node<K, V>) -> (K, Node<K, V>) {
+    let from = match &node {
+        Node::Leaf(leaf) => leaf.entries[0].0.clone(),
+        Node::Inner(inner) => inner.from[0].clone(),
+    };
+    (from, node)
+}
+
+impl<K: Ord + Clone, V: Clone> Inner<K, V> {
+    fn split_off(&mut self, at: usize) -> Self {
+        Self::new(self.from.drain(at..).collect(), self.nodes.drain(at..).collect())
+    }
+
+    /// Moves all of the child after `at` to the one at it, and takes half back if that is too much.
+    fn join_neighbours(&mut self, at: usize) {
+        let (bound, right) = (self.from.remove(at + 1), self.nodes.remove(at + 1));
+        let new = match (&mut self.nodes[at], right) {
+            (Node::Leaf(left), Node::Leaf(right)) => {
+                let entries = &mut leaf_mut(left).entries;
+                entries.append(&mut Arc::unwrap_or_clone(right).entries);
+                (entries.len() > MAX).then(|| Node::leaf(entries.split_off(entries.len() / 2)))
+            }
+            (Node::Inner(left), Node::Inner(right)) => {
+                let mut right = Arc::unwrap_or_clone(right);
+                // Its first child's bound was never compared; now it stands between others.
+                right.from[0] = bound;
+                inner_mut(left).append(right)
+            }
+            _ => unreachable!("neighbours stand on one level"),
+        };
+        if let Some(new) = new {
+            let (from, node) = bounded(new);
+            self.from.insert(at + 1, from);
+            self.nodes.insert(at + 1, node);
+        }
+    }
+
+    /// Takes all children of the other, and hands half of all back if that is too much.
+    fn append(&mut self, other: Self) -> Option<Node<K, V>> {
+        let both = self.nodes.len() + other.nodes.len();
+        let mut children: Vec<(K, Node<K, V>)> = self.from.drain(..).zip(self.nodes.drain(..)).collect();
+        children.extend(other.from.into_iter().zip(other.nodes));
+        let rest = if both > MAX { children.split_off(both / 2) } else { Vec::new() };
+        (self.from, self.nodes) = children.into_iter().unzip();
+        (!rest.is_empty()).then(|| Node::inner(Self::of(rest)))
+    }
+}
+
+/// Pieces of about the same length, none too long and none too short.
+fn chunks<T>(mut items: Vec<T>) -> Vec<Vec<T>> {
+    let count = items.len().div_ceil(MAX * 3 / 4).max(1);
+    let mut chunks = Vec::with_capacity(count);
+    for left in (1..count).rev() {
+        let at = items.len() * left / (left + 1);
+        chunks.push(items.split_off(at));
+    }
+    items.shrink_to_fit();
+    chunks.push(items);
+    chunks.reverse();
+    chunks
+}
