@@ -55,6 +55,8 @@ struct Cursor {
     sent: u64,
     /// Sent and not acknowledged, by the first record's number.
     outstanding: BTreeMap<u64, Outstanding>,
+    /// There was more to send than the window let through: the next acknowledgement lets more through.
+    is_behind: bool,
 }
 
 impl Cursor {
@@ -88,7 +90,7 @@ impl DeltaLog {
     pub(crate) fn set_peers(&mut self, peers: &BTreeSet<UniqueAddress>) {
         self.peers.retain(|peer, _| peers.contains(peer));
         for peer in peers {
-            let start = Cursor { sent: self.last, outstanding: BTreeMap::new() };
+            let start = Cursor { sent: self.last, outstanding: BTreeMap::new(), is_behind: false };
             self.peers.entry(peer.clone()).or_insert(start);
         }
         self.trim();
@@ -149,20 +151,41 @@ impl DeltaLog {
         // Identical batches are computed once.
         let mut computed: BTreeMap<(u64, u64), Vec<BatchItem>> = BTreeMap::new();
         for peer in self.next_slice(reachable) {
-            let Some(cursor) = self.peers.get(&peer) else { continue };
-            let Some((from_seq, to_seq)) = self.run_after(cursor.sent, settings) else { continue };
+            self.send_window(now, settings, types, entries, &peer, &mut computed, &mut sends);
+        }
+        sends
+    }
+
+    /// The batches after a peer's cursor, as far as its window lets them through.
+    #[expect(clippy::too_many_arguments, reason = "what batches are made of")]
+    fn send_window(
+        &mut self,
+        now: Instant,
+        settings: &ReplicatorSettings,
+        types: &TypeTable,
+        entries: &mut Entries,
+        peer: &UniqueAddress,
+        computed: &mut BTreeMap<(u64, u64), Vec<BatchItem>>,
+        sends: &mut Vec<(UniqueAddress, Message)>,
+    ) {
+        while let Some(cursor) = self.peers.get_mut(peer) {
+            cursor.is_behind = cursor.outstanding.len() >= settings.sync_window;
+            let sent = cursor.sent;
+            if cursor.is_behind {
+                return;
+            }
+            let Some((from_seq, to_seq)) = self.run_after(sent, settings) else { return };
             let items = computed
                 .entry((from_seq, to_seq))
                 .or_insert_with(|| self.items(settings, types, entries, from_seq, to_seq))
                 .clone();
-            if let Some(cursor) = self.peers.get_mut(&peer) {
+            if let Some(cursor) = self.peers.get_mut(peer) {
                 cursor.sent = to_seq;
                 cursor.outstanding.insert(from_seq, Outstanding { to_seq, sent_at: now, owed: None });
             }
             self.unsent.clear();
-            sends.push((peer, Message::DeltaBatch { from_seq, to_seq, items }));
+            sends.push((peer.clone(), Message::DeltaBatch { from_seq, to_seq, items }));
         }
-        sends
     }
 
     fn next_slice(&mut self, reachable: &BTreeSet<UniqueAddress>) -> Vec<UniqueAddress> {
@@ -301,7 +324,9 @@ impl DeltaLog {
         joined(types, entries, &missing).map(|(item, _)| item)
     }
 
-    /// Takes an acknowledgement, and returns what closes the gaps that it names.
+    /// Takes an acknowledgement, and returns what closes the gaps that it names, or what its window lets
+    /// through. While a round with the peer goes on, gaps are left to that: a new peer lacks nearly
+    /// everything, and is not answered entry by entry.
     #[expect(clippy::too_many_arguments, reason = "one message, taken apart, and what it is answered from")]
     pub(crate) fn on_ack(
         &mut self,
@@ -312,13 +337,25 @@ impl DeltaLog {
         from: &UniqueAddress,
         (from_seq, to_seq): (u64, u64),
         nacked: &[Nacked],
-    ) -> Option<(UniqueAddress, Message)> {
-        let cursor = self.peers.get_mut(from)?;
-        let batch = cursor.outstanding.get_mut(&from_seq).filter(|batch| batch.to_seq == to_seq)?;
+        is_exchanging: bool,
+    ) -> Vec<(UniqueAddress, Message)> {
+        let Some(cursor) = self.peers.get_mut(from) else { return Vec::new() };
+        let is_behind = cursor.is_behind;
+        let batch = cursor.outstanding.get_mut(&from_seq).filter(|batch| batch.to_seq == to_seq);
+        let Some(batch) = batch else { return Vec::new() };
         if nacked.is_empty() {
             cursor.outstanding.remove(&from_seq);
             self.trim();
-            return None;
+            let mut sends = Vec::new();
+            if is_behind {
+                self.send_window(now, settings, types, entries, from, &mut BTreeMap::new(), &mut sends);
+            }
+            return sends;
+        }
+        if is_exchanging {
+            // Sent again as it is in a while; by then the peer may have what it lacks.
+            (batch.owed, batch.sent_at) = (None, now);
+            return Vec::new();
         }
         // Refused twice, the deltas are not what is missing.
         let again = batch.owed.is_some();
@@ -327,7 +364,7 @@ impl DeltaLog {
             (nack.key.clone(), owed)
         });
         batch.owed = Some(owed.collect());
-        self.send_again(now, settings, types, entries, from, from_seq)
+        self.send_again(now, settings, types, entries, from, from_seq).into_iter().collect()
     }
 
     /// A peer is reachable again: what it has not acknowledged is due at once.

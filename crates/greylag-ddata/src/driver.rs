@@ -3,8 +3,10 @@
 mod events;
 #[cfg(feature = "cluster")]
 mod from_cluster;
+mod inlet;
 mod membership;
 mod numbers;
+mod shipping;
 mod subscription;
 mod task;
 

@@ -91,8 +91,8 @@ pub use error::{DeleteError, GetError, RequestError, StartError, StopReason, Upd
 pub use key::{InvalidKey, Key, KeyId, MAX_ID_BYTES};
 pub use level::{ReadLevel, WriteLevel};
 pub use message::{
-    BatchItem, Content, DeltaItem, Effect, Envelope, Input, Message, Nacked, Notice, Offer, ReadReply, Refusal,
-    ReplicatorEvent, Reply, RoundId, Snapshot, Wanted, WriteReply,
+    BatchItem, Content, DeltaItem, DropReason, Effect, Envelope, Input, Message, Nacked, Notice, Offer, ReadReply,
+    Refusal, ReplicatorEvent, Reply, RoundId, Snapshot, Wanted, WriteReply,
 };
 pub use metrics::{Latency, LevelName, Metrics, Traffic};
 pub use pruning::{PruningNews, PruningRound};

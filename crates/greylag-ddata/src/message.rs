@@ -527,6 +527,16 @@ impl fmt::Debug for Snapshot {
     }
 }
 
+/// Why something of a peer never became a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum DropReason {
+    /// It is no message of this protocol.
+    Malformed,
+    /// A piece contradicted its transfer, came twice, or was one too much; or the whole is not what it
+    /// was said to be.
+    Transfer,
+}
+
 /// What the machine is told. Updates have an entry point of their own, since closures are no data.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Input {
@@ -541,6 +551,13 @@ pub enum Input {
     SendFailed {
         /// The peer.
         to: UniqueAddress,
+    },
+    /// Something of a peer was dropped before it was a message.
+    Dropped {
+        /// Who sent it.
+        from: UniqueAddress,
+        /// Why it was dropped.
+        why: DropReason,
     },
     /// Membership changed.
     Replicas(Arc<Replicas>),

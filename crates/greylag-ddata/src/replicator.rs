@@ -54,6 +54,8 @@ pub struct Stats {
     pub type_mismatches: u64,
     /// Entries of a type that is unknown here.
     pub unknown_types: u64,
+    /// Messages that were no messages.
+    pub malformed: u64,
     /// Entries that could not be read or joined.
     pub undecodable: u64,
     /// Entries that were larger than any that could have grown by updates.
@@ -177,6 +179,7 @@ impl ReplicatorCore {
     pub fn handle(&mut self, now: Instant, input: Input, out: &mut Vec<Effect>) {
         match input {
             Input::Received { from, message } => self.on_message(now, from, message, out),
+            Input::Dropped { from, why } => self.on_dropped(&from, why, out),
             Input::SendFailed { to } => self.on_send_failed(&to, out),
             Input::Replicas(replicas) => self.on_replicas(now, replicas, out),
             Input::Wall(wall_ms) => self.wall = (now, wall_ms),

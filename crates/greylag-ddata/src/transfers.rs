@@ -4,7 +4,7 @@
 //! without progress, like a message lost on the network; whoever needed it asks again. What a peer may
 //! occupy here is bounded. Source: ddata G11.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
@@ -15,6 +15,8 @@ use greylag_crdt::Digest;
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Transfers under way per peer.
 const PER_PEER: usize = 4;
+/// Transfers that are remembered as given up.
+const ABORTED: usize = 64;
 
 /// A piece of a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,29 +51,62 @@ struct Transfer {
     progress_at: Instant,
 }
 
+/// All pieces of a transfer.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Pieces {
+    pieces: BTreeMap<u32, Bytes>,
+    total_bytes: u64,
+    digest: Digest,
+}
+
+impl Pieces {
+    /// The message, if it is what it was said to be.
+    pub(crate) fn join(self) -> Option<Bytes> {
+        let mut whole = BytesMut::with_capacity(self.pieces.values().map(Bytes::len).sum());
+        self.pieces.values().for_each(|piece| whole.extend_from_slice(piece));
+        let is_right = whole.len() as u64 == self.total_bytes && Digest::of(&whole) == self.digest;
+        is_right.then(|| whole.freeze())
+    }
+}
+
+/// What became of a piece.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Accepted {
+    /// Others are missing, or the transfer is given up already.
+    InPart,
+    /// It was the last one.
+    Whole(Pieces),
+    /// Its transfer is given up: it contradicts what is known of it, came twice, or is one too much.
+    Aborted,
+}
+
 /// Transfers that are not complete.
 #[derive(Debug)]
 pub(crate) struct Transfers {
     under_way: BTreeMap<(UniqueAddress, u64), Transfer>,
+    /// Given up lately, the newest last, so that the rest of their pieces is not taken for new ones.
+    aborted: VecDeque<(UniqueAddress, u64)>,
     max_bytes: u64,
 }
 
 impl Transfers {
     /// Takes messages, and in sum per peer, of at most `max_bytes`.
     pub(crate) fn new(max_bytes: usize) -> Self {
-        Self { under_way: BTreeMap::new(), max_bytes: max_bytes as u64 }
+        Self { under_way: BTreeMap::new(), aborted: VecDeque::new(), max_bytes: max_bytes as u64 }
     }
 
-    /// Takes a piece, and returns the message if it was the last one missing. A piece that contradicts
-    /// its transfer aborts it.
-    pub(crate) fn accept(&mut self, now: Instant, from: &UniqueAddress, fragment: Fragment) -> Option<Bytes> {
+    /// Takes a piece. One that makes no sense aborts its transfer.
+    pub(crate) fn accept(&mut self, now: Instant, from: &UniqueAddress, fragment: Fragment) -> Accepted {
         self.under_way.retain(|_, transfer| transfer.progress_at + PATIENCE > now);
         let key = (from.clone(), fragment.transfer);
+        if self.aborted.contains(&key) {
+            return Accepted::InPart;
+        }
         if !self.under_way.contains_key(&key) {
             let of_peer = self.under_way.iter().filter(|((peer, _), _)| peer == from);
             let occupied: u64 = of_peer.clone().map(|(_, transfer)| transfer.total_bytes).sum();
             if of_peer.count() >= PER_PEER || occupied.saturating_add(fragment.total_bytes) > self.max_bytes {
-                return None;
+                return self.abort(key);
             }
             let transfer = Transfer {
                 count: fragment.count,
@@ -83,28 +118,35 @@ impl Transfers {
             };
             self.under_way.insert(key.clone(), transfer);
         }
-        let transfer = self.under_way.get_mut(&key)?;
+        let Some(transfer) = self.under_way.get_mut(&key) else { return Accepted::InPart };
         let size = fragment.data.len() as u64;
         let same = (fragment.count, fragment.total_bytes, fragment.digest)
             == (transfer.count, transfer.total_bytes, transfer.digest);
         let fits = fragment.index < fragment.count && size > 0 && transfer.held_bytes + size <= transfer.total_bytes;
-        if transfer.pieces.contains_key(&fragment.index) {
-            return None;
-        }
-        if !same || !fits {
-            self.under_way.remove(&key);
-            return None;
+        if !same || !fits || transfer.pieces.contains_key(&fragment.index) {
+            return self.abort(key);
         }
         transfer.pieces.insert(fragment.index, fragment.data);
         transfer.held_bytes += size;
         transfer.progress_at = now;
         if transfer.pieces.len() < transfer.count as usize {
-            return None;
+            return Accepted::InPart;
         }
-        let transfer = self.under_way.remove(&key)?;
-        let mut whole = BytesMut::with_capacity(transfer.held_bytes as usize);
-        transfer.pieces.values().for_each(|piece| whole.extend_from_slice(piece));
-        (Digest::of(&whole) == transfer.digest).then(|| whole.freeze())
+        match self.under_way.remove(&key) {
+            Some(Transfer { pieces, total_bytes, digest, .. }) => {
+                Accepted::Whole(Pieces { pieces, total_bytes, digest })
+            }
+            None => Accepted::InPart,
+        }
+    }
+
+    fn abort(&mut self, key: (UniqueAddress, u64)) -> Accepted {
+        self.under_way.remove(&key);
+        self.aborted.push_back(key);
+        if self.aborted.len() > ABORTED {
+            self.aborted.pop_front();
+        }
+        Accepted::Aborted
     }
 }
 
@@ -116,32 +158,70 @@ mod tests {
         "a:1#1".parse().unwrap()
     }
 
+    fn message() -> Bytes {
+        Bytes::from((0..=255_u8).cycle().take(1_000).collect::<Vec<_>>())
+    }
+
+    /// ddata G11.
     #[test]
-    fn pieces_in_any_order_and_number_make_the_message() {
-        let message = Bytes::from((0..=255_u8).cycle().take(1_000).collect::<Vec<_>>());
-        let mut pieces = cut(7, &message, 300);
+    fn pieces_in_any_order_make_the_message() {
+        let mut pieces = cut(7, &message(), 300);
         assert_eq!(pieces.len(), 4);
         pieces.reverse();
-        pieces.insert(1, pieces[0].clone());
         let mut transfers = Transfers::new(10_000);
         let now = Instant::now();
-        let whole: Vec<Bytes> = pieces.into_iter().filter_map(|p| transfers.accept(now, &peer(), p)).collect();
-        assert_eq!(whole, [message]);
+        let accepted = pieces.into_iter().map(|piece| transfers.accept(now, &peer(), piece));
+        let whole: Vec<Pieces> = accepted
+            .filter_map(|accepted| match accepted {
+                Accepted::Whole(pieces) => Some(pieces),
+                Accepted::InPart => None,
+                Accepted::Aborted => panic!("nothing is wrong"),
+            })
+            .collect();
+        assert_eq!(whole.into_iter().map(Pieces::join).collect::<Vec<_>>(), [Some(message())]);
         assert!(transfers.under_way.is_empty());
     }
 
+    /// ddata G11: out of range, twice, another whole, too large: given up once, and no piece is kept.
     #[test]
-    fn what_contradicts_or_exceeds_is_refused_and_what_stalls_is_dropped() {
-        let message = Bytes::from(vec![1; 1_000]);
-        let pieces = cut(7, &message, 300);
+    fn what_makes_no_sense_gives_its_transfer_up() {
         let now = Instant::now();
-        assert_eq!(Transfers::new(999).accept(now, &peer(), pieces[0].clone()), None);
-        let mut transfers = Transfers::new(10_000);
-        transfers.accept(now, &peer(), pieces[0].clone());
-        transfers.accept(now, &peer(), Fragment { index: 9, ..pieces[1].clone() });
-        assert!(transfers.under_way.is_empty(), "out of range aborts");
-        transfers.accept(now, &peer(), pieces[0].clone());
-        transfers.accept(now + PATIENCE, &peer(), Fragment { transfer: 8, ..pieces[0].clone() });
-        assert_eq!(transfers.under_way.len(), 1, "the stalled one is gone");
+        let pieces = cut(7, &message(), 300);
+        let odd = [
+            Fragment { index: 9, ..pieces[1].clone() },
+            pieces[0].clone(),
+            Fragment { total_bytes: 1_001, ..pieces[1].clone() },
+            Fragment { digest: Digest(1), ..pieces[1].clone() },
+            Fragment { data: Bytes::from(vec![0; 1_000]), ..pieces[1].clone() },
+            Fragment { data: Bytes::new(), ..pieces[1].clone() },
+        ];
+        for odd in odd {
+            let mut transfers = Transfers::new(10_000);
+            assert_eq!(transfers.accept(now, &peer(), pieces[0].clone()), Accepted::InPart);
+            assert_eq!(transfers.accept(now, &peer(), odd), Accepted::Aborted);
+            assert_eq!(transfers.accept(now, &peer(), pieces[1].clone()), Accepted::InPart, "told once");
+            assert!(transfers.under_way.is_empty());
+        }
+        let whole = Fragment { count: 1, digest: Digest(1), ..cut(7, &message(), 1_000)[0].clone() };
+        let Accepted::Whole(lie) = Transfers::new(10_000).accept(now, &peer(), whole) else { panic!("it is whole") };
+        assert_eq!(lie.join(), None, "not what it was said to be");
+    }
+
+    /// ddata G11: what a peer may occupy, and for how long.
+    #[test]
+    fn what_never_ends_is_bounded_and_dropped() {
+        let now = Instant::now();
+        let first = |transfer| Fragment { transfer, ..cut(7, &message(), 300)[0].clone() };
+        assert_eq!(Transfers::new(999).accept(now, &peer(), first(1)), Accepted::Aborted, "too large");
+        let mut transfers = Transfers::new(3_500);
+        let accepted: Vec<Accepted> = (1..=4).map(|n| transfers.accept(now, &peer(), first(n))).collect();
+        assert_eq!(accepted[2..], [Accepted::InPart, Accepted::Aborted], "too much at a time");
+        let mut transfers = Transfers::new(1_000_000);
+        let accepted: Vec<Accepted> = (1..=5).map(|n| transfers.accept(now, &peer(), first(n))).collect();
+        assert_eq!(accepted[3..], [Accepted::InPart, Accepted::Aborted], "four at a time");
+        (1..=200).for_each(|n| _ = transfers.accept(now, &peer(), first(n)));
+        assert!(transfers.aborted.len() <= ABORTED);
+        transfers.accept(now + PATIENCE, &peer(), first(900));
+        assert_eq!(transfers.under_way.len(), 1, "the stalled ones are gone");
     }
 }

@@ -1,17 +1,18 @@
 //! The task that runs the machine: one loop over its deadlines, its peers and its callers.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use bytes::BytesMut;
 use greylag_core::{CodecId, UniqueAddress};
 use greylag_crdt::DotSource;
-use greylag_transport::{Destination, Envelope, Inbound, Payload, Receiver, Recipient, Remoting};
+use greylag_transport::{Destination, Envelope, Payload, Recipient, Remoting};
 use tokio::sync::{mpsc, watch};
 
 use super::events::Teller;
+use super::inlet::{Arrived, Inlet};
 use super::numbers::Name;
+use super::shipping::Shipping;
 use crate::error::StopReason;
 use crate::key::KeyId;
 use crate::message::{Effect, Input, Message, Notice, Reply};
@@ -20,9 +21,8 @@ use crate::read::Lifecycle;
 use crate::replicas::Replicas;
 use crate::replicator::ReplicatorCore;
 use crate::settings::ReplicatorSettings;
-use crate::transfers::{Transfers, cut};
 use crate::types::TypeTable;
-use crate::wire::{self, FRAGMENT_MANIFEST, MANIFEST, WireError};
+use crate::wire::MANIFEST;
 
 /// Messages of peers that wait for the machine; what does not fit is lost, as on the network.
 const INBOX: usize = 16_384;
@@ -64,44 +64,12 @@ pub(super) struct Task {
     remoting: Arc<dyn Remoting>,
     ordinary: Recipient,
     bulk: Recipient,
-    fragment_bytes: usize,
-    inbox: mpsc::Receiver<(UniqueAddress, Message)>,
+    shipping: Shipping,
+    inbox: mpsc::Receiver<(UniqueAddress, Arrived)>,
     replicas: watch::Receiver<Arc<Replicas>>,
     lifecycle: watch::Sender<Lifecycle>,
     /// Given back when the task ends.
     _name: Name,
-}
-
-/// Reads what arrives, on the worker that brings it.
-struct Inlet {
-    inbox: mpsc::Sender<(UniqueAddress, Message)>,
-    transfers: Mutex<Transfers>,
-}
-
-impl Inlet {
-    /// The message, once all of it is here.
-    fn read(&self, message: &Inbound) -> Result<Option<Message>, WireError> {
-        if message.manifest != FRAGMENT_MANIFEST {
-            return wire::decode(message.payload.clone()).map(Some);
-        }
-        let fragment = wire::decode_fragment(message.payload.clone())?;
-        let mut transfers = self.transfers.lock().unwrap_or_else(PoisonError::into_inner);
-        transfers.accept(Instant::now(), &message.from, fragment).map(wire::decode).transpose()
-    }
-}
-
-impl Receiver for Inlet {
-    fn receive(&self, message: Inbound) {
-        match self.read(&message) {
-            Ok(None) => {}
-            Ok(Some(decoded)) => {
-                if self.inbox.try_send((message.from, decoded)).is_err() {
-                    tracing::debug!("a message of a replica was dropped: the replicator is busy or has stopped");
-                }
-            }
-            Err(error) => tracing::warn!(from = %message.from, %error, "a message of a replica was dropped"),
-        }
-    }
 }
 
 impl Task {
@@ -117,9 +85,8 @@ impl Task {
         let ordinary = Recipient::new(format!("ddata/{}", settings.name));
         let bulk = Recipient::new(format!("{}ddata/{}", Recipient::BULK_PREFIX, settings.name));
         let (sender, inbox) = mpsc::channel(INBOX);
-        let transfers = Mutex::new(Transfers::new(settings.max_entry_bytes.saturating_mul(4)));
-        let inlet = Arc::new(Inlet { inbox: sender, transfers });
-        let fragment_bytes = settings.bulk_fragment_bytes;
+        let inlet = Arc::new(Inlet::new(sender, settings.max_entry_bytes.saturating_mul(4)));
+        let shipping = Shipping::new(remoting.clone(), bulk.clone(), numbers.clone(), settings.bulk_fragment_bytes);
         remoting.register(&ordinary.path, inlet.clone());
         remoting.register(&bulk.path, inlet);
         let seed = own.uid().get();
@@ -137,7 +104,7 @@ impl Task {
             remoting,
             ordinary,
             bulk,
-            fragment_bytes,
+            shipping,
             inbox,
             replicas,
             lifecycle,
@@ -175,9 +142,13 @@ impl Task {
                 changed = self.replicas.changed(), if membership_lives => {
                     membership_lives = changed.is_ok();
                     let replicas = self.replicas.borrow_and_update().clone();
+                    self.shipping.keep(&replicas);
                     self.handle(Input::Replicas(replicas));
                 }
-                Some((from, message)) = self.inbox.recv() => self.handle(Input::Received { from, message }),
+                Some((from, arrived)) = self.inbox.recv() => match arrived {
+                    Arrived::Message(message) => self.handle(Input::Received { from, message: *message }),
+                    Arrived::Dropped(why) => self.handle(Input::Dropped { from, why }),
+                },
                 Some(request) = requests.recv() => self.serve(request),
             }
             self.perform();
@@ -254,7 +225,7 @@ impl Task {
 
     fn send(&mut self, to: UniqueAddress, bulk: bool, message: Message) {
         let sent = if bulk {
-            self.send_bulk(&to, &message)
+            self.shipping.ship(&to, message)
         } else {
             let payload = Payload::Value(Box::new(message));
             self.post(&to, Envelope::with_payload(self.ordinary.clone(), CodecId::PROST, MANIFEST, payload))
@@ -262,24 +233,6 @@ impl Task {
         if !sent {
             self.handle(Input::SendFailed { to });
         }
-    }
-
-    /// A large message goes as it is if it fits a piece, and in pieces otherwise.
-    fn send_bulk(&mut self, to: &UniqueAddress, message: &Message) -> bool {
-        let mut buffer = BytesMut::new();
-        if let Err(error) = wire::encode(message, &mut buffer) {
-            tracing::error!(%error, "a message could not be written");
-            return false;
-        }
-        let bytes = buffer.freeze();
-        if bytes.len() <= self.fragment_bytes {
-            return self.post(to, Envelope::new(self.bulk.clone(), CodecId::PROST, MANIFEST, bytes));
-        }
-        let (transfer, _, _) = self.begin();
-        cut(transfer, &bytes, self.fragment_bytes).iter().all(|fragment| {
-            let piece = wire::encode_fragment(fragment);
-            self.post(to, Envelope::new(self.bulk.clone(), CodecId::PROST, FRAGMENT_MANIFEST, piece))
-        })
     }
 
     fn post(&self, to: &UniqueAddress, envelope: Envelope) -> bool {

@@ -57,8 +57,12 @@ impl ReplicatorCore {
             }
             Message::DeltaAck { from_seq, to_seq, nacked } => {
                 let range = (from_seq, to_seq);
-                let again = self.log.on_ack(now, &self.settings, &self.types, &mut self.entries, &from, range, &nacked);
-                if let Some((to, message)) = again {
+                let (settings, types, entries) = (&self.settings, &self.types, &mut self.entries);
+                let is_exchanging = self.rounds.is_exchanging(&from);
+                for (to, message) in
+                    self.log.on_ack(now, settings, types, entries, &from, range, &nacked, is_exchanging)
+                {
+                    self.stats.batches_sent += 1;
                     self.send(to, message, out);
                 }
             }

@@ -11,7 +11,7 @@ use super::peers::rules;
 use super::rounds::STEP_PAUSE;
 use crate::entries::{Data, Entry, Merged};
 use crate::key::KeyId;
-use crate::message::{Content, Effect, Offer, ReplicatorEvent, RoundId};
+use crate::message::{Content, DropReason, Effect, Offer, ReplicatorEvent, RoundId};
 use crate::repair::{Deferred, Nonsense, UNDER_WAY};
 
 /// What a peer may have of its own on its way here, in values as large as an entry may be.
@@ -194,6 +194,13 @@ impl ReplicatorCore {
     fn note_aborted(&mut self, from: &UniqueAddress, out: &mut Vec<Effect>) {
         self.stats.transfers_aborted += 1;
         out.push(Effect::Event(ReplicatorEvent::TransferAborted { peer: from.clone() }));
+    }
+
+    pub(super) fn on_dropped(&mut self, from: &UniqueAddress, why: DropReason, out: &mut Vec<Effect>) {
+        match why {
+            DropReason::Malformed => self.stats.malformed += 1,
+            DropReason::Transfer => self.note_aborted(from, out),
+        }
     }
 
     /// Drops what belongs to rounds that are over.

@@ -78,6 +78,11 @@ impl Rounds {
         answered.chain(opened)
     }
 
+    /// Whether a round with this peer is under way that says what differs.
+    pub(super) fn is_exchanging(&self, peer: &UniqueAddress) -> bool {
+        self.answered.contains_key(peer) || self.opened.get(peer).is_some_and(|round| round.answered)
+    }
+
     pub(super) fn find(&mut self, peer: &UniqueAddress, round: RoundId) -> Option<&mut Round> {
         let rounds = if round.opened_by_sender { &mut self.answered } else { &mut self.opened };
         rounds.get_mut(peer).filter(|found| found.is(round.number))
