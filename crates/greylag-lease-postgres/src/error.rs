@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use tokio_postgres::error::SqlState;
+use greylag_postgres::{ConfigError, ConnectError, Trouble};
 
 /// Why the database did not answer as it should.
 #[derive(Debug, thiserror::Error)]
@@ -146,52 +146,38 @@ pub enum PostgresLeaseError {
     },
 }
 
+impl From<ConfigError> for PostgresLeaseError {
+    fn from(error: ConfigError) -> Self {
+        match error {
+            ConfigError::Invalid(cause) => Self::InvalidConfig(cause),
+            ConfigError::Tls { why } => Self::InvalidTls { why },
+            ConfigError::TlsFile { file, why } => Self::TlsFile { file, why },
+            ConfigError::PasswordFile { file, cause } => Self::PasswordFile { file, cause },
+        }
+    }
+}
+
 impl PostgresLeaseError {
     pub(crate) fn new(place: &str, cause: tokio_postgres::Error) -> Self {
         let place = place.to_owned();
-        let Some(state) = cause.code() else {
-            match about_tls(&cause) {
-                Some(AboutTls::None) => return Self::NoTls { place, cause },
-                Some(AboutTls::Distrust) => return Self::NotTrusted { place, cause },
-                None => {}
-            }
-            return if cause.is_closed() {
-                Self::Interrupted { place, cause }
-            } else {
-                Self::Unreachable { place, cause }
-            };
-        };
-        match state.code().get(..2) {
-            _ if *state == SqlState::INVALID_CATALOG_NAME => Self::NoSuchDatabase { place, cause },
-            _ if *state == SqlState::INSUFFICIENT_PRIVILEGE => Self::NotPermitted { place, cause },
-            _ if *state == SqlState::READ_ONLY_SQL_TRANSACTION => Self::ReadOnly { place, cause },
-            Some("28") => Self::WrongCredentials { place, cause },
-            Some("53") => Self::NoRoom { place, cause },
-            Some("57" | "08") => Self::Interrupted { place, cause },
-            _ => Self::Refused { place, cause },
+        match Trouble::of(&cause) {
+            Trouble::NotTrusted => Self::NotTrusted { place, cause },
+            Trouble::NoTls => Self::NoTls { place, cause },
+            Trouble::Unreachable => Self::Unreachable { place, cause },
+            Trouble::Interrupted => Self::Interrupted { place, cause },
+            Trouble::WrongCredentials => Self::WrongCredentials { place, cause },
+            Trouble::NoSuchDatabase => Self::NoSuchDatabase { place, cause },
+            Trouble::NotPermitted => Self::NotPermitted { place, cause },
+            Trouble::ReadOnly => Self::ReadOnly { place, cause },
+            Trouble::NoRoom => Self::NoRoom { place, cause },
+            Trouble::Refused => Self::Refused { place, cause },
         }
     }
-}
 
-enum AboutTls {
-    None,
-    Distrust,
-}
-
-/// What a handshake said, or, in TLS 1.3, the first answer after it.
-fn about_tls(error: &tokio_postgres::Error) -> Option<AboutTls> {
-    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
-    while let Some(error) = cause {
-        let inside = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
-        if error.is::<rustls::Error>() || inside.is_some_and(<dyn std::error::Error + Send + Sync>::is::<rustls::Error>)
-        {
-            return Some(AboutTls::Distrust);
+    pub(crate) fn not_connected(place: &str, error: ConnectError) -> Self {
+        match error {
+            ConnectError::Config(error) => error.into(),
+            ConnectError::Failed(cause) => Self::new(place, cause),
         }
-        // The client library has no type for it.
-        if error.to_string() == "server does not support TLS" {
-            return Some(AboutTls::None);
-        }
-        cause = error.source();
     }
-    None
 }

@@ -58,22 +58,18 @@
 mod error;
 mod lease;
 mod link;
-mod tls;
 
 pub use error::PostgresLeaseError;
 
 use std::fmt;
 use std::path::Path;
-use std::str::FromStr as _;
 use std::sync::Arc;
 
 use greylag_cluster::{Lease, LeaseError, LeaseProvider, LeaseSettings};
-use tokio_postgres::Config;
-use tokio_postgres::config::{Host, SslMode};
+use greylag_postgres::Database;
 
 use lease::PostgresLease;
 use link::Link;
-use tls::Tls;
 
 /// Leases in one database. Clones share one connection.
 #[derive(Clone)]
@@ -105,9 +101,7 @@ impl PostgresLeases {
     /// [`PostgresLeaseError::InvalidConfig`], [`PostgresLeaseError::InvalidTls`], and
     /// [`PostgresLeaseError::TlsFile`].
     pub fn lazy(config: &str) -> Result<Self, PostgresLeaseError> {
-        let (rest, tls) = Tls::take(config)?;
-        let config = Config::from_str(&rest).map_err(PostgresLeaseError::InvalidConfig)?;
-        Ok(Self::new(config, tls))
+        Ok(Self::new(Database::parse(config)?))
     }
 
     /// The same with a password that does not stand in `config`, but in a file of its own.
@@ -115,35 +109,18 @@ impl PostgresLeases {
     /// # Errors
     /// As [`PostgresLeases::lazy`], and [`PostgresLeaseError::PasswordFile`].
     pub fn lazy_with_password_file(config: &str, file: &Path) -> Result<Self, PostgresLeaseError> {
-        let (rest, tls) = Tls::take(config)?;
-        let mut config = Config::from_str(&rest).map_err(PostgresLeaseError::InvalidConfig)?;
-        let password = std::fs::read_to_string(file)
-            .map_err(|cause| PostgresLeaseError::PasswordFile { file: file.to_owned(), cause })?;
-        config.password(password.trim_end_matches(['\r', '\n']));
-        Ok(Self::new(config, tls))
+        Ok(Self::new(Database::parse(config)?.with_password_file(file)?))
     }
 
-    fn new(mut config: Config, tls: Tls) -> Self {
-        let is_far = |host: &Host| match host {
-            Host::Tcp(name) => {
-                name != "localhost" && !name.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
-            }
-            #[cfg(unix)]
-            Host::Unix(_) => false,
-        };
-        let has_socket = config.get_hosts().iter().any(|host| !matches!(host, Host::Tcp(_)));
-        // Sockets have no TLS, and need none.
-        config.ssl_mode(if has_socket { SslMode::Disable } else { tls.mode() });
-        let is_open = tls.believes_anybody() && config.get_hosts().iter().any(is_far);
-        let leases = Self { link: Arc::new(Link::new(config, tls)) };
-        if is_open {
-            let place = leases.link.place();
+    fn new(database: Database) -> Self {
+        if database.believes_anybody() {
+            let place = database.place();
             tracing::warn!(
                 place,
                 "whoever answers there is believed to be the lease database; use sslmode=verify-full"
             );
         }
-        leases
+        Self { link: Arc::new(Link::new(database)) }
     }
 }
 

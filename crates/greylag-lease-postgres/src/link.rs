@@ -6,13 +6,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio_postgres::config::Host;
+use greylag_postgres::Database;
 use tokio_postgres::error::SqlState;
-use tokio_postgres::{Client, Config, Connection, NoTls, Statement};
+use tokio_postgres::{Client, Statement};
 
 use crate::PostgresLeaseError;
-use crate::tls::Tls;
 
 const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -55,8 +53,7 @@ pub(crate) struct Session {
 
 /// Where leases are kept.
 pub(crate) struct Link {
-    config: Config,
-    tls: Tls,
+    database: Database,
     session: Mutex<Option<Arc<Session>>>,
     /// Leases that are held, and requests under way.
     uses: AtomicUsize,
@@ -84,26 +81,14 @@ impl Drop for Use {
 }
 
 impl Link {
-    pub(crate) fn new(config: Config, tls: Tls) -> Self {
+    pub(crate) fn new(database: Database) -> Self {
         let session = Mutex::new(None);
-        Self { config, tls, session, uses: AtomicUsize::new(0), connecting: tokio::sync::Mutex::new(()) }
+        Self { database, session, uses: AtomicUsize::new(0), connecting: tokio::sync::Mutex::new(()) }
     }
 
     /// Where that is, without the password.
     pub(crate) fn place(&self) -> String {
-        let hosts: Vec<String> = self
-            .config
-            .get_hosts()
-            .iter()
-            .map(|host| match host {
-                Host::Tcp(name) => name.clone(),
-                #[cfg(unix)]
-                Host::Unix(path) => path.display().to_string(),
-            })
-            .collect();
-        let ports: Vec<String> = self.config.get_ports().iter().map(ToString::to_string).collect();
-        let database = self.config.get_dbname().or(self.config.get_user()).unwrap_or_default();
-        format!("{}:{}/{database}", hosts.join(","), if ports.is_empty() { "5432".to_owned() } else { ports.join(",") })
+        self.database.place()
     }
 
     pub(crate) fn in_use(self: &Arc<Self>) -> Use {
@@ -144,37 +129,12 @@ impl Link {
         if let Some(session) = self.present() {
             return Ok(session);
         }
-        let connector = self.tls.connector()?;
+        let not_connected = |error| PostgresLeaseError::not_connected(&self.place(), error);
+        let (client, _) = self.database.connect("lease database").await.map_err(not_connected)?;
         let failed = |cause| PostgresLeaseError::new(&self.place(), cause);
-        let client = match connector {
-            Some(tls) => {
-                let (client, connection) = self.config.connect(tls).await.map_err(failed)?;
-                self.drive(connection);
-                client
-            }
-            None => {
-                let (client, connection) = self.config.connect(NoTls).await.map_err(failed)?;
-                self.drive(connection);
-                client
-            }
-        };
         let session = Arc::new(prepare(client, limit).await.map_err(failed)?);
         *self.session.lock().unwrap_or_else(PoisonError::into_inner) = Some(session.clone());
         Ok(session)
-    }
-
-    /// Carries the bytes of a connection until it ends.
-    fn drive<S, T>(&self, connection: Connection<S, T>)
-    where
-        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-        T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    {
-        let place = self.place();
-        tokio::spawn(async move {
-            if let Err(error) = connection.await {
-                tracing::info!(%place, %error, "the connection to the lease database ended");
-            }
-        });
     }
 }
 

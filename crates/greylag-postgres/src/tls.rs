@@ -18,7 +18,7 @@ use rustls::{ClientConfig, RootCertStore};
 use tokio_postgres::config::SslMode;
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use crate::PostgresLeaseError;
+use crate::ConfigError;
 use words::Words;
 
 /// What a connection string says about TLS.
@@ -48,9 +48,9 @@ const MODES: [&str; 5] = ["disable", "prefer", "require", "verify-ca", "verify-f
 
 impl Tls {
     /// Takes the words about TLS out of a connection string; what is left is for the client library.
-    pub(crate) fn take(config: &str) -> Result<(String, Self), PostgresLeaseError> {
+    pub(crate) fn take(config: &str) -> Result<(String, Self), ConfigError> {
         let (rest, words) = words::take(config);
-        let tls = Self::from_words(words).map_err(|why| PostgresLeaseError::InvalidTls { why })?;
+        let tls = Self::from_words(words).map_err(|why| ConfigError::Tls { why })?;
         // That what they name can be used shows at start.
         tls.connector()?;
         Ok((rest, tls))
@@ -95,7 +95,7 @@ impl Tls {
     }
 
     /// Reads the files. `None`: no TLS.
-    pub(crate) fn connector(&self) -> Result<Option<MakeRustlsConnect>, PostgresLeaseError> {
+    pub(crate) fn connector(&self) -> Result<Option<MakeRustlsConnect>, ConfigError> {
         let (root, checks_host) = match &self.mode {
             Mode::Off => return Ok(None),
             Mode::Prefer | Mode::Anybody => (None, false),
@@ -108,7 +108,7 @@ impl Tls {
             None => HostVerifier::of_anybody(provider.clone()),
         };
         let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-        let builder = builder.map_err(|error| PostgresLeaseError::InvalidTls { why: error.to_string() })?;
+        let builder = builder.map_err(|error| ConfigError::Tls { why: error.to_string() })?;
         let builder = builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier));
         let mut config = match &self.identity {
             None => builder.with_no_client_auth(),
@@ -122,20 +122,17 @@ impl Tls {
     }
 }
 
-fn failed(file: &Path, why: impl ToString) -> PostgresLeaseError {
-    PostgresLeaseError::TlsFile { file: file.to_owned(), why: why.to_string() }
+fn failed(file: &Path, why: impl ToString) -> ConfigError {
+    ConfigError::TlsFile { file: file.to_owned(), why: why.to_string() }
 }
 
-fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, PostgresLeaseError> {
+fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, ConfigError> {
     let all = CertificateDer::pem_file_iter(file).map_err(|error| failed(file, error))?;
     let all = all.collect::<Result<Vec<_>, _>>().map_err(|error| failed(file, error))?;
     if all.is_empty() { Err(failed(file, "it holds no certificate")) } else { Ok(all) }
 }
 
-fn chain_verifier(
-    root: &Path,
-    provider: &Arc<CryptoProvider>,
-) -> Result<Arc<WebPkiServerVerifier>, PostgresLeaseError> {
+fn chain_verifier(root: &Path, provider: &Arc<CryptoProvider>) -> Result<Arc<WebPkiServerVerifier>, ConfigError> {
     let mut roots = RootCertStore::empty();
     for authority in certificates(root)? {
         roots.add(authority).map_err(|error| failed(root, error))?;

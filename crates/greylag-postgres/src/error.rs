@@ -1,0 +1,111 @@
+//! What can be wrong between a node and its database.
+
+use std::path::PathBuf;
+
+use tokio_postgres::error::SqlState;
+
+/// Why a connection string cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// It is not one.
+    #[error("the connection string is invalid; write host=… user=… dbname=…")]
+    Invalid(#[source] tokio_postgres::Error),
+    /// What it says about TLS makes no sense.
+    #[error("the connection string is invalid: {why}")]
+    Tls {
+        /// What is wrong.
+        why: String,
+    },
+    /// A file of a certificate cannot be used.
+    #[error("cannot use {}: {why}", file.display())]
+    TlsFile {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The file of the password cannot be read.
+    #[error("cannot read the password from {}: {cause}", file.display())]
+    PasswordFile {
+        /// The file.
+        file: PathBuf,
+        /// What the system said.
+        cause: std::io::Error,
+    },
+}
+
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// A file that the connection string names cannot be used any more.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The server, or nobody, said no.
+    #[error(transparent)]
+    Failed(#[from] tokio_postgres::Error),
+}
+
+/// What an error of the client library is about, split by what is to be done about it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Trouble {
+    /// The server's certificate is not believed, or ours not by the server. No password was sent.
+    NotTrusted,
+    /// TLS is demanded, and the server has none.
+    NoTls,
+    /// Nobody answers there.
+    Unreachable,
+    /// The server stops, starts, or the connection broke.
+    Interrupted,
+    /// The server does not let this user in.
+    WrongCredentials,
+    /// The server has no database of this name.
+    NoSuchDatabase,
+    /// The user lacks a permission.
+    NotPermitted,
+    /// The server is a standby, or was made read-only.
+    ReadOnly,
+    /// The server has no room: disk, memory or connections.
+    NoRoom,
+    /// Something else: the server refuses the statement.
+    Refused,
+}
+
+impl Trouble {
+    /// What `error` is about.
+    pub fn of(error: &tokio_postgres::Error) -> Self {
+        let Some(state) = error.code() else {
+            return match about_tls(error) {
+                Some(trouble) => trouble,
+                None if error.is_closed() => Self::Interrupted,
+                None => Self::Unreachable,
+            };
+        };
+        match state.code().get(..2) {
+            _ if *state == SqlState::INVALID_CATALOG_NAME => Self::NoSuchDatabase,
+            _ if *state == SqlState::INSUFFICIENT_PRIVILEGE => Self::NotPermitted,
+            _ if *state == SqlState::READ_ONLY_SQL_TRANSACTION => Self::ReadOnly,
+            Some("28") => Self::WrongCredentials,
+            Some("53") => Self::NoRoom,
+            Some("57" | "08") => Self::Interrupted,
+            _ => Self::Refused,
+        }
+    }
+}
+
+/// What a handshake said, or, in TLS 1.3, the first answer after it.
+fn about_tls(error: &tokio_postgres::Error) -> Option<Trouble> {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(error) = cause {
+        let inside = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+        if error.is::<rustls::Error>() || inside.is_some_and(<dyn std::error::Error + Send + Sync>::is::<rustls::Error>)
+        {
+            return Some(Trouble::NotTrusted);
+        }
+        // The client library has no type for it.
+        if error.to_string() == "server does not support TLS" {
+            return Some(Trouble::NoTls);
+        }
+        cause = error.source();
+    }
+    None
+}

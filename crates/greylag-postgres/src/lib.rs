@@ -1,0 +1,147 @@
+//! Connections to PostgreSQL, for the stores that stand on it: the connection string, TLS, and what a
+//! failure is about.
+//!
+//! ```
+//! use greylag_postgres::Database;
+//!
+//! let database = Database::parse("host=db.example user=app password=secret dbname=app")?;
+//! assert_eq!(database.place(), "db.example:5432/app");
+//! assert!(database.believes_anybody(), "over a network, say sslmode=verify-full");
+//! // Within a runtime: `let (client, _) = database.connect("journal database").await?;`
+//! # Ok::<(), greylag_postgres::ConfigError>(())
+//! ```
+//!
+//! # TLS
+//! As with libpq, by words of the connection string: `sslmode` with `sslrootcert`, `sslcert` and `sslkey`.
+//!
+//! | `sslmode` | encrypted | who is believed |
+//! |---|---|---|
+//! | `disable` | no | anybody |
+//! | `prefer` (default) | if the server can | anybody |
+//! | `require` | yes | anybody; with `sslrootcert` as `verify-ca` |
+//! | `verify-ca` | yes | a server that an authority in `sslrootcert` has signed |
+//! | `verify-full` | yes | that, if its certificate is for the host of the connection string |
+//!
+//! The system's authorities are not believed unless named. Files are read for each connection, so
+//! replaced certificates count from the next one on; over a socket there is no TLS.
+
+mod error;
+mod tls;
+
+pub use error::{ConfigError, ConnectError, Trouble};
+
+use std::fmt;
+use std::path::Path;
+use std::str::FromStr as _;
+
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::task::AbortHandle;
+use tokio_postgres::config::{Host, SslMode};
+use tokio_postgres::{Client, Config, Connection, NoTls};
+
+use tls::Tls;
+
+/// A database, and how to reach it. Prints without its password.
+#[derive(Clone)]
+pub struct Database {
+    config: Config,
+    tls: Tls,
+}
+
+impl fmt::Debug for Database {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Database").field(&self.place()).finish()
+    }
+}
+
+impl Database {
+    /// From a connection string as for libpq, key words or a URL.
+    ///
+    /// # Errors
+    /// [`ConfigError::Invalid`], [`ConfigError::Tls`], [`ConfigError::TlsFile`].
+    pub fn parse(config: &str) -> Result<Self, ConfigError> {
+        let (rest, tls) = Tls::take(config)?;
+        let mut config = Config::from_str(&rest).map_err(ConfigError::Invalid)?;
+        let has_socket = config.get_hosts().iter().any(|host| !matches!(host, Host::Tcp(_)));
+        // Sockets have no TLS, and need none.
+        config.ssl_mode(if has_socket { SslMode::Disable } else { tls.mode() });
+        Ok(Self { config, tls })
+    }
+
+    /// The same with a password that does not stand in the string, but in a file of its own.
+    ///
+    /// # Errors
+    /// [`ConfigError::PasswordFile`].
+    pub fn with_password_file(mut self, file: &Path) -> Result<Self, ConfigError> {
+        let password = std::fs::read_to_string(file)
+            .map_err(|cause| ConfigError::PasswordFile { file: file.to_owned(), cause })?;
+        self.config.password(password.trim_end_matches(['\r', '\n']));
+        Ok(self)
+    }
+
+    /// Where that is, without the password.
+    pub fn place(&self) -> String {
+        let hosts: Vec<String> = self
+            .config
+            .get_hosts()
+            .iter()
+            .map(|host| match host {
+                Host::Tcp(name) => name.clone(),
+                #[cfg(unix)]
+                Host::Unix(path) => path.display().to_string(),
+            })
+            .collect();
+        let ports: Vec<String> = self.config.get_ports().iter().map(ToString::to_string).collect();
+        let database = self.config.get_dbname().or(self.config.get_user()).unwrap_or_default();
+        format!("{}:{}/{database}", hosts.join(","), if ports.is_empty() { "5432".to_owned() } else { ports.join(",") })
+    }
+
+    /// Whether, over a network, somebody between the two ends could read along and answer in the
+    /// server's stead. Worth a warning.
+    pub fn believes_anybody(&self) -> bool {
+        let is_far = |host: &Host| match host {
+            Host::Tcp(name) => {
+                name != "localhost" && !name.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
+            }
+            #[cfg(unix)]
+            Host::Unix(_) => false,
+        };
+        self.tls.believes_anybody() && self.config.get_hosts().iter().any(is_far)
+    }
+
+    /// Makes one connection and carries its bytes until it ends, in a task of its own: the handle aborts
+    /// it, which breaks the connection at once. Without its client it ends when the server has answered
+    /// what was asked. `what` names the database in the log.
+    ///
+    /// # Errors
+    /// [`ConnectError`].
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
+    pub async fn connect(&self, what: &'static str) -> Result<(Client, AbortHandle), ConnectError> {
+        match self.tls.connector()? {
+            Some(tls) => {
+                let (client, connection) = self.config.connect(tls).await?;
+                Ok((client, self.drive(what, connection)))
+            }
+            None => {
+                let (client, connection) = self.config.connect(NoTls).await?;
+                Ok((client, self.drive(what, connection)))
+            }
+        }
+    }
+
+    fn drive<S, T>(&self, what: &'static str, connection: Connection<S, T>) -> AbortHandle
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let place = self.place();
+        let carried = tokio::spawn(async move {
+            if let Err(error) = connection.await {
+                tracing::info!(%place, %error, "the connection to the {what} ended");
+            }
+        });
+        carried.abort_handle()
+    }
+}
