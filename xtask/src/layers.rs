@@ -21,11 +21,14 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("greylag-codec", &["greylag-core"]),
     ("greylag-transport", &["greylag-core"]),
     ("greylag-cluster", &["greylag-transport"]),
-    ("greylag-lease-postgres", &["greylag-cluster"]),
+    // What stands on PostgreSQL shares how it connects, not what it does there.
+    ("greylag-postgres", &["greylag-transport"]),
+    ("greylag-lease-postgres", &["greylag-cluster", "greylag-postgres"]),
     ("greylag-ddata", &["greylag-crdt", "greylag-cluster", "greylag-transport"]),
     ("greylag-persistence", &["greylag-codec"]),
     ("greylag-store-sled", &["greylag-ddata"]),
     ("greylag-journal-sled", &["greylag-persistence", "greylag-store-sled"]),
+    ("greylag-journal-postgres", &["greylag-persistence", "greylag-postgres"]),
     ("greylag-journal-service", &["greylag-persistence", "greylag-transport"]),
     ("greylag-sharding", &["greylag-cluster", "greylag-ddata", "greylag-persistence"]),
     ("greylag-delivery", &["greylag-sharding", "greylag-persistence", "greylag-ddata"]),
@@ -60,7 +63,11 @@ const CONFINED: &[(&str, &[&str], &str)] = &[
         "gRPC is the business of transport, journal service and management",
     ),
     ("sled", &["greylag-store-sled"], "another engine must stay one crate away"),
-    ("tokio-postgres", &["greylag-lease-postgres"], "another database must stay one crate away"),
+    (
+        "tokio-postgres",
+        &["greylag-postgres", "greylag-lease-postgres", "greylag-journal-postgres"],
+        "another database must stay one crate away",
+    ),
 ];
 
 /// Crates that depend on no async runtime, tokio least of all.
@@ -92,7 +99,9 @@ const TREE_OF_CRDT: &[&str] = &[
 const DRIVER_CRATES: &[&str] = &[
     "greylag-journal-sled",
     "greylag-journal-service",
+    "greylag-postgres",
     "greylag-lease-postgres",
+    "greylag-journal-postgres",
     "greylag-store-sled",
     "greylag-management",
     "greylag-cli",

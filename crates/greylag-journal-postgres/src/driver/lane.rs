@@ -1,0 +1,311 @@
+//! Runs one lane: carries its statements to the server, and their answers to those who wait.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures::future::BoxFuture;
+use futures::stream::{FuturesUnordered, StreamExt};
+use greylag_persistence::{AppendError, Appended, EventKind, Head, PersistenceId, StoredEvent, Timestamp, WriterUuid};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
+use tokio::time::MissedTickBehavior;
+
+use crate::driver::link::{Link, Session};
+use crate::error::told;
+use crate::failure::Failure;
+use crate::lane::{AppendNo, Effect, Found, Input, Lane, LaneSettings, Request, StatementNo, StoredLast, TurnNo};
+use crate::rows::{self, Micros, Unreadable, Uuid};
+use crate::statements::{APPEND, LOOK_UP};
+
+/// Messages taken out of the inbox at once: what came together goes together.
+const TAKEN_AT_ONCE: usize = 1000;
+
+/// How often a connection is looked at that nobody uses.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// What a lane is asked.
+pub(crate) enum Message {
+    /// Store these events of one append; not empty.
+    Append(Box<Submitted>),
+    /// Tell when every append of the id that was submitted before is answered.
+    AwaitTurn { id: PersistenceId, reply: oneshot::Sender<()> },
+    /// Take no more, answer what is there, and end.
+    Close,
+}
+
+/// An append, and who waits for it.
+pub(crate) struct Submitted {
+    pub(crate) records: Arc<[StoredEvent]>,
+    pub(crate) bytes: usize,
+    /// Room among what is pending, until it is answered.
+    pub(crate) room: OwnedSemaphorePermit,
+    pub(crate) reply: oneshot::Sender<Result<Appended, AppendError>>,
+}
+
+struct Waiting {
+    records: Arc<[StoredEvent]>,
+    _room: OwnedSemaphorePermit,
+    reply: oneshot::Sender<Result<Appended, AppendError>>,
+}
+
+struct Driver {
+    link: Arc<Link>,
+    session: Option<Arc<Session>>,
+    appends: BTreeMap<AppendNo, Waiting>,
+    turns: BTreeMap<TurnNo, oneshot::Sender<()>>,
+    connecting: FuturesUnordered<BoxFuture<'static, Result<Arc<Session>, String>>>,
+    /// What is under way on the present connection, and goes with it.
+    statements: FuturesUnordered<BoxFuture<'static, Input>>,
+    next_no: u64,
+}
+
+/// Runs until it is told to close and has answered everybody.
+pub(crate) async fn run(link: Arc<Link>, settings: LaneSettings, mut inbox: mpsc::UnboundedReceiver<Message>) {
+    let mut driver = Driver {
+        link,
+        session: None,
+        appends: BTreeMap::new(),
+        turns: BTreeMap::new(),
+        connecting: FuturesUnordered::new(),
+        statements: FuturesUnordered::new(),
+        next_no: 0,
+    };
+    let mut effects = Vec::new();
+    let mut lane = Lane::start(settings, &mut effects);
+    let mut look = tokio::time::interval(LOOK_INTERVAL);
+    look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let (mut messages, mut inputs) = (Vec::new(), Vec::new());
+    let (mut open, mut closing) = (true, false);
+    loop {
+        driver.perform(&mut effects);
+        if closing && lane.is_idle() {
+            return;
+        }
+        let deadline = lane.next_deadline();
+        tokio::select! {
+            biased;
+            () = sleep_until(deadline) => inputs.push(Input::Tick),
+            Some(input) = driver.statements.next(), if !driver.statements.is_empty() => inputs.push(input),
+            Some(made) = driver.connecting.next(), if !driver.connecting.is_empty() => inputs.push(driver.connected(made)),
+            _ = look.tick() => inputs.extend(driver.look()),
+            taken = inbox.recv_many(&mut messages, TAKEN_AT_ONCE), if open => {
+                // Without handles nobody can tell it to close any more.
+                open = taken > 0;
+                closing |= driver.take(&mut messages, &mut inputs) || !open;
+            }
+        }
+        for input in inputs.drain(..) {
+            lane.handle(Instant::now(), input, &mut effects);
+        }
+    }
+}
+
+async fn sleep_until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+impl Driver {
+    /// Messages as inputs; appends that came together are one. Answers whether one of them says to close.
+    fn take(&mut self, messages: &mut Vec<Message>, inputs: &mut Vec<Input>) -> bool {
+        let (mut together, mut close) = (Vec::new(), false);
+        for message in messages.drain(..) {
+            self.next_no += 1;
+            match message {
+                Message::Append(submitted) => together.extend(self.submit(*submitted)),
+                Message::AwaitTurn { id, reply } => {
+                    inputs.extend(submitted(&mut together));
+                    let turn = TurnNo(self.next_no);
+                    self.turns.insert(turn, reply);
+                    inputs.push(Input::AwaitTurn { turn, id });
+                }
+                Message::Close => {
+                    inputs.extend(submitted(&mut together));
+                    inputs.push(Input::Close);
+                    close = true;
+                }
+            }
+        }
+        inputs.extend(submitted(&mut together));
+        close
+    }
+
+    fn submit(&mut self, submitted: Submitted) -> Option<Request> {
+        let Submitted { records, bytes, room, reply } = submitted;
+        let (no, first, last) = (AppendNo(self.next_no), records.first()?, records.last()?);
+        let request = Request {
+            no,
+            id: first.id.clone(),
+            epoch: first.writer_epoch,
+            writer_uuid: first.writer_uuid,
+            first: first.seq_nr,
+            last: last.seq_nr,
+            crc32c: last.crc32c,
+            bytes,
+        };
+        self.appends.insert(no, Waiting { records, _room: room, reply });
+        Some(request)
+    }
+
+    fn perform(&mut self, effects: &mut Vec<Effect>) {
+        for effect in effects.drain(..) {
+            match effect {
+                Effect::Connect => {
+                    let link = self.link.clone();
+                    self.connecting.push(Box::pin(async move { link.connect().await }));
+                }
+                Effect::Disconnect => {
+                    self.session = None;
+                    self.statements.clear();
+                }
+                Effect::Execute { statement, appends } => {
+                    let records = self.records(&appends);
+                    self.carry(statement, move |session| execute(session, statement, records));
+                }
+                Effect::LookUp { statement, appends } => {
+                    let records = self.records(&appends);
+                    self.carry(statement, move |session| look_up(session, statement, records));
+                }
+                Effect::Answer { append, outcome } => {
+                    if let Some(waiting) = self.appends.remove(&append) {
+                        let _nobody_waits_any_more = waiting.reply.send(outcome);
+                    }
+                }
+                Effect::Turn(turn) => {
+                    if let Some(reply) = self.turns.remove(&turn) {
+                        let _nobody_waits_any_more = reply.send(());
+                    }
+                }
+            }
+        }
+    }
+
+    fn records(&self, appends: &[AppendNo]) -> Vec<Arc<[StoredEvent]>> {
+        appends.iter().filter_map(|append| self.appends.get(append)).map(|waiting| waiting.records.clone()).collect()
+    }
+
+    /// Starts a statement, unless its connection has ended already.
+    fn carry<F>(&mut self, statement: StatementNo, start: impl FnOnce(Arc<Session>) -> F)
+    where
+        F: Future<Output = Input> + Send + 'static,
+    {
+        match self.session.clone().filter(|session| !session.client.is_closed()) {
+            Some(session) => {
+                self.statements.push(Box::pin(start(session)));
+            }
+            None => {
+                let outcome = Err(Failure::NotSent("the connection ended".to_owned()));
+                let input = Input::Executed { statement, outcome };
+                self.statements.push(Box::pin(std::future::ready(input)));
+            }
+        }
+    }
+
+    fn connected(&mut self, made: Result<Arc<Session>, String>) -> Input {
+        match made {
+            Ok(session) => {
+                self.session = Some(session);
+                Input::Connected
+            }
+            Err(cause) => Input::NotConnected(cause),
+        }
+    }
+
+    /// A connection that ended while nobody used it is made anew before somebody does.
+    fn look(&self) -> Option<Input> {
+        let ended = self.session.as_ref().is_some_and(|session| session.client.is_closed());
+        ended.then(|| Input::Lost("the connection ended".to_owned()))
+    }
+}
+
+fn submitted(together: &mut Vec<Request>) -> Option<Input> {
+    (!together.is_empty()).then(|| Input::Submit(std::mem::take(together)))
+}
+
+async fn execute(session: Arc<Session>, statement: StatementNo, appends: Vec<Arc<[StoredEvent]>>) -> Input {
+    let outcome = insert(&session, &appends).await.map_err(|error| Failure::of(&error));
+    let outcome = outcome.and_then(|rows| {
+        rows.iter().map(stored).collect::<Result<_, _>>().map_err(|Unreadable| unreadable("an answer to an append"))
+    });
+    Input::Executed { statement, outcome }
+}
+
+fn stored(row: &tokio_postgres::Row) -> Result<(PersistenceId, Timestamp), Unreadable> {
+    let id = PersistenceId::unique(rows::column(row, "persistence_id")?).map_err(|_| Unreadable)?;
+    Ok((id, rows::column::<Micros>(row, "last_event_at")?.into()))
+}
+
+/// The statement was done, and what it said cannot be read: as good as no answer.
+fn unreadable(what: &str) -> Failure {
+    Failure::Unanswered(format!("{what} cannot be read; check that the schema is the one documented"))
+}
+
+async fn insert(
+    session: &Session,
+    appends: &[Arc<[StoredEvent]>],
+) -> Result<Vec<tokio_postgres::Row>, tokio_postgres::Error> {
+    let ends = || appends.iter().filter_map(|records| Some((records.first()?, records.last()?)));
+    let ids: Vec<&str> = ends().map(|(first, _)| first.id.as_str()).collect();
+    let epochs: Vec<i64> = ends().map(|(first, _)| rows::epoch(first.writer_epoch)).collect();
+    let firsts: Vec<i64> = ends().map(|(first, _)| rows::number(first.seq_nr)).collect();
+    let lasts: Vec<i64> = ends().map(|(_, last)| rows::number(last.seq_nr)).collect();
+    let events = || appends.iter().flat_map(|records| records.iter());
+    let event_ids: Vec<&str> = events().map(|event| event.id.as_str()).collect();
+    let numbers: Vec<i64> = events().map(|event| rows::number(event.seq_nr)).collect();
+    let uuids: Vec<Uuid> = events().map(|event| Uuid(event.writer_uuid)).collect();
+    let codecs: Vec<i32> = events().map(|event| rows::bits(event.codec_id.as_u32())).collect();
+    let manifests: Vec<&str> = events().map(|event| event.manifest.as_str()).collect();
+    let versions: Vec<i32> = events().map(|event| rows::bits(event.schema_version)).collect();
+    let filtered: Vec<bool> = events().map(|event| event.kind == EventKind::Filtered).collect();
+    let payloads: Vec<&[u8]> = events().map(|event| &event.payload[..]).collect();
+    let metadata: Vec<Option<Vec<u8>>> = events().map(|event| rows::write_metadata(&event.metadata)).collect();
+    let tags: Vec<Option<String>> = events().map(|event| rows::join_tags(&event.tags)).collect();
+    let crcs: Vec<i64> = events().map(|event| i64::from(event.crc32c)).collect();
+    let statement = session.prepare(APPEND).await?;
+    session
+        .client
+        .query(
+            &statement,
+            &[
+                &ids, &epochs, &firsts, &lasts, &event_ids, &numbers, &uuids, &codecs, &manifests, &versions,
+                &filtered, &payloads, &metadata, &tags, &crcs,
+            ],
+        )
+        .await
+}
+
+async fn look_up(session: Arc<Session>, statement: StatementNo, appends: Vec<Arc<[StoredEvent]>>) -> Input {
+    let lasts = || appends.iter().filter_map(|records| records.last());
+    let ids: Vec<&str> = lasts().map(|last| last.id.as_str()).collect();
+    let numbers: Vec<i64> = lasts().map(|last| rows::number(last.seq_nr)).collect();
+    let asked = async {
+        let statement = session.prepare(LOOK_UP).await?;
+        session.client.query(&statement, &[&ids, &numbers]).await
+    };
+    let outcome = asked.await.map_err(|error| match Failure::of(&error) {
+        // Nothing is done by looking.
+        Failure::Unanswered(_) => Failure::NotSent(told(&error)),
+        failure => failure,
+    });
+    // A head that cannot be read is left out: the others are none the worse for it.
+    let outcome = outcome.map(|rows| rows.iter().filter_map(|row| found(row).ok()).collect());
+    Input::LookedUp { statement, outcome }
+}
+
+fn found(row: &tokio_postgres::Row) -> Result<(PersistenceId, Found), Unreadable> {
+    let id = PersistenceId::unique(rows::column(row, "pid")?).map_err(|_| Unreadable)?;
+    let is_known = rows::column::<Option<i64>>(row, "writer_epoch")?.is_some();
+    let head = if is_known { rows::head(row)? } else { Head::default() };
+    let last = match rows::column::<Option<Uuid>>(row, "last_writer_uuid")? {
+        Some(Uuid(writer_uuid)) => Some(stored_last(row, writer_uuid)?),
+        None => None,
+    };
+    Ok((id, Found { head, last }))
+}
+
+fn stored_last(row: &tokio_postgres::Row, writer_uuid: WriterUuid) -> Result<StoredLast, Unreadable> {
+    let crc32c = u32::try_from(rows::column::<i64>(row, "last_crc32c")?).map_err(|_| Unreadable)?;
+    Ok(StoredLast { writer_uuid, crc32c, timestamp: rows::column::<Micros>(row, "last_timestamp")?.into() })
+}

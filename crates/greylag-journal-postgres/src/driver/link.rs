@@ -1,0 +1,173 @@
+//! Makes connections: one try at a time while they fail, with waits that grow, for ever.
+//!
+//! Lanes and pools share one link, so a server that is away meets one knock at a time, and the health
+//! of the store is what the last try to connect said. The schema is looked after by whoever connects
+//! first, so a journal that was opened while its server was away comes up by itself.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use greylag_postgres::Database;
+use tokio::task::AbortHandle;
+use tokio_postgres::{Client, Statement};
+
+use crate::error::{advised, not_connected, not_connected_within};
+use crate::schema::{self, Migrate};
+use crate::settings::PostgresJournalSettings;
+
+/// A lock whose holder never runs foreign code, so poison says nothing.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A connection, with the statements that were prepared on it.
+pub(crate) struct Session {
+    pub(crate) client: Client,
+    prepared: Mutex<HashMap<&'static str, Statement>>,
+    carrier: AbortHandle,
+}
+
+impl Drop for Session {
+    /// A server that does not answer must not keep the connection alive.
+    fn drop(&mut self) {
+        self.carrier.abort();
+    }
+}
+
+impl Session {
+    /// Prepares a statement when it is first used.
+    pub(crate) async fn prepare(&self, sql: &'static str) -> Result<Statement, tokio_postgres::Error> {
+        if let Some(statement) = lock(&self.prepared).get(sql) {
+            return Ok(statement.clone());
+        }
+        let statement = self.client.prepare(sql).await?;
+        lock(&self.prepared).insert(sql, statement.clone());
+        Ok(statement)
+    }
+}
+
+/// How to reach the database, and whether it could be reached.
+pub(crate) struct Link {
+    /// The journal, as its operator knows it.
+    pub(crate) name: String,
+    database: Database,
+    schema: String,
+    migrate: Migrate,
+    statement_timeout: Duration,
+    connect_timeout: Duration,
+    backoff: (Duration, Duration),
+    reach: Mutex<Reach>,
+    /// One tries while it fails. Holds whether the schema was looked after.
+    gate: tokio::sync::Mutex<bool>,
+}
+
+/// What the last tries to connect said.
+#[derive(Default)]
+struct Reach {
+    failures: u32,
+    trouble: Option<String>,
+    next_try_at: Option<Instant>,
+    closed: bool,
+}
+
+impl Link {
+    pub(crate) fn new(database: Database, settings: &PostgresJournalSettings) -> Arc<Self> {
+        Arc::new(Self {
+            name: format!("journal {}", database.place()),
+            database,
+            schema: settings.schema.clone(),
+            migrate: settings.migrate,
+            statement_timeout: settings.statement_timeout,
+            connect_timeout: settings.connect_timeout,
+            backoff: (settings.min_backoff, settings.max_backoff),
+            reach: Mutex::default(),
+            gate: tokio::sync::Mutex::new(false),
+        })
+    }
+
+    /// Where that is, without the password.
+    pub(crate) fn place(&self) -> String {
+        self.database.place()
+    }
+
+    /// What the last try to connect said, if it failed.
+    pub(crate) fn trouble(&self) -> Option<String> {
+        lock(&self.reach).trouble.clone()
+    }
+
+    /// No connection is made any more.
+    pub(crate) fn close(&self) {
+        lock(&self.reach).closed = true;
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        lock(&self.reach).closed
+    }
+
+    /// One try to connect, once it is time. The error says what to do about it.
+    pub(crate) async fn connect(&self) -> Result<Arc<Session>, String> {
+        let mut migrated = self.gate.lock().await;
+        let next_try_at = lock(&self.reach).next_try_at;
+        if let Some(at) = next_try_at {
+            tokio::time::sleep_until(at.into()).await;
+        }
+        if self.is_closed() {
+            return Err("the journal is closed".to_owned());
+        }
+        let connecting = tokio::time::timeout(self.connect_timeout, self.open());
+        let session = connecting.await.unwrap_or_else(|_| Err(not_connected_within(self.connect_timeout)));
+        let ready = match session {
+            Ok(session) if *migrated => Ok(session),
+            Ok(session) => self.look_after_schema(&session.client).await.map(|()| session),
+            Err(error) => Err(error),
+        };
+        *migrated |= ready.is_ok();
+        self.take_note(ready.as_ref().err());
+        ready.map(Arc::new)
+    }
+
+    async fn open(&self) -> Result<Session, String> {
+        let (client, carrier) =
+            self.database.connect("journal database").await.map_err(|error| not_connected(&error))?;
+        let session = Session { client, prepared: Mutex::default(), carrier };
+        let limit = self.statement_timeout.as_millis().max(1);
+        let path = schema::quoted(&self.schema);
+        let setup = format!(
+            "SET synchronous_commit = on; SET search_path TO {path}; SET statement_timeout = {limit}; \
+             SET client_min_messages = warning"
+        );
+        session.client.batch_execute(&setup).await.map_err(|error| advised(&error))?;
+        Ok(session)
+    }
+
+    /// May take its time, but not without end.
+    async fn look_after_schema(&self, client: &Client) -> Result<(), String> {
+        let limit = self.connect_timeout + self.statement_timeout;
+        let migrating = schema::migrate(client, &self.schema, self.migrate);
+        match tokio::time::timeout(limit, migrating).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => Err(error.advice()),
+            Err(_) => Err(format!("its schema was not looked at within {limit:?}")),
+        }
+    }
+
+    fn take_note(&self, trouble: Option<&String>) {
+        let mut reach = lock(&self.reach);
+        let Some(trouble) = trouble else {
+            if reach.failures > 0 {
+                tracing::info!(journal = self.name, failures = reach.failures, "the journal database is back");
+            }
+            *reach = Reach { closed: reach.closed, ..Reach::default() };
+            return;
+        };
+        if reach.failures == 0 {
+            tracing::warn!(journal = self.name, trouble, "the journal database is away; it is tried until it answers");
+        }
+        let (min, max) = self.backoff;
+        let wait = min.saturating_mul(1 << reach.failures.min(20)).min(max);
+        reach.failures = reach.failures.saturating_add(1);
+        reach.trouble = Some(trouble.clone());
+        reach.next_try_at = Some(Instant::now() + wait);
+    }
+}

@@ -1,0 +1,115 @@
+//! A pool of connections for one kind of work, so that no kind starves another, and calls that are
+//! tried until they are answered or late.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use deadpool::managed::{self, Manager, Metrics, Object, PoolError, RecycleError, RecycleResult};
+use greylag_persistence::StoreFailure;
+use tokio::time::timeout_at;
+
+use crate::driver::link::{Link, Session};
+use crate::failure::Failure;
+
+/// Before a call that was rolled back is tried again.
+const PAUSE: Duration = Duration::from_millis(10);
+
+struct Sessions(Arc<Link>);
+
+impl Manager for Sessions {
+    type Type = Arc<Session>;
+    type Error = String;
+
+    async fn create(&self) -> Result<Arc<Session>, String> {
+        self.0.connect().await
+    }
+
+    async fn recycle(&self, session: &mut Arc<Session>, _: &Metrics) -> RecycleResult<String> {
+        if session.client.is_closed() { Err(RecycleError::message("the connection ended")) } else { Ok(()) }
+    }
+}
+
+/// Connections for one kind of work.
+pub(crate) struct Pool {
+    link: Arc<Link>,
+    sessions: managed::Pool<Sessions>,
+    statement_timeout: Duration,
+}
+
+impl Pool {
+    pub(crate) fn new(link: Arc<Link>, size: usize, statement_timeout: Duration) -> Self {
+        let sessions = managed::Pool::builder(Sessions(link.clone()))
+            .max_size(size)
+            .build()
+            .expect("a pool without timeouts of its own needs no runtime");
+        Self { link, sessions, statement_timeout }
+    }
+
+    /// Runs a call on one connection, which is given back at once. A call whose connection broke, or
+    /// that was rolled back, is made again until `within` has passed, so it must be one that may be
+    /// repeated. The error names what was last said, and what helps.
+    pub(crate) async fn call<T, F>(&self, within: Duration, call: impl Fn(Arc<Session>) -> F) -> Result<T, Failed>
+    where
+        F: Future<Output = Result<T, tokio_postgres::Error>>,
+    {
+        let deadline = Instant::now() + within;
+        let mut last = None;
+        loop {
+            let session = match timeout_at(deadline.into(), self.sessions.get()).await {
+                Ok(Ok(session)) => session,
+                Ok(Err(PoolError::Closed)) => return Err(self.failed("the journal is closed")),
+                // The link waits before it tries again.
+                Ok(Err(error)) => {
+                    last = Some(error_text(error));
+                    if Instant::now() < deadline && !self.link.is_closed() {
+                        continue;
+                    }
+                    return Err(self.late(within, last));
+                }
+                Err(_) => return Err(self.late(within, last.or_else(|| self.link.trouble()))),
+            };
+            let try_until = deadline.min(Instant::now() + self.statement_timeout);
+            let failure = match timeout_at(try_until.into(), call(Arc::clone(&session))).await {
+                Ok(Ok(value)) => return Ok(value),
+                Ok(Err(error)) => Failure::of(&error),
+                Err(_) => Failure::Unanswered(format!("no answer within {:?}", self.statement_timeout.min(within))),
+            };
+            if failure.ends_connection() {
+                drop(Object::take(session));
+            }
+            if !failure.may_pass() {
+                return Err(self.failed(failure.words()));
+            }
+            last = Some(failure.words().to_owned());
+            if Instant::now() + PAUSE >= deadline {
+                return Err(self.late(within, last));
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    /// Connections are closed as they come back; no more are given out.
+    pub(crate) fn close(&self) {
+        self.sessions.close();
+    }
+
+    fn late(&self, within: Duration, last: Option<String>) -> Failed {
+        let last = last.unwrap_or_else(|| "all connections of its pool are busy; raise the pool's size".to_owned());
+        self.failed(&format!("no answer within {within:?}; last: {last}"))
+    }
+
+    fn failed(&self, cause: &str) -> Failed {
+        Failed(StoreFailure::new(&self.link.name, cause))
+    }
+}
+
+/// The call was not answered.
+#[derive(Debug)]
+pub(crate) struct Failed(pub(crate) StoreFailure);
+
+fn error_text(error: PoolError<String>) -> String {
+    match error {
+        PoolError::Backend(text) => text,
+        other => other.to_string(),
+    }
+}

@@ -1,0 +1,95 @@
+//! Why a journal is not open, split by what is to be done about it.
+
+use std::time::Duration;
+
+use greylag_postgres::{ConfigError, ConnectError, Trouble};
+
+use crate::settings::SettingsError;
+
+/// Why the journal could not be opened. Nothing was written, unless a migration was.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// A setting cannot be meant.
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    /// The connection string cannot be used.
+    #[error("the journal database cannot be named: {0}")]
+    Config(#[from] ConfigError),
+    /// There is no connection, or the schema does not fit. The text says what to do about it.
+    #[error("the journal database at {place} cannot be used: {cause}")]
+    Unavailable {
+        /// Where.
+        place: String,
+        /// What it said, and what helps.
+        cause: String,
+    },
+}
+
+/// Why the schema cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SchemaError {
+    #[error(
+        "its schema has version {found}, and this program knows {known}; start the newer program, whose data it is"
+    )]
+    Newer { found: i32, known: i32 },
+    #[error(
+        "schema {schema:?} has version {found}, this program needs {known}, and is told not to migrate; apply the \
+         migrations, or set migrate to apply"
+    )]
+    Older { schema: String, found: i32, known: i32 },
+    #[error(transparent)]
+    Failed(#[from] tokio_postgres::Error),
+}
+
+impl SchemaError {
+    pub(crate) fn advice(&self) -> String {
+        match self {
+            Self::Failed(error) => advised(error),
+            other => other.to_string(),
+        }
+    }
+}
+
+/// What went wrong when connecting, and what helps.
+pub(crate) fn not_connected(error: &ConnectError) -> String {
+    match error {
+        ConnectError::Config(error) => error.to_string(),
+        ConnectError::Failed(error) => advised(error),
+    }
+}
+
+/// No connection in this time.
+pub(crate) fn not_connected_within(limit: Duration) -> String {
+    format!("no connection within {limit:?}; check host, port and network")
+}
+
+/// An error of the client library down to its innermost cause, and what helps.
+pub(crate) fn advised(error: &tokio_postgres::Error) -> String {
+    let advice = match Trouble::of(error) {
+        Trouble::NotTrusted => "check sslrootcert, the host's name in the server's certificate, and sslcert",
+        Trouble::NoTls => "set ssl = on there, or another sslmode in the connection string",
+        Trouble::Unreachable => "check host, port and network, and that it runs",
+        Trouble::Interrupted => "it restarts, or the connection broke; the next try connects anew",
+        Trouble::WrongCredentials => "check user and password, sslmode and sslcert, and pg_hba.conf of the server",
+        Trouble::NoSuchDatabase => "create the database, or name another by dbname=…",
+        Trouble::NotPermitted => "let the user create tables, or apply the migrations for it and grant it their use",
+        Trouble::ReadOnly => "name the primary in the connection string",
+        Trouble::NoRoom => "free disk space, or raise max_connections",
+        Trouble::Refused => return told(error),
+    };
+    format!("{}; {advice}", told(error))
+}
+
+/// An error of the client library down to its innermost cause, with the server's code.
+pub(crate) fn told(error: &tokio_postgres::Error) -> String {
+    if let Some(database) = error.as_db_error() {
+        return format!("{} ({})", database.message(), database.code().code());
+    }
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(inner) = cause {
+        text = format!("{text}: {inner}");
+        cause = inner.source();
+    }
+    text
+}

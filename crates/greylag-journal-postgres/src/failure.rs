@@ -1,0 +1,97 @@
+//! What an error of a statement says about the statement: whether it was done, and what may help.
+
+use tokio_postgres::error::SqlState;
+
+use crate::error::{advised, told};
+
+/// Why a statement gave nothing, by what is known of it afterwards.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Failure {
+    /// It never left this process.
+    NotSent(String),
+    /// Certainly rolled back; the next try may pass.
+    RolledBack(String),
+    /// Certainly not done, and not to be done on this connection: the server only reads.
+    Elsewhere(String),
+    /// Nobody knows whether it was done, and the connection is not to be trusted any more.
+    Unanswered(String),
+    /// Certainly not done: no room on the disk.
+    StorageLow(String),
+    /// Certainly not done: a row stands where none may.
+    Taken(String),
+    /// Certainly not done, for another reason, which stays.
+    Refused(String),
+}
+
+impl Failure {
+    /// What the error of a statement that was sent means. Source: persistence §4.4.
+    pub(crate) fn of(error: &tokio_postgres::Error) -> Self {
+        match error.code() {
+            // The library's own: a broken connection, mostly; one of its refusals to encode is no less unclear.
+            None => Self::Unanswered(advised(error)),
+            Some(state) => Self::of_state(state, told(error)),
+        }
+    }
+
+    fn of_state(state: &SqlState, told: String) -> Self {
+        match state.code() {
+            // Of CockroachDB and of two-phase commits: "statement completion unknown", "transaction resolution unknown".
+            "40003" | "08007" => Self::Unanswered(told),
+            // 40001 serialisation, 40P01 deadlock, 55P03 lock not available, 57014 cancelled by a timeout,
+            // 53200 out of memory, 53300 too many connections.
+            "40001" | "40P01" | "55P03" | "57014" | "53200" | "53300" => Self::RolledBack(told),
+            "25006" => Self::Elsewhere(told),
+            "53100" => Self::StorageLow(told),
+            "23505" => Self::Taken(told),
+            code if code.starts_with("57P0") || code.starts_with("08") => Self::Unanswered(told),
+            _ => Self::Refused(told),
+        }
+    }
+
+    /// What was said.
+    pub(crate) fn words(&self) -> &str {
+        match self {
+            Self::NotSent(words)
+            | Self::RolledBack(words)
+            | Self::Elsewhere(words)
+            | Self::Unanswered(words)
+            | Self::StorageLow(words)
+            | Self::Taken(words)
+            | Self::Refused(words) => words,
+        }
+    }
+
+    /// Whether the connection is to be given up.
+    pub(crate) fn ends_connection(&self) -> bool {
+        matches!(self, Self::NotSent(_) | Self::Elsewhere(_) | Self::Unanswered(_))
+    }
+
+    /// Whether a call that may be repeated should be.
+    pub(crate) fn may_pass(&self) -> bool {
+        self.ends_connection() || matches!(self, Self::RolledBack(_))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The table of persistence §4.4.
+    #[test]
+    fn codes_mean_what_the_specification_says() {
+        let of = |code| Failure::of_state(&SqlState::from_code(code), String::new());
+        let none = String::new;
+        for code in ["40001", "40P01", "57014", "55P03"] {
+            assert_eq!(of(code), Failure::RolledBack(none()), "{code}");
+        }
+        for code in ["57P01", "57P02", "57P03", "08006", "08007", "40003"] {
+            assert_eq!(of(code), Failure::Unanswered(none()), "{code}");
+        }
+        assert_eq!(of("53100"), Failure::StorageLow(none()));
+        assert_eq!(of("23505"), Failure::Taken(none()));
+        assert_eq!(of("25006"), Failure::Elsewhere(none()));
+        for code in ["42501", "42P01", "22021", "XX000"] {
+            assert_eq!(of(code), Failure::Refused(none()), "{code}");
+        }
+    }
+}

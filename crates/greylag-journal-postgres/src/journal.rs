@@ -1,0 +1,458 @@
+//! The handle of a journal: limits, back-pressure, and one statement for everything but appends.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use greylag_persistence::{
+    AdvanceError, Append, AppendError, Appended, Caps, Claim, ClaimError, CloseError, Corrupt, CorruptKind,
+    DeleteError, Head, Health, Journal, Page, PersistenceId, ReadError, ReadRange, RejectReason, Scope, SeqNr,
+    StoreFailure, StoredEvent, Stores, Timestamp, Under, WriterEpoch, WriterUuid,
+};
+use greylag_postgres::Database;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::task::JoinHandle;
+use tokio_postgres::Row;
+
+use crate::driver::lane::{self, Message, Submitted};
+use crate::driver::link::{Link, lock};
+use crate::driver::pool::{Failed, Pool};
+use crate::driver::sweeper::{self, Deleted};
+use crate::error::OpenError;
+use crate::lane::LaneSettings;
+use crate::rows::{self, Unreadable, Uuid};
+use crate::settings::PostgresJournalSettings;
+use crate::snapshots::PostgresSnapshots;
+use crate::statements::{ADVANCE, CLAIM, DELETE_TO, HEAD, READ};
+
+const CAPS: Caps = Caps::full(Scope::Shared);
+
+/// Room of pending appends is counted in so many bytes.
+const ROOM_UNIT: usize = 1024;
+
+/// Beyond its payload, what an event takes on its way, about.
+const EVENT_OVERHEAD: usize = 128;
+
+/// A journal in PostgreSQL, for every node that reaches the database. Clones share it.
+#[derive(Debug, Clone)]
+pub struct PostgresJournal {
+    inner: Arc<Inner>,
+}
+
+/// What the handles of one journal share.
+pub(crate) struct Inner {
+    link: Arc<Link>,
+    pub(crate) settings: PostgresJournalSettings,
+    lanes: Vec<mpsc::UnboundedSender<Message>>,
+    /// In units of [`ROOM_UNIT`].
+    room: Arc<Semaphore>,
+    pub(crate) write: Arc<Pool>,
+    pub(crate) replay: Arc<Pool>,
+    pub(crate) query: Arc<Pool>,
+    deleted: mpsc::UnboundedSender<Deleted>,
+    tasks: Mutex<Vec<JoinHandle<()>>>,
+    sweeper: JoinHandle<()>,
+}
+
+impl fmt::Debug for Inner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PostgresJournal").field("database", &self.link.place()).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.link.close();
+        self.sweeper.abort();
+    }
+}
+
+impl PostgresJournal {
+    /// Opens the journal, and applies what its schema lacks, so that what is wrong shows at start.
+    /// `config` is a connection string as for libpq, key words or a URL; its password appears in no log and no
+    /// error.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
+    pub async fn open(config: &str, settings: PostgresJournalSettings) -> Result<Self, OpenError> {
+        let journal = Self::lazy(config, settings)?;
+        journal.probe().await?;
+        Ok(journal)
+    }
+
+    /// Does not wait for the database: it is tried until it answers, and until then the health is down
+    /// and calls answer unavailable in their time.
+    ///
+    /// # Errors
+    /// [`OpenError::Settings`], [`OpenError::Config`].
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
+    pub fn lazy(config: &str, settings: PostgresJournalSettings) -> Result<Self, OpenError> {
+        Self::start(Database::parse(config)?, settings)
+    }
+
+    /// As [`PostgresJournal::lazy`], with a password that does not stand in `config`, but in a file of its own.
+    ///
+    /// # Errors
+    /// As [`PostgresJournal::lazy`].
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
+    pub fn lazy_with_password_file(
+        config: &str,
+        file: &Path,
+        settings: PostgresJournalSettings,
+    ) -> Result<Self, OpenError> {
+        Self::start(Database::parse(config)?.with_password_file(file)?, settings)
+    }
+
+    /// Connects once, to see whether it can.
+    ///
+    /// # Errors
+    /// [`OpenError::Unavailable`].
+    pub async fn probe(&self) -> Result<(), OpenError> {
+        let link = &self.inner.link;
+        let place = link.place();
+        link.connect().await.map(drop).map_err(|cause| OpenError::Unavailable { place, cause })
+    }
+
+    fn start(database: Database, settings: PostgresJournalSettings) -> Result<Self, OpenError> {
+        settings.validate()?;
+        if database.believes_anybody() {
+            let place = database.place();
+            tracing::warn!(
+                place,
+                "whoever answers there is believed to be the journal database; use sslmode=verify-full"
+            );
+        }
+        let link = Link::new(database, &settings);
+        let pool = |size| Arc::new(Pool::new(link.clone(), size, settings.statement_timeout));
+        let (write, replay, query) = (pool(settings.pool_write), pool(settings.pool_read), pool(settings.pool_query));
+        let mut tasks = Vec::new();
+        let lanes = (0..settings.write_lanes).map(|_| {
+            let (sender, inbox) = mpsc::unbounded_channel();
+            tasks.push(tokio::spawn(lane::run(link.clone(), lane_settings(&link, &settings), inbox)));
+            sender
+        });
+        let lanes = lanes.collect();
+        let (deleted, to_sweep) = mpsc::unbounded_channel();
+        let sweeper = tokio::spawn(sweeper::run(write.clone(), settings.call_timeout, settings.sweep_events, to_sweep));
+        let room = Arc::new(Semaphore::new(settings.max_pending_bytes.div_ceil(ROOM_UNIT)));
+        let tasks = Mutex::new(tasks);
+        Ok(Self {
+            inner: Arc::new(Inner { link, settings, lanes, room, write, replay, query, deleted, tasks, sweeper }),
+        })
+    }
+
+    /// The snapshot store in the same database.
+    pub fn snapshots(&self) -> PostgresSnapshots {
+        PostgresSnapshots::new(self.inner.clone())
+    }
+
+    /// Both, as entities take them.
+    pub fn stores(&self) -> Stores {
+        Stores::new(Arc::new(self.clone()), Arc::new(self.snapshots()))
+    }
+}
+
+fn lane_settings(link: &Link, settings: &PostgresJournalSettings) -> LaneSettings {
+    LaneSettings {
+        name: link.name.clone(),
+        pipeline: settings.pipeline,
+        max_batch_appends: settings.max_batch_appends,
+        max_batch_bytes: settings.max_batch_bytes,
+        append_timeout: settings.append_timeout,
+        try_timeout: settings.try_timeout(),
+    }
+}
+
+impl Inner {
+    fn lane(&self, id: &PersistenceId) -> &mpsc::UnboundedSender<Message> {
+        &self.lanes[usize::from(id.slice()) % self.lanes.len()]
+    }
+
+    pub(crate) fn failure(&self, cause: impl ToString) -> StoreFailure {
+        StoreFailure::new(&self.link.name, cause)
+    }
+
+    /// The server answered what this program cannot read.
+    pub(crate) fn unreadable(&self) -> StoreFailure {
+        self.failure("the answer cannot be read; check that the schema is the one documented")
+    }
+
+    fn closed(&self) -> StoreFailure {
+        self.failure("closed")
+    }
+
+    pub(crate) fn health(&self) -> Health {
+        if self.link.is_closed() {
+            return Health::Down("closed".to_owned());
+        }
+        if let Some(trouble) = self.link.trouble() {
+            return Health::Down(format!("{}: {trouble}", self.link.name));
+        }
+        let (all, free) = (self.settings.max_pending_bytes.div_ceil(ROOM_UNIT), self.room.available_permits());
+        if free * 2 < all {
+            let reason = format!("{}: {} KiB of {all} KiB of appends wait", self.link.name, all - free);
+            return Health::Degraded(vec![reason]);
+        }
+        Health::Up
+    }
+
+    /// Answers what waits, and lets go of every connection. A second call waits for nothing.
+    pub(crate) async fn close(&self) -> Result<(), CloseError> {
+        for lane in &self.lanes {
+            let _ended_already = lane.send(Message::Close);
+        }
+        let tasks = std::mem::take(&mut *lock(&self.tasks));
+        let mut panicked = None;
+        // Each ends at the latest when its last append is late.
+        for task in tasks {
+            panicked = task.await.err().or(panicked);
+        }
+        self.link.close();
+        self.sweeper.abort();
+        for pool in [&self.write, &self.replay, &self.query] {
+            pool.close();
+        }
+        panicked.map_or(Ok(()), |error| Err(CloseError(self.failure(error))))
+    }
+
+    /// Waits for room, but not longer than an append may take.
+    async fn room(&self, bytes: usize) -> Result<OwnedSemaphorePermit, StoreFailure> {
+        let all = self.settings.max_pending_bytes.div_ceil(ROOM_UNIT);
+        let units = u32::try_from(bytes.div_ceil(ROOM_UNIT).clamp(1, all)).unwrap_or(u32::MAX);
+        if let Ok(room) = self.room.clone().try_acquire_many_owned(units) {
+            return Ok(room);
+        }
+        let limit = self.settings.append_timeout;
+        let waited = tokio::time::timeout(limit, self.room.clone().acquire_many_owned(units)).await;
+        match waited {
+            Ok(Ok(room)) => Ok(room),
+            Ok(Err(_)) => Err(self.closed()),
+            Err(_) => Err(self.failure(format!("no room among the pending appends within {limit:?}"))),
+        }
+    }
+
+    /// Until every append of the id that was submitted here before is answered. Those of other nodes
+    /// are waited for by the row's lock.
+    async fn await_turn(&self, id: &PersistenceId) -> Result<(), StoreFailure> {
+        let (reply, turn) = oneshot::channel();
+        let message = Message::AwaitTurn { id: id.clone(), reply };
+        self.lane(id).send(message).map_err(|_| self.closed())?;
+        turn.await.map_err(|_| self.closed())
+    }
+
+    async fn head(&self, pool: &Pool, within: Duration, id: &PersistenceId) -> Result<Head, HeadError> {
+        let text = id.as_str();
+        let found = pool.call(within, |session| async move {
+            let statement = session.prepare(HEAD).await?;
+            session.client.query_opt(&statement, &[&text]).await
+        });
+        let Some(row) = found.await.map_err(|Failed(cause)| HeadError::Unavailable(cause))? else {
+            return Ok(Head::default());
+        };
+        let corrupt = || Corrupt { id: id.clone(), seq_nr: SeqNr::ZERO, kind: CorruptKind::Unreadable };
+        rows::head(&row).map_err(|Unreadable| HeadError::Corrupt(corrupt()))
+    }
+
+    /// The head that explains why a write changed nothing.
+    async fn current(&self, id: &PersistenceId) -> Result<Head, HeadError> {
+        self.head(&self.write, self.settings.call_timeout, id).await
+    }
+}
+
+enum HeadError {
+    Unavailable(StoreFailure),
+    Corrupt(Corrupt),
+}
+
+impl HeadError {
+    /// For calls that know no corrupt head.
+    fn cause(self, inner: &Inner) -> StoreFailure {
+        match self {
+            Self::Unavailable(cause) => cause,
+            Self::Corrupt(corrupt) => inner.failure(corrupt),
+        }
+    }
+}
+
+#[async_trait]
+impl Journal for PostgresJournal {
+    fn caps(&self) -> Caps {
+        CAPS
+    }
+
+    async fn claim(&self, id: &PersistenceId, writer_uuid: WriterUuid, under: Under) -> Result<Claim, ClaimError> {
+        let inner = &self.inner;
+        inner.await_turn(id).await.map_err(ClaimError::Unavailable)?;
+        let (generation, seen) = match under {
+            Under::Generation(generation) => (Some(rows::generation(generation)), None),
+            Under::Seen(epoch) => (None, Some(rows::epoch(epoch))),
+        };
+        let (text, slice) = (id.as_str(), slice(id));
+        let claimed = inner.write.call(inner.settings.call_timeout, |session| async move {
+            let statement = session.prepare(CLAIM).await?;
+            let uuid = Uuid(writer_uuid);
+            session.client.query_opt(&statement, &[&text, &id.entity_type(), &slice, &uuid, &generation, &seen]).await
+        });
+        let Some(row) = claimed.await.map_err(|Failed(cause)| ClaimError::Unavailable(cause))? else {
+            return Err(match inner.current(id).await {
+                Ok(current) => ClaimError::Fenced { current },
+                Err(HeadError::Unavailable(cause)) => ClaimError::Unavailable(cause),
+                Err(HeadError::Corrupt(corrupt)) => ClaimError::Corrupt(corrupt),
+            });
+        };
+        let corrupt = || Corrupt { id: id.clone(), seq_nr: SeqNr::ZERO, kind: CorruptKind::Unreadable };
+        rows::claim(&row).map_err(|Unreadable| ClaimError::Corrupt(corrupt()))
+    }
+
+    async fn advance(&self, id: &PersistenceId, epoch: WriterEpoch, to: SeqNr) -> Result<(), AdvanceError> {
+        let inner = &self.inner;
+        let (text, stored_epoch, number) = (id.as_str(), rows::epoch(epoch), rows::number(to));
+        let advanced = inner.write.call(inner.settings.call_timeout, |session| async move {
+            let statement = session.prepare(ADVANCE).await?;
+            session.client.query_opt(&statement, &[&text, &stored_epoch, &number]).await
+        });
+        if advanced.await.map_err(|Failed(cause)| AdvanceError::Unavailable(cause))?.is_some() {
+            return Ok(());
+        }
+        let current = inner.current(id).await.map_err(|error| AdvanceError::Unavailable(error.cause(inner)))?;
+        Err(if current.epoch == epoch {
+            AdvanceError::NotEmpty { highest: current.highest }
+        } else {
+            AdvanceError::Fenced { current }
+        })
+    }
+
+    async fn append(&self, append: Append) -> Result<Appended, AppendError> {
+        let inner = &self.inner;
+        let bytes = check(&append, inner.settings.max_append_bytes).map_err(AppendError::Rejected)?;
+        let records: Arc<[StoredEvent]> = append.records(Timestamp::default()).into();
+        let room = inner.room(bytes).await.map_err(AppendError::NotStored)?;
+        let (reply, answer) = oneshot::channel();
+        let message = Message::Append(Box::new(Submitted { records, bytes, room, reply }));
+        // From here on it is the lane's, whether somebody waits or not (J13).
+        inner.lane(&append.id).send(message).map_err(|_| AppendError::NotStored(inner.closed()))?;
+        let ended = || AppendError::Unknown(inner.failure("the lane ended without an answer"));
+        answer.await.unwrap_or_else(|_| Err(ended()))
+    }
+
+    async fn read(&self, id: &PersistenceId, range: ReadRange) -> Result<Page, ReadError> {
+        let inner = &self.inner;
+        let (text, from, to) = (id.as_str(), rows::number(range.from), rows::number(range.to));
+        let saturated = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+        let (limit, max_bytes) = (saturated(range.max_events), saturated(range.max_bytes));
+        let found = inner.replay.call(inner.settings.call_timeout, |session| async move {
+            let statement = session.prepare(READ).await?;
+            session.client.query(&statement, &[&text, &from, &to, &limit, &max_bytes]).await
+        });
+        let rows = found.await.map_err(|Failed(cause)| ReadError::Unavailable(cause))?;
+        page(id, range, &rows).map_err(ReadError::Corrupt)
+    }
+
+    async fn head(&self, id: &PersistenceId) -> Result<Head, ReadError> {
+        let inner = &self.inner;
+        let head = inner.head(&inner.replay, inner.settings.call_timeout, id).await;
+        head.map_err(|error| match error {
+            HeadError::Unavailable(cause) => ReadError::Unavailable(cause),
+            HeadError::Corrupt(corrupt) => ReadError::Corrupt(corrupt),
+        })
+    }
+
+    async fn delete_to(&self, id: &PersistenceId, epoch: WriterEpoch, to: SeqNr) -> Result<SeqNr, DeleteError> {
+        let inner = &self.inner;
+        let (text, stored_epoch, number) = (id.as_str(), rows::epoch(epoch), rows::number(to));
+        let deleted = inner.write.call(inner.settings.call_timeout, |session| async move {
+            let statement = session.prepare(DELETE_TO).await?;
+            session.client.query_opt(&statement, &[&text, &stored_epoch, &number]).await
+        });
+        let Some(row) = deleted.await.map_err(|Failed(cause)| DeleteError::Unavailable(cause))? else {
+            let current = inner.current(id).await.map_err(|error| DeleteError::Unavailable(error.cause(inner)))?;
+            return Err(DeleteError::Fenced { current });
+        };
+        let deleted_to = rows::column::<i64>(&row, "deleted_to").ok().and_then(|number| u64::try_from(number).ok());
+        let deleted_to = deleted_to.and_then(SeqNr::new).ok_or_else(|| DeleteError::Unavailable(inner.unreadable()))?;
+        let _closed_meanwhile = inner.deleted.send((id.clone(), deleted_to));
+        Ok(deleted_to)
+    }
+
+    fn health(&self) -> Health {
+        self.inner.health()
+    }
+
+    async fn close(&self) -> Result<(), CloseError> {
+        self.inner.close().await
+    }
+}
+
+fn slice(id: &PersistenceId) -> i16 {
+    i16::try_from(id.slice()).expect("there are 1024 slices")
+}
+
+/// What is refused before it is queued; answers about how many bytes it is.
+fn check(append: &Append, max_bytes: usize) -> Result<usize, RejectReason> {
+    append.check(&CAPS)?;
+    if let Some((seq_nr, _)) =
+        (append.first.as_u64()..).zip(&append.events).find(|(_, event)| event.manifest.contains('\0'))
+    {
+        return Err(RejectReason::Other(format!(
+            "the manifest of event {seq_nr} has a zero byte, which PostgreSQL does not store in texts"
+        )));
+    }
+    let bytes: usize = append.events.iter().map(|event| size(event) + EVENT_OVERHEAD).sum();
+    if bytes > max_bytes {
+        return Err(RejectReason::Other(format!("an append of {bytes} bytes, at most {max_bytes} are stored at once")));
+    }
+    Ok(bytes)
+}
+
+fn size(event: &greylag_persistence::NewEvent) -> usize {
+    let metadata: usize = event.metadata.iter().map(|(name, value)| name.len() + value.len()).sum();
+    let tags: usize = event.tags.iter().map(String::len).sum();
+    event.payload.len() + event.manifest.len() + metadata + tags
+}
+
+/// A page of the rows that [`READ`] found: checked, cut, and with its end.
+fn page(id: &PersistenceId, range: ReadRange, found: &[Row]) -> Result<Page, Corrupt> {
+    let corrupt = |seq_nr, kind| Corrupt { id: id.clone(), seq_nr, kind };
+    let mut page = Page::default();
+    let Some(first) = found.first() else { return Ok(page) };
+    let bound = |name| {
+        let number = rows::column::<i64>(first, name).ok().and_then(|number| u64::try_from(number).ok());
+        number.and_then(SeqNr::new).ok_or_else(|| corrupt(SeqNr::ZERO, CorruptKind::Unreadable))
+    };
+    let (deleted_to, highest) = (bound("deleted_to")?, bound("highest_seq_nr")?);
+    let (from, to) = (range.from.max(deleted_to.next().unwrap_or(SeqNr::MAX)), range.to.min(highest));
+    if range.max_events == 0 || range.from > range.to || from > to || to <= deleted_to {
+        return Ok(page);
+    }
+    let (mut expected, mut bytes) = (from, 0);
+    for row in found {
+        let is_there = rows::column::<Option<i64>>(row, "seq_nr").ok().flatten() == Some(rows::number(expected));
+        if !is_there {
+            return Err(corrupt(expected, CorruptKind::Missing));
+        }
+        let record = rows::event(id, row).map_err(|Unreadable| corrupt(expected, CorruptKind::Unreadable))?;
+        if !record.is_intact() {
+            return Err(corrupt(expected, CorruptKind::Checksum));
+        }
+        bytes += record.size_bytes();
+        if bytes > range.max_bytes && !page.records.is_empty() {
+            break;
+        }
+        page.records.push(record);
+        if expected == to {
+            return Ok(page);
+        }
+        expected = expected.next().unwrap_or(SeqNr::MAX);
+    }
+    page.next = Some(expected);
+    Ok(page)
+}

@@ -1,0 +1,340 @@
+use std::time::{Duration, Instant};
+
+use greylag_persistence::Head;
+
+use super::*;
+
+const TRY: Duration = Duration::from_secs(5);
+const APPEND: Duration = Duration::from_secs(10);
+
+/// A lane, its clock, and what it asked for and was not answered.
+struct Bench {
+    lane: Lane,
+    now: Instant,
+    effects: Vec<Effect>,
+}
+
+fn text_id(text: &str) -> PersistenceId {
+    text.parse().unwrap()
+}
+
+/// An append of one event: number `first` of `id`, by writer 7 under epoch 3.
+fn request(no: u64, id: &str, first: u32) -> Request {
+    Request {
+        no: AppendNo(no),
+        id: text_id(id),
+        epoch: WriterEpoch::from_u64(3),
+        writer_uuid: WriterUuid::from_u128(7),
+        first: SeqNr::from(first),
+        last: SeqNr::from(first),
+        crc32c: 1000 + u32::try_from(no).unwrap(),
+        bytes: 100,
+    }
+}
+
+fn head(epoch: u64, highest: u32, deleted_to: u32) -> Head {
+    let (highest, deleted_to) = (SeqNr::from(highest), SeqNr::from(deleted_to));
+    let epoch = WriterEpoch::from_u64(epoch);
+    Head { epoch, writer_uuid: WriterUuid::from_u128(9), generation: None, highest, deleted_to }
+}
+
+fn at(micros: u64) -> Timestamp {
+    Timestamp::from_micros(micros)
+}
+
+fn words() -> String {
+    "as planned".to_owned()
+}
+
+impl Bench {
+    fn new() -> Self {
+        Self::with(|_| {})
+    }
+
+    fn with(change: impl FnOnce(&mut LaneSettings)) -> Self {
+        let mut settings = LaneSettings {
+            name: "store".into(),
+            pipeline: 2,
+            max_batch_appends: 3,
+            max_batch_bytes: 1000,
+            append_timeout: APPEND,
+            try_timeout: TRY,
+        };
+        change(&mut settings);
+        let mut effects = Vec::new();
+        let lane = Lane::start(settings, &mut effects);
+        assert_eq!(std::mem::take(&mut effects), [Effect::Connect]);
+        let mut bench = Self { lane, now: Instant::now(), effects };
+        assert_eq!(bench.input(Input::Connected), []);
+        bench
+    }
+
+    fn input(&mut self, input: Input) -> Vec<Effect> {
+        self.lane.handle(self.now, input, &mut self.effects);
+        std::mem::take(&mut self.effects)
+    }
+
+    fn submit(&mut self, requests: impl IntoIterator<Item = Request>) -> Vec<Effect> {
+        self.input(Input::Submit(requests.into_iter().collect()))
+    }
+
+    fn executed(&mut self, statement: u64, stored: &[(&str, u64)]) -> Vec<Effect> {
+        let outcome = Ok(stored.iter().map(|(id, micros)| (text_id(id), at(*micros))).collect());
+        self.input(Input::Executed { statement: StatementNo(statement), outcome })
+    }
+
+    fn failed(&mut self, statement: u64, failure: Failure) -> Vec<Effect> {
+        self.input(Input::Executed { statement: StatementNo(statement), outcome: Err(failure) })
+    }
+
+    fn found(&mut self, statement: u64, id: &str, found: Found) -> Vec<Effect> {
+        let outcome = Ok([(text_id(id), found)].into());
+        self.input(Input::LookedUp { statement: StatementNo(statement), outcome })
+    }
+
+    /// An append of which one try was sent, lost its answer, and was sent again as statement 2.
+    fn unanswered(&mut self) {
+        assert_eq!(self.submit([request(1, "a", 5)]), [execute(1, &[1])]);
+        let lost = self.failed(1, Failure::Unanswered(words()));
+        assert_eq!(lost, [Effect::Disconnect, Effect::Connect]);
+        assert_eq!(self.input(Input::Connected), [execute(2, &[1])]);
+    }
+}
+
+fn execute(statement: u64, appends: &[u64]) -> Effect {
+    let appends = appends.iter().copied().map(AppendNo).collect();
+    Effect::Execute { statement: StatementNo(statement), appends }
+}
+
+fn look_up(statement: u64, appends: &[u64]) -> Effect {
+    let appends = appends.iter().copied().map(AppendNo).collect();
+    Effect::LookUp { statement: StatementNo(statement), appends }
+}
+
+fn stored(append: u64, micros: u64) -> Effect {
+    Effect::Answer { append: AppendNo(append), outcome: Ok(Appended { timestamp: at(micros) }) }
+}
+
+fn refused(append: u64, error: AppendError) -> Effect {
+    Effect::Answer { append: AppendNo(append), outcome: Err(error) }
+}
+
+fn is_unknown(effects: &[Effect]) -> bool {
+    matches!(effects, [Effect::Answer { outcome: Err(AppendError::Unknown(_)), .. }])
+}
+
+fn is_not_stored(effects: &[Effect]) -> bool {
+    matches!(effects, [Effect::Answer { outcome: Err(AppendError::NotStored(_)), .. }])
+}
+
+#[test]
+fn what_comes_while_statements_run_goes_together() {
+    let mut bench = Bench::new();
+    assert_eq!(bench.submit([request(1, "a", 1)]), [execute(1, &[1])]);
+    assert_eq!(bench.submit([request(2, "b", 1), request(3, "c", 1)]), [execute(2, &[2, 3])]);
+    for no in 4..=8 {
+        assert_eq!(bench.submit([request(no, &no.to_string(), 1)]), [], "the pipeline is full");
+    }
+    assert_eq!(bench.executed(1, &[("a", 10)]), [stored(1, 10), execute(3, &[4, 5, 6])]);
+    assert_eq!(bench.executed(2, &[("b", 11), ("c", 12)]), [stored(2, 11), stored(3, 12), execute(4, &[7, 8])]);
+}
+
+#[test]
+fn a_batch_ends_at_its_bytes_and_a_larger_append_goes_alone() {
+    let mut bench = Bench::with(|settings| settings.pipeline = 1);
+    bench.submit([request(1, "a", 1)]);
+    let sizes = [600, 600, 5000, 10].into_iter().zip(2..);
+    let waiting = sizes.map(|(bytes, no)| Request { bytes, ..request(no, &no.to_string(), 1) });
+    bench.submit(waiting);
+    assert_eq!(bench.executed(1, &[("a", 1)])[1..], [execute(2, &[2])]);
+    assert_eq!(bench.executed(2, &[("2", 1)])[1..], [execute(3, &[3])]);
+    assert_eq!(bench.executed(3, &[("3", 1)])[1..], [execute(4, &[4])]);
+    assert_eq!(bench.executed(4, &[("4", 1)])[1..], [execute(5, &[5])]);
+}
+
+/// Persistence J4: a claim sees every append of its id that came before; J11: nobody else waits.
+#[test]
+fn an_id_has_one_append_under_way_and_claims_wait_for_theirs() {
+    let mut bench = Bench::new();
+    let turn = |turn| Effect::Turn(TurnNo(turn));
+    let await_turn = |no, id| Input::AwaitTurn { turn: TurnNo(no), id: text_id(id) };
+    assert_eq!(bench.submit([request(1, "a", 1), request(2, "a", 2)]), [execute(1, &[1])]);
+    assert_eq!(bench.input(await_turn(3, "a")), []);
+    assert_eq!(bench.input(await_turn(4, "b")), [turn(4)]);
+    assert_eq!(bench.submit([request(5, "a", 3)]), []);
+    assert_eq!(bench.executed(1, &[("a", 1)]), [stored(1, 1), execute(2, &[2])]);
+    assert_eq!(bench.executed(2, &[("a", 2)]), [stored(2, 2), turn(3), execute(3, &[5])]);
+    assert!(!bench.lane.is_idle());
+    assert_eq!(bench.executed(3, &[("a", 3)]), [stored(5, 3)]);
+    assert!(bench.lane.is_idle());
+}
+
+/// Persistence §4.4: an id missing from the result is told by its last event, then by its head.
+#[test]
+fn what_was_not_stored_is_told_by_the_event_and_the_head() {
+    let ours = StoredLast { writer_uuid: WriterUuid::from_u128(7), crc32c: 1001, timestamp: at(44) };
+    let fenced = |head| refused(1, AppendError::Fenced { current: head });
+    let conflict = |highest| refused(1, AppendError::Conflict { highest: SeqNr::from(highest) });
+    for (what, found, answer) in [
+        ("stored by an earlier try", Found { head: head(3, 5, 0), last: Some(ours) }, stored(1, 44)),
+        ("stored, and claimed since", Found { head: head(4, 6, 0), last: Some(ours) }, stored(1, 44)),
+        ("claimed", Found { head: head(4, 4, 0), last: None }, fenced(head(4, 4, 0))),
+        ("never claimed", Found::default(), fenced(Head::default())),
+        (
+            "another writer's event",
+            Found { head: head(4, 5, 0), last: Some(StoredLast { writer_uuid: WriterUuid::NONE, ..ours }) },
+            fenced(head(4, 5, 0)),
+        ),
+        ("other content", Found { head: head(3, 5, 0), last: Some(StoredLast { crc32c: 7, ..ours }) }, conflict(5)),
+        ("a hole", Found { head: head(3, 2, 0), last: None }, conflict(2)),
+        ("a deleted number", Found { head: head(3, 9, 9), last: None }, conflict(9)),
+    ] {
+        let mut bench = Bench::new();
+        bench.submit([request(1, "a", 5)]);
+        assert_eq!(bench.executed(1, &[]), [look_up(1, &[1])], "{what}");
+        assert_eq!(bench.found(1, "a", found), [answer], "{what}");
+    }
+}
+
+/// Scenarios persistence 61, 62; J10: after an unanswered try only Ok, Fenced and Unknown are true.
+#[test]
+fn scenario_61_62_after_an_unanswered_try_nothing_is_said_not_to_be_stored() {
+    for failure in [Failure::StorageLow(words()), Failure::Taken(words()), Failure::Refused(words())] {
+        let mut bench = Bench::new();
+        bench.unanswered();
+        assert!(is_unknown(&bench.failed(2, failure.clone())), "{failure:?}");
+    }
+    let mut bench = Bench::new();
+    bench.unanswered();
+    bench.executed(2, &[]);
+    let deleted = Found { head: head(3, 5, 5), last: None };
+    assert!(is_unknown(&bench.found(2, "a", deleted)), "stored, and deleted since, perhaps");
+    let mut bench = Bench::new();
+    bench.unanswered();
+    bench.executed(2, &[]);
+    let passed = Found { head: head(3, 7, 0), last: None };
+    assert!(is_unknown(&bench.found(2, "a", passed)), "no Conflict");
+    let mut bench = Bench::new();
+    bench.unanswered();
+    bench.executed(2, &[]);
+    let claimed = Found { head: head(4, 4, 0), last: None };
+    let fenced = refused(1, AppendError::Fenced { current: head(4, 4, 0) });
+    assert_eq!(bench.found(2, "a", claimed), [fenced], "the head proves it");
+}
+
+/// The same refusals at a first try are certain.
+#[test]
+fn scenario_61_a_first_try_that_is_refused_is_certainly_not_stored() {
+    let mut bench = Bench::new();
+    bench.submit([request(1, "a", 5)]);
+    let low = AppendError::Rejected(RejectReason::StorageLow(words()));
+    assert_eq!(bench.failed(1, Failure::StorageLow(words())), [refused(1, low)]);
+    bench.submit([request(2, "a", 5)]);
+    assert!(is_not_stored(&bench.failed(2, Failure::Refused(words()))));
+    bench.submit([request(3, "a", 5)]);
+    let taken = bench.failed(3, Failure::Taken(words()));
+    assert!(is_not_stored(&taken));
+    assert!(format!("{taken:?}").contains("stored data of a is corrupt"), "{taken:?}");
+}
+
+#[test]
+fn a_rollback_is_tried_again_and_after_three_each_goes_alone() {
+    let mut bench = Bench::with(|settings| settings.pipeline = 1);
+    assert_eq!(bench.submit([request(1, "a", 1), request(2, "b", 1)]), [execute(1, &[1, 2])]);
+    for statement in 1..=2 {
+        let again = bench.failed(statement, Failure::RolledBack(words()));
+        assert_eq!(again, [execute(statement + 1, &[1, 2])], "the same, in the same order");
+    }
+    assert_eq!(bench.failed(3, Failure::RolledBack(words())), [execute(4, &[1])]);
+    assert_eq!(bench.executed(4, &[("a", 1)]), [stored(1, 1), execute(5, &[2])]);
+    // A rollback is an answer: what follows is certain.
+    let low = AppendError::Rejected(RejectReason::StorageLow(words()));
+    assert_eq!(bench.failed(5, Failure::StorageLow(words())), [refused(2, low)]);
+}
+
+/// Persistence J11: whoever is not the cause of a refusal does not suffer from it.
+#[test]
+fn a_refused_batch_is_taken_apart() {
+    let mut bench = Bench::with(|settings| settings.pipeline = 1);
+    bench.submit([request(1, "a", 1), request(2, "b", 1)]);
+    assert_eq!(bench.failed(1, Failure::Refused(words())), [execute(2, &[1])]);
+    let effects = bench.failed(2, Failure::Refused(words()));
+    assert!(is_not_stored(&effects[..1]), "{effects:?}");
+    assert_eq!(effects[1..], [execute(3, &[2])]);
+    assert_eq!(bench.executed(3, &[("b", 1)]), [stored(2, 1)]);
+}
+
+#[test]
+fn a_lost_connection_sends_everything_again_in_its_order() {
+    let mut bench = Bench::new();
+    bench.submit([request(1, "a", 1)]);
+    bench.submit([request(2, "b", 1)]);
+    bench.submit([request(3, "c", 1)]);
+    assert_eq!(bench.failed(2, Failure::Unanswered(words())), [Effect::Disconnect, Effect::Connect]);
+    assert_eq!(bench.executed(1, &[("a", 1)]), [], "a statement that was given up is not listened to");
+    assert_eq!(bench.input(Input::NotConnected(words())), [Effect::Connect]);
+    assert_eq!(bench.input(Input::Connected), [execute(3, &[1, 2, 3])]);
+    // 3 was never sent before; 1 and 2 were.
+    let effects = bench.failed(3, Failure::StorageLow(words()));
+    assert!(is_unknown(&effects[..1]) && is_unknown(&effects[1..2]), "{effects:?}");
+    assert_eq!(effects[2..], [refused(3, AppendError::Rejected(RejectReason::StorageLow(words())))]);
+}
+
+#[test]
+fn what_never_left_is_certainly_not_stored() {
+    for failure in [Failure::NotSent(words()), Failure::Elsewhere(words())] {
+        let mut bench = Bench::new();
+        bench.submit([request(1, "a", 1)]);
+        bench.failed(1, failure);
+        bench.now += APPEND;
+        assert!(is_not_stored(&bench.input(Input::Tick)));
+        assert!(bench.lane.is_idle());
+    }
+}
+
+#[test]
+fn silence_is_a_lost_answer_and_ends_at_the_deadline() {
+    let mut bench = Bench::new();
+    bench.submit([request(1, "a", 1)]);
+    assert_eq!(bench.lane.next_deadline(), Some(bench.now + TRY));
+    bench.now += TRY;
+    assert_eq!(bench.input(Input::Tick), [Effect::Disconnect, Effect::Connect]);
+    assert_eq!(bench.input(Input::Connected), [execute(2, &[1])]);
+    bench.now += APPEND - TRY;
+    let effects = bench.input(Input::Tick);
+    assert!(is_unknown(&effects[..1]), "{effects:?}");
+    assert!(format!("{effects:?}").contains("not answered within 10s"), "{effects:?}");
+}
+
+#[test]
+fn a_head_that_cannot_be_read_leaves_its_append_unknown_and_others_alone() {
+    let mut bench = Bench::new();
+    bench.submit([request(1, "a", 5), request(2, "b", 5)]);
+    assert_eq!(bench.executed(1, &[]), [look_up(1, &[1, 2])]);
+    let effects = bench.found(1, "b", Found { head: head(4, 4, 0), last: None });
+    assert!(is_unknown(&effects[..1]), "{effects:?}");
+    assert_eq!(effects[1..], [refused(2, AppendError::Fenced { current: head(4, 4, 0) })]);
+}
+
+#[test]
+fn what_stood_in_the_way_and_has_gone_is_tried_again() {
+    let mut bench = Bench::new();
+    bench.submit([request(1, "a", 5)]);
+    bench.executed(1, &[]);
+    assert_eq!(bench.found(1, "a", Found { head: head(3, 4, 0), last: None }), [execute(2, &[1])]);
+    // The connection breaks while it is looked up: the try itself was answered.
+    bench.executed(2, &[]);
+    bench.failed(2, Failure::NotSent(words()));
+    assert_eq!(bench.input(Input::Connected), [execute(3, &[1])]);
+    assert!(is_not_stored(&bench.failed(3, Failure::Refused(words()))));
+}
+
+#[test]
+fn a_closed_lane_takes_nothing_and_finishes_what_it_has() {
+    let mut bench = Bench::new();
+    bench.submit([request(1, "a", 1)]);
+    bench.input(Input::Close);
+    assert!(is_not_stored(&bench.submit([request(2, "b", 1)])));
+    assert_eq!(bench.executed(1, &[("a", 1)]), [stored(1, 1)]);
+    assert!(bench.lane.is_idle());
+}

@@ -1,0 +1,104 @@
+//! The shared journal: the contract of `greylag-persistence` on PostgreSQL, for every node that reaches
+//! the database.
+//!
+//! ```no_run
+//! use greylag_core::CodecId;
+//! use greylag_journal_postgres::{PostgresJournal, PostgresJournalSettings};
+//! use greylag_persistence::{
+//!     Append, EventKind, Journal, NewEvent, PersistenceId, ReadRange, Under, WriterUuid,
+//! };
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let database = "host=db.example dbname=shop user=app password=secret sslmode=verify-full sslrootcert=/etc/ca.pem";
+//! let journal = PostgresJournal::open(database, PostgresJournalSettings::default()).await?;
+//! let _for_entities = journal.stores(); // with its snapshots, as sharding and `driver::spawn` take them
+//!
+//! // What an entity does underneath: claim the id, and append under the epoch of the claim.
+//! let id = PersistenceId::of("Counter", "7")?;
+//! let writer_uuid = WriterUuid::from_u128(1); // random in earnest
+//! let seen = journal.head(&id).await?.epoch;
+//! let claim = journal.claim(&id, writer_uuid, Under::Seen(seen)).await?;
+//! let event = NewEvent {
+//!     codec_id: CodecId::JSON,
+//!     manifest: "incremented".into(),
+//!     schema_version: 1,
+//!     kind: EventKind::Event,
+//!     payload: "{}".into(),
+//!     metadata: Default::default(),
+//!     tags: Default::default(),
+//! };
+//! let first = claim.highest.next().ok_or("this history is full")?;
+//! journal.append(Append { id: id.clone(), epoch: claim.epoch, writer_uuid, first, events: vec![event] }).await?;
+//! assert!(!journal.read(&id, ReadRange::all()).await?.records.is_empty());
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # What it promises
+//! - The whole contract of [`Journal`](greylag_persistence::Journal), for any number of processes: heads are
+//!   rows, and an append is compared with its head and stored by one statement. A second writer of an
+//!   id is fenced wherever it runs.
+//! - An append is never said not to be stored unless that is certain. One whose answer is lost is tried
+//!   again on another connection until `append_timeout`, and recognised if it was stored; only then is it
+//!   [`Unknown`](greylag_persistence::AppendError::Unknown).
+//! - A server that restarts is waited for: connections are made anew for ever, with waits that grow to
+//!   `max_backoff`, and the health is down meanwhile. What was never sent in time is
+//!   [`NotStored`](greylag_persistence::AppendError::NotStored).
+//!
+//! What it rests on: a server that answers for its commits. `synchronous_commit` is switched on for every
+//! connection; a failover to an asynchronous replica may forget acknowledged events (an entity then meets
+//! `SnapshotAheadOfJournal`, if it has a snapshot), and `fsync = off` forgets whatever a crash takes.
+//!
+//! # How appends travel
+//! Each of `write_lanes` connections takes the ids of its slices. It sends whatever waits as one
+//! statement, `pipeline` of them at a time, so the price of a commit is shared by everybody who waits
+//! for one, and no timer holds anything back. Claims, deletions and snapshots have connections of their own, and so
+//! do replays; a page's connection is given back before the page is.
+//!
+//! # The tables
+//! Made on demand in the schema of the settings, if the user may. Otherwise apply [`MIGRATIONS`] by hand, set
+//! [`Migrate::Refuse`], and grant the user `select, insert, update, delete`. A schema that is newer
+//! than the program is refused.
+//! ```sql
+#![doc = include_str!("migrations/0001_journal.sql")]
+//! ```
+//! `metadata` is the count of its entries, then name and content of each, every length before it as
+//! four bytes, big-endian; `codec_id`, `schema_version` are unsigned numbers by their bits.
+//!
+//! # PostgreSQL-compatible distributed databases
+//! Every call is one statement and one transaction of its own; nothing is asked that CockroachDB and
+//! YugabyteDB lack, except as follows. The conformance kit has been run on PostgreSQL only: run it
+//! (`greylag_persistence::tck`) against yours before you rely on it.
+//!
+//! | where | what differs | what to do |
+//! |---|---|---|
+//! | both | transactions are serialisable, or may be: 40001 is common | nothing: it is retried, after three times one id to a statement; expect a smaller throughput on hot ids |
+//! | both | a commit may end in "unknown" (40003, 08007) | nothing: it counts as an unanswered try, and is asked about |
+//! | both | clocks of nodes differ: a timestamp may be older than one already read | set `behind_current_time` of queries to at least the cluster's clock uncertainty (CockroachDB `--max-offset`, YugabyteDB `max_clock_skew_usec`) |
+//! | both | an index that begins with a time is written at one place: a hot range | make `event_time_idx` begin with `slice`, or hash-sharded |
+//! | both | advisory locks do nothing (CockroachDB), or not in older versions (YugabyteDB) | apply [`MIGRATIONS`] by hand, and set [`Migrate::Refuse`] |
+//! | YugabyteDB | tables and indexes are not made in one transaction with others | the same |
+//! | both | `fillfactor` and HOT updates mean nothing | nothing |
+//! | CockroachDB | `synchronous_commit` is accepted and means nothing: commits are always replicated | nothing |
+//! | CockroachDB | a statement carries at most 16 MiB by default (`sql.conn.max_read_buffer_message_size`) | raise it, or lower `max_append_bytes` and the size of snapshots |
+//!
+//! Source: persistence §4.4.
+
+mod driver;
+mod error;
+mod failure;
+mod journal;
+mod lane;
+mod rows;
+mod schema;
+mod settings;
+mod snapshots;
+mod statements;
+
+pub use error::OpenError;
+pub use greylag_postgres::ConfigError;
+pub use journal::PostgresJournal;
+pub use schema::{MIGRATIONS, Migrate, Migration, SCHEMA_TABLE};
+pub use settings::{PostgresJournalSettings, SettingsError};
+pub use snapshots::PostgresSnapshots;

@@ -1,0 +1,196 @@
+//! Settings of the journal.
+
+use std::time::Duration;
+
+use crate::schema::Migrate;
+
+/// Settings of one journal in PostgreSQL. The connection string is not among them: see
+/// [`PostgresJournal::open`](crate::PostgresJournal::open).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PostgresJournalSettings {
+    /// The schema of the tables. It is created if the user may. Default `public`.
+    pub schema: String,
+    /// What to do about an older schema. Default [`Migrate::Apply`].
+    pub migrate: Migrate,
+    /// Connections that append, at most 1024; an id always uses the same one. Default 4.
+    pub write_lanes: usize,
+    /// Statements that a lane has under way at once. Default 2.
+    pub pipeline: usize,
+    /// Most appends that one statement carries. Default 500.
+    pub max_batch_appends: usize,
+    /// A statement takes no more appends once it carries so much; a larger append goes alone. Default 1 MiB.
+    pub max_batch_bytes: usize,
+    /// Appends wait outside the lanes while so many bytes are inside. Default 64 MiB.
+    pub max_pending_bytes: usize,
+    /// Largest sum of payloads, metadata and tags of one append; larger ones are rejected. Default 64 MiB.
+    pub max_append_bytes: usize,
+    /// Connections for claims, deletions, snapshots and states on their way in. Default 4.
+    pub pool_write: usize,
+    /// Connections for replay. Default 8.
+    pub pool_read: usize,
+    /// Connections for offsets and change queries. Default 4.
+    pub pool_query: usize,
+    /// How long an append is tried, over reconnections, before its outcome is unknown. Default 10 s.
+    pub append_timeout: Duration,
+    /// How long another call is tried. Default 10 s.
+    pub call_timeout: Duration,
+    /// How long a snapshot call is tried. Default 20 s.
+    pub snapshot_timeout: Duration,
+    /// How long one try of a statement may take, here and on the server; after it, the connection is
+    /// given up. Default 10 s; of an append at most half of `append_timeout`, so that one more is made.
+    pub statement_timeout: Duration,
+    /// How long one try to connect may take. Default 5 s.
+    pub connect_timeout: Duration,
+    /// First wait before connecting again; doubles. Default 50 ms.
+    pub min_backoff: Duration,
+    /// Longest wait before connecting again. Default 5 s.
+    pub max_backoff: Duration,
+    /// Deleted events that one statement removes. Default 1000.
+    pub sweep_events: usize,
+}
+
+impl Default for PostgresJournalSettings {
+    fn default() -> Self {
+        Self {
+            schema: "public".to_owned(),
+            migrate: Migrate::Apply,
+            write_lanes: 4,
+            pipeline: 2,
+            max_batch_appends: 500,
+            max_batch_bytes: 1 << 20,
+            max_pending_bytes: 64 << 20,
+            max_append_bytes: 64 << 20,
+            pool_write: 4,
+            pool_read: 8,
+            pool_query: 4,
+            append_timeout: Duration::from_secs(10),
+            call_timeout: Duration::from_secs(10),
+            snapshot_timeout: Duration::from_secs(20),
+            statement_timeout: Duration::from_secs(10),
+            connect_timeout: Duration::from_secs(5),
+            min_backoff: Duration::from_millis(50),
+            max_backoff: Duration::from_secs(5),
+            sweep_events: 1000,
+        }
+    }
+}
+
+impl PostgresJournalSettings {
+    /// For tests: few connections, short waits.
+    pub fn test() -> Self {
+        Self {
+            write_lanes: 2,
+            pool_write: 2,
+            pool_read: 2,
+            pool_query: 2,
+            max_backoff: Duration::from_millis(200),
+            sweep_events: 10,
+            ..Self::default()
+        }
+    }
+
+    /// Checks what could not be meant, alone and together.
+    ///
+    /// # Errors
+    /// [`SettingsError`], naming the settings and their values.
+    pub fn validate(&self) -> Result<(), SettingsError> {
+        let zero = |setting| Err(SettingsError::Zero { setting });
+        for (setting, value) in [
+            ("write_lanes", self.write_lanes),
+            ("pipeline", self.pipeline),
+            ("max_batch_appends", self.max_batch_appends),
+            ("max_batch_bytes", self.max_batch_bytes),
+            ("max_pending_bytes", self.max_pending_bytes),
+            ("max_append_bytes", self.max_append_bytes),
+            ("pool_write", self.pool_write),
+            ("pool_read", self.pool_read),
+            ("pool_query", self.pool_query),
+            ("sweep_events", self.sweep_events),
+        ] {
+            if value == 0 {
+                return zero(setting);
+            }
+        }
+        for (setting, value) in [
+            ("append_timeout", self.append_timeout),
+            ("call_timeout", self.call_timeout),
+            ("snapshot_timeout", self.snapshot_timeout),
+            ("statement_timeout", self.statement_timeout),
+            ("connect_timeout", self.connect_timeout),
+            ("min_backoff", self.min_backoff),
+            ("max_backoff", self.max_backoff),
+        ] {
+            if value.is_zero() {
+                return zero(setting);
+            }
+        }
+        if self.write_lanes > usize::from(greylag_persistence::SLICES) {
+            return Err(SettingsError::TooManyLanes { write_lanes: self.write_lanes });
+        }
+        if self.min_backoff > self.max_backoff {
+            return Err(SettingsError::Backoff { min: self.min_backoff, max: self.max_backoff });
+        }
+        if self.schema.is_empty() || self.schema.contains('\0') {
+            return Err(SettingsError::Schema { schema: self.schema.clone() });
+        }
+        Ok(())
+    }
+
+    /// How long a lane waits for the answer to one statement.
+    pub(crate) fn try_timeout(&self) -> Duration {
+        self.statement_timeout.min(self.append_timeout / 2)
+    }
+}
+
+/// Settings that cannot be meant.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SettingsError {
+    /// Nothing would ever happen.
+    #[error("{setting} must not be 0")]
+    Zero {
+        /// Which setting.
+        setting: &'static str,
+    },
+    /// An id's lane is its slice modulo their number.
+    #[error("write_lanes = {write_lanes}, but there are only 1024 slices to share among them")]
+    TooManyLanes {
+        /// The number.
+        write_lanes: usize,
+    },
+    /// The longest wait is shorter than the first.
+    #[error("min_backoff = {min:?} is longer than max_backoff = {max:?}")]
+    Backoff {
+        /// `min_backoff`.
+        min: Duration,
+        /// `max_backoff`.
+        max: Duration,
+    },
+    /// No name of a schema.
+    #[error("schema = {schema:?} is no name of a schema")]
+    Schema {
+        /// The name.
+        schema: String,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_that_cannot_be_meant_are_named() {
+        let settings = PostgresJournalSettings::default;
+        assert_eq!(settings().validate(), Ok(()));
+        assert_eq!(PostgresJournalSettings::test().validate(), Ok(()));
+        for (settings, words) in [
+            (PostgresJournalSettings { pipeline: 0, ..settings() }, "pipeline"),
+            (PostgresJournalSettings { append_timeout: Duration::ZERO, ..settings() }, "append_timeout"),
+            (PostgresJournalSettings { write_lanes: 2000, ..settings() }, "2000"),
+            (PostgresJournalSettings { min_backoff: Duration::from_secs(9), ..settings() }, "9s is longer"),
+            (PostgresJournalSettings { schema: String::new(), ..settings() }, "schema"),
+        ] {
+            let error = settings.validate().unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
+        }
+    }
+}

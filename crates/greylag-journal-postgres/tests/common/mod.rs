@@ -1,0 +1,124 @@
+//! Servers, journals and writers for the tests of this crate.
+
+#![allow(dead_code, reason = "each test binary uses its part")]
+
+pub(crate) mod proxy;
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use greylag_core::CodecId;
+use greylag_journal_postgres::{PostgresJournal, PostgresJournalSettings};
+use greylag_persistence::{
+    Append, AppendError, Appended, EventKind, Journal, NewEvent, PersistenceId, ReadRange, SeqNr, StoredEvent, Under,
+    WriterEpoch, WriterUuid,
+};
+use greylag_testkit::postgres::Postgres;
+
+/// Runs against a server of its own; without PostgreSQL it is skipped, and says so.
+pub(crate) fn with_server(test: impl AsyncFnOnce(Postgres)) {
+    let Some(server) = Postgres::start() else { return };
+    runtime().block_on(test(server));
+}
+
+pub(crate) fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
+}
+
+/// The server's connection string, with another port.
+pub(crate) fn config_at(server: &Postgres, port: u16) -> String {
+    server.config().replace(&format!("port={}", server.port()), &format!("port={port}"))
+}
+
+/// A schema that no other journal of this process uses.
+pub(crate) fn schema() -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(1);
+    format!("journal_{}", NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+pub(crate) fn settings() -> PostgresJournalSettings {
+    PostgresJournalSettings { append_timeout: Duration::from_secs(20), ..PostgresJournalSettings::test() }
+}
+
+pub(crate) async fn open(server: &Postgres) -> PostgresJournal {
+    PostgresJournal::open(&server.config(), settings()).await.unwrap()
+}
+
+/// The id of a text.
+pub(crate) fn id(id: &str) -> PersistenceId {
+    PersistenceId::unique(id).unwrap()
+}
+
+/// An event with this payload.
+pub(crate) fn event(payload: impl Into<Vec<u8>>) -> NewEvent {
+    NewEvent {
+        codec_id: CodecId::JSON,
+        manifest: "test.event".into(),
+        schema_version: 1,
+        kind: EventKind::Event,
+        payload: payload.into().into(),
+        metadata: [("at".to_owned(), "here".into())].into(),
+        tags: ["odd".to_owned()].into(),
+    }
+}
+
+/// A writer of one id that keeps its epoch and next number.
+#[derive(Clone)]
+pub(crate) struct Writer {
+    pub(crate) id: PersistenceId,
+    pub(crate) uuid: WriterUuid,
+    pub(crate) epoch: WriterEpoch,
+    /// The last number that it stored.
+    pub(crate) highest: SeqNr,
+}
+
+impl Writer {
+    /// Claims `id` with the epoch that is stored.
+    pub(crate) async fn claim(journal: &dyn Journal, id: PersistenceId) -> Self {
+        let seen = journal.head(&id).await.unwrap().epoch;
+        let uuid = WriterUuid::from_u128(uuid::Uuid::new_v4().as_u128());
+        let claim = journal.claim(&id, uuid, Under::Seen(seen)).await.unwrap();
+        Self { id, uuid, epoch: claim.epoch, highest: claim.highest }
+    }
+
+    /// The append that comes next.
+    pub(crate) fn next(&self, payloads: &[&str]) -> Append {
+        Append {
+            id: self.id.clone(),
+            epoch: self.epoch,
+            writer_uuid: self.uuid,
+            first: self.highest.next().unwrap(),
+            events: payloads.iter().map(|payload| event(*payload)).collect(),
+        }
+    }
+
+    /// Appends, and counts what is stored.
+    pub(crate) async fn append(&mut self, journal: &dyn Journal, payloads: &[&str]) -> Result<Appended, AppendError> {
+        let append = self.next(payloads);
+        let last = append.last().unwrap();
+        let answer = journal.append(append).await;
+        if answer.is_ok() {
+            self.highest = last;
+        }
+        answer
+    }
+}
+
+/// Every event of an id, in pages.
+pub(crate) async fn read_all(journal: &dyn Journal, id: &PersistenceId) -> Vec<StoredEvent> {
+    let mut all = Vec::new();
+    let mut range = ReadRange { max_events: 7, ..ReadRange::all() };
+    loop {
+        let page = journal.read(id, range).await.unwrap();
+        all.extend(page.records);
+        match page.next {
+            Some(next) => range.from = next,
+            None => return all,
+        }
+    }
+}
+
+/// The payloads of these events.
+pub(crate) fn payloads(events: &[StoredEvent]) -> Vec<String> {
+    events.iter().map(|event| String::from_utf8(event.payload.to_vec()).unwrap()).collect()
+}

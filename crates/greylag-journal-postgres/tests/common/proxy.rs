@@ -1,0 +1,107 @@
+//! A cable to the server that knows what passes: it breaks at the statement it is told, before or
+//! after the server has done it, and does something to the server in between.
+//!
+//! It reads no protocol. A piece of traffic that contains the id watched is taken for a statement about
+//! it, which is so as long as statements are small and connections not encrypted.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::{Arc, Mutex};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+
+/// What happens at the next statement about the id watched.
+pub(crate) enum Step {
+    /// It is carried to the server or not, and the connection breaks before anybody hears.
+    Break { carried: bool },
+    /// First this.
+    Before(Box<dyn FnOnce() + Send>),
+}
+
+#[derive(Default)]
+struct Script {
+    watched: Vec<u8>,
+    steps: VecDeque<Step>,
+}
+
+/// The cable.
+#[derive(Clone)]
+pub(crate) struct Proxy {
+    pub(crate) port: u16,
+    script: Arc<Mutex<Script>>,
+}
+
+impl Proxy {
+    pub(crate) async fn to(server: u16) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let script: Arc<Mutex<Script>> = Arc::default();
+        let scripted = script.clone();
+        tokio::spawn(async move {
+            while let Ok((near, _)) = listener.accept().await {
+                tokio::spawn(carry(near, server, scripted.clone()));
+            }
+        });
+        Self { port, script }
+    }
+
+    /// From now on, these happen at statements that contain `watched`, one each.
+    pub(crate) fn script(&self, watched: &str, steps: impl IntoIterator<Item = Step>) {
+        *self.script.lock().unwrap() = Script { watched: watched.into(), steps: steps.into_iter().collect() };
+    }
+
+    /// How many steps have not happened.
+    pub(crate) fn left(&self) -> usize {
+        self.script.lock().unwrap().steps.len()
+    }
+}
+
+async fn carry(near: TcpStream, server: u16, script: Arc<Mutex<Script>>) {
+    let Ok(far) = TcpStream::connect(("127.0.0.1", server)).await else { return };
+    let ((near_in, near_out), (far_in, far_out)) = (near.into_split(), far.into_split());
+    // Where one side ends, both do.
+    tokio::select! {
+        _ = answers(far_in, near_out) => {}
+        _ = statements(near_in, far_out, script) => {}
+    }
+}
+
+async fn answers(mut from: OwnedReadHalf, mut to: OwnedWriteHalf) -> io::Result<()> {
+    tokio::io::copy(&mut from, &mut to).await.map(drop)
+}
+
+async fn statements(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, script: Arc<Mutex<Script>>) -> io::Result<()> {
+    let mut buffer = vec![0; 1 << 16];
+    loop {
+        let length = from.read(&mut buffer).await?;
+        if length == 0 {
+            return Ok(());
+        }
+        let piece = &buffer[..length];
+        match next_step(&script, piece) {
+            Some(Step::Break { carried: false }) => return Ok(()),
+            Some(Step::Break { carried: true }) => {
+                to.write_all(piece).await?;
+                // The server does what it was asked before it hears that nobody listens: it reads the end
+                // of the stream only when it wants the next statement.
+                to.shutdown().await?;
+                std::mem::forget(to);
+                return Ok(());
+            }
+            Some(Step::Before(first)) => {
+                tokio::task::block_in_place(first);
+                to.write_all(piece).await?;
+            }
+            None => to.write_all(piece).await?,
+        }
+    }
+}
+
+fn next_step(script: &Mutex<Script>, piece: &[u8]) -> Option<Step> {
+    let mut script = script.lock().unwrap();
+    let is_about_it =
+        !script.watched.is_empty() && piece.windows(script.watched.len()).any(|part| part == script.watched);
+    if is_about_it { script.steps.pop_front() } else { None }
+}

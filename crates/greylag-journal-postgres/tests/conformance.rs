@@ -1,0 +1,134 @@
+//! The conformance kit against a real server, with every hook.
+
+mod common;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use common::proxy::{Proxy, Step};
+use common::{config_at, schema, settings, with_server};
+use greylag_journal_postgres::PostgresJournal;
+use greylag_persistence::tck::{self, Flags, JournalFactory, SnapshotFactory};
+use greylag_persistence::{AppendFault, Journal, PersistenceId, SeqNr, SnapshotStore};
+use greylag_testkit::postgres::Postgres;
+
+/// Opens journals in schemas of their own; the kit breaks things in the one that it opened first.
+struct Server {
+    postgres: Arc<Postgres>,
+    proxy: Proxy,
+    schema: String,
+    is_open: std::sync::atomic::AtomicBool,
+}
+
+impl Server {
+    async fn new(postgres: Postgres) -> Self {
+        let proxy = Proxy::to(postgres.port()).await;
+        Self { postgres: Arc::new(postgres), proxy, schema: schema(), is_open: false.into() }
+    }
+
+    async fn journal(&self) -> PostgresJournal {
+        let first = !self.is_open.swap(true, std::sync::atomic::Ordering::Relaxed);
+        let schema = if first { self.schema.clone() } else { schema() };
+        let settings = greylag_journal_postgres::PostgresJournalSettings { schema, ..settings() };
+        PostgresJournal::open(&config_at(&self.postgres, self.proxy.port), settings).await.unwrap()
+    }
+
+    fn psql(&self, sql: &str) -> String {
+        self.postgres.psql(&format!("set search_path to {}; {sql}", self.schema)).unwrap()
+    }
+
+    fn flip(&self, table: &str, id: &PersistenceId, seq_nr: SeqNr) -> bool {
+        let sql = format!(
+            "update {table} set payload = set_byte(payload, 0, get_byte(payload, 0) # 1) \
+             where persistence_id = '{id}' and seq_nr = {seq_nr} returning 1"
+        );
+        self.psql(&sql).trim() == "1"
+    }
+
+    /// Something done to the server, from a thread of the proxy.
+    fn before(&self, sql: String) -> Step {
+        let (postgres, schema) = (self.postgres.clone(), self.schema.clone());
+        Step::Before(Box::new(move || {
+            postgres.psql(&format!("set search_path to {schema}; {sql}")).unwrap();
+        }))
+    }
+
+    /// The next insertion of events fails with this state, once.
+    fn fail_next_insert(&self, state: &str) -> Step {
+        self.before(format!(
+            "create sequence if not exists failures; select setval('failures', 1, false);
+             create or replace function fail() returns trigger language plpgsql as $$ begin
+               if nextval('{schema}.failures') = 1 then raise exception 'as planned' using errcode = '{state}'; end if;
+               return null;
+             end $$;
+             create or replace trigger fail before insert on event for each statement execute function fail()",
+            schema = self.schema
+        ))
+    }
+}
+
+#[async_trait]
+impl JournalFactory for Server {
+    async fn open(&self) -> Arc<dyn Journal> {
+        Arc::new(self.journal().await)
+    }
+
+    async fn corrupt(&self, _: &Arc<dyn Journal>, id: &PersistenceId, seq_nr: SeqNr) -> bool {
+        self.flip("event", id, seq_nr)
+    }
+
+    async fn turn_clock_back(&self, _: &Arc<dyn Journal>, by: Duration) -> bool {
+        // The clock is the server's; seen from what is stored it goes back if that goes forward.
+        self.psql(&format!("update entity set last_event_at = last_event_at + interval '{} s'", by.as_secs()));
+        true
+    }
+
+    async fn script_append(&self, _: &Arc<dyn Journal>, id: &PersistenceId, faults: &[AppendFault]) -> bool {
+        let steps: Vec<Step> = faults
+            .iter()
+            .map(|fault| match fault {
+                AppendFault::LoseAnswer { stored } => Step::Break { carried: *stored },
+                AppendFault::StorageLow => self.fail_next_insert("53100"),
+                AppendFault::Unavailable => self.fail_next_insert("57P03"),
+                AppendFault::DeleteAllBefore => self.before(format!(
+                    "update entity set deleted_to = highest_seq_nr where persistence_id = '{id}';
+                     delete from event where persistence_id = '{id}'"
+                )),
+            })
+            .collect();
+        self.proxy.script(id.as_str(), steps);
+        true
+    }
+}
+
+#[async_trait]
+impl SnapshotFactory for Server {
+    async fn open(&self) -> Arc<dyn SnapshotStore> {
+        Arc::new(self.journal().await.snapshots())
+    }
+
+    async fn corrupt(&self, _: &Arc<dyn SnapshotStore>, id: &PersistenceId, seq_nr: SeqNr) -> bool {
+        self.flip("snapshot", id, seq_nr)
+    }
+}
+
+#[test]
+fn the_journal_conforms() {
+    with_server(async |postgres| {
+        let server = Server::new(postgres).await;
+        let report = tck::journal(&server, Flags::default()).await;
+        report.assert_conforms();
+        assert_eq!(report.skipped().count(), 0, "{report}");
+    });
+}
+
+#[test]
+fn the_snapshots_conform() {
+    with_server(async |postgres| {
+        let server = Server::new(postgres).await;
+        let report = tck::snapshots(&server, Flags::default()).await;
+        report.assert_conforms();
+        assert_eq!(report.skipped().count(), 0, "{report}");
+    });
+}
