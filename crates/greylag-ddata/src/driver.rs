@@ -67,7 +67,8 @@ impl Replicator {
         settings.validate()?;
         let (requests, request_queue) = mpsc::channel(settings.mailbox_capacity);
         let (control, control_queue) = mpsc::unbounded_channel();
-        let (name, numbers) = numbers::claim(remoting.self_address(), &settings.name)?;
+        membership.check_roles(&settings.roles)?;
+        let (name, numbers) = numbers::claim(remoting.self_address(), &settings.name, settings.dot_floor)?;
         #[cfg(feature = "cluster")]
         let cluster = membership.cluster();
         let replicas = membership.attach(&settings, &remoting);

@@ -6,7 +6,8 @@ mod merging;
 
 pub(crate) use merging::Rules;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use greylag_crdt::{Digest, DotSource, EntryMark, Home, Markers, ReplicaId};
@@ -15,8 +16,8 @@ use crate::key::KeyId;
 use crate::message::{Content, Envelope};
 use crate::pruning::{Named, ReplicaIndex};
 use crate::repair::Draft;
-use crate::tree::SyncTree;
-use crate::types::AnyData;
+use crate::tree::{Prefix, SyncTree};
+use crate::types::{AnyData, TypeTable};
 
 /// One entry.
 #[derive(Debug)]
@@ -137,6 +138,15 @@ pub(crate) struct Entries {
     pub(crate) totals: Totals,
     /// Large values that are on their way in.
     pub(crate) drafts: BTreeMap<KeyId, Draft>,
+    encodings: Encodings,
+}
+
+/// Which entries have their encodings kept, the oldest first.
+#[derive(Debug, Default)]
+struct Encodings {
+    /// When the input that is being handled came.
+    now: Option<Instant>,
+    made: VecDeque<(Instant, KeyId)>,
 }
 
 /// What may be wrong about something that was merged all the same.
@@ -180,7 +190,8 @@ impl Entries {
     pub(crate) fn new(replica: ReplicaId, numbers: DotSource) -> Self {
         let (map, tree, dirty) = (BTreeMap::new(), SyncTree::default(), BTreeSet::new());
         let (index, noticed, totals) = (ReplicaIndex::default(), Noticed::default(), Totals::default());
-        Self { replica, numbers, map, tree, index, dirty, noticed, totals, drafts: BTreeMap::new() }
+        let (drafts, encodings) = (BTreeMap::new(), Encodings::default());
+        Self { replica, numbers, map, tree, index, dirty, noticed, totals, drafts, encodings }
     }
 
     /// Where the value of an entry lives; of an absent one, where it would if it came into being now.
@@ -226,12 +237,30 @@ impl Entries {
         }
     }
 
+    /// Drops encodings that were made so long ago. Whoever needs one then makes it anew. Source: ddata R14.
+    pub(crate) fn forget_encodings(&mut self, now: Instant, time_to_live: Duration) {
+        self.encodings.now = Some(now);
+        while let Some((_, key)) = self.encodings.made.pop_front_if(|(made_at, _)| *made_at + time_to_live <= now) {
+            if let Some(entry) = self.map.get_mut(&key) {
+                entry.encoded = None;
+            }
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn encoded_count(&self) -> usize {
+        self.map.values().filter(|entry| entry.encoded.is_some()).count()
+    }
+
     /// The entry as it travels.
     pub(crate) fn envelope(&mut self, key: &str) -> Option<Envelope> {
         let entry = self.map.get_mut(key)?;
         let content = match &entry.data {
             Data::Tombstone { deleted_at } => Content::Tombstone { deleted_at: *deleted_at },
             Data::Value(value) => {
+                if entry.encoded.is_none() {
+                    self.encodings.made.extend(self.encodings.now.map(|now| (now, KeyId::from(key))));
+                }
                 let bytes = entry.encoded.get_or_insert_with(|| value.to_bytes().into());
                 self.totals.bytes = self.totals.bytes - entry.size_bound + bytes.len();
                 entry.size_bound = bytes.len();
@@ -241,27 +270,87 @@ impl Entries {
         Some(entry.envelope_with(content))
     }
 
-    /// The index is what recomputing it gives, and data are clean; checked for some states, and while that is cheap.
-    #[cfg(debug_assertions)]
-    pub(crate) fn check_invariants(&self) {
-        let is_sampled = self.tree.sum(crate::tree::Prefix::ROOT).total.0.is_multiple_of(16);
+    /// Sums, digests, totals and the index are what computing them anew gives, and data are clean; checked
+    /// for some states, and while that is cheap.
+    ///
+    /// `is_alone`: nobody else was found to use this replica's id.
+    pub(crate) fn check_invariants(&self, types: &TypeTable, is_alone: bool) {
+        let is_sampled = self.tree.sum(Prefix::ROOT).total.0.is_multiple_of(16);
         if self.map.len() > 16 || !is_sampled {
             return;
         }
-        let mut index = ReplicaIndex::default();
+        let (mut tree, mut index, mut totals) = (SyncTree::default(), ReplicaIndex::default(), Totals::default());
         for (key, entry) in &self.map {
             index.update(key, None, Some(entry.named()));
-            let Some(pruning) = entry.value().and_then(AnyData::pruning) else { continue };
-            let uncovered = |removed: &ReplicaId| {
-                !entry.mentions(*removed) || pruning.needs_pruning(*removed, entry.markers.of(*removed))
-            };
-            assert!(entry.markers.removed().iter().all(uncovered), "{key}: what a marker covers is cleaned");
-            let dropped = |removed: &ReplicaId| !entry.versions.contains_key(removed);
-            assert!(entry.markers.removed().iter().all(dropped), "{key}: a pruned replica has no version");
+            tree.set(key, Some(entry.digest));
+            totals.count(entry);
+            entry.check_invariants(key, types);
+            let own = entry.versions.get(&self.replica);
+            let was_drawn = own.is_none_or(|own| *own <= self.numbers.last());
+            assert!(was_drawn || !is_alone, "{key}: an own version that was never drawn");
         }
         assert!(index == self.index, "the replica index is in step");
-        let mut totals = Totals::default();
-        self.map.values().for_each(|entry| totals.count(entry));
         assert_eq!(totals, self.totals, "the totals are in step");
+        assert_eq!(tree.sum(Prefix::ROOT), self.tree.sum(Prefix::ROOT), "the sums are in step");
+    }
+}
+
+impl Entry {
+    /// The digest is that of the data, which can be read again and have no empty leaf (no decoder takes
+    /// one), and nothing is left in them that a marker covers.
+    fn check_invariants(&self, key: &str, types: &TypeTable) {
+        let Data::Value(value) = &self.data else {
+            assert_eq!(self.digest, self.data.digest(), "{key}: the tombstone's digest");
+            return;
+        };
+        if let Some(found) = types.find(&value.tag()) {
+            let again = found.decode(&value.to_bytes()).expect("what is held can be read");
+            assert_eq!(self.digest, Data::Value(again).digest(), "{key}: the digest is in step");
+        }
+        let dropped = |removed: &ReplicaId| !self.versions.contains_key(removed);
+        assert!(self.markers.removed().iter().all(dropped), "{key}: a pruned replica has no version");
+        let Some(pruning) = value.pruning() else { return };
+        let uncovered = |removed: &ReplicaId| {
+            !self.mentions(*removed) || pruning.needs_pruning(*removed, self.markers.of(*removed))
+        };
+        assert!(self.markers.removed().iter().all(uncovered), "{key}: what a marker covers is cleaned");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use greylag_crdt::{GSet, ReplicatedData};
+
+    use super::*;
+
+    fn fill(entries: &mut Entries, key: &KeyId, element: &str) {
+        let mut set = GSet::<String>::zero();
+        set.add(element.to_owned());
+        let data = Data::Value(Box::new(set));
+        let (versions, markers) = (BTreeMap::new(), Markers::new());
+        entries.set(key, Filled { data, versions, markers, size_bound: 100, born: 0 });
+    }
+
+    /// ddata R14: recipients within `encode_cache_time_to_live` share one encoding, a change makes another, and
+    /// what nobody asked for lately is not kept.
+    #[test]
+    fn recipients_share_an_encoding_for_a_while() {
+        let (now, second) = (Instant::now(), Duration::from_secs(1));
+        let key = KeyId::from("k");
+        let mut entries = Entries::new(ReplicaId(1), DotSource::new());
+        fill(&mut entries, &key, "x");
+        let bytes = |entries: &mut Entries| match entries.envelope("k").map(|envelope| envelope.content) {
+            Some(Content::Value { bytes, .. }) => bytes,
+            other => panic!("{other:?}"),
+        };
+        entries.forget_encodings(now, second);
+        let (first, second_one) = (bytes(&mut entries), bytes(&mut entries));
+        assert_eq!(first.as_ptr(), second_one.as_ptr(), "one encoding");
+        entries.forget_encodings(now + second / 2, second);
+        assert_eq!((entries.encoded_count(), entries.totals.bytes), (1, first.len()));
+        fill(&mut entries, &key, "y");
+        assert_ne!(bytes(&mut entries), first);
+        entries.forget_encodings(now + second * 2, second);
+        assert_eq!((entries.encoded_count(), entries.encodings.made.len()), (0, 0));
     }
 }

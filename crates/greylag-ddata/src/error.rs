@@ -182,6 +182,14 @@ pub enum StartError {
     /// Two settings exclude each other, or one is out of range.
     #[error("invalid settings: {0}")]
     Settings(String),
+    /// This node lacks a role that the replicator needs.
+    #[error("the replicator needs the roles {required:?}, this node has {own:?}")]
+    RoleMismatch {
+        /// All that are needed.
+        required: Vec<String>,
+        /// What the node has.
+        own: Vec<String>,
+    },
     /// Another replicator of that name runs on this node.
     #[error("a replicator named {name:?} runs on {node} already; give this one another name")]
     DuplicateName {

@@ -101,7 +101,7 @@ pub use replicas::{Replica, ReplicaStatus, Replicas};
 pub use replicator::{ReplicatorCore, Stats, TypeConflict};
 #[doc(hidden)]
 pub use sabotage::Sabotage;
-pub use settings::ReplicatorSettings;
+pub use settings::{DotFloor, ReplicatorSettings};
 pub use store::{DurableStore, LoadBatch, LoadedRecord, StoreError, StoreMeta, StoreOp};
 pub use tree::{Prefix, Sixteenths, Sum};
 pub use types::{AnyData, TypeTable};

@@ -1,5 +1,6 @@
 //! Settings of a replicator.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::durable::DurableSettings;
@@ -11,6 +12,9 @@ use crate::sabotage::Sabotage;
 pub struct ReplicatorSettings {
     /// The instance's name; peers are the replicators of the same name. Default `ddata`.
     pub name: String,
+    /// All roles that a node needs to have a replica; only such members are peers. Default none: every
+    /// member has one. Source: ddata I1.
+    pub roles: BTreeSet<String>,
     /// Every so often a round of anti-entropy is begun with one peer. Default 2 s. Source: ddata G10.
     pub gossip_interval: Duration,
     /// Every so often some peers get the changes they lack. Default a fifth of `gossip_interval`, at
@@ -77,6 +81,12 @@ pub struct ReplicatorSettings {
     pub stash_capacity: usize,
     /// How long an orderly stop waits for one voter to hold everything. Default 3 s. Source: ddata G15.
     pub shutdown_flush_timeout: Duration,
+    /// Encodings of entries are kept for so long after they were made, so that several recipients share
+    /// one. Default 10 s. Source: ddata R14.
+    pub encode_cache_time_to_live: Duration,
+    /// Where the numbers of this process begin at least. Only for programs that keep their uids when they
+    /// start anew. Default `None`: uids are drawn, and numbers begin at 1. Source: ddata I2.
+    pub dot_floor: Option<DotFloor>,
     /// Static membership only: a peer silent for so long counts as unreachable. Default 5 s.
     pub unreachable_after: Duration,
     /// Clauses left out, for simulations that prove their checkers.
@@ -84,10 +94,26 @@ pub struct ReplicatorSettings {
     pub sabotage: &'static [Sabotage],
 }
 
+/// A number that no process before under the same uid has drawn. Source: ddata I2.
+///
+/// It must only ever grow: a process that drew a number twice would name two things alike, and one of
+/// them would vanish.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct DotFloor(pub u64);
+
+impl DotFloor {
+    /// A floor from the wall clock in milliseconds since 1970: good as long as that never goes back
+    /// between two starts, and no process draws more than a million numbers in a millisecond.
+    pub fn from_wall_ms(wall_ms: i64) -> Self {
+        Self(u64::try_from(wall_ms).unwrap_or(0).saturating_mul(1 << 20))
+    }
+}
+
 impl Default for ReplicatorSettings {
     fn default() -> Self {
         Self {
             name: "ddata".into(),
+            roles: BTreeSet::new(),
             gossip_interval: Duration::from_secs(2),
             delta_propagation_interval: Duration::from_millis(400),
             notify_subscribers_interval: Duration::from_millis(500),
@@ -118,6 +144,8 @@ impl Default for ReplicatorSettings {
             durable: DurableSettings::default(),
             stash_capacity: 10_000,
             shutdown_flush_timeout: Duration::from_secs(3),
+            encode_cache_time_to_live: Duration::from_secs(10),
+            dot_floor: None,
             unreachable_after: Duration::from_secs(5),
             sabotage: &[],
         }
@@ -176,6 +204,9 @@ impl ReplicatorSettings {
             ("delta_resend_timeout", self.delta_resend_timeout),
             ("sync_timeout", self.sync_timeout),
             ("unreachable_after", self.unreachable_after),
+            ("type_conflict_log_interval", self.type_conflict_log_interval),
+            ("encode_cache_time_to_live", self.encode_cache_time_to_live),
+            ("shutdown_flush_timeout", self.shutdown_flush_timeout),
             ("pruning_interval", self.pruning_interval.unwrap_or(Duration::MAX)),
         ];
         if let Some((name, _)) = times.iter().find(|(_, time)| time.is_zero()) {
@@ -187,6 +218,7 @@ impl ReplicatorSettings {
             ("sync_window", self.sync_window),
             ("sync_parallel_peers", self.sync_parallel_peers),
             ("mailbox_capacity", self.mailbox_capacity),
+            ("max_in_flight", self.max_in_flight),
             ("delta_log_max_entries", self.delta_log_max_entries),
         ];
         if let Some((name, _)) = counts.iter().find(|(_, count)| *count == 0) {

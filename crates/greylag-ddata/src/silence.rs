@@ -84,7 +84,7 @@ mod tests {
         }
         assert_eq!(silence.next_deadline(), Some(now + second * 2));
         assert_eq!(silence.on_tick(now + second), []);
-        assert_eq!(silence.on_tick(now + second * 2), [peer.clone()]);
+        assert_eq!(silence.on_tick(now + second * 2), std::slice::from_ref(&peer));
         assert_eq!((silence.on_tick(now + second * 9), silence.next_deadline()), (Vec::new(), None));
         silence.answered(&peer);
         (0..3).for_each(|_| silence.asked(&peer, now + second * 3));

@@ -118,6 +118,17 @@ impl Subscriptions {
         }
     }
 
+    /// Everybody is found under what it follows, and nobody is told who is gone; checked while that is cheap.
+    pub(crate) fn check_invariants(&self) {
+        if self.by_number.len() <= 16 {
+            for (number, subscriber) in &self.by_number {
+                let id = subscriber.pattern.strip_suffix('*').unwrap_or(&subscriber.pattern);
+                assert!(self.index.followers(id).contains(number), "{} is found", subscriber.pattern);
+            }
+            assert!(self.new.iter().all(|number| self.by_number.contains_key(number)), "who is new is there");
+        }
+    }
+
     fn tell(&mut self, entries: &Entries, number: u64, key: &KeyId, out: &mut Vec<Effect>) {
         let news = self.by_number.get_mut(&number).and_then(|subscriber| subscriber.news(entries, key));
         out.extend(news.map(|notice| Effect::Notify { subscriber: number, key: key.clone(), notice }));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use greylag_core::{NodeAddress, Registry};
+use greylag_core::{NodeAddress, Registry, UniqueAddress};
 use greylag_crdt::{ClockExhausted, GCounter, LwwMap, OrSet};
 use greylag_ddata::{
     Changed, DeleteError, Key, Membership, Read, ReadLevel, Replicator, ReplicatorSettings, StartError, TypeTable,
@@ -134,4 +134,142 @@ async fn refusals_reach_the_caller() {
     assert_eq!(alone.get(&key, ReadLevel::majority(PATIENCE)).await.unwrap().found().unwrap().value(), 4);
     alone.shutdown().await;
     assert!(alone.get(&key, ReadLevel::Local).await.is_err());
+}
+
+/// ddata I1, scenario 65: a replicator starts only where all its roles are, and says which ones are missing.
+#[tokio::test]
+async fn scenario_65_a_node_without_the_roles_is_refused() {
+    let network = MemoryNetwork::new();
+    let remoting = network.node("roles.ddata:1#551".parse().unwrap(), Arc::new(Registry::new()));
+    let settings =
+        ReplicatorSettings { roles: ["cart".to_owned(), "eu".to_owned()].into(), ..ReplicatorSettings::test() };
+    let start = |own: &[&str]| {
+        let membership = Membership::fixed([]).with_roles(own.iter().copied());
+        Replicator::start(settings.clone(), TypeTable::new(), remoting.clone(), membership)
+    };
+    let refused = start(&["eu", "us"]).unwrap_err();
+    let (required, own) = (vec!["cart".to_owned(), "eu".to_owned()], vec!["eu".to_owned(), "us".to_owned()]);
+    assert_eq!(refused.to_string(), r#"the replicator needs the roles ["cart", "eu"], this node has ["eu", "us"]"#);
+    assert_eq!(refused, StartError::RoleMismatch { required, own });
+    // A refusal leaves nothing behind: the name is free.
+    start(&["cart", "eu", "us"]).unwrap().shutdown().await;
+}
+
+/// ddata I1, scenario 65: two replicators of one process, each with its own name, settings and data.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn scenario_65_two_instances_in_a_process_do_not_mix() {
+    let network = MemoryNetwork::new();
+    let names = ["ddata", "second"];
+    let peers: Vec<NodeAddress> = (60..62).map(address).collect();
+    let mut instances: Vec<Vec<Replicator>> = vec![Vec::new(), Vec::new()];
+    for (index, peer) in peers.iter().enumerate() {
+        let remoting = network.node(format!("{peer}#{}", 601 + index).parse().unwrap(), Arc::new(Registry::new()));
+        for (name, instances) in names.iter().zip(&mut instances) {
+            let (settings, membership) = (ReplicatorSettings::test().named(*name), Membership::fixed(peers.clone()));
+            let started = Replicator::start(settings, TypeTable::new(), remoting.clone(), membership);
+            instances.push(started.unwrap());
+        }
+    }
+    for replicator in instances.iter().flatten() {
+        replicator.replicas().wait_for(|now| now.unmet == 0).await.unwrap();
+        assert!(replicator.wait_synced(PATIENCE).await);
+    }
+    let key = Key::<GCounter>::new("c").unwrap();
+    for (by, instances) in (1..).zip(&instances) {
+        let level = WriteLevel::all(PATIENCE);
+        instances[0].update(&key, level, GCounter::new, move |c, cx| c.increment(cx, by)).await.unwrap();
+    }
+    for (by, instances) in (1..).zip(&instances) {
+        let held = instances[1].get(&key, ReadLevel::all(PATIENCE)).await.unwrap().found();
+        assert_eq!(held.map(|c| c.value()), Some(by));
+    }
+    // The type under a key is each instance's own business.
+    let other = Key::<OrSet<String>>::new("only-here").unwrap();
+    instances[0][0]
+        .update(&other, WriteLevel::all(PATIENCE), OrSet::new, |set, cx| {
+            set.add(cx, "x".to_owned());
+            Ok::<_, ClockExhausted>(())
+        })
+        .await
+        .unwrap();
+    assert_eq!(instances[1][1].keys("", None, 10).await.unwrap(), ["c".into()]);
+}
+
+/// ddata R6: keys are paged, in order, without the deleted ones; counts and numbers are at hand.
+#[tokio::test]
+async fn keys_are_paged_and_numbers_are_at_hand() {
+    let network = MemoryNetwork::new();
+    let remoting = network.node("pages.ddata:1#701".parse().unwrap(), Arc::new(Registry::new()));
+    let alone =
+        Replicator::start(ReplicatorSettings::test(), TypeTable::new(), remoting, Membership::fixed([])).unwrap();
+    assert!(alone.wait_loaded().await);
+    for index in 0..7 {
+        let key = Key::<GCounter>::new(format!("k{index}")).unwrap();
+        alone.update(&key, WriteLevel::Local, GCounter::new, |c, cx| c.increment(cx, 1)).await.unwrap();
+    }
+    alone.delete(&Key::<GCounter>::new("k3").unwrap(), WriteLevel::Local).await.unwrap();
+    let (mut pages, mut after) = (Vec::new(), None);
+    loop {
+        let page = alone.keys("k", after.as_deref(), 2).await.unwrap();
+        let Some(last) = page.last() else { break };
+        after = Some(last.to_string());
+        pages.push(page.join(" "));
+    }
+    assert_eq!(pages, ["k0 k1", "k2 k4", "k5 k6"]);
+    assert_eq!(alone.replica_count(), 1);
+    let _changes = alone.subscribe_any("k");
+    let metrics = alone.metrics().await.unwrap();
+    assert_eq!((metrics.keys, metrics.tombstones, metrics.in_flight), (6, 1, 0));
+    assert_eq!(metrics.latency[&greylag_ddata::LevelName::Local].count(), 8);
+    assert!(metrics.longest_step > Duration::ZERO && metrics.bytes > 0);
+    assert_eq!(alone.conflicts().await.unwrap(), []);
+}
+
+/// ddata I2: membership by hand.
+#[tokio::test]
+async fn a_program_says_itself_who_there_is() {
+    let network = MemoryNetwork::new();
+    let remoting = network.node("manual.ddata:1#801".parse().unwrap(), Arc::new(Registry::new()));
+    let (members, membership) = Membership::manual(greylag_ddata::Replicas::alone());
+    let node = Replicator::start(ReplicatorSettings::test(), TypeTable::new(), remoting, membership).unwrap();
+    let other: UniqueAddress = "other.ddata:1#802".parse().unwrap();
+    members.joined(other.clone());
+    assert_eq!(node.replica_count(), 1, "who joins does not count yet");
+    members.up(other.clone());
+    assert_eq!(node.replica_count(), 2);
+    members.unreachable(&other);
+    members.leaving(&other);
+    let seen = node.replicas().borrow().clone();
+    assert_eq!((node.replica_count(), seen.others[0].reachable), (2, false));
+    members.reachable(&other);
+    members.removed(&other);
+    members.up(other);
+    assert_eq!(node.replica_count(), 1, "who was removed stays removed");
+}
+
+/// ddata I2: a program that keeps its uid gives a floor that only grows; numbers begin above it, and a counter does
+/// not count in a slot that it cannot know.
+#[tokio::test]
+async fn numbers_begin_above_the_floor() {
+    let network = MemoryNetwork::new();
+    let remoting = network.node("floor.ddata:1#901".parse().unwrap(), Arc::new(Registry::new()));
+    let floor = greylag_ddata::DotFloor::from_wall_ms(1_700_000_000_000);
+    assert_eq!(floor.0, 1_700_000_000_000 << 20);
+    let settings = ReplicatorSettings { dot_floor: Some(floor), ..ReplicatorSettings::test() };
+    let node = Replicator::start(settings, TypeTable::new(), remoting, Membership::fixed([])).unwrap();
+    let key = Key::<OrSet<String>>::new("s").unwrap();
+    let add = |set: &mut OrSet<String>, cx: &mut greylag_crdt::UpdateCx<'_>| {
+        set.add(cx, "x".to_owned());
+        Ok::<_, ClockExhausted>(set.dots(&"x".to_owned())[0])
+    };
+    let dot = node.update(&key, WriteLevel::Local, OrSet::new, add).await.unwrap();
+    assert!(dot.number > floor.0 && dot.number < floor.0 + 100);
+    let key = Key::<GCounter>::new("c").unwrap();
+    let own = dot.replica;
+    let count = move |c: &mut GCounter, cx: &mut greylag_crdt::UpdateCx<'_>| {
+        c.increment(cx, 1)?;
+        Ok::<_, greylag_crdt::CounterOverflow>(c.slots().iter().map(|(slot, _)| slot).collect::<Vec<_>>())
+    };
+    let slots = node.update(&key, WriteLevel::Local, GCounter::new, count).await.unwrap();
+    assert!(matches!(&slots[..], [slot] if *slot != own && slot.is_slot_of(own)));
 }

@@ -1,5 +1,6 @@
 //! Membership as the cluster crate sees it.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use greylag_cluster::{Cluster, Member, MemberStatus, MembershipView};
@@ -7,9 +8,12 @@ use tokio::sync::watch;
 
 use crate::replicas::{Replica, ReplicaStatus, Replicas};
 
-/// What a view of the cluster means for the replicators of one role.
-fn replicas(view: &MembershipView, role: Option<&str>) -> Replicas {
-    let members = view.by_age(role);
+/// What a view of the cluster means for the replicators that need these roles: members of any status,
+/// those that were never Up last.
+fn replicas(view: &MembershipView, roles: &BTreeSet<String>) -> Replicas {
+    let matches = |member: &&Member| roles.iter().all(|role| member.has_role(role));
+    let mut members: Vec<&Member> = view.members.iter().filter(matches).collect();
+    members.sort_by(|one, other| one.age_order(other));
     let member = |age: usize, member: &Member| Replica {
         address: member.address.clone(),
         status: status(member.status),
@@ -41,9 +45,15 @@ fn status(status: MemberStatus) -> ReplicaStatus {
     }
 }
 
-/// Publishes the replicas of a role whenever the cluster changes.
-pub(super) fn follow(cluster: &Cluster, role: Option<String>) -> watch::Receiver<Arc<Replicas>> {
-    let (sender, receiver) = watch::channel(Arc::new(replicas(&cluster.view(), role.as_deref())));
+/// The roles that this node has.
+pub(super) fn own_roles(cluster: &Cluster) -> BTreeSet<String> {
+    let settings = cluster.settings();
+    settings.roles.iter().cloned().chain([format!("dc-{}", settings.data_center.as_str())]).collect()
+}
+
+/// Publishes the replicas that have these roles whenever the cluster changes.
+pub(super) fn follow(cluster: &Cluster, roles: BTreeSet<String>) -> watch::Receiver<Arc<Replicas>> {
+    let (sender, receiver) = watch::channel(Arc::new(replicas(&cluster.view(), &roles)));
     let (cluster, mut events) = (cluster.clone(), cluster.subscribe());
     tokio::spawn(async move {
         loop {
@@ -51,7 +61,7 @@ pub(super) fn follow(cluster: &Cluster, role: Option<String>) -> watch::Receiver
                 () = sender.closed() => return,
                 event = events.next() => if event.is_none() { return },
             }
-            let now = replicas(&cluster.view(), role.as_deref());
+            let now = replicas(&cluster.view(), &roles);
             sender.send_if_modified(|published| {
                 let changed = **published != now;
                 if changed {

@@ -1,5 +1,6 @@
 //! Where a replicator learns of its peers.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -10,7 +11,8 @@ use greylag_transport::{
 };
 use tokio::sync::{mpsc, watch};
 
-use crate::replicas::Replicas;
+use crate::error::StartError;
+use crate::replicas::{Replica, ReplicaStatus, Replicas};
 use crate::settings::ReplicatorSettings;
 use crate::static_membership::{StaticEffect, StaticMembership};
 
@@ -22,6 +24,8 @@ const PONG: &str = "gl.ddata.pong/1";
 #[derive(Debug)]
 pub struct Membership {
     source: Source,
+    /// Roles of this node that the source does not know itself.
+    roles: BTreeSet<String>,
 }
 
 #[derive(Debug)]
@@ -32,19 +36,19 @@ enum Source {
     Static(Vec<NodeAddress>),
     /// The cluster says, and has the replicator flush before this node is gone.
     #[cfg(feature = "cluster")]
-    Cluster(greylag_cluster::Cluster, Option<String>),
+    Cluster(greylag_cluster::Cluster),
 }
 
 impl Membership {
     /// A fixed list of peers. Every one counts as a voter from the start and is unreachable until it
     /// is met; one that returns as a new process takes the place of the old. Source: ddata I2.
     pub fn fixed(peers: impl IntoIterator<Item = NodeAddress>) -> Self {
-        Self { source: Source::Static(peers.into_iter().collect()) }
+        Self::of(Source::Static(peers.into_iter().collect()))
     }
 
     /// Whatever is published.
     pub fn watch(replicas: watch::Receiver<Arc<Replicas>>) -> Self {
-        Self { source: Source::Watch(replicas) }
+        Self::of(Source::Watch(replicas))
     }
 
     /// What the program says through the handle, beginning with `first`.
@@ -53,19 +57,44 @@ impl Membership {
         (MembershipHandle { sender }, Self::watch(receiver))
     }
 
-    /// The members of a cluster that have the role, or all. The replicator takes part in the cluster's
-    /// orderly shutdown: it flushes after regions and singletons have written their last.
-    /// Source: ddata I1, G15.
+    /// The members of a cluster that have all the roles of the replicator's settings. The replicator
+    /// takes part in the cluster's orderly shutdown: it flushes after regions and singletons have
+    /// written their last. Source: ddata I1, G15.
     #[cfg(feature = "cluster")]
-    pub fn from_cluster(cluster: &greylag_cluster::Cluster, role: Option<String>) -> Self {
-        Self { source: Source::Cluster(cluster.clone(), role) }
+    pub fn from_cluster(cluster: &greylag_cluster::Cluster) -> Self {
+        Self::of(Source::Cluster(cluster.clone()))
+    }
+
+    /// The roles of this node, where membership comes from no cluster. Default none.
+    #[must_use]
+    pub fn with_roles<R: Into<String>>(mut self, roles: impl IntoIterator<Item = R>) -> Self {
+        self.roles = roles.into_iter().map(Into::into).collect();
+        self
+    }
+
+    fn of(source: Source) -> Self {
+        Self { source, roles: BTreeSet::new() }
+    }
+
+    /// A replicator starts only where all its roles are. Source: ddata I1.
+    pub(super) fn check_roles(&self, required: &BTreeSet<String>) -> Result<(), StartError> {
+        let own = match &self.source {
+            #[cfg(feature = "cluster")]
+            Source::Cluster(cluster) => super::from_cluster::own_roles(cluster),
+            Source::Watch(_) | Source::Static(_) => self.roles.clone(),
+        };
+        if required.is_subset(&own) {
+            return Ok(());
+        }
+        let (required, own) = (required.iter().cloned().collect(), own.into_iter().collect());
+        Err(StartError::RoleMismatch { required, own })
     }
 
     /// The cluster that the source is, if it is one.
     #[cfg(feature = "cluster")]
     pub(super) fn cluster(&self) -> Option<greylag_cluster::Cluster> {
         match &self.source {
-            Source::Cluster(cluster, _) => Some(cluster.clone()),
+            Source::Cluster(cluster) => Some(cluster.clone()),
             Source::Watch(_) | Source::Static(_) => None,
         }
     }
@@ -79,7 +108,7 @@ impl Membership {
         match self.source {
             Source::Watch(replicas) => replicas,
             #[cfg(feature = "cluster")]
-            Source::Cluster(cluster, role) => super::from_cluster::follow(&cluster, role),
+            Source::Cluster(cluster) => super::from_cluster::follow(&cluster, settings.roles.clone()),
             Source::Static(peers) => {
                 let own = remoting.self_address().clone();
                 let machine = StaticMembership::new(own, peers, settings.unreachable_after, Instant::now());
@@ -102,6 +131,67 @@ impl MembershipHandle {
     /// From now on these are the replicas.
     pub fn publish(&self, replicas: Replicas) {
         self.sender.send_replace(Arc::new(replicas));
+    }
+
+    /// A process is on its way in: it may catch up, and counts for nothing yet. It is taken for
+    /// reachable, and for younger than all before it.
+    pub fn joined(&self, process: UniqueAddress) {
+        self.enter(process, ReplicaStatus::Joining);
+    }
+
+    /// A process is a full member: it counts from now on.
+    pub fn up(&self, process: UniqueAddress) {
+        self.enter(process, ReplicaStatus::Up);
+    }
+
+    /// A process is on its way out; it counts until it is removed.
+    pub fn leaving(&self, process: &UniqueAddress) {
+        self.change(process, |replica| replica.status = ReplicaStatus::Leaving);
+    }
+
+    /// A process is gone for good: nothing of it is taken any more, and what it left is pruned.
+    pub fn removed(&self, process: &UniqueAddress) {
+        self.sender.send_modify(|replicas| {
+            let replicas = Arc::make_mut(replicas);
+            replicas.others.retain(|replica| replica.address != *process);
+            replicas.removed.insert(process.clone());
+        });
+    }
+
+    /// A process cannot be reached.
+    pub fn unreachable(&self, process: &UniqueAddress) {
+        self.change(process, |replica| replica.reachable = false);
+    }
+
+    /// A process can be reached again.
+    pub fn reachable(&self, process: &UniqueAddress) {
+        self.change(process, |replica| replica.reachable = true);
+    }
+
+    /// Who was removed stays removed: a process that comes back has another uid.
+    fn enter(&self, process: UniqueAddress, status: ReplicaStatus) {
+        self.sender.send_modify(|replicas| {
+            if replicas.removed.contains(&process) {
+                return;
+            }
+            let replicas = Arc::make_mut(replicas);
+            match replicas.others.iter_mut().find(|replica| replica.address == process) {
+                Some(known) => known.status = status,
+                None => {
+                    let youngest = replicas.others.iter().map(|replica| replica.age).max().unwrap_or(0);
+                    let age = youngest.max(replicas.own_age).saturating_add(1);
+                    replicas.others.push(Replica { address: process, status, reachable: true, age });
+                }
+            }
+        });
+    }
+
+    fn change(&self, process: &UniqueAddress, change: impl FnOnce(&mut Replica)) {
+        self.sender.send_modify(|replicas| {
+            if let Some(known) = Arc::make_mut(replicas).others.iter_mut().find(|known| known.address == *process) {
+                change(known);
+            }
+        });
     }
 }
 

@@ -8,6 +8,7 @@ use greylag_core::{Uid, UniqueAddress};
 use greylag_crdt::DotSource;
 
 use crate::error::StartError;
+use crate::settings::DotFloor;
 
 #[derive(Debug, Default)]
 struct Process {
@@ -31,11 +32,21 @@ pub(super) struct Name {
 
 /// Takes a name, and gives the incarnation's numbers. A replicator that is started anew in the same
 /// process goes on with the same numbers: dots must never be used twice. Source: ddata K2, I1.
-pub(super) fn claim(node: &UniqueAddress, name: &str) -> Result<(Name, DotSource), StartError> {
+///
+/// They begin above the floor, if there is one.
+pub(super) fn claim(
+    node: &UniqueAddress,
+    name: &str,
+    floor: Option<DotFloor>,
+) -> Result<(Name, DotSource), StartError> {
     let mut processes = lock();
     let process = processes.entry(node.uid()).or_default();
     if !process.names.insert(name.to_owned()) {
         return Err(StartError::DuplicateName { name: name.to_owned(), node: node.clone() });
+    }
+    if let Some(DotFloor(floor)) = floor {
+        // It never fails: the jump ends at the floor.
+        process.numbers.reserve(floor.saturating_sub(process.numbers.last()));
     }
     Ok((Name { uid: node.uid(), name: name.to_owned() }, process.numbers.clone()))
 }

@@ -34,7 +34,7 @@ impl ReplicatorCore {
     /// remembered. Source: ddata R6, A5.
     pub fn conflicts(&mut self) -> Vec<TypeConflict> {
         let entries = &self.entries;
-        self.conflicts.standing(|key| entries.get(key).and_then(Entry::value).map(|value| value.tag()))
+        self.conflicts.standing(|key| entries.get(key).and_then(Entry::value).map(crate::types::AnyData::tag))
     }
 
     /// Who is unreachable is known to be silent.

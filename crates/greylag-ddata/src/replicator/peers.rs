@@ -15,7 +15,7 @@ use crate::message::{
 use crate::read::Lifecycle;
 use crate::sabotage::Sabotage;
 use crate::settings::ReplicatorSettings;
-use crate::types::TypeTable;
+use crate::types::{AnyData, TypeTable};
 
 /// A timestamp that is further ahead of the wall clock here is told of. Source: ddata Y6.
 const CLOCK_TOLERANCE_MS: i64 = 3_600_000;
@@ -230,7 +230,7 @@ impl ReplicatorCore {
         let event = match merged {
             Err(Refusal::TypeMismatch) => {
                 self.stats.type_mismatches += 1;
-                let own = self.entries.get(key).and_then(Entry::value).map(|value| value.tag()).unwrap_or_default();
+                let own = self.entries.get(key).and_then(Entry::value).map(AnyData::tag).unwrap_or_default();
                 let conflict = TypeConflict { key: key_of, own, peer, found };
                 self.conflicts.met(conflict.clone());
                 Some(ReplicatorEvent::TypeConflict(conflict))

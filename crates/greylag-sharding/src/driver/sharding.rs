@@ -376,12 +376,13 @@ fn start_replicator(
     let types = TypeTable::new().with::<LwwRegister<Vec<u8>>>().with::<LwwMap<String, Vec<u8>>>();
     let replicator_settings = ReplicatorSettings {
         name,
+        roles: Some(role.to_owned()).filter(|role| !role.is_empty()).into_iter().collect(),
         majority_min_cap: settings.majority_min_cap,
         max_delta_elements: 5,
         prefer_oldest: true,
         ..ReplicatorSettings::default()
     };
-    let membership = Membership::from_cluster(cluster, Some(role.to_owned()).filter(|role| !role.is_empty()));
+    let membership = Membership::from_cluster(cluster);
     Replicator::start(replicator_settings, types, node.remoting.clone(), membership)
         .map_err(|error| InitError::NoReplicator { reason: error.to_string() })
 }
