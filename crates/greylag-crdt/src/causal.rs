@@ -20,19 +20,19 @@ use crate::cx::UpdateCx;
 use crate::data::{Change, Grew, Home, Lineage, Tracker};
 use crate::error::MergeError;
 use crate::fragment::{Edit, Fragment, check};
-use crate::hash::Digest;
+use crate::hash::{CachedDigest, Digest};
 use crate::prune::{Markers, Performed, Range, RemovedNodePruning};
 use crate::rename::Moves;
 use crate::replica::ReplicaId;
-use crate::store::{Changes, DotSet, Host, Join, Store};
+use crate::store::{Changes, DotSet, Host, Join, Store, with_path};
 
 /// A store, the dots it has seen, and what is kept beside them without being part of the value.
 #[derive(Clone)]
 pub struct Causal<S: Store> {
     store: S,
     context: Arc<Context>,
-    /// The sum of the leaves' digests, kept up with every change.
-    sum: Digest,
+    /// The sum of the leaves' digests, kept up with every change since it was asked for.
+    sum: CachedDigest,
     /// How many slot ids name each replica, kept up with every change.
     slots: BTreeMap<ReplicaId, i64>,
     home: Option<Home>,
@@ -116,7 +116,7 @@ impl<S: Store> Causal<S> {
     }
 
     fn join_parts(&mut self, store: &S, context: &Context, scope: &S::Scope) -> Grew {
-        let mut join = Join::new(&self.context, context, self.own);
+        let mut join = Join::new(&self.context, context, self.changes());
         let changed = self.store.join(store, scope, &mut join);
         let changes = join.changes;
         let seen_more = !self.context.covers_all(context) && Arc::make_mut(&mut self.context).union(context);
@@ -127,7 +127,9 @@ impl<S: Store> Causal<S> {
     /// Takes over what a join or a patch did to the store. `highest`: the highest own number that there is, as far as is
     /// known, which own slots have to be above after one of them shrank.
     fn settle(&mut self, mut changes: Changes, highest: u64) {
-        self.sum = self.sum.plus(changes.sum);
+        if let Some(sum) = changes.sum {
+            self.sum.add(|| sum);
+        }
         self.count_slots(std::mem::take(&mut changes.slots));
         if changes.shrunk && self.own.is_some() {
             self.slot_floor = self.slot_floor.max(highest);
@@ -159,7 +161,7 @@ impl<S: Store> Causal<S> {
         if self.context.is_empty() {
             // Nothing was seen here, so everything is new: the whole structure is shared.
             self.store = other.store.clone();
-            self.sum = other.sum;
+            self.sum.clone_from(&other.sum);
             self.slots.clone_from(&other.slots);
             self.context = Arc::clone(&other.context);
             return Ok((!self.context.is_empty()).into());
@@ -199,12 +201,22 @@ impl<S: Store> Causal<S> {
     /// The sum over leaves and context. Source: ddata K10.
     pub(crate) fn digest(&self) -> Digest {
         debug_assert!(
-            self.store.leaves() > 64 || self.sum == self.store.digest(&mut Vec::new()),
+            self.store.leaves() > 64 || self.leaf_sum() == self.store.digest(&mut Vec::new()),
             "the kept digest is the digest of the leaves"
         );
         let mut out = Encoder::new();
         self.context.encode(std::iter::empty(), &mut out);
-        self.sum.plus(Digest::of(&out.finish()))
+        self.leaf_sum().plus(Digest::of(&out.finish()))
+    }
+
+    /// The sum over leaves.
+    fn leaf_sum(&self) -> Digest {
+        self.sum.get_or(|| with_path(|path| self.store.digest(path)))
+    }
+
+    /// What is to be noted of a change.
+    fn changes(&self) -> Changes {
+        Changes::new(self.own, self.sum.known().is_some())
     }
 
     pub(crate) fn encode(&self, out: &mut Encoder) {
@@ -224,7 +236,7 @@ impl<S: Store> Causal<S> {
     }
 
     fn recompute(&mut self) {
-        self.sum = self.store.digest(&mut Vec::new());
+        self.sum.forget();
         let slots = &mut self.slots;
         slots.clear();
         self.store.visit_slots(&mut |slot| *slots.entry(slot.replica).or_default() += 1);
@@ -266,7 +278,7 @@ impl<S: Store> Host<S> for Causal<S> {
     fn apply(&mut self, cx: &UpdateCx<'_>, edit: Edit<S>) {
         self.adopt(cx);
         let Edit { patch, drawn } = edit;
-        let mut changes = Changes::new(self.own);
+        let mut changes = self.changes();
         if !self.tracker.is_open()
             && let Some((low, high)) = self.plain_claim(cx, &drawn)
         {
@@ -340,7 +352,7 @@ impl<S: Store> Default for Causal<S> {
         Self {
             store: S::default(),
             context: Arc::default(),
-            sum: Digest::default(),
+            sum: CachedDigest::default(),
             slots: BTreeMap::new(),
             home: None,
             own: None,
@@ -353,7 +365,8 @@ impl<S: Store> Default for Causal<S> {
 
 impl<S: Store> PartialEq for Causal<S> {
     fn eq(&self, other: &Self) -> bool {
-        self.sum == other.sum && self.context == other.context && self.store == other.store
+        let sums = self.sum.known().zip(other.sum.known());
+        sums.is_none_or(|(own, theirs)| own == theirs) && self.context == other.context && self.store == other.store
     }
 }
 

@@ -72,12 +72,26 @@ impl Encoder {
     }
 
     /// Writes an unsigned integer.
-    pub fn u64(&mut self, value: u64) {
-        self.u128(value.into());
+    #[inline]
+    pub fn u64(&mut self, mut value: u64) {
+        if value < 0x80 {
+            return self.bytes.push(value as u8);
+        }
+        let (mut group, mut length) = ([0; 10], 0);
+        while value >= 0x80 {
+            group[length] = value as u8 | 0x80;
+            value >>= 7;
+            length += 1;
+        }
+        group[length] = value as u8;
+        self.bytes.extend_from_slice(&group[..=length]);
     }
 
     /// Writes an unsigned integer.
     pub fn u128(&mut self, mut value: u128) {
+        if let Ok(small) = u64::try_from(value) {
+            return self.u64(small);
+        }
         while value >= 0x80 {
             self.bytes.push(value as u8 | 0x80);
             value >>= 7;
@@ -92,7 +106,7 @@ impl Encoder {
 
     /// Writes a signed integer.
     pub fn i64(&mut self, value: i64) {
-        self.i128(value.into());
+        self.u64(((value << 1) ^ (value >> 63)) as u64);
     }
 
     /// Writes a byte string with its length.
@@ -189,6 +203,18 @@ impl<'a> Decoder<'a> {
     /// # Errors
     /// As [`Decoder::u128`].
     pub fn u64(&mut self) -> Result<u64, DecodeError> {
+        // Most are small, and what is longer than nine bytes may be too large.
+        let mut value = 0;
+        for (index, byte) in self.rest.iter().take(9).enumerate() {
+            value |= u64::from(byte & 0x7f) << (7 * index);
+            if byte & 0x80 == 0 {
+                if *byte == 0 && index > 0 {
+                    break;
+                }
+                self.rest = &self.rest[index + 1..];
+                return Ok(value);
+            }
+        }
         u64::try_from(self.u128()?).map_err(|_| DecodeError::Invalid("an integer is too large"))
     }
 

@@ -43,6 +43,7 @@ impl GCounter {
     ///
     /// # Errors
     /// [`CounterOverflow`].
+    #[inline]
     pub fn increment(&mut self, cx: &mut UpdateCx<'_>, by: u64) -> Result<(), CounterOverflow> {
         if by > 0 {
             self.tally.add(cx.slot(), by)?;
@@ -200,6 +201,7 @@ impl PNCounter {
     ///
     /// # Errors
     /// [`CounterOverflow`].
+    #[inline]
     pub fn increment(&mut self, cx: &mut UpdateCx<'_>, by: i64) -> Result<(), CounterOverflow> {
         self.change(cx, by.unsigned_abs(), by > 0)
     }
@@ -208,10 +210,12 @@ impl PNCounter {
     ///
     /// # Errors
     /// [`CounterOverflow`].
+    #[inline]
     pub fn decrement(&mut self, cx: &mut UpdateCx<'_>, by: i64) -> Result<(), CounterOverflow> {
         self.change(cx, by.unsigned_abs(), by < 0)
     }
 
+    #[inline]
     fn change(&mut self, cx: &mut UpdateCx<'_>, by: u64, up: bool) -> Result<(), CounterOverflow> {
         if by > 0 {
             let half = if up { &mut self.halves.added } else { &mut self.halves.taken };

@@ -60,6 +60,7 @@ impl<'a> UpdateCx<'a> {
     }
 
     /// The replica that updates.
+    #[inline]
     pub fn replica(&self) -> ReplicaId {
         self.replica
     }
@@ -72,21 +73,25 @@ impl<'a> UpdateCx<'a> {
     }
 
     /// Its key in ties between two writers.
+    #[inline]
     pub fn writer(&self) -> &WriterKey {
         self.writer
     }
 
     /// The wall clock in milliseconds since 1970, as it was when the update began.
+    #[inline]
     pub fn wall_ms(&self) -> i64 {
         self.wall_ms
     }
 
     /// A new dot of this replica.
+    #[inline]
     pub fn draw_dot(&mut self) -> Dot {
         Dot::new(self.replica, self.source.draw())
     }
 
     /// A number that this process has never used.
+    #[inline]
     pub fn draw(&mut self) -> u64 {
         self.source.draw()
     }
@@ -99,11 +104,13 @@ impl<'a> UpdateCx<'a> {
     }
 
     /// The highest number that this process has drawn.
+    #[inline]
     pub(crate) fn last_drawn(&self) -> u64 {
         self.source.last()
     }
 
     /// The start floor, if the entry updated is this one.
+    #[inline]
     pub(crate) fn start_floor(&self, entry: Option<EntryMark>) -> Option<u64> {
         let (own, floor) = self.entry?;
         (entry == Some(own.entry)).then_some(floor)
@@ -114,6 +121,7 @@ impl<'a> UpdateCx<'a> {
         self.reserved.iter().any(|(above, up_to)| *above < number && number <= *up_to)
     }
 
+    #[inline]
     pub(crate) fn reserved(&self) -> &[(u64, u64)] {
         self.reserved
     }

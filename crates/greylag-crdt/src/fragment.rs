@@ -7,7 +7,7 @@ use crate::context::Context;
 use crate::prune::Markers;
 use crate::rename::Moves;
 use crate::replica::ReplicaId;
-use crate::store::{DotSet, Join, Store};
+use crate::store::{Changes, DotSet, Join, Store};
 
 /// A joinable part of a causal state: a delta, or several joined.
 ///
@@ -28,7 +28,7 @@ impl<S: Store> Fragment<S> {
     pub fn join(&mut self, other: &Self) {
         let everything = S::everything();
         let scope = if other.forgotten.is_empty() { &other.scope } else { &everything };
-        self.store.join(&other.store, scope, &mut Join::new(&self.context, &other.context, None));
+        self.store.join(&other.store, scope, &mut Join::new(&self.context, &other.context, Changes::new(None, false)));
         self.context.union(&other.context);
         self.forgotten.union(&other.forgotten);
         S::join_scopes(&mut self.scope, &other.scope);

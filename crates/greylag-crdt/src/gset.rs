@@ -10,7 +10,7 @@ use crate::codec::{DecodeError, Decoder, Encoder, FORMAT, ascending};
 use crate::data::{Change, Grew, Lineage, ReplicatedData, Tracker};
 use crate::element::Element;
 use crate::error::MergeError;
-use crate::hash::Digest;
+use crate::hash::{CachedDigest, Digest};
 use crate::map::PersistentMap;
 use crate::store::{push_element, with_path};
 use crate::tag::TypeTag;
@@ -27,15 +27,15 @@ use crate::tag::TypeTag;
 #[derive(Clone)]
 pub struct GSet<T: Element> {
     elements: PersistentMap<T, ()>,
-    /// The sum of the elements' digests, kept up with every change.
-    sum: Digest,
+    /// The sum of the elements' digests, kept up with every change since it was asked for.
+    sum: CachedDigest,
     tracker: Tracker<BTreeSet<T>>,
 }
 
 impl<T: Element> GSet<T> {
     /// The empty set.
     pub fn new() -> Self {
-        Self { elements: PersistentMap::new(), sum: Digest::default(), tracker: Tracker::default() }
+        Self { elements: PersistentMap::new(), sum: CachedDigest::default(), tracker: Tracker::default() }
     }
 
     /// Adds an element; nothing if it is present.
@@ -51,12 +51,12 @@ impl<T: Element> GSet<T> {
     /// Inserts an element. Returns whether it was absent.
     fn insert(&mut self, element: T) -> bool {
         let sum = &mut self.sum;
-        self.elements.insert_absent(element, |element| *sum = sum.plus(digest_of(element)))
+        self.elements.insert_absent(element, |element| sum.add(|| digest_of(element)))
     }
 
     /// Inserts many elements that are absent, ascending, in one pass over all.
     fn rebuild_with(&mut self, missing: Vec<T>) {
-        let added = missing.iter().map(digest_of).fold(Digest::default(), Digest::plus);
+        self.sum.add(|| sum_of(missing.iter()));
         let mut all = Vec::with_capacity(self.len() + missing.len());
         let mut missing = missing.into_iter().peekable();
         for own in self.elements.keys() {
@@ -67,7 +67,6 @@ impl<T: Element> GSet<T> {
         }
         all.extend(missing.map(|element| (element, ())));
         self.elements = PersistentMap::from_ascending(all);
-        self.sum = self.sum.plus(added);
     }
 
     /// Whether the element is present.
@@ -94,6 +93,10 @@ impl<T: Element> GSet<T> {
     }
 }
 
+fn sum_of<'a, T: Element>(elements: impl Iterator<Item = &'a T>) -> Digest {
+    elements.map(digest_of).fold(Digest::default(), Digest::plus)
+}
+
 fn digest_of<T: Element>(element: &T) -> Digest {
     with_path(|path| {
         push_element(path, element);
@@ -109,7 +112,8 @@ impl<T: Element> Default for GSet<T> {
 
 impl<T: Element> PartialEq for GSet<T> {
     fn eq(&self, other: &Self) -> bool {
-        self.sum == other.sum && self.elements == other.elements
+        let digests = self.sum.known().zip(other.sum.known());
+        digests.is_none_or(|(own, theirs)| own == theirs) && self.elements == other.elements
     }
 }
 
@@ -135,7 +139,7 @@ impl<T: Element> ReplicatedData for GSet<T> {
         }
         if self.is_empty() {
             self.elements = other.elements.clone();
-            self.sum = other.sum;
+            self.sum.clone_from(&other.sum);
             return Ok((!other.is_empty()).into());
         }
         let mut missing = Vec::new();
@@ -190,7 +194,7 @@ impl<T: Element> ReplicatedData for GSet<T> {
     }
 
     fn digest(&self) -> Digest {
-        self.sum
+        self.sum.get_or(|| sum_of(self.iter()))
     }
 
     fn encode(&self, out: &mut Encoder) {
@@ -201,14 +205,13 @@ impl<T: Element> ReplicatedData for GSet<T> {
 
     fn decode(inp: &mut Decoder<'_>) -> Result<Self, DecodeError> {
         inp.format()?;
-        let (mut elements, mut sum) = (Vec::new(), Digest::default());
+        let mut elements = Vec::new();
         ascending(inp, |inp| {
             let element = T::decode(inp)?;
-            sum = sum.plus(digest_of(&element));
             elements.push((element.clone(), ()));
             Ok(element)
         })?;
-        Ok(Self { elements: PersistentMap::from_ascending(elements), sum, tracker: Tracker::default() })
+        Ok(Self { elements: PersistentMap::from_ascending(elements), ..Self::new() })
     }
 
     fn encode_delta(delta: &BTreeSet<T>, out: &mut Encoder) {

@@ -63,7 +63,21 @@ impl CachedDigest {
         *self.0.get_or_init(compute)
     }
 
+    /// The digest, if somebody asked for it.
+    pub(crate) fn known(&self) -> Option<Digest> {
+        self.0.get().copied()
+    }
+
+    /// Keeps a sum of digests up: adds to it, if somebody asked for it before. A value that nobody compares, because it
+    /// is still being built for example, pays for no hash.
+    pub(crate) fn add(&mut self, more: impl FnOnce() -> Digest) {
+        if let Some(sum) = self.0.get_mut() {
+            *sum = sum.plus(more());
+        }
+    }
+
     /// To be called whenever the value changes.
+    #[inline]
     pub fn forget(&mut self) {
         self.0.take();
     }

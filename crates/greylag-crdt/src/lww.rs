@@ -32,6 +32,16 @@ impl<V: Element> LwwCell<V> {
         Self { timestamp, writer: cx.writer().clone(), seq: cx.draw(), value }
     }
 
+    /// Makes this cell the write of another. Most writes follow one of the same writer, whose key is then not copied.
+    pub(crate) fn overwrite(&mut self, other: &Self) {
+        self.timestamp = other.timestamp;
+        if self.writer != other.writer {
+            self.writer = other.writer.clone();
+        }
+        self.seq = other.seq;
+        self.value.clone_from(&other.value);
+    }
+
     /// Whether this write wins over the other. Equal writes do not.
     pub(crate) fn beats(&self, other: &Self) -> bool {
         self.cmp(other).is_gt()

@@ -82,12 +82,14 @@ impl<T: Element> LwwRegister<T> {
     }
 
     fn write(&mut self, cx: &mut UpdateCx<'_>, timestamp: i64, value: T) -> bool {
-        let cell = Some(LwwCell::new(cx, timestamp, value));
-        let won = self.join(&cell);
+        let cell = LwwCell::new(cx, timestamp, value);
+        let won = self.cell.as_ref().is_none_or(|own| cell.beats(own));
         if won {
-            self.tracker.record(cell, |collected, cell| {
-                join_cells(collected, cell);
-            });
+            self.cached.forget();
+            if self.tracker.is_open() {
+                self.tracker.record(Some(cell.clone()), |collected, cell| _ = join_cells(collected, cell));
+            }
+            self.cell = Some(cell);
         }
         won
     }
@@ -103,13 +105,14 @@ impl<T: Element> LwwRegister<T> {
 
 /// Keeps the winner of two. Returns whether that is the other.
 fn join_cells<T: Element>(into: &mut Option<LwwCell<T>>, other: &Option<LwwCell<T>>) -> bool {
-    let wins = match (&*into, other) {
-        (Some(own), Some(theirs)) => theirs.beats(own),
-        (None, theirs) => theirs.is_some(),
-        (Some(_), None) => false,
-    };
-    if wins {
+    let Some(theirs) = other else { return false };
+    let Some(own) = into else {
         into.clone_from(other);
+        return true;
+    };
+    let wins = theirs.beats(own);
+    if wins {
+        own.overwrite(theirs);
     }
     wins
 }

@@ -132,6 +132,7 @@ impl DotSource {
     }
 
     /// The next number, never given before.
+    #[inline]
     pub fn draw(&self) -> u64 {
         self.0.fetch_add(1, Ordering::Relaxed) + 1
     }
@@ -143,6 +144,7 @@ impl DotSource {
     }
 
     /// The highest number given so far; 0 if none.
+    #[inline]
     pub fn last(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }

@@ -7,95 +7,189 @@
 //! Source: ddata Y4.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+
+use arrayvec::ArrayVec;
+use triomphe::Arc;
 
 use crate::codec::{DecodeError, Decoder, Encoder, ascending};
 use crate::error::CounterOverflow;
 use crate::prune::{Markers, Performed, Range, RemovedNodePruning};
 use crate::replica::ReplicaId;
 
-/// Amounts by replica. As a delta it holds the slots that changed. Clones share it.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Slots(Arc<Vec<(ReplicaId, u128)>>);
+/// Amounts by replica. As a delta it holds the slots that changed. Clones share what is more than a few.
+#[derive(Debug, Clone)]
+pub struct Slots(Amounts);
+
+/// Ascending by replica.
+#[derive(Debug, Clone)]
+enum Amounts {
+    Few(ArrayVec<Slot, FEW>),
+    Many(Arc<Vec<Slot>>),
+}
+
+type Slot = (ReplicaId, u128);
+
+/// So many slots take no memory of their own: mostly a handful of replicas count.
+const FEW: usize = 3;
 
 impl Slots {
     /// The amount of one replica.
+    #[inline]
     pub fn get(&self, replica: ReplicaId) -> u128 {
-        self.place(replica).map_or(0, |at| self.0[at].1)
+        self.place(replica).map_or(0, |at| self.as_slice()[at].1)
     }
 
     /// Replicas and their amounts, ascending.
     pub fn iter(&self) -> impl Iterator<Item = (ReplicaId, u128)> + '_ {
-        self.0.iter().copied()
+        self.as_slice().iter().copied()
     }
 
     /// How many replicas have an amount.
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.as_slice().len()
     }
 
     /// Whether there is no amount.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.as_slice().is_empty()
     }
 
+    #[inline]
+    fn as_slice(&self) -> &[Slot] {
+        match &self.0 {
+            Amounts::Few(slots) => slots,
+            Amounts::Many(slots) => slots,
+        }
+    }
+
+    /// The slots, to be changed in place: copied if somebody else holds them too.
+    #[inline]
+    fn as_mut_slice(&mut self) -> &mut [Slot] {
+        match &mut self.0 {
+            Amounts::Few(slots) => slots,
+            Amounts::Many(slots) => Arc::make_mut(slots).as_mut_slice(),
+        }
+    }
+
+    fn insert(&mut self, at: usize, slot: Slot) {
+        match &mut self.0 {
+            Amounts::Few(slots) if slots.len() < FEW => slots.insert(at, slot),
+            Amounts::Few(slots) => {
+                let mut many = slots.to_vec();
+                many.insert(at, slot);
+                self.0 = Amounts::Many(Arc::new(many));
+            }
+            Amounts::Many(slots) => Arc::make_mut(slots).insert(at, slot),
+        }
+    }
+
+    #[inline]
     fn place(&self, replica: ReplicaId) -> Result<usize, usize> {
-        self.0.binary_search_by_key(&replica, |(own, _)| *own)
+        match &self.0 {
+            // A few are looked through faster than halved.
+            Amounts::Few(slots) => match slots.iter().position(|(own, _)| *own >= replica) {
+                Some(at) if slots[at].0 == replica => Ok(at),
+                at => Err(at.unwrap_or(slots.len())),
+            },
+            Amounts::Many(slots) => slots.binary_search_by_key(&replica, |(own, _)| *own),
+        }
     }
 
     /// Sets a slot; 0 removes it.
     fn set(&mut self, replica: ReplicaId, amount: u128) {
-        let slots = Arc::make_mut(&mut self.0);
-        match slots.binary_search_by_key(&replica, |(own, _)| *own) {
-            Ok(at) if amount == 0 => drop(slots.remove(at)),
-            Ok(at) => slots[at].1 = amount,
+        match self.place(replica) {
+            Ok(at) if amount == 0 => {
+                let mut slots = self.as_slice().to_vec();
+                slots.remove(at);
+                *self = slots.into();
+            }
+            Ok(at) => self.as_mut_slice()[at].1 = amount,
             Err(_) if amount == 0 => {}
-            Err(at) => slots.insert(at, (replica, amount)),
+            Err(at) => self.insert(at, (replica, amount)),
         }
     }
 
     /// The greater amount of each slot. Returns whether that is more than before.
     pub(crate) fn join(&mut self, other: &Self) -> bool {
-        if Arc::ptr_eq(&self.0, &other.0) {
+        if let (Amounts::Many(own), Amounts::Many(theirs)) = (&self.0, &other.0)
+            && Arc::ptr_eq(own, theirs)
+        {
             return false;
         }
         if self.is_empty() {
             self.clone_from(other);
             return !self.is_empty();
         }
-        let mut grew = false;
-        // Mostly both sides know the same replicas, and the amount stands where it stood over there.
-        for (at, (replica, amount)) in other.0.iter().enumerate() {
-            let place = match self.0.get(at) {
-                Some((own, _)) if own == replica => Ok(at),
-                _ => self.place(*replica),
-            };
-            if place.is_ok_and(|at| self.0[at].1 >= *amount) {
-                continue;
+        match self.missing(other) {
+            None => false,
+            Some(0) => {
+                self.raise(other);
+                true
             }
-            grew = true;
-            match place {
-                Ok(at) => Arc::make_mut(&mut self.0)[at].1 = *amount,
-                Err(at) => Arc::make_mut(&mut self.0).insert(at, (*replica, *amount)),
+            Some(missing) => {
+                *self = self.merged(other, missing).into();
+                true
             }
         }
-        grew
+    }
+
+    /// How many slots the other has that are not here; `None` if it adds nothing at all.
+    fn missing(&self, other: &Self) -> Option<usize> {
+        let (mut missing, mut grows) = (0, false);
+        let mut own = self.as_slice();
+        for (replica, amount) in other.as_slice() {
+            own = from(own, *replica);
+            match own.first() {
+                Some((twin, held)) if twin == replica => grows |= held < amount,
+                _ => missing += 1,
+            }
+        }
+        (grows || missing > 0).then_some(missing)
+    }
+
+    /// Takes over greater amounts of slots that are all here.
+    fn raise(&mut self, other: &Self) {
+        let mut theirs = other.as_slice();
+        for (replica, held) in self.as_mut_slice() {
+            theirs = from(theirs, *replica);
+            if let Some((twin, amount)) = theirs.first()
+                && twin == replica
+            {
+                *held = (*held).max(*amount);
+            }
+        }
+    }
+
+    /// Both, with so many slots more than here.
+    fn merged(&self, other: &Self, missing: usize) -> Vec<Slot> {
+        let mut merged = Vec::with_capacity(self.len() + missing);
+        let mut theirs = other.as_slice();
+        for (replica, held) in self.iter() {
+            let rest = from(theirs, replica);
+            merged.extend_from_slice(&theirs[..theirs.len() - rest.len()]);
+            theirs = rest;
+            let twin = theirs.first().filter(|(twin, _)| *twin == replica);
+            merged.push((replica, held.max(twin.map_or(0, |(_, amount)| *amount))));
+            theirs = &theirs[usize::from(twin.is_some())..];
+        }
+        merged.extend_from_slice(theirs);
+        merged
     }
 
     /// The slot of one replica alone: a delta.
     pub(crate) fn only(&self, replica: ReplicaId) -> Self {
-        Self(Arc::new(vec![(replica, self.get(replica))]))
+        Self(Amounts::Few([(replica, self.get(replica))].into_iter().collect()))
     }
 
     /// Adds to the slot of one replica.
+    #[inline]
     fn add(&mut self, replica: ReplicaId, by: u64) -> Result<(), CounterOverflow> {
-        let place = self.place(replica);
-        let before = place.map_or(0, |at| self.0[at].1);
-        let total = before.checked_add(by.into()).ok_or(CounterOverflow)?;
-        let slots = Arc::make_mut(&mut self.0);
-        match place {
-            Ok(at) => slots[at].1 = total,
-            Err(at) => slots.insert(at, (replica, total)),
+        match self.place(replica) {
+            Ok(at) => {
+                let total = self.as_slice()[at].1.checked_add(by.into()).ok_or(CounterOverflow)?;
+                self.as_mut_slice()[at].1 = total;
+            }
+            Err(at) => self.insert(at, (replica, by.into())),
         }
         Ok(())
     }
@@ -114,7 +208,7 @@ impl Slots {
     }
 
     pub(crate) fn encode(&self, out: &mut Encoder) {
-        out.u64(self.0.len() as u64);
+        out.u64(self.len() as u64);
         for (replica, amount) in self.iter() {
             out.u64(replica.0);
             out.u128(amount);
@@ -131,9 +225,39 @@ impl Slots {
             }
             Ok(replica)
         })?;
-        Ok(Self(Arc::new(slots)))
+        Ok(slots.into())
     }
 }
+
+/// What of ascending slots begins at a replica; mostly that is where they begin.
+#[inline]
+fn from(slots: &[Slot], replica: ReplicaId) -> &[Slot] {
+    let before = slots.iter().take_while(|(own, _)| *own < replica).count();
+    &slots[before..]
+}
+
+impl From<Vec<Slot>> for Slots {
+    fn from(slots: Vec<Slot>) -> Self {
+        Self(match ArrayVec::try_from(&slots[..]) {
+            Ok(few) => Amounts::Few(few),
+            Err(_) => Amounts::Many(Arc::new(slots)),
+        })
+    }
+}
+
+impl Default for Slots {
+    fn default() -> Self {
+        Self(Amounts::Few(ArrayVec::new()))
+    }
+}
+
+impl PartialEq for Slots {
+    fn eq(&self, other: &Self) -> bool {
+        self.as_slice() == other.as_slice()
+    }
+}
+
+impl Eq for Slots {}
 
 /// Slots, and what markers moved out of them.
 #[derive(Debug, Clone, Default)]
@@ -151,11 +275,13 @@ impl Tally {
         Self { slots, moved: BTreeMap::new() }
     }
 
+    #[inline]
     pub(crate) fn add(&mut self, replica: ReplicaId, by: u64) -> Result<(), CounterOverflow> {
         self.slots.add(replica, by)
     }
 
     /// Joins another tally. What only the other knows of markers is needed for its slots, so it is taken over.
+    #[inline]
     pub(crate) fn join(&mut self, other: &Self) -> bool {
         for (removed, owners) in &other.moved {
             let own = self.moved.entry(*removed).or_default();

@@ -9,6 +9,7 @@
 mod dot_fun;
 mod dot_map;
 mod dot_set;
+mod few;
 mod scratch;
 
 use std::collections::BTreeMap;
@@ -148,8 +149,8 @@ pub struct Join<'a> {
 }
 
 impl<'a> Join<'a> {
-    pub(crate) fn new(own: &'a Context, theirs: &'a Context, watched: Option<ReplicaId>) -> Self {
-        Self { own, theirs, changes: Changes::new(watched) }
+    pub(crate) fn new(own: &'a Context, theirs: &'a Context, changes: Changes) -> Self {
+        Self { own, theirs, changes }
     }
 }
 
@@ -159,8 +160,8 @@ pub struct Changes {
     /// The replica whose slots are watched.
     pub(crate) watched: Option<ReplicaId>,
     pub(crate) path: Vec<u8>,
-    /// What is to be added to the sum of the leaves' digests.
-    pub(crate) sum: Digest,
+    /// What is to be added to the sum of the leaves' digests; `None` where nobody keeps that sum.
+    pub(crate) sum: Option<Digest>,
     /// What is to be added to the count of slots, by replica.
     pub(crate) slots: BTreeMap<ReplicaId, i64>,
     /// Whether a slot of the watched replica shrank or vanished.
@@ -170,23 +171,40 @@ pub struct Changes {
 }
 
 impl Changes {
-    pub(crate) fn new(watched: Option<ReplicaId>) -> Self {
-        let (sum, slots) = (Digest::default(), BTreeMap::new());
-        Self { watched, path: scratch::take(), sum, slots, shrunk: false, superseded: None }
+    pub(crate) fn new(watched: Option<ReplicaId>, sums: bool) -> Self {
+        let (sum, path) = (sums.then(Digest::default), if sums { scratch::take() } else { Vec::new() });
+        Self { watched, path, sum, slots: BTreeMap::new(), shrunk: false, superseded: None }
     }
 
-    /// Notes that a store without slots becomes another.
+    /// Goes below a key. Returns what [`Changes::leave`] asks for.
+    fn enter<K: Element>(&mut self, key: &K) -> usize {
+        let length = self.path.len();
+        if self.sum.is_some() {
+            push_element(&mut self.path, key);
+        }
+        length
+    }
+
+    fn leave(&mut self, length: usize) {
+        self.path.truncate(length);
+    }
+
+    /// Notes that a store becomes another; slots are noted by themselves.
     fn note<S: Store>(&mut self, before: &S, after: &S) {
         if let Some(superseded) = &mut self.superseded {
             before.visit_dots(&mut |dot| superseded.push(dot));
         }
-        self.sum = self.sum.minus(before.digest(&mut self.path)).plus(after.digest(&mut self.path));
+        if let Some(sum) = &mut self.sum {
+            *sum = sum.minus(before.digest(&mut self.path)).plus(after.digest(&mut self.path));
+        }
     }
 }
 
 impl Drop for Changes {
     fn drop(&mut self) {
-        scratch::give_back(std::mem::take(&mut self.path));
+        if self.sum.is_some() {
+            scratch::give_back(std::mem::take(&mut self.path));
+        }
     }
 }
 

@@ -73,7 +73,7 @@ impl<K: Element, S: Store> Ranged for Causal<DotMap<K, S>> {
     }
 
     fn whole(&self) -> RangeSum {
-        RangeSum { count: self.store.len() as u64, total: self.sum }
+        RangeSum { count: self.store.len() as u64, total: self.leaf_sum() }
     }
 
     fn warm(&self, most: usize) -> bool {
@@ -131,7 +131,7 @@ impl<K: Element, S: Store> Ranged for Causal<DotMap<K, S>> {
         let (from, to) = part.range.decode::<K>()?;
         let store: DotMap<K, S> = decode_part(&part.bytes, theirs, from.as_ref(), to.as_ref())?;
         self.tracker.merged();
-        let mut join = Join::new(&self.context, theirs, self.own);
+        let mut join = Join::new(&self.context, theirs, self.changes());
         for key in self.store.differing(&store, (from.as_ref(), to.as_ref()), &join) {
             self.store.join_key(Cow::Owned(key), &store, &S::everything(), &mut join);
         }

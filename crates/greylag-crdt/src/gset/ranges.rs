@@ -3,6 +3,7 @@
 use super::{GSet, digest_of};
 use crate::codec::{DecodeError, Decoder, Encoder, FORMAT, ascending};
 use crate::context::Context;
+use crate::data::ReplicatedData as _;
 use crate::element::Element;
 use crate::hash::Digest;
 use crate::ranges::{KeyRange, Part, RangeSum, Ranged, check_bounds, context_to_bytes, cuts, to_bytes};
@@ -23,7 +24,7 @@ impl<T: Element> Ranged for GSet<T> {
     }
 
     fn whole(&self) -> RangeSum {
-        RangeSum { count: self.len() as u64, total: self.sum }
+        RangeSum { count: self.len() as u64, total: self.digest() }
     }
 
     fn warm(&self, most: usize) -> bool {

@@ -12,7 +12,7 @@ use triomphe::Arc;
 use crate::ranges::RangeSum;
 
 /// A node with more entries than this is split in two.
-pub(super) const MAX: usize = 32;
+pub(super) const MAX: usize = 31;
 /// A node with fewer is joined with a neighbour, unless it is the root.
 pub(super) const MIN: usize = 8;
 
@@ -61,7 +61,7 @@ impl<K, V> Clone for Node<K, V> {
 /// A node is copied to be changed, a leaf mostly by one more entry. What the sum was is not the copy's.
 impl<K: Clone, V: Clone> Clone for Leaf<K, V> {
     fn clone(&self) -> Self {
-        let mut entries = Vec::with_capacity((self.entries.len() + 1).max(4));
+        let mut entries = Vec::with_capacity(capacity(self.entries.len() + 1));
         entries.extend_from_slice(&self.entries);
         Self::new(entries)
     }
@@ -85,8 +85,7 @@ impl<K, V> Leaf<K, V> {
     fn insert(&mut self, at: usize, key: K, value: V) {
         let entries = &mut self.entries;
         if entries.len() == entries.capacity() {
-            // Doubling a full leaf would leave half of it empty for ever.
-            entries.reserve_exact(entries.len().max(4).min(ROOM.saturating_sub(entries.len()).max(1)));
+            entries.reserve_exact(capacity(entries.len() + 1) - entries.len());
         }
         entries.insert(at, (key, value));
     }
@@ -120,6 +119,11 @@ impl<K, V> Inner<K, V> {
     {
         self.from[1..].partition_point(|from| from.borrow() <= key)
     }
+}
+
+/// How much room a leaf of so many entries gets: small maps double theirs, a leaf among others has all of it at once.
+fn capacity(len: usize) -> usize {
+    if len > MIN { ROOM } else { len.next_power_of_two().max(4) }
 }
 
 /// Where a node that has grown too long is split: in the middle, or, if it grew at its end, so that keys which come in
@@ -257,7 +261,7 @@ impl<K: Ord + Clone, V: Clone> Node<K, V> {
                 let leaf = leaf_mut(leaf);
                 leaf.insert(at, key, value);
                 let len = leaf.entries.len();
-                (len > MAX).then(|| bounded(Self::leaf(leaf.entries.split_off(middle(len, at)))))
+                (len > MAX).then(|| bounded(Self::leaf(split_off(&mut leaf.entries, middle(len, at)))))
             }
             (Self::Inner(inner), [first, path @ ..]) => {
                 let (inner, first) = (inner_mut(inner), usize::from(*first));
@@ -319,7 +323,8 @@ impl<K: Ord + Clone, V: Clone> Inner<K, V> {
             (Node::Leaf(left), Node::Leaf(right)) => {
                 let entries = &mut leaf_mut(left).entries;
                 entries.append(&mut Arc::unwrap_or_clone(right).entries);
-                (entries.len() > MAX).then(|| Node::leaf(entries.split_off(entries.len() / 2)))
+                let half = entries.len() / 2;
+                (entries.len() > MAX).then(|| Node::leaf(split_off(entries, half)))
             }
             (Node::Inner(left), Node::Inner(right)) => {
                 let mut right = Arc::unwrap_or_clone(right);
@@ -347,16 +352,25 @@ impl<K: Ord + Clone, V: Clone> Inner<K, V> {
     }
 }
 
+/// Takes the greater part off, into a leaf of its own.
+fn split_off<T>(entries: &mut Vec<T>, at: usize) -> Vec<T> {
+    let mut right = Vec::with_capacity(ROOM);
+    right.extend(entries.drain(at..));
+    right
+}
+
 /// Pieces of about the same length, none too long and none too short.
 fn chunks<T>(mut items: Vec<T>) -> Vec<Vec<T>> {
     let count = items.len().div_ceil(MAX * 3 / 4).max(1);
-    let mut chunks = Vec::with_capacity(count);
-    for left in (1..count).rev() {
-        let at = items.len() * left / (left + 1);
-        chunks.push(items.split_off(at));
+    if count == 1 {
+        return vec![items];
     }
-    items.shrink_to_fit();
-    chunks.push(items);
-    chunks.reverse();
+    let (len, mut chunks) = (items.len(), Vec::with_capacity(count));
+    let mut items = items.drain(..);
+    for chunk in 0..count {
+        let mut piece = Vec::with_capacity(ROOM);
+        piece.extend(items.by_ref().take(len * (chunk + 1) / count - len * chunk / count));
+        chunks.push(piece);
+    }
     chunks
 }

@@ -1,8 +1,10 @@
 //! Dots with values.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 
+use super::few::Few;
 use super::{Changes, Host, Join, Store, Whole, decode_dot, encode_dot, push_dot};
 use crate::codec::{DecodeError, Decoder, Encoder, ascending};
 use crate::cx::UpdateCx;
@@ -67,20 +69,20 @@ pub trait Leaf: Clone + PartialEq + Debug + Send + Sync + 'static {
 /// Dots with values; concurrent values, siblings, coexist.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DotFun<V> {
-    /// Ascending by dot; hardly ever more than one.
-    values: Vec<(Dot, V)>,
+    /// Ascending by dot.
+    values: Few<(Dot, V)>,
 }
 
 impl<V> Default for DotFun<V> {
     fn default() -> Self {
-        Self { values: Vec::new() }
+        Self { values: Few::None }
     }
 }
 
 impl<V> DotFun<V> {
     /// One value under one dot.
     pub fn single(dot: Dot, value: V) -> Self {
-        Self { values: vec![(dot, value)] }
+        Self { values: Few::One((dot, value)) }
     }
 
     /// The values, by dot.
@@ -91,10 +93,6 @@ impl<V> DotFun<V> {
     /// The dots, ascending.
     pub fn dots(&self) -> impl Iterator<Item = Dot> + '_ {
         self.values.iter().map(|(dot, _)| *dot)
-    }
-
-    fn at(&self, dot: Dot) -> Option<&V> {
-        self.values.iter().find(|(own, _)| *own == dot).map(|(_, value)| value)
     }
 }
 
@@ -180,22 +178,33 @@ impl<V: Leaf> Store for DotFun<V> {
         if self == other {
             return false;
         }
-        let kept = self.values.iter().filter_map(|(dot, value)| match other.at(*dot) {
-            Some(twin) => {
-                let mut joined = value.clone();
-                joined.join(twin);
-                Some((*dot, joined))
-            }
-            None => (!join.theirs.contains(*dot)).then(|| (*dot, value.clone())),
-        });
-        let is_new = |dot: Dot| self.at(dot).is_none() && !join.own.contains(dot);
-        let added = other.values.iter().filter(|(dot, _)| is_new(*dot)).cloned();
-        let mut values: Vec<(Dot, V)> = kept.chain(added).collect();
-        values.sort_unstable_by_key(|(dot, _)| *dot);
-        let next = Self { values };
-        if next == *self {
+        let (mut own, mut theirs) = (self.values.iter().peekable(), other.values.iter().peekable());
+        let (mut values, mut changed) = (Few::None, false);
+        loop {
+            let order = match (own.peek(), theirs.peek()) {
+                (None, None) => break,
+                (Some(_), None) => Ordering::Less,
+                (None, Some(_)) => Ordering::Greater,
+                (Some((a, _)), Some((b, _))) => a.cmp(b),
+            };
+            // Of one side alone: kept if the other has not seen it, taken over if it was not seen here.
+            let kept = match order {
+                Ordering::Less => own.next().filter(|(dot, _)| !join.theirs.contains(*dot)).cloned(),
+                Ordering::Greater => theirs.next().filter(|(dot, _)| !join.own.contains(*dot)).cloned(),
+                Ordering::Equal => own.next().zip(theirs.next()).map(|((dot, value), (_, twin))| {
+                    let mut joined = value.clone();
+                    joined.join(twin);
+                    changed |= joined != *value;
+                    (*dot, joined)
+                }),
+            };
+            changed |= kept.is_some() == order.is_gt() && order.is_ne();
+            kept.into_iter().for_each(|kept| values.push(kept));
+        }
+        if !changed {
             return false;
         }
+        let next = Self { values };
         self.patch(next, &mut join.changes);
         true
     }
@@ -219,7 +228,7 @@ impl<V: Leaf> Store for DotFun<V> {
     fn digest(&self, path: &mut Vec<u8>) -> Digest {
         let length = path.len();
         let mut sum = Digest::default();
-        for (dot, value) in &self.values {
+        for (dot, value) in self.values.iter() {
             push_dot(path, *dot);
             value.extend_path(path);
             sum = sum.plus(Digest::of(path));
@@ -230,7 +239,7 @@ impl<V: Leaf> Store for DotFun<V> {
 
     fn rename(&mut self, moves: &Moves) -> bool {
         let mut changed = false;
-        for (dot, value) in &mut self.values {
+        for (dot, value) in self.values.iter_mut() {
             changed |= value.rename(moves);
             if let Some(target) = moves.target(*dot) {
                 *dot = target;
@@ -260,7 +269,7 @@ impl<V: Leaf> Store for DotFun<V> {
 
     fn encode(&self, out: &mut Encoder) {
         out.u64(self.values.len() as u64);
-        for (dot, value) in &self.values {
+        for (dot, value) in self.values.iter() {
             encode_dot(*dot, out);
             value.encode(out);
         }
@@ -273,7 +282,7 @@ impl<V: Leaf> Store for DotFun<V> {
             values.push((dot, V::decode(inp)?));
             Ok(dot)
         })?;
-        Ok(Self { values })
+        Ok(Self { values: values.into() })
     }
 
     fn encode_scope(_: &Whole, _: &mut Encoder) {}

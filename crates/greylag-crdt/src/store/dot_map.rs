@@ -101,25 +101,23 @@ impl<K: Element, S: Store> DotMap<K, S> {
     pub(crate) fn join_key(&mut self, key: Cow<'_, K>, other: &Self, scope: &S::Scope, join: &mut Join<'_>) -> bool {
         let absent = S::default();
         let theirs = other.entries.get(&*key).unwrap_or(&absent);
-        let length = join.changes.path.len();
-        push_element(&mut join.changes.path, &*key);
+        let length = join.changes.enter(&*key);
         let mut changed = false;
         self.entries.alter(key, |own| {
             changed = own.join(theirs, scope, join);
             !own.is_empty()
         });
-        join.changes.path.truncate(length);
+        join.changes.leave(length);
         changed
     }
 
     fn patch_key(&mut self, key: K, patch: S::Patch, changes: &mut Changes) {
-        let length = changes.path.len();
-        push_element(&mut changes.path, &key);
+        let length = changes.enter(&key);
         self.entries.alter(Cow::Owned(key), |own| {
             own.patch(patch, changes);
             !own.is_empty()
         });
-        changes.path.truncate(length);
+        changes.leave(length);
     }
 
     /// The keys from one on and below another that a join of everything in between could change: all that differ, and of
@@ -284,10 +282,9 @@ impl<K: Element, S: Store> Store for DotMap<K, S> {
                 let vanishing = former.entries.iter().map(|(key, store)| (key, store.clone(), S::default()));
                 let new = self.entries.iter().map(|(key, store)| (key, S::default(), store.clone()));
                 for (key, mut before, after) in vanishing.chain(new) {
-                    let length = changes.path.len();
-                    push_element(&mut changes.path, key);
+                    let length = changes.enter(key);
                     before.patch(after.whole(), changes);
-                    changes.path.truncate(length);
+                    changes.leave(length);
                 }
             }
         }

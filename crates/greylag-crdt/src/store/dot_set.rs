@@ -1,5 +1,6 @@
 //! Dots without values.
 
+use super::few::Few;
 use super::{Changes, Host, Join, Store, StoreMut, Whole, decode_dot, encode_dot, push_dot};
 use crate::codec::{DecodeError, Decoder, Encoder, ascending};
 use crate::cx::UpdateCx;
@@ -13,45 +14,28 @@ use crate::tag::TypeTag;
 ///
 /// As the value of a map it is a flag whose enabling wins: [`crate::FlagStore`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct DotSet(Dots);
-
-/// Nearly every set has one dot, which takes no memory of its own.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-enum Dots {
-    #[default]
-    None,
-    One(Dot),
-    /// Two or more, ascending.
-    Many(Box<[Dot]>),
-}
+pub struct DotSet(Few<Dot>);
 
 impl DotSet {
     /// The set of one dot.
     pub fn single(dot: Dot) -> Self {
-        Self(Dots::One(dot))
+        Self(Few::One(dot))
     }
 
     /// A set of ascending dots.
     pub(crate) fn of(dots: Vec<Dot>) -> Self {
-        match dots[..] {
-            [] => Self(Dots::None),
-            [only] => Self(Dots::One(only)),
-            _ => Self(Dots::Many(dots.into())),
-        }
+        Self(dots.into())
     }
 
     /// The dots, ascending.
+    #[inline]
     pub fn dots(&self) -> &[Dot] {
-        match &self.0 {
-            Dots::None => &[],
-            Dots::One(dot) => std::slice::from_ref(dot),
-            Dots::Many(dots) => dots,
-        }
+        &self.0
     }
 
     /// Whether, as a flag, it is on.
     pub fn enabled(&self) -> bool {
-        self.0 != Dots::None
+        !self.is_empty()
     }
 }
 
@@ -117,17 +101,17 @@ impl Store for DotSet {
         }
         let kept = own.iter().filter(|dot| !join.theirs.contains(**dot) || theirs.contains(*dot));
         let added = theirs.iter().filter(|dot| !join.own.contains(**dot) && !own.contains(*dot));
-        let mut dots: Vec<Dot> = kept.chain(added).copied().collect();
+        let mut dots: Few<Dot> = kept.chain(added).copied().collect();
         dots.sort_unstable();
-        if dots == own {
+        if *dots == *own {
             return false;
         }
-        self.patch(Self::of(dots), &mut join.changes);
+        self.patch(Self(dots), &mut join.changes);
         true
     }
 
     fn is_empty(&self) -> bool {
-        self.0 == Dots::None
+        self.0.is_empty()
     }
 
     fn leaves(&self) -> usize {
