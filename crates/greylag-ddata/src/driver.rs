@@ -4,6 +4,7 @@ mod events;
 #[cfg(feature = "cluster")]
 mod from_cluster;
 mod inlet;
+mod keeper;
 mod membership;
 mod numbers;
 mod shipping;
@@ -31,6 +32,7 @@ use crate::read::{Changed, Lifecycle, Read};
 use crate::replicas::Replicas;
 use crate::replicator::{Stats, TypeConflict};
 use crate::settings::ReplicatorSettings;
+use crate::store::DurableStore;
 use crate::types::TypeTable;
 use task::{Call, Request, Task};
 
@@ -64,6 +66,64 @@ impl Replicator {
         remoting: Arc<dyn Remoting>,
         membership: Membership,
     ) -> Result<Self, StartError> {
+        if settings.durable.is_used() {
+            return Err(StartError::Settings(format!(
+                "durable.keys is {:?} and there is no store; start with `Replicator::start_durable`",
+                settings.durable.keys
+            )));
+        }
+        Self::start_with(settings, types, remoting, membership, None)
+    }
+
+    /// [`Self::start`] with a store for the entries that `settings.durable` names. They are loaded before
+    /// anything is served; requests wait meanwhile. `types` has to list the types that are stored.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use greylag_core::Registry;
+    /// # use greylag_crdt::{CounterOverflow, GCounter};
+    /// # use greylag_ddata::{DurableSettings, Key, Membership, MemoryStore, ReadLevel, Replicator, ReplicatorSettings, TypeTable, WriteLevel};
+    /// # use greylag_transport::memory::MemoryNetwork;
+    /// # tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
+    /// # let network = MemoryNetwork::new();
+    /// # let disk = MemoryStore::default();
+    /// # let store = || Arc::new(disk.clone());
+    /// # let remoting = |uid: &str| network.node(uid.parse().unwrap(), Arc::new(Registry::new()));
+    /// let durable = DurableSettings::of(["visits", "shard-*"]);
+    /// let settings = ReplicatorSettings { durable, ..ReplicatorSettings::test() };
+    /// // `store()` opens the same place each time: for files, a `greylag_store_sled::DdataStore`.
+    /// let start = |uid| Replicator::start_durable(settings.clone(), TypeTable::new(), remoting(uid), Membership::fixed([]), store());
+    ///
+    /// let visits = Key::<GCounter>::new("visits")?;
+    /// let before = start("a:1#1")?;
+    /// before.update(&visits, WriteLevel::Local, GCounter::new, |visits, cx| visits.increment(cx, 3)).await?;
+    /// before.shutdown().await; // a crash would do: what was acknowledged is on disk
+    ///
+    /// let after = start("a:1#2")?;
+    /// assert_eq!(after.get(&visits, ReadLevel::Local).await?.found().map(|visits| visits.value()), Some(3));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # }).unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// [`StartError`]. A store that cannot be read stops the replicator later, see [`Self::lifecycle`].
+    pub fn start_durable(
+        settings: ReplicatorSettings,
+        types: TypeTable,
+        remoting: Arc<dyn Remoting>,
+        membership: Membership,
+        store: Arc<dyn DurableStore>,
+    ) -> Result<Self, StartError> {
+        Self::start_with(settings, types, remoting, membership, Some(store))
+    }
+
+    fn start_with(
+        settings: ReplicatorSettings,
+        types: TypeTable,
+        remoting: Arc<dyn Remoting>,
+        membership: Membership,
+        store: Option<Arc<dyn DurableStore>>,
+    ) -> Result<Self, StartError> {
         settings.validate()?;
         let (requests, request_queue) = mpsc::channel(settings.mailbox_capacity);
         let (control, control_queue) = mpsc::unbounded_channel();
@@ -72,7 +132,7 @@ impl Replicator {
         #[cfg(feature = "cluster")]
         let cluster = membership.cluster();
         let replicas = membership.attach(&settings, &remoting);
-        let (task, lifecycle) = Task::new(settings, types, remoting, replicas.clone(), name, numbers);
+        let (task, lifecycle) = Task::new(settings, types, remoting, replicas.clone(), name, numbers, store);
         tokio::spawn(task.run(request_queue, control_queue));
         let started = Self { handle: Arc::new(Handle { requests, control, lifecycle, replicas }) };
         #[cfg(feature = "cluster")]

@@ -86,7 +86,6 @@ impl DurableSettings {
         !self.keys.is_empty()
     }
 
-    #[cfg_attr(not(test), expect(dead_code, reason = "the next commit loads"))]
     /// The pause before the `retry`th try to load again, counted from 1: each is twice the one before.
     pub(crate) fn load_backoff(&self, retry: u32) -> Duration {
         let parts = 2_u64.saturating_pow(self.load_retries.min(32)) - 1;

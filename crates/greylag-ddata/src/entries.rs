@@ -2,8 +2,10 @@
 //! index of replicas that they name.
 
 mod drafts;
+mod loading;
 mod merging;
 
+pub(crate) use loading::LoadProblem;
 pub(crate) use merging::Rules;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -16,6 +18,8 @@ use crate::key::KeyId;
 use crate::message::{Content, Envelope};
 use crate::pruning::{Named, ReplicaIndex};
 use crate::repair::Draft;
+use crate::settings::ReplicatorSettings;
+use crate::storing::Storing;
 use crate::tree::{Prefix, SyncTree};
 use crate::types::{AnyData, TypeTable};
 
@@ -71,6 +75,11 @@ impl Entry {
 
     pub(crate) fn digest(&self) -> Digest {
         self.digest
+    }
+
+    /// The canonical bytes of its value.
+    pub(crate) fn bytes(&self, value: &dyn AnyData) -> Bytes {
+        self.encoded.clone().unwrap_or_else(|| value.to_bytes().into())
     }
 
     /// Of the value's [`Home`].
@@ -131,6 +140,8 @@ pub(crate) struct Entries {
     map: BTreeMap<KeyId, Entry>,
     pub(crate) tree: SyncTree,
     pub(crate) index: ReplicaIndex,
+    /// What of the durable ones is not on disk.
+    pub(crate) storing: Storing,
     /// Changed since subscribers were told.
     pub(crate) dirty: BTreeSet<KeyId>,
     /// What the last merge brought to light.
@@ -187,11 +198,11 @@ impl Totals {
 
 impl Entries {
     /// No entries; `numbers` are those of the replica's process.
-    pub(crate) fn new(replica: ReplicaId, numbers: DotSource) -> Self {
+    pub(crate) fn new(replica: ReplicaId, numbers: DotSource, settings: &ReplicatorSettings) -> Self {
         let (map, tree, dirty) = (BTreeMap::new(), SyncTree::default(), BTreeSet::new());
         let (index, noticed, totals) = (ReplicaIndex::default(), Noticed::default(), Totals::default());
-        let (drafts, encodings) = (BTreeMap::new(), Encodings::default());
-        Self { replica, numbers, map, tree, index, dirty, noticed, totals, drafts, encodings }
+        let (drafts, encodings, storing) = (BTreeMap::new(), Encodings::default(), Storing::new(settings));
+        Self { replica, numbers, map, tree, index, dirty, noticed, totals, storing, drafts, encodings }
     }
 
     /// Where the value of an entry lives; of an absent one, where it would if it came into being now.
@@ -227,6 +238,12 @@ impl Entries {
 
     /// Sets what an entry holds.
     pub(crate) fn set(&mut self, key: &KeyId, content: Filled) {
+        self.set_by(key, content, None);
+    }
+
+    /// Sets what an entry holds after a delta was joined into it, if there was one.
+    pub(crate) fn set_by(&mut self, key: &KeyId, content: Filled, delta: Option<&Bytes>) {
+        self.storing.changed(key, delta);
         let entry = Entry::new(content);
         self.tree.set(key, Some(entry.digest));
         self.dirty.insert(key.clone());
@@ -250,6 +267,22 @@ impl Entries {
     #[cfg(test)]
     pub(crate) fn encoded_count(&self) -> usize {
         self.map.values().filter(|entry| entry.encoded.is_some()).count()
+    }
+
+    /// An entry beside what is known of its storing.
+    pub(crate) fn entry_and_storing(&mut self, key: &str) -> (Option<&Entry>, &mut Storing) {
+        (self.map.get(key), &mut self.storing)
+    }
+
+    /// Removes an entry without trace.
+    pub(crate) fn forget(&mut self, key: &KeyId) {
+        let Some(entry) = self.map.remove(key) else { return };
+        self.storing.changed(key, None);
+        self.totals.forget(&entry);
+        self.drafts.remove(key);
+        self.tree.set(key, None);
+        self.dirty.insert(key.clone());
+        self.index.update(key, Some(entry.named()), None);
     }
 
     /// The entry as it travels.
@@ -337,7 +370,7 @@ mod tests {
     fn recipients_share_an_encoding_for_a_while() {
         let (now, second) = (Instant::now(), Duration::from_secs(1));
         let key = KeyId::from("k");
-        let mut entries = Entries::new(ReplicaId(1), DotSource::new());
+        let mut entries = Entries::new(ReplicaId(1), DotSource::new(), &ReplicatorSettings::test());
         fill(&mut entries, &key, "x");
         let bytes = |entries: &mut Entries| match entries.envelope("k").map(|envelope| envelope.content) {
             Some(Content::Value { bytes, .. }) => bytes,

@@ -65,6 +65,7 @@ pub mod fuzzing;
 mod generated;
 mod key;
 mod level;
+mod memory_store;
 mod message;
 mod metrics;
 mod pruning;
@@ -76,8 +77,10 @@ mod replicator;
 mod sabotage;
 mod settings;
 mod silence;
+mod stash;
 mod static_membership;
 mod store;
+mod storing;
 mod subscriptions;
 mod sync;
 mod transfers;
@@ -90,6 +93,7 @@ pub use durable::{DurableSettings, OnBadRecord, StaleStore};
 pub use error::{DeleteError, GetError, RequestError, StartError, StopReason, UpdateError};
 pub use key::{InvalidKey, Key, KeyId, MAX_ID_BYTES};
 pub use level::{ReadLevel, WriteLevel};
+pub use memory_store::{MemoryStore, StoreImage};
 pub use message::{
     BatchItem, Content, DeltaItem, DropReason, Effect, Envelope, Input, Message, Nacked, Notice, Offer, ReadReply,
     Refusal, ReplicatorEvent, Reply, RoundId, Snapshot, Wanted, WriteReply,

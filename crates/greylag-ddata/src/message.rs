@@ -466,6 +466,11 @@ impl Message {
         }
     }
 
+    /// Whether it moves or compares entries; openings of rounds and answers to them do not.
+    pub(crate) fn is_exchange(&self) -> bool {
+        !matches!(self, Self::SyncOpen { .. } | Self::SyncSame { .. } | Self::SyncDiffers { .. })
+    }
+
     /// How many full states it carries.
     pub(crate) fn full_states(&self) -> u64 {
         match self {

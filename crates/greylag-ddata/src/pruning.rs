@@ -105,6 +105,18 @@ impl Pruning {
         }
     }
 
+    /// Those that are removed and not forgotten.
+    pub(crate) fn removed(&self) -> impl Iterator<Item = ReplicaId> + '_ {
+        self.removed.keys().copied()
+    }
+
+    /// Those that a store knew as removed.
+    pub(crate) fn restore(&mut self, now: Instant, removed: &BTreeSet<ReplicaId>) {
+        for removed in removed {
+            self.notice(now, *removed);
+        }
+    }
+
     /// Whether nothing of this replica is taken any more.
     pub(crate) fn is_removed(&self, replica: ReplicaId) -> bool {
         self.removed.contains_key(&replica)

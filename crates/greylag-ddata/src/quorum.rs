@@ -108,6 +108,18 @@ impl Quorum {
         self.ask_next()
     }
 
+    /// This replica does not count after all: one more of the others is needed. Returns who is asked now.
+    pub(crate) fn lose_own(&mut self) -> Vec<UniqueAddress> {
+        if !std::mem::replace(&mut self.own, false) {
+            return Vec::new();
+        }
+        self.needed += 1;
+        match self.escalate_at {
+            Some(_) => self.ask_next().into_iter().collect(),
+            None => self.ask_secondaries(),
+        }
+    }
+
     /// A replica that was asked became unreachable: somebody else is asked too; it may still answer.
     pub(crate) fn suspect(&mut self, peer: &UniqueAddress) -> Option<UniqueAddress> {
         if self.waiting.contains(peer) { self.ask_next() } else { None }
@@ -125,9 +137,18 @@ impl Quorum {
             return Vec::new();
         }
         self.escalate_at = None;
-        let secondaries = self.needed().saturating_sub(1).max(10).min(self.spare.len());
-        self.waiting.extend(self.spare.drain(..secondaries));
+        if self.progress() == Progress::Done {
+            return Vec::new();
+        }
+        self.ask_secondaries();
         self.waiting.iter().cloned().collect()
+    }
+
+    fn ask_secondaries(&mut self) -> Vec<UniqueAddress> {
+        let secondaries = self.needed().saturating_sub(1).max(10).min(self.spare.len());
+        let asked: Vec<UniqueAddress> = self.spare.drain(..secondaries).collect();
+        self.waiting.extend(asked.iter().cloned());
+        asked
     }
 
     pub(crate) fn is_over(&self, now: Instant) -> bool {
@@ -179,6 +200,23 @@ mod tests {
         assert_eq!(quorum.progress(), Progress::Pending);
         assert_eq!(quorum.refuse(&node("b")), None);
         assert_eq!(quorum.progress(), Progress::Impossible);
+    }
+
+    /// ddata R12: a failed store of its own costs a replica one more acknowledgement.
+    #[test]
+    fn who_does_not_count_itself_any_more_needs_one_more() {
+        let (mut quorum, _) = Quorum::new(Instant::now(), 1, true, nodes("abc"), TIMEOUT);
+        assert!(quorum.answer(&node("a")));
+        assert_eq!((quorum.progress(), quorum.needed(), quorum.got()), (Progress::Done, 2, 2));
+        assert_eq!(quorum.lose_own(), nodes("b"));
+        assert_eq!((quorum.progress(), quorum.needed(), quorum.got()), (Progress::Pending, 2, 1));
+        assert_eq!(quorum.lose_own(), [], "once");
+        assert!(quorum.answer(&node("b")));
+        assert_eq!((quorum.progress(), quorum.needed(), quorum.got()), (Progress::Done, 2, 2));
+        let (mut late, _) = Quorum::new(Instant::now(), 1, true, nodes("abc"), TIMEOUT);
+        assert!(late.answer(&node("a")));
+        assert_eq!(late.escalate(Instant::now() + TIMEOUT / 5), [], "enough have answered");
+        assert_eq!(late.lose_own(), nodes("bc"), "it is late: all are asked");
     }
 
     #[test]

@@ -15,6 +15,7 @@ mod pruning;
 mod repairs;
 mod requests;
 mod rounds;
+mod storage;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -39,12 +40,14 @@ use crate::replicas::Replicas;
 use crate::sabotage::Sabotage;
 use crate::settings::ReplicatorSettings;
 use crate::silence::Silence;
+use crate::store::LoadedRecord;
 use crate::subscriptions::Subscriptions;
 use crate::types::{AnyData, TypeTable};
 use conflicts::Conflicts;
 pub use conflicts::TypeConflict;
 use requests::{ReadRequest, WriteRequest};
 use rounds::Rounds;
+use storage::Storage;
 
 /// What was dropped or refused, by reason. Source: ddata C8.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -87,6 +90,13 @@ pub struct Stats {
     pub repaired_in_parts: u64,
     /// Values in fragments or parts that were given up: what came made no sense, or nothing more came.
     pub transfers_aborted: u64,
+    /// Times that something was handed to the store.
+    pub stores: u64,
+    /// How often it failed.
+    pub store_errors: u64,
+    /// Messages that could not be taken yet: durable entries were being loaded, or it was not known whether
+    /// they are too old for the sender.
+    pub not_ready: u64,
 }
 
 /// The machine.
@@ -123,6 +133,7 @@ pub struct ReplicatorCore {
     silence: Silence,
     sent: Traffic,
     received: Traffic,
+    storage: Storage,
     stats: Stats,
 }
 
@@ -142,7 +153,8 @@ impl ReplicatorCore {
         // Nodes that start together do not gossip in step.
         let gossip_at = now + rounds::jittered(&mut rng, settings.gossip_interval);
         let replica = ReplicaId(own.uid().get());
-        let entries = Entries::new(replica, numbers.clone());
+        let entries = Entries::new(replica, numbers.clone(), &settings);
+        let lifecycle = if settings.durable.is_used() { Lifecycle::Loading } else { Lifecycle::Syncing };
         Self {
             types,
             replica,
@@ -161,7 +173,7 @@ impl ReplicatorCore {
             pruning: Pruning::new(replica, &settings, now),
             wall: (now, 0),
             subscriptions: Subscriptions::default(),
-            lifecycle: Lifecycle::Syncing,
+            lifecycle,
             syncing_since: None,
             synced_with: BTreeSet::new(),
             propagate_at: None,
@@ -171,6 +183,7 @@ impl ReplicatorCore {
             silence: Silence::default(),
             sent: Traffic::default(),
             received: Traffic::default(),
+            storage: Storage::new(&settings, now),
             stats: Stats::default(),
             settings,
         }
@@ -194,19 +207,25 @@ impl ReplicatorCore {
             Input::Subscribe { subscriber, pattern, tag } => self.subscriptions.add(subscriber, pattern, Some(tag)),
             Input::SubscribeAny { subscriber, pattern } => self.subscriptions.add(subscriber, pattern, None),
             Input::Unsubscribe { subscriber } => self.subscriptions.remove(subscriber),
+            Input::Flush if self.lifecycle == Lifecycle::Loading => {}
             Input::Flush => self.subscriptions.flush(&mut self.entries, out),
             Input::Stop(reason) => self.on_stop(now, reason, out),
-            // Nothing is asked of a store so far, so it has nothing to say.
-            Input::Stored { .. } | Input::Loaded(_) | Input::LoadDone(_) | Input::LoadFailed(_) => {}
+            Input::Stored { ticket, result } => self.on_stored(now, ticket, result, out),
+            Input::Loaded(records) => self.on_loaded(records, out),
+            Input::LoadDone(meta) => self.on_load_done(now, meta, out),
+            Input::LoadFailed(error) => self.on_load_failed(now, error, out),
         }
         self.finish_input(now, out);
     }
 
     /// When a `Tick` next has work to do.
     pub fn next_deadline(&self) -> Option<Instant> {
-        if matches!(self.lifecycle, Lifecycle::Stopped(_)) {
-            return None;
+        match self.lifecycle {
+            Lifecycle::Stopped(_) => return None,
+            Lifecycle::Loading => return self.storage.load_deadline(),
+            Lifecycle::Syncing | Lifecycle::Running => {}
         }
+        let storing = [self.storage.meta_deadline(), self.entries.storing.next_deadline()];
         let requests = self.writes.values().map(|write| write.quorum.next_deadline());
         let requests = requests.chain(self.reads.values().map(|read| read.quorum.next_deadline()));
         let syncing = self.syncing_since.map(|since| since + self.settings.sync_timeout);
@@ -217,7 +236,7 @@ impl ReplicatorCore {
         let silence = self.silence.next_deadline();
         let step = self.rounds.step_at;
         let timers = [step, syncing, initial, gossip, self.propagate_at, self.notify_at, stopping, pruning, silence];
-        requests.chain(timers.into_iter().flatten()).min()
+        requests.chain(timers.into_iter().chain(storing).flatten()).min()
     }
 
     /// Changes an entry. The closure runs at once; on `Ok`, a [`Reply::Update`] with this `id` says
@@ -240,7 +259,7 @@ impl ReplicatorCore {
         let level = Level::from(level);
         self.wall = (now, wall_ms);
         self.check_request(key.id(), level)?;
-        self.types.add::<T>();
+        self.add_type::<T>();
         let existing = self.existing(key)?;
         let home = self.entries.home(key.id());
         let lineage = Lineage(self.numbers.draw());
@@ -289,6 +308,10 @@ impl ReplicatorCore {
     }
 
     fn existing<T: ReplicatedData, E>(&self, key: &Key<T>) -> Result<Option<T>, UpdateError<E>> {
+        if let Some(LoadedRecord::Value { tag, .. }) = self.entries.storing.held_back.get(key.id()) {
+            let (expected, found) = (T::TAG.to_string(), tag.to_string());
+            return Err(UpdateError::TypeMismatch { key: key.id().clone(), expected, found });
+        }
         match self.entries.get(key.id()).map(|entry| &entry.data) {
             None => Ok(None),
             Some(Data::Tombstone { .. }) => Err(UpdateError::Deleted { key: key.id().clone() }),
@@ -348,7 +371,8 @@ impl ReplicatorCore {
         });
         let (data, markers) = (Data::Value(Box::new(value)), self.entries.markers(key.id()));
         let before = self.entries.digest(key.id());
-        self.entries.set(key.id(), Filled { data, versions, markers, size_bound, born });
+        let content = Filled { data, versions, markers, size_bound, born };
+        self.entries.set_by(key.id(), content, record.delta.as_ref());
         if let Some(item) = &item {
             self.entries.note_delta(key.id(), &item.delta, before);
         }
@@ -436,6 +460,9 @@ impl ReplicatorCore {
         if let Some((reason, _)) = &self.stopping {
             return Err(RequestError::Stopped(reason.clone()));
         }
+        if self.lifecycle == Lifecycle::Loading {
+            return Err(RequestError::Overloaded);
+        }
         if let Some(why) = problem(key) {
             return Err(InvalidKey { id: key.clone(), why }.into());
         }
@@ -473,10 +500,7 @@ impl ReplicatorCore {
             self.ask_instead_of(peer, out);
         }
         self.log.set_peers(&peers);
-        if self.replicas.own_status.is_some() && self.lifecycle == Lifecycle::Syncing {
-            self.syncing_since.get_or_insert(now);
-            self.open_initial_rounds(now, out);
-        }
+        self.begin_syncing(now, out);
         if before.own_status.is_some() && self.replicas.removed.contains(&self.own) {
             self.on_stop(now, StopReason::Removed, out);
         }
@@ -489,6 +513,7 @@ impl ReplicatorCore {
 
     fn reachable_peers(&self) -> BTreeSet<UniqueAddress> {
         let peers = self.replicas.others.iter().filter(|replica| replica.status.is_peer() && replica.reachable);
+        let peers = peers.filter(|replica| !self.is_gated(&replica.address));
         peers.map(|replica| replica.address.clone()).collect()
     }
 
@@ -497,6 +522,11 @@ impl ReplicatorCore {
         if self.stopping.is_some() || matches!(self.lifecycle, Lifecycle::Stopped(_)) {
             return;
         }
+        if self.lifecycle == Lifecycle::Loading {
+            self.become_lifecycle(Lifecycle::Stopped(reason), out);
+            return;
+        }
+        self.begin_last_store();
         let reachable = self.reachable_peers();
         // A slice at a time would leave out peers of a large cluster; each turn serves the next ones.
         for _ in 0..reachable.len() {
@@ -509,7 +539,8 @@ impl ReplicatorCore {
         let Some((reason, deadline)) = &self.stopping else { return };
         let mut voters = self.replicas.others.iter().filter(|replica| replica.status.is_voter() && replica.reachable);
         let nobody = self.log.len() == 0 || voters.clone().next().is_none();
-        if nobody || *deadline <= now || voters.any(|voter| self.log.is_acknowledged_by(&voter.address)) {
+        let is_out = nobody || voters.any(|voter| self.log.is_acknowledged_by(&voter.address));
+        if *deadline <= now || (is_out && self.has_settled()) {
             let reason = reason.clone();
             self.stopping = None;
             self.fail_all(&reason, out);
@@ -526,8 +557,10 @@ impl ReplicatorCore {
 
     /// Everything that is due after an input, whichever it was.
     fn finish_input(&mut self, now: Instant, out: &mut Vec<Effect>) {
-        if matches!(self.lifecycle, Lifecycle::Stopped(_)) {
-            return;
+        match self.lifecycle {
+            Lifecycle::Stopped(_) => return,
+            Lifecycle::Loading => return self.tick_loading(now, out),
+            Lifecycle::Syncing | Lifecycle::Running => {}
         }
         self.tick_requests(now, out);
         self.tick_silence(now, out);
@@ -541,6 +574,7 @@ impl ReplicatorCore {
             self.subscriptions.flush(&mut self.entries, out);
         }
         self.tick_pruning(now, out);
+        self.store_changes(now, out);
         self.finish_stop(now, out);
         // Idle timers sleep: nothing to send or to tell means nothing to wake up for.
         if self.propagate_at.is_none() && self.log.has_work(&self.reachable_peers()) {
@@ -564,6 +598,11 @@ impl ReplicatorCore {
         if self.settings.omits(Sabotage::DeltaMarkers) {
             message.forget_markers_of_deltas();
         }
+        if self.is_gated(&to) && message.is_exchange() {
+            // As if it were lost: what is here may be older than what the peer has forgotten.
+            return;
+        }
+        self.note_contact();
         self.stats.full_states_sent += message.full_states();
         let bytes = message.size_hint();
         self.sent.count(message.kind(), bytes);
@@ -574,6 +613,9 @@ impl ReplicatorCore {
     /// Adds a type that peers may send from now on.
     pub fn add_type<T: ReplicatedData>(&mut self) {
         self.types.add::<T>();
+        if !self.entries.storing.held_back.is_empty() && self.lifecycle != Lifecycle::Loading {
+            self.load_held_back(&T::TAG.to_string());
+        }
     }
 
     /// Where the replicator is in its life.

@@ -63,6 +63,7 @@ pub(crate) struct Round {
     opened_here: bool,
     /// What it is about.
     pub(crate) part: Sixteenths,
+    pub(crate) began_at: Instant,
     pub(crate) progress_at: Instant,
     queue: VecDeque<Work>,
     /// Large values that wait for their turn, and whether the result is wanted back.
@@ -99,6 +100,7 @@ impl Round {
             number,
             opened_here,
             part: Sixteenths::ALL,
+            began_at: now,
             progress_at: now,
             queue: VecDeque::new(),
             large: VecDeque::new(),

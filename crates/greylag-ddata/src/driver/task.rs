@@ -11,6 +11,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::events::Teller;
 use super::inlet::{Arrived, Inlet};
+use super::keeper::Keeper;
 use super::numbers::Name;
 use super::shipping::Shipping;
 use crate::error::StopReason;
@@ -21,6 +22,8 @@ use crate::read::Lifecycle;
 use crate::replicas::Replicas;
 use crate::replicator::ReplicatorCore;
 use crate::settings::ReplicatorSettings;
+use crate::stash::Stash;
+use crate::store::DurableStore;
 use crate::types::TypeTable;
 use crate::wire::MANIFEST;
 
@@ -68,6 +71,9 @@ pub(super) struct Task {
     inbox: mpsc::Receiver<(UniqueAddress, Arrived)>,
     replicas: watch::Receiver<Arc<Replicas>>,
     lifecycle: watch::Sender<Lifecycle>,
+    keeper: Keeper,
+    /// Requests that came while durable entries were being loaded.
+    stash: Stash<Request>,
     /// Given back when the task ends.
     _name: Name,
 }
@@ -80,6 +86,7 @@ impl Task {
         replicas: watch::Receiver<Arc<Replicas>>,
         name: Name,
         numbers: DotSource,
+        store: Option<Arc<dyn DurableStore>>,
     ) -> (Self, watch::Receiver<Lifecycle>) {
         let own = remoting.self_address().clone();
         let ordinary = Recipient::new(format!("ddata/{}", settings.name));
@@ -87,6 +94,7 @@ impl Task {
         let (sender, inbox) = mpsc::channel(INBOX);
         let inlet = Arc::new(Inlet::new(sender, settings.max_entry_bytes.saturating_mul(4)));
         let shipping = Shipping::new(remoting.clone(), bulk.clone(), numbers.clone(), settings.bulk_fragment_bytes);
+        let stash = Stash::new(settings.stash_capacity);
         remoting.register(&ordinary.path, inlet.clone());
         remoting.register(&bulk.path, inlet);
         let seed = own.uid().get();
@@ -108,6 +116,8 @@ impl Task {
             inbox,
             replicas,
             lifecycle,
+            keeper: Keeper::new(store),
+            stash,
             _name: name,
         };
         (task, watching)
@@ -149,12 +159,29 @@ impl Task {
                     Arrived::Message(message) => self.handle(Input::Received { from, message: *message }),
                     Arrived::Dropped(why) => self.handle(Input::Dropped { from, why }),
                 },
-                Some(request) = requests.recv() => self.serve(request),
+                Some(input) = self.keeper.answer() => self.handle(input),
+                Some(request) = requests.recv() => self.take(request),
             }
             self.perform();
+            while *self.core.lifecycle() != Lifecycle::Loading
+                && let Some(request) = self.stash.next()
+            {
+                self.serve(request);
+                self.perform();
+            }
         }
+        self.keeper.close().await;
         self.remoting.unregister(&self.ordinary.path);
         self.remoting.unregister(&self.bulk.path);
+    }
+
+    /// Runs a request, or keeps it until durable entries are loaded. What finds no room is run at once,
+    /// for the machine to refuse.
+    fn take(&mut self, request: Request) {
+        let waits = *self.core.lifecycle() == Lifecycle::Loading;
+        if let Some(request) = self.stash.admit(request, waits) {
+            self.serve(request);
+        }
     }
 
     /// A number for a request, and both clocks.
@@ -215,7 +242,8 @@ impl Task {
                             follower(key, notice);
                         }
                     }
-                    Effect::Store { .. } | Effect::Load => {}
+                    Effect::Store { ticket, ops } => self.keeper.store(ticket, ops),
+                    Effect::Load => self.keeper.load(),
                     Effect::Lifecycle(lifecycle) => drop(self.lifecycle.send_replace(lifecycle)),
                     Effect::Event(event) => self.teller.tell(event),
                 }

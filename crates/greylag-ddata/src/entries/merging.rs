@@ -5,7 +5,8 @@
 
 use std::collections::BTreeMap;
 
-use greylag_crdt::{Home, Markers, Performed, RemovedNodePruning, ReplicaId};
+use bytes::Bytes;
+use greylag_crdt::{Home, Markers, MergeError, Performed, RemovedNodePruning, ReplicaId};
 
 use super::{Data, Entries, Entry, Filled, Merged};
 use crate::key::KeyId;
@@ -97,8 +98,27 @@ impl Entries {
         }
         draft.size += size;
         let changed = cleaned || grew.grew() || !self.map.contains_key(key);
-        self.finish(key, draft, changed);
+        self.finish(key, draft, changed, None);
         Ok(Merged::Done { changed })
+    }
+
+    /// Joins a value that was stored, markers and all.
+    pub(super) fn join_stored(
+        &mut self,
+        key: &KeyId,
+        found: &dyn AnyType,
+        stored: &dyn AnyData,
+        markers: &Markers,
+    ) -> Result<(), MergeError> {
+        let mut draft = self.draft(key, found);
+        let mut stored = stored.boxed_clone();
+        draft.markers.unite(markers);
+        Draft::clean(&draft.markers, &mut *draft.value);
+        Draft::clean(&draft.markers, &mut *stored);
+        draft.value.merge(&*stored)?;
+        draft.size += stored.size_hint();
+        self.finish(key, draft, true, None);
+        Ok(())
     }
 
     /// Joins deltas of one origin. Source: ddata G5, Z7.
@@ -136,7 +156,7 @@ impl Entries {
         self.noticed.own_version = (origin == self.replica).then_some(u64::MAX);
         draft.size += item.delta.len();
         let changed = grew.grew() || !self.map.contains_key(&item.key);
-        self.finish(&item.key, draft, changed);
+        self.finish(&item.key, draft, changed, Some(&item.delta));
         self.note_delta(&item.key, &item.delta, before);
         Ok(Merged::Done { changed })
     }
@@ -192,6 +212,10 @@ impl Entries {
     }
 
     pub(super) fn check_tag(&self, key: &KeyId, tag: &str) -> Result<(), Refusal> {
+        // Of an unknown type, and in the store: another type must not take its place there.
+        if self.storing.held_back.contains_key(key) {
+            return Err(Refusal::TypeMismatch);
+        }
         match self.map.get(key).and_then(Entry::value) {
             Some(value) if *value.tag() != *tag => Err(Refusal::TypeMismatch),
             _ => Ok(()),
@@ -216,7 +240,7 @@ impl Entries {
         }
     }
 
-    fn finish(&mut self, key: &KeyId, draft: Draft, changed: bool) {
+    fn finish(&mut self, key: &KeyId, draft: Draft, changed: bool, delta: Option<&Bytes>) {
         let Draft { home, value, mut versions, markers, size } = draft;
         if !markers.is_empty() {
             let removed = markers.removed();
@@ -224,7 +248,8 @@ impl Entries {
         }
         let marked = self.map.get(key).is_none_or(|entry| entry.markers != markers);
         if changed || marked {
-            self.set(key, Filled { data: Data::Value(value), versions, markers, size_bound: size, born: home.born });
+            let content = Filled { data: Data::Value(value), versions, markers, size_bound: size, born: home.born };
+            self.set_by(key, content, delta);
         } else if let Some(entry) = self.map.get_mut(key) {
             // The value is the same; what it is known to include may be more.
             entry.versions = versions;

@@ -15,6 +15,7 @@ use crate::message::{
 use crate::read::Lifecycle;
 use crate::sabotage::Sabotage;
 use crate::settings::ReplicatorSettings;
+use crate::storing::Waiter;
 use crate::types::{AnyData, TypeTable};
 
 /// A timestamp that is further ahead of the wall clock here is told of. Source: ddata Y6.
@@ -32,18 +33,21 @@ impl ReplicatorCore {
             return;
         }
         self.received.count(message.kind(), message.size_hint());
+        if self.lifecycle == Lifecycle::Loading || (self.is_gated(&from) && message.is_exchange()) {
+            return self.refuse_for_now(from, &message, out);
+        }
         match message {
             Message::Write { request, key, envelope } => {
-                let reply = self.on_write(now, &from, &key, &envelope, out);
-                self.send(from, Message::WriteReply { request, reply }, out);
+                let (reply, changed) = self.on_write(now, &from, &key, &envelope, out);
+                self.answer_write(from, request, &key, reply, changed, out);
             }
             Message::Check { request, key, digest } => {
                 let reply = self.on_check(&key, digest);
-                self.send(from, Message::WriteReply { request, reply }, out);
+                self.answer_write(from, request, &key, reply, false, out);
             }
             Message::DeltaWrite { request, item } => {
-                let reply = self.on_delta_write(now, &from, &item, out);
-                self.send(from, Message::WriteReply { request, reply }, out);
+                let (reply, changed) = self.on_delta_write(now, &from, &item, out);
+                self.answer_write(from, request, &item.key, reply, changed, out);
             }
             Message::WriteReply { request, reply } => self.on_write_reply(&from, request, reply, out),
             Message::Read { request, key, tag, digest } => {
@@ -77,12 +81,46 @@ impl ReplicatorCore {
         key: &KeyId,
         envelope: &Envelope,
         out: &mut Vec<Effect>,
-    ) -> WriteReply {
+    ) -> (WriteReply, bool) {
         match self.merge(now, from, key, envelope, out) {
-            Ok(Merged::Deleted { deleted_at }) => WriteReply::Deleted { deleted_at },
-            Ok(_) => WriteReply::Ack,
-            Err(refusal) => WriteReply::Nack(refusal),
+            Ok(Merged::Deleted { deleted_at }) => (WriteReply::Deleted { deleted_at }, false),
+            Ok(merged) => (WriteReply::Ack, merged == Merged::Done { changed: true }),
+            Err(refusal) => (WriteReply::Nack(refusal), false),
         }
+    }
+
+    /// Answers a write. What is to be durable is confirmed when nothing of the entry is missing on disk,
+    /// whoever changed it. Source: ddata R12, U3.
+    fn answer_write(
+        &mut self,
+        to: UniqueAddress,
+        request: u64,
+        key: &KeyId,
+        reply: WriteReply,
+        changed: bool,
+        out: &mut Vec<Effect>,
+    ) {
+        let waiter = || Waiter::Peer { to: to.clone(), request };
+        if reply != WriteReply::Ack || !self.entries.storing.wait(key, waiter(), changed) {
+            self.send(to, Message::WriteReply { request, reply }, out);
+        }
+    }
+
+    /// Nothing is taken as long as durable entries are being loaded, or nobody knows whether they are too
+    /// old. Source: ddata U4, Z9.
+    fn refuse_for_now(&mut self, from: UniqueAddress, message: &Message, out: &mut Vec<Effect>) {
+        self.stats.not_ready += 1;
+        let answer = match message {
+            Message::Write { request, .. } | Message::Check { request, .. } => {
+                Message::WriteReply { request: *request, reply: WriteReply::Nack(Refusal::NotReady) }
+            }
+            Message::DeltaWrite { request, .. } => {
+                Message::WriteReply { request: *request, reply: WriteReply::Nack(Refusal::NotReady) }
+            }
+            Message::Read { request, .. } => Message::ReadReply { request: *request, reply: ReadReply::NotReady },
+            _ => return,
+        };
+        out.push(Effect::Send { to: from, bulk: false, message: answer });
     }
 
     fn on_check(&self, key: &KeyId, digest: Option<Digest>) -> WriteReply {
@@ -101,12 +139,12 @@ impl ReplicatorCore {
         from: &UniqueAddress,
         item: &DeltaItem,
         out: &mut Vec<Effect>,
-    ) -> WriteReply {
+    ) -> (WriteReply, bool) {
         match self.merge_delta(now, from, item, out) {
-            Ok(Merged::Done { .. }) => WriteReply::Ack,
-            Ok(Merged::Deleted { deleted_at }) => WriteReply::Deleted { deleted_at },
-            Ok(Merged::Gap { have, full }) => WriteReply::DeltaNack { have, full },
-            Err(refusal) => WriteReply::Nack(refusal),
+            Ok(Merged::Done { changed }) => (WriteReply::Ack, changed),
+            Ok(Merged::Deleted { deleted_at }) => (WriteReply::Deleted { deleted_at }, false),
+            Ok(Merged::Gap { have, full }) => (WriteReply::DeltaNack { have, full }, false),
+            Err(refusal) => (WriteReply::Nack(refusal), false),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use greylag_core::UniqueAddress;
 use greylag_crdt::{Digest, hash64};
@@ -16,6 +16,7 @@ use crate::message::{DeltaItem, Effect, Envelope, Message, ReadReply, Refusal, R
 use crate::quorum::{Progress, Quorum};
 use crate::read::Lifecycle;
 use crate::replicas::Replica;
+use crate::storing::Waiter;
 
 /// An update or delete that waits for confirmations.
 #[derive(Debug)]
@@ -24,11 +25,26 @@ pub(super) struct WriteRequest {
     key: KeyId,
     kind: WriteKind,
     pub(super) quorum: Quorum,
+    /// Whether the entry has still to be stored here; of what is not durable nothing has.
+    awaits_store: bool,
     /// Whether a replica could not store it.
     store_refused: bool,
     /// Whether a replica refused it for anything else.
     otherwise_refused: bool,
 }
+
+impl WriteRequest {
+    /// Enough acknowledged, and it is on disk here, unless the disk failed and another made up for it.
+    fn progress(&self) -> Progress {
+        match self.quorum.progress() {
+            Progress::Done if self.awaits_store => Progress::Pending,
+            progress => progress,
+        }
+    }
+}
+
+/// A local request that waits for nothing but the store fails after this, however long the store takes.
+const STORE_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum WriteKind {
@@ -47,6 +63,8 @@ pub(super) struct ReadRequest {
     asked: Option<Digest>,
     /// What they hold, and what digest that has as far as it is known.
     answers: BTreeMap<UniqueAddress, Option<Envelope>>,
+    /// Enough answered, and what they said is being stored.
+    awaits_store: bool,
 }
 
 impl ReplicatorCore {
@@ -106,12 +124,12 @@ impl ReplicatorCore {
             None if !changed => Some(Message::Check { request, key: key.clone(), digest: self.entries.digest(key) }),
             None => None,
         };
-        self.begin_request(now, id, request, key, level, WriteKind::Update, message, out);
+        self.begin_request(now, id, request, key, level, WriteKind::Update, changed, message, out);
     }
 
     pub(super) fn begin_delete(&mut self, now: Instant, id: u64, key: &KeyId, level: Level, out: &mut Vec<Effect>) {
         let request = self.numbers.draw();
-        self.begin_request(now, id, request, key, level, WriteKind::Delete, None, out);
+        self.begin_request(now, id, request, key, level, WriteKind::Delete, true, None, out);
     }
 
     #[expect(clippy::too_many_arguments, reason = "what an update and a delete have in common")]
@@ -123,15 +141,22 @@ impl ReplicatorCore {
         key: &KeyId,
         level: Level,
         kind: WriteKind,
+        changed: bool,
         message: Option<Message>,
         out: &mut Vec<Effect>,
     ) {
         let deltas = matches!(message, Some(Message::DeltaWrite { .. }));
         let (needed, own, candidates) =
             if level == Level::Local { (0, true, Vec::new()) } else { self.candidates(key, level, true, deltas) };
-        let (quorum, first) = Quorum::new(now, needed, own, candidates, level.timeout());
-        let write = WriteRequest { id, key: key.clone(), kind, quorum, store_refused: false, otherwise_refused: false };
-        if write.quorum.progress() != Progress::Pending {
+        let timeout = if level == Level::Local { STORE_TIMEOUT } else { level.timeout() };
+        let (quorum, first) = Quorum::new(now, needed, own, candidates, timeout);
+        let (awaits_store, store_refused, otherwise_refused) = (false, false, false);
+        let mut write =
+            WriteRequest { id, key: key.clone(), kind, quorum, awaits_store, store_refused, otherwise_refused };
+        if write.progress() != Progress::Impossible {
+            write.awaits_store = self.entries.storing.wait(key, Waiter::Write(request), changed);
+        }
+        if write.progress() != Progress::Pending {
             Self::reply_to_write(&write, out);
             return;
         }
@@ -207,8 +232,24 @@ impl ReplicatorCore {
         self.settle_write(request, out);
     }
 
+    /// The entry is stored here with all that it held when the write began, or could not be: then this
+    /// replica does not count, and one more acknowledgement is needed. Source: ddata R12.
+    pub(super) fn on_own_store(&mut self, request: u64, is_stored: bool, out: &mut Vec<Effect>) {
+        let Some(write) = self.writes.get_mut(&request) else { return };
+        write.awaits_store = false;
+        if !is_stored {
+            write.store_refused = true;
+            let (asked, key) = (write.quorum.lose_own(), write.key.clone());
+            for next in asked {
+                let message = self.write_message(request, &key);
+                self.send(next, message, out);
+            }
+        }
+        self.settle_write(request, out);
+    }
+
     fn settle_write(&mut self, request: u64, out: &mut Vec<Effect>) {
-        if self.writes.get(&request).is_some_and(|write| write.quorum.progress() != Progress::Pending)
+        if self.writes.get(&request).is_some_and(|write| write.progress() != Progress::Pending)
             && let Some(write) = self.writes.remove(&request)
         {
             Self::reply_to_write(&write, out);
@@ -216,7 +257,8 @@ impl ReplicatorCore {
     }
 
     fn reply_to_write(write: &WriteRequest, out: &mut Vec<Effect>) {
-        let done = write.quorum.progress() == Progress::Done;
+        let done = write.progress() == Progress::Done;
+        let only_stores_refused = write.store_refused && !write.otherwise_refused;
         let (needed, acked, refused) = (write.quorum.needed(), write.quorum.got(), write.quorum.refused());
         let key = write.key.clone();
         let reply = match write.kind {
@@ -224,9 +266,7 @@ impl ReplicatorCore {
             WriteKind::Update if write.store_refused => Reply::Update(Err(UpdateError::StoreFailed { key })),
             WriteKind::Update => Reply::Update(Err(UpdateError::Timeout { needed, acked, refused })),
             WriteKind::Delete if done => Reply::Delete(Ok(())),
-            WriteKind::Delete if write.store_refused && !write.otherwise_refused => {
-                Reply::Delete(Err(DeleteError::StoreFailed { key }))
-            }
+            WriteKind::Delete if only_stores_refused => Reply::Delete(Err(DeleteError::StoreFailed { key })),
             WriteKind::Delete => Reply::Delete(Err(DeleteError::ReplicationFailed { needed, acked })),
         };
         out.push(Effect::Reply { id: write.id, reply });
@@ -245,7 +285,7 @@ impl ReplicatorCore {
         let (needed, own, candidates) = self.candidates(&key, level, own_counts, false);
         let (quorum, first) = Quorum::new(now, needed, own, candidates, level.timeout());
         let asked = self.entries.digest(&key);
-        let read = ReadRequest { id, key, tag, quorum, asked, answers: BTreeMap::new() };
+        let read = ReadRequest { id, key, tag, quorum, asked, answers: BTreeMap::new(), awaits_store: false };
         let request = self.numbers.draw();
         let question = Self::question(&read, request);
         let (over, over_at) = (read.quorum.progress() != Progress::Pending, read.quorum.deadline());
@@ -307,7 +347,17 @@ impl ReplicatorCore {
     }
 
     /// Answers a read from the entry as it is after everything that arrived was joined into it.
+    /// What is durable is stored before that. Source: ddata R13.
     fn finish_read(&mut self, request: u64, out: &mut Vec<Effect>) {
+        let Some(read) = self.reads.get_mut(&request).filter(|read| !read.awaits_store) else { return };
+        read.awaits_store = read.quorum.progress() == Progress::Done
+            && self.entries.storing.wait(&read.key, Waiter::Read(request), false);
+        if !read.awaits_store {
+            self.answer_read(request, out);
+        }
+    }
+
+    pub(super) fn answer_read(&mut self, request: u64, out: &mut Vec<Effect>) {
         let Some(read) = self.reads.remove(&request) else { return };
         let (id, needed, got) = (read.id, read.quorum.needed(), read.quorum.got());
         let result = if read.quorum.progress() == Progress::Done {
@@ -371,7 +421,7 @@ impl ReplicatorCore {
         for request in due {
             let Some(read) = self.reads.get_mut(&request) else { continue };
             if read.quorum.is_over(now) {
-                self.finish_read(request, out);
+                self.answer_read(request, out);
                 continue;
             }
             let question = Self::question(read, request);

@@ -188,6 +188,14 @@ impl ReplicatorCore {
         }
     }
 
+    /// From now on what others hold is caught up with, if membership knows this replica.
+    pub(super) fn begin_syncing(&mut self, now: Instant, out: &mut Vec<Effect>) {
+        if self.replicas.own_status.is_some() && self.lifecycle == Lifecycle::Syncing {
+            self.syncing_since.get_or_insert(now);
+            self.open_initial_rounds(now, out);
+        }
+    }
+
     fn become_running(&mut self, now: Instant, out: &mut Vec<Effect>) {
         self.syncing_since = None;
         self.rounds.catching_up = CatchingUp::Whole;
@@ -258,12 +266,12 @@ impl ReplicatorCore {
                 self.on_sync_open(now, from, round, (part, root), &pruning, out);
             }
             Message::SyncSame { round, pruning } => {
-                self.on_first_answer(now, from, round, &pruning);
+                self.on_first_answer(now, from, round, &pruning, out);
                 if self.rounds.opened.get(from).is_some_and(|open| open.is(round)) {
                     self.finish_round(now, from, out);
                 }
             }
-            Message::SyncDiffers { round, pruning } => self.on_first_answer(now, from, round, &pruning),
+            Message::SyncDiffers { round, pruning } => self.on_first_answer(now, from, round, &pruning, out),
             Message::SyncDone { round } if self.rounds.answered.get(from).is_some_and(|found| found.is(round)) => {
                 if let Some(round) = self.rounds.answered.remove(from) {
                     self.note_complete(now, from, &round, out);
@@ -323,6 +331,9 @@ impl ReplicatorCore {
         pruning: &PruningNews,
         out: &mut Vec<Effect>,
     ) {
+        if !self.pass_gate(from, pruning.forget_horizon, out) {
+            return;
+        }
         // What is forgotten here is told as it was before the question.
         let news = self.pruning.forget_horizon();
         self.on_pruning_news(now, from, pruning);
@@ -350,7 +361,17 @@ impl ReplicatorCore {
 
     /// The peer has taken the opening, and what it said of pruning with it: whatever it holds from now
     /// on is compared, and nothing of the replicas that it was told are removed is added.
-    fn on_first_answer(&mut self, now: Instant, from: &UniqueAddress, round: u64, pruning: &PruningNews) {
+    fn on_first_answer(
+        &mut self,
+        now: Instant,
+        from: &UniqueAddress,
+        round: u64,
+        pruning: &PruningNews,
+        out: &mut Vec<Effect>,
+    ) {
+        if !self.pass_gate(from, pruning.forget_horizon, out) {
+            return;
+        }
         self.on_pruning_news(now, from, pruning);
         let Some(began) = self.rounds.opened.get(from).filter(|open| open.is(round)).map(|open| open.tokens.clone())
         else {
@@ -376,6 +397,9 @@ impl ReplicatorCore {
         }
         self.note_synced(now, peer, out);
         if round.answered {
+            if self.replicas.other(peer).is_some_and(|replica| replica.status.is_voter()) {
+                self.note_complete_round(now, round.began_at);
+            }
             self.pruning.collections.on_completed(peer, &round.tokens);
             self.pruning.raise_horizon(round.horizon);
         }

@@ -1,0 +1,104 @@
+//! The way to the store and back: one task that speaks to it, one call at a time.
+
+use std::sync::Arc;
+
+use futures::StreamExt;
+use tokio::sync::mpsc;
+
+use crate::message::Input;
+use crate::store::{DurableStore, StoreError, StoreOp};
+
+/// Batches of loaded entries that wait for the machine.
+const LOADED_BATCHES: usize = 4;
+
+enum Job {
+    Load,
+    Store { ticket: u64, ops: Vec<StoreOp> },
+}
+
+/// The task's end of it. Without a store it is silent.
+pub(super) struct Keeper {
+    store: Option<Arc<dyn DurableStore>>,
+    jobs: mpsc::UnboundedSender<Job>,
+    answers: mpsc::Receiver<Input>,
+    keeping: tokio::task::JoinHandle<()>,
+}
+
+impl Keeper {
+    pub(super) fn new(store: Option<Arc<dyn DurableStore>>) -> Self {
+        let (jobs, job_queue) = mpsc::unbounded_channel();
+        let (answer, answers) = mpsc::channel(LOADED_BATCHES);
+        let keeping = match store.clone() {
+            Some(store) => tokio::spawn(keep(store, job_queue, answer)),
+            None => tokio::spawn(std::future::ready(())),
+        };
+        Self { store, jobs, answers, keeping }
+    }
+
+    /// The machine has at most one store under way, so the queue is short.
+    pub(super) fn store(&mut self, ticket: u64, ops: Vec<StoreOp>) {
+        self.submit(Job::Store { ticket, ops });
+    }
+
+    pub(super) fn load(&mut self) {
+        self.submit(Job::Load);
+    }
+
+    fn submit(&mut self, job: Job) {
+        // Without a store the settings name no durable entry, and the machine asks for nothing.
+        drop(self.jobs.send(job));
+    }
+
+    /// What the store says next; `None` where there is none.
+    pub(super) async fn answer(&mut self) -> Option<Input> {
+        self.answers.recv().await
+    }
+
+    /// Ends what is under way, and closes the store.
+    pub(super) async fn close(mut self) {
+        self.answers.close();
+        drop(self.jobs);
+        drop(self.keeping.await);
+        if let Some(store) = self.store
+            && let Err(error) = store.close().await
+        {
+            tracing::error!(%error, "the store of durable entries was not closed as it should be");
+        }
+    }
+}
+
+async fn keep(store: Arc<dyn DurableStore>, mut jobs: mpsc::UnboundedReceiver<Job>, answer: mpsc::Sender<Input>) {
+    while let Some(job) = jobs.recv().await {
+        let last = match job {
+            Job::Load => load(&*store, &answer).await,
+            Job::Store { ticket, ops } => {
+                let result = store_flushed(&*store, ops).await;
+                Input::Stored { ticket, result }
+            }
+        };
+        // Nobody is there to be told once the replicator has stopped.
+        drop(answer.send(last).await);
+    }
+}
+
+async fn store_flushed(store: &dyn DurableStore, ops: Vec<StoreOp>) -> Result<(), StoreError> {
+    store.append(ops).await?;
+    store.flush().await
+}
+
+async fn load(store: &dyn DurableStore, answer: &mpsc::Sender<Input>) -> Input {
+    let mut batches = store.load_all();
+    let mut meta = None;
+    while let Some(batch) = batches.next().await {
+        match batch {
+            Ok(batch) => {
+                meta = batch.meta.or(meta);
+                if answer.send(Input::Loaded(batch.records)).await.is_err() {
+                    break;
+                }
+            }
+            Err(error) => return Input::LoadFailed(error),
+        }
+    }
+    Input::LoadDone(meta)
+}

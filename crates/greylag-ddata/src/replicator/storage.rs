@@ -1,0 +1,334 @@
+//! Durable entries: loaded before anything is served, stored before anything is acknowledged, and
+//! refused if they are older than what others have forgotten.
+//!
+//! ```text
+//! Loading   --Load-->  Loaded*  LoadDone(meta)        then Syncing, and the gate is closed
+//! the gate  a peer says its forget horizon, in SyncOpen or in the answer to one
+//!           not above synced_at: what it sends is taken; above: the store is stale
+//!           open for all after the first complete round
+//! ```
+//!
+//! Source: ddata §6, Z9.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use greylag_core::UniqueAddress;
+
+use super::ReplicatorCore;
+use super::peers::rules;
+use crate::durable::{OnBadRecord, StaleStore};
+use crate::entries::LoadProblem;
+use crate::error::StopReason;
+use crate::key::KeyId;
+use crate::message::{Effect, Message, Refusal, ReplicatorEvent, WriteReply};
+use crate::read::Lifecycle;
+use crate::sabotage::Sabotage;
+use crate::settings::ReplicatorSettings;
+use crate::store::{LoadedRecord, StoreError, StoreMeta};
+use crate::storing::Waiter;
+
+/// How often the store is told that this replicator runs, where pruning is off.
+const META_INTERVAL: Duration = Duration::from_secs(120);
+
+/// What there is beside the entries about the store of this replicator.
+#[derive(Debug)]
+pub(super) struct Storage {
+    /// When loading is tried, the next time; `None` while it is under way, and afterwards.
+    load_at: Option<Instant>,
+    retries: u32,
+    gate: Option<Gate>,
+    /// When the latest complete round with a voter began, by the wall clock.
+    synced_at: Option<i64>,
+    has_met_others: bool,
+    /// When what the replicator remembers is written, the next time.
+    meta_at: Option<Instant>,
+    /// Whether a round was completed since everything was loaded.
+    has_completed_a_round: bool,
+}
+
+/// Closed to every peer whose horizon is unknown, after a store was loaded.
+#[derive(Debug)]
+struct Gate {
+    /// Up to when the store was in touch.
+    synced_at: i64,
+    /// Peers that have forgotten nothing since.
+    passed: BTreeSet<UniqueAddress>,
+    loaded: BTreeSet<KeyId>,
+}
+
+impl Storage {
+    pub(super) fn new(settings: &ReplicatorSettings, now: Instant) -> Self {
+        Self {
+            load_at: settings.durable.is_used().then_some(now),
+            retries: 0,
+            gate: None,
+            synced_at: None,
+            has_met_others: false,
+            meta_at: None,
+            has_completed_a_round: false,
+        }
+    }
+
+    pub(super) fn load_deadline(&self) -> Option<Instant> {
+        self.load_at
+    }
+
+    pub(super) fn meta_deadline(&self) -> Option<Instant> {
+        self.meta_at
+    }
+}
+
+impl ReplicatorCore {
+    pub(super) fn tick_loading(&mut self, now: Instant, out: &mut Vec<Effect>) {
+        if self.storage.load_at.take_if(|at| *at <= now).is_some() {
+            out.push(Effect::Load);
+        }
+    }
+
+    pub(super) fn on_loaded(&mut self, records: Vec<LoadedRecord>, out: &mut Vec<Effect>) {
+        for record in records {
+            if self.lifecycle != Lifecycle::Loading {
+                return;
+            }
+            self.load(record, out);
+        }
+    }
+
+    /// Joins what is stored. The order does not matter, and neither does a second time.
+    fn load(&mut self, record: LoadedRecord, out: &mut Vec<Effect>) {
+        let key = record.key().clone();
+        let rules = rules(&self.types, &self.settings, None);
+        let problem = match self.entries.load(&rules, &record) {
+            Ok(()) => return,
+            Err(problem) => problem,
+        };
+        let (why, tag) = match problem {
+            LoadProblem::Unreadable(why) => (why, None),
+            LoadProblem::UnknownType(tag) => (format!("no type is registered for the tag {tag}"), Some(tag)),
+        };
+        match (self.settings.durable.on_bad_record, tag) {
+            (OnBadRecord::Stop, _) => self.stop_at_once(StopReason::BadRecord { key, why }, out),
+            (OnBadRecord::Quarantine, Some(tag)) => {
+                self.entries.storing.held_back.insert(key.clone(), record);
+                out.push(Effect::Event(ReplicatorEvent::RecordOfUnknownType { key, tag }));
+            }
+            (OnBadRecord::Quarantine, None) => {
+                self.entries.storing.set_aside(key.clone());
+                out.push(Effect::Event(ReplicatorEvent::RecordQuarantined { key, why }));
+            }
+        }
+    }
+
+    /// Joins stored entries whose type was unknown until now.
+    pub(super) fn load_held_back(&mut self, tag: &str) {
+        let is_of = |record: &LoadedRecord| matches!(record, LoadedRecord::Value { tag: found, .. } if **found == *tag);
+        let known: Vec<LoadedRecord> = self
+            .entries
+            .storing
+            .held_back
+            .extract_if(.., |_, record| is_of(record))
+            .map(|(_, record)| record)
+            .collect();
+        for record in known {
+            let rules = rules(&self.types, &self.settings, None);
+            if let Err(LoadProblem::Unreadable(why)) = self.entries.load(&rules, &record) {
+                tracing::error!(key = %record.key(), %why, "a stored record could not be read; it was moved aside");
+                self.entries.storing.set_aside(record.key().clone());
+            }
+        }
+    }
+
+    pub(super) fn on_load_failed(&mut self, now: Instant, error: StoreError, out: &mut Vec<Effect>) {
+        if self.lifecycle != Lifecycle::Loading {
+            return;
+        }
+        if self.storage.retries >= self.settings.durable.load_retries {
+            return self.stop_at_once(StopReason::StoreLoadFailed(error), out);
+        }
+        self.storage.retries += 1;
+        self.storage.load_at = Some(now + self.settings.durable.load_backoff(self.storage.retries));
+        out.push(Effect::Event(ReplicatorEvent::StoreError { error, unstored: 0 }));
+    }
+
+    /// Everything is here: requests are served, changes are stored, and peers are asked what they have
+    /// forgotten.
+    pub(super) fn on_load_done(&mut self, now: Instant, meta: Option<StoreMeta>, out: &mut Vec<Effect>) {
+        if self.lifecycle != Lifecycle::Loading {
+            return;
+        }
+        let loaded: BTreeSet<KeyId> = self.entries.iter().map(|(key, _)| key.clone()).collect();
+        let not_durable: Vec<KeyId> = loaded.iter().filter(|key| !self.settings.durable.covers(key)).cloned().collect();
+        self.entries.storing.begin();
+        let synced_at = match &meta {
+            Some(meta) => {
+                self.take_over(now, meta);
+                meta.synced_at
+            }
+            // Entries without a word on how old they are: as old as can be.
+            None => (!loaded.is_empty()).then_some(i64::MIN),
+        };
+        if !self.settings.omits(Sabotage::StaleStore) {
+            self.storage.gate = synced_at.map(|synced_at| Gate { synced_at, passed: BTreeSet::new(), loaded });
+        }
+        // What is not durable any more must not come back from the disk one day.
+        for key in not_durable {
+            self.entries.storing.gather(&key, None);
+        }
+        self.storage.meta_at = Some(now + self.meta_interval());
+        self.become_lifecycle(Lifecycle::Syncing, out);
+        self.subscriptions.flush(&mut self.entries, out);
+        self.begin_syncing(now, out);
+    }
+
+    /// What the store remembered. Only time in which the replicator ran counts for markers. Source: ddata Z9.
+    fn take_over(&mut self, now: Instant, meta: &StoreMeta) {
+        self.storage.synced_at = meta.synced_at;
+        self.storage.has_met_others = meta.has_met_others;
+        self.pruning.raise_horizon(meta.forget_horizon);
+        self.pruning.restore(now, &meta.removed);
+        let asleep = self.wall_ms(now).saturating_sub(meta.written_at);
+        if asleep > 0 {
+            self.entries.prolong_markers(asleep);
+        }
+    }
+
+    fn meta_interval(&self) -> Duration {
+        self.settings.pruning_interval.unwrap_or(META_INTERVAL)
+    }
+
+    fn meta(&self, now: Instant) -> StoreMeta {
+        let wall_ms = self.wall_ms(now);
+        let synced_at = if self.storage.has_met_others { self.storage.synced_at } else { Some(wall_ms) };
+        StoreMeta {
+            written_at: wall_ms,
+            synced_at,
+            has_met_others: self.storage.has_met_others,
+            forget_horizon: self.pruning.forget_horizon(),
+            removed: self.pruning.removed().collect(),
+        }
+    }
+
+    /// Hands what gathered to the store, if none is under way.
+    pub(super) fn store_changes(&mut self, now: Instant, out: &mut Vec<Effect>) {
+        if !self.settings.durable.is_used() {
+            return;
+        }
+        if let Some(at) = self.storage.meta_at.filter(|at| *at <= now) {
+            self.storage.meta_at = Some(at.max(now) + self.meta_interval());
+            self.entries.storing.meta_is_due = true;
+        }
+        let meta = self.meta(now);
+        let at_once = self.stopping.is_some();
+        if let Some((ticket, ops)) = self.entries.next_store(now, &self.types, || meta, at_once) {
+            self.stats.stores += 1;
+            out.push(Effect::Store { ticket, ops });
+        }
+    }
+
+    pub(super) fn on_stored(
+        &mut self,
+        now: Instant,
+        ticket: u64,
+        result: Result<(), StoreError>,
+        out: &mut Vec<Effect>,
+    ) {
+        let Some(told) = self.entries.storing.on_stored(now, ticket, result.is_ok()) else { return };
+        if let Err(error) = result {
+            self.stats.store_errors += 1;
+            let unstored = self.entries.storing.unstored();
+            out.push(Effect::Event(ReplicatorEvent::StoreError { error, unstored }));
+        }
+        for waiter in told.safe {
+            self.tell(waiter, true, out);
+        }
+        for waiter in told.failed {
+            self.tell(waiter, false, out);
+        }
+    }
+
+    fn tell(&mut self, waiter: Waiter, is_stored: bool, out: &mut Vec<Effect>) {
+        match waiter {
+            Waiter::Write(request) => self.on_own_store(request, is_stored, out),
+            Waiter::Read(request) => self.answer_read(request, out),
+            Waiter::Peer { to, request } => {
+                let reply = if is_stored { WriteReply::Ack } else { WriteReply::Nack(Refusal::Store) };
+                self.send(to, Message::WriteReply { request, reply }, out);
+            }
+        }
+    }
+
+    /// Something was exchanged with another member: from now on only rounds say how fresh the store is.
+    pub(super) fn note_contact(&mut self) {
+        if !self.storage.has_met_others {
+            self.storage.has_met_others = true;
+            self.storage.synced_at = self.storage.synced_at.or(Some(self.wall.1));
+            self.entries.storing.meta_is_due = true;
+        }
+    }
+
+    /// A round with a voter that began then is complete.
+    pub(super) fn note_complete_round(&mut self, now: Instant, began_at: Instant) {
+        let ago = crate::pruning::millis(now.saturating_duration_since(began_at));
+        let began = self.wall_ms(now).saturating_sub(ago);
+        self.storage.synced_at = self.storage.synced_at.max(Some(began));
+        self.storage.gate = None;
+        if !std::mem::replace(&mut self.storage.has_completed_a_round, true) {
+            self.entries.storing.meta_is_due = true;
+        }
+    }
+
+    /// Whether nothing may be exchanged with this peer before its horizon is known.
+    pub(super) fn is_gated(&self, peer: &UniqueAddress) -> bool {
+        self.storage.gate.as_ref().is_some_and(|gate| !gate.passed.contains(peer))
+    }
+
+    /// A peer said what it has forgotten. Returns whether to go on with it. Source: ddata Z9.
+    pub(super) fn pass_gate(&mut self, peer: &UniqueAddress, horizon: Option<i64>, out: &mut Vec<Effect>) -> bool {
+        let Some(gate) = &mut self.storage.gate else { return true };
+        let synced_at = gate.synced_at;
+        let Some(horizon) = horizon.filter(|horizon| synced_at < *horizon) else {
+            gate.passed.insert(peer.clone());
+            return true;
+        };
+        let peer = peer.clone();
+        let policy = self.settings.durable.stale_store;
+        if policy == StaleStore::Refuse {
+            self.stop_at_once(StopReason::StoreTooOld { synced_at, horizon, peer }, out);
+            return false;
+        }
+        let gate = self.storage.gate.take();
+        let loaded = gate.filter(|_| policy == StaleStore::Discard).map(|gate| gate.loaded).unwrap_or_default();
+        for key in &loaded {
+            self.log.clear_deltas(key);
+            self.entries.forget(key);
+        }
+        let dropped = loaded.len();
+        out.push(Effect::Event(ReplicatorEvent::StaleStore { synced_at, horizon, peer, dropped }));
+        true
+    }
+
+    /// Stops without telling anybody anything, and stores nothing more.
+    fn stop_at_once(&mut self, reason: StopReason, out: &mut Vec<Effect>) {
+        self.entries.storing.end();
+        self.stopping = None;
+        self.fail_all(&reason, out);
+        self.become_lifecycle(Lifecycle::Stopped(reason), out);
+    }
+
+    /// Whether everything is on disk that will ever be.
+    pub(super) fn has_settled(&self) -> bool {
+        self.entries.storing.is_idle()
+    }
+
+    /// The last chance: what is written behind, what failed, and that the replicator ran until now.
+    pub(super) fn begin_last_store(&mut self) {
+        self.entries.storing.retry_now();
+        self.entries.storing.meta_is_due = true;
+    }
+
+    /// How many durable entries are not on disk as they are.
+    pub fn unstored(&self) -> usize {
+        self.entries.storing.unstored()
+    }
+}

@@ -1,0 +1,338 @@
+//! What of the durable entries is not on disk, and who waits until it is.
+//!
+//! Changes gather here while a store is under way and go into the next one together, so all entries
+//! share one flush and an entry that changes a hundred times meanwhile is stored once. Whoever is to
+//! be told that an entry is safe waits for the store that holds everything the entry held when they
+//! asked. After a failure the whole entry is stored anew: by the next request that touches it, by its
+//! next change, or after [`RETRY_PAUSE`].
+//!
+//! An entry is stored as a snapshot; a large one, as long as that is cheaper, as a snapshot and the
+//! deltas since. Source: ddata U2, U3, U5.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use greylag_core::UniqueAddress;
+
+use crate::durable::DurableSettings;
+use crate::entries::{Data, Entries};
+use crate::key::KeyId;
+use crate::sabotage::Sabotage;
+use crate::settings::ReplicatorSettings;
+use crate::store::{LoadedRecord, StoreMeta, StoreOp};
+use crate::types::{AnyData, TypeTable};
+
+/// Entries above this are stored as a snapshot and deltas.
+pub(crate) const LARGE_BYTES: usize = 64 * 1024;
+/// What could not be stored, and nobody asks about, is stored again after this.
+const RETRY_PAUSE: Duration = Duration::from_secs(5);
+
+/// Who waits for an entry to be on disk.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Waiter {
+    /// A write that began here, by its number.
+    Write(u64),
+    /// A read that began here.
+    Read(u64),
+    /// A peer that is to be told with an acknowledgement.
+    Peer { to: UniqueAddress, request: u64 },
+}
+
+#[derive(Debug)]
+struct Waiting {
+    key: KeyId,
+    waiter: Waiter,
+    /// Whether what is waited for was stored on this one's account: its failure is then final. Others get
+    /// a store of their own first.
+    on_own_account: bool,
+}
+
+/// What became of an entry since it was handed to the store.
+#[derive(Debug)]
+enum Change {
+    Deltas(Vec<Bytes>),
+    Full,
+}
+
+/// What is in the store of a large entry.
+#[derive(Debug, Clone, Copy)]
+struct Large {
+    snapshot: usize,
+    deltas: usize,
+}
+
+#[derive(Debug)]
+struct Flight {
+    ticket: u64,
+    keys: BTreeSet<KeyId>,
+    asides: Vec<KeyId>,
+    has_meta: bool,
+    waiting: Vec<Waiting>,
+}
+
+/// Who can be told what after a store.
+#[derive(Debug, Default)]
+pub(crate) struct Told {
+    pub(crate) safe: Vec<Waiter>,
+    pub(crate) failed: Vec<Waiter>,
+}
+
+/// The gathering of changes.
+#[derive(Debug)]
+pub(crate) struct Storing {
+    settings: DurableSettings,
+    /// Off until everything is loaded.
+    is_on: bool,
+    tickets: u64,
+    changes: BTreeMap<KeyId, Change>,
+    waiting: Vec<Waiting>,
+    /// Records that cannot be read, to be moved aside.
+    asides: Vec<KeyId>,
+    pub(crate) meta_is_due: bool,
+    flight: Option<Flight>,
+    /// Not stored as they are, and in no store that is under way or gathered.
+    failed: BTreeSet<KeyId>,
+    retry_at: Option<Instant>,
+    /// When gathered changes are written, if they are written behind.
+    write_at: Option<Instant>,
+    large: BTreeMap<KeyId, Large>,
+    /// Whether anything waits for the disk before it is acknowledged.
+    acknowledges_flushed: bool,
+    /// Stored entries of types that are unknown so far.
+    pub(crate) held_back: BTreeMap<KeyId, LoadedRecord>,
+}
+
+impl Storing {
+    pub(crate) fn new(settings: &ReplicatorSettings) -> Self {
+        let is_behind = settings.durable.write_behind_interval.is_some();
+        Self {
+            settings: settings.durable.clone(),
+            acknowledges_flushed: !is_behind && !settings.omits(Sabotage::Flush),
+            is_on: false,
+            tickets: 0,
+            changes: BTreeMap::new(),
+            waiting: Vec::new(),
+            asides: Vec::new(),
+            meta_is_due: false,
+            flight: None,
+            failed: BTreeSet::new(),
+            retry_at: None,
+            write_at: None,
+            large: BTreeMap::new(),
+            held_back: BTreeMap::new(),
+        }
+    }
+
+    /// From now on changes are stored.
+    pub(crate) fn begin(&mut self) {
+        self.is_on = true;
+        self.meta_is_due = true;
+    }
+
+    /// From now on nothing is stored any more.
+    pub(crate) fn end(&mut self) {
+        self.is_on = false;
+    }
+
+    /// An entry changed, by this delta if it is known, or is gone.
+    pub(crate) fn changed(&mut self, key: &KeyId, delta: Option<&Bytes>) {
+        if self.is_on && self.settings.covers(key) {
+            self.gather(key, delta);
+        }
+    }
+
+    /// Stores an entry whatever became of it; one that is not durable any more is removed from the store.
+    pub(crate) fn gather(&mut self, key: &KeyId, delta: Option<&Bytes>) {
+        let is_whole = self.failed.remove(key) || !self.large.contains_key(key);
+        let delta = delta.filter(|_| !is_whole).cloned();
+        match (self.changes.get_mut(key), delta) {
+            (Some(Change::Deltas(deltas)), Some(delta)) => deltas.push(delta),
+            (Some(Change::Full), _) => {}
+            (None, Some(delta)) => drop(self.changes.insert(key.clone(), Change::Deltas(vec![delta]))),
+            (_, None) => drop(self.changes.insert(key.clone(), Change::Full)),
+        }
+    }
+
+    /// What is stored for an entry was read and is this large.
+    pub(crate) fn loaded(&mut self, key: &KeyId, snapshot: usize, deltas: usize) {
+        if snapshot > LARGE_BYTES {
+            self.large.insert(key.clone(), Large { snapshot, deltas });
+        }
+    }
+
+    /// What is stored for an entry cannot be read.
+    pub(crate) fn set_aside(&mut self, key: KeyId) {
+        self.asides.push(key);
+    }
+
+    /// Has somebody wait until all that an entry holds now is on disk. Returns whether there is anything
+    /// to wait for. `changed_it` if that is so because of them.
+    pub(crate) fn wait(&mut self, key: &KeyId, waiter: Waiter, changed_it: bool) -> bool {
+        if !self.acknowledges_flushed {
+            return false;
+        }
+        let mut waiting = Waiting { key: key.clone(), waiter, on_own_account: changed_it };
+        if self.failed.contains(key) {
+            self.gather(key, None);
+            waiting.on_own_account = true;
+        }
+        if self.changes.contains_key(key) {
+            self.waiting.push(waiting);
+        } else if let Some(flight) = self.flight.as_mut().filter(|flight| flight.keys.contains(key)) {
+            flight.waiting.push(waiting);
+        } else {
+            return false;
+        }
+        true
+    }
+
+    /// The store answered. `None` if that is not the answer that is awaited.
+    pub(crate) fn on_stored(&mut self, now: Instant, ticket: u64, is_ok: bool) -> Option<Told> {
+        let flight = self.flight.take_if(|flight| flight.ticket == ticket)?;
+        let mut told = Told::default();
+        if is_ok {
+            told.safe = flight.waiting.into_iter().map(|waiting| waiting.waiter).collect();
+            return Some(told);
+        }
+        self.meta_is_due |= flight.has_meta;
+        self.asides.extend(flight.asides);
+        for key in flight.keys {
+            self.large.remove(&key);
+            match self.changes.get_mut(&key) {
+                Some(change) => *change = Change::Full,
+                None => drop(self.failed.insert(key)),
+            }
+        }
+        for mut waiting in flight.waiting {
+            if waiting.on_own_account {
+                told.failed.push(waiting.waiter);
+            } else {
+                self.gather(&waiting.key, None);
+                waiting.on_own_account = true;
+                self.waiting.push(waiting);
+            }
+        }
+        self.retry_at = Some(now + RETRY_PAUSE);
+        Some(told)
+    }
+
+    /// How many entries are not stored as they are.
+    pub(crate) fn unstored(&self) -> usize {
+        let flying = self.flight.as_ref().map_or(0, |flight| flight.keys.len());
+        flying + self.changes.len() + self.failed.len()
+    }
+
+    /// Whether nothing is under way and nothing gathered.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.flight.is_none() && !self.has_something()
+    }
+
+    fn has_something(&self) -> bool {
+        self.is_on && (!self.changes.is_empty() || !self.asides.is_empty() || self.meta_is_due)
+    }
+
+    /// What failed is stored with the next store.
+    pub(crate) fn retry_now(&mut self) {
+        for key in std::mem::take(&mut self.failed) {
+            self.changes.insert(key, Change::Full);
+        }
+        self.retry_at = None;
+    }
+
+    /// When there is something to do.
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        if !self.is_on || self.flight.is_some() {
+            return None;
+        }
+        let retry = self.retry_at.filter(|_| !self.failed.is_empty());
+        [retry, self.write_at.filter(|_| self.has_something())].into_iter().flatten().min()
+    }
+
+    /// Whether a store is due now.
+    fn is_due(&mut self, now: Instant, at_once: bool) -> bool {
+        if self.flight.is_some() || !self.is_on {
+            return false;
+        }
+        if self.retry_at.is_some_and(|at| at <= now) {
+            self.retry_now();
+        }
+        if !self.has_something() {
+            return false;
+        }
+        let Some(interval) = self.settings.write_behind_interval.filter(|_| !at_once) else { return true };
+        let due = *self.write_at.get_or_insert(now + interval) <= now;
+        if due {
+            self.write_at = None;
+        }
+        due
+    }
+}
+
+impl Entries {
+    /// What is to be stored now, under a number for it: all that gathered, if no store is under way.
+    /// `at_once` writes what would be written behind too.
+    pub(crate) fn next_store(
+        &mut self,
+        now: Instant,
+        types: &TypeTable,
+        meta: impl FnOnce() -> StoreMeta,
+        at_once: bool,
+    ) -> Option<(u64, Vec<StoreOp>)> {
+        if !self.storing.is_due(now, at_once) {
+            return None;
+        }
+        let storing = &mut self.storing;
+        storing.tickets += 1;
+        let (asides, changes) = (std::mem::take(&mut storing.asides), std::mem::take(&mut storing.changes));
+        let flight = Flight {
+            ticket: storing.tickets,
+            keys: changes.keys().cloned().collect(),
+            asides: asides.clone(),
+            has_meta: std::mem::take(&mut storing.meta_is_due),
+            waiting: std::mem::take(&mut storing.waiting),
+        };
+        let has_meta = flight.has_meta;
+        storing.flight = Some(flight);
+        let mut ops: Vec<StoreOp> = asides.into_iter().map(|key| StoreOp::Quarantine { key }).collect();
+        for (key, change) in changes {
+            let op = self.store_op(types, key, change);
+            ops.push(op);
+        }
+        // Last: whoever reads it knows that what it speaks of is stored too.
+        ops.extend(has_meta.then(|| StoreOp::Meta(meta())));
+        Some((self.storing.tickets, ops))
+    }
+
+    fn store_op(&mut self, types: &TypeTable, key: KeyId, change: Change) -> StoreOp {
+        let (entry, storing) = self.entry_and_storing(&key);
+        let stored = storing.large.remove(&key);
+        let Some(entry) = entry.filter(|_| storing.settings.covers(&key)) else { return StoreOp::Remove { key } };
+        let value = match &entry.data {
+            Data::Tombstone { deleted_at } => return StoreOp::Tombstone { deleted_at: *deleted_at, key },
+            Data::Value(value) => value,
+        };
+        if let Change::Deltas(deltas) = change
+            && let Some(bytes) = joined(types, &**value, &deltas)
+            && let Some(Large { snapshot, deltas }) = stored
+            && deltas + bytes.len() <= snapshot / 2
+        {
+            storing.large.insert(key.clone(), Large { snapshot, deltas: deltas + bytes.len() });
+            return StoreOp::Delta { key, bytes };
+        }
+        let (tag, bytes, markers) = (AnyData::tag(&**value), entry.bytes(&**value), entry.markers.clone());
+        if bytes.len() > LARGE_BYTES {
+            storing.large.insert(key.clone(), Large { snapshot: bytes.len(), deltas: 0 });
+        }
+        StoreOp::Put { key, tag, bytes, markers }
+    }
+}
+
+/// Many small deltas as one record.
+fn joined(types: &TypeTable, value: &dyn AnyData, deltas: &[Bytes]) -> Option<Bytes> {
+    if let [only] = deltas {
+        return Some(only.clone());
+    }
+    let parts: Vec<&[u8]> = deltas.iter().map(|delta| &**delta).collect();
+    types.find(&value.tag())?.join_deltas(&parts).ok().map(|(bytes, _)| bytes.into())
+}
