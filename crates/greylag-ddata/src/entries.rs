@@ -336,7 +336,9 @@ impl Entry {
             assert_eq!(self.digest, self.data.digest(), "{key}: the tombstone's digest");
             return;
         };
-        if let Some(found) = types.find(&value.tag()) {
+        // Reading again what is written costs more than all the rest.
+        let is_sampled = self.digest.0.is_multiple_of(32);
+        if let Some(found) = types.find(&value.tag()).filter(|_| is_sampled) {
             let again = found.decode(&value.to_bytes()).expect("what is held can be read");
             assert_eq!(self.digest, Data::Value(again).digest(), "{key}: the digest is in step");
         }

@@ -1,0 +1,239 @@
+//! Who is asked, who counts, and when a request is over.
+
+use std::time::Duration;
+
+use greylag_crdt::{GCounter, OrSet};
+use greylag_ddata::{GetError, Input, Key, Lifecycle, Notice, Read, ReadLevel, ReplicaStatus, UpdateError, WriteLevel};
+
+use crate::world::{SOON, TIMEOUT, World};
+
+type Set = OrSet<String>;
+
+pub(crate) fn set_key(id: &str) -> Key<Set> {
+    Key::new(id).unwrap()
+}
+
+pub(crate) fn counter_key(id: &str) -> Key<GCounter> {
+    Key::new(id).unwrap()
+}
+
+pub(crate) fn count(world: &mut World, name: char, id: &str, by: u64, level: WriteLevel) -> u64 {
+    world.update(name, &counter_key(id), level, move |counter, cx| counter.increment(cx, by).unwrap())
+}
+
+pub(crate) fn add(world: &mut World, name: char, id: &str, element: &str, level: WriteLevel) -> u64 {
+    world.update(name, &set_key(id), level, |set, cx| set.add(cx, element.to_owned()))
+}
+
+pub(crate) const TWO: WriteLevel = WriteLevel::To { n: 2, timeout: TIMEOUT };
+pub(crate) const MAJORITY: WriteLevel = WriteLevel::majority(TIMEOUT);
+
+/// ddata G3, R7: peers are served in slices, round-robin, and an acknowledged log is empty.
+#[test]
+fn scenario_42_three_peers_are_served_in_two_slices() {
+    let mut world = World::new("abcd");
+    count(&mut world, 'a', "c", 1, WriteLevel::Local);
+    let interval = Duration::from_millis(400);
+    let mut slices = Vec::new();
+    for _ in 0..3 {
+        world.sent.clear();
+        world.run(interval);
+        slices.push(world.sent_by('a', "DeltaBatch").len());
+    }
+    assert_eq!((slices, world.core('a').log_len()), (vec![2, 1, 0], 0));
+    assert_eq!(world.held('d', &counter_key("c")).value(), 1);
+}
+
+/// ddata R10, R11: who is unreachable is asked only after a fifth of the timeout, and may answer all the same.
+#[test]
+fn scenario_44_the_unreachable_are_asked_after_a_fifth_of_the_timeout() {
+    let mut world = World::new("abcde");
+    world.finds_unreachable('e', "cd");
+    world.split("e", "ab");
+    world.sent.clear();
+    let id = count(&mut world, 'e', "c", 1, MAJORITY);
+    world.run(TIMEOUT / 5 - Duration::from_millis(1));
+    assert_eq!((world.sent_by('e', "DeltaWrite"), world.sent_by('e', "Write")), ("ab".into(), String::new()));
+    assert_eq!(world.written(id), None);
+    world.run(Duration::from_millis(1));
+    assert_eq!(world.sent_by('e', "Write"), "abcd");
+    assert_eq!(world.written(id), Some(Ok(())));
+}
+
+/// ddata R11, R12: a silent replica and one that misses deltas get more, those that have confirmed nothing further.
+#[test]
+fn scenario_45_only_the_silent_and_the_refusing_get_more() {
+    let mut world = World::new("abcde");
+    // d misses an update of e that the others have.
+    world.split("e", "d");
+    add(&mut world, 'e', "s", "x", WriteLevel::Local);
+    world.run(Duration::from_secs(1));
+    world.mend();
+    world.split("e", "a");
+    world.sent.clear();
+    let id = add(&mut world, 'e', "s", "y", WriteLevel::all(TIMEOUT));
+    world.settle();
+    assert_eq!(world.sent_by('e', "DeltaWrite"), "abcdd", "what d misses is in the log");
+    assert_eq!(world.written(id), None);
+    world.mend();
+    world.run(TIMEOUT / 5);
+    assert_eq!((world.sent_by('e', "Write"), world.written(id)), ("a".into(), Some(Ok(()))));
+    assert_eq!(world.held('d', &set_key("s")).len(), 2);
+}
+
+/// ddata R15, G13: a new node gets everything, and a subscriber that was there before it knew anybody is told.
+#[test]
+fn scenario_47_who_subscribed_before_joining_is_told() {
+    let mut world = World::new("ab");
+    for index in 0..50 {
+        add(&mut world, 'a', &format!("s{index}"), "x", WriteLevel::Local);
+    }
+    world.run(SOON);
+    world.start('c', 0, ReplicaStatus::Up);
+    let tag = <Set as greylag_crdt::ReplicatedData>::TAG.to_string().into();
+    world.input('c', Input::Subscribe { subscriber: 1, pattern: "s7".into(), tag });
+    world.run(Duration::from_secs(1));
+    assert!(world.notices.is_empty());
+    world.publish();
+    world.run(SOON);
+    world.all_equal();
+    assert_eq!(world.core('c').digests().len(), 50);
+    assert!(matches!(&world.notices[..], [('c', key, Notice::Value(_))] if key == "s7"), "{:?}", world.notices);
+}
+
+/// ddata R2, R8.
+#[test]
+fn scenario_48_every_level_counts_once() {
+    let mut world = World::new("ab");
+    for name in ['a', 'b'] {
+        for _ in 0..20 {
+            count(&mut world, name, "c", 1, WriteLevel::Local);
+        }
+        for level in [TWO, WriteLevel::all(TIMEOUT), MAJORITY] {
+            let id = count(&mut world, name, "c", 1, level);
+            world.settle();
+            assert_eq!(world.written(id), Some(Ok(())));
+        }
+    }
+    world.run(SOON);
+    assert_eq!(["a", "b"].map(|name| world.held(name.chars().next().unwrap(), &counter_key("c")).value()), [46, 46]);
+}
+
+/// ddata R7, R8: pipelined, none waits for another.
+#[test]
+fn scenario_51_three_times_a_hundred() {
+    let mut world = World::new("abc");
+    let mut ids = Vec::new();
+    for _ in 0..100 {
+        for name in ['a', 'b', 'c'] {
+            ids.push(count(&mut world, name, "c", 1, TWO));
+        }
+    }
+    assert!(ids.iter().all(|id| world.written(*id).is_none()), "all wait at once");
+    world.settle();
+    assert!(ids.iter().all(|id| world.written(*id) == Some(Ok(()))));
+    world.run(SOON);
+    for name in ['a', 'b', 'c'] {
+        assert_eq!(world.held(name, &counter_key("c")).value(), 300);
+    }
+}
+
+/// ddata R13: what a read found is here before it is answered.
+#[test]
+fn scenario_52_a_read_of_all_repairs() {
+    let mut world = World::new("abc");
+    world.split("a", "bc");
+    count(&mut world, 'b', "c", 3, WriteLevel::Local);
+    world.settle();
+    world.mend();
+    let all = world.get('a', &counter_key("c"), ReadLevel::all(TIMEOUT));
+    world.settle();
+    let local = world.get('a', &counter_key("c"), ReadLevel::Local);
+    assert_eq!([all, local].map(|id| world.value_of::<GCounter>(id).value()), [3, 3]);
+    assert_eq!(world.held('c', &counter_key("c")).value(), 3, "who answered with less is told");
+}
+
+/// ddata R8, R9, G2: who is weakly up or joins replicates and never counts, itself included.
+#[test]
+fn scenario_78_only_voters_count() {
+    let mut world = World::new("ab");
+    for name in ['c', 'd'] {
+        world.start(name, 0, ReplicaStatus::WeaklyUp);
+    }
+    world.publish();
+    world.run(SOON);
+    world.sent.clear();
+    let write = count(&mut world, 'c', "c", 1, MAJORITY);
+    assert_eq!(world.sent_by('c', "DeltaWrite"), "ab", "both voters are needed, and nobody else is asked");
+    world.settle();
+    assert_eq!(world.written(write), Some(Ok(())));
+    let read = world.get('d', &counter_key("c"), ReadLevel::majority(TIMEOUT));
+    world.settle();
+    assert_eq!(world.value_of::<GCounter>(read).value(), 1);
+    // With one of the voters silent neither a write nor a read is possible.
+    world.split("b", "acd");
+    let write = count(&mut world, 'c', "c", 1, MAJORITY);
+    let read = world.get('d', &counter_key("c"), ReadLevel::majority(TIMEOUT));
+    world.run(TIMEOUT);
+    assert_eq!(world.written(write), Some(Err(UpdateError::Timeout { needed: 2, acked: 1, refused: 0 })));
+    assert_eq!(world.found(read), Some(Err(GetError::Failure { needed: 2, got: 1 })));
+    // Where there is no voter at all, at once.
+    let mut world = World::new("");
+    world.start('a', 0, ReplicaStatus::Joining);
+    world.publish();
+    let write = count(&mut world, 'a', "c", 1, MAJORITY);
+    let read = world.get('a', &counter_key("c"), ReadLevel::majority(TIMEOUT));
+    assert_eq!(world.written(write), Some(Err(UpdateError::Timeout { needed: 1, acked: 0, refused: 0 })));
+    assert_eq!(world.found(read), Some(Err(GetError::Failure { needed: 1, got: 0 })));
+    assert_eq!(world.held('a', &counter_key("c")).value(), 1, "the local effect stands");
+}
+
+/// ddata G13, R13: a voter that came back empty neither answers nor counts itself before it has caught up with so many
+/// that none of the majorities which knew the write is left out.
+#[test]
+fn scenario_79_who_came_back_empty_does_not_hide_a_write() {
+    for (names, enough) in [("abc", 2), ("abcde", 3), ("abcdefg", 4)] {
+        let mut world = World::new(names);
+        // The write is on a smallest majority with b in it, and nowhere else.
+        let majority = names.len() / 2 + 1;
+        let (holders, others) = (format!("b{}", &names[2..=majority]), format!("a{}", &names[majority + 1..]));
+        world.split(&holders, &others);
+        let id = count(&mut world, 'b', "c", 1, MAJORITY);
+        world.run(TIMEOUT / 5);
+        assert_eq!(world.written(id), Some(Ok(())), "{names}: {holders} are a majority");
+        world.crash('b');
+        world.start('b', 1, ReplicaStatus::Up);
+        world.split("b", names.replace('b', "").as_str());
+        world.publish();
+        world.run(Duration::from_millis(1));
+        // It reaches one after another, those without the write first.
+        let order: Vec<char> = others.chars().chain(holders.chars().skip(1)).collect();
+        for (met, peer) in (0..).zip(order.iter().take(enough)) {
+            assert_eq!(*world.core('b').lifecycle(), Lifecycle::Syncing, "{names}: after {met}");
+            world.mend_between('b', *peer);
+            world.run(Duration::from_secs(6));
+        }
+        assert_eq!(*world.core('b').lifecycle(), Lifecycle::Running, "{names}: after {enough}");
+        assert_eq!(world.held('b', &counter_key("c")).value(), 1, "{names}");
+    }
+}
+
+/// ddata G13: with nobody to catch up with, time ends it; until then a read elsewhere asks somebody else.
+#[test]
+fn scenario_79_time_ends_catching_up() {
+    let mut world = World::new("abc");
+    count(&mut world, 'a', "c", 1, WriteLevel::Local);
+    world.run(SOON);
+    world.crash('b');
+    world.start('b', 1, ReplicaStatus::Up);
+    world.split("b", "ac");
+    world.publish();
+    world.run(Duration::from_secs(29));
+    assert_eq!(*world.core('b').lifecycle(), Lifecycle::Syncing);
+    let read = world.get('b', &counter_key("c"), ReadLevel::Local);
+    assert_eq!(world.found(read), Some(Ok(Read::NotFound)), "local requests are served");
+    let read = world.get('a', &counter_key("c"), ReadLevel::majority(TIMEOUT));
+    world.run(TIMEOUT / 4);
+    assert_eq!(world.value_of::<GCounter>(read).value(), 1);
+    assert_eq!(*world.core('b').lifecycle(), Lifecycle::Running);
+}

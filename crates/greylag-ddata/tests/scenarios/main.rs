@@ -1,0 +1,6 @@
+//! Numbered scenarios of the specification about several replicators, run at the level of whole
+//! machines. Source: ddata §12.
+
+mod levels;
+mod partitions;
+mod world;
