@@ -7,6 +7,7 @@
 //!
 //! Source: ddata K6, K7, K8, K10, K12, Y9.
 
+mod keyed;
 mod ranges;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -204,9 +205,12 @@ impl<S: Store> Causal<S> {
             self.store.leaves() > 64 || self.leaf_sum() == self.store.digest(&mut Vec::new()),
             "the kept digest is the digest of the leaves"
         );
-        let mut out = Encoder::new();
-        self.context.encode(std::iter::empty(), &mut out);
-        self.leaf_sum().plus(Digest::of(&out.finish()))
+        self.leaf_sum().plus(with_path(|path| {
+            let mut out = Encoder::continuing(std::mem::take(path));
+            self.context.encode_alone(&mut out);
+            *path = out.finish();
+            Digest::of(path)
+        }))
     }
 
     /// The sum over leaves.
@@ -454,17 +458,4 @@ macro_rules! causal_data {
     };
 }
 pub(crate) use causal_data;
-
-/// What is the same for every type whose store is a map.
-macro_rules! ranged_data {
-    () => {
-        fn ranged(&self) -> Option<&dyn $crate::ranges::Ranged> {
-            Some(&self.causal)
-        }
-
-        fn ranged_mut(&mut self) -> Option<&mut dyn $crate::ranges::Ranged> {
-            Some(&mut self.causal)
-        }
-    };
-}
-pub(crate) use ranged_data;
+pub(crate) use keyed::keyed;

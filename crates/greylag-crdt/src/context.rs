@@ -119,19 +119,34 @@ impl Context {
             self.clone_from(other);
             return true;
         }
-        let mut grew = false;
-        for interval in &other.seen {
-            if !self.covers(interval.replica, interval.low, interval.high) {
-                self.insert_range(interval.replica, interval.low, interval.high);
-                grew = true;
-            }
+        if self.covers_all(other) {
+            return false;
         }
-        grew
+        if other.seen.len() <= 4 {
+            other.seen.iter().for_each(|i| self.insert_range(i.replica, i.low, i.high));
+        } else {
+            self.seen.extend_from_slice(&other.seen);
+            self.fuse();
+        }
+        true
+    }
+
+    /// Puts intervals in any order into the one form.
+    fn fuse(&mut self) {
+        // Stable, because it sees that there are two ascending runs.
+        self.seen.sort_by_key(|i| (i.replica, i.low));
+        self.seen.dedup_by(|next, last| {
+            let touches = next.replica == last.replica && next.low <= last.high.saturating_add(1);
+            if touches {
+                last.high = last.high.max(next.high);
+            }
+            touches
+        });
     }
 
     /// Whether everything that the other has seen was seen here.
     pub(crate) fn covers_all(&self, other: &Self) -> bool {
-        other.seen.iter().all(|interval| self.covers(interval.replica, interval.low, interval.high))
+        self.seen == other.seen || other.seen.iter().all(|i| self.covers(i.replica, i.low, i.high))
     }
 
     /// The replicas of which something was seen, ascending.
@@ -171,6 +186,15 @@ impl Context {
         }
     }
 
+    /// Writes what `encode` writes if there are no others.
+    pub(crate) fn encode_alone(&self, out: &mut Encoder) {
+        out.u64(self.replicas().count() as u64);
+        self.replicas().for_each(|replica| out.u64(replica.0));
+        for list in self.seen.chunk_by(|a, b| a.replica == b.replica) {
+            encode_list(list, out);
+        }
+    }
+
     /// Writes the replica table, which names `others` too, and the intervals; dots written afterwards
     /// refer to the table.
     pub(crate) fn encode(&self, others: impl Iterator<Item = ReplicaId>, out: &mut Encoder) {
@@ -179,15 +203,7 @@ impl Context {
         table.dedup();
         out.begin_replicas(table.clone());
         for replica in table {
-            let list = self.of(replica);
-            out.u64(list.len() as u64);
-            let mut above = 0;
-            for Interval { low, high, .. } in list {
-                // Fused intervals leave a gap, so both distances fit and are as small as they can be.
-                out.u64(low - above);
-                out.u64(high - low);
-                above = *high;
-            }
+            encode_list(self.of(replica), out);
         }
     }
 
@@ -213,6 +229,18 @@ impl Context {
             }
         }
         Ok((Self { seen }, others))
+    }
+}
+
+/// Writes the intervals of one replica.
+fn encode_list(list: &[Interval], out: &mut Encoder) {
+    out.u64(list.len() as u64);
+    let mut above = 0;
+    for Interval { low, high, .. } in list {
+        // Fused intervals leave a gap, so both distances fit and are as small as they can be.
+        out.u64(low - above);
+        out.u64(high - low);
+        above = *high;
     }
 }
 

@@ -223,7 +223,8 @@ pub trait ReplicatedData: Clone + PartialEq + Debug + Send + Sync + 'static {
 /// Collects what the operations of one update did. Hidden from equality and bytes (ddata A4, K9).
 #[derive(Clone)]
 pub struct Tracker<D> {
-    open: Option<(Lineage, Change<D>)>,
+    /// The delta in a box: values have one for the time of an update only, and should not be larger for it.
+    open: Option<(Lineage, Change<Box<D>>)>,
 }
 
 impl<D> Tracker<D> {
@@ -233,6 +234,7 @@ impl<D> Tracker<D> {
     }
 
     /// Whether an update is going on.
+    #[inline]
     pub fn is_open(&self) -> bool {
         self.open.is_some()
     }
@@ -241,7 +243,7 @@ impl<D> Tracker<D> {
     pub fn record(&mut self, delta: D, join: impl FnOnce(&mut D, &D)) {
         if let Some((_, change)) = &mut self.open {
             match change {
-                Change::None => *change = Change::Delta(delta),
+                Change::None => *change = Change::Delta(Box::new(delta)),
                 Change::Delta(collected) => join(collected, &delta),
                 Change::FullOnly => {}
             }
@@ -249,6 +251,7 @@ impl<D> Tracker<D> {
     }
 
     /// Something was merged in: the collected deltas no longer explain the value.
+    #[inline]
     pub fn merged(&mut self) {
         if let Some((_, change)) = &mut self.open {
             *change = Change::FullOnly;
@@ -258,7 +261,8 @@ impl<D> Tracker<D> {
     /// Ends collecting; [`Change::FullOnly`] if another lineage, or none, was begun.
     pub fn take(&mut self, lineage: Lineage) -> Change<D> {
         match self.open.take() {
-            Some((own, change)) if own == lineage => change,
+            Some((own, Change::None)) if own == lineage => Change::None,
+            Some((own, Change::Delta(delta))) if own == lineage => Change::Delta(*delta),
             _ => Change::FullOnly,
         }
     }

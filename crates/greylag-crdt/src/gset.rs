@@ -3,6 +3,7 @@
 mod ranges;
 
 use std::borrow::Borrow;
+use std::cmp::Ordering;
 use std::collections::BTreeSet;
 use std::fmt;
 
@@ -54,6 +55,17 @@ impl<T: Element> GSet<T> {
         self.elements.insert_absent(element, |element| sum.add(|| digest_of(element)))
     }
 
+    /// Inserts elements one by one. Returns whether any was absent.
+    fn insert_all<'a>(&mut self, elements: impl Iterator<Item = &'a T>) -> bool {
+        let before = self.len();
+        for element in elements {
+            if !self.contains(element) {
+                self.insert(element.clone());
+            }
+        }
+        self.len() > before
+    }
+
     /// Inserts many elements that are absent, ascending, in one pass over all.
     fn rebuild_with(&mut self, missing: Vec<T>) {
         self.sum.add(|| sum_of(missing.iter()));
@@ -92,6 +104,9 @@ impl<T: Element> GSet<T> {
         self.elements.is_empty()
     }
 }
+
+/// Merging with fewer elements looks each of them up; with more, and not far fewer than there are, it walks along both.
+const WALKED: usize = 128;
 
 fn sum_of<'a, T: Element>(elements: impl Iterator<Item = &'a T>) -> Digest {
     elements.map(digest_of).fold(Digest::default(), Digest::plus)
@@ -142,12 +157,22 @@ impl<T: Element> ReplicatedData for GSet<T> {
             self.sum.clone_from(&other.sum);
             return Ok((!other.is_empty()).into());
         }
+        if other.len() < WALKED.max(self.len() / 8) {
+            return Ok(self.insert_all(other.iter()).into());
+        }
         let mut missing = Vec::new();
-        let mut own = self.elements.keys().peekable();
+        let mut own = self.elements.keys();
+        let mut next = own.next();
         for element in other.iter() {
-            while own.next_if(|own| *own < element).is_some() {}
-            if own.peek() != Some(&element) {
-                missing.push(element.clone());
+            let order = loop {
+                match next.map(|own| own.cmp(element)) {
+                    Some(Ordering::Less) => next = own.next(),
+                    order => break order,
+                }
+            };
+            match order {
+                Some(Ordering::Equal) => next = own.next(),
+                _ => missing.push(element.clone()),
             }
         }
         drop(own);
@@ -162,11 +187,7 @@ impl<T: Element> ReplicatedData for GSet<T> {
 
     fn merge_delta(&mut self, delta: &BTreeSet<T>) -> Result<Grew, MergeError> {
         self.tracker.merged();
-        let before = self.len();
-        for element in delta {
-            self.insert(element.clone());
-        }
-        Ok((self.len() > before).into())
+        Ok(self.insert_all(delta.iter()).into())
     }
 
     fn join_deltas(into: &mut BTreeSet<T>, other: &BTreeSet<T>) {

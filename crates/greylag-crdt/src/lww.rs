@@ -32,14 +32,23 @@ impl<V: Element> LwwCell<V> {
         Self { timestamp, writer: cx.writer().clone(), seq: cx.draw(), value }
     }
 
-    /// Makes this cell the write of another. Most writes follow one of the same writer, whose key is then not copied.
-    pub(crate) fn overwrite(&mut self, other: &Self) {
-        self.timestamp = other.timestamp;
-        if self.writer != other.writer {
-            self.writer = other.writer.clone();
+    /// Makes this cell the write of a later one, if that wins. Returns whether it does.
+    pub(crate) fn write(&mut self, cx: &mut UpdateCx<'_>, timestamp: i64, value: V) -> bool {
+        if timestamp > self.timestamp {
+            self.timestamp = timestamp;
+            // Mostly it is the same writer again.
+            if self.writer != *cx.writer() {
+                self.writer = cx.writer().clone();
+            }
+            (self.seq, self.value) = (cx.draw(), value);
+            return true;
         }
-        self.seq = other.seq;
-        self.value.clone_from(&other.value);
+        let cell = Self::new(cx, timestamp, value);
+        let won = cell.beats(self);
+        if won {
+            *self = cell;
+        }
+        won
     }
 
     /// Whether this write wins over the other. Equal writes do not.
@@ -67,7 +76,10 @@ impl<V: Element> Ord for LwwCell<V> {
             out.finish()
         };
         let by_time = self.timestamp.cmp(&other.timestamp);
-        let by_writer = by_time.then_with(|| other.writer.cmp(&self.writer));
+        if by_time.is_ne() {
+            return by_time;
+        }
+        let by_writer = other.writer.cmp(&self.writer);
         let by_number = by_writer.then(self.seq.cmp(&other.seq));
         // Mostly it is one and the same write.
         if by_number.is_ne() || self.value == other.value {

@@ -82,14 +82,18 @@ impl<T: Element> LwwRegister<T> {
     }
 
     fn write(&mut self, cx: &mut UpdateCx<'_>, timestamp: i64, value: T) -> bool {
-        let cell = LwwCell::new(cx, timestamp, value);
-        let won = self.cell.as_ref().is_none_or(|own| cell.beats(own));
+        let won = match &mut self.cell {
+            Some(own) => own.write(cx, timestamp, value),
+            unset => {
+                *unset = Some(LwwCell::new(cx, timestamp, value));
+                true
+            }
+        };
         if won {
             self.cached.forget();
             if self.tracker.is_open() {
-                self.tracker.record(Some(cell.clone()), |collected, cell| _ = join_cells(collected, cell));
+                self.tracker.record(self.cell.clone(), |collected, cell| _ = join_cells(collected, cell));
             }
-            self.cell = Some(cell);
         }
         won
     }
@@ -112,7 +116,7 @@ fn join_cells<T: Element>(into: &mut Option<LwwCell<T>>, other: &Option<LwwCell<
     };
     let wins = theirs.beats(own);
     if wins {
-        own.overwrite(theirs);
+        own.clone_from(theirs);
     }
     wins
 }

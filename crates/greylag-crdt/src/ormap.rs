@@ -7,13 +7,10 @@
 use std::borrow::Borrow;
 use std::fmt;
 
-use crate::causal::{Causal, causal_data, ranged_data};
-use crate::context::Context;
+use crate::causal::{Causal, keyed};
 use crate::cx::UpdateCx;
-use crate::data::ReplicatedData;
 use crate::element::Element;
-use crate::store::{DotMap, DotSet, Store, StoreMut};
-use crate::tag::TypeTag;
+use crate::store::{DotMap, DotSet, Store};
 
 /// A map inside a map, with the semantics of [`OrMap`].
 pub type OrMapStore<K, S> = DotMap<K, S>;
@@ -45,11 +42,6 @@ pub struct OrMap<K: Element, S: Store> {
 }
 
 impl<K: Element, S: Store> OrMap<K, S> {
-    /// The empty map.
-    pub fn new() -> Self {
-        Self { causal: Causal::default() }
-    }
-
     /// Edits the value of a key in place, an empty one if the key is absent. A key whose value is empty afterwards is
     /// absent.
     pub fn update<R>(
@@ -58,26 +50,13 @@ impl<K: Element, S: Store> OrMap<K, S> {
         key: K,
         f: impl FnOnce(&mut S::Editor<'_>, &mut UpdateCx<'_>) -> R,
     ) -> R {
-        StoreMut(&mut self.causal).update(cx, key, f)
+        self.edit().update(cx, key, f)
     }
 
     /// Puts a value in the place of everything that is seen under the key. It is copied: it may come from another key
     /// or another entry. An empty one removes the key.
     pub fn put(&mut self, cx: &mut UpdateCx<'_>, key: K, value: &S) {
-        StoreMut(&mut self.causal).put(cx, key, value);
-    }
-
-    /// Removes the key as far as its value is seen here. Returns whether it was present.
-    pub fn remove<Q: Ord + ?Sized>(&mut self, cx: &mut UpdateCx<'_>, key: &Q) -> bool
-    where
-        K: Borrow<Q>,
-    {
-        StoreMut(&mut self.causal).remove(cx, key)
-    }
-
-    /// Removes everything that is seen here.
-    pub fn clear(&mut self, cx: &mut UpdateCx<'_>) {
-        StoreMut(&mut self.causal).clear(cx);
+        self.edit().put(cx, key, value);
     }
 
     /// Puts everything that another map holds: how content is copied between entries. Source: ddata K12.
@@ -90,41 +69,12 @@ impl<K: Element, S: Store> OrMap<K, S> {
     where
         K: Borrow<Q>,
     {
-        self.causal.store().get(key)
-    }
-
-    /// Whether the key is present.
-    pub fn contains<Q: Ord + ?Sized>(&self, key: &Q) -> bool
-    where
-        K: Borrow<Q>,
-    {
-        self.get(key).is_some()
+        self.store().get(key)
     }
 
     /// Keys and values, ascending.
     pub fn iter(&self) -> impl Iterator<Item = (&K, &S)> {
-        self.causal.store().entries().iter()
-    }
-
-    /// How many keys there are.
-    pub fn len(&self) -> usize {
-        self.causal.store().len()
-    }
-
-    /// Whether there is no key.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// The dots that this state has seen, for diagnosis.
-    pub fn context(&self) -> &Context {
-        self.causal.context()
-    }
-}
-
-impl<K: Element, S: Store> Default for OrMap<K, S> {
-    fn default() -> Self {
-        Self::new()
+        self.store().entries().iter()
     }
 }
 
@@ -134,7 +84,4 @@ impl<K: Element, S: Store> fmt::Debug for OrMap<K, S> {
     }
 }
 
-impl<K: Element, S: Store> ReplicatedData for OrMap<K, S> {
-    causal_data!(TypeTag::with("gl.ormap/1", &[&K::TAG, &S::TAG]), DotMap<K, S>);
-    ranged_data!();
-}
+keyed!("gl.ormap/1", OrMap<K: Element, S: Store>, "map", key: K, DotMap<K, S>);

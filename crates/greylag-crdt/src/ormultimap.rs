@@ -5,14 +5,11 @@
 use std::borrow::Borrow;
 use std::fmt;
 
-use crate::causal::{Causal, causal_data, ranged_data};
-use crate::context::Context;
+use crate::causal::{Causal, keyed};
 use crate::cx::UpdateCx;
-use crate::data::ReplicatedData;
 use crate::element::Element;
 use crate::orset::OrSetStore;
-use crate::store::{DotMap, StoreMut};
-use crate::tag::TypeTag;
+use crate::store::DotMap;
 
 /// A map from keys to sets of values. Bindings are added and removed one by one; a key without a binding is absent.
 ///
@@ -35,23 +32,14 @@ pub struct OrMultiMap<K: Element, V: Element> {
 }
 
 impl<K: Element, V: Element> OrMultiMap<K, V> {
-    /// The empty map.
-    pub fn new() -> Self {
-        Self { causal: Causal::default() }
-    }
-
     /// The same as [`OrMultiMap::new`]: there is one form, with deltas of values.
     pub fn with_value_deltas() -> Self {
         Self::new()
     }
 
-    fn as_store(&mut self) -> StoreMut<'_, DotMap<K, OrSetStore<V>>> {
-        StoreMut(&mut self.causal)
-    }
-
     /// Binds a value to a key; also if it is bound already, which makes it survive removals that have not seen this.
     pub fn add_binding(&mut self, cx: &mut UpdateCx<'_>, key: K, value: V) {
-        self.as_store().update(cx, key, |values, cx| values.add(cx, value));
+        self.edit().update(cx, key, |values, cx| values.add(cx, value));
     }
 
     /// Removes a binding as far as it is seen here. Returns whether it was there.
@@ -62,15 +50,15 @@ impl<K: Element, V: Element> OrMultiMap<K, V> {
         Q: Ord + ?Sized,
         R: Ord + ?Sized,
     {
-        let Some((key, _)) = self.causal.store().entries().get_key_value(key) else { return false };
+        let Some((key, _)) = self.store().entries().get_key_value(key) else { return false };
         let key = key.clone();
-        self.as_store().update(cx, key, |values, cx| values.remove(cx, value))
+        self.edit().update(cx, key, |values, cx| values.remove(cx, value))
     }
 
     /// Binds `new` in the place of `old`; nothing if they are equal.
     pub fn replace_binding(&mut self, cx: &mut UpdateCx<'_>, key: K, old: &V, new: V) {
         if *old != new {
-            self.as_store().update(cx, key, |values, cx| {
+            self.edit().update(cx, key, |values, cx| {
                 values.add(cx, new);
                 values.remove(cx, old);
             });
@@ -79,26 +67,13 @@ impl<K: Element, V: Element> OrMultiMap<K, V> {
 
     /// Puts a set of values in the place of everything that is seen under the key; an empty one removes the key.
     pub fn put(&mut self, cx: &mut UpdateCx<'_>, key: K, values: impl IntoIterator<Item = V>) {
-        self.as_store().put(cx, key, &OrSetStore::of_elements(values));
-    }
-
-    /// Removes the key with every value that is seen here. Returns whether it was present.
-    pub fn remove<Q: Ord + ?Sized>(&mut self, cx: &mut UpdateCx<'_>, key: &Q) -> bool
-    where
-        K: Borrow<Q>,
-    {
-        self.as_store().remove(cx, key)
-    }
-
-    /// Removes everything that is seen here.
-    pub fn clear(&mut self, cx: &mut UpdateCx<'_>) {
-        self.as_store().clear(cx);
+        self.edit().put(cx, key, &OrSetStore::of_elements(values));
     }
 
     /// Binds everything that another map binds: how content is copied between entries. Source: ddata K12.
     pub fn extend_from(&mut self, cx: &mut UpdateCx<'_>, other: &Self) {
         for (key, values) in other.iter() {
-            self.as_store().update(cx, key.clone(), |own, cx| own.add_all(cx, values.iter().cloned()));
+            self.edit().update(cx, key.clone(), |own, cx| own.add_all(cx, values.iter().cloned()));
         }
     }
 
@@ -107,7 +82,7 @@ impl<K: Element, V: Element> OrMultiMap<K, V> {
     where
         K: Borrow<Q>,
     {
-        self.causal.store().get(key)
+        self.store().get(key)
     }
 
     /// The values of a key, or those given if it is absent.
@@ -131,28 +106,7 @@ impl<K: Element, V: Element> OrMultiMap<K, V> {
 
     /// Keys and their values, ascending.
     pub fn iter(&self) -> impl Iterator<Item = (&K, &OrSetStore<V>)> {
-        self.causal.store().entries().iter()
-    }
-
-    /// How many keys there are.
-    pub fn len(&self) -> usize {
-        self.causal.store().len()
-    }
-
-    /// Whether there is no key.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// The dots that this state has seen, for diagnosis.
-    pub fn context(&self) -> &Context {
-        self.causal.context()
-    }
-}
-
-impl<K: Element, V: Element> Default for OrMultiMap<K, V> {
-    fn default() -> Self {
-        Self::new()
+        self.store().entries().iter()
     }
 }
 
@@ -163,7 +117,4 @@ impl<K: Element, V: Element> fmt::Debug for OrMultiMap<K, V> {
     }
 }
 
-impl<K: Element, V: Element> ReplicatedData for OrMultiMap<K, V> {
-    causal_data!(TypeTag::with("gl.ormultimap/1", &[&K::TAG, &V::TAG]), DotMap<K, OrSetStore<V>>);
-    ranged_data!();
-}
+keyed!("gl.ormultimap/1", OrMultiMap<K: Element, V: Element>, "map", key: K, DotMap<K, OrSetStore<V>>);

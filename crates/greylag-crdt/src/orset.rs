@@ -1,19 +1,15 @@
 //! A set in which an add wins over the removes that did not see it.
 
-use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::fmt;
 
-use crate::causal::{Causal, causal_data, ranged_data};
-use crate::context::Context;
+use crate::causal::{Causal, keyed};
 use crate::cx::UpdateCx;
-use crate::data::ReplicatedData;
 use crate::element::Element;
 use crate::fragment::Edit;
 use crate::replica::Dot;
 use crate::store::{DotMap, DotSet, MapPatch, StoreMut};
-use crate::tag::TypeTag;
 
 /// A set inside a map, with the semantics of [`OrSet`].
 pub type OrSetStore<T> = DotMap<T, DotSet>;
@@ -79,20 +75,15 @@ pub struct OrSet<T: Element> {
 }
 
 impl<T: Element> OrSet<T> {
-    /// The empty set.
-    pub fn new() -> Self {
-        Self { causal: Causal::default() }
-    }
-
     /// Adds an element. Adding one that is present is a change too: it makes the element survive
     /// removals that have not seen this add.
     pub fn add(&mut self, cx: &mut UpdateCx<'_>, element: T) {
-        StoreMut(&mut self.causal).add(cx, element);
+        self.edit().add(cx, element);
     }
 
     /// Adds several elements in one change.
     pub fn add_all(&mut self, cx: &mut UpdateCx<'_>, elements: impl IntoIterator<Item = T>) {
-        StoreMut(&mut self.causal).add_all(cx, elements);
+        self.edit().add_all(cx, elements);
     }
 
     /// Adds everything that another set holds, under dots of this entry: how content is copied between entries.
@@ -101,56 +92,14 @@ impl<T: Element> OrSet<T> {
         self.add_all(cx, other.iter().cloned());
     }
 
-    /// Removes the element as far as it is seen here. Returns whether it was present.
-    pub fn remove<Q: Ord + ?Sized>(&mut self, cx: &mut UpdateCx<'_>, element: &Q) -> bool
-    where
-        T: Borrow<Q>,
-    {
-        StoreMut(&mut self.causal).remove(cx, element)
-    }
-
-    /// Removes everything that is seen here.
-    pub fn clear(&mut self, cx: &mut UpdateCx<'_>) {
-        StoreMut(&mut self.causal).clear(cx);
-    }
-
-    /// Whether the element is present.
-    pub fn contains<Q: Ord + ?Sized>(&self, element: &Q) -> bool
-    where
-        T: Borrow<Q>,
-    {
-        self.causal.store().contains(element)
-    }
-
     /// The elements, ascending.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
-        self.causal.store().keys()
-    }
-
-    /// How many elements there are.
-    pub fn len(&self) -> usize {
-        self.causal.store().len()
-    }
-
-    /// Whether there is no element.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// The dots that this state has seen, for diagnosis.
-    pub fn context(&self) -> &Context {
-        self.causal.context()
+        self.store().keys()
     }
 
     /// The dots under which an element is present; none if it is absent.
     pub fn dots(&self, element: &T) -> &[Dot] {
-        self.causal.store().get(element).map_or(&[], DotSet::dots)
-    }
-}
-
-impl<T: Element> Default for OrSet<T> {
-    fn default() -> Self {
-        Self::new()
+        self.store().get(element).map_or(&[], DotSet::dots)
     }
 }
 
@@ -160,7 +109,4 @@ impl<T: Element> fmt::Debug for OrSet<T> {
     }
 }
 
-impl<T: Element> ReplicatedData for OrSet<T> {
-    causal_data!(TypeTag::with("gl.orset/1", &[&T::TAG]), OrSetStore<T>);
-    ranged_data!();
-}
+keyed!("gl.orset/1", OrSet<T: Element>, "set", element: T, OrSetStore<T>);

@@ -4,9 +4,13 @@
 //! dots come from one [`DotSource`] per process, shared by every entry, so a number is never used
 //! twice, whatever becomes of the entry that it was drawn for.
 
+use std::cmp::Ordering;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering as Memory};
+
+use arrayvec::ArrayVec;
 
 use crate::hash::hash64;
 
@@ -65,24 +69,65 @@ impl fmt::Display for ReplicaId {
 
 /// Opaque bytes whose order is the order of writers that users see: a tie between two writes goes
 /// to the smaller key. A replicator gives the bytes of its node's address. Source: ddata K1, Y6.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct WriterKey(Arc<[u8]>);
+#[derive(Clone)]
+pub struct WriterKey(KeyBytes);
+
+/// Every write of a register carries its writer's key, so a key of usual length is copied and compared where it stands.
+#[derive(Clone)]
+enum KeyBytes {
+    Short(ArrayVec<u8, SHORT>),
+    Long(Arc<[u8]>),
+}
+
+/// An IPv4 address or a short host name, a port and a uid fit.
+const SHORT: usize = 27;
 
 impl WriterKey {
     /// A key of these bytes.
-    pub fn new(bytes: impl Into<Arc<[u8]>>) -> Self {
-        Self(bytes.into())
+    pub fn new(bytes: impl AsRef<[u8]>) -> Self {
+        let bytes = bytes.as_ref();
+        Self(ArrayVec::try_from(bytes).map_or_else(|_| KeyBytes::Long(bytes.into()), KeyBytes::Short))
     }
 
     /// The bytes.
+    #[inline]
     pub fn as_bytes(&self) -> &[u8] {
-        &self.0
+        match &self.0 {
+            KeyBytes::Short(bytes) => bytes,
+            KeyBytes::Long(bytes) => bytes,
+        }
+    }
+}
+
+impl PartialEq for WriterKey {
+    fn eq(&self, other: &Self) -> bool {
+        self.as_bytes() == other.as_bytes()
+    }
+}
+
+impl Eq for WriterKey {}
+
+impl PartialOrd for WriterKey {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for WriterKey {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.as_bytes().cmp(other.as_bytes())
+    }
+}
+
+impl Hash for WriterKey {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.as_bytes().hash(state);
     }
 }
 
 impl fmt::Debug for WriterKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "WriterKey({})", String::from_utf8_lossy(&self.0).escape_debug())
+        write!(f, "WriterKey({})", String::from_utf8_lossy(self.as_bytes()).escape_debug())
     }
 }
 
@@ -134,19 +179,19 @@ impl DotSource {
     /// The next number, never given before.
     #[inline]
     pub fn draw(&self) -> u64 {
-        self.0.fetch_add(1, Ordering::Relaxed) + 1
+        self.0.fetch_add(1, Memory::Relaxed) + 1
     }
 
     /// Jumps past `count` numbers, which will never be drawn, and returns the number just below the first of them.
     /// `None`, and no jump, if so many are not left. Source: ddata Z6.
     pub fn reserve(&self, count: u64) -> Option<u64> {
-        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |last| last.checked_add(count)).ok()
+        self.0.fetch_update(Memory::Relaxed, Memory::Relaxed, |last| last.checked_add(count)).ok()
     }
 
     /// The highest number given so far; 0 if none.
     #[inline]
     pub fn last(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
+        self.0.load(Memory::Relaxed)
     }
 }
 

@@ -61,7 +61,7 @@ pub(crate) fn measure<S: Side>(side: &S) -> Figures {
     };
     let join = |thirds: &[u64], size| {
         let mut joined = side.zero(0);
-        thirds.iter().for_each(|third| drop(side.merge(&mut joined, part(*third, size))));
+        thirds.iter().for_each(|third| side.merge(&mut joined, &mut Some(part(*third, size))));
         joined
     };
     let merge_new = {
@@ -70,14 +70,14 @@ pub(crate) fn measure<S: Side>(side: &S) -> Figures {
     };
     let all = join(&[0, 1, 2], side.size());
     let merge_same = merging(side, &all, &all);
-    Figures { in_place: in_place(side, &all), kept: kept(side, all), merge_new, merge_same }
+    Figures { in_place: in_place(side, &all), kept: kept(side, &all), merge_new, merge_same }
 }
 
 fn merging<S: Side>(side: &S, value: &S::Value, other: &S::Value) -> f64 {
     let pairs = |count: u64| (0..count).map(|_| (side.copy(value), Some(side.copy(other)))).collect::<Vec<_>>();
     let merge = |pairs: &mut Vec<(S::Value, Option<S::Value>)>| {
         for (into, other) in pairs {
-            *other = other.take().and_then(|other| side.merge(into, other));
+            side.merge(into, other);
         }
     };
     let mut first = pairs(1);
@@ -108,26 +108,25 @@ fn in_place<S: Side>(side: &S, value: &S::Value) -> f64 {
     }
 }
 
-/// One value, written to again and again.
-fn kept<S: Side>(side: &S, value: S::Value) -> f64 {
-    let ready = side.ready(&value);
-    drop(value);
-    let mut value = side.copy(&ready);
-    drop(ready);
-    side.write(&mut value, 0, [0].into_iter());
-    let first = side.size() + UPDATES * 100;
+/// As in place, but so that each update has a clone to itself, and fewer where clones take long.
+fn kept<S: Side>(side: &S, value: &S::Value) -> f64 {
+    let mut next = side.size() + UPDATES * 100;
+    let mut write = |copies: &mut Vec<S::Value>, each: u64| {
+        for copy in copies {
+            side.write_kept(copy, 0, next..next + each);
+        }
+        next += each;
+    };
     let began = Instant::now();
-    side.write_kept(&mut value, 0, [first].into_iter());
+    let mut first = vec![side.ready(value)];
+    write(&mut first, 1);
     let took = began.elapsed().as_nanos().max(1);
-    let count =
-        (Duration::from_millis(2).as_nanos() / took).clamp(1, u128::from((side.size() / 10).clamp(1, UPDATES))) as u64;
-    let mut next = first + 1;
-    sampled(
-        count,
-        || (),
-        |()| {
-            side.write_kept(&mut value, 0, next..next + count);
-            next += count;
-        },
-    )
+    let updates = (Duration::from_millis(50).as_nanos() / took).clamp(1, u128::from(UPDATES)) as u64;
+    let each = (side.size() / 10).clamp(1, updates);
+    if side.size() < LARGE {
+        let copies = || (0..updates.div_ceil(each)).map(|_| side.ready(value)).collect::<Vec<_>>();
+        sampled(updates.div_ceil(each) * each, copies, |copies| write(copies, each))
+    } else {
+        sampled(each, || (), |()| write(&mut first, each))
+    }
 }

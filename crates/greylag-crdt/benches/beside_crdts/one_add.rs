@@ -1,5 +1,6 @@
 //! One add to a set of so many elements, as a replicator does it. Source: ddata H4.
 
+use std::hint::black_box;
 use std::io;
 use std::time::Instant;
 
@@ -8,7 +9,7 @@ use greylag_crdt::{Change, Lineage, OrSet, ReplicatedData};
 use crate::measure::median;
 use crate::sides::{Ours, Side as _};
 
-/// On a clone, with its delta taken, encoded, and decoded and joined elsewhere.
+/// On a clone, with its delta and digest taken, and elsewhere decoded, joined into a clone, and its digest taken.
 pub(crate) fn measure(out: &mut impl io::Write, content: u64) -> io::Result<()> {
     let side = Ours::<OrSet<u64>, _>::new(2, content, OrSet::add);
     let mut set = side.zero(0);
@@ -21,6 +22,7 @@ pub(crate) fn measure(out: &mut impl io::Write, content: u64) -> io::Result<()> 
         changed.begin_change(Lineage(element));
         side.write(&mut changed, 0, [element].into_iter());
         let Change::Delta(delta) = changed.take_change(Lineage(element)) else { continue };
+        black_box(changed.digest());
         adds.push(began.elapsed());
         let encoded = OrSet::<u64>::delta_to_bytes(&delta);
         set = changed;
@@ -28,6 +30,7 @@ pub(crate) fn measure(out: &mut impl io::Write, content: u64) -> io::Result<()> 
         let delta = OrSet::<u64>::delta_from_bytes(&encoded).expect("it decodes");
         let mut joined = copy.clone();
         joined.merge_delta(&delta).expect("it joins");
+        black_box(joined.digest());
         applies.push(began.elapsed());
         (copy, bytes) = (joined, encoded.len());
     }

@@ -31,8 +31,8 @@ pub(crate) trait Side {
     fn write(&self, value: &mut Self::Value, writer: u64, numbers: impl Iterator<Item = u64>);
     /// Writes numbers, each on a clone that then takes the value's place, and hands out what is to be sent.
     fn write_kept(&self, value: &mut Self::Value, writer: u64, numbers: impl Iterator<Item = u64>);
-    /// Joins what came from another replica; returns what is left of it.
-    fn merge(&self, into: &mut Self::Value, other: Self::Value) -> Option<Self::Value>;
+    /// Joins what came from another replica; what consumes it takes it.
+    fn merge(&self, into: &mut Self::Value, other: &mut Option<Self::Value>);
 }
 
 /// A type of ours.
@@ -110,9 +110,9 @@ impl<T: ReplicatedData, W: Fn(&mut T, &mut UpdateCx<'_>, u64)> Side for Ours<T, 
         }
     }
 
-    fn merge(&self, into: &mut T, other: T) -> Option<T> {
-        black_box(into.merge(&other)).expect("it joins");
-        Some(other)
+    fn merge(&self, into: &mut T, other: &mut Option<T>) {
+        let other = other.as_ref().expect("something came");
+        black_box(into.merge(other)).expect("it joins");
     }
 }
 
@@ -167,8 +167,7 @@ where
         }
     }
 
-    fn merge(&self, into: &mut T, other: T) -> Option<T> {
-        into.merge(other);
-        None
+    fn merge(&self, into: &mut T, other: &mut Option<T>) {
+        into.merge(other.take().expect("something came"));
     }
 }

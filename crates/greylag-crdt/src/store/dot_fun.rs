@@ -178,8 +178,15 @@ impl<V: Leaf> Store for DotFun<V> {
         if self == other {
             return false;
         }
+        if let ([], [(dot, _)]) = (&*self.values, &*other.values) {
+            let is_new = !join.own.contains(*dot);
+            if is_new {
+                self.patch(other.clone(), &mut join.changes);
+            }
+            return is_new;
+        }
         let (mut own, mut theirs) = (self.values.iter().peekable(), other.values.iter().peekable());
-        let (mut values, mut changed) = (Few::None, false);
+        let (mut values, mut changed) = (Vec::new(), false);
         loop {
             let order = match (own.peek(), theirs.peek()) {
                 (None, None) => break,
@@ -199,12 +206,12 @@ impl<V: Leaf> Store for DotFun<V> {
                 }),
             };
             changed |= kept.is_some() == order.is_gt() && order.is_ne();
-            kept.into_iter().for_each(|kept| values.push(kept));
+            values.extend(kept);
         }
         if !changed {
             return false;
         }
-        let next = Self { values };
+        let next = Self { values: values.into() };
         self.patch(next, &mut join.changes);
         true
     }
