@@ -18,14 +18,16 @@ use tokio_postgres::Row;
 
 use crate::driver::lane::{self, Message, Submitted};
 use crate::driver::link::{Link, lock};
-use crate::driver::pool::{Failed, Pool};
+use crate::driver::pool::Pool;
 use crate::driver::sweeper::{self, Deleted};
 use crate::error::OpenError;
 use crate::lane::LaneSettings;
+use crate::offsets::PostgresOffsets;
 use crate::rows::{self, Unreadable, Uuid};
 use crate::settings::PostgresJournalSettings;
 use crate::snapshots::PostgresSnapshots;
 use crate::statements::{ADVANCE, CLAIM, DELETE_TO, HEAD, READ};
+use crate::states::PostgresStates;
 
 const CAPS: Caps = Caps::full(Scope::Shared);
 
@@ -155,7 +157,17 @@ impl PostgresJournal {
         PostgresSnapshots::new(self.inner.clone())
     }
 
-    /// Both, as entities take them.
+    /// The store of durable states in the same database.
+    pub fn states(&self) -> PostgresStates {
+        PostgresStates::new(self.inner.clone())
+    }
+
+    /// The store of what projections have processed, in the same database.
+    pub fn offsets(&self) -> PostgresOffsets {
+        PostgresOffsets::new(self.inner.clone())
+    }
+
+    /// Journal and snapshots, as event-sourced entities take them.
     pub fn stores(&self) -> Stores {
         Stores::new(Arc::new(self.clone()), Arc::new(self.snapshots()))
     }
@@ -186,7 +198,11 @@ impl Inner {
         self.failure("the answer cannot be read; check that the schema is the one documented")
     }
 
-    fn closed(&self) -> StoreFailure {
+    pub(crate) fn is_closed(&self) -> bool {
+        self.link.is_closed()
+    }
+
+    pub(crate) fn closed(&self) -> StoreFailure {
         self.failure("closed")
     }
 
@@ -255,7 +271,7 @@ impl Inner {
             let statement = session.prepare(HEAD).await?;
             session.client.query_opt(&statement, &[&text]).await
         });
-        let Some(row) = found.await.map_err(|Failed(cause)| HeadError::Unavailable(cause))? else {
+        let Some(row) = found.await.map_err(|failed| HeadError::Unavailable(failed.cause))? else {
             return Ok(Head::default());
         };
         let corrupt = || Corrupt { id: id.clone(), seq_nr: SeqNr::ZERO, kind: CorruptKind::Unreadable };
@@ -302,7 +318,7 @@ impl Journal for PostgresJournal {
             let uuid = Uuid(writer_uuid);
             session.client.query_opt(&statement, &[&text, &id.entity_type(), &slice, &uuid, &generation, &seen]).await
         });
-        let Some(row) = claimed.await.map_err(|Failed(cause)| ClaimError::Unavailable(cause))? else {
+        let Some(row) = claimed.await.map_err(|failed| ClaimError::Unavailable(failed.cause))? else {
             return Err(match inner.current(id).await {
                 Ok(current) => ClaimError::Fenced { current },
                 Err(HeadError::Unavailable(cause)) => ClaimError::Unavailable(cause),
@@ -320,7 +336,7 @@ impl Journal for PostgresJournal {
             let statement = session.prepare(ADVANCE).await?;
             session.client.query_opt(&statement, &[&text, &stored_epoch, &number]).await
         });
-        if advanced.await.map_err(|Failed(cause)| AdvanceError::Unavailable(cause))?.is_some() {
+        if advanced.await.map_err(|failed| AdvanceError::Unavailable(failed.cause))?.is_some() {
             return Ok(());
         }
         let current = inner.current(id).await.map_err(|error| AdvanceError::Unavailable(error.cause(inner)))?;
@@ -353,7 +369,7 @@ impl Journal for PostgresJournal {
             let statement = session.prepare(READ).await?;
             session.client.query(&statement, &[&text, &from, &to, &limit, &max_bytes]).await
         });
-        let rows = found.await.map_err(|Failed(cause)| ReadError::Unavailable(cause))?;
+        let rows = found.await.map_err(|failed| ReadError::Unavailable(failed.cause))?;
         page(id, range, &rows).map_err(ReadError::Corrupt)
     }
 
@@ -373,7 +389,7 @@ impl Journal for PostgresJournal {
             let statement = session.prepare(DELETE_TO).await?;
             session.client.query_opt(&statement, &[&text, &stored_epoch, &number]).await
         });
-        let Some(row) = deleted.await.map_err(|Failed(cause)| DeleteError::Unavailable(cause))? else {
+        let Some(row) = deleted.await.map_err(|failed| DeleteError::Unavailable(failed.cause))? else {
             let current = inner.current(id).await.map_err(|error| DeleteError::Unavailable(error.cause(inner)))?;
             return Err(DeleteError::Fenced { current });
         };
@@ -392,7 +408,8 @@ impl Journal for PostgresJournal {
     }
 }
 
-fn slice(id: &PersistenceId) -> i16 {
+/// The slice as its column has it.
+pub(crate) fn slice(id: &PersistenceId) -> i16 {
     i16::try_from(id.slice()).expect("there are 1024 slices")
 }
 

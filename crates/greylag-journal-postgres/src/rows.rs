@@ -9,8 +9,8 @@ use std::error::Error;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use greylag_core::{CodecId, Generation};
 use greylag_persistence::{
-    Claim, EventKind, Head, Metadata, PersistenceId, SeqNr, Snapshot, StoredEvent, Tags, Timestamp, WriterEpoch,
-    WriterUuid,
+    Claim, EncodedValue, EventKind, Head, Metadata, PersistenceId, Position, Processed, Revision, SeqNr, Snapshot,
+    StateHead, StoredEvent, StoredState, Tags, Timestamp, WriterEpoch, WriterUuid,
 };
 use tokio_postgres::Row;
 use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, accepts, to_sql_checked};
@@ -174,6 +174,56 @@ pub(crate) fn snapshot(id: &PersistenceId, row: &Row) -> Result<Snapshot, Unread
         metadata: metadata.map_or_else(|| Some(Metadata::new()), read_metadata).ok_or(Unreadable)?,
         crc32c: crc32c(row)?,
     })
+}
+
+/// The head of a durable state.
+pub(crate) fn state_head(row: &Row) -> Result<StateHead, Unreadable> {
+    let generation = u64_of(row, "generation")?;
+    let crc32c: Option<i64> = column(row, "crc32c")?;
+    Ok(StateHead {
+        revision: Revision::new(u64_of(row, "revision")?).ok_or(Unreadable)?,
+        generation: if generation == 0 { None } else { Some(Generation::from_u64(generation).ok_or(Unreadable)?) },
+        writer_uuid: column::<Uuid>(row, "writer_uuid")?.0,
+        crc32c: crc32c.map(u32::try_from).transpose().map_err(|_| Unreadable)?,
+    })
+}
+
+/// A row of `durable_state`, as it stands.
+pub(crate) fn state(id: &PersistenceId, row: &Row) -> Result<StoredState, Unreadable> {
+    let StateHead { revision, generation, writer_uuid, crc32c } = state_head(row)?;
+    let payload: Option<&[u8]> = column(row, "payload")?;
+    let value = payload.map(|payload| -> Result<EncodedValue, Unreadable> {
+        Ok(EncodedValue {
+            codec_id: CodecId::from_u32(from_bits(column(row, "codec_id")?)),
+            manifest: column(row, "manifest")?,
+            schema_version: from_bits(column(row, "schema_version")?),
+            payload: Bytes::copy_from_slice(payload),
+        })
+    });
+    Ok(StoredState {
+        id: id.clone(),
+        revision,
+        generation,
+        writer_uuid,
+        timestamp: column::<Micros>(row, "db_timestamp")?.into(),
+        value: value.transpose()?,
+        tag: column(row, "tag")?,
+        crc32c,
+    })
+}
+
+/// A row of `projection_offset`.
+pub(crate) fn processed(row: &Row) -> Result<Processed, Unreadable> {
+    Ok(Processed {
+        id: id(row)?,
+        seq_nr: seq_nr(row, "seq_nr")?,
+        position: Position::Timestamp(column::<Micros>(row, "db_timestamp")?.into()),
+    })
+}
+
+/// The `persistence_id` of a row.
+pub(crate) fn id(row: &Row) -> Result<PersistenceId, Unreadable> {
+    PersistenceId::unique(column(row, "persistence_id")?).map_err(|_| Unreadable)
 }
 
 fn crc32c(row: &Row) -> Result<u32, Unreadable> {

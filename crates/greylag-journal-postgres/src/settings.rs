@@ -45,6 +45,10 @@ pub struct PostgresJournalSettings {
     pub min_backoff: Duration,
     /// Longest wait before connecting again. Default 5 s.
     pub max_backoff: Duration,
+    /// Change queries hold back what is younger, so that a write that takes a moment to commit is not
+    /// passed by. On databases of several clocks, at least what these may differ by. Default 100 ms.
+    /// Source: persistence §5 (`query.behind_current_time`).
+    pub behind_current_time: Duration,
     /// Deleted events that one statement removes. Default 1000.
     pub sweep_events: usize,
 }
@@ -70,6 +74,7 @@ impl Default for PostgresJournalSettings {
             connect_timeout: Duration::from_secs(5),
             min_backoff: Duration::from_millis(50),
             max_backoff: Duration::from_secs(5),
+            behind_current_time: Duration::from_millis(100),
             sweep_events: 1000,
         }
     }

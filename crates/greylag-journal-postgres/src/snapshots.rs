@@ -21,8 +21,8 @@ pub struct PostgresSnapshots {
     inner: Arc<Inner>,
 }
 
-fn unavailable(Failed(cause): Failed) -> SnapshotError {
-    SnapshotError::Unavailable(cause)
+fn unavailable(failed: Failed) -> SnapshotError {
+    SnapshotError::Unavailable(failed.cause)
 }
 
 /// Bounds as columns: number, then time.

@@ -123,3 +123,107 @@ RETURNING taken_at";
 pub(crate) const DELETE_SNAPSHOTS: &str = "\
 DELETE FROM snapshot
 WHERE persistence_id = $1 AND seq_nr BETWEEN $2 AND $3 AND taken_at BETWEEN $4 AND $5";
+
+pub(crate) const GET_STATE: &str = "\
+SELECT revision, generation, writer_uuid, db_timestamp, codec_id, manifest, schema_version, payload, tag, crc32c
+FROM durable_state WHERE persistence_id = $1";
+
+/// The first revision. No row: somebody was first.
+pub(crate) const INSERT_STATE: &str = "\
+INSERT INTO durable_state (persistence_id, entity_type, slice, revision, generation, writer_uuid, db_timestamp,
+    codec_id, manifest, schema_version, payload, tag, crc32c)
+VALUES ($1, $2, $3, 1, coalesce($4::bigint, 0), $5, statement_timestamp(), $6, $7, $8, $9, $10, $11)
+ON CONFLICT (persistence_id) DO NOTHING
+RETURNING revision";
+
+/// A later revision; a tombstone, which has no codec, keeps the tag. No row: it does not follow, or a
+/// greater generation owns the state.
+pub(crate) const UPDATE_STATE: &str = "\
+UPDATE durable_state SET revision = $2::bigint, generation = GREATEST(generation, $3::bigint), writer_uuid = $4,
+    db_timestamp = GREATEST(statement_timestamp(), db_timestamp + interval '1 microsecond'),
+    codec_id = $5::integer, manifest = $6, schema_version = $7, payload = $8,
+    tag = CASE WHEN $5::integer IS NULL THEN tag ELSE $9 END, crc32c = $10
+WHERE persistence_id = $1 AND revision = $2::bigint - 1 AND ($3::bigint IS NULL OR generation <= $3::bigint)
+RETURNING revision";
+
+pub(crate) const STATE_IDS: &str = "\
+SELECT persistence_id FROM durable_state WHERE persistence_id > $1 ORDER BY persistence_id LIMIT $2";
+
+/// `$2`: the time to begin with; `$3`: how far to stay behind.
+pub(crate) const STATES_BY_TAG: &str = "\
+SELECT persistence_id, revision, generation, writer_uuid, db_timestamp, codec_id, manifest, schema_version, payload,
+    tag, crc32c
+FROM durable_state
+WHERE tag = $1 AND db_timestamp >= $2 AND db_timestamp < statement_timestamp() - $3::bigint * interval '1 microsecond'
+ORDER BY db_timestamp, persistence_id LIMIT $4";
+
+pub(crate) const STATES_BY_SLICES: &str = "\
+SELECT persistence_id, revision, generation, writer_uuid, db_timestamp, codec_id, manifest, schema_version, payload,
+    tag, crc32c
+FROM durable_state
+WHERE entity_type = $1 AND db_timestamp >= $2
+    AND db_timestamp < statement_timestamp() - $3::bigint * interval '1 microsecond'
+    AND slice BETWEEN $5::smallint AND $6::smallint
+ORDER BY db_timestamp, persistence_id LIMIT $4";
+
+pub(crate) const CLAIM_SLICES: &str = "\
+INSERT INTO projection_owner AS o (projection, slice, epoch)
+SELECT $1::text, s, 1 FROM generate_series($2::integer, $3::integer) AS s
+ON CONFLICT (projection, slice) DO UPDATE SET epoch = o.epoch + 1
+RETURNING slice, epoch";
+
+pub(crate) const OWNERS: &str = "\
+SELECT slice, epoch FROM projection_owner WHERE projection = $1 AND slice = ANY($2::smallint[])";
+
+pub(crate) const LOAD_OFFSETS: &str = "\
+SELECT persistence_id, seq_nr, db_timestamp FROM projection_offset
+WHERE projection = $1 AND slice BETWEEN $2::smallint AND $3::smallint
+ORDER BY db_timestamp, persistence_id";
+
+/// The fence of offsets: `ok` is true if every slice of `$2` is owned under its epoch of `$3`. The lock
+/// makes whoever claims them wait until what rests on it is committed.
+macro_rules! owned {
+    ($then:literal) => {
+        concat!(
+            "WITH o AS (
+    SELECT * FROM unnest($2::smallint[], $3::bigint[]) AS o(slice, epoch)
+), held AS (
+    SELECT p.slice FROM projection_owner p JOIN o ON o.slice = p.slice AND o.epoch = p.epoch
+    WHERE p.projection = $1::text FOR SHARE OF p
+), fence AS (
+    SELECT (SELECT count(*) FROM held) = (SELECT count(*) FROM o) AS ok
+), ",
+            $then,
+            " SELECT ok FROM fence"
+        )
+    };
+}
+
+pub(crate) const SAVE_OFFSETS: &str = owned!(
+    "s AS (
+    INSERT INTO projection_offset AS t (projection, slice, persistence_id, seq_nr, db_timestamp, consumed_at)
+    SELECT $1::text, x.slice, x.pid, x.seq_nr, x.db_timestamp, statement_timestamp()
+    FROM fence, unnest($4::smallint[], $5::text[], $6::bigint[], $7::timestamptz[]) AS x(slice, pid, seq_nr, db_timestamp)
+    WHERE fence.ok
+    ON CONFLICT (projection, slice, persistence_id) DO UPDATE SET
+        seq_nr = excluded.seq_nr, db_timestamp = excluded.db_timestamp, consumed_at = excluded.consumed_at
+    WHERE t.seq_nr < excluded.seq_nr
+)"
+);
+
+pub(crate) const FORGET_OFFSETS: &str = owned!(
+    "d AS (
+    DELETE FROM projection_offset t USING fence
+    WHERE fence.ok AND t.projection = $1::text AND t.slice = ANY($2::smallint[]) AND t.db_timestamp < $4::timestamptz
+        AND t.db_timestamp < (
+            SELECT max(n.db_timestamp) FROM projection_offset n
+            WHERE n.projection = t.projection AND n.slice = t.slice)
+)"
+);
+
+pub(crate) const RESET_OFFSETS: &str = owned!(
+    "d AS (
+    DELETE FROM projection_offset t USING fence
+    WHERE fence.ok AND t.projection = $1::text AND t.slice = ANY($2::smallint[])
+)"
+);

@@ -9,8 +9,8 @@ use async_trait::async_trait;
 use common::proxy::{Proxy, Step};
 use common::{config_at, schema, settings, with_server};
 use greylag_journal_postgres::PostgresJournal;
-use greylag_persistence::tck::{self, Flags, JournalFactory, SnapshotFactory};
-use greylag_persistence::{AppendFault, Journal, PersistenceId, SeqNr, SnapshotStore};
+use greylag_persistence::tck::{self, Flags, JournalFactory, OffsetFactory, SnapshotFactory, StateFactory};
+use greylag_persistence::{AppendFault, Journal, OffsetStore, PersistenceId, SeqNr, SnapshotStore, StateStore};
 use greylag_testkit::postgres::Postgres;
 
 /// Opens journals in schemas of their own; the kit breaks things in the one that it opened first.
@@ -113,6 +113,33 @@ impl SnapshotFactory for Server {
     }
 }
 
+#[async_trait]
+impl StateFactory for Server {
+    async fn open(&self) -> Arc<dyn StateStore> {
+        Arc::new(self.journal().await.states())
+    }
+
+    async fn corrupt(&self, _: &Arc<dyn StateStore>, id: &PersistenceId) -> bool {
+        let sql = format!(
+            "update durable_state set payload = set_byte(payload, 0, get_byte(payload, 0) # 1) \
+             where persistence_id = '{id}' returning 1"
+        );
+        self.psql(&sql).trim() == "1"
+    }
+
+    async fn settle(&self, _: &Arc<dyn StateStore>) {
+        let is_old = "select max(db_timestamp) < clock_timestamp() - interval '100 ms' from durable_state";
+        while self.psql(is_old).trim() != "t" {}
+    }
+}
+
+#[async_trait]
+impl OffsetFactory for Server {
+    async fn open(&self) -> Arc<dyn OffsetStore> {
+        Arc::new(self.journal().await.offsets())
+    }
+}
+
 #[test]
 fn the_journal_conforms() {
     with_server(async |postgres| {
@@ -128,6 +155,26 @@ fn the_snapshots_conform() {
     with_server(async |postgres| {
         let server = Server::new(postgres).await;
         let report = tck::snapshots(&server, Flags::default()).await;
+        report.assert_conforms();
+        assert_eq!(report.skipped().count(), 0, "{report}");
+    });
+}
+
+#[test]
+fn the_states_conform() {
+    with_server(async |postgres| {
+        let server = Server::new(postgres).await;
+        let report = tck::states(&server, Flags::default()).await;
+        report.assert_conforms();
+        assert_eq!(report.skipped().count(), 0, "{report}");
+    });
+}
+
+#[test]
+fn the_offsets_conform() {
+    with_server(async |postgres| {
+        let server = Server::new(postgres).await;
+        let report = tck::offsets(&server, Flags::default()).await;
         report.assert_conforms();
         assert_eq!(report.skipped().count(), 0, "{report}");
     });

@@ -52,37 +52,51 @@ impl Pool {
     where
         F: Future<Output = Result<T, tokio_postgres::Error>>,
     {
+        self.call_counting(within, call).await.map(|called| called.value)
+    }
+
+    /// The same, for those to whom it matters that an earlier try may have been done.
+    pub(crate) async fn call_counting<T, F>(
+        &self,
+        within: Duration,
+        call: impl Fn(Arc<Session>) -> F,
+    ) -> Result<Called<T>, Failed>
+    where
+        F: Future<Output = Result<T, tokio_postgres::Error>>,
+    {
         let deadline = Instant::now() + within;
-        let mut last = None;
+        let (mut last, mut maybe_done) = (None, false);
         loop {
             let session = match timeout_at(deadline.into(), self.sessions.get()).await {
                 Ok(Ok(session)) => session,
-                Ok(Err(PoolError::Closed)) => return Err(self.failed("the journal is closed")),
+                Ok(Err(PoolError::Closed)) => return Err(self.failed("the journal is closed", maybe_done)),
                 // The link waits before it tries again.
                 Ok(Err(error)) => {
                     last = Some(error_text(error));
                     if Instant::now() < deadline && !self.link.is_closed() {
                         continue;
                     }
-                    return Err(self.late(within, last));
+                    return Err(self.late(within, last, maybe_done));
                 }
-                Err(_) => return Err(self.late(within, last.or_else(|| self.link.trouble()))),
+                Err(_) => return Err(self.late(within, last.or_else(|| self.link.trouble()), maybe_done)),
             };
             let try_until = deadline.min(Instant::now() + self.statement_timeout);
             let failure = match timeout_at(try_until.into(), call(Arc::clone(&session))).await {
-                Ok(Ok(value)) => return Ok(value),
+                Ok(Ok(value)) => return Ok(Called { value, maybe_done }),
                 Ok(Err(error)) => Failure::of(&error),
                 Err(_) => Failure::Unanswered(format!("no answer within {:?}", self.statement_timeout.min(within))),
             };
+            maybe_done |= matches!(failure, Failure::Unanswered(_));
             if failure.ends_connection() {
                 drop(Object::take(session));
             }
             if !failure.may_pass() {
-                return Err(self.failed(failure.words()));
+                let storage_low = matches!(failure, Failure::StorageLow(_));
+                return Err(Failed { storage_low, ..self.failed(failure.words(), maybe_done) });
             }
             last = Some(failure.words().to_owned());
             if Instant::now() + PAUSE >= deadline {
-                return Err(self.late(within, last));
+                return Err(self.late(within, last, maybe_done));
             }
             tokio::time::sleep(PAUSE).await;
         }
@@ -93,19 +107,33 @@ impl Pool {
         self.sessions.close();
     }
 
-    fn late(&self, within: Duration, last: Option<String>) -> Failed {
+    fn late(&self, within: Duration, last: Option<String>, maybe_done: bool) -> Failed {
         let last = last.unwrap_or_else(|| "all connections of its pool are busy; raise the pool's size".to_owned());
-        self.failed(&format!("no answer within {within:?}; last: {last}"))
+        self.failed(&format!("no answer within {within:?}; last: {last}"), maybe_done)
     }
 
-    fn failed(&self, cause: &str) -> Failed {
-        Failed(StoreFailure::new(&self.link.name, cause))
+    fn failed(&self, cause: &str, maybe_done: bool) -> Failed {
+        Failed { cause: StoreFailure::new(&self.link.name, cause), maybe_done, storage_low: false }
     }
 }
 
-/// The call was not answered.
+/// The call was answered.
 #[derive(Debug)]
-pub(crate) struct Failed(pub(crate) StoreFailure);
+pub(crate) struct Called<T> {
+    pub(crate) value: T,
+    /// Whether an earlier try went unanswered, so that it may have been done before this one.
+    pub(crate) maybe_done: bool,
+}
+
+/// The call was not answered, or not as it should be.
+#[derive(Debug)]
+pub(crate) struct Failed {
+    pub(crate) cause: StoreFailure,
+    /// Whether a try went unanswered, so that it may have been done, or will be.
+    pub(crate) maybe_done: bool,
+    /// Whether the last try met a full disk.
+    pub(crate) storage_low: bool,
+}
 
 fn error_text(error: PoolError<String>) -> String {
     match error {

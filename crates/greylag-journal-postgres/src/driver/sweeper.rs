@@ -51,7 +51,7 @@ pub(crate) async fn run(
             Ok(row) => rows::column::<i64>(&row, "count").is_ok_and(|removed| removed < limit),
             Err(_) if deleted.is_closed() => true,
             Err(failed) => {
-                tracing::info!(%id, error = %failed.0, "deleted events are not removed yet");
+                tracing::info!(%id, error = %failed.cause, "deleted events are not removed yet");
                 tokio::time::sleep(PAUSE).await;
                 false
             }

@@ -1,6 +1,7 @@
+-- Ids compare byte by byte, whatever the collation of the database.
 -- One row for each history. No index on what changes, so that updates stay in the row's page (HOT).
 CREATE TABLE IF NOT EXISTS entity (
-    persistence_id text PRIMARY KEY,
+    persistence_id text COLLATE "C" PRIMARY KEY,
     entity_type text NOT NULL,
     slice smallint NOT NULL,
     writer_epoch bigint NOT NULL,
@@ -12,7 +13,7 @@ CREATE TABLE IF NOT EXISTS entity (
 ) WITH (fillfactor = 70);
 
 CREATE TABLE IF NOT EXISTS event (
-    persistence_id text NOT NULL,
+    persistence_id text COLLATE "C" NOT NULL,
     seq_nr bigint NOT NULL CHECK (seq_nr > 0),
     slice smallint NOT NULL,
     entity_type text NOT NULL,
@@ -36,14 +37,14 @@ CREATE INDEX IF NOT EXISTS event_time_idx
 CREATE TABLE IF NOT EXISTS event_tag (
     tag text NOT NULL,
     db_timestamp timestamptz NOT NULL,
-    persistence_id text NOT NULL,
+    persistence_id text COLLATE "C" NOT NULL,
     seq_nr bigint NOT NULL,
     slice smallint NOT NULL,
     PRIMARY KEY (tag, db_timestamp, persistence_id, seq_nr)
 );
 
 CREATE TABLE IF NOT EXISTS snapshot (
-    persistence_id text NOT NULL,
+    persistence_id text COLLATE "C" NOT NULL,
     seq_nr bigint NOT NULL,
     taken_at timestamptz NOT NULL,
     codec_id integer NOT NULL,
@@ -56,7 +57,7 @@ CREATE TABLE IF NOT EXISTS snapshot (
 );
 
 CREATE TABLE IF NOT EXISTS durable_state (
-    persistence_id text PRIMARY KEY,
+    persistence_id text COLLATE "C" PRIMARY KEY,
     entity_type text NOT NULL,
     slice smallint NOT NULL,
     revision bigint NOT NULL,
@@ -78,7 +79,7 @@ CREATE INDEX IF NOT EXISTS durable_state_tag_idx
 CREATE TABLE IF NOT EXISTS projection_offset (
     projection text NOT NULL,
     slice smallint NOT NULL,
-    persistence_id text NOT NULL,
+    persistence_id text COLLATE "C" NOT NULL,
     seq_nr bigint NOT NULL,
     db_timestamp timestamptz NOT NULL,
     consumed_at timestamptz NOT NULL,

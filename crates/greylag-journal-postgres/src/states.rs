@@ -1,0 +1,237 @@
+//! Durable states: one row each, compared and raised by one statement.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use greylag_persistence::{
+    ChangesOf, CloseError, Corrupt, CorruptKind, EncodedValue, Health, Offset, OffsetKind, PersistenceId, QueryError,
+    ReadError, Revision, Scope, SeqNr, StateCaps, StateChange, StateHead, StateRejectReason, StateStore, StateWrite,
+    StateWriteError, StoredState, Timestamp, Verdict,
+};
+use tokio_postgres::Row;
+
+use crate::driver::pool::{Called, Failed};
+use crate::journal::{Inner, slice};
+use crate::rows::{self, Micros, Unreadable, Uuid};
+use crate::statements::{GET_STATE, INSERT_STATE, STATE_IDS, STATES_BY_SLICES, STATES_BY_TAG, UPDATE_STATE};
+
+const CAPS: StateCaps = StateCaps::full(Scope::Shared, OffsetKind::Timestamp);
+
+/// The durable states of a [`PostgresJournal`](crate::PostgresJournal), over the same connections.
+///
+/// Change queries give what is at least `behind_current_time` old, in the order of the server's time. A
+/// write that took longer than that to commit may be passed by; projections find it again by reading
+/// back (persistence §5).
+#[derive(Debug, Clone)]
+pub struct PostgresStates {
+    inner: Arc<Inner>,
+}
+
+impl PostgresStates {
+    pub(crate) fn new(inner: Arc<Inner>) -> Self {
+        Self { inner }
+    }
+
+    async fn write(
+        &self,
+        write: StateWrite,
+        content: Option<(EncodedValue, Option<String>)>,
+    ) -> Result<(), StateWriteError> {
+        let (value, tag) = content.as_ref().map_or((None, None), |(value, tag)| (Some(value), tag.as_deref()));
+        write.check(value, tag, &CAPS).map_err(StateWriteError::Rejected)?;
+        if value.is_some_and(|value| value.manifest.contains('\0')) {
+            let why = "the manifest has a zero byte, which PostgreSQL does not store in texts";
+            return Err(StateWriteError::Rejected(StateRejectReason::Other(why.to_owned())));
+        }
+        // The checksum rests on nothing that only the store knows.
+        let row = write.row(&StoredState::absent(write.id.clone()), content, Timestamp::default());
+        let Called { value: stored, maybe_done } = self.store(&write, &row).await.map_err(not_written)?;
+        if stored {
+            return Ok(());
+        }
+        // What is stored tells why not, or that an earlier try was.
+        let found = self.head(&write.id).await;
+        let current = found.map_err(|cause| {
+            StateWriteError::Unknown(
+                self.inner.failure(format!("not stored by this try; whether by an earlier: {cause}")),
+            )
+        })?;
+        match current.judge(&write, row.crc32c) {
+            Verdict::Repeat => Ok(()),
+            // A later revision hides whether ours was stored.
+            Verdict::Mismatch if maybe_done && current.revision > write.revision => {
+                let why = format!("an earlier try went unanswered, and revision {} is stored", current.revision);
+                Err(StateWriteError::Unknown(self.inner.failure(why)))
+            }
+            Verdict::Mismatch | Verdict::Store => Err(StateWriteError::RevisionMismatch { current }),
+        }
+    }
+
+    /// Whether the statement stored the row.
+    async fn store(&self, write: &StateWrite, row: &StoredState) -> Result<Called<bool>, Failed> {
+        let (text, entity_type, slice) = (write.id.as_str(), write.id.entity_type(), slice(&write.id));
+        let revision = number(write.revision);
+        let (generation, uuid) = (write.generation.map(rows::generation), Uuid(write.writer_uuid));
+        let value = row.value.as_ref();
+        let codec = value.map(|value| rows::bits(value.codec_id.as_u32()));
+        let manifest = value.map(|value| value.manifest.as_str());
+        let version = value.map(|value| rows::bits(value.schema_version));
+        let payload = value.map(|value| &value.payload[..]);
+        let (tag, crc32c) = (row.tag.as_deref(), row.crc32c.map(i64::from));
+        let is_first = write.revision == Revision::FIRST;
+        let stored = self.inner.write.call_counting(self.inner.settings.call_timeout, |session| async move {
+            let client = &session.client;
+            let stored = if is_first {
+                let statement = session.prepare(INSERT_STATE).await?;
+                let values: [&(dyn tokio_postgres::types::ToSql + Sync); 11] = [
+                    &text,
+                    &entity_type,
+                    &slice,
+                    &generation,
+                    &uuid,
+                    &codec,
+                    &manifest,
+                    &version,
+                    &payload,
+                    &tag,
+                    &crc32c,
+                ];
+                client.query_opt(&statement, &values).await?
+            } else {
+                let statement = session.prepare(UPDATE_STATE).await?;
+                let values: [&(dyn tokio_postgres::types::ToSql + Sync); 10] =
+                    [&text, &revision, &generation, &uuid, &codec, &manifest, &version, &payload, &tag, &crc32c];
+                client.query_opt(&statement, &values).await?
+            };
+            Ok(stored.is_some())
+        });
+        stored.await
+    }
+
+    async fn head(&self, id: &PersistenceId) -> Result<StateHead, String> {
+        let text = id.as_str();
+        let found = self.inner.write.call(self.inner.settings.call_timeout, |session| async move {
+            let statement = session.prepare(GET_STATE).await?;
+            session.client.query_opt(&statement, &[&text]).await
+        });
+        let found = found.await.map_err(|failed| failed.cause.to_string())?;
+        let unreadable = |Unreadable| format!("the row of {id} cannot be read; verify the journal");
+        found.map_or(Ok(StateHead::default()), |row| rows::state_head(&row).map_err(unreadable))
+    }
+}
+
+/// What is known of a write whose statement gave nothing.
+fn not_written(Failed { cause, maybe_done, storage_low }: Failed) -> StateWriteError {
+    match (maybe_done, storage_low) {
+        (true, _) => StateWriteError::Unknown(cause),
+        (false, true) => StateWriteError::Rejected(StateRejectReason::StorageLow(cause.cause)),
+        (false, false) => StateWriteError::NotStored(cause),
+    }
+}
+
+fn number(revision: Revision) -> i64 {
+    i64::try_from(revision.as_u64()).unwrap_or(i64::MAX)
+}
+
+/// The row, if it is whole.
+fn checked(id: &PersistenceId, row: &Row) -> Result<StoredState, ReadError> {
+    let revision = rows::column::<i64>(row, "revision").ok().and_then(|revision| u64::try_from(revision).ok());
+    let seq_nr = revision.map_or(SeqNr::ZERO, SeqNr::saturating);
+    let corrupt = |kind| ReadError::Corrupt(Corrupt { id: id.clone(), seq_nr, kind });
+    let state = rows::state(id, row).map_err(|Unreadable| corrupt(CorruptKind::Unreadable))?;
+    if state.is_intact() { Ok(state) } else { Err(corrupt(CorruptKind::Checksum)) }
+}
+
+#[async_trait]
+impl StateStore for PostgresStates {
+    fn caps(&self) -> StateCaps {
+        CAPS
+    }
+
+    async fn get(&self, id: &PersistenceId) -> Result<StoredState, ReadError> {
+        let text = id.as_str();
+        let found = self.inner.replay.call(self.inner.settings.call_timeout, |session| async move {
+            let statement = session.prepare(GET_STATE).await?;
+            session.client.query_opt(&statement, &[&text]).await
+        });
+        let found = found.await.map_err(|failed| ReadError::Unavailable(failed.cause))?;
+        found.map_or_else(|| Ok(StoredState::absent(id.clone())), |row| checked(id, &row))
+    }
+
+    async fn upsert(&self, write: StateWrite, value: EncodedValue, tag: Option<String>) -> Result<(), StateWriteError> {
+        self.write(write, Some((value, tag))).await
+    }
+
+    async fn delete(&self, write: StateWrite) -> Result<(), StateWriteError> {
+        self.write(write, None).await
+    }
+
+    async fn ids(&self, after: Option<&PersistenceId>, limit: usize) -> Result<Vec<PersistenceId>, ReadError> {
+        let (after, limit) = (after.map_or("", PersistenceId::as_str), i64::try_from(limit).unwrap_or(i64::MAX));
+        let found = self.inner.query.call(self.inner.settings.call_timeout, |session| async move {
+            let statement = session.prepare(STATE_IDS).await?;
+            session.client.query(&statement, &[&after, &limit]).await
+        });
+        let found = found.await.map_err(|failed| ReadError::Unavailable(failed.cause))?;
+        let unreadable = |Unreadable| ReadError::Unavailable(self.inner.unreadable());
+        found.iter().map(|row| rows::id(row).map_err(unreadable)).collect()
+    }
+
+    async fn changes(&self, of: &ChangesOf, offset: &Offset, limit: usize) -> Result<Vec<StateChange>, QueryError> {
+        let unavailable = |cause| QueryError::Read(ReadError::Unavailable(cause));
+        let (since, mut seen) = match offset {
+            Offset::None => (Timestamp::default(), Vec::new()),
+            Offset::Timestamp { timestamp, seen } => (*timestamp, seen.clone()),
+            Offset::Ordinal(_) => {
+                let (expected, found) = (OffsetKind::Timestamp, OffsetKind::Ordinal);
+                return Err(QueryError::ForeignOffset { expected, found });
+            }
+        };
+        // Those seen at exactly this time come once more, and are dropped.
+        let rows = i64::try_from(limit.saturating_add(seen.len())).unwrap_or(i64::MAX);
+        let behind = i64::try_from(self.inner.settings.behind_current_time.as_micros()).unwrap_or(i64::MAX);
+        let from = Micros::from(since);
+        let found = self.inner.query.call(self.inner.settings.call_timeout, |session| async move {
+            match of {
+                ChangesOf::Tag(tag) => {
+                    let statement = session.prepare(STATES_BY_TAG).await?;
+                    session.client.query(&statement, &[tag, &from, &behind, &rows]).await
+                }
+                ChangesOf::Slices { entity_type, slices } => {
+                    let statement = session.prepare(STATES_BY_SLICES).await?;
+                    let slice = |slice: u16| i16::try_from(slice).unwrap_or(i16::MAX);
+                    let (first, last) = (slice(*slices.start()), slice(*slices.end()));
+                    session.client.query(&statement, &[entity_type, &from, &behind, &rows, &first, &last]).await
+                }
+            }
+        });
+        let found = found.await.map_err(|failed| unavailable(failed.cause))?;
+        let (mut changes, mut at) = (Vec::new(), since);
+        for row in &found {
+            let id = rows::id(row).map_err(|Unreadable| unavailable(self.inner.unreadable()))?;
+            let state = checked(&id, row).map_err(QueryError::Read)?;
+            let place = (id, state.revision.as_u64());
+            if state.timestamp == since && seen.contains(&place) {
+                continue;
+            }
+            if changes.len() == limit {
+                break;
+            }
+            if state.timestamp != at {
+                at = state.timestamp;
+                seen.clear();
+            }
+            seen.push(place);
+            changes.push(StateChange { offset: Offset::Timestamp { timestamp: at, seen: seen.clone() }, state });
+        }
+        Ok(changes)
+    }
+
+    fn health(&self) -> Health {
+        self.inner.health()
+    }
+
+    async fn close(&self) -> Result<(), CloseError> {
+        self.inner.close().await
+    }
+}
