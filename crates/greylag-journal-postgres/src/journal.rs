@@ -391,7 +391,9 @@ impl Journal for PostgresJournal {
         });
         let Some(row) = deleted.await.map_err(|failed| DeleteError::Unavailable(failed.cause))? else {
             let current = inner.current(id).await.map_err(|error| DeleteError::Unavailable(error.cause(inner)))?;
-            return Err(DeleteError::Fenced { current });
+            // Nobody ever claimed it: there is nothing to delete, and nobody to fence.
+            let is_absent = current.epoch == epoch && epoch == WriterEpoch::NONE;
+            return if is_absent { Ok(current.deleted_to) } else { Err(DeleteError::Fenced { current }) };
         };
         let deleted_to = rows::column::<i64>(&row, "deleted_to").ok().and_then(|number| u64::try_from(number).ok());
         let deleted_to = deleted_to.and_then(SeqNr::new).ok_or_else(|| DeleteError::Unavailable(inner.unreadable()))?;

@@ -15,6 +15,7 @@
 mod verdict;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use greylag_persistence::{
@@ -118,6 +119,8 @@ struct Pending {
     alone: bool,
     /// The statement that carries it now.
     sent: Option<StatementNo>,
+    /// What its last try met, if that came to nothing.
+    trouble: Option<Arc<str>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -153,7 +156,7 @@ pub(crate) struct Lane {
     deadlines: BTreeSet<(Instant, AppendNo)>,
     connection: Connection,
     next_statement: u64,
-    /// What last went wrong, for those who give up.
+    /// Why there is no connection.
     trouble: Option<String>,
     closed: bool,
 }
@@ -223,7 +226,8 @@ impl Lane {
         }
         let deadline = now + self.settings.append_timeout;
         self.deadlines.insert((deadline, append));
-        let pending = Pending { request, deadline, unanswered: false, rollbacks: 0, alone: false, sent: None };
+        let pending =
+            Pending { request, deadline, unanswered: false, rollbacks: 0, alone: false, sent: None, trouble: None };
         self.pending.insert(append, pending);
     }
 
@@ -312,9 +316,11 @@ impl Lane {
     /// The server answered, and stored nothing of these.
     fn on_failure(&mut self, appends: Vec<AppendNo>, failure: &Failure, out: &mut Vec<Effect>) {
         let together = appends.len() > 1;
+        let trouble: Arc<str> = failure.words().into();
         let mut again = Vec::new();
         for append in appends {
             let Some(pending) = self.pending.get_mut(&append) else { continue };
+            pending.trouble = Some(trouble.clone());
             match failure {
                 Failure::StorageLow(words) => {
                     let error = AppendError::Rejected(RejectReason::StorageLow(words.clone()));
@@ -341,11 +347,16 @@ impl Lane {
                 _ => {
                     pending.rollbacks += 1;
                     pending.alone |= pending.rollbacks >= ROLLBACKS_TOGETHER;
-                    again.push(append);
+                    // Behind the others, who must not wait for what may never pass.
+                    if pending.alone {
+                        pending.sent = None;
+                        self.ready.push_back(append);
+                    } else {
+                        again.push(append);
+                    }
                 }
             }
         }
-        self.trouble = Some(failure.words().to_owned());
         self.requeue(again);
     }
 
@@ -356,6 +367,7 @@ impl Lane {
             return;
         }
         self.connection = Connection::Connecting;
+        let trouble: Arc<str> = failure.words().into();
         let says_not_done = matches!(failure, Failure::NotSent(_) | Failure::Elsewhere(_));
         let mut again = Vec::new();
         for (no, statement) in std::mem::take(&mut self.statements) {
@@ -363,6 +375,7 @@ impl Lane {
             for append in statement.appends {
                 let Some(pending) = self.pending.get_mut(&append) else { continue };
                 pending.unanswered |= !is_known;
+                pending.trouble = Some(trouble.clone());
                 again.push(append);
             }
         }
@@ -400,9 +413,8 @@ impl Lane {
             }
             // The try itself was answered: it stored nothing, and goes once more.
             Err(failure) if failure.ends_connection() => self.on_failure_of_connection(None, &failure, out),
-            Err(Failure::RolledBack(words)) => {
+            Err(Failure::RolledBack(_)) => {
                 self.statements.remove(&statement);
-                self.trouble = Some(words);
                 self.requeue(appends);
             }
             Err(failure) => {
@@ -430,7 +442,8 @@ impl Lane {
     fn expire(&mut self, append: AppendNo, out: &mut Vec<Effect>) {
         let Some(pending) = self.pending.get(&append) else { return };
         let within = self.settings.append_timeout;
-        let last = self.trouble.as_deref().unwrap_or("the statements before it take all the time");
+        let last = self.trouble.as_deref().or(pending.trouble.as_deref());
+        let last = last.unwrap_or("the statements before it take all the time");
         let outcome = if pending.unanswered || pending.sent.is_some() {
             AppendError::Unknown(self.failure(&format!("sent, and not answered within {within:?}; last: {last}")))
         } else {

@@ -242,6 +242,8 @@ impl Postgres {
         loop {
             match says.recv_timeout(START_WITHIN) {
                 Ok(line) if line.contains("database system is ready to accept connections") => break,
+                // Somebody knocks already, and is told to wait; that is not about the server.
+                Ok(line) if line.contains("FATAL:  the database system is") => {}
                 Ok(line) => heard = heard + &line + "\n",
                 Err(_) => return Err(PostgresError::DoesNotStart(heard)),
             }

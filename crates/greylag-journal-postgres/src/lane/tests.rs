@@ -246,10 +246,12 @@ fn a_rollback_is_tried_again_and_after_three_each_goes_alone() {
         assert_eq!(again, [execute(statement + 1, &[1, 2])], "the same, in the same order");
     }
     assert_eq!(bench.failed(3, Failure::RolledBack(words())), [execute(4, &[1])]);
-    assert_eq!(bench.executed(4, &[("a", 1)]), [stored(1, 1), execute(5, &[2])]);
+    // Whoever fails alone goes behind those who wait.
+    assert_eq!(bench.failed(4, Failure::RolledBack(words())), [execute(5, &[2])]);
+    assert_eq!(bench.executed(5, &[("b", 1)]), [stored(2, 1), execute(6, &[1])]);
     // A rollback is an answer: what follows is certain.
     let low = AppendError::Rejected(RejectReason::StorageLow(words()));
-    assert_eq!(bench.failed(5, Failure::StorageLow(words())), [refused(2, low)]);
+    assert_eq!(bench.failed(6, Failure::StorageLow(words())), [refused(1, low)]);
 }
 
 /// Persistence J11: whoever is not the cause of a refusal does not suffer from it.

@@ -1,7 +1,7 @@
 //! What became of an append that a statement did not store: told by its head, and by the event that
 //! stands in the place of its last one.
 
-use greylag_persistence::{AppendError, Appended, Head, Timestamp, WriterUuid};
+use greylag_persistence::{AppendError, Appended, Head, Timestamp, WriterEpoch, WriterUuid};
 
 use super::Request;
 
@@ -43,7 +43,8 @@ pub(super) fn verdict(request: &Request, found: Option<&Found>, unanswered: bool
     if unanswered && request.last <= head.deleted_to {
         return Verdict::Unknown("an earlier try went unanswered, and events up to its number are deleted");
     }
-    if head.epoch != request.epoch {
+    // Without a claim nobody may write, whatever epoch he names.
+    if head.epoch != request.epoch || head.epoch == WriterEpoch::NONE {
         return Verdict::Answer(Err(AppendError::Fenced { current: *head }));
     }
     if head.highest.next() == Some(request.first) {

@@ -63,7 +63,7 @@ pub(crate) fn event(payload: impl Into<Vec<u8>>) -> NewEvent {
 }
 
 /// A writer of one id that keeps its epoch and next number.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub(crate) struct Writer {
     pub(crate) id: PersistenceId,
     pub(crate) uuid: WriterUuid,
@@ -121,4 +121,27 @@ pub(crate) async fn read_all(journal: &dyn Journal, id: &PersistenceId) -> Vec<S
 /// The payloads of these events.
 pub(crate) fn payloads(events: &[StoredEvent]) -> Vec<String> {
     events.iter().map(|event| String::from_utf8(event.payload.to_vec()).unwrap()).collect()
+}
+
+/// The next `times` statements that insert events do this first: plpgsql.
+pub(crate) fn at_inserts(server: &Postgres, times: u32, statement: &str) {
+    let sql = format!(
+        "drop sequence if exists inserts; create sequence inserts;
+         create or replace function at_insert() returns trigger language plpgsql as $$ begin
+           if nextval('inserts') <= {times} then {statement}; end if;
+           return null;
+         end $$;
+         create or replace trigger at_insert before insert on event for each statement execute function at_insert()"
+    );
+    server.psql(&sql).unwrap();
+}
+
+/// plpgsql that fails with this state.
+pub(crate) fn raise(state: &str) -> String {
+    format!("raise exception 'as planned' using errcode = '{state}'")
+}
+
+/// How many statements inserted events since [`at_inserts`].
+pub(crate) fn inserts(server: &Postgres) -> u32 {
+    server.psql("select last_value from inserts").unwrap().trim().parse().unwrap()
 }

@@ -1,0 +1,333 @@
+//! The journal as its operator meets it: opening, schema, TLS, health, pools, sweeping, closing.
+
+mod common;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::{Writer, id, open, payloads, read_all, runtime, schema, settings, with_server};
+use greylag_journal_postgres::{
+    MIGRATIONS, Migrate, OpenError, PostgresJournal, PostgresJournalSettings, SCHEMA_TABLE,
+};
+use greylag_persistence::{
+    AppendError, ClaimError, Health, Journal, NewEvent, OffsetError, OffsetStore, Position, Processed, ReadError,
+    RejectReason, SeqNr, SnapshotStore, Timestamp,
+};
+use greylag_postgres::Database;
+use greylag_testkit::certificates::Authority;
+use greylag_testkit::postgres::{PASSWORD, Postgres, ServerTls};
+
+async fn open_error(config: &str, settings: PostgresJournalSettings) -> String {
+    PostgresJournal::open(config, settings).await.unwrap_err().to_string()
+}
+
+/// Waits for a fact, which the journal brings about by itself.
+async fn until(what: impl Fn() -> bool) {
+    while !what() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[test]
+fn what_is_wrong_shows_when_it_opens_and_says_what_to_do() {
+    with_server(async |server| {
+        let config = server.config();
+        for (config, words) in [
+            (config.replace(PASSWORD, "wrong"), "check user and password"),
+            (config.replace("dbname=postgres", "dbname=missing"), "create the database"),
+            (config.replace(&format!("port={}", server.port()), "port=1"), "check host, port and network"),
+            (format!("{config} sslmode=require"), "set ssl = on"),
+        ] {
+            let error = open_error(&config, settings()).await;
+            assert!(error.contains(words) && !error.contains(PASSWORD), "{error}");
+        }
+        let none = PostgresJournalSettings { write_lanes: 0, ..settings() };
+        assert!(matches!(PostgresJournal::lazy(&config, none), Err(OpenError::Settings(_))));
+        assert!(matches!(PostgresJournal::lazy("port=no", settings()), Err(OpenError::Config(_))));
+        let file = server.socket_directory().join("secret");
+        std::fs::write(&file, format!("{PASSWORD}\n")).unwrap();
+        let without = config.replace(&format!("password={PASSWORD}"), "");
+        let journal = PostgresJournal::lazy_with_password_file(&without, &file, settings()).unwrap();
+        journal.probe().await.unwrap();
+    });
+}
+
+#[test]
+fn a_schema_is_migrated_once_by_many_and_a_newer_one_is_refused() {
+    with_server(async |server| {
+        let config = server.config();
+        let named = |migrate| PostgresJournalSettings { schema: "odd \"name\"".to_owned(), migrate, ..settings() };
+        let refused = open_error(&config, named(Migrate::Refuse)).await;
+        assert!(refused.contains("version 0, this program needs 1"), "{refused}");
+        let opened = futures::future::join_all((0..6).map(|_| PostgresJournal::open(&config, named(Migrate::Apply))));
+        for journal in opened.await {
+            let mut writer = Writer::claim(&journal.unwrap(), id("a|1")).await;
+            writer.highest = SeqNr::ZERO;
+        }
+        let applied = server.psql("select version, name from \"odd \"\"name\"\"\".greylag_schema").unwrap();
+        assert_eq!(applied.trim(), "1|journal");
+        PostgresJournal::open(&config, named(Migrate::Refuse)).await.unwrap();
+        server.psql("insert into \"odd \"\"name\"\"\".greylag_schema values (99, 'future')").unwrap();
+        let newer = open_error(&config, named(Migrate::Apply)).await;
+        assert!(newer.contains("version 99, and this program knows 1"), "{newer}");
+    });
+}
+
+/// Somebody else makes the tables, and grants their use.
+#[test]
+fn a_user_without_the_right_to_create_works_on_tables_made_for_it() {
+    with_server(async |server| {
+        server.psql("create role app login password 'app'; revoke create on schema public from public").unwrap();
+        let config = server.config().replace("user=postgres", "user=app").replace(PASSWORD, "app");
+        let error = open_error(&config, settings()).await;
+        assert!(error.contains("apply the migrations for it"), "{error}");
+        let by_hand: Vec<String> = MIGRATIONS
+            .iter()
+            .map(|step| {
+                format!(
+                    "{}; insert into greylag_schema (version, name) values ({}, '{}')",
+                    step.sql, step.version, step.name
+                )
+            })
+            .collect();
+        let grant = "grant select, insert, update, delete on all tables in schema public to app";
+        server.psql(&format!("begin; {SCHEMA_TABLE}; {}; commit; {grant}", by_hand.join("; "))).unwrap();
+        let settings = PostgresJournalSettings { migrate: Migrate::Refuse, ..settings() };
+        let journal = PostgresJournal::open(&config, settings).await.unwrap();
+        let mut writer = Writer::claim(&journal, id("a|1")).await;
+        writer.append(&journal, &["x"]).await.unwrap();
+        journal.delete_to(&writer.id, writer.epoch, SeqNr::MAX).await.unwrap();
+        until(|| server.psql("select count(*) from event").unwrap().trim() == "0").await;
+    });
+}
+
+/// A journal that was opened while its server was away comes up by itself; so does one that loses it.
+#[test]
+fn health_follows_the_server_without_anybody_asking() {
+    with_server(async |mut server| {
+        let config = server.config();
+        server.stop();
+        let journal = PostgresJournal::lazy(&config, settings()).unwrap();
+        until(|| matches!(journal.health(), Health::Down(_))).await;
+        let down = journal.health().to_string();
+        assert!(down.contains("check host, port and network"), "{down}");
+        let short = PostgresJournalSettings { call_timeout: Duration::from_millis(300), ..settings() };
+        let impatient = PostgresJournal::lazy(&config, short).unwrap();
+        let error = impatient.head(&id("a|1")).await.unwrap_err();
+        assert!(
+            matches!(&error, ReadError::Unavailable(failure) if failure.cause.contains("within 300ms")),
+            "{error:?}"
+        );
+        server.restart().unwrap();
+        until(|| journal.health() == Health::Up).await;
+        let mut writer = Writer::claim(&journal, id("a|1")).await;
+        writer.append(&journal, &["x"]).await.unwrap();
+        server.stop();
+        until(|| matches!(journal.health(), Health::Down(_))).await;
+        server.restart().unwrap();
+        until(|| journal.health() == Health::Up).await;
+        writer.append(&journal, &["y"]).await.unwrap();
+        assert_eq!(payloads(&read_all(&journal, &writer.id).await), ["x", "y"]);
+    });
+}
+
+/// The settings are those of the lease: words of the connection string.
+#[test]
+fn verify_full_believes_the_authority_and_the_host() {
+    let (authority, foreign) = (Authority::new(), Authority::new());
+    let (files, root) = (authority.sign("server", &["127.0.0.1"]), authority.sign("root", &["a"]).ca);
+    let tls = ServerTls { key: &files.key, cert: &files.cert, clients: None };
+    let Some(server) = Postgres::start_with_tls(tls) else { return };
+    runtime().block_on(async {
+        let with = |root: &std::path::Path| format!("{} sslmode=verify-full sslrootcert={}", server.config(), root.display());
+        let journal = PostgresJournal::open(&with(&root), settings()).await.unwrap();
+        let mut writer = Writer::claim(&journal, id("a|1")).await;
+        writer.append(&journal, &["x"]).await.unwrap();
+        let sql = "select bool_and(ssl) from pg_stat_ssl join pg_stat_activity using (pid) where application_name <> 'psql' \
+                   and backend_type = 'client backend'";
+        assert_eq!(server.psql(sql).unwrap().trim(), "t", "lanes and pools alike");
+        let error = open_error(&with(&foreign.sign("root", &["a"]).ca), settings()).await;
+        assert!(error.contains("check sslrootcert"), "{error}");
+    });
+}
+
+/// J5, whatever the database's default is.
+#[test]
+fn commits_are_synchronous_on_every_connection() {
+    with_server(async |server| {
+        server.psql("alter database postgres set synchronous_commit = off").unwrap();
+        let journal = open(&server).await;
+        server
+            .psql(
+                "create function must_sync() returns trigger language plpgsql as $$ begin
+                   if current_setting('synchronous_commit') <> 'on' then raise exception 'not durable'; end if;
+                   return null;
+                 end $$;
+                 create trigger must_sync before insert or update on entity for each statement execute function must_sync();
+                 create trigger must_sync before insert on event for each statement execute function must_sync();
+                 create trigger must_sync before insert on snapshot for each statement execute function must_sync()",
+            )
+            .unwrap();
+        let mut writer = Writer::claim(&journal, id("a|1")).await;
+        writer.append(&journal, &["x"]).await.unwrap();
+        journal.delete_to(&writer.id, writer.epoch, SeqNr::FIRST).await.unwrap();
+    });
+}
+
+#[test]
+fn what_is_deleted_goes_with_its_tags() {
+    with_server(async |server| {
+        let journal = open(&server).await;
+        let mut writer = Writer::claim(&journal, id("a|1")).await;
+        for _ in 0..7 {
+            writer.append(&journal, &["x"; 5]).await.unwrap();
+        }
+        let other = Writer::claim(&journal, id("a|2")).await;
+        journal.append(other.next(&["kept"])).await.unwrap();
+        // More than one statement removes (`sweep_events` is 10).
+        journal.delete_to(&writer.id, writer.epoch, SeqNr::from(33)).await.unwrap();
+        assert_eq!(read_all(&journal, &writer.id).await.len(), 2, "at once, for readers");
+        let left = "select (select count(*) from event), (select count(*) from event_tag)";
+        until(|| server.psql(left).unwrap().trim() == "3|3").await;
+        let tagged =
+            "select string_agg(persistence_id || ' ' || seq_nr, ',' order by persistence_id, seq_nr) from event_tag";
+        assert_eq!(server.psql(tagged).unwrap().trim(), "a|1 34,a|1 35,a|2 1");
+    });
+}
+
+/// J4, J11: who waits for a row, in any of the pools or lanes, keeps nobody from another id or kind of work.
+#[test]
+fn a_locked_row_stops_its_own_lane_and_no_reader() {
+    with_server(async |server| {
+        let journal = open(&server).await;
+        let locked = Writer::claim(&journal, id("locked")).await;
+        let far = (0..).map(|number| id(&format!("far|{number}"))).find(|id| id.slice() % 2 != locked.id.slice() % 2);
+        let mut far = Writer::claim(&journal, far.unwrap()).await;
+        let (client, _) = Database::parse(&server.config()).unwrap().connect("test").await.unwrap();
+        client.batch_execute("begin; select * from entity where persistence_id = 'locked' for update").await.unwrap();
+        let (one, two) = (journal.clone(), journal.clone());
+        let append = locked.next(&["x"]);
+        let appending = tokio::spawn(async move { one.append(append).await });
+        let waiting_in_server = || {
+            let sql = "select count(*) from pg_stat_activity where wait_event_type = 'Lock'";
+            server.psql(sql).unwrap().trim() == "1"
+        };
+        until(waiting_in_server).await;
+        let claimed = locked.id.clone();
+        let claiming = tokio::spawn(async move { Writer::claim(&two, claimed).await });
+        far.append(&journal, &["other lane"]).await.unwrap();
+        assert_eq!(journal.head(&locked.id).await.unwrap().highest, SeqNr::ZERO, "readers see what is committed");
+        assert_eq!(read_all(&journal, &far.id).await.len(), 1);
+        assert!(!appending.is_finished() && !claiming.is_finished());
+        client.batch_execute("commit").await.unwrap();
+        appending.await.unwrap().unwrap();
+        assert_eq!(claiming.await.unwrap().highest, SeqNr::FIRST, "the claim waited for the append");
+    });
+}
+
+/// J13, and the bound of what waits.
+#[test]
+fn appends_wait_for_room_and_close_answers_what_waits() {
+    with_server(async |server| {
+        let small = PostgresJournalSettings { max_pending_bytes: 4096, max_append_bytes: 64 << 10, ..settings() };
+        let journal = PostgresJournal::open(&server.config(), small).await.unwrap();
+        let mut writers = Vec::new();
+        for number in 0..20 {
+            writers.push(Writer::claim(&journal, id(&format!("w|{number}"))).await);
+        }
+        let text = "x".repeat(3000);
+        let appends = writers.iter().map(|writer| journal.append(writer.next(&[&text])));
+        for answer in futures::future::join_all(appends).await {
+            answer.unwrap();
+        }
+        let large = "x".repeat(70_000);
+        let refused = journal.append(writers[0].next(&[&large])).await;
+        assert!(matches!(refused, Err(AppendError::Rejected(RejectReason::Other(_)))), "{refused:?}");
+        let zero = NewEvent { manifest: "a\0b".to_owned(), ..common::event("x") };
+        let mut append = writers[1].next(&[]);
+        append.events = vec![zero];
+        assert!(matches!(journal.append(append).await, Err(AppendError::Rejected(_))));
+
+        let last = Writer::claim(&journal, id("last")).await;
+        let (one, append) = (journal.clone(), last.next(&["x"]));
+        let appending = async move { one.append(append).await };
+        let (appended, closed) = tokio::join!(appending, journal.close());
+        appended.unwrap();
+        closed.unwrap();
+        journal.close().await.unwrap();
+        let after = journal.append(last.next(&["y"])).await;
+        assert!(matches!(after, Err(AppendError::NotStored(_))), "{after:?}");
+        let claim = journal.claim(&last.id, last.uuid, greylag_persistence::Under::Seen(last.epoch)).await;
+        assert!(matches!(claim, Err(ClaimError::Unavailable(_))), "{claim:?}");
+        assert!(SnapshotStore::health(&journal.snapshots()) == Health::Down("closed".to_owned()));
+        let connections = "select count(*) from pg_stat_activity where backend_type = 'client backend' and \
+                           application_name <> 'psql'";
+        until(|| server.psql(connections).unwrap().trim() == "0").await;
+    });
+}
+
+/// The table of a projection and its offsets are one transaction: each change counts exactly once.
+#[test]
+fn offsets_are_saved_in_the_transaction_of_the_handler() {
+    with_server(async |server| {
+        let settings = PostgresJournalSettings { schema: schema(), ..settings() };
+        let journal = PostgresJournal::open(&server.config(), settings).await.unwrap();
+        let offsets = journal.offsets();
+        server.psql("create table total (amount bigint); insert into total values (0)").unwrap();
+        let (mut client, _) = Database::parse(&server.config()).unwrap().connect("test").await.unwrap();
+        let processed = |seq_nr: u32| {
+            let position = Position::Timestamp(Timestamp::from_micros(u64::from(seq_nr)));
+            [Processed { id: id("a|1"), seq_nr: SeqNr::from(seq_nr), position }]
+        };
+        let owned = offsets.claim("totals", 0..=1023).await.unwrap();
+        for (seq_nr, commits) in [(1, true), (2, false), (2, true)] {
+            let transaction = client.transaction().await.unwrap();
+            transaction.execute("update total set amount = amount + 10", &[]).await.unwrap();
+            offsets.save_within(&transaction, &owned, &processed(seq_nr)).await.unwrap();
+            if commits {
+                transaction.commit().await.unwrap();
+            } else {
+                transaction.rollback().await.unwrap();
+            }
+        }
+        assert_eq!(offsets.load("totals", 0..=1023).await.unwrap(), processed(2));
+        // Whoever claims waits for what rests on the fence; then the former owner is refused.
+        let transaction = client.transaction().await.unwrap();
+        offsets.save_within(&transaction, &owned, &processed(3)).await.unwrap();
+        let successor = offsets.clone();
+        let claiming = tokio::spawn(async move { successor.claim("totals", 0..=1023).await });
+        let waits = || {
+            server.psql("select count(*) from pg_stat_activity where wait_event_type = 'Lock'").unwrap().trim() == "1"
+        };
+        until(waits).await;
+        transaction.commit().await.unwrap();
+        let next = claiming.await.unwrap().unwrap();
+        let transaction = client.transaction().await.unwrap();
+        let stale = offsets.save_within(&transaction, &owned, &processed(4)).await;
+        assert!(matches!(stale, Err(OffsetError::StaleOwner { .. })), "{stale:?}");
+        transaction.rollback().await.unwrap();
+        offsets.save(&next, &processed(5)).await.unwrap();
+        assert_eq!(server.psql("select amount from total").unwrap().trim(), "20");
+        assert_eq!(offsets.load("totals", 0..=1023).await.unwrap(), processed(5));
+    });
+}
+
+/// Many writers share few commits: 1000 entities with an event each, at once.
+#[test]
+fn a_thousand_entities_share_few_commits() {
+    with_server(async |server| {
+        let journal = Arc::new(open(&server).await);
+        let claims = (0..1000).map(|number| {
+            let journal = journal.clone();
+            async move { Writer::claim(&*journal, id(&format!("w|{number}"))).await }
+        });
+        let writers = futures::future::join_all(claims).await;
+        common::at_inserts(&server, 0, "null");
+        let appends = writers.iter().map(|writer| journal.append(writer.next(&["x"])));
+        for answer in futures::future::join_all(appends).await {
+            answer.unwrap();
+        }
+        let statements = common::inserts(&server);
+        assert!(statements <= 20, "1000 appends took {statements} statements");
+    });
+}

@@ -1,0 +1,175 @@
+//! Killed and started again under load, again and again: what was acknowledged is there, once; nothing
+//! is torn, no number is missing, and the same handle goes on. Kit cases `crash 1` to `crash 3`.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use common::{Writer, event, id, open, read_all, with_server};
+use greylag_core::CodecId;
+use greylag_journal_postgres::PostgresJournal;
+use greylag_persistence::{
+    AppendError, EncodedValue, Health, Journal, Metadata, NewSnapshot, Revision, SeqNr, SnapshotCriteria,
+    SnapshotStore, StateStore, StateWrite, WriterUuid,
+};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+const WRITERS: usize = 12;
+const CYCLES: u64 = 5;
+
+/// What one writer was told.
+#[derive(Debug, Default)]
+struct Told {
+    /// Content of the events acknowledged, by number.
+    stored: BTreeMap<u64, String>,
+    /// Contents said not to be stored.
+    refused: Vec<String>,
+    deleted_to: u64,
+    snapshot: u64,
+    revision: u64,
+}
+
+/// Writes until it is told to end, going on by recovery after whatever it could not know.
+async fn write(journal: PostgresJournal, number: usize, acks: watch::Sender<u64>, end: Arc<AtomicBool>) -> Told {
+    let (mut told, mut tries) = (Told::default(), 0_u64);
+    let mut writer = None;
+    while !end.load(Ordering::Relaxed) {
+        let Some(claimed) = writer.as_mut() else {
+            writer = claim(&journal, number).await;
+            continue;
+        };
+        tries += 1;
+        let first = claimed.highest.as_u64() + 1;
+        let contents: Vec<String> = (0..tries % 4 + 1).map(|place| format!("{number}:{tries}:{place}")).collect();
+        let mut append = claimed.next(&[]);
+        append.events = contents.iter().map(|content| event(content.as_str())).collect();
+        let last = append.last().unwrap();
+        match journal.append(append).await {
+            Ok(_) => {
+                claimed.highest = last;
+                told.stored.extend((first..).zip(contents));
+                acks.send_modify(|acks| *acks += 1);
+                besides(&journal, claimed, &mut told).await;
+            }
+            Err(AppendError::Unknown(_)) => writer = None,
+            Err(AppendError::NotStored(_)) => {
+                told.refused.extend(contents);
+                writer = None;
+            }
+            Err(error) => panic!("nobody else writes, and the disk has room: {error:?}"),
+        }
+    }
+    told
+}
+
+async fn claim(journal: &PostgresJournal, number: usize) -> Option<Writer> {
+    let id = id(&format!("Crash|{number}"));
+    let seen = journal.head(&id).await.ok()?.epoch;
+    let uuid = WriterUuid::from_u128(uuid::Uuid::new_v4().as_u128());
+    let claim = journal.claim(&id, uuid, greylag_persistence::Under::Seen(seen)).await.ok()?;
+    Some(Writer { id, uuid, epoch: claim.epoch, highest: claim.highest })
+}
+
+/// Deletions, snapshots and states, now and then.
+async fn besides(journal: &PostgresJournal, writer: &Writer, told: &mut Told) {
+    let highest = writer.highest.as_u64();
+    if highest.is_multiple_of(5) {
+        let to = SeqNr::saturating(highest.saturating_sub(20));
+        if journal.delete_to(&writer.id, writer.epoch, to).await.is_ok() {
+            told.deleted_to = told.deleted_to.max(to.as_u64());
+        }
+    }
+    if highest.is_multiple_of(7) {
+        let snapshot = NewSnapshot {
+            id: writer.id.clone(),
+            seq_nr: writer.highest,
+            codec_id: CodecId::JSON,
+            manifest: "state".into(),
+            schema_version: 1,
+            payload: vec![u8::try_from(highest % 251).unwrap(); 50_000].into(),
+            metadata: Metadata::new(),
+        };
+        if journal.snapshots().save(snapshot).await.is_ok() {
+            told.snapshot = told.snapshot.max(highest);
+        }
+    }
+    if highest.is_multiple_of(3) {
+        let states = journal.states();
+        let Ok(row) = states.get(&writer.id).await else { return };
+        assert!(row.revision.as_u64() >= told.revision, "an acknowledged state is lost: {row:?}, {told:?}");
+        let revision = row.revision.next().unwrap_or(Revision::MAX);
+        let write = StateWrite { id: writer.id.clone(), revision, generation: None, writer_uuid: writer.uuid };
+        let payload = revision.to_string().into();
+        let value = EncodedValue { codec_id: CodecId::JSON, manifest: "state".into(), schema_version: 1, payload };
+        if states.upsert(write, value, None).await.is_ok() {
+            told.revision = revision.as_u64();
+        }
+    }
+}
+
+#[test]
+fn killed_under_load_it_loses_nothing_and_doubles_nothing() {
+    with_server(async |mut server| {
+        let journal = open(&server).await;
+        let (acks, mut acknowledged) = watch::channel(0_u64);
+        let end = Arc::new(AtomicBool::new(false));
+        let mut writers = JoinSet::new();
+        for number in 0..WRITERS {
+            let running = write(journal.clone(), number, acks.clone(), end.clone());
+            writers.spawn(async move { (number, running.await) });
+        }
+        for cycle in 0..CYCLES {
+            let enough = *acknowledged.borrow() + 100 + 37 * cycle;
+            acknowledged.wait_for(|acks| *acks >= enough).await.unwrap();
+            // Killed in the midst of statements, once also while it recovers.
+            tokio::task::block_in_place(|| server.restart().unwrap());
+            if cycle == 2 {
+                tokio::task::block_in_place(|| server.restart().unwrap());
+            }
+        }
+        end.store(true, Ordering::Relaxed);
+        while let Some(told) = writers.join_next().await {
+            let (number, told) = told.unwrap();
+            check(&journal, number, &told).await;
+        }
+        assert_eq!(journal.health(), Health::Up);
+        journal.close().await.unwrap();
+    });
+}
+
+async fn check(journal: &PostgresJournal, number: usize, told: &Told) {
+    let id = id(&format!("Crash|{number}"));
+    let head = journal.head(&id).await.unwrap();
+    let (highest, deleted_to) = (head.highest.as_u64(), head.deleted_to.as_u64());
+    let acknowledged = told.stored.keys().next_back().copied().unwrap_or(0);
+    assert!(highest >= acknowledged, "lost of {id}: {highest} is stored, {acknowledged} acknowledged");
+    assert!(deleted_to >= told.deleted_to, "{id} came back");
+    let events = read_all(journal, &id).await;
+    assert!(events.iter().map(|event| event.seq_nr.as_u64()).eq(deleted_to + 1..=highest), "a hole in {id}");
+    let mut seen = BTreeMap::new();
+    for event in &events {
+        let content = String::from_utf8(event.payload.to_vec()).unwrap();
+        let expected = told.stored.get(&event.seq_nr.as_u64());
+        assert!(expected.is_none_or(|expected| *expected == content), "{id} {}: {content}", event.seq_nr);
+        assert!(!told.refused.contains(&content), "{content} was said not to be stored");
+        let twice = seen.insert(content.clone(), event.seq_nr);
+        assert_eq!(twice, None, "{content} is stored twice");
+    }
+    // An append is whole or not there: each try has `tries % 4 + 1` events, side by side.
+    for run in events.chunk_by(|left, right| tries(&left.payload) == tries(&right.payload)) {
+        let whole = tries(&run[0].payload) % 4 + 1;
+        let cut = run[0].seq_nr.as_u64() == deleted_to + 1;
+        assert!(run.len() as u64 == whole || cut, "{id} torn at {}", run[0].seq_nr);
+    }
+    let snapshot = journal.snapshots().load(&id, SnapshotCriteria::LATEST).await.unwrap();
+    let saved = snapshot.as_ref().map_or(0, |snapshot| snapshot.seq_nr.as_u64());
+    assert!(saved >= told.snapshot, "snapshot {} of {id} is lost", told.snapshot);
+    assert!(journal.states().get(&id).await.unwrap().revision.as_u64() >= told.revision);
+}
+
+fn tries(payload: &[u8]) -> u64 {
+    std::str::from_utf8(payload).unwrap().split(':').nth(1).unwrap().parse().unwrap()
+}
