@@ -2,15 +2,20 @@
 
 use std::fmt;
 
+use greylag_core::Generation;
+
 use crate::codec::{StoredCodec, UnreadableRecord};
 use crate::effect::Effect;
-use crate::error::{AdvanceError, AppendError, ClaimError, DeleteError, ReadError, RejectReason, SnapshotError};
+use crate::error::{
+    AdvanceError, AppendError, ClaimError, DeleteError, ReadError, RejectReason, SnapshotError, StateWriteError,
+};
 use crate::event::{Metadata, SeqNr, Tags};
 use crate::journal::Head;
 use crate::marks::Marks;
 use crate::persistence_id::PersistenceId;
 use crate::settings::EventSourcedSettings;
 use crate::snapshot::SnapshotCriteria;
+use crate::state::StateHead;
 
 /// An entity whose state is the fold of its events.
 ///
@@ -206,6 +211,8 @@ pub enum RecoveryStep {
     Snapshot,
     /// Waiting for a page of events.
     Replay,
+    /// Reading a durable state.
+    State,
 }
 
 impl fmt::Display for RecoveryStep {
@@ -214,6 +221,7 @@ impl fmt::Display for RecoveryStep {
             Self::Claim => "claim",
             Self::Snapshot => "snapshot",
             Self::Replay => "replay",
+            Self::State => "state",
         })
     }
 }
@@ -222,7 +230,7 @@ impl fmt::Display for RecoveryStep {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RecoveryFailure {
     /// A step was not answered in time.
-    #[error("no answer to the {0} within recovery_event_timeout")]
+    #[error("no answer to the {0} within its timeout")]
     Timeout(RecoveryStep),
     /// The claim was not answered.
     #[error(transparent)]
@@ -302,6 +310,9 @@ pub enum Failure {
     /// An append failed, or was rejected too often.
     #[error("persist failed: {0}")]
     Persist(AppendError),
+    /// A durable state was not written.
+    #[error("persist failed: {0}")]
+    Write(StateWriteError),
     /// A handler panicked.
     #[error("{handler} panicked: {message}")]
     Handler {
@@ -325,4 +336,17 @@ pub enum FencedBy {
         /// The last number stored.
         highest: SeqNr,
     },
+    /// Somebody else wrote the durable state, or owns it under a greater generation.
+    Revision(StateHead),
+}
+
+impl FencedBy {
+    /// The generation stored, if any: what a shard compares its own with.
+    pub fn generation(&self) -> Option<Generation> {
+        match self {
+            Self::Head(head) => head.generation,
+            Self::Revision(head) => head.generation,
+            Self::Conflict { .. } => None,
+        }
+    }
 }

@@ -12,6 +12,6 @@ pub(crate) mod stores;
 pub use faulty::{
     FaultyJournal, FaultyOffsets, FaultySnapshots, FaultyStates, JournalOp, OffsetOp, SnapshotOp, StateOp, StoreFault,
 };
-pub use host::{Ended, EntityHandle, next_start, random_seed, spawn};
+pub use host::{Ended, EntityHandle, next_start, random_seed, spawn, spawn_state};
 pub use memory::{AppendFault, InMemoryJournal, InMemoryOffsets, InMemorySnapshots, InMemoryStates};
 pub use permits::{RecoveryPermit, RecoveryPermits};

@@ -6,13 +6,69 @@
 //! reply token in it is answered with the reason. Source: persistence §2.2, §2.6.
 
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use bytes::Bytes;
 use greylag_core::{EntityError, ReplyTo, answer_dropped};
 
-use crate::behavior::EventSourced;
-use crate::event::Metadata;
+use crate::behavior::{EventSourced, Failure};
+use crate::event::{Metadata, SeqNr};
 use crate::marks::{MARK_NAME, Mark};
+
+/// What every effect is followed by, whatever it persists; one text for all kinds of entities.
+macro_rules! chain_methods {
+    ($state:ty) => {
+        /// Answers at once, persisting nothing.
+        pub fn reply<R: Send + 'static>(to: ReplyTo<R>, value: R) -> Self {
+            Self::none().then_run(move |_| to.reply(value))
+        }
+
+        /// Stops the entity, persisting nothing.
+        pub fn stop() -> Self {
+            Self::none().then_stop()
+        }
+
+        /// Asks the shard to passivate the entity, persisting nothing.
+        pub fn passivate() -> Self {
+            Self::none().then_passivate()
+        }
+
+        /// Runs `f` with the new state.
+        pub fn then_run(mut self, f: impl FnOnce(&$state) + Send + 'static) -> Self {
+            self.chain.0.push(SideEffect::Run(Box::new(move |state, _| f(state))));
+            self
+        }
+
+        /// Answers `to` with what `f` makes of the new state. If nothing was stored, the asker is told
+        /// so, and whether that is certain.
+        pub fn then_reply<R: Send + 'static>(
+            self,
+            to: ReplyTo<R>,
+            f: impl FnOnce(&$state) -> R + Send + 'static,
+        ) -> Self {
+            self.then_run(move |state| to.reply(f(state)))
+        }
+
+        /// Takes every command put aside until now before any newer one.
+        pub fn then_unstash_all(mut self) -> Self {
+            self.chain.0.push(SideEffect::UnstashAll);
+            self
+        }
+
+        /// Asks the shard to passivate the entity; it runs on until the shard stops it.
+        pub fn then_passivate(mut self) -> Self {
+            self.chain.0.push(SideEffect::Passivate);
+            self
+        }
+
+        /// Stops the entity after the rest of the chain.
+        pub fn then_stop(mut self) -> Self {
+            self.chain.0.push(SideEffect::Stop);
+            self
+        }
+    };
+}
+pub(crate) use chain_methods;
 
 /// The answer of [`EventSourced::on_command`].
 ///
@@ -65,52 +121,12 @@ impl<B: EventSourced> Effect<B> {
         Self::of(Primary::Stash(command))
     }
 
-    /// Answers at once, persisting nothing.
-    pub fn reply<R: Send + 'static>(to: ReplyTo<R>, value: R) -> Self {
-        Self::none().then_run(move |_| to.reply(value))
-    }
+    chain_methods!(B::State);
 
-    /// Stops the entity, persisting nothing.
-    pub fn stop() -> Self {
-        Self::none().then_stop()
-    }
-
-    /// Asks the shard to passivate the entity, persisting nothing.
-    pub fn passivate() -> Self {
-        Self::none().then_passivate()
-    }
-
-    /// Runs `f` with the new state.
-    pub fn then_run(mut self, f: impl FnOnce(&B::State) + Send + 'static) -> Self {
-        self.chain.0.push(SideEffect::Run(Box::new(f)));
-        self
-    }
-
-    /// Answers `to` with what `f` makes of the new state. If nothing was stored, the asker is told
-    /// so, and whether that is certain.
-    pub fn then_reply<R: Send + 'static>(
-        self,
-        to: ReplyTo<R>,
-        f: impl FnOnce(&B::State) -> R + Send + 'static,
-    ) -> Self {
-        self.then_run(move |state| to.reply(f(state)))
-    }
-
-    /// Takes every command put aside until now before any newer one.
-    pub fn then_unstash_all(mut self) -> Self {
-        self.chain.0.push(SideEffect::UnstashAll);
-        self
-    }
-
-    /// Asks the shard to passivate the entity; it runs on until the shard stops it.
-    pub fn then_passivate(mut self) -> Self {
-        self.chain.0.push(SideEffect::Passivate);
-        self
-    }
-
-    /// Stops the entity after the rest of the chain.
-    pub fn then_stop(mut self) -> Self {
-        self.chain.0.push(SideEffect::Stop);
+    /// Runs `f` with the new state and the number of the last event, which the state contains.
+    pub fn then_run_at(mut self, f: impl FnOnce(&B::State, SeqNr) + Send + 'static) -> Self {
+        let run = move |state: &B::State, number| f(state, SeqNr::saturating(number));
+        self.chain.0.push(SideEffect::Run(Box::new(run)));
         self
     }
 
@@ -195,13 +211,42 @@ impl<B: EventSourced> fmt::Debug for Effect<B> {
 pub(crate) struct Chain<S>(pub(crate) Vec<SideEffect<S>>);
 
 pub(crate) enum SideEffect<S> {
-    Run(Box<dyn FnOnce(&S) + Send>),
+    /// Sees the new state and its number: of the last event, or the revision.
+    Run(Box<dyn FnOnce(&S, u64) + Send>),
+    UnstashAll,
+    Passivate,
+    Stop,
+}
+
+/// What a chain asks of the machine that runs it.
+pub(crate) enum Asked {
     UnstashAll,
     Passivate,
     Stop,
 }
 
 impl<S> Chain<S> {
+    /// Runs the side effects in order. A panic ends it: the reply tokens of the rest are answered,
+    /// and the failure is the entity's.
+    pub(crate) fn run(self, state: &S, number: u64, mut asked: impl FnMut(Asked)) -> Result<(), Failure> {
+        let mut rest = self.0.into_iter();
+        while let Some(side_effect) = rest.next() {
+            match side_effect {
+                SideEffect::Run(f) => {
+                    if let Err(message) = guard(|| f(state, number)) {
+                        let failure = Failure::Handler { handler: "side effect", message };
+                        Self(rest.collect()).refuse(EntityError::Failed(failure.to_string()));
+                        return Err(failure);
+                    }
+                }
+                SideEffect::UnstashAll => asked(Asked::UnstashAll),
+                SideEffect::Passivate => asked(Asked::Passivate),
+                SideEffect::Stop => asked(Asked::Stop),
+            }
+        }
+        Ok(())
+    }
+
     /// Drops it; reply tokens inside are answered `error`.
     pub(crate) fn refuse(self, error: EntityError) {
         answer_dropped(error, || drop(self));
@@ -224,4 +269,12 @@ impl<S> fmt::Debug for Chain<S> {
         });
         f.debug_list().entries(names).finish()
     }
+}
+
+/// Runs user code; a panic becomes its message.
+pub(crate) fn guard<R>(f: impl FnOnce() -> R) -> Result<R, String> {
+    catch_unwind(AssertUnwindSafe(f)).map_err(|panic| {
+        let text = panic.downcast_ref::<&str>().map(ToString::to_string);
+        text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_owned())
+    })
 }

@@ -13,12 +13,14 @@
 //! Source: persistence §2, §11.
 
 mod input;
+pub(crate) mod machine;
 mod persisting;
 mod recovery;
+pub(crate) mod restarts;
 mod snapshots;
+pub(crate) mod stash;
 
 use std::collections::{BTreeSet, VecDeque};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 use greylag_core::{DeadLetterReason, EntityError, Generation};
@@ -27,7 +29,7 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::behavior::{CommandContext, DeleteFailure, EventSourced, Failure, FencedBy, Signal};
 use crate::codec::StoredCodec;
-use crate::effect::{Chain, Primary, SideEffect};
+use crate::effect::{Asked, Chain, Primary, guard};
 use crate::event::{SeqNr, WriterEpoch, WriterUuid};
 use crate::journal::Caps;
 use crate::marks::Marks;
@@ -38,7 +40,9 @@ use crate::snapshot::SnapshotCaps;
 pub use input::{Action, DeletedBy, DroppedCommand, Incarnation, Input, StoreAnswer, StoreCall};
 use persisting::{OwnedChain, PendingAppend};
 use recovery::{Claiming, LoadingSnapshot, Replaying};
+use restarts::Restarts;
 use snapshots::Retention;
+use stash::Stash;
 
 /// What the host knows when it starts an entity.
 #[derive(Debug, Clone)]
@@ -118,9 +122,7 @@ pub struct EntityCore<B: EventSourced> {
     /// Deadline of the recovery step on its way.
     step_deadline: Option<Instant>,
 
-    internal: VecDeque<B::Command>,
-    user: VecDeque<B::Command>,
-    unstash_left: usize,
+    stash: Stash<B::Command>,
     /// Set while stashed commands wait only for the executor to get its turn.
     drain_at: Option<Instant>,
 
@@ -133,9 +135,7 @@ pub struct EntityCore<B: EventSourced> {
     /// Set by `then_stop` while its chain runs.
     stop_after_chain: bool,
 
-    failures: u32,
-    failed_at: Option<Instant>,
-    reject_restarts: VecDeque<Instant>,
+    restarts: Restarts,
 }
 
 impl<B: EventSourced> EntityCore<B> {
@@ -159,6 +159,7 @@ impl<B: EventSourced> EntityCore<B> {
             events: behavior.event_codec(),
             snapshots: behavior.snapshot_codec(),
             behavior,
+            stash: Stash::new(settings.stash_capacity),
             settings,
             generation: init.generation,
             caps: init.caps,
@@ -174,9 +175,6 @@ impl<B: EventSourced> EntityCore<B> {
             epoch: WriterEpoch::NONE,
             marks: Marks::default(),
             step_deadline: None,
-            internal: VecDeque::new(),
-            user: VecDeque::new(),
-            unstash_left: 0,
             drain_at: None,
             owned: VecDeque::new(),
             proof: persisting::Proof::Idle,
@@ -185,9 +183,7 @@ impl<B: EventSourced> EntityCore<B> {
             queued_signals: Vec::new(),
             stop_requested: false,
             stop_after_chain: false,
-            failures: 0,
-            failed_at: None,
-            reject_restarts: VecDeque::new(),
+            restarts: Restarts::default(),
         };
         core.begin_incarnation(now, out);
         Ok(core)
@@ -229,8 +225,7 @@ impl<B: EventSourced> EntityCore<B> {
     /// Takes the commands that wait, oldest first: those put aside, then those not yet handled. For
     /// an entity that has ended by [`Action::Fenced`] or failed, and whose successor is to get them.
     pub fn take_waiting(&mut self) -> Vec<B::Command> {
-        self.unstash_left = 0;
-        self.user.drain(..).chain(self.internal.drain(..)).collect()
+        self.stash.take_all()
     }
 
     /// The name of the history.
@@ -275,7 +270,7 @@ impl<B: EventSourced> EntityCore<B> {
 
     /// How many commands wait, put aside or not yet handled.
     pub fn waiting_count(&self) -> usize {
-        self.internal.len() + self.user.len()
+        self.stash.len()
     }
 
     fn on_answer(&mut self, now: Instant, answer: StoreAnswer, out: &mut Vec<Action<B::Command>>) {
@@ -315,11 +310,10 @@ impl<B: EventSourced> EntityCore<B> {
             return out.push(dead_letter(command, DeadLetterReason::EntityStopped, EntityError::Stopped));
         }
         // Never past commands that came earlier; `drain` takes this one at once if there are none.
-        if self.internal.len() >= self.settings.stash_capacity.get() {
-            return self.on_stash_overflow(now, command, out);
+        match self.stash.push(command) {
+            Ok(()) => self.drain(now, out),
+            Err(command) => self.on_stash_overflow(now, command, out),
         }
-        self.internal.push_back(command);
-        self.drain(now, out);
     }
 
     fn on_stash_overflow(&mut self, now: Instant, command: B::Command, out: &mut Vec<Action<B::Command>>) {
@@ -337,20 +331,12 @@ impl<B: EventSourced> EntityCore<B> {
             if !matches!(self.phase, Phase::Running) {
                 return;
             }
-            let Some(command) = self.next_waiting() else { return self.stop_if_asked(out) };
+            let Some(command) = self.stash.next() else { return self.stop_if_asked(out) };
             self.process(now, command, out);
         }
         if matches!(self.phase, Phase::Running) {
             self.drain_at = Some(now);
         }
-    }
-
-    fn next_waiting(&mut self) -> Option<B::Command> {
-        if self.unstash_left > 0 {
-            self.unstash_left -= 1;
-            return self.user.pop_front();
-        }
-        self.internal.pop_front()
     }
 
     fn process(&mut self, now: Instant, command: B::Command, out: &mut Vec<Action<B::Command>>) {
@@ -363,13 +349,14 @@ impl<B: EventSourced> EntityCore<B> {
             Primary::Persist(events) if !events.is_empty() => {
                 return self.persist(now, events, effect.metadata, effect.mark, effect.chain, out);
             }
-            Primary::Stash(command) if self.user.len() >= self.settings.stash_capacity.get() => {
-                self.on_stash_overflow(now, command, out);
-                if matches!(self.phase, Phase::Failed) {
-                    return;
+            Primary::Stash(command) => {
+                if let Err(command) = self.stash.put_aside(command) {
+                    self.on_stash_overflow(now, command, out);
+                    if matches!(self.phase, Phase::Failed) {
+                        return;
+                    }
                 }
             }
-            Primary::Stash(command) => self.user.push_back(command),
             Primary::Unhandled => out.push(Action::Unhandled),
             Primary::None | Primary::Persist(_) => {}
         }
@@ -386,24 +373,12 @@ impl<B: EventSourced> EntityCore<B> {
 
     /// Runs side effects in order; answers whether the entity survived them.
     fn run_chain(&mut self, now: Instant, chain: Chain<B::State>, out: &mut Vec<Action<B::Command>>) -> bool {
-        let mut rest = chain.0.into_iter();
-        while let Some(side_effect) = rest.next() {
-            match side_effect {
-                SideEffect::Run(f) => {
-                    if let Err(message) = guard(|| f(&self.state)) {
-                        let failure = Failure::Handler { handler: "side effect", message };
-                        Chain(rest.collect()).refuse(EntityError::Failed(failure.to_string()));
-                        self.fail(now, failure, out);
-                        return false;
-                    }
-                }
-                // The count is fixed now: what is put aside meanwhile waits for the next time.
-                SideEffect::UnstashAll => self.unstash_left = self.user.len(),
-                SideEffect::Passivate => out.push(Action::Passivate),
-                SideEffect::Stop => self.stop_after_chain = true,
-            }
-        }
-        true
+        let ran = chain.run(&self.state, self.seq_nr.as_u64(), |asked| match asked {
+            Asked::UnstashAll => self.stash.unstash_all(),
+            Asked::Passivate => out.push(Action::Passivate),
+            Asked::Stop => self.stop_after_chain = true,
+        });
+        ran.map_err(|failure| self.fail(now, failure, out)).is_ok()
     }
 
     // ---- Handlers -------------------------------------------------------------------------------
@@ -418,7 +393,7 @@ impl<B: EventSourced> EntityCore<B> {
             id: &self.id,
             seq_nr: self.seq_nr,
             marks: &self.marks,
-            stashed: self.user.len(),
+            stashed: self.stash.aside_count(),
             read_only: self.settings.recovery.read_only,
             delete_to: None,
         };
@@ -495,13 +470,13 @@ impl<B: EventSourced> EntityCore<B> {
                 self.drain(now, out);
             }
             // Nothing waits for the state, so it need not be built.
-            _ if self.internal.is_empty() && self.unstash_left == 0 => self.stop_now(out),
+            _ if self.stash.is_idle() => self.stop_now(out),
             _ => self.stop_requested = true,
         }
     }
 
     fn stop_if_asked(&mut self, out: &mut Vec<Action<B::Command>>) {
-        if self.stop_requested && self.unstash_left == 0 && self.internal.is_empty() {
+        if self.stop_requested && self.stash.is_idle() {
             self.stop_now(out);
         }
     }
@@ -535,13 +510,12 @@ impl<B: EventSourced> EntityCore<B> {
         self.end_phase(EntityError::OutcomeUnknown, EntityError::Failed(failure.to_string()), out);
         if matches!(failure, Failure::Handler { .. } | Failure::StashFull) {
             // What the behaviour put aside rests on the state that is lost; what merely waits does not.
-            for command in self.user.drain(..) {
+            for command in self.stash.take_aside() {
                 out.push(dead_letter(command, DeadLetterReason::EntityStopped, EntityError::Stopped));
             }
-            self.unstash_left = 0;
         }
         self.phase = Phase::Failed;
-        if self.stop_requested && self.internal.is_empty() {
+        if self.stop_requested && self.stash.is_idle() {
             return self.stop_now(out);
         }
         out.push(Action::Failed(failure));
@@ -552,12 +526,7 @@ impl<B: EventSourced> EntityCore<B> {
         let OnFailure::RestartBackoff(backoff) = self.settings.on_failure else {
             return self.fail(now, failure, out);
         };
-        if self.failed_at.is_some_and(|at| now.saturating_duration_since(at) >= backoff.reset_after()) {
-            self.failures = 0;
-        }
-        self.failures = self.failures.saturating_add(1);
-        self.failed_at = Some(now);
-        let wait = backoff.wait(self.failures, self.rng.random::<f64>());
+        let wait = self.restarts.wait(now, backoff, self.rng.random::<f64>());
         self.back_off(now + wait, failure, out);
     }
 
@@ -565,7 +534,7 @@ impl<B: EventSourced> EntityCore<B> {
         self.end_phase(EntityError::OutcomeUnknown, EntityError::Failed(failure.to_string()), out);
         self.phase = Phase::BackingOff { until };
         out.push(Action::Restarting(failure));
-        if self.stop_requested && self.internal.is_empty() && self.unstash_left == 0 {
+        if self.stop_requested && self.stash.is_idle() {
             self.stop_now(out);
         }
     }
@@ -595,7 +564,7 @@ impl<B: EventSourced> EntityCore<B> {
     }
 
     fn check_invariants(&self) {
-        debug_assert!(self.unstash_left <= self.user.len(), "an unstash-all takes only what was put aside");
+        self.stash.check_invariants();
         let recovering = matches!(self.phase, Phase::Claiming(_) | Phase::LoadingSnapshot(_) | Phase::Replaying(_));
         debug_assert_eq!(recovering, self.step_deadline.is_some(), "a step of recovery has a deadline");
         debug_assert!(
@@ -605,15 +574,29 @@ impl<B: EventSourced> EntityCore<B> {
     }
 }
 
-/// Runs user code; a panic becomes its message.
-fn guard<R>(f: impl FnOnce() -> R) -> Result<R, String> {
-    catch_unwind(AssertUnwindSafe(f)).map_err(|panic| {
-        let text = panic.downcast_ref::<&str>().map(ToString::to_string);
-        text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_owned())
-    })
+impl<B: EventSourced> machine::Machine for EntityCore<B> {
+    type Command = B::Command;
+    type Call = StoreCall;
+    type Answer = StoreAnswer;
+
+    fn handle(&mut self, now: Instant, input: Input<B::Command>, out: &mut Vec<Action<B::Command>>) {
+        self.handle(now, input, out);
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        self.next_deadline()
+    }
+
+    fn take_waiting(&mut self) -> Vec<B::Command> {
+        self.take_waiting()
+    }
+
+    fn persistence_id(&self) -> &PersistenceId {
+        self.persistence_id()
+    }
 }
 
-fn dead_letter<C>(command: C, reason: DeadLetterReason, answer: EntityError) -> Action<C> {
+pub(crate) fn dead_letter<C, Call>(command: C, reason: DeadLetterReason, answer: EntityError) -> Action<C, Call> {
     Action::DeadLetter(DroppedCommand { command, reason, answer })
 }
 

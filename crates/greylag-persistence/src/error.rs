@@ -259,6 +259,9 @@ pub enum StateRejectReason {
     /// A tag that is empty, too long or has control characters.
     #[error("the tag of a state must have 1 to 128 bytes without control characters")]
     InvalidTag,
+    /// The revisions of this state are used up.
+    #[error("the revisions of this id are used up")]
+    RevisionOverflow,
     /// The disk is nearly full; reads still work.
     #[error("storage is low: {0}")]
     StorageLow(String),

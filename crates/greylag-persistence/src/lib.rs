@@ -56,14 +56,19 @@
 //! - A handler only ever sees durable state; recovery is a function of stored bytes only.
 //! - Which deliveries were applied is told by the same records that hold their effects ([`Marks`]).
 //!
+//! - A [`DurableState`] keeps its newest state only, under a revision that fences it.
+//!
 //! # How it is built
 //! [`EntityCore`] is a pure machine: inputs in, [`Action`]s out. A shard hosts it (greylag-sharding),
-//! [`driver::spawn`] runs one alone, [`EntityTestKit`] runs one without any runtime. Backends
-//! implement [`Journal`] and [`SnapshotStore`], and prove it by the kit in `tck` (feature `tck`).
+//! [`driver::spawn`] runs one alone, [`EntityTestKit`] runs one without any runtime; likewise
+//! [`StateEntityCore`], [`driver::spawn_state`] and [`StateTestKit`] for durable states. Backends
+//! implement [`Journal`], [`SnapshotStore`], [`StateStore`] and [`OffsetStore`], and prove it by the kit
+//! in `tck` (feature `tck`).
 
 mod behavior;
 mod codec;
 pub mod driver;
+mod durable_state;
 mod effect;
 mod entity;
 mod error;
@@ -75,6 +80,9 @@ mod persistence_id;
 mod settings;
 mod snapshot;
 mod state;
+mod state_effect;
+mod state_entity;
+mod state_testkit;
 #[cfg(feature = "tck")]
 pub mod tck;
 mod testkit;
@@ -91,6 +99,7 @@ pub use driver::{
     InMemorySnapshots, InMemoryStates, JournalOp, OffsetOp, RecoveryPermit, RecoveryPermits, SnapshotOp, StateOp,
     StoreFault,
 };
+pub use durable_state::{DurableState, DurableStateSettings, StateContext, StateSignal};
 pub use effect::Effect;
 pub use entity::{
     Action, DeletedBy, DroppedCommand, EntityCore, EntityInit, Incarnation, Input, PhaseName, StoreAnswer, StoreCall,
@@ -118,4 +127,7 @@ pub use settings::{
 };
 pub use snapshot::{NewSnapshot, Snapshot, SnapshotCaps, SnapshotCriteria};
 pub use state::{ChangesOf, Revision, StateCaps, StateChange, StateHead, StateWrite, StoredState, Verdict};
+pub use state_effect::StateEffect;
+pub use state_entity::{StateAnswer, StateCall, StateEntityCore, StateEntityInit, StatePhase};
+pub use state_testkit::{StateOutcome, StateTestKit};
 pub use testkit::{CommandOutcome, EntityTestKit};

@@ -224,7 +224,7 @@ impl Default for Backoff {
 }
 
 impl Backoff {
-    fn check(self) -> Result<(), SettingsError> {
+    pub(crate) fn check(self) -> Result<(), SettingsError> {
         if self.min.is_zero() {
             return Err(SettingsError::ZeroDuration { key: "backoff.min" });
         }

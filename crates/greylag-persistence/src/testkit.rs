@@ -5,20 +5,23 @@
 //! codec, or a handler that is not a function of its events, fails the test that brought it up.
 //! Source: persistence §4.6, §10.4.
 
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+pub(crate) mod steps;
+
+use std::sync::Arc;
+use std::time::Instant;
 
 use futures::FutureExt;
-use greylag_core::{EntityError, ReplyAddress, ReplyOutcome, ReplyPort, ReplyTo};
+use greylag_core::{EntityError, ReplyTo};
 
 use crate::behavior::{EventMeta, EventSourced, Failure};
 use crate::codec::{EncodedValue, EventSeq, StoredCodec};
 use crate::driver::stores::{Journal, Stores};
 use crate::driver::{InMemoryJournal, InMemorySnapshots};
-use crate::entity::{Action, EntityCore, EntityInit, Input, PhaseName};
-use crate::event::{EventKind, Metadata, NewEvent, SeqNr, StoredEvent, Tags, Timestamp, WriterUuid};
+use crate::entity::{Action, EntityCore, EntityInit, Input, PhaseName, StoreCall};
+use crate::event::{EventKind, Metadata, NewEvent, SeqNr, StoredEvent, Tags, WriterUuid};
 use crate::journal::{Append, Caps, Scope, Under};
 use crate::snapshot::{NewSnapshot, SnapshotCaps};
+use steps::{Asks, Settled, seed, settle, ticking_clock};
 
 /// What one command did.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,11 +47,8 @@ pub struct EntityTestKit<B: EventSourced> {
     core: EntityCore<B>,
     now: Instant,
     starts: u64,
-    asks: u64,
+    asks: Asks,
 }
-
-/// Far more steps than any command takes; only a behaviour that talks to itself for ever gets here.
-const MAX_STEPS: usize = 1_000_000;
 
 impl<B: EventSourced> EntityTestKit<B> {
     /// Starts what `factory` makes, over empty stores. `now` is only a base: the kit's own clock
@@ -57,19 +57,14 @@ impl<B: EventSourced> EntityTestKit<B> {
     /// # Panics
     /// If the behaviour does not start.
     pub fn new(now: Instant, factory: impl FnMut() -> B + 'static) -> Self {
-        let tick = Arc::new(Mutex::new(0));
-        let clock = move || {
-            let mut tick = tick.lock().unwrap_or_else(PoisonError::into_inner);
-            *tick += 1;
-            Timestamp::from_micros(*tick)
-        };
+        let clock = ticking_clock();
         let journal = InMemoryJournal::new(Scope::Process, clock.clone());
         let snapshots = InMemorySnapshots::new(SnapshotCaps::full(Scope::Process), clock);
         let stores = Stores::new(Arc::new(journal.clone()), Arc::new(snapshots.clone()));
         let mut factory: Box<dyn FnMut() -> B> = Box::new(factory);
         let mut out = Vec::new();
         let core = start(&mut factory, 1, now, &mut out);
-        let mut kit = Self { factory, journal, snapshots, stores, core, now, starts: 1, asks: 0 };
+        let mut kit = Self { factory, journal, snapshots, stores, core, now, starts: 1, asks: Asks::default() };
         let outcome = kit.settle(out);
         assert_eq!(outcome.failure, None, "the entity must start");
         kit
@@ -83,13 +78,13 @@ impl<B: EventSourced> EntityTestKit<B> {
         let before = self.core.seq_nr();
         let mut out = Vec::new();
         self.core.handle(self.now, Input::Command(command), &mut out);
-        let outcome = self.settle(out);
+        let Settled { unhandled, passivate, stopped, failure } = self.settle(out);
         let codec = (self.factory)().event_codec();
         let live = self.journal.events(self.core.persistence_id());
         let events = live.into_iter().filter(|record| record.seq_nr > before).flat_map(|record| decode(&codec, record));
-        let outcome = CommandOutcome { events: events.collect(), ..outcome };
+        let events = events.collect();
         self.check_replay();
-        outcome
+        CommandOutcome { events, unhandled, passivate, stopped, failure }
     }
 
     /// Handles a command that asks, and returns what it was answered.
@@ -98,16 +93,10 @@ impl<B: EventSourced> EntityTestKit<B> {
     /// If it was not answered at all: the behaviour put it aside, or kept the token; and as
     /// [`EntityTestKit::run`].
     pub fn ask<R: Send + 'static>(&mut self, command: impl FnOnce(ReplyTo<R>) -> B::Command) -> Result<R, EntityError> {
-        self.asks += 1;
-        let answers = Arc::new(Answers::default());
-        let node = "testkit:1#1".parse().expect("a fixed address parses");
-        let token = ReplyTo::new(ReplyAddress { node, ask_id: self.asks }, answers.clone());
-        self.run(command(token));
-        let answer = answers.0.lock().unwrap_or_else(PoisonError::into_inner).take();
-        match answer.expect("the command was not answered") {
-            ReplyOutcome::Value { value, .. } => Ok(*value.downcast::<R>().expect("the token answers its own type")),
-            ReplyOutcome::Failed(error) => Err(error),
-        }
+        let mut asks = std::mem::take(&mut self.asks);
+        let answer = asks.ask(command, |command| drop(self.run(command)));
+        self.asks = asks;
+        answer
     }
 
     /// Stops the entity and starts it again from its stored history.
@@ -217,42 +206,10 @@ impl<B: EventSourced> EntityTestKit<B> {
         appended.unwrap_or_else(|error| panic!("an event cannot be stored: {error}"));
     }
 
-    /// Performs actions until the machine waits for nothing but commands.
-    fn settle(&mut self, mut out: Vec<Action<B::Command>>) -> CommandOutcome<B::Event> {
-        let mut outcome =
-            CommandOutcome { events: Vec::new(), unhandled: false, passivate: false, stopped: false, failure: None };
-        for _ in 0..MAX_STEPS {
-            let mut inputs = Vec::new();
-            for action in out.drain(..) {
-                match action {
-                    Action::RequestPermit(incarnation) => inputs.push(Input::PermitGranted(incarnation)),
-                    Action::Store { incarnation, call } => {
-                        let answer = call.perform(&self.stores).now_or_never().expect("memory never waits");
-                        inputs.push(Input::Answer { incarnation, answer });
-                    }
-                    Action::DeadLetter(dropped) => dropped.discard(),
-                    Action::Restarting(failure) | Action::Failed(failure) => outcome.failure = Some(failure),
-                    Action::Unhandled => outcome.unhandled = true,
-                    Action::Passivate => outcome.passivate = true,
-                    Action::Stopped | Action::Fenced(_) => outcome.stopped = true,
-                    Action::ReturnPermit(_) | Action::Recovered(_) => {}
-                }
-            }
-            if inputs.is_empty() {
-                match self.core.next_deadline() {
-                    Some(deadline) => {
-                        self.now = self.now.max(deadline);
-                        inputs.push(Input::Tick);
-                    }
-                    None => return outcome,
-                }
-            }
-            for input in inputs {
-                self.now += Duration::from_micros(1);
-                self.core.handle(self.now, input, &mut out);
-            }
-        }
-        panic!("the entity does not come to rest");
+    fn settle(&mut self, out: Vec<Action<B::Command>>) -> Settled {
+        let stores = &self.stores;
+        let perform = |call: StoreCall| call.perform(stores).now_or_never().expect("memory never waits");
+        settle(&mut self.core, &mut self.now, out, perform)
     }
 
     /// Folds the stored events twice and compares both states with the live one.
@@ -296,10 +253,8 @@ fn start<B: EventSourced>(
     now: Instant,
     out: &mut Vec<Action<B::Command>>,
 ) -> EntityCore<B> {
-    let mut seed = [0; 32];
-    seed[..8].copy_from_slice(&start.to_le_bytes());
     let (caps, snapshot_caps) = (Caps::full(Scope::Process), SnapshotCaps::full(Scope::Process));
-    let init = EntityInit { generation: None, start, seed, caps, snapshot_caps };
+    let init = EntityInit { generation: None, start, seed: seed(start), caps, snapshot_caps };
     EntityCore::start(factory(), init, now, out).unwrap_or_else(|error| panic!("the settings cannot work: {error}"))
 }
 
@@ -315,20 +270,11 @@ fn decode<E: 'static>(codec: &StoredCodec<E>, record: StoredEvent) -> Vec<E> {
 }
 
 /// Writes the state, reads it back and writes it again: what a snapshot does to it.
-fn encode_state<S: 'static>(codec: &StoredCodec<S>, state: &S) -> EncodedValue {
+pub(crate) fn encode_state<S: 'static>(codec: &StoredCodec<S>, state: &S) -> EncodedValue {
     let once = codec.encode(state).unwrap_or_else(|error| panic!("the state cannot be encoded: {error}"));
     let read = codec.decode_one(once.clone());
     let read = read.unwrap_or_else(|error| panic!("the state does not survive its codec: {error}"));
     let twice = codec.encode(&read).unwrap_or_else(|error| panic!("the state cannot be encoded: {error}"));
     assert_eq!(twice, once, "the state must survive its codec");
     once
-}
-
-#[derive(Default)]
-struct Answers(Mutex<Option<ReplyOutcome>>);
-
-impl ReplyPort for Answers {
-    fn reply(&self, _: &ReplyAddress, outcome: ReplyOutcome) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
-    }
 }

@@ -1,12 +1,16 @@
 //! The entity machine beyond its transcripts: every phase against every input, long stashes, the
 //! test kit, and the machine as a task.
 
-mod support;
+#[path = "support/counter.rs"]
+mod counter;
+#[path = "support/log.rs"]
+mod log;
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use counter::Counter;
 use futures::FutureExt;
 use greylag_core::CodecId;
 use greylag_persistence::driver::{self, Ended};
@@ -17,7 +21,7 @@ use greylag_persistence::{
     SettingsError, SnapshotCaps, SnapshotCriteria, SnapshotError, StashOverflow, StoreAnswer, StoreCall, StoreFailure,
     StoreFault, Stores, Timestamp, WriterEpoch, WriterUuid,
 };
-use support::counter::{Counter, Log};
+use log::Log;
 
 fn init(start: u64) -> EntityInit {
     let (caps, snapshot_caps) = (Caps::full(Scope::Process), SnapshotCaps::full(Scope::Process));
@@ -269,7 +273,7 @@ fn the_test_kit_tells_what_a_command_did() {
     assert_eq!(kit.state().unwrap().sum, 3);
     kit.initialize(&["5".into(), "6".into()]);
     assert_eq!((kit.state().unwrap().sum, kit.core().seq_nr()), (11, SeqNr::from(2)));
-    kit.initialize_state(&support::counter::Count { sum: 40, active: true }, SeqNr::from(9));
+    kit.initialize_state(&counter::Count { sum: 40, active: true }, SeqNr::from(9));
     assert_eq!(kit.run("add 2".into()).events, ["2"]);
     assert_eq!((kit.state().unwrap().sum, kit.core().seq_nr()), (42, SeqNr::from(10)));
     kit.clear();

@@ -3,7 +3,10 @@
 //! Store calls are performed at once, in their order, unless `hold KIND` keeps those of a kind back
 //! until `answer WHAT` or `release`. Time stands still but for `advance`.
 
-mod support;
+#[path = "support/counter.rs"]
+mod counter;
+#[path = "support/log.rs"]
+mod log;
 
 use std::collections::VecDeque;
 use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
@@ -11,6 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use counter::{Count, Counter};
 use futures::FutureExt;
 use greylag_codec::json;
 use greylag_core::{CodecId, Generation};
@@ -22,7 +26,7 @@ use greylag_persistence::{
     Timestamp, Under, WriterUuid,
 };
 use greylag_testkit::transcript::{self, Case};
-use support::counter::{Count, Counter, Log};
+use log::Log;
 
 #[test]
 fn transcripts() {

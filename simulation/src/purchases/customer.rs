@@ -8,7 +8,7 @@ use greylag_delivery::producer_link::Frames;
 use greylag_delivery::sharding_consumer::{DeliveryHandle, Effect, Input, ShardingConsumer, ShardingConsumerSettings};
 use greylag_delivery::{ControllerRef, Epoch, ProducerStopped, SequencedBatch, Upstream};
 use greylag_persistence::{
-    Action, EntityCore, EntityInit, FencedBy, Incarnation, Input as CoreInput, PhaseName, StoreAnswer, StoreCall,
+    Action, EntityCore, EntityInit, Incarnation, Input as CoreInput, PhaseName, StoreAnswer, StoreCall,
 };
 use greylag_sharding::TimerKey;
 use greylag_sharding::region::Provenance;
@@ -228,10 +228,7 @@ impl Customer {
                 Action::DeadLetter(dropped) => dropped.discard(),
                 Action::Fenced(by) => {
                     wishes.left.fenced = true;
-                    wishes.fenced = Some(match by {
-                        FencedBy::Head(head) => head.generation,
-                        FencedBy::Conflict { .. } => None,
-                    });
+                    wishes.fenced = Some(by.generation());
                 }
                 Action::Failed(failure) => wishes.failed = Some(failure.to_string()),
                 Action::Stopped => wishes.left.stop = true,

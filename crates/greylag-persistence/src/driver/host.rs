@@ -1,20 +1,26 @@
-//! Runs one entity as a task, outside of any shard.
+//! Runs one entity as a task, outside of any shard: event-sourced, or with a durable state.
 //!
 //! For entities that live in one process: its mailbox is the task's inbox, its claim names no
 //! generation, so it is fenced by epochs alone. Sharded entities are hosted by their shard.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+use futures::future::BoxFuture;
 use greylag_core::{EntityError, NotStoredReason, answer_dropped};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
 use crate::behavior::{EventSourced, Failure, FencedBy};
 use crate::driver::permits::{RecoveryPermit, RecoveryPermits};
+use crate::driver::state_store::StateStore;
 use crate::driver::stores::Stores;
+use crate::durable_state::DurableState;
+use crate::entity::machine::Machine;
 use crate::entity::{Action, EntityCore, EntityInit, Incarnation, Input};
 use crate::settings::SettingsError;
+use crate::state_entity::{StateEntityCore, StateEntityInit};
 
 /// Numbers the machines of this process, so that no answer reaches a later one.
 static STARTS: AtomicU64 = AtomicU64::new(1);
@@ -44,7 +50,14 @@ pub enum Ended {
 /// one is gone.
 #[derive(Debug)]
 pub struct EntityHandle<C> {
-    inbox: mpsc::Sender<Input<C>>,
+    inbox: mpsc::Sender<Letter<C>>,
+}
+
+/// What comes from outside.
+#[derive(Debug)]
+enum Letter<C> {
+    Command(C),
+    Stop,
 }
 
 impl<C> Clone for EntityHandle<C> {
@@ -59,13 +72,13 @@ impl<C> EntityHandle<C> {
     /// # Errors
     /// [`EntityError::Stopped`] if the entity has ended.
     pub async fn tell(&self, command: C) -> Result<(), EntityError> {
-        self.inbox.send(Input::Command(command)).await.map_err(|_| EntityError::Stopped)
+        self.inbox.send(Letter::Command(command)).await.map_err(|_| EntityError::Stopped)
     }
 
     /// Asks the entity to end after the commands sent before.
     pub async fn stop(&self) {
         // Gone already is as good.
-        let _ = self.inbox.send(Input::Stop).await;
+        let _ = self.inbox.send(Letter::Stop).await;
     }
 }
 
@@ -78,8 +91,6 @@ pub fn spawn<B: EventSourced>(
     stores: Stores,
     permits: RecoveryPermits,
 ) -> Result<(EntityHandle<B::Command>, oneshot::Receiver<Ended>), SettingsError> {
-    let (inbox, commands) = mpsc::channel(1024);
-    let (ended, end) = oneshot::channel();
     let init = EntityInit {
         generation: None,
         start: next_start(),
@@ -89,31 +100,67 @@ pub fn spawn<B: EventSourced>(
     };
     let mut out = Vec::new();
     let core = EntityCore::start(behavior, init, now(), &mut out)?;
-    let host = Host { core, stores, permits, permit: None, commands, work: JoinSet::new() };
+    let call = move |call: crate::StoreCall| -> BoxFuture<'static, _> {
+        let stores = stores.clone();
+        Box::pin(async move { call.perform(&stores).await })
+    };
+    Ok(run(core, call, permits, out))
+}
+
+/// Starts `behavior`, whose state is kept by `states`, as a task of the current tokio runtime.
+///
+/// # Errors
+/// [`SettingsError`] if its settings cannot work.
+pub fn spawn_state<B: DurableState>(
+    behavior: B,
+    states: Arc<dyn StateStore>,
+    permits: RecoveryPermits,
+) -> Result<(EntityHandle<B::Command>, oneshot::Receiver<Ended>), SettingsError> {
+    let (start, seed, caps) = (next_start(), random_seed(), states.caps());
+    let init = StateEntityInit { generation: None, start, seed, caps };
+    let mut out = Vec::new();
+    let core = StateEntityCore::start(behavior, init, now(), &mut out)?;
+    let call = move |call: crate::StateCall| -> BoxFuture<'static, _> {
+        let states = states.clone();
+        Box::pin(async move { call.perform(&*states).await })
+    };
+    Ok(run(core, call, permits, out))
+}
+
+fn run<M: Machine>(
+    core: M,
+    call: impl Fn(M::Call) -> BoxFuture<'static, M::Answer> + Send + 'static,
+    permits: RecoveryPermits,
+    out: Vec<Action<M::Command, M::Call>>,
+) -> (EntityHandle<M::Command>, oneshot::Receiver<Ended>) {
+    let (inbox, commands) = mpsc::channel(1024);
+    let (ended, end) = oneshot::channel();
+    let host = Host { core, call, permits, permit: None, commands, work: JoinSet::new() };
     tokio::spawn(async move {
         // Whoever does not wait for the end does not want to know.
         let _ = ended.send(host.run(out).await);
     });
-    Ok((EntityHandle { inbox }, end))
+    (EntityHandle { inbox }, end)
 }
 
-struct Host<B: EventSourced> {
-    core: EntityCore<B>,
-    stores: Stores,
+struct Host<M: Machine, F> {
+    core: M,
+    /// Asks the stores.
+    call: F,
     permits: RecoveryPermits,
     permit: Option<(Incarnation, RecoveryPermit)>,
-    commands: mpsc::Receiver<Input<B::Command>>,
-    work: JoinSet<Work<B::Command>>,
+    commands: mpsc::Receiver<Letter<M::Command>>,
+    work: JoinSet<Work<M::Answer>>,
 }
 
 /// What the entity's errands bring back.
-enum Work<C> {
+enum Work<A> {
     Permit(Incarnation, RecoveryPermit),
-    Answer(Input<C>),
+    Answer(Incarnation, A),
 }
 
-impl<B: EventSourced> Host<B> {
-    async fn run(mut self, mut out: Vec<Action<B::Command>>) -> Ended {
+impl<M: Machine, F: Fn(M::Call) -> BoxFuture<'static, M::Answer> + Send + 'static> Host<M, F> {
+    async fn run(mut self, mut out: Vec<Action<M::Command, M::Call>>) -> Ended {
         let mut open = true;
         loop {
             for action in std::mem::take(&mut out) {
@@ -130,14 +177,18 @@ impl<B: EventSourced> Host<B> {
                         self.permit = Some((incarnation, permit));
                         Input::PermitGranted(incarnation)
                     }
-                    Ok(Work::Answer(answer)) => answer,
+                    Ok(Work::Answer(incarnation, answer)) => Input::Answer { incarnation, answer },
                     // A store that panics answers nothing; the deadline of the step speaks for it.
                     Err(_) => continue,
                 },
-                received = self.commands.recv(), if open => received.unwrap_or_else(|| {
-                    open = false;
-                    Input::Stop
-                }),
+                received = self.commands.recv(), if open => match received {
+                    Some(Letter::Command(command)) => Input::Command(command),
+                    Some(Letter::Stop) => Input::Stop,
+                    None => {
+                        open = false;
+                        Input::Stop
+                    }
+                },
             };
             self.core.handle(now(), input, &mut out);
         }
@@ -159,7 +210,7 @@ impl<B: EventSourced> Host<B> {
     }
 
     /// Does what the machine asks; answers how the entity ended, if it did.
-    fn perform(&mut self, action: Action<B::Command>) -> Option<Ended> {
+    fn perform(&mut self, action: Action<M::Command, M::Call>) -> Option<Ended> {
         match action {
             Action::RequestPermit(incarnation) => {
                 let permits = self.permits.clone();
@@ -167,11 +218,8 @@ impl<B: EventSourced> Host<B> {
             }
             Action::ReturnPermit(incarnation) => self.permit = self.permit.take().filter(|held| held.0 != incarnation),
             Action::Store { incarnation, call } => {
-                let stores = self.stores.clone();
-                self.work.spawn(async move {
-                    let answer = call.perform(&stores).await;
-                    Work::Answer(Input::Answer { incarnation, answer })
-                });
+                let answer = (self.call)(call);
+                self.work.spawn(async move { Work::Answer(incarnation, answer.await) });
             }
             Action::DeadLetter(dropped) => dropped.discard(),
             Action::Restarting(failure) => tracing::warn!(id = %self.core.persistence_id(), %failure, "restarting"),

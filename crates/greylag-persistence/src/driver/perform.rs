@@ -1,7 +1,9 @@
 //! How a host performs what a machine asks of the stores.
 
+use crate::driver::state_store::StateStore;
 use crate::driver::stores::Stores;
 use crate::entity::{StoreAnswer, StoreCall};
+use crate::state_entity::{StateAnswer, StateCall};
 
 impl StoreCall {
     /// Calls the store. Needs no runtime of its own; the host awaits it wherever it likes.
@@ -23,6 +25,17 @@ impl StoreCall {
             Self::DeleteSnapshots { id, criteria } => {
                 StoreAnswer::SnapshotsDeleted(criteria, snapshots.delete_matching(&id, criteria).await)
             }
+        }
+    }
+}
+
+impl StateCall {
+    /// Calls the store. Needs no runtime of its own; the host awaits it wherever it likes.
+    pub async fn perform(self, states: &dyn StateStore) -> StateAnswer {
+        match self {
+            Self::Get { id } => StateAnswer::Loaded(states.get(&id).await),
+            Self::Upsert { write, value, tag } => StateAnswer::Written(states.upsert(write, value, tag).await),
+            Self::Delete { write } => StateAnswer::Written(states.delete(write).await),
         }
     }
 }

@@ -31,9 +31,9 @@ impl fmt::Display for Incarnation {
     }
 }
 
-/// What an entity machine is told.
+/// What an entity machine is told: of an event-sourced entity, unless another `Answer` is named.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Input<C> {
+pub enum Input<C, Answer = StoreAnswer> {
     /// A command arrived.
     Command(C),
     /// The permit asked for by [`Action::RequestPermit`] is there.
@@ -43,7 +43,7 @@ pub enum Input<C> {
         /// Of the action.
         incarnation: Incarnation,
         /// What it answered.
-        answer: StoreAnswer,
+        answer: Answer,
     },
     /// [`EntityCore::next_deadline`](crate::EntityCore::next_deadline) has come. Early and repeated
     /// ticks are harmless.
@@ -56,7 +56,7 @@ pub enum Input<C> {
 
 /// What an entity machine asks its host to do, in this order.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Action<C> {
+pub enum Action<C, Call = StoreCall> {
     /// Get one of the node's recovery permits, first come first served, and answer
     /// [`Input::PermitGranted`]. Hold it until [`Action::ReturnPermit`] of the same incarnation.
     RequestPermit(Incarnation),
@@ -67,7 +67,7 @@ pub enum Action<C> {
         /// For the answer.
         incarnation: Incarnation,
         /// What to do.
-        call: StoreCall,
+        call: Call,
     },
     /// The state is complete: the entity takes commands now. For hosts that suspend their mailbox.
     Recovered(Incarnation),

@@ -3,7 +3,7 @@
 //! Events are applied before they are appended, so one that the handler cannot accept is never
 //! stored. At most one append is on its way. Source: persistence §2.3, §2.6.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use greylag_core::{EntityError, NotStoredReason};
 
@@ -243,12 +243,9 @@ impl<B: EventSourced> EntityCore<B> {
         }
         self.signal_lost(signal, out);
         let failure = Failure::Persist(AppendError::Rejected(reason));
-        let minute_ago = now.checked_sub(Duration::from_secs(60));
-        self.reject_restarts.retain(|at| minute_ago.is_none_or(|minute_ago| *at > minute_ago));
-        if self.reject_restarts.len() >= self.settings.max_reject_restarts as usize {
+        if !self.restarts.allow_rejected(now, self.settings.max_reject_restarts) {
             return self.fail(now, failure, out);
         }
-        self.reject_restarts.push_back(now);
         self.restart_at_once(now, failure, out);
     }
 

@@ -3,43 +3,18 @@
 //! `add 1 2 | run | reply | stop` persists two events, then runs three side effects. Some events are
 //! traps: 666 panics in `apply`, 777 cannot be encoded, 888 gets too many tags, 999 wants a snapshot.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use greylag_codec::json;
-use greylag_core::{
-    Codec, CodecId, DecodeError, EncodeError, Manifest, ReplyAddress, ReplyOutcome, ReplyPort, ReplyTo,
-};
+use greylag_core::{Codec, CodecId, DecodeError, EncodeError, Manifest, ReplyAddress, ReplyTo};
 use greylag_persistence::{
     CommandContext, Effect, EventMeta, EventSourced, EventSourcedSettings, Mark, PersistenceId, SeqNr, Signal,
     StoredCodec, StreamId, Tags,
 };
 use serde::{Deserialize, Serialize};
 
-/// What happened, in order.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Log(Arc<Mutex<Vec<String>>>);
-
-impl Log {
-    pub(crate) fn push(&self, line: impl Into<String>) {
-        self.0.lock().unwrap().push(line.into());
-    }
-
-    pub(crate) fn take(&self) -> Vec<String> {
-        std::mem::take(&mut *self.0.lock().unwrap())
-    }
-}
-
-impl ReplyPort for Log {
-    fn reply(&self, to: &ReplyAddress, outcome: ReplyOutcome) {
-        self.push(match outcome {
-            ReplyOutcome::Value { value, .. } => {
-                format!("  reply to {}: {}", to.ask_id, value.downcast::<i64>().unwrap())
-            }
-            ReplyOutcome::Failed(error) => format!("  reply to {}: {error}", to.ask_id),
-        });
-    }
-}
+use crate::log::Log;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Count {

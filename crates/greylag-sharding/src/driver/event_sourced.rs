@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use greylag_persistence::{
-    Action, EntityCore, EntityInit as CoreInit, EventSourced, FencedBy, Incarnation, Input, Marks, PhaseName,
+    Action, EntityCore, EntityInit as CoreInit, EventSourced, Incarnation, Input, Marks, PhaseName,
     StoreAnswer, StoreCall, Stores,
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
@@ -127,11 +127,7 @@ impl<B: EventSourced> EventSourcedEntity<B> {
                 tracing::warn!(entity_type = %cx.entity_type(), id = %cx.id(), %cause, "entity recovers again");
             }
             Action::Fenced(by) => {
-                let stored = match by {
-                    FencedBy::Head(head) => head.generation,
-                    FencedBy::Conflict { .. } => None,
-                };
-                cx.fenced(Fenced { stored });
+                cx.fenced(Fenced { stored: by.generation() });
             }
             Action::Failed(failure) => self.failed = Some(failure.to_string()),
             Action::Stopped => cx.stop(),

@@ -1,0 +1,27 @@
+//! What all entity machines have in common for the hosts of this crate.
+
+use std::time::Instant;
+
+use super::input::{Action, Input};
+use crate::persistence_id::PersistenceId;
+
+/// An entity machine, whatever it persists.
+pub(crate) trait Machine: Send + 'static {
+    type Command: Send + 'static;
+    /// What it asks of its stores, and what these answer.
+    type Call: Send + 'static;
+    type Answer: Send + 'static;
+
+    fn handle(
+        &mut self,
+        now: Instant,
+        input: Input<Self::Command, Self::Answer>,
+        out: &mut Vec<Action<Self::Command, Self::Call>>,
+    );
+
+    fn next_deadline(&self) -> Option<Instant>;
+
+    fn take_waiting(&mut self) -> Vec<Self::Command>;
+
+    fn persistence_id(&self) -> &PersistenceId;
+}

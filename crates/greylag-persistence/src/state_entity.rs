@@ -1,0 +1,562 @@
+//! One entity with a durable state as a pure machine: read the state, then commands.
+//!
+//! ```text
+//! AwaitingPermit -> Loading -> Running <-> Persisting
+//!        ^    (a failure of either)            |
+//!        +---------- BackingOff <--------------+
+//! ```
+//! There is no claim: the revision is the fence. A write names the revision that it makes, so whoever
+//! wrote since this entity read makes its write a mismatch, and it ends as fenced. A new state is
+//! seen only after it is stored, so a refused write leaves nothing to repair.
+//!
+//! Stash, failures and side effects are those of [`EntityCore`](crate::EntityCore), in the same parts.
+//! Source: persistence §3.
+
+mod lifecycle;
+
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use greylag_core::{DeadLetterReason, EntityError, Generation, NotStoredReason};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use crate::behavior::{Failure, FencedBy, RecoveryFailure, RecoveryStep};
+use crate::codec::{EncodedValue, StoredCodec, UnreadableRecord};
+use crate::durable_state::{DurableState, DurableStateSettings, StateSignal};
+use crate::effect::{Asked, Chain, guard};
+use crate::entity::machine::Machine;
+use crate::entity::restarts::Restarts;
+use crate::entity::stash::Stash;
+use crate::entity::{Action, Incarnation, Input, dead_letter};
+use crate::error::{ReadError, StateRejectReason, StateWriteError};
+use crate::event::{SeqNr, WriterUuid};
+use crate::persistence_id::PersistenceId;
+use crate::settings::{SettingsError, StashOverflow};
+use crate::state::{Revision, StateCaps, StateWrite, StoredState};
+use crate::state_effect::Primary;
+
+/// What the host knows when it starts an entity with a durable state.
+#[derive(Debug, Clone)]
+pub struct StateEntityInit {
+    /// The ownership generation of the entity's shard; none for an entity outside of any shard,
+    /// which is then fenced by revisions alone.
+    pub generation: Option<Generation>,
+    /// Larger at every start of a machine in this process; see [`Incarnation`].
+    pub start: u64,
+    /// Where writer uuids and jitter come from; must differ between any two starts anywhere.
+    pub seed: [u8; 32],
+    /// Of the state store.
+    pub caps: StateCaps,
+}
+
+/// One call of a state store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StateCall {
+    /// [`StateStore::get`](crate::StateStore::get).
+    Get {
+        /// Whose state.
+        id: PersistenceId,
+    },
+    /// [`StateStore::upsert`](crate::StateStore::upsert).
+    Upsert {
+        /// Which write.
+        write: StateWrite,
+        /// The new state.
+        value: EncodedValue,
+        /// What change queries find it by.
+        tag: Option<String>,
+    },
+    /// [`StateStore::delete`](crate::StateStore::delete).
+    Delete {
+        /// Which write.
+        write: StateWrite,
+    },
+}
+
+/// What a state store answered to a [`StateCall`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StateAnswer {
+    /// To [`StateCall::Get`].
+    Loaded(Result<StoredState, ReadError>),
+    /// To [`StateCall::Upsert`] and [`StateCall::Delete`].
+    Written(Result<(), StateWriteError>),
+}
+
+/// Where an entity with a durable state stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StatePhase {
+    /// Waits for one of the node's recovery permits.
+    AwaitingPermit,
+    /// Waits for its state.
+    Loading,
+    /// Takes commands.
+    Running,
+    /// Waits for the outcome of a write.
+    Persisting,
+    /// Waits before it recovers again.
+    BackingOff,
+    /// Waits for the host's verdict after a failure.
+    Failed,
+    /// Has ended.
+    Stopped,
+}
+
+enum Phase<S> {
+    AwaitingPermit,
+    Loading { deadline: Instant },
+    Running,
+    Persisting(Box<PendingWrite<S>>),
+    BackingOff { until: Instant },
+    Failed,
+    Stopped,
+}
+
+/// A write on its way, and what follows it.
+struct PendingWrite<S> {
+    revision: Revision,
+    state: S,
+    chain: Chain<S>,
+}
+
+type Out<B> = Vec<Action<<B as DurableState>::Command, StateCall>>;
+
+/// The machine of one entity with a durable state.
+pub struct StateEntityCore<B: DurableState> {
+    behavior: B,
+    id: PersistenceId,
+    settings: DurableStateSettings,
+    codec: StoredCodec<B::State>,
+    generation: Option<Generation>,
+    caps: StateCaps,
+    rng: ChaCha8Rng,
+
+    incarnation: Incarnation,
+    writer_uuid: WriterUuid,
+    /// The writers of all incarnations of this machine that sent a write.
+    own_writers: BTreeSet<WriterUuid>,
+    /// The greatest revision that any incarnation of this machine knew to be stored.
+    known: Option<Revision>,
+
+    phase: Phase<B::State>,
+    state: B::State,
+    revision: Revision,
+
+    stash: Stash<B::Command>,
+    /// Set while stashed commands wait only for the executor to get its turn.
+    drain_at: Option<Instant>,
+    stop_requested: bool,
+    /// Set by `then_stop` while its chain runs.
+    stop_after_chain: bool,
+    restarts: Restarts,
+}
+
+impl<B: DurableState> StateEntityCore<B> {
+    /// Starts an entity: its first action is [`Action::RequestPermit`].
+    ///
+    /// # Errors
+    /// [`SettingsError`] if the settings of the behaviour cannot work.
+    pub fn start(
+        behavior: B,
+        init: StateEntityInit,
+        now: Instant,
+        out: &mut Vec<Action<B::Command, StateCall>>,
+    ) -> Result<Self, SettingsError> {
+        let settings = behavior.settings();
+        settings.check()?;
+        let mut core = Self {
+            id: behavior.persistence_id(),
+            codec: behavior.state_codec(),
+            behavior,
+            stash: Stash::new(settings.stash_capacity),
+            settings,
+            generation: init.generation,
+            caps: init.caps,
+            rng: ChaCha8Rng::from_seed(init.seed),
+            incarnation: Incarnation { start: init.start, restart: 0 },
+            writer_uuid: WriterUuid::NONE,
+            own_writers: BTreeSet::new(),
+            known: None,
+            phase: Phase::AwaitingPermit,
+            state: B::State::default(),
+            revision: Revision::NONE,
+            drain_at: None,
+            stop_requested: false,
+            stop_after_chain: false,
+            restarts: Restarts::default(),
+        };
+        core.begin_incarnation(now, out);
+        Ok(core)
+    }
+
+    /// Takes one input.
+    pub fn handle(
+        &mut self,
+        now: Instant,
+        input: Input<B::Command, StateAnswer>,
+        out: &mut Vec<Action<B::Command, StateCall>>,
+    ) {
+        match input {
+            Input::Command(command) => self.on_new_command(now, command, out),
+            Input::PermitGranted(incarnation) => self.on_permit(now, incarnation, out),
+            Input::Answer { incarnation, answer } if incarnation == self.incarnation => match answer {
+                StateAnswer::Loaded(loaded) => self.on_loaded(now, loaded, out),
+                StateAnswer::Written(written) => self.on_written(now, written, out),
+            },
+            // A restarted entity must not consume its predecessor's answers.
+            Input::Answer { .. } => {}
+            Input::Tick => self.on_tick(now, out),
+            Input::Stop => self.on_stop(now, out),
+            Input::StopNow => self.stop_now(out),
+        }
+        self.check_invariants();
+    }
+
+    /// When a [`Input::Tick`] next has work to do.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        match self.phase {
+            Phase::BackingOff { until } => Some(until),
+            Phase::Loading { deadline } => Some(deadline),
+            _ => self.drain_at,
+        }
+    }
+
+    /// Gives a failed entity a new behaviour and starts it anew; commands that wait are kept.
+    pub fn restart(&mut self, now: Instant, behavior: B, out: &mut Vec<Action<B::Command, StateCall>>) {
+        self.signal(StateSignal::PreRestart);
+        self.behavior = behavior;
+        self.begin_incarnation(now, out);
+    }
+
+    /// Takes the commands that wait, oldest first; see [`EntityCore::take_waiting`](crate::EntityCore::take_waiting).
+    pub fn take_waiting(&mut self) -> Vec<B::Command> {
+        self.stash.take_all()
+    }
+
+    /// The name of the state.
+    pub fn persistence_id(&self) -> &PersistenceId {
+        &self.id
+    }
+
+    /// Where the entity stands.
+    pub fn phase(&self) -> StatePhase {
+        match self.phase {
+            Phase::AwaitingPermit => StatePhase::AwaitingPermit,
+            Phase::Loading { .. } => StatePhase::Loading,
+            Phase::Running => StatePhase::Running,
+            Phase::Persisting(_) => StatePhase::Persisting,
+            Phase::BackingOff { .. } => StatePhase::BackingOff,
+            Phase::Failed => StatePhase::Failed,
+            Phase::Stopped => StatePhase::Stopped,
+        }
+    }
+
+    /// The state, while it is known; always a durable one.
+    pub fn state(&self) -> Option<&B::State> {
+        matches!(self.phase, Phase::Running | Phase::Persisting(_)).then_some(&self.state)
+    }
+
+    /// The revision of the state, as far as it is known to be stored.
+    pub fn revision(&self) -> Revision {
+        self.revision
+    }
+
+    /// The incarnation that runs now.
+    pub fn incarnation(&self) -> Incarnation {
+        self.incarnation
+    }
+
+    /// How many commands wait, put aside or not yet handled.
+    pub fn waiting_count(&self) -> usize {
+        self.stash.len()
+    }
+
+    // ---- Recovery -------------------------------------------------------------------------------
+
+    /// A new incarnation: another writer, no state, the stashes as they were.
+    fn begin_incarnation(&mut self, _now: Instant, out: &mut Out<B>) {
+        self.incarnation = Incarnation { restart: self.incarnation.restart + 1, ..self.incarnation };
+        self.writer_uuid = WriterUuid::from_u128(self.rng.random::<u128>());
+        self.state = B::State::default();
+        self.revision = Revision::NONE;
+        self.phase = Phase::AwaitingPermit;
+        out.push(Action::RequestPermit(self.incarnation));
+    }
+
+    fn on_permit(&mut self, now: Instant, granted: Incarnation, out: &mut Out<B>) {
+        if granted != self.incarnation || !matches!(self.phase, Phase::AwaitingPermit) {
+            // A permit that nobody waits for any more must not leak.
+            return out.push(Action::ReturnPermit(granted));
+        }
+        self.phase = Phase::Loading { deadline: now + self.settings.recovery_timeout };
+        self.call(StateCall::Get { id: self.id.clone() }, out);
+    }
+
+    fn on_loaded(&mut self, now: Instant, loaded: Result<StoredState, ReadError>, out: &mut Out<B>) {
+        if !matches!(self.phase, Phase::Loading { .. }) {
+            return;
+        }
+        let row = match loaded {
+            Ok(row) => row,
+            Err(error) => return self.recovery_failed(now, RecoveryFailure::Read(error), out),
+        };
+        if self.is_superseded(&row) {
+            return self.become_fenced(FencedBy::Revision(row.head()), out);
+        }
+        let seq_nr = seq_nr(row.revision);
+        let state = match row.value.map(|value| guard(|| self.codec.decode_one(value))) {
+            None => B::State::default(),
+            Some(Ok(Ok(state))) => state,
+            Some(Ok(Err(error))) => {
+                let unreadable = UnreadableRecord { id: self.id.clone(), seq_nr, error };
+                return self.recovery_failed(now, RecoveryFailure::Unreadable(unreadable), out);
+            }
+            Some(Err(message)) => {
+                let failure = RecoveryFailure::Panicked { handler: "state codec", seq_nr, message };
+                return self.recovery_failed(now, failure, out);
+            }
+        };
+        self.state = state;
+        self.set_revision(row.revision);
+        if let Err(message) = self.try_signal(&StateSignal::RecoveryCompleted) {
+            let failure = RecoveryFailure::Panicked { handler: "on_signal", seq_nr, message };
+            return self.recovery_failed(now, failure, out);
+        }
+        self.phase = Phase::Running;
+        out.push(Action::ReturnPermit(self.incarnation));
+        out.push(Action::Recovered(self.incarnation));
+        self.drain(now, out);
+    }
+
+    /// Whether somebody else has this state now. With a generation the stored one tells. Without one
+    /// a first start takes what it finds; a restart that finds a stranger's later write must not
+    /// write over it, which would fence its rightful successor.
+    fn is_superseded(&self, row: &StoredState) -> bool {
+        match (self.generation, self.known) {
+            (Some(_), _) => row.generation > self.generation,
+            (None, Some(known)) => row.revision > known && !self.own_writers.contains(&row.writer_uuid),
+            (None, None) => false,
+        }
+    }
+
+    fn set_revision(&mut self, revision: Revision) {
+        self.revision = revision;
+        self.known = self.known.max(Some(revision));
+    }
+
+    fn recovery_failed(&mut self, now: Instant, failure: RecoveryFailure, out: &mut Out<B>) {
+        self.state = B::State::default();
+        self.signal(StateSignal::RecoveryFailed(failure.clone()));
+        self.restart_or_fail(now, Failure::Recovery(failure), out);
+    }
+
+    fn on_tick(&mut self, now: Instant, out: &mut Out<B>) {
+        match self.phase {
+            Phase::BackingOff { until } if until <= now => self.restart_now(now, out),
+            Phase::Loading { deadline } if deadline <= now => {
+                self.recovery_failed(now, RecoveryFailure::Timeout(RecoveryStep::State), out);
+            }
+            _ => {}
+        }
+        if self.drain_at.is_some_and(|at| at <= now) {
+            self.drain(now, out);
+        }
+    }
+
+    // ---- Commands -------------------------------------------------------------------------------
+
+    fn on_new_command(&mut self, now: Instant, command: B::Command, out: &mut Out<B>) {
+        if self.stop_requested || matches!(self.phase, Phase::Stopped) {
+            return out.push(dead_letter(command, DeadLetterReason::EntityStopped, EntityError::Stopped));
+        }
+        // Never past commands that came earlier; `drain` takes this one at once if there are none.
+        match self.stash.push(command) {
+            Ok(()) => self.drain(now, out),
+            Err(command) => self.on_stash_overflow(command, out),
+        }
+    }
+
+    fn on_stash_overflow(&mut self, command: B::Command, out: &mut Out<B>) {
+        out.push(dead_letter(command, DeadLetterReason::StashFull, EntityError::StashFull));
+        if self.settings.stash_overflow == StashOverflow::Fail {
+            self.fail(Failure::StashFull, out);
+        }
+    }
+
+    /// Handles waiting commands while the entity runs. A loop, not a recursion, and it pauses after
+    /// `unstash_budget` commands.
+    fn drain(&mut self, now: Instant, out: &mut Out<B>) {
+        self.drain_at = None;
+        for _ in 0..self.settings.unstash_budget.get() {
+            if !matches!(self.phase, Phase::Running) {
+                return;
+            }
+            let Some(command) = self.stash.next() else { return self.stop_if_asked(out) };
+            self.process(command, out);
+        }
+        if matches!(self.phase, Phase::Running) {
+            self.drain_at = Some(now);
+        }
+    }
+
+    fn process(&mut self, command: B::Command, out: &mut Out<B>) {
+        let effect = self.with_context(|behavior, cx, state| behavior.on_command(cx, state, command));
+        let effect = match effect {
+            Ok(effect) => effect,
+            Err(message) => return self.fail(Failure::Handler { handler: "on_command", message }, out),
+        };
+        match effect.primary {
+            Primary::Persist(state) => return self.persist(Some(state), effect.chain, out),
+            Primary::Delete => return self.persist(None, effect.chain, out),
+            Primary::Stash(command) => {
+                if let Err(command) = self.stash.put_aside(command) {
+                    self.on_stash_overflow(command, out);
+                    if matches!(self.phase, Phase::Failed) {
+                        return;
+                    }
+                }
+            }
+            Primary::Unhandled => out.push(Action::Unhandled),
+            Primary::None => {}
+        }
+        if self.run_chain(effect.chain, out) && self.stop_after_chain {
+            self.stop_now(out);
+        }
+    }
+
+    // ---- Writes ---------------------------------------------------------------------------------
+
+    /// Stores a new state, or deletes the one there is. Until the answer the old state stands.
+    fn persist(&mut self, state: Option<B::State>, chain: Chain<B::State>, out: &mut Out<B>) {
+        let Some(revision) = self.revision.next() else {
+            return self.on_rejected(StateRejectReason::RevisionOverflow, chain, out);
+        };
+        let (id, generation, writer_uuid) = (self.id.clone(), self.generation, self.writer_uuid);
+        let write = StateWrite { id, revision, generation, writer_uuid };
+        let (call, state) = match state {
+            None => (StateCall::Delete { write }, B::State::default()),
+            Some(state) => match guard(|| self.encode(&write, &state)) {
+                Ok(Ok((value, tag))) => (StateCall::Upsert { write, value, tag }, state),
+                Ok(Err(reason)) => return self.on_rejected(reason, chain, out),
+                Err(message) => {
+                    let failure = Failure::Handler { handler: "state codec", message };
+                    chain.refuse(EntityError::Failed(failure.to_string()));
+                    return self.fail(failure, out);
+                }
+            },
+        };
+        self.own_writers.insert(writer_uuid);
+        self.phase = Phase::Persisting(Box::new(PendingWrite { revision, state, chain }));
+        self.call(call, out);
+    }
+
+    fn encode(
+        &self,
+        write: &StateWrite,
+        state: &B::State,
+    ) -> Result<(EncodedValue, Option<String>), StateRejectReason> {
+        let value = self.codec.encode(state).map_err(|error| StateRejectReason::Other(error.to_string()))?;
+        let tag = self.behavior.tag(state);
+        write.check(Some(&value), tag.as_deref(), &self.caps)?;
+        Ok((value, tag))
+    }
+
+    /// Nothing is stored, and the state is untouched: the entity goes on.
+    fn on_rejected(&mut self, reason: StateRejectReason, chain: Chain<B::State>, out: &mut Out<B>) {
+        chain.refuse(EntityError::NotStored(NotStoredReason::Rejected(reason.to_string())));
+        if let Err(message) = self.try_signal(&StateSignal::PersistRejected(reason)) {
+            self.fail(Failure::Handler { handler: "on_signal", message }, out);
+        }
+    }
+
+    fn on_written(&mut self, now: Instant, written: Result<(), StateWriteError>, out: &mut Out<B>) {
+        let PendingWrite { revision, state, chain } = match std::mem::replace(&mut self.phase, Phase::Running) {
+            Phase::Persisting(pending) => *pending,
+            other => {
+                self.phase = other;
+                return;
+            }
+        };
+        match written {
+            Ok(()) => {
+                self.state = state;
+                self.set_revision(revision);
+                if self.run_chain(chain, out) && self.stop_after_chain {
+                    return self.stop_now(out);
+                }
+            }
+            Err(StateWriteError::Rejected(reason)) => self.on_rejected(reason, chain, out),
+            Err(error) => return self.on_write_failed(now, error, chain, out),
+        }
+        self.drain(now, out);
+    }
+
+    fn on_write_failed(&mut self, now: Instant, error: StateWriteError, chain: Chain<B::State>, out: &mut Out<B>) {
+        match &error {
+            StateWriteError::RevisionMismatch { current } => {
+                chain.refuse(fenced());
+                if !self.own_writers.contains(&current.writer_uuid) {
+                    return self.become_fenced(FencedBy::Revision(*current), out);
+                }
+                // A late write of our own: nobody else is there, so recover again.
+                self.back_off(now, Failure::Write(error), out);
+                if matches!(self.phase, Phase::BackingOff { .. }) {
+                    self.restart_now(now, out);
+                }
+                return;
+            }
+            StateWriteError::NotStored(failure) => {
+                chain.refuse(EntityError::NotStored(NotStoredReason::Unavailable(failure.to_string())));
+            }
+            StateWriteError::Unknown(_) | StateWriteError::Rejected(_) => chain.refuse(EntityError::OutcomeUnknown),
+        }
+        self.state = B::State::default();
+        self.signal(StateSignal::PersistFailed(error.clone()));
+        self.restart_or_fail(now, Failure::Write(error), out);
+    }
+
+    /// Runs side effects in order; answers whether the entity survived them.
+    fn run_chain(&mut self, chain: Chain<B::State>, out: &mut Out<B>) -> bool {
+        let ran = chain.run(&self.state, self.revision.as_u64(), |asked| match asked {
+            Asked::UnstashAll => self.stash.unstash_all(),
+            Asked::Passivate => out.push(Action::Passivate),
+            Asked::Stop => self.stop_after_chain = true,
+        });
+        ran.map_err(|failure| self.fail(failure, out)).is_ok()
+    }
+
+    fn call(&self, call: StateCall, out: &mut Out<B>) {
+        out.push(Action::Store { incarnation: self.incarnation, call });
+    }
+}
+
+/// A revision where an error names a number of a history.
+fn seq_nr(revision: Revision) -> SeqNr {
+    SeqNr::saturating(revision.as_u64())
+}
+
+fn fenced() -> EntityError {
+    EntityError::NotStored(NotStoredReason::Fenced)
+}
+
+impl<B: DurableState> Machine for StateEntityCore<B> {
+    type Command = B::Command;
+    type Call = StateCall;
+    type Answer = StateAnswer;
+
+    fn handle(&mut self, now: Instant, input: Input<B::Command, StateAnswer>, out: &mut Out<B>) {
+        self.handle(now, input, out);
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        self.next_deadline()
+    }
+
+    fn take_waiting(&mut self) -> Vec<B::Command> {
+        self.take_waiting()
+    }
+
+    fn persistence_id(&self) -> &PersistenceId {
+        self.persistence_id()
+    }
+}

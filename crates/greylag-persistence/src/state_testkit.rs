@@ -1,0 +1,203 @@
+//! Drives a behaviour with a durable state without a runtime, and checks what tests forget.
+//!
+//! After every command the stored row is read back and compared with the live state as its codec
+//! writes it, so a state that does not survive its codec fails the test that brought it up. Source:
+//! persistence §4.6.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Instant;
+
+use futures::FutureExt;
+use greylag_core::{EntityError, ReplyTo};
+
+use crate::behavior::Failure;
+use crate::driver::InMemoryStates;
+use crate::driver::state_store::StateStore;
+use crate::durable_state::DurableState;
+use crate::entity::{Action, Input};
+use crate::event::WriterUuid;
+use crate::journal::Scope;
+use crate::state::{Revision, StateWrite};
+use crate::state_entity::{StateCall, StateEntityCore, StateEntityInit};
+use crate::testkit::encode_state;
+use crate::testkit::steps::{Asks, Settled, seed, settle, ticking_clock};
+
+/// What one command did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StateOutcome {
+    /// The revision after it; greater than before if it wrote or deleted.
+    pub revision: Revision,
+    /// Whether the behaviour had no answer to it.
+    pub unhandled: bool,
+    /// Whether the entity asked to be passivated.
+    pub passivate: bool,
+    /// Whether the entity has ended.
+    pub stopped: bool,
+    /// How the entity failed by it, if it did.
+    pub failure: Option<Failure>,
+}
+
+/// One behaviour over a state store in memory, its clock standing still but for waits that it asks
+/// for.
+pub struct StateTestKit<B: DurableState> {
+    factory: Box<dyn FnMut() -> B>,
+    states: InMemoryStates,
+    /// What the entity reaches the states by.
+    store: Arc<dyn StateStore>,
+    core: StateEntityCore<B>,
+    now: Instant,
+    starts: u64,
+    asks: Asks,
+}
+
+impl<B: DurableState> StateTestKit<B> {
+    /// Starts what `factory` makes, over an empty store. `now` is only a base.
+    ///
+    /// # Panics
+    /// If the behaviour does not start.
+    pub fn new(now: Instant, factory: impl FnMut() -> B + 'static) -> Self {
+        Self::over(now, factory, |states| states)
+    }
+
+    /// As [`StateTestKit::new`], with the store that `wrap` puts around the one in memory, such as
+    /// [`FaultyStates`](crate::FaultyStates). It must never wait.
+    ///
+    /// # Panics
+    /// If the behaviour does not start.
+    pub fn over(
+        now: Instant,
+        factory: impl FnMut() -> B + 'static,
+        wrap: impl FnOnce(Arc<dyn StateStore>) -> Arc<dyn StateStore>,
+    ) -> Self {
+        let states = InMemoryStates::new(Scope::Process, ticking_clock());
+        let store = wrap(Arc::new(states.clone()));
+        let mut factory: Box<dyn FnMut() -> B> = Box::new(factory);
+        let mut out = Vec::new();
+        let core = start(&mut factory, &*store, 1, now, &mut out);
+        let mut kit = Self { factory, states, store, core, now, starts: 1, asks: Asks::default() };
+        kit.settle_start(out);
+        kit
+    }
+
+    /// Handles one command to its end: write, side effects, and a restart if it failed.
+    ///
+    /// # Panics
+    /// If what is stored is not the live state.
+    pub fn run(&mut self, command: B::Command) -> StateOutcome {
+        let mut out = Vec::new();
+        self.core.handle(self.now, Input::Command(command), &mut out);
+        let Settled { unhandled, passivate, stopped, failure } = self.settle(out);
+        self.check_stored();
+        StateOutcome { revision: self.core.revision(), unhandled, passivate, stopped, failure }
+    }
+
+    /// Handles a command that asks, and returns what it was answered.
+    ///
+    /// # Errors
+    /// What the asker is told if there is no answer of the behaviour.
+    ///
+    /// # Panics
+    /// If it was not answered at all: the behaviour put it aside, or kept the token; and as
+    /// [`StateTestKit::run`].
+    pub fn ask<R: Send + 'static>(&mut self, command: impl FnOnce(ReplyTo<R>) -> B::Command) -> Result<R, EntityError> {
+        let mut asks = std::mem::take(&mut self.asks);
+        let answer = asks.ask(command, |command| drop(self.run(command)));
+        self.asks = asks;
+        answer
+    }
+
+    /// Stops the entity and starts it again from what is stored.
+    ///
+    /// # Panics
+    /// If it does not start.
+    pub fn restart(&mut self) {
+        let mut out = Vec::new();
+        self.core.handle(self.now, Input::StopNow, &mut out);
+        self.settle(out);
+        self.starts += 1;
+        let mut out = Vec::new();
+        self.core = start(&mut self.factory, &*self.store, self.starts, self.now, &mut out);
+        self.settle_start(out);
+    }
+
+    /// Starts over from `state` at revision 1.
+    ///
+    /// # Panics
+    /// If the state cannot be stored, or the entity does not start from it.
+    pub fn initialize(&mut self, state: &B::State) {
+        self.states.clear();
+        let codec = (self.factory)().state_codec();
+        let value = codec.encode(state).unwrap_or_else(|error| panic!("the state cannot be encoded: {error}"));
+        let (id, writer_uuid) = (self.core.persistence_id().clone(), WriterUuid::from_u128(1));
+        let write = StateWrite { id, revision: Revision::FIRST, generation: None, writer_uuid };
+        let stored = self.states.upsert(write, value, None).now_or_never().expect("memory never waits");
+        stored.unwrap_or_else(|error| panic!("the state cannot be stored: {error}"));
+        self.restart();
+    }
+
+    /// Starts over with nothing stored.
+    ///
+    /// # Panics
+    /// If the entity does not start.
+    pub fn clear(&mut self) {
+        self.states.clear();
+        self.restart();
+    }
+
+    /// The state, if the entity runs.
+    pub fn state(&self) -> Option<&B::State> {
+        self.core.state()
+    }
+
+    /// The machine itself.
+    pub fn core(&self) -> &StateEntityCore<B> {
+        &self.core
+    }
+
+    /// The store, for looking at it, and for writing behind the entity's back.
+    pub fn states(&self) -> &InMemoryStates {
+        &self.states
+    }
+
+    fn settle_start(&mut self, out: Vec<Action<B::Command, StateCall>>) {
+        let failure = self.settle(out).failure;
+        assert_eq!(failure, None, "the entity must start");
+    }
+
+    fn settle(&mut self, out: Vec<Action<B::Command, StateCall>>) -> Settled {
+        let store = &self.store;
+        let perform = |call: StateCall| call.perform(&**store).now_or_never().expect("the store must not wait");
+        settle(&mut self.core, &mut self.now, out, perform)
+    }
+
+    /// Compares the stored row with the live state.
+    fn check_stored(&mut self) {
+        let (codec, Some(live)) = ((self.factory)().state_codec(), self.core.state()) else { return };
+        let Some(row) = self.states.row(self.core.persistence_id()) else { return };
+        if row.revision != self.core.revision() {
+            return;
+        }
+        let live = encode_state(&codec, live);
+        let stored = row.value.unwrap_or_else(|| encode_state(&codec, &B::State::default()));
+        assert_eq!(stored, live, "what is stored must be the live state");
+    }
+}
+
+impl<B: DurableState> fmt::Debug for StateTestKit<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "StateTestKit({} at {})", self.core.persistence_id(), self.core.revision())
+    }
+}
+
+fn start<B: DurableState>(
+    factory: &mut dyn FnMut() -> B,
+    store: &dyn StateStore,
+    start: u64,
+    now: Instant,
+    out: &mut Vec<Action<B::Command, StateCall>>,
+) -> StateEntityCore<B> {
+    let init = StateEntityInit { generation: None, start, seed: seed(start), caps: store.caps() };
+    StateEntityCore::start(factory(), init, now, out)
+        .unwrap_or_else(|error| panic!("the settings cannot work: {error}"))
+}

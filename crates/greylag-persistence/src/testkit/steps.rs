@@ -1,0 +1,114 @@
+//! Drives any entity machine over stores that never wait, until it comes to rest.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use greylag_core::{EntityError, ReplyAddress, ReplyOutcome, ReplyPort, ReplyTo};
+
+use crate::behavior::Failure;
+use crate::entity::machine::Machine;
+use crate::entity::{Action, Input};
+
+/// Far more steps than any command takes; only a behaviour that talks to itself for ever gets here.
+const MAX_STEPS: usize = 1_000_000;
+
+/// What a machine did until it came to rest.
+#[derive(Debug, Default)]
+pub(crate) struct Settled {
+    pub(crate) unhandled: bool,
+    pub(crate) passivate: bool,
+    pub(crate) stopped: bool,
+    pub(crate) failure: Option<Failure>,
+}
+
+/// Performs actions until the machine waits for nothing but commands; its clock passes over waits.
+pub(crate) fn settle<M: Machine>(
+    core: &mut M,
+    now: &mut Instant,
+    mut out: Vec<Action<M::Command, M::Call>>,
+    perform: impl Fn(M::Call) -> M::Answer,
+) -> Settled {
+    let mut settled = Settled::default();
+    for _ in 0..MAX_STEPS {
+        let mut inputs = Vec::new();
+        for action in out.drain(..) {
+            match action {
+                Action::RequestPermit(incarnation) => inputs.push(Input::PermitGranted(incarnation)),
+                Action::Store { incarnation, call } => {
+                    inputs.push(Input::Answer { incarnation, answer: perform(call) });
+                }
+                Action::DeadLetter(dropped) => dropped.discard(),
+                Action::Restarting(failure) | Action::Failed(failure) => settled.failure = Some(failure),
+                Action::Unhandled => settled.unhandled = true,
+                Action::Passivate => settled.passivate = true,
+                Action::Stopped | Action::Fenced(_) => settled.stopped = true,
+                Action::ReturnPermit(_) | Action::Recovered(_) => {}
+            }
+        }
+        if inputs.is_empty() {
+            match core.next_deadline() {
+                Some(deadline) => {
+                    *now = (*now).max(deadline);
+                    inputs.push(Input::Tick);
+                }
+                None => return settled,
+            }
+        }
+        for input in inputs {
+            *now += Duration::from_micros(1);
+            core.handle(*now, input, &mut out);
+        }
+    }
+    panic!("the entity does not come to rest");
+}
+
+/// Numbers the asks of a test kit and takes their answers.
+#[derive(Debug, Default)]
+pub(crate) struct Asks {
+    count: u64,
+}
+
+impl Asks {
+    /// Makes a command with a token, has it handled by `run`, and returns what it was answered.
+    pub(crate) fn ask<C, R: Send + 'static>(
+        &mut self,
+        command: impl FnOnce(ReplyTo<R>) -> C,
+        run: impl FnOnce(C),
+    ) -> Result<R, EntityError> {
+        self.count += 1;
+        let answers = Arc::new(Answers::default());
+        let node = "testkit:1#1".parse().expect("a fixed address parses");
+        run(command(ReplyTo::new(ReplyAddress { node, ask_id: self.count }, answers.clone())));
+        let answer = answers.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match answer.expect("the command was not answered") {
+            ReplyOutcome::Value { value, .. } => Ok(*value.downcast::<R>().expect("the token answers its own type")),
+            ReplyOutcome::Failed(error) => Err(error),
+        }
+    }
+}
+
+/// The clock of a kit's stores: a microsecond further at every look.
+pub(crate) fn ticking_clock() -> impl Fn() -> crate::Timestamp + Clone + Send + Sync + 'static {
+    let tick = Arc::new(Mutex::new(0));
+    move || {
+        let mut tick = tick.lock().unwrap_or_else(PoisonError::into_inner);
+        *tick += 1;
+        crate::Timestamp::from_micros(*tick)
+    }
+}
+
+/// The seed of a kit's n-th start.
+pub(crate) fn seed(start: u64) -> [u8; 32] {
+    let mut seed = [0; 32];
+    seed[..8].copy_from_slice(&start.to_le_bytes());
+    seed
+}
+
+#[derive(Default)]
+struct Answers(Mutex<Option<ReplyOutcome>>);
+
+impl ReplyPort for Answers {
+    fn reply(&self, _: &ReplyAddress, outcome: ReplyOutcome) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
+    }
+}

@@ -1,3 +1,0 @@
-//! What the tests of the entity machine share.
-
-pub(crate) mod counter;
