@@ -111,14 +111,16 @@ impl<T: Element> Element for Option<T> {
     }
 }
 
+fn encode_items<'a, T: Element>(count: usize, items: impl Iterator<Item = &'a T>, out: &mut Encoder) {
+    out.u64(count as u64);
+    items.for_each(|item| item.encode(out));
+}
+
 impl<T: Element> Element for Vec<T> {
     const TAG: TypeTag = TypeTag::with("list", &[&T::TAG]);
 
     fn encode(&self, out: &mut Encoder) {
-        out.u64(self.len() as u64);
-        for item in self {
-            item.encode(out);
-        }
+        encode_items(self.len(), self.iter(), out);
     }
 
     fn decode(inp: &mut Decoder<'_>) -> Result<Self, DecodeError> {
@@ -134,10 +136,7 @@ impl<T: Element> Element for BTreeSet<T> {
     const TAG: TypeTag = TypeTag::with("set", &[&T::TAG]);
 
     fn encode(&self, out: &mut Encoder) {
-        out.u64(self.len() as u64);
-        for item in self {
-            item.encode(out);
-        }
+        encode_items(self.len(), self.iter(), out);
     }
 
     fn decode(inp: &mut Decoder<'_>) -> Result<Self, DecodeError> {

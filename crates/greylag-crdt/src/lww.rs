@@ -15,7 +15,7 @@ use crate::element::Element;
 use crate::error::ClockExhausted;
 use crate::fragment::Edit;
 use crate::replica::WriterKey;
-use crate::store::{DotFun, DotSet, Host, Leaf, StoreMut};
+use crate::store::{DotFun, DotSet, Leaf, StoreMut, edited_by_store_mut};
 use crate::tag::TypeTag;
 
 /// One write: a value and what decides whether it wins.
@@ -108,8 +108,9 @@ fn decode<V: Element>(inp: &mut Decoder<'_>) -> Result<LwwCell<V>, DecodeError> 
 }
 
 impl<V: Element> Leaf for LwwCell<V> {
-    type Editor<'a> = StoreMut<'a, DotFun<Self>>;
     const TAG: TypeTag = TypeTag::with("lww", &[&V::TAG]);
+
+    edited_by_store_mut!(DotFun<Self>);
 
     fn join(&mut self, other: &Self) {
         if other.beats(self) {
@@ -123,14 +124,6 @@ impl<V: Element> Leaf for LwwCell<V> {
 
     fn decode(inp: &mut Decoder<'_>) -> Result<Self, DecodeError> {
         decode(inp)
-    }
-
-    fn edit<R>(
-        host: &mut dyn Host<DotFun<Self>>,
-        cx: &mut UpdateCx<'_>,
-        f: impl FnOnce(&mut StoreMut<'_, DotFun<Self>>, &mut UpdateCx<'_>) -> R,
-    ) -> R {
-        f(&mut StoreMut(host), cx)
     }
 }
 

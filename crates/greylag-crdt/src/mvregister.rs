@@ -10,7 +10,7 @@ use crate::cx::UpdateCx;
 use crate::data::ReplicatedData;
 use crate::element::Element;
 use crate::fragment::Edit;
-use crate::store::{DotFun, DotSet, Host, Leaf, StoreMut};
+use crate::store::{DotFun, DotSet, Leaf, StoreMut, edited_by_store_mut};
 use crate::tag::TypeTag;
 
 /// One write.
@@ -18,8 +18,9 @@ use crate::tag::TypeTag;
 pub struct MvCell<T>(T);
 
 impl<T: Element> Leaf for MvCell<T> {
-    type Editor<'a> = StoreMut<'a, DotFun<Self>>;
     const TAG: TypeTag = TypeTag::with("mv", &[&T::TAG]);
+
+    edited_by_store_mut!(DotFun<Self>);
 
     fn join(&mut self, other: &Self) {
         if self.0 < other.0 {
@@ -33,14 +34,6 @@ impl<T: Element> Leaf for MvCell<T> {
 
     fn decode(inp: &mut Decoder<'_>) -> Result<Self, DecodeError> {
         T::decode(inp).map(Self)
-    }
-
-    fn edit<R>(
-        host: &mut dyn Host<DotFun<Self>>,
-        cx: &mut UpdateCx<'_>,
-        f: impl FnOnce(&mut StoreMut<'_, DotFun<Self>>, &mut UpdateCx<'_>) -> R,
-    ) -> R {
-        f(&mut StoreMut(host), cx)
     }
 }
 

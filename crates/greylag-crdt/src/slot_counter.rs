@@ -14,7 +14,7 @@ use crate::error::CounterOverflow;
 use crate::fragment::Edit;
 use crate::rename::Moves;
 use crate::replica::{Dot, ReplicaId};
-use crate::store::{DotFun, DotSet, Host, Leaf, StoreMut, decode_dot, encode_dot};
+use crate::store::{DotFun, DotSet, Leaf, StoreMut, decode_dot, edited_by_store_mut, encode_dot};
 use crate::tag::TypeTag;
 
 /// What was added and taken, by slot; the greater amount of a slot counts.
@@ -68,8 +68,9 @@ impl SlotCounter {
 }
 
 impl Leaf for SlotCounter {
-    type Editor<'a> = StoreMut<'a, DotFun<Self>>;
     const TAG: TypeTag = TypeTag::new("counter");
+
+    edited_by_store_mut!(DotFun<Self>);
 
     fn join(&mut self, other: &Self) {
         for (slot, amounts) in &other.slots {
@@ -94,14 +95,6 @@ impl Leaf for SlotCounter {
             Ok(slot)
         })?;
         Ok(Self { slots })
-    }
-
-    fn edit<R>(
-        host: &mut dyn Host<DotFun<Self>>,
-        cx: &mut UpdateCx<'_>,
-        f: impl FnOnce(&mut StoreMut<'_, DotFun<Self>>, &mut UpdateCx<'_>) -> R,
-    ) -> R {
-        f(&mut StoreMut(host), cx)
     }
 
     /// A copy shares no slot with what it was copied from: both may go on counting.

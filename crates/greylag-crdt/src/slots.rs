@@ -215,10 +215,15 @@ impl Slots {
         Self(Amounts::Few([(replica, Amount::of(self.get(replica)))].into_iter().collect()))
     }
 
-    /// Adds to the slot of one replica.
+    /// Adds to the slot of one replica, which mostly stands where the `last` one stood.
     #[inline]
-    fn add(&mut self, replica: ReplicaId, by: u64) -> Result<(), CounterOverflow> {
-        match self.place(replica) {
+    fn add(&mut self, replica: ReplicaId, by: u64, last: &mut usize) -> Result<(), CounterOverflow> {
+        let place = match self.as_slice().get(*last) {
+            Some((own, _)) if *own == replica => Ok(*last),
+            _ => self.place(replica),
+        };
+        *last = place.unwrap_or_else(|at| at);
+        match place {
             Ok(at) => {
                 let total = self.as_slice()[at].1.get().checked_add(by.into()).ok_or(CounterOverflow)?;
                 self.as_mut_slice()[at].1 = Amount::of(total);
@@ -297,6 +302,8 @@ impl Eq for Slots {}
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Tally {
     pub(crate) slots: Slots,
+    /// Where the slot stood that was added to last. Hidden, like what follows.
+    last: usize,
     /// By removed replica and owner, what was moved. Hidden: no part of bytes or equality (ddata K9).
     moved: BTreeMap<ReplicaId, BTreeMap<ReplicaId, u128>>,
 }
@@ -306,12 +313,12 @@ pub(crate) type Sum = Option<u128>;
 
 impl Tally {
     pub(crate) fn of(slots: Slots) -> Self {
-        Self { slots, moved: BTreeMap::new() }
+        Self { slots, ..Self::default() }
     }
 
     #[inline]
     pub(crate) fn add(&mut self, replica: ReplicaId, by: u64) -> Result<(), CounterOverflow> {
-        self.slots.add(replica, by)
+        self.slots.add(replica, by, &mut self.last)
     }
 
     /// Joins another tally. What only the other knows of markers is needed for its slots, so it is taken over.

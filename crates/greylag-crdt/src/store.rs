@@ -208,6 +208,51 @@ impl Drop for Changes {
     }
 }
 
+/// What an editor is that is handed the store where it stands.
+macro_rules! edited_by_store_mut {
+    ($store:ty) => {
+        type Editor<'a> = $crate::store::StoreMut<'a, $store>;
+
+        fn edit<R>(
+            host: &mut dyn $crate::store::Host<$store>,
+            cx: &mut $crate::cx::UpdateCx<'_>,
+            f: impl FnOnce(&mut $crate::store::StoreMut<'_, $store>, &mut $crate::cx::UpdateCx<'_>) -> R,
+        ) -> R {
+            f(&mut $crate::store::StoreMut(host), cx)
+        }
+    };
+}
+pub(crate) use edited_by_store_mut;
+
+/// The scopes and patches of a store that is changed and spoken of as a whole.
+macro_rules! spoken_of_as_a_whole {
+    () => {
+        type Scope = Whole;
+        type Patch = Self;
+
+        fn everything() -> Whole {
+            Whole
+        }
+
+        fn join_scopes(_: &mut Whole, _: &Whole) {}
+
+        fn whole(self) -> Self {
+            self
+        }
+
+        fn content(patch: &Self) -> (Self, Whole) {
+            (patch.clone(), Whole)
+        }
+
+        fn encode_scope(_: &Whole, _: &mut Encoder) {}
+
+        fn decode_scope(_: &mut Decoder<'_>) -> Result<Whole, DecodeError> {
+            Ok(Whole)
+        }
+    };
+}
+use spoken_of_as_a_whole;
+
 /// The scope of stores that are always spoken of as a whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Whole;

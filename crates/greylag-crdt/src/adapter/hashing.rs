@@ -93,6 +93,14 @@ macro_rules! leaves {
     )*};
 }
 
+macro_rules! variants {
+    ($($method:ident: $kind:literal;)*) => {$(
+        fn $method(self, _: &'static str, index: u32, _: &'static str, _: usize) -> Result<InOrder, Unhashable> {
+            Ok(in_order($kind, index))
+        }
+    )*};
+}
+
 impl Serializer for Hashing {
     type Ok = Digest;
     type Error = Unhashable;
@@ -178,29 +186,11 @@ impl Serializer for Hashing {
         Ok(in_order(26, 0))
     }
 
-    fn serialize_tuple_variant(
-        self,
-        _: &'static str,
-        index: u32,
-        _: &'static str,
-        _: usize,
-    ) -> Result<InOrder, Unhashable> {
-        Ok(in_order(27, index))
-    }
-
     fn serialize_struct(self, _: &'static str, _: usize) -> Result<InOrder, Unhashable> {
         Ok(in_order(28, 0))
     }
 
-    fn serialize_struct_variant(
-        self,
-        _: &'static str,
-        index: u32,
-        _: &'static str,
-        _: usize,
-    ) -> Result<InOrder, Unhashable> {
-        Ok(in_order(29, index))
-    }
+    variants! { serialize_tuple_variant: 27; serialize_struct_variant: 29; }
 
     fn is_human_readable(&self) -> bool {
         false

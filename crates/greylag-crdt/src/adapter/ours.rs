@@ -49,20 +49,6 @@ macro_rules! implement {
         }
     )*};
 }
-implement! {
-    [] Flag;
-    [] GCounter;
-    [] PNCounter;
-    [T: Element] GSet<T>;
-    [T: Element] LwwRegister<T>;
-    [T: Element] OrSet<T>;
-    [T: Element] MvRegister<T>;
-    [K: Element, V: Element] LwwMap<K, V>;
-    [K: Element, V: Element] OrMultiMap<K, V>;
-    [K: Element] PnCounterMap<K>;
-    [K: Element, S: Store] OrMap<K, S>;
-}
-
 macro_rules! reset {
     ($([$($parameters:tt)*] $type:ty;)*) => {$(
         impl<$($parameters)*> ResetRemove<ReplicaId> for $type {
@@ -73,7 +59,15 @@ macro_rules! reset {
         }
     )*};
 }
-reset! {
+implement! { [] Flag; [] GCounter; [] PNCounter; [T: Element] GSet<T>; [T: Element] LwwRegister<T>; }
+
+macro_rules! implement_and_reset {
+    ($($types:tt)*) => {
+        implement! { $($types)* }
+        reset! { $($types)* }
+    };
+}
+implement_and_reset! {
     [T: Element] OrSet<T>;
     [T: Element] MvRegister<T>;
     [K: Element, V: Element] LwwMap<K, V>;

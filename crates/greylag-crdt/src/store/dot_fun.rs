@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt::Debug;
 
 use super::few::Few;
-use super::{Changes, Host, Join, Store, Whole, decode_dot, encode_dot, push_dot};
+use super::{Changes, Host, Join, Store, Whole, decode_dot, encode_dot, push_dot, spoken_of_as_a_whole};
 use crate::codec::{DecodeError, Decoder, Encoder, ascending};
 use crate::cx::UpdateCx;
 use crate::hash::Digest;
@@ -148,25 +148,10 @@ impl<V: Leaf> DotFun<V> {
 }
 
 impl<V: Leaf> Store for DotFun<V> {
-    type Scope = Whole;
     type Editor<'a> = V::Editor<'a>;
     const TAG: TypeTag = TypeTag::with("dotfun", &[&V::TAG]);
 
-    fn everything() -> Whole {
-        Whole
-    }
-
-    fn join_scopes(_: &mut Whole, _: &Whole) {}
-
-    type Patch = Self;
-
-    fn whole(self) -> Self {
-        self
-    }
-
-    fn content(patch: &Self) -> (Self, Whole) {
-        (patch.clone(), Whole)
-    }
+    spoken_of_as_a_whole!();
 
     fn patch(&mut self, patch: Self, changes: &mut Changes) {
         self.note_slots(&patch, changes);
@@ -205,7 +190,11 @@ impl<V: Leaf> Store for DotFun<V> {
                     (*dot, joined)
                 }),
             };
-            changed |= kept.is_some() == order.is_gt() && order.is_ne();
+            changed |= match order {
+                Ordering::Less => kept.is_none(),
+                Ordering::Greater => kept.is_some(),
+                Ordering::Equal => false,
+            };
             values.extend(kept);
         }
         if !changed {
@@ -290,11 +279,5 @@ impl<V: Leaf> Store for DotFun<V> {
             Ok(dot)
         })?;
         Ok(Self { values: values.into() })
-    }
-
-    fn encode_scope(_: &Whole, _: &mut Encoder) {}
-
-    fn decode_scope(_: &mut Decoder<'_>) -> Result<Whole, DecodeError> {
-        Ok(Whole)
     }
 }

@@ -4,7 +4,7 @@ use std::borrow::{Borrow, Cow};
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
-use super::{Changes, DotSet, Host, Join, Store, StoreMut, push_element};
+use super::{Changes, DotSet, Host, Join, Store, StoreMut, edited_by_store_mut, push_element};
 use crate::codec::{DecodeError, Decoder, Encoder, ascending};
 use crate::cx::UpdateCx;
 use crate::element::Element;
@@ -240,8 +240,9 @@ impl<K: Element, S: Store> StoreMut<'_, DotMap<K, S>> {
 
 impl<K: Element, S: Store> Store for DotMap<K, S> {
     type Scope = MapScope<K, S::Scope>;
-    type Editor<'a> = StoreMut<'a, Self>;
     const TAG: TypeTag = TypeTag::with("dotmap", &[&K::TAG, &S::TAG]);
+
+    edited_by_store_mut!(Self);
 
     fn everything() -> Self::Scope {
         MapScope::All
@@ -365,14 +366,6 @@ impl<K: Element, S: Store> Store for DotMap<K, S> {
     fn with_fresh_dots(&self, cx: &mut UpdateCx<'_>, drawn: &mut Vec<Dot>) -> Self {
         let stores = self.entries.iter();
         stores.fold(Self::default(), |copy, (key, store)| copy.with(key.clone(), store.with_fresh_dots(cx, drawn)))
-    }
-
-    fn edit<R>(
-        host: &mut dyn Host<Self>,
-        cx: &mut UpdateCx<'_>,
-        f: impl FnOnce(&mut StoreMut<'_, Self>, &mut UpdateCx<'_>) -> R,
-    ) -> R {
-        f(&mut StoreMut(host), cx)
     }
 
     fn encode(&self, out: &mut Encoder) {

@@ -1,7 +1,9 @@
 //! Dots without values.
 
 use super::few::Few;
-use super::{Changes, Host, Join, Store, StoreMut, Whole, decode_dot, encode_dot, push_dot};
+use super::{
+    Changes, Join, Store, StoreMut, Whole, decode_dot, edited_by_store_mut, encode_dot, push_dot, spoken_of_as_a_whole,
+};
 use crate::codec::{DecodeError, Decoder, Encoder, ascending};
 use crate::cx::UpdateCx;
 use crate::fragment::Edit;
@@ -62,25 +64,10 @@ impl StoreMut<'_, DotSet> {
 }
 
 impl Store for DotSet {
-    type Scope = Whole;
-    type Editor<'a> = StoreMut<'a, Self>;
     const TAG: TypeTag = TypeTag::new("dots");
 
-    fn everything() -> Whole {
-        Whole
-    }
-
-    fn join_scopes(_: &mut Whole, _: &Whole) {}
-
-    type Patch = Self;
-
-    fn whole(self) -> Self {
-        self
-    }
-
-    fn content(patch: &Self) -> (Self, Whole) {
-        (patch.clone(), Whole)
-    }
+    spoken_of_as_a_whole!();
+    edited_by_store_mut!(Self);
 
     fn patch(&mut self, patch: Self, changes: &mut Changes) {
         changes.note(self, &patch);
@@ -153,14 +140,6 @@ impl Store for DotSet {
         Self::single(dot)
     }
 
-    fn edit<R>(
-        host: &mut dyn Host<Self>,
-        cx: &mut UpdateCx<'_>,
-        f: impl FnOnce(&mut StoreMut<'_, Self>, &mut UpdateCx<'_>) -> R,
-    ) -> R {
-        f(&mut StoreMut(host), cx)
-    }
-
     fn encode(&self, out: &mut Encoder) {
         out.u64(self.dots().len() as u64);
         self.dots().iter().for_each(|dot| encode_dot(*dot, out));
@@ -174,11 +153,5 @@ impl Store for DotSet {
             Ok(dot)
         })?;
         Ok(Self::of(dots))
-    }
-
-    fn encode_scope(_: &Whole, _: &mut Encoder) {}
-
-    fn decode_scope(_: &mut Decoder<'_>) -> Result<Whole, DecodeError> {
-        Ok(Whole)
     }
 }

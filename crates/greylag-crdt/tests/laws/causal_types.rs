@@ -127,6 +127,23 @@ fn plan_sets(op: Op, place: &Place<'_, ()>) -> Plan<()> {
     }
 }
 
+/// How keys with sets are seen and modelled.
+macro_rules! sets_by_key {
+    () => {
+        fn view(&self) -> Nested {
+            self.iter().map(|(key, values)| (*key, values.iter().copied().collect())).collect()
+        }
+
+        fn plan(op: Op, place: &Place<'_, ()>) -> Plan<()> {
+            plan_sets(op, place)
+        }
+
+        fn model(live: &[Live<'_, ()>]) -> Nested {
+            nested(live)
+        }
+    };
+}
+
 impl Model for OrMultiMap<u8, u8> {
     type Write = ();
     type View = Nested;
@@ -142,17 +159,7 @@ impl Model for OrMultiMap<u8, u8> {
         }
     }
 
-    fn view(&self) -> Nested {
-        self.iter().map(|(key, values)| (*key, values.iter().copied().collect())).collect()
-    }
-
-    fn plan(op: Op, place: &Place<'_, ()>) -> Plan<()> {
-        plan_sets(op, place)
-    }
-
-    fn model(live: &[Live<'_, ()>]) -> Nested {
-        nested(live)
-    }
+    sets_by_key!();
 }
 
 impl Model for OrMap<u8, OrSetStore<u8>> {
@@ -173,17 +180,7 @@ impl Model for OrMap<u8, OrSetStore<u8>> {
         }
     }
 
-    fn view(&self) -> Nested {
-        self.iter().map(|(key, values)| (*key, values.iter().copied().collect())).collect()
-    }
-
-    fn plan(op: Op, place: &Place<'_, ()>) -> Plan<()> {
-        plan_sets(op, place)
-    }
-
-    fn model(live: &[Live<'_, ()>]) -> Nested {
-        nested(live)
-    }
+    sets_by_key!();
 }
 
 impl Model for OrMap<u8, FlagStore> {

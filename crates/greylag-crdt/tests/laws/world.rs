@@ -167,9 +167,18 @@ impl<T: Model> World<T> {
         let (base, bytes) = (node.value.clone(), node.value.to_bytes());
         node.value.begin_change(Lineage(first as u64));
         let reserved: Vec<(u64, u64)> = node.ranges.values().flatten().map(Range::reserved).collect();
-        let mut cx = UpdateCx::new(&node.numbers, id(at), &node.writer, 0);
-        cx = cx.for_entry(node.home(at), node.start_floor, &reserved);
-        ops.iter().for_each(|op| node.value.apply(&mut cx, *op));
+        let (home, floor) = (node.home(at), node.start_floor);
+        let same_numbers = DotSource::above(node.numbers.last());
+        let update = |value: &mut T, numbers| {
+            let mut cx = UpdateCx::new(numbers, id(at), &node.writer, 0).for_entry(home, floor, &reserved);
+            ops.iter().for_each(|op| value.apply(&mut cx, *op));
+        };
+        update(&mut node.value, &node.numbers);
+        assert_eq!(base.to_bytes(), bytes, "L11: a clone is independent");
+        let mut alone = base.clone();
+        update(&mut alone, &same_numbers);
+        assert_eq!(alone, node.value, "L3: what an update does is the same if nobody collects its delta");
+        assert_eq!(alone.digest(), node.value.digest(), "L6: and so is the digest");
         assert_eq!(base.to_bytes(), bytes, "L11: a clone is independent");
         match node.value.take_change(Lineage(first as u64)) {
             Change::None => assert_eq!(node.value, base, "L8: no delta, no change"),
