@@ -73,3 +73,37 @@ pub(super) fn follow(cluster: &Cluster, roles: BTreeSet<String>) -> watch::Recei
     });
     receiver
 }
+
+#[cfg(test)]
+mod tests {
+    use greylag_cluster::AppVersion;
+
+    use super::*;
+
+    fn member(name: &str, status: MemberStatus, up_number: u32, roles: &[&str]) -> Member {
+        let roles = roles.iter().map(ToString::to_string).collect::<BTreeSet<_>>();
+        let address = format!("{name}:1#1").parse().unwrap();
+        Member { status, up_number, ..Member::joining(address, Arc::new(roles), AppVersion::default()) }
+    }
+
+    /// ddata G2, I1, vocabulary: every member that has all the roles is known, also one that was never Up; only voters
+    /// count, and those that were never Up are the youngest.
+    #[test]
+    fn members_of_any_status_are_known() {
+        let members = [
+            member("a", MemberStatus::WeaklyUp, Member::NOT_UP, &["x", "y"]),
+            member("b", MemberStatus::Joining, Member::NOT_UP, &["x", "y"]),
+            member("c", MemberStatus::Up, 2, &["x", "y"]),
+            member("d", MemberStatus::ReadyForShutdown, 1, &["x", "y"]),
+            member("e", MemberStatus::Up, 3, &["x"]),
+        ];
+        let mut view = MembershipView::empty("c:1#1".parse().unwrap());
+        view.members = members.into_iter().collect();
+        let found = replicas(&view, &["x".to_owned(), "y".to_owned()].into());
+        let others: Vec<(&str, ReplicaStatus)> =
+            found.others.iter().map(|replica| (replica.address.address().host(), replica.status)).collect();
+        let expected = [("d", ReplicaStatus::Up), ("a", ReplicaStatus::WeaklyUp), ("b", ReplicaStatus::Joining)];
+        assert_eq!((others, found.own_status, found.own_age), (expected.to_vec(), Some(ReplicaStatus::Up), 1));
+        assert_eq!(found.voter_count(), 2);
+    }
+}
