@@ -75,6 +75,13 @@ pub(crate) fn encode(message: &Message, buffer: &mut BytesMut) -> Result<(), Enc
         .map_err(|error| EncodeError::Unrepresentable { manifest: MANIFEST.to_owned(), reason: error.to_string() })
 }
 
+impl Message {
+    /// How many bytes it takes on the wire.
+    pub fn encoded_len(&self) -> usize {
+        pb::Message { kind: Some(to_kind(self)) }.encoded_len()
+    }
+}
+
 /// A message that the lane writer encodes, so that a large one does not hold the replicator up.
 impl PayloadValue for Message {
     fn encode(&self, buffer: &mut BytesMut) -> Result<(), EncodeError> {

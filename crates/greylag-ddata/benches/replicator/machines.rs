@@ -1,0 +1,225 @@
+//! The machine alone, in one thread.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use greylag_core::UniqueAddress;
+use greylag_crdt::{DotSource, GCounter, LwwRegister};
+use greylag_ddata::{
+    Effect, Input, Key, Message, Replica, ReplicaStatus, Replicas, ReplicatorCore, ReplicatorSettings, TypeTable,
+    WriteLevel,
+};
+
+use crate::measure::resident;
+
+struct Machine {
+    core: ReplicatorCore,
+    own: UniqueAddress,
+    next: u64,
+    out: Vec<Effect>,
+}
+
+fn address(uid: usize) -> UniqueAddress {
+    format!("n{uid}:1#{uid}").parse().expect("an address")
+}
+
+impl Machine {
+    fn new(uid: usize, now: Instant) -> Self {
+        let own = address(uid);
+        // Rounds begin when they are asked for, by time that passes.
+        let settings = ReplicatorSettings { pruning_interval: None, ..ReplicatorSettings::default() };
+        let core = ReplicatorCore::new(settings, TypeTable::new(), own.clone(), DotSource::new(), uid as u64, now);
+        Self { core, own, next: 0, out: Vec::new() }
+    }
+
+    fn meet(&mut self, now: Instant, others: &[usize], reachable: bool) {
+        let others = others.iter().map(|uid| Replica {
+            address: address(*uid),
+            status: ReplicaStatus::Up,
+            reachable,
+            age: *uid as u64,
+        });
+        let replicas =
+            Replicas { own_status: Some(ReplicaStatus::Up), others: others.collect(), ..Replicas::default() };
+        self.core.handle(now, Input::Replicas(Arc::new(replicas)), &mut self.out);
+    }
+
+    fn increment(&mut self, now: Instant, key: &Key<GCounter>) {
+        self.next += 1;
+        let (id, out) = (self.next, &mut self.out);
+        let done = self.core.update(now, 0, id, key, WriteLevel::Local, GCounter::new, |c, cx| c.increment(cx, 1), out);
+        done.expect("an increment");
+    }
+
+    fn put(&mut self, now: Instant, key: &Key<LwwRegister<String>>, value: &str) {
+        self.next += 1;
+        let (id, out) = (self.next, &mut self.out);
+        let set = |register: &mut LwwRegister<String>, cx: &mut greylag_crdt::UpdateCx<'_>| {
+            register.set(cx, value.to_owned()).map(drop)
+        };
+        self.core.update(now, 0, id, key, WriteLevel::Local, LwwRegister::new, set, out).expect("a put");
+    }
+}
+
+/// Counters, one increment each, and then increments of those.
+pub(crate) fn keys(count: u32) {
+    let now = Instant::now();
+    let keys: Vec<Key<GCounter>> = (0..count).map(|n| Key::new(format!("key-{n:08}")).expect("a key")).collect();
+    let mut machine = Machine::new(1, now);
+    machine.meet(now, &[], true);
+    let before = resident();
+    let start = Instant::now();
+    keys.iter().for_each(|key| machine.increment(now, key));
+    let created = start.elapsed();
+    let bytes = resident().saturating_sub(before) / count as usize;
+    machine.out.clear();
+    let updates = 1_000_000.min(count * 100);
+    let start = Instant::now();
+    for n in 0..updates {
+        machine.increment(now, &keys[(n.wrapping_mul(2_654_435_761) % count) as usize]);
+        if n % 1_024 == 0 {
+            machine.out.clear();
+        }
+    }
+    let updated = start.elapsed();
+    println!(
+        "keys: {count:>8} counters: {bytes} bytes each, created at {:.0}/s, incremented at {:.0}/s",
+        f64::from(count) / created.as_secs_f64(),
+        f64::from(updates) / updated.as_secs_f64()
+    );
+}
+
+/// What two machines said until nothing was left to say.
+#[derive(Default)]
+struct Talk {
+    /// Messages there and back, one waiting for the other.
+    trips: usize,
+    comparing: usize,
+    entries: usize,
+    full_states: usize,
+    deltas: usize,
+    messages: usize,
+}
+
+/// Delivers what the machines send, all of it at once, until nothing is sent. A half turn is everything that is under
+/// way at one time.
+fn exchange(now: Instant, machines: &mut [Machine; 2]) -> Talk {
+    let (mut talk, mut half_turns) = (Talk::default(), 0_usize);
+    let mut flights: VecDeque<(usize, Message)> = VecDeque::new();
+    loop {
+        for (index, machine) in machines.iter_mut().enumerate() {
+            for effect in machine.out.drain(..) {
+                if let Effect::Send { message, .. } = effect {
+                    flights.push_back((index, message));
+                }
+            }
+        }
+        if flights.is_empty() {
+            talk.trips = half_turns.div_ceil(2);
+            return talk;
+        }
+        half_turns += 1;
+        for (from, message) in std::mem::take(&mut flights) {
+            let size = message.encoded_len();
+            talk.messages += 1;
+            match &message {
+                Message::Gossip { entries, .. } => {
+                    talk.entries += size;
+                    talk.full_states += entries.len();
+                }
+                Message::DeltaBatch { .. } => talk.deltas += size,
+                _ => talk.comparing += size,
+            }
+            let (own, to) = (machines[from].own.clone(), 1 - from);
+            let Machine { core, out, .. } = &mut machines[to];
+            core.handle(now, Input::Received { from: own, message }, out);
+        }
+    }
+}
+
+/// One round, which the first machine opens.
+fn round(now: Instant, machines: &mut [Machine; 2]) -> Talk {
+    let Machine { core, out, .. } = &mut machines[0];
+    core.handle(now, Input::Tick, out);
+    exchange(now, machines)
+}
+
+/// Two replicas with the same keys, of which a hundred differ.
+pub(crate) fn differ(count: u32) {
+    let mut now = Instant::now();
+    let mut machines = [Machine::new(1, now), Machine::new(2, now)];
+    for machine in &mut machines {
+        machine.meet(now, &[], true);
+    }
+    let keys: Vec<Key<LwwRegister<String>>> =
+        (0..count).map(|n| Key::new(format!("key-{n:08}")).expect("a key")).collect();
+    // The same data everywhere: one machine makes it, the other gets it.
+    for key in &keys {
+        machines[0].put(now, key, "value");
+    }
+    machines[0].meet(now, &[2], true);
+    machines[1].meet(now, &[1], true);
+    now += Duration::from_secs(10);
+    round(now, &mut machines);
+    assert_eq!(machines[0].core.root_sum(), machines[1].core.root_sum());
+    // Apart from each other, so that nothing is logged for anybody.
+    machines[0].meet(now, &[], true);
+    machines[1].meet(now, &[], true);
+    machines.iter_mut().for_each(|machine| machine.out.clear());
+    for n in 0..100.min(count) {
+        machines[0].put(now, &keys[(n.wrapping_mul(2_654_435_761) % count) as usize], "another");
+    }
+    machines[0].meet(now, &[2], true);
+    machines[1].meet(now, &[1], true);
+    machines.iter_mut().for_each(|machine| machine.out.clear());
+    let start = Instant::now();
+    now += Duration::from_secs(10);
+    let talk = round(now, &mut machines);
+    assert_eq!(machines[0].core.root_sum(), machines[1].core.root_sum());
+    println!(
+        "differ: 100 of {count:>8} keys: {} round trips, {} messages, {} bytes of sums and listings, {} bytes of \
+         {} entries, {:.1} ms of both machines",
+        talk.trips,
+        talk.messages,
+        talk.comparing,
+        talk.entries,
+        talk.full_states,
+        start.elapsed().as_secs_f64() * 1e3
+    );
+}
+
+/// A peer that could not be reached while so many deltas were made.
+pub(crate) fn lag(deltas: u32) {
+    let mut now = Instant::now();
+    let mut machines = [Machine::new(1, now), Machine::new(2, now)];
+    machines[0].meet(now, &[2], false);
+    machines[1].meet(now, &[1], false);
+    let keys: Vec<Key<GCounter>> = (0..1_000).map(|n| Key::new(format!("key-{n}")).expect("a key")).collect();
+    let start = Instant::now();
+    for n in 0..deltas {
+        machines[0].increment(now, &keys[(n % 1_000) as usize]);
+        if n % 1_024 == 0 {
+            machines[0].out.clear();
+        }
+    }
+    let made = start.elapsed();
+    machines.iter_mut().for_each(|machine| machine.out.clear());
+    machines[0].meet(now, &[2], true);
+    machines[1].meet(now, &[1], true);
+    // The rounds that meeting began are not what is measured.
+    machines.iter_mut().for_each(|machine| machine.out.clear());
+    now += Duration::from_millis(500);
+    let start = Instant::now();
+    let Machine { core, out, .. } = &mut machines[0];
+    core.handle(now, Input::Tick, out);
+    let talk = exchange(now, &mut machines);
+    assert_eq!(machines[0].core.root_sum(), machines[1].core.root_sum());
+    println!(
+        "lag: {deltas} deltas logged at {:.0}/s; the peer got them in {} bytes of batches, {} full states, {:.1} ms",
+        f64::from(deltas) / made.as_secs_f64(),
+        talk.deltas,
+        talk.full_states,
+        start.elapsed().as_secs_f64() * 1e3
+    );
+}

@@ -1,0 +1,50 @@
+//! What a replicator costs, and how that grows: with the number of keys, with what a peer missed, with the size of one
+//! entry. Machines are measured alone; whole nodes stand in one process and speak over real sockets.
+//!
+//! `cargo bench -p greylag-ddata --bench replicator -- [keys] [differ] [lag] [catch-up] [idle] [writes] [large]`
+
+#![allow(clippy::print_stdout, reason = "a benchmark prints")]
+
+mod large;
+mod machines;
+mod measure;
+mod nodes;
+mod writes;
+
+use tokio::runtime::Runtime;
+
+fn main() {
+    let chosen: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with("--")).collect();
+    // `cargo test` runs benchmarks too, to see that they work.
+    let full = std::env::args().any(|arg| arg == "--bench");
+    let wanted = |name: &str| chosen.is_empty() || chosen.iter().any(|arg| arg == name);
+    let sizes: &[u32] = if full { &[1_000, 10_000, 100_000, 1_000_000] } else { &[100] };
+    let largest = sizes[sizes.len() - 1];
+    if wanted("keys") {
+        sizes.iter().for_each(|count| machines::keys(*count));
+    }
+    if wanted("differ") {
+        sizes.iter().for_each(|count| machines::differ(*count));
+    }
+    if wanted("lag") {
+        machines::lag(if full { 50_000 } else { 500 });
+    }
+    let runtime = Runtime::new().expect("a runtime starts");
+    if wanted("catch-up") {
+        for count in sizes {
+            runtime.block_on(nodes::catch_up(*count, 1));
+        }
+        runtime.block_on(nodes::catch_up(largest.min(100_000), 2));
+    }
+    if wanted("idle") {
+        for count in [sizes[0], largest] {
+            runtime.block_on(nodes::idle(count, if full { 10 } else { 1 }));
+        }
+    }
+    if wanted("writes") {
+        runtime.block_on(writes::writes(if full { 2_000 } else { 50 }, if full { 100_000 } else { 500 }));
+    }
+    if wanted("large") {
+        runtime.block_on(large::large(if full { 2_000_000 } else { 5_000 }));
+    }
+}

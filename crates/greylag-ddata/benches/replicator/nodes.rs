@@ -1,0 +1,163 @@
+//! Whole nodes in one process, over loopback.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use greylag_core::{NodeAddress, Registry};
+use greylag_crdt::{ClockExhausted, LwwRegister, UpdateCx};
+use greylag_ddata::{Key, Membership, ReadLevel, Replicator, ReplicatorSettings, TypeTable, WriteLevel};
+use greylag_transport::{GrpcTransport, Remoting, TransportSettings};
+
+use crate::measure::{percentiles, processor_time};
+
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A transport with a port of its own; nothing runs on it yet.
+pub(crate) async fn transport(registry: Arc<Registry>) -> Arc<GrpcTransport> {
+    let settings = TransportSettings {
+        maximum_large_frame_size: 4 * 1024 * 1024,
+        fault_injection: false,
+        ..TransportSettings::test()
+    };
+    GrpcTransport::bind(settings, registry).await.expect("binds")
+}
+
+pub(crate) async fn transports(count: usize) -> Vec<Arc<GrpcTransport>> {
+    transports_with(count, &Arc::new(Registry::new())).await
+}
+
+pub(crate) async fn transports_with(count: usize, registry: &Arc<Registry>) -> Vec<Arc<GrpcTransport>> {
+    let mut transports = Vec::new();
+    for _ in 0..count {
+        transports.push(transport(registry.clone()).await);
+    }
+    transports
+}
+
+/// A replicator that knows where the others are.
+pub(crate) fn start(settings: ReplicatorSettings, at: &Arc<GrpcTransport>, all: &[Arc<GrpcTransport>]) -> Replicator {
+    let addresses: Vec<NodeAddress> = all.iter().map(|node| node.self_address().address().clone()).collect();
+    Replicator::start(settings, TypeTable::new(), at.clone(), Membership::fixed(addresses)).expect("starts")
+}
+
+pub(crate) fn set(
+    value: String,
+) -> impl FnOnce(&mut LwwRegister<String>, &mut UpdateCx<'_>) -> Result<(), ClockExhausted> {
+    move |register, cx| register.set(cx, value).map(drop)
+}
+
+pub(crate) fn key(n: u32) -> Key<LwwRegister<String>> {
+    Key::new(format!("key-{n:08}")).expect("a key")
+}
+
+/// Several at a time, as fast as one replicator takes them.
+async fn fill(node: &Replicator, count: u32) {
+    let tasks = (0..8_u32).map(|task| {
+        let node = node.clone();
+        tokio::spawn(async move {
+            for n in (task..count).step_by(8) {
+                let value = set("x".repeat(100));
+                node.update(&key(n), WriteLevel::Local, LwwRegister::new, value).await.expect("an update");
+            }
+        })
+    });
+    let tasks: Vec<_> = tasks.collect();
+    for task in tasks {
+        task.await.expect("filled");
+    }
+}
+
+async fn has(node: &Replicator, count: u32) {
+    while node.metrics().await.map_or(0, |metrics| metrics.keys) < count as usize {
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+/// Local updates of one key, one after the other, until told to stop.
+pub(crate) async fn local_updates(node: Replicator, mut stop: tokio::sync::watch::Receiver<bool>) -> Vec<Duration> {
+    let (key, mut times) = (Key::<LwwRegister<String>>::new("other").expect("a key"), Vec::new());
+    while !*stop.borrow_and_update() {
+        let start = Instant::now();
+        node.update(&key, WriteLevel::Local, LwwRegister::new, set("y".into())).await.expect("an update");
+        times.push(start.elapsed());
+        tokio::time::sleep(Duration::from_micros(500)).await;
+    }
+    times
+}
+
+/// A node starts where `sources` others have so many entries of 100 bytes.
+pub(crate) async fn catch_up(count: u32, sources: usize) {
+    let transports = transports(sources + 1).await;
+    let nodes: Vec<Replicator> =
+        transports[..sources].iter().map(|at| start(ReplicatorSettings::default(), at, &transports)).collect();
+    fill(&nodes[0], count).await;
+    for node in &nodes {
+        has(node, count).await;
+    }
+    let measure = |node: Replicator| {
+        let (stop, stopped) = tokio::sync::watch::channel(false);
+        (stop, tokio::spawn(local_updates(node, stopped)))
+    };
+    let (stop, before) = measure(nodes[0].clone());
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    stop.send_replace(true);
+    let before = before.await.expect("measured");
+    let (stop, during) = measure(nodes[0].clone());
+    let begun = Instant::now();
+    let new = start(ReplicatorSettings::default(), &transports[sources], &transports);
+    has(&new, count).await;
+    let took = begun.elapsed();
+    stop.send_replace(true);
+    let during = during.await.expect("measured");
+    assert!(new.wait_synced(PATIENCE).await, "the new node has caught up");
+    let all = begun.elapsed();
+    let found = new.get(&key(count - 1), ReadLevel::Local).await.expect("an answer").found();
+    assert_eq!(found.and_then(|register| register.value().cloned()), Some("x".repeat(100)));
+    let longest =
+        [nodes[0].metrics().await, new.metrics().await].map(|m| m.map_or(0.0, |m| m.longest_step.as_secs_f64() * 1e3));
+    println!(
+        "catch-up: {count:>8} entries of 100 bytes from {sources}: all there after {:.2} s, caught up after {:.2} s; \
+         local updates at the source before: {}; during: {}; longest steps {longest:.1?} ms",
+        took.as_secs_f64(),
+        all.as_secs_f64(),
+        percentiles(before),
+        percentiles(during)
+    );
+    for transport in transports {
+        transport.shutdown().await;
+    }
+}
+
+/// Two nodes that hold the same and do nothing.
+pub(crate) async fn idle(count: u32, seconds: u64) {
+    let transports = transports(2).await;
+    let nodes: Vec<Replicator> =
+        transports.iter().map(|at| start(ReplicatorSettings::default(), at, &transports)).collect();
+    fill(&nodes[0], count).await;
+    has(&nodes[1], count).await;
+    for node in &nodes {
+        assert!(node.wait_synced(PATIENCE).await, "caught up");
+    }
+    // The log empties, and what was found to differ meanwhile is settled.
+    while nodes[0].metrics().await.map_or(1, |metrics| metrics.log_records) > 0 {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    let sent = || transports.iter().map(|at| at.stats().sent_bytes).sum::<u64>();
+    let rounds = |metrics: &greylag_ddata::Metrics| metrics.stats.rounds_opened;
+    let opened = [nodes[0].metrics().await.expect("metrics"), nodes[1].metrics().await.expect("metrics")];
+    let (bytes, time) = (sent(), processor_time());
+    tokio::time::sleep(Duration::from_secs(seconds)).await;
+    let (bytes, time) = (sent() - bytes, processor_time() - time);
+    let closed = [nodes[0].metrics().await.expect("metrics"), nodes[1].metrics().await.expect("metrics")];
+    let count_of: u64 = opened.iter().zip(&closed).map(|(before, after)| rounds(after) - rounds(before)).sum();
+    println!(
+        "idle: {count:>8} entries: {} bytes/s of both nodes on the wire, pings of the fixed list included, {:.0} us/s \
+         of processor of the process; {count_of} rounds in {seconds} s",
+        bytes / seconds,
+        time.as_secs_f64() * 1e6 / seconds as f64
+    );
+    for transport in transports {
+        transport.shutdown().await;
+    }
+}
