@@ -60,6 +60,11 @@ pub enum Content {
 }
 
 impl Envelope {
+    /// A travelling entry that says nothing but this.
+    pub fn of(content: Content) -> Self {
+        Self { content, versions: BTreeMap::new(), markers: Markers::new() }
+    }
+
     /// About how many bytes it takes in a message.
     pub(crate) fn size(&self) -> usize {
         let content = match &self.content {

@@ -224,6 +224,13 @@ impl ReplicatorSettings {
         if let Some((name, _)) = counts.iter().find(|(_, count)| *count == 0) {
             return Err(StartError::Settings(format!("{name} must be above zero")));
         }
+        if self.max_delta_elements > crate::wire::MAX_ITEMS {
+            return Err(StartError::Settings(format!(
+                "max_delta_elements is {}, a message holds at most {}",
+                self.max_delta_elements,
+                crate::wire::MAX_ITEMS
+            )));
+        }
         if self.max_message_bytes < 4 * 1024 {
             let text = format!("max_message_bytes is {}, it must be at least 4096", self.max_message_bytes);
             return Err(StartError::Settings(text));

@@ -59,12 +59,37 @@ pub(crate) enum WireError {
     Malformed(String),
     #[error("{0} is missing or unknown")]
     Missing(&'static str),
+    #[error("{0} items are more than any message holds")]
+    TooMany(usize),
 }
 
 /// Reads a message.
 pub(crate) fn decode(bytes: Bytes) -> Result<Message, WireError> {
     let message = pb::Message::decode(bytes).map_err(|error| WireError::Malformed(error.to_string()))?;
     from_kind(message.kind.ok_or(WireError::Missing("the kind of message"))?)
+}
+
+/// A step of the replicator takes a message whole, so what a message holds is bounded. Every list that a
+/// replicator sends is far below.
+pub(crate) const MAX_ITEMS: usize = 10_000;
+
+fn bounded(count: usize) -> Result<(), WireError> {
+    if count > MAX_ITEMS { Err(WireError::TooMany(count)) } else { Ok(()) }
+}
+
+fn check_counts(kind: &pb::message::Kind) -> Result<(), WireError> {
+    use pb::message::Kind;
+    bounded(match kind {
+        Kind::DeltaBatch(m) => m.items.len(),
+        Kind::DeltaAck(m) => m.nacked.len(),
+        Kind::SyncNodes(m) => m.nodes.len(),
+        Kind::SyncList(m) => m.hashes.len(),
+        Kind::SyncWant(m) => m.hashes.len(),
+        Kind::Gossip(m) => m.entries.len(),
+        Kind::InnerNodes(m) => m.nodes.len(),
+        Kind::InnerWant(m) => m.ranges.len(),
+        _ => 0,
+    })
 }
 
 /// Writes a message.
@@ -380,6 +405,7 @@ fn batch_item(item: &BatchItem) -> pb::BatchItem {
 
 fn from_kind(kind: pb::message::Kind) -> Result<Message, WireError> {
     use pb::message::Kind;
+    check_counts(&kind)?;
     Ok(match kind {
         Kind::Write(m) => {
             Message::Write { request: m.request, key: m.key.into(), envelope: from_envelope(m.envelope)? }
