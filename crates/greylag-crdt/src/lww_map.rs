@@ -94,4 +94,16 @@ impl<K: Element, V: Element> fmt::Debug for LwwMap<K, V> {
     }
 }
 
-keyed!("gl.lwwmap/1", LwwMap<K: Element, V: Element>, "map", key: K, DotMap<K, LwwStore<V>>);
+fn latest<K: Element, V: Element>(store: &DotMap<K, LwwStore<V>>) -> Option<i64> {
+    store.entries().iter().filter_map(|(_, register)| Some(register.winner()?.timestamp)).max()
+}
+
+keyed!("gl.lwwmap/1", LwwMap<K: Element, V: Element>, "map", key: K, DotMap<K, LwwStore<V>>, {
+    fn latest_timestamp(&self) -> Option<i64> {
+        latest(self.store())
+    }
+
+    fn latest_timestamp_of(delta: &Self::Delta) -> Option<i64> {
+        latest(delta.store())
+    }
+});

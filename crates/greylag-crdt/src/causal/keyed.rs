@@ -1,10 +1,12 @@
 //! What the types whose store is a map of keys have in common: sets, whose elements are the keys, and maps.
 
 /// The methods that are the same for all, and the traits: `keyed!("gl.orset/1", OrSet<T: Element>, "set", element: T,
-/// OrSetStore<T>)` for a type of one field `causal`.
+/// OrSetStore<T>)` for a type of one field `causal`. Methods of the trait that only this type has stand at the end, in
+/// braces.
 macro_rules! keyed {
     (
         $tag:literal, $name:ident<$($parameter:ident: $bound:ident),+>, $noun:literal, $key:ident: $of:ident, $store:ty
+        $(, { $($more:tt)* })?
     ) => {
         impl<$($parameter: $bound),+> $name<$($parameter),+> {
             #[doc = concat!("The empty ", $noun, ".")]
@@ -73,6 +75,8 @@ macro_rules! keyed {
             fn ranged_mut(&mut self) -> Option<&mut dyn $crate::ranges::Ranged> {
                 Some(&mut self.causal)
             }
+
+            $($($more)*)?
         }
     };
 }
