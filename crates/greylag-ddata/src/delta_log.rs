@@ -431,7 +431,6 @@ impl DeltaLog {
     }
 
     /// Cursors lie within the log, numbers ascend, and the byte count is right.
-    #[cfg(any(debug_assertions, feature = "invariants"))]
     pub(crate) fn check_invariants(&self) {
         assert!(self.records.iter().map(|(seq, _)| seq).is_sorted(), "records ascend");
         assert!(self.peers.values().all(|cursor| cursor.sent <= self.last), "cursors lie within the log");
