@@ -106,7 +106,7 @@ impl<T: Element> GSet<T> {
 }
 
 /// Merging with fewer elements looks each of them up; with more, and not far fewer than there are, it walks along both.
-const WALKED: usize = 128;
+const WALKED: usize = 16;
 
 fn sum_of<'a, T: Element>(elements: impl Iterator<Item = &'a T>) -> Digest {
     elements.map(digest_of).fold(Digest::default(), Digest::plus)

@@ -81,9 +81,9 @@ impl<K: Ord + Clone, V: Clone> PersistentMap<K, V> {
         };
         let (path, place) = root.locate(&key);
         match place {
-            Ok(at) => Some(std::mem::replace(root.value_mut(&path, at), value)),
+            Ok(at) => Some(std::mem::replace(root.value_mut(path, at), value)),
             Err(at) => {
-                root.insert(&path, at, key, value);
+                root.insert(path, at, key, value);
                 self.len += 1;
                 None
             }
@@ -99,7 +99,7 @@ impl<K: Ord + Clone, V: Clone> PersistentMap<K, V> {
         };
         let (path, Err(at)) = root.locate(&key) else { return false };
         let value = value(&key);
-        root.insert(&path, at, key, value);
+        root.insert(path, at, key, value);
         self.len += 1;
         true
     }
@@ -119,14 +119,14 @@ impl<K: Ord + Clone, V: Clone> PersistentMap<K, V> {
         };
         match root.locate(&*key) {
             (path, Ok(at)) => {
-                if !change(root.value_mut(&path, at)) {
-                    self.remove_at(&path, at);
+                if !change(root.value_mut(path, at)) {
+                    self.remove_at(path, at);
                 }
             }
             (path, Err(at)) => {
                 let mut value = V::default();
                 if change(&mut value) {
-                    root.insert(&path, at, key.into_owned(), value);
+                    root.insert(path, at, key.into_owned(), value);
                     self.len += 1;
                 }
             }
@@ -139,7 +139,7 @@ impl<K: Ord + Clone, V: Clone> PersistentMap<K, V> {
         K: Borrow<Q>,
     {
         let (path, Ok(at)) = self.root.as_ref()?.locate(key) else { return None };
-        self.remove_at(&path, at)
+        self.remove_at(path, at)
     }
 
     fn begin_with(&mut self, key: K, value: V) {
@@ -147,7 +147,7 @@ impl<K: Ord + Clone, V: Clone> PersistentMap<K, V> {
         self.len = 1;
     }
 
-    fn remove_at(&mut self, path: &node::Path, at: usize) -> Option<V> {
+    fn remove_at(&mut self, path: node::Path, at: usize) -> Option<V> {
         let removed = self.root.as_mut()?.remove(path, at);
         self.len -= 1;
         if self.len == 0 {

@@ -19,11 +19,23 @@ pub(super) const MIN: usize = 8;
 /// Room for the entry that makes a node be split.
 const ROOM: usize = MAX + 1;
 
-/// More levels than any tree has that fits into memory: each multiplies by [`MIN`] at least.
-const LEVELS: usize = 24;
+/// Which child was taken on each level, from the root: five bits each, the root's lowest. Twelve levels of [`MIN`]
+/// children are more than fits into memory.
+#[derive(Clone, Copy)]
+pub(super) struct Path(u64);
 
-/// Which child was taken on each level, from the root.
-pub(super) type Path = ArrayVec<u8, LEVELS>;
+impl Path {
+    const BITS: u32 = ROOM.ilog2();
+
+    fn push(&mut self, level: u32, child: usize) {
+        self.0 |= (child as u64) << (level * Self::BITS);
+    }
+
+    /// The child on this level, and the way below it.
+    fn split(self) -> (usize, Self) {
+        (self.0 as usize % ROOM, Self(self.0 >> Self::BITS))
+    }
+}
 
 /// A part of the tree; all leaves lie equally deep.
 pub(super) enum Node<K, V> {
@@ -176,14 +188,21 @@ impl<K, V> Node<K, V> {
 /// A leaf to be changed: copied if somebody else holds it too.
 fn leaf_mut<K: Clone, V: Clone>(leaf: &mut Arc<Leaf<K, V>>) -> &mut Leaf<K, V> {
     let leaf = Arc::make_mut(leaf);
-    leaf.sum.take();
+    forget(&mut leaf.sum);
     leaf
+}
+
+/// Mostly nobody has asked.
+fn forget(sum: &mut KnownSum) {
+    if sum.get().is_some() {
+        sum.take();
+    }
 }
 
 /// As [`leaf_mut`].
 fn inner_mut<K: Clone, V>(inner: &mut Arc<Inner<K, V>>) -> &mut Inner<K, V> {
     let inner = Arc::make_mut(inner);
-    inner.sum.take();
+    forget(&mut inner.sum);
     inner
 }
 
@@ -223,12 +242,13 @@ impl<K: Ord + Clone, V: Clone> Node<K, V> {
     where
         K: Borrow<Q>,
     {
-        let (mut path, mut node) = (Path::new(), self);
+        let (mut path, mut node, mut level) = (Path(0), self, 0);
         loop {
             match node {
                 Self::Inner(inner) => {
                     let at = inner.place(key);
-                    path.push(at as u8);
+                    path.push(level, at);
+                    level += 1;
                     node = &inner.nodes[at];
                 }
                 Self::Leaf(leaf) => return (path, leaf.entries.binary_search_by(|(own, _)| own.borrow().cmp(key))),
@@ -237,16 +257,18 @@ impl<K: Ord + Clone, V: Clone> Node<K, V> {
     }
 
     /// A value that was located, to be changed.
-    pub(super) fn value_mut(&mut self, path: &[u8], at: usize) -> &mut V {
-        match (self, path) {
-            (Self::Leaf(leaf), _) => &mut leaf_mut(leaf).entries[at].1,
-            (Self::Inner(inner), [first, path @ ..]) => inner_mut(inner).nodes[usize::from(*first)].value_mut(path, at),
-            (Self::Inner(_), []) => unreachable!("a path ends at a leaf"),
+    pub(super) fn value_mut(&mut self, path: Path, at: usize) -> &mut V {
+        match self {
+            Self::Leaf(leaf) => &mut leaf_mut(leaf).entries[at].1,
+            Self::Inner(inner) => {
+                let (first, path) = path.split();
+                inner_mut(inner).nodes[first].value_mut(path, at)
+            }
         }
     }
 
     /// Inserts at a place that was located, at the root.
-    pub(super) fn insert(&mut self, path: &[u8], at: usize, key: K, value: V) {
+    pub(super) fn insert(&mut self, path: Path, at: usize, key: K, value: V) {
         if let Some((from, right)) = self.insert_below(path, at, key, value) {
             let left = self.clone();
             // What stands before every other key needs no bound of its own: nothing is ever compared with it.
@@ -255,28 +277,27 @@ impl<K: Ord + Clone, V: Clone> Node<K, V> {
     }
 
     /// Returns the greater part if the node had to be split, with its bound.
-    fn insert_below(&mut self, path: &[u8], at: usize, key: K, value: V) -> Option<(K, Self)> {
-        match (self, path) {
-            (Self::Leaf(leaf), _) => {
+    fn insert_below(&mut self, path: Path, at: usize, key: K, value: V) -> Option<(K, Self)> {
+        match self {
+            Self::Leaf(leaf) => {
                 let leaf = leaf_mut(leaf);
                 leaf.insert(at, key, value);
                 let len = leaf.entries.len();
                 (len > MAX).then(|| bounded(Self::leaf(split_off(&mut leaf.entries, middle(len, at)))))
             }
-            (Self::Inner(inner), [first, path @ ..]) => {
-                let (inner, first) = (inner_mut(inner), usize::from(*first));
+            Self::Inner(inner) => {
+                let (inner, (first, path)) = (inner_mut(inner), path.split());
                 let (from, right) = inner.nodes[first].insert_below(path, at, key, value)?;
                 inner.from.insert(first + 1, from);
                 inner.nodes.insert(first + 1, right);
                 let len = inner.nodes.len();
                 (len > MAX).then(|| bounded(Self::inner(inner.split_off(middle(len, first + 1)))))
             }
-            (Self::Inner(_), []) => unreachable!("a path ends at a leaf"),
         }
     }
 
     /// Takes out what was located, at the root.
-    pub(super) fn remove(&mut self, path: &[u8], at: usize) -> V {
+    pub(super) fn remove(&mut self, path: Path, at: usize) -> V {
         let removed = self.remove_below(path, at);
         if let Self::Inner(inner) = self
             && let [only] = inner.nodes()
@@ -286,18 +307,17 @@ impl<K: Ord + Clone, V: Clone> Node<K, V> {
         removed
     }
 
-    fn remove_below(&mut self, path: &[u8], at: usize) -> V {
-        match (self, path) {
-            (Self::Leaf(leaf), _) => leaf_mut(leaf).entries.remove(at).1,
-            (Self::Inner(inner), [first, path @ ..]) => {
-                let (inner, first) = (inner_mut(inner), usize::from(*first));
+    fn remove_below(&mut self, path: Path, at: usize) -> V {
+        match self {
+            Self::Leaf(leaf) => leaf_mut(leaf).entries.remove(at).1,
+            Self::Inner(inner) => {
+                let (inner, (first, path)) = (inner_mut(inner), path.split());
                 let removed = inner.nodes[first].remove_below(path, at);
                 if inner.nodes[first].len() < MIN && inner.nodes.len() > 1 {
                     inner.join_neighbours(first.min(inner.nodes.len() - 2));
                 }
                 removed
             }
-            (Self::Inner(_), []) => unreachable!("a path ends at a leaf"),
         }
     }
 }

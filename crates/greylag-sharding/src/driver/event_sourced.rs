@@ -17,8 +17,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use greylag_persistence::{
-    Action, EntityCore, EntityInit as CoreInit, EventSourced, Incarnation, Input, Marks, PhaseName,
-    StoreAnswer, StoreCall, Stores,
+    Action, EntityCore, EntityInit as CoreInit, EventSourced, Incarnation, Input, Marks, PhaseName, StoreAnswer,
+    StoreCall, Stores,
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
