@@ -8,7 +8,7 @@ mod merging;
 pub(crate) use loading::LoadProblem;
 pub(crate) use merging::Rules;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque, btree_map};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -247,10 +247,16 @@ impl Entries {
         let entry = Entry::new(content);
         self.tree.set(key, Some(entry.digest));
         self.dirty.insert(key.clone());
-        self.index.update(key, self.map.get(key).map(Entry::named), Some(entry.named()));
         self.totals.count(&entry);
-        if let Some(former) = self.map.insert(key.clone(), entry) {
-            self.totals.forget(&former);
+        match self.map.entry(key.clone()) {
+            btree_map::Entry::Occupied(mut place) => {
+                self.index.update(key, Some(place.get().named()), Some(entry.named()));
+                self.totals.forget(&place.insert(entry));
+            }
+            btree_map::Entry::Vacant(place) => {
+                self.index.update(key, None, Some(entry.named()));
+                place.insert(entry);
+            }
         }
     }
 

@@ -8,6 +8,7 @@
 //! Source: ddata §3, §4, §10.
 
 mod conflicts;
+mod deadlines;
 mod invariants;
 mod observed;
 mod peers;
@@ -23,7 +24,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use greylag_core::UniqueAddress;
-use greylag_crdt::{Change, DotSource, LeftOut, Lineage, ReplicaId, ReplicatedData, UpdateCx, WriterKey};
+use greylag_crdt::{Change, DotSource, LeftOut, Lineage, Markers, ReplicaId, ReplicatedData, UpdateCx, WriterKey};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
@@ -45,6 +46,7 @@ use crate::subscriptions::Subscriptions;
 use crate::types::{AnyData, TypeTable};
 use conflicts::Conflicts;
 pub use conflicts::TypeConflict;
+use deadlines::Deadlines;
 use requests::{ReadRequest, WriteRequest};
 use rounds::Rounds;
 use storage::Storage;
@@ -116,6 +118,7 @@ pub struct ReplicatorCore {
     log: DeltaLog,
     writes: BTreeMap<u64, WriteRequest>,
     reads: BTreeMap<u64, ReadRequest>,
+    deadlines: Deadlines,
     rounds: Rounds,
     pruning: Pruning,
     conflicts: Conflicts,
@@ -168,6 +171,7 @@ impl ReplicatorCore {
             log: DeltaLog::default(),
             writes: BTreeMap::new(),
             reads: BTreeMap::new(),
+            deadlines: Deadlines::default(),
             rounds: Rounds::default(),
             conflicts: Conflicts::default(),
             pruning: Pruning::new(replica, &settings, now),
@@ -226,8 +230,7 @@ impl ReplicatorCore {
             Lifecycle::Syncing | Lifecycle::Running => {}
         }
         let storing = [self.storage.meta_deadline(), self.entries.storing.next_deadline()];
-        let requests = self.writes.values().map(|write| write.quorum.next_deadline());
-        let requests = requests.chain(self.reads.values().map(|read| read.quorum.next_deadline()));
+        let requests = self.deadlines.next();
         let syncing = self.syncing_since.map(|since| since + self.settings.sync_timeout);
         let gossip = (!self.replicas.others.is_empty()).then_some(self.gossip_at);
         let stopping = self.stopping.as_ref().map(|(_, deadline)| *deadline);
@@ -236,7 +239,7 @@ impl ReplicatorCore {
         let silence = self.silence.next_deadline();
         let step = self.rounds.step_at;
         let timers = [step, syncing, initial, gossip, self.propagate_at, self.notify_at, stopping, pruning, silence];
-        requests.chain(timers.into_iter().chain(storing).flatten()).min()
+        timers.into_iter().chain(storing).chain([requests]).flatten().min()
     }
 
     /// Changes an entry. The closure runs at once; on `Ok`, a [`Reply::Update`] with this `id` says
@@ -348,9 +351,10 @@ impl ReplicatorCore {
             Change::Delta(delta) if self.settings.delta_enabled => Some(T::delta_to_bytes(&delta)),
             Change::Delta(_) | Change::FullOnly => None,
         };
-        let (mut versions, former) = match self.entries.get(key.id()) {
-            Some(Entry { versions, size_bound, .. }) => (versions.clone(), *size_bound),
-            None => (BTreeMap::new(), 0),
+        // Looked up once: with a million entries that is what an update costs.
+        let (mut versions, former, markers, before) = match self.entries.get(key.id()) {
+            Some(own) => (own.versions.clone(), own.size_bound, own.markers.clone(), Some(own.digest())),
+            None => (BTreeMap::new(), 0, Markers::new(), None),
         };
         let added = delta.as_ref().map_or_else(|| value.to_bytes().len(), Vec::len);
         let size_bound = self.check_size(key.id(), existed, &value, former + added)?;
@@ -367,10 +371,9 @@ impl ReplicatorCore {
             prev,
             version,
             delta: delta.clone(),
-            markers: self.entries.markers(key.id()),
+            markers: markers.clone(),
         });
-        let (data, markers) = (Data::Value(Box::new(value)), self.entries.markers(key.id()));
-        let before = self.entries.digest(key.id());
+        let data = Data::Value(Box::new(value));
         let content = Filled { data, versions, markers, size_bound, born };
         self.entries.set_by(key.id(), content, record.delta.as_ref());
         if let Some(item) = &item {
@@ -577,7 +580,7 @@ impl ReplicatorCore {
         self.store_changes(now, out);
         self.finish_stop(now, out);
         // Idle timers sleep: nothing to send or to tell means nothing to wake up for.
-        if self.propagate_at.is_none() && self.log.has_work(&self.reachable_peers()) {
+        if self.propagate_at.is_none() && self.log.len() > 0 && self.log.has_work(&self.reachable_peers()) {
             self.propagate_at = Some(now + self.settings.delta_propagation_interval);
         }
         if self.subscriptions.has_work(&mut self.entries) && self.notify_at.is_none() {

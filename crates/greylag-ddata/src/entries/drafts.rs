@@ -38,6 +38,9 @@ impl Entries {
 
     /// A delta was joined into an entry that had this digest before; what is on its way in needs it, too.
     pub(crate) fn note_delta(&mut self, key: &KeyId, delta: &Bytes, before: Option<Digest>) {
+        if self.drafts.is_empty() {
+            return;
+        }
         let after = self.digest(key);
         if let Some(draft) = self.drafts.get_mut(key) {
             draft.note(delta, before, after);

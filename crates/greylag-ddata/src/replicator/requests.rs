@@ -161,6 +161,7 @@ impl ReplicatorCore {
             return;
         }
         let over_at = write.quorum.deadline();
+        self.deadlines.note(write.quorum.next_deadline(), request);
         self.writes.insert(request, write);
         for to in first {
             let message = message.clone().unwrap_or_else(|| self.write_message(request, key));
@@ -289,6 +290,7 @@ impl ReplicatorCore {
         let request = self.numbers.draw();
         let question = Self::question(&read, request);
         let (over, over_at) = (read.quorum.progress() != Progress::Pending, read.quorum.deadline());
+        self.deadlines.note(read.quorum.next_deadline(), request);
         self.reads.insert(request, read);
         if over {
             self.finish_read(request, out);
@@ -400,9 +402,10 @@ impl ReplicatorCore {
 
     /// Asks again, and others, where a fifth of the time has passed; ends what is over.
     pub(super) fn tick_requests(&mut self, now: Instant, out: &mut Vec<Effect>) {
-        let due: Vec<u64> =
-            self.writes.iter().filter(|(_, write)| write.quorum.next_deadline() <= now).map(|(n, _)| *n).collect();
-        for request in due {
+        let (writes, reads) = (&self.writes, &self.reads);
+        let is_pending = |request: u64| writes.contains_key(&request) || reads.contains_key(&request);
+        let due = self.deadlines.take_due(now, is_pending);
+        for request in due.iter().copied() {
             let Some(write) = self.writes.get_mut(&request) else { continue };
             if write.quorum.is_over(now) {
                 if let Some(write) = self.writes.remove(&request) {
@@ -411,13 +414,12 @@ impl ReplicatorCore {
                 continue;
             }
             let (asked, key) = (write.quorum.escalate(now), write.key.clone());
+            self.deadlines.note(write.quorum.next_deadline(), request);
             for to in asked {
                 let message = self.write_message(request, &key);
                 self.send(to, message, out);
             }
         }
-        let due: Vec<u64> =
-            self.reads.iter().filter(|(_, read)| read.quorum.next_deadline() <= now).map(|(n, _)| *n).collect();
         for request in due {
             let Some(read) = self.reads.get_mut(&request) else { continue };
             if read.quorum.is_over(now) {
@@ -425,7 +427,9 @@ impl ReplicatorCore {
                 continue;
             }
             let question = Self::question(read, request);
-            for to in read.quorum.escalate(now) {
+            let asked = read.quorum.escalate(now);
+            self.deadlines.note(read.quorum.next_deadline(), request);
+            for to in asked {
                 self.send(to, question.clone(), out);
             }
         }

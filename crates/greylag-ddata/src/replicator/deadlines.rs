@@ -1,0 +1,58 @@
+//! When requests that wait for others have something to do next, the earliest first, so that an input costs nothing for
+//! the thousands that wait.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::time::Instant;
+
+/// Deadlines by request. A request that is over leaves its deadline behind, which is found to be nobody's when it comes.
+#[derive(Debug, Default)]
+pub(super) struct Deadlines {
+    heap: BinaryHeap<Reverse<(Instant, u64)>>,
+}
+
+impl Deadlines {
+    /// A request has something to do at this time.
+    pub(super) fn note(&mut self, at: Instant, request: u64) {
+        self.heap.push(Reverse((at, request)));
+    }
+
+    /// The next one.
+    pub(super) fn next(&self) -> Option<Instant> {
+        self.heap.peek().map(|Reverse((at, _))| *at)
+    }
+
+    /// Takes out those that have come, and those at the front that are nobody's. Returns whose they are.
+    pub(super) fn take_due(&mut self, now: Instant, is_pending: impl Fn(u64) -> bool) -> Vec<u64> {
+        let mut due = Vec::new();
+        while let Some(Reverse((at, request))) = self.heap.peek().copied() {
+            if is_pending(request) {
+                if at > now {
+                    break;
+                }
+                due.push(request);
+            }
+            self.heap.pop();
+        }
+        due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn what_is_nobodys_is_not_waited_for() {
+        let (now, second) = (Instant::now(), Duration::from_secs(1));
+        let mut deadlines = Deadlines::default();
+        (1..=4_u64).rev().for_each(|request| deadlines.note(now + second * request as u32, request));
+        assert_eq!(deadlines.take_due(now, |request| request > 2), []);
+        assert_eq!(deadlines.next(), Some(now + second * 3));
+        assert_eq!(deadlines.take_due(now + second * 3, |_| true), [3]);
+        assert_eq!(deadlines.take_due(now, |_| false), []);
+        assert_eq!(deadlines.next(), None);
+    }
+}
