@@ -42,6 +42,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         &[
             "greylag-delivery",
             "greylag-journal-sled",
+            "greylag-journal-postgres",
             "greylag-journal-service",
             "greylag-management",
             "greylag-discovery-dns",

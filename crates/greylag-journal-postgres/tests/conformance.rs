@@ -79,8 +79,10 @@ impl JournalFactory for Server {
     }
 
     async fn turn_clock_back(&self, _: &Arc<dyn Journal>, by: Duration) -> bool {
-        // The clock is the server's; seen from what is stored it goes back if that goes forward.
-        self.psql(&format!("update entity set last_event_at = last_event_at + interval '{} s'", by.as_secs()));
+        // The clock is the server's; it goes back if all that it ever gave goes forward.
+        let by = by.as_secs();
+        self.psql(&format!("update entity set last_event_at = last_event_at + interval '{by} s'"));
+        self.psql(&format!("update event set db_timestamp = db_timestamp + interval '{by} s'"));
         true
     }
 

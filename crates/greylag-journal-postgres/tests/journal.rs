@@ -5,13 +5,16 @@ mod common;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{Writer, id, open, payloads, read_all, runtime, schema, settings, with_server};
+use common::proxy::Proxy;
+use common::{Writer, config_at, id, open, payloads, read_all, runtime, schema, settings, with_server};
+use greylag_core::CodecId;
 use greylag_journal_postgres::{
     MIGRATIONS, Migrate, OpenError, PostgresJournal, PostgresJournalSettings, SCHEMA_TABLE,
 };
 use greylag_persistence::{
-    AppendError, ClaimError, Health, Journal, NewEvent, OffsetError, OffsetStore, Position, Processed, ReadError,
-    RejectReason, SeqNr, SnapshotStore, Timestamp,
+    AppendError, ChangesOf, ClaimError, EncodedValue, Health, Journal, NewEvent, Offset, OffsetError, OffsetStore,
+    Position, Processed, ReadError, ReadRange, RejectReason, Revision, SeqNr, SnapshotStore, StateStore, StateWrite,
+    Timestamp, WriterUuid,
 };
 use greylag_postgres::Database;
 use greylag_testkit::certificates::Authority;
@@ -23,9 +26,12 @@ async fn open_error(config: &str, settings: PostgresJournalSettings) -> String {
 
 /// Waits for a fact, which the journal brings about by itself.
 async fn until(what: impl Fn() -> bool) {
-    while !what() {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    let waiting = async {
+        while !what() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), waiting).await.expect("it never comes about");
 }
 
 #[test]
@@ -192,6 +198,46 @@ fn what_is_deleted_goes_with_its_tags() {
         let tagged =
             "select string_agg(persistence_id || ' ' || seq_nr, ',' order by persistence_id, seq_nr) from event_tag";
         assert_eq!(server.psql(tagged).unwrap().trim(), "a|1 34,a|1 35,a|2 1");
+    });
+}
+
+/// A page of large events is cut by the server: what does not fit into it does not travel.
+#[test]
+fn only_what_fits_into_a_page_travels() {
+    with_server(async |server| {
+        let proxy = Proxy::to(server.port()).await;
+        let journal = PostgresJournal::open(&config_at(&server, proxy.port), settings()).await.unwrap();
+        let mut writer = Writer::claim(&journal, id("a|1")).await;
+        let large = "x".repeat(100_000);
+        writer.append(&journal, &[large.as_str(); 20]).await.unwrap();
+        let before = proxy.answered();
+        let range = ReadRange { max_bytes: 250_000, ..ReadRange::all() };
+        let page = journal.read(&writer.id, range).await.unwrap();
+        assert_eq!((page.records.len(), page.next), (2, Some(SeqNr::from(3))));
+        let travelled = proxy.answered() - before;
+        assert!(travelled < 300_000, "{travelled} bytes for a page of 200,000");
+    });
+}
+
+/// Change queries hold back what is young; the offset of what they gave is not passed by it.
+#[test]
+fn young_changes_are_held_back() {
+    with_server(async |server| {
+        let held = PostgresJournalSettings { behind_current_time: Duration::from_secs(3600), ..settings() };
+        let held = PostgresJournal::open(&server.config(), held).await.unwrap().states();
+        let at_once = PostgresJournalSettings { behind_current_time: Duration::ZERO, ..settings() };
+        let at_once = PostgresJournal::open(&server.config(), at_once).await.unwrap().states();
+        let value =
+            EncodedValue { codec_id: CodecId::JSON, manifest: "s".into(), schema_version: 1, payload: "v".into() };
+        let (id, revision, writer_uuid) = (id("s|1"), Revision::FIRST, WriterUuid::from_u128(1));
+        let write = StateWrite { id, revision, generation: None, writer_uuid };
+        held.upsert(write, value, Some("tag".to_owned())).await.unwrap();
+        for of in
+            [ChangesOf::Tag("tag".to_owned()), ChangesOf::Slices { entity_type: "s".to_owned(), slices: 0..=1023 }]
+        {
+            assert_eq!(held.changes(&of, &Offset::None, 10).await.unwrap(), []);
+            assert_eq!(at_once.changes(&of, &Offset::None, 10).await.unwrap().len(), 1);
+        }
     });
 }
 

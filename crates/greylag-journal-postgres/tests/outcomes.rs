@@ -13,8 +13,8 @@ use futures::StreamExt as _;
 use greylag_core::{CodecId, Generation};
 use greylag_journal_postgres::{PostgresJournal, PostgresJournalSettings};
 use greylag_persistence::{
-    Append, AppendError, ChangesOf, ClaimError, DeleteError, EncodedValue, Health, InMemoryJournal, Journal, Offset,
-    RejectReason, Revision, SeqNr, StateStore, StateWrite, StateWriteError, Under, WriterEpoch, WriterUuid,
+    Append, AppendError, ChangesOf, ClaimError, DeleteError, EncodedValue, Head, Health, InMemoryJournal, Journal,
+    Offset, RejectReason, Revision, SeqNr, StateStore, StateWrite, StateWriteError, Under, WriterEpoch, WriterUuid,
 };
 use greylag_testkit::postgres::Postgres;
 
@@ -170,15 +170,21 @@ fn scenario_62_deleted_between_two_tries_is_unknown() {
         let journal = behind(&proxy, &server, Duration::from_secs(5)).await;
         let mut writer = Writer::claim(&journal, id("a|1")).await;
         let server = Arc::new(server);
-        let behind_our_back = server.clone();
-        let delete = Step::Before(Box::new(move || {
-            let sql = "update entity set deleted_to = highest_seq_nr; delete from event";
-            behind_our_back.psql(sql).unwrap();
-        }));
-        proxy.script("a|1", [Step::Break { carried: true }, delete]);
-        let answer = writer.append(&journal, &["x"]).await;
-        assert!(matches!(answer, Err(AppendError::Unknown(_))), "{answer:?}");
-        assert_eq!(journal.head(&writer.id).await.unwrap().highest, SeqNr::FIRST, "it was stored");
+        // And also if somebody has claimed since: Fenced would say that it was not stored.
+        for claimed in ["", ", writer_epoch = writer_epoch + 1"] {
+            let behind_our_back = server.clone();
+            let delete = Step::Before(Box::new(move || {
+                let sql = format!("update entity set deleted_to = highest_seq_nr{claimed}; delete from event");
+                behind_our_back.psql(&sql).unwrap();
+            }));
+            let before = journal.head(&writer.id).await.unwrap().highest;
+            proxy.script("a|1", [Step::Break { carried: true }, delete]);
+            let answer = writer.append(&journal, &["x"]).await;
+            assert!(matches!(answer, Err(AppendError::Unknown(_))), "{answer:?}");
+            let highest = journal.head(&writer.id).await.unwrap().highest;
+            assert_eq!(Some(highest), before.next(), "it was stored");
+            writer.highest = highest;
+        }
     });
 }
 
@@ -286,6 +292,9 @@ fn scenario_65_a_restart_without_a_generation() {
         let stale = journal.claim(&w0.id, WriterUuid::from_u128(99), Under::Seen(w0.epoch)).await;
         assert_eq!(stale, Err(ClaimError::Fenced { current: head }));
         w1.append(&journal, &["w1 again"]).await.unwrap();
+        // Who saw an epoch where there is none makes no first row either.
+        let nowhere = journal.claim(&id("a|2"), w0.uuid, Under::Seen(w0.epoch)).await;
+        assert_eq!(nowhere, Err(ClaimError::Fenced { current: Head::default() }));
         assert_eq!(payloads(&read_all(&journal, &w1.id).await), ["w1", "w1 again"]);
     });
 }

@@ -64,8 +64,8 @@
 //!
 //! The facade puts the layers together; each is a crate of its own and can be used alone. What is
 //! re-exported depends on the features: `ddata`, `persistence`, `sharding`, `delivery` and
-//! `management` by default, `journal-sled`, `journal-service`, `discovery-dns` and `lease-postgres` on
-//! request.
+//! `management` by default, `journal-sled`, `journal-postgres`, `journal-service`, `discovery-dns` and
+//! `lease-postgres` on request.
 //!
 //! Settings come from the program, the environment and a TOML file: [`config`]. Programs to read:
 //! `examples/counter`, `examples/singleton` (one till in the whole cluster, reached from every node), `examples/storefront`.
@@ -94,6 +94,8 @@ pub use greylag_ddata as ddata;
 pub use greylag_delivery as delivery;
 #[cfg(feature = "discovery-dns")]
 pub use greylag_discovery_dns as discovery_dns;
+#[cfg(feature = "journal-postgres")]
+pub use greylag_journal_postgres as journal_postgres;
 #[cfg(feature = "journal-service")]
 pub use greylag_journal_service as journal_service;
 #[cfg(feature = "journal-sled")]

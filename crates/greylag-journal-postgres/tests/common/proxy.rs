@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -31,6 +32,8 @@ struct Script {
 pub(crate) struct Proxy {
     pub(crate) port: u16,
     script: Arc<Mutex<Script>>,
+    /// Bytes of answers so far.
+    answered: Arc<AtomicU64>,
 }
 
 impl Proxy {
@@ -38,18 +41,24 @@ impl Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let script: Arc<Mutex<Script>> = Arc::default();
-        let scripted = script.clone();
+        let answered: Arc<AtomicU64> = Arc::default();
+        let (scripted, counted) = (script.clone(), answered.clone());
         tokio::spawn(async move {
             while let Ok((near, _)) = listener.accept().await {
-                tokio::spawn(carry(near, server, scripted.clone()));
+                tokio::spawn(carry(near, server, scripted.clone(), counted.clone()));
             }
         });
-        Self { port, script }
+        Self { port, script, answered }
     }
 
     /// From now on, these happen at statements that contain `watched`, one each.
     pub(crate) fn script(&self, watched: &str, steps: impl IntoIterator<Item = Step>) {
         *self.script.lock().unwrap() = Script { watched: watched.into(), steps: steps.into_iter().collect() };
+    }
+
+    /// Bytes of answers so far.
+    pub(crate) fn answered(&self) -> u64 {
+        self.answered.load(Ordering::Relaxed)
     }
 
     /// How many steps have not happened.
@@ -58,21 +67,41 @@ impl Proxy {
     }
 }
 
-async fn carry(near: TcpStream, server: u16, script: Arc<Mutex<Script>>) {
+async fn carry(near: TcpStream, server: u16, script: Arc<Mutex<Script>>, answered: Arc<AtomicU64>) {
     let Ok(far) = TcpStream::connect(("127.0.0.1", server)).await else { return };
     let ((near_in, near_out), (far_in, far_out)) = (near.into_split(), far.into_split());
+    let muted = AtomicBool::new(false);
     // Where one side ends, both do.
     tokio::select! {
-        _ = answers(far_in, near_out) => {}
-        _ = statements(near_in, far_out, script) => {}
+        _ = answers(far_in, near_out, &muted, &answered) => {}
+        _ = statements(near_in, far_out, &muted, &script) => {}
     }
 }
 
-async fn answers(mut from: OwnedReadHalf, mut to: OwnedWriteHalf) -> io::Result<()> {
-    tokio::io::copy(&mut from, &mut to).await.map(drop)
+async fn answers(
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    muted: &AtomicBool,
+    answered: &AtomicU64,
+) -> io::Result<()> {
+    let mut buffer = vec![0; 1 << 16];
+    loop {
+        let length = from.read(&mut buffer).await?;
+        // An answer comes when the statement is committed, and is lost then.
+        if length == 0 || muted.load(Ordering::SeqCst) {
+            return Ok(());
+        }
+        answered.fetch_add(length as u64, Ordering::Relaxed);
+        to.write_all(&buffer[..length]).await?;
+    }
 }
 
-async fn statements(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, script: Arc<Mutex<Script>>) -> io::Result<()> {
+async fn statements(
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    muted: &AtomicBool,
+    script: &Mutex<Script>,
+) -> io::Result<()> {
     let mut buffer = vec![0; 1 << 16];
     loop {
         let length = from.read(&mut buffer).await?;
@@ -80,15 +109,11 @@ async fn statements(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, script: Arc
             return Ok(());
         }
         let piece = &buffer[..length];
-        match next_step(&script, piece) {
+        match next_step(script, piece) {
             Some(Step::Break { carried: false }) => return Ok(()),
             Some(Step::Break { carried: true }) => {
+                muted.store(true, Ordering::SeqCst);
                 to.write_all(piece).await?;
-                // The server does what it was asked before it hears that nobody listens: it reads the end
-                // of the stream only when it wants the next statement.
-                to.shutdown().await?;
-                std::mem::forget(to);
-                return Ok(());
             }
             Some(Step::Before(first)) => {
                 tokio::task::block_in_place(first);
