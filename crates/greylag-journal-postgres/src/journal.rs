@@ -65,8 +65,8 @@ impl fmt::Debug for Inner {
 }
 
 impl Drop for Inner {
+    /// The lanes end by themselves, once they have answered what they have.
     fn drop(&mut self) {
-        self.link.close();
         self.sweeper.abort();
     }
 }

@@ -37,7 +37,8 @@ pub struct PostgresJournalSettings {
     /// How long a snapshot call is tried. Default 20 s.
     pub snapshot_timeout: Duration,
     /// How long one try of a statement may take, here and on the server; after it, the connection is
-    /// given up. Default 10 s; of an append at most half of `append_timeout`, so that one more is made.
+    /// given up. Default 10 s; of an append at most half of `append_timeout`, so that one more is made. A
+    /// snapshot must travel within it.
     pub statement_timeout: Duration,
     /// How long one try to connect may take. Default 5 s.
     pub connect_timeout: Duration,

@@ -271,6 +271,29 @@ fn a_locked_row_stops_its_own_lane_and_no_reader() {
     });
 }
 
+/// Calls that nobody waits for any more leave no connection behind on which others would wait.
+#[test]
+fn a_call_that_is_dropped_keeps_nobody_waiting() {
+    with_server(async |server| {
+        let journal = open(&server).await;
+        let locked = Writer::claim(&journal, id("locked")).await;
+        let (client, _) = Database::parse(&server.config()).unwrap().connect("test").await.unwrap();
+        client.batch_execute("begin; select * from entity where persistence_id = 'locked' for update").await.unwrap();
+        // As many as the pool has connections.
+        for waiting in 1..=2 {
+            let (journal, id) = (journal.clone(), locked.id.clone());
+            let deleting = tokio::spawn(async move { journal.delete_to(&id, locked.epoch, SeqNr::FIRST).await });
+            let sql = "select count(*) from pg_stat_activity where wait_event_type = 'Lock'";
+            until(|| server.psql(sql).unwrap().trim() == waiting.to_string()).await;
+            deleting.abort();
+            assert!(deleting.await.unwrap_err().is_cancelled());
+        }
+        let claiming = Writer::claim(&journal, id("free"));
+        tokio::time::timeout(Duration::from_secs(8), claiming).await.expect("a new connection is made");
+        client.batch_execute("commit").await.unwrap();
+    });
+}
+
 /// J13, and the bound of what waits.
 #[test]
 fn appends_wait_for_room_and_close_answers_what_waits() {

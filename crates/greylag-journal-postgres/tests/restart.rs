@@ -18,7 +18,11 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 const WRITERS: usize = 12;
-const CYCLES: u64 = 5;
+
+/// How often the server is killed; more in a long run.
+fn cycles() -> u64 {
+    std::env::var("GREYLAG_RESTARTS").ok().and_then(|cycles| cycles.parse().ok()).unwrap_or(5)
+}
 
 /// What one writer was told.
 #[derive(Debug, Default)]
@@ -121,12 +125,12 @@ fn killed_under_load_it_loses_nothing_and_doubles_nothing() {
             let running = write(journal.clone(), number, acks.clone(), end.clone());
             writers.spawn(async move { (number, running.await) });
         }
-        for cycle in 0..CYCLES {
-            let enough = *acknowledged.borrow() + 100 + 37 * cycle;
+        for cycle in 0..cycles() {
+            let enough = *acknowledged.borrow() + 100 + 37 * (cycle % 9);
             acknowledged.wait_for(|acks| *acks >= enough).await.unwrap();
             // Killed in the midst of statements, once also while it recovers.
             tokio::task::block_in_place(|| server.restart().unwrap());
-            if cycle == 2 {
+            if cycle % 5 == 2 {
                 tokio::task::block_in_place(|| server.restart().unwrap());
             }
         }

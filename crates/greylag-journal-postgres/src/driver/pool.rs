@@ -67,8 +67,8 @@ impl Pool {
         let deadline = Instant::now() + within;
         let (mut last, mut maybe_done) = (None, false);
         loop {
-            let session = match timeout_at(deadline.into(), self.sessions.get()).await {
-                Ok(Ok(session)) => session,
+            let mut borrowed = match timeout_at(deadline.into(), self.sessions.get()).await {
+                Ok(Ok(session)) => Borrowed { session: Some(session), is_fit: false },
                 Ok(Err(PoolError::Closed)) => return Err(self.failed("the journal is closed", maybe_done)),
                 // The link waits before it tries again.
                 Ok(Err(error)) => {
@@ -81,15 +81,18 @@ impl Pool {
                 Err(_) => return Err(self.late(within, last.or_else(|| self.link.trouble()), maybe_done)),
             };
             let try_until = deadline.min(Instant::now() + self.statement_timeout);
-            let failure = match timeout_at(try_until.into(), call(Arc::clone(&session))).await {
-                Ok(Ok(value)) => return Ok(Called { value, maybe_done }),
+            let answered = timeout_at(try_until.into(), call(borrowed.session())).await;
+            let failure = match answered {
+                Ok(Ok(value)) => {
+                    borrowed.is_fit = true;
+                    return Ok(Called { value, maybe_done });
+                }
                 Ok(Err(error)) => Failure::of(&error),
                 Err(_) => Failure::Unanswered(format!("no answer within {:?}", self.statement_timeout.min(within))),
             };
             maybe_done |= matches!(failure, Failure::Unanswered(_));
-            if failure.ends_connection() {
-                drop(Object::take(session));
-            }
+            borrowed.is_fit = !failure.ends_connection();
+            drop(borrowed);
             if !failure.may_pass() {
                 let storage_low = matches!(failure, Failure::StorageLow(_));
                 return Err(Failed { storage_low, ..self.failed(failure.words(), maybe_done) });
@@ -114,6 +117,27 @@ impl Pool {
 
     fn failed(&self, cause: &str, maybe_done: bool) -> Failed {
         Failed { cause: StoreFailure::new(&self.link.name, cause), maybe_done, storage_low: false }
+    }
+}
+
+/// A connection out of the pool. It goes back only if what it carried has ended: whoever is given one
+/// must not wait behind a statement that nobody waits for any more.
+struct Borrowed {
+    session: Option<Object<Sessions>>,
+    is_fit: bool,
+}
+
+impl Borrowed {
+    fn session(&self) -> Arc<Session> {
+        Arc::clone(self.session.as_ref().expect("it is there until the drop"))
+    }
+}
+
+impl Drop for Borrowed {
+    fn drop(&mut self) {
+        if let Some(session) = self.session.take().filter(|_| !self.is_fit) {
+            drop(Object::take(session));
+        }
     }
 }
 
