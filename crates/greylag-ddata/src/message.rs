@@ -307,17 +307,17 @@ pub enum Message {
         round: RoundId,
         /// Which numbered message of the sender in the round this is.
         number: u64,
-        /// Parts of the hash space and the sender's sums over them.
-        nodes: Vec<(Prefix, Sum)>,
+        /// Parts of the hash space, and the sender's sums over the sixteen parts of each.
+        parents: Vec<(Prefix, Vec<Sum>)>,
     },
-    /// Everything the sender holds in a part of the hash space.
+    /// Everything the sender holds in some parts of the hash space.
     SyncList {
         /// The round.
         round: RoundId,
         /// Which numbered message of the sender in the round this is.
         number: u64,
-        /// The part.
-        prefix: Prefix,
+        /// The parts.
+        prefixes: Vec<Prefix>,
         /// Hashes of ids, and digests.
         keys: Vec<(u64, Digest)>,
     },
@@ -417,8 +417,8 @@ impl Message {
             Self::SyncOpen { pruning, .. } | Self::SyncSame { pruning, .. } | Self::SyncDiffers { pruning, .. } => {
                 40 + pruning.rounds.len() * 32
             }
-            Self::SyncNodes { nodes, .. } => 16 + nodes.len() * 32,
-            Self::SyncList { keys, .. } => 24 + keys.len() * 26,
+            Self::SyncNodes { parents, .. } => 16 + parents.iter().map(|(_, sums)| 24 + sums.len() * 20).sum::<usize>(),
+            Self::SyncList { prefixes, keys, .. } => 24 + prefixes.len() * 13 + keys.len() * 26,
             Self::SyncWant { hashes, .. } => 16 + hashes.len() * 9,
             Self::WriteReply { .. } | Self::ReadReply { .. } | Self::SyncAck { .. } | Self::SyncDone { .. } => 16,
             Self::InnerNodes { offer, nodes, .. } => {

@@ -24,8 +24,8 @@ use crate::repair::{Next, Outgoing, UNDER_WAY};
 use crate::settings::ReplicatorSettings;
 use crate::tree::{LEAF_KEYS, Prefix, Sixteenths, Sum};
 
-/// Sums in one message.
-const NODES_PER_MESSAGE: usize = 256;
+/// Parts whose sums are in one message: 256 sums.
+const PARENTS_PER_MESSAGE: usize = 16;
 /// Hashes in one message.
 const HASHES_PER_MESSAGE: usize = 4_096;
 
@@ -36,24 +36,35 @@ const STREAMED_AT_ONCE: u64 = 1_024;
 /// So long may a message in fragments take.
 const FRAGMENTS_PATIENCE: Duration = Duration::from_secs(30);
 
-/// Something to say in a round, as soon as the window lets it.
-#[derive(Debug)]
-enum Work {
-    Nodes(Vec<(Prefix, Sum)>),
-    List(Prefix),
-    /// Everything in it: the peer holds nothing there.
-    Stream(Prefix),
-    Want(Vec<u64>),
-    Entries {
-        keys: VecDeque<KeyId>,
-        send_back: bool,
-    },
-    /// Of a value that the peer offered; nothing ends that.
-    Inner {
-        key: KeyId,
-        snapshot: Digest,
-        ranges: Vec<Wanted>,
-    },
+/// What is to be said in a round, as soon as the window lets it; of one kind as much in one message as
+/// fits.
+#[derive(Debug, Default)]
+struct Queue {
+    /// Parts whose sums differ: the sums one level deeper.
+    nodes: VecDeque<Prefix>,
+    /// Parts with few keys that differ: all of them by name.
+    lists: VecDeque<Prefix>,
+    wants: VecDeque<u64>,
+    /// Entries that differ; what comes out is wanted back.
+    differing: VecDeque<KeyId>,
+    /// Entries that the peer lacks.
+    lacking: VecDeque<KeyId>,
+    /// Parts of which the peer holds nothing: everything in them.
+    streams: VecDeque<Prefix>,
+    /// Ranges of values that the peer offered; nothing ends that.
+    inner: VecDeque<(KeyId, Digest, Vec<Wanted>)>,
+}
+
+impl Queue {
+    fn is_empty(&self) -> bool {
+        self.nodes.is_empty()
+            && self.lists.is_empty()
+            && self.wants.is_empty()
+            && self.differing.is_empty()
+            && self.lacking.is_empty()
+            && self.streams.is_empty()
+            && self.inner.is_empty()
+    }
 }
 
 /// A round that is under way.
@@ -65,7 +76,7 @@ pub(crate) struct Round {
     pub(crate) part: Sixteenths,
     pub(crate) began_at: Instant,
     pub(crate) progress_at: Instant,
-    queue: VecDeque<Work>,
+    queue: Queue,
     /// Large values that wait for their turn, and whether the result is wanted back.
     large: VecDeque<(KeyId, bool)>,
     /// Large values on their way to the peer.
@@ -102,7 +113,7 @@ impl Round {
             part: Sixteenths::ALL,
             began_at: now,
             progress_at: now,
-            queue: VecDeque::new(),
+            queue: Queue::default(),
             large: VecDeque::new(),
             outgoing: BTreeMap::new(),
             receiving: BTreeSet::new(),
@@ -177,10 +188,18 @@ impl Round {
         if self.part == Sixteenths::ALL {
             self.compare(entries, Prefix::ROOT, theirs);
         } else if theirs.count == 0 {
-            self.queue.extend(self.part.prefixes().map(Work::Stream));
+            self.queue.streams.extend(self.part.prefixes());
         } else if entries.tree.sum_of(self.part) != theirs {
-            let nodes = self.part.prefixes().map(|part| (part, entries.tree.sum(part)));
-            self.queue.push_back(Work::Nodes(nodes.collect()));
+            self.queue.nodes.push_back(Prefix::ROOT);
+        }
+    }
+
+    /// Compares the parts of a part with what the peer holds of them.
+    pub(crate) fn compare_children(&mut self, entries: &Entries, parent: Prefix, theirs: &[Sum]) {
+        for (child, sum) in parent.children().zip(theirs) {
+            if parent != Prefix::ROOT || self.part.contains(child) {
+                self.compare(entries, child, *sum);
+            }
         }
     }
 
@@ -191,12 +210,11 @@ impl Round {
             return;
         }
         if theirs.count == 0 {
-            self.queue.push_back(Work::Stream(prefix));
+            self.queue.streams.push_back(prefix);
         } else if own.count <= LEAF_KEYS as u64 || prefix.is_deepest() {
-            self.queue.push_back(Work::List(prefix));
+            self.queue.lists.push_back(prefix);
         } else {
-            let nodes = prefix.children().map(|child| (child, entries.tree.sum(child)));
-            self.queue.push_back(Work::Nodes(nodes.collect()));
+            self.queue.nodes.push_back(prefix);
         }
     }
 
@@ -217,7 +235,7 @@ impl Round {
         for (hash, key, digest) in entries.tree.items(prefix) {
             held.entry(hash).or_default().push((key, digest));
         }
-        let (mut lacking, mut differing, mut wanted) = (VecDeque::new(), VecDeque::new(), Vec::new());
+        let Queue { lacking, differing, wants: wanted, .. } = &mut self.queue;
         for (hash, own) in &held {
             let digests: BTreeSet<Digest> = own.iter().map(|(_, digest)| *digest).collect();
             let keys = own.iter().map(|(key, _)| key.clone());
@@ -229,7 +247,7 @@ impl Round {
                     differing.extend(keys);
                     // Two ids with one hash: the peer may hold one that is not here.
                     if theirs.len() > digests.len() {
-                        wanted.push(*hash);
+                        wanted.push_back(*hash);
                     }
                 }
             }
@@ -237,27 +255,19 @@ impl Round {
         let absent = listed.iter().filter(|(hash, _)| !held.contains_key(hash));
         for (hash, theirs) in absent {
             if !skip(*hash, None, theirs.first().copied()) {
-                wanted.push(*hash);
+                wanted.push_back(*hash);
             }
         }
-        if !wanted.is_empty() {
-            self.queue.push_back(Work::Want(wanted));
-        }
-        self.send_entries(lacking, false);
-        self.send_entries(differing, true);
     }
 
     /// Queues entries that the peer asked for.
     pub(crate) fn on_want(&mut self, entries: &Entries, hashes: &[u64]) {
-        let keys = hashes.iter().flat_map(|hash| keys_of(entries, *hash)).collect();
-        self.send_entries(keys, false);
+        self.send_entries(hashes.iter().flat_map(|hash| keys_of(entries, *hash)));
     }
 
-    /// Queues entries.
-    pub(crate) fn send_entries(&mut self, keys: VecDeque<KeyId>, send_back: bool) {
-        if !keys.is_empty() {
-            self.queue.push_back(Work::Entries { keys, send_back });
-        }
+    /// Queues entries, of which nothing is wanted back.
+    pub(crate) fn send_entries(&mut self, keys: impl IntoIterator<Item = KeyId>) {
+        self.queue.lacking.extend(keys);
     }
 
     /// A large value is on its way here.
@@ -269,7 +279,7 @@ impl Round {
     pub(crate) fn want_ranges(&mut self, key: &KeyId, snapshot: Digest, mut ranges: Vec<Wanted>) {
         while !ranges.is_empty() {
             let rest = ranges.split_off(ranges.len().min(RANGES_PER_MESSAGE));
-            self.queue.push_back(Work::Inner { key: key.clone(), snapshot, ranges });
+            self.queue.inner.push_back((key.clone(), snapshot, ranges));
             ranges = rest;
         }
     }
@@ -277,7 +287,7 @@ impl Round {
     /// It is here, or refused: nothing more of it is wanted.
     pub(crate) fn end_receiving(&mut self, key: &KeyId, snapshot: Digest) {
         self.receiving.remove(key);
-        self.queue.push_back(Work::Inner { key: key.clone(), snapshot, ranges: Vec::new() });
+        self.queue.inner.push_back((key.clone(), snapshot, Vec::new()));
     }
 
     /// The peer wants ranges of a value that was offered to it; nothing ends that. Returns whether the
@@ -322,6 +332,57 @@ impl Round {
         }
     }
 
+    /// The next message that is not about a large value, and whether it is one for the bulk mailbox.
+    fn next_of_queue(
+        &mut self,
+        settings: &ReplicatorSettings,
+        entries: &mut Entries,
+        number: u64,
+    ) -> Option<(bool, Message)> {
+        let (round, queue) = (self.id(), &mut self.queue);
+        if let Some((key, snapshot, ranges)) = queue.inner.pop_front() {
+            return Some((false, Message::InnerWant { round, number, key, snapshot, ranges }));
+        }
+        if !queue.nodes.is_empty() {
+            let parents = queue.nodes.drain(..queue.nodes.len().min(PARENTS_PER_MESSAGE));
+            let sums = |parent: Prefix| parent.children().map(|child| entries.tree.sum(child)).collect();
+            let parents = parents.map(|parent| (parent, sums(parent))).collect();
+            return Some((false, Message::SyncNodes { round, number, parents }));
+        }
+        if !queue.lists.is_empty() {
+            let (mut prefixes, mut keys) = (Vec::new(), Vec::new());
+            while keys.len() < HASHES_PER_MESSAGE / 2
+                && let Some(prefix) = queue.lists.pop_front()
+            {
+                prefixes.push(prefix);
+                keys.extend(listed(entries, prefix));
+            }
+            return Some((false, Message::SyncList { round, number, prefixes, keys }));
+        }
+        if !queue.wants.is_empty() {
+            let hashes = queue.wants.drain(..queue.wants.len().min(HASHES_PER_MESSAGE)).collect();
+            return Some((false, Message::SyncWant { round: Some(round), number, hashes }));
+        }
+        loop {
+            let queue = &mut self.queue;
+            let send_back = !queue.differing.is_empty();
+            let keys = if send_back { &mut queue.differing } else { &mut queue.lacking };
+            let (bulk, found, large) = fill(settings, entries, keys);
+            self.large.extend(large.into_iter().map(|key| (key, send_back)));
+            if !found.is_empty() {
+                return Some((bulk, Message::Gossip { round: Some(round), number, send_back, entries: found }));
+            }
+            if !send_back {
+                let prefix = queue.streams.pop_front()?;
+                if entries.tree.sum(prefix).count > STREAMED_AT_ONCE && !prefix.is_deepest() {
+                    prefix.children().rev().for_each(|child| queue.streams.push_front(child));
+                } else {
+                    queue.lacking.extend(entries.tree.items(prefix).into_iter().map(|(_, key, _)| key));
+                }
+            }
+        }
+    }
+
     /// Says what the window allows, and then how far this side is if the peer does not know.
     pub(crate) fn pump(
         &mut self,
@@ -331,56 +392,9 @@ impl Round {
     ) {
         while self.sent - self.peer.1.min(self.sent) < settings.sync_window as u64 {
             let number = self.sent + 1;
-            let round = self.id();
-            let Some(work) = self.queue.pop_front() else {
-                let Some(message) = self.next_of_large(settings, entries, number) else { break };
-                self.sent = number;
-                out.push((false, message));
-                continue;
-            };
-            let (bulk, message) = match work {
-                Work::Stream(prefix) if entries.tree.sum(prefix).count > STREAMED_AT_ONCE && !prefix.is_deepest() => {
-                    prefix.children().rev().for_each(|child| self.queue.push_front(Work::Stream(child)));
-                    continue;
-                }
-                Work::Stream(prefix) => {
-                    let keys: VecDeque<KeyId> = entries.tree.items(prefix).into_iter().map(|(_, key, _)| key).collect();
-                    self.queue.push_front(Work::Entries { keys, send_back: false });
-                    continue;
-                }
-                Work::Inner { key, snapshot, ranges } => {
-                    (false, Message::InnerWant { round, number, key, snapshot, ranges })
-                }
-                Work::Nodes(mut nodes) => {
-                    let rest = nodes.split_off(nodes.len().min(NODES_PER_MESSAGE));
-                    if !rest.is_empty() {
-                        self.queue.push_front(Work::Nodes(rest));
-                    }
-                    (false, Message::SyncNodes { round, number, nodes })
-                }
-                Work::List(prefix) => {
-                    let keys = entries.tree.items(prefix).into_iter().map(|(hash, _, digest)| (hash, digest)).collect();
-                    (false, Message::SyncList { round, number, prefix, keys })
-                }
-                Work::Want(mut hashes) => {
-                    let rest = hashes.split_off(hashes.len().min(HASHES_PER_MESSAGE));
-                    if !rest.is_empty() {
-                        self.queue.push_front(Work::Want(rest));
-                    }
-                    (false, Message::SyncWant { round: Some(round), number, hashes })
-                }
-                Work::Entries { mut keys, send_back } => {
-                    let (bulk, found, large) = fill(settings, entries, &mut keys);
-                    self.large.extend(large.into_iter().map(|key| (key, send_back)));
-                    if !keys.is_empty() {
-                        self.queue.push_front(Work::Entries { keys, send_back });
-                    }
-                    if found.is_empty() {
-                        continue;
-                    }
-                    (bulk, Message::Gossip { round: Some(round), number, send_back, entries: found })
-                }
-            };
+            let next = self.next_of_queue(settings, entries, number);
+            let next = next.or_else(|| Some((false, self.next_of_large(settings, entries, number)?)));
+            let Some((bulk, message)) = next else { break };
             self.sent = number;
             if bulk {
                 self.fragmented = number;
@@ -396,6 +410,11 @@ impl Round {
             out.push((false, Message::SyncAck { round: self.id(), number: self.acks, received, sent, idle }));
         }
     }
+}
+
+/// All that is held in a part, by hashes of ids.
+fn listed(entries: &Entries, prefix: Prefix) -> impl Iterator<Item = (u64, Digest)> {
+    entries.tree.items(prefix).into_iter().map(|(hash, _, digest)| (hash, digest))
 }
 
 /// The ids held here that have this hash.

@@ -47,7 +47,7 @@ impl Prefix {
         u64::MAX.checked_shl(64 - 4 * u32::from(depth)).unwrap_or(0)
     }
 
-    fn contains(self, hash: u64) -> bool {
+    pub(crate) fn contains(self, hash: u64) -> bool {
         hash & Self::mask(self.depth) == self.bits
     }
 
@@ -93,6 +93,11 @@ impl Sixteenths {
     pub fn share(index: usize, of: usize) -> Self {
         let (from, to) = (16 * index / of, 16 * (index + 1) / of);
         Self((from..to).fold(0, |bits, nibble| bits | 1 << nibble))
+    }
+
+    /// Whether one of the sixteen is among them.
+    pub(crate) fn contains(self, sixteenth: Prefix) -> bool {
+        self.0 >> (sixteenth.bits >> 60) & 1 == 1
     }
 
     /// The parts, as they stand in the trie.

@@ -82,8 +82,8 @@ fn check_counts(kind: &pb::message::Kind) -> Result<(), WireError> {
     bounded(match kind {
         Kind::DeltaBatch(m) => m.items.len(),
         Kind::DeltaAck(m) => m.nacked.len(),
-        Kind::SyncNodes(m) => m.nodes.len(),
-        Kind::SyncList(m) => m.hashes.len(),
+        Kind::SyncNodes(m) => m.parents.len().saturating_mul(16),
+        Kind::SyncList(m) => m.hashes.len().max(m.prefixes.len()),
         Kind::SyncWant(m) => m.hashes.len(),
         Kind::Gossip(m) => m.entries.len(),
         Kind::InnerNodes(m) => m.nodes.len(),
@@ -147,6 +147,16 @@ fn from_prefix(prefix: Option<pb::Prefix>) -> Result<Prefix, WireError> {
     let prefix = prefix.unwrap_or_default();
     let depth = u8::try_from(prefix.depth).ok();
     depth.and_then(|depth| Prefix::new(prefix.bits, depth)).ok_or(WireError::Missing("a valid prefix"))
+}
+
+fn from_parent(parent: pb::Parent) -> Result<(Prefix, Vec<Sum>), WireError> {
+    let prefix = from_prefix(parent.prefix)?;
+    let children = prefix.children().count();
+    if [parent.counts.len(), parent.high.len(), parent.low.len()] != [children; 3] || children == 0 {
+        return Err(WireError::Missing("a sum over a part"));
+    }
+    let totals = parent.high.into_iter().zip(parent.low).map(|(high, low)| digest_of(high, low));
+    Ok((prefix, parent.counts.into_iter().zip(totals).map(|(count, total)| Sum { count, total }).collect()))
 }
 
 fn round(round: RoundId) -> pb::Round {
@@ -326,15 +336,19 @@ fn to_kind(message: &Message) -> pb::message::Kind {
         Message::SyncDiffers { round, pruning } => {
             Kind::SyncDiffers(pb::SyncDiffers { round: *round, pruning: some_news(pruning) })
         }
-        Message::SyncNodes { round: id, number, nodes } => {
-            let nodes = nodes.iter();
-            let nodes = nodes.map(|(part, held)| pb::Node { prefix: Some(prefix(*part)), sum: Some(sum(*held)) });
-            Kind::SyncNodes(pb::SyncNodes { round: Some(round(*id)), number: *number, nodes: nodes.collect() })
+        Message::SyncNodes { round: id, number, parents } => {
+            let parents = parents.iter().map(|(part, sums)| pb::Parent {
+                prefix: Some(prefix(*part)),
+                counts: sums.iter().map(|sum| sum.count).collect(),
+                high: sums.iter().map(|sum| digest(sum.total).high).collect(),
+                low: sums.iter().map(|sum| digest(sum.total).low).collect(),
+            });
+            Kind::SyncNodes(pb::SyncNodes { round: Some(round(*id)), number: *number, parents: parents.collect() })
         }
-        Message::SyncList { round: id, number, prefix: part, keys } => Kind::SyncList(pb::SyncList {
+        Message::SyncList { round: id, number, prefixes, keys } => Kind::SyncList(pb::SyncList {
             round: Some(round(*id)),
             number: *number,
-            prefix: Some(prefix(*part)),
+            prefixes: prefixes.iter().copied().map(prefix).collect(),
             hashes: keys.iter().map(|(hash, _)| *hash).collect(),
             high: keys.iter().map(|(_, held)| digest(*held).high).collect(),
             low: keys.iter().map(|(_, held)| digest(*held).low).collect(),
@@ -458,9 +472,8 @@ fn from_kind(kind: pb::message::Kind) -> Result<Message, WireError> {
         Kind::SyncSame(m) => Message::SyncSame { round: m.round, pruning: from_news(m.pruning) },
         Kind::SyncDiffers(m) => Message::SyncDiffers { round: m.round, pruning: from_news(m.pruning) },
         Kind::SyncNodes(m) => {
-            let nodes = m.nodes.into_iter();
-            let nodes = nodes.map(|node| Ok((from_prefix(node.prefix)?, from_sum(node.sum)?)));
-            Message::SyncNodes { round: a_round(m.round)?, number: m.number, nodes: nodes.collect::<Result<_, _>>()? }
+            let parents = m.parents.into_iter().map(from_parent).collect::<Result<_, _>>()?;
+            Message::SyncNodes { round: a_round(m.round)?, number: m.number, parents }
         }
         Kind::SyncList(m) => {
             if m.hashes.len() != m.high.len() || m.hashes.len() != m.low.len() {
@@ -468,7 +481,8 @@ fn from_kind(kind: pb::message::Kind) -> Result<Message, WireError> {
             }
             let digests = m.high.into_iter().zip(m.low).map(|(high, low)| digest_of(high, low));
             let keys = m.hashes.into_iter().zip(digests).collect();
-            Message::SyncList { round: a_round(m.round)?, number: m.number, prefix: from_prefix(m.prefix)?, keys }
+            let prefixes = m.prefixes.into_iter().map(|prefix| from_prefix(Some(prefix))).collect::<Result<_, _>>()?;
+            Message::SyncList { round: a_round(m.round)?, number: m.number, prefixes, keys }
         }
         Kind::SyncWant(m) => Message::SyncWant { round: m.round.map(from_round), number: m.number, hashes: m.hashes },
         Kind::Gossip(m) => Message::Gossip {
@@ -571,8 +585,17 @@ mod tests {
             Message::SyncOpen { round: 4, part: Sixteenths::share(1, 3), root: sum, pruning: PruningNews::default() },
             Message::SyncSame { round: 4, pruning: pruning.clone() },
             Message::SyncDiffers { round: 4, pruning },
-            Message::SyncNodes { round, number: 1, nodes: vec![(part, sum), (Prefix::ROOT, Sum::default())] },
-            Message::SyncList { round, number: 2, prefix: part, keys: vec![(0, Digest(5)), (9, Digest(0))] },
+            Message::SyncNodes {
+                round,
+                number: 1,
+                parents: vec![(part, vec![sum; 16]), (Prefix::ROOT, vec![Sum::default(); 16])],
+            },
+            Message::SyncList {
+                round,
+                number: 2,
+                prefixes: vec![part, Prefix::ROOT],
+                keys: vec![(0, Digest(5)), (9, Digest(0))],
+            },
             Message::SyncWant { round: None, number: 0, hashes: vec![0, 7] },
             Message::Gossip {
                 round: Some(round),

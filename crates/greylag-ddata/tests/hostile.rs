@@ -268,8 +268,8 @@ async fn wrong_digests_and_no_acknowledgement() {
     let prefix = |nibble: u64| Prefix::new(nibble << 60, 1).unwrap();
     for number in 1..200 {
         let sum = Sum { count: 3, total: Digest(number.into()) };
-        let nodes = (0..16).map(|nibble| (prefix(nibble), sum)).collect();
-        scene.say(Message::SyncNodes { round: ROUND, number, nodes });
+        let parents = (0..16).map(|nibble| (prefix(nibble), vec![sum; 16])).collect();
+        scene.say(Message::SyncNodes { round: ROUND, number, parents });
     }
     scene.still_serves().await;
     let sent = scene.ear.messages() - before;

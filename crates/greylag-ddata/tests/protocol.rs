@@ -461,8 +461,11 @@ fn describe(message: &Message) -> String {
             format!("InnerWant {key} split={split} all={}", ranges.len() - split)
         }
         Message::Bucket { key, .. } => format!("Bucket {key}"),
-        Message::SyncNodes { nodes, .. } => format!("SyncNodes {}", nodes.len()),
-        Message::SyncList { prefix, keys, .. } => format!("SyncList {prefix:?} of {}", keys.len()),
+        Message::SyncNodes { parents, .. } => format!("SyncNodes {}", parents.len()),
+        Message::SyncList { prefixes, keys, .. } => {
+            let parts: Vec<String> = prefixes.iter().map(|prefix| format!("{prefix:?}")).collect();
+            format!("SyncList {} of {}", parts.join(" "), keys.len())
+        }
         Message::SyncWant { hashes, .. } => format!("SyncWant {}", hashes.len()),
         Message::Gossip { send_back, entries, .. } => {
             let entries: Vec<String> = entries.iter().map(entry).collect();

@@ -277,12 +277,17 @@ pub struct Prefix {
     #[prost(uint32, tag = "2")]
     pub depth: u32,
 }
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct Node {
+/// A part of the hash space and the sums over its sixteen parts, in three lists of that length.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Parent {
     #[prost(message, optional, tag = "1")]
     pub prefix: ::core::option::Option<Prefix>,
-    #[prost(message, optional, tag = "2")]
-    pub sum: ::core::option::Option<Sum>,
+    #[prost(uint64, repeated, tag = "2")]
+    pub counts: ::prost::alloc::vec::Vec<u64>,
+    #[prost(fixed64, repeated, tag = "3")]
+    pub high: ::prost::alloc::vec::Vec<u64>,
+    #[prost(fixed64, repeated, tag = "4")]
+    pub low: ::prost::alloc::vec::Vec<u64>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct SyncNodes {
@@ -291,16 +296,16 @@ pub struct SyncNodes {
     #[prost(uint64, tag = "2")]
     pub number: u64,
     #[prost(message, repeated, tag = "3")]
-    pub nodes: ::prost::alloc::vec::Vec<Node>,
+    pub parents: ::prost::alloc::vec::Vec<Parent>,
 }
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct SyncList {
     #[prost(message, optional, tag = "1")]
     pub round: ::core::option::Option<Round>,
     #[prost(uint64, tag = "2")]
     pub number: u64,
-    #[prost(message, optional, tag = "3")]
-    pub prefix: ::core::option::Option<Prefix>,
+    #[prost(message, repeated, tag = "3")]
+    pub prefixes: ::prost::alloc::vec::Vec<Prefix>,
     /// The three lists are equally long.
     #[prost(fixed64, repeated, tag = "4")]
     pub hashes: ::prost::alloc::vec::Vec<u64>,

@@ -77,7 +77,7 @@ impl ReplicatorCore {
         if let Some(Entry { data: Data::Tombstone { .. }, .. }) = self.entries.get(&key) {
             if let Some(found) = self.rounds.find(from, round) {
                 found.end_receiving(&key, snapshot);
-                found.send_entries([key].into(), false);
+                found.send_entries([key]);
             }
             return;
         }
@@ -161,7 +161,7 @@ impl ReplicatorCore {
             Ok(Merged::Done { .. }) if !send_back || self.entries.digest(key) == Some(snapshot) => {}
             Ok(_) => {
                 if let Some(found) = self.rounds.find(&from, round) {
-                    found.send_entries([key.clone()].into(), false);
+                    found.send_entries([key.clone()]);
                 }
             }
         }

@@ -277,17 +277,17 @@ impl ReplicatorCore {
                     self.note_complete(now, from, &round, out);
                 }
             }
-            Message::SyncNodes { round, number, nodes } => {
+            Message::SyncNodes { round, number, parents } => {
                 let Some(found) = self.rounds.find(from, round) else { return };
                 if found.receive(now, number) {
-                    for (prefix, sum) in nodes {
-                        found.compare(&self.entries, prefix, sum);
+                    for (parent, sums) in parents {
+                        found.compare_children(&self.entries, parent, &sums);
                     }
                 }
                 self.after_round_message(now, from, round, out);
             }
-            Message::SyncList { round, number, prefix, keys } => {
-                self.on_list(now, from, round, number, prefix, &keys, out);
+            Message::SyncList { round, number, prefixes, keys } => {
+                self.on_list(now, from, round, number, &prefixes, &keys, out);
             }
             Message::SyncWant { round: Some(round), number, hashes } => {
                 let Some(found) = self.rounds.find(from, round) else { return };
@@ -412,7 +412,7 @@ impl ReplicatorCore {
         from: &UniqueAddress,
         round: RoundId,
         number: u64,
-        prefix: Prefix,
+        prefixes: &[Prefix],
         keys: &[(u64, Digest)],
         out: &mut Vec<Effect>,
     ) {
@@ -420,13 +420,17 @@ impl ReplicatorCore {
         let Some(found) = rounds.get_mut(from).filter(|found| found.is(round.number)) else { return };
         if found.receive(now, number) {
             let suppressed = &mut self.rounds.suppressed;
-            found.compare_list(&self.entries, prefix, keys, |hash, own, theirs| {
-                let Some(entry) = suppressed.get_mut(&(from.clone(), hash)) else { return false };
-                // The other digest is learned from the first list after the refusal.
-                let same = entry.own == own && (entry.theirs.is_none() || entry.theirs == theirs);
-                entry.theirs = theirs;
-                same
-            });
+            for prefix in prefixes {
+                let keys: Vec<(u64, Digest)> =
+                    keys.iter().filter(|(hash, _)| prefix.contains(*hash)).copied().collect();
+                found.compare_list(&self.entries, *prefix, &keys, |hash, own, theirs| {
+                    let Some(entry) = suppressed.get_mut(&(from.clone(), hash)) else { return false };
+                    // The other digest is learned from the first list after the refusal.
+                    let same = entry.own == own && (entry.theirs.is_none() || entry.theirs == theirs);
+                    entry.theirs = theirs;
+                    same
+                });
+            }
         }
         self.after_round_message(now, from, round, out);
     }
@@ -450,7 +454,7 @@ impl ReplicatorCore {
         {
             return self.after_round_message(now, from, round, out);
         }
-        let mut back = std::collections::VecDeque::new();
+        let mut back = Vec::new();
         for (key, envelope) in entries {
             match self.merge(now, from, key, envelope, out) {
                 Err(_) => {
@@ -462,14 +466,14 @@ impl ReplicatorCore {
                     if self.entries.is_large(key, self.settings.inner_tree_keys)
                         || self.entries.envelope(key).is_some_and(|own| own.content != envelope.content)
                     {
-                        back.push_back(key.clone());
+                        back.push(key.clone());
                     }
                 }
             }
         }
         let Some(round) = round else { return };
         if send_back && let Some(found) = self.rounds.find(from, round) {
-            found.send_entries(back, false);
+            found.send_entries(back);
         }
         self.after_round_message(now, from, round, out);
     }
