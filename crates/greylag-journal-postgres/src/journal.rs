@@ -211,7 +211,11 @@ impl Inner {
             return Health::Down("closed".to_owned());
         }
         if let Some(trouble) = self.link.trouble() {
-            return Health::Down(format!("{}: {trouble}", self.link.name));
+            let name = &self.link.name;
+            return match self.link.is_any_lane_up() {
+                true => Health::Degraded(vec![format!("{name}: some connections cannot be made: {trouble}")]),
+                false => Health::Down(format!("{name}: {trouble}")),
+            };
         }
         let (all, free) = (self.settings.max_pending_bytes.div_ceil(ROOM_UNIT), self.room.available_permits());
         if free * 2 < all {

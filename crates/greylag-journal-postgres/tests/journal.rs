@@ -137,6 +137,30 @@ fn health_follows_the_server_without_anybody_asking() {
     });
 }
 
+/// A server that has no more connections to give is not a server that is away.
+#[test]
+fn too_few_connections_degrade_and_do_not_end_it() {
+    let Some(server) = Postgres::start_with(&["max_connections=5", "superuser_reserved_connections=1"]) else { return };
+    runtime().block_on(async {
+        server.psql("create role app login password 'app'; grant all on schema public to app").unwrap();
+        let config = server.config().replace("user=postgres", "user=app").replace(PASSWORD, "app");
+        let journal = PostgresJournal::open(&config, settings()).await.unwrap();
+        // Two lanes, one to read, one to write: that is all that the server has for us.
+        let mut writer = Writer::claim(&journal, id("a|1")).await;
+        let heads = (0..8).map(|_| journal.head(&writer.id));
+        for head in futures::future::join_all(heads).await {
+            head.unwrap();
+        }
+        writer.append(&journal, &["x"]).await.unwrap();
+        assert!(!matches!(journal.health(), Health::Down(_)), "{}", journal.health());
+        let short = PostgresJournalSettings { call_timeout: Duration::from_millis(300), ..settings() };
+        let late = PostgresJournal::lazy(&config, short).unwrap();
+        let error = late.head(&writer.id).await.unwrap_err().to_string();
+        assert!(error.contains("raise max_connections"), "{error}");
+        assert!(matches!(late.health(), Health::Down(_)), "{}", late.health());
+    });
+}
+
 /// The settings are those of the lease: words of the connection string.
 #[test]
 fn verify_full_believes_the_authority_and_the_host() {

@@ -153,7 +153,7 @@ fn scenario_61_a_lost_server_leaves_unknown_or_not_stored() {
             }
         };
         assert!(away.cause.contains("not sent within 1s"), "{away}");
-        assert!(matches!(journal.health(), Health::Down(_)), "{}", journal.health());
+        assert_ne!(journal.health(), Health::Up);
         server.restart().unwrap();
         let mut writer = Writer::claim(&journal, writer.id).await;
         writer.append(&journal, &["z"]).await.unwrap();

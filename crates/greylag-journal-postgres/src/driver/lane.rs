@@ -59,6 +59,12 @@ struct Driver {
     next_no: u64,
 }
 
+impl Drop for Driver {
+    fn drop(&mut self) {
+        self.disconnect();
+    }
+}
+
 /// Runs until it is told to close and has answered everybody.
 pub(crate) async fn run(link: Arc<Link>, settings: LaneSettings, mut inbox: mpsc::UnboundedReceiver<Message>) {
     let mut driver = Driver {
@@ -132,6 +138,12 @@ impl Driver {
         close
     }
 
+    fn disconnect(&mut self) {
+        if self.session.take().is_some() {
+            self.link.lane_is_up(false);
+        }
+    }
+
     fn submit(&mut self, submitted: Submitted) -> Option<Request> {
         let Submitted { records, bytes, room, reply } = submitted;
         let (no, first, last) = (AppendNo(self.next_no), records.first()?, records.last()?);
@@ -157,7 +169,7 @@ impl Driver {
                     self.connecting.push(Box::pin(async move { link.connect().await }));
                 }
                 Effect::Disconnect => {
-                    self.session = None;
+                    self.disconnect();
                     self.statements.clear();
                 }
                 Effect::Execute { statement, appends } => {
@@ -207,6 +219,7 @@ impl Driver {
         match made {
             Ok(session) => {
                 self.session = Some(session);
+                self.link.lane_is_up(true);
                 Input::Connected
             }
             Err(cause) => Input::NotConnected(cause),

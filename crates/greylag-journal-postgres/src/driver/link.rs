@@ -5,6 +5,7 @@
 //! first, so a journal that was opened while its server was away comes up by itself.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -58,6 +59,8 @@ pub(crate) struct Link {
     connect_timeout: Duration,
     backoff: (Duration, Duration),
     reach: Mutex<Reach>,
+    /// Lanes that have a connection.
+    lanes_up: AtomicUsize,
     /// One tries while it fails. Holds whether the schema was looked after.
     gate: tokio::sync::Mutex<bool>,
 }
@@ -82,6 +85,7 @@ impl Link {
             connect_timeout: settings.connect_timeout,
             backoff: (settings.min_backoff, settings.max_backoff),
             reach: Mutex::default(),
+            lanes_up: AtomicUsize::new(0),
             gate: tokio::sync::Mutex::new(false),
         })
     }
@@ -94,6 +98,20 @@ impl Link {
     /// What the last try to connect said, if it failed.
     pub(crate) fn trouble(&self) -> Option<String> {
         lock(&self.reach).trouble.clone()
+    }
+
+    /// A lane has a connection, or has lost it.
+    pub(crate) fn lane_is_up(&self, is_up: bool) {
+        if is_up {
+            self.lanes_up.fetch_add(1, Ordering::Relaxed);
+        } else {
+            self.lanes_up.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether any lane can write: then a connection that cannot be made is not the end of the store.
+    pub(crate) fn is_any_lane_up(&self) -> bool {
+        self.lanes_up.load(Ordering::Relaxed) > 0
     }
 
     /// No connection is made any more.
