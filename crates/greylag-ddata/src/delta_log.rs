@@ -30,8 +30,42 @@ pub(crate) struct Record {
     pub(crate) tag: Arc<str>,
     pub(crate) prev: u64,
     pub(crate) version: u64,
-    /// The encoded delta; `None` if only the full state says it.
-    pub(crate) delta: Option<Bytes>,
+    pub(crate) said: Said,
+}
+
+/// What a record says of its entry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Said {
+    /// This encoded delta.
+    Delta(Bytes),
+    /// That it changed; only the full state says how.
+    Full,
+    /// That it was used. Whatever else is said of it says that too. Source: ddata E2.
+    Touch,
+    /// Nothing any more: the entry is gone, and the record keeps its place.
+    Nothing,
+}
+
+impl Said {
+    fn delta(&self) -> Option<&Bytes> {
+        match self {
+            Self::Delta(delta) => Some(delta),
+            _ => None,
+        }
+    }
+
+    fn is_change(&self) -> bool {
+        matches!(self, Self::Delta(_) | Self::Full)
+    }
+}
+
+/// The records of one entry.
+#[derive(Debug, Default)]
+struct OfKey {
+    /// Their numbers, ascending.
+    seqs: VecDeque<u64>,
+    /// How many of them nobody was sent, and in which turn that was so.
+    unsent: (u64, usize),
 }
 
 /// A batch that waits for its acknowledgement.
@@ -74,8 +108,9 @@ pub(crate) struct DeltaLog {
     bytes: usize,
     last: u64,
     peers: BTreeMap<UniqueAddress, Cursor>,
-    /// Per key, records that nobody was sent: how many, and the latest one's number.
-    unsent: BTreeMap<KeyId, (usize, u64)>,
+    by_key: BTreeMap<KeyId, OfKey>,
+    /// Rises whenever anybody is sent something: what is unsent is of the present turn.
+    sendings: u64,
     /// The peer that was served last; the next turn begins after it.
     turn: Option<UniqueAddress>,
 }
@@ -102,40 +137,93 @@ impl DeltaLog {
         if self.peers.is_empty() {
             return;
         }
-        let (count, latest) = self.unsent.get(&record.key).copied().unwrap_or_default();
-        if count >= UNSENT_PER_KEY && self.join_into(types, latest, &record) {
+        let (unsent, latest) = self.unsent(&record.key);
+        if let Some(latest) = latest
+            && (unsent >= UNSENT_PER_KEY || record.said == Said::Touch)
+            && self.join_into(types, latest, &record)
+        {
             return;
         }
-        self.unsent.insert(record.key.clone(), (count + 1, seq));
+        let of_key = self.by_key.entry(record.key.clone()).or_default();
+        of_key.seqs.push_back(seq);
+        of_key.unsent = (self.sendings, unsent + 1);
         self.bytes += weight(&record);
         self.records.push_back((seq, record));
     }
 
+    /// How many records of an entry nobody was sent, and the latest one's number.
+    fn unsent(&self, key: &KeyId) -> (usize, Option<u64>) {
+        match self.by_key.get(key) {
+            Some(OfKey { seqs, unsent: (turn, count) }) if *turn == self.sendings => (*count, seqs.back().copied()),
+            _ => (0, None),
+        }
+    }
+
+    fn at(&mut self, seq: u64) -> Option<&mut Record> {
+        let at = self.records.partition_point(|(number, _)| *number < seq);
+        self.records.get_mut(at).filter(|(number, _)| *number == seq).map(|(_, record)| record)
+    }
+
     /// Joins a record into an unsent one of the same key.
     fn join_into(&mut self, types: &TypeTable, seq: u64, record: &Record) -> bool {
-        let at = self.records.partition_point(|(number, _)| *number < seq);
-        let Some((_, target)) = self.records.get_mut(at).filter(|(number, _)| *number == seq) else { return false };
-        let joined = match (&target.delta, &record.delta, types.find(&record.tag)) {
-            (Some(own), Some(delta), Some(found)) => match found.join_deltas(&[own, delta]) {
-                Ok((joined, _)) => Some(Bytes::from(joined)),
-                Err(_) => return false,
-            },
-            _ => None,
+        let Some(target) = self.at(seq) else { return false };
+        let said = match (&target.said, &record.said) {
+            (Said::Delta(own), Said::Delta(delta)) => {
+                let Some(Ok((joined, _))) = types.find(&record.tag).map(|found| found.join_deltas(&[own, delta]))
+                else {
+                    return false;
+                };
+                Said::Delta(joined.into())
+            }
+            (own, Said::Touch) if own.is_change() => return true,
+            (own, said) if own.is_change() && said.is_change() => Said::Full,
+            (Said::Touch, Said::Touch) => return true,
+            _ => return false,
         };
-        self.bytes -= weight(target);
+        let before = weight(target);
         target.version = record.version;
-        target.delta = joined;
-        self.bytes += weight(target);
+        target.said = said;
+        let after = weight(target);
+        self.bytes = self.bytes - before + after;
         true
     }
 
-    /// Forgets what was logged of an entry, which is deleted or gone.
+    /// Forgets the deltas of an entry that is deleted now: its present state says all.
     pub(crate) fn clear_deltas(&mut self, key: &KeyId) {
-        for (_, record) in self.records.iter_mut().filter(|(_, record)| record.key == *key) {
-            self.bytes -= weight(record);
-            record.delta = None;
-            self.bytes += weight(record);
+        self.replace(key, |said| if said.is_change() { Said::Full } else { Said::Nothing });
+    }
+
+    /// Forgets what was logged of an entry that is gone. The records keep their places, so that batches
+    /// under way stay what they were.
+    pub(crate) fn forget(&mut self, key: &KeyId) {
+        self.replace(key, |_| Said::Nothing);
+        self.by_key.remove(key);
+    }
+
+    fn replace(&mut self, key: &KeyId, with: impl Fn(&Said) -> Said) {
+        let Some(seqs) = self.by_key.get(key).map(|of_key| of_key.seqs.clone()) else { return };
+        for seq in seqs {
+            let Some(record) = self.at(seq) else { continue };
+            let before = weight(record);
+            record.said = with(&record.said);
+            let after = weight(record);
+            self.bytes = self.bytes - before + after;
         }
+    }
+
+    /// Takes the oldest record out.
+    fn pop(&mut self) -> Option<(u64, Record)> {
+        let (seq, record) = self.records.pop_front()?;
+        self.bytes -= weight(&record);
+        if let Some(of_key) = self.by_key.get_mut(&record.key)
+            && of_key.seqs.front() == Some(&seq)
+        {
+            of_key.seqs.pop_front();
+            if of_key.seqs.is_empty() {
+                self.by_key.remove(&record.key);
+            }
+        }
+        Some((seq, record))
     }
 
     /// The next batches for a slice of the reachable peers, and those that are due again.
@@ -183,7 +271,7 @@ impl DeltaLog {
                 cursor.sent = to_seq;
                 cursor.outstanding.insert(from_seq, Outstanding { to_seq, sent_at: now, owed: None });
             }
-            self.unsent.clear();
+            self.sendings += 1;
             sends.push((peer.clone(), Message::DeltaBatch { from_seq, to_seq, items }));
         }
     }
@@ -224,7 +312,7 @@ impl DeltaLog {
     ) -> Vec<BatchItem> {
         let mut order: Vec<&KeyId> = Vec::new();
         let mut groups: BTreeMap<&KeyId, Vec<&Record>> = BTreeMap::new();
-        for (_, record) in self.between(from_seq, to_seq) {
+        for (_, record) in self.between(from_seq, to_seq).filter(|(_, record)| record.said != Said::Nothing) {
             let group = groups.entry(&record.key).or_default();
             if group.is_empty() {
                 order.push(&record.key);
@@ -305,8 +393,12 @@ impl DeltaLog {
 
     /// The records of an entry above a version, ascending.
     fn missing(&self, key: &KeyId, have: u64) -> Vec<&Record> {
-        let records = self.records.iter().map(|(_, record)| record);
-        records.filter(|record| record.key == *key && record.version > have).collect()
+        let seqs = self.by_key.get(key).into_iter().flat_map(|of_key| &of_key.seqs);
+        let records = seqs.filter_map(|seq| {
+            let at = self.records.partition_point(|(number, _)| number < seq);
+            self.records.get(at).map(|(_, record)| record)
+        });
+        records.filter(|record| record.said.is_change() && record.version > have).collect()
     }
 
     /// The joined deltas of an entry above a version, if the log has them all. Source: ddata R12.
@@ -379,8 +471,7 @@ impl DeltaLog {
     pub(crate) fn enforce_limits(&mut self, settings: &ReplicatorSettings) -> Vec<(UniqueAddress, usize)> {
         let mut lost: BTreeMap<UniqueAddress, usize> = BTreeMap::new();
         while self.records.len() > settings.delta_log_max_entries || self.bytes > settings.delta_log_max_bytes {
-            let Some((seq, record)) = self.records.pop_front() else { break };
-            self.bytes -= weight(&record);
+            let Some((seq, _)) = self.pop() else { break };
             for (peer, cursor) in self.peers.iter_mut().filter(|(_, cursor)| cursor.floor() < seq) {
                 cursor.sent = cursor.sent.max(seq);
                 cursor.outstanding.retain(|from_seq, _| *from_seq > seq);
@@ -393,12 +484,7 @@ impl DeltaLog {
     fn trim(&mut self) {
         let floor = self.peers.values().map(Cursor::floor).min().unwrap_or(u64::MAX);
         while self.records.front().is_some_and(|(seq, _)| *seq <= floor) {
-            if let Some((_, record)) = self.records.pop_front() {
-                self.bytes -= weight(&record);
-            }
-        }
-        if self.records.is_empty() {
-            self.unsent.clear();
+            self.pop();
         }
     }
 
@@ -435,18 +521,22 @@ impl DeltaLog {
         assert!(self.records.iter().map(|(seq, _)| seq).is_sorted(), "records ascend");
         assert!(self.peers.values().all(|cursor| cursor.sent <= self.last), "cursors lie within the log");
         assert_eq!(self.bytes, self.records.iter().map(|(_, record)| weight(record)).sum::<usize>());
+        let said = self.records.iter().filter(|(_, record)| record.said != Said::Nothing).count();
+        let indexed = self.by_key.values().map(|of_key| of_key.seqs.len()).sum();
+        assert!(said <= indexed && indexed <= self.records.len(), "records are found by their keys");
     }
 }
 
 fn weight(record: &Record) -> usize {
-    record.key.len() + record.delta.as_ref().map_or(0, Bytes::len) + 48
+    record.key.len() + record.said.delta().map_or(0, Bytes::len) + 48
 }
 
 /// The joined deltas of consecutive records with the markers that their entry has now, and how many
 /// leaves they have; `None` if one of them has no delta.
 fn joined(types: &TypeTable, entries: &Entries, records: &[&Record]) -> Option<(DeltaItem, usize)> {
     let (first, last) = (records.first()?, records.last()?);
-    let deltas: Vec<&[u8]> = records.iter().map(|record| record.delta.as_deref()).collect::<Option<_>>()?;
+    let deltas = records.iter().map(|record| record.said.delta().map(|delta| &**delta));
+    let deltas: Vec<&[u8]> = deltas.collect::<Option<_>>()?;
     let (delta, leaves) = types.find(&first.tag)?.join_deltas(&deltas).ok()?;
     let item = DeltaItem {
         key: first.key.clone(),
@@ -455,6 +545,7 @@ fn joined(types: &TypeTable, entries: &Entries, records: &[&Record]) -> Option<(
         version: last.version,
         delta: delta.into(),
         markers: entries.markers(&first.key),
+        used_ms: entries.used_ms(&first.key),
     };
     Some((item, leaves))
 }
@@ -467,7 +558,12 @@ fn item(
     records: &[&Record],
     room: &mut usize,
 ) -> Option<BatchItem> {
-    let Some((item, leaves)) = joined(types, entries, records) else { return full_item(settings, entries, key, room) };
+    let changes: Vec<&Record> = records.iter().copied().filter(|record| record.said.is_change()).collect();
+    if changes.is_empty() {
+        let touch = |used_ms| BatchItem::Touch { hash: hash64(key.as_bytes()), used_ms };
+        return entries.used_ms(key).map(touch);
+    }
+    let Some((item, leaves)) = joined(types, entries, &changes) else { return full_item(settings, entries, key, room) };
     if leaves > settings.max_delta_size
         && !entries.is_large(key, settings.inner_tree_keys)
         && entries.envelope(key).is_some_and(|envelope| envelope.size() <= 2 * item.delta.len())

@@ -2,6 +2,7 @@
 //! index of replicas that they name.
 
 mod drafts;
+mod expiring;
 mod loading;
 mod merging;
 
@@ -14,6 +15,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use greylag_crdt::{Digest, DotSource, EntryMark, Home, Markers, ReplicaId};
 
+use crate::expiry::{DeadlineIndex, Lifetimes, NEVER};
 use crate::key::KeyId;
 use crate::message::{Content, Envelope};
 use crate::pruning::{Named, ReplicaIndex};
@@ -37,6 +39,14 @@ pub(crate) struct Entry {
     pub(crate) size_bound: usize,
     /// The highest number drawn here when the entry came into being here.
     born: u64,
+    /// When it was last used, by whomever; of a tombstone its deletion time. Wall clock in milliseconds.
+    used_ms: i64,
+    /// The used-time that all peers are told, so that further ones travel only if they matter.
+    told_ms: i64,
+    /// From then on it counts as absent.
+    deadline_ms: i64,
+    /// Where it stands in the index: at its deadline, or before it if it was used since.
+    indexed_ms: i64,
     digest: Digest,
     /// The encoding, until the next change.
     encoded: Option<Bytes>,
@@ -63,14 +73,27 @@ impl Data {
 
 impl Entry {
     fn new(content: Filled) -> Self {
-        let Filled { data, versions, markers, size_bound, born } = content;
+        let Filled { data, versions, markers, size_bound, born, used_ms: _ } = content;
         let digest = data.digest();
         let pruning = match &data {
             Data::Value(value) => value.pruning(),
             Data::Tombstone { .. } => None,
         };
         let mentions = pruning.map(|pruning| pruning.modified_by().into_iter().collect()).unwrap_or_default();
-        Self { data, versions, markers, mentions, size_bound, born, digest, encoded: None }
+        Self {
+            data,
+            versions,
+            markers,
+            mentions,
+            size_bound,
+            born,
+            used_ms: 0,
+            told_ms: 0,
+            deadline_ms: NEVER,
+            indexed_ms: NEVER,
+            digest,
+            encoded: None,
+        }
     }
 
     pub(crate) fn digest(&self) -> Digest {
@@ -102,7 +125,13 @@ impl Entry {
 
     /// The entry as it travels, with this for its content.
     pub(crate) fn envelope_with(&self, content: Content) -> Envelope {
-        Envelope { content, versions: self.versions.clone(), markers: self.markers.clone() }
+        let (versions, markers) = (self.versions.clone(), self.markers.clone());
+        Envelope { content, versions, markers, used_ms: self.used() }
+    }
+
+    /// When the value was last used, if that matters.
+    fn used(&self) -> Option<i64> {
+        (self.deadline_ms != NEVER && matches!(self.data, Data::Value(_))).then_some(self.used_ms)
     }
 
     fn named(&self) -> Named<'_> {
@@ -119,6 +148,8 @@ pub(crate) struct Filled {
     pub(crate) size_bound: usize,
     /// Of the value's [`Home`]; nothing for a tombstone.
     pub(crate) born: u64,
+    /// When it was last used, if that is known beside what is held; a new entry without it begins now.
+    pub(crate) used_ms: Option<i64>,
 }
 
 /// What came of merging something that a peer sent.
@@ -130,6 +161,16 @@ pub(crate) enum Merged {
     Deleted { deleted_at: i64 },
     /// Deltas are missing in between, or, if the full state is wanted, a marker.
     Gap { have: u64, full: bool },
+    /// Its time was over when it arrived: as if it had been merged and had expired at once.
+    Expired,
+}
+
+/// An entry that was removed without trace.
+#[derive(Debug)]
+pub(crate) struct Gone {
+    pub(crate) key: KeyId,
+    /// The deletion time of a tombstone that went because of its age.
+    pub(crate) aged: Option<i64>,
 }
 
 /// All entries of a replicator.
@@ -137,7 +178,11 @@ pub(crate) enum Merged {
 pub(crate) struct Entries {
     replica: ReplicaId,
     numbers: DotSource,
+    lifetimes: Lifetimes,
+    /// The wall clock, in milliseconds; what is past its deadline is not there.
+    now_ms: i64,
     map: BTreeMap<KeyId, Entry>,
+    deadlines: DeadlineIndex,
     pub(crate) tree: SyncTree,
     pub(crate) index: ReplicaIndex,
     /// What of the durable ones is not on disk.
@@ -202,58 +247,82 @@ impl Entries {
         let (map, tree, dirty) = (BTreeMap::new(), SyncTree::default(), BTreeSet::new());
         let (index, noticed, totals) = (ReplicaIndex::default(), Noticed::default(), Totals::default());
         let (drafts, encodings, storing) = (BTreeMap::new(), Encodings::default(), Storing::new(settings));
-        Self { replica, numbers, map, tree, index, dirty, noticed, totals, storing, drafts, encodings }
+        let (lifetimes, deadlines) = (Lifetimes::new(settings), DeadlineIndex::default());
+        Self {
+            replica,
+            numbers,
+            lifetimes,
+            now_ms: 0,
+            map,
+            deadlines,
+            tree,
+            index,
+            dirty,
+            noticed,
+            totals,
+            storing,
+            drafts,
+            encodings,
+        }
     }
 
     /// Where the value of an entry lives; of an absent one, where it would if it came into being now.
     pub(crate) fn home(&self, key: &str) -> Home {
-        let born = match self.map.get(key) {
+        let born = match self.get(key) {
             Some(Entry { data: Data::Value(_), born, .. }) => *born,
             _ => self.numbers.last(),
         };
         Home { entry: EntryMark::of(key), replica: self.replica, born }
     }
 
+    /// An entry, unless it is past its deadline.
     pub(crate) fn get(&self, key: &str) -> Option<&Entry> {
-        self.map.get(key)
+        self.map.get(key).filter(|entry| entry.deadline_ms > self.now_ms)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&KeyId, &Entry)> {
-        self.map.iter()
+        self.map.iter().filter(|(_, entry)| entry.deadline_ms > self.now_ms)
     }
 
     /// Ids from `from` on, ascending.
     pub(crate) fn from(&self, from: &str) -> impl Iterator<Item = (&KeyId, &Entry)> {
-        self.map.range::<str, _>((std::ops::Bound::Included(from), std::ops::Bound::Unbounded))
+        let after = self.map.range::<str, _>((std::ops::Bound::Included(from), std::ops::Bound::Unbounded));
+        after.filter(|(_, entry)| entry.deadline_ms > self.now_ms)
     }
 
     pub(crate) fn digest(&self, key: &str) -> Option<Digest> {
-        self.map.get(key).map(Entry::digest)
+        self.get(key).map(Entry::digest)
     }
 
     /// The markers of an entry.
     pub(crate) fn markers(&self, key: &str) -> Markers {
-        self.map.get(key).map(|entry| entry.markers.clone()).unwrap_or_default()
+        self.get(key).map(|entry| entry.markers.clone()).unwrap_or_default()
     }
 
-    /// Sets what an entry holds.
+    /// Sets what an entry holds. One that is past its deadline was removed before, with its trace.
     pub(crate) fn set(&mut self, key: &KeyId, content: Filled) {
         self.set_by(key, content, None);
     }
 
     /// Sets what an entry holds after a delta was joined into it, if there was one.
     pub(crate) fn set_by(&mut self, key: &KeyId, content: Filled, delta: Option<&Bytes>) {
+        debug_assert!(!self.is_overdue(key), "{key}: nothing is built on what has expired");
         self.storing.changed(key, delta);
-        let entry = Entry::new(content);
+        let used_ms = content.used_ms;
+        let mut entry = Entry::new(content);
         self.tree.set(key, Some(entry.digest));
         self.dirty.insert(key.clone());
         self.totals.count(&entry);
         match self.map.entry(key.clone()) {
             btree_map::Entry::Occupied(mut place) => {
+                entry.date(&self.lifetimes, self.now_ms, key, Some(place.get()), used_ms);
+                self.deadlines.update(key, place.get().indexed_ms, entry.indexed_ms);
                 self.index.update(key, Some(place.get().named()), Some(entry.named()));
                 self.totals.forget(&place.insert(entry));
             }
             btree_map::Entry::Vacant(place) => {
+                entry.date(&self.lifetimes, self.now_ms, key, None, used_ms);
+                self.deadlines.update(key, NEVER, entry.indexed_ms);
                 self.index.update(key, None, Some(entry.named()));
                 place.insert(entry);
             }
@@ -280,20 +349,10 @@ impl Entries {
         (self.map.get(key), &mut self.storing)
     }
 
-    /// Removes an entry without trace.
-    pub(crate) fn forget(&mut self, key: &KeyId) {
-        let Some(entry) = self.map.remove(key) else { return };
-        self.storing.changed(key, None);
-        self.totals.forget(&entry);
-        self.drafts.remove(key);
-        self.tree.set(key, None);
-        self.dirty.insert(key.clone());
-        self.index.update(key, Some(entry.named()), None);
-    }
-
     /// The entry as it travels.
     pub(crate) fn envelope(&mut self, key: &str) -> Option<Envelope> {
-        let entry = self.map.get_mut(key)?;
+        let now_ms = self.now_ms;
+        let entry = self.map.get_mut(key).filter(|entry| entry.deadline_ms > now_ms)?;
         let content = match &entry.data {
             Data::Tombstone { deleted_at } => Content::Tombstone { deleted_at: *deleted_at },
             Data::Value(value) => {
@@ -331,6 +390,7 @@ impl Entries {
         assert!(index == self.index, "the replica index is in step");
         assert_eq!(totals, self.totals, "the totals are in step");
         assert_eq!(tree.sum(Prefix::ROOT), self.tree.sum(Prefix::ROOT), "the sums are in step");
+        self.check_deadlines();
     }
 }
 
@@ -369,7 +429,7 @@ mod tests {
         set.add(element.to_owned());
         let data = Data::Value(Box::new(set));
         let (versions, markers) = (BTreeMap::new(), Markers::new());
-        entries.set(key, Filled { data, versions, markers, size_bound: 100, born: 0 });
+        entries.set(key, Filled { data, versions, markers, size_bound: 100, born: 0, used_ms: None });
     }
 
     /// ddata R14: recipients within `encode_cache_time_to_live` share one encoding, a change makes another, and

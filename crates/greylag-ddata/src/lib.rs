@@ -56,6 +56,7 @@ mod driver;
 mod durable;
 mod entries;
 mod error;
+mod expiry;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
@@ -95,8 +96,8 @@ pub use key::{InvalidKey, Key, KeyId, MAX_ID_BYTES};
 pub use level::{ReadLevel, WriteLevel};
 pub use memory_store::{MemoryStore, StoreImage};
 pub use message::{
-    BatchItem, Content, DeltaItem, DropReason, Effect, Envelope, Input, Message, Nacked, Notice, Offer, ReadReply,
-    Refusal, ReplicatorEvent, Reply, RoundId, Snapshot, Wanted, WriteReply,
+    BatchItem, Content, DeltaItem, DropReason, Effect, Envelope, Input, Listed, Message, Nacked, Notice, Offer,
+    ReadReply, Refusal, ReplicatorEvent, Reply, RoundId, Snapshot, Wanted, WriteReply,
 };
 pub use metrics::{Latency, LevelName, Metrics, Traffic};
 pub use pruning::{PruningNews, PruningRound};

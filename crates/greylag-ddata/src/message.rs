@@ -40,6 +40,9 @@ pub struct Envelope {
     pub versions: BTreeMap<ReplicaId, u64>,
     /// What was put where of removed replicas. Source: ddata Z5.
     pub markers: Markers,
+    /// When the entry was last used, wall clock in milliseconds; `None` if it does not expire at the
+    /// sender. Of a tombstone its deletion time says it. Source: ddata E2.
+    pub used_ms: Option<i64>,
 }
 
 /// The value of a travelling entry, or that it was deleted.
@@ -62,7 +65,7 @@ pub enum Content {
 impl Envelope {
     /// A travelling entry that says nothing but this.
     pub fn of(content: Content) -> Self {
-        Self { content, versions: BTreeMap::new(), markers: Markers::new() }
+        Self { content, versions: BTreeMap::new(), markers: Markers::new(), used_ms: None }
     }
 
     /// About how many bytes it takes in a message.
@@ -91,6 +94,8 @@ pub struct DeltaItem {
     /// The markers of the sender's entry. Who lacks one of them does not know the names that the
     /// delta uses, and needs the full state. Source: ddata Z7.
     pub markers: Markers,
+    /// As in [`Envelope`].
+    pub used_ms: Option<i64>,
 }
 
 /// One entry's part of a batch.
@@ -110,6 +115,24 @@ pub enum BatchItem {
         /// The hash of its id.
         hash: u64,
     },
+    /// The entry was used and has not changed. Source: ddata E2.
+    Touch {
+        /// The hash of its id.
+        hash: u64,
+        /// Wall clock in milliseconds.
+        used_ms: i64,
+    },
+}
+
+/// What a list says of one entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Listed {
+    /// The hash of its id.
+    pub hash: u64,
+    /// Its digest.
+    pub digest: Digest,
+    /// As in [`Envelope`].
+    pub used_ms: Option<i64>,
 }
 
 /// A refused part of a batch.
@@ -318,8 +341,8 @@ pub enum Message {
         number: u64,
         /// The parts.
         prefixes: Vec<Prefix>,
-        /// Hashes of ids, and digests.
-        keys: Vec<(u64, Digest)>,
+        /// The entries.
+        keys: Vec<Listed>,
     },
     /// Send me these.
     SyncWant {
@@ -437,7 +460,7 @@ impl Message {
             Self::DeltaBatch { items, .. } => {
                 let deltas = items.iter_mut().filter_map(|item| match item {
                     BatchItem::Delta(item) => Some(item),
-                    BatchItem::Full { .. } | BatchItem::Hint { .. } => None,
+                    BatchItem::Full { .. } | BatchItem::Hint { .. } | BatchItem::Touch { .. } => None,
                 });
                 deltas.for_each(|item| item.markers = Markers::new());
             }
@@ -499,6 +522,7 @@ impl BatchItem {
             Self::Delta(item) => item.key.len() + item.delta.len(),
             Self::Full { key, envelope } => key.len() + envelope.size(),
             Self::Hint { .. } => 9,
+            Self::Touch { .. } => 20,
         }
     }
 }

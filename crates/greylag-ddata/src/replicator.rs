@@ -9,6 +9,7 @@
 
 mod conflicts;
 mod deadlines;
+mod expiry;
 mod invariants;
 mod observed;
 mod peers;
@@ -28,7 +29,7 @@ use greylag_crdt::{Change, DotSource, LeftOut, Lineage, Markers, ReplicaId, Repl
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
-use crate::delta_log::{DeltaLog, Record};
+use crate::delta_log::{DeltaLog, Record, Said};
 use crate::entries::{Data, Entries, Entry, Filled};
 use crate::error::{DeleteError, GetError, RequestError, StopReason, UpdateError};
 use crate::key::{InvalidKey, Key, KeyId, problem};
@@ -99,6 +100,10 @@ pub struct Stats {
     /// Messages that could not be taken yet: durable entries were being loaded, or it was not known whether
     /// they are too old for the sender.
     pub not_ready: u64,
+    /// Entries and tombstones whose time was over, removed.
+    pub expired: u64,
+    /// Entries and tombstones whose time was over when they arrived, ignored.
+    pub arrived_expired: u64,
 }
 
 /// The machine.
@@ -132,6 +137,9 @@ pub struct ReplicatorCore {
     propagate_at: Option<Instant>,
     gossip_at: Instant,
     notify_at: Option<Instant>,
+    /// When entries that nobody uses are looked for again, and not before when.
+    expire_at: Option<Instant>,
+    expire_after: Instant,
     stopping: Option<(StopReason, Instant)>,
     silence: Silence,
     sent: Traffic,
@@ -183,6 +191,8 @@ impl ReplicatorCore {
             propagate_at: None,
             gossip_at,
             notify_at: None,
+            expire_at: None,
+            expire_after: now,
             stopping: None,
             silence: Silence::default(),
             sent: Traffic::default(),
@@ -196,16 +206,18 @@ impl ReplicatorCore {
     /// Takes one input.
     pub fn handle(&mut self, now: Instant, input: Input, out: &mut Vec<Effect>) {
         self.entries.forget_encodings(now, self.settings.encode_cache_time_to_live);
+        if let Input::Wall(wall_ms) | Input::Delete { wall_ms, .. } = input {
+            self.wall = (now, wall_ms);
+        }
+        self.tell_time(now, out);
         match input {
             Input::Received { from, message } => self.on_message(now, from, message, out),
             Input::Dropped { from, why } => self.on_dropped(&from, why, out),
             Input::SendFailed { to } => self.on_send_failed(&to, out),
             Input::Replicas(replicas) => self.on_replicas(now, replicas, out),
-            Input::Wall(wall_ms) => self.wall = (now, wall_ms),
-            Input::Tick => {}
+            Input::Wall(_) | Input::Tick => {}
             Input::Get { id, key, tag, level } => self.on_get(now, id, key, tag, level.into(), out),
             Input::Delete { id, key, level, wall_ms } => {
-                self.wall = (now, wall_ms);
                 self.on_delete(now, id, key, level.into(), wall_ms, out);
             }
             Input::Subscribe { subscriber, pattern, tag } => self.subscriptions.add(subscriber, pattern, Some(tag)),
@@ -238,7 +250,9 @@ impl ReplicatorCore {
         let pruning = self.pruning_deadline();
         let silence = self.silence.next_deadline();
         let step = self.rounds.step_at;
-        let timers = [step, syncing, initial, gossip, self.propagate_at, self.notify_at, stopping, pruning, silence];
+        let expiry = self.expire_at;
+        let timers =
+            [step, syncing, initial, gossip, self.propagate_at, self.notify_at, expiry, stopping, pruning, silence];
         timers.into_iter().chain(storing).chain([requests]).flatten().min()
     }
 
@@ -261,7 +275,9 @@ impl ReplicatorCore {
     ) -> Result<O, UpdateError<E>> {
         let level = Level::from(level);
         self.wall = (now, wall_ms);
+        self.tell_time(now, out);
         self.check_request(key.id(), level)?;
+        self.free(now, key.id(), out);
         self.add_type::<T>();
         let existing = self.existing(key)?;
         let home = self.entries.home(key.id());
@@ -345,6 +361,7 @@ impl ReplicatorCore {
     ) -> Result<(), UpdateError<E>> {
         let delta = match change {
             Change::None => {
+                self.touch(key.id(), out);
                 self.begin_write(now, id, key.id(), level, None, false, out);
                 return Ok(());
             }
@@ -363,23 +380,26 @@ impl ReplicatorCore {
         if T::CAUSAL && self.settings.delta_enabled {
             versions.insert(self.replica, version);
         }
-        let record =
-            Record { key: key.id().clone(), tag: AnyData::tag(&value), prev, version, delta: delta.map(Into::into) };
-        let item = record.delta.as_ref().map(|delta| DeltaItem {
-            key: record.key.clone(),
-            tag: record.tag.clone(),
+        let tag = AnyData::tag(&value);
+        let (data, used_ms) = (Data::Value(Box::new(value)), Some(self.wall_ms(now)));
+        let filled = Filled { data, versions, markers: markers.clone(), size_bound, born, used_ms };
+        let delta: Option<bytes::Bytes> = delta.map(Into::into);
+        self.entries.set_by(key.id(), filled, delta.as_ref());
+        let used_ms = self.entries.note_update(key.id());
+        let item = delta.clone().map(|delta| DeltaItem {
+            key: key.id().clone(),
+            tag: tag.clone(),
             prev,
             version,
-            delta: delta.clone(),
-            markers: markers.clone(),
+            delta,
+            markers,
+            used_ms,
         });
-        let data = Data::Value(Box::new(value));
-        let content = Filled { data, versions, markers, size_bound, born };
-        self.entries.set_by(key.id(), content, record.delta.as_ref());
         if let Some(item) = &item {
             self.entries.note_delta(key.id(), &item.delta, before);
         }
-        self.append(record, out);
+        let said = delta.map_or(Said::Full, Said::Delta);
+        self.append(Record { key: key.id().clone(), tag, prev, version, said }, out);
         self.begin_write(now, id, key.id(), level, item, true, out);
         Ok(())
     }
@@ -422,10 +442,11 @@ impl ReplicatorCore {
             out.push(Effect::Reply { id, reply: Reply::Delete(Err(error)) });
             return;
         }
+        self.free(now, &key, out);
         self.entries.merge_tombstone(&key, wall_ms);
         self.log.clear_deltas(&key);
         let version = self.numbers.draw();
-        self.append(Record { key: key.clone(), tag: "".into(), prev: 0, version, delta: None }, out);
+        self.append(Record { key: key.clone(), tag: "".into(), prev: 0, version, said: Said::Full }, out);
         self.begin_delete(now, id, &key, level, out);
     }
 
@@ -434,6 +455,9 @@ impl ReplicatorCore {
             Err(error) => Err(error.into()),
             Ok(()) => self.read_local(&key, &tag),
         };
+        if matches!(result, Ok(Read::Found(_))) {
+            self.touch(&key, out);
+        }
         match result {
             // A local tombstone is final; anything else may be news elsewhere.
             Ok(Read::Found(_) | Read::NotFound) if level != Level::Local => {
@@ -579,6 +603,7 @@ impl ReplicatorCore {
         self.tick_pruning(now, out);
         self.store_changes(now, out);
         self.finish_stop(now, out);
+        self.plan_expiry(now);
         // Idle timers sleep: nothing to send or to tell means nothing to wake up for.
         if self.propagate_at.is_none() && self.log.len() > 0 && self.log.has_work(&self.reachable_peers()) {
             self.propagate_at = Some(now + self.settings.delta_propagation_interval);

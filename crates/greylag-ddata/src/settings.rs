@@ -1,6 +1,6 @@
 //! Settings of a replicator.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::durable::DurableSettings;
@@ -79,6 +79,18 @@ pub struct ReplicatorSettings {
     pub durable: DurableSettings,
     /// Local requests that wait while durable entries are loaded. Default 10,000. Source: ddata U4.
     pub stash_capacity: usize,
+    /// Entries that nobody reads, updates or deletes for so long are removed without trace, by pattern:
+    /// an id, a prefix with `*` behind it, or `*` for all; the most specific one counts. For data like
+    /// a cache's: what expires on one node while another uses it comes back. A lifetime must be well
+    /// above the difference of the nodes' clocks. Default none. Source: ddata E1, E3.
+    pub expire_keys_after_inactivity: BTreeMap<String, Duration>,
+    /// Tombstones of deleted entries are dropped this long after the deletion, so that their ids can be
+    /// used again. A member cut off for longer brings the entry back. Default `None`, never.
+    /// Source: ddata R5, Z9.
+    pub delete_tombstone_ttl: Option<Duration>,
+    /// Entries of so many bytes or more are told of once, and again whenever they have grown by a
+    /// tenth. Default 10 KiB; `None` never. Source: ddata E4.
+    pub log_data_size_exceeding: Option<usize>,
     /// How long an orderly stop waits for one voter to hold everything. Default 3 s. Source: ddata G15.
     pub shutdown_flush_timeout: Duration,
     /// Encodings of entries are kept for so long after they were made, so that several recipients share
@@ -143,6 +155,9 @@ impl Default for ReplicatorSettings {
             pruning_marker_time_to_live: Duration::from_secs(6 * 3_600),
             durable: DurableSettings::default(),
             stash_capacity: 10_000,
+            expire_keys_after_inactivity: BTreeMap::new(),
+            delete_tombstone_ttl: None,
+            log_data_size_exceeding: Some(10 * 1024),
             shutdown_flush_timeout: Duration::from_secs(3),
             encode_cache_time_to_live: Duration::from_secs(10),
             dot_floor: None,
@@ -248,10 +263,31 @@ impl ReplicatorSettings {
             )));
         }
         self.durable.validate(self.max_pruning_dissemination)?;
+        self.validate_expiry()?;
         if self.name.is_empty() || self.name.contains('/') {
             return Err(StartError::Settings(format!("name is {:?}, it must be non-empty and without '/'", self.name)));
         }
         Ok(())
+    }
+}
+
+impl ReplicatorSettings {
+    fn validate_expiry(&self) -> Result<(), StartError> {
+        if self.expire_keys_after_inactivity.contains_key("") {
+            let text = "expire_keys_after_inactivity has an empty pattern; write '*' for all entries";
+            return Err(StartError::Settings(text.into()));
+        }
+        if let Some((pattern, _)) = self.expire_keys_after_inactivity.iter().find(|(_, after)| after.is_zero()) {
+            let text = format!("expire_keys_after_inactivity of {pattern:?} must be above zero");
+            return Err(StartError::Settings(text));
+        }
+        match self.delete_tombstone_ttl.filter(|ttl| *ttl <= self.max_pruning_dissemination) {
+            None => Ok(()),
+            Some(ttl) => Err(StartError::Settings(format!(
+                "delete_tombstone_ttl is {ttl:?}, it must be above max_pruning_dissemination, which is {:?}",
+                self.max_pruning_dissemination
+            ))),
+        }
     }
 }
 
@@ -270,5 +306,15 @@ mod tests {
         let settings = ReplicatorSettings { pruning_marker_time_to_live: lifetime, ..ReplicatorSettings::default() };
         let error = settings.validate().unwrap_err().to_string();
         assert!(error.contains("pruning_marker_time_to_live is 300s") && error.contains("max_pruning"), "{error}");
+        let settings = ReplicatorSettings { delete_tombstone_ttl: Some(lifetime), ..ReplicatorSettings::default() };
+        let error = settings.validate().unwrap_err().to_string();
+        assert!(error.contains("delete_tombstone_ttl is 300s") && error.contains("max_pruning"), "{error}");
+        for (pattern, after) in [("", 1), ("cart-*", 0)] {
+            let expiring = [(pattern.to_owned(), Duration::from_secs(after))].into();
+            let settings =
+                ReplicatorSettings { expire_keys_after_inactivity: expiring, ..ReplicatorSettings::default() };
+            let error = settings.validate().unwrap_err().to_string();
+            assert!(error.contains("expire_keys_after_inactivity"), "{error}");
+        }
     }
 }

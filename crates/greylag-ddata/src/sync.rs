@@ -18,7 +18,7 @@ use greylag_crdt::Digest;
 
 use crate::entries::Entries;
 use crate::key::KeyId;
-use crate::message::{Envelope, Message, RoundId, Wanted};
+use crate::message::{Envelope, Listed, Message, RoundId, Wanted};
 use crate::pruning::Tokens;
 use crate::repair::{Next, Outgoing, UNDER_WAY};
 use crate::settings::ReplicatorSettings;
@@ -224,15 +224,19 @@ impl Round {
         &mut self,
         entries: &Entries,
         prefix: Prefix,
-        theirs: &[(u64, Digest)],
-        mut skip: impl FnMut(u64, Option<Digest>, Option<Digest>) -> bool,
+        theirs: &[Listed],
+        mut skip: impl FnMut(u64, Option<Digest>, Option<Digest>, Option<i64>) -> bool,
     ) {
         let mut listed: BTreeMap<u64, BTreeSet<Digest>> = BTreeMap::new();
-        for (hash, digest) in theirs {
+        let mut used: BTreeMap<u64, i64> = BTreeMap::new();
+        for Listed { hash, digest, used_ms } in theirs {
             listed.entry(*hash).or_default().insert(*digest);
+            used.extend(used_ms.map(|used_ms| (*hash, used_ms)));
         }
+        let used = |hash| used.get(&hash).copied();
         let mut held: BTreeMap<u64, Vec<(KeyId, Digest)>> = BTreeMap::new();
-        for (hash, key, digest) in entries.tree.items(prefix) {
+        let present = entries.tree.items(prefix).into_iter().filter(|(_, key, _)| !entries.is_overdue(key));
+        for (hash, key, digest) in present {
             held.entry(hash).or_default().push((key, digest));
         }
         let Queue { lacking, differing, wants: wanted, .. } = &mut self.queue;
@@ -242,7 +246,7 @@ impl Round {
             match listed.get(hash) {
                 None => lacking.extend(keys),
                 Some(theirs) if *theirs == digests => {}
-                Some(theirs) if skip(*hash, digests.first().copied(), theirs.first().copied()) => {}
+                Some(theirs) if skip(*hash, digests.first().copied(), theirs.first().copied(), used(*hash)) => {}
                 Some(theirs) => {
                     differing.extend(keys);
                     // Two ids with one hash: the peer may hold one that is not here.
@@ -254,7 +258,7 @@ impl Round {
         }
         let absent = listed.iter().filter(|(hash, _)| !held.contains_key(hash));
         for (hash, theirs) in absent {
-            if !skip(*hash, None, theirs.first().copied()) {
+            if !skip(*hash, None, theirs.first().copied(), used(*hash)) {
                 wanted.push_back(*hash);
             }
         }
@@ -413,8 +417,9 @@ impl Round {
 }
 
 /// All that is held in a part, by hashes of ids.
-fn listed(entries: &Entries, prefix: Prefix) -> impl Iterator<Item = (u64, Digest)> {
-    entries.tree.items(prefix).into_iter().map(|(hash, _, digest)| (hash, digest))
+fn listed(entries: &Entries, prefix: Prefix) -> impl Iterator<Item = Listed> {
+    let present = entries.tree.items(prefix).into_iter().filter(|(_, key, _)| !entries.is_overdue(key));
+    present.map(|(hash, key, digest)| Listed { hash, digest, used_ms: entries.used_ms(&key) })
 }
 
 /// The ids held here that have this hash.

@@ -14,7 +14,7 @@ use prost::Message as _;
 use crate::generated as pb;
 use crate::key::KeyId;
 use crate::message::{
-    BatchItem, Content, DeltaItem, Envelope, Message, Nacked, ReadReply, Refusal, RoundId, WriteReply,
+    BatchItem, Content, DeltaItem, Envelope, Listed, Message, Nacked, ReadReply, Refusal, RoundId, WriteReply,
 };
 use crate::pruning::{PruningNews, PruningRound};
 use crate::transfers::Fragment;
@@ -180,7 +180,8 @@ fn envelope(envelope: &Envelope) -> pb::Envelope {
     };
     let versions = envelope.versions.iter();
     let versions = versions.map(|(replica, version)| pb::Version { replica: replica.0, version: *version });
-    pb::Envelope { content: Some(content), versions: versions.collect(), markers: markers(&envelope.markers) }
+    let markers = markers(&envelope.markers);
+    pb::Envelope { content: Some(content), versions: versions.collect(), markers, used: envelope.used_ms }
 }
 
 /// None, as most entries have, take no byte.
@@ -236,7 +237,7 @@ fn from_envelope(envelope: Option<pb::Envelope>) -> Result<Envelope, WireError> 
     };
     let versions = envelope.versions.into_iter().map(|version| (ReplicaId(version.replica), version.version));
     let markers = from_markers(&envelope.markers)?;
-    Ok(Envelope { content, versions: versions.collect::<BTreeMap<_, _>>(), markers })
+    Ok(Envelope { content, versions: versions.collect::<BTreeMap<_, _>>(), markers, used_ms: envelope.used })
 }
 
 fn delta(item: &DeltaItem) -> pb::Delta {
@@ -247,6 +248,7 @@ fn delta(item: &DeltaItem) -> pb::Delta {
         version: item.version,
         delta: item.delta.clone(),
         markers: markers(&item.markers),
+        used: item.used_ms,
     }
 }
 
@@ -258,6 +260,7 @@ fn from_delta(delta: pb::Delta) -> Result<DeltaItem, WireError> {
         prev: delta.prev,
         version: delta.version,
         delta: delta.delta,
+        used_ms: delta.used,
     })
 }
 
@@ -349,9 +352,10 @@ fn to_kind(message: &Message) -> pb::message::Kind {
             round: Some(round(*id)),
             number: *number,
             prefixes: prefixes.iter().copied().map(prefix).collect(),
-            hashes: keys.iter().map(|(hash, _)| *hash).collect(),
-            high: keys.iter().map(|(_, held)| digest(*held).high).collect(),
-            low: keys.iter().map(|(_, held)| digest(*held).low).collect(),
+            hashes: keys.iter().map(|held| held.hash).collect(),
+            high: keys.iter().map(|held| digest(held.digest).high).collect(),
+            low: keys.iter().map(|held| digest(held.digest).low).collect(),
+            used: used_times(keys),
         }),
         Message::SyncWant { round: id, number, hashes } => {
             Kind::SyncWant(pb::SyncWant { round: id.map(round), number: *number, hashes: hashes.clone() })
@@ -380,6 +384,27 @@ fn to_kind(message: &Message) -> pb::message::Kind {
             Kind::Bucket(inner::bucket(*round, *number, key, *snapshot, part))
         }
     }
+}
+
+/// Entries that do not expire take no byte.
+fn used_times(keys: &[Listed]) -> Vec<i64> {
+    if keys.iter().all(|held| held.used_ms.is_none()) {
+        return Vec::new();
+    }
+    keys.iter().map(|held| held.used_ms.unwrap_or(i64::MIN)).collect()
+}
+
+fn from_listed(hashes: Vec<u64>, high: &[u64], low: &[u64], used: &[i64]) -> Result<Vec<Listed>, WireError> {
+    let count = hashes.len();
+    if count != high.len() || count != low.len() || (!used.is_empty() && used.len() != count) {
+        return Err(WireError::Missing("a digest or used-time of a listed entry"));
+    }
+    let listed = hashes.into_iter().zip(high).zip(low).enumerate().map(|(at, ((hash, high), low))| Listed {
+        hash,
+        digest: digest_of(*high, *low),
+        used_ms: used.get(at).copied().filter(|used| *used != i64::MIN),
+    });
+    Ok(listed.collect())
 }
 
 fn write_reply(request: u64, reply: &WriteReply) -> pb::WriteReply {
@@ -413,6 +438,7 @@ fn batch_item(item: &BatchItem) -> pb::BatchItem {
             Item::Full(pb::KeyedEnvelope { key: key.to_string(), envelope: Some(envelope(value)) })
         }
         BatchItem::Hint { hash } => Item::Hint(*hash),
+        BatchItem::Touch { hash, used_ms } => Item::Touch(pb::Touch { hash: *hash, used: *used_ms }),
     };
     pb::BatchItem { item: Some(item) }
 }
@@ -476,11 +502,7 @@ fn from_kind(kind: pb::message::Kind) -> Result<Message, WireError> {
             Message::SyncNodes { round: a_round(m.round)?, number: m.number, parents }
         }
         Kind::SyncList(m) => {
-            if m.hashes.len() != m.high.len() || m.hashes.len() != m.low.len() {
-                return Err(WireError::Missing("a digest of a listed entry"));
-            }
-            let digests = m.high.into_iter().zip(m.low).map(|(high, low)| digest_of(high, low));
-            let keys = m.hashes.into_iter().zip(digests).collect();
+            let keys = from_listed(m.hashes, &m.high, &m.low, &m.used)?;
             let prefixes = m.prefixes.into_iter().map(|prefix| from_prefix(Some(prefix))).collect::<Result<_, _>>()?;
             Message::SyncList { round: a_round(m.round)?, number: m.number, prefixes, keys }
         }
@@ -514,6 +536,7 @@ fn from_batch_item(item: pb::BatchItem) -> Result<BatchItem, WireError> {
             BatchItem::Full { key, envelope }
         }
         Item::Hint(hash) => BatchItem::Hint { hash },
+        Item::Touch(touch) => BatchItem::Touch { hash: touch.hash, used_ms: touch.used },
     })
 }
 
@@ -534,14 +557,18 @@ mod tests {
             content: Content::Value { tag: "gl.gcounter/1".into(), bytes: Bytes::from_static(b"\x01\x00") },
             versions: [(ReplicaId(7), 9)].into(),
             markers: markers.clone(),
+            used_ms: Some(0),
         };
         let deleted = Envelope {
             content: Content::Tombstone { deleted_at: -5 },
             versions: BTreeMap::new(),
             markers: Markers::new(),
+            used_ms: None,
         };
         let delta = Bytes::from_static(b"d");
-        let item = DeltaItem { key: "k".into(), tag: "t".into(), prev: 1, version: 2, delta, markers };
+        let used_ms = Some(-1);
+        let item = DeltaItem { key: "k".into(), tag: "t".into(), prev: 1, version: 2, delta, markers, used_ms };
+        let listed = |hash, used_ms| Listed { hash, digest: Digest(5), used_ms };
         let pruned = PruningRound { removed: ReplicaId(u64::MAX), epoch: 3, owner: ReplicaId(1), created_at: -1 };
         let pruning = PruningNews { rounds: vec![pruned], forget_horizon: Some(0) };
         let round = RoundId { number: 4, opened_by_sender: true };
@@ -574,6 +601,7 @@ mod tests {
                     BatchItem::Delta(item),
                     BatchItem::Full { key: "f".into(), envelope: value.clone() },
                     BatchItem::Hint { hash: 0 },
+                    BatchItem::Touch { hash: 7, used_ms: -7 },
                 ],
             },
             Message::DeltaAck {
@@ -594,7 +622,13 @@ mod tests {
                 round,
                 number: 2,
                 prefixes: vec![part, Prefix::ROOT],
-                keys: vec![(0, Digest(5)), (9, Digest(0))],
+                keys: vec![listed(0, None), listed(9, None)],
+            },
+            Message::SyncList {
+                round,
+                number: 2,
+                prefixes: vec![part],
+                keys: vec![listed(0, Some(0)), listed(9, None)],
             },
             Message::SyncWant { round: None, number: 0, hashes: vec![0, 7] },
             Message::Gossip {

@@ -444,6 +444,7 @@ fn describe(message: &Message) -> String {
                 BatchItem::Delta(item) => format!("{} ({},{}]", item.key, item.prev, item.version),
                 BatchItem::Full { key, .. } => format!("{key} in full"),
                 BatchItem::Hint { .. } => "hint".into(),
+                BatchItem::Touch { used_ms, .. } => format!("touch {used_ms}"),
             });
             format!("DeltaBatch [{}]", items.collect::<Vec<_>>().join(", "))
         }

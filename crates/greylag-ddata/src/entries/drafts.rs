@@ -13,7 +13,7 @@ use greylag_core::UniqueAddress;
 impl Entries {
     /// Whether a value is compared and sent range by range: it has more top-level keys than this.
     pub(crate) fn is_large(&self, key: &str, keys: usize) -> bool {
-        let ranged = self.map.get(key).and_then(Entry::value).and_then(AnyData::ranged);
+        let ranged = self.get(key).and_then(Entry::value).and_then(AnyData::ranged);
         ranged.is_some_and(|ranged| ranged.keys() > keys)
     }
 
@@ -30,7 +30,7 @@ impl Entries {
         let found = rules.types.find(tag).ok_or(Refusal::UnknownType)?;
         let mut zero = found.zero();
         zero.bind(self.home(key));
-        let own = self.map.get(key);
+        let own = self.get(key);
         let draft = Draft::new(from, offered, own, zero).map_err(|Nonsense| Refusal::Undecodable)?;
         self.drafts.insert(key.clone(), draft);
         Ok(())
@@ -49,15 +49,18 @@ impl Entries {
 
     /// Puts a finished draft in the place of the entry that it includes, or joins it.
     pub(crate) fn merge_draft(&mut self, rules: &Rules<'_>, key: &KeyId, draft: Draft) -> Result<Merged, Refusal> {
-        if let Some(Entry { data: Data::Tombstone { deleted_at }, .. }) = self.map.get(key) {
+        if let Some(Entry { data: Data::Tombstone { deleted_at }, .. }) = self.get(key) {
             return Ok(Merged::Deleted { deleted_at: *deleted_at });
+        }
+        if self.is_too_late(key, draft.offer.head.used_ms) {
+            return Ok(Merged::Expired);
         }
         let Content::Value { tag, .. } = &draft.offer.head.content else { return Err(Refusal::Undecodable) };
         self.check_tag(key, tag)?;
         let found = rules.types.find(tag).ok_or(Refusal::UnknownType)?;
         let (now, bytes) = (self.digest(key), draft.bytes);
         let (value, head, includes_all) = draft.finish(found, now);
-        let Some(own) = self.map.get(key).filter(|own| includes_all && own.markers == head.markers) else {
+        let Some(own) = self.get(key).filter(|own| includes_all && own.markers == head.markers) else {
             return self.merge_state(rules, key, &**found, value, &head, bytes);
         };
         let mut versions = own.versions.clone();
@@ -66,7 +69,8 @@ impl Entries {
             *own = (*own).max(*version);
         }
         let (markers, size_bound, born) = (own.markers.clone(), own.size_bound + bytes, own.born);
-        self.set(key, Filled { data: Data::Value(value), versions, markers, size_bound, born });
+        let (data, used_ms) = (Data::Value(value), head.used_ms);
+        self.set(key, Filled { data, versions, markers, size_bound, born, used_ms });
         Ok(Merged::Done { changed: self.digest(key) != now })
     }
 }

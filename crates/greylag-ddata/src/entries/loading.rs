@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::{Data, Entries, Filled, Rules};
+use super::{Data, Entries, Filled, Merged, Rules};
 use crate::store::LoadedRecord;
 
 /// Why a stored record was not joined.
@@ -23,7 +23,10 @@ impl Entries {
         let (key, tag, bytes, markers, deltas) = match record {
             LoadedRecord::Bad { why, .. } => return Err(LoadProblem::Unreadable(why.clone())),
             LoadedRecord::Tombstone { key, deleted_at } => {
-                self.merge_tombstone(key, *deleted_at);
+                if self.merge_tombstone(key, *deleted_at) == Merged::Expired {
+                    // Its time was over meanwhile: it goes from the store, too.
+                    self.storing.changed(key, None);
+                }
                 return Ok(());
             }
             LoadedRecord::Value { key, tag, bytes, markers, deltas } => (key, tag, bytes, markers, deltas),
@@ -52,7 +55,7 @@ impl Entries {
             markers.prolong(by);
             let (data, versions) = (Data::Value(value.boxed_clone()), BTreeMap::clone(&entry.versions));
             let (size_bound, born) = (entry.size_bound, entry.born());
-            self.set(&key, Filled { data, versions, markers, size_bound, born });
+            self.set(&key, Filled { data, versions, markers, size_bound, born, used_ms: None });
         }
     }
 }

@@ -39,6 +39,8 @@ struct Draft {
     versions: BTreeMap<ReplicaId, u64>,
     markers: Markers,
     size: usize,
+    /// What was told of its use.
+    used_ms: Option<i64>,
 }
 
 impl Draft {
@@ -60,8 +62,11 @@ impl Entries {
             Content::Tombstone { deleted_at } => return Ok(self.merge_tombstone(key, *deleted_at)),
             Content::Value { tag, bytes } => (tag, bytes),
         };
-        if let Some(Entry { data: Data::Tombstone { deleted_at }, .. }) = self.map.get(key) {
+        if let Some(Entry { data: Data::Tombstone { deleted_at }, .. }) = self.get(key) {
             return Ok(Merged::Deleted { deleted_at: *deleted_at });
+        }
+        if self.is_too_late(key, envelope.used_ms) {
+            return Ok(Merged::Expired);
         }
         self.check_tag(key, tag)?;
         if bytes.len() > rules.max_bytes {
@@ -97,7 +102,8 @@ impl Entries {
             *own = (*own).max(*version);
         }
         draft.size += size;
-        let changed = cleaned || grew.grew() || !self.map.contains_key(key);
+        draft.used_ms = envelope.used_ms;
+        let changed = cleaned || grew.grew() || self.get(key).is_none();
         self.finish(key, draft, changed, None);
         Ok(Merged::Done { changed })
     }
@@ -128,8 +134,11 @@ impl Entries {
         origin: ReplicaId,
         item: &DeltaItem,
     ) -> Result<Merged, Refusal> {
-        if let Some(Entry { data: Data::Tombstone { deleted_at }, .. }) = self.map.get(&item.key) {
+        if let Some(Entry { data: Data::Tombstone { deleted_at }, .. }) = self.get(&item.key) {
             return Ok(Merged::Deleted { deleted_at: *deleted_at });
+        }
+        if self.is_too_late(&item.key, item.used_ms) {
+            return Ok(Merged::Expired);
         }
         self.check_tag(&item.key, &item.tag)?;
         let found = rules.types.find(&item.tag).ok_or(Refusal::UnknownType)?;
@@ -142,6 +151,9 @@ impl Entries {
         }
         if draft.value.is_causal() {
             if item.version <= have {
+                if let Some(used_ms) = item.used_ms {
+                    self.note_used(&item.key, used_ms);
+                }
                 return Ok(Merged::Done { changed: false });
             }
             if item.prev > have && rules.checks_gaps {
@@ -155,7 +167,8 @@ impl Entries {
         self.noticed.timestamp = timestamp;
         self.noticed.own_version = (origin == self.replica).then_some(u64::MAX);
         draft.size += item.delta.len();
-        let changed = grew.grew() || !self.map.contains_key(&item.key);
+        draft.used_ms = item.used_ms;
+        let changed = grew.grew() || self.get(&item.key).is_none();
         self.finish(&item.key, draft, changed, Some(&item.delta));
         self.note_delta(&item.key, &item.delta, before);
         Ok(Merged::Done { changed })
@@ -178,25 +191,30 @@ impl Entries {
     }
 
     fn names(&self, key: &str, marker: &Performed) -> bool {
-        self.map.get(key).is_some_and(|entry| entry.mentions(marker.removed))
+        self.get(key).is_some_and(|entry| entry.mentions(marker.removed))
     }
 
-    /// A tombstone absorbs whatever is there; of two the later time stays. Source: ddata R5.
+    /// A tombstone absorbs whatever is there; of two the later time stays. One past its age is ignored,
+    /// so that it is not learned again from a later clock. Source: ddata R5.
     pub(crate) fn merge_tombstone(&mut self, key: &KeyId, deleted_at: i64) -> Merged {
-        if let Some(Entry { data: Data::Tombstone { deleted_at: own }, .. }) = self.map.get(key)
+        if self.lifetimes.of_tombstone(key, deleted_at) <= self.now_ms {
+            return Merged::Expired;
+        }
+        if let Some(Entry { data: Data::Tombstone { deleted_at: own }, .. }) = self.get(key)
             && *own >= deleted_at
         {
             return Merged::Done { changed: false };
         }
         let (versions, markers) = (BTreeMap::new(), Markers::new());
-        self.set(key, Filled { data: Data::Tombstone { deleted_at }, versions, markers, size_bound: 16, born: 0 });
+        let (data, used_ms) = (Data::Tombstone { deleted_at }, None);
+        self.set(key, Filled { data, versions, markers, size_bound: 16, born: 0, used_ms });
         Merged::Done { changed: true }
     }
 
     /// Drops the markers that may be forgotten, unless the entry still names their replicas. Returns
     /// those that went. Source: ddata Z9.
     pub(crate) fn forget_markers(&mut self, rules: &Rules<'_>, key: &KeyId) -> Vec<Performed> {
-        let Some(entry) = self.map.get(key) else { return Vec::new() };
+        let Some(entry) = self.get(key) else { return Vec::new() };
         let goes = |marker: &Performed| rules.may_forget(marker) && !entry.mentions(marker.removed);
         let gone: Vec<Performed> = entry.markers.iter().filter(|marker| goes(marker)).cloned().collect();
         let Some(value) = entry.value().filter(|_| !gone.is_empty()) else { return Vec::new() };
@@ -207,7 +225,8 @@ impl Entries {
             markers.clean(pruning);
         }
         let (versions, size_bound, born) = (entry.versions.clone(), entry.size_bound, entry.born);
-        self.set(key, Filled { data: Data::Value(value), versions, markers, size_bound, born });
+        let used_ms = None;
+        self.set(key, Filled { data: Data::Value(value), versions, markers, size_bound, born, used_ms });
         gone
     }
 
@@ -216,7 +235,7 @@ impl Entries {
         if self.storing.held_back.contains_key(key) {
             return Err(Refusal::TypeMismatch);
         }
-        match self.map.get(key).and_then(Entry::value) {
+        match self.get(key).and_then(Entry::value) {
             Some(value) if *value.tag() != *tag => Err(Refusal::TypeMismatch),
             _ => Ok(()),
         }
@@ -224,35 +243,40 @@ impl Entries {
 
     fn draft(&self, key: &KeyId, found: &dyn AnyType) -> Draft {
         let home = self.home(key);
-        match self.map.get(key) {
+        match self.get(key) {
             Some(entry @ Entry { data: Data::Value(value), .. }) => Draft {
                 home,
                 value: value.boxed_clone(),
                 versions: entry.versions.clone(),
                 markers: entry.markers.clone(),
                 size: entry.size_bound,
+                used_ms: None,
             },
             _ => {
                 let mut value = found.zero();
                 value.bind(home);
-                Draft { home, value, versions: BTreeMap::new(), markers: Markers::new(), size: 0 }
+                Draft { home, value, versions: BTreeMap::new(), markers: Markers::new(), size: 0, used_ms: None }
             }
         }
     }
 
     fn finish(&mut self, key: &KeyId, draft: Draft, changed: bool, delta: Option<&Bytes>) {
-        let Draft { home, value, mut versions, markers, size } = draft;
+        let Draft { home, value, mut versions, markers, size, used_ms } = draft;
         if !markers.is_empty() {
             let removed = markers.removed();
             versions.retain(|origin, _| !removed.contains(origin));
         }
-        let marked = self.map.get(key).is_none_or(|entry| entry.markers != markers);
+        let marked = self.get(key).is_none_or(|entry| entry.markers != markers);
         if changed || marked {
-            let content = Filled { data: Data::Value(value), versions, markers, size_bound: size, born: home.born };
+            let (data, born) = (Data::Value(value), home.born);
+            let content = Filled { data, versions, markers, size_bound: size, born, used_ms };
             self.set_by(key, content, delta);
         } else if let Some(entry) = self.map.get_mut(key) {
             // The value is the same; what it is known to include may be more.
             entry.versions = versions;
+            if let Some(used_ms) = used_ms {
+                self.note_used(key, used_ms);
+            }
         }
     }
 }

@@ -21,6 +21,9 @@ pub struct Envelope {
     /// Canonical bytes of the markers of pruned replicas (docs/formats/crdt.md); empty for none.
     #[prost(bytes = "bytes", tag = "4")]
     pub markers: ::prost::bytes::Bytes,
+    /// When the entry was last used, wall clock in milliseconds; absent if it does not expire at the sender.
+    #[prost(sint64, optional, tag = "5")]
+    pub used: ::core::option::Option<i64>,
     #[prost(oneof = "envelope::Content", tags = "1, 2")]
     pub content: ::core::option::Option<envelope::Content>,
 }
@@ -58,6 +61,9 @@ pub struct Delta {
     /// Of the sender's entry; a receiver that lacks one of them needs the full state.
     #[prost(bytes = "bytes", tag = "6")]
     pub markers: ::prost::bytes::Bytes,
+    /// As in Envelope.
+    #[prost(sint64, optional, tag = "7")]
+    pub used: ::core::option::Option<i64>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct KeyedEnvelope {
@@ -158,9 +164,19 @@ pub mod read_reply {
         Nack(i32),
     }
 }
+/// An entry was used and has not changed.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Touch {
+    /// Hash of its id.
+    #[prost(fixed64, tag = "1")]
+    pub hash: u64,
+    /// Wall clock in milliseconds.
+    #[prost(sint64, tag = "2")]
+    pub used: i64,
+}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct BatchItem {
-    #[prost(oneof = "batch_item::Item", tags = "1, 2, 3")]
+    #[prost(oneof = "batch_item::Item", tags = "1, 2, 3, 4")]
     pub item: ::core::option::Option<batch_item::Item>,
 }
 /// Nested message and enum types in `BatchItem`.
@@ -174,6 +190,8 @@ pub mod batch_item {
         /// Hash of the id of an entry that is too large to go along.
         #[prost(fixed64, tag = "3")]
         Hint(u64),
+        #[prost(message, tag = "4")]
+        Touch(super::Touch),
     }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -306,13 +324,17 @@ pub struct SyncList {
     pub number: u64,
     #[prost(message, repeated, tag = "3")]
     pub prefixes: ::prost::alloc::vec::Vec<Prefix>,
-    /// The three lists are equally long.
+    /// These lists are equally long.
     #[prost(fixed64, repeated, tag = "4")]
     pub hashes: ::prost::alloc::vec::Vec<u64>,
     #[prost(fixed64, repeated, tag = "5")]
     pub high: ::prost::alloc::vec::Vec<u64>,
     #[prost(fixed64, repeated, tag = "6")]
     pub low: ::prost::alloc::vec::Vec<u64>,
+    /// When they were last used, in milliseconds; the least number if one does not expire, and no list
+    /// at all if none does.
+    #[prost(sint64, repeated, tag = "7")]
+    pub used: ::prost::alloc::vec::Vec<i64>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SyncWant {

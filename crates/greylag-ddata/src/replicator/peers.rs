@@ -16,6 +16,7 @@ use crate::read::Lifecycle;
 use crate::sabotage::Sabotage;
 use crate::settings::ReplicatorSettings;
 use crate::storing::Waiter;
+use crate::sync::keys_of;
 use crate::types::{AnyData, TypeTable};
 
 /// A timestamp that is further ahead of the wall clock here is told of. Source: ddata Y6.
@@ -42,16 +43,16 @@ impl ReplicatorCore {
                 self.answer_write(from, request, &key, reply, changed, out);
             }
             Message::Check { request, key, digest } => {
-                let reply = self.on_check(&key, digest);
+                let reply = self.on_check(&key, digest, out);
                 self.answer_write(from, request, &key, reply, false, out);
             }
             Message::DeltaWrite { request, item } => {
                 let (reply, changed) = self.on_delta_write(now, &from, &item, out);
                 self.answer_write(from, request, &item.key, reply, changed, out);
             }
-            Message::WriteReply { request, reply } => self.on_write_reply(&from, request, reply, out),
+            Message::WriteReply { request, reply } => self.on_write_reply(now, &from, request, reply, out),
             Message::Read { request, key, tag, digest } => {
-                let reply = self.on_read(&key, &tag, digest);
+                let reply = self.on_read(&key, &tag, digest, out);
                 self.send(from, Message::ReadReply { request, reply }, out);
             }
             Message::ReadReply { request, reply } => self.on_read_reply(now, &from, request, reply, out),
@@ -123,11 +124,14 @@ impl ReplicatorCore {
         out.push(Effect::Send { to: from, bulk: false, message: answer });
     }
 
-    fn on_check(&self, key: &KeyId, digest: Option<Digest>) -> WriteReply {
+    fn on_check(&mut self, key: &KeyId, digest: Option<Digest>, out: &mut Vec<Effect>) -> WriteReply {
         match self.entries.get(key) {
             // The absent entry is included in every other.
             _ if digest.is_none() => WriteReply::Ack,
-            Some(entry) if Some(entry.digest()) == digest => WriteReply::Ack,
+            Some(entry) if Some(entry.digest()) == digest => {
+                self.touch(key, out);
+                WriteReply::Ack
+            }
             Some(Entry { data: Data::Tombstone { deleted_at }, .. }) => WriteReply::Deleted { deleted_at: *deleted_at },
             _ => WriteReply::DeltaNack { have: 0, full: true },
         }
@@ -142,25 +146,28 @@ impl ReplicatorCore {
     ) -> (WriteReply, bool) {
         match self.merge_delta(now, from, item, out) {
             Ok(Merged::Done { changed }) => (WriteReply::Ack, changed),
+            Ok(Merged::Expired) => (WriteReply::Ack, false),
             Ok(Merged::Deleted { deleted_at }) => (WriteReply::Deleted { deleted_at }, false),
             Ok(Merged::Gap { have, full }) => (WriteReply::DeltaNack { have, full }, false),
             Err(refusal) => (WriteReply::Nack(refusal), false),
         }
     }
 
-    fn on_read(&mut self, key: &KeyId, tag: &str, digest: Option<Digest>) -> ReadReply {
+    fn on_read(&mut self, key: &KeyId, tag: &str, digest: Option<Digest>, out: &mut Vec<Effect>) -> ReadReply {
         // Who came back empty must not answer for what it held before. Source: ddata G13.
         if self.lifecycle != Lifecycle::Running {
             return ReadReply::NotReady;
         }
-        match self.entries.get(key) {
+        let reply = match self.entries.get(key) {
             None => ReadReply::Absent,
             Some(entry) if Some(entry.digest()) == digest => ReadReply::Same,
             Some(Entry { data: Data::Value(value), .. }) if *value.tag() != *tag => {
-                ReadReply::Nack(Refusal::TypeMismatch)
+                return ReadReply::Nack(Refusal::TypeMismatch);
             }
             Some(_) => self.entries.envelope(key).map_or(ReadReply::Absent, ReadReply::Value),
-        }
+        };
+        self.touch(key, out);
+        reply
     }
 
     fn on_batch(
@@ -177,10 +184,23 @@ impl ReplicatorCore {
                     // A refusal for good is counted and not listed: sending it again helps nobody.
                     if let Ok(Merged::Gap { have, full }) = self.merge_delta(now, from, &item, out) {
                         nacked.push(Nacked { key: item.key, have, full });
+                    } else if let Some(used_ms) = item.used_ms {
+                        self.entries.note_told(&item.key, used_ms);
                     }
                 }
-                BatchItem::Full { key, envelope } => drop(self.merge(now, from, &key, &envelope, out)),
+                BatchItem::Full { key, envelope } => {
+                    // A refusal is counted and not listed, as above.
+                    let _: Result<Merged, Refusal> = self.merge(now, from, &key, &envelope, out);
+                    if let Some(used_ms) = envelope.used_ms {
+                        self.entries.note_told(&key, used_ms);
+                    }
+                }
                 BatchItem::Hint { hash } => wanted.push(hash),
+                BatchItem::Touch { hash, used_ms } => {
+                    for key in keys_of(&self.entries, hash) {
+                        self.entries.note_told(&key, used_ms);
+                    }
+                }
             }
         }
         if !wanted.is_empty() {
@@ -198,6 +218,7 @@ impl ReplicatorCore {
         out: &mut Vec<Effect>,
     ) -> Result<Merged, Refusal> {
         let origin = ReplicaId(from.uid().get());
+        self.free(now, &item.key, out);
         let merged = if self.settings.delta_enabled {
             let rules = rules(&self.types, &self.settings, self.forgets_before(now));
             self.entries.merge_delta(&rules, origin, item)
@@ -220,12 +241,15 @@ impl ReplicatorCore {
         envelope: &Envelope,
         out: &mut Vec<Effect>,
     ) -> Result<Merged, Refusal> {
+        self.free(now, key, out);
         let rules = rules(&self.types, &self.settings, self.forgets_before(now));
         let merged = self.entries.merge_envelope(&rules, key, envelope);
         let tag = match &envelope.content {
             Content::Value { tag, .. } => tag.clone(),
             Content::Tombstone { .. } => {
-                self.log.clear_deltas(key);
+                if merged != Ok(Merged::Expired) {
+                    self.log.clear_deltas(key);
+                }
                 "".into()
             }
         };
@@ -283,6 +307,10 @@ impl ReplicatorCore {
             }
             Err(_) => {
                 self.stats.undecodable += 1;
+                None
+            }
+            Ok(Merged::Expired) => {
+                self.stats.arrived_expired += 1;
                 None
             }
             Ok(_) => None,

@@ -7,7 +7,7 @@ use greylag_crdt::{Performed, ReplicaId};
 
 use super::ReplicatorCore;
 use super::peers::rules;
-use crate::delta_log::Record;
+use crate::delta_log::{Record, Said};
 use crate::entries::{Data, Filled};
 use crate::key::KeyId;
 use crate::message::{Effect, ReplicatorEvent};
@@ -142,12 +142,13 @@ impl ReplicatorCore {
         let mut versions = entry.versions.clone();
         versions.retain(|origin, _| !markers.removed().contains(origin));
         let (size_bound, born, tag) = (entry.size_bound, entry.born(), AnyData::tag(&*value));
-        self.entries.set(key, Filled { data: Data::Value(value), versions, markers, size_bound, born });
+        let used_ms = None;
+        self.entries.set(key, Filled { data: Data::Value(value), versions, markers, size_bound, born, used_ms });
         self.stats.performed += 1;
         self.stats.performed_again += u64::from(before.is_some());
         let version = self.numbers.draw();
         // It spreads as any change does, in full: no delta can say it.
-        self.append(Record { key: key.clone(), tag, prev: 0, version, delta: None }, out);
+        self.append(Record { key: key.clone(), tag, prev: 0, version, said: Said::Full }, out);
         true
     }
 

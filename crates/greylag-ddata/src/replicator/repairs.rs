@@ -90,7 +90,7 @@ impl ReplicatorCore {
             Ok(()) => self.advance_draft(now, &key, out),
             Err(refusal) => {
                 self.end_receiving(from, round, &key, snapshot);
-                self.suppress(from, &key);
+                self.suppress(from, &key, None);
                 _ = self.note_refusal(now, from, &key, &tag, Err(refusal), out);
             }
         }
@@ -148,6 +148,7 @@ impl ReplicatorCore {
         let deferred = std::mem::take(&mut draft.deferred);
         let (from, round, snapshot, send_back) =
             (draft.from.clone(), draft.round, draft.snapshot, draft.offer.send_back);
+        let used_ms = draft.offer.head.used_ms;
         let tag = match &draft.offer.head.content {
             Content::Value { tag, .. } => tag.clone(),
             Content::Tombstone { .. } => "".into(),
@@ -157,7 +158,7 @@ impl ReplicatorCore {
         let merged = self.note_refusal(now, &from, key, &tag, merged, out);
         self.end_receiving(&from, round, key, snapshot);
         match merged {
-            Err(_) => self.suppress(&from, key),
+            Err(_) | Ok(Merged::Expired) => self.suppress(&from, key, used_ms),
             Ok(Merged::Done { .. }) if !send_back || self.entries.digest(key) == Some(snapshot) => {}
             Ok(_) => {
                 if let Some(found) = self.rounds.find(&from, round) {

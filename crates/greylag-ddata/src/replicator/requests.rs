@@ -9,12 +9,13 @@ use greylag_crdt::{Digest, hash64};
 use rand::RngExt;
 
 use super::ReplicatorCore;
+use crate::entries::Merged;
 use crate::error::{DeleteError, GetError, RequestError, StopReason, UpdateError};
 use crate::key::KeyId;
 use crate::level::Level;
 use crate::message::{DeltaItem, Effect, Envelope, Message, ReadReply, Refusal, Reply, WriteReply};
 use crate::quorum::{Progress, Quorum};
-use crate::read::Lifecycle;
+use crate::read::{Lifecycle, Read};
 use crate::replicas::Replica;
 use crate::storing::Waiter;
 
@@ -185,6 +186,7 @@ impl ReplicatorCore {
 
     pub(super) fn on_write_reply(
         &mut self,
+        now: Instant,
         from: &UniqueAddress,
         request: u64,
         reply: WriteReply,
@@ -202,7 +204,11 @@ impl ReplicatorCore {
             }
             WriteReply::Deleted { deleted_at } => {
                 let (id, kind) = (write.id, write.kind);
-                self.entries.merge_tombstone(&key, deleted_at);
+                self.free(now, &key, out);
+                if self.entries.merge_tombstone(&key, deleted_at) == Merged::Expired {
+                    // It is past its age here: soon it will be there, and until then others are asked.
+                    return self.ask_another(from, request, out);
+                }
                 self.log.clear_deltas(&key);
                 if kind == WriteKind::Update {
                     self.writes.remove(&request);
@@ -223,11 +229,7 @@ impl ReplicatorCore {
             WriteReply::Nack(refusal) => {
                 write.store_refused |= refusal == Refusal::Store;
                 write.otherwise_refused |= refusal != Refusal::Store;
-                let over_at = write.quorum.deadline();
-                if let Some(next) = write.quorum.refuse(from) {
-                    let message = self.write_message(request, &key);
-                    self.ask(over_at, next, message, out);
-                }
+                return self.ask_another(from, request, out);
             }
         }
         self.settle_write(request, out);
@@ -245,6 +247,17 @@ impl ReplicatorCore {
                 let message = self.write_message(request, &key);
                 self.send(next, message, out);
             }
+        }
+        self.settle_write(request, out);
+    }
+
+    /// This replica does not confirm a write; another one may.
+    fn ask_another(&mut self, refuser: &UniqueAddress, request: u64, out: &mut Vec<Effect>) {
+        let Some(write) = self.writes.get_mut(&request) else { return };
+        let (over_at, next, key) = (write.quorum.deadline(), write.quorum.refuse(refuser), write.key.clone());
+        if let Some(next) = next {
+            let message = self.write_message(request, &key);
+            self.ask(over_at, next, message, out);
         }
         self.settle_write(request, out);
     }
@@ -324,7 +337,10 @@ impl ReplicatorCore {
         let held = match reply {
             ReadReply::Same => Ok(asked.map(|_| None)),
             ReadReply::Absent => Ok(None),
-            ReadReply::Value(envelope) => self.merge(now, from, &key, &envelope, out).map(|_| Some(Some(envelope))),
+            ReadReply::Value(envelope) => self.merge(now, from, &key, &envelope, out).map(|merged| match merged {
+                Merged::Expired => None,
+                _ => Some(Some(envelope)),
+            }),
             ReadReply::NotReady => Err(Refusal::NotReady),
             ReadReply::Nack(refusal) => Err(refusal),
         };
@@ -363,8 +379,12 @@ impl ReplicatorCore {
         let Some(read) = self.reads.remove(&request) else { return };
         let (id, needed, got) = (read.id, read.quorum.needed(), read.quorum.got());
         let result = if read.quorum.progress() == Progress::Done {
+            let result = self.read_local(&read.key, &read.tag);
+            if matches!(result, Ok(Read::Found(_))) {
+                self.touch(&read.key, out);
+            }
             self.push_repair(&read, out);
-            self.read_local(&read.key, &read.tag)
+            result
         } else {
             Err(GetError::Failure { needed, got })
         };

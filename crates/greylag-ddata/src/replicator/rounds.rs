@@ -11,7 +11,7 @@ use rand_chacha::ChaCha8Rng;
 use super::ReplicatorCore;
 use crate::entries::Merged;
 use crate::key::KeyId;
-use crate::message::{Effect, Envelope, Message, RoundId};
+use crate::message::{Effect, Envelope, Listed, Message, RoundId};
 use crate::pruning::{PruningNews, Tokens};
 use crate::read::Lifecycle;
 use crate::sabotage::Sabotage;
@@ -27,6 +27,8 @@ const ANY_PEER_EVERY: u64 = 10;
 struct Suppressed {
     own: Option<Digest>,
     theirs: Option<Digest>,
+    /// When the entry that arrived expired was last used; used since, it is another one.
+    used_ms: Option<i64>,
     rounds_left: u32,
 }
 
@@ -413,20 +415,29 @@ impl ReplicatorCore {
         round: RoundId,
         number: u64,
         prefixes: &[Prefix],
-        keys: &[(u64, Digest)],
+        keys: &[Listed],
         out: &mut Vec<Effect>,
     ) {
         let rounds = if round.opened_by_sender { &mut self.rounds.answered } else { &mut self.rounds.opened };
         let Some(found) = rounds.get_mut(from).filter(|found| found.is(round.number)) else { return };
         if found.receive(now, number) {
+            for held in keys {
+                let Some(used_ms) = held.used_ms else { continue };
+                for key in keys_of(&self.entries, held.hash) {
+                    if self.entries.digest(&key) == Some(held.digest) {
+                        self.entries.note_used(&key, used_ms);
+                    }
+                }
+            }
             let suppressed = &mut self.rounds.suppressed;
             for prefix in prefixes {
-                let keys: Vec<(u64, Digest)> =
-                    keys.iter().filter(|(hash, _)| prefix.contains(*hash)).copied().collect();
-                found.compare_list(&self.entries, *prefix, &keys, |hash, own, theirs| {
+                let keys: Vec<Listed> = keys.iter().filter(|held| prefix.contains(held.hash)).copied().collect();
+                found.compare_list(&self.entries, *prefix, &keys, |hash, own, theirs, used_ms| {
                     let Some(entry) = suppressed.get_mut(&(from.clone(), hash)) else { return false };
                     // The other digest is learned from the first list after the refusal.
-                    let same = entry.own == own && (entry.theirs.is_none() || entry.theirs == theirs);
+                    let same = entry.own == own
+                        && (entry.theirs.is_none() || entry.theirs == theirs)
+                        && (entry.used_ms.is_none() || used_ms <= entry.used_ms);
                     entry.theirs = theirs;
                     same
                 });
@@ -457,8 +468,8 @@ impl ReplicatorCore {
         let mut back = Vec::new();
         for (key, envelope) in entries {
             match self.merge(now, from, key, envelope, out) {
-                Err(_) => {
-                    self.suppress(from, key);
+                Err(_) | Ok(Merged::Expired) => {
+                    self.suppress(from, key, envelope.used_ms);
                 }
                 Ok(Merged::Done { changed: false }) if !send_back => {}
                 Ok(_) => {
@@ -479,9 +490,9 @@ impl ReplicatorCore {
     }
 
     /// Exchanging an entry with a peer changes nothing: it is left alone for a while. Source: ddata G14.
-    pub(super) fn suppress(&mut self, from: &UniqueAddress, key: &KeyId) {
+    pub(super) fn suppress(&mut self, from: &UniqueAddress, key: &KeyId, used_ms: Option<i64>) {
         let (own, rounds_left) = (self.entries.digest(key), self.settings.mismatch_suppress_rounds);
-        let suppressed = Suppressed { own, theirs: None, rounds_left };
+        let suppressed = Suppressed { own, theirs: None, used_ms, rounds_left };
         self.rounds.suppressed.insert((from.clone(), hash64(key.as_bytes())), suppressed);
     }
 

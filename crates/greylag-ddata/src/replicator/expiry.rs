@@ -1,0 +1,71 @@
+//! What is past its deadline is not there, and is removed without trace.
+//!
+//! Every input begins by telling the entries what time it is: from its deadline on an entry is
+//! found by nobody. Removing it is work of another kind, done some at a time, so that a million
+//! entries that expire at once keep no request waiting. Source: ddata E1, E2, R5.
+
+use std::time::{Duration, Instant};
+
+use super::ReplicatorCore;
+use crate::delta_log::{Record, Said};
+use crate::entries::Gone;
+use crate::key::KeyId;
+use crate::message::Effect;
+use crate::pruning::millis;
+
+/// Entries that one input removes, or puts back because they were used, at most.
+const STEP: usize = 1_000;
+/// The pause between two steps.
+const PAUSE: Duration = Duration::from_millis(1);
+
+impl ReplicatorCore {
+    /// Time went on: removes some of what is over.
+    pub(super) fn tell_time(&mut self, now: Instant, out: &mut Vec<Effect>) {
+        self.entries.set_now(self.wall_ms(now));
+        for gone in self.entries.expire(STEP) {
+            self.note_gone(now, &gone, out);
+        }
+    }
+
+    /// Removes this entry if its time is over and its turn has not come yet.
+    pub(super) fn free(&mut self, now: Instant, key: &KeyId, out: &mut Vec<Effect>) {
+        if let Some(gone) = self.entries.forget_overdue(key) {
+            self.note_gone(now, &gone, out);
+        }
+    }
+
+    fn note_gone(&mut self, now: Instant, gone: &Gone, out: &mut Vec<Effect>) {
+        self.log.forget(&gone.key);
+        self.abort_draft(now, &gone.key, out);
+        self.stats.expired += 1;
+        if let Some(deleted_at) = gone.aged {
+            // Who was away since before the deletion would bring the entry back.
+            let spread = millis(self.settings.max_pruning_dissemination);
+            self.pruning.raise_horizon(Some(deleted_at.saturating_add(spread)));
+        }
+    }
+
+    /// Somebody used an entry. Peers are told if it matters, and not for every use.
+    pub(super) fn touch(&mut self, key: &KeyId, out: &mut Vec<Effect>) {
+        if self.entries.touch(key) {
+            self.append(Record { key: key.clone(), tag: "".into(), prev: 0, version: 0, said: Said::Touch }, out);
+        }
+    }
+
+    /// When entries are looked at next: when the time of one is over, but not sooner than a gossip interval
+    /// after the last time, so that entries that expire one by one do not each wake the machine.
+    pub(super) fn plan_expiry(&mut self, now: Instant) {
+        if self.expire_at.is_some_and(|at| at <= now) {
+            self.expire_after = now + self.settings.gossip_interval;
+        }
+        let wall_ms = self.wall_ms(now);
+        self.expire_at = self.entries.next_deadline_ms().map(|deadline_ms| {
+            match u64::try_from(deadline_ms.saturating_sub(wall_ms)) {
+                Err(_) | Ok(0) => now + PAUSE,
+                Ok(wait) => {
+                    now.checked_add(Duration::from_millis(wait)).unwrap_or(self.expire_after).max(self.expire_after)
+                }
+            }
+        });
+    }
+}
