@@ -9,4 +9,5 @@ mod pruning;
 mod registers;
 mod sets;
 mod small;
+mod uncollected;
 mod vectors;

@@ -72,3 +72,13 @@ fn mvregister_keeps_concurrent_writes() {
     n1.change(&mut both, |r, cx| r.set(cx, 4));
     assert!(merged(&both, &b).values().eq([&4]));
 }
+
+/// ddata K5, §9: two values under one dot, as after two processes used one replica id, are joined to the same everywhere.
+#[test]
+fn two_values_under_one_dot_are_joined() {
+    let (one, other) = (Node::new(1), Node::new(1));
+    let (mut a, mut b): (MvRegister<u8>, MvRegister<u8>) = (one.zero(), other.zero());
+    one.change(&mut a, |r, cx| r.set(cx, 1));
+    other.change(&mut b, |r, cx| r.set(cx, 2));
+    assert!(merged(&a, &b).values().eq([&2]));
+}

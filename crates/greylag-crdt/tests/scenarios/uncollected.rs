@@ -1,0 +1,36 @@
+//! Updates whose delta nobody collects: they are made where they stand, and claim what the others claim.
+
+use greylag_crdt::{OrSet, ReplicatedData, UpdateCx};
+
+use crate::node::Node;
+
+fn seen(node: &Node, set: &OrSet<char>) -> Vec<(u64, u64)> {
+    set.context().intervals(node.replica()).collect()
+}
+
+/// ddata K7: the first update claims all that this replica has forgotten, gaps of the context included.
+#[test]
+fn the_first_update_of_an_entry_claims_what_was_forgotten() {
+    let node = Node::new(1);
+    (0..4).for_each(|_| _ = node.numbers.draw());
+    let cx = || UpdateCx::new(&node.numbers, node.replica(), &node.writer, 0);
+    let mut stray = OrSet::new();
+    stray.add(&mut cx(), 'x');
+    let mut set: OrSet<char> = node.zero();
+    set.merge(&stray).unwrap();
+    assert_eq!(seen(&node, &set), [(5, 5)]);
+    set.add(&mut cx().for_entry(node.home(), 0, &[]), 'y');
+    assert_eq!(seen(&node, &set), [(1, 6)]);
+}
+
+/// ddata K7, Z6: what stands for numbers of a removed replica is not claimed.
+#[test]
+fn reserved_numbers_are_not_claimed() {
+    let node = Node::new(1);
+    let mut set: OrSet<char> = node.zero();
+    let cx = || UpdateCx::new(&node.numbers, node.replica(), &node.writer, 0);
+    set.add(&mut cx().for_entry(node.home(), 0, &[]), 'x');
+    let above = node.numbers.reserve(10).unwrap();
+    set.add(&mut cx().for_entry(node.home(), 0, &[(above, above + 10)]), 'y');
+    assert_eq!(seen(&node, &set), [(1, 1), (12, 12)]);
+}
