@@ -84,6 +84,8 @@ mod store;
 mod storing;
 mod subscriptions;
 mod sync;
+#[cfg(feature = "tck")]
+pub mod tck;
 mod transfers;
 mod tree;
 mod types;

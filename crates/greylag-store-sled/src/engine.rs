@@ -73,6 +73,18 @@ impl Engine {
         found.map(|sealed| unseal(key, &sealed)).transpose()
     }
 
+    /// What lies under a key, with its checksum and whether that is right or not.
+    pub(crate) fn raw(&self, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
+        let found = self.db.get(key).map_err(StoreError::from_sled)?;
+        Ok(found.map(|sealed| Bytes::copy_from_slice(&sealed)))
+    }
+
+    /// Keys in order, `from` included, `to` not, whatever their values look like.
+    pub(crate) fn keys(&self, from: &[u8], to: &[u8]) -> impl Iterator<Item = Result<Bytes, StoreError>> + use<> {
+        let to = if to < from { from } else { to };
+        self.db.range(from..to).keys().map(|key| Ok(Bytes::copy_from_slice(&key.map_err(StoreError::from_sled)?)))
+    }
+
     /// Records in key order, `from` included, `to` not.
     pub(crate) fn range(&self, from: &[u8], to: &[u8]) -> impl DoubleEndedIterator<Item = Record> + use<> {
         // An empty range is legal here, but panics in the standard library's sense of a range.

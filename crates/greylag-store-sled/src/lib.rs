@@ -47,6 +47,8 @@
 //!   wrong answer), [`Store::health`] is [`Health::Down`], and the store opens itself again.
 //! - Every value read was checked against a CRC-32C over its key and itself.
 //!
+//! With the feature `ddata`, `DdataStore` keeps the durable entries of a `greylag-ddata` replicator.
+//!
 //! It knows nothing of journals: keys and their meaning belong to the crate that plans. Nothing of
 //! sled shows in its API, so that another engine can stand beside it.
 //!
@@ -54,6 +56,8 @@
 
 mod batch;
 mod committer;
+#[cfg(feature = "ddata")]
+mod ddata;
 mod engine;
 mod error;
 mod planner;
@@ -62,8 +66,17 @@ mod settings;
 mod store;
 
 pub use batch::{Batch, MAX_VALUE_BYTES};
+#[cfg(feature = "ddata")]
+pub use ddata::{DdataStore, DdataStoreSettings};
 pub use error::{OpenError, Refused, StoreError, Unanswered};
 pub use planner::{Planner, Request};
 pub use reader::Reader;
 pub use settings::StoreSettings;
 pub use store::{Health, Pending, Store, StoreStats};
+
+/// For the fuzz targets.
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub fn fuzz_ddata_record(bytes: &[u8]) {
+    ddata::read_anything(bytes);
+}

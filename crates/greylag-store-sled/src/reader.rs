@@ -39,6 +39,19 @@ impl Reader {
         self.engine.range(from, to)
     }
 
+    /// What lies under `key` as it is on disk, for moving damage aside: unchecked, the checksum at its end.
+    ///
+    /// # Errors
+    /// [`StoreError`] if it cannot be read.
+    pub fn raw(&self, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
+        self.engine.raw(key)
+    }
+
+    /// Keys in ascending order, `from` included, `to` not; their values are not looked at.
+    pub fn keys(&self, from: &[u8], to: &[u8]) -> impl Iterator<Item = Result<Bytes, StoreError>> + use<> {
+        self.engine.keys(from, to)
+    }
+
     pub(crate) fn has_blobs(&self) -> bool {
         self.engine.has_blobs()
     }
