@@ -54,6 +54,25 @@ pub(crate) fn sim(arguments: &[String]) -> Result<(), Failure> {
     release("greylag-simulation", arguments)
 }
 
+/// Kills a durable replicator under load so many times, optimized; fails if an acknowledged update is lost.
+pub(crate) fn durable(cycles: u64) -> Result<(), Failure> {
+    let arguments = [
+        "test",
+        "--quiet",
+        "--release",
+        "--package",
+        "greylag-store-sled",
+        "--features",
+        "ddata",
+        "--test",
+        "ddata_crash",
+        "--",
+        "--nocapture",
+        "acknowledged",
+    ];
+    run_with("cargo", &arguments, &[("GREYLAG_DDATA_CRASH_CYCLES", &cycles.to_string())])
+}
+
 /// Checks the laws of every replicated type over so many histories each.
 pub(crate) fn laws(histories: u64, only: &str) -> Result<(), Failure> {
     let test =

@@ -2,7 +2,7 @@
 //!
 //! `ci` is the whole gate, the same for people and machines; it changes no file. `layers` holds the
 //! crate graph and the absences that make simulation possible. `proto`, `bless`, `sim`, `laws`,
-//! `netns`, `storefront` and `bench` run what their names say.
+//! `durable`, `netns`, `storefront` and `bench` run what their names say.
 
 mod bench;
 mod ci;
@@ -40,6 +40,12 @@ enum Task {
     Bless,
     /// Run the simulation over seeds; a failure prints its seed and the command that replays it.
     Sim(PassedOn),
+    /// Kill a durable replicator under load, again and again, optimized; what was acknowledged must be there.
+    Durable {
+        /// How many times.
+        #[arg(long, default_value_t = 1_000)]
+        cycles: u64,
+    },
     /// Check the laws of every replicated type over so many random histories each, optimized.
     Laws {
         /// How many histories each type gets.
@@ -98,6 +104,7 @@ fn main() -> std::process::ExitCode {
         Task::Proto { check } => proto::proto(check),
         Task::Bless => ci::bless(),
         Task::Sim(args) => ci::sim(&args.arguments),
+        Task::Durable { cycles } => ci::durable(cycles),
         Task::Laws { histories, only } => ci::laws(histories, &only),
         Task::Netns(args) => ci::netns(&args.arguments),
         Task::Storefront { runs, seed } => storefront::runs(runs, seed),

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -27,7 +28,7 @@ fn store(path: &Path) -> Arc<DdataStore> {
 
 /// Flips bits of the record under a key, by sled itself.
 fn damage(path: &Path, id: &str) -> bool {
-    let db = sled::open(path).expect("nobody has it open");
+    let db = sled::Config::default().path(path).segment_size(8 << 20).open().expect("nobody has it open");
     let mut key = vec![0x10];
     key.extend_from_slice(&u16::try_from(id.len()).unwrap().to_be_bytes());
     key.extend_from_slice(id.as_bytes());
@@ -71,8 +72,12 @@ async fn it_conforms() {
     assert!(report.cases.iter().all(|(_, outcome)| *outcome == Outcome::Passed), "{report}");
 }
 
+/// Every start is a new incarnation.
+static UIDS: AtomicU64 = AtomicU64::new(1);
+
 /// A replicator that is alone, on a store.
-fn start(path: &Path, uid: u64, durable: DurableSettings) -> Replicator {
+fn start(path: &Path, durable: DurableSettings) -> Replicator {
+    let uid = UIDS.fetch_add(1, Ordering::Relaxed);
     let network = MemoryNetwork::new();
     let remoting = network.node(format!("solo.sled:1#{uid}").parse().unwrap(), Arc::new(Registry::new()));
     let settings = ReplicatorSettings { durable, ..ReplicatorSettings::test() };
@@ -94,12 +99,12 @@ async fn visit(replicator: &Replicator) {
 #[tokio::test(flavor = "multi_thread")]
 async fn scenario_39_a_get_waits_for_what_was_stored() {
     let place = tempfile::tempdir().unwrap();
-    let first = start(place.path(), 1, DurableSettings::of(["visits"]));
+    let first = start(place.path(), DurableSettings::of(["visits"]));
     for _ in 0..3 {
         visit(&first).await;
     }
     first.shutdown().await;
-    let second = start(place.path(), 2, DurableSettings::of(["visits"]));
+    let second = start(place.path(), DurableSettings::of(["visits"]));
     assert_eq!(visits(&second).await, Some(3));
     second.shutdown().await;
 }
@@ -109,7 +114,7 @@ async fn scenario_39_a_get_waits_for_what_was_stored() {
 async fn a_large_entry_comes_back_with_its_latest_changes() {
     let place = tempfile::tempdir().unwrap();
     let key = Key::<OrSet<String>>::new("birds").unwrap();
-    let first = start(place.path(), 1, DurableSettings::of(["*"]));
+    let first = start(place.path(), DurableSettings::of(["*"]));
     let many = (0..10_000).map(|index| format!("greylag number {index}"));
     let add = move |set: &mut OrSet<String>, cx: &mut greylag_crdt::UpdateCx<'_>| {
         set.add_all(cx, many);
@@ -125,7 +130,7 @@ async fn a_large_entry_comes_back_with_its_latest_changes() {
         first.update(&key, WriteLevel::Local, OrSet::new, change).await.unwrap();
     }
     first.shutdown().await;
-    let second = start(place.path(), 2, DurableSettings::of(["*"]));
+    let second = start(place.path(), DurableSettings::of(["*"]));
     let birds = second.get(&key, ReadLevel::Local).await.unwrap().found().unwrap();
     assert_eq!(birds.len(), 10_000);
     assert!(birds.contains("barnacle 19") && !birds.contains("greylag number 19"));
@@ -137,14 +142,20 @@ async fn a_large_entry_comes_back_with_its_latest_changes() {
 async fn a_damaged_record_stops_it_or_is_moved_aside() {
     let place = tempfile::tempdir().unwrap();
     let durable = DurableSettings::of(["*"]);
-    let first = start(place.path(), 1, durable.clone());
+    let first = start(place.path(), durable.clone());
     visit(&first).await;
     let other = Key::<GSet<u64>>::new("other").unwrap();
-    first.update(&other, WriteLevel::Local, GSet::new, |set, _| Ok::<_, ()>(drop(set.add(7)))).await.unwrap();
+    first
+        .update(&other, WriteLevel::Local, GSet::new, |set, _| {
+            set.add(7);
+            Ok::<_, ()>(())
+        })
+        .await
+        .unwrap();
     first.shutdown().await;
     assert!(damage(place.path(), "visits"));
 
-    let second = start(place.path(), 2, durable.clone());
+    let second = start(place.path(), durable.clone());
     assert!(!second.wait_loaded().await);
     let stopped = second.lifecycle().borrow().clone();
     assert!(
@@ -153,13 +164,13 @@ async fn a_damaged_record_stops_it_or_is_moved_aside() {
     );
 
     let quarantine = DurableSettings { on_bad_record: OnBadRecord::Quarantine, ..durable };
-    let third = start(place.path(), 3, quarantine.clone());
+    let third = start(place.path(), quarantine.clone());
     assert!(third.wait_loaded().await);
     assert_eq!(visits(&third).await, None);
     assert_eq!(third.get(&other, ReadLevel::Local).await.unwrap().found().unwrap().len(), 1);
     visit(&third).await;
     third.shutdown().await;
-    let fourth = start(place.path(), 4, quarantine);
+    let fourth = start(place.path(), quarantine);
     assert_eq!(visits(&fourth).await, Some(1), "what was moved aside is loaded no more");
     fourth.shutdown().await;
 }
@@ -173,9 +184,9 @@ async fn a_place_in_use_is_locked() {
         load_retry_window: Duration::from_millis(20),
         ..DurableSettings::of(["visits"])
     };
-    let first = start(place.path(), 1, durable.clone());
+    let first = start(place.path(), durable.clone());
     visit(&first).await;
-    let second = start(place.path(), 2, durable);
+    let second = start(place.path(), durable);
     assert!(!second.wait_loaded().await);
     let stopped = second.lifecycle().borrow().clone();
     let locked = Lifecycle::Stopped(StopReason::StoreLoadFailed(StoreError::Locked {

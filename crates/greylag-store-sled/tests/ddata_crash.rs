@@ -67,13 +67,13 @@ async fn child_that_is_killed() {
     for writer in 0..WRITERS {
         let count = replicator.get(&count_of(writer), ReadLevel::Local).await.unwrap().found();
         let count = count.map_or(0, |count| count.value());
-        let missing = (1..=count).filter(|number| !number.is_multiple_of(20)).find(|n| !set.contains(&element(writer, *n)));
+        let missing =
+            (1..=count).filter(|number| !number.is_multiple_of(20)).find(|n| !set.contains(&element(writer, *n)));
         // The element goes in before the count, so every counted one is there.
         assert_eq!(missing, None, "of writer {writer}, which counted {count}");
         say(&format!("have {writer} {count}"));
         counts.insert(writer, count);
     }
-    say("loaded");
     let writers = counts.into_iter().map(|(writer, count)| tokio::spawn(write(replicator.clone(), writer, count)));
     for writer in writers.collect::<Vec<_>>() {
         writer.await.unwrap();
@@ -131,7 +131,6 @@ fn killed_under_load_it_loses_nothing_that_was_acknowledged() {
     let (mut acks, mut unacknowledged) = (0_u64, 0_u128);
     for cycle in 0..cycles {
         let (mut child, mut lines) = spawn(place.path());
-        let mut is_loaded = false;
         let mut left = 20 + 37 * (cycle % 9);
         while left > 0 {
             let line = lines.next().expect("the child runs until it is killed").unwrap();
@@ -148,9 +147,8 @@ fn killed_under_load_it_loses_nothing_that_was_acknowledged() {
                     acknowledged.insert(writer, number);
                     (left, acks) = (left - 1, acks + 1);
                 }
-                None => is_loaded |= line.ends_with("loaded"),
+                None => {}
             }
-            assert!(is_loaded || acks == 0 || left > 0);
         }
         child.kill().unwrap();
         for line in lines.map_while(Result::ok) {
@@ -163,14 +161,14 @@ fn killed_under_load_it_loses_nothing_that_was_acknowledged() {
         }
         child.wait().unwrap();
         if (cycle + 1) % 100 == 0 {
-            eprintln!("{} cycles, {acks} acknowledged updates, none lost, {:.1?}", cycle + 1, began_at.elapsed());
+            say(&format!("{} cycles, {acks} acknowledged updates, none lost, {:.1?}", cycle + 1, began_at.elapsed()));
         }
     }
-    eprintln!(
+    say(&format!(
         "{cycles} kills, {acks} acknowledged updates, none lost; {unacknowledged} more were found that nobody had \
          heard of; {:.1?}",
         began_at.elapsed()
-    );
+    ));
 }
 
 /// Not a test of its own: runs on a disk of its own, that is soon full.
@@ -187,6 +185,7 @@ async fn child_on_a_small_disk() {
     let filler = disk.join("filler");
     let mut file = std::fs::File::create(&filler).unwrap();
     while file.write_all(&[1; 64 * 1024]).is_ok() {}
+    drop(file);
     let (mut stored, mut failed) = (1_u128, None);
     // What sled has already reserved takes some changes still.
     for number in 0..20_000_u64 {
@@ -248,11 +247,16 @@ fn scenario_40_a_full_disk_is_told_and_got_over() {
             .output()
     };
     let can = |flags: &[&str]| {
-        Command::new("unshare").args(flags).arg("true").stderr(Stdio::null()).status().is_ok_and(|status| status.success())
+        Command::new("unshare")
+            .args(flags)
+            .arg("true")
+            .stderr(Stdio::null())
+            .status()
+            .is_ok_and(|status| status.success())
     };
     let flags = [&["-m"][..], &["-r", "-m"]].into_iter().find(|flags| can(flags));
     let Some(flags) = flags else {
-        eprintln!("skipped: no mount namespace of its own is to be had here");
+        say("skipped: no mount namespace of its own is to be had here");
         return;
     };
     let output = run(flags).unwrap();

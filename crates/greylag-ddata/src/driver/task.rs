@@ -75,7 +75,7 @@ pub(super) struct Task {
     /// Requests that came while durable entries were being loaded.
     stash: Stash<Request>,
     /// Given back when the task ends.
-    _name: Name,
+    name: Name,
 }
 
 impl Task {
@@ -118,7 +118,7 @@ impl Task {
             lifecycle,
             keeper: Keeper::new(store),
             stash,
-            _name: name,
+            name,
         };
         (task, watching)
     }
@@ -170,9 +170,12 @@ impl Task {
                 self.perform();
             }
         }
-        self.keeper.close().await;
         self.remoting.unregister(&self.ordinary.path);
         self.remoting.unregister(&self.bulk.path);
+        self.keeper.close().await;
+        // Whoever waited for the end can start another one at once, under this name and on this store.
+        drop(self.name);
+        self.lifecycle.send_replace(self.core.lifecycle().clone());
     }
 
     /// Runs a request, or keeps it until durable entries are loaded. What finds no room is run at once,
@@ -244,6 +247,8 @@ impl Task {
                     }
                     Effect::Store { ticket, ops } => self.keeper.store(ticket, ops),
                     Effect::Load => self.keeper.load(),
+                    // The end is told when the store is closed.
+                    Effect::Lifecycle(Lifecycle::Stopped(_)) => {}
                     Effect::Lifecycle(lifecycle) => drop(self.lifecycle.send_replace(lifecycle)),
                     Effect::Event(event) => self.teller.tell(event),
                 }
