@@ -96,6 +96,10 @@ const TREE_OF_CRDT: &[&str] = &[
     "unicode-ident",
 ];
 
+/// All of ours that `greylag-ddata` may depend on, directly or not, without its feature `cluster`.
+const STANDALONE: &[&str] =
+    &["greylag-core", "greylag-crdt", "greylag-crdt-derive", "greylag-ddata", "greylag-transport"];
+
 /// Crates whose every module may use tokio and the clock: they touch a disk or gRPC, or put drivers together.
 const DRIVER_CRATES: &[&str] = &[
     "greylag-journal-sled",
@@ -130,6 +134,7 @@ const FORBIDDEN: &[(&str, &str)] = &[
 pub(crate) fn layers() -> Result<(), Failure> {
     let mut violations = graph_violations()?;
     violations.extend(tree_violations()?);
+    violations.extend(standalone_violations()?);
     violations.extend(source_violations(&root().join("crates"))?);
     if violations.is_empty() {
         say("layers: every arrow is allowed, every machine is pure");
@@ -172,6 +177,17 @@ fn tree_violations() -> Result<Vec<String>, Failure> {
     let unknown = names.into_iter().filter(|name| !TREE_OF_CRDT.contains(name));
     let why = "see that it has no I/O, clock or async, then add it to TREE_OF_CRDT";
     Ok(unknown.map(|name| format!("greylag-crdt depends on {name}: {why}")).collect())
+}
+
+/// What stands in the dependency tree of `greylag-ddata` although the replicator works alone (ddata I2): ours that it
+/// must do without, and anything that a cluster would bring.
+fn standalone_violations() -> Result<Vec<String>, Failure> {
+    let tree = ["tree", "-p", "greylag-ddata", "-e", "normal,build", "--prefix", "none", "--offline"];
+    let tree = output("cargo", &tree).or_else(|_| output("cargo", &tree[..tree.len() - 1]))?;
+    let names: BTreeSet<&str> = tree.lines().filter_map(|line| line.split_whitespace().next()).collect();
+    let ours = names.into_iter().filter(|name| name.starts_with("greylag"));
+    let foreign = ours.filter(|name| !STANDALONE.contains(name));
+    Ok(foreign.map(|name| format!("greylag-ddata depends on {name} without its features: it works alone")).collect())
 }
 
 /// Everything below `name`, or `None` if it is not in the graph.

@@ -68,7 +68,8 @@
 //! `lease-postgres` on request.
 //!
 //! Settings come from the program, the environment and a TOML file: [`config`]. Programs to read:
-//! `examples/counter`, `examples/singleton` (one till in the whole cluster, reached from every node), `examples/storefront`.
+//! `examples/counter`, `examples/singleton` (one till in the whole cluster, reached from every node), `examples/storefront`;
+//! of replicated data `examples/cart`, `examples/voting` and, without a cluster, `examples/replicator`.
 
 mod builder;
 pub mod config;

@@ -116,6 +116,35 @@ impl Node {
         &self.sharding
     }
 
+    /// Starts the replicator that `ddata.*` describes, fed by this node's cluster; it hands over what nobody
+    /// has yet when the node leaves. `types` lists the types that peers may send before this node has used
+    /// them.
+    ///
+    /// # Errors
+    /// [`greylag_ddata::StartError`]: one of that name runs here already, or this node lacks a role of
+    /// `ddata.roles`.
+    #[cfg(feature = "ddata")]
+    pub fn replicator(
+        &self,
+        types: greylag_ddata::TypeTable,
+    ) -> Result<greylag_ddata::Replicator, greylag_ddata::StartError> {
+        self.replicator_with(self.settings.ddata.clone(), types)
+    }
+
+    /// As [`Node::replicator`], with other settings: a second one needs a name of its own.
+    ///
+    /// # Errors
+    /// [`greylag_ddata::StartError`].
+    #[cfg(feature = "ddata")]
+    pub fn replicator_with(
+        &self,
+        settings: greylag_ddata::ReplicatorSettings,
+        types: greylag_ddata::TypeTable,
+    ) -> Result<greylag_ddata::Replicator, greylag_ddata::StartError> {
+        let membership = greylag_ddata::Membership::from_cluster(&self.cluster);
+        greylag_ddata::Replicator::start(settings, types, self.transport.clone(), membership)
+    }
+
     /// Leaves the cluster in order: shards are handed off, singletons handed over, the others see a
     /// clean removal and wait for nothing. Then the transport closes.
     ///

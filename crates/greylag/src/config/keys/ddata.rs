@@ -11,6 +11,12 @@ pub(super) fn keys() -> Vec<Key> {
             |draft| &mut draft.settings.ddata.name,
         ),
         Key::new(
+            "ddata.roles",
+            "ddata I1",
+            "All roles that a node needs to have a replica; only such members are peers.",
+            |draft| &mut draft.settings.ddata.roles,
+        ),
+        Key::new(
             "ddata.gossip_interval",
             "ddata G10",
             "Every so often a round of anti-entropy is begun with one peer.",
@@ -97,6 +103,12 @@ pub(super) fn keys() -> Vec<Key> {
             "A difference that exchanging did not settle is left alone for so many rounds.",
             |draft| &mut draft.settings.ddata.mismatch_suppress_rounds,
         ),
+        Key::new(
+            "ddata.type_conflict_log_interval",
+            "ddata A5",
+            "A type conflict of one entry is told once in this time.",
+            |draft| &mut draft.settings.ddata.type_conflict_log_interval,
+        ),
         Key::new("ddata.prefer_oldest", "ddata R10", "Whether the oldest nodes are asked first.", |draft| {
             &mut draft.settings.ddata.prefer_oldest
         }),
@@ -114,6 +126,30 @@ pub(super) fn keys() -> Vec<Key> {
             "ddata R13",
             "Whether a read pushes its result to replicas that answered with less.",
             |draft| &mut draft.settings.ddata.read_repair_push,
+        ),
+        Key::new(
+            "ddata.encode_cache_time_to_live",
+            "ddata R14",
+            "Encodings of entries are kept for so long, so that several recipients share one.",
+            |draft| &mut draft.settings.ddata.encode_cache_time_to_live,
+        ),
+        Key::new(
+            "ddata.pruning_interval",
+            "ddata Z2",
+            "Every so often removed replicas are pruned and old markers forgotten.",
+            |draft| &mut draft.settings.ddata.pruning_interval,
+        ),
+        Key::new(
+            "ddata.max_pruning_dissemination",
+            "ddata Z3",
+            "How long anything takes to reach everybody at worst while all are healthy.",
+            |draft| &mut draft.settings.ddata.max_pruning_dissemination,
+        ),
+        Key::new(
+            "ddata.pruning_marker_time_to_live",
+            "ddata Z5",
+            "For how long copies that name a removed replica are expected, of entries that are not durable.",
+            |draft| &mut draft.settings.ddata.pruning_marker_time_to_live,
         ),
         Key::new(
             "ddata.shutdown_flush_timeout",
