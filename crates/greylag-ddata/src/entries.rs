@@ -454,4 +454,36 @@ mod tests {
         entries.forget_encodings(now + second * 2, second);
         assert_eq!((entries.encoded_count(), entries.encodings.made.len()), (0, 0));
     }
+
+    /// ddata O5: what is not in step is found.
+    #[test]
+    fn what_is_not_in_step_is_found() {
+        let broken: [fn(&mut Entries); 4] = [
+            |_| {},
+            |entries| entries.totals.bytes += 1,
+            |entries| entries.tree.set(&"nobody".into(), Some(Digest::of(b"x"))),
+            |entries| {
+                entries.index.update(
+                    &"nobody".into(),
+                    None,
+                    Some(Named { mentions: &[ReplicaId(9)], markers: &Markers::new() }),
+                );
+            },
+        ];
+        let found: Vec<usize> = (0..broken.len())
+            .filter(|at| {
+                let types = TypeTable::new();
+                let mut entries = Entries::new(ReplicaId(1), DotSource::new(), &ReplicatorSettings::default());
+                broken[*at](&mut entries);
+                // Some states are looked at, not all.
+                let check = |number: u32| {
+                    fill(&mut entries, &"k".into(), &number.to_string());
+                    let check = || entries.check_invariants(&types, true);
+                    std::panic::catch_unwind(std::panic::AssertUnwindSafe(check)).is_err()
+                };
+                (0..200).any(check)
+            })
+            .collect();
+        assert_eq!(found, [1, 2, 3]);
+    }
 }

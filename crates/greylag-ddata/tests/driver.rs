@@ -273,3 +273,68 @@ async fn numbers_begin_above_the_floor() {
     let slots = node.update(&key, WriteLevel::Local, GCounter::new, count).await.unwrap();
     assert!(matches!(&slots[..], [slot] if *slot != own && slot.is_slot_of(own)));
 }
+
+/// ddata R1: the mailbox is bounded, and who finds it full is told so at once; what was taken is answered.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_mailbox_refuses_and_loses_nothing() {
+    let network = MemoryNetwork::new();
+    let remoting = network.node("full.ddata:1#1001".parse().unwrap(), Arc::new(Registry::new()));
+    let settings = ReplicatorSettings { mailbox_capacity: 2, ..ReplicatorSettings::test() };
+    let node = Replicator::start(settings, TypeTable::new(), remoting, Membership::fixed([])).unwrap();
+    let key = Key::<GCounter>::new("c").unwrap();
+    // A closure holds the replicator up until it is told to go on.
+    let (started, has_started) = std::sync::mpsc::channel();
+    let (go_on, may_go_on) = std::sync::mpsc::channel::<()>();
+    let holding = {
+        let (node, key) = (node.clone(), key.clone());
+        tokio::spawn(async move {
+            let hold = move |c: &mut GCounter, cx: &mut greylag_crdt::UpdateCx<'_>| {
+                started.send(()).unwrap();
+                may_go_on.recv().unwrap();
+                c.increment(cx, 1)
+            };
+            node.update(&key, WriteLevel::Local, GCounter::new, hold).await
+        })
+    };
+    tokio::task::spawn_blocking(move || has_started.recv()).await.unwrap().unwrap();
+    // Calls are queued when they are first polled, in this order.
+    let count = || node.update(&key, WriteLevel::Local, GCounter::new, |c, cx| c.increment(cx, 1));
+    let (mut first, mut second, third) = (Box::pin(count()), Box::pin(count()), count());
+    for queued in [&mut first, &mut second] {
+        let waits = tokio::time::timeout(Duration::ZERO, queued).await;
+        assert!(waits.is_err(), "it is taken and waits");
+    }
+    assert_eq!(third.await, Err(UpdateError::Request(greylag_ddata::RequestError::Overloaded)));
+    go_on.send(()).unwrap();
+    assert_eq!((holding.await.unwrap(), first.await, second.await), (Ok(()), Ok(()), Ok(())));
+    assert_eq!(node.get(&key, ReadLevel::Local).await.unwrap().found().map(|c| c.value()), Some(3));
+}
+
+/// ddata R7: updates of one key run one at a time, whoever calls.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn scenario_35_two_tasks_update_one_set() {
+    let network = MemoryNetwork::new();
+    let remoting = network.node("tasks.ddata:1#1101".parse().unwrap(), Arc::new(Registry::new()));
+    let node =
+        Replicator::start(ReplicatorSettings::test(), TypeTable::new(), remoting, Membership::fixed([])).unwrap();
+    let key = Key::<OrSet<u64>>::new("s").unwrap();
+    let tasks: Vec<_> = (0..2_u64)
+        .map(|task| {
+            let (node, key) = (node.clone(), key.clone());
+            tokio::spawn(async move {
+                for element in 0..100 {
+                    let add = move |set: &mut OrSet<u64>, cx: &mut greylag_crdt::UpdateCx<'_>| {
+                        set.add(cx, task * 100 + element);
+                        Ok::<_, ClockExhausted>(())
+                    };
+                    node.update(&key, WriteLevel::Local, OrSet::new, add).await.unwrap();
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    let held = node.get(&key, ReadLevel::Local).await.unwrap().found().unwrap();
+    assert!(held.iter().copied().eq(0..200));
+}

@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use greylag_crdt::{GCounter, OrSet};
-use greylag_ddata::{GetError, Input, Key, Lifecycle, Notice, Read, ReadLevel, ReplicaStatus, UpdateError, WriteLevel};
+use greylag_ddata::{
+    BatchItem, DeleteError, DeltaItem, GetError, Input, Key, Lifecycle, Message, Notice, Read, ReadLevel, Refusal,
+    ReplicaStatus, ReplicatorEvent, ReplicatorSettings, RequestError, UpdateError, WriteLevel,
+};
 
 use crate::world::{SOON, TIMEOUT, World};
 
@@ -236,4 +239,110 @@ fn scenario_79_time_ends_catching_up() {
     world.run(TIMEOUT / 4);
     assert_eq!(world.value_of::<GCounter>(read).value(), 1);
     assert_eq!(*world.core('b').lifecycle(), Lifecycle::Running);
+}
+
+/// ddata R14: requests that wait for others are bounded; local ones are not among them.
+#[test]
+fn requests_in_flight_are_bounded() {
+    let settings = ReplicatorSettings { max_in_flight: 2, ..ReplicatorSettings::default() };
+    let mut world = World::with("abc", settings);
+    world.split("a", "bc");
+    count(&mut world, 'a', "c", 1, TWO);
+    let read = world.get('a', &counter_key("c"), ReadLevel::majority(TIMEOUT));
+    let refused = world.get('a', &counter_key("c"), ReadLevel::majority(TIMEOUT));
+    assert_eq!(world.found(refused), Some(Err(GetError::Request(RequestError::Overloaded))));
+    assert_eq!(world.found(read), None);
+    let local = count(&mut world, 'a', "c", 1, WriteLevel::Local);
+    assert_eq!(world.written(local), Some(Ok(())));
+    world.mend();
+    world.run(TIMEOUT);
+    let again = count(&mut world, 'a', "c", 1, TWO);
+    world.settle();
+    assert_eq!(world.written(again), Some(Ok(())));
+}
+
+/// ddata R10: with deltas the same replicas are asked for one key each time, and others for other keys.
+#[test]
+fn consecutive_deltas_of_a_key_go_to_the_same_replicas() {
+    let mut world = World::new("abcdefgh");
+    let mut asked = std::collections::BTreeSet::new();
+    for key in 0..8 {
+        let mut of_key = std::collections::BTreeSet::new();
+        for element in ["x", "y", "z"] {
+            world.sent.clear();
+            add(&mut world, 'a', &format!("s{key}"), element, TWO);
+            of_key.insert(world.sent_by('a', "DeltaWrite"));
+            world.settle();
+        }
+        assert_eq!(of_key.len(), 1, "{of_key:?}");
+        asked.extend(of_key);
+    }
+    assert!(asked.len() > 2, "load spreads over keys: {asked:?}");
+}
+
+/// ddata R12: a delete fails for the store only if nothing else stood in its way; an update says what the store did.
+#[test]
+fn a_refused_delete_names_the_store_only_if_nothing_else_refused() {
+    // Two of four others are needed, so three refusals end it, whichever they are.
+    let (store, other) = (Refusal::Store, Refusal::TooLarge);
+    for (refusals, by_store) in [([store; 4], true), ([store, store, other, other], false)] {
+        let mut world = World::new("abcde");
+        let ids = [count(&mut world, 'a', "c", 1, MAJORITY), world.delete('a', "d", MAJORITY)];
+        for _ in 0..4 {
+            for (peer, refusal) in ['b', 'c', 'd', 'e'].into_iter().zip(refusals) {
+                world.refuse_all('a', peer, refusal);
+            }
+        }
+        assert!(matches!(world.written(ids[0]), Some(Err(UpdateError::StoreFailed { .. }))));
+        let deleted = world.delete_error(ids[1]);
+        let expected = DeleteError::ReplicationFailed { needed: 3, acked: 1 };
+        match by_store {
+            true => assert!(matches!(deleted, Some(DeleteError::StoreFailed { .. })), "{deleted:?}"),
+            false => assert_eq!(deleted, Some(expected)),
+        }
+    }
+}
+
+/// ddata A5, O4: what no codec is registered for is refused, counted and told once; it is neither stored nor summed,
+/// and the rest of the message is taken.
+#[test]
+fn an_unknown_type_is_refused_and_the_rest_is_taken() {
+    let mut world = World::new("ab");
+    add(&mut world, 'b', "s", "x", WriteLevel::Local);
+    let known = world.batch_of('b');
+    let Message::DeltaBatch { from_seq, to_seq, mut items } = known else { panic!("a batch") };
+    let BatchItem::Delta(item) = &items[0] else { panic!("a delta") };
+    let foreign = DeltaItem { key: "odd".into(), tag: "nobody.knows/1".into(), ..item.clone() };
+    items.insert(0, BatchItem::Delta(foreign));
+    for _ in 0..2 {
+        world.receive('a', 'b', Message::DeltaBatch { from_seq, to_seq, items: items.clone() });
+    }
+    assert_eq!(world.core('a').keys("", None, 10), ["s".into()]);
+    assert_eq!(world.core('a').stats().unknown_types, 2);
+    let told = world.events.iter().filter(|event| matches!(event, ReplicatorEvent::UnknownType { .. }));
+    assert_eq!(told.count(), 1);
+    assert_eq!(world.core('a').root_sum(), world.core('b').root_sum());
+}
+
+/// ddata O1, O2, O3: the same inputs and seeds give the same effects in the same order, to the byte.
+#[test]
+fn the_same_inputs_give_the_same_effects() {
+    let run = || {
+        let mut world = World::new("abcde");
+        for (index, name) in "abcdeabcde".chars().enumerate() {
+            add(&mut world, name, &format!("s{}", index % 3), &index.to_string(), MAJORITY);
+            count(&mut world, name, "c", 1, WriteLevel::Local);
+            world.get(name, &counter_key("c"), ReadLevel::majority(TIMEOUT));
+            if index == 5 {
+                world.split("ab", "cde");
+            }
+            world.run(Duration::from_millis(700));
+        }
+        world.mend();
+        world.run(SOON);
+        world.trace
+    };
+    let (one, other) = (run(), run());
+    assert!(one.len() > 500, "{} effects", one.len());
+    assert!(one == other);
 }

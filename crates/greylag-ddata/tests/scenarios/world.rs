@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 use greylag_core::UniqueAddress;
 use greylag_crdt::{DotSource, ReplicatedData, UpdateCx};
 use greylag_ddata::{
-    Effect, GetError, Input, Key, Message, Notice, Read, ReadLevel, Replica, ReplicaStatus, Replicas, ReplicatorCore,
-    ReplicatorSettings, Reply, Snapshot, TypeTable, UpdateError, WriteLevel,
+    DeleteError, Effect, GetError, Input, Key, Message, Notice, Read, ReadLevel, Refusal, Replica, ReplicaStatus,
+    Replicas, ReplicatorCore, ReplicatorEvent, ReplicatorSettings, Reply, Snapshot, TypeTable, UpdateError, WriteLevel,
+    WriteReply,
 };
 
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(5);
@@ -37,6 +38,9 @@ pub(crate) struct World {
     replies: BTreeMap<u64, Reply>,
     /// What subscribers were told, in order.
     pub(crate) notices: Vec<(char, String, Notice)>,
+    pub(crate) events: Vec<ReplicatorEvent>,
+    /// Every effect in words, for comparing two runs.
+    pub(crate) trace: Vec<String>,
     /// Who sent what to whom, in order.
     pub(crate) sent: Vec<(char, char, &'static str)>,
     next: u64,
@@ -61,6 +65,8 @@ impl World {
             removed: BTreeSet::new(),
             replies: BTreeMap::new(),
             notices: Vec::new(),
+            events: Vec::new(),
+            trace: Vec::new(),
             sent: Vec::new(),
             next: 0,
             settings,
@@ -140,6 +146,7 @@ impl World {
     fn perform(&mut self, name: char, effects: Vec<Effect>) {
         let from = self.nodes[&name].address.clone();
         for effect in effects {
+            self.trace.push(format!("{name} {effect:?}"));
             match effect {
                 Effect::Send { to, message, .. } => {
                     let to_name = to.address().host().chars().next().unwrap();
@@ -148,6 +155,7 @@ impl World {
                 }
                 Effect::Reply { id, reply } => drop(self.replies.insert(id, reply)),
                 Effect::Notify { key, notice, .. } => self.notices.push((name, key.to_string(), notice)),
+                Effect::Event(event) => self.events.push(event),
                 _ => {}
             }
         }
@@ -221,6 +229,46 @@ impl World {
             Reply::Update(result) => Some(result.clone()),
             other => panic!("{other:?}"),
         }
+    }
+
+    /// Why a delete failed; `None` while it waits, or if it did not.
+    pub(crate) fn delete_error(&self, id: u64) -> Option<DeleteError> {
+        match self.replies.get(&id)? {
+            Reply::Delete(result) => result.clone().err(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// A peer refuses everything that it was asked to write and did not get.
+    pub(crate) fn refuse_all(&mut self, name: char, peer: char, refusal: Refusal) {
+        let peer = self.nodes[&peer].address.clone();
+        let asked = self.flights.iter().filter(|(_, to, _)| *to == peer).filter_map(|(_, _, message)| match message {
+            Message::Write { request, .. } | Message::DeltaWrite { request, .. } => Some(*request),
+            _ => None,
+        });
+        for request in asked.collect::<Vec<_>>() {
+            let message = Message::WriteReply { request, reply: WriteReply::Nack(refusal) };
+            self.input(name, Input::Received { from: peer.clone(), message });
+        }
+    }
+
+    /// The next batch of deltas of a node, which gets lost.
+    pub(crate) fn batch_of(&mut self, name: char) -> Message {
+        loop {
+            let found = self.flights.iter().find(|(_, _, message)| matches!(message, Message::DeltaBatch { .. }));
+            if let Some((_, _, message)) = found {
+                let message = message.clone();
+                self.flights.clear();
+                return message;
+            }
+            self.now = self.core(name).next_deadline().expect("something is to be sent") - self.base;
+            self.input(name, Input::Tick);
+        }
+    }
+
+    pub(crate) fn receive(&mut self, name: char, from: char, message: Message) {
+        let from = self.nodes[&from].address.clone();
+        self.input(name, Input::Received { from, message });
     }
 
     pub(crate) fn deleted(&self, id: u64) -> bool {
