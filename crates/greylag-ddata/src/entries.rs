@@ -5,6 +5,7 @@ mod drafts;
 mod expiring;
 mod loading;
 mod merging;
+mod sizes;
 
 pub(crate) use loading::LoadProblem;
 pub(crate) use merging::Rules;
@@ -39,6 +40,9 @@ pub(crate) struct Entry {
     pub(crate) size_bound: usize,
     /// The highest number drawn here when the entry came into being here.
     born: u64,
+    /// The size when it was last encoded to know it, and the largest that was told of.
+    measured: usize,
+    told_bytes: usize,
     /// When it was last used, by whomever; of a tombstone its deletion time. Wall clock in milliseconds.
     used_ms: i64,
     /// The used-time that all peers are told, so that further ones travel only if they matter.
@@ -87,6 +91,8 @@ impl Entry {
             mentions,
             size_bound,
             born,
+            measured: 0,
+            told_bytes: 0,
             used_ms: 0,
             told_ms: 0,
             deadline_ms: NEVER,
@@ -316,6 +322,7 @@ impl Entries {
         match self.map.entry(key.clone()) {
             btree_map::Entry::Occupied(mut place) => {
                 entry.date(&self.lifetimes, self.now_ms, key, Some(place.get()), used_ms);
+                (entry.measured, entry.told_bytes) = (place.get().measured, place.get().told_bytes);
                 self.deadlines.update(key, place.get().indexed_ms, entry.indexed_ms);
                 self.index.update(key, Some(place.get().named()), Some(entry.named()));
                 self.totals.forget(&place.insert(entry));

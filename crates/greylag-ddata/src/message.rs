@@ -816,6 +816,15 @@ pub enum ReplicatorEvent {
         /// Who.
         by: UniqueAddress,
     },
+    /// An entry is large, or has grown by a tenth since that was told. Source: ddata E4.
+    EntryLarge {
+        /// The entry.
+        key: KeyId,
+        /// Its size; above a megabyte, about.
+        bytes: usize,
+        /// Whether it is, or will soon be, too large for one message.
+        in_pieces: bool,
+    },
     /// Entries were put under the name of this replica.
     PruningDone {
         /// Whose they were.

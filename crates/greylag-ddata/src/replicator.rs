@@ -400,11 +400,13 @@ impl ReplicatorCore {
         }
         let said = delta.map_or(Said::Full, Said::Delta);
         self.append(Record { key: key.id().clone(), tag, prev, version, said }, out);
+        self.note_size(key.id(), out);
         self.begin_write(now, id, key.id(), level, item, true, out);
         Ok(())
     }
 
-    /// Above the limit only growing is refused. The bound is made exact when it reaches the limit.
+    /// Above the limit only growing is refused. A value is encoded to know its size only when the bound
+    /// says that it may be above the limit. Source: ddata E4.
     fn check_size<T: ReplicatedData, E>(
         &mut self,
         key: &KeyId,
@@ -417,11 +419,23 @@ impl ReplicatorCore {
             return Ok(bound);
         }
         let size = ReplicatedData::to_bytes(value).len();
-        let before = if existed { self.entries.envelope(key).map_or(0, |envelope| envelope.size()) } else { 0 };
-        if size > max && size > before {
+        if size <= max {
+            return Ok(size);
+        }
+        let before = if existed { self.entries.encoded_size(key).unwrap_or(0) } else { 0 };
+        if size > before {
             return Err(UpdateError::EntryTooLarge { key: key.clone(), size, max });
         }
         Ok(size)
+    }
+
+    /// Tells of an entry that is large, and of one that goes on growing.
+    fn note_size(&mut self, key: &KeyId, out: &mut Vec<Effect>) {
+        let Some(limit) = self.settings.log_data_size_exceeding else { return };
+        if let Some(bytes) = self.entries.worth_telling(key, limit) {
+            let in_pieces = bytes > self.settings.max_message_bytes / 4 * 3;
+            out.push(Effect::Event(ReplicatorEvent::EntryLarge { key: key.clone(), bytes, in_pieces }));
+        }
     }
 
     fn append(&mut self, record: Record, out: &mut Vec<Effect>) {

@@ -87,6 +87,10 @@ fn log(event: &ReplicatorEvent) {
         ReplicatorEvent::TransferAborted { peer } => {
             tracing::warn!(%peer, "a large value on its way here was given up; anti-entropy begins anew");
         }
+        ReplicatorEvent::EntryLarge { key, bytes, in_pieces: true } => {
+            tracing::warn!(%key, bytes, "an entry is so large that it travels in pieces; smaller ones are faster");
+        }
+        ReplicatorEvent::EntryLarge { key, bytes, .. } => tracing::info!(%key, bytes, "an entry is large"),
         ReplicatorEvent::PeerLagging { peer, records } => {
             tracing::info!(%peer, records, "the delta log was cut short; anti-entropy covers the peer");
         }

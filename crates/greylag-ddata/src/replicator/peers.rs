@@ -313,6 +313,10 @@ impl ReplicatorCore {
                 self.stats.arrived_expired += 1;
                 None
             }
+            Ok(Merged::Done { changed: true }) => {
+                self.note_size(key, out);
+                None
+            }
             Ok(_) => None,
         };
         let interval = self.settings.type_conflict_log_interval;

@@ -1,0 +1,74 @@
+//! Tombstones go, at one time for all.
+
+use greylag_crdt::UpdateCx;
+use greylag_ddata::{Content, Envelope, Input, Message, ReplicatorSettings, Reply, WriteLevel};
+
+use crate::world::{SECOND, Set, World, settings};
+
+/// ddata E1, E2: nobody absorbs what is written to a key whose tombstone is past its time, and asking does not keep a
+/// tombstone.
+#[test]
+fn scenario_81_a_tombstone_past_its_deadline_absorbs_nothing() {
+    let mut world = World::new(&[('a', 0), ('b', 0)], &settings(&[("s*", 30)]));
+    world.add('a', "s", "x");
+    world.run(SECOND);
+    world.delete('a', "s");
+    world.run(SECOND);
+    for _ in 0..28 {
+        assert_eq!((world.read('a', "s").as_str(), world.read('b', "s").as_str()), ("deleted", "deleted"));
+        world.run(SECOND);
+    }
+    // Nobody ticks any more.
+    world.skip(SECOND);
+    let level = WriteLevel::To { n: 2, timeout: SECOND };
+    let add = |set: &mut Set, cx: &mut UpdateCx<'_>| set.add(cx, "y".to_owned());
+    let written = world.update('a', "s", level, add).unwrap();
+    world.settle();
+    assert!(matches!(world.reply(written), Some(Reply::Update(Ok(())))));
+    assert_eq!((world.read('a', "s").as_str(), world.read('b', "s").as_str()), ("y", "y"));
+    world.run(SECOND * 5);
+    assert_eq!((world.read('a', "s").as_str(), world.read('b', "s").as_str()), ("y", "y"));
+}
+
+/// ddata R5, Z9: a tick and the difference of the clocks after its age no tombstone is left, none is learned again, and
+/// everybody remembers that something was forgotten.
+#[test]
+fn scenario_82_tombstones_are_dropped_by_age_and_not_learned_again() {
+    let ttl = SECOND * 600;
+    let settings = ReplicatorSettings { delete_tombstone_ttl: Some(ttl), ..settings(&[]) };
+    let mut world = World::new(&[('a', 0), ('b', -2_000), ('c', 2_000)], &settings);
+    world.add('a', "s", "x");
+    world.run(SECOND);
+    world.delete('a', "s");
+    world.run(SECOND);
+    let deleted_at = 1_000_001_000;
+    world.run(ttl - SECOND * 10);
+    assert_eq!(world.core('a').digests().len(), 1);
+    assert_eq!(world.core('a').pruning_news().forget_horizon, None);
+    world.run(SECOND * 9 + SECOND * 4);
+    for name in ['a', 'b', 'c'] {
+        assert!(world.core(name).digests().is_empty(), "{name}");
+        assert_eq!(world.core(name).pruning_news().forget_horizon, Some(deleted_at + 60_000), "{name}");
+    }
+    let content = Content::Tombstone { deleted_at };
+    let entries = vec![("s".into(), Envelope::of(content))];
+    let message = Message::Gossip { round: None, number: 0, send_back: false, entries };
+    world.input('a', Input::Received { from: "b:1#2".parse().unwrap(), message });
+    assert!(world.core('a').digests().is_empty());
+    world.add('b', "s", "z");
+    world.run(SECOND * 5);
+    for name in ['a', 'b', 'c'] {
+        assert_eq!(world.read(name, "s"), "z");
+    }
+}
+
+/// ddata E1, R5: a tombstone that goes because its entry expires is nothing to remember.
+#[test]
+fn what_expires_raises_no_horizon() {
+    let settings = ReplicatorSettings { delete_tombstone_ttl: Some(SECOND * 600), ..settings(&[("s", 20)]) };
+    let mut world = World::new(&[('a', 0), ('b', 0)], &settings);
+    world.delete('a', "s");
+    world.run(SECOND * 25);
+    assert!(world.core('a').digests().is_empty() && world.core('b').digests().is_empty());
+    assert_eq!(world.core('a').pruning_news().forget_horizon, None);
+}
