@@ -338,3 +338,34 @@ async fn scenario_35_two_tasks_update_one_set() {
     let held = node.get(&key, ReadLevel::Local).await.unwrap().found().unwrap();
     assert!(held.iter().copied().eq(0..200));
 }
+
+/// ddata E1: over the handle, with the clock of the machine: changed, expired, and the id used again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn scenario_38_a_key_expires_and_is_used_again() {
+    let network = MemoryNetwork::new();
+    let remoting = network.node("cache.ddata:1#601".parse().unwrap(), Arc::new(Registry::new()));
+    let settings = ReplicatorSettings {
+        expire_keys_after_inactivity: [("session-*".to_owned(), Duration::from_millis(500))].into(),
+        ..ReplicatorSettings::test()
+    };
+    let node = Replicator::start(settings, TypeTable::new(), remoting, Membership::fixed([])).unwrap();
+    let key = Key::<GCounter>::new("session-1").unwrap();
+    let mut changes = node.subscribe(&key);
+    let first = loop {
+        node.update(&key, WriteLevel::Local, GCounter::new, |c, cx| c.increment(cx, 4)).await.unwrap();
+        // On a machine that stands still for half a second it has expired before anybody was told.
+        if let Ok(first) = tokio::time::timeout(Duration::from_secs(1), changes.next()).await {
+            break first;
+        }
+    };
+    assert!(matches!(first, Some(Changed::Value { .. })));
+    assert_eq!(changes.next().await, Some(Changed::Expired { key: key.id().clone() }));
+    assert_eq!(node.get(&key, ReadLevel::Local).await, Ok(Read::NotFound));
+    // Its id can be used again, with any type.
+    let key = Key::<OrSet<String>>::new("session-1").unwrap();
+    let add = |set: &mut OrSet<String>, cx: &mut greylag_crdt::UpdateCx<'_>| {
+        set.add(cx, "again".to_owned());
+        Ok::<_, ClockExhausted>(set.len())
+    };
+    assert_eq!(node.update(&key, WriteLevel::Local, OrSet::new, add).await, Ok(1));
+}

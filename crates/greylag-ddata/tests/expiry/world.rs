@@ -208,7 +208,7 @@ impl World {
     }
 
     pub(crate) fn put(&mut self, name: char, id: &str, field: &str) {
-        let put = |map: &mut Map, cx: &mut UpdateCx<'_>| drop(map.put(cx, field.to_owned(), "v".to_owned()));
+        let put = |map: &mut Map, cx: &mut UpdateCx<'_>| map.put(cx, field.to_owned(), "v".to_owned()).unwrap();
         self.update(name, id, WriteLevel::Local, put).unwrap();
     }
 

@@ -1,0 +1,105 @@
+//! A cache on two nodes: what nobody asks for expires, what somebody asks for stays everywhere.
+//!
+//! Two replicators with gRPC transports on loopback ports hold quotes under ids that begin with
+//! `quote-`, which expire after two seconds without use. One quote is asked for again and again on one
+//! node only, and so it stays on both; the other goes, and a subscriber hears of it. Exits 1 if not.
+#![expect(clippy::print_stdout, reason = "a program that shows what happens")]
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use greylag_core::Registry;
+use greylag_crdt::{LwwRegister, UpdateCx};
+use greylag_ddata::{Changed, Key, Membership, Read, ReadLevel, Replicator, ReplicatorSettings, TypeTable, WriteLevel};
+use greylag_transport::{GrpcTransport, Remoting, TransportSettings};
+
+type Quote = LwwRegister<String>;
+type Failure = Box<dyn std::error::Error>;
+
+const LIFETIME: Duration = Duration::from_secs(2);
+/// How long anything else may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+async fn start() -> Result<Vec<Replicator>, Failure> {
+    let mut transports = Vec::new();
+    for _ in 0..2 {
+        transports.push(GrpcTransport::bind(TransportSettings::test(), Arc::new(Registry::new())).await?);
+    }
+    let addresses: Vec<_> = transports.iter().map(|node| node.self_address().address().clone()).collect();
+    let settings = ReplicatorSettings {
+        expire_keys_after_inactivity: [("quote-*".to_owned(), LIFETIME)].into(),
+        ..ReplicatorSettings::test()
+    };
+    let mut nodes = Vec::new();
+    for transport in transports {
+        let membership = Membership::fixed(addresses.clone());
+        nodes.push(Replicator::start(settings.clone(), TypeTable::new(), transport, membership)?);
+    }
+    for node in &nodes {
+        node.replicas().wait_for(|replicas| replicas.unmet == 0).await?;
+        node.wait_synced(PATIENCE).await;
+    }
+    Ok(nodes)
+}
+
+async fn put(node: &Replicator, key: &Key<Quote>, quote: &'static str) -> Result<(), Failure> {
+    let set = move |register: &mut Quote, cx: &mut UpdateCx<'_>| register.set(cx, quote.to_owned());
+    Ok(node.update(key, WriteLevel::all(PATIENCE), Quote::new, set).await?)
+}
+
+/// Waits until a key has expired here, reading another one all the while.
+async fn keep_reading_until_expired(
+    reader: &Replicator,
+    watched: &Key<Quote>,
+    watcher: &Replicator,
+    read: &Key<Quote>,
+) -> Result<u32, Failure> {
+    let mut changes = watcher.subscribe(watched);
+    let mut reads = 0;
+    let mut pace = tokio::time::interval(LIFETIME / 20);
+    loop {
+        tokio::select! {
+            change = changes.next() => match change {
+                Some(Changed::Expired { .. }) => return Ok(reads),
+                Some(_) => {}
+                None => return Err("the replicator stopped".into()),
+            },
+            _ = pace.tick() => {
+                if reader.get(read, ReadLevel::Local).await? == Read::NotFound {
+                    return Err("what is in use expired".into());
+                }
+                reads += 1;
+            }
+        }
+    }
+}
+
+async fn run() -> Result<bool, Failure> {
+    let nodes = start().await?;
+    let [one, two] = &nodes[..] else { return Err("two nodes were started".into()) };
+    let (hot, cold) = (Key::<Quote>::new("quote-hot")?, Key::<Quote>::new("quote-cold")?);
+    put(one, &hot, "asked for").await?;
+    put(one, &cold, "forgotten").await?;
+    println!("both quotes are on both nodes; only one is asked for, and only on the first node");
+
+    let reads = tokio::time::timeout(PATIENCE, keep_reading_until_expired(one, &cold, two, &hot)).await??;
+    println!("quote-cold expired on the second node, while quote-hot was read {reads} times on the first");
+    let stays = two.get(&hot, ReadLevel::Local).await?.found().is_some();
+    let gone = one.get(&cold, ReadLevel::Local).await? == Read::NotFound;
+    println!("quote-hot is on the second node too: {stays}; quote-cold is gone from the first: {gone}");
+
+    put(two, &cold, "back again").await?;
+    let again = one.get(&cold, ReadLevel::Local).await?.found().is_some();
+    println!("quote-cold was put again, and is on the first node: {again}");
+    Ok(stays && gone && again)
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let is_right = run().await.unwrap_or_else(|error| {
+        println!("failed: {error}");
+        false
+    });
+    if is_right { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
