@@ -343,7 +343,7 @@ async fn scenario_35_two_tasks_update_one_set() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scenario_38_a_key_expires_and_is_used_again() {
     let network = MemoryNetwork::new();
-    let remoting = network.node("cache.ddata:1#601".parse().unwrap(), Arc::new(Registry::new()));
+    let remoting = network.node("cache.ddata:1#1601".parse().unwrap(), Arc::new(Registry::new()));
     let settings = ReplicatorSettings {
         expire_keys_after_inactivity: [("session-*".to_owned(), Duration::from_millis(500))].into(),
         ..ReplicatorSettings::test()
