@@ -301,6 +301,9 @@ impl<S: Store> Host<S> for Causal<S> {
         drawn.dots().iter().chain(&superseded).for_each(|dot| context.insert(*dot));
         self.settle(changes, cx.last_drawn());
         Arc::make_mut(&mut self.context).union(&context);
+        if cx.left_out().removal_context {
+            superseded.iter().for_each(|dot| context.remove_range(dot.replica, dot.number, dot.number));
+        }
         self.tracker.record(Fragment { store, context, scope, forgotten }, Fragment::join);
     }
 

@@ -9,7 +9,7 @@ use greylag_crdt::{Digest, hash64};
 use rand::RngExt;
 
 use super::ReplicatorCore;
-use crate::entries::Merged;
+use crate::entries::{Data, Entry, Merged};
 use crate::error::{DeleteError, GetError, RequestError, StopReason, UpdateError};
 use crate::key::KeyId;
 use crate::level::Level;
@@ -266,6 +266,13 @@ impl ReplicatorCore {
         if self.writes.get(&request).is_some_and(|write| write.progress() != Progress::Pending)
             && let Some(write) = self.writes.remove(&request)
         {
+            let is_deleted = matches!(self.entries.get(&write.key), Some(Entry { data: Data::Tombstone { .. }, .. }));
+            if write.kind == WriteKind::Update && is_deleted {
+                // What the last replicas confirmed was the deletion, which came from elsewhere meanwhile.
+                let (id, key) = (write.id, write.key);
+                out.push(Effect::Reply { id, reply: Reply::Update(Err(UpdateError::Deleted { key })) });
+                return;
+            }
             Self::reply_to_write(&write, out);
         }
     }

@@ -181,15 +181,19 @@ impl ReplicatorCore {
         self.begin_syncing(now, out);
     }
 
-    /// What the store remembered. Only time in which the replicator ran counts for markers. Source: ddata Z9.
+    /// What the store remembered. Only time in touch with others counts for markers: an owner that ran on
+    /// alone has told nobody what it put where, however old its marker is, and others may have performed the
+    /// same replica again. Being loaded twice without meeting anybody counts double, which only keeps markers
+    /// for longer. Source: ddata Z9.
     fn take_over(&mut self, now: Instant, meta: &StoreMeta) {
         self.storage.synced_at = meta.synced_at;
         self.storage.has_met_others = meta.has_met_others;
         self.pruning.raise_horizon(meta.forget_horizon);
         self.pruning.restore(now, &meta.removed);
-        let asleep = self.wall_ms(now).saturating_sub(meta.written_at);
-        if asleep > 0 {
-            self.entries.prolong_markers(asleep);
+        let in_touch = meta.synced_at.map_or(meta.written_at, |synced_at| synced_at.min(meta.written_at));
+        let alone = self.wall_ms(now).saturating_sub(in_touch);
+        if alone > 0 {
+            self.entries.prolong_markers(alone);
         }
     }
 

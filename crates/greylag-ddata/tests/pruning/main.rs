@@ -1,6 +1,7 @@
 //! Pruning of removed replicas, as directed traces through whole machines: each is a history that
 //! random schedules hardly reach. Source: ddata §5, §12.
 
+mod alone;
 mod copies;
 mod owners;
 mod senders;

@@ -1,6 +1,7 @@
 //! Numbered scenarios of the specification about several replicators, run at the level of whole
 //! machines. Source: ddata §12.
 
+mod deleted;
 mod levels;
 mod partitions;
 mod world;

@@ -1,0 +1,46 @@
+//! Updates of entries that somebody else deletes meanwhile.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use greylag_core::UniqueAddress;
+use greylag_crdt::{DotSource, GCounter, Markers};
+use greylag_ddata::{
+    Content, Effect, Envelope, Input, Key, Message, Replica, ReplicaStatus, Replicas, ReplicatorCore,
+    ReplicatorSettings, Reply, TypeTable, UpdateError, WriteLevel, WriteReply,
+};
+
+/// ddata R3, R12, C2: the deletion arrives while an update waits for its acknowledgements; what is confirmed then is
+/// the deletion, and the caller is told that.
+#[test]
+fn an_update_ends_as_deleted_if_a_deletion_arrives_meanwhile() {
+    let now = Instant::now();
+    let own: UniqueAddress = "a:1#1".parse().unwrap();
+    let peer: UniqueAddress = "b:1#2".parse().unwrap();
+    let numbers = DotSource::new();
+    let mut core = ReplicatorCore::new(ReplicatorSettings::default(), TypeTable::new(), own, numbers, 1, now);
+    let replica = Replica { address: peer.clone(), status: ReplicaStatus::Up, reachable: true, age: 1 };
+    let replicas = Replicas { others: vec![replica], ..Replicas::alone() };
+    let mut out = Vec::new();
+    core.handle(now, Input::Replicas(Arc::new(replicas)), &mut out);
+    let key = Key::<GCounter>::new("c").unwrap();
+    let level = WriteLevel::To { n: 2, timeout: Duration::from_secs(5) };
+    core.update(now, 0, 7, &key, level, GCounter::new, |counter, cx| counter.increment(cx, 1), &mut out).unwrap();
+    let asked = out.drain(..).find_map(|effect| match effect {
+        Effect::Send { message: Message::DeltaWrite { request, .. }, .. } => Some(request),
+        _ => None,
+    });
+    let content = Content::Tombstone { deleted_at: 1 };
+    let envelope =
+        Envelope { content, versions: std::collections::BTreeMap::new(), markers: Markers::new(), used_ms: None };
+    let entries = vec![("c".into(), envelope)];
+    let gossip = Message::Gossip { round: None, number: 0, send_back: false, entries };
+    core.handle(now, Input::Received { from: peer.clone(), message: gossip }, &mut out);
+    let message = Message::WriteReply { request: asked.unwrap(), reply: WriteReply::Ack };
+    core.handle(now, Input::Received { from: peer, message }, &mut out);
+    let reply = out.into_iter().find_map(|effect| match effect {
+        Effect::Reply { id: 7, reply } => Some(reply),
+        _ => None,
+    });
+    assert_eq!(reply, Some(Reply::Update(Err(UpdateError::Deleted { key: "c".into() }))));
+}
