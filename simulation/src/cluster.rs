@@ -65,7 +65,7 @@ fn sabotage(omission: Omission) -> Option<Sabotage> {
         Omission::Clearance => Sabotage::Clearance,
         Omission::Recheck => Sabotage::Recheck,
         Omission::TimeoutIsRefusal => Sabotage::TimeoutIsRefusal,
-        Omission::FlushMark | Omission::GenerationCheck | Omission::DeliveryPosition => return None,
+        _ => return None,
     })
 }
 
@@ -103,6 +103,7 @@ fn judge(world: &world::World) -> Result<Outcome, Violation> {
         healthy_downed: if counts { healthy.len() as u64 } else { 0 },
         lost: u64::from(lost && counts),
         excused: u64::from(world.checks.overlapped) + world.checks.conflicts,
+        ..Outcome::default()
     })
 }
 

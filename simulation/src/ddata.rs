@@ -1,21 +1,121 @@
-//! Replicators under faults, by the world of `greylag-ddata`'s own tests.
+//! Replicators under faults, with a model that knows neither dots nor deltas.
+//!
+//! Every ledger lists the operations that it has seen, so at every moment, on every replica, the
+//! model says what it must show ([`ledger`]). Checked after every step: what is shown is explained
+//! by what was done, nothing seen is lost, no update of an origin shows without its earlier ones
+//! (ddata L7, Z8, C3, C5). Checked at every acknowledgement: as many hold the update (C2). Checked
+//! once faults have stopped: all replicas are equal, byte by byte, name nobody who is gone, and serve
+//! (C1, Z8).
+//!
+//! Source: ddata O6, scenario 86.
 
-use crate::{Omission, Outcome, Violation, guarded};
-
-#[path = "../../crates/greylag-ddata/tests/simulation/world.rs"]
-#[allow(dead_code, reason = "the crate's own tests use the rest")]
+mod acts;
+mod catch_up;
+mod checks;
+mod disks;
+mod faults;
+mod ledger;
+mod membership;
+mod pruning;
 mod world;
 
-pub(crate) fn run(seed: u64, _without: Option<Omission>) -> Result<Outcome, Violation> {
-    guarded("replicas agree, and keep what was acknowledged", || {
-        let mut world = world::World::run(seed);
-        world.check_healed();
-        world.check_serves();
-        Ok(Outcome {
-            steps: world.steps as u64,
-            faults: world.faults as u64,
-            checked: world.acknowledged as u64,
-            ..Outcome::default()
-        })
+use greylag_ddata::Sabotage;
+
+use crate::{Omission, Outcome, Run, Violation, World, guarded};
+
+/// The profiles, and the clauses that each misses within a few seeds, so that tests need not search.
+pub(crate) fn worlds() -> Vec<World> {
+    let of = |profile: Option<&'static str>, about, omissions| World {
+        name: "ddata",
+        profile,
+        about,
+        omissions,
+        run: Run::Planned {
+            run: Box::new(move |seed, without| run_of(profile, seed, without)),
+            explain: Box::new(move |seed, without| story_of(profile, seed, without)),
+        },
+    };
+    vec![
+        of(
+            None,
+            "replicators: what is shown is what was done, acknowledged means held, all equal in the end",
+            &[
+                Omission::Marker,
+                Omission::RemovalContext,
+                Omission::Gap,
+                Omission::DurableFlush,
+                Omission::DeltaMarkers,
+                Omission::StartFloor,
+                Omission::ClaimStart,
+            ],
+        ),
+        of(
+            Some("pruning"),
+            "removed replicas: owners die, stores return, members vanish, others join, two believe that they lead",
+            &[
+                Omission::Marker,
+                Omission::DeltaMarkers,
+                Omission::Collection,
+                Omission::ForgetUnreachable,
+                Omission::StartFloor,
+                Omission::Reserved,
+            ],
+        ),
+        of(Some("catch-up"), "a new replica says that it has caught up: it holds everything", &[]),
+    ]
+}
+
+/// One history of a profile, and what came of it.
+pub(crate) fn run_of(
+    profile: Option<&'static str>,
+    seed: u64,
+    without: Option<Omission>,
+) -> Result<Outcome, Violation> {
+    guarded("no replicator panics", || judge(history(profile, seed, without, false)))
+}
+
+/// What happened in a history, line by line.
+pub(crate) fn story_of(profile: Option<&'static str>, seed: u64, without: Option<Omission>) -> String {
+    history(profile, seed, without, true).story.unwrap_or_default().join("\n")
+}
+
+fn history(profile: Option<&str>, seed: u64, without: Option<Omission>, story: bool) -> world::World {
+    let sabotage = sabotage(without);
+    match profile {
+        Some("pruning") => pruning::history(seed, sabotage, story),
+        Some("catch-up") => catch_up::history(seed),
+        _ => faults::history(seed, sabotage, story),
+    }
+}
+
+fn judge(world: world::World) -> Result<Outcome, Violation> {
+    if let Some(violation) = world.broken {
+        return Err(violation);
+    }
+    Ok(Outcome {
+        steps: world.steps,
+        faults: world.faults,
+        checked: world.acknowledged,
+        performed: world.performed(),
+        ..Outcome::default()
     })
+}
+
+fn sabotage(without: Option<Omission>) -> &'static [Sabotage] {
+    match without {
+        Some(Omission::Marker) => &[Sabotage::Marker],
+        Some(Omission::RemovalContext) => &[Sabotage::RemovalContext],
+        Some(Omission::Gap) => &[Sabotage::Gap],
+        Some(Omission::DurableFlush) => &[Sabotage::Flush],
+        Some(Omission::DeltaMarkers) => &[Sabotage::DeltaMarkers],
+        Some(Omission::Collection) => &[Sabotage::Collection],
+        Some(Omission::Shown) => &[Sabotage::Shown],
+        Some(Omission::Afresh) => &[Sabotage::Afresh],
+        Some(Omission::StaleStore) => &[Sabotage::StaleStore],
+        Some(Omission::ForgetUnreachable) => &[Sabotage::Unreachable],
+        Some(Omission::StartFloor) => &[Sabotage::StartFloor],
+        Some(Omission::ClaimStart) => &[Sabotage::ClaimStart],
+        Some(Omission::Reserved) => &[Sabotage::Reserved],
+        _ => &[],
+    }
 }

@@ -42,6 +42,32 @@ pub enum Omission {
     Recheck,
     /// A dial that times out counts as refused (cluster S20).
     TimeoutIsRefusal,
+    /// An owner prunes and writes down no marker (ddata Z5).
+    Marker,
+    /// Deltas do not say what they supersede or remove (ddata K7).
+    RemovalContext,
+    /// Deltas are joined whatever is missing before them (ddata G5).
+    Gap,
+    /// What is to be durable is acknowledged before it is flushed (ddata U3).
+    DurableFlush,
+    /// Deltas carry no markers (ddata Z7).
+    DeltaMarkers,
+    /// An owner performs before it has collected everybody (ddata Z4).
+    Collection,
+    /// A member is collected that has not shown that it knows the round (ddata Z4).
+    Shown,
+    /// Collection goes on although a member vanished before it was collected (ddata Z4).
+    Afresh,
+    /// A store from before the forget horizon is taken (ddata Z9).
+    StaleStore,
+    /// Markers are forgotten although a member is unreachable (ddata Z9).
+    ForgetUnreachable,
+    /// A replicator claims what former ones of its process drew (ddata K7).
+    StartFloor,
+    /// Claims begin at the start floor, and order does not hide it (ddata K7, K8).
+    ClaimStart,
+    /// Deltas claim numbers that are reserved for renaming (ddata K7, Z6).
+    Reserved,
 }
 
 /// What a run that kept its promises did.
@@ -59,6 +85,8 @@ pub struct Outcome {
     pub lost: u64,
     /// Overlaps and conflicts where the guarantee makes an exception.
     pub excused: u64,
+    /// Entries of removed replicas that were put under another name.
+    pub performed: u64,
 }
 
 impl std::ops::AddAssign for Outcome {
@@ -69,6 +97,7 @@ impl std::ops::AddAssign for Outcome {
         self.healthy_downed += other.healthy_downed;
         self.lost += other.lost;
         self.excused += other.excused;
+        self.performed += other.performed;
     }
 }
 
@@ -120,14 +149,8 @@ pub struct World {
 /// Every world.
 pub fn worlds() -> Vec<World> {
     let mut worlds = cluster::worlds();
+    worlds.extend(ddata::worlds());
     worlds.extend([
-        World {
-            name: "ddata",
-            profile: None,
-            about: "replicators: equal after healing, acknowledged means held, causal order",
-            omissions: &[],
-            run: Run::Plain(ddata::run),
-        },
         World {
             name: "sharding",
             profile: None,

@@ -113,9 +113,14 @@ fn report(world: &World, first: u64, seeds: u64, without: Option<Omission>) -> b
 }
 
 fn summary(outcome: &Outcome) -> String {
-    let Outcome { steps, faults, checked, healthy_downed, lost, excused } = outcome;
+    let Outcome { steps, faults, checked, healthy_downed, lost, excused, performed } = outcome;
     let mut text = format!("{steps} steps, {faults} faults, {checked} checked");
-    for (count, what) in [(healthy_downed, "healthy downed"), (lost, "clusters lost"), (excused, "excused")] {
+    for (count, what) in [
+        (healthy_downed, "healthy downed"),
+        (lost, "clusters lost"),
+        (excused, "excused"),
+        (performed, "entries pruned"),
+    ] {
         if *count > 0 {
             text.push_str(&format!(", {count} {what}"));
         }

@@ -41,7 +41,8 @@ fn purchases_keep_their_promises() {
 
 #[test]
 fn every_omission_is_noticed() {
-    for world in worlds().iter().filter(|world| world.profile.is_none()) {
+    // Those of replicators are many and have a test of their own.
+    for world in worlds().iter().filter(|world| world.profile.is_none() && world.name != "ddata") {
         for omission in world.omissions {
             let noticed = (0..2000).any(|seed| world.check(seed, Some(*omission)).is_err());
             assert!(noticed, "{} does not miss {omission:?}", world.name);

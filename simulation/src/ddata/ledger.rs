@@ -1,0 +1,318 @@
+//! What the entries of the simulation hold, and a model of it that knows neither dots nor deltas.
+//!
+//! A [`Ledger`] is a set, a counter and three maps beside the plain list of the operations that it
+//! has seen. All parts travel together, so that list says at every moment, on every replica, what
+//! the others must show: the [`Book`] computes it from the happened-before relation alone, which is
+//! what each operation had seen where it was performed. Source: ddata L7, Z8, O6.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use greylag_crdt::{GSet, LwwMap, OrMultiMap, OrSet, PNCounter, PnCounterMap, ReplicatedData, UpdateCx};
+
+/// Operations of one entry, by their numbers.
+pub(super) type Mask = u64;
+
+/// As many operations as an entry may get.
+pub(super) const MOST: usize = 64;
+
+/// One entry: every operation, and what came of them.
+#[derive(Clone, Debug, PartialEq, ReplicatedData)]
+#[crdt(tag = "sim.ledger/1")]
+pub(super) struct Ledger {
+    log: GSet<u8>,
+    set: OrSet<u8>,
+    counter: PNCounter,
+    places: LwwMap<u8, u8>,
+    votes: PnCounterMap<u8>,
+    tags: OrMultiMap<u8, u8>,
+}
+
+/// What a user does to an entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Act {
+    Add(u8),
+    Take(u8),
+    Clear,
+    Count(i64),
+    /// With this timestamp.
+    Put(u8, i64),
+    Unput(u8),
+    Vote(u8, i64),
+    Unvote(u8),
+    Tag(u8, u8),
+    Untag(u8, u8),
+    UntagAll(u8),
+}
+
+/// A part of an entry that operations write and remove.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Leaf {
+    Element(u8),
+    Place(u8),
+    Vote(u8),
+    Tag(u8, u8),
+}
+
+impl Act {
+    /// What it writes.
+    fn writes(self) -> Option<Leaf> {
+        match self {
+            Self::Add(element) => Some(Leaf::Element(element)),
+            Self::Put(key, _) => Some(Leaf::Place(key)),
+            Self::Vote(key, _) => Some(Leaf::Vote(key)),
+            Self::Tag(key, value) => Some(Leaf::Tag(key, value)),
+            _ => None,
+        }
+    }
+
+    /// Whether it supersedes what wrote this before, as far as that was seen.
+    fn supersedes(self, leaf: Leaf) -> bool {
+        match (self, leaf) {
+            (Self::Add(own) | Self::Take(own), Leaf::Element(element)) => own == element,
+            (Self::Clear, Leaf::Element(_)) => true,
+            (Self::Put(own, _) | Self::Unput(own), Leaf::Place(key)) => own == key,
+            (Self::Vote(own, _) | Self::Unvote(own), Leaf::Vote(key)) => own == key,
+            (Self::Tag(own, value) | Self::Untag(own, value), Leaf::Tag(key, other)) => own == key && value == other,
+            (Self::UntagAll(own), Leaf::Tag(key, _)) => own == key,
+            _ => false,
+        }
+    }
+}
+
+/// One operation, and what it had seen.
+#[derive(Debug, Clone)]
+pub(super) struct Op {
+    /// The process, and which life of its replicator.
+    pub(super) origin: (usize, u32),
+    pub(super) act: Act,
+    /// What it took the place of.
+    supersedes: Mask,
+    /// Votes that it carries on.
+    carries: Mask,
+    /// The put that wins, by timestamp, among those it took the place of and itself.
+    place: (i64, u8),
+}
+
+/// What an entry shows.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Shown {
+    elements: BTreeSet<u8>,
+    counter: i128,
+    places: BTreeMap<u8, u8>,
+    votes: BTreeMap<u8, i128>,
+    tags: BTreeSet<(u8, u8)>,
+}
+
+/// All operations of one entry.
+#[derive(Debug, Default)]
+pub(super) struct Book {
+    pub(super) ops: Vec<Op>,
+    /// What was computed before.
+    known: BTreeMap<Mask, Shown>,
+}
+
+/// The numbers in a mask, ascending.
+pub(super) fn numbers(mut mask: Mask) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let next = (mask != 0).then(|| mask.trailing_zeros() as usize)?;
+        mask &= mask - 1;
+        Some(next)
+    })
+}
+
+impl Book {
+    /// Those of the operations seen that no other one seen took the place of.
+    fn live(&self, seen: Mask) -> Mask {
+        seen & !numbers(seen).map(|number| self.ops[number].supersedes).fold(0, |all, mask| all | mask)
+    }
+
+    /// Writes down an operation by who has seen `seen`, and returns its number.
+    pub(super) fn note(&mut self, origin: (usize, u32), act: Act, seen: Mask) -> u8 {
+        let number = u8::try_from(self.ops.len()).expect("an entry gets few operations");
+        let superseded = |number: &usize| self.ops[*number].act.writes().is_some_and(|leaf| act.supersedes(leaf));
+        let superseded: Vec<usize> = numbers(self.live(seen)).filter(superseded).collect();
+        let own = 1 << number;
+        let carried = superseded.iter().map(|number| self.ops[*number].carries);
+        let carries = if matches!(act, Act::Vote(..)) { carried.fold(own, |all, mask| all | mask) } else { 0 };
+        let mut place = (i64::MIN, number);
+        if let Act::Put(_, at) = act {
+            place = superseded.iter().map(|number| self.ops[*number].place).fold((at, number), Ord::max);
+        }
+        let supersedes = superseded.into_iter().fold(0, |all, number| all | 1 << number);
+        self.ops.push(Op { origin, act, supersedes, carries, place });
+        number
+    }
+
+    /// What who has seen these operations shows.
+    pub(super) fn shown(&mut self, seen: Mask) -> &Shown {
+        if !self.known.contains_key(&seen) {
+            let shown = self.compute(seen);
+            self.known.insert(seen, shown);
+        }
+        &self.known[&seen]
+    }
+
+    fn compute(&self, seen: Mask) -> Shown {
+        let mut shown = Shown::default();
+        let mut places: BTreeMap<u8, (i64, u8)> = BTreeMap::new();
+        let mut votes: BTreeMap<u8, Mask> = BTreeMap::new();
+        for number in numbers(self.live(seen)) {
+            let op = &self.ops[number];
+            match op.act {
+                Act::Add(element) => drop(shown.elements.insert(element)),
+                Act::Count(by) => shown.counter += i128::from(by),
+                Act::Put(key, _) => {
+                    let best = places.entry(key).or_insert(op.place);
+                    *best = (*best).max(op.place);
+                }
+                Act::Vote(key, _) => *votes.entry(key).or_default() |= op.carries,
+                Act::Tag(key, value) => drop(shown.tags.insert((key, value))),
+                Act::Take(_) | Act::Clear | Act::Unput(_) | Act::Unvote(_) | Act::Untag(..) | Act::UntagAll(_) => {}
+            }
+        }
+        shown.places = places.into_iter().map(|(key, (_, number))| (key, number)).collect();
+        let sum = |mask| numbers(mask).map(|number| self.voted(number)).sum();
+        shown.votes = votes.into_iter().map(|(key, mask)| (key, sum(mask))).collect();
+        shown
+    }
+
+    fn voted(&self, number: usize) -> i128 {
+        match self.ops[number].act {
+            Act::Vote(_, by) => by.into(),
+            _ => 0,
+        }
+    }
+
+    /// Whether the operations of each origin are seen in order, without a gap. Source: ddata C5.
+    pub(super) fn is_in_order(&self, seen: Mask) -> bool {
+        let mut missed: BTreeSet<(usize, u32)> = BTreeSet::new();
+        self.ops.iter().enumerate().all(|(number, op)| match seen & (1 << number) {
+            0 => {
+                missed.insert(op.origin);
+                true
+            }
+            _ => !missed.contains(&op.origin),
+        })
+    }
+}
+
+impl Shown {
+    /// An act out of a few that would change something here.
+    pub(super) fn allows(&self, act: Act) -> bool {
+        match act {
+            Act::Take(element) => self.elements.contains(&element),
+            Act::Clear => !self.elements.is_empty(),
+            Act::Unput(key) => self.places.contains_key(&key),
+            Act::Unvote(key) => self.votes.contains_key(&key),
+            Act::Untag(key, value) => self.tags.contains(&(key, value)),
+            Act::UntagAll(key) => self.tags.iter().any(|(tagged, _)| *tagged == key),
+            _ => true,
+        }
+    }
+}
+
+impl Ledger {
+    /// The operations that it has seen.
+    pub(super) fn seen(&self) -> Mask {
+        self.log.iter().fold(0, |all, number| all | 1 << number)
+    }
+
+    /// What it shows.
+    pub(super) fn shown(&self) -> Shown {
+        Shown {
+            elements: self.set.iter().copied().collect(),
+            counter: self.counter.value(),
+            places: self.places.iter().map(|(key, number)| (*key, *number)).collect(),
+            votes: self.votes.iter().map(|(key, votes)| (*key, votes)).collect(),
+            tags: self.tags.iter().flat_map(|(key, values)| values.iter().map(move |value| (*key, *value))).collect(),
+        }
+    }
+
+    /// Performs an operation and lists it.
+    pub(super) fn perform(&mut self, cx: &mut UpdateCx<'_>, number: u8, act: Act) {
+        self.log.add(number);
+        match act {
+            Act::Add(element) => self.set.add(cx, element),
+            Act::Take(element) => drop(self.set.remove(cx, &element)),
+            Act::Clear => self.set.clear(cx),
+            Act::Count(by) => self.counter.increment(cx, by).expect("small amounts"),
+            Act::Put(key, at) => drop(self.places.put_with(cx, key, number, |_, _| at)),
+            Act::Unput(key) => drop(self.places.remove(cx, &key)),
+            Act::Vote(key, by) => self.votes.increment(cx, key, by).expect("small amounts"),
+            Act::Unvote(key) => drop(self.votes.remove(cx, &key)),
+            Act::Tag(key, value) => self.tags.add_binding(cx, key, value),
+            Act::Untag(key, value) => drop(self.tags.remove_binding(cx, &key, &value)),
+            Act::UntagAll(key) => drop(self.tags.remove(cx, &key)),
+        }
+    }
+}
+
+/// A counter whose every increment is a digit of its own to the base 4, so that its value tells which
+/// it has counted, and whether it has counted any of them twice.
+#[derive(Debug, Default)]
+pub(super) struct Tally {
+    /// Whose they were.
+    pub(super) ops: Vec<(usize, u32)>,
+}
+
+impl Tally {
+    /// As many increments as there is room for.
+    pub(super) const MOST: usize = 31;
+
+    /// The increment with this number.
+    pub(super) fn digit(number: usize) -> u64 {
+        1 << (2 * number)
+    }
+
+    /// Which increments a value has counted.
+    pub(super) fn counted(&self, value: u128) -> Result<Mask, String> {
+        let mut seen = 0;
+        for number in 0..64 {
+            match (value >> (2 * number)) & 3 {
+                0 => {}
+                1 if number < self.ops.len() => seen |= 1 << number,
+                _ => return Err(format!("{value:#x} of {} increments counts one twice", self.ops.len())),
+            }
+        }
+        Ok(seen)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_add_wins_over_a_removal_that_did_not_see_it() {
+        let mut book = Book::default();
+        assert_eq!(book.note((0, 0), Act::Add(1), 0), 0);
+        assert_eq!(book.note((1, 0), Act::Add(1), 0b1), 1);
+        assert_eq!(book.note((0, 0), Act::Take(1), 0b1), 2);
+        assert!(book.shown(0b101).elements.is_empty());
+        assert!(book.shown(0b111).elements.contains(&1));
+        assert!(book.is_in_order(0b101) && !book.is_in_order(0b100));
+    }
+
+    /// ddata scenario 80, by the model alone.
+    #[test]
+    fn votes_that_somebody_carried_on_outlive_a_removal() {
+        let mut book = Book::default();
+        let (a, b, c) = ((0, 0), (1, 0), (2, 0));
+        book.note(a, Act::Vote(7, 1), 0);
+        book.note(a, Act::Vote(7, 1), 0b1);
+        book.note(a, Act::Unvote(7), 0b11);
+        book.note(b, Act::Vote(7, 1), 0b1);
+        book.note(a, Act::Vote(7, 1), 0b1111);
+        book.note(c, Act::Vote(7, 1), 0b11);
+        assert_eq!(book.shown(0b11_1111).votes[&7], 5);
+    }
+
+    #[test]
+    fn a_digit_tells_what_was_counted_twice() {
+        let tally = Tally { ops: vec![(0, 0); 3] };
+        assert_eq!(tally.counted(Tally::digit(0).into()), Ok(0b1));
+        assert_eq!(tally.counted((Tally::digit(0) + Tally::digit(2)).into()), Ok(0b101));
+        assert!(tally.counted((2 * Tally::digit(1)).into()).is_err());
+        assert!(tally.counted(Tally::digit(3).into()).is_err());
+    }
+}

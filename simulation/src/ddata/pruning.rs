@@ -1,0 +1,584 @@
+//! Histories of pruning, built on purpose: random schedules hardly reach them.
+//!
+//! Somebody writes, partly where few can hear it, and is removed. What happens while others take
+//! over what it left is drawn from a list of twists: owners die, members vanish before they were
+//! collected, others join, copies turn up late, two believe that they lead. Each history has one
+//! twist that its seed names and up to two more; their timing is drawn, too. Source: ddata §5.
+
+use std::time::Duration;
+
+use greylag_crdt::{Markers, Performed};
+use greylag_ddata::{
+    DurableSettings, Envelope, Input, KeyId, Message, ReadReply, ReplicaStatus, ReplicatorSettings, Sabotage,
+    WriteLevel,
+};
+use greylag_testkit::network::Link;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use super::membership::News;
+use super::world::{Arrangement, World};
+
+const MS: Duration = Duration::from_millis(1);
+const GOSSIP: Duration = Duration::from_millis(100);
+/// How long it takes at worst, while all is well, until everybody has heard of something.
+const SPREAD: Duration = Duration::from_millis(250);
+/// How long markers live in histories that outlive them.
+const LIFE: Duration = Duration::from_millis(1_500);
+
+/// What happens while a removed replica is pruned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Twist {
+    /// Nothing but updates.
+    Updates,
+    /// The owner dies as soon as it has performed something; what it had comes back, or does not.
+    OwnerDies,
+    /// A store of the removed replica, or an old copy of what it wrote, turns up.
+    CopyReturns,
+    /// A member that holds more than the others vanishes before it was collected.
+    MemberVanishes,
+    /// Two believe that they lead, and do not hear each other.
+    TwoOwners,
+    /// A process joins while others are collected.
+    Joins,
+    /// The removed replica goes on, and some hear late that it is removed.
+    GoesOn,
+    /// The owner changes an entry between reserving numbers and using them.
+    ChangesBetween,
+    /// The owner, or somebody else, is removed once it is done.
+    Chain,
+    /// A replicator starts anew in its process.
+    StartsAnew,
+    /// Somebody is unreachable for longer than markers live.
+    LongAway,
+    /// Somebody leaves links cut in one direction.
+    OneWay,
+}
+
+const TWISTS: [Twist; 12] = [
+    Twist::Updates,
+    Twist::OwnerDies,
+    Twist::CopyReturns,
+    Twist::MemberVanishes,
+    Twist::TwoOwners,
+    Twist::Joins,
+    Twist::GoesOn,
+    Twist::ChangesBetween,
+    Twist::Chain,
+    Twist::StartsAnew,
+    Twist::LongAway,
+    Twist::OneWay,
+];
+
+impl Twist {
+    /// Whether an entry may have to be performed again because of it.
+    fn repeats_work(self) -> bool {
+        matches!(
+            self,
+            Self::OwnerDies
+                | Self::CopyReturns
+                | Self::MemberVanishes
+                | Self::Chain
+                | Self::StartsAnew
+                | Self::LongAway
+        )
+    }
+}
+
+/// Copies of entries, as a store has them.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Copies {
+    /// When they were in touch with others last.
+    synced_at: Duration,
+    entries: Vec<(KeyId, Envelope)>,
+}
+
+impl Copies {
+    /// As they are loaded later: only time in touch with others counts for markers. Source: ddata Z9.
+    fn loaded_at(&self, now: Duration) -> Vec<(KeyId, Envelope)> {
+        let by = i64::try_from((now - self.synced_at).as_millis()).expect("histories are short");
+        let mut entries = self.entries.clone();
+        for (_, envelope) in &mut entries {
+            let mut markers = Markers::new();
+            for marker in envelope.markers.iter() {
+                markers.add(&Performed { obsolete_at: marker.obsolete_at.map(|at| at + by), ..marker.clone() });
+            }
+            envelope.markers = markers;
+        }
+        entries
+    }
+}
+
+fn arrangement(rng: &mut ChaCha8Rng, forgets: bool, sabotage: &'static [Sabotage]) -> Arrangement {
+    let life = if forgets { LIFE } else { 3_600_000 * MS };
+    let settings = ReplicatorSettings {
+        gossip_interval: GOSSIP,
+        delta_propagation_interval: 20 * MS,
+        notify_subscribers_interval: 200 * MS,
+        delta_resend_timeout: 60 * MS,
+        sync_timeout: Duration::from_secs(600),
+        pruning_interval: Some(80 * MS),
+        max_pruning_dissemination: SPREAD,
+        pruning_marker_time_to_live: life,
+        durable: DurableSettings { pruning_marker_time_to_live: life, ..DurableSettings::default() },
+        sabotage,
+        ..ReplicatorSettings::default()
+    };
+    let lag = if rng.random_bool(0.5) { Duration::ZERO } else { rng.random_range(0..100) * MS };
+    Arrangement {
+        settings,
+        lag,
+        skew: rng.random_range(0..50),
+        ledgers: 1,
+        tallies: 1,
+        without_deltas: None,
+        disks_fail: false,
+    }
+}
+
+/// One history.
+pub(super) fn history(seed: u64, sabotage: &'static [Sabotage], story: bool) -> World {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed ^ 0x9127);
+    let count = TWISTS.len() as u64;
+    let main = TWISTS[usize::try_from(seed % count).expect("a few")];
+    let mut twists = vec![main];
+    for _ in 0..2 {
+        if rng.random_bool(0.25) {
+            let at = rng.random_range(0..=twists.len());
+            twists.insert(at, TWISTS[rng.random_range(0..TWISTS.len())]);
+        }
+    }
+    let forgets = twists.contains(&Twist::LongAway);
+    let members = rng.random_range(3..=4) + usize::from(main == Twist::MemberVanishes);
+    let mut world = World::new(seed, arrangement(&mut rng, forgets, sabotage), members);
+    if story {
+        world.story = Some(vec![format!("{members} members, {twists:?}")]);
+    }
+    world.play(&mut rng, &twists);
+    if !twists.iter().any(|twist| twist.repeats_work()) {
+        world.check_performed_once();
+    }
+    world
+}
+
+impl World {
+    fn play(&mut self, rng: &mut ChaCha8Rng, twists: &[Twist]) {
+        self.run_for(GOSSIP);
+        let leaver = rng.random_range(0..self.processes.len());
+        self.scatter(rng, leaver, twists[0]);
+        let copies = self.copies(leaver);
+        if rng.random_bool(0.3) {
+            // It wrote more after its copy was made.
+            self.write_some(rng, leaver, 2);
+        }
+        let later = self.copies(leaver);
+        self.go(rng, leaver, twists.contains(&Twist::GoesOn));
+        for twist in twists {
+            let copies = if rng.random_bool(0.5) { &copies } else { &later };
+            self.twist(rng, *twist, leaver, copies);
+            if self.broken.is_some() {
+                return;
+            }
+        }
+        self.settle();
+    }
+
+    /// Everybody writes something; of what the leaver writes last only some hear.
+    fn scatter(&mut self, rng: &mut ChaCha8Rng, leaver: usize, main: Twist) {
+        for index in self.living() {
+            let count = rng.random_range(0..=2);
+            self.write_some(rng, index, count);
+        }
+        if rng.random_bool(0.7) {
+            self.run_for(rng.random_range(0..80) * MS);
+        }
+        let others: Vec<usize> = self.living().into_iter().filter(|index| *index != leaver).collect();
+        // One at least hears nothing, unless it is all the same.
+        let hears_nothing = rng.random_range(0..others.len());
+        for (at, other) in others.iter().enumerate() {
+            if at == hears_nothing || rng.random_bool(0.5) {
+                self.part(leaver, *other, false);
+                if main == Twist::MemberVanishes {
+                    // Who hears something does not pass it on yet.
+                    let heard = others.iter().copied().filter(|heard| heard != other);
+                    heard.for_each(|heard| self.part(heard, *other, false));
+                }
+            }
+        }
+        let count = rng.random_range(1..=4);
+        self.write_some(rng, leaver, count);
+        self.run_for(rng.random_range(0..120) * MS);
+    }
+
+    fn write_some(&mut self, rng: &mut ChaCha8Rng, index: usize, count: usize) {
+        for _ in 0..count {
+            if rng.random_bool(0.3) {
+                self.count(index, 0, WriteLevel::Local);
+            } else {
+                let act = self.draw_act(index, 0);
+                self.change(index, 0, act, WriteLevel::Local);
+            }
+        }
+    }
+
+    /// The leaver is removed; it dies before that, or goes on for a while.
+    fn go(&mut self, rng: &mut ChaCha8Rng, leaver: usize, goes_on: bool) {
+        if goes_on {
+            // Membership is slow this time.
+            self.arrangement.lag = 400 * MS;
+            self.mend();
+            self.remove(leaver);
+            for _ in 0..rng.random_range(1..4) {
+                self.run_for(rng.random_range(0..120) * MS);
+                self.write_some(rng, leaver, 1);
+            }
+            self.arrangement.lag = 50 * MS;
+            return;
+        }
+        if rng.random_bool(0.5) {
+            self.crash(leaver);
+            self.run_for(rng.random_range(0..100) * MS);
+        }
+        self.remove(leaver);
+        self.crash(leaver);
+        if rng.random_bool(0.4) {
+            self.mend();
+        }
+    }
+
+    /// Whether markers are forgotten in this history: then a cut must be noticed in time, since nobody waits for
+    /// who seems to hear everything.
+    fn forgets(&self) -> bool {
+        self.arrangement.settings.pruning_marker_time_to_live == LIFE
+    }
+
+    fn is_announced(&self) -> bool {
+        self.living().iter().any(|index| !self.processes[*index].core.pruning_news().rounds.is_empty())
+    }
+
+    /// Who has performed something, or is about to.
+    fn owner(&self) -> Option<usize> {
+        let owns = |index: &usize| {
+            let core = &self.processes[*index].core;
+            core.is_performing() || core.stats().performed > 0
+        };
+        self.living().into_iter().find(owns)
+    }
+
+    /// Until something has begun: at a time of its own, or when a round is announced, or performed.
+    fn until_some_point(&mut self, rng: &mut ChaCha8Rng) {
+        match rng.random_range(0..4) {
+            0 => self.run_for(rng.random_range(0..600) * MS),
+            1 => drop(self.run_until(1_000 * MS, Self::is_announced)),
+            2 => drop(self.run_until(1_500 * MS, |world| world.owner().is_some())),
+            _ => self.run_for(rng.random_range(0..200) * MS),
+        }
+    }
+
+    fn twist(&mut self, rng: &mut ChaCha8Rng, twist: Twist, leaver: usize, copies: &Copies) {
+        self.tell(|| format!("-- {twist:?}"));
+        let others = self.living();
+        match twist {
+            Twist::Updates => {
+                for _ in 0..rng.random_range(2..5) {
+                    self.until_some_point(rng);
+                    let Some(index) = self.choose(&others) else { return };
+                    self.write_some(rng, index, 1);
+                }
+            }
+            Twist::OwnerDies => self.owner_dies(rng),
+            Twist::CopyReturns => {
+                self.until_some_point(rng);
+                for _ in 0..rng.random_range(1..3) {
+                    let Some(index) = self.choose(&others) else { return };
+                    self.turns_up(index, copies);
+                    self.run_for(rng.random_range(0..300) * MS);
+                }
+            }
+            Twist::MemberVanishes => self.member_vanishes(rng, leaver),
+            Twist::TwoOwners => self.two_owners(rng),
+            Twist::Joins => self.somebody_joins(rng),
+            Twist::GoesOn => {
+                self.run_for(rng.random_range(0..400) * MS);
+                if self.processes[leaver].alive {
+                    self.write_some(rng, leaver, 1);
+                    self.run_for(rng.random_range(0..100) * MS);
+                    self.crash(leaver);
+                }
+            }
+            Twist::ChangesBetween => self.changes_between(rng),
+            Twist::Chain => {
+                self.until_some_point(rng);
+                let Some(index) = self.owner().or(others.first().copied()).filter(|_| others.len() > 2) else { return };
+                let late = self.copies(index);
+                self.kill(index);
+                self.until_some_point(rng);
+                if rng.random_bool(0.5)
+                    && let Some(at) = self.living().first().copied()
+                {
+                    self.turns_up(at, &late);
+                }
+            }
+            Twist::StartsAnew => {
+                self.until_some_point(rng);
+                let Some(index) = self.owner().filter(|_| rng.random_bool(0.5)).or_else(|| self.choose(&others)) else {
+                    return;
+                };
+                self.restart_in_place(index);
+                self.write_some(rng, index, 1);
+            }
+            Twist::LongAway => self.long_away(rng),
+            Twist::OneWay => {
+                let (Some(one), Some(other)) = (self.choose(&others), self.choose(&others)) else { return };
+                if one != other {
+                    let is_noticed = self.forgets() || rng.random_bool(0.5);
+                    self.cut(one, other, is_noticed);
+                }
+                self.until_some_point(rng);
+                let lossy = Link { delay: (MS, 15 * MS), loss: 0.2, duplication: 0.2, reorder: true };
+                self.net.set_default_link(lossy);
+                self.run_for(rng.random_range(0..300) * MS);
+                self.mend();
+            }
+        }
+    }
+
+    /// Nobody, or not everybody, hears what the owner has performed.
+    fn owner_dies(&mut self, rng: &mut ChaCha8Rng) {
+        self.mend();
+        let some = rng.random_range(1..=2);
+        let has_performed = move |world: &Self, index: &usize| world.processes[*index].core.stats().performed >= some;
+        let found = self.run_until(2_000 * MS, |world| world.living().iter().any(|index| has_performed(world, index)));
+        let living = self.living();
+        let Some(owner) = living.iter().copied().find(|index| has_performed(self, index)).filter(|_| found) else {
+            return;
+        };
+        if living.len() < 3 {
+            return;
+        }
+        if rng.random_bool(0.4) {
+            self.write_some(rng, owner, 1);
+        }
+        if rng.random_bool(0.3) {
+            self.run_for(rng.random_range(0..40) * MS);
+        }
+        let copies = self.copies(owner);
+        self.kill(owner);
+        self.until_some_point(rng);
+        let living = self.living();
+        if rng.random_bool(0.6)
+            && let Some(index) = self.choose(&living)
+        {
+            if rng.random_bool(0.5) {
+                self.run_until(2_000 * MS, |world| world.owner().is_some());
+                self.run_for(rng.random_range(0..300) * MS);
+            }
+            self.write_some(rng, index, 1);
+            self.turns_up(index, &copies);
+        }
+    }
+
+    /// Who alone heard the leaver is cut off from the owner, passes things on, and is gone.
+    fn member_vanishes(&mut self, rng: &mut ChaCha8Rng, leaver: usize) {
+        let living = self.living();
+        let Some((leader, rest)) = living.split_first() else { return };
+        let known = |world: &Self, index: usize| world.processes[index].seen[0].count_ones();
+        let Some(keeper) = rest.iter().copied().max_by_key(|index| known(self, *index)) else { return };
+        self.tell(|| format!("{keeper} is who holds most of {leaver}"));
+        self.mend();
+        let forgets = self.forgets();
+        self.part(*leader, keeper, forgets);
+        let others: Vec<usize> = rest.iter().copied().filter(|index| *index != keeper).collect();
+        // They are collected before they hear anything of it.
+        others.iter().for_each(|other| self.part(keeper, *other, forgets));
+        self.run_until(1_000 * MS, Self::is_announced);
+        self.run_for(rng.random_range(0..500) * MS);
+        let Some(told) = self.choose(&others) else { return };
+        let copies = self.copies(keeper);
+        if rng.random_bool(0.5) {
+            self.part(*leader, told, forgets);
+        }
+        self.turns_up(told, &copies);
+        self.run_for(rng.random_range(0..30) * MS);
+        if self.living().len() > 2 {
+            self.kill(keeper);
+        }
+        self.run_for(rng.random_range(0..200) * MS);
+        self.mend();
+    }
+
+    /// For one of them the leader is not fully in, so it leads, too.
+    fn two_owners(&mut self, rng: &mut ChaCha8Rng) {
+        let living = self.living();
+        let [first, second, ..] = living[..] else { return };
+        self.send_news(second, News::Status(first, ReplicaStatus::WeaklyUp));
+        if rng.random_bool(0.7) {
+            let forgets = self.forgets();
+            self.part(first, second, forgets);
+        }
+        self.run_until(1_000 * MS, Self::is_announced);
+        self.run_for(rng.random_range(0..500) * MS);
+        self.mend();
+        self.run_for(rng.random_range(0..500) * MS);
+        if rng.random_bool(0.5) {
+            self.send_news(second, News::Status(first, ReplicaStatus::Up));
+        }
+        // In the end they agree.
+        self.run_for(rng.random_range(0..300) * MS);
+        self.send_news(second, News::Status(first, ReplicaStatus::Up));
+    }
+
+    /// A process joins, reaches some, and is let in.
+    fn somebody_joins(&mut self, rng: &mut ChaCha8Rng) {
+        if rng.random_bool(0.5) {
+            self.until_some_point(rng);
+        }
+        let living = self.living();
+        let place = self.processes.len() + 10;
+        let fresh = self.join(place, ReplicaStatus::Joining);
+        for other in &living {
+            if rng.random_bool(0.4) {
+                let forgets = self.forgets();
+                self.part(fresh, *other, forgets);
+            }
+        }
+        self.run_for(rng.random_range(0..300) * MS);
+        self.write_some(rng, fresh, 1);
+        if rng.random_bool(0.5) {
+            self.promote(fresh, ReplicaStatus::WeaklyUp);
+            self.run_for(rng.random_range(0..200) * MS);
+        }
+        self.mend();
+        self.promote(fresh, ReplicaStatus::Up);
+    }
+
+    /// As in scenario 67: numbers are reserved, nothing is performed yet, and a delta goes out.
+    fn changes_between(&mut self, rng: &mut ChaCha8Rng) {
+        let living = self.living();
+        let Some((leader, rest)) = living.split_first() else { return };
+        // Some do not hear what the owner gathers.
+        let deaf: Vec<usize> = rest.iter().copied().filter(|_| rng.random_bool(0.5)).collect();
+        self.run_until(1_500 * MS, Self::is_announced);
+        for other in &deaf {
+            for heard in rest.iter().filter(|heard| !deaf.contains(heard)) {
+                let forgets = self.forgets();
+                self.part(*heard, *other, forgets);
+            }
+        }
+        if rng.random_bool(0.5) {
+            self.mend();
+        }
+        let begins = |world: &Self| world.processes[*leader].core.is_performing();
+        if self.run_until(1_000 * MS, begins) {
+            let act = self.draw_act(*leader, 0);
+            let level = if rng.random_bool(0.8) { WriteLevel::all(300 * MS) } else { WriteLevel::Local };
+            self.change(*leader, 0, act, level);
+            self.run_for(rng.random_range(0..20) * MS);
+        }
+        self.mend();
+    }
+
+    /// Somebody is unreachable while markers grow old, and everybody knows.
+    fn long_away(&mut self, rng: &mut ChaCha8Rng) {
+        let living = self.living();
+        let Some(away) = self.choose(&living).filter(|_| living.len() > 2) else { return };
+        if rng.random_bool(0.7) {
+            // What it holds is from before.
+            self.run_until(1_500 * MS, |world| world.owner().is_some());
+            self.run_for(rng.random_range(0..20) * MS);
+        } else {
+            self.until_some_point(rng);
+        }
+        // For a while after it is back it may not have completed a round.
+        let from = self.net.now();
+        self.alone = Some((away, from, from + LIFE * 3));
+        for other in living.iter().copied().filter(|other| *other != away) {
+            self.part(away, other, true);
+        }
+        self.write_some(rng, away, 1);
+        self.run_for(LIFE + rng.random_range(0..800) * MS);
+        for other in living.iter().copied().filter(|other| *other != away) {
+            self.write_some(rng, other, 1);
+        }
+        if rng.random_bool(0.4) {
+            // It never comes back; its store does, once others have done its work.
+            let copies = self.copies(away);
+            self.kill(away);
+            self.run_until(1_500 * MS, |world| world.owner().is_some());
+            self.run_for(rng.random_range(0..120) * MS);
+            if let Some(index) = self.choose(&self.living()) {
+                self.write_some(rng, index, 1);
+                self.turns_up(index, &copies);
+            }
+        }
+        self.mend();
+        self.alone = Some((away, from, self.net.now() + SPREAD * 2));
+        self.run_for(rng.random_range(0..300) * MS);
+    }
+
+    /// The entries of a process, as they would lie in its store.
+    pub(super) fn copies(&mut self, index: usize) -> Copies {
+        let now = self.net.now();
+        let was_alone =
+            |(process, from, until): &(usize, Duration, Duration)| *process == index && (*from..*until).contains(&now);
+        let synced_at = self.alone.filter(was_alone).map_or(now, |(_, from, _)| from);
+        let Some(asker) = self.processes[index].view.others.keys().next().copied() else { return Copies::default() };
+        let from = self.processes[asker].address.clone();
+        let ledgers = self.ledger_keys.iter().map(|key| (key.id().clone(), tag(key)));
+        let tallies = self.tally_keys.iter().map(|key| (key.id().clone(), tag(key)));
+        let keys: Vec<_> = ledgers.chain(tallies).collect();
+        let (mut entries, now) = (Vec::new(), self.now());
+        for (key, tag) in keys {
+            let mut out = Vec::new();
+            let message = Message::Read { request: 1, key: key.clone(), tag, digest: None };
+            self.processes[index].core.handle(now, Input::Received { from: from.clone(), message }, &mut out);
+            entries.extend(out.into_iter().find_map(|effect| match effect {
+                greylag_ddata::Effect::Send {
+                    message: Message::ReadReply { reply: ReadReply::Value(envelope), .. },
+                    ..
+                } => Some((key.clone(), envelope)),
+                _ => None,
+            }));
+        }
+        Copies { synced_at, entries }
+    }
+
+    /// Copies turn up at a process: from a store that returned, or a message that was long under way.
+    pub(super) fn turns_up(&mut self, index: usize, copies: &Copies) {
+        let Some(other) = self.processes[index].view.others.keys().next().copied() else { return };
+        // A store from before that would be refused (ddata Z9).
+        if self.processes.iter().any(|process| process.core.stats().markers_forgotten > 0) {
+            return;
+        }
+        self.tell(|| format!("old copies turn up at {index}"));
+        let from = self.processes[other].address.clone();
+        let entries = copies.loaded_at(self.net.now());
+        let message = Message::Gossip { round: None, number: 0, send_back: false, entries };
+        self.input(index, Input::Received { from, message });
+    }
+
+    /// The faults end, and everybody agrees soon.
+    fn settle(&mut self) {
+        self.tell(|| "-- all is well".to_owned());
+        self.net.set_default_link(Link::reliable(2 * MS));
+        for index in 0..self.processes.len() {
+            if self.processes[index].alive && !self.members.contains_key(&index) {
+                self.crash(index);
+            }
+        }
+        self.mend();
+        for _ in 0..200 {
+            self.run_for(GOSSIP);
+            if self.broken.is_some() || (self.news.is_empty() && self.unsettled().is_none()) {
+                break;
+            }
+        }
+        // What is told to subscribers waits for its time.
+        self.run_for(220 * MS);
+        self.check_settled();
+    }
+}
+
+fn tag<T: greylag_crdt::ReplicatedData>(_: &greylag_ddata::Key<T>) -> std::sync::Arc<str> {
+    T::TAG.to_string().into()
+}
