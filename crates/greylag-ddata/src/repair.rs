@@ -160,8 +160,8 @@ pub(crate) struct Draft {
     splitting: BTreeMap<Bound, Bound>,
     awaited: BTreeMap<Bound, Bound>,
     pub(crate) bytes: usize,
-    /// Offers of the same entry by others, which are looked at when this is done.
-    pub(crate) deferred: BTreeMap<UniqueAddress, Deferred>,
+    /// Offers of the same entry in other rounds, which are looked at when this is done.
+    pub(crate) deferred: BTreeMap<(UniqueAddress, RoundId), Deferred>,
 }
 
 /// An offer that waits.

@@ -87,6 +87,8 @@ pub(crate) struct Round {
     pub(crate) held: Option<Sum>,
     /// Sums have to be computed before it goes on.
     pub(crate) is_cold: bool,
+    /// Something of it was given up, so its end says nothing.
+    pub(crate) has_failed: bool,
     /// The last message that went in fragments.
     fragmented: u64,
     sent: u64,
@@ -119,6 +121,7 @@ impl Round {
             receiving: BTreeSet::new(),
             held: None,
             is_cold: false,
+            has_failed: false,
             fragmented: 0,
             sent: 0,
             received: BTreeSet::new(),

@@ -40,6 +40,7 @@ impl ReplicatorCore {
                 self.on_offer(now, from, key, offered, out);
             }
             (Some(_), _) => {
+                found.has_failed = true;
                 found.end_receiving(&key, snapshot);
                 self.note_aborted(from, out);
             }
@@ -61,17 +62,20 @@ impl ReplicatorCore {
         let (round, snapshot) = (offered.round, offered.snapshot);
         let Some(found) = self.rounds.find(from, round) else { return };
         found.begin_receiving(key.clone());
-        if let Some(draft) = self.entries.drafts.get_mut(&key) {
-            if draft.from != *from {
+        if let Some((other, its_round)) = self.entries.drafts.get(&key).map(|draft| (draft.from.clone(), draft.round)) {
+            if self.rounds.find(&other, its_round).is_some() {
                 // Two at a time would bring the same things twice; most likely nothing differs afterwards.
-                draft.deferred.insert(from.clone(), offered);
+                if let Some(draft) = self.entries.drafts.get_mut(&key) {
+                    draft.deferred.insert((from.clone(), round), offered);
+                }
                 return;
             }
-            // The peer began anew.
+            // Its round is over: the peer began anew.
             self.abort_draft(now, &key, out);
         }
         if self.entries.drafts.values().filter(|draft| draft.from == *from).count() >= 2 * UNDER_WAY {
             self.note_aborted(from, out);
+            self.note_failed(from, round);
             return self.end_receiving(from, round, &key, snapshot);
         }
         if let Some(Entry { data: Data::Tombstone { .. }, .. }) = self.entries.get(&key) {
@@ -167,7 +171,7 @@ impl ReplicatorCore {
             }
         }
         self.stats.repaired_in_parts += u64::from(merged.is_ok());
-        for (peer, offered) in deferred {
+        for ((peer, _), offered) in deferred {
             let round = offered.round;
             self.on_offer(now, &peer, key.clone(), offered, out);
             self.after_round_message(now, &peer, round, out);
@@ -178,8 +182,9 @@ impl ReplicatorCore {
     pub(super) fn abort_draft(&mut self, now: Instant, key: &KeyId, out: &mut Vec<Effect>) {
         let Some(draft) = self.entries.drafts.remove(key) else { return };
         self.note_aborted(&draft.from, out);
+        self.note_failed(&draft.from, draft.round);
         self.end_receiving(&draft.from, draft.round, key, draft.snapshot);
-        for (peer, offered) in draft.deferred {
+        for ((peer, _), offered) in draft.deferred {
             let round = offered.round;
             self.on_offer(now, &peer, key.clone(), offered, out);
             self.after_round_message(now, &peer, round, out);
@@ -189,6 +194,13 @@ impl ReplicatorCore {
     fn end_receiving(&mut self, from: &UniqueAddress, round: RoundId, key: &KeyId, snapshot: Digest) {
         if let Some(found) = self.rounds.find(from, round) {
             found.end_receiving(key, snapshot);
+        }
+    }
+
+    /// The round will not have exchanged everything.
+    fn note_failed(&mut self, from: &UniqueAddress, round: RoundId) {
+        if let Some(found) = self.rounds.find(from, round) {
+            found.has_failed = true;
         }
     }
 

@@ -42,6 +42,8 @@ pub(super) struct Rounds {
     suppressed: BTreeMap<(UniqueAddress, u64), Suppressed>,
     count: u64,
     catching_up: CatchingUp,
+    /// Somebody did not answer in time.
+    has_lost: bool,
     /// When the next step of something that is done in steps is due.
     pub(super) step_at: Option<Instant>,
 }
@@ -153,7 +155,13 @@ impl ReplicatorCore {
             CatchingUp::Before if waiting.is_empty() => {}
             CatchingUp::Before | CatchingUp::Shares | CatchingUp::Whole => {
                 self.rounds.catching_up = CatchingUp::Whole;
-                for peer in waiting {
+                // Who has nothing gets everything from the first; from others it would get it again.
+                let most = if self.root_sum().count > 0 || self.rounds.has_lost {
+                    waiting.len()
+                } else {
+                    1_usize.saturating_sub(self.rounds.opened.len())
+                };
+                for peer in waiting.into_iter().take(most) {
                     self.open_round(now, &peer, Sixteenths::ALL, out);
                 }
                 self.release_held(now, out);
@@ -211,8 +219,7 @@ impl ReplicatorCore {
         }
         self.step_repairs(now, out);
         if self.initial_retry_at().is_some_and(|at| at <= now) {
-            let unanswered = |round: &Round| !round.answered && round.progress_at + INITIAL_RETRY <= now;
-            self.rounds.opened.retain(|_, round| !unanswered(round));
+            self.drop_unanswered(now, out);
             self.open_initial_rounds(now, out);
         }
         if self.gossip_at > now || self.replicas.others.is_empty() {
@@ -227,6 +234,21 @@ impl ReplicatorCore {
         self.open_initial_rounds(now, out);
         if let Some(peer) = self.choose_peer() {
             self.open_round(now, &peer, Sixteenths::ALL, out);
+        }
+    }
+
+    /// Gives up on rounds that got no answer so far; shares are asked for once more.
+    fn drop_unanswered(&mut self, now: Instant, out: &mut Vec<Effect>) {
+        let opened = self.rounds.opened.iter();
+        let lost = opened.filter(|(_, round)| !round.answered && round.progress_at + INITIAL_RETRY <= now);
+        let lost: Vec<(UniqueAddress, Sixteenths)> = lost.map(|(peer, round)| (peer.clone(), round.part)).collect();
+        let is_first = !lost.is_empty() && !std::mem::replace(&mut self.rounds.has_lost, true);
+        let asks_again = is_first && self.rounds.catching_up == CatchingUp::Shares;
+        for (peer, part) in lost {
+            self.rounds.opened.remove(&peer);
+            if asks_again && part != Sixteenths::ALL {
+                self.open_round(now, &peer, part, out);
+            }
         }
     }
 
@@ -394,7 +416,7 @@ impl ReplicatorCore {
 
     /// Every difference was exchanged both ways.
     fn note_complete(&mut self, now: Instant, peer: &UniqueAddress, round: &Round, out: &mut Vec<Effect>) {
-        if round.part != Sixteenths::ALL {
+        if round.part != Sixteenths::ALL || round.has_failed {
             return;
         }
         self.note_synced(now, peer, out);
@@ -468,8 +490,13 @@ impl ReplicatorCore {
         let mut back = Vec::new();
         for (key, envelope) in entries {
             match self.merge(now, from, key, envelope, out) {
-                Err(_) | Ok(Merged::Expired) => {
+                Ok(Merged::Expired) => self.suppress(from, key, envelope.used_ms),
+                Err(_) => {
                     self.suppress(from, key, envelope.used_ms);
+                    // The peer learns from what is held here that there is no agreement, and leaves it alone, too.
+                    if send_back && self.entries.get(key).is_some() {
+                        back.push(key.clone());
+                    }
                 }
                 Ok(Merged::Done { changed: false }) if !send_back => {}
                 Ok(_) => {
@@ -533,7 +560,11 @@ impl ReplicatorCore {
         out: &mut Vec<Effect>,
     ) {
         self.pump(now, peer, round, out);
-        if !round.opened_by_sender && self.rounds.opened.get(peer).is_some_and(Round::is_complete) {
+        let is_complete = !round.opened_by_sender && self.rounds.opened.get(peer).is_some_and(Round::is_complete);
+        if is_complete && self.rounds.opened.get(peer).is_some_and(|open| open.has_failed) {
+            // A later one begins anew.
+            self.rounds.opened.remove(peer);
+        } else if is_complete {
             self.stats.rounds_completed += 1;
             self.send(peer.clone(), Message::SyncDone { round: round.number }, out);
             self.finish_round(now, peer, out);

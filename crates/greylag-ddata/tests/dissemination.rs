@@ -1,0 +1,330 @@
+//! How much is said, and by whom: machines side by side, with every message counted. Source: ddata §4, §11.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use greylag_core::UniqueAddress;
+use greylag_crdt::{ClockExhausted, DotSource, GCounter, OrSet, ReplicatedData, UpdateCx};
+use greylag_ddata::{
+    BatchItem, Effect, Input, Key, Lifecycle, Message, Replica, ReplicaStatus, Replicas, ReplicatorCore,
+    ReplicatorSettings, TypeTable, WriteLevel,
+};
+
+struct World {
+    now: Instant,
+    cores: Vec<ReplicatorCore>,
+    /// Who hears of whom, and whether it can reach it.
+    reachable: bool,
+    flights: VecDeque<(usize, usize, Message)>,
+    /// Everything that was sent: from, to, what.
+    said: Vec<(usize, usize, Message)>,
+    next: u64,
+}
+
+fn address(index: usize) -> UniqueAddress {
+    format!("n{index}:1#{}", index + 1).parse().unwrap()
+}
+
+fn index_of(address: &UniqueAddress) -> usize {
+    address.uid().get() as usize - 1
+}
+
+impl World {
+    fn new(count: usize, settings: &ReplicatorSettings) -> Self {
+        let now = Instant::now();
+        let types = TypeTable::new().with::<OrSet<u32>>();
+        let core = |index: usize| {
+            let seed = index as u64;
+            ReplicatorCore::new(settings.clone(), types.clone(), address(index), DotSource::new(), seed, now)
+        };
+        let cores = (0..count).map(core).collect();
+        let (flights, said) = (VecDeque::new(), Vec::new());
+        Self { now, cores, reachable: true, flights, said, next: 0 }
+    }
+
+    /// Those in `known` know each other.
+    fn publish(&mut self, known: &[usize]) {
+        for own in known {
+            let others = known.iter().filter(|other| *other != own).map(|other| Replica {
+                address: address(*other),
+                status: ReplicaStatus::Up,
+                reachable: self.reachable,
+                age: *other as u64,
+            });
+            let up = Some(ReplicaStatus::Up);
+            let replicas = Replicas { own_status: up, others: others.collect(), ..Replicas::default() };
+            self.input(*own, Input::Replicas(Arc::new(replicas)));
+        }
+    }
+
+    fn input(&mut self, node: usize, input: Input) {
+        let mut out = Vec::new();
+        self.cores[node].handle(self.now, input, &mut out);
+        self.perform(node, out);
+    }
+
+    fn perform(&mut self, from: usize, effects: Vec<Effect>) {
+        for effect in effects {
+            if let Effect::Send { to, message, .. } = effect {
+                self.said.push((from, index_of(&to), message.clone()));
+                self.flights.push_back((from, index_of(&to), message));
+            }
+        }
+    }
+
+    fn update<T: ReplicatedData>(&mut self, node: usize, key: &str, change: impl FnOnce(&mut T, &mut UpdateCx<'_>)) {
+        self.next += 1;
+        let (mut out, key) = (Vec::new(), Key::<T>::new(key).unwrap());
+        let change = |value: &mut T, cx: &mut UpdateCx<'_>| {
+            change(value, cx);
+            Ok::<_, ClockExhausted>(())
+        };
+        self.cores[node].update(self.now, 0, self.next, &key, WriteLevel::Local, T::zero, change, &mut out).unwrap();
+        self.perform(node, out);
+    }
+
+    fn count(&mut self, node: usize, key: &str) {
+        self.update::<GCounter>(node, key, |counter, cx| counter.increment(cx, 1).unwrap());
+    }
+
+    /// Delivers until nothing is under way; returns in how many turns, each of all that is under way at one time.
+    fn settle(&mut self) -> usize {
+        let mut turns = 0;
+        while !self.flights.is_empty() {
+            turns += 1;
+            for (from, to, message) in std::mem::take(&mut self.flights) {
+                self.input(to, Input::Received { from: address(from), message });
+            }
+        }
+        turns
+    }
+
+    /// One round that this node opens; others do what is due before, and are not heard.
+    fn round(&mut self, node: usize) -> usize {
+        self.now += Duration::from_secs(5);
+        (0..self.cores.len()).filter(|other| *other != node).for_each(|other| self.input(other, Input::Tick));
+        self.flights.clear();
+        self.said.clear();
+        self.input(node, Input::Tick);
+        self.settle()
+    }
+
+    /// Time passes, and what is due is done by one node.
+    fn tick(&mut self, node: usize, after: Duration) {
+        self.now += after;
+        self.input(node, Input::Tick);
+    }
+
+    fn set_len(&self, node: usize, key: &str) -> usize {
+        self.cores[node].value(&Key::<OrSet<u32>>::new(key).unwrap()).map_or(0, OrSet::len)
+    }
+
+    fn are_equal(&self) -> bool {
+        self.cores.iter().all(|core| core.root_sum() == self.cores[0].root_sum())
+    }
+}
+
+fn settings() -> ReplicatorSettings {
+    ReplicatorSettings { pruning_interval: None, ..ReplicatorSettings::default() }
+}
+
+/// Two nodes that agree on so many counters and have nothing logged for each other.
+fn agreed(keys: u32) -> World {
+    let mut world = World::new(2, &settings());
+    world.publish(&[0]);
+    for n in 0..keys {
+        world.count(0, &format!("key-{n}"));
+    }
+    world.publish(&[0, 1]);
+    world.settle();
+    world.round(0);
+    assert!(world.are_equal());
+    world
+}
+
+fn items(said: &[(usize, usize, Message)]) -> Vec<&BatchItem> {
+    let batches = said.iter().filter_map(|(_, _, message)| match message {
+        Message::DeltaBatch { items, .. } => Some(items),
+        _ => None,
+    });
+    batches.flatten().collect()
+}
+
+/// ddata G4: a burst that has more leaves than `max_delta_size` goes as a full state, unless that is more than twice as
+/// large: what is huge is never sent again because a little was added. Bursts do not grow the log.
+#[test]
+fn a_burst_goes_as_full_state_only_where_that_is_small() {
+    let mut world = World::new(2, &ReplicatorSettings { max_delta_size: 10, ..settings() });
+    world.publish(&[0, 1]);
+    world.settle();
+    world.said.clear();
+    for n in 0..40_u32 {
+        world.update::<OrSet<u32>>(0, "burst", |set, cx| set.add(cx, n));
+    }
+    world.tick(0, Duration::from_secs(1));
+    assert!(matches!(items(&world.said)[..], [BatchItem::Full { .. }]), "all of it is new");
+    world.settle();
+    world.update::<OrSet<u32>>(0, "burst", |set, cx| set.add_all(cx, 100..3_000));
+    world.tick(0, Duration::from_secs(1));
+    world.settle();
+    world.said.clear();
+    for n in 10_000..10_200_u32 {
+        world.update::<OrSet<u32>>(0, "burst", |set, cx| set.add(cx, n));
+        assert!(world.cores[0].log_len() <= 64, "joined in place");
+    }
+    world.tick(0, Duration::from_secs(1));
+    assert!(matches!(items(&world.said)[..], [BatchItem::Delta(_)]), "the set is much larger than what is new");
+    world.settle();
+    assert_eq!(world.set_len(1, "burst"), 40 + 2_900 + 200);
+}
+
+/// ddata G5, G6: a later update never shows without the earlier ones of its origin, and a full state says which it
+/// includes, so that what follows it is taken and what it has is not missed.
+#[test]
+fn deltas_are_joined_without_gaps_or_not_at_all() {
+    let mut world = World::new(2, &settings());
+    world.publish(&[0, 1]);
+    world.settle();
+    let mut batches = Vec::new();
+    for n in 0..3_u32 {
+        world.update::<OrSet<u32>>(0, "set", |set, cx| set.add(cx, n));
+        world.tick(0, Duration::from_millis(500));
+        batches.extend(world.flights.drain(..));
+    }
+    let deliver = |world: &mut World, at: usize| {
+        let (from, to, message) = batches[at].clone();
+        world.input(to, Input::Received { from: address(from), message });
+        let (_, _, answer) = world.flights.pop_back().unwrap();
+        let Message::DeltaAck { nacked, .. } = answer else { panic!("{answer:?}") };
+        nacked.iter().map(|nack| nack.have).collect::<Vec<_>>()
+    };
+    assert_eq!(deliver(&mut world, 2), [0], "two are missing before it");
+    assert_eq!(world.set_len(1, "set"), 0, "and nothing shows");
+    assert!(deliver(&mut world, 0).is_empty());
+    assert_eq!(deliver(&mut world, 2).len(), 1, "one is missing");
+    assert_eq!(world.set_len(1, "set"), 1);
+    // The full state has all three, and says so: what comes late is acknowledged as known.
+    let (_, _, refused) = batches[2].clone();
+    let Message::DeltaBatch { from_seq, to_seq, items } = refused else { panic!("a batch") };
+    let BatchItem::Delta(item) = &items[0] else { panic!("a delta") };
+    let nacked = vec![greylag_ddata::Nacked { key: item.key.clone(), have: item.prev, full: true }];
+    world.input(0, Input::Received { from: address(1), message: Message::DeltaAck { from_seq, to_seq, nacked } });
+    world.settle();
+    assert_eq!(world.set_len(1, "set"), 3);
+    assert!(deliver(&mut world, 1).is_empty() && deliver(&mut world, 2).is_empty());
+}
+
+/// ddata G8, H6: a peer back from where it could not be reached gets what it missed, batch after batch as it
+/// acknowledges, and no full state.
+#[test]
+fn who_was_away_gets_the_deltas_it_missed() {
+    let mut world = World::new(2, &ReplicatorSettings { max_delta_elements: 50, ..settings() });
+    world.reachable = false;
+    world.publish(&[0, 1]);
+    // Neither waits for the other any more.
+    world.tick(0, Duration::from_secs(31));
+    world.tick(1, Duration::ZERO);
+    assert_eq!(*world.cores[0].lifecycle(), Lifecycle::Running);
+    for n in 0..2_000 {
+        world.count(0, &format!("key-{}", n % 1_000));
+    }
+    world.flights.clear();
+    world.said.clear();
+    world.reachable = true;
+    world.publish(&[0, 1]);
+    world.tick(0, Duration::from_millis(400));
+    let window = world.flights.len();
+    assert_eq!(window, ReplicatorSettings::default().sync_window, "no more than the window at once");
+    world.settle();
+    assert!(world.are_equal());
+    assert_eq!(world.cores[0].log_len(), 0);
+    let full_states = |(_, _, message): &&(usize, usize, Message)| match message {
+        Message::Gossip { .. } => true,
+        Message::DeltaBatch { items, .. } => items.iter().any(|item| !matches!(item, BatchItem::Delta(_))),
+        _ => false,
+    };
+    assert_eq!(world.said.iter().filter(full_states).count(), 0);
+}
+
+/// ddata G10, H2: two nodes that agree say two messages of less than 128 bytes, however many keys they hold.
+#[test]
+fn idling_costs_one_pair_of_messages() {
+    for keys in [0, 10, 5_000] {
+        let mut world = agreed(keys);
+        world.round(0);
+        let sizes: Vec<usize> = world.said.iter().map(|(_, _, message)| message.encoded_len()).collect();
+        assert_eq!(sizes.len(), 2, "{:?}", world.said);
+        assert!(sizes.iter().sum::<usize>() < 128, "{sizes:?} for {keys} keys");
+    }
+}
+
+/// ddata G9, G10, H5: a hundred differences are found and settled in seven round trips.
+#[test]
+fn a_hundred_differences_take_few_trips() {
+    let mut world = agreed(30_000);
+    world.publish(&[0]);
+    world.publish(&[1]);
+    for n in 0..100 {
+        world.count(0, &format!("key-{}", n * 257));
+    }
+    world.publish(&[0, 1]);
+    let turns = world.round(0);
+    assert!(world.are_equal());
+    assert!(turns <= 14, "{turns} half trips");
+    let compared = world.said.iter().filter(|(_, _, message)| !matches!(message, Message::Gossip { .. }));
+    let bytes: usize = compared.map(|(_, _, message)| message.encoded_len()).sum();
+    assert!(bytes <= 128 * 1024, "{bytes} bytes of sums and listings");
+}
+
+/// ddata G13: a new node asks each peer for a share of its own and gets every entry once; those that others would send
+/// on their own account they keep until the shares are there, and then nothing differs any more.
+#[test]
+fn a_new_node_gets_every_entry_once() {
+    let mut world = World::new(4, &settings());
+    world.publish(&[0, 1, 2]);
+    world.settle();
+    for n in 0..3_000 {
+        world.count(0, &format!("key-{n}"));
+    }
+    for _ in 0..20 {
+        world.tick(0, Duration::from_millis(400));
+        world.settle();
+    }
+    world.said.clear();
+    // The peers learn of it as it does, and begin rounds towards it at once.
+    world.now += Duration::from_secs(5);
+    world.publish(&[0, 1, 2, 3]);
+    assert!(world.said.iter().any(|(_, to, message)| *to == 3 && matches!(message, Message::SyncOpen { .. })));
+    world.settle();
+    assert_eq!(*world.cores[3].lifecycle(), Lifecycle::Running);
+    assert!(world.are_equal());
+    let mut sent: BTreeMap<usize, usize> = BTreeMap::new();
+    for (from, to, message) in &world.said {
+        if let Message::Gossip { entries, .. } = message {
+            assert_eq!(*to, 3);
+            *sent.entry(*from).or_default() += entries.len();
+        }
+    }
+    assert_eq!(sent.values().sum::<usize>(), 3_000, "{sent:?}");
+    assert!(sent.len() == 3 && sent.values().all(|count| (800..1_200).contains(count)), "shares alike: {sent:?}");
+}
+
+/// ddata G14: what exchanging does not settle is left alone for a while.
+#[test]
+fn a_difference_that_stays_is_not_exchanged_again_and_again() {
+    let mut world = World::new(2, &settings());
+    world.publish(&[0]);
+    world.publish(&[1]);
+    world.count(0, "key");
+    world.update::<OrSet<u32>>(1, "key", |set, cx| set.add(cx, 1));
+    world.publish(&[0, 1]);
+    world.flights.clear();
+    let mut entries = Vec::new();
+    for _ in 0..12 {
+        world.round(0);
+        let gossip = world.said.iter().filter(|(_, _, message)| matches!(message, Message::Gossip { .. }));
+        entries.push(gossip.count());
+    }
+    assert!(entries[0] > 0 && entries[4..].iter().sum::<usize>() == 0, "{entries:?}");
+}
