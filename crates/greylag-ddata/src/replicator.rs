@@ -89,7 +89,7 @@ pub struct Stats {
     pub performed_again: u64,
     /// Markers forgotten.
     pub markers_forgotten: u64,
-    /// Large values that were compared range by range and are alike now.
+    /// Large values that differed from a peer's and got what they lacked range by range.
     pub repaired_in_parts: u64,
     /// Values in fragments or parts that were given up: what came made no sense, or nothing more came.
     pub transfers_aborted: u64,

@@ -149,6 +149,7 @@ impl ReplicatorCore {
     /// All that differs is here.
     fn finish_draft(&mut self, now: Instant, key: &KeyId, out: &mut Vec<Effect>) {
         let Some(mut draft) = self.entries.drafts.remove(key) else { return };
+        let differed = draft.bytes > 0;
         let deferred = std::mem::take(&mut draft.deferred);
         let (from, round, snapshot, send_back) =
             (draft.from.clone(), draft.round, draft.snapshot, draft.offer.send_back);
@@ -170,7 +171,7 @@ impl ReplicatorCore {
                 }
             }
         }
-        self.stats.repaired_in_parts += u64::from(merged.is_ok());
+        self.stats.repaired_in_parts += u64::from(merged.is_ok() && differed);
         for ((peer, _), offered) in deferred {
             let round = offered.round;
             self.on_offer(now, &peer, key.clone(), offered, out);
