@@ -57,6 +57,13 @@ fn scenario_82_tombstones_are_dropped_by_age_and_not_learned_again() {
     assert!(world.core('a').digests().is_empty());
     world.add('b', "s", "z");
     world.run(SECOND * 5);
+    let late = Message::Gossip {
+        round: None,
+        number: 0,
+        send_back: false,
+        entries: vec![("s".into(), Envelope::of(Content::Tombstone { deleted_at }))],
+    };
+    world.input('a', Input::Received { from: "b:1#2".parse().unwrap(), message: late });
     for name in ['a', 'b', 'c'] {
         assert_eq!(world.read(name, "s"), "z");
     }
