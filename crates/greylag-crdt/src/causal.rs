@@ -1,9 +1,9 @@
 //! A store with its context: the state of every causal type.
 //!
-//! Every change is made as a [`Fragment`]: a small store, the dots that it has seen, and what it
-//! touches. The changed value is exactly the old one joined with the fragment, so a delta can never
-//! say anything else than what happened here. Joins are total, in any order and any number;
-//! delivering deltas in order is a matter of consistency, never of safety.
+//! Every change is an [`Edit`], made where it stands, and explained by a [`Fragment`]: a small store, the dots that it has
+//! seen, and what it touches. The changed value is exactly the old one joined with the fragment (L3), which is made only
+//! where a delta is collected. Joins are total, in any order and any number; delivering deltas in order is a matter of
+//! consistency, never of safety.
 //!
 //! Source: ddata K6, K7, K8, K10, K12, Y9.
 
@@ -75,7 +75,7 @@ impl<S: Store> Causal<S> {
         let own = cx.replica();
         let is_first = !std::mem::replace(&mut self.drawn, true);
         if !is_first {
-            claim.insert_range(own, self.claimed_up_to(cx).max(floor) + 1, last.number);
+            claim.insert_range(own, self.claimed_up_to(cx).max(floor).saturating_add(1), last.number);
         } else {
             // Everything of ours that is not live here was forgotten here, and goes everywhere.
             claim.insert_range(own, floor + 1, last.number);
@@ -95,7 +95,7 @@ impl<S: Store> Causal<S> {
     fn plain_claim(&self, cx: &UpdateCx<'_>, drawn: &DotSet) -> Option<(u64, u64)> {
         let (last, floor) = drawn.dots().last().zip(self.floor(cx))?;
         let is_plain = self.drawn && cx.reserved().is_empty();
-        is_plain.then(|| (self.claimed_up_to(cx).max(floor) + 1, last.number))
+        is_plain.then(|| (self.claimed_up_to(cx).max(floor).saturating_add(1), last.number))
     }
 
     /// The start floor, if the update is one of this entry.
