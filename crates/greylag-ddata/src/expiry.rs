@@ -95,12 +95,10 @@ impl DeadlineIndex {
         self.0.first().map(|(at, _)| *at)
     }
 
-    #[cfg(debug_assertions)]
     pub(crate) fn contains(&self, key: &KeyId, at: i64) -> bool {
         self.0.contains(&(at, key.clone()))
     }
 
-    #[cfg(debug_assertions)]
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }

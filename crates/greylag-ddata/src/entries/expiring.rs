@@ -143,7 +143,6 @@ impl Entries {
     }
 
     /// Every expiring entry is looked at when its time has come, and nothing else is. Source: ddata O5.
-    #[cfg(debug_assertions)]
     pub(super) fn check_deadlines(&self) {
         let expiring = self.map.iter().filter(|(_, entry)| entry.deadline_ms != NEVER);
         for (key, entry) in expiring.clone() {
