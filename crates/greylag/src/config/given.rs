@@ -1,6 +1,6 @@
 //! What a config file or the environment gives, and how it becomes a setting.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
 use std::time::Duration;
 
@@ -262,6 +262,29 @@ impl Value for BTreeSet<String> {
     }
 }
 
+/// Patterns and what holds for them, such as `"session-*=30m"`.
+impl Value for BTreeMap<String, Duration> {
+    fn expected() -> String {
+        "list of \"pattern=duration\"".to_owned()
+    }
+
+    fn read(given: &Given) -> Result<Self, Option<String>> {
+        let entry = |item: String| match item.rsplit_once('=') {
+            Some((pattern, duration)) => {
+                let duration = parse_duration(duration.trim()).map_err(|error| Some(format!("{item:?}: {error}")))?;
+                Ok((pattern.trim().to_owned(), duration))
+            }
+            None => Err(Some(format!("{item:?} must be a pattern and a duration, such as \"session-*=30m\""))),
+        };
+        given.items().ok_or(None)?.into_iter().map(entry).collect()
+    }
+
+    fn show(&self) -> String {
+        let entries = self.iter().map(|(pattern, duration)| format!("{pattern}={}", show_duration(*duration)));
+        format!("{:?}", entries.collect::<Vec<_>>())
+    }
+}
+
 impl Value for Vec<NodeAddress> {
     fn expected() -> String {
         "list of host:port".to_owned()
@@ -367,6 +390,17 @@ mod tests {
         assert_eq!(Bytes::read(&Given::Integer(7)), Ok(Bytes(7)));
         assert!(Bytes::read(&text("256KB")).is_err() && Bytes::read(&Given::Integer(-1)).is_err());
         assert_eq!(Bytes(2 << 20).show(), "\"2MiB\"");
+    }
+
+    #[test]
+    fn patterns_say_what_holds_for_them() {
+        let read = |items: &[&str]| {
+            BTreeMap::<String, Duration>::read(&Given::List(items.iter().map(|item| text(item)).collect()))
+        };
+        let wanted = BTreeMap::from([("a=b*".to_owned(), Duration::from_secs(5))]);
+        assert_eq!(read(&["a=b* = 5s"]), Ok(wanted.clone()));
+        assert_eq!(wanted.show(), r#"["a=b*=5s"]"#);
+        assert!(read(&["a*"]).is_err() && read(&["a*=5"]).is_err());
     }
 
     #[test]

@@ -152,6 +152,24 @@ pub(super) fn keys() -> Vec<Key> {
             |draft| &mut draft.settings.ddata.pruning_marker_time_to_live,
         ),
         Key::new(
+            "ddata.expire_keys_after_inactivity",
+            "ddata E1",
+            "Entries that nobody uses for so long are removed, by pattern, such as \"session-*=30m\".",
+            |draft| &mut draft.settings.ddata.expire_keys_after_inactivity,
+        ),
+        Key::new(
+            "ddata.delete_tombstone_ttl",
+            "ddata R5",
+            "Tombstones of deleted entries are dropped this long after the deletion.",
+            |draft| &mut draft.settings.ddata.delete_tombstone_ttl,
+        ),
+        Key::new(
+            "ddata.log_data_size_exceeding",
+            "ddata E4",
+            "Entries of so many bytes or more are told of once, and again when they have grown by a tenth.",
+            |draft| &mut draft.settings.ddata.log_data_size_exceeding,
+        ),
+        Key::new(
             "ddata.shutdown_flush_timeout",
             "ddata G15",
             "How long an orderly stop waits for one voter to hold everything.",
