@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use greylag_crdt::GCounter;
-use greylag_ddata::{GetError, Read, ReadLevel, UpdateError, WriteLevel};
+use greylag_ddata::{GetError, Read, ReadLevel, ReplicatorSettings, UpdateError, WriteLevel};
 
 use crate::levels::{MAJORITY, TWO, add, count, counter_key, set_key};
 use crate::world::{SOON, TIMEOUT, World};
@@ -143,4 +143,34 @@ fn scenario_55_two_hundred_inserts_from_five_nodes() {
         assert_eq!(world.held(name, &key).len(), 200, "at {name}, what timed out included");
     }
     world.all_equal();
+}
+
+/// ddata G5, G6, G8: deltas alone: who missed some never shows a later one without them, the log brings what is
+/// missing, and then deltas arrive as deltas again.
+#[test]
+fn scenario_56_no_later_delta_without_the_earlier_ones() {
+    let never = Duration::from_secs(100_000);
+    let settings = ReplicatorSettings { gossip_interval: never, ..ReplicatorSettings::default() };
+    let mut world = World::with("abc", settings);
+    add(&mut world, 'a', "s", "a", WriteLevel::Local);
+    world.run(Duration::from_secs(1));
+    world.split("ab", "c");
+    for element in ["b", "d"] {
+        add(&mut world, 'a', "s", element, WriteLevel::Local);
+        world.run(Duration::from_secs(1));
+    }
+    assert_eq!((world.held('b', &set_key("s")).len(), world.held('c', &set_key("s")).len()), (3, 1));
+    world.mend();
+    add(&mut world, 'a', "s", "c", WriteLevel::Local);
+    for _ in 0..1_000 {
+        world.run(Duration::from_millis(10));
+        let held = world.held('c', &set_key("s"));
+        assert!(!held.contains("c") || held.contains("b"), "never c without b");
+    }
+    assert_eq!(world.held('c', &set_key("s")).len(), 4, "the log has it all");
+    let full_states = world.core('a').stats().full_states_sent;
+    add(&mut world, 'a', "s", "e", WriteLevel::Local);
+    world.run(Duration::from_secs(1));
+    assert_eq!((world.held('c', &set_key("s")).len(), world.core('a').stats().full_states_sent), (5, full_states));
+    assert_eq!(full_states, 0, "nothing but deltas ever travelled");
 }
