@@ -668,6 +668,7 @@ mod tests {
         ]
     }
 
+    /// ddata G17.
     #[test]
     fn every_message_returns_and_no_part_of_it_panics() {
         for message in messages() {
