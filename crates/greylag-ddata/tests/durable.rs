@@ -1,0 +1,560 @@
+//! Durable entries at machine level: what is acknowledged when, with a disk that answers when a test says so.
+//!
+//! Replicas `w`, `b` and `c`; a message is delivered when the test hands it over. Source: ddata U3–U5, R12.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use greylag_core::UniqueAddress;
+use greylag_crdt::{DotSource, GCounter, GSet, ReplicatedData, UpdateCx};
+use greylag_ddata::{
+    BatchItem, DeltaItem, DurableSettings, Effect, GetError, Input, Key, Lifecycle, LoadedRecord, Message, OnBadRecord,
+    Read, ReadLevel, ReadReply, Refusal, Replica, ReplicaStatus, Replicas, ReplicatorCore, ReplicatorEvent,
+    ReplicatorSettings, Reply, RequestError, StopReason, StoreError, StoreImage, StoreOp, TypeTable, UpdateError,
+    WriteLevel, WriteReply,
+};
+
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+fn address(name: &str) -> UniqueAddress {
+    let uid = 1 + u64::from(name.as_bytes()[0] - b'a');
+    format!("{name}:1#{uid}").parse().unwrap()
+}
+
+fn no_space() -> StoreError {
+    StoreError::Failed { place: "disk".into(), why: "no space".into() }
+}
+
+/// One replica, its disk, and what it said since it was asked last.
+struct Node {
+    core: ReplicatorCore,
+    now: Instant,
+    wall: i64,
+    disk: StoreImage,
+    /// Handed to the disk and not answered.
+    pending: Option<(u64, Vec<StoreOp>)>,
+    sent: Vec<(UniqueAddress, Message)>,
+    replies: BTreeMap<u64, Reply>,
+    events: Vec<ReplicatorEvent>,
+    loads: u32,
+    ids: u64,
+}
+
+impl Node {
+    fn new(name: &str, durable: DurableSettings, disk: StoreImage) -> Self {
+        let settings = ReplicatorSettings { durable, pruning_interval: None, ..ReplicatorSettings::default() };
+        let now = Instant::now();
+        let types = TypeTable::new().with::<GSet<u64>>();
+        let core = ReplicatorCore::new(settings, types, address(name), DotSource::new(), 7, now);
+        let (sent, replies, events) = (Vec::new(), BTreeMap::new(), Vec::new());
+        let mut node = Self { core, now, wall: 1_000, disk, pending: None, sent, replies, events, loads: 0, ids: 0 };
+        node.input(Input::Wall(1_000));
+        node
+    }
+
+    /// Loaded, alone among `others`, and done with synchronizing.
+    fn running(name: &str, others: &[&str], disk: StoreImage) -> Self {
+        let mut node = Self::new(name, DurableSettings::of(["*"]), disk);
+        node.load();
+        node.meets(others);
+        node.settle_disk(true);
+        // Nobody answers the rounds that it opens; synchronizing ends with its time.
+        node.advance(Duration::from_secs(31));
+        node.settle_disk(true);
+        node.sent.clear();
+        assert_eq!(*node.core.lifecycle(), Lifecycle::Running);
+        node
+    }
+
+    fn meets(&mut self, others: &[&str]) {
+        let others = others.iter().zip(1..).map(|(other, age)| {
+            let (address, status) = (address(other), ReplicaStatus::Up);
+            Replica { address, status, reachable: true, age }
+        });
+        let replicas =
+            Replicas { own_status: Some(ReplicaStatus::Up), others: others.collect(), ..Replicas::default() };
+        self.input(Input::Replicas(Arc::new(replicas)));
+    }
+
+    fn load(&mut self) {
+        let batch = self.disk.load();
+        self.input(Input::Loaded(batch.records));
+        self.input(Input::LoadDone(batch.meta));
+    }
+
+    fn input(&mut self, input: Input) {
+        let mut out = Vec::new();
+        self.core.handle(self.now, input, &mut out);
+        self.take(out);
+    }
+
+    fn take(&mut self, effects: Vec<Effect>) {
+        for effect in effects {
+            match effect {
+                Effect::Send { to, message, .. } => self.sent.push((to, message)),
+                Effect::Reply { id, reply } => drop(self.replies.insert(id, reply)),
+                Effect::Event(event) => self.events.push(event),
+                Effect::Load => self.loads += 1,
+                Effect::Store { ticket, ops } => {
+                    assert!(self.pending.is_none(), "one at a time");
+                    self.pending = Some((ticket, ops));
+                }
+                Effect::Lifecycle(_) | Effect::Notify { .. } => {}
+            }
+        }
+    }
+
+    fn advance(&mut self, by: Duration) {
+        let end = self.now + by;
+        while let Some(at) = self.core.next_deadline().filter(|at| *at <= end) {
+            self.now = self.now.max(at);
+            self.input(Input::Tick);
+            if self.pending.is_some() && self.core.next_deadline().is_some_and(|at| at <= self.now) {
+                break;
+            }
+        }
+        self.now = self.now.max(end);
+    }
+
+    /// The disk answers what it was asked.
+    fn answer_disk(&mut self, is_ok: bool) {
+        let (ticket, ops) = self.pending.take().expect("something was asked of the disk");
+        if is_ok {
+            ops.into_iter().for_each(|op| self.disk.apply(op));
+        }
+        let result = if is_ok { Ok(()) } else { Err(no_space()) };
+        self.input(Input::Stored { ticket, result });
+    }
+
+    fn settle_disk(&mut self, is_ok: bool) {
+        while self.pending.is_some() {
+            self.answer_disk(is_ok);
+        }
+    }
+
+    fn update<T: ReplicatedData>(
+        &mut self,
+        id: &str,
+        level: WriteLevel,
+        modify: impl FnOnce(&mut T, &mut UpdateCx<'_>),
+    ) -> u64 {
+        self.ids += 1;
+        let (mut out, key) = (Vec::new(), Key::<T>::new(id).unwrap());
+        let modify = |value: &mut T, cx: &mut UpdateCx<'_>| {
+            modify(value, cx);
+            Ok::<_, ()>(())
+        };
+        self.core.update(self.now, self.wall, self.ids, &key, level, T::zero, modify, &mut out).unwrap();
+        self.take(out);
+        self.ids
+    }
+
+    fn count(&mut self, level: WriteLevel) -> u64 {
+        self.update::<GCounter>("c", level, |count, cx| count.increment(cx, 1).unwrap())
+    }
+
+    fn add(&mut self, level: WriteLevel, element: u64) -> u64 {
+        self.update::<GSet<u64>>("s", level, |set, _| set.add(element))
+    }
+
+    fn receive(&mut self, from: &str, message: Message) {
+        self.input(Input::Received { from: address(from), message });
+    }
+
+    fn ack(&mut self, from: &str, reply: WriteReply) {
+        let asked = self.sent.iter().rev().find(|(to, _)| *to == address(from));
+        let request = match asked.map(|(_, message)| message) {
+            Some(
+                Message::DeltaWrite { request, .. } | Message::Write { request, .. } | Message::Check { request, .. },
+            ) => *request,
+            other => panic!("{from} was not asked: {other:?}"),
+        };
+        self.receive(from, Message::WriteReply { request, reply });
+    }
+
+    /// The answers to writes of peers, since they were taken last.
+    fn write_replies(&mut self) -> Vec<WriteReply> {
+        let sent = std::mem::take(&mut self.sent);
+        sent.into_iter()
+            .filter_map(|(_, message)| match message {
+                Message::WriteReply { reply, .. } => Some(reply),
+                _ => None,
+            })
+            .collect()
+    }
+
+    fn result(&self, id: u64) -> Option<Result<(), UpdateError<std::convert::Infallible>>> {
+        match self.replies.get(&id)? {
+            Reply::Update(result) => Some(result.clone()),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn stored<T: ReplicatedData>(&self, id: &str) -> Option<T> {
+        let mut node = Self::new("z", DurableSettings::of(["*"]), self.disk.clone());
+        node.load();
+        node.core.value(&Key::<T>::new(id).unwrap()).cloned()
+    }
+}
+
+fn store_failed(id: &str) -> Result<(), UpdateError<std::convert::Infallible>> {
+    Err(UpdateError::StoreFailed { key: id.into() })
+}
+
+/// The deltas by which another replica's set gets these elements, and its full state.
+fn from_writer(elements: &[u64]) -> (DeltaItem, greylag_ddata::Envelope) {
+    let mut writer = Node::new("w", DurableSettings::default(), StoreImage::default());
+    writer.meets(&["b"]);
+    for element in elements {
+        writer.add(WriteLevel::majority(TIMEOUT), *element);
+    }
+    let mut item = None;
+    for (_, message) in std::mem::take(&mut writer.sent) {
+        if let Message::DeltaWrite { item: found, .. } = message {
+            item = Some(found);
+        }
+    }
+    writer.advance(TIMEOUT / 5);
+    let full = writer.sent.into_iter().find_map(|(_, message)| match message {
+        Message::Write { envelope, .. } => Some(envelope),
+        _ => None,
+    });
+    (item.unwrap(), full.expect("whoever does not answer is sent the full state"))
+}
+
+/// ddata 39, U4: what was stored is there before anything is answered; until then requests find no room in
+/// the machine (the driver keeps them), peers are told to wait, and nobody counts.
+#[test]
+fn scenario_39_everything_is_loaded_before_anything_is_served() {
+    let mut before = Node::running("b", &[], StoreImage::default());
+    for _ in 0..3 {
+        before.count(WriteLevel::Local);
+        before.settle_disk(true);
+    }
+    let mut node = Node::new("b", DurableSettings::of(["*"]), before.disk.clone());
+    assert_eq!((node.core.lifecycle(), node.loads), (&Lifecycle::Loading, 1));
+    node.meets(&["w"]);
+    let id = 90;
+    let tag = GCounter::TAG.to_string().into();
+    node.input(Input::Get { id, key: "c".into(), tag, level: ReadLevel::Local });
+    let overloaded = Reply::Get(Err(GetError::Request(RequestError::Overloaded)));
+    assert_eq!(node.replies.remove(&id), Some(overloaded));
+    let (item, envelope) = from_writer(&[1]);
+    node.receive("w", Message::DeltaWrite { request: 1, item });
+    node.receive("w", Message::Write { request: 2, key: "s".into(), envelope });
+    node.receive("w", Message::Check { request: 3, key: "s".into(), digest: None });
+    assert_eq!(node.write_replies(), vec![WriteReply::Nack(Refusal::NotReady); 3]);
+    node.receive("w", Message::Read { request: 4, key: "c".into(), tag: "x".into(), digest: None });
+    assert!(matches!(&node.sent[..], [(_, Message::ReadReply { reply: ReadReply::NotReady, .. })]), "{:?}", node.sent);
+    node.sent.clear();
+    node.advance(Duration::from_secs(600));
+    assert_eq!(node.sent, [], "ticks do nothing");
+    node.load();
+    assert!(matches!(node.core.lifecycle(), Lifecycle::Syncing));
+    assert!(node.sent.iter().any(|(_, message)| matches!(message, Message::SyncOpen { .. })), "sync starts");
+    node.count(WriteLevel::Local);
+    let count = node.core.value(&Key::<GCounter>::new("c").unwrap()).unwrap().value();
+    assert_eq!(count, 4);
+}
+
+/// ddata 40, U5: loading is tried again with growing pauses, then the replicator stops and names the place.
+#[test]
+fn scenario_40_a_store_that_cannot_be_read_stops_it_and_one_that_cannot_be_written_does_not() {
+    let mut node = Node::new("b", DurableSettings::of(["*"]), StoreImage::default());
+    for retry in 1..=3 {
+        node.input(Input::LoadFailed(no_space()));
+        assert_eq!((node.core.lifecycle(), node.loads), (&Lifecycle::Loading, retry));
+        node.advance(Duration::from_secs(18));
+        assert_eq!(node.loads, retry + 1);
+    }
+    node.input(Input::LoadFailed(no_space()));
+    assert_eq!(*node.core.lifecycle(), Lifecycle::Stopped(StopReason::StoreLoadFailed(no_space())));
+    assert!(StopReason::StoreLoadFailed(no_space()).to_string().contains("disk"), "the place is named");
+
+    let mut node = Node::running("b", &[], StoreImage::default());
+    let id = node.count(WriteLevel::Local);
+    assert_eq!(node.result(id), None, "not before it is flushed");
+    node.answer_disk(false);
+    assert_eq!(node.result(id), Some(store_failed("c")));
+    assert_eq!(node.core.value(&Key::<GCounter>::new("c").unwrap()).unwrap().value(), 1, "it is in memory");
+    assert!(matches!(&node.events[..], [ReplicatorEvent::StoreError { unstored: 1, .. }]), "{:?}", node.events);
+    // Space returns: nobody has to ask for it to be stored.
+    node.advance(Duration::from_secs(6));
+    node.settle_disk(true);
+    assert_eq!(node.stored::<GCounter>("c").unwrap().value(), 1);
+    assert_eq!(node.core.unstored(), 0);
+}
+
+/// ddata U3: changes that come while a store is under way share the next one; the last state is stored once.
+#[test]
+fn pending_changes_of_all_entries_share_one_flush() {
+    let mut node = Node::running("b", &[], StoreImage::default());
+    let first = node.count(WriteLevel::Local);
+    let more: Vec<u64> = (0..100).map(|_| node.count(WriteLevel::Local)).collect();
+    let other = node.add(WriteLevel::Local, 1);
+    node.answer_disk(true);
+    assert_eq!(node.result(first), Some(Ok(())));
+    assert!(more.iter().chain([&other]).all(|id| node.result(*id).is_none()), "they are in memory only");
+    assert_eq!(node.pending.as_ref().unwrap().1.len(), 2, "one change for each entry");
+    node.answer_disk(true);
+    assert!(more.iter().chain([&other]).all(|id| node.result(*id) == Some(Ok(()))));
+    assert_eq!(node.stored::<GCounter>("c").unwrap().value(), 101);
+}
+
+/// ddata 46, R12: remote acknowledgements do not stand for the own store; if that fails this replica does not
+/// count, and another has to; and too many refusals end it at once.
+#[test]
+fn scenario_46_the_own_store_counts_like_any_other() {
+    let to_3 = WriteLevel::To { n: 3, timeout: TIMEOUT };
+    let mut node = Node::running("b", &["c", "d", "e"], StoreImage::default());
+    let id = node.count(to_3);
+    let asked: Vec<String> = node.sent.iter().map(|(to, _)| to.to_string()[..1].to_owned()).collect();
+    assert_eq!(asked.len(), 2);
+    for peer in &asked {
+        node.ack(peer, WriteReply::Ack);
+    }
+    assert_eq!(node.result(id), None, "two remote acknowledgements, and nothing on the own disk");
+    node.answer_disk(true);
+    assert_eq!(node.result(id), Some(Ok(())));
+
+    let mut node = Node::running("b", &["c", "d", "e"], StoreImage::default());
+    let id = node.count(to_3);
+    let asked: Vec<String> = node.sent.iter().map(|(to, _)| to.to_string()[..1].to_owned()).collect();
+    for peer in &asked {
+        node.ack(peer, WriteReply::Ack);
+    }
+    node.sent.clear();
+    node.answer_disk(false);
+    assert_eq!(node.result(id), None, "one more is needed");
+    let [(next, _)] = &node.sent[..] else { panic!("{:?}", node.sent) };
+    let next = next.to_string()[..1].to_owned();
+    assert!(!asked.contains(&next));
+    node.ack(&next, WriteReply::Ack);
+    assert_eq!(node.result(id), Some(Ok(())), "three others hold it");
+
+    let mut node = Node::running("b", &["c", "d", "e"], StoreImage::default());
+    let id = node.count(to_3);
+    let asked: Vec<String> = node.sent.iter().map(|(to, _)| to.to_string()[..1].to_owned()).collect();
+    node.ack(&asked[0], WriteReply::Nack(Refusal::Store));
+    assert_eq!(node.result(id), None, "one refusal can be made up for");
+    node.answer_disk(false);
+    assert_eq!(node.result(id), Some(store_failed("c")), "long before the time is over");
+}
+
+/// ddata 72, U3: whoever asks, and whether or not that changes anything, nothing of an entry is acknowledged
+/// as long as part of it is not on disk.
+#[test]
+fn scenario_72_nothing_is_acknowledged_before_it_is_flushed() {
+    let (item, envelope) = from_writer(&[1, 5]);
+    let digest_of_it = || {
+        let mut reader = Node::running("b", &["w"], StoreImage::default());
+        let full = BatchItem::Full { key: "s".into(), envelope: envelope.clone() };
+        reader.receive("w", Message::DeltaBatch { from_seq: 1, to_seq: 1, items: vec![full] });
+        reader.core.digests().remove("s").unwrap()
+    };
+    let digest = digest_of_it();
+    // A batch brings the value; its acknowledgement speaks of memory only.
+    let with_batch = || {
+        let mut node = Node::running("b", &["w"], StoreImage::default());
+        let full = BatchItem::Full { key: "s".into(), envelope: envelope.clone() };
+        node.receive("w", Message::DeltaBatch { from_seq: 1, to_seq: 1, items: vec![full] });
+        assert!(matches!(&node.sent[..], [(_, Message::DeltaAck { .. })]), "{:?}", node.sent);
+        node.sent.clear();
+        node
+    };
+    let ask = |node: &mut Node| {
+        node.receive("w", Message::DeltaWrite { request: 1, item: item.clone() });
+        node.receive("w", Message::Check { request: 2, key: "s".into(), digest: Some(digest) });
+        node.receive("w", Message::Write { request: 3, key: "s".into(), envelope: envelope.clone() });
+        node.add(WriteLevel::Local, 5)
+    };
+
+    let mut node = with_batch();
+    let id = ask(&mut node);
+    assert_eq!((node.write_replies(), node.result(id)), (vec![], None), "the append is pending");
+    node.answer_disk(true);
+    assert_eq!((node.write_replies(), node.result(id)), (vec![WriteReply::Ack; 3], Some(Ok(()))));
+    assert_eq!(node.stored::<GSet<u64>>("s").unwrap().len(), 2);
+
+    // The append fails: each stores first, and is refused if that fails too.
+    let mut node = with_batch();
+    let id = ask(&mut node);
+    node.answer_disk(false);
+    assert_eq!((node.write_replies(), node.result(id)), (vec![], None), "it is stored anew for them");
+    node.answer_disk(false);
+    assert_eq!(node.write_replies(), vec![WriteReply::Nack(Refusal::Store); 3]);
+    assert_eq!(node.result(id), Some(store_failed("s")));
+    assert!(node.pending.is_none());
+
+    // Asked again after the failure, each has it stored before it is told.
+    let id = ask(&mut node);
+    assert_eq!((node.write_replies(), node.result(id)), (vec![], None));
+    node.settle_disk(true);
+    assert_eq!((node.write_replies(), node.result(id)), (vec![WriteReply::Ack; 3], Some(Ok(()))));
+    assert_eq!(node.stored::<GSet<u64>>("s").unwrap().len(), 2);
+
+    // And at rest nothing is stored for what changes nothing.
+    let id = ask(&mut node);
+    assert_eq!((node.write_replies(), node.result(id)), (vec![WriteReply::Ack; 3], Some(Ok(()))));
+    assert!(node.pending.is_none());
+}
+
+/// ddata 72: killed at any point, all that was acknowledged is on disk.
+#[test]
+fn scenario_72_killed_at_any_point_all_that_was_acknowledged_is_on_disk() {
+    // The disk answers after each of the steps for which the bit is set, well or, in the other half, badly first.
+    for schedule in 0..1_u32 << 9 {
+        let mut node = Node::running("b", &["w"], StoreImage::default());
+        let mut expected: BTreeMap<u64, u64> = BTreeMap::new();
+        for step in 0..8_u64 {
+            let id = node.add(WriteLevel::Local, step);
+            expected.insert(id, step);
+            if schedule & (1 << step) != 0 && node.pending.is_some() {
+                node.answer_disk(schedule & (1 << 8) == 0 || step % 3 != 0);
+            }
+            // Killed here: the disk is what it is now.
+            let on_disk = node.stored::<GSet<u64>>("s").unwrap_or_default();
+            for (id, element) in &expected {
+                let is_acknowledged = node.result(*id) == Some(Ok(()));
+                assert!(!is_acknowledged || on_disk.contains(element), "{schedule:b}: {element} was acknowledged");
+            }
+        }
+    }
+}
+
+/// ddata R13, U3: what a read joined is stored before the answer.
+#[test]
+fn a_read_answers_when_what_it_found_is_stored() {
+    let (_, envelope) = from_writer(&[1, 5]);
+    let mut node = Node::running("b", &["w"], StoreImage::default());
+    let tag = GSet::<u64>::TAG.to_string().into();
+    node.input(Input::Get { id: 1, key: "s".into(), tag, level: ReadLevel::all(TIMEOUT) });
+    let [(_, Message::Read { request, .. })] = &node.sent[..] else { panic!("{:?}", node.sent) };
+    let (request, reply) = (*request, ReadReply::Value(envelope));
+    node.receive("w", Message::ReadReply { request, reply });
+    assert_eq!(node.replies.get(&1), None);
+    node.answer_disk(true);
+    assert!(matches!(node.replies.get(&1), Some(Reply::Get(Ok(Read::Found(_))))), "{:?}", node.replies);
+}
+
+/// ddata U3: written behind, a change is acknowledged at once, the last state is kept, and failures are no reply.
+#[test]
+fn what_is_written_behind_is_acknowledged_at_once() {
+    let interval = Duration::from_secs(3);
+    let durable = DurableSettings { write_behind_interval: Some(interval), ..DurableSettings::of(["*"]) };
+    let mut node = Node::new("b", durable, StoreImage::default());
+    node.load();
+    node.meets(&[]);
+    node.advance(interval);
+    node.settle_disk(true);
+    for _ in 0..5 {
+        let id = node.count(WriteLevel::Local);
+        assert_eq!(node.result(id), Some(Ok(())));
+    }
+    assert!(node.pending.is_none());
+    node.advance(interval);
+    assert_eq!(node.pending.as_ref().unwrap().1.len(), 1);
+    node.answer_disk(false);
+    assert_eq!(node.events.len(), 1, "it is logged");
+    node.advance(interval * 4);
+    node.settle_disk(true);
+    assert_eq!(node.stored::<GCounter>("c").unwrap().value(), 5);
+    // And at the end at once.
+    node.count(WriteLevel::Local);
+    node.input(Input::Stop(StopReason::ShutDown));
+    assert!(!matches!(node.core.lifecycle(), Lifecycle::Stopped(_)));
+    node.settle_disk(true);
+    assert_eq!(*node.core.lifecycle(), Lifecycle::Stopped(StopReason::ShutDown));
+    assert_eq!(node.stored::<GCounter>("c").unwrap().value(), 6);
+}
+
+/// ddata U2, H4: a large entry is stored as a snapshot and deltas, and as a snapshot again when they are half of it.
+#[test]
+fn a_small_change_of_a_large_entry_is_a_small_write() {
+    let mut node = Node::running("b", &[], StoreImage::default());
+    node.update::<GSet<u64>>("s", WriteLevel::Local, |set, _| {
+        (0..20_000).for_each(|element| set.add(element << 32));
+    });
+    node.settle_disk(true);
+    let (mut deltas, mut snapshots) = (0, 0);
+    for round in 1..300_u64 {
+        node.update::<GSet<u64>>("s", WriteLevel::Local, |set, _| {
+            (0..50).for_each(|element| set.add(((round * 50 + element) << 40) | 1));
+        });
+        for op in &node.pending.as_ref().unwrap().1 {
+            match op {
+                StoreOp::Delta { bytes, .. } => {
+                    assert!(bytes.len() < 1_000, "{}", bytes.len());
+                    deltas += 1;
+                }
+                StoreOp::Put { .. } => snapshots += 1,
+                _ => {}
+            }
+        }
+        node.settle_disk(true);
+        if round % 90 == 0 {
+            let held = node.core.value(&Key::<GSet<u64>>::new("s").unwrap()).unwrap().len();
+            assert_eq!(node.stored::<GSet<u64>>("s").unwrap().len(), held);
+        }
+    }
+    assert!(deltas > 280 && (1..5).contains(&snapshots), "{deltas} deltas, {snapshots} snapshots");
+}
+
+/// ddata U5: a record that cannot be read stops the replicator, or is moved aside; one of an unknown type stays
+/// where it is, and is served as soon as its type is known.
+#[test]
+fn bad_records_stop_it_or_are_moved_aside() {
+    let bad = |image: &mut StoreImage| {
+        let record = LoadedRecord::Bad { key: "bad".into(), why: "a bit has flipped".into() };
+        image.records.insert("bad".into(), record);
+    };
+    let mut disk = StoreImage::default();
+    bad(&mut disk);
+    let mut node = Node::new("b", DurableSettings::of(["*"]), disk.clone());
+    node.load();
+    assert!(matches!(node.core.lifecycle(), Lifecycle::Stopped(StopReason::BadRecord { key, .. }) if &**key == "bad"));
+    assert!(node.pending.is_none(), "nothing is written");
+
+    let mut unknown = GSet::<i8>::new();
+    unknown.add(7);
+    disk.records.insert(
+        "u".into(),
+        LoadedRecord::Value {
+            key: "u".into(),
+            tag: GSet::<i8>::TAG.to_string().into(),
+            bytes: ReplicatedData::to_bytes(&unknown).into(),
+            markers: greylag_crdt::Markers::new(),
+            deltas: Vec::new(),
+        },
+    );
+    let quarantine = DurableSettings { on_bad_record: OnBadRecord::Quarantine, ..DurableSettings::of(["*"]) };
+    let mut node = Node::new("b", quarantine, disk);
+    node.load();
+    node.settle_disk(true);
+    let [ReplicatorEvent::RecordQuarantined { key, .. }, ReplicatorEvent::RecordOfUnknownType { key: other, .. }] =
+        &node.events[..]
+    else {
+        panic!("{:?}", node.events)
+    };
+    assert_eq!((&**key, &**other), ("bad", "u"));
+    assert_eq!(node.disk.quarantined.len(), 1);
+    assert!(node.disk.records.contains_key("u"), "it is not damaged");
+    // Another type does not take its place; its own does what it always did.
+    let refused = node.core.update(
+        node.now,
+        0,
+        70,
+        &Key::<GCounter>::new("u").unwrap(),
+        WriteLevel::Local,
+        GCounter::new,
+        |_, _| Ok::<_, ()>(()),
+        &mut Vec::new(),
+    );
+    assert!(matches!(refused, Err(UpdateError::TypeMismatch { .. })), "{refused:?}");
+    node.update::<GSet<i8>>("u", WriteLevel::Local, |set, _| set.add(8));
+    node.settle_disk(true);
+    assert_eq!(node.stored::<GSet<u64>>("u"), None);
+    let held = node.core.value(&Key::<GSet<i8>>::new("u").unwrap()).unwrap();
+    assert!(held.contains(&7) && held.contains(&8));
+}
