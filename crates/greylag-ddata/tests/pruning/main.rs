@@ -3,6 +3,7 @@
 
 mod alone;
 mod copies;
+mod durable;
 mod owners;
 mod senders;
 mod slots;

@@ -9,8 +9,8 @@ use greylag_crdt::{
     CounterOverflow, DotSource, GCounter, OrMap, OrSet, Plain, RemovedNodePruning, ReplicaId, ReplicatedData, UpdateCx,
 };
 use greylag_ddata::{
-    DurableSettings, Effect, Envelope, Input, Key, Message, ReadReply, Replica, ReplicaStatus, Replicas,
-    ReplicatorCore, ReplicatorEvent, ReplicatorSettings, TypeTable, WriteLevel,
+    DurableSettings, Effect, Envelope, Input, Key, Lifecycle, Message, ReadReply, Replica, ReplicaStatus, Replicas,
+    ReplicatorCore, ReplicatorEvent, ReplicatorSettings, StoreImage, TypeTable, WriteLevel,
 };
 
 pub(crate) type Set = OrSet<String>;
@@ -65,6 +65,8 @@ pub(crate) struct World {
     unreachable: BTreeSet<char>,
     /// What one node believes of another's status.
     beliefs: BTreeMap<(char, char), ReplicaStatus>,
+    /// What lasts of each node, which answers at once.
+    pub(crate) disks: BTreeMap<char, StoreImage>,
     /// Checked after every input.
     pub(crate) always: Option<Box<dyn Fn(char, &ReplicatorCore)>>,
     next: u64,
@@ -84,10 +86,22 @@ fn key<T: ReplicatedData>(id: &str) -> Key<T> {
 
 impl World {
     pub(crate) fn new(names: &str) -> Self {
+        Self::with(names, settings())
+    }
+
+    /// Every entry is durable.
+    pub(crate) fn durable(names: &str) -> Self {
+        let mut settings = settings();
+        settings.durable.keys = vec!["*".into()];
+        Self::with(names, settings)
+    }
+
+    pub(crate) fn with(names: &str, settings: ReplicatorSettings) -> Self {
         let mut world = Self {
             base: Instant::now(),
             now: Duration::ZERO,
-            settings: settings(),
+            disks: BTreeMap::new(),
+            settings,
             nodes: BTreeMap::new(),
             flights: Vec::new(),
             cut: BTreeSet::new(),
@@ -118,6 +132,17 @@ impl World {
         self.nodes.insert(name, Node { core, address, numbers, status, events: Vec::new() });
         let wall = self.now.as_millis() as i64;
         self.input(name, Input::Wall(wall));
+    }
+
+    /// The process is started anew, with what is on its disk; it is known once `publish` says so.
+    pub(crate) fn restart(&mut self, name: char, incarnation: u64) {
+        self.start(name, incarnation, ReplicaStatus::Up);
+        self.publish();
+        self.settle();
+    }
+
+    pub(crate) fn lifecycle(&self, name: char) -> &Lifecycle {
+        self.nodes[&name].core.lifecycle()
     }
 
     /// Tells everybody who there is.
@@ -190,6 +215,16 @@ impl World {
             match effect {
                 Effect::Send { to, message, .. } => self.flights.push(Flight { from: from.clone(), to, message }),
                 Effect::Event(event) => self.nodes.get_mut(&name).unwrap().events.push(event),
+                Effect::Load => {
+                    let batch = self.disks.entry(name).or_default().load();
+                    self.input(name, Input::Loaded(batch.records));
+                    self.input(name, Input::LoadDone(batch.meta));
+                }
+                Effect::Store { ticket, ops } => {
+                    let disk = self.disks.entry(name).or_default();
+                    ops.into_iter().for_each(|op| disk.apply(op));
+                    self.input(name, Input::Stored { ticket, result: Ok(()) });
+                }
                 _ => {}
             }
         }
@@ -279,6 +314,12 @@ impl World {
             set.add(cx, element.to_owned());
             Ok(())
         });
+    }
+
+    pub(crate) fn delete(&mut self, name: char, id: &str) {
+        self.next += 1;
+        let (id, wall_ms) = (id.into(), self.now.as_millis() as i64);
+        self.input(name, Input::Delete { id: self.next, key: id, level: WriteLevel::Local, wall_ms });
     }
 
     /// Adds an element, and has the delta go to all at once.
