@@ -64,7 +64,7 @@
 //!
 //! The facade puts the layers together; each is a crate of its own and can be used alone. What is
 //! re-exported depends on the features: `ddata`, `persistence`, `sharding`, `delivery` and
-//! `management` by default, `journal-sled`, `journal-postgres`, `journal-service`, `discovery-dns` and
+//! `management` by default, `ddata-sled` (durable entries), `journal-sled`, `journal-postgres`, `journal-service`, `discovery-dns` and
 //! `lease-postgres` on request.
 //!
 //! Settings come from the program, the environment and a TOML file: [`config`]. Programs to read:
@@ -82,6 +82,8 @@ pub use builder::{NodeBuilder, StartError};
 pub use config::{Config, ConfigProblems};
 pub use leases::{LeaseStoreSettings, PostgresLeaseSettings, Secret};
 pub use node::Node;
+#[cfg(feature = "ddata")]
+pub use settings::DdataPlace;
 pub use settings::{DiscoveryMethod, DiscoverySettings, NodeSettings};
 
 pub use greylag_cluster as cluster;

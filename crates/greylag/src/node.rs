@@ -142,7 +142,30 @@ impl Node {
         types: greylag_ddata::TypeTable,
     ) -> Result<greylag_ddata::Replicator, greylag_ddata::StartError> {
         let membership = greylag_ddata::Membership::from_cluster(&self.cluster);
+        #[cfg(feature = "ddata-sled")]
+        if settings.durable.is_used() {
+            let store = self.ddata_store(&settings.name);
+            let transport = self.transport.clone();
+            return greylag_ddata::Replicator::start_durable(settings, types, transport, membership, store);
+        }
         greylag_ddata::Replicator::start(settings, types, self.transport.clone(), membership)
+    }
+
+    /// Where the durable entries of a replicator lie. Source: ddata U6.
+    #[cfg(feature = "ddata-sled")]
+    fn ddata_store(&self, replicator: &str) -> Arc<greylag_store_sled::DdataStore> {
+        use greylag_store_sled::{DdataStore, DdataStoreSettings};
+        let place = &self.settings.ddata_store;
+        let cluster = &self.settings.transport.cluster_name;
+        let port = self.cluster.self_address().address().port();
+        let path = DdataStore::place(std::path::Path::new(""), &place.path, cluster, replicator, port);
+        let transport = &self.settings.transport;
+        let is_chosen = transport.canonical_port == 0 && transport.bind_port.unwrap_or(0) == 0;
+        if is_chosen && path != place.path {
+            tracing::warn!(path = %path.display(), "the place of durable entries is named for a port that the system chose; after a restart it will be another");
+        }
+        let settings = DdataStoreSettings { cache_bytes: place.cache_bytes as u64, ..DdataStoreSettings::default() };
+        Arc::new(DdataStore::new(path, settings))
     }
 
     /// Leaves the cluster in order: shards are handed off, singletons handed over, the others see a

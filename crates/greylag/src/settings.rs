@@ -27,6 +27,9 @@ pub struct NodeSettings {
     /// `ddata.*`, for replicators that the program starts.
     #[cfg(feature = "ddata")]
     pub ddata: greylag_ddata::ReplicatorSettings,
+    /// `ddata.durable.path` and `ddata.durable.cache_bytes`: where durable entries are stored.
+    #[cfg(feature = "ddata")]
+    pub ddata_store: DdataPlace,
     /// `persistence.*`, for event-sourced behaviours.
     #[cfg(feature = "persistence")]
     pub persistence: greylag_persistence::EventSourcedSettings,
@@ -39,6 +42,24 @@ pub struct NodeSettings {
     /// `management.*`. Default off.
     #[cfg(feature = "management")]
     pub management: greylag_management::ManagementSettings,
+}
+
+/// Where the durable entries of replicators are stored; which entries those are is `ddata.durable.keys`.
+#[cfg(feature = "ddata")]
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DdataPlace {
+    /// A directory. If its name ends in `ddata`, the names of cluster and replicator and the port are added,
+    /// so that nodes on one machine do not meet. Default `ddata`, below the working directory. Source: ddata U6.
+    pub path: std::path::PathBuf,
+    /// Page cache of the store. Default 64 MiB.
+    pub cache_bytes: usize,
+}
+
+#[cfg(feature = "ddata")]
+impl Default for DdataPlace {
+    fn default() -> Self {
+        Self { path: "ddata".into(), cache_bytes: 64 << 20 }
+    }
 }
 
 /// How nodes find each other, if the program names no discovery of its own.

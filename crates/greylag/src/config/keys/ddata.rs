@@ -1,6 +1,12 @@
 //! `ddata.*`. Source: ddata §8.
 
+use greylag_ddata::{OnBadRecord, StaleStore};
+
 use super::Key;
+use crate::config::given::words;
+
+words!(OnBadRecord { "stop" => Self::Stop, "quarantine" => Self::Quarantine });
+words!(StaleStore { "refuse" => Self::Refuse, "discard" => Self::Discard, "force" => Self::Force });
 
 pub(super) fn keys() -> Vec<Key> {
     vec![
@@ -168,6 +174,60 @@ pub(super) fn keys() -> Vec<Key> {
             "ddata E4",
             "Entries of so many bytes or more are told of once, and again when they have grown by a tenth.",
             |draft| &mut draft.settings.ddata.log_data_size_exceeding,
+        ),
+        Key::new(
+            "ddata.durable.keys",
+            "ddata U1",
+            "The entries that are stored on disk: ids, or prefixes and `*`. Needs the feature `ddata-sled`.",
+            |draft| &mut draft.settings.ddata.durable.keys,
+        ),
+        Key::new(
+            "ddata.durable.path",
+            "ddata U6",
+            "Where; a name that ends in `ddata` is completed by cluster, replicator and port.",
+            |draft| &mut draft.settings.ddata_store.path,
+        ),
+        Key::bytes("ddata.durable.cache_bytes", "ddata §8", "Page cache of the store.", |draft| {
+            &mut draft.settings.ddata_store.cache_bytes
+        }),
+        Key::new(
+            "ddata.durable.write_behind_interval",
+            "ddata U3",
+            "Changes are acknowledged at once and written every so often; off: they are flushed first.",
+            |draft| &mut draft.settings.ddata.durable.write_behind_interval,
+        ),
+        Key::new(
+            "ddata.durable.pruning_marker_time_to_live",
+            "ddata Z5",
+            "For how long a node with a store may be down.",
+            |draft| &mut draft.settings.ddata.durable.pruning_marker_time_to_live,
+        ),
+        Key::new(
+            "ddata.durable.load_retries",
+            "ddata U5",
+            "How often loading is tried again before the replicator stops.",
+            |draft| &mut draft.settings.ddata.durable.load_retries,
+        ),
+        Key::new("ddata.durable.load_retry_window", "ddata U5", "Over how long these tries are spread.", |draft| {
+            &mut draft.settings.ddata.durable.load_retry_window
+        }),
+        Key::new(
+            "ddata.durable.on_bad_record",
+            "ddata U5",
+            "What a stored record leads to that cannot be read.",
+            |draft| &mut draft.settings.ddata.durable.on_bad_record,
+        ),
+        Key::new(
+            "ddata.durable.stale_store",
+            "ddata Z9",
+            "What a store leads to that is older than what peers have forgotten.",
+            |draft| &mut draft.settings.ddata.durable.stale_store,
+        ),
+        Key::new(
+            "ddata.stash_capacity",
+            "ddata U4",
+            "Local requests that wait while durable entries are loaded.",
+            |draft| &mut draft.settings.ddata.stash_capacity,
         ),
         Key::new(
             "ddata.shutdown_flush_timeout",

@@ -1,0 +1,31 @@
+//! A node whose config file makes entries durable: they are there when it is started anew.
+
+use greylag::config::Config;
+use greylag::crdt::GCounter;
+use greylag::ddata::{Key, ReadLevel, TypeTable, WriteLevel};
+use greylag::{Node, NodeBuilder};
+
+fn builder(path: &std::path::Path) -> NodeBuilder {
+    let text = format!("[ddata.durable]\nkeys = [\"visits\", \"cart-*\"]\npath = {path:?}\n");
+    Node::builder("shop").config(Config::new().text("node.toml", text)).bind("127.0.0.1", 0)
+}
+
+/// ddata U1, U6, U7: a path that does not end in `ddata` is taken as it is; a restarted node is a new process with
+/// the old store.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn entries_named_in_the_config_file_survive_the_node() {
+    let place = tempfile::tempdir().expect("a directory");
+    let path = place.path().join("carts");
+    let visits = Key::<GCounter>::new("visits").expect("an id");
+    for expected in 1..=2 {
+        let node = builder(&path).start().await.expect("a cluster of one");
+        let replicator = node.replicator(TypeTable::new()).expect("it starts");
+        let visit = replicator.update(&visits, WriteLevel::Local, GCounter::new, |visits, cx| visits.increment(cx, 1));
+        visit.await.expect("it is stored");
+        let read = replicator.get(&visits, ReadLevel::Local).await.expect("it is here").found().expect("it counts");
+        assert_eq!(read.value(), expected);
+        node.shutdown().await;
+        replicator.shutdown().await;
+    }
+    assert!(path.join("db").exists());
+}
