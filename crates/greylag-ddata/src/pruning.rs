@@ -49,6 +49,9 @@ pub(crate) struct Pruning {
     clock: ReachableClock,
     /// Removed replicas, and when on that clock they were noticed.
     removed: BTreeMap<ReplicaId, Duration>,
+    /// Those of them that only a store knew of. Whom membership names in this life is not removed, whatever an
+    /// earlier one believed: two halves of a cluster may have removed each other.
+    restored: BTreeSet<ReplicaId>,
     /// Replicas that data name and nobody knows; only the leader looks for them.
     unknown: BTreeMap<ReplicaId, Duration>,
     rounds: RoundTable,
@@ -71,6 +74,7 @@ impl Pruning {
             known: [own].into(),
             clock: ReachableClock::default(),
             removed: BTreeMap::new(),
+            restored: BTreeSet::new(),
             unknown: BTreeMap::new(),
             rounds: RoundTable::default(),
             collections: Collections::default(),
@@ -88,7 +92,14 @@ impl Pruning {
         self.clock.set(now, replicas.own_status.is_some() && reachable && replicas.unmet == 0);
         let others = replicas.others.iter().map(|replica| ReplicaId(replica.address.uid().get()));
         self.known = others.chain([self.own]).collect();
+        for member in &replicas.others {
+            let member = ReplicaId(member.address.uid().get());
+            if self.restored.remove(&member) {
+                self.removed.remove(&member);
+            }
+        }
         for removed in &replicas.removed {
+            self.restored.remove(&ReplicaId(removed.uid().get()));
             self.notice(now, ReplicaId(removed.uid().get()));
         }
         let members = collected_from(replicas);
@@ -111,10 +122,13 @@ impl Pruning {
     }
 
     /// Those that a store knew as removed.
-    pub(crate) fn restore(&mut self, now: Instant, removed: &BTreeSet<ReplicaId>) {
+    pub(crate) fn restore(&mut self, now: Instant, removed: &BTreeSet<ReplicaId>, replicas: &Replicas) {
+        let unheard = removed.iter().filter(|removed| !self.removed.contains_key(removed));
+        self.restored = unheard.copied().collect();
         for removed in removed {
             self.notice(now, *removed);
         }
+        self.on_replicas(now, replicas);
     }
 
     /// Whether nothing of this replica is taken any more.
@@ -142,6 +156,7 @@ impl Pruning {
             if self.still_counts(round.removed) || round.is_over(wall_ms, lifetime) || !self.rounds.merge(round) {
                 continue;
             }
+            self.restored.remove(&round.removed);
             self.notice(now, round.removed);
             if round.owner != self.own {
                 self.collections.remove(round.removed);

@@ -189,7 +189,7 @@ impl ReplicatorCore {
         self.storage.synced_at = meta.synced_at;
         self.storage.has_met_others = meta.has_met_others;
         self.pruning.raise_horizon(meta.forget_horizon);
-        self.pruning.restore(now, &meta.removed);
+        self.pruning.restore(now, &meta.removed, &self.replicas);
         let in_touch = meta.synced_at.map_or(meta.written_at, |synced_at| synced_at.min(meta.written_at));
         let alone = self.wall_ms(now).saturating_sub(in_touch);
         if alone > 0 {
