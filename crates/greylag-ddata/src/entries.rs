@@ -26,6 +26,9 @@ use crate::storing::Storing;
 use crate::tree::{Prefix, SyncTree};
 use crate::types::{AnyData, TypeTable};
 
+/// Encodings that one input drops.
+const ENCODINGS_AT_ONCE: usize = 1_024;
+
 /// One entry.
 #[derive(Debug)]
 pub(crate) struct Entry {
@@ -339,7 +342,10 @@ impl Entries {
     /// Drops encodings that were made so long ago. Whoever needs one then makes it anew. Source: ddata R14.
     pub(crate) fn forget_encodings(&mut self, now: Instant, time_to_live: Duration) {
         self.encodings.now = Some(now);
-        while let Some((_, key)) = self.encodings.made.pop_front_if(|(made_at, _)| *made_at + time_to_live <= now) {
+        // After a new node was served there are as many as there are entries; the next inputs go on.
+        for _ in 0..ENCODINGS_AT_ONCE {
+            let due = self.encodings.made.pop_front_if(|(made_at, _)| *made_at + time_to_live <= now);
+            let Some((_, key)) = due else { return };
             if let Some(entry) = self.map.get_mut(&key) {
                 entry.encoded = None;
             }
