@@ -59,7 +59,7 @@ fn one_id_that_always_rolls_back_stops_nobody() {
         let settings = PostgresJournalSettings {
             write_lanes: 1,
             pipeline: 1,
-            append_timeout: Duration::from_millis(1500),
+            append_timeout: Duration::from_secs(4),
             ..settings()
         };
         let journal = PostgresJournal::open(&server.config(), settings).await.unwrap();
@@ -106,7 +106,7 @@ fn scenario_61_a_refusal_at_a_first_try_is_certain() {
 fn scenario_61_a_refusal_after_an_unanswered_try_is_not() {
     with_server(async |server| {
         let proxy = Proxy::to(server.port()).await;
-        let journal = behind(&proxy, &server, Duration::from_secs(2)).await;
+        let journal = behind(&proxy, &server, Duration::from_secs(20)).await;
         let server = Arc::new(server);
         for (number, state) in ["53100", "42501", "23505"].into_iter().enumerate() {
             for carried in [true, false] {
@@ -131,7 +131,7 @@ fn scenario_61_a_refusal_after_an_unanswered_try_is_not() {
 fn scenario_61_a_lost_server_leaves_unknown_or_not_stored() {
     with_server(async |mut server| {
         let proxy = Proxy::to(server.port()).await;
-        let journal = behind(&proxy, &server, Duration::from_secs(1)).await;
+        let journal = behind(&proxy, &server, Duration::from_secs(2)).await;
         let mut writer = Writer::claim(&journal, id("a|1")).await;
         // The server ends the connection in the midst of the statement.
         at_inserts(&server, 2, "perform pg_terminate_backend(pg_backend_pid())");
@@ -148,11 +148,11 @@ fn scenario_61_a_lost_server_leaves_unknown_or_not_stored() {
         let away = loop {
             match writer.append(&journal, &["z"]).await.unwrap_err() {
                 AppendError::NotStored(failure) => break failure,
-                error @ AppendError::Unknown(_) if began.elapsed() < Duration::from_secs(10) => drop(error),
+                error @ AppendError::Unknown(_) if began.elapsed() < Duration::from_secs(30) => drop(error),
                 error => panic!("{error:?}"),
             }
         };
-        assert!(away.cause.contains("not sent within 1s"), "{away}");
+        assert!(away.cause.contains("not sent within 2s"), "{away}");
         assert_ne!(journal.health(), Health::Up);
         server.restart().unwrap();
         let mut writer = Writer::claim(&journal, writer.id).await;
@@ -167,7 +167,7 @@ fn scenario_61_a_lost_server_leaves_unknown_or_not_stored() {
 fn scenario_62_deleted_between_two_tries_is_unknown() {
     with_server(async |server| {
         let proxy = Proxy::to(server.port()).await;
-        let journal = behind(&proxy, &server, Duration::from_secs(5)).await;
+        let journal = behind(&proxy, &server, Duration::from_secs(20)).await;
         let mut writer = Writer::claim(&journal, id("a|1")).await;
         let server = Arc::new(server);
         // And also if somebody has claimed since: Fenced would say that it was not stored.
@@ -213,7 +213,7 @@ fn an_event_beyond_its_head_is_named() {
 fn scenario_63_a_late_copy_of_a_claim() {
     with_server(async |server| {
         let proxy = Proxy::to(server.port()).await;
-        let journal = behind(&proxy, &server, Duration::from_secs(5)).await;
+        let journal = behind(&proxy, &server, Duration::from_secs(20)).await;
         let (history, uuid) = (id("a|1"), WriterUuid::from_u128(1));
         proxy.script("a|1", [Step::Break { carried: true }]);
         let claim = journal.claim(&history, uuid, Under::Generation(generation(1))).await.unwrap();
@@ -239,7 +239,7 @@ fn scenario_63_a_late_copy_of_a_claim() {
 fn scenario_64_a_state_write_is_repeated() {
     with_server(async |server| {
         let proxy = Proxy::to(server.port()).await;
-        let journal = behind(&proxy, &server, Duration::from_secs(5)).await;
+        let journal = behind(&proxy, &server, Duration::from_secs(20)).await;
         let states = journal.states();
         let tag = || Some("tag".to_owned());
         for carried in [true, false] {
@@ -280,7 +280,7 @@ fn scenario_64_a_state_write_is_repeated() {
 fn scenario_65_a_restart_without_a_generation() {
     with_server(async |server| {
         let proxy = Proxy::to(server.port()).await;
-        let journal = behind(&proxy, &server, Duration::from_secs(1)).await;
+        let journal = behind(&proxy, &server, Duration::from_secs(2)).await;
         let mut w0 = Writer::claim(&journal, id("a|1")).await;
         at_inserts(&server, 1000, &raise("57P01"));
         assert!(matches!(w0.append(&journal, &["w0"]).await, Err(AppendError::Unknown(_))));
