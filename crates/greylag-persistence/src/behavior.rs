@@ -13,6 +13,7 @@ use crate::event::{Metadata, SeqNr, Tags};
 use crate::journal::Head;
 use crate::marks::Marks;
 use crate::persistence_id::PersistenceId;
+use crate::replay_filter::WritersOverlap;
 use crate::settings::EventSourcedSettings;
 use crate::snapshot::SnapshotCriteria;
 use crate::state::StateHead;
@@ -275,6 +276,9 @@ pub enum RecoveryFailure {
         /// The last number in the journal.
         highest: SeqNr,
     },
+    /// Two writers ran at the same time, and the settings say to fail then.
+    #[error(transparent)]
+    Overlap(WritersOverlap),
     /// A hole or a repeat in the history.
     #[error("corrupt history: event {expected} was expected, {} came", got.map_or("none".to_owned(), |got| got.to_string()))]
     CorruptHistory {

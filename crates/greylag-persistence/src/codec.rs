@@ -55,7 +55,25 @@ impl fmt::Debug for Upcaster {
     }
 }
 
+impl Upcaster {
+    /// An upcaster of JSON payloads, from `from_version` to `to_version` under the same manifest.
+    pub fn json(
+        manifest: impl Into<String>,
+        from_version: u32,
+        to_version: u32,
+        upcast: impl Fn(serde_json::Value) -> Result<serde_json::Value, String> + Send + Sync + 'static,
+    ) -> Self {
+        let upcast = move |old: EncodedValue| {
+            let value = serde_json::from_slice(&old.payload).map_err(|error| error.to_string())?;
+            let payload = serde_json::to_vec(&upcast(value)?).map_err(|error| error.to_string())?.into();
+            Ok(EncodedValue { schema_version: to_version, payload, ..old })
+        };
+        Self { manifest: manifest.into(), from_version, upcast: Arc::new(upcast) }
+    }
+}
+
 type Adapter<T> = Arc<dyn Fn(T) -> EventSeq<T> + Send + Sync>;
+type WriteAdapter<T> = Arc<dyn Fn(&T) -> T + Send + Sync>;
 
 /// Writes and reads the stored values of one type: one codec that writes, any number that read.
 ///
@@ -77,6 +95,7 @@ struct Inner<T> {
     version: u32,
     readers: BTreeMap<(CodecId, String), Reader<T>>,
     upcasters: Vec<Upcaster>,
+    to_journal: Option<WriteAdapter<T>>,
     from_journal: Option<Adapter<T>>,
 }
 
@@ -98,6 +117,7 @@ impl<T> Clone for Inner<T> {
             version: self.version,
             readers: self.readers.clone(),
             upcasters: self.upcasters.clone(),
+            to_journal: self.to_journal.clone(),
             from_journal: self.from_journal.clone(),
         }
     }
@@ -134,6 +154,7 @@ impl<T: 'static> StoredCodec<T> {
             version,
             readers: BTreeMap::new(),
             upcasters: Vec::new(),
+            to_journal: None,
             from_journal: None,
         };
         Self(Arc::new(inner)).reading(writer, version)
@@ -149,6 +170,14 @@ impl<T: 'static> StoredCodec<T> {
     #[must_use]
     pub fn upcaster(mut self, upcaster: Upcaster) -> Self {
         self.inner_mut().upcasters.push(upcaster);
+        self
+    }
+
+    /// Turns each value into the one that is stored in its place, before encoding. Tags and snapshots
+    /// are of the value that the entity persisted.
+    #[must_use]
+    pub fn to_journal(mut self, adapter: impl Fn(&T) -> T + Send + Sync + 'static) -> Self {
+        self.inner_mut().to_journal = Some(Arc::new(adapter));
         self
     }
 
@@ -176,6 +205,8 @@ impl<T: 'static> StoredCodec<T> {
     /// # Errors
     /// [`EncodeError`] if the codec refuses it.
     pub fn encode(&self, value: &T) -> Result<EncodedValue, EncodeError> {
+        let adapted = self.0.to_journal.as_ref().map(|adapter| adapter(value));
+        let value = adapted.as_ref().unwrap_or(value);
         let mut payload = BytesMut::new();
         self.0.writer.encode(value, &mut payload)?;
         Ok(EncodedValue {
@@ -272,6 +303,13 @@ pub enum StoredDecodeError {
     },
 }
 
+impl StoredDecodeError {
+    /// Whether the value is of a type or version that this code does not know, rather than damaged.
+    pub fn is_unknown(&self) -> bool {
+        matches!(self, Self::UnknownManifest { .. } | Self::NewerSchema { .. })
+    }
+}
+
 /// A decode error with its place in a history.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("cannot decode {id} at {seq_nr}: {error}")]
@@ -329,6 +367,30 @@ mod tests {
         let stuck = Upcaster { manifest: "added".into(), from_version: 2, upcast: Arc::new(Ok) };
         let codec = codec.upcaster(stuck);
         assert!(matches!(codec.decode_one(stored("added", 2, b"4")), Err(StoredDecodeError::Malformed { .. })));
+    }
+
+    #[test]
+    fn json_upcasters_change_values_of_one_version() {
+        let codec = StoredCodec::with_version(json::<u32>("added"), 3)
+            .upcaster(Upcaster::json("added", 1, 2, |value| value.get("by").cloned().ok_or_else(|| "no \"by\"".into())))
+            .upcaster(Upcaster::json("added", 2, 3, |value| Ok((value.as_u64().unwrap_or(0) * 100).into())));
+        assert_eq!(codec.decode_one(stored("added", 1, br#"{"by":4}"#)), Ok(400));
+        assert_eq!(codec.decode_one(stored("added", 2, b"4")), Ok(400));
+        assert_eq!(codec.decode_one(stored("added", 3, b"4")), Ok(4));
+        for broken in [&b"{"[..], br#"{"from":4}"#] {
+            let error = codec.decode_one(stored("added", 1, broken)).unwrap_err();
+            assert!(matches!(&error, StoredDecodeError::Malformed { .. }) && !error.is_unknown(), "{error}");
+        }
+    }
+
+    #[test]
+    fn adapters_change_what_is_written() {
+        let codec = StoredCodec::new(json::<u32>("added"))
+            .to_journal(|cents| cents / 100)
+            .from_journal(|euros| EventSeq::One(euros * 100));
+        let written = codec.encode(&700).unwrap();
+        assert_eq!(&written.payload[..], b"7");
+        assert_eq!(codec.decode(EventKind::Event, written), Ok(EventSeq::One(700)));
     }
 
     #[test]

@@ -1,9 +1,11 @@
 //! The half that waits: store traits, the in-memory stores, and a host for single entities.
 
 mod faulty;
+mod guarded;
 mod host;
 mod memory;
 pub(crate) mod offset_store;
+mod opening;
 mod perform;
 mod permits;
 pub(crate) mod state_store;
@@ -12,6 +14,8 @@ pub(crate) mod stores;
 pub use faulty::{
     FaultyJournal, FaultyOffsets, FaultySnapshots, FaultyStates, JournalOp, OffsetOp, SnapshotOp, StateOp, StoreFault,
 };
+pub use guarded::Guarded;
 pub use host::{Ended, EntityHandle, next_start, random_seed, spawn, spawn_state};
 pub use memory::{AppendFault, InMemoryJournal, InMemoryOffsets, InMemorySnapshots, InMemoryStates};
+pub use opening::open_store;
 pub use permits::{RecoveryPermit, RecoveryPermits};

@@ -119,6 +119,7 @@ pub struct EntityCore<B: EventSourced> {
     seq_nr: SeqNr,
     epoch: WriterEpoch,
     marks: Marks,
+    skipped_events: u64,
     /// Deadline of the recovery step on its way.
     step_deadline: Option<Instant>,
 
@@ -174,6 +175,7 @@ impl<B: EventSourced> EntityCore<B> {
             seq_nr: SeqNr::ZERO,
             epoch: WriterEpoch::NONE,
             marks: Marks::default(),
+            skipped_events: 0,
             step_deadline: None,
             drain_at: None,
             owned: VecDeque::new(),
@@ -261,6 +263,12 @@ impl<B: EventSourced> EntityCore<B> {
     /// Which deliveries the history shows as applied; complete after [`Action::Recovered`].
     pub fn marks(&self) -> &Marks {
         &self.marks
+    }
+
+    /// How many events of the last replay were skipped because this code does not know them; not zero
+    /// only with [`OnUnknownEvent::Skip`](crate::OnUnknownEvent::Skip).
+    pub fn skipped_events(&self) -> u64 {
+        self.skipped_events
     }
 
     /// The incarnation that runs now.

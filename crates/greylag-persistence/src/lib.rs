@@ -66,6 +66,7 @@
 //! in `tck` (feature `tck`).
 
 mod behavior;
+mod breaker;
 mod codec;
 pub mod driver;
 mod durable_state;
@@ -77,6 +78,7 @@ mod journal;
 mod marks;
 mod offset;
 mod persistence_id;
+mod replay_filter;
 mod settings;
 mod snapshot;
 mod state;
@@ -90,14 +92,15 @@ mod testkit;
 pub use behavior::{
     CommandContext, DeleteFailure, EventMeta, EventSourced, Failure, FencedBy, RecoveryFailure, RecoveryStep, Signal,
 };
+pub use breaker::{Admission, Breaker, BreakerMode, BreakerSettings, CallOutcome, DOUBT_LASTS, Unanswered};
 pub use codec::{EncodedValue, EventSeq, StoredCodec, StoredDecodeError, UnreadableRecord, Upcaster};
 pub use driver::offset_store::OffsetStore;
 pub use driver::state_store::StateStore;
 pub use driver::stores::{Journal, SnapshotStore, Stores};
 pub use driver::{
-    AppendFault, FaultyJournal, FaultyOffsets, FaultySnapshots, FaultyStates, InMemoryJournal, InMemoryOffsets,
-    InMemorySnapshots, InMemoryStates, JournalOp, OffsetOp, RecoveryPermit, RecoveryPermits, SnapshotOp, StateOp,
-    StoreFault,
+    AppendFault, FaultyJournal, FaultyOffsets, FaultySnapshots, FaultyStates, Guarded, InMemoryJournal,
+    InMemoryOffsets, InMemorySnapshots, InMemoryStates, JournalOp, OffsetOp, RecoveryPermit, RecoveryPermits,
+    SnapshotOp, StateOp, StoreFault,
 };
 pub use durable_state::{DurableState, DurableStateSettings, StateContext, StateSignal};
 pub use effect::Effect;
@@ -121,6 +124,7 @@ pub use offset::{
 pub use persistence_id::{
     InvalidPersistenceId, InvalidSliceCount, MAX_ID_BYTES, PersistenceId, SEPARATOR, SLICES, slice_ranges,
 };
+pub use replay_filter::{ReplayFilterMode, ReplayFilterSettings, WritersOverlap};
 pub use settings::{
     Backoff, EventSourcedSettings, OnFailure, OnUnknownEvent, Recovery, SettingsError, SnapshotFailurePolicy,
     StashOverflow,

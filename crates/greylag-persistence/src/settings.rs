@@ -4,6 +4,7 @@ use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
 use std::time::Duration;
 
 use crate::event::SeqNr;
+use crate::replay_filter::ReplayFilterSettings;
 use crate::snapshot::SnapshotCriteria;
 
 /// How one event-sourced behaviour recovers, stashes, fails and snapshots. Source: persistence §9.
@@ -18,6 +19,8 @@ pub struct EventSourcedSettings {
     pub replay_page_events: NonZeroUsize,
     /// Most bytes of one replay page. Default 1 MiB.
     pub replay_page_bytes: NonZeroUsize,
+    /// How records of writers that overlap are found, and what follows.
+    pub replay_filter: ReplayFilterSettings,
     /// Most commands of each stash: of those that wait by themselves, and of those that the
     /// behaviour put aside. Default 4096.
     pub stash_capacity: NonZeroUsize,
@@ -37,7 +40,7 @@ pub struct EventSourcedSettings {
     pub snapshot_failure: SnapshotFailurePolicy,
     /// Replays what is left of a history whose beginning was deleted. Default no.
     pub allow_partial_history: bool,
-    /// What follows when an event cannot be decoded. Default: recovery fails.
+    /// What follows an event that this code does not know. Default: recovery fails.
     pub on_unknown_event: OnUnknownEvent,
     /// What follows a failed recovery or append. Default for a sharded entity: restart with
     /// back-off.
@@ -56,6 +59,7 @@ impl Default for EventSourcedSettings {
             recovery_event_timeout: Duration::from_secs(30),
             replay_page_events: NonZeroUsize::new(1000).expect("not zero"),
             replay_page_bytes: NonZeroUsize::new(1 << 20).expect("not zero"),
+            replay_filter: ReplayFilterSettings::default(),
             stash_capacity: NonZeroUsize::new(4096).expect("not zero"),
             stash_overflow: StashOverflow::Drop,
             unstash_budget: NonZeroUsize::new(64).expect("not zero"),
@@ -188,12 +192,13 @@ pub enum SnapshotFailurePolicy {
     Fail,
 }
 
-/// What follows when a stored event cannot be decoded.
+/// What follows when a stored event is of a type or version that this code does not know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnUnknownEvent {
     /// Recovery fails, naming the record.
     Fail,
-    /// The record is skipped; each skip is counted and logged.
+    /// A record of an unknown manifest or of a newer schema is skipped; each skip is counted and
+    /// logged. One that is damaged fails the recovery all the same.
     Skip,
 }
 
@@ -271,6 +276,14 @@ pub enum SettingsError {
     Jitter {
         /// The share given.
         jitter: f64,
+    },
+    /// The longest wait of a breaker is below its shortest.
+    #[error("breaker.max_reset_timeout ({max:?}) must not be below breaker.reset_timeout ({reset:?})")]
+    BreakerOrder {
+        /// The shortest wait.
+        reset: Duration,
+        /// The longest wait.
+        max: Duration,
     },
     /// Marks of delivery would be missing.
     #[error("under_delivery needs the whole history; it does not go with skip_replay or allow_partial_history")]

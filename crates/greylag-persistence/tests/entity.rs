@@ -17,9 +17,10 @@ use greylag_persistence::driver::{self, Ended};
 use greylag_persistence::{
     Action, Append, AppendError, AppendFault, Caps, Claim, ClaimError, EntityCore, EntityInit, EntityTestKit,
     EventKind, EventSourcedSettings, Failure, FaultyJournal, Head, InMemoryJournal, Incarnation, Input, Journal,
-    JournalOp, NewEvent, Page, PersistenceId, PhaseName, ReadError, RecoveryFailure, RecoveryPermits, Scope, SeqNr,
-    SettingsError, SnapshotCaps, SnapshotCriteria, SnapshotError, StashOverflow, StoreAnswer, StoreCall, StoreFailure,
-    StoreFault, Stores, Timestamp, WriterEpoch, WriterUuid,
+    JournalOp, NewEvent, OnUnknownEvent, Page, PersistenceId, PhaseName, ReadError, RecoveryFailure, RecoveryPermits,
+    ReplayFilterMode, ReplayFilterSettings, Scope, SeqNr, SettingsError, SnapshotCaps, SnapshotCriteria, SnapshotError,
+    StashOverflow, StoreAnswer, StoreCall, StoreFailure, StoreFault, Stores, Timestamp, WriterEpoch,
+    WriterUuid,
 };
 use log::Log;
 
@@ -190,6 +191,64 @@ fn answers_of_another_incarnation_change_nothing() {
             steps.input(answer);
         }
         assert_eq!((steps.core.phase(), steps.out), (phase, vec![]));
+    }
+}
+
+/// Scenario persistence 50 in the machine: the window survives the ends of pages, and the check that
+/// numbers are contiguous comes after the filter.
+#[test]
+fn scenario_50_overlapping_writers_are_repaired_across_pages() {
+    let record = |writer: u128, number: u32| {
+        let event = NewEvent {
+            codec_id: CodecId::JSON,
+            manifest: "counter.event".into(),
+            schema_version: 1,
+            kind: EventKind::Event,
+            payload: format!("\"{}\"", writer * 100 + u128::from(number)).into(),
+            metadata: Default::default(),
+            tags: Default::default(),
+        };
+        let (id, epoch) = ("Counter|1".parse().unwrap(), WriterEpoch::NONE);
+        let append = Append {
+            id,
+            epoch,
+            writer_uuid: WriterUuid::from_u128(writer),
+            first: SeqNr::from(number),
+            events: vec![event],
+        };
+        append.records(Timestamp::default()).remove(0)
+    };
+    // Writer 1 wrote 1 to 3, writer 2 began at 3, and writer 1 did not know.
+    let pages = [(vec![(1, 1), (1, 2), (1, 3)], Some(4)), (vec![(2, 3), (1, 4), (2, 4)], None)];
+    let run = |mode| {
+        let replay_filter = ReplayFilterSettings { mode, ..ReplayFilterSettings::default() };
+        let mut steps = Steps::new(EventSourcedSettings { replay_filter, ..EventSourcedSettings::default() });
+        let claim = Claim { epoch: WriterEpoch::from_u64(1), highest: SeqNr::from(4), deleted_to: SeqNr::ZERO };
+        let incarnation = steps.core.incarnation();
+        steps.input(Input::PermitGranted(incarnation));
+        for answer in
+            [StoreAnswer::Head(Ok(Head::default())), StoreAnswer::Claimed(Ok(claim)), StoreAnswer::Snapshot(Ok(None))]
+        {
+            steps.input(Input::Answer { incarnation, answer });
+        }
+        for (records, next) in pages.clone() {
+            let records = records.into_iter().map(|(writer, number)| record(writer, number)).collect();
+            let page = Page { records, next: next.map(SeqNr::from) };
+            steps.input(Input::Answer { incarnation, answer: StoreAnswer::Page(Ok(page)) });
+        }
+        steps
+    };
+    let repaired = run(Some(ReplayFilterMode::RepairByDiscardOld));
+    assert_eq!(repaired.core.state().map(|state| state.sum), Some(101 + 102 + 203 + 204));
+    assert_eq!(repaired.core.seq_nr(), SeqNr::from(4));
+    // The journal of the test fences, so the default is to fail; without the filter continuity finds it.
+    let failed = |mode| match run(mode).out.into_iter().find(|action| matches!(action, Action::Restarting(_))) {
+        Some(Action::Restarting(Failure::Recovery(failure))) => failure,
+        _ => panic!("recovery fails"),
+    };
+    assert!(matches!(failed(None), RecoveryFailure::Overlap(overlap) if overlap.seq_nr == SeqNr::from(3)));
+    for mode in [ReplayFilterMode::Warn, ReplayFilterMode::Off] {
+        assert!(matches!(failed(Some(mode)), RecoveryFailure::CorruptHistory { .. }));
     }
 }
 
@@ -373,6 +432,102 @@ async fn a_task_that_was_superseded_ends_fenced() {
     assert_eq!(new_end.await, Ok(Ended::Stopped));
     old.tell("add 4".into()).await.unwrap();
     assert!(matches!(old_end.await, Ok(Ended::Fenced(_))));
+}
+
+/// Scenario persistence 15: increments, activations, updates and unhandled commands, 300 of them. What is
+/// put aside comes right after the activation that unstashes it, in its order; nothing is lost or doubled.
+#[test]
+fn scenario_15_a_mix_of_commands_keeps_its_order() {
+    let log = Log::default();
+    let capacity = NonZeroUsize::new(400).unwrap();
+    let settings = EventSourcedSettings { stash_capacity: capacity, ..EventSourcedSettings::default() };
+    let kept = log.clone();
+    let mut kit = EntityTestKit::new(Instant::now(), move || Counter::new("Counter|1", settings.clone(), kept.clone()));
+    let (mut expected, mut waiting, mut unhandled, mut active) = (Vec::new(), Vec::new(), 0, false);
+    for number in 0..300 {
+        let command = match number % 7 {
+            0 if number == 210 => "activate 1000 | unstash".to_owned(),
+            3 => "unhandled".to_owned(),
+            5 => format!("add {}", 2 * number),
+            _ => format!("active? {number}"),
+        };
+        unhandled += u32::from(kit.run(command.clone()).unhandled);
+        if command.starts_with("activate") {
+            active = true;
+            expected.push("1000".to_owned());
+            expected.append(&mut waiting);
+        } else if let Some(number) = command.strip_prefix("active? ") {
+            if active { &mut expected } else { &mut waiting }.push(number.to_owned());
+        } else if let Some(number) = command.strip_prefix("add ") {
+            expected.push(number.to_owned());
+        }
+    }
+    let stored = kit.journal().events(&"Counter|1".parse().unwrap());
+    let stored: Vec<String> =
+        stored.iter().map(|record| String::from_utf8_lossy(&record.payload).replace('"', "")).collect();
+    expected.insert(expected.iter().position(|number| number == "1000").unwrap(), "on".to_owned());
+    assert_eq!(stored, expected);
+    assert_eq!((unhandled, waiting.len(), kit.core().waiting_count()), (43, 0, 0));
+}
+
+/// Schema evolution: what was skipped is counted, anew at each replay.
+#[test]
+fn skipped_events_are_counted() {
+    let on_unknown_event = OnUnknownEvent::Skip;
+    let settings = EventSourcedSettings { on_unknown_event, ..EventSourcedSettings::default() };
+    let log = Log::default();
+    let mut kit = EntityTestKit::new(Instant::now(), move || Counter::new("Counter|1", settings.clone(), log.clone()));
+    kit.run("add 1".to_owned());
+    assert_eq!(kit.core().skipped_events(), 0);
+    let id: PersistenceId = "Counter|1".parse().unwrap();
+    let head = kit.journal().head(&id).now_or_never().unwrap().unwrap();
+    let future = NewEvent {
+        codec_id: CodecId::JSON,
+        manifest: "counter.future".into(),
+        schema_version: 1,
+        kind: EventKind::Event,
+        payload: "{}".into(),
+        metadata: Default::default(),
+        tags: Default::default(),
+    };
+    let events = vec![future.clone(), future];
+    let (epoch, writer_uuid, first) = (head.epoch, head.writer_uuid, SeqNr::from(2));
+    kit.journal().append(Append { id, epoch, writer_uuid, first, events }).now_or_never().unwrap().unwrap();
+    for _ in 0..2 {
+        kit.restart();
+        assert_eq!((kit.core().skipped_events(), kit.core().seq_nr()), (2, SeqNr::from(3)));
+        assert_eq!(kit.state().map(|state| state.sum), Some(1));
+    }
+}
+
+/// Scenario persistence 49: a hundred entities recover three at a time over a journal that is slow, and
+/// unrelated work goes on between any two of its steps.
+#[tokio::test(start_paused = true)]
+async fn scenario_49_many_recoveries_starve_nobody() {
+    let permits = RecoveryPermits::new(3);
+    let journal = Arc::new(FaultyJournal::new(Arc::new(InMemoryJournal::default())));
+    // The first three never get an answer to their first claim and keep their permits until it times out.
+    (0..3).for_each(|_| journal.plan(None, JournalOp::Claim, 0, StoreFault::Hang { done: false }));
+    let stores = Stores::new(journal, Arc::new(greylag_persistence::InMemorySnapshots::default()));
+    let mut ends = Vec::new();
+    for number in 0..100 {
+        let counter = Counter::new(&format!("Counter|{number}"), EventSourcedSettings::test(), Log::default());
+        let (handle, end) = driver::spawn(counter, stores.clone(), permits.clone()).unwrap();
+        handle.tell("add 1 | stop".into()).await.unwrap();
+        ends.push((handle, end));
+    }
+    // Unrelated work of the same thread: it is done while every permit is held by a journal that hangs.
+    for _ in 0..1000 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(permits.available(), 0);
+    let begun = tokio::time::Instant::now();
+    for (_handle, end) in ends {
+        assert_eq!(end.await, Ok(Ended::Stopped));
+    }
+    // Three entities waited for the time-out of one claim, all others only for a permit.
+    assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
+    assert_eq!(permits.available(), 3);
 }
 
 /// Scenario persistence 48.

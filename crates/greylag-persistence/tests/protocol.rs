@@ -389,13 +389,15 @@ impl World {
     }
 }
 
-/// `5`, `filtered`, `unknown`, each with an optional `mark S/N` behind it.
+/// `5`, `filtered`, `unknown`, `newer`, `malformed`, each with an optional `mark S/N` behind it.
 fn stored_event(line: &str) -> NewEvent {
     let mut words = line.split_whitespace();
     let what = words.next().unwrap();
     let (kind, manifest, payload) = match what {
         "filtered" => (EventKind::Filtered, "counter.event", String::new()),
         "unknown" => (EventKind::Event, "counter.future", "\"1\"".to_owned()),
+        "newer" => (EventKind::Event, "counter.event", "\"1\"".to_owned()),
+        "malformed" => (EventKind::Event, "counter.event", "{".to_owned()),
         number => (EventKind::Event, "counter.event", format!("{number:?}")),
     };
     let mut metadata = Metadata::new();
@@ -411,7 +413,7 @@ fn stored_event(line: &str) -> NewEvent {
     NewEvent {
         codec_id: CodecId::JSON,
         manifest: manifest.to_owned(),
-        schema_version: 1,
+        schema_version: if what == "newer" { 2 } else { 1 },
         kind,
         payload: Bytes::from(payload),
         metadata,

@@ -15,6 +15,7 @@ use crate::error::{AdvanceError, ClaimError, ReadError, SnapshotError};
 use crate::event::{SeqNr, StoredEvent, WriterEpoch, WriterUuid};
 use crate::journal::{Claim, Head, Page, ReadRange, Under};
 use crate::marks::Marks;
+use crate::replay_filter::ReplayFilter;
 use crate::settings::{OnUnknownEvent, SnapshotFailurePolicy};
 use crate::snapshot::{Snapshot, SnapshotCriteria};
 
@@ -39,8 +40,11 @@ pub(super) struct Replaying {
     expected: SeqNr,
     /// The last number to apply.
     to: SeqNr,
-    /// How many records came.
+    /// How many records were applied.
     replayed: u64,
+    filter: ReplayFilter,
+    /// Where the page on its way begins.
+    page_from: SeqNr,
 }
 
 impl<B: EventSourced> EntityCore<B> {
@@ -52,6 +56,7 @@ impl<B: EventSourced> EntityCore<B> {
         self.seq_nr = SeqNr::ZERO;
         self.epoch = WriterEpoch::NONE;
         self.marks = Marks::default();
+        self.skipped_events = 0;
         self.phase = Phase::AwaitingPermit;
         out.push(Action::RequestPermit(self.incarnation));
     }
@@ -278,18 +283,20 @@ impl<B: EventSourced> EntityCore<B> {
         if from > to || recovery.max_events == 0 {
             return self.finish_recovery(now, 0, out);
         }
-        let replaying = Replaying { expected: from, to, replayed: 0 };
-        self.read_page(now, from, replaying, out);
+        let filter = ReplayFilter::new(self.settings.replay_filter, self.caps.fencing);
+        self.read_page(now, from, Replaying { expected: from, to, replayed: 0, filter, page_from: from }, out);
     }
 
-    fn read_page(&mut self, now: Instant, from: SeqNr, replaying: Replaying, out: &mut Vec<Action<B::Command>>) {
+    fn read_page(&mut self, now: Instant, from: SeqNr, mut replaying: Replaying, out: &mut Vec<Action<B::Command>>) {
         let left = usize::try_from(self.settings.recovery.max_events - replaying.replayed).unwrap_or(usize::MAX);
+        let left = left.saturating_sub(replaying.filter.held_count()).max(1);
         let range = ReadRange {
             from,
             to: replaying.to,
             max_events: self.settings.replay_page_events.get().min(left),
             max_bytes: self.settings.replay_page_bytes.get(),
         };
+        replaying.page_from = from;
         self.phase = Phase::Replaying(replaying);
         self.await_step(now, StoreCall::ReadPage { id: self.id.clone(), range }, out);
     }
@@ -306,30 +313,46 @@ impl<B: EventSourced> EntityCore<B> {
             Ok(page) => page,
             Err(error) => return self.recovery_failed(now, RecoveryFailure::Read(error), out),
         };
+        let mut records = Vec::with_capacity(page.records.len());
         for record in page.records {
-            if record.seq_nr != replaying.expected {
-                let failure =
-                    RecoveryFailure::CorruptHistory { expected: replaying.expected, got: Some(record.seq_nr) };
-                return self.recovery_failed(now, failure, out);
+            if let Err(overlap) = replaying.filter.push(record, &mut records) {
+                return self.recovery_failed(now, RecoveryFailure::Overlap(overlap), out);
             }
-            if let Err(failure) = self.replay(record) {
-                return self.recovery_failed(now, failure, out);
-            }
-            replaying.replayed += 1;
-            let next = replaying.expected.next().filter(|next| *next <= replaying.to);
-            let Some(next) = next.filter(|_| replaying.replayed < self.settings.recovery.max_events) else {
-                return self.finish_recovery(now, replaying.replayed, out);
-            };
-            replaying.expected = next;
+        }
+        if page.next.is_none() {
+            replaying.filter.finish(&mut records);
+        }
+        match self.replay_all(&mut replaying, records) {
+            Ok(false) => {}
+            Ok(true) => return self.finish_recovery(now, replaying.replayed, out),
+            Err(failure) => return self.recovery_failed(now, failure, out),
         }
         // An empty page is progress only if it leads further on; what follows must fit all the same.
-        match page.next.filter(|next| *next >= replaying.expected) {
+        match page.next.filter(|next| *next >= replaying.expected && *next > replaying.page_from) {
             Some(next) => self.read_page(now, next, replaying, out),
             None => {
                 let failure = RecoveryFailure::CorruptHistory { expected: replaying.expected, got: None };
                 self.recovery_failed(now, failure, out);
             }
         }
+    }
+
+    /// Applies what the filter let through, if it is contiguous; answers whether the replay is complete.
+    fn replay_all(&mut self, replaying: &mut Replaying, records: Vec<StoredEvent>) -> Result<bool, RecoveryFailure> {
+        for record in records {
+            if record.seq_nr != replaying.expected {
+                let (expected, got) = (replaying.expected, Some(record.seq_nr));
+                return Err(RecoveryFailure::CorruptHistory { expected, got });
+            }
+            self.replay(record)?;
+            replaying.replayed += 1;
+            let next = replaying.expected.next().filter(|next| *next <= replaying.to);
+            let Some(next) = next.filter(|_| replaying.replayed < self.settings.recovery.max_events) else {
+                return Ok(true);
+            };
+            replaying.expected = next;
+        }
+        Ok(false)
     }
 
     fn replay(&mut self, record: StoredEvent) -> Result<(), RecoveryFailure> {
@@ -342,7 +365,9 @@ impl<B: EventSourced> EntityCore<B> {
         let panicked = |handler| move |message| RecoveryFailure::Panicked { handler, seq_nr, message };
         let events = match guard(|| self.events.decode(kind, stored)).map_err(panicked("event codec"))? {
             Ok(events) => events,
-            Err(error) if self.settings.on_unknown_event == OnUnknownEvent::Skip => {
+            // Only what this code does not know yet; what is damaged is never skipped.
+            Err(error) if error.is_unknown() && self.settings.on_unknown_event == OnUnknownEvent::Skip => {
+                self.skipped_events += 1;
                 tracing::warn!(id = %self.id, %seq_nr, %error, "unknown event skipped");
                 return Ok(());
             }

@@ -1,0 +1,90 @@
+//! A journal behind a guard.
+
+use async_trait::async_trait;
+
+use super::{Direction, Guarded, NoAnswer, of_read};
+use crate::driver::stores::Journal;
+use crate::error::{AdvanceError, AppendError, ClaimError, CloseError, DeleteError, ReadError, StoreFailure};
+use crate::event::{SeqNr, WriterEpoch, WriterUuid};
+use crate::journal::{Append, Appended, Caps, Claim, Head, Health, Page, ReadRange, Under};
+use crate::persistence_id::PersistenceId;
+
+#[async_trait]
+impl<J: Journal + ?Sized> Journal for Guarded<J> {
+    fn caps(&self) -> Caps {
+        self.inner.caps()
+    }
+
+    async fn claim(&self, id: &PersistenceId, writer_uuid: WriterUuid, under: Under) -> Result<Claim, ClaimError> {
+        let failure_of = |error: &ClaimError| match error {
+            ClaimError::Unavailable(failure) => Some(failure.clone()),
+            ClaimError::Fenced { .. } | ClaimError::Corrupt(_) => None,
+        };
+        let call = self.inner.claim(id, writer_uuid, under);
+        self.guard.ask(Direction::Write, call, failure_of, ClaimError::Unavailable).await
+    }
+
+    async fn advance(&self, id: &PersistenceId, epoch: WriterEpoch, to: SeqNr) -> Result<(), AdvanceError> {
+        let failure_of = |error: &AdvanceError| match error {
+            AdvanceError::Unavailable(failure) => Some(failure.clone()),
+            AdvanceError::Fenced { .. } | AdvanceError::NotEmpty { .. } => None,
+        };
+        let call = self.inner.advance(id, epoch, to);
+        self.guard.ask(Direction::Write, call, failure_of, AdvanceError::Unavailable).await
+    }
+
+    async fn append(&self, append: Append) -> Result<Appended, AppendError> {
+        let (id, writer_uuid, first) = (append.id.clone(), append.writer_uuid, append.first.as_u64());
+        let failure_of = |error: &AppendError| match error {
+            AppendError::NotStored(failure) | AppendError::Unknown(failure) => Some(failure.clone()),
+            AppendError::Rejected(_) | AppendError::Fenced { .. } | AppendError::Conflict { .. } => None,
+        };
+        let answer = self.guard.run(Direction::Write, self.inner.append(append), failure_of).await;
+        let doubtful = self.guard.is_doubtful(&id, writer_uuid, first);
+        match answer {
+            Ok(Err(AppendError::Unknown(failure))) | Err(NoAnswer::TimedOut(failure)) => {
+                self.guard.note(&id, writer_uuid, first);
+                Err(AppendError::Unknown(failure))
+            }
+            Err(NoAnswer::NotSent(failure)) if doubtful => Err(AppendError::Unknown(failure)),
+            Err(NoAnswer::NotSent(failure)) => Err(AppendError::NotStored(failure)),
+            // Proved by the head: not stored, whatever an earlier try met.
+            Ok(answer @ (Ok(_) | Err(AppendError::Fenced { .. }))) => {
+                self.guard.settle(&id);
+                answer
+            }
+            Ok(Err(refusal)) if doubtful => {
+                let cause = format!("an earlier try went unanswered; then: {refusal}");
+                Err(AppendError::Unknown(StoreFailure::new("journal", cause)))
+            }
+            Ok(refusal) => refusal,
+        }
+    }
+
+    async fn read(&self, id: &PersistenceId, range: ReadRange) -> Result<Page, ReadError> {
+        let call = self.inner.read(id, range);
+        self.guard.ask(Direction::Read, call, of_read, ReadError::Unavailable).await
+    }
+
+    async fn head(&self, id: &PersistenceId) -> Result<Head, ReadError> {
+        let call = self.inner.head(id);
+        self.guard.ask(Direction::Read, call, of_read, ReadError::Unavailable).await
+    }
+
+    async fn delete_to(&self, id: &PersistenceId, epoch: WriterEpoch, to: SeqNr) -> Result<SeqNr, DeleteError> {
+        let failure_of = |error: &DeleteError| match error {
+            DeleteError::Unavailable(failure) => Some(failure.clone()),
+            DeleteError::Fenced { .. } => None,
+        };
+        let call = self.inner.delete_to(id, epoch, to);
+        self.guard.ask(Direction::Write, call, failure_of, DeleteError::Unavailable).await
+    }
+
+    fn health(&self) -> Health {
+        self.guard.health(self.inner.health())
+    }
+
+    async fn close(&self) -> Result<(), CloseError> {
+        self.inner.close().await
+    }
+}

@@ -1,0 +1,92 @@
+//! A state store behind a guard.
+
+use async_trait::async_trait;
+
+use super::{Direction, Guarded, NoAnswer, of_read};
+use crate::codec::EncodedValue;
+use crate::driver::state_store::StateStore;
+use crate::error::{CloseError, QueryError, ReadError, StateWriteError, StoreFailure};
+use crate::journal::Health;
+use crate::offset::Offset;
+use crate::persistence_id::PersistenceId;
+use crate::state::{ChangesOf, StateCaps, StateChange, StateWrite, StoredState};
+
+impl<S: ?Sized> Guarded<S> {
+    async fn write(
+        &self,
+        write: &StateWrite,
+        call: impl Future<Output = Result<(), StateWriteError>> + Send,
+    ) -> Result<(), StateWriteError> {
+        let (id, writer_uuid, number) = (&write.id, write.writer_uuid, write.revision.as_u64());
+        let failure_of = |error: &StateWriteError| match error {
+            StateWriteError::NotStored(failure) | StateWriteError::Unknown(failure) => Some(failure.clone()),
+            StateWriteError::Rejected(_) | StateWriteError::RevisionMismatch { .. } => None,
+        };
+        let answer = self.guard.run(Direction::Write, call, failure_of).await;
+        let doubtful = self.guard.is_doubtful(id, writer_uuid, number);
+        match answer {
+            Ok(Err(StateWriteError::Unknown(failure))) | Err(NoAnswer::TimedOut(failure)) => {
+                self.guard.note(id, writer_uuid, number);
+                Err(StateWriteError::Unknown(failure))
+            }
+            Err(NoAnswer::NotSent(failure)) if doubtful => Err(StateWriteError::Unknown(failure)),
+            Err(NoAnswer::NotSent(failure)) => Err(StateWriteError::NotStored(failure)),
+            Ok(Ok(())) => {
+                self.guard.settle(id);
+                Ok(())
+            }
+            // Another write made this revision, or none did: ours is not stored.
+            Ok(Err(StateWriteError::RevisionMismatch { current }))
+                if !doubtful || current.revision <= write.revision =>
+            {
+                self.guard.settle(id);
+                Err(StateWriteError::RevisionMismatch { current })
+            }
+            Ok(Err(refusal)) if doubtful => {
+                let cause = format!("an earlier try went unanswered; then: {refusal}");
+                Err(StateWriteError::Unknown(StoreFailure::new("state store", cause)))
+            }
+            Ok(refusal) => refusal,
+        }
+    }
+}
+
+#[async_trait]
+impl<S: StateStore + ?Sized> StateStore for Guarded<S> {
+    fn caps(&self) -> StateCaps {
+        self.inner.caps()
+    }
+
+    async fn get(&self, id: &PersistenceId) -> Result<StoredState, ReadError> {
+        self.guard.ask(Direction::Read, self.inner.get(id), of_read, ReadError::Unavailable).await
+    }
+
+    async fn upsert(&self, write: StateWrite, value: EncodedValue, tag: Option<String>) -> Result<(), StateWriteError> {
+        self.write(&write.clone(), self.inner.upsert(write, value, tag)).await
+    }
+
+    async fn delete(&self, write: StateWrite) -> Result<(), StateWriteError> {
+        self.write(&write.clone(), self.inner.delete(write)).await
+    }
+
+    async fn ids(&self, after: Option<&PersistenceId>, limit: usize) -> Result<Vec<PersistenceId>, ReadError> {
+        self.guard.ask(Direction::Read, self.inner.ids(after, limit), of_read, ReadError::Unavailable).await
+    }
+
+    async fn changes(&self, of: &ChangesOf, offset: &Offset, limit: usize) -> Result<Vec<StateChange>, QueryError> {
+        let failure_of = |error: &QueryError| match error {
+            QueryError::Read(error) => of_read(error),
+            QueryError::ForeignOffset { .. } | QueryError::Unsupported(_) => None,
+        };
+        let unavailable = |failure| QueryError::Read(ReadError::Unavailable(failure));
+        self.guard.ask(Direction::Read, self.inner.changes(of, offset, limit), failure_of, unavailable).await
+    }
+
+    fn health(&self) -> Health {
+        self.guard.health(self.inner.health())
+    }
+
+    async fn close(&self) -> Result<(), CloseError> {
+        self.inner.close().await
+    }
+}

@@ -1,0 +1,241 @@
+//! Guarded stores: they pass their kits, time out, open in each direction, and never call a write not
+//! stored that may be.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use greylag_core::CodecId;
+use greylag_persistence::tck::{self, Flags};
+use greylag_persistence::{
+    Append, AppendError, BreakerMode, BreakerSettings, EncodedValue, EventKind, FaultyJournal, FaultyOffsets,
+    FaultySnapshots, FaultyStates, Guarded, Head, Health, InMemoryJournal, InMemoryOffsets, InMemorySnapshots,
+    InMemoryStates, Journal, JournalOp, NewEvent, OffsetError, OffsetOp, OffsetStore, PersistenceId, ReadRange,
+    RejectReason, Revision, SeqNr, SnapshotCriteria, SnapshotError, SnapshotOp, SnapshotStore, StateOp, StateStore,
+    StateWrite, StateWriteError, StoreFault, Under, WriterEpoch, WriterUuid,
+};
+
+type GuardedJournal = Guarded<FaultyJournal>;
+
+fn id() -> PersistenceId {
+    "Counter|1".parse().unwrap()
+}
+
+fn guarded() -> (Arc<FaultyJournal>, GuardedJournal) {
+    let faulty = Arc::new(FaultyJournal::new(Arc::new(InMemoryJournal::default())));
+    (faulty.clone(), Guarded::new(faulty, "journal", BreakerSettings::default()).unwrap())
+}
+
+fn append(epoch: WriterEpoch, first: u32) -> Append {
+    let event = NewEvent {
+        codec_id: CodecId::JSON,
+        manifest: "counter.event".into(),
+        schema_version: 1,
+        kind: EventKind::Event,
+        payload: "1".into(),
+        metadata: Default::default(),
+        tags: Default::default(),
+    };
+    let writer_uuid = WriterUuid::from_u128(1);
+    Append { id: id(), epoch, writer_uuid, first: SeqNr::from(first), events: vec![event] }
+}
+
+async fn claim(journal: &impl Journal) -> WriterEpoch {
+    let head: Head = journal.head(&id()).await.unwrap();
+    journal.claim(&id(), WriterUuid::from_u128(1), Under::Seen(head.epoch)).await.unwrap().epoch
+}
+
+/// Every backend is used behind a guard, so the guard must keep the contract.
+#[tokio::test]
+async fn guarded_stores_conform() {
+    let few = || Flags { concurrent_ids: 50, largest: false, ..Flags::default() };
+    let settings = BreakerSettings::default;
+    let open = || async {
+        Arc::new(Guarded::new(Arc::new(InMemoryJournal::default()), "journal", settings()).unwrap()) as Arc<dyn Journal>
+    };
+    tck::journal(&open, few()).await.assert_conforms();
+    let open = || async {
+        let inner: Arc<dyn SnapshotStore> = Arc::new(InMemorySnapshots::default());
+        Arc::new(Guarded::new(inner, "snapshots", BreakerSettings::snapshots()).unwrap()) as Arc<dyn SnapshotStore>
+    };
+    tck::snapshots(&open, few()).await.assert_conforms();
+    let open = || async {
+        Arc::new(Guarded::new(Arc::new(InMemoryStates::default()), "states", settings()).unwrap())
+            as Arc<dyn StateStore>
+    };
+    tck::states(&open, few()).await.assert_conforms();
+    let open = || async {
+        let inner = Arc::new(InMemoryOffsets::default());
+        Arc::new(Guarded::new(inner, "offsets", settings()).unwrap()) as Arc<dyn OffsetStore>
+    };
+    tck::offsets(&open, few()).await.assert_conforms();
+}
+
+/// A hanging append is unknown after `call_timeout`, never sooner and never later.
+#[tokio::test(start_paused = true)]
+async fn a_call_that_hangs_times_out() {
+    let (faulty, journal) = guarded();
+    let epoch = claim(&journal).await;
+    faulty.plan(None, JournalOp::Append, 0, StoreFault::Hang { done: true });
+    let begun = tokio::time::Instant::now();
+    let answer = journal.append(append(epoch, 1)).await;
+    assert_eq!(begun.elapsed().as_secs(), 10);
+    assert!(matches!(&answer, Err(AppendError::Unknown(failure)) if failure.to_string().contains("10s")), "{answer:?}");
+    // It was stored; asked again it is Ok (J10).
+    assert!(journal.append(append(epoch, 1)).await.is_ok());
+    faulty.plan(None, JournalOp::Read, 0, StoreFault::Hang { done: false });
+    assert!(journal.read(&id(), ReadRange::new(SeqNr::FIRST, SeqNr::MAX)).await.is_err());
+}
+
+/// Writes and reads open apart from each other, by failures in a row; while open the store is not asked.
+#[tokio::test(start_paused = true)]
+async fn writes_and_reads_have_a_breaker_each() {
+    let (faulty, journal) = guarded();
+    let epoch = claim(&journal).await;
+    (0..10).for_each(|_| faulty.plan(None, JournalOp::Append, 0, StoreFault::Unavailable));
+    for _ in 0..10 {
+        assert!(matches!(journal.append(append(epoch, 1)).await, Err(AppendError::NotStored(_))));
+    }
+    let BreakerMode::Open { left, .. } = journal.write_breaker() else { panic!("ten failures open it") };
+    assert_eq!((left.as_secs(), journal.read_breaker()), (30, BreakerMode::Closed));
+    assert!(matches!(journal.health(), Health::Down(reason) if reason.contains("write breaker of journal")));
+    // It is not asked: this append would be stored.
+    let refused = journal.append(append(epoch, 1)).await;
+    assert!(matches!(&refused, Err(AppendError::NotStored(failure)) if failure.cause.contains("out of service")));
+    assert!(journal.claim(&id(), WriterUuid::from_u128(2), Under::Seen(epoch)).await.is_err());
+    assert_eq!(journal.head(&id()).await.unwrap().highest, SeqNr::ZERO);
+
+    tokio::time::advance(Duration::from_secs(30)).await;
+    assert!(matches!(journal.health(), Health::Degraded(reasons) if reasons[0].contains("half-open")));
+    assert!(journal.append(append(epoch, 1)).await.is_ok());
+    assert_eq!((journal.write_breaker(), journal.health()), (BreakerMode::Closed, Health::Up));
+}
+
+/// Persistence kit journal 41: refusals are answers, however many.
+#[tokio::test(start_paused = true)]
+async fn refusals_never_open_a_breaker() {
+    let (faulty, journal) = guarded();
+    let epoch = claim(&journal).await;
+    for _ in 0..30 {
+        faulty.plan(None, JournalOp::Append, 0, StoreFault::Rejected);
+        assert!(matches!(journal.append(append(epoch, 1)).await, Err(AppendError::Rejected(RejectReason::Other(_)))));
+        assert!(matches!(journal.append(append(epoch, 9)).await, Err(AppendError::Conflict { .. })));
+        assert!(matches!(journal.append(append(epoch.raised(), 1)).await, Err(AppendError::Fenced { .. })));
+        assert!(journal.claim(&id(), WriterUuid::from_u128(9), Under::Seen(epoch.raised())).await.is_err());
+        faulty.plan(None, JournalOp::Read, 0, StoreFault::Corrupt);
+        assert!(journal.read(&id(), ReadRange::new(SeqNr::FIRST, SeqNr::MAX)).await.is_err());
+    }
+    assert_eq!((journal.write_breaker(), journal.read_breaker()), (BreakerMode::Closed, BreakerMode::Closed));
+}
+
+/// Scenario persistence 61, J10: after a try that went unanswered no refusal means "not stored".
+#[tokio::test(start_paused = true)]
+async fn after_an_unanswered_try_a_refusal_is_unknown() {
+    for next in [StoreFault::Unavailable, StoreFault::Rejected] {
+        let (faulty, journal) = guarded();
+        let epoch = claim(&journal).await;
+        faulty.plan(None, JournalOp::Append, 0, StoreFault::AnswerLost { done: true });
+        faulty.plan(None, JournalOp::Append, 1, next);
+        for _ in 0..2 {
+            let answer = journal.append(append(epoch, 1)).await;
+            assert!(matches!(answer, Err(AppendError::Unknown(_))), "{next:?}: {answer:?}");
+        }
+        assert!(journal.append(append(epoch, 1)).await.is_ok(), "it was stored by the first try");
+        // The next append is another one: a refusal of it is certain again.
+        faulty.plan(None, JournalOp::Append, 0, StoreFault::Unavailable);
+        assert!(matches!(journal.append(append(epoch, 2)).await, Err(AppendError::NotStored(_))));
+    }
+}
+
+/// The same when the breaker opens between two tries: of that append it is unknown, of others certain.
+#[tokio::test(start_paused = true)]
+async fn an_open_breaker_does_not_deny_what_may_be_stored() {
+    let (faulty, journal) = guarded();
+    let epoch = claim(&journal).await;
+    (0..10).for_each(|_| faulty.plan(None, JournalOp::Append, 0, StoreFault::AnswerLost { done: true }));
+    for _ in 0..10 {
+        assert!(matches!(journal.append(append(epoch, 1)).await, Err(AppendError::Unknown(_))));
+    }
+    assert!(matches!(journal.write_breaker(), BreakerMode::Open { .. }));
+    assert!(matches!(journal.append(append(epoch, 1)).await, Err(AppendError::Unknown(_))));
+    assert!(matches!(journal.append(append(epoch, 2)).await, Err(AppendError::NotStored(_))));
+    let other = Append { writer_uuid: WriterUuid::from_u128(2), ..append(epoch, 1) };
+    assert!(matches!(journal.append(other).await, Err(AppendError::NotStored(_))));
+}
+
+/// A probe that is dropped must not keep the breaker half-open for ever.
+#[tokio::test(start_paused = true)]
+async fn a_dropped_probe_leaves_its_place() {
+    let (faulty, journal) = guarded();
+    (0..10).for_each(|_| faulty.plan(None, JournalOp::Head, 0, StoreFault::Unavailable));
+    for _ in 0..10 {
+        assert!(journal.head(&id()).await.is_err());
+    }
+    tokio::time::advance(Duration::from_secs(30)).await;
+    faulty.plan(None, JournalOp::Head, 0, StoreFault::Hang { done: false });
+    assert!(tokio::time::timeout(Duration::from_secs(1), journal.head(&id())).await.is_err());
+    assert!(journal.head(&id()).await.is_ok());
+}
+
+/// A state write: repeats are Ok, refusals after a lost answer unknown, a mismatch fences only if it proves
+/// that nothing was stored.
+#[tokio::test(start_paused = true)]
+async fn a_state_write_that_may_be_stored_is_not_denied() {
+    let inner: Arc<dyn StateStore> = Arc::new(InMemoryStates::default());
+    let faulty = Arc::new(FaultyStates::new(inner.clone()));
+    let states = Guarded::new(faulty.clone(), "states", BreakerSettings::default()).unwrap();
+    let write = |revision: u32, writer: u128| StateWrite {
+        id: id(),
+        revision: Revision::from(revision),
+        generation: None,
+        writer_uuid: WriterUuid::from_u128(writer),
+    };
+    let value =
+        || EncodedValue { codec_id: CodecId::JSON, manifest: "counter".into(), schema_version: 1, payload: "1".into() };
+    faulty.plan(None, StateOp::Upsert, 0, StoreFault::AnswerLost { done: true });
+    faulty.plan(None, StateOp::Upsert, 1, StoreFault::Unavailable);
+    faulty.plan(None, StateOp::Upsert, 2, StoreFault::Rejected);
+    for _ in 0..3 {
+        let answer = states.upsert(write(1, 1), value(), None).await;
+        assert!(matches!(answer, Err(StateWriteError::Unknown(_))), "{answer:?}");
+    }
+    assert_eq!(states.upsert(write(1, 1), value(), None).await, Ok(()));
+
+    // Stored, the answer lost, then written over: a mismatch beyond our revision proves nothing.
+    faulty.plan(None, StateOp::Delete, 0, StoreFault::AnswerLost { done: true });
+    assert!(matches!(states.delete(write(2, 1)).await, Err(StateWriteError::Unknown(_))));
+    inner.upsert(write(3, 2), value(), None).await.unwrap();
+    assert!(matches!(states.delete(write(2, 1)).await, Err(StateWriteError::Unknown(_))));
+    // Not stored, the answer lost, then another made that very revision: ours is not stored.
+    faulty.plan(None, StateOp::Upsert, 0, StoreFault::AnswerLost { done: false });
+    assert!(matches!(states.upsert(write(4, 1), value(), None).await, Err(StateWriteError::Unknown(_))));
+    inner.upsert(write(4, 2), value(), None).await.unwrap();
+    let answer = states.upsert(write(4, 1), value(), None).await;
+    assert!(matches!(answer, Err(StateWriteError::RevisionMismatch { .. })), "{answer:?}");
+    assert_eq!(states.write_breaker(), BreakerMode::Closed);
+}
+
+/// Snapshot stores have other numbers; offsets fail as unavailable.
+#[tokio::test(start_paused = true)]
+async fn snapshots_and_offsets_have_their_breakers_too() {
+    let faulty = Arc::new(FaultySnapshots::new(Arc::new(InMemorySnapshots::default())));
+    let snapshots = Guarded::new(faulty.clone(), "snapshots", BreakerSettings::snapshots()).unwrap();
+    (0..5).for_each(|_| faulty.plan(None, SnapshotOp::Load, 0, StoreFault::Hang { done: false }));
+    let begun = tokio::time::Instant::now();
+    for _ in 0..6 {
+        let answer = snapshots.load(&id(), SnapshotCriteria::LATEST).await;
+        assert!(matches!(answer, Err(SnapshotError::Unavailable(_))), "{answer:?}");
+    }
+    assert_eq!(begun.elapsed().as_secs(), 100, "five calls of 20 s, and the sixth at once");
+    assert!(matches!(snapshots.read_breaker(), BreakerMode::Open { left, .. } if left.as_secs() == 60));
+    assert_eq!(snapshots.write_breaker(), BreakerMode::Closed);
+
+    let faulty = Arc::new(FaultyOffsets::new(Arc::new(InMemoryOffsets::default())));
+    let offsets = Guarded::new(faulty.clone(), "offsets", BreakerSettings::default()).unwrap();
+    let owned = offsets.claim("totals", 0..=3).await.unwrap();
+    (0..10).for_each(|_| faulty.plan(None, OffsetOp::Save, 0, StoreFault::Unavailable));
+    for _ in 0..11 {
+        assert!(matches!(offsets.save(&owned, &[]).await, Err(OffsetError::Unavailable(_))));
+    }
+    assert!(matches!(offsets.write_breaker(), BreakerMode::Open { .. }));
+    assert_eq!(offsets.load("totals", 0..=3).await, Ok(vec![]));
+}
