@@ -85,6 +85,7 @@ mod state;
 mod state_effect;
 mod state_entity;
 mod state_testkit;
+mod store_probe;
 #[cfg(feature = "tck")]
 pub mod tck;
 mod testkit;
@@ -134,4 +135,5 @@ pub use state::{ChangesOf, Revision, StateCaps, StateChange, StateHead, StateWri
 pub use state_effect::StateEffect;
 pub use state_entity::{StateAnswer, StateCall, StateEntityCore, StateEntityInit, StatePhase};
 pub use state_testkit::{StateOutcome, StateTestKit};
+pub use store_probe::StoreProbe;
 pub use testkit::{CommandOutcome, EntityTestKit};

@@ -15,13 +15,13 @@ use greylag_core::{EntityError, ReplyTo};
 
 use crate::behavior::{EventMeta, EventSourced, Failure};
 use crate::codec::{EncodedValue, EventSeq, StoredCodec};
-use crate::driver::stores::{Journal, Stores};
+use crate::driver::stores::Stores;
 use crate::driver::{InMemoryJournal, InMemorySnapshots};
 use crate::entity::{Action, EntityCore, EntityInit, Input, PhaseName, StoreCall};
-use crate::event::{EventKind, Metadata, NewEvent, SeqNr, StoredEvent, Tags, WriterUuid};
-use crate::journal::{Append, Caps, Scope, Under};
+use crate::event::{Metadata, SeqNr, StoredEvent};
+use crate::journal::{Caps, Scope};
 use crate::snapshot::{NewSnapshot, SnapshotCaps};
-use steps::{Asks, Settled, seed, settle, ticking_clock};
+use steps::{Asks, Settled, append_value, seed, settle, ticking_clock};
 
 /// What one command did.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -123,7 +123,7 @@ impl<B: EventSourced> EntityTestKit<B> {
         let codec = (self.factory)().event_codec();
         for event in events {
             let value = codec.encode(event).unwrap_or_else(|error| panic!("an event cannot be encoded: {error}"));
-            self.store(value);
+            append_value(&self.journal, self.core.persistence_id(), value);
         }
         self.restart();
     }
@@ -184,28 +184,6 @@ impl<B: EventSourced> EntityTestKit<B> {
         self.snapshots.clear();
     }
 
-    fn store(&mut self, value: EncodedValue) {
-        let id = self.core.persistence_id().clone();
-        let writer_uuid = WriterUuid::from_u128(1);
-        let head = self.journal.head(&id).now_or_never().expect("memory never waits").unwrap_or_default();
-        let under = Under::Seen(head.epoch);
-        let claim = self.journal.claim(&id, writer_uuid, under).now_or_never().expect("memory never waits");
-        let claim = claim.expect("nobody else claims");
-        let event = NewEvent {
-            codec_id: value.codec_id,
-            manifest: value.manifest,
-            schema_version: value.schema_version,
-            kind: EventKind::Event,
-            payload: value.payload,
-            metadata: Metadata::new(),
-            tags: Tags::new(),
-        };
-        let first = claim.highest.next().expect("a test has few events");
-        let append = Append { id, epoch: claim.epoch, writer_uuid, first, events: vec![event] };
-        let appended = self.journal.append(append).now_or_never().expect("memory never waits");
-        appended.unwrap_or_else(|error| panic!("an event cannot be stored: {error}"));
-    }
-
     fn settle(&mut self, out: Vec<Action<B::Command>>) -> Settled {
         let stores = &self.stores;
         let perform = |call: StoreCall| call.perform(stores).now_or_never().expect("memory never waits");
@@ -258,7 +236,7 @@ fn start<B: EventSourced>(
     EntityCore::start(factory(), init, now, out).unwrap_or_else(|error| panic!("the settings cannot work: {error}"))
 }
 
-fn decode<E: 'static>(codec: &StoredCodec<E>, record: StoredEvent) -> Vec<E> {
+pub(crate) fn decode<E: 'static>(codec: &StoredCodec<E>, record: StoredEvent) -> Vec<E> {
     let StoredEvent { seq_nr, codec_id, manifest, schema_version, kind, payload, .. } = record;
     let value = EncodedValue { codec_id, manifest, schema_version, payload };
     match codec.decode(kind, value) {

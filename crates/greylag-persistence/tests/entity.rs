@@ -19,7 +19,7 @@ use greylag_persistence::{
     EventKind, EventSourcedSettings, Failure, FaultyJournal, Head, InMemoryJournal, Incarnation, Input, Journal,
     JournalOp, NewEvent, OnUnknownEvent, Page, PersistenceId, PhaseName, ReadError, RecoveryFailure, RecoveryPermits,
     ReplayFilterMode, ReplayFilterSettings, Scope, SeqNr, SettingsError, SnapshotCaps, SnapshotCriteria, SnapshotError,
-    StashOverflow, StoreAnswer, StoreCall, StoreFailure, StoreFault, Stores, Timestamp, WriterEpoch,
+    StashOverflow, StoreAnswer, StoreCall, StoreFailure, StoreFault, StoreProbe, Stores, Timestamp, WriterEpoch,
     WriterUuid,
 };
 use log::Log;
@@ -528,6 +528,38 @@ async fn scenario_49_many_recoveries_starve_nobody() {
     // Three entities waited for the time-out of one claim, all others only for a permit.
     assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
     assert_eq!(permits.available(), 3);
+}
+
+/// Persistence §4.6: what a test sees of entities that run as tasks, and how it makes them fail.
+#[tokio::test(start_paused = true)]
+async fn a_probe_sees_what_is_persisted_and_makes_stores_fail() {
+    let id: PersistenceId = "Counter|1".parse().unwrap();
+    let counter = |log: &Log| Counter::new("Counter|1", EventSourcedSettings::test(), log.clone());
+    let log = Log::default();
+    let mut probe = StoreProbe::new(greylag_persistence::EventSourced::event_codec(&counter(&log)));
+    probe.persist_for_recovery(&id, &["40".to_owned()]);
+    let (handle, _end) = driver::spawn(counter(&log), probe.stores(), RecoveryPermits::default()).unwrap();
+    handle.tell("add 2 | reply".into()).await.unwrap();
+    probe.expect_next(&id, &"2".to_owned()).await;
+    probe.expect_nothing(&id, Duration::from_secs(1)).await;
+    probe.reject_next(Some(&id), 1);
+    probe.fail_next(None, 1, StoreFault::Unavailable);
+    for number in ["3", "4", "5"] {
+        handle.tell(format!("add {number} | reply")).await.unwrap();
+    }
+    probe.expect_next(&id, &"5".to_owned()).await;
+    assert_eq!(probe.persisted(&id), ["40", "2", "5"]);
+    let replies: Vec<_> = log.take().into_iter().filter(|line| line.contains("reply")).collect();
+    assert!(
+        replies[0].ends_with(": 42") && replies[1].contains("rejected") && replies[2].contains("unavailable"),
+        "{replies:?}"
+    );
+    probe.clear(true);
+    handle.tell("add 6".into()).await.unwrap();
+    probe.expect_next(&id, &"6".to_owned()).await;
+    assert_eq!(probe.journal().events(&id)[0].seq_nr, SeqNr::from(4));
+    probe.clear(false);
+    assert_eq!(probe.persisted(&id), Vec::<String>::new());
 }
 
 /// Scenario persistence 48.

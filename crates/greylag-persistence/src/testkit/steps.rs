@@ -3,11 +3,18 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use futures::FutureExt;
 use greylag_core::{EntityError, ReplyAddress, ReplyOutcome, ReplyPort, ReplyTo};
 
 use crate::behavior::Failure;
+use crate::codec::EncodedValue;
+use crate::driver::InMemoryJournal;
+use crate::driver::stores::Journal;
 use crate::entity::machine::Machine;
 use crate::entity::{Action, Input};
+use crate::event::{EventKind, Metadata, NewEvent, Tags, WriterUuid};
+use crate::journal::{Append, Under};
+use crate::persistence_id::PersistenceId;
 
 /// Far more steps than any command takes; only a behaviour that talks to itself for ever gets here.
 const MAX_STEPS: usize = 1_000_000;
@@ -95,6 +102,27 @@ pub(crate) fn ticking_clock() -> impl Fn() -> crate::Timestamp + Clone + Send + 
         *tick += 1;
         crate::Timestamp::from_micros(*tick)
     }
+}
+
+/// Appends one event to a history as an earlier writer would have.
+pub(crate) fn append_value(journal: &InMemoryJournal, id: &PersistenceId, value: EncodedValue) {
+    let writer_uuid = WriterUuid::from_u128(1);
+    let head = journal.head(id).now_or_never().expect("memory never waits").unwrap_or_default();
+    let claim = journal.claim(id, writer_uuid, Under::Seen(head.epoch)).now_or_never().expect("memory never waits");
+    let claim = claim.expect("nobody else claims");
+    let event = NewEvent {
+        codec_id: value.codec_id,
+        manifest: value.manifest,
+        schema_version: value.schema_version,
+        kind: EventKind::Event,
+        payload: value.payload,
+        metadata: Metadata::new(),
+        tags: Tags::new(),
+    };
+    let first = claim.highest.next().expect("a test has few events");
+    let append = Append { id: id.clone(), epoch: claim.epoch, writer_uuid, first, events: vec![event] };
+    let appended = journal.append(append).now_or_never().expect("memory never waits");
+    appended.unwrap_or_else(|error| panic!("an event cannot be stored: {error}"));
 }
 
 /// The seed of a kit's n-th start.
