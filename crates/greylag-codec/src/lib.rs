@@ -168,7 +168,7 @@ mod tests {
         prost::<String>("text").encode(&text, &mut buffer).unwrap();
         assert_eq!(prost::<String>("text").decode("text", buffer.split().freeze()), Ok(text.clone()));
         cbor::<String>("text").encode(&text, &mut buffer).unwrap();
-        assert_eq!(buffer.first(), Some(&0x69), "a text of nine bytes, as RFC 8949 writes it");
+        assert_eq!(buffer.first(), Some(&0x68), "a text of eight bytes, as RFC 8949 writes it");
         assert_eq!(cbor::<String>("text").decode("text", buffer.split().freeze()), Ok(text));
     }
 
