@@ -9,6 +9,7 @@ mod opening;
 mod perform;
 mod permits;
 pub(crate) mod state_store;
+mod store_probe;
 pub(crate) mod stores;
 
 pub use faulty::{
@@ -19,3 +20,4 @@ pub use host::{Ended, EntityHandle, next_start, random_seed, spawn, spawn_state}
 pub use memory::{AppendFault, InMemoryJournal, InMemoryOffsets, InMemorySnapshots, InMemoryStates};
 pub use opening::open_store;
 pub use permits::{RecoveryPermit, RecoveryPermits};
+pub use store_probe::StoreProbe;

@@ -85,7 +85,6 @@ mod state;
 mod state_effect;
 mod state_entity;
 mod state_testkit;
-mod store_probe;
 #[cfg(feature = "tck")]
 pub mod tck;
 mod testkit;
@@ -101,7 +100,7 @@ pub use driver::stores::{Journal, SnapshotStore, Stores};
 pub use driver::{
     AppendFault, FaultyJournal, FaultyOffsets, FaultySnapshots, FaultyStates, Guarded, InMemoryJournal,
     InMemoryOffsets, InMemorySnapshots, InMemoryStates, JournalOp, OffsetOp, RecoveryPermit, RecoveryPermits,
-    SnapshotOp, StateOp, StoreFault,
+    SnapshotOp, StateOp, StoreFault, StoreProbe,
 };
 pub use durable_state::{DurableState, DurableStateSettings, StateContext, StateSignal};
 pub use effect::Effect;
@@ -135,5 +134,4 @@ pub use state::{ChangesOf, Revision, StateCaps, StateChange, StateHead, StateWri
 pub use state_effect::StateEffect;
 pub use state_entity::{StateAnswer, StateCall, StateEntityCore, StateEntityInit, StatePhase};
 pub use state_testkit::{StateOutcome, StateTestKit};
-pub use store_probe::StoreProbe;
 pub use testkit::{CommandOutcome, EntityTestKit};

@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use futures::FutureExt;
 
+use super::stores::{Journal, Stores};
+use super::{FaultyJournal, InMemoryJournal, InMemorySnapshots, JournalOp, StoreFault};
 use crate::codec::StoredCodec;
-use crate::driver::stores::{Journal, Stores};
-use crate::driver::{FaultyJournal, InMemoryJournal, InMemorySnapshots, JournalOp, StoreFault};
 use crate::event::{SeqNr, StoredEvent};
 use crate::persistence_id::PersistenceId;
 use crate::testkit::decode;
