@@ -14,6 +14,7 @@ mod catch_up;
 mod checks;
 mod disks;
 mod faults;
+mod fence;
 mod ledger;
 mod membership;
 mod pruning;
@@ -61,6 +62,11 @@ pub(crate) fn worlds() -> Vec<World> {
                 Omission::Reserved,
             ],
         ),
+        of(
+            Some("fence"),
+            "coordinators of sharding over replicators: nobody hears of two decisions (sharding §2.15)",
+            &[Omission::FenceRead, Omission::BucketReRead],
+        ),
         of(Some("catch-up"), "a new replica says that it has caught up: it holds everything", &[]),
     ]
 }
@@ -84,6 +90,7 @@ fn history(profile: Option<&str>, seed: u64, without: Option<Omission>, story: b
     match profile {
         Some("pruning") => pruning::history(seed, sabotage, story),
         Some("catch-up") => catch_up::history(seed),
+        Some("fence") => fence::history(seed, without),
         _ => faults::history(seed, sabotage, story),
     }
 }

@@ -68,6 +68,10 @@ pub enum Omission {
     ClaimStart,
     /// Deltas claim numbers that are reserved for renaming (ddata K7, Z6).
     Reserved,
+    /// A coordinator does not look whether it is fenced before its decision is heard of (sharding §2.15).
+    FenceRead,
+    /// A coordinator does not read the homes again once its epoch is written (sharding §2.15).
+    BucketReRead,
 }
 
 /// What a run that kept its promises did.

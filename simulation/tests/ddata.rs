@@ -48,12 +48,20 @@ fn who_has_caught_up_holds_everything() {
     keeps(Some("catch-up"), 0..3);
 }
 
+/// Sharding §2.15, ddata I4: an epoch, a decision, and a look before it is heard of.
+#[test]
+fn nobody_hears_of_two_decisions() {
+    keeps(Some("fence"), 0..4);
+}
+
 /// Scenario 86: without any one of these clauses a promise is broken. The seed that is named found it
 /// last; when the machines have changed, another one does, and a search in release says which:
 /// `cargo xtask sim ddata --seeds 20000 --without <clause>`.
 #[test]
 fn scenario_86_every_omission_is_noticed() {
     for (omission, profile, seed) in [
+        (Omission::FenceRead, Some("fence"), 19),
+        (Omission::BucketReRead, Some("fence"), 3),
         (Omission::Marker, None, 1),
         (Omission::RemovalContext, None, 0),
         (Omission::Gap, None, 0),

@@ -102,6 +102,10 @@ impl World {
     }
 
     pub(super) fn on_reply(&mut self, index: usize, id: u64, reply: Reply) {
+        if let Some(wanted) = self.watched.get_mut(&(index, id)) {
+            *wanted = Some(reply);
+            return;
+        }
         match reply {
             Reply::Delete(result) => match result {
                 Ok(()) => self.acknowledged += 1,

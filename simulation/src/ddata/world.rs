@@ -8,9 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use greylag_core::UniqueAddress;
-use greylag_crdt::{DotSource, GCounter, ReplicaId, ReplicatedData};
+use greylag_crdt::{DotSource, GCounter, LwwMap, LwwRegister, ReplicaId, ReplicatedData};
 use greylag_ddata::{
-    Effect, Input, Key, Lifecycle, Message, ReplicaStatus, ReplicatorCore, ReplicatorSettings, Sum, TypeTable,
+    Effect, Input, Key, Lifecycle, Message, ReplicaStatus, ReplicatorCore, ReplicatorSettings, Reply, Sum, TypeTable,
 };
 use greylag_testkit::network::{Happening, Link, Network, NodeId};
 use rand::RngExt;
@@ -95,6 +95,8 @@ pub(super) struct World {
     pub(super) ledger_keys: Vec<Key<Ledger>>,
     pub(super) tally_keys: Vec<Key<GCounter>>,
     pub(super) pending: BTreeMap<(usize, u64), Pending>,
+    /// Requests of which somebody wants the answer itself.
+    pub(super) watched: BTreeMap<(usize, u64), Option<Reply>>,
     pub(super) next: u64,
     /// Whether deltas of one origin are joined in order.
     pub(super) is_ordered: bool,
@@ -127,6 +129,7 @@ impl World {
             ledger_keys: (0..ledgers).map(|index| Key::new(format!("l{index}")).expect("a short id")).collect(),
             tally_keys: (0..tallies).map(|index| Key::new(format!("c{index}")).expect("a short id")).collect(),
             pending: BTreeMap::new(),
+            watched: BTreeMap::new(),
             next: 0,
             is_ordered: true,
             broken: None,
@@ -164,7 +167,7 @@ impl World {
         let mut settings = self.arrangement.settings.clone();
         settings.delta_enabled &= self.arrangement.without_deltas != Some(place);
         let seed = address.uid().get() * 1_000 + u64::from(life);
-        let types = TypeTable::new().with::<Ledger>();
+        let types = TypeTable::new().with::<Ledger>().with::<LwwRegister<u8>>().with::<LwwMap<u8, u8>>();
         ReplicatorCore::new(settings, types, address.clone(), numbers.clone(), seed, self.now())
     }
 
