@@ -490,8 +490,10 @@ impl World {
             self.until_some_point(rng);
         }
         // For a while after it is back it may not have completed a round.
-        let from = self.net.now();
-        self.alone = Some((away, from, from + LIFE * 3));
+        let now = self.net.now();
+        let still = self.alone.filter(|(process, _, until)| *process == away && now < *until);
+        let from = still.map_or(now, |(_, from, _)| from);
+        self.alone = Some((away, from, now + LIFE * 3));
         for other in living.iter().copied().filter(|other| *other != away) {
             self.part(away, other, true);
         }
