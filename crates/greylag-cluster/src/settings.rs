@@ -157,6 +157,12 @@ impl Default for ClusterSettings {
 }
 
 impl ClusterSettings {
+    /// Whether a node with these settings has this role; that of its data centre counts (`dc-default`).
+    pub fn has_role(&self, role: &str) -> bool {
+        let data_center = role.strip_prefix("dc-");
+        self.roles.contains(role) || data_center.is_some_and(|name| name == self.data_center.as_str())
+    }
+
     /// Everything ten times as fast, for tests on one machine.
     pub fn test() -> Self {
         let tenth = Duration::from_millis(100);

@@ -97,10 +97,7 @@ fn check<M: Send + 'static>(singleton: &Singleton<M>, cluster: &ClusterSettings)
 
 /// Whether the instance may run on this node.
 fn hosts<M: Send + 'static>(singleton: &Singleton<M>, cluster: &ClusterSettings) -> bool {
-    let has_role = |role: &String| {
-        cluster.roles.contains(role) || role.strip_prefix("dc-").is_some_and(|dc| dc == cluster.data_center.as_str())
-    };
-    singleton.can_host() && singleton.settings.role.as_ref().is_none_or(has_role)
+    singleton.can_host() && singleton.settings.role.as_ref().is_none_or(|role| cluster.has_role(role))
 }
 
 impl Started {

@@ -37,7 +37,8 @@ pub(crate) struct Host {
     name: EntityTypeName,
     remoting: Arc<dyn Remoting>,
     region: Weak<dyn AnyRegion>,
-    store: Store,
+    /// `None` where the singleton never is, because the node lacks the role.
+    store: Option<Store>,
     fingerprint: Fingerprint,
     settings: ShardingSettings,
     margin: Duration,
@@ -60,7 +61,7 @@ impl Host {
     /// Receives for the type from now on, and coordinates it whenever the singleton is here.
     pub(crate) fn start(
         cluster: &Cluster,
-        replicator: Replicator,
+        replicator: Option<Replicator>,
         region: &Arc<dyn AnyRegion>,
         (name, fingerprint, settings): (EntityTypeName, Fingerprint, ShardingSettings),
         strategy: Arc<dyn AllocationStrategy>,
@@ -68,7 +69,7 @@ impl Host {
     ) -> Arc<Self> {
         let role = Some(fingerprint.role.clone()).filter(|role| !role.is_empty());
         let host = Arc::new(Self {
-            store: Store::new(&name, replicator, &settings),
+            store: replicator.map(|replicator| Store::new(&name, replicator, &settings)),
             remoting: cluster.remoting().clone(),
             region: Arc::downgrade(region),
             margin: settings.down_removal_margin.unwrap_or_else(|| cluster.down_removal_margin()),
@@ -112,6 +113,10 @@ impl Host {
         if let Some(running) = &now.running {
             running.send(input).ok();
         }
+    }
+
+    fn store(&self) -> &Store {
+        self.store.as_ref().expect("the singleton runs only where the role is, and there the store is")
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Now> {
@@ -217,13 +222,13 @@ impl Host {
         let (host, inbox) = (self.clone(), inbox.clone());
         match effect {
             Effect::Read => drop(work.spawn(async move {
-                let state = host.store.read().await;
+                let state = host.store().read().await;
                 let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
                 let seen_epoch = host.seen_epoch.load(Ordering::Relaxed);
                 inbox.send(Input::Read { state, wall_secs: since_1970.as_secs(), seen_epoch }).ok();
             })),
             Effect::Commit { batch, events } => drop(work.spawn(async move {
-                let committed = host.store.commit(events).await;
+                let committed = host.store().commit(events).await;
                 let answer = if committed {
                     Input::Committed { batch }
                 } else {

@@ -168,7 +168,7 @@ impl Sharding {
     pub fn init<M: Send + 'static>(&self, entity_type: EntityType<M>) -> Result<Region<M>, InitError> {
         let role = entity_type.role.clone().unwrap_or_default();
         let cluster = self.0.cluster.as_ref();
-        let has_role = role.is_empty() || cluster.is_none_or(|cluster| cluster.settings().roles.contains(&role));
+        let has_role = role.is_empty() || cluster.is_none_or(|cluster| cluster.settings().has_role(&role));
         let proxy = entity_type.factory.is_none() || !has_role;
         self.0.init(entity_type, role, proxy)
     }
@@ -298,13 +298,16 @@ impl Inner {
             return Ok(());
         };
         let role = coordinated.1.role.clone();
+        // Who cannot be the coordinator does not keep its state.
+        let can_coordinate = role.is_empty() || cluster.settings().has_role(&role);
         let replicator = match state.replicators.get(&role) {
-            Some(known) => known.clone(),
-            None => {
+            Some(known) => Some(known.clone()),
+            None if can_coordinate => {
                 let started = start_replicator(cluster, &self.node, &role, &coordinated.2)?;
                 state.replicators.insert(role, started.clone());
-                started
+                Some(started)
             }
+            None => None,
         };
         let strategy = Arc::new(LeastShard::new(coordinated.2.least_shard.clone()));
         let name = coordinated.0.clone();
