@@ -17,6 +17,7 @@
 //!
 //! The kit needs no runtime of its own: run it in whatever the backend needs. Source: persistence §4.5.
 
+mod factories;
 mod harness;
 mod journal;
 mod journal_fence;
@@ -25,9 +26,11 @@ mod journal_write;
 mod offsets;
 mod snapshots;
 mod states;
+mod writer;
 
-pub use harness::{Flags, JournalFactory, Outcome, Report, SnapshotFactory};
+pub use factories::{JournalFactory, OffsetFactory, SnapshotFactory, StateFactory};
+pub use harness::{Flags, Outcome, Report};
 pub use journal::journal;
-pub use offsets::{OffsetFactory, offsets};
+pub use offsets::offsets;
 pub use snapshots::snapshots;
-pub use states::{StateFactory, states};
+pub use states::states;

@@ -1,21 +1,10 @@
-//! Cases, their outcomes, and what a backend gives the kit.
+//! Cases and their outcomes.
 
 use std::fmt;
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
-use std::time::Duration;
 
-use async_trait::async_trait;
-use bytes::Bytes;
 use futures::FutureExt;
-use greylag_core::CodecId;
-
-use crate::driver::AppendFault;
-use crate::driver::stores::{Journal, SnapshotStore};
-use crate::event::{EventKind, Metadata, NewEvent, SeqNr, StoredEvent, Tags, WriterEpoch, WriterUuid};
-use crate::journal::{Append, Claim, ReadRange, Under};
-use crate::persistence_id::PersistenceId;
 
 /// How much of the kit runs. Only what the contract leaves open can be switched off.
 #[derive(Debug, Clone)]
@@ -32,63 +21,6 @@ pub struct Flags {
 impl Default for Flags {
     fn default() -> Self {
         Self { concurrent_ids: 1000, largest: true, only: None }
-    }
-}
-
-/// Opens journals for the kit. Any `Fn() -> Future<Output = Arc<dyn Journal>>` is one without hooks.
-#[async_trait]
-pub trait JournalFactory: Send + Sync {
-    /// A journal that is empty, or at least holds no id of an earlier run.
-    async fn open(&self) -> Arc<dyn Journal>;
-
-    /// Breaks a byte of a stored event; answers whether it did.
-    async fn corrupt(&self, _journal: &Arc<dyn Journal>, _id: &PersistenceId, _seq_nr: SeqNr) -> bool {
-        false
-    }
-
-    /// Turns the clock of the journal back; answers whether it did.
-    async fn turn_clock_back(&self, _journal: &Arc<dyn Journal>, _by: Duration) -> bool {
-        false
-    }
-
-    /// Lets the next tries of an append to `id` meet these faults, one each; answers whether it can.
-    async fn script_append(&self, _journal: &Arc<dyn Journal>, _id: &PersistenceId, _faults: &[AppendFault]) -> bool {
-        false
-    }
-}
-
-#[async_trait]
-impl<F, O> JournalFactory for F
-where
-    F: Fn() -> O + Send + Sync,
-    O: Future<Output = Arc<dyn Journal>> + Send,
-{
-    async fn open(&self) -> Arc<dyn Journal> {
-        self().await
-    }
-}
-
-/// Opens snapshot stores for the kit. Any `Fn() -> Future<Output = Arc<dyn SnapshotStore>>` is one
-/// without hooks.
-#[async_trait]
-pub trait SnapshotFactory: Send + Sync {
-    /// A store that is empty, or at least holds no id of an earlier run.
-    async fn open(&self) -> Arc<dyn SnapshotStore>;
-
-    /// Breaks a byte of a stored snapshot; answers whether it did.
-    async fn corrupt(&self, _store: &Arc<dyn SnapshotStore>, _id: &PersistenceId, _seq_nr: SeqNr) -> bool {
-        false
-    }
-}
-
-#[async_trait]
-impl<F, O> SnapshotFactory for F
-where
-    F: Fn() -> O + Send + Sync,
-    O: Future<Output = Arc<dyn SnapshotStore>> + Send,
-{
-    async fn open(&self) -> Arc<dyn SnapshotStore> {
-        self().await
     }
 }
 
@@ -185,108 +117,10 @@ impl Report {
     }
 }
 
-// ---- What journal cases are made of -----------------------------------------------------------
-
-/// An event whose payload is `text`.
-pub(super) fn event(text: impl Into<String>) -> NewEvent {
-    NewEvent {
-        codec_id: CodecId::JSON,
-        manifest: "tck.event".to_owned(),
-        schema_version: 1,
-        kind: EventKind::Event,
-        payload: Bytes::from(text.into()),
-        metadata: Metadata::new(),
-        tags: Tags::new(),
-    }
+/// Runs cases one after the other: `cases!(report, &flags; "01 name" => future; …)`.
+macro_rules! cases {
+    ($report:ident, $flags:expr; $($name:literal => $case:expr;)*) => {
+        $($report.run($flags, $name, $case).await;)*
+    };
 }
-
-pub(super) fn seq(number: u32) -> SeqNr {
-    SeqNr::from(number)
-}
-
-/// The numbers of records, for comparing.
-pub(super) fn numbers(records: &[StoredEvent]) -> Vec<u64> {
-    records.iter().map(|record| record.seq_nr.as_u64()).collect()
-}
-
-/// One writer of one id, with the claim that it holds.
-#[derive(Clone)]
-pub(super) struct Writer {
-    pub(super) journal: Arc<dyn Journal>,
-    pub(super) id: PersistenceId,
-    pub(super) uuid: WriterUuid,
-    pub(super) claim: Claim,
-}
-
-impl Writer {
-    /// Claims `id` under whatever epoch is stored.
-    pub(super) async fn claim(journal: &Arc<dyn Journal>, id: &PersistenceId, uuid: u128) -> Checked<Self> {
-        let seen = must("head", journal.head(id).await)?.epoch;
-        let uuid = WriterUuid::from_u128(uuid);
-        let claim = must("claim under the epoch just read", journal.claim(id, uuid, Under::Seen(seen)).await)?;
-        Ok(Self { journal: journal.clone(), id: id.clone(), uuid, claim })
-    }
-
-    /// A writer of an id with the events 1 to `count`, whose payloads are their numbers.
-    pub(super) async fn with_events(journal: &Arc<dyn Journal>, name: &str, count: u32) -> Checked<Self> {
-        let writer = Self::claim(journal, &id(name), 1).await?;
-        for number in 1..=count {
-            must("append", writer.append(number, vec![event(number.to_string())]).await)?;
-        }
-        Ok(writer)
-    }
-
-    pub(super) fn build(&self, first: u32, events: Vec<NewEvent>) -> Append {
-        Append { id: self.id.clone(), epoch: self.claim.epoch, writer_uuid: self.uuid, first: seq(first), events }
-    }
-
-    pub(super) async fn append(
-        &self,
-        first: u32,
-        events: Vec<NewEvent>,
-    ) -> Result<crate::Appended, crate::AppendError> {
-        self.journal.append(self.build(first, events)).await
-    }
-
-    pub(super) async fn delete_to(&self, to: SeqNr) -> Result<SeqNr, crate::DeleteError> {
-        self.journal.delete_to(&self.id, self.epoch(), to).await
-    }
-
-    pub(super) fn epoch(&self) -> WriterEpoch {
-        self.claim.epoch
-    }
-
-    /// The records of `from..=to`, read page by page.
-    pub(super) async fn read(&self, from: u32, to: SeqNr) -> Checked<Vec<StoredEvent>> {
-        read_all(&self.journal, &self.id, ReadRange::new(seq(from), to)).await
-    }
-
-    /// Compares the numbers that are stored.
-    pub(super) async fn expect(&self, what: &str, expected: &[u64]) -> Checked {
-        let records = self.read(1, SeqNr::MAX).await?;
-        equal(what, numbers(&records), expected.to_vec())
-    }
-}
-
-/// All records of a range, whatever the size of the pages.
-pub(super) async fn read_all(
-    journal: &Arc<dyn Journal>,
-    id: &PersistenceId,
-    mut range: ReadRange,
-) -> Checked<Vec<StoredEvent>> {
-    let mut records = Vec::new();
-    loop {
-        let page = must("read", journal.read(id, range).await)?;
-        records.extend(page.records);
-        match page.next {
-            None => return Ok(records),
-            Some(next) if next > range.from => range.from = next,
-            Some(next) => return Err(Stop::Failed(format!("a page from {} goes on at {next}", range.from))),
-        }
-    }
-}
-
-/// An id of the kit.
-pub(super) fn id(name: &str) -> PersistenceId {
-    PersistenceId::of("tck", name).expect("names of cases are valid ids")
-}
+pub(super) use cases;

@@ -1,18 +1,14 @@
 //! The journal cases, by their numbers in persistence §4.5.
 
-use super::harness::{Flags, JournalFactory, Report};
+use super::factories::JournalFactory;
+use super::harness::{Flags, Report, cases};
 use super::{journal_fence as fence, journal_read as read, journal_write as write};
 
 /// Runs every journal case against a fresh journal of `factory`, in the order of their numbers.
 pub async fn journal(factory: &impl JournalFactory, flags: Flags) -> Report {
     let journal = &factory.open().await;
     let mut report = Report::default();
-    macro_rules! cases {
-        ($($name:literal => $case:expr;)*) => {
-            $(report.run(&flags, $name, $case).await;)*
-        };
-    }
-    cases! {
+    cases! {report, &flags;
         "01 replay all" => read::replay_all(journal);
         "02 lower bound" => read::lower_bound(journal);
         "03 upper bound" => read::upper_bound(journal);

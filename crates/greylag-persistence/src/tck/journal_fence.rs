@@ -6,7 +6,9 @@ use futures::future::join_all;
 use futures::poll;
 use greylag_core::Generation;
 
-use super::harness::{Checked, JournalFactory, Stop, Writer, ensure, equal, event, id, must, seq, skip};
+use super::factories::JournalFactory;
+use super::harness::{Checked, Stop, ensure, equal, must, skip};
+use super::writer::{Writer, event, id, seq};
 use crate::driver::AppendFault;
 use crate::driver::stores::Journal;
 use crate::error::{AdvanceError, AppendError, ClaimError, DeleteError};

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use super::harness::{Checked, Writer, ensure, equal, event, id, must, numbers, read_all, seq};
+use super::harness::{Checked, ensure, equal, must};
+use super::writer::{Writer, event, id, numbers, read_all, seq};
 use crate::driver::stores::Journal;
 use crate::event::SeqNr;
 use crate::journal::{Head, Page, ReadRange};

@@ -7,9 +7,9 @@ use bytes::Bytes;
 use futures::future::join_all;
 use greylag_core::CodecId;
 
-use super::harness::{
-    Checked, Flags, JournalFactory, Stop, Writer, ensure, equal, event, id, must, numbers, read_all, seq, skip,
-};
+use super::factories::JournalFactory;
+use super::harness::{Checked, Flags, Stop, ensure, equal, must, skip};
+use super::writer::{Writer, event, id, numbers, read_all, seq};
 use crate::driver::stores::Journal;
 use crate::error::{AppendError, ReadError, RejectReason};
 use crate::event::{EventKind, NewEvent, SeqNr};

@@ -5,33 +5,15 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use async_trait::async_trait;
 use futures::future::join_all;
 
-use super::harness::{Checked, Flags, Report, Stop, ensure, equal, must};
+use super::factories::OffsetFactory;
+use super::harness::{Checked, Flags, Report, Stop, cases, ensure, equal, must};
 use crate::driver::offset_store::OffsetStore;
 use crate::error::OffsetError;
 use crate::event::{SeqNr, Timestamp};
 use crate::offset::{OffsetKind, OwnedSlices, OwnerEpoch, Position, Processed};
 use crate::persistence_id::{PersistenceId, SLICES};
-
-/// Opens offset stores for the kit. Any `Fn() -> Future<Output = Arc<dyn OffsetStore>>` is one.
-#[async_trait]
-pub trait OffsetFactory: Send + Sync {
-    /// A store that is empty, or at least holds no projection of an earlier run.
-    async fn open(&self) -> Arc<dyn OffsetStore>;
-}
-
-#[async_trait]
-impl<F, O> OffsetFactory for F
-where
-    F: Fn() -> O + Send + Sync,
-    O: Future<Output = Arc<dyn OffsetStore>> + Send,
-{
-    async fn open(&self) -> Arc<dyn OffsetStore> {
-        self().await
-    }
-}
 
 type S<'a> = &'a Arc<dyn OffsetStore>;
 
@@ -39,12 +21,7 @@ type S<'a> = &'a Arc<dyn OffsetStore>;
 pub async fn offsets(factory: &impl OffsetFactory, flags: Flags) -> Report {
     let store = &factory.open().await;
     let mut report = Report::default();
-    macro_rules! cases {
-        ($($name:literal => $case:expr;)*) => {
-            $(report.run(&flags, $name, $case).await;)*
-        };
-    }
-    cases! {
+    cases! {report, &flags;
         "01 unknown projection" => unknown(store);
         "02 save and load" => save_and_load(store);
         "03 a number never falls" => never_falls(store);

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use greylag_core::CodecId;
 
-use super::harness::{Checked, Flags, Report, SnapshotFactory, Stop, ensure, equal, must, seq, skip};
+use super::factories::SnapshotFactory;
+use super::harness::{Checked, Flags, Report, Stop, cases, ensure, equal, must, skip};
+use super::writer::seq;
 use crate::driver::stores::SnapshotStore;
 use crate::error::SnapshotError;
 use crate::event::{Metadata, SeqNr, Timestamp};
@@ -18,12 +20,7 @@ type S<'a> = &'a Arc<dyn SnapshotStore>;
 pub async fn snapshots(factory: &impl SnapshotFactory, flags: Flags) -> Report {
     let store = &factory.open().await;
     let mut report = Report::default();
-    macro_rules! cases {
-        ($($name:literal => $case:expr;)*) => {
-            $(report.run(&flags, $name, $case).await;)*
-        };
-    }
-    cases! {
+    cases! {report, &flags;
         "01 unknown id" => unknown_id(store);
         "02 timestamp bound excludes all" => timestamp_excludes_all(store);
         "03 seq bound excludes all" => seq_excludes_all(store);

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use async_trait::async_trait;
 use bytes::Bytes;
 use futures::future::join_all;
 use greylag_core::{CodecId, Generation};
 
-use super::harness::{Checked, Flags, Report, Stop, ensure, equal, must, skip};
+use super::factories::StateFactory;
+use super::harness::{Checked, Flags, Report, Stop, cases, ensure, equal, must, skip};
 use crate::codec::EncodedValue;
 use crate::driver::state_store::StateStore;
 use crate::error::{QueryError, ReadError, StateRejectReason, StateWriteError};
@@ -17,46 +17,13 @@ use crate::offset::{Offset, OffsetKind};
 use crate::persistence_id::{PersistenceId, SLICES};
 use crate::state::{ChangesOf, Revision, StateChange, StateHead, StateWrite, StoredState};
 
-/// Opens state stores for the kit. Any `Fn() -> Future<Output = Arc<dyn StateStore>>` is one without
-/// hooks.
-#[async_trait]
-pub trait StateFactory: Send + Sync {
-    /// A store that is empty, or at least holds no id of an earlier run.
-    async fn open(&self) -> Arc<dyn StateStore>;
-
-    /// Breaks a byte of a stored state; answers whether it did.
-    async fn corrupt(&self, _store: &Arc<dyn StateStore>, _id: &PersistenceId) -> bool {
-        false
-    }
-
-    /// Returns when every write that was answered is visible to change queries. At once, unless
-    /// the backend holds young changes back.
-    async fn settle(&self, _store: &Arc<dyn StateStore>) {}
-}
-
-#[async_trait]
-impl<F, O> StateFactory for F
-where
-    F: Fn() -> O + Send + Sync,
-    O: Future<Output = Arc<dyn StateStore>> + Send,
-{
-    async fn open(&self) -> Arc<dyn StateStore> {
-        self().await
-    }
-}
-
 type S<'a> = &'a Arc<dyn StateStore>;
 
 /// Runs every state case against a fresh store of `factory`, in the order of their numbers.
 pub async fn states(factory: &impl StateFactory, flags: Flags) -> Report {
     let store = &factory.open().await;
     let mut report = Report::default();
-    macro_rules! cases {
-        ($($name:literal => $case:expr;)*) => {
-            $(report.run(&flags, $name, $case).await;)*
-        };
-    }
-    cases! {
+    cases! {report, &flags;
         "01 unknown id" => unknown_id(store);
         "02 upsert and get" => upsert_and_get(store);
         "03 update" => update(store);
