@@ -17,6 +17,19 @@ use crate::settings::ReplicatorSettings;
 /// The deadline of what never expires.
 pub(crate) const NEVER: i64 = i64::MAX;
 
+/// What is known of the time of an entry that expires. Wall clock in milliseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Dates {
+    /// When it was last used, by whomever; of a tombstone its deletion time.
+    pub(crate) used_ms: i64,
+    /// The used-time that all peers are told, so that further ones travel only if they matter.
+    pub(crate) told_ms: i64,
+    /// From then on it counts as absent.
+    pub(crate) deadline_ms: i64,
+    /// Where it stands in the index: at its deadline, or before it if it was used since.
+    pub(crate) indexed_ms: i64,
+}
+
 /// After how much inactivity entries expire, in milliseconds.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Lifetimes {

@@ -10,6 +10,8 @@
 mod conflicts;
 mod deadlines;
 mod expiry;
+#[cfg(test)]
+mod idle;
 mod invariants;
 mod observed;
 mod peers;
@@ -44,7 +46,7 @@ use crate::settings::ReplicatorSettings;
 use crate::silence::Silence;
 use crate::store::LoadedRecord;
 use crate::subscriptions::Subscriptions;
-use crate::types::{AnyData, TypeTable};
+use crate::types::TypeTable;
 use conflicts::Conflicts;
 pub use conflicts::TypeConflict;
 use deadlines::Deadlines;
@@ -370,7 +372,7 @@ impl ReplicatorCore {
         };
         // Looked up once: with a million entries that is what an update costs.
         let (mut versions, former, markers, before) = match self.entries.get(key.id()) {
-            Some(own) => (own.versions.clone(), own.size_bound, own.markers.clone(), Some(own.digest())),
+            Some(own) => (own.versions.to_map(), own.size_bound, own.markers.clone(), Some(own.digest())),
             None => (BTreeMap::new(), 0, Markers::new(), None),
         };
         let added = delta.as_ref().map_or_else(|| value.to_bytes().len(), Vec::len);
@@ -380,7 +382,7 @@ impl ReplicatorCore {
         if T::CAUSAL && self.settings.delta_enabled {
             versions.insert(self.replica, version);
         }
-        let tag = AnyData::tag(&value);
+        let tag = self.entries.tag_of(&value);
         let (data, used_ms) = (Data::Value(Box::new(value)), Some(self.wall_ms(now)));
         let filled = Filled { data, versions, markers: markers.clone(), size_bound, born, used_ms };
         let delta: Option<bytes::Bytes> = delta.map(Into::into);
@@ -400,7 +402,9 @@ impl ReplicatorCore {
         }
         let said = delta.map_or(Said::Full, Said::Delta);
         self.append(Record { key: key.id().clone(), tag, prev, version, said }, out);
-        self.note_size(key.id(), out);
+        if self.settings.log_data_size_exceeding.is_some_and(|limit| size_bound >= limit) {
+            self.note_size(key.id(), out);
+        }
         self.begin_write(now, id, key.id(), level, item, true, out);
         Ok(())
     }

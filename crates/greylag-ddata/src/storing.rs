@@ -305,7 +305,7 @@ impl Entries {
     }
 
     fn store_op(&mut self, types: &TypeTable, key: KeyId, change: Change) -> StoreOp {
-        let (entry, storing) = self.entry_and_storing(&key);
+        let (entry, storing, encoded) = self.entry_and_storing(&key);
         let stored = storing.large.remove(&key);
         let Some(entry) = entry.filter(|_| storing.settings.covers(&key)) else { return StoreOp::Remove { key } };
         let value = match &entry.data {
@@ -320,7 +320,8 @@ impl Entries {
             storing.large.insert(key.clone(), Large { snapshot, deltas: deltas + bytes.len() });
             return StoreOp::Delta { key, bytes };
         }
-        let (tag, bytes, markers) = (AnyData::tag(&**value), entry.bytes(&**value), entry.markers.clone());
+        let bytes = encoded.unwrap_or_else(|| value.to_bytes().into());
+        let (tag, markers) = (AnyData::tag(&**value), entry.markers.clone());
         if bytes.len() > LARGE_BYTES {
             storing.large.insert(key.clone(), Large { snapshot: bytes.len(), deltas: 0 });
         }

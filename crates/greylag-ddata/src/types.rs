@@ -1,7 +1,7 @@
 //! Types by their tags, so that what arrives can be read without knowing who asks for it.
 
-use std::any::{Any, type_name};
-use std::collections::BTreeMap;
+use std::any::{Any, TypeId, type_name};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -27,6 +27,11 @@ pub trait AnyData: Any + fmt::Debug + Send + Sync {
     fn to_bytes(&self) -> Vec<u8>;
     /// A copy; cheap for types that share structure.
     fn boxed_clone(&self) -> Box<dyn AnyData>;
+    /// Puts a value of the same type in the place of this one.
+    ///
+    /// # Errors
+    /// The other value, if it is of another type.
+    fn replace(&mut self, other: Box<dyn AnyData>) -> Result<(), Box<dyn AnyData>>;
     /// About how many bytes the encoded value has.
     fn size_hint(&self) -> usize;
     /// Says where the value lives.
@@ -75,6 +80,16 @@ impl<T: ReplicatedData> AnyData for T {
         Box::new(self.clone())
     }
 
+    fn replace(&mut self, mut other: Box<dyn AnyData>) -> Result<(), Box<dyn AnyData>> {
+        match other.as_any_mut().downcast_mut::<T>() {
+            Some(value) => {
+                std::mem::swap(self, value);
+                Ok(())
+            }
+            None => Err(other),
+        }
+    }
+
     fn size_hint(&self) -> usize {
         ReplicatedData::size_hint(self)
     }
@@ -109,6 +124,21 @@ impl<T: ReplicatedData> AnyData for T {
 
     fn as_any_mut(&mut self) -> &mut dyn Any {
         self
+    }
+}
+
+/// The tags of types that were met, so that none is spelled out for every change of a value.
+#[derive(Debug, Default)]
+pub(crate) struct Tags(BTreeMap<TypeId, (Arc<str>, Digest)>);
+
+impl Tags {
+    /// The tag of a value's type, and its digest.
+    pub(crate) fn of(&mut self, value: &dyn AnyData) -> &(Arc<str>, Digest) {
+        self.0.entry(value.as_any().type_id()).or_insert_with(|| {
+            let tag = value.tag();
+            let digest = Digest::of(tag.as_bytes());
+            (tag, digest)
+        })
     }
 }
 
@@ -189,12 +219,14 @@ impl<T: ReplicatedData> AnyType for TypeOf<T> {
 #[derive(Clone)]
 pub struct TypeTable {
     types: BTreeMap<Arc<str>, Arc<dyn AnyType>>,
+    /// Which these are, for whoever adds one with every update.
+    known: BTreeSet<TypeId>,
 }
 
 impl TypeTable {
     /// Flags and counters, and sets, registers and maps of texts.
     pub fn new() -> Self {
-        Self { types: BTreeMap::new() }
+        Self { types: BTreeMap::new(), known: BTreeSet::new() }
             .with::<Flag>()
             .with::<GCounter>()
             .with::<PNCounter>()
@@ -216,7 +248,10 @@ impl TypeTable {
 
     /// Adds a type; nothing if it is there.
     pub fn add<T: ReplicatedData>(&mut self) {
-        self.types.entry(T::TAG.to_string().into()).or_insert_with(|| Arc::new(TypeOf::<T>(std::marker::PhantomData)));
+        if self.known.insert(TypeId::of::<T>()) {
+            let of_type = || Arc::new(TypeOf::<T>(std::marker::PhantomData)) as Arc<dyn AnyType>;
+            self.types.entry(T::TAG.to_string().into()).or_insert_with(of_type);
+        }
     }
 
     pub(crate) fn find(&self, tag: &str) -> Option<&Arc<dyn AnyType>> {

@@ -1,6 +1,5 @@
 //! Joining what a store held when the replicator started. Source: ddata U4, U5, Z9.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -53,7 +52,7 @@ impl Entries {
             let Some(value) = entry.value() else { continue };
             let mut markers = entry.markers.clone();
             markers.prolong(by);
-            let (data, versions) = (Data::Value(value.boxed_clone()), BTreeMap::clone(&entry.versions));
+            let (data, versions) = (Data::Value(value.boxed_clone()), entry.versions.to_map());
             let (size_bound, born) = (entry.size_bound, entry.born());
             self.set(&key, Filled { data, versions, markers, size_bound, born, used_ms: None });
         }

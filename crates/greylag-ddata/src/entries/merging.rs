@@ -224,7 +224,7 @@ impl Entries {
         if let Some(pruning) = value.pruning_mut() {
             markers.clean(pruning);
         }
-        let (versions, size_bound, born) = (entry.versions.clone(), entry.size_bound, entry.born);
+        let (versions, size_bound, born) = (entry.versions.to_map(), entry.size_bound, entry.born());
         let used_ms = None;
         self.set(key, Filled { data: Data::Value(value), versions, markers, size_bound, born, used_ms });
         gone
@@ -247,7 +247,7 @@ impl Entries {
             Some(entry @ Entry { data: Data::Value(value), .. }) => Draft {
                 home,
                 value: value.boxed_clone(),
-                versions: entry.versions.clone(),
+                versions: entry.versions.to_map(),
                 markers: entry.markers.clone(),
                 size: entry.size_bound,
                 used_ms: None,
@@ -271,9 +271,9 @@ impl Entries {
             let (data, born) = (Data::Value(value), home.born);
             let content = Filled { data, versions, markers, size_bound: size, born, used_ms };
             self.set_by(key, content, delta);
-        } else if let Some(entry) = self.map.get_mut(key) {
+        } else if let Some(entry) = self.tree.find_mut(key) {
             // The value is the same; what it is known to include may be more.
-            entry.versions = versions;
+            entry.include(&versions);
             if let Some(used_ms) = used_ms {
                 self.note_used(key, used_ms);
             }

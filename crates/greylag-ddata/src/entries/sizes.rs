@@ -15,18 +15,14 @@ impl Entries {
     /// The size of an entry that is worth telling of: at or above the limit, and a tenth above what was told
     /// before.
     pub(crate) fn worth_telling(&mut self, key: &KeyId, limit: usize) -> Option<usize> {
-        let entry = self.map.get(key).filter(|entry| entry.value().is_some())?;
-        let (bound, told) = (entry.size_bound, entry.told_bytes);
-        if bound < limit.max(tenth_above(entry.measured)) {
+        let entry = self.tree.find(key).filter(|entry| entry.value().is_some())?;
+        let (bound, (measured, told)) = (entry.size_bound, entry.sizes());
+        if bound < limit.max(tenth_above(measured)) {
             return None;
         }
         let size = if bound > MEASURED_UP_TO { bound } else { self.encoded_size(key)? };
-        let entry = self.map.get_mut(key)?;
-        entry.measured = size;
         let is_news = size >= limit && size >= tenth_above(told);
-        if is_news {
-            entry.told_bytes = size;
-        }
+        self.tree.find_mut(key)?.set_sizes(size, if is_news { size } else { told });
         is_news.then_some(size)
     }
 

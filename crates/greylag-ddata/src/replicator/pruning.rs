@@ -139,7 +139,7 @@ impl ReplicatorCore {
             markers.add(&own);
         }
         markers.clean(pruning);
-        let mut versions = entry.versions.clone();
+        let mut versions = entry.versions.to_map();
         versions.retain(|origin, _| !markers.removed().contains(origin));
         let (size_bound, born, tag) = (entry.size_bound, entry.born(), AnyData::tag(&*value));
         let used_ms = None;

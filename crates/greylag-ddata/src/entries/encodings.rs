@@ -1,0 +1,117 @@
+//! Encodings of entries that were sent lately, so that several recipients share one. Source: ddata R14.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use greylag_crdt::Digest;
+
+use crate::key::KeyId;
+
+/// So many are kept at most: a new node is served every entry once, and nobody else wants them all.
+const KEPT: usize = 4_096;
+/// So many bytes are kept at most, a single encoding apart.
+const KEPT_BYTES: usize = 64 * 1024 * 1024;
+/// So many are dropped by one input for their age: a handful of microseconds, whatever was sent before.
+const DROPPED_AT_ONCE: usize = 64;
+
+/// The encodings. One is known by what it encodes, so an entry that changes need not know that it has one.
+#[derive(Debug, Default)]
+pub(super) struct Encodings {
+    /// When the input that is being handled came.
+    now: Option<Instant>,
+    kept: BTreeMap<KeyId, Encoding>,
+    /// The oldest first. Those that were made anew meanwhile are found to be younger.
+    made: VecDeque<(Instant, KeyId)>,
+    bytes: usize,
+}
+
+#[derive(Debug)]
+struct Encoding {
+    made_at: Instant,
+    digest: Digest,
+    bytes: Bytes,
+}
+
+impl Encodings {
+    /// The encoding of an entry that has this digest.
+    pub(super) fn of(&self, key: &str, digest: Digest) -> Option<Bytes> {
+        self.kept.get(key).filter(|kept| kept.digest == digest).map(|kept| kept.bytes.clone())
+    }
+
+    /// As `of`; makes it if need be.
+    pub(super) fn get_or_make(&mut self, key: &KeyId, digest: Digest, make: impl FnOnce() -> Bytes) -> Bytes {
+        self.of(key, digest).unwrap_or_else(|| {
+            let bytes = make();
+            if let Some(made_at) = self.now {
+                self.keep(key, Encoding { made_at, digest, bytes: bytes.clone() });
+            }
+            bytes
+        })
+    }
+
+    fn keep(&mut self, key: &KeyId, encoding: Encoding) {
+        self.bytes += encoding.bytes.len();
+        self.made.push_back((encoding.made_at, key.clone()));
+        if let Some(former) = self.kept.insert(key.clone(), encoding) {
+            self.bytes -= former.bytes.len();
+        }
+        while self.made.len() > 1 && (self.made.len() > KEPT || self.bytes > KEPT_BYTES) {
+            self.drop_oldest();
+        }
+    }
+
+    /// Time went on: drops some of those that were made so long ago.
+    pub(super) fn forget(&mut self, now: Instant, time_to_live: Duration) {
+        self.now = Some(now);
+        for _ in 0..DROPPED_AT_ONCE {
+            match self.made.front() {
+                Some((made_at, _)) if *made_at + time_to_live <= now => self.drop_oldest(),
+                _ => return,
+            }
+        }
+    }
+
+    fn drop_oldest(&mut self) {
+        let Some((made_at, key)) = self.made.pop_front() else { return };
+        if self.kept.get(&key).is_some_and(|kept| kept.made_at == made_at)
+            && let Some(gone) = self.kept.remove(&key)
+        {
+            self.bytes -= gone.bytes.len();
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.kept.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// ddata R14, H2: however many entries were sent, few encodings are kept, and they go a few at a time.
+    #[test]
+    fn what_is_kept_is_bounded_and_goes_in_steps() {
+        let (now, second) = (Instant::now(), Duration::from_secs(1));
+        let mut encodings = Encodings::default();
+        encodings.forget(now, second);
+        for number in 0..2 * KEPT {
+            encodings.get_or_make(&number.to_string().into(), Digest(1), || vec![0; 10].into());
+        }
+        assert_eq!((encodings.len(), encodings.bytes), (KEPT, KEPT * 10));
+        encodings.forget(now + second, second);
+        assert_eq!(encodings.len(), KEPT - DROPPED_AT_ONCE);
+        for _ in 0..KEPT / DROPPED_AT_ONCE {
+            encodings.forget(now + second, second);
+        }
+        assert_eq!((encodings.len(), encodings.bytes, encodings.made.len()), (0, 0, 0));
+        let large = || Bytes::from(vec![0; KEPT_BYTES / 2 + 1]);
+        ["a", "b", "b"].iter().zip(1..).for_each(|(key, digest)| {
+            encodings.get_or_make(&(*key).into(), Digest(digest), large);
+        });
+        assert_eq!((encodings.len(), encodings.of("a", Digest(1)), encodings.of("b", Digest(2))), (1, None, None));
+        assert_eq!(encodings.of("b", Digest(3)).map(|bytes| bytes.len()), Some(encodings.bytes));
+    }
+}

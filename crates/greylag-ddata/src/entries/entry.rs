@@ -1,0 +1,259 @@
+//! One entry: what it holds, and what is known of it.
+//!
+//! There may be a million of these, and most are small: what few entries need stands in a box of its own, and what most
+//! have one of, such as the replicas they name, needs no list. Source: ddata H1.
+
+use std::collections::BTreeMap;
+
+use greylag_crdt::{Digest, Markers, ReplicaId};
+
+use super::versions::Versions;
+use crate::expiry::{Dates, NEVER};
+use crate::key::KeyId;
+use crate::message::{Content, Envelope};
+use crate::pruning::Named;
+use crate::tree::Placed;
+use crate::types::{AnyData, Tags, TypeTable};
+
+/// One entry.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    key: KeyId,
+    pub(crate) data: Data,
+    digest: Digest,
+    /// By origin, up to which version its updates are included; of causal types only.
+    pub(crate) versions: Versions,
+    /// What was put where of removed replicas.
+    pub(crate) markers: Markers,
+    /// The replicas that the data name.
+    mentions: Mentions,
+    /// An upper bound of the encoded size, so that the limit costs no encoding of every update.
+    pub(crate) size_bound: usize,
+    /// The highest number drawn here when the entry came into being here.
+    born: u64,
+    rare: Option<Box<Rare>>,
+}
+
+/// What most entries do without: few expire, and few are large.
+#[derive(Debug, Default)]
+struct Rare {
+    dates: Option<Dates>,
+    /// The size when it was last encoded to know it, and the largest that was told of.
+    measured: usize,
+    told_bytes: usize,
+}
+
+/// What an entry holds.
+#[derive(Debug)]
+pub(crate) enum Data {
+    Value(Box<dyn AnyData>),
+    Tombstone { deleted_at: i64 },
+}
+
+impl Data {
+    /// Over data and type tag, of a tombstone its deletion time; never over bookkeeping.
+    fn digest(&self, tags: &mut Tags) -> Digest {
+        match self {
+            Self::Value(value) => value.digest().plus(tags.of(&**value).1),
+            Self::Tombstone { deleted_at } => {
+                Digest::of(&[b"tombstone".as_slice(), &deleted_at.to_be_bytes()].concat())
+            }
+        }
+    }
+}
+
+/// Replicas, ascending. Mostly there is one.
+#[derive(Debug, Clone)]
+pub(super) enum Mentions {
+    One(ReplicaId),
+    Many(Box<[ReplicaId]>),
+}
+
+impl Mentions {
+    /// Those that the data name.
+    pub(super) fn of(data: &Data) -> Self {
+        let pruning = match data {
+            Data::Value(value) => value.pruning(),
+            Data::Tombstone { .. } => None,
+        };
+        let mut named = pruning.map(|pruning| pruning.modified_by().into_iter()).unwrap_or_default();
+        match (named.len(), named.next()) {
+            (1, Some(only)) => Self::One(only),
+            (_, first) => Self::Many(first.into_iter().chain(named).collect()),
+        }
+    }
+
+    pub(super) fn as_slice(&self) -> &[ReplicaId] {
+        match self {
+            Self::One(only) => std::slice::from_ref(only),
+            Self::Many(all) => all,
+        }
+    }
+}
+
+/// Everything that an entry is made of.
+#[derive(Debug)]
+pub(crate) struct Filled {
+    pub(crate) data: Data,
+    pub(crate) versions: BTreeMap<ReplicaId, u64>,
+    pub(crate) markers: Markers,
+    pub(crate) size_bound: usize,
+    /// Of the value's [`greylag_crdt::Home`]; nothing for a tombstone.
+    pub(crate) born: u64,
+    /// When it was last used, if that is known beside what is held; a new entry without it begins now.
+    pub(crate) used_ms: Option<i64>,
+}
+
+impl Placed for Entry {
+    fn id(&self) -> &KeyId {
+        &self.key
+    }
+
+    fn digest(&self) -> Digest {
+        self.digest
+    }
+}
+
+impl Entry {
+    pub(super) fn new(key: KeyId, content: Filled, mentions: Mentions, tags: &mut Tags) -> Self {
+        let Filled { data, versions: included, markers, size_bound, born, used_ms: _ } = content;
+        let digest = data.digest(tags);
+        let mut versions = Versions::default();
+        versions.set(&included);
+        Self { key, data, digest, versions, markers, mentions, size_bound, born, rare: None }
+    }
+
+    /// Takes this for what it held. A value of the same type takes the place of the former one in memory, too, so that
+    /// what belongs together stays together, however often it changes.
+    pub(super) fn fill(&mut self, content: Filled, mentions: Mentions, tags: &mut Tags) {
+        let Filled { data, versions, markers, size_bound, born, used_ms: _ } = content;
+        self.digest = data.digest(tags);
+        match (&mut self.data, data) {
+            (Data::Value(own), Data::Value(value)) => {
+                if let Err(other) = own.replace(value) {
+                    *own = other;
+                }
+            }
+            (own, data) => *own = data,
+        }
+        self.versions.set(&versions);
+        (self.markers, self.mentions, self.size_bound, self.born) = (markers, mentions, size_bound, born);
+    }
+
+    /// Says which updates it includes.
+    pub(super) fn include(&mut self, versions: &BTreeMap<ReplicaId, u64>) {
+        self.versions.set(versions);
+    }
+
+    pub(crate) fn key(&self) -> &KeyId {
+        &self.key
+    }
+
+    pub(crate) fn digest(&self) -> Digest {
+        self.digest
+    }
+
+    /// Of the value's [`greylag_crdt::Home`].
+    pub(crate) fn born(&self) -> u64 {
+        self.born
+    }
+
+    /// Whether the data name this replica.
+    pub(crate) fn mentions(&self, replica: ReplicaId) -> bool {
+        self.mentions.as_slice().binary_search(&replica).is_ok()
+    }
+
+    /// The value, and what it can do about removed replicas.
+    pub(crate) fn value(&self) -> Option<&dyn AnyData> {
+        match &self.data {
+            Data::Value(value) => Some(&**value),
+            Data::Tombstone { .. } => None,
+        }
+    }
+
+    /// The entry as it travels, with this for its content.
+    pub(crate) fn envelope_with(&self, content: Content) -> Envelope {
+        let (versions, markers) = (self.versions.to_map(), self.markers.clone());
+        Envelope { content, versions, markers, used_ms: self.used() }
+    }
+
+    /// When the value was last used, if that matters.
+    pub(super) fn used(&self) -> Option<i64> {
+        self.dates().filter(|_| self.value().is_some()).map(|dates| dates.used_ms)
+    }
+
+    pub(super) fn named(&self) -> Named<'_> {
+        Named { mentions: self.mentions.as_slice(), markers: &self.markers }
+    }
+
+    /// When it was used and when it goes; `None` if it stays.
+    pub(super) fn dates(&self) -> Option<Dates> {
+        self.rare.as_ref()?.dates
+    }
+
+    pub(super) fn set_dates(&mut self, dates: Option<Dates>) {
+        if dates.is_some() || self.rare.is_some() {
+            self.rare.get_or_insert_default().dates = dates;
+        }
+    }
+
+    /// From then on it counts as absent.
+    pub(super) fn deadline_ms(&self) -> i64 {
+        self.dates().map_or(NEVER, |dates| dates.deadline_ms)
+    }
+
+    /// Where it stands in the index of deadlines.
+    pub(super) fn indexed_ms(&self) -> i64 {
+        self.dates().map_or(NEVER, |dates| dates.indexed_ms)
+    }
+
+    /// The size when it was last encoded to know it, and the largest that was told of.
+    pub(super) fn sizes(&self) -> (usize, usize) {
+        self.rare.as_ref().map_or((0, 0), |rare| (rare.measured, rare.told_bytes))
+    }
+
+    pub(super) fn set_sizes(&mut self, measured: usize, told_bytes: usize) {
+        let rare = self.rare.get_or_insert_default();
+        (rare.measured, rare.told_bytes) = (measured, told_bytes);
+    }
+
+    /// The digest is that of the data, which can be read again and have no empty leaf (no decoder takes
+    /// one), and nothing is left in them that a marker covers.
+    pub(super) fn check_invariants(&self, key: &str, types: &TypeTable) {
+        let Data::Value(value) = &self.data else {
+            assert_eq!(self.digest, self.data.digest(&mut Tags::default()), "{key}: the tombstone's digest");
+            return;
+        };
+        // Reading again what is written costs more than all the rest.
+        let is_sampled = self.digest.0.is_multiple_of(32);
+        if let Some(found) = types.find(&value.tag()).filter(|_| is_sampled) {
+            let again = found.decode(&value.to_bytes()).expect("what is held can be read");
+            assert_eq!(self.digest, Data::Value(again).digest(&mut Tags::default()), "{key}: the digest is in step");
+        }
+        let dropped = |removed: &ReplicaId| self.versions.of(*removed).is_none();
+        assert!(self.markers.removed().iter().all(dropped), "{key}: a pruned replica has no version");
+        let Some(pruning) = value.pruning() else { return };
+        let uncovered = |removed: &ReplicaId| {
+            !self.mentions(*removed) || pruning.needs_pruning(*removed, self.markers.of(*removed))
+        };
+        assert!(self.markers.removed().iter().all(uncovered), "{key}: what a marker covers is cleaned");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    impl Entry {
+        /// Gives it a digest that is not its own.
+        pub(in crate::entries) fn misread(&mut self) {
+            self.digest = self.digest.plus(Digest(1));
+        }
+    }
+
+    /// ddata H1: what every entry has is small.
+    #[test]
+    fn an_entry_is_small() {
+        assert!(size_of::<Entry>() <= 128, "{} bytes", size_of::<Entry>());
+    }
+}

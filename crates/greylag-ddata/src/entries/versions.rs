@@ -1,0 +1,51 @@
+//! Up to which version of each origin's updates an entry includes them. Source: ddata G5, G6.
+
+use std::collections::BTreeMap;
+
+use greylag_crdt::ReplicaId;
+
+/// Versions by origin, ascending: a line each, and no more room than that. A million entries of causal types have one
+/// of these each.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Versions(Box<[(ReplicaId, u64)]>);
+
+impl Versions {
+    /// The version of one origin.
+    pub(crate) fn of(&self, origin: ReplicaId) -> Option<u64> {
+        let at = self.0.binary_search_by_key(&origin, |(own, _)| *own).ok()?;
+        Some(self.0[at].1)
+    }
+
+    /// All of them, to work on.
+    pub(crate) fn to_map(&self) -> BTreeMap<ReplicaId, u64> {
+        self.0.iter().copied().collect()
+    }
+
+    /// Takes these for the former ones.
+    pub(super) fn set(&mut self, versions: &BTreeMap<ReplicaId, u64>) {
+        let all = versions.iter().map(|(origin, version)| (*origin, *version));
+        if versions.len() == self.0.len() {
+            self.0.iter_mut().zip(all).for_each(|(own, new)| *own = new);
+        } else {
+            self.0 = all.collect();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_set_is_found() {
+        let mut versions = Versions::default();
+        for wanted in [vec![(3, 1), (1, 2)], vec![(3, 4), (1, 5)], vec![(2, 6)], vec![]] {
+            let wanted: BTreeMap<_, _> = wanted.into_iter().map(|(origin, n)| (ReplicaId(origin), n)).collect();
+            versions.set(&wanted);
+            assert_eq!(versions.to_map(), wanted);
+            for origin in (0..5).map(ReplicaId) {
+                assert_eq!(versions.of(origin), wanted.get(&origin).copied());
+            }
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! Two replicators with nothing to do, and how many entries they look at.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use greylag_core::UniqueAddress;
+use greylag_crdt::{DotSource, GCounter};
+
+use super::ReplicatorCore;
+use crate::key::Key;
+use crate::level::{ReadLevel, WriteLevel};
+use crate::message::{Effect, Input};
+use crate::replicas::{Replica, ReplicaStatus, Replicas};
+use crate::settings::ReplicatorSettings;
+use crate::tree::touched;
+use crate::types::TypeTable;
+
+const KEYS: usize = 1_000;
+
+struct World {
+    now: Instant,
+    wall_ms: i64,
+    cores: [ReplicatorCore; 2],
+    /// What was said since it was last asked for: kinds, and the longest message.
+    kinds: BTreeSet<&'static str>,
+    longest: usize,
+}
+
+fn address(at: usize) -> UniqueAddress {
+    format!("n{at}:1#{}", at + 1).parse().expect("an address")
+}
+
+impl World {
+    fn new() -> Self {
+        let now = Instant::now();
+        let settings = ReplicatorSettings {
+            expire_keys_after_inactivity: [("cache-*".to_owned(), Duration::from_secs(3_600))].into(),
+            ..ReplicatorSettings::default()
+        };
+        let core = |at: usize| {
+            ReplicatorCore::new(settings.clone(), TypeTable::new(), address(at), DotSource::new(), at as u64, now)
+        };
+        let mut world = Self { now, wall_ms: 0, cores: [core(0), core(1)], kinds: BTreeSet::new(), longest: 0 };
+        for at in 0..2 {
+            let other =
+                Replica { address: address(1 - at), status: ReplicaStatus::Up, reachable: true, age: at as u64 };
+            let others = [other].into_iter().collect();
+            let replicas = Replicas { own_status: Some(ReplicaStatus::Up), others, ..Replicas::default() };
+            world.handle(at, Input::Replicas(Arc::new(replicas)));
+        }
+        world
+    }
+
+    fn key(number: usize) -> Key<GCounter> {
+        let kind = if number.is_multiple_of(2) { "cache" } else { "key" };
+        Key::new(format!("{kind}-{number}")).expect("a key")
+    }
+
+    fn increment(&mut self, at: usize, number: usize) {
+        let (mut out, level) = (Vec::new(), WriteLevel::Local);
+        let (now, wall_ms, key) = (self.now, self.wall_ms, Self::key(number));
+        let increment = |counter: &mut GCounter, cx: &mut greylag_crdt::UpdateCx<'_>| counter.increment(cx, 1);
+        let done = self.cores[at].update(now, wall_ms, 1, &key, level, GCounter::new, increment, &mut out);
+        done.expect("an increment");
+        self.deliver(at, out);
+    }
+
+    fn handle(&mut self, at: usize, input: Input) {
+        let mut out = Vec::new();
+        self.cores[at].handle(self.now, input, &mut out);
+        self.deliver(at, out);
+    }
+
+    fn deliver(&mut self, from: usize, out: Vec<Effect>) {
+        for effect in out {
+            if let Effect::Send { message, .. } = effect {
+                self.kinds.insert(message.kind());
+                self.longest = self.longest.max(message.encoded_len());
+                self.handle(1 - from, Input::Received { from: address(from), message });
+            }
+        }
+    }
+
+    /// Lets time pass as drivers do: each machine gets a tick whenever it asked for one.
+    fn pass(&mut self, time: Duration) {
+        let end = self.now + time;
+        loop {
+            let due = [0, 1].map(|at| (self.cores[at].next_deadline(), at));
+            let Some((Some(at_time), at)) = due.into_iter().filter(|(time, _)| time.is_some()).min() else { return };
+            if at_time > end {
+                return;
+            }
+            self.wall_ms += i64::try_from(at_time.saturating_duration_since(self.now).as_millis()).unwrap_or(0);
+            self.now = self.now.max(at_time);
+            self.handle(at, Input::Wall(self.wall_ms));
+            self.handle(at, Input::Tick);
+        }
+    }
+}
+
+/// ddata H2, G10: with nothing to do, no tick and no round looks at any entry, and all that is said is that the sums are
+/// the same; though entries would expire, somebody follows all of them, and encodings of what was sent are dropped.
+#[test]
+fn an_idle_tick_touches_no_entry() {
+    let mut world = World::new();
+    world.handle(0, Input::SubscribeAny { subscriber: 1, pattern: "*".into() });
+    (0..KEYS).for_each(|number| world.increment(number % 2, number));
+    world.pass(Duration::from_secs(60));
+    assert_eq!(world.cores[0].root_sum(), world.cores[1].root_sum());
+    assert_eq!(world.cores[0].root_sum().count, KEYS as u64);
+    let (seen, rounds) = (touched(), world.cores.each_ref().map(|core| core.stats().rounds_opened));
+    assert!(seen > KEYS, "whoever works looks at entries: {seen}");
+    (world.kinds, world.longest) = (BTreeSet::new(), 0);
+    world.pass(Duration::from_secs(600));
+    assert_eq!(touched() - seen, 0, "nobody who is idle does");
+    for (core, before) in world.cores.iter().zip(rounds) {
+        assert!(core.stats().rounds_opened >= before + 200, "rounds went on");
+    }
+    assert_eq!(world.kinds, ["SyncOpen", "SyncSame"].into());
+    assert!(world.longest < 64, "a pair has less than 128 bytes: {}", world.longest);
+    world.handle(
+        0,
+        Input::Get { id: 2, key: World::key(7).id().clone(), tag: "gl.gcounter/1".into(), level: ReadLevel::Local },
+    );
+    assert!(touched() > seen, "and one read is counted");
+}
