@@ -10,8 +10,6 @@
 mod conflicts;
 mod deadlines;
 mod expiry;
-#[cfg(test)]
-mod idle;
 mod invariants;
 mod observed;
 mod peers;
@@ -20,6 +18,8 @@ mod repairs;
 mod requests;
 mod rounds;
 mod storage;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
