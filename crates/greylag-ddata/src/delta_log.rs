@@ -91,12 +91,18 @@ struct Cursor {
     outstanding: BTreeMap<u64, Outstanding>,
     /// There was more to send than the window let through: the next acknowledgement lets more through.
     is_behind: bool,
+    /// It has acknowledged something, or asked for everything.
+    is_heard: bool,
+    /// What was logged before it was first heard is left to its first whole round: the last record that it does not
+    /// need, and since when it is so.
+    left: Option<(u64, Instant)>,
 }
 
 impl Cursor {
     /// The last record that this peer does not need any more.
     fn floor(&self) -> u64 {
-        self.outstanding.first_key_value().map_or(self.sent, |(from, _)| from - 1)
+        let floor = self.outstanding.first_key_value().map_or(self.sent, |(from, _)| from - 1);
+        self.left.map_or(floor, |(left, _)| left.min(floor))
     }
 }
 
@@ -125,10 +131,34 @@ impl DeltaLog {
     pub(crate) fn set_peers(&mut self, peers: &BTreeSet<UniqueAddress>) {
         self.peers.retain(|peer, _| peers.contains(peer));
         for peer in peers {
-            let start = Cursor { sent: self.last, outstanding: BTreeMap::new(), is_behind: false };
+            let (sent, outstanding) = (self.last, BTreeMap::new());
+            let start = Cursor { sent, outstanding, is_behind: false, is_heard: false, left: None };
             self.peers.entry(peer.clone()).or_insert(start);
         }
         self.trim();
+    }
+
+    /// A peer opens a round. If it was never heard before, its replicator has only begun, and the rounds that it opens
+    /// bring it what was logged meanwhile: sent from the log as well, all of it would go twice.
+    pub(crate) fn on_round_opened(&mut self, peer: &UniqueAddress, now: Instant) {
+        let Some(cursor) = self.peers.get_mut(peer).filter(|cursor| !cursor.is_heard) else { return };
+        cursor.is_heard = true;
+        let floor = cursor.floor();
+        if floor < self.last {
+            cursor.left = Some((floor, now));
+            cursor.outstanding.clear();
+            cursor.sent = self.last;
+        }
+    }
+
+    /// A round over everything with a peer is complete, which began at this time: of what was there then the peer lacks
+    /// nothing.
+    pub(crate) fn on_round_complete(&mut self, peer: &UniqueAddress, began_at: Instant) {
+        if let Some(cursor) = self.peers.get_mut(peer)
+            && cursor.left.take_if(|(_, since)| *since <= began_at).is_some()
+        {
+            self.trim();
+        }
     }
 
     /// Appends a record under a number above all others.
@@ -433,6 +463,7 @@ impl DeltaLog {
     ) -> Vec<(UniqueAddress, Message)> {
         let Some(cursor) = self.peers.get_mut(from) else { return Vec::new() };
         let is_behind = cursor.is_behind;
+        cursor.is_heard = true;
         let batch = cursor.outstanding.get_mut(&from_seq).filter(|batch| batch.to_seq == to_seq);
         let Some(batch) = batch else { return Vec::new() };
         if nacked.is_empty() {
@@ -474,6 +505,7 @@ impl DeltaLog {
             let Some((seq, _)) = self.pop() else { break };
             for (peer, cursor) in self.peers.iter_mut().filter(|(_, cursor)| cursor.floor() < seq) {
                 cursor.sent = cursor.sent.max(seq);
+                cursor.left = cursor.left.map(|(left, since)| (left.max(seq), since));
                 cursor.outstanding.retain(|from_seq, _| *from_seq > seq);
                 *lost.entry(peer.clone()).or_default() += 1;
             }

@@ -46,16 +46,22 @@ impl World {
     /// Those in `known` know each other.
     fn publish(&mut self, known: &[usize]) {
         for own in known {
-            let others = known.iter().filter(|other| *other != own).map(|other| Replica {
-                address: address(*other),
-                status: ReplicaStatus::Up,
-                reachable: self.reachable,
-                age: *other as u64,
-            });
-            let up = Some(ReplicaStatus::Up);
-            let replicas = Replicas { own_status: up, others: others.collect(), ..Replicas::default() };
-            self.input(*own, Input::Replicas(Arc::new(replicas)));
+            let others: Vec<usize> = known.iter().copied().filter(|other| other != own).collect();
+            self.publish_to(*own, &others);
         }
+    }
+
+    /// One node knows these others.
+    fn publish_to(&mut self, own: usize, others: &[usize]) {
+        let others = others.iter().map(|other| Replica {
+            address: address(*other),
+            status: ReplicaStatus::Up,
+            reachable: self.reachable,
+            age: *other as u64,
+        });
+        let up = Some(ReplicaStatus::Up);
+        let replicas = Replicas { own_status: up, others: others.collect(), ..Replicas::default() };
+        self.input(own, Input::Replicas(Arc::new(replicas)));
     }
 
     fn input(&mut self, node: usize, input: Input) {
@@ -88,14 +94,27 @@ impl World {
         self.update::<GCounter>(node, key, |counter, cx| counter.increment(cx, 1).unwrap());
     }
 
+    /// Delivers what is under way, and not what it leads to.
+    fn turn(&mut self) {
+        for (from, to, message) in std::mem::take(&mut self.flights) {
+            self.input(to, Input::Received { from: address(from), message });
+        }
+    }
+
+    /// Delivers until nothing is under way, and nothing to one of them.
+    fn settle_but(&mut self, silent: usize) {
+        while !self.flights.is_empty() {
+            self.flights.retain(|(_, to, _)| *to != silent);
+            self.turn();
+        }
+    }
+
     /// Delivers until nothing is under way; returns in how many turns, each of all that is under way at one time.
     fn settle(&mut self) -> usize {
         let mut turns = 0;
         while !self.flights.is_empty() {
             turns += 1;
-            for (from, to, message) in std::mem::take(&mut self.flights) {
-                self.input(to, Input::Received { from: address(from), message });
-            }
+            self.turn();
         }
         turns
     }
@@ -308,6 +327,67 @@ fn a_new_node_gets_every_entry_once() {
     }
     assert_eq!(sent.values().sum::<usize>(), 3_000, "{sent:?}");
     assert!(sent.len() == 3 && sent.values().all(|count| (800..1_200).contains(count)), "shares alike: {sent:?}");
+}
+
+/// Entries by the node that sent them, in rounds and from the log, and who they were for.
+fn entries_sent(said: &[(usize, usize, Message)]) -> BTreeMap<(usize, usize), usize> {
+    let mut sent = BTreeMap::new();
+    for (from, to, message) in said {
+        let count = match message {
+            Message::Gossip { entries, .. } => entries.len(),
+            Message::DeltaBatch { items, .. } => items.len(),
+            _ => 0,
+        };
+        if count > 0 {
+            *sent.entry((*from, *to)).or_default() += count;
+        }
+    }
+    sent
+}
+
+/// ddata G8, G13: a node that members know for a while before its replicator begins, and that meets them one after the
+/// other, gets every entry once: from the first that it meets, in a round, and not from the log as well.
+#[test]
+fn a_node_that_meets_its_sources_one_by_one_gets_every_entry_once() {
+    let mut world = World::new(3, &settings());
+    world.publish_to(0, &[1, 2]);
+    world.publish_to(1, &[0, 2]);
+    for n in 0..3_000 {
+        world.count(0, &format!("key-{n}"));
+    }
+    // The third is a member and does not run: what it is sent is lost.
+    for _ in 0..20 {
+        world.tick(0, Duration::from_millis(400));
+        world.settle_but(2);
+    }
+    assert!(world.cores[0].log_len() >= 3_000, "the log keeps what a member has not acknowledged");
+    world.said.clear();
+    world.publish_to(2, &[0]);
+    // The other one turns up after some messages, and time passes for all.
+    for turn in 0..200 {
+        world.turn();
+        if turn == 3 {
+            world.publish_to(2, &[0, 1]);
+        }
+        for node in 0..3 {
+            world.tick(node, Duration::from_millis(33));
+        }
+    }
+    world.settle();
+    assert!(world.are_equal());
+    assert_eq!(*world.cores[2].lifecycle(), Lifecycle::Running);
+    let sent = entries_sent(&world.said);
+    assert_eq!(sent, BTreeMap::from([((0, 2), 3_000)]), "by (from, to)");
+    assert_eq!(world.cores[0].log_len(), 0, "the round was as good as an acknowledgement");
+    // From then on it gets deltas as everybody does.
+    world.said.clear();
+    world.count(0, "key-1");
+    world.tick(0, Duration::from_millis(400));
+    world.settle();
+    assert!(world.are_equal());
+    let is_batch =
+        |(_, to, message): &&(usize, usize, Message)| *to == 2 && matches!(message, Message::DeltaBatch { .. });
+    assert_eq!(world.said.iter().filter(is_batch).count(), 1);
 }
 
 /// ddata G14: what exchanging does not settle is left alone for a while.

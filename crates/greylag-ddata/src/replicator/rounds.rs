@@ -56,6 +56,8 @@ enum CatchingUp {
     Before,
     /// Several peers are asked for a share of the hash space each.
     Shares,
+    /// One peer is asked for everything, since it was the only one; others come after it.
+    One,
     /// Each is asked for what differs, which is little now.
     Whole,
 }
@@ -152,16 +154,18 @@ impl ReplicatorCore {
                 }
             }
             CatchingUp::Shares if self.rounds.opened.values().any(|round| round.part != Sixteenths::ALL) => {}
+            CatchingUp::One if self.rounds.opened.values().any(|round| round.answered) => {}
             CatchingUp::Before if waiting.is_empty() => {}
-            CatchingUp::Before | CatchingUp::Shares | CatchingUp::Whole => {
+            // Who has nothing gets everything from the first; from others it would get it again.
+            _ if self.root_sum().count == 0 && !self.rounds.has_lost && !waiting.is_empty() => {
+                self.rounds.catching_up = CatchingUp::One;
+                for peer in waiting.iter().take(1_usize.saturating_sub(self.rounds.opened.len())) {
+                    self.open_round(now, peer, Sixteenths::ALL, out);
+                }
+            }
+            _ => {
                 self.rounds.catching_up = CatchingUp::Whole;
-                // Who has nothing gets everything from the first; from others it would get it again.
-                let most = if self.root_sum().count > 0 || self.rounds.has_lost {
-                    waiting.len()
-                } else {
-                    1_usize.saturating_sub(self.rounds.opened.len())
-                };
-                for peer in waiting.into_iter().take(most) {
+                for peer in waiting {
                     self.open_round(now, &peer, Sixteenths::ALL, out);
                 }
                 self.release_held(now, out);
@@ -232,6 +236,9 @@ impl ReplicatorCore {
         self.rounds.answered.retain(|_, round| goes_on(round));
         self.drop_lost_drafts(now, out);
         self.open_initial_rounds(now, out);
+        if self.is_given_everything() {
+            return;
+        }
         if let Some(peer) = self.choose_peer() {
             self.open_round(now, &peer, Sixteenths::ALL, out);
         }
@@ -362,8 +369,12 @@ impl ReplicatorCore {
         let news = self.pruning.forget_horizon();
         self.on_pruning_news(now, from, pruning);
         let pruning_news = PruningNews { forget_horizon: news, ..self.pruning.news() };
+        self.log.on_round_opened(from, now);
         if root == self.entries.tree.sum_of(part) {
             self.rounds.answered.remove(from);
+            if part == Sixteenths::ALL {
+                self.log.on_round_complete(from, now);
+            }
             self.send(from.clone(), Message::SyncSame { round, pruning: pruning_news }, out);
             return;
         }
@@ -371,9 +382,7 @@ impl ReplicatorCore {
         answer.tokens = self.known_rounds(from, self.pruning.collections.tokens());
         answer.horizon = pruning.forget_horizon;
         answer.part = part;
-        // What several peers bring in shares no other needs to send at the same time. A share is never kept
-        // waiting, or two new replicas would wait for each other.
-        if self.rounds.catching_up == CatchingUp::Shares && part == Sixteenths::ALL {
+        if part == Sixteenths::ALL && self.keeps_waiting(root) {
             answer.held = Some(root);
         } else {
             answer.compare_root(&self.entries, root);
@@ -381,6 +390,22 @@ impl ReplicatorCore {
         self.rounds.answered.insert(from.clone(), answer);
         self.send(from.clone(), Message::SyncDiffers { round, pruning: pruning_news }, out);
         self.pump(now, from, RoundId { opened_by_sender: true, number: round }, out);
+    }
+
+    /// Whether what a peer opens waits until what was asked for is here: nothing needs to be sent by several at a time. A
+    /// share is never kept waiting, nor who holds less than this replica, or two new ones would wait for each other.
+    fn keeps_waiting(&self, root: Sum) -> bool {
+        match self.rounds.catching_up {
+            CatchingUp::Shares => true,
+            CatchingUp::One => root.count > self.root_sum().count && self.is_given_everything(),
+            CatchingUp::Before | CatchingUp::Whole => false,
+        }
+    }
+
+    /// Whether others are at it to give this replica, which has only begun, all that they hold.
+    fn is_given_everything(&self) -> bool {
+        let is_asking = matches!(self.rounds.catching_up, CatchingUp::Shares | CatchingUp::One);
+        is_asking && self.lifecycle == Lifecycle::Syncing && !self.rounds.opened.is_empty()
     }
 
     /// The peer has taken the opening, and what it said of pruning with it: whatever it holds from now
@@ -420,6 +445,7 @@ impl ReplicatorCore {
             return;
         }
         self.note_synced(now, peer, out);
+        self.log.on_round_complete(peer, round.began_at);
         if round.answered {
             if self.replicas.other(peer).is_some_and(|replica| replica.status.is_voter()) {
                 self.note_complete_round(now, round.began_at);
