@@ -349,7 +349,8 @@ fn entries_sent(said: &[(usize, usize, Message)]) -> BTreeMap<(usize, usize), us
 /// other, gets every entry once: from the first that it meets, in a round, and not from the log as well.
 #[test]
 fn a_node_that_meets_its_sources_one_by_one_gets_every_entry_once() {
-    let mut world = World::new(3, &settings());
+    // So that it takes a while, in which others begin rounds, too.
+    let mut world = World::new(3, &ReplicatorSettings { max_delta_elements: 20, ..settings() });
     world.publish_to(0, &[1, 2]);
     world.publish_to(1, &[0, 2]);
     for n in 0..3_000 {
