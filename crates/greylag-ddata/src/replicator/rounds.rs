@@ -154,7 +154,7 @@ impl ReplicatorCore {
                 }
             }
             CatchingUp::Shares if self.rounds.opened.values().any(|round| round.part != Sixteenths::ALL) => {}
-            CatchingUp::One if self.rounds.opened.values().any(|round| round.answered) => {}
+            CatchingUp::One if self.rounds.opened.values().any(|round| round.answered || !self.rounds.has_lost) => {}
             CatchingUp::Before if waiting.is_empty() => {}
             // Who has nothing gets everything from the first; from others it would get it again.
             _ if self.root_sum().count == 0 && !self.rounds.has_lost && !waiting.is_empty() => {
