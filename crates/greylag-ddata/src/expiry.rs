@@ -60,13 +60,13 @@ impl Lifetimes {
 
     /// When a value that was last used then expires.
     pub(crate) fn of_value(&self, key: &str, used_ms: i64) -> i64 {
-        self.of(key).map_or(NEVER, |after| used_ms.saturating_add(after))
+        self.of(key).map_or(NEVER, |after| later(used_ms, after))
     }
 
     /// When the tombstone of a deletion goes.
     pub(crate) fn of_tombstone(&self, key: &str, deleted_at: i64) -> i64 {
         let after = self.of(key).into_iter().chain(self.tombstone_ttl).min();
-        after.map_or(NEVER, |after| deleted_at.saturating_add(after))
+        after.map_or(NEVER, |after| later(deleted_at, after))
     }
 
     /// Whether a tombstone goes because of its age alone. What an entry that expires leaves behind is
@@ -74,6 +74,11 @@ impl Lifetimes {
     pub(crate) fn is_dropped_by_age(&self, key: &str) -> bool {
         self.tombstone_ttl.is_some_and(|ttl| self.of(key).is_none_or(|after| ttl < after))
     }
+}
+
+/// So much later; what expires does so some time, however far ahead a peer's clock is.
+pub(crate) fn later(at_ms: i64, by: i64) -> i64 {
+    at_ms.saturating_add(by).min(NEVER - 1)
 }
 
 fn at_least_one(after: Duration) -> i64 {

@@ -123,7 +123,7 @@ impl Level {
     /// How many of `candidates` replicas are needed.
     pub(crate) fn needed(self, candidates: usize, majority_min_cap: usize) -> usize {
         let majority = |additional: usize, min_cap: Option<usize>| {
-            let wanted = (candidates / 2 + 1 + additional).max(min_cap.unwrap_or(majority_min_cap));
+            let wanted = (candidates / 2 + 1).saturating_add(additional).max(min_cap.unwrap_or(majority_min_cap));
             wanted.min(candidates)
         };
         match self {

@@ -9,6 +9,9 @@ use std::time::{Duration, Instant};
 
 use greylag_core::UniqueAddress;
 
+/// No clock can name a time that is as far off as a caller may want to wait.
+const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 24 * 3_600);
+
 /// Where a request stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Progress {
@@ -37,7 +40,7 @@ pub(crate) struct Quorum {
 }
 
 impl Quorum {
-    /// A request to `needed` of `candidates`, and whom to ask first.
+    /// A request to `needed` of `candidates`, and whom to ask first. It may take for ever.
     pub(crate) fn new(
         now: Instant,
         needed: usize,
@@ -45,6 +48,7 @@ impl Quorum {
         candidates: Vec<UniqueAddress>,
         timeout: Duration,
     ) -> (Self, Vec<UniqueAddress>) {
+        let timeout = timeout.min(FOR_EVER);
         let mut spare = VecDeque::from(candidates);
         let first: Vec<UniqueAddress> = spare.drain(..needed.min(spare.len())).collect();
         let quorum = Self {

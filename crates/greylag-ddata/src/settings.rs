@@ -106,6 +106,9 @@ pub struct ReplicatorSettings {
     pub sabotage: &'static [Sabotage],
 }
 
+/// Times are added to the clock, and no clock goes on for as long as a `Duration` may last.
+const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 3_600);
+
 /// A number that no process before under the same uid has drawn. Source: ddata I2.
 ///
 /// It must only ever grow: a process that drew a number twice would name two things alike, and one of
@@ -222,10 +225,18 @@ impl ReplicatorSettings {
             ("type_conflict_log_interval", self.type_conflict_log_interval),
             ("encode_cache_time_to_live", self.encode_cache_time_to_live),
             ("shutdown_flush_timeout", self.shutdown_flush_timeout),
-            ("pruning_interval", self.pruning_interval.unwrap_or(Duration::MAX)),
+            ("pruning_interval", self.pruning_interval.unwrap_or(LONGEST)),
         ];
         if let Some((name, _)) = times.iter().find(|(_, time)| time.is_zero()) {
             return Err(StartError::Settings(format!("{name} must be above zero")));
+        }
+        let further = [
+            ("max_pruning_dissemination", self.max_pruning_dissemination),
+            ("durable.load_retry_window", self.durable.load_retry_window),
+            ("durable.write_behind_interval", self.durable.write_behind_interval.unwrap_or_default()),
+        ];
+        if let Some((name, time)) = times.iter().chain(&further).find(|(_, time)| *time > LONGEST) {
+            return Err(StartError::Settings(format!("{name} is {time:?}, it must not be above {LONGEST:?}")));
         }
         let counts = [
             ("max_delta_elements", self.max_delta_elements),
@@ -302,6 +313,9 @@ mod tests {
         let settings = ReplicatorSettings { max_entry_bytes: 5_000, ..ReplicatorSettings::default() };
         let error = settings.validate().unwrap_err().to_string();
         assert!(error.contains("max_entry_bytes is 5000") && error.contains("max_message_bytes"), "{error}");
+        let settings = ReplicatorSettings { sync_timeout: Duration::MAX, ..ReplicatorSettings::default() };
+        let error = settings.validate().unwrap_err().to_string();
+        assert!(error.contains("sync_timeout is 18446744073709551615.999999999s"), "{error}");
         let lifetime = Duration::from_secs(300);
         let settings = ReplicatorSettings { pruning_marker_time_to_live: lifetime, ..ReplicatorSettings::default() };
         let error = settings.validate().unwrap_err().to_string();

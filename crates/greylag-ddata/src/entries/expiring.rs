@@ -1,7 +1,7 @@
 //! When entries were last used, and how they go without trace. Source: ddata E1, E2, R5.
 
 use super::{Data, Entries, Entry, Gone};
-use crate::expiry::{Dates, Lifetimes, NEVER};
+use crate::expiry::{Dates, Lifetimes, NEVER, later};
 use crate::key::KeyId;
 
 impl Data {
@@ -20,7 +20,7 @@ impl Data {
             Self::Value(_) => {
                 let lifetime = lifetimes.of(key)?;
                 let known = used_ms.max(was.map(|was| was.used_ms)).unwrap_or(now_ms);
-                (known, was.map_or(known, |was| was.told_ms), known.saturating_add(lifetime))
+                (known, was.map_or(known, |was| was.told_ms), later(known, lifetime))
             }
         };
         // One that is used often stays where it is in the index until its turn comes.
@@ -141,7 +141,7 @@ impl Entries {
         let Some(mut dates) = entry.dates().filter(|dates| dates.deadline_ms > now_ms) else { return };
         let lifetime = dates.deadline_ms.saturating_sub(dates.used_ms);
         dates.used_ms = dates.used_ms.max(used_ms);
-        dates.deadline_ms = dates.used_ms.saturating_add(lifetime);
+        dates.deadline_ms = later(dates.used_ms, lifetime);
         then(&mut dates);
         entry.set_dates(Some(dates));
     }
