@@ -47,7 +47,9 @@ impl Subscriber {
             Data::Value(value) if self.tag.as_ref().is_none_or(|tag| *tag == value.tag()) => {
                 (Notice::Value(Snapshot::new(&**value)), Told::Value(entry.digest()))
             }
-            Data::Tombstone { .. } | Data::Value(_) => return None,
+            Data::Tombstone { .. } => return None,
+            // What it has heard of is gone, and its id serves another type.
+            Data::Value(_) => return self.told.remove(key).map(|_| Notice::Expired),
         };
         (self.told.insert(key.clone(), now) != Some(now)).then_some(notice)
     }
