@@ -275,7 +275,7 @@ impl Replicator {
     /// # Errors
     /// [`RequestError`].
     pub async fn stats(&self) -> Result<Stats, RequestError> {
-        self.ask(|task| task.core.stats()).await
+        self.ask(|task| task.stats()).await
     }
 
     /// The state in numbers: what is held, sent, refused and waited for. Source: ddata I3.

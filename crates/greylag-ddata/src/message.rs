@@ -494,6 +494,17 @@ impl Message {
         }
     }
 
+    /// The request that it asks for an answer to, if it does.
+    pub fn request(&self) -> Option<u64> {
+        match self {
+            Self::Write { request, .. }
+            | Self::Check { request, .. }
+            | Self::DeltaWrite { request, .. }
+            | Self::Read { request, .. } => Some(*request),
+            _ => None,
+        }
+    }
+
     /// Whether it moves or compares entries; openings of rounds and answers to them do not.
     pub(crate) fn is_exchange(&self) -> bool {
         !matches!(self, Self::SyncOpen { .. } | Self::SyncSame { .. } | Self::SyncDiffers { .. })
@@ -566,6 +577,8 @@ impl fmt::Debug for Snapshot {
 pub enum DropReason {
     /// It is no message of this protocol.
     Malformed,
+    /// It is a piece, and its sender no replica.
+    Stranger,
     /// A piece contradicted its transfer, came twice, or was one too much; or the whole is not what it
     /// was said to be.
     Transfer,
@@ -585,6 +598,8 @@ pub enum Input {
     SendFailed {
         /// The peer.
         to: UniqueAddress,
+        /// The request that the message was about, if it was about one: [`Message::request`].
+        request: Option<u64>,
     },
     /// Something of a peer was dropped before it was a message.
     Dropped {

@@ -77,6 +77,10 @@ pub struct Stats {
     pub gaps: u64,
     /// Answers to requests that are over.
     pub late_replies: u64,
+    /// Messages that the transport did not take.
+    pub unsent: u64,
+    /// Messages that were lost because too many waited here; only a driver knows.
+    pub overrun: u64,
     /// Batches of deltas sent.
     pub batches_sent: u64,
     /// Rounds of anti-entropy that began here.
@@ -215,7 +219,7 @@ impl ReplicatorCore {
         match input {
             Input::Received { from, message } => self.on_message(now, from, message, out),
             Input::Dropped { from, why } => self.on_dropped(&from, why, out),
-            Input::SendFailed { to } => self.on_send_failed(&to, out),
+            Input::SendFailed { to, request } => self.on_send_failed(&to, request, out),
             Input::Replicas(replicas) => self.on_replicas(now, replicas, out),
             Input::Wall(_) | Input::Tick => {}
             Input::Get { id, key, tag, level } => self.on_get(now, id, key, tag, level.into(), out),

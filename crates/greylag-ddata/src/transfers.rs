@@ -97,7 +97,7 @@ impl Transfers {
 
     /// Takes a piece. One that makes no sense aborts its transfer.
     pub(crate) fn accept(&mut self, now: Instant, from: &UniqueAddress, fragment: Fragment) -> Accepted {
-        self.under_way.retain(|_, transfer| transfer.progress_at + PATIENCE > now);
+        self.tidy(now, |_| true);
         let key = (from.clone(), fragment.transfer);
         if self.aborted.contains(&key) {
             return Accepted::InPart;
@@ -138,6 +138,11 @@ impl Transfers {
             }
             None => Accepted::InPart,
         }
+    }
+
+    /// Gives up what rests for too long, and what comes of peers that do not count any more.
+    pub(crate) fn tidy(&mut self, now: Instant, counts: impl Fn(&UniqueAddress) -> bool) {
+        self.under_way.retain(|(peer, _), transfer| transfer.progress_at + PATIENCE > now && counts(peer));
     }
 
     fn abort(&mut self, key: (UniqueAddress, u64)) -> Accepted {
@@ -223,5 +228,10 @@ mod tests {
         assert!(transfers.aborted.len() <= ABORTED);
         transfers.accept(now + PATIENCE, &peer(), first(900));
         assert_eq!(transfers.under_way.len(), 1, "the stalled ones are gone");
+        transfers.tidy(now + PATIENCE, |_| false);
+        assert!(transfers.under_way.is_empty(), "and so is what came of whom nobody knows");
+        transfers.accept(now, &peer(), first(901));
+        transfers.tidy(now + PATIENCE, |_| true);
+        assert!(transfers.under_way.is_empty(), "though nothing more arrives");
     }
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 use greylag_core::{NodeAddress, Registry, UniqueAddress};
 use greylag_crdt::{ClockExhausted, GCounter, LwwMap, OrSet};
 use greylag_ddata::{
-    Changed, DeleteError, Key, Membership, Read, ReadLevel, Replicator, ReplicatorSettings, StartError, TypeTable,
-    UpdateError, WriteLevel,
+    Changed, DeleteError, Key, Lifecycle, Membership, Read, ReadLevel, Replicator, ReplicatorSettings, StartError,
+    StopReason, TypeTable, UpdateError, WriteLevel,
 };
 use greylag_transport::memory::MemoryNetwork;
 
@@ -368,4 +368,21 @@ async fn scenario_38_a_key_expires_and_is_used_again() {
         Ok::<_, ClockExhausted>(set.len())
     };
     assert_eq!(node.update(&key, WriteLevel::Local, OrSet::new, add).await, Ok(1));
+}
+
+/// ddata R1: dropping the last handle ends the replicator, also under whoever still follows an entry.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_last_handle_is_the_end_for_followers_too() {
+    let network = MemoryNetwork::new();
+    let remoting = network.node("last.ddata:1#1701".parse().unwrap(), Arc::new(Registry::new()));
+    let node =
+        Replicator::start(ReplicatorSettings::test(), TypeTable::new(), remoting, Membership::fixed([])).unwrap();
+    let key = Key::<GCounter>::new("visits").unwrap();
+    let (mut changes, mut lifecycle) = (node.subscribe(&key), node.lifecycle());
+    node.update(&key, WriteLevel::Local, GCounter::new, |c, cx| c.increment(cx, 4)).await.unwrap();
+    node.flush_changes();
+    assert!(matches!(changes.next().await, Some(Changed::Value { .. })));
+    drop(node);
+    assert_eq!(tokio::time::timeout(PATIENCE, changes.next()).await, Ok(None));
+    lifecycle.wait_for(|now| matches!(now, Lifecycle::Stopped(StopReason::ShutDown))).await.unwrap();
 }

@@ -45,6 +45,8 @@ impl Receiver for Ear {
 struct Scene {
     honest: [Replicator; 2],
     hostile: Arc<dyn Remoting>,
+    /// No member at all.
+    stranger: Arc<dyn Remoting>,
     victim: UniqueAddress,
     ear: Arc<Ear>,
     _memberships: Vec<MembershipHandle>,
@@ -79,11 +81,11 @@ impl Scene {
         let network = MemoryNetwork::new();
         // Numbers belong to an incarnation, so every test has its own.
         static UIDS: AtomicU64 = AtomicU64::new(1);
-        let uid = UIDS.fetch_add(3, Ordering::Relaxed);
+        let uid = UIDS.fetch_add(4, Ordering::Relaxed);
         let address = |(n, name)| format!("{name}.hostile:1#{}", uid + n).parse().unwrap();
-        let addresses: Vec<UniqueAddress> = (0..).zip(["a", "b", "h"]).map(address).collect();
+        let addresses: Vec<UniqueAddress> = (0..).zip(["a", "b", "h", "s"]).map(address).collect();
         let node = |index: usize| network.node(addresses[index].clone(), Arc::new(Registry::new()));
-        let hostile = node(2);
+        let (hostile, stranger) = (node(2), node(3));
         let ear = Arc::new(Ear::default());
         hostile.register("ddata/ddata", ear.clone());
         hostile.register(&format!("{}ddata/ddata", Recipient::BULK_PREFIX), ear.clone());
@@ -106,14 +108,18 @@ impl Scene {
         for node in &honest {
             assert!(node.wait_synced(PATIENCE).await);
         }
-        Self { honest, hostile, victim: addresses[0].clone(), ear, _memberships: memberships }
+        Self { honest, hostile, stranger, victim: addresses[0].clone(), ear, _memberships: memberships }
     }
 
     fn raw(&self, bulk: bool, manifest: &'static str, bytes: Vec<u8>) {
+        self.raw_from(&self.hostile, bulk, manifest, bytes);
+    }
+
+    fn raw_from(&self, from: &Arc<dyn Remoting>, bulk: bool, manifest: &'static str, bytes: Vec<u8>) {
         let path = if bulk { format!("{}ddata/ddata", Recipient::BULK_PREFIX) } else { "ddata/ddata".to_owned() };
         let envelope = Envelope::new(Recipient::new(path), CodecId::PROST, manifest, bytes);
         // A full queue loses it, which is as good.
-        drop(self.hostile.send(&Destination::Incarnation(self.victim.clone()), envelope.to_uid(self.victim.uid())));
+        drop(from.send(&Destination::Incarnation(self.victim.clone()), envelope.to_uid(self.victim.uid())));
     }
 
     fn say(&self, message: Message) {
@@ -301,6 +307,13 @@ async fn fragments_that_never_end() {
     // A whole that is not what it was said to be.
     scene.fragment(&PbFragment { count: 1, total_bytes: 1_000, ..piece(1_000, 0, 0) });
     scene.counted(|stats| stats.transfers_aborted == 105).await;
+    // Who is no member occupies nothing: what would be one too much is not even looked at.
+    let strangers = scene.stats().await.from_strangers;
+    for transfer in 0..10 {
+        scene.raw_from(&scene.stranger, true, FRAGMENT, piece(transfer, 0, 1_000_000).encode_to_vec());
+    }
+    scene.counted(|stats| stats.from_strangers == strangers + 10).await;
+    assert_eq!(scene.stats().await.transfers_aborted, 105);
     scene.still_serves().await;
 }
 

@@ -1,13 +1,15 @@
 //! Where messages of peers come in: read on the worker that brings them, and queued for the machine.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use greylag_core::UniqueAddress;
 use greylag_transport::{Inbound, Receiver};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use crate::message::{DropReason, Message};
+use crate::replicas::Replicas;
 use crate::transfers::{Accepted, Transfers};
 use crate::wire::{self, FRAGMENT_MANIFEST, WireError};
 
@@ -21,12 +23,35 @@ pub(super) enum Arrived {
 pub(super) struct Inlet {
     inbox: mpsc::Sender<(UniqueAddress, Arrived)>,
     transfers: Mutex<Transfers>,
+    replicas: watch::Receiver<Arc<Replicas>>,
+    /// Messages for which there was no room.
+    lost: AtomicU64,
 }
 
 impl Inlet {
-    /// Messages in fragments may have, together and per peer, `max_bytes`.
-    pub(super) fn new(inbox: mpsc::Sender<(UniqueAddress, Arrived)>, max_bytes: usize) -> Self {
-        Self { inbox, transfers: Mutex::new(Transfers::new(max_bytes)) }
+    /// Messages in fragments may have, together and per peer, `max_bytes`. Who is none of `replicas` occupies
+    /// nothing.
+    pub(super) fn new(
+        inbox: mpsc::Sender<(UniqueAddress, Arrived)>,
+        max_bytes: usize,
+        replicas: watch::Receiver<Arc<Replicas>>,
+    ) -> Self {
+        Self { inbox, transfers: Mutex::new(Transfers::new(max_bytes)), replicas, lost: AtomicU64::new(0) }
+    }
+
+    fn transfers(&self) -> MutexGuard<'_, Transfers> {
+        self.transfers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives up what nothing more came of, and what came of those who are no replicas any more.
+    pub(super) fn tidy(&self) {
+        let replicas = self.replicas.borrow().clone();
+        self.transfers().tidy(Instant::now(), |peer| replicas.other(peer).is_some());
+    }
+
+    /// How many messages were lost because too many waited.
+    pub(super) fn lost(&self) -> u64 {
+        self.lost.load(Ordering::Relaxed)
     }
 
     /// The message, once all of it is here.
@@ -36,10 +61,10 @@ impl Inlet {
             return wire::decode(message.payload.clone()).map(whole).map(Some);
         }
         let fragment = wire::decode_fragment(message.payload.clone())?;
-        let accepted = {
-            let mut transfers = self.transfers.lock().unwrap_or_else(PoisonError::into_inner);
-            transfers.accept(Instant::now(), &message.from, fragment)
-        };
+        if self.replicas.borrow().other(&message.from).is_none() {
+            return Ok(Some(Arrived::Dropped(DropReason::Stranger)));
+        }
+        let accepted = self.transfers().accept(Instant::now(), &message.from, fragment);
         match accepted {
             Accepted::InPart => Ok(None),
             Accepted::Aborted => Ok(Some(Arrived::Dropped(DropReason::Transfer))),
@@ -62,6 +87,7 @@ impl Receiver for Inlet {
             }
         };
         if self.inbox.try_send((message.from, arrived)).is_err() {
+            self.lost.fetch_add(1, Ordering::Relaxed);
             tracing::debug!("a message of a replica was dropped: the replicator is busy or has stopped");
         }
     }

@@ -20,7 +20,7 @@ use crate::message::{Effect, Input, Message, Notice, Reply};
 use crate::metrics::{Latency, LevelName, Metrics};
 use crate::read::Lifecycle;
 use crate::replicas::Replicas;
-use crate::replicator::ReplicatorCore;
+use crate::replicator::{ReplicatorCore, Stats};
 use crate::settings::ReplicatorSettings;
 use crate::stash::Stash;
 use crate::store::DurableStore;
@@ -68,6 +68,7 @@ pub(super) struct Task {
     ordinary: Recipient,
     bulk: Recipient,
     shipping: Shipping,
+    inlet: Arc<Inlet>,
     inbox: mpsc::Receiver<(UniqueAddress, Arrived)>,
     replicas: watch::Receiver<Arc<Replicas>>,
     lifecycle: watch::Sender<Lifecycle>,
@@ -92,11 +93,11 @@ impl Task {
         let ordinary = Recipient::new(format!("ddata/{}", settings.name));
         let bulk = Recipient::new(format!("{}ddata/{}", Recipient::BULK_PREFIX, settings.name));
         let (sender, inbox) = mpsc::channel(INBOX);
-        let inlet = Arc::new(Inlet::new(sender, settings.max_entry_bytes.saturating_mul(4)));
+        let inlet = Arc::new(Inlet::new(sender, settings.max_entry_bytes.saturating_mul(4), replicas.clone()));
         let shipping = Shipping::new(remoting.clone(), bulk.clone(), numbers.clone(), settings.bulk_fragment_bytes);
         let stash = Stash::new(settings.stash_capacity);
         remoting.register(&ordinary.path, inlet.clone());
-        remoting.register(&bulk.path, inlet);
+        remoting.register(&bulk.path, inlet.clone());
         let seed = own.uid().get();
         let core = ReplicatorCore::new(settings, types, own.clone(), numbers, seed, Instant::now());
         let (lifecycle, watching) = watch::channel(core.lifecycle().clone());
@@ -113,6 +114,7 @@ impl Task {
             ordinary,
             bulk,
             shipping,
+            inlet,
             inbox,
             replicas,
             lifecycle,
@@ -131,7 +133,7 @@ impl Task {
     ) {
         self.replicas.mark_changed();
         self.tell_wall_clock();
-        let mut membership_lives = true;
+        let (mut membership_lives, mut control_lives, mut handles_live) = (true, true, true);
         while !matches!(self.core.lifecycle(), Lifecycle::Stopped(_)) {
             let deadline = self.core.next_deadline();
             let due = async {
@@ -142,17 +144,19 @@ impl Task {
             };
             tokio::select! {
                 () = due => {
+                    self.inlet.tidy();
                     self.tell_wall_clock();
                     self.handle(Input::Tick);
                 }
-                request = control.recv() => match request {
+                request = control.recv(), if control_lives => match request {
                     Some(request) => request(&mut self),
-                    None => self.handle(Input::Stop(StopReason::ShutDown)),
+                    None => control_lives = false,
                 },
                 changed = self.replicas.changed(), if membership_lives => {
                     membership_lives = changed.is_ok();
                     let replicas = self.replicas.borrow_and_update().clone();
                     self.shipping.keep(&replicas);
+                    self.inlet.tidy();
                     self.handle(Input::Replicas(replicas));
                 }
                 Some((from, arrived)) = self.inbox.recv() => match arrived {
@@ -160,7 +164,14 @@ impl Task {
                     Arrived::Dropped(why) => self.handle(Input::Dropped { from, why }),
                 },
                 Some(input) = self.keeper.answer() => self.handle(input),
-                Some(request) = requests.recv() => self.take(request),
+                request = requests.recv(), if handles_live => match request {
+                    Some(request) => self.take(request),
+                    // The last handle is gone. Subscriptions may be left; they are no handles.
+                    None => {
+                        handles_live = false;
+                        self.handle(Input::Stop(StopReason::ShutDown));
+                    }
+                },
             }
             self.perform();
             while *self.core.lifecycle() != Lifecycle::Loading
@@ -204,7 +215,13 @@ impl Task {
 
     /// The machine's numbers, and what only its driver can measure.
     pub(super) fn metrics(&mut self) -> Metrics {
-        Metrics { latency: self.latency.clone(), longest_step: self.longest_step, ..self.core.metrics() }
+        let stats = self.stats();
+        Metrics { stats, latency: self.latency.clone(), longest_step: self.longest_step, ..self.core.metrics() }
+    }
+
+    /// What was dropped or refused, here and by the machine.
+    pub(super) fn stats(&self) -> Stats {
+        Stats { overrun: self.inlet.lost(), ..self.core.stats() }
     }
 
     pub(super) fn follow(&mut self, subscriber: u64, follower: Follower) {
@@ -257,6 +274,7 @@ impl Task {
     }
 
     fn send(&mut self, to: UniqueAddress, bulk: bool, message: Message) {
+        let request = message.request();
         let sent = if bulk {
             self.shipping.ship(&to, message)
         } else {
@@ -264,7 +282,7 @@ impl Task {
             self.post(&to, Envelope::with_payload(self.ordinary.clone(), CodecId::PROST, MANIFEST, payload))
         };
         if !sent {
-            self.handle(Input::SendFailed { to });
+            self.handle(Input::SendFailed { to, request });
         }
     }
 

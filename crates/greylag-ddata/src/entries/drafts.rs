@@ -4,7 +4,7 @@ use bytes::Bytes;
 use greylag_crdt::Digest;
 
 use super::{Data, Entries, Entry, Filled, Merged, Rules};
-use crate::key::KeyId;
+use crate::key::{KeyId, problem};
 use crate::message::{Content, Refusal};
 use crate::repair::{Deferred, Draft, Nonsense};
 use crate::types::AnyData;
@@ -26,6 +26,9 @@ impl Entries {
         offered: Deferred,
     ) -> Result<(), Refusal> {
         let Content::Value { tag, .. } = &offered.offer.head.content else { return Err(Refusal::Undecodable) };
+        if problem(key).is_some() {
+            return Err(Refusal::Undecodable);
+        }
         self.check_tag(key, tag)?;
         let found = rules.types.find(tag).ok_or(Refusal::UnknownType)?;
         let mut zero = found.zero();

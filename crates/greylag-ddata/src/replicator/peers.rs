@@ -8,7 +8,7 @@ use greylag_crdt::{Digest, ReplicaId};
 use super::ReplicatorCore;
 use super::conflicts::TypeConflict;
 use crate::entries::{Data, Entry, Merged, Noticed, Rules};
-use crate::key::KeyId;
+use crate::key::{KeyId, problem};
 use crate::message::{
     BatchItem, Content, DeltaItem, Effect, Envelope, Message, Nacked, ReadReply, Refusal, ReplicatorEvent, WriteReply,
 };
@@ -219,7 +219,10 @@ impl ReplicatorCore {
     ) -> Result<Merged, Refusal> {
         let origin = ReplicaId(from.uid().get());
         self.free(now, &item.key, out);
-        let merged = if self.settings.delta_enabled {
+        let merged = if problem(&item.key).is_some() {
+            // Nobody could ever read it, or delete it.
+            Err(Refusal::Undecodable)
+        } else if self.settings.delta_enabled {
             let rules = rules(&self.types, &self.settings, self.forgets_before(now));
             self.entries.merge_delta(&rules, origin, item)
         } else {
@@ -243,11 +246,15 @@ impl ReplicatorCore {
     ) -> Result<Merged, Refusal> {
         self.free(now, key, out);
         let rules = rules(&self.types, &self.settings, self.forgets_before(now));
-        let merged = self.entries.merge_envelope(&rules, key, envelope);
+        let merged = match problem(key) {
+            // Nobody could ever read it, or delete it.
+            Some(_) => Err(Refusal::Undecodable),
+            None => self.entries.merge_envelope(&rules, key, envelope),
+        };
         let tag = match &envelope.content {
             Content::Value { tag, .. } => tag.clone(),
             Content::Tombstone { .. } => {
-                if merged != Ok(Merged::Expired) {
+                if merged.is_ok() && merged != Ok(Merged::Expired) {
                     self.log.clear_deltas(key);
                 }
                 "".into()

@@ -213,6 +213,7 @@ impl ReplicatorCore {
     pub(super) fn on_dropped(&mut self, from: &UniqueAddress, why: DropReason, out: &mut Vec<Effect>) {
         match why {
             DropReason::Malformed => self.stats.malformed += 1,
+            DropReason::Stranger => self.stats.from_strangers += 1,
             DropReason::Transfer => self.note_aborted(from, out),
         }
     }

@@ -47,6 +47,9 @@ impl WriteRequest {
 /// A local request that waits for nothing but the store fails after this, however long the store takes.
 const STORE_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// What a quorum does about a replica that does not help: whom it asks instead.
+type Replacement = fn(&mut Quorum, &UniqueAddress) -> Option<UniqueAddress>;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum WriteKind {
     Update,
@@ -462,9 +465,14 @@ impl ReplicatorCore {
         }
     }
 
-    /// The transport refused a message for this peer: it is replaced where it is awaited.
-    pub(super) fn on_send_failed(&mut self, peer: &UniqueAddress, out: &mut Vec<Effect>) {
-        self.ask_instead_of(peer, out);
+    /// The transport refused a message for this peer: somebody else is asked what that asked. Other requests that
+    /// wait for the peer have messages of their own, and there may be thousands.
+    pub(super) fn on_send_failed(&mut self, peer: &UniqueAddress, request: Option<u64>, out: &mut Vec<Effect>) {
+        self.stats.unsent += 1;
+        if let Some(request) = request {
+            self.replace_in_write(request, peer, Quorum::suspect, out);
+            self.replace_in_read(request, peer, Quorum::suspect, out);
+        }
     }
 
     /// A peer is unreachable: others are asked too, and it may still answer.
@@ -477,33 +485,40 @@ impl ReplicatorCore {
         self.replace(peer, Quorum::refuse, out);
     }
 
-    fn replace(
+    fn replace(&mut self, peer: &UniqueAddress, replacement: Replacement, out: &mut Vec<Effect>) {
+        for request in self.writes.keys().copied().collect::<Vec<_>>() {
+            self.replace_in_write(request, peer, replacement, out);
+        }
+        for request in self.reads.keys().copied().collect::<Vec<_>>() {
+            self.replace_in_read(request, peer, replacement, out);
+        }
+    }
+
+    fn replace_in_write(
         &mut self,
+        request: u64,
         peer: &UniqueAddress,
-        replacement: fn(&mut Quorum, &UniqueAddress) -> Option<UniqueAddress>,
+        replacement: Replacement,
         out: &mut Vec<Effect>,
     ) {
-        let writes: Vec<u64> = self.writes.keys().copied().collect();
-        for request in writes {
-            let Some(write) = self.writes.get_mut(&request) else { continue };
-            let (next, key) = (replacement(&mut write.quorum, peer), write.key.clone());
-            let over_at = write.quorum.deadline();
-            if let Some(next) = next {
-                let message = self.write_message(request, &key);
-                self.ask(over_at, next, message, out);
-            }
-            self.settle_write(request, out);
+        let Some(write) = self.writes.get_mut(&request) else { return };
+        let (next, key) = (replacement(&mut write.quorum, peer), write.key.clone());
+        let over_at = write.quorum.deadline();
+        if let Some(next) = next {
+            let message = self.write_message(request, &key);
+            self.ask(over_at, next, message, out);
         }
-        let reads: Vec<u64> = self.reads.keys().copied().collect();
-        for request in reads {
-            let Some(read) = self.reads.get_mut(&request) else { continue };
-            let (question, over_at) = (Self::question(read, request), read.quorum.deadline());
-            if let Some(next) = replacement(&mut read.quorum, peer) {
-                self.ask(over_at, next, question, out);
-            }
-            if self.reads.get(&request).is_some_and(|read| read.quorum.progress() != Progress::Pending) {
-                self.finish_read(request, out);
-            }
+        self.settle_write(request, out);
+    }
+
+    fn replace_in_read(&mut self, request: u64, peer: &UniqueAddress, replacement: Replacement, out: &mut Vec<Effect>) {
+        let Some(read) = self.reads.get_mut(&request) else { return };
+        let (question, over_at) = (Self::question(read, request), read.quorum.deadline());
+        if let Some(next) = replacement(&mut read.quorum, peer) {
+            self.ask(over_at, next, question, out);
+        }
+        if self.reads.get(&request).is_some_and(|read| read.quorum.progress() != Progress::Pending) {
+            self.finish_read(request, out);
         }
     }
 

@@ -2,6 +2,7 @@
 //! machines. Source: ddata §12.
 
 mod deleted;
+mod extremes;
 mod levels;
 mod partitions;
 mod world;

@@ -266,6 +266,23 @@ impl World {
         }
     }
 
+    /// The requests that a node has just sent to another.
+    pub(crate) fn requests_to(&self, from: char, to: char) -> Vec<u64> {
+        let (from, to) = (&self.nodes[&from].address, &self.nodes[&to].address);
+        let sent = self.flights.iter().filter(|(sender, receiver, _)| sender == from && receiver == to);
+        let request = |message: &Message| match message {
+            Message::Write { request, .. } | Message::DeltaWrite { request, .. } => Some(*request),
+            _ => None,
+        };
+        sent.filter_map(|(_, _, message)| request(message)).collect()
+    }
+
+    /// The transport did not take the message of a request.
+    pub(crate) fn send_failed(&mut self, name: char, to: char, request: u64) {
+        let to = self.nodes[&to].address.clone();
+        self.input(name, Input::SendFailed { to, request: Some(request) });
+    }
+
     pub(crate) fn receive(&mut self, name: char, from: char, message: Message) {
         let from = self.nodes[&from].address.clone();
         self.input(name, Input::Received { from, message });
