@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use greylag_core::UniqueAddress;
@@ -18,6 +18,7 @@ use crate::entries::Entries;
 use crate::key::KeyId;
 use crate::message::{BatchItem, DeltaItem, Message, Nacked};
 use crate::settings::ReplicatorSettings;
+use crate::sync::FRAGMENTS_PATIENCE;
 use crate::types::TypeTable;
 
 /// Unsent records of one key beyond this are joined in place, so that bursts do not grow the log.
@@ -72,7 +73,8 @@ struct OfKey {
 #[derive(Debug)]
 struct Outstanding {
     to_seq: u64,
-    sent_at: Instant,
+    /// When it is sent again.
+    again_at: Instant,
     /// After a refusal: these entries are owed in full, and these since the version given.
     owed: Option<BTreeMap<KeyId, Owed>>,
 }
@@ -299,10 +301,12 @@ impl DeltaLog {
                 .clone();
             if let Some(cursor) = self.peers.get_mut(peer) {
                 cursor.sent = to_seq;
-                cursor.outstanding.insert(from_seq, Outstanding { to_seq, sent_at: now, owed: None });
+                let message = Message::DeltaBatch { from_seq, to_seq, items };
+                let again_at = now + patience(settings, &message);
+                cursor.outstanding.insert(from_seq, Outstanding { to_seq, again_at, owed: None });
+                sends.push((peer.clone(), message));
             }
             self.sendings += 1;
-            sends.push((peer.clone(), Message::DeltaBatch { from_seq, to_seq, items }));
         }
     }
 
@@ -369,8 +373,7 @@ impl DeltaLog {
         let mut sends = Vec::new();
         for peer in reachable {
             let Some(cursor) = self.peers.get(peer) else { continue };
-            let due =
-                cursor.outstanding.iter().filter(|(_, batch)| batch.sent_at + settings.delta_resend_timeout <= now);
+            let due = cursor.outstanding.iter().filter(|(_, batch)| batch.again_at <= now);
             let due: Vec<u64> = due.map(|(from_seq, _)| *from_seq).collect();
             for from_seq in due {
                 sends.extend(self.send_again(now, settings, types, entries, peer, from_seq));
@@ -389,8 +392,7 @@ impl DeltaLog {
         peer: &UniqueAddress,
         from_seq: u64,
     ) -> Option<(UniqueAddress, Message)> {
-        let batch = self.peers.get_mut(peer)?.outstanding.get_mut(&from_seq)?;
-        batch.sent_at = now;
+        let batch = self.peers.get(peer)?.outstanding.get(&from_seq)?;
         let (to_seq, owed) = (batch.to_seq, batch.owed.clone());
         let items = match owed {
             None => self.items(settings, types, entries, from_seq, to_seq),
@@ -399,7 +401,9 @@ impl DeltaLog {
                 owed.filter_map(|(key, owed)| self.owed_item(settings, types, entries, key, *owed)).collect()
             }
         };
-        Some((peer.clone(), Message::DeltaBatch { from_seq, to_seq, items }))
+        let message = Message::DeltaBatch { from_seq, to_seq, items };
+        self.peers.get_mut(peer)?.outstanding.get_mut(&from_seq)?.again_at = now + patience(settings, &message);
+        Some((peer.clone(), message))
     }
 
     /// What closes a gap: the missing deltas, or the full state if the log no longer has them.
@@ -477,7 +481,7 @@ impl DeltaLog {
         }
         if is_exchanging {
             // Sent again as it is in a while; by then the peer may have what it lacks.
-            (batch.owed, batch.sent_at) = (None, now);
+            (batch.owed, batch.again_at) = (None, now + settings.delta_resend_timeout);
             return Vec::new();
         }
         // Refused twice, the deltas are not what is missing.
@@ -491,10 +495,9 @@ impl DeltaLog {
     }
 
     /// A peer is reachable again: what it has not acknowledged is due at once.
-    pub(crate) fn hurry(&mut self, peer: &UniqueAddress, now: Instant, settings: &ReplicatorSettings) {
-        let past = now.checked_sub(settings.delta_resend_timeout).unwrap_or(now);
+    pub(crate) fn hurry(&mut self, peer: &UniqueAddress, now: Instant) {
         if let Some(cursor) = self.peers.get_mut(peer) {
-            cursor.outstanding.values_mut().for_each(|batch| batch.sent_at = batch.sent_at.min(past));
+            cursor.outstanding.values_mut().for_each(|batch| batch.again_at = batch.again_at.min(now));
         }
     }
 
@@ -557,6 +560,13 @@ impl DeltaLog {
         let indexed = self.by_key.values().map(|of_key| of_key.seqs.len()).sum();
         assert!(said <= indexed && indexed <= self.records.len(), "records are found by their keys");
     }
+}
+
+/// How long a batch waits for its acknowledgement before it is sent again. One that travels in pieces takes longer, and
+/// a second copy behind it would help nobody.
+fn patience(settings: &ReplicatorSettings, batch: &Message) -> Duration {
+    let is_bulk = batch.size_hint() > settings.max_message_bytes;
+    settings.delta_resend_timeout.max(if is_bulk { FRAGMENTS_PATIENCE } else { Duration::ZERO })
 }
 
 fn weight(record: &Record) -> usize {

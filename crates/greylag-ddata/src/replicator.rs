@@ -531,7 +531,7 @@ impl ReplicatorCore {
         for peer in self.replicas.others.iter().filter(|replica| replica.reachable).map(|replica| &replica.address) {
             match before.other(peer) {
                 None => self.rounds.owe(peer.clone()),
-                Some(was) if !was.reachable => self.log.hurry(peer, now, &self.settings),
+                Some(was) if !was.reachable => self.log.hurry(peer, now),
                 Some(_) => {}
             }
         }

@@ -34,7 +34,10 @@ const RANGES_PER_MESSAGE: usize = 512;
 /// A part of the hash space is streamed in pieces of about so many entries, so that no step is long.
 const STREAMED_AT_ONCE: u64 = 1_024;
 /// So long may a message in fragments take.
-const FRAGMENTS_PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const FRAGMENTS_PATIENCE: Duration = Duration::from_secs(30);
+
+/// Whether a difference is left alone: of a hash, the own digest and the peer's, and when the peer used it last.
+pub(crate) type Skip<'a> = dyn FnMut(u64, Option<Digest>, Option<Digest>, Option<i64>) -> bool + 'a;
 
 /// What is to be said in a round, as soon as the window lets it; of one kind as much in one message as
 /// fits.
@@ -223,13 +226,19 @@ impl Round {
 
     /// Compares a part with the list of all that the peer holds of it. `skip` says which differences
     /// are left alone: exchanging them changed nothing before.
-    pub(crate) fn compare_list(
-        &mut self,
-        entries: &Entries,
-        prefix: Prefix,
-        theirs: &[Listed],
-        mut skip: impl FnMut(u64, Option<Digest>, Option<Digest>, Option<i64>) -> bool,
-    ) {
+    pub(crate) fn compare_list(&mut self, entries: &Entries, prefix: Prefix, theirs: &[Listed], skip: &mut Skip<'_>) {
+        if theirs.is_empty() {
+            // All of it, which may be much: some at a time.
+            return self.queue.streams.push_back(prefix);
+        }
+        // The peer holds little here; what is held here may be a thousand times as much.
+        if entries.tree.sum(prefix).count > STREAMED_AT_ONCE && !prefix.is_deepest() {
+            for child in prefix.children() {
+                let theirs: Vec<Listed> = theirs.iter().filter(|held| child.contains(held.hash)).copied().collect();
+                self.compare_list(entries, child, &theirs, skip);
+            }
+            return;
+        }
         let mut listed: BTreeMap<u64, BTreeSet<Digest>> = BTreeMap::new();
         let mut used: BTreeMap<u64, i64> = BTreeMap::new();
         for Listed { hash, digest, used_ms } in theirs {
@@ -456,4 +465,46 @@ pub(crate) fn fill(
         found.push((key, envelope));
     }
     (bytes > settings.max_message_bytes, found, large)
+}
+
+#[cfg(test)]
+mod tests {
+    use greylag_crdt::{DotSource, GSet, Markers, ReplicaId, ReplicatedData, hash64};
+
+    use super::*;
+    use crate::entries::{Data, Filled};
+
+    /// ddata H9, G10: who holds little is sent much, and no step gathers all of it.
+    #[test]
+    fn what_a_peer_lacks_is_gathered_some_at_a_time() {
+        let mut entries = Entries::new(ReplicaId(1), DotSource::new(), &ReplicatorSettings::test());
+        let all = 10_000;
+        for n in 0..all {
+            let data = Data::Value(Box::new(GSet::<String>::zero()));
+            let (versions, markers) = (BTreeMap::new(), Markers::new());
+            let key = KeyId::from(format!("key-{n}"));
+            entries.set(&key, Filled { data, versions, markers, size_bound: 9, born: 0, used_ms: None });
+        }
+        let mut round = Round::new(Instant::now(), 1, false);
+        let listed = |n: u32| Listed { hash: hash64(format!("key-{n}").as_bytes()), digest: Digest(7), used_ms: None };
+        round.compare_list(&entries, Prefix::ROOT, &[listed(3), listed(4)], &mut |_, _, _, _| false);
+        assert_eq!(round.queue.differing.len(), 2);
+        assert!(round.queue.lacking.len() < 2 * STREAMED_AT_ONCE as usize, "{} at once", round.queue.lacking.len());
+        let (settings, mut sent) = (ReplicatorSettings::test(), BTreeSet::new());
+        loop {
+            let mut out = Vec::new();
+            round.pump(&settings, &mut entries, &mut out);
+            for (_, message) in out {
+                match message {
+                    Message::Gossip { entries, .. } => sent.extend(entries.into_iter().map(|(key, _)| key)),
+                    Message::SyncAck { number, idle: true, .. } => {
+                        return assert_eq!((sent.len(), number > 0), (all, true));
+                    }
+                    _ => {}
+                }
+            }
+            let sent = round.sent;
+            round.on_ack(Instant::now(), round.peer.0 + 1, sent, 0, false);
+        }
+    }
 }

@@ -409,3 +409,31 @@ fn a_difference_that_stays_is_not_exchanged_again_and_again() {
     }
     assert!(entries[0] > 0 && entries[4..].iter().sum::<usize>() == 0, "{entries:?}");
 }
+
+/// ddata G8, G11: a batch that travels in pieces is given the time that pieces take before it is sent again; a peer
+/// that is reachable again gets it at once.
+#[test]
+fn what_travels_in_pieces_is_not_sent_again_at_once() {
+    let mut world = World::new(2, &ReplicatorSettings { max_message_bytes: 4_096, ..settings() });
+    world.publish(&[0, 1]);
+    world.settle();
+    world.said.clear();
+    world.update::<OrSet<u32>>(0, "big", |set, cx| set.add_all(cx, 0..5_000));
+    let sent = |world: &World| items(&world.said).len();
+    for _ in 0..12 {
+        world.tick(0, Duration::from_secs(2));
+        world.flights.clear();
+    }
+    assert_eq!(sent(&world), 1);
+    world.tick(0, Duration::from_secs(10));
+    world.flights.clear();
+    assert_eq!(sent(&world), 2, "half a minute is enough");
+    world.reachable = false;
+    world.publish(&[0, 1]);
+    world.reachable = true;
+    world.publish(&[0, 1]);
+    world.tick(0, Duration::from_secs(1));
+    assert_eq!(sent(&world), 3);
+    world.settle();
+    assert_eq!(world.set_len(1, "big"), 5_000);
+}

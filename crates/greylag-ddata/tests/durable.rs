@@ -10,9 +10,9 @@ use greylag_core::UniqueAddress;
 use greylag_crdt::{DotSource, GCounter, GSet, ReplicatedData, UpdateCx};
 use greylag_ddata::{
     BatchItem, DeltaItem, DurableSettings, Effect, GetError, Input, Key, Lifecycle, LoadedRecord, Message, OnBadRecord,
-    Read, ReadLevel, ReadReply, Refusal, Replica, ReplicaStatus, Replicas, ReplicatorCore, ReplicatorEvent,
-    ReplicatorSettings, Reply, RequestError, StopReason, StoreError, StoreImage, StoreOp, TypeTable, UpdateError,
-    WriteLevel, WriteReply,
+    PruningNews, Read, ReadLevel, ReadReply, Refusal, Replica, ReplicaStatus, Replicas, ReplicatorCore,
+    ReplicatorEvent, ReplicatorSettings, Reply, RequestError, Sixteenths, StaleStore, StopReason, StoreError,
+    StoreImage, StoreMeta, StoreOp, Sum, TypeTable, UpdateError, WriteLevel, WriteReply,
 };
 
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -557,4 +557,30 @@ fn bad_records_stop_it_or_are_moved_aside() {
     assert_eq!(node.stored::<GSet<u64>>("u"), None);
     let held = node.core.value(&Key::<GSet<i8>>::new("u").unwrap()).unwrap();
     assert!(held.contains(&7) && held.contains(&8));
+}
+
+/// ddata Z9, U5: a stale store is discarded with what of it could not be read so far.
+#[test]
+fn what_was_held_back_is_discarded_with_a_stale_store() {
+    let mut disk = StoreImage::default();
+    let mut late = GSet::<u8>::zero();
+    late.add(7);
+    let (tag, bytes) = (GSet::<u8>::TAG.to_string().into(), late.to_bytes().into());
+    let key: greylag_ddata::KeyId = "late".into();
+    disk.apply(StoreOp::Put { key: key.clone(), tag, bytes, markers: greylag_crdt::Markers::new() });
+    let (written_at, synced_at, removed) = (900, Some(900), [].into());
+    disk.apply(StoreOp::Meta(StoreMeta { written_at, synced_at, has_met_others: true, forget_horizon: None, removed }));
+    let (on_bad_record, stale_store) = (OnBadRecord::Quarantine, StaleStore::Discard);
+    let durable = DurableSettings { on_bad_record, stale_store, ..DurableSettings::of(["*"]) };
+    let mut node = Node::new("b", durable, disk);
+    node.load();
+    node.meets(&["w"]);
+    let pruning = PruningNews { rounds: Vec::new(), forget_horizon: Some(950) };
+    node.receive("w", Message::SyncOpen { round: 1, part: Sixteenths::ALL, root: Sum::default(), pruning });
+    let told = node.events.last();
+    assert!(matches!(told, Some(ReplicatorEvent::StaleStore { dropped: 1, .. })), "{told:?}");
+    node.core.add_type::<GSet<u8>>();
+    node.settle_disk(true);
+    assert_eq!(node.core.value(&Key::<GSet<u8>>::new("late").unwrap()), None);
+    assert!(!node.disk.records.contains_key(&key), "nor is it loaded the next time");
 }

@@ -480,7 +480,7 @@ impl ReplicatorCore {
             let suppressed = &mut self.rounds.suppressed;
             for prefix in prefixes {
                 let keys: Vec<Listed> = keys.iter().filter(|held| prefix.contains(held.hash)).copied().collect();
-                found.compare_list(&self.entries, *prefix, &keys, |hash, own, theirs, used_ms| {
+                found.compare_list(&self.entries, *prefix, &keys, &mut |hash, own, theirs, used_ms| {
                     let Some(entry) = suppressed.get_mut(&(from.clone(), hash)) else { return false };
                     // The other digest is learned from the first list after the refusal.
                     let same = entry.own == own

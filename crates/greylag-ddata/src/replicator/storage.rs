@@ -302,7 +302,14 @@ impl ReplicatorCore {
             return false;
         }
         let gate = self.storage.gate.take();
-        let loaded = gate.filter(|_| policy == StaleStore::Discard).map(|gate| gate.loaded).unwrap_or_default();
+        let mut loaded = gate.filter(|_| policy == StaleStore::Discard).map(|gate| gate.loaded).unwrap_or_default();
+        if policy == StaleStore::Discard {
+            // What could not be read so far is just as old.
+            for key in std::mem::take(&mut self.entries.storing.held_back).into_keys() {
+                self.entries.storing.gather(&key, None);
+                loaded.insert(key);
+            }
+        }
         for key in &loaded {
             self.log.clear_deltas(key);
             self.entries.forget(key);
