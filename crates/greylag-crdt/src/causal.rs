@@ -43,7 +43,7 @@ pub struct Causal<S: Store> {
     slot_floor: u64,
     /// Whether this replica has drawn dots for the entry since it was last absent here.
     drawn: bool,
-    tracker: Tracker<Fragment<S>>,
+    tracker: Tracker<Box<Fragment<S>>>,
 }
 
 impl<S: Store> Causal<S> {
@@ -120,7 +120,10 @@ impl<S: Store> Causal<S> {
         let mut join = Join::new(&self.context, context, self.changes());
         let changed = self.store.join(store, scope, &mut join);
         let changes = join.changes;
-        let seen_more = !self.context.covers_all(context) && Arc::make_mut(&mut self.context).union(context);
+        let seen_more = !self.context.covers_all(context);
+        if seen_more {
+            Arc::make_mut(&mut self.context).add_all(context);
+        }
         self.settle(changes, self.own.map_or(0, |own| self.context.highest(own)));
         (changed || seen_more).into()
     }
@@ -196,7 +199,7 @@ impl<S: Store> Causal<S> {
     }
 
     pub(crate) fn take_change(&mut self, lineage: Lineage) -> Change<Fragment<S>> {
-        self.tracker.take(lineage)
+        self.tracker.take(lineage).map(|fragment| *fragment)
     }
 
     /// The sum over leaves and context. Source: ddata K10.
@@ -304,7 +307,8 @@ impl<S: Store> Host<S> for Causal<S> {
         if cx.left_out().removal_context {
             superseded.iter().for_each(|dot| context.remove_range(dot.replica, dot.number, dot.number));
         }
-        self.tracker.record(Fragment { store, context, scope, forgotten }, Fragment::join);
+        let fragment = Box::new(Fragment { store, context, scope, forgotten });
+        self.tracker.record(fragment, |collected, fragment| collected.join(fragment));
     }
 
     fn slot_floor(&mut self, cx: &UpdateCx<'_>) -> u64 {

@@ -12,6 +12,9 @@ use crate::codec::{DecodeError, Decoder, Encoder};
 use crate::rename::Moves;
 use crate::replica::{Dot, ReplicaId};
 
+/// So few intervals are looked for one by one; along more goes a walk.
+const SEARCHED: usize = 4;
+
 /// A closed interval of one replica's numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Interval {
@@ -115,38 +118,63 @@ impl Context {
 
     /// Adds everything that the other has seen. Returns whether that was anything new.
     pub fn union(&mut self, other: &Self) -> bool {
-        if self.is_empty() && !other.is_empty() {
-            self.clone_from(other);
-            return true;
+        let is_new = !self.covers_all(other);
+        if is_new {
+            self.add_all(other);
         }
-        if self.covers_all(other) {
-            return false;
-        }
-        if other.seen.len() <= 4 {
-            other.seen.iter().for_each(|i| self.insert_range(i.replica, i.low, i.high));
-        } else {
-            self.seen.extend_from_slice(&other.seen);
-            self.fuse();
-        }
-        true
+        is_new
     }
 
-    /// Puts intervals in any order into the one form.
-    fn fuse(&mut self) {
-        // Stable, because it sees that there are two ascending runs.
-        self.seen.sort_by_key(|i| (i.replica, i.low));
-        self.seen.dedup_by(|next, last| {
-            let touches = next.replica == last.replica && next.low <= last.high.saturating_add(1);
-            if touches {
+    /// Adds everything that the other has seen, some of which is new.
+    pub(crate) fn add_all(&mut self, other: &Self) {
+        if self.is_empty() {
+            self.clone_from(other);
+        } else if other.seen.len() <= SEARCHED {
+            other.seen.iter().for_each(|i| self.insert_range(i.replica, i.low, i.high));
+        } else {
+            self.seen = self.merged(other);
+        }
+    }
+
+    /// Both, in one walk along the two.
+    fn merged(&self, other: &Self) -> Vec<Interval> {
+        let (mut own, mut theirs) = (&self.seen[..], &other.seen[..]);
+        let mut merged: Vec<Interval> = Vec::with_capacity(own.len() + theirs.len());
+        let mut push = |next: &Interval| match merged.last_mut() {
+            Some(last) if last.replica == next.replica && next.low <= last.high.saturating_add(1) => {
                 last.high = last.high.max(next.high);
             }
-            touches
-        });
+            _ => merged.push(*next),
+        };
+        while let ([first, rest @ ..], [their_first, their_rest @ ..]) = (own, theirs) {
+            if (first.replica, first.low) <= (their_first.replica, their_first.low) {
+                push(first);
+                own = rest;
+            } else {
+                push(their_first);
+                theirs = their_rest;
+            }
+        }
+        own.iter().chain(theirs).for_each(push);
+        merged
     }
 
     /// Whether everything that the other has seen was seen here.
     pub(crate) fn covers_all(&self, other: &Self) -> bool {
-        self.seen == other.seen || other.seen.iter().all(|i| self.covers(i.replica, i.low, i.high))
+        if other.seen.len() <= SEARCHED {
+            return other.seen.iter().all(|i| self.covers(i.replica, i.low, i.high));
+        }
+        let mut own = self.seen.iter();
+        let mut next = own.next();
+        self.seen == other.seen
+            || other.seen.iter().all(|i| {
+                while let Some(below) = next
+                    && (below.replica, below.high) < (i.replica, i.low)
+                {
+                    next = own.next();
+                }
+                next.is_some_and(|next| next.replica == i.replica && next.low <= i.low && i.high <= next.high)
+            })
     }
 
     /// The replicas of which something was seen, ascending.

@@ -11,6 +11,7 @@ use crate::error::{CounterOverflow, MergeError};
 use crate::hash::{CachedDigest, Digest};
 use crate::parts;
 use crate::prune::{Markers, RemovedNodePruning};
+use crate::replica::ReplicaId;
 use crate::slots::{Slots, Tally};
 use crate::tag::TypeTag;
 
@@ -30,7 +31,8 @@ use crate::tag::TypeTag;
 pub struct GCounter {
     tally: Tally,
     cached: CachedDigest,
-    tracker: Tracker<Slots>,
+    /// The slot that was added to: the delta is how it is afterwards.
+    tracker: Tracker<Touched>,
 }
 
 impl GCounter {
@@ -48,12 +50,7 @@ impl GCounter {
         if by > 0 {
             self.tally.add(cx.slot(), by)?;
             self.cached.forget();
-            if self.tracker.is_open() {
-                let delta = self.tally.slots.only(cx.slot());
-                self.tracker.record(delta, |collected, delta| {
-                    collected.join(delta);
-                });
-            }
+            self.tracker.record(Touched::one(cx.slot(), true), Touched::join);
         }
         Ok(())
     }
@@ -133,7 +130,7 @@ impl ReplicatedData for GCounter {
     }
 
     fn take_change(&mut self, lineage: Lineage) -> Change<Slots> {
-        self.tracker.take(lineage)
+        self.tracker.take_as(lineage, |touched| self.tally.slots.only(touched.replica))
     }
 
     fn digest(&self) -> Digest {
@@ -163,12 +160,35 @@ impl ReplicatedData for GCounter {
     }
 }
 
+/// Which slots an update added to.
+#[derive(Debug, Clone, Copy)]
+struct Touched {
+    /// Whose; `None` if of several, which no replicator does: then the delta is all slots.
+    replica: Option<ReplicaId>,
+    added: bool,
+    taken: bool,
+}
+
+impl Touched {
+    #[inline]
+    fn one(replica: ReplicaId, up: bool) -> Self {
+        Self { replica: Some(replica), added: up, taken: !up }
+    }
+
+    fn join(&mut self, other: &Self) {
+        self.replica = self.replica.filter(|_| self.replica == other.replica);
+        self.added |= other.added;
+        self.taken |= other.taken;
+    }
+}
+
 /// A counter that grows and shrinks: what was added, and what was taken away.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct PNCounter {
     halves: Halves,
     cached: CachedDigest,
-    tracker: Tracker<SlotPair>,
+    /// The slots that were added to: the delta is how they are afterwards.
+    tracker: Tracker<Touched>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -221,11 +241,7 @@ impl PNCounter {
             let half = if up { &mut self.halves.added } else { &mut self.halves.taken };
             half.add(cx.slot(), by)?;
             self.cached.forget();
-            if self.tracker.is_open() {
-                let (only, none) = (half.slots.only(cx.slot()), Slots::default());
-                let (added, taken) = if up { (only, none) } else { (none, only) };
-                self.tracker.record(SlotPair { added, taken }, SlotPair::join);
-            }
+            self.tracker.record(Touched::one(cx.slot(), up), Touched::join);
         }
         Ok(())
     }
@@ -323,7 +339,14 @@ impl ReplicatedData for PNCounter {
     }
 
     fn take_change(&mut self, lineage: Lineage) -> Change<SlotPair> {
-        self.tracker.take(lineage)
+        let Halves { added, taken } = &self.halves;
+        self.tracker.take_as(lineage, |touched| {
+            let of = |is_touched, half: &Tally| match is_touched {
+                true => half.slots.only(touched.replica),
+                false => Slots::default(),
+            };
+            SlotPair { added: of(touched.added, added), taken: of(touched.taken, taken) }
+        })
     }
 
     fn digest(&self) -> Digest {

@@ -68,6 +68,7 @@ impl<'a> UpdateCx<'a> {
     /// The name that this replica counts under: a slot of which it alone knows how far it is. It is the
     /// replica's own unless its replicator was started anew in a process that had counted before.
     /// A type with one amount per replica, of which the greater wins, must use this. Source: ddata Y4.
+    #[inline]
     pub fn slot(&self) -> ReplicaId {
         self.replica.slot(self.entry.map_or(0, |(_, floor)| floor))
     }

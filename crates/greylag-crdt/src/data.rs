@@ -44,6 +44,18 @@ pub enum Change<D> {
     FullOnly,
 }
 
+impl<D> Change<D> {
+    /// The change with another delta.
+    #[inline]
+    pub fn map<E>(self, delta: impl FnOnce(D) -> E) -> Change<E> {
+        match self {
+            Self::None => Change::None,
+            Self::Delta(collected) => Change::Delta(delta(collected)),
+            Self::FullOnly => Change::FullOnly,
+        }
+    }
+}
+
 /// Which entry a causal value belongs to. Values of different entries refuse to merge (ddata K12).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EntryMark(u64);
@@ -221,14 +233,17 @@ pub trait ReplicatedData: Clone + PartialEq + Debug + Send + Sync + 'static {
 }
 
 /// Collects what the operations of one update did. Hidden from equality and bytes (ddata A4, K9).
+///
+/// `D` is the delta, or what it can be made of afterwards: `()` where the value itself is its delta. Values have one for
+/// the time of an update only, and should not be larger for it: put what is large into a box.
 #[derive(Clone)]
 pub struct Tracker<D> {
-    /// The delta in a box: values have one for the time of an update only, and should not be larger for it.
-    open: Option<(Lineage, Change<Box<D>>)>,
+    open: Option<(Lineage, Change<D>)>,
 }
 
 impl<D> Tracker<D> {
     /// Begins to collect.
+    #[inline]
     pub fn begin(&mut self, lineage: Lineage) {
         self.open = Some((lineage, Change::None));
     }
@@ -240,10 +255,11 @@ impl<D> Tracker<D> {
     }
 
     /// Adds a delta; nothing if no update is going on.
+    #[inline]
     pub fn record(&mut self, delta: D, join: impl FnOnce(&mut D, &D)) {
         if let Some((_, change)) = &mut self.open {
             match change {
-                Change::None => *change = Change::Delta(Box::new(delta)),
+                Change::None => *change = Change::Delta(delta),
                 Change::Delta(collected) => join(collected, &delta),
                 Change::FullOnly => {}
             }
@@ -258,11 +274,21 @@ impl<D> Tracker<D> {
         }
     }
 
+    /// Ends collecting, with a delta made of what was collected.
+    #[inline]
+    pub fn take_as<E>(&mut self, lineage: Lineage, delta: impl FnOnce(D) -> E) -> Change<E> {
+        match self.take(lineage) {
+            Change::None => Change::None,
+            Change::Delta(collected) => Change::Delta(delta(collected)),
+            Change::FullOnly => Change::FullOnly,
+        }
+    }
+
     /// Ends collecting; [`Change::FullOnly`] if another lineage, or none, was begun.
+    #[inline]
     pub fn take(&mut self, lineage: Lineage) -> Change<D> {
         match self.open.take() {
-            Some((own, Change::None)) if own == lineage => Change::None,
-            Some((own, Change::Delta(delta))) if own == lineage => Change::Delta(*delta),
+            Some((own, change)) if own == lineage => change,
             _ => Change::FullOnly,
         }
     }

@@ -47,7 +47,18 @@ pub fn hash64(bytes: &[u8]) -> u64 {
 
 /// The digest of a value's canonical bytes, computed when it is first asked for. Hidden from equality.
 #[derive(Debug, Clone, Default)]
-pub struct CachedDigest(OnceLock<Digest>);
+pub struct CachedDigest(OnceLock<Halves>);
+
+/// A digest in two halves: a `u128` would take more room, for its alignment.
+type Halves = [u64; 2];
+
+fn halves(digest: Digest) -> Halves {
+    [(digest.0 >> 64) as u64, digest.0 as u64]
+}
+
+fn whole([upper, lower]: Halves) -> Digest {
+    Digest(u128::from(upper) << 64 | u128::from(lower))
+}
 
 impl CachedDigest {
     /// The digest; `value` is the one that this is part of.
@@ -60,26 +71,29 @@ impl CachedDigest {
     }
 
     pub(crate) fn get_or(&self, compute: impl FnOnce() -> Digest) -> Digest {
-        *self.0.get_or_init(compute)
+        whole(*self.0.get_or_init(|| halves(compute())))
     }
 
     /// The digest, if somebody asked for it.
     pub(crate) fn known(&self) -> Option<Digest> {
-        self.0.get().copied()
+        self.0.get().copied().map(whole)
     }
 
     /// Keeps a sum of digests up: adds to it, if somebody asked for it before. A value that nobody compares, because it
     /// is still being built for example, pays for no hash.
     pub(crate) fn add(&mut self, more: impl FnOnce() -> Digest) {
         if let Some(sum) = self.0.get_mut() {
-            *sum = sum.plus(more());
+            *sum = halves(whole(*sum).plus(more()));
         }
     }
 
     /// To be called whenever the value changes.
     #[inline]
     pub fn forget(&mut self) {
-        self.0.take();
+        // Mostly nobody has asked.
+        if self.0.get().is_some() {
+            self.0.take();
+        }
     }
 }
 

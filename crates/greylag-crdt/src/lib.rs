@@ -61,6 +61,7 @@ mod cx;
 mod data;
 mod element;
 mod error;
+mod few;
 mod flag;
 mod fragment;
 mod gset;

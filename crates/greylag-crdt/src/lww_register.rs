@@ -31,7 +31,8 @@ use crate::tag::TypeTag;
 pub struct LwwRegister<T: Element> {
     cell: Option<LwwCell<T>>,
     cached: CachedDigest,
-    tracker: Tracker<Option<LwwCell<T>>>,
+    /// The delta is the cell as it is after the update.
+    tracker: Tracker<()>,
 }
 
 impl<T: Element> LwwRegister<T> {
@@ -91,9 +92,7 @@ impl<T: Element> LwwRegister<T> {
         };
         if won {
             self.cached.forget();
-            if self.tracker.is_open() {
-                self.tracker.record(self.cell.clone(), |collected, cell| _ = join_cells(collected, cell));
-            }
+            self.tracker.record((), |(), ()| {});
         }
         won
     }
@@ -180,7 +179,7 @@ impl<T: Element> ReplicatedData for LwwRegister<T> {
     }
 
     fn take_change(&mut self, lineage: Lineage) -> Change<Self::Delta> {
-        self.tracker.take(lineage)
+        self.tracker.take_as(lineage, |()| self.cell.clone())
     }
 
     fn encode(&self, out: &mut Encoder) {

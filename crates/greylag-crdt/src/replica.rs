@@ -10,8 +10,6 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering as Memory};
 
-use arrayvec::ArrayVec;
-
 use crate::hash::hash64;
 
 /// One process incarnation: its uid. Never used by two of them. Source: ddata K1.
@@ -26,11 +24,13 @@ impl ReplicaId {
     /// empty hands in a process that has counted before does not know how far the slot is elsewhere:
     /// what it counted from 0 would be swallowed. So it counts in a slot of its own, as counters in
     /// maps do (ddata Y9). Anybody can tell whose slot it is: [`ReplicaId::is_slot_of`].
+    #[inline]
     pub fn slot(self, floor: u64) -> Self {
-        match floor {
-            0 => self,
-            _ => Self(self.0 ^ u64::from(hash64(&floor.to_be_bytes()) as u32).max(1).wrapping_mul(SPREAD)),
-        }
+        if floor == 0 { self } else { self.later_slot(floor) }
+    }
+
+    fn later_slot(self, floor: u64) -> Self {
+        Self(self.0 ^ u64::from(hash64(&floor.to_be_bytes()) as u32).max(1).wrapping_mul(SPREAD))
     }
 
     /// Whether this is a name that `process` counts under. It says so of one in four thousand million
@@ -69,43 +69,39 @@ impl fmt::Display for ReplicaId {
 
 /// Opaque bytes whose order is the order of writers that users see: a tie between two writes goes
 /// to the smaller key. A replicator gives the bytes of its node's address. Source: ddata K1, Y6.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct WriterKey(KeyBytes);
 
-/// Every write of a register carries its writer's key, so a key of usual length is copied and compared where it stands.
-#[derive(Clone)]
+/// Every write of a register carries its writer's key, so a key of usual length is copied and compared where it stands,
+/// as words: what is above its length is 0.
+#[derive(Clone, PartialEq, Eq)]
 enum KeyBytes {
-    Short(ArrayVec<u8, SHORT>),
+    Short { len: u8, bytes: [u8; SHORT] },
     Long(Arc<[u8]>),
 }
 
-/// An IPv4 address or a short host name, a port and a uid fit.
-const SHORT: usize = 27;
+/// An IPv4 address or a short host name, a port and a uid fit. With its length and kind such a key fills four words.
+const SHORT: usize = 30;
 
 impl WriterKey {
     /// A key of these bytes.
     pub fn new(bytes: impl AsRef<[u8]>) -> Self {
         let bytes = bytes.as_ref();
-        Self(ArrayVec::try_from(bytes).map_or_else(|_| KeyBytes::Long(bytes.into()), KeyBytes::Short))
+        let mut short = [0; SHORT];
+        let Some(kept) = short.get_mut(..bytes.len()) else { return Self(KeyBytes::Long(bytes.into())) };
+        kept.copy_from_slice(bytes);
+        Self(KeyBytes::Short { len: bytes.len() as u8, bytes: short })
     }
 
     /// The bytes.
     #[inline]
     pub fn as_bytes(&self) -> &[u8] {
         match &self.0 {
-            KeyBytes::Short(bytes) => bytes,
+            KeyBytes::Short { len, bytes } => &bytes[..usize::from(*len)],
             KeyBytes::Long(bytes) => bytes,
         }
     }
 }
-
-impl PartialEq for WriterKey {
-    fn eq(&self, other: &Self) -> bool {
-        self.as_bytes() == other.as_bytes()
-    }
-}
-
-impl Eq for WriterKey {}
 
 impl PartialOrd for WriterKey {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {

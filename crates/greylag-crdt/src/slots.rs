@@ -8,7 +8,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use arrayvec::ArrayVec;
 use triomphe::Arc;
 
 use crate::codec::{DecodeError, Decoder, Encoder, ascending};
@@ -18,13 +17,19 @@ use crate::replica::ReplicaId;
 
 /// Amounts by replica. As a delta it holds the slots that changed. Clones share what is more than a few.
 #[derive(Debug, Clone)]
-pub struct Slots(Amounts);
+pub struct Slots {
+    /// Those with an amount, ascending by replica; none if there are `many`. Not one `enum` of the two, which the
+    /// compiler moves piece by piece.
+    few: [Slot; FEW],
+    many: Option<Arc<Many>>,
+}
 
-/// Ascending by replica.
 #[derive(Debug, Clone)]
-enum Amounts {
-    Few(ArrayVec<Slot, FEW>),
-    Many(Arc<Vec<Slot>>),
+struct Many {
+    /// Ascending by replica.
+    slots: Vec<Slot>,
+    /// Where the slot stood that was added to last: mostly it is the same again.
+    last: usize,
 }
 
 type Slot = (ReplicaId, Amount);
@@ -40,6 +45,17 @@ impl Amount {
     }
 
     #[inline]
+    fn checked_add(self, more: u64) -> Option<Self> {
+        let (low, carry) = self.0[1].overflowing_add(more);
+        Some(Self([self.0[0].checked_add(carry.into())?, low]))
+    }
+
+    #[inline]
+    fn raise(&mut self, other: Self) {
+        *self = (*self).max(other);
+    }
+
+    #[inline]
     fn get(self) -> u128 {
         u128::from(self.0[0]) << 64 | u128::from(self.0[1])
     }
@@ -47,6 +63,13 @@ impl Amount {
 
 /// So many slots take no memory of their own: mostly a handful of replicas count.
 const FEW: usize = 3;
+const EMPTY: Slot = (ReplicaId(0), Amount([0; 2]));
+
+/// How many of a few there are.
+#[inline]
+fn count(slots: &[Slot; FEW]) -> usize {
+    slots.iter().filter(|(_, amount)| amount.0 != [0; 2]).count()
+}
 
 impl Slots {
     /// The amount of one replica.
@@ -72,42 +95,52 @@ impl Slots {
 
     #[inline]
     fn as_slice(&self) -> &[Slot] {
-        match &self.0 {
-            Amounts::Few(slots) => slots,
-            Amounts::Many(slots) => slots,
+        match &self.many {
+            None => &self.few[..count(&self.few)],
+            Some(many) => &many.slots,
         }
     }
 
     /// The slots, to be changed in place: copied if somebody else holds them too.
     #[inline]
     fn as_mut_slice(&mut self) -> &mut [Slot] {
-        match &mut self.0 {
-            Amounts::Few(slots) => slots,
-            Amounts::Many(slots) => Arc::make_mut(slots).as_mut_slice(),
+        match &mut self.many {
+            None => {
+                let count = count(&self.few);
+                &mut self.few[..count]
+            }
+            Some(many) => &mut Arc::make_mut(many).slots,
         }
     }
 
     fn insert(&mut self, at: usize, slot: Slot) {
-        match &mut self.0 {
-            Amounts::Few(slots) if slots.len() < FEW => slots.insert(at, slot),
-            Amounts::Few(slots) => {
-                let mut many = slots.to_vec();
-                many.insert(at, slot);
-                self.0 = Amounts::Many(Arc::new(many));
+        match &mut self.many {
+            None if count(&self.few) < FEW => {
+                self.few.copy_within(at..FEW - 1, at + 1);
+                self.few[at] = slot;
             }
-            Amounts::Many(slots) => Arc::make_mut(slots).insert(at, slot),
+            None => {
+                let mut slots = self.few.to_vec();
+                slots.insert(at, slot);
+                *self = slots.into();
+            }
+            Some(many) => Arc::make_mut(many).slots.insert(at, slot),
         }
     }
 
     #[inline]
     fn place(&self, replica: ReplicaId) -> Result<usize, usize> {
-        match &self.0 {
+        let slots = self.as_slice();
+        let Some(many) = &self.many else {
             // A few are looked through faster than halved.
-            Amounts::Few(slots) => match slots.iter().position(|(own, _)| *own >= replica) {
+            return match slots.iter().position(|(own, _)| *own >= replica) {
                 Some(at) if slots[at].0 == replica => Ok(at),
                 at => Err(at.unwrap_or(slots.len())),
-            },
-            Amounts::Many(slots) => slots.binary_search_by_key(&replica, |(own, _)| *own),
+            };
+        };
+        match slots.get(many.last) {
+            Some((own, _)) if *own == replica => Ok(many.last),
+            _ => slots.binary_search_by_key(&replica, |(own, _)| *own),
         }
     }
 
@@ -127,7 +160,7 @@ impl Slots {
 
     /// The greater amount of each slot. Returns whether that is more than before.
     pub(crate) fn join(&mut self, other: &Self) -> bool {
-        if let (Amounts::Many(own), Amounts::Many(theirs)) = (&self.0, &other.0)
+        if let (Some(own), Some(theirs)) = (&self.many, &other.many)
             && Arc::ptr_eq(own, theirs)
         {
             return false;
@@ -143,6 +176,15 @@ impl Slots {
             None => false,
             Some(0) => {
                 self.raise(other);
+                true
+            }
+            Some(missing) if self.len() + missing <= FEW => {
+                for (replica, amount) in other.as_slice() {
+                    match self.place(*replica) {
+                        Ok(at) => self.as_mut_slice()[at].1.raise(*amount),
+                        Err(at) => self.insert(at, (*replica, *amount)),
+                    }
+                }
                 true
             }
             Some(missing) => {
@@ -162,7 +204,7 @@ impl Slots {
         let theirs = other.as_slice();
         let grows = self.as_slice().iter().zip(theirs).any(|(own, theirs)| own.1 < theirs.1);
         if grows {
-            self.as_mut_slice().iter_mut().zip(theirs).for_each(|(own, theirs)| own.1 = own.1.max(theirs.1));
+            self.as_mut_slice().iter_mut().zip(theirs).for_each(|(own, theirs)| own.1.raise(theirs.1));
         }
         grows
     }
@@ -189,7 +231,7 @@ impl Slots {
             if let Some((twin, amount)) = theirs.first()
                 && twin == replica
             {
-                *held = (*held).max(*amount);
+                held.raise(*amount);
             }
         }
     }
@@ -210,23 +252,27 @@ impl Slots {
         merged
     }
 
-    /// The slot of one replica alone: a delta.
-    pub(crate) fn only(&self, replica: ReplicaId) -> Self {
-        Self(Amounts::Few([(replica, Amount::of(self.get(replica)))].into_iter().collect()))
+    /// The slot of one replica alone, or all: a delta.
+    #[inline]
+    pub(crate) fn only(&self, replica: Option<ReplicaId>) -> Self {
+        let Some(replica) = replica else { return self.clone() };
+        Self { few: [(replica, Amount::of(self.get(replica))), EMPTY, EMPTY], many: None }
     }
 
-    /// Adds to the slot of one replica, which mostly stands where the `last` one stood.
+    /// Adds to the slot of one replica.
     #[inline]
-    fn add(&mut self, replica: ReplicaId, by: u64, last: &mut usize) -> Result<(), CounterOverflow> {
-        let place = match self.as_slice().get(*last) {
-            Some((own, _)) if *own == replica => Ok(*last),
-            _ => self.place(replica),
-        };
-        *last = place.unwrap_or_else(|at| at);
-        match place {
+    fn add(&mut self, replica: ReplicaId, by: u64) -> Result<(), CounterOverflow> {
+        match self.place(replica) {
             Ok(at) => {
-                let total = self.as_slice()[at].1.get().checked_add(by.into()).ok_or(CounterOverflow)?;
-                self.as_mut_slice()[at].1 = Amount::of(total);
+                let amount = match &mut self.many {
+                    None => &mut self.few[at].1,
+                    Some(many) => {
+                        let many = Arc::make_mut(many);
+                        many.last = at;
+                        &mut many.slots[at].1
+                    }
+                };
+                *amount = amount.checked_add(by).ok_or(CounterOverflow)?;
             }
             Err(at) => self.insert(at, (replica, Amount::of(by.into()))),
         }
@@ -277,16 +323,21 @@ fn from(slots: &[Slot], replica: ReplicaId) -> &[Slot] {
 
 impl From<Vec<Slot>> for Slots {
     fn from(slots: Vec<Slot>) -> Self {
-        Self(match ArrayVec::try_from(&slots[..]) {
-            Ok(few) => Amounts::Few(few),
-            Err(_) => Amounts::Many(Arc::new(slots)),
-        })
+        let mut few = [EMPTY; FEW];
+        let many = match few.get_mut(..slots.len()) {
+            Some(kept) => {
+                kept.copy_from_slice(&slots);
+                None
+            }
+            None => Some(Arc::new(Many { slots, last: 0 })),
+        };
+        Self { few, many }
     }
 }
 
 impl Default for Slots {
     fn default() -> Self {
-        Self(Amounts::Few(ArrayVec::new()))
+        Self { few: [EMPTY; FEW], many: None }
     }
 }
 
@@ -302,11 +353,12 @@ impl Eq for Slots {}
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Tally {
     pub(crate) slots: Slots,
-    /// Where the slot stood that was added to last. Hidden, like what follows.
-    last: usize,
-    /// By removed replica and owner, what was moved. Hidden: no part of bytes or equality (ddata K9).
-    moved: BTreeMap<ReplicaId, BTreeMap<ReplicaId, u128>>,
+    /// What was moved. Hidden: no part of bytes or equality (ddata K9). Mostly nothing.
+    moved: Option<Box<Moved>>,
 }
+
+/// By removed replica and owner.
+type Moved = BTreeMap<ReplicaId, BTreeMap<ReplicaId, u128>>;
 
 /// A sum of slots, or that it exceeds what can be held.
 pub(crate) type Sum = Option<u128>;
@@ -318,14 +370,14 @@ impl Tally {
 
     #[inline]
     pub(crate) fn add(&mut self, replica: ReplicaId, by: u64) -> Result<(), CounterOverflow> {
-        self.slots.add(replica, by, &mut self.last)
+        self.slots.add(replica, by)
     }
 
     /// Joins another tally. What only the other knows of markers is needed for its slots, so it is taken over.
     #[inline]
     pub(crate) fn join(&mut self, other: &Self) -> bool {
-        for (removed, owners) in &other.moved {
-            let own = self.moved.entry(*removed).or_default();
+        for (removed, owners) in other.moved.iter().flat_map(|moved| moved.iter()) {
+            let own = self.moved.get_or_insert_default().entry(*removed).or_default();
             for (owner, amount) in owners {
                 let known = own.entry(*owner).or_default();
                 *known = (*known).max(*amount);
@@ -337,12 +389,13 @@ impl Tally {
     /// All slots, each update of a removed replica once.
     pub(crate) fn sum(&self) -> Sum {
         let slots = self.slots.iter().try_fold(0_u128, |sum, (_, amount)| sum.checked_add(amount))?;
-        let counted_twice = self.moved.iter().try_fold(0_u128, |sum, (removed, owners)| {
-            let late = self.slots.get(*removed);
-            let once = owners.values().copied().max().unwrap_or(0).max(late);
-            let all = owners.values().try_fold(late, |all, amount| all.checked_add(*amount))?;
-            sum.checked_add(all - once)
-        })?;
+        let counted_twice =
+            self.moved.iter().flat_map(|moved| moved.iter()).try_fold(0_u128, |sum, (removed, owners)| {
+                let late = self.slots.get(*removed);
+                let once = owners.values().copied().max().unwrap_or(0).max(late);
+                let all = owners.values().try_fold(late, |all, amount| all.checked_add(*amount))?;
+                sum.checked_add(all - once)
+            })?;
         // An owner's slot may be elsewhere while its marker is here already; then there is nothing to take off yet.
         Some(slots.saturating_sub(counted_twice))
     }
@@ -377,13 +430,14 @@ impl RemovedNodePruning for Tally {
         self.slots.set(own.owner, total);
         self.slots.set(removed, 0);
         own.moved.set_amount(amount);
-        self.moved.entry(removed).or_default().insert(own.owner, amount);
+        self.moved.get_or_insert_default().entry(removed).or_default().insert(own.owner, amount);
     }
 
     fn cleanup(&mut self, markers: &Markers) -> bool {
-        self.moved.clear();
+        self.moved = None;
         for marker in markers.iter().filter(|marker| marker.moved.amount() > 0) {
-            self.moved.entry(marker.removed).or_default().insert(marker.owner, marker.moved.amount());
+            let moved = self.moved.get_or_insert_default();
+            moved.entry(marker.removed).or_default().insert(marker.owner, marker.moved.amount());
         }
         self.slots.cleanup(markers)
     }

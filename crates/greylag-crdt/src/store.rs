@@ -9,7 +9,6 @@
 mod dot_fun;
 mod dot_map;
 mod dot_set;
-mod few;
 mod scratch;
 
 use std::collections::BTreeMap;

@@ -6,7 +6,7 @@
 //! a clone, with the former value kept until the new one stands, and with what is to be sent to others. In the first form an update of `crdts` is its operation made and applied, in the second that operation is cloned. What a merge
 //! works on and what it consumes is made outside of what is timed, and shared with nothing. Medians are shown.
 //!
-//! `cargo bench -p greylag-crdt` (`-- OrSet` for the types whose name begins so)
+//! `cargo bench -p greylag-crdt` (`-- OrSet` for the types whose name begins so, `-- OrSet 100` of this size alone)
 
 mod measure;
 mod one_add;
@@ -27,12 +27,14 @@ const WRITERS: [u64; 3] = [3, 99, 9_999];
 /// The types to be measured, and where the table goes.
 struct Table {
     wanted: String,
+    /// Of this size alone, if one is named.
+    size: Option<u64>,
     out: io::Stdout,
 }
 
 impl Table {
     fn row(&mut self, kind: &str, size: u64, ours: &impl Side, theirs: &impl Side) -> io::Result<()> {
-        if !kind.starts_with(&self.wanted) {
+        if !kind.starts_with(&self.wanted) || self.size.is_some_and(|wanted| wanted != size) {
             return Ok(());
         }
         let (ours, theirs) = (measure(ours), measure(theirs));
@@ -140,8 +142,10 @@ fn collections(table: &mut Table) -> io::Result<()> {
 }
 
 fn main() -> io::Result<()> {
-    let wanted = std::env::args().skip(1).find(|argument| !argument.starts_with('-')).unwrap_or_default();
-    let mut table = Table { wanted, out: io::stdout() };
+    let mut arguments = std::env::args().skip(1).filter(|argument| !argument.starts_with('-'));
+    let wanted = arguments.next().unwrap_or_default();
+    let size = arguments.next().and_then(|size| size.parse().ok());
+    let mut table = Table { wanted, size, out: io::stdout() };
     let (ours, theirs) = ("ours us", "crdts us");
     writeln!(table.out, "{:<18}{:>8}  {:<24}{ours:>14}{theirs:>14}{:>10}", "type", "size", "action", "times")?;
     counters(&mut table)?;

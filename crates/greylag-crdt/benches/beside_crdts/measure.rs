@@ -85,7 +85,8 @@ fn merging<S: Side>(side: &S, value: &S::Value, other: &S::Value) -> f64 {
     merge(&mut first);
     let took = began.elapsed().as_nanos().max(1);
     drop(first);
-    let count = (Duration::from_millis(2).as_nanos() / took).clamp(1, u128::from(UPDATES)) as u64;
+    // So few that what they allocate is memory that was used before, not pages that the system has yet to hand out.
+    let count = (Duration::from_micros(50).as_nanos() / took).clamp(1, u128::from(UPDATES)) as u64;
     sampled(count, || pairs(count), merge)
 }
 

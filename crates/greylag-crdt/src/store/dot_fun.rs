@@ -4,10 +4,10 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 
-use super::few::Few;
 use super::{Changes, Host, Join, Store, Whole, decode_dot, encode_dot, push_dot, spoken_of_as_a_whole};
 use crate::codec::{DecodeError, Decoder, Encoder, ascending};
 use crate::cx::UpdateCx;
+use crate::few::Few;
 use crate::hash::Digest;
 use crate::rename::Moves;
 use crate::replica::{Dot, ReplicaId};

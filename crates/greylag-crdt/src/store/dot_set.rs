@@ -1,11 +1,11 @@
 //! Dots without values.
 
-use super::few::Few;
 use super::{
     Changes, Join, Store, StoreMut, Whole, decode_dot, edited_by_store_mut, encode_dot, push_dot, spoken_of_as_a_whole,
 };
 use crate::codec::{DecodeError, Decoder, Encoder, ascending};
 use crate::cx::UpdateCx;
+use crate::few::Few;
 use crate::fragment::Edit;
 use crate::hash::Digest;
 use crate::rename::Moves;

@@ -4,7 +4,7 @@ use std::ops::{Deref, DerefMut};
 
 /// No item, one, or several.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) enum Few<T> {
+pub(crate) enum Few<T> {
     #[default]
     None,
     One(T),
@@ -13,7 +13,7 @@ pub(super) enum Few<T> {
 }
 
 impl<T> Few<T> {
-    pub(super) fn push(&mut self, item: T) {
+    pub(crate) fn push(&mut self, item: T) {
         *self = match std::mem::take(self) {
             Self::None => Self::One(item),
             Self::One(first) => Self::Many(vec![first, item]),
