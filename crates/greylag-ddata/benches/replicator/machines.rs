@@ -11,13 +11,13 @@ use greylag_ddata::{
     WriteLevel,
 };
 
-use crate::measure::{processor_time, resident};
+use crate::measure::processor_time;
 
-struct Machine {
-    core: ReplicatorCore,
+pub(crate) struct Machine {
+    pub(crate) core: ReplicatorCore,
     own: UniqueAddress,
     next: u64,
-    out: Vec<Effect>,
+    pub(crate) out: Vec<Effect>,
 }
 
 fn address(uid: usize) -> UniqueAddress {
@@ -25,7 +25,7 @@ fn address(uid: usize) -> UniqueAddress {
 }
 
 impl Machine {
-    fn new(uid: usize, now: Instant) -> Self {
+    pub(crate) fn new(uid: usize, now: Instant) -> Self {
         let own = address(uid);
         // Rounds begin when they are asked for, by time that passes.
         let settings = ReplicatorSettings { pruning_interval: None, ..ReplicatorSettings::default() };
@@ -33,7 +33,7 @@ impl Machine {
         Self { core, own, next: 0, out: Vec::new() }
     }
 
-    fn meet(&mut self, now: Instant, others: &[usize], reachable: bool) {
+    pub(crate) fn meet(&mut self, now: Instant, others: &[usize], reachable: bool) {
         let others = others.iter().map(|uid| Replica {
             address: address(*uid),
             status: ReplicaStatus::Up,
@@ -68,7 +68,6 @@ pub(crate) fn keys(count: u32) {
     let keys: Vec<Key<GCounter>> = (0..count).map(|n| Key::new(format!("key-{n:08}")).expect("a key")).collect();
     let mut machine = Machine::new(1, now);
     machine.meet(now, &[], true);
-    let before = resident();
     let start = processor_time();
     for (n, key) in keys.iter().enumerate() {
         machine.increment(now, key);
@@ -77,21 +76,65 @@ pub(crate) fn keys(count: u32) {
         }
     }
     let created = processor_time() - start;
-    let bytes = resident().saturating_sub(before) / count as usize;
     machine.out.clear();
-    let updates = 1_000_000.min(count * 100);
-    let start = processor_time();
-    for n in 0..updates {
-        machine.increment(now, &keys[(n.wrapping_mul(2_654_435_761) % count) as usize]);
-        if n % 1_024 == 0 {
-            machine.out.clear();
+    let at_random = |n: u32| &keys[(n.wrapping_mul(2_654_435_761) % count) as usize];
+    let rate = |machine: &mut Machine, updates: u32| {
+        let start = processor_time();
+        for n in 0..updates {
+            machine.increment(now, at_random(n));
+            if n % 1_024 == 0 {
+                machine.out.clear();
+            }
         }
-    }
-    let updated = processor_time() - start;
+        f64::from(updates) / (processor_time() - start).as_secs_f64()
+    };
+    let alone = rate(&mut machine, 1_000_000.min(count * 100));
+    machine.meet(now, &[2], true);
+    // As many as the log holds.
+    let logged = rate(&mut machine, 100_000.min(count * 100));
     println!(
-        "keys: {count:>8} counters: {bytes} bytes each, created at {:.0}/s of processor time, incremented at {:.0}/s",
+        "keys: {count:>8} counters: created at {:.0}/s of processor time, incremented at {alone:.0}/s, at {logged:.0}/s \
+         while every increment is logged for a peer",
         f64::from(count) / created.as_secs_f64(),
-        f64::from(updates) / updated.as_secs_f64()
+    );
+}
+
+/// A machine that holds so many entries and has nothing to do: what a gossip interval costs it, with the round that it
+/// opens and the one that it answers.
+pub(crate) fn idle(count: u32) {
+    let mut now = Instant::now();
+    let mut machine = Machine::new(1, now);
+    machine.meet(now, &[], true);
+    for n in 0..count {
+        machine.increment(now, &Key::new(format!("key-{n:08}")).expect("a key"));
+        machine.out.clear();
+    }
+    machine.meet(now, &[2], true);
+    let (root, rounds) = (machine.core.root_sum(), 10_000);
+    let mut opened = 0;
+    let start = processor_time();
+    for round in 0..rounds {
+        now += Duration::from_secs(3);
+        let Machine { core, out, .. } = &mut machine;
+        core.handle(now, Input::Wall(0), out);
+        core.handle(now, Input::Tick, out);
+        for effect in std::mem::take(out) {
+            if let Effect::Send { message: Message::SyncOpen { round: number, part, pruning, .. }, .. } = effect {
+                opened += 1;
+                let same = Message::SyncSame { round: number, pruning: pruning.clone() };
+                core.handle(now, Input::Received { from: address(2), message: same }, out);
+                let open = Message::SyncOpen { round, part, root, pruning };
+                core.handle(now, Input::Received { from: address(2), message: open }, out);
+            }
+        }
+        assert!(out.iter().all(|effect| !matches!(effect, Effect::Send { message: Message::SyncDiffers { .. }, .. })));
+        out.clear();
+    }
+    let took = processor_time() - start;
+    println!(
+        "idle: {count:>8} entries, machine alone: {:.2} us of processor per gossip interval ({opened} rounds opened and \
+         as many answered)",
+        took.as_secs_f64() * 1e6 / rounds as f64
     );
 }
 

@@ -8,6 +8,7 @@
 mod large;
 mod machines;
 mod measure;
+mod memory;
 mod nodes;
 mod writes;
 
@@ -15,6 +16,11 @@ use tokio::runtime::Runtime;
 
 fn main() {
     let chosen: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with("--")).collect();
+    if let [what, kind, count] = &chosen[..]
+        && what == memory::IN_OWN_PROCESS
+    {
+        return memory::measure(kind, count.parse().expect("a number of entries"));
+    }
     // `cargo test` runs benchmarks too, to see that they work.
     let full = std::env::args().any(|arg| arg == "--bench");
     let wanted = |name: &str| chosen.is_empty() || chosen.iter().any(|arg| arg == name);
@@ -22,6 +28,7 @@ fn main() {
     let largest = sizes[sizes.len() - 1];
     if wanted("keys") {
         sizes.iter().for_each(|count| machines::keys(*count));
+        sizes.iter().for_each(|count| memory::of_all_kinds(*count));
     }
     if wanted("differ") {
         sizes.iter().for_each(|count| machines::differ(*count));
@@ -37,6 +44,7 @@ fn main() {
         runtime.block_on(nodes::catch_up(largest.min(100_000), 2));
     }
     if wanted("idle") {
+        sizes.iter().for_each(|count| machines::idle(*count));
         for count in [sizes[0], largest] {
             runtime.block_on(nodes::idle(count, if full { 10 } else { 1 }));
         }
