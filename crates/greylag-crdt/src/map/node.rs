@@ -179,9 +179,8 @@ impl<K, V> Node<K, V> {
     }
 
     pub(super) fn single(key: K, value: V) -> Self {
-        let mut entries = Vec::with_capacity(4);
-        entries.push((key, value));
-        Self::leaf(entries)
+        // Many maps never have a second one.
+        Self::leaf(vec![(key, value)])
     }
 }
 
