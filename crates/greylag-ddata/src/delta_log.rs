@@ -60,6 +60,14 @@ impl Said {
     }
 }
 
+/// An id behind its hash: ids are compared only where their hashes are equal, and a log of many of them is quick to look
+/// through.
+type Hashed = (u64, KeyId);
+
+fn hashed(key: &KeyId) -> Hashed {
+    (hash64(key.as_bytes()), key.clone())
+}
+
 /// The records of one entry.
 #[derive(Debug, Default)]
 struct OfKey {
@@ -116,7 +124,7 @@ pub(crate) struct DeltaLog {
     bytes: usize,
     last: u64,
     peers: BTreeMap<UniqueAddress, Cursor>,
-    by_key: BTreeMap<KeyId, OfKey>,
+    by_key: BTreeMap<Hashed, OfKey>,
     /// Rises whenever anybody is sent something: what is unsent is of the present turn.
     sendings: u64,
     /// The peer that was served last; the next turn begins after it.
@@ -169,14 +177,15 @@ impl DeltaLog {
         if self.peers.is_empty() {
             return;
         }
-        let (unsent, latest) = self.unsent(&record.key);
+        let place = hashed(&record.key);
+        let (unsent, latest) = self.unsent(&place);
         if let Some(latest) = latest
             && (unsent >= UNSENT_PER_KEY || record.said == Said::Touch)
             && self.join_into(types, latest, &record)
         {
             return;
         }
-        let of_key = self.by_key.entry(record.key.clone()).or_default();
+        let of_key = self.by_key.entry(place).or_default();
         of_key.seqs.push_back(seq);
         of_key.unsent = (self.sendings, unsent + 1);
         self.bytes += weight(&record);
@@ -184,8 +193,8 @@ impl DeltaLog {
     }
 
     /// How many records of an entry nobody was sent, and the latest one's number.
-    fn unsent(&self, key: &KeyId) -> (usize, Option<u64>) {
-        match self.by_key.get(key) {
+    fn unsent(&self, place: &Hashed) -> (usize, Option<u64>) {
+        match self.by_key.get(place) {
             Some(OfKey { seqs, unsent: (turn, count) }) if *turn == self.sendings => (*count, seqs.back().copied()),
             _ => (0, None),
         }
@@ -229,11 +238,11 @@ impl DeltaLog {
     /// under way stay what they were.
     pub(crate) fn forget(&mut self, key: &KeyId) {
         self.replace(key, |_| Said::Nothing);
-        self.by_key.remove(key);
+        self.by_key.remove(&hashed(key));
     }
 
     fn replace(&mut self, key: &KeyId, with: impl Fn(&Said) -> Said) {
-        let Some(seqs) = self.by_key.get(key).map(|of_key| of_key.seqs.clone()) else { return };
+        let Some(seqs) = self.by_key.get(&hashed(key)).map(|of_key| of_key.seqs.clone()) else { return };
         for seq in seqs {
             let Some(record) = self.at(seq) else { continue };
             let before = weight(record);
@@ -247,12 +256,13 @@ impl DeltaLog {
     fn pop(&mut self) -> Option<(u64, Record)> {
         let (seq, record) = self.records.pop_front()?;
         self.bytes -= weight(&record);
-        if let Some(of_key) = self.by_key.get_mut(&record.key)
+        let place = hashed(&record.key);
+        if let Some(of_key) = self.by_key.get_mut(&place)
             && of_key.seqs.front() == Some(&seq)
         {
             of_key.seqs.pop_front();
             if of_key.seqs.is_empty() {
-                self.by_key.remove(&record.key);
+                self.by_key.remove(&place);
             }
         }
         Some((seq, record))
@@ -427,7 +437,7 @@ impl DeltaLog {
 
     /// The records of an entry above a version, ascending.
     fn missing(&self, key: &KeyId, have: u64) -> Vec<&Record> {
-        let seqs = self.by_key.get(key).into_iter().flat_map(|of_key| &of_key.seqs);
+        let seqs = self.by_key.get(&hashed(key)).into_iter().flat_map(|of_key| &of_key.seqs);
         let records = seqs.filter_map(|seq| {
             let at = self.records.partition_point(|(number, _)| number < seq);
             self.records.get(at).map(|(_, record)| record)

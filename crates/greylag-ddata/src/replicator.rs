@@ -392,18 +392,20 @@ impl ReplicatorCore {
         let delta: Option<bytes::Bytes> = delta.map(Into::into);
         self.entries.set_by(key.id(), filled, delta.as_ref());
         let used_ms = self.entries.note_update(key.id());
-        let item = delta.clone().map(|delta| DeltaItem {
+        if let Some(delta) = &delta {
+            self.entries.note_delta(key.id(), delta, before);
+        }
+        // Nobody is asked to confirm a local update.
+        let asked = delta.as_ref().filter(|_| level != Level::Local);
+        let item = asked.map(|delta| DeltaItem {
             key: key.id().clone(),
             tag: tag.clone(),
             prev,
             version,
-            delta,
+            delta: delta.clone(),
             markers,
             used_ms,
         });
-        if let Some(item) = &item {
-            self.entries.note_delta(key.id(), &item.delta, before);
-        }
         let said = delta.map_or(Said::Full, Said::Delta);
         self.append(Record { key: key.id().clone(), tag, prev, version, said }, out);
         if self.settings.log_data_size_exceeding.is_some_and(|limit| size_bound >= limit) {
