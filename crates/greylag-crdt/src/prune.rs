@@ -265,8 +265,8 @@ pub struct Markers(Vec<Performed>);
 
 impl Markers {
     /// No marker.
-    pub fn new() -> Self {
-        Self::default()
+    pub const fn new() -> Self {
+        Self(Vec::new())
     }
 
     /// Whether there is none.

@@ -5,6 +5,7 @@ mod drafts;
 mod encodings;
 mod entry;
 mod expiring;
+mod few;
 mod loading;
 mod merging;
 mod sizes;
@@ -32,7 +33,7 @@ use crate::storing::Storing;
 use crate::tree::{Prefix, SyncTree};
 use crate::types::{AnyData, Tags, TypeTable};
 use encodings::Encodings;
-use entry::Mentions;
+use entry::named_by;
 
 /// What came of merging something that a peer sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -175,7 +176,7 @@ impl Entries {
 
     /// The markers of an entry.
     pub(crate) fn markers(&self, key: &str) -> Markers {
-        self.get(key).map(|entry| entry.markers.clone()).unwrap_or_default()
+        self.get(key).map(|entry| entry.markers().clone()).unwrap_or_default()
     }
 
     /// The tag of a value's type.
@@ -195,13 +196,13 @@ impl Entries {
         self.dirty.insert(key.clone());
         let Self { tree, order, deadlines, tags, index, totals, lifetimes, now_ms, .. } = self;
         let used_ms = content.used_ms;
-        let mentions = Mentions::of(&content.data);
+        let mentions = named_by(&content.data);
         let mut content = Some(content);
         let replaced = tree.change(key, |entry| {
             let Some(content) = content.take() else { return };
             let dates = content.data.dates(lifetimes, *now_ms, key, entry.dates(), used_ms);
             deadlines.update(key, entry.indexed_ms(), dates.map_or(NEVER, |dates| dates.indexed_ms));
-            let named = Named { mentions: mentions.as_slice(), markers: &content.markers };
+            let named = Named { mentions: &mentions, markers: &content.markers };
             index.update(key, Some(entry.named()), Some(named));
             totals.forget(entry);
             entry.fill(content, mentions.clone(), tags);

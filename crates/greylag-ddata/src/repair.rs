@@ -202,7 +202,7 @@ impl Draft {
     ) -> Result<Self, Nonsense> {
         let Deferred { round, snapshot, offer, sum } = deferred;
         // Under different names nothing can be compared.
-        let base = own.filter(|own| own.markers == offer.head.markers).and_then(Entry::value);
+        let base = own.filter(|own| *own.markers() == offer.head.markers).and_then(Entry::value);
         let value = base.map_or(zero, AnyData::boxed_clone);
         if value.ranged().is_none() {
             return Err(Nonsense);

@@ -376,7 +376,7 @@ impl ReplicatorCore {
         };
         // Looked up once: with a million entries that is what an update costs.
         let (mut versions, former, markers, before) = match self.entries.get(key.id()) {
-            Some(own) => (own.versions.to_map(), own.size_bound, own.markers.clone(), Some(own.digest())),
+            Some(own) => (own.versions.to_map(), own.size_bound, own.markers().clone(), Some(own.digest())),
             None => (BTreeMap::new(), 0, Markers::new(), None),
         };
         let added = delta.as_ref().map_or_else(|| value.to_bytes().len(), Vec::len);

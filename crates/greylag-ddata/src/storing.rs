@@ -321,7 +321,7 @@ impl Entries {
             return StoreOp::Delta { key, bytes };
         }
         let bytes = encoded.unwrap_or_else(|| value.to_bytes().into());
-        let (tag, markers) = (AnyData::tag(&**value), entry.markers.clone());
+        let (tag, markers) = (AnyData::tag(&**value), entry.markers().clone());
         if bytes.len() > LARGE_BYTES {
             storing.large.insert(key.clone(), Large { snapshot: bytes.len(), deltas: 0 });
         }

@@ -63,7 +63,7 @@ impl Entries {
         let found = rules.types.find(tag).ok_or(Refusal::UnknownType)?;
         let (now, bytes) = (self.digest(key), draft.bytes);
         let (value, head, includes_all) = draft.finish(found, now);
-        let Some(own) = self.get(key).filter(|own| includes_all && own.markers == head.markers) else {
+        let Some(own) = self.get(key).filter(|own| includes_all && *own.markers() == head.markers) else {
             return self.merge_state(rules, key, &**found, value, &head, bytes);
         };
         let mut versions = own.versions.to_map();
@@ -71,7 +71,7 @@ impl Entries {
             let own = versions.entry(*origin).or_default();
             *own = (*own).max(*version);
         }
-        let (markers, size_bound, born) = (own.markers.clone(), own.size_bound + bytes, own.born());
+        let (markers, size_bound, born) = (own.markers().clone(), own.size_bound + bytes, own.born());
         let (data, used_ms) = (Data::Value(value), head.used_ms);
         self.set(key, Filled { data, versions, markers, size_bound, born, used_ms });
         Ok(Merged::Done { changed: self.digest(key) != now })

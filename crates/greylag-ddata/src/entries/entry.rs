@@ -5,8 +5,9 @@
 
 use std::collections::BTreeMap;
 
-use greylag_crdt::{Digest, Markers, ReplicaId};
+use greylag_crdt::{Digest, Markers, RemovedNodePruning, ReplicaId};
 
+use super::few::Few;
 use super::versions::Versions;
 use crate::expiry::{Dates, NEVER};
 use crate::key::KeyId;
@@ -23,10 +24,8 @@ pub(crate) struct Entry {
     digest: Digest,
     /// By origin, up to which version its updates are included; of causal types only.
     pub(crate) versions: Versions,
-    /// What was put where of removed replicas.
-    pub(crate) markers: Markers,
     /// The replicas that the data name.
-    mentions: Mentions,
+    mentions: Few<ReplicaId>,
     /// An upper bound of the encoded size, so that the limit costs no encoding of every update.
     pub(crate) size_bound: usize,
     /// The highest number drawn here when the entry came into being here.
@@ -34,9 +33,10 @@ pub(crate) struct Entry {
     rare: Option<Box<Rare>>,
 }
 
-/// What most entries do without: few expire, and few are large.
+/// What most entries do without: few name a replica that was removed, few expire, and few are large.
 #[derive(Debug, Default)]
 struct Rare {
+    markers: Markers,
     dates: Option<Dates>,
     /// The size when it was last encoded to know it, and the largest that was told of.
     measured: usize,
@@ -62,33 +62,13 @@ impl Data {
     }
 }
 
-/// Replicas, ascending. Mostly there is one.
-#[derive(Debug, Clone)]
-pub(super) enum Mentions {
-    One(ReplicaId),
-    Many(Box<[ReplicaId]>),
-}
-
-impl Mentions {
-    /// Those that the data name.
-    pub(super) fn of(data: &Data) -> Self {
-        let pruning = match data {
-            Data::Value(value) => value.pruning(),
-            Data::Tombstone { .. } => None,
-        };
-        let mut named = pruning.map(|pruning| pruning.modified_by().into_iter()).unwrap_or_default();
-        match (named.len(), named.next()) {
-            (1, Some(only)) => Self::One(only),
-            (_, first) => Self::Many(first.into_iter().chain(named).collect()),
-        }
-    }
-
-    pub(super) fn as_slice(&self) -> &[ReplicaId] {
-        match self {
-            Self::One(only) => std::slice::from_ref(only),
-            Self::Many(all) => all,
-        }
-    }
+/// The replicas that data name, ascending.
+pub(super) fn named_by(data: &Data) -> Few<ReplicaId> {
+    let pruning = match data {
+        Data::Value(value) => value.pruning(),
+        Data::Tombstone { .. } => None,
+    };
+    pruning.map(RemovedNodePruning::modified_by).unwrap_or_default().into_iter().collect()
 }
 
 /// Everything that an entry is made of.
@@ -115,17 +95,19 @@ impl Placed for Entry {
 }
 
 impl Entry {
-    pub(super) fn new(key: KeyId, content: Filled, mentions: Mentions, tags: &mut Tags) -> Self {
+    pub(super) fn new(key: KeyId, content: Filled, mentions: Few<ReplicaId>, tags: &mut Tags) -> Self {
         let Filled { data, versions: included, markers, size_bound, born, used_ms: _ } = content;
         let digest = data.digest(tags);
         let mut versions = Versions::default();
         versions.set(&included);
-        Self { key, data, digest, versions, markers, mentions, size_bound, born, rare: None }
+        let mut entry = Self { key, data, digest, versions, mentions, size_bound, born, rare: None };
+        entry.set_markers(markers);
+        entry
     }
 
     /// Takes this for what it held. A value of the same type takes the place of the former one in memory, too, so that
     /// what belongs together stays together, however often it changes.
-    pub(super) fn fill(&mut self, content: Filled, mentions: Mentions, tags: &mut Tags) {
+    pub(super) fn fill(&mut self, content: Filled, mentions: Few<ReplicaId>, tags: &mut Tags) {
         let Filled { data, versions, markers, size_bound, born, used_ms: _ } = content;
         self.digest = data.digest(tags);
         match (&mut self.data, data) {
@@ -137,7 +119,8 @@ impl Entry {
             (own, data) => *own = data,
         }
         self.versions.set(&versions);
-        (self.markers, self.mentions, self.size_bound, self.born) = (markers, mentions, size_bound, born);
+        (self.mentions, self.size_bound, self.born) = (mentions, size_bound, born);
+        self.set_markers(markers);
     }
 
     /// Says which updates it includes.
@@ -160,7 +143,7 @@ impl Entry {
 
     /// Whether the data name this replica.
     pub(crate) fn mentions(&self, replica: ReplicaId) -> bool {
-        self.mentions.as_slice().binary_search(&replica).is_ok()
+        self.mentions.binary_search(&replica).is_ok()
     }
 
     /// The value, and what it can do about removed replicas.
@@ -173,7 +156,7 @@ impl Entry {
 
     /// The entry as it travels, with this for its content.
     pub(crate) fn envelope_with(&self, content: Content) -> Envelope {
-        let (versions, markers) = (self.versions.to_map(), self.markers.clone());
+        let (versions, markers) = (self.versions.to_map(), self.markers().clone());
         Envelope { content, versions, markers, used_ms: self.used() }
     }
 
@@ -183,7 +166,19 @@ impl Entry {
     }
 
     pub(super) fn named(&self) -> Named<'_> {
-        Named { mentions: self.mentions.as_slice(), markers: &self.markers }
+        Named { mentions: &self.mentions, markers: self.markers() }
+    }
+
+    /// What was put where of removed replicas.
+    pub(crate) fn markers(&self) -> &Markers {
+        static NONE: Markers = Markers::new();
+        self.rare.as_ref().map_or(&NONE, |rare| &rare.markers)
+    }
+
+    fn set_markers(&mut self, markers: Markers) {
+        if !markers.is_empty() || self.rare.is_some() {
+            self.rare.get_or_insert_default().markers = markers;
+        }
     }
 
     /// When it was used and when it goes; `None` if it stays.
@@ -231,12 +226,12 @@ impl Entry {
             assert_eq!(self.digest, Data::Value(again).digest(&mut Tags::default()), "{key}: the digest is in step");
         }
         let dropped = |removed: &ReplicaId| self.versions.of(*removed).is_none();
-        assert!(self.markers.removed().iter().all(dropped), "{key}: a pruned replica has no version");
+        assert!(self.markers().removed().iter().all(dropped), "{key}: a pruned replica has no version");
         let Some(pruning) = value.pruning() else { return };
         let uncovered = |removed: &ReplicaId| {
-            !self.mentions(*removed) || pruning.needs_pruning(*removed, self.markers.of(*removed))
+            !self.mentions(*removed) || pruning.needs_pruning(*removed, self.markers().of(*removed))
         };
-        assert!(self.markers.removed().iter().all(uncovered), "{key}: what a marker covers is cleaned");
+        assert!(self.markers().removed().iter().all(uncovered), "{key}: what a marker covers is cleaned");
     }
 }
 
@@ -254,6 +249,6 @@ mod tests {
     /// ddata H1: what every entry has is small.
     #[test]
     fn an_entry_is_small() {
-        assert!(size_of::<Entry>() <= 128, "{} bytes", size_of::<Entry>());
+        assert!(size_of::<Entry>() <= 112, "{} bytes", size_of::<Entry>());
     }
 }

@@ -50,7 +50,7 @@ impl Entries {
         for key in self.index.ended(i64::MAX) {
             let Some(entry) = self.get(&key) else { continue };
             let Some(value) = entry.value() else { continue };
-            let mut markers = entry.markers.clone();
+            let mut markers = entry.markers().clone();
             markers.prolong(by);
             let (data, versions) = (Data::Value(value.boxed_clone()), entry.versions.to_map());
             let (size_bound, born) = (entry.size_bound, entry.born());

@@ -216,9 +216,9 @@ impl Entries {
     pub(crate) fn forget_markers(&mut self, rules: &Rules<'_>, key: &KeyId) -> Vec<Performed> {
         let Some(entry) = self.get(key) else { return Vec::new() };
         let goes = |marker: &Performed| rules.may_forget(marker) && !entry.mentions(marker.removed);
-        let gone: Vec<Performed> = entry.markers.iter().filter(|marker| goes(marker)).cloned().collect();
+        let gone: Vec<Performed> = entry.markers().iter().filter(|marker| goes(marker)).cloned().collect();
         let Some(value) = entry.value().filter(|_| !gone.is_empty()) else { return Vec::new() };
-        let mut markers = entry.markers.clone();
+        let mut markers = entry.markers().clone();
         markers.retain(|marker| !goes(marker));
         let mut value = value.boxed_clone();
         if let Some(pruning) = value.pruning_mut() {
@@ -248,7 +248,7 @@ impl Entries {
                 home,
                 value: value.boxed_clone(),
                 versions: entry.versions.to_map(),
-                markers: entry.markers.clone(),
+                markers: entry.markers().clone(),
                 size: entry.size_bound,
                 used_ms: None,
             },
@@ -266,7 +266,7 @@ impl Entries {
             let removed = markers.removed();
             versions.retain(|origin, _| !removed.contains(origin));
         }
-        let marked = self.get(key).is_none_or(|entry| entry.markers != markers);
+        let marked = self.get(key).is_none_or(|entry| *entry.markers() != markers);
         if changed || marked {
             let (data, born) = (Data::Value(value), home.born);
             let content = Filled { data, versions, markers, size_bound: size, born, used_ms };

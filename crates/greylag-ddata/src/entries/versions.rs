@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 
 use greylag_crdt::ReplicaId;
 
-/// Versions by origin, ascending: a line each, and no more room than that. A million entries of causal types have one
-/// of these each.
+use super::few::Few;
+
+/// Versions by origin, ascending. A million entries of causal types have one of these each.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Versions(Box<[(ReplicaId, u64)]>);
+pub(crate) struct Versions(Few<(ReplicaId, u64)>);
 
 impl Versions {
     /// The version of one origin.

@@ -111,7 +111,7 @@ impl ReplicatorCore {
     fn uncovered_numbers(&self, key: &KeyId, removed: ReplicaId) -> Option<(u64, u64)> {
         let entry = self.entries.get(key)?;
         let pruning = entry.value()?.pruning()?;
-        pruning.needs_pruning(removed, entry.markers.of(removed)).then(|| pruning.numbers_of(removed))?
+        pruning.needs_pruning(removed, entry.markers().of(removed)).then(|| pruning.numbers_of(removed))?
     }
 
     /// Puts what a removed replica left in an entry under the own name. Returns whether anything was put.
@@ -120,10 +120,10 @@ impl ReplicatorCore {
         let wall_ms = self.wall_ms(now);
         let Some(entry) = self.entries.get(key) else { return false };
         let Some(value) = entry.value() else { return false };
-        if !value.pruning().is_some_and(|pruning| pruning.needs_pruning(removed, entry.markers.of(removed))) {
+        if !value.pruning().is_some_and(|pruning| pruning.needs_pruning(removed, entry.markers().of(removed))) {
             return false;
         }
-        let (mut value, mut markers) = (value.boxed_clone(), entry.markers.clone());
+        let (mut value, mut markers) = (value.boxed_clone(), entry.markers().clone());
         let before = markers.get(removed, self.replica).cloned();
         let mut own = before.clone().unwrap_or_else(|| Performed::new(removed, self.replica));
         let Some(pruning) = value.pruning_mut() else { return false };

@@ -1,0 +1,46 @@
+//! Lists that mostly have one item or none, of which there are as many as there are entries.
+
+use std::ops::{Deref, DerefMut};
+
+/// One item, or any other number; several take exactly their room.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Few<T> {
+    One(T),
+    Others(Box<[T]>),
+}
+
+impl<T> Default for Few<T> {
+    fn default() -> Self {
+        Self::Others(Box::default())
+    }
+}
+
+impl<T> Deref for Few<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        match self {
+            Self::One(item) => std::slice::from_ref(item),
+            Self::Others(items) => items,
+        }
+    }
+}
+
+impl<T> DerefMut for Few<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        match self {
+            Self::One(item) => std::slice::from_mut(item),
+            Self::Others(items) => items,
+        }
+    }
+}
+
+impl<T> FromIterator<T> for Few<T> {
+    fn from_iter<I: IntoIterator<Item = T>>(items: I) -> Self {
+        let mut items = items.into_iter();
+        match (items.next(), items.next()) {
+            (Some(only), None) => Self::One(only),
+            (first, second) => Self::Others(first.into_iter().chain(second).chain(items).collect()),
+        }
+    }
+}
