@@ -30,6 +30,12 @@ use crate::wire::MANIFEST;
 /// Messages of peers that wait for the machine; what does not fit is lost, as on the network.
 const INBOX: usize = 16_384;
 
+/// Requests that are served in one turn, if so many wait: each turn looks at the timer and at everybody who may have
+/// something to say, which costs as much as an update does.
+const AT_ONCE: usize = 64;
+/// No further one is served in a turn that has taken so long.
+const TURN: Duration = Duration::from_micros(500);
+
 /// Something a handle wants done.
 pub(super) type Request = Box<dyn FnOnce(&mut Task) + Send>;
 type Follower = Box<dyn Fn(KeyId, Notice) + Send>;
@@ -165,7 +171,7 @@ impl Task {
                 },
                 Some(input) = self.keeper.answer() => self.handle(input),
                 request = requests.recv(), if handles_live => match request {
-                    Some(request) => self.take(request),
+                    Some(request) => self.take_some(request, &mut requests),
                     // The last handle is gone. Subscriptions may be left; they are no handles.
                     None => {
                         handles_live = false;
@@ -187,6 +193,19 @@ impl Task {
         // Whoever waited for the end can start another one at once, under this name and on this store.
         drop(self.name);
         self.lifecycle.send_replace(self.core.lifecycle().clone());
+    }
+
+    /// Takes a request, and some of those that wait behind it.
+    fn take_some(&mut self, first: Request, requests: &mut mpsc::Receiver<Request>) {
+        let began = Instant::now();
+        self.take(first);
+        for _ in 1..AT_ONCE {
+            if matches!(self.core.lifecycle(), Lifecycle::Stopped(_)) || began.elapsed() > TURN {
+                return;
+            }
+            let Ok(request) = requests.try_recv() else { return };
+            self.take(request);
+        }
     }
 
     /// Runs a request, or keeps it until durable entries are loaded. What finds no room is run at once,
