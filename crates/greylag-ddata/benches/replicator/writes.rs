@@ -9,7 +9,7 @@ use greylag_crdt::{CounterOverflow, GCounter, UpdateCx};
 use greylag_ddata::{Key, Replicator, ReplicatorSettings, WriteLevel};
 use greylag_transport::{Destination, Envelope, GrpcTransport, Inbound, Receiver, Recipient, Remoting};
 
-use crate::measure::percentiles;
+use crate::measure::{percentiles, processor_time};
 use crate::nodes::{PATIENCE, start, transports_with};
 
 /// Answers every question.
@@ -71,6 +71,19 @@ async fn asks(a: &Arc<GrpcTransport>, b: &Arc<GrpcTransport>, count: u32) -> Vec
     times
 }
 
+/// A node without peers: what a local update costs from its caller and back.
+async fn alone(many: u32) {
+    let transports = transports_with(1, &Arc::new(Registry::new())).await;
+    let node = start(ReplicatorSettings::default(), &transports[0], &transports);
+    assert!(node.wait_synced(PATIENCE).await);
+    pipelined(&node, many / 10, WriteLevel::Local).await;
+    let time = processor_time();
+    let rate = pipelined(&node, many, WriteLevel::Local).await;
+    let micros = (processor_time() - time).as_secs_f64() * 1e6 / f64::from(many);
+    println!("writes: local, pipelined by 64 tasks, one node alone: {rate:.0}/s, {micros:.2} us of processor each");
+    transports[0].shutdown().await;
+}
+
 pub(crate) async fn writes(one: u32, many: u32) {
     let registry = Arc::new(Registry::new());
     registry.register::<u64>(json("bench.answer")).expect("the first of its name");
@@ -95,4 +108,5 @@ pub(crate) async fn writes(one: u32, many: u32) {
     for transport in transports {
         transport.shutdown().await;
     }
+    alone(many * 10).await;
 }

@@ -417,6 +417,19 @@ mod tests {
         assert_eq!(found.len(), LEAF_KEYS + 1);
     }
 
+    /// ddata G9, H1: what grew shrinks again.
+    #[test]
+    fn few_entries_stand_in_one_leaf() {
+        let mut tree = SyncTree::<Entry>::default();
+        let id = |number: usize| KeyId::from(format!("key-{number}"));
+        (0..1_000).for_each(|number| tree.insert((id(number), Digest(1))));
+        assert!(matches!(tree.root, Node::Inner(..)));
+        (LEAF_KEYS..1_000).for_each(|number| drop(tree.remove(&id(number))));
+        assert!(matches!(&tree.root, Node::Leaf(sum, leaf) if (sum.count, leaf.0.len()) == (64, LEAF_KEYS)));
+        assert_eq!(tree.sum(Prefix::ROOT), tree.recounted());
+        assert!((0..LEAF_KEYS).all(|number| tree.find(&id(number)).is_some()));
+    }
+
     fn place(hash: u64, number: u32) -> Place<Entry> {
         Place { hash, entry: Box::new((format!("key-{number:03}").into(), Digest(1))) }
     }
