@@ -24,6 +24,11 @@ use crate::types::TypeTable;
 /// Unsent records of one key beyond this are joined in place, so that bursts do not grow the log.
 const UNSENT_PER_KEY: usize = 64;
 
+/// Entries in one batch, which are joined in one step of the receiver.
+const ENTRIES_PER_BATCH: usize = 128;
+/// Records that one step takes out.
+const TRIMMED_AT_ONCE: usize = 512;
+
 /// What one update did to one entry.
 #[derive(Debug, Clone)]
 pub(crate) struct Record {
@@ -127,6 +132,8 @@ pub(crate) struct DeltaLog {
     by_key: BTreeMap<Hashed, OfKey>,
     /// Rises whenever anybody is sent something: what is unsent is of the present turn.
     sendings: u64,
+    /// There are records that nobody needs any more.
+    is_trimming: bool,
     /// The peer that was served last; the next turn begins after it.
     turn: Option<UniqueAddress>,
 }
@@ -333,12 +340,12 @@ impl DeltaLog {
     fn run_after(&self, sent: u64, settings: &ReplicatorSettings) -> Option<(u64, u64)> {
         let start = self.records.partition_point(|(seq, _)| *seq <= sent);
         let (from_seq, _) = self.records.get(start)?;
+        let most = settings.max_delta_elements.min(ENTRIES_PER_BATCH);
         let (mut keys, mut bytes, mut to_seq) = (BTreeSet::new(), 0, *from_seq);
         for (seq, record) in self.records.range(start..) {
             keys.insert(&record.key);
             bytes += weight(record);
-            if *seq != *from_seq && (keys.len() > settings.max_delta_elements || bytes > settings.max_message_bytes / 2)
-            {
+            if *seq != *from_seq && (keys.len() > most || bytes > settings.max_message_bytes / 2) {
                 break;
             }
             to_seq = *seq;
@@ -528,8 +535,25 @@ impl DeltaLog {
 
     fn trim(&mut self) {
         let floor = self.peers.values().map(Cursor::floor).min().unwrap_or(u64::MAX);
-        while self.records.front().is_some_and(|(seq, _)| *seq <= floor) {
+        // After a peer has caught up, or is gone, there may be very many; further steps go on.
+        for _ in 0..TRIMMED_AT_ONCE {
+            self.is_trimming = self.records.front().is_some_and(|(seq, _)| *seq <= floor);
+            if !self.is_trimming {
+                return;
+            }
             self.pop();
+        }
+    }
+
+    /// Whether there is more to take out.
+    pub(crate) fn is_trimming(&self) -> bool {
+        self.is_trimming
+    }
+
+    /// Goes on with what was begun.
+    pub(crate) fn go_on(&mut self) {
+        if self.is_trimming {
+            self.trim();
         }
     }
 

@@ -510,6 +510,32 @@ impl Message {
         !matches!(self, Self::SyncOpen { .. } | Self::SyncSame { .. } | Self::SyncDiffers { .. })
     }
 
+    /// Whether it belongs to a round of anti-entropy.
+    pub(crate) fn is_of_round(&self) -> bool {
+        match self {
+            Self::Write { .. }
+            | Self::Check { .. }
+            | Self::DeltaWrite { .. }
+            | Self::WriteReply { .. }
+            | Self::Read { .. }
+            | Self::ReadReply { .. }
+            | Self::DeltaBatch { .. }
+            | Self::DeltaAck { .. } => false,
+            Self::SyncOpen { .. }
+            | Self::SyncSame { .. }
+            | Self::SyncDiffers { .. }
+            | Self::SyncNodes { .. }
+            | Self::SyncList { .. }
+            | Self::SyncWant { .. }
+            | Self::InnerNodes { .. }
+            | Self::InnerWant { .. }
+            | Self::Bucket { .. }
+            | Self::Gossip { .. }
+            | Self::SyncAck { .. }
+            | Self::SyncDone { .. } => true,
+        }
+    }
+
     /// How many full states it carries.
     pub(crate) fn full_states(&self) -> u64 {
         match self {

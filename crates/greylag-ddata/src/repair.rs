@@ -37,6 +37,8 @@ const CHILDREN: usize = 16;
 const LEAF_KEYS: u64 = 64;
 /// Keys whose sums one step computes.
 const WARM_STEP: usize = 8_192;
+/// A part has at most so many bytes, unless it has only one key.
+const PART_BYTES: usize = 16 * 1024;
 /// Deltas kept for a draft; beyond it the draft is joined in one piece.
 const DELTAS: usize = 10_000;
 
@@ -78,7 +80,7 @@ impl Outgoing {
             // Bounds are keys, and keys may be long.
             spread: (settings.max_message_bytes / 4 / key_bytes).clamp(2, NODES_PER_MESSAGE),
             // A receiver joins a part in one step, and others wait for that.
-            part_bytes: settings.max_message_bytes.min(128 * 1024) / 2,
+            part_bytes: PART_BYTES.min(settings.max_message_bytes / 2),
             value: value.boxed_clone(),
         })
     }
@@ -207,6 +209,8 @@ impl Draft {
         if value.ranged().is_none() {
             return Err(Nonsense);
         }
+        // From now on parts add to it; at the end there would be everything to be hashed at once.
+        value.digest();
         Ok(Self {
             from,
             round,

@@ -221,7 +221,8 @@ impl ReplicatorCore {
             Input::Dropped { from, why } => self.on_dropped(&from, why, out),
             Input::SendFailed { to, request } => self.on_send_failed(&to, request, out),
             Input::Replicas(replicas) => self.on_replicas(now, replicas, out),
-            Input::Wall(_) | Input::Tick => {}
+            Input::Wall(_) => {}
+            Input::Tick => self.step_on(now, out),
             Input::Get { id, key, tag, level } => self.on_get(now, id, key, tag, level.into(), out),
             Input::Delete { id, key, level, wall_ms } => {
                 self.on_delete(now, id, key, level.into(), wall_ms, out);
@@ -628,6 +629,9 @@ impl ReplicatorCore {
         self.store_changes(now, out);
         self.finish_stop(now, out);
         self.plan_expiry(now);
+        if self.log.is_trimming() {
+            self.rounds.step_at.get_or_insert(now);
+        }
         // Idle timers sleep: nothing to send or to tell means nothing to wake up for.
         if self.propagate_at.is_none() && self.log.len() > 0 && self.log.has_work(&self.reachable_peers()) {
             self.propagate_at = Some(now + self.settings.delta_propagation_interval);

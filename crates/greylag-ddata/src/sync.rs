@@ -26,13 +26,21 @@ use crate::tree::{LEAF_KEYS, Prefix, Sixteenths, Sum};
 
 /// Parts whose sums are in one message: 256 sums.
 const PARENTS_PER_MESSAGE: usize = 16;
-/// Hashes in one message.
-const HASHES_PER_MESSAGE: usize = 4_096;
+/// Hashes in one message, and parts in one list.
+const HASHES_PER_MESSAGE: usize = 512;
+/// Entries in one message, which are read and joined in one step of the receiver. The window counts such messages by
+/// what they hold.
+const ENTRIES_PER_MESSAGE: usize = 64;
+/// What one step of a round says at most, more or less, as entries count; everything else costs less than so many. Others
+/// are served between two steps.
+const STEP_COST: usize = 64;
+/// A full message, as the window counts.
+const FULL: usize = 64;
 
 /// Ranges in one message.
 const RANGES_PER_MESSAGE: usize = 512;
 /// A part of the hash space is streamed in pieces of about so many entries, so that no step is long.
-const STREAMED_AT_ONCE: u64 = 1_024;
+const STREAMED_AT_ONCE: u64 = 256;
 /// So long may a message in fragments take.
 pub(crate) const FRAGMENTS_PATIENCE: Duration = Duration::from_secs(30);
 
@@ -90,6 +98,10 @@ pub(crate) struct Round {
     pub(crate) held: Option<Sum>,
     /// Sums have to be computed before it goes on.
     pub(crate) is_cold: bool,
+    /// It has said as much as one step may, and there is more to say.
+    pub(crate) has_more: bool,
+    /// What those messages hold that the peer has not acknowledged, the oldest first.
+    weights: VecDeque<usize>,
     /// Something of it was given up, so its end says nothing.
     pub(crate) has_failed: bool,
     /// The last message that went in fragments.
@@ -124,6 +136,8 @@ impl Round {
             receiving: BTreeSet::new(),
             held: None,
             is_cold: false,
+            has_more: false,
+            weights: VecDeque::new(),
             has_failed: false,
             fragmented: 0,
             sent: 0,
@@ -181,6 +195,11 @@ impl Round {
             && self.outgoing.is_empty()
             && self.receiving.is_empty()
             && self.held.is_none()
+    }
+
+    /// Whether there is something to say that waits neither for the peer nor for sums.
+    fn has_something_to_say(&self) -> bool {
+        !self.queue.is_empty() || self.outgoing.values().any(Outgoing::has_work) || !self.large.is_empty()
     }
 
     /// Until when it may rest before it counts as stalled: what has lost a message never goes on.
@@ -367,7 +386,7 @@ impl Round {
         }
         if !queue.lists.is_empty() {
             let (mut prefixes, mut keys) = (Vec::new(), Vec::new());
-            while keys.len() < HASHES_PER_MESSAGE / 2
+            while keys.len() + prefixes.len() < HASHES_PER_MESSAGE
                 && let Some(prefix) = queue.lists.pop_front()
             {
                 prefixes.push(prefix);
@@ -382,31 +401,51 @@ impl Round {
         loop {
             let queue = &mut self.queue;
             let send_back = !queue.differing.is_empty();
-            let keys = if send_back { &mut queue.differing } else { &mut queue.lacking };
-            let (bulk, found, large) = fill(settings, entries, keys);
-            self.large.extend(large.into_iter().map(|key| (key, send_back)));
-            if !found.is_empty() {
-                return Some((bulk, Message::Gossip { round: Some(round), number, send_back, entries: found }));
-            }
-            if !send_back {
-                let prefix = queue.streams.pop_front()?;
+            while !send_back
+                && queue.lacking.len() < ENTRIES_PER_MESSAGE
+                && let Some(prefix) = queue.streams.pop_front()
+            {
                 if entries.tree.sum(prefix).count > STREAMED_AT_ONCE && !prefix.is_deepest() {
                     prefix.children().rev().for_each(|child| queue.streams.push_front(child));
                 } else {
                     queue.lacking.extend(entries.tree.items(prefix).into_iter().map(|(_, key, _)| key));
                 }
             }
+            let keys = if send_back { &mut queue.differing } else { &mut queue.lacking };
+            if keys.is_empty() {
+                return None;
+            }
+            let (bulk, found, large) = fill(settings, entries, keys);
+            self.large.extend(large.into_iter().map(|key| (key, send_back)));
+            if !found.is_empty() {
+                return Some((bulk, Message::Gossip { round: Some(round), number, send_back, entries: found }));
+            }
         }
     }
 
-    /// Says what the window allows, and then how far this side is if the peer does not know.
+    /// What is under way to the peer, as the window counts.
+    fn unacknowledged(&mut self) -> usize {
+        let count = self.sent - self.peer.1.min(self.sent);
+        let known = self.weights.len() - (self.weights.len() as u64).min(count) as usize;
+        self.weights.drain(..known);
+        self.weights.iter().sum()
+    }
+
+    /// Says what the window and one step allow, and then how far this side is if the peer does not know.
     pub(crate) fn pump(
         &mut self,
         settings: &ReplicatorSettings,
         entries: &mut Entries,
         out: &mut Vec<(bool, Message)>,
     ) {
-        while self.sent - self.peer.1.min(self.sent) < settings.sync_window as u64 {
+        let mut left = STEP_COST;
+        self.has_more = false;
+        let mut under_way = self.unacknowledged();
+        while under_way < settings.sync_window * FULL {
+            self.has_more = left == 0 && self.has_something_to_say();
+            if left == 0 {
+                break;
+            }
             let number = self.sent + 1;
             let next = self.next_of_queue(settings, entries, number);
             let next = next.or_else(|| Some((false, self.next_of_large(settings, entries, number)?)));
@@ -415,6 +454,9 @@ impl Round {
             if bulk {
                 self.fragmented = number;
             }
+            left = left.saturating_sub(cost(&message));
+            self.weights.push_back(weight(settings, &message));
+            under_way += weight(settings, &message);
             out.push((bulk, message));
         }
         let idle = self.is_idle();
@@ -426,6 +468,32 @@ impl Round {
             out.push((false, Message::SyncAck { round: self.id(), number: self.acks, received, sent, idle }));
         }
     }
+}
+
+/// About what making a message costs, as entries count.
+fn cost(message: &Message) -> usize {
+    match message {
+        Message::Gossip { entries, .. } => entries.len(),
+        Message::SyncList { prefixes, keys, .. } => 1 + (prefixes.len() + keys.len()) / 16,
+        Message::SyncNodes { parents, .. } => parents.len(),
+        Message::Bucket { .. } => STEP_COST,
+        Message::InnerNodes { nodes, .. } => 1 + nodes.len() / 4,
+        _ => 1,
+    }
+}
+
+/// What a message takes of the window: entries and parts their share of a full message, everything else as much as one.
+fn weight(settings: &ReplicatorSettings, message: &Message) -> usize {
+    let (count, bytes) = match message {
+        Message::Gossip { entries, .. } => {
+            (entries.len(), entries.iter().map(|(key, envelope)| key.len() + envelope.size()).sum())
+        }
+        Message::Bucket { part, .. } => (1, part.bytes.len()),
+        _ => return FULL,
+    };
+    let of_count = (count * FULL).div_ceil(settings.max_delta_elements);
+    let most = of_count.max((bytes * FULL).div_ceil(settings.max_message_bytes));
+    most.clamp(1, FULL)
 }
 
 /// All that is held in a part, by hashes of ids.
@@ -456,7 +524,8 @@ pub(crate) fn fill(
         let Some(envelope) = entries.envelope(&key) else { continue };
         let size = envelope.size() + key.len();
         if !found.is_empty()
-            && (found.len() >= settings.max_delta_elements || bytes + size > settings.max_message_bytes)
+            && (found.len() >= settings.max_delta_elements.min(ENTRIES_PER_MESSAGE)
+                || bytes + size > settings.max_message_bytes)
         {
             keys.push_front(key);
             break;

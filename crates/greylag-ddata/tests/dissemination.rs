@@ -19,6 +19,8 @@ struct World {
     flights: VecDeque<(usize, usize, Message)>,
     /// Everything that was sent: from, to, what.
     said: Vec<(usize, usize, Message)>,
+    /// The most entries, and bytes of parts, that one step said, and the most records that one step took out of a log.
+    most: (usize, usize, usize),
     next: u64,
 }
 
@@ -40,7 +42,7 @@ impl World {
         };
         let cores = (0..count).map(core).collect();
         let (flights, said) = (VecDeque::new(), Vec::new());
-        Self { now, cores, reachable: true, flights, said, next: 0 }
+        Self { now, cores, reachable: true, flights, said, most: (0, 0, 0), next: 0 }
     }
 
     /// Those in `known` know each other.
@@ -65,8 +67,18 @@ impl World {
     }
 
     fn input(&mut self, node: usize, input: Input) {
-        let mut out = Vec::new();
+        let (mut out, logged) = (Vec::new(), self.cores[node].log_len());
         self.cores[node].handle(self.now, input, &mut out);
+        let (mut entries, mut bytes) = (0, 0);
+        for effect in &out {
+            match effect {
+                Effect::Send { message: Message::Gossip { entries: found, .. }, .. } => entries += found.len(),
+                Effect::Send { message: Message::Bucket { part, .. }, .. } => bytes += part.bytes.len(),
+                _ => {}
+            }
+        }
+        let trimmed = logged.saturating_sub(self.cores[node].log_len());
+        self.most = (self.most.0.max(entries), self.most.1.max(bytes), self.most.2.max(trimmed));
         self.perform(node, out);
     }
 
@@ -98,6 +110,16 @@ impl World {
     fn turn(&mut self) {
         for (from, to, message) in std::mem::take(&mut self.flights) {
             self.input(to, Input::Received { from: address(from), message });
+        }
+        self.go_on();
+    }
+
+    /// What is done in steps is done.
+    fn go_on(&mut self) {
+        for node in 0..self.cores.len() {
+            while self.cores[node].next_deadline().is_some_and(|at| at <= self.now) {
+                self.input(node, Input::Tick);
+            }
         }
     }
 
@@ -380,6 +402,7 @@ fn a_node_that_meets_its_sources_one_by_one_gets_every_entry_once() {
     let sent = entries_sent(&world.said);
     assert_eq!(sent, BTreeMap::from([((0, 2), 3_000)]), "by (from, to)");
     assert_eq!(world.cores[0].log_len(), 0, "the round was as good as an acknowledgement");
+    assert_eq!(world.most.2, 512, "and made room in steps");
     // From then on it gets deltas as everybody does.
     world.said.clear();
     world.count(0, "key-1");
@@ -389,6 +412,69 @@ fn a_node_that_meets_its_sources_one_by_one_gets_every_entry_once() {
     let is_batch =
         |(_, to, message): &&(usize, usize, Message)| *to == 2 && matches!(message, Message::DeltaBatch { .. });
     assert_eq!(world.said.iter().filter(is_batch).count(), 1);
+}
+
+/// ddata H3, H9: whatever a new node lacks, no step says much, and no message holds more than one step of the receiver
+/// may take: others are served in between, on both sides.
+#[test]
+fn no_step_of_catching_up_is_long() {
+    let mut world = World::new(2, &ReplicatorSettings { inner_tree_keys: 1_000, ..settings() });
+    world.publish(&[0]);
+    for n in 0..5_000 {
+        world.count(0, &format!("key-{n}"));
+    }
+    world.update::<OrSet<u32>>(0, "large", |set, cx| set.add_all(cx, 0..30_000));
+    world.publish(&[0, 1]);
+    world.settle();
+    assert!(world.are_equal());
+    let (entries, bytes, _) = world.most;
+    assert!((1..128).contains(&entries), "{entries} entries in one step");
+    assert!((1..=17 * 1_024).contains(&bytes), "{bytes} bytes of parts in one step");
+    let large = |(_, _, message): &&(usize, usize, Message)| match message {
+        Message::Gossip { entries, .. } => entries.len() > 64,
+        Message::Bucket { part, .. } => part.bytes.len() > 17 * 1_024,
+        Message::SyncList { prefixes, keys, .. } => prefixes.len() + keys.len() > 1_024,
+        _ => false,
+    };
+    assert_eq!(world.said.iter().filter(large).count(), 0);
+    // The window is as wide as ever: as much is under way as eight messages of 500 entries hold.
+    let begins = world.said.iter().position(|(_, _, message)| matches!(message, Message::Gossip { .. }));
+    let unanswered = world.said[begins.unwrap_or(0)..].iter().take_while(|(from, _, _)| *from == 0);
+    let sent: usize = unanswered
+        .map(|(_, _, message)| if let Message::Gossip { entries, .. } = message { entries.len() } else { 0 })
+        .sum();
+    assert!((3_500..=4_100).contains(&sent), "{sent}");
+    // Deltas come in small batches, too.
+    world.said.clear();
+    for n in 0..1_000 {
+        world.count(0, &format!("key-{n}"));
+    }
+    world.tick(0, Duration::from_millis(400));
+    world.settle();
+    assert!(world.are_equal());
+    let batches = world.said.iter().filter_map(|(_, _, message)| match message {
+        Message::DeltaBatch { items, .. } => Some(items.len()),
+        _ => None,
+    });
+    assert_eq!(batches.max(), Some(128));
+}
+
+/// ddata G7, H9: large states that were hinted at and asked for go one message at a time.
+#[test]
+fn what_is_asked_for_after_hints_goes_in_steps() {
+    let mut world =
+        World::new(2, &ReplicatorSettings { eager_full_state_bytes: 0, delta_enabled: false, ..settings() });
+    world.publish(&[0, 1]);
+    world.settle();
+    for n in 0..300 {
+        world.count(0, &format!("key-{n}"));
+    }
+    world.most = (0, 0, 0);
+    world.tick(0, Duration::from_millis(400));
+    world.settle();
+    assert!(world.are_equal());
+    assert!(items(&world.said).iter().any(|item| matches!(item, BatchItem::Hint { .. })));
+    assert!((1..=64).contains(&world.most.0), "{} entries in one step", world.most.0);
 }
 
 /// ddata G14: what exchanging does not settle is left alone for a while.

@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::measure::percentiles;
-use crate::nodes::{PATIENCE, local_updates, set, start, transports};
+use crate::nodes::{Node, PATIENCE, addresses, local_updates, set};
 
 const ELEMENT_BYTES: usize = 96;
 
@@ -27,21 +27,21 @@ async fn majority_updates(node: Replicator, mut stop: watch::Receiver<bool>) -> 
 
 type Measured = JoinHandle<Vec<Duration>>;
 
-fn measure(nodes: [&Replicator; 2]) -> (watch::Sender<bool>, [Measured; 3]) {
+fn measure(nodes: [&Node; 2]) -> (watch::Sender<bool>, [Measured; 3]) {
     let (stop, stopped) = watch::channel(false);
     let [holder, other] = nodes;
     let tasks = [
-        tokio::spawn(local_updates(holder.clone(), stopped.clone())),
-        tokio::spawn(majority_updates(holder.clone(), stopped.clone())),
-        tokio::spawn(local_updates(other.clone(), stopped)),
+        holder.runtime.spawn(local_updates(holder.replicator.clone(), stopped.clone())),
+        holder.runtime.spawn(majority_updates(holder.replicator.clone(), stopped.clone())),
+        other.runtime.spawn(local_updates(other.replicator.clone(), stopped)),
     ];
     (stop, tasks)
 }
 
-async fn report(when: &str, (stop, tasks): (watch::Sender<bool>, [Measured; 3])) {
+fn report(when: &str, at: &Node, (stop, tasks): (watch::Sender<bool>, [Measured; 3])) {
     stop.send_replace(true);
     for (what, task) in ["holder, local", "holder, majority", "other node, local"].into_iter().zip(tasks) {
-        println!("large: {when}: {what}: {}", percentiles(task.await.expect("measured")));
+        println!("large: {when}: {what}: {}", percentiles(at.runtime.block_on(task).expect("measured")));
     }
 }
 
@@ -51,11 +51,11 @@ async fn len(node: &Replicator, key: &Key<OrSet<String>>) -> usize {
     read.map_or(0, |set| set.len())
 }
 
-pub(crate) async fn large(elements: usize) {
+pub(crate) fn large(elements: usize) {
     let settings = ReplicatorSettings { max_entry_bytes: 512 * 1024 * 1024, ..ReplicatorSettings::default() };
-    let transports = transports(3).await;
+    let all = addresses(3);
     let key = Key::<OrSet<String>>::new("large").expect("a key");
-    let holder = start(settings.clone(), &transports[0], &transports);
+    let holder = Node::start(settings.clone(), &all[0], &all);
     for from in (0..elements).step_by(20_000) {
         let to = (from + 20_000).min(elements);
         let add = move |set: &mut OrSet<String>, cx: &mut greylag_crdt::UpdateCx<'_>| {
@@ -64,41 +64,46 @@ pub(crate) async fn large(elements: usize) {
             set.add_all(cx, (from..to).map(name));
             Ok::<_, ClockExhausted>(())
         };
-        holder.update(&key, WriteLevel::Local, OrSet::new, add).await.expect("an update");
+        let update = holder.replicator.update(&key, WriteLevel::Local, OrSet::new, add);
+        holder.runtime.block_on(update).expect("an update");
     }
+    let filling = holder.longest_step();
+    let has_all = |node: &Node| {
+        node.runtime.block_on(async {
+            while len(&node.replicator, &key).await < elements {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        });
+    };
     // The second node gets it too, so that the others have somebody to agree with.
     let begun = Instant::now();
-    let other = start(settings.clone(), &transports[1], &transports);
-    while len(&other, &key).await < elements {
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    let other = Node::start(settings.clone(), &all[1], &all);
+    has_all(&other);
     println!(
         "large: {elements} elements of {ELEMENT_BYTES} bytes, {} MB, at a second node after {:.1} s",
         elements * (ELEMENT_BYTES + 4) / 1_000_000,
         begun.elapsed().as_secs_f64()
     );
-    assert!(other.wait_synced(PATIENCE).await || elements < 10_000);
+    assert!(other.runtime.block_on(other.replicator.wait_synced(PATIENCE)) || elements < 10_000);
     let before = measure([&holder, &other]);
-    tokio::time::sleep(Duration::from_secs(3)).await;
-    report("before", before).await;
-    let steps = || async {
-        [holder.metrics().await, other.metrics().await].map(|m| m.map_or(Duration::ZERO, |m| m.longest_step))
-    };
+    std::thread::sleep(Duration::from_secs(3));
+    report("before", &holder, before);
+    let serving = [holder.longest_step(), other.longest_step()];
     let begun = Instant::now();
-    let new = start(settings, &transports[2], &transports);
+    let new = Node::start(settings, &all[2], &all);
     let during = measure([&holder, &new]);
-    while len(&new, &key).await < elements {
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    has_all(&new);
     let took = begun.elapsed();
-    report("during", during).await;
-    let step = new.metrics().await.map_or(Duration::ZERO, |m| m.longest_step);
+    report("during", &holder, during);
     println!(
-        "large: at a new node after {:.1} s; longest steps of all time: of the holder and the second node {:?}, of the new node {step:?}",
+        "large: at a new node after {:.1} s; longest steps: of the holder while it was filled {filling:.1} ms, with the \
+         second node {:.1} ms, with the new one {:.1} ms; of the second {:.1} and {:.1} ms; of the new one {:.1} ms",
         took.as_secs_f64(),
-        steps().await
+        serving[0],
+        holder.longest_step(),
+        serving[1],
+        other.longest_step(),
+        new.longest_step()
     );
-    for transport in transports {
-        transport.shutdown().await;
-    }
+    [holder, other, new].into_iter().for_each(Node::stop);
 }

@@ -38,10 +38,8 @@ fn main() {
     }
     let runtime = Runtime::new().expect("a runtime starts");
     if wanted("catch-up") {
-        for count in sizes {
-            runtime.block_on(nodes::catch_up(*count, 1));
-        }
-        runtime.block_on(nodes::catch_up(largest.min(100_000), 2));
+        sizes.iter().for_each(|count| nodes::catch_up(*count, 1));
+        nodes::catch_up(largest.min(100_000), 2);
     }
     if wanted("idle") {
         sizes.iter().for_each(|count| machines::idle(*count));
@@ -53,6 +51,6 @@ fn main() {
         runtime.block_on(writes::writes(if full { 2_000 } else { 50 }, if full { 100_000 } else { 500 }));
     }
     if wanted("large") {
-        runtime.block_on(large::large(if full { 2_000_000 } else { 5_000 }));
+        large::large(if full { 2_000_000 } else { 5_000 });
     }
 }

@@ -7,6 +7,7 @@ use greylag_core::{NodeAddress, Registry};
 use greylag_crdt::{ClockExhausted, LwwRegister, UpdateCx};
 use greylag_ddata::{Key, Membership, ReadLevel, Replicator, ReplicatorSettings, TypeTable, WriteLevel};
 use greylag_transport::{GrpcTransport, Remoting, TransportSettings};
+use tokio::runtime::Runtime;
 
 use crate::measure::{percentiles, processor_time};
 
@@ -85,47 +86,108 @@ pub(crate) async fn local_updates(node: Replicator, mut stop: tokio::sync::watch
     times
 }
 
-/// A node starts where `sources` others have so many entries of 100 bytes.
-pub(crate) async fn catch_up(count: u32, sources: usize) {
-    let transports = transports(sources + 1).await;
-    let nodes: Vec<Replicator> =
-        transports[..sources].iter().map(|at| start(ReplicatorSettings::default(), at, &transports)).collect();
-    fill(&nodes[0], count).await;
-    for node in &nodes {
-        has(node, count).await;
+/// A node as a process is: with threads of its own. Its port is known before it begins.
+pub(crate) struct Node {
+    pub(crate) runtime: Runtime,
+    pub(crate) replicator: Replicator,
+    transport: Arc<GrpcTransport>,
+}
+
+/// Free ports of this machine.
+pub(crate) fn addresses(count: usize) -> Vec<NodeAddress> {
+    let listen = || std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let taken: Vec<_> = (0..count).map(|_| listen()).collect();
+    let address = |port: &std::net::TcpListener| format!("{}", port.local_addr().expect("an address")).parse();
+    taken.iter().map(|port| address(port).expect("an address")).collect()
+}
+
+impl Node {
+    pub(crate) fn start(settings: ReplicatorSettings, own: &NodeAddress, all: &[NodeAddress]) -> Self {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+        let runtime = runtime.expect("a runtime starts");
+        let (transport, replicator) = runtime.block_on(async {
+            let of_transport = TransportSettings {
+                maximum_large_frame_size: 4 * 1024 * 1024,
+                fault_injection: false,
+                canonical_host: Some(own.host().to_string()),
+                canonical_port: own.port(),
+                bind_port: None,
+                ..TransportSettings::test()
+            };
+            let transport = GrpcTransport::bind(of_transport, Arc::new(Registry::new())).await.expect("binds");
+            let membership = Membership::fixed(all.to_vec());
+            let replicator = Replicator::start(settings, TypeTable::new(), transport.clone(), membership);
+            (transport, replicator.expect("starts"))
+        });
+        Self { runtime, replicator, transport }
     }
-    let measure = |node: Replicator| {
+
+    /// The longest step so far, in milliseconds.
+    pub(crate) fn longest_step(&self) -> f64 {
+        let metrics = self.runtime.block_on(self.replicator.metrics());
+        metrics.map_or(0.0, |metrics| metrics.longest_step.as_secs_f64() * 1e3)
+    }
+
+    pub(crate) fn stop(self) {
+        self.runtime.block_on(self.transport.shutdown());
+        self.runtime.shutdown_background();
+    }
+}
+
+/// A node starts where `sources` others have so many entries of 100 bytes.
+pub(crate) fn catch_up(count: u32, sources: usize) {
+    let all = addresses(sources + 1);
+    let settings = ReplicatorSettings::default;
+    let nodes: Vec<Node> = all[..sources].iter().map(|own| Node::start(settings(), own, &all)).collect();
+    let source = &nodes[0];
+    source.runtime.block_on(fill(&source.replicator, count));
+    for node in &nodes {
+        node.runtime.block_on(has(&node.replicator, count));
+    }
+    // What sources have to say to each other is said.
+    source.runtime.block_on(async {
+        while source.replicator.metrics().await.map_or(1, |metrics| metrics.log_records) > 0 {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    });
+    let measure = || {
         let (stop, stopped) = tokio::sync::watch::channel(false);
-        (stop, tokio::spawn(local_updates(node, stopped)))
+        (stop, source.runtime.spawn(local_updates(source.replicator.clone(), stopped)))
     };
-    let (stop, before) = measure(nodes[0].clone());
-    tokio::time::sleep(Duration::from_millis(500)).await;
+    let (stop, before) = measure();
+    std::thread::sleep(Duration::from_millis(500));
     stop.send_replace(true);
-    let before = before.await.expect("measured");
-    let (stop, during) = measure(nodes[0].clone());
+    let before = source.runtime.block_on(before).expect("measured");
+    let filling = source.longest_step();
+    let (stop, during) = measure();
     let begun = Instant::now();
-    let new = start(ReplicatorSettings::default(), &transports[sources], &transports);
-    has(&new, count).await;
+    let new = Node::start(settings(), &all[sources], &all);
+    new.runtime.block_on(has(&new.replicator, count));
     let took = begun.elapsed();
     stop.send_replace(true);
-    let during = during.await.expect("measured");
-    assert!(new.wait_synced(PATIENCE).await, "the new node has caught up");
-    let all = begun.elapsed();
-    let found = new.get(&key(count - 1), ReadLevel::Local).await.expect("an answer").found();
-    assert_eq!(found.and_then(|register| register.value().cloned()), Some("x".repeat(100)));
-    let longest =
-        [nodes[0].metrics().await, new.metrics().await].map(|m| m.map_or(0.0, |m| m.longest_step.as_secs_f64() * 1e3));
+    let during = source.runtime.block_on(during).expect("measured");
+    let all_of_it = new.runtime.block_on(async {
+        assert!(new.replicator.wait_synced(PATIENCE).await, "the new node has caught up");
+        let all_of_it = begun.elapsed();
+        let found = new.replicator.get(&key(count - 1), ReadLevel::Local).await.expect("an answer").found();
+        assert_eq!(found.and_then(|register| register.value().cloned()), Some("x".repeat(100)));
+        all_of_it
+    });
+    let received = new.runtime.block_on(new.replicator.metrics()).expect("metrics").received;
+    let kilobytes = ["Gossip", "DeltaBatch"].map(|kind| received.of(kind).1 / 1_000);
     println!(
         "catch-up: {count:>8} entries of 100 bytes from {sources}: all there after {:.2} s, caught up after {:.2} s; \
-         local updates at the source before: {}; during: {}; longest steps {longest:.1?} ms",
+         {kilobytes:?} kB in rounds and from logs; local updates at the source before: {}; during: {}; longest steps: \
+         of the source while it was filled {filling:.1}, with catching up {:.1}, of the new node {:.1} ms",
         took.as_secs_f64(),
-        all.as_secs_f64(),
+        all_of_it.as_secs_f64(),
         percentiles(before),
-        percentiles(during)
+        percentiles(during),
+        source.longest_step(),
+        new.longest_step(),
     );
-    for transport in transports {
-        transport.shutdown().await;
-    }
+    nodes.into_iter().chain([new]).for_each(Node::stop);
 }
 
 /// Two nodes that hold the same and do nothing.

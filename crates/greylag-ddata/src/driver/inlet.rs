@@ -19,9 +19,29 @@ pub(super) enum Arrived {
     Dropped(DropReason),
 }
 
+/// What waits for the machine. What a round brings may be much, and who waits for an answer does not wait for that, too.
+pub(super) struct Arrivals {
+    /// Requests, their answers, and deltas.
+    pub(super) asked: mpsc::Receiver<(UniqueAddress, Arrived)>,
+    /// Rounds of anti-entropy.
+    pub(super) rounds: mpsc::Receiver<(UniqueAddress, Arrived)>,
+}
+
+/// The other ends.
+pub(super) struct WaysIn {
+    asked: mpsc::Sender<(UniqueAddress, Arrived)>,
+    rounds: mpsc::Sender<(UniqueAddress, Arrived)>,
+}
+
+/// Room for so many messages of each kind.
+pub(super) fn arrivals(room: usize) -> (WaysIn, Arrivals) {
+    let ((asked, asking), (rounds, of_rounds)) = (mpsc::channel(room), mpsc::channel(room));
+    (WaysIn { asked, rounds }, Arrivals { asked: asking, rounds: of_rounds })
+}
+
 /// The receiver of both mailboxes.
 pub(super) struct Inlet {
-    inbox: mpsc::Sender<(UniqueAddress, Arrived)>,
+    ways_in: WaysIn,
     transfers: Mutex<Transfers>,
     replicas: watch::Receiver<Arc<Replicas>>,
     /// Messages for which there was no room.
@@ -31,12 +51,8 @@ pub(super) struct Inlet {
 impl Inlet {
     /// Messages in fragments may have, together and per peer, `max_bytes`. Who is none of `replicas` occupies
     /// nothing.
-    pub(super) fn new(
-        inbox: mpsc::Sender<(UniqueAddress, Arrived)>,
-        max_bytes: usize,
-        replicas: watch::Receiver<Arc<Replicas>>,
-    ) -> Self {
-        Self { inbox, transfers: Mutex::new(Transfers::new(max_bytes)), replicas, lost: AtomicU64::new(0) }
+    pub(super) fn new(ways_in: WaysIn, max_bytes: usize, replicas: watch::Receiver<Arc<Replicas>>) -> Self {
+        Self { ways_in, transfers: Mutex::new(Transfers::new(max_bytes)), replicas, lost: AtomicU64::new(0) }
     }
 
     fn transfers(&self) -> MutexGuard<'_, Transfers> {
@@ -86,7 +102,11 @@ impl Receiver for Inlet {
                 Arrived::Dropped(DropReason::Malformed)
             }
         };
-        if self.inbox.try_send((message.from, arrived)).is_err() {
+        let way_in = match &arrived {
+            Arrived::Message(message) if message.is_of_round() => &self.ways_in.rounds,
+            Arrived::Message(_) | Arrived::Dropped(_) => &self.ways_in.asked,
+        };
+        if way_in.try_send((message.from, arrived)).is_err() {
             self.lost.fetch_add(1, Ordering::Relaxed);
             tracing::debug!("a message of a replica was dropped: the replicator is busy or has stopped");
         }

@@ -10,7 +10,7 @@ use greylag_transport::{Destination, Envelope, Payload, Recipient, Remoting};
 use tokio::sync::{mpsc, watch};
 
 use super::events::Teller;
-use super::inlet::{Arrived, Inlet};
+use super::inlet::{Arrivals, Arrived, Inlet, arrivals};
 use super::keeper::Keeper;
 use super::numbers::Name;
 use super::shipping::Shipping;
@@ -75,7 +75,7 @@ pub(super) struct Task {
     bulk: Recipient,
     shipping: Shipping,
     inlet: Arc<Inlet>,
-    inbox: mpsc::Receiver<(UniqueAddress, Arrived)>,
+    arrivals: Arrivals,
     replicas: watch::Receiver<Arc<Replicas>>,
     lifecycle: watch::Sender<Lifecycle>,
     keeper: Keeper,
@@ -98,8 +98,8 @@ impl Task {
         let own = remoting.self_address().clone();
         let ordinary = Recipient::new(format!("ddata/{}", settings.name));
         let bulk = Recipient::new(format!("{}ddata/{}", Recipient::BULK_PREFIX, settings.name));
-        let (sender, inbox) = mpsc::channel(INBOX);
-        let inlet = Arc::new(Inlet::new(sender, settings.max_entry_bytes.saturating_mul(4), replicas.clone()));
+        let (ways_in, arrivals) = arrivals(INBOX);
+        let inlet = Arc::new(Inlet::new(ways_in, settings.max_entry_bytes.saturating_mul(4), replicas.clone()));
         let shipping = Shipping::new(remoting.clone(), bulk.clone(), numbers.clone(), settings.bulk_fragment_bytes);
         let stash = Stash::new(settings.stash_capacity);
         remoting.register(&ordinary.path, inlet.clone());
@@ -121,7 +121,7 @@ impl Task {
             bulk,
             shipping,
             inlet,
-            inbox,
+            arrivals,
             replicas,
             lifecycle,
             keeper: Keeper::new(store),
@@ -140,6 +140,8 @@ impl Task {
         self.replicas.mark_changed();
         self.tell_wall_clock();
         let (mut membership_lives, mut control_lives, mut handles_live) = (true, true, true);
+        // Whether what was done last was done for peers, in as many steps as it takes.
+        let mut is_bulk;
         while !matches!(self.core.lifecycle(), Lifecycle::Stopped(_)) {
             let deadline = self.core.next_deadline();
             let due = async {
@@ -148,8 +150,10 @@ impl Task {
                     None => std::future::pending().await,
                 }
             };
+            is_bulk = false;
             tokio::select! {
                 () = due => {
+                    is_bulk = true;
                     self.inlet.tidy();
                     self.tell_wall_clock();
                     self.handle(Input::Tick);
@@ -165,10 +169,11 @@ impl Task {
                     self.inlet.tidy();
                     self.handle(Input::Replicas(replicas));
                 }
-                Some((from, arrived)) = self.inbox.recv() => match arrived {
-                    Arrived::Message(message) => self.handle(Input::Received { from, message: *message }),
-                    Arrived::Dropped(why) => self.handle(Input::Dropped { from, why }),
-                },
+                Some((from, arrived)) = self.arrivals.asked.recv() => self.receive(from, arrived),
+                Some((from, arrived)) = self.arrivals.rounds.recv() => {
+                    is_bulk = true;
+                    self.receive(from, arrived);
+                }
                 Some(input) = self.keeper.answer() => self.handle(input),
                 request = requests.recv(), if handles_live => match request {
                     Some(request) => self.take_some(request, &mut requests),
@@ -185,6 +190,10 @@ impl Task {
             {
                 self.serve(request);
                 self.perform();
+            }
+            if is_bulk {
+                // Else this task would keep its worker as long as there is something to do.
+                tokio::task::yield_now().await;
             }
         }
         self.remoting.unregister(&self.ordinary.path);
@@ -205,6 +214,13 @@ impl Task {
             }
             let Ok(request) = requests.try_recv() else { return };
             self.take(request);
+        }
+    }
+
+    fn receive(&mut self, from: UniqueAddress, arrived: Arrived) {
+        match arrived {
+            Arrived::Message(message) => self.handle(Input::Received { from, message: *message }),
+            Arrived::Dropped(why) => self.handle(Input::Dropped { from, why }),
         }
     }
 

@@ -12,6 +12,7 @@ use super::rounds::STEP_PAUSE;
 use crate::entries::{Data, Entry, Merged};
 use crate::key::KeyId;
 use crate::message::{Content, DropReason, Effect, Offer, ReplicatorEvent, RoundId};
+use crate::read::Lifecycle;
 use crate::repair::{Deferred, Nonsense, UNDER_WAY};
 
 /// What a peer may have of its own on its way here, in values as large as an entry may be.
@@ -229,12 +230,16 @@ impl ReplicatorCore {
         }
     }
 
-    /// A step of what would take too long at once.
-    pub(super) fn step_repairs(&mut self, now: Instant, out: &mut Vec<Effect>) {
-        if self.rounds.step_at.is_none_or(|at| at > now) {
+    /// A step of what would take too long at once. A step is an input of its own, so that who asks for something waits
+    /// for one at most.
+    pub(super) fn step_on(&mut self, now: Instant, out: &mut Vec<Effect>) {
+        let is_serving = matches!(self.lifecycle, Lifecycle::Syncing | Lifecycle::Running);
+        if !is_serving || self.rounds.step_at.is_none_or(|at| at > now) {
             return;
         }
         self.rounds.step_at = None;
+        self.log.go_on();
+        self.step_hinted(now, out);
         let keys: Vec<KeyId> = self.entries.drafts.keys().cloned().collect();
         for key in keys {
             let Some(draft) = self.entries.drafts.get(&key) else { continue };
@@ -244,13 +249,13 @@ impl ReplicatorCore {
                 self.after_round_message(now, &from, round, out);
             }
         }
-        let mut cold = Vec::new();
+        let mut going_on = Vec::new();
         for (peer, id, round) in self.rounds.iter_mut() {
-            if std::mem::take(&mut round.is_cold) {
-                cold.push((peer.clone(), id));
+            if std::mem::take(&mut round.is_cold) | std::mem::take(&mut round.has_more) {
+                going_on.push((peer.clone(), id));
             }
         }
-        for (peer, id) in cold {
+        for (peer, id) in going_on {
             self.after_round_message(now, &peer, id, out);
         }
     }

@@ -1,6 +1,6 @@
 //! When rounds of anti-entropy begin and end, and when a new replica has caught up.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use greylag_core::UniqueAddress;
@@ -40,6 +40,8 @@ pub(super) struct Rounds {
     /// Newly known peers, which are served before others.
     owed: BTreeSet<UniqueAddress>,
     suppressed: BTreeMap<(UniqueAddress, u64), Suppressed>,
+    /// What peers asked for after hints and were not sent yet.
+    hinted: BTreeMap<UniqueAddress, VecDeque<KeyId>>,
     count: u64,
     catching_up: CatchingUp,
     /// Somebody did not answer in time.
@@ -73,6 +75,7 @@ impl Rounds {
         self.opened.remove(peer);
         self.answered.remove(peer);
         self.owed.remove(peer);
+        self.hinted.remove(peer);
         self.suppressed.retain(|(suppressed, _), _| suppressed != peer);
     }
 
@@ -97,6 +100,9 @@ impl Rounds {
 
 /// A round of catching up without an answer for so long is opened again.
 const INITIAL_RETRY: Duration = Duration::from_millis(500);
+
+/// What a peer may have asked for after hints at a time; the rest is left to rounds.
+const HINTED_PER_PEER: usize = 65_536;
 
 /// The pause between two steps of what is done in steps, in which others are served.
 pub(super) const STEP_PAUSE: Duration = Duration::from_millis(1);
@@ -221,7 +227,6 @@ impl ReplicatorCore {
         if self.syncing_since.is_some_and(|since| since + self.settings.sync_timeout <= now) {
             self.become_running(now, out);
         }
-        self.step_repairs(now, out);
         if self.initial_retry_at().is_some_and(|at| at <= now) {
             self.drop_unanswered(now, out);
             self.open_initial_rounds(now, out);
@@ -478,9 +483,13 @@ impl ReplicatorCore {
                 }
             }
             let suppressed = &mut self.rounds.suppressed;
+            let mut keys = keys.to_vec();
+            keys.sort_unstable_by_key(|held| held.hash);
             for prefix in prefixes {
-                let keys: Vec<Listed> = keys.iter().filter(|held| prefix.contains(held.hash)).copied().collect();
-                found.compare_list(&self.entries, *prefix, &keys, &mut |hash, own, theirs, used_ms| {
+                let first = keys.partition_point(|held| held.hash < prefix.bits());
+                let count = keys[first..].partition_point(|held| prefix.contains(held.hash));
+                let keys = &keys[first..first + count];
+                found.compare_list(&self.entries, *prefix, keys, &mut |hash, own, theirs, used_ms| {
                     let Some(entry) = suppressed.get_mut(&(from.clone(), hash)) else { return false };
                     // The other digest is learned from the first list after the refusal.
                     let same = entry.own == own
@@ -551,17 +560,36 @@ impl ReplicatorCore {
 
     /// Entries too large for a batch of deltas, asked for by the hash in the hint. Source: ddata G7.
     fn on_want_after_hint(&mut self, now: Instant, from: &UniqueAddress, hashes: &[u64], out: &mut Vec<Effect>) {
-        let mut keys = hashes.iter().flat_map(|hash| keys_of(&self.entries, *hash)).collect();
-        loop {
-            let (_, entries, large) = fill(&self.settings, &mut self.entries, &mut keys);
-            if !large.is_empty() {
-                self.open_round_soon(now, from, out);
-            }
-            if entries.is_empty() {
-                return;
-            }
+        let keys: Vec<KeyId> = hashes.iter().flat_map(|hash| keys_of(&self.entries, *hash)).collect();
+        let hinted = self.rounds.hinted.entry(from.clone()).or_default();
+        let room = HINTED_PER_PEER.saturating_sub(hinted.len());
+        hinted.extend(keys.into_iter().take(room));
+        self.send_hinted(now, from, out);
+    }
+
+    /// One message of what a peer asked for after hints; the rest goes in further steps.
+    fn send_hinted(&mut self, now: Instant, to: &UniqueAddress, out: &mut Vec<Effect>) {
+        let Some(keys) = self.rounds.hinted.get_mut(to) else { return };
+        let (_, entries, large) = fill(&self.settings, &mut self.entries, keys);
+        if keys.is_empty() {
+            self.rounds.hinted.remove(to);
+        } else {
+            self.rounds.step_at = Some(now);
+        }
+        if !large.is_empty() {
+            self.open_round_soon(now, to, out);
+        }
+        if !entries.is_empty() {
             let message = Message::Gossip { round: None, number: 0, send_back: false, entries };
-            self.send(from.clone(), message, out);
+            self.send(to.clone(), message, out);
+        }
+    }
+
+    /// Goes on with what peers asked for after hints.
+    pub(super) fn step_hinted(&mut self, now: Instant, out: &mut Vec<Effect>) {
+        let peers: Vec<UniqueAddress> = self.rounds.hinted.keys().cloned().collect();
+        for peer in peers {
+            self.send_hinted(now, &peer, out);
         }
     }
 
@@ -570,7 +598,9 @@ impl ReplicatorCore {
         let Some(found) = rounds.get_mut(peer).filter(|found| found.is(round.number)) else { return };
         let mut messages = Vec::new();
         found.pump(&self.settings, &mut self.entries, &mut messages);
-        if found.is_cold {
+        if found.has_more {
+            self.rounds.step_at = Some(now);
+        } else if found.is_cold {
             self.rounds.step_at.get_or_insert(now + STEP_PAUSE);
         }
         for (_, message) in messages {
