@@ -91,6 +91,21 @@ impl Encodings {
 mod tests {
     use super::*;
 
+    /// ddata R14: the encoding of an entry that changed is as old as it is itself.
+    #[test]
+    fn what_was_made_anew_is_young() {
+        let (now, second) = (Instant::now(), Duration::from_secs(1));
+        let mut encodings = Encodings::default();
+        for (digest, at) in [(1, now), (2, now + second / 2)] {
+            encodings.forget(at, second);
+            encodings.get_or_make(&"k".into(), Digest(digest), Bytes::new);
+        }
+        encodings.forget(now + second, second);
+        assert!(encodings.of("k", Digest(2)).is_some());
+        encodings.forget(now + second * 2, second);
+        assert_eq!((encodings.len(), encodings.made.len()), (0, 0));
+    }
+
     /// ddata R14, H2: however many entries were sent, few encodings are kept, and they go a few at a time.
     #[test]
     fn what_is_kept_is_bounded_and_goes_in_steps() {
