@@ -8,6 +8,9 @@ pub(crate) mod offset_store;
 mod opening;
 mod perform;
 mod permits;
+pub(crate) mod projection;
+pub(crate) mod query_store;
+pub(crate) mod read_journal;
 pub(crate) mod state_store;
 mod store_probe;
 pub(crate) mod stores;
@@ -17,7 +20,7 @@ pub use faulty::{
 };
 pub use guarded::Guarded;
 pub use host::{Ended, EntityHandle, next_start, random_seed, spawn, spawn_state};
-pub use memory::{AppendFault, InMemoryJournal, InMemoryOffsets, InMemorySnapshots, InMemoryStates};
+pub use memory::{AppendFault, InMemoryJournal, InMemoryOffsets, InMemoryQueries, InMemorySnapshots, InMemoryStates};
 pub use opening::open_store;
 pub use permits::{RecoveryPermit, RecoveryPermits};
 pub use store_probe::StoreProbe;

@@ -78,6 +78,8 @@ mod journal;
 mod marks;
 mod offset;
 mod persistence_id;
+mod projection;
+mod query;
 mod replay_filter;
 mod settings;
 mod snapshot;
@@ -95,12 +97,18 @@ pub use behavior::{
 pub use breaker::{Admission, Breaker, BreakerMode, BreakerSettings, CallOutcome, DOUBT_LASTS, Unanswered};
 pub use codec::{EncodedValue, EventSeq, StoredCodec, StoredDecodeError, UnreadableRecord, Upcaster};
 pub use driver::offset_store::OffsetStore;
+pub use driver::projection::{
+    BoxError, ProjectionHandle, ProjectionHandler, ProjectionStatus, TransactionalHandler, run_projection,
+    run_transactional,
+};
+pub use driver::query_store::EventQueries;
+pub use driver::read_journal::{Events, History, Ids, ReadJournal};
 pub use driver::state_store::StateStore;
 pub use driver::stores::{Journal, SnapshotStore, Stores};
 pub use driver::{
     AppendFault, FaultyJournal, FaultyOffsets, FaultySnapshots, FaultyStates, Guarded, InMemoryJournal,
-    InMemoryOffsets, InMemorySnapshots, InMemoryStates, JournalOp, OffsetOp, RecoveryPermit, RecoveryPermits,
-    SnapshotOp, StateOp, StoreFault, StoreProbe,
+    InMemoryOffsets, InMemoryQueries, InMemorySnapshots, InMemoryStates, JournalOp, OffsetOp, RecoveryPermit,
+    RecoveryPermits, SnapshotOp, StateOp, StoreFault, StoreProbe,
 };
 pub use durable_state::{DurableState, DurableStateSettings, StateContext, StateSignal};
 pub use effect::Effect;
@@ -123,6 +131,14 @@ pub use offset::{
 };
 pub use persistence_id::{
     InvalidPersistenceId, InvalidSliceCount, MAX_ID_BYTES, PersistenceId, SEPARATOR, SLICES, slice_ranges,
+};
+pub use projection::{
+    Guarantee, HandleError, OnPoison, Projection, ProjectionAnswer, ProjectionEffect, ProjectionEnd, ProjectionId,
+    ProjectionInput, ProjectionSettings, ProjectionStats,
+};
+pub use query::{
+    BacktrackingSettings, Cursor, Envelope, EnvelopeError, EventPage, EventSource, EventsOf, Feed, FeedEffect,
+    FeedInput, FoundEvent, PageQuery, QueryCaps, QuerySettings, Visible,
 };
 pub use replay_filter::{ReplayFilterMode, ReplayFilterSettings, WritersOverlap};
 pub use settings::{

@@ -285,6 +285,14 @@ pub enum SettingsError {
         /// The longest wait.
         max: Duration,
     },
+    /// What was processed would be forgotten before it is read again.
+    #[error("projection.remember ({remember:?}) must not be below query.backtracking.window + behind ({reach:?})")]
+    RememberTooShort {
+        /// How long a projection remembers.
+        remember: Duration,
+        /// How far backtracking reaches.
+        reach: Duration,
+    },
     /// Marks of delivery would be missing.
     #[error("under_delivery needs the whole history; it does not go with skip_replay or allow_partial_history")]
     MarksMissing,

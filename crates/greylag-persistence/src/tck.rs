@@ -1,9 +1,11 @@
 //! The public conformance kit: one call proves a backend.
 //!
 //! Every promise of [`Journal`](crate::Journal), [`SnapshotStore`](crate::SnapshotStore),
-//! [`StateStore`](crate::StateStore) and [`OffsetStore`](crate::OffsetStore) is a case with its number in the specification and a name. A backend gives a factory; hooks for what
-//! only the backend itself can do (break a stored byte, turn its clock back, lose an answer) are
-//! optional, and a case that lacks its hook is reported as skipped, never as passed.
+//! [`StateStore`](crate::StateStore), [`OffsetStore`](crate::OffsetStore) and
+//! [`EventQueries`](crate::EventQueries) is a case with its number in the specification and a name. A
+//! backend gives a factory; hooks for what only the backend itself can do (break a stored byte, turn its
+//! clock back, lose an answer) are optional, and a case that lacks its hook is reported as skipped, never
+//! as passed.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -24,13 +26,15 @@ mod journal_fence;
 mod journal_read;
 mod journal_write;
 mod offsets;
+mod queries;
 mod snapshots;
 mod states;
 mod writer;
 
-pub use factories::{JournalFactory, OffsetFactory, SnapshotFactory, StateFactory};
+pub use factories::{JournalFactory, OffsetFactory, QueryFactory, SnapshotFactory, StateFactory};
 pub use harness::{Flags, Outcome, Report};
 pub use journal::journal;
 pub use offsets::offsets;
+pub use queries::queries;
 pub use snapshots::snapshots;
 pub use states::states;

@@ -4,6 +4,7 @@
 //! when it is first polled, so no future here ever waits. Source: persistence §4.2.
 
 mod offsets;
+mod queries;
 mod states;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -25,6 +26,7 @@ use crate::persistence_id::PersistenceId;
 use crate::snapshot::{NewSnapshot, Snapshot, SnapshotCaps, SnapshotCriteria};
 
 pub use offsets::InMemoryOffsets;
+pub use queries::InMemoryQueries;
 pub use states::InMemoryStates;
 
 const NAME: &str = "in-memory store";
@@ -73,6 +75,9 @@ struct History {
 #[derive(Default)]
 struct Histories {
     by_id: BTreeMap<PersistenceId, History>,
+    /// Every event ever stored, in the order of commits; the first has the ordinal 1. What was deleted
+    /// since is skipped by those who read it.
+    commits: Vec<(PersistenceId, SeqNr)>,
     closed: bool,
 }
 
@@ -117,7 +122,14 @@ impl InMemoryJournal {
 
     /// Forgets everything, claims included.
     pub fn clear(&self) {
-        lock(&self.histories).by_id.clear();
+        let mut histories = lock(&self.histories);
+        histories.by_id.clear();
+        histories.commits.clear();
+    }
+
+    /// The query side of this journal.
+    pub fn queries(&self) -> InMemoryQueries {
+        InMemoryQueries::new(self.clone())
     }
 
     /// All live events of `id`, for assertions.
@@ -144,12 +156,15 @@ impl InMemoryJournal {
             Ok(histories) => histories,
             Err(error) => return Some(Err(uncertain(error, unanswered))),
         };
-        let history = histories.by_id.entry(append.id.clone()).or_default();
+        let Histories { by_id, commits, .. } = &mut *histories;
+        let history = by_id.entry(append.id.clone()).or_default();
+        let highest = history.head.highest;
         let answer = match history.faults.pop_front() {
             Some(AppendFault::LoseAnswer { stored }) => {
                 if stored {
                     // The answer is lost, whatever it is.
                     let _ = history.append(append, &self.caps, &self.clock);
+                    commits.extend(history.stored_since(highest, &append.id));
                 }
                 return None;
             }
@@ -163,6 +178,7 @@ impl InMemoryJournal {
             }
             None => history.append(append, &self.caps, &self.clock),
         };
+        commits.extend(history.stored_since(highest, &append.id));
         Some(answer.map_err(|error| uncertain(error, unanswered)))
     }
 }
@@ -199,6 +215,12 @@ impl History {
         self.last_timestamp = timestamp;
         self.head.highest = last;
         Ok(Appended { timestamp })
+    }
+
+    /// What an append to `id` has stored, if `highest` was the highest number before.
+    fn stored_since(&self, highest: SeqNr, id: &PersistenceId) -> impl Iterator<Item = (PersistenceId, SeqNr)> {
+        let numbers = highest.as_u64() + 1..=self.head.highest.as_u64();
+        numbers.map(move |number| (id.clone(), SeqNr::saturating(number)))
     }
 
     fn delete_to(&mut self, to: SeqNr) -> SeqNr {

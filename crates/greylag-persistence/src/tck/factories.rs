@@ -8,6 +8,7 @@ use async_trait::async_trait;
 
 use crate::driver::AppendFault;
 use crate::driver::offset_store::OffsetStore;
+use crate::driver::query_store::EventQueries;
 use crate::driver::state_store::StateStore;
 use crate::driver::stores::{Journal, SnapshotStore};
 use crate::event::SeqNr;
@@ -93,4 +94,32 @@ functions_are_factories! {
     SnapshotFactory opens SnapshotStore;
     StateFactory opens StateStore;
     OffsetFactory opens OffsetStore;
+}
+
+/// Opens a journal with its query side. Any
+/// `Fn() -> Future<Output = (Arc<dyn Journal>, Arc<dyn EventQueries>)>` is one without hooks.
+#[async_trait]
+pub trait QueryFactory: Send + Sync {
+    /// A journal that is empty, or at least holds no id of an earlier run.
+    async fn open(&self) -> (Arc<dyn Journal>, Arc<dyn EventQueries>);
+
+    /// Waits until live pages show everything that was written so far, where a store holds back what
+    /// is young.
+    async fn settle(&self, _journal: &Arc<dyn Journal>) {}
+
+    /// Breaks a byte of a stored event; answers whether it did.
+    async fn corrupt(&self, _journal: &Arc<dyn Journal>, _id: &PersistenceId, _seq_nr: SeqNr) -> bool {
+        false
+    }
+}
+
+#[async_trait]
+impl<F, O> QueryFactory for F
+where
+    F: Fn() -> O + Send + Sync,
+    O: Future<Output = (Arc<dyn Journal>, Arc<dyn EventQueries>)> + Send,
+{
+    async fn open(&self) -> (Arc<dyn Journal>, Arc<dyn EventQueries>) {
+        self().await
+    }
 }

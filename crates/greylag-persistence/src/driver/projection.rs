@@ -1,0 +1,367 @@
+//! Runs a projection as a task: asks the stores, calls the handler, and tells how far it is.
+
+use std::fmt;
+use std::future::Future;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use async_trait::async_trait;
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use tokio::sync::{Mutex, mpsc, watch};
+use tokio::task::JoinSet;
+
+use crate::driver::host::random_seed;
+use crate::driver::offset_store::OffsetStore;
+use crate::driver::query_store::EventQueries;
+use crate::error::{ReadError, StoreFailure};
+use crate::offset::{OwnedSlices, Processed};
+use crate::persistence_id::SLICES;
+use crate::projection::{
+    Guarantee, HandleError, Projection, ProjectionAnswer, ProjectionEffect, ProjectionEnd, ProjectionId,
+    ProjectionInput, ProjectionSettings, ProjectionStats,
+};
+use crate::query::Envelope;
+use crate::settings::SettingsError;
+
+/// Whatever a handler fails with.
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// Processes events, each at least once, in the order of each id.
+#[async_trait]
+pub trait ProjectionHandler: Send + 'static {
+    /// Processes a group, of [`ProjectionSettings::group`] envelopes at most. All come with their
+    /// record; a filtered one has no event in it.
+    ///
+    /// # Errors
+    /// Any: the group is handed over again, after a wait.
+    async fn handle(&mut self, envelopes: &[Envelope]) -> Result<(), BoxError>;
+}
+
+/// Processes events and saves how far it is in one transaction, so that each event counts exactly once.
+/// Backends offer this where offsets and the handler's rows share a database.
+#[async_trait]
+pub trait TransactionalHandler: Send + 'static {
+    /// Processes a group and saves `processed` under `owned` with it, both or none.
+    ///
+    /// # Errors
+    /// [`HandleError`], which says what is known of the transaction.
+    async fn handle_and_save(
+        &mut self,
+        envelopes: &[Envelope],
+        owned: &OwnedSlices,
+        processed: &[Processed],
+    ) -> Result<(), HandleError>;
+}
+
+/// Where a projection is.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct ProjectionStatus {
+    /// What it has done.
+    pub stats: ProjectionStats,
+    /// Age of the oldest event in hand; zero if there is none. None while nothing is read: paused,
+    /// starting, or a store is away.
+    pub lag: Option<Duration>,
+    /// How it ended, if it did.
+    pub end: Option<ProjectionEnd>,
+}
+
+/// A running projection. It stops when the last handle is gone. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct ProjectionHandle {
+    inputs: mpsc::Sender<ProjectionInput>,
+    status: watch::Receiver<ProjectionStatus>,
+}
+
+impl ProjectionHandle {
+    /// Handles nothing more until [`ProjectionHandle::resume`]; what is in hand is finished.
+    pub async fn pause(&self) {
+        self.tell(ProjectionInput::Pause).await;
+    }
+
+    /// Goes on.
+    pub async fn resume(&self) {
+        self.tell(ProjectionInput::Resume).await;
+    }
+
+    /// Forgets what was saved, and starts over with the first event.
+    pub async fn reset(&self) {
+        self.tell(ProjectionInput::Reset).await;
+    }
+
+    /// Something was written: looks at once.
+    pub async fn hint(&self) {
+        self.tell(ProjectionInput::Hint).await;
+    }
+
+    /// Ends it, after what is in hand is handled and saved; answers how it ended.
+    pub async fn stop(&self) -> ProjectionEnd {
+        self.tell(ProjectionInput::Stop).await;
+        self.ended().await
+    }
+
+    /// Waits for its end.
+    pub async fn ended(&self) -> ProjectionEnd {
+        let mut status = self.status.clone();
+        let ended = status.wait_for(|status| status.end.is_some()).await;
+        // The task says how it ends before it goes, unless its runtime went first.
+        ended.ok().and_then(|status| status.end.clone()).unwrap_or(ProjectionEnd::Stopped)
+    }
+
+    /// Where it is.
+    pub fn status(&self) -> ProjectionStatus {
+        self.status.borrow().clone()
+    }
+
+    /// Its status as it changes.
+    pub fn watch(&self) -> watch::Receiver<ProjectionStatus> {
+        self.status.clone()
+    }
+
+    async fn tell(&self, input: ProjectionInput) {
+        // It has ended already, and its status says so.
+        let _ = self.inputs.send(input).await;
+    }
+}
+
+/// Starts a projection that saves its offsets after its handler is done: each event at least once.
+///
+/// ```
+/// use std::sync::Arc;
+/// use greylag_persistence::{
+///     BoxError, Envelope, InMemoryJournal, InMemoryOffsets, ProjectionHandler, ProjectionId, ProjectionSettings,
+///     run_projection,
+/// };
+///
+/// struct CountEvents(u64);
+///
+/// #[async_trait::async_trait]
+/// impl ProjectionHandler for CountEvents {
+///     async fn handle(&mut self, envelopes: &[Envelope]) -> Result<(), BoxError> {
+///         self.0 += envelopes.len() as u64; // `envelope.decode(&codec)` gives the event
+///         Ok(())
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let journal = InMemoryJournal::default();
+/// let (queries, offsets) = (Arc::new(journal.queries()), Arc::new(InMemoryOffsets::default()));
+/// // One instance for all slices; several share them by `slice_ranges`.
+/// let id = ProjectionId { name: "counts".into(), entity_type: "Cart".into(), slices: 0..=1023 };
+/// let counting = run_projection(id, queries, offsets, CountEvents(0), ProjectionSettings::default())?;
+/// // … `counting.status().lag`, `counting.pause().await` …
+/// counting.stop().await;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// [`SettingsError`], naming the settings that cannot work.
+///
+/// # Panics
+/// Outside a tokio runtime.
+pub fn run_projection(
+    id: ProjectionId,
+    queries: Arc<dyn EventQueries>,
+    offsets: Arc<dyn OffsetStore>,
+    handler: impl ProjectionHandler,
+    settings: ProjectionSettings,
+) -> Result<ProjectionHandle, SettingsError> {
+    let handler = Arc::new(Mutex::new(handler));
+    let call = move |envelopes: Vec<Envelope>, _: Option<(OwnedSlices, Vec<Processed>)>| -> Handling {
+        let handler = handler.clone();
+        Box::pin(async move {
+            let handled = handler.lock().await.handle(&envelopes).await;
+            handled.map_err(|error| HandleError::Handler(error.to_string()))
+        })
+    };
+    start(id, Guarantee::AtLeastOnce, queries, offsets, call, settings)
+}
+
+/// Starts a projection whose handler saves its offsets with what it writes: each event exactly once.
+/// `offsets` must be the store that the handler saves into.
+///
+/// # Errors
+/// [`SettingsError`], naming the settings that cannot work.
+///
+/// # Panics
+/// Outside a tokio runtime.
+pub fn run_transactional(
+    id: ProjectionId,
+    queries: Arc<dyn EventQueries>,
+    offsets: Arc<dyn OffsetStore>,
+    handler: impl TransactionalHandler,
+    settings: ProjectionSettings,
+) -> Result<ProjectionHandle, SettingsError> {
+    let handler = Arc::new(Mutex::new(handler));
+    let call = move |envelopes: Vec<Envelope>, save: Option<(OwnedSlices, Vec<Processed>)>| -> Handling {
+        let handler = handler.clone();
+        Box::pin(async move {
+            let Some((owned, processed)) = save else {
+                return Err(HandleError::Unknown("nothing to save with the group".to_owned()));
+            };
+            handler.lock().await.handle_and_save(&envelopes, &owned, &processed).await
+        })
+    };
+    start(id, Guarantee::ExactlyOnce, queries, offsets, call, settings)
+}
+
+type Handling = BoxFuture<'static, Result<(), HandleError>>;
+
+fn start(
+    id: ProjectionId,
+    guarantee: Guarantee,
+    queries: Arc<dyn EventQueries>,
+    offsets: Arc<dyn OffsetStore>,
+    call: impl Fn(Vec<Envelope>, Option<(OwnedSlices, Vec<Processed>)>) -> Handling + Send + 'static,
+    settings: ProjectionSettings,
+) -> Result<ProjectionHandle, SettingsError> {
+    let mut out = Vec::new();
+    let kind = queries.caps().kind;
+    let machine = Projection::start(id.clone(), guarantee, kind, settings, random_seed(), &mut out)?;
+    let (inputs, inbox) = mpsc::channel(16);
+    let (told, status) = watch::channel(ProjectionStatus::default());
+    let task = Task { machine, id, queries, offsets, call, inbox, status: told, work: JoinSet::new() };
+    tokio::spawn(task.run(out));
+    Ok(ProjectionHandle { inputs, status })
+}
+
+struct Task<F> {
+    machine: Projection,
+    id: ProjectionId,
+    queries: Arc<dyn EventQueries>,
+    offsets: Arc<dyn OffsetStore>,
+    call: F,
+    inbox: mpsc::Receiver<ProjectionInput>,
+    status: watch::Sender<ProjectionStatus>,
+    work: JoinSet<ProjectionInput>,
+}
+
+impl<F> fmt::Debug for Task<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Task").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+impl<F: Fn(Vec<Envelope>, Option<(OwnedSlices, Vec<Processed>)>) -> Handling> Task<F> {
+    async fn run(mut self, mut out: Vec<ProjectionEffect>) {
+        let mut open = true;
+        loop {
+            let mut end = None;
+            for effect in std::mem::take(&mut out) {
+                end = self.perform(effect).or(end);
+            }
+            if let Some(end) = end {
+                // A last save may be under way.
+                while self.work.join_next().await.is_some() {}
+                self.tell(Some(end));
+                return;
+            }
+            self.tell(None);
+            let input = tokio::select! {
+                biased; // deadlines first: what is asked from outside must not delay a save
+                () = sleep_until(self.machine.next_deadline()) => ProjectionInput::Tick,
+                received = self.inbox.recv(), if open => received.unwrap_or_else(|| {
+                    open = false;
+                    ProjectionInput::Stop
+                }),
+                Some(done) = self.work.join_next() => match done {
+                    Ok(answer) => answer,
+                    // A store that panics is as good as away.
+                    Err(panicked) => {
+                        let away = ReadError::Unavailable(StoreFailure::new("store", panicked));
+                        ProjectionInput::Answer(self.machine.run(), ProjectionAnswer::Read(Err(away)))
+                    }
+                },
+            };
+            self.machine.handle(now(), input, &mut out);
+        }
+    }
+
+    /// Does what the machine asks; answers how it ended, if it did.
+    fn perform(&mut self, effect: ProjectionEffect) -> Option<ProjectionEnd> {
+        let (queries, offsets) = (self.queries.clone(), self.offsets.clone());
+        let ProjectionId { name, slices, .. } = self.id.clone();
+        match effect {
+            ProjectionEffect::Claim(run) => {
+                self.answer(run, async move { ProjectionAnswer::Claimed(offsets.claim(&name, slices).await) });
+            }
+            ProjectionEffect::Load(run) => {
+                self.answer(run, async move { ProjectionAnswer::Loaded(offsets.load(&name, 0..=SLICES - 1).await) });
+            }
+            ProjectionEffect::Query(run, query) => {
+                self.answer(run, async move { ProjectionAnswer::Page(queries.events(&query).await) });
+            }
+            ProjectionEffect::Read(run, id, range) => {
+                self.answer(run, async move { ProjectionAnswer::Read(queries.read(&id, range).await) });
+            }
+            ProjectionEffect::Handle(run, envelopes) => {
+                let handling = guarded((self.call)(envelopes, None));
+                self.answer(run, async move { ProjectionAnswer::Handled(handling.await) });
+            }
+            ProjectionEffect::Commit(run, envelopes, owned, processed) => {
+                let handling = guarded((self.call)(envelopes, Some((owned, processed))));
+                self.answer(run, async move { ProjectionAnswer::Handled(handling.await) });
+            }
+            ProjectionEffect::Save(run, owned, processed) => {
+                self.answer(run, async move { ProjectionAnswer::Saved(offsets.save(&owned, &processed).await) });
+            }
+            ProjectionEffect::Reset(run, owned) => {
+                self.answer(run, async move { ProjectionAnswer::WasReset(offsets.reset(&owned).await) });
+            }
+            ProjectionEffect::Forget(owned, before) => {
+                tokio::spawn(async move {
+                    if let Err(error) = offsets.forget_before(&owned, before).await {
+                        tracing::debug!(projection = name, %error, "old offsets were not removed; they will be");
+                    }
+                });
+            }
+            ProjectionEffect::Skipped(envelope, cause) => {
+                let (id, seq_nr) = (&envelope.id, envelope.seq_nr);
+                tracing::error!(projection = name, %id, %seq_nr, cause, "event skipped: its handler cannot process it");
+            }
+            ProjectionEffect::Trouble(cause) => {
+                tracing::warn!(projection = name, ?slices, cause, "projection does not get on; trying again");
+            }
+            ProjectionEffect::Ended(end) => {
+                tracing::info!(projection = name, ?slices, %end, "projection ended");
+                return Some(end);
+            }
+        }
+        None
+    }
+
+    fn answer(&mut self, run: u64, answer: impl Future<Output = ProjectionAnswer> + Send + 'static) {
+        self.work.spawn(async move { ProjectionInput::Answer(run, answer.await) });
+    }
+
+    fn tell(&self, end: Option<ProjectionEnd>) {
+        let stats = self.machine.stats();
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let lag = stats.is_running.then(|| {
+            let oldest = stats.oldest_in_hand.map(|oldest| Duration::from_micros(oldest.as_micros()));
+            oldest.map_or(Duration::ZERO, |oldest| since_epoch.saturating_sub(oldest))
+        });
+        self.status.send_replace(ProjectionStatus { stats, lag, end });
+    }
+}
+
+/// A handler that panics has failed; what it had begun is for its transaction to undo.
+async fn guarded(handling: Handling) -> Result<(), HandleError> {
+    let handled = AssertUnwindSafe(handling).catch_unwind().await;
+    handled.unwrap_or_else(|_| Err(HandleError::Handler("the handler panicked".to_owned())))
+}
+
+/// The runtime's clock, so that a test may pause it.
+fn now() -> Instant {
+    tokio::time::Instant::now().into_std()
+}
+
+async fn sleep_until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
+        None => std::future::pending().await,
+    }
+}

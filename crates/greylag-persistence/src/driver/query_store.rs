@@ -1,0 +1,62 @@
+//! What the query side of a journal must do.
+//!
+//! `greylag_persistence::tck::queries` (feature `tck`) checks a backend against it in one call.
+
+use async_trait::async_trait;
+
+use crate::error::{QueryError, ReadError};
+use crate::event::{SeqNr, StoredEvent};
+use crate::journal::{Page, ReadRange};
+use crate::offset::Position;
+use crate::persistence_id::PersistenceId;
+use crate::query::{EventPage, PageQuery, QueryCaps};
+
+/// Finds events across the histories of a journal, page by page.
+///
+/// It shows durable events only, and none that is deleted; an id that was only claimed does not show.
+/// All methods only read, and may be dropped at any await. Source: persistence §5.
+#[async_trait]
+pub trait EventQueries: Send + Sync + 'static {
+    /// What this store can do; the same at every call.
+    fn caps(&self) -> QueryCaps;
+
+    /// Ids with at least one event ever, ascending by their bytes, those after `after` only, of one
+    /// entity type if it is given, at most `limit`. Deleted events count: their numbers are taken.
+    ///
+    /// # Errors
+    /// [`ReadError`] if they cannot be read.
+    async fn persistence_ids(
+        &self,
+        entity_type: Option<&str>,
+        after: Option<&PersistenceId>,
+        limit: usize,
+    ) -> Result<Vec<PersistenceId>, ReadError>;
+
+    /// The place after which nothing stands now; none if nothing was ever stored.
+    ///
+    /// # Errors
+    /// [`ReadError`] if it cannot be read.
+    async fn newest(&self) -> Result<Option<Position>, ReadError>;
+
+    /// One page, in the order of places; of one id always in the order of its history. A damaged
+    /// event ends the page before it, and fails the one that begins with it.
+    ///
+    /// # Errors
+    /// [`QueryError`], for a cursor of another kind of store too.
+    async fn events(&self, query: &PageQuery) -> Result<EventPage, QueryError>;
+
+    /// One page of one history, as [`Journal::read`](crate::Journal::read).
+    ///
+    /// # Errors
+    /// [`ReadError::Corrupt`] in place of wrong or partial data.
+    async fn read(&self, id: &PersistenceId, range: ReadRange) -> Result<Page, ReadError>;
+
+    /// One event; none if it was deleted, or never written.
+    ///
+    /// # Errors
+    /// As [`EventQueries::read`].
+    async fn load(&self, id: &PersistenceId, seq_nr: SeqNr) -> Result<Option<StoredEvent>, ReadError> {
+        let page = self.read(id, ReadRange { max_events: 1, ..ReadRange::new(seq_nr, seq_nr) }).await?;
+        Ok(page.records.into_iter().next())
+    }
+}

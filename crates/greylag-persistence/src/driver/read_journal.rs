@@ -1,0 +1,315 @@
+//! What programs hold to read events: streams, each for what is there now or for ever.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::fmt;
+use std::future::Future;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures::stream::{self, BoxStream, StreamExt, TryStreamExt};
+
+use crate::driver::query_store::EventQueries;
+use crate::error::{QueryError, ReadError};
+use crate::event::{SeqNr, StoredEvent};
+use crate::journal::ReadRange;
+use crate::offset::Offset;
+use crate::persistence_id::PersistenceId;
+use crate::query::{Envelope, EventsOf, Feed, FeedEffect, FeedInput, QuerySettings};
+
+/// Envelopes as they come. An error of a live stream is not its end: whoever asks on gets what
+/// follows, after a rest.
+pub type Events = BoxStream<'static, Result<Envelope, QueryError>>;
+
+/// The events of one history, in its order.
+pub type History = BoxStream<'static, Result<StoredEvent, ReadError>>;
+
+/// Ids, each once.
+pub type Ids = BoxStream<'static, Result<PersistenceId, ReadError>>;
+
+/// Streams of the events of a journal. Cheap to clone.
+///
+/// ```
+/// use std::sync::Arc;
+/// use futures::TryStreamExt;
+/// use greylag_persistence::{InMemoryJournal, Offset, QuerySettings, ReadJournal};
+///
+/// # futures::FutureExt::now_or_never(async {
+/// let journal = InMemoryJournal::default();
+/// let read = ReadJournal::new(Arc::new(journal.queries()), QuerySettings::default());
+///
+/// // What is there now, in the order of storage; `events_by_tag` would go on for ever.
+/// let mut red = read.current_events_by_tag("red", Offset::None);
+/// let mut resume_at = Offset::None;
+/// while let Some(envelope) = red.try_next().await? {
+///     println!("event {} of {}", envelope.seq_nr, envelope.id);
+///     resume_at = envelope.offset();
+/// }
+/// # Ok::<(), greylag_persistence::QueryError>(())
+/// # }).unwrap().unwrap();
+/// ```
+/// A stream reads a page when somebody asks for its first event, and no further. Live streams look for
+/// more every [`QuerySettings::refresh_interval`], also for a tag, slice or id that does not exist yet.
+/// On stores that order by time a live stream shows most events twice, the second time without their
+/// record ([`EventSource::Backtracking`](crate::EventSource::Backtracking)); a [projection](crate::ProjectionSettings)
+/// sorts that out. Source: persistence §5.
+#[derive(Clone)]
+pub struct ReadJournal {
+    queries: Arc<dyn EventQueries>,
+    settings: QuerySettings,
+}
+
+impl fmt::Debug for ReadJournal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReadJournal").field("queries", &self.queries.caps()).finish_non_exhaustive()
+    }
+}
+
+impl ReadJournal {
+    /// Streams over the query side of a store.
+    pub fn new(queries: Arc<dyn EventQueries>, settings: QuerySettings) -> Self {
+        Self { queries, settings }
+    }
+
+    /// Events of one type in these slices after `offset`, for ever.
+    pub fn events_by_slices(&self, entity_type: &str, slices: RangeInclusive<u16>, offset: Offset) -> Events {
+        self.live(EventsOf::Slices { entity_type: entity_type.to_owned(), slices }, offset)
+    }
+
+    /// Events of one type in these slices after `offset`, as many as there are now.
+    pub fn current_events_by_slices(&self, entity_type: &str, slices: RangeInclusive<u16>, offset: Offset) -> Events {
+        self.current(EventsOf::Slices { entity_type: entity_type.to_owned(), slices }, offset)
+    }
+
+    /// Events with this tag after `offset`, for ever.
+    pub fn events_by_tag(&self, tag: &str, offset: Offset) -> Events {
+        self.live(EventsOf::Tag(tag.to_owned()), offset)
+    }
+
+    /// Events with this tag after `offset`, as many as there are now.
+    pub fn current_events_by_tag(&self, tag: &str, offset: Offset) -> Events {
+        self.current(EventsOf::Tag(tag.to_owned()), offset)
+    }
+
+    /// Events `from..=to` of one history; waits for those that are not there yet. A deleted prefix is
+    /// left out.
+    pub fn events_by_persistence_id(&self, id: PersistenceId, range: RangeInclusive<SeqNr>) -> History {
+        self.history(id, range, Some(self.settings.refresh_interval))
+    }
+
+    /// Events `from..=to` of one history, as many as there are now.
+    pub fn current_events_by_persistence_id(&self, id: PersistenceId, range: RangeInclusive<SeqNr>) -> History {
+        self.history(id, range, None)
+    }
+
+    /// All ids with at least one event ever, of one entity type if it is given, each once, for ever.
+    /// First those that are there, ascending. Remembers every id that it has given.
+    pub fn persistence_ids(&self, entity_type: Option<&str>) -> Ids {
+        self.ids(entity_type, Some(self.settings.refresh_interval))
+    }
+
+    /// All ids with at least one event ever, of one entity type if it is given, ascending.
+    pub fn current_persistence_ids(&self, entity_type: Option<&str>) -> Ids {
+        self.ids(entity_type, None)
+    }
+
+    /// The envelope with its record, if it came without; none if the event was deleted since.
+    ///
+    /// # Errors
+    /// [`ReadError`] if the event cannot be read.
+    pub async fn load_envelope(&self, envelope: Envelope) -> Result<Option<Envelope>, ReadError> {
+        if envelope.record.is_some() {
+            return Ok(Some(envelope));
+        }
+        let record = self.queries.load(&envelope.id, envelope.seq_nr).await?;
+        Ok(record.map(|record| envelope.with_record(record)))
+    }
+
+    fn live(&self, of: EventsOf, offset: Offset) -> Events {
+        let (kind, settings) = (self.queries.caps().kind, self.settings.clone());
+        self.events(async move |_| Feed::live(of, &offset, kind, settings, now()))
+    }
+
+    fn current(&self, of: EventsOf, offset: Offset) -> Events {
+        let (kind, settings) = (self.queries.caps().kind, self.settings.clone());
+        self.events(async move |queries: Arc<dyn EventQueries>| {
+            let until = queries.newest().await.map_err(QueryError::Read)?;
+            Feed::current(of, &offset, kind, until, settings, now())
+        })
+    }
+
+    fn events<F>(&self, open: impl FnOnce(Arc<dyn EventQueries>) -> F + Send + 'static) -> Events
+    where
+        F: Future<Output = Result<Feed, QueryError>> + Send,
+    {
+        let queries = self.queries.clone();
+        let opened = async move {
+            let feed = open(queries.clone()).await?;
+            let reading = Reading { queries, feed, ready: VecDeque::new(), out: Vec::new() };
+            let next = async |mut reading: Reading| reading.next().await.map(|item| (item, reading));
+            Ok::<_, QueryError>(stream::unfold(reading, next))
+        };
+        stream::once(opened).try_flatten().boxed()
+    }
+
+    fn history(&self, id: PersistenceId, range: RangeInclusive<SeqNr>, refresh: Option<Duration>) -> History {
+        let page = self.settings.page.get();
+        let range = ReadRange { max_events: page, ..ReadRange::new(*range.start(), *range.end()) };
+        let walk = Walk { queries: self.queries.clone(), id, range, refresh, ready: VecDeque::new(), ended: false };
+        stream::unfold(walk, async |mut walk| walk.next().await.map(|item| (item, walk))).boxed()
+    }
+
+    fn ids(&self, entity_type: Option<&str>, refresh: Option<Duration>) -> Ids {
+        let listing = Listing {
+            queries: self.queries.clone(),
+            entity_type: entity_type.map(str::to_owned),
+            refresh,
+            page: self.settings.page.get(),
+            after: None,
+            given: BTreeSet::new(),
+            ready: VecDeque::new(),
+            ended: false,
+        };
+        stream::unfold(listing, async |mut listing| listing.next().await.map(|item| (item, listing))).boxed()
+    }
+}
+
+/// A feed and what it has delivered.
+struct Reading {
+    queries: Arc<dyn EventQueries>,
+    feed: Feed,
+    ready: VecDeque<Envelope>,
+    out: Vec<FeedEffect>,
+}
+
+impl Reading {
+    async fn next(&mut self) -> Option<Result<Envelope, QueryError>> {
+        if let Some(envelope) = self.ready.pop_front() {
+            return Some(Ok(envelope));
+        }
+        self.feed.handle(now(), FeedInput::Demand, &mut self.out);
+        loop {
+            for effect in std::mem::take(&mut self.out) {
+                match effect {
+                    FeedEffect::Query(query) => {
+                        let page = self.queries.events(&query).await;
+                        self.feed.handle(now(), FeedInput::Page(page), &mut self.out);
+                    }
+                    FeedEffect::Deliver(envelopes) => self.ready.extend(envelopes),
+                    FeedEffect::Failed(error) => return Some(Err(error)),
+                    FeedEffect::Ended => return None,
+                }
+            }
+            if let Some(envelope) = self.ready.pop_front() {
+                return Some(Ok(envelope));
+            }
+            if let Some(deadline) = self.feed.next_deadline().filter(|_| self.out.is_empty()) {
+                tokio::time::sleep_until(deadline.into()).await;
+                self.feed.handle(now(), FeedInput::Tick, &mut self.out);
+            }
+        }
+    }
+}
+
+/// One history, page by page.
+struct Walk {
+    queries: Arc<dyn EventQueries>,
+    id: PersistenceId,
+    range: ReadRange,
+    refresh: Option<Duration>,
+    ready: VecDeque<StoredEvent>,
+    ended: bool,
+}
+
+impl Walk {
+    async fn next(&mut self) -> Option<Result<StoredEvent, ReadError>> {
+        loop {
+            if let Some(event) = self.ready.pop_front() {
+                return Some(Ok(event));
+            }
+            if self.ended || self.range.from > self.range.to {
+                return None;
+            }
+            let page = match self.queries.read(&self.id, self.range).await {
+                Ok(page) => page,
+                Err(error) => {
+                    // Whoever asks on is not answered the same at once.
+                    self.rest().await;
+                    return Some(Err(error));
+                }
+            };
+            let last = page.records.last().map(|record| record.seq_nr);
+            self.ready.extend(page.records);
+            match (page.next, last.map(SeqNr::next)) {
+                (Some(next), _) => self.range.from = next,
+                (None, Some(next)) => {
+                    self.ended = self.refresh.is_none() || next.is_none();
+                    self.range.from = next.unwrap_or(self.range.from);
+                }
+                (None, None) => self.rest().await,
+            }
+        }
+    }
+
+    async fn rest(&mut self) {
+        match self.refresh {
+            Some(interval) => tokio::time::sleep(interval).await,
+            None => self.ended = true,
+        }
+    }
+}
+
+/// Ids, page by page.
+struct Listing {
+    queries: Arc<dyn EventQueries>,
+    entity_type: Option<String>,
+    refresh: Option<Duration>,
+    page: usize,
+    after: Option<PersistenceId>,
+    /// Of a live stream: a new id may sort before those given.
+    given: BTreeSet<PersistenceId>,
+    ready: VecDeque<PersistenceId>,
+    ended: bool,
+}
+
+impl Listing {
+    async fn next(&mut self) -> Option<Result<PersistenceId, ReadError>> {
+        loop {
+            if let Some(id) = self.ready.pop_front() {
+                return Some(Ok(id));
+            }
+            if self.ended {
+                return None;
+            }
+            let (entity_type, after) = (self.entity_type.as_deref(), self.after.as_ref());
+            let ids = match self.queries.persistence_ids(entity_type, after, self.page).await {
+                Ok(ids) => ids,
+                Err(error) => {
+                    self.rest().await;
+                    return Some(Err(error));
+                }
+            };
+            let is_full = ids.len() == self.page;
+            self.after = ids.last().cloned().filter(|_| is_full);
+            match self.refresh {
+                Some(_) => self.ready.extend(ids.into_iter().filter(|id| self.given.insert(id.clone()))),
+                None => self.ready.extend(ids),
+            }
+            if !is_full && (self.refresh.is_none() || self.ready.is_empty()) {
+                self.rest().await;
+            }
+        }
+    }
+
+    async fn rest(&mut self) {
+        match self.refresh {
+            Some(interval) => tokio::time::sleep(interval).await,
+            None => self.ended = true,
+        }
+    }
+}
+
+/// The runtime's clock, so that a test may pause it.
+fn now() -> Instant {
+    tokio::time::Instant::now().into_std()
+}

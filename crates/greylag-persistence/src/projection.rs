@@ -1,0 +1,746 @@
+//! Runs a handler over every event of some slices, once each, in the order of each id.
+//!
+//! ```text
+//! claim ─▶ load ─▶ query ─▶ judge ─▶ Handle ─▶ … ─▶ Save          (at least once)
+//!   ▲                        │  ╰──▶ Commit: both in one step      (exactly once)
+//!   │                        ╰──▶ Read: the id itself, where a gap is to be filled
+//!   ╰── back off ◀── a store failed                a stale owner, a poisoned event ──▶ Ended
+//! ```
+//! Whoever starts claims every slice first; what an earlier owner saves later is refused, and it ends.
+//! After a failure everything is read again from what was saved, so what was handled and not saved is
+//! handled twice, unless handler and offset are one step. The machine asks for one page at a time and
+//! for the next when that is handled.
+//!
+//! Source: persistence §5 (projections). Differs: see `docs/departures.md`.
+
+mod progress;
+mod settings;
+
+use std::collections::VecDeque;
+use std::ops::RangeInclusive;
+use std::time::Instant;
+
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use crate::error::{OffsetError, QueryError, ReadError};
+use crate::event::{SeqNr, Timestamp};
+use crate::journal::{Page, ReadRange};
+use crate::offset::{OffsetKind, OwnedSlices, Position, Processed};
+use crate::query::{Envelope, EventPage, EventSource, EventsOf, Feed, FeedEffect, FeedInput, PageQuery};
+use crate::settings::SettingsError;
+
+use progress::{Judgement, Progress};
+pub use settings::{OnPoison, ProjectionSettings};
+
+/// What is projected, and under which name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProjectionId {
+    /// The name under which offsets are saved; all instances of one projection share it.
+    pub name: String,
+    /// Whose events.
+    pub entity_type: String,
+    /// This instance's share; no two instances have slices in common.
+    pub slices: RangeInclusive<u16>,
+}
+
+/// How often the handler sees an event whose outcome counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Guarantee {
+    /// Offsets are saved after the handler is done, now and then.
+    AtLeastOnce,
+    /// The handler's writes and the offsets are one transaction.
+    ExactlyOnce,
+}
+
+/// What the machine is told. Answers to what an earlier run asked are dropped.
+#[derive(Debug, Clone, PartialEq)]
+pub enum ProjectionInput {
+    /// An answer to what the run of this number asked.
+    Answer(u64, ProjectionAnswer),
+    /// Something was written somewhere; no need to rest.
+    Hint,
+    /// Handle no more until [`ProjectionInput::Resume`].
+    Pause,
+    /// Go on.
+    Resume,
+    /// Forget what was saved, and start over.
+    Reset,
+    /// End, after what is in hand is handled and saved.
+    Stop,
+    /// It is [`Projection::next_deadline`].
+    Tick,
+}
+
+/// Answers of stores and handler.
+#[derive(Debug, Clone, PartialEq)]
+pub enum ProjectionAnswer {
+    /// To [`ProjectionEffect::Claim`].
+    Claimed(Result<OwnedSlices, OffsetError>),
+    /// To [`ProjectionEffect::Load`].
+    Loaded(Result<Vec<Processed>, OffsetError>),
+    /// To [`ProjectionEffect::Query`].
+    Page(Result<EventPage, QueryError>),
+    /// To [`ProjectionEffect::Read`].
+    Read(Result<Page, ReadError>),
+    /// To [`ProjectionEffect::Handle`] and [`ProjectionEffect::Commit`].
+    Handled(Result<(), HandleError>),
+    /// To [`ProjectionEffect::Save`].
+    Saved(Result<(), OffsetError>),
+    /// To [`ProjectionEffect::Reset`].
+    WasReset(Result<(), OffsetError>),
+}
+
+/// Why a group was not handled.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum HandleError {
+    /// The handler refused it; nothing of the group was committed.
+    #[error("{0}")]
+    Handler(String),
+    /// Its offsets were refused; nothing of the group was committed.
+    #[error(transparent)]
+    Offsets(OffsetError),
+    /// It may be committed or not; what is saved tells.
+    #[error("outcome unknown: {0}")]
+    Unknown(String),
+}
+
+/// What the driver is asked to do. Where a number comes first, the answer carries it.
+#[derive(Debug, Clone, PartialEq)]
+pub enum ProjectionEffect {
+    /// Claim the slices.
+    Claim(u64),
+    /// Load what was saved of all slices of the projection.
+    Load(u64),
+    /// Ask for a page.
+    Query(u64, PageQuery),
+    /// Read one history.
+    Read(u64, crate::PersistenceId, ReadRange),
+    /// Hand these to the handler.
+    Handle(u64, Vec<Envelope>),
+    /// Hand these to the handler, and save in the same transaction.
+    Commit(u64, Vec<Envelope>, OwnedSlices, Vec<Processed>),
+    /// Save these.
+    Save(u64, OwnedSlices, Vec<Processed>),
+    /// Forget what stands before; nobody waits for the answer.
+    Forget(OwnedSlices, Position),
+    /// Forget everything saved.
+    Reset(u64, OwnedSlices),
+    /// Tell the operator: an envelope was skipped, and why.
+    Skipped(Box<Envelope>, String),
+    /// Tell the operator: something fails, and is tried again.
+    Trouble(String),
+    /// It has ended. What was asked before is to be finished, and answers nobody.
+    Ended(ProjectionEnd),
+}
+
+/// How a projection ended.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum ProjectionEnd {
+    /// It was stopped.
+    #[error("stopped")]
+    Stopped,
+    /// Somebody else owns a slice now.
+    #[error(transparent)]
+    Fenced(OffsetError),
+    /// The handler cannot process this event.
+    #[error("event {seq_nr} of {id} cannot be processed: {cause}")]
+    Poisoned {
+        /// Whose event.
+        id: crate::PersistenceId,
+        /// Its number.
+        seq_nr: SeqNr,
+        /// What the handler said.
+        cause: String,
+    },
+    /// It can never work: a foreign offset, a name that is none.
+    #[error("{0}")]
+    Impossible(String),
+}
+
+/// What a projection has done and where it is.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ProjectionStats {
+    /// Envelopes that the handler has processed.
+    pub handled: u64,
+    /// Envelopes that were processed before.
+    pub duplicates: u64,
+    /// Envelopes that were left to backtracking.
+    pub left: u64,
+    /// Events that were read by their id, to fill a gap or because backtracking found them.
+    pub fetched: u64,
+    /// Envelopes that were skipped.
+    pub skipped: u64,
+    /// How often it started over because a store failed.
+    pub restarts: u64,
+    /// How often offsets were saved.
+    pub saves: u64,
+    /// Ids that are remembered.
+    pub remembered: usize,
+    /// Ids that wait for backtracking.
+    pub waiting: usize,
+    /// When the oldest event in hand was committed; none if there is none in hand.
+    pub oldest_in_hand: Option<Timestamp>,
+    /// Whether it is reading: not claiming, loading, backing off or paused.
+    pub is_running: bool,
+}
+
+/// Where the machine is.
+#[derive(Debug)]
+enum Phase {
+    Claiming,
+    Loading,
+    Resetting,
+    Running(Box<Running>),
+    BackingOff { until: Instant },
+    Ended,
+}
+
+#[derive(Debug)]
+struct Running {
+    feed: Feed,
+    /// Whether the feed owes something.
+    asked: bool,
+    progress: Progress,
+    /// Delivered and not judged.
+    queue: VecDeque<Envelope>,
+    /// Judged, to be handled one by one.
+    singly: VecDeque<Envelope>,
+    work: Work,
+    unsaved: Vec<Processed>,
+    save_at: Option<Instant>,
+    saving: bool,
+    forget_at: Instant,
+}
+
+/// What the projection waits for before it goes on with the queue.
+#[derive(Debug)]
+enum Work {
+    Idle,
+    /// Reads this number of the id of an envelope that is new here.
+    Looking {
+        envelope: Envelope,
+        at: SeqNr,
+    },
+    /// Reads an id up to the number of the envelope.
+    Fetching {
+        envelope: Envelope,
+        to: SeqNr,
+    },
+    Handling {
+        group: Vec<Envelope>,
+        reach: Position,
+        tries: u32,
+    },
+    /// Hands the group over again then.
+    Retrying {
+        group: Vec<Envelope>,
+        reach: Position,
+        tries: u32,
+        at: Instant,
+    },
+}
+
+/// One instance of a projection.
+#[derive(Debug)]
+pub struct Projection {
+    id: ProjectionId,
+    guarantee: Guarantee,
+    kind: OffsetKind,
+    settings: ProjectionSettings,
+    rng: ChaCha8Rng,
+    /// Numbers the runs, so that no answer reaches a later one.
+    run: u64,
+    owned: Option<OwnedSlices>,
+    phase: Phase,
+    failures: u32,
+    paused: bool,
+    reset: bool,
+    stopping: bool,
+    stats: ProjectionStats,
+}
+
+impl Projection {
+    /// Begins by claiming its slices.
+    ///
+    /// # Errors
+    /// [`SettingsError`], naming the settings that cannot work.
+    pub fn start(
+        id: ProjectionId,
+        guarantee: Guarantee,
+        kind: OffsetKind,
+        settings: ProjectionSettings,
+        seed: [u8; 32],
+        out: &mut Vec<ProjectionEffect>,
+    ) -> Result<Self, SettingsError> {
+        settings.check()?;
+        let mut projection = Self {
+            id,
+            guarantee,
+            kind,
+            settings,
+            rng: ChaCha8Rng::from_seed(seed),
+            run: 0,
+            owned: None,
+            phase: Phase::Ended,
+            failures: 0,
+            paused: false,
+            reset: false,
+            stopping: false,
+            stats: ProjectionStats::default(),
+        };
+        projection.claim(out);
+        Ok(projection)
+    }
+
+    /// Takes one input.
+    pub fn handle(&mut self, now: Instant, input: ProjectionInput, out: &mut Vec<ProjectionEffect>) {
+        if matches!(self.phase, Phase::Ended) {
+            return;
+        }
+        match input {
+            ProjectionInput::Answer(run, answer) if run == self.run => self.on_answer(now, answer, out),
+            ProjectionInput::Answer(..) | ProjectionInput::Tick => {}
+            ProjectionInput::Hint => self.feed(now, FeedInput::Hint, out),
+            ProjectionInput::Pause => self.paused = true,
+            ProjectionInput::Resume => self.paused = false,
+            ProjectionInput::Reset => self.reset = true,
+            ProjectionInput::Stop => self.stopping = true,
+        }
+        self.go_on(now, out);
+    }
+
+    /// When a [`ProjectionInput::Tick`] next has work to do.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        match &self.phase {
+            Phase::BackingOff { until } => Some(*until),
+            Phase::Running(running) => {
+                let retry_at = match running.work {
+                    Work::Retrying { at, .. } => Some(at),
+                    _ => None,
+                };
+                let save_at = running.save_at.filter(|_| !running.saving);
+                // A feed that may not go on has no deadline that anybody meets.
+                let feed_at = running.feed.next_deadline().filter(|_| !self.is_halting());
+                [retry_at, save_at, feed_at].into_iter().flatten().min()
+            }
+            _ => None,
+        }
+    }
+
+    /// The number that answers to this run carry.
+    pub fn run(&self) -> u64 {
+        self.run
+    }
+
+    /// What it has done and where it is.
+    pub fn stats(&self) -> ProjectionStats {
+        let mut stats = self.stats.clone();
+        if let Phase::Running(running) = &self.phase {
+            stats.remembered = running.progress.remembered();
+            stats.waiting = running.progress.waiting();
+            let group = match &running.work {
+                Work::Handling { group, .. } | Work::Retrying { group, .. } => group.first(),
+                Work::Looking { envelope, .. } | Work::Fetching { envelope, .. } => Some(envelope),
+                Work::Idle => None,
+            };
+            let in_hand = group.or(running.singly.front()).or(running.queue.front());
+            stats.oldest_in_hand = in_hand.and_then(Envelope::timestamp);
+            stats.is_running = !self.paused;
+        }
+        stats
+    }
+
+    fn claim(&mut self, out: &mut Vec<ProjectionEffect>) {
+        self.run += 1;
+        self.phase = Phase::Claiming;
+        out.push(ProjectionEffect::Claim(self.run));
+    }
+
+    fn on_answer(&mut self, now: Instant, answer: ProjectionAnswer, out: &mut Vec<ProjectionEffect>) {
+        match (answer, &mut self.phase) {
+            (ProjectionAnswer::Claimed(Ok(owned)), Phase::Claiming) => {
+                self.owned = Some(owned);
+                self.load(out);
+            }
+            (ProjectionAnswer::WasReset(Ok(())), Phase::Resetting) => self.load(out),
+            (ProjectionAnswer::Loaded(Ok(saved)), Phase::Loading) => self.begin_reading(now, saved, out),
+            (
+                ProjectionAnswer::Claimed(Err(error))
+                | ProjectionAnswer::WasReset(Err(error))
+                | ProjectionAnswer::Loaded(Err(error))
+                | ProjectionAnswer::Saved(Err(error)),
+                _,
+            ) => self.on_offset_error(now, error, out),
+            (ProjectionAnswer::Page(page), Phase::Running(_)) => self.feed(now, FeedInput::Page(page), out),
+            (ProjectionAnswer::Read(Ok(page)), Phase::Running(_)) => self.on_read(page, out),
+            (ProjectionAnswer::Read(Err(error)), _) => self.back_off(now, &error.to_string(), out),
+            (ProjectionAnswer::Handled(handled), Phase::Running(_)) => self.on_handled(now, handled, out),
+            (ProjectionAnswer::Saved(Ok(())), Phase::Running(running)) => {
+                running.saving = false;
+                self.failures = 0;
+                self.stats.saves += 1;
+            }
+            _ => {}
+        }
+    }
+
+    fn load(&mut self, out: &mut Vec<ProjectionEffect>) {
+        self.phase = Phase::Loading;
+        out.push(ProjectionEffect::Load(self.run));
+    }
+
+    fn begin_reading(&mut self, now: Instant, saved: Vec<Processed>, out: &mut Vec<ProjectionEffect>) {
+        let (progress, offset) = Progress::resume(self.id.slices.clone(), self.settings.remember, saved);
+        let of = EventsOf::Slices { entity_type: self.id.entity_type.clone(), slices: self.id.slices.clone() };
+        match Feed::live(of, &offset, self.kind, self.settings.query.clone(), now) {
+            Ok(feed) => {
+                self.phase = Phase::Running(Box::new(Running {
+                    feed,
+                    asked: false,
+                    progress,
+                    queue: VecDeque::new(),
+                    singly: VecDeque::new(),
+                    work: Work::Idle,
+                    unsaved: Vec::new(),
+                    save_at: None,
+                    saving: false,
+                    forget_at: now + self.settings.forget_interval,
+                }));
+            }
+            Err(error) => self.end(ProjectionEnd::Impossible(error.to_string()), out),
+        }
+    }
+
+    fn on_offset_error(&mut self, now: Instant, error: OffsetError, out: &mut Vec<ProjectionEffect>) {
+        match error {
+            OffsetError::StaleOwner { .. } | OffsetError::NotOwned { .. } => {
+                self.end(ProjectionEnd::Fenced(error), out);
+            }
+            OffsetError::ForeignOffset { .. } | OffsetError::InvalidName => {
+                self.end(ProjectionEnd::Impossible(error.to_string()), out);
+            }
+            OffsetError::Corrupt { .. } | OffsetError::Unavailable(_) => self.back_off(now, &error.to_string(), out),
+        }
+    }
+
+    /// Everything of this run is given up; the next begins with what was saved.
+    fn back_off(&mut self, now: Instant, why: &str, out: &mut Vec<ProjectionEffect>) {
+        self.failures = self.failures.saturating_add(1);
+        self.stats.restarts += 1;
+        // Whatever is still under way answers nobody.
+        self.run += 1;
+        let wait = self.settings.backoff.wait(self.failures, self.rng.random::<f64>());
+        self.phase = Phase::BackingOff { until: now + wait };
+        out.push(ProjectionEffect::Trouble(why.to_owned()));
+    }
+
+    fn end(&mut self, end: ProjectionEnd, out: &mut Vec<ProjectionEffect>) {
+        self.run += 1;
+        self.phase = Phase::Ended;
+        out.push(ProjectionEffect::Ended(end));
+    }
+
+    fn feed(&mut self, now: Instant, input: FeedInput, out: &mut Vec<ProjectionEffect>) {
+        let Phase::Running(running) = &mut self.phase else { return };
+        let mut effects = Vec::new();
+        running.feed.handle(now, input, &mut effects);
+        for effect in effects {
+            match effect {
+                FeedEffect::Query(query) => out.push(ProjectionEffect::Query(self.run, query)),
+                FeedEffect::Deliver(envelopes) => {
+                    running.asked = false;
+                    running.queue.extend(envelopes);
+                }
+                FeedEffect::Failed(error) => {
+                    running.asked = false;
+                    out.push(ProjectionEffect::Trouble(error.to_string()));
+                }
+                FeedEffect::Ended => {}
+            }
+        }
+    }
+
+    /// What was read of one history: the answer to a look, or what fills a gap.
+    fn on_read(&mut self, page: Page, out: &mut Vec<ProjectionEffect>) {
+        let Phase::Running(running) = &mut self.phase else { return };
+        match std::mem::replace(&mut running.work, Work::Idle) {
+            Work::Looking { envelope, at } => running.on_looked(envelope, at, &page),
+            Work::Fetching { envelope, to } => {
+                self.stats.fetched += page.records.len() as u64;
+                running.on_fetched(envelope, to, page);
+            }
+            other => running.work = other,
+        }
+        if let Work::Looking { envelope, at } = &running.work {
+            out.push(ProjectionEffect::Read(self.run, envelope.id.clone(), ReadRange::new(*at, *at)));
+        }
+    }
+
+    fn on_handled(&mut self, now: Instant, handled: Result<(), HandleError>, out: &mut Vec<ProjectionEffect>) {
+        let Phase::Running(running) = &mut self.phase else { return };
+        let Work::Handling { group, reach, tries } = std::mem::replace(&mut running.work, Work::Idle) else { return };
+        match handled {
+            Ok(()) => {
+                self.stats.handled += group.len() as u64;
+                self.failures = 0;
+                running.progress.reach(reach);
+                if self.guarantee == Guarantee::AtLeastOnce {
+                    running.unsaved.extend(group.iter().map(processed));
+                    running.save_at.get_or_insert(now + self.settings.save_after);
+                }
+            }
+            Err(HandleError::Handler(cause)) if tries < self.settings.tries().get() => {
+                let wait = self.settings.backoff.wait(tries, self.rng.random::<f64>());
+                running.work = Work::Retrying { group, reach, tries: tries + 1, at: now + wait };
+                out.push(ProjectionEffect::Trouble(cause));
+            }
+            // One of them is to blame: each goes by itself.
+            Err(HandleError::Handler(_)) if group.len() > 1 => running.singly.extend(group),
+            Err(HandleError::Handler(cause)) => self.on_poison(now, group, reach, cause, out),
+            Err(HandleError::Offsets(error)) => self.on_offset_error(now, error, out),
+            Err(HandleError::Unknown(cause)) => self.back_off(now, &cause, out),
+        }
+    }
+
+    fn on_poison(
+        &mut self,
+        now: Instant,
+        group: Vec<Envelope>,
+        reach: Position,
+        cause: String,
+        out: &mut Vec<ProjectionEffect>,
+    ) {
+        let Phase::Running(running) = &mut self.phase else { return };
+        let Some(envelope) = group.into_iter().next() else { return };
+        match self.settings.on_poison {
+            OnPoison::Fail => {
+                let (id, seq_nr) = (envelope.id, envelope.seq_nr);
+                // What was handled before is worth keeping; whether that succeeds changes nothing.
+                if let Some((owned, save)) = self.owned.clone().zip(running.take_unsaved()) {
+                    out.push(ProjectionEffect::Save(self.run, owned, save));
+                }
+                self.end(ProjectionEnd::Poisoned { id, seq_nr, cause }, out);
+            }
+            OnPoison::Skip => {
+                self.stats.skipped += 1;
+                running.progress.reach(reach);
+                running.unsaved.push(processed(&envelope));
+                running.save_at = Some(now);
+                out.push(ProjectionEffect::Skipped(Box::new(envelope), cause));
+            }
+        }
+    }
+
+    /// Does everything that is due, and asks for what comes next.
+    fn go_on(&mut self, now: Instant, out: &mut Vec<ProjectionEffect>) {
+        match &mut self.phase {
+            Phase::BackingOff { .. } if self.stopping => self.end(ProjectionEnd::Stopped, out),
+            Phase::BackingOff { until } if *until <= now => self.claim(out),
+            Phase::Claiming | Phase::Loading | Phase::Resetting if self.stopping => {
+                self.end(ProjectionEnd::Stopped, out);
+            }
+            Phase::Running(_) => {
+                self.work(now, out);
+                self.save(now, out);
+                self.wind_up(out);
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether nothing new may be begun.
+    fn is_halting(&self) -> bool {
+        self.paused || self.stopping || self.reset
+    }
+
+    fn work(&mut self, now: Instant, out: &mut Vec<ProjectionEffect>) {
+        loop {
+            let is_halting = self.is_halting();
+            let Phase::Running(running) = &mut self.phase else { return };
+            match &mut running.work {
+                Work::Retrying { at, .. } if *at <= now => {
+                    let Work::Retrying { group, reach, tries, .. } = std::mem::replace(&mut running.work, Work::Idle)
+                    else {
+                        return;
+                    };
+                    self.hand_over(group, reach, tries, out);
+                    return;
+                }
+                Work::Idle if !is_halting => {}
+                _ => return,
+            }
+            if let Some(single) = running.singly.pop_front() {
+                let reach = single.position;
+                self.hand_over(vec![single], reach, 1, out);
+                return;
+            }
+            if running.queue.is_empty() {
+                if running.asked {
+                    self.feed(now, FeedInput::Tick, out);
+                } else {
+                    running.asked = true;
+                    self.feed(now, FeedInput::Demand, out);
+                }
+                return;
+            }
+            if self.take_group(out) {
+                return;
+            }
+        }
+    }
+
+    /// Judges envelopes until a group is full or something is to be read first. Whether something is
+    /// under way now.
+    fn take_group(&mut self, out: &mut Vec<ProjectionEffect>) -> bool {
+        let limit = self.settings.group.get();
+        let Phase::Running(running) = &mut self.phase else { return true };
+        let (mut group, mut reach) = (Vec::new(), None);
+        let mut ask = None;
+        while group.len() < limit {
+            let Some(envelope) = running.queue.pop_front() else { break };
+            let position = envelope.position;
+            match running.progress.judge(&envelope) {
+                Judgement::Accept => {
+                    running.progress.track(&envelope.id, envelope.seq_nr, position);
+                    group.push(envelope);
+                }
+                Judgement::Duplicate => self.stats.duplicates += 1,
+                Judgement::Leave => {
+                    self.stats.left += 1;
+                    running.progress.leave(&envelope);
+                }
+                Judgement::Fetch { .. } | Judgement::Look { .. } if !group.is_empty() => {
+                    running.queue.push_front(envelope);
+                    break;
+                }
+                Judgement::Fetch { from, to } => {
+                    ask = Some((envelope.id.clone(), ReadRange::new(from, to)));
+                    running.work = Work::Fetching { envelope, to };
+                    break;
+                }
+                Judgement::Look { at } => {
+                    ask = Some((envelope.id.clone(), ReadRange::new(at, at)));
+                    running.work = Work::Looking { envelope, at };
+                    break;
+                }
+            }
+            reach = reach.max(Some(position));
+        }
+        match reach {
+            Some(reach) if !group.is_empty() => {
+                self.hand_over(group, reach, 1, out);
+                return true;
+            }
+            Some(reach) => running.progress.reach(reach),
+            None => {}
+        }
+        let Some((id, range)) = ask else { return false };
+        out.push(ProjectionEffect::Read(self.run, id, range));
+        true
+    }
+
+    fn hand_over(&mut self, group: Vec<Envelope>, reach: Position, tries: u32, out: &mut Vec<ProjectionEffect>) {
+        let Phase::Running(running) = &mut self.phase else { return };
+        out.push(match (self.guarantee, &self.owned) {
+            (Guarantee::ExactlyOnce, Some(owned)) => {
+                let mut saved: Vec<Processed> = group.iter().map(processed).collect();
+                saved.extend(running.progress.mark(Some(reach)));
+                ProjectionEffect::Commit(self.run, group.clone(), owned.clone(), saved)
+            }
+            _ => ProjectionEffect::Handle(self.run, group.clone()),
+        });
+        running.work = Work::Handling { group, reach, tries };
+    }
+
+    fn save(&mut self, now: Instant, out: &mut Vec<ProjectionEffect>) {
+        let is_halting = self.is_halting();
+        let Phase::Running(running) = &mut self.phase else { return };
+        let Some(owned) = &self.owned else { return };
+        if running.saving {
+            return;
+        }
+        let is_due = running.save_at.is_some_and(|at| at <= now)
+            || running.unsaved.len() >= self.settings.save_after_n.get()
+            || is_halting;
+        if is_due && let Some(save) = running.take_unsaved() {
+            running.saving = true;
+            out.push(ProjectionEffect::Save(self.run, owned.clone(), save));
+        }
+        if running.forget_at <= now {
+            running.forget_at = now + self.settings.forget_interval;
+            if let Some(before) = running.progress.forget() {
+                out.push(ProjectionEffect::Forget(owned.clone(), before));
+            }
+        }
+    }
+
+    /// Ends, or starts over, once nothing is in hand.
+    fn wind_up(&mut self, out: &mut Vec<ProjectionEffect>) {
+        let Phase::Running(running) = &self.phase else { return };
+        let is_quiet = !running.saving && running.unsaved.is_empty() && !matches!(running.work, Work::Handling { .. });
+        if !is_quiet {
+            return;
+        }
+        if self.stopping {
+            self.end(ProjectionEnd::Stopped, out);
+        } else if self.reset
+            && let Some(owned) = self.owned.clone()
+        {
+            self.reset = false;
+            self.run += 1;
+            self.phase = Phase::Resetting;
+            out.push(ProjectionEffect::Reset(self.run, owned));
+        }
+    }
+}
+
+impl Running {
+    /// What a number before the envelope's is decides where its id begins for us.
+    fn on_looked(&mut self, envelope: Envelope, at: SeqNr, page: &Page) {
+        let found = page.records.first();
+        let is_base = found.is_none_or(|found| self.progress.is_before_memory(&envelope.id, found.timestamp));
+        let (id, position) = (envelope.id.clone(), envelope.position);
+        if is_base {
+            self.progress.track(&id, at, position);
+            self.queue.push_front(envelope);
+        } else if envelope.source != EventSource::Backtracking {
+            self.progress.leave(&envelope);
+            self.progress.reach(position);
+        } else if at <= SeqNr::FIRST {
+            self.progress.track(&id, SeqNr::ZERO, position);
+            self.queue.push_front(envelope);
+        } else {
+            self.work = Work::Looking { envelope, at: at.previous() };
+        }
+    }
+
+    /// Puts what was read before the envelope, or in its place; what is not there was deleted.
+    fn on_fetched(&mut self, envelope: Envelope, to: SeqNr, page: Page) {
+        let (id, position) = (&envelope.id, envelope.position);
+        let first = page.records.first().map_or(to.next().unwrap_or(SeqNr::MAX), |record| record.seq_nr);
+        self.progress.track(id, first.previous(), position);
+        if page.next.is_some() {
+            self.queue.push_front(envelope);
+        }
+        for record in page.records.into_iter().rev() {
+            let place = Position::Timestamp(record.timestamp);
+            self.queue.push_front(Envelope::of_record(record, place, EventSource::Backtracking));
+        }
+    }
+
+    /// What is to be saved, with the mark of how far that is.
+    fn take_unsaved(&mut self) -> Option<Vec<Processed>> {
+        self.save_at = None;
+        if self.unsaved.is_empty() {
+            return None;
+        }
+        let mut save = std::mem::take(&mut self.unsaved);
+        save.extend(self.progress.mark(None));
+        Some(save)
+    }
+}
+
+fn processed(envelope: &Envelope) -> Processed {
+    Processed { id: envelope.id.clone(), seq_nr: envelope.seq_nr, position: envelope.position }
+}

@@ -1,0 +1,155 @@
+//! The gap rules one by one.
+
+use super::*;
+use crate::StoredEvent;
+
+const REMEMBER: Duration = Duration::from_secs(300);
+
+fn id(name: &str) -> PersistenceId {
+    PersistenceId::of("Cart", name).unwrap()
+}
+
+fn seconds(at: u64) -> Position {
+    Position::Timestamp(Timestamp::from_micros(at * 1_000_000))
+}
+
+fn record(id: &PersistenceId, seq_nr: u32) -> StoredEvent {
+    StoredEvent {
+        id: id.clone(),
+        seq_nr: SeqNr::from(seq_nr),
+        timestamp: Timestamp::default(),
+        writer_uuid: crate::WriterUuid::NONE,
+        writer_epoch: crate::WriterEpoch::NONE,
+        codec_id: greylag_core::CodecId::JSON,
+        manifest: "test".into(),
+        schema_version: 1,
+        kind: crate::EventKind::Event,
+        payload: bytes::Bytes::new(),
+        metadata: crate::Metadata::new(),
+        tags: crate::Tags::new(),
+        crc32c: 0,
+    }
+}
+
+fn live(name: &str, seq_nr: u32, at: u64) -> Envelope {
+    Envelope::of_record(record(&id(name), seq_nr), seconds(at), EventSource::Live)
+}
+
+fn back(name: &str, seq_nr: u32, at: u64) -> Envelope {
+    let mut envelope = live(name, seq_nr, at);
+    (envelope.record, envelope.source) = (None, EventSource::Backtracking);
+    envelope
+}
+
+fn heard(name: &str, seq_nr: u32, at: u64) -> Envelope {
+    Envelope::of_record(record(&id(name), seq_nr), seconds(at), EventSource::PubSub)
+}
+
+fn saved(id: PersistenceId, seq_nr: u32, at: u64) -> Processed {
+    Processed { id, seq_nr: SeqNr::from(seq_nr), position: seconds(at) }
+}
+
+fn fetch(from: u32, to: u32) -> Judgement {
+    Judgement::Fetch { from: SeqNr::from(from), to: SeqNr::from(to) }
+}
+
+/// Rule persistence §5 (gap handling at the consumer), clause by clause.
+#[test]
+fn an_envelope_is_judged_by_its_number_and_how_it_came() {
+    let (mut progress, _) = Progress::resume(0..=1023, REMEMBER, Vec::new());
+    progress.track(&id("known"), SeqNr::from(5), seconds(1000));
+    for (what, envelope, judgement) in [
+        ("the next", live("known", 6, 1001), Judgement::Accept),
+        ("the last again", live("known", 5, 1000), Judgement::Duplicate),
+        ("an old one, found going back", back("known", 3, 990), Judgement::Duplicate),
+        ("one too far, read on", live("known", 8, 1002), Judgement::Leave),
+        ("one too far, heard of", heard("known", 8, 1002), Judgement::Leave),
+        ("one too far, found going back", back("known", 8, 1002), fetch(6, 8)),
+        ("the next, found going back without its record", back("known", 6, 1001), fetch(6, 6)),
+        ("the first of an id", live("new", 1, 1001), Judgement::Accept),
+        ("the first of an id, found going back", back("new", 1, 1001), fetch(1, 1)),
+        ("a later one of a new id", live("new", 4, 1001), Judgement::Look { at: SeqNr::from(3) }),
+        ("a later one of a new id, found going back", back("new", 4, 1001), Judgement::Look { at: SeqNr::from(3) }),
+    ] {
+        assert_eq!(progress.judge(&envelope), judgement, "{what}");
+    }
+}
+
+#[test]
+fn what_is_too_old_to_be_remembered_was_processed() {
+    let all = marker(&(0..=1023));
+    let (mut progress, offset) = Progress::resume(0..=1023, REMEMBER, vec![saved(all, 1, 1000)]);
+    assert_eq!(offset, Offset::Timestamp { timestamp: Timestamp::from_micros(1_000_000_000), seen: Vec::new() });
+    assert_eq!(progress.judge(&live("forgotten", 1, 699)), Judgement::Duplicate);
+    assert_eq!(progress.judge(&live("late", 1, 701)), Judgement::Accept);
+    // An event before is older than anything remembered: what follows it is next.
+    let at = |seconds: u64| Timestamp::from_micros(seconds * 1_000_000);
+    assert!(progress.is_before_memory(&id("quiet"), at(699)));
+    assert!(!progress.is_before_memory(&id("quiet"), at(701)));
+    progress.reach(seconds(2000));
+    assert!(progress.is_before_memory(&id("quiet"), at(1699)));
+    // What is long done is forgotten, here and in the store.
+    progress.track(&id("old"), SeqNr::from(1), seconds(1600));
+    progress.track(&id("young"), SeqNr::from(1), seconds(1800));
+    assert_eq!((progress.forget(), progress.remembered()), (Some(seconds(1700)), 1));
+}
+
+#[test]
+fn the_mark_never_passes_what_was_left() {
+    let (mut progress, _) = Progress::resume(0..=1023, REMEMBER, Vec::new());
+    let place = |progress: &Progress| progress.mark(None).map(|mark| mark.position);
+    assert_eq!(place(&progress), None);
+    progress.track(&id("a"), SeqNr::from(1), seconds(10));
+    progress.leave(&live("a", 3, 20));
+    progress.reach(seconds(30));
+    assert_eq!(place(&progress), Some(Position::Timestamp(Timestamp::from_micros(19_999_999))));
+    progress.track(&id("a"), SeqNr::from(3), seconds(20));
+    progress.reach(seconds(31));
+    assert_eq!((place(&progress), progress.waiting()), (Some(seconds(31)), 0));
+}
+
+#[test]
+fn ranges_are_cut_anew_without_loss() {
+    let mark = |slices: RangeInclusive<u16>, at| saved(marker(&slices), 1, at);
+    let halves = vec![mark(0..=511, 100), mark(512..=1023, 50)];
+    let start = |slices, rows: &[Processed]| Progress::resume(slices, REMEMBER, rows.to_vec()).1;
+    let at = |seconds: u64| Offset::Timestamp { timestamp: Timestamp::from_micros(seconds * 1_000_000), seen: vec![] };
+    assert_eq!(start(0..=511, &halves), at(100));
+    assert_eq!(start(0..=1023, &halves), at(50), "two instances become one: the slower says where");
+    assert_eq!(start(256..=767, &halves), at(50));
+    assert_eq!(start(128..=255, &halves), at(100), "one becomes several");
+    assert_eq!(start(0..=1023, &halves[..1]), Offset::None, "nothing is known of the upper half");
+    // What is saved of one id tells nothing of the slices beside it.
+    let row = saved(id("1"), 7, 90);
+    assert_eq!(start(0..=1023, std::slice::from_ref(&row)), Offset::None);
+    // The faster half is not processed again.
+    let (progress, _) = Progress::resume(0..=1023, Duration::from_secs(10), [halves, vec![row]].concat());
+    assert_eq!(progress.judge(&live("1", 7, 90)), Judgement::Duplicate);
+    let half = |upper: bool| (0..).map(|n: u32| n.to_string()).find(|n| (id(n).slice() >= 512) == upper).unwrap();
+    assert_eq!(progress.judge(&live(&half(false), 1, 60)), Judgement::Duplicate, "its half was past that");
+    assert_eq!(progress.judge(&live(&half(true), 1, 60)), Judgement::Accept);
+}
+
+#[test]
+fn ordinals_need_no_memory() {
+    let slices = 0..=1023;
+    let mark = Processed { id: marker(&slices), seq_nr: SeqNr::from(8), position: Position::Ordinal(7) };
+    let (mut progress, offset) = Progress::resume(slices, REMEMBER, vec![mark.clone()]);
+    assert_eq!(offset, Offset::Ordinal(7));
+    let at = |ordinal| Envelope::of_record(record(&id("a"), 9), Position::Ordinal(ordinal), EventSource::Live);
+    assert_eq!(progress.judge(&at(7)), Judgement::Duplicate);
+    assert_eq!(progress.judge(&at(8)), Judgement::Accept, "gap-free up to what is durable");
+    assert_eq!(progress.mark(None), Some(mark));
+    progress.track(&id("a"), SeqNr::from(9), Position::Ordinal(8));
+    progress.reach(Position::Ordinal(8));
+    assert_eq!((progress.remembered(), progress.forget()), (0, None));
+}
+
+#[test]
+fn a_marker_falls_into_the_first_slice_of_its_range() {
+    for slices in [0..=1023, 0..=0, 512..=767, 1023..=1023] {
+        let marker = marker(&slices);
+        assert_eq!((marker.slice(), covered(&marker)), (*slices.start(), Some(slices)));
+    }
+    assert_eq!(covered(&id("0-1023/1")), None);
+}

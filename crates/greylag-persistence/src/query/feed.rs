@@ -1,0 +1,359 @@
+//! Makes a stream of pages: reads on, rests, and goes back over what it has read.
+//!
+//! ```text
+//! Demand ─▶ Query ─▶ Page ─▶ Deliver (the whole page) ─▶ … ─▶ Demand
+//!              ▲       │ nothing new: rest, then ask again        Ended: a current stream has it all
+//!              └───────┘
+//! ```
+//! Pull-based: at most one query is under way, and none without a demand, so a consumer that does not
+//! ask costs one page. A live feed of a store that orders by time makes a *backtracking* pass now and
+//! then, without payloads, from the last place it read again up to where everything is settled. So an
+//! event that was committed late is found, at the price of showing most events twice.
+//!
+//! Source: persistence §5 (offsets, PostgreSQL a to c).
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::{
+    Cursor, Envelope, EventPage, EventSource, EventsOf, FoundEvent, PageQuery, QuerySettings, SeenAt, Visible,
+};
+use crate::error::QueryError;
+use crate::event::Timestamp;
+use crate::offset::{Offset, OffsetKind, Position};
+use crate::persistence_id::PersistenceId;
+
+/// Looks that found nothing, before one goes back.
+const IDLE_POLLS: u32 = 5;
+/// Pages of rows, before one goes back.
+const PAGES: usize = 3;
+
+/// What a feed is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FeedInput {
+    /// The consumer wants more.
+    Demand,
+    /// The answer to the query under way.
+    Page(Result<EventPage, QueryError>),
+    /// Somebody has written something; no need to rest.
+    Hint,
+    /// It is [`Feed::next_deadline`].
+    Tick,
+}
+
+/// What the driver is asked to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FeedEffect {
+    /// Ask the store; the answer comes back as [`FeedInput::Page`].
+    Query(PageQuery),
+    /// Hand these to the consumer; never none. Ends its demand.
+    Deliver(Vec<Envelope>),
+    /// Tell the consumer. Ends its demand; at the next one the store is asked again.
+    Failed(QueryError),
+    /// Everything that was there at the start was delivered.
+    Ended,
+}
+
+/// Which way a query reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Pass {
+    Live,
+    Backtracking,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// The next query may go out then, if somebody asks.
+    Resting {
+        until: Instant,
+        pass: Pass,
+    },
+    Asked(Pass),
+    Ended,
+}
+
+/// One line of reading, with what was delivered at the time where it stands.
+#[derive(Debug, Clone, Default)]
+struct Track {
+    cursor: Cursor,
+    seen: Vec<(PersistenceId, u64)>,
+    seen_at: Option<Timestamp>,
+}
+
+/// One stream of events.
+#[derive(Debug)]
+pub struct Feed {
+    of: EventsOf,
+    settings: QuerySettings,
+    /// A current stream ends there; a live one never.
+    until: Option<Option<Position>>,
+    live: Track,
+    /// Only of live streams of stores that order by time.
+    back: Option<Track>,
+    /// Delivered before, at exactly the time where the stream was resumed.
+    resumed: Option<(Timestamp, Vec<(PersistenceId, u64)>)>,
+    phase: Phase,
+    demand: bool,
+    idle_polls: u32,
+    rows: usize,
+    /// When the next live page is due, kept while going back.
+    live_at: Instant,
+    /// The gap between both lines is no reason to go back before then.
+    back_again_at: Instant,
+}
+
+impl Feed {
+    /// A stream that never ends.
+    ///
+    /// # Errors
+    /// [`QueryError::ForeignOffset`] for an offset of another kind of store.
+    pub fn live(
+        of: EventsOf,
+        offset: &Offset,
+        kind: OffsetKind,
+        settings: QuerySettings,
+        now: Instant,
+    ) -> Result<Self, QueryError> {
+        Self::new(of, offset, kind, None, settings, now)
+    }
+
+    /// A stream of what stands up to `until` now, which is the newest place of the store at the start;
+    /// none if the store is empty.
+    ///
+    /// # Errors
+    /// As [`Feed::live`].
+    pub fn current(
+        of: EventsOf,
+        offset: &Offset,
+        kind: OffsetKind,
+        until: Option<Position>,
+        settings: QuerySettings,
+        now: Instant,
+    ) -> Result<Self, QueryError> {
+        Self::new(of, offset, kind, Some(until), settings, now)
+    }
+
+    fn new(
+        of: EventsOf,
+        offset: &Offset,
+        kind: OffsetKind,
+        until: Option<Option<Position>>,
+        settings: QuerySettings,
+        now: Instant,
+    ) -> Result<Self, QueryError> {
+        if let Some(found) = offset.kind().filter(|found| *found != kind) {
+            return Err(QueryError::ForeignOffset { expected: kind, found });
+        }
+        let (live, resumed, first_back) = match offset {
+            Offset::None => (Track::default(), None, Cursor::Start),
+            Offset::Ordinal(ordinal) => {
+                (Track { cursor: Cursor::Ordinal(*ordinal), ..Track::default() }, None, Cursor::Start)
+            }
+            Offset::Timestamp { timestamp, seen } => {
+                let live = Track { cursor: Cursor::at(*timestamp), seen: seen.clone(), seen_at: Some(*timestamp) };
+                let reach = settings.backtracking.window + settings.backtracking.behind;
+                (live, Some((*timestamp, seen.clone())), Cursor::at(before(*timestamp, reach)))
+            }
+        };
+        let goes_back = kind == OffsetKind::Timestamp && until.is_none();
+        let phase = match until {
+            Some(None) => Phase::Ended,
+            _ => Phase::Resting { until: now, pass: Pass::Live },
+        };
+        Ok(Self {
+            of,
+            settings,
+            until,
+            live,
+            back: goes_back.then(|| Track { cursor: first_back, ..Track::default() }),
+            resumed,
+            phase,
+            demand: false,
+            idle_polls: 0,
+            rows: 0,
+            live_at: now,
+            back_again_at: now,
+        })
+    }
+
+    /// Takes one input.
+    pub fn handle(&mut self, now: Instant, input: FeedInput, out: &mut Vec<FeedEffect>) {
+        match input {
+            FeedInput::Demand => self.demand = true,
+            FeedInput::Hint => self.on_hint(now),
+            FeedInput::Tick => {}
+            FeedInput::Page(page) => self.on_page(now, page, out),
+        }
+        self.ask(now, out);
+    }
+
+    /// When a [`FeedInput::Tick`] next has work to do.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        match self.phase {
+            Phase::Resting { until, .. } if self.demand => Some(until),
+            _ => None,
+        }
+    }
+
+    /// How far the stream has read, before anything is left out.
+    pub fn cursor(&self) -> &Cursor {
+        &self.live.cursor
+    }
+
+    fn on_hint(&mut self, now: Instant) {
+        if let Phase::Resting { until, pass: Pass::Live } = &mut self.phase {
+            *until = now.min(*until);
+        }
+    }
+
+    fn ask(&mut self, now: Instant, out: &mut Vec<FeedEffect>) {
+        match self.phase {
+            Phase::Ended if self.demand => {
+                self.demand = false;
+                out.push(FeedEffect::Ended);
+            }
+            Phase::Resting { until, pass } if self.demand && until <= now => {
+                self.phase = Phase::Asked(pass);
+                out.push(FeedEffect::Query(self.query(pass)));
+            }
+            _ => {}
+        }
+    }
+
+    fn query(&self, pass: Pass) -> PageQuery {
+        let (track, visible, until) = match (pass, &self.back) {
+            (Pass::Backtracking, Some(back)) => {
+                // What was not read yet needs no second look.
+                let read_to = self.live.cursor.timestamp().map(Position::Timestamp);
+                (back, Visible::Older(self.settings.backtracking.behind), read_to)
+            }
+            _ => {
+                let visible = if self.until.is_some() { Visible::All } else { Visible::Settled };
+                (&self.live, visible, self.until.flatten())
+            }
+        };
+        let (of, after, limit) = (self.of.clone(), track.cursor.clone(), self.settings.page.get());
+        PageQuery { of, after, until, visible, limit, load: pass == Pass::Live }
+    }
+
+    fn on_page(&mut self, now: Instant, page: Result<EventPage, QueryError>, out: &mut Vec<FeedEffect>) {
+        let Phase::Asked(pass) = self.phase else { return };
+        let page = match page {
+            Ok(page) => page,
+            Err(error) => {
+                self.phase = Phase::Resting { until: now + self.settings.refresh_interval, pass };
+                self.demand = false;
+                out.push(FeedEffect::Failed(error));
+                return;
+            }
+        };
+        let (found, more) = (page.events.len(), page.more);
+        let envelopes = self.take(pass, page);
+        self.phase = match pass {
+            Pass::Live => self.after_live(now, found, more),
+            Pass::Backtracking if more => Phase::Resting { until: now, pass },
+            Pass::Backtracking => {
+                self.back_again_at = now + self.settings.backtracking.behind;
+                Phase::Resting { until: self.live_at, pass: Pass::Live }
+            }
+        };
+        if !envelopes.is_empty() {
+            self.demand = false;
+            out.push(FeedEffect::Deliver(envelopes));
+        }
+    }
+
+    /// What follows a live page: the next one, or a pass backwards, or the end.
+    fn after_live(&mut self, now: Instant, found: usize, more: bool) -> Phase {
+        if self.until.is_some() {
+            return if more { Phase::Resting { until: now, pass: Pass::Live } } else { Phase::Ended };
+        }
+        let (page, interval) = (self.settings.page.get(), self.settings.refresh_interval);
+        let rest = match found {
+            _ if more || found * 10 >= page * 9 => Duration::ZERO,
+            found if found * 10 > page => interval / 2,
+            _ => interval,
+        };
+        self.live_at = now + rest;
+        self.rows += found;
+        self.idle_polls = if found == 0 { self.idle_polls + 1 } else { 0 };
+        if self.should_go_back(now) {
+            (self.idle_polls, self.rows) = (0, 0);
+            return Phase::Resting { until: now, pass: Pass::Backtracking };
+        }
+        Phase::Resting { until: self.live_at, pass: Pass::Live }
+    }
+
+    fn should_go_back(&self, now: Instant) -> bool {
+        let Some(back) = &self.back else { return false };
+        // Until something was read there is nothing to go back over.
+        let Some(read_to) = self.live.cursor.timestamp() else { return false };
+        let reread_to = back.cursor.timestamp().unwrap_or_default();
+        let ahead = Duration::from_micros(read_to.as_micros().saturating_sub(reread_to.as_micros()));
+        self.idle_polls >= IDLE_POLLS
+            || self.rows >= PAGES * self.settings.page.get()
+            || (ahead > self.settings.backtracking.window / 2 && now >= self.back_again_at)
+    }
+
+    /// The page as envelopes, without what was delivered before the stream was resumed.
+    fn take(&mut self, pass: Pass, page: EventPage) -> Vec<Envelope> {
+        let source = match pass {
+            Pass::Live => EventSource::Live,
+            Pass::Backtracking => EventSource::Backtracking,
+        };
+        let resumed = self.resumed.take_if(|_| pass == Pass::Live);
+        let known = |found: &FoundEvent| {
+            let place = Position::Timestamp(resumed.as_ref().map(|(at, _)| *at).unwrap_or_default());
+            let seen = resumed.as_ref().filter(|_| place == found.position);
+            seen.is_some_and(|(_, seen)| seen.contains(&(found.id.clone(), found.seq_nr.as_u64())))
+        };
+        let last = page.events.last().map(|found| found.position);
+        let events: Vec<FoundEvent> = page.events.into_iter().filter(|found| !known(found)).collect();
+        let track = match (pass, &mut self.back) {
+            (Pass::Backtracking, Some(back)) => back,
+            _ => &mut self.live,
+        };
+        track.cursor = page.next;
+        let envelopes = track.envelopes(events, source);
+        // More pages may begin at the time of the offset.
+        if let Some((at, _)) = &resumed
+            && last.is_none_or(|last| last == Position::Timestamp(*at))
+        {
+            self.resumed = resumed;
+        }
+        envelopes
+    }
+}
+
+impl Track {
+    fn envelopes(&mut self, events: Vec<FoundEvent>, source: EventSource) -> Vec<Envelope> {
+        let mut envelopes = Vec::with_capacity(events.len());
+        let mut events = events.into_iter().peekable();
+        while let Some(first) = events.next() {
+            let position = first.position;
+            let mut group = vec![first];
+            if let Position::Timestamp(at) = position {
+                group.extend(std::iter::from_fn(|| events.next_if(|next| next.position == position)));
+                if self.seen_at != Some(at) {
+                    (self.seen_at, self.seen) = (Some(at), Vec::new());
+                }
+            }
+            let before = self.seen.len();
+            if self.seen_at.is_some() {
+                self.seen.extend(group.iter().map(|found| (found.id.clone(), found.seq_nr.as_u64())));
+            }
+            let all = self.seen_at.map(|_| Arc::new(self.seen.clone()));
+            for (nth, FoundEvent { id, seq_nr, position, event }) in (1..).zip(group) {
+                let seen = all.clone().map(|all| SeenAt { all, count: before + nth });
+                envelopes.push(Envelope { id, seq_nr, position, source, record: event, seen });
+            }
+        }
+        envelopes
+    }
+}
+
+/// So long before.
+pub(crate) fn before(timestamp: Timestamp, by: Duration) -> Timestamp {
+    let by = u64::try_from(by.as_micros()).unwrap_or(u64::MAX);
+    Timestamp::from_micros(timestamp.as_micros().saturating_sub(by))
+}

@@ -1,0 +1,150 @@
+//! Queries in memory pass their kit, and the kit finds what is planted to break it.
+
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use futures::FutureExt;
+use greylag_persistence::tck::{self, Flags, QueryFactory};
+use greylag_persistence::{
+    Cursor, EventPage, EventQueries, EventsOf, InMemoryJournal, InMemoryQueries, Journal, Page, PageQuery,
+    PersistenceId, Position, QueryCaps, QueryError, ReadError, ReadRange, SeqNr,
+};
+
+/// Memory never waits, so no runtime is needed.
+fn now<T>(future: impl Future<Output = T>) -> T {
+    future.now_or_never().expect("memory never waits")
+}
+
+/// Opens journals in memory, with the hook of the kit; their queries as they are, or with a bug.
+struct Memory {
+    bug: Option<Bug>,
+    opened: Mutex<Vec<InMemoryJournal>>,
+}
+
+#[async_trait]
+impl QueryFactory for Memory {
+    async fn open(&self) -> (Arc<dyn Journal>, Arc<dyn EventQueries>) {
+        let journal = InMemoryJournal::default();
+        self.opened.lock().unwrap().push(journal.clone());
+        (Arc::new(journal.clone()), Arc::new(Broken { queries: journal.queries(), bug: self.bug }))
+    }
+
+    async fn corrupt(&self, _: &Arc<dyn Journal>, id: &PersistenceId, seq_nr: SeqNr) -> bool {
+        self.opened.lock().unwrap().iter().any(|journal| journal.corrupt(id, seq_nr))
+    }
+}
+
+/// One clause that is left out.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Bug {
+    OffsetsAreInclusive,
+    SlicesAreIgnored,
+    TypesAreIgnored,
+    TagsAreIgnored,
+    TheEndIsIgnored,
+    TheLastOfAPageIsLost,
+    PagesAreBackwards,
+    DamageIsSkipped,
+    ForeignOffsetsAreTheStart,
+    IdsAreInclusive,
+    IdsIgnoreTheirType,
+    TheNewestIsForgotten,
+}
+
+struct Broken {
+    queries: InMemoryQueries,
+    bug: Option<Bug>,
+}
+
+#[async_trait]
+impl EventQueries for Broken {
+    fn caps(&self) -> QueryCaps {
+        self.queries.caps()
+    }
+
+    async fn persistence_ids(
+        &self,
+        entity_type: Option<&str>,
+        after: Option<&PersistenceId>,
+        limit: usize,
+    ) -> Result<Vec<PersistenceId>, ReadError> {
+        let entity_type = entity_type.filter(|_| self.bug != Some(Bug::IdsIgnoreTheirType));
+        let mut ids = self.queries.persistence_ids(entity_type, after, limit).await?;
+        if let Some(after) = after.filter(|_| self.bug == Some(Bug::IdsAreInclusive)) {
+            ids.insert(0, after.clone());
+            ids.truncate(limit);
+        }
+        Ok(ids)
+    }
+
+    async fn newest(&self) -> Result<Option<Position>, ReadError> {
+        let newest = self.queries.newest().await?;
+        Ok(newest.filter(|_| self.bug != Some(Bug::TheNewestIsForgotten)))
+    }
+
+    async fn events(&self, query: &PageQuery) -> Result<EventPage, QueryError> {
+        let mut query = query.clone();
+        match (self.bug, &mut query.of) {
+            (Some(Bug::OffsetsAreInclusive), _) => {
+                if let Cursor::Ordinal(ordinal) = &mut query.after {
+                    *ordinal -= 1;
+                }
+            }
+            (Some(Bug::SlicesAreIgnored), EventsOf::Slices { slices, .. }) => *slices = 0..=1023,
+            (Some(Bug::TypesAreIgnored), EventsOf::Slices { entity_type, .. }) if entity_type == "tckq-slices" => {
+                "tckq-slices-other".clone_into(entity_type);
+            }
+            (Some(Bug::TagsAreIgnored), EventsOf::Tag(tag)) => "tckq-blue".clone_into(tag),
+            (Some(Bug::TheEndIsIgnored), _) => query.until = None,
+            (Some(Bug::ForeignOffsetsAreTheStart), _) if matches!(query.after, Cursor::Row { .. }) => {
+                query.after = Cursor::Start;
+            }
+            _ => {}
+        }
+        let page = self.queries.events(&query).await;
+        if self.bug == Some(Bug::DamageIsSkipped) && page.is_err() {
+            return Ok(EventPage { events: Vec::new(), next: query.after, more: false });
+        }
+        let mut page = page?;
+        match self.bug {
+            Some(Bug::TheLastOfAPageIsLost) if page.more => drop(page.events.pop()),
+            Some(Bug::PagesAreBackwards) => page.events.reverse(),
+            _ => {}
+        }
+        Ok(page)
+    }
+
+    async fn read(&self, id: &PersistenceId, range: ReadRange) -> Result<Page, ReadError> {
+        self.queries.read(id, range).await
+    }
+}
+
+#[test]
+fn the_in_memory_queries_conform() {
+    let report = now(tck::queries(&Memory { bug: None, opened: Mutex::default() }, Flags::default()));
+    report.assert_conforms();
+    assert_eq!((report.cases.len(), report.skipped().count()), (13, 0), "{report}");
+}
+
+#[test]
+fn every_planted_query_bug_is_found() {
+    for (bug, cases) in [
+        (Bug::OffsetsAreInclusive, &["06"][..]),
+        (Bug::SlicesAreIgnored, &["04"]),
+        (Bug::TypesAreIgnored, &["04"]),
+        (Bug::TagsAreIgnored, &["05"]),
+        (Bug::TheEndIsIgnored, &["10"]),
+        (Bug::TheLastOfAPageIsLost, &["04", "06", "11"]),
+        (Bug::PagesAreBackwards, &["04", "06"]),
+        (Bug::DamageIsSkipped, &["13"]),
+        (Bug::ForeignOffsetsAreTheStart, &["07"]),
+        (Bug::IdsAreInclusive, &["01"]),
+        (Bug::IdsIgnoreTheirType, &["01"]),
+        (Bug::TheNewestIsForgotten, &["04", "10"]),
+    ] {
+        let report = now(tck::queries(&Memory { bug: Some(bug), opened: Mutex::default() }, Flags::default()));
+        for case in cases {
+            assert!(report.failed().any(|name| name.starts_with(case)), "{bug:?} must fail case {case}:\n{report}");
+        }
+    }
+}
