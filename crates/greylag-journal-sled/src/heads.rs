@@ -1,6 +1,7 @@
 //! Heads in memory: a cache of what is stored, and what readers may not know yet.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use greylag_persistence::PersistenceId;
@@ -45,10 +46,13 @@ impl HeadCache {
     }
 }
 
-/// The durable heads of ids that the group in hand changes. sled shows a batch before it is
+/// The durable heads of ids that the group in hand changes, and how far events are durable. sled shows a batch before it is
 /// durable; readers look here, so that nobody but the committer sees it (J6).
 #[derive(Debug, Default)]
-pub(crate) struct Undurable(Mutex<HashMap<PersistenceId, Option<StoredHead>>>);
+pub(crate) struct Undurable {
+    heads: Mutex<HashMap<PersistenceId, Option<StoredHead>>>,
+    next_ordinal: AtomicU64,
+}
 
 impl Undurable {
     /// What readers must take in place of the head they read, if anything. Ask *after* reading:
@@ -62,12 +66,22 @@ impl Undurable {
         *self.lock() = heads;
     }
 
+    /// The ordinal of the first event that queries may not know yet.
+    pub(crate) fn next_ordinal(&self) -> u64 {
+        self.next_ordinal.load(Ordering::Acquire)
+    }
+
+    /// Every event below this ordinal is durable.
+    pub(crate) fn raise_to(&self, next_ordinal: u64) {
+        self.next_ordinal.store(next_ordinal, Ordering::Release);
+    }
+
     pub(crate) fn clear(&self) {
         self.lock().clear();
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<PersistenceId, Option<StoredHead>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.heads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

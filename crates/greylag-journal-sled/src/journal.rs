@@ -15,6 +15,7 @@ use greylag_store_sled::{OpenError, Refused, Store, StoreStats};
 use crate::heads::Undurable;
 use crate::keys::SaveNo;
 use crate::planner::JournalPlanner;
+use crate::queries::SledQueries;
 use crate::reads::Reads;
 use crate::records::{EncodedEvent, EncodedSnapshot};
 use crate::request::{Answer, EncodedAppend, Opening, Request, SnapshotChunks};
@@ -39,7 +40,7 @@ pub struct SledSnapshots {
 }
 
 #[derive(Debug)]
-struct Inner {
+pub(crate) struct Inner {
     name: String,
     store: Store<JournalPlanner>,
     undurable: Arc<Undurable>,
@@ -93,6 +94,11 @@ impl SledJournal {
         SledSnapshots { inner: self.inner.clone() }
     }
 
+    /// The query side of this journal.
+    pub fn queries(&self) -> SledQueries {
+        SledQueries::new(self.inner.clone())
+    }
+
     /// Both, as entities take them.
     pub fn stores(&self) -> Stores {
         Stores::new(Arc::new(self.clone()), Arc::new(self.snapshots()))
@@ -119,7 +125,7 @@ impl Inner {
     }
 
     /// Runs a read on a thread that may block.
-    async fn read<T: Send + 'static>(
+    pub(crate) async fn read<T: Send + 'static>(
         self: &Arc<Self>,
         read: impl FnOnce(&Reads<'_>) -> T + Send + 'static,
     ) -> Result<T, StoreFailure> {

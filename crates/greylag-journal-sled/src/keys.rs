@@ -59,6 +59,18 @@ pub(crate) fn head(id: &PersistenceId) -> Vec<u8> {
     text_key(HEAD, id.as_str())
 }
 
+/// Bounds of the heads after `after`, of one entity type if it is given and has a name.
+pub(crate) fn heads(entity_type: Option<&str>, after: Option<&PersistenceId>) -> (Vec<u8>, Vec<u8>) {
+    // `|`, which ends the type, and what follows it.
+    let bound = |entity_type: &str, end: u8| [&text_key(HEAD, entity_type)[..], &[end]].concat();
+    let (first, end) = match entity_type.filter(|entity_type| !entity_type.is_empty()) {
+        Some(entity_type) => (bound(entity_type, b'|'), bound(entity_type, b'|' + 1)),
+        None => (vec![HEAD], vec![HEAD + 1]),
+    };
+    let after = after.map(|after| [&head(after)[..], &[0]].concat());
+    (after.map_or(first.clone(), |after| after.max(first)), end)
+}
+
 pub(crate) fn event(pid: PidNo, seq_nr: SeqNr) -> Vec<u8> {
     key(EVENT, &[pid.0, seq_nr.as_u64()])
 }

@@ -49,13 +49,16 @@ mod journal;
 mod keys;
 mod lookup;
 mod planner;
+mod queries;
 mod reads;
 mod records;
 mod recovery;
 mod request;
+mod scan;
 mod settings;
 mod sweeper;
 
 pub use greylag_store_sled::{OpenError, StoreError, StoreSettings, StoreStats};
 pub use journal::{SledJournal, SledSnapshots};
+pub use queries::SledQueries;
 pub use settings::{Clock, SledJournalSettings};

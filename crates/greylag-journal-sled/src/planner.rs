@@ -391,6 +391,7 @@ impl Planner for JournalPlanner {
         recovery::recover(self, reader, batch)?;
         self.opening.0 += 1;
         self.undurable.clear();
+        self.undurable.raise_to(self.counters.next_ordinal);
         Ok(())
     }
 
@@ -413,6 +414,7 @@ impl Planner for JournalPlanner {
 
     fn durable(&mut self) {
         self.undurable.clear();
+        self.undurable.raise_to(self.counters.next_ordinal);
         for (id, changed) in self.group.heads.drain() {
             self.heads.put(id, changed.now);
         }

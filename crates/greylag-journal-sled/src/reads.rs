@@ -137,12 +137,12 @@ impl Reads<'_> {
     }
 
     /// The head without what is not durable yet. First the store, then the undurable ones: see there.
-    fn durable_head(&self, id: &PersistenceId) -> Result<Option<StoredHead>, LookupError> {
+    pub(crate) fn durable_head(&self, id: &PersistenceId) -> Result<Option<StoredHead>, LookupError> {
         let stored = lookup::head(&self.reader, id)?;
         Ok(self.undurable.durable_head(id).unwrap_or(stored))
     }
 
-    fn read_error(&self, error: LookupError) -> ReadError {
+    pub(crate) fn read_error(&self, error: LookupError) -> ReadError {
         match error {
             LookupError::Corrupt(corrupt) => ReadError::Corrupt(corrupt),
             LookupError::Store(error) => ReadError::Unavailable(StoreFailure::new(self.name, error)),

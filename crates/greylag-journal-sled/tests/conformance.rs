@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use greylag_journal_sled::{Clock, SledJournal, SledJournalSettings, StoreError, StoreSettings};
-use greylag_persistence::tck::{self, Flags, JournalFactory, SnapshotFactory};
+use greylag_persistence::tck::{self, Flags, JournalFactory, QueryFactory, SnapshotFactory};
 use greylag_persistence::{
-    AdvanceError, Append, AppendError, Appended, Caps, Claim, ClaimError, CloseError, DeleteError, Head, Health,
-    Journal, NewSnapshot, Page, PersistenceId, ReadError, ReadRange, SeqNr, Snapshot, SnapshotCaps, SnapshotCriteria,
-    SnapshotError, SnapshotStore, Timestamp, Under, WriterEpoch, WriterUuid,
+    AdvanceError, Append, AppendError, Appended, Caps, Claim, ClaimError, CloseError, DeleteError, EventPage,
+    EventQueries, Head, Health, Journal, NewSnapshot, Page, PageQuery, PersistenceId, Position, QueryCaps, QueryError,
+    ReadError, ReadRange, SeqNr, Snapshot, SnapshotCaps, SnapshotCriteria, SnapshotError, SnapshotStore, Timestamp,
+    Under, WriterEpoch, WriterUuid,
 };
 use greylag_store_sled::{Batch, Planner, Reader, Request, Store};
 use tokio::sync::RwLock;
@@ -233,6 +234,63 @@ impl SnapshotFactory for Disk {
     async fn corrupt(&self, _: &Arc<dyn SnapshotStore>, id: &PersistenceId, seq_nr: SeqNr) -> bool {
         self.flip(0x10, id, seq_nr).await
     }
+}
+
+/// The query side of whatever is open.
+struct ReopenedQueries(Arc<Reopened>);
+
+#[async_trait]
+impl EventQueries for ReopenedQueries {
+    fn caps(&self) -> QueryCaps {
+        self.0.latest.lock().unwrap().queries().caps()
+    }
+
+    async fn persistence_ids(
+        &self,
+        entity_type: Option<&str>,
+        after: Option<&PersistenceId>,
+        limit: usize,
+    ) -> Result<Vec<PersistenceId>, ReadError> {
+        self.0.before_read().await;
+        self.0.open.read().await.queries().persistence_ids(entity_type, after, limit).await
+    }
+
+    async fn newest(&self) -> Result<Option<Position>, ReadError> {
+        self.0.open.read().await.queries().newest().await
+    }
+
+    async fn events(&self, query: &PageQuery) -> Result<EventPage, QueryError> {
+        self.0.before_read().await;
+        self.0.open.read().await.queries().events(query).await
+    }
+
+    async fn read(&self, id: &PersistenceId, range: ReadRange) -> Result<Page, ReadError> {
+        self.0.open.read().await.queries().read(id, range).await
+    }
+}
+
+#[async_trait]
+impl QueryFactory for Disk {
+    async fn open(&self) -> (Arc<dyn Journal>, Arc<dyn EventQueries>) {
+        let store = self.store().await;
+        (store.clone(), Arc::new(ReopenedQueries(store)))
+    }
+
+    async fn corrupt(&self, _: &Arc<dyn Journal>, id: &PersistenceId, seq_nr: SeqNr) -> bool {
+        self.flip(0x02, id, seq_nr).await
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_queries_conform() {
+    let report = tck::queries(&Disk::new(0), Flags::default()).await;
+    report.assert_conforms();
+    assert_eq!(report.skipped().count(), 0, "{report}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_queries_conform_when_it_is_opened_again_all_the_time() {
+    tck::queries(&Disk::new(40), Flags::default()).await.assert_conforms();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
