@@ -17,12 +17,13 @@ use tokio::task::JoinHandle;
 use tokio_postgres::Row;
 
 use crate::driver::lane::{self, Message, Submitted};
-use crate::driver::link::{Link, lock};
+use crate::driver::link::{Link, Session, lock};
 use crate::driver::pool::Pool;
 use crate::driver::sweeper::{self, Deleted};
 use crate::error::OpenError;
 use crate::lane::LaneSettings;
 use crate::offsets::PostgresOffsets;
+use crate::queries::PostgresQueries;
 use crate::rows::{self, Unreadable, Uuid};
 use crate::settings::PostgresJournalSettings;
 use crate::snapshots::PostgresSnapshots;
@@ -162,6 +163,11 @@ impl PostgresJournal {
         PostgresStates::new(self.inner.clone())
     }
 
+    /// The query side of this journal.
+    pub fn queries(&self) -> PostgresQueries {
+        PostgresQueries::new(self.inner.clone())
+    }
+
     /// The store of what projections have processed, in the same database.
     pub fn offsets(&self) -> PostgresOffsets {
         PostgresOffsets::new(self.inner.clone())
@@ -187,6 +193,11 @@ fn lane_settings(link: &Link, settings: &PostgresJournalSettings) -> LaneSetting
 impl Inner {
     fn lane(&self, id: &PersistenceId) -> &mpsc::UnboundedSender<Message> {
         &self.lanes[usize::from(id.slice()) % self.lanes.len()]
+    }
+
+    /// A connection of the caller's own.
+    pub(crate) async fn connect(&self) -> Result<Arc<Session>, String> {
+        self.link.connect().await
     }
 
     pub(crate) fn failure(&self, cause: impl ToString) -> StoreFailure {
@@ -365,16 +376,7 @@ impl Journal for PostgresJournal {
     }
 
     async fn read(&self, id: &PersistenceId, range: ReadRange) -> Result<Page, ReadError> {
-        let inner = &self.inner;
-        let (text, from, to) = (id.as_str(), rows::number(range.from), rows::number(range.to));
-        let saturated = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
-        let (limit, max_bytes) = (saturated(range.max_events), saturated(range.max_bytes));
-        let found = inner.replay.call(inner.settings.call_timeout, |session| async move {
-            let statement = session.prepare(READ).await?;
-            session.client.query(&statement, &[&text, &from, &to, &limit, &max_bytes]).await
-        });
-        let rows = found.await.map_err(|failed| ReadError::Unavailable(failed.cause))?;
-        page(id, range, &rows).map_err(ReadError::Corrupt)
+        read_page(&self.inner, &self.inner.replay, id, range).await
     }
 
     async fn head(&self, id: &PersistenceId) -> Result<Head, ReadError> {
@@ -412,6 +414,24 @@ impl Journal for PostgresJournal {
     async fn close(&self) -> Result<(), CloseError> {
         self.inner.close().await
     }
+}
+
+/// One page of a history, over a connection of `pool`, which is given back before the page is.
+pub(crate) async fn read_page(
+    inner: &Inner,
+    pool: &Pool,
+    id: &PersistenceId,
+    range: ReadRange,
+) -> Result<Page, ReadError> {
+    let (text, from, to) = (id.as_str(), rows::number(range.from), rows::number(range.to));
+    let saturated = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+    let (limit, max_bytes) = (saturated(range.max_events), saturated(range.max_bytes));
+    let found = pool.call(inner.settings.call_timeout, |session| async move {
+        let statement = session.prepare(READ).await?;
+        session.client.query(&statement, &[&text, &from, &to, &limit, &max_bytes]).await
+    });
+    let rows = found.await.map_err(|failed| ReadError::Unavailable(failed.cause))?;
+    page(id, range, &rows).map_err(ReadError::Corrupt)
 }
 
 /// The slice as its column has it.

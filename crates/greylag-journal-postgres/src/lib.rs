@@ -91,20 +91,24 @@ mod failure;
 mod journal;
 mod lane;
 mod offsets;
+mod queries;
 mod rows;
 mod schema;
 mod settings;
 mod snapshots;
 mod statements;
 mod states;
+mod transactional;
 
 pub use error::OpenError;
 pub use greylag_postgres::ConfigError;
 pub use journal::PostgresJournal;
 pub use offsets::PostgresOffsets;
+pub use queries::PostgresQueries;
 pub use schema::{MIGRATIONS, Migrate, Migration, SCHEMA_TABLE};
 pub use settings::{PostgresJournalSettings, SettingsError};
 pub use snapshots::PostgresSnapshots;
 pub use states::PostgresStates;
 /// For [`PostgresOffsets::save_within`]: transactions of the caller's own.
 pub use tokio_postgres;
+pub use transactional::{PostgresHandler, Transactional};

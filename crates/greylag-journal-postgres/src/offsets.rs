@@ -111,6 +111,10 @@ impl PostgresOffsets {
         Self { inner }
     }
 
+    pub(crate) fn inner(&self) -> &Inner {
+        &self.inner
+    }
+
     /// As [`OffsetStore::save`], in a transaction of the caller's own on the same database, under any
     /// search path: committed or rolled back with whatever else is in it. Whoever claims the slices
     /// meanwhile waits for its end.

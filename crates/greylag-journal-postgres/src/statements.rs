@@ -227,3 +227,69 @@ pub(crate) const RESET_OFFSETS: &str = owned!(
     WHERE fence.ok AND t.projection = $1::text AND t.slice = ANY($2::smallint[])
 )"
 );
+
+/// `$1`: only after this id; `$3`: only of this entity type, if it is given.
+pub(crate) const IDS: &str = "\
+SELECT persistence_id FROM entity
+WHERE persistence_id > $1 AND highest_seq_nr > 0 AND ($3::text IS NULL OR entity_type = $3)
+ORDER BY persistence_id LIMIT $2";
+
+/// The present, by the server's clock; null if nothing was ever stored.
+pub(crate) const NEWEST: &str =
+    "SELECT CASE WHEN EXISTS (SELECT 1 FROM entity WHERE highest_seq_nr > 0) THEN statement_timestamp() END AS now";
+
+/// What all pages of events have in common. `$2`, `$3`, `$4`: the row to begin after; `$5`: the last time
+/// that is meant; `$6`: how far to stay behind the present, in microseconds.
+///
+/// The comparison of rows walks the index from its place, however many rows share a time.
+macro_rules! page_of_events {
+    ($columns:literal, $table:literal, $where:literal) => {
+        concat!(
+            "SELECT ",
+            $columns,
+            " FROM ",
+            $table,
+            " WHERE ",
+            $where,
+            " AND (db_timestamp, persistence_id, seq_nr) > ($2::timestamptz, $3::text COLLATE \"C\", $4::bigint)
+    AND db_timestamp <= $5::timestamptz
+    AND db_timestamp < statement_timestamp() - $6::bigint * interval '1 microsecond'
+ORDER BY db_timestamp, persistence_id, seq_nr LIMIT $7::bigint"
+        )
+    };
+}
+
+/// Places only, out of the index.
+pub(crate) const PLACES_BY_SLICES: &str = page_of_events!(
+    "persistence_id, seq_nr, db_timestamp",
+    "event",
+    "entity_type = $1 AND slice BETWEEN $8::smallint AND $9::smallint"
+);
+
+pub(crate) const PLACES_BY_TAG: &str = page_of_events!("persistence_id, seq_nr, db_timestamp", "event_tag", "tag = $1");
+
+/// Events with the head of their id, which says what is deleted; without an event where one was removed
+/// since its place was found. The places come first, so that the index alone says which.
+macro_rules! loaded {
+    ($places:expr) => {
+        concat!(
+            "SELECT p.persistence_id, p.seq_nr, p.db_timestamp, e.deleted_to, v.writer_uuid, v.writer_epoch, v.codec_id,
+    v.manifest, v.schema_version, v.filtered, v.payload, v.metadata, v.tags, v.crc32c
+FROM (",
+            $places,
+            ") p
+LEFT JOIN entity e ON e.persistence_id = p.persistence_id
+LEFT JOIN event v ON v.persistence_id = p.persistence_id AND v.seq_nr = p.seq_nr
+ORDER BY p.db_timestamp, p.persistence_id, p.seq_nr"
+        )
+    };
+}
+
+pub(crate) const EVENTS_BY_SLICES: &str = loaded!(page_of_events!(
+    "persistence_id, seq_nr, db_timestamp",
+    "event",
+    "entity_type = $1 AND slice BETWEEN $8::smallint AND $9::smallint"
+));
+
+pub(crate) const EVENTS_BY_TAG: &str =
+    loaded!(page_of_events!("persistence_id, seq_nr, db_timestamp", "event_tag", "tag = $1"));

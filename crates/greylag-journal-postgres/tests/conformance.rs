@@ -9,8 +9,12 @@ use async_trait::async_trait;
 use common::proxy::{Proxy, Step};
 use common::{config_at, schema, settings, with_server};
 use greylag_journal_postgres::PostgresJournal;
-use greylag_persistence::tck::{self, Flags, JournalFactory, OffsetFactory, SnapshotFactory, StateFactory};
-use greylag_persistence::{AppendFault, Journal, OffsetStore, PersistenceId, SeqNr, SnapshotStore, StateStore};
+use greylag_persistence::tck::{
+    self, Flags, JournalFactory, OffsetFactory, QueryFactory, SnapshotFactory, StateFactory,
+};
+use greylag_persistence::{
+    AppendFault, EventQueries, Journal, OffsetStore, PersistenceId, SeqNr, SnapshotStore, StateStore,
+};
 use greylag_testkit::postgres::Postgres;
 
 /// Opens journals in schemas of their own; the kit breaks things in the one that it opened first.
@@ -140,6 +144,33 @@ impl OffsetFactory for Server {
     async fn open(&self) -> Arc<dyn OffsetStore> {
         Arc::new(self.journal().await.offsets())
     }
+}
+
+#[async_trait]
+impl QueryFactory for Server {
+    async fn open(&self) -> (Arc<dyn Journal>, Arc<dyn EventQueries>) {
+        let journal = self.journal().await;
+        (Arc::new(journal.clone()), Arc::new(journal.queries()))
+    }
+
+    async fn corrupt(&self, _: &Arc<dyn Journal>, id: &PersistenceId, seq_nr: SeqNr) -> bool {
+        self.flip("event", id, seq_nr)
+    }
+
+    async fn settle(&self, _: &Arc<dyn Journal>) {
+        let is_old = "select max(db_timestamp) < clock_timestamp() - interval '100 ms' from event";
+        while self.psql(is_old).trim() != "t" {}
+    }
+}
+
+#[test]
+fn the_queries_conform() {
+    with_server(async |postgres| {
+        let server = Server::new(postgres).await;
+        let report = tck::queries(&server, Flags::default()).await;
+        report.assert_conforms();
+        assert_eq!(report.skipped().count(), 0, "{report}");
+    });
 }
 
 #[test]

@@ -1,0 +1,122 @@
+//! Projections into the same database: the handler's rows and the offsets are one transaction.
+
+use std::fmt;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use greylag_persistence::{BoxError, Envelope, HandleError, OffsetError, OwnedSlices, Processed, TransactionalHandler};
+use tokio_postgres::Transaction;
+
+use crate::driver::link::Session;
+use crate::failure::Failure;
+use crate::offsets::PostgresOffsets;
+
+/// Writes what events mean into tables, within a transaction that also saves how far it is.
+#[async_trait]
+pub trait PostgresHandler: Send + 'static {
+    /// Writes what a group of events means. The search path is the journal's schema; tables elsewhere are
+    /// to be named with theirs.
+    ///
+    /// # Errors
+    /// Any: the transaction is rolled back, and the group handed over again.
+    async fn handle(&mut self, transaction: &Transaction<'_>, envelopes: &[Envelope]) -> Result<(), BoxError>;
+}
+
+/// Makes a [`PostgresHandler`] count each event exactly once, over a connection of its own; for
+/// [`run_transactional`](greylag_persistence::run_transactional).
+///
+/// A commit whose answer is lost is not repeated: the projection claims its slices again, which waits
+/// until that transaction is over, and reads what is saved.
+pub struct Transactional<H> {
+    offsets: PostgresOffsets,
+    handler: H,
+    /// Nobody else holds it, so it can be borrowed for a transaction.
+    session: Option<Arc<Session>>,
+}
+
+impl<H> fmt::Debug for Transactional<H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Transactional").field("offsets", &self.offsets).finish_non_exhaustive()
+    }
+}
+
+impl<H: PostgresHandler> Transactional<H> {
+    /// Saves with `offsets` whatever `handler` writes.
+    pub fn new(offsets: PostgresOffsets, handler: H) -> Self {
+        Self { offsets, handler, session: None }
+    }
+
+    fn away(&self, cause: impl ToString) -> HandleError {
+        HandleError::Offsets(OffsetError::Unavailable(self.offsets.inner().failure(cause)))
+    }
+
+    /// The connection of the last group if it is fit, else a new one.
+    async fn session(&mut self) -> Result<Arc<Session>, HandleError> {
+        if let Some(session) = self.session.take().filter(|session| !session.client.is_closed()) {
+            return Ok(session);
+        }
+        self.offsets.inner().connect().await.map_err(|cause| self.away(cause))
+    }
+}
+
+#[async_trait]
+impl<H: PostgresHandler> TransactionalHandler for Transactional<H> {
+    async fn handle_and_save(
+        &mut self,
+        envelopes: &[Envelope],
+        owned: &OwnedSlices,
+        processed: &[Processed],
+    ) -> Result<(), HandleError> {
+        let mut session = self.session().await?;
+        let within = self.offsets.inner().settings.call_timeout;
+        let client = &mut Arc::get_mut(&mut session).expect("this connection is nobody else's").client;
+        let transaction = client.transaction().await.map_err(|error| self.away(error))?;
+        if let Err(error) = self.handler.handle(&transaction, envelopes).await {
+            // Whoever meets a connection that is gone, or a conflict, is not to blame.
+            let is_away = transaction.client().is_closed() || may_pass(&error);
+            let rolled_back = tokio::time::timeout(within, transaction.rollback()).await;
+            self.session = Some(session).filter(|_| matches!(rolled_back, Ok(Ok(()))));
+            let cause = told(&*error);
+            return Err(if is_away { self.away(cause) } else { HandleError::Handler(cause) });
+        }
+        let saving = self.offsets.save_within(&transaction, owned, processed);
+        match tokio::time::timeout(within, saving).await {
+            Ok(Ok(())) => {}
+            // The transaction ends with the connection.
+            Ok(Err(error)) => return Err(HandleError::Offsets(error)),
+            Err(_) => return Err(self.away(format!("offsets were not saved within {within:?}"))),
+        }
+        match tokio::time::timeout(within, transaction.commit()).await {
+            Ok(Ok(())) => {
+                self.session = Some(session);
+                Ok(())
+            }
+            Ok(Err(error)) => Err(HandleError::Unknown(told(&error))),
+            Err(_) => Err(HandleError::Unknown(format!("no answer to the commit within {within:?}"))),
+        }
+    }
+}
+
+/// Whether the handler failed because the database said something that the next try may not hear.
+fn may_pass(error: &BoxError) -> bool {
+    let mut source: Option<&(dyn std::error::Error + 'static)> = Some(&**error);
+    while let Some(error) = source {
+        if let Some(error) = error.downcast_ref::<tokio_postgres::Error>() {
+            // Without a code it is the library's own: a value that does not fit its column, as likely as not.
+            return error.code().is_some() && Failure::of(error).may_pass();
+        }
+        source = error.source();
+    }
+    false
+}
+
+/// An error down to its innermost cause.
+fn told(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        text = format!("{text}: {error}");
+        source = error.source();
+    }
+    text
+}

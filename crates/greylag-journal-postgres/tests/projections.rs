@@ -1,0 +1,234 @@
+//! Projections against a real server: commits that show out of order, a server that is killed under load,
+//! and rows that count each event exactly once.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use common::{Writer, id, open, with_server};
+use futures::TryStreamExt;
+use futures::future::join_all;
+use greylag_journal_postgres::tokio_postgres::Transaction;
+use greylag_journal_postgres::{PostgresHandler, PostgresJournal, Transactional};
+use greylag_persistence::{
+    BacktrackingSettings, BoxError, Envelope, EventQueries, EventSource, Journal, Offset, OffsetStore, PersistenceId,
+    ProjectionEnd, ProjectionHandle, ProjectionHandler, ProjectionId, ProjectionSettings, QuerySettings, ReadJournal,
+    run_projection, run_transactional,
+};
+use greylag_testkit::postgres::Postgres;
+
+/// What a handler was given, id by id.
+#[derive(Clone, Default)]
+struct Seen(Arc<Mutex<BTreeMap<PersistenceId, Vec<u64>>>>);
+
+impl Seen {
+    fn count(&self) -> usize {
+        self.0.lock().unwrap().values().map(Vec::len).sum()
+    }
+}
+
+#[async_trait]
+impl ProjectionHandler for Seen {
+    async fn handle(&mut self, envelopes: &[Envelope]) -> Result<(), BoxError> {
+        for envelope in envelopes {
+            assert!(envelope.record.is_some(), "a handler gets events, not places");
+            self.0.lock().unwrap().entry(envelope.id.clone()).or_default().push(envelope.seq_nr.as_u64());
+        }
+        Ok(())
+    }
+}
+
+/// One row for each event, in the order in which they were handled; a second one of the same is no error, so that it
+/// would show.
+struct Rows;
+
+#[async_trait]
+impl PostgresHandler for Rows {
+    async fn handle(&mut self, transaction: &Transaction<'_>, envelopes: &[Envelope]) -> Result<(), BoxError> {
+        for envelope in envelopes {
+            let number = i64::try_from(envelope.seq_nr.as_u64())?;
+            let sql = "insert into handled (persistence_id, seq_nr) values ($1, $2)";
+            transaction.execute(sql, &[&envelope.id.as_str(), &number]).await?;
+        }
+        Ok(())
+    }
+}
+
+const HANDLED: &str = "create table handled (place bigserial, persistence_id text, seq_nr bigint)";
+
+fn settings() -> ProjectionSettings {
+    let backtracking = BacktrackingSettings { behind: Duration::from_secs(3), ..BacktrackingSettings::default() };
+    let test = ProjectionSettings::test();
+    ProjectionSettings { query: QuerySettings { backtracking, ..test.query.clone() }, ..test }
+}
+
+fn projection(name: &str, slices: std::ops::RangeInclusive<u16>) -> ProjectionId {
+    ProjectionId { name: name.to_owned(), entity_type: "Cart".to_owned(), slices }
+}
+
+fn stores(journal: &PostgresJournal) -> (Arc<dyn EventQueries>, Arc<dyn OffsetStore>) {
+    (Arc::new(journal.queries()), Arc::new(journal.offsets()))
+}
+
+fn run_exactly_once(journal: &PostgresJournal, slices: std::ops::RangeInclusive<u16>) -> ProjectionHandle {
+    let (queries, offsets) = stores(journal);
+    let handler = Transactional::new(journal.offsets(), Rows);
+    run_transactional(projection("exactly", slices), queries, offsets, handler, settings()).unwrap()
+}
+
+async fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let holds = async {
+        while !holds() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), holds).await.unwrap_or_else(|_| panic!("{what} does not come about"));
+}
+
+fn count(server: &Postgres, sql: &str) -> u64 {
+    server.psql(sql).ok().and_then(|answer| answer.trim().parse().ok()).unwrap_or(0)
+}
+
+/// Appends of one id are not committed before the gate is open.
+fn hold_up(server: &Postgres, id: &str) {
+    let sql = format!(
+        "create table gate (open boolean);
+         create or replace function hold_up() returns trigger language plpgsql as $$ begin
+           while not exists (select from gate) loop perform pg_sleep(0.01); end loop; return new;
+         end $$;
+         create or replace trigger hold_up before insert on event for each row
+           when (new.persistence_id = '{id}') execute function hold_up()"
+    );
+    server.psql(&sql).unwrap();
+}
+
+#[test]
+fn projections_on_postgresql() {
+    with_server(async |mut server| {
+        scenario_58_late_rows_are_found_by_backtracking(&server).await;
+        a_killed_server_loses_no_event_and_doubles_none(&mut server).await;
+    });
+}
+
+/// Scenario persistence 58, and what a projection makes of it.
+async fn scenario_58_late_rows_are_found_by_backtracking(server: &Postgres) {
+    let journal = open(server).await;
+    // Two lanes, so that the slow one holds up nobody else: slices of different remainders.
+    let even = |wanted: bool| move |name: &String| id(name).slice().is_multiple_of(2) == wanted;
+    let names = || (0..).map(|n: u32| format!("Cart|{n}"));
+    let (slow, quick) = (names().find(even(true)).unwrap(), names().find(even(false)).unwrap());
+    let seen = Seen::default();
+    let (queries, offsets) = stores(&journal);
+    let settings = settings();
+    let running =
+        run_projection(projection("late", 0..=1023), queries.clone(), offsets, seen.clone(), settings.clone()).unwrap();
+    let mut raw = ReadJournal::new(queries, settings.query).events_by_slices("Cart", 0..=1023, Offset::None);
+    let (mut late, mut early) = (Writer::claim(&journal, id(&slow)).await, Writer::claim(&journal, id(&quick)).await);
+    hold_up(server, &slow);
+    let (first, second) = futures::join!(late.append(&journal, &["late"]), async {
+        // Begun before, and committed after.
+        let waits = "select count(*) from pg_stat_activity where wait_event = 'PgSleep'";
+        until("the slow one waits", || count(server, waits) > 0).await;
+        let appended = early.append(&journal, &["early"]).await;
+        until("the quick one is handled", || seen.count() == 1).await;
+        assert_eq!(raw.try_next().await.unwrap().unwrap().id, id(&quick));
+        server.psql("insert into gate values (true)").unwrap();
+        appended
+    });
+    let (first, second) = (first.unwrap(), second.unwrap());
+    assert!(first.timestamp < second.timestamp, "the late one has the older time");
+    // The raw stream shows it without its record, and others twice.
+    let found = async {
+        loop {
+            let envelope = raw.try_next().await.unwrap().unwrap();
+            if envelope.id == id(&slow) {
+                return envelope;
+            }
+        }
+    };
+    let found = tokio::time::timeout(Duration::from_secs(30), found).await.expect("backtracking finds it");
+    assert_eq!((found.source, &found.record), (EventSource::Backtracking, &None));
+    let read = ReadJournal::new(Arc::new(journal.queries()), QuerySettings::test());
+    assert!(read.load_envelope(found).await.unwrap().unwrap().record.is_some());
+    until("the late one is handled", || seen.count() == 2).await;
+    assert_eq!(running.stop().await, ProjectionEnd::Stopped);
+    server.psql("drop trigger hold_up on event").unwrap();
+    journal.close().await.unwrap();
+}
+
+/// Many writers, two instances, and a server that is killed: every event is there, once and in order. Writers:
+/// `GREYLAG_WRITERS` (20), kills: `GREYLAG_KILLS` (1).
+async fn a_killed_server_loses_no_event_and_doubles_none(server: &mut Postgres) {
+    const EVENTS: u64 = 12;
+    let from_env = |name: &str, usual: u64| std::env::var(name).map_or(usual, |value| value.parse().unwrap());
+    let (writers, kills) = (from_env("GREYLAG_WRITERS", 20), from_env("GREYLAG_KILLS", 1));
+    let journal = open(server).await;
+    let journal = &journal;
+    server.psql(HANDLED).unwrap();
+    server.psql("delete from event; delete from entity").unwrap();
+    let halves = [run_exactly_once(journal, 0..=511), run_exactly_once(journal, 512..=1023)];
+    let (queries, offsets) = stores(journal);
+    let seen = Seen::default();
+    let least = run_projection(projection("least", 0..=1023), queries, offsets, seen.clone(), settings()).unwrap();
+    let writing = join_all((0..writers).map(|number| async move {
+        let name = id(&format!("Cart|w{number}"));
+        let mut stored = 0;
+        while stored < EVENTS {
+            // After a failure the writer looks at what is stored, as an entity does.
+            let Ok(seen) = journal.head(&name).await else { continue };
+            stored = seen.highest.as_u64();
+            let uuid = greylag_persistence::WriterUuid::from_u128(uuid::Uuid::new_v4().as_u128());
+            let Ok(claim) = journal.claim(&name, uuid, greylag_persistence::Under::Seen(seen.epoch)).await else {
+                continue;
+            };
+            let mut writer = Writer { id: name.clone(), uuid, epoch: claim.epoch, highest: claim.highest };
+            while writer.highest.as_u64() < EVENTS && writer.append(journal, &["event"]).await.is_ok() {}
+            stored = writer.highest.as_u64();
+        }
+    }));
+    let killing = async {
+        for kill in 1..=kills {
+            let enough = usize::try_from(writers * EVENTS * kill / (kills + 2)).unwrap();
+            until("some events are handled", || seen.count() >= enough).await;
+            tokio::task::block_in_place(|| server.restart()).unwrap();
+        }
+    };
+    futures::join!(writing, killing);
+    let all = writers * EVENTS;
+    until("the rows of all events", || {
+        count(server, "select count(distinct (persistence_id, seq_nr)) from handled") == all
+    })
+    .await;
+    until("all events at least once", || {
+        let seen = seen.0.lock().unwrap();
+        seen.len() as u64 == writers && seen.values().all(|numbers| numbers.contains(&EVENTS))
+    })
+    .await;
+    for running in &halves {
+        assert_eq!(running.stop().await, ProjectionEnd::Stopped);
+    }
+    assert_eq!(least.stop().await, ProjectionEnd::Stopped);
+    assert_eq!(count(server, "select count(*) from handled"), all, "exactly once");
+    let unordered = "select count(*) from (select seq_nr, row_number() over (partition by persistence_id order by place) \
+                     as nth from handled) h where seq_nr <> nth";
+    assert_eq!(count(server, unordered), 0, "in the order of each id");
+    // At least once: repeats go back, never ahead.
+    for (id, numbers) in seen.0.lock().unwrap().iter() {
+        let mut highest = 0;
+        for number in numbers {
+            assert!(*number <= highest + 1, "{id} jumps to {number}: {numbers:?}");
+            highest = highest.max(*number);
+        }
+    }
+    // What one instance did is known to whoever takes over.
+    let both = run_exactly_once(journal, 0..=1023);
+    let mut one_more = Writer::claim(journal, id("Cart|w0")).await;
+    one_more.append(journal, &["one more"]).await.unwrap();
+    until("the next event", || count(server, "select count(*) from handled") > all).await;
+    until("no lag", || both.status().lag == Some(Duration::ZERO)).await;
+    both.stop().await;
+    assert_eq!(count(server, "select count(*) from handled"), all + 1, "nothing again");
+}
