@@ -215,3 +215,49 @@ fn scenario_74_who_vanishes_uncollected_starts_collection_afresh() {
     world.all_count("c", 7);
     assert_eq!(world.performed('o'), (2, 0), "each entry once, since everything was collected first");
 }
+
+/// ddata Z4: a sync round that a member began before it knew of the pruning round collects nothing, although it is
+/// complete: while it goes on the member still takes what the removed replica says.
+#[test]
+fn a_round_from_before_the_announcement_collects_nothing() {
+    let mut world = World::new("opr");
+    world.add('r', "s", "u");
+    world.advance(SOON);
+    world.hears_of_removal('o', 'r');
+    world.advance_until(SPREAD + TICK * 3, |world| !world.nodes[&'o'].core.pruning_news().rounds.is_empty());
+    world.lose();
+    // p begins a round, and has something to say in it.
+    world.add('p', "s", "y");
+    let end = world.now + SOON;
+    while !world.is_under_way('p', 'o', "SyncOpen") {
+        assert!(world.tick_before(end), "p opens a round");
+    }
+    let between = |from: char, to: char| [('p', 'o'), ('o', 'p')].contains(&(from, to));
+    world.deliver(|from, to, message| (from, to) == ('p', 'o') && message.kind() == "SyncOpen");
+    assert!(world.is_under_way('o', 'p', "SyncDiffers"));
+    // Its answer is overtaken by what follows it, and by a last word of r.
+    world.deliver(|from, to, message| (from, to) == ('o', 'p') && message.kind() == "SyncList");
+    assert!(world.is_under_way('p', 'o', "Gossip"));
+    world.add('r', "s", "x");
+    while !world.is_under_way('r', 'p', "DeltaBatch") {
+        assert!(world.tick_before(end), "r says it");
+    }
+    world.deliver(|from, to, message| (from, to) == ('r', 'p') && message.kind() == "DeltaBatch");
+    assert_eq!(world.set('p', "s"), "uxy");
+    let is_of_the_round =
+        |message: &Message| ["SyncDiffers", "SyncList", "SyncAck", "Gossip", "SyncDone"].contains(&message.kind());
+    for _ in 0..20 {
+        world.deliver(|from, to, message| between(from, to) && is_of_the_round(message));
+    }
+    assert_eq!(world.set('o', "s"), "uy", "the round is over, and x was not in it");
+    world.lose();
+    world.cut('o', 'p');
+    world.advance(TICK * 2);
+    assert_eq!(world.performed('o').0, 0, "p has still to be collected");
+    world.mend();
+    world.remove('r');
+    world.until_pruned::<Set>("s", replica('r'));
+    world.advance(TICK);
+    world.all_hold("s", "uxy");
+    assert_eq!(world.performed('o'), (1, 0));
+}

@@ -252,6 +252,34 @@ impl World {
         }
     }
 
+    /// Whether such a message is under way.
+    pub(crate) fn is_under_way(&self, one: char, other: char, kind: &str) -> bool {
+        let is_it = |flight: &Flight| {
+            let ends = (self.name_of(&flight.from), self.name_of(&flight.to));
+            ends == (Some(one), Some(other)) && flight.message.kind() == kind
+        };
+        self.flights.iter().any(is_it)
+    }
+
+    /// One node alone hears that another is removed, which goes on.
+    pub(crate) fn hears_of_removal(&mut self, by: char, whom: char) {
+        let others = self.nodes.iter().filter(|(name, _)| **name != by && **name != whom).map(|(_, node)| Replica {
+            address: node.address.clone(),
+            status: node.status,
+            reachable: true,
+            age: node.address.uid().get(),
+        });
+        let own = &self.nodes[&by];
+        let replicas = Replicas {
+            own_status: Some(own.status),
+            own_age: own.address.uid().get(),
+            others: others.collect(),
+            unmet: 0,
+            removed: [self.nodes[&whom].address.clone()].into(),
+        };
+        self.input(by, Input::Replicas(Arc::new(replicas)));
+    }
+
     /// Loses everything that is under way.
     pub(crate) fn lose(&mut self) {
         self.flights.clear();

@@ -6,9 +6,12 @@ use std::time::{Duration, Instant};
 use greylag_core::UniqueAddress;
 use greylag_crdt::{DotSource, GCounter, Markers};
 use greylag_ddata::{
-    Content, Effect, Envelope, Input, Key, Message, Replica, ReplicaStatus, Replicas, ReplicatorCore,
+    Content, Effect, Envelope, Input, Key, Message, Notice, Replica, ReplicaStatus, Replicas, ReplicatorCore,
     ReplicatorSettings, Reply, TypeTable, UpdateError, WriteLevel, WriteReply,
 };
+
+use crate::levels::count;
+use crate::world::World;
 
 /// ddata R3, R12, C2: the deletion arrives while an update waits for its acknowledgements; what is confirmed then is
 /// the deletion, and the caller is told that.
@@ -43,4 +46,25 @@ fn an_update_ends_as_deleted_if_a_deletion_arrives_meanwhile() {
         _ => None,
     });
     assert_eq!(reply, Some(Reply::Update(Err(UpdateError::Deleted { key: "c".into() }))));
+}
+
+/// ddata R15, R17: that an entry is deleted is told once, though a later deletion of it is heard of afterwards.
+#[test]
+fn that_an_entry_is_deleted_is_told_once() {
+    let mut world = World::new("ab");
+    let id = count(&mut world, 'a', "c", 1, WriteLevel::Local);
+    assert_eq!(world.written(id), Some(Ok(())));
+    world.input('a', Input::SubscribeAny { subscriber: 1, pattern: "*".into() });
+    world.input('a', Input::Flush);
+    world.delete('a', "c", WriteLevel::Local);
+    world.input('a', Input::Flush);
+    let before = world.core('a').digests();
+    let content = Content::Tombstone { deleted_at: 1_000_000 };
+    let envelope =
+        Envelope { content, versions: std::collections::BTreeMap::new(), markers: Markers::new(), used_ms: None };
+    world.receive('a', 'b', Message::Write { request: 1, key: "c".into(), envelope });
+    assert_ne!(world.core('a').digests(), before, "the later time counts");
+    world.input('a', Input::Flush);
+    let told: Vec<&Notice> = world.notices.iter().map(|(_, _, notice)| notice).collect();
+    assert!(matches!(told[..], [Notice::Value(_), Notice::Deleted]), "{told:?}");
 }

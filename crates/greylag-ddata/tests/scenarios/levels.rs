@@ -213,11 +213,22 @@ fn scenario_79_who_came_back_empty_does_not_hide_a_write() {
         let order: Vec<char> = others.chars().chain(holders.chars().skip(1)).collect();
         for (met, peer) in (0..).zip(order.iter().take(enough)) {
             assert_eq!(*world.core('b').lifecycle(), Lifecycle::Syncing, "{names}: after {met}");
+            if met > 0 {
+                // They would make up a majority with it that knows nothing of the write.
+                let short = ReadLevel::majority(Duration::from_secs(1));
+                let reads = ['a', 'b'].map(|reader| world.get(reader, &counter_key("c"), short));
+                world.run(Duration::from_secs(1));
+                let failed = reads.map(|read| matches!(world.found(read), Some(Err(GetError::Failure { .. }))));
+                assert_eq!(failed, [true, true], "{names}: after {met}");
+            }
             world.mend_between('b', *peer);
             world.run(Duration::from_secs(6));
         }
         assert_eq!(*world.core('b').lifecycle(), Lifecycle::Running, "{names}: after {enough}");
         assert_eq!(world.held('b', &counter_key("c")).value(), 1, "{names}");
+        let reads = ['a', 'b'].map(|reader| world.get(reader, &counter_key("c"), ReadLevel::majority(TIMEOUT)));
+        world.run(TIMEOUT);
+        assert_eq!(reads.map(|read| world.value_of::<GCounter>(read).value()), [1, 1], "{names}");
     }
 }
 
