@@ -25,6 +25,36 @@ pub trait PostgresHandler: Send + 'static {
 /// Makes a [`PostgresHandler`] count each event exactly once, over a connection of its own; for
 /// [`run_transactional`](greylag_persistence::run_transactional).
 ///
+/// ```no_run
+/// use std::sync::Arc;
+/// use async_trait::async_trait;
+/// use greylag_journal_postgres::{PostgresHandler, PostgresJournal, Transactional, tokio_postgres::Transaction};
+/// use greylag_persistence::{BoxError, Envelope, ProjectionId, ProjectionSettings, run_transactional};
+///
+/// /// Counts the events of each cart.
+/// struct Counts;
+///
+/// #[async_trait]
+/// impl PostgresHandler for Counts {
+///     async fn handle(&mut self, transaction: &Transaction<'_>, envelopes: &[Envelope]) -> Result<(), BoxError> {
+///         let sql = "insert into cart_events (cart, events) values ($1, 1)
+///                    on conflict (cart) do update set events = cart_events.events + 1";
+///         for envelope in envelopes {
+///             transaction.execute(sql, &[&envelope.id.entity_id()]).await?;
+///         }
+///         Ok(()) // committed together with how far it is
+///     }
+/// }
+///
+/// # async fn run(journal: PostgresJournal) -> Result<(), Box<dyn std::error::Error>> {
+/// let id = ProjectionId { name: "cart-counts".into(), entity_type: "Cart".into(), slices: 0..=1023 };
+/// let (queries, offsets) = (Arc::new(journal.queries()), Arc::new(journal.offsets()));
+/// let handler = Transactional::new(journal.offsets(), Counts);
+/// let counting = run_transactional(id, queries, offsets, handler, ProjectionSettings::default())?;
+/// println!("behind by {:?}", counting.status().lag);
+/// # Ok(())
+/// # }
+/// ```
 /// A commit whose answer is lost is not repeated: the projection claims its slices again, which waits
 /// until that transaction is over, and reads what is saved.
 pub struct Transactional<H> {
