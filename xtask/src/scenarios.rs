@@ -101,10 +101,8 @@ pub(crate) fn scenarios() -> Result<(), Failure> {
 fn row(line: &str) -> Option<(&str, &str)> {
     let mut cells = line.strip_prefix('|')?.split('|').map(str::trim);
     let (scenario, test) = (cells.next()?, cells.next()?);
-    // A range such as `L1-L6` is for readers.
-    let id = scenario.split_once(' ')?.1.trim_start_matches(|c: char| c.is_ascii_uppercase());
-    let is_id = id.starts_with(|c: char| c.is_ascii_digit()) && id.chars().all(char::is_alphanumeric);
-    is_id.then_some((scenario, test.trim_matches('`')))
+    // What tables are headed by, and the lines under it, are one word.
+    scenario.contains(' ').then_some((scenario, test.trim_matches('`')))
 }
 
 /// The name of the test in a word such as `crate::module::test` or `tests/protocol/file.txt`.
@@ -149,9 +147,10 @@ fn transcripts(crates: &Path) -> Result<Vec<String>, Failure> {
     let list = |path: &Path| std::fs::read_dir(path).map_err(|e| format!("cannot list {}: {e}", path.display()));
     let mut names = Vec::new();
     for member in list(crates)?.filter_map(Result::ok) {
-        for transcripts in ["tests/protocol", "tests/state_protocol"] {
-            let directory = member.path().join(transcripts);
-            if directory.is_dir() {
+        let tests = member.path().join("tests");
+        let directories = if tests.is_dir() { list(&tests)?.collect() } else { Vec::new() };
+        for directory in directories.into_iter().filter_map(Result::ok).map(|entry| entry.path()) {
+            if directory.is_dir() && directory.to_string_lossy().ends_with("protocol") {
                 names.extend(list(&directory)?.filter_map(|entry| entry.ok()?.file_name().into_string().ok()));
             }
         }
@@ -168,7 +167,7 @@ mod tests {
         assert_eq!(row("| cluster 12 | `a::b::c` | note |"), Some(("cluster 12", "a::b::c")));
         assert_eq!(row("| cluster M25a | a::b | |"), Some(("cluster M25a", "a::b")));
         assert_eq!(row("| scenario | test | note |"), None);
-        assert_eq!(row("| ddata L1-L6, L7 | a::b | |"), None);
+        assert_eq!(row("| ddata L1-L6, L7 | a::b | |"), Some(("ddata L1-L6, L7", "a::b")));
         assert_eq!(row("|---|---|---|"), None);
         assert_eq!(test_name("greylag_cluster::gossip::merge_commutes"), Some("merge_commutes"));
         assert_eq!(test_name("tests/protocol/join.txt"), Some("join.txt"));

@@ -78,7 +78,7 @@ fn shortest<T: Model>(mut steps: Vec<Step>, damage: Option<(usize, u8)>) -> Vec<
 }
 
 macro_rules! laws {
-    ($($name:ident: $type:ty;)*) => {$(
+    ($(case $name:ident: $type:ty;)*) => {$(
         /// ddata L1–L11, K8, Z8.
         #[test]
         fn $name() {
@@ -87,21 +87,21 @@ macro_rules! laws {
     )*};
 }
 laws! {
-    flag: Flag;
-    gcounter: GCounter;
-    pncounter: PNCounter;
-    gset: GSet<u8>;
-    orset: OrSet<u8>;
-    lww_register: LwwRegister<i8>;
-    mv_register: MvRegister<i8>;
-    lww_map: LwwMap<u8, i8>;
-    pn_counter_map: PnCounterMap<u8>;
-    or_multi_map: OrMultiMap<u8, u8>;
-    or_map_of_sets: OrMap<u8, OrSetStore<u8>>;
-    or_map_of_flags: OrMap<u8, FlagStore>;
-    or_map_of_counters: OrMap<u8, CounterStore>;
-    or_map_of_maps_of_registers: OrMap<u8, OrMapStore<u8, LwwStore<i8>>>;
-    or_map_of_plain_sets: OrMap<u8, Plain<GSet<u8>>>;
-    or_map_of_plain_counters: OrMap<u8, Plain<GCounter>>;
-    composed_pair: composed::Pair;
+    case flag: Flag;
+    case gcounter: GCounter;
+    case pncounter: PNCounter;
+    case gset: GSet<u8>;
+    case orset: OrSet<u8>;
+    case lww_register: LwwRegister<i8>;
+    case mv_register: MvRegister<i8>;
+    case lww_map: LwwMap<u8, i8>;
+    case pn_counter_map: PnCounterMap<u8>;
+    case or_multi_map: OrMultiMap<u8, u8>;
+    case or_map_of_sets: OrMap<u8, OrSetStore<u8>>;
+    case or_map_of_flags: OrMap<u8, FlagStore>;
+    case or_map_of_counters: OrMap<u8, CounterStore>;
+    case or_map_of_maps_of_registers: OrMap<u8, OrMapStore<u8, LwwStore<i8>>>;
+    case or_map_of_plain_sets: OrMap<u8, Plain<GSet<u8>>>;
+    case or_map_of_plain_counters: OrMap<u8, Plain<GCounter>>;
+    case composed_pair: composed::Pair;
 }
