@@ -1,6 +1,8 @@
 //! Counters: scenarios 1–6 and what removed replicas leave in them (60, 62, 69).
 
-use greylag_crdt::{Change, Flag, GCounter, GSet, PNCounter, ReplicaId, ReplicatedData};
+use greylag_crdt::{
+    Change, DotSource, Flag, GCounter, GSet, PNCounter, ReplicaId, ReplicatedData, UpdateCx, WriterKey,
+};
 
 use crate::node::{Held, Node, merged, with_deltas};
 
@@ -27,6 +29,19 @@ fn scenario_02_gcounter_deltas_follow_the_state() {
     }
     let slots = counter.slots();
     assert_eq!((counter.value(), slots.get(ReplicaId(1)), slots.get(ReplicaId(2))), (17, 7, 10));
+}
+
+/// ddata A4: what counts in the names of several replicas at once, which no replicator does, is explained all the same.
+#[test]
+fn a_change_by_several_replicas_has_a_delta() {
+    let (node, numbers, writer) = (Node::new(1), DotSource::new(), WriterKey::new(*b""));
+    let mut counter = PNCounter::new();
+    let delta = node.change(&mut counter, |counter, cx| {
+        counter.increment(cx, 3).unwrap();
+        counter.increment(&mut UpdateCx::new(&numbers, ReplicaId(2), &writer, 0), 2).unwrap();
+    });
+    assert_eq!(with_deltas(&PNCounter::zero(), [&delta]), counter);
+    assert_eq!(counter.value(), 5);
 }
 
 fn counter(amounts: &[(u64, u64)]) -> GCounter {
