@@ -160,7 +160,7 @@ impl<T: Element> ReplicatedData for GSet<T> {
         if other.len() < WALKED.max(self.len() / 8) {
             return Ok(self.insert_all(other.iter()).into());
         }
-        let mut missing = Vec::new();
+        let mut missing = Vec::with_capacity(other.len());
         let mut own = self.elements.keys();
         let mut next = own.next();
         for element in other.iter() {

@@ -79,6 +79,15 @@ impl<K: Ord + Clone, V: Clone> PersistentMap<K, V> {
             self.begin_with(key, value);
             return None;
         };
+        match root.unshared(&key) {
+            Some((leaf, Ok(at))) => return Some(std::mem::replace(leaf.value_mut(at), value)),
+            Some((leaf, Err(at))) if leaf.has_room() => {
+                leaf.insert(at, key, value);
+                self.len += 1;
+                return None;
+            }
+            _ => {}
+        }
         let (path, place) = root.locate(&key);
         match place {
             Ok(at) => Some(std::mem::replace(root.value_mut(path, at), value)),
@@ -97,6 +106,16 @@ impl<K: Ord + Clone, V: Clone> PersistentMap<K, V> {
             self.begin_with(key, value);
             return true;
         };
+        match root.unshared(&key) {
+            Some((_, Ok(_))) => return false,
+            Some((leaf, Err(at))) if leaf.has_room() => {
+                let value = value(&key);
+                leaf.insert(at, key, value);
+                self.len += 1;
+                return true;
+            }
+            _ => {}
+        }
         let (path, Err(at)) = root.locate(&key) else { return false };
         let value = value(&key);
         root.insert(path, at, key, value);
@@ -117,6 +136,23 @@ impl<K: Ord + Clone, V: Clone> PersistentMap<K, V> {
             }
             return;
         };
+        match root.unshared(&*key) {
+            Some((leaf, Ok(at))) => {
+                if !change(leaf.value_mut(at)) {
+                    self.remove(&*key);
+                }
+                return;
+            }
+            Some((leaf, Err(at))) if leaf.has_room() => {
+                let mut value = V::default();
+                if change(&mut value) {
+                    leaf.insert(at, key.into_owned(), value);
+                    self.len += 1;
+                }
+                return;
+            }
+            _ => {}
+        }
         match root.locate(&*key) {
             (path, Ok(at)) => {
                 if !change(root.value_mut(path, at)) {

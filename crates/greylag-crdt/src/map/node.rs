@@ -94,7 +94,16 @@ impl<K, V> Leaf<K, V> {
         &self.entries
     }
 
-    fn insert(&mut self, at: usize, key: K, value: V) {
+    /// Whether one more entry fits in without a split.
+    pub(super) fn has_room(&self) -> bool {
+        self.entries.len() < MAX
+    }
+
+    pub(super) fn value_mut(&mut self, at: usize) -> &mut V {
+        &mut self.entries[at].1
+    }
+
+    pub(super) fn insert(&mut self, at: usize, key: K, value: V) {
         let entries = &mut self.entries;
         if entries.len() == entries.capacity() {
             entries.reserve_exact(capacity(entries.len() + 1) - entries.len());
@@ -192,6 +201,7 @@ fn leaf_mut<K: Clone, V: Clone>(leaf: &mut Arc<Leaf<K, V>>) -> &mut Leaf<K, V> {
 }
 
 /// Mostly nobody has asked.
+#[inline]
 fn forget(sum: &mut KnownSum) {
     if sum.get().is_some() {
         sum.take();
@@ -251,6 +261,31 @@ impl<K: Ord + Clone, V: Clone> Node<K, V> {
                     node = &inner.nodes[at];
                 }
                 Self::Leaf(leaf) => return (path, leaf.entries.binary_search_by(|(own, _)| own.borrow().cmp(key))),
+            }
+        }
+    }
+
+    /// The leaf of a key, to be changed, and the key's place there, or the one that it would have: in one descent, if
+    /// nobody else holds a node on the way; `None` if somebody does.
+    pub(super) fn unshared<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<(&mut Leaf<K, V>, Result<usize, usize>)>
+    where
+        K: Borrow<Q>,
+    {
+        let mut node = self;
+        loop {
+            match node {
+                Self::Inner(inner) => {
+                    let inner = Arc::get_mut(inner)?;
+                    forget(&mut inner.sum);
+                    let at = inner.place(key);
+                    node = &mut inner.nodes[at];
+                }
+                Self::Leaf(leaf) => {
+                    let leaf = Arc::get_mut(leaf)?;
+                    forget(&mut leaf.sum);
+                    let place = leaf.entries.binary_search_by(|(own, _)| own.borrow().cmp(key));
+                    return Some((leaf, place));
+                }
             }
         }
     }
