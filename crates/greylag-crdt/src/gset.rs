@@ -1,11 +1,13 @@
 //! A set that only grows.
 
+mod added;
 mod ranges;
 
 use std::borrow::Borrow;
 use std::cmp::Ordering;
-use std::collections::BTreeSet;
 use std::fmt;
+
+pub use added::Added;
 
 use crate::codec::{DecodeError, Decoder, Encoder, FORMAT, ascending};
 use crate::data::{Change, Grew, Lineage, ReplicatedData, Tracker};
@@ -30,7 +32,7 @@ pub struct GSet<T: Element> {
     elements: PersistentMap<T, ()>,
     /// The sum of the elements' digests, kept up with every change since it was asked for.
     sum: CachedDigest,
-    tracker: Tracker<BTreeSet<T>>,
+    tracker: Tracker<Added<T>>,
 }
 
 impl<T: Element> GSet<T> {
@@ -41,11 +43,11 @@ impl<T: Element> GSet<T> {
 
     /// Adds an element; nothing if it is present.
     pub fn add(&mut self, element: T) {
-        let delta = self.tracker.is_open().then(|| BTreeSet::from([element.clone()]));
+        let delta = self.tracker.is_open().then(|| Added::one(element.clone()));
         if self.insert(element)
             && let Some(delta) = delta
         {
-            self.tracker.record(delta, |collected, delta| collected.extend(delta.iter().cloned()));
+            self.tracker.record(delta, Added::join);
         }
     }
 
@@ -141,7 +143,7 @@ impl<T: Element> fmt::Debug for GSet<T> {
 impl<T: Element> ReplicatedData for GSet<T> {
     const TAG: TypeTag = TypeTag::with("gl.gset/1", &[&T::TAG]);
     const CAUSAL: bool = false;
-    type Delta = BTreeSet<T>;
+    type Delta = Added<T>;
 
     fn zero() -> Self {
         Self::new()
@@ -185,16 +187,16 @@ impl<T: Element> ReplicatedData for GSet<T> {
         Ok(grew.into())
     }
 
-    fn merge_delta(&mut self, delta: &BTreeSet<T>) -> Result<Grew, MergeError> {
+    fn merge_delta(&mut self, delta: &Added<T>) -> Result<Grew, MergeError> {
         self.tracker.merged();
         Ok(self.insert_all(delta.iter()).into())
     }
 
-    fn join_deltas(into: &mut BTreeSet<T>, other: &BTreeSet<T>) {
-        into.extend(other.iter().cloned());
+    fn join_deltas(into: &mut Added<T>, other: &Added<T>) {
+        into.join(other);
     }
 
-    fn delta_size(delta: &BTreeSet<T>) -> usize {
+    fn delta_size(delta: &Added<T>) -> usize {
         delta.len()
     }
 
@@ -210,7 +212,7 @@ impl<T: Element> ReplicatedData for GSet<T> {
         self.tracker.begin(lineage);
     }
 
-    fn take_change(&mut self, lineage: Lineage) -> Change<BTreeSet<T>> {
+    fn take_change(&mut self, lineage: Lineage) -> Change<Added<T>> {
         self.tracker.take(lineage)
     }
 
@@ -235,14 +237,14 @@ impl<T: Element> ReplicatedData for GSet<T> {
         Ok(Self { elements: PersistentMap::from_ascending(elements), ..Self::new() })
     }
 
-    fn encode_delta(delta: &BTreeSet<T>, out: &mut Encoder) {
+    fn encode_delta(delta: &Added<T>, out: &mut Encoder) {
         out.u8(FORMAT);
         delta.encode(out);
     }
 
-    fn decode_delta(inp: &mut Decoder<'_>) -> Result<BTreeSet<T>, DecodeError> {
+    fn decode_delta(inp: &mut Decoder<'_>) -> Result<Added<T>, DecodeError> {
         inp.format()?;
-        BTreeSet::decode(inp)
+        Added::decode(inp)
     }
 
     fn size_hint(&self) -> usize {

@@ -101,7 +101,7 @@ pub use element::Element;
 pub use error::{ClockExhausted, CounterOverflow, MergeError};
 pub use flag::{Flag, On};
 pub use fragment::Fragment;
-pub use gset::GSet;
+pub use gset::{Added, GSet};
 pub use hash::{CachedDigest, Digest, hash64};
 pub use lww::{LwwCell, LwwStore};
 pub use lww_map::LwwMap;
