@@ -576,4 +576,45 @@ mod tests {
             round.on_ack(Instant::now(), round.peer.0 + 1, sent, 0, false);
         }
     }
+
+    /// ddata G10: a message that came twice counts once, one that is missing keeps the round open, and what the peer
+    /// said earlier does not take the place of what it said later.
+    #[test]
+    fn the_end_of_a_round_is_found_by_counting() {
+        let now = Instant::now();
+        let mut round = Round::new(now, 1, true);
+        assert_eq!([2, 2, 0].map(|number| round.receive(now, number)), [true, false, false]);
+        round.on_ack(now, 5, 0, 2, true);
+        assert!(!round.is_complete(), "the first one is missing");
+        assert!(round.receive(now, 1) && round.is_complete());
+        round.on_ack(now, 6, 0, 3, true);
+        round.on_ack(now, 5, 0, 2, true);
+        assert!(!round.is_complete(), "it has sent a third one");
+        round.receive(now, 3);
+        round.on_ack(now, 7, 0, 3, false);
+        assert!(!round.is_complete(), "it has more to say");
+    }
+
+    /// ddata G11: a message holds no more entries and bytes than it may, and one large entry goes alone.
+    #[test]
+    fn messages_hold_as_much_as_they_may() {
+        let mut entries = Entries::new(ReplicaId(1), DotSource::new(), &ReplicatorSettings::test());
+        for (name, size) in [("a", 10), ("b", 10), ("c", 10), ("d", 3_000), ("e", 3_000), ("f", 9_000), ("g", 10)] {
+            let mut set = GSet::<String>::zero();
+            set.add("x".repeat(size));
+            let (versions, markers) = (Default::default(), Markers::new());
+            let data = Data::Value(Box::new(set));
+            entries.set(&name.into(), Filled { data, versions, markers, size_bound: 9, born: 0, used_ms: None });
+        }
+        let settings =
+            ReplicatorSettings { max_delta_elements: 2, max_message_bytes: 4_096, ..ReplicatorSettings::test() };
+        let mut keys: VecDeque<KeyId> = ["a", "b", "c", "d", "e", "f", "g"].map(KeyId::from).into();
+        let mut messages = Vec::new();
+        while !keys.is_empty() {
+            let (bulk, found, _) = fill(&settings, &mut entries, &mut keys);
+            messages.push((bulk, found.iter().map(|(key, _)| &**key).collect::<Vec<&str>>().concat()));
+        }
+        let expected = [(false, "ab"), (false, "cd"), (false, "e"), (true, "f"), (false, "g")];
+        assert_eq!(messages, expected.map(|(bulk, keys)| (bulk, keys.to_owned())));
+    }
 }

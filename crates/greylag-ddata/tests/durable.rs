@@ -584,3 +584,18 @@ fn what_was_held_back_is_discarded_with_a_stale_store() {
     assert_eq!(node.core.value(&Key::<GSet<u8>>::new("late").unwrap()), None);
     assert!(!node.disk.records.contains_key(&key), "nor is it loaded the next time");
 }
+
+/// ddata U1, Z9: what the replicator remembers is written after the entries it speaks of, and again if that failed.
+#[test]
+fn what_is_remembered_is_written_last_and_until_it_is_written() {
+    let mut node = Node::new("b", DurableSettings::of(["*"]), StoreImage::default());
+    node.load();
+    node.meets(&[]);
+    node.count(WriteLevel::Local);
+    node.answer_disk(false);
+    node.count(WriteLevel::Local);
+    let ops = node.pending.clone().expect("it tries again").1;
+    assert!(ops.len() > 1 && matches!(ops.last(), Some(StoreOp::Meta(_))), "{ops:?}");
+    node.settle_disk(true);
+    assert!(node.disk.meta.is_some());
+}
