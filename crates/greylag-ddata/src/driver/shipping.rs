@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::BytesMut;
@@ -24,7 +25,16 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// The way out for large messages.
 pub(super) struct Shipping {
     lane: Lane,
-    peers: BTreeMap<UniqueAddress, mpsc::Sender<Message>>,
+    peers: BTreeMap<UniqueAddress, Queue>,
+    /// Bytes that may wait per peer, about. One message may always wait.
+    max_bytes: usize,
+}
+
+/// What waits for one peer.
+struct Queue {
+    messages: mpsc::Sender<(usize, Message)>,
+    /// About how many bytes these have, with the one that is being sent.
+    bytes: Arc<AtomicUsize>,
 }
 
 #[derive(Clone)]
@@ -38,18 +48,34 @@ struct Lane {
 }
 
 impl Shipping {
-    pub(super) fn new(remoting: Arc<dyn Remoting>, bulk: Recipient, numbers: DotSource, fragment_bytes: usize) -> Self {
-        Self { lane: Lane { remoting, bulk, numbers, fragment_bytes }, peers: BTreeMap::new() }
+    pub(super) fn new(
+        remoting: Arc<dyn Remoting>,
+        bulk: Recipient,
+        numbers: DotSource,
+        fragment_bytes: usize,
+        max_bytes: usize,
+    ) -> Self {
+        Self { lane: Lane { remoting, bulk, numbers, fragment_bytes }, peers: BTreeMap::new(), max_bytes }
     }
 
     /// Sends a message in its turn. Returns whether there was room for it to wait.
     pub(super) fn ship(&mut self, to: &UniqueAddress, message: Message) -> bool {
         let queue = self.peers.entry(to.clone()).or_insert_with(|| {
-            let (queue, waiting) = mpsc::channel(WAITING);
-            tokio::spawn(self.lane.clone().run(to.clone(), waiting));
-            queue
+            let ((messages, waiting), bytes) = (mpsc::channel(WAITING), Arc::new(AtomicUsize::new(0)));
+            tokio::spawn(self.lane.clone().run(to.clone(), waiting, bytes.clone()));
+            Queue { messages, bytes }
         });
-        queue.try_send(message).is_ok()
+        let size = message.size_hint();
+        let before = queue.bytes.load(Ordering::Relaxed);
+        if before > 0 && before.saturating_add(size) > self.max_bytes {
+            return false;
+        }
+        queue.bytes.fetch_add(size, Ordering::Relaxed);
+        let is_taken = queue.messages.try_send((size, message)).is_ok();
+        if !is_taken {
+            queue.bytes.fetch_sub(size, Ordering::Relaxed);
+        }
+        is_taken
     }
 
     /// Who is gone needs nothing any more.
@@ -59,17 +85,22 @@ impl Shipping {
 }
 
 impl Lane {
-    async fn run(self, to: UniqueAddress, mut waiting: mpsc::Receiver<Message>) {
-        while let Some(message) = waiting.recv().await {
-            let lane = self.clone();
-            let Ok(envelopes) = tokio::task::spawn_blocking(move || lane.envelopes(&message)).await else { continue };
-            for envelope in envelopes {
-                let to_process = Destination::Incarnation(to.clone());
-                let sending = self.remoting.send_async(&to_process, envelope.to_uid(to.uid()), Some(PATIENCE));
-                if let Err(rejected) = sending.await {
-                    tracing::debug!(%to, error = %rejected.error, "a large message was not sent");
-                    break;
-                }
+    async fn run(self, to: UniqueAddress, mut waiting: mpsc::Receiver<(usize, Message)>, bytes: Arc<AtomicUsize>) {
+        while let Some((size, message)) = waiting.recv().await {
+            self.send(&to, message).await;
+            bytes.fetch_sub(size, Ordering::Relaxed);
+        }
+    }
+
+    async fn send(&self, to: &UniqueAddress, message: Message) {
+        let lane = self.clone();
+        let Ok(envelopes) = tokio::task::spawn_blocking(move || lane.envelopes(&message)).await else { return };
+        for envelope in envelopes {
+            let to_process = Destination::Incarnation(to.clone());
+            let sending = self.remoting.send_async(&to_process, envelope.to_uid(to.uid()), Some(PATIENCE));
+            if let Err(rejected) = sending.await {
+                tracing::debug!(%to, error = %rejected.error, "a large message was not sent");
+                return;
             }
         }
     }
@@ -88,5 +119,37 @@ impl Lane {
         }
         let pieces = cut(self.numbers.draw(), &bytes, self.fragment_bytes);
         pieces.iter().map(|piece| envelope(FRAGMENT_MANIFEST, wire::encode_fragment(piece))).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use greylag_core::Registry;
+    use greylag_transport::memory::MemoryNetwork;
+
+    use super::*;
+    use crate::message::{Content, Envelope as Entry};
+
+    /// ddata G11: what waits for a peer is bounded in bytes, and one message may always wait.
+    #[tokio::test]
+    async fn what_waits_is_bounded_in_bytes() {
+        let network = MemoryNetwork::new();
+        let node = |address: &str| network.node(address.parse().unwrap(), Arc::new(Registry::new()));
+        let (own, to) = (node("a.shipping:1#1"), "b.shipping:1#2".parse().unwrap());
+        let mut shipping = Shipping::new(own, Recipient::new("bulk"), DotSource::new(), 1_000, 10_000);
+        let message = |bytes: usize| {
+            let content = Content::Value { tag: "t".into(), bytes: Bytes::from(vec![0; bytes]) };
+            Message::Write { request: 1, key: "k".into(), envelope: Entry::of(content) }
+        };
+        // Nothing is sent as long as nothing else runs.
+        let taken = [4_000, 4_000, 4_000, 1].map(|bytes| shipping.ship(&to, message(bytes)));
+        assert_eq!(taken, [true, true, false, true]);
+        let other = "c.shipping:1#3".parse().unwrap();
+        assert!(shipping.ship(&other, message(50_000)), "alone, however large");
+        while shipping.peers.values().any(|queue| queue.bytes.load(Ordering::Relaxed) > 0) {
+            tokio::task::yield_now().await;
+        }
+        assert!(shipping.ship(&to, message(4_000)));
     }
 }

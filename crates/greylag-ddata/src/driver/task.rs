@@ -99,8 +99,10 @@ impl Task {
         let ordinary = Recipient::new(format!("ddata/{}", settings.name));
         let bulk = Recipient::new(format!("{}ddata/{}", Recipient::BULK_PREFIX, settings.name));
         let (ways_in, arrivals) = arrivals(INBOX);
-        let inlet = Arc::new(Inlet::new(ways_in, settings.max_entry_bytes.saturating_mul(4), replicas.clone()));
-        let shipping = Shipping::new(remoting.clone(), bulk.clone(), numbers.clone(), settings.bulk_fragment_bytes);
+        let largest = settings.max_entry_bytes.saturating_mul(4);
+        let inlet = Arc::new(Inlet::new(ways_in, largest, replicas.clone()));
+        let fragment_bytes = settings.bulk_fragment_bytes;
+        let shipping = Shipping::new(remoting.clone(), bulk.clone(), numbers.clone(), fragment_bytes, largest);
         let stash = Stash::new(settings.stash_capacity);
         remoting.register(&ordinary.path, inlet.clone());
         remoting.register(&bulk.path, inlet.clone());
