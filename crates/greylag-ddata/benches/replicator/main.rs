@@ -1,10 +1,11 @@
 //! What a replicator costs, and how that grows: with the number of keys, with what a peer missed, with the size of one
 //! entry. Machines are measured alone; whole nodes stand in one process and speak over real sockets.
 //!
-//! `cargo bench -p greylag-ddata --bench replicator -- [keys] [differ] [lag] [catch-up] [idle] [writes] [large]`
+//! `cargo bench -p greylag-ddata --bench replicator -- [keys] [differ] [lag] [catch-up] [apart] [idle] [writes] [large]`
 
 #![allow(clippy::print_stdout, reason = "a benchmark prints")]
 
+mod cores;
 mod large;
 mod machines;
 mod measure;
@@ -38,8 +39,12 @@ fn main() {
     }
     let runtime = Runtime::new().expect("a runtime starts");
     if wanted("catch-up") {
-        sizes.iter().for_each(|count| nodes::catch_up(*count, 1));
-        nodes::catch_up(largest.min(100_000), 2);
+        sizes.iter().for_each(|count| nodes::catch_up(*count, 1, false));
+        nodes::catch_up(largest.min(100_000), 2, false);
+    }
+    if wanted("apart") {
+        nodes::catch_up(largest.min(100_000), 1, true);
+        nodes::catch_up(largest, 1, true);
     }
     if wanted("idle") {
         sizes.iter().for_each(|count| machines::idle(*count));

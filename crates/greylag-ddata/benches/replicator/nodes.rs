@@ -9,6 +9,7 @@ use greylag_ddata::{Key, Membership, ReadLevel, Replicator, ReplicatorSettings, 
 use greylag_transport::{GrpcTransport, Remoting, TransportSettings};
 use tokio::runtime::Runtime;
 
+use crate::cores;
 use crate::measure::{percentiles, processor_time};
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -103,7 +104,8 @@ pub(crate) fn addresses(count: usize) -> Vec<NodeAddress> {
 
 impl Node {
     pub(crate) fn start(settings: ReplicatorSettings, own: &NodeAddress, all: &[NodeAddress]) -> Self {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+        let mut runtime = tokio::runtime::Builder::new_multi_thread();
+        let runtime = runtime.worker_threads(2).thread_name(thread_name(own)).enable_all().build();
         let runtime = runtime.expect("a runtime starts");
         let (transport, replicator) = runtime.block_on(async {
             let of_transport = TransportSettings {
@@ -134,8 +136,14 @@ impl Node {
     }
 }
 
-/// A node starts where `sources` others have so many entries of 100 bytes.
-pub(crate) fn catch_up(count: u32, sources: usize) {
+/// How the threads of a node are called.
+fn thread_name(own: &NodeAddress) -> String {
+    format!("node-{}", own.port())
+}
+
+/// A node starts where `sources` others have so many entries of 100 bytes. If `apart`, the new node has a core of its
+/// own, as on a machine of its own, and so have its sources.
+pub(crate) fn catch_up(count: u32, sources: usize, apart: bool) {
     let all = addresses(sources + 1);
     let settings = ReplicatorSettings::default;
     let nodes: Vec<Node> = all[..sources].iter().map(|own| Node::start(settings(), own, &all)).collect();
@@ -151,6 +159,9 @@ pub(crate) fn catch_up(count: u32, sources: usize) {
         }
         tokio::time::sleep(Duration::from_secs(1)).await;
     });
+    if apart && !all[..sources].iter().all(|own| cores::keep(&thread_name(own), 0)) {
+        return println!("apart: skipped, threads cannot be kept on their cores here");
+    }
     let measure = || {
         let (stop, stopped) = tokio::sync::watch::channel(false);
         (stop, source.runtime.spawn(local_updates(source.replicator.clone(), stopped)))
@@ -163,6 +174,7 @@ pub(crate) fn catch_up(count: u32, sources: usize) {
     let (stop, during) = measure();
     let begun = Instant::now();
     let new = Node::start(settings(), &all[sources], &all);
+    assert!(!apart || cores::keep(&thread_name(&all[sources]), 1), "a core of its own");
     new.runtime.block_on(has(&new.replicator, count));
     let took = begun.elapsed();
     stop.send_replace(true);
@@ -177,9 +189,10 @@ pub(crate) fn catch_up(count: u32, sources: usize) {
     let received = new.runtime.block_on(new.replicator.metrics()).expect("metrics").received;
     let kilobytes = ["Gossip", "DeltaBatch"].map(|kind| received.of(kind).1 / 1_000);
     println!(
-        "catch-up: {count:>8} entries of 100 bytes from {sources}: all there after {:.2} s, caught up after {:.2} s; \
+        "catch-up: {count:>8} entries of 100 bytes from {sources}{}: all there after {:.2} s, caught up after {:.2} s; \
          {kilobytes:?} kB in rounds and from logs; local updates at the source before: {}; during: {}; longest steps: \
          of the source while it was filled {filling:.1}, with catching up {:.1}, of the new node {:.1} ms",
+        if apart { ", on a core of its own" } else { "" },
         took.as_secs_f64(),
         all_of_it.as_secs_f64(),
         percentiles(before),
