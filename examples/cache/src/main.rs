@@ -21,7 +21,8 @@ const LIFETIME: Duration = Duration::from_secs(2);
 /// How long anything else may take.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-async fn start() -> Result<Vec<Replicator>, Failure> {
+/// Two replicators, and the transports under them.
+async fn start() -> Result<(Vec<Replicator>, Vec<Arc<GrpcTransport>>), Failure> {
     let mut transports = Vec::new();
     for _ in 0..2 {
         transports.push(GrpcTransport::bind(TransportSettings::test(), Arc::new(Registry::new())).await?);
@@ -32,15 +33,15 @@ async fn start() -> Result<Vec<Replicator>, Failure> {
         ..ReplicatorSettings::test()
     };
     let mut nodes = Vec::new();
-    for transport in transports {
+    for transport in &transports {
         let membership = Membership::fixed(addresses.clone());
-        nodes.push(Replicator::start(settings.clone(), TypeTable::new(), transport, membership)?);
+        nodes.push(Replicator::start(settings.clone(), TypeTable::new(), transport.clone(), membership)?);
     }
     for node in &nodes {
         node.replicas().wait_for(|replicas| replicas.unmet == 0).await?;
         node.wait_synced(PATIENCE).await;
     }
-    Ok(nodes)
+    Ok((nodes, transports))
 }
 
 async fn put(node: &Replicator, key: &Key<Quote>, quote: &'static str) -> Result<(), Failure> {
@@ -76,7 +77,7 @@ async fn keep_reading_until_expired(
 }
 
 async fn run() -> Result<bool, Failure> {
-    let nodes = start().await?;
+    let (nodes, transports) = start().await?;
     let [one, two] = &nodes[..] else { return Err("two nodes were started".into()) };
     let (hot, cold) = (Key::<Quote>::new("quote-hot")?, Key::<Quote>::new("quote-cold")?);
     put(one, &hot, "asked for").await?;
@@ -92,6 +93,10 @@ async fn run() -> Result<bool, Failure> {
     put(two, &cold, "back again").await?;
     let again = one.get(&cold, ReadLevel::Local).await?.found().is_some();
     println!("quote-cold was put again, and is on the first node: {again}");
+    tokio::join!(one.shutdown(), two.shutdown());
+    for transport in &transports {
+        transport.shutdown().await;
+    }
     Ok(stays && gone && again)
 }
 

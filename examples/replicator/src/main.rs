@@ -60,6 +60,12 @@ impl Node {
         Ok((birds, self.replicator.get(&self.sightings, ReadLevel::Local).await?.found()))
     }
 
+    /// Ends in order: what nobody has yet is handed on, then the streams are closed.
+    async fn end(&self) {
+        self.replicator.shutdown().await;
+        self.transport.shutdown().await;
+    }
+
     /// Waits until this replica's set satisfies a condition; no polling, the subscription tells.
     async fn wait_for(&self, wanted: impl Fn(&Birds) -> bool) -> Result<(), Failure> {
         let mut changes = self.replicator.subscribe(&self.birds);
@@ -132,9 +138,11 @@ async fn run() -> Result<bool, Failure> {
     for node in &nodes {
         node.wait_for(|birds| birds.iter().eq(["heron", "plover", "swan"])).await?;
         node.replicator.get(&node.sightings, ReadLevel::all(PATIENCE)).await?;
-        states.push(node.state().await?);
-        println!("{}: holds {:?}", node.name, states.last());
+        let state = node.state().await?;
+        println!("{}: holds {state:?}", node.name);
+        states.push(state);
     }
+    tokio::join!(amber.end(), birch.end(), cedar.end());
     Ok(states.windows(2).all(|pair| pair[0] == pair[1]))
 }
 
