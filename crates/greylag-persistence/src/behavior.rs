@@ -17,6 +17,7 @@ use crate::replay_filter::WritersOverlap;
 use crate::settings::EventSourcedSettings;
 use crate::snapshot::SnapshotCriteria;
 use crate::state::StateHead;
+use crate::tracker::{Tracked, UnconfirmedWarning};
 
 /// An entity whose state is the fold of its events.
 ///
@@ -65,6 +66,14 @@ pub trait EventSourced: Sized + Send + 'static {
     /// Whether to save a snapshot after this event, which `state` contains already.
     fn snapshot_when(&self, _state: &Self::State, _event: &Self::Event, _seq_nr: SeqNr) -> bool {
         false
+    }
+
+    /// The deliveries that the state keeps until they are confirmed, and how they are sent. What
+    /// `apply` recorded is sent when its event is stored, before the side effects of the command;
+    /// after recovery everything that is not confirmed is sent again, and then from time to time.
+    /// A read-only entity sends nothing. Source: persistence §6.
+    fn tracker<'a>(&'a mut self, _state: &'a mut Self::State) -> Option<Tracked<'a>> {
+        None
     }
 
     /// A copy to return to when an append is rejected, in place of a restart by recovery. It is
@@ -164,6 +173,8 @@ pub enum Signal {
     DeleteSnapshotsCompleted(SnapshotCriteria),
     /// The snapshots that match were not deleted.
     DeleteSnapshotsFailed(SnapshotCriteria, SnapshotError),
+    /// Deliveries of its tracker are not confirmed for a long time; they are sent on.
+    Unconfirmed(UnconfirmedWarning),
     /// The entity is about to start anew.
     PreRestart,
     /// The entity has ended.
@@ -182,6 +193,7 @@ impl Signal {
                 | Self::SnapshotFailed(..)
                 | Self::DeleteEventsFailed(..)
                 | Self::DeleteSnapshotsFailed(..)
+                | Self::Unconfirmed(_)
         )
     }
 }

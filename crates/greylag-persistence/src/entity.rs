@@ -19,6 +19,7 @@ mod recovery;
 pub(crate) mod restarts;
 mod snapshots;
 pub(crate) mod stash;
+mod tracking;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -36,6 +37,7 @@ use crate::marks::Marks;
 use crate::persistence_id::PersistenceId;
 use crate::settings::{EventSourcedSettings, OnFailure, SettingsError, StashOverflow};
 use crate::snapshot::SnapshotCaps;
+use crate::tracker::TrackerInput;
 
 pub use input::{Action, DeletedBy, DroppedCommand, Incarnation, Input, StoreAnswer, StoreCall};
 use persisting::{OwnedChain, PendingAppend};
@@ -132,6 +134,8 @@ pub struct EntityCore<B: EventSourced> {
     saving: Option<snapshots::Saving>,
     retention: Retention,
     queued_signals: Vec<Signal>,
+    /// When the tracker of a running entity has something to send again.
+    redeliver_at: Option<Instant>,
     stop_requested: bool,
     /// Set by `then_stop` while its chain runs.
     stop_after_chain: bool,
@@ -145,7 +149,7 @@ impl<B: EventSourced> EntityCore<B> {
     /// # Errors
     /// [`SettingsError`] if the settings of the behaviour cannot work, alone or with this journal.
     pub fn start(
-        behavior: B,
+        mut behavior: B,
         init: EntityInit,
         now: Instant,
         out: &mut Vec<Action<B::Command>>,
@@ -154,6 +158,9 @@ impl<B: EventSourced> EntityCore<B> {
         settings.check()?;
         if settings.under_delivery && !init.caps.metadata {
             return Err(SettingsError::MetadataMissing);
+        }
+        if behavior.tracker(&mut B::State::default()).is_some() {
+            settings.check_tracked()?;
         }
         let mut core = Self {
             id: behavior.persistence_id(),
@@ -183,6 +190,7 @@ impl<B: EventSourced> EntityCore<B> {
             saving: None,
             retention: Retention::Idle,
             queued_signals: Vec::new(),
+            redeliver_at: None,
             stop_requested: false,
             stop_after_chain: false,
             restarts: Restarts::default(),
@@ -210,6 +218,13 @@ impl<B: EventSourced> EntityCore<B> {
 
     /// When a [`Input::Tick`] next has work to do.
     pub fn next_deadline(&self) -> Option<Instant> {
+        // While the state holds what is not stored yet, nothing is sent.
+        let redeliver_at = self.redeliver_at.filter(|_| matches!(self.phase, Phase::Running));
+        self.work_deadline().into_iter().chain(redeliver_at).min()
+    }
+
+    /// As [`EntityCore::next_deadline`], without redeliveries: those may go on for ever.
+    fn work_deadline(&self) -> Option<Instant> {
         let backoff = match self.phase {
             Phase::BackingOff { until } => Some(until),
             _ => None,
@@ -276,6 +291,12 @@ impl<B: EventSourced> EntityCore<B> {
         self.incarnation
     }
 
+    /// Whether the entity runs and has deliveries that are not confirmed; they are sent again only
+    /// while it lives.
+    pub fn is_delivering(&self) -> bool {
+        self.redeliver_at.is_some()
+    }
+
     /// How many commands wait, put aside or not yet handled.
     pub fn waiting_count(&self) -> usize {
         self.stash.len()
@@ -306,6 +327,7 @@ impl<B: EventSourced> EntityCore<B> {
             self.on_step_timeout(now, out);
         }
         self.retry_proof(now, out);
+        self.redeliver(now, out);
         if self.drain_at.is_some_and(|at| at <= now) {
             self.drain(now, out);
         }
@@ -568,6 +590,7 @@ impl<B: EventSourced> EntityCore<B> {
         self.saving = None;
         self.retention = Retention::Idle;
         self.queued_signals.clear();
+        self.redeliver_at = None;
         self.stop_after_chain = false;
     }
 
@@ -593,6 +616,10 @@ impl<B: EventSourced> machine::Machine for EntityCore<B> {
 
     fn next_deadline(&self) -> Option<Instant> {
         self.next_deadline()
+    }
+
+    fn work_deadline(&self) -> Option<Instant> {
+        self.work_deadline()
     }
 
     fn take_waiting(&mut self) -> Vec<B::Command> {

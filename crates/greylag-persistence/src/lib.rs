@@ -57,6 +57,8 @@
 //! - Which deliveries were applied is told by the same records that hold their effects ([`Marks`]).
 //!
 //! - A [`DurableState`] keeps its newest state only, under a revision that fences it.
+//! - What an entity has to tell others can be part of its history: a [`DeliveryTracker`] sends it when
+//!   its event is stored, and again until it is confirmed.
 //!
 //! # How it is built
 //! [`EntityCore`] is a pure machine: inputs in, [`Action`]s out. A shard hosts it (greylag-sharding),
@@ -90,6 +92,7 @@ mod state_testkit;
 #[cfg(feature = "tck")]
 pub mod tck;
 mod testkit;
+mod tracker;
 
 pub use behavior::{
     CommandContext, DeleteFailure, EventMeta, EventSourced, Failure, FencedBy, RecoveryFailure, RecoveryStep, Signal,
@@ -151,3 +154,7 @@ pub use state_effect::StateEffect;
 pub use state_entity::{StateAnswer, StateCall, StateEntityCore, StateEntityInit, StatePhase};
 pub use state_testkit::{StateOutcome, StateTestKit};
 pub use testkit::{CommandOutcome, EntityTestKit};
+pub use tracker::{
+    DeliveryAttempt, DeliveryId, DeliveryTracker, DeliveryTrackerSettings, Tracked, TrackerEffect, TrackerInput,
+    TrackerSnapshot, UnconfirmedWarning,
+};

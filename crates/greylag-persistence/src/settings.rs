@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::event::SeqNr;
 use crate::replay_filter::ReplayFilterSettings;
 use crate::snapshot::SnapshotCriteria;
+use crate::tracker::DeliveryTrackerSettings;
 
 /// How one event-sourced behaviour recovers, stashes, fails and snapshots. Source: persistence §9.
 #[derive(Debug, Clone, PartialEq)]
@@ -50,6 +51,9 @@ pub struct EventSourcedSettings {
     /// Set for entities under reliable delivery: such an entity refuses to start without its whole
     /// history, since marks would be missing. Default no.
     pub under_delivery: bool,
+    /// How the deliveries of a [`DeliveryTracker`](crate::DeliveryTracker) are repeated, if the
+    /// behaviour has one.
+    pub delivery_tracker: DeliveryTrackerSettings,
 }
 
 impl Default for EventSourcedSettings {
@@ -73,6 +77,7 @@ impl Default for EventSourcedSettings {
             on_failure: OnFailure::RestartBackoff(Backoff::default()),
             max_reject_restarts: 10,
             under_delivery: false,
+            delivery_tracker: DeliveryTrackerSettings::default(),
         }
     }
 }
@@ -101,6 +106,17 @@ impl EventSourcedSettings {
         }
         if self.under_delivery && (self.recovery.skip_replay || self.allow_partial_history) {
             return Err(SettingsError::MarksMissing);
+        }
+        self.delivery_tracker.check()
+    }
+
+    /// Checks what a behaviour with a tracker needs: an event that is not applied takes its
+    /// deliveries with it, and their ids would be given again.
+    pub(crate) fn check_tracked(&self) -> Result<(), SettingsError> {
+        let skips = self.on_unknown_event == OnUnknownEvent::Skip;
+        // What is read-only delivers nothing.
+        if !self.recovery.read_only && (self.recovery.skip_replay || self.allow_partial_history || skips) {
+            return Err(SettingsError::DeliveriesMissing);
         }
         Ok(())
     }
@@ -296,6 +312,12 @@ pub enum SettingsError {
     /// Marks of delivery would be missing.
     #[error("under_delivery needs the whole history; it does not go with skip_replay or allow_partial_history")]
     MarksMissing,
+    /// Deliveries would be missing, and their ids given a second time.
+    #[error(
+        "a delivery tracker needs the whole history; it does not go with skip_replay, allow_partial_history or \
+         on_unknown_event = skip"
+    )]
+    DeliveriesMissing,
     /// Marks of delivery could not be stored.
     #[error("under_delivery needs a journal that keeps metadata, and this one does not")]
     MetadataMissing,
@@ -340,6 +362,10 @@ mod tests {
             let settings = EventSourcedSettings { on_failure, ..EventSourcedSettings::default() };
             assert!(settings.check().unwrap_err().to_string().contains(key), "{key}");
         }
+        assert!(
+            refused(|s| s.delivery_tracker.redeliver_interval = Duration::ZERO)
+                .contains("delivery_tracker.redeliver_interval")
+        );
     }
 
     #[test]

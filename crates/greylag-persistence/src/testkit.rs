@@ -8,7 +8,7 @@
 pub(crate) mod steps;
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use futures::FutureExt;
 use greylag_core::{EntityError, ReplyTo};
@@ -97,6 +97,18 @@ impl<B: EventSourced> EntityTestKit<B> {
         let answer = asks.ask(command, |command| drop(self.run(command)));
         self.asks = asks;
         answer
+    }
+
+    /// Lets time pass, so that what is not confirmed is delivered again.
+    pub fn advance(&mut self, by: Duration) {
+        let end = self.now + by;
+        while let Some(deadline) = self.core.next_deadline().filter(|deadline| *deadline <= end) {
+            self.now = self.now.max(deadline);
+            let mut out = Vec::new();
+            self.core.handle(self.now, Input::Tick, &mut out);
+            self.settle(out);
+        }
+        self.now = self.now.max(end);
     }
 
     /// Stops the entity and starts it again from its stored history.

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use greylag_core::EntityError;
 use greylag_persistence::{
     CommandContext, Effect, EventMeta, EventSourced, EventSourcedSettings, Mark, Marks, PersistenceId,
-    SeqNr as EventNr, Signal as EventSignal, StoredCodec, StreamId as MarkStream, Tags,
+    SeqNr as EventNr, Signal as EventSignal, StoredCodec, StreamId as MarkStream, Tags, Tracked,
 };
 use greylag_sharding::{Ctx, Entity, EntityInit, EntityType, EventSourcedEntity, Failure, Signal};
 
@@ -184,6 +184,10 @@ where
 
     fn snapshot_when(&self, state: &B::State, event: &B::Event, seq_nr: EventNr) -> bool {
         self.inner.snapshot_when(state, event, seq_nr)
+    }
+
+    fn tracker<'a>(&'a mut self, state: &'a mut B::State) -> Option<Tracked<'a>> {
+        self.inner.tracker(state)
     }
 
     fn rollback_copy(&self, state: &B::State) -> Option<B::State> {

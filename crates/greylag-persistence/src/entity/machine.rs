@@ -21,6 +21,11 @@ pub(crate) trait Machine: Send + 'static {
 
     fn next_deadline(&self) -> Option<Instant>;
 
+    /// As `next_deadline`, without what may go on for ever: none for a machine at rest.
+    fn work_deadline(&self) -> Option<Instant> {
+        self.next_deadline()
+    }
+
     fn take_waiting(&mut self) -> Vec<Self::Command>;
 
     fn persistence_id(&self) -> &PersistenceId;

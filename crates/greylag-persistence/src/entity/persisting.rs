@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use greylag_core::{EntityError, NotStoredReason};
 
-use super::{Action, EntityCore, Failure, FencedBy, PROOF_RETRY, Phase, Signal, StoreCall, guard};
+use super::{Action, EntityCore, Failure, FencedBy, PROOF_RETRY, Phase, Signal, StoreCall, TrackerInput, guard};
 use crate::behavior::{EventMeta, EventSourced};
 use crate::effect::Chain;
 use crate::error::{AppendError, ReadError, RejectReason};
@@ -202,6 +202,10 @@ impl<B: EventSourced> EntityCore<B> {
         self.seq_nr = last;
         if let Some(mark) = mark {
             self.marks.advance(mark.stream_id, mark.total_seq_nr, appended.timestamp);
+        }
+        if let Err(failure) = self.track(now, TrackerInput::Stored) {
+            chain.refuse(EntityError::Failed(failure.to_string()));
+            return self.fail(now, failure, out);
         }
         // No command was handled meanwhile, so this append came after every chain that is held.
         if !self.run_owned(now, u64::MAX, out) || !self.run_chain(now, chain, out) {

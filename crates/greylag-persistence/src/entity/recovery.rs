@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use rand::RngExt;
 
-use super::{Action, EntityCore, Failure, FencedBy, Incarnation, Phase, Signal, StoreCall, guard};
+use super::{Action, EntityCore, Failure, FencedBy, Incarnation, Phase, Signal, StoreCall, TrackerInput, guard};
 use crate::behavior::{EventMeta, EventSourced, RecoveryFailure, RecoveryStep};
 use crate::codec::{EncodedValue, EventSeq, UnreadableRecord};
 use crate::error::{AdvanceError, ClaimError, ReadError, SnapshotError};
@@ -399,6 +399,9 @@ impl<B: EventSourced> EntityCore<B> {
         self.phase = Phase::Running;
         out.push(Action::ReturnPermit(self.incarnation));
         out.push(Action::Recovered(self.incarnation));
+        if let Err(failure) = self.track(now, TrackerInput::Recovered(self.settings.delivery_tracker)) {
+            return self.fail(now, failure, out);
+        }
         if self.settings.snapshot_every.is_some_and(|every| replayed >= every.get()) {
             self.take_snapshot(now, false, out);
         }

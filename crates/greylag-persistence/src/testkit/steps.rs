@@ -53,7 +53,7 @@ pub(crate) fn settle<M: Machine>(
             }
         }
         if inputs.is_empty() {
-            match core.next_deadline() {
+            match core.work_deadline() {
                 Some(deadline) => {
                     *now = (*now).max(deadline);
                     inputs.push(Input::Tick);

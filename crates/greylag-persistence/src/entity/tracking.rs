@@ -1,0 +1,43 @@
+//! What the entity's tracker sends: what was stored just now, and again what is not confirmed.
+//!
+//! Source: persistence §2.3, §6.
+
+use std::time::Instant;
+
+use super::{Action, EntityCore, Failure, Phase, Signal, TrackerInput, guard};
+use crate::behavior::EventSourced;
+
+impl<B: EventSourced> EntityCore<B> {
+    /// Tells the tracker, if the behaviour has one. What it warns of is told with the signals that
+    /// wait.
+    ///
+    /// # Errors
+    /// The behaviour panicked; the caller fails the entity.
+    pub(super) fn track(&mut self, now: Instant, input: TrackerInput) -> Result<(), Failure> {
+        if self.settings.recovery.read_only {
+            // It looks at the past; what was sent then is not its business.
+            return Ok(());
+        }
+        let (behavior, state) = (&mut self.behavior, &mut self.state);
+        let tracked = guard(|| {
+            let mut tracked = behavior.tracker(state)?;
+            let warning = tracked.handle(now, input);
+            Some((warning, tracked.next_deadline()))
+        });
+        let tracked = tracked.map_err(|message| Failure::Handler { handler: "tracker", message })?;
+        let (warning, redeliver_at) = tracked.unwrap_or_default();
+        self.redeliver_at = redeliver_at;
+        self.queued_signals.extend(warning.map(Signal::Unconfirmed));
+        Ok(())
+    }
+
+    pub(super) fn redeliver(&mut self, now: Instant, out: &mut Vec<Action<B::Command>>) {
+        if !matches!(self.phase, Phase::Running) || self.redeliver_at.is_none_or(|at| at > now) {
+            return;
+        }
+        match self.track(now, TrackerInput::Tick) {
+            Ok(()) => self.deliver_queued(now, out),
+            Err(failure) => self.fail(now, failure, out),
+        }
+    }
+}

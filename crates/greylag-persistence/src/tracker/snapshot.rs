@@ -1,0 +1,64 @@
+//! What of a tracker is stored with the entity's snapshots.
+
+use std::collections::BTreeMap;
+
+use super::{DeliveryId, DeliveryTracker, DeliveryTrackerSettings, Unconfirmed};
+
+/// A tracker as it is stored.
+///
+/// With the feature `serde` a [`DeliveryTracker`] is written as this, so that a state that holds one
+/// can derive; without, the state's codec calls [`DeliveryTracker::snapshot`] and
+/// [`DeliveryTracker::restore`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct TrackerSnapshot<D, M> {
+    /// The last id given.
+    pub current_id: DeliveryId,
+    /// What is not confirmed, ascending: id, destination, message.
+    pub unconfirmed: Vec<(DeliveryId, D, M)>,
+}
+
+impl<D, M> DeliveryTracker<D, M> {
+    /// What must be part of the entity's snapshot.
+    pub fn snapshot(&self) -> TrackerSnapshot<D, M>
+    where
+        D: Clone,
+        M: Clone,
+    {
+        let unconfirmed = self.unconfirmed().map(|(id, dest, message)| (id, dest.clone(), message.clone()));
+        TrackerSnapshot { current_id: self.current_id, unconfirmed: unconfirmed.collect() }
+    }
+
+    /// A tracker as [`DeliveryTracker::snapshot`] saw it. Everything is due.
+    pub fn restore(snapshot: TrackerSnapshot<D, M>) -> Self {
+        let unconfirmed = snapshot.unconfirmed.into_iter();
+        let unconfirmed: BTreeMap<_, _> = unconfirmed
+            .map(|(id, dest, message)| (id, Unconfirmed { dest, message, attempts: 0, sent_at: None }))
+            .collect();
+        // Whoever wrote the snapshot by hand must not have an id given twice.
+        let current_id = unconfirmed.keys().copied().fold(snapshot.current_id, Ord::max);
+        Self {
+            settings: DeliveryTrackerSettings::default(),
+            current_id,
+            unconfirmed,
+            stored_to: DeliveryId(0),
+            recovered_to: DeliveryId(0),
+            sent_to: DeliveryId(0),
+            tick_at: None,
+        }
+    }
+}
+
+#[cfg(feature = "serde")]
+impl<D: serde::Serialize, M: serde::Serialize> serde::Serialize for DeliveryTracker<D, M> {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        TrackerSnapshot { current_id: self.current_id, unconfirmed: self.unconfirmed().collect() }.serialize(serializer)
+    }
+}
+
+#[cfg(feature = "serde")]
+impl<'de, D: serde::Deserialize<'de>, M: serde::Deserialize<'de>> serde::Deserialize<'de> for DeliveryTracker<D, M> {
+    fn deserialize<De: serde::Deserializer<'de>>(deserializer: De) -> Result<Self, De::Error> {
+        TrackerSnapshot::deserialize(deserializer).map(Self::restore)
+    }
+}
