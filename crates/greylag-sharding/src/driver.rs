@@ -2,11 +2,13 @@
 
 mod alone;
 mod coordinator;
+mod durable_state;
 mod event;
 mod event_sourced;
 mod handle;
 mod members;
 mod node;
+mod persistent;
 mod region;
 mod shard;
 mod sharding;
@@ -15,10 +17,12 @@ mod store;
 mod strategy;
 mod wire;
 
+pub use durable_state::DurableStateEntity;
 pub use event::{Event, RegionEvents};
 pub use event_sourced::EventSourcedEntity;
 pub use handle::Region;
 pub(crate) use node::Node;
+pub use persistent::PersistentEntity;
 pub use sharding::{InitError, NotStarted, Sharding};
 pub use strategy::AllocationStrategy;
 

@@ -118,7 +118,7 @@ pub struct EntityInit {
 }
 
 impl EntityInit {
-    /// The name under which an event-sourced entity's history is stored: its type and its id.
+    /// The name under which an entity's history or state is stored: its type and its id.
     ///
     /// # Errors
     /// [`InvalidPersistenceId`] if the two are too long together, or one of them contains a `|`.

@@ -10,9 +10,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use greylag_core::Codec;
-use greylag_persistence::EventSourced;
+use greylag_persistence::{DurableState, EventSourced};
 
-use crate::driver::EventSourcedEntity;
+use crate::driver::{DurableStateEntity, EventSourcedEntity};
 use crate::entity::{Entity, EntityInit, Failure, Supervision};
 use crate::extractor::Extractor;
 
@@ -28,6 +28,14 @@ type StopMessage<M> = Arc<dyn Fn() -> M + Send + Sync>;
 /// Tells messages that count as activity from those that do not.
 type IsActivity<M> = Arc<dyn Fn(&M) -> bool + Send + Sync>;
 
+/// What entities of a type keep in this node's stores.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Persisted {
+    Nothing,
+    Events,
+    State,
+}
+
 /// An entity type: a name, a way to make its entities, and how they are placed and kept.
 pub struct EntityType<M> {
     pub(crate) name: String,
@@ -38,7 +46,7 @@ pub struct EntityType<M> {
     pub(crate) stop_message: Option<StopMessage<M>>,
     pub(crate) is_activity: Option<IsActivity<M>>,
     pub(crate) supervision: Supervision,
-    pub(crate) persistent: bool,
+    pub(crate) persisted: Persisted,
     /// Outer: whether the type says anything.
     pub(crate) passivate_idle_after: Option<Option<Duration>>,
 }
@@ -62,6 +70,63 @@ impl<M: Send + 'static> EntityType<M> {
         Self::new(name, move |init| Ok(EventSourcedEntity::new(behavior(init)?, init))).persistent()
     }
 
+    /// A type whose entities keep their newest state: `behavior` makes the behaviour of one, or says
+    /// why there can be none. It is in the state store, which must therefore be shared by all nodes.
+    ///
+    /// ```
+    /// use std::{sync::Arc, time::Duration};
+    ///
+    /// use greylag_codec::json;
+    /// use greylag_core::{Registry, ReplyTo};
+    /// use greylag_persistence::{DurableState, PersistenceId, StateContext, StateEffect, StoredCodec, Stores};
+    /// use greylag_sharding::{EntityType, Sharding, ShardingSettings};
+    /// use greylag_transport::memory::MemoryNetwork;
+    ///
+    /// enum Command { Set(u32), Get(ReplyTo<u32>), Passivate }
+    ///
+    /// struct Thermostat(PersistenceId);
+    ///
+    /// impl DurableState for Thermostat {
+    ///     type Command = Command;
+    ///     type State = u32;
+    ///
+    ///     fn persistence_id(&self) -> PersistenceId {
+    ///         self.0.clone()
+    ///     }
+    ///
+    ///     fn state_codec(&self) -> StoredCodec<u32> {
+    ///         StoredCodec::new(json("thermostat"))
+    ///     }
+    ///
+    ///     fn on_command(&mut self, _: &mut StateContext<'_>, degrees: &u32, command: Command) -> StateEffect<Self> {
+    ///         match command {
+    ///             Command::Set(degrees) => StateEffect::persist(degrees),
+    ///             Command::Get(reply_to) => StateEffect::reply(reply_to, *degrees),
+    ///             Command::Passivate => StateEffect::passivate(),
+    ///         }
+    ///     }
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let remoting = MemoryNetwork::new().node("localhost:17355#1".parse()?, Arc::new(Registry::new()));
+    /// let sharding = Sharding::alone(remoting, Some(Stores::in_memory()), ShardingSettings::default()).await?;
+    /// let thermostats = EntityType::durable_state("Thermostat", |init| Ok(Thermostat(init.persistence_id()?)));
+    /// let kitchen = sharding.init(thermostats)?.entity_ref("kitchen");
+    /// kitchen.tell(Command::Set(21))?;
+    /// kitchen.tell(Command::Passivate)?; // what comes next wakes it, and it reads what it wrote
+    /// assert_eq!(kitchen.ask(Command::Get, Duration::from_secs(30)).await?, 21);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn durable_state<B: DurableState<Command = M>>(
+        name: impl Into<String>,
+        behavior: impl Fn(&EntityInit) -> Result<B, Failure> + Send + Sync + 'static,
+    ) -> Self {
+        let of_state = Self::new(name, move |init| Ok(DurableStateEntity::new(behavior(init)?, init)));
+        Self { persisted: Persisted::State, ..of_state }
+    }
+
     /// A type that this node only sends to; for `Sharding::init_proxy`.
     pub fn proxy(name: impl Into<String>) -> Self {
         Self {
@@ -73,7 +138,7 @@ impl<M: Send + 'static> EntityType<M> {
             stop_message: None,
             is_activity: None,
             supervision: Supervision::default(),
-            persistent: false,
+            persisted: Persisted::Nothing,
             passivate_idle_after: None,
         }
     }
@@ -131,7 +196,7 @@ impl<M: Send + 'static> EntityType<M> {
     /// The entities keep their state in the journal, which must therefore be shared by all nodes.
     #[must_use]
     pub fn persistent(mut self) -> Self {
-        self.persistent = true;
+        self.persisted = Persisted::Events;
         self
     }
 
@@ -147,7 +212,7 @@ impl<M> fmt::Debug for EntityType<M> {
             .field("name", &self.name)
             .field("hosts", &self.factory.is_some())
             .field("role", &self.role)
-            .field("persistent", &self.persistent)
+            .field("persisted", &self.persisted)
             .finish_non_exhaustive()
     }
 }

@@ -81,6 +81,8 @@
 //!   forwarding, moves and restarts; a message may be dropped with a reason, never overtaken.
 //! - **Nothing vanishes silently.** A message is handled, refused to its sender, or a dead letter.
 //!
+//! An entity that needs no history keeps its newest state only: [`EntityType::durable_state`].
+//!
 //! Delivery is at most once; `greylag-delivery` makes it exactly once in effect.
 //!
 //! # How it is made
@@ -121,7 +123,8 @@ pub mod shard;
 pub mod wire;
 
 pub use driver::{
-    AllocationStrategy, Event, EventSourcedEntity, InitError, NotStarted, Region, RegionEvents, Sharding,
+    AllocationStrategy, DurableStateEntity, Event, EventSourcedEntity, InitError, NotStarted, PersistentEntity, Region,
+    RegionEvents, Sharding,
 };
 pub use entity::{
     AlreadySuspended, Ctx, DirectRef, Directive, Entity, EntityInit, Failure, FailureCause, Fenced, Signal,

@@ -456,12 +456,14 @@ impl Stores {
     /// Empty stores in memory, gone with the process.
     pub fn in_memory() -> Self {
         Self::new(Arc::new(InMemoryJournal::default()), Arc::new(InMemorySnapshots::default()))
+            .with_states(Arc::new(InMemoryStates::default()))
     }
 
     /// Empty stores in memory that several nodes of this process share.
     pub fn in_memory_shared() -> Self {
         let journal = InMemoryJournal::new(Scope::Shared, system_clock);
         let snapshots = InMemorySnapshots::new(SnapshotCaps::full(Scope::Shared), system_clock);
-        Self::new(Arc::new(journal), Arc::new(snapshots))
+        let states = InMemoryStates::new(Scope::Shared, system_clock);
+        Self::new(Arc::new(journal), Arc::new(snapshots)).with_states(Arc::new(states))
     }
 }

@@ -8,7 +8,7 @@ use crate::state_entity::{StateAnswer, StateCall};
 impl StoreCall {
     /// Calls the store. Needs no runtime of its own; the host awaits it wherever it likes.
     pub async fn perform(self, stores: &Stores) -> StoreAnswer {
-        let Stores { journal, snapshots } = stores;
+        let Stores { journal, snapshots, .. } = stores;
         match self {
             Self::ReadHead { id } => StoreAnswer::Head(journal.head(&id).await),
             Self::Claim { id, writer_uuid, under } => {

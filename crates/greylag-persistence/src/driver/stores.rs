@@ -1,4 +1,4 @@
-//! What every journal and snapshot store must do, and both as one handle.
+//! What every journal and snapshot store must do, and the stores of a node as one handle.
 //!
 //! The contract is J1 to J13 of the specification; `greylag_persistence::tck` (feature `tck`) checks
 //! a backend against it in one call. A driver awaits these; machines only name what they answer.
@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
+use crate::driver::state_store::StateStore;
 use crate::error::{AdvanceError, AppendError, ClaimError, CloseError, DeleteError, ReadError, SnapshotError};
 use crate::event::{SeqNr, Timestamp, WriterEpoch, WriterUuid};
 use crate::journal::{Append, Appended, Caps, Claim, Head, Health, Page, ReadRange, Scope, Under};
@@ -121,19 +122,28 @@ pub trait SnapshotStore: Send + Sync + 'static {
     async fn close(&self) -> Result<(), CloseError>;
 }
 
-/// A journal and the snapshot store that goes with it. Cheap to clone.
+/// A journal and the snapshot store that goes with it, and a state store if there is one. Cheap to
+/// clone.
 #[derive(Clone)]
 pub struct Stores {
     /// Keeps events.
     pub journal: Arc<dyn Journal>,
     /// Keeps snapshots.
     pub snapshots: Arc<dyn SnapshotStore>,
+    /// Keeps durable states. Default: none, and entities with a durable state are refused.
+    pub states: Option<Arc<dyn StateStore>>,
 }
 
 impl Stores {
-    /// Both of them.
+    /// What event-sourced entities need.
     pub fn new(journal: Arc<dyn Journal>, snapshots: Arc<dyn SnapshotStore>) -> Self {
-        Self { journal, snapshots }
+        Self { journal, snapshots, states: None }
+    }
+
+    /// The same, and `states` for entities with a durable state.
+    #[must_use]
+    pub fn with_states(self, states: Arc<dyn StateStore>) -> Self {
+        Self { states: Some(states), ..self }
     }
 
     /// Whether every node reaches this journal. Whoever moves entities between nodes must refuse
@@ -148,6 +158,7 @@ impl fmt::Debug for Stores {
         f.debug_struct("Stores")
             .field("journal", &self.journal.caps())
             .field("snapshots", &self.snapshots.caps())
+            .field("states", &self.states.as_ref().map(|states| states.caps()))
             .finish()
     }
 }

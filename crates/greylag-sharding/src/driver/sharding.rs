@@ -9,7 +9,7 @@ use greylag_cluster::{Cluster, ClusterEvent, ClusterEvents, Phase, RunningHere};
 use greylag_core::Generation;
 use greylag_crdt::{LwwMap, LwwRegister};
 use greylag_ddata::{Membership, Replicator, ReplicatorSettings, TypeTable};
-use greylag_persistence::Stores;
+use greylag_persistence::{Scope, Stores};
 use greylag_transport::{Envelope, Remoting, TransportEvent, TransportListener};
 
 use super::alone::Alone;
@@ -21,7 +21,7 @@ use super::region::{self, AnyRegion};
 use super::shared::data_path;
 use crate::allocation::LeastShard;
 use crate::entity_ref::EntityRef;
-use crate::entity_type::EntityType;
+use crate::entity_type::{EntityType, Persisted};
 use crate::error::{InvalidSetting, InvalidTypeName};
 use crate::extractor::{Extractor, HashV1};
 use crate::fingerprint::Fingerprint;
@@ -48,6 +48,21 @@ pub enum InitError {
     /// The type keeps its state in a journal, and sharding was started without one.
     #[error("entity type {name} is persistent, but sharding was started without stores")]
     NoStores {
+        /// The name.
+        name: EntityTypeName,
+    },
+    /// The type keeps its state in a state store, and sharding was started without one.
+    #[error("entity type {name} keeps durable states, but sharding was started without a state store")]
+    NoStateStore {
+        /// The name.
+        name: EntityTypeName,
+    },
+    /// A shard that moves would come up empty and look healthy.
+    #[error(
+        "entity type {name} keeps durable states, but only this node reaches the state store; use a shared one, or \
+         set allow_local_journal for a cluster of one node"
+    )]
+    StatesNotShared {
         /// The name.
         name: EntityTypeName,
     },
@@ -254,11 +269,8 @@ impl Inner {
             let known = known.as_any().downcast_ref::<Region<M>>().cloned();
             return known.ok_or(InitError::AlreadyInitialized { name });
         }
-        if entity_type.persistent && !proxy {
-            let stores = self.node.stores.as_ref().ok_or_else(|| InitError::NoStores { name: name.clone() })?;
-            if !stores.is_shared() && !settings.allow_local_journal {
-                return Err(InitError::JournalNotShared { name });
-            }
+        if !proxy {
+            self.check_stores(entity_type.persisted, &name, settings.allow_local_journal)?;
         }
         let fingerprint = Fingerprint {
             protocol_major: Fingerprint::PROTOCOL_MAJOR,
@@ -281,6 +293,27 @@ impl Inner {
         drop(state);
         self.leave_in_order(&region);
         Ok(region)
+    }
+
+    /// Whether this node has what the entities of a type keep their state in, and every other node
+    /// reaches it too.
+    fn check_stores(&self, persisted: Persisted, name: &EntityTypeName, local: bool) -> Result<(), InitError> {
+        let (name, stores) = (name.clone(), self.node.stores.as_ref());
+        match persisted {
+            Persisted::Nothing => Ok(()),
+            Persisted::Events => match stores {
+                None => Err(InitError::NoStores { name }),
+                Some(stores) if !local && !stores.is_shared() => Err(InitError::JournalNotShared { name }),
+                Some(_) => Ok(()),
+            },
+            Persisted::State => match stores.and_then(|stores| stores.states.as_ref()) {
+                None => Err(InitError::NoStateStore { name }),
+                Some(states) if !local && states.caps().scope != Scope::Shared => {
+                    Err(InitError::StatesNotShared { name })
+                }
+                Some(_) => Ok(()),
+            },
+        }
     }
 
     /// Connects a new region with whoever coordinates its type here.

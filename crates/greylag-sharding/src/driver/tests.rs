@@ -5,11 +5,13 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
+use greylag_cluster::{Cluster, ClusterSettings};
 use greylag_codec::json;
 use greylag_core::{EntityError, Registry, ReplyTo};
 use greylag_persistence::{
-    CommandContext, Effect, EventMeta, EventSourced, EventSourcedSettings, PersistenceId, StoredCodec, Stores, Under,
-    WriterUuid,
+    CommandContext, DeliveryId, DeliveryTracker, DeliveryTrackerSettings, DurableState, DurableStateSettings, Effect,
+    EventMeta, EventSourced, EventSourcedSettings, FaultyStates, InMemoryStates, PersistenceId, Revision, StateContext,
+    StateEffect, StateOp, StateStore, StateWrite, StoreFault, StoredCodec, Stores, Tracked, Under, WriterUuid,
 };
 use greylag_transport::Remoting;
 use greylag_transport::memory::MemoryNetwork;
@@ -321,4 +323,214 @@ async fn a_fenced_entity_ends_and_says_so() {
     one.tell(Command::Add(1)).unwrap();
     while !matches!(events.next().await.unwrap(), Event::EntityFenced { .. }) {}
     assert_eq!(get(&ledgers, "one").await, 1, "the refused event is not stored; the next incarnation claims anew");
+}
+
+/// A counter that keeps its newest count only.
+struct Gauge {
+    id: PersistenceId,
+}
+
+impl DurableState for Gauge {
+    type Command = Command;
+    type State = i64;
+
+    fn persistence_id(&self) -> PersistenceId {
+        self.id.clone()
+    }
+
+    fn state_codec(&self) -> StoredCodec<i64> {
+        StoredCodec::new(json("gauge.state"))
+    }
+
+    fn settings(&self) -> DurableStateSettings {
+        DurableStateSettings { on_failure: EventSourcedSettings::test().on_failure, ..DurableStateSettings::default() }
+    }
+
+    fn on_command(&mut self, _: &mut StateContext<'_>, state: &i64, command: Command) -> StateEffect<Self> {
+        match command {
+            Command::Add(by) => StateEffect::persist(state + by),
+            Command::Get(reply_to) => StateEffect::reply(reply_to, *state),
+            Command::Passivate => StateEffect::passivate(),
+            Command::Panic => panic!("asked to"),
+            _ => StateEffect::unhandled(),
+        }
+    }
+}
+
+fn gauges() -> EntityType<Command> {
+    EntityType::durable_state("Gauge", |init| Ok(Gauge { id: init.persistence_id()? }))
+}
+
+fn gauge_id() -> PersistenceId {
+    PersistenceId::of("Gauge", "one").unwrap()
+}
+
+/// Gauges over `states`, in the one region there is.
+async fn gauges_over(states: Arc<dyn StateStore>, settings: ShardingSettings) -> (Sharding, Region<Command>) {
+    let stores = Stores::in_memory().with_states(states);
+    let sharding = Sharding::alone(remoting(&MemoryNetwork::new()), Some(stores), settings).await.unwrap();
+    let gauges = sharding.init(gauges()).unwrap();
+    (sharding, gauges)
+}
+
+/// persistence 52 in a shard: ten incarnations, passivated or failed, each reads what was written.
+#[tokio::test]
+async fn a_durable_state_is_read_in_every_incarnation() {
+    let states = InMemoryStates::default();
+    let (_sharding, gauges) = gauges_over(Arc::new(states.clone()), ShardingSettings::test()).await;
+    let one = gauges.entity_ref("one");
+    for round in 1..=10 {
+        for _ in 0..3 {
+            one.tell(Command::Add(1)).unwrap();
+        }
+        assert_eq!(get(&gauges, "one").await, 3 * round);
+        one.tell(if round == 5 { Command::Panic } else { Command::Passivate }).unwrap();
+    }
+    assert_eq!(get(&gauges, "one").await, 30);
+    let row = states.row(&gauge_id()).unwrap();
+    assert_eq!(row.revision.as_u64(), 30);
+    assert!(row.generation.is_some(), "writes name the shard's generation");
+}
+
+/// Commands that come while a write is on its way wait in the mailbox; a write that fails costs them
+/// nothing but time, since the machine reads its state again.
+#[tokio::test]
+async fn commands_wait_for_a_write_and_survive_its_failure() {
+    let states = InMemoryStates::default();
+    let faulty = Arc::new(FaultyStates::new(Arc::new(states.clone())));
+    let (_sharding, gauges) = gauges_over(faulty.clone(), ShardingSettings::test()).await;
+    let one = gauges.entity_ref("one");
+    one.tell(Command::Add(1)).unwrap();
+    assert_eq!(get(&gauges, "one").await, 1);
+    faulty.plan(None, StateOp::Upsert, 0, StoreFault::Unavailable);
+    one.tell(Command::Add(10)).unwrap();
+    one.tell(Command::Add(100)).unwrap();
+    assert_eq!(get(&gauges, "one").await, 101, "the refused one is lost, those behind it are not");
+}
+
+/// Somebody with a greater revision fences the entity; its shard confirms its home and starts it again.
+#[tokio::test]
+async fn a_durable_state_that_is_fenced_ends_and_says_so() {
+    let states = InMemoryStates::default();
+    let (_sharding, gauges) = gauges_over(Arc::new(states.clone()), ShardingSettings::test()).await;
+    let one = gauges.entity_ref("one");
+    one.tell(Command::Add(1)).unwrap();
+    assert_eq!(get(&gauges, "one").await, 1);
+    let mut events = gauges.subscribe();
+    let row = states.row(&gauge_id()).unwrap();
+    let (revision, writer_uuid) = (row.revision.next().unwrap(), WriterUuid::from_u128(1));
+    let write = StateWrite { id: gauge_id(), revision, generation: row.generation, writer_uuid };
+    let value = StoredCodec::new(json("gauge.state")).encode(&7_i64).unwrap();
+    states.upsert(write, value, None).await.unwrap();
+    one.tell(Command::Add(1)).unwrap();
+    while !matches!(events.next().await.unwrap(), Event::EntityFenced { .. }) {}
+    assert_eq!(get(&gauges, "one").await, 7, "the refused write is not stored; the next incarnation reads anew");
+}
+
+/// A region that stops lets writes on their way come to their end first.
+#[tokio::test]
+async fn a_region_that_stops_keeps_what_was_told_before() {
+    let states = InMemoryStates::default();
+    let (_sharding, gauges) = gauges_over(Arc::new(states.clone()), ShardingSettings::test()).await;
+    // The shard has its home: what comes now is in its inbox before the region stops.
+    assert_eq!(get(&gauges, "one").await, 0);
+    for _ in 0..20 {
+        gauges.entity_ref("one").tell(Command::Add(1)).unwrap();
+    }
+    tokio::time::timeout(PATIENCE, gauges.graceful_shutdown()).await.unwrap();
+    assert_eq!(states.row(&gauge_id()).unwrap().revision, Revision::new(20).unwrap());
+}
+
+#[tokio::test]
+async fn a_durable_state_needs_a_store_that_its_nodes_share() {
+    let cluster = Cluster::start(ClusterSettings::test(), remoting(&MemoryNetwork::new())).await.unwrap();
+    cluster.join_self().await.unwrap();
+    let init = async |stores| {
+        let sharding = Sharding::start(cluster.clone(), stores, ShardingSettings::test()).await.unwrap();
+        sharding.init(gauges()).map(|_| ())
+    };
+    let without = Stores { states: None, ..Stores::in_memory_shared() };
+    assert!(matches!(init(None).await, Err(InitError::NoStateStore { .. })));
+    assert!(matches!(init(Some(without)).await, Err(InitError::NoStateStore { .. })));
+    let mixed = Stores::in_memory_shared().with_states(Arc::new(InMemoryStates::default()));
+    assert!(matches!(init(Some(mixed)).await, Err(InitError::StatesNotShared { .. })));
+    assert_eq!(init(Some(Stores::in_memory_shared())).await, Ok(()));
+}
+
+/// An entity that sends until it is answered.
+struct Sender {
+    id: PersistenceId,
+    wire: tokio::sync::mpsc::UnboundedSender<DeliveryId>,
+}
+
+impl EventSourced for Sender {
+    type Command = Command;
+    type Event = i64;
+    type State = DeliveryTracker<(), ()>;
+
+    fn persistence_id(&self) -> PersistenceId {
+        self.id.clone()
+    }
+
+    fn event_codec(&self) -> StoredCodec<i64> {
+        StoredCodec::new(json("sender.event"))
+    }
+
+    fn settings(&self) -> EventSourcedSettings {
+        let redeliver_interval = Duration::from_millis(100);
+        let delivery_tracker = DeliveryTrackerSettings { redeliver_interval, ..DeliveryTrackerSettings::default() };
+        EventSourcedSettings { delivery_tracker, ..EventSourcedSettings::test() }
+    }
+
+    fn on_command(&mut self, _: &mut CommandContext<'_>, _: &Self::State, command: Command) -> Effect<Self> {
+        match command {
+            Command::Add(by) => Effect::persist(by),
+            Command::Panic => panic!("asked to"),
+            _ => Effect::unhandled(),
+        }
+    }
+
+    /// A positive number is a delivery, a negative one the confirmation of its opposite.
+    fn apply(&self, state: &mut Self::State, event: &i64, _: &EventMeta<'_>) {
+        if *event < 0 {
+            state.confirm(DeliveryId::new(event.unsigned_abs()));
+        } else {
+            state.deliver((), |_| ());
+        }
+    }
+
+    fn tracker<'a>(&'a mut self, state: &'a mut Self::State) -> Option<Tracked<'a>> {
+        Some(state.send_by(|attempt| self.wire.send(attempt.id).unwrap_or_default()))
+    }
+}
+
+/// persistence 54 in a shard: an entity that waits for confirmations sends again by itself, is not
+/// passivated for being idle meanwhile, and begins anew when it was started anew.
+#[tokio::test]
+async fn scenario_54_a_sharded_entity_delivers_until_it_is_confirmed() {
+    let (wire, mut received) = tokio::sync::mpsc::unbounded_channel();
+    let idle = Some(Duration::from_millis(20));
+    let settings = ShardingSettings { passivate_idle_after: idle, ..ShardingSettings::test() };
+    let stores = Some(Stores::in_memory());
+    let sharding = Sharding::alone(remoting(&MemoryNetwork::new()), stores, settings).await.unwrap();
+    let sender =
+        EntityType::event_sourced("Sender", move |init| Ok(Sender { id: init.persistence_id()?, wire: wire.clone() }));
+    let one = sharding.init(sender).unwrap().entity_ref("one");
+    one.tell(Command::Add(1)).unwrap();
+    let next = async |received: &mut tokio::sync::mpsc::UnboundedReceiver<DeliveryId>| {
+        tokio::time::timeout(PATIENCE, received.recv()).await.unwrap().unwrap().as_u64()
+    };
+    for _ in 0..4 {
+        assert_eq!(next(&mut received).await, 1, "idle for several times its limit, it is still there");
+    }
+    one.tell(Command::Panic).unwrap();
+    one.tell(Command::Add(1)).unwrap();
+    let mut seen = Vec::new();
+    while !seen.contains(&2) {
+        seen.push(next(&mut received).await);
+    }
+    assert!(seen.contains(&1), "the new incarnation sends what the one before could not: {seen:?}");
+    one.tell(Command::Add(-1)).unwrap();
+    // Whatever was on its way before the confirmation: in the end only 2 comes.
+    while (next(&mut received).await, next(&mut received).await, next(&mut received).await) != (2, 2, 2) {}
 }

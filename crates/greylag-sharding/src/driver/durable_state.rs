@@ -1,0 +1,71 @@
+//! What the machine of a durable state needs of its shard.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use futures::future::BoxFuture;
+use greylag_persistence::{
+    DurableState, Input, StateAnswer, StateCall, StateEntityCore, StateEntityInit, StatePhase, StateStore,
+};
+
+use super::persistent::{Actions, HostedMachine, PersistentEntity, Standing};
+use crate::entity::{Ctx, EntityInit, Failure};
+
+/// Hosts the machine of one entity with a durable state.
+pub type DurableStateEntity<B> = PersistentEntity<StateEntityCore<B>>;
+
+impl<B: DurableState> HostedMachine for StateEntityCore<B> {
+    type Behavior = B;
+    type Command = B::Command;
+    type Call = StateCall;
+    type Answer = StateAnswer;
+    type Store = Arc<dyn StateStore>;
+
+    fn store(init: &EntityInit) -> Result<Self::Store, Failure> {
+        let states = init.stores.as_ref().and_then(|stores| stores.states.clone());
+        states.ok_or_else(|| Failure::new("sharding was started without a state store"))
+    }
+
+    fn start(
+        behavior: B,
+        states: &Self::Store,
+        cx: &Ctx<'_, B::Command>,
+        actions: &mut Actions<Self>,
+    ) -> Result<Self, Failure> {
+        let init = StateEntityInit {
+            generation: Some(cx.generation()),
+            start: cx.incarnation(),
+            seed: rand::random(),
+            caps: states.caps(),
+        };
+        Ok(Self::start(behavior, init, cx.now(), actions)?)
+    }
+
+    fn handle(&mut self, now: Instant, input: Input<B::Command, StateAnswer>, actions: &mut Actions<Self>) {
+        self.handle(now, input, actions);
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        self.next_deadline()
+    }
+
+    fn standing(&self) -> Standing {
+        match self.phase() {
+            StatePhase::Running => Standing::Running,
+            StatePhase::Failed | StatePhase::Stopped => Standing::Ended,
+            _ => Standing::Waiting,
+        }
+    }
+
+    fn is_busy(&self) -> bool {
+        false
+    }
+
+    fn awaits(&self, _: &StateCall) -> bool {
+        true
+    }
+
+    fn perform(states: Self::Store, call: StateCall) -> BoxFuture<'static, StateAnswer> {
+        Box::pin(async move { call.perform(&*states).await })
+    }
+}

@@ -1,0 +1,346 @@
+//! An entity that persists, as a shard hosts it: event-sourced, or with a durable state.
+//!
+//! The machine is `greylag_persistence::EntityCore` or `StateEntityCore`; this hands it commands,
+//! performs what it asks of the stores, and keeps the mailbox suspended whenever it does not run
+//! (recovering, persisting, backing off), so that commands wait in the shard's queue and nowhere else.
+//! What differs between the two is in [`HostedMachine`].
+//!
+//! ```text
+//! receive --> Input::Command --> Append --> suspend_for(store call | deadline) --> on_resume --> Answer
+//! ```
+//! Store calls run as tasks of their own: a write is never dropped with the entity that began it.
+//!
+//! Source: sharding §4.3, §4.6; persistence §2, §3, §11.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Instant;
+
+use futures::future::BoxFuture;
+use greylag_persistence::{Action, Incarnation, Input};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+
+use crate::entity::{Ctx, Entity, EntityInit, Failure, Fenced, Signal};
+
+/// The actions of a machine.
+pub(super) type Actions<M> = Vec<Action<<M as HostedMachine>::Command, <M as HostedMachine>::Call>>;
+
+/// Where a machine stands, as far as its mailbox is concerned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standing {
+    /// Takes commands.
+    Running,
+    /// Waits for a store, a permit or a moment; no command reaches it.
+    Waiting,
+    /// Takes nothing any more.
+    Ended,
+}
+
+/// A machine of persistence as its shard hosts it.
+pub trait HostedMachine: Sized + Send + 'static {
+    /// What it is made of.
+    type Behavior: Send + 'static;
+    /// What the entity is sent.
+    type Command: Send + 'static;
+    /// What it asks of a store.
+    type Call: Send + 'static;
+    /// What the store answers.
+    type Answer: Send + 'static;
+    /// What performs its calls. Cheap to clone.
+    type Store: Clone + Send + 'static;
+
+    /// What this node has for it.
+    ///
+    /// # Errors
+    /// Sharding was started without.
+    fn store(init: &EntityInit) -> Result<Self::Store, Failure>;
+
+    /// Starts the machine.
+    ///
+    /// # Errors
+    /// Its settings cannot work.
+    fn start(
+        behavior: Self::Behavior,
+        store: &Self::Store,
+        cx: &Ctx<'_, Self::Command>,
+        actions: &mut Actions<Self>,
+    ) -> Result<Self, Failure>;
+
+    /// Takes one input.
+    fn handle(&mut self, now: Instant, input: Input<Self::Command, Self::Answer>, actions: &mut Actions<Self>);
+
+    /// When a tick next has work to do.
+    fn next_deadline(&self) -> Option<Instant>;
+
+    /// Where it stands.
+    fn standing(&self) -> Standing;
+
+    /// Whether it must not be passivated for being idle.
+    fn is_busy(&self) -> bool;
+
+    /// Whether it can go on only with the answer to `call`.
+    fn awaits(&self, call: &Self::Call) -> bool;
+
+    /// Performs a call.
+    fn perform(store: Self::Store, call: Self::Call) -> BoxFuture<'static, Self::Answer>;
+}
+
+/// What a suspension of the entity ended with.
+enum Woken<A> {
+    /// A permit to recover.
+    Permit(Incarnation, OwnedSemaphorePermit),
+    /// A store answered.
+    Answer(Incarnation, A),
+    /// The store ended without an answer.
+    Lost,
+    /// The machine's deadline came first; the answer is still to come.
+    Deadline(Option<Waiting<A>>),
+}
+
+/// What a suspended machine waits for.
+enum Waiting<A> {
+    Permit(Incarnation),
+    Answer(oneshot::Receiver<(Incarnation, A)>),
+}
+
+/// Hosts the machine of one entity that persists. An [`Entity`] whose messages are the commands.
+///
+/// `EntityType::event_sourced` and `EntityType::durable_state` make these; a wrapper that adds a
+/// protocol of its own (as delivery does) holds one and calls it through [`Ctx::nested`].
+pub struct PersistentEntity<M: HostedMachine> {
+    /// Until `on_start`.
+    behavior: Option<M::Behavior>,
+    core: Option<M>,
+    init: EntityInit,
+    permit: Option<OwnedSemaphorePermit>,
+    waiting: Option<Waiting<M::Answer>>,
+    /// The deadline for which a timer runs while the entity is not suspended.
+    timer: Option<Instant>,
+    /// What the shard was told last about automatic passivation.
+    busy: bool,
+    /// The machine waits for a verdict that only a new incarnation can be.
+    failed: Option<String>,
+}
+
+impl<M: HostedMachine> PersistentEntity<M> {
+    /// Hosts `behavior` as the entity `init`.
+    pub fn new(behavior: M::Behavior, init: &EntityInit) -> Self {
+        Self {
+            behavior: Some(behavior),
+            core: None,
+            init: init.clone(),
+            permit: None,
+            waiting: None,
+            timer: None,
+            busy: false,
+            failed: None,
+        }
+    }
+
+    /// Whether the state is complete and commands are taken.
+    pub fn is_running(&self) -> bool {
+        self.core.as_ref().is_some_and(|core| core.standing() == Standing::Running)
+    }
+
+    /// The machine; `None` before `on_start`.
+    pub fn core(&self) -> Option<&M> {
+        self.core.as_ref()
+    }
+
+    fn handle(&mut self, input: Input<M::Command, M::Answer>, cx: &mut Ctx<'_, M::Command>) -> Result<(), Failure> {
+        let mut actions = Vec::new();
+        let Some(core) = &mut self.core else { return Ok(()) };
+        core.handle(cx.now(), input, &mut actions);
+        self.perform(actions, cx)
+    }
+
+    fn perform(&mut self, actions: Actions<M>, cx: &mut Ctx<'_, M::Command>) -> Result<(), Failure> {
+        for action in actions {
+            self.perform_one(action, cx)?;
+        }
+        if let Some(failure) = self.failed.take() {
+            return Err(Failure::new(failure));
+        }
+        self.suspend(cx)
+    }
+
+    fn perform_one(
+        &mut self,
+        action: Action<M::Command, M::Call>,
+        cx: &mut Ctx<'_, M::Command>,
+    ) -> Result<(), Failure> {
+        match action {
+            Action::RequestPermit(incarnation) => self.waiting = Some(Waiting::Permit(incarnation)),
+            Action::ReturnPermit(_) => self.permit = None,
+            Action::Store { incarnation, call } => self.call_store(incarnation, call, cx)?,
+            Action::Recovered(_) => {}
+            Action::Passivate => cx.passivate(),
+            Action::Unhandled => {
+                tracing::debug!(entity_type = %cx.entity_type(), id = %cx.id(), "command unhandled");
+            }
+            Action::DeadLetter(dropped) => {
+                cx.remoting().dead_letter(dropped.reason, cx.id().as_str(), "");
+                dropped.discard();
+            }
+            Action::Restarting(cause) => {
+                tracing::warn!(entity_type = %cx.entity_type(), id = %cx.id(), %cause, "entity recovers again");
+            }
+            Action::Fenced(by) => {
+                cx.fenced(Fenced { stored: by.generation() });
+            }
+            Action::Failed(failure) => self.failed = Some(failure.to_string()),
+            Action::Stopped => cx.stop(),
+        }
+        Ok(())
+    }
+
+    /// Performs a store call as a task of its own. The machine's phase tells whether it waits for it.
+    fn call_store(
+        &mut self,
+        incarnation: Incarnation,
+        call: M::Call,
+        cx: &mut Ctx<'_, M::Command>,
+    ) -> Result<(), Failure> {
+        let store = M::store(&self.init)?;
+        let awaited = self.core.as_ref().is_some_and(|core| core.awaits(&call));
+        let (answered, answer) = oneshot::channel();
+        tokio::spawn(async move {
+            // Nobody listens once the entity has ended; the call itself goes on to its end.
+            answered.send((incarnation, M::perform(store, call).await)).ok();
+        });
+        if awaited {
+            self.waiting = Some(Waiting::Answer(answer));
+        } else {
+            cx.spawn_for(async move {
+                match answer.await {
+                    Ok((incarnation, answer)) => Some(Woken::<M::Answer>::Answer(incarnation, answer)),
+                    Err(_) => None,
+                }
+            });
+        }
+        Ok(())
+    }
+
+    /// Suspends the mailbox until the machine can go on, or sets a timer if it runs.
+    fn suspend(&mut self, cx: &mut Ctx<'_, M::Command>) -> Result<(), Failure> {
+        let Some(core) = &self.core else { return Ok(()) };
+        let deadline = core.next_deadline();
+        match core.standing() {
+            Standing::Running => {
+                let busy = core.is_busy();
+                if std::mem::replace(&mut self.busy, busy) != busy {
+                    cx.veto_passivation(busy);
+                }
+                if let Some(deadline) = deadline
+                    && self.timer.is_none_or(|timer| deadline < timer)
+                {
+                    self.timer = Some(deadline);
+                    cx.spawn_for(async move {
+                        tokio::time::sleep_until(deadline.into()).await;
+                        Some(Woken::<M::Answer>::Deadline(None))
+                    });
+                }
+                Ok(())
+            }
+            Standing::Ended => Ok(()),
+            Standing::Waiting => {
+                let (waiting, recoveries) = (self.waiting.take(), cx.node_services().recoveries.clone());
+                let wait = async move { Some(wait(waiting, recoveries, deadline).await) };
+                cx.suspend_for(wait).map_err(Failure::from)
+            }
+        }
+    }
+}
+
+async fn wait<A>(mut waiting: Option<Waiting<A>>, recoveries: Arc<Semaphore>, deadline: Option<Instant>) -> Woken<A> {
+    let woken = async {
+        match &mut waiting {
+            Some(Waiting::Permit(incarnation)) => {
+                let permit = recoveries.acquire_owned().await.expect("nobody closes the semaphore");
+                Some(Woken::Permit(*incarnation, permit))
+            }
+            Some(Waiting::Answer(answer)) => {
+                Some(answer.await.map_or(Woken::Lost, |(incarnation, answer)| Woken::Answer(incarnation, answer)))
+            }
+            None => None,
+        }
+    };
+    let due = async {
+        match deadline {
+            Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        biased;
+        Some(woken) = woken => woken,
+        () = due => Woken::Deadline(waiting),
+    }
+}
+
+impl<M: HostedMachine> Entity for PersistentEntity<M> {
+    type Msg = M::Command;
+
+    fn on_start(&mut self, cx: &mut Ctx<'_, M::Command>) -> Result<(), Failure> {
+        let Some(behavior) = self.behavior.take() else { return Ok(()) };
+        let (store, mut actions) = (M::store(&self.init)?, Vec::new());
+        self.core = Some(M::start(behavior, &store, cx, &mut actions)?);
+        self.perform(actions, cx)
+    }
+
+    fn receive(&mut self, command: M::Command, cx: &mut Ctx<'_, M::Command>) -> Result<(), Failure> {
+        self.handle(Input::Command(command), cx)
+    }
+
+    fn on_stop(&mut self, stop: Option<M::Command>, cx: &mut Ctx<'_, M::Command>) -> Result<(), Failure> {
+        match stop {
+            Some(command) => self.handle(Input::Command(command), cx),
+            None => self.handle(Input::Stop, cx),
+        }
+    }
+
+    fn on_signal(&mut self, signal: Signal, cx: &mut Ctx<'_, M::Command>) -> Result<(), Failure> {
+        // An entity that is stopped by force, or replaced, drops what it put aside.
+        if signal == Signal::PostStop
+            && let Some(core) = &mut self.core
+        {
+            let mut actions = Vec::new();
+            core.handle(cx.now(), Input::StopNow, &mut actions);
+            for action in actions {
+                if let Action::DeadLetter(dropped) = action {
+                    cx.remoting().dead_letter(dropped.reason, cx.id().as_str(), "");
+                    dropped.discard();
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn on_resume(&mut self, value: Box<dyn Any + Send>, cx: &mut Ctx<'_, M::Command>) -> Result<(), Failure> {
+        let Ok(woken) = value.downcast::<Option<Woken<M::Answer>>>() else { return Ok(()) };
+        match *woken {
+            None => Ok(()),
+            Some(Woken::Permit(incarnation, permit)) => {
+                self.permit = Some(permit);
+                self.handle(Input::PermitGranted(incarnation), cx)
+            }
+            Some(Woken::Answer(incarnation, answer)) => self.handle(Input::Answer { incarnation, answer }, cx),
+            // What it was asked to do may be done: only a new incarnation can find out.
+            Some(Woken::Lost) => Err(Failure::new("a store call ended without an answer")),
+            Some(Woken::Deadline(waiting)) => {
+                self.timer = None;
+                if self.waiting.is_none() {
+                    self.waiting = waiting;
+                }
+                self.handle(Input::Tick, cx)
+            }
+        }
+    }
+}
+
+impl<M: HostedMachine> fmt::Debug for PersistentEntity<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PersistentEntity").field("id", &self.init.id).finish_non_exhaustive()
+    }
+}
