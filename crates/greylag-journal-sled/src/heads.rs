@@ -1,9 +1,10 @@
-//! Heads in memory: a cache of what is stored, and what readers may not know yet.
+//! Heads in memory: a cache of what is stored; and what readers may not know yet, heads and other rows.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use bytes::Bytes;
 use greylag_persistence::PersistenceId;
 
 use crate::records::StoredHead;
@@ -46,11 +47,12 @@ impl HeadCache {
     }
 }
 
-/// The durable heads of ids that the group in hand changes, and how far events are durable. sled shows a batch before it is
+/// The durable heads and rows that the group in hand changes, and how far events are durable. sled shows a batch before it is
 /// durable; readers look here, so that nobody but the committer sees it (J6).
 #[derive(Debug, Default)]
 pub(crate) struct Undurable {
     heads: Mutex<HashMap<PersistenceId, Option<StoredHead>>>,
+    rows: Mutex<HashMap<Vec<u8>, Option<Bytes>>>,
     next_ordinal: AtomicU64,
 }
 
@@ -59,11 +61,22 @@ impl Undurable {
     /// whoever read a head that is not durable is sure to find the durable one here, or it has
     /// become durable meanwhile.
     pub(crate) fn durable_head(&self, id: &PersistenceId) -> Option<Option<StoredHead>> {
-        self.lock().get(id).copied()
+        lock(&self.heads).get(id).copied()
     }
 
-    pub(crate) fn publish(&self, heads: HashMap<PersistenceId, Option<StoredHead>>) {
-        *self.lock() = heads;
+    /// The same for any other row that is only ever written over, by its key.
+    pub(crate) fn durable_row(&self, key: &[u8]) -> Option<Option<Bytes>> {
+        lock(&self.rows).get(key).cloned()
+    }
+
+    /// Before the group is applied: what it changes, as it is now.
+    pub(crate) fn publish(
+        &self,
+        heads: HashMap<PersistenceId, Option<StoredHead>>,
+        rows: HashMap<Vec<u8>, Option<Bytes>>,
+    ) {
+        *lock(&self.heads) = heads;
+        *lock(&self.rows) = rows;
     }
 
     /// The ordinal of the first event that queries may not know yet.
@@ -77,12 +90,13 @@ impl Undurable {
     }
 
     pub(crate) fn clear(&self) {
-        self.lock().clear();
+        lock(&self.heads).clear();
+        lock(&self.rows).clear();
     }
+}
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<PersistenceId, Option<StoredHead>>> {
-        self.heads.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+fn lock<T>(map: &Mutex<T>) -> MutexGuard<'_, T> {
+    map.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

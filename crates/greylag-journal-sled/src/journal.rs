@@ -14,6 +14,7 @@ use greylag_store_sled::{OpenError, Refused, Store, StoreStats};
 
 use crate::heads::Undurable;
 use crate::keys::SaveNo;
+use crate::offsets::SledOffsets;
 use crate::planner::JournalPlanner;
 use crate::queries::SledQueries;
 use crate::reads::Reads;
@@ -42,19 +43,19 @@ pub struct SledSnapshots {
 #[derive(Debug)]
 pub(crate) struct Inner {
     name: String,
-    store: Store<JournalPlanner>,
-    undurable: Arc<Undurable>,
+    pub(crate) store: Store<JournalPlanner>,
+    pub(crate) undurable: Arc<Undurable>,
     max_append_bytes: usize,
 }
 
 /// Why a request has no answer.
-enum Lost {
+pub(crate) enum Lost {
     NotTaken(StoreFailure),
     Unanswered(StoreFailure),
 }
 
 impl Lost {
-    fn cause(self) -> StoreFailure {
+    pub(crate) fn cause(self) -> StoreFailure {
         match self {
             Self::NotTaken(cause) | Self::Unanswered(cause) => cause,
         }
@@ -99,7 +100,12 @@ impl SledJournal {
         SledQueries::new(self.inner.clone())
     }
 
-    /// Both, as entities take them.
+    /// What projections have processed, in the same directory and group commits.
+    pub fn offsets(&self) -> SledOffsets {
+        SledOffsets::new(self.inner.clone())
+    }
+
+    /// Journal and snapshots, as entities take them.
     pub fn stores(&self) -> Stores {
         Stores::new(Arc::new(self.clone()), Arc::new(self.snapshots()))
     }
@@ -116,7 +122,7 @@ impl SledJournal {
 }
 
 impl Inner {
-    async fn ask(&self, request: Request) -> Result<Answer, Lost> {
+    pub(crate) async fn ask(&self, request: Request) -> Result<Answer, Lost> {
         let pending = self.store.submit(request).map_err(|refused: Refused| Lost::NotTaken(self.failure(refused)))?;
         pending.await.map_err(|unanswered| match self.store.health() {
             greylag_store_sled::Health::Down(reason) => Lost::Unanswered(self.failure(reason)),
@@ -137,7 +143,7 @@ impl Inner {
         reading.await.unwrap_or_else(|error| Err(self.failure(error)))
     }
 
-    fn health(&self) -> Health {
+    pub(crate) fn health(&self) -> Health {
         match self.store.health() {
             greylag_store_sled::Health::Up => Health::Up,
             greylag_store_sled::Health::Degraded(reasons) => Health::Degraded(reasons),
@@ -145,7 +151,7 @@ impl Inner {
         }
     }
 
-    async fn close(&self) -> Result<(), CloseError> {
+    pub(crate) async fn close(&self) -> Result<(), CloseError> {
         let store = self.store.clone();
         let closing = tokio::task::spawn_blocking(move || store.close());
         let closed = closing.await.map_err(|error| CloseError(self.failure(error)))?;
@@ -324,12 +330,14 @@ impl SledSnapshots {
 }
 
 /// The planner answers each request by the answer of its name.
-fn mismatch(answer: &Answer) -> ! {
+pub(crate) fn mismatch(answer: &Answer) -> ! {
     panic!("the planner answered another request: {answer:?}")
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashMap;
+
     use greylag_core::CodecId;
     use greylag_persistence::{EventKind, NewEvent};
 
@@ -359,11 +367,11 @@ mod tests {
         let inner = &journal.inner;
         let stored: StoredHead = crate::lookup::head(&inner.store.reader().unwrap(), &id).unwrap().unwrap();
         let durable = StoredHead { head: Head { highest: SeqNr::FIRST, ..stored.head }, ..stored };
-        inner.undurable.publish([(id.clone(), Some(durable))].into());
+        inner.undurable.publish([(id.clone(), Some(durable))].into(), HashMap::new());
         assert_eq!(journal.head(&id).await.unwrap().highest, SeqNr::FIRST);
         let page = journal.read(&id, ReadRange::all()).await.unwrap();
         assert_eq!((page.records.len(), page.next), (1, None));
-        inner.undurable.publish([(id.clone(), None)].into());
+        inner.undurable.publish([(id.clone(), None)].into(), HashMap::new());
         assert_eq!(journal.head(&id).await.unwrap(), Head::default(), "not even the claim is durable");
         inner.undurable.clear();
         assert_eq!(journal.read(&id, ReadRange::all()).await.unwrap().records.len(), 2);

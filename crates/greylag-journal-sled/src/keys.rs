@@ -4,6 +4,8 @@
 //! which begins another never meets its records, and keys stay short. `docs/formats/journal-sled.md`
 //! describes the format. Source: persistence §4.3.
 
+use std::ops::RangeInclusive;
+
 use greylag_persistence::{PersistenceId, SeqNr};
 
 /// Magic, version and the uuid of this store.
@@ -21,6 +23,7 @@ const ID: u8 = 0x07;
 const SWEEP: u8 = 0x08;
 const SNAPSHOT: u8 = 0x10;
 const SNAPSHOT_CHUNK: u8 = 0x11;
+const OFFSETS: u8 = 0x30;
 
 /// The dense number of a persistence id, given when it is first seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -107,6 +110,20 @@ pub(crate) fn snapshot_chunk(pid: PidNo, seq_nr: SeqNr, save: SaveNo, chunk: u16
     with_chunk(key(SNAPSHOT_CHUNK, &[pid.0, seq_nr.as_u64(), save.0]), chunk)
 }
 
+/// What one slice of a projection keeps. Names have no control characters, so the zero byte ends them.
+pub(crate) fn offsets(projection: &str, slice: u16) -> Vec<u8> {
+    let mut key = text_key(OFFSETS, projection);
+    key.push(0);
+    key.extend_from_slice(&slice.to_be_bytes());
+    key
+}
+
+/// Bounds of these slices of a projection.
+pub(crate) fn offsets_of(projection: &str, slices: &RangeInclusive<u16>) -> (Vec<u8>, Vec<u8>) {
+    let end = [&offsets(projection, *slices.end())[..], &[0]].concat();
+    (offsets(projection, *slices.start()), end)
+}
+
 /// Bounds of a whole space, for iteration.
 pub(crate) fn space(space: Space) -> ([u8; 1], [u8; 1]) {
     let first = match space {
@@ -151,6 +168,7 @@ mod tests {
         assert_eq!(event_chunk(pid, seq_nr, 3), b"\x03\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x02\0\x03");
         assert_eq!(commit(258), b"\x04\0\0\0\0\0\0\x01\x02");
         assert_eq!(tag("red"), b"\x05red");
+        assert_eq!(offsets("sums", 258), b"\x30sums\0\x01\x02");
         assert_eq!(number(&event(pid, seq_nr), 1), Some(2));
         assert_eq!(number(&commit(1), 1), None);
     }

@@ -48,6 +48,8 @@ mod heads;
 mod journal;
 mod keys;
 mod lookup;
+mod offset_row;
+mod offsets;
 mod planner;
 mod queries;
 mod reads;
@@ -60,5 +62,6 @@ mod sweeper;
 
 pub use greylag_store_sled::{OpenError, StoreError, StoreSettings, StoreStats};
 pub use journal::{SledJournal, SledSnapshots};
+pub use offsets::SledOffsets;
 pub use queries::SledQueries;
 pub use settings::{Clock, SledJournalSettings};

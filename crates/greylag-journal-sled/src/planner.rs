@@ -10,6 +10,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use greylag_persistence::{
     AdvanceError, AppendError, Appended, Claim, ClaimError, Corrupt, DeleteError, Head, PersistenceId, SeqNr,
     StoreFailure, Timestamp, Under, WriterEpoch, WriterUuid,
@@ -19,12 +20,14 @@ use greylag_store_sled::{Batch, MAX_VALUE_BYTES, Planner, Reader, StoreError};
 use crate::heads::{HeadCache, Undurable};
 use crate::keys::{self, PidNo, TagNo};
 use crate::lookup::{self, LookupError};
+use crate::planner::offsets::ChangedOffsets;
 use crate::records::{CommitRecord, CommittedAppend, StoredHead};
 use crate::recovery;
 use crate::request::{Answer, EncodedAppend, Opening, Request};
 use crate::settings::{Clock, SledJournalSettings};
 use crate::sweeper::Sweeper;
 
+mod offsets;
 mod snapshots;
 
 /// Plans the group commits of one journal.
@@ -54,11 +57,20 @@ pub(crate) struct Counters {
 #[derive(Default)]
 struct Group {
     heads: HashMap<PersistenceId, ChangedHead>,
+    /// Slices of projections, by their keys.
+    offsets: HashMap<Vec<u8>, ChangedOffsets>,
     record: CommitRecord,
     record_bytes: usize,
     /// Appends of this group; a repeat of one of them is answered from here (J10).
     appends: Vec<PlannedAppend>,
     changed: bool,
+}
+
+impl Group {
+    /// What readers find in place of the rows that this group writes over.
+    fn durable_rows(&self) -> HashMap<Vec<u8>, Option<Bytes>> {
+        self.offsets.iter().map(|(key, changed)| (key.clone(), changed.before.clone())).collect()
+    }
 }
 
 /// A head before the group, which is the durable one, and as the group leaves it so far.
@@ -113,6 +125,12 @@ impl JournalPlanner {
                 reader,
                 batch,
             )?),
+            Request::ClaimSlices { projection, slices } => {
+                Answer::ClaimSlices(self.claim_slices(projection, slices, reader)?)
+            }
+            Request::ChangeOffsets { owned, change } => {
+                Answer::ChangeOffsets(self.change_offsets(&owned, &change, reader)?)
+            }
         })
     }
 
@@ -406,9 +424,11 @@ impl Planner for JournalPlanner {
         }
         if self.group.changed {
             self.write_heads(batch);
+            self.write_offsets(batch);
             self.finish_record(batch);
         }
-        self.undurable.publish(self.group.heads.iter().map(|(id, changed)| (id.clone(), changed.before)).collect());
+        let heads = self.group.heads.iter().map(|(id, changed)| (id.clone(), changed.before)).collect();
+        self.undurable.publish(heads, self.group.durable_rows());
         Ok(answers)
     }
 

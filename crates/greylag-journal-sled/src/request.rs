@@ -1,11 +1,15 @@
 //! What the journal asks of its committer, and what it is answered.
 
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+
 use greylag_persistence::{
-    AdvanceError, AppendError, Appended, Claim, ClaimError, DeleteError, PersistenceId, SeqNr, SnapshotCriteria,
-    SnapshotError, Timestamp, Under, WriterEpoch, WriterUuid,
+    AdvanceError, AppendError, Appended, Claim, ClaimError, DeleteError, OffsetError, OwnedSlices, PersistenceId,
+    SeqNr, SnapshotCriteria, SnapshotError, Timestamp, Under, WriterEpoch, WriterUuid,
 };
 
 use crate::keys::SaveNo;
+use crate::offset_row::Place;
 use crate::records::{EncodedEvent, EncodedSnapshot};
 
 #[derive(Debug)]
@@ -18,6 +22,18 @@ pub(crate) enum Request {
     SaveSnapshot { snapshot: EncodedSnapshot, chunks_written_in: Option<Opening> },
     DeleteSnapshot { id: PersistenceId, seq_nr: SeqNr },
     DeleteSnapshots { id: PersistenceId, criteria: SnapshotCriteria },
+    ClaimSlices { projection: String, slices: RangeInclusive<u16> },
+    ChangeOffsets { owned: OwnedSlices, change: OffsetChange },
+}
+
+/// What an owner does to the offsets of its slices.
+#[derive(Debug)]
+pub(crate) enum OffsetChange {
+    /// By slice.
+    Save(BTreeMap<u16, Vec<Place>>),
+    /// What stands before this ordinal.
+    ForgetBefore(u64),
+    Reset,
 }
 
 /// An append whose events are encoded already, by the thread of whoever asks.
@@ -56,16 +72,25 @@ pub(crate) enum Answer {
     SnapshotChunks(Opening),
     SaveSnapshot(Result<Timestamp, SnapshotError>),
     DeleteSnapshots(Result<(), SnapshotError>),
+    ClaimSlices(Result<OwnedSlices, OffsetError>),
+    ChangeOffsets(Result<(), OffsetError>),
 }
 
 impl greylag_store_sled::Request for Request {
     fn bytes(&self) -> usize {
         const OVERHEAD: usize = 128;
+        const SLICE_BYTES: usize = 64;
         OVERHEAD
             + match self {
                 Self::Append(append) => append.events.iter().map(EncodedEvent::len).sum(),
                 Self::SnapshotChunks(part) => part.chunks.iter().map(Vec::len).sum(),
                 Self::SaveSnapshot { snapshot, .. } => snapshot.len(),
+                Self::ClaimSlices { projection, slices } => slices.len() * (projection.len() + SLICE_BYTES),
+                Self::ChangeOffsets { owned, change } => {
+                    let places =
+                        if let OffsetChange::Save(places) = change { places.values().map(Vec::len).sum() } else { 0 };
+                    owned.projection.len() + (owned.epochs.len() + places) * SLICE_BYTES
+                }
                 _ => 0,
             }
     }

@@ -1,6 +1,7 @@
 //! The conformance kit on disk: as it is, and with a journal that is closed and opened again all
 //! the time.
 
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -8,12 +9,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use greylag_journal_sled::{Clock, SledJournal, SledJournalSettings, StoreError, StoreSettings};
-use greylag_persistence::tck::{self, Flags, JournalFactory, QueryFactory, SnapshotFactory};
+use greylag_persistence::tck::{self, Flags, JournalFactory, OffsetFactory, QueryFactory, SnapshotFactory};
 use greylag_persistence::{
     AdvanceError, Append, AppendError, Appended, Caps, Claim, ClaimError, CloseError, DeleteError, EventPage,
-    EventQueries, Head, Health, Journal, NewSnapshot, Page, PageQuery, PersistenceId, Position, QueryCaps, QueryError,
-    ReadError, ReadRange, SeqNr, Snapshot, SnapshotCaps, SnapshotCriteria, SnapshotError, SnapshotStore, Timestamp,
-    Under, WriterEpoch, WriterUuid,
+    EventQueries, Head, Health, Journal, NewSnapshot, OffsetCaps, OffsetError, OffsetStore, OwnedSlices, Page,
+    PageQuery, PersistenceId, Position, Processed, QueryCaps, QueryError, ReadError, ReadRange, SeqNr, Snapshot,
+    SnapshotCaps, SnapshotCriteria, SnapshotError, SnapshotStore, Timestamp, Under, WriterEpoch, WriterUuid,
 };
 use greylag_store_sled::{Batch, Planner, Reader, Request, Store};
 use tokio::sync::RwLock;
@@ -138,6 +139,42 @@ impl SnapshotStore for Reopened {
     }
 }
 
+#[async_trait]
+impl OffsetStore for Reopened {
+    fn caps(&self) -> OffsetCaps {
+        self.latest.lock().unwrap().offsets().caps()
+    }
+
+    async fn claim(&self, projection: &str, slices: RangeInclusive<u16>) -> Result<OwnedSlices, OffsetError> {
+        self.open.read().await.offsets().claim(projection, slices).await
+    }
+
+    async fn load(&self, projection: &str, slices: RangeInclusive<u16>) -> Result<Vec<Processed>, OffsetError> {
+        self.before_read().await;
+        self.open.read().await.offsets().load(projection, slices).await
+    }
+
+    async fn save(&self, owned: &OwnedSlices, processed: &[Processed]) -> Result<(), OffsetError> {
+        self.open.read().await.offsets().save(owned, processed).await
+    }
+
+    async fn forget_before(&self, owned: &OwnedSlices, position: Position) -> Result<(), OffsetError> {
+        self.open.read().await.offsets().forget_before(owned, position).await
+    }
+
+    async fn reset(&self, owned: &OwnedSlices) -> Result<(), OffsetError> {
+        self.open.read().await.offsets().reset(owned).await
+    }
+
+    fn health(&self) -> Health {
+        self.health()
+    }
+
+    async fn close(&self) -> Result<(), CloseError> {
+        Journal::close(self).await
+    }
+}
+
 /// Flips a bit of the payload of a record, and seals it again: what the engine's checksum cannot
 /// see, the event's own must.
 struct Flip {
@@ -236,6 +273,13 @@ impl SnapshotFactory for Disk {
     }
 }
 
+#[async_trait]
+impl OffsetFactory for Disk {
+    async fn open(&self) -> Arc<dyn OffsetStore> {
+        self.store().await
+    }
+}
+
 /// The query side of whatever is open.
 struct ReopenedQueries(Arc<Reopened>);
 
@@ -312,6 +356,15 @@ async fn the_journal_conforms_when_it_is_opened_again_all_the_time() {
 async fn the_snapshots_conform() {
     for every in [0, 3] {
         let report = tck::snapshots(&Disk::new(every), Flags::default()).await;
+        report.assert_conforms();
+        assert_eq!(report.skipped().count(), 0, "{report}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_offsets_conform() {
+    for every in [0, 3] {
+        let report = tck::offsets(&Disk::new(every), Flags::default()).await;
         report.assert_conforms();
         assert_eq!(report.skipped().count(), 0, "{report}");
     }

@@ -86,6 +86,17 @@ pub struct Processed {
     pub position: Position,
 }
 
+/// The entity type of [marks](Processed::is_mark).
+pub(crate) const MARK_TYPE: &str = "gl.projection";
+
+impl Processed {
+    /// Whether this is a mark, which a projection saves under an id of its own: it tells how far
+    /// *everything* of a range of slices was processed, not only the slice that its id falls into.
+    pub fn is_mark(&self) -> bool {
+        self.id.entity_type() == MARK_TYPE
+    }
+}
+
 /// The fence of one slice of a projection; every new owner raises it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OwnerEpoch(u64);

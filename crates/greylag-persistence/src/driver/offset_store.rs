@@ -24,12 +24,14 @@ pub trait OffsetStore: Send + Sync + 'static {
     /// slice get different epochs. Claiming again after a lost answer is harmless.
     ///
     /// # Errors
-    /// [`OffsetError::InvalidName`] or [`OffsetError::Unavailable`].
+    /// [`OffsetError::InvalidName`], [`OffsetError::Corrupt`] if a stored epoch cannot be read, or
+    /// [`OffsetError::Unavailable`]; nothing was raised, except possibly at the last.
     async fn claim(&self, projection: &str, slices: RangeInclusive<u16>) -> Result<OwnedSlices, OffsetError>;
 
     /// What was processed of these slices: for each id its greatest number, unless it was
     /// [forgotten](OffsetStore::forget_before); a store of ordinals may keep only the newest
-    /// position of each slice. Ordered by position, then id. An empty answer means the start.
+    /// position of each slice, and every [mark](Processed::is_mark), since a mark tells of other
+    /// slices too. Ordered by position, then id. An empty answer means the start.
     ///
     /// # Errors
     /// [`OffsetError::Corrupt`] in place of wrong data, or [`OffsetError::Unavailable`].

@@ -14,12 +14,9 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use crate::event::{SeqNr, Timestamp};
-use crate::offset::{Offset, Position, Processed};
+use crate::offset::{MARK_TYPE, Offset, Position, Processed};
 use crate::persistence_id::PersistenceId;
 use crate::query::{Envelope, EventSource, before};
-
-/// The entity type of markers.
-const MARKER: &str = "gl.projection";
 
 /// What becomes of an envelope.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,7 +52,7 @@ pub(crate) struct Progress {
 pub(crate) fn marker(slices: &RangeInclusive<u16>) -> PersistenceId {
     let (first, last) = (slices.start(), slices.end());
     let ids = (0_u32..).map(|n| {
-        PersistenceId::of(MARKER, &format!("{first}-{last}/{n}")).expect("a short text without control characters")
+        PersistenceId::of(MARK_TYPE, &format!("{first}-{last}/{n}")).expect("a short text without control characters")
     });
     let mut fitting = ids.filter(|id| id.slice() == *first);
     fitting.next().expect("every slice has ids")
@@ -63,7 +60,7 @@ pub(crate) fn marker(slices: &RangeInclusive<u16>) -> PersistenceId {
 
 /// Which slices a marker is about, if it is one.
 fn covered(id: &PersistenceId) -> Option<RangeInclusive<u16>> {
-    if id.entity_type() != MARKER {
+    if id.entity_type() != MARK_TYPE {
         return None;
     }
     let (range, _) = id.entity_id().split_once('/')?;
@@ -83,7 +80,7 @@ impl Progress {
                 let known = began_at.entry(slice).or_insert(position);
                 *known = position.max(*known);
             }
-            if id.entity_type() != MARKER && slices.contains(&id.slice()) {
+            if id.entity_type() != MARK_TYPE && slices.contains(&id.slice()) {
                 ids.insert(id, (seq_nr, position));
             }
         }

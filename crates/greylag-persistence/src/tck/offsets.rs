@@ -39,6 +39,7 @@ pub async fn offsets(factory: &impl OffsetFactory, flags: Flags) -> Report {
         "15 concurrent claims" => concurrent_claims(store);
         "16 a stale owner forgets nothing" => stale_forget(store);
         "17 health and close" => close(factory);
+        "18 marks of other ranges stay" => marks(store);
     }
     report
 }
@@ -298,6 +299,34 @@ async fn stale_forget(store: S<'_>) -> Checked {
     stale("reset by a stale owner", store.reset(&zombie).await, &zombie, 5)?;
     stale("forgetting by a stale owner", store.forget_before(&zombie, at(store, 2)).await, &zombie, 5)?;
     expect(store, "all is there", "tck-stale-forget", ALL, &saved).await
+}
+
+async fn marks(store: S<'_>) -> Checked {
+    // Three ranges that begin with slice 0, as a projection is cut anew, and an event of that slice.
+    let mark = |last: u16, number: u64| {
+        let mut ids =
+            (0..).map(|n: u32| PersistenceId::of("gl.projection", &format!("0-{last}/{n}")).expect("a valid id"));
+        let id = ids.find(|id| id.slice() == 0).expect("every slice has ids");
+        let seq_nr = u32::try_from(number + 1).expect("a small number");
+        processed(store, &id, seq_nr, number)
+    };
+    let owned = must("claim", store.claim("tck-marks", ALL).await)?;
+    let event = processed(store, &id_in(0..=0, 0), 1, 60);
+    let mut saved = vec![mark(1023, 50), mark(511, 70), mark(255, 55)];
+    for processed in saved.iter().chain([&event]) {
+        must("save", store.save(&owned, std::slice::from_ref(processed)).await)?;
+    }
+    must("save of an older mark", store.save(&owned, &[mark(1023, 40)]).await)?;
+    saved.sort_by_key(|mark| mark.position);
+    let mut loaded = must("load", store.load("tck-marks", ALL).await)?;
+    loaded.retain(Processed::is_mark);
+    equal("marks of all ranges", loaded, saved.clone())?;
+    must("forget", store.forget_before(&owned, at(store, 55)).await)?;
+    let mut loaded = must("load", store.load("tck-marks", ALL).await)?;
+    loaded.retain(Processed::is_mark);
+    equal("marks that are not too old", loaded, saved.split_off(1))?;
+    must("reset", store.reset(&owned).await)?;
+    expect(store, "after a reset", "tck-marks", ALL, &[]).await
 }
 
 async fn close(factory: &impl OffsetFactory) -> Checked {

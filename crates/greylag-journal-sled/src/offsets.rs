@@ -1,0 +1,166 @@
+//! What projections have processed, as a handle.
+
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use greylag_persistence::{
+    CloseError, CorruptKind, Health, OffsetCaps, OffsetError, OffsetKind, OffsetStore, OwnedSlices, Position,
+    Processed, Scope, StoreFailure, is_projection_name,
+};
+use greylag_store_sled::StoreError;
+
+use crate::journal::{Inner, mismatch};
+use crate::keys;
+use crate::offset_row::{Place, SliceOffsets};
+use crate::reads::Reads;
+use crate::request::{Answer, OffsetChange, Request};
+
+/// The offset store of a [`SledJournal`](crate::SledJournal), in the same directory and group commits.
+///
+/// It keeps the newest ordinal of each slice, whatever the number of ids in it, and the marks that tell
+/// of whole ranges of slices.
+#[derive(Debug, Clone)]
+pub struct SledOffsets {
+    inner: Arc<Inner>,
+}
+
+const CAPS: OffsetCaps = OffsetCaps { scope: Scope::Node, kind: OffsetKind::Ordinal };
+
+impl SledOffsets {
+    pub(crate) fn new(inner: Arc<Inner>) -> Self {
+        Self { inner }
+    }
+
+    async fn change(&self, owned: &OwnedSlices, change: OffsetChange) -> Result<(), OffsetError> {
+        match self.inner.ask(Request::ChangeOffsets { owned: owned.clone(), change }).await {
+            Ok(Answer::ChangeOffsets(answer)) => answer,
+            Ok(other) => mismatch(&other),
+            Err(lost) => Err(OffsetError::Unavailable(lost.cause())),
+        }
+    }
+}
+
+/// The number of a position of this kind of store.
+fn ordinal(position: Position) -> Result<u64, OffsetError> {
+    match position {
+        Position::Ordinal(ordinal) => Ok(ordinal),
+        Position::Timestamp(_) => Err(OffsetError::ForeignOffset { expected: CAPS.kind, found: position.kind() }),
+    }
+}
+
+#[async_trait]
+impl OffsetStore for SledOffsets {
+    fn caps(&self) -> OffsetCaps {
+        CAPS
+    }
+
+    async fn claim(&self, projection: &str, slices: RangeInclusive<u16>) -> Result<OwnedSlices, OffsetError> {
+        match self.inner.ask(Request::ClaimSlices { projection: projection.to_owned(), slices }).await {
+            Ok(Answer::ClaimSlices(answer)) => answer,
+            Ok(other) => mismatch(&other),
+            Err(lost) => Err(OffsetError::Unavailable(lost.cause())),
+        }
+    }
+
+    async fn load(&self, projection: &str, slices: RangeInclusive<u16>) -> Result<Vec<Processed>, OffsetError> {
+        let projection = projection.to_owned();
+        let reading = self.inner.read(move |reads| reads.offsets(&projection, &slices));
+        reading.await.map_err(OffsetError::Unavailable)?
+    }
+
+    async fn save(&self, owned: &OwnedSlices, processed: &[Processed]) -> Result<(), OffsetError> {
+        let mut places: BTreeMap<u16, Vec<Place>> = BTreeMap::new();
+        for one in processed {
+            let (ordinal, is_mark) = (ordinal(one.position)?, one.is_mark());
+            let place = Place { id: one.id.clone(), seq_nr: one.seq_nr, ordinal, is_mark };
+            places.entry(one.id.slice()).or_default().push(place);
+        }
+        self.change(owned, OffsetChange::Save(places)).await
+    }
+
+    async fn forget_before(&self, owned: &OwnedSlices, position: Position) -> Result<(), OffsetError> {
+        self.change(owned, OffsetChange::ForgetBefore(ordinal(position)?)).await
+    }
+
+    async fn reset(&self, owned: &OwnedSlices) -> Result<(), OffsetError> {
+        self.change(owned, OffsetChange::Reset).await
+    }
+
+    fn health(&self) -> Health {
+        self.inner.health()
+    }
+
+    async fn close(&self) -> Result<(), CloseError> {
+        self.inner.close().await
+    }
+}
+
+/// Why the row of a slice was not read.
+pub(crate) fn offset_error(store: &str, projection: &str, error: StoreError) -> OffsetError {
+    if error.is_corruption() {
+        return OffsetError::Corrupt { projection: projection.to_owned(), kind: CorruptKind::Checksum };
+    }
+    OffsetError::Unavailable(StoreFailure::new(store, error))
+}
+
+/// A row whose bytes are whole, but have no meaning.
+pub(crate) fn unreadable(projection: &str) -> OffsetError {
+    OffsetError::Corrupt { projection: projection.to_owned(), kind: CorruptKind::Unreadable }
+}
+
+impl Reads<'_> {
+    pub(crate) fn offsets(
+        &self,
+        projection: &str,
+        slices: &RangeInclusive<u16>,
+    ) -> Result<Vec<Processed>, OffsetError> {
+        let mut loaded = Vec::new();
+        if slices.is_empty() || !is_projection_name(projection) {
+            return Ok(loaded);
+        }
+        let (from, to) = keys::offsets_of(projection, slices);
+        for record in self.reader.range(&from, &to) {
+            let (key, stored) = record.map_err(|error| offset_error(self.name, projection, error))?;
+            let Some(durable) = self.undurable.durable_row(&key).unwrap_or(Some(stored)) else { continue };
+            let row = SliceOffsets::decode(durable).ok_or_else(|| unreadable(projection))?;
+            loaded.extend(row.places().cloned().map(Place::processed));
+        }
+        loaded.sort_by(|left, right| (left.position, &left.id).cmp(&(right.position, &right.id)));
+        Ok(loaded)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use greylag_persistence::{PersistenceId, SeqNr};
+
+    use super::*;
+    use crate::{SledJournal, SledJournalSettings};
+
+    /// J6: as for heads, what the committer has applied but not synced is not read.
+    #[tokio::test]
+    async fn offsets_that_are_not_durable_yet_are_not_read() {
+        let directory = tempfile::tempdir().unwrap();
+        let journal = SledJournal::open(directory.path(), SledJournalSettings::test()).await.unwrap();
+        let (offsets, id) = (journal.offsets(), PersistenceId::unique("Counter|1").unwrap());
+        let at = |ordinal| Processed { id: id.clone(), seq_nr: SeqNr::FIRST, position: Position::Ordinal(ordinal) };
+        let slices = id.slice()..=id.slice();
+        let owned = offsets.claim("sums", slices.clone()).await.unwrap();
+        offsets.save(&owned, &[at(1)]).await.unwrap();
+        let key = keys::offsets("sums", id.slice());
+        let durable = offsets.inner.store.reader().unwrap().get(&key).unwrap();
+        offsets.save(&owned, &[at(2)]).await.unwrap();
+        // As the committer does between applying a batch and its sync.
+        let undurable = &offsets.inner.undurable;
+        undurable.publish(HashMap::new(), [(key.clone(), durable)].into());
+        assert_eq!(offsets.load("sums", slices.clone()).await.unwrap(), [at(1)]);
+        undurable.publish(HashMap::new(), [(key, None)].into());
+        assert_eq!(offsets.load("sums", slices.clone()).await.unwrap(), []);
+        undurable.clear();
+        assert_eq!(offsets.load("sums", slices).await.unwrap(), [at(2)]);
+    }
+}
