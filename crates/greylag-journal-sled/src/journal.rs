@@ -21,6 +21,7 @@ use crate::reads::Reads;
 use crate::records::{EncodedEvent, EncodedSnapshot};
 use crate::request::{Answer, EncodedAppend, Opening, Request, SnapshotChunks};
 use crate::settings::SledJournalSettings;
+use crate::states::SledStates;
 
 /// Chunks that one request carries; a large snapshot must not fill a group alone.
 const CHUNKS_PER_REQUEST: usize = 16;
@@ -98,6 +99,11 @@ impl SledJournal {
     /// The query side of this journal.
     pub fn queries(&self) -> SledQueries {
         SledQueries::new(self.inner.clone())
+    }
+
+    /// The durable states in the same directory and group commits.
+    pub fn states(&self) -> SledStates {
+        SledStates::new(self.inner.clone())
     }
 
     /// What projections have processed, in the same directory and group commits.

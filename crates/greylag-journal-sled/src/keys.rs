@@ -6,7 +6,7 @@
 
 use std::ops::RangeInclusive;
 
-use greylag_persistence::{PersistenceId, SeqNr};
+use greylag_persistence::{PersistenceId, Revision, SeqNr};
 
 /// Magic, version and the uuid of this store.
 pub(crate) const FORMAT: &[u8] = &[0x00];
@@ -23,6 +23,9 @@ const ID: u8 = 0x07;
 const SWEEP: u8 = 0x08;
 const SNAPSHOT: u8 = 0x10;
 const SNAPSHOT_CHUNK: u8 = 0x11;
+const STATE: u8 = 0x20;
+const CHANGE: u8 = 0x21;
+const STATE_CHUNK: u8 = 0x22;
 const OFFSETS: u8 = 0x30;
 
 /// The dense number of a persistence id, given when it is first seen.
@@ -110,6 +113,28 @@ pub(crate) fn snapshot_chunk(pid: PidNo, seq_nr: SeqNr, save: SaveNo, chunk: u16
     with_chunk(key(SNAPSHOT_CHUNK, &[pid.0, seq_nr.as_u64(), save.0]), chunk)
 }
 
+pub(crate) fn state(id: &PersistenceId) -> Vec<u8> {
+    text_key(STATE, id.as_str())
+}
+
+/// Bounds of the states after `after`.
+pub(crate) fn states(after: Option<&PersistenceId>) -> (Vec<u8>, Vec<u8>) {
+    (after.map_or_else(|| vec![STATE], |after| [&state(after)[..], &[0]].concat()), vec![STATE + 1])
+}
+
+/// Ids have no control characters, so the zero byte ends them.
+pub(crate) fn state_chunk(id: &PersistenceId, revision: Revision, chunk: u16) -> Vec<u8> {
+    let mut key = text_key(STATE_CHUNK, id.as_str());
+    key.push(0);
+    key.extend_from_slice(&revision.as_u64().to_be_bytes());
+    with_chunk(key, chunk)
+}
+
+/// The change of a state that has this ordinal.
+pub(crate) fn change(ordinal: u64) -> Vec<u8> {
+    key(CHANGE, &[ordinal])
+}
+
 /// What one slice of a projection keeps. Names have no control characters, so the zero byte ends them.
 pub(crate) fn offsets(projection: &str, slice: u16) -> Vec<u8> {
     let mut key = text_key(OFFSETS, projection);
@@ -132,6 +157,7 @@ pub(crate) fn space(space: Space) -> ([u8; 1], [u8; 1]) {
         Space::Ids => ID,
         Space::Sweeps => SWEEP,
         Space::SnapshotChunks => SNAPSHOT_CHUNK,
+        Space::Changes => CHANGE,
         Space::All => return ([HEAD], [0xff]),
     };
     ([first], [first + 1])
@@ -145,6 +171,8 @@ pub(crate) enum Space {
     Ids,
     Sweeps,
     SnapshotChunks,
+    /// Read from where the latest commits begin.
+    Changes,
     /// Every space but the format's.
     All,
 }
@@ -168,6 +196,9 @@ mod tests {
         assert_eq!(event_chunk(pid, seq_nr, 3), b"\x03\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x02\0\x03");
         assert_eq!(commit(258), b"\x04\0\0\0\0\0\0\x01\x02");
         assert_eq!(tag("red"), b"\x05red");
+        assert_eq!(state(&id), b"\x20a|b");
+        assert_eq!(change(258), b"\x21\0\0\0\0\0\0\x01\x02");
+        assert_eq!(state_chunk(&id, Revision::from(2), 3), b"\x22a|b\0\0\0\0\0\0\0\0\x02\0\x03");
         assert_eq!(offsets("sums", 258), b"\x30sums\0\x01\x02");
         assert_eq!(number(&event(pid, seq_nr), 1), Some(2));
         assert_eq!(number(&commit(1), 1), None);

@@ -58,6 +58,8 @@ mod recovery;
 mod request;
 mod scan;
 mod settings;
+mod state_row;
+mod states;
 mod sweeper;
 
 pub use greylag_store_sled::{OpenError, StoreError, StoreSettings, StoreStats};
@@ -65,3 +67,4 @@ pub use journal::{SledJournal, SledSnapshots};
 pub use offsets::SledOffsets;
 pub use queries::SledQueries;
 pub use settings::{Clock, SledJournalSettings};
+pub use states::SledStates;

@@ -7,6 +7,7 @@ use greylag_store_sled::{Reader, StoreError};
 
 use crate::keys::{self, PidNo};
 use crate::records::{EventRow, Row, StoredHead};
+use crate::state_row::StateRow;
 
 /// Why a record was not read.
 #[derive(Debug)]
@@ -33,6 +34,17 @@ pub(crate) fn head(reader: &Reader, id: &PersistenceId) -> Result<Option<StoredH
     let value = reader.get(&keys::head(id)).map_err(|error| LookupError::of(id, SeqNr::ZERO, error))?;
     let unreadable = || LookupError::corrupt(id, SeqNr::ZERO, CorruptKind::Unreadable);
     value.map(|value| StoredHead::decode(value).ok_or_else(unreadable)).transpose()
+}
+
+/// The row of a state as the store shows it, durable or not: its value, taken apart, and decoded but for
+/// what lies in chunks.
+pub(crate) fn state_row(reader: &Reader, id: &PersistenceId) -> Result<Option<(Bytes, Row, StateRow)>, LookupError> {
+    let value = reader.get(&keys::state(id)).map_err(|error| LookupError::of(id, SeqNr::ZERO, error))?;
+    let Some(value) = value else { return Ok(None) };
+    let unreadable = || LookupError::corrupt(id, SeqNr::ZERO, CorruptKind::Unreadable);
+    let row = Row::decode(value.clone()).ok_or_else(unreadable)?;
+    let stored = StateRow::decode(id, row.content.clone()).ok_or_else(unreadable)?;
+    Ok(Some((value, row, stored)))
 }
 
 /// One event; `None` if there is no row under its key.

@@ -21,14 +21,19 @@ use crate::heads::{HeadCache, Undurable};
 use crate::keys::{self, PidNo, TagNo};
 use crate::lookup::{self, LookupError};
 use crate::planner::offsets::ChangedOffsets;
+use crate::planner::states::ChangedState;
 use crate::records::{CommitRecord, CommittedAppend, StoredHead};
 use crate::recovery;
 use crate::request::{Answer, EncodedAppend, Opening, Request};
 use crate::settings::{Clock, SledJournalSettings};
+use crate::state_row::ChangeRow;
 use crate::sweeper::Sweeper;
 
 mod offsets;
 mod snapshots;
+mod states;
+
+pub(crate) use states::remove_superseded;
 
 /// Plans the group commits of one journal.
 pub(crate) struct JournalPlanner {
@@ -42,6 +47,8 @@ pub(crate) struct JournalPlanner {
     pub(crate) sweeper: Sweeper,
     opening: Opening,
     group: Group,
+    /// Changes that are durable; what they wrote over goes with the next group.
+    superseded: Vec<ChangeRow>,
 }
 
 /// Numbers that are given out in order; read back when the journal opens.
@@ -59,6 +66,10 @@ struct Group {
     heads: HashMap<PersistenceId, ChangedHead>,
     /// Slices of projections, by their keys.
     offsets: HashMap<Vec<u8>, ChangedOffsets>,
+    states: HashMap<PersistenceId, ChangedState>,
+    /// Writes of states so far.
+    turns: usize,
+    superseded: Vec<ChangeRow>,
     record: CommitRecord,
     record_bytes: usize,
     /// Appends of this group; a repeat of one of them is answered from here (J10).
@@ -69,7 +80,9 @@ struct Group {
 impl Group {
     /// What readers find in place of the rows that this group writes over.
     fn durable_rows(&self) -> HashMap<Vec<u8>, Option<Bytes>> {
-        self.offsets.iter().map(|(key, changed)| (key.clone(), changed.before.clone())).collect()
+        let offsets = self.offsets.iter().map(|(key, changed)| (key.clone(), changed.before.clone()));
+        let states = self.states.iter().map(|(id, changed)| (keys::state(id), changed.before.clone()));
+        offsets.chain(states).collect()
     }
 }
 
@@ -101,6 +114,7 @@ impl JournalPlanner {
             sweeper: Sweeper::new(settings.sweep_keys),
             opening: Opening::default(),
             group: Group::default(),
+            superseded: Vec::new(),
         }
     }
 
@@ -125,6 +139,7 @@ impl JournalPlanner {
                 reader,
                 batch,
             )?),
+            Request::WriteState { write, content } => Answer::WriteState(self.write_state(&write, content, reader)?),
             Request::ClaimSlices { projection, slices } => {
                 Answer::ClaimSlices(self.claim_slices(projection, slices, reader)?)
             }
@@ -406,6 +421,7 @@ impl Planner for JournalPlanner {
     fn recover(&mut self, reader: &Reader, batch: &mut Batch) -> Result<(), StoreError> {
         self.heads.clear();
         self.group = Group::default();
+        self.superseded.clear();
         recovery::recover(self, reader, batch)?;
         self.opening.0 += 1;
         self.undurable.clear();
@@ -418,6 +434,7 @@ impl Planner for JournalPlanner {
         self.group.record.first_ordinal = self.counters.next_ordinal;
         // First, so that it removes only what earlier groups made durably unreadable.
         self.sweeper.sweep(&self.tags, reader, batch)?;
+        self.sweep_superseded(batch);
         let mut answers = Vec::with_capacity(requests.len());
         for request in requests {
             answers.push(self.answer(request, reader, batch)?);
@@ -425,6 +442,7 @@ impl Planner for JournalPlanner {
         if self.group.changed {
             self.write_heads(batch);
             self.write_offsets(batch);
+            self.write_states(batch);
             self.finish_record(batch);
         }
         let heads = self.group.heads.iter().map(|(id, changed)| (id.clone(), changed.before)).collect();
@@ -438,6 +456,7 @@ impl Planner for JournalPlanner {
         for (id, changed) in self.group.heads.drain() {
             self.heads.put(id, changed.now);
         }
+        self.superseded.append(&mut self.group.superseded);
     }
 
     fn has_background_work(&self) -> bool {

@@ -13,7 +13,7 @@ use crate::records::{self, Row, StoredHead, snapshot_timestamp};
 
 /// How often a read starts anew because a deletion overtook it; each time something was deleted, so
 /// this is never reached unless records are missing.
-const MAX_OVERTAKEN: usize = 100;
+pub(crate) const MAX_OVERTAKEN: usize = 100;
 
 /// Reads of one journal, on any thread.
 pub(crate) struct Reads<'a> {

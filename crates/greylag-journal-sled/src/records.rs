@@ -15,7 +15,7 @@ use crate::bytes_format::{FieldReader, FieldWriter};
 use crate::keys::{PidNo, SaveNo, TagNo};
 
 const HEAD_VERSION: u8 = 1;
-const BODY_WHOLE: u8 = 1;
+pub(crate) const BODY_WHOLE: u8 = 1;
 const BODY_CHUNKED: u8 = 2;
 const COMMIT_VERSION: u8 = 1;
 const FORMAT_MAGIC: &[u8] = b"greylag-journal";
@@ -188,7 +188,7 @@ fn read_metadata(fields: &mut FieldReader) -> Option<Metadata> {
 const CHUNKED_HEADER_BYTES: usize = 1 + 2 + 4 + 8;
 
 /// Cuts a body (which begins with [`BODY_WHOLE`]) into its row and chunks.
-fn split(body: Vec<u8>, save: u64) -> (Vec<u8>, Vec<Vec<u8>>) {
+pub(crate) fn split(body: Vec<u8>, save: u64) -> (Vec<u8>, Vec<Vec<u8>>) {
     if body.len() <= MAX_VALUE_BYTES {
         return (body, Vec::new());
     }
@@ -210,7 +210,7 @@ pub(crate) struct Row {
     pub(crate) chunks: u16,
     pub(crate) save: SaveNo,
     len: usize,
-    content: Bytes,
+    pub(crate) content: Bytes,
 }
 
 impl Row {
@@ -267,6 +267,8 @@ pub(crate) struct CommitRecord {
     /// CRC-32C over the checksums of its events, in order.
     pub(crate) digest: u32,
     pub(crate) appends: Vec<CommittedAppend>,
+    /// Changes of durable states; their places follow those of the events.
+    pub(crate) changes: u64,
 }
 
 impl CommitRecord {
@@ -276,6 +278,11 @@ impl CommitRecord {
 
     pub(crate) fn event_count(&self) -> u64 {
         self.appends.iter().map(|append| append.count).sum()
+    }
+
+    /// The place that follows its events and changes; `None` if there is no such number.
+    pub(crate) fn next_ordinal(&self) -> Option<u64> {
+        self.first_ordinal.checked_add(self.event_count())?.checked_add(self.changes)
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {
@@ -291,6 +298,9 @@ impl CommitRecord {
             out.varint(append.tags.len() as u64);
             append.tags.iter().for_each(|tag| out.varint(tag.0));
         }
+        if self.changes > 0 {
+            out.varint(self.changes);
+        }
         out.0
     }
 
@@ -301,7 +311,8 @@ impl CommitRecord {
         }
         let (first_ordinal, digest) = (fields.u64()?, fields.u32()?);
         let appends = (0..fields.count(4)?).map(|_| read_append(&mut fields)).collect::<Option<Vec<_>>>()?;
-        fields.is_empty().then_some(Self { first_ordinal, digest, appends })
+        let changes = if fields.is_empty() { 0 } else { fields.varint()? };
+        fields.is_empty().then_some(Self { first_ordinal, digest, appends, changes })
     }
 }
 

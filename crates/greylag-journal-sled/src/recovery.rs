@@ -11,9 +11,10 @@ use greylag_persistence::SeqNr;
 use greylag_store_sled::{Batch, Reader, StoreError};
 
 use crate::keys::{self, PidNo, SaveNo, Space, TagNo};
-use crate::lookup;
-use crate::planner::{Counters, JournalPlanner};
+use crate::lookup::{self, LookupError};
+use crate::planner::{Counters, JournalPlanner, remove_superseded};
 use crate::records::{self, CommitRecord, EventRow, Row, StoredHead, Verified};
+use crate::state_row::ChangeRow;
 
 pub(crate) fn recover(planner: &mut JournalPlanner, reader: &Reader, batch: &mut Batch) -> Result<(), StoreError> {
     check_format(reader, batch)?;
@@ -27,6 +28,7 @@ pub(crate) fn recover(planner: &mut JournalPlanner, reader: &Reader, batch: &mut
         next_ordinal: verified.next_ordinal,
     };
     planner.sweeper.recover(reader)?;
+    sweep_superseded(verified, reader, batch)?;
     sweep_orphan_chunks(reader, batch)
 }
 
@@ -68,9 +70,12 @@ fn verify_commits(digests: u64, reader: &Reader) -> Result<Verified, StoreError>
         if commit.first_ordinal != verified.next_ordinal {
             return Err(StoreError::corrupt(format!("commit {expected} does not continue the order of events")));
         }
-        verified = Verified { commit_no: expected, next_ordinal: commit.first_ordinal + commit.event_count() };
+        let next_ordinal = commit.next_ordinal().ok_or_else(|| unreadable("commit record"))?;
+        verified = Verified { commit_no: expected, next_ordinal };
     }
-    verify_digests(verified.commit_no.saturating_sub(digests) + 1, reader)?;
+    let first = verified.commit_no.saturating_sub(digests) + 1;
+    verify_digests(first, reader)?;
+    verify_changes(first, reader)?;
     Ok(verified)
 }
 
@@ -103,6 +108,52 @@ fn verify_digests(first: u64, reader: &Reader) -> Result<(), StoreError> {
         }
         if complete && found.digest != commit.digest {
             return Err(missing_events(&key));
+        }
+    }
+    Ok(())
+}
+
+/// Whether every change that the commits from `first` on made, and that was not written over, left a state.
+fn verify_changes(first: u64, reader: &Reader) -> Result<(), StoreError> {
+    let Some(commit) = reader.get(&keys::commit(first))? else { return Ok(()) };
+    let commit = CommitRecord::decode(commit).ok_or_else(|| StoreError::corrupt("unreadable commit record"))?;
+    let (_, end) = keys::space(Space::Changes);
+    for record in reader.range(&keys::change(commit.first_ordinal), &end) {
+        let (key, value) = match record {
+            Ok(record) => record,
+            // Followers of the feed are told; the state may be sound.
+            Err(StoreError::Checksum { .. }) => continue,
+            Err(error) => return Err(error),
+        };
+        let change = keys::number(&key, 0).zip(ChangeRow::decode(value));
+        let (ordinal, ChangeRow { id, .. }) =
+            change.ok_or_else(|| StoreError::corrupt("unreadable change of a state"))?;
+        match lookup::state_row(reader, &id) {
+            Ok(Some((_, _, stored))) if stored.ordinal >= ordinal => {}
+            Ok(_) => {
+                return Err(StoreError::corrupt(format!(
+                    "the state of {id} is not the one that change {ordinal} stored"
+                )));
+            }
+            // Damage to one state answers whoever asks for it (J11).
+            Err(LookupError::Corrupt(_)) => {}
+            Err(LookupError::Store(error)) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Removes what the changes of the last commit wrote over: no later group did, or it would be the last.
+fn sweep_superseded(verified: Verified, reader: &Reader, batch: &mut Batch) -> Result<(), StoreError> {
+    let Some(commit) = reader.get(&keys::commit(verified.commit_no))? else { return Ok(()) };
+    let commit = CommitRecord::decode(commit).ok_or_else(|| StoreError::corrupt("unreadable commit record"))?;
+    let (first, end) = (verified.next_ordinal.saturating_sub(commit.changes), keys::space(Space::Changes).1);
+    for record in reader.range(&keys::change(first), &end) {
+        match record {
+            Ok((_, value)) => ChangeRow::decode(value).iter().for_each(|change| remove_superseded(change, batch)),
+            // What it wrote over stays, and readers pass over it.
+            Err(StoreError::Checksum { .. }) => {}
+            Err(error) => return Err(error),
         }
     }
     Ok(())

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
 use greylag_persistence::{
-    AdvanceError, AppendError, Appended, Claim, ClaimError, DeleteError, OffsetError, OwnedSlices, PersistenceId,
-    SeqNr, SnapshotCriteria, SnapshotError, Timestamp, Under, WriterEpoch, WriterUuid,
+    AdvanceError, AppendError, Appended, Claim, ClaimError, DeleteError, EncodedValue, OffsetError, OwnedSlices,
+    PersistenceId, SeqNr, SnapshotCriteria, SnapshotError, StateWrite, StateWriteError, Timestamp, Under, WriterEpoch,
+    WriterUuid,
 };
 
 use crate::keys::SaveNo;
@@ -14,16 +15,48 @@ use crate::records::{EncodedEvent, EncodedSnapshot};
 
 #[derive(Debug)]
 pub(crate) enum Request {
-    Claim { id: PersistenceId, writer_uuid: WriterUuid, under: Under },
-    Advance { id: PersistenceId, epoch: WriterEpoch, to: SeqNr },
+    Claim {
+        id: PersistenceId,
+        writer_uuid: WriterUuid,
+        under: Under,
+    },
+    Advance {
+        id: PersistenceId,
+        epoch: WriterEpoch,
+        to: SeqNr,
+    },
     Append(EncodedAppend),
-    DeleteTo { id: PersistenceId, epoch: WriterEpoch, to: SeqNr },
+    DeleteTo {
+        id: PersistenceId,
+        epoch: WriterEpoch,
+        to: SeqNr,
+    },
     SnapshotChunks(SnapshotChunks),
-    SaveSnapshot { snapshot: EncodedSnapshot, chunks_written_in: Option<Opening> },
-    DeleteSnapshot { id: PersistenceId, seq_nr: SeqNr },
-    DeleteSnapshots { id: PersistenceId, criteria: SnapshotCriteria },
-    ClaimSlices { projection: String, slices: RangeInclusive<u16> },
-    ChangeOffsets { owned: OwnedSlices, change: OffsetChange },
+    SaveSnapshot {
+        snapshot: EncodedSnapshot,
+        chunks_written_in: Option<Opening>,
+    },
+    DeleteSnapshot {
+        id: PersistenceId,
+        seq_nr: SeqNr,
+    },
+    DeleteSnapshots {
+        id: PersistenceId,
+        criteria: SnapshotCriteria,
+    },
+    /// Without content the state is deleted.
+    WriteState {
+        write: StateWrite,
+        content: Option<(EncodedValue, Option<String>)>,
+    },
+    ClaimSlices {
+        projection: String,
+        slices: RangeInclusive<u16>,
+    },
+    ChangeOffsets {
+        owned: OwnedSlices,
+        change: OffsetChange,
+    },
 }
 
 /// What an owner does to the offsets of its slices.
@@ -72,6 +105,7 @@ pub(crate) enum Answer {
     SnapshotChunks(Opening),
     SaveSnapshot(Result<Timestamp, SnapshotError>),
     DeleteSnapshots(Result<(), SnapshotError>),
+    WriteState(Result<(), StateWriteError>),
     ClaimSlices(Result<OwnedSlices, OffsetError>),
     ChangeOffsets(Result<(), OffsetError>),
 }
@@ -85,6 +119,7 @@ impl greylag_store_sled::Request for Request {
                 Self::Append(append) => append.events.iter().map(EncodedEvent::len).sum(),
                 Self::SnapshotChunks(part) => part.chunks.iter().map(Vec::len).sum(),
                 Self::SaveSnapshot { snapshot, .. } => snapshot.len(),
+                Self::WriteState { content, .. } => content.as_ref().map_or(0, |(value, _)| value.payload.len()),
                 Self::ClaimSlices { projection, slices } => slices.len() * (projection.len() + SLICE_BYTES),
                 Self::ChangeOffsets { owned, change } => {
                     let places =

@@ -130,6 +130,13 @@ impl Reads<'_> {
                     self.take(append.pid, &known, seq_nr, ordinal, scan)?;
                 }
             }
+            // Changes of states have places too; a page that ends among them need not pass them again.
+            if commit.changes > 0 && next <= scan.to {
+                let last = next.saturating_add(commit.changes - 1).min(scan.to);
+                if last >= scan.from && scan.pass(last) {
+                    return Ok(());
+                }
+            }
         }
         Ok(())
     }

@@ -9,12 +9,15 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use greylag_journal_sled::{Clock, SledJournal, SledJournalSettings, StoreError, StoreSettings};
-use greylag_persistence::tck::{self, Flags, JournalFactory, OffsetFactory, QueryFactory, SnapshotFactory};
+use greylag_persistence::tck::{
+    self, Flags, JournalFactory, OffsetFactory, QueryFactory, SnapshotFactory, StateFactory,
+};
 use greylag_persistence::{
-    AdvanceError, Append, AppendError, Appended, Caps, Claim, ClaimError, CloseError, DeleteError, EventPage,
-    EventQueries, Head, Health, Journal, NewSnapshot, OffsetCaps, OffsetError, OffsetStore, OwnedSlices, Page,
-    PageQuery, PersistenceId, Position, Processed, QueryCaps, QueryError, ReadError, ReadRange, SeqNr, Snapshot,
-    SnapshotCaps, SnapshotCriteria, SnapshotError, SnapshotStore, Timestamp, Under, WriterEpoch, WriterUuid,
+    AdvanceError, Append, AppendError, Appended, Caps, ChangesOf, Claim, ClaimError, CloseError, DeleteError,
+    EncodedValue, EventPage, EventQueries, Head, Health, Journal, NewSnapshot, Offset, OffsetCaps, OffsetError,
+    OffsetStore, OwnedSlices, Page, PageQuery, PersistenceId, Position, Processed, QueryCaps, QueryError, ReadError,
+    ReadRange, SeqNr, Snapshot, SnapshotCaps, SnapshotCriteria, SnapshotError, SnapshotStore, StateCaps, StateChange,
+    StateStore, StateWrite, StateWriteError, StoredState, Timestamp, Under, WriterEpoch, WriterUuid,
 };
 use greylag_store_sled::{Batch, Planner, Reader, Request, Store};
 use tokio::sync::RwLock;
@@ -140,6 +143,44 @@ impl SnapshotStore for Reopened {
 }
 
 #[async_trait]
+impl StateStore for Reopened {
+    fn caps(&self) -> StateCaps {
+        self.latest.lock().unwrap().states().caps()
+    }
+
+    async fn get(&self, id: &PersistenceId) -> Result<StoredState, ReadError> {
+        self.before_read().await;
+        self.open.read().await.states().get(id).await
+    }
+
+    async fn upsert(&self, write: StateWrite, value: EncodedValue, tag: Option<String>) -> Result<(), StateWriteError> {
+        self.open.read().await.states().upsert(write, value, tag).await
+    }
+
+    async fn delete(&self, write: StateWrite) -> Result<(), StateWriteError> {
+        self.open.read().await.states().delete(write).await
+    }
+
+    async fn ids(&self, after: Option<&PersistenceId>, limit: usize) -> Result<Vec<PersistenceId>, ReadError> {
+        self.before_read().await;
+        self.open.read().await.states().ids(after, limit).await
+    }
+
+    async fn changes(&self, of: &ChangesOf, offset: &Offset, limit: usize) -> Result<Vec<StateChange>, QueryError> {
+        self.before_read().await;
+        self.open.read().await.states().changes(of, offset, limit).await
+    }
+
+    fn health(&self) -> Health {
+        self.health()
+    }
+
+    async fn close(&self) -> Result<(), CloseError> {
+        Journal::close(self).await
+    }
+}
+
+#[async_trait]
 impl OffsetStore for Reopened {
     fn caps(&self) -> OffsetCaps {
         self.latest.lock().unwrap().offsets().caps()
@@ -178,7 +219,7 @@ impl OffsetStore for Reopened {
 /// Flips a bit of the payload of a record, and seals it again: what the engine's checksum cannot
 /// see, the event's own must.
 struct Flip {
-    /// The first byte of the key: events 02, snapshots 10.
+    /// The first byte of the key: events 02, snapshots 10, states 20.
     space: u8,
     /// The text of the payload to look for.
     seq_nr: u64,
@@ -202,9 +243,14 @@ impl Planner for Flip {
     }
 
     fn plan(&mut self, asked: Vec<Once>, reader: &Reader, batch: &mut Batch) -> Result<Vec<bool>, StoreError> {
-        let head = reader.get(&[&[1], self.id.as_str().as_bytes()].concat())?.expect("the id has a head");
-        // A head begins with its version and the number that keys go by.
-        let key = [&[self.space], &head[1..9], &self.seq_nr.to_be_bytes()[..]].concat();
+        let by_id = |space: u8| [&[space], self.id.as_str().as_bytes()].concat();
+        let key = if self.space == 0x20 {
+            by_id(self.space)
+        } else {
+            let head = reader.get(&by_id(1))?.expect("the id has a head");
+            // A head begins with its version and the number that keys go by.
+            [&[self.space], &head[1..9], &self.seq_nr.to_be_bytes()[..]].concat()
+        };
         let mut row = reader.get(&key)?.expect("the record is there").to_vec();
         *row.last_mut().expect("a record is not empty") ^= 1;
         batch.put(&key, &row);
@@ -270,6 +316,17 @@ impl SnapshotFactory for Disk {
 
     async fn corrupt(&self, _: &Arc<dyn SnapshotStore>, id: &PersistenceId, seq_nr: SeqNr) -> bool {
         self.flip(0x10, id, seq_nr).await
+    }
+}
+
+#[async_trait]
+impl StateFactory for Disk {
+    async fn open(&self) -> Arc<dyn StateStore> {
+        self.store().await
+    }
+
+    async fn corrupt(&self, _: &Arc<dyn StateStore>, id: &PersistenceId) -> bool {
+        self.flip(0x20, id, SeqNr::ZERO).await
     }
 }
 
@@ -365,6 +422,15 @@ async fn the_snapshots_conform() {
 async fn the_offsets_conform() {
     for every in [0, 3] {
         let report = tck::offsets(&Disk::new(every), Flags::default()).await;
+        report.assert_conforms();
+        assert_eq!(report.skipped().count(), 0, "{report}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_states_conform() {
+    for every in [0, 7] {
+        let report = tck::states(&Disk::new(every), Flags::default()).await;
         report.assert_conforms();
         assert_eq!(report.skipped().count(), 0, "{report}");
     }

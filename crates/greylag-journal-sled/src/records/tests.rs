@@ -95,7 +95,10 @@ fn commit_records_come_back() {
         let tags = vec![TagNo(1), TagNo(200)];
         record.appends.push(CommittedAppend { pid: PidNo(pid), first: SeqNr::from(9), count: 2, tags });
     }
-    assert_eq!(record.event_count(), 4);
+    assert_eq!((record.event_count(), record.next_ordinal()), (4, Some(9)));
+    assert_eq!(CommitRecord::decode(record.encode().into()).as_ref(), Some(&record));
+    record.changes = 300;
+    assert_eq!(record.next_ordinal(), Some(309));
     assert_eq!(CommitRecord::decode(record.encode().into()), Some(record));
 }
 

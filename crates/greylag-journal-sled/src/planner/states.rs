@@ -1,0 +1,103 @@
+//! Durable states: judged against the stored row, written once for each group, and given their place
+//! in the order of changes when the group ends.
+//!
+//! What a write leaves behind (the place of the change before, chunks of the state before) goes with the
+//! *next* group. Until the new state is durable readers are shown the old one; and if the group never
+//! becomes durable, the old change must still stand where followers of the feed look for it.
+
+use bytes::Bytes;
+use greylag_persistence::{Corrupt, EncodedValue, PersistenceId, StateWrite, StateWriteError, StoredState, Verdict};
+use greylag_store_sled::{Batch, Reader, StoreError};
+
+use super::{JournalPlanner, local};
+use crate::keys;
+use crate::lookup;
+use crate::state_row::{ChangeRow, StateRow, Superseded};
+
+/// The row of a state before the group, which is the durable one, and as the group leaves it so far.
+#[derive(Debug, Clone)]
+pub(super) struct ChangedState {
+    pub(super) before: Option<Bytes>,
+    superseded: Option<Superseded>,
+    /// As it was stored its payload may be cut; nobody looks at that.
+    now: StoredState,
+    /// Which write of the group made it.
+    turn: usize,
+}
+
+impl JournalPlanner {
+    /// Stores the value, or a tombstone, if the stored row admits it.
+    pub(super) fn write_state(
+        &mut self,
+        write: &StateWrite,
+        content: Option<(EncodedValue, Option<String>)>,
+        reader: &Reader,
+    ) -> Result<Result<(), StateWriteError>, StoreError> {
+        let found = match self.state(&write.id, reader)? {
+            Ok(found) => found,
+            // Whether an earlier try of this write is stored cannot be seen.
+            Err(corrupt) => return Ok(Err(StateWriteError::Unknown(self.failure(corrupt)))),
+        };
+        let current = found.now.head();
+        let now = write.row(&found.now, content, self.clock.now().rising(found.now.timestamp));
+        Ok(match current.judge(write, now.crc32c) {
+            Verdict::Repeat => Ok(()),
+            Verdict::Mismatch => Err(StateWriteError::RevisionMismatch { current }),
+            Verdict::Store => {
+                self.group.changed = true;
+                self.group.turns += 1;
+                let changed = ChangedState { now, turn: self.group.turns, ..found };
+                self.group.states.insert(write.id.clone(), changed);
+                Ok(())
+            }
+        })
+    }
+
+    /// Writes the rows of the group, each with its place in the order of changes. Comes last, so that the
+    /// changes follow the events of the commit record in hand.
+    pub(super) fn write_states(&mut self, batch: &mut Batch) {
+        let mut states: Vec<_> = self.group.states.iter().collect();
+        states.sort_unstable_by_key(|(_, changed)| changed.turn);
+        for (id, ChangedState { superseded, now, .. }) in states {
+            let ordinal = self.counters.next_ordinal;
+            self.counters.next_ordinal += 1;
+            self.group.record.changes += 1;
+            let (row, chunks) = StateRow { ordinal, state: now.clone() }.encode();
+            batch.put_owned(&keys::state(id), row);
+            for (at, chunk) in (0..).zip(chunks) {
+                batch.put_owned(&keys::state_chunk(id, now.revision, at), chunk);
+            }
+            let change = ChangeRow { id: id.clone(), superseded: superseded.clone() };
+            batch.put_owned(&keys::change(ordinal), change.encode());
+            self.group.superseded.push(change);
+        }
+    }
+
+    /// Removes what the last group that became durable wrote over.
+    pub(super) fn sweep_superseded(&mut self, batch: &mut Batch) {
+        for change in self.superseded.drain(..) {
+            remove_superseded(&change, batch);
+        }
+    }
+
+    fn state(&self, id: &PersistenceId, reader: &Reader) -> Result<Result<ChangedState, Corrupt>, StoreError> {
+        if let Some(changed) = self.group.states.get(id) {
+            return Ok(Ok(changed.clone()));
+        }
+        let absent = || ChangedState { before: None, superseded: None, now: StoredState::absent(id.clone()), turn: 0 };
+        let found = local(lookup::state_row(reader, id))?;
+        Ok(found.map(|found| {
+            found.map_or_else(absent, |(before, row, stored)| {
+                let superseded = Some(Superseded::of(&row, &stored));
+                ChangedState { before: Some(before), superseded, now: stored.state, turn: 0 }
+            })
+        }))
+    }
+}
+
+/// Removes the place of the change before, and the chunks of its state.
+pub(crate) fn remove_superseded(change: &ChangeRow, batch: &mut Batch) {
+    let Some(Superseded { ordinal, revision, chunks }) = &change.superseded else { return };
+    batch.remove(&keys::change(*ordinal));
+    (0..*chunks).for_each(|at| batch.remove(&keys::state_chunk(&change.id, *revision, at)));
+}

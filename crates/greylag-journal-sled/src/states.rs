@@ -1,0 +1,320 @@
+//! Durable states, as a handle, and what readers see of them.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use greylag_persistence::{
+    ChangesOf, CloseError, Corrupt, CorruptKind, EncodedValue, Health, Offset, OffsetKind, PersistenceId, QueryError,
+    ReadError, Revision, Scope, SeqNr, StateCaps, StateChange, StateStore, StateWrite, StateWriteError, StoredState,
+};
+use greylag_store_sled::StoreError;
+
+use crate::journal::{Inner, Lost, mismatch};
+use crate::keys;
+use crate::lookup::{self, LookupError};
+use crate::reads::{MAX_OVERTAKEN, Reads};
+use crate::records::Row;
+use crate::request::{Answer, Request};
+use crate::state_row::{ChangeRow, StateRow};
+
+/// The state store of a [`SledJournal`](crate::SledJournal), in the same directory and group commits.
+///
+/// Changes have ordinals, one order with the events. Of each id the feed shows the latest change;
+/// following a tag reads every change after the offset.
+#[derive(Debug, Clone)]
+pub struct SledStates {
+    inner: Arc<Inner>,
+}
+
+const CAPS: StateCaps = StateCaps::full(Scope::Node, OffsetKind::Ordinal);
+
+impl SledStates {
+    pub(crate) fn new(inner: Arc<Inner>) -> Self {
+        Self { inner }
+    }
+
+    async fn write(
+        &self,
+        write: StateWrite,
+        content: Option<(EncodedValue, Option<String>)>,
+    ) -> Result<(), StateWriteError> {
+        let (value, tag) = content.as_ref().map_or((None, None), |(value, tag)| (Some(value), tag.as_deref()));
+        write.check(value, tag, &CAPS).map_err(StateWriteError::Rejected)?;
+        match self.inner.ask(Request::WriteState { write, content }).await {
+            Ok(Answer::WriteState(answer)) => answer,
+            Ok(other) => mismatch(&other),
+            Err(Lost::NotTaken(cause)) => Err(StateWriteError::NotStored(cause)),
+            Err(Lost::Unanswered(cause)) => Err(StateWriteError::Unknown(cause)),
+        }
+    }
+}
+
+#[async_trait]
+impl StateStore for SledStates {
+    fn caps(&self) -> StateCaps {
+        CAPS
+    }
+
+    async fn get(&self, id: &PersistenceId) -> Result<StoredState, ReadError> {
+        let id = id.clone();
+        let reading = self.inner.read(move |reads| {
+            let row = reads.state(&id).map_err(|error| reads.read_error(error))?;
+            Ok(row.map_or_else(|| StoredState::absent(id), |row| row.state))
+        });
+        reading.await.map_err(ReadError::Unavailable)?
+    }
+
+    async fn upsert(&self, write: StateWrite, value: EncodedValue, tag: Option<String>) -> Result<(), StateWriteError> {
+        self.write(write, Some((value, tag))).await
+    }
+
+    async fn delete(&self, write: StateWrite) -> Result<(), StateWriteError> {
+        self.write(write, None).await
+    }
+
+    async fn ids(&self, after: Option<&PersistenceId>, limit: usize) -> Result<Vec<PersistenceId>, ReadError> {
+        let after = after.cloned();
+        let reading = self.inner.read(move |reads| {
+            reads.state_ids(after.as_ref(), limit).map_err(|error| reads.read_error(LookupError::Store(error)))
+        });
+        reading.await.map_err(ReadError::Unavailable)?
+    }
+
+    async fn changes(&self, of: &ChangesOf, offset: &Offset, limit: usize) -> Result<Vec<StateChange>, QueryError> {
+        let from = match offset {
+            Offset::None => 0,
+            Offset::Ordinal(ordinal) => ordinal.saturating_add(1),
+            Offset::Timestamp { .. } => {
+                let (expected, found) = (OffsetKind::Ordinal, OffsetKind::Timestamp);
+                return Err(QueryError::ForeignOffset { expected, found });
+            }
+        };
+        let of = of.clone();
+        let reading = self.inner.read(move |reads| {
+            let changes = reads.changes(&of, from, limit);
+            changes.map_err(|error| QueryError::Read(reads.read_error(error)))
+        });
+        reading.await.map_err(|failure| QueryError::Read(ReadError::Unavailable(failure)))?
+    }
+
+    fn health(&self) -> Health {
+        self.inner.health()
+    }
+
+    async fn close(&self) -> Result<(), CloseError> {
+        self.inner.close().await
+    }
+}
+
+impl Reads<'_> {
+    /// The durable row of `id`, whole and checked.
+    pub(crate) fn state(&self, id: &PersistenceId) -> Result<Option<StateRow>, LookupError> {
+        let mut missing = None;
+        for _ in 0..MAX_OVERTAKEN {
+            let Some(value) = self.durable_state(id)? else { return Ok(None) };
+            let unreadable = || LookupError::corrupt(id, SeqNr::ZERO, CorruptKind::Unreadable);
+            let row = Row::decode(value).ok_or_else(unreadable)?;
+            let revision = Revision::new(row.save.0).ok_or_else(unreadable)?;
+            let seq_nr = SeqNr::saturating(revision.as_u64());
+            let chunk = |at| {
+                let value = self.reader.get(&keys::state_chunk(id, revision, at));
+                value.map_err(|error| LookupError::of(id, seq_nr, error))
+            };
+            if let Some(body) = row.join(chunk)? {
+                let row = StateRow::decode(id, body).ok_or_else(unreadable)?;
+                if !row.state.is_intact() {
+                    let seq_nr = SeqNr::saturating(row.state.revision.as_u64());
+                    return Err(LookupError::corrupt(id, seq_nr, CorruptKind::Checksum));
+                }
+                return Ok(Some(row));
+            }
+            // Written over since the row was read, or lost. The row tells.
+            if missing.replace(revision) == Some(revision) {
+                return Err(LookupError::corrupt(id, seq_nr, CorruptKind::Missing));
+            }
+        }
+        Err(LookupError::Store(StoreError::corrupt(format!("the state of {id} never stands still"))))
+    }
+
+    /// First the store, then what is not durable: see there.
+    fn durable_state(&self, id: &PersistenceId) -> Result<Option<Bytes>, LookupError> {
+        let key = keys::state(id);
+        let stored = self.reader.get(&key).map_err(|error| LookupError::of(id, SeqNr::ZERO, error))?;
+        Ok(self.undurable.durable_row(&key).unwrap_or(stored))
+    }
+
+    fn state_ids(&self, after: Option<&PersistenceId>, limit: usize) -> Result<Vec<PersistenceId>, StoreError> {
+        let mut ids = Vec::new();
+        let (from, to) = keys::states(after);
+        for record in self.reader.range(&from, &to) {
+            if ids.len() >= limit {
+                break;
+            }
+            // A damaged row is somebody's all the same.
+            let key = lookup::key_of(record)?;
+            if self.undurable.durable_row(&key) == Some(None) {
+                continue;
+            }
+            let id = std::str::from_utf8(&key[1..]).ok().and_then(|id| PersistenceId::unique(id).ok());
+            ids.push(id.ok_or_else(|| StoreError::corrupt("a state stands under a key that is no id"))?);
+        }
+        Ok(ids)
+    }
+
+    /// Durable changes from this ordinal on, the latest of each id.
+    fn changes(&self, of: &ChangesOf, from: u64, limit: usize) -> Result<Vec<StateChange>, LookupError> {
+        let mut changes = Vec::new();
+        // Taken before anything is read: whatever is passed over below has its successor above it, or is
+        // still to come.
+        let Some(newest) = self.newest().filter(|newest| *newest >= from) else { return Ok(changes) };
+        let (first, end) = (keys::change(from), keys::change(newest.saturating_add(1)));
+        for record in self.reader.range(&first, &end) {
+            if changes.len() >= limit {
+                break;
+            }
+            match self.change(of, record) {
+                Ok(change) => changes.extend(change),
+                // The next page begins with the damage, and says so.
+                Err(LookupError::Corrupt(_)) if !changes.is_empty() => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(changes)
+    }
+
+    /// One change, unless it is not meant, or written over by a later one.
+    fn change(
+        &self,
+        of: &ChangesOf,
+        record: Result<(Bytes, Bytes), StoreError>,
+    ) -> Result<Option<StateChange>, LookupError> {
+        let unreadable = || LookupError::Store(StoreError::corrupt("unreadable change of a state"));
+        let (key, value) = record.map_err(LookupError::Store)?;
+        let (ordinal, id) =
+            keys::number(&key, 0).zip(ChangeRow::decode(value)).map(|(at, row)| (at, row.id)).ok_or_else(unreadable)?;
+        if let ChangesOf::Slices { entity_type, slices } = of
+            && (id.entity_type() != entity_type || !slices.contains(&id.slice()))
+        {
+            return Ok(None);
+        }
+        // Without its chunks: damage to a state that is not meant stops nobody who follows others.
+        let missing = |id| Err(LookupError::Corrupt(Corrupt { id, seq_nr: SeqNr::ZERO, kind: CorruptKind::Missing }));
+        let Some(value) = self.durable_state(&id)? else { return missing(id) };
+        let stored = Row::decode(value).and_then(|row| StateRow::decode(&id, row.content));
+        let stored = stored.ok_or_else(|| LookupError::corrupt(&id, SeqNr::ZERO, CorruptKind::Unreadable))?;
+        if stored.ordinal > ordinal || (stored.ordinal == ordinal && !of.matches(&stored.state)) {
+            return Ok(None);
+        }
+        match self.state(&id)? {
+            Some(row) if row.ordinal == ordinal => {
+                Ok(Some(StateChange { offset: Offset::Ordinal(ordinal), state: row.state }))
+            }
+            Some(row) if row.ordinal > ordinal => Ok(None),
+            _ => missing(id),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+    use std::sync::Mutex;
+
+    use greylag_core::CodecId;
+    use greylag_persistence::WriterUuid;
+    use greylag_store_sled::{Batch, Planner, Reader, Store};
+
+    use super::*;
+    use crate::heads::Undurable;
+    use crate::planner::JournalPlanner;
+    use crate::{SledJournal, SledJournalSettings};
+
+    fn write(id: &PersistenceId, revision: u32) -> (StateWrite, EncodedValue) {
+        let writer_uuid = WriterUuid::from_u128(1);
+        let write = StateWrite { id: id.clone(), revision: Revision::from(revision), generation: None, writer_uuid };
+        let payload = vec![7; 150_000].into();
+        (write, EncodedValue { codec_id: CodecId::JSON, manifest: "test".into(), schema_version: 1, payload })
+    }
+
+    /// J6: until its group is synced a write shows nowhere, and the state before it is whole, chunks and all.
+    #[tokio::test]
+    async fn states_that_are_not_durable_yet_are_not_read() {
+        let directory = tempfile::tempdir().unwrap();
+        let journal = SledJournal::open(directory.path(), SledJournalSettings::test()).await.unwrap();
+        let (states, id) = (journal.states(), PersistenceId::unique("Counter|1").unwrap());
+        let key = keys::state(&id);
+        let (first, value) = write(&id, 1);
+        states.upsert(first, value, None).await.unwrap();
+        let durable = states.inner.store.reader().unwrap().get(&key).unwrap();
+        let (second, value) = write(&id, 2);
+        states.upsert(second, value, None).await.unwrap();
+        let of = ChangesOf::Slices { entity_type: "Counter".into(), slices: 0..=1023 };
+        let feed = async || {
+            let changes = states.changes(&of, &Offset::None, 10).await.unwrap();
+            changes.iter().map(|change| change.state.revision.as_u64()).collect::<Vec<_>>()
+        };
+        // As the committer does between applying a batch and its sync.
+        let undurable = &states.inner.undurable;
+        undurable.raise_to(1);
+        undurable.publish(HashMap::new(), [(key.clone(), durable)].into());
+        assert_eq!(states.get(&id).await.unwrap().revision, Revision::FIRST);
+        assert_eq!(feed().await, [1]);
+        assert_eq!(states.changes(&of, &Offset::Ordinal(0), 10).await, Ok(vec![]), "nothing is visible after it yet");
+        undurable.raise_to(0);
+        undurable.publish(HashMap::new(), [(key, None)].into());
+        assert_eq!(states.get(&id).await.unwrap(), StoredState::absent(id.clone()));
+        assert_eq!((states.ids(None, 10).await.unwrap(), feed().await), (vec![], vec![]));
+        undurable.clear();
+        undurable.raise_to(2);
+        assert_eq!((states.get(&id).await.unwrap().revision, feed().await), (Revision::from(2), vec![2]));
+    }
+
+    /// A planner that notes what readers are told to take in place of the row, while its group is on its way.
+    struct Watched {
+        planner: JournalPlanner,
+        undurable: Arc<Undurable>,
+        key: Vec<u8>,
+        seen: Arc<Mutex<Vec<Option<Option<Bytes>>>>>,
+    }
+
+    impl Planner for Watched {
+        type Request = Request;
+        type Answer = Answer;
+
+        fn recover(&mut self, reader: &Reader, batch: &mut Batch) -> Result<(), StoreError> {
+            self.planner.recover(reader, batch)
+        }
+
+        fn plan(&mut self, asked: Vec<Request>, reader: &Reader, out: &mut Batch) -> Result<Vec<Answer>, StoreError> {
+            let answers = self.planner.plan(asked, reader, out)?;
+            self.seen.lock().unwrap().push(self.undurable.durable_row(&self.key));
+            Ok(answers)
+        }
+
+        fn durable(&mut self) {
+            self.planner.durable();
+            assert_eq!(self.undurable.durable_row(&self.key), None, "what is durable is shown");
+        }
+    }
+
+    /// J6, the committer's side: the row before is published before the group is applied.
+    #[test]
+    fn the_row_before_is_published_before_the_group_is_applied() {
+        let directory = tempfile::tempdir().unwrap();
+        let (settings, undurable) = (SledJournalSettings::test(), Arc::new(Undurable::default()));
+        let id = PersistenceId::unique("Counter|1").unwrap();
+        let (key, seen) = (keys::state(&id), Arc::default());
+        let planner = JournalPlanner::new("test".into(), &settings, undurable.clone());
+        let watched = Watched { planner, undurable, key: key.clone(), seen: Arc::clone(&seen) };
+        let store = Store::open(directory.path(), settings.store, watched).unwrap();
+        let mut expected = vec![None];
+        for revision in 1..=3 {
+            let (write, value) = write(&id, revision);
+            store.submit(Request::WriteState { write, content: Some((value, None)) }).unwrap().wait().unwrap();
+            expected.push(store.reader().unwrap().get(&key).unwrap());
+        }
+        expected.pop();
+        assert_eq!(*seen.lock().unwrap(), expected.into_iter().map(Some).collect::<Vec<_>>());
+    }
+}
