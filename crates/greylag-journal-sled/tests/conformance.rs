@@ -420,7 +420,7 @@ async fn the_snapshots_conform() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_offsets_conform() {
-    for every in [0, 3] {
+    for every in [0, 12] {
         let report = tck::offsets(&Disk::new(every), Flags::default()).await;
         report.assert_conforms();
         assert_eq!(report.skipped().count(), 0, "{report}");
@@ -429,7 +429,7 @@ async fn the_offsets_conform() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_states_conform() {
-    for every in [0, 7] {
+    for every in [0, 40] {
         let report = tck::states(&Disk::new(every), Flags::default()).await;
         report.assert_conforms();
         assert_eq!(report.skipped().count(), 0, "{report}");
