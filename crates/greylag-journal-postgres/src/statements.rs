@@ -211,11 +211,12 @@ pub(crate) const SAVE_OFFSETS: &str = owned!(
 )"
 );
 
+/// Starts (`Processed::is_start`) stay, here and in the next.
 pub(crate) const FORGET_OFFSETS: &str = owned!(
     "d AS (
     DELETE FROM projection_offset t USING fence
     WHERE fence.ok AND t.projection = $1::text AND t.slice = ANY($2::smallint[]) AND t.db_timestamp < $4::timestamptz
-        AND t.db_timestamp < (
+        AND t.persistence_id NOT LIKE 'gl.projection|!%' AND t.db_timestamp < (
             SELECT max(n.db_timestamp) FROM projection_offset n
             WHERE n.projection = t.projection AND n.slice = t.slice)
 )"
@@ -225,6 +226,7 @@ pub(crate) const RESET_OFFSETS: &str = owned!(
     "d AS (
     DELETE FROM projection_offset t USING fence
     WHERE fence.ok AND t.projection = $1::text AND t.slice = ANY($2::smallint[])
+        AND t.persistence_id NOT LIKE 'gl.projection|!%'
 )"
 );
 

@@ -109,8 +109,39 @@ fn hold_up(server: &Postgres, id: &str) {
 fn projections_on_postgresql() {
     with_server(async |mut server| {
         scenario_58_late_rows_are_found_by_backtracking(&server).await;
+        a_part_of_a_former_range_starts_over_alone(&server).await;
         a_killed_server_loses_no_event_and_doubles_none(&mut server).await;
     });
+}
+
+/// Rule persistence §5 (projections): the mark of the range before, which the other half keeps, must not
+/// keep this half from its first event.
+async fn a_part_of_a_former_range_starts_over_alone(server: &Postgres) {
+    let journal = open(server).await;
+    let names: Vec<String> = (0..12).map(|n| format!("Cart|part-{n}")).collect();
+    for name in &names {
+        Writer::claim(&journal, id(name)).await.append(&journal, &["a"]).await.unwrap();
+    }
+    let (seen, (queries, offsets)) = (Seen::default(), stores(&journal));
+    let start = |slices| {
+        run_projection(projection("parts", slices), queries.clone(), offsets.clone(), seen.clone(), settings()).unwrap()
+    };
+    let times = |name: &String| seen.0.lock().unwrap().get(&id(name)).map_or(0, Vec::len);
+    let whole = start(0..=1023);
+    until("every event", || names.iter().all(|name| times(name) == 1)).await;
+    whole.stop().await;
+    let upper = start(512..=1023);
+    until("it reads", || upper.status().stats.is_running).await;
+    upper.reset().await;
+    let expected = |name: &String| if id(name).slice() < 512 { 1 } else { 2 };
+    until("the upper half anew", || names.iter().all(|name| times(name) == expected(name))).await;
+    upper.stop().await;
+    let whole = start(0..=1023);
+    let last = &names[0];
+    Writer::claim(&journal, id(last)).await.append(&journal, &["b"]).await.unwrap();
+    until("what follows", || times(last) == expected(last) + 1).await;
+    whole.stop().await;
+    assert!(names.iter().skip(1).all(|name| times(name) == expected(name)));
 }
 
 /// Scenario persistence 58, and what a projection makes of it.

@@ -5,7 +5,7 @@
 //! range of slices, and is saved in the first of them. `docs/formats/journal-sled.md` describes the bytes.
 
 use bytes::Bytes;
-use greylag_persistence::{OwnerEpoch, PersistenceId, Position, Processed, SeqNr};
+use greylag_persistence::{OwnerEpoch, PersistenceId, Position, Processed, START_PREFIX, SeqNr};
 
 use crate::bytes_format::{FieldReader, FieldWriter};
 
@@ -25,6 +25,11 @@ pub(crate) struct Place {
 }
 
 impl Place {
+    /// Whether neither a reset nor forgetting removes it.
+    fn is_start(&self) -> bool {
+        self.id.as_str().starts_with(START_PREFIX)
+    }
+
     pub(crate) fn processed(self) -> Processed {
         Processed { id: self.id, seq_nr: self.seq_nr, position: Position::Ordinal(self.ordinal) }
     }
@@ -53,9 +58,10 @@ impl SliceOffsets {
             Some(_) => {}
             None => self.marks.push(place.clone()),
         }
-        if self.marks.len() > MAX_MARKS {
-            // The oldest goes: without it something is read again, never left out.
-            let oldest = (0..self.marks.len()).min_by_key(|at| self.marks[*at].ordinal);
+        if self.marks.iter().filter(|mark| !mark.is_start()).count() > MAX_MARKS {
+            // The oldest goes: without it something is read again, never left out. Without a start it would be.
+            let others = (0..self.marks.len()).filter(|at| !self.marks[*at].is_start());
+            let oldest = others.min_by_key(|at| self.marks[*at].ordinal);
             oldest.map(|at| self.marks.swap_remove(at));
         }
     }
@@ -63,14 +69,15 @@ impl SliceOffsets {
     /// Forgets what stands before `ordinal`, but never the newest.
     pub(crate) fn forget_before(&mut self, ordinal: u64) {
         let Some(newest) = self.places().map(|place| place.ordinal).max() else { return };
-        let stays = |place: &Place| place.ordinal >= ordinal || place.ordinal == newest;
+        let stays = |place: &Place| place.ordinal >= ordinal || place.ordinal == newest || place.is_start();
         self.newest = self.newest.take().filter(stays);
         self.marks.retain(stays);
     }
 
-    /// Forgets everything but the owner.
+    /// Forgets everything but the owner and starts.
     pub(crate) fn reset(&mut self) {
-        *self = Self { epoch: self.epoch, ..Self::default() };
+        self.newest = None;
+        self.marks.retain(Place::is_start);
     }
 
     pub(crate) fn places(&self) -> impl Iterator<Item = &Place> {
@@ -157,6 +164,11 @@ mod tests {
         for number in 0..=MAX_MARKS as u64 {
             row.note(&Place { is_mark: true, ..place(&format!("{long}{number:05}"), 1 << 40 | number) });
         }
+        let start = Place { is_mark: true, ..place("gl.projection|!0-1023/7", 0) };
+        row.note(&start);
+        row.note(&Place { is_mark: true, ..place(&format!("{long}{:05}", 0), 1 << 40) });
+        assert!(row.marks.contains(&start), "however old it is");
+        row.marks.retain(|mark| *mark != start);
         let left = row.places().filter(|place| place.is_mark).map(|place| place.ordinal & 0xffff);
         let mut left: Vec<_> = left.collect();
         left.sort_unstable();

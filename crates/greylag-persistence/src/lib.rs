@@ -129,7 +129,7 @@ pub use event::{
 pub use journal::{Append, Appended, Caps, Claim, Head, Health, Page, ReadRange, Scope, Under};
 pub use marks::{Applied, MARK_NAME, MalformedMarks, Mark, Marks, StreamId};
 pub use offset::{
-    MAX_PROJECTION_BYTES, Offset, OffsetCaps, OffsetKind, OwnedSlices, OwnerEpoch, Position, Processed,
+    MAX_PROJECTION_BYTES, Offset, OffsetCaps, OffsetKind, OwnedSlices, OwnerEpoch, Position, Processed, START_PREFIX,
     is_projection_name,
 };
 pub use persistence_id::{

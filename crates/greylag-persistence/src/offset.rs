@@ -89,11 +89,20 @@ pub struct Processed {
 /// The entity type of [marks](Processed::is_mark).
 pub(crate) const MARK_TYPE: &str = "gl.projection";
 
+/// What ids of [starts](Processed::is_start) begin with, for stores that look at the text.
+pub const START_PREFIX: &str = "gl.projection|!";
+
 impl Processed {
     /// Whether this is a mark, which a projection saves under an id of its own: it tells how far
     /// *everything* of a range of slices was processed, not only the slice that its id falls into.
     pub fn is_mark(&self) -> bool {
         self.id.entity_type() == MARK_TYPE
+    }
+
+    /// Whether this is a mark that says that slices started over. Stores keep these for good: neither a
+    /// reset nor forgetting removes one, since the marks that it overrules may be in other slices.
+    pub fn is_start(&self) -> bool {
+        self.id.as_str().starts_with(START_PREFIX)
     }
 }
 

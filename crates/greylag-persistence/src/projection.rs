@@ -7,13 +7,18 @@
 //!   ╰── back off ◀── a store failed                a stale owner, a poisoned event ──▶ Ended
 //! ```
 //! Whoever starts claims every slice first; what an earlier owner saves later is refused, and it ends.
+//! A reset announces a start, forgets, confirms it, and reads on as if it had just claimed; one that
+//! somebody announced and did not confirm is finished by whoever loads it.
 //! After a failure everything is read again from what was saved, so what was handled and not saved is
 //! handled twice, unless handler and offset are one step. The machine asks for one page at a time and
 //! for the next when that is handled.
 //!
 //! Source: persistence §5 (projections). Differs: see `docs/departures.md`.
 
+mod messages;
+mod own_rows;
 mod progress;
+mod running;
 mod settings;
 
 use std::collections::VecDeque;
@@ -23,14 +28,16 @@ use std::time::Instant;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::error::{OffsetError, QueryError, ReadError};
-use crate::event::{SeqNr, Timestamp};
+use crate::error::OffsetError;
 use crate::journal::{Page, ReadRange};
 use crate::offset::{OffsetKind, OwnedSlices, Position, Processed};
-use crate::query::{Envelope, EventPage, EventSource, EventsOf, Feed, FeedEffect, FeedInput, PageQuery};
+use crate::query::{Envelope, EventsOf, Feed, FeedEffect, FeedInput};
 use crate::settings::SettingsError;
 
+pub use messages::{HandleError, ProjectionAnswer, ProjectionEffect, ProjectionEnd, ProjectionInput, ProjectionStats};
+use own_rows::Starts;
 use progress::{Judgement, Progress};
+use running::{Running, Work, processed};
 pub use settings::{OnPoison, ProjectionSettings};
 
 /// What is projected, and under which name.
@@ -53,192 +60,24 @@ pub enum Guarantee {
     ExactlyOnce,
 }
 
-/// What the machine is told. Answers to what an earlier run asked are dropped.
-#[derive(Debug, Clone, PartialEq)]
-pub enum ProjectionInput {
-    /// An answer to what the run of this number asked.
-    Answer(u64, ProjectionAnswer),
-    /// Something was written somewhere; no need to rest.
-    Hint,
-    /// Handle no more until [`ProjectionInput::Resume`].
-    Pause,
-    /// Go on.
-    Resume,
-    /// Forget what was saved, and start over.
-    Reset,
-    /// End, after what is in hand is handled and saved.
-    Stop,
-    /// It is [`Projection::next_deadline`].
-    Tick,
-}
-
-/// Answers of stores and handler.
-#[derive(Debug, Clone, PartialEq)]
-pub enum ProjectionAnswer {
-    /// To [`ProjectionEffect::Claim`].
-    Claimed(Result<OwnedSlices, OffsetError>),
-    /// To [`ProjectionEffect::Load`].
-    Loaded(Result<Vec<Processed>, OffsetError>),
-    /// To [`ProjectionEffect::Query`].
-    Page(Result<EventPage, QueryError>),
-    /// To [`ProjectionEffect::Read`].
-    Read(Result<Page, ReadError>),
-    /// To [`ProjectionEffect::Handle`] and [`ProjectionEffect::Commit`].
-    Handled(Result<(), HandleError>),
-    /// To [`ProjectionEffect::Save`].
-    Saved(Result<(), OffsetError>),
-    /// To [`ProjectionEffect::Reset`].
-    WasReset(Result<(), OffsetError>),
-}
-
-/// Why a group was not handled.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
-pub enum HandleError {
-    /// The handler refused it; nothing of the group was committed.
-    #[error("{0}")]
-    Handler(String),
-    /// Its offsets were refused; nothing of the group was committed.
-    #[error(transparent)]
-    Offsets(OffsetError),
-    /// It may be committed or not; what is saved tells.
-    #[error("outcome unknown: {0}")]
-    Unknown(String),
-}
-
-/// What the driver is asked to do. Where a number comes first, the answer carries it.
-#[derive(Debug, Clone, PartialEq)]
-pub enum ProjectionEffect {
-    /// Claim the slices.
-    Claim(u64),
-    /// Load what was saved of all slices of the projection.
-    Load(u64),
-    /// Ask for a page.
-    Query(u64, PageQuery),
-    /// Read one history.
-    Read(u64, crate::PersistenceId, ReadRange),
-    /// Hand these to the handler.
-    Handle(u64, Vec<Envelope>),
-    /// Hand these to the handler, and save in the same transaction.
-    Commit(u64, Vec<Envelope>, OwnedSlices, Vec<Processed>),
-    /// Save these.
-    Save(u64, OwnedSlices, Vec<Processed>),
-    /// Forget what stands before; nobody waits for the answer.
-    Forget(OwnedSlices, Position),
-    /// Forget everything saved.
-    Reset(u64, OwnedSlices),
-    /// Tell the operator: an envelope was skipped, and why.
-    Skipped(Box<Envelope>, String),
-    /// Tell the operator: something fails, and is tried again.
-    Trouble(String),
-    /// It has ended. What was asked before is to be finished, and answers nobody.
-    Ended(ProjectionEnd),
-}
-
-/// How a projection ended.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
-pub enum ProjectionEnd {
-    /// It was stopped.
-    #[error("stopped")]
-    Stopped,
-    /// Somebody else owns a slice now.
-    #[error(transparent)]
-    Fenced(OffsetError),
-    /// The handler cannot process this event.
-    #[error("event {seq_nr} of {id} cannot be processed: {cause}")]
-    Poisoned {
-        /// Whose event.
-        id: crate::PersistenceId,
-        /// Its number.
-        seq_nr: SeqNr,
-        /// What the handler said.
-        cause: String,
-    },
-    /// It can never work: a foreign offset, a name that is none.
-    #[error("{0}")]
-    Impossible(String),
-}
-
-/// What a projection has done and where it is.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ProjectionStats {
-    /// Envelopes that the handler has processed.
-    pub handled: u64,
-    /// Envelopes that were processed before.
-    pub duplicates: u64,
-    /// Envelopes that were left to backtracking.
-    pub left: u64,
-    /// Events that were read by their id, to fill a gap or because backtracking found them.
-    pub fetched: u64,
-    /// Envelopes that were skipped.
-    pub skipped: u64,
-    /// How often it started over because a store failed.
-    pub restarts: u64,
-    /// How often offsets were saved.
-    pub saves: u64,
-    /// Ids that are remembered.
-    pub remembered: usize,
-    /// Ids that wait for backtracking.
-    pub waiting: usize,
-    /// When the oldest event in hand was committed; none if there is none in hand.
-    pub oldest_in_hand: Option<Timestamp>,
-    /// Whether it is reading: not claiming, loading, backing off or paused.
-    pub is_running: bool,
-}
-
 /// Where the machine is.
 #[derive(Debug)]
 enum Phase {
     Claiming,
     Loading,
-    Resetting,
+    Resetting(Resetting),
     Running(Box<Running>),
     BackingOff { until: Instant },
     Ended,
 }
 
-#[derive(Debug)]
-struct Running {
-    feed: Feed,
-    /// Whether the feed owes something.
-    asked: bool,
-    progress: Progress,
-    /// Delivered and not judged.
-    queue: VecDeque<Envelope>,
-    /// Judged, to be handled one by one.
-    singly: VecDeque<Envelope>,
-    work: Work,
-    unsaved: Vec<Processed>,
-    save_at: Option<Instant>,
-    saving: bool,
-    forget_at: Instant,
-}
-
-/// What the projection waits for before it goes on with the queue.
-#[derive(Debug)]
-enum Work {
-    Idle,
-    /// Reads this number of the id of an envelope that is new here.
-    Looking {
-        envelope: Envelope,
-        at: SeqNr,
-    },
-    /// Reads an id up to the number of the envelope.
-    Fetching {
-        envelope: Envelope,
-        to: SeqNr,
-    },
-    Handling {
-        group: Vec<Envelope>,
-        reach: Position,
-        tries: u32,
-    },
-    /// Hands the group over again then.
-    Retrying {
-        group: Vec<Envelope>,
-        reach: Position,
-        tries: u32,
-        at: Instant,
-    },
+/// How far a reset is. Whoever comes after the first step goes on with the second.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Resetting {
+    /// The start of this number is announced, so that no other instance goes by older marks.
+    Announcing(u64),
+    Forgetting(u64),
+    Confirming,
 }
 
 /// One instance of a projection.
@@ -252,6 +91,8 @@ pub struct Projection {
     /// Numbers the runs, so that no answer reaches a later one.
     run: u64,
     owned: Option<OwnedSlices>,
+    /// Every reset that was known when this run began.
+    starts: Starts,
     phase: Phase,
     failures: u32,
     paused: bool,
@@ -282,6 +123,7 @@ impl Projection {
             rng: ChaCha8Rng::from_seed(seed),
             run: 0,
             owned: None,
+            starts: Starts::default(),
             phase: Phase::Ended,
             failures: 0,
             paused: false,
@@ -363,8 +205,16 @@ impl Projection {
                 self.owned = Some(owned);
                 self.load(out);
             }
-            (ProjectionAnswer::WasReset(Ok(())), Phase::Resetting) => self.load(out),
-            (ProjectionAnswer::Loaded(Ok(saved)), Phase::Loading) => self.begin_reading(now, saved, out),
+            (ProjectionAnswer::Saved(Ok(())), Phase::Resetting(Resetting::Announcing(start))) => {
+                let start = *start;
+                self.forget_all(start, out);
+            }
+            (ProjectionAnswer::WasReset(Ok(())), Phase::Resetting(Resetting::Forgetting(start))) => {
+                let confirmed = own_rows::confirmed(&self.id.slices, *start, self.kind);
+                self.save_start(Resetting::Confirming, confirmed, out);
+            }
+            (ProjectionAnswer::Saved(Ok(())), Phase::Resetting(Resetting::Confirming)) => self.load(out),
+            (ProjectionAnswer::Loaded(Ok(saved)), Phase::Loading) => self.on_loaded(now, saved, out),
             (
                 ProjectionAnswer::Claimed(Err(error))
                 | ProjectionAnswer::WasReset(Err(error))
@@ -388,6 +238,27 @@ impl Projection {
     fn load(&mut self, out: &mut Vec<ProjectionEffect>) {
         self.phase = Phase::Loading;
         out.push(ProjectionEffect::Load(self.run));
+    }
+
+    fn on_loaded(&mut self, now: Instant, saved: Vec<Processed>, out: &mut Vec<ProjectionEffect>) {
+        self.starts = Starts::among(&saved);
+        if self.starts.is_unfinished(&self.id.slices) {
+            self.forget_all(self.starts.of_range(&self.id.slices), out);
+        } else {
+            self.begin_reading(now, saved, out);
+        }
+    }
+
+    fn forget_all(&mut self, start: u64, out: &mut Vec<ProjectionEffect>) {
+        // It is announced, so it will be finished whatever happens.
+        self.reset = false;
+        self.phase = Phase::Resetting(Resetting::Forgetting(start));
+        out.extend(self.owned.clone().map(|owned| ProjectionEffect::Reset(self.run, owned)));
+    }
+
+    fn save_start(&mut self, step: Resetting, row: Processed, out: &mut Vec<ProjectionEffect>) {
+        self.phase = Phase::Resetting(step);
+        out.extend(self.owned.clone().map(|owned| ProjectionEffect::Save(self.run, owned, vec![row])));
     }
 
     fn begin_reading(&mut self, now: Instant, saved: Vec<Processed>, out: &mut Vec<ProjectionEffect>) {
@@ -537,7 +408,7 @@ impl Projection {
         match &mut self.phase {
             Phase::BackingOff { .. } if self.stopping => self.end(ProjectionEnd::Stopped, out),
             Phase::BackingOff { until } if *until <= now => self.claim(out),
-            Phase::Claiming | Phase::Loading | Phase::Resetting if self.stopping => {
+            Phase::Claiming | Phase::Loading | Phase::Resetting(_) if self.stopping => {
                 self.end(ProjectionEnd::Stopped, out);
             }
             Phase::Running(_) => {
@@ -684,63 +555,11 @@ impl Projection {
         }
         if self.stopping {
             self.end(ProjectionEnd::Stopped, out);
-        } else if self.reset
-            && let Some(owned) = self.owned.clone()
-        {
-            self.reset = false;
+        } else if self.reset {
             self.run += 1;
-            self.phase = Phase::Resetting;
-            out.push(ProjectionEffect::Reset(self.run, owned));
+            let start = self.starts.next();
+            let announced = own_rows::announced(&self.id.slices, start, self.kind);
+            self.save_start(Resetting::Announcing(start), announced, out);
         }
     }
-}
-
-impl Running {
-    /// What a number before the envelope's is decides where its id begins for us.
-    fn on_looked(&mut self, envelope: Envelope, at: SeqNr, page: &Page) {
-        let found = page.records.first();
-        let is_base = found.is_none_or(|found| self.progress.is_before_memory(&envelope.id, found.timestamp));
-        let (id, position) = (envelope.id.clone(), envelope.position);
-        if is_base {
-            self.progress.track(&id, at, position);
-            self.queue.push_front(envelope);
-        } else if envelope.source != EventSource::Backtracking {
-            self.progress.leave(&envelope);
-            self.progress.reach(position);
-        } else if at <= SeqNr::FIRST {
-            self.progress.track(&id, SeqNr::ZERO, position);
-            self.queue.push_front(envelope);
-        } else {
-            self.work = Work::Looking { envelope, at: at.previous() };
-        }
-    }
-
-    /// Puts what was read before the envelope, or in its place; what is not there was deleted.
-    fn on_fetched(&mut self, envelope: Envelope, to: SeqNr, page: Page) {
-        let (id, position) = (&envelope.id, envelope.position);
-        let first = page.records.first().map_or(to.next().unwrap_or(SeqNr::MAX), |record| record.seq_nr);
-        self.progress.track(id, first.previous(), position);
-        if page.next.is_some() {
-            self.queue.push_front(envelope);
-        }
-        for record in page.records.into_iter().rev() {
-            let place = Position::Timestamp(record.timestamp);
-            self.queue.push_front(Envelope::of_record(record, place, EventSource::Backtracking));
-        }
-    }
-
-    /// What is to be saved, with the mark of how far that is.
-    fn take_unsaved(&mut self) -> Option<Vec<Processed>> {
-        self.save_at = None;
-        if self.unsaved.is_empty() {
-            return None;
-        }
-        let mut save = std::mem::take(&mut self.unsaved);
-        save.extend(self.progress.mark(None));
-        Some(save)
-    }
-}
-
-fn processed(envelope: &Envelope) -> Processed {
-    Processed { id: envelope.id.clone(), seq_nr: envelope.seq_nr, position: envelope.position }
 }

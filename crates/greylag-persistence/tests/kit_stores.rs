@@ -2,6 +2,7 @@
 //! and the kits find what is planted to break them.
 
 use std::ops::RangeInclusive;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
@@ -238,7 +239,7 @@ fn the_in_memory_offsets_conform() {
         let open = move || async move { Arc::new(InMemoryOffsets::new(Scope::Process, kind)) as Arc<dyn OffsetStore> };
         let report = now(tck::offsets(&open, Flags::default()));
         report.assert_conforms();
-        assert_eq!((report.cases.len(), report.skipped().count()), (18, 0), "{report}");
+        assert_eq!((report.cases.len(), report.skipped().count()), (19, 0), "{report}");
     }
 }
 
@@ -255,9 +256,11 @@ enum OffsetBug {
     ForgetsNewest,
     ResetForgetsNothing,
     OneOfEachSlice,
+    ResetForgetsStarts,
 }
 
-struct BrokenOffsets(OffsetBug, InMemoryOffsets, Mutex<Option<OwnedSlices>>);
+/// The bug, the store, the first claim, and whether there was a reset.
+struct BrokenOffsets(OffsetBug, InMemoryOffsets, Mutex<Option<OwnedSlices>>, AtomicBool);
 
 #[async_trait]
 impl OffsetStore for BrokenOffsets {
@@ -288,6 +291,9 @@ impl OffsetStore for BrokenOffsets {
             let mut seen = std::collections::BTreeSet::new();
             loaded.retain(|processed| seen.insert(processed.id.slice()));
             loaded.reverse();
+        }
+        if self.0 == OffsetBug::ResetForgetsStarts && self.3.load(Ordering::Relaxed) {
+            loaded.retain(|processed| !processed.is_start());
         }
         Ok(loaded)
     }
@@ -328,6 +334,7 @@ impl OffsetStore for BrokenOffsets {
     }
 
     async fn reset(&self, owned: &OwnedSlices) -> Result<(), OffsetError> {
+        self.3.store(true, Ordering::Relaxed);
         if self.0 == OffsetBug::ResetForgetsNothing { Ok(()) } else { self.1.reset(owned).await }
     }
 
@@ -346,7 +353,7 @@ struct BrokenOffsetsFactory(OffsetBug);
 impl OffsetFactory for BrokenOffsetsFactory {
     async fn open(&self) -> Arc<dyn OffsetStore> {
         let inner = InMemoryOffsets::new(Scope::Process, OffsetKind::Timestamp);
-        Arc::new(BrokenOffsets(self.0, inner, Mutex::default()))
+        Arc::new(BrokenOffsets(self.0, inner, Mutex::default(), AtomicBool::default()))
     }
 }
 
@@ -366,6 +373,7 @@ fn every_planted_offset_bug_is_found() {
         (OffsetBug::ResetForgetsNothing, "12"),
         (OffsetBug::ResetForgetsNothing, "16"),
         (OffsetBug::OneOfEachSlice, "18"),
+        (OffsetBug::ResetForgetsStarts, "19"),
     ] {
         let flags = Flags { only: Some(case.to_owned()), ..Flags::default() };
         let report = now(tck::offsets(&BrokenOffsetsFactory(bug), flags));

@@ -161,16 +161,21 @@ impl World {
 fn rows(input: &str) -> Vec<Processed> {
     let row = |line: &str| {
         let words: Vec<&str> = line.split_whitespace().collect();
-        // The mark of the whole range is an id of the library's own.
-        let id = if words[1] == "mark" { marker() } else { cart(words[1]) };
+        // The marks of the whole range are ids of the library's own.
+        let id = match words[1] {
+            "mark" => own_row("0-1023"),
+            "mark@1" => own_row("0-1023@1"),
+            "start" => own_row("!0-1023"),
+            name => cart(name),
+        };
         let position = Position::Timestamp(seconds(words[0]));
         Processed { id, seq_nr: SeqNr::from(words[2].parse::<u32>().unwrap()), position }
     };
     input.lines().map(row).collect()
 }
 
-fn marker() -> PersistenceId {
-    let ids = (0..).map(|n: u32| PersistenceId::of("gl.projection", &format!("0-1023/{n}")).unwrap());
+fn own_row(text: &str) -> PersistenceId {
+    let ids = (0..).map(|n: u32| PersistenceId::of("gl.projection", &format!("{text}/{n}")).unwrap());
     ids.into_iter().find(|id| id.slice() == 0).unwrap()
 }
 
@@ -245,6 +250,7 @@ fn places(envelopes: &[Envelope]) -> String {
 fn saved(processed: &[Processed]) -> String {
     let row = |row: &Processed| match row.id.entity_type() {
         "Cart" => format!("{} {}", row.id.entity_id(), row.seq_nr),
+        _ if row.is_start() => format!("start {}", row.seq_nr),
         _ => format!("mark {}", short(row.position)),
     };
     processed.iter().map(row).collect::<Vec<_>>().join(", ")
@@ -444,4 +450,48 @@ async fn paused_resumed_and_reset() {
     running.reset().await;
     until("it starts over", || seen.of("a") == [1, 2, 3, 1, 2, 3]).await;
     running.stop().await;
+}
+
+/// Rule persistence §5 (projections): what is left of a wider range's mark must not keep the part of it
+/// that starts over from its first event.
+#[tokio::test(start_paused = true)]
+async fn a_part_of_a_former_range_starts_over_alone() {
+    let (journal, offsets, seen) = (InMemoryJournal::default(), InMemoryOffsets::default(), Seen::default());
+    let names: Vec<String> = (0..40).map(|n| n.to_string()).collect();
+    let (low, high): (Vec<_>, Vec<_>) = names.iter().partition(|name| cart(name).slice() < 512);
+    let start = |slices| {
+        let (queries, store) = (Arc::new(journal.queries()), Arc::new(offsets.clone()));
+        run_projection(projection(slices), queries, store, seen.clone(), ProjectionSettings::test()).unwrap()
+    };
+    for name in &names {
+        write(&journal, name, 2).await;
+    }
+    let whole = start(0..=1023);
+    until("every event", || seen.count() == 80).await;
+    whole.stop().await;
+    let (lower, upper) = (start(0..=511), start(512..=1023));
+    until("both read", || lower.status().stats.is_running && upper.status().stats.is_running).await;
+    upper.reset().await;
+    until("the upper half anew", || high.iter().all(|name| seen.of(name) == [1, 2, 1, 2])).await;
+    assert!(low.iter().all(|name| seen.of(name) == [1, 2]), "the lower half went on");
+    for name in &names {
+        write(&journal, name, 1).await;
+    }
+    until("what follows", || seen.count() == 80 + 2 * high.len() + 40).await;
+    lower.stop().await;
+    upper.stop().await;
+    // Merged and cut anew, nothing comes again and nothing is left out.
+    for ranges in [vec![0..=1023], vec![0..=255, 256..=767, 768..=1023]] {
+        let before = seen.count();
+        let running: Vec<_> = ranges.into_iter().map(start).collect();
+        for name in &names {
+            write(&journal, name, 1).await;
+        }
+        until("what follows", || seen.count() >= before + 40).await;
+        for running in running {
+            running.stop().await;
+        }
+    }
+    assert!(low.iter().all(|name| seen.of(name) == [1, 2, 3, 4, 5]));
+    assert!(high.iter().all(|name| seen.of(name) == [1, 2, 1, 2, 3, 4, 5]));
 }

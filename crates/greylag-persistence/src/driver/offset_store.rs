@@ -45,13 +45,15 @@ pub trait OffsetStore: Send + Sync + 'static {
     /// [`OffsetError::StaleOwner`] or [`OffsetError::NotOwned`]; nothing was saved then.
     async fn save(&self, owned: &OwnedSlices, processed: &[Processed]) -> Result<(), OffsetError>;
 
-    /// Forgets, of every owned slice, what stands before `position`, but never its newest.
+    /// Forgets, of every owned slice, what stands before `position`, but never its newest, nor a
+    /// [start](Processed::is_start).
     ///
     /// # Errors
     /// As for [`OffsetStore::save`].
     async fn forget_before(&self, owned: &OwnedSlices, position: Position) -> Result<(), OffsetError>;
 
-    /// Forgets everything of the owned slices: the projection starts over. The epochs stay.
+    /// Forgets everything of the owned slices but [starts](Processed::is_start): the projection starts
+    /// over. The epochs stay.
     ///
     /// # Errors
     /// As for [`OffsetStore::save`].

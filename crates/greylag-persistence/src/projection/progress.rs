@@ -6,15 +6,17 @@
 //!
 //! How far *everything* was processed is kept as one more row of the offset store, a [`marker`] of the
 //! range: an id of ours that falls into the range's first slice. Without it nobody could tell a slice that
-//! is quiet from one that was never read, and ranges could not be cut anew.
+//! is quiet from one that was never read, and ranges could not be cut anew. Marks from before a reset
+//! of a slice say nothing of it.
 //! Source: persistence §5 (gap handling at the consumer).
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use super::own_rows::{OwnRow, Starts, marker};
 use crate::event::{SeqNr, Timestamp};
-use crate::offset::{MARK_TYPE, Offset, Position, Processed};
+use crate::offset::{Offset, Position, Processed};
 use crate::persistence_id::PersistenceId;
 use crate::query::{Envelope, EventSource, before};
 
@@ -48,39 +50,26 @@ pub(crate) struct Progress {
     left: BTreeMap<PersistenceId, (SeqNr, Position)>,
 }
 
-/// The id under which the progress of these slices is saved: one that falls into the first of them.
-pub(crate) fn marker(slices: &RangeInclusive<u16>) -> PersistenceId {
-    let (first, last) = (slices.start(), slices.end());
-    let ids = (0_u32..).map(|n| {
-        PersistenceId::of(MARK_TYPE, &format!("{first}-{last}/{n}")).expect("a short text without control characters")
-    });
-    let mut fitting = ids.filter(|id| id.slice() == *first);
-    fitting.next().expect("every slice has ids")
-}
-
-/// Which slices a marker is about, if it is one.
-fn covered(id: &PersistenceId) -> Option<RangeInclusive<u16>> {
-    if id.entity_type() != MARK_TYPE {
-        return None;
-    }
-    let (range, _) = id.entity_id().split_once('/')?;
-    let (first, last) = range.split_once('-')?;
-    Some(first.parse().ok()?..=last.parse().ok()?)
-}
-
 impl Progress {
     /// Goes on from what was saved, of all slices of the projection, whoever owned them. Answers where
     /// to read on.
     pub(crate) fn resume(slices: RangeInclusive<u16>, remember: Duration, saved: Vec<Processed>) -> (Self, Offset) {
+        let starts = Starts::among(&saved);
         let mut began_at: BTreeMap<u16, Position> = BTreeMap::new();
         let mut ids = BTreeMap::new();
         for Processed { id, seq_nr, position } in saved {
-            let about = covered(&id).unwrap_or_else(|| id.slice()..=id.slice());
-            for slice in about.filter(|slice| slices.contains(slice)) {
+            let (about, start) = match OwnRow::of(&id) {
+                Some(OwnRow::Start { .. }) => continue,
+                Some(OwnRow::Mark { slices, start }) => (slices, Some(start)),
+                None => (id.slice()..=id.slice(), None),
+            };
+            // A reset removes what is saved of ids, and leaves marks in slices of others.
+            let counts = |slice: &u16| start.is_none_or(|start| starts.of_slice(*slice) <= start);
+            for slice in about.filter(|slice| slices.contains(slice)).filter(counts) {
                 let known = began_at.entry(slice).or_insert(position);
                 *known = position.max(*known);
             }
-            if id.entity_type() != MARK_TYPE && slices.contains(&id.slice()) {
+            if start.is_none() && slices.contains(&id.slice()) {
                 ids.insert(id, (seq_nr, position));
             }
         }
@@ -92,7 +81,7 @@ impl Progress {
             Some(Position::Ordinal(ordinal)) => Offset::Ordinal(ordinal),
             Some(Position::Timestamp(timestamp)) => Offset::Timestamp { timestamp, seen: Vec::new() },
         };
-        let marker = marker(&slices);
+        let marker = marker(&slices, starts.of_range(&slices));
         (Self { slices, remember, marker, ids, began_at, reached, left: BTreeMap::new() }, offset)
     }
 

@@ -40,6 +40,7 @@ pub async fn offsets(factory: &impl OffsetFactory, flags: Flags) -> Report {
         "16 a stale owner forgets nothing" => stale_forget(store);
         "17 health and close" => close(factory);
         "18 marks of other ranges stay" => marks(store);
+        "19 starts stay" => starts(store);
     }
     report
 }
@@ -327,6 +328,28 @@ async fn marks(store: S<'_>) -> Checked {
     equal("marks that are not too old", loaded, saved.split_off(1))?;
     must("reset", store.reset(&owned).await)?;
     expect(store, "after a reset", "tck-marks", ALL, &[]).await
+}
+
+async fn starts(store: S<'_>) -> Checked {
+    let owned = must("claim", store.claim("tck-starts", 5..=5).await)?;
+    let ids = (0..).map(|n: u32| PersistenceId::of("gl.projection", &format!("!5-9/{n}")).expect("a valid id"));
+    let id = ids.into_iter().find(|id| id.slice() == 5).expect("every slice has ids");
+    let starts = async |what: &str, expected: &Processed| {
+        let mut loaded = must("load", store.load("tck-starts", ALL).await)?;
+        loaded.retain(Processed::is_start);
+        equal(what, loaded, vec![expected.clone()])
+    };
+    let start = |number| processed(store, &id, number, 0);
+    let event = processed(store, &id_in(5..=5, 0), 7, 70);
+    must("save", store.save(&owned, &[start(1), event.clone()]).await)?;
+    starts("beside what was processed", &start(1)).await?;
+    must("reset", store.reset(&owned).await)?;
+    expect(store, "after a reset", "tck-starts", ALL, &[start(1)]).await?;
+    must("save", store.save(&owned, &[start(2)]).await)?;
+    must("save again", store.save(&owned, &[start(1), event]).await)?;
+    starts("a later one", &start(2)).await?;
+    must("forget", store.forget_before(&owned, at(store, 60)).await)?;
+    starts("after everything older is forgotten", &start(2)).await
 }
 
 async fn close(factory: &impl OffsetFactory) -> Checked {

@@ -13,7 +13,9 @@ use crate::driver::offset_store::OffsetStore;
 use crate::error::{CloseError, OffsetError};
 use crate::event::SeqNr;
 use crate::journal::{Health, Scope};
-use crate::offset::{OffsetCaps, OffsetKind, OwnedSlices, OwnerEpoch, Position, Processed, is_projection_name};
+use crate::offset::{
+    OffsetCaps, OffsetKind, OwnedSlices, OwnerEpoch, Position, Processed, START_PREFIX, is_projection_name,
+};
 use crate::persistence_id::PersistenceId;
 
 #[derive(Default)]
@@ -62,6 +64,10 @@ impl InMemoryOffsets {
         let (expected, found) = (self.caps.kind, position.kind());
         if expected == found { Ok(()) } else { Err(OffsetError::ForeignOffset { expected, found }) }
     }
+}
+
+fn is_start(id: &PersistenceId) -> bool {
+    id.as_str().starts_with(START_PREFIX)
 }
 
 impl Projections {
@@ -146,7 +152,7 @@ impl OffsetStore for InMemoryOffsets {
         for number in owned.epochs.keys() {
             let slice = projections.slice(&owned.projection, *number);
             let newest = slice.processed.values().map(|(_, position)| *position).max();
-            slice.processed.retain(|_, (_, at)| *at >= position || Some(*at) == newest);
+            slice.processed.retain(|id, (_, at)| *at >= position || Some(*at) == newest || is_start(id));
         }
         Ok(())
     }
@@ -155,7 +161,7 @@ impl OffsetStore for InMemoryOffsets {
         let mut projections = self.open()?;
         projections.check(owned, owned.epochs.keys().copied())?;
         for number in owned.epochs.keys() {
-            projections.slice(&owned.projection, *number).processed.clear();
+            projections.slice(&owned.projection, *number).processed.retain(|id, _| is_start(id));
         }
         Ok(())
     }

@@ -1,7 +1,9 @@
 //! The gap rules one by one.
 
+use super::super::own_rows::confirmed;
 use super::*;
 use crate::StoredEvent;
+use crate::offset::OffsetKind;
 
 const REMEMBER: Duration = Duration::from_secs(300);
 
@@ -77,7 +79,7 @@ fn an_envelope_is_judged_by_its_number_and_how_it_came() {
 
 #[test]
 fn what_is_too_old_to_be_remembered_was_processed() {
-    let all = marker(&(0..=1023));
+    let all = marker(&(0..=1023), 0);
     let (mut progress, offset) = Progress::resume(0..=1023, REMEMBER, vec![saved(all, 1, 1000)]);
     assert_eq!(offset, Offset::Timestamp { timestamp: Timestamp::from_micros(1_000_000_000), seen: Vec::new() });
     assert_eq!(progress.judge(&live("forgotten", 1, 699)), Judgement::Duplicate);
@@ -110,7 +112,7 @@ fn the_mark_never_passes_what_was_left() {
 
 #[test]
 fn ranges_are_cut_anew_without_loss() {
-    let mark = |slices: RangeInclusive<u16>, at| saved(marker(&slices), 1, at);
+    let mark = |slices: RangeInclusive<u16>, at| saved(marker(&slices, 0), 1, at);
     let halves = vec![mark(0..=511, 100), mark(512..=1023, 50)];
     let start = |slices, rows: &[Processed]| Progress::resume(slices, REMEMBER, rows.to_vec()).1;
     let at = |seconds: u64| Offset::Timestamp { timestamp: Timestamp::from_micros(seconds * 1_000_000), seen: vec![] };
@@ -133,7 +135,7 @@ fn ranges_are_cut_anew_without_loss() {
 #[test]
 fn ordinals_need_no_memory() {
     let slices = 0..=1023;
-    let mark = Processed { id: marker(&slices), seq_nr: SeqNr::from(8), position: Position::Ordinal(7) };
+    let mark = Processed { id: marker(&slices, 0), seq_nr: SeqNr::from(8), position: Position::Ordinal(7) };
     let (mut progress, offset) = Progress::resume(slices, REMEMBER, vec![mark.clone()]);
     assert_eq!(offset, Offset::Ordinal(7));
     let at = |ordinal| Envelope::of_record(record(&id("a"), 9), Position::Ordinal(ordinal), EventSource::Live);
@@ -145,11 +147,24 @@ fn ordinals_need_no_memory() {
     assert_eq!((progress.remembered(), progress.forget()), (0, None));
 }
 
+/// Marks that are kept under other slices outlive a reset; only those that knew of it count.
 #[test]
-fn a_marker_falls_into_the_first_slice_of_its_range() {
-    for slices in [0..=1023, 0..=0, 512..=767, 1023..=1023] {
-        let marker = marker(&slices);
-        assert_eq!((marker.slice(), covered(&marker)), (*slices.start(), Some(slices)));
-    }
-    assert_eq!(covered(&id("0-1023/1")), None);
+fn a_reset_overrules_the_marks_of_wider_ranges() {
+    let mark = |slices: RangeInclusive<u16>, start, at| saved(marker(&slices, start), 1, at);
+    let upper = confirmed(&(512..=1023), 1, OffsetKind::Timestamp);
+    let start = |slices, rows: &[Processed]| Progress::resume(slices, REMEMBER, rows.to_vec()).1;
+    let at = |seconds: u64| Offset::Timestamp { timestamp: Timestamp::from_micros(seconds * 1_000_000), seen: vec![] };
+    let mut rows = vec![mark(0..=1023, 0, 50), upper.clone()];
+    assert_eq!(start(0..=511, &rows), at(50));
+    assert_eq!(start(512..=1023, &rows), Offset::None);
+    assert_eq!(start(0..=1023, &rows), Offset::None);
+    // A zombie of the whole range may still write its mark.
+    rows[0] = mark(0..=1023, 0, 70);
+    rows.push(mark(512..=1023, 1, 5));
+    assert_eq!(start(512..=1023, &rows), at(5));
+    // Merged: the mark of the whole is a new one, and what was known of the lower half stays.
+    let (progress, offset) = Progress::resume(0..=1023, REMEMBER, rows.clone());
+    assert_eq!((offset, progress.mark(Some(seconds(6))).unwrap().id), (at(5), marker(&(0..=1023), 1)));
+    rows.push(mark(0..=1023, 1, 6));
+    assert_eq!((start(0..=511, &rows), start(512..=1023, &rows)), (at(70), at(6)));
 }

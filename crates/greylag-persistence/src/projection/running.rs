@@ -1,0 +1,107 @@
+//! What a projection has in hand: what was read and not judged, judged and not handled, handled and not saved.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use super::progress::Progress;
+use crate::event::SeqNr;
+use crate::journal::Page;
+use crate::offset::{Position, Processed};
+use crate::query::{Envelope, EventSource, Feed};
+
+/// What a projection has in hand while it reads.
+#[derive(Debug)]
+pub(super) struct Running {
+    pub(super) feed: Feed,
+    /// Whether the feed owes something.
+    pub(super) asked: bool,
+    pub(super) progress: Progress,
+    /// Delivered and not judged.
+    pub(super) queue: VecDeque<Envelope>,
+    /// Judged, to be handled one by one.
+    pub(super) singly: VecDeque<Envelope>,
+    pub(super) work: Work,
+    pub(super) unsaved: Vec<Processed>,
+    pub(super) save_at: Option<Instant>,
+    pub(super) saving: bool,
+    pub(super) forget_at: Instant,
+}
+
+/// What the projection waits for before it goes on with the queue.
+#[derive(Debug)]
+pub(super) enum Work {
+    Idle,
+    /// Reads this number of the id of an envelope that is new here.
+    Looking {
+        envelope: Envelope,
+        at: SeqNr,
+    },
+    /// Reads an id up to the number of the envelope.
+    Fetching {
+        envelope: Envelope,
+        to: SeqNr,
+    },
+    Handling {
+        group: Vec<Envelope>,
+        reach: Position,
+        tries: u32,
+    },
+    /// Hands the group over again then.
+    Retrying {
+        group: Vec<Envelope>,
+        reach: Position,
+        tries: u32,
+        at: Instant,
+    },
+}
+
+impl Running {
+    /// What a number before the envelope's is decides where its id begins for us.
+    pub(super) fn on_looked(&mut self, envelope: Envelope, at: SeqNr, page: &Page) {
+        let found = page.records.first();
+        let is_base = found.is_none_or(|found| self.progress.is_before_memory(&envelope.id, found.timestamp));
+        let (id, position) = (envelope.id.clone(), envelope.position);
+        if is_base {
+            self.progress.track(&id, at, position);
+            self.queue.push_front(envelope);
+        } else if envelope.source != EventSource::Backtracking {
+            self.progress.leave(&envelope);
+            self.progress.reach(position);
+        } else if at <= SeqNr::FIRST {
+            self.progress.track(&id, SeqNr::ZERO, position);
+            self.queue.push_front(envelope);
+        } else {
+            self.work = Work::Looking { envelope, at: at.previous() };
+        }
+    }
+
+    /// Puts what was read before the envelope, or in its place; what is not there was deleted.
+    pub(super) fn on_fetched(&mut self, envelope: Envelope, to: SeqNr, page: Page) {
+        let (id, position) = (&envelope.id, envelope.position);
+        let first = page.records.first().map_or(to.next().unwrap_or(SeqNr::MAX), |record| record.seq_nr);
+        self.progress.track(id, first.previous(), position);
+        if page.next.is_some() {
+            self.queue.push_front(envelope);
+        }
+        for record in page.records.into_iter().rev() {
+            let place = Position::Timestamp(record.timestamp);
+            self.queue.push_front(Envelope::of_record(record, place, EventSource::Backtracking));
+        }
+    }
+
+    /// What is to be saved, with the mark of how far that is.
+    pub(super) fn take_unsaved(&mut self) -> Option<Vec<Processed>> {
+        self.save_at = None;
+        if self.unsaved.is_empty() {
+            return None;
+        }
+        let mut save = std::mem::take(&mut self.unsaved);
+        save.extend(self.progress.mark(None));
+        Some(save)
+    }
+}
+
+/// The row that says that it is processed.
+pub(super) fn processed(envelope: &Envelope) -> Processed {
+    Processed { id: envelope.id.clone(), seq_nr: envelope.seq_nr, position: envelope.position }
+}
