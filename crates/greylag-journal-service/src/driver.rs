@@ -1,6 +1,8 @@
 //! The tokio half: connections, sessions, tasks.
 
+mod calls;
 pub(crate) mod client;
 pub(crate) mod link;
+mod seats;
 pub(crate) mod server;
 mod session;

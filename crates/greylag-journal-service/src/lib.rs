@@ -39,23 +39,30 @@
 //!   are the server's, over the appends of all clients. So the fence holds between them.
 //! - A call is encoded once and shares a frame with whatever else is waiting.
 //! - After a lost connection everything unanswered is sent again (J10), in order, until
-//!   `append_timeout`; only then is an append `Unknown`. `NotStored` is said only of calls that were
-//!   never sent, or whose only try the server refused.
+//!   `append_timeout`; only then is a write `Unknown`. `NotStored` is said only of calls that were
+//!   never sent, or whose only try the server refused. The server ends a client's old session before
+//!   it begins the new one, so nothing of the old one is done later.
+//! - A [`Served`] names what there is besides journal and snapshots: durable states, offsets of
+//!   projections, queries. Pages are pulled one by one, and are cut to what a frame carries.
 //!
 //! Source: persistence §4.4a.
 
 mod driver;
 mod error;
 mod outbox;
+mod served;
 mod settings;
 mod wire;
 
 #[allow(missing_docs, unreachable_pub, unused_qualifications, clippy::all, clippy::pedantic)]
 mod generated;
 
-pub use driver::client::{JournalClient, ServiceJournal, ServiceSnapshots};
+pub use driver::client::{
+    JournalClient, ServiceJournal, ServiceOffsets, ServiceQueries, ServiceSnapshots, ServiceStates,
+};
 pub use driver::server::JournalServer;
 pub use error::{BindError, ConnectError};
+pub use served::Served;
 pub use settings::{ClientSettings, ServerSettings};
 
 /// The version of the protocol that this crate speaks.

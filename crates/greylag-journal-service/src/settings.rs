@@ -6,10 +6,18 @@ use std::time::Duration;
 pub(crate) const MAX_FRAME_BYTES: usize = 32 << 20;
 /// Largest gRPC message that carries a snapshot.
 pub(crate) const MAX_SNAPSHOT_MESSAGE_BYTES: usize = 80 << 20;
+/// Largest event or state that is served: a frame carries one, and what belongs to it.
+pub(crate) const MAX_VALUE_BYTES: usize = MAX_FRAME_BYTES - (4 << 20);
+/// Largest snapshot that is served.
+pub(crate) const MAX_SNAPSHOT_BYTES: usize = MAX_SNAPSHOT_MESSAGE_BYTES - (4 << 20);
 /// A frame is sent once it holds so much.
 pub(crate) const FRAME_BYTES: usize = 1 << 20;
 /// Pages are cut to this size, whatever the reader asks for.
 pub(crate) const MAX_PAGE_BYTES: usize = 4 << 20;
+/// What a page is gathered in: of the largest events no more than these stand in memory at once.
+pub(crate) const PAGE_STEP: usize = 32;
+/// Most ids of one answer; lists that are longer are asked for in parts.
+pub(crate) const MAX_IDS: usize = 4096;
 
 /// Settings of the process that serves a journal.
 #[derive(Debug, Clone, PartialEq, Eq)]

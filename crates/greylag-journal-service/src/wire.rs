@@ -9,13 +9,17 @@ use greylag_persistence::{
 };
 
 use crate::generated as proto;
+use crate::settings::{MAX_SNAPSHOT_BYTES, MAX_VALUE_BYTES};
 
 mod failure;
+mod offsets;
+mod queries;
+mod states;
 
-pub(crate) use failure::{
-    advance_error, append_error, claim_error, delete_error, from_advance_error, from_append_error, from_claim_error,
-    from_delete_error, from_read_error, read_error,
-};
+pub(crate) use failure::*;
+pub(crate) use offsets::*;
+pub(crate) use queries::*;
+pub(crate) use states::*;
 
 /// A message from outside makes no sense: the other side is broken, or not what it says it is.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -41,7 +45,7 @@ pub(crate) fn from_writer_uuid(uuid: WriterUuid) -> bytes::Bytes {
     bytes::Bytes::copy_from_slice(&uuid.as_u128().to_be_bytes())
 }
 
-fn usize_of(number: u64) -> usize {
+pub(crate) fn usize_of(number: u64) -> usize {
     usize::try_from(number).unwrap_or(usize::MAX)
 }
 
@@ -121,6 +125,7 @@ pub(crate) fn from_read(id: &PersistenceId, range: ReadRange) -> proto::Read {
         to: range.to.as_u64(),
         max_events: range.max_events as u64,
         max_bytes: range.max_bytes as u64,
+        query: false,
     }
 }
 
@@ -209,7 +214,7 @@ pub(crate) fn head(head: proto::Head) -> Decoded<Head> {
 
 pub(crate) fn from_caps(caps: Caps) -> proto::JournalCaps {
     proto::JournalCaps {
-        max_event_bytes: caps.max_event_bytes as u64,
+        max_event_bytes: caps.max_event_bytes.min(MAX_VALUE_BYTES) as u64,
         max_atomic_events: caps.max_atomic_events as u64,
         tags: caps.tags,
         slices: caps.slices,
@@ -232,7 +237,7 @@ pub(crate) fn caps(caps: proto::JournalCaps) -> Caps {
 }
 
 pub(crate) fn from_snapshot_caps(caps: SnapshotCaps) -> proto::SnapshotCaps {
-    proto::SnapshotCaps { max_bytes: caps.max_bytes as u64, latest_only: caps.latest_only }
+    proto::SnapshotCaps { max_bytes: caps.max_bytes.min(MAX_SNAPSHOT_BYTES) as u64, latest_only: caps.latest_only }
 }
 
 pub(crate) fn snapshot_caps(caps: proto::SnapshotCaps) -> SnapshotCaps {
@@ -256,25 +261,32 @@ pub(crate) fn health(health: proto::Health) -> Health {
     }
 }
 
-pub(crate) fn from_corrupt(corrupt: &Corrupt) -> proto::Corrupt {
-    let kind = match corrupt.kind {
+fn from_corrupt_kind(kind: CorruptKind) -> proto::corrupt::Kind {
+    match kind {
         CorruptKind::Checksum => proto::corrupt::Kind::Checksum,
         CorruptKind::Missing => proto::corrupt::Kind::Missing,
         CorruptKind::Unreadable => proto::corrupt::Kind::Unreadable,
-    };
+    }
+}
+
+fn corrupt_kind(kind: proto::corrupt::Kind) -> CorruptKind {
+    match kind {
+        proto::corrupt::Kind::Checksum => CorruptKind::Checksum,
+        proto::corrupt::Kind::Missing => CorruptKind::Missing,
+        proto::corrupt::Kind::Unreadable => CorruptKind::Unreadable,
+    }
+}
+
+pub(crate) fn from_corrupt(corrupt: &Corrupt) -> proto::Corrupt {
     proto::Corrupt {
         persistence_id: corrupt.id.as_str().to_owned(),
         seq_nr: corrupt.seq_nr.as_u64(),
-        kind: kind.into(),
+        kind: from_corrupt_kind(corrupt.kind).into(),
     }
 }
 
 pub(crate) fn corrupt(corrupt: &proto::Corrupt) -> Decoded<Corrupt> {
-    let kind = match corrupt.kind() {
-        proto::corrupt::Kind::Checksum => CorruptKind::Checksum,
-        proto::corrupt::Kind::Missing => CorruptKind::Missing,
-        proto::corrupt::Kind::Unreadable => CorruptKind::Unreadable,
-    };
+    let kind = corrupt_kind(corrupt.kind());
     Ok(Corrupt { id: id(&corrupt.persistence_id)?, seq_nr: seq_nr(corrupt.seq_nr)?, kind })
 }
 

@@ -1,62 +1,16 @@
 //! Several clients, lost connections, and servers that go away and come back.
 
-use std::net::SocketAddr;
-use std::path::Path;
+mod common;
 
-use greylag_core::{CodecId, Generation};
+use common::{ServedDisk, append, id, loopback};
+use greylag_core::Generation;
 use greylag_journal_service::{ClientSettings, ConnectError, JournalClient, JournalServer, ServerSettings};
-use greylag_journal_sled::{SledJournal, SledJournalSettings};
 use greylag_persistence::{
-    Append, AppendError, Claim, ClaimError, EventKind, Health, InMemoryJournal, Journal, NewEvent, PersistenceId,
-    ReadRange, Scope, SeqNr, SnapshotCriteria, SnapshotStore, Under, WriterUuid,
+    AppendError, ClaimError, Health, InMemoryJournal, Journal, ReadRange, Scope, SeqNr, SnapshotCriteria,
+    SnapshotStore, Under, WriterUuid,
 };
 
 const UUIDS: [WriterUuid; 2] = [WriterUuid::from_u128(1), WriterUuid::from_u128(2)];
-
-struct Served {
-    disk: SledJournal,
-    server: JournalServer,
-    address: SocketAddr,
-}
-
-async fn serve(path: &Path, address: SocketAddr) -> Served {
-    let disk = SledJournal::open(path, SledJournalSettings::test()).await.unwrap();
-    let server = JournalServer::bind(address, disk.stores(), ServerSettings::test()).await.unwrap();
-    Served { address: server.local_address(), disk, server }
-}
-
-impl Served {
-    async fn client(&self) -> JournalClient {
-        JournalClient::connect(&self.address.to_string(), ClientSettings::test()).await.unwrap()
-    }
-
-    async fn stop(self) -> SocketAddr {
-        self.server.shutdown().await;
-        self.disk.close().await.unwrap();
-        self.address
-    }
-}
-
-fn loopback() -> SocketAddr {
-    "127.0.0.1:0".parse().unwrap()
-}
-
-fn id(number: u32) -> PersistenceId {
-    PersistenceId::of("Counter", &number.to_string()).unwrap()
-}
-
-fn append(id: &PersistenceId, claim: &Claim, uuid: WriterUuid, first: u32, payload: &str) -> Append {
-    let event = NewEvent {
-        codec_id: CodecId::JSON,
-        manifest: "counted".into(),
-        schema_version: 1,
-        kind: EventKind::Event,
-        payload: payload.to_owned().into(),
-        metadata: Default::default(),
-        tags: Default::default(),
-    };
-    Append { id: id.clone(), epoch: claim.epoch, writer_uuid: uuid, first: first.into(), events: vec![event] }
-}
 
 fn under(generation: u64) -> Under {
     Under::Generation(Generation::new(1, generation).unwrap())
@@ -65,7 +19,7 @@ fn under(generation: u64) -> Under {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_fence_holds_between_clients() {
     let directory = tempfile::tempdir().unwrap();
-    let served = serve(directory.path(), loopback()).await;
+    let served = ServedDisk::start(directory.path(), loopback()).await;
     let [old, new] = [served.client().await.journal(), served.client().await.journal()];
     assert_eq!(old.caps().scope, Scope::Shared);
     let id = id(1);
@@ -89,7 +43,7 @@ async fn the_fence_holds_between_clients() {
 async fn appends_of_many_clients_share_group_commits() {
     const WRITERS: u32 = 200;
     let directory = tempfile::tempdir().unwrap();
-    let served = serve(directory.path(), loopback()).await;
+    let served = ServedDisk::start(directory.path(), loopback()).await;
     let clients = futures::future::join_all((0..4).map(|_| served.client())).await;
     let write = |number: u32| {
         let journal = clients[number as usize % 4].journal();
@@ -112,7 +66,7 @@ async fn appends_of_many_clients_share_group_commits() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_outlives_a_restart_of_the_server() {
     let directory = tempfile::tempdir().unwrap();
-    let served = serve(directory.path(), loopback()).await;
+    let served = ServedDisk::start(directory.path(), loopback()).await;
     let client = served.client().await;
     let journal = client.journal();
     let id = id(1);
@@ -123,7 +77,7 @@ async fn a_client_outlives_a_restart_of_the_server() {
     assert!(matches!(meanwhile, AppendError::NotStored(_)), "never sent, so not stored: {meanwhile:?}");
     assert!(matches!(journal.health(), Health::Down(_)));
 
-    let served = serve(directory.path(), address).await;
+    let served = ServedDisk::start(directory.path(), address).await;
     while let Err(error) = journal.append(append(&id, &claim, UUIDS[0], 2, "b")).await {
         // Refused at once for as long as the client has not found the server again.
         assert!(matches!(error, AppendError::NotStored(_)), "{error:?}");
@@ -137,7 +91,7 @@ async fn a_client_outlives_a_restart_of_the_server() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_closed_client_finishes_what_it_began() {
     let directory = tempfile::tempdir().unwrap();
-    let served = serve(directory.path(), loopback()).await;
+    let served = ServedDisk::start(directory.path(), loopback()).await;
     let journal = served.client().await.journal();
     let id = id(1);
     let claim = journal.claim(&id, UUIDS[0], under(1)).await.unwrap();

@@ -43,6 +43,22 @@ impl LinkState {
     }
 }
 
+/// Who calls.
+#[derive(Debug, Clone)]
+pub(crate) struct Caller {
+    /// For logs.
+    name: String,
+    /// The same at every session: the server lets only one of them go on.
+    id: Bytes,
+}
+
+impl Caller {
+    pub(crate) fn new() -> Self {
+        let id = Bytes::copy_from_slice(uuid::Uuid::new_v4().as_bytes());
+        Self { name: format!("process {}", std::process::id()), id }
+    }
+}
+
 /// One session: frames out, frames in, and what the server said first.
 pub(crate) struct Session {
     outgoing: mpsc::Sender<proto::ClientFrame>,
@@ -61,12 +77,17 @@ pub(crate) enum SessionError {
 
 impl Session {
     /// Says hello and waits for the welcome.
-    pub(crate) async fn open(channel: Channel, client: String) -> Result<Self, SessionError> {
+    pub(crate) async fn open(channel: Channel, client: Caller) -> Result<Self, SessionError> {
         let mut service = JournalServiceClient::new(channel)
             .max_decoding_message_size(MAX_FRAME_BYTES)
             .max_encoding_message_size(MAX_FRAME_BYTES);
         let (outgoing, frames) = mpsc::channel(OUTGOING_FRAMES);
-        let hello = proto::Hello { oldest_version: VERSION, newest_version: VERSION, client };
+        let hello = proto::Hello {
+            oldest_version: VERSION,
+            newest_version: VERSION,
+            client: client.name,
+            client_id: client.id,
+        };
         let frame = proto::ClientFrame { frame: Some(client_frame::Frame::Hello(hello)) };
         outgoing.try_send(frame).map_err(|_| SessionError::Away("no room for the hello".into()))?;
         let response = service.session(ReceiverStream::new(frames)).await.map_err(|status| session_error(&status))?;
@@ -102,7 +123,7 @@ pub(crate) fn describe(status: &tonic::Status) -> String {
 /// Moves calls until every handle is gone or the link is closed.
 pub(crate) struct Link {
     pub(crate) channel: Channel,
-    pub(crate) client: String,
+    pub(crate) client: Caller,
     pub(crate) settings: ClientSettings,
     pub(crate) inbox: Inbox,
     pub(crate) state: Arc<LinkState>,
@@ -157,7 +178,7 @@ impl Link {
                     self.on_lost(now, &describe(&status), &mut connection, &mut backoff, &mut outbox);
                 }
                 Event::Opened(Ok(session)) => {
-                    tracing::info!(client = %self.client, "journal service is back");
+                    tracing::info!(client = self.client.name, "journal service is back");
                     self.state.set(session.welcome.health.clone().map_or(Health::Up, wire::health));
                     outbox.connected();
                     backoff = self.settings.min_backoff;
@@ -203,7 +224,7 @@ impl Link {
         outbox: &mut Outbox<Reply>,
     ) {
         if matches!(connection, Connection::Open(_)) {
-            tracing::warn!(client = %self.client, cause, "journal service is away; calls are kept and sent again");
+            tracing::warn!(client = self.client.name, cause, "journal service is away; calls are kept and sent again");
         }
         self.state.set(Health::Down(format!("journal service is away: {cause}")));
         outbox.disconnected(now, cause);

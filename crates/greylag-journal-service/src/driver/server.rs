@@ -1,8 +1,8 @@
 //! The process that has the journal: listens, and starts a session for every client.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
-use greylag_persistence::Stores;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio_stream::wrappers::ReceiverStream;
@@ -10,10 +10,12 @@ use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status, Streaming};
 
+use super::seats::Seats;
 use super::session::{self, Session, check_version, unavailable};
 use crate::error::BindError;
 use crate::generated as proto;
 use crate::generated::journal_service_server::{JournalService, JournalServiceServer};
+use crate::served::Served;
 use crate::settings::{MAX_SNAPSHOT_MESSAGE_BYTES, ServerSettings};
 use crate::wire;
 
@@ -22,7 +24,7 @@ const OUTGOING_FRAMES: usize = 4;
 const STREAM_WINDOW_BYTES: u32 = 8 << 20;
 const CONNECTION_WINDOW_BYTES: u32 = 32 << 20;
 
-/// Serves one journal and its snapshots to other processes, until it is shut down or dropped.
+/// Serves one journal, and what lies beside it, to other processes, until it is shut down or dropped.
 ///
 /// It does not own what it serves: close the journal after the shutdown.
 #[derive(Debug)]
@@ -34,20 +36,25 @@ pub struct JournalServer {
 }
 
 impl JournalServer {
-    /// Listens on `address` (port 0 picks a free one) and serves `stores`.
+    /// Listens on `address` (port 0 picks a free one) and serves these stores.
     ///
     /// # Errors
     /// [`BindError`] if the address is taken, or not of this machine.
     ///
     /// # Panics
     /// Outside a tokio runtime.
-    pub async fn bind(address: SocketAddr, stores: Stores, settings: ServerSettings) -> Result<Self, BindError> {
+    pub async fn bind(
+        address: SocketAddr,
+        served: impl Into<Served>,
+        settings: ServerSettings,
+    ) -> Result<Self, BindError> {
         let failed = |error: &dyn std::fmt::Display| BindError { address, cause: error.to_string() };
         let listener = tokio::net::TcpListener::bind(address).await.map_err(|error| failed(&error))?;
         let bound = listener.local_addr().map_err(|error| failed(&error))?;
         let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
         let (stop, stopped) = watch::channel(false);
-        let service = Service { stores, settings: settings.clone(), stop: stopped.clone() };
+        let seats = Arc::new(Seats::default());
+        let service = Service { served: served.into(), settings: settings.clone(), seats, stop: stopped.clone() };
         let service = JournalServiceServer::new(service)
             .max_decoding_message_size(MAX_SNAPSHOT_MESSAGE_BYTES)
             .max_encoding_message_size(MAX_SNAPSHOT_MESSAGE_BYTES);
@@ -85,8 +92,9 @@ impl Drop for JournalServer {
 }
 
 struct Service {
-    stores: Stores,
+    served: Served,
     settings: ServerSettings,
+    seats: Arc<Seats>,
     stop: watch::Receiver<bool>,
 }
 
@@ -99,8 +107,9 @@ impl JournalService for Service {
         request: Request<Streaming<proto::ClientFrame>>,
     ) -> Result<Response<Self::SessionStream>, Status> {
         let (frames, outgoing) = mpsc::channel(OUTGOING_FRAMES);
-        let (stores, settings, stop) = (self.stores.clone(), self.settings.clone(), self.stop.clone());
-        tokio::spawn(Session { stores, settings, frames, stop }.run(request.into_inner()));
+        let (served, settings) = (self.served.clone(), self.settings.clone());
+        let (seats, stop) = (self.seats.clone(), self.stop.clone());
+        tokio::spawn(Session { served, settings, seats, frames, stop }.run(request.into_inner()));
         Ok(Response::new(ReceiverStream::new(outgoing)))
     }
 
@@ -112,7 +121,7 @@ impl JournalService for Service {
         let request = request.into_inner();
         check_version(request.version, request.version)?;
         let saved = match request.snapshot.map(wire::new_snapshot) {
-            Some(Ok(snapshot)) => self.stores.snapshots.save(snapshot).await,
+            Some(Ok(snapshot)) => self.served.stores.snapshots.save(snapshot).await,
             Some(Err(malformed)) => Err(unavailable(malformed)),
             None => Err(unavailable("a request without a snapshot")),
         };
@@ -133,7 +142,7 @@ impl JournalService for Service {
         let criteria = request.criteria.ok_or(wire::Malformed("request without criteria")).and_then(wire::criteria);
         let wanted = wire::id(&request.persistence_id).and_then(|id| Ok((id, criteria?)));
         let loaded = match wanted {
-            Ok((id, criteria)) => self.stores.snapshots.load(&id, criteria).await,
+            Ok((id, criteria)) => self.served.stores.snapshots.load(&id, criteria).await,
             Err(malformed) => Err(unavailable(malformed)),
         };
         let outcome = match loaded {
@@ -165,7 +174,7 @@ impl Service {
     ) -> wire::Decoded<Result<(), greylag_persistence::SnapshotError>> {
         use proto::delete_snapshots_request::Which;
         let id = wire::id(&request.persistence_id)?;
-        let snapshots = &self.stores.snapshots;
+        let snapshots = &self.served.stores.snapshots;
         Ok(match request.which {
             Some(Which::SeqNr(number)) => snapshots.delete(&id, wire::seq_nr(number)?).await,
             Some(Which::Criteria(criteria)) => snapshots.delete_matching(&id, wire::criteria(criteria)?).await,

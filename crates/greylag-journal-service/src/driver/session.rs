@@ -1,35 +1,52 @@
 //! One client's session on the server: calls in, answers out, both many to a frame.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures::future::{BoxFuture, FutureExt};
 use futures::stream::{FuturesUnordered, StreamExt};
-use greylag_persistence::{Journal, RejectReason, StoreFailure, Stores};
+use greylag_persistence::StoreFailure;
 use prost::Message;
 use tokio::sync::{mpsc, watch};
 use tonic::{Status, Streaming};
 
+use super::calls;
+use super::seats::Seats;
 use crate::VERSION;
-use crate::generated::{self as proto, answer, call, client_frame, server_frame};
-use crate::settings::{FRAME_BYTES, MAX_PAGE_BYTES, ServerSettings};
+use crate::generated::{self as proto, client_frame, server_frame};
+use crate::served::Served;
+use crate::settings::{FRAME_BYTES, ServerSettings};
 use crate::wire;
 
 const HEALTH_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A call in progress: its answer, and the bytes that it held.
+/// A call in progress: its answer, and the bytes that are kept for it.
 type InProgress = BoxFuture<'static, (proto::Answer, usize)>;
 pub(super) type Frames = mpsc::Sender<Result<proto::ServerFrame, Status>>;
 
 pub(super) struct Session {
-    pub(super) stores: Stores,
+    pub(super) served: Served,
     pub(super) settings: ServerSettings,
+    pub(super) seats: Arc<Seats>,
     pub(super) frames: Frames,
     pub(super) stop: watch::Receiver<bool>,
 }
 
+/// The calls of one client: what it sent and is not begun, and what is in progress.
+#[derive(Default)]
+struct Calls {
+    /// Of one frame at most: the next is read once these are begun.
+    waiting: VecDeque<Bytes>,
+    /// Polled in the order in which they are pushed, so the stores get a client's calls in the order
+    /// of its stream: a claim comes after the appends that were sent before it.
+    in_progress: FuturesUnordered<InProgress>,
+    bytes: usize,
+}
+
 impl Session {
-    /// Serves until the client goes, or the server stops.
+    /// Serves until the client goes or comes back, or the server stops.
     pub(super) async fn run(self, mut incoming: Streaming<proto::ClientFrame>) {
         if let Err(status) = self.serve(&mut incoming).await {
             tracing::debug!(%status, "journal session ended");
@@ -38,29 +55,28 @@ impl Session {
     }
 
     async fn serve(&self, incoming: &mut Streaming<proto::ClientFrame>) -> Result<(), Status> {
-        let client = self.welcome(incoming).await?;
-        tracing::debug!(client, "journal session began");
-        // Polled in the order in which they are pushed, so the journal gets a client's calls in the
-        // order of its stream: a claim comes after the appends that were sent before it.
-        let mut in_progress = FuturesUnordered::<InProgress>::new();
-        let mut bytes_in_progress = 0;
-        let mut told = self.stores.journal.health();
+        let hello = self.hello(incoming).await?;
+        let mut seat = Seats::take(&self.seats, &hello.client_id).await?;
+        self.send(server_frame::Frame::Welcome(self.welcome())).await?;
+        tracing::debug!(client = hello.client, "journal session began");
+        let mut calls = Calls::default();
+        let mut told = self.served.stores.journal.health();
         let mut health = tokio::time::interval(HEALTH_INTERVAL);
         let mut stop = Box::pin(stopped(self.stop.clone()));
         loop {
-            let room = in_progress.len() < self.settings.max_in_flight
-                && bytes_in_progress < self.settings.max_in_flight_bytes;
+            self.begin(&mut calls)?;
             tokio::select! {
                 () = &mut stop => break,
-                frame = incoming.message(), if room => match frame? {
-                    Some(frame) => bytes_in_progress += self.begin(frame, &in_progress)?,
+                () = seat.given_up() => return Err(Status::aborted("the client has begun another session")),
+                frame = incoming.message(), if calls.waiting.is_empty() => match frame? {
+                    Some(frame) => calls.take(frame),
                     None => return Ok(()),
                 },
-                Some(first) = in_progress.next(), if !in_progress.is_empty() => {
-                    bytes_in_progress -= self.answer(first, &mut in_progress).await?;
+                Some(first) = calls.in_progress.next(), if !calls.in_progress.is_empty() => {
+                    self.answer(first, &mut calls).await?;
                 }
                 _ = health.tick() => {
-                    let now = self.stores.journal.health();
+                    let now = self.served.stores.journal.health();
                     if now != told {
                         self.send(server_frame::Frame::Health(wire::from_health(now.clone()))).await?;
                         told = now;
@@ -68,67 +84,79 @@ impl Session {
                 }
             }
         }
-        // The server stops: nothing more is read, what was begun is answered.
-        while let Some(first) = in_progress.next().await {
-            self.answer(first, &mut in_progress).await?;
+        // The server stops: nothing more is begun, what was begun is answered.
+        while let Some(first) = calls.in_progress.next().await {
+            self.answer(first, &mut calls).await?;
         }
         Err(Status::unavailable("the journal service is stopping"))
     }
 
-    async fn welcome(&self, incoming: &mut Streaming<proto::ClientFrame>) -> Result<String, Status> {
+    async fn hello(&self, incoming: &mut Streaming<proto::ClientFrame>) -> Result<proto::Hello, Status> {
         let first = incoming.message().await?.and_then(|frame| frame.frame);
         let Some(client_frame::Frame::Hello(hello)) = first else {
             return Err(Status::invalid_argument("a session begins with hello"));
         };
         check_version(hello.oldest_version, hello.newest_version)?;
-        let welcome = proto::Welcome {
-            version: VERSION,
-            journal: Some(wire::from_caps(self.stores.journal.caps())),
-            snapshots: Some(wire::from_snapshot_caps(self.stores.snapshots.caps())),
-            health: Some(wire::from_health(self.stores.journal.health())),
-            max_in_flight: u32::try_from(self.settings.max_in_flight).unwrap_or(u32::MAX),
-        };
-        self.send(server_frame::Frame::Welcome(welcome)).await?;
-        Ok(hello.client)
+        Ok(hello)
     }
 
-    /// Starts the calls of a frame; answers how many bytes they hold.
-    fn begin(&self, frame: proto::ClientFrame, in_progress: &FuturesUnordered<InProgress>) -> Result<usize, Status> {
-        // A frame of a later version says nothing to us.
-        let Some(client_frame::Frame::Calls(calls)) = frame.frame else { return Ok(0) };
-        let mut bytes = 0;
-        for encoded in calls.calls {
+    fn welcome(&self) -> proto::Welcome {
+        let Served { stores, offsets, queries } = &self.served;
+        proto::Welcome {
+            version: VERSION,
+            journal: Some(wire::from_caps(stores.journal.caps())),
+            snapshots: Some(wire::from_snapshot_caps(stores.snapshots.caps())),
+            health: Some(wire::from_health(stores.journal.health())),
+            max_in_flight: u32::try_from(self.settings.max_in_flight).unwrap_or(u32::MAX),
+            states: stores.states.as_ref().map(|states| wire::from_state_caps(states.caps())),
+            offsets: offsets.as_ref().map(|offsets| wire::from_offset_caps(offsets.caps())),
+            queries: queries.as_ref().map(|queries| wire::from_query_caps(queries.caps())),
+        }
+    }
+
+    /// Begins waiting calls as far as their number and their bytes allow.
+    fn begin(&self, calls: &mut Calls) -> Result<(), Status> {
+        let ServerSettings { max_in_flight, max_in_flight_bytes, .. } = self.settings;
+        while calls.in_progress.len() < max_in_flight && calls.bytes < max_in_flight_bytes {
+            let Some(encoded) = calls.waiting.pop_front() else { break };
             let size = encoded.len();
             let call = proto::Call::decode(encoded).map_err(|_| Status::invalid_argument("unreadable call"))?;
-            let journal = self.stores.journal.clone();
-            in_progress.push(run_call(journal, call).map(move |answer| (answer, size)).boxed());
-            bytes += size;
+            let bytes = size + calls::reserve(&call, &self.served);
+            calls.bytes += bytes;
+            calls.in_progress.push(calls::run(self.served.clone(), call).map(move |answer| (answer, bytes)).boxed());
         }
-        Ok(bytes)
+        Ok(())
     }
 
-    /// Sends an answer together with all others that are ready; answers how many bytes are free again.
-    async fn answer(
-        &self,
-        first: (proto::Answer, usize),
-        in_progress: &mut FuturesUnordered<InProgress>,
-    ) -> Result<usize, Status> {
+    /// Sends an answer together with all others that are ready, and makes room for other calls.
+    async fn answer(&self, first: (proto::Answer, usize), calls: &mut Calls) -> Result<(), Status> {
         let mut bytes = first.0.encoded_len();
         let mut freed = first.1;
         let mut answers = vec![first.0];
         while bytes < FRAME_BYTES {
-            let Some(Some((answer, size))) = in_progress.next().now_or_never() else { break };
+            let Some(Some((answer, kept))) = calls.in_progress.next().now_or_never() else { break };
             bytes += answer.encoded_len();
-            freed += size;
+            freed += kept;
             answers.push(answer);
         }
+        // A client that does not read its answers gets no further.
         self.send(server_frame::Frame::Answers(proto::Answers { answers })).await?;
-        Ok(freed)
+        calls.bytes -= freed;
+        Ok(())
     }
 
     async fn send(&self, frame: server_frame::Frame) -> Result<(), Status> {
         let frame = proto::ServerFrame { frame: Some(frame) };
         self.frames.send(Ok(frame)).await.map_err(|_| Status::cancelled("the client is gone"))
+    }
+}
+
+impl Calls {
+    fn take(&mut self, frame: proto::ClientFrame) {
+        // A frame of a later version says nothing to us.
+        if let Some(client_frame::Frame::Calls(calls)) = frame.frame {
+            self.waiting.extend(calls.calls);
+        }
     }
 }
 
@@ -146,83 +174,6 @@ pub(super) fn check_version(oldest: u32, newest: u32) -> Result<(), Status> {
     Err(Status::failed_precondition(format!(
         "the client speaks versions {oldest} to {newest} of the journal protocol, this server speaks {VERSION}"
     )))
-}
-
-async fn run_call(journal: Arc<dyn Journal>, call: proto::Call) -> proto::Answer {
-    let answer = match call.call {
-        Some(call) => run_known(&*journal, call).await,
-        None => rejected("this server does not know the call; upgrade it first"),
-    };
-    proto::Answer { request_id: call.request_id, answer: Some(answer) }
-}
-
-async fn run_known(journal: &dyn Journal, call: call::Call) -> answer::Answer {
-    let done = match call {
-        call::Call::Append(append) => run_append(journal, append).await,
-        call::Call::Claim(claim) => run_claim(journal, claim).await,
-        call::Call::Advance(advance) => run_advance(journal, advance).await,
-        call::Call::Read(read) => run_read(journal, read).await,
-        call::Call::Head(read) => run_head(journal, read).await,
-        call::Call::DeleteTo(delete) => run_delete(journal, delete).await,
-    };
-    done.unwrap_or_else(|malformed| rejected(&malformed.to_string()))
-}
-
-async fn run_append(journal: &dyn Journal, append: proto::Append) -> wire::Decoded<answer::Answer> {
-    Ok(match journal.append(wire::append(append)?).await {
-        Ok(appended) => answer::Answer::Appended(proto::Appended { timestamp: appended.timestamp.as_micros() }),
-        Err(error) => answer::Answer::Failure(wire::from_append_error(error)),
-    })
-}
-
-async fn run_claim(journal: &dyn Journal, claim: proto::Claim) -> wire::Decoded<answer::Answer> {
-    let (id, uuid) = (wire::id(&claim.persistence_id)?, wire::writer_uuid(&claim.writer_uuid)?);
-    Ok(match journal.claim(&id, uuid, wire::under(claim.under)?).await {
-        Ok(claim) => answer::Answer::Claimed(proto::Claimed {
-            epoch: claim.epoch.as_u64(),
-            highest: claim.highest.as_u64(),
-            deleted_to: claim.deleted_to.as_u64(),
-        }),
-        Err(error) => answer::Answer::Failure(wire::from_claim_error(error)),
-    })
-}
-
-async fn run_advance(journal: &dyn Journal, advance: proto::Advance) -> wire::Decoded<answer::Answer> {
-    let (id, to) = (wire::id(&advance.persistence_id)?, wire::seq_nr(advance.to)?);
-    Ok(match journal.advance(&id, greylag_persistence::WriterEpoch::from_u64(advance.epoch), to).await {
-        Ok(()) => answer::Answer::Advanced(proto::Done {}),
-        Err(error) => answer::Answer::Failure(wire::from_advance_error(error)),
-    })
-}
-
-async fn run_read(journal: &dyn Journal, read: proto::Read) -> wire::Decoded<answer::Answer> {
-    let (id, mut range) = (wire::id(&read.persistence_id)?, wire::read_range(&read)?);
-    range.max_bytes = range.max_bytes.min(MAX_PAGE_BYTES);
-    Ok(match journal.read(&id, range).await {
-        Ok(page) => answer::Answer::Page(wire::from_page(page)),
-        Err(error) => answer::Answer::Failure(wire::from_read_error(error)),
-    })
-}
-
-async fn run_head(journal: &dyn Journal, read: proto::ReadHead) -> wire::Decoded<answer::Answer> {
-    Ok(match journal.head(&wire::id(&read.persistence_id)?).await {
-        Ok(head) => answer::Answer::Head(wire::from_head(head)),
-        Err(error) => answer::Answer::Failure(wire::from_read_error(error)),
-    })
-}
-
-async fn run_delete(journal: &dyn Journal, delete: proto::DeleteTo) -> wire::Decoded<answer::Answer> {
-    let (id, to) = (wire::id(&delete.persistence_id)?, wire::seq_nr(delete.to)?);
-    Ok(match journal.delete_to(&id, greylag_persistence::WriterEpoch::from_u64(delete.epoch), to).await {
-        Ok(deleted_to) => answer::Answer::Deleted(proto::Deleted { deleted_to: deleted_to.as_u64() }),
-        Err(error) => answer::Answer::Failure(wire::from_delete_error(error)),
-    })
-}
-
-/// The call makes no sense; nothing of it was done, and repeating it will not help.
-fn rejected(why: &str) -> answer::Answer {
-    let error = greylag_persistence::AppendError::Rejected(RejectReason::Other(why.to_owned()));
-    answer::Answer::Failure(wire::from_append_error(error))
 }
 
 /// A failure of the snapshot store's server half.

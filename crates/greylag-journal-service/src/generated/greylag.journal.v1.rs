@@ -41,6 +41,10 @@ pub struct Hello {
     /// For the server's log.
     #[prost(string, tag = "3")]
     pub client: ::prost::alloc::string::String,
+    /// 16 bytes, the same at every session of a client: a new one ends the one before it, so that
+    /// nothing said there is done after what is said here.
+    #[prost(bytes = "bytes", tag = "4")]
+    pub client_id: ::prost::bytes::Bytes,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Welcome {
@@ -56,6 +60,13 @@ pub struct Welcome {
     /// Most calls of one client that the server works on.
     #[prost(uint32, tag = "5")]
     pub max_in_flight: u32,
+    /// Absent: not served.
+    #[prost(message, optional, tag = "6")]
+    pub states: ::core::option::Option<StateCaps>,
+    #[prost(message, optional, tag = "7")]
+    pub offsets: ::core::option::Option<OffsetCaps>,
+    #[prost(message, optional, tag = "8")]
+    pub queries: ::core::option::Option<QueryCaps>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct JournalCaps {
@@ -78,6 +89,24 @@ pub struct SnapshotCaps {
     pub max_bytes: u64,
     #[prost(bool, tag = "2")]
     pub latest_only: bool,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct StateCaps {
+    #[prost(uint64, tag = "1")]
+    pub max_state_bytes: u64,
+    /// Absent: no queries of changes.
+    #[prost(enumeration = "OffsetKind", optional, tag = "2")]
+    pub changes: ::core::option::Option<i32>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct OffsetCaps {
+    #[prost(enumeration = "OffsetKind", tag = "1")]
+    pub kind: i32,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct QueryCaps {
+    #[prost(enumeration = "OffsetKind", tag = "1")]
+    pub kind: i32,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Health {
@@ -138,7 +167,10 @@ pub struct Calls {
 pub struct Call {
     #[prost(uint64, tag = "1")]
     pub request_id: u64,
-    #[prost(oneof = "call::Call", tags = "2, 3, 4, 5, 6, 7")]
+    #[prost(
+        oneof = "call::Call",
+        tags = "2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19"
+    )]
     pub call: ::core::option::Option<call::Call>,
 }
 /// Nested message and enum types in `Call`.
@@ -157,6 +189,30 @@ pub mod call {
         Head(super::ReadHead),
         #[prost(message, tag = "7")]
         DeleteTo(super::DeleteTo),
+        #[prost(message, tag = "8")]
+        GetState(super::GetState),
+        #[prost(message, tag = "9")]
+        WriteState(super::WriteState),
+        #[prost(message, tag = "10")]
+        ListStates(super::ListStates),
+        #[prost(message, tag = "11")]
+        ReadChanges(super::ReadChanges),
+        #[prost(message, tag = "12")]
+        ClaimSlices(super::ClaimSlices),
+        #[prost(message, tag = "13")]
+        LoadOffsets(super::LoadOffsets),
+        #[prost(message, tag = "14")]
+        SaveOffsets(super::SaveOffsets),
+        #[prost(message, tag = "15")]
+        ForgetOffsets(super::ForgetOffsets),
+        #[prost(message, tag = "16")]
+        ResetOffsets(super::OwnedSlices),
+        #[prost(message, tag = "17")]
+        ListIds(super::ListIds),
+        #[prost(message, tag = "18")]
+        FindNewest(super::FindNewest),
+        #[prost(message, tag = "19")]
+        FindEvents(super::FindEvents),
     }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -237,6 +293,9 @@ pub struct Read {
     pub max_events: u64,
     #[prost(uint64, tag = "5")]
     pub max_bytes: u64,
+    /// Asked of the query side.
+    #[prost(bool, tag = "6")]
+    pub query: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ReadHead {
@@ -252,6 +311,251 @@ pub struct DeleteTo {
     #[prost(uint64, tag = "3")]
     pub to: u64,
 }
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GetState {
+    #[prost(string, tag = "1")]
+    pub persistence_id: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct WriteState {
+    #[prost(string, tag = "1")]
+    pub persistence_id: ::prost::alloc::string::String,
+    /// What this write makes.
+    #[prost(uint64, tag = "2")]
+    pub revision: u64,
+    #[prost(uint64, optional, tag = "3")]
+    pub generation: ::core::option::Option<u64>,
+    #[prost(bytes = "bytes", tag = "4")]
+    pub writer_uuid: ::prost::bytes::Bytes,
+    /// Absent: the state is deleted.
+    #[prost(message, optional, tag = "5")]
+    pub value: ::core::option::Option<Value>,
+    #[prost(string, optional, tag = "6")]
+    pub tag: ::core::option::Option<::prost::alloc::string::String>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Value {
+    #[prost(uint32, tag = "1")]
+    pub codec_id: u32,
+    #[prost(string, tag = "2")]
+    pub manifest: ::prost::alloc::string::String,
+    #[prost(uint32, tag = "3")]
+    pub schema_version: u32,
+    #[prost(bytes = "bytes", tag = "4")]
+    pub payload: ::prost::bytes::Bytes,
+}
+/// Of the states: ids ever written.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListStates {
+    #[prost(string, optional, tag = "1")]
+    pub after: ::core::option::Option<::prost::alloc::string::String>,
+    #[prost(uint64, tag = "2")]
+    pub limit: u64,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ReadChanges {
+    #[prost(message, optional, tag = "1")]
+    pub of: ::core::option::Option<Selection>,
+    /// Absent: from the start.
+    #[prost(message, optional, tag = "2")]
+    pub offset: ::core::option::Option<Offset>,
+    #[prost(uint64, tag = "3")]
+    pub limit: u64,
+}
+/// Which events or changes.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Selection {
+    #[prost(oneof = "selection::Of", tags = "1, 2")]
+    pub of: ::core::option::Option<selection::Of>,
+}
+/// Nested message and enum types in `Selection`.
+pub mod selection {
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum Of {
+        #[prost(string, tag = "1")]
+        Tag(::prost::alloc::string::String),
+        #[prost(message, tag = "2")]
+        Slices(super::Slices),
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Slices {
+    #[prost(string, tag = "1")]
+    pub entity_type: ::prost::alloc::string::String,
+    /// Both included.
+    #[prost(uint32, tag = "2")]
+    pub first: u32,
+    #[prost(uint32, tag = "3")]
+    pub last: u32,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Offset {
+    #[prost(oneof = "offset::Offset", tags = "1, 2")]
+    pub offset: ::core::option::Option<offset::Offset>,
+}
+/// Nested message and enum types in `Offset`.
+pub mod offset {
+    #[derive(Clone, PartialEq, ::prost::Oneof)]
+    pub enum Offset {
+        #[prost(uint64, tag = "1")]
+        Ordinal(u64),
+        #[prost(message, tag = "2")]
+        Timestamp(super::Moment),
+    }
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Moment {
+    #[prost(uint64, tag = "1")]
+    pub timestamp: u64,
+    /// What was delivered at exactly this time.
+    #[prost(message, repeated, tag = "2")]
+    pub seen: ::prost::alloc::vec::Vec<Seen>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Seen {
+    #[prost(string, tag = "1")]
+    pub persistence_id: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "2")]
+    pub number: u64,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Position {
+    #[prost(oneof = "position::Position", tags = "1, 2")]
+    pub position: ::core::option::Option<position::Position>,
+}
+/// Nested message and enum types in `Position`.
+pub mod position {
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum Position {
+        #[prost(uint64, tag = "1")]
+        Ordinal(u64),
+        #[prost(uint64, tag = "2")]
+        Timestamp(u64),
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ClaimSlices {
+    #[prost(string, tag = "1")]
+    pub projection: ::prost::alloc::string::String,
+    #[prost(uint32, tag = "2")]
+    pub first: u32,
+    #[prost(uint32, tag = "3")]
+    pub last: u32,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct OwnedSlices {
+    #[prost(string, tag = "1")]
+    pub projection: ::prost::alloc::string::String,
+    /// Side by side: each slice and the epoch that it was claimed at.
+    #[prost(uint32, repeated, tag = "2")]
+    pub slices: ::prost::alloc::vec::Vec<u32>,
+    #[prost(uint64, repeated, tag = "3")]
+    pub epochs: ::prost::alloc::vec::Vec<u64>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct LoadOffsets {
+    #[prost(string, tag = "1")]
+    pub projection: ::prost::alloc::string::String,
+    #[prost(uint32, tag = "2")]
+    pub first: u32,
+    #[prost(uint32, tag = "3")]
+    pub last: u32,
+    /// The last of the page before, if there was one.
+    #[prost(message, optional, tag = "4")]
+    pub after: ::core::option::Option<Processed>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Processed {
+    #[prost(string, tag = "1")]
+    pub persistence_id: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "2")]
+    pub seq_nr: u64,
+    #[prost(message, optional, tag = "3")]
+    pub position: ::core::option::Option<Position>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct SaveOffsets {
+    #[prost(message, optional, tag = "1")]
+    pub owned: ::core::option::Option<OwnedSlices>,
+    #[prost(message, repeated, tag = "2")]
+    pub processed: ::prost::alloc::vec::Vec<Processed>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ForgetOffsets {
+    #[prost(message, optional, tag = "1")]
+    pub owned: ::core::option::Option<OwnedSlices>,
+    #[prost(message, optional, tag = "2")]
+    pub before: ::core::option::Option<Position>,
+}
+/// Of the events: ids with at least one ever.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListIds {
+    #[prost(string, optional, tag = "1")]
+    pub entity_type: ::core::option::Option<::prost::alloc::string::String>,
+    #[prost(string, optional, tag = "2")]
+    pub after: ::core::option::Option<::prost::alloc::string::String>,
+    #[prost(uint64, tag = "3")]
+    pub limit: u64,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct FindNewest {}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct FindEvents {
+    #[prost(message, optional, tag = "1")]
+    pub of: ::core::option::Option<Selection>,
+    /// Absent: at the start.
+    #[prost(message, optional, tag = "2")]
+    pub after: ::core::option::Option<Cursor>,
+    #[prost(message, optional, tag = "3")]
+    pub until: ::core::option::Option<Position>,
+    /// Absent: all that is committed.
+    #[prost(message, optional, tag = "4")]
+    pub visible: ::core::option::Option<Visible>,
+    #[prost(uint64, tag = "5")]
+    pub limit: u64,
+    #[prost(bool, tag = "6")]
+    pub load: bool,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Cursor {
+    #[prost(oneof = "cursor::Cursor", tags = "1, 2")]
+    pub cursor: ::core::option::Option<cursor::Cursor>,
+}
+/// Nested message and enum types in `Cursor`.
+pub mod cursor {
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum Cursor {
+        #[prost(uint64, tag = "1")]
+        Ordinal(u64),
+        #[prost(message, tag = "2")]
+        Row(super::Row),
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Row {
+    #[prost(uint64, tag = "1")]
+    pub timestamp: u64,
+    #[prost(string, optional, tag = "2")]
+    pub persistence_id: ::core::option::Option<::prost::alloc::string::String>,
+    #[prost(uint64, tag = "3")]
+    pub seq_nr: u64,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Visible {
+    #[prost(oneof = "visible::Visible", tags = "1, 2")]
+    pub visible: ::core::option::Option<visible::Visible>,
+}
+/// Nested message and enum types in `Visible`.
+pub mod visible {
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum Visible {
+        #[prost(message, tag = "1")]
+        Settled(super::Done),
+        /// What is at least so old.
+        #[prost(uint64, tag = "2")]
+        OlderNanos(u64),
+    }
+}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Answers {
     #[prost(message, repeated, tag = "1")]
@@ -261,7 +565,10 @@ pub struct Answers {
 pub struct Answer {
     #[prost(uint64, tag = "1")]
     pub request_id: u64,
-    #[prost(oneof = "answer::Answer", tags = "2, 3, 4, 5, 6, 7, 8")]
+    #[prost(
+        oneof = "answer::Answer",
+        tags = "2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15"
+    )]
     pub answer: ::core::option::Option<answer::Answer>,
 }
 /// Nested message and enum types in `Answer`.
@@ -273,7 +580,7 @@ pub mod answer {
         #[prost(message, tag = "3")]
         Claimed(super::Claimed),
         #[prost(message, tag = "4")]
-        Advanced(super::Done),
+        Done(super::Done),
         #[prost(message, tag = "5")]
         Page(super::Page),
         #[prost(message, tag = "6")]
@@ -282,6 +589,20 @@ pub mod answer {
         Deleted(super::Deleted),
         #[prost(message, tag = "8")]
         Failure(super::Failure),
+        #[prost(message, tag = "9")]
+        State(super::StoredState),
+        #[prost(message, tag = "10")]
+        Ids(super::Ids),
+        #[prost(message, tag = "11")]
+        Changes(super::Changes),
+        #[prost(message, tag = "12")]
+        Owned(super::OwnedSlices),
+        #[prost(message, tag = "13")]
+        Offsets(super::Offsets),
+        #[prost(message, tag = "14")]
+        Newest(super::Newest),
+        #[prost(message, tag = "15")]
+        Found(super::FoundEvents),
     }
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -342,8 +663,95 @@ pub struct Deleted {
     pub deleted_to: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct StoredState {
+    #[prost(string, tag = "1")]
+    pub persistence_id: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "2")]
+    pub revision: u64,
+    #[prost(uint64, optional, tag = "3")]
+    pub generation: ::core::option::Option<u64>,
+    #[prost(bytes = "bytes", tag = "4")]
+    pub writer_uuid: ::prost::bytes::Bytes,
+    #[prost(uint64, tag = "5")]
+    pub timestamp: u64,
+    /// Absent: deleted, or never written.
+    #[prost(message, optional, tag = "6")]
+    pub value: ::core::option::Option<Value>,
+    #[prost(string, optional, tag = "7")]
+    pub tag: ::core::option::Option<::prost::alloc::string::String>,
+    #[prost(uint32, optional, tag = "8")]
+    pub crc32c: ::core::option::Option<u32>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct StateHead {
+    #[prost(uint64, tag = "1")]
+    pub revision: u64,
+    #[prost(uint64, optional, tag = "2")]
+    pub generation: ::core::option::Option<u64>,
+    #[prost(bytes = "bytes", tag = "3")]
+    pub writer_uuid: ::prost::bytes::Bytes,
+    #[prost(uint32, optional, tag = "4")]
+    pub crc32c: ::core::option::Option<u32>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Ids {
+    #[prost(string, repeated, tag = "1")]
+    pub ids: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Changes {
+    #[prost(message, repeated, tag = "1")]
+    pub changes: ::prost::alloc::vec::Vec<Change>,
+    /// Whether more are visible: the page was cut to its size.
+    #[prost(bool, tag = "2")]
+    pub more: bool,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Change {
+    #[prost(message, optional, tag = "1")]
+    pub offset: ::core::option::Option<Offset>,
+    #[prost(message, optional, tag = "2")]
+    pub state: ::core::option::Option<StoredState>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Offsets {
+    #[prost(message, repeated, tag = "1")]
+    pub processed: ::prost::alloc::vec::Vec<Processed>,
+    #[prost(bool, tag = "2")]
+    pub more: bool,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Newest {
+    #[prost(message, optional, tag = "1")]
+    pub position: ::core::option::Option<Position>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct FoundEvents {
+    #[prost(message, repeated, tag = "1")]
+    pub events: ::prost::alloc::vec::Vec<FoundEvent>,
+    #[prost(message, optional, tag = "2")]
+    pub next: ::core::option::Option<Cursor>,
+    #[prost(bool, tag = "3")]
+    pub more: bool,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct FoundEvent {
+    #[prost(string, tag = "1")]
+    pub persistence_id: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "2")]
+    pub seq_nr: u64,
+    #[prost(message, optional, tag = "3")]
+    pub position: ::core::option::Option<Position>,
+    /// Absent: it was not asked for.
+    #[prost(message, optional, tag = "4")]
+    pub event: ::core::option::Option<StoredEvent>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Failure {
-    #[prost(oneof = "failure::Failure", tags = "1, 2, 3, 4, 5, 6, 7")]
+    #[prost(
+        oneof = "failure::Failure",
+        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15"
+    )]
     pub failure: ::core::option::Option<failure::Failure>,
 }
 /// Nested message and enum types in `Failure`.
@@ -368,7 +776,121 @@ pub mod failure {
         Corrupt(super::Corrupt),
         #[prost(string, tag = "7")]
         Unavailable(::prost::alloc::string::String),
+        #[prost(message, tag = "8")]
+        RevisionMismatch(super::StateHead),
+        #[prost(message, tag = "9")]
+        StateRejected(super::StateRejected),
+        #[prost(message, tag = "10")]
+        StaleOwner(super::StaleOwner),
+        #[prost(message, tag = "11")]
+        NotOwned(super::NotOwned),
+        #[prost(message, tag = "12")]
+        ForeignOffset(super::ForeignOffset),
+        #[prost(message, tag = "13")]
+        InvalidName(super::Done),
+        #[prost(message, tag = "14")]
+        CorruptOffsets(super::CorruptOffsets),
+        /// The store cannot answer such queries at all; the text says why.
+        #[prost(string, tag = "15")]
+        Unsupported(::prost::alloc::string::String),
     }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct StateRejected {
+    #[prost(enumeration = "state_rejected::Reason", tag = "1")]
+    pub reason: i32,
+    #[prost(uint64, tag = "2")]
+    pub bytes: u64,
+    #[prost(uint64, tag = "3")]
+    pub max: u64,
+    #[prost(string, tag = "4")]
+    pub text: ::prost::alloc::string::String,
+}
+/// Nested message and enum types in `StateRejected`.
+pub mod state_rejected {
+    #[derive(
+        Clone,
+        Copy,
+        Debug,
+        PartialEq,
+        Eq,
+        Hash,
+        PartialOrd,
+        Ord,
+        ::prost::Enumeration
+    )]
+    #[repr(i32)]
+    pub enum Reason {
+        Other = 0,
+        RevisionZero = 1,
+        TooLarge = 2,
+        InvalidManifest = 3,
+        InvalidTag = 4,
+        RevisionOverflow = 5,
+        StorageLow = 6,
+    }
+    impl Reason {
+        /// String value of the enum field names used in the ProtoBuf definition.
+        ///
+        /// The values are not transformed in any way and thus are considered stable
+        /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+        pub fn as_str_name(&self) -> &'static str {
+            match self {
+                Self::Other => "OTHER",
+                Self::RevisionZero => "REVISION_ZERO",
+                Self::TooLarge => "TOO_LARGE",
+                Self::InvalidManifest => "INVALID_MANIFEST",
+                Self::InvalidTag => "INVALID_TAG",
+                Self::RevisionOverflow => "REVISION_OVERFLOW",
+                Self::StorageLow => "STORAGE_LOW",
+            }
+        }
+        /// Creates an enum from field names used in the ProtoBuf definition.
+        pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+            match value {
+                "OTHER" => Some(Self::Other),
+                "REVISION_ZERO" => Some(Self::RevisionZero),
+                "TOO_LARGE" => Some(Self::TooLarge),
+                "INVALID_MANIFEST" => Some(Self::InvalidManifest),
+                "INVALID_TAG" => Some(Self::InvalidTag),
+                "REVISION_OVERFLOW" => Some(Self::RevisionOverflow),
+                "STORAGE_LOW" => Some(Self::StorageLow),
+                _ => None,
+            }
+        }
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct StaleOwner {
+    #[prost(string, tag = "1")]
+    pub projection: ::prost::alloc::string::String,
+    #[prost(uint32, tag = "2")]
+    pub slice: u32,
+    #[prost(uint64, tag = "3")]
+    pub own: u64,
+    #[prost(uint64, tag = "4")]
+    pub current: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct NotOwned {
+    #[prost(string, tag = "1")]
+    pub projection: ::prost::alloc::string::String,
+    #[prost(uint32, tag = "2")]
+    pub slice: u32,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ForeignOffset {
+    #[prost(enumeration = "OffsetKind", tag = "1")]
+    pub expected: i32,
+    #[prost(enumeration = "OffsetKind", tag = "2")]
+    pub found: i32,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CorruptOffsets {
+    #[prost(string, tag = "1")]
+    pub projection: ::prost::alloc::string::String,
+    #[prost(enumeration = "corrupt::Kind", tag = "2")]
+    pub kind: i32,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Rejected {
@@ -623,6 +1145,33 @@ pub struct TooLarge {
     pub bytes: u64,
     #[prost(uint64, tag = "2")]
     pub max: u64,
+}
+/// What places are counted by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum OffsetKind {
+    Ordinal = 0,
+    Timestamp = 1,
+}
+impl OffsetKind {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Ordinal => "ORDINAL",
+            Self::Timestamp => "TIMESTAMP",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "ORDINAL" => Some(Self::Ordinal),
+            "TIMESTAMP" => Some(Self::Timestamp),
+            _ => None,
+        }
+    }
 }
 /// Generated client implementations.
 pub mod journal_service_client {

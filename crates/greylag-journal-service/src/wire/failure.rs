@@ -1,11 +1,13 @@
-//! Failures of journal calls. One message serves all calls; each call reads the variants it knows
-//! and takes any other for an unknown outcome, which is true of whatever it cannot understand.
+//! Failures of calls. One message serves all calls; each call reads the variants it knows and takes
+//! any other for an unknown outcome, which is true of whatever it cannot understand.
 
 use greylag_persistence::{
-    AdvanceError, AppendError, ClaimError, DeleteError, ReadError, RejectReason, SeqNr, StoreFailure,
+    AdvanceError, AppendError, ClaimError, DeleteError, OffsetError, OwnerEpoch, QueryError, ReadError, RejectReason,
+    SeqNr, StateRejectReason, StateWriteError, StoreFailure,
 };
 
-use super::{corrupt, from_corrupt, from_head, head, seq_nr, usize_of};
+use super::states::{from_kind, from_state_head, kind, slice, state_head};
+use super::{corrupt, corrupt_kind, from_corrupt, from_corrupt_kind, from_head, head, seq_nr, usize_of};
 use crate::generated::{self as proto, failure::Failure, rejected::Reason};
 
 fn message(failure: Failure) -> proto::Failure {
@@ -108,6 +110,95 @@ pub(crate) fn delete_error(failure: proto::Failure, store: &str) -> DeleteError 
     }
 }
 
+pub(crate) fn from_write_error(error: StateWriteError) -> proto::Failure {
+    message(match error {
+        StateWriteError::Rejected(reason) => Failure::StateRejected(from_state_reason(reason)),
+        StateWriteError::NotStored(failure) => Failure::NotStored(failure.cause),
+        StateWriteError::Unknown(failure) => Failure::Unknown(failure.cause),
+        StateWriteError::RevisionMismatch { current } => Failure::RevisionMismatch(from_state_head(current)),
+    })
+}
+
+pub(crate) fn write_error(failure: proto::Failure, store: &str) -> StateWriteError {
+    let unknown = |cause: &str| StateWriteError::Unknown(StoreFailure::new(store, cause));
+    match failure.failure {
+        Some(Failure::StateRejected(rejected)) => StateWriteError::Rejected(state_reason(rejected)),
+        Some(Failure::NotStored(cause)) => StateWriteError::NotStored(StoreFailure::new(store, cause)),
+        Some(Failure::Unknown(cause)) => unknown(&cause),
+        Some(Failure::RevisionMismatch(current)) => state_head(&current)
+            .map_or_else(|error| unknown(&error.to_string()), |current| StateWriteError::RevisionMismatch { current }),
+        other => unknown(&cause_of(other)),
+    }
+}
+
+pub(crate) fn from_query_error(error: QueryError) -> proto::Failure {
+    match error {
+        QueryError::ForeignOffset { expected, found } => {
+            let (expected, found) = (from_kind(expected).into(), from_kind(found).into());
+            message(Failure::ForeignOffset(proto::ForeignOffset { expected, found }))
+        }
+        QueryError::Unsupported(why) => message(Failure::Unsupported(why)),
+        QueryError::Read(error) => from_read_error(error),
+    }
+}
+
+pub(crate) fn query_error(failure: proto::Failure, store: &str) -> QueryError {
+    match failure.failure {
+        Some(Failure::ForeignOffset(foreign)) => {
+            QueryError::ForeignOffset { expected: kind(foreign.expected()), found: kind(foreign.found()) }
+        }
+        Some(Failure::Unsupported(why)) => QueryError::Unsupported(why),
+        _ => QueryError::Read(read_error(failure, store)),
+    }
+}
+
+pub(crate) fn from_offset_error(error: OffsetError) -> proto::Failure {
+    message(match error {
+        OffsetError::StaleOwner { projection, slice, own, current } => {
+            let (slice, own, current) = (slice.into(), own.as_u64(), current.as_u64());
+            Failure::StaleOwner(proto::StaleOwner { projection, slice, own, current })
+        }
+        OffsetError::NotOwned { projection, slice } => {
+            Failure::NotOwned(proto::NotOwned { projection, slice: slice.into() })
+        }
+        OffsetError::ForeignOffset { expected, found } => {
+            let (expected, found) = (from_kind(expected).into(), from_kind(found).into());
+            Failure::ForeignOffset(proto::ForeignOffset { expected, found })
+        }
+        OffsetError::InvalidName => Failure::InvalidName(proto::Done {}),
+        OffsetError::Corrupt { projection, kind } => {
+            Failure::CorruptOffsets(proto::CorruptOffsets { projection, kind: from_corrupt_kind(kind).into() })
+        }
+        OffsetError::Unavailable(failure) => Failure::Unavailable(failure.cause),
+    })
+}
+
+pub(crate) fn offset_error(failure: proto::Failure, store: &str) -> OffsetError {
+    let unavailable = |cause: &str| OffsetError::Unavailable(StoreFailure::new(store, cause));
+    let epoch = OwnerEpoch::from_u64;
+    match failure.failure {
+        Some(Failure::StaleOwner(stale)) => match slice(stale.slice) {
+            Ok(slice) => {
+                let (own, current) = (epoch(stale.own), epoch(stale.current));
+                OffsetError::StaleOwner { projection: stale.projection, slice, own, current }
+            }
+            Err(malformed) => unavailable(&malformed.to_string()),
+        },
+        Some(Failure::NotOwned(missing)) => match slice(missing.slice) {
+            Ok(slice) => OffsetError::NotOwned { projection: missing.projection, slice },
+            Err(malformed) => unavailable(&malformed.to_string()),
+        },
+        Some(Failure::ForeignOffset(foreign)) => {
+            OffsetError::ForeignOffset { expected: kind(foreign.expected()), found: kind(foreign.found()) }
+        }
+        Some(Failure::InvalidName(proto::Done {})) => OffsetError::InvalidName,
+        Some(Failure::CorruptOffsets(found)) => {
+            OffsetError::Corrupt { kind: corrupt_kind(found.kind()), projection: found.projection }
+        }
+        other => unavailable(&cause_of(other)),
+    }
+}
+
 fn cause_of(failure: Option<Failure>) -> String {
     match failure {
         Some(Failure::NotStored(cause) | Failure::Unknown(cause) | Failure::Unavailable(cause)) => cause,
@@ -166,5 +257,45 @@ fn reason(rejected: proto::Rejected) -> RejectReason {
         Reason::SeqNrOverflow => RejectReason::SeqNrOverflow,
         Reason::StorageLow => RejectReason::StorageLow(rejected.text),
         Reason::Other => RejectReason::Other(rejected.text),
+    }
+}
+
+fn from_state_reason(reason: StateRejectReason) -> proto::StateRejected {
+    use proto::state_rejected::Reason;
+    let mut rejected = proto::StateRejected::default();
+    let kind = match reason {
+        StateRejectReason::RevisionZero => Reason::RevisionZero,
+        StateRejectReason::TooLarge { bytes, max } => {
+            (rejected.bytes, rejected.max) = (bytes as u64, max as u64);
+            Reason::TooLarge
+        }
+        StateRejectReason::InvalidManifest => Reason::InvalidManifest,
+        StateRejectReason::InvalidTag => Reason::InvalidTag,
+        StateRejectReason::RevisionOverflow => Reason::RevisionOverflow,
+        StateRejectReason::StorageLow(text) => {
+            rejected.text = text;
+            Reason::StorageLow
+        }
+        StateRejectReason::Other(text) => {
+            rejected.text = text;
+            Reason::Other
+        }
+    };
+    rejected.set_reason(kind);
+    rejected
+}
+
+fn state_reason(rejected: proto::StateRejected) -> StateRejectReason {
+    use proto::state_rejected::Reason;
+    match rejected.reason() {
+        Reason::RevisionZero => StateRejectReason::RevisionZero,
+        Reason::TooLarge => {
+            StateRejectReason::TooLarge { bytes: usize_of(rejected.bytes), max: usize_of(rejected.max) }
+        }
+        Reason::InvalidManifest => StateRejectReason::InvalidManifest,
+        Reason::InvalidTag => StateRejectReason::InvalidTag,
+        Reason::RevisionOverflow => StateRejectReason::RevisionOverflow,
+        Reason::StorageLow => StateRejectReason::StorageLow(rejected.text),
+        Reason::Other => StateRejectReason::Other(rejected.text),
     }
 }

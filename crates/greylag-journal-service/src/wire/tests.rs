@@ -1,6 +1,13 @@
 //! Every value survives the wire.
 
-use greylag_persistence::{AdvanceError, AppendError, ClaimError, DeleteError, ReadError, RejectReason};
+use std::time::Duration;
+
+use greylag_persistence::{
+    AdvanceError, AppendError, ChangesOf, ClaimError, Cursor, DeleteError, EncodedValue, EventPage, EventsOf,
+    FoundEvent, Offset, OffsetCaps, OffsetError, OffsetKind, OwnedSlices, OwnerEpoch, PageQuery, Position, Processed,
+    QueryCaps, QueryError, ReadError, RejectReason, Revision, StateCaps, StateChange, StateHead, StateRejectReason,
+    StateWrite, StateWriteError, StoredState, Visible,
+};
 
 use super::*;
 
@@ -140,4 +147,155 @@ fn snapshots_and_health_come_back() {
         assert_eq!(health(from_health(sample.clone())), sample);
     }
     assert_eq!(criteria(from_criteria(SnapshotCriteria::LATEST)), Ok(SnapshotCriteria::LATEST));
+}
+
+fn sample_write() -> (StateWrite, EncodedValue) {
+    let write = StateWrite {
+        id: "Counter|1".parse().unwrap(),
+        revision: Revision::from(3),
+        generation: Some(Generation::new(1, 2).unwrap()),
+        writer_uuid: WriterUuid::from_u128(7),
+    };
+    let (manifest, payload) = ("state".to_owned(), "{}".into());
+    (write, EncodedValue { codec_id: CodecId::JSON, manifest, schema_version: 2, payload })
+}
+
+#[test]
+fn states_come_back() {
+    let (sample, value) = sample_write();
+    let absent = StoredState::absent(sample.id.clone());
+    for tag in [None, Some("red".to_owned())] {
+        let content = Some((value.clone(), tag));
+        assert_eq!(write(from_write(sample.clone(), content.clone())), Ok((sample.clone(), content.clone())));
+        let row = sample.row(&absent, content, Timestamp::from_micros(5));
+        assert_eq!(state(from_state(row.clone())), Ok(row.clone()));
+        let offset = Offset::Ordinal(4);
+        let sample = StateChange { offset, state: row };
+        assert_eq!(change(from_change(sample.clone())), Ok(sample));
+    }
+    let nameless = StateWrite { generation: None, ..sample.clone() };
+    assert_eq!(write(from_write(nameless.clone(), None)), Ok((nameless, None)));
+    let whole = sample.row(&absent, Some((value, None)), Timestamp::from_micros(5));
+    let tombstone = sample.row(&whole, None, Timestamp::from_micros(6));
+    for row in [absent, tombstone] {
+        assert_eq!(state(from_state(row.clone())), Ok(row));
+    }
+    let mut damaged = from_state(whole);
+    damaged.revision += 1;
+    assert!(state(damaged).is_err(), "what the disk protects, the wire must not lose");
+    for of in
+        [ChangesOf::Tag("red".to_owned()), ChangesOf::Slices { entity_type: "Counter".to_owned(), slices: 3..=1023 }]
+    {
+        assert_eq!(changes_of(Some(from_changes_of(&of))), Ok(of));
+    }
+    assert!(changes_of(None).is_err());
+    for changes in [None, Some(OffsetKind::Ordinal), Some(OffsetKind::Timestamp)] {
+        let caps = StateCaps { scope: Scope::Shared, max_state_bytes: 9, changes };
+        assert_eq!(state_caps(from_state_caps(caps)), caps);
+    }
+}
+
+#[test]
+fn offsets_come_back() {
+    let id: PersistenceId = "Counter|1".parse().unwrap();
+    for sample in [
+        Offset::None,
+        Offset::Ordinal(0),
+        Offset::Timestamp { timestamp: Timestamp::from_micros(3), seen: vec![(id.clone(), 4)] },
+    ] {
+        assert_eq!(offset(from_offset(&sample)), Ok(sample));
+    }
+    for position in [Position::Ordinal(7), Position::Timestamp(Timestamp::from_micros(7))] {
+        let sample = Processed { id: id.clone(), seq_nr: SeqNr::from(2), position };
+        assert_eq!(processed(from_processed(&sample)), Ok(sample));
+        let caps = OffsetCaps { scope: Scope::Shared, kind: position.kind() };
+        assert_eq!(offset_caps(from_offset_caps(caps)), caps);
+    }
+    let epochs = [(0, OwnerEpoch::from_u64(1)), (1023, OwnerEpoch::from_u64(u64::MAX))].into();
+    let sample = OwnedSlices { projection: "carts".to_owned(), epochs };
+    assert_eq!(owned(from_owned(&sample)), Ok(sample.clone()));
+    let torn = proto::OwnedSlices { epochs: vec![1], ..from_owned(&sample) };
+    assert!(owned(torn).is_err(), "every slice has an epoch");
+    assert!(slices(0, 1 << 16).is_err());
+}
+
+#[test]
+fn queries_come_back() {
+    let id: PersistenceId = "Counter|1".parse().unwrap();
+    let timestamp = Timestamp::from_micros(8);
+    let cursors = [
+        Cursor::Start,
+        Cursor::Ordinal(3),
+        Cursor::at(timestamp),
+        Cursor::Row { timestamp, id: Some(id.clone()), seq_nr: SeqNr::from(4) },
+    ];
+    let visibles = [Visible::All, Visible::Settled, Visible::Older(Duration::from_millis(5)), Visible::All];
+    let slices = EventsOf::Slices { entity_type: "Counter".to_owned(), slices: 0..=7 };
+    for (after, visible) in cursors.into_iter().zip(visibles) {
+        for (of, until) in [(slices.clone(), None), (EventsOf::Tag("red".to_owned()), Some(Position::Ordinal(9)))] {
+            let sample = PageQuery { of, after: after.clone(), until, visible, limit: 9, load: until.is_some() };
+            assert_eq!(page_query(from_page_query(&sample)), Ok(sample));
+        }
+        let found = FoundEvent { id: id.clone(), seq_nr: SeqNr::FIRST, position: Position::Ordinal(1), event: None };
+        let sample = EventPage { events: vec![found], next: after, more: true };
+        assert_eq!(event_page(from_event_page(sample.clone())), Ok(sample));
+    }
+    for kind in [OffsetKind::Ordinal, OffsetKind::Timestamp] {
+        let caps = QueryCaps { scope: Scope::Shared, kind };
+        assert_eq!(query_caps(from_query_caps(caps)), caps);
+    }
+}
+
+#[test]
+fn failures_of_states_offsets_and_queries_come_back() {
+    let failure = || StoreFailure::new("store", "cause");
+    let head = StateHead {
+        revision: Revision::from(4),
+        generation: Some(Generation::new(1, 2).unwrap()),
+        writer_uuid: WriterUuid::from_u128(3),
+        crc32c: Some(9),
+    };
+    let reasons = [
+        StateRejectReason::RevisionZero,
+        StateRejectReason::TooLarge { bytes: 2, max: 1 },
+        StateRejectReason::InvalidManifest,
+        StateRejectReason::InvalidTag,
+        StateRejectReason::RevisionOverflow,
+        StateRejectReason::StorageLow("1 byte free".into()),
+        StateRejectReason::Other("because".into()),
+    ];
+    let writes = [
+        StateWriteError::NotStored(failure()),
+        StateWriteError::Unknown(failure()),
+        StateWriteError::RevisionMismatch { current: head },
+        StateWriteError::RevisionMismatch { current: StateHead::default() },
+    ];
+    for error in reasons.into_iter().map(StateWriteError::Rejected).chain(writes) {
+        assert_eq!(write_error(from_write_error(error.clone()), "store"), error);
+    }
+    let (expected, found) = (OffsetKind::Ordinal, OffsetKind::Timestamp);
+    let corrupt = Corrupt { id: "a".parse().unwrap(), seq_nr: SeqNr::FIRST, kind: CorruptKind::Checksum };
+    for error in [
+        QueryError::ForeignOffset { expected, found },
+        QueryError::Unsupported("no".into()),
+        QueryError::Read(ReadError::Corrupt(corrupt)),
+        QueryError::Read(ReadError::Unavailable(failure())),
+    ] {
+        assert_eq!(query_error(from_query_error(error.clone()), "store"), error);
+    }
+    let projection = "carts".to_owned();
+    let (own, current) = (OwnerEpoch::from_u64(1), OwnerEpoch::from_u64(2));
+    for error in [
+        OffsetError::StaleOwner { projection: projection.clone(), slice: 1023, own, current },
+        OffsetError::NotOwned { projection: projection.clone(), slice: 0 },
+        OffsetError::ForeignOffset { expected, found },
+        OffsetError::InvalidName,
+        OffsetError::Corrupt { projection, kind: CorruptKind::Unreadable },
+        OffsetError::Unavailable(failure()),
+    ] {
+        assert_eq!(offset_error(from_offset_error(error.clone()), "store"), error);
+    }
+    let nonsense = proto::Failure { failure: None };
+    assert!(matches!(write_error(nonsense.clone(), "store"), StateWriteError::Unknown(_)));
+    assert!(matches!(offset_error(nonsense, "store"), OffsetError::Unavailable(_)));
 }

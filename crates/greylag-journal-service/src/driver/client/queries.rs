@@ -1,0 +1,68 @@
+//! Events across histories. A page travels when somebody asks for it, and no further one.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use greylag_persistence::{
+    EventPage, EventQueries, Page, PageQuery, PersistenceId, Position, QueryCaps, QueryError, ReadError, ReadRange,
+};
+
+use super::Inner;
+use crate::generated::{self as proto, answer, call};
+use crate::wire;
+
+/// The query side of the served journal, call for call, with scope `Shared`.
+///
+/// Pages of large events are shorter than was asked for, and say that more follows.
+#[derive(Debug, Clone)]
+pub struct ServiceQueries {
+    pub(super) inner: Arc<Inner>,
+    pub(super) caps: QueryCaps,
+}
+
+#[async_trait]
+impl EventQueries for ServiceQueries {
+    fn caps(&self) -> QueryCaps {
+        self.caps
+    }
+
+    async fn persistence_ids(
+        &self,
+        entity_type: Option<&str>,
+        after: Option<&PersistenceId>,
+        limit: usize,
+    ) -> Result<Vec<PersistenceId>, ReadError> {
+        let list = |after, limit| {
+            let entity_type = entity_type.map(str::to_owned);
+            call::Call::ListIds(proto::ListIds { entity_type, after, limit })
+        };
+        self.inner.ids(after, limit, list).await
+    }
+
+    async fn newest(&self) -> Result<Option<Position>, ReadError> {
+        let inner = &self.inner;
+        let malformed = |error: wire::Malformed| ReadError::Unavailable(inner.failure(error));
+        match inner.ask(call::Call::FindNewest(proto::FindNewest {})).await.map_err(ReadError::Unavailable)? {
+            answer::Answer::Newest(newest) => {
+                newest.position.map(|position| wire::position(Some(position)).map_err(malformed)).transpose()
+            }
+            answer::Answer::Failure(failure) => Err(wire::read_error(failure, &inner.name)),
+            _ => Err(ReadError::Unavailable(inner.other())),
+        }
+    }
+
+    async fn events(&self, query: &PageQuery) -> Result<EventPage, QueryError> {
+        let inner = &self.inner;
+        let unavailable = |failure| QueryError::Read(ReadError::Unavailable(failure));
+        let find = call::Call::FindEvents(wire::from_page_query(query));
+        match inner.ask(find).await.map_err(unavailable)? {
+            answer::Answer::Found(page) => wire::event_page(page).map_err(|error| unavailable(inner.failure(error))),
+            answer::Answer::Failure(failure) => Err(wire::query_error(failure, &inner.name)),
+            _ => Err(unavailable(inner.other())),
+        }
+    }
+
+    async fn read(&self, id: &PersistenceId, range: ReadRange) -> Result<Page, ReadError> {
+        self.inner.read(id, range, true).await
+    }
+}

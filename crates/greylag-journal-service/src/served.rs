@@ -1,0 +1,55 @@
+//! What a server hands out.
+
+use std::fmt;
+use std::sync::Arc;
+
+use greylag_persistence::{EventQueries, OffsetStore, Stores};
+
+/// The stores that a server serves. Journal and snapshots are always there; what else is given,
+/// clients find in the same place.
+///
+/// Made of [`Stores`] by `into`, with nothing besides.
+#[derive(Clone)]
+pub struct Served {
+    /// Journal, snapshots, and durable states if there are any.
+    pub stores: Stores,
+    /// What projections have processed. Default: not served.
+    pub offsets: Option<Arc<dyn OffsetStore>>,
+    /// Events across histories. Default: not served.
+    pub queries: Option<Arc<dyn EventQueries>>,
+}
+
+impl Served {
+    /// Journal and snapshots, and the states that `stores` names.
+    pub fn new(stores: Stores) -> Self {
+        Self { stores, offsets: None, queries: None }
+    }
+
+    /// The same, and an offset store for projections.
+    #[must_use]
+    pub fn with_offsets(self, offsets: Arc<dyn OffsetStore>) -> Self {
+        Self { offsets: Some(offsets), ..self }
+    }
+
+    /// The same, and the query side of the journal.
+    #[must_use]
+    pub fn with_queries(self, queries: Arc<dyn EventQueries>) -> Self {
+        Self { queries: Some(queries), ..self }
+    }
+}
+
+impl From<Stores> for Served {
+    fn from(stores: Stores) -> Self {
+        Self::new(stores)
+    }
+}
+
+impl fmt::Debug for Served {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Served")
+            .field("stores", &self.stores)
+            .field("offsets", &self.offsets.as_ref().map(|offsets| offsets.caps()))
+            .field("queries", &self.queries.as_ref().map(|queries| queries.caps()))
+            .finish()
+    }
+}
