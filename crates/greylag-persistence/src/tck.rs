@@ -19,6 +19,7 @@
 //!
 //! The kit needs no runtime of its own: run it in whatever the backend needs. Source: persistence §4.5.
 
+mod crash;
 mod factories;
 mod harness;
 mod journal;
@@ -31,6 +32,7 @@ mod snapshots;
 mod states;
 mod writer;
 
+pub use crash::{CrashFactory, CrashStores, crash};
 pub use factories::{JournalFactory, OffsetFactory, QueryFactory, SnapshotFactory, StateFactory};
 pub use harness::{Flags, Outcome, Report};
 pub use journal::journal;

@@ -14,13 +14,16 @@ pub struct Flags {
     /// Whether events of the size limit, and snapshots of theirs, are written. Default yes; slow
     /// disks may leave them to a nightly run.
     pub largest: bool,
+    /// How often each of the first two [crash cases](super::crash) kills the store. Default 200; a gate
+    /// may do with fewer, a long run should do with more.
+    pub kills: u32,
     /// Run only cases whose name contains this. Default all.
     pub only: Option<String>,
 }
 
 impl Default for Flags {
     fn default() -> Self {
-        Self { concurrent_ids: 1000, largest: true, only: None }
+        Self { concurrent_ids: 1000, largest: true, kills: 200, only: None }
     }
 }
 

@@ -1,0 +1,297 @@
+//! A writer that goes on until its store is killed, and notes what it was told.
+
+use greylag_core::CodecId;
+
+use super::ledger::Ledger;
+use super::{CrashStores, Load, Round};
+use crate::codec::EncodedValue;
+use crate::driver::offset_store::OffsetStore;
+use crate::error::{AppendError, ClaimError, DeleteError, OffsetError, SnapshotError, StateWriteError};
+use crate::event::Timestamp;
+use crate::event::{Metadata, SeqNr, WriterUuid};
+use crate::journal::{Append, Claim, Under};
+use crate::offset::{OffsetKind, OwnedSlices, Position, Processed};
+use crate::persistence_id::PersistenceId;
+use crate::snapshot::{NewSnapshot, SnapshotCriteria};
+use crate::state::{Revision, StateWrite};
+use crate::tck::harness::{Checked, Stop};
+use crate::tck::writer::event;
+
+/// What stands of an event: whose, of which try, where in it, and of how many.
+pub(super) struct Content {
+    pub(super) attempt: u64,
+    pub(super) place: u64,
+    pub(super) count: u64,
+}
+
+impl Content {
+    pub(super) fn text(&self, worker: u32) -> String {
+        format!("{worker}:{}:{}:{}", self.attempt, self.place, self.count)
+    }
+
+    pub(super) fn read(text: &str) -> Option<Self> {
+        let mut numbers = text.split(':').skip(1).map(|number| number.parse().ok());
+        Some(Self { attempt: numbers.next()??, place: numbers.next()??, count: numbers.next()?? })
+    }
+}
+
+pub(super) struct Worker {
+    pub(super) number: u32,
+    pub(super) id: PersistenceId,
+    /// Of another slice.
+    pub(super) second_id: PersistenceId,
+    pub(super) ledger: Ledger,
+    attempts: u64,
+    uuids: u128,
+}
+
+/// What the worker holds while it works.
+struct Held {
+    claim: Claim,
+    uuid: WriterUuid,
+    highest: SeqNr,
+    owned: Option<OwnedSlices>,
+}
+
+/// Whether to go on: not after an answer that is missing.
+enum After {
+    GoOn,
+    Stop,
+}
+
+impl Worker {
+    pub(super) fn new(number: u32) -> Self {
+        let id = |name: String| PersistenceId::of("tck-crash", &name).expect("names of cases are valid ids");
+        let own = id(number.to_string());
+        let mut others = (0..).map(|other: u32| id(format!("{number}-{other}")));
+        let second_id = others.find(|other| other.slice() != own.slice()).expect("ids fall into every slice");
+        Self { number, id: own, second_id, ledger: Ledger::default(), attempts: 0, uuids: 0 }
+    }
+
+    fn failed<T>(&self, what: &str, error: impl std::fmt::Display) -> Checked<T> {
+        Err(Stop::Failed(format!("{what} of {}, which nobody else writes: {error}", self.id)))
+    }
+
+    pub(super) fn projection(&self) -> String {
+        format!("tck-crash-{}", self.number)
+    }
+
+    /// Claims and writes until the round is over, or an answer is missing.
+    pub(super) async fn work(&mut self, stores: &CrashStores, round: &Round) -> Checked {
+        let Some(mut held) = self.claim(stores).await? else { return Ok(()) };
+        while !round.is_over() {
+            if let After::Stop = self.append(stores, round, &mut held).await? {
+                return Ok(());
+            }
+            if round.load == Load::Everything
+                && let After::Stop = self.besides(stores, &mut held).await?
+            {
+                return Ok(());
+            }
+            // A store that never waits would leave nobody the chance to kill it.
+            breathe().await;
+        }
+        Ok(())
+    }
+
+    async fn claim(&mut self, stores: &CrashStores) -> Checked<Option<Held>> {
+        let Ok(head) = stores.journal.head(&self.id).await else { return Ok(None) };
+        self.uuids += 1;
+        let uuid = WriterUuid::from_u128(u128::from(self.number) << 64 | self.uuids);
+        match stores.journal.claim(&self.id, uuid, Under::Seen(head.epoch)).await {
+            Ok(claim) => {
+                self.ledger.claimed(&self.id, claim)?;
+                Ok(Some(Held { claim, uuid, highest: claim.highest, owned: None }))
+            }
+            // The claim of the life before, whose answer was lost, came in between.
+            Err(ClaimError::Fenced { .. } | ClaimError::Unavailable(_)) => Ok(None),
+            Err(error @ ClaimError::Corrupt(_)) => self.failed("claim", error),
+        }
+    }
+
+    async fn append(&mut self, stores: &CrashStores, round: &Round, held: &mut Held) -> Checked<After> {
+        self.attempts += 1;
+        let (attempt, count) = (self.attempts, self.attempts % 4 + 1);
+        let contents = (0..count).map(|place| Content { attempt, place, count }.text(self.number));
+        let contents: Vec<String> = contents.collect();
+        let Some(first) = held.highest.next() else { return Ok(After::Stop) };
+        let (id, events) = (self.id.clone(), contents.iter().cloned().map(event).collect());
+        let append = Append { id, epoch: held.claim.epoch, writer_uuid: held.uuid, first, events };
+        match stores.journal.append(append).await {
+            Ok(appended) => {
+                self.ledger.appended(&self.id, first, contents, appended.timestamp)?;
+                held.highest = SeqNr::saturating(first.as_u64() + count - 1);
+                round.acknowledge();
+                Ok(After::GoOn)
+            }
+            Err(AppendError::Unknown(_)) => Ok(After::Stop),
+            Err(AppendError::NotStored(_)) => {
+                self.ledger.refused.extend(contents);
+                Ok(After::Stop)
+            }
+            Err(error) => self.failed("append", error),
+        }
+    }
+
+    /// Everything else, now and then.
+    async fn besides(&mut self, stores: &CrashStores, held: &mut Held) -> Checked<After> {
+        let turn = self.attempts;
+        let mut after = After::GoOn;
+        if turn.is_multiple_of(5) {
+            after = self.delete(stores, held).await?;
+        }
+        if let (After::GoOn, true) = (&after, turn.is_multiple_of(7)) {
+            after = self.snapshot(stores, held).await?;
+        }
+        if let (After::GoOn, true) = (&after, turn.is_multiple_of(3)) {
+            after = self.write_state(stores, held).await?;
+        }
+        if let (After::GoOn, true) = (&after, turn.is_multiple_of(4)) {
+            after = self.save_offsets(stores, held).await?;
+        }
+        if let (After::GoOn, true) = (&after, turn.is_multiple_of(13)) {
+            match self.claim(stores).await? {
+                Some(claimed) => *held = Held { owned: held.owned.take(), ..claimed },
+                None => after = After::Stop,
+            }
+        }
+        Ok(after)
+    }
+
+    async fn delete(&mut self, stores: &CrashStores, held: &Held) -> Checked<After> {
+        let to = SeqNr::saturating(held.highest.as_u64().saturating_sub(20));
+        self.ledger.deleting = self.ledger.deleting.max(to);
+        match stores.journal.delete_to(&self.id, held.claim.epoch, to).await {
+            Ok(effective) => {
+                self.ledger.deleted(effective);
+                Ok(After::GoOn)
+            }
+            Err(DeleteError::Unavailable(_)) => Ok(After::Stop),
+            Err(error @ DeleteError::Fenced { .. }) => self.failed("delete", error),
+        }
+    }
+
+    async fn snapshot(&mut self, stores: &CrashStores, held: &Held) -> Checked<After> {
+        let snapshot = NewSnapshot {
+            id: self.id.clone(),
+            seq_nr: held.highest,
+            codec_id: CodecId::JSON,
+            manifest: "tck.snapshot".to_owned(),
+            schema_version: 1,
+            payload: vec![fill(held.highest); SNAPSHOT_BYTES].into(),
+            metadata: Metadata::new(),
+        };
+        let saved = stores.snapshots.save(snapshot).await.map(|_| self.ledger.snapshot = held.highest);
+        let older = SeqNr::saturating(held.highest.as_u64().saturating_sub(30));
+        let forgotten = match saved {
+            Ok(()) => stores.snapshots.delete_matching(&self.id, SnapshotCriteria::up_to(older)).await,
+            Err(error) => Err(error),
+        };
+        match forgotten {
+            Ok(()) => {
+                self.ledger.snapshots_deleted_to = self.ledger.snapshots_deleted_to.max(older);
+                Ok(After::GoOn)
+            }
+            Err(SnapshotError::Unavailable(_)) => Ok(After::Stop),
+            Err(error) => self.failed("snapshot", error),
+        }
+    }
+
+    async fn write_state(&mut self, stores: &CrashStores, held: &Held) -> Checked<After> {
+        let Some(states) = &stores.states else { return Ok(After::GoOn) };
+        let Ok(row) = states.get(&self.id).await else { return Ok(After::Stop) };
+        self.ledger.check_state(&row)?;
+        let Some(revision) = row.revision.next() else { return Ok(After::Stop) };
+        let write = StateWrite { id: self.id.clone(), revision, generation: None, writer_uuid: held.uuid };
+        let content = format!("{revision}:{}", self.attempts);
+        self.ledger.writing = self.ledger.writing.max(revision);
+        let written = if is_deletion(revision) {
+            states.delete(write).await
+        } else {
+            let (manifest, payload) = ("tck.state".to_owned(), content.clone().into());
+            let value = EncodedValue { codec_id: CodecId::JSON, manifest, schema_version: 1, payload };
+            states.upsert(write, value, Some(self.projection())).await
+        };
+        match written {
+            Ok(()) => {
+                self.ledger.revision = revision;
+                Ok(After::GoOn)
+            }
+            Err(StateWriteError::NotStored(_)) => {
+                self.ledger.refused_states.insert(content);
+                Ok(After::Stop)
+            }
+            // A mismatch: the write of the life before, whose answer was lost, came in between.
+            Err(StateWriteError::Unknown(_) | StateWriteError::RevisionMismatch { .. }) => Ok(After::Stop),
+            Err(error @ StateWriteError::Rejected(_)) => self.failed("state", error),
+        }
+    }
+
+    async fn save_offsets(&mut self, stores: &CrashStores, held: &mut Held) -> Checked<After> {
+        let Some(offsets) = &stores.offsets else { return Ok(After::GoOn) };
+        if held.owned.is_none() {
+            held.owned = match self.own(&**offsets).await? {
+                Some(owned) => Some(owned),
+                None => return Ok(After::Stop),
+            };
+        }
+        let Some(owned) = &held.owned else { return Ok(After::Stop) };
+        let number = self.ledger.saving + 1;
+        self.ledger.saving = number;
+        let position = match offsets.caps().kind {
+            OffsetKind::Ordinal => Position::Ordinal(number),
+            OffsetKind::Timestamp => Position::Timestamp(Timestamp::from_micros(number)),
+        };
+        // Two slices in one save: both or neither.
+        let ids = [self.id.clone(), self.second_id.clone()];
+        let processed = ids.map(|id| Processed { id, seq_nr: SeqNr::saturating(number), position });
+        match offsets.save(owned, &processed).await {
+            Ok(()) => {
+                self.ledger.saved = number;
+                Ok(After::GoOn)
+            }
+            // Stale: the claim of the life before, whose answer was lost, came in between.
+            Err(OffsetError::Unavailable(_) | OffsetError::StaleOwner { .. }) => Ok(After::Stop),
+            Err(error) => self.failed("offsets", error),
+        }
+    }
+
+    /// Both slices, claimed one after the other.
+    async fn own(&mut self, offsets: &dyn OffsetStore) -> Checked<Option<OwnedSlices>> {
+        let mut both = OwnedSlices { projection: self.projection(), epochs: Default::default() };
+        for slice in [self.id.slice(), self.second_id.slice()] {
+            match offsets.claim(&both.projection, slice..=slice).await {
+                Ok(owned) => both.epochs.extend(owned.epochs),
+                Err(OffsetError::Unavailable(_)) => return Ok(None),
+                Err(error) => return self.failed("slices", error),
+            }
+        }
+        self.ledger.owned(&both)?;
+        Ok(Some(both))
+    }
+}
+
+const SNAPSHOT_BYTES: usize = 100_000;
+
+/// What the snapshot of this number is full of.
+pub(super) fn fill(seq_nr: SeqNr) -> u8 {
+    u8::try_from(seq_nr.as_u64() % 251).expect("less than 251")
+}
+
+/// Whether the write of this revision deletes the state.
+pub(super) fn is_deletion(revision: Revision) -> bool {
+    revision.as_u64().is_multiple_of(7)
+}
+
+/// Lets others run.
+async fn breathe() {
+    let mut waited = false;
+    std::future::poll_fn(|context| {
+        if std::mem::replace(&mut waited, true) {
+            return std::task::Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        std::task::Poll::Pending
+    })
+    .await;
+}
