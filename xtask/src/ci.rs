@@ -73,6 +73,23 @@ pub(crate) fn durable(cycles: u64) -> Result<(), Failure> {
     run_with("cargo", &arguments, &[("GREYLAG_DDATA_CRASH_CYCLES", &cycles.to_string())])
 }
 
+/// Kills the embedded journal under load so many times, optimized; fails if anything acknowledged is lost.
+pub(crate) fn journal_crash(cycles: u64) -> Result<(), Failure> {
+    journal_sled("crash", "acknowledged", ("GREYLAG_CRASH_CYCLES", cycles))
+}
+
+/// Damages copies of embedded journals so many times, optimized; fails if anything is read wrong.
+pub(crate) fn journal_damage(flips: u64) -> Result<(), Failure> {
+    journal_sled("mutilation", "", ("GREYLAG_MUTILATIONS", flips))?;
+    journal_sled("power_loss", "", ("GREYLAG_POWER_LOSSES", flips))
+}
+
+fn journal_sled(test: &str, only: &str, (variable, count): (&str, u64)) -> Result<(), Failure> {
+    let cargo = ["test", "--quiet", "--release", "--package", "greylag-journal-sled", "--test", test, "--"];
+    let arguments = [&cargo[..], &["--nocapture", "--test-threads=1", only]].concat();
+    run_with("cargo", &arguments, &[(variable, &count.to_string())])
+}
+
 /// Checks the laws of every replicated type over so many histories each.
 pub(crate) fn laws(histories: u64, only: &str) -> Result<(), Failure> {
     let test =

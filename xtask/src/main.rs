@@ -2,7 +2,7 @@
 //!
 //! `ci` is the whole gate, the same for people and machines; it changes no file. `layers` holds the
 //! crate graph and the absences that make simulation possible. `proto`, `bless`, `sim`, `laws`,
-//! `durable`, `netns`, `storefront` and `bench` run what their names say.
+//! `durable`, `journal-crash`, `journal-damage`, `netns`, `storefront` and `bench` run what their names say.
 
 mod bench;
 mod ci;
@@ -45,6 +45,18 @@ enum Task {
         /// How many times.
         #[arg(long, default_value_t = 1_000)]
         cycles: u64,
+    },
+    /// Kill the embedded journal under load over everything it keeps, optimized; what was acknowledged must be there.
+    JournalCrash {
+        /// How many times.
+        #[arg(long, default_value_t = 5_000)]
+        cycles: u64,
+    },
+    /// Damage the embedded journal, optimized: single bits, lost ends of files, pages that a power loss took.
+    JournalDamage {
+        /// How many bits, and how many losses of power.
+        #[arg(long, default_value_t = 10_000)]
+        flips: u64,
     },
     /// Check the laws of every replicated type over so many random histories each, optimized.
     Laws {
@@ -105,6 +117,8 @@ fn main() -> std::process::ExitCode {
         Task::Bless => ci::bless(),
         Task::Sim(args) => ci::sim(&args.arguments),
         Task::Durable { cycles } => ci::durable(cycles),
+        Task::JournalCrash { cycles } => ci::journal_crash(cycles),
+        Task::JournalDamage { flips } => ci::journal_damage(flips),
         Task::Laws { histories, only } => ci::laws(histories, &only),
         Task::Netns(args) => ci::netns(&args.arguments),
         Task::Storefront { runs, seed } => storefront::runs(runs, seed),

@@ -10,7 +10,7 @@ use greylag_persistence::{
     SnapshotCaps, SnapshotCriteria, SnapshotError, SnapshotStore, StoreFailure, Stores, Timestamp, Under, WriterEpoch,
     WriterUuid,
 };
-use greylag_store_sled::{OpenError, Refused, Store, StoreStats};
+use greylag_store_sled::{OpenError, Refused, Store, StoreSettings, StoreStats};
 
 use crate::heads::Undurable;
 use crate::keys::SaveNo;
@@ -22,6 +22,7 @@ use crate::records::{EncodedEvent, EncodedSnapshot};
 use crate::request::{Answer, EncodedAppend, Opening, Request, SnapshotChunks};
 use crate::settings::SledJournalSettings;
 use crate::states::SledStates;
+use crate::watermark::Watermark;
 
 /// Chunks that one request carries; a large snapshot must not fill a group alone.
 const CHUNKS_PER_REQUEST: usize = 16;
@@ -46,6 +47,7 @@ pub(crate) struct Inner {
     name: String,
     pub(crate) store: Store<JournalPlanner>,
     pub(crate) undurable: Arc<Undurable>,
+    watermark: Arc<Watermark>,
     max_append_bytes: usize,
 }
 
@@ -67,8 +69,8 @@ impl SledJournal {
     /// Opens the journal in the directory `path`, or creates it.
     ///
     /// # Errors
-    /// [`OpenError::Locked`] if another process has it open; [`OpenError::Failed`] if it cannot be
-    /// read, or if commits are missing or damaged.
+    /// [`OpenError::Locked`] if another process has it open; [`OpenError::Failed`] if it cannot be read or
+    /// written; [`OpenError::Corrupt`] if acknowledged commits are missing or damaged.
     ///
     /// # Panics
     /// Outside a tokio runtime.
@@ -86,9 +88,12 @@ impl SledJournal {
         let path = path.as_ref();
         let name = format!("journal {}", path.display());
         let undurable = Arc::new(Undurable::default());
-        let planner = JournalPlanner::new(name.clone(), settings, undurable.clone());
-        let store = Store::open(path, settings.store.clone(), planner)?;
-        Ok(Self { inner: Arc::new(Inner { name, store, undurable, max_append_bytes: settings.max_append_bytes }) })
+        let watermark = Arc::new(Watermark::new(path, settings.disk.clone(), settings.min_free_bytes));
+        let planner = JournalPlanner::new(name.clone(), settings, undurable.clone(), watermark.clone());
+        let store_settings = StoreSettings { ballast_bytes: settings.ballast_bytes, ..settings.store.clone() };
+        let store = Store::open(path, store_settings, planner)?;
+        let max_append_bytes = settings.max_append_bytes;
+        Ok(Self { inner: Arc::new(Inner { name, store, undurable, watermark, max_append_bytes }) })
     }
 
     /// The snapshot store in the same directory.
@@ -150,11 +155,13 @@ impl Inner {
     }
 
     pub(crate) fn health(&self) -> Health {
-        match self.store.health() {
-            greylag_store_sled::Health::Up => Health::Up,
-            greylag_store_sled::Health::Degraded(reasons) => Health::Degraded(reasons),
-            greylag_store_sled::Health::Down(reason) => Health::Down(reason),
-        }
+        let mut reasons = match self.store.health() {
+            greylag_store_sled::Health::Up => Vec::new(),
+            greylag_store_sled::Health::Degraded(reasons) => reasons,
+            greylag_store_sled::Health::Down(reason) => return Health::Down(reason),
+        };
+        reasons.extend(self.watermark.room().is_low().map(|why| format!("storage is low: {why}")));
+        if reasons.is_empty() { Health::Up } else { Health::Degraded(reasons) }
     }
 
     pub(crate) async fn close(&self) -> Result<(), CloseError> {
@@ -313,7 +320,7 @@ impl SledSnapshots {
             let (id, seq_nr, save) = (snapshot.id.clone(), snapshot.seq_nr, snapshot.save);
             let request = SnapshotChunks { id, seq_nr, save, first_chunk, chunks: part };
             let opening = match self.inner.ask(Request::SnapshotChunks(request)).await {
-                Ok(Answer::SnapshotChunks(opening)) => opening,
+                Ok(Answer::SnapshotChunks(answer)) => answer?,
                 Ok(other) => mismatch(&other),
                 Err(lost) => return Err(SnapshotError::Unavailable(lost.cause())),
             };

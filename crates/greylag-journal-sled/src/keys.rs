@@ -177,6 +177,17 @@ pub(crate) enum Space {
     All,
 }
 
+/// Whose durable state lies under this key, if it is one's.
+pub(crate) fn state_id(key: &[u8]) -> Option<PersistenceId> {
+    let id = std::str::from_utf8(key.strip_prefix(&[STATE])?).ok()?;
+    PersistenceId::unique(id).ok()
+}
+
+/// A key for people to read.
+pub(crate) fn hex(key: &[u8]) -> String {
+    key.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// The `at`-th number of a key; `None` if the key is too short.
 pub(crate) fn number(key: &[u8], at: usize) -> Option<u64> {
     let bytes = key.get(1 + 8 * at..)?.first_chunk::<8>()?;

@@ -44,10 +44,12 @@
 //! `docs/formats/journal-sled.md` describes what is on the disk. Source: persistence §4.3.
 
 mod bytes_format;
+mod commit_record;
 mod heads;
 mod journal;
 mod keys;
 mod lookup;
+mod merger;
 mod offset_row;
 mod offsets;
 mod planner;
@@ -61,6 +63,8 @@ mod settings;
 mod state_row;
 mod states;
 mod sweeper;
+mod verification;
+mod watermark;
 
 pub use greylag_store_sled::{OpenError, StoreError, StoreSettings, StoreStats};
 pub use journal::{SledJournal, SledSnapshots};
@@ -68,3 +72,4 @@ pub use offsets::SledOffsets;
 pub use queries::SledQueries;
 pub use settings::{Clock, SledJournalSettings};
 pub use states::SledStates;
+pub use watermark::Disk;

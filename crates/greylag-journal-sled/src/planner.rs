@@ -12,28 +12,35 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use greylag_persistence::{
-    AdvanceError, AppendError, Appended, Claim, ClaimError, Corrupt, DeleteError, Head, PersistenceId, SeqNr,
-    StoreFailure, Timestamp, Under, WriterEpoch, WriterUuid,
+    AdvanceError, AppendError, Appended, Claim, ClaimError, Corrupt, DeleteError, Head, PersistenceId, RejectReason,
+    SeqNr, StoreFailure, Timestamp, Under, WriterEpoch, WriterUuid,
 };
 use greylag_store_sled::{Batch, MAX_VALUE_BYTES, Planner, Reader, StoreError};
 
+use crate::commit_record::{CommitRecord, CommittedAppend, CommittedRow};
 use crate::heads::{HeadCache, Undurable};
 use crate::keys::{self, PidNo, TagNo};
 use crate::lookup::{self, LookupError};
+use crate::merger::Merger;
 use crate::planner::offsets::ChangedOffsets;
 use crate::planner::states::ChangedState;
-use crate::records::{CommitRecord, CommittedAppend, StoredHead};
+use crate::records::StoredHead;
 use crate::recovery;
 use crate::request::{Answer, EncodedAppend, Opening, Request};
 use crate::settings::{Clock, SledJournalSettings};
 use crate::state_row::ChangeRow;
 use crate::sweeper::Sweeper;
+use crate::watermark::{Room, Watermark};
 
 mod offsets;
 mod snapshots;
 mod states;
 
 pub(crate) use states::remove_superseded;
+
+/// What whoever finds the journal damaged is told to do.
+const REPAIR: &str = "copy the directory, then `greylag-journal-sled verify DIRECTORY` tells what is damaged, and \
+                      `greylag-journal-sled salvage DIRECTORY NEW` saves what is not";
 
 /// Plans the group commits of one journal.
 pub(crate) struct JournalPlanner {
@@ -45,6 +52,11 @@ pub(crate) struct JournalPlanner {
     pub(crate) counters: Counters,
     pub(crate) tags: HashMap<String, TagNo>,
     pub(crate) sweeper: Sweeper,
+    pub(crate) merger: Merger,
+    sweep_keys: usize,
+    watermark: Arc<Watermark>,
+    /// As the group in hand found it.
+    room: Room,
     opening: Opening,
     group: Group,
     /// Changes that are durable; what they wrote over goes with the next group.
@@ -102,7 +114,12 @@ struct PlannedAppend {
 }
 
 impl JournalPlanner {
-    pub(crate) fn new(name: String, settings: &SledJournalSettings, undurable: Arc<Undurable>) -> Self {
+    pub(crate) fn new(
+        name: String,
+        settings: &SledJournalSettings,
+        undurable: Arc<Undurable>,
+        watermark: Arc<Watermark>,
+    ) -> Self {
         Self {
             name,
             verify_commits: settings.verify_commits,
@@ -112,6 +129,10 @@ impl JournalPlanner {
             counters: Counters::default(),
             tags: HashMap::new(),
             sweeper: Sweeper::new(settings.sweep_keys),
+            merger: Merger::default(),
+            sweep_keys: settings.sweep_keys,
+            watermark,
+            room: Room::Enough,
             opening: Opening::default(),
             group: Group::default(),
             superseded: Vec::new(),
@@ -168,6 +189,9 @@ impl JournalPlanner {
         }
         let claimed = current.claimed(writer_uuid, under);
         if stored.is_none() || claimed != current {
+            if let Some(why) = self.room.is_exhausted() {
+                return Ok(Err(ClaimError::Unavailable(self.low(why))));
+            }
             let now = StoredHead { head: claimed, ..stored.unwrap_or_else(|| self.new_id(id, batch)) };
             self.set_head(id, stored, now);
         }
@@ -191,6 +215,10 @@ impl JournalPlanner {
         };
         let current = stored.head;
         if append.epoch == current.epoch && current.highest.next() == Some(append.first) {
+            // No earlier try of it is stored, nor on its way: there is one queue.
+            if let Some(why) = self.room.is_low() {
+                return Ok(Err(AppendError::Rejected(RejectReason::StorageLow(why.to_owned()))));
+            }
             return Ok(Ok(Appended { timestamp: self.store_events(append, stored, batch) }));
         }
         Ok(match local(self.stored_before(&append, stored, reader))? {
@@ -295,6 +323,9 @@ impl JournalPlanner {
         if !current.highest.is_zero() || to.is_zero() {
             return Ok(Err(AdvanceError::NotEmpty { highest: current.highest }));
         }
+        if let Some(why) = self.room.is_exhausted() {
+            return Ok(Err(AdvanceError::Unavailable(self.low(why))));
+        }
         // What lies below is as good as deleted: a reader must not miss it.
         let head = Head { highest: to, deleted_to: to, ..current };
         self.set_head(id, Some(stored), StoredHead { head, ..stored });
@@ -360,17 +391,36 @@ impl JournalPlanner {
     }
 
     fn write_heads(&mut self, batch: &mut Batch) {
-        for (id, changed) in &self.group.heads {
-            batch.put_owned(&keys::head(id), changed.now.encode(id.entity_type()));
+        let heads = self.group.heads.iter();
+        let encoded = |(id, changed): (&PersistenceId, &ChangedHead)| {
+            (changed.now.pid, keys::head(id), changed.now.encode(id.entity_type()))
+        };
+        let mut heads: Vec<_> = heads.map(encoded).collect();
+        heads.sort_unstable_by_key(|(pid, ..)| *pid);
+        for (pid, key, head) in heads {
+            self.make_room(CommitRecord::HEAD_BYTES, batch);
+            self.group.record_bytes += CommitRecord::HEAD_BYTES;
+            self.group.record.heads.push((pid, crc32c::crc32c(&head)));
+            batch.put_owned(&key, head);
         }
     }
 
-    /// Numbers of these tags, ascending, giving new ones to those not seen before.
-    fn tag_numbers(&mut self, tags: &[&String], batch: &mut Batch) -> Vec<TagNo> {
+    /// A row that is written over, or removed without a value, so that an opening can tell whether it is there.
+    fn note_row(&mut self, key: &[u8], value: Option<&[u8]>, batch: &mut Batch) {
+        let bytes = CommittedRow::bytes_of(key);
+        self.make_room(bytes, batch);
+        self.group.record_bytes += bytes;
+        let row = CommittedRow { key: Bytes::copy_from_slice(key), crc32c: value.map(crc32c::crc32c) };
+        self.group.record.rows.push(row);
+        self.group.changed = true;
+    }
+
+    /// Numbers of these tags, ascending, each with how often it is among them; new ones for those not seen
+    /// before.
+    fn tag_numbers(&mut self, tags: &[&String], batch: &mut Batch) -> Vec<(TagNo, u64)> {
         let mut numbers: Vec<_> = tags.iter().map(|tag| self.tag_number(tag, batch)).collect();
         numbers.sort_unstable();
-        numbers.dedup();
-        numbers
+        numbers.chunk_by(|left, right| left == right).map(|same| (same[0], same.len() as u64)).collect()
     }
 
     fn tag_number(&mut self, tag: &str, batch: &mut Batch) -> TagNo {
@@ -403,6 +453,10 @@ impl JournalPlanner {
     fn failure(&self, corrupt: Corrupt) -> StoreFailure {
         StoreFailure::new(&self.name, corrupt)
     }
+
+    fn low(&self, why: &str) -> StoreFailure {
+        StoreFailure::new(&self.name, format_args!("storage is low: {why}"))
+    }
 }
 
 /// Damage to one id answers the one who asked; anything else fails the whole store.
@@ -432,8 +486,11 @@ impl Planner for JournalPlanner {
     fn plan(&mut self, requests: Vec<Request>, reader: &Reader, batch: &mut Batch) -> Result<Vec<Answer>, StoreError> {
         self.group = Group::default();
         self.group.record.first_ordinal = self.counters.next_ordinal;
+        self.room = self.watermark.room();
         // First, so that it removes only what earlier groups made durably unreadable.
-        self.sweeper.sweep(&self.tags, reader, batch)?;
+        let swept = self.sweeper.sweep(&self.tags, reader, batch)?;
+        self.merger.note_swept(swept);
+        self.merger.step(self.sweep_keys, reader, batch)?;
         self.sweep_superseded(batch);
         let mut answers = Vec::with_capacity(requests.len());
         for request in requests {
@@ -460,6 +517,14 @@ impl Planner for JournalPlanner {
     }
 
     fn has_background_work(&self) -> bool {
-        self.sweeper.has_work()
+        self.sweeper.has_work() || self.merger.has_work()
+    }
+
+    fn tail(&self) -> Option<u64> {
+        Some(self.counters.next_commit.saturating_sub(1))
+    }
+
+    fn repair(&self) -> &'static str {
+        REPAIR
     }
 }

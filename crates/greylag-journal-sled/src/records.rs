@@ -12,12 +12,11 @@ use greylag_persistence::{
 use greylag_store_sled::MAX_VALUE_BYTES;
 
 use crate::bytes_format::{FieldReader, FieldWriter};
-use crate::keys::{PidNo, SaveNo, TagNo};
+use crate::keys::{PidNo, SaveNo};
 
 const HEAD_VERSION: u8 = 1;
 pub(crate) const BODY_WHOLE: u8 = 1;
 const BODY_CHUNKED: u8 = 2;
-const COMMIT_VERSION: u8 = 1;
 const FORMAT_MAGIC: &[u8] = b"greylag-journal";
 const FORMAT_VERSION: u16 = 1;
 
@@ -240,87 +239,6 @@ impl Row {
         }
         Ok((body.len() == self.len).then(|| body.into()))
     }
-}
-
-/// One append within a commit record.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct CommittedAppend {
-    pub(crate) pid: PidNo,
-    pub(crate) first: SeqNr,
-    pub(crate) count: u64,
-    /// Every tag of any of its events, ascending.
-    pub(crate) tags: Vec<TagNo>,
-}
-
-impl CommittedAppend {
-    /// At most so many bytes of a commit record.
-    pub(crate) fn max_bytes(&self) -> usize {
-        40 + 10 * self.tags.len()
-    }
-}
-
-/// What one group commit stored; numbered without a gap, so that a lost one is noticed.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct CommitRecord {
-    /// Place of its first event in the order of all events.
-    pub(crate) first_ordinal: u64,
-    /// CRC-32C over the checksums of its events, in order.
-    pub(crate) digest: u32,
-    pub(crate) appends: Vec<CommittedAppend>,
-    /// Changes of durable states; their places follow those of the events.
-    pub(crate) changes: u64,
-}
-
-impl CommitRecord {
-    pub(crate) fn add_digest(&mut self, crc32c: u32) {
-        self.digest = crc32c::crc32c_append(self.digest, &crc32c.to_be_bytes());
-    }
-
-    pub(crate) fn event_count(&self) -> u64 {
-        self.appends.iter().map(|append| append.count).sum()
-    }
-
-    /// The place that follows its events and changes; `None` if there is no such number.
-    pub(crate) fn next_ordinal(&self) -> Option<u64> {
-        self.first_ordinal.checked_add(self.event_count())?.checked_add(self.changes)
-    }
-
-    pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut out = FieldWriter::with_capacity(32 + 16 * self.appends.len());
-        out.u8(COMMIT_VERSION);
-        out.u64(self.first_ordinal);
-        out.u32(self.digest);
-        out.varint(self.appends.len() as u64);
-        for append in &self.appends {
-            out.varint(append.pid.0);
-            out.varint(append.first.as_u64());
-            out.varint(append.count);
-            out.varint(append.tags.len() as u64);
-            append.tags.iter().for_each(|tag| out.varint(tag.0));
-        }
-        if self.changes > 0 {
-            out.varint(self.changes);
-        }
-        out.0
-    }
-
-    pub(crate) fn decode(value: Bytes) -> Option<Self> {
-        let mut fields = FieldReader(value);
-        if fields.u8()? != COMMIT_VERSION {
-            return None;
-        }
-        let (first_ordinal, digest) = (fields.u64()?, fields.u32()?);
-        let appends = (0..fields.count(4)?).map(|_| read_append(&mut fields)).collect::<Option<Vec<_>>>()?;
-        let changes = if fields.is_empty() { 0 } else { fields.varint()? };
-        fields.is_empty().then_some(Self { first_ordinal, digest, appends, changes })
-    }
-}
-
-fn read_append(fields: &mut FieldReader) -> Option<CommittedAppend> {
-    let (pid, first, count) = (PidNo(fields.varint()?), SeqNr::new(fields.varint()?)?, fields.varint()?);
-    first.plus(count)?;
-    let tags = (0..fields.count(1)?).map(|_| fields.varint().map(TagNo)).collect::<Option<Vec<_>>>()?;
-    Some(CommittedAppend { pid, first, count, tags })
 }
 
 /// A snapshot, encoded by the caller's thread and cut into the rows it will take.

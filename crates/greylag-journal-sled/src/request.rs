@@ -102,7 +102,7 @@ pub(crate) enum Answer {
     Append(Result<Appended, AppendError>),
     DeleteTo(Result<SeqNr, DeleteError>),
     /// In which life of the store they were written; an opening in between sweeps them away.
-    SnapshotChunks(Opening),
+    SnapshotChunks(Result<Opening, SnapshotError>),
     SaveSnapshot(Result<Timestamp, SnapshotError>),
     DeleteSnapshots(Result<(), SnapshotError>),
     WriteState(Result<(), StateWriteError>),

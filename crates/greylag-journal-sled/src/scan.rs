@@ -13,10 +13,11 @@ use greylag_persistence::{
 };
 use greylag_store_sled::StoreError;
 
+use crate::commit_record::CommitRecord;
 use crate::keys::{self, PidNo, Space, TagNo};
 use crate::lookup::{self, LookupError};
 use crate::reads::Reads;
-use crate::records::{CommitRecord, StoredHead};
+use crate::records::StoredHead;
 
 /// Events passed over in one page before it ends empty-handed, so that no page takes long.
 const MAX_PASSED: u64 = 100_000;
@@ -130,9 +131,11 @@ impl Reads<'_> {
                     self.take(append.pid, &known, seq_nr, ordinal, scan)?;
                 }
             }
-            // Changes of states have places too; a page that ends among them need not pass them again.
-            if commit.changes > 0 && next <= scan.to {
-                let last = next.saturating_add(commit.changes - 1).min(scan.to);
+            // Changes of states have places too, and what is gone; a page that ends among them need not pass
+            // them again.
+            let others = commit.changes.saturating_add(commit.gone);
+            if others > 0 && next <= scan.to {
+                let last = next.saturating_add(others - 1).min(scan.to);
                 if last >= scan.from && scan.pass(last) {
                     return Ok(());
                 }
@@ -219,21 +222,26 @@ impl Reads<'_> {
         Ok(known)
     }
 
-    /// The number of the commit that holds this ordinal: the last that begins at or before it. Commit
-    /// numbers have no gap, so it is found by halving.
+    /// The number of the commit record that holds this ordinal: the last that begins at or before it. Found by
+    /// halving; a record that stands for others is met under each of their numbers.
     fn commit_of(&self, ordinal: u64) -> Result<u64, LookupError> {
-        let lost = |number: u64| LookupError::Store(StoreError::corrupt(format!("commit {number} cannot be read")));
+        let lost = || LookupError::Store(StoreError::corrupt("unreadable commit record"));
         let (from, to) = keys::space(Space::Commits);
         let last = self.reader.range(&from, &to).next_back().transpose().map_err(LookupError::Store)?;
         let last = last.and_then(|(key, _)| keys::number(&key, 0)).unwrap_or(1);
         let (mut low, mut high) = (1, last);
         while low < high {
             let middle = low + (high - low).div_ceil(2);
-            let value = self.reader.get(&keys::commit(middle)).map_err(LookupError::Store)?;
-            let commit = value.and_then(CommitRecord::decode).ok_or_else(|| lost(middle))?;
-            if commit.first_ordinal <= ordinal { low = middle } else { high = middle - 1 }
+            let found = self.reader.range(&from, &keys::commit(middle.saturating_add(1))).next_back();
+            let Some((key, value)) = found.transpose().map_err(LookupError::Store)? else { break };
+            let number = keys::number(&key, 0).ok_or_else(lost)?;
+            let commit = CommitRecord::decode(value).ok_or_else(lost)?;
+            if commit.first_ordinal <= ordinal { low = middle } else { high = number.saturating_sub(1) }
         }
-        Ok(low)
+        // The record that is met under `low` may have a smaller number.
+        let found = self.reader.range(&from, &keys::commit(low.saturating_add(1))).next_back();
+        let found = found.transpose().map_err(LookupError::Store)?;
+        Ok(found.and_then(|(key, _)| keys::number(&key, 0)).unwrap_or(low))
     }
 }
 

@@ -7,6 +7,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use greylag_persistence::Timestamp;
 use greylag_store_sled::StoreSettings;
 
+use crate::watermark::Disk;
+
 /// Settings of one journal on disk.
 #[derive(Debug, Clone)]
 pub struct SledJournalSettings {
@@ -22,6 +24,15 @@ pub struct SledJournalSettings {
     /// Largest sum of payloads, metadata and tags of one append; it is stored in one batch.
     /// Default 16 MiB.
     pub max_append_bytes: usize,
+    /// With fewer bytes free where the journal lies, appends, snapshots and states are refused as `StorageLow`,
+    /// until there are twice as many; with fewer than half, so are claims and offsets. Reads and deletions
+    /// always work. Default 256 MiB; 0 switches it off.
+    pub min_free_bytes: u64,
+    /// A file of this size is kept and given up when a full disk would not let the journal open. Default
+    /// 64 MiB; 0 for none.
+    pub ballast_bytes: u64,
+    /// How `min_free_bytes` is measured. Default: the file system is asked.
+    pub disk: Disk,
     /// Where timestamps come from. Default: the system clock.
     pub clock: Clock,
 }
@@ -34,15 +45,20 @@ impl Default for SledJournalSettings {
             verify_commits: 256,
             sweep_keys: 1000,
             max_append_bytes: 16 << 20,
+            min_free_bytes: 256 << 20,
+            ballast_bytes: 64 << 20,
+            disk: Disk::system(),
             clock: Clock::system(),
         }
     }
 }
 
 impl SledJournalSettings {
-    /// For tests: a small cache, short waits, few heads in memory.
+    /// For tests: a small cache, short waits, few heads in memory, any disk.
     pub fn test() -> Self {
-        Self { store: StoreSettings::test(), heads_cached: 64, sweep_keys: 10, ..Self::default() }
+        let (min_free_bytes, ballast_bytes) = (0, 0);
+        let store = StoreSettings::test();
+        Self { store, heads_cached: 64, sweep_keys: 10, min_free_bytes, ballast_bytes, ..Self::default() }
     }
 }
 

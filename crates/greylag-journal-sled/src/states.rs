@@ -228,6 +228,7 @@ mod tests {
     use super::*;
     use crate::heads::Undurable;
     use crate::planner::JournalPlanner;
+    use crate::watermark::Watermark;
     use crate::{SledJournal, SledJournalSettings};
 
     fn write(id: &PersistenceId, revision: u32) -> (StateWrite, EncodedValue) {
@@ -305,7 +306,8 @@ mod tests {
         let (settings, undurable) = (SledJournalSettings::test(), Arc::new(Undurable::default()));
         let id = PersistenceId::unique("Counter|1").unwrap();
         let (key, seen) = (keys::state(&id), Arc::default());
-        let planner = JournalPlanner::new("test".into(), &settings, undurable.clone());
+        let watermark = Arc::new(Watermark::new(directory.path(), settings.disk.clone(), 0));
+        let planner = JournalPlanner::new("test".into(), &settings, undurable.clone(), watermark);
         let watched = Watched { planner, undurable, key: key.clone(), seen: Arc::clone(&seen) };
         let store = Store::open(directory.path(), settings.store, watched).unwrap();
         let mut expected = vec![None];

@@ -61,24 +61,28 @@ impl Sweeper {
         range.write(batch);
     }
 
-    /// Removes the next few keys.
+    /// Removes the next few keys; answers of how many events.
     pub(crate) fn sweep(
         &mut self,
         tags: &HashMap<String, TagNo>,
         reader: &Reader,
         batch: &mut Batch,
-    ) -> Result<(), StoreError> {
+    ) -> Result<u64, StoreError> {
         let limit = batch.len() + self.keys_per_group;
+        let mut events = 0;
         while batch.len() < limit {
             let Some(mut entry) = self.queue.first_entry() else { break };
-            if entry.get_mut().remove_some(limit, tags, reader, batch)? {
+            let before = entry.get().done_to.as_u64();
+            let is_done = entry.get_mut().remove_some(limit, tags, reader, batch)?;
+            events += entry.get().done_to.as_u64() - before;
+            if is_done {
                 batch.remove(&keys::sweep(*entry.key()));
                 entry.remove();
             } else {
                 entry.get().write(batch);
             }
         }
-        Ok(())
+        Ok(events)
     }
 }
 

@@ -3,11 +3,15 @@
 
 mod common;
 
-use common::{Writer, event, id, open, payloads, read_all};
-use greylag_journal_sled::{Clock, OpenError, SledJournal, SledJournalSettings};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use common::{Writer, event, id, open, payloads, read_all, upsert};
+use greylag_journal_sled::{Clock, Disk, OpenError, SledJournal, SledJournalSettings};
 use greylag_persistence::{
-    AppendError, DeleteError, Health, Journal, NewSnapshot, ReadError, ReadRange, SeqNr, SnapshotCriteria,
-    SnapshotStore, Timestamp, Under, WriterUuid,
+    Append, AppendError, ClaimError, DeleteError, Health, Journal, NewSnapshot, OffsetError, OffsetStore, ReadError,
+    ReadRange, RejectReason, Revision, SeqNr, SnapshotCriteria, SnapshotError, SnapshotStore, StateRejectReason,
+    StateStore, StateWrite, StateWriteError, Timestamp, Under, WriterUuid,
 };
 
 #[tokio::test]
@@ -101,17 +105,73 @@ async fn deleted_events_are_gone_at_once_and_swept_from_the_disk() {
 #[tokio::test]
 async fn timestamps_rise_when_the_clock_goes_back() {
     let directory = tempfile::tempdir().unwrap();
-    let now = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(1000));
+    let now = Arc::new(AtomicU64::new(1000));
     let read = now.clone();
-    let clock = Clock::new(move || Timestamp::from_micros(read.load(std::sync::atomic::Ordering::Relaxed)));
+    let clock = Clock::new(move || Timestamp::from_micros(read.load(Ordering::Relaxed)));
     let settings = SledJournalSettings { clock, ..SledJournalSettings::test() };
     let journal = SledJournal::open(directory.path(), settings).await.unwrap();
     let mut writer = Writer::claim(&journal, id("Counter|1")).await;
     writer.append(&journal, &["a", "a"]).await;
-    now.store(500, std::sync::atomic::Ordering::Relaxed);
+    now.store(500, Ordering::Relaxed);
     writer.append(&journal, &["b"]).await;
     let stamps: Vec<_> = read_all(&journal, &writer.id).await.iter().map(|event| event.timestamp.as_micros()).collect();
     assert_eq!(stamps, [1000, 1000, 1001]);
+}
+
+/// persistence §4.3, disk: appends first, claims later, reads and deletions never.
+#[tokio::test]
+async fn a_disk_that_is_nearly_full_refuses_what_adds_to_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let free = Arc::new(AtomicU64::new(1000));
+    let read = free.clone();
+    let disk = Disk::new(move |_| Ok(read.load(Ordering::Relaxed)));
+    let settings = SledJournalSettings { disk, min_free_bytes: 100, ..SledJournalSettings::test() };
+    let journal = SledJournal::open(directory.path(), settings).await.unwrap();
+    let (states, offsets) = (journal.states(), journal.offsets());
+    let mut writer = Writer::claim(&journal, id("Counter|1")).await;
+    writer.append(&journal, &["a", "b"]).await;
+    let stored = Append { first: SeqNr::FIRST, ..writer.next(&["a", "b"]) };
+    upsert(&states, &writer.id, 1, "state").await;
+
+    free.store(99, Ordering::Relaxed);
+    assert!(matches!(journal.health(), Health::Degraded(why) if why[0].contains("99 bytes are free")));
+    let low = AppendError::Rejected(RejectReason::StorageLow(String::new()));
+    let is_low = |error: AppendError| std::mem::discriminant(&error) == std::mem::discriminant(&low);
+    assert!(is_low(journal.append(writer.next(&["c"])).await.unwrap_err()));
+    assert!(journal.append(stored).await.is_ok(), "it is stored: J10 wins");
+    let large = common::snapshot(&writer.id, SeqNr::FIRST, vec![1; 200_000]);
+    for snapshot in [common::snapshot(&writer.id, SeqNr::FIRST, vec![1]), large] {
+        let refused = journal.snapshots().save(snapshot).await.unwrap_err();
+        assert!(matches!(refused, SnapshotError::Unavailable(cause) if cause.cause.contains("storage is low")));
+    }
+    let write = |revision: u32| StateWrite {
+        id: writer.id.clone(),
+        revision: Revision::from(revision),
+        generation: None,
+        writer_uuid: WriterUuid::from_u128(1),
+    };
+    let value = states.get(&writer.id).await.unwrap().value.unwrap();
+    let refused = states.upsert(write(2), value, None).await.unwrap_err();
+    assert!(matches!(refused, StateWriteError::Rejected(StateRejectReason::StorageLow(_))));
+    states.delete(write(2)).await.unwrap();
+    assert_eq!(journal.delete_to(&writer.id, writer.epoch, SeqNr::FIRST).await, Ok(SeqNr::FIRST));
+    let mut writer = Writer::claim(&journal, id("Counter|1")).await;
+    assert_eq!(payloads(&read_all(&journal, &writer.id).await), ["b"]);
+    offsets.claim("sums", 0..=0).await.unwrap();
+
+    free.store(49, Ordering::Relaxed);
+    let claim = journal.claim(&writer.id, WriterUuid::from_u128(7), Under::Seen(writer.epoch)).await;
+    assert!(matches!(claim, Err(ClaimError::Unavailable(cause)) if cause.cause.contains("storage is low")));
+    assert!(matches!(offsets.claim("sums", 0..=0).await, Err(OffsetError::Unavailable(_))));
+    let again = journal.claim(&writer.id, writer.uuid, Under::Seen(writer.epoch)).await.unwrap();
+    assert_eq!(again.epoch, writer.epoch, "a claim that is stored already takes no space");
+    assert_eq!(journal.delete_to(&writer.id, writer.epoch, SeqNr::MAX).await, Ok(SeqNr::from(2)));
+
+    free.store(199, Ordering::Relaxed);
+    assert!(is_low(journal.append(writer.next(&["c"])).await.unwrap_err()), "until there is twice as much");
+    free.store(200, Ordering::Relaxed);
+    writer.append(&journal, &["c"]).await;
+    assert_eq!(journal.health(), Health::Up);
 }
 
 #[tokio::test]

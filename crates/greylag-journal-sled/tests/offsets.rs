@@ -5,7 +5,7 @@ mod common;
 use std::ops::RangeInclusive;
 use std::path::Path;
 
-use common::{Writer, id, open};
+use common::{Writer, id, open, verify};
 use futures::future::{join, join_all};
 use greylag_journal_sled::{SledOffsets, StoreError, StoreSettings};
 use greylag_persistence::{
@@ -153,6 +153,7 @@ async fn a_damaged_row_is_an_error_and_stops_nobody_else() {
     let others = journal.offsets().claim("others", ALL).await.unwrap();
     journal.offsets().save(&owned, &[processed(&one, 1)]).await.unwrap();
     journal.close().await.unwrap();
+    verify(directory.path()).await;
 
     damage(directory.path(), Row { key: key("sums", one.slice()), cut: true });
     let journal = open(directory.path()).await;

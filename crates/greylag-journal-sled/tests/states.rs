@@ -4,7 +4,7 @@ mod common;
 
 use std::path::Path;
 
-use common::{Writer, id, open};
+use common::{Writer, id, open, verify};
 use futures::future::join_all;
 use greylag_core::CodecId;
 use greylag_journal_sled::{SledJournal, SledStates, StoreError, StoreSettings};
@@ -199,6 +199,7 @@ async fn a_damaged_state_is_an_error_and_stops_nobody_else() {
     upsert(&journal.states(), &a, 1, "1").await.unwrap();
     upsert(&journal.states(), &b, 1, "1").await.unwrap();
     journal.close().await.unwrap();
+    verify(directory.path()).await;
     on_rows(directory.path(), Do::Cut(key_of(&a)));
     let journal = open(directory.path()).await;
     let states = journal.states();
@@ -221,6 +222,7 @@ async fn a_lost_state_is_found_when_the_journal_opens() {
     let journal = open(directory.path()).await;
     upsert(&journal.states(), &id("a"), 1, "1").await.unwrap();
     journal.close().await.unwrap();
+    verify(directory.path()).await;
     on_rows(directory.path(), Do::Remove(key_of(&id("a"))));
     let refused = SledJournal::open(directory.path(), greylag_journal_sled::SledJournalSettings::test()).await;
     let said = refused.map(drop).unwrap_err().to_string();

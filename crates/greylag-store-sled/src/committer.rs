@@ -1,7 +1,7 @@
 //! The one thread that writes to a store, and the watchdog beside it.
 //!
 //! ```text
-//! submit ─▶ queue ─▶ plan ─▶ apply_batch ─▶ flush ─▶ sync_data ─▶ answers      (one group)
+//! submit ─▶ queue ─▶ plan ─▶ apply_batch ─▶ flush ─▶ sync_data ─▶ guard ─▶ answers      (one group)
 //!              ▲ fills while the previous group is synced, so groups grow with the load
 //! ```
 //!
@@ -13,16 +13,18 @@
 use std::collections::VecDeque;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use futures::channel::oneshot;
 
+use crate::ballast::Ballast;
 use crate::batch::Batch;
-use crate::engine::Engine;
+use crate::engine::{Engine, forget_cached};
 use crate::error::{OpenError, Refused, StoreError};
+use crate::guard::TailGuard;
 use crate::planner::{Planner, Request};
 use crate::reader::Reader;
 use crate::settings::StoreSettings;
@@ -61,6 +63,8 @@ struct State<P: Planner> {
     /// Who waits for the group in hand. The watchdog drops them when it stalls.
     committing: Vec<oneshot::Sender<P::Answer>>,
     committing_since: Option<Instant>,
+    /// Since when the engine given up last has not been let go of: a commit or the closing of it hangs.
+    hung_since: Option<Instant>,
     has_blobs: bool,
     stats: StoreStats,
 }
@@ -194,7 +198,8 @@ pub(crate) fn start<P: Planner>(
     settings: StoreSettings,
     mut planner: P,
 ) -> Result<Arc<Shared<P>>, OpenError> {
-    let engine = open_recovered(&path, &settings, &mut planner)?;
+    let opened = open_recovered(&path, &settings, &mut planner)?;
+    let engine = &opened.engine;
     let state = State {
         phase: Phase::Up,
         closing: false,
@@ -202,6 +207,7 @@ pub(crate) fn start<P: Planner>(
         waiting_bytes: 0,
         committing: Vec::new(),
         committing_since: None,
+        hung_since: None,
         has_blobs: engine.has_blobs(),
         stats: StoreStats::default(),
     };
@@ -215,33 +221,59 @@ pub(crate) fn start<P: Planner>(
     });
     let failed = |error: std::io::Error| OpenError::Failed { path: path.clone(), source: error.into() };
     let committer = Committer { shared: shared.clone(), planner };
-    thread::Builder::new().name("greylag-commit".into()).spawn(move || committer.run(engine)).map_err(&failed)?;
+    thread::Builder::new().name("greylag-commit".into()).spawn(move || committer.run(opened)).map_err(&failed)?;
     let watched = shared.clone();
     thread::Builder::new().name("greylag-watch".into()).spawn(move || watch(&watched)).map_err(failed)?;
     Ok(shared)
 }
 
-fn open_recovered<P: Planner>(
-    path: &std::path::Path,
-    settings: &StoreSettings,
-    planner: &mut P,
-) -> Result<Arc<Engine>, OpenError> {
+/// A store whose records were found sound, with its guard, if its tail is guarded.
+struct Opened {
+    engine: Arc<Engine>,
+    guard: Option<TailGuard>,
+}
+
+/// Opens the store; on a full disk once more, without the ballast.
+fn open_recovered<P: Planner>(path: &Path, settings: &StoreSettings, planner: &mut P) -> Result<Opened, OpenError> {
     let began_at = Instant::now();
-    let engine = Arc::new(Engine::open(path, settings)?);
-    let recovered = catch_unwind(AssertUnwindSafe(|| {
-        let mut batch = Batch::default();
-        planner.recover(&Reader::new(engine.clone()), &mut batch)?;
-        batch.put(PROBE_KEY, b"probe");
-        engine.commit(batch)
-    }));
-    recovered
-        .unwrap_or_else(|panic| Err(StoreError::from_panic(&*panic)))
-        .map_err(|source| OpenError::Failed { path: path.to_owned(), source })?;
+    let ballast = Ballast::new(path, settings.ballast_bytes);
+    let opened = match open_once(path, settings, planner) {
+        Err(error) if error.is_storage_full() && ballast.release() => {
+            tracing::warn!(path = %path.display(), "the disk is full; the ballast was removed to open the store");
+            open_once(path, settings, planner)?
+        }
+        outcome => {
+            let opened = outcome?;
+            ballast.restore();
+            opened
+        }
+    };
     let took = began_at.elapsed();
     if took > SLOW_OPEN {
         tracing::warn!(path = %path.display(), ?took, "opening the store took long; a clean close makes the next one short");
     }
-    Ok(engine)
+    Ok(opened)
+}
+
+fn open_once<P: Planner>(path: &Path, settings: &StoreSettings, planner: &mut P) -> Result<Opened, OpenError> {
+    let repair = planner.repair();
+    let engine = Arc::new(Engine::open(path, settings, repair)?);
+    let recovered = catch_unwind(AssertUnwindSafe(|| {
+        let mut batch = Batch::default();
+        planner.recover(&Reader::new(engine.clone()), &mut batch)?;
+        let tail = planner.tail();
+        // Judged before anything is written; and a new store has its guard before its first commit.
+        let mut guard = tail.map(|found| TailGuard::open(path, found)).transpose()?;
+        batch.put(PROBE_KEY, b"probe");
+        engine.commit(batch)?;
+        // A killed process may have left more than was acknowledged. It is synced now, and stays.
+        tail.zip(guard.as_mut()).map(|(tail, guard)| guard.raise_to(tail)).transpose()?;
+        Ok(guard)
+    }));
+    let guard = recovered
+        .unwrap_or_else(|panic| Err(StoreError::from_panic(&*panic)))
+        .map_err(|source| OpenError::of(path, source, repair))?;
+    Ok(Opened { engine, guard })
 }
 
 struct Committer<P: Planner> {
@@ -250,33 +282,38 @@ struct Committer<P: Planner> {
 }
 
 impl<P: Planner> Committer<P> {
-    fn run(mut self, mut engine: Arc<Engine>) {
+    fn run(mut self, mut opened: Opened) {
         loop {
-            match self.serve(&engine) {
-                Ok(()) => break self.close(engine),
+            match self.serve(&mut opened) {
+                Ok(()) => break self.close(opened.engine),
                 Err(error) => {
                     self.shared.poison(&error);
+                    let (engine, shared) = (opened.engine, self.shared.clone());
+                    shared.lock().hung_since = Some(Instant::now());
                     // Dropping a failed handle may hang; the lock it holds then keeps `reopen` waiting.
-                    let throwaway = thread::Builder::new().name("greylag-drop".into()).spawn(move || drop(engine));
+                    let throwaway = thread::Builder::new().name("greylag-drop".into()).spawn(move || {
+                        drop(engine);
+                        shared.lock().hung_since = None;
+                    });
                     if let Err(error) = throwaway {
                         tracing::error!(%error, "no thread to drop a failed store on");
                     }
                 }
             }
             match self.reopen() {
-                Some(reopened) => engine = reopened,
+                Some(reopened) => opened = reopened,
                 None => break self.end(),
             }
         }
     }
 
     /// Commits groups until the store is closed (`Ok`) or fails.
-    fn serve(&mut self, engine: &Arc<Engine>) -> Result<(), StoreError> {
-        let reader = Reader::new(engine.clone());
+    fn serve(&mut self, opened: &mut Opened) -> Result<(), StoreError> {
+        let reader = Reader::new(opened.engine.clone());
         while let Some(requests) = self.next_group() {
             let count = requests.len();
             let began_at = Instant::now();
-            let committed = catch_unwind(AssertUnwindSafe(|| self.commit(requests, &reader, engine)))
+            let committed = catch_unwind(AssertUnwindSafe(|| self.commit(requests, &reader, opened)))
                 .unwrap_or_else(|panic| Err(StoreError::from_panic(&*panic)));
             let (answers, keys, bytes) = committed?;
             assert_eq!(answers.len(), count, "a planner answers every request");
@@ -310,13 +347,15 @@ impl<P: Planner> Committer<P> {
         &mut self,
         requests: Vec<P::Request>,
         reader: &Reader,
-        engine: &Engine,
+        opened: &mut Opened,
     ) -> Result<(Vec<P::Answer>, usize, usize), StoreError> {
         let mut batch = Batch::default();
         let answers = self.planner.plan(requests, reader, &mut batch)?;
         let (keys, bytes) = (batch.len(), batch.bytes());
         if !batch.is_empty() {
-            engine.commit(batch)?;
+            opened.engine.commit(batch)?;
+            let tail = self.planner.tail();
+            tail.zip(opened.guard.as_mut()).map(|(tail, guard)| guard.raise_to(tail)).transpose()?;
         }
         self.planner.durable();
         Ok((answers, keys, bytes))
@@ -346,7 +385,7 @@ impl<P: Planner> Committer<P> {
     }
 
     /// Opens the store anew, however long that takes; `None` if it was closed meanwhile.
-    fn reopen(&mut self) -> Option<Arc<Engine>> {
+    fn reopen(&mut self) -> Option<Opened> {
         let settings = self.shared.settings.clone();
         let mut backoff = settings.reopen_min_backoff;
         loop {
@@ -355,14 +394,19 @@ impl<P: Planner> Committer<P> {
             if waited.unwrap_or_else(PoisonError::into_inner).0.closing {
                 return None;
             }
+            // What a failed sync left in memory is not on the disk, but would be read as if it were.
+            forget_cached(&self.shared.path);
             match open_recovered(&self.shared.path, &settings, &mut self.planner) {
-                Ok(engine) => {
-                    self.shared.set_reader(Some(Reader::new(engine.clone())));
+                Ok(opened) => {
+                    self.shared.set_reader(Some(Reader::new(opened.engine.clone())));
                     self.shared.lock().phase = Phase::Up;
                     tracing::info!(path = %self.shared.path.display(), "store is up again");
-                    return Some(engine);
+                    return Some(opened);
                 }
-                Err(error) => tracing::error!(%error, "store cannot be opened again yet"),
+                Err(error) => {
+                    tracing::error!(%error, "store cannot be opened again yet");
+                    self.shared.lock().phase = Phase::Down(error.to_string().into());
+                }
             }
             backoff = (backoff * 2).min(settings.reopen_max_backoff);
         }
@@ -401,12 +445,18 @@ fn watch<P: Planner>(shared: &Shared<P>) {
             drop(state);
             shared.poison(&StoreError::Stalled(shared.settings.commit_stall_timeout));
             state = shared.lock();
+            state.hung_since = Some(Instant::now());
+        }
+        if shared.settings.abort_when_stuck && state.hung_since.is_some_and(stalled) {
+            tracing::error!(path = %shared.path.display(), "the store hangs and cannot be let go of; ending the process");
+            std::process::abort();
         }
         if blobs_checked_at.elapsed() >= BLOB_CHECK_INTERVAL {
             blobs_checked_at = Instant::now();
             drop(state);
             let reader = shared.reader();
             let has_blobs = reader.is_ok_and(|reader| reader.has_blobs());
+            Ballast::new(&shared.path, shared.settings.ballast_bytes).restore();
             state = shared.lock();
             state.has_blobs = has_blobs;
         }

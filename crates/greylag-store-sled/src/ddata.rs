@@ -139,7 +139,7 @@ impl Shared {
         let planner = Entries { numbers: self.numbers.clone() };
         let opened = Store::open(&self.path, self.settings.clone(), planner).map_err(|error| match error {
             OpenError::Locked { path } => Failure::Locked { place: path.display().to_string() },
-            OpenError::Failed { source, .. } => self.failed(&source),
+            OpenError::Failed { source, .. } | OpenError::Corrupt { source, .. } => self.failed(&source),
         })?;
         Ok(store.insert(opened).clone())
     }

@@ -32,8 +32,8 @@ pub(crate) struct Engine {
 
 impl Engine {
     /// Opens or creates the store, waiting for a dying process to let go of its lock.
-    pub(crate) fn open(path: &Path, settings: &StoreSettings) -> Result<Self, OpenError> {
-        let failed = |source: StoreError| OpenError::Failed { path: path.to_owned(), source };
+    pub(crate) fn open(path: &Path, settings: &StoreSettings, repair: &'static str) -> Result<Self, OpenError> {
+        let failed = |source: StoreError| OpenError::of(path, source, repair);
         create_directory(path).map_err(|error| failed(error.into()))?;
         let give_up_at = Instant::now() + settings.lock_retry;
         let db = loop {
@@ -123,13 +123,21 @@ fn open_sled(path: &Path, settings: &StoreSettings) -> Result<sled::Db, StoreErr
         .flush_every_ms(Some(BACKGROUND_FLUSH_MS));
     // A damaged log can make sled panic instead of answering.
     catch_unwind(AssertUnwindSafe(|| config.open()))
-        .unwrap_or_else(|panic| Err(sled::Error::ReportableBug(StoreError::from_panic(&*panic).to_string())))
+        .map_err(|panic| StoreError::Damaged(StoreError::panic_text(&*panic).into()))?
         .map_err(StoreError::from_sled)
 }
 
 /// sled reports a held lock as an I/O error of kind `Other`; only its text tells.
 fn is_lock_conflict(error: &StoreError) -> bool {
     matches!(error, StoreError::Io(error) if error.to_string().contains("could not acquire lock"))
+}
+
+/// Asks the kernel to read the data file anew from the disk: after a failed sync it keeps pages that the disk
+/// does not have. Best effort; what was lost with them was never acknowledged.
+pub(crate) fn forget_cached(path: &Path) {
+    if let Ok(file) = File::open(path.join("db")) {
+        let _unsupported = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed);
+    }
 }
 
 fn create_directory(path: &Path) -> std::io::Result<()> {
@@ -143,7 +151,7 @@ fn create_directory(path: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-fn sync_directory(path: &Path) -> std::io::Result<()> {
+pub(crate) fn sync_directory(path: &Path) -> std::io::Result<()> {
     File::open(path)?.sync_all()
 }
 
@@ -151,10 +159,14 @@ fn sync_directory(path: &Path) -> std::io::Result<()> {
 mod tests {
     use super::*;
 
+    fn open(path: &Path) -> Result<Engine, OpenError> {
+        Engine::open(path, &StoreSettings::test(), "repair it")
+    }
+
     #[test]
     fn a_commit_whose_sync_fails_is_no_commit() {
         let directory = tempfile::tempdir().unwrap();
-        let mut engine = Engine::open(directory.path(), &StoreSettings::test()).unwrap();
+        let mut engine = open(directory.path()).unwrap();
         let mut batch = Batch::default();
         batch.put(b"key", b"value");
         engine.commit(batch).unwrap();
@@ -168,7 +180,7 @@ mod tests {
     #[test]
     fn ranges_include_the_start_and_exclude_the_end() {
         let directory = tempfile::tempdir().unwrap();
-        let engine = Engine::open(directory.path(), &StoreSettings::test()).unwrap();
+        let engine = open(directory.path()).unwrap();
         let mut batch = Batch::default();
         for key in [b"a", b"b", b"c"] {
             batch.put(key, key);
@@ -183,9 +195,9 @@ mod tests {
     #[test]
     fn an_unreadable_store_is_an_error() {
         let directory = tempfile::tempdir().unwrap();
-        drop(Engine::open(directory.path(), &StoreSettings::test()).unwrap());
+        drop(open(directory.path()).unwrap());
         fs::write(directory.path().join("conf"), "segment_size: 1\nuse_compression: false\nversion: 0.34\nxxxx")
             .unwrap();
-        assert!(matches!(Engine::open(directory.path(), &StoreSettings::test()), Err(OpenError::Failed { .. })));
+        assert!(matches!(open(directory.path()), Err(OpenError::Failed { .. })));
     }
 }

@@ -21,9 +21,37 @@ pub enum StoreError {
         /// The key whose value is damaged.
         key: Vec<u8>,
     },
+    /// The engine cannot make sense of a part of its log.
+    #[error("the log is damaged: {0}")]
+    Damaged(Arc<str>),
     /// What the records say contradicts itself.
     #[error("corrupt store: {0}")]
     Corrupt(Arc<str>),
+    /// A commit in the middle is gone, though later ones are there.
+    #[error("commit {missing} is missing, though commit {found} is there: a part of the log is lost")]
+    CommitGap {
+        /// The first commit that is not there.
+        missing: u64,
+        /// The next one that is.
+        found: u64,
+    },
+    /// Commits that were acknowledged are gone from the end.
+    #[error("commits up to {guard} were acknowledged, but the last one there is {found}: the tail of the log is lost")]
+    TailLost {
+        /// The last commit that was acknowledged.
+        guard: u64,
+        /// The last one that is there; 0 if there is none.
+        found: u64,
+    },
+    /// There are commits, but the file that tells how many there must be is missing or unreadable.
+    #[error(
+        "the tail guard {} is missing or unreadable, so nobody can tell whether commits after {found} are lost",
+        crate::guard::FILE_NAME
+    )]
+    GuardLost {
+        /// The last commit that is there.
+        found: u64,
+    },
     /// A thread of the store panicked; its state is not used again.
     #[error("the committer panicked: {0}")]
     Panicked(Arc<str>),
@@ -43,20 +71,36 @@ impl StoreError {
 
     /// Whether stored data is damaged, as opposed to out of reach for now.
     pub fn is_corruption(&self) -> bool {
-        matches!(self, Self::Checksum { .. } | Self::Corrupt(_))
+        match self {
+            Self::Checksum { .. } | Self::Damaged(_) | Self::Corrupt(_) => true,
+            Self::CommitGap { .. } | Self::TailLost { .. } | Self::GuardLost { .. } => true,
+            Self::Io(_) | Self::Engine(_) | Self::Panicked(_) | Self::Stalled(_) | Self::Down(_) => false,
+        }
+    }
+
+    /// Whether the medium has no room for more.
+    pub(crate) fn is_storage_full(&self) -> bool {
+        use std::io::ErrorKind::{QuotaExceeded, StorageFull};
+        matches!(self, Self::Io(error) if matches!(error.kind(), StorageFull | QuotaExceeded))
     }
 
     pub(crate) fn from_sled(error: sled::Error) -> Self {
         match error {
             sled::Error::Io(error) => error.into(),
+            sled::Error::Corruption { .. } => Self::Damaged(error.to_string().into()),
             other => Self::Engine(other.to_string().into()),
         }
     }
 
     pub(crate) fn from_panic(payload: &(dyn std::any::Any + Send)) -> Self {
+        Self::Panicked(Self::panic_text(payload).into())
+    }
+
+    /// What a panic said.
+    pub(crate) fn panic_text(payload: &(dyn std::any::Any + Send)) -> String {
         let text = payload.downcast_ref::<&str>().map(ToString::to_string);
         let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
-        Self::Panicked(text.unwrap_or_else(|| "no message".into()).into())
+        text.unwrap_or_else(|| "no message".into())
     }
 }
 
@@ -74,7 +118,8 @@ impl std::fmt::Display for Hex<'_> {
     }
 }
 
-/// A store could not be opened. Nothing of it was changed.
+/// A store could not be opened. No record of it was changed; but the engine blanks the end of a torn log as it
+/// reads it, so copy a damaged directory before you try anything.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// Another process has the store open and did not let go of it within `lock_retry`.
@@ -82,6 +127,16 @@ pub enum OpenError {
     Locked {
         /// Directory of the store.
         path: PathBuf,
+    },
+    /// The store is damaged: it is not opened, because what it answered would be wrong or incomplete.
+    #[error("store {} is damaged and stays closed: {source}; {repair}", path.display())]
+    Corrupt {
+        /// Directory of the store.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: StoreError,
+        /// What to do about it.
+        repair: &'static str,
     },
     /// The directory or the file could not be read or written.
     #[error("cannot open store {}: {source}", path.display())]
@@ -91,6 +146,18 @@ pub enum OpenError {
         /// What the engine, or the crate built on it, said.
         source: StoreError,
     },
+}
+
+impl OpenError {
+    pub(crate) fn of(path: &std::path::Path, source: StoreError, repair: &'static str) -> Self {
+        let path = path.to_owned();
+        if source.is_corruption() { Self::Corrupt { path, source, repair } } else { Self::Failed { path, source } }
+    }
+
+    /// Whether the disk had no room for opening it.
+    pub(crate) fn is_storage_full(&self) -> bool {
+        matches!(self, Self::Failed { source, .. } if source.is_storage_full())
+    }
 }
 
 /// A request was not taken: it was not stored and will not be. Safe to send again.

@@ -45,6 +45,8 @@
 //! - A group is stored whole or not at all, and its requests are planned in submission order.
 //! - After an error, a panic or a stall, everything pending resolves to [`Unanswered`] (never to a
 //!   wrong answer), [`Store::health`] is [`Health::Down`], and the store opens itself again.
+//! - A store whose planner numbers its commits ([`Planner::tail`]) is opened only if every acknowledged one
+//!   is there: a guard beside the log remembers the last.
 //! - Every value read was checked against a CRC-32C over its key and itself.
 //!
 //! With the feature `ddata`, `DdataStore` keeps the durable entries of a `greylag-ddata` replicator.
@@ -54,21 +56,25 @@
 //!
 //! Source: persistence §4.3.
 
+mod ballast;
 mod batch;
 mod committer;
 #[cfg(feature = "ddata")]
 mod ddata;
 mod engine;
 mod error;
+mod guard;
 mod planner;
 mod reader;
 mod settings;
 mod store;
 
+pub use ballast::free_bytes;
 pub use batch::{Batch, MAX_VALUE_BYTES};
 #[cfg(feature = "ddata")]
 pub use ddata::{DdataStore, DdataStoreSettings};
 pub use error::{OpenError, Refused, StoreError, Unanswered};
+pub use guard::{FILE_NAME as GUARD_FILE, renew as renew_guard};
 pub use planner::{Planner, Request};
 pub use reader::Reader;
 pub use settings::StoreSettings;

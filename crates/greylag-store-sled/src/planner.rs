@@ -38,6 +38,18 @@ pub trait Planner: Send + 'static {
     /// The last plan is durable; called before its answers go out.
     fn durable(&mut self) {}
 
+    /// The number of the last commit planned so far, or found by `recover`, if the tail of the store is to
+    /// be guarded: it must rise with every commit that may not get lost. A guarded store whose last commit
+    /// has a smaller number than was ever acknowledged is not opened.
+    fn tail(&self) -> Option<u64> {
+        None
+    }
+
+    /// What whoever finds the store damaged is told to do.
+    fn repair(&self) -> &'static str {
+        "restore the directory from a copy"
+    }
+
     /// Whether `plan` should be called although nobody asks for anything.
     fn has_background_work(&self) -> bool {
         false

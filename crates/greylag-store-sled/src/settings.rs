@@ -23,6 +23,13 @@ pub struct StoreSettings {
     pub reopen_min_backoff: Duration,
     /// Longest wait before a failed store is opened again. Default 30 s.
     pub reopen_max_backoff: Duration,
+    /// Ends the process when a commit still hangs as long again after it was given up: no other process
+    /// can open the store while the hung one holds it. Default `false`: the store stays down.
+    pub abort_when_stuck: bool,
+    /// Size of a file that does nothing but take space, so that a store on a full disk can be opened again:
+    /// it is removed when it is in the way, and comes back when there is room for four of it. Default 0:
+    /// there is none.
+    pub ballast_bytes: u64,
     /// Requests that one group commit takes at most. Default 2048.
     pub max_group_requests: usize,
     /// Bytes of requests that one group commit takes at most; a larger single request goes alone.
@@ -40,6 +47,8 @@ impl Default for StoreSettings {
             commit_stall_timeout: Duration::from_secs(30),
             reopen_min_backoff: Duration::from_secs(1),
             reopen_max_backoff: Duration::from_secs(30),
+            abort_when_stuck: false,
+            ballast_bytes: 0,
             max_group_requests: 2048,
             max_group_bytes: 4 << 20,
             max_pending_bytes: 256 << 20,

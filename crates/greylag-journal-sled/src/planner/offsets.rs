@@ -30,6 +30,9 @@ impl JournalPlanner {
         if !is_projection_name(&projection) {
             return Ok(Err(OffsetError::InvalidName));
         }
+        if let Some(why) = self.room.is_exhausted() {
+            return Ok(Err(OffsetError::Unavailable(self.low(why))));
+        }
         let mut raised = Vec::with_capacity(slices.len());
         for slice in slices {
             match self.slice(&projection, slice, reader)? {
@@ -55,6 +58,9 @@ impl JournalPlanner {
         let projection = &owned.projection;
         if !is_projection_name(projection) {
             return Ok(Err(OffsetError::InvalidName));
+        }
+        if let Some(why) = self.room.is_exhausted() {
+            return Ok(Err(OffsetError::Unavailable(self.low(why))));
         }
         let slices: Vec<u16> = match change {
             OffsetChange::Save(places) => places.keys().copied().collect(),
@@ -83,9 +89,13 @@ impl JournalPlanner {
         Ok(Ok(()))
     }
 
-    pub(super) fn write_offsets(&self, batch: &mut Batch) {
-        for (key, changed) in &self.group.offsets {
-            batch.put_owned(key, changed.now.encode());
+    pub(super) fn write_offsets(&mut self, batch: &mut Batch) {
+        let mut rows: Vec<_> =
+            self.group.offsets.iter().map(|(key, changed)| (key.clone(), changed.now.encode())).collect();
+        rows.sort_unstable();
+        for (key, row) in rows {
+            self.note_row(&key, Some(&row), batch);
+            batch.put_owned(&key, row);
         }
     }
 

@@ -16,6 +16,9 @@ impl JournalPlanner {
         reader: &Reader,
         batch: &mut Batch,
     ) -> Result<Answer, StoreError> {
+        if let Some(why) = self.room.is_low() {
+            return Ok(Answer::SnapshotChunks(Err(SnapshotError::Unavailable(self.low(why)))));
+        }
         // A damaged head is reported when the row follows; until then its chunks go nowhere.
         if let Ok(pid) = self.pid_for_snapshot(&part.id, reader, batch)? {
             for (at, chunk) in (part.first_chunk..).zip(part.chunks) {
@@ -23,7 +26,7 @@ impl JournalPlanner {
             }
             self.group.changed = true;
         }
-        Ok(Answer::SnapshotChunks(self.opening))
+        Ok(Answer::SnapshotChunks(Ok(self.opening)))
     }
 
     pub(super) fn save_snapshot(
@@ -33,6 +36,9 @@ impl JournalPlanner {
         reader: &Reader,
         batch: &mut Batch,
     ) -> Result<Result<Timestamp, SnapshotError>, StoreError> {
+        if let Some(why) = self.room.is_low() {
+            return Ok(Err(SnapshotError::Unavailable(self.low(why))));
+        }
         let pid = match self.pid_for_snapshot(&snapshot.id, reader, batch)? {
             Ok(pid) => pid,
             Err(corrupt) => return Ok(Err(SnapshotError::Corrupt(corrupt))),
@@ -43,8 +49,9 @@ impl JournalPlanner {
         }
         let (seq_nr, timestamp) = (snapshot.seq_nr, self.clock.now());
         remove_chunks_of(pid, seq_nr, reader, batch)?;
-        batch.put_owned(&keys::snapshot(pid, seq_nr), snapshot.into_row(timestamp));
-        self.group.changed = true;
+        let (key, row) = (keys::snapshot(pid, seq_nr), snapshot.into_row(timestamp));
+        self.note_row(&key, Some(&row), batch);
+        batch.put_owned(&key, row);
         Ok(Ok(timestamp))
     }
 
@@ -71,9 +78,9 @@ impl JournalPlanner {
             let Some(seq_nr) = keys::number(&key, 1).and_then(SeqNr::new) else { continue };
             let timestamp = row.as_ref().and_then(snapshot_timestamp);
             if timestamp.map_or_else(|| matches(seq_nr, Timestamp::default()), |timestamp| matches(seq_nr, timestamp)) {
+                self.note_row(&key, None, batch);
                 batch.remove(&key);
                 remove_chunks_of(pid, seq_nr, reader, batch)?;
-                self.group.changed = true;
             }
         }
         Ok(Ok(()))

@@ -6,10 +6,13 @@
 //! becomes durable, the old change must still stand where followers of the feed look for it.
 
 use bytes::Bytes;
-use greylag_persistence::{Corrupt, EncodedValue, PersistenceId, StateWrite, StateWriteError, StoredState, Verdict};
+use greylag_persistence::{
+    Corrupt, EncodedValue, PersistenceId, StateRejectReason, StateWrite, StateWriteError, StoredState, Verdict,
+};
 use greylag_store_sled::{Batch, Reader, StoreError};
 
 use super::{JournalPlanner, local};
+use crate::commit_record::CommittedRow;
 use crate::keys;
 use crate::lookup;
 use crate::state_row::{ChangeRow, StateRow, Superseded};
@@ -41,6 +44,10 @@ impl JournalPlanner {
         let current = found.now.head();
         let now = write.row(&found.now, content, self.clock.now().rising(found.now.timestamp));
         Ok(match current.judge(write, now.crc32c) {
+            Verdict::Store if now.value.is_some() && self.room.is_low().is_some() => {
+                let why = self.room.is_low().unwrap_or_default().to_owned();
+                Err(StateWriteError::Rejected(StateRejectReason::StorageLow(why)))
+            }
             Verdict::Repeat => Ok(()),
             Verdict::Mismatch => Err(StateWriteError::RevisionMismatch { current }),
             Verdict::Store => {
@@ -56,14 +63,18 @@ impl JournalPlanner {
     /// Writes the rows of the group, each with its place in the order of changes. Comes last, so that the
     /// changes follow the events of the commit record in hand.
     pub(super) fn write_states(&mut self, batch: &mut Batch) {
-        let mut states: Vec<_> = self.group.states.iter().collect();
+        let mut states: Vec<_> = self.group.states.iter().map(|(id, changed)| (id.clone(), changed.clone())).collect();
         states.sort_unstable_by_key(|(_, changed)| changed.turn);
         for (id, ChangedState { superseded, now, .. }) in states {
+            let (id, key) = (&id, keys::state(&id));
+            // The record in hand may end here, and the next one begins with this ordinal.
+            self.make_room(CommittedRow::bytes_of(&key), batch);
             let ordinal = self.counters.next_ordinal;
             self.counters.next_ordinal += 1;
             self.group.record.changes += 1;
             let (row, chunks) = StateRow { ordinal, state: now.clone() }.encode();
-            batch.put_owned(&keys::state(id), row);
+            self.note_row(&key, Some(&row), batch);
+            batch.put_owned(&key, row);
             for (at, chunk) in (0..).zip(chunks) {
                 batch.put_owned(&keys::state_chunk(id, now.revision, at), chunk);
             }

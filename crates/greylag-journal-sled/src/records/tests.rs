@@ -87,34 +87,15 @@ fn events_come_back_whatever_their_size() {
 }
 
 #[test]
-fn commit_records_come_back() {
-    let mut record = CommitRecord { first_ordinal: 5, ..CommitRecord::default() };
-    record.add_digest(1);
-    record.add_digest(2);
-    for pid in [1, 300] {
-        let tags = vec![TagNo(1), TagNo(200)];
-        record.appends.push(CommittedAppend { pid: PidNo(pid), first: SeqNr::from(9), count: 2, tags });
-    }
-    assert_eq!((record.event_count(), record.next_ordinal()), (4, Some(9)));
-    assert_eq!(CommitRecord::decode(record.encode().into()).as_ref(), Some(&record));
-    record.changes = 300;
-    assert_eq!(record.next_ordinal(), Some(309));
-    assert_eq!(CommitRecord::decode(record.encode().into()), Some(record));
-}
-
-#[test]
 fn cut_and_flipped_bytes_never_panic() {
     let (event, _) = EncodedEvent::all(&append(Bytes::new())).remove(0).into_rows(Timestamp::default(), 0);
-    let mut commit = CommitRecord::default();
-    commit.appends.push(CommittedAppend { pid: PidNo(1), first: SeqNr::FIRST, count: 1, tags: vec![TagNo(1)] });
-    for whole in [event, head().encode("Counter"), commit.encode()] {
+    for whole in [event, head().encode("Counter")] {
         for at in 0..whole.len() {
             for flip in [1_u8, 0x80, 0xff] {
                 let mut damaged = whole.clone();
                 damaged[at] ^= flip;
                 for bytes in [Bytes::from(damaged), Bytes::copy_from_slice(&whole[..at])] {
                     let _ = StoredHead::decode(bytes.clone());
-                    let _ = CommitRecord::decode(bytes.clone());
                     let _ = EventRow::crc32c(&bytes);
                     let id = "a".parse().unwrap();
                     if let Some(body) = Row::decode(bytes).and_then(|row| row.join(|_| Ok::<_, ()>(None)).unwrap()) {

@@ -7,7 +7,8 @@ use std::path::Path;
 use greylag_core::CodecId;
 use greylag_journal_sled::{SledJournal, SledJournalSettings};
 use greylag_persistence::{
-    Append, EventKind, Journal, NewEvent, PersistenceId, ReadRange, SeqNr, StoredEvent, Under, WriterEpoch, WriterUuid,
+    Append, EncodedValue, EventKind, Journal, NewEvent, NewSnapshot, PersistenceId, ReadRange, Revision, SeqNr,
+    StateStore, StateWrite, StoredEvent, Under, WriterEpoch, WriterUuid,
 };
 
 /// The id of a text.
@@ -31,6 +32,11 @@ pub(crate) fn event(payload: impl Into<Vec<u8>>) -> NewEvent {
 /// Opens a journal with small limits.
 pub(crate) async fn open(path: &Path) -> SledJournal {
     SledJournal::open(path, SledJournalSettings::test()).await.unwrap()
+}
+
+/// Opens and closes a journal, so that what it holds counts as verified: only what is newer is looked for.
+pub(crate) async fn verify(path: &Path) {
+    open(path).await.close().await.unwrap();
 }
 
 /// A writer of one id that keeps its epoch and next number.
@@ -70,6 +76,37 @@ impl Writer {
         let append = self.next(payloads);
         self.highest = append.last().unwrap();
         journal.append(append).await.unwrap();
+    }
+}
+
+/// A snapshot of this state.
+pub(crate) fn snapshot(id: &PersistenceId, seq_nr: SeqNr, payload: Vec<u8>) -> NewSnapshot {
+    NewSnapshot {
+        id: id.clone(),
+        seq_nr,
+        codec_id: CodecId::JSON,
+        manifest: "test.state".into(),
+        schema_version: 1,
+        payload: payload.into(),
+        metadata: Default::default(),
+    }
+}
+
+/// Stores this revision of a state.
+pub(crate) async fn upsert(states: &dyn StateStore, id: &PersistenceId, revision: u32, payload: &str) {
+    let writer_uuid = WriterUuid::from_u128(1);
+    let write = StateWrite { id: id.clone(), revision: Revision::from(revision), generation: None, writer_uuid };
+    let payload = payload.to_owned().into();
+    let value = EncodedValue { codec_id: CodecId::JSON, manifest: "test.state".into(), schema_version: 1, payload };
+    states.upsert(write, value, Some("odd".to_owned())).await.unwrap();
+}
+
+/// Copies the files of a store that nobody has open, or that was stopped.
+pub(crate) fn copy(from: &Path, to: &Path) {
+    for entry in std::fs::read_dir(from).unwrap().map(Result::unwrap) {
+        if entry.file_type().unwrap().is_file() {
+            std::fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
+        }
     }
 }
 

@@ -1,0 +1,125 @@
+//! Whether the disk has room. Before sled meets a full disk, which it does not survive, appends are refused;
+//! deletions and reads go on, and claims too for a while, so that entities can start. Source: persistence §4.3.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Tells how many bytes are free where a journal lies.
+#[derive(Clone)]
+pub struct Disk(Arc<dyn Fn(&Path) -> io::Result<u64> + Send + Sync>);
+
+impl Disk {
+    /// Asks the file system.
+    pub fn system() -> Self {
+        Self::new(greylag_store_sled::free_bytes)
+    }
+
+    /// Another source.
+    pub fn new(free_bytes: impl Fn(&Path) -> io::Result<u64> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(free_bytes))
+    }
+}
+
+impl fmt::Debug for Disk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Disk")
+    }
+}
+
+/// How much room there is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Room {
+    Enough,
+    /// What only adds is refused, in these words.
+    Low(String),
+    /// So is everything but deleting.
+    Exhausted(String),
+}
+
+impl Room {
+    /// Why nothing may be added.
+    pub(crate) fn is_low(&self) -> Option<&str> {
+        match self {
+            Self::Enough => None,
+            Self::Low(why) | Self::Exhausted(why) => Some(why),
+        }
+    }
+
+    /// Why not even a claim may be stored.
+    pub(crate) fn is_exhausted(&self) -> Option<&str> {
+        match self {
+            Self::Exhausted(why) => Some(why),
+            Self::Enough | Self::Low(_) => None,
+        }
+    }
+}
+
+/// The low-disk watermark of one journal. Once there was too little, there is enough again only at twice as
+/// much: an entity must not be refused and admitted in turns.
+#[derive(Debug)]
+pub(crate) struct Watermark {
+    path: PathBuf,
+    disk: Disk,
+    min_free_bytes: u64,
+    was_low: AtomicBool,
+}
+
+impl Watermark {
+    pub(crate) fn new(path: &Path, disk: Disk, min_free_bytes: u64) -> Self {
+        Self { path: path.to_owned(), disk, min_free_bytes, was_low: AtomicBool::new(false) }
+    }
+
+    pub(crate) fn room(&self) -> Room {
+        let min = self.min_free_bytes;
+        // Who cannot tell has not shown that there is none; and 0 switches it off.
+        let Some(free) = (min > 0).then(|| (self.disk.0)(&self.path).ok()).flatten() else { return Room::Enough };
+        let was_low = self.was_low.load(Ordering::Relaxed);
+        let is_low = free < if was_low { min.saturating_mul(2) } else { min };
+        if is_low != was_low && self.was_low.swap(is_low, Ordering::Relaxed) != is_low {
+            let path = self.path.display();
+            if is_low {
+                tracing::warn!(%path, free, min, "the disk is nearly full; appends are refused");
+            } else {
+                tracing::info!(%path, free, "the disk has room again");
+            }
+        }
+        let why = || format!("{free} bytes are free at {}, min_free_bytes is {min}", self.path.display());
+        match is_low {
+            false => Room::Enough,
+            true if free < min / 2 => Room::Exhausted(why()),
+            true => Room::Low(why()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU64;
+
+    use super::*;
+
+    #[test]
+    fn it_is_low_until_there_is_twice_as_much() {
+        let free = Arc::new(AtomicU64::new(100));
+        let read = free.clone();
+        let disk = Disk::new(move |_| Ok(read.load(Ordering::Relaxed)));
+        let watermark = Watermark::new(Path::new("."), disk, 100);
+        let seen = [100, 99, 100, 199, 50, 49, 199, 200, 100, 99].map(|now| {
+            free.store(now, Ordering::Relaxed);
+            let room = watermark.room();
+            (room.is_low().is_some(), room.is_exhausted().is_some())
+        });
+        let (enough, low, exhausted) = ((false, false), (true, false), (true, true));
+        assert_eq!(seen, [enough, low, low, low, low, exhausted, low, enough, enough, low]);
+    }
+
+    #[test]
+    fn off_or_unknown_it_lets_everything_pass() {
+        let broken = Disk::new(|_| Err(io::ErrorKind::Unsupported.into()));
+        assert_eq!(Watermark::new(Path::new("."), broken, 100).room(), Room::Enough);
+        assert_eq!(Watermark::new(Path::new("."), Disk::new(|_| Ok(0)), 0).room(), Room::Enough);
+    }
+}
