@@ -12,6 +12,7 @@
 mod cluster;
 mod ddata;
 mod delivery;
+mod persistence;
 mod purchases;
 pub mod scale;
 mod sharding;
@@ -72,6 +73,20 @@ pub enum Omission {
     FenceRead,
     /// A coordinator does not read the homes again once its epoch is written (sharding §2.15).
     BucketReRead,
+    /// A journal takes appends under any epoch (persistence J3).
+    EpochCheck,
+    /// A journal takes appends at any number (persistence J3).
+    NumberCheck,
+    /// A claim without a generation passes whatever epoch it has seen (persistence J4).
+    SeenCheck,
+    /// A state store takes writes of any revision (persistence §3).
+    RevisionCheck,
+    /// A refusal counts although an earlier try went unanswered (persistence J10).
+    Unanswered,
+    /// An entity takes answers that are for an earlier incarnation (persistence §11).
+    Incarnation,
+    /// Deliveries leave when they are recorded (persistence §6).
+    SendBeforeStore,
 }
 
 /// What a run that kept its promises did.
@@ -154,6 +169,7 @@ pub struct World {
 pub fn worlds() -> Vec<World> {
     let mut worlds = cluster::worlds();
     worlds.extend(ddata::worlds());
+    worlds.extend(persistence::worlds());
     worlds.extend([
         World {
             name: "sharding",

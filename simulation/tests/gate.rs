@@ -41,8 +41,9 @@ fn purchases_keep_their_promises() {
 
 #[test]
 fn every_omission_is_noticed() {
-    // Those of replicators are many and have a test of their own.
-    for world in worlds().iter().filter(|world| world.profile.is_none() && world.name != "ddata") {
+    // Those of replicators and of entities that persist are many and have tests of their own.
+    let here = |world: &&World| world.profile.is_none() && !["ddata", "persistence"].contains(&world.name);
+    for world in worlds().iter().filter(here) {
         for omission in world.omissions {
             let noticed = (0..2000).any(|seed| world.check(seed, Some(*omission)).is_err());
             assert!(noticed, "{} does not miss {omission:?}", world.name);

@@ -1,0 +1,155 @@
+//! Entities that persist, on several nodes, over stores that they share.
+//!
+//! Event-sourced machines with a delivery tracker, and machines with a durable state: hosted by nodes one
+//! after another and at once, under generations or by what they saw, so that zombies write, claim, delete
+//! and snapshot late. Answers are lost, calls come twice, disks fill, breakers open, nodes crash, handlers
+//! panic. Then faults stop: somebody must get to write, every delivery is confirmed, everybody stops.
+//!
+//! A model that shares no code with the machines is told what the stores took. Checked against it at every
+//! step: what was recovered is the fold of what is stored, of what was acknowledged and of what was
+//! unknown and turned out stored alike; no reply leaves before what it rests on is stored, and what is
+//! said not to be stored never is; every event names the one before, so there is one history; orders
+//! put aside keep their order; nothing is sent without its event; recovery permits come back.
+//!
+//! Source: persistence §2, §3, §4.1, §6, §10; scenarios 61 to 69.
+
+mod book;
+mod chronicle;
+mod diary;
+mod hosting;
+mod machine;
+mod network;
+mod permits;
+mod setup;
+mod slate;
+mod stash;
+mod store;
+mod text;
+mod trouble;
+mod world;
+
+use std::time::Duration;
+
+use rand::RngExt;
+
+use crate::{Omission, Outcome, Run, Violation};
+use diary::Wish;
+use machine::Told;
+use world::{Due, World};
+
+pub(crate) fn worlds() -> Vec<crate::World> {
+    vec![crate::World {
+        name: "persistence",
+        profile: None,
+        about: "entities that persist: one history, no early reply, recovered is what is stored, stash order kept",
+        omissions: &[
+            Omission::GenerationCheck,
+            Omission::EpochCheck,
+            Omission::NumberCheck,
+            Omission::SeenCheck,
+            Omission::RevisionCheck,
+            Omission::Unanswered,
+            Omission::Incarnation,
+            Omission::SendBeforeStore,
+            Omission::DurableFlush,
+        ],
+        run: Run::Plain(run),
+    }]
+}
+
+/// How long faults last, and how long it may take until everything is well after them.
+const SAFETY: Duration = Duration::from_secs(6);
+const PATIENCE: u32 = 1_200;
+const STEP: Duration = Duration::from_millis(50);
+
+pub(crate) fn run(seed: u64, without: Option<Omission>) -> Result<Outcome, Violation> {
+    let mut world = World::new(seed, without);
+    for entity in 0..world.entities() {
+        let node = world.rng.random_range(0..world.setup.nodes);
+        world.start(node, entity, false);
+    }
+    world.later(STEP, Due::Trouble);
+    while world.now < SAFETY && world.broken.is_none() {
+        let (entity, wish) = (world.rng.random_range(0..world.entities()), world.draw_wish());
+        world.want(entity, wish);
+        let pause = Duration::from_millis(world.rng.random_range(0..40));
+        world.run_for(pause);
+    }
+    heal(&mut world);
+    end(&mut world);
+    match world.broken {
+        Some(violation) => Err(violation),
+        None => Ok(Outcome { steps: world.steps, faults: world.faults, checked: world.checked, ..Outcome::default() }),
+    }
+}
+
+/// The faults end: of every entity somebody must get to write, and every delivery be confirmed.
+fn heal(world: &mut World) {
+    world.is_faulty = false;
+    (world.disk_full_until, world.breaker_until) = (Duration::ZERO, Duration::ZERO);
+    let mut owners: Vec<u64> = (0..world.entities()).map(|entity| world.start(0, entity, false)).collect();
+    let mut asked: Vec<Vec<u64>> = vec![Vec::new(); owners.len()];
+    for _ in 0..PATIENCE {
+        if world.broken.is_some() {
+            return;
+        }
+        let is_served = |entity: usize| asked[entity].iter().any(|number| world.served.contains(number));
+        let is_confirmed = |entity: usize| world.chronicles.get(entity).is_none_or(|of| of.open_deliveries() == 0);
+        if (0..owners.len()).all(|entity| is_served(entity) && is_confirmed(entity)) {
+            return;
+        }
+        for entity in 0..owners.len() {
+            if !world.hosted.contains_key(&owners[entity]) {
+                owners[entity] = world.start(0, entity, false);
+            }
+            let is_running = world.hosted.get(&owners[entity]).is_some_and(|hosted| hosted.machine.is_running());
+            if is_running && asked[entity].len() < 1_000 {
+                asked[entity].push(world.order(owners[entity], Wish::Write(1)));
+            }
+        }
+        world.run_for(STEP);
+    }
+    world.fail(
+        "somebody can write once faults have stopped",
+        "not everybody is served, or not all is confirmed".to_owned(),
+    );
+}
+
+/// Everybody stops; then each entity is recovered once more, and must be what is stored.
+fn end(world: &mut World) {
+    stop_all(world);
+    for entity in 0..world.entities() {
+        if world.broken.is_some() {
+            return;
+        }
+        let (before, key) = (world.checked, world.start(0, entity, false));
+        for _ in 0..PATIENCE {
+            if world.hosted.get(&key).is_some_and(|hosted| hosted.machine.is_running()) {
+                break;
+            }
+            world.run_for(STEP);
+        }
+        if world.checked == before {
+            world.fail("every entity recovers", format!("entity {entity} does not"));
+        }
+    }
+    stop_all(world);
+}
+
+fn stop_all(world: &mut World) {
+    for key in world.hosted.keys().copied().collect::<Vec<_>>() {
+        world.tell(key, Told::Stop);
+    }
+    for _ in 0..PATIENCE {
+        if world.hosted.is_empty() || world.broken.is_some() {
+            break;
+        }
+        world.run_for(STEP);
+    }
+    if !world.hosted.is_empty() {
+        world.fail("who is asked to stop does", format!("machines {:?} run on", world.hosted.keys()));
+    }
+    if world.broken.is_none() && !world.permits.iter().all(permits::Permits::is_at_rest) {
+        world.fail("recovery permits come back (§2.5)", format!("{:?}", world.permits));
+    }
+}

@@ -1,0 +1,247 @@
+//! What a store has taken of each id, and what must be true of it: the model.
+//!
+//! It is told of every write that a store took, when it takes it, and keeps what the store forgets: what
+//! was deleted, and who wrote. States are folded from it by code that the entities do not share.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use greylag_core::Generation;
+use greylag_persistence::{Head, StateHead, Under, WriterUuid};
+
+use super::book::{Entry, Pages, What};
+use super::diary::{NUMBERS, Wish};
+use super::slate::Lines;
+
+/// What was claimed, and by what right.
+#[derive(Debug, Default)]
+pub(super) struct Claims {
+    /// By what right each writer asked last.
+    asked: BTreeMap<WriterUuid, Under>,
+    granted: Option<Generation>,
+}
+
+impl Claims {
+    pub(super) fn asked(&mut self, writer: WriterUuid, under: Under) {
+        self.asked.insert(writer, under);
+    }
+
+    /// A call has changed a head: was its writer entitled to it?
+    fn judge(&mut self, before: &Head, after: &Head, writer: Option<WriterUuid>) -> Result<(), String> {
+        let under = writer.and_then(|writer| self.asked.get(&writer).copied());
+        let generation = match under {
+            Some(Under::Generation(generation)) => Some(generation),
+            _ => None,
+        };
+        if after.highest > before.highest && (writer != Some(before.writer_uuid) || generation < self.granted) {
+            return Err(format!("a writer that was superseded wrote {}", after.highest));
+        }
+        if after.epoch != before.epoch {
+            // Without a generation only a look at the head entitles to a claim; a late copy did not look.
+            if matches!(under, Some(Under::Seen(seen)) if seen != before.epoch) {
+                return Err(format!(
+                    "a claim that had seen something else fenced a successor at epoch {}",
+                    after.epoch
+                ));
+            }
+            if generation < self.granted {
+                return Err(format!("an older owner claimed epoch {}", after.epoch));
+            }
+            self.granted = self.granted.max(generation);
+        }
+        Ok(())
+    }
+}
+
+/// One history.
+#[derive(Debug, Default)]
+pub(super) struct Chronicle {
+    pub(super) entries: Vec<Entry>,
+    pub(super) claims: Claims,
+    numbers: BTreeSet<u64>,
+    /// The entries that were delivered; the first has the delivery 1.
+    deliveries: Vec<u64>,
+    /// Orders of which somebody heard that they are not stored and never will be.
+    denied: BTreeSet<u64>,
+}
+
+impl Chronicle {
+    /// A call was performed, and took these entries if it was an append and the head says so.
+    pub(super) fn performed(
+        &mut self,
+        before: &Head,
+        after: &Head,
+        writer: Option<WriterUuid>,
+        entries: Vec<Entry>,
+    ) -> Result<(), String> {
+        self.claims.judge(before, after, writer)?;
+        if after.highest == before.highest {
+            return Ok(());
+        }
+        for entry in entries {
+            let last = self.entries.last().map_or(0, |last| last.number);
+            if entry.after != last {
+                return Err(format!("{entry:?} was taken after {last}: two histories"));
+            }
+            if !self.numbers.insert(entry.number) {
+                return Err(format!("{entry:?} was taken twice"));
+            }
+            if self.denied.contains(&(entry.number / NUMBERS)) {
+                return Err(format!("{entry:?} was taken after somebody heard that it never would be"));
+            }
+            if entry.what == What::Send {
+                self.deliveries.push(entry.number);
+            }
+            self.entries.push(entry);
+        }
+        let highest = self.entries.len() as u64;
+        if after.highest.as_u64() == highest {
+            Ok(())
+        } else {
+            Err(format!("{highest} events are counted as {after:?}"))
+        }
+    }
+
+    /// Whether the first entry of an order is stored.
+    pub(super) fn has(&self, order: u64) -> bool {
+        self.numbers.contains(&(order * NUMBERS))
+    }
+
+    pub(super) fn deny(&mut self, order: u64) -> Result<(), String> {
+        self.denied.insert(order);
+        if self.has(order) { Err(format!("order {order} was said not to be stored, and is")) } else { Ok(()) }
+    }
+
+    /// What an asker hears must be stored by then: its own entries, and all that the count counts. Who asked
+    /// for proof hears of everything that was stored when it asked.
+    pub(super) fn check_answer(&self, order: u64, wish: Wish, stored: usize, count: usize) -> Result<(), String> {
+        let newest = count.checked_sub(1).and_then(|at| self.entries.get(at)).map(|entry| entry.number);
+        let is_known = count == 0 || newest.is_some();
+        let is_own = wish.entries() == 0 || newest == Some(order * NUMBERS + wish.entries() - 1);
+        let is_fresh = wish != Wish::LookOwned || count >= stored;
+        if is_known && is_own && is_fresh {
+            return Ok(());
+        }
+        let len = self.entries.len();
+        Err(format!("order {order}, {wish:?}, was answered {count}; {len} are stored, {stored} when it was given"))
+    }
+
+    /// A delivery may leave only if its event is stored.
+    pub(super) fn check_sent(&self, delivery: u64, entry: u64) -> Result<(), String> {
+        let stored = usize::try_from(delivery).ok().and_then(|at| self.deliveries.get(at.checked_sub(1)?));
+        if stored == Some(&entry) {
+            return Ok(());
+        }
+        Err(format!("delivery {delivery} left for entry {entry}, and stored is {stored:?}"))
+    }
+
+    /// Deliveries that nobody has confirmed.
+    pub(super) fn open_deliveries(&self) -> usize {
+        let confirms = self.entries.iter().filter(|entry| matches!(entry.what, What::Confirm(_)));
+        self.deliveries.len() - confirms.count()
+    }
+
+    /// Compares a state with the first events.
+    pub(super) fn check_state(&self, state: &Pages, events: usize) -> Result<(), String> {
+        let Some(entries) = self.entries.get(..events) else {
+            return Err(format!("{events} events were recovered, and {} are stored", self.entries.len()));
+        };
+        let numbers: Vec<u64> = entries.iter().map(|entry| entry.number).collect();
+        let gate = entries.iter().rev().find(|entry| matches!(entry.what, What::Open | What::Close));
+        let confirmed: BTreeSet<u64> = entries
+            .iter()
+            .filter_map(|entry| match entry.what {
+                What::Confirm(delivery) => Some(delivery),
+                _ => None,
+            })
+            .collect();
+        let sends = (1..).zip(entries.iter().filter(|entry| entry.what == What::Send));
+        let open: Vec<(u64, u64)> = sends
+            .filter(|(delivery, _)| !confirmed.contains(delivery))
+            .map(|(delivery, entry)| (delivery, entry.number))
+            .collect();
+        let tracked: Vec<(u64, u64)> =
+            state.tracker.unconfirmed().map(|(delivery, (), entry)| (delivery.as_u64(), *entry)).collect();
+        let delivered = entries.iter().filter(|entry| entry.what == What::Send).count() as u64;
+        let equal = state.numbers == numbers
+            && state.is_closed == gate.is_some_and(|gate| gate.what == What::Close)
+            && state.tracker.current_id().as_u64() == delivered
+            && tracked == open;
+        if equal { Ok(()) } else { Err(format!("recovered {state:?}, which is not the fold of {entries:?}")) }
+    }
+}
+
+/// One durable state: what its revisions were.
+#[derive(Debug, Default)]
+pub(super) struct Register {
+    /// By revision, from 1 on; none where it was deleted.
+    pub(super) revisions: Vec<Option<Lines>>,
+    denied: BTreeSet<u64>,
+    numbers: BTreeSet<u64>,
+    greatest: Option<Generation>,
+}
+
+impl Register {
+    /// A write was performed, and took this content if the head says so.
+    pub(super) fn performed(
+        &mut self,
+        before: &StateHead,
+        after: &StateHead,
+        generation: Option<Generation>,
+        content: Option<Lines>,
+    ) -> Result<(), String> {
+        if before.revision == after.revision {
+            return Ok(());
+        }
+        if generation.is_some() && generation < self.greatest {
+            return Err(format!("revision {} was written under a generation that was superseded", after.revision));
+        }
+        self.greatest = self.greatest.max(generation);
+        let empty = Lines::default();
+        let known = &self.revisions.last().and_then(Option::as_ref).unwrap_or(&empty).numbers;
+        if let Some(content) = &content {
+            if !content.numbers.starts_with(known) {
+                return Err(format!("revision {} is {content:?}, and followed {known:?}", after.revision));
+            }
+            for number in &content.numbers[known.len()..] {
+                if !self.numbers.insert(*number) || self.denied.contains(&(number / NUMBERS)) {
+                    return Err(format!("entry {number} was taken again, or after it was said that it never would be"));
+                }
+            }
+        }
+        self.revisions.push(content);
+        let count = self.revisions.len() as u64;
+        if after.revision.as_u64() == count { Ok(()) } else { Err(format!("{count} writes are counted as {after:?}")) }
+    }
+
+    pub(super) fn has(&self, order: u64) -> bool {
+        self.numbers.contains(&(order * NUMBERS))
+    }
+
+    pub(super) fn deny(&mut self, order: u64) -> Result<(), String> {
+        self.denied.insert(order);
+        if self.has(order) { Err(format!("order {order} was said not to be stored, and is")) } else { Ok(()) }
+    }
+
+    /// As [`Chronicle::check_answer`]; deletions begin the count anew.
+    pub(super) fn check_answer(&self, order: u64, wish: Wish, count: usize) -> Result<(), String> {
+        let own = (wish.entries() > 0).then(|| order * NUMBERS + wish.entries() - 1);
+        let fits =
+            |lines: &Lines| lines.numbers.len() == count && own.is_none_or(|own| lines.numbers.last() == Some(&own));
+        if own.is_none() && count == 0 || self.revisions.iter().rev().flatten().any(fits) {
+            return Ok(());
+        }
+        Err(format!("order {order}, {wish:?}, was answered {count}, and no such state was stored"))
+    }
+
+    /// Compares a state with that of a revision.
+    pub(super) fn check_state(&self, state: &Lines, revision: usize) -> Result<(), String> {
+        let stored = match revision.checked_sub(1) {
+            None => Some(Lines::default()),
+            Some(at) => self.revisions.get(at).map(|lines| lines.clone().unwrap_or_default()),
+        };
+        if stored.as_ref() == Some(state) {
+            return Ok(());
+        }
+        Err(format!("recovered {state:?} at {revision}, where {stored:?} is stored"))
+    }
+}

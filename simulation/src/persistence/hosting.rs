@@ -1,0 +1,262 @@
+//! What hosts do for their machines, and what is checked whenever one has done something.
+
+use std::time::Duration;
+
+use greylag_core::{EntityError, Generation, NotStoredReason, answer_dropped};
+use greylag_persistence::{EntityInit, Failure, Incarnation, StateEntityInit, StoreAnswer};
+use rand::RngExt;
+
+use super::book::Book;
+use super::diary::{Heard, Line, State, Wish};
+use super::machine::{Answer, Asked, Machine, Told, asked};
+use super::permits::Permits;
+use super::slate::Slate;
+use super::stash::Expected;
+use super::world::{Due, World};
+use crate::Omission;
+
+/// One machine on one node.
+pub(super) struct Hosted {
+    pub(super) entity: usize,
+    pub(super) node: usize,
+    pub(super) machine: Machine,
+    pub(super) tick_at: Option<Duration>,
+    /// What its last claim was answered: the last number.
+    claimed: Option<u64>,
+    expected: Expected,
+}
+
+impl World {
+    /// Starts an entity on a node, whoever else hosts it; answers the machine's key. A late host has a
+    /// generation that is not the newest any more.
+    pub(super) fn start(&mut self, node: usize, entity: usize, is_late: bool) -> u64 {
+        self.starts += 1;
+        let (key, now) = (self.starts, self.instant());
+        self.generations[entity] += 1;
+        let number = self.generations[entity] - u64::from(is_late && self.generations[entity] > 1);
+        let generation = self.setup.is_sharded.then(|| Generation::new(1, number).expect("few starts"));
+        let (caps, snapshot_caps, state_caps) = self.store.caps();
+        let seed = self.rng.random();
+        let (machine, out) = if entity < self.setup.books {
+            Machine::book(self.book(entity), EntityInit { generation, start: key, seed, caps, snapshot_caps }, now)
+        } else {
+            Machine::slate(self.slate(entity), StateEntityInit { generation, start: key, seed, caps: state_caps }, now)
+        };
+        let expected = Expected::new(self.setup.book.stash_capacity.get());
+        self.hosted.insert(key, Hosted { entity, node, machine, tick_at: None, claimed: None, expected });
+        self.act(key, out);
+        key
+    }
+
+    fn book(&self, entity: usize) -> Book {
+        let (settings, diary) = (self.setup.book.clone(), self.diary.clone());
+        let sends_early = self.without == Some(Omission::SendBeforeStore);
+        Book { id: self.id(entity), settings, diary, rollback: self.setup.rollback, sends_early, snapshot: None }
+    }
+
+    fn slate(&self, entity: usize) -> Slate {
+        Slate { id: self.id(entity), settings: self.setup.slate.clone(), diary: self.diary.clone() }
+    }
+
+    pub(super) fn tell(&mut self, key: u64, told: Told) {
+        let now = self.instant();
+        let Some(hosted) = self.hosted.get_mut(&key) else { return };
+        if let Told::Order(order) = &told {
+            hosted.expected.given(order.number);
+        }
+        let out = hosted.machine.handle(now, told);
+        self.steps += 1;
+        self.act(key, out);
+    }
+
+    pub(super) fn on_answer(&mut self, key: u64, incarnation: Incarnation, answer: Answer) {
+        let Some(hosted) = self.hosted.get_mut(&key) else { return };
+        let current = hosted.machine.incarnation();
+        let incarnation = if self.without == Some(Omission::Incarnation) { current } else { incarnation };
+        if let (Answer::Book(StoreAnswer::Claimed(Ok(claim))), true) = (&answer, incarnation == current) {
+            hosted.claimed = Some(claim.highest.as_u64());
+        }
+        self.tell(key, Told::Answer(incarnation, answer));
+    }
+
+    /// Does what a machine asks, and looks at what it did.
+    fn act(&mut self, key: u64, out: Vec<Asked>) {
+        self.read_diary(key);
+        for action in out {
+            let Some(hosted) = self.hosted.get_mut(&key) else { break };
+            let node = hosted.node;
+            match action {
+                Asked::RequestPermit(incarnation) => {
+                    self.permits[node].ask((key, incarnation));
+                    self.grant(node);
+                }
+                Asked::ReturnPermit(incarnation) => {
+                    self.permits[node].give_back((key, incarnation));
+                    self.grant(node);
+                }
+                Asked::Call(incarnation, call) => self.send(key, incarnation, call),
+                Asked::Dropped(dropped) => {
+                    let for_room = dropped.answer == EntityError::StashFull;
+                    let judged = hosted.expected.was_dropped(dropped.command.number, for_room);
+                    dropped.discard();
+                    self.judge("stashed orders keep their order (§2.4)", judged);
+                }
+                Asked::Fenced => self.on_fenced(key),
+                Asked::Failed(failure) => self.on_failed(key, &failure),
+                Asked::Stopped => {
+                    let ended = hosted.expected.ended();
+                    self.judge("no order is forgotten", ended);
+                    self.remove(key);
+                }
+            }
+            self.read_diary(key);
+        }
+        self.check_permits(key);
+        let Some(hosted) = self.hosted.get(&key) else { return };
+        let tick_at = hosted.machine.next_deadline().map(|at| self.now + self.after(at));
+        if let Some(at) = tick_at.filter(|at| hosted.tick_at.is_none_or(|planned| *at < planned)) {
+            self.later(at - self.now, Due::Tick { machine: key });
+            self.hosted.get_mut(&key).expect("found above").tick_at = Some(at);
+        }
+    }
+
+    fn grant(&mut self, node: usize) {
+        while let Some((machine, incarnation)) = self.permits[node].grant() {
+            let delay = Duration::from_millis(self.rng.random_range(0..5));
+            self.later(delay, Due::Permit { machine, incarnation });
+        }
+    }
+
+    fn check_permits(&mut self, key: u64) {
+        let machine = self.hosted.get(&key).map(|hosted| &hosted.machine);
+        let may_hold = machine.filter(|machine| machine.may_hold_permit()).map(|machine| (key, machine.incarnation()));
+        let held = self.permits.iter().flat_map(Permits::held).filter(|(machine, _)| *machine == key);
+        let kept = held.into_iter().find(|holder| may_hold != Some(*holder));
+        if let Some((machine, incarnation)) = kept {
+            self.fail("recovery permits come back (§2.5)", format!("machine {machine} keeps that of {incarnation}"));
+        }
+    }
+
+    /// Its orders go to another host of the entity, if there is one, or their askers hear why.
+    fn on_fenced(&mut self, key: u64) {
+        let hosted = self.hosted.get_mut(&key).expect("it just acted");
+        let orders = hosted.machine.take_waiting();
+        let numbers: Vec<u64> = orders.iter().map(|order| order.number).collect();
+        let judged = hosted.expected.handed_over(&numbers);
+        let entity = hosted.entity;
+        self.remove(key);
+        self.judge("stashed orders keep their order (§2.4)", judged);
+        let heir = self.hosted.iter().rev().find(|(_, other)| other.entity == entity).map(|(key, _)| *key);
+        match heir.filter(|_| self.chance(0.5)) {
+            Some(machine) => {
+                orders.into_iter().for_each(|order| self.later(Duration::ZERO, Due::HandedOn { machine, order }));
+            }
+            None => answer_dropped(EntityError::NotStored(NotStoredReason::Fenced), || drop(orders)),
+        }
+        self.read_diary(key);
+    }
+
+    fn on_failed(&mut self, key: u64, failure: &Failure) {
+        if matches!(failure, Failure::Handler { .. } | Failure::StashFull) {
+            let judged = self.hosted[&key].expected.lost_its_state();
+            self.judge("stashed orders keep their order (§2.4)", judged);
+        }
+        if self.is_faulty && self.chance(0.3) {
+            return self.tell(key, Told::StopNow);
+        }
+        let (entity, now) = (self.hosted[&key].entity, self.instant());
+        let out = if entity < self.setup.books {
+            let (book, mut out) = (self.book(entity), Vec::new());
+            let Some(Machine::Book(core)) = self.hosted.get_mut(&key).map(|hosted| &mut hosted.machine) else { return };
+            core.restart(now, book, &mut out);
+            asked(out, super::machine::Call::Book)
+        } else {
+            let (slate, mut out) = (self.slate(entity), Vec::new());
+            let Some(Machine::Slate(core)) = self.hosted.get_mut(&key).map(|hosted| &mut hosted.machine) else {
+                return;
+            };
+            core.restart(now, slate, &mut out);
+            asked(out, super::machine::Call::Slate)
+        };
+        self.act(key, out);
+    }
+
+    fn remove(&mut self, key: u64) {
+        // Permits that it keeps are found by whoever looks next.
+        drop(self.hosted.remove(&key));
+    }
+
+    /// A machine is gone without a word, with everything in it.
+    pub(super) fn kill(&mut self, key: u64) {
+        if let Some(hosted) = self.hosted.remove(&key) {
+            self.permits[hosted.node].forget(key);
+            let node = hosted.node;
+            drop(hosted);
+            self.diary.take();
+            self.grant(node);
+        }
+    }
+
+    // ---- Checks ---------------------------------------------------------------------------------
+
+    fn judge(&mut self, promise: &'static str, judged: Result<(), String>) {
+        if let Err(what) = judged {
+            self.fail(promise, what);
+        }
+    }
+
+    fn read_diary(&mut self, key: u64) {
+        for line in self.diary.take() {
+            let hosted = self.hosted.get_mut(&key);
+            let entity = hosted.as_ref().map(|hosted| hosted.entity);
+            let kept = hosted.map_or(Ok(()), |hosted| hosted.expected.did(&line));
+            self.judge("stashed orders keep their order (§2.4)", kept);
+            match line {
+                Line::Recovered { state, count } => self.on_recovered(key, &state, count),
+                Line::Sent { delivery, entry } => {
+                    let Some(entity) = entity else { continue };
+                    let judged = self.chronicles[entity].check_sent(delivery, entry);
+                    self.judge("nothing is sent before it is stored (§6)", judged);
+                    if !self.is_faulty || self.chance(0.75) {
+                        let delay = Duration::from_millis(self.rng.random_range(1..50));
+                        self.later(delay, Due::Wanted { entity, wish: Wish::Confirm(delivery) });
+                    }
+                }
+                Line::Answered { number, heard } => self.on_heard(number, &heard),
+                Line::Handled { .. } | Line::Unstashes => {}
+            }
+        }
+    }
+
+    fn on_recovered(&mut self, key: u64, state: &State, count: u64) {
+        self.checked += 1;
+        let hosted = &self.hosted[&key];
+        let judged = match state {
+            State::Book(_) if hosted.claimed != Some(count) => {
+                Err(format!("recovered to {count}, where its claim said {:?}", hosted.claimed))
+            }
+            State::Book(pages) => self.chronicles[hosted.entity].check_state(pages, count as usize),
+            State::Slate(lines) => self.registers[hosted.entity - self.setup.books].check_state(lines, count as usize),
+        };
+        self.judge("state after recovery is the fold of what is stored (§10.4)", judged);
+    }
+
+    fn on_heard(&mut self, number: u64, heard: &Heard) {
+        let given = self.given[&number];
+        let judged = match (heard, given.entity.checked_sub(self.setup.books)) {
+            (Heard::Unknown, _) => return,
+            (Heard::NotStored(_), None) => self.chronicles[given.entity].deny(number),
+            (Heard::NotStored(_), Some(register)) => self.registers[register].deny(number),
+            (Heard::Value(count), None) => {
+                self.served.insert(number);
+                self.chronicles[given.entity].check_answer(number, given.wish, given.stored, *count as usize)
+            }
+            (Heard::Value(count), Some(register)) => {
+                self.served.insert(number);
+                self.registers[register].check_answer(number, given.wish, *count as usize)
+            }
+        };
+        self.checked += 1;
+        self.judge("a reply follows what it rests on into the store (§10.2)", judged);
+    }
+}

@@ -1,0 +1,102 @@
+//! In which order an entity must handle its orders, by the words of persistence §2.4.
+
+use std::collections::VecDeque;
+
+use super::diary::Line;
+
+/// The order in which one machine must handle what it was given; with the machine's own stash it shares
+/// nothing.
+#[derive(Debug)]
+pub(super) struct Expected {
+    capacity: usize,
+    waiting: VecDeque<u64>,
+    aside: VecDeque<u64>,
+    /// Orders put aside that come before any waiting one.
+    unstashed: usize,
+    /// Orders that found no room.
+    dropped: VecDeque<u64>,
+}
+
+impl Expected {
+    pub(super) fn new(capacity: usize) -> Self {
+        let (waiting, aside, dropped) = (VecDeque::new(), VecDeque::new(), VecDeque::new());
+        Self { capacity, waiting, aside, unstashed: 0, dropped }
+    }
+
+    /// Somebody gave it an order.
+    pub(super) fn given(&mut self, number: u64) {
+        if self.waiting.len() < self.capacity {
+            self.waiting.push_back(number);
+        } else {
+            self.dropped.push_back(number);
+        }
+    }
+
+    /// Compares what it did with what it must do next.
+    pub(super) fn did(&mut self, line: &Line) -> Result<(), String> {
+        match *line {
+            Line::Handled { number, aside } => {
+                let next = if self.unstashed > 0 {
+                    self.unstashed -= 1;
+                    self.aside.pop_front()
+                } else {
+                    self.waiting.pop_front()
+                };
+                if next != Some(number) {
+                    return Err(format!("order {number} was handled where {next:?} was next"));
+                }
+                match aside {
+                    true if self.aside.len() < self.capacity => self.aside.push_back(number),
+                    true => self.dropped.push_back(number),
+                    false => {}
+                }
+            }
+            Line::Unstashes => self.unstashed = self.aside.len(),
+            Line::Recovered { .. } | Line::Sent { .. } | Line::Answered { .. } => {}
+        }
+        Ok(())
+    }
+
+    /// An order was dropped: for want of room, or because the entity failed or ended.
+    pub(super) fn was_dropped(&mut self, number: u64, for_room: bool) -> Result<(), String> {
+        let from = |queue: &mut VecDeque<u64>| {
+            let at = queue.iter().position(|waiting| *waiting == number);
+            at.and_then(|at| queue.remove(at)).is_some()
+        };
+        if for_room {
+            return if from(&mut self.dropped) { Ok(()) } else { Err(format!("order {number} had room")) };
+        }
+        if from(&mut self.aside) {
+            // Those put aside are dropped all at once.
+            self.unstashed = 0;
+            return Ok(());
+        }
+        // Whoever is stopping has no room for anybody.
+        if from(&mut self.waiting) || from(&mut self.dropped) {
+            Ok(())
+        } else {
+            Err(format!("order {number} is dropped twice"))
+        }
+    }
+
+    /// What the machine hands over when it ends must be all that waits, oldest first.
+    pub(super) fn handed_over(&mut self, numbers: &[u64]) -> Result<(), String> {
+        let all: Vec<u64> = self.aside.drain(..).chain(self.waiting.drain(..)).collect();
+        self.unstashed = 0;
+        if all == numbers { Ok(()) } else { Err(format!("{numbers:?} are handed over where {all:?} wait")) }
+    }
+
+    /// Its handler panicked: what was put aside must be gone.
+    pub(super) fn lost_its_state(&self) -> Result<(), String> {
+        if self.aside.is_empty() { Ok(()) } else { Err(format!("{:?} stay put aside after a panic", self.aside)) }
+    }
+
+    /// It has ended: nothing may be forgotten in it.
+    pub(super) fn ended(&self) -> Result<(), String> {
+        if self.aside.is_empty() && self.waiting.is_empty() && self.dropped.is_empty() {
+            Ok(())
+        } else {
+            Err(format!("orders ended with the entity unanswered: {self:?}"))
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! What goes wrong while faults last: hosts come and go, disks fill, breakers open, snapshots rot.
+
+use std::time::Duration;
+
+use rand::RngExt;
+
+use super::diary::Wish;
+use super::machine::Told;
+use super::permits::Permits;
+use super::world::{Due, World};
+
+impl World {
+    pub(super) fn trouble(&mut self) {
+        if !self.is_faulty {
+            return;
+        }
+        let delay = Duration::from_millis(self.rng.random_range(20..300));
+        self.later(delay, Due::Trouble);
+        self.faults += 1;
+        let (node, entity) = (self.rng.random_range(0..self.setup.nodes), self.rng.random_range(0..self.entities()));
+        let until = self.now + Duration::from_millis(self.rng.random_range(50..1_000));
+        match self.rng.random_range(0..100) {
+            0..35 => {
+                let hosts = self.hosted.values().filter(|hosted| hosted.entity == entity);
+                if hosts.count() < 3 {
+                    let is_late = self.chance(0.3);
+                    self.start(node, entity, is_late);
+                }
+            }
+            35..42 => self.crash(node),
+            42..60 => {
+                let hosts: Vec<u64> = self.hosted.keys().copied().collect();
+                if !hosts.is_empty() {
+                    let key = hosts[self.rng.random_range(0..hosts.len())];
+                    let told = if self.chance(0.7) { Told::Stop } else { Told::StopNow };
+                    self.tell(key, told);
+                }
+            }
+            60..70 => self.disk_full_until = until,
+            70..80 => self.breaker_until = until,
+            80..90 if self.setup.damages && entity < self.setup.books => {
+                let id = self.id(entity);
+                let consistent = self.chance(0.5);
+                if let Some(newest) = self.store.snapshots(&id).last() {
+                    self.store.damage(&id, *newest, consistent);
+                }
+            }
+            _ => self.faults -= 1,
+        }
+    }
+
+    /// A process ends at once: what its machines asked still reaches the stores, and nobody hears.
+    fn crash(&mut self, node: usize) {
+        let keys: Vec<u64> =
+            self.hosted.iter().filter(|(_, hosted)| hosted.node == node).map(|(key, _)| *key).collect();
+        keys.into_iter().for_each(|key| self.kill(key));
+        self.permits[node] = Permits::new(self.setup.permits);
+    }
+
+    /// What somebody may want next.
+    pub(super) fn draw_wish(&mut self) -> Wish {
+        match self.rng.random_range(0..100) {
+            0..30 => Wish::Write(self.rng.random_range(1..=3)),
+            30..45 => Wish::Gated,
+            45..55 => Wish::Send,
+            55..62 => Wish::Open,
+            62..68 => Wish::Close,
+            68..76 => Wish::Look,
+            76..84 => Wish::LookOwned,
+            84..86 => Wish::Last,
+            86..90 if self.setup.clears => Wish::Clear,
+            90..92 => Wish::Panic,
+            92..95 => Wish::Mute,
+            95..97 => Wish::Overtagged,
+            _ => Wish::Write(1),
+        }
+    }
+}

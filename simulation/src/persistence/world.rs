@@ -1,0 +1,271 @@
+//! Nodes with entities, the stores that they share, and time.
+//!
+//! Several nodes host the same entities, one after another and at once. What happens to machines is in
+//! [`super::hosting`], the way to the stores in [`super::network`], what goes wrong in [`super::trouble`].
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use greylag_persistence::{Incarnation, PersistenceId, StateCall, StoreCall};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use super::book::Entry;
+use super::chronicle::{Chronicle, Register};
+use super::diary::{Diary, Order, Wish};
+use super::hosting::Hosted;
+use super::machine::{Answer, Call, Told};
+use super::network::Try;
+use super::permits::Permits;
+use super::setup::Setup;
+use super::slate::Lines;
+use super::store::Store;
+use super::text::Text;
+use crate::{Omission, Violation};
+
+/// What happens next.
+pub(super) enum Due {
+    /// A call reaches the stores.
+    Arrives(Box<Try>),
+    Answer {
+        machine: u64,
+        incarnation: Incarnation,
+        answer: Box<Answer>,
+    },
+    Permit {
+        machine: u64,
+        incarnation: Incarnation,
+    },
+    Tick {
+        machine: u64,
+    },
+    /// Somebody wants something of the entity of this index.
+    Wanted {
+        entity: usize,
+        wish: Wish,
+    },
+    /// An order that another machine did not handle.
+    HandedOn {
+        machine: u64,
+        order: Order,
+    },
+    Trouble,
+}
+
+/// What is known of an order that was given.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Given {
+    pub(super) entity: usize,
+    pub(super) wish: Wish,
+    /// How many events were stored then.
+    pub(super) stored: usize,
+}
+
+pub(super) struct World {
+    pub(super) rng: ChaCha8Rng,
+    pub(super) setup: Setup,
+    pub(super) without: Option<Omission>,
+    base: Instant,
+    pub(super) now: Duration,
+    due: BTreeMap<(Duration, u64), Due>,
+    next: u64,
+    pub(super) store: Store,
+    /// Of each node.
+    pub(super) permits: Vec<Permits>,
+    pub(super) hosted: BTreeMap<u64, Hosted>,
+    pub(super) starts: u64,
+    /// The newest generation of each entity.
+    pub(super) generations: Vec<u64>,
+    pub(super) chronicles: Vec<Chronicle>,
+    pub(super) registers: Vec<Register>,
+    pub(super) diary: Diary,
+    pub(super) given: BTreeMap<u64, Given>,
+    /// Orders that were answered with a value.
+    pub(super) served: BTreeSet<u64>,
+    pub(super) is_faulty: bool,
+    pub(super) disk_full_until: Duration,
+    pub(super) breaker_until: Duration,
+    pub(super) broken: Option<Violation>,
+    pub(super) steps: u64,
+    pub(super) faults: u64,
+    pub(super) checked: u64,
+}
+
+impl World {
+    pub(super) fn new(seed: u64, without: Option<Omission>) -> Self {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let setup = Setup::draw(&mut rng);
+        let entities = setup.books + setup.slates;
+        Self {
+            rng,
+            without,
+            base: Instant::now(),
+            now: Duration::ZERO,
+            due: BTreeMap::new(),
+            next: 0,
+            store: Store::new(setup.latest_only, without),
+            permits: (0..setup.nodes).map(|_| Permits::new(setup.permits)).collect(),
+            hosted: BTreeMap::new(),
+            starts: 0,
+            generations: vec![0; entities],
+            chronicles: (0..setup.books).map(|_| Chronicle::default()).collect(),
+            registers: (0..setup.slates).map(|_| Register::default()).collect(),
+            setup,
+            diary: Diary::default(),
+            given: BTreeMap::new(),
+            served: BTreeSet::new(),
+            is_faulty: true,
+            disk_full_until: Duration::ZERO,
+            breaker_until: Duration::ZERO,
+            broken: None,
+            steps: 0,
+            faults: 0,
+            checked: 0,
+        }
+    }
+
+    pub(super) fn entities(&self) -> usize {
+        self.setup.books + self.setup.slates
+    }
+
+    pub(super) fn id(&self, entity: usize) -> PersistenceId {
+        let kind = if entity < self.setup.books { "Book" } else { "Slate" };
+        PersistenceId::of(kind, &entity.to_string()).expect("a short id")
+    }
+
+    pub(super) fn instant(&self) -> Instant {
+        self.base + self.now
+    }
+
+    pub(super) fn after(&self, at: Instant) -> Duration {
+        at.saturating_duration_since(self.instant())
+    }
+
+    pub(super) fn chance(&mut self, share: f64) -> bool {
+        self.rng.random_bool(share)
+    }
+
+    pub(super) fn later(&mut self, delay: Duration, due: Due) {
+        self.next += 1;
+        self.due.insert((self.now + delay, self.next), due);
+    }
+
+    pub(super) fn fail(&mut self, promise: &'static str, what: String) {
+        let what = format!("{what}, at {:?}", self.now);
+        self.broken.get_or_insert(Violation { promise, what });
+    }
+
+    /// Lets everything happen that is due within this time, unless a promise is broken.
+    pub(super) fn run_for(&mut self, time: Duration) {
+        let until = self.now + time;
+        while self.broken.is_none()
+            && let Some(first) = self.due.first_entry().filter(|first| first.key().0 <= until)
+        {
+            let ((at, _), due) = first.remove_entry();
+            self.now = at;
+            self.happen(due);
+        }
+        self.now = until;
+    }
+
+    fn happen(&mut self, due: Due) {
+        match due {
+            Due::Arrives(tried) => self.on_arrival(*tried),
+            Due::Answer { machine, incarnation, answer } => self.on_answer(machine, incarnation, *answer),
+            Due::Permit { machine, incarnation } => self.tell(machine, Told::Permit(incarnation)),
+            Due::Tick { machine } => {
+                if let Some(hosted) = self.hosted.get_mut(&machine) {
+                    hosted.tick_at = None;
+                }
+                self.tell(machine, Told::Tick);
+            }
+            Due::Wanted { entity, wish } => self.want(entity, wish),
+            Due::HandedOn { machine, order } => self.tell(machine, Told::Order(order)),
+            Due::Trouble => self.trouble(),
+        }
+    }
+
+    /// Somebody asks one of those who host the entity.
+    pub(super) fn want(&mut self, entity: usize, wish: Wish) {
+        let hosts: Vec<u64> =
+            self.hosted.iter().filter(|(_, hosted)| hosted.entity == entity).map(|(key, _)| *key).collect();
+        if hosts.is_empty() {
+            return;
+        }
+        let machine = hosts[self.rng.random_range(0..hosts.len())];
+        self.order(machine, wish);
+    }
+
+    /// Gives an order to a machine; answers its number.
+    pub(super) fn order(&mut self, machine: u64, wish: Wish) -> u64 {
+        let number = self.given.len() as u64 + 1;
+        let entity = self.hosted[&machine].entity;
+        let stored = self.chronicles.get(entity).map_or(0, |chronicle| chronicle.entries.len());
+        self.given.insert(number, Given { entity, wish, stored });
+        let order = self.diary.order(number, wish);
+        self.tell(machine, Told::Order(order));
+        number
+    }
+
+    /// A store does as it is asked; what it took is told to the model.
+    pub(super) fn perform(&mut self, call: Call) -> Answer {
+        let micros = 1 + u64::try_from(self.now.as_micros()).expect("minutes at most");
+        match &call {
+            Call::Book(asked) => {
+                let Some(entity) = self.entity_of(&call) else { return self.store.perform(micros, call) };
+                let (id, before) = (self.id(entity), self.store.head(&self.id(entity)));
+                let (writer, entries) = match asked {
+                    StoreCall::Append(append) => {
+                        let events = append.events.iter();
+                        let read = |payload: &[u8]| {
+                            let text = std::str::from_utf8(payload).ok()?;
+                            Entry::read(&mut text.split(' '))
+                        };
+                        (Some(append.writer_uuid), events.filter_map(|event| read(&event.payload)).collect())
+                    }
+                    StoreCall::Claim { writer_uuid, under, .. } => {
+                        self.chronicles[entity].claims.asked(*writer_uuid, *under);
+                        (Some(*writer_uuid), Vec::new())
+                    }
+                    _ => (None, Vec::new()),
+                };
+                let answer = self.store.perform(micros, call);
+                let after = self.store.head(&id);
+                if let Err(what) = self.chronicles[entity].performed(&before, &after, writer, entries) {
+                    self.fail("never two accepted histories", what);
+                }
+                answer
+            }
+            Call::Slate(asked) => {
+                let entity = self.entity_of(&call).expect("every call names its state");
+                let (generation, content) = match asked {
+                    StateCall::Upsert { write, value, .. } => {
+                        let text = String::from_utf8_lossy(&value.payload).into_owned();
+                        (write.generation, Lines::read(&mut text.split(' ')))
+                    }
+                    StateCall::Delete { write } => (write.generation, None),
+                    StateCall::Get { .. } => (None, None),
+                };
+                let (id, before) = (self.id(entity), self.store.state_head(&self.id(entity)));
+                let answer = self.store.perform(micros, call);
+                let after = self.store.state_head(&id);
+                let register = &mut self.registers[entity - self.setup.books];
+                if let Err(what) = register.performed(&before, &after, generation, content) {
+                    self.fail("never two accepted histories", what);
+                }
+                answer
+            }
+        }
+    }
+
+    fn entity_of(&self, call: &Call) -> Option<usize> {
+        let id = match call {
+            Call::Book(StoreCall::Append(append)) => &append.id,
+            Call::Book(StoreCall::Claim { id, .. }) => id,
+            Call::Book(_) => return None,
+            Call::Slate(StateCall::Upsert { write, .. } | StateCall::Delete { write }) => &write.id,
+            Call::Slate(StateCall::Get { id }) => id,
+        };
+        id.entity_id().parse().ok()
+    }
+}
