@@ -112,6 +112,11 @@ impl Chain {
         let next = commit_no.checked_add(commit.merged).zip(commit.next_ordinal());
         let (last, next_ordinal) = next.ok_or_else(|| StoreError::corrupt("unreadable commit record"))?;
         self.verified = Verified { commit_no: last, next_ordinal };
+        if commit.merged > 0 {
+            // What the merged ones wrote over what came before is not known any more.
+            self.heads.clear();
+            self.rows.clear();
+        }
         for (pid, crc32c) in commit.heads {
             self.heads.insert(pid, Written { commit_no, crc32c: Some(crc32c) });
         }

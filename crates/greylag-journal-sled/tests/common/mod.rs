@@ -39,6 +39,11 @@ pub(crate) async fn verify(path: &Path) {
     open(path).await.close().await.unwrap();
 }
 
+/// A directory in memory, where there is such a thing: for what is damaged on purpose no disk need be waited for.
+pub(crate) fn in_memory() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
+}
+
 /// A writer of one id that keeps its epoch and next number.
 pub(crate) struct Writer {
     /// Its id.

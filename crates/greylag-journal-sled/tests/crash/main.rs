@@ -141,7 +141,7 @@ fn stop(child: &Child) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_under_load_it_loses_nothing_that_was_acknowledged() {
-    let cycles: usize = std::env::var(CYCLES).map_or(16, |cycles| cycles.parse().unwrap());
+    let cycles: usize = std::env::var(CYCLES).map_or(12, |cycles| cycles.parse().unwrap());
     let began_at = Instant::now();
     let mut rng = ChaCha8Rng::seed_from_u64(6);
     let (mut directory, mut known) = (tempfile::tempdir().unwrap(), Known::default());
