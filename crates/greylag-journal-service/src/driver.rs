@@ -1,7 +1,9 @@
 //! The tokio half: connections, sessions, tasks.
 
+mod accept;
 mod calls;
 pub(crate) mod client;
+mod dial;
 pub(crate) mod link;
 mod seats;
 pub(crate) mod server;

@@ -1,15 +1,33 @@
 //! What can go wrong when the two ends find each other.
 
 use std::net::SocketAddr;
+use std::time::Duration;
+
+use greylag_transport::TlsError;
 
 /// The server could not begin to serve.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot listen on {address}: {cause}; choose another address, or port 0 for a free one")]
-pub struct BindError {
-    /// Where it was to listen.
-    pub address: SocketAddr,
-    /// What the system said.
-    pub cause: String,
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BindError {
+    /// The address is taken, or not of this machine.
+    #[error("cannot listen on {address}: {cause}; choose another address, or port 0 for a free one")]
+    Listen {
+        /// Where it was to listen.
+        address: SocketAddr,
+        /// What the system said.
+        cause: String,
+    },
+    /// An address that others can reach, and neither TLS nor the word that none is wanted.
+    #[error("{address} is not a loopback address; set service.tls = none if plain text is meant")]
+    PlainText {
+        /// The address.
+        address: SocketAddr,
+    },
+    /// The certificate, its key or the authorities cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// Settings that cannot work.
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
 }
 
 /// The client found no server that it can work with.
@@ -30,5 +48,38 @@ pub enum ConnectError {
         address: String,
         /// What it said.
         cause: String,
+    },
+    /// One end does not believe the other's certificate, or only one of them speaks TLS.
+    #[error("no trust between this client and the journal service at {address}: {cause}")]
+    Untrusted {
+        /// Where it is.
+        address: String,
+        /// Who does not believe whom.
+        cause: String,
+    },
+    /// The certificate, its key or the authorities cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// Settings that cannot work.
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+}
+
+/// Settings that cannot be meant, by the names of their keys.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SettingsError {
+    /// Nothing would ever happen.
+    #[error("{key} must not be 0")]
+    Zero {
+        /// Which one.
+        key: &'static str,
+    },
+    /// The longest wait is shorter than the first.
+    #[error("service.max_backoff ({max:?}) must not be below service.min_backoff ({min:?})")]
+    Backoff {
+        /// `service.min_backoff`.
+        min: Duration,
+        /// `service.max_backoff`.
+        max: Duration,
     },
 }

@@ -44,6 +44,8 @@
 //!   it begins the new one, so nothing of the old one is done later.
 //! - A [`Served`] names what there is besides journal and snapshots: durable states, offsets of
 //!   projections, queries. Pages are pulled one by one, and are cut to what a frame carries.
+//! - The transport's TLS settings hold here too ([`ServerSettings::tls`], [`ClientSettings::tls`]): both
+//!   ends show a certificate. Without them the server listens on loopback addresses only.
 //!
 //! Source: persistence §4.4a.
 
@@ -61,7 +63,7 @@ pub use driver::client::{
     JournalClient, ServiceJournal, ServiceOffsets, ServiceQueries, ServiceSnapshots, ServiceStates,
 };
 pub use driver::server::JournalServer;
-pub use error::{BindError, ConnectError};
+pub use error::{BindError, ConnectError, SettingsError};
 pub use served::Served;
 pub use settings::{ClientSettings, ServerSettings};
 

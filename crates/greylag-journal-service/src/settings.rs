@@ -2,6 +2,10 @@
 
 use std::time::Duration;
 
+use greylag_transport::Tls;
+
+use crate::error::SettingsError;
+
 /// Largest gRPC message of a session, either way: one append of the largest size, or one page.
 pub(crate) const MAX_FRAME_BYTES: usize = 32 << 20;
 /// Largest gRPC message that carries a snapshot.
@@ -23,17 +27,29 @@ pub(crate) const MAX_IDS: usize = 4096;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerSettings {
     /// Most calls of one client in progress; the server reads no further until some are answered.
-    /// Default 4096. Source: persistence §4.4a (`service.max_in_flight`).
+    /// Default 1024. Source: persistence §4.4a (`service.max_in_flight`).
     pub max_in_flight: usize,
-    /// Most bytes of calls of one client in progress. Default 64 MiB.
+    /// No more calls of one client are begun while those in progress and their answers may take so many
+    /// bytes. Default 64 MiB.
     pub max_in_flight_bytes: usize,
+    /// Most snapshots of one connection on their way in or out. Default 4.
+    pub max_snapshots_in_flight: usize,
+    /// Whether connections are encrypted, and what clients have to show. Default: no encryption, and
+    /// loopback only. Source: persistence §4.4a, cluster T40.
+    pub tls: Tls,
     /// How long a shutdown waits for calls in progress. Default 5 s.
     pub shutdown_timeout: Duration,
 }
 
 impl Default for ServerSettings {
     fn default() -> Self {
-        Self { max_in_flight: 4096, max_in_flight_bytes: 64 << 20, shutdown_timeout: Duration::from_secs(5) }
+        Self {
+            max_in_flight: 1024,
+            max_in_flight_bytes: 64 << 20,
+            max_snapshots_in_flight: 4,
+            tls: Tls::default(),
+            shutdown_timeout: Duration::from_secs(5),
+        }
     }
 }
 
@@ -41,6 +57,26 @@ impl ServerSettings {
     /// For tests: as the defaults, with a short shutdown.
     pub fn test() -> Self {
         Self { shutdown_timeout: Duration::from_millis(500), ..Self::default() }
+    }
+
+    /// Checks what could not be meant.
+    ///
+    /// # Errors
+    /// [`SettingsError`], naming the key.
+    pub fn check(&self) -> Result<(), SettingsError> {
+        not_zero(&[
+            ("service.max_in_flight", self.max_in_flight == 0),
+            ("service.max_in_flight_bytes", self.max_in_flight_bytes == 0),
+            ("service.max_snapshots_in_flight", self.max_snapshots_in_flight == 0),
+            ("service.shutdown_timeout", self.shutdown_timeout.is_zero()),
+        ])
+    }
+}
+
+fn not_zero(zeroes: &[(&'static str, bool)]) -> Result<(), SettingsError> {
+    match zeroes.iter().find(|(_, is_zero)| *is_zero) {
+        Some((key, _)) => Err(SettingsError::Zero { key }),
+        None => Ok(()),
     }
 }
 
@@ -63,8 +99,11 @@ pub struct ClientSettings {
     pub min_backoff: Duration,
     /// Longest wait before connecting again. Default 1 s.
     pub max_backoff: Duration,
-    /// Most calls in progress; more wait. Default 4096.
+    /// Most calls in progress; more wait. Default 1024.
     pub max_in_flight: usize,
+    /// Whether connections are encrypted, and what is shown and believed; both other values mean plain
+    /// text. Default: plain text. Source: persistence §4.4a, cluster T40.
+    pub tls: Tls,
 }
 
 impl Default for ClientSettings {
@@ -77,7 +116,8 @@ impl Default for ClientSettings {
             unavailable_after: Duration::from_secs(3),
             min_backoff: Duration::from_millis(50),
             max_backoff: Duration::from_secs(1),
-            max_in_flight: 4096,
+            max_in_flight: 1024,
+            tls: Tls::default(),
         }
     }
 }
@@ -90,6 +130,66 @@ impl ClientSettings {
             min_backoff: Duration::from_millis(5),
             max_backoff: Duration::from_millis(50),
             ..Self::default()
+        }
+    }
+
+    /// Checks what could not be meant, alone and together.
+    ///
+    /// # Errors
+    /// [`SettingsError`], naming the key.
+    pub fn check(&self) -> Result<(), SettingsError> {
+        not_zero(&[
+            ("service.connect_timeout", self.connect_timeout.is_zero()),
+            ("service.append_timeout", self.append_timeout.is_zero()),
+            ("service.call_timeout", self.call_timeout.is_zero()),
+            ("service.snapshot_timeout", self.snapshot_timeout.is_zero()),
+            ("service.unavailable_after", self.unavailable_after.is_zero()),
+            ("service.min_backoff", self.min_backoff.is_zero()),
+            ("service.max_backoff", self.max_backoff.is_zero()),
+            ("service.max_in_flight", self.max_in_flight == 0),
+        ])?;
+        let (min, max) = (self.min_backoff, self.max_backoff);
+        if min > max { Err(SettingsError::Backoff { min, max }) } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// persistence §9: what cannot be meant is refused with the offending key named.
+    #[test]
+    fn settings_that_cannot_be_meant_are_named() {
+        let (server, client) = (ServerSettings::default, ClientSettings::default);
+        for settings in [server(), ServerSettings::test()] {
+            assert_eq!(settings.check(), Ok(()));
+        }
+        for settings in [client(), ClientSettings::test()] {
+            assert_eq!(settings.check(), Ok(()));
+        }
+        assert_eq!((server().max_in_flight, client().max_in_flight), (1024, 1024));
+        let zero = Duration::ZERO;
+        for (settings, key) in [
+            (ServerSettings { max_in_flight: 0, ..server() }, "service.max_in_flight "),
+            (ServerSettings { max_in_flight_bytes: 0, ..server() }, "service.max_in_flight_bytes"),
+            (ServerSettings { max_snapshots_in_flight: 0, ..server() }, "service.max_snapshots_in_flight"),
+            (ServerSettings { shutdown_timeout: zero, ..server() }, "service.shutdown_timeout"),
+        ] {
+            let error = settings.check().unwrap_err().to_string();
+            assert!(error.contains(key), "{error}");
+        }
+        for (settings, key) in [
+            (ClientSettings { connect_timeout: zero, ..client() }, "service.connect_timeout"),
+            (ClientSettings { append_timeout: zero, ..client() }, "service.append_timeout"),
+            (ClientSettings { call_timeout: zero, ..client() }, "service.call_timeout"),
+            (ClientSettings { snapshot_timeout: zero, ..client() }, "service.snapshot_timeout"),
+            (ClientSettings { unavailable_after: zero, ..client() }, "service.unavailable_after"),
+            (ClientSettings { min_backoff: zero, ..client() }, "service.min_backoff"),
+            (ClientSettings { max_in_flight: 0, ..client() }, "service.max_in_flight"),
+            (ClientSettings { max_backoff: Duration::from_millis(1), ..client() }, "(1ms) must not be below"),
+        ] {
+            let error = settings.check().unwrap_err().to_string();
+            assert!(error.contains(key), "{error}");
         }
     }
 }

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use greylag_persistence::{
     Caps, CloseError, Health, OffsetCaps, QueryCaps, SnapshotCaps, StateCaps, StoreFailure, Stores,
 };
+use greylag_transport::{Tls, TlsFiles};
 use prost::Message;
 use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio::task::JoinHandle;
@@ -24,7 +25,9 @@ pub use self::queries::ServiceQueries;
 pub use self::snapshots::ServiceSnapshots;
 pub use self::states::ServiceStates;
 
+use super::dial::Dialer;
 use super::link::{Caller, Link, LinkState, Reply, Session, SessionError};
+use super::server::keep_reading;
 use crate::error::ConnectError;
 use crate::generated::{self as proto, answer, call};
 use crate::outbox::{Outcome, Submitted};
@@ -84,20 +87,24 @@ impl JournalClient {
     ///
     /// # Errors
     /// [`ConnectError::Unreachable`] if nobody answers in time, [`ConnectError::Refused`] if no
-    /// protocol version is understood by both.
+    /// protocol version is understood by both, [`ConnectError::Untrusted`] if one end does not believe
+    /// the other's certificate; and for settings or files that cannot be used.
     pub async fn connect(address: &str, settings: ClientSettings) -> Result<Self, ConnectError> {
+        settings.check()?;
+        let tls = match &settings.tls {
+            Tls::Files(files) => Some(Arc::new(TlsFiles::of_caller(files.clone())?)),
+            Tls::LoopbackOnly | Tls::None => None,
+        };
         let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(|error| ConnectError::Refused {
             address: address.to_owned(),
             cause: format!("not an address: {error}"),
         })?;
         let channel = endpoint
-            .tcp_nodelay(true)
-            .connect_timeout(settings.connect_timeout)
             .http2_keep_alive_interval(KEEP_ALIVE_INTERVAL)
             .keep_alive_timeout(KEEP_ALIVE_INTERVAL)
             .initial_stream_window_size(STREAM_WINDOW_BYTES)
             .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
-            .connect_lazy();
+            .connect_with_connector_lazy(Dialer { tls: tls.clone(), timeout: settings.connect_timeout });
         let name = format!("journal service {address}");
         let client = Caller::new();
         let session = first_session(&channel, &client, address, &settings).await?;
@@ -106,7 +113,12 @@ impl JournalClient {
         let (calls, inbox) = mpsc::channel(INBOX_CALLS);
         let sender = calls.downgrade();
         let link = Link { channel: channel.clone(), client, settings: settings.clone(), inbox, state: state.clone() };
-        let link = tokio::spawn(link.run(session));
+        let link = tokio::spawn(async move {
+            tokio::select! {
+                () = link.run(session) => {}
+                () = keep_reading(tls) => {}
+            }
+        });
         let inner = Inner {
             name,
             caps: wire::caps(welcome.journal.unwrap_or_default()),
@@ -174,6 +186,7 @@ async fn first_session(
         match tokio::time::timeout_at(give_up_at.into(), opening).await {
             Ok(Ok(session)) => return Ok(session),
             Ok(Err(SessionError::Refused(cause))) => return Err(ConnectError::Refused { address, cause }),
+            Ok(Err(SessionError::Untrusted(cause))) => return Err(ConnectError::Untrusted { address, cause }),
             Ok(Err(SessionError::Away(reason))) => cause = reason,
             Err(_) => return Err(ConnectError::Unreachable { address, cause }),
         }

@@ -11,6 +11,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 use tonic::transport::Channel;
 
+use super::dial::DialError;
 use crate::VERSION;
 use crate::generated::journal_service_client::JournalServiceClient;
 use crate::generated::{self as proto, client_frame, server_frame};
@@ -73,6 +74,8 @@ pub(crate) enum SessionError {
     Away(String),
     /// The server will never speak with this client.
     Refused(String),
+    /// One end does not believe the other. A certificate may be replaced.
+    Untrusted(String),
 }
 
 impl Session {
@@ -100,7 +103,10 @@ impl Session {
     }
 }
 
-fn session_error(status: &tonic::Status) -> SessionError {
+pub(crate) fn session_error(status: &tonic::Status) -> SessionError {
+    if let Some(cause) = DialError::distrust(status) {
+        return SessionError::Untrusted(cause);
+    }
     let text = describe(status);
     // Both are said by a server that understood the hello, and will say so again.
     match status.code() {
@@ -184,18 +190,29 @@ impl Link {
                     backoff = self.settings.min_backoff;
                     connection = Connection::Open(session);
                 }
-                Event::Opened(Err(SessionError::Away(cause) | SessionError::Refused(cause))) => {
+                Event::Opened(Err(
+                    SessionError::Away(cause) | SessionError::Refused(cause) | SessionError::Untrusted(cause),
+                )) => {
                     self.on_lost(now, &cause, &mut connection, &mut backoff, &mut outbox);
                 }
             }
             if matches!(connection, Connection::Waiting(until) if until <= now) {
-                let opening = Session::open(self.channel.clone(), self.client.clone());
-                connection = Connection::Opening(Box::pin(opening));
+                connection = Connection::Opening(Box::pin(self.reconnect()));
             }
             outbox.tick(now, &mut done);
             answer(&mut done);
         }
         self.state.set(Health::Down("the client was closed".into()));
+    }
+
+    /// One try, for so long as a first connection may take.
+    fn reconnect(&self) -> impl Future<Output = Result<Session, SessionError>> + use<> {
+        let opening = Session::open(self.channel.clone(), self.client.clone());
+        let patience = self.settings.connect_timeout;
+        async move {
+            let opened = tokio::time::timeout(patience, opening).await;
+            opened.unwrap_or_else(|_| Err(SessionError::Away(format!("nothing was said within {patience:?}"))))
+        }
     }
 
     fn on_frame(

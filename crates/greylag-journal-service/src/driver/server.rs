@@ -3,13 +3,14 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use greylag_transport::{Tls, TlsFiles, TlsSettings};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Server;
-use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status, Streaming};
 
+use super::accept::accept;
 use super::seats::Seats;
 use super::session::{self, Session, check_version, unavailable};
 use crate::error::BindError;
@@ -23,6 +24,8 @@ use crate::wire;
 const OUTGOING_FRAMES: usize = 4;
 const STREAM_WINDOW_BYTES: u32 = 8 << 20;
 const CONNECTION_WINDOW_BYTES: u32 = 32 << 20;
+/// A client has one, and a second one while the server has not noticed that the first is gone.
+const SESSIONS_OF_A_CONNECTION: usize = 4;
 
 /// Serves one journal, and what lies beside it, to other processes, until it is shut down or dropped.
 ///
@@ -39,7 +42,9 @@ impl JournalServer {
     /// Listens on `address` (port 0 picks a free one) and serves these stores.
     ///
     /// # Errors
-    /// [`BindError`] if the address is taken, or not of this machine.
+    /// [`BindError`] if the address is taken, not of this machine, or may be reached by others although
+    /// nothing was said of encryption; if a file of the certificate cannot be used; or for settings that
+    /// cannot work.
     ///
     /// # Panics
     /// Outside a tokio runtime.
@@ -48,22 +53,34 @@ impl JournalServer {
         served: impl Into<Served>,
         settings: ServerSettings,
     ) -> Result<Self, BindError> {
-        let failed = |error: &dyn std::fmt::Display| BindError { address, cause: error.to_string() };
-        let listener = tokio::net::TcpListener::bind(address).await.map_err(|error| failed(&error))?;
-        let bound = listener.local_addr().map_err(|error| failed(&error))?;
-        let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+        settings.check()?;
+        let tls = open_tls(&settings.tls, address)?;
+        let failed = |error: std::io::Error| BindError::Listen { address, cause: error.to_string() };
+        let listener = tokio::net::TcpListener::bind(address).await.map_err(failed)?;
+        let bound = listener.local_addr().map_err(failed)?;
         let (stop, stopped) = watch::channel(false);
+        let (sender, clients) = mpsc::channel(1);
         let seats = Arc::new(Seats::default());
         let service = Service { served: served.into(), settings: settings.clone(), seats, stop: stopped.clone() };
         let service = JournalServiceServer::new(service)
             .max_decoding_message_size(MAX_SNAPSHOT_MESSAGE_BYTES)
             .max_encoding_message_size(MAX_SNAPSHOT_MESSAGE_BYTES);
+        let streams = settings.max_snapshots_in_flight.saturating_add(SESSIONS_OF_A_CONNECTION);
         let server = Server::builder()
             .initial_stream_window_size(STREAM_WINDOW_BYTES)
             .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
-            .serve_with_incoming_shutdown(service, incoming, session::stopped(stopped));
+            .max_concurrent_streams(u32::try_from(streams).unwrap_or(u32::MAX))
+            .serve_with_incoming_shutdown(service, ReceiverStream::new(clients), session::stopped(stopped));
+        let accepting = accept(listener, tls.clone(), sender);
         let serving = tokio::spawn(async move {
-            if let Err(error) = server.await {
+            let accepting = async {
+                tokio::select! {
+                    () = accepting => {}
+                    () = keep_reading(tls) => {}
+                }
+            };
+            // Once it is stopped, the server takes no clients, which ends accepting them.
+            if let (Err(error), ()) = tokio::join!(server, accepting) {
                 tracing::error!(%error, "the journal service ended");
             }
         });
@@ -88,6 +105,34 @@ impl Drop for JournalServer {
     fn drop(&mut self) {
         self.stop.send_replace(true);
         self.serving.abort();
+    }
+}
+
+/// Reads the files. Clients look for the host that they dial, unless it is every host.
+fn open_tls(tls: &Tls, address: SocketAddr) -> Result<Option<Arc<TlsFiles>>, BindError> {
+    match tls {
+        Tls::LoopbackOnly if !address.ip().is_loopback() => Err(BindError::PlainText { address }),
+        Tls::None if !address.ip().is_loopback() => {
+            tracing::warn!(%address, "service.tls = none: anybody who reaches this address may use the journal");
+            Ok(None)
+        }
+        Tls::LoopbackOnly | Tls::None => Ok(None),
+        Tls::Files(files) => {
+            if !files.mutual {
+                tracing::warn!(%address, "service.tls_mutual = false: anybody who reaches this address may use the journal");
+            }
+            let verify_hostname = files.verify_hostname && !address.ip().is_unspecified();
+            let files = TlsSettings { verify_hostname, ..files.clone() };
+            Ok(Some(Arc::new(TlsFiles::open(files, &address.ip().to_string())?)))
+        }
+    }
+}
+
+/// For ever: without TLS there is nothing to read.
+pub(super) async fn keep_reading(tls: Option<Arc<TlsFiles>>) {
+    match tls {
+        Some(files) => files.keep_reading().await,
+        None => std::future::pending().await,
     }
 }
 

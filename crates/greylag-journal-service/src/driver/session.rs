@@ -180,3 +180,6 @@ pub(super) fn check_version(oldest: u32, newest: u32) -> Result<(), Status> {
 pub(super) fn unavailable(cause: impl ToString) -> greylag_persistence::SnapshotError {
     greylag_persistence::SnapshotError::Unavailable(StoreFailure::new("journal service", cause))
 }
+
+#[cfg(test)]
+mod tests;

@@ -69,11 +69,21 @@ impl TlsFiles {
     /// # Errors
     /// [`TlsError`] names the file. Blocks on the disk.
     pub fn open(settings: TlsSettings, host: &str) -> Result<Self, TlsError> {
-        let credentials = read(&settings)?;
-        if settings.verify_hostname && !credentials.own.names_host(host) {
-            let names = credentials.own.list();
+        let files = Self::of_caller(settings)?;
+        let own = &files.current.load().own;
+        if files.settings.verify_hostname && !own.names_host(host) {
+            let names = own.list();
             tracing::warn!(host, names, "the certificate does not name this node's host: peers will refuse it");
         }
+        Ok(files)
+    }
+
+    /// The same for a program that calls others and listens nowhere: nobody looks for its host.
+    ///
+    /// # Errors
+    /// [`TlsError`] names the file. Blocks on the disk.
+    pub fn of_caller(settings: TlsSettings) -> Result<Self, TlsError> {
+        let credentials = read(&settings)?;
         Ok(Self {
             settings,
             current: ArcSwap::from_pointee(credentials),

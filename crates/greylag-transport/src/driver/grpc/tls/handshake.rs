@@ -96,6 +96,30 @@ impl TlsFiles {
         self.judge(session.peer_certificates())?;
         Ok(tls)
     }
+
+    /// Shakes hands with a listener: with the certificate that the files held last, and only with one
+    /// whose own is believed and, where hosts are verified, is for `host`. That it accepts ours is certain
+    /// only once it has said something, as with [`TlsDialer::connect`].
+    ///
+    /// # Errors
+    /// [`HandshakeError`]; the connection is closed. It waits for the listener, so give it a limit.
+    pub async fn connect<S>(
+        &self,
+        host: &str,
+        socket: S,
+    ) -> Result<impl AsyncRead + AsyncWrite + Unpin + Send + use<S>, HandshakeError>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send,
+    {
+        let name = self.server_name(host)?;
+        let tls = self.current().connector.connect(name, socket).await?;
+        let session = tls.get_ref().1;
+        if session.alpn_protocol() != Some(ALPN) {
+            return Err(HandshakeError::NotHttp2);
+        }
+        self.judge(session.peer_certificates())?;
+        Ok(tls)
+    }
 }
 
 impl fmt::Debug for TlsFiles {

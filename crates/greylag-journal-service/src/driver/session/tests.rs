@@ -1,0 +1,254 @@
+//! What a client may not do to a server, said by a client that does it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use async_trait::async_trait;
+use greylag_core::CodecId;
+use greylag_persistence::{
+    Append, EventKind, EventPage, EventQueries, EventsOf, InMemoryOffsets, NewEvent, OffsetKind, OffsetStore, Page,
+    PageQuery, PersistenceId, Position, QueryCaps, QueryError, ReadError, ReadRange, Scope, SeqNr, Stores, Timestamp,
+    WriterEpoch, WriterUuid,
+};
+use tokio::sync::{Semaphore, watch};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Code;
+use tonic::transport::{Channel, Endpoint};
+
+use super::*;
+use crate::generated::journal_service_client::JournalServiceClient;
+use crate::generated::{answer, call};
+use crate::settings::{ClientSettings, MAX_FRAME_BYTES};
+use crate::{JournalClient, JournalServer};
+
+/// Queries that are answered when the test allows it.
+struct Gated {
+    answers: Semaphore,
+    begun: watch::Sender<usize>,
+    now: AtomicUsize,
+    most: AtomicUsize,
+}
+
+impl Gated {
+    fn new() -> Arc<Self> {
+        let (answers, begun) = (Semaphore::new(0), watch::Sender::new(0));
+        Arc::new(Self { answers, begun, now: AtomicUsize::new(0), most: AtomicUsize::new(0) })
+    }
+
+    async fn pass(&self) {
+        let now = self.now.fetch_add(1, Ordering::SeqCst) + 1;
+        self.most.fetch_max(now, Ordering::SeqCst);
+        self.begun.send_modify(|begun| *begun += 1);
+        self.answers.acquire().await.unwrap().forget();
+        self.now.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+#[async_trait]
+impl EventQueries for Gated {
+    fn caps(&self) -> QueryCaps {
+        QueryCaps { scope: Scope::Process, kind: OffsetKind::Ordinal }
+    }
+
+    async fn persistence_ids(
+        &self,
+        _: Option<&str>,
+        _: Option<&PersistenceId>,
+        _: usize,
+    ) -> Result<Vec<PersistenceId>, ReadError> {
+        Ok(Vec::new())
+    }
+
+    async fn newest(&self) -> Result<Option<Position>, ReadError> {
+        self.pass().await;
+        Ok(None)
+    }
+
+    async fn events(&self, query: &PageQuery) -> Result<EventPage, QueryError> {
+        self.pass().await;
+        Ok(EventPage { events: Vec::new(), next: query.after.clone(), more: false })
+    }
+
+    /// One event that is larger than any frame.
+    async fn read(&self, id: &PersistenceId, _: ReadRange) -> Result<Page, ReadError> {
+        let event = NewEvent {
+            codec_id: CodecId::JSON,
+            manifest: "huge".into(),
+            schema_version: 1,
+            kind: EventKind::Event,
+            payload: vec![0; MAX_FRAME_BYTES].into(),
+            metadata: Default::default(),
+            tags: Default::default(),
+        };
+        let (epoch, first) = (WriterEpoch::NONE, SeqNr::FIRST);
+        let append = Append { id: id.clone(), epoch, writer_uuid: WriterUuid::NONE, first, events: vec![event] };
+        Ok(Page { records: append.records(Timestamp::default()), next: None })
+    }
+}
+
+async fn serve(queries: Arc<Gated>, settings: ServerSettings) -> (JournalServer, InMemoryOffsets) {
+    let offsets = InMemoryOffsets::default();
+    let served = Served::new(Stores::in_memory()).with_offsets(Arc::new(offsets.clone())).with_queries(queries);
+    (JournalServer::bind("127.0.0.1:0".parse().unwrap(), served, settings).await.unwrap(), offsets)
+}
+
+async fn dial(server: &JournalServer) -> JournalServiceClient<Channel> {
+    let endpoint = Endpoint::from_shared(format!("http://{}", server.local_address())).unwrap();
+    JournalServiceClient::new(endpoint.connect().await.unwrap())
+}
+
+/// A client that says what it likes.
+struct Raw {
+    outgoing: mpsc::Sender<proto::ClientFrame>,
+    incoming: Streaming<proto::ServerFrame>,
+}
+
+impl Raw {
+    async fn hello(server: &JournalServer, client: u128, version: u32) -> Self {
+        let mut service = dial(server).await;
+        let (outgoing, frames) = mpsc::channel(4);
+        let raw = Self { incoming: service.session(ReceiverStream::new(frames)).await.unwrap().into_inner(), outgoing };
+        let client_id = Bytes::copy_from_slice(&client.to_be_bytes());
+        let (oldest_version, newest_version) = (version, version);
+        let hello = proto::Hello { oldest_version, newest_version, client: "raw".into(), client_id };
+        raw.say(client_frame::Frame::Hello(hello)).await;
+        raw
+    }
+
+    async fn welcomed(server: &JournalServer, client: u128) -> Self {
+        let mut raw = Self::hello(server, client, VERSION).await;
+        let first = raw.incoming.message().await.unwrap().unwrap();
+        assert!(matches!(first.frame, Some(server_frame::Frame::Welcome(_))));
+        raw
+    }
+
+    async fn say(&self, frame: client_frame::Frame) {
+        self.outgoing.send(proto::ClientFrame { frame: Some(frame) }).await.unwrap();
+    }
+
+    /// All in one frame.
+    async fn call(&self, calls: impl IntoIterator<Item = call::Call>) {
+        let calls = calls.into_iter().zip(1..).map(|(call, request_id)| proto::Call { request_id, call: Some(call) });
+        let calls = calls.map(|call| call.encode_to_vec().into()).collect();
+        self.say(client_frame::Frame::Calls(proto::Calls { calls })).await;
+    }
+
+    async fn answers(&mut self, count: usize) -> Vec<answer::Answer> {
+        let mut all = Vec::new();
+        while all.len() < count {
+            if let Some(server_frame::Frame::Answers(answers)) = self.incoming.message().await.unwrap().unwrap().frame {
+                all.extend(answers.answers.into_iter().filter_map(|answer| answer.answer));
+            }
+        }
+        all
+    }
+}
+
+fn newest() -> call::Call {
+    call::Call::FindNewest(proto::FindNewest {})
+}
+
+fn claim() -> call::Call {
+    call::Call::ClaimSlices(proto::ClaimSlices { projection: "carts".into(), first: 7, last: 7 })
+}
+
+/// Rule persistence §4.4a (`service.max_in_flight`): however much a client sends at once, no more is in
+/// progress, and all of it is answered.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_more_calls_of_a_client_are_in_progress_than_may_be() {
+    const CALLS: usize = 200;
+    let gated = Gated::new();
+    let (server, _) = serve(gated.clone(), ServerSettings { max_in_flight: 3, ..ServerSettings::test() }).await;
+    let mut raw = Raw::welcomed(&server, 1).await;
+    raw.call((0..CALLS).map(|_| newest())).await;
+    raw.call((0..CALLS).map(|_| newest())).await;
+    gated.begun.subscribe().wait_for(|begun| *begun >= 3).await.unwrap();
+    gated.answers.add_permits(2 * CALLS);
+    raw.answers(2 * CALLS).await;
+    assert_eq!(gated.most.load(Ordering::SeqCst), 3);
+}
+
+/// The same for the bytes that calls and their answers may take: a page counts as a whole one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_more_bytes_of_a_client_are_kept_than_may_be() {
+    const CALLS: usize = 50;
+    let gated = Gated::new();
+    let settings = ServerSettings { max_in_flight_bytes: 8 << 20, ..ServerSettings::test() };
+    let (server, _) = serve(gated.clone(), settings).await;
+    let mut raw = Raw::welcomed(&server, 1).await;
+    let query = PageQuery {
+        of: EventsOf::Tag("any".into()),
+        after: greylag_persistence::Cursor::Start,
+        until: None,
+        visible: greylag_persistence::Visible::All,
+        limit: 1000,
+        load: true,
+    };
+    raw.call((0..CALLS).map(|_| call::Call::FindEvents(wire::from_page_query(&query)))).await;
+    gated.begun.subscribe().wait_for(|begun| *begun >= 2).await.unwrap();
+    gated.answers.add_permits(CALLS);
+    raw.answers(CALLS).await;
+    assert_eq!(gated.most.load(Ordering::SeqCst), 2, "two pages of 4 MiB");
+}
+
+/// Rule persistence §4.4a (retry after a reconnect): once a client is back, nothing of its old session is
+/// done any more. Late copies of a claim of slices would fence the owner that repeated it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_of_an_old_session_is_done_once_the_client_is_back() {
+    let gated = Gated::new();
+    let (server, offsets) = serve(gated.clone(), ServerSettings { max_in_flight: 1, ..ServerSettings::test() }).await;
+    let mut old = Raw::welcomed(&server, 1).await;
+    old.call([newest(), claim(), claim(), claim()]).await;
+    gated.begun.subscribe().wait_for(|begun| *begun == 1).await.unwrap();
+    // The old connection is not gone; nobody reads it any more.
+    let mut new = Raw::welcomed(&server, 1).await;
+    new.call([claim()]).await;
+    let owned = new.answers(1).await;
+    assert!(matches!(&owned[..], [answer::Answer::Owned(owned)] if owned.epochs == [1]), "{owned:?}");
+    gated.answers.add_permits(9);
+    let ended = old.incoming.message().await.unwrap_err();
+    assert_eq!(ended.code(), Code::Aborted, "{ended}");
+    new.call([claim()]).await;
+    let owned = new.answers(1).await;
+    assert!(matches!(&owned[..], [answer::Answer::Owned(owned)] if owned.epochs == [2]), "{owned:?}");
+    assert_eq!(offsets.claim("carts", 7..=7).await.unwrap().epochs[&7].as_u64(), 3);
+    // Another client is not concerned.
+    let _other = Raw::welcomed(&server, 2).await;
+    new.call([claim()]).await;
+    new.answers(1).await;
+}
+
+/// Rule persistence §4.4a: requests carry the protocol version; another one is refused in words that name
+/// both, and the client takes it for the last word.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_version_of_the_protocol_is_refused_by_name() {
+    let (server, _) = serve(Gated::new(), ServerSettings::test()).await;
+    let mut raw = Raw::hello(&server, 1, VERSION + 1).await;
+    let refused = raw.incoming.message().await.unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition);
+    assert!(refused.message().contains("versions 2 to 2") && refused.message().contains("speaks 1"), "{refused}");
+    assert!(matches!(crate::driver::link::session_error(&refused), crate::driver::link::SessionError::Refused(_)));
+    let mut service = dial(&server).await;
+    let load = proto::LoadSnapshotRequest { version: VERSION + 1, persistence_id: "a".into(), criteria: None };
+    let refused = service.load_snapshot(load).await.unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition, "{refused}");
+    // A client of both versions is fine; one that says nothing first is not.
+    check_version(1, 2).unwrap();
+    let (frames, said) = mpsc::channel(1);
+    frames.send(proto::ClientFrame { frame: None }).await.unwrap();
+    let mut rude = service.session(ReceiverStream::new(said)).await.unwrap().into_inner();
+    assert_eq!(rude.message().await.unwrap_err().code(), Code::InvalidArgument);
+}
+
+/// An answer that no frame carries is said to be one; the session and its other calls go on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_answer_that_is_too_large_is_said_to_be() {
+    let gated = Gated::new();
+    gated.answers.add_permits(1);
+    let (server, _) = serve(gated, ServerSettings::test()).await;
+    let client = JournalClient::connect(&server.local_address().to_string(), ClientSettings::test()).await.unwrap();
+    let queries = client.queries().unwrap();
+    let read = queries.read(&"a".parse().unwrap(), ReadRange::all()).await;
+    assert!(matches!(&read, Err(ReadError::Unavailable(why)) if why.cause.contains("a frame takes")), "{read:?}");
+    assert_eq!(queries.newest().await, Ok(None));
+}
