@@ -212,3 +212,14 @@ fn the_offsets_conform() {
         assert_eq!(report.skipped().count(), 0, "{report}");
     });
 }
+
+/// Scenarios persistence 63, 65, 68 and 69 on a real server.
+#[test]
+fn two_writers_have_one_history() {
+    with_server(async |postgres| {
+        let server = Server::new(postgres).await;
+        let report = tck::writers(&server, &server, Flags { interleavings: 60, ..Flags::default() }).await;
+        report.assert_conforms();
+        assert_eq!(report.skipped().count(), 0, "{report}");
+    });
+}

@@ -165,9 +165,9 @@ async fn the_served_states_conform() {
 async fn the_served_offsets_conform() {
     let disk = Disk::new();
     let open = || async { Arc::new(disk.client().await.offsets().unwrap()) as Arc<dyn OffsetStore> };
-    complete(&tck::offsets(&open, Flags::default()).await, 18, &[]);
+    complete(&tck::offsets(&open, Flags::default()).await, 19, &[]);
     for kind in [OffsetKind::Ordinal, OffsetKind::Timestamp] {
-        complete(&tck::offsets(&Memory::new(kind), Flags::default()).await, 18, &[]);
+        complete(&tck::offsets(&Memory::new(kind), Flags::default()).await, 19, &[]);
     }
 }
 
@@ -180,4 +180,16 @@ async fn the_served_queries_conform() {
     };
     complete(&tck::queries(&open, Flags::default()).await, 13, &["13"]);
     complete(&tck::queries(&Memory::new(OffsetKind::Ordinal), Flags::default()).await, 13, &[]);
+}
+
+/// Two clients of one server are two writers; scenarios persistence 63, 65, 68 and 69 over the wire.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_writers_have_one_served_history() {
+    let disk = Disk::new();
+    let journals = || async { Arc::new(disk.client().await.journal()) as Arc<dyn Journal> };
+    let snapshots = || async { Arc::new(disk.client().await.snapshots()) as Arc<dyn SnapshotStore> };
+    let flags = Flags { interleavings: 60, ..Flags::default() };
+    complete(&tck::writers(&journals, &snapshots, flags).await, 6, &[]);
+    let memory = Memory::new(OffsetKind::Ordinal);
+    complete(&tck::writers(&memory, &memory, Flags::default()).await, 6, &[]);
 }

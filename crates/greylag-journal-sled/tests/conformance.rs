@@ -437,3 +437,15 @@ async fn the_states_conform() {
         assert_eq!(report.skipped().count(), 0, "{report}");
     }
 }
+
+/// Scenarios persistence 63, 65, 68 and 69 on disk, also with a journal that is opened again all the time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_writers_have_one_history() {
+    for (every, interleavings) in [(0, 100), (40, 10)] {
+        let flags = Flags { interleavings, ..Flags::default() };
+        let (journals, snapshots) = (Disk::new(every), Disk::new(every));
+        let report = tck::writers(&journals, &snapshots, flags).await;
+        report.assert_conforms();
+        assert_eq!(report.skipped().count(), 0, "{report}");
+    }
+}

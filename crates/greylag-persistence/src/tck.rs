@@ -17,6 +17,8 @@
 //! # }).expect("memory never waits");
 //! ```
 //!
+//! [`writers`] goes past single clauses: it plays two writers of one id in every interleaving.
+//!
 //! The kit needs no runtime of its own: run it in whatever the backend needs. Source: persistence §4.5.
 
 mod crash;
@@ -31,6 +33,7 @@ mod queries;
 mod snapshots;
 mod states;
 mod writer;
+mod writers;
 
 pub use crash::{CrashFactory, CrashStores, crash};
 pub use factories::{JournalFactory, OffsetFactory, QueryFactory, SnapshotFactory, StateFactory};
@@ -40,3 +43,4 @@ pub use offsets::offsets;
 pub use queries::queries;
 pub use snapshots::snapshots;
 pub use states::states;
+pub use writers::writers;

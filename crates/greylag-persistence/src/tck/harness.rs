@@ -17,13 +17,15 @@ pub struct Flags {
     /// How often each of the first two [crash cases](super::crash) kills the store. Default 200; a gate
     /// may do with fewer, a long run should do with more.
     pub kills: u32,
+    /// Most interleavings of each case of two writers, of hundreds; `usize::MAX` plays all. Default 150.
+    pub interleavings: usize,
     /// Run only cases whose name contains this. Default all.
     pub only: Option<String>,
 }
 
 impl Default for Flags {
     fn default() -> Self {
-        Self { concurrent_ids: 1000, largest: true, kills: 200, only: None }
+        Self { concurrent_ids: 1000, largest: true, kills: 200, interleavings: 150, only: None }
     }
 }
 
