@@ -78,17 +78,30 @@ impl<S: Store> Causal<S> {
             claim.insert_range(own, self.claimed_up_to(cx).max(floor).saturating_add(1), last.number);
         } else {
             // Everything of ours that is not live here was forgotten here, and goes everywhere.
-            claim.insert_range(own, floor + 1, last.number);
-            self.store.visit_dots(&mut |dot| {
-                if dot.replica == own {
-                    claim.remove_range(own, dot.number, dot.number);
-                }
-            });
+            let mut next = floor + 1;
+            for live in self.live_numbers(own).into_iter().filter(|live| (floor + 1..=last.number).contains(live)) {
+                claim.insert_range(own, next, live - 1);
+                next = live.saturating_add(1);
+            }
+            claim.insert_range(own, next, last.number);
         }
         for (above, up_to) in cx.reserved() {
             claim.remove_range(own, above + 1, *up_to);
         }
         (claim, is_first)
+    }
+
+    /// The numbers of a replica's leaves, ascending.
+    fn live_numbers(&self, replica: ReplicaId) -> Vec<u64> {
+        let mut numbers = Vec::new();
+        self.store.visit_dots(&mut |dot| {
+            if dot.replica == replica {
+                numbers.push(dot.number);
+            }
+        });
+        numbers.sort_unstable();
+        numbers.dedup();
+        numbers
     }
 
     /// The claim of most updates, as one interval: numbers were drawn, not for the first time, and none are reserved.

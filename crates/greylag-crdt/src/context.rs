@@ -7,6 +7,9 @@
 //! Source: ddata K4.
 
 use std::fmt;
+use std::ops::Range;
+
+use smallvec::SmallVec;
 
 use crate::codec::{DecodeError, Decoder, Encoder};
 use crate::rename::Moves;
@@ -23,11 +26,14 @@ struct Interval {
     high: u64,
 }
 
+/// Most contexts have one, which takes no memory of its own.
+type Intervals = SmallVec<[Interval; 1]>;
+
 /// A set of dots, compact where numbers are consecutive.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Context {
     /// By replica, then ascending, with a gap between two of one replica.
-    seen: Vec<Interval>,
+    seen: Intervals,
 }
 
 impl Context {
@@ -90,12 +96,7 @@ impl Context {
         let touched = &list[from..to];
         let low = touched.first().map_or(low, |first| first.low.min(low));
         let high = touched.last().map_or(high, |last| last.high.max(high));
-        let fused = Interval { replica, low, high };
-        if to == from + 1 {
-            list[from] = fused;
-        } else {
-            list.splice(from..to, [fused]);
-        }
+        replace(list, from..to, [Interval { replica, low, high }]);
     }
 
     /// Takes the closed interval `low..=high` of one replica out.
@@ -108,7 +109,7 @@ impl Context {
         let (first, last) = (self.seen[from], self.seen[to - 1]);
         let below = (first.low < low).then(|| Interval { high: low - 1, ..first });
         let above = (last.high > high).then(|| Interval { low: high + 1, ..last });
-        self.seen.splice(from..to, below.into_iter().chain(above));
+        replace(&mut self.seen, from..to, below.into_iter().chain(above));
     }
 
     /// Forgets a replica.
@@ -137,9 +138,9 @@ impl Context {
     }
 
     /// Both, in one walk along the two.
-    fn merged(&self, other: &Self) -> Vec<Interval> {
+    fn merged(&self, other: &Self) -> Intervals {
         let (mut own, mut theirs) = (&self.seen[..], &other.seen[..]);
-        let mut merged: Vec<Interval> = Vec::with_capacity(own.len() + theirs.len());
+        let mut merged = Intervals::with_capacity(own.len() + theirs.len());
         let mut push = |next: &Interval| match merged.last_mut() {
             Some(last) if last.replica == next.replica && next.low <= last.high.saturating_add(1) => {
                 last.high = last.high.max(next.high);
@@ -238,7 +239,7 @@ impl Context {
     /// Reads what `encode` wrote. A replica without numbers is one that something else names; those
     /// are returned, for the caller to check that it is so.
     pub(crate) fn decode(inp: &mut Decoder<'_>) -> Result<(Self, Vec<ReplicaId>), DecodeError> {
-        let (mut seen, mut others) = (Vec::new(), Vec::new());
+        let (mut seen, mut others) = (Intervals::new(), Vec::new());
         for replica in inp.begin_replicas()? {
             let count = inp.count()?;
             let mut above = 0_u64;
@@ -257,6 +258,21 @@ impl Context {
             }
         }
         Ok((Self { seen }, others))
+    }
+}
+
+/// Puts others in the place of some intervals.
+fn replace(list: &mut Intervals, Range { start, end }: Range<usize>, others: impl IntoIterator<Item = Interval>) {
+    let mut at = start;
+    for other in others {
+        match list.get_mut(at) {
+            Some(former) if at < end => *former = other,
+            _ => list.insert(at, other),
+        }
+        at += 1;
+    }
+    if at < end {
+        list.drain(at..end);
     }
 }
 

@@ -1,59 +1,86 @@
 //! An ordered map whose versions share structure: `clone` is O(1), a change O(log n).
 //!
-//! A B+ tree of shared nodes. A change copies the nodes on its path that somebody else holds too and edits the others in
-//! place, so updates that run on a clone, subscribers and senders all hold snapshots without blocking each other. A key is
-//! looked for once: the way to its place is remembered, and only when something is to change there are nodes copied.
-//! Source: ddata K11.
+//! A vector of few keys, or a B+ tree of shared nodes. A change copies the nodes on its path that somebody else holds too
+//! and edits the others in place, so updates that run on a clone, subscribers and senders all hold snapshots without
+//! blocking each other. Source: ddata K11.
 
 mod iter;
 mod node;
 mod ranges;
+mod small;
 #[cfg(test)]
 mod tests;
+mod tree;
 
 use std::borrow::{Borrow, Cow};
 use std::fmt;
 
 pub(crate) use iter::Iter;
-use node::Node;
+use node::{MAX, MIN};
+use small::Small;
+use tree::Tree;
 
 /// An ordered map with O(1) clones.
 #[derive(Clone)]
-pub struct PersistentMap<K, V> {
-    /// `None` if there is no key.
-    root: Option<Node<K, V>>,
-    len: usize,
+pub struct PersistentMap<K, V>(Form<K, V>);
+
+/// A map becomes a tree when it gets more than [`MAX`] keys, and small again when it has fewer than [`MIN`].
+enum Form<K, V> {
+    /// No key, and no memory.
+    Empty,
+    Small(Small<K, V>),
+    Tree(Tree<K, V>),
+}
+
+impl<K, V> Clone for Form<K, V> {
+    fn clone(&self) -> Self {
+        match self {
+            Self::Empty => Self::Empty,
+            Self::Small(small) => Self::Small(small.clone()),
+            Self::Tree(tree) => Self::Tree(tree.clone()),
+        }
+    }
 }
 
 impl<K, V> PersistentMap<K, V> {
     /// How many keys there are.
     pub fn len(&self) -> usize {
-        self.len
+        match &self.0 {
+            Form::Empty => 0,
+            Form::Small(small) => small.entries().len(),
+            Form::Tree(tree) => tree.len(),
+        }
     }
 
     /// Whether there is no key.
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        matches!(self.0, Form::Empty)
     }
 }
 
 impl<K: Ord + Clone, V: Clone> PersistentMap<K, V> {
     /// The empty map.
     pub fn new() -> Self {
-        Self { root: None, len: 0 }
+        Self(Form::Empty)
     }
 
     /// The map of these keys, which ascend.
     pub(crate) fn from_ascending(entries: Vec<(K, V)>) -> Self {
         debug_assert!(entries.is_sorted_by(|(a, _), (b, _)| a < b), "keys ascend");
-        Self { len: entries.len(), root: Node::from_ascending(entries) }
+        Self(match entries.len() {
+            0 => Form::Empty,
+            len if len > MAX => Form::Tree(Tree::from_ascending(entries)),
+            _ => Form::Small(Small::new(entries)),
+        })
     }
 
     /// Whether the two are one structure, so that nothing need be compared.
     pub(crate) fn is_shared_with(&self, other: &Self) -> bool {
-        match (&self.root, &other.root) {
-            (Some(own), Some(theirs)) => own.is(theirs),
-            (own, theirs) => own.is_none() && theirs.is_none(),
+        match (&self.0, &other.0) {
+            (Form::Empty, Form::Empty) => true,
+            (Form::Small(own), Form::Small(theirs)) => own.is(theirs),
+            (Form::Tree(own), Form::Tree(theirs)) => own.is(theirs),
+            _ => false,
         }
     }
 
@@ -70,57 +97,47 @@ impl<K: Ord + Clone, V: Clone> PersistentMap<K, V> {
     where
         K: Borrow<Q>,
     {
-        self.root.as_ref()?.get_key_value(key)
+        let (key, value) = match &self.0 {
+            Form::Empty => return None,
+            Form::Small(small) => &small.entries()[small.find(key).ok()?],
+            Form::Tree(tree) => tree.get(key)?,
+        };
+        Some((key, value))
     }
 
     /// Sets the value of a key and returns the former one.
     pub fn insert(&mut self, key: K, value: V) -> Option<V> {
-        let Some(root) = &mut self.root else {
-            self.begin_with(key, value);
-            return None;
-        };
-        match root.unshared(&key) {
-            Some((leaf, Ok(at))) => return Some(std::mem::replace(leaf.value_mut(at), value)),
-            Some((leaf, Err(at))) if leaf.has_room() => {
-                leaf.insert(at, key, value);
-                self.len += 1;
-                return None;
-            }
-            _ => {}
-        }
-        let (path, place) = root.locate(&key);
-        match place {
-            Ok(at) => Some(std::mem::replace(root.value_mut(path, at), value)),
-            Err(at) => {
-                root.insert(path, at, key, value);
-                self.len += 1;
+        match &mut self.0 {
+            Form::Empty => {
+                self.begin_with(key, value);
                 None
             }
+            Form::Small(small) => {
+                let former = small.insert(key, value);
+                self.grow();
+                former
+            }
+            Form::Tree(tree) => tree.insert(key, value),
         }
     }
 
     /// Inserts a key that is absent. Returns whether it was.
     pub(crate) fn insert_absent(&mut self, key: K, value: impl FnOnce(&K) -> V) -> bool {
-        let Some(root) = &mut self.root else {
-            let value = value(&key);
-            self.begin_with(key, value);
-            return true;
-        };
-        match root.unshared(&key) {
-            Some((_, Ok(_))) => return false,
-            Some((leaf, Err(at))) if leaf.has_room() => {
+        match &mut self.0 {
+            Form::Empty => {
                 let value = value(&key);
-                leaf.insert(at, key, value);
-                self.len += 1;
-                return true;
+                self.begin_with(key, value);
+                true
             }
-            _ => {}
+            Form::Small(small) => {
+                let was_absent = small.insert_absent(key, value);
+                if was_absent {
+                    self.grow();
+                }
+                was_absent
+            }
+            Form::Tree(tree) => tree.insert_absent(key, value),
         }
-        let (path, Err(at)) = root.locate(&key) else { return false };
-        let value = value(&key);
-        root.insert(path, at, key, value);
-        self.len += 1;
-        true
     }
 
     /// Changes the value of a key where it stands, the default one if the key is absent. Whether the key is there
@@ -129,42 +146,21 @@ impl<K: Ord + Clone, V: Clone> PersistentMap<K, V> {
     where
         V: Default,
     {
-        let Some(root) = &mut self.root else {
-            let mut value = V::default();
-            if change(&mut value) {
-                self.begin_with(key.into_owned(), value);
-            }
-            return;
-        };
-        match root.unshared(&*key) {
-            Some((leaf, Ok(at))) => {
-                if !change(leaf.value_mut(at)) {
-                    self.remove(&*key);
-                }
-                return;
-            }
-            Some((leaf, Err(at))) if leaf.has_room() => {
+        match &mut self.0 {
+            Form::Empty => {
                 let mut value = V::default();
                 if change(&mut value) {
-                    leaf.insert(at, key.into_owned(), value);
-                    self.len += 1;
-                }
-                return;
-            }
-            _ => {}
-        }
-        match root.locate(&*key) {
-            (path, Ok(at)) => {
-                if !change(root.value_mut(path, at)) {
-                    self.remove_at(path, at);
+                    self.begin_with(key.into_owned(), value);
                 }
             }
-            (path, Err(at)) => {
-                let mut value = V::default();
-                if change(&mut value) {
-                    root.insert(path, at, key.into_owned(), value);
-                    self.len += 1;
-                }
+            Form::Small(small) => {
+                small.alter(key, change);
+                self.grow();
+                self.shrink();
+            }
+            Form::Tree(tree) => {
+                tree.alter(key, change);
+                self.shrink();
             }
         }
     }
@@ -174,27 +170,55 @@ impl<K: Ord + Clone, V: Clone> PersistentMap<K, V> {
     where
         K: Borrow<Q>,
     {
-        let (path, Ok(at)) = self.root.as_ref()?.locate(key) else { return None };
-        self.remove_at(path, at)
+        let removed = match &mut self.0 {
+            Form::Empty => None,
+            Form::Small(small) => small.remove(key),
+            Form::Tree(tree) => tree.remove(key),
+        };
+        self.shrink();
+        removed
     }
 
     fn begin_with(&mut self, key: K, value: V) {
-        self.root = Some(Node::single(key, value));
-        self.len = 1;
+        // Many maps never have a second one.
+        self.0 = Form::Small(Small::new([(key, value)]));
     }
 
-    fn remove_at(&mut self, path: node::Path, at: usize) -> Option<V> {
-        let removed = self.root.as_mut()?.remove(path, at);
-        self.len -= 1;
-        if self.len == 0 {
-            self.root = None;
+    /// Makes a small map that has grown a tree.
+    #[inline]
+    fn grow(&mut self) {
+        if matches!(&self.0, Form::Small(small) if small.entries().len() > MAX) {
+            self.become_tree();
         }
-        Some(removed)
+    }
+
+    #[cold]
+    fn become_tree(&mut self) {
+        if let Form::Small(small) = std::mem::replace(&mut self.0, Form::Empty) {
+            self.0 = Form::Tree(Tree::from_ascending(small.into_entries()));
+        }
+    }
+
+    /// Makes a tree that has few keys left small, and lets an empty map go.
+    #[inline]
+    fn shrink(&mut self) {
+        match &self.0 {
+            Form::Small(small) if small.entries().is_empty() => self.0 = Form::Empty,
+            Form::Tree(tree) if tree.len() < MIN => {
+                let left = Small::new(tree.iter().map(|(key, value)| (key.clone(), value.clone())));
+                self.0 = Form::Small(left);
+            }
+            _ => {}
+        }
     }
 
     /// Keys and values in ascending order.
     pub fn iter(&self) -> Iter<'_, K, V> {
-        Iter::of(self.root.as_ref())
+        match &self.0 {
+            Form::Empty => Iter::of_entries(&[]),
+            Form::Small(small) => Iter::of_entries(small.entries()),
+            Form::Tree(tree) => tree.iter(),
+        }
     }
 
     /// Keys in ascending order.

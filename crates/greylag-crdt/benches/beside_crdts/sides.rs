@@ -51,11 +51,24 @@ struct Process {
     home: Home,
 }
 
+/// What updates are made with: a context, where one is asked for.
+pub(crate) struct With<'a> {
+    process: &'a Process,
+    cx: Option<UpdateCx<'a>>,
+}
+
+impl<'a> With<'a> {
+    pub(crate) fn cx(&mut self) -> &mut UpdateCx<'a> {
+        let Process { replica, numbers, writer, home } = self.process;
+        self.cx.get_or_insert_with(|| UpdateCx::new(numbers, *replica, writer, WALL_MS).for_entry(*home, 0, &[]))
+    }
+}
+
 pub(crate) fn writer_key(id: u64) -> WriterKey {
     WriterKey::new(format!("10.0.0.{id}").into_bytes())
 }
 
-impl<T, W: Fn(&mut T, &mut UpdateCx<'_>, u64)> Ours<T, W> {
+impl<T, W: Fn(&mut T, &mut With<'_>, u64)> Ours<T, W> {
     pub(crate) fn new(writers: u64, size: u64, write: W) -> Self {
         let process = |id| {
             let home = Home { entry: EntryMark::of("bench"), replica: ReplicaId(id), born: 0 };
@@ -64,13 +77,12 @@ impl<T, W: Fn(&mut T, &mut UpdateCx<'_>, u64)> Ours<T, W> {
         Self { writers, size, processes: (1..=writers).map(process).collect(), write, of: PhantomData }
     }
 
-    fn cx(&self, writer: u64) -> UpdateCx<'_> {
-        let process = &self.processes[writer as usize];
-        UpdateCx::new(&process.numbers, process.replica, &process.writer, WALL_MS).for_entry(process.home, 0, &[])
+    fn with(&self, writer: u64) -> With<'_> {
+        With { process: &self.processes[writer as usize], cx: None }
     }
 }
 
-impl<T: ReplicatedData, W: Fn(&mut T, &mut UpdateCx<'_>, u64)> Side for Ours<T, W> {
+impl<T: ReplicatedData, W: Fn(&mut T, &mut With<'_>, u64)> Side for Ours<T, W> {
     type Value = T;
 
     fn writers(&self) -> u64 {
@@ -95,16 +107,16 @@ impl<T: ReplicatedData, W: Fn(&mut T, &mut UpdateCx<'_>, u64)> Side for Ours<T, 
     }
 
     fn write(&self, value: &mut T, writer: u64, numbers: impl Iterator<Item = u64>) {
-        let mut cx = self.cx(writer);
-        numbers.for_each(|number| (self.write)(value, &mut cx, number));
+        let mut with = self.with(writer);
+        numbers.for_each(|number| (self.write)(value, &mut with, number));
     }
 
     fn write_kept(&self, value: &mut T, writer: u64, numbers: impl Iterator<Item = u64>) {
-        let mut cx = self.cx(writer);
+        let mut with = self.with(writer);
         for number in numbers {
             let mut changed = value.clone();
             changed.begin_change(Lineage(number));
-            (self.write)(&mut changed, &mut cx, number);
+            (self.write)(&mut changed, &mut with, number);
             black_box(changed.take_change(Lineage(number)));
             *value = changed;
         }

@@ -12,11 +12,13 @@ pub struct Iter<'a, K, V> {
 }
 
 impl<'a, K, V> Iter<'a, K, V> {
-    pub(super) fn of(root: Option<&'a Node<K, V>>) -> Self {
-        let mut iter = Iter { above: Vec::new(), leaf: [].iter() };
-        if let Some(root) = root {
-            iter.descend(root);
-        }
+    pub(super) fn of_entries(entries: &'a [(K, V)]) -> Self {
+        Self { above: Vec::new(), leaf: entries.iter() }
+    }
+
+    pub(super) fn of_tree(root: &'a Node<K, V>) -> Self {
+        let mut iter = Self::of_entries(&[]);
+        iter.descend(root);
         iter
     }
 

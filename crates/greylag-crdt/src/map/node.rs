@@ -43,9 +43,9 @@ pub(super) enum Node<K, V> {
     Inner(Arc<Inner<K, V>>),
 }
 
-/// Entries, ascending. In a vector of their own, so that a small map takes little memory.
+/// Entries, ascending. They stand in the node itself: what a large map costs is cache misses, and so one of them is saved.
 pub(super) struct Leaf<K, V> {
-    entries: Vec<(K, V)>,
+    entries: ArrayVec<(K, V), ROOM>,
     sum: KnownSum,
 }
 
@@ -70,12 +70,10 @@ impl<K, V> Clone for Node<K, V> {
     }
 }
 
-/// A node is copied to be changed, a leaf mostly by one more entry. What the sum was is not the copy's.
+/// A node is copied to be changed. What the sum was is not the copy's.
 impl<K: Clone, V: Clone> Clone for Leaf<K, V> {
     fn clone(&self) -> Self {
-        let mut entries = Vec::with_capacity(capacity(self.entries.len() + 1));
-        entries.extend_from_slice(&self.entries);
-        Self::new(entries)
+        Self::new(self.entries.clone())
     }
 }
 
@@ -86,7 +84,7 @@ impl<K: Clone, V> Clone for Inner<K, V> {
 }
 
 impl<K, V> Leaf<K, V> {
-    fn new(entries: Vec<(K, V)>) -> Self {
+    fn new(entries: ArrayVec<(K, V), ROOM>) -> Self {
         Self { entries, sum: KnownSum::new() }
     }
 
@@ -104,11 +102,7 @@ impl<K, V> Leaf<K, V> {
     }
 
     pub(super) fn insert(&mut self, at: usize, key: K, value: V) {
-        let entries = &mut self.entries;
-        if entries.len() == entries.capacity() {
-            entries.reserve_exact(capacity(entries.len() + 1) - entries.len());
-        }
-        entries.insert(at, (key, value));
+        self.entries.insert(at, (key, value));
     }
 }
 
@@ -138,13 +132,33 @@ impl<K, V> Inner<K, V> {
     where
         K: Borrow<Q>,
     {
-        self.from[1..].partition_point(|from| from.borrow() <= key)
+        ranked(&self.from[1..], |from| from.borrow() <= key, is_cheap::<K>())
     }
 }
 
-/// How much room a leaf of so many entries gets: small maps double theirs, a leaf among others has all of it at once.
-fn capacity(len: usize) -> usize {
-    if len > MIN { ROOM } else { len.next_power_of_two().max(4) }
+/// The place of a key among ascending entries, or the one that it would have.
+pub(super) fn find<K: Borrow<Q>, V, Q: Ord + ?Sized>(entries: &[(K, V)], key: &Q) -> Result<usize, usize> {
+    let at = ranked(entries, |(own, _)| own.borrow() < key, is_cheap::<K>());
+    match entries.get(at) {
+        Some((own, _)) if own.borrow() == key => Ok(at),
+        _ => Err(at),
+    }
+}
+
+/// How many items of a node come before something. A binary search waits for memory at each of its steps; where comparing
+/// is cheap, all items are looked at instead, and their cache lines come at the same time.
+#[inline]
+fn ranked<T>(items: &[T], comes_before: impl Fn(&T) -> bool, is_cheap: bool) -> usize {
+    if is_cheap {
+        items.iter().map(|item| usize::from(comes_before(item))).sum()
+    } else {
+        items.partition_point(comes_before)
+    }
+}
+
+/// Whether keys are compared in a register.
+pub(super) const fn is_cheap<K>() -> bool {
+    size_of::<K>() <= 8 && !std::mem::needs_drop::<K>()
 }
 
 /// Where a node that has grown too long is split: in the middle, or, if it grew at its end, so that keys which come in
@@ -171,7 +185,7 @@ impl<K, V> Node<K, V> {
         }
     }
 
-    fn leaf(entries: Vec<(K, V)>) -> Self {
+    fn leaf(entries: ArrayVec<(K, V), ROOM>) -> Self {
         Self::Leaf(Arc::new(Leaf::new(entries)))
     }
 
@@ -185,11 +199,6 @@ impl<K, V> Node<K, V> {
             Self::Leaf(leaf) => &leaf.sum,
             Self::Inner(inner) => &inner.sum,
         }
-    }
-
-    pub(super) fn single(key: K, value: V) -> Self {
-        // Many maps never have a second one.
-        Self::leaf(vec![(key, value)])
     }
 }
 
@@ -217,20 +226,16 @@ fn inner_mut<K: Clone, V>(inner: &mut Arc<Inner<K, V>>) -> &mut Inner<K, V> {
 
 impl<K: Ord + Clone, V: Clone> Node<K, V> {
     /// The tree of these keys, which ascend.
-    pub(super) fn from_ascending(entries: Vec<(K, V)>) -> Option<Self> {
-        let mut nodes: Vec<(K, Self)> =
-            chunks(entries).into_iter().filter_map(|leaf| Some((leaf.first()?.0.clone(), Self::leaf(leaf)))).collect();
+    pub(super) fn from_ascending(entries: Vec<(K, V)>) -> Self {
+        let mut nodes = chunks(entries, |entries| bounded(Self::leaf(entries)));
         while nodes.len() > 1 {
-            let inners = chunks(nodes).into_iter().filter_map(|children| {
-                let first = children.first()?.0.clone();
-                Some((first, Self::inner(Inner::of(children))))
-            });
-            nodes = inners.collect();
+            nodes = chunks(nodes, |children| bounded(Self::inner(Inner::of(children))));
         }
-        nodes.pop().map(|(_, root)| root)
+        nodes.pop().map_or_else(|| Self::leaf(ArrayVec::new()), |(_, root)| root)
     }
 
-    pub(super) fn get_key_value<Q: Ord + ?Sized>(&self, key: &Q) -> Option<(&K, &V)>
+    /// The entries of the leaf where a key is or would be.
+    pub(super) fn leaf_of<Q: Ord + ?Sized>(&self, key: &Q) -> &[(K, V)]
     where
         K: Borrow<Q>,
     {
@@ -238,10 +243,7 @@ impl<K: Ord + Clone, V: Clone> Node<K, V> {
         loop {
             match node {
                 Self::Inner(inner) => node = &inner.nodes[inner.place(key)],
-                Self::Leaf(leaf) => {
-                    let at = leaf.entries.binary_search_by(|(own, _)| own.borrow().cmp(key)).ok()?;
-                    return Some((&leaf.entries[at].0, &leaf.entries[at].1));
-                }
+                Self::Leaf(leaf) => return &leaf.entries,
             }
         }
     }
@@ -260,7 +262,7 @@ impl<K: Ord + Clone, V: Clone> Node<K, V> {
                     level += 1;
                     node = &inner.nodes[at];
                 }
-                Self::Leaf(leaf) => return (path, leaf.entries.binary_search_by(|(own, _)| own.borrow().cmp(key))),
+                Self::Leaf(leaf) => return (path, find(&leaf.entries, key)),
             }
         }
     }
@@ -283,7 +285,7 @@ impl<K: Ord + Clone, V: Clone> Node<K, V> {
                 Self::Leaf(leaf) => {
                     let leaf = Arc::get_mut(leaf)?;
                     forget(&mut leaf.sum);
-                    let place = leaf.entries.binary_search_by(|(own, _)| own.borrow().cmp(key));
+                    let place = find(&leaf.entries, key);
                     return Some((leaf, place));
                 }
             }
@@ -376,9 +378,17 @@ impl<K: Ord + Clone, V: Clone> Inner<K, V> {
         let new = match (&mut self.nodes[at], right) {
             (Node::Leaf(left), Node::Leaf(right)) => {
                 let entries = &mut leaf_mut(left).entries;
-                entries.append(&mut Arc::unwrap_or_clone(right).entries);
-                let half = entries.len() / 2;
-                (entries.len() > MAX).then(|| Node::leaf(split_off(entries, half)))
+                let mut right = Arc::unwrap_or_clone(right).entries;
+                let half = (entries.len() + right.len()) / 2;
+                if entries.len() + right.len() <= MAX {
+                    entries.extend(right);
+                    None
+                } else if entries.len() < half {
+                    entries.extend(right.drain(..half - entries.len()));
+                    Some(Node::leaf(right))
+                } else {
+                    Some(Node::leaf(entries.drain(half..).chain(right).collect()))
+                }
             }
             (Node::Inner(left), Node::Inner(right)) => {
                 let mut right = Arc::unwrap_or_clone(right);
@@ -406,25 +416,16 @@ impl<K: Ord + Clone, V: Clone> Inner<K, V> {
     }
 }
 
-/// Takes the greater part off, into a leaf of its own.
-fn split_off<T>(entries: &mut Vec<T>, at: usize) -> Vec<T> {
-    let mut right = Vec::with_capacity(ROOM);
-    right.extend(entries.drain(at..));
-    right
+/// Takes the greater part off, for a leaf of its own.
+fn split_off<T>(entries: &mut ArrayVec<T, ROOM>, at: usize) -> ArrayVec<T, ROOM> {
+    entries.drain(at..).collect()
 }
 
-/// Pieces of about the same length, none too long and none too short.
-fn chunks<T>(mut items: Vec<T>) -> Vec<Vec<T>> {
-    let count = items.len().div_ceil(MAX * 3 / 4).max(1);
-    if count == 1 {
-        return vec![items];
-    }
-    let (len, mut chunks) = (items.len(), Vec::with_capacity(count));
-    let mut items = items.drain(..);
-    for chunk in 0..count {
-        let mut piece = Vec::with_capacity(ROOM);
-        piece.extend(items.by_ref().take(len * (chunk + 1) / count - len * chunk / count));
-        chunks.push(piece);
-    }
-    chunks
+/// Makes something of each of several pieces of about the same length, none too long and, if there are several, none too
+/// short.
+fn chunks<T, R>(items: Vec<T>, mut make: impl FnMut(ArrayVec<T, ROOM>) -> R) -> Vec<R> {
+    let (len, count) = (items.len(), items.len().div_ceil(MAX * 3 / 4));
+    let mut items = items.into_iter();
+    let lengths = (0..count).map(|chunk| len * (chunk + 1) / count - len * chunk / count);
+    lengths.map(|length| make(items.by_ref().take(length).collect())).collect()
 }

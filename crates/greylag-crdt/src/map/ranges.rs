@@ -5,7 +5,7 @@
 //! they are asked for again.
 
 use super::node::Node;
-use super::{Iter, PersistentMap};
+use super::{Form, Iter, PersistentMap};
 use crate::hash::Digest;
 use crate::ranges::RangeSum;
 
@@ -16,8 +16,13 @@ impl<K: Ord + Clone, V: Clone> PersistentMap<K, V> {
     /// Keys and values from a key on, ascending.
     pub(crate) fn iter_from(&self, from: Option<&K>) -> Iter<'_, K, V> {
         let Some(from) = from else { return self.iter() };
-        let mut iter = Iter::of(None);
-        let Some(mut node) = self.root.as_ref() else { return iter };
+        let reached = |entries: &[(K, V)]| entries.partition_point(|(key, _)| key < from);
+        let mut node = match &self.0 {
+            Form::Empty => return self.iter(),
+            Form::Small(small) => return Iter::of_entries(&small.entries()[reached(small.entries())..]),
+            Form::Tree(tree) => &tree.root,
+        };
+        let mut iter = Iter::of_entries(&[]);
         loop {
             match node {
                 Node::Inner(inner) => {
@@ -26,8 +31,7 @@ impl<K: Ord + Clone, V: Clone> PersistentMap<K, V> {
                     node = &inner.nodes()[at];
                 }
                 Node::Leaf(leaf) => {
-                    let entries = leaf.entries();
-                    iter.leaf = entries[entries.partition_point(|(key, _)| key < from)..].iter();
+                    iter.leaf = leaf.entries()[reached(leaf.entries())..].iter();
                     return iter;
                 }
             }
@@ -36,15 +40,23 @@ impl<K: Ord + Clone, V: Clone> PersistentMap<K, V> {
 
     /// The sum over keys from `from` on and below `to`.
     pub(crate) fn sum(&self, from: Option<&K>, to: Option<&K>, of: DigestOf<'_, K, V>) -> RangeSum {
-        self.root.as_ref().map_or_else(RangeSum::default, |root| root.sum_between(from, to, (None, None), of))
+        match &self.0 {
+            Form::Empty => RangeSum::default(),
+            Form::Small(small) => sum_within(small.entries(), from, to, of),
+            Form::Tree(tree) => tree.root.sum_between(from, to, (None, None), of),
+        }
     }
 
     /// The key that so many others precede; `None` if there are not as many.
     pub(crate) fn key_at(&self, mut rank: u64, of: DigestOf<'_, K, V>) -> Option<&K> {
-        let mut node = self.root.as_ref()?;
+        let mut node = match &self.0 {
+            Form::Empty => return None,
+            Form::Small(small) => return nth(small.entries(), rank),
+            Form::Tree(tree) => &tree.root,
+        };
         loop {
             match node {
-                Node::Leaf(leaf) => return leaf.entries().get(usize::try_from(rank).ok()?).map(|(key, _)| key),
+                Node::Leaf(leaf) => return nth(leaf.entries(), rank),
                 Node::Inner(inner) => {
                     let found = inner.nodes().iter().find(|child| {
                         let count = child.sum(of).count;
@@ -61,7 +73,10 @@ impl<K: Ord + Clone, V: Clone> PersistentMap<K, V> {
     /// Computes sums that nobody has asked for yet, over about `most` keys. Returns whether all are known now.
     pub(crate) fn warm(&self, most: usize, of: DigestOf<'_, K, V>) -> bool {
         let mut left = most;
-        self.root.as_ref().is_none_or(|root| root.warm(&mut left, of))
+        match &self.0 {
+            Form::Empty | Form::Small(_) => true,
+            Form::Tree(tree) => tree.root.warm(&mut left, of),
+        }
     }
 }
 
@@ -81,12 +96,7 @@ impl<K: Ord + Clone, V: Clone> Node<K, V> {
     ) -> RangeSum {
         let mut sum = RangeSum::default();
         match self {
-            Self::Leaf(leaf) => {
-                let is_within = |key: &K| from.is_none_or(|from| from <= key) && to.is_none_or(|to| key < to);
-                for (key, value) in leaf.entries().iter().filter(|(key, _)| is_within(key)) {
-                    sum = sum.plus(RangeSum { count: 1, total: of(key, value) });
-                }
-            }
+            Self::Leaf(leaf) => sum = sum_within(leaf.entries(), from, to, of),
             Self::Inner(inner) => {
                 for (at, child) in inner.nodes().iter().enumerate() {
                     // The first child's bound is never compared with anything, and means nothing.
@@ -123,6 +133,17 @@ impl<K: Ord + Clone, V: Clone> Node<K, V> {
         }
         true
     }
+}
+
+fn nth<K, V>(entries: &[(K, V)], rank: u64) -> Option<&K> {
+    entries.get(usize::try_from(rank).ok()?).map(|(key, _)| key)
+}
+
+/// The sum over entries from `from` on and below `to`.
+fn sum_within<K: Ord, V>(entries: &[(K, V)], from: Option<&K>, to: Option<&K>, of: DigestOf<'_, K, V>) -> RangeSum {
+    let is_within = |key: &K| from.is_none_or(|from| from <= key) && to.is_none_or(|to| key < to);
+    let within = entries.iter().filter(|(key, _)| is_within(key));
+    within.map(|(key, value)| RangeSum { count: 1, total: of(key, value) }).fold(RangeSum::default(), RangeSum::plus)
 }
 
 #[cfg(test)]

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
-use super::PersistentMap;
 use super::node::{MAX, MIN, Node};
+use super::{Form, PersistentMap};
 
 /// Checks order, bounds and sizes; returns how many keys there are and how deep the leaves lie.
 fn check(node: &Node<u32, usize>, is_root: bool, low: Option<u32>, high: Option<u32>) -> (usize, usize) {
@@ -33,7 +33,18 @@ fn check(node: &Node<u32, usize>, is_root: bool, low: Option<u32>, high: Option<
 }
 
 fn is_sound(map: &PersistentMap<u32, usize>) {
-    assert_eq!(map.root.as_ref().map_or(0, |root| check(root, true, None, None).0), map.len());
+    let count = match &map.0 {
+        Form::Empty => 0,
+        Form::Small(small) => {
+            assert!((1..=MAX).contains(&small.entries().len()) && small.entries().is_sorted_by(|(a, _), (b, _)| a < b));
+            small.entries().len()
+        }
+        Form::Tree(tree) => {
+            assert!(tree.len() >= MIN);
+            check(&tree.root, true, None, None).0
+        }
+    };
+    assert_eq!(count, map.len());
 }
 
 proptest! {
@@ -97,13 +108,32 @@ fn it_grows_to_several_levels_and_shrinks_to_nothing() {
     assert!(map.is_empty() && map.iter().next().is_none());
 }
 
+/// What has become few keys again takes as little memory as if it had never been more.
+#[test]
+fn a_tree_that_shrinks_becomes_small() {
+    let mut map = PersistentMap::new();
+    (0..2_000_u32).for_each(|key| _ = map.insert(key, 0_usize));
+    let before = map.clone();
+    for key in 3..2_000 {
+        match key % 2 {
+            0 => assert_eq!(map.remove(&key), Some(0)),
+            _ => map.alter(Cow::Owned(key), |_| false),
+        }
+    }
+    assert!(matches!(map.0, Form::Small(_)), "three keys are left");
+    is_sound(&map);
+    is_sound(&before);
+    assert!(map.keys().eq(&[0, 1, 2]) && before.len() == 2_000);
+}
+
 /// Keys that ascend leave full nodes behind.
 #[test]
 fn ascending_keys_fill_the_nodes() {
     let mut map = PersistentMap::new();
     (0..10_000_u32).for_each(|key| _ = map.insert(key, 0_usize));
     is_sound(&map);
-    let leaves = map.root.as_ref().map_or(0, count_leaves);
+    let Form::Tree(tree) = &map.0 else { panic!("many keys are a tree") };
+    let leaves = count_leaves(&tree.root);
     assert!(leaves <= 10_000 / (MAX - MIN) + 1, "{leaves} leaves");
 }
 

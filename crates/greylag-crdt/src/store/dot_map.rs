@@ -26,7 +26,9 @@ pub struct DotMap<K: Element, S: Store> {
 pub enum MapScope<K: Ord, C> {
     /// All of them: what the fragment's context has seen and its store lacks is removed.
     All,
-    /// These, each as far as its own scope reaches; the others are left alone.
+    /// One, as far as its own scope reaches; the others are left alone.
+    One(K, C),
+    /// So are several, or none.
     Touched(BTreeMap<K, C>),
 }
 
@@ -41,8 +43,35 @@ pub enum MapPatch<K: Element, S: Store> {
 }
 
 impl<K: Ord, C> MapScope<K, C> {
-    pub(crate) fn of(key: K, scope: C) -> Self {
-        Self::Touched([(key, scope)].into())
+    /// These, in the form that is theirs alone.
+    fn of(mut keys: BTreeMap<K, C>) -> Self {
+        match keys.pop_first() {
+            Some((key, scope)) if keys.is_empty() => Self::One(key, scope),
+            Some((key, scope)) => {
+                keys.insert(key, scope);
+                Self::Touched(keys)
+            }
+            None => Self::Touched(keys),
+        }
+    }
+
+    /// How many keys, if it is not all.
+    fn len(&self) -> Option<usize> {
+        match self {
+            Self::All => None,
+            Self::One(..) => Some(1),
+            Self::Touched(keys) => Some(keys.len()),
+        }
+    }
+
+    /// The keys, if it is not all of them.
+    fn iter(&self) -> impl Iterator<Item = (&K, &C)> {
+        let (one, several) = match self {
+            Self::All => (None, None),
+            Self::One(key, scope) => (Some((key, scope)), None),
+            Self::Touched(keys) => (None, Some(keys)),
+        };
+        one.into_iter().chain(several.into_iter().flatten())
     }
 }
 
@@ -259,7 +288,7 @@ impl<K: Element, S: Store> Store for DotMap<K, S> {
             MapPatch::Whole(store) => return (store.clone(), MapScope::All),
             MapPatch::Key(key, patch) => {
                 let (store, scope) = S::content(patch);
-                return (Self::default().with(key.clone(), store), MapScope::of(key.clone(), scope));
+                return (Self::default().with(key.clone(), store), MapScope::One(key.clone(), scope));
             }
             MapPatch::Keys(keys) => keys,
         };
@@ -271,7 +300,7 @@ impl<K: Element, S: Store> Store for DotMap<K, S> {
                 stores.push((key.clone(), store));
             }
         }
-        (Self { entries: PersistentMap::from_ascending(stores) }, MapScope::Touched(scopes))
+        (Self { entries: PersistentMap::from_ascending(stores) }, MapScope::of(scopes))
     }
 
     fn patch(&mut self, patch: Self::Patch, changes: &mut Changes) {
@@ -292,23 +321,28 @@ impl<K: Element, S: Store> Store for DotMap<K, S> {
     }
 
     fn join_scopes(into: &mut Self::Scope, other: &Self::Scope) {
-        let (MapScope::Touched(own), MapScope::Touched(theirs)) = (&mut *into, other) else {
+        if matches!(other, MapScope::All) {
             *into = MapScope::All;
-            return;
+        }
+        let mut own = match std::mem::replace(into, MapScope::All) {
+            MapScope::All => return,
+            MapScope::One(key, scope) => BTreeMap::from([(key, scope)]),
+            MapScope::Touched(keys) => keys,
         };
-        for (key, scope) in theirs {
+        for (key, scope) in other.iter() {
             match own.get_mut(key) {
                 Some(twin) => S::join_scopes(twin, scope),
                 None => drop(own.insert(key.clone(), scope.clone())),
             }
         }
+        *into = MapScope::of(own);
     }
 
     fn join(&mut self, other: &Self, scope: &Self::Scope, join: &mut Join<'_>) -> bool {
         let mut changed = false;
         match scope {
-            MapScope::Touched(keys) => {
-                for (key, scope) in keys {
+            MapScope::One(..) | MapScope::Touched(_) => {
+                for (key, scope) in scope.iter() {
                     changed |= self.join_key(Cow::Borrowed(key), other, scope, join);
                 }
             }
@@ -391,16 +425,12 @@ impl<K: Element, S: Store> Store for DotMap<K, S> {
     }
 
     fn encode_scope(scope: &Self::Scope, out: &mut Encoder) {
-        match scope {
-            MapScope::All => out.u8(0),
-            MapScope::Touched(keys) => {
-                out.u8(1);
-                out.u64(keys.len() as u64);
-                for (key, scope) in keys {
-                    key.encode(out);
-                    S::encode_scope(scope, out);
-                }
-            }
+        let Some(count) = scope.len() else { return out.u8(0) };
+        out.u8(1);
+        out.u64(count as u64);
+        for (key, scope) in scope.iter() {
+            key.encode(out);
+            S::encode_scope(scope, out);
         }
     }
 
@@ -414,7 +444,7 @@ impl<K: Element, S: Store> Store for DotMap<K, S> {
                     keys.insert(key.clone(), S::decode_scope(inp)?);
                     Ok(key)
                 })?;
-                Ok(MapScope::Touched(keys))
+                Ok(MapScope::of(keys))
             }
             _ => Err(DecodeError::Invalid("an unknown scope")),
         }

@@ -75,6 +75,22 @@ fn a_change_is_taken_by_lineage() {
     assert_eq!(set.take_change(Lineage(2)), Change::FullOnly);
 }
 
+/// ddata Y9: the first update of a value that came back claims every own number but those that live: what was removed stays
+/// removed everywhere, and nothing else goes.
+#[test]
+fn a_first_claim_spares_what_lives() {
+    let (node, other) = (Node::new(1), Node::new(2));
+    let mut set: OrSet<char> = node.zero();
+    node.add(&mut set, "aebdc");
+    let stale = other.copy(&set);
+    node.change(&mut set, |set, cx| assert!(set.remove(cx, &'b')));
+    let mut back: OrSet<char> = node.copy(&set);
+    let delta = node.change(&mut back, |set, cx| set.add(cx, 'f'));
+    assert!(back.iter().eq(&['a', 'c', 'd', 'e', 'f']));
+    assert_eq!(with_deltas(&set, [&delta]), back, "nothing that lives is claimed");
+    assert!(with_deltas(&stale, [&delta]).iter().eq(&['a', 'c', 'd', 'e', 'f']), "what was forgotten goes");
+}
+
 /// ddata K2: numbers go on when an entry is dropped and created again, so an old element is not mistaken for a new one.
 #[test]
 fn a_created_again_entry_reuses_no_dot() {
