@@ -32,6 +32,7 @@ use clock::ReachableClock;
 pub(crate) use collection::{Collections, Tokens};
 pub(crate) use index::{Named, ReplicaIndex};
 pub(crate) use ranges::Ranges;
+pub(crate) use rounds::MAX_ROUNDS;
 use rounds::RoundTable;
 pub use rounds::{PruningNews, PruningRound};
 pub(crate) use work::{Phase, Work};
@@ -219,9 +220,10 @@ impl Pruning {
             .collect();
         for removed in ripe {
             let epoch = self.rounds.next_epoch();
-            self.rounds.merge(&PruningRound { removed, epoch, owner: self.own, created_at: wall_ms });
-            self.unknown.remove(&removed);
-            self.notice(now, removed);
+            if self.rounds.merge(&PruningRound { removed, epoch, owner: self.own, created_at: wall_ms }) {
+                self.unknown.remove(&removed);
+                self.notice(now, removed);
+            }
         }
     }
 

@@ -11,6 +11,7 @@ mod conflicts;
 mod deadlines;
 mod expiry;
 mod invariants;
+mod left_alone;
 mod observed;
 mod peers;
 mod pruning;

@@ -16,7 +16,7 @@ use crate::key::KeyId;
 use crate::message::{
     BatchItem, Content, DeltaItem, Envelope, Listed, Message, Nacked, ReadReply, Refusal, RoundId, WriteReply,
 };
-use crate::pruning::{PruningNews, PruningRound};
+use crate::pruning::{MAX_ROUNDS, PruningNews, PruningRound};
 use crate::transfers::Fragment;
 use crate::tree::{Prefix, Sixteenths, Sum};
 
@@ -79,6 +79,13 @@ fn bounded(count: usize) -> Result<(), WireError> {
 
 fn check_counts(kind: &pb::message::Kind) -> Result<(), WireError> {
     use pb::message::Kind;
+    if let Kind::SyncOpen(pb::SyncOpen { pruning: Some(news), .. })
+    | Kind::SyncSame(pb::SyncSame { pruning: Some(news), .. })
+    | Kind::SyncDiffers(pb::SyncDiffers { pruning: Some(news), .. }) = kind
+        && news.rounds.len() > MAX_ROUNDS
+    {
+        return Err(WireError::TooMany(news.rounds.len()));
+    }
     bounded(match kind {
         Kind::DeltaBatch(m) => m.items.len(),
         Kind::DeltaAck(m) => m.nacked.len(),

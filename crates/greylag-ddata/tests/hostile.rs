@@ -11,9 +11,9 @@ use greylag_core::{CodecId, Registry, UniqueAddress};
 use greylag_crdt::{Digest, DotSource, GCounter, GSet, KeyRange, OrSet, Part, RangeSum, ReplicaId, ReplicatedData};
 use greylag_crdt::{UpdateCx, WriterKey};
 use greylag_ddata::{
-    Content, Envelope as Entry, Key, KeyId, Membership, MembershipHandle, Message, Offer, Prefix, PruningNews, Read,
-    ReadLevel, Replica, ReplicaStatus, Replicas, Replicator, ReplicatorSettings, RoundId, Sixteenths, Stats, Sum,
-    TypeTable, WriteLevel,
+    Content, Envelope as Entry, Key, KeyId, Membership, MembershipHandle, Message, Offer, Prefix, PruningNews,
+    PruningRound, Read, ReadLevel, Replica, ReplicaStatus, Replicas, Replicator, ReplicatorSettings, RoundId,
+    Sixteenths, Stats, Sum, TypeTable, WriteLevel,
 };
 use greylag_transport::memory::MemoryNetwork;
 use greylag_transport::{Destination, Envelope, Inbound, Payload, Receiver, Recipient, Remoting};
@@ -378,6 +378,20 @@ async fn a_great_many_keys() {
     scene.counted(|stats| stats.malformed == 1).await;
     assert!(scene.honest[0].keys("more", None, 1).await.unwrap().is_empty());
     scene.still_serves().await;
+}
+
+/// ddata Z3, G11: so are a great many rounds of pruning; as many as there may be are taken.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_great_many_rounds_of_pruning() {
+    let scene = Scene::new(settings()).await;
+    let round =
+        |removed| PruningRound { removed: ReplicaId(removed), epoch: 1, owner: ReplicaId(7), created_at: i64::MAX };
+    let told = |count: u64| PruningNews { rounds: (1_000..1_000 + count).map(round).collect(), forget_horizon: None };
+    scene.say(Message::SyncSame { round: 1, pruning: told(8_193) });
+    scene.counted(|stats| stats.malformed == 1).await;
+    scene.say(Message::SyncSame { round: 1, pruning: told(8_192) });
+    scene.still_serves().await;
+    scene.counted(|stats| stats.malformed == 1).await;
 }
 
 /// ddata G8: the log for a member that acknowledges nothing is bounded, and others get everything.

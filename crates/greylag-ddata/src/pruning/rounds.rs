@@ -43,14 +43,19 @@ pub struct PruningNews {
     pub forget_horizon: Option<i64>,
 }
 
+/// Rounds that are known at a time. Each stays for two lifetimes of a marker, half a day by default, so there may be as many
+/// restarts in that time. Beyond it a removed replica waits until others are forgotten: what it wrote stays under its name.
+pub(crate) const MAX_ROUNDS: usize = 8_192;
+
 /// The rounds that are known, by removed replica.
 #[derive(Debug, Default)]
 pub(crate) struct RoundTable(BTreeMap<ReplicaId, PruningRound>);
 
 impl RoundTable {
-    /// Takes a round over unless a better one is known. Returns whether it was taken.
+    /// Takes a round over unless a better one is known, or too many. Returns whether it was taken.
     pub(crate) fn merge(&mut self, round: &PruningRound) -> bool {
-        let better = self.0.get(&round.removed).is_none_or(|known| round.beats(known));
+        let has_room = self.0.len() < MAX_ROUNDS;
+        let better = self.0.get(&round.removed).map_or(has_room, |known| round.beats(known));
         if better {
             self.0.insert(round.removed, round.clone());
         }
@@ -94,5 +99,17 @@ mod tests {
             assert_eq!(table.get(ReplicaId(9)), Some(&round(2, 3)));
             assert_eq!(table.next_epoch(), 3);
         }
+    }
+
+    /// ddata Z3: whoever names ever more replicas does not fill the memory, and what is known goes on.
+    #[test]
+    fn rounds_are_bounded() {
+        let mut table = RoundTable::default();
+        let of = |removed, epoch| PruningRound { removed: ReplicaId(removed), ..round(epoch, 2) };
+        let taken = (0..MAX_ROUNDS as u64 + 9).filter(|removed| table.merge(&of(*removed, 1))).count();
+        assert_eq!((taken, table.iter().count()), (MAX_ROUNDS, MAX_ROUNDS));
+        assert!(table.merge(&of(5, 2)), "a better round of one that is known is taken");
+        table.retain(|round| round.removed != ReplicaId(5));
+        assert!(table.merge(&of(MAX_ROUNDS as u64, 1)), "and another one when there is room again");
     }
 }

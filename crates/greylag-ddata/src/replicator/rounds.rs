@@ -4,11 +4,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use greylag_core::UniqueAddress;
-use greylag_crdt::{Digest, hash64};
+use greylag_crdt::hash64;
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 
 use super::ReplicatorCore;
+use super::left_alone::{Difference, LeftAlone};
 use crate::entries::Merged;
 use crate::key::KeyId;
 use crate::message::{Effect, Envelope, Listed, Message, RoundId};
@@ -21,17 +22,6 @@ use crate::tree::{Prefix, Sixteenths, Sum};
 /// One round in ten goes to any peer, reachable or not, in case reachability is wrong.
 const ANY_PEER_EVERY: u64 = 10;
 
-/// A difference that exchanging did not settle: the digests on both sides, and for how many more
-/// rounds it is left alone.
-#[derive(Debug)]
-struct Suppressed {
-    own: Option<Digest>,
-    theirs: Option<Digest>,
-    /// When the entry that arrived expired was last used; used since, it is another one.
-    used_ms: Option<i64>,
-    rounds_left: u32,
-}
-
 /// All rounds under way, at most one per peer and direction.
 #[derive(Debug, Default)]
 pub(super) struct Rounds {
@@ -39,7 +29,7 @@ pub(super) struct Rounds {
     answered: BTreeMap<UniqueAddress, Round>,
     /// Newly known peers, which are served before others.
     owed: BTreeSet<UniqueAddress>,
-    suppressed: BTreeMap<(UniqueAddress, u64), Suppressed>,
+    left_alone: LeftAlone,
     /// What peers asked for after hints and were not sent yet.
     hinted: BTreeMap<UniqueAddress, VecDeque<KeyId>>,
     count: u64,
@@ -76,7 +66,7 @@ impl Rounds {
         self.answered.remove(peer);
         self.owed.remove(peer);
         self.hinted.remove(peer);
-        self.suppressed.retain(|(suppressed, _), _| suppressed != peer);
+        self.left_alone.forget(peer);
     }
 
     /// All under way, with their peers and as the peers name them.
@@ -120,12 +110,7 @@ impl ReplicatorCore {
         round.tokens = self.pruning.collections.tokens();
         self.rounds.opened.insert(peer.clone(), round);
         self.rounds.owed.remove(peer);
-        self.rounds.suppressed.retain(|(suppressed, _), entry| {
-            if suppressed == peer {
-                entry.rounds_left = entry.rounds_left.saturating_sub(1);
-            }
-            entry.rounds_left > 0
-        });
+        self.rounds.left_alone.on_round(peer);
         self.stats.rounds_opened += 1;
         let root = self.entries.tree.sum_of(part);
         self.send(peer.clone(), Message::SyncOpen { round: number, part, root, pruning: self.pruning.news() }, out);
@@ -482,7 +467,7 @@ impl ReplicatorCore {
                     }
                 }
             }
-            let suppressed = &mut self.rounds.suppressed;
+            let left_alone = &mut self.rounds.left_alone;
             let mut keys = keys.to_vec();
             keys.sort_unstable_by_key(|held| held.hash);
             for prefix in prefixes {
@@ -490,13 +475,7 @@ impl ReplicatorCore {
                 let count = keys[first..].partition_point(|held| prefix.contains(held.hash));
                 let keys = &keys[first..first + count];
                 found.compare_list(&self.entries, *prefix, keys, &mut |hash, own, theirs, used_ms| {
-                    let Some(entry) = suppressed.get_mut(&(from.clone(), hash)) else { return false };
-                    // The other digest is learned from the first list after the refusal.
-                    let same = entry.own == own
-                        && (entry.theirs.is_none() || entry.theirs == theirs)
-                        && (entry.used_ms.is_none() || used_ms <= entry.used_ms);
-                    entry.theirs = theirs;
-                    same
+                    left_alone.get_mut(from, hash).is_some_and(|left| left.is_same(own, theirs, used_ms))
                 });
             }
         }
@@ -553,9 +532,9 @@ impl ReplicatorCore {
 
     /// Exchanging an entry with a peer changes nothing: it is left alone for a while. Source: ddata G14.
     pub(super) fn suppress(&mut self, from: &UniqueAddress, key: &KeyId, used_ms: Option<i64>) {
-        let (own, rounds_left) = (self.entries.digest(key), self.settings.mismatch_suppress_rounds);
-        let suppressed = Suppressed { own, theirs: None, used_ms, rounds_left };
-        self.rounds.suppressed.insert((from.clone(), hash64(key.as_bytes())), suppressed);
+        let rounds = self.settings.mismatch_suppress_rounds;
+        let difference = Difference::new(self.entries.digest(key), used_ms, rounds);
+        self.rounds.left_alone.add(from, hash64(key.as_bytes()), difference);
     }
 
     /// Entries too large for a batch of deltas, asked for by the hash in the hint. Source: ddata G7.
