@@ -111,9 +111,21 @@ struct Cursor {
     /// What was logged before it was first heard is left to its first whole round: the last record that it does not
     /// need, and since when it is so.
     left: Option<(u64, Instant)>,
+    /// When it was last told of an entry that is too large to go with the deltas, until a round shows that it has it: its
+    /// acknowledgement says only that it will ask for it.
+    hinted_at: Option<Instant>,
 }
 
 impl Cursor {
+    /// A batch goes out.
+    fn note_hints(&mut self, now: Instant, message: &Message) {
+        if let Message::DeltaBatch { items, .. } = message
+            && items.iter().any(|item| matches!(item, BatchItem::Hint { .. }))
+        {
+            self.hinted_at = Some(now);
+        }
+    }
+
     /// The last record that this peer does not need any more.
     fn floor(&self) -> u64 {
         let floor = self.outstanding.first_key_value().map_or(self.sent, |(from, _)| from - 1);
@@ -149,7 +161,7 @@ impl DeltaLog {
         self.peers.retain(|peer, _| peers.contains(peer));
         for peer in peers {
             let (sent, outstanding) = (self.last, BTreeMap::new());
-            let start = Cursor { sent, outstanding, is_behind: false, is_heard: false, left: None };
+            let start = Cursor { sent, outstanding, is_behind: false, is_heard: false, left: None, hinted_at: None };
             self.peers.entry(peer.clone()).or_insert(start);
         }
         self.trim();
@@ -171,9 +183,9 @@ impl DeltaLog {
     /// A round over everything with a peer is complete, which began at this time: of what was there then the peer lacks
     /// nothing.
     pub(crate) fn on_round_complete(&mut self, peer: &UniqueAddress, began_at: Instant) {
-        if let Some(cursor) = self.peers.get_mut(peer)
-            && cursor.left.take_if(|(_, since)| *since <= began_at).is_some()
-        {
+        let Some(cursor) = self.peers.get_mut(peer) else { return };
+        cursor.hinted_at.take_if(|at| *at <= began_at);
+        if cursor.left.take_if(|(_, since)| *since <= began_at).is_some() {
             self.trim();
         }
     }
@@ -320,6 +332,7 @@ impl DeltaLog {
                 cursor.sent = to_seq;
                 let message = Message::DeltaBatch { from_seq, to_seq, items };
                 let again_at = now + patience(settings, &message);
+                cursor.note_hints(now, &message);
                 cursor.outstanding.insert(from_seq, Outstanding { to_seq, again_at, owed: None });
                 sends.push((peer.clone(), message));
             }
@@ -419,7 +432,9 @@ impl DeltaLog {
             }
         };
         let message = Message::DeltaBatch { from_seq, to_seq, items };
-        self.peers.get_mut(peer)?.outstanding.get_mut(&from_seq)?.again_at = now + patience(settings, &message);
+        let cursor = self.peers.get_mut(peer)?;
+        cursor.note_hints(now, &message);
+        cursor.outstanding.get_mut(&from_seq)?.again_at = now + patience(settings, &message);
         Some((peer.clone(), message))
     }
 
@@ -565,6 +580,11 @@ impl DeltaLog {
     /// Whether this peer acknowledged everything.
     pub(crate) fn is_acknowledged_by(&self, peer: &UniqueAddress) -> bool {
         self.peers.get(peer).is_some_and(|cursor| cursor.floor() >= self.newest())
+    }
+
+    /// Whether this peer may still lack what it was only hinted at.
+    pub(crate) fn is_hinted(&self, peer: &UniqueAddress) -> bool {
+        self.peers.get(peer).is_some_and(|cursor| cursor.hinted_at.is_some())
     }
 
     fn newest(&self) -> u64 {

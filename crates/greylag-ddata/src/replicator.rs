@@ -41,7 +41,7 @@ use crate::message::{DeltaItem, Effect, Input, Message, ReplicatorEvent, Reply, 
 use crate::metrics::Traffic;
 use crate::pruning::Pruning;
 use crate::read::{Lifecycle, Read};
-use crate::replicas::Replicas;
+use crate::replicas::{Replica, Replicas};
 use crate::sabotage::Sabotage;
 use crate::settings::ReplicatorSettings;
 use crate::silence::Silence;
@@ -589,15 +589,20 @@ impl ReplicatorCore {
     }
 
     fn finish_stop(&mut self, now: Instant, out: &mut Vec<Effect>) {
-        let Some((reason, deadline)) = &self.stopping else { return };
-        let mut voters = self.replicas.others.iter().filter(|replica| replica.status.is_voter() && replica.reachable);
-        let nobody = self.log.len() == 0 || voters.clone().next().is_none();
-        let is_out = nobody || voters.any(|voter| self.log.is_acknowledged_by(&voter.address));
-        if *deadline <= now || (is_out && self.has_settled()) {
-            let reason = reason.clone();
+        let Some((reason, deadline)) = self.stopping.clone() else { return };
+        let voters = self.replicas.others.iter().filter(|replica| replica.status.is_voter() && replica.reachable);
+        let has_acknowledged = |voter: &&Replica| self.log.len() == 0 || self.log.is_acknowledged_by(&voter.address);
+        let nobody = voters.clone().next().is_none();
+        let up_to_date: Vec<UniqueAddress> =
+            voters.filter(has_acknowledged).map(|voter| voter.address.clone()).collect();
+        let is_out = nobody || up_to_date.iter().any(|voter| !self.log.is_hinted(voter));
+        if deadline <= now || (is_out && self.has_settled()) {
             self.stopping = None;
             self.fail_all(&reason, out);
             self.become_lifecycle(Lifecycle::Stopped(reason), out);
+        } else if !is_out && let Some(voter) = up_to_date.first() {
+            // It may still be asking for what is large: a round tells when it has all of it.
+            self.open_round_soon(now, voter, out);
         }
     }
 

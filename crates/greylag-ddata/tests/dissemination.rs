@@ -8,7 +8,7 @@ use greylag_core::UniqueAddress;
 use greylag_crdt::{ClockExhausted, DotSource, GCounter, OrSet, ReplicatedData, UpdateCx};
 use greylag_ddata::{
     BatchItem, Effect, Input, Key, Lifecycle, Message, Replica, ReplicaStatus, Replicas, ReplicatorCore,
-    ReplicatorSettings, TypeTable, WriteLevel,
+    ReplicatorSettings, StopReason, TypeTable, WriteLevel,
 };
 
 struct World {
@@ -475,6 +475,28 @@ fn what_is_asked_for_after_hints_goes_in_steps() {
     assert!(world.are_equal());
     assert!(items(&world.said).iter().any(|item| matches!(item, BatchItem::Hint { .. })));
     assert!((1..=64).contains(&world.most.0), "{} entries in one step", world.most.0);
+}
+
+/// ddata G15: whoever stops waits until a voter has what it was only hinted at, also if the question for it is lost.
+#[test]
+fn an_orderly_stop_waits_for_what_is_large() {
+    let mut world =
+        World::new(2, &ReplicatorSettings { eager_full_state_bytes: 0, delta_enabled: false, ..settings() });
+    world.publish(&[0, 1]);
+    world.settle();
+    world.round(0);
+    world.update::<OrSet<u32>>(0, "key", |set, cx| set.add_all(cx, 0..50_000));
+    world.input(0, Input::Stop(StopReason::ShutDown));
+    world.flights.retain(|(_, _, message)| matches!(message, Message::DeltaBatch { .. }));
+    assert!(items(&world.said).iter().any(|item| matches!(item, BatchItem::Hint { .. })));
+    world.turn();
+    world.flights.retain(|(_, _, message)| matches!(message, Message::DeltaAck { .. }));
+    assert_eq!(world.flights.len(), 1, "what is hinted at is acknowledged, and the question for it is lost");
+    world.turn();
+    assert!(!matches!(world.cores[0].lifecycle(), Lifecycle::Stopped(_)), "nobody has it yet");
+    world.settle();
+    assert_eq!(*world.cores[0].lifecycle(), Lifecycle::Stopped(StopReason::ShutDown));
+    assert_eq!(world.set_len(1, "key"), 50_000);
 }
 
 /// ddata G14: what exchanging does not settle is left alone for a while.
