@@ -128,6 +128,12 @@ impl Head {
         Self { epoch, writer_uuid, generation, ..self }
     }
 
+    /// Whether an append up to `last` that was stored would still be found under this head. Only then does
+    /// its absence prove that it never was. Source: persistence J10.
+    pub fn would_show(&self, last: SeqNr) -> bool {
+        last > self.deleted_to
+    }
+
     /// What the claimer is answered.
     pub fn as_claim(&self) -> Claim {
         Claim { epoch: self.epoch, highest: self.highest, deleted_to: self.deleted_to }

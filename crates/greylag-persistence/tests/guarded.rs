@@ -146,6 +146,29 @@ async fn after_an_unanswered_try_a_refusal_is_unknown() {
     }
 }
 
+/// Rule persistence J10: whoever fenced us may have deleted what the first try stored; then the fence
+/// proves nothing. While the record would still be there, it does.
+#[tokio::test(start_paused = true)]
+async fn a_fence_is_no_proof_once_the_events_may_be_deleted() {
+    for deletes in [true, false] {
+        let (faulty, journal) = guarded();
+        let epoch = claim(&journal).await;
+        faulty.plan(None, JournalOp::Append, 0, StoreFault::AnswerLost { done: deletes });
+        assert!(matches!(journal.append(append(epoch, 1)).await, Err(AppendError::Unknown(_))));
+        let successor = journal.claim(&id(), WriterUuid::from_u128(2), Under::Seen(epoch)).await.unwrap();
+        if deletes {
+            journal.delete_to(&id(), successor.epoch, SeqNr::MAX).await.unwrap();
+        }
+        let answer = journal.append(append(epoch, 1)).await;
+        let expected = if deletes {
+            matches!(answer, Err(AppendError::Unknown(_)))
+        } else {
+            matches!(answer, Err(AppendError::Fenced { .. }))
+        };
+        assert!(expected, "deleted {deletes}: {answer:?}");
+    }
+}
+
 /// The same when the breaker opens between two tries: of that append it is unknown, of others certain.
 #[tokio::test(start_paused = true)]
 async fn an_open_breaker_does_not_deny_what_may_be_stored() {

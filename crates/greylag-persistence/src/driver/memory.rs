@@ -154,7 +154,7 @@ impl InMemoryJournal {
     fn try_append(&self, append: &Append, unanswered: bool) -> Option<Result<Appended, AppendError>> {
         let mut histories = match self.open(AppendError::NotStored) {
             Ok(histories) => histories,
-            Err(error) => return Some(Err(uncertain(error, unanswered))),
+            Err(error) => return Some(Err(uncertain(append, error, unanswered))),
         };
         let Histories { by_id, commits, .. } = &mut *histories;
         let history = by_id.entry(append.id.clone()).or_default();
@@ -179,15 +179,16 @@ impl InMemoryJournal {
             None => history.append(append, &self.caps, &self.clock),
         };
         commits.extend(history.stored_since(highest, &append.id));
-        Some(answer.map_err(|error| uncertain(error, unanswered)))
+        Some(answer.map_err(|error| uncertain(append, error, unanswered)))
     }
 }
 
 /// After an unanswered try, only Ok, Fenced and Unknown are true: an earlier try may be stored.
-fn uncertain(error: AppendError, unanswered: bool) -> AppendError {
+fn uncertain(append: &Append, error: AppendError, unanswered: bool) -> AppendError {
     match error {
         error if !unanswered => error,
-        AppendError::Fenced { .. } | AppendError::Unknown(_) => error,
+        AppendError::Fenced { current } if append.last().is_some_and(|last| current.would_show(last)) => error,
+        AppendError::Unknown(_) => error,
         other => {
             AppendError::Unknown(StoreFailure::new(NAME, format!("an earlier try went unanswered; then: {other}")))
         }

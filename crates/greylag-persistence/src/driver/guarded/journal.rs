@@ -35,6 +35,7 @@ impl<J: Journal + ?Sized> Journal for Guarded<J> {
 
     async fn append(&self, append: Append) -> Result<Appended, AppendError> {
         let (id, writer_uuid, first) = (append.id.clone(), append.writer_uuid, append.first.as_u64());
+        let last = append.last().unwrap_or(append.first);
         let failure_of = |error: &AppendError| match error {
             AppendError::NotStored(failure) | AppendError::Unknown(failure) => Some(failure.clone()),
             AppendError::Rejected(_) | AppendError::Fenced { .. } | AppendError::Conflict { .. } => None,
@@ -48,10 +49,14 @@ impl<J: Journal + ?Sized> Journal for Guarded<J> {
             }
             Err(NoAnswer::NotSent(failure)) if doubtful => Err(AppendError::Unknown(failure)),
             Err(NoAnswer::NotSent(failure)) => Err(AppendError::NotStored(failure)),
-            // Proved by the head: not stored, whatever an earlier try met.
-            Ok(answer @ (Ok(_) | Err(AppendError::Fenced { .. }))) => {
+            Ok(Ok(appended)) => {
                 self.guard.settle(&id);
-                answer
+                Ok(appended)
+            }
+            // Proved by the head: not stored, whatever an earlier try met.
+            Ok(Err(AppendError::Fenced { current })) if current.would_show(last) => {
+                self.guard.settle(&id);
+                Err(AppendError::Fenced { current })
             }
             Ok(Err(refusal)) if doubtful => {
                 let cause = format!("an earlier try went unanswered; then: {refusal}");
