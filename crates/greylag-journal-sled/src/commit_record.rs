@@ -29,7 +29,7 @@ pub(crate) struct CommitRecord {
     pub(crate) rows: Vec<CommittedRow>,
     /// How many further commits it stands for, whose events are all gone: the numbers that follow its own.
     pub(crate) merged: u64,
-    /// Events and changes of all of those, and of itself, that are gone.
+    /// Events and changes of all of those, and of itself, that are gone; their places follow the others.
     pub(crate) gone: u64,
 }
 
@@ -127,7 +127,7 @@ impl CommitRecord {
             out.u8(row.crc32c.is_some().into());
             out.u32(row.crc32c.unwrap_or_default());
         }
-        if self.merged > 0 {
+        if self.merged > 0 || self.gone > 0 {
             out.varint(self.merged);
             out.varint(self.gone);
         }

@@ -149,6 +149,29 @@ pub(crate) fn offsets_of(projection: &str, slices: &RangeInclusive<u16>) -> (Vec
     (offsets(projection, *slices.start()), end)
 }
 
+/// Bounds of the snapshots of an id.
+pub(crate) fn snapshots(pid: PidNo) -> (Vec<u8>, Vec<u8>) {
+    (key(SNAPSHOT, &[pid.0]), key(SNAPSHOT, &[pid.0.saturating_add(1)]))
+}
+
+/// Bounds of the events of an id.
+pub(crate) fn events(pid: PidNo) -> (Vec<u8>, Vec<u8>) {
+    (key(EVENT, &[pid.0]), key(EVENT, &[pid.0.saturating_add(1)]))
+}
+
+/// Whose head lies under this key.
+pub(crate) fn head_id(key: &[u8]) -> Option<PersistenceId> {
+    let id = std::str::from_utf8(key.strip_prefix(&[HEAD])?).ok()?;
+    PersistenceId::unique(id).ok()
+}
+
+/// Which slice of which projection lies under this key.
+pub(crate) fn offsets_slice(key: &[u8]) -> Option<(String, u16)> {
+    let (name, slice) = key.strip_prefix(&[OFFSETS])?.split_last_chunk::<2>()?;
+    let name = std::str::from_utf8(name.strip_suffix(&[0])?).ok()?;
+    Some((name.to_owned(), u16::from_be_bytes(*slice)))
+}
+
 /// Bounds of a whole space, for iteration.
 pub(crate) fn space(space: Space) -> ([u8; 1], [u8; 1]) {
     let first = match space {
@@ -158,12 +181,15 @@ pub(crate) fn space(space: Space) -> ([u8; 1], [u8; 1]) {
         Space::Sweeps => SWEEP,
         Space::SnapshotChunks => SNAPSHOT_CHUNK,
         Space::Changes => CHANGE,
+        Space::Heads => HEAD,
+        Space::States => STATE,
+        Space::Offsets => OFFSETS,
         Space::All => return ([HEAD], [0xff]),
     };
     ([first], [first + 1])
 }
 
-/// Spaces that are read whole when the journal opens.
+/// Spaces that are read whole, when the journal opens or is looked through.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Space {
     Commits,
@@ -173,6 +199,9 @@ pub(crate) enum Space {
     SnapshotChunks,
     /// Read from where the latest commits begin.
     Changes,
+    Heads,
+    States,
+    Offsets,
     /// Every space but the format's.
     All,
 }

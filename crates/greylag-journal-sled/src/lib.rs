@@ -49,6 +49,7 @@ mod heads;
 mod journal;
 mod keys;
 mod lookup;
+pub mod maintenance;
 mod merger;
 mod offset_row;
 mod offsets;

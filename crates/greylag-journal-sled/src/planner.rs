@@ -39,7 +39,7 @@ mod states;
 pub(crate) use states::remove_superseded;
 
 /// What whoever finds the journal damaged is told to do.
-const REPAIR: &str = "copy the directory, then `greylag-journal-sled verify DIRECTORY` tells what is damaged, and \
+pub(crate) const REPAIR: &str = "copy the directory, then `greylag-journal-sled verify DIRECTORY` tells what is damaged, and \
                       `greylag-journal-sled salvage DIRECTORY NEW` saves what is not";
 
 /// Plans the group commits of one journal.

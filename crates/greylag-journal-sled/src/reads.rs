@@ -114,7 +114,7 @@ impl Reads<'_> {
     }
 
     /// The snapshot of this number, unless it is gone or does not match.
-    fn snapshot(
+    pub(crate) fn snapshot(
         &self,
         id: &PersistenceId,
         pid: PidNo,

@@ -32,7 +32,7 @@ pub(crate) fn recover(planner: &mut JournalPlanner, reader: &Reader, batch: &mut
     sweep_orphan_chunks(reader, batch)
 }
 
-fn check_format(reader: &Reader, batch: &mut Batch) -> Result<(), StoreError> {
+pub(crate) fn check_format(reader: &Reader, batch: &mut Batch) -> Result<(), StoreError> {
     if let Some(format) = reader.get(keys::FORMAT)? {
         return records::check_format(format).map_err(StoreError::corrupt);
     }

@@ -78,6 +78,14 @@ impl TailGuard {
     }
 }
 
+/// What the guard of a store in `directory` says to one whose last commit is `found`.
+///
+/// # Errors
+/// [`StoreError::TailLost`], [`StoreError::GuardLost`], or what opening says to a store whose planner guards it.
+pub fn check(directory: &Path, found: u64) -> Result<(), StoreError> {
+    TailGuard::open(directory, found).map(drop)
+}
+
 /// Writes the guard of a store in `directory` anew, for one whose last commit is `number`. Only for repair: it
 /// takes back what the guard knew.
 ///

@@ -74,7 +74,7 @@ pub use batch::{Batch, MAX_VALUE_BYTES};
 #[cfg(feature = "ddata")]
 pub use ddata::{DdataStore, DdataStoreSettings};
 pub use error::{OpenError, Refused, StoreError, Unanswered};
-pub use guard::{FILE_NAME as GUARD_FILE, renew as renew_guard};
+pub use guard::{FILE_NAME as GUARD_FILE, check as check_guard, renew as renew_guard};
 pub use planner::{Planner, Request};
 pub use reader::Reader;
 pub use settings::StoreSettings;

@@ -1,0 +1,112 @@
+//! Everything that can be read of a journal, as lines of JSON, for people and for programs of their own.
+
+use std::io::Write;
+use std::path::Path;
+
+use bytes::Bytes;
+use greylag_core::Generation;
+use greylag_persistence::{EventKind, Metadata};
+use serde_json::{Value, json};
+
+use super::{Failure, Found, Survey, Verification, close, open};
+use crate::keys::hex;
+use crate::offset_row::Place;
+
+/// Writes one object a line: `id`, `event`, `snapshot`, `state`, `offsets`, and `damage` for what cannot be
+/// read. Payloads and values of metadata are hexadecimal, timestamps are microseconds since 1970.
+///
+/// # Errors
+/// [`Failure::Open`] if the engine does not open it, [`Failure::File`] if `out` fails.
+pub fn export(path: &Path, out: &mut dyn Write) -> Result<Verification, Failure> {
+    let store = open(path)?;
+    let reader = store.reader().map_err(|source| Failure::Store { path: path.to_owned(), source })?;
+    let mut found = Verification::default();
+    let mut failed = Ok(());
+    Survey::new(reader).walk(&mut |thing| {
+        found.note(&thing);
+        if failed.is_ok() {
+            failed = writeln!(out, "{}", line(&thing));
+        }
+    });
+    close(store, path)?;
+    failed.map_err(|source| Failure::File { path: "the output".into(), source })?;
+    Ok(found)
+}
+
+fn line(thing: &Found<'_>) -> Value {
+    match thing {
+        Found::Id { id, head, .. } => {
+            let head = head.map(|stored| {
+                json!({
+                    "epoch": stored.head.epoch.as_u64(),
+                    "writer_uuid": stored.head.writer_uuid.to_string(),
+                    "generation": stored.head.generation.map(Generation::as_u64),
+                    "highest": stored.head.highest.as_u64(),
+                    "deleted_to": stored.head.deleted_to.as_u64(),
+                })
+            });
+            json!({ "id": { "id": id.as_str(), "head": head } })
+        }
+        Found::Event { row, .. } => {
+            let event = &row.event;
+            json!({ "event": {
+                "id": event.id.as_str(),
+                "seq_nr": event.seq_nr.as_u64(),
+                "ordinal": row.ordinal,
+                "timestamp": event.timestamp.as_micros(),
+                "writer_uuid": event.writer_uuid.to_string(),
+                "writer_epoch": event.writer_epoch.as_u64(),
+                "codec_id": event.codec_id.as_u32(),
+                "manifest": event.manifest,
+                "schema_version": event.schema_version,
+                "filtered": event.kind == EventKind::Filtered,
+                "tags": event.tags,
+                "metadata": metadata(&event.metadata),
+                "payload": hex(&event.payload),
+            }})
+        }
+        Found::Snapshot(_, snapshot) => json!({ "snapshot": {
+            "id": snapshot.id.as_str(),
+            "seq_nr": snapshot.seq_nr.as_u64(),
+            "timestamp": snapshot.timestamp.as_micros(),
+            "codec_id": snapshot.codec_id.as_u32(),
+            "manifest": snapshot.manifest,
+            "schema_version": snapshot.schema_version,
+            "metadata": metadata(&snapshot.metadata),
+            "payload": hex(&snapshot.payload),
+        }}),
+        Found::State(row) => {
+            let state = &row.state;
+            let value = state.value.as_ref().map(|value| {
+                json!({
+                    "codec_id": value.codec_id.as_u32(),
+                    "manifest": value.manifest,
+                    "schema_version": value.schema_version,
+                    "payload": hex(&value.payload),
+                })
+            });
+            json!({ "state": {
+                "id": state.id.as_str(),
+                "revision": state.revision.as_u64(),
+                "generation": state.generation.map(Generation::as_u64),
+                "writer_uuid": state.writer_uuid.to_string(),
+                "timestamp": state.timestamp.as_micros(),
+                "tag": state.tag,
+                "value": value,
+            }})
+        }
+        Found::Offsets { projection, slice, row } => {
+            let place = |place: &Place| json!({ "id": place.id.as_str(), "seq_nr": place.seq_nr.as_u64(), "ordinal": place.ordinal });
+            let places: Vec<_> = row.places().map(place).collect();
+            json!({ "offsets": {
+                "projection": projection, "slice": slice, "owner_epoch": row.epoch.as_u64(), "places": places,
+            }})
+        }
+        Found::Damage { what, .. } => json!({ "damage": what }),
+    }
+}
+
+fn metadata(metadata: &Metadata) -> Value {
+    let field = |(name, value): (&String, &Bytes)| (name.clone(), Value::String(hex(value)));
+    Value::Object(metadata.iter().map(field).collect())
+}
