@@ -112,6 +112,16 @@ async fn holes_are_found_when_the_journal_opens() {
     }
 }
 
+/// An event that is whole, but not the one that the commit stored.
+#[tokio::test]
+async fn another_event_in_the_place_of_one_is_found_when_the_journal_opens() {
+    let directory = tempfile::tempdir().unwrap();
+    ten_events(directory.path()).await;
+    let other = on_row(directory.path(), Do::Get(numbered(0x02, &[1, 5])));
+    on_row(directory.path(), Do::Put(numbered(0x02, &[1, 4]), other));
+    assert!(refused(directory.path()).await.1.contains("events of commit 5"));
+}
+
 /// The tail guard knows of every acknowledged commit, verified or not.
 #[tokio::test]
 async fn a_lost_tail_is_found_by_the_guard() {
