@@ -1,0 +1,149 @@
+//! The server is away for a while: what is refused, what is said, and how entities wait for it.
+
+mod common;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::{ServedDisk, append, client, id, loopback};
+use greylag_codec::json;
+use greylag_persistence::driver::{RecoveryPermits, spawn};
+use greylag_persistence::{
+    AppendError, BreakerMode, BreakerSettings, CommandContext, Effect, EventMeta, EventSourced, EventSourcedSettings,
+    Guarded, Health, Journal, PersistenceId, ReadError, SnapshotStore, StateStore, StoredCodec, Stores, Under,
+    WriterEpoch, WriterUuid,
+};
+use tokio::sync::oneshot;
+
+const UUID: WriterUuid = WriterUuid::from_u128(1);
+
+fn quick() -> BreakerSettings {
+    let reset_timeout = Duration::from_millis(50);
+    BreakerSettings { max_failures: 2.try_into().unwrap(), reset_timeout, ..BreakerSettings::default() }
+}
+
+/// Rule persistence §4.4a: while the server is away, calls are refused through the breaker, at once and by
+/// name; nothing that was never sent is said to be uncertain, and nothing that is not stored is lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_breaker_answers_while_the_server_is_away() {
+    let directory = tempfile::tempdir().unwrap();
+    let served = ServedDisk::start(directory.path(), loopback()).await;
+    let journal = Arc::new(served.client().await.journal());
+    let guarded = Guarded::new(journal, "journal service", quick()).unwrap();
+    let claim = guarded.claim(&id(1), UUID, Under::Seen(WriterEpoch::NONE)).await.unwrap();
+    guarded.append(append(&id(1), &claim, UUID, 1, "a")).await.unwrap();
+    let address = served.stop().await;
+    let mut causes = Vec::new();
+    while causes.len() < 4 {
+        match guarded.append(append(&id(1), &claim, UUID, 2, "b")).await {
+            Err(AppendError::NotStored(failure)) => causes.push(failure.to_string()),
+            other => panic!("it was never sent, so it is not stored, but: {other:?}"),
+        }
+        assert!(matches!(guarded.read_breaker(), BreakerMode::Closed), "reads have a breaker of their own");
+    }
+    assert!(causes[0].contains(&address.to_string()) && causes[0].contains("away"), "{}", causes[0]);
+    assert!(causes[3].contains("write breaker of journal service"), "{}", causes[3]);
+    assert!(matches!(guarded.head(&id(1)).await, Err(ReadError::Unavailable(_))));
+    assert!(matches!(guarded.health(), Health::Down(_)), "{:?}", guarded.health());
+
+    let served = ServedDisk::start(directory.path(), address).await;
+    while let Err(error) = guarded.append(append(&id(1), &claim, UUID, 2, "b")).await {
+        assert!(matches!(error, AppendError::NotStored(_)), "{error:?}");
+        tokio::task::yield_now().await;
+    }
+    assert!(matches!(guarded.write_breaker(), BreakerMode::Closed));
+    assert_eq!(guarded.head(&id(1)).await.unwrap().highest.as_u64(), 2);
+    assert_eq!(guarded.health(), Health::Up);
+    served.stop().await;
+}
+
+/// Adds, and answers the sum once it is durable.
+struct Add(u64, oneshot::Sender<u64>);
+
+struct Account(PersistenceId);
+
+impl EventSourced for Account {
+    type Command = Add;
+    type Event = u64;
+    type State = u64;
+
+    fn persistence_id(&self) -> PersistenceId {
+        self.0.clone()
+    }
+
+    fn event_codec(&self) -> StoredCodec<u64> {
+        StoredCodec::new(json("added"))
+    }
+
+    fn settings(&self) -> EventSourcedSettings {
+        EventSourcedSettings::test()
+    }
+
+    fn on_command(&mut self, _: &mut CommandContext<'_>, _: &u64, Add(number, done): Add) -> Effect<Self> {
+        Effect::<Self>::persist(number).then_run(move |sum| {
+            let _gone = done.send(*sum);
+        })
+    }
+
+    fn apply(&self, sum: &mut u64, number: &u64, _: &EventMeta<'_>) {
+        *sum += number;
+    }
+}
+
+/// Rule persistence §4.4a: known entities wait in recovery until the server is back, those that ran and
+/// those that are started meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn entities_wait_in_recovery_until_the_server_is_back() {
+    let directory = tempfile::tempdir().unwrap();
+    let served = ServedDisk::start(directory.path(), loopback()).await;
+    let client = client(served.address).await;
+    let stores = client.stores();
+    let start = |number| spawn(Account(id(number)), stores.clone(), RecoveryPermits::default()).unwrap();
+    let add = async |entity: &greylag_persistence::driver::EntityHandle<Add>, number| {
+        let (done, sum) = oneshot::channel();
+        entity.tell(Add(number, done)).await.unwrap();
+        sum.await
+    };
+    let (running, mut ended) = start(1);
+    assert_eq!(add(&running, 5).await, Ok(5));
+    let address = served.stop().await;
+    // Refused, which makes it recover again.
+    assert!(add(&running, 100).await.is_err());
+    let (fresh, _ended) = start(2);
+    let waiting = tokio::spawn(async move {
+        let sums = tokio::join!(add(&running, 2), add(&fresh, 7));
+        (sums, running)
+    });
+    while !matches!(client.journal().health(), Health::Down(_)) {
+        tokio::task::yield_now().await;
+    }
+    let served = ServedDisk::start(directory.path(), address).await;
+    let (sums, running) = waiting.await.unwrap();
+    assert_eq!(sums, (Ok(7), Ok(7)), "the refused one is not in the sum, the one before is");
+    running.stop().await;
+    assert!(matches!((&mut ended).await, Ok(greylag_persistence::driver::Ended::Stopped)));
+    served.stop().await;
+}
+
+/// Health is the served journal's, and Down while there is none; every handle says the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn health_is_that_of_the_served_journal() {
+    let directory = tempfile::tempdir().unwrap();
+    let served = ServedDisk::start(directory.path(), loopback()).await;
+    let client = served.client().await;
+    let all = || {
+        let (journal, snapshots, states) = (client.journal(), client.snapshots(), client.states().unwrap());
+        [Journal::health(&journal), SnapshotStore::health(&snapshots), StateStore::health(&states)]
+    };
+    assert!(all().iter().all(|health| *health == Health::Up));
+    let stores: Stores = client.stores();
+    assert!(stores.is_shared() && stores.states.is_some());
+    // The journal is closed behind a server that goes on: clients hear of it.
+    served.disk.close().await.unwrap();
+    while !all().iter().all(|health| matches!(health, Health::Down(_))) {
+        tokio::task::yield_now().await;
+    }
+    let refused = client.journal().head(&id(1)).await;
+    assert!(matches!(refused, Err(ReadError::Unavailable(_))), "{refused:?}");
+    served.server.shutdown().await;
+}
