@@ -7,8 +7,8 @@ use greylag_core::CodecId;
 use greylag_journal_service::{JournalServer, ServerSettings};
 use greylag_persistence::{
     Append, AppendError, ChangesOf, EncodedValue, InMemoryJournal, InMemorySnapshots, Journal, Offset, OffsetKind,
-    OffsetStore, Position, Processed, ReadError, RejectReason, Revision, SeqNr, StateRejectReason, StateStore,
-    StateWrite, StateWriteError, Stores, Timestamp, Under, WriterEpoch, WriterUuid,
+    OffsetStore, PersistenceId, Position, Processed, ReadError, RejectReason, Revision, SeqNr, StateRejectReason,
+    StateStore, StateWrite, StateWriteError, Stores, Timestamp, Under, WriterEpoch, WriterUuid,
 };
 
 const UUID: WriterUuid = WriterUuid::from_u128(1);
@@ -40,10 +40,12 @@ async fn a_list_of_large_changes_comes_whole() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_many_ids_have_processed_comes_whole() {
-    const IDS: u32 = 100_000;
+    const IDS: u32 = 30_000;
     let served = ServedMemory::start(OffsetKind::Timestamp).await;
     let owned = served.offsets.claim("carts", 0..=1023).await.unwrap();
     let at = |number: u32| Position::Timestamp(Timestamp::from_micros(u64::from(number / 3)));
+    // Long ids, so that they do not fit one page.
+    let id = |number| PersistenceId::of("Cart", &format!("{number:0>240}")).unwrap();
     let processed = (0..IDS).map(|number| Processed { id: id(number), seq_nr: SeqNr::FIRST, position: at(number) });
     served.offsets.save(&owned, &processed.collect::<Vec<_>>()).await.unwrap();
     let offsets = served.client().await.offsets().unwrap();

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use greylag_transport::{Tls, TlsFiles, TlsSettings};
 use tokio::sync::{mpsc, watch};
@@ -24,6 +25,8 @@ use crate::wire;
 const OUTGOING_FRAMES: usize = 4;
 const STREAM_WINDOW_BYTES: u32 = 8 << 20;
 const CONNECTION_WINDOW_BYTES: u32 = 32 << 20;
+/// A client of which nothing is heard for twice as long is gone.
+const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(5);
 /// A client has one, and a second one while the server has not noticed that the first is gone.
 const SESSIONS_OF_A_CONNECTION: usize = 4;
 
@@ -69,6 +72,8 @@ impl JournalServer {
         let server = Server::builder()
             .initial_stream_window_size(STREAM_WINDOW_BYTES)
             .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+            .http2_keepalive_interval(Some(KEEP_ALIVE_INTERVAL))
+            .http2_keepalive_timeout(Some(KEEP_ALIVE_INTERVAL))
             .max_concurrent_streams(u32::try_from(streams).unwrap_or(u32::MAX))
             .serve_with_incoming_shutdown(service, ReceiverStream::new(clients), session::stopped(stopped));
         let accepting = accept(listener, tls.clone(), sender);

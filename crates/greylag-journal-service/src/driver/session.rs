@@ -57,8 +57,17 @@ impl Session {
     async fn serve(&self, incoming: &mut Streaming<proto::ClientFrame>) -> Result<(), Status> {
         let hello = self.hello(incoming).await?;
         let mut seat = Seats::take(&self.seats, &hello.client_id).await?;
+        let attending = self.attend(incoming, &hello.client);
+        // At any await: a client that came back must not wait for what it left unread.
+        tokio::select! {
+            () = seat.given_up() => Err(Status::aborted("the client has begun another session")),
+            attended = attending => attended,
+        }
+    }
+
+    async fn attend(&self, incoming: &mut Streaming<proto::ClientFrame>, client: &str) -> Result<(), Status> {
         self.send(server_frame::Frame::Welcome(self.welcome())).await?;
-        tracing::debug!(client = hello.client, "journal session began");
+        tracing::debug!(client, "journal session began");
         let mut calls = Calls::default();
         let mut told = self.served.stores.journal.health();
         let mut health = tokio::time::interval(HEALTH_INTERVAL);
@@ -67,7 +76,6 @@ impl Session {
             self.begin(&mut calls)?;
             tokio::select! {
                 () = &mut stop => break,
-                () = seat.given_up() => return Err(Status::aborted("the client has begun another session")),
                 frame = incoming.message(), if calls.waiting.is_empty() => match frame? {
                     Some(frame) => calls.take(frame),
                     None => return Ok(()),

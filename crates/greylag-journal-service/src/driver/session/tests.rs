@@ -54,9 +54,10 @@ impl EventQueries for Gated {
         &self,
         _: Option<&str>,
         _: Option<&PersistenceId>,
-        _: usize,
+        limit: usize,
     ) -> Result<Vec<PersistenceId>, ReadError> {
-        Ok(Vec::new())
+        self.begun.send_modify(|begun| *begun += 1);
+        Ok((0..limit).map(|number| format!("{number:0>200}").parse().unwrap()).collect())
     }
 
     async fn newest(&self) -> Result<Option<Position>, ReadError> {
@@ -154,7 +155,9 @@ fn claim() -> call::Call {
 
 /// Rule persistence §4.4a (`service.max_in_flight`): however much a client sends at once, no more is in
 /// progress, and all of it is answered.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+///
+/// On one thread: once the session has begun something, it has begun all that it will.
+#[tokio::test]
 async fn no_more_calls_of_a_client_are_in_progress_than_may_be() {
     const CALLS: usize = 200;
     let gated = Gated::new();
@@ -169,7 +172,9 @@ async fn no_more_calls_of_a_client_are_in_progress_than_may_be() {
 }
 
 /// The same for the bytes that calls and their answers may take: a page counts as a whole one.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+///
+/// On one thread: once the session has begun something, it has begun all that it will.
+#[tokio::test]
 async fn no_more_bytes_of_a_client_are_kept_than_may_be() {
     const CALLS: usize = 50;
     let gated = Gated::new();
@@ -216,6 +221,22 @@ async fn nothing_of_an_old_session_is_done_once_the_client_is_back() {
     let _other = Raw::welcomed(&server, 2).await;
     new.call([claim()]).await;
     new.answers(1).await;
+}
+
+/// The same if the old session waits for a client that reads nothing any more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_old_session_that_nobody_reads_gives_way() {
+    let gated = Gated::new();
+    let (server, _) = serve(gated.clone(), ServerSettings { max_in_flight: 1, ..ServerSettings::test() }).await;
+    let old = Raw::welcomed(&server, 1).await;
+    let list = || call::Call::ListIds(proto::ListIds { entity_type: None, after: None, limit: 4000 });
+    old.call((0..100).map(|_| list())).await;
+    // 800 kB each: the connection and the frames that may wait are full before the last is begun.
+    gated.begun.subscribe().wait_for(|begun| *begun >= 5).await.unwrap();
+    let mut new = Raw::welcomed(&server, 1).await;
+    new.call([claim()]).await;
+    new.answers(1).await;
+    assert!(*gated.begun.borrow() < 100, "the old session has stood still");
 }
 
 /// Rule persistence §4.4a: requests carry the protocol version; another one is refused in words that name
