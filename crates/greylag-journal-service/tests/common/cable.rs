@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -11,7 +11,8 @@ use tokio::sync::watch;
 /// Carries every connection to one server.
 pub(crate) struct Cable {
     pub(crate) address: SocketAddr,
-    swallows: Arc<AtomicBool>,
+    /// Connections that were made after so many cuts have no way back.
+    swallows: Arc<AtomicU64>,
     /// How often it was cut.
     cuts: watch::Sender<u64>,
 }
@@ -20,7 +21,7 @@ impl Cable {
     pub(crate) async fn to(server: SocketAddr) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let (swallows, cuts) = (Arc::new(AtomicBool::new(false)), watch::Sender::new(0));
+        let (swallows, cuts) = (Arc::new(AtomicU64::new(u64::MAX)), watch::Sender::new(0));
         let (swallowing, cut) = (swallows.clone(), cuts.subscribe());
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
@@ -31,20 +32,19 @@ impl Cable {
         Self { address, swallows, cuts }
     }
 
-    /// From now on nothing that the server says arrives.
+    /// From now on nothing that the server says arrives, until the cut.
     pub(crate) fn swallow_answers(&self) {
-        self.swallows.store(true, Ordering::SeqCst);
+        self.swallows.store(*self.cuts.borrow(), Ordering::SeqCst);
     }
 
     /// Ends every connection; those made later are whole.
     pub(crate) fn cut(&self) {
-        self.swallows.store(false, Ordering::SeqCst);
         self.cuts.send_modify(|cuts| *cuts += 1);
     }
 }
 
-async fn carry(client: TcpStream, server: TcpStream, swallows: Arc<AtomicBool>, mut cuts: watch::Receiver<u64>) {
-    cuts.mark_unchanged();
+async fn carry(client: TcpStream, server: TcpStream, swallows: Arc<AtomicU64>, mut cuts: watch::Receiver<u64>) {
+    let made_after = *cuts.borrow_and_update();
     let ((mut from_client, mut to_client), (mut from_server, mut to_server)) =
         (client.into_split(), server.into_split());
     let there = async { tokio::io::copy(&mut from_client, &mut to_server).await.map(drop) };
@@ -55,7 +55,7 @@ async fn carry(client: TcpStream, server: TcpStream, swallows: Arc<AtomicBool>, 
             if read == 0 {
                 return Ok::<_, std::io::Error>(());
             }
-            if !swallows.load(Ordering::SeqCst) {
+            if swallows.load(Ordering::SeqCst) != made_after {
                 to_client.write_all(&buffer[..read]).await?;
             }
         }
