@@ -88,6 +88,7 @@ const TREE_OF_CRDT: &[&str] = &[
     "serde",
     "serde_core",
     "serde_derive",
+    "smallvec",
     "syn",
     "thiserror",
     "thiserror-impl",

@@ -1,6 +1,5 @@
 //! The tokio half: connections, sessions, tasks.
 
-mod accept;
 mod calls;
 pub(crate) mod client;
 mod dial;

@@ -6,24 +6,19 @@
 //! which every listener answers in its own way: by the first byte it is known.
 
 use std::io;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use greylag_transport::beside::Line;
 use greylag_transport::{HandshakeError, TlsDialer};
 use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
 use tonic::codegen::http::Uri;
 use tonic::codegen::{BoxFuture, Service};
 
 /// How long connecting may take, the handshake included.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// The opening words of HTTP/2. Source: RFC 9113, 3.4.
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// The first byte of a TLS alert. A server's first frame of HTTP/2 would have to be of a megabyte.
-const TLS_ALERT: u8 = 0x15;
 
 /// Why no admin service answers, as far as the caller can tell.
 #[derive(Debug, thiserror::Error)]
@@ -126,64 +121,13 @@ async fn dial(uri: &Uri, secure: Option<&Secure>) -> Result<Line, DialError> {
         Some(secure) => {
             let name = secure.host.as_deref().unwrap_or(host);
             let failed = |error| DialError::of_handshake(error, secure.shows);
-            let mut tls = secure.dialer.connect(name, tcp).await.map_err(failed)?;
-            let first = tls.read_u8().await.map_err(|error| failed(error.into()))?;
-            Ok(Line { io: Box::pin(tls), heard: Some(first), said: 0 })
+            let tls = secure.dialer.connect(name, tcp).await.map_err(failed)?;
+            Line::by_tls(tls).await.map_err(|error| failed(error.into()))
         }
     }
 }
 
-async fn plainly(mut tcp: TcpStream) -> Result<Line, DialError> {
+async fn plainly(tcp: TcpStream) -> Result<Line, DialError> {
     let hung_up = |error: io::Error| DialError::Foreign(format!("it hung up: {error}"));
-    tcp.write_all(PREFACE).await.map_err(hung_up)?;
-    match tcp.read_u8().await {
-        Ok(TLS_ALERT) => Err(DialError::WantsTls),
-        Ok(first) => Ok(Line { io: Box::pin(tcp), heard: Some(first), said: PREFACE.len() }),
-        Err(error) => Err(hung_up(error)),
-    }
-}
-
-/// What carries the bytes of a connection.
-pub(crate) trait Io: AsyncRead + AsyncWrite + Send {}
-
-impl<T: AsyncRead + AsyncWrite + Send> Io for T {}
-
-/// A connection on which something was said already: what was heard is handed on, what was said is
-/// not said again.
-pub(crate) struct Line {
-    io: Pin<Box<dyn Io>>,
-    heard: Option<u8>,
-    /// How much of what will be written first the other end has.
-    said: usize,
-}
-
-impl AsyncRead for Line {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        if into.remaining() > 0
-            && let Some(first) = self.heard.take()
-        {
-            into.put_slice(&[first]);
-            return Poll::Ready(Ok(()));
-        }
-        self.io.as_mut().poll_read(cx, into)
-    }
-}
-
-impl AsyncWrite for Line {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let said = self.said.min(bytes.len());
-        if said > 0 {
-            self.said -= said;
-            return Poll::Ready(Ok(said));
-        }
-        self.io.as_mut().poll_write(cx, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.io.as_mut().poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.io.as_mut().poll_shutdown(cx)
-    }
+    Line::in_plain_text(tcp).await.map_err(hung_up)?.ok_or(DialError::WantsTls)
 }

@@ -1,5 +1,4 @@
 //! The tokio half: the listener, and the calls.
 
-mod accept;
 pub(crate) mod server;
 mod service;

@@ -116,6 +116,8 @@ pub use dead_letters::{DeadLetter, DeadLetterEvents, DeadLetterKey, DeadLetters,
 #[cfg(feature = "grpc")]
 pub use doorkeeper::Intrusion;
 #[cfg(feature = "grpc")]
+pub use driver::beside;
+#[cfg(feature = "grpc")]
 pub use driver::grpc::{Fault, GrpcTransport, HandshakeError, TlsDialer, TlsFiles, TransportStats};
 pub use driver::memory;
 pub use envelope::{AskHeader, Envelope, Inbound, Payload, PayloadValue, Recipient};

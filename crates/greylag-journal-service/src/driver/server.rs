@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use greylag_transport::beside::accept;
 use greylag_transport::{Tls, TlsFiles, TlsSettings};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
@@ -11,7 +12,6 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Server;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::accept::accept;
 use super::seats::Seats;
 use super::session::{self, Session, check_version, unavailable};
 use crate::error::BindError;
@@ -76,7 +76,7 @@ impl JournalServer {
             .http2_keepalive_timeout(Some(KEEP_ALIVE_INTERVAL))
             .max_concurrent_streams(u32::try_from(streams).unwrap_or(u32::MAX))
             .serve_with_incoming_shutdown(service, ReceiverStream::new(clients), session::stopped(stopped));
-        let accepting = accept(listener, tls.clone(), sender);
+        let accepting = accept("journal", listener, tls.clone(), sender);
         let serving = tokio::spawn(async move {
             let accepting = async {
                 tokio::select! {

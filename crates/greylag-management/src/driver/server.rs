@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use greylag_cluster::Cluster;
+use greylag_transport::beside::accept;
 use greylag_transport::{GrpcTransport, Tls, TlsError, TlsFiles, TlsSettings};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
@@ -12,7 +13,6 @@ use tokio::task::JoinHandle;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Server;
 
-use super::accept::accept;
 use super::service::Service;
 use crate::error::StartError;
 use crate::settings::ManagementSettings;
@@ -77,7 +77,7 @@ impl ManagementServer {
             .http2_keepalive_interval(Some(KEEPALIVE))
             .http2_keepalive_timeout(Some(KEEPALIVE))
             .serve_with_incoming_shutdown(service, ReceiverStream::new(callers), until_stopped(stopped));
-        let accepting = accept(listener, tls.clone(), sender);
+        let accepting = accept("admin", listener, tls.clone(), sender);
         let reading = keep_reading(tls.clone());
         let serving = tokio::spawn(async move {
             let accepting = async {

@@ -1,4 +1,4 @@
-//! Accepts callers of the admin service, by TLS where it is on.
+//! Accepts callers of a service, by TLS where it is on.
 
 use std::io;
 use std::net::SocketAddr;
@@ -7,14 +7,14 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use greylag_transport::{HandshakeError, TlsFiles};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tonic::transport::server::{Connected, TcpConnectInfo};
 
-use crate::dial::Io;
+use super::Io;
+use crate::driver::grpc::{HandshakeError, TlsFiles};
 
 /// How long a caller has for its part of a handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -24,16 +24,18 @@ const MAX_HANDSHAKES: usize = 64;
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// A connection with a caller that may speak.
-pub(super) struct Caller {
+pub struct Accepted {
     io: Pin<Box<dyn Io>>,
     info: TcpConnectInfo,
 }
 
-/// Hands accepted callers over, until nobody takes them any more.
-pub(super) async fn accept(
+/// Hands the callers of a service over, until nobody takes them any more. `service` is what the log calls it. A caller that
+/// is refused is told by its handshake, and logged; without certificates everybody is accepted.
+pub async fn accept(
+    service: &'static str,
     listener: TcpListener,
     tls: Option<Arc<TlsFiles>>,
-    callers: mpsc::Sender<io::Result<Caller>>,
+    callers: mpsc::Sender<io::Result<Accepted>>,
 ) {
     let mut handshakes = JoinSet::new();
     loop {
@@ -47,10 +49,10 @@ pub(super) async fn accept(
         };
         match accepted {
             Ok((socket, address)) => {
-                handshakes.spawn(welcome(socket, address, tls.clone(), callers.clone()));
+                handshakes.spawn(welcome(service, socket, address, tls.clone(), callers.clone()));
             }
             Err(error) => {
-                tracing::warn!(%error, "the admin service could not accept a connection; it goes on");
+                tracing::warn!(service, %error, "a connection could not be accepted; the service goes on");
                 tokio::time::sleep(PAUSE).await;
             }
         }
@@ -58,10 +60,11 @@ pub(super) async fn accept(
 }
 
 async fn welcome(
+    service: &'static str,
     socket: TcpStream,
     address: SocketAddr,
     tls: Option<Arc<TlsFiles>>,
-    callers: mpsc::Sender<io::Result<Caller>>,
+    callers: mpsc::Sender<io::Result<Accepted>>,
 ) {
     socket.set_nodelay(true).ok();
     let info = socket.connect_info();
@@ -70,16 +73,24 @@ async fn welcome(
         Some(files) => match tokio::time::timeout(HANDSHAKE_TIMEOUT, files.accept(socket)).await {
             Ok(Ok(tls)) => Box::pin(tls),
             // It just hung up, as whoever looks whether somebody listens does.
-            Ok(Err(HandshakeError::Broken(error))) => return tracing::debug!(%address, %error, "a caller hung up"),
-            Ok(Err(error)) => return tracing::warn!(%address, %error, "the admin service refuses a caller"),
-            Err(_) => return tracing::warn!(%address, "the admin service refuses a caller: no TLS handshake in time"),
+            Ok(Err(HandshakeError::Broken(error))) => {
+                return tracing::debug!(service, %address, %error, "a caller hung up");
+            }
+            Ok(Err(error)) => return tracing::warn!(service, %address, %error, "a caller is refused"),
+            Err(_) => return tracing::warn!(service, %address, "a caller is refused: no TLS handshake in time"),
         },
     };
     // Nobody takes it if the service ends.
-    let _ended = callers.send(Ok(Caller { io, info })).await;
+    let _ended = callers.send(Ok(Accepted { io, info })).await;
 }
 
-impl Connected for Caller {
+impl std::fmt::Debug for Accepted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Accepted").field(&self.info).finish()
+    }
+}
+
+impl Connected for Accepted {
     type ConnectInfo = TcpConnectInfo;
 
     fn connect_info(&self) -> TcpConnectInfo {
@@ -87,13 +98,13 @@ impl Connected for Caller {
     }
 }
 
-impl AsyncRead for Caller {
+impl AsyncRead for Accepted {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         self.io.as_mut().poll_read(cx, into)
     }
 }
 
-impl AsyncWrite for Caller {
+impl AsyncWrite for Accepted {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         self.io.as_mut().poll_write(cx, bytes)
     }

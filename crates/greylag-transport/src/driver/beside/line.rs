@@ -1,0 +1,89 @@
+//! A connection to a service, opened far enough to know that the two ends can speak.
+//!
+//! An HTTP/2 server speaks first. So a caller by TLS writes nothing until it has read something, and a caller in plain text
+//! begins with the opening words of HTTP/2.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::net::TcpStream;
+
+use super::Io;
+
+/// The opening words of HTTP/2. Source: RFC 9113, 3.4.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// The first byte of a TLS alert. A server's first frame of HTTP/2 would have to be of a megabyte.
+const TLS_ALERT: u8 = 0x15;
+
+/// A connection on which something was said already: what was heard is handed on, what was said is
+/// not said again.
+pub struct Line {
+    io: Pin<Box<dyn Io>>,
+    heard: Option<u8>,
+    /// How much of what will be written first the other end has.
+    said: usize,
+}
+
+impl Line {
+    /// Says the opening words of HTTP/2 in plain text, which every listener answers in its own way: by the first byte it is
+    /// known. `None`: it speaks TLS.
+    ///
+    /// # Errors
+    /// As the socket has them, also if the other end hangs up.
+    pub async fn in_plain_text(mut tcp: TcpStream) -> io::Result<Option<Self>> {
+        tcp.write_all(PREFACE).await?;
+        match tcp.read_u8().await? {
+            TLS_ALERT => Ok(None),
+            first => Ok(Some(Self { io: Box::pin(tcp), heard: Some(first), said: PREFACE.len() })),
+        }
+    }
+
+    /// Waits until the other end says something by TLS: whether it believes the certificate that it was shown is known only
+    /// then.
+    ///
+    /// # Errors
+    /// As the connection has them; what a listener says before it hangs up is in them.
+    pub async fn by_tls(mut tls: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> io::Result<Self> {
+        let first = tls.read_u8().await?;
+        Ok(Self { io: Box::pin(tls), heard: Some(first), said: 0 })
+    }
+}
+
+impl std::fmt::Debug for Line {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Line").field("heard", &self.heard).field("said", &self.said).finish_non_exhaustive()
+    }
+}
+
+impl AsyncRead for Line {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if into.remaining() > 0
+            && let Some(first) = self.heard.take()
+        {
+            into.put_slice(&[first]);
+            return Poll::Ready(Ok(()));
+        }
+        self.io.as_mut().poll_read(cx, into)
+    }
+}
+
+impl AsyncWrite for Line {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let said = self.said.min(bytes.len());
+        if said > 0 {
+            self.said -= said;
+            return Poll::Ready(Ok(said));
+        }
+        self.io.as_mut().poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.io.as_mut().poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.io.as_mut().poll_shutdown(cx)
+    }
+}
