@@ -3,4 +3,5 @@
 pub(crate) mod lane;
 pub(crate) mod link;
 pub(crate) mod pool;
+pub(crate) mod reservation;
 pub(crate) mod sweeper;

@@ -23,6 +23,16 @@ pub enum OpenError {
         /// What it said, and what helps.
         cause: String,
     },
+    /// It was to be opened for this process alone, and others use it.
+    #[error("schema {schema:?} at {place} is in use: {by}; stop whoever uses it")]
+    InUse {
+        /// Where.
+        place: String,
+        /// The schema.
+        schema: String,
+        /// Who.
+        by: String,
+    },
 }
 
 /// Why the schema cannot be used.

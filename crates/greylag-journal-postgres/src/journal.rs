@@ -17,7 +17,7 @@ use tokio::task::JoinHandle;
 use tokio_postgres::Row;
 
 use crate::driver::lane::{self, Message, Submitted};
-use crate::driver::link::{Link, Session, lock};
+use crate::driver::link::{Link, Session, Use, lock};
 use crate::driver::pool::Pool;
 use crate::driver::sweeper::{self, Deleted};
 use crate::error::OpenError;
@@ -46,7 +46,7 @@ pub struct PostgresJournal {
 
 /// What the handles of one journal share.
 pub(crate) struct Inner {
-    link: Arc<Link>,
+    pub(crate) link: Arc<Link>,
     pub(crate) settings: PostgresJournalSettings,
     lanes: Vec<mpsc::UnboundedSender<Message>>,
     /// In units of [`ROOM_UNIT`].
@@ -54,7 +54,7 @@ pub(crate) struct Inner {
     pub(crate) write: Arc<Pool>,
     pub(crate) replay: Arc<Pool>,
     pub(crate) query: Arc<Pool>,
-    deleted: mpsc::UnboundedSender<Deleted>,
+    pub(crate) deleted: mpsc::UnboundedSender<Deleted>,
     tasks: Mutex<Vec<JoinHandle<()>>>,
     sweeper: JoinHandle<()>,
 }
@@ -88,6 +88,29 @@ impl PostgresJournal {
         Ok(journal)
     }
 
+    /// Opens the journal for this process alone, as [`copy`](greylag_persistence::copy) wants it: while it is
+    /// open nobody else's journal of this schema connects, and it does not open while one is connected. Those
+    /// that end are waited for, but not longer than `connect_timeout`.
+    ///
+    /// It is an advisory lock, which every connection of a journal shares and this one has alone. Databases
+    /// without these (the table below) reserve nothing.
+    ///
+    /// # Errors
+    /// [`OpenError`]; [`OpenError::InUse`] if others are connected.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
+    pub async fn open_exclusive(config: &str, settings: PostgresJournalSettings) -> Result<Self, OpenError> {
+        let journal = Self::start(Database::parse(config)?, settings, Use::Exclusive)?;
+        let link = &journal.inner.link;
+        let place = link.place();
+        match link.reserve().await {
+            Ok(None) => Ok(journal),
+            Ok(Some(by)) => Err(OpenError::InUse { place, schema: journal.inner.settings.schema.clone(), by }),
+            Err(cause) => Err(OpenError::Unavailable { place, cause }),
+        }
+    }
+
     /// Does not wait for the database: it is tried until it answers, and until then the health is down
     /// and calls answer unavailable in their time.
     ///
@@ -97,7 +120,7 @@ impl PostgresJournal {
     /// # Panics
     /// Outside a tokio runtime.
     pub fn lazy(config: &str, settings: PostgresJournalSettings) -> Result<Self, OpenError> {
-        Self::start(Database::parse(config)?, settings)
+        Self::start(Database::parse(config)?, settings, Use::Shared)
     }
 
     /// As [`PostgresJournal::lazy`], with a password that does not stand in `config`, but in a file of its own.
@@ -112,7 +135,7 @@ impl PostgresJournal {
         file: &Path,
         settings: PostgresJournalSettings,
     ) -> Result<Self, OpenError> {
-        Self::start(Database::parse(config)?.with_password_file(file)?, settings)
+        Self::start(Database::parse(config)?.with_password_file(file)?, settings, Use::Shared)
     }
 
     /// Connects once, to see whether it can.
@@ -125,7 +148,7 @@ impl PostgresJournal {
         link.connect().await.map(drop).map_err(|cause| OpenError::Unavailable { place, cause })
     }
 
-    fn start(database: Database, settings: PostgresJournalSettings) -> Result<Self, OpenError> {
+    fn start(database: Database, settings: PostgresJournalSettings, used: Use) -> Result<Self, OpenError> {
         settings.validate()?;
         if database.believes_anybody() {
             let place = database.place();
@@ -134,7 +157,7 @@ impl PostgresJournal {
                 "whoever answers there is believed to be the journal database; use sslmode=verify-full"
             );
         }
-        let link = Link::new(database, &settings);
+        let link = Link::new(database, &settings, used);
         let pool = |size| Arc::new(Pool::new(link.clone(), size, settings.statement_timeout));
         let (write, replay, query) = (pool(settings.pool_write), pool(settings.pool_read), pool(settings.pool_query));
         let mut tasks = Vec::new();
@@ -151,6 +174,10 @@ impl PostgresJournal {
         Ok(Self {
             inner: Arc::new(Inner { link, settings, lanes, room, write, replay, query, deleted, tasks, sweeper }),
         })
+    }
+
+    pub(crate) fn inner(&self) -> &Arc<Inner> {
+        &self.inner
     }
 
     /// The snapshot store in the same database.
@@ -247,7 +274,7 @@ impl Inner {
         for task in tasks {
             panicked = task.await.err().or(panicked);
         }
-        self.link.close();
+        self.link.close().await;
         self.sweeper.abort();
         for pool in [&self.write, &self.replay, &self.query] {
             pool.close();

@@ -77,7 +77,7 @@
 //! | both | a commit may end in "unknown" (40003, 08007) | nothing: it counts as an unanswered try, and is asked about |
 //! | both | clocks of nodes differ: a timestamp may be older than one already read | set `behind_current_time` of queries to at least the cluster's clock uncertainty (CockroachDB `--max-offset`, YugabyteDB `max_clock_skew_usec`) |
 //! | both | an index that begins with a time is written at one place: a hot range | make `event_time_idx` begin with `slice`, or hash-sharded |
-//! | both | advisory locks do nothing (CockroachDB), or not in older versions (YugabyteDB) | apply [`MIGRATIONS`] by hand, and set [`Migrate::Refuse`] |
+//! | both | advisory locks do nothing (CockroachDB), or not in older versions (YugabyteDB) | apply [`MIGRATIONS`] by hand, and set [`Migrate::Refuse`]; see yourself that nobody uses the schema while it is copied |
 //! | YugabyteDB | tables and indexes are not made in one transaction with others | the same |
 //! | both | `fillfactor` and HOT updates mean nothing | nothing |
 //! | CockroachDB | `synchronous_commit` is accepted and means nothing: commits are always replicated | nothing |
@@ -99,6 +99,7 @@ mod snapshots;
 mod statements;
 mod states;
 mod transactional;
+mod transfer;
 
 pub use error::OpenError;
 pub use greylag_postgres::ConfigError;

@@ -295,3 +295,71 @@ pub(crate) const EVENTS_BY_SLICES: &str = loaded!(page_of_events!(
 
 pub(crate) const EVENTS_BY_TAG: &str =
     loaded!(page_of_events!("persistence_id, seq_nr, db_timestamp", "event_tag", "tag = $1"));
+
+/// What is stored of a history of another store. `$10`, `$11`, `$12`: the head that was found before, highest, epoch
+/// and deleted prefix; no row: it is another one by now.
+pub(crate) const IMPORT_EVENTS: &str = "\
+WITH f AS (
+    INSERT INTO entity AS e (persistence_id, entity_type, slice, writer_epoch, writer_uuid, generation, highest_seq_nr,
+        deleted_to, last_event_at)
+    SELECT $1::text, $2::text, $3::smallint, $4::bigint, $5::uuid, $6::bigint, $7::bigint, $8::bigint, $9::timestamptz
+    WHERE $10::bigint = 0 OR EXISTS (SELECT 1 FROM entity WHERE persistence_id = $1::text)
+    ON CONFLICT (persistence_id) DO UPDATE SET
+        writer_epoch = excluded.writer_epoch, writer_uuid = excluded.writer_uuid, generation = excluded.generation,
+        highest_seq_nr = excluded.highest_seq_nr, deleted_to = excluded.deleted_to,
+        last_event_at = excluded.last_event_at
+    WHERE e.highest_seq_nr = $10::bigint AND e.writer_epoch = $11::bigint AND e.deleted_to = $12::bigint
+    RETURNING e.persistence_id, e.slice, e.entity_type
+), r AS (
+    SELECT f.persistence_id, f.slice, f.entity_type, x.seq_nr, x.db_timestamp, x.writer_uuid, x.writer_epoch,
+        x.codec_id, x.manifest, x.schema_version, x.filtered, x.payload, x.metadata, x.tags, x.crc32c
+    FROM f, unnest($13::bigint[], $14::timestamptz[], $15::uuid[], $16::bigint[], $17::integer[], $18::text[],
+        $19::integer[], $20::boolean[], $21::bytea[], $22::bytea[], $23::text[], $24::bigint[])
+        AS x(seq_nr, db_timestamp, writer_uuid, writer_epoch, codec_id, manifest, schema_version, filtered, payload,
+            metadata, tags, crc32c)
+), i AS (
+    INSERT INTO event (persistence_id, seq_nr, slice, entity_type, db_timestamp, writer_uuid, writer_epoch, codec_id,
+        manifest, schema_version, filtered, payload, metadata, tags, crc32c)
+    SELECT persistence_id, seq_nr, slice, entity_type, db_timestamp, writer_uuid, writer_epoch, codec_id,
+        manifest, schema_version, filtered, payload, metadata, string_to_array(tags, E'\\x1f'), crc32c
+    FROM r
+), t AS (
+    INSERT INTO event_tag (tag, db_timestamp, persistence_id, seq_nr, slice)
+    SELECT g.tag, r.db_timestamp, r.persistence_id, r.seq_nr, r.slice
+    FROM r, unnest(string_to_array(r.tags, E'\\x1f')) AS g(tag)
+)
+SELECT persistence_id FROM f";
+
+/// As [`SAVE_SNAPSHOT`], under its own time.
+pub(crate) const IMPORT_SNAPSHOT: &str = "\
+INSERT INTO snapshot (persistence_id, seq_nr, taken_at, codec_id, manifest, schema_version, payload, metadata, crc32c)
+VALUES ($1, $2, $9, $3, $4, $5, $6, $7, $8)
+ON CONFLICT (persistence_id, seq_nr) DO UPDATE SET
+    taken_at = excluded.taken_at, codec_id = excluded.codec_id, manifest = excluded.manifest,
+    schema_version = excluded.schema_version, payload = excluded.payload, metadata = excluded.metadata,
+    crc32c = excluded.crc32c";
+
+/// A state of another store, in place of one of a smaller revision.
+pub(crate) const IMPORT_STATE: &str = "\
+INSERT INTO durable_state AS s (persistence_id, entity_type, slice, revision, generation, writer_uuid, db_timestamp,
+    codec_id, manifest, schema_version, payload, tag, crc32c)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
+ON CONFLICT (persistence_id) DO UPDATE SET
+    revision = excluded.revision, generation = excluded.generation, writer_uuid = excluded.writer_uuid,
+    db_timestamp = excluded.db_timestamp, codec_id = excluded.codec_id, manifest = excluded.manifest,
+    schema_version = excluded.schema_version, payload = excluded.payload, tag = excluded.tag, crc32c = excluded.crc32c
+WHERE s.revision < excluded.revision
+RETURNING revision";
+
+/// Every id of which anything is stored. Each part is cut by itself, so that a page costs a page.
+pub(crate) const ALL_IDS: &str = "\
+SELECT persistence_id FROM (
+    (SELECT persistence_id FROM entity WHERE persistence_id > $1 ORDER BY persistence_id LIMIT $2)
+    UNION
+    (SELECT DISTINCT persistence_id FROM snapshot WHERE persistence_id > $1 ORDER BY persistence_id LIMIT $2)
+    UNION
+    (SELECT persistence_id FROM durable_state WHERE persistence_id > $1 ORDER BY persistence_id LIMIT $2)
+) AS i
+ORDER BY persistence_id LIMIT $2";
+
+pub(crate) const LAST_APPEND: &str = "SELECT last_event_at FROM entity WHERE persistence_id = $1";

@@ -96,6 +96,10 @@ impl SledJournal {
         Ok(Self { inner: Arc::new(Inner { name, store, undurable, watermark, max_append_bytes }) })
     }
 
+    pub(crate) fn inner(&self) -> &Arc<Inner> {
+        &self.inner
+    }
+
     /// The snapshot store in the same directory.
     pub fn snapshots(&self) -> SledSnapshots {
         SledSnapshots { inner: self.inner.clone() }
@@ -275,19 +279,7 @@ impl SnapshotStore for SledSnapshots {
     }
 
     async fn save(&self, snapshot: NewSnapshot) -> Result<Timestamp, SnapshotError> {
-        let (bytes, max) = (snapshot.payload.len(), SNAPSHOT_CAPS.max_bytes);
-        if bytes > max {
-            return Err(SnapshotError::TooLarge { bytes, max });
-        }
-        // Half of a random uuid: no save in the life of a store meets another one's chunks.
-        let save = SaveNo(uuid::Uuid::new_v4().as_u64_pair().1);
-        let mut snapshot = EncodedSnapshot::new(snapshot, save);
-        let chunks_written_in = self.write_chunks(&mut snapshot).await?;
-        match self.inner.ask(Request::SaveSnapshot { snapshot, chunks_written_in }).await {
-            Ok(Answer::SaveSnapshot(answer)) => answer,
-            Ok(other) => mismatch(&other),
-            Err(lost) => Err(SnapshotError::Unavailable(lost.cause())),
-        }
+        self.save_at(snapshot, None).await
     }
 
     async fn delete(&self, id: &PersistenceId, seq_nr: SeqNr) -> Result<(), SnapshotError> {
@@ -308,6 +300,27 @@ impl SnapshotStore for SledSnapshots {
 }
 
 impl SledSnapshots {
+    /// Saves it under this time, or the clock's.
+    pub(crate) async fn save_at(
+        &self,
+        snapshot: NewSnapshot,
+        taken_at: Option<Timestamp>,
+    ) -> Result<Timestamp, SnapshotError> {
+        let (bytes, max) = (snapshot.payload.len(), SNAPSHOT_CAPS.max_bytes);
+        if bytes > max {
+            return Err(SnapshotError::TooLarge { bytes, max });
+        }
+        // Half of a random uuid: no save in the life of a store meets another one's chunks.
+        let save = SaveNo(uuid::Uuid::new_v4().as_u64_pair().1);
+        let mut snapshot = EncodedSnapshot::new(snapshot, save);
+        let chunks_written_in = self.write_chunks(&mut snapshot).await?;
+        match self.inner.ask(Request::SaveSnapshot { snapshot, chunks_written_in, taken_at }).await {
+            Ok(Answer::SaveSnapshot(answer)) => answer,
+            Ok(other) => mismatch(&other),
+            Err(lost) => Err(SnapshotError::Unavailable(lost.cause())),
+        }
+    }
+
     /// Writes what does not fit into one row, a few chunks at a time. Answers in which opening of
     /// the store all of them were written, if there are any.
     async fn write_chunks(&self, snapshot: &mut EncodedSnapshot) -> Result<Option<Opening>, SnapshotError> {

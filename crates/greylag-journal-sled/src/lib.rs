@@ -64,6 +64,7 @@ mod settings;
 mod state_row;
 mod states;
 mod sweeper;
+mod transfer;
 mod verification;
 mod watermark;
 

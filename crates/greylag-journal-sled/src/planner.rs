@@ -24,7 +24,7 @@ use crate::lookup::{self, LookupError};
 use crate::merger::Merger;
 use crate::planner::offsets::ChangedOffsets;
 use crate::planner::states::ChangedState;
-use crate::records::StoredHead;
+use crate::records::{EncodedEvent, StoredHead};
 use crate::recovery;
 use crate::request::{Answer, EncodedAppend, Opening, Request};
 use crate::settings::{Clock, SledJournalSettings};
@@ -32,6 +32,7 @@ use crate::state_row::ChangeRow;
 use crate::sweeper::Sweeper;
 use crate::watermark::{Room, Watermark};
 
+mod imports;
 mod offsets;
 mod snapshots;
 mod states;
@@ -148,8 +149,8 @@ impl JournalPlanner {
             Request::Advance { id, epoch, to } => Answer::Advance(self.advance(&id, epoch, to, reader)?),
             Request::DeleteTo { id, epoch, to } => Answer::DeleteTo(self.delete_to(&id, epoch, to, reader, batch)?),
             Request::SnapshotChunks(part) => self.snapshot_chunks(part, reader, batch)?,
-            Request::SaveSnapshot { snapshot, chunks_written_in } => {
-                Answer::SaveSnapshot(self.save_snapshot(snapshot, chunks_written_in, reader, batch)?)
+            Request::SaveSnapshot { snapshot, chunks_written_in, taken_at } => {
+                Answer::SaveSnapshot(self.save_snapshot(snapshot, chunks_written_in, taken_at, reader, batch)?)
             }
             Request::DeleteSnapshot { id, seq_nr } => {
                 Answer::DeleteSnapshots(self.delete_snapshots(&id, |found, _| found == seq_nr, reader, batch)?)
@@ -167,6 +168,8 @@ impl JournalPlanner {
             Request::ChangeOffsets { owned, change } => {
                 Answer::ChangeOffsets(self.change_offsets(&owned, &change, reader)?)
             }
+            Request::ImportEvents(part) => Answer::Import(self.import_events(part, reader, batch)?),
+            Request::ImportState(state) => Answer::Import(self.import_state(*state, reader)?),
         })
     }
 
@@ -240,24 +243,29 @@ impl JournalPlanner {
         self.group.record.appends.push(committed);
         let mut crcs = Vec::with_capacity(events.len());
         for (number, event) in (first.as_u64()..).zip(events) {
-            let (seq_nr, ordinal) = (SeqNr::saturating(number), self.counters.next_ordinal);
-            self.counters.next_ordinal += 1;
-            self.group.record.add_digest(event.crc32c);
             crcs.push(event.crc32c);
-            for tag in &event.tags {
-                let row = [stored.pid.0.to_be_bytes(), number.to_be_bytes()].concat();
-                batch.put(&keys::tag_row(self.tags[tag], ordinal), &row);
-            }
-            let (row, chunks) = event.into_rows(timestamp, ordinal);
-            for (at, chunk) in (0..).zip(chunks) {
-                batch.put_owned(&keys::event_chunk(stored.pid, seq_nr, at), chunk);
-            }
-            batch.put_owned(&keys::event(stored.pid, seq_nr), row);
+            self.store_event(stored.pid, SeqNr::saturating(number), event, timestamp, batch);
         }
         let head = Head { highest: last, ..stored.head };
         self.set_head(&id, Some(stored), StoredHead { head, timestamp, ..stored });
         self.group.appends.push(PlannedAppend { pid: stored.pid, first, last, writer_uuid, crcs, timestamp });
         timestamp
+    }
+
+    /// One event of the record in hand, whose tags have their numbers.
+    fn store_event(&mut self, pid: PidNo, seq_nr: SeqNr, event: EncodedEvent, timestamp: Timestamp, batch: &mut Batch) {
+        let ordinal = self.counters.next_ordinal;
+        self.counters.next_ordinal += 1;
+        self.group.record.add_digest(event.crc32c);
+        for tag in &event.tags {
+            let row = [pid.0.to_be_bytes(), seq_nr.as_u64().to_be_bytes()].concat();
+            batch.put(&keys::tag_row(self.tags[tag], ordinal), &row);
+        }
+        let (row, chunks) = event.into_rows(timestamp, ordinal);
+        for (at, chunk) in (0..).zip(chunks) {
+            batch.put_owned(&keys::event_chunk(pid, seq_nr, at), chunk);
+        }
+        batch.put_owned(&keys::event(pid, seq_nr), row);
     }
 
     /// Whether this very append was stored by an earlier try, and when. Looked for in the group in

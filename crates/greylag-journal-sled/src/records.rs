@@ -86,7 +86,7 @@ impl EncodedEvent {
         append.records(Timestamp::default()).iter().map(Self::new).collect()
     }
 
-    fn new(event: &StoredEvent) -> Self {
+    pub(crate) fn new(event: &StoredEvent) -> Self {
         let mut out = FieldWriter::with_capacity(96 + event.size_bytes() + 8 * event.metadata.len());
         out.u8(BODY_WHOLE);
         out.u64(0); // timestamp

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
 use greylag_persistence::{
-    AdvanceError, AppendError, Appended, Claim, ClaimError, DeleteError, EncodedValue, OffsetError, OwnedSlices,
-    PersistenceId, SeqNr, SnapshotCriteria, SnapshotError, StateWrite, StateWriteError, Timestamp, Under, WriterEpoch,
-    WriterUuid,
+    AdvanceError, AppendError, Appended, Claim, ClaimError, DeleteError, EncodedValue, Head, ImportError, OffsetError,
+    OwnedSlices, PersistenceId, SeqNr, SnapshotCriteria, SnapshotError, StateWrite, StateWriteError, StoredState,
+    Timestamp, Under, WriterEpoch, WriterUuid,
 };
 
 use crate::keys::SaveNo;
@@ -35,6 +35,8 @@ pub(crate) enum Request {
     SaveSnapshot {
         snapshot: EncodedSnapshot,
         chunks_written_in: Option<Opening>,
+        /// Of one that is taken over from another store; otherwise the clock tells.
+        taken_at: Option<Timestamp>,
     },
     DeleteSnapshot {
         id: PersistenceId,
@@ -57,6 +59,8 @@ pub(crate) enum Request {
         owned: OwnedSlices,
         change: OffsetChange,
     },
+    ImportEvents(EncodedPart),
+    ImportState(Box<StoredState>),
 }
 
 /// What an owner does to the offsets of its slices.
@@ -78,6 +82,18 @@ pub(crate) struct EncodedAppend {
     pub(crate) first: SeqNr,
     pub(crate) last: SeqNr,
     pub(crate) events: Vec<EncodedEvent>,
+}
+
+/// Events that are taken over from another store, with the head that they end at.
+#[derive(Debug)]
+pub(crate) struct EncodedPart {
+    pub(crate) id: PersistenceId,
+    /// The head that was found when the part was checked; it must be the stored one still.
+    pub(crate) stored: Head,
+    pub(crate) head: Head,
+    pub(crate) last_append: Timestamp,
+    pub(crate) first: SeqNr,
+    pub(crate) events: Vec<(Timestamp, EncodedEvent)>,
 }
 
 /// Some chunks of a snapshot that one row does not hold.
@@ -108,6 +124,8 @@ pub(crate) enum Answer {
     WriteState(Result<(), StateWriteError>),
     ClaimSlices(Result<OwnedSlices, OffsetError>),
     ChangeOffsets(Result<(), OffsetError>),
+    /// To both kinds of import.
+    Import(Result<(), ImportError>),
 }
 
 impl greylag_store_sled::Request for Request {
@@ -126,6 +144,8 @@ impl greylag_store_sled::Request for Request {
                         if let OffsetChange::Save(places) = change { places.values().map(Vec::len).sum() } else { 0 };
                     owned.projection.len() + (owned.epochs.len() + places) * SLICE_BYTES
                 }
+                Self::ImportEvents(part) => part.events.iter().map(|(_, event)| event.len()).sum(),
+                Self::ImportState(state) => state.value.as_ref().map_or(0, |value| value.payload.len()),
                 _ => 0,
             }
     }

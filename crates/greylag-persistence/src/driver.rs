@@ -1,5 +1,6 @@
 //! The half that waits: store traits, the in-memory stores, and a host for single entities.
 
+pub mod copy;
 mod faulty;
 mod guarded;
 mod host;
@@ -14,13 +15,16 @@ pub(crate) mod read_journal;
 pub(crate) mod state_store;
 mod store_probe;
 pub(crate) mod stores;
+pub(crate) mod transfer;
 
 pub use faulty::{
     FaultyJournal, FaultyOffsets, FaultySnapshots, FaultyStates, JournalOp, OffsetOp, SnapshotOp, StateOp, StoreFault,
 };
 pub use guarded::Guarded;
 pub use host::{Ended, EntityHandle, next_start, random_seed, spawn, spawn_state};
-pub use memory::{AppendFault, InMemoryJournal, InMemoryOffsets, InMemoryQueries, InMemorySnapshots, InMemoryStates};
+pub use memory::{
+    AppendFault, InMemoryArchive, InMemoryJournal, InMemoryOffsets, InMemoryQueries, InMemorySnapshots, InMemoryStates,
+};
 pub use opening::open_store;
 pub use permits::{RecoveryPermit, RecoveryPermits};
 pub use store_probe::StoreProbe;

@@ -99,6 +99,7 @@ pub use behavior::{
 };
 pub use breaker::{Admission, Breaker, BreakerMode, BreakerSettings, CallOutcome, DOUBT_LASTS, Unanswered};
 pub use codec::{EncodedValue, EventSeq, StoredCodec, StoredDecodeError, UnreadableRecord, Upcaster};
+pub use driver::copy;
 pub use driver::offset_store::OffsetStore;
 pub use driver::projection::{
     BoxError, ProjectionHandle, ProjectionHandler, ProjectionStatus, TransactionalHandler, run_projection,
@@ -108,10 +109,11 @@ pub use driver::query_store::EventQueries;
 pub use driver::read_journal::{Events, History, Ids, ReadJournal};
 pub use driver::state_store::StateStore;
 pub use driver::stores::{Journal, SnapshotStore, Stores};
+pub use driver::transfer::{Export, HistoryPart, Import, ImportError};
 pub use driver::{
-    AppendFault, FaultyJournal, FaultyOffsets, FaultySnapshots, FaultyStates, Guarded, InMemoryJournal,
-    InMemoryOffsets, InMemoryQueries, InMemorySnapshots, InMemoryStates, JournalOp, OffsetOp, RecoveryPermit,
-    RecoveryPermits, SnapshotOp, StateOp, StoreFault, StoreProbe,
+    AppendFault, FaultyJournal, FaultyOffsets, FaultySnapshots, FaultyStates, Guarded, InMemoryArchive,
+    InMemoryJournal, InMemoryOffsets, InMemoryQueries, InMemorySnapshots, InMemoryStates, JournalOp, OffsetOp,
+    RecoveryPermit, RecoveryPermits, SnapshotOp, StateOp, StoreFault, StoreProbe,
 };
 pub use durable_state::{DurableState, DurableStateSettings, StateContext, StateSignal};
 pub use effect::Effect;

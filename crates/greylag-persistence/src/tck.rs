@@ -32,15 +32,17 @@ mod offsets;
 mod queries;
 mod snapshots;
 mod states;
+mod transfer;
 mod writer;
 mod writers;
 
 pub use crash::{CrashFactory, CrashStores, crash};
-pub use factories::{JournalFactory, OffsetFactory, QueryFactory, SnapshotFactory, StateFactory};
+pub use factories::{JournalFactory, OffsetFactory, QueryFactory, SnapshotFactory, StateFactory, TransferFactory};
 pub use harness::{Flags, Outcome, Report};
 pub use journal::journal;
 pub use offsets::offsets;
 pub use queries::queries;
 pub use snapshots::snapshots;
 pub use states::states;
+pub use transfer::transfer;
 pub use writers::writers;

@@ -13,6 +13,7 @@ use greylag_postgres::Database;
 use tokio::task::AbortHandle;
 use tokio_postgres::{Client, Statement};
 
+use crate::driver::reservation::{self, Reservation};
 use crate::error::{advised, not_connected, not_connected_within};
 use crate::schema::{self, Migrate};
 use crate::settings::PostgresJournalSettings;
@@ -48,15 +49,24 @@ impl Session {
     }
 }
 
+/// Whether other processes may use the journal meanwhile.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Use {
+    Shared,
+    Exclusive,
+}
+
 /// How to reach the database, and whether it could be reached.
 pub(crate) struct Link {
     /// The journal, as its operator knows it.
     pub(crate) name: String,
     database: Database,
-    schema: String,
+    pub(crate) schema: String,
+    used: Use,
+    reservation: Mutex<Option<Arc<Reservation>>>,
     migrate: Migrate,
     statement_timeout: Duration,
-    connect_timeout: Duration,
+    pub(crate) connect_timeout: Duration,
     backoff: (Duration, Duration),
     reach: Mutex<Reach>,
     /// Lanes that have a connection.
@@ -75,11 +85,13 @@ struct Reach {
 }
 
 impl Link {
-    pub(crate) fn new(database: Database, settings: &PostgresJournalSettings) -> Arc<Self> {
+    pub(crate) fn new(database: Database, settings: &PostgresJournalSettings, used: Use) -> Arc<Self> {
         Arc::new(Self {
             name: format!("journal {}", database.place()),
             database,
             schema: settings.schema.clone(),
+            used,
+            reservation: Mutex::default(),
             migrate: settings.migrate,
             statement_timeout: settings.statement_timeout,
             connect_timeout: settings.connect_timeout,
@@ -114,9 +126,34 @@ impl Link {
         self.lanes_up.load(Ordering::Relaxed) > 0
     }
 
-    /// No connection is made any more.
-    pub(crate) fn close(&self) {
+    /// No connection is made any more, and what was reserved is given back.
+    pub(crate) async fn close(&self) {
         lock(&self.reach).closed = true;
+        let reservation = lock(&self.reservation).take();
+        if let Some(reservation) = reservation {
+            reservation.release().await;
+        }
+    }
+
+    /// Reserves the journal for this process. Answers who else uses it, if that is why it cannot.
+    pub(crate) async fn reserve(&self) -> Result<Option<String>, String> {
+        let session = self.connect().await?;
+        Ok(match Reservation::take(session, &self.schema, self.connect_timeout).await? {
+            Ok(reservation) => {
+                *lock(&self.reservation) = Some(Arc::new(reservation));
+                None
+            }
+            Err(others) => Some(others),
+        })
+    }
+
+    /// Ok while nobody else can use the journal.
+    pub(crate) async fn reserved(&self) -> Result<(), String> {
+        let reservation = lock(&self.reservation).clone();
+        match reservation {
+            Some(reservation) => reservation.holds().await,
+            None => Err("it was not opened for this process alone".to_owned()),
+        }
     }
 
     pub(crate) fn is_closed(&self) -> bool {
@@ -156,6 +193,9 @@ impl Link {
              SET client_min_messages = warning"
         );
         session.client.batch_execute(&setup).await.map_err(|error| advised(&error))?;
+        if self.used == Use::Shared {
+            reservation::share(&session.client, &self.schema).await?;
+        }
         Ok(session)
     }
 

@@ -33,6 +33,7 @@ impl JournalPlanner {
         &mut self,
         snapshot: EncodedSnapshot,
         chunks_written_in: Option<Opening>,
+        taken_at: Option<Timestamp>,
         reader: &Reader,
         batch: &mut Batch,
     ) -> Result<Result<Timestamp, SnapshotError>, StoreError> {
@@ -47,7 +48,7 @@ impl JournalPlanner {
             let cause = "the store was opened again while the snapshot was being written";
             return Ok(Err(SnapshotError::Unavailable(StoreFailure::new(&self.name, cause))));
         }
-        let (seq_nr, timestamp) = (snapshot.seq_nr, self.clock.now());
+        let (seq_nr, timestamp) = (snapshot.seq_nr, taken_at.unwrap_or_else(|| self.clock.now()));
         remove_chunks_of(pid, seq_nr, reader, batch)?;
         let (key, row) = (keys::snapshot(pid, seq_nr), snapshot.into_row(timestamp));
         self.note_row(&key, Some(&row), batch);

@@ -7,7 +7,8 @@
 
 use bytes::Bytes;
 use greylag_persistence::{
-    Corrupt, EncodedValue, PersistenceId, StateRejectReason, StateWrite, StateWriteError, StoredState, Verdict,
+    Corrupt, EncodedValue, ImportError, PersistenceId, StateRejectReason, StateWrite, StateWriteError, StoredState,
+    Verdict,
 };
 use greylag_store_sled::{Batch, Reader, StoreError};
 
@@ -57,6 +58,32 @@ impl JournalPlanner {
                 self.group.states.insert(write.id.clone(), changed);
                 Ok(())
             }
+        })
+    }
+
+    /// Stores a state of another store as it is, if it is a later one.
+    pub(super) fn import_state(
+        &mut self,
+        state: StoredState,
+        reader: &Reader,
+    ) -> Result<Result<(), ImportError>, StoreError> {
+        let found = match self.state(&state.id, reader)? {
+            Ok(found) => found,
+            Err(corrupt) => return Ok(Err(ImportError::Corrupt(corrupt))),
+        };
+        Ok(match state.replaces(&found.now.head()) {
+            Ok(true) if self.room.is_low().is_some() => {
+                Err(ImportError::Refused(format!("storage is low: {}", self.room.is_low().unwrap_or_default())))
+            }
+            Ok(true) => {
+                self.group.changed = true;
+                self.group.turns += 1;
+                let id = state.id.clone();
+                self.group.states.insert(id, ChangedState { now: state, turn: self.group.turns, ..found });
+                Ok(())
+            }
+            Ok(false) => Ok(()),
+            Err(error) => Err(error),
         })
     }
 

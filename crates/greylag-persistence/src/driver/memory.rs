@@ -6,6 +6,7 @@
 mod offsets;
 mod queries;
 mod states;
+mod transfer;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -28,6 +29,7 @@ use crate::snapshot::{NewSnapshot, Snapshot, SnapshotCaps, SnapshotCriteria};
 pub use offsets::InMemoryOffsets;
 pub use queries::InMemoryQueries;
 pub use states::InMemoryStates;
+pub use transfer::InMemoryArchive;
 
 const NAME: &str = "in-memory store";
 
@@ -118,6 +120,13 @@ impl InMemoryJournal {
         let mut histories = lock(&self.histories);
         let record = histories.by_id.get_mut(id).and_then(|history| history.events.get_mut(&seq_nr));
         record.map(|record| record.crc32c ^= 0x8000_0001).is_some()
+    }
+
+    /// Forgets everything of `id`, its claim included.
+    pub fn forget(&self, id: &PersistenceId) {
+        let mut histories = lock(&self.histories);
+        histories.by_id.remove(id);
+        histories.commits.retain(|(of, _)| of != id);
     }
 
     /// Forgets everything, claims included.

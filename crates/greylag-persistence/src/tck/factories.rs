@@ -11,6 +11,7 @@ use crate::driver::offset_store::OffsetStore;
 use crate::driver::query_store::EventQueries;
 use crate::driver::state_store::StateStore;
 use crate::driver::stores::{Journal, SnapshotStore};
+use crate::driver::transfer::Import;
 use crate::event::SeqNr;
 use crate::persistence_id::PersistenceId;
 
@@ -73,6 +74,14 @@ pub trait OffsetFactory: Send + Sync {
     async fn open(&self) -> Arc<dyn OffsetStore>;
 }
 
+/// Opens stores that can be copied from and to, for the kit. Any `Fn() -> Future<Output = Arc<dyn Import>>` is
+/// one.
+#[async_trait]
+pub trait TransferFactory: Send + Sync {
+    /// An empty store, which nobody else uses.
+    async fn open(&self) -> Arc<dyn Import>;
+}
+
 /// Any function that opens the store is a factory without hooks.
 macro_rules! functions_are_factories {
     ($($factory:ident opens $store:ident;)*) => {$(
@@ -94,6 +103,7 @@ functions_are_factories! {
     SnapshotFactory opens SnapshotStore;
     StateFactory opens StateStore;
     OffsetFactory opens OffsetStore;
+    TransferFactory opens Import;
 }
 
 /// Opens a journal with its query side. Any

@@ -17,10 +17,10 @@ use crate::persistence_id::PersistenceId;
 use crate::state::{ChangesOf, StateCaps, StateChange, StateWrite, StoredState, Verdict};
 
 #[derive(Default)]
-struct Rows {
+pub(super) struct Rows {
     /// Each row with the ordinal of its last change.
-    by_id: BTreeMap<PersistenceId, (u64, StoredState)>,
-    last_ordinal: u64,
+    pub(super) by_id: BTreeMap<PersistenceId, (u64, StoredState)>,
+    pub(super) last_ordinal: u64,
     closed: bool,
 }
 
@@ -69,7 +69,7 @@ impl InMemoryStates {
         lock(&self.rows).by_id.clear();
     }
 
-    fn open<E>(&self, refuse: impl FnOnce(StoreFailure) -> E) -> Result<MutexGuard<'_, Rows>, E> {
+    pub(super) fn open<E>(&self, refuse: impl FnOnce(StoreFailure) -> E) -> Result<MutexGuard<'_, Rows>, E> {
         let rows = lock(&self.rows);
         if rows.closed { Err(refuse(closed())) } else { Ok(rows) }
     }

@@ -1,0 +1,63 @@
+//! Histories of another store, taken over with their numbers, times and writers.
+//!
+//! They take their place in the order of commits like everything else: ordinals are this store's own.
+
+use greylag_persistence::{ImportError, SeqNr, Timestamp};
+use greylag_store_sled::{Batch, Reader, StoreError};
+
+use super::{JournalPlanner, local};
+use crate::commit_record::CommittedAppend;
+use crate::keys::PidNo;
+use crate::records::{EncodedEvent, StoredHead};
+use crate::request::EncodedPart;
+
+/// Events that one entry of a commit record covers, so that their tags fit into it.
+const EVENTS_PER_ENTRY: usize = 256;
+
+impl JournalPlanner {
+    /// Stores what was checked against the stored head, if that is the stored head still.
+    pub(super) fn import_events(
+        &mut self,
+        part: EncodedPart,
+        reader: &Reader,
+        batch: &mut Batch,
+    ) -> Result<Result<(), ImportError>, StoreError> {
+        let stored = match local(self.head(&part.id, reader))? {
+            Ok(stored) => stored,
+            Err(corrupt) => return Ok(Err(ImportError::Corrupt(corrupt))),
+        };
+        let current = stored.map(|stored| stored.head).unwrap_or_default();
+        if current != part.stored {
+            return Ok(Err(ImportError::NotAContinuation { stored: current }));
+        }
+        if let Some(why) = self.room.is_low() {
+            return Ok(Err(ImportError::Refused(format!("storage is low: {why}"))));
+        }
+        let EncodedPart { id, head, last_append, first, events, .. } = part;
+        let before = stored.unwrap_or_else(|| self.new_id(&id, batch));
+        let deleted_to = head.deleted_to.min(current.highest);
+        if deleted_to > current.deleted_to {
+            self.sweeper.add(before.pid, current.deleted_to, deleted_to, batch);
+        }
+        let (mut first, mut events) = (first, events.into_iter().peekable());
+        while events.peek().is_some() {
+            let entry: Vec<_> = events.by_ref().take(EVENTS_PER_ENTRY).collect();
+            let count = entry.len() as u64;
+            self.import_entry(before.pid, first, entry, batch);
+            first = first.plus(count).unwrap_or(SeqNr::MAX);
+        }
+        self.set_head(&id, stored, StoredHead { head, timestamp: last_append, ..before });
+        Ok(Ok(()))
+    }
+
+    fn import_entry(&mut self, pid: PidNo, first: SeqNr, events: Vec<(Timestamp, EncodedEvent)>, batch: &mut Batch) {
+        let tags = self.tag_numbers(&events.iter().flat_map(|(_, event)| &event.tags).collect::<Vec<_>>(), batch);
+        let committed = CommittedAppend { pid, first, count: events.len() as u64, tags };
+        self.make_room(committed.max_bytes(), batch);
+        self.group.record_bytes += committed.max_bytes();
+        self.group.record.appends.push(committed);
+        for (number, (timestamp, event)) in (first.as_u64()..).zip(events) {
+            self.store_event(pid, SeqNr::saturating(number), event, timestamp, batch);
+        }
+    }
+}

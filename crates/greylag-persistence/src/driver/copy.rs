@@ -1,0 +1,307 @@
+//! Moves everything from one store to another of any backend, and proves that two stores are equal.
+//!
+//! [`copy`] takes over, id by id, what [`Export`] lists: heads with their epochs and deleted prefixes,
+//! events with their numbers, times, writers, tags and checksums, snapshots, durable states and
+//! tombstones. Each id is compared afterwards, record by record, so what was copied is proved and not
+//! believed. It goes on where an earlier run ended, by looking at what the target holds; an id that is
+//! there and equal is passed over.
+//!
+//! ```text
+//! for each id:  compare ─ equal ─▶ next
+//!                  └ head, events, snapshots, state that are missing ─▶ compare again
+//! ```
+//! Neither store may be used by anybody else meanwhile, and the target not before `copy` has answered: an
+//! interrupted copy looks like a store of younger days. Several sources may go into one target, one after
+//! the other, if no id is in two of them. Offsets of projections are not moved, see [`Export`].
+//! Source: persistence §4.6.
+
+mod compare;
+mod verify;
+
+use crate::driver::transfer::{Export, HistoryPart, Import, ImportError};
+use crate::error::{ReadError, SnapshotError, StoreFailure};
+use crate::event::{SeqNr, Timestamp};
+use crate::journal::{Head, ReadRange};
+use crate::persistence_id::PersistenceId;
+use crate::snapshot::SnapshotCriteria;
+
+use compare::{Comparison, Differs, state_of};
+
+pub use compare::{Difference, DifferenceKind, Place, Side};
+pub use verify::{Verified, check, verify};
+
+/// Ids of one page; after each it is asked whether the stores are still reserved.
+const IDS_PER_PAGE: usize = 100;
+
+/// How much there is, or was copied.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Ids of which anything is stored.
+    pub ids: u64,
+    /// Events, without those deleted.
+    pub events: u64,
+    /// Snapshots.
+    pub snapshots: u64,
+    /// Durable states, tombstones included.
+    pub states: u64,
+}
+
+/// What a copy did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Copied {
+    /// What was written by this run.
+    pub written: Counts,
+    /// Ids that were in the target already, equal in everything.
+    pub equal_ids: u64,
+}
+
+/// Why a copy, or a comparison, ended early. What was copied until then is whole, id by id; do what the
+/// text says, and copy again: it goes on there.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CopyError {
+    /// Somebody else uses one of the stores, or that cannot be told. Of the id in hand, some may be
+    /// copied.
+    #[error("{0}; stop whoever uses it, then run this again")]
+    InUse(StoreFailure),
+    /// A store cannot be read.
+    #[error("reading stopped at {at}: {cause}", at = id.as_ref().map_or("the list of ids", PersistenceId::as_str))]
+    Unreadable {
+        /// Where.
+        id: Option<PersistenceId>,
+        /// What the store said.
+        cause: StoreFailure,
+    },
+    /// A record is damaged. The ids before this one are copied, this one is not whole in the target.
+    #[error("{0}; repair or remove it, then copy again")]
+    Damaged(Difference),
+    /// The target holds something of this id that the source does not, so it is not an earlier part of
+    /// it. Nothing of this id was changed.
+    #[error("the target holds another history: {0}; copy into an empty store, or one that an earlier run made")]
+    Occupied(Difference),
+    /// The target did not take a record.
+    #[error("{id} was not taken over: {cause}")]
+    NotTaken {
+        /// Whose record.
+        id: PersistenceId,
+        /// Why.
+        cause: ImportError,
+    },
+    /// What was copied is not what the source holds: one of the stores is used meanwhile, or broken.
+    #[error("after copying, source and target differ: {0}; do not use the target")]
+    Unequal(Difference),
+}
+
+impl CopyError {
+    fn unreadable(id: &PersistenceId) -> impl FnOnce(StoreFailure) -> Self {
+        |cause| Self::Unreadable { id: Some(id.clone()), cause }
+    }
+
+    fn not_taken(id: &PersistenceId) -> impl FnOnce(ImportError) -> Self {
+        |cause| Self::NotTaken { id: id.clone(), cause }
+    }
+}
+
+/// Copies everything of `from` that `to` lacks.
+///
+/// # Errors
+/// [`CopyError`]; run it again when the cause is gone.
+pub async fn copy(from: &dyn Export, to: &dyn Import) -> Result<Copied, CopyError> {
+    let mut copying = Copying { from, to, copied: Copied::default() };
+    let mut after = None;
+    loop {
+        reserve(from).await?;
+        reserve(to).await?;
+        let ids = ids_after(from, after.as_ref()).await?;
+        for id in &ids {
+            copying.id(id).await?;
+        }
+        match ids.into_iter().nth(IDS_PER_PAGE - 1) {
+            Some(last) => after = Some(last),
+            None => break,
+        }
+    }
+    reserve(from).await?;
+    reserve(to).await?;
+    Ok(copying.copied)
+}
+
+async fn reserve(store: &dyn Export) -> Result<(), CopyError> {
+    store.reserved().await.map_err(CopyError::InUse)
+}
+
+async fn ids_after(store: &dyn Export, after: Option<&PersistenceId>) -> Result<Vec<PersistenceId>, CopyError> {
+    store.ids(after, IDS_PER_PAGE).await.map_err(|error| CopyError::Unreadable { id: None, cause: failure(error) })
+}
+
+/// What was said, where it does not matter that one record is damaged.
+fn failure(error: ReadError) -> StoreFailure {
+    match error {
+        ReadError::Unavailable(cause) => cause,
+        ReadError::Corrupt(corrupt) => StoreFailure::new("the store", corrupt),
+    }
+}
+
+/// What is stored about a history besides its events.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Top {
+    head: Head,
+    last_append: Timestamp,
+}
+
+/// One run.
+struct Copying<'a> {
+    from: &'a dyn Export,
+    to: &'a dyn Import,
+    copied: Copied,
+}
+
+impl Copying<'_> {
+    async fn id(&mut self, id: &PersistenceId) -> Result<(), CopyError> {
+        if self.compare(id).await?.is_none() {
+            self.copied.equal_ids += 1;
+            return Ok(());
+        }
+        self.events(id).await?;
+        self.snapshots(id).await?;
+        self.state(id).await?;
+        self.copied.written.ids += 1;
+        match self.compare(id).await? {
+            None => Ok(()),
+            Some(difference) if difference.is_damage() => Err(CopyError::Damaged(difference)),
+            Some(difference) => Err(CopyError::Unequal(difference)),
+        }
+    }
+
+    /// The first difference.
+    async fn compare(&self, id: &PersistenceId) -> Result<Option<Difference>, CopyError> {
+        let mut comparison = Comparison::new(self.from, Some(self.to), 1);
+        comparison.id(id).await.map_err(CopyError::unreadable(id))?;
+        Ok(comparison.differences.into_iter().next())
+    }
+
+    /// The events that the target lacks, after those that it has turned out to be the source's.
+    async fn events(&mut self, id: &PersistenceId) -> Result<(), CopyError> {
+        let (source, target) = (top(self.from, id).await?, top(self.to, id).await?);
+        let mut common = Comparison::new(self.from, Some(self.to), 1);
+        common.events(id, &source.head, &target.head).await.map_err(CopyError::unreadable(id))?;
+        if let Some(difference) = common.differences.into_iter().next() {
+            return Err(occupied(difference));
+        }
+        if source == target {
+            return Ok(());
+        }
+        let journal = self.from.stores().journal;
+        let mut stored = target.head;
+        loop {
+            let next = stored.highest.max(source.head.deleted_to).next().unwrap_or(SeqNr::MAX);
+            let range = ReadRange::new(next, source.head.highest);
+            let page = journal.read(id, range).await;
+            let page = page.map_err(|error| match error {
+                ReadError::Corrupt(corrupt) => {
+                    CopyError::Damaged(Difference::damaged(Side::First, Place::Event, corrupt))
+                }
+                ReadError::Unavailable(cause) => CopyError::unreadable(id)(cause),
+            })?;
+            let last = page.records.last();
+            let highest = last.map_or(stored.highest.max(source.head.deleted_to), |event| event.seq_nr);
+            let is_whole = page.next.is_none();
+            let last_append = last.filter(|_| !is_whole).map_or(source.last_append, |event| event.timestamp);
+            let head = Head { highest, ..source.head };
+            self.copied.written.events += page.records.len() as u64;
+            let part = HistoryPart { id: id.clone(), head, last_append, events: page.records };
+            match self.to.import_events(part).await {
+                Ok(()) => stored = head,
+                Err(ImportError::NotAContinuation { stored }) => {
+                    let target = Top { head: stored, ..target };
+                    let difference = compare::tops(id, &source, &target).into_iter().next();
+                    let cause = ImportError::NotAContinuation { stored };
+                    return Err(difference.map_or_else(|| CopyError::not_taken(id)(cause), occupied));
+                }
+                Err(cause) => return Err(CopyError::not_taken(id)(cause)),
+            }
+            if is_whole {
+                return Ok(());
+            }
+        }
+    }
+
+    /// The snapshots of the source. Those of the target that are older than its newest one go, as they
+    /// went in the source.
+    async fn snapshots(&mut self, id: &PersistenceId) -> Result<(), CopyError> {
+        let (source, target) = (self.from.stores().snapshots, self.to.stores().snapshots);
+        let mut upper = SeqNr::MAX;
+        let mut is_newest = true;
+        loop {
+            let found = source.load(id, SnapshotCriteria::up_to(upper)).await.map_err(|error| unloaded(id, error))?;
+            let lower = found.as_ref().map(|snapshot| snapshot.seq_nr);
+            // Between this one and the one before, the source has none.
+            let between = SnapshotCriteria {
+                min_seq_nr: lower.map_or(SeqNr::ZERO, |lower| lower.next().unwrap_or(SeqNr::MAX)),
+                ..SnapshotCriteria::up_to(upper)
+            };
+            if between.min_seq_nr <= between.max_seq_nr && Some(upper) != lower {
+                let foreign = target.load(id, between).await;
+                match foreign.map_err(|error| unloaded(id, error))? {
+                    Some(foreign) if is_newest => {
+                        return Err(occupied(Difference::only(Side::Second, id, Place::Snapshot(foreign.seq_nr))));
+                    }
+                    Some(_) => target.delete_matching(id, between).await.map_err(|error| unloaded(id, error))?,
+                    None => {}
+                }
+            }
+            let Some(snapshot) = found else { return Ok(()) };
+            let seq_nr = snapshot.seq_nr;
+            let exactly = SnapshotCriteria { min_seq_nr: seq_nr, ..SnapshotCriteria::up_to(seq_nr) };
+            let present = target.load(id, exactly).await;
+            if !present.is_ok_and(|present| present.as_ref() == Some(&snapshot)) {
+                self.to.import_snapshot(snapshot).await.map_err(CopyError::not_taken(id))?;
+                self.copied.written.snapshots += 1;
+            }
+            if seq_nr.is_zero() {
+                return Ok(());
+            }
+            (upper, is_newest) = (seq_nr.previous(), false);
+        }
+    }
+
+    /// The state of the source. One of a smaller revision that was written earlier is taken for what it
+    /// was before.
+    async fn state(&mut self, id: &PersistenceId) -> Result<(), CopyError> {
+        let unread = |side| {
+            move |error| match error {
+                ReadError::Corrupt(corrupt) => CopyError::Damaged(Difference::damaged(side, Place::state, corrupt)),
+                ReadError::Unavailable(cause) => CopyError::Unreadable { id: Some(id.clone()), cause },
+            }
+        };
+        let source = state_of(self.from, id).await.map_err(unread(Side::First))?;
+        let target = state_of(self.to, id).await.map_err(unread(Side::Second))?;
+        let Some(difference) = compare::states(id, &source, &target).into_iter().next() else { return Ok(()) };
+        if target.revision >= source.revision || target.timestamp > source.timestamp {
+            return Err(occupied(difference));
+        }
+        self.to.import_state(source).await.map_err(CopyError::not_taken(id))?;
+        self.copied.written.states += 1;
+        Ok(())
+    }
+}
+
+fn occupied(difference: Difference) -> CopyError {
+    if difference.is_damage() { CopyError::Damaged(difference) } else { CopyError::Occupied(difference) }
+}
+
+fn unloaded(id: &PersistenceId, error: SnapshotError) -> CopyError {
+    match error {
+        SnapshotError::Corrupt(corrupt) => {
+            CopyError::Damaged(Difference::damaged(Side::First, Place::Snapshot, corrupt))
+        }
+        SnapshotError::Unavailable(cause) => CopyError::unreadable(id)(cause),
+        SnapshotError::TooLarge { .. } => CopyError::unreadable(id)(StoreFailure::new("snapshots", error)),
+    }
+}
+
+async fn top(store: &dyn Export, id: &PersistenceId) -> Result<Top, CopyError> {
+    compare::top(store, id).await.map_err(|error| match error {
+        Differs::Damaged(corrupt) => CopyError::Damaged(Difference::damaged(Side::First, Place::head, corrupt)),
+        Differs::Unreadable(cause) => CopyError::unreadable(id)(cause),
+    })
+}

@@ -1,0 +1,90 @@
+//! Whether one store is whole, and whether two are equal.
+
+use super::compare::{Comparison, Difference};
+use super::{CopyError, Counts, IDS_PER_PAGE, ids_after, reserve};
+use crate::driver::transfer::Export;
+use crate::persistence_id::PersistenceId;
+
+/// What was found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Verified {
+    /// What the first store holds; if [`Verified::is_cut`], as far as it was looked at.
+    pub counts: Counts,
+    /// What is not equal or not whole, by id; empty if nothing is amiss.
+    pub differences: Vec<Difference>,
+    /// Whether it ended because `limit` was reached, and there may be more.
+    pub is_cut: bool,
+}
+
+impl Verified {
+    /// Whether nothing is amiss.
+    pub fn is_equal(&self) -> bool {
+        self.differences.is_empty()
+    }
+}
+
+/// Reads everything that `store` holds, with every checksum, and that no history has a hole. Ends after
+/// `limit` damages.
+///
+/// # Errors
+/// [`CopyError::InUse`], [`CopyError::Unreadable`].
+pub async fn check(store: &dyn Export, limit: usize) -> Result<Verified, CopyError> {
+    run(Comparison::new(store, None, limit), &[store]).await
+}
+
+/// Compares everything that two stores hold, record by record, timestamps and writers included. Offsets of
+/// projections are not compared. Ends after `limit` differences.
+///
+/// # Errors
+/// [`CopyError::InUse`], [`CopyError::Unreadable`].
+pub async fn verify(first: &dyn Export, second: &dyn Export, limit: usize) -> Result<Verified, CopyError> {
+    run(Comparison::new(first, Some(second), limit), &[first, second]).await
+}
+
+async fn run(mut comparison: Comparison<'_>, stores: &[&dyn Export]) -> Result<Verified, CopyError> {
+    let mut after = None;
+    while !comparison.is_full() {
+        for store in stores {
+            reserve(*store).await?;
+        }
+        let (ids, next) = ids_of_all(stores, after.as_ref()).await?;
+        for id in &ids {
+            comparison.id(id).await.map_err(CopyError::unreadable(id))?;
+            if comparison.is_full() {
+                break;
+            }
+        }
+        match next {
+            Some(next) => after = Some(next),
+            None => break,
+        }
+    }
+    for store in stores {
+        reserve(*store).await?;
+    }
+    let is_cut = comparison.is_full();
+    Ok(Verified { counts: comparison.counts, differences: comparison.differences, is_cut })
+}
+
+/// The next ids of any store, ascending, and after which one to go on.
+async fn ids_of_all(
+    stores: &[&dyn Export],
+    after: Option<&PersistenceId>,
+) -> Result<(Vec<PersistenceId>, Option<PersistenceId>), CopyError> {
+    let mut all = Vec::new();
+    // Of a store with a full page, nothing is known beyond its last id.
+    let mut known_to: Option<PersistenceId> = None;
+    for store in stores {
+        let ids = ids_after(*store, after).await?;
+        if let Some(last) = ids.get(IDS_PER_PAGE - 1) {
+            known_to = Some(known_to.map_or_else(|| last.clone(), |known| known.min(last.clone())));
+        }
+        all.extend(ids);
+    }
+    all.sort_unstable();
+    all.dedup();
+    if let Some(known_to) = &known_to {
+        all.retain(|id| id <= known_to);
+    }
+    Ok((all, known_to))
+}
