@@ -1,5 +1,6 @@
 //! The half that waits: store traits, the in-memory stores, and a host for single entities.
 
+mod ask;
 pub mod copy;
 mod faulty;
 mod guarded;

@@ -8,11 +8,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use futures::future::BoxFuture;
-use greylag_core::{EntityError, NotStoredReason, answer_dropped};
+use greylag_core::{EntityError, NotStoredReason, ReplyTo, answer_dropped};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
 use crate::behavior::{EventSourced, Failure, FencedBy};
+use crate::driver::ask;
 use crate::driver::permits::{RecoveryPermit, RecoveryPermits};
 use crate::driver::state_store::StateStore;
 use crate::driver::stores::Stores;
@@ -73,6 +74,17 @@ impl<C> EntityHandle<C> {
     /// [`EntityError::Stopped`] if the entity has ended.
     pub async fn tell(&self, command: C) -> Result<(), EntityError> {
         self.inbox.send(Letter::Command(command)).await.map_err(|_| EntityError::Stopped)
+    }
+
+    /// Sends the command that `command` makes of a token, and waits for what the token is answered. It waits
+    /// for as long as the entity keeps the token: through recovery, and through restarts with back-off.
+    ///
+    /// # Errors
+    /// [`EntityError`]: what became of the command instead.
+    pub async fn ask<R: Send + 'static>(&self, command: impl FnOnce(ReplyTo<R>) -> C) -> Result<R, EntityError> {
+        let (reply_to, coming) = ask::question();
+        self.tell(command(reply_to)).await?;
+        ask::answer(coming).await
     }
 
     /// Asks the entity to end after the commands sent before.
@@ -203,10 +215,15 @@ impl<M: Machine, F: Fn(M::Call) -> BoxFuture<'static, M::Answer> + Send + 'stati
                 dropped.discard();
             }
         }
-        if let Ended::Fenced(_) = ended {
-            let fenced = EntityError::NotStored(NotStoredReason::Fenced);
-            answer_dropped(fenced, || drop(self.core.take_waiting()));
-        }
+        let error = match ended {
+            Ended::Fenced(_) => EntityError::NotStored(NotStoredReason::Fenced),
+            Ended::Stopped | Ended::Failed(_) => EntityError::Stopped,
+        };
+        self.commands.close();
+        answer_dropped(error, || {
+            drop(self.core.take_waiting());
+            while self.commands.try_recv().is_ok() {}
+        });
     }
 
     /// Does what the machine asks; answers how the entity ended, if it did.

@@ -1,0 +1,86 @@
+//! Asking an entity that runs as a task: an answer, or what became of the command instead.
+
+use greylag_codec::json;
+use greylag_core::{EntityError, NotStoredReason, ReplyTo};
+use greylag_persistence::driver::{self, Ended, EntityHandle};
+use greylag_persistence::{
+    CommandContext, Effect, EventMeta, EventSourced, PersistenceId, RecoveryPermits, StoredCodec, Stores,
+};
+use tokio::sync::oneshot;
+
+enum Command {
+    Add(u32, ReplyTo<u32>),
+    Forget(ReplyTo<u32>),
+    End,
+}
+
+struct Sum;
+
+impl EventSourced for Sum {
+    type Command = Command;
+    type Event = u32;
+    type State = u32;
+
+    fn persistence_id(&self) -> PersistenceId {
+        PersistenceId::of("Sum", "1").unwrap()
+    }
+
+    fn event_codec(&self) -> StoredCodec<u32> {
+        StoredCodec::new(json("sum.added"))
+    }
+
+    fn on_command(&mut self, _: &mut CommandContext<'_>, _: &u32, command: Command) -> Effect<Self> {
+        match command {
+            Command::Add(number, reply_to) => Effect::<Self>::persist(number).then_reply(reply_to, |sum| *sum),
+            Command::Forget(reply_to) => Effect::none().then_run(move |_| drop(reply_to)),
+            Command::End => Effect::stop(),
+        }
+    }
+
+    fn apply(&self, sum: &mut u32, number: &u32, _: &EventMeta<'_>) {
+        *sum += number;
+    }
+}
+
+fn start(stores: &Stores) -> (EntityHandle<Command>, oneshot::Receiver<Ended>) {
+    driver::spawn(Sum, stores.clone(), RecoveryPermits::default()).unwrap()
+}
+
+fn add(number: u32) -> impl FnOnce(ReplyTo<u32>) -> Command {
+    move |reply_to| Command::Add(number, reply_to)
+}
+
+#[tokio::test]
+async fn an_ask_is_answered_when_its_event_is_stored() {
+    let stores = Stores::in_memory();
+    let (sum, _end) = start(&stores);
+    assert_eq!(sum.ask(add(2)).await, Ok(2));
+    assert_eq!(sum.ask(add(3)).await, Ok(5));
+    let head = stores.journal.head(&PersistenceId::of("Sum", "1").unwrap()).await.unwrap();
+    assert_eq!(head.highest.as_u64(), 2);
+}
+
+#[tokio::test]
+async fn an_ask_hears_what_became_of_its_command() {
+    let stores = Stores::in_memory();
+    let (sum, end) = start(&stores);
+    assert_eq!(sum.ask(Command::Forget).await, Err(EntityError::NoReply));
+    // One thread: the second command is in the inbox when the entity takes the first.
+    sum.tell(Command::End).await.unwrap();
+    assert_eq!(sum.ask(add(1)).await, Err(EntityError::Stopped), "it was waiting");
+    assert_eq!(end.await, Ok(Ended::Stopped));
+    assert_eq!(sum.ask(add(1)).await, Err(EntityError::Stopped), "nobody is there");
+}
+
+#[tokio::test]
+async fn an_ask_that_meets_a_newer_owner_hears_that_nothing_is_stored() {
+    let stores = Stores::in_memory();
+    let (old, end) = start(&stores);
+    assert_eq!(old.ask(add(1)).await, Ok(1));
+    let (new, _end) = start(&stores);
+    assert_eq!(new.ask(add(1)).await, Ok(2));
+    let fenced = Err(EntityError::NotStored(NotStoredReason::Fenced));
+    let (first, second) = futures::join!(old.ask(add(1)), old.ask(add(1)));
+    assert_eq!((first, second), (fenced.clone(), fenced));
+    assert!(matches!(end.await, Ok(Ended::Fenced(_))));
+}
