@@ -60,6 +60,8 @@
 //! - What an entity has to tell others can be part of its history: a [`DeliveryTracker`] sends it when
 //!   its event is stored, and again until it is confirmed.
 //!
+//! `examples/bank-account` is a program over two releases: schema evolution, snapshots and retention.
+//!
 //! # How it is built
 //! [`EntityCore`] is a pure machine: inputs in, [`Action`]s out. A shard hosts it (greylag-sharding),
 //! [`driver::spawn`] runs one alone, [`EntityTestKit`] runs one without any runtime; likewise

@@ -1,0 +1,144 @@
+//! The account as this release has it: version 2 of its events, and how those of version 1 are read.
+//!
+//! ```text
+//! version 1   {"type":"deposited","amount":30}                      whole euros
+//! version 2   {"type":"deposited","cents":3000,"currency":"EUR"}
+//! ```
+//! What is stored is never rewritten. The upcaster raises old payloads as they are read, so the rest of this
+//! file knows one version only.
+
+use std::num::{NonZeroU32, NonZeroU64};
+
+use greylag_codec::json;
+use greylag_core::ReplyTo;
+use greylag_persistence::{
+    CommandContext, Effect, EventMeta, EventSourced, EventSourcedSettings, OnFailure, PersistenceId, SeqNr, Signal,
+    StoredCodec, Upcaster,
+};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use tokio::sync::watch;
+
+use crate::money::{Money, Refusal};
+
+/// The names under which events and balances are stored: chosen once, and kept over all versions.
+pub(crate) const EVENT: &str = "account.event";
+pub(crate) const BALANCE: &str = "account.balance";
+/// The version that this release writes.
+pub(crate) const VERSION: NonZeroU32 = NonZeroU32::new(2).unwrap();
+/// A snapshot at every so many events.
+pub(crate) const SNAPSHOT_EVERY: NonZeroU64 = NonZeroU64::new(4).unwrap();
+
+/// What an account is asked.
+#[derive(Debug)]
+pub(crate) enum Command {
+    Deposit { money: Money, reply_to: ReplyTo<Result<Money, Refusal>> },
+    Withdraw { money: Money, reply_to: ReplyTo<Result<Money, Refusal>> },
+    Balance { reply_to: ReplyTo<Option<Money>> },
+}
+
+/// What an account remembers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub(crate) enum Event {
+    Deposited(Money),
+    Withdrawn(Money),
+}
+
+impl Event {
+    /// The balance after it, or why it must not happen. An account has the currency of its first deposit.
+    fn after(self, balance: Option<Money>) -> Result<Money, Refusal> {
+        match (self, balance) {
+            (Self::Deposited(money), None) => Ok(money),
+            (Self::Deposited(money), Some(balance)) => balance.plus(money),
+            (Self::Withdrawn(_), None) => Err(Refusal::Overdrawn),
+            (Self::Withdrawn(money), Some(balance)) => balance.minus(money),
+        }
+    }
+}
+
+/// One account.
+pub(crate) struct Account {
+    id: PersistenceId,
+    deleted_to: watch::Sender<SeqNr>,
+}
+
+impl Account {
+    pub(crate) fn new(id: PersistenceId) -> Self {
+        Self { id, deleted_to: watch::Sender::new(SeqNr::ZERO) }
+    }
+
+    /// Up to which number events are deleted since it runs, for whoever wants to watch.
+    pub(crate) fn deleted_to(&self) -> watch::Receiver<SeqNr> {
+        self.deleted_to.subscribe()
+    }
+
+    fn decide(balance: Option<Money>, event: Event, reply_to: ReplyTo<Result<Money, Refusal>>) -> Effect<Self> {
+        match event.after(balance) {
+            // The reply leaves when the event is on the disk, and not before.
+            Ok(after) => Effect::<Self>::persist(event).then_reply(reply_to, move |_| Ok(after)),
+            Err(refusal) => Effect::reply(reply_to, Err(refusal)),
+        }
+    }
+}
+
+impl EventSourced for Account {
+    type Command = Command;
+    type Event = Event;
+    /// Nothing before the first deposit.
+    type State = Option<Money>;
+
+    fn persistence_id(&self) -> PersistenceId {
+        self.id.clone()
+    }
+
+    fn event_codec(&self) -> StoredCodec<Event> {
+        StoredCodec::with_version(json(EVENT), VERSION.get()).upcaster(Upcaster::json(EVENT, 1, 2, in_cents))
+    }
+
+    /// Snapshots outlive a release as events do.
+    fn snapshot_codec(&self) -> Option<StoredCodec<Option<Money>>> {
+        let codec = StoredCodec::with_version(json(BALANCE), VERSION.get());
+        Some(codec.upcaster(Upcaster::json(BALANCE, 1, 2, in_cents)))
+    }
+
+    fn settings(&self) -> EventSourcedSettings {
+        EventSourcedSettings {
+            snapshot_every: Some(SNAPSHOT_EVERY),
+            // Two, so that a damaged one has an older beside it; what both cover is deleted.
+            keep_n_snapshots: NonZeroU64::new(2).expect("two is not zero"),
+            delete_events: true,
+            // This program wants to know; entities of a shard are restarted after a wait.
+            on_failure: OnFailure::Stop,
+            ..EventSourcedSettings::default()
+        }
+    }
+
+    fn on_command(&mut self, _: &mut CommandContext<'_>, balance: &Option<Money>, command: Command) -> Effect<Self> {
+        match command {
+            Command::Deposit { money, reply_to } => Self::decide(*balance, Event::Deposited(money), reply_to),
+            Command::Withdraw { money, reply_to } => Self::decide(*balance, Event::Withdrawn(money), reply_to),
+            Command::Balance { reply_to } => Effect::reply(reply_to, *balance),
+        }
+    }
+
+    fn apply(&self, balance: &mut Option<Money>, event: &Event, _: &EventMeta<'_>) {
+        *balance = Some(event.after(*balance).expect("what is refused is not persisted"));
+    }
+
+    fn on_signal(&mut self, _: &mut CommandContext<'_>, _: &Option<Money>, signal: &Signal) {
+        if let Signal::DeleteEventsCompleted(to) = signal {
+            self.deleted_to.send_replace(*to);
+        }
+    }
+}
+
+/// Version 1 to version 2, of events and balances alike: `amount` was in whole euros.
+fn in_cents(mut stored: Value) -> Result<Value, String> {
+    let fields = stored.as_object_mut().ok_or("not an object")?;
+    let amount = fields.remove("amount").and_then(|amount| amount.as_u64()).ok_or("no amount")?;
+    let cents = amount.checked_mul(100).ok_or("more than an account can hold")?;
+    fields.insert("cents".to_owned(), cents.into());
+    fields.insert("currency".to_owned(), "EUR".into());
+    Ok(stored)
+}

@@ -1,0 +1,79 @@
+//! The account as the release before this one had it: whole euros, no currency. It is here to write old
+//! events; a real program keeps no old code, only the upcaster.
+
+use greylag_codec::json;
+use greylag_core::ReplyTo;
+use greylag_persistence::{
+    CommandContext, Effect, EventMeta, EventSourced, EventSourcedSettings, OnFailure, PersistenceId, StoredCodec,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::account::{BALANCE, EVENT, SNAPSHOT_EVERY};
+
+/// An event to store; answered with the balance, or with nothing if the account would be overdrawn.
+pub(crate) struct Command(pub(crate) Event, pub(crate) ReplyTo<Option<u64>>);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub(crate) enum Event {
+    Deposited { amount: u64 },
+    Withdrawn { amount: u64 },
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Balance {
+    amount: u64,
+}
+
+impl Balance {
+    fn after(self, event: Event) -> Option<Self> {
+        let amount = match event {
+            Event::Deposited { amount } => self.amount.checked_add(amount),
+            Event::Withdrawn { amount } => self.amount.checked_sub(amount),
+        };
+        amount.map(|amount| Self { amount })
+    }
+}
+
+/// One account of the release before.
+pub(crate) struct Account {
+    pub(crate) id: PersistenceId,
+}
+
+impl EventSourced for Account {
+    type Command = Command;
+    type Event = Event;
+    type State = Balance;
+
+    fn persistence_id(&self) -> PersistenceId {
+        self.id.clone()
+    }
+
+    fn event_codec(&self) -> StoredCodec<Event> {
+        StoredCodec::new(json(EVENT)) // version 1
+    }
+
+    fn snapshot_codec(&self) -> Option<StoredCodec<Balance>> {
+        Some(StoredCodec::new(json(BALANCE)))
+    }
+
+    fn settings(&self) -> EventSourcedSettings {
+        EventSourcedSettings {
+            snapshot_every: Some(SNAPSHOT_EVERY),
+            on_failure: OnFailure::Stop,
+            ..EventSourcedSettings::default()
+        }
+    }
+
+    fn on_command(&mut self, _: &mut CommandContext<'_>, balance: &Balance, command: Command) -> Effect<Self> {
+        let Command(event, reply_to) = command;
+        match balance.after(event) {
+            Some(after) => Effect::<Self>::persist(event).then_reply(reply_to, move |_| Some(after.amount)),
+            None => Effect::reply(reply_to, None),
+        }
+    }
+
+    fn apply(&self, balance: &mut Balance, event: &Event, _: &EventMeta<'_>) {
+        *balance = balance.after(*event).expect("what is refused is not persisted");
+    }
+}
