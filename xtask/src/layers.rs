@@ -32,9 +32,10 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("greylag-journal-service", &["greylag-persistence", "greylag-transport"]),
     ("greylag-sharding", &["greylag-cluster", "greylag-ddata", "greylag-persistence"]),
     ("greylag-delivery", &["greylag-sharding", "greylag-persistence", "greylag-ddata"]),
-    // Below the facade, so that a config file can turn it on; the command line needs nothing else.
+    // Below the facade, so that a config file can turn it on.
     ("greylag-management", &["greylag-cluster"]),
-    ("greylag-cli", &["greylag-management"]),
+    // Nodes are asked over the wire; journals are opened by the program itself.
+    ("greylag-cli", &["greylag-management", "greylag-journal-sled", "greylag-journal-postgres"]),
     // A crate of its own, so that the resolver of names and what it needs burden nobody else.
     ("greylag-discovery-dns", &["greylag-cluster"]),
     (

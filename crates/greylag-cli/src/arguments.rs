@@ -11,7 +11,7 @@ use crate::failure::Failure;
 
 /// Looks at a running Greylag cluster and, where its nodes allow it, changes it.
 ///
-/// Each command asks one node, the one that --address names, by its admin service. What you read is
+/// Each command but `journal` asks one node, the one that --address names, by its admin service. What you read is
 /// that node's view of the cluster; during a partition another node may tell another story.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "greylag", version, disable_help_subcommand = true, after_help = EXIT_CODES)]
@@ -24,12 +24,12 @@ pub(crate) struct Cli {
 
 const EXIT_CODES: &str = "\
 Exit codes:
-  0  done; for `health`: nothing is amiss
-  1  the node refused, or failed
+  0  done; for `health` and `journal verify`: nothing is amiss
+  1  the node or the store refused, or failed
   2  the command line makes no sense
-  3  no admin service answers at the address
+  3  no admin service answers at the address, or the store cannot be opened
   4  not done within --timeout; it may still happen
-  5  `health` only: something is amiss
+  5  `health`: something is amiss; `journal verify`: something is damaged, or differs
   6  the two ends do not trust each other: certificate, authority, host, or TLS at one end only";
 
 /// What every command takes.
@@ -126,10 +126,96 @@ pub(crate) enum Command {
     /// of everything may run; prefer `leave` for a node that answers, and end the process first
     /// for one that does not.
     Down(Change),
+    /// Look into a journal, prove it whole, or move it to another backend. Asks no node.
+    ///
+    /// A store is named by URL: `sled:/path/to/directory`, or `postgres://user@host/database?schema=name`
+    /// (without `schema`: public).
+    #[command(subcommand)]
+    Journal(Journal),
     /// Prepare the whole cluster for its shutdown: nobody joins, nothing is handed over any more.
     ///
     /// Stop the nodes once all members are ReadyForShutdown (--wait waits for it).
     PrepareForShutdown(Prepare),
+}
+
+/// `journal`.
+#[derive(Debug, Clone, Subcommand)]
+pub(crate) enum Journal {
+    /// Say how much a store holds, or everything about one id: head, snapshots, first and last event, state.
+    Inspect(Inspect),
+    /// Print the events of one id. Payloads in JSON or CBOR are printed as JSON, others in hexadecimal.
+    Replay(Replay),
+    /// Read everything and check it; with two stores, prove that they are equal, or name what differs.
+    ///
+    /// Nobody may use the stores meanwhile. Exits with 5 if something is damaged or differs.
+    Verify(Verify),
+    /// Copy everything to another store: heads, events, snapshots, states, with numbers, times and writers.
+    ///
+    /// Goes on where an earlier run ended. Nobody may use the stores meanwhile, and nobody the target before
+    /// the copy is done. Each id is compared after it was copied. Offsets of projections are not copied.
+    Copy(Copy),
+}
+
+/// `journal inspect`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Inspect {
+    /// The store.
+    #[arg(value_name = "URL")]
+    pub(crate) store: String,
+    /// Only this id, but everything about it.
+    #[arg(value_name = "ID")]
+    pub(crate) id: Option<String>,
+    /// List so many ids, the first ones after --after.
+    #[arg(long, value_name = "COUNT", default_value_t = 0, conflicts_with = "id")]
+    pub(crate) ids: usize,
+    /// List ids after this one.
+    #[arg(long, value_name = "ID", requires = "ids")]
+    pub(crate) after: Option<String>,
+}
+
+/// `journal replay`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Replay {
+    /// The store.
+    #[arg(value_name = "URL")]
+    pub(crate) store: String,
+    /// Whose events.
+    #[arg(value_name = "ID")]
+    pub(crate) id: String,
+    /// Number of the first event.
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    pub(crate) from: u64,
+    /// Number of the last event. Default: the last one there is.
+    #[arg(long, value_name = "NUMBER")]
+    pub(crate) to: Option<u64>,
+    /// Print no more than this of a payload.
+    #[arg(long, value_name = "COUNT", default_value_t = 4096)]
+    pub(crate) payload_bytes: usize,
+}
+
+/// `journal verify`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Verify {
+    /// The store.
+    #[arg(value_name = "URL")]
+    pub(crate) first: String,
+    /// What it must be equal to.
+    #[arg(value_name = "URL")]
+    pub(crate) second: Option<String>,
+    /// End after so many differences.
+    #[arg(long, value_name = "COUNT", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) differences: u32,
+}
+
+/// `journal copy`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Copy {
+    /// The source; it stays as it is.
+    #[arg(value_name = "FROM")]
+    pub(crate) from: String,
+    /// The target: empty, or as an earlier run left it. Made if it does not exist.
+    #[arg(value_name = "TO")]
+    pub(crate) to: String,
 }
 
 /// `watch`.
@@ -176,7 +262,7 @@ impl Command {
             Self::Join(join) => join.wait,
             Self::Leave(change) | Self::Down(change) => change.wait,
             Self::PrepareForShutdown(prepare) => prepare.wait,
-            Self::Members | Self::Health | Self::Counters | Self::Watch(_) => false,
+            Self::Members | Self::Health | Self::Counters | Self::Watch(_) | Self::Journal(_) => false,
         }
     }
 }

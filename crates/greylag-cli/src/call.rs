@@ -12,7 +12,7 @@ use tonic::{Response, Status};
 use crate::arguments::{Change, Cli, Command, Join, Prepare, Watch};
 use crate::failure::{Failure, UNHEALTHY};
 use crate::wait::{self, Follow};
-use crate::{json, table};
+use crate::{journal, json, table};
 
 /// One command under way.
 pub(crate) struct Call {
@@ -25,6 +25,9 @@ pub(crate) struct Call {
 /// Runs the command.
 pub(crate) async fn run(cli: Cli) -> Result<ExitCode, Failure> {
     let limit = cli.limit();
+    if let Command::Journal(command) = cli.command {
+        return journal::run(command, cli.common.json, cli.common.timeout).await;
+    }
     let missing = || Failure::Usage("which node? Name its admin service by --address or GREYLAG_ADDRESS".to_owned());
     let address = cli.common.address.clone().ok_or_else(missing)?;
     let client = match cli.common.tls.chosen()? {
@@ -51,6 +54,7 @@ fn name(command: &Command) -> &'static str {
         Command::Join(_) => "join",
         Command::Leave(_) => "leave",
         Command::Down(_) => "down",
+        Command::Journal(_) => "journal",
         Command::PrepareForShutdown(_) => "prepare-for-shutdown",
     }
 }
@@ -73,6 +77,7 @@ impl Call {
             Command::Down(change) => self.down(change).await?,
             Command::PrepareForShutdown(prepare) => self.prepare(&prepare).await?,
             Command::Watch(watch) => return self.watch(&watch).await,
+            Command::Journal(command) => return journal::run(command, self.json, Some(self.limit)).await,
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -161,15 +166,20 @@ impl Call {
 
     /// One line of JSON, or text for people.
     fn print(&self, value: &impl Serialize, text: impl FnOnce() -> String) -> Result<(), Failure> {
-        let mut line = if self.json {
-            serde_json::to_string(value).map_err(|error| Failure::Refused(format!("cannot write JSON: {error}")))?
-        } else {
-            text()
-        };
-        if !line.ends_with('\n') {
-            line.push('\n');
-        }
-        let mut output = std::io::stdout().lock();
-        output.write_all(line.as_bytes()).and_then(|()| output.flush()).map_err(|_| Failure::OutputClosed)
+        print(self.json, value, text)
     }
+}
+
+/// One line of JSON, or text for people.
+pub(crate) fn print(json: bool, value: &impl Serialize, text: impl FnOnce() -> String) -> Result<(), Failure> {
+    let mut line = if json {
+        serde_json::to_string(value).map_err(|error| Failure::Refused(format!("cannot write JSON: {error}")))?
+    } else {
+        text()
+    };
+    if !line.ends_with('\n') {
+        line.push('\n');
+    }
+    let mut output = std::io::stdout().lock();
+    output.write_all(line.as_bytes()).and_then(|()| output.flush()).map_err(|_| Failure::OutputClosed)
 }
