@@ -50,6 +50,8 @@
 //! connection; a failover to an asynchronous replica may forget acknowledged events (an entity then meets
 //! `SnapshotAheadOfJournal`, if it has a snapshot), and `fsync = off` forgets whatever a crash takes.
 //!
+//! `examples/read-side` is a program with a table that counts each event exactly once ([`Transactional`]).
+//!
 //! # How appends travel
 //! Each of `write_lanes` connections takes the ids of its slices. It sends whatever waits as one
 //! statement, `pipeline` of them at a time, so the price of a commit is shared by everybody who waits

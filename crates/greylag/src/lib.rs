@@ -69,7 +69,7 @@
 //!
 //! Settings come from the program, the environment and a TOML file: [`config`]. Programs to read:
 //! `examples/counter`, `examples/singleton` (one till in the whole cluster, reached from every node), `examples/storefront`;
-//! of entities that persist, without a cluster, `examples/bank-account`;
+//! of entities that persist, without a cluster, `examples/bank-account` and `examples/read-side`;
 //! of replicated data `examples/cart`, `examples/voting` and, without a cluster, `examples/replicator`.
 
 mod builder;

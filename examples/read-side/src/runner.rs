@@ -1,0 +1,73 @@
+//! Runs the projection as a process of its own would: when it is killed, all that it has is gone at once.
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::time::Duration;
+
+use greylag_journal_postgres::{PostgresJournal, Transactional};
+use greylag_persistence::{
+    BoxError, ProjectionEnd, ProjectionHandle, ProjectionId, ProjectionSettings, QuerySettings, SLICES,
+    run_transactional,
+};
+use tokio::runtime::{Builder, Runtime};
+
+use crate::account::ENTITY_TYPE;
+use crate::journal_settings;
+use crate::table::Balances;
+
+/// A projection with threads and connections of its own.
+pub(crate) struct Runner {
+    /// Goes before the handle, whose end would have the projection stop in order.
+    _runtime: OwnRuntime,
+    projection: ProjectionHandle,
+}
+
+impl Runner {
+    /// Starts it where the last one was, whatever became of that.
+    pub(crate) async fn start(url: &str) -> Result<Self, BoxError> {
+        let runtime = OwnRuntime(Some(Builder::new_multi_thread().worker_threads(1).enable_all().build()?));
+        let projection = runtime.0.as_ref().expect("not dropped yet").spawn(project(url.to_owned())).await??;
+        Ok(Self { _runtime: runtime, projection })
+    }
+
+    /// Takes everything away from it, wherever it is: its tasks vanish, its connections break.
+    pub(crate) fn kill(self) {
+        drop(self);
+    }
+
+    /// Ends it after what it has in hand.
+    pub(crate) async fn stop(self) -> Result<(), BoxError> {
+        match self.projection.stop().await {
+            ProjectionEnd::Stopped => Ok(()),
+            end => Err(format!("the projection ended: {end}").into()),
+        }
+    }
+}
+
+/// Starts the projection on the current runtime.
+async fn project(url: String) -> Result<ProjectionHandle, BoxError> {
+    let journal = PostgresJournal::open(&url, journal_settings()).await?;
+    // One instance for all accounts; several would share the slices (`slice_ranges`).
+    let id = ProjectionId { name: "balance".into(), entity_type: ENTITY_TYPE.into(), slices: 0..=SLICES - 1 };
+    let settings = ProjectionSettings {
+        // A larger group is a cheaper transaction, and a longer one.
+        group: NonZeroUsize::new(10).expect("ten is not zero"),
+        // Looks more often than every three seconds, so that nobody waits for this program.
+        query: QuerySettings { refresh_interval: Duration::from_millis(100), ..QuerySettings::default() },
+        ..ProjectionSettings::default()
+    };
+    let (queries, offsets) = (Arc::new(journal.queries()), Arc::new(journal.offsets()));
+    let handler = Transactional::new(journal.offsets(), Balances);
+    Ok(run_transactional(id, queries, offsets, handler, settings)?)
+}
+
+/// A runtime that ends without waiting for what runs on it, also where waiting is forbidden.
+struct OwnRuntime(Option<Runtime>);
+
+impl Drop for OwnRuntime {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
+}

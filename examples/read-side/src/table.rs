@@ -1,0 +1,89 @@
+//! The read side: a row for each account, kept by a projection and read by anybody with SQL.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use greylag_journal_postgres::PostgresHandler;
+use greylag_journal_postgres::tokio_postgres::{self, Client, NoTls, Transaction};
+use greylag_persistence::{BoxError, Envelope, EventSeq};
+
+use crate::account::{Balance, Event, event_codec};
+
+/// The schema of the journal and of the table.
+pub(crate) const SCHEMA: &str = "read_side_example";
+
+const TABLE: &str =
+    "create table if not exists balance (account text primary key, cents bigint not null, events bigint not null)";
+
+/// How long the table may take to follow.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Adds each event to the row of its account.
+///
+/// It adds, so an event that came twice would show. None does: what `handle` writes is committed together
+/// with how far the projection is, or rolled back together with it.
+pub(crate) struct Balances;
+
+#[async_trait]
+impl PostgresHandler for Balances {
+    async fn handle(&mut self, transaction: &Transaction<'_>, envelopes: &[Envelope]) -> Result<(), BoxError> {
+        let add = "insert into balance (account, cents, events) values ($1, $2, 1) on conflict (account) do update
+                   set cents = balance.cents + excluded.cents, events = balance.events + 1";
+        for envelope in envelopes {
+            // An event that this program cannot read ends the projection with its name (`OnPoison::Fail`).
+            let EventSeq::One(event) = envelope.decode(&event_codec())? else { continue };
+            let change = match event {
+                Event::Deposited { cents } => i64::try_from(cents)?,
+                Event::Withdrawn { cents } => -i64::try_from(cents)?,
+            };
+            transaction.execute(add, &[&envelope.id.entity_id(), &change]).await?;
+        }
+        Ok(())
+    }
+}
+
+/// The table, as whoever reads it sees it.
+pub(crate) struct Table {
+    client: Client,
+}
+
+impl Table {
+    /// Connects, and makes the table if it is not there. The schema is the journal's to make.
+    pub(crate) async fn open(url: &str) -> Result<Self, BoxError> {
+        let (client, connection) = tokio_postgres::connect(url, NoTls).await?;
+        // It ends with the client, or with the server, and then every question says so.
+        tokio::spawn(connection);
+        client.batch_execute(&format!("set search_path to {SCHEMA}; {TABLE}")).await?;
+        Ok(Self { client })
+    }
+
+    /// The rows.
+    pub(crate) async fn balances(&self) -> Result<BTreeMap<String, Balance>, BoxError> {
+        let rows = self.client.query("select account, cents, events from balance", &[]).await?;
+        let balances = rows.iter().map(|row| {
+            let (cents, events): (i64, i64) = (row.try_get(1)?, row.try_get(2)?);
+            Ok((row.try_get(0)?, Balance { cents: cents.try_into()?, events: events.try_into()? }))
+        });
+        balances.collect()
+    }
+
+    /// How many events are counted.
+    pub(crate) async fn events(&self) -> Result<u64, BoxError> {
+        Ok(self.balances().await?.values().map(|balance| balance.events).sum())
+    }
+
+    /// Waits until so many events are counted; answers how many are.
+    pub(crate) async fn wait_for(&self, events: u64) -> Result<u64, BoxError> {
+        let counted = async {
+            loop {
+                let counted = self.events().await?;
+                if counted >= events {
+                    return Ok(counted);
+                }
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, counted).await.map_err(|_| format!("no {events} events after {PATIENCE:?}"))?
+    }
+}

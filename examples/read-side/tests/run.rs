@@ -1,0 +1,41 @@
+//! The program as people run it.
+
+use std::io::Write as _;
+use std::process::{Command, Output};
+
+use greylag_testkit::postgres::Postgres;
+
+fn read_side(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_read-side")).args(arguments).output().expect("it starts")
+}
+
+fn told(output: &Output) -> String {
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[test]
+fn it_runs_and_is_content() {
+    let output = read_side(&[]);
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    if complaint.contains("install the package postgresql") {
+        // Past the capture of the test harness, on a line of its own.
+        let _ = writeln!(std::io::stdout(), "\nSKIPPED: a test needs PostgreSQL: {complaint}");
+        return;
+    }
+    let told = told(&output);
+    assert!(told.contains("in 20 accounts and in the table"), "{told}");
+}
+
+#[test]
+fn it_goes_on_where_an_earlier_run_ended() {
+    let Some(server) = Postgres::start() else { return };
+    let config = server.config();
+    let events = || {
+        told(&read_side(&["--url", &config]));
+        let counted = server.psql("select sum(events) from read_side_example.balance").expect("the table is there");
+        counted.trim().parse::<u64>().expect("a number")
+    };
+    // Twenty accounts, forty commands each, and none is refused.
+    assert_eq!((events(), events()), (800, 1600));
+}
