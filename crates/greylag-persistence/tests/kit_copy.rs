@@ -2,10 +2,14 @@
 
 use std::sync::Arc;
 
+use async_trait::async_trait;
 use futures::FutureExt;
 use greylag_persistence::copy::{CopyError, check, copy, verify};
 use greylag_persistence::tck::{self, Flags};
-use greylag_persistence::{Import, InMemoryArchive, Journal, PersistenceId, SeqNr, Under, WriterEpoch, WriterUuid};
+use greylag_persistence::{
+    Export, HistoryPart, Import, ImportError, InMemoryArchive, Journal, NewSnapshot, PersistenceId, ReadError, SeqNr,
+    Snapshot, SnapshotStore, StoreFailure, StoredState, Stores, Timestamp, Under, WriterEpoch, WriterUuid,
+};
 
 /// Memory never waits, so no runtime is needed.
 fn now<T>(future: impl Future<Output = T>) -> T {
@@ -59,4 +63,82 @@ fn a_damaged_event_is_named_and_not_copied() {
     let target = InMemoryArchive::default();
     let refused = now(copy(&source, &target)).unwrap_err();
     assert!(matches!(&refused, CopyError::Damaged(found) if found.id == id), "{refused}");
+}
+
+/// Says that it has stored snapshots, and has not.
+struct Forgetful(InMemoryArchive);
+
+#[async_trait]
+impl Export for Forgetful {
+    fn stores(&self) -> Stores {
+        self.0.stores()
+    }
+
+    async fn ids(&self, after: Option<&PersistenceId>, limit: usize) -> Result<Vec<PersistenceId>, ReadError> {
+        self.0.ids(after, limit).await
+    }
+
+    async fn last_append(&self, id: &PersistenceId) -> Result<Timestamp, ReadError> {
+        self.0.last_append(id).await
+    }
+
+    async fn reserved(&self) -> Result<(), StoreFailure> {
+        self.0.reserved().await
+    }
+}
+
+#[async_trait]
+impl Import for Forgetful {
+    async fn import_events(&self, part: HistoryPart) -> Result<(), ImportError> {
+        self.0.import_events(part).await
+    }
+
+    async fn import_snapshot(&self, _: Snapshot) -> Result<(), ImportError> {
+        Ok(())
+    }
+
+    async fn import_state(&self, state: StoredState) -> Result<(), ImportError> {
+        self.0.import_state(state).await
+    }
+}
+
+/// A copy is believed when it was read back, not before.
+#[test]
+fn what_did_not_arrive_is_found_out() {
+    let source = InMemoryArchive::default();
+    let snapshot = NewSnapshot {
+        id: PersistenceId::of("Counter", "1").unwrap(),
+        seq_nr: SeqNr::from(1),
+        codec_id: greylag_core::CodecId::JSON,
+        manifest: "counter".into(),
+        schema_version: 1,
+        payload: "1".into(),
+        metadata: Default::default(),
+    };
+    now(source.snapshots.save(snapshot)).unwrap();
+    let refused = now(copy(&source, &Forgetful(InMemoryArchive::default()))).unwrap_err();
+    assert!(matches!(&refused, CopyError::Unequal(_)), "{refused}");
+    assert!(refused.to_string().contains("snapshot 1 of Counter|1: it is in the first store only"), "{refused}");
+}
+
+/// Ids of two stores meet, however many pages there are and whoever has more.
+#[test]
+fn stores_of_many_pages_are_compared_to_the_end() {
+    let (few, many) = (InMemoryArchive::default(), InMemoryArchive::default());
+    for number in 0..450 {
+        let id = PersistenceId::unique(&format!("{number:04}")).unwrap();
+        let claim = |archive: &InMemoryArchive| {
+            now(archive.journal.claim(&id, WriterUuid::from_u128(1), Under::Seen(WriterEpoch::NONE))).unwrap()
+        };
+        claim(&many);
+        if number % 3 != 0 {
+            claim(&few);
+        }
+    }
+    let verified = now(verify(&few, &many, 1000)).unwrap();
+    let ids: std::collections::BTreeSet<_> = verified.differences.iter().map(|found| found.id.to_string()).collect();
+    assert_eq!((ids.len(), verified.counts.ids), (150, 300));
+    assert_eq!(now(copy(&few, &many)).unwrap().equal_ids, 300, "what is there besides does not matter");
+    assert_eq!(now(copy(&many, &few)).unwrap().written.ids, 150);
+    assert!(now(verify(&few, &many, 1)).unwrap().is_equal());
 }

@@ -296,8 +296,12 @@ async fn occupied(factory: &dyn TransferFactory) -> Checked {
     let (source, target) = (InMemoryArchive::default(), factory.open().await);
     let stores = source.stores();
     let mut refused = Vec::new();
-    for (name, own, foreign) in [("same", 3, 3), ("behind", 3, 2), ("ahead", 2, 3)] {
+    for (name, own, foreign) in [("same", 3, 3), ("behind", 3, 2), ("ahead", 2, 3), ("under", 3, 2)] {
         Writer::with_events(&stores.journal, name, own).await?;
+        if name == "under" {
+            // Its head alone could be an earlier one of the source.
+            Writer::claim(&stores.journal, &id(name), 2).await?;
+        }
         let writer = Writer::claim(&target.stores().journal, &id(name), 9).await?;
         must(
             "append",
@@ -311,7 +315,8 @@ async fn occupied(factory: &dyn TransferFactory) -> Checked {
         equal(name, must("read", target.stores().journal.read(&id(name), ReadRange::all()).await)?, before)?;
         source.journal.forget(&id(name));
     }
-    equal("the ids named", refused, vec![id("same"), id("behind"), id("ahead")])?;
+    equal("the ids named", refused, vec![id("same"), id("behind"), id("ahead"), id("under")])?;
+    occupied_snapshot(factory).await?;
     // Of a state, whoever wrote later is not written over.
     write_state(&source, &id("state"), 1, Some("source")).await?;
     let foreign = InMemoryArchive::default();
@@ -325,6 +330,17 @@ async fn occupied(factory: &dyn TransferFactory) -> Checked {
     ensure(matches!(&refused, Err(CopyError::Occupied(found)) if found.place == Place::State), || {
         format!("{refused:?}")
     })
+}
+
+/// A snapshot that is newer than all of the source's is not the source's.
+async fn occupied_snapshot(factory: &dyn TransferFactory) -> Checked {
+    let (source, target) = (InMemoryArchive::default(), factory.open().await);
+    let name = id("snapshots");
+    must("save", source.stores().snapshots.save(new_snapshot(name.clone(), 3, "source")).await)?;
+    must("save", target.stores().snapshots.save(new_snapshot(name, 4, "foreign")).await)?;
+    let refused = copy(&source, &*target).await;
+    let place = Place::Snapshot(seq(4));
+    ensure(matches!(&refused, Err(CopyError::Occupied(found)) if found.place == place), || format!("{refused:?}"))
 }
 
 async fn import_rules(factory: &dyn TransferFactory) -> Checked {
