@@ -317,19 +317,25 @@ async fn occupied(factory: &dyn TransferFactory) -> Checked {
     }
     equal("the ids named", refused, vec![id("same"), id("behind"), id("ahead"), id("under")])?;
     occupied_snapshot(factory).await?;
-    // Of a state, whoever wrote later is not written over.
-    write_state(&source, &id("state"), 1, Some("source")).await?;
-    let foreign = InMemoryArchive::default();
-    for revision in 1..=2 {
-        write_state(&foreign, &id("state"), revision, Some("foreign")).await?;
+    // Of a state, neither a later revision nor a later write is written over.
+    for (name, own, foreign, at) in [("revision", 1, 2, 1), ("time", 2, 1, u64::MAX >> 13)] {
+        for revision in 1..=own {
+            write_state(&source, &id(name), revision, Some("source")).await?;
+        }
+        let other = InMemoryArchive::default();
+        for revision in 1..=foreign {
+            write_state(&other, &id(name), revision, Some("foreign")).await?;
+        }
+        let states = other.stores().states.expect("memory has states");
+        let state = must("get", states.get(&id(name)).await)?;
+        must("import", target.import_state(StoredState { timestamp: Timestamp::from_micros(at), ..state }).await)?;
+        let refused = copy(&source, &*target).await;
+        let names =
+            matches!(&refused, Err(CopyError::Occupied(found)) if found.place == Place::State && found.id == id(name));
+        ensure(names, || format!("a later {name}: {refused:?}"))?;
+        source.states.clear();
     }
-    let states = foreign.stores().states.expect("memory has states");
-    let state = must("get", states.get(&id("state")).await)?;
-    must("import", target.import_state(state).await)?;
-    let refused = copy(&source, &*target).await;
-    ensure(matches!(&refused, Err(CopyError::Occupied(found)) if found.place == Place::State), || {
-        format!("{refused:?}")
-    })
+    Ok(())
 }
 
 /// A snapshot that is newer than all of the source's is not the source's.
@@ -369,6 +375,9 @@ async fn import_rules(factory: &dyn TransferFactory) -> Checked {
     refuses("a hole at the start", part(2, 3)).await?;
     refuses("a damaged event", damaged).await?;
     refuses("events of another id", elsewhere).await?;
+    let mut hole_within = part(1, 2);
+    hole_within.events[1] = events[2].clone();
+    refuses("a hole within", hole_within).await?;
     equal("nothing is stored", must("head", target.stores().journal.head(&writer.id).await)?, Head::default())?;
     must("the first part", target.import_events(part(1, 2)).await)?;
     refuses("a repeat", part(1, 2)).await?;
