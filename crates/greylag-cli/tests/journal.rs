@@ -216,6 +216,8 @@ async fn a_journal_moves_to_postgresql_and_back() {
 
     let settings = greylag_journal_postgres::PostgresJournalSettings { schema: "moved".into(), ..Default::default() };
     let user = greylag_journal_postgres::PostgresJournal::open(&server.config(), settings).await.unwrap();
+    // Its pool keeps the connection; opening alone leaves none behind.
+    user.head(&id("Account|1")).await.unwrap();
     let (verify, copy_from, copy_to) =
         (["verify", &postgres], ["copy", &postgres, &returned], ["copy", &returned, &postgres]);
     let refused = tokio::join!(journal(&verify), journal(&copy_from), journal(&copy_to));

@@ -36,6 +36,8 @@ fn a_schema_in_use_is_refused_whoever_comes_first() {
             ..settings()
         };
         let user = PostgresJournal::open(&config, settings()).await.unwrap();
+        // Its pool keeps the connection; opening alone leaves none behind.
+        user.head(&common::id("a")).await.unwrap();
         let refused = PostgresJournal::open_exclusive(&config, settings()).await.unwrap_err();
         assert!(matches!(refused, OpenError::InUse { .. }), "{refused}");
         let told = refused.to_string();
