@@ -54,11 +54,11 @@ fn spread(number: u64) -> u64 {
 
 fn counters(table: &mut Table) -> io::Result<()> {
     for writers in WRITERS {
-        let ours = Ours::<GCounter, _>::new(writers, writers, |c, with, _| _ = c.increment(with.cx(), 1));
+        let ours = Ours::<GCounter, _>::new(writers, writers, |c, cx, _| _ = c.increment(cx, 1));
         let theirs = Theirs::new(writers, writers, crdts::GCounter::<u64>::new, |c, actor, _| c.inc_many(actor, 1));
         table.row("GCounter", writers, &ours, &theirs)?;
-        let ours = Ours::<PNCounter, _>::new(writers, writers, |c, with, n| {
-            _ = c.increment(with.cx(), if n % 2 == 0 { 1 } else { -1 });
+        let ours = Ours::<PNCounter, _>::new(writers, writers, |c, cx, n| {
+            _ = c.increment(cx, if n % 2 == 0 { 1 } else { -1 });
         });
         let theirs = Theirs::new(writers, writers, crdts::PNCounter::<u64>::new, |c, actor, n| {
             if n % 2 == 0 { c.inc(actor) } else { c.dec(actor) }
@@ -69,7 +69,7 @@ fn counters(table: &mut Table) -> io::Result<()> {
 }
 
 fn registers(table: &mut Table) -> io::Result<()> {
-    let ours = Ours::<LwwRegister<u64>, _>::new(3, 3, |r, with, n| _ = r.set(with.cx(), n));
+    let ours = Ours::<LwwRegister<u64>, _>::new(3, 3, |r, cx, n| _ = r.set(cx, n));
     table.row(
         "LWWReg",
         1,
@@ -93,7 +93,7 @@ fn registers(table: &mut Table) -> io::Result<()> {
         }),
     )?;
     for writers in [3, 99] {
-        let ours = Ours::<MvRegister<u64>, _>::new(writers, writers, |r, with, n| r.set(with.cx(), n));
+        let ours = Ours::<MvRegister<u64>, _>::new(writers, writers, MvRegister::set);
         let theirs = Theirs::new(writers, writers, crdts::MVReg::<u64, u64>::new, |r, actor, n| {
             r.write(n, r.read_ctx().derive_add_ctx(actor))
         });
@@ -104,9 +104,9 @@ fn registers(table: &mut Table) -> io::Result<()> {
 
 fn collections(table: &mut Table) -> io::Result<()> {
     for size in SIZES {
-        let ours = Ours::<GSet<u64>, _>::new(3, size, |s, _, n| s.add(spread(n)));
+        let ours = Ours::<GSet<u64>, _>::alone(3, size, |s, n| s.add(spread(n)));
         table.row("GSet", size, &ours, &Theirs::new(3, size, crdts::GSet::<u64>::new, |_, _, n| spread(n)))?;
-        let ours = Ours::<OrSet<u64>, _>::new(3, size, |s, with, n| s.add(with.cx(), spread(n)));
+        let ours = Ours::<OrSet<u64>, _>::new(3, size, |s, cx, n| s.add(cx, spread(n)));
         table.row(
             "OrSet",
             size,
@@ -115,8 +115,8 @@ fn collections(table: &mut Table) -> io::Result<()> {
                 s.add(spread(n), s.read_ctx().derive_add_ctx(actor))
             }),
         )?;
-        let ours = Ours::<OrMap<u64, LwwStore<u64>>, _>::new(3, size, |m, with, n| {
-            m.update(with.cx(), spread(n), |r, cx| _ = r.set(cx, n));
+        let ours = Ours::<OrMap<u64, LwwStore<u64>>, _>::new(3, size, |m, cx, n| {
+            m.update(cx, spread(n), |r, cx| _ = r.set(cx, n));
         });
         let zero = crdts::Map::<u64, crdts::MVReg<u64, u64>, u64>::new;
         table.row(
@@ -127,7 +127,7 @@ fn collections(table: &mut Table) -> io::Result<()> {
                 m.update(spread(n), m.read_ctx().derive_add_ctx(actor), |r, context| r.write(n, context))
             }),
         )?;
-        let ours = Ours::<OrMultiMap<u64, u64>, _>::new(3, size, |m, with, n| m.add_binding(with.cx(), spread(n), n));
+        let ours = Ours::<OrMultiMap<u64, u64>, _>::new(3, size, |m, cx, n| m.add_binding(cx, spread(n), n));
         let zero = crdts::Map::<u64, crdts::Orswot<u64, u64>, u64>::new;
         table.row(
             "Map of sets",

@@ -11,7 +11,7 @@ use crate::sides::{Ours, Side as _};
 
 /// On a clone, with its delta and digest taken, and elsewhere decoded, joined into a clone, and its digest taken.
 pub(crate) fn measure(out: &mut impl io::Write, content: u64) -> io::Result<()> {
-    let side = Ours::<OrSet<u64>, _>::new(2, content, |set, with, n| set.add(with.cx(), n));
+    let side = Ours::<OrSet<u64>, _>::new(2, content, OrSet::add);
     let mut set = side.zero(0);
     side.write(&mut set, 0, 0..content);
     let mut copy = side.copy(&set);

@@ -44,23 +44,48 @@ pub(crate) struct Ours<T, W> {
     of: PhantomData<T>,
 }
 
-struct Process {
+pub(crate) struct Process {
     replica: ReplicaId,
     numbers: DotSource,
     writer: WriterKey,
     home: Home,
 }
 
-/// What updates are made with: a context, where one is asked for.
-pub(crate) struct With<'a> {
-    process: &'a Process,
-    cx: Option<UpdateCx<'a>>,
+/// How a type of ours is updated.
+pub(crate) trait Update<T> {
+    /// What every update needs.
+    type With<'a>;
+
+    fn with(process: &Process) -> Self::With<'_>;
+    fn update(&self, value: &mut T, with: &mut Self::With<'_>, number: u64);
 }
 
-impl<'a> With<'a> {
-    pub(crate) fn cx(&mut self) -> &mut UpdateCx<'a> {
-        let Process { replica, numbers, writer, home } = self.process;
-        self.cx.get_or_insert_with(|| UpdateCx::new(numbers, *replica, writer, WALL_MS).for_entry(*home, 0, &[]))
+/// With a context, as nearly all are.
+pub(crate) struct InContext<F>(F);
+
+impl<T, F: Fn(&mut T, &mut UpdateCx<'_>, u64)> Update<T> for InContext<F> {
+    type With<'a> = UpdateCx<'a>;
+
+    fn with(process: &Process) -> UpdateCx<'_> {
+        let Process { replica, numbers, writer, home } = process;
+        UpdateCx::new(numbers, *replica, writer, WALL_MS).for_entry(*home, 0, &[])
+    }
+
+    fn update(&self, value: &mut T, with: &mut UpdateCx<'_>, number: u64) {
+        (self.0)(value, with, number);
+    }
+}
+
+/// With nothing.
+pub(crate) struct Alone<F>(F);
+
+impl<T, F: Fn(&mut T, u64)> Update<T> for Alone<F> {
+    type With<'a> = ();
+
+    fn with(_: &Process) {}
+
+    fn update(&self, value: &mut T, (): &mut (), number: u64) {
+        (self.0)(value, number);
     }
 }
 
@@ -68,8 +93,20 @@ pub(crate) fn writer_key(id: u64) -> WriterKey {
     WriterKey::new(format!("10.0.0.{id}").into_bytes())
 }
 
-impl<T, W: Fn(&mut T, &mut With<'_>, u64)> Ours<T, W> {
-    pub(crate) fn new(writers: u64, size: u64, write: W) -> Self {
+impl<T, F: Fn(&mut T, &mut UpdateCx<'_>, u64)> Ours<T, InContext<F>> {
+    pub(crate) fn new(writers: u64, size: u64, write: F) -> Self {
+        Self::of(writers, size, InContext(write))
+    }
+}
+
+impl<T, F: Fn(&mut T, u64)> Ours<T, Alone<F>> {
+    pub(crate) fn alone(writers: u64, size: u64, write: F) -> Self {
+        Self::of(writers, size, Alone(write))
+    }
+}
+
+impl<T, W: Update<T>> Ours<T, W> {
+    fn of(writers: u64, size: u64, write: W) -> Self {
         let process = |id| {
             let home = Home { entry: EntryMark::of("bench"), replica: ReplicaId(id), born: 0 };
             Process { replica: ReplicaId(id), numbers: DotSource::new(), writer: writer_key(id), home }
@@ -77,12 +114,12 @@ impl<T, W: Fn(&mut T, &mut With<'_>, u64)> Ours<T, W> {
         Self { writers, size, processes: (1..=writers).map(process).collect(), write, of: PhantomData }
     }
 
-    fn with(&self, writer: u64) -> With<'_> {
-        With { process: &self.processes[writer as usize], cx: None }
+    fn with(&self, writer: u64) -> W::With<'_> {
+        W::with(&self.processes[writer as usize])
     }
 }
 
-impl<T: ReplicatedData, W: Fn(&mut T, &mut With<'_>, u64)> Side for Ours<T, W> {
+impl<T: ReplicatedData, W: Update<T>> Side for Ours<T, W> {
     type Value = T;
 
     fn writers(&self) -> u64 {
@@ -108,7 +145,7 @@ impl<T: ReplicatedData, W: Fn(&mut T, &mut With<'_>, u64)> Side for Ours<T, W> {
 
     fn write(&self, value: &mut T, writer: u64, numbers: impl Iterator<Item = u64>) {
         let mut with = self.with(writer);
-        numbers.for_each(|number| (self.write)(value, &mut with, number));
+        numbers.for_each(|number| self.write.update(value, &mut with, number));
     }
 
     fn write_kept(&self, value: &mut T, writer: u64, numbers: impl Iterator<Item = u64>) {
@@ -116,7 +153,7 @@ impl<T: ReplicatedData, W: Fn(&mut T, &mut With<'_>, u64)> Side for Ours<T, W> {
         for number in numbers {
             let mut changed = value.clone();
             changed.begin_change(Lineage(number));
-            (self.write)(&mut changed, &mut with, number);
+            self.write.update(&mut changed, &mut with, number);
             black_box(changed.take_change(Lineage(number)));
             *value = changed;
         }
