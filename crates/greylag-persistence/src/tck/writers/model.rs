@@ -18,9 +18,9 @@ pub(super) enum Verdict {
     Ok,
     Fenced,
     Conflict,
-    /// It was stored and is deleted: nobody can tell, but Ok for something that is not there is as wrong
-    /// as storing it again.
-    Refused,
+    /// It was stored and is deleted. Whoever still finds it, since deleted events may be taken away later (J9), answers Ok,
+    /// for it was stored (J10); nobody else can tell, and nobody stores it again.
+    Gone,
 }
 
 #[derive(Debug, Default)]
@@ -58,7 +58,7 @@ impl Model {
             before(number).is_some_and(|taken| taken.writer == append.writer_uuid && taken.text == *text)
         });
         if is_repeat {
-            return if last > self.head.deleted_to.as_u64() { Verdict::Ok } else { Verdict::Refused };
+            return if last > self.head.deleted_to.as_u64() { Verdict::Ok } else { Verdict::Gone };
         }
         if (append.epoch, append.writer_uuid) != (self.head.epoch, self.head.writer_uuid) {
             return Verdict::Fenced;

@@ -176,16 +176,16 @@ impl<'a> Play<'a> {
         let answer = self.stores.journal.append(append.clone()).await;
         let verdict = self.model.append(&append, &texts);
         let agrees = match &answer {
-            Ok(_) => verdict == Verdict::Ok,
+            Ok(_) => matches!(verdict, Verdict::Ok | Verdict::Gone),
             Err(AppendError::Fenced { current }) => {
                 equal("head of whoever fences", *current, self.model.head)?;
-                matches!(verdict, Verdict::Fenced | Verdict::Refused)
+                matches!(verdict, Verdict::Fenced | Verdict::Gone)
             }
             Err(AppendError::Conflict { highest }) => {
                 equal("highest of a conflict", *highest, self.model.head.highest)?;
-                matches!(verdict, Verdict::Conflict | Verdict::Refused)
+                matches!(verdict, Verdict::Conflict | Verdict::Gone)
             }
-            Err(AppendError::Unknown(_)) => verdict == Verdict::Refused,
+            Err(AppendError::Unknown(_)) => verdict == Verdict::Gone,
             Err(_) => false,
         };
         ensure(agrees, || format!("the append of {texts:?} must be {verdict:?}, but: {answer:?}"))?;
