@@ -63,7 +63,8 @@ pub(crate) async fn migrate(client: &Client, schema: &str, policy: Migrate) -> R
 }
 
 async fn apply(client: &Client, schema: &str) -> Result<(), SchemaError> {
-    client.batch_execute("BEGIN").await?;
+    // Neither the turn of others nor an index of a large table is bounded by what a statement may take.
+    client.batch_execute("BEGIN; SET LOCAL statement_timeout = 0").await?;
     client.query_one("SELECT pg_advisory_xact_lock($1)::text", &[&LOCK]).await?;
     // Those who may not create schemas need not, if it is there.
     let exists = client.query_one("SELECT to_regnamespace(quote_ident($1)) IS NOT NULL", &[&schema]).await?;

@@ -42,6 +42,9 @@ pub struct PostgresJournalSettings {
     pub statement_timeout: Duration,
     /// How long one try to connect may take. Default 5 s.
     pub connect_timeout: Duration,
+    /// How long the schema may take to be brought up to date, another node's turn included; statements of a
+    /// migration are not bounded by `statement_timeout`. Default 10 min.
+    pub migration_timeout: Duration,
     /// First wait before connecting again; doubles. Default 50 ms.
     pub min_backoff: Duration,
     /// Longest wait before connecting again. Default 5 s.
@@ -73,6 +76,7 @@ impl Default for PostgresJournalSettings {
             snapshot_timeout: Duration::from_secs(20),
             statement_timeout: Duration::from_secs(10),
             connect_timeout: Duration::from_secs(5),
+            migration_timeout: Duration::from_secs(600),
             min_backoff: Duration::from_millis(50),
             max_backoff: Duration::from_secs(5),
             behind_current_time: Duration::from_millis(100),
@@ -123,6 +127,7 @@ impl PostgresJournalSettings {
             ("snapshot_timeout", self.snapshot_timeout),
             ("statement_timeout", self.statement_timeout),
             ("connect_timeout", self.connect_timeout),
+            ("migration_timeout", self.migration_timeout),
             ("min_backoff", self.min_backoff),
             ("max_backoff", self.max_backoff),
         ] {

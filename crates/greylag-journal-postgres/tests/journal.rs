@@ -79,6 +79,26 @@ fn a_schema_is_migrated_once_by_many_and_a_newer_one_is_refused() {
     });
 }
 
+/// Another node's migration of a large table takes longer than any statement may.
+#[test]
+fn a_migration_waits_for_its_turn_longer_than_a_statement_may_take() {
+    with_server(async |server| {
+        let (other, _) = Database::parse(&server.config()).unwrap().connect("test").await.unwrap();
+        other.batch_execute("begin; select pg_advisory_xact_lock(29117702755606887)").await.unwrap();
+        let settings = PostgresJournalSettings { statement_timeout: Duration::from_millis(50), ..settings() };
+        let config = server.config();
+        let opening = tokio::spawn(async move { PostgresJournal::open(&config, settings).await });
+        let has_waited_long = || {
+            let sql = "select count(*) from pg_stat_activity
+                       where wait_event_type = 'Lock' and query_start < clock_timestamp() - interval '150 ms'";
+            server.psql(sql).unwrap().trim() == "1"
+        };
+        until(has_waited_long).await;
+        other.batch_execute("commit").await.unwrap();
+        opening.await.unwrap().unwrap();
+    });
+}
+
 /// Somebody else makes the tables, and grants their use.
 #[test]
 fn a_user_without_the_right_to_create_works_on_tables_made_for_it() {

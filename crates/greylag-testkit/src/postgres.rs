@@ -72,18 +72,18 @@ pub struct ServerTls<'a> {
     pub clients: Option<&'a Path>,
 }
 
-/// The server's process is a child of a shell that ends it when our end of the pipe closes, so that
+/// The server's process, and a shell beside it that ends it when our end of the pipe closes, so that
 /// no server outlives a test that was killed.
 #[derive(Debug)]
 struct Server {
-    shell: Child,
+    process: Child,
     lifeline: Option<ChildStdin>,
 }
 
 impl Server {
     fn end(&mut self) {
         drop(self.lifeline.take());
-        let _reaped = self.shell.wait();
+        let _reaped = self.process.wait();
     }
 }
 
@@ -93,7 +93,8 @@ impl Drop for Server {
     }
 }
 
-const SHELL: &str = r#""$0" "$@" & pid=$!; read -r _; kill -QUIT $pid; wait $pid"#;
+// The server takes the place of the shell: what a shell starts in the background ignores SIGQUIT until it handles it.
+const SHELL: &str = r#"exec 3<&0; (read -r _ <&3; kill -QUIT $$) & exec "$0" "$@" 3<&- </dev/null"#;
 
 impl Postgres {
     /// Starts a server. Without the binaries it writes a line that begins with `SKIPPED:` (which
@@ -208,6 +209,26 @@ impl Postgres {
     }
 
     fn launch(&mut self) -> Result<(), PostgresError> {
+        let (server, says) = self.spawn()?;
+        let mut heard = String::new();
+        loop {
+            match says.recv_timeout(START_WITHIN) {
+                Ok(line) if line.contains("database system is ready to accept connections") => break,
+                // Somebody knocks already, and is told to wait; that is not about the server.
+                Ok(line) if line.contains("FATAL:  the database system is") => {}
+                Ok(line) => heard = heard + &line + "\n",
+                Err(_) => return Err(PostgresError::DoesNotStart(heard)),
+            }
+            if heard.contains("FATAL") {
+                return Err(PostgresError::DoesNotStart(heard));
+            }
+        }
+        self.server = Some(server);
+        Ok(())
+    }
+
+    /// A server that begins to start, and what it says. It ends with the value.
+    fn spawn(&self) -> Result<(Server, mpsc::Receiver<String>), PostgresError> {
         let mut command = self.as_user(Command::new("sh"));
         command.args(["-c", SHELL]).arg(self.binaries.join("postgres")).arg("-D").arg(self.data());
         let port = self.port;
@@ -226,11 +247,10 @@ impl Postgres {
             command.arg("-c").arg(setting);
         }
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
-        let mut shell = command.spawn()?;
-        let lifeline = shell.stdin.take();
-        let log = shell.stderr.take();
-        // From here on it ends with the value.
-        let server = Server { shell, lifeline };
+        let mut process = command.spawn()?;
+        let lifeline = process.stdin.take();
+        let log = process.stderr.take();
+        let server = Server { process, lifeline };
         let (said, says) = mpsc::channel();
         // Reads for as long as the server lives, which would otherwise block on a full pipe.
         std::thread::spawn(move || {
@@ -238,21 +258,7 @@ impl Postgres {
                 let _started_already = said.send(line);
             }
         });
-        let mut heard = String::new();
-        loop {
-            match says.recv_timeout(START_WITHIN) {
-                Ok(line) if line.contains("database system is ready to accept connections") => break,
-                // Somebody knocks already, and is told to wait; that is not about the server.
-                Ok(line) if line.contains("FATAL:  the database system is") => {}
-                Ok(line) => heard = heard + &line + "\n",
-                Err(_) => return Err(PostgresError::DoesNotStart(heard)),
-            }
-            if heard.contains("FATAL") {
-                return Err(PostgresError::DoesNotStart(heard));
-            }
-        }
-        self.server = Some(server);
-        Ok(())
+        Ok((server, says))
     }
 
     /// Where to connect, as a string of key words: the loopback address, [`USER`], [`PASSWORD`], and the
@@ -299,6 +305,19 @@ impl Postgres {
     pub fn restart(&mut self) -> Result<(), PostgresError> {
         self.stop();
         self.launch()
+    }
+
+    /// Starts it with its data, and stops it `after` so long as a crash would: in the midst of its recovery,
+    /// if that takes longer.
+    ///
+    /// # Errors
+    /// If it cannot be started at all.
+    pub fn stop_while_starting(&mut self, after: Duration) -> Result<(), PostgresError> {
+        self.stop();
+        let (server, _says) = self.spawn()?;
+        std::thread::sleep(after);
+        drop(server);
+        Ok(())
     }
 
     fn data(&self) -> PathBuf {

@@ -67,6 +67,7 @@ pub(crate) struct Link {
     migrate: Migrate,
     statement_timeout: Duration,
     pub(crate) connect_timeout: Duration,
+    migration_timeout: Duration,
     backoff: (Duration, Duration),
     reach: Mutex<Reach>,
     /// Lanes that have a connection.
@@ -95,6 +96,7 @@ impl Link {
             migrate: settings.migrate,
             statement_timeout: settings.statement_timeout,
             connect_timeout: settings.connect_timeout,
+            migration_timeout: settings.migration_timeout,
             backoff: (settings.min_backoff, settings.max_backoff),
             reach: Mutex::default(),
             lanes_up: AtomicUsize::new(0),
@@ -201,7 +203,7 @@ impl Link {
 
     /// May take its time, but not without end.
     async fn look_after_schema(&self, client: &Client) -> Result<(), String> {
-        let limit = self.connect_timeout + self.statement_timeout;
+        let limit = self.migration_timeout;
         let migrating = schema::migrate(client, &self.schema, self.migrate);
         match tokio::time::timeout(limit, migrating).await {
             Ok(Ok(())) => Ok(()),

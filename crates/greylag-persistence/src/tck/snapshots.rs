@@ -1,8 +1,10 @@
 //! The snapshot cases, by their numbers in persistence §4.5.
 
 use std::sync::Arc;
+use std::task::Poll;
 
 use bytes::Bytes;
+use futures::poll;
 use greylag_core::CodecId;
 
 use super::factories::SnapshotFactory;
@@ -34,6 +36,7 @@ pub async fn snapshots(factory: &impl SnapshotFactory, flags: Flags) -> Report {
         "11 sizes" => sizes(store, &flags);
         "12 metadata" => metadata(store);
         "13 codec, manifest, version" => fields_come_back(store);
+        "14 a save under way" => save_under_way(store);
         "15 corrupted newest, older loadable" => corrupted_newest(factory, store);
         "16 ids that are prefixes" => prefixes(store);
         "17 close" => close(factory);
@@ -242,6 +245,37 @@ async fn fields_come_back(store: S<'_>) -> Checked {
     let timestamp = must("save", store.save(odd.clone()).await)?;
     let found = must("load", store.load(&id, SnapshotCriteria::LATEST).await)?;
     equal("snapshot", found, Some(odd.stored(timestamp)))
+}
+
+/// Nobody sees a part of a snapshot, however far its save has come, or if nobody waits for it any more.
+async fn save_under_way(store: S<'_>) -> Checked {
+    const BYTES: usize = 300_000; // several chunks, or pages, of whatever the store is made of
+    for (polls, number) in (1..=8).flat_map(|polls| [(polls, 2), (polls, 4)]) {
+        let id = id(&format!("under-way-{polls}-{number}"));
+        let (old, new) = (state(&id, 2, vec![b'o'; BYTES]), state(&id, number, vec![b'n'; BYTES]));
+        must("save", store.save(old.clone()).await)?;
+        let whole = async |may_be_old: bool| {
+            let found = must("load", store.load(&id, SnapshotCriteria::LATEST).await)?;
+            let is = |saved: &NewSnapshot| {
+                found.as_ref().is_some_and(|found| *found == saved.clone().stored(found.timestamp))
+            };
+            let what = || format!("snapshot {number} is saved over 2, and after {polls} polls neither is there whole");
+            ensure(is(&new) || may_be_old && is(&old), what)
+        };
+        let mut save = store.save(new.clone());
+        for _ in 0..polls {
+            if let Poll::Ready(saved) = poll!(save.as_mut()) {
+                must("save", saved)?;
+                break;
+            }
+            whole(true).await?;
+        }
+        drop(save);
+        whole(true).await?;
+        must("save once more", store.save(new.clone()).await)?;
+        whole(false).await?;
+    }
+    Ok(())
 }
 
 async fn corrupted_newest(factory: &impl SnapshotFactory, store: S<'_>) -> Checked {
