@@ -1,41 +1,19 @@
 //! A disk that is full, or may not be written: a named error, nothing lost, and it goes on by itself.
 //!
-//! The children are this very test binary, each on a small file system of its own that nobody else sees. Kit case
-//! `crash 4`. Source: persistence §8 (disk full).
+//! Kit case `crash 4`. Source: persistence §8 (disk full).
 
 mod common;
 
-use std::fs::File;
-use std::io::Write;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use common::{Writer, id, payloads, read_all};
 use greylag_journal_sled::{OpenError, SledJournal, SledJournalSettings};
 use greylag_persistence::{AppendError, Health, Journal, RejectReason};
+use greylag_testkit::small_disk::{self, SmallDisk};
 
-const DISK: &str = "GREYLAG_SMALL_DISK";
 const BALLAST: &str = "greylag.ballast";
-
-/// The disk that the parent made for this child.
-fn disk() -> Option<PathBuf> {
-    std::env::var_os(DISK).map(PathBuf::from)
-}
-
-fn say(line: &str) {
-    std::io::stdout().write_all(format!("{line}\n").as_bytes()).unwrap();
-}
-
-/// Takes all the space there is, but `spare` bytes.
-fn fill(disk: &Path, spare: u64) -> PathBuf {
-    let filler = disk.join("filler");
-    let mut file = File::create(&filler).unwrap();
-    while file.write_all(&[1; 4096]).is_ok() {}
-    let length = file.metadata().unwrap().len();
-    file.set_len(length.saturating_sub(spare)).unwrap();
-    filler
-}
 
 async fn open(disk: &Path, settings: SledJournalSettings) -> SledJournal {
     SledJournal::open(disk.join("journal"), settings).await.unwrap()
@@ -70,12 +48,12 @@ async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
 /// Not a test of its own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn child_with_a_watermark() {
-    let Some(disk) = disk() else { return };
+    let Some(disk) = SmallDisk::mounted() else { return };
     let settings = SledJournalSettings { min_free_bytes: 12 << 20, ..SledJournalSettings::test() };
-    let journal = open(&disk, settings).await;
+    let journal = open(disk.path(), settings).await;
     let mut writer = Writer::claim(&journal, id("Counter|1")).await;
     let mut stored = Vec::new();
-    let filler = fill(&disk, 24 << 20);
+    let filler = disk.fill(24 << 20);
     let refused = append_until_refused(&journal, &mut writer, &mut stored).await;
     assert!(matches!(refused, AppendError::Rejected(RejectReason::StorageLow(_))), "{refused}");
     assert!(matches!(journal.health(), Health::Degraded(_)));
@@ -84,20 +62,20 @@ async fn child_with_a_watermark() {
     writer.append(&journal, &["goes on"]).await;
     assert_eq!((journal.health(), journal.stats().poisoned), (Health::Up, 0), "the engine never met the full disk");
     journal.close().await.unwrap();
-    say("resumed");
+    disk.done();
 }
 
 /// Not a test of its own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn child_without_a_watermark() {
-    let Some(disk) = disk() else { return };
+    let Some(disk) = SmallDisk::mounted() else { return };
     let settings = SledJournalSettings { ballast_bytes: 8 << 20, ..SledJournalSettings::test() };
-    let journal = open(&disk, settings).await;
-    let ballast = disk.join("journal").join(BALLAST);
+    let journal = open(disk.path(), settings).await;
+    let ballast = disk.path().join("journal").join(BALLAST);
     assert!(ballast.exists());
     let mut writer = Writer::claim(&journal, id("Counter|1")).await;
     let mut stored = Vec::new();
-    let filler = fill(&disk, 0);
+    let filler = disk.fill(0);
     let refused = append_until_refused(&journal, &mut writer, &mut stored).await;
     assert!(matches!(refused, AppendError::Unknown(_)), "{refused}");
     // The full disk does not let it open; without the ballast it does, for reading at least.
@@ -119,71 +97,45 @@ async fn child_without_a_watermark() {
     })
     .await;
     journal.close().await.unwrap();
-    let journal = open(&disk, SledJournalSettings::test()).await;
+    let journal = open(disk.path(), SledJournalSettings::test()).await;
     assert_eq!(payloads(&read_all(&journal, &writer.id).await)[..stored.len()], stored);
-    say("resumed");
+    disk.done();
 }
 
 /// Not a test of its own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn child_that_may_not_write() {
-    let Some(disk) = disk() else { return };
-    let journal = open(&disk, SledJournalSettings::test()).await;
+    let Some(disk) = SmallDisk::mounted() else { return };
+    let journal = open(disk.path(), SledJournalSettings::test()).await;
     let mut writer = Writer::claim(&journal, id("Counter|1")).await;
     writer.append(&journal, &["a", "b"]).await;
     journal.close().await.unwrap();
     let remount = |how: &str| {
-        let status = Command::new("mount").args(["-o", how]).arg(&disk).status().unwrap();
+        let status = Command::new("mount").args(["-o", how]).arg(disk.path()).status().unwrap();
         assert!(status.success());
     };
     remount("remount,ro");
-    let refused = SledJournal::open(disk.join("journal"), SledJournalSettings::test()).await.unwrap_err();
+    let refused = SledJournal::open(disk.path().join("journal"), SledJournalSettings::test()).await.unwrap_err();
     assert!(matches!(refused, OpenError::Failed { .. }), "{refused:?}");
     assert!(refused.to_string().to_lowercase().contains("read-only file system"), "{refused}");
     remount("remount,rw");
-    let journal = open(&disk, SledJournalSettings::test()).await;
+    let journal = open(disk.path(), SledJournalSettings::test()).await;
     assert_eq!(payloads(&read_all(&journal, &writer.id).await), ["a", "b"]);
     writer.append(&journal, &["c"]).await;
-    say("resumed");
-}
-
-/// Runs a child on a disk of so many MiB, gone with the process.
-fn on_a_small_disk(child: &str, megabytes: u32) {
-    let place = tempfile::tempdir().unwrap();
-    let can = |flags: &[&str]| {
-        let mut unshare = Command::new("unshare");
-        unshare.args(flags).arg("true").stderr(Stdio::null()).status().is_ok_and(|status| status.success())
-    };
-    let flags = [&["-m"][..], &["-r", "-m"]].into_iter().find(|flags| can(flags));
-    let Some(flags) = flags else {
-        say("skipped: no mount namespace of its own is to be had here");
-        return;
-    };
-    let script = format!("mount -t tmpfs -o size={megabytes}m none \"${DISK}\" && exec \"$0\" \"$@\"");
-    let output = Command::new("unshare")
-        .args(flags)
-        .args(["sh", "-c", &script])
-        .arg(std::env::current_exe().unwrap())
-        .args(["--exact", child, "--nocapture", "--test-threads=1"])
-        .env(DISK, place.path())
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    let complained = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && said.contains("resumed"), "{said}\n{complained}");
+    disk.done();
 }
 
 #[test]
 fn appends_are_refused_before_the_disk_is_full_and_go_on_when_it_is_not() {
-    on_a_small_disk("child_with_a_watermark", 64);
+    small_disk::run("child_with_a_watermark", 64);
 }
 
 #[test]
 fn a_full_disk_loses_nothing_and_is_got_over() {
-    on_a_small_disk("child_without_a_watermark", 48);
+    small_disk::run("child_without_a_watermark", 48);
 }
 
 #[test]
 fn a_directory_that_may_not_be_written_is_refused_by_name() {
-    on_a_small_disk("child_that_may_not_write", 48);
+    small_disk::run("child_that_may_not_write", 48);
 }

@@ -20,6 +20,7 @@ use greylag_ddata::{
     DurableSettings, Key, Membership, ReadLevel, Replicator, ReplicatorSettings, TypeTable, UpdateError, WriteLevel,
 };
 use greylag_store_sled::{DdataStore, DdataStoreSettings};
+use greylag_testkit::small_disk::{self, SmallDisk};
 use greylag_transport::memory::MemoryNetwork;
 
 const PLACE: &str = "GREYLAG_DDATA_CRASH_PLACE";
@@ -174,18 +175,14 @@ fn killed_under_load_it_loses_nothing_that_was_acknowledged() {
 /// Not a test of its own: runs on a disk of its own, that is soon full.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn child_on_a_small_disk() {
-    let Some(place) = std::env::var_os("GREYLAG_DDATA_SMALL_DISK") else { return };
-    let disk = Path::new(&place);
-    let replicator = start(&disk.join("store"));
+    let Some(disk) = SmallDisk::mounted() else { return };
+    let replicator = start(&disk.path().join("store"));
     let key = count_of(0);
     let visit = || replicator.update(&key, WriteLevel::Local, GCounter::new, |count, cx| count.increment(cx, 1));
     visit().await.unwrap();
 
     // Somebody else takes all the space there is.
-    let filler = disk.join("filler");
-    let mut file = std::fs::File::create(&filler).unwrap();
-    while file.write_all(&[1; 64 * 1024]).is_ok() {}
-    drop(file);
+    let filler = disk.fill(0);
     let (mut stored, mut failed) = (1_u128, None);
     // What sled has already reserved takes some changes still.
     for number in 0..20_000_u64 {
@@ -212,55 +209,26 @@ async fn child_on_a_small_disk() {
     stored += 1;
     assert_eq!(read.value(), stored);
 
-    std::fs::remove_file(&filler).unwrap();
+    std::fs::remove_file(filler).unwrap();
     let give_up_at = Instant::now() + Duration::from_secs(60);
-    let (mut tries, mut acknowledged) = (0_u32, false);
+    let mut acknowledged = false;
     while !acknowledged {
         assert!(Instant::now() < give_up_at, "space has returned, and nothing is stored");
         stored += 1;
-        tries += 1;
         acknowledged = visit().await.is_ok();
         // The store opens itself anew with pauses; asking does not make it faster.
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     replicator.shutdown().await;
-    let again = start(&disk.join("store"));
+    let again = start(&disk.path().join("store"));
     let read = again.get(&key, ReadLevel::Local).await.unwrap().found().unwrap();
     assert_eq!(read.value(), stored, "what could not be stored at first was stored with what came after");
     again.shutdown().await;
-    say(&format!("recovered after {tries} tries"));
+    disk.done();
 }
 
 /// ddata U5: a full disk gives the store-failure reply, the replicator lives on, and recovers when space returns.
 #[test]
 fn scenario_40_a_full_disk_is_told_and_got_over() {
-    let place = tempfile::tempdir().unwrap();
-    // A disk of its own that nobody else sees, gone with the process.
-    let script = "mount -t tmpfs -o size=40m none \"$GREYLAG_DDATA_SMALL_DISK\" && exec \"$0\" \"$@\"";
-    let run = |flags: &[&str]| {
-        Command::new("unshare")
-            .args(flags)
-            .args(["sh", "-c", script])
-            .arg(std::env::current_exe().unwrap())
-            .args(["--exact", "child_on_a_small_disk", "--nocapture", "--test-threads=1"])
-            .env("GREYLAG_DDATA_SMALL_DISK", place.path())
-            .output()
-    };
-    let can = |flags: &[&str]| {
-        Command::new("unshare")
-            .args(flags)
-            .arg("true")
-            .stderr(Stdio::null())
-            .status()
-            .is_ok_and(|status| status.success())
-    };
-    let flags = [&["-m"][..], &["-r", "-m"]].into_iter().find(|flags| can(flags));
-    let Some(flags) = flags else {
-        say("skipped: no mount namespace of its own is to be had here");
-        return;
-    };
-    let output = run(flags).unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{said}\n{}", String::from_utf8_lossy(&output.stderr));
-    assert!(said.contains("recovered after"), "{said}");
+    small_disk::run("child_on_a_small_disk", 40);
 }

@@ -34,4 +34,6 @@ pub mod mutations;
 pub mod network;
 #[cfg(all(unix, feature = "postgres"))]
 pub mod postgres;
+#[cfg(all(unix, feature = "small-disk"))]
+pub mod small_disk;
 pub mod transcript;

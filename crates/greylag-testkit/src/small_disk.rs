@@ -1,0 +1,127 @@
+//! A small file system of a test's own, that nobody else sees and that is gone with it.
+//!
+//! A mount needs a namespace of its own, and that a process: the test starts its very binary once more, and
+//! only one test there, the child, which runs on the disk.
+//!
+//! ```no_run
+//! use greylag_testkit::small_disk::{self, SmallDisk};
+//!
+//! // Not a test of its own.
+//! # mod hidden { use super::*;
+//! #[test]
+//! fn child_on_a_small_disk() {
+//!     let Some(disk) = SmallDisk::mounted() else { return };
+//!     disk.fill(1 << 20);
+//!     std::fs::write(disk.path().join("big"), vec![0; 2 << 20]).unwrap_err();
+//!     disk.done();
+//! }
+//!
+//! #[test]
+//! fn a_full_disk_is_told() {
+//!     small_disk::run("child_on_a_small_disk", 16);
+//! }
+//! # }
+//! ```
+
+use std::env;
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+const PLACE: &str = "GREYLAG_SMALL_DISK";
+const DONE: &str = "small disk: done";
+
+/// The disk that the parent made for this child.
+#[derive(Debug)]
+pub struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    /// The disk, in a child; `None` wherever else the test runs.
+    pub fn mounted() -> Option<Self> {
+        env::var_os(PLACE).map(|place| Self(place.into()))
+    }
+
+    /// Where it is. Every user may write there.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// Takes all the space there is but `spare` bytes, until the file that is answered is removed.
+    ///
+    /// # Panics
+    /// If the file cannot be made.
+    pub fn fill(&self, spare: u64) -> PathBuf {
+        let filler = self.0.join("filler");
+        let mut file = File::create(&filler).expect("an empty file takes no space");
+        while file.write_all(&[1; 4096]).is_ok() {}
+        let length = file.metadata().expect("it is open").len();
+        file.set_len(length.saturating_sub(spare)).expect("a file can become shorter");
+        filler
+    }
+
+    /// Tells the parent that the child came to its end.
+    pub fn done(self) {
+        say(DONE);
+    }
+}
+
+fn say(line: &str) {
+    // Past the capture of the test harness, on a line of its own.
+    let _nobody_listens = writeln!(io::stdout(), "\n{line}");
+}
+
+/// Runs the test named `child` of this binary on a disk of so many MiB, and waits for its end. Where a mount
+/// namespace is not to be had it writes a line that begins with `SKIPPED:` (which the gate counts as a failure).
+///
+/// # Panics
+/// If the child fails, with its words, or does not come to [`SmallDisk::done`].
+pub fn run(child: &str, mebibytes: u32) {
+    let place = tempfile::tempdir().expect("a directory to mount on");
+    let can = |flags: &[&str]| {
+        let mut unshare = Command::new("unshare");
+        unshare.args(flags).arg("true").stderr(Stdio::null()).status().is_ok_and(|status| status.success())
+    };
+    let flags = [&["-m"][..], &["-r", "-m"]].into_iter().find(|flags| can(flags));
+    let Some(flags) = flags else {
+        say("SKIPPED: a test needs a small file system, and no mount namespace of its own is to be had here");
+        return;
+    };
+    let script = format!("mount -t tmpfs -o size={mebibytes}m,mode=1777 none \"${PLACE}\" && exec \"$0\" \"$@\"");
+    let mut command = Command::new("unshare");
+    command.args(flags).args(["sh", "-c", &script]).arg(env::current_exe().expect("this binary has a path"));
+    command.args(["--exact", child, "--nocapture", "--test-threads=1"]).env(PLACE, place.path());
+    let output = command.output().expect("it ran a moment ago");
+    let said = String::from_utf8_lossy(&output.stdout);
+    let complained = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.contains(DONE), "{child} on a small disk:\n{said}\n{complained}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Not a test of its own.
+    #[test]
+    fn child_on_a_small_disk() {
+        let Some(disk) = SmallDisk::mounted() else { return };
+        let filler = disk.fill(1 << 20);
+        let big = disk.path().join("big");
+        let refused = std::fs::write(&big, vec![0; 2 << 20]).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::StorageFull);
+        std::fs::remove_file(filler).unwrap();
+        std::fs::write(&big, vec![0; 2 << 20]).unwrap();
+        disk.done();
+    }
+
+    #[test]
+    fn it_is_full_when_it_was_filled_and_not_before() {
+        run("small_disk::tests::child_on_a_small_disk", 8);
+    }
+
+    #[test]
+    #[should_panic(expected = "on a small disk")]
+    fn a_child_that_does_not_run_is_missed() {
+        run("small_disk::tests::no_such_child", 8);
+    }
+}
