@@ -1,6 +1,6 @@
 //! Heads in memory: a cache of what is stored; and what readers may not know yet, heads and other rows.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -47,12 +47,28 @@ impl HeadCache {
     }
 }
 
-/// The durable heads and rows that the group in hand changes, and how far events are durable. sled shows a batch before it is
-/// durable; readers look here, so that nobody but the committer sees it (J6).
+/// What readers find in place of the rows that one group changes, until that group is durable: the rows as they
+/// were before it, or none.
+#[derive(Debug, Default)]
+pub(crate) struct Before {
+    pub(crate) heads: HashMap<PersistenceId, ChangedHead>,
+    /// Other rows that are only ever written over, by their keys.
+    pub(crate) rows: HashMap<Vec<u8>, Option<Bytes>>,
+}
+
+/// A head before its group, and as the group leaves it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ChangedHead {
+    pub(crate) before: Option<StoredHead>,
+    pub(crate) now: StoredHead,
+}
+
+/// What the groups in hand change, and how far events are durable. sled shows a batch before it is durable;
+/// readers look here, so that nobody but the committer sees it (J6).
 #[derive(Debug, Default)]
 pub(crate) struct Undurable {
-    heads: Mutex<HashMap<PersistenceId, Option<StoredHead>>>,
-    rows: Mutex<HashMap<Vec<u8>, Option<Bytes>>>,
+    /// The oldest group first. What a row was before that one is durable.
+    groups: Mutex<VecDeque<Before>>,
     next_ordinal: AtomicU64,
 }
 
@@ -61,22 +77,24 @@ impl Undurable {
     /// whoever read a head that is not durable is sure to find the durable one here, or it has
     /// become durable meanwhile.
     pub(crate) fn durable_head(&self, id: &PersistenceId) -> Option<Option<StoredHead>> {
-        lock(&self.heads).get(id).copied()
+        lock(&self.groups).iter().find_map(|group| group.heads.get(id)).map(|changed| changed.before)
     }
 
     /// The same for any other row that is only ever written over, by its key.
     pub(crate) fn durable_row(&self, key: &[u8]) -> Option<Option<Bytes>> {
-        lock(&self.rows).get(key).cloned()
+        lock(&self.groups).iter().find_map(|group| group.rows.get(key)).cloned()
     }
 
-    /// Before the group is applied: what it changes, as it is now.
-    pub(crate) fn publish(
-        &self,
-        heads: HashMap<PersistenceId, Option<StoredHead>>,
-        rows: HashMap<Vec<u8>, Option<Bytes>>,
-    ) {
-        *lock(&self.heads) = heads;
-        *lock(&self.rows) = rows;
+    /// Before a group is applied: what it changes, as it is now.
+    pub(crate) fn publish(&self, before: Before) {
+        lock(&self.groups).push_back(before);
+    }
+
+    /// The oldest group is durable, and every event below this ordinal.
+    pub(crate) fn settle(&self, next_ordinal: u64) {
+        // Dropped without the lock that readers need.
+        let _settled = lock(&self.groups).pop_front();
+        self.raise_to(next_ordinal);
     }
 
     /// The ordinal of the first event that queries may not know yet.
@@ -89,14 +107,14 @@ impl Undurable {
         self.next_ordinal.store(next_ordinal, Ordering::Release);
     }
 
+    /// No group is in hand any more.
     pub(crate) fn clear(&self) {
-        lock(&self.heads).clear();
-        lock(&self.rows).clear();
+        lock(&self.groups).clear();
     }
 }
 
-fn lock<T>(map: &Mutex<T>) -> MutexGuard<'_, T> {
-    map.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock<T>(groups: &Mutex<T>) -> MutexGuard<'_, T> {
+    groups.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -117,5 +135,26 @@ mod tests {
         }
         assert_eq!(cache.get(&id(19)), Some(head(19)));
         assert_eq!(cache.get(&id(10)), None);
+    }
+
+    /// J6: with two groups in hand the row before the older one is durable, and then the row between them.
+    #[test]
+    fn of_two_groups_the_older_one_tells_what_is_durable() {
+        let id = PersistenceId::unique("Counter|1").unwrap();
+        let head = |n| StoredHead { pid: PidNo(n), head: Head::default(), timestamp: Timestamp::default(), slice: 0 };
+        let group = |before: Option<u64>, now| {
+            let changed = ChangedHead { before: before.map(head), now: head(now) };
+            let row = before.map(|before| Bytes::from(before.to_string()));
+            Before { heads: [(id.clone(), changed)].into(), rows: [(b"key".to_vec(), row)].into() }
+        };
+        let undurable = Undurable::default();
+        undurable.publish(group(None, 1));
+        undurable.publish(group(Some(1), 2));
+        assert_eq!((undurable.durable_head(&id), undurable.durable_row(b"key")), (Some(None), Some(None)));
+        undurable.settle(5);
+        assert_eq!((undurable.durable_head(&id), undurable.next_ordinal()), (Some(Some(head(1))), 5));
+        assert_eq!(undurable.durable_row(b"key"), Some(Some("1".into())));
+        undurable.settle(6);
+        assert_eq!((undurable.durable_head(&id), undurable.durable_row(b"key")), (None, None));
     }
 }

@@ -120,9 +120,9 @@ impl SledJournal {
         SledOffsets::new(self.inner.clone())
     }
 
-    /// Journal and snapshots, as entities take them.
+    /// Journal, snapshots and durable states, as entities take them.
     pub fn stores(&self) -> Stores {
-        Stores::new(Arc::new(self.clone()), Arc::new(self.snapshots()))
+        Stores::new(Arc::new(self.clone()), Arc::new(self.snapshots())).with_states(Arc::new(self.states()))
     }
 
     /// Counters of group commits since it was opened.
@@ -362,12 +362,11 @@ pub(crate) fn mismatch(answer: &Answer) -> ! {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::HashMap;
-
     use greylag_core::CodecId;
     use greylag_persistence::{EventKind, NewEvent};
 
     use super::*;
+    use crate::heads::{Before, ChangedHead};
     use crate::records::StoredHead;
 
     /// J6: sled shows a batch before it is durable; readers must not see it.
@@ -393,11 +392,14 @@ mod tests {
         let inner = &journal.inner;
         let stored: StoredHead = crate::lookup::head(&inner.store.reader().unwrap(), &id).unwrap().unwrap();
         let durable = StoredHead { head: Head { highest: SeqNr::FIRST, ..stored.head }, ..stored };
-        inner.undurable.publish([(id.clone(), Some(durable))].into(), HashMap::new());
+        let before =
+            |before| Before { heads: [(id.clone(), ChangedHead { before, now: stored })].into(), ..Before::default() };
+        inner.undurable.publish(before(Some(durable)));
         assert_eq!(journal.head(&id).await.unwrap().highest, SeqNr::FIRST);
         let page = journal.read(&id, ReadRange::all()).await.unwrap();
         assert_eq!((page.records.len(), page.next), (1, None));
-        inner.undurable.publish([(id.clone(), None)].into(), HashMap::new());
+        inner.undurable.clear();
+        inner.undurable.publish(before(None));
         assert_eq!(journal.head(&id).await.unwrap(), Head::default(), "not even the claim is durable");
         inner.undurable.clear();
         assert_eq!(journal.read(&id, ReadRange::all()).await.unwrap().records.len(), 2);

@@ -134,11 +134,10 @@ impl Reads<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::HashMap;
-
     use greylag_persistence::{PersistenceId, SeqNr};
 
     use super::*;
+    use crate::heads::Before;
     use crate::{SledJournal, SledJournalSettings};
 
     /// J6: as for heads, what the committer has applied but not synced is not read.
@@ -156,9 +155,10 @@ mod tests {
         offsets.save(&owned, &[at(2)]).await.unwrap();
         // As the committer does between applying a batch and its sync.
         let undurable = &offsets.inner.undurable;
-        undurable.publish(HashMap::new(), [(key.clone(), durable)].into());
+        undurable.publish(Before { rows: [(key.clone(), durable)].into(), ..Before::default() });
         assert_eq!(offsets.load("sums", slices.clone()).await.unwrap(), [at(1)]);
-        undurable.publish(HashMap::new(), [(key, None)].into());
+        undurable.clear();
+        undurable.publish(Before { rows: [(key, None)].into(), ..Before::default() });
         assert_eq!(offsets.load("sums", slices.clone()).await.unwrap(), []);
         undurable.clear();
         assert_eq!(offsets.load("sums", slices).await.unwrap(), [at(2)]);

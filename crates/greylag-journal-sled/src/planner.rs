@@ -15,10 +15,10 @@ use greylag_persistence::{
     AdvanceError, AppendError, Appended, Claim, ClaimError, Corrupt, DeleteError, Head, PersistenceId, RejectReason,
     SeqNr, StoreFailure, Timestamp, Under, WriterEpoch, WriterUuid,
 };
-use greylag_store_sled::{Batch, MAX_VALUE_BYTES, Planner, Reader, StoreError};
+use greylag_store_sled::{Batch, MAX_VALUE_BYTES, OnceDurable, Planner, Reader, StoreError};
 
 use crate::commit_record::{CommitRecord, CommittedAppend, CommittedRow};
-use crate::heads::{HeadCache, Undurable};
+use crate::heads::{Before, ChangedHead, HeadCache, Undurable};
 use crate::keys::{self, PidNo, TagNo};
 use crate::lookup::{self, LookupError};
 use crate::merger::Merger;
@@ -60,7 +60,7 @@ pub(crate) struct JournalPlanner {
     room: Room,
     opening: Opening,
     group: Group,
-    /// Changes that are durable; what they wrote over goes with the next group.
+    /// Changes of the last group; what they wrote over goes with the next one, once they are durable.
     superseded: Vec<ChangeRow>,
 }
 
@@ -82,7 +82,6 @@ struct Group {
     states: HashMap<PersistenceId, ChangedState>,
     /// Writes of states so far.
     turns: usize,
-    superseded: Vec<ChangeRow>,
     record: CommitRecord,
     record_bytes: usize,
     /// Appends of this group; a repeat of one of them is answered from here (J10).
@@ -97,12 +96,6 @@ impl Group {
         let states = self.states.iter().map(|(id, changed)| (keys::state(id), changed.before.clone()));
         offsets.chain(states).collect()
     }
-}
-
-/// A head before the group, which is the durable one, and as the group leaves it so far.
-struct ChangedHead {
-    before: Option<StoredHead>,
-    now: StoredHead,
 }
 
 struct PlannedAppend {
@@ -510,18 +503,21 @@ impl Planner for JournalPlanner {
             self.write_states(batch);
             self.finish_record(batch);
         }
-        let heads = self.group.heads.iter().map(|(id, changed)| (id.clone(), changed.before)).collect();
-        self.undurable.publish(heads, self.group.durable_rows());
+        let group = std::mem::take(&mut self.group);
+        let before = Before { rows: group.durable_rows(), heads: group.heads };
+        // Not durable yet, but nobody plans on it who is not undone with it.
+        before.heads.iter().for_each(|(id, changed)| self.heads.put(id.clone(), changed.now));
+        self.undurable.publish(before);
         Ok(answers)
     }
 
-    fn durable(&mut self) {
-        self.undurable.clear();
-        self.undurable.raise_to(self.counters.next_ordinal);
-        for (id, changed) in self.group.heads.drain() {
-            self.heads.put(id, changed.now);
-        }
-        self.superseded.append(&mut self.group.superseded);
+    fn once_durable(&mut self) -> OnceDurable {
+        let (undurable, next_ordinal) = (self.undurable.clone(), self.counters.next_ordinal);
+        Box::new(move || undurable.settle(next_ordinal))
+    }
+
+    fn needs_durable(&self) -> bool {
+        self.has_background_work() || !self.superseded.is_empty()
     }
 
     fn has_background_work(&self) -> bool {

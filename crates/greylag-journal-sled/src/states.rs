@@ -218,15 +218,14 @@ impl Reads<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::HashMap;
     use std::sync::Mutex;
 
     use greylag_core::CodecId;
     use greylag_persistence::WriterUuid;
-    use greylag_store_sled::{Batch, Planner, Reader, Store};
+    use greylag_store_sled::{Batch, OnceDurable, Planner, Reader, Store};
 
     use super::*;
-    use crate::heads::Undurable;
+    use crate::heads::{Before, Undurable};
     use crate::planner::JournalPlanner;
     use crate::watermark::Watermark;
     use crate::{SledJournal, SledJournalSettings};
@@ -258,12 +257,13 @@ mod tests {
         // As the committer does between applying a batch and its sync.
         let undurable = &states.inner.undurable;
         undurable.raise_to(1);
-        undurable.publish(HashMap::new(), [(key.clone(), durable)].into());
+        undurable.publish(Before { rows: [(key.clone(), durable)].into(), ..Before::default() });
         assert_eq!(states.get(&id).await.unwrap().revision, Revision::FIRST);
         assert_eq!(feed().await, [1]);
         assert_eq!(states.changes(&of, &Offset::Ordinal(0), 10).await, Ok(vec![]), "nothing is visible after it yet");
+        undurable.clear();
         undurable.raise_to(0);
-        undurable.publish(HashMap::new(), [(key, None)].into());
+        undurable.publish(Before { rows: [(key, None)].into(), ..Before::default() });
         assert_eq!(states.get(&id).await.unwrap(), StoredState::absent(id.clone()));
         assert_eq!((states.ids(None, 10).await.unwrap(), feed().await), (vec![], vec![]));
         undurable.clear();
@@ -293,9 +293,12 @@ mod tests {
             Ok(answers)
         }
 
-        fn durable(&mut self) {
-            self.planner.durable();
-            assert_eq!(self.undurable.durable_row(&self.key), None, "what is durable is shown");
+        fn once_durable(&mut self) -> OnceDurable {
+            let (settle, undurable, key) = (self.planner.once_durable(), self.undurable.clone(), self.key.clone());
+            Box::new(move || {
+                settle();
+                assert_eq!(undurable.durable_row(&key), None, "what is durable is shown");
+            })
         }
     }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use common::{Writer, event, id, open, payloads, read_all, upsert};
+use futures::future::join_all;
 use greylag_journal_sled::{Clock, Disk, OpenError, SledJournal, SledJournalSettings};
 use greylag_persistence::{
     Append, AppendError, ClaimError, DeleteError, Health, Journal, NewSnapshot, OffsetError, OffsetStore, ReadError,
@@ -59,7 +60,7 @@ async fn a_repeated_append_is_answered_from_the_disk_and_from_the_same_group() {
     let writer = Writer::claim(&journal, id("Counter|1")).await;
     let append = writer.next(&["a", "b"]);
     // All of these wait together, so most share a group with the first.
-    let tries = futures::future::join_all((0..20).map(|_| journal.append(append.clone()))).await;
+    let tries = join_all((0..20).map(|_| journal.append(append.clone()))).await;
     let first = tries[0].clone().unwrap();
     assert!(tries.into_iter().all(|answer| answer == Ok(first)));
     let other = Writer::claim(&journal, id("Counter|1")).await;
@@ -180,11 +181,11 @@ async fn heads_that_left_the_cache_are_read_again() {
     let settings = SledJournalSettings { heads_cached: 2, ..SledJournalSettings::test() };
     let journal = SledJournal::open(directory.path(), settings).await.unwrap();
     let ids: Vec<_> = (0..100).map(|n| id(&format!("Counter|{n}"))).collect();
-    let mut writers = futures::future::join_all(ids.iter().map(|id| Writer::claim(&journal, id.clone()))).await;
+    let mut writers = join_all(ids.iter().map(|id| Writer::claim(&journal, id.clone()))).await;
     for round in 0..3 {
         let round = round.to_string();
         let text = [round.as_str()];
-        futures::future::join_all(writers.iter_mut().map(|writer| writer.append(&journal, &text))).await;
+        join_all(writers.iter_mut().map(|writer| writer.append(&journal, &text))).await;
     }
     for id in &ids {
         assert_eq!(payloads(&read_all(&journal, id).await), ["0", "1", "2"]);
@@ -263,4 +264,17 @@ async fn a_closed_journal_answers_unavailable() {
     journal.close().await.unwrap();
     assert!(matches!(journal.head(&id("a")).await, Err(ReadError::Unavailable(_))));
     assert!(journal.snapshots().load(&id("a"), SnapshotCriteria::LATEST).await.is_err());
+}
+
+/// What comes while a group is on its way shares the next one. Source: persistence §7.
+#[tokio::test]
+async fn a_thousand_entities_share_twenty_commits() {
+    let directory = tempfile::tempdir().unwrap();
+    let journal = open(directory.path()).await;
+    let claims = (0..1000).map(|n| Writer::claim(&journal, id(&format!("Counter|{n}"))));
+    let mut writers = join_all(claims).await;
+    let before = journal.stats().groups;
+    join_all(writers.iter_mut().map(|writer| writer.append(&journal, &["1"]))).await;
+    let groups = journal.stats().groups - before;
+    assert!(groups <= 20, "1000 events of 1000 entities took {groups} commits");
 }

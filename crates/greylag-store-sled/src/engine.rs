@@ -62,7 +62,17 @@ impl Engine {
     /// Makes a batch durable. After any error the engine must not be used again: sled still shows
     /// what it could not write.
     pub(crate) fn commit(&self, batch: Batch) -> Result<(), StoreError> {
-        self.db.apply_batch(batch.into_writes()).map_err(StoreError::from_sled)?;
+        self.apply(batch)?;
+        self.sync()
+    }
+
+    /// The first half of a commit: readers see the batch, the disk need not have it.
+    pub(crate) fn apply(&self, batch: Batch) -> Result<(), StoreError> {
+        self.db.apply_batch(batch.into_writes()).map_err(StoreError::from_sled)
+    }
+
+    /// The other half: the disk has what was applied before this call.
+    pub(crate) fn sync(&self) -> Result<(), StoreError> {
         self.db.flush().map_err(StoreError::from_sled)?;
         self.data_file.sync_data()?;
         Ok(())

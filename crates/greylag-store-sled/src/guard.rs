@@ -73,7 +73,7 @@ impl TailGuard {
     }
 
     #[cfg(test)]
-    fn set_file(&mut self, file: File) {
+    pub(crate) fn set_file(&mut self, file: File) {
         self.file = file;
     }
 }

@@ -6,9 +6,10 @@ use crate::reader::Reader;
 
 /// Turns requests into changes, on the committer's thread, one group at a time.
 ///
-/// The committer drives it: `recover` after every open, then for each group `plan`, the commit,
-/// `durable`, and the answers. Because one thread does all of this, a plan may check a condition and
-/// write on the strength of it, without a transaction.
+/// The committer drives it: `recover` after every open, then for each group `plan` and `once_durable`. Because
+/// one thread does all of this, a plan may check a condition and write on the strength of it, without a
+/// transaction. What a plan reads has all earlier groups in it; the last of them may not be durable yet, but
+/// will be before this one, or neither.
 pub trait Planner: Send + 'static {
     /// What is asked of the store.
     type Request: Request;
@@ -35,8 +36,17 @@ pub trait Planner: Send + 'static {
         batch: &mut Batch,
     ) -> Result<Vec<Self::Answer>, StoreError>;
 
-    /// The last plan is durable; called before its answers go out.
-    fn durable(&mut self) {}
+    /// What there is to do when the last plan is durable, before its answers go out. It runs on another thread,
+    /// in the order of the plans, and is dropped if the store fails first.
+    fn once_durable(&mut self) -> OnceDurable {
+        Box::new(|| {})
+    }
+
+    /// Whether the next plan may be made only when everything before it is durable, because it removes what
+    /// readers look at until then. While this is so, no group is planned while another one is synced.
+    fn needs_durable(&self) -> bool {
+        false
+    }
 
     /// The number of the last commit planned so far, or found by `recover`, if the tail of the store is to
     /// be guarded: it must rise with every commit that may not get lost. A guarded store whose last commit
@@ -55,6 +65,9 @@ pub trait Planner: Send + 'static {
         false
     }
 }
+
+/// See [`Planner::once_durable`].
+pub type OnceDurable = Box<dyn FnOnce() + Send>;
 
 /// Something asked of a store.
 pub trait Request: Send + 'static {

@@ -10,11 +10,12 @@ use std::time::Duration;
 
 use futures::channel::oneshot;
 
-use crate::committer::{Shared, start};
+use crate::committer::start;
 use crate::error::{OpenError, Refused, StoreError, Unanswered};
 use crate::planner::Planner;
 use crate::reader::Reader;
 use crate::settings::StoreSettings;
+use crate::shared::Shared;
 
 /// One store on disk, with its committer. Clones share it; the last one dropped closes it in the
 /// background, [`Store::close`] waits for that.

@@ -107,7 +107,7 @@ impl JournalPlanner {
             }
             let change = ChangeRow { id: id.clone(), superseded: superseded.clone() };
             batch.put_owned(&keys::change(ordinal), change.encode());
-            self.group.superseded.push(change);
+            self.superseded.push(change);
         }
     }
 

@@ -1,10 +1,12 @@
 //! The promises of the store, each with the fault that would break it.
 
+use std::os::unix::process::ExitStatusExt;
+use std::process::Command;
 use std::sync::mpsc;
 
 use super::*;
 use crate::batch::Batch;
-use crate::planner::Request;
+use crate::planner::{OnceDurable, Request};
 
 /// What a test asks of the store.
 enum Ask {
@@ -14,6 +16,12 @@ enum Ask {
     Fail,
     /// Keeps the committer busy until the sender is dropped.
     Block(mpsc::Receiver<()>),
+    /// Writes, and keeps the group from being answered until the sender is dropped. Says so when it is reached.
+    Hold(mpsc::Sender<()>, mpsc::Receiver<()>),
+    /// Panics when the group is durable, after the sender was dropped.
+    PanicWhenDurable(mpsc::Receiver<()>),
+    /// Lets the next group be planned only when this one is durable.
+    Remove,
 }
 
 impl Request for Ask {
@@ -27,6 +35,14 @@ impl Request for Ask {
 
 struct TestPlanner {
     groups: mpsc::Sender<usize>,
+    once_durable: Vec<OnceDurable>,
+    needs_durable: bool,
+}
+
+impl TestPlanner {
+    fn new(groups: mpsc::Sender<usize>) -> Self {
+        Self { groups, once_durable: Vec::new(), needs_durable: false }
+    }
 }
 
 impl Planner for TestPlanner {
@@ -39,6 +55,7 @@ impl Planner for TestPlanner {
 
     fn plan(&mut self, asks: Vec<Ask>, reader: &Reader, batch: &mut Batch) -> Result<Vec<Self::Answer>, StoreError> {
         let _ = self.groups.send(asks.len());
+        self.needs_durable = false;
         let mut answers = Vec::new();
         for ask in asks {
             answers.push(match ask {
@@ -53,9 +70,37 @@ impl Planner for TestPlanner {
                     let _ = until.recv();
                     None
                 }
+                Ask::Hold(reached, until) => {
+                    batch.put(b"held", b"1");
+                    self.once_durable.push(Box::new(move || {
+                        let _ = reached.send(());
+                        let _ = until.recv();
+                    }));
+                    None
+                }
+                Ask::PanicWhenDurable(until) => {
+                    self.once_durable.push(Box::new(move || {
+                        let _ = until.recv();
+                        panic!("planned panic")
+                    }));
+                    None
+                }
+                Ask::Remove => {
+                    self.needs_durable = true;
+                    None
+                }
             });
         }
         Ok(answers)
+    }
+
+    fn once_durable(&mut self) -> OnceDurable {
+        let all = std::mem::take(&mut self.once_durable);
+        Box::new(|| all.into_iter().for_each(|step| step()))
+    }
+
+    fn needs_durable(&self) -> bool {
+        self.needs_durable
     }
 }
 
@@ -67,7 +112,7 @@ struct World {
 
 fn open(directory: tempfile::TempDir, settings: StoreSettings) -> World {
     let (sender, groups) = mpsc::channel();
-    let store = Store::open(directory.path(), settings, TestPlanner { groups: sender }).unwrap();
+    let store = Store::open(directory.path(), settings, TestPlanner::new(sender)).unwrap();
     World { directory, store, groups }
 }
 
@@ -174,6 +219,52 @@ fn a_full_queue_refuses_at_once() {
 }
 
 #[test]
+fn a_queue_more_than_half_full_degrades_health() {
+    let world = world(StoreSettings { max_pending_bytes: 10, ..StoreSettings::test() });
+    let (release, until) = mpsc::channel();
+    world.store.submit(Ask::Block(until)).unwrap();
+    assert_eq!(world.groups.recv().unwrap(), 1);
+    let half = world.put("half", "5").unwrap();
+    assert_eq!(world.store.health(), Health::Up, "half of it waits");
+    let more = world.store.submit(Ask::Get(b"key".to_vec())).unwrap();
+    assert_eq!(world.store.health(), Health::Degraded(vec!["6 bytes wait for the committer".into()]));
+    drop(release);
+    half.wait().unwrap();
+    more.wait().unwrap();
+    assert_eq!(world.store.health(), Health::Up);
+}
+
+/// What is not answered; the pending one otherwise.
+fn unanswered(mut pending: Pending<Option<Vec<u8>>>) -> Pending<Option<Vec<u8>>> {
+    assert_eq!(pending.0.try_recv(), Ok(None), "nothing may be answered before the group before it");
+    pending
+}
+
+#[test]
+fn a_group_is_planned_while_the_one_before_is_made_durable_and_answered_after_it() {
+    let world = world(StoreSettings::test());
+    let (release, until) = mpsc::channel();
+    let (reached, is_reached) = mpsc::channel();
+    let (unblock, blocked) = mpsc::channel();
+    world.store.submit(Ask::Block(blocked)).unwrap();
+    assert_eq!(world.groups.recv().unwrap(), 1);
+    let held = world.store.submit(Ask::Hold(reached, until)).unwrap();
+    // Taken while something waits, the group is finished by the other thread.
+    let gate = mpsc::channel();
+    let gated = world.store.submit(Ask::Block(gate.1)).unwrap();
+    drop(unblock);
+    assert_eq!(world.groups.recv().unwrap(), 2);
+    let after = [world.put("after", "1").unwrap(), world.put("after", "2").unwrap()];
+    drop(gate.0);
+    is_reached.recv().unwrap();
+    assert_eq!(world.groups.recv().unwrap(), 2, "planned before the group before it is answered");
+    let (held, [first, second]) = (unanswered(held), after.map(unanswered));
+    drop(release);
+    assert!([held, gated, first, second].into_iter().all(|pending| pending.wait() == Ok(None)));
+    assert_eq!(world.get("after").unwrap(), b"2");
+}
+
+#[test]
 fn close_answers_what_waits_and_refuses_the_rest() {
     let world = world(StoreSettings::test());
     let pending: Vec<_> = (0..50).map(|n| world.put(&n.to_string(), "v").unwrap()).collect();
@@ -189,7 +280,7 @@ fn a_store_in_use_is_locked() {
     let world = world(StoreSettings::test());
     let settings = StoreSettings { lock_retry: Duration::from_millis(30), ..StoreSettings::test() };
     let (groups, _) = mpsc::channel();
-    let second = Store::open(world.directory.path(), settings, TestPlanner { groups });
+    let second = Store::open(world.directory.path(), settings, TestPlanner::new(groups));
     assert!(matches!(second.unwrap_err(), OpenError::Locked { .. }));
 }
 
@@ -203,4 +294,76 @@ fn large_values_stay_in_the_log() {
     let blobs = std::fs::read_dir(world.directory.path().join("blobs")).unwrap().count();
     assert_eq!(blobs, 0, "values in blobs/ are never synced");
     assert_eq!(world.reopen().get("\0\0\0\u{7}").unwrap(), value);
+}
+
+#[test]
+fn a_plan_that_removes_what_readers_still_need_waits_for_the_group_before() {
+    let world = world(StoreSettings::test());
+    let ((release, until), (reached, is_reached), gate) = (mpsc::channel(), mpsc::channel(), mpsc::channel());
+    world.store.submit(Ask::Block(gate.1)).unwrap();
+    assert_eq!(world.groups.recv().unwrap(), 1);
+    let (unblock, blocked) = mpsc::channel();
+    let group = [Ask::Hold(reached, until), Ask::Remove, Ask::Block(blocked)];
+    let group = group.map(|ask| world.store.submit(ask).unwrap());
+    drop(gate.0);
+    assert_eq!(world.groups.recv().unwrap(), 3);
+    let after: Vec<_> = (0..5).map(|_| world.put("after", "1").unwrap()).collect();
+    drop(unblock);
+    is_reached.recv().unwrap();
+    // It may be planned at any time from here on, if it does not wait.
+    assert!(world.groups.recv_timeout(Duration::from_millis(20)).is_err());
+    drop(release);
+    assert_eq!(world.groups.recv().unwrap(), 5);
+    assert!(group.into_iter().chain(after).all(|pending| pending.wait() == Ok(None)));
+}
+
+#[test]
+fn when_a_group_cannot_be_made_durable_the_ones_after_it_stay_unanswered() {
+    let world = world(StoreSettings::test());
+    world.put("before", "1").unwrap().wait().unwrap();
+    assert_eq!(world.groups.recv().unwrap(), 1);
+    let (unblock, blocked) = mpsc::channel();
+    world.store.submit(Ask::Block(blocked)).unwrap();
+    assert_eq!(world.groups.recv().unwrap(), 1);
+    let ((release, until), gate) = (mpsc::channel(), mpsc::channel());
+    let failing = world.store.submit(Ask::PanicWhenDurable(until)).unwrap();
+    let gated = world.store.submit(Ask::Block(gate.1)).unwrap();
+    drop(unblock);
+    assert_eq!(world.groups.recv().unwrap(), 2);
+    let after = [world.put("after", "1").unwrap(), world.put("after", "2").unwrap()];
+    drop(gate.0);
+    assert_eq!(world.groups.recv().unwrap(), 2, "planned, perhaps applied");
+    drop(release);
+    assert!([failing, gated].into_iter().chain(after).all(|pending| pending.wait() == Err(Unanswered)));
+    world.until_up();
+    assert_eq!(world.get("before").unwrap(), b"1");
+    assert_eq!(world.store.stats().poisoned, 1);
+}
+
+const STUCK: &str = "GREYLAG_TEST_STUCK";
+
+/// Not a test by itself: the process that [`a_store_that_stays_stuck_ends_the_process_if_asked_to`] starts.
+#[test]
+fn stuck_process() {
+    let Ok(abort_when_stuck) = std::env::var(STUCK).map(|value| value == "abort") else { return };
+    let stall = Duration::from_millis(20);
+    let world = world(StoreSettings { commit_stall_timeout: stall, abort_when_stuck, ..StoreSettings::test() });
+    let (release, until) = mpsc::channel();
+    let stalled = world.store.submit(Ask::Block(until)).unwrap();
+    assert_eq!(stalled.wait(), Err(Unanswered));
+    // Ten times as long as it takes; without the setting the process must live on, and end well.
+    thread::park_timeout(if abort_when_stuck { Duration::from_secs(60) } else { 10 * stall });
+    drop(release);
+}
+
+#[test]
+fn a_store_that_stays_stuck_ends_the_process_if_asked_to() {
+    let run = |setting: &str| {
+        let mut child = Command::new(std::env::current_exe().unwrap());
+        child.args(["--exact", "store::tests::stuck_process"]).env(STUCK, setting);
+        child.output().unwrap().status
+    };
+    const SIGABRT: i32 = 6;
+    assert_eq!(run("abort").signal(), Some(SIGABRT));
+    assert!(run("stay").success(), "the default is to stay down");
 }

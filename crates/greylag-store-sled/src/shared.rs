@@ -1,0 +1,225 @@
+//! What the handles, the two halves of the committer and the watchdog share: the queue, and how the store is.
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Instant;
+
+use futures::channel::oneshot;
+
+use crate::error::{Refused, StoreError};
+use crate::planner::{Planner, Request};
+use crate::reader::Reader;
+use crate::settings::StoreSettings;
+use crate::store::{Health, StoreStats};
+
+/// What the handles, the committer and the watchdog share.
+pub(crate) struct Shared<P: Planner> {
+    pub(crate) path: PathBuf,
+    pub(crate) settings: StoreSettings,
+    state: Mutex<State<P>>,
+    /// The committer waits here for work.
+    pub(crate) work: Condvar,
+    /// Whoever waits for the phase waits here.
+    pub(crate) phase_changed: Condvar,
+    reader: RwLock<Option<Reader>>,
+}
+
+pub(crate) enum Phase {
+    Up,
+    Down(Arc<str>),
+    Closed,
+}
+
+pub(crate) struct State<P: Planner> {
+    pub(crate) phase: Phase,
+    pub(crate) closing: bool,
+    waiting: VecDeque<(P::Request, oneshot::Sender<P::Answer>)>,
+    waiting_bytes: usize,
+    /// The groups in hand, the oldest first. When it stalls, the watchdog drops them.
+    pub(crate) committing: VecDeque<Committing<P::Answer>>,
+    /// Since when the engine given up last has not been let go of: a commit or the closing of it hangs.
+    pub(crate) hung_since: Option<Instant>,
+    pub(crate) has_blobs: bool,
+    pub(crate) stats: StoreStats,
+}
+
+/// A group that was taken from the queue and is not answered yet.
+pub(crate) struct Committing<A> {
+    /// Who waits for it.
+    pub(crate) senders: Vec<oneshot::Sender<A>>,
+    pub(crate) since: Instant,
+}
+
+impl<P: Planner> State<P> {
+    /// Requests of the groups in hand.
+    fn in_hand(&self) -> usize {
+        self.committing.iter().map(|group| group.senders.len()).sum()
+    }
+
+    /// How many requests must wait for the next group to be taken. As many as are in hand: were it fewer, the
+    /// groups would shrink, and where the syncs take the time, so would the rate.
+    fn enough(&self) -> usize {
+        if self.closing { 1 } else { self.in_hand().max(1) }
+    }
+
+    /// Whether the next group may be taken.
+    pub(crate) fn has_enough(&self) -> bool {
+        self.waiting.len() >= self.enough()
+    }
+
+    pub(crate) fn nothing_waits(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    pub(crate) fn take_group(&mut self, settings: &StoreSettings) -> Vec<P::Request> {
+        let (mut requests, mut senders) = (Vec::new(), Vec::new());
+        let mut bytes = 0;
+        while let Some((request, _)) = self.waiting.front() {
+            bytes += request.bytes();
+            let full = requests.len() >= settings.max_group_requests || bytes > settings.max_group_bytes;
+            if full && !requests.is_empty() {
+                break;
+            }
+            let Some((request, sender)) = self.waiting.pop_front() else { break };
+            self.waiting_bytes -= request.bytes();
+            requests.push(request);
+            senders.push(sender);
+        }
+        self.committing.push_back(Committing { senders, since: Instant::now() });
+        requests
+    }
+
+    /// Lets everything pending know, by dropping it, that it will not be answered.
+    pub(crate) fn abandon_pending(&mut self) {
+        self.committing.clear();
+        self.waiting.clear();
+        self.waiting_bytes = 0;
+    }
+}
+
+impl<P: Planner> Shared<P> {
+    /// Of a store that was just opened.
+    pub(crate) fn new(path: PathBuf, settings: StoreSettings, reader: Reader) -> Self {
+        let state = State {
+            phase: Phase::Up,
+            closing: false,
+            waiting: VecDeque::new(),
+            waiting_bytes: 0,
+            committing: VecDeque::new(),
+            hung_since: None,
+            has_blobs: reader.has_blobs(),
+            stats: StoreStats::default(),
+        };
+        Self {
+            path,
+            settings,
+            state: Mutex::new(state),
+            work: Condvar::new(),
+            phase_changed: Condvar::new(),
+            reader: RwLock::new(Some(reader)),
+        }
+    }
+
+    pub(crate) fn submit(&self, request: P::Request) -> Result<oneshot::Receiver<P::Answer>, Refused> {
+        let mut state = self.lock();
+        match &state.phase {
+            Phase::Down(reason) => return Err(Refused::Down(reason.clone())),
+            Phase::Up if !state.closing => {}
+            _ => return Err(Refused::Down("it was closed".into())),
+        }
+        let pending_bytes = state.waiting_bytes + request.bytes();
+        if pending_bytes > self.settings.max_pending_bytes && !state.waiting.is_empty() {
+            return Err(Refused::Busy { pending_bytes: state.waiting_bytes });
+        }
+        let (sender, receiver) = oneshot::channel();
+        state.waiting_bytes = pending_bytes;
+        state.waiting.push_back((request, sender));
+        // The committer sleeps only while there is not enough, so only the request that makes it enough wakes it.
+        let just_enough = state.waiting.len() == state.enough();
+        drop(state);
+        if just_enough {
+            self.work.notify_one();
+        }
+        Ok(receiver)
+    }
+
+    pub(crate) fn reader(&self) -> Result<Reader, StoreError> {
+        let reader = self.reader.read().unwrap_or_else(PoisonError::into_inner).clone();
+        reader.ok_or_else(|| match self.health() {
+            Health::Down(reason) => StoreError::Down(reason.into()),
+            _ => StoreError::Down("it is being opened".into()),
+        })
+    }
+
+    pub(crate) fn health(&self) -> Health {
+        let state = self.lock();
+        match &state.phase {
+            Phase::Down(reason) => return Health::Down(reason.to_string()),
+            Phase::Closed => return Health::Down("it was closed".into()),
+            Phase::Up if state.closing => return Health::Down("it is being closed".into()),
+            Phase::Up => {}
+        }
+        let mut reasons = Vec::new();
+        if state.waiting_bytes > self.settings.max_pending_bytes / 2 {
+            reasons.push(format!("{} bytes wait for the committer", state.waiting_bytes));
+        }
+        if state.has_blobs {
+            reasons.push("blobs/ is not empty: values lie outside the synced log".into());
+        }
+        if reasons.is_empty() { Health::Up } else { Health::Degraded(reasons) }
+    }
+
+    pub(crate) fn stats(&self) -> StoreStats {
+        self.lock().stats.clone()
+    }
+
+    /// Takes no further requests; the committer ends once it has answered those that wait.
+    pub(crate) fn begin_close(&self) {
+        self.lock().closing = true;
+        self.work.notify_all();
+        self.phase_changed.notify_all();
+    }
+
+    /// Waits for the end that [`Shared::begin_close`] began.
+    pub(crate) fn wait_closed(&self) -> Result<(), StoreError> {
+        let give_up_at = Instant::now() + self.settings.commit_stall_timeout;
+        let mut state = self.lock();
+        while !matches!(state.phase, Phase::Closed) {
+            let left = give_up_at.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(StoreError::Stalled(self.settings.commit_stall_timeout));
+            }
+            state = self.phase_changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn set_reader(&self, reader: Option<Reader>) {
+        *self.reader.write().unwrap_or_else(PoisonError::into_inner) = reader;
+    }
+
+    /// Gives the handle up, and with it everything pending. A stall is found by the watchdog first, and by the
+    /// committer once it moves again: the first one counts.
+    pub(crate) fn poison(&self, error: &StoreError) {
+        self.poison_locked(&mut self.lock(), error);
+    }
+
+    pub(crate) fn poison_locked(&self, state: &mut State<P>, error: &StoreError) {
+        state.abandon_pending();
+        if !matches!(state.phase, Phase::Up) {
+            return;
+        }
+        tracing::error!(path = %self.path.display(), %error, "store failed; what was pending has an unknown outcome");
+        self.set_reader(None);
+        state.stats.poisoned += 1;
+        state.phase = Phase::Down(error.to_string().into());
+        self.phase_changed.notify_all();
+        self.work.notify_all();
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State<P>> {
+        // Nothing panics while it holds this lock, so its state is sound whatever happened.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
