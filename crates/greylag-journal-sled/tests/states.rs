@@ -228,3 +228,12 @@ async fn a_lost_state_is_found_when_the_journal_opens() {
     let said = refused.map(drop).unwrap_err().to_string();
     assert!(said.contains("state of a"), "{said}");
 }
+
+#[tokio::test]
+async fn the_stores_of_a_journal_keep_durable_states_too() {
+    let directory = tempfile::tempdir().unwrap();
+    let journal = open(directory.path()).await;
+    let (states, id) = (journal.stores().states.expect("entities with a durable state are served"), id("Counter|1"));
+    states.upsert(write(&id, 1), value("1"), None).await.unwrap();
+    assert_eq!(journal.states().get(&id).await.unwrap().revision, Revision::FIRST);
+}
