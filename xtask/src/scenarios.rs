@@ -1,7 +1,7 @@
 //! `docs/scenarios.md` names a test for each scenario and for each rule; a test that is not there proves nothing.
 //!
-//! A document that is whole in Greylag stands in [`WHOLE`]: each of its scenarios, and each of its rules, must have
-//! a row. A rule that we left may have none if `docs/departures.md` gives the reason under its id.
+//! A document that is whole in Greylag stands in [`WHOLE`]: each of its scenarios, of its rules and of the cases of
+//! its conformance kits must have a row. A rule that we left may have none if `docs/departures.md` gives the reason under its id.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -15,16 +15,19 @@ struct Whole {
     rules: &'static [(&'static str, u32)],
     /// Rules that were put between others later and so bear a letter.
     lettered: &'static [&'static str],
+    /// Its conformance kits, each with its last case.
+    kits: &'static [(&'static str, u32)],
 }
 
 /// The documents that are whole. What `ddata` says of speed (its rules H) is shown by benchmarks, and how its laws
-/// are named (L) is up to the suites.
+/// are named (L) is up to the suites; most of `persistence` numbers no rules but those of journals (J).
 const WHOLE: &[Whole] = &[
     Whole {
         document: "cluster",
         scenarios: 74,
         rules: &[("T", 42), ("M", 37), ("F", 12), ("S", 20), ("P", 8), ("G", 4), ("C", 7)],
         lettered: &["M25a", "M25b", "P3a"],
+        kits: &[],
     },
     Whole {
         document: "ddata",
@@ -42,15 +45,25 @@ const WHOLE: &[Whole] = &[
             ("O", 6),
         ],
         lettered: &[],
+        kits: &[],
+    },
+    Whole {
+        document: "persistence",
+        scenarios: 69,
+        rules: &[("J", 13)],
+        lettered: &[],
+        kits: &[("journal", 46), ("snapshots", 16), ("states", 14), ("queries", 12), ("crash", 7)],
     },
 ];
 
 impl Whole {
-    /// The ids that must have a row: `cluster 1`, …, `cluster T1`, ….
+    /// The ids that must have a row: `cluster 1`, …, `cluster T1`, …, `persistence journal 1`, ….
     fn ids(&self) -> impl Iterator<Item = String> {
         let numbered = (1..=self.scenarios).map(|number| format!("{} {number}", self.document));
         let rules = self.rules.iter().flat_map(|(prefix, last)| (1..=*last).map(move |n| format!("{prefix}{n}")));
         let rules = rules.chain(self.lettered.iter().map(|rule| (*rule).to_owned()));
+        let cases = self.kits.iter().flat_map(|(kit, last)| (1..=*last).map(move |n| format!("{kit} {n}")));
+        let rules = rules.chain(cases);
         numbered.chain(rules.map(|rule| format!("{} {rule}", self.document)))
     }
 }
@@ -111,7 +124,9 @@ fn row(line: &str) -> Option<(&str, &str)> {
 fn test_name(word: &str) -> Option<&str> {
     let is_path = word.contains("::") || word.contains('/');
     let last = word.rsplit([':', '/']).next().unwrap_or(word);
-    let is_name = last.ends_with(".txt") || (last.contains('_') && (is_path || !last.starts_with("greylag_")));
+    let is_case = word.contains("::tck::");
+    let is_name =
+        last.ends_with(".txt") || is_case || (last.contains('_') && (is_path || !last.starts_with("greylag_")));
     (is_name && !last.ends_with(".rs")).then_some(last)
 }
 
@@ -172,6 +187,7 @@ mod tests {
         assert_eq!(test_name("greylag_cluster::gossip::merge_commutes"), Some("merge_commutes"));
         assert_eq!(test_name("tests/protocol/join.txt"), Some("join.txt"));
         assert_eq!(test_name("greylag_cluster"), None);
+        assert_eq!(test_name("greylag_persistence::tck::snapshots::newest"), Some("newest"));
         assert_eq!(test_name("tests/simulation.rs"), None);
     }
 
