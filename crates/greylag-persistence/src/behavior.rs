@@ -42,6 +42,17 @@ pub trait EventSourced: Sized + Send + 'static {
         None
     }
 
+    /// Which journal of its node keeps the events, of those given by `Stores::with_plugin`. Default `""`:
+    /// the node's default. Source: persistence §1.
+    fn journal_plugin_id(&self) -> &str {
+        ""
+    }
+
+    /// Which snapshot store, in the same way.
+    fn snapshot_plugin_id(&self) -> &str {
+        ""
+    }
+
     /// The numbers of its life.
     fn settings(&self) -> EventSourcedSettings {
         EventSourcedSettings::default()

@@ -73,6 +73,12 @@ pub trait DurableState: Sized + Send + 'static {
     /// How states become bytes.
     fn state_codec(&self) -> StoredCodec<Self::State>;
 
+    /// Which stores of its node keep the state, of those given by `Stores::with_plugin`. Default `""`: the
+    /// node's default. Source: persistence §1.
+    fn state_plugin_id(&self) -> &str {
+        ""
+    }
+
     /// The numbers of its life.
     fn settings(&self) -> DurableStateSettings {
         DurableStateSettings::default()

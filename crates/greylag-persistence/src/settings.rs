@@ -271,7 +271,7 @@ impl Backoff {
 }
 
 /// Settings that cannot work, alone or together.
-#[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum SettingsError {
     /// A duration of zero.
     #[error("{key} must be longer than zero")]
@@ -318,6 +318,22 @@ pub enum SettingsError {
          on_unknown_event = skip"
     )]
     DeliveriesMissing,
+    /// A behaviour selects a store that its node does not have.
+    #[error("{key} is {plugin:?}, and there is no store of that name; besides the default there are: {known}")]
+    UnknownPlugin {
+        /// Which selection.
+        key: &'static str,
+        /// The name.
+        plugin: String,
+        /// The names there are.
+        known: String,
+    },
+    /// A behaviour with a durable state selects stores that keep none.
+    #[error("state_plugin_id is {plugin:?}, and the stores of that name keep no durable states; add `with_states`")]
+    NoStates {
+        /// The name.
+        plugin: String,
+    },
     /// Marks of delivery could not be stored.
     #[error("under_delivery needs a journal that keeps metadata, and this one does not")]
     MetadataMissing,

@@ -4,7 +4,7 @@ use greylag_codec::json;
 use greylag_core::{EntityError, NotStoredReason, ReplyTo};
 use greylag_persistence::driver::{self, Ended, EntityHandle};
 use greylag_persistence::{
-    CommandContext, Effect, EventMeta, EventSourced, PersistenceId, RecoveryPermits, StoredCodec, Stores,
+    CommandContext, Effect, EventMeta, EventSourced, PersistenceId, RecoveryPermits, SettingsError, StoredCodec, Stores,
 };
 use tokio::sync::oneshot;
 
@@ -14,7 +14,10 @@ enum Command {
     End,
 }
 
-struct Sum;
+#[derive(Default)]
+struct Sum {
+    journal: &'static str,
+}
 
 impl EventSourced for Sum {
     type Command = Command;
@@ -23,6 +26,10 @@ impl EventSourced for Sum {
 
     fn persistence_id(&self) -> PersistenceId {
         PersistenceId::of("Sum", "1").unwrap()
+    }
+
+    fn journal_plugin_id(&self) -> &str {
+        self.journal
     }
 
     fn event_codec(&self) -> StoredCodec<u32> {
@@ -43,7 +50,7 @@ impl EventSourced for Sum {
 }
 
 fn start(stores: &Stores) -> (EntityHandle<Command>, oneshot::Receiver<Ended>) {
-    driver::spawn(Sum, stores.clone(), RecoveryPermits::default()).unwrap()
+    driver::spawn(Sum::default(), stores.clone(), RecoveryPermits::default()).unwrap()
 }
 
 fn add(number: u32) -> impl FnOnce(ReplyTo<u32>) -> Command {
@@ -83,4 +90,21 @@ async fn an_ask_that_meets_a_newer_owner_hears_that_nothing_is_stored() {
     let (first, second) = futures::join!(old.ask(add(1)), old.ask(add(1)));
     assert_eq!((first, second), (fenced.clone(), fenced));
     assert!(matches!(end.await, Ok(Ended::Fenced(_))));
+}
+
+/// Scenario persistence 9.
+#[tokio::test]
+async fn scenario_09_an_unknown_journal_is_refused_at_the_start() {
+    let (archive, default) = (Stores::in_memory(), Stores::in_memory());
+    let stores = default.clone().with_plugin("archive", archive.clone());
+    let spawn = |journal| driver::spawn(Sum { journal }, stores.clone(), RecoveryPermits::default());
+    let refused = spawn("attic").map(|_| ()).unwrap_err();
+    let known = "\"archive\"".to_owned();
+    let expected = SettingsError::UnknownPlugin { key: "journal_plugin_id", plugin: "attic".to_owned(), known };
+    assert_eq!(refused, expected);
+    let (sum, _end) = spawn("archive").unwrap();
+    assert_eq!(sum.ask(add(2)).await, Ok(2));
+    let id = PersistenceId::of("Sum", "1").unwrap();
+    assert_eq!(archive.journal.head(&id).await.unwrap().highest.as_u64(), 1);
+    assert_eq!(default.journal.head(&id).await.unwrap().highest.as_u64(), 0);
 }

@@ -115,6 +115,8 @@ pub struct EntityInit {
     pub incarnation: u64,
     /// What this node's sharding was started with.
     pub stores: Option<Stores>,
+    /// Whether its history or state may lie where only this node reaches it.
+    pub allow_local_journal: bool,
 }
 
 impl EntityInit {

@@ -5,7 +5,8 @@ pub use greylag_core::{EntityError, NodeAddress, ReplyTo, UniqueAddress};
 
 #[cfg(feature = "persistence")]
 pub use greylag_persistence::{
-    CommandContext, Effect, EventMeta, EventSourced, EventSourcedSettings, PersistenceId, StoredCodec, Stores,
+    CommandContext, DurableState, Effect, EventMeta, EventSourced, EventSourcedSettings, PersistenceId, StateContext,
+    StateEffect, StoredCodec, Stores,
 };
 #[cfg(feature = "sharding")]
 pub use greylag_sharding::{Ctx, Entity, EntityInit, EntityRef, EntityType, Failure, Region, Sharding};

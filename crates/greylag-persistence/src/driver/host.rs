@@ -97,12 +97,13 @@ impl<C> EntityHandle<C> {
 /// Starts `behavior` as a task of the current tokio runtime.
 ///
 /// # Errors
-/// [`SettingsError`] if its settings cannot work.
+/// [`SettingsError`] if its settings cannot work, or it selects a store that is not there.
 pub fn spawn<B: EventSourced>(
     behavior: B,
     stores: Stores,
     permits: RecoveryPermits,
 ) -> Result<(EntityHandle<B::Command>, oneshot::Receiver<Ended>), SettingsError> {
+    let stores = stores.select(behavior.journal_plugin_id(), behavior.snapshot_plugin_id())?;
     let init = EntityInit {
         generation: None,
         start: next_start(),

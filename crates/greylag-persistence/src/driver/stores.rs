@@ -3,6 +3,7 @@
 //! The contract is J1 to J13 of the specification; `greylag_persistence::tck` (feature `tck`) checks
 //! a backend against it in one call. A driver awaits these; machines only name what they answer.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -13,6 +14,7 @@ use crate::error::{AdvanceError, AppendError, ClaimError, CloseError, DeleteErro
 use crate::event::{SeqNr, Timestamp, WriterEpoch, WriterUuid};
 use crate::journal::{Append, Appended, Caps, Claim, Head, Health, Page, ReadRange, Scope, Under};
 use crate::persistence_id::PersistenceId;
+use crate::settings::SettingsError;
 use crate::snapshot::{NewSnapshot, Snapshot, SnapshotCaps, SnapshotCriteria};
 
 /// Keeps the events of many ids, each history fenced by its own epoch.
@@ -122,8 +124,18 @@ pub trait SnapshotStore: Send + Sync + 'static {
     async fn close(&self) -> Result<(), CloseError>;
 }
 
-/// A journal and the snapshot store that goes with it, and a state store if there is one. Cheap to
-/// clone.
+/// A journal and the snapshot store that goes with it, and a state store if there is one: the defaults of a
+/// node, and beside them others, which behaviours select by name. Cheap to clone.
+///
+/// ```
+/// use greylag_persistence::Stores;
+///
+/// // `EventSourced::journal_plugin_id` of what may be forgotten with the process answers "scratch".
+/// let stores = Stores::in_memory_shared().with_plugin("scratch", Stores::in_memory());
+/// assert!(stores.is_shared() && !stores.select("scratch", "scratch")?.is_shared());
+/// assert!(stores.select("scrap", "").is_err());
+/// # Ok::<(), greylag_persistence::SettingsError>(())
+/// ```
 #[derive(Clone)]
 pub struct Stores {
     /// Keeps events.
@@ -132,18 +144,57 @@ pub struct Stores {
     pub snapshots: Arc<dyn SnapshotStore>,
     /// Keeps durable states. Default: none, and entities with a durable state are refused.
     pub states: Option<Arc<dyn StateStore>>,
+    /// The others, by name.
+    plugins: BTreeMap<String, Self>,
 }
 
 impl Stores {
     /// What event-sourced entities need.
     pub fn new(journal: Arc<dyn Journal>, snapshots: Arc<dyn SnapshotStore>) -> Self {
-        Self { journal, snapshots, states: None }
+        Self { journal, snapshots, states: None, plugins: BTreeMap::new() }
     }
 
     /// The same, and `states` for entities with a durable state.
     #[must_use]
     pub fn with_states(self, states: Arc<dyn StateStore>) -> Self {
         Self { states: Some(states), ..self }
+    }
+
+    /// The same, and `stores` for behaviours that select them as `id`; what was there under that name is
+    /// replaced. The empty name stays that of the defaults.
+    #[must_use]
+    pub fn with_plugin(mut self, id: impl Into<String>, stores: Self) -> Self {
+        self.plugins.insert(id.into(), stores);
+        self
+    }
+
+    /// The journal and the snapshots that a behaviour selects; `""` is the default. Source: persistence §1.
+    ///
+    /// # Errors
+    /// [`SettingsError::UnknownPlugin`].
+    pub fn select(&self, journal_plugin_id: &str, snapshot_plugin_id: &str) -> Result<Self, SettingsError> {
+        let journal = self.plugin("journal_plugin_id", journal_plugin_id)?.journal.clone();
+        let snapshots = self.plugin("snapshot_plugin_id", snapshot_plugin_id)?.snapshots.clone();
+        Ok(Self { journal, snapshots, ..self.clone() })
+    }
+
+    /// The durable states that a behaviour selects; `""` is the default. Source: persistence §1.
+    ///
+    /// # Errors
+    /// [`SettingsError::UnknownPlugin`]; [`SettingsError::NoStates`] if what is selected keeps none.
+    pub fn select_states(&self, state_plugin_id: &str) -> Result<Arc<dyn StateStore>, SettingsError> {
+        let states = self.plugin("state_plugin_id", state_plugin_id)?.states.clone();
+        states.ok_or_else(|| SettingsError::NoStates { plugin: state_plugin_id.to_owned() })
+    }
+
+    fn plugin(&self, key: &'static str, id: &str) -> Result<&Self, SettingsError> {
+        if id.is_empty() {
+            return Ok(self);
+        }
+        self.plugins.get(id).ok_or_else(|| {
+            let known = self.plugins.keys().map(|known| format!("{known:?}")).collect::<Vec<_>>().join(", ");
+            SettingsError::UnknownPlugin { key, plugin: id.to_owned(), known }
+        })
     }
 
     /// Whether every node reaches this journal. Whoever moves entities between nodes must refuse
@@ -159,6 +210,7 @@ impl fmt::Debug for Stores {
             .field("journal", &self.journal.caps())
             .field("snapshots", &self.snapshots.caps())
             .field("states", &self.states.as_ref().map(|states| states.caps()))
+            .field("plugins", &self.plugins)
             .finish()
     }
 }

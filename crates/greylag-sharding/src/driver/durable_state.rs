@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use futures::future::BoxFuture;
 use greylag_persistence::{
-    DurableState, Input, StateAnswer, StateCall, StateEntityCore, StateEntityInit, StatePhase, StateStore,
+    DurableState, Input, Scope, StateAnswer, StateCall, StateEntityCore, StateEntityInit, StatePhase, StateStore,
 };
 
 use super::persistent::{Actions, HostedMachine, PersistentEntity, Standing};
@@ -21,9 +21,16 @@ impl<B: DurableState> HostedMachine for StateEntityCore<B> {
     type Answer = StateAnswer;
     type Store = Arc<dyn StateStore>;
 
-    fn store(init: &EntityInit) -> Result<Self::Store, Failure> {
-        let states = init.stores.as_ref().and_then(|stores| stores.states.clone());
-        states.ok_or_else(|| Failure::new("sharding was started without a state store"))
+    fn store(behavior: &B, init: &EntityInit) -> Result<Self::Store, Failure> {
+        let stores = init.stores.as_ref().ok_or_else(|| Failure::new("sharding was started without stores"))?;
+        let states = stores.select_states(behavior.state_plugin_id())?;
+        if !init.allow_local_journal && states.caps().scope != Scope::Shared {
+            let plugin = behavior.state_plugin_id();
+            return Err(Failure::new(format!(
+                "state store {plugin:?} is not shared: other nodes would find nothing there"
+            )));
+        }
+        Ok(states)
     }
 
     fn start(

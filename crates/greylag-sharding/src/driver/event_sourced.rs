@@ -27,8 +27,16 @@ impl<B: EventSourced> HostedMachine for EntityCore<B> {
     type Answer = StoreAnswer;
     type Store = Stores;
 
-    fn store(init: &EntityInit) -> Result<Stores, Failure> {
-        init.stores.clone().ok_or_else(|| Failure::new("sharding was started without stores"))
+    fn store(behavior: &B, init: &EntityInit) -> Result<Stores, Failure> {
+        let stores = init.stores.as_ref().ok_or_else(|| Failure::new("sharding was started without stores"))?;
+        let stores = stores.select(behavior.journal_plugin_id(), behavior.snapshot_plugin_id())?;
+        if !init.allow_local_journal && !stores.is_shared() {
+            let plugin = behavior.journal_plugin_id();
+            return Err(Failure::new(format!(
+                "journal {plugin:?} is not shared: other nodes would find nothing there"
+            )));
+        }
+        Ok(stores)
     }
 
     fn start(

@@ -50,11 +50,11 @@ pub trait HostedMachine: Sized + Send + 'static {
     /// What performs its calls. Cheap to clone.
     type Store: Clone + Send + 'static;
 
-    /// What this node has for it.
+    /// What this node has for it, of what the behaviour selects.
     ///
     /// # Errors
-    /// Sharding was started without.
-    fn store(init: &EntityInit) -> Result<Self::Store, Failure>;
+    /// Sharding was started without, or only this node would reach it.
+    fn store(behavior: &Self::Behavior, init: &EntityInit) -> Result<Self::Store, Failure>;
 
     /// Starts the machine.
     ///
@@ -112,6 +112,7 @@ pub struct PersistentEntity<M: HostedMachine> {
     /// Until `on_start`.
     behavior: Option<M::Behavior>,
     core: Option<M>,
+    store: Option<M::Store>,
     init: EntityInit,
     permit: Option<OwnedSemaphorePermit>,
     waiting: Option<Waiting<M::Answer>>,
@@ -129,6 +130,7 @@ impl<M: HostedMachine> PersistentEntity<M> {
         Self {
             behavior: Some(behavior),
             core: None,
+            store: None,
             init: init.clone(),
             permit: None,
             waiting: None,
@@ -202,7 +204,7 @@ impl<M: HostedMachine> PersistentEntity<M> {
         call: M::Call,
         cx: &mut Ctx<'_, M::Command>,
     ) -> Result<(), Failure> {
-        let store = M::store(&self.init)?;
+        let Some(store) = self.store.clone() else { return Ok(()) };
         let awaited = self.core.as_ref().is_some_and(|core| core.awaits(&call));
         let (answered, answer) = oneshot::channel();
         tokio::spawn(async move {
@@ -284,8 +286,9 @@ impl<M: HostedMachine> Entity for PersistentEntity<M> {
 
     fn on_start(&mut self, cx: &mut Ctx<'_, M::Command>) -> Result<(), Failure> {
         let Some(behavior) = self.behavior.take() else { return Ok(()) };
-        let (store, mut actions) = (M::store(&self.init)?, Vec::new());
+        let (store, mut actions) = (M::store(&behavior, &self.init)?, Vec::new());
         self.core = Some(M::start(behavior, &store, cx, &mut actions)?);
+        self.store = Some(store);
         self.perform(actions, cx)
     }
 

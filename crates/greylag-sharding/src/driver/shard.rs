@@ -399,6 +399,7 @@ impl<M: Send + 'static> ShardTask<M> {
             generation: self.scope.generation,
             incarnation,
             stores: self.shared.node.stores.clone(),
+            allow_local_journal: self.shared.settings.allow_local_journal,
         };
         let factory = self.shared.entity_type.factory.as_ref().expect("only hosting regions run shards");
         let made = catch_unwind(AssertUnwindSafe(|| factory(&init)));

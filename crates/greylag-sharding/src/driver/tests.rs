@@ -231,6 +231,7 @@ async fn concurrent_senders_lose_nothing() {
 /// An event-sourced counter.
 struct Ledger {
     id: PersistenceId,
+    journal: &'static str,
 }
 
 #[derive(serde::Serialize, serde::Deserialize)]
@@ -243,6 +244,10 @@ impl EventSourced for Ledger {
 
     fn persistence_id(&self) -> PersistenceId {
         self.id.clone()
+    }
+
+    fn journal_plugin_id(&self) -> &str {
+        self.journal
     }
 
     fn event_codec(&self) -> StoredCodec<Added> {
@@ -273,7 +278,11 @@ impl EventSourced for Ledger {
 }
 
 fn ledgers() -> EntityType<Command> {
-    EntityType::event_sourced("Ledger", |init| Ok(Ledger { id: init.persistence_id()? }))
+    ledgers_in("Ledger", "")
+}
+
+fn ledgers_in(name: &str, journal: &'static str) -> EntityType<Command> {
+    EntityType::event_sourced(name, move |init| Ok(Ledger { id: init.persistence_id()?, journal }))
 }
 
 /// sharding 55: ten incarnations, each recovers what all before it stored.
@@ -303,6 +312,42 @@ async fn a_persistent_type_needs_a_journal_that_its_nodes_share() {
     let network = MemoryNetwork::new();
     let sharding = Sharding::alone(remoting(&network), None, ShardingSettings::test()).await.unwrap();
     assert!(matches!(sharding.init(ledgers()), Err(InitError::NoStores { .. })));
+}
+
+/// persistence §1: a behaviour selects its journal by name.
+#[tokio::test]
+async fn an_entity_keeps_its_events_in_the_journal_that_it_selects() {
+    let (default, archive) = (Stores::in_memory(), Stores::in_memory());
+    let stores = default.clone().with_plugin("archive", archive.clone());
+    let sharding =
+        Sharding::alone(remoting(&MemoryNetwork::new()), Some(stores), ShardingSettings::test()).await.unwrap();
+    let ledgers = sharding.init(ledgers_in("Ledger", "archive")).unwrap();
+    ledgers.entity_ref("one").tell(Command::Add(1)).unwrap();
+    assert_eq!(get(&ledgers, "one").await, 1);
+    let id = PersistenceId::of("Ledger", "one").unwrap();
+    let highest = async |stores: &Stores| stores.journal.head(&id).await.unwrap().highest.as_u64();
+    assert_eq!((highest(&default).await, highest(&archive).await), (0, 1));
+}
+
+/// Scenario persistence 9: an unknown journal fails the entity at its start; so does one that other nodes
+/// do not reach.
+#[tokio::test]
+async fn scenario_09_a_journal_that_cannot_serve_fails_the_entity_at_its_start() {
+    let cluster = Cluster::start(ClusterSettings::test(), remoting(&MemoryNetwork::new())).await.unwrap();
+    cluster.join_self().await.unwrap();
+    let stores = Stores::in_memory_shared().with_plugin("own", Stores::in_memory());
+    let sharding = Sharding::start(cluster, Some(stores), ShardingSettings::test()).await.unwrap();
+    for (selected, words) in [("nowhere", "besides the default there are: \"own\""), ("own", "is not shared")] {
+        let ledgers = sharding.init(ledgers_in(selected, selected)).unwrap();
+        let mut events = ledgers.subscribe();
+        ledgers.entity_ref("one").tell(Command::Add(1)).unwrap();
+        let cause = loop {
+            if let Event::EntityFailed { cause, .. } = events.next().await.unwrap() {
+                break cause.to_string();
+            }
+        };
+        assert!(cause.contains(selected) && cause.contains(words), "{cause}");
+    }
 }
 
 /// A newer owner fences the entity; its messages wait for the home and are answered here again,
@@ -449,7 +494,8 @@ async fn a_durable_state_needs_a_store_that_its_nodes_share() {
         let sharding = Sharding::start(cluster.clone(), stores, ShardingSettings::test()).await.unwrap();
         sharding.init(gauges()).map(|_| ())
     };
-    let without = Stores { states: None, ..Stores::in_memory_shared() };
+    let shared = Stores::in_memory_shared();
+    let without = Stores::new(shared.journal, shared.snapshots);
     assert!(matches!(init(None).await, Err(InitError::NoStateStore { .. })));
     assert!(matches!(init(Some(without)).await, Err(InitError::NoStateStore { .. })));
     let mixed = Stores::in_memory_shared().with_states(Arc::new(InMemoryStates::default()));
