@@ -29,6 +29,7 @@ use crate::settings::PostgresJournalSettings;
 use crate::snapshots::PostgresSnapshots;
 use crate::statements::{ADVANCE, CLAIM, DELETE_TO, HEAD, READ};
 use crate::states::PostgresStates;
+use crate::stats::{Counters, PostgresStats};
 
 const CAPS: Caps = Caps::full(Scope::Shared);
 
@@ -48,6 +49,7 @@ pub struct PostgresJournal {
 pub(crate) struct Inner {
     pub(crate) link: Arc<Link>,
     pub(crate) settings: PostgresJournalSettings,
+    pub(crate) counters: Arc<Counters>,
     lanes: Vec<mpsc::UnboundedSender<Message>>,
     /// In units of [`ROOM_UNIT`].
     room: Arc<Semaphore>,
@@ -160,10 +162,10 @@ impl PostgresJournal {
         let link = Link::new(database, &settings, used);
         let pool = |size| Arc::new(Pool::new(link.clone(), size, settings.statement_timeout));
         let (write, replay, query) = (pool(settings.pool_write), pool(settings.pool_read), pool(settings.pool_query));
-        let mut tasks = Vec::new();
+        let (mut tasks, counters) = (Vec::new(), Arc::new(Counters::default()));
         let lanes = (0..settings.write_lanes).map(|_| {
             let (sender, inbox) = mpsc::unbounded_channel();
-            tasks.push(tokio::spawn(lane::run(link.clone(), lane_settings(&link, &settings), inbox)));
+            tasks.push(tokio::spawn(lane::run(link.clone(), counters.clone(), lane_settings(&link, &settings), inbox)));
             sender
         });
         let lanes = lanes.collect();
@@ -171,9 +173,8 @@ impl PostgresJournal {
         let sweeper = tokio::spawn(sweeper::run(write.clone(), settings.call_timeout, settings.sweep_events, to_sweep));
         let room = Arc::new(Semaphore::new(settings.max_pending_bytes.div_ceil(ROOM_UNIT)));
         let tasks = Mutex::new(tasks);
-        Ok(Self {
-            inner: Arc::new(Inner { link, settings, lanes, room, write, replay, query, deleted, tasks, sweeper }),
-        })
+        let inner = Inner { link, settings, counters, lanes, room, write, replay, query, deleted, tasks, sweeper };
+        Ok(Self { inner: Arc::new(inner) })
     }
 
     pub(crate) fn inner(&self) -> &Arc<Inner> {
@@ -200,6 +201,12 @@ impl PostgresJournal {
         PostgresOffsets::new(self.inner.clone())
     }
 
+    /// What the handles of this journal have done together.
+    pub fn stats(&self) -> PostgresStats {
+        let (all, free) = (self.inner.room_units(), self.inner.room.available_permits());
+        PostgresStats { pending_bytes: ((all - free.min(all)) * ROOM_UNIT) as u64, ..self.inner.counters.read() }
+    }
+
     /// Journal and snapshots, as event-sourced entities take them.
     pub fn stores(&self) -> Stores {
         Stores::new(Arc::new(self.clone()), Arc::new(self.snapshots()))
@@ -218,6 +225,11 @@ fn lane_settings(link: &Link, settings: &PostgresJournalSettings) -> LaneSetting
 }
 
 impl Inner {
+    /// Room of pending appends, all of it.
+    fn room_units(&self) -> usize {
+        self.settings.max_pending_bytes.div_ceil(ROOM_UNIT)
+    }
+
     fn lane(&self, id: &PersistenceId) -> &mpsc::UnboundedSender<Message> {
         &self.lanes[usize::from(id.slice()) % self.lanes.len()]
     }
@@ -255,7 +267,7 @@ impl Inner {
                 false => Health::Down(format!("{name}: {trouble}")),
             };
         }
-        let (all, free) = (self.settings.max_pending_bytes.div_ceil(ROOM_UNIT), self.room.available_permits());
+        let (all, free) = (self.room_units(), self.room.available_permits());
         if free * 2 < all {
             let reason = format!("{}: {} KiB of {all} KiB of appends wait", self.link.name, all - free);
             return Health::Degraded(vec![reason]);
@@ -284,7 +296,7 @@ impl Inner {
 
     /// Waits for room, but not longer than an append may take.
     async fn room(&self, bytes: usize) -> Result<OwnedSemaphorePermit, StoreFailure> {
-        let all = self.settings.max_pending_bytes.div_ceil(ROOM_UNIT);
+        let all = self.room_units();
         let units = u32::try_from(bytes.div_ceil(ROOM_UNIT).clamp(1, all)).unwrap_or(u32::MAX);
         if let Ok(room) = self.room.clone().try_acquire_many_owned(units) {
             return Ok(room);
@@ -296,6 +308,18 @@ impl Inner {
             Ok(Err(_)) => Err(self.closed()),
             Err(_) => Err(self.failure(format!("no room among the pending appends within {limit:?}"))),
         }
+    }
+
+    /// Hands an append to its lane, if it may be stored at all. From then on it is the lane's, whether somebody
+    /// waits or not (J13).
+    async fn submit(&self, append: Append) -> Result<oneshot::Receiver<Result<Appended, AppendError>>, AppendError> {
+        let bytes = check(&append, self.settings.max_append_bytes).map_err(AppendError::Rejected)?;
+        let records: Arc<[StoredEvent]> = append.records(Timestamp::default()).into();
+        let room = self.room(bytes).await.map_err(AppendError::NotStored)?;
+        let (reply, answer) = oneshot::channel();
+        let message = Message::Append(Box::new(Submitted { records, bytes, room, reply }));
+        self.lane(&append.id).send(message).map_err(|_| AppendError::NotStored(self.closed()))?;
+        Ok(answer)
     }
 
     /// Until every append of the id that was submitted here before is answered. Those of other nodes
@@ -391,13 +415,10 @@ impl Journal for PostgresJournal {
 
     async fn append(&self, append: Append) -> Result<Appended, AppendError> {
         let inner = &self.inner;
-        let bytes = check(&append, inner.settings.max_append_bytes).map_err(AppendError::Rejected)?;
-        let records: Arc<[StoredEvent]> = append.records(Timestamp::default()).into();
-        let room = inner.room(bytes).await.map_err(AppendError::NotStored)?;
-        let (reply, answer) = oneshot::channel();
-        let message = Message::Append(Box::new(Submitted { records, bytes, room, reply }));
-        // From here on it is the lane's, whether somebody waits or not (J13).
-        inner.lane(&append.id).send(message).map_err(|_| AppendError::NotStored(inner.closed()))?;
+        // What a lane is given it counts itself.
+        let answer = inner.submit(append).await.inspect_err(|error| {
+            inner.counters.answered(&Err(error.clone()), 0, 0);
+        })?;
         let ended = || AppendError::Unknown(inner.failure("the lane ended without an answer"));
         answer.await.unwrap_or_else(|_| Err(ended()))
     }

@@ -100,6 +100,7 @@ mod settings;
 mod snapshots;
 mod statements;
 mod states;
+mod stats;
 mod transactional;
 mod transfer;
 
@@ -112,6 +113,7 @@ pub use schema::{MIGRATIONS, Migrate, Migration, SCHEMA_TABLE};
 pub use settings::{PostgresJournalSettings, SettingsError};
 pub use snapshots::PostgresSnapshots;
 pub use states::PostgresStates;
+pub use stats::PostgresStats;
 /// For [`PostgresOffsets::save_within`]: transactions of the caller's own.
 pub use tokio_postgres;
 pub use transactional::{PostgresHandler, Transactional};

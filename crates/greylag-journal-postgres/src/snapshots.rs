@@ -1,6 +1,7 @@
 //! The snapshots, in the same database.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use greylag_persistence::{
@@ -60,8 +61,10 @@ impl SnapshotStore for PostgresSnapshots {
     async fn save(&self, snapshot: NewSnapshot) -> Result<Timestamp, SnapshotError> {
         let (bytes, max) = (snapshot.payload.len(), CAPS.max_bytes);
         if bytes > max {
+            self.inner.counters.saved(bytes, Duration::ZERO, false);
             return Err(SnapshotError::TooLarge { bytes, max });
         }
+        let began_at = Instant::now();
         let stored = &snapshot.stored(Timestamp::default());
         let metadata = &rows::write_metadata(&stored.metadata);
         let saved = self.inner.write.call(self.inner.settings.snapshot_timeout, |session| async move {
@@ -83,7 +86,9 @@ impl SnapshotStore for PostgresSnapshots {
                 )
                 .await
         });
-        let row = saved.await.map_err(unavailable)?;
+        let saved = saved.await;
+        self.inner.counters.saved(bytes, began_at.elapsed(), saved.is_ok());
+        let row = saved.map_err(unavailable)?;
         let taken_at = rows::column::<Micros>(&row, "taken_at");
         taken_at.map(Timestamp::from).map_err(|_| SnapshotError::Unavailable(self.inner.unreadable()))
     }

@@ -1,37 +1,65 @@
 //! The statements. Only what PostgreSQL 13 and its relatives share; each is one transaction of its own.
 
-/// Stores appends of many ids, each id once. Answers those stored; nothing is said of the others.
+/// Stores appends of many ids, each id once. Answers the places of those stored, and their times, in one row;
+/// nothing is said of the others.
 ///
 /// Heads are compared and raised by one update (J3), and only what it changed is stored. A row that
-/// another transaction holds is waited for, and compared as that leaves it.
-pub(crate) const APPEND: &str = "\
-WITH w AS (
-    SELECT * FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[]) AS w(pid, epoch, first_nr, last_nr)
+/// another transaction holds is waited for, and compared as that leaves it. `$1` numbers the appends, and `$7`
+/// says of each event to which it belongs.
+macro_rules! append {
+    ($then:literal) => {
+        concat!(
+            "WITH w AS (
+    SELECT * FROM unnest($1::integer[], $2::text[], $3::uuid[], $4::bigint[], $5::bigint[], $6::bigint[])
+        AS w(place, pid, writer_uuid, epoch, first_nr, last_nr)
 ), f AS (
     UPDATE entity e SET highest_seq_nr = w.last_nr,
         last_event_at = GREATEST(statement_timestamp(), e.last_event_at + interval '1 microsecond')
     FROM w
     WHERE e.persistence_id = w.pid AND e.writer_epoch = w.epoch AND e.highest_seq_nr = w.first_nr - 1
-    RETURNING e.persistence_id, e.slice, e.entity_type, e.writer_epoch, e.last_event_at
-), r AS (
-    SELECT f.persistence_id, f.slice, f.entity_type, f.writer_epoch, f.last_event_at, x.seq_nr, x.writer_uuid,
-        x.codec_id, x.manifest, x.schema_version, x.filtered, x.payload, x.metadata, x.tags, x.crc32c
-    FROM unnest($5::text[], $6::bigint[], $7::uuid[], $8::integer[], $9::text[], $10::integer[], $11::boolean[],
-        $12::bytea[], $13::bytea[], $14::text[], $15::bigint[])
-        AS x(pid, seq_nr, writer_uuid, codec_id, manifest, schema_version, filtered, payload, metadata, tags, crc32c)
-    JOIN f ON f.persistence_id = x.pid
+    RETURNING w.place, w.writer_uuid, e.persistence_id, e.slice, e.entity_type, e.writer_epoch, e.last_event_at
+), ",
+            $then,
+            " SELECT array_agg(place), array_agg(last_event_at) FROM f"
+        )
+    };
+}
+
+/// Of events without tags; what has none need not be looked through for them.
+pub(crate) const APPEND: &str = append!(
+    "i AS (
+    INSERT INTO event (persistence_id, seq_nr, slice, entity_type, db_timestamp, writer_uuid, writer_epoch, codec_id,
+        manifest, schema_version, filtered, payload, metadata, crc32c)
+    SELECT f.persistence_id, x.seq_nr, f.slice, f.entity_type, f.last_event_at, f.writer_uuid, f.writer_epoch,
+        x.codec_id, x.manifest, x.schema_version, x.filtered, x.payload, x.metadata, x.crc32c
+    FROM unnest($7::integer[], $8::bigint[], $9::integer[], $10::text[], $11::integer[], $12::boolean[], $13::bytea[],
+        $14::bytea[], $15::bigint[])
+        AS x(place, seq_nr, codec_id, manifest, schema_version, filtered, payload, metadata, crc32c)
+    JOIN f ON f.place = x.place
+)"
+);
+
+/// The same of events some of which have tags (`$16`).
+pub(crate) const APPEND_TAGGED: &str = append!(
+    "r AS (
+    SELECT f.persistence_id, x.seq_nr, f.slice, f.entity_type, f.last_event_at, f.writer_uuid, f.writer_epoch,
+        x.codec_id, x.manifest, x.schema_version, x.filtered, x.payload, x.metadata,
+        string_to_array(x.tags, E'\\x1f') AS tags, x.crc32c
+    FROM unnest($7::integer[], $8::bigint[], $9::integer[], $10::text[], $11::integer[], $12::boolean[], $13::bytea[],
+        $14::bytea[], $15::bigint[], $16::text[])
+        AS x(place, seq_nr, codec_id, manifest, schema_version, filtered, payload, metadata, crc32c, tags)
+    JOIN f ON f.place = x.place
 ), i AS (
     INSERT INTO event (persistence_id, seq_nr, slice, entity_type, db_timestamp, writer_uuid, writer_epoch, codec_id,
         manifest, schema_version, filtered, payload, metadata, tags, crc32c)
     SELECT persistence_id, seq_nr, slice, entity_type, last_event_at, writer_uuid, writer_epoch, codec_id,
-        manifest, schema_version, filtered, payload, metadata, string_to_array(tags, E'\\x1f'), crc32c
+        manifest, schema_version, filtered, payload, metadata, tags, crc32c
     FROM r
 ), t AS (
     INSERT INTO event_tag (tag, db_timestamp, persistence_id, seq_nr, slice)
-    SELECT g.tag, r.last_event_at, r.persistence_id, r.seq_nr, r.slice
-    FROM r, unnest(string_to_array(r.tags, E'\\x1f')) AS g(tag)
-)
-SELECT persistence_id, last_event_at FROM f";
+    SELECT g.tag, r.last_event_at, r.persistence_id, r.seq_nr, r.slice FROM r, unnest(r.tags) AS g(tag)
+)"
+);
 
 /// What stands in the place of appends that were not stored, heads and events of one moment.
 pub(crate) const LOOK_UP: &str = "\

@@ -9,13 +9,15 @@ use futures::stream::{FuturesUnordered, StreamExt};
 use greylag_persistence::{AppendError, Appended, EventKind, Head, PersistenceId, StoredEvent, Timestamp, WriterUuid};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio::time::MissedTickBehavior;
+use tokio_postgres::types::ToSql;
 
 use crate::driver::link::{Link, Session};
 use crate::error::told;
 use crate::failure::Failure;
 use crate::lane::{AppendNo, Effect, Found, Input, Lane, LaneSettings, Request, StatementNo, StoredLast, TurnNo};
 use crate::rows::{self, Micros, Unreadable, Uuid};
-use crate::statements::{APPEND, LOOK_UP};
+use crate::statements::{APPEND, APPEND_TAGGED, LOOK_UP};
+use crate::stats::Counters;
 
 /// Messages taken out of the inbox at once: what came together goes together.
 const TAKEN_AT_ONCE: usize = 1000;
@@ -44,12 +46,14 @@ pub(crate) struct Submitted {
 
 struct Waiting {
     records: Arc<[StoredEvent]>,
+    bytes: usize,
     _room: OwnedSemaphorePermit,
     reply: oneshot::Sender<Result<Appended, AppendError>>,
 }
 
 struct Driver {
     link: Arc<Link>,
+    counters: Arc<Counters>,
     session: Option<Arc<Session>>,
     appends: BTreeMap<AppendNo, Waiting>,
     turns: BTreeMap<TurnNo, oneshot::Sender<()>>,
@@ -66,9 +70,15 @@ impl Drop for Driver {
 }
 
 /// Runs until it is told to close and has answered everybody.
-pub(crate) async fn run(link: Arc<Link>, settings: LaneSettings, mut inbox: mpsc::UnboundedReceiver<Message>) {
+pub(crate) async fn run(
+    link: Arc<Link>,
+    counters: Arc<Counters>,
+    settings: LaneSettings,
+    mut inbox: mpsc::UnboundedReceiver<Message>,
+) {
     let mut driver = Driver {
         link,
+        counters,
         session: None,
         appends: BTreeMap::new(),
         turns: BTreeMap::new(),
@@ -157,7 +167,7 @@ impl Driver {
             crc32c: last.crc32c,
             bytes,
         };
-        self.appends.insert(no, Waiting { records, _room: room, reply });
+        self.appends.insert(no, Waiting { records, bytes, _room: room, reply });
         Some(request)
     }
 
@@ -166,7 +176,7 @@ impl Driver {
             match effect {
                 Effect::Connect => {
                     let link = self.link.clone();
-                    self.connecting.push(Box::pin(async move { link.connect().await }));
+                    self.connecting.push(Box::pin(async move { link.connect_lane().await }));
                 }
                 Effect::Disconnect => {
                     self.disconnect();
@@ -174,7 +184,8 @@ impl Driver {
                 }
                 Effect::Execute { statement, appends } => {
                     let records = self.records(&appends);
-                    self.carry(statement, move |session| execute(session, statement, records));
+                    let counters = self.counters.clone();
+                    self.carry(statement, move |session| execute(session, counters, statement, records));
                 }
                 Effect::LookUp { statement, appends } => {
                     let records = self.records(&appends);
@@ -182,6 +193,7 @@ impl Driver {
                 }
                 Effect::Answer { append, outcome } => {
                     if let Some(waiting) = self.appends.remove(&append) {
+                        self.counters.answered(&outcome, waiting.records.len(), waiting.bytes);
                         let _nobody_waits_any_more = waiting.reply.send(outcome);
                     }
                 }
@@ -194,8 +206,14 @@ impl Driver {
         }
     }
 
+    /// By id: whoever locks rows in one order waits for nobody in a circle, and indexes like it.
     fn records(&self, appends: &[AppendNo]) -> Vec<Arc<[StoredEvent]>> {
-        appends.iter().filter_map(|append| self.appends.get(append)).map(|waiting| waiting.records.clone()).collect()
+        let found = appends.iter().filter_map(|append| self.appends.get(append));
+        let mut records: Vec<_> = found.map(|waiting| waiting.records.clone()).collect();
+        records.sort_unstable_by(|left, right| {
+            left.first().map(|event| &event.id).cmp(&right.first().map(|event| &event.id))
+        });
+        records
     }
 
     /// Starts a statement, unless its connection has ended already.
@@ -237,17 +255,33 @@ fn submitted(together: &mut Vec<Request>) -> Option<Input> {
     (!together.is_empty()).then(|| Input::Submit(std::mem::take(together)))
 }
 
-async fn execute(session: Arc<Session>, statement: StatementNo, appends: Vec<Arc<[StoredEvent]>>) -> Input {
+async fn execute(
+    session: Arc<Session>,
+    counters: Arc<Counters>,
+    statement: StatementNo,
+    appends: Vec<Arc<[StoredEvent]>>,
+) -> Input {
+    let sent_at = Instant::now();
     let outcome = insert(&session, &appends).await.map_err(|error| Failure::of(&error));
-    let outcome = outcome.and_then(|rows| {
-        rows.iter().map(stored).collect::<Result<_, _>>().map_err(|Unreadable| unreadable("an answer to an append"))
-    });
+    counters.executed(appends.len(), sent_at.elapsed(), outcome.is_ok());
+    let outcome =
+        outcome.and_then(|row| stored(&appends, &row).map_err(|Unreadable| unreadable("an answer to an append")));
     Input::Executed { statement, outcome }
 }
 
-fn stored(row: &tokio_postgres::Row) -> Result<(PersistenceId, Timestamp), Unreadable> {
-    let id = PersistenceId::unique(rows::column(row, "persistence_id")?).map_err(|_| Unreadable)?;
-    Ok((id, rows::column::<Micros>(row, "last_event_at")?.into()))
+/// Both columns are null if nothing was stored.
+fn stored(
+    appends: &[Arc<[StoredEvent]>],
+    row: &tokio_postgres::Row,
+) -> Result<BTreeMap<PersistenceId, Timestamp>, Unreadable> {
+    let places: Option<Vec<i32>> = row.try_get(0).map_err(|_| Unreadable)?;
+    let times: Option<Vec<Micros>> = row.try_get(1).map_err(|_| Unreadable)?;
+    let stored = places.unwrap_or_default().into_iter().zip(times.unwrap_or_default());
+    let stored = stored.map(|(place, time)| {
+        let records = appends.get(usize::try_from(place).ok()?)?;
+        Some((records.first()?.id.clone(), time.into()))
+    });
+    stored.collect::<Option<_>>().ok_or(Unreadable)
 }
 
 /// The statement was done, and what it said cannot be read: as good as no answer.
@@ -258,35 +292,49 @@ fn unreadable(what: &str) -> Failure {
 async fn insert(
     session: &Session,
     appends: &[Arc<[StoredEvent]>],
-) -> Result<Vec<tokio_postgres::Row>, tokio_postgres::Error> {
+) -> Result<tokio_postgres::Row, tokio_postgres::Error> {
     let ends = || appends.iter().filter_map(|records| Some((records.first()?, records.last()?)));
+    let places: Vec<i32> = (0..).take(appends.len()).collect();
     let ids: Vec<&str> = ends().map(|(first, _)| first.id.as_str()).collect();
+    let uuids: Vec<Uuid> = ends().map(|(first, _)| Uuid(first.writer_uuid)).collect();
     let epochs: Vec<i64> = ends().map(|(first, _)| rows::epoch(first.writer_epoch)).collect();
     let firsts: Vec<i64> = ends().map(|(first, _)| rows::number(first.seq_nr)).collect();
     let lasts: Vec<i64> = ends().map(|(_, last)| rows::number(last.seq_nr)).collect();
     let events = || appends.iter().flat_map(|records| records.iter());
-    let event_ids: Vec<&str> = events().map(|event| event.id.as_str()).collect();
+    let event_places: Vec<i32> =
+        (0..).zip(appends).flat_map(|(place, records)| records.iter().map(move |_| place)).collect();
     let numbers: Vec<i64> = events().map(|event| rows::number(event.seq_nr)).collect();
-    let uuids: Vec<Uuid> = events().map(|event| Uuid(event.writer_uuid)).collect();
     let codecs: Vec<i32> = events().map(|event| rows::bits(event.codec_id.as_u32())).collect();
     let manifests: Vec<&str> = events().map(|event| event.manifest.as_str()).collect();
     let versions: Vec<i32> = events().map(|event| rows::bits(event.schema_version)).collect();
     let filtered: Vec<bool> = events().map(|event| event.kind == EventKind::Filtered).collect();
     let payloads: Vec<&[u8]> = events().map(|event| &event.payload[..]).collect();
     let metadata: Vec<Option<Vec<u8>>> = events().map(|event| rows::write_metadata(&event.metadata)).collect();
-    let tags: Vec<Option<String>> = events().map(|event| rows::join_tags(&event.tags)).collect();
     let crcs: Vec<i64> = events().map(|event| i64::from(event.crc32c)).collect();
-    let statement = session.prepare(APPEND).await?;
-    session
-        .client
-        .query(
-            &statement,
-            &[
-                &ids, &epochs, &firsts, &lasts, &event_ids, &numbers, &uuids, &codecs, &manifests, &versions,
-                &filtered, &payloads, &metadata, &tags, &crcs,
-            ],
-        )
-        .await
+    let tags: Vec<Option<String>> = events().map(|event| rows::join_tags(&event.tags)).collect();
+    let mut parameters: Vec<&(dyn ToSql + Sync)> = vec![
+        &places,
+        &ids,
+        &uuids,
+        &epochs,
+        &firsts,
+        &lasts,
+        &event_places,
+        &numbers,
+        &codecs,
+        &manifests,
+        &versions,
+        &filtered,
+        &payloads,
+        &metadata,
+        &crcs,
+    ];
+    let is_tagged = tags.iter().any(Option::is_some);
+    if is_tagged {
+        parameters.push(&tags);
+    }
+    let statement = session.prepare(if is_tagged { APPEND_TAGGED } else { APPEND }).await?;
+    session.client.query_one(&statement, &parameters).await
 }
 
 async fn look_up(session: Arc<Session>, statement: StatementNo, appends: Vec<Arc<[StoredEvent]>>) -> Input {

@@ -184,6 +184,23 @@ impl Link {
         ready.map(Arc::new)
     }
 
+    /// The same for a lane, whose statements are planned once, whatever the tables held at that time: a plan that
+    /// was made for a small table, and reads all of it, must not stay when the table is large.
+    pub(crate) async fn connect_lane(&self) -> Result<Arc<Session>, String> {
+        let session = self.connect().await?;
+        for setting in ["SET enable_seqscan = off", "SET plan_cache_mode = force_generic_plan"] {
+            let set = tokio::time::timeout(self.connect_timeout, session.client.batch_execute(setting)).await;
+            match set {
+                Ok(Ok(())) => {}
+                // A relative of PostgreSQL that plans in its own way.
+                Ok(Err(error)) if error.code().is_some() => {}
+                Ok(Err(error)) => return Err(advised(&error)),
+                Err(_) => return Err(not_connected_within(self.connect_timeout)),
+            }
+        }
+        Ok(session)
+    }
+
     async fn open(&self) -> Result<Session, String> {
         let (client, carrier) =
             self.database.connect("journal database").await.map_err(|error| not_connected(&error))?;

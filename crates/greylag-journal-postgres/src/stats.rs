@@ -1,0 +1,138 @@
+//! What a journal has done since it was opened, for whoever watches it.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use greylag_persistence::{AppendError, Appended};
+
+/// What the handles of one journal have done together since it was opened; other processes count for
+/// themselves. Numbers only rise, but for [`pending_bytes`](Self::pending_bytes). Source: persistence §10.16.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PostgresStats {
+    /// Appends said to be stored.
+    pub appends: u64,
+    /// Events of those.
+    pub events: u64,
+    /// Bytes of those, about: payloads, metadata, tags, and what an event takes on its way.
+    pub bytes: u64,
+    /// Appends that were refused for good: too large, or the server has no room.
+    pub rejected: u64,
+    /// Appends of a writer that is not the writer any more.
+    pub fenced: u64,
+    /// Appends whose first number is not the next one.
+    pub conflicts: u64,
+    /// Appends that are certainly not stored, because the server could not be reached in time, or refused.
+    pub not_stored: u64,
+    /// Appends of which nobody knows whether they are stored.
+    pub unknown: u64,
+    /// Bytes of appends that wait or are under way now, in whole KiB; at most `max_pending_bytes`.
+    pub pending_bytes: u64,
+    /// Statements of appends that the server answered, each one commit.
+    pub statements: u64,
+    /// Appends that those carried; a try that is repeated counts again.
+    pub carried: u64,
+    /// The most appends of one statement.
+    pub largest_batch: u64,
+    /// From the sending of those statements to their answers, all together.
+    pub commit_time: Duration,
+    /// The longest of them.
+    pub longest_commit: Duration,
+    /// Statements of appends that failed or stayed without an answer.
+    pub failed_statements: u64,
+    /// Snapshots said to be saved.
+    pub snapshots: u64,
+    /// Bytes of their payloads.
+    pub snapshot_bytes: u64,
+    /// From call to answer, all of them together.
+    pub snapshot_time: Duration,
+    /// Snapshots that could not be saved.
+    pub failed_snapshots: u64,
+}
+
+impl PostgresStats {
+    /// Appends that share a commit, on average; 0 before the first.
+    pub fn appends_per_statement(&self) -> f64 {
+        if self.statements == 0 { 0.0 } else { self.carried as f64 / self.statements as f64 }
+    }
+
+    /// How long a commit takes, on average; zero before the first.
+    pub fn mean_commit(&self) -> Duration {
+        u32::try_from(self.statements).ok().and_then(|count| self.commit_time.checked_div(count)).unwrap_or_default()
+    }
+}
+
+/// Where the lanes and handles of one journal count.
+#[derive(Debug, Default)]
+pub(crate) struct Counters(Mutex<PostgresStats>);
+
+impl Counters {
+    pub(crate) fn read(&self) -> PostgresStats {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn count(&self, change: impl FnOnce(&mut PostgresStats)) {
+        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// An append of so much was answered.
+    pub(crate) fn answered(&self, outcome: &Result<Appended, AppendError>, events: usize, bytes: usize) {
+        self.count(|stats| match outcome {
+            Ok(_) => {
+                stats.appends += 1;
+                stats.events += events as u64;
+                stats.bytes += bytes as u64;
+            }
+            Err(AppendError::Rejected(_)) => stats.rejected += 1,
+            Err(AppendError::Fenced { .. }) => stats.fenced += 1,
+            Err(AppendError::Conflict { .. }) => stats.conflicts += 1,
+            Err(AppendError::NotStored(_)) => stats.not_stored += 1,
+            Err(AppendError::Unknown(_)) => stats.unknown += 1,
+        });
+    }
+
+    /// A statement of appends ended.
+    pub(crate) fn executed(&self, carried: usize, took: Duration, is_done: bool) {
+        self.count(|stats| {
+            if !is_done {
+                stats.failed_statements += 1;
+                return;
+            }
+            stats.statements += 1;
+            stats.carried += carried as u64;
+            stats.largest_batch = stats.largest_batch.max(carried as u64);
+            stats.commit_time += took;
+            stats.longest_commit = stats.longest_commit.max(took);
+        });
+    }
+
+    /// A snapshot of so much was saved, or not.
+    pub(crate) fn saved(&self, bytes: usize, took: Duration, is_saved: bool) {
+        self.count(|stats| {
+            if !is_saved {
+                stats.failed_snapshots += 1;
+                return;
+            }
+            stats.snapshots += 1;
+            stats.snapshot_bytes += bytes as u64;
+            stats.snapshot_time += took;
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn means_are_of_what_was_done() {
+        let counters = Counters::default();
+        assert_eq!((counters.read().appends_per_statement(), counters.read().mean_commit()), (0.0, Duration::ZERO));
+        let millis = Duration::from_millis;
+        counters.executed(3, millis(2), true);
+        counters.executed(5, millis(4), true);
+        counters.executed(500, millis(90), false);
+        let stats = counters.read();
+        assert_eq!((stats.appends_per_statement(), stats.mean_commit()), (4.0, millis(3)));
+        assert_eq!((stats.largest_batch, stats.longest_commit, stats.failed_statements), (5, millis(4), 1));
+    }
+}
