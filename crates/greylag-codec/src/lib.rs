@@ -103,8 +103,19 @@ impl<M: serde::Serialize + serde::de::DeserializeOwned + 'static> Codec<M> for J
 
     fn decode(&self, manifest: &str, bytes: Bytes) -> Result<M, DecodeError> {
         known(self.id(), self.manifest, manifest)?;
-        serde_json::from_slice(&bytes).map_err(|error| DecodeError::malformed(manifest, error))
+        serde_json::from_slice(&bytes).map_err(|error| DecodeError::malformed(manifest, without_values(&error)))
     }
+}
+
+/// What is wrong, without words that quote the message: errors are logged, and messages are nobody's business.
+#[cfg(feature = "json")]
+fn without_values(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    if error.is_data() && !text.starts_with("missing field `") {
+        let (line, column) = (error.line(), error.column());
+        return format!("a value of another type, name or range than expected at line {line} column {column}");
+    }
+    text
 }
 
 /// See [`cbor`].
@@ -137,7 +148,14 @@ impl<M: serde::Serialize + serde::de::DeserializeOwned + 'static> Codec<M> for C
     fn decode(&self, manifest: &str, bytes: Bytes) -> Result<M, DecodeError> {
         known(self.id(), self.manifest, manifest)?;
         let mut rest = &bytes[..];
-        let message = ciborium::from_reader(&mut rest).map_err(|error| DecodeError::malformed(manifest, error))?;
+        let malformed = |error: ciborium::de::Error<std::io::Error>| match error {
+            ciborium::de::Error::Semantic(at, text) if !text.starts_with("missing field `") => {
+                let at = at.map_or_else(String::new, |at| format!(" at byte {at}"));
+                DecodeError::malformed(manifest, format!("a value of another type, name or range than expected{at}"))
+            }
+            other => DecodeError::malformed(manifest, other),
+        };
+        let message = ciborium::from_reader(&mut rest).map_err(malformed)?;
         // The library stops after one value; what follows it was not written by this codec.
         if rest.is_empty() {
             Ok(message)
@@ -158,6 +176,30 @@ fn known(codec: CodecId, own: &str, found: &str) -> Result<(), DecodeError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// persistence §10.16: payloads are never logged, and errors are.
+    #[test]
+    fn no_error_quotes_the_message() {
+        #[derive(Debug, serde::Serialize, serde::Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Two {
+            left: u32,
+            right: u32,
+        }
+        let json = |text: &str| {
+            json::<Two>("two").decode("two", Bytes::copy_from_slice(text.as_bytes())).unwrap_err().to_string()
+        };
+        for text in [r#"{"left": "secret"}"#, r#"{"secret": 1}"#, r#"{"left": 1, "right": -777}"#] {
+            let told = json(text);
+            assert!(!told.contains("secret") && !told.contains("777") && told.contains("line 1 column"), "{told}");
+        }
+        assert!(json(r#"{"left": 1}"#).contains("missing field `right`"), "a name of ours helps and tells nothing");
+        assert!(json(r#"{"left" 1}"#).contains("expected `:`"));
+        let mut buffer = BytesMut::new();
+        cbor::<String>("text").encode(&"secret".to_owned(), &mut buffer).unwrap();
+        let told = cbor::<u32>("text").decode("text", buffer.freeze()).unwrap_err().to_string();
+        assert!(!told.contains("secret") && told.contains("another type"), "{told}");
+    }
 
     #[test]
     fn every_codec_returns_what_it_was_given() {

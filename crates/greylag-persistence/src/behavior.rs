@@ -351,6 +351,9 @@ pub enum Failure {
     /// Too many commands wait, and the settings say to fail then.
     #[error("the stash is full")]
     StashFull,
+    /// A store call ended without an answer, so that nobody knows what it did.
+    #[error("a store call panicked; what it did is unknown")]
+    StoreLost,
 }
 
 /// Whom an entity lost its history to, as far as the journal told.

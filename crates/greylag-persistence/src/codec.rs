@@ -73,6 +73,7 @@ impl Upcaster {
 }
 
 type Adapter<T> = Arc<dyn Fn(T) -> EventSeq<T> + Send + Sync>;
+type IsLost = Arc<dyn Fn(&EncodedValue) -> bool + Send + Sync>;
 type WriteAdapter<T> = Arc<dyn Fn(&T) -> T + Send + Sync>;
 
 /// Writes and reads the stored values of one type: one codec that writes, any number that read.
@@ -97,6 +98,7 @@ struct Inner<T> {
     upcasters: Vec<Upcaster>,
     to_journal: Option<WriteAdapter<T>>,
     from_journal: Option<Adapter<T>>,
+    is_lost: Option<IsLost>,
 }
 
 struct Reader<T> {
@@ -119,6 +121,7 @@ impl<T> Clone for Inner<T> {
             upcasters: self.upcasters.clone(),
             to_journal: self.to_journal.clone(),
             from_journal: self.from_journal.clone(),
+            is_lost: self.is_lost.clone(),
         }
     }
 }
@@ -156,6 +159,7 @@ impl<T: 'static> StoredCodec<T> {
             upcasters: Vec::new(),
             to_journal: None,
             from_journal: None,
+            is_lost: None,
         };
         Self(Arc::new(inner)).reading(writer, version)
     }
@@ -185,6 +189,15 @@ impl<T: 'static> StoredCodec<T> {
     #[must_use]
     pub fn from_journal(mut self, adapter: impl Fn(T) -> EventSeq<T> + Send + Sync + 'static) -> Self {
         self.inner_mut().from_journal = Some(Arc::new(adapter));
+        self
+    }
+
+    /// Reads an event as filtered if `is_lost` says so of its stored form, before anything else is tried: for
+    /// one whose payload cannot be read any more, say because the personal key that encrypted it was
+    /// destroyed. Its number counts, and no handler is called. Source: persistence §1.
+    #[must_use]
+    pub fn filtered_when(mut self, is_lost: impl Fn(&EncodedValue) -> bool + Send + Sync + 'static) -> Self {
+        self.inner_mut().is_lost = Some(Arc::new(is_lost));
         self
     }
 
@@ -222,7 +235,7 @@ impl<T: 'static> StoredCodec<T> {
     /// # Errors
     /// [`StoredDecodeError`]; it is never turned into a silent skip here.
     pub fn decode(&self, kind: EventKind, stored: EncodedValue) -> Result<EventSeq<T>, StoredDecodeError> {
-        if kind == EventKind::Filtered {
+        if kind == EventKind::Filtered || self.0.is_lost.as_ref().is_some_and(|is_lost| is_lost(&stored)) {
             return Ok(EventSeq::Filtered);
         }
         let value = self.decode_one(stored)?;
@@ -391,6 +404,16 @@ mod tests {
         let written = codec.encode(&700).unwrap();
         assert_eq!(&written.payload[..], b"7");
         assert_eq!(codec.decode(EventKind::Event, written), Ok(EventSeq::One(700)));
+    }
+
+    /// persistence §1: the key that encrypted the payload was destroyed.
+    #[test]
+    fn an_event_whose_key_was_destroyed_is_filtered() {
+        let codec =
+            StoredCodec::new(json::<u32>("added")).filtered_when(|stored| stored.payload.starts_with(b"key 1:"));
+        assert_eq!(codec.decode(EventKind::Event, stored("added", 1, b"key 1:?")), Ok(EventSeq::Filtered));
+        assert_eq!(codec.decode(EventKind::Event, stored("gone", 9, b"key 1:?")), Ok(EventSeq::Filtered));
+        assert_eq!(codec.decode(EventKind::Event, stored("added", 1, b"4")), Ok(EventSeq::One(4)));
     }
 
     #[test]

@@ -1,10 +1,15 @@
 //! Asking an entity that runs as a task: an answer, or what became of the command instead.
 
+use std::sync::Arc;
+
+use async_trait::async_trait;
 use greylag_codec::json;
 use greylag_core::{EntityError, NotStoredReason, ReplyTo};
 use greylag_persistence::driver::{self, Ended, EntityHandle};
 use greylag_persistence::{
-    CommandContext, Effect, EventMeta, EventSourced, PersistenceId, RecoveryPermits, SettingsError, StoredCodec, Stores,
+    AdvanceError, Append, AppendError, Appended, Caps, Claim, ClaimError, CloseError, CommandContext, DeleteError,
+    Effect, EventMeta, EventSourced, Failure, Head, Health, InMemoryJournal, Journal, Page, PersistenceId, ReadError,
+    ReadRange, RecoveryPermits, SeqNr, SettingsError, StoredCodec, Stores, Under, WriterEpoch, WriterUuid,
 };
 use tokio::sync::oneshot;
 
@@ -107,4 +112,59 @@ async fn scenario_09_an_unknown_journal_is_refused_at_the_start() {
     let id = PersistenceId::of("Sum", "1").unwrap();
     assert_eq!(archive.journal.head(&id).await.unwrap().highest.as_u64(), 1);
     assert_eq!(default.journal.head(&id).await.unwrap().highest.as_u64(), 0);
+}
+
+/// A journal whose appends panic: a bug of a backend.
+struct Panics(InMemoryJournal);
+
+#[async_trait]
+impl Journal for Panics {
+    fn caps(&self) -> Caps {
+        self.0.caps()
+    }
+
+    async fn claim(&self, id: &PersistenceId, uuid: WriterUuid, under: Under) -> Result<Claim, ClaimError> {
+        self.0.claim(id, uuid, under).await
+    }
+
+    async fn advance(&self, id: &PersistenceId, epoch: WriterEpoch, to: SeqNr) -> Result<(), AdvanceError> {
+        self.0.advance(id, epoch, to).await
+    }
+
+    async fn append(&self, append: Append) -> Result<Appended, AppendError> {
+        self.0.append(append).await.unwrap();
+        panic!("as planned, once it is stored")
+    }
+
+    async fn read(&self, id: &PersistenceId, range: ReadRange) -> Result<Page, ReadError> {
+        self.0.read(id, range).await
+    }
+
+    async fn head(&self, id: &PersistenceId) -> Result<Head, ReadError> {
+        self.0.head(id).await
+    }
+
+    async fn delete_to(&self, id: &PersistenceId, epoch: WriterEpoch, to: SeqNr) -> Result<SeqNr, DeleteError> {
+        self.0.delete_to(id, epoch, to).await
+    }
+
+    fn health(&self) -> Health {
+        self.0.health()
+    }
+
+    async fn close(&self) -> Result<(), CloseError> {
+        self.0.close().await
+    }
+}
+
+/// persistence §2.6: nobody waits for ever, and nobody is told that nothing is stored.
+#[tokio::test]
+async fn a_store_that_panics_ends_its_entity_with_an_unknown_outcome() {
+    let memory = InMemoryJournal::default();
+    let stores = Stores::new(Arc::new(Panics(memory.clone())), Stores::in_memory().snapshots);
+    let (sum, end) = start(&stores);
+    let (asked, behind) = futures::join!(sum.ask(add(2)), sum.ask(add(3)));
+    assert_eq!((asked, behind), (Err(EntityError::OutcomeUnknown), Err(EntityError::Stopped)));
+    assert_eq!(end.await, Ok(Ended::Failed(Failure::StoreLost)));
+    assert_eq!(memory.head(&PersistenceId::of("Sum", "1").unwrap()).await.unwrap().highest.as_u64(), 1);
 }

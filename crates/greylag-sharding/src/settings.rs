@@ -115,6 +115,11 @@ pub struct ShardingSettings {
     pub restart_window: Duration,
     /// Lets event-sourced types run on a journal that only this process can open. Default false.
     pub allow_local_journal: bool,
+    /// Entities of this node that recover at the same time, of all types. Default 50. Source: persistence §2.5.
+    pub max_concurrent_recoveries: usize,
+    /// An entity that waits so long for its turn to recover is told of in the log; nothing else follows.
+    /// Default 30 s. Source: persistence §2.5.
+    pub permit_wait_warn: Duration,
 }
 
 impl Default for ShardingSettings {
@@ -152,6 +157,8 @@ impl Default for ShardingSettings {
             max_restarts: 10,
             restart_window: seconds(60),
             allow_local_journal: false,
+            max_concurrent_recoveries: 50,
+            permit_wait_warn: seconds(30),
         }
     }
 }
@@ -199,6 +206,7 @@ impl ShardingSettings {
             ("waiting_for_state_timeout", self.waiting_for_state_timeout),
             ("updating_state_timeout", self.updating_state_timeout),
             ("restart_window", self.restart_window),
+            ("permit_wait_warn", self.permit_wait_warn),
         ];
         if let Some((key, value)) = durations.into_iter().find(|(_, value)| value.is_zero()) {
             return fail(key, format!("{value:?}"), "it must not be zero");
@@ -211,6 +219,7 @@ impl ShardingSettings {
             ("shard_run_budget", self.shard_run_budget),
             ("entity_mailbox_capacity", self.entity_mailbox_capacity),
             ("shard_inbox_capacity", self.shard_inbox_capacity),
+            ("max_concurrent_recoveries", self.max_concurrent_recoveries),
         ];
         if let Some((key, value)) = sizes.into_iter().find(|(_, value)| *value == 0) {
             return fail(key, value.to_string(), "it must not be zero");

@@ -5,10 +5,10 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use futures::future::BoxFuture;
-use greylag_core::{EntityError, NotStoredReason, ReplyTo, answer_dropped};
+use greylag_core::{DeadLetterReason, EntityError, NotStoredReason, ReplyTo, answer_dropped};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
@@ -20,6 +20,7 @@ use crate::driver::stores::Stores;
 use crate::durable_state::DurableState;
 use crate::entity::machine::Machine;
 use crate::entity::{Action, EntityCore, EntityInit, Incarnation, Input};
+use crate::persistence_id::PersistenceId;
 use crate::settings::SettingsError;
 use crate::state_entity::{StateEntityCore, StateEntityInit};
 
@@ -148,7 +149,7 @@ fn run<M: Machine>(
 ) -> (EntityHandle<M::Command>, oneshot::Receiver<Ended>) {
     let (inbox, commands) = mpsc::channel(1024);
     let (ended, end) = oneshot::channel();
-    let host = Host { core, call, permits, permit: None, commands, work: JoinSet::new() };
+    let host = Host { core, call, permits, permit: None, commands, work: JoinSet::new(), dropped: Dropped::default() };
     tokio::spawn(async move {
         // Whoever does not wait for the end does not want to know.
         let _ = ended.send(host.run(out).await);
@@ -164,6 +165,28 @@ struct Host<M: Machine, F> {
     permit: Option<(Incarnation, RecoveryPermit)>,
     commands: mpsc::Receiver<Letter<M::Command>>,
     work: JoinSet<Work<M::Answer>>,
+    dropped: Dropped,
+}
+
+/// Commands that nobody will handle: told in the log, but not each of a flood.
+#[derive(Default)]
+struct Dropped {
+    untold: u64,
+    told_at: Option<Instant>,
+}
+
+/// At most one warning of dropped commands for each entity in this time.
+const TELL_INTERVAL: Duration = Duration::from_secs(10);
+
+impl Dropped {
+    fn tell(&mut self, id: &PersistenceId, reason: DeadLetterReason) {
+        self.untold += 1;
+        let now = now();
+        if self.told_at.is_none_or(|at| now.saturating_duration_since(at) >= TELL_INTERVAL) {
+            tracing::warn!(%id, ?reason, commands = self.untold, "commands are dropped");
+            (self.untold, self.told_at) = (0, Some(now));
+        }
+    }
 }
 
 /// What the entity's errands bring back.
@@ -191,8 +214,12 @@ impl<M: Machine, F: Fn(M::Call) -> BoxFuture<'static, M::Answer> + Send + 'stati
                         Input::PermitGranted(incarnation)
                     }
                     Ok(Work::Answer(incarnation, answer)) => Input::Answer { incarnation, answer },
-                    // A store that panics answers nothing; the deadline of the step speaks for it.
-                    Err(_) => continue,
+                    // What it was asked to do may be done: only a new incarnation can find out.
+                    Err(_) => {
+                        let ended = Ended::Failed(Failure::StoreLost);
+                        self.clean_up(&ended);
+                        return ended;
+                    }
                 },
                 received = self.commands.recv(), if open => match received {
                     Some(Letter::Command(command)) => Input::Command(command),
@@ -213,6 +240,7 @@ impl<M: Machine, F: Fn(M::Call) -> BoxFuture<'static, M::Answer> + Send + 'stati
         self.core.handle(now(), Input::StopNow, &mut out);
         for action in out {
             if let Action::DeadLetter(dropped) = action {
+                self.dropped.tell(self.core.persistence_id(), dropped.reason);
                 dropped.discard();
             }
         }
@@ -239,9 +267,13 @@ impl<M: Machine, F: Fn(M::Call) -> BoxFuture<'static, M::Answer> + Send + 'stati
                 let answer = (self.call)(call);
                 self.work.spawn(async move { Work::Answer(incarnation, answer.await) });
             }
-            Action::DeadLetter(dropped) => dropped.discard(),
+            Action::DeadLetter(dropped) => {
+                self.dropped.tell(self.core.persistence_id(), dropped.reason);
+                dropped.discard();
+            }
             Action::Restarting(failure) => tracing::warn!(id = %self.core.persistence_id(), %failure, "restarting"),
-            Action::Recovered(_) | Action::Passivate | Action::Unhandled => {}
+            Action::Unhandled => tracing::debug!(id = %self.core.persistence_id(), "command unhandled"),
+            Action::Recovered(_) | Action::Passivate => {}
             Action::Fenced(by) => return Some(Ended::Fenced(by)),
             Action::Failed(failure) => return Some(Ended::Failed(failure)),
             Action::Stopped => return Some(Ended::Stopped),

@@ -2,15 +2,23 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// The recovery permits of a node for one store, handed out first come first served. Cheap to clone.
 ///
 /// A node that takes over many shards would otherwise read all their histories at once and starve
-/// everything else. Source: persistence §2.5.1.
+/// everything else. Waiting is outside of every time-out; who waits long is told of in the log.
+/// Source: persistence §2.5.1.
 #[derive(Clone)]
-pub struct RecoveryPermits(Arc<Semaphore>);
+pub struct RecoveryPermits {
+    permits: Arc<Semaphore>,
+    wait_warn: Duration,
+}
+
+/// Default of `permit_wait_warn`.
+const WAIT_WARN: Duration = Duration::from_secs(30);
 
 /// One permit; dropping it gives it back, so that no end of an entity can leak it.
 #[derive(Debug)]
@@ -22,18 +30,32 @@ pub struct RecoveryPermit {
 impl RecoveryPermits {
     /// `max_concurrent` permits, at least one.
     pub fn new(max_concurrent: usize) -> Self {
-        Self(Arc::new(Semaphore::new(max_concurrent.clamp(1, Semaphore::MAX_PERMITS))))
+        let permits = Arc::new(Semaphore::new(max_concurrent.clamp(1, Semaphore::MAX_PERMITS)));
+        Self { permits, wait_warn: WAIT_WARN }
+    }
+
+    /// The same, with a warning in the log for each wait that reaches `permit_wait_warn`. Default 30 s.
+    #[must_use]
+    pub fn warn_after(self, permit_wait_warn: Duration) -> Self {
+        Self { wait_warn: permit_wait_warn, ..self }
     }
 
     /// Waits for a permit. Dropping the future leaves the queue.
     pub async fn acquire(&self) -> RecoveryPermit {
-        let permit = self.0.clone().acquire_owned().await;
+        let mut acquiring = std::pin::pin!(self.permits.clone().acquire_owned());
+        let permit = match tokio::time::timeout(self.wait_warn, &mut acquiring).await {
+            Ok(permit) => permit,
+            Err(_) => {
+                tracing::warn!(waited = ?self.wait_warn, "a recovery waits for its permit; others recover slowly");
+                acquiring.await
+            }
+        };
         RecoveryPermit { _permit: permit.expect("this semaphore is never closed") }
     }
 
     /// How many are free now.
     pub fn available(&self) -> usize {
-        self.0.available_permits()
+        self.permits.available_permits()
     }
 }
 
@@ -47,5 +69,28 @@ impl Default for RecoveryPermits {
 impl fmt::Debug for RecoveryPermits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "RecoveryPermits({} free)", self.available())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures::FutureExt;
+
+    /// persistence §2.5.1: the warning is all that comes of a long wait; the place in the queue stays.
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_long_keeps_its_place() {
+        let permits = RecoveryPermits::new(1).warn_after(Duration::from_secs(30));
+        let held = permits.acquire().await;
+        let mut first = Box::pin(permits.acquire());
+        assert!(first.as_mut().now_or_never().is_none());
+        tokio::time::advance(Duration::from_secs(31)).await;
+        assert!(first.as_mut().now_or_never().is_none(), "warned, and waiting on");
+        let mut second = Box::pin(permits.acquire());
+        assert!(second.as_mut().now_or_never().is_none());
+        drop(held);
+        assert!(second.as_mut().now_or_never().is_none(), "behind the first");
+        drop(first.await);
+        second.await;
     }
 }

@@ -4,12 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use greylag_cluster::RunningHere;
-use greylag_persistence::Stores;
+use greylag_persistence::{RecoveryPermits, Stores};
 use greylag_transport::Remoting;
-use tokio::sync::Semaphore;
 
-/// Recoveries that run at a time on one node. Source: persistence §2.5.
-const MAX_CONCURRENT_RECOVERIES: usize = 50;
+use crate::settings::ShardingSettings;
 
 /// See the module's description.
 pub(crate) struct Node {
@@ -18,7 +16,7 @@ pub(crate) struct Node {
     pub(crate) runtime: tokio::runtime::Handle,
     /// Of the entity indices, so that ids aimed at one place of one table cost nothing elsewhere.
     pub(crate) hash_seed: u64,
-    pub(crate) recoveries: Arc<Semaphore>,
+    pub(crate) recoveries: RecoveryPermits,
     /// What runs here keeps the node's port bound (cluster T33).
     pub(crate) running: RunningHere,
     shards_started: AtomicU32,
@@ -30,13 +28,14 @@ impl Node {
         stores: Option<Stores>,
         runtime: tokio::runtime::Handle,
         running: RunningHere,
+        settings: &ShardingSettings,
     ) -> Self {
         Self {
             remoting,
             stores,
             runtime,
             hash_seed: rand::random(),
-            recoveries: Arc::new(Semaphore::new(MAX_CONCURRENT_RECOVERIES)),
+            recoveries: RecoveryPermits::new(settings.max_concurrent_recoveries).warn_after(settings.permit_wait_warn),
             running,
             shards_started: AtomicU32::new(0),
         }

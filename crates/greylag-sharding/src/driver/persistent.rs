@@ -14,12 +14,11 @@
 
 use std::any::Any;
 use std::fmt;
-use std::sync::Arc;
 use std::time::Instant;
 
 use futures::future::BoxFuture;
-use greylag_persistence::{Action, Incarnation, Input};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use greylag_persistence::{Action, Incarnation, Input, RecoveryPermit, RecoveryPermits};
+use tokio::sync::oneshot;
 
 use crate::entity::{Ctx, Entity, EntityInit, Failure, Fenced, Signal};
 
@@ -89,7 +88,7 @@ pub trait HostedMachine: Sized + Send + 'static {
 /// What a suspension of the entity ended with.
 enum Woken<A> {
     /// A permit to recover.
-    Permit(Incarnation, OwnedSemaphorePermit),
+    Permit(Incarnation, RecoveryPermit),
     /// A store answered.
     Answer(Incarnation, A),
     /// The store ended without an answer.
@@ -114,7 +113,7 @@ pub struct PersistentEntity<M: HostedMachine> {
     core: Option<M>,
     store: Option<M::Store>,
     init: EntityInit,
-    permit: Option<OwnedSemaphorePermit>,
+    permit: Option<RecoveryPermit>,
     waiting: Option<Waiting<M::Answer>>,
     /// The deadline for which a timer runs while the entity is not suspended.
     timer: Option<Instant>,
@@ -255,13 +254,10 @@ impl<M: HostedMachine> PersistentEntity<M> {
     }
 }
 
-async fn wait<A>(mut waiting: Option<Waiting<A>>, recoveries: Arc<Semaphore>, deadline: Option<Instant>) -> Woken<A> {
+async fn wait<A>(mut waiting: Option<Waiting<A>>, recoveries: RecoveryPermits, deadline: Option<Instant>) -> Woken<A> {
     let woken = async {
         match &mut waiting {
-            Some(Waiting::Permit(incarnation)) => {
-                let permit = recoveries.acquire_owned().await.expect("nobody closes the semaphore");
-                Some(Woken::Permit(*incarnation, permit))
-            }
+            Some(Waiting::Permit(incarnation)) => Some(Woken::Permit(*incarnation, recoveries.acquire().await)),
             Some(Waiting::Answer(answer)) => {
                 Some(answer.await.map_or(Woken::Lost, |(incarnation, answer)| Woken::Answer(incarnation, answer)))
             }

@@ -134,8 +134,13 @@ impl Sharding {
         settings: ShardingSettings,
     ) -> Result<Self, InvalidSetting> {
         settings.validate()?;
-        let node =
-            Node::new(cluster.remoting().clone(), stores, tokio::runtime::Handle::current(), cluster.running_here());
+        let node = Node::new(
+            cluster.remoting().clone(),
+            stores,
+            tokio::runtime::Handle::current(),
+            cluster.running_here(),
+            &settings,
+        );
         let mut state = State::default();
         state.members = state.tracker.members(&cluster.view(), Instant::now());
         // What must be the same wherever both sides host entities (cluster M25a).
@@ -171,7 +176,7 @@ impl Sharding {
         let members =
             Members { members: BTreeMap::from([(remoting.self_address().clone(), up)]), removed: BTreeMap::new() };
         let state = State { members: Arc::new(members), ..State::default() };
-        let node = Node::new(remoting, stores, tokio::runtime::Handle::current(), RunningHere::default());
+        let node = Node::new(remoting, stores, tokio::runtime::Handle::current(), RunningHere::default(), &settings);
         Ok(Self(Arc::new(Inner { cluster: None, node: Arc::new(node), settings, state: Mutex::new(state) })))
     }
 
