@@ -79,6 +79,15 @@ pub trait EventSourced: Sized + Send + 'static {
         false
     }
 
+    /// The first event that a snapshot of `state` leaves something to, if it leaves anything out: a
+    /// state that grows too large for a snapshot can keep its bulk in the events. Recovery then applies
+    /// the events from there on to the snapshot, first those that it reflects already
+    /// ([`EventMeta::refill`]), and retention keeps them. Asked when a snapshot is encoded.
+    /// Source: persistence §2.8 (`replay_from`).
+    fn replay_from(&self, _state: &Self::State) -> Option<SeqNr> {
+        None
+    }
+
     /// The deliveries that the state keeps until they are confirmed, and how they are sent. What
     /// `apply` recorded is sent when its event is stored, before the side effects of the command;
     /// after recovery everything that is not confirmed is sent again, and then from time to time.
@@ -101,6 +110,9 @@ pub struct EventMeta<'a> {
     pub seq_nr: SeqNr,
     /// What was attached to it.
     pub metadata: &'a Metadata,
+    /// Whether the state comes from a snapshot that reflects this event already, and is only to take
+    /// from it what the snapshot left out; see [`EventSourced::replay_from`].
+    pub refill: bool,
 }
 
 /// What a command or signal handler may know and ask, besides the state.
@@ -277,6 +289,16 @@ pub enum RecoveryFailure {
     /// The history could not be advanced to its snapshot.
     #[error(transparent)]
     Advance(AdvanceError),
+    /// The snapshot left something to events that are not there.
+    #[error("the snapshot of {snapshot} needs the events from {replay_from} on, and those up to {deleted_to} are gone")]
+    RefillMissing {
+        /// The number of the snapshot.
+        snapshot: SeqNr,
+        /// The first event that it needs.
+        replay_from: SeqNr,
+        /// The last number deleted.
+        deleted_to: SeqNr,
+    },
     /// The snapshot ends before the events begin.
     #[error("events up to {deleted_to} are deleted, but the snapshot is of {snapshot}")]
     EventsDeletedBeyondSnapshot {

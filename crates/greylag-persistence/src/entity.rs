@@ -16,6 +16,7 @@ mod input;
 pub(crate) mod machine;
 mod persisting;
 mod recovery;
+mod refills;
 pub(crate) mod restarts;
 mod snapshots;
 pub(crate) mod stash;
@@ -42,6 +43,7 @@ use crate::tracker::TrackerInput;
 pub use input::{Action, DeletedBy, DroppedCommand, Incarnation, Input, StoreAnswer, StoreCall};
 use persisting::{OwnedChain, PendingAppend};
 use recovery::{Claiming, LoadingSnapshot, Replaying};
+use refills::Refills;
 use restarts::Restarts;
 use snapshots::Retention;
 use stash::Stash;
@@ -89,7 +91,7 @@ enum Phase<S> {
     AwaitingPermit,
     Claiming(Claiming),
     LoadingSnapshot(LoadingSnapshot),
-    Replaying(Replaying),
+    Replaying(Box<Replaying>),
     Running,
     Persisting(Box<PendingAppend<S>>),
     BackingOff { until: Instant },
@@ -133,6 +135,7 @@ pub struct EntityCore<B: EventSourced> {
     proof: persisting::Proof,
     saving: Option<snapshots::Saving>,
     retention: Retention,
+    refills: Refills,
     queued_signals: Vec<Signal>,
     /// When the tracker of a running entity has something to send again.
     redeliver_at: Option<Instant>,
@@ -189,6 +192,7 @@ impl<B: EventSourced> EntityCore<B> {
             proof: persisting::Proof::Idle,
             saving: None,
             retention: Retention::Idle,
+            refills: Refills::default(),
             queued_signals: Vec::new(),
             redeliver_at: None,
             stop_requested: false,

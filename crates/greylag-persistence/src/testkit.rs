@@ -223,7 +223,7 @@ impl<B: EventSourced> EntityTestKit<B> {
             for record in &records {
                 let (seq_nr, metadata) = (record.seq_nr, record.metadata.clone());
                 for event in decode(&events, record.clone()) {
-                    behavior.apply(&mut state, &event, &EventMeta { seq_nr, metadata: &metadata });
+                    behavior.apply(&mut state, &event, &EventMeta { seq_nr, metadata: &metadata, refill: false });
                 }
             }
             assert_eq!(encode_state(&codec, &state), live, "the {replay} replay must give the live state");

@@ -190,6 +190,10 @@ where
         self.inner.tracker(state)
     }
 
+    fn replay_from(&self, state: &B::State) -> Option<EventNr> {
+        self.inner.replay_from(state)
+    }
+
     fn rollback_copy(&self, state: &B::State) -> Option<B::State> {
         self.inner.rollback_copy(state)
     }

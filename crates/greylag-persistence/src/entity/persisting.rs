@@ -146,7 +146,7 @@ impl<B: EventSourced> EntityCore<B> {
         guard(|| {
             let mut wanted = false;
             for ((number, event), encoded) in (first.as_u64()..).zip(events).zip(encoded) {
-                let meta = EventMeta { seq_nr: SeqNr::saturating(number), metadata };
+                let meta = EventMeta { seq_nr: SeqNr::saturating(number), metadata, refill: false };
                 behavior.apply(state, event, &meta);
                 encoded.tags = behavior.tags(state, event, &meta);
                 wanted |= behavior.snapshot_when(state, event, meta.seq_nr);

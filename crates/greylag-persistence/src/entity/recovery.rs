@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use rand::RngExt;
 
+use super::refills::Refills;
 use super::{Action, EntityCore, Failure, FencedBy, Incarnation, Phase, Signal, StoreCall, TrackerInput, guard};
 use crate::behavior::{EventMeta, EventSourced, RecoveryFailure, RecoveryStep};
 use crate::codec::{EncodedValue, EventSeq, UnreadableRecord};
@@ -35,12 +36,21 @@ pub(super) struct LoadingSnapshot {
     last_error: String,
 }
 
+/// What a snapshot gave.
+struct Usable<S> {
+    state: S,
+    marks: Marks,
+    refills: Refills,
+}
+
 pub(super) struct Replaying {
     /// The number that must come next.
     expected: SeqNr,
     /// The last number to apply.
     to: SeqNr,
-    /// How many records were applied.
+    /// The number of the snapshot that the records up to it only refill; zero: none.
+    refill_to: SeqNr,
+    /// How many records were applied, those of the refill apart.
     replayed: u64,
     filter: ReplayFilter,
     /// Where the page on its way begins.
@@ -56,6 +66,7 @@ impl<B: EventSourced> EntityCore<B> {
         self.seq_nr = SeqNr::ZERO;
         self.epoch = WriterEpoch::NONE;
         self.marks = Marks::default();
+        self.refills = Refills::default();
         self.skipped_events = 0;
         self.phase = Phase::AwaitingPermit;
         out.push(Action::RequestPermit(self.incarnation));
@@ -168,7 +179,7 @@ impl<B: EventSourced> EntityCore<B> {
             Ok(Some(snapshot)) => {
                 let seq_nr = snapshot.seq_nr;
                 match self.decode_snapshot(snapshot) {
-                    Ok((state, marks)) => self.use_snapshot(now, loading.claim, seq_nr, state, marks, out),
+                    Ok(usable) => self.use_snapshot(now, loading.claim, seq_nr, usable, out),
                     Err(reason) => self.try_older_snapshot(now, loading, seq_nr, reason, out),
                 }
             }
@@ -179,14 +190,15 @@ impl<B: EventSourced> EntityCore<B> {
         }
     }
 
-    fn decode_snapshot(&self, snapshot: Snapshot) -> Result<(B::State, Marks), String> {
+    fn decode_snapshot(&self, snapshot: Snapshot) -> Result<Usable<B::State>, String> {
         let Snapshot { codec_id, manifest, schema_version, payload, metadata, .. } = snapshot;
         let codec = self.snapshots.as_ref().ok_or("there is no snapshot codec")?;
         let mut marks = Marks::default();
         marks.fold_snapshot(&metadata).map_err(|error| error.to_string())?;
+        let refills = Refills::read(&metadata)?;
         let stored = EncodedValue { codec_id, manifest, schema_version, payload };
         let state = guard(|| codec.decode_one(stored))?.map_err(|error| error.to_string())?;
-        Ok((state, marks))
+        Ok(Usable { state, marks, refills })
     }
 
     fn try_older_snapshot(
@@ -212,7 +224,7 @@ impl<B: EventSourced> EntityCore<B> {
     fn on_snapshots_unusable(&mut self, now: Instant, loading: LoadingSnapshot, out: &mut Vec<Action<B::Command>>) {
         let LoadingSnapshot { claim, attempts, last_error: last, .. } = loading;
         if claim.deleted_to.is_zero() && self.settings.snapshot_failure == SnapshotFailurePolicy::ReplayIfComplete {
-            return self.begin_replay(now, SeqNr::FIRST, claim, out);
+            return self.begin_replay(now, SeqNr::FIRST, SeqNr::ZERO, claim, out);
         }
         self.recovery_failed(now, RecoveryFailure::SnapshotsUnusable { attempts, last }, out);
     }
@@ -223,11 +235,12 @@ impl<B: EventSourced> EntityCore<B> {
         now: Instant,
         claim: Claim,
         snapshot: SeqNr,
-        state: B::State,
-        marks: Marks,
+        usable: Usable<B::State>,
         out: &mut Vec<Action<B::Command>>,
     ) {
         let Claim { highest, deleted_to, epoch } = claim;
+        let Usable { state, marks, refills } = usable;
+        let refill_from = refills.of(snapshot);
         if snapshot < deleted_to {
             let failure = RecoveryFailure::EventsDeletedBeyondSnapshot { snapshot, deleted_to };
             return self.recovery_failed(now, failure, out);
@@ -235,16 +248,21 @@ impl<B: EventSourced> EntityCore<B> {
         if snapshot > highest && !highest.is_zero() {
             return self.recovery_failed(now, RecoveryFailure::SnapshotAheadOfJournal { snapshot, highest }, out);
         }
+        if let Some(replay_from) = refill_from.filter(|from| *from <= deleted_to || snapshot > highest) {
+            let failure = RecoveryFailure::RefillMissing { snapshot, replay_from, deleted_to };
+            return self.recovery_failed(now, failure, out);
+        }
         self.state = state;
         self.marks = marks;
+        self.refills = refills;
         self.seq_nr = snapshot;
         if snapshot > highest && !self.settings.recovery.read_only {
             self.phase = Phase::Claiming(Claiming::Advance);
             let call = StoreCall::Advance { id: self.id.clone(), epoch, to: snapshot };
             return self.await_step(now, call, out);
         }
-        match snapshot.next() {
-            Some(from) => self.begin_replay(now, from, claim, out),
+        match refill_from.or(snapshot.next()) {
+            Some(from) => self.begin_replay(now, from, snapshot, claim, out),
             None => self.finish_recovery(now, 0, out),
         }
     }
@@ -270,25 +288,35 @@ impl<B: EventSourced> EntityCore<B> {
         }
         self.seq_nr = deleted_to;
         match deleted_to.next() {
-            Some(from) => self.begin_replay(now, from, claim, out),
+            Some(from) => self.begin_replay(now, from, SeqNr::ZERO, claim, out),
             None => self.finish_recovery(now, 0, out),
         }
     }
 
     // ---- Replay ---------------------------------------------------------------------------------
 
-    fn begin_replay(&mut self, now: Instant, from: SeqNr, claim: Claim, out: &mut Vec<Action<B::Command>>) {
+    fn begin_replay(
+        &mut self,
+        now: Instant,
+        from: SeqNr,
+        refill_to: SeqNr,
+        claim: Claim,
+        out: &mut Vec<Action<B::Command>>,
+    ) {
         let recovery = self.settings.recovery;
         let to = claim.highest.min(recovery.to_seq_nr);
-        if from > to || recovery.max_events == 0 {
+        if from > to || (recovery.max_events == 0 && from > refill_to) {
             return self.finish_recovery(now, 0, out);
         }
         let filter = ReplayFilter::new(self.settings.replay_filter, self.caps.fencing);
-        self.read_page(now, from, Replaying { expected: from, to, replayed: 0, filter, page_from: from }, out);
+        let replaying = Replaying { expected: from, to, refill_to, replayed: 0, filter, page_from: from };
+        self.read_page(now, from, replaying, out);
     }
 
     fn read_page(&mut self, now: Instant, from: SeqNr, mut replaying: Replaying, out: &mut Vec<Action<B::Command>>) {
-        let left = usize::try_from(self.settings.recovery.max_events - replaying.replayed).unwrap_or(usize::MAX);
+        let refill = (replaying.refill_to.as_u64() + 1).saturating_sub(from.as_u64());
+        let left = (self.settings.recovery.max_events - replaying.replayed).saturating_add(refill);
+        let left = usize::try_from(left).unwrap_or(usize::MAX);
         let left = left.saturating_sub(replaying.filter.held_count()).max(1);
         let range = ReadRange {
             from,
@@ -297,13 +325,13 @@ impl<B: EventSourced> EntityCore<B> {
             max_bytes: self.settings.replay_page_bytes.get(),
         };
         replaying.page_from = from;
-        self.phase = Phase::Replaying(replaying);
+        self.phase = Phase::Replaying(Box::new(replaying));
         self.await_step(now, StoreCall::ReadPage { id: self.id.clone(), range }, out);
     }
 
     pub(super) fn on_page(&mut self, now: Instant, page: Result<Page, ReadError>, out: &mut Vec<Action<B::Command>>) {
         let mut replaying = match std::mem::replace(&mut self.phase, Phase::AwaitingPermit) {
-            Phase::Replaying(replaying) => replaying,
+            Phase::Replaying(replaying) => *replaying,
             other => {
                 self.phase = other;
                 return;
@@ -344,10 +372,12 @@ impl<B: EventSourced> EntityCore<B> {
                 let (expected, got) = (replaying.expected, Some(record.seq_nr));
                 return Err(RecoveryFailure::CorruptHistory { expected, got });
             }
-            self.replay(record)?;
-            replaying.replayed += 1;
+            let refill = record.seq_nr <= replaying.refill_to;
+            self.replay(record, refill)?;
+            replaying.replayed += u64::from(!refill);
+            let is_wanted = replaying.replayed < self.settings.recovery.max_events;
             let next = replaying.expected.next().filter(|next| *next <= replaying.to);
-            let Some(next) = next.filter(|_| replaying.replayed < self.settings.recovery.max_events) else {
+            let Some(next) = next.filter(|next| is_wanted || *next <= replaying.refill_to) else {
                 return Ok(true);
             };
             replaying.expected = next;
@@ -355,11 +385,13 @@ impl<B: EventSourced> EntityCore<B> {
         Ok(false)
     }
 
-    fn replay(&mut self, record: StoredEvent) -> Result<(), RecoveryFailure> {
+    fn replay(&mut self, record: StoredEvent, refill: bool) -> Result<(), RecoveryFailure> {
         let seq_nr = record.seq_nr;
-        // Before everything that could drop the event: its delivery was applied all the same.
-        self.marks.fold(&record.metadata, record.timestamp).map_err(|_| RecoveryFailure::Marks(seq_nr))?;
-        self.seq_nr = seq_nr;
+        if !refill {
+            // Before everything that could drop the event: its delivery was applied all the same.
+            self.marks.fold(&record.metadata, record.timestamp).map_err(|_| RecoveryFailure::Marks(seq_nr))?;
+            self.seq_nr = seq_nr;
+        }
         let StoredEvent { codec_id, manifest, schema_version, kind, payload, metadata, .. } = record;
         let stored = EncodedValue { codec_id, manifest, schema_version, payload };
         let panicked = |handler| move |message| RecoveryFailure::Panicked { handler, seq_nr, message };
@@ -376,7 +408,7 @@ impl<B: EventSourced> EntityCore<B> {
                 return Err(RecoveryFailure::Unreadable(unreadable));
             }
         };
-        let meta = EventMeta { seq_nr, metadata: &metadata };
+        let meta = EventMeta { seq_nr, metadata: &metadata, refill };
         let (behavior, state) = (&self.behavior, &mut self.state);
         guard(|| match events {
             EventSeq::Filtered => {}

@@ -45,14 +45,17 @@ impl<B: EventSourced> EntityCore<B> {
         }
     }
 
-    fn encode_snapshot(&self) -> Result<Option<NewSnapshot>, String> {
+    fn encode_snapshot(&mut self) -> Result<Option<NewSnapshot>, String> {
         let Some(codec) = &self.snapshots else { return Ok(None) };
         let value = guard(|| codec.encode(&self.state))?.map_err(|error| error.to_string())?;
         let (bytes, max) = (value.payload.len(), self.snapshot_caps.max_bytes);
         if bytes > max {
             return Err(SnapshotError::TooLarge { bytes, max }.to_string());
         }
+        let replay_from = guard(|| self.behavior.replay_from(&self.state))?;
+        self.refills.note(self.seq_nr, replay_from);
         let mut metadata = Metadata::new();
+        self.refills.write(&mut metadata);
         if !self.marks.is_empty() {
             // The whole map: the events that it came from may be deleted next.
             metadata.insert(MARK_NAME.to_owned(), self.marks.encode());
@@ -96,12 +99,19 @@ impl<B: EventSourced> EntityCore<B> {
         if upper.is_zero() {
             return;
         }
-        if self.settings.delete_events {
+        self.refills.forget_before(upper);
+        // A snapshot that is kept may need events that it reflects.
+        let deletable = self.refills.deletable(upper);
+        if self.settings.delete_events && !deletable.is_zero() {
             self.retention = Retention::DeletingEvents { upper };
             let (id, epoch, by) = (self.id.clone(), self.epoch, DeletedBy::Retention);
-            self.call(StoreCall::DeleteEvents { id, epoch, to: upper, by }, out);
+            self.call(StoreCall::DeleteEvents { id, epoch, to: deletable, by }, out);
         } else if !latest_only {
-            self.delete_snapshots(upper, out);
+            // With events, the snapshot exactly at `upper` is still needed to start from.
+            let last = if self.settings.delete_events { upper.previous() } else { upper };
+            if !last.is_zero() {
+                self.delete_snapshots(last, out);
+            }
         }
     }
 
