@@ -1,4 +1,4 @@
-//! The tokio half: the task of a producer, and the controllers inside entities.
+//! The tokio half: the task of a producer, the controllers inside entities, and durable queues.
 
 #[cfg(feature = "sharding")]
 pub(crate) mod consumer;
@@ -8,6 +8,8 @@ pub(crate) mod entity;
 pub(crate) mod event_sourced;
 #[cfg(feature = "sharding")]
 mod producer;
+#[cfg(feature = "sharding")]
+mod queue;
 #[cfg(feature = "sharding")]
 mod region;
 
@@ -19,3 +21,7 @@ pub use entity::{DeliveryEntity, DeliveryType};
 pub use event_sourced::{DeliveryCommand, DeliveryEffects, event_sourced_with_delivery};
 #[cfg(feature = "sharding")]
 pub use producer::{Sent, ShardingProducer};
+#[cfg(feature = "persistence")]
+pub use queue::EventSourcedProducerQueue;
+#[cfg(feature = "sharding")]
+pub use queue::{DurableProducerQueue, TypedQueue};

@@ -81,6 +81,10 @@
 //! With it come [`ShardingProducer`] and entities that take deliveries ([`DeliveryEntity`]); with
 //! `persistence` also [`event_sourced_with_delivery`].
 //!
+//! What a producer has to keep across its own death is the business of a [`DurableProducerQueue`]:
+//! the rules are in [`queue`], and [`EventSourcedProducerQueue`] keeps one in a journal. No producer
+//! of this crate stores in one yet.
+//!
 //! # What is promised
 //!
 //! - Per producer and entity: the order of sending, at the first attempt of each delivery.
@@ -109,6 +113,7 @@ mod message;
 #[cfg(feature = "sharding")]
 mod payload;
 pub mod producer_link;
+pub mod queue;
 mod settings;
 pub mod sharding_consumer;
 pub mod sharding_producer;
@@ -123,9 +128,12 @@ pub use dedupe::{Dedupe, Watermarks};
 #[cfg(feature = "sharding")]
 pub use delivery::{ConfirmHandle, Delivery};
 #[cfg(feature = "sharding")]
-pub use driver::{ConsumerDelivery, DeliveryEntity, DeliveryType, OnUndecodable, Sent, ShardingProducer};
+pub use driver::{
+    ConsumerDelivery, DeliveryEntity, DeliveryType, DurableProducerQueue, OnUndecodable, Sent, ShardingProducer,
+    TypedQueue,
+};
 #[cfg(feature = "persistence")]
-pub use driver::{DeliveryCommand, DeliveryEffects, event_sourced_with_delivery};
+pub use driver::{DeliveryCommand, DeliveryEffects, EventSourcedProducerQueue, event_sourced_with_delivery};
 pub use error::{SendError, StartError, Undelivered};
 pub use ids::{ControllerRef, Epoch, InvalidProducerId, MessageId, ProducerId, ProducerIdentity, SeqNr, StreamId};
 pub use message::{BatchHeader, Frame, ProducerStopped, SequencedBatch, SequencedMessage, Upstream, UpstreamMessage};

@@ -1,0 +1,233 @@
+//! The queue in a journal: an entity that runs as a task, and the handle that speaks to it.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use async_trait::async_trait;
+use greylag_core::{Codec, Encoded, EntityError, NotStoredReason};
+use greylag_persistence::driver::{self, Ended, EntityHandle};
+use greylag_persistence::{PersistenceId, RecoveryPermits, Stores};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tokio::time::MissedTickBehavior;
+
+use super::{DurableProducerQueue, TypedQueue};
+use crate::ids::{ControllerRef, Epoch, SeqNr, StreamId};
+use crate::queue::behavior::{Answer, QueueBehavior, QueueCommand};
+use crate::queue::{Confirmation, EventSourcedQueueSettings, MessageSent, QueueError, QueueState, TimestampMillis};
+use crate::settings::SettingsError;
+
+/// What an event of the queue takes beside the message in it, at most.
+const EVENT_OVERHEAD: usize = 4 << 10;
+
+/// A producer queue in a journal: its history is the messages, their confirmations, and who wrote it.
+///
+/// It is an event-sourced entity of its own, under a [`PersistenceId`] that no other producer uses.
+/// A snapshot is saved from time to time, and the events before it are deleted, so that the history
+/// stays as short as what is not confirmed. If its store fails, it recovers with a back-off while
+/// its callers wait; a second writer of the same id fences the first. Opened, it holds nothing but a
+/// task; dropped, it ends after the calls made before.
+///
+/// ```
+/// use greylag_codec::json;
+/// use greylag_delivery::queue::{Confirmation, EventSourcedQueueSettings, MessageSent};
+/// use greylag_delivery::{ControllerRef, DurableProducerQueue, EventSourcedProducerQueue, SeqNr};
+/// use greylag_persistence::{PersistenceId, RecoveryPermits, Stores};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// // An outbox of mails. What was handed to it is sent some day, whoever crashes meanwhile.
+/// let stores = Stores::in_memory(); // a journal on disk, or in a database
+/// let open = || {
+///     let id = PersistenceId::of("Outbox", "mails")?;
+///     let settings = EventSourcedQueueSettings::default();
+///     let queue = EventSourcedProducerQueue::open(id, stores.clone(), RecoveryPermits::default(), settings)?;
+///     Ok::<_, Box<dyn std::error::Error>>(queue.typed(json::<String>("mail")))
+/// };
+/// let controller = |instance| ControllerRef { node: "localhost:17355#1".parse().unwrap(), path: "outbox".into(), instance };
+/// let mail = |seq_nr, text: &str| MessageSent {
+///     seq_nr, message: text.to_owned(), ack: false, qualifier: "".into(), timestamp_ms: 1_700_000_000_000,
+/// };
+///
+/// let mut outbox = open()?;
+/// let first = outbox.load(&controller(1)).await?.current_seq_nr;
+/// outbox.store_message_sent(vec![mail(first, "to Ada"), mail(SeqNr(2), "to Grace")]).await?;
+/// // Only now may they leave; and once the first arrived:
+/// let arrived = Confirmation::UpTo { qualifier: "".into(), seq_nr: SeqNr(1), timestamp_ms: 1_700_000_000_500 };
+/// outbox.store_message_confirmed(vec![arrived]).await?;
+/// drop(outbox); // or the process is killed
+///
+/// let mut outbox = open()?;
+/// let state = outbox.load(&controller(2)).await?;
+/// assert_eq!(state.unconfirmed, [mail(SeqNr(2), "to Grace")]);
+/// assert_eq!(state.current_seq_nr, SeqNr(3));
+/// # Ok(())
+/// # }
+/// ```
+///
+/// Source: delivery §4.2.
+pub struct EventSourcedProducerQueue {
+    id: PersistenceId,
+    entity: EntityHandle<QueueCommand>,
+    end: oneshot::Receiver<Ended>,
+    ended: Option<Ended>,
+    cleanup: JoinHandle<()>,
+    /// The epoch under which it is written, or what a write is answered while there is none.
+    loaded: Result<Epoch, QueueError>,
+    max_message_bytes: usize,
+}
+
+impl EventSourcedProducerQueue {
+    /// Opens the queue of `id` as a task of the current tokio runtime. Nothing is written before it
+    /// is loaded.
+    ///
+    /// # Errors
+    /// [`SettingsError`] names the setting that cannot work, alone or with these stores.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub fn open(
+        id: PersistenceId,
+        stores: Stores,
+        permits: RecoveryPermits,
+        settings: EventSourcedQueueSettings,
+    ) -> Result<Self, SettingsError> {
+        settings.validate()?;
+        if settings.snapshot_max_bytes > stores.snapshots.caps().max_bytes {
+            let why = "must be at most what the snapshot store takes";
+            return Err(SettingsError { field: "event_sourced_queue.snapshot_max_bytes", why });
+        }
+        let max_message_bytes = stores.journal.caps().max_event_bytes.saturating_sub(EVENT_OVERHEAD);
+        let every = settings.cleanup_unused_after / 2;
+        let behavior = QueueBehavior::new(id.clone(), settings);
+        let (entity, end) =
+            driver::spawn(behavior, stores, permits).expect("the settings of the entity follow from checked ones");
+        let cleanup = tokio::spawn(clean_up(entity.clone(), every));
+        Ok(Self { id, entity, end, ended: None, cleanup, loaded: Err(QueueError::NotLoaded), max_message_bytes })
+    }
+
+    /// This queue as one of `T`, which `codec` writes and reads.
+    pub fn typed<T>(self, codec: impl Codec<T>) -> TypedQueue<T, Self> {
+        TypedQueue::new(self, codec)
+    }
+
+    /// Under which name the history is stored.
+    pub fn persistence_id(&self) -> &PersistenceId {
+        &self.id
+    }
+
+    /// Ends the queue after what was asked before, and waits until it lets go of its stores.
+    pub async fn close(mut self) {
+        self.cleanup.abort();
+        self.entity.stop().await;
+        if self.ended.is_none() {
+            // A task that is gone with its runtime has let go as well.
+            let _ = (&mut self.end).await;
+        }
+    }
+
+    async fn ask<R: Send + 'static>(
+        &mut self,
+        command: impl FnOnce(Answer<R>) -> QueueCommand,
+    ) -> Result<R, QueueError> {
+        match self.entity.ask(command).await {
+            Ok(answer) => answer,
+            Err(error) => Err(self.failed(error).await),
+        }
+    }
+
+    /// What it means for the caller that the entity gave no answer of its own.
+    async fn failed(&mut self, error: EntityError) -> QueueError {
+        match error {
+            EntityError::NotStored(NotStoredReason::Rejected(reason)) => QueueError::Rejected(reason),
+            EntityError::NotStored(NotStoredReason::Unavailable(reason)) => QueueError::NotStored(reason),
+            EntityError::NotStored(NotStoredReason::Fenced) => QueueError::Fenced { by: None },
+            EntityError::StashFull => QueueError::NotStored("too many calls wait for the queue".to_owned()),
+            EntityError::Stopped | EntityError::Failed(_) => self.end().await,
+            _ => QueueError::OutcomeUnknown,
+        }
+    }
+
+    /// Why the queue will not answer any more.
+    async fn end(&mut self) -> QueueError {
+        if self.ended.is_none() {
+            self.ended = (&mut self.end).await.ok();
+        }
+        match &self.ended {
+            Some(Ended::Fenced(_)) => QueueError::Fenced { by: None },
+            Some(Ended::Failed(failure)) => QueueError::Closed(failure.to_string()),
+            Some(Ended::Stopped) => QueueError::Closed("it was stopped".to_owned()),
+            None => QueueError::Closed("its runtime is gone".to_owned()),
+        }
+    }
+}
+
+#[async_trait]
+impl DurableProducerQueue<Encoded> for EventSourcedProducerQueue {
+    async fn load(&mut self, controller: &ControllerRef) -> Result<QueueState<Encoded>, QueueError> {
+        // Whatever becomes of this load, the one before is over.
+        self.loaded = Err(QueueError::NotLoaded);
+        let (controller, stream_id, now_ms) = (controller.clone(), fresh_stream(), now_ms());
+        let waiting = Arc::new(());
+        let wanted = Arc::downgrade(&waiting);
+        let load = |reply_to| QueueCommand::Load { controller, stream_id, now_ms, wanted, reply_to };
+        let loaded: Result<QueueState<Encoded>, _> = self.ask(load).await;
+        drop(waiting);
+        match &loaded {
+            Ok(state) => self.loaded = Ok(state.epoch),
+            Err(fenced @ QueueError::Fenced { .. }) => self.loaded = Err(fenced.clone()),
+            Err(_) => {}
+        }
+        loaded
+    }
+
+    async fn store_message_sent(&mut self, batch: Vec<MessageSent<Encoded>>) -> Result<SeqNr, QueueError> {
+        let epoch = self.loaded.clone()?;
+        self.ask(|reply_to| QueueCommand::Store { epoch, batch, reply_to }).await
+    }
+
+    async fn store_message_confirmed(&mut self, confirmations: Vec<Confirmation>) -> Result<(), QueueError> {
+        let epoch = self.loaded.clone()?;
+        self.ask(|reply_to| QueueCommand::Confirm { epoch, confirmations, reply_to }).await
+    }
+
+    fn max_message_bytes(&self) -> usize {
+        self.max_message_bytes
+    }
+}
+
+impl Drop for EventSourcedProducerQueue {
+    fn drop(&mut self) {
+        // Its handle would keep the entity alive.
+        self.cleanup.abort();
+    }
+}
+
+impl fmt::Debug for EventSourcedProducerQueue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "EventSourcedProducerQueue({}, epoch {:?})", self.id, self.loaded)
+    }
+}
+
+/// Lets the queue forget what is of no use any more, from time to time.
+async fn clean_up(entity: EntityHandle<QueueCommand>, every: Duration) {
+    let mut ticks = tokio::time::interval(every);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks.tick().await; // the first is at once, and the load cleans up by itself
+    loop {
+        ticks.tick().await;
+        if entity.tell(QueueCommand::Cleanup { now_ms: now_ms() }).await.is_err() {
+            return;
+        }
+    }
+}
+
+fn now_ms() -> TimestampMillis {
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn fresh_stream() -> StreamId {
+    StreamId(uuid::Uuid::new_v4().as_u128())
+}

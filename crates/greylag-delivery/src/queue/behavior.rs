@@ -1,0 +1,259 @@
+//! The queue as an event-sourced entity: commands of its producer in, events out.
+//!
+//! One entity is one incarnation of the queue in one process. Whoever loads it becomes its writer:
+//! the load stores a start with a raised epoch, and a command under another epoch is refused. When
+//! the entity itself begins anew, after a failure of its store, it waits for the next load: its
+//! producer has to take up what is stored before it goes on.
+//!
+//! ```text
+//! recovered ── Load ──▶ [Started, Cleanup*] ──▶ loaded ── Store, Confirm, Cleanup ──▶ [Sent*], [Confirmed], [Cleanup*]
+//!     ▲                                            │
+//!     └───────── the store failed: restart ────────┘   refused until the next Load
+//! ```
+//!
+//! That somebody else took over is known in two ways. The journal fences the writer whose claim is
+//! not the newest (persistence J4), and a restart looks at the head before it claims. Where that
+//! leaves a doubt, because a claim was never answered, the newest start in the history decides.
+//!
+//! Source: delivery §4.2, D4, D5; persistence §2.6.
+
+use std::num::{NonZeroU64, NonZeroUsize};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use greylag_core::{Encoded, ReplyTo};
+use greylag_persistence::{
+    Backoff, CommandContext, Effect, EventMeta, EventSourced, EventSourcedSettings, OnFailure, PersistenceId,
+    SeqNr as EventNr, Signal, StoredCodec,
+};
+
+use super::kept::{self, Kept, KeptQueue, QueueEvent};
+use super::stored::Started;
+use super::wire::{EventCodec, SnapshotCodec};
+use super::{Confirmation, EventSourcedQueueSettings, MessageSent, Qualifier, QueueError, QueueState, TimestampMillis};
+use crate::ids::{ControllerRef, Epoch, SeqNr, StreamId};
+
+/// Bytes of qualifiers that one event forgets; more are spread over several.
+const CLEANUP_BYTES: usize = 64 << 10;
+/// Events of one cleanup; what is left comes with the next.
+const CLEANUP_EVENTS: usize = 100;
+
+/// What a queue answers; its errors are its own, those of the entity are those of the store.
+pub(crate) type Answer<T> = ReplyTo<Result<T, QueueError>>;
+
+/// What the producer asks of its queue.
+pub(crate) enum QueueCommand {
+    /// Become its writer.
+    Load {
+        /// For whom.
+        controller: ControllerRef,
+        /// The numbering space, if the queue has none yet.
+        stream_id: StreamId,
+        now_ms: TimestampMillis,
+        /// Gone when nobody waits for the answer any more; the load then changes nothing.
+        wanted: Weak<()>,
+        reply_to: Answer<QueueState<Encoded>>,
+    },
+    /// Store messages.
+    Store { epoch: Epoch, batch: Vec<MessageSent<Encoded>>, reply_to: Answer<SeqNr> },
+    /// Store confirmations.
+    Confirm { epoch: Epoch, confirmations: Vec<Confirmation>, reply_to: Answer<()> },
+    /// Forget what is of no use any more.
+    Cleanup { now_ms: TimestampMillis },
+}
+
+/// The behaviour of the entity.
+pub(crate) struct QueueBehavior {
+    id: PersistenceId,
+    settings: EventSourcedQueueSettings,
+    /// The controller that loaded the queue, and the last number that it gave or found at its start.
+    /// It outlives restarts: they do not make a controller forget what it gave.
+    writer: Option<Writer>,
+    /// The epoch of the last load of this incarnation.
+    loaded: Option<Epoch>,
+}
+
+struct Writer {
+    controller: ControllerRef,
+    known: SeqNr,
+    /// Whether a start of this controller is known to be stored: the store said so, or it was read.
+    has_started: Arc<AtomicBool>,
+}
+
+impl QueueBehavior {
+    pub(crate) fn new(id: PersistenceId, settings: EventSourcedQueueSettings) -> Self {
+        Self { id, settings, writer: None, loaded: None }
+    }
+
+    fn on_load(
+        &mut self,
+        queue: &KeptQueue,
+        controller: ControllerRef,
+        fresh_stream: StreamId,
+        now_ms: TimestampMillis,
+        reply_to: Answer<QueueState<Encoded>>,
+    ) -> Effect<Self> {
+        let newest = queue.started();
+        let is_newest = newest.is_some_and(|started| started.controller == controller);
+        let found_at_start = SeqNr(queue.current().get() - 1);
+        let writer = match self.writer.take().filter(|writer| writer.controller == controller) {
+            Some(writer) => writer,
+            None => Writer { controller: controller.clone(), known: found_at_start, has_started: Arc::default() },
+        };
+        let has_started = self.writer.insert(writer).has_started.clone();
+        if !is_newest && has_started.load(Ordering::Relaxed) {
+            return Effect::reply(reply_to, Err(queue.fenced()));
+        }
+        let Some(epoch) = newest.map_or(Some(Epoch::FIRST), |newest| newest.epoch.0.checked_add(1).map(Epoch)) else {
+            return Effect::reply(reply_to, Err(QueueError::Rejected("the epochs of this queue are used up".into())));
+        };
+        let stream_id = newest.map_or(fresh_stream, |newest| newest.stream_id);
+        self.loaded = Some(epoch);
+        let mut events = vec![QueueEvent::Started(Started { stream_id, epoch, controller })];
+        events.extend(self.cleanup(queue, now_ms));
+        Effect::<Self>::persist_all(events).then_reply(reply_to, move |queue| {
+            has_started.store(true, Ordering::Relaxed);
+            Ok(state(queue))
+        })
+    }
+
+    /// Whether `epoch` is that of the last load, and its start is stored.
+    fn is_loaded(&self, queue: &KeptQueue, epoch: Epoch) -> bool {
+        self.loaded == Some(epoch) && queue.started().is_some_and(|started| started.epoch == epoch)
+    }
+
+    fn on_store(
+        &mut self,
+        queue: &KeptQueue,
+        epoch: Epoch,
+        batch: Vec<MessageSent<Encoded>>,
+        reply_to: Answer<SeqNr>,
+    ) -> Effect<Self> {
+        let is_loaded = self.is_loaded(queue, epoch);
+        let Some(writer) = self.writer.as_mut().filter(|_| is_loaded) else {
+            return Effect::reply(reply_to, Err(QueueError::NotLoaded));
+        };
+        match queue.judge_batch(batch, writer.known) {
+            Err(error) => Effect::reply(reply_to, Err(error)),
+            Ok(missing) => {
+                // Given now, whatever becomes of the append.
+                writer.known = missing.last().map_or(writer.known, |last| writer.known.max(last.seq_nr));
+                let events = missing.into_iter().map(QueueEvent::Sent).collect();
+                let stored = |queue: &KeptQueue| Ok(SeqNr(queue.current().get() - 1));
+                Effect::<Self>::persist_all(events).then_reply(reply_to, stored)
+            }
+        }
+    }
+
+    fn on_confirm(
+        &mut self,
+        queue: &KeptQueue,
+        epoch: Epoch,
+        confirmations: Vec<Confirmation>,
+        reply_to: Answer<()>,
+    ) -> Effect<Self> {
+        if !self.is_loaded(queue, epoch) {
+            return Effect::reply(reply_to, Err(QueueError::NotLoaded));
+        }
+        match queue.judge_confirmations(confirmations) {
+            Err(error) => Effect::reply(reply_to, Err(error)),
+            Ok(news) if news.is_empty() => Effect::reply(reply_to, Ok(())),
+            Ok(news) => Effect::<Self>::persist(QueueEvent::Confirmed(news)).then_reply(reply_to, |_| Ok(())),
+        }
+    }
+
+    /// What forgets the qualifiers that are of no use any more: none, or events of bounded size.
+    fn cleanup(&self, queue: &KeptQueue, now_ms: TimestampMillis) -> Vec<QueueEvent> {
+        let mut events: Vec<Vec<Qualifier>> = Vec::new();
+        let mut bytes = CLEANUP_BYTES;
+        for qualifier in queue.unused_qualifiers(now_ms, self.settings.cleanup_unused_after) {
+            bytes += qualifier.len() + 8;
+            if bytes > CLEANUP_BYTES {
+                bytes = 0;
+                events.push(Vec::new());
+            }
+            if events.len() > CLEANUP_EVENTS {
+                break;
+            }
+            events.last_mut().expect("one was pushed").push(qualifier);
+        }
+        events.into_iter().filter(|qualifiers| !qualifiers.is_empty()).map(QueueEvent::Cleanup).collect()
+    }
+}
+
+/// What a load answers with; the queue was started and read whole.
+fn state(queue: &KeptQueue) -> QueueState<Encoded> {
+    let message = |kept: &Kept| kept.encoded.clone().ok_or(());
+    queue.loaded(message).ok().flatten().expect("the queue was started, and recovery looked for missing messages")
+}
+
+impl EventSourced for QueueBehavior {
+    type Command = QueueCommand;
+    type Event = QueueEvent;
+    type State = KeptQueue;
+
+    fn persistence_id(&self) -> PersistenceId {
+        self.id.clone()
+    }
+
+    fn event_codec(&self) -> StoredCodec<QueueEvent> {
+        StoredCodec::new(EventCodec)
+    }
+
+    fn snapshot_codec(&self) -> Option<StoredCodec<KeptQueue>> {
+        Some(StoredCodec::new(SnapshotCodec { max_bytes: self.settings.snapshot_max_bytes }))
+    }
+
+    fn settings(&self) -> EventSourcedSettings {
+        let EventSourcedQueueSettings { restart_min_backoff: min, restart_max_backoff: max, .. } = self.settings;
+        EventSourcedSettings {
+            snapshot_every: NonZeroU64::new(self.settings.snapshot_every),
+            keep_n_snapshots: NonZeroU64::new(self.settings.keep_n_snapshots).unwrap_or(NonZeroU64::MIN),
+            delete_events: self.settings.delete_events,
+            on_failure: OnFailure::RestartBackoff(Backoff { min, max, jitter: 0.1 }),
+            // The producer waits before it loads again; the queue must not end under it.
+            max_reject_restarts: u32::MAX,
+            recovery_event_timeout: Duration::from_secs(30),
+            stash_capacity: NonZeroUsize::new(1024).expect("not zero"),
+            ..EventSourcedSettings::default()
+        }
+    }
+
+    fn on_command(&mut self, _: &mut CommandContext<'_>, queue: &KeptQueue, command: QueueCommand) -> Effect<Self> {
+        match command {
+            QueueCommand::Load { wanted, .. } if wanted.strong_count() == 0 => Effect::none(),
+            QueueCommand::Load { controller, stream_id, now_ms, reply_to, .. } => {
+                self.on_load(queue, controller, stream_id, now_ms, reply_to)
+            }
+            QueueCommand::Store { epoch, batch, reply_to } => self.on_store(queue, epoch, batch, reply_to),
+            QueueCommand::Confirm { epoch, confirmations, reply_to } => {
+                self.on_confirm(queue, epoch, confirmations, reply_to)
+            }
+            QueueCommand::Cleanup { now_ms } if self.loaded.is_some() => {
+                Effect::persist_all(self.cleanup(queue, now_ms))
+            }
+            // The next load cleans up.
+            QueueCommand::Cleanup { .. } => Effect::none(),
+        }
+    }
+
+    fn apply(&self, queue: &mut KeptQueue, event: &QueueEvent, meta: &EventMeta<'_>) {
+        kept::apply(queue, event, meta.seq_nr, meta.refill);
+    }
+
+    fn on_signal(&mut self, _: &mut CommandContext<'_>, queue: &KeptQueue, signal: &Signal) {
+        match signal {
+            Signal::PreRestart => self.loaded = None,
+            Signal::RecoveryCompleted => {
+                let missing = kept::first_missing(queue);
+                assert!(missing.is_none(), "message {missing:?} of the queue is in no event");
+            }
+            _ => {}
+        }
+    }
+
+    fn replay_from(&self, queue: &KeptQueue) -> Option<EventNr> {
+        if kept::fits(queue, self.settings.snapshot_max_bytes) { None } else { kept::oldest_event(queue) }
+    }
+}

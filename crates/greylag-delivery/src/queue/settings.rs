@@ -1,0 +1,106 @@
+//! The numbers of an event-sourced producer queue.
+
+use std::time::Duration;
+
+use crate::settings::SettingsError;
+
+/// How an event-sourced producer queue snapshots, forgets and restarts; section
+/// `delivery.event_sourced_queue.*` of a configuration. Source: delivery §8.
+///
+/// Which stores it uses is said when it is opened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EventSourcedQueueSettings {
+    /// Events between two snapshots; at least 1. Default 1000.
+    pub snapshot_every: u64,
+    /// Snapshots kept; at least 1. More of them survive more damage. Default 2.
+    pub keep_n_snapshots: u64,
+    /// Whether events that no snapshot needs are deleted. Default true: without it the queue's
+    /// history grows for ever.
+    pub delete_events: bool,
+    /// A snapshot of more bytes leaves the messages out, and recovery reads them from their events;
+    /// those are then kept until they are confirmed. Default 4 MiB.
+    pub snapshot_max_bytes: usize,
+    /// How long the last confirmation of a qualifier is remembered when nothing of it is unconfirmed;
+    /// looked after at every load and twice as often as that. Default one hour.
+    pub cleanup_unused_after: Duration,
+    /// First wait after a failure of the store. Default 1 s.
+    pub restart_min_backoff: Duration,
+    /// Longest wait after a failure of the store; waits double up to it, and a tenth is drawn on
+    /// top. Default 10 s.
+    pub restart_max_backoff: Duration,
+}
+
+impl Default for EventSourcedQueueSettings {
+    fn default() -> Self {
+        Self {
+            snapshot_every: 1000,
+            keep_n_snapshots: 2,
+            delete_events: true,
+            snapshot_max_bytes: 4 << 20,
+            cleanup_unused_after: Duration::from_secs(3600),
+            restart_min_backoff: Duration::from_secs(1),
+            restart_max_backoff: Duration::from_secs(10),
+        }
+    }
+}
+
+impl EventSourcedQueueSettings {
+    /// Short waits, so that tests of failures end soon.
+    pub fn test() -> Self {
+        Self {
+            restart_min_backoff: Duration::from_millis(10),
+            restart_max_backoff: Duration::from_millis(100),
+            ..Self::default()
+        }
+    }
+
+    /// Checks what types cannot.
+    ///
+    /// # Errors
+    /// [`SettingsError`] names the first setting that is wrong.
+    pub fn validate(&self) -> Result<(), SettingsError> {
+        let checks = [
+            (self.snapshot_every >= 1, "event_sourced_queue.snapshot_every", "must be at least 1"),
+            (self.keep_n_snapshots >= 1, "event_sourced_queue.keep_n_snapshots", "must be at least 1"),
+            (self.snapshot_max_bytes >= 1, "event_sourced_queue.snapshot_max_bytes", "must be at least 1"),
+            (
+                self.cleanup_unused_after >= Duration::from_millis(2),
+                "event_sourced_queue.cleanup_unused_after",
+                "must be at least 2 ms",
+            ),
+            (!self.restart_min_backoff.is_zero(), "event_sourced_queue.restart_min_backoff", "must not be zero"),
+            (
+                self.restart_max_backoff >= self.restart_min_backoff,
+                "event_sourced_queue.restart_max_backoff",
+                "must be at least restart_min_backoff",
+            ),
+        ];
+        match checks.into_iter().find(|(holds, ..)| !holds) {
+            Some((_, field, why)) => Err(SettingsError { field, why }),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of delivery §8: every setting is validated, and the field is named.
+    #[test]
+    fn settings_that_cannot_work_are_named() {
+        assert_eq!(EventSourcedQueueSettings::default().validate(), Ok(()));
+        assert_eq!(EventSourcedQueueSettings::test().validate(), Ok(()));
+        let refused = |change: fn(&mut EventSourcedQueueSettings)| {
+            let mut settings = EventSourcedQueueSettings::default();
+            change(&mut settings);
+            settings.validate().unwrap_err().field.strip_prefix("event_sourced_queue.").unwrap()
+        };
+        assert_eq!(refused(|s| s.snapshot_every = 0), "snapshot_every");
+        assert_eq!(refused(|s| s.keep_n_snapshots = 0), "keep_n_snapshots");
+        assert_eq!(refused(|s| s.snapshot_max_bytes = 0), "snapshot_max_bytes");
+        assert_eq!(refused(|s| s.cleanup_unused_after = Duration::ZERO), "cleanup_unused_after");
+        assert_eq!(refused(|s| s.restart_min_backoff = Duration::ZERO), "restart_min_backoff");
+        assert_eq!(refused(|s| s.restart_max_backoff = Duration::from_millis(1)), "restart_max_backoff");
+    }
+}

@@ -1,0 +1,255 @@
+//! The rules of a queue as a value: what must be written, and what follows when it is.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::{Confirmation, MessageSent, Qualifier, QueueError, QueueState, TimestampMillis};
+use crate::ids::{ControllerRef, Epoch, SeqNr, StreamId};
+
+/// What a store holds of one queue. `M` is what it keeps of a message.
+///
+/// Judging changes nothing; what was judged is applied when it is stored. A confirmation touches
+/// only the messages that it confirms, however many wait for other qualifiers.
+/// Source: delivery D1 to D5.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredQueue<M> {
+    started: Option<Started>,
+    current: SeqNr,
+    highest_confirmed: SeqNr,
+    confirmed: BTreeMap<Qualifier, (SeqNr, TimestampMillis)>,
+    unconfirmed: BTreeMap<SeqNr, MessageSent<M>>,
+    of_qualifier: BTreeMap<Qualifier, BTreeSet<SeqNr>>,
+}
+
+/// The newest start of a queue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Started {
+    /// The numbering space, the same in every start.
+    pub stream_id: StreamId,
+    /// Higher in every start.
+    pub epoch: Epoch,
+    /// Who started it.
+    pub controller: ControllerRef,
+}
+
+impl<M> Default for StoredQueue<M> {
+    /// Nothing was ever stored: the first message will be 1.
+    fn default() -> Self {
+        Self {
+            started: None,
+            current: SeqNr(1),
+            highest_confirmed: SeqNr::NONE,
+            confirmed: BTreeMap::new(),
+            unconfirmed: BTreeMap::new(),
+            of_qualifier: BTreeMap::new(),
+        }
+    }
+}
+
+impl<M> StoredQueue<M> {
+    /// A queue that goes on at `current`, as a snapshot tells; messages are added from below it.
+    #[cfg(feature = "persistence")]
+    pub(crate) fn restored(
+        started: Option<Started>,
+        current: SeqNr,
+        highest_confirmed: SeqNr,
+        confirmed: BTreeMap<Qualifier, (SeqNr, TimestampMillis)>,
+        unconfirmed: impl IntoIterator<Item = MessageSent<M>>,
+    ) -> Self {
+        let mut queue = Self { started, highest_confirmed, confirmed, ..Self::default() };
+        unconfirmed.into_iter().for_each(|message| queue.add(message));
+        queue.current = current;
+        queue
+    }
+
+    /// Who started it last; `None` before the first start.
+    pub fn started(&self) -> Option<&Started> {
+        self.started.as_ref()
+    }
+
+    /// The number of the next message.
+    pub fn current(&self) -> SeqNr {
+        self.current
+    }
+
+    /// The highest number ever confirmed.
+    pub fn highest_confirmed(&self) -> SeqNr {
+        self.highest_confirmed
+    }
+
+    /// What was confirmed of each qualifier.
+    pub fn confirmed(&self) -> &BTreeMap<Qualifier, (SeqNr, TimestampMillis)> {
+        &self.confirmed
+    }
+
+    /// What is not confirmed, by rising numbers.
+    pub fn unconfirmed(&self) -> impl Iterator<Item = &MessageSent<M>> {
+        self.unconfirmed.values()
+    }
+
+    /// What is kept of a message that is not confirmed.
+    #[cfg(feature = "persistence")]
+    pub(crate) fn message_mut(&mut self, seq_nr: SeqNr) -> Option<&mut M> {
+        self.unconfirmed.get_mut(&seq_nr).map(|sent| &mut sent.message)
+    }
+
+    /// What a producer that loads it begins with, once it was started. `message` gives each message
+    /// from what is kept of it.
+    ///
+    /// # Errors
+    /// That of `message`.
+    pub fn loaded<T, E>(&self, message: impl Fn(&M) -> Result<T, E>) -> Result<Option<QueueState<T>>, E> {
+        let Some(started) = &self.started else { return Ok(None) };
+        let sent = |sent: &MessageSent<M>| {
+            Ok(MessageSent {
+                seq_nr: sent.seq_nr,
+                message: message(&sent.message)?,
+                ack: sent.ack,
+                qualifier: sent.qualifier.clone(),
+                timestamp_ms: sent.timestamp_ms,
+            })
+        };
+        Ok(Some(QueueState {
+            stream_id: started.stream_id,
+            epoch: started.epoch,
+            current_seq_nr: self.current,
+            highest_confirmed_seq_nr: self.highest_confirmed,
+            confirmed_seq_nr: self.confirmed.clone(),
+            unconfirmed: self.unconfirmed.values().map(sent).collect::<Result<_, _>>()?,
+        }))
+    }
+
+    // ---- What must be written -------------------------------------------------------------------
+
+    /// What of a batch is to be stored: all of it, the end that is missing, or nothing. `known` is
+    /// the last number that this controller gave, or found when it started. Source: delivery D4.
+    ///
+    /// # Errors
+    /// [`QueueError::OutOfOrder`] if the batch begins above the end of the queue or has a gap;
+    /// [`QueueError::Fenced`] if it repeats a number that somebody else gave.
+    pub fn judge_batch<T>(
+        &self,
+        mut batch: Vec<MessageSent<T>>,
+        known: SeqNr,
+    ) -> Result<Vec<MessageSent<T>>, QueueError> {
+        let Some(first) = batch.first().map(|message| message.seq_nr) else { return Ok(batch) };
+        if first == SeqNr::NONE || first > self.current {
+            return Err(QueueError::OutOfOrder { expected: self.current });
+        }
+        let numbers = (first.get()..=u64::MAX).map(SeqNr);
+        if let Some((expected, _)) = numbers.zip(&batch).find(|(expected, message)| message.seq_nr != *expected) {
+            return Err(QueueError::OutOfOrder { expected });
+        }
+        let repeated = batch.iter().map(|message| message.seq_nr).take_while(|seq_nr| *seq_nr < self.current).last();
+        // A number that this controller has nothing to do with stands for another message.
+        if repeated.is_some_and(|last| last > known) {
+            return Err(self.fenced());
+        }
+        batch.retain(|message| message.seq_nr >= self.current);
+        if batch.last().is_some_and(|last| last.seq_nr.get() == u64::MAX) {
+            return Err(QueueError::Rejected("the numbers of this stream are used up".to_owned()));
+        }
+        Ok(batch)
+    }
+
+    /// Which confirmations are news, in the fewest words. Source: delivery D5.
+    ///
+    /// # Errors
+    /// [`QueueError::OutOfOrder`] if one is of a number that was never stored: it would confirm a
+    /// message before it exists.
+    pub fn judge_confirmations(&self, confirmations: Vec<Confirmation>) -> Result<Vec<Confirmation>, QueueError> {
+        let mut news = Confirmation::coalesced(confirmations);
+        let stored = |seq_nr: &SeqNr| *seq_nr < self.current;
+        let all_stored = news.iter().all(|confirmation| match confirmation {
+            Confirmation::UpTo { seq_nr, .. } => stored(seq_nr),
+            Confirmation::Exact { seq_nrs, .. } => seq_nrs.iter().all(stored),
+        });
+        if !all_stored {
+            return Err(QueueError::OutOfOrder { expected: self.current });
+        }
+        news.retain_mut(|confirmation| match confirmation {
+            Confirmation::UpTo { qualifier, seq_nr, .. } => {
+                self.confirmed.get(qualifier).is_none_or(|(confirmed, _)| *seq_nr > *confirmed)
+            }
+            Confirmation::Exact { seq_nrs, .. } => {
+                seq_nrs.retain(|seq_nr| self.unconfirmed.contains_key(seq_nr));
+                !seq_nrs.is_empty()
+            }
+        });
+        Ok(news)
+    }
+
+    /// The qualifiers whose last confirmation is `unused_after` old, and of which nothing is
+    /// unconfirmed. Source: delivery §4.2 (cleanup).
+    pub fn unused_qualifiers(&self, now_ms: TimestampMillis, unused_after: Duration) -> Vec<Qualifier> {
+        let unused_after = u64::try_from(unused_after.as_millis()).unwrap_or(u64::MAX);
+        let is_unused = |(qualifier, (_, confirmed_at)): &(&Qualifier, &(SeqNr, TimestampMillis))| {
+            now_ms.saturating_sub(*confirmed_at) >= unused_after && !self.of_qualifier.contains_key(*qualifier)
+        };
+        self.confirmed.iter().filter(is_unused).map(|(qualifier, _)| qualifier.clone()).collect()
+    }
+
+    /// The answer to a controller whom this queue does not belong to.
+    pub(crate) fn fenced(&self) -> QueueError {
+        QueueError::Fenced { by: self.started.as_ref().map(|started| started.controller.clone()) }
+    }
+
+    // ---- What is written ------------------------------------------------------------------------
+
+    /// A controller started the queue.
+    pub fn start(&mut self, started: Started) {
+        self.started = Some(started);
+    }
+
+    /// A message was stored. Source: delivery D1.
+    pub fn add(&mut self, message: MessageSent<M>) {
+        self.current = self.current.max(SeqNr(message.seq_nr.get().saturating_add(1)));
+        self.of_qualifier.entry(message.qualifier.clone()).or_default().insert(message.seq_nr);
+        self.unconfirmed.insert(message.seq_nr, message);
+    }
+
+    /// Messages were confirmed. Source: delivery D2.
+    pub fn confirm(&mut self, confirmation: &Confirmation) {
+        match confirmation {
+            Confirmation::UpTo { qualifier, seq_nr, timestamp_ms } => {
+                let (confirmed, left) = match self.of_qualifier.remove(qualifier) {
+                    Some(mut confirmed) => {
+                        let left = confirmed.split_off(&SeqNr(seq_nr.get().saturating_add(1)));
+                        (confirmed, left)
+                    }
+                    None => (BTreeSet::new(), BTreeSet::new()),
+                };
+                for seq_nr in confirmed {
+                    self.unconfirmed.remove(&seq_nr);
+                }
+                if !left.is_empty() {
+                    self.of_qualifier.insert(qualifier.clone(), left);
+                }
+                self.highest_confirmed = self.highest_confirmed.max(*seq_nr);
+                self.confirmed.insert(qualifier.clone(), (*seq_nr, *timestamp_ms));
+            }
+            Confirmation::Exact { seq_nrs, .. } => {
+                for seq_nr in seq_nrs {
+                    self.highest_confirmed = self.highest_confirmed.max(*seq_nr);
+                    let Some(message) = self.unconfirmed.remove(seq_nr) else { continue };
+                    if let Some(others) = self.of_qualifier.get_mut(&message.qualifier) {
+                        others.remove(seq_nr);
+                        if others.is_empty() {
+                            self.of_qualifier.remove(&message.qualifier);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// What was confirmed of these is forgotten. Source: delivery D3.
+    pub fn forget<'a>(&mut self, qualifiers: impl IntoIterator<Item = &'a Qualifier>) {
+        for qualifier in qualifiers {
+            self.confirmed.remove(qualifier);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,144 @@
+//! How long the history of a queue gets: snapshots, what is deleted after them, and queues that are
+//! too large for one.
+
+use greylag_delivery::queue::EventSourcedQueueSettings;
+use greylag_delivery::{DurableProducerQueue, SeqNr};
+use greylag_persistence::{InMemoryJournal, InMemorySnapshots, Stores};
+use std::sync::Arc;
+
+use crate::support::*;
+
+fn every(snapshot_every: u64) -> EventSourcedQueueSettings {
+    EventSourcedQueueSettings { snapshot_every, ..EventSourcedQueueSettings::test() }
+}
+
+/// Stores, and what a test looks at in them.
+fn stores() -> (InMemoryJournal, InMemorySnapshots, Stores) {
+    let (journal, snapshots) = (InMemoryJournal::default(), InMemorySnapshots::default());
+    let stores = Stores::new(Arc::new(journal.clone()), Arc::new(snapshots.clone()));
+    (journal, snapshots, stores)
+}
+
+/// The event numbers that are still there.
+fn events(journal: &InMemoryJournal) -> Vec<u64> {
+    journal.events(&id()).iter().map(|record| record.seq_nr.as_u64()).collect()
+}
+
+fn snapshot_numbers(snapshots: &InMemorySnapshots) -> Vec<u64> {
+    snapshots.snapshots(&id()).iter().map(|snapshot| snapshot.seq_nr.as_u64()).collect()
+}
+
+/// Waits until what the queue does in the background is done.
+async fn settled(mut done: impl FnMut() -> bool) {
+    let settled = async {
+        while !done() {
+            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(std::time::Duration::from_secs(10), settled).await.expect("the background settles");
+}
+
+/// Of delivery §4.2: a snapshot every N events, two are kept, and the events before them go; the
+/// state is the same from a snapshot as from all events.
+#[tokio::test(start_paused = true)]
+async fn old_events_go_when_snapshots_cover_them() {
+    let (journal, snapshots, stores) = stores();
+    let mut queue = open_with(&stores, every(10));
+    queue.load(&controller(1)).await.unwrap();
+    for seq_nr in 1..=30 {
+        store(&mut queue, [seq_nr]).await.unwrap();
+        confirm(&mut queue, "", seq_nr.saturating_sub(2).max(1)).await.unwrap();
+        tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+    }
+    settled(|| snapshot_numbers(&snapshots) == [30, 40, 50]).await;
+    assert_eq!(events(&journal).first(), Some(&31), "the snapshot at 30 is the oldest to start from");
+    let state = queue.load(&controller(1)).await.unwrap();
+    assert_eq!((numbers(&state), state.current_seq_nr), (vec![29, 30], SeqNr(31)));
+    drop(queue);
+    assert_eq!(loaded(&stores, 2).await.1, next_epoch(state));
+}
+
+/// The settings say so: nothing is deleted.
+#[tokio::test(start_paused = true)]
+async fn events_are_kept_where_the_settings_say_so() {
+    let (journal, snapshots, stores) = stores();
+    let mut queue = open_with(&stores, EventSourcedQueueSettings { delete_events: false, ..every(5) });
+    queue.load(&controller(1)).await.unwrap();
+    for seq_nr in 1..=30 {
+        store(&mut queue, [seq_nr]).await.unwrap();
+        tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+    }
+    settled(|| snapshot_numbers(&snapshots) == [25, 30]).await;
+    assert_eq!(events(&journal), (1..=31).collect::<Vec<_>>());
+}
+
+/// Of delivery §4.2 and persistence §2.8: a queue that is too large for a snapshot leaves its messages in their
+/// events. Those are kept as long as the oldest is unconfirmed, and recovery reads them; when it is
+/// confirmed, they go.
+#[tokio::test(start_paused = true)]
+async fn a_queue_too_large_for_a_snapshot_is_read_from_its_events() {
+    let (journal, snapshots, stores) = stores();
+    let settings = || EventSourcedQueueSettings { snapshot_max_bytes: 4000, ..every(10) };
+    let mut queue = open_with(&stores, settings());
+    queue.load(&controller(1)).await.unwrap();
+    store(&mut queue, 1..=5).await.unwrap();
+    confirm(&mut queue, "", 3).await.unwrap();
+    // The oldest unconfirmed message is 4, in event 5.
+    for seq_nr in 6..=60 {
+        let large = message(seq_nr, "large", &"x".repeat(1000));
+        queue.store_message_sent(vec![large]).await.unwrap();
+        tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+    }
+    let up_to_oldest = (5..=62).collect::<Vec<_>>();
+    settled(|| events(&journal) == up_to_oldest && snapshot_numbers(&snapshots) == [40, 50, 60]).await;
+    let newest = snapshots.snapshots(&id()).pop().unwrap();
+    assert!(newest.payload.len() < 6000, "{} bytes for 52 messages of 1000", newest.payload.len());
+    let state = queue.load(&controller(1)).await.unwrap();
+    assert_eq!(numbers(&state), (4..=60).collect::<Vec<_>>());
+    queue.close().await;
+
+    let mut queue = open_with(&stores, settings());
+    let reloaded = queue.load(&controller(2)).await.unwrap();
+    assert_eq!(reloaded, next_epoch(state), "messages and all");
+
+    // The next incarnation knows what its predecessor's snapshots need.
+    for seq_nr in 61..=70 {
+        store(&mut queue, [seq_nr]).await.unwrap();
+    }
+    settled(|| snapshot_numbers(&snapshots).last() == Some(&70)).await;
+    assert_eq!(events(&journal).first(), Some(&5));
+
+    queue.store_message_confirmed(vec![up_to("", 70, LONG_AGO), up_to("large", 60, LONG_AGO)]).await.unwrap();
+    for seq_nr in 71..=100 {
+        store(&mut queue, [seq_nr]).await.unwrap();
+        confirm(&mut queue, "", seq_nr).await.unwrap();
+        tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+    }
+    settled(|| events(&journal).first().is_some_and(|first| *first > 100)).await;
+    let state = queue.load(&controller(2)).await.unwrap();
+    assert_eq!((numbers(&state), state.current_seq_nr), (vec![], SeqNr(101)));
+    drop(queue);
+    assert_eq!(loaded(&stores, 3).await.1, next_epoch(state));
+}
+
+/// The newest snapshot is damaged: the one before leaves its messages to events that are kept for it.
+#[tokio::test(start_paused = true)]
+async fn an_older_snapshot_finds_its_events_too() {
+    let (journal, snapshots, stores) = stores();
+    let mut queue = open_with(&stores, EventSourcedQueueSettings { snapshot_max_bytes: 2000, ..every(10) });
+    queue.load(&controller(1)).await.unwrap();
+    for seq_nr in 1..=45 {
+        store(&mut queue, [seq_nr]).await.unwrap();
+        tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+        if seq_nr % 5 == 0 {
+            confirm(&mut queue, "", seq_nr - 4).await.unwrap();
+        }
+    }
+    settled(|| snapshot_numbers(&snapshots).len() == 3).await;
+    let state = queue.load(&controller(1)).await.unwrap();
+    queue.close().await;
+    let newest = snapshots.snapshots(&id()).pop().unwrap().seq_nr;
+    assert!(snapshots.damage(&id(), newest, false));
+    assert!(!events(&journal).is_empty());
+    assert_eq!(loaded(&stores, 2).await.1, next_epoch(state));
+}
