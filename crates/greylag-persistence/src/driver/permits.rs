@@ -91,6 +91,6 @@ mod tests {
         drop(held);
         assert!(second.as_mut().now_or_never().is_none(), "behind the first");
         drop(first.await);
-        second.await;
+        drop(second.await);
     }
 }
