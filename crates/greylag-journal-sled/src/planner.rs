@@ -26,7 +26,7 @@ use crate::planner::offsets::ChangedOffsets;
 use crate::planner::states::ChangedState;
 use crate::records::{EncodedEvent, StoredHead};
 use crate::recovery;
-use crate::request::{Answer, EncodedAppend, Opening, Request};
+use crate::request::{Answer, EncodedAppend, Opening, Request, WriteState};
 use crate::settings::{Clock, SledJournalSettings};
 use crate::state_row::ChangeRow;
 use crate::sweeper::Sweeper;
@@ -154,14 +154,17 @@ impl JournalPlanner {
                 reader,
                 batch,
             )?),
-            Request::WriteState { write, content } => Answer::WriteState(self.write_state(&write, content, reader)?),
+            Request::WriteState(asked) => {
+                let WriteState { write, content } = *asked;
+                Answer::WriteState(self.write_state(&write, content, reader)?)
+            }
             Request::ClaimSlices { projection, slices } => {
                 Answer::ClaimSlices(self.claim_slices(projection, slices, reader)?)
             }
             Request::ChangeOffsets { owned, change } => {
                 Answer::ChangeOffsets(self.change_offsets(&owned, &change, reader)?)
             }
-            Request::ImportEvents(part) => Answer::Import(self.import_events(part, reader, batch)?),
+            Request::ImportEvents(part) => Answer::Import(self.import_events(*part, reader, batch)?),
             Request::ImportState(state) => Answer::Import(self.import_state(*state, reader)?),
         })
     }
@@ -493,6 +496,7 @@ impl Planner for JournalPlanner {
         self.merger.note_swept(swept);
         self.merger.step(self.sweep_keys, reader, batch)?;
         self.sweep_superseded(batch);
+        self.group.heads.reserve(requests.len());
         let mut answers = Vec::with_capacity(requests.len());
         for request in requests {
             answers.push(self.answer(request, reader, batch)?);

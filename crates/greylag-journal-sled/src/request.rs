@@ -13,6 +13,7 @@ use crate::keys::SaveNo;
 use crate::offset_row::Place;
 use crate::records::{EncodedEvent, EncodedSnapshot};
 
+/// What is large and rare lies in a box: appends pass through the queue by the thousand.
 #[derive(Debug)]
 pub(crate) enum Request {
     Claim {
@@ -46,11 +47,7 @@ pub(crate) enum Request {
         id: PersistenceId,
         criteria: SnapshotCriteria,
     },
-    /// Without content the state is deleted.
-    WriteState {
-        write: StateWrite,
-        content: Option<(EncodedValue, Option<String>)>,
-    },
+    WriteState(Box<WriteState>),
     ClaimSlices {
         projection: String,
         slices: RangeInclusive<u16>,
@@ -59,8 +56,15 @@ pub(crate) enum Request {
         owned: OwnedSlices,
         change: OffsetChange,
     },
-    ImportEvents(EncodedPart),
+    ImportEvents(Box<EncodedPart>),
     ImportState(Box<StoredState>),
+}
+
+/// A write of a durable state. Without content the state is deleted.
+#[derive(Debug)]
+pub(crate) struct WriteState {
+    pub(crate) write: StateWrite,
+    pub(crate) content: Option<(EncodedValue, Option<String>)>,
 }
 
 /// What an owner does to the offsets of its slices.
@@ -137,7 +141,7 @@ impl greylag_store_sled::Request for Request {
                 Self::Append(append) => append.events.iter().map(EncodedEvent::len).sum(),
                 Self::SnapshotChunks(part) => part.chunks.iter().map(Vec::len).sum(),
                 Self::SaveSnapshot { snapshot, .. } => snapshot.len(),
-                Self::WriteState { content, .. } => content.as_ref().map_or(0, |(value, _)| value.payload.len()),
+                Self::WriteState(asked) => asked.content.as_ref().map_or(0, |(value, _)| value.payload.len()),
                 Self::ClaimSlices { projection, slices } => slices.len() * (projection.len() + SLICE_BYTES),
                 Self::ChangeOffsets { owned, change } => {
                     let places =

@@ -15,7 +15,7 @@ use crate::keys;
 use crate::lookup::{self, LookupError};
 use crate::reads::{MAX_OVERTAKEN, Reads};
 use crate::records::Row;
-use crate::request::{Answer, Request};
+use crate::request::{Answer, Request, WriteState};
 use crate::state_row::{ChangeRow, StateRow};
 
 /// The state store of a [`SledJournal`](crate::SledJournal), in the same directory and group commits.
@@ -41,7 +41,7 @@ impl SledStates {
     ) -> Result<(), StateWriteError> {
         let (value, tag) = content.as_ref().map_or((None, None), |(value, tag)| (Some(value), tag.as_deref()));
         write.check(value, tag, &CAPS).map_err(StateWriteError::Rejected)?;
-        match self.inner.ask(Request::WriteState { write, content }).await {
+        match self.inner.ask(Request::WriteState(Box::new(WriteState { write, content }))).await {
             Ok(Answer::WriteState(answer)) => answer,
             Ok(other) => mismatch(&other),
             Err(Lost::NotTaken(cause)) => Err(StateWriteError::NotStored(cause)),
@@ -316,7 +316,8 @@ mod tests {
         let mut expected = vec![None];
         for revision in 1..=3 {
             let (write, value) = write(&id, revision);
-            store.submit(Request::WriteState { write, content: Some((value, None)) }).unwrap().wait().unwrap();
+            let request = WriteState { write, content: Some((value, None)) };
+            store.submit(Request::WriteState(Box::new(request))).unwrap().wait().unwrap();
             expected.push(store.reader().unwrap().get(&key).unwrap());
         }
         expected.pop();

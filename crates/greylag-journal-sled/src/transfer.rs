@@ -55,7 +55,8 @@ impl Import for SledJournal {
         let HistoryPart { id, head, last_append, events } = part;
         let encode = |event: &StoredEvent| (event.timestamp, EncodedEvent::new(event));
         let events = events.iter().map(encode).collect();
-        self.import(Request::ImportEvents(EncodedPart { id, stored, head, last_append, first, events })).await
+        let part = EncodedPart { id, stored, head, last_append, first, events };
+        self.import(Request::ImportEvents(Box::new(part))).await
     }
 
     async fn import_snapshot(&self, snapshot: Snapshot) -> Result<(), ImportError> {

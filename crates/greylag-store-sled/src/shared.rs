@@ -73,7 +73,8 @@ impl<P: Planner> State<P> {
     }
 
     pub(crate) fn take_group(&mut self, settings: &StoreSettings) -> Vec<P::Request> {
-        let (mut requests, mut senders) = (Vec::new(), Vec::new());
+        let most = self.waiting.len().min(settings.max_group_requests);
+        let (mut requests, mut senders) = (Vec::with_capacity(most), Vec::with_capacity(most));
         let mut bytes = 0;
         while let Some((request, _)) = self.waiting.front() {
             bytes += request.bytes();

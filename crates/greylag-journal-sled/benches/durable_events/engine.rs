@@ -1,0 +1,85 @@
+//! The journal's batches, written by nobody in particular: no checks, no guard, no answers to a thousand tasks.
+
+use std::path::Path;
+use std::time::Instant;
+
+use greylag_journal_sled::{StoreError, StoreSettings};
+use greylag_store_sled::{Batch, Planner, Reader, Request, Store};
+
+use crate::{Load, Shape, journal};
+
+/// Of the 9 to 30 bytes of a key and the checksum, what the sizes below leave out.
+const SEAL_BYTES: usize = 4;
+const HEAD_BYTES: usize = 78;
+/// What an append and its head take of a commit record.
+const RECORD_BYTES: usize = 10;
+
+/// Writes groups as the journal does: a head that is written over and a new event for each of some entities, and
+/// a commit record.
+struct Bare {
+    load: Load,
+    group_events: u64,
+    event_bytes: usize,
+}
+
+/// One group, by its number.
+struct Group(u64);
+
+impl Request for Group {
+    fn bytes(&self) -> usize {
+        0
+    }
+}
+
+impl Planner for Bare {
+    type Request = Group;
+    type Answer = ();
+
+    fn recover(&mut self, _: &Reader, _: &mut Batch) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    fn plan(&mut self, groups: Vec<Group>, _: &Reader, batch: &mut Batch) -> Result<Vec<()>, StoreError> {
+        for Group(group) in &groups {
+            for event in group * self.group_events..(group + 1) * self.group_events {
+                let (entity, seq_nr) = (event % self.load.entities, event / self.load.entities + 1);
+                let head = [&[1], journal::id(entity).as_str().as_bytes()].concat();
+                batch.put_owned(&head, with_room(HEAD_BYTES));
+                let key = [&[2], &entity.to_be_bytes()[..], &seq_nr.to_be_bytes()[..]].concat();
+                batch.put_owned(&key, with_room(self.event_bytes));
+            }
+            let record = RECORD_BYTES * usize::try_from(self.group_events).expect("a group fits in memory");
+            batch.put_owned(&[&[4], &group.to_be_bytes()[..]].concat(), with_room(record));
+        }
+        Ok(vec![(); groups.len()])
+    }
+}
+
+/// A value to which its checksum is added without another allocation.
+fn with_room(bytes: usize) -> Vec<u8> {
+    let mut value = Vec::with_capacity(bytes + SEAL_BYTES);
+    value.resize(bytes, 7);
+    value
+}
+
+/// Events per second, in groups of this shape, one after the other.
+pub(crate) fn run(path: &Path, load: Load, shape: Shape) -> Result<f64, Box<dyn std::error::Error>> {
+    let group_events = (load.events() / shape.groups).max(1);
+    let groups = load.events().div_ceil(group_events);
+    // So that all of it together has as many bytes as the journal wrote.
+    let keys = 1 + journal::id(load.entities / 2).as_str().len() + 17 + 2 * SEAL_BYTES;
+    let each = usize::try_from(shape.bytes / load.events())?;
+    let record = RECORD_BYTES + (9 + SEAL_BYTES) / usize::try_from(group_events)?;
+    let event_bytes = each.saturating_sub(keys + HEAD_BYTES + record);
+    let store = Store::open(path, StoreSettings::default(), Bare { load, group_events, event_bytes })?;
+    let began_at = Instant::now();
+    for group in 0..groups {
+        store.submit(Group(group))?.wait()?;
+    }
+    let rate = (groups * group_events) as f64 / began_at.elapsed().as_secs_f64();
+    let stats = store.stats();
+    store.close()?;
+    let (written, wanted) = (stats.bytes as f64, shape.bytes as f64);
+    assert!((0.97..1.03).contains(&(written / wanted)), "the engine wrote {written} bytes, the journal {wanted}");
+    Ok(rate)
+}
