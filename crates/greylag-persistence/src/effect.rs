@@ -13,7 +13,7 @@ use greylag_core::{EntityError, ReplyTo, answer_dropped};
 
 use crate::behavior::{EventSourced, Failure};
 use crate::event::{Metadata, SeqNr};
-use crate::marks::{MARK_NAME, Mark};
+use crate::marks::Mark;
 
 /// What every effect is followed by, whatever it persists; one text for all kinds of entities.
 macro_rules! chain_methods {
@@ -131,7 +131,7 @@ impl<B: EventSourced> Effect<B> {
     }
 
     /// Attaches `bytes` to the events under `name`; `apply` sees it, on replay too. Names that
-    /// start with `gl.` are Greylag's.
+    /// start with `gl.` are Greylag's: an effect with one is rejected.
     pub fn with_metadata(mut self, name: impl Into<String>, bytes: Bytes) -> Self {
         self.metadata.insert(name.into(), bytes);
         self
@@ -141,7 +141,6 @@ impl<B: EventSourced> Effect<B> {
     /// [`CommandContext::marks`](crate::CommandContext::marks) covers it from the acknowledgement on.
     /// Without events it has no effect. Source: delivery §7.
     pub fn with_mark(mut self, mark: Mark) -> Self {
-        self.metadata.insert(MARK_NAME.to_owned(), mark.encode());
         self.mark = Some(mark);
         self
     }

@@ -13,7 +13,7 @@ use crate::effect::Chain;
 use crate::error::{AppendError, ReadError, RejectReason};
 use crate::event::{EventKind, Metadata, NewEvent, SeqNr, Tags};
 use crate::journal::{Append, Appended, Head};
-use crate::marks::Mark;
+use crate::marks::{MARK_NAME, Mark};
 
 /// An append on its way, and what follows it.
 pub(super) struct PendingAppend<S> {
@@ -50,6 +50,9 @@ pub(super) enum Proof {
     RetryAt(Instant),
 }
 
+/// What names of metadata of ours start with. Source: persistence §1.
+const OWN_NAMES: &str = "gl.";
+
 impl Proof {
     pub(super) fn retry_at(self) -> Option<Instant> {
         match self {
@@ -64,7 +67,7 @@ impl<B: EventSourced> EntityCore<B> {
         &mut self,
         now: Instant,
         events: Vec<B::Event>,
-        metadata: Metadata,
+        mut metadata: Metadata,
         mark: Option<Mark>,
         chain: Chain<B::State>,
         out: &mut Vec<Action<B::Command>>,
@@ -72,6 +75,13 @@ impl<B: EventSourced> EntityCore<B> {
         if self.settings.recovery.read_only {
             return chain.refuse(EntityError::ReadOnly);
         }
+        if let Some(name) = metadata.keys().find(|name| name.starts_with(OWN_NAMES)) {
+            let reason =
+                RejectReason::Other(format!("metadata {name:?}: names that start with {OWN_NAMES:?} are taken"));
+            chain.refuse(not_stored(&reason));
+            return self.signal_running(now, Signal::PersistRejected(reason), out);
+        }
+        metadata.extend(mark.as_ref().map(|mark| (MARK_NAME.to_owned(), mark.encode())));
         let mut encoded = match guard(|| self.encode(&events, &metadata)) {
             Ok(Ok(encoded)) => encoded,
             // The state is untouched, so the entity goes on as if the command had not been.

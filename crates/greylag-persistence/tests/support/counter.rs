@@ -61,6 +61,7 @@ impl Counter {
                         total_seq_nr: total.parse().unwrap(),
                     })
                 }
+                "own-meta" => effect.with_metadata("gl.delivery", Bytes::from_static(b"junk")),
                 "meta" => effect.with_metadata("note", Bytes::copy_from_slice(words.next().unwrap().as_bytes())),
                 other => panic!("no side effect {other:?}"),
             };
