@@ -72,6 +72,17 @@ pub struct ServerTls<'a> {
     pub clients: Option<&'a Path>,
 }
 
+/// How a server ends before it starts again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// It lets everything fall, and tells its clients so (SIGQUIT); as [`Postgres::stop`] does.
+    Crash,
+    /// All its processes are killed (SIGKILL): nobody is told anything.
+    Killed,
+    /// It rolls back what is under way, writes everything to its tables, and ends (SIGINT).
+    Orderly,
+}
+
 /// The server's process, and a shell beside it that ends it when our end of the pipe closes, so that
 /// no server outlives a test that was killed.
 #[derive(Debug)]
@@ -307,6 +318,30 @@ impl Postgres {
         self.launch()
     }
 
+    /// Ends it in this way, and starts it again with its data, at the same port.
+    ///
+    /// # Errors
+    /// [`PostgresError::DoesNotStart`].
+    pub fn restart_after(&mut self, end: End) -> Result<(), PostgresError> {
+        if let Some(server) = &self.server {
+            let pid = server.process.id().to_string();
+            // Its children first: those whose parent is gone are nobody's any more.
+            let all = r#"kill -STOP $0; kill -KILL $(cat /proc/$0/task/$0/children) $0"#;
+            match end {
+                End::Crash => {}
+                End::Killed => drop(Command::new("sh").args(["-c", all]).arg(&pid).output()?),
+                End::Orderly => drop(Command::new("sh").args(["-c", "kill -INT $0"]).arg(&pid).output()?),
+            }
+        }
+        if let Some(mut server) = self.server.take() {
+            if end != End::Crash {
+                server.process.wait()?;
+            }
+            server.end();
+        }
+        self.launch()
+    }
+
     /// Starts it with its data, and stops it `after` so long as a crash would: in the midst of its recovery,
     /// if that takes longer.
     ///
@@ -387,7 +422,10 @@ mod tests {
         let Some(mut server) = Postgres::start() else { return };
         server.psql("create table kept (n int); insert into kept values (7)").unwrap();
         server.restart().unwrap();
-        assert_eq!(server.psql("select n from kept").unwrap().trim(), "7");
+        for end in [End::Crash, End::Killed, End::Orderly] {
+            server.restart_after(end).unwrap();
+            assert_eq!(server.psql("select n from kept").unwrap().trim(), "7", "{end:?}");
+        }
         assert!(server.psql("select nonsense").unwrap_err().contains("nonsense"));
         let (port, directory) = (server.port(), server.socket_directory().to_owned());
         drop(server);
