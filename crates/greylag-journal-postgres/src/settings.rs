@@ -184,6 +184,18 @@ pub enum SettingsError {
     },
 }
 
+impl SettingsError {
+    /// Which setting to change.
+    pub fn setting(&self) -> &'static str {
+        match self {
+            Self::Zero { setting } => setting,
+            Self::TooManyLanes { .. } => "write_lanes",
+            Self::Backoff { .. } => "max_backoff",
+            Self::Schema { .. } => "schema",
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -339,6 +339,22 @@ pub enum SettingsError {
     MetadataMissing,
 }
 
+impl SettingsError {
+    /// Which setting to change, as a config file calls it within its section.
+    pub fn key(&self) -> &'static str {
+        match self {
+            Self::ZeroDuration { key } | Self::UnknownPlugin { key, .. } => key,
+            Self::NoStates { .. } => "state_plugin_id",
+            Self::BackoffOrder { .. } => "backoff.max",
+            Self::Jitter { .. } => "backoff.jitter",
+            Self::BreakerOrder { .. } => "breaker.max_reset_timeout",
+            Self::RememberTooShort { .. } => "projection.remember",
+            Self::MarksMissing | Self::DeliveriesMissing => "allow_partial_history",
+            Self::MetadataMissing => "under_delivery",
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -15,8 +15,8 @@ type Change = Box<dyn FnOnce(&mut NodeSettings) + Send>;
 
 /// A node that does not run yet.
 ///
-/// Without seed nodes the node forms a cluster of its own. Without stores, persistent entity types
-/// are refused. What the program says by these methods goes before the environment, the environment
+/// Without seed nodes the node forms a cluster of its own. Without stores, given by the program or named by
+/// `persistence.journal`, persistent entity types are refused. What the program says by these methods goes before the environment, the environment
 /// before the config file.
 #[must_use = "a builder does nothing until it is started"]
 pub struct NodeBuilder {
@@ -134,11 +134,15 @@ impl NodeBuilder {
             membership.set(cluster.clone()).ok();
             #[cfg(feature = "management")]
             let management = manage(&settings, &cluster, &transport).await?;
+            #[cfg(feature = "persistence")]
+            let (stores, journal) = journal(&settings, &cluster, self.stores).await?;
             #[cfg(feature = "sharding")]
             let sharding = {
                 let defaults = settings.sharding.clone();
-                greylag_sharding::Sharding::start(cluster.clone(), self.stores, defaults).await?
+                greylag_sharding::Sharding::start(cluster.clone(), stores, defaults).await?
             };
+            #[cfg(all(feature = "persistence", not(feature = "sharding")))]
+            drop(stores);
             if self.joins {
                 join(&settings, &cluster, discovery).await?;
             }
@@ -152,6 +156,8 @@ impl NodeBuilder {
                 transport: transport.clone(),
                 cluster,
                 _last: Arc::new(last),
+                #[cfg(feature = "persistence")]
+                journal,
                 #[cfg(feature = "management")]
                 management,
                 #[cfg(feature = "sharding")]
@@ -236,6 +242,26 @@ fn by_dns(_: &NodeSettings) -> Result<Option<Arc<dyn Discovery>>, StartError> {
     Ok(None)
 }
 
+/// The stores of entities: the program's, or those of the journal that the settings name, which is closed late, when
+/// nobody is left who writes.
+#[cfg(feature = "persistence")]
+async fn journal(
+    settings: &NodeSettings,
+    cluster: &Cluster,
+    own: Option<greylag_persistence::Stores>,
+) -> Result<(Option<greylag_persistence::Stores>, Option<crate::journals::NodeJournal>), crate::journals::JournalError>
+{
+    if own.is_some() {
+        return Ok((own, None));
+    }
+    let Some(journal) = crate::journals::open(settings).await? else { return Ok((None, None)) };
+    let stores = journal.stores.clone();
+    cluster.on_phase(greylag_cluster::Phase::BeforeNodeTerminate, "journal", move || {
+        Box::pin(async move { stores.journal.close().await.is_ok() })
+    });
+    Ok((Some(journal.stores.clone()), Some(journal)))
+}
+
 /// Starts the admin service before the node joins, so that a node that cannot join can be asked why.
 #[cfg(feature = "management")]
 async fn manage(
@@ -280,6 +306,10 @@ pub enum StartError {
     /// The cluster's own threads could not be started.
     #[error("membership did not start: {0}")]
     Cluster(#[from] greylag_cluster::StartError),
+    /// The journal that the settings name could not be opened.
+    #[cfg(feature = "persistence")]
+    #[error("the journal did not open: {0}")]
+    Journal(#[from] crate::journals::JournalError),
     /// The admin service could not be bound.
     #[cfg(feature = "management")]
     #[error(transparent)]

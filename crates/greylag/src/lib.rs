@@ -74,6 +74,8 @@
 
 mod builder;
 pub mod config;
+#[cfg(feature = "persistence")]
+mod journals;
 mod leases;
 mod node;
 pub mod prelude;
@@ -81,6 +83,14 @@ mod settings;
 
 pub use builder::{NodeBuilder, StartError};
 pub use config::{Config, ConfigProblems};
+#[cfg(feature = "journal-postgres")]
+pub use journals::PostgresJournalPlace;
+#[cfg(feature = "journal-service")]
+pub use journals::ServiceJournalPlace;
+#[cfg(feature = "journal-sled")]
+pub use journals::SledJournalPlace;
+#[cfg(feature = "persistence")]
+pub use journals::{JournalError, JournalKind, JournalSettings, NodeJournal};
 pub use leases::{LeaseStoreSettings, PostgresLeaseSettings, Secret};
 pub use node::Node;
 #[cfg(feature = "ddata")]

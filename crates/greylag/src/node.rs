@@ -21,6 +21,8 @@ pub struct Node {
     pub(crate) settings: Arc<NodeSettings>,
     pub(crate) transport: Arc<GrpcTransport>,
     pub(crate) cluster: Cluster,
+    #[cfg(feature = "persistence")]
+    pub(crate) journal: Option<crate::journals::NodeJournal>,
     #[cfg(feature = "management")]
     pub(crate) management: Option<std::net::SocketAddr>,
     #[cfg(feature = "sharding")]
@@ -108,6 +110,13 @@ impl Node {
     /// The codecs of this node.
     pub fn registry(&self) -> &Arc<Registry> {
         greylag_transport::Remoting::registry(&*self.transport)
+    }
+
+    /// The journal that the settings name, for entities without shards and for projections. `None` if they name
+    /// none, or if the program gave stores of its own.
+    #[cfg(feature = "persistence")]
+    pub fn journal(&self) -> Option<&crate::journals::NodeJournal> {
+        self.journal.as_ref()
     }
 
     /// Entities found by name.

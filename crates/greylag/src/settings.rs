@@ -33,6 +33,12 @@ pub struct NodeSettings {
     /// `persistence.*`, for event-sourced behaviours.
     #[cfg(feature = "persistence")]
     pub persistence: greylag_persistence::EventSourcedSettings,
+    /// `persistence.journal` and the sections of journals and breakers: what the node opens by itself.
+    #[cfg(feature = "persistence")]
+    pub journal: crate::journals::JournalSettings,
+    /// `persistence.projection.*` and `persistence.query.*`, for projections that the program starts.
+    #[cfg(feature = "persistence")]
+    pub projection: greylag_persistence::ProjectionSettings,
     /// `sharding.*`, the defaults of all entity types.
     #[cfg(feature = "sharding")]
     pub sharding: greylag_sharding::ShardingSettings,
@@ -130,8 +136,11 @@ impl NodeSettings {
             problems.push(("ddata".to_owned(), error.to_string()));
         }
         #[cfg(feature = "persistence")]
-        if let Err(error) = self.persistence.check() {
-            problems.push(("persistence".to_owned(), error.to_string()));
+        {
+            let checked = [self.persistence.check(), self.projection.check()];
+            problems
+                .extend(checked.into_iter().filter_map(Result::err).map(|error| crate::journals::refused_by(&error)));
+            problems.extend(self.journal.problems());
         }
         #[cfg(feature = "sharding")]
         if let Err(error) = self.sharding.validate() {

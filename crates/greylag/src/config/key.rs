@@ -20,6 +20,32 @@ pub(super) struct Key {
     show: Show,
 }
 
+/// A field that holds a number of bytes.
+pub(super) trait Size: Copy + 'static {
+    fn of(bytes: usize) -> Self;
+    fn bytes(self) -> usize;
+}
+
+impl Size for usize {
+    fn of(bytes: usize) -> Self {
+        bytes
+    }
+
+    fn bytes(self) -> usize {
+        self
+    }
+}
+
+impl Size for u64 {
+    fn of(bytes: usize) -> Self {
+        bytes as Self
+    }
+
+    fn bytes(self) -> usize {
+        usize::try_from(self).unwrap_or(usize::MAX)
+    }
+}
+
 impl Key {
     /// A key whose field says by its type how it is read.
     pub(super) fn new<T: Value + 'static>(
@@ -56,19 +82,19 @@ impl Key {
     }
 
     /// A key for a number of bytes.
-    pub(super) fn bytes(
+    pub(super) fn bytes<T: Size>(
         name: impl Into<String>,
         source: &'static str,
         meaning: &'static str,
-        field: impl Fn(&mut Draft) -> &mut usize + Copy + Send + Sync + 'static,
+        field: impl Fn(&mut Draft) -> &mut T + Copy + Send + Sync + 'static,
     ) -> Self {
         Self {
             name: name.into(),
             expected: Bytes::expected(),
             source,
             meaning,
-            set: Box::new(move |draft, given| Bytes::read(given).map(|Bytes(bytes)| *field(draft) = bytes)),
-            show: Box::new(move |draft| Bytes(*field(draft)).show()),
+            set: Box::new(move |draft, given| Bytes::read(given).map(|Bytes(bytes)| *field(draft) = T::of(bytes))),
+            show: Box::new(move |draft| Bytes(field(draft).bytes()).show()),
         }
     }
 

@@ -7,6 +7,8 @@ mod ddata;
 mod delivery;
 mod discovery;
 mod downing;
+#[cfg(feature = "persistence")]
+mod journal;
 #[cfg(feature = "management")]
 mod management;
 #[cfg(feature = "persistence")]
@@ -23,7 +25,10 @@ pub(super) const SECTIONS: [(&str, &str); 7] = [
     ("transport", "Links between nodes."),
     ("cluster", "Membership, failure detection, downing, singletons."),
     ("ddata", "Replicated data."),
-    ("persistence", "Event-sourced behaviours: what `NodeSettings::persistence` holds."),
+    (
+        "persistence",
+        "Event-sourced behaviours, the journal that the node opens, its breakers, queries and projections.",
+    ),
     ("sharding", "The defaults of all entity types."),
     ("delivery", "Reliable delivery: what `NodeSettings::delivery` holds."),
     ("management", "The admin service, which the command line `greylag` calls."),
@@ -40,6 +45,8 @@ pub(super) fn all() -> Vec<Key> {
     keys.extend(ddata::keys());
     #[cfg(feature = "persistence")]
     keys.extend(persistence::keys());
+    #[cfg(feature = "persistence")]
+    keys.extend(journal::keys());
     #[cfg(feature = "sharding")]
     keys.extend(sharding::keys());
     #[cfg(feature = "delivery")]

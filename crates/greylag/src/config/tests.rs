@@ -324,3 +324,142 @@ fn what_was_read_from_is_shown_without_values() {
     assert!(shown.contains("node.toml") && shown.contains("GREYLAG_CLUSTER__LEASE"), "{shown}");
     assert!(!shown.contains("secret") && !shown.contains("TOKEN"), "{shown}");
 }
+
+/// persistence §9: every journal is chosen and described by keys.
+#[test]
+#[cfg(all(feature = "journal-postgres", feature = "journal-sled", feature = "journal-service"))]
+fn a_journal_is_chosen_by_a_key_and_described_by_others() {
+    use crate::{JournalKind, JournalSettings};
+
+    assert_eq!(read("").unwrap().settings.journal.kind, JournalKind::Program);
+    let text = r#"
+        [persistence]
+        journal = "postgres"
+        breaker = { max_failures = 3, call_timeout = "4s", reset_timeout = "5s" }
+        snapshot_breaker.max_failures = 7
+        query = { refresh_interval = "1s", page = 10, behind_current_time = "250ms", backtracking.window = "1m" }
+        projection = { save_after_n = 11, save_after = "12ms", group = 13, on_poison = "skip", remember = "10m" }
+        delivery_tracker = { redeliver_interval = "9s", redelivery_burst_limit = 8, warn_after_attempts = 7, max_unconfirmed = 6 }
+        [persistence.pg]
+        url = "postgres://app:secret@db.example/shop"
+        schema = "events"
+        migrate = "refuse"
+        write_lanes = 8
+        pipeline = 3
+        pool_read = 9
+        pool_query = 5
+        statement_timeout = "7s"
+        max_batch_bytes = "2MiB"
+        [persistence.sled]
+        dir = "/var/journal"
+        cache_bytes = "32MiB"
+        verify_commits = 512
+        lock_retry = "1s"
+        commit_stall_timeout = "8s"
+        min_free_bytes = "1GiB"
+        ballast_bytes = 0
+        abort_when_stuck = true
+        [persistence.service]
+        address = "journal.example:17400"
+        max_in_flight = 77
+    "#;
+    let settings = read(text).expect("it reads").settings;
+    let JournalSettings { kind, breaker, snapshot_breaker, sled, pg, service } = &settings.journal;
+    assert_eq!(*kind, JournalKind::Postgres);
+    let seconds = Duration::from_secs;
+    assert_eq!((breaker.max_failures.get(), breaker.call_timeout, breaker.reset_timeout), (3, seconds(4), seconds(5)));
+    assert_eq!((snapshot_breaker.max_failures.get(), snapshot_breaker.call_timeout), (7, seconds(20)));
+    assert_eq!((pg.url.reveal(), pg.settings.schema.as_str()), ("postgres://app:secret@db.example/shop", "events"));
+    assert_eq!((pg.settings.write_lanes, pg.settings.pipeline), (8, 3));
+    assert_eq!((pg.settings.pool_read, pg.settings.pool_query), (9, 5));
+    assert_eq!((pg.settings.statement_timeout, pg.settings.max_batch_bytes), (seconds(7), 2 << 20));
+    assert_eq!(pg.settings.behind_current_time, Duration::from_millis(250));
+    assert_eq!((sled.dir.to_str(), sled.settings.store.cache_bytes), (Some("/var/journal"), 32 << 20));
+    assert_eq!((sled.settings.verify_commits, sled.settings.store.lock_retry), (512, seconds(1)));
+    assert_eq!((sled.settings.min_free_bytes, sled.settings.ballast_bytes), (1 << 30, 0));
+    assert_eq!((sled.settings.store.commit_stall_timeout, sled.settings.store.abort_when_stuck), (seconds(8), true));
+    assert_eq!((service.address.as_str(), service.settings.max_in_flight), ("journal.example:17400", 77));
+    let projection = &settings.projection;
+    assert_eq!((projection.save_after_n.get(), projection.save_after), (11, Duration::from_millis(12)));
+    assert_eq!((projection.group.get(), projection.remember), (13, seconds(600)));
+    assert_eq!((projection.query.page.get(), projection.query.refresh_interval), (10, seconds(1)));
+    assert_eq!(projection.query.backtracking.window, seconds(60));
+    let tracker = settings.persistence.delivery_tracker;
+    assert_eq!((tracker.redeliver_interval, tracker.redelivery_burst_limit.get()), (seconds(9), 8));
+    assert_eq!((tracker.warn_after_attempts.get(), tracker.max_unconfirmed.get()), (7, 6));
+    assert!(!format!("{settings:?}").contains("secret"), "a password is shown nowhere");
+}
+
+/// persistence §9: whatever cannot be meant is an error that names its key and line.
+#[test]
+#[cfg(all(feature = "journal-postgres", feature = "journal-sled", feature = "journal-service"))]
+fn every_bad_setting_of_a_journal_names_its_key() {
+    for (line, key) in [
+        ("journal = \"cassandra\"", "journal"),
+        ("journal = \"sled\"", "sled.dir"),
+        ("journal = \"postgres\"", "pg.url"),
+        ("journal = \"service\"", "service.address"),
+        ("pg.write_lanes = 0", "pg.write_lanes"),
+        ("pg.write_lanes = 5000", "pg.write_lanes"),
+        ("pg.pipeline = 0", "pg.pipeline"),
+        ("pg.pool_read = 0", "pg.pool_read"),
+        ("pg.pool_query = \"many\"", "pg.pool_query"),
+        ("pg.schema = \"\"", "pg.schema"),
+        ("pg.migrate = \"perhaps\"", "pg.migrate"),
+        ("pg.statement_timeout = \"0s\"", "pg.statement_timeout"),
+        ("pg.append_timeout = 5", "pg.append_timeout"),
+        ("pg.max_backoff = \"1ms\"", "pg.max_backoff"),
+        ("pg.max_batch_bytes = 0", "pg.max_batch_bytes"),
+        ("pg.pol_read = 1", "pg.pol_read"),
+        ("sled.cache_bytes = 0", "sled.cache_bytes"),
+        ("sled.lock_retry = \"0s\"", "sled.lock_retry"),
+        ("sled.commit_stall_timeout = \"0s\"", "sled.commit_stall_timeout"),
+        ("sled.max_batch_appends = 0", "sled.max_batch_appends"),
+        ("sled.max_pending_bytes = 0", "sled.max_pending_bytes"),
+        ("sled.segment_size = 1", "sled.segment_size"),
+        ("service.max_in_flight = 0", "service.max_in_flight"),
+        ("service.unavailable_after = \"0s\"", "service.unavailable_after"),
+        ("service.max_backoff = \"1ms\"", "service.max_backoff"),
+        ("breaker.max_failures = 0", "breaker.max_failures"),
+        ("breaker.call_timeout = \"0s\"", "breaker.call_timeout"),
+        ("breaker.reset_timeout = \"0s\"", "breaker.reset_timeout"),
+        ("breaker.max_reset_timeout = \"1s\"", "breaker.max_reset_timeout"),
+        ("snapshot_breaker.call_timeout = \"0s\"", "snapshot_breaker.call_timeout"),
+        ("snapshot_breaker.max_reset_timeout = \"1s\"", "snapshot_breaker.max_reset_timeout"),
+        ("query.page = 0", "query.page"),
+        ("query.refresh_interval = \"0s\"", "query.refresh_interval"),
+        ("query.backtracking.window = \"0s\"", "query.backtracking.window"),
+        ("query.backtracking.behind = \"0s\"", "query.backtracking.behind"),
+        ("query.behind_current_time = \"0s\"", "query.behind_current_time"),
+        ("projection.save_after_n = 0", "projection.save_after_n"),
+        ("projection.save_after = \"0s\"", "projection.save_after"),
+        ("projection.forget_interval = \"0s\"", "projection.forget_interval"),
+        ("projection.remember = \"1s\"", "projection.remember"),
+        ("delivery_tracker.redeliver_interval = \"0s\"", "delivery_tracker.redeliver_interval"),
+        ("delivery_tracker.redelivery_burst_limit = 0", "delivery_tracker.redelivery_burst_limit"),
+        ("delivery_tracker.warn_after_attempts = 0", "delivery_tracker.warn_after_attempts"),
+        ("delivery_tracker.max_unconfirmed = 0", "delivery_tracker.max_unconfirmed"),
+        ("delivery_tracker.max_confirmed = 1", "delivery_tracker.max_confirmed"),
+        ("recovery_event_timeout = \"0s\"", "recovery_event_timeout"),
+    ] {
+        let found = problems(&format!("transport.cluster_name = \"a\"\npersistence.{line}\n"));
+        // A key that is missing has no line.
+        let (with_line, without) = (format!("node.toml:2: persistence.{key}: "), format!("persistence.{key}: "));
+        assert!(
+            found.len() == 1
+                && (found[0].starts_with(&with_line) || line.starts_with("journal") && found[0].contains(&without)),
+            "{line}: {found:?}"
+        );
+    }
+}
+
+/// A journal of a feature that is not compiled in is refused by name, not passed over.
+#[test]
+#[cfg(all(feature = "persistence", not(feature = "journal-sled")))]
+fn a_journal_without_its_feature_is_refused() {
+    let found = problems("transport.cluster_name = \"a\"\npersistence.journal = \"sled\"");
+    assert!(
+        found.len() == 1 && found[0].contains("persistence.journal: \"sled\": this program was built without"),
+        "{found:?}"
+    );
+}

@@ -1,0 +1,321 @@
+//! The journal that a node opens by itself, because its settings name one.
+//!
+//! Source: persistence §9.
+
+use std::sync::Arc;
+
+use greylag_persistence::{
+    BreakerSettings, EventQueries, Guarded, Journal, OffsetStore, SettingsError, SnapshotStore, StateStore, Stores,
+};
+
+use crate::settings::NodeSettings;
+
+/// What keeps the events of a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum JournalKind {
+    /// What the program gives by [`NodeBuilder::stores`](crate::NodeBuilder::stores), if it gives any.
+    #[default]
+    Program,
+    /// A directory of this node; feature `journal-sled`.
+    Sled,
+    /// A database that every node reaches; feature `journal-postgres`.
+    Postgres,
+    /// A process that serves its journal to every node; feature `journal-service`.
+    Service,
+}
+
+/// Which journal the node opens, and how.
+#[derive(Debug, Clone)]
+pub struct JournalSettings {
+    /// `persistence.journal`. What the program gives goes before it.
+    pub kind: JournalKind,
+    /// `persistence.breaker.*`: when calls to the journal, or to its states, are refused at once.
+    pub breaker: BreakerSettings,
+    /// `persistence.snapshot_breaker.*`: the same for its snapshots.
+    pub snapshot_breaker: BreakerSettings,
+    /// `persistence.sled.*`.
+    #[cfg(feature = "journal-sled")]
+    pub sled: SledJournalPlace,
+    /// `persistence.pg.*`.
+    #[cfg(feature = "journal-postgres")]
+    pub pg: PostgresJournalPlace,
+    /// `persistence.service.*`.
+    #[cfg(feature = "journal-service")]
+    pub service: ServiceJournalPlace,
+}
+
+impl Default for JournalSettings {
+    fn default() -> Self {
+        Self {
+            kind: JournalKind::default(),
+            breaker: BreakerSettings::default(),
+            snapshot_breaker: BreakerSettings::snapshots(),
+            #[cfg(feature = "journal-sled")]
+            sled: SledJournalPlace::default(),
+            #[cfg(feature = "journal-postgres")]
+            pg: PostgresJournalPlace::default(),
+            #[cfg(feature = "journal-service")]
+            service: ServiceJournalPlace::default(),
+        }
+    }
+}
+
+/// A journal on the disk of the node.
+#[cfg(feature = "journal-sled")]
+#[derive(Debug, Clone, Default)]
+pub struct SledJournalPlace {
+    /// Its directory, of this node alone.
+    pub dir: std::path::PathBuf,
+    /// How it is opened.
+    pub settings: greylag_journal_sled::SledJournalSettings,
+}
+
+/// A journal in a database.
+#[cfg(feature = "journal-postgres")]
+#[derive(Debug, Clone, Default)]
+pub struct PostgresJournalPlace {
+    /// As for libpq, key words or a URL, `sslmode` and its files included.
+    pub url: crate::leases::Secret,
+    /// A file with the password, if it does not stand in `url`. Default none.
+    pub password_file: Option<std::path::PathBuf>,
+    /// How it is used.
+    pub settings: greylag_journal_postgres::PostgresJournalSettings,
+}
+
+/// A journal that another process serves.
+#[cfg(feature = "journal-service")]
+#[derive(Debug, Clone, Default)]
+pub struct ServiceJournalPlace {
+    /// `host:port`.
+    pub address: String,
+    /// How it is used. `tls` is not: the node shows and believes what its transport does.
+    pub settings: greylag_journal_service::ClientSettings,
+}
+
+/// The journal of a node that its settings name. Cheap to clone; the node closes it when it ends.
+#[derive(Clone)]
+pub struct NodeJournal {
+    /// What entities take; behind the breakers.
+    pub stores: Stores,
+    /// Its query side, for projections; `None` if the served journal has none.
+    pub queries: Option<Arc<dyn EventQueries>>,
+    /// Where projections keep what they have processed; `None` as above.
+    pub offsets: Option<Arc<dyn OffsetStore>>,
+}
+
+impl std::fmt::Debug for NodeJournal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("NodeJournal").field("stores", &self.stores).finish_non_exhaustive()
+    }
+}
+
+/// The journal that the settings name could not be opened: by which setting, and why.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{key}: {why}")]
+pub struct JournalError {
+    /// The setting that names what cannot be opened.
+    pub key: String,
+    /// What it said.
+    pub why: String,
+}
+
+fn refused(key: &str, why: impl ToString) -> (String, String) {
+    (format!("persistence.{key}"), why.to_string())
+}
+
+/// What a layer refuses, with the key of the section.
+pub(crate) fn refused_by(error: &SettingsError) -> (String, String) {
+    refused(error.key(), error)
+}
+
+impl JournalSettings {
+    /// What cannot work: the key with its section, and why.
+    pub(crate) fn problems(&self) -> Vec<(String, String)> {
+        let mut problems = Vec::new();
+        problems.extend(self.breaker.check().err().map(|error| refused_by(&error)));
+        if let Err(error) = self.snapshot_breaker.check() {
+            let of_snapshots = |text: &str| text.replace("breaker.", "snapshot_breaker.");
+            problems.push(refused(&of_snapshots(error.key()), of_snapshots(&error.to_string())));
+        }
+        self.problems_of_sled(&mut problems);
+        self.problems_of_postgres(&mut problems);
+        self.problems_of_service(&mut problems);
+        problems
+    }
+
+    #[cfg(feature = "journal-sled")]
+    fn problems_of_sled(&self, problems: &mut Vec<(String, String)>) {
+        let SledJournalPlace { dir, settings } = &self.sled;
+        if self.kind == JournalKind::Sled && dir.as_os_str().is_empty() {
+            problems.push(refused("sled.dir", "the journal sled needs a directory"));
+        }
+        let zeroes = [
+            ("sled.cache_bytes", settings.store.cache_bytes == 0),
+            ("sled.lock_retry", settings.store.lock_retry.is_zero()),
+            ("sled.commit_stall_timeout", settings.store.commit_stall_timeout.is_zero()),
+            ("sled.max_pending_bytes", settings.store.max_pending_bytes == 0),
+            ("sled.max_batch_bytes", settings.store.max_group_bytes == 0),
+            ("sled.max_batch_appends", settings.store.max_group_requests == 0),
+            ("sled.max_append_bytes", settings.max_append_bytes == 0),
+        ];
+        let zeroes = zeroes.into_iter().filter(|(_, is_zero)| *is_zero);
+        problems.extend(zeroes.map(|(key, _)| refused(key, "it must not be 0")));
+    }
+
+    #[cfg(not(feature = "journal-sled"))]
+    fn problems_of_sled(&self, problems: &mut Vec<(String, String)>) {
+        self.without_feature(JournalKind::Sled, "\"sled\"", "journal-sled", problems);
+    }
+
+    #[cfg(feature = "journal-postgres")]
+    fn problems_of_postgres(&self, problems: &mut Vec<(String, String)>) {
+        if self.kind == JournalKind::Postgres && self.pg.url.is_empty() {
+            problems.push(refused("pg.url", "the journal postgres needs a database"));
+        }
+        if let Err(error) = self.pg.settings.validate() {
+            problems.push(refused(&format!("pg.{}", error.setting()), &error));
+        }
+        if self.pg.settings.behind_current_time.is_zero() {
+            problems.push(refused("query.behind_current_time", "it must be longer than zero"));
+        }
+    }
+
+    #[cfg(not(feature = "journal-postgres"))]
+    fn problems_of_postgres(&self, problems: &mut Vec<(String, String)>) {
+        self.without_feature(JournalKind::Postgres, "\"postgres\"", "journal-postgres", problems);
+    }
+
+    #[cfg(feature = "journal-service")]
+    fn problems_of_service(&self, problems: &mut Vec<(String, String)>) {
+        use greylag_journal_service::SettingsError;
+        if self.kind == JournalKind::Service && self.service.address.is_empty() {
+            problems.push(refused("service.address", "the journal service needs an address, host:port"));
+        }
+        if let Err(error) = self.service.settings.check() {
+            let key = match &error {
+                SettingsError::Zero { key } => key,
+                SettingsError::Backoff { .. } => "service.max_backoff",
+            };
+            problems.push(refused(key, &error));
+        }
+    }
+
+    #[cfg(not(feature = "journal-service"))]
+    fn problems_of_service(&self, problems: &mut Vec<(String, String)>) {
+        self.without_feature(JournalKind::Service, "\"service\"", "journal-service", problems);
+    }
+
+    #[cfg(not(all(feature = "journal-sled", feature = "journal-postgres", feature = "journal-service")))]
+    fn without_feature(&self, kind: JournalKind, word: &str, feature: &str, problems: &mut Vec<(String, String)>) {
+        if self.kind == kind {
+            problems.push(refused("journal", format!("{word}: this program was built without the feature {feature}")));
+        }
+    }
+}
+
+/// A journal as its crate opens it.
+struct Opened {
+    journal: Arc<dyn Journal>,
+    snapshots: Arc<dyn SnapshotStore>,
+    states: Option<Arc<dyn StateStore>>,
+    queries: Option<Arc<dyn EventQueries>>,
+    offsets: Option<Arc<dyn OffsetStore>>,
+}
+
+/// Opens what the settings name. A database that is away is waited for in the background; a directory that another
+/// process has, or a service that nobody answers for, is an error.
+pub(crate) async fn open(settings: &NodeSettings) -> Result<Option<NodeJournal>, JournalError> {
+    let JournalSettings { kind, breaker, snapshot_breaker, .. } = &settings.journal;
+    let opened = match kind {
+        JournalKind::Program => return Ok(None),
+        JournalKind::Sled => open_sled(settings).await,
+        JournalKind::Postgres => open_postgres(settings),
+        JournalKind::Service => open_service(settings).await,
+    };
+    let opened = opened.map_err(|(key, why)| JournalError { key, why })?;
+    let guarded = || -> Result<NodeJournal, SettingsError> {
+        let Opened { journal, snapshots, states, queries, offsets } = opened;
+        let journal = Guarded::new(journal, "the journal", breaker.clone())?;
+        let snapshots = Guarded::new(snapshots, "its snapshots", snapshot_breaker.clone())?;
+        let stores = Stores::new(Arc::new(journal), Arc::new(snapshots));
+        let stores = match states {
+            Some(states) => stores.with_states(Arc::new(Guarded::new(states, "its states", breaker.clone())?)),
+            None => stores,
+        };
+        Ok(NodeJournal { stores, queries, offsets })
+    };
+    guarded().map(Some).map_err(|error| {
+        let (key, why) = refused_by(&error);
+        JournalError { key, why }
+    })
+}
+
+#[cfg(feature = "journal-sled")]
+async fn open_sled(settings: &NodeSettings) -> Result<Opened, (String, String)> {
+    let SledJournalPlace { dir, settings } = &settings.journal.sled;
+    let opened = greylag_journal_sled::SledJournal::open(dir, settings.clone()).await;
+    let journal = opened.map_err(|error| refused("sled.dir", format!("{}: {error}", dir.display())))?;
+    Ok(Opened {
+        snapshots: Arc::new(journal.snapshots()),
+        states: Some(Arc::new(journal.states())),
+        queries: Some(Arc::new(journal.queries())),
+        offsets: Some(Arc::new(journal.offsets())),
+        journal: Arc::new(journal),
+    })
+}
+
+#[cfg(feature = "journal-postgres")]
+fn open_postgres(settings: &NodeSettings) -> Result<Opened, (String, String)> {
+    use greylag_journal_postgres::PostgresJournal;
+
+    let PostgresJournalPlace { url, password_file, settings } = &settings.journal.pg;
+    let (opened, key) = match password_file {
+        None => (PostgresJournal::lazy(url.reveal(), settings.clone()), "pg.url"),
+        Some(file) => {
+            let opened = PostgresJournal::lazy_with_password_file(url.reveal(), file, settings.clone());
+            (opened, if file.exists() { "pg.url" } else { "pg.password_file" })
+        }
+    };
+    let journal = opened.map_err(|error| refused(key, error))?;
+    Ok(Opened {
+        snapshots: Arc::new(journal.snapshots()),
+        states: Some(Arc::new(journal.states())),
+        queries: Some(Arc::new(journal.queries())),
+        offsets: Some(Arc::new(journal.offsets())),
+        journal: Arc::new(journal),
+    })
+}
+
+#[cfg(feature = "journal-service")]
+async fn open_service(settings: &NodeSettings) -> Result<Opened, (String, String)> {
+    use greylag_journal_service::{ClientSettings, JournalClient};
+
+    let ServiceJournalPlace { address, settings: of_client } = &settings.journal.service;
+    let of_client = ClientSettings { tls: settings.transport.tls.clone(), ..of_client.clone() };
+    let client = JournalClient::connect(address, of_client).await.map_err(|error| refused("service.address", error))?;
+    Ok(Opened {
+        journal: Arc::new(client.journal()),
+        snapshots: Arc::new(client.snapshots()),
+        states: client.states().map(|states| Arc::new(states) as Arc<dyn StateStore>),
+        queries: client.queries().map(|queries| Arc::new(queries) as Arc<dyn EventQueries>),
+        offsets: client.offsets().map(|offsets| Arc::new(offsets) as Arc<dyn OffsetStore>),
+    })
+}
+
+/// Without its feature a journal was refused before.
+#[cfg(not(feature = "journal-sled"))]
+async fn open_sled(_: &NodeSettings) -> Result<Opened, (String, String)> {
+    Err(refused("journal", "this program was built without the feature journal-sled"))
+}
+
+/// Without its feature a journal was refused before.
+#[cfg(not(feature = "journal-postgres"))]
+fn open_postgres(_: &NodeSettings) -> Result<Opened, (String, String)> {
+    Err(refused("journal", "this program was built without the feature journal-postgres"))
+}
+
+/// Without its feature a journal was refused before.
+#[cfg(not(feature = "journal-service"))]
+async fn open_service(_: &NodeSettings) -> Result<Opened, (String, String)> {
+    Err(refused("journal", "this program was built without the feature journal-service"))
+}

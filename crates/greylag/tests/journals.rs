@@ -1,0 +1,98 @@
+//! Nodes that open the journal which their config file names.
+
+use greylag::persistence::{Append, EventKind, Health, NewEvent, PersistenceId, ReadRange, SeqNr, Under, WriterUuid};
+use greylag::{Config, Node, StartError};
+
+fn file(persistence: &str) -> Config {
+    let text = format!(
+        "[transport]\ncluster_name = \"bank\"\ncanonical_host = \"127.0.0.1\"\ncanonical_port = 0\nbind_port = 0\n\
+         [persistence]\n{persistence}"
+    );
+    Config::new().text("node.toml", text)
+}
+
+async fn refused(persistence: &str) -> String {
+    match Node::from_config(file(persistence)).start().await {
+        Err(error @ StartError::Journal(_)) => error.to_string(),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// persistence §9: the store that a file names keeps what entities write, and is closed with its node, so that the next
+/// one can open it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_opens_the_directory_that_its_file_names_and_closes_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let dir = directory.path().join("journal");
+    let config =
+        file(&format!("journal = \"sled\"\nsled.dir = {dir:?}\nsled.lock_retry = \"100ms\"\nsled.min_free_bytes = 0"));
+    let id = PersistenceId::of("Account", "1").unwrap();
+    for run in 1..=2 {
+        let node = Node::from_config(config.clone()).start().await.unwrap();
+        let journal = node.journal().expect("the file names one").clone();
+        assert!(journal.queries.is_some() && journal.offsets.is_some() && journal.stores.states.is_some());
+        let seen = journal.stores.journal.head(&id).await.unwrap().epoch;
+        let writer_uuid = WriterUuid::from_u128(run);
+        let claim = journal.stores.journal.claim(&id, writer_uuid, Under::Seen(seen)).await.unwrap();
+        let first = claim.highest.next().unwrap();
+        let event = NewEvent {
+            codec_id: greylag::core::CodecId::JSON,
+            manifest: "deposited".into(),
+            schema_version: 1,
+            kind: EventKind::Event,
+            payload: "{}".into(),
+            metadata: Default::default(),
+            tags: Default::default(),
+        };
+        let append = Append { id: id.clone(), epoch: claim.epoch, writer_uuid, first, events: vec![event] };
+        journal.stores.journal.append(append).await.unwrap();
+        assert_eq!(first, SeqNr::saturating(u64::try_from(run).unwrap()));
+        let page = journal.stores.journal.read(&id, ReadRange::all()).await.unwrap();
+        assert_eq!(page.records.len() as u128, run);
+        // Whoever comes while it is open is told by which setting.
+        let why = refused(&format!("journal = \"sled\"\nsled.dir = {dir:?}\nsled.lock_retry = \"10ms\"")).await;
+        assert!(why.contains("persistence.sled.dir") && why.contains("journal"), "{why}");
+        node.shutdown().await;
+        assert!(matches!(journal.stores.journal.health(), Health::Down(_)), "it is closed with its node");
+    }
+}
+
+/// A database that is away keeps no node from starting: it is waited for.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_starts_while_its_database_is_away() {
+    let nobody = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
+    let config = file(&format!(
+        "journal = \"postgres\"\npg.url = \"postgres://app:secret@127.0.0.1:{nobody}/shop\"\npg.call_timeout = \"100ms\""
+    ));
+    let node = Node::from_config(config).start().await.unwrap();
+    let journal = node.journal().expect("the file names one").clone();
+    let error = journal.stores.journal.head(&PersistenceId::of("Account", "1").unwrap()).await.unwrap_err().to_string();
+    assert!(error.contains(&format!("127.0.0.1:{nobody}")) && !error.contains("secret"), "{error}");
+    node.shutdown().await;
+    let why = refused("journal = \"postgres\"\npg.url = \"postgres://app@db.example/shop?sslmod=off\"").await;
+    assert!(why.contains("persistence.pg.url"), "{why}");
+    let why =
+        refused("journal = \"postgres\"\npg.url = \"host=db.example\"\npg.password_file = \"/nowhere/password\"").await;
+    assert!(why.contains("persistence.pg.password_file") && why.contains("/nowhere/password"), "{why}");
+}
+
+/// A service that nobody answers for is an error that names the setting.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_service_that_is_not_there_is_named() {
+    let nobody = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
+    let why = refused(&format!(
+        "journal = \"service\"\nservice.address = \"127.0.0.1:{nobody}\"\nservice.connect_timeout = \"200ms\""
+    ))
+    .await;
+    assert!(why.contains("persistence.service.address") && why.contains(&nobody.to_string()), "{why}");
+}
+
+/// What the program gives goes before the file.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_stores_of_the_program_go_before_the_file() {
+    let config = file("journal = \"sled\"\nsled.dir = \"/nowhere/journal\"");
+    let stores = greylag::persistence::Stores::in_memory();
+    let node = Node::from_config(config).stores(stores).start().await.unwrap();
+    assert!(node.journal().is_none());
+    node.shutdown().await;
+}
