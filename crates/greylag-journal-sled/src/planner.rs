@@ -536,3 +536,54 @@ impl Planner for JournalPlanner {
         REPAIR
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use greylag_store_sled::Store;
+
+    use super::*;
+
+    /// Notes after each plan whether the next one must wait.
+    struct Noted(JournalPlanner, Arc<Mutex<Vec<bool>>>);
+
+    impl Planner for Noted {
+        type Request = Request;
+        type Answer = Answer;
+
+        fn recover(&mut self, reader: &Reader, batch: &mut Batch) -> Result<(), StoreError> {
+            self.0.recover(reader, batch)
+        }
+
+        fn plan(&mut self, asked: Vec<Request>, reader: &Reader, out: &mut Batch) -> Result<Vec<Answer>, StoreError> {
+            let answers = self.0.plan(asked, reader, out)?;
+            self.1.lock().unwrap().push(self.0.needs_durable());
+            Ok(answers)
+        }
+
+        fn once_durable(&mut self) -> OnceDurable {
+            self.0.once_durable()
+        }
+    }
+
+    /// J6: the sweeper removes what readers of the durable head still see, so it waits until that head is durable.
+    #[test]
+    fn what_was_deleted_is_swept_only_when_the_deletion_is_durable() {
+        let directory = tempfile::tempdir().unwrap();
+        let (settings, noted) = (SledJournalSettings::test(), Arc::default());
+        let watermark = Arc::new(Watermark::new(directory.path(), settings.disk.clone(), 0));
+        let planner = JournalPlanner::new("test".into(), &settings, Arc::default(), watermark);
+        let store = Store::open(directory.path(), settings.store, Noted(planner, Arc::clone(&noted))).unwrap();
+        let (id, writer_uuid) = (PersistenceId::unique("Counter|1").unwrap(), WriterUuid::from_u128(1));
+        let ask = |request| store.submit(request).unwrap().wait().unwrap();
+        let claim = ask(Request::Claim { id: id.clone(), writer_uuid, under: Under::Seen(WriterEpoch::NONE) });
+        let Answer::Claim(Ok(Claim { epoch, .. })) = claim else { panic!("{claim:?}") };
+        ask(Request::Advance { id: id.clone(), epoch, to: SeqNr::FIRST });
+        let events = Vec::new();
+        let (first, last) = (SeqNr::from(2), SeqNr::from(2));
+        ask(Request::Append(EncodedAppend { id: id.clone(), epoch, writer_uuid, first, last, events }));
+        ask(Request::DeleteTo { id, epoch, to: last });
+        assert_eq!(noted.lock().unwrap()[..4], [false, false, false, true]);
+    }
+}

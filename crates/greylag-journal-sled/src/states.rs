@@ -290,6 +290,8 @@ mod tests {
         fn plan(&mut self, asked: Vec<Request>, reader: &Reader, out: &mut Batch) -> Result<Vec<Answer>, StoreError> {
             let answers = self.planner.plan(asked, reader, out)?;
             self.seen.lock().unwrap().push(self.undurable.durable_row(&self.key));
+            let removes = "the next plan removes chunks of the state that readers are shown until then";
+            assert!(self.planner.needs_durable(), "{removes}");
             Ok(answers)
         }
 

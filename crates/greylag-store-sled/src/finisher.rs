@@ -123,7 +123,12 @@ struct Steps<P: Planner> {
 
 impl<P: Planner> Steps<P> {
     fn sync(&self, applied: &Applied<P>) -> Result<(), StoreError> {
-        if applied.keys > 0 { self.engine.sync() } else { Ok(()) }
+        if applied.keys == 0 {
+            return Ok(());
+        }
+        #[cfg(test)]
+        let _held = self.shared.sync.lock().unwrap_or_else(PoisonError::into_inner);
+        self.engine.sync()
     }
 
     /// Of a group that is synced.

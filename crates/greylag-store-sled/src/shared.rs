@@ -23,6 +23,9 @@ pub(crate) struct Shared<P: Planner> {
     /// Whoever waits for the phase waits here.
     pub(crate) phase_changed: Condvar,
     reader: RwLock<Option<Reader>>,
+    /// A test that holds this keeps groups from being synced.
+    #[cfg(test)]
+    pub(crate) sync: Mutex<()>,
 }
 
 pub(crate) enum Phase {
@@ -119,6 +122,8 @@ impl<P: Planner> Shared<P> {
             work: Condvar::new(),
             phase_changed: Condvar::new(),
             reader: RwLock::new(Some(reader)),
+            #[cfg(test)]
+            sync: Mutex::default(),
         }
     }
 

@@ -3,6 +3,7 @@
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 use std::sync::mpsc;
+use std::time::Instant;
 
 use super::*;
 use crate::batch::Batch;
@@ -294,6 +295,34 @@ fn large_values_stay_in_the_log() {
     let blobs = std::fs::read_dir(world.directory.path().join("blobs")).unwrap().count();
     assert_eq!(blobs, 0, "values in blobs/ are never synced");
     assert_eq!(world.reopen().get("\0\0\0\u{7}").unwrap(), value);
+}
+
+/// Or a loss of power could leave the later one of two groups, and a hole where the earlier one was.
+#[test]
+fn a_group_is_applied_only_when_the_one_before_is_synced() {
+    let world = world(StoreSettings::test());
+    let unsynced = world.store.handle.shared.sync.lock().unwrap();
+    let gate = mpsc::channel();
+    world.store.submit(Ask::Block(gate.1)).unwrap();
+    assert_eq!(world.groups.recv().unwrap(), 1);
+    let first = world.put("first", "1").unwrap();
+    let (unblock, blocked) = mpsc::channel();
+    world.store.submit(Ask::Block(blocked)).unwrap();
+    drop(gate.0);
+    assert_eq!(world.groups.recv().unwrap(), 2);
+    let second = ["2", "3"].map(|value| world.put("second", value).unwrap());
+    drop(unblock);
+    assert_eq!(world.groups.recv().unwrap(), 2, "planned meanwhile");
+    let reader = world.store.reader().unwrap();
+    assert!(reader.get(b"first").unwrap().is_some());
+    // It is applied a moment after it is planned, if it does not wait.
+    let until = Instant::now() + Duration::from_millis(20);
+    while Instant::now() < until {
+        assert_eq!(reader.get(b"second").unwrap(), None, "the group before it is not synced");
+    }
+    drop((unsynced, reader));
+    assert!(second.into_iter().chain([first]).all(|pending| pending.wait() == Ok(None)));
+    assert_eq!(world.get("second").unwrap(), b"3");
 }
 
 #[test]
