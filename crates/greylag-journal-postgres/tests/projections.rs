@@ -4,8 +4,9 @@
 mod common;
 
 use std::collections::BTreeMap;
+use std::io::Write;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use common::{Writer, id, open, with_server};
@@ -38,6 +39,64 @@ impl ProjectionHandler for Seen {
             self.0.lock().unwrap().entry(envelope.id.clone()).or_default().push(envelope.seq_nr.as_u64());
         }
         Ok(())
+    }
+}
+
+/// When each event was acknowledged as durable, and when a handler first had it.
+#[derive(Clone, Default)]
+struct Lags(Arc<Mutex<BTreeMap<(PersistenceId, u64), Times>>>);
+
+#[derive(Clone, Copy, Default)]
+struct Times {
+    durable: Option<Instant>,
+    handled: Option<Instant>,
+}
+
+impl Lags {
+    fn durable(&self, id: &PersistenceId, seq_nr: u64) {
+        self.0.lock().unwrap().entry((id.clone(), seq_nr)).or_default().durable = Some(Instant::now());
+    }
+
+    fn handled(&self, id: &PersistenceId, seq_nr: u64) {
+        self.0.lock().unwrap().entry((id.clone(), seq_nr)).or_default().handled.get_or_insert_with(Instant::now);
+    }
+
+    /// From durable to handled, shortest first, of the events that became durable in one of `around`, and of the others.
+    /// One that was handled before its writer heard that it is durable has no lag.
+    fn split(&self, around: &[(Instant, Instant)]) -> [Vec<Duration>; 2] {
+        let mut lags = [Vec::new(), Vec::new()];
+        for times in self.0.lock().unwrap().values() {
+            let (Some(durable), Some(handled)) = (times.durable, times.handled) else { continue };
+            let is_around = around.iter().any(|(from, to)| (*from..=*to).contains(&durable));
+            lags[usize::from(!is_around)].push(handled.saturating_duration_since(durable));
+        }
+        lags.each_mut().map(|lags| {
+            lags.sort();
+            std::mem::take(lags)
+        })
+    }
+}
+
+fn figures(lags: &[Duration]) -> String {
+    let Some(longest) = lags.last() else { return "none".to_owned() };
+    let part = |percent: usize| lags[(lags.len() * percent / 100).min(lags.len() - 1)];
+    format!("{:.1?} (median), {:.1?} (p99), {longest:.1?} (longest) of {}", part(50), part(99), lags.len())
+}
+
+/// A handler that notes when it had each event.
+#[derive(Clone, Default)]
+struct Noting {
+    seen: Seen,
+    lags: Lags,
+}
+
+#[async_trait]
+impl ProjectionHandler for Noting {
+    async fn handle(&mut self, envelopes: &[Envelope]) -> Result<(), BoxError> {
+        for envelope in envelopes {
+            self.lags.handled(&envelope.id, envelope.seq_nr.as_u64());
+        }
+        self.seen.handle(envelopes).await
     }
 }
 
@@ -190,24 +249,28 @@ async fn scenario_58_late_rows_are_found_by_backtracking(server: &Postgres) {
     journal.close().await.unwrap();
 }
 
-/// Many writers, two instances, and a server that is killed: every event is there, once and in order. Writers:
-/// `GREYLAG_WRITERS` (20), kills: `GREYLAG_KILLS` (1).
+/// Many writers, two instances, and a server that is killed: every event is there, once and in order; and how long it
+/// takes from durable to handled is printed. Writers: `GREYLAG_WRITERS` (20), kills: `GREYLAG_KILLS` (1).
 async fn a_killed_server_loses_no_event_and_doubles_none(server: &mut Postgres) {
-    const EVENTS: u64 = 12;
+    const AROUND: Duration = Duration::from_millis(500);
     let from_env = |name: &str, usual: u64| std::env::var(name).map_or(usual, |value| value.parse().unwrap());
     let (writers, kills) = (from_env("GREYLAG_WRITERS", 20), from_env("GREYLAG_KILLS", 1));
+    // Many writers pause between events, or the lag would be that of a queue.
+    let (events, pause) = if writers < 100 { (12, 0) } else { (40, 200) };
+    let pause = Duration::from_millis(pause);
     let journal = open(server).await;
     let journal = &journal;
     server.psql(HANDLED).unwrap();
     server.psql("delete from event; delete from entity").unwrap();
     let halves = [run_exactly_once(journal, 0..=511), run_exactly_once(journal, 512..=1023)];
     let (queries, offsets) = stores(journal);
-    let seen = Seen::default();
-    let least = run_projection(projection("least", 0..=1023), queries, offsets, seen.clone(), settings()).unwrap();
+    let noting = Noting::default();
+    let (seen, lags) = (&noting.seen, &noting.lags);
+    let least = run_projection(projection("least", 0..=1023), queries, offsets, noting.clone(), settings()).unwrap();
     let writing = join_all((0..writers).map(|number| async move {
         let name = id(&format!("Cart|w{number}"));
         let mut stored = 0;
-        while stored < EVENTS {
+        while stored < events {
             // After a failure the writer looks at what is stored, as an entity does.
             let Ok(seen) = journal.head(&name).await else { continue };
             stored = seen.highest.as_u64();
@@ -216,26 +279,35 @@ async fn a_killed_server_loses_no_event_and_doubles_none(server: &mut Postgres) 
                 continue;
             };
             let mut writer = Writer { id: name.clone(), uuid, epoch: claim.epoch, highest: claim.highest };
-            while writer.highest.as_u64() < EVENTS && writer.append(journal, &["event"]).await.is_ok() {}
+            while writer.highest.as_u64() < events && writer.append(journal, &["event"]).await.is_ok() {
+                lags.durable(&name, writer.highest.as_u64());
+                if !pause.is_zero() {
+                    tokio::time::sleep(pause).await;
+                }
+            }
             stored = writer.highest.as_u64();
         }
     }));
+    let mut restarts = Vec::new();
     let killing = async {
         for kill in 1..=kills {
-            let enough = usize::try_from(writers * EVENTS * kill / (kills + 2)).unwrap();
+            let enough = usize::try_from(writers * events * kill / (kills + 2)).unwrap();
             until("some events are handled", || seen.count() >= enough).await;
+            let killed_at = Instant::now();
             tokio::task::block_in_place(|| server.restart()).unwrap();
+            // Whatever became durable shortly before, or until writers and projections are at work again.
+            restarts.push((killed_at - AROUND, killed_at + AROUND));
         }
     };
     futures::join!(writing, killing);
-    let all = writers * EVENTS;
+    let all = writers * events;
     until("the rows of all events", || {
         count(server, "select count(distinct (persistence_id, seq_nr)) from handled") == all
     })
     .await;
     until("all events at least once", || {
         let seen = seen.0.lock().unwrap();
-        seen.len() as u64 == writers && seen.values().all(|numbers| numbers.contains(&EVENTS))
+        seen.len() as u64 == writers && seen.values().all(|numbers| numbers.contains(&events))
     })
     .await;
     for running in &halves {
@@ -254,6 +326,14 @@ async fn a_killed_server_loses_no_event_and_doubles_none(server: &mut Postgres) 
             highest = highest.max(*number);
         }
     }
+    let [around, normal] = lags.split(&restarts);
+    let told = format!(
+        "lag of {writers} writers, {kills} kills: within {AROUND:?} of one {}; else {}\n",
+        figures(&around),
+        figures(&normal)
+    );
+    std::io::stdout().write_all(told.as_bytes()).unwrap();
+    assert!(!around.is_empty() || !normal.is_empty(), "every event has a lag");
     // What one instance did is known to whoever takes over.
     let both = run_exactly_once(journal, 0..=1023);
     let mut one_more = Writer::claim(journal, id("Cart|w0")).await;

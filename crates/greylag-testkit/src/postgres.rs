@@ -22,7 +22,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Output, Stdio};
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
@@ -339,7 +339,15 @@ impl Postgres {
             }
             server.end();
         }
-        self.launch()
+        let began_at = Instant::now();
+        loop {
+            match self.launch() {
+                // Processes that were killed hold their memory until they are gone, which nobody can wait for.
+                Err(PostgresError::DoesNotStart(said))
+                    if said.contains("pre-existing shared memory block") && began_at.elapsed() < START_WITHIN => {}
+                launched => return launched,
+            }
+        }
     }
 
     /// Starts it with its data, and stops it `after` so long as a crash would: in the midst of its recovery,
