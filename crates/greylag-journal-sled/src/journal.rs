@@ -17,6 +17,7 @@ use crate::keys::SaveNo;
 use crate::offsets::SledOffsets;
 use crate::planner::JournalPlanner;
 use crate::queries::SledQueries;
+use crate::queued::Room;
 use crate::reads::Reads;
 use crate::records::{EncodedEvent, EncodedSnapshot};
 use crate::request::{Answer, EncodedAppend, Opening, Request, SnapshotChunks};
@@ -48,6 +49,7 @@ pub(crate) struct Inner {
     pub(crate) store: Store<JournalPlanner>,
     pub(crate) undurable: Arc<Undurable>,
     watermark: Arc<Watermark>,
+    room: Room,
     max_append_bytes: usize,
 }
 
@@ -92,8 +94,8 @@ impl SledJournal {
         let planner = JournalPlanner::new(name.clone(), settings, undurable.clone(), watermark.clone());
         let store_settings = StoreSettings { ballast_bytes: settings.ballast_bytes, ..settings.store.clone() };
         let store = Store::open(path, store_settings, planner)?;
-        let max_append_bytes = settings.max_append_bytes;
-        Ok(Self { inner: Arc::new(Inner { name, store, undurable, watermark, max_append_bytes }) })
+        let (room, max_append_bytes) = (Room::new(settings.store.max_pending_bytes), settings.max_append_bytes);
+        Ok(Self { inner: Arc::new(Inner { name, store, undurable, watermark, room, max_append_bytes }) })
     }
 
     pub(crate) fn inner(&self) -> &Arc<Inner> {
@@ -138,6 +140,7 @@ impl SledJournal {
 
 impl Inner {
     pub(crate) async fn ask(&self, request: Request) -> Result<Answer, Lost> {
+        let request = self.room.admit(request).await;
         let pending = self.store.submit(request).map_err(|refused: Refused| Lost::NotTaken(self.failure(refused)))?;
         pending.await.map_err(|unanswered| match self.store.health() {
             greylag_store_sled::Health::Down(reason) => Lost::Unanswered(self.failure(reason)),

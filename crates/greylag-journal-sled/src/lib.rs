@@ -55,6 +55,7 @@ mod offset_row;
 mod offsets;
 mod planner;
 mod queries;
+mod queued;
 mod reads;
 mod records;
 mod recovery;

@@ -24,6 +24,7 @@ use crate::lookup::{self, LookupError};
 use crate::merger::Merger;
 use crate::planner::offsets::ChangedOffsets;
 use crate::planner::states::ChangedState;
+use crate::queued::Queued;
 use crate::records::{EncodedEvent, StoredHead};
 use crate::recovery;
 use crate::request::{Answer, EncodedAppend, Opening, Request, WriteState};
@@ -473,7 +474,7 @@ fn local<T>(found: Result<T, LookupError>) -> Result<Result<T, Corrupt>, StoreEr
 }
 
 impl Planner for JournalPlanner {
-    type Request = Request;
+    type Request = Queued;
     type Answer = Answer;
 
     fn recover(&mut self, reader: &Reader, batch: &mut Batch) -> Result<(), StoreError> {
@@ -487,7 +488,7 @@ impl Planner for JournalPlanner {
         Ok(())
     }
 
-    fn plan(&mut self, requests: Vec<Request>, reader: &Reader, batch: &mut Batch) -> Result<Vec<Answer>, StoreError> {
+    fn plan(&mut self, requests: Vec<Queued>, reader: &Reader, batch: &mut Batch) -> Result<Vec<Answer>, StoreError> {
         self.group = Group::default();
         self.group.record.first_ordinal = self.counters.next_ordinal;
         self.room = self.watermark.room();
@@ -499,7 +500,7 @@ impl Planner for JournalPlanner {
         self.group.heads.reserve(requests.len());
         let mut answers = Vec::with_capacity(requests.len());
         for request in requests {
-            answers.push(self.answer(request, reader, batch)?);
+            answers.push(self.answer(request.planned(), reader, batch)?);
         }
         if self.group.changed {
             self.write_heads(batch);

@@ -12,7 +12,8 @@ use crate::watermark::Disk;
 /// Settings of one journal on disk.
 #[derive(Debug, Clone)]
 pub struct SledJournalSettings {
-    /// Of the engine: cache, group sizes, waits.
+    /// Of the engine: cache, group sizes, waits. Here `max_pending_bytes` is 64 MiB by default, and what would
+    /// exceed it waits for room instead of being refused.
     pub store: StoreSettings,
     /// Ids whose heads are kept in memory; an append to another id reads its head first, about
     /// 200 bytes each. Default 100 000.
@@ -40,7 +41,7 @@ pub struct SledJournalSettings {
 impl Default for SledJournalSettings {
     fn default() -> Self {
         Self {
-            store: StoreSettings::default(),
+            store: StoreSettings { max_pending_bytes: 64 << 20, ..StoreSettings::default() },
             heads_cached: 100_000,
             verify_commits: 256,
             sweep_keys: 1000,

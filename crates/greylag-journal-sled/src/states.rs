@@ -227,6 +227,7 @@ mod tests {
     use super::*;
     use crate::heads::{Before, Undurable};
     use crate::planner::JournalPlanner;
+    use crate::queued::Queued;
     use crate::watermark::Watermark;
     use crate::{SledJournal, SledJournalSettings};
 
@@ -280,14 +281,14 @@ mod tests {
     }
 
     impl Planner for Watched {
-        type Request = Request;
+        type Request = Queued;
         type Answer = Answer;
 
         fn recover(&mut self, reader: &Reader, batch: &mut Batch) -> Result<(), StoreError> {
             self.planner.recover(reader, batch)
         }
 
-        fn plan(&mut self, asked: Vec<Request>, reader: &Reader, out: &mut Batch) -> Result<Vec<Answer>, StoreError> {
+        fn plan(&mut self, asked: Vec<Queued>, reader: &Reader, out: &mut Batch) -> Result<Vec<Answer>, StoreError> {
             let answers = self.planner.plan(asked, reader, out)?;
             self.seen.lock().unwrap().push(self.undurable.durable_row(&self.key));
             let removes = "the next plan removes chunks of the state that readers are shown until then";
@@ -319,7 +320,7 @@ mod tests {
         for revision in 1..=3 {
             let (write, value) = write(&id, revision);
             let request = WriteState { write, content: Some((value, None)) };
-            store.submit(Request::WriteState(Box::new(request))).unwrap().wait().unwrap();
+            store.submit(Request::WriteState(Box::new(request)).into()).unwrap().wait().unwrap();
             expected.push(store.reader().unwrap().get(&key).unwrap());
         }
         expected.pop();

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use common::{Writer, event, id, open, payloads, read_all, upsert};
 use futures::future::join_all;
-use greylag_journal_sled::{Clock, Disk, OpenError, SledJournal, SledJournalSettings};
+use greylag_journal_sled::{Clock, Disk, OpenError, SledJournal, SledJournalSettings, StoreSettings};
 use greylag_persistence::{
     Append, AppendError, ClaimError, DeleteError, Health, Journal, NewSnapshot, OffsetError, OffsetStore, ReadError,
     ReadRange, RejectReason, Revision, SeqNr, SnapshotCriteria, SnapshotError, SnapshotStore, StateRejectReason,
@@ -277,4 +277,25 @@ async fn a_thousand_entities_share_twenty_commits() {
     join_all(writers.iter_mut().map(|writer| writer.append(&journal, &["1"]))).await;
     let groups = journal.stats().groups - before;
     assert!(groups <= 20, "1000 events of 1000 entities took {groups} commits");
+}
+
+/// persistence §7: beyond `max_pending_bytes` an append waits, and does not fail; nor does one that is larger.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn appends_wait_for_room_and_none_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let test = SledJournalSettings::test();
+    let store = StoreSettings { max_pending_bytes: 8 << 10, max_group_requests: 3, ..test.store };
+    let journal = SledJournal::open(directory.path(), SledJournalSettings { store, ..test }).await.unwrap();
+    let claims = (0..40).map(|number| Writer::claim(&journal, id(&format!("Counter|{number}"))));
+    let text = "x".repeat(2000);
+    let write = async |mut writer: Writer| {
+        for _ in 0..5 {
+            writer.append(&journal, &[&text]).await;
+        }
+        writer.append(&journal, &[&"y".repeat(100_000)]).await;
+        read_all(&journal, &writer.id).await.len()
+    };
+    assert_eq!(join_all(join_all(claims).await.into_iter().map(write)).await, [6; 40]);
+    assert_eq!(journal.health(), Health::Up);
+    journal.close().await.unwrap();
 }

@@ -1,0 +1,66 @@
+//! The queue in front of the committer, bounded in bytes: whoever finds it full waits for room.
+//!
+//! The store refuses what does not fit. An append that is refused makes its entity recover, and thousands that
+//! recover would meet a queue as full. So there is room for a request before the store is asked, first come,
+//! first served, and it is taken back when the request is planned, whoever still waits for its answer.
+//! Source: persistence §7 (`max_pending_bytes`).
+
+use std::sync::Arc;
+
+use greylag_store_sled::Request as _;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::request::Request;
+
+/// Room is counted in units, so that 64 bits are not needed for it.
+const UNIT: usize = 1024;
+
+/// How much may wait.
+#[derive(Debug)]
+pub(crate) struct Room {
+    free: Arc<Semaphore>,
+    units: usize,
+}
+
+impl Room {
+    pub(crate) fn new(max_pending_bytes: usize) -> Self {
+        let units = (max_pending_bytes / UNIT).clamp(1, Semaphore::MAX_PERMITS.min(u32::MAX as usize));
+        Self { free: Arc::new(Semaphore::new(units)), units }
+    }
+
+    /// Waits for room. Dropped before, nothing was asked of anybody.
+    pub(crate) async fn admit(&self, request: Request) -> Queued {
+        // One that is larger than all the room goes in alone.
+        let units = request.bytes().div_ceil(UNIT).clamp(1, self.units);
+        let units = u32::try_from(units).unwrap_or(u32::MAX);
+        let room = self.free.clone().acquire_many_owned(units).await;
+        Queued { request, room: Some(room.expect("this semaphore is never closed")) }
+    }
+}
+
+/// A request with the room that it takes until it is planned.
+pub(crate) struct Queued {
+    pub(crate) request: Request,
+    room: Option<OwnedSemaphorePermit>,
+}
+
+impl Queued {
+    /// Takes the request, and gives the room back.
+    pub(crate) fn planned(self) -> Request {
+        drop(self.room);
+        self.request
+    }
+}
+
+/// Without room of its own, for who asks the store itself.
+impl From<Request> for Queued {
+    fn from(request: Request) -> Self {
+        Self { request, room: None }
+    }
+}
+
+impl greylag_store_sled::Request for Queued {
+    fn bytes(&self) -> usize {
+        self.request.bytes()
+    }
+}
