@@ -102,7 +102,9 @@ impl QueueBehavior {
             None => Writer { controller: controller.clone(), known: found_at_start, has_started: Arc::default() },
         };
         let has_started = self.writer.insert(writer).has_started.clone();
-        if !is_newest && has_started.load(Ordering::Relaxed) {
+        if is_newest {
+            has_started.store(true, Ordering::Relaxed);
+        } else if has_started.load(Ordering::Relaxed) {
             return Effect::reply(reply_to, Err(queue.fenced()));
         }
         let Some(epoch) = newest.map_or(Some(Epoch::FIRST), |newest| newest.epoch.0.checked_add(1).map(Epoch)) else {
@@ -255,5 +257,86 @@ impl EventSourced for QueueBehavior {
 
     fn replay_from(&self, queue: &KeptQueue) -> Option<EventNr> {
         if kept::fits(queue, self.settings.snapshot_max_bytes) { None } else { kept::oldest_event(queue) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+    use std::time::Instant;
+
+    use greylag_core::{ReplyAddress, ReplyOutcome, ReplyPort};
+    use greylag_persistence::{EntityTestKit, Marks};
+
+    use super::*;
+
+    fn behavior() -> QueueBehavior {
+        let id = PersistenceId::of("ProducerQueue", "orders").unwrap();
+        QueueBehavior::new(id, EventSourcedQueueSettings::test())
+    }
+
+    fn controller(instance: u64) -> ControllerRef {
+        ControllerRef { node: "localhost:17355#1".parse().unwrap(), path: "delivery/orders".into(), instance }
+    }
+
+    fn started_by(instance: u64) -> KeptQueue {
+        let mut queue = KeptQueue::default();
+        queue.start(Started { stream_id: StreamId(7), epoch: Epoch(3), controller: controller(instance) });
+        queue
+    }
+
+    type Answers = Arc<Mutex<Vec<Result<QueueState<Encoded>, QueueError>>>>;
+
+    /// Keeps what loads are answered.
+    struct Port(Answers);
+
+    impl ReplyPort for Port {
+        fn reply(&self, _: &ReplyAddress, outcome: ReplyOutcome) {
+            if let ReplyOutcome::Value { value, .. } = outcome {
+                self.0.lock().unwrap().push(*value.downcast().unwrap());
+            }
+        }
+    }
+
+    /// Lets controller 1 load `queue`; answers how many events that would store.
+    fn load(behavior: &mut QueueBehavior, queue: &KeptQueue) -> usize {
+        let address = ReplyAddress { node: "localhost:17355#1".parse().unwrap(), ask_id: 1 };
+        let reply_to = ReplyTo::new(address, Arc::new(Port(Answers::default())));
+        let waiting = Arc::new(());
+        let (wanted, stream_id) = (Arc::downgrade(&waiting), StreamId(8));
+        let load = QueueCommand::Load { controller: controller(1), stream_id, now_ms: 0, wanted, reply_to };
+        let (id, marks) = (behavior.persistence_id(), Marks::default());
+        behavior.on_command(&mut CommandContext::for_test(&id, EventNr::FIRST, &marks), queue, load).event_count()
+    }
+
+    /// Of delivery §4.2, and scenario delivery 87: a controller that found its own start in the
+    /// history is fenced by a newer one of somebody else; one whose start was never stored is not.
+    #[test]
+    fn scenario_87_a_newer_start_fences_whoever_started_before() {
+        let mut first = behavior();
+        assert_eq!(load(&mut first, &started_by(2)), 1, "a dead predecessor's");
+        assert_eq!(load(&mut first, &started_by(2)), 1, "it was not stored the first time");
+        assert_eq!(load(&mut first, &started_by(1)), 1, "its own");
+        assert_eq!(load(&mut first, &started_by(2)), 0, "somebody started since");
+    }
+
+    /// The same when its start is known because the store said so.
+    #[test]
+    fn scenario_87_a_start_that_was_stored_counts() {
+        let mut kit = EntityTestKit::new(Instant::now(), behavior);
+        let waiting = Arc::new(());
+        let load = |instance| {
+            let wanted = Arc::downgrade(&waiting);
+            move |reply_to| QueueCommand::Load {
+                controller: controller(instance),
+                stream_id: StreamId(7),
+                now_ms: 0,
+                wanted,
+                reply_to,
+            }
+        };
+        assert_eq!(kit.ask(load(1)).unwrap().unwrap().epoch, Epoch(1));
+        assert_eq!(kit.ask(load(2)).unwrap().unwrap().epoch, Epoch(2), "another controller through the same queue");
+        assert_eq!(kit.ask(load(2)).unwrap().unwrap().stream_id, StreamId(7));
     }
 }
