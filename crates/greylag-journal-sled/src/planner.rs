@@ -550,14 +550,14 @@ mod tests {
     struct Noted(JournalPlanner, Arc<Mutex<Vec<bool>>>);
 
     impl Planner for Noted {
-        type Request = Request;
+        type Request = Queued;
         type Answer = Answer;
 
         fn recover(&mut self, reader: &Reader, batch: &mut Batch) -> Result<(), StoreError> {
             self.0.recover(reader, batch)
         }
 
-        fn plan(&mut self, asked: Vec<Request>, reader: &Reader, out: &mut Batch) -> Result<Vec<Answer>, StoreError> {
+        fn plan(&mut self, asked: Vec<Queued>, reader: &Reader, out: &mut Batch) -> Result<Vec<Answer>, StoreError> {
             let answers = self.0.plan(asked, reader, out)?;
             self.1.lock().unwrap().push(self.0.needs_durable());
             Ok(answers)
@@ -577,7 +577,7 @@ mod tests {
         let planner = JournalPlanner::new("test".into(), &settings, Arc::default(), watermark);
         let store = Store::open(directory.path(), settings.store, Noted(planner, Arc::clone(&noted))).unwrap();
         let (id, writer_uuid) = (PersistenceId::unique("Counter|1").unwrap(), WriterUuid::from_u128(1));
-        let ask = |request| store.submit(request).unwrap().wait().unwrap();
+        let ask = |request: Request| store.submit(request.into()).unwrap().wait().unwrap();
         let claim = ask(Request::Claim { id: id.clone(), writer_uuid, under: Under::Seen(WriterEpoch::NONE) });
         let Answer::Claim(Ok(Claim { epoch, .. })) = claim else { panic!("{claim:?}") };
         ask(Request::Advance { id: id.clone(), epoch, to: SeqNr::FIRST });
