@@ -142,3 +142,28 @@ fn in_cents(mut stored: Value) -> Result<Value, String> {
     fields.insert("currency".to_owned(), "EUR".into());
     Ok(stored)
 }
+
+#[cfg(test)]
+mod tests {
+    use greylag_persistence::EncodedValue;
+
+    use super::*;
+    use crate::release_1;
+
+    fn account() -> Account {
+        Account::new(PersistenceId::of("Account", "7").expect("a good id"))
+    }
+
+    /// Recovery gets by without a snapshot that it cannot read, as long as all events are there; so the
+    /// program alone would not notice.
+    #[test]
+    fn snapshots_of_the_release_before_are_read() {
+        let old = release_1::Account { id: account().persistence_id() }.snapshot_codec().expect("it has one");
+        let balance = serde_json::from_str(r#"{"amount":120}"#).expect("a balance in whole euros");
+        let stored = old.encode(&balance).expect("it can be written");
+        let new = account().snapshot_codec().expect("it has one");
+        assert_eq!(new.decode_one(stored.clone()), Ok(Some(Money::euro_cents(12_000))));
+        let damaged = EncodedValue { payload: "{}".into(), ..stored };
+        assert!(new.decode_one(damaged).is_err(), "a balance without an amount is no balance");
+    }
+}
