@@ -245,7 +245,7 @@ impl EventSourced for Sum {
         self.snapshots.then(|| StoredCodec::new(json::<i64>("sum")))
     }
 
-    fn settings(&self) -> EventSourcedSettings {
+    fn settings(&self, _: &EventSourcedSettings) -> EventSourcedSettings {
         self.settings.clone()
     }
 

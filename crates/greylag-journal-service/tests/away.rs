@@ -75,7 +75,7 @@ impl EventSourced for Account {
         StoredCodec::new(json("added"))
     }
 
-    fn settings(&self) -> EventSourcedSettings {
+    fn settings(&self, _: &EventSourcedSettings) -> EventSourcedSettings {
         EventSourcedSettings::test()
     }
 

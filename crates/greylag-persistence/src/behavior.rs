@@ -53,9 +53,10 @@ pub trait EventSourced: Sized + Send + 'static {
         ""
     }
 
-    /// The numbers of its life.
-    fn settings(&self) -> EventSourcedSettings {
-        EventSourcedSettings::default()
+    /// The numbers of its life, from what the node is configured with for all. Default: just that. Change what
+    /// this one needs otherwise: `EventSourcedSettings { delete_events: true, ..node.clone() }`.
+    fn settings(&self, node: &EventSourcedSettings) -> EventSourcedSettings {
+        node.clone()
     }
 
     /// Decides what a command does. `state` is what all events until now say, all of them durable.

@@ -79,9 +79,9 @@ pub trait DurableState: Sized + Send + 'static {
         ""
     }
 
-    /// The numbers of its life.
-    fn settings(&self) -> DurableStateSettings {
-        DurableStateSettings::default()
+    /// The numbers of its life, from what the node is configured with for all. Default: just that.
+    fn settings(&self, node: &DurableStateSettings) -> DurableStateSettings {
+        node.clone()
     }
 
     /// Decides what a command does. `state` is durable.

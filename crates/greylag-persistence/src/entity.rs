@@ -62,6 +62,8 @@ pub struct EntityInit {
     pub caps: Caps,
     /// Of the snapshot store.
     pub snapshot_caps: SnapshotCaps,
+    /// What the behaviour's settings start from: those of its node.
+    pub settings: EventSourcedSettings,
 }
 
 /// Where an entity stands.
@@ -157,7 +159,7 @@ impl<B: EventSourced> EntityCore<B> {
         now: Instant,
         out: &mut Vec<Action<B::Command>>,
     ) -> Result<Self, SettingsError> {
-        let settings = behavior.settings();
+        let settings = behavior.settings(&init.settings);
         settings.check()?;
         if settings.under_delivery && !init.caps.metadata {
             return Err(SettingsError::MetadataMissing);

@@ -48,6 +48,8 @@ pub struct StateEntityInit {
     pub seed: [u8; 32],
     /// Of the state store.
     pub caps: StateCaps,
+    /// What the behaviour's settings start from: those of its node.
+    pub settings: DurableStateSettings,
 }
 
 /// One call of a state store.
@@ -162,7 +164,7 @@ impl<B: DurableState> StateEntityCore<B> {
         now: Instant,
         out: &mut Vec<Action<B::Command, StateCall>>,
     ) -> Result<Self, SettingsError> {
-        let settings = behavior.settings();
+        let settings = behavior.settings(&init.settings);
         settings.check()?;
         let mut core = Self {
             id: behavior.persistence_id(),

@@ -14,7 +14,7 @@ use greylag_core::{EntityError, ReplyTo};
 use crate::behavior::Failure;
 use crate::driver::InMemoryStates;
 use crate::driver::state_store::StateStore;
-use crate::durable_state::DurableState;
+use crate::durable_state::{DurableState, DurableStateSettings};
 use crate::entity::{Action, Input};
 use crate::event::WriterUuid;
 use crate::journal::Scope;
@@ -197,7 +197,13 @@ fn start<B: DurableState>(
     now: Instant,
     out: &mut Vec<Action<B::Command, StateCall>>,
 ) -> StateEntityCore<B> {
-    let init = StateEntityInit { generation: None, start, seed: seed(start), caps: store.caps() };
+    let init = StateEntityInit {
+        generation: None,
+        start,
+        seed: seed(start),
+        caps: store.caps(),
+        settings: DurableStateSettings::default(),
+    };
     StateEntityCore::start(factory(), init, now, out)
         .unwrap_or_else(|error| panic!("the settings cannot work: {error}"))
 }

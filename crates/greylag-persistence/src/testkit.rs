@@ -20,6 +20,7 @@ use crate::driver::{InMemoryJournal, InMemorySnapshots};
 use crate::entity::{Action, EntityCore, EntityInit, Input, PhaseName, StoreCall};
 use crate::event::{Metadata, SeqNr, StoredEvent};
 use crate::journal::{Caps, Scope};
+use crate::settings::EventSourcedSettings;
 use crate::snapshot::{NewSnapshot, SnapshotCaps};
 use steps::{Asks, Settled, append_value, seed, settle, ticking_clock};
 
@@ -244,7 +245,14 @@ fn start<B: EventSourced>(
     out: &mut Vec<Action<B::Command>>,
 ) -> EntityCore<B> {
     let (caps, snapshot_caps) = (Caps::full(Scope::Process), SnapshotCaps::full(Scope::Process));
-    let init = EntityInit { generation: None, start, seed: seed(start), caps, snapshot_caps };
+    let init = EntityInit {
+        generation: None,
+        start,
+        seed: seed(start),
+        caps,
+        snapshot_caps,
+        settings: EventSourcedSettings::default(),
+    };
     EntityCore::start(factory(), init, now, out).unwrap_or_else(|error| panic!("the settings cannot work: {error}"))
 }
 

@@ -144,6 +144,7 @@ impl World {
             seed: [u8::try_from(self.starts).unwrap(); 32],
             caps: self.stores.journal.caps(),
             snapshot_caps: self.stores.snapshots.caps(),
+            settings: EventSourcedSettings::default(),
         };
         let mut out = Vec::new();
         self.core = Some(EntityCore::start(self.behavior(), init, self.now, &mut out).unwrap());
@@ -383,7 +384,7 @@ fn init(start: u64, stores: &Stores) -> EntityInit {
     let mut seed = [0; 32];
     seed[..8].copy_from_slice(&start.to_le_bytes());
     let (caps, snapshot_caps) = (stores.journal.caps(), stores.snapshots.caps());
-    EntityInit { generation: None, start, seed, caps, snapshot_caps }
+    EntityInit { generation: None, start, seed, caps, snapshot_caps, settings: EventSourcedSettings::default() }
 }
 
 fn behavior(wire: &Arc<Mutex<VecDeque<(DeliveryId, String)>>>) -> Outbox {

@@ -26,7 +26,14 @@ use log::Log;
 
 fn init(start: u64) -> EntityInit {
     let (caps, snapshot_caps) = (Caps::full(Scope::Process), SnapshotCaps::full(Scope::Process));
-    EntityInit { generation: None, start, seed: [7; 32], caps, snapshot_caps }
+    EntityInit {
+        generation: None,
+        start,
+        seed: [7; 32],
+        caps,
+        snapshot_caps,
+        settings: EventSourcedSettings::default(),
+    }
 }
 
 /// A machine over stores in memory, whose answers come one step at a time.

@@ -209,6 +209,7 @@ impl World {
             seed: [u8::try_from(self.starts).unwrap(); 32],
             caps: self.stores.journal.caps(),
             snapshot_caps: SnapshotCaps { latest_only: case.flag("latest_only"), ..self.stores.snapshots.caps() },
+            settings: EventSourcedSettings::default(),
         };
         let mut out = Vec::new();
         let behavior = self.behavior(case.arg("panics_on"));

@@ -159,6 +159,7 @@ impl World {
             start: self.starts,
             seed: [u8::try_from(self.starts).unwrap(); 32],
             caps: self.states.caps(),
+            settings: DurableStateSettings::default(),
         };
         let mut out = Vec::new();
         let mut behavior = Cell::new(ID, self.settings.clone(), self.log.clone());
@@ -321,7 +322,13 @@ impl Steps {
     fn new() -> Self {
         let now = Instant::now();
         let caps = InMemoryStates::default().caps();
-        let init = StateEntityInit { generation: None, start: 1, seed: [7; 32], caps };
+        let init = StateEntityInit {
+            generation: None,
+            start: 1,
+            seed: [7; 32],
+            caps,
+            settings: DurableStateSettings::default(),
+        };
         let mut out = Vec::new();
         let behavior = Cell::new(ID, DurableStateSettings::default(), Log::default());
         let core = StateEntityCore::start(behavior, init, now, &mut out).unwrap();

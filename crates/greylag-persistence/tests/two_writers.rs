@@ -61,7 +61,7 @@ impl EventSourced for Numbers {
         StoredCodec::new(json("numbers.event"))
     }
 
-    fn settings(&self) -> EventSourcedSettings {
+    fn settings(&self, _: &EventSourcedSettings) -> EventSourcedSettings {
         EventSourcedSettings::test()
     }
 
@@ -149,6 +149,7 @@ impl World {
             seed: self.rng.random(),
             caps: self.stores.journal.caps(),
             snapshot_caps: self.stores.snapshots.caps(),
+            settings: EventSourcedSettings::default(),
         };
         let mut out = Vec::new();
         let core = EntityCore::start(Numbers, init, self.now, &mut out).unwrap();

@@ -62,8 +62,8 @@ impl EventSourced for Counter {
         Some(StoredCodec::new(json("counter.state")))
     }
 
-    fn settings(&self) -> EventSourcedSettings {
-        EventSourcedSettings { snapshot_every: NonZeroU64::new(10), ..EventSourcedSettings::default() }
+    fn settings(&self, node: &EventSourcedSettings) -> EventSourcedSettings {
+        EventSourcedSettings { snapshot_every: NonZeroU64::new(10), ..node.clone() }
     }
 
     fn on_command(&mut self, _: &mut CommandContext<'_>, count: &i64, command: Command) -> Effect<Self> {

@@ -102,7 +102,7 @@ impl EventSourced for Account {
         Some(codec.upcaster(Upcaster::json(BALANCE, 1, 2, in_cents)))
     }
 
-    fn settings(&self) -> EventSourcedSettings {
+    fn settings(&self, node: &EventSourcedSettings) -> EventSourcedSettings {
         EventSourcedSettings {
             snapshot_every: Some(SNAPSHOT_EVERY),
             // Two, so that a damaged one has an older beside it; what both cover is deleted.
@@ -110,7 +110,7 @@ impl EventSourced for Account {
             delete_events: true,
             // This program wants to know; entities of a shard are restarted after a wait.
             on_failure: OnFailure::Stop,
-            ..EventSourcedSettings::default()
+            ..node.clone()
         }
     }
 

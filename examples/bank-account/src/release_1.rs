@@ -57,12 +57,8 @@ impl EventSourced for Account {
         Some(StoredCodec::new(json(BALANCE)))
     }
 
-    fn settings(&self) -> EventSourcedSettings {
-        EventSourcedSettings {
-            snapshot_every: Some(SNAPSHOT_EVERY),
-            on_failure: OnFailure::Stop,
-            ..EventSourcedSettings::default()
-        }
+    fn settings(&self, node: &EventSourcedSettings) -> EventSourcedSettings {
+        EventSourcedSettings { snapshot_every: Some(SNAPSHOT_EVERY), on_failure: OnFailure::Stop, ..node.clone() }
     }
 
     fn on_command(&mut self, _: &mut CommandContext<'_>, balance: &Balance, command: Command) -> Effect<Self> {

@@ -142,7 +142,7 @@ impl EventSourced for Book {
         Some(StoredCodec::new(Words))
     }
 
-    fn settings(&self) -> EventSourcedSettings {
+    fn settings(&self, _: &EventSourcedSettings) -> EventSourcedSettings {
         self.settings.clone()
     }
 

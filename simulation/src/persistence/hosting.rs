@@ -38,9 +38,17 @@ impl World {
         let (caps, snapshot_caps, state_caps) = self.store.caps();
         let seed = self.rng.random();
         let (machine, out) = if entity < self.setup.books {
-            Machine::book(self.book(entity), EntityInit { generation, start: key, seed, caps, snapshot_caps }, now)
+            Machine::book(
+                self.book(entity),
+                EntityInit { generation, start: key, seed, caps, snapshot_caps, settings: self.setup.book.clone() },
+                now,
+            )
         } else {
-            Machine::slate(self.slate(entity), StateEntityInit { generation, start: key, seed, caps: state_caps }, now)
+            Machine::slate(
+                self.slate(entity),
+                StateEntityInit { generation, start: key, seed, caps: state_caps, settings: self.setup.slate.clone() },
+                now,
+            )
         };
         let expected = Expected::new(self.setup.book.stash_capacity.get());
         self.hosted.insert(key, Hosted { entity, node, machine, tick_at: None, claimed: None, expected });

@@ -50,7 +50,7 @@ impl DurableState for Slate {
         StoredCodec::new(Words)
     }
 
-    fn settings(&self) -> DurableStateSettings {
+    fn settings(&self, _: &DurableStateSettings) -> DurableStateSettings {
         self.settings.clone()
     }
 

@@ -130,7 +130,7 @@ impl EventSourced for Account {
         StoredCodec::new(json::<u64>("purchased"))
     }
 
-    fn settings(&self) -> EventSourcedSettings {
+    fn settings(&self, _: &EventSourcedSettings) -> EventSourcedSettings {
         EventSourcedSettings { under_delivery: true, ..EventSourcedSettings::test() }
     }
 

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use greylag_core::Generation;
-use greylag_persistence::{EntityInit, Incarnation, StoreCall};
+use greylag_persistence::{EntityInit, EventSourcedSettings, Incarnation, StoreCall};
 use greylag_sharding::ids::{EntityId, ShardId};
 use greylag_sharding::region::{self, Provenance};
 use greylag_sharding::shard::{Effect, Input, Shard, SlotId};
@@ -250,6 +250,7 @@ impl Market {
             seed,
             caps: self.app.journal.caps(),
             snapshot_caps: self.app.journal.snapshot_caps(),
+            settings: EventSourcedSettings::default(),
         };
         self.note(|| format!("n{node}: customer {number} starts at {generation}"));
         let (customer, wishes) = Customer::start(now, number, self.app.consumer.clone(), init);

@@ -155,9 +155,9 @@ where
         self.inner.snapshot_codec()
     }
 
-    fn settings(&self) -> EventSourcedSettings {
+    fn settings(&self, node: &EventSourcedSettings) -> EventSourcedSettings {
         // Refuses settings under which marks could be missing.
-        EventSourcedSettings { under_delivery: true, ..self.inner.settings() }
+        EventSourcedSettings { under_delivery: true, ..self.inner.settings(node) }
     }
 
     fn on_command(&mut self, cx: &mut CommandContext<'_>, state: &B::State, command: Self::Command) -> Effect<Self> {

@@ -17,7 +17,7 @@ use crate::driver::ask;
 use crate::driver::permits::{RecoveryPermit, RecoveryPermits};
 use crate::driver::state_store::StateStore;
 use crate::driver::stores::Stores;
-use crate::durable_state::DurableState;
+use crate::durable_state::{DurableState, DurableStateSettings};
 use crate::entity::machine::Machine;
 use crate::entity::{Action, EntityCore, EntityInit, Incarnation, Input};
 use crate::persistence_id::PersistenceId;
@@ -95,7 +95,7 @@ impl<C> EntityHandle<C> {
     }
 }
 
-/// Starts `behavior` as a task of the current tokio runtime.
+/// Starts `behavior` as a task of the current tokio runtime. Its settings start from those of `stores`.
 ///
 /// # Errors
 /// [`SettingsError`] if its settings cannot work, or it selects a store that is not there.
@@ -111,6 +111,7 @@ pub fn spawn<B: EventSourced>(
         seed: random_seed(),
         caps: stores.journal.caps(),
         snapshot_caps: stores.snapshots.caps(),
+        settings: stores.event_sourced_settings().clone(),
     };
     let mut out = Vec::new();
     let core = EntityCore::start(behavior, init, now(), &mut out)?;
@@ -121,7 +122,8 @@ pub fn spawn<B: EventSourced>(
     Ok(run(core, call, permits, out))
 }
 
-/// Starts `behavior`, whose state is kept by `states`, as a task of the current tokio runtime.
+/// Starts `behavior`, whose state is kept by `states`, as a task of the current tokio runtime. Its settings start
+/// from the defaults.
 ///
 /// # Errors
 /// [`SettingsError`] if its settings cannot work.
@@ -131,7 +133,7 @@ pub fn spawn_state<B: DurableState>(
     permits: RecoveryPermits,
 ) -> Result<(EntityHandle<B::Command>, oneshot::Receiver<Ended>), SettingsError> {
     let (start, seed, caps) = (next_start(), random_seed(), states.caps());
-    let init = StateEntityInit { generation: None, start, seed, caps };
+    let init = StateEntityInit { generation: None, start, seed, caps, settings: DurableStateSettings::default() };
     let mut out = Vec::new();
     let core = StateEntityCore::start(behavior, init, now(), &mut out)?;
     let call = move |call: crate::StateCall| -> BoxFuture<'static, _> {

@@ -10,11 +10,12 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use crate::driver::state_store::StateStore;
+use crate::durable_state::DurableStateSettings;
 use crate::error::{AdvanceError, AppendError, ClaimError, CloseError, DeleteError, ReadError, SnapshotError};
 use crate::event::{SeqNr, Timestamp, WriterEpoch, WriterUuid};
 use crate::journal::{Append, Appended, Caps, Claim, Head, Health, Page, ReadRange, Scope, Under};
 use crate::persistence_id::PersistenceId;
-use crate::settings::SettingsError;
+use crate::settings::{EventSourcedSettings, SettingsError};
 use crate::snapshot::{NewSnapshot, Snapshot, SnapshotCaps, SnapshotCriteria};
 
 /// Keeps the events of many ids, each history fenced by its own epoch.
@@ -144,6 +145,8 @@ pub struct Stores {
     pub snapshots: Arc<dyn SnapshotStore>,
     /// Keeps durable states. Default: none, and entities with a durable state are refused.
     pub states: Option<Arc<dyn StateStore>>,
+    /// What the settings of behaviours on these stores start from.
+    settings: Arc<(EventSourcedSettings, DurableStateSettings)>,
     /// The others, by name.
     plugins: BTreeMap<String, Self>,
 }
@@ -151,7 +154,7 @@ pub struct Stores {
 impl Stores {
     /// What event-sourced entities need.
     pub fn new(journal: Arc<dyn Journal>, snapshots: Arc<dyn SnapshotStore>) -> Self {
-        Self { journal, snapshots, states: None, plugins: BTreeMap::new() }
+        Self { journal, snapshots, states: None, settings: Arc::default(), plugins: BTreeMap::new() }
     }
 
     /// The same, and `states` for entities with a durable state.
@@ -166,6 +169,23 @@ impl Stores {
     pub fn with_plugin(mut self, id: impl Into<String>, stores: Self) -> Self {
         self.plugins.insert(id.into(), stores);
         self
+    }
+
+    /// The same, and what the settings of every behaviour that is hosted on them start from, whichever plugin it
+    /// selects. A node passes on what it is configured with. Source: persistence §9.
+    #[must_use]
+    pub fn with_settings(self, event_sourced: EventSourcedSettings, durable_state: DurableStateSettings) -> Self {
+        Self { settings: Arc::new((event_sourced, durable_state)), ..self }
+    }
+
+    /// What the settings of event-sourced behaviours start from. Default: the defaults.
+    pub fn event_sourced_settings(&self) -> &EventSourcedSettings {
+        &self.settings.0
+    }
+
+    /// What the settings of behaviours with a durable state start from. Default: the defaults.
+    pub fn durable_state_settings(&self) -> &DurableStateSettings {
+        &self.settings.1
     }
 
     /// The journal and the snapshots that a behaviour selects; `""` is the default. Source: persistence §1.

@@ -74,7 +74,7 @@ impl DurableState for Cell {
         StoredCodec::new(Picky)
     }
 
-    fn settings(&self) -> DurableStateSettings {
+    fn settings(&self, _: &DurableStateSettings) -> DurableStateSettings {
         self.settings.clone()
     }
 

@@ -87,7 +87,7 @@ impl EventSourced for Counter {
         Some(StoredCodec::new(json("counter.state")))
     }
 
-    fn settings(&self) -> EventSourcedSettings {
+    fn settings(&self, _: &EventSourcedSettings) -> EventSourcedSettings {
         self.settings.clone()
     }
 

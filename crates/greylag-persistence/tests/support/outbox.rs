@@ -65,7 +65,7 @@ impl EventSourced for Outbox {
         Some(StoredCodec::new(json("outbox.state")))
     }
 
-    fn settings(&self) -> EventSourcedSettings {
+    fn settings(&self, _: &EventSourcedSettings) -> EventSourcedSettings {
         self.settings.clone()
     }
 

@@ -39,11 +39,13 @@ impl<B: DurableState> HostedMachine for StateEntityCore<B> {
         cx: &Ctx<'_, B::Command>,
         actions: &mut Actions<Self>,
     ) -> Result<Self, Failure> {
+        let stores = cx.node_services().stores.as_ref();
         let init = StateEntityInit {
             generation: Some(cx.generation()),
             start: cx.incarnation(),
             seed: rand::random(),
             caps: states.caps(),
+            settings: stores.map(|stores| stores.durable_state_settings().clone()).unwrap_or_default(),
         };
         Ok(Self::start(behavior, init, cx.now(), actions)?)
     }

@@ -51,6 +51,7 @@ impl<B: EventSourced> HostedMachine for EntityCore<B> {
             seed: rand::random(),
             caps: stores.journal.caps(),
             snapshot_caps: stores.snapshots.caps(),
+            settings: stores.event_sourced_settings().clone(),
         };
         Ok(Self::start(behavior, init, cx.now(), actions)?)
     }

@@ -258,7 +258,7 @@ impl EventSourced for Ledger {
         Some(StoredCodec::new(json("ledger.state")))
     }
 
-    fn settings(&self) -> EventSourcedSettings {
+    fn settings(&self, _: &EventSourcedSettings) -> EventSourcedSettings {
         EventSourcedSettings { snapshot_every: NonZeroU64::new(7), ..EventSourcedSettings::test() }
     }
 
@@ -387,7 +387,7 @@ impl DurableState for Gauge {
         StoredCodec::new(json("gauge.state"))
     }
 
-    fn settings(&self) -> DurableStateSettings {
+    fn settings(&self, _: &DurableStateSettings) -> DurableStateSettings {
         DurableStateSettings { on_failure: EventSourcedSettings::test().on_failure, ..DurableStateSettings::default() }
     }
 
@@ -522,7 +522,7 @@ impl EventSourced for Sender {
         StoredCodec::new(json("sender.event"))
     }
 
-    fn settings(&self) -> EventSourcedSettings {
+    fn settings(&self, _: &EventSourcedSettings) -> EventSourcedSettings {
         let redeliver_interval = Duration::from_millis(100);
         let delivery_tracker = DeliveryTrackerSettings { redeliver_interval, ..DeliveryTrackerSettings::default() };
         EventSourcedSettings { delivery_tracker, ..EventSourcedSettings::test() }
