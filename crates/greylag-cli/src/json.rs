@@ -121,6 +121,9 @@ pub(crate) struct Health {
     unreachable: Vec<Unreachable>,
     foreign_cluster: Option<String>,
     dead_letters: BTreeMap<String, u64>,
+    ready: bool,
+    not_ready: Vec<String>,
+    degraded: Vec<String>,
 }
 
 impl From<&v1::HealthReply> for Health {
@@ -140,6 +143,9 @@ impl From<&v1::HealthReply> for Health {
             unreachable: unreachable.map(|one| Unreachable { member: one.member, observers: one.observers }).collect(),
             foreign_cluster: some(&reply.foreign_cluster),
             dead_letters: sorted(&reply.dead_letters),
+            ready: reply.ready,
+            not_ready: reply.not_ready.clone(),
+            degraded: reply.degraded.clone(),
         }
     }
 }

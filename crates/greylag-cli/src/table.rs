@@ -94,9 +94,13 @@ pub(crate) fn health(reply: &v1::HealthReply) -> String {
     for problem in &reply.problems {
         let _infallible = write!(text, "\n  {problem}");
     }
+    for reason in &reply.degraded {
+        let _infallible = write!(text, "\n  worth a look: {reason}");
+    }
+    let ready = if reply.ready { "ready" } else { "not ready" };
     let own = if reply.initialized { status(reply.self_status()) } else { "no member" };
     let leader = or_dash(reply.leader.clone());
-    let _infallible = write!(text, "\nself {own}, leader {leader}\n{}", undelivered(&reply.dead_letters));
+    let _infallible = write!(text, "\n{ready}, self {own}, leader {leader}\n{}", undelivered(&reply.dead_letters));
     text
 }
 

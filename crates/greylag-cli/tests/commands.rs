@@ -5,7 +5,7 @@ mod common;
 use std::time::Duration;
 
 use common::{Node, code, greylag, json, said};
-use greylag_cluster::MemberStatus;
+use greylag_cluster::{MemberStatus, Readiness};
 use greylag_management::ManagementSettings;
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, BufReader};
@@ -75,7 +75,15 @@ async fn health_exits_with_0_only_if_nothing_is_amiss() {
     let (one, two) = Node::pair().await;
     let well = json(&one.run(&["health", "--json"]).await);
     assert_eq!((well["healthy"].as_bool(), &well["self_status"]), (Some(true), &Value::from("Up")), "{well}");
+    assert_eq!((well["ready"].as_bool(), told["ready"].as_bool()), (Some(true), Some(false)), "{well}");
+    // What a layer above says of itself is told by the node that it is on.
+    one.cluster.add_readiness_check(|| Readiness { degraded: vec!["journal: low".to_owned()], ..Readiness::default() });
     let well = one.run(&["health"]).await;
+    assert!(
+        said(&well).contains("worth a look: journal: low") && said(&well).contains("ready, self Up"),
+        "{}",
+        said(&well)
+    );
     assert!(code(&well) == 0 && said(&well).starts_with("healthy"), "{}", said(&well));
     for node in [two, one, node] {
         node.end().await;

@@ -129,9 +129,9 @@ pub use driver::lease::{
     GuardedLease, InMemoryLeases, Lease, LeaseError, LeaseFault, LeaseProvider, LeaseSettings, Leases, OnLost,
 };
 pub use driver::{
-    BoxFuture, Cluster, ClusterEvents, DeathWitness, Discovery, DiscoveryError, Mailbox, NoMessages, RunningHere, Runs,
-    SeedList, Singleton, SingletonAnswer, SingletonAskError, SingletonContext, SingletonRef, SingletonSendError,
-    StopToken, Target,
+    BoxFuture, Cluster, ClusterEvents, DeathWitness, Discovery, DiscoveryError, Mailbox, NoMessages, Readiness,
+    RunningHere, Runs, SeedList, Singleton, SingletonAnswer, SingletonAskError, SingletonContext, SingletonRef,
+    SingletonSendError, StopToken, Target,
 };
 pub use driver::{ChildWitness, FileWitness};
 pub use error::{ConfigError, JoinError, JoinRejection, MemberError, SingletonError, StartError, Terminated};

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use greylag_cluster::{ClusterEvent, Member, MemberStatus, MembershipView};
+use greylag_cluster::{ClusterEvent, Member, MemberStatus, MembershipView, Readiness};
 use greylag_core::UniqueAddress;
 use greylag_transport::TransportStats;
 
@@ -70,8 +70,16 @@ fn status(status: MemberStatus) -> v1::Status {
 }
 
 /// What is amiss, and everything it was judged by. Source: cluster M36.
-pub(crate) fn health(view: &MembershipView, condition: &Condition, stats: &TransportStats) -> v1::HealthReply {
-    let problems = problems(view, condition);
+pub(crate) fn health(
+    view: &MembershipView,
+    condition: &Condition,
+    readiness: Readiness,
+    stats: &TransportStats,
+) -> v1::HealthReply {
+    let mut problems = problems(view, condition);
+    // What a layer above says; the rest is told already.
+    let others: Vec<_> = readiness.not_ready.iter().filter(|reason| !problems.contains(reason)).cloned().collect();
+    problems.extend(others);
     let mut dead_letters = BTreeMap::new();
     for (key, count) in &stats.dead_letters {
         *dead_letters.entry(key.reason.to_string()).or_default() += count;
@@ -97,6 +105,9 @@ pub(crate) fn health(view: &MembershipView, condition: &Condition, stats: &Trans
         foreign_cluster: cluster_id(condition.foreign_cluster.unwrap_or_default()),
         self_suspect: view.self_suspect,
         dead_letters: dead_letters.into_iter().collect(),
+        ready: readiness.is_ready(),
+        not_ready: readiness.not_ready,
+        degraded: readiness.degraded,
     }
 }
 

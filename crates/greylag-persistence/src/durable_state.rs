@@ -220,6 +220,6 @@ mod tests {
         let backoff = Backoff { min: Duration::ZERO, ..Backoff::default() };
         let on_failure = OnFailure::RestartBackoff(backoff);
         let backoff = DurableStateSettings { on_failure, ..DurableStateSettings::default() };
-        assert!(backoff.check().unwrap_err().to_string().contains("backoff.min"));
+        assert!(backoff.check().unwrap_err().to_string().contains("backoff_min"));
     }
 }

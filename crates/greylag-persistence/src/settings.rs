@@ -247,7 +247,7 @@ impl Default for Backoff {
 impl Backoff {
     pub(crate) fn check(self) -> Result<(), SettingsError> {
         if self.min.is_zero() {
-            return Err(SettingsError::ZeroDuration { key: "backoff.min" });
+            return Err(SettingsError::ZeroDuration { key: "backoff_min" });
         }
         if self.max < self.min {
             return Err(SettingsError::BackoffOrder { min: self.min, max: self.max });
@@ -280,7 +280,7 @@ pub enum SettingsError {
         key: &'static str,
     },
     /// The longest wait is below the shortest.
-    #[error("backoff.max ({max:?}) must not be below backoff.min ({min:?})")]
+    #[error("backoff_max ({max:?}) must not be below backoff_min ({min:?})")]
     BackoffOrder {
         /// The shortest wait.
         min: Duration,
@@ -288,7 +288,7 @@ pub enum SettingsError {
         max: Duration,
     },
     /// A share is between 0 and 1.
-    #[error("backoff.jitter must be between 0 and 1, not {jitter}")]
+    #[error("backoff_jitter must be between 0 and 1, not {jitter}")]
     Jitter {
         /// The share given.
         jitter: f64,
@@ -345,8 +345,8 @@ impl SettingsError {
         match self {
             Self::ZeroDuration { key } | Self::UnknownPlugin { key, .. } => key,
             Self::NoStates { .. } => "state_plugin_id",
-            Self::BackoffOrder { .. } => "backoff.max",
-            Self::Jitter { .. } => "backoff.jitter",
+            Self::BackoffOrder { .. } => "backoff_max",
+            Self::Jitter { .. } => "backoff_jitter",
             Self::BreakerOrder { .. } => "breaker.max_reset_timeout",
             Self::RememberTooShort { .. } => "projection.remember",
             Self::MarksMissing | Self::DeliveriesMissing => "allow_partial_history",
@@ -387,9 +387,9 @@ mod tests {
         let backoff = |min, max, jitter| OnFailure::RestartBackoff(Backoff { min, max, jitter });
         let [zero, second] = [Duration::ZERO, Duration::from_secs(1)];
         for (on_failure, key) in [
-            (backoff(zero, second, 0.1), "backoff.min"),
-            (backoff(second * 2, second, 0.1), "backoff.max"),
-            (backoff(second, second, 1.5), "backoff.jitter"),
+            (backoff(zero, second, 0.1), "backoff_min"),
+            (backoff(second * 2, second, 0.1), "backoff_max"),
+            (backoff(second, second, 1.5), "backoff_jitter"),
         ] {
             let settings = EventSourcedSettings { on_failure, ..EventSourcedSettings::default() };
             assert!(settings.check().unwrap_err().to_string().contains(key), "{key}");

@@ -65,7 +65,7 @@ impl EventSourced for Notebook {
         Some(StoredCodec::new(json("notebook.page")))
     }
 
-    fn settings(&self) -> EventSourcedSettings {
+    fn settings(&self, _: &EventSourcedSettings) -> EventSourcedSettings {
         EventSourcedSettings {
             recovery: self.recovery,
             snapshot_every: NonZeroU64::new(4),

@@ -95,7 +95,12 @@ impl NodeBuilder {
         self
     }
 
-    /// Where persistent entities keep their events. Every node of the cluster must reach the same.
+    /// Where persistent entities keep their events. Every node of the cluster must reach the same. What their
+    /// settings start from is the node's own: `persistence.*` of the configuration.
+    ///
+    /// The node closes them when it ends, except those that are [kept open](greylag_persistence::Stores::kept_open);
+    /// the timeout of the phase `before_node_terminate` bounds it. While one of them is down, the node is not
+    /// ready: [`Node::readiness`].
     #[cfg(feature = "persistence")]
     pub fn stores(mut self, stores: greylag_persistence::Stores) -> Self {
         self.stores = Some(stores);
@@ -242,8 +247,7 @@ fn by_dns(_: &NodeSettings) -> Result<Option<Arc<dyn Discovery>>, StartError> {
     Ok(None)
 }
 
-/// The stores of entities: the program's, or those of the journal that the settings name, which is closed late, when
-/// nobody is left who writes.
+/// The stores of entities: the program's, or those of the journal that the settings name.
 #[cfg(feature = "persistence")]
 async fn journal(
     settings: &NodeSettings,
@@ -251,15 +255,50 @@ async fn journal(
     own: Option<greylag_persistence::Stores>,
 ) -> Result<(Option<greylag_persistence::Stores>, Option<crate::journals::NodeJournal>), crate::journals::JournalError>
 {
-    if own.is_some() {
-        return Ok((own, None));
+    if let Some(own) = own {
+        return Ok((Some(host(settings, cluster, own)), None));
     }
     let Some(journal) = crate::journals::open(settings).await? else { return Ok((None, None)) };
-    let stores = journal.stores.clone();
-    cluster.on_phase(greylag_cluster::Phase::BeforeNodeTerminate, "journal", move || {
-        Box::pin(async move { stores.journal.close().await.is_ok() })
+    Ok((Some(host(settings, cluster, journal.stores.clone())), Some(journal)))
+}
+
+/// Makes the node answer for its stores: what it is configured with is what entities start from, what ails a store
+/// ails the node, and the end of the node is theirs. Source: persistence §4.1, §9, §10.15.
+#[cfg(feature = "persistence")]
+fn host(
+    settings: &NodeSettings,
+    cluster: &Cluster,
+    stores: greylag_persistence::Stores,
+) -> greylag_persistence::Stores {
+    use greylag_cluster::{Phase, Readiness};
+    use greylag_persistence::Health;
+
+    let watched = stores.clone();
+    cluster.add_readiness_check(move || {
+        let mut readiness = Readiness::default();
+        for (store, health) in watched.health() {
+            match health {
+                Health::Up => {}
+                Health::Degraded(reasons) => {
+                    readiness.degraded.extend(reasons.into_iter().map(|reason| format!("{store}: {reason}")));
+                }
+                Health::Down(reason) => readiness.not_ready.push(format!("{store} is down: {reason}")),
+            }
+        }
+        readiness
     });
-    Ok((Some(journal.stores.clone()), Some(journal)))
+    let closed = stores.clone();
+    // After the regions, the singletons and whatever else may still write. The timeout of the phase bounds it.
+    cluster.on_phase(Phase::BeforeNodeTerminate, "stores", move || {
+        Box::pin(async move {
+            let failed = closed.close().await.err().unwrap_or_default();
+            for (store, error) in &failed {
+                tracing::error!(%store, %error, "a store did not close cleanly");
+            }
+            failed.is_empty()
+        })
+    });
+    stores.with_settings(settings.persistence.clone(), settings.durable_state.clone())
 }
 
 /// Starts the admin service before the node joins, so that a node that cannot join can be asked why.

@@ -102,6 +102,12 @@ impl Node {
         &self.cluster
     }
 
+    /// Whether this node should be given work: it is Up, and none of its stores is down. What load balancers and
+    /// orchestrators ask; `greylag health` tells it too. Never waits.
+    pub fn readiness(&self) -> greylag_cluster::Readiness {
+        self.cluster.readiness()
+    }
+
     /// The transport, for layers of one's own on top of it.
     pub fn transport(&self) -> &Arc<GrpcTransport> {
         &self.transport

@@ -30,7 +30,7 @@ pub struct NodeSettings {
     /// `ddata.durable.path` and `ddata.durable.cache_bytes`: where durable entries are stored.
     #[cfg(feature = "ddata")]
     pub ddata_store: DdataPlace,
-    /// `persistence.*`, for event-sourced behaviours.
+    /// `persistence.*`: what the settings of every event-sourced behaviour start from.
     #[cfg(feature = "persistence")]
     pub persistence: greylag_persistence::EventSourcedSettings,
     /// `persistence.journal` and the sections of journals and breakers: what the node opens by itself.
@@ -39,6 +39,10 @@ pub struct NodeSettings {
     /// `persistence.projection.*` and `persistence.query.*`, for projections that the program starts.
     #[cfg(feature = "persistence")]
     pub projection: greylag_persistence::ProjectionSettings,
+    /// `persistence.*`: what the settings of every behaviour with a durable state start from. A key that both
+    /// have sets both.
+    #[cfg(feature = "persistence")]
+    pub durable_state: greylag_persistence::DurableStateSettings,
     /// `sharding.*`, the defaults of all entity types.
     #[cfg(feature = "sharding")]
     pub sharding: greylag_sharding::ShardingSettings,
@@ -137,14 +141,19 @@ impl NodeSettings {
         }
         #[cfg(feature = "persistence")]
         {
-            let checked = [self.persistence.check(), self.projection.check()];
-            problems
-                .extend(checked.into_iter().filter_map(Result::err).map(|error| crate::journals::refused_by(&error)));
+            for checked in [self.persistence.check(), self.durable_state.check(), self.projection.check()] {
+                let problem = checked.err().map(|error| crate::journals::refused_by(&error));
+                // What event-sourced entities and those with a durable state have in common is told once.
+                problems.extend(problem.filter(|problem| !problems.contains(problem)));
+            }
             problems.extend(self.journal.problems());
         }
         #[cfg(feature = "sharding")]
         if let Err(error) = self.sharding.validate() {
-            problems.push((format!("sharding.{}", error.key), format!("{}: {}", error.value, error.reason)));
+            // The permits to recover are shared by all types, and named for what they are permits of.
+            let of_node = ["max_concurrent_recoveries", "permit_wait_warn"].contains(&error.key);
+            let section = if of_node { "persistence" } else { "sharding" };
+            problems.push((format!("{section}.{}", error.key), format!("{}: {}", error.value, error.reason)));
         }
         #[cfg(feature = "delivery")]
         if let Err(error) = self.delivery.validate() {

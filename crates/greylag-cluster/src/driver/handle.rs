@@ -86,6 +86,7 @@ pub(crate) struct Inner {
     /// `Some` once this node has ended, every phase included.
     pub(crate) terminated: watch::Receiver<Option<ShutdownReason>>,
     pub(crate) watches: super::watch::Watches,
+    pub(crate) checks: super::readiness::Checks,
     pub(crate) threads: Threads,
 }
 

@@ -17,6 +17,7 @@ mod lease_in_use;
 mod lifecycle;
 mod node;
 mod rates;
+mod readiness;
 mod shutdown;
 mod singleton;
 mod tasks;
@@ -34,6 +35,7 @@ use tokio::sync::{mpsc, oneshot};
 pub use discovery::{Discovery, DiscoveryError, SeedList};
 pub use events::ClusterEvents;
 pub use handle::{BoxFuture, Cluster, DeathWitness, Target};
+pub use readiness::Readiness;
 pub use singleton::{
     Mailbox, NoMessages, Singleton, SingletonAnswer, SingletonAskError, SingletonContext, SingletonRef,
     SingletonSendError, StopToken,
@@ -135,6 +137,17 @@ fn spawn(settings: ClusterSettings, remoting: Arc<dyn Remoting>, handle: Handle,
     let watches = watch::Watches::start(&handle, remoting.clone(), &hub);
     let threads = handle::Threads { handle, user: Handle::current() };
     let singletons = singleton::Singletons::default();
-    let inner = handle::Inner { settings, remoting, inbox, hub, singletons, tasks, terminated, watches, threads };
+    let inner = handle::Inner {
+        settings,
+        remoting,
+        inbox,
+        hub,
+        singletons,
+        tasks,
+        terminated,
+        watches,
+        checks: readiness::Checks::default(),
+        threads,
+    };
     Cluster { inner: Arc::new(inner) }
 }

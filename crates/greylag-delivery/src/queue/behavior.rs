@@ -207,7 +207,8 @@ impl EventSourced for QueueBehavior {
         Some(StoredCodec::new(SnapshotCodec { max_bytes: self.settings.snapshot_max_bytes }))
     }
 
-    fn settings(&self) -> EventSourcedSettings {
+    /// Its own alone: a node may let other entities skip events, a queue loses messages by it.
+    fn settings(&self, _: &EventSourcedSettings) -> EventSourcedSettings {
         let EventSourcedQueueSettings { restart_min_backoff: min, restart_max_backoff: max, .. } = self.settings;
         EventSourcedSettings {
             snapshot_every: NonZeroU64::new(self.settings.snapshot_every),

@@ -83,7 +83,7 @@ impl Management for Service {
     async fn health(&self, _: Request<v1::HealthRequest>) -> Result<Response<v1::HealthReply>, Status> {
         let stats = self.transport.stats();
         let condition = Condition::of(&self.cluster).await;
-        Ok(Response::new(wire::health(&self.cluster.view(), &condition, &stats)))
+        Ok(Response::new(wire::health(&self.cluster.view(), &condition, self.cluster.readiness(), &stats)))
     }
 
     async fn counters(&self, _: Request<v1::CountersRequest>) -> Result<Response<v1::CountersReply>, Status> {

@@ -102,6 +102,15 @@ pub struct HealthReply {
     /// Messages dropped since the start, by reason.
     #[prost(map = "string, uint64", tag = "12")]
     pub dead_letters: ::std::collections::HashMap<::prost::alloc::string::String, u64>,
+    /// This node should be given work: it is Up, and what it hosts can work. Whether others are well does not count.
+    #[prost(bool, tag = "13")]
+    pub ready: bool,
+    /// Why it should not, in words.
+    #[prost(string, repeated, tag = "14")]
+    pub not_ready: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// What works, but should be looked at, such as a store that runs out of space.
+    #[prost(string, repeated, tag = "15")]
+    pub degraded: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 /// One member finds another unreachable.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

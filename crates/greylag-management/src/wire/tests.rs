@@ -37,21 +37,33 @@ fn members_carry_status_age_and_duties_but_no_implicit_role() {
 /// cluster M36: what stands in the way is named, with who says so.
 #[test]
 fn health_names_what_is_amiss_and_who_says_so() {
-    let well = health(&view(), &Condition::default(), &TransportStats::default());
-    assert_eq!((well.healthy, well.initialized), (true, true), "{:?}", well.problems);
+    let well = health(&view(), &Condition::default(), Readiness::default(), &TransportStats::default());
+    assert_eq!((well.healthy, well.initialized, well.ready), (true, true, true), "{:?}", well.problems);
 
     let mut ill = view();
     ill.unreachable = BTreeSet::from([address("b:1#2")]).into();
     ill.converged = false;
     let accusations = vec![(address("a:1#1"), address("b:1#2"))];
     let condition = Condition { accusations, foreign_cluster: Some(7), ..Condition::default() };
-    let told = health(&ill, &condition, &TransportStats::default());
+    let readiness =
+        Readiness { not_ready: vec!["journal is down: full".to_owned()], degraded: vec!["states: low".to_owned()] };
+    let told = health(&ill, &condition, readiness, &TransportStats::default());
+    assert!(told.problems.contains(&"journal is down: full".to_owned()), "{:?}", told.problems);
+    assert_eq!(
+        (told.ready, &told.not_ready[..], &told.degraded[..]),
+        (false, &["journal is down: full".to_owned()][..], &["states: low".to_owned()][..])
+    );
     assert!(!told.healthy);
     assert!(told.problems[0].contains("another cluster"), "{:?}", told.problems);
     assert!(told.problems.contains(&"b:1#2 is unreachable to a:1#1".to_owned()), "{:?}", told.problems);
     assert_eq!(told.unreachable[0].observers, ["a:1#1"]);
 
-    let alone = health(&MembershipView::empty(address("a:1#1")), &Condition::default(), &TransportStats::default());
+    let alone = health(
+        &MembershipView::empty(address("a:1#1")),
+        &Condition::default(),
+        Readiness::default(),
+        &TransportStats::default(),
+    );
     assert_eq!((alone.healthy, alone.initialized), (false, false));
 }
 

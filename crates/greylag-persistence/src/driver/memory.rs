@@ -467,6 +467,7 @@ impl Stores {
     pub fn in_memory() -> Self {
         Self::new(Arc::new(InMemoryJournal::default()), Arc::new(InMemorySnapshots::default()))
             .with_states(Arc::new(InMemoryStates::default()))
+            .kept_open()
     }
 
     /// Empty stores in memory that several nodes of this process share.
@@ -474,6 +475,6 @@ impl Stores {
         let journal = InMemoryJournal::new(Scope::Shared, system_clock);
         let snapshots = InMemorySnapshots::new(SnapshotCaps::full(Scope::Shared), system_clock);
         let states = InMemoryStates::new(Scope::Shared, system_clock);
-        Self::new(Arc::new(journal), Arc::new(snapshots)).with_states(Arc::new(states))
+        Self::new(Arc::new(journal), Arc::new(snapshots)).with_states(Arc::new(states)).kept_open()
     }
 }

@@ -147,6 +147,8 @@ pub struct Stores {
     pub states: Option<Arc<dyn StateStore>>,
     /// What the settings of behaviours on these stores start from.
     settings: Arc<(EventSourcedSettings, DurableStateSettings)>,
+    /// Whether a node that ends leaves them open.
+    stays_open: bool,
     /// The others, by name.
     plugins: BTreeMap<String, Self>,
 }
@@ -154,7 +156,7 @@ pub struct Stores {
 impl Stores {
     /// What event-sourced entities need.
     pub fn new(journal: Arc<dyn Journal>, snapshots: Arc<dyn SnapshotStore>) -> Self {
-        Self { journal, snapshots, states: None, settings: Arc::default(), plugins: BTreeMap::new() }
+        Self { journal, snapshots, states: None, settings: Arc::default(), stays_open: false, plugins: BTreeMap::new() }
     }
 
     /// The same, and `states` for entities with a durable state.
@@ -186,6 +188,53 @@ impl Stores {
     /// What the settings of behaviours with a durable state start from. Default: the defaults.
     pub fn durable_state_settings(&self) -> &DurableStateSettings {
         &self.settings.1
+    }
+
+    /// The same, for a program that goes on using them when a node ends, or for several nodes of one process:
+    /// [`Stores::close`] passes them by. Stores in memory are so already.
+    #[must_use]
+    pub fn kept_open(self) -> Self {
+        Self { stays_open: true, ..self }
+    }
+
+    /// Closes all of them, plugins included, except what is kept open: what was begun is finished, and later
+    /// calls answer unavailable. A store that several names stand for is closed once and then again, which does
+    /// nothing. Source: persistence §10.15.
+    ///
+    /// # Errors
+    /// What did not end cleanly, by name (as in [`Stores::health`]). The others are closed all the same.
+    pub async fn close(&self) -> Result<(), Vec<(String, CloseError)>> {
+        let mut failed = Vec::new();
+        for (plugin, stores) in self.all().filter(|(_, stores)| !stores.stays_open) {
+            let mut note = |store, closed: Result<(), CloseError>| {
+                failed.extend(closed.err().map(|error| (named(plugin, store), error)));
+            };
+            note("journal", stores.journal.close().await);
+            note("snapshots", stores.snapshots.close().await);
+            if let Some(states) = &stores.states {
+                note("states", states.close().await);
+            }
+        }
+        if failed.is_empty() { Ok(()) } else { Err(failed) }
+    }
+
+    /// How each of them feels: `journal`, `snapshots` and `states`, and those of plugins under
+    /// `<plugin>.journal` and so on. Source: persistence §4.1 (Health).
+    pub fn health(&self) -> BTreeMap<String, Health> {
+        let mut health = BTreeMap::new();
+        for (plugin, stores) in self.all() {
+            health.insert(named(plugin, "journal"), stores.journal.health());
+            health.insert(named(plugin, "snapshots"), stores.snapshots.health());
+            if let Some(states) = &stores.states {
+                health.insert(named(plugin, "states"), states.health());
+            }
+        }
+        health
+    }
+
+    /// These, and the plugins by name.
+    fn all(&self) -> impl Iterator<Item = (&str, &Self)> {
+        std::iter::once(("", self)).chain(self.plugins.iter().map(|(id, stores)| (id.as_str(), stores)))
     }
 
     /// The journal and the snapshots that a behaviour selects; `""` is the default. Source: persistence §1.
@@ -222,6 +271,11 @@ impl Stores {
     pub fn is_shared(&self) -> bool {
         self.journal.caps().scope == Scope::Shared
     }
+}
+
+/// How a store is told of.
+fn named(plugin: &str, store: &str) -> String {
+    if plugin.is_empty() { store.to_owned() } else { format!("{plugin}.{store}") }
 }
 
 impl fmt::Debug for Stores {

@@ -72,6 +72,50 @@ pub(super) struct Strategies {
     pub(super) lease_release_after: Duration,
 }
 
+/// What follows a failure of an entity: `persistence.on_failure`.
+#[cfg(feature = "persistence")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum OnFailureName {
+    Stop,
+    Restart,
+}
+
+#[cfg(feature = "persistence")]
+words!(OnFailureName { "stop" => Self::Stop, "restart" => Self::Restart });
+
+/// What event-sourced entities and those with a durable state have in common.
+#[cfg(feature = "persistence")]
+#[derive(Debug, Clone, Copy)]
+pub(super) struct PersistenceDraft {
+    pub(super) on_failure: OnFailureName,
+    /// Counts only with [`OnFailureName::Restart`].
+    pub(super) backoff: greylag_persistence::Backoff,
+}
+
+#[cfg(feature = "persistence")]
+impl Default for PersistenceDraft {
+    fn default() -> Self {
+        Self { on_failure: OnFailureName::Restart, backoff: greylag_persistence::Backoff::default() }
+    }
+}
+
+#[cfg(feature = "persistence")]
+impl PersistenceDraft {
+    fn finish(self, settings: &mut NodeSettings) {
+        use greylag_persistence::OnFailure;
+
+        let events = &mut settings.persistence;
+        events.on_failure = match self.on_failure {
+            OnFailureName::Stop => OnFailure::Stop,
+            OnFailureName::Restart => OnFailure::RestartBackoff(self.backoff),
+        };
+        settings.durable_state.on_failure = events.on_failure;
+        settings.durable_state.stash_capacity = events.stash_capacity;
+        settings.durable_state.stash_overflow = events.stash_overflow;
+        settings.durable_state.unstash_budget = events.unstash_budget;
+    }
+}
+
 /// Settings that are being read.
 #[derive(Debug, Clone)]
 pub(super) struct Draft {
@@ -90,6 +134,8 @@ pub(super) struct Draft {
     pub(super) management_tls: TlsName,
     #[cfg(feature = "management")]
     pub(super) management_tls_files: TlsSettings,
+    #[cfg(feature = "persistence")]
+    pub(super) persistence: PersistenceDraft,
     /// Timeouts of phases that were given.
     pub(super) phase_timeouts: BTreeMap<Phase, Option<Duration>>,
 }
@@ -123,6 +169,8 @@ impl Default for Draft {
             management_tls: TlsName::LoopbackOnly,
             #[cfg(feature = "management")]
             management_tls_files: TlsSettings::new("", "", ""),
+            #[cfg(feature = "persistence")]
+            persistence: PersistenceDraft::default(),
             phase_timeouts: BTreeMap::new(),
         }
     }
@@ -140,6 +188,8 @@ impl Draft {
         {
             settings.management.tls = self.management_tls.with(self.management_tls_files);
         }
+        #[cfg(feature = "persistence")]
+        self.persistence.finish(&mut settings);
         settings.cluster.downing = match self.downing {
             DowningName::None => Downing::None,
             DowningName::SplitBrainResolver => Downing::SplitBrainResolver(SbrSettings {

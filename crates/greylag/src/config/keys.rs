@@ -27,7 +27,7 @@ pub(super) const SECTIONS: [(&str, &str); 7] = [
     ("ddata", "Replicated data."),
     (
         "persistence",
-        "Event-sourced behaviours, the journal that the node opens, its breakers, queries and projections.",
+        "What behaviours that persist start from, the journal that the node opens, its breakers, queries and projections.",
     ),
     ("sharding", "The defaults of all entity types."),
     ("delivery", "Reliable delivery: what `NodeSettings::delivery` holds."),

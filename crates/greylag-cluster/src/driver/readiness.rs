@@ -1,0 +1,68 @@
+//! Whether this node should be given work: its own status, and what the layers above say of themselves.
+//!
+//! Health is for operators, who repair a cluster; readiness is for whoever routes requests to this node,
+//! who only chooses another one. So nothing that ails others counts here. A layer adds a check once and is
+//! asked at every call. Source: persistence §4.1 (Health).
+
+use std::sync::{Mutex, PoisonError};
+
+use super::handle::Cluster;
+use crate::member::MemberStatus;
+
+/// Whether a node should be given work.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[must_use = "it only says something"]
+pub struct Readiness {
+    /// Why it should not, in words. Empty: it is ready.
+    pub not_ready: Vec<String>,
+    /// What works, but should be looked at.
+    pub degraded: Vec<String>,
+}
+
+impl Readiness {
+    /// Whether the node should be given work.
+    pub fn is_ready(&self) -> bool {
+        self.not_ready.is_empty()
+    }
+
+    fn extend(&mut self, other: Self) {
+        self.not_ready.extend(other.not_ready);
+        self.degraded.extend(other.degraded);
+    }
+}
+
+type Check = Box<dyn Fn() -> Readiness + Send + Sync>;
+
+/// What layers above added.
+#[derive(Default)]
+pub(crate) struct Checks(Mutex<Vec<Check>>);
+
+impl Cluster {
+    /// Whether this node should be given work: it is Up and ends not, nobody may have removed it, and no
+    /// check of a layer above objects. Never waits.
+    pub fn readiness(&self) -> Readiness {
+        let view = self.view();
+        let mut readiness = Readiness::default();
+        match view.self_status() {
+            _ if self.ended().is_some() => readiness.not_ready.push("this node has ended".to_owned()),
+            None => readiness.not_ready.push("this node is no member of a cluster".to_owned()),
+            Some(MemberStatus::Up) => {}
+            Some(status) => readiness.not_ready.push(format!("this node is {status}")),
+        }
+        if view.self_suspect {
+            readiness
+                .not_ready
+                .push("this node may have been removed without knowing it; its single writers wait".to_owned());
+        }
+        for check in self.inner.checks.0.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            readiness.extend(check());
+        }
+        readiness
+    }
+
+    /// Adds what a layer above says of itself to [`Cluster::readiness`]. It is asked at every call, and must
+    /// neither wait nor ask the cluster in turn.
+    pub fn add_readiness_check(&self, check: impl Fn() -> Readiness + Send + Sync + 'static) {
+        self.inner.checks.0.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(check));
+    }
+}

@@ -1,0 +1,160 @@
+//! Persistent entities on a node: what its config file says of them reaches them.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use greylag::codec::json;
+use greylag::persistence::{
+    CommandContext, DurableState, DurableStateSettings, Effect, EventMeta, EventSourced, EventSourcedSettings,
+    PersistenceId, SeqNr, SnapshotCriteria, StateContext, StateEffect, StoredCodec, Stores,
+};
+use greylag::prelude::*;
+use greylag::sharding::EntityType;
+use greylag::{Config, NodeBuilder};
+
+const FILE: &str = "
+[persistence]
+snapshot_every = 2
+keep_n_snapshots = 3
+recovery_timeout = \"7s\"
+stash_capacity = 11
+on_failure = \"restart\"
+backoff_min = \"2s\"
+replay_filter.window = 5
+delivery_tracker.max_unconfirmed = 9
+max_concurrent_recoveries = 3
+permit_wait_warn = \"4s\"
+
+[sharding]
+allow_local_journal = true
+";
+
+fn builder(stores: &Stores) -> NodeBuilder {
+    Node::builder("shop").config(Config::new().text("node.toml", FILE)).bind("127.0.0.1", 0).stores(stores.clone())
+}
+
+const LONG: Duration = Duration::from_secs(30);
+
+/// What behaviours were told of their node.
+#[derive(Clone, Default)]
+struct Told(Arc<Mutex<(Option<EventSourcedSettings>, Option<DurableStateSettings>)>>);
+
+type Command = (u64, ReplyTo<u64>);
+
+struct Counter {
+    id: PersistenceId,
+    told: Told,
+}
+
+impl EventSourced for Counter {
+    type Command = Command;
+    type Event = u64;
+    type State = u64;
+
+    fn persistence_id(&self) -> PersistenceId {
+        self.id.clone()
+    }
+
+    fn event_codec(&self) -> StoredCodec<u64> {
+        StoredCodec::new(json("added"))
+    }
+
+    fn snapshot_codec(&self) -> Option<StoredCodec<u64>> {
+        Some(StoredCodec::new(json("sum")))
+    }
+
+    fn settings(&self, node: &EventSourcedSettings) -> EventSourcedSettings {
+        self.told.0.lock().expect("nobody panics").0 = Some(node.clone());
+        node.clone()
+    }
+
+    fn on_command(&mut self, _: &mut CommandContext<'_>, _: &u64, (by, to): Command) -> Effect<Self> {
+        Effect::<Self>::persist(by).then_reply(to, |sum| *sum)
+    }
+
+    fn apply(&self, state: &mut u64, event: &u64, _: &EventMeta<'_>) {
+        *state += event;
+    }
+}
+
+struct Cell {
+    id: PersistenceId,
+    told: Told,
+}
+
+impl DurableState for Cell {
+    type Command = Command;
+    type State = u64;
+
+    fn persistence_id(&self) -> PersistenceId {
+        self.id.clone()
+    }
+
+    fn state_codec(&self) -> StoredCodec<u64> {
+        StoredCodec::new(json("cell"))
+    }
+
+    fn settings(&self, node: &DurableStateSettings) -> DurableStateSettings {
+        self.told.0.lock().expect("nobody panics").1 = Some(node.clone());
+        node.clone()
+    }
+
+    fn on_command(&mut self, _: &mut StateContext<'_>, state: &u64, (by, to): Command) -> StateEffect<Self> {
+        StateEffect::<Self>::persist(state + by).then_reply(to, |sum| *sum)
+    }
+}
+
+/// persistence §9: what the node is configured with is what the settings of its entities start from.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn entities_start_from_what_the_config_file_of_their_node_says() {
+    let (stores, told) = (Stores::in_memory(), Told::default());
+    let node = builder(&stores).start().await.expect("a cluster of one");
+    assert_eq!(node.settings().sharding.max_concurrent_recoveries, 3);
+    assert_eq!(node.settings().sharding.permit_wait_warn, Duration::from_secs(4));
+    let of_counters = told.clone();
+    let counters = EntityType::event_sourced("counter", move |init| {
+        Ok(Counter { id: init.persistence_id()?, told: of_counters.clone() })
+    });
+    let of_cells = told.clone();
+    let cells =
+        EntityType::durable_state("cell", move |init| Ok(Cell { id: init.persistence_id()?, told: of_cells.clone() }));
+    let counter = node.sharding().init(counters).expect("it is set up").entity_ref("a");
+    let cell = node.sharding().init(cells).expect("it is set up").entity_ref("a");
+    for sum in 1..=2 {
+        assert_eq!(counter.ask(|to| (1, to), LONG).await.expect("it is stored"), sum);
+    }
+    assert_eq!(cell.ask(|to| (5, to), LONG).await.expect("it is stored"), 5);
+    let (events, state) = told.0.lock().expect("nobody panics").clone();
+    let (events, state) = (events.expect("it was asked"), state.expect("it was asked"));
+    assert_eq!(&events, &node.settings().persistence);
+    assert_eq!(&state, &node.settings().durable_state);
+    assert_eq!(state.recovery_timeout, Duration::from_secs(7));
+    assert_eq!((state.stash_capacity.get(), events.stash_capacity.get()), (11, 11));
+    assert_eq!(state.on_failure, events.on_failure);
+    assert!(format!("{:?}", events.on_failure).contains("min: 2s"), "{:?}", events.on_failure);
+    assert_eq!((events.replay_filter.window.get(), events.delivery_tracker.max_unconfirmed.get()), (5, 9));
+    node.shutdown().await;
+    // The second event crossed the multiple of the file; a snapshot is saved beside the answer.
+    let id = PersistenceId::of("counter", "a").expect("an id");
+    let saved = stores.snapshots.load(&id, SnapshotCriteria::LATEST).await.expect("it can be read");
+    assert_eq!(saved.map(|saved| saved.seq_nr), Some(SeqNr::new(2).expect("small")));
+}
+
+/// persistence §9: what cannot work is refused at the start, and named.
+#[tokio::test]
+async fn settings_of_entities_that_cannot_work_are_named_at_the_start() {
+    let cases = [
+        ("backoff_min = \"40s\"", "backoff_max"),
+        ("backoff_jitter = 3.0", "backoff_jitter"),
+        ("recovery_timeout = \"0s\"", "recovery_timeout"),
+        ("delivery_tracker.redeliver_interval = \"0s\"", "delivery_tracker.redeliver_interval"),
+        ("max_concurrent_recoveries = 0", "persistence.max_concurrent_recoveries"),
+        ("on_failure = \"retry\"", "persistence.on_failure"),
+        ("replay_filter.mode = \"maybe\"", "persistence.replay_filter.mode"),
+    ];
+    for (line, named) in cases {
+        let config = Config::new().text("node.toml", format!("[persistence]\n{line}"));
+        let refused = Node::builder("shop").config(config).bind("127.0.0.1", 0).start().await.expect_err(line);
+        assert!(refused.to_string().contains(named), "{line}: {refused}");
+    }
+}
