@@ -2,11 +2,12 @@
 //!
 //! ```sh
 //! cargo bench -p greylag-journal-sled --bench replay_and_growth
-//! cargo bench -p greylag-journal-sled --bench replay_and_growth -- growth 10000000   # ask the memory first: see docs/benchmarks.md
+//! cargo bench -p greylag-journal-sled --bench replay_and_growth -- growth 10000000
 //! ```
 //! Without arguments all three, growth up to a million events; `replay`, `recovery` or `growth`, each with how many
-//! events or entities, for one. Memory is the resident set: of the one process that writes and opens in turns for
-//! growth; for the others of one that only reads, what it reads was written by another (`write`). `GREYLAG_BENCH_DIR` chooses the disk (default: the build
+//! events or entities, for one. Memory is the resident set. For growth it is that of the one process that writes and
+//! opens in turns: several gigabytes at a million events, so see that they are there before more. For the others it
+//! is that of a process that only reads; another one wrote. `GREYLAG_BENCH_DIR` chooses the disk (default: the build
 //! directory's).
 
 mod growth;
