@@ -29,7 +29,7 @@ pub trait PostgresHandler: Send + 'static {
 /// use std::sync::Arc;
 /// use async_trait::async_trait;
 /// use greylag_journal_postgres::{PostgresHandler, PostgresJournal, Transactional, tokio_postgres::Transaction};
-/// use greylag_persistence::{BoxError, Envelope, ProjectionId, ProjectionSettings, run_transactional};
+/// use greylag_persistence::{BoxError, Envelope, ProjectionId, ProjectionSettings, QuerySettings, ReadJournal, run_transactional};
 ///
 /// /// Counts the events of each cart.
 /// struct Counts;
@@ -48,9 +48,11 @@ pub trait PostgresHandler: Send + 'static {
 ///
 /// # async fn run(journal: PostgresJournal) -> Result<(), Box<dyn std::error::Error>> {
 /// let id = ProjectionId { name: "cart-counts".into(), entity_type: "Cart".into(), slices: 0..=1023 };
-/// let (queries, offsets) = (Arc::new(journal.queries()), Arc::new(journal.offsets()));
+/// // One for the program: its projections share a reader.
+/// let read = ReadJournal::new(Arc::new(journal.queries()), QuerySettings::default());
+/// let offsets = Arc::new(journal.offsets());
 /// let handler = Transactional::new(journal.offsets(), Counts);
-/// let counting = run_transactional(id, queries, offsets, handler, ProjectionSettings::default())?;
+/// let counting = run_transactional(id, &read, offsets, handler, ProjectionSettings::default())?;
 /// println!("behind by {:?}", counting.status().lag);
 /// # Ok(())
 /// # }

@@ -15,9 +15,9 @@ use futures::future::join_all;
 use greylag_journal_postgres::tokio_postgres::Transaction;
 use greylag_journal_postgres::{PostgresHandler, PostgresJournal, Transactional};
 use greylag_persistence::{
-    BacktrackingSettings, BoxError, Envelope, EventQueries, EventSource, Journal, Offset, OffsetStore, PersistenceId,
-    ProjectionEnd, ProjectionHandle, ProjectionHandler, ProjectionId, ProjectionSettings, QuerySettings, ReadJournal,
-    run_projection, run_transactional,
+    BacktrackingSettings, BoxError, Envelope, EventSource, Journal, Offset, OffsetStore, PersistenceId, ProjectionEnd,
+    ProjectionHandle, ProjectionHandler, ProjectionId, ProjectionSettings, QuerySettings, ReadJournal, run_projection,
+    run_transactional,
 };
 use greylag_testkit::postgres::Postgres;
 
@@ -118,24 +118,26 @@ impl PostgresHandler for Rows {
 
 const HANDLED: &str = "create table handled (place bigserial, persistence_id text, seq_nr bigint)";
 
-fn settings() -> ProjectionSettings {
+fn settings() -> QuerySettings {
     let backtracking = BacktrackingSettings { behind: Duration::from_secs(3), ..BacktrackingSettings::default() };
-    let test = ProjectionSettings::test();
-    ProjectionSettings { query: QuerySettings { backtracking, ..test.query.clone() }, ..test }
+    QuerySettings { backtracking, ..QuerySettings::test() }
 }
 
 fn projection(name: &str, slices: std::ops::RangeInclusive<u16>) -> ProjectionId {
     ProjectionId { name: name.to_owned(), entity_type: "Cart".to_owned(), slices }
 }
 
-fn stores(journal: &PostgresJournal) -> (Arc<dyn EventQueries>, Arc<dyn OffsetStore>) {
-    (Arc::new(journal.queries()), Arc::new(journal.offsets()))
+fn stores(journal: &PostgresJournal) -> (ReadJournal, Arc<dyn OffsetStore>) {
+    (ReadJournal::new(Arc::new(journal.queries()), settings()), Arc::new(journal.offsets()))
 }
 
-fn run_exactly_once(journal: &PostgresJournal, slices: std::ops::RangeInclusive<u16>) -> ProjectionHandle {
-    let (queries, offsets) = stores(journal);
-    let handler = Transactional::new(journal.offsets(), Rows);
-    run_transactional(projection("exactly", slices), queries, offsets, handler, settings()).unwrap()
+fn run_exactly_once(
+    journal: &PostgresJournal,
+    read: &ReadJournal,
+    slices: std::ops::RangeInclusive<u16>,
+) -> ProjectionHandle {
+    let (handler, offsets) = (Transactional::new(journal.offsets(), Rows), Arc::new(journal.offsets()));
+    run_transactional(projection("exactly", slices), read, offsets, handler, ProjectionSettings::test()).unwrap()
 }
 
 async fn until(what: &str, mut holds: impl FnMut() -> bool) {
@@ -181,9 +183,10 @@ async fn a_part_of_a_former_range_starts_over_alone(server: &Postgres) {
     for name in &names {
         Writer::claim(&journal, id(name)).await.append(&journal, &["a"]).await.unwrap();
     }
-    let (seen, (queries, offsets)) = (Seen::default(), stores(&journal));
+    let (seen, (read, offsets)) = (Seen::default(), stores(&journal));
     let start = |slices| {
-        run_projection(projection("parts", slices), queries.clone(), offsets.clone(), seen.clone(), settings()).unwrap()
+        let settings = ProjectionSettings::test();
+        run_projection(projection("parts", slices), &read, offsets.clone(), seen.clone(), settings).unwrap()
     };
     let times = |name: &String| seen.0.lock().unwrap().get(&id(name)).map_or(0, Vec::len);
     let whole = start(0..=1023);
@@ -211,11 +214,10 @@ async fn scenario_58_late_rows_are_found_by_backtracking(server: &Postgres) {
     let names = || (0..).map(|n: u32| format!("Cart|{n}"));
     let (slow, quick) = (names().find(even(true)).unwrap(), names().find(even(false)).unwrap());
     let seen = Seen::default();
-    let (queries, offsets) = stores(&journal);
-    let settings = settings();
-    let running =
-        run_projection(projection("late", 0..=1023), queries.clone(), offsets, seen.clone(), settings.clone()).unwrap();
-    let mut raw = ReadJournal::new(queries, settings.query).events_by_slices("Cart", 0..=1023, Offset::None);
+    let (read, offsets) = stores(&journal);
+    let settings = ProjectionSettings::test();
+    let running = run_projection(projection("late", 0..=1023), &read, offsets, seen.clone(), settings).unwrap();
+    let mut raw = read.events_by_slices("Cart", 0..=1023, Offset::None);
     let (mut late, mut early) = (Writer::claim(&journal, id(&slow)).await, Writer::claim(&journal, id(&quick)).await);
     hold_up(server, &slow);
     let (first, second) = futures::join!(late.append(&journal, &["late"]), async {
@@ -241,7 +243,6 @@ async fn scenario_58_late_rows_are_found_by_backtracking(server: &Postgres) {
     };
     let found = tokio::time::timeout(Duration::from_secs(30), found).await.expect("backtracking finds it");
     assert_eq!((found.source, &found.record), (EventSource::Backtracking, &None));
-    let read = ReadJournal::new(Arc::new(journal.queries()), QuerySettings::test());
     assert!(read.load_envelope(found).await.unwrap().unwrap().record.is_some());
     until("the late one is handled", || seen.count() == 2).await;
     assert_eq!(running.stop().await, ProjectionEnd::Stopped);
@@ -262,11 +263,13 @@ async fn a_killed_server_loses_no_event_and_doubles_none(server: &mut Postgres) 
     let journal = &journal;
     server.psql(HANDLED).unwrap();
     server.psql("delete from event; delete from entity").unwrap();
-    let halves = [run_exactly_once(journal, 0..=511), run_exactly_once(journal, 512..=1023)];
-    let (queries, offsets) = stores(journal);
+    // All three share a reader, once they have caught up.
+    let (read, offsets) = stores(journal);
+    let halves = [run_exactly_once(journal, &read, 0..=511), run_exactly_once(journal, &read, 512..=1023)];
     let noting = Noting::default();
     let (seen, lags) = (&noting.seen, &noting.lags);
-    let least = run_projection(projection("least", 0..=1023), queries, offsets, noting.clone(), settings()).unwrap();
+    let settings = ProjectionSettings::test();
+    let least = run_projection(projection("least", 0..=1023), &read, offsets, noting.clone(), settings).unwrap();
     let writing = join_all((0..writers).map(|number| async move {
         let name = id(&format!("Cart|w{number}"));
         let mut stored = 0;
@@ -335,7 +338,7 @@ async fn a_killed_server_loses_no_event_and_doubles_none(server: &mut Postgres) 
     std::io::stdout().write_all(told.as_bytes()).unwrap();
     assert!(!around.is_empty() || !normal.is_empty(), "every event has a lag");
     // What one instance did is known to whoever takes over.
-    let both = run_exactly_once(journal, 0..=1023);
+    let both = run_exactly_once(journal, &read, 0..=1023);
     let mut one_more = Writer::claim(journal, id("Cart|w0")).await;
     one_more.append(journal, &["one more"]).await.unwrap();
     until("the next event", || count(server, "select count(*) from handled") > all).await;

@@ -193,9 +193,10 @@ async fn projections_run_over_the_service() {
     let seen = Seen(Arc::default(), watch::Sender::new(0));
     let mut count = seen.1.subscribe();
     let start = || {
-        let (queries, offsets) = (Arc::new(reader.queries().unwrap()), Arc::new(reader.offsets().unwrap()));
+        let read = ReadJournal::new(Arc::new(reader.queries().unwrap()), QuerySettings::test());
+        let offsets = Arc::new(reader.offsets().unwrap());
         let id = ProjectionId { name: "counts".into(), entity_type: "Counter".into(), slices: ALL };
-        run_projection(id, queries, offsets, seen.clone(), ProjectionSettings::test()).unwrap()
+        run_projection(id, &read, offsets, seen.clone(), ProjectionSettings::test()).unwrap()
     };
     let mut running = start();
     let mut claims = Vec::new();

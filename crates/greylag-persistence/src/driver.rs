@@ -13,6 +13,7 @@ mod permits;
 pub(crate) mod projection;
 pub(crate) mod query_store;
 pub(crate) mod read_journal;
+mod sharing;
 pub(crate) mod state_store;
 mod store_probe;
 pub(crate) mod stores;

@@ -144,8 +144,9 @@ pub use projection::{
     ProjectionInput, ProjectionSettings, ProjectionStats,
 };
 pub use query::{
-    BacktrackingSettings, Cursor, Envelope, EnvelopeError, EventPage, EventSource, EventsOf, Feed, FeedEffect,
-    FeedInput, FoundEvent, PageQuery, QueryCaps, QuerySettings, Visible,
+    BacktrackingSettings, ConsumerId, Cursor, Envelope, EnvelopeError, EventPage, EventSource, EventsOf, Feed,
+    FeedEffect, FeedInput, Follower, FollowerEffect, FollowerInput, FoundEvent, PageQuery, QueryCaps, QuerySettings,
+    SharedAnswer, SharedReader, SharedReaderEffect, SharedReaderInput, SharingSettings, Visible,
 };
 pub use replay_filter::{ReplayFilterMode, ReplayFilterSettings, WritersOverlap};
 pub use settings::{

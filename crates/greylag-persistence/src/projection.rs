@@ -11,7 +11,8 @@
 //! somebody announced and did not confirm is finished by whoever loads it.
 //! After a failure everything is read again from what was saved, so what was handled and not saved is
 //! handled twice, unless handler and offset are one step. The machine asks for one page at a time and
-//! for the next when that is handled.
+//! for the next when that is handled; once it has caught up, it takes its events from the reader that the
+//! node's projections share ([`Follower`]).
 //!
 //! Source: persistence §5 (projections). Differs: see `docs/departures.md`.
 
@@ -31,7 +32,7 @@ use rand_chacha::ChaCha8Rng;
 use crate::error::OffsetError;
 use crate::journal::{Page, ReadRange};
 use crate::offset::{OffsetKind, OwnedSlices, Position, Processed};
-use crate::query::{Envelope, EventsOf, Feed, FeedEffect, FeedInput};
+use crate::query::{Envelope, EventsOf, Follower, FollowerEffect, FollowerInput, QuerySettings};
 use crate::settings::SettingsError;
 
 pub use messages::{HandleError, ProjectionAnswer, ProjectionEffect, ProjectionEnd, ProjectionInput, ProjectionStats};
@@ -86,6 +87,7 @@ pub struct Projection {
     id: ProjectionId,
     guarantee: Guarantee,
     kind: OffsetKind,
+    query: QuerySettings,
     settings: ProjectionSettings,
     rng: ChaCha8Rng,
     /// Numbers the runs, so that no answer reaches a later one.
@@ -110,15 +112,17 @@ impl Projection {
         id: ProjectionId,
         guarantee: Guarantee,
         kind: OffsetKind,
+        query: QuerySettings,
         settings: ProjectionSettings,
         seed: [u8; 32],
         out: &mut Vec<ProjectionEffect>,
     ) -> Result<Self, SettingsError> {
-        settings.check()?;
+        settings.check(&query)?;
         let mut projection = Self {
             id,
             guarantee,
             kind,
+            query,
             settings,
             rng: ChaCha8Rng::from_seed(seed),
             run: 0,
@@ -142,8 +146,9 @@ impl Projection {
         }
         match input {
             ProjectionInput::Answer(run, answer) if run == self.run => self.on_answer(now, answer, out),
-            ProjectionInput::Answer(..) | ProjectionInput::Tick => {}
-            ProjectionInput::Hint => self.feed(now, FeedInput::Hint, out),
+            ProjectionInput::Answer(..) => {}
+            ProjectionInput::Tick => self.feed(now, FollowerInput::Tick, out),
+            ProjectionInput::Hint => self.feed(now, FollowerInput::Hint, out),
             ProjectionInput::Pause => self.paused = true,
             ProjectionInput::Resume => self.paused = false,
             ProjectionInput::Reset => self.reset = true,
@@ -222,7 +227,10 @@ impl Projection {
                 | ProjectionAnswer::Saved(Err(error)),
                 _,
             ) => self.on_offset_error(now, error, out),
-            (ProjectionAnswer::Page(page), Phase::Running(_)) => self.feed(now, FeedInput::Page(page), out),
+            (ProjectionAnswer::Page(page), Phase::Running(_)) => self.feed(now, FollowerInput::Page(page), out),
+            (ProjectionAnswer::Shared(answer), Phase::Running(_)) => {
+                self.feed(now, FollowerInput::Shared(answer), out);
+            }
             (ProjectionAnswer::Read(Ok(page)), Phase::Running(_)) => self.on_read(page, out),
             (ProjectionAnswer::Read(Err(error)), _) => self.back_off(now, &error.to_string(), out),
             (ProjectionAnswer::Handled(handled), Phase::Running(_)) => self.on_handled(now, handled, out),
@@ -264,7 +272,7 @@ impl Projection {
     fn begin_reading(&mut self, now: Instant, saved: Vec<Processed>, out: &mut Vec<ProjectionEffect>) {
         let (progress, offset) = Progress::resume(self.id.slices.clone(), self.settings.remember, saved);
         let of = EventsOf::Slices { entity_type: self.id.entity_type.clone(), slices: self.id.slices.clone() };
-        match Feed::live(of, &offset, self.kind, self.settings.query.clone(), now) {
+        match Follower::new(of, &offset, self.kind, self.query.clone(), self.settings.share_reader, now) {
             Ok(feed) => {
                 self.phase = Phase::Running(Box::new(Running {
                     feed,
@@ -300,6 +308,7 @@ impl Projection {
         self.failures = self.failures.saturating_add(1);
         self.stats.restarts += 1;
         // Whatever is still under way answers nobody.
+        self.leave(out);
         self.run += 1;
         let wait = self.settings.backoff.wait(self.failures, self.rng.random::<f64>());
         self.phase = Phase::BackingOff { until: now + wait };
@@ -307,27 +316,37 @@ impl Projection {
     }
 
     fn end(&mut self, end: ProjectionEnd, out: &mut Vec<ProjectionEffect>) {
+        self.leave(out);
         self.run += 1;
         self.phase = Phase::Ended;
         out.push(ProjectionEffect::Ended(end));
     }
 
-    fn feed(&mut self, now: Instant, input: FeedInput, out: &mut Vec<ProjectionEffect>) {
+    fn leave(&mut self, out: &mut Vec<ProjectionEffect>) {
+        if let Phase::Running(running) = &self.phase
+            && running.feed.has_joined()
+        {
+            out.push(ProjectionEffect::Leave);
+        }
+    }
+
+    fn feed(&mut self, now: Instant, input: FollowerInput, out: &mut Vec<ProjectionEffect>) {
         let Phase::Running(running) = &mut self.phase else { return };
         let mut effects = Vec::new();
         running.feed.handle(now, input, &mut effects);
         for effect in effects {
             match effect {
-                FeedEffect::Query(query) => out.push(ProjectionEffect::Query(self.run, query)),
-                FeedEffect::Deliver(envelopes) => {
+                FollowerEffect::Query(query) => out.push(ProjectionEffect::Query(self.run, query)),
+                FollowerEffect::Join => out.push(ProjectionEffect::Join(self.run)),
+                FollowerEffect::Pull => out.push(ProjectionEffect::Pull),
+                FollowerEffect::Deliver(envelopes) => {
                     running.asked = false;
                     running.queue.extend(envelopes);
                 }
-                FeedEffect::Failed(error) => {
+                FollowerEffect::Failed(error) => {
                     running.asked = false;
                     out.push(ProjectionEffect::Trouble(error.to_string()));
                 }
-                FeedEffect::Ended => {}
             }
         }
     }
@@ -447,11 +466,9 @@ impl Projection {
                 return;
             }
             if running.queue.is_empty() {
-                if running.asked {
-                    self.feed(now, FeedInput::Tick, out);
-                } else {
+                if !running.asked {
                     running.asked = true;
-                    self.feed(now, FeedInput::Demand, out);
+                    self.feed(now, FollowerInput::Demand, out);
                 }
                 return;
             }
@@ -556,6 +573,7 @@ impl Projection {
         if self.stopping {
             self.end(ProjectionEnd::Stopped, out);
         } else if self.reset {
+            self.leave(out);
             self.run += 1;
             let start = self.starts.next();
             let announced = own_rows::announced(&self.id.slices, start, self.kind);

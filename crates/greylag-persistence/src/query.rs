@@ -10,7 +10,9 @@
 //! event once applies the gap rules, as a projection does. Source: persistence §5.
 
 mod feed;
+mod follower;
 mod settings;
+mod shared_reader;
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -26,7 +28,9 @@ use crate::persistence_id::PersistenceId;
 
 pub(crate) use feed::before;
 pub use feed::{Feed, FeedEffect, FeedInput};
-pub use settings::{BacktrackingSettings, QuerySettings};
+pub use follower::{Follower, FollowerEffect, FollowerInput};
+pub use settings::{BacktrackingSettings, QuerySettings, SharingSettings};
+pub use shared_reader::{ConsumerId, SharedAnswer, SharedReader, SharedReaderEffect, SharedReaderInput};
 
 /// Whose events to follow.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -12,12 +12,12 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use greylag_core::CodecId;
 use greylag_persistence::{
-    Append, Backoff, BoxError, Cursor, Envelope, EventKind, EventPage, FaultyOffsets, FoundEvent, Guarantee,
-    HandleError, InMemoryJournal, InMemoryOffsets, Journal, Metadata, NewEvent, OffsetError, OffsetKind, OffsetOp,
-    OffsetStore, OnPoison, OwnedSlices, OwnerEpoch, Page, PageQuery, PersistenceId, Position, Processed, Projection,
-    ProjectionAnswer, ProjectionEffect, ProjectionEnd, ProjectionHandler, ProjectionId, ProjectionInput,
-    ProjectionSettings, QuerySettings, ReadError, ReadRange, SeqNr, StoreFailure, StoreFault, StoredEvent, Tags,
-    Timestamp, Under, Visible, WriterEpoch, WriterUuid, run_projection,
+    Append, Backoff, BoxError, Cursor, Envelope, EventKind, EventPage, EventSource, FaultyOffsets, FoundEvent,
+    Guarantee, HandleError, InMemoryJournal, InMemoryOffsets, Journal, Metadata, NewEvent, OffsetError, OffsetKind,
+    OffsetOp, OffsetStore, OnPoison, OwnedSlices, OwnerEpoch, Page, PageQuery, PersistenceId, Position, Processed,
+    Projection, ProjectionAnswer, ProjectionEffect, ProjectionEnd, ProjectionHandler, ProjectionId, ProjectionInput,
+    ProjectionSettings, QuerySettings, ReadError, ReadJournal, ReadRange, SeqNr, SharedAnswer, StoreFailure,
+    StoreFault, StoredEvent, Tags, Timestamp, Under, Visible, WriterEpoch, WriterUuid, run_projection,
 };
 use greylag_testkit::transcript::{self, Case};
 
@@ -91,6 +91,9 @@ impl World {
             "claimed" => answer(ProjectionAnswer::Claimed(offset_result().map(|()| owned()))),
             "loaded" => answer(ProjectionAnswer::Loaded(offset_result().map(|()| rows(case.input)))),
             "page" => answer(ProjectionAnswer::Page(Ok(page(case)))),
+            "joined" => answer(ProjectionAnswer::Shared(SharedAnswer::Joined)),
+            "dismissed" => answer(ProjectionAnswer::Shared(SharedAnswer::Dismissed(None))),
+            "given" => answer(ProjectionAnswer::Shared(given(case))),
             "read" => answer(ProjectionAnswer::Read(match case.flag("away") {
                 true => Err(ReadError::Unavailable(away())),
                 false => Ok(history(case)),
@@ -121,7 +124,7 @@ impl World {
     fn start(&mut self, case: &Case<'_>) -> String {
         let query = QuerySettings { page: NonZeroUsize::new(100).unwrap(), ..QuerySettings::default() };
         let settings = ProjectionSettings {
-            query,
+            share_reader: case.flag("share"),
             group: NonZeroUsize::new(case.parse("group").unwrap_or(1)).unwrap(),
             save_after_n: NonZeroUsize::new(case.parse("save").unwrap_or(100)).unwrap(),
             max_retries: case.parse("retries").unwrap_or(1),
@@ -133,7 +136,7 @@ impl World {
         let id = ProjectionId { name: "carts".into(), entity_type: "Cart".into(), slices: SLICES };
         let mut out = Vec::new();
         let kind = OffsetKind::Timestamp;
-        self.projection = Some(Projection::start(id, guarantee, kind, settings, [7; 32], &mut out).unwrap());
+        self.projection = Some(Projection::start(id, guarantee, kind, query, settings, [7; 32], &mut out).unwrap());
         let mut shown = self.show(&out);
         if case.flag("reading") {
             let projection = self.projection.as_mut().unwrap();
@@ -196,6 +199,18 @@ fn page(case: &Case<'_>) -> EventPage {
     EventPage { events, next, more: case.flag("more") }
 }
 
+fn given(case: &Case<'_>) -> SharedAnswer {
+    let envelope = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let record = record(words[1], words[2], seconds(words[0]));
+        let position = Position::Timestamp(record.timestamp);
+        Envelope::of_record(record, position, EventSource::Live)
+    };
+    let envelopes: Vec<Envelope> = case.input.lines().map(envelope).collect();
+    let reached = envelopes.last().map(Envelope::offset).unwrap_or_default();
+    SharedAnswer::Events { envelopes, reached }
+}
+
 fn history(case: &Case<'_>) -> Page {
     let record = |line: &str| {
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -217,6 +232,9 @@ fn show(effect: &ProjectionEffect) -> String {
         ProjectionEffect::Read(_, id, ReadRange { from, to, .. }) => {
             format!("read {} {from}..={to}", id.entity_id())
         }
+        ProjectionEffect::Join(_) => "join".to_owned(),
+        ProjectionEffect::Pull => "pull".to_owned(),
+        ProjectionEffect::Leave => "leave".to_owned(),
         ProjectionEffect::Handle(_, envelopes) => format!("handle {}", places(envelopes)),
         ProjectionEffect::Commit(_, envelopes, _, processed) => {
             format!("handle {} and save {} in one", places(envelopes), saved(processed))
@@ -310,6 +328,10 @@ impl ProjectionHandler for Seen {
     }
 }
 
+fn read(journal: &InMemoryJournal) -> ReadJournal {
+    ReadJournal::new(Arc::new(journal.queries()), QuerySettings::test())
+}
+
 fn projection(slices: std::ops::RangeInclusive<u16>) -> ProjectionId {
     ProjectionId { name: "carts".into(), entity_type: "Cart".into(), slices }
 }
@@ -328,13 +350,14 @@ async fn until(what: &str, mut holds: impl FnMut() -> bool) {
 #[tokio::test(start_paused = true)]
 async fn each_event_once_in_order_and_across_restarts() {
     let (journal, offsets, seen) = (InMemoryJournal::default(), InMemoryOffsets::default(), Seen::default());
+    let read = read(&journal);
     for round in 1..=3 {
         for name in ["a", "b", "c"] {
             write(&journal, name, 5).await;
         }
-        let (queries, store) = (Arc::new(journal.queries()), Arc::new(offsets.clone()));
+        let store = Arc::new(offsets.clone());
         let settings = ProjectionSettings::test();
-        let running = run_projection(projection(0..=1023), queries, store, seen.clone(), settings).unwrap();
+        let running = run_projection(projection(0..=1023), &read, store, seen.clone(), settings).unwrap();
         until("every event", || seen.count() == 15 * round).await;
         until("no lag", || running.status().lag == Some(Duration::ZERO)).await;
         assert_eq!(running.stop().await, ProjectionEnd::Stopped);
@@ -345,14 +368,15 @@ async fn each_event_once_in_order_and_across_restarts() {
 #[tokio::test(start_paused = true)]
 async fn ranges_share_the_work_and_may_be_cut_anew() {
     let (journal, offsets, seen) = (InMemoryJournal::default(), InMemoryOffsets::default(), Seen::default());
+    let read = read(&journal);
     let names: Vec<String> = (0..40).map(|n| n.to_string()).collect();
     for (round, ranges) in [(1, vec![0..=511, 512..=1023]), (2, vec![0..=1023]), (3, vec![0..=255, 256..=1023])] {
         for name in &names {
             write(&journal, name, 2).await;
         }
         let start = |slices| {
-            let (queries, store) = (Arc::new(journal.queries()), Arc::new(offsets.clone()));
-            run_projection(projection(slices), queries, store, seen.clone(), ProjectionSettings::test()).unwrap()
+            let store = Arc::new(offsets.clone());
+            run_projection(projection(slices), &read, store, seen.clone(), ProjectionSettings::test()).unwrap()
         };
         let running: Vec<_> = ranges.into_iter().map(start).collect();
         until("every event", || seen.count() == 80 * round).await;
@@ -367,9 +391,10 @@ async fn ranges_share_the_work_and_may_be_cut_anew() {
 #[tokio::test(start_paused = true)]
 async fn a_second_owner_ends_the_first() {
     let (journal, offsets) = (InMemoryJournal::default(), InMemoryOffsets::default());
+    let read = read(&journal);
     let start = |seen: &Seen| {
-        let (queries, store) = (Arc::new(journal.queries()), Arc::new(offsets.clone()));
-        run_projection(projection(0..=1023), queries, store, seen.clone(), ProjectionSettings::test()).unwrap()
+        let store = Arc::new(offsets.clone());
+        run_projection(projection(0..=1023), &read, store, seen.clone(), ProjectionSettings::test()).unwrap()
     };
     let (first_seen, second_seen) = (Seen::default(), Seen::default());
     let first = start(&first_seen);
@@ -394,8 +419,8 @@ async fn a_store_that_fails_is_started_over() {
     write(&journal, "a", 3).await;
     let store: Arc<dyn OffsetStore> = offsets;
     let settings = ProjectionSettings::test();
-    let queries = Arc::new(journal.queries());
-    let running = run_projection(projection(0..=1023), queries, store, seen.clone(), settings).unwrap();
+    let read = read(&journal);
+    let running = run_projection(projection(0..=1023), &read, store, seen.clone(), settings).unwrap();
     until("offsets are saved", || running.status().stats.saves > 0).await;
     assert_eq!(running.status().stats.restarts, 3);
     // The save that failed has its events handled twice: at least once, and in order.
@@ -416,10 +441,10 @@ async fn poison_ends_a_projection_or_is_skipped() {
         for name in ["a", poison, "b"] {
             write(&journal, name, 1).await;
         }
-        let (queries, store) = (Arc::new(journal.queries()), Arc::new(InMemoryOffsets::default()));
+        let (read, store) = (read(&journal), Arc::new(InMemoryOffsets::default()));
         let group = NonZeroUsize::new(10).unwrap();
         let settings = ProjectionSettings { on_poison, group, max_retries: 2, ..ProjectionSettings::test() };
-        let running = run_projection(projection(0..=1023), queries, store, seen.clone(), settings).unwrap();
+        let running = run_projection(projection(0..=1023), &read, store, seen.clone(), settings).unwrap();
         if on_poison == OnPoison::Fail {
             let end = running.ended().await;
             assert!(matches!(&end, ProjectionEnd::Poisoned { id, .. } if *id == cart(poison)), "{end:?}");
@@ -435,9 +460,9 @@ async fn poison_ends_a_projection_or_is_skipped() {
 #[tokio::test(start_paused = true)]
 async fn paused_resumed_and_reset() {
     let (journal, offsets, seen) = (InMemoryJournal::default(), InMemoryOffsets::default(), Seen::default());
-    let (queries, store) = (Arc::new(journal.queries()), Arc::new(offsets));
+    let (read, store) = (read(&journal), Arc::new(offsets));
     let settings = ProjectionSettings::test();
-    let running = run_projection(projection(0..=1023), queries, store, seen.clone(), settings).unwrap();
+    let running = run_projection(projection(0..=1023), &read, store, seen.clone(), settings).unwrap();
     write(&journal, "a", 2).await;
     until("both", || seen.of("a") == [1, 2]).await;
     running.pause().await;
@@ -457,11 +482,12 @@ async fn paused_resumed_and_reset() {
 #[tokio::test(start_paused = true)]
 async fn a_part_of_a_former_range_starts_over_alone() {
     let (journal, offsets, seen) = (InMemoryJournal::default(), InMemoryOffsets::default(), Seen::default());
+    let read = read(&journal);
     let names: Vec<String> = (0..40).map(|n| n.to_string()).collect();
     let (low, high): (Vec<_>, Vec<_>) = names.iter().partition(|name| cart(name).slice() < 512);
     let start = |slices| {
-        let (queries, store) = (Arc::new(journal.queries()), Arc::new(offsets.clone()));
-        run_projection(projection(slices), queries, store, seen.clone(), ProjectionSettings::test()).unwrap()
+        let store = Arc::new(offsets.clone());
+        run_projection(projection(slices), &read, store, seen.clone(), ProjectionSettings::test()).unwrap()
     };
     for name in &names {
         write(&journal, name, 2).await;

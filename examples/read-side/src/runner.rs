@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use greylag_journal_postgres::{PostgresJournal, Transactional};
 use greylag_persistence::{
-    BoxError, ProjectionEnd, ProjectionHandle, ProjectionId, ProjectionSettings, QuerySettings, SLICES,
+    BoxError, ProjectionEnd, ProjectionHandle, ProjectionId, ProjectionSettings, QuerySettings, ReadJournal, SLICES,
     run_transactional,
 };
 use tokio::runtime::{Builder, Runtime};
@@ -52,13 +52,15 @@ async fn project(url: String) -> Result<ProjectionHandle, BoxError> {
     let settings = ProjectionSettings {
         // A larger group is a cheaper transaction, and a longer one.
         group: NonZeroUsize::new(10).expect("ten is not zero"),
-        // Looks more often than every three seconds, so that nobody waits for this program.
-        query: QuerySettings { refresh_interval: Duration::from_millis(100), ..QuerySettings::default() },
         ..ProjectionSettings::default()
     };
-    let (queries, offsets) = (Arc::new(journal.queries()), Arc::new(journal.offsets()));
+    // Looks more often than every three seconds, so that nobody waits for this program. One for all
+    // projections of a process: they share its reader.
+    let query = QuerySettings { refresh_interval: Duration::from_millis(100), ..QuerySettings::default() };
+    let read = ReadJournal::new(Arc::new(journal.queries()), query);
+    let offsets = Arc::new(journal.offsets());
     let handler = Transactional::new(journal.offsets(), Balances);
-    Ok(run_transactional(id, queries, offsets, handler, settings)?)
+    Ok(run_transactional(id, &read, offsets, handler, settings)?)
 }
 
 /// A runtime that ends without waiting for what runs on it, also where waiting is forbidden.

@@ -14,7 +14,8 @@ use tokio::task::JoinSet;
 
 use crate::driver::host::random_seed;
 use crate::driver::offset_store::OffsetStore;
-use crate::driver::query_store::EventQueries;
+use crate::driver::read_journal::ReadJournal;
+use crate::driver::sharing::Place;
 use crate::error::{ReadError, StoreFailure};
 use crate::offset::{OwnedSlices, Processed};
 use crate::persistence_id::SLICES;
@@ -22,7 +23,7 @@ use crate::projection::{
     Guarantee, HandleError, Projection, ProjectionAnswer, ProjectionEffect, ProjectionEnd, ProjectionId,
     ProjectionInput, ProjectionSettings, ProjectionStats,
 };
-use crate::query::Envelope;
+use crate::query::{Envelope, SharedAnswer};
 use crate::settings::SettingsError;
 
 /// Whatever a handler fails with.
@@ -127,11 +128,14 @@ impl ProjectionHandle {
 
 /// Starts a projection that saves its offsets after its handler is done: each event at least once.
 ///
+/// Projections over one [`ReadJournal`] (or its clones) share the reading: once they have caught up, they
+/// cost the store the queries of one reader. See [`ProjectionSettings::share_reader`].
+///
 /// ```
 /// use std::sync::Arc;
 /// use greylag_persistence::{
 ///     BoxError, Envelope, InMemoryJournal, InMemoryOffsets, ProjectionHandler, ProjectionId, ProjectionSettings,
-///     run_projection,
+///     QuerySettings, ReadJournal, run_projection,
 /// };
 ///
 /// struct CountEvents(u64);
@@ -147,10 +151,12 @@ impl ProjectionHandle {
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let journal = InMemoryJournal::default();
-/// let (queries, offsets) = (Arc::new(journal.queries()), Arc::new(InMemoryOffsets::default()));
+/// // One for the program, however many projections there are.
+/// let read = ReadJournal::new(Arc::new(journal.queries()), QuerySettings::default());
+/// let offsets = Arc::new(InMemoryOffsets::default());
 /// // One instance for all slices; several share them by `slice_ranges`.
 /// let id = ProjectionId { name: "counts".into(), entity_type: "Cart".into(), slices: 0..=1023 };
-/// let counting = run_projection(id, queries, offsets, CountEvents(0), ProjectionSettings::default())?;
+/// let counting = run_projection(id, &read, offsets, CountEvents(0), ProjectionSettings::default())?;
 /// // … `counting.status().lag`, `counting.pause().await` …
 /// counting.stop().await;
 /// # Ok(())
@@ -164,7 +170,7 @@ impl ProjectionHandle {
 /// Outside a tokio runtime.
 pub fn run_projection(
     id: ProjectionId,
-    queries: Arc<dyn EventQueries>,
+    read: &ReadJournal,
     offsets: Arc<dyn OffsetStore>,
     handler: impl ProjectionHandler,
     settings: ProjectionSettings,
@@ -177,7 +183,7 @@ pub fn run_projection(
             handled.map_err(|error| HandleError::Handler(error.to_string()))
         })
     };
-    start(id, Guarantee::AtLeastOnce, queries, offsets, call, settings)
+    start(id, Guarantee::AtLeastOnce, read, offsets, call, settings)
 }
 
 /// Starts a projection whose handler saves its offsets with what it writes: each event exactly once.
@@ -190,7 +196,7 @@ pub fn run_projection(
 /// Outside a tokio runtime.
 pub fn run_transactional(
     id: ProjectionId,
-    queries: Arc<dyn EventQueries>,
+    read: &ReadJournal,
     offsets: Arc<dyn OffsetStore>,
     handler: impl TransactionalHandler,
     settings: ProjectionSettings,
@@ -205,7 +211,7 @@ pub fn run_transactional(
             handler.lock().await.handle_and_save(&envelopes, &owned, &processed).await
         })
     };
-    start(id, Guarantee::ExactlyOnce, queries, offsets, call, settings)
+    start(id, Guarantee::ExactlyOnce, read, offsets, call, settings)
 }
 
 type Handling = BoxFuture<'static, Result<(), HandleError>>;
@@ -213,17 +219,18 @@ type Handling = BoxFuture<'static, Result<(), HandleError>>;
 fn start(
     id: ProjectionId,
     guarantee: Guarantee,
-    queries: Arc<dyn EventQueries>,
+    read: &ReadJournal,
     offsets: Arc<dyn OffsetStore>,
     call: impl Fn(Vec<Envelope>, Option<(OwnedSlices, Vec<Processed>)>) -> Handling + Send + 'static,
     settings: ProjectionSettings,
 ) -> Result<ProjectionHandle, SettingsError> {
     let mut out = Vec::new();
-    let kind = queries.caps().kind;
-    let machine = Projection::start(id.clone(), guarantee, kind, settings, random_seed(), &mut out)?;
+    let (kind, query) = (read.queries().caps().kind, read.settings().clone());
+    let machine = Projection::start(id.clone(), guarantee, kind, query, settings, random_seed(), &mut out)?;
     let (inputs, inbox) = mpsc::channel(16);
     let (told, status) = watch::channel(ProjectionStatus::default());
-    let task = Task { machine, id, queries, offsets, call, inbox, status: told, work: JoinSet::new() };
+    let (read, work) = (read.clone(), JoinSet::new());
+    let task = Task { machine, id, read, offsets, call, inbox, status: told, work, shared: None };
     tokio::spawn(task.run(out));
     Ok(ProjectionHandle { inputs, status })
 }
@@ -231,12 +238,14 @@ fn start(
 struct Task<F> {
     machine: Projection,
     id: ProjectionId,
-    queries: Arc<dyn EventQueries>,
+    read: ReadJournal,
     offsets: Arc<dyn OffsetStore>,
     call: F,
     inbox: mpsc::Receiver<ProjectionInput>,
     status: watch::Sender<ProjectionStatus>,
     work: JoinSet<ProjectionInput>,
+    /// Its place at the shared reader, and the run that took it.
+    shared: Option<(u64, Place)>,
 }
 
 impl<F> fmt::Debug for Task<F> {
@@ -267,6 +276,9 @@ impl<F: Fn(Vec<Envelope>, Option<(OwnedSlices, Vec<Processed>)>) -> Handling> Ta
                     open = false;
                     ProjectionInput::Stop
                 }),
+                (run, answer) = next_shared(&mut self.shared) => {
+                    ProjectionInput::Answer(run, ProjectionAnswer::Shared(answer))
+                }
                 Some(done) = self.work.join_next() => match done {
                     Ok(answer) => answer,
                     // A store that panics is as good as away.
@@ -282,8 +294,8 @@ impl<F: Fn(Vec<Envelope>, Option<(OwnedSlices, Vec<Processed>)>) -> Handling> Ta
 
     /// Does what the machine asks; answers how it ended, if it did.
     fn perform(&mut self, effect: ProjectionEffect) -> Option<ProjectionEnd> {
-        let (queries, offsets) = (self.queries.clone(), self.offsets.clone());
-        let ProjectionId { name, slices, .. } = self.id.clone();
+        let (queries, offsets) = (self.read.queries().clone(), self.offsets.clone());
+        let ProjectionId { name, slices, entity_type } = self.id.clone();
         match effect {
             ProjectionEffect::Claim(run) => {
                 self.answer(run, async move { ProjectionAnswer::Claimed(offsets.claim(&name, slices).await) });
@@ -294,6 +306,13 @@ impl<F: Fn(Vec<Envelope>, Option<(OwnedSlices, Vec<Processed>)>) -> Handling> Ta
             ProjectionEffect::Query(run, query) => {
                 self.answer(run, async move { ProjectionAnswer::Page(queries.events(&query).await) });
             }
+            ProjectionEffect::Join(run) => self.shared = Some((run, self.read.sharing().join(&entity_type, slices))),
+            ProjectionEffect::Pull => {
+                if let Some((_, place)) = &self.shared {
+                    place.demand();
+                }
+            }
+            ProjectionEffect::Leave => self.shared = None,
             ProjectionEffect::Read(run, id, range) => {
                 self.answer(run, async move { ProjectionAnswer::Read(queries.read(&id, range).await) });
             }
@@ -346,6 +365,16 @@ impl<F: Fn(Vec<Envelope>, Option<(OwnedSlices, Vec<Processed>)>) -> Handling> Ta
         });
         self.status.send_replace(ProjectionStatus { stats, lag, end });
     }
+}
+
+/// What the shared reader answers next; waits for ever where there is none.
+async fn next_shared(shared: &mut Option<(u64, Place)>) -> (u64, SharedAnswer) {
+    let Some((run, place)) = shared else { return std::future::pending().await };
+    let (run, answer) = (*run, place.answer().await);
+    if matches!(answer, SharedAnswer::Dismissed(_)) {
+        *shared = None;
+    }
+    (run, answer)
 }
 
 /// A handler that panics has failed; what it had begun is for its transaction to undo.

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use futures::stream::{self, BoxStream, StreamExt, TryStreamExt};
 
 use crate::driver::query_store::EventQueries;
+use crate::driver::sharing::Sharing;
 use crate::error::{QueryError, ReadError};
 use crate::event::{SeqNr, StoredEvent};
 use crate::journal::ReadRange;
@@ -52,11 +53,17 @@ pub type Ids = BoxStream<'static, Result<PersistenceId, ReadError>>;
 /// more every [`QuerySettings::refresh_interval`], also for a tag, slice or id that does not exist yet.
 /// On stores that order by time a live stream shows most events twice, the second time without their
 /// record ([`EventSource::Backtracking`](crate::EventSource::Backtracking)); a [projection](crate::ProjectionSettings)
-/// sorts that out. Source: persistence §5.
+/// sorts that out.
+///
+/// Projections that run over one `ReadJournal`, or over clones of it, share the reading: however many
+/// there are, one reader of each entity type asks the store for what is new
+/// ([`SharingSettings`](crate::SharingSettings)). So a program makes one `ReadJournal` of each journal,
+/// and gives it to all its projections. Streams read each for itself. Source: persistence §5.
 #[derive(Clone)]
 pub struct ReadJournal {
     queries: Arc<dyn EventQueries>,
     settings: QuerySettings,
+    sharing: Sharing,
 }
 
 impl fmt::Debug for ReadJournal {
@@ -68,7 +75,22 @@ impl fmt::Debug for ReadJournal {
 impl ReadJournal {
     /// Streams over the query side of a store.
     pub fn new(queries: Arc<dyn EventQueries>, settings: QuerySettings) -> Self {
-        Self { queries, settings }
+        let sharing = Sharing::new(queries.clone(), settings.clone());
+        Self { queries, settings, sharing }
+    }
+
+    /// The query side of the store.
+    pub fn queries(&self) -> &Arc<dyn EventQueries> {
+        &self.queries
+    }
+
+    /// How it reads.
+    pub fn settings(&self) -> &QuerySettings {
+        &self.settings
+    }
+
+    pub(crate) fn sharing(&self) -> &Sharing {
+        &self.sharing
     }
 
     /// Events of one type in these slices after `offset`, for ever.

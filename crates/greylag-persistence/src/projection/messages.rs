@@ -4,7 +4,7 @@ use crate::error::{OffsetError, QueryError, ReadError};
 use crate::event::{SeqNr, Timestamp};
 use crate::journal::{Page, ReadRange};
 use crate::offset::{OwnedSlices, Position, Processed};
-use crate::query::{Envelope, EventPage, PageQuery};
+use crate::query::{Envelope, EventPage, PageQuery, SharedAnswer};
 
 /// What the machine is told. Answers to what an earlier run asked are dropped.
 #[derive(Debug, Clone, PartialEq)]
@@ -34,6 +34,8 @@ pub enum ProjectionAnswer {
     Loaded(Result<Vec<Processed>, OffsetError>),
     /// To [`ProjectionEffect::Query`].
     Page(Result<EventPage, QueryError>),
+    /// To [`ProjectionEffect::Join`] and [`ProjectionEffect::Pull`].
+    Shared(SharedAnswer),
     /// To [`ProjectionEffect::Read`].
     Read(Result<Page, ReadError>),
     /// To [`ProjectionEffect::Handle`] and [`ProjectionEffect::Commit`].
@@ -67,6 +69,12 @@ pub enum ProjectionEffect {
     Load(u64),
     /// Ask for a page.
     Query(u64, PageQuery),
+    /// Join the reader that the projections of the node share; its answers carry the number.
+    Join(u64),
+    /// Ask the shared reader for more.
+    Pull,
+    /// Leave the shared reader.
+    Leave,
     /// Read one history.
     Read(u64, crate::PersistenceId, ReadRange),
     /// Hand these to the handler.

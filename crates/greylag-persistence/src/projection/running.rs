@@ -7,12 +7,12 @@ use super::progress::Progress;
 use crate::event::SeqNr;
 use crate::journal::Page;
 use crate::offset::{Position, Processed};
-use crate::query::{Envelope, EventSource, Feed};
+use crate::query::{Envelope, EventSource, Follower};
 
 /// What a projection has in hand while it reads.
 #[derive(Debug)]
 pub(super) struct Running {
-    pub(super) feed: Feed,
+    pub(super) feed: Follower,
     /// Whether the feed owes something.
     pub(super) asked: bool,
     pub(super) progress: Progress,

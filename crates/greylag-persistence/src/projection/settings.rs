@@ -6,11 +6,14 @@ use std::time::Duration;
 use crate::query::QuerySettings;
 use crate::settings::{Backoff, SettingsError};
 
-/// How one projection runs. Source: persistence §5 (projections), §9.
+/// How one projection runs; how it reads is said by its [`ReadJournal`](crate::ReadJournal). Source:
+/// persistence §5 (projections), §9.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ProjectionSettings {
-    /// How it reads.
-    pub query: QuerySettings,
+    /// Whether it takes its events from the reader that the projections of one
+    /// [`ReadJournal`](crate::ReadJournal) share, once it has caught up. Otherwise it has all queries
+    /// made for itself. Default true.
+    pub share_reader: bool,
     /// Envelopes that the handler gets at once. Larger groups cost less each, and are repeated whole.
     /// Default 1.
     pub group: NonZeroUsize,
@@ -43,7 +46,7 @@ pub enum OnPoison {
 impl Default for ProjectionSettings {
     fn default() -> Self {
         Self {
-            query: QuerySettings::default(),
+            share_reader: true,
             group: NonZeroUsize::MIN,
             save_after_n: NonZeroUsize::new(100).expect("not zero"),
             save_after: Duration::from_millis(500),
@@ -57,23 +60,18 @@ impl Default for ProjectionSettings {
 }
 
 impl ProjectionSettings {
-    /// For tests: looks often, waits little.
+    /// For tests: waits little. Goes with [`QuerySettings::test`].
     pub fn test() -> Self {
         let (min, max) = (Duration::from_millis(10), Duration::from_millis(100));
-        Self {
-            query: QuerySettings::test(),
-            save_after: Duration::from_millis(20),
-            backoff: Backoff { min, max, jitter: 0.0 },
-            ..Self::default()
-        }
+        Self { save_after: Duration::from_millis(20), backoff: Backoff { min, max, jitter: 0.0 }, ..Self::default() }
     }
 
     /// Checks what could not be meant, alone and together.
     ///
     /// # Errors
     /// [`SettingsError`], naming the settings.
-    pub fn check(&self) -> Result<(), SettingsError> {
-        self.query.check()?;
+    pub fn check(&self, query: &QuerySettings) -> Result<(), SettingsError> {
+        query.check()?;
         self.backoff.check()?;
         for (key, value) in
             [("projection.save_after", self.save_after), ("projection.forget_interval", self.forget_interval)]
@@ -82,7 +80,7 @@ impl ProjectionSettings {
                 return Err(SettingsError::ZeroDuration { key });
             }
         }
-        let reach = self.query.backtracking.window + self.query.backtracking.behind;
+        let reach = query.backtracking.window + query.backtracking.behind;
         if self.remember < reach {
             return Err(SettingsError::RememberTooShort { remember: self.remember, reach });
         }

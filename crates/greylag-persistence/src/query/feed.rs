@@ -100,6 +100,10 @@ pub struct Feed {
     live_at: Instant,
     /// The gap between both lines is no reason to go back before then.
     back_again_at: Instant,
+    /// The next page read on is followed by a pass backwards, whatever it brings.
+    go_back: bool,
+    /// Something was written since the query under way was asked.
+    hinted: bool,
 }
 
 impl Feed {
@@ -173,6 +177,8 @@ impl Feed {
             rows: 0,
             live_at: now,
             back_again_at: now,
+            go_back: false,
+            hinted: false,
         })
     }
 
@@ -200,9 +206,29 @@ impl Feed {
         &self.live.cursor
     }
 
+    /// Where a stream that takes this one's place begins.
+    pub fn offset(&self) -> Offset {
+        match &self.live.cursor {
+            Cursor::Start => Offset::None,
+            Cursor::Ordinal(ordinal) => Offset::Ordinal(*ordinal),
+            Cursor::Row { timestamp, .. } => {
+                let seen = if self.live.seen_at == Some(*timestamp) { self.live.seen.clone() } else { Vec::new() };
+                Offset::Timestamp { timestamp: *timestamp, seen }
+            }
+        }
+    }
+
+    /// Goes back after the next page, if this stream ever does.
+    pub(crate) fn go_back_soon(&mut self) {
+        self.go_back = self.back.is_some();
+    }
+
     fn on_hint(&mut self, now: Instant) {
-        if let Phase::Resting { until, pass: Pass::Live } = &mut self.phase {
-            *until = now.min(*until);
+        match &mut self.phase {
+            Phase::Resting { until, pass: Pass::Live } => *until = now.min(*until),
+            // What is under way may have passed it by.
+            Phase::Resting { .. } | Phase::Asked(_) => self.hinted = true,
+            Phase::Ended => {}
         }
     }
 
@@ -214,6 +240,7 @@ impl Feed {
             }
             Phase::Resting { until, pass } if self.demand && until <= now => {
                 self.phase = Phase::Asked(pass);
+                self.hinted &= pass == Pass::Backtracking;
                 out.push(FeedEffect::Query(self.query(pass)));
             }
             _ => {}
@@ -257,6 +284,9 @@ impl Feed {
                 Phase::Resting { until: self.live_at, pass: Pass::Live }
             }
         };
+        if self.hinted {
+            self.on_hint(now);
+        }
         if !envelopes.is_empty() {
             self.demand = false;
             out.push(FeedEffect::Deliver(envelopes));
@@ -278,7 +308,7 @@ impl Feed {
         self.rows += found;
         self.idle_polls = if found == 0 { self.idle_polls + 1 } else { 0 };
         if self.should_go_back(now) {
-            (self.idle_polls, self.rows) = (0, 0);
+            (self.idle_polls, self.rows, self.go_back) = (0, 0, false);
             return Phase::Resting { until: now, pass: Pass::Backtracking };
         }
         Phase::Resting { until: self.live_at, pass: Pass::Live }
@@ -290,7 +320,8 @@ impl Feed {
         let Some(read_to) = self.live.cursor.timestamp() else { return false };
         let reread_to = back.cursor.timestamp().unwrap_or_default();
         let ahead = Duration::from_micros(read_to.as_micros().saturating_sub(reread_to.as_micros()));
-        self.idle_polls >= IDLE_POLLS
+        self.go_back
+            || self.idle_polls >= IDLE_POLLS
             || self.rows >= PAGES * self.settings.page.get()
             || (ahead > self.settings.backtracking.window / 2 && now >= self.back_again_at)
     }

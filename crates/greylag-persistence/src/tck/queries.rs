@@ -67,7 +67,7 @@ const ENDLESS: usize = 5000;
 fn settings(page: usize) -> QuerySettings {
     let backtracking = BacktrackingSettings { window: Duration::from_secs(120), behind: Duration::from_millis(1) };
     let page = NonZeroUsize::new(page).expect("a page of something");
-    QuerySettings { refresh_interval: Duration::from_secs(3), page, backtracking }
+    QuerySettings { refresh_interval: Duration::from_secs(3), page, backtracking, ..QuerySettings::default() }
 }
 
 fn id(entity_type: &str, number: u32) -> PersistenceId {

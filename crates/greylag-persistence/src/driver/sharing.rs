@@ -1,0 +1,227 @@
+//! Runs the readers that the projections of a node share, one task for each entity type.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::ops::RangeInclusive;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+use crate::driver::query_store::EventQueries;
+use crate::error::{QueryError, ReadError, StoreFailure};
+use crate::query::{ConsumerId, QuerySettings, SharedAnswer, SharedReader, SharedReaderEffect, SharedReaderInput};
+
+/// What the shared readers of one journal are reached by.
+#[derive(Clone)]
+pub(crate) struct Sharing {
+    queries: Arc<dyn EventQueries>,
+    settings: QuerySettings,
+    readers: Arc<Mutex<HashMap<String, mpsc::UnboundedSender<Letter>>>>,
+}
+
+impl fmt::Debug for Sharing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sharing").finish_non_exhaustive()
+    }
+}
+
+/// What consumers send. There is no bound, and need be none: each has at most one of a kind under way.
+enum Letter {
+    Join { id: ConsumerId, slices: RangeInclusive<u16>, answers: mpsc::UnboundedSender<SharedAnswer> },
+    Demand(ConsumerId),
+    Leave(ConsumerId),
+}
+
+/// One consumer's place at a shared reader; leaves it when dropped.
+#[derive(Debug)]
+pub(crate) struct Place {
+    id: ConsumerId,
+    reader: mpsc::UnboundedSender<Letter>,
+    /// One answer for each demand, and two more: no bound is needed.
+    answers: mpsc::UnboundedReceiver<SharedAnswer>,
+}
+
+impl Place {
+    pub(crate) fn demand(&self) {
+        // A reader that has ended lets go of the answers, which says it.
+        let _ = self.reader.send(Letter::Demand(self.id));
+    }
+
+    pub(crate) async fn answer(&mut self) -> SharedAnswer {
+        self.answers.recv().await.unwrap_or(SharedAnswer::Dismissed(None))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = self.reader.send(Letter::Leave(self.id));
+    }
+}
+
+impl Sharing {
+    pub(crate) fn new(queries: Arc<dyn EventQueries>, settings: QuerySettings) -> Self {
+        Self { queries, settings, readers: Arc::default() }
+    }
+
+    /// Joins the reader of the type, which is started if there is none.
+    pub(crate) fn join(&self, entity_type: &str, slices: RangeInclusive<u16>) -> Place {
+        static CONSUMERS: AtomicU64 = AtomicU64::new(1);
+        let id = ConsumerId(CONSUMERS.fetch_add(1, Ordering::Relaxed));
+        let (answers, receiver) = mpsc::unbounded_channel();
+        // Under the lock, so that a reader that ends for want of consumers sees this one at the door.
+        let mut readers = self.lock();
+        let known = readers.get(entity_type).filter(|reader| !reader.is_closed()).cloned();
+        let reader = known.unwrap_or_else(|| {
+            let reader = self.start(entity_type);
+            readers.insert(entity_type.to_owned(), reader.clone());
+            reader
+        });
+        let _ = reader.send(Letter::Join { id, slices, answers });
+        Place { id, reader, answers: receiver }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, mpsc::UnboundedSender<Letter>>> {
+        self.readers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn start(&self, entity_type: &str) -> mpsc::UnboundedSender<Letter> {
+        let (sender, inbox) = mpsc::unbounded_channel();
+        let (mut out, kind) = (Vec::new(), self.queries.caps().kind);
+        let machine = SharedReader::start(entity_type, kind, self.settings.clone(), now(), &mut out);
+        let task = Reader {
+            machine,
+            entity_type: entity_type.to_owned(),
+            sharing: self.clone(),
+            inbox,
+            consumers: HashMap::new(),
+            work: JoinSet::new(),
+        };
+        tokio::spawn(task.run(out));
+        sender
+    }
+}
+
+/// The task of one reader.
+struct Reader {
+    machine: SharedReader,
+    entity_type: String,
+    sharing: Sharing,
+    inbox: mpsc::UnboundedReceiver<Letter>,
+    consumers: HashMap<ConsumerId, mpsc::UnboundedSender<SharedAnswer>>,
+    work: JoinSet<SharedReaderInput>,
+}
+
+impl Reader {
+    async fn run(mut self, mut out: Vec<SharedReaderEffect>) {
+        loop {
+            let mut late = None;
+            for effect in std::mem::take(&mut out) {
+                match self.perform(effect) {
+                    Next::GoOn => {}
+                    Next::Take(letter) => late = Some(letter),
+                    Next::End => return,
+                }
+            }
+            let input = match late {
+                Some(letter) => self.open(letter),
+                None => tokio::select! {
+                    biased; // deadlines first: a full inbox must not keep a slow consumer
+                    () = sleep_until(self.machine.next_deadline()) => SharedReaderInput::Tick,
+                    Some(letter) = self.inbox.recv() => self.open(letter),
+                    Some(done) = self.work.join_next() => match done {
+                        Ok(answer) => answer,
+                        // A store that panics is as good as away.
+                        Err(panicked) => SharedReaderInput::Page(Err(QueryError::Read(ReadError::Unavailable(
+                            StoreFailure::new("store", panicked),
+                        )))),
+                    },
+                },
+            };
+            self.machine.handle(now(), input, &mut out);
+        }
+    }
+
+    fn open(&mut self, letter: Letter) -> SharedReaderInput {
+        match letter {
+            Letter::Join { id, slices, answers } => {
+                self.consumers.insert(id, answers);
+                SharedReaderInput::Join(id, slices)
+            }
+            Letter::Demand(id) => SharedReaderInput::Demand(id),
+            Letter::Leave(id) => {
+                self.consumers.remove(&id);
+                SharedReaderInput::Leave(id)
+            }
+        }
+    }
+
+    fn perform(&mut self, effect: SharedReaderEffect) -> Next {
+        let queries = self.sharing.queries.clone();
+        let entity_type = &self.entity_type;
+        match effect {
+            SharedReaderEffect::AskNewest => {
+                self.work.spawn(async move { SharedReaderInput::Newest(queries.newest().await) });
+            }
+            SharedReaderEffect::Query(query) => {
+                self.work.spawn(async move { SharedReaderInput::Page(queries.events(&query).await) });
+            }
+            SharedReaderEffect::Tell(id, answer) => {
+                let is_last = matches!(answer, SharedAnswer::Dismissed(_));
+                if is_last {
+                    tracing::debug!(entity_type, consumer = id.0, "a projection goes on reading by itself");
+                }
+                if let Some(consumer) = self.consumers.get(&id) {
+                    // Who is gone has left, and the letter is on its way.
+                    let _ = consumer.send(answer);
+                }
+                if is_last {
+                    self.consumers.remove(&id);
+                }
+            }
+            SharedReaderEffect::Trouble(cause) => {
+                tracing::warn!(entity_type, cause, "the shared reader does not get on; trying again");
+            }
+            SharedReaderEffect::Idle => return self.end_if_nobody_comes(),
+            SharedReaderEffect::Broken(error) => {
+                tracing::warn!(entity_type, %error, "the shared reader ends; projections read by themselves");
+                self.sharing.lock().remove(entity_type);
+                return Next::End;
+            }
+        }
+        Next::GoOn
+    }
+
+    fn end_if_nobody_comes(&mut self) -> Next {
+        let mut readers = self.sharing.lock();
+        match self.inbox.try_recv() {
+            Ok(letter) => Next::Take(letter),
+            Err(_) => {
+                readers.remove(&self.entity_type);
+                Next::End
+            }
+        }
+    }
+}
+
+/// What a reader does after an effect.
+enum Next {
+    GoOn,
+    /// Somebody was at the door.
+    Take(Letter),
+    End,
+}
+
+/// The runtime's clock, so that a test may pause it.
+fn now() -> Instant {
+    tokio::time::Instant::now().into_std()
+}
+
+async fn sleep_until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,370 @@
+//! The stream of one projection: read by itself until it has caught up, then fed by the shared reader.
+//!
+//! ```text
+//! Alone ─▶ Joining ─▶ Overlapping ─▶ Shared
+//!   ▲ caught up   both feed it        │ only the shared reader does
+//!   ╰────────── dismissed ◀───────────╯
+//! ```
+//! Nothing is lost between the two. Whoever joins gets what is asked of the store from then on; what was
+//! settled before, one more page of its own brings it. Events that were committed late and lie
+//! before the places to which the shared reader had gone back, one more pass backwards of its own brings. Only after
+//! both, and `catchup_overlap`, it stops reading by itself.
+//!
+//! Nothing comes twice, or out of the order of its id, by reading on: on stores of ordinals what is not beyond the
+//! last one is dropped; on others what was given in the overlap by id and number, and whatever the
+//! shared reader reads on that lies before where its own reading was at both seams. What such a cut drops
+//! although it was not given was committed late; backtracking brings it, as always.
+//!
+//! Source: persistence §5 (one reader), scenario 59.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Instant;
+
+use super::shared_reader::SharedAnswer;
+use super::{
+    Cursor, Envelope, EventPage, EventSource, EventsOf, Feed, FeedEffect, FeedInput, PageQuery, QuerySettings, Visible,
+};
+use crate::error::QueryError;
+use crate::event::SeqNr;
+use crate::offset::{Offset, OffsetKind, Position};
+use crate::persistence_id::PersistenceId;
+
+/// Ids whose numbers are remembered while both feed; those of others may come twice.
+const REMEMBERED: usize = 10_000;
+
+/// What a follower is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FollowerInput {
+    /// The consumer wants more.
+    Demand,
+    /// The answer to the query under way.
+    Page(Result<EventPage, QueryError>),
+    /// From the shared reader.
+    Shared(SharedAnswer),
+    /// Somebody has written something; no need to rest.
+    Hint,
+    /// It is [`Follower::next_deadline`].
+    Tick,
+}
+
+/// What the driver is asked to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FollowerEffect {
+    /// Ask the store; the answer comes back as [`FollowerInput::Page`].
+    Query(PageQuery),
+    /// Join the shared reader.
+    Join,
+    /// Ask the shared reader for more.
+    Pull,
+    /// Hand these to the consumer; never none. Ends its demand.
+    Deliver(Vec<Envelope>),
+    /// Tell the consumer. Ends its demand; at the next one the store is asked again.
+    Failed(QueryError),
+}
+
+/// Who feeds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    Alone,
+    Joining,
+    Overlapping { since: Instant, seam: Seam },
+    Shared,
+}
+
+/// What was read alone of what the shared reader will not give any more.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Seam {
+    by_reading_on: bool,
+    by_going_back: bool,
+}
+
+/// The query under way.
+#[derive(Debug, Clone, Copy)]
+struct Asked {
+    goes_back: bool,
+    since_joined: bool,
+}
+
+/// A live stream that leaves reading to the shared reader when it can.
+#[derive(Debug)]
+pub struct Follower {
+    of: EventsOf,
+    kind: OffsetKind,
+    settings: QuerySettings,
+    shares: bool,
+    mode: Mode,
+    /// Its own reading; none while only the shared reader feeds.
+    own: Option<Feed>,
+    asked: Option<Asked>,
+    own_wants: bool,
+    pulled: bool,
+    demand: bool,
+    ready: VecDeque<Envelope>,
+    given: Given,
+    /// Where its own reading begins, if it is dismissed.
+    reached: Offset,
+    join_at: Instant,
+}
+
+impl Follower {
+    /// A stream after `offset` that never ends, and joins the shared reader if it `shares`.
+    ///
+    /// # Errors
+    /// [`QueryError::ForeignOffset`] for an offset of another kind of store.
+    pub fn new(
+        of: EventsOf,
+        offset: &Offset,
+        kind: OffsetKind,
+        settings: QuerySettings,
+        shares: bool,
+        now: Instant,
+    ) -> Result<Self, QueryError> {
+        let own = Feed::live(of.clone(), offset, kind, settings.clone(), now)?;
+        Ok(Self {
+            of,
+            kind,
+            settings,
+            shares,
+            mode: Mode::Alone,
+            own: Some(own),
+            asked: None,
+            own_wants: false,
+            pulled: false,
+            demand: false,
+            ready: VecDeque::new(),
+            given: Given::default(),
+            reached: offset.clone(),
+            join_at: now,
+        })
+    }
+
+    /// Takes one input.
+    pub fn handle(&mut self, now: Instant, input: FollowerInput, out: &mut Vec<FollowerEffect>) {
+        match input {
+            FollowerInput::Demand => self.demand = true,
+            FollowerInput::Page(page) => self.on_page(now, page, out),
+            FollowerInput::Shared(answer) => self.on_shared(now, answer, out),
+            FollowerInput::Hint => self.own(now, FeedInput::Hint, out),
+            FollowerInput::Tick => self.own(now, FeedInput::Tick, out),
+        }
+        self.stop_reading_alone(now);
+        self.go_on(now, out);
+    }
+
+    /// When a [`FollowerInput::Tick`] next has work to do.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let own_at = self.own.as_ref().and_then(Feed::next_deadline);
+        let overlap_at = match self.mode {
+            // Without a demand nothing has to be done in time.
+            Mode::Overlapping { since, seam } if self.demand && self.is_covered(seam) && self.asked.is_none() => {
+                Some(since + self.settings.sharing.catchup_overlap)
+            }
+            _ => None,
+        };
+        [own_at, overlap_at].into_iter().flatten().min()
+    }
+
+    /// Whether the shared reader knows it.
+    pub fn has_joined(&self) -> bool {
+        self.mode != Mode::Alone
+    }
+
+    fn own(&mut self, now: Instant, input: FeedInput, out: &mut Vec<FollowerEffect>) {
+        let Some(own) = &mut self.own else { return };
+        let mut effects = Vec::new();
+        own.handle(now, input, &mut effects);
+        for effect in effects {
+            match effect {
+                FeedEffect::Query(query) => {
+                    let goes_back = matches!(query.visible, Visible::Older(_));
+                    let since_joined = matches!(self.mode, Mode::Overlapping { .. });
+                    self.asked = Some(Asked { goes_back, since_joined });
+                    out.push(FollowerEffect::Query(query));
+                }
+                FeedEffect::Deliver(envelopes) => {
+                    self.own_wants = false;
+                    let given = &mut self.given;
+                    self.ready.extend(envelopes.into_iter().filter(|envelope| given.is_new(envelope, false)));
+                }
+                FeedEffect::Failed(error) => {
+                    self.own_wants = false;
+                    self.demand = false;
+                    out.push(FollowerEffect::Failed(error));
+                }
+                FeedEffect::Ended => {}
+            }
+        }
+    }
+
+    fn on_page(&mut self, now: Instant, page: Result<EventPage, QueryError>, out: &mut Vec<FollowerEffect>) {
+        let Some(Asked { goes_back, since_joined }) = self.asked.take() else { return };
+        let is_last = page.as_ref().is_ok_and(|page| !page.more);
+        self.own(now, FeedInput::Page(page), out);
+        if !is_last {
+            return;
+        }
+        match &mut self.mode {
+            Mode::Alone if self.shares && !goes_back && self.join_at <= now => {
+                self.mode = Mode::Joining;
+                out.push(FollowerEffect::Join);
+            }
+            Mode::Overlapping { seam, .. } if since_joined && goes_back => seam.by_going_back = true,
+            Mode::Overlapping { seam, .. } if since_joined && !seam.by_reading_on => {
+                seam.by_reading_on = true;
+                self.cut();
+            }
+            _ => {}
+        }
+    }
+
+    fn on_shared(&mut self, now: Instant, answer: SharedAnswer, out: &mut Vec<FollowerEffect>) {
+        match answer {
+            SharedAnswer::Joined if self.mode == Mode::Joining => {
+                self.mode = Mode::Overlapping { since: now, seam: Seam::default() };
+                if let Some(own) = &mut self.own {
+                    own.go_back_soon();
+                }
+                // Until it has read what the shared reader has read, the others wait for it.
+                self.own(now, FeedInput::Hint, out);
+            }
+            SharedAnswer::Events { envelopes, reached } => {
+                self.pulled = false;
+                self.reached = later(std::mem::take(&mut self.reached), reached);
+                let given = &mut self.given;
+                self.ready.extend(envelopes.into_iter().filter(|envelope| given.is_new(envelope, true)));
+            }
+            SharedAnswer::Dismissed(reached) => self.become_alone(now, reached),
+            SharedAnswer::Joined => {}
+        }
+    }
+
+    fn become_alone(&mut self, now: Instant, reached: Option<Offset>) {
+        self.pulled = false;
+        self.mode = Mode::Alone;
+        // Not at once again: whatever was too much, or damaged, may be so still.
+        self.join_at = now + self.settings.sharing.catchup_overlap;
+        self.reached = later(std::mem::take(&mut self.reached), reached.unwrap_or_default());
+        if self.own.is_none() {
+            let (of, settings) = (self.of.clone(), self.settings.clone());
+            self.own_wants = false;
+            self.given.forget();
+            self.own = Feed::live(of, &self.reached, self.kind, settings, now).ok();
+        }
+    }
+
+    /// Whether its own reading has brought what the shared reader had behind it when it was joined.
+    fn is_covered(&self, seam: Seam) -> bool {
+        // Where nothing was ever read there is nothing to go back over.
+        let goes_back = self.kind == OffsetKind::Timestamp
+            && self.own.as_ref().is_some_and(|own| own.cursor().timestamp().is_some());
+        seam.by_reading_on && (seam.by_going_back || !goes_back)
+    }
+
+    fn stop_reading_alone(&mut self, now: Instant) {
+        let Mode::Overlapping { since, seam } = self.mode else { return };
+        let is_over = since + self.settings.sharing.catchup_overlap <= now;
+        if !is_over || self.asked.is_some() || !self.is_covered(seam) {
+            return;
+        }
+        self.cut();
+        if let Some(own) = self.own.take() {
+            self.reached = later(std::mem::take(&mut self.reached), own.offset());
+        }
+        self.own_wants = false;
+        self.given.forget();
+        self.mode = Mode::Shared;
+    }
+
+    /// What the shared reader reads up to here was read already.
+    fn cut(&mut self) {
+        if let Some(own) = &self.own {
+            self.given.cut = own.cursor().clone();
+        }
+        self.given.remembers = true;
+    }
+
+    fn go_on(&mut self, now: Instant, out: &mut Vec<FollowerEffect>) {
+        if self.demand && !self.ready.is_empty() {
+            self.demand = false;
+            out.push(FollowerEffect::Deliver(self.ready.drain(..).collect()));
+        }
+        let (hurries, is_fed) = match self.mode {
+            Mode::Overlapping { seam, .. } => (!seam.by_reading_on && self.ready.is_empty(), seam.by_reading_on),
+            Mode::Shared => (false, true),
+            Mode::Alone | Mode::Joining => (false, false),
+        };
+        if (self.demand || hurries) && !self.own_wants && self.own.is_some() {
+            self.own_wants = true;
+            self.own(now, FeedInput::Demand, out);
+        }
+        if self.demand && is_fed && !self.pulled {
+            self.pulled = true;
+            out.push(FollowerEffect::Pull);
+        }
+    }
+}
+
+/// What was given already.
+#[derive(Debug, Default)]
+struct Given {
+    /// On stores of ordinals: up to here.
+    ordinal: Option<u64>,
+    /// What the shared reader reads on up to here was read alone.
+    cut: Cursor,
+    /// Whether both feed, and numbers are worth remembering.
+    remembers: bool,
+    /// The highest number of each id that was read on while both feed.
+    numbers: BTreeMap<PersistenceId, SeqNr>,
+}
+
+impl Given {
+    /// Whether the consumer gets this envelope; if so, it counts as given.
+    fn is_new(&mut self, envelope: &Envelope, is_shared: bool) -> bool {
+        if let Position::Ordinal(ordinal) = envelope.position {
+            let is_new = self.ordinal.is_none_or(|given| given < ordinal);
+            self.ordinal = self.ordinal.max(Some(ordinal));
+            return is_new;
+        }
+        // What is shown again is so on purpose; the consumer knows it.
+        if envelope.source == EventSource::Backtracking {
+            return true;
+        }
+        if is_shared && !self.is_beyond_cut(envelope) {
+            return false;
+        }
+        if !self.remembers {
+            return true;
+        }
+        if self.numbers.get(&envelope.id).is_some_and(|given| *given >= envelope.seq_nr) {
+            return false;
+        }
+        if self.numbers.len() < REMEMBERED || self.numbers.contains_key(&envelope.id) {
+            self.numbers.insert(envelope.id.clone(), envelope.seq_nr);
+        }
+        true
+    }
+
+    fn is_beyond_cut(&self, envelope: &Envelope) -> bool {
+        match (&self.cut, envelope.position) {
+            (Cursor::Row { timestamp, id, seq_nr }, Position::Timestamp(at)) => {
+                (at, Some(&envelope.id), envelope.seq_nr) > (*timestamp, id.as_ref(), *seq_nr)
+            }
+            _ => true,
+        }
+    }
+
+    fn forget(&mut self) {
+        self.remembers = false;
+        self.numbers.clear();
+    }
+}
+
+/// Of two offsets of one kind, the later one.
+fn later(one: Offset, other: Offset) -> Offset {
+    let place = |offset: &Offset| match offset {
+        Offset::None => 0,
+        Offset::Ordinal(ordinal) => ordinal.saturating_add(1),
+        Offset::Timestamp { timestamp, .. } => timestamp.as_micros().saturating_add(1),
+    };
+    if place(&other) > place(&one) { other } else { one }
+}

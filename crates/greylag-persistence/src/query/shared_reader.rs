@@ -1,0 +1,363 @@
+//! Reads the events of one entity type once, for all projections of a node.
+//!
+//! ```text
+//! Join ─▶ Joined ─▶ Demand ─▶ Give ─▶ Demand ─▶ Give …        Leave, or Dismiss: too slow, or damage
+//! ```
+//! One [`Feed`] over all slices fills a buffer; each consumer takes from it what falls into its slices, in
+//! the order of the feed. What everybody has taken makes room. So the fastest is at most the buffer ahead
+//! of the slowest; and one that keeps the others waiting is dismissed: it reads by itself, behind them,
+//! and joins again when it has caught up. A consumer gets what was asked of the store after it joined;
+//! what was there before it has read itself.
+//!
+//! Source: persistence §5 (one reader), scenario 59.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::RangeInclusive;
+use std::time::Instant;
+
+use super::feed::before;
+use super::{Envelope, EventPage, EventSource, EventsOf, Feed, FeedEffect, FeedInput, PageQuery, QuerySettings};
+use crate::error::{QueryError, ReadError};
+use crate::offset::{Offset, OffsetKind, Position};
+use crate::persistence_id::SLICES;
+
+/// Who takes from a shared reader.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConsumerId(pub u64);
+
+/// What a shared reader is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SharedReaderInput {
+    /// The answer to [`SharedReaderEffect::AskNewest`].
+    Newest(Result<Option<Position>, ReadError>),
+    /// A consumer of these slices comes.
+    Join(ConsumerId, RangeInclusive<u16>),
+    /// A consumer wants more.
+    Demand(ConsumerId),
+    /// A consumer goes.
+    Leave(ConsumerId),
+    /// The answer to the query under way.
+    Page(Result<EventPage, QueryError>),
+    /// Somebody has written something; no need to rest.
+    Hint,
+    /// It is [`SharedReader::next_deadline`].
+    Tick,
+}
+
+/// What a consumer is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SharedAnswer {
+    /// It gets whatever is asked of the store from now on.
+    Joined,
+    /// What it asked for.
+    Events {
+        /// Never none.
+        envelopes: Vec<Envelope>,
+        /// Resumes after everything that was read up to here, other slices included.
+        reached: Offset,
+    },
+    /// It gets nothing more, and goes on by itself after this, if it is given.
+    Dismissed(Option<Offset>),
+}
+
+/// What the driver is asked to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SharedReaderEffect {
+    /// Ask the store for its newest place.
+    AskNewest,
+    /// Ask the store for a page.
+    Query(PageQuery),
+    /// Tell the consumer.
+    Tell(ConsumerId, SharedAnswer),
+    /// Tell the operator: the store does not answer, and is asked again.
+    Trouble(String),
+    /// Nobody came for a while: end, unless somebody is at the door.
+    Idle,
+    /// An event is damaged, which concerns only those who read its slice: end, and let them find out.
+    Broken(QueryError),
+}
+
+/// An envelope, and since when the fastest consumer is past it.
+#[derive(Debug)]
+struct Slot {
+    envelope: Envelope,
+    passed_at: Option<Instant>,
+}
+
+#[derive(Debug)]
+struct Consumer {
+    slices: RangeInclusive<u16>,
+    /// The number of the slot that it takes next.
+    next: u64,
+    wants: bool,
+    told: bool,
+    reached: Option<Offset>,
+    /// Since when it holds more than half of the buffer.
+    holding_since: Option<Instant>,
+}
+
+/// The reader of one entity type.
+#[derive(Debug)]
+pub struct SharedReader {
+    of: EventsOf,
+    kind: OffsetKind,
+    settings: QuerySettings,
+    /// None until the newest place is known.
+    feed: Option<Feed>,
+    /// When the newest place is asked for again.
+    newest_at: Option<Instant>,
+    asked: bool,
+    /// Of the page that was read last, what the buffer has no room for.
+    staged: VecDeque<Envelope>,
+    slots: VecDeque<Slot>,
+    /// The number of the first slot.
+    first: u64,
+    consumers: BTreeMap<ConsumerId, Consumer>,
+    /// Since when there is no consumer.
+    idle_since: Option<Instant>,
+}
+
+impl SharedReader {
+    /// Begins by asking where the store ends: what is before is for everybody to read alone.
+    pub fn start(
+        entity_type: &str,
+        kind: OffsetKind,
+        settings: QuerySettings,
+        now: Instant,
+        out: &mut Vec<SharedReaderEffect>,
+    ) -> Self {
+        out.push(SharedReaderEffect::AskNewest);
+        Self {
+            of: EventsOf::Slices { entity_type: entity_type.to_owned(), slices: 0..=SLICES - 1 },
+            kind,
+            settings,
+            feed: None,
+            newest_at: None,
+            asked: false,
+            staged: VecDeque::new(),
+            slots: VecDeque::new(),
+            first: 0,
+            consumers: BTreeMap::new(),
+            idle_since: Some(now),
+        }
+    }
+
+    /// Takes one input.
+    pub fn handle(&mut self, now: Instant, input: SharedReaderInput, out: &mut Vec<SharedReaderEffect>) {
+        match input {
+            SharedReaderInput::Newest(newest) => self.on_newest(now, newest, out),
+            SharedReaderInput::Join(id, slices) => self.on_join(id, slices),
+            SharedReaderInput::Demand(id) => {
+                if let Some(consumer) = self.consumers.get_mut(&id) {
+                    consumer.wants = true;
+                }
+            }
+            SharedReaderInput::Leave(id) => drop(self.consumers.remove(&id)),
+            SharedReaderInput::Page(Err(QueryError::Read(error))) if self.feed.is_none() => {
+                self.on_newest(now, Err(error), out);
+            }
+            SharedReaderInput::Page(page) => self.feed(now, FeedInput::Page(page), out),
+            SharedReaderInput::Hint => self.feed(now, FeedInput::Hint, out),
+            SharedReaderInput::Tick => self.feed(now, FeedInput::Tick, out),
+        }
+        self.go_on(now, out);
+    }
+
+    /// When a [`SharedReaderInput::Tick`] next has work to do.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let feed_at = self.feed.as_ref().and_then(Feed::next_deadline);
+        let idle_at = self.idle_since.map(|since| since + self.settings.sharing.linger);
+        let dismiss_at = self.consumers.values().filter_map(|consumer| self.dismiss_at(consumer)).min();
+        [feed_at, idle_at, dismiss_at, self.newest_at].into_iter().flatten().min()
+    }
+
+    /// Envelopes that are kept for consumers.
+    pub fn buffered(&self) -> usize {
+        self.slots.len() + self.staged.len()
+    }
+
+    fn on_newest(
+        &mut self,
+        now: Instant,
+        newest: Result<Option<Position>, ReadError>,
+        out: &mut Vec<SharedReaderEffect>,
+    ) {
+        let offset = match newest {
+            Ok(None) => Offset::None,
+            Ok(Some(Position::Ordinal(ordinal))) => Offset::Ordinal(ordinal),
+            // The newest may not be settled yet; a consumer that joins knows all that is this old.
+            Ok(Some(Position::Timestamp(at))) => {
+                Offset::Timestamp { timestamp: before(at, self.settings.backtracking.behind), seen: Vec::new() }
+            }
+            Err(error) => {
+                self.newest_at = Some(now + self.settings.refresh_interval);
+                out.push(SharedReaderEffect::Trouble(error.to_string()));
+                return;
+            }
+        };
+        let feed = Feed::live(self.of.clone(), &offset, self.kind, self.settings.clone(), now);
+        match feed {
+            Ok(feed) => self.feed = Some(feed),
+            Err(error) => self.on_broken(error, out),
+        }
+    }
+
+    fn on_join(&mut self, id: ConsumerId, slices: RangeInclusive<u16>) {
+        let consumer =
+            Consumer { slices, next: self.end(), wants: false, told: false, reached: None, holding_since: None };
+        self.consumers.insert(id, consumer);
+        self.idle_since = None;
+    }
+
+    fn feed(&mut self, now: Instant, input: FeedInput, out: &mut Vec<SharedReaderEffect>) {
+        let Some(feed) = &mut self.feed else { return };
+        let mut effects = Vec::new();
+        feed.handle(now, input, &mut effects);
+        for effect in effects {
+            match effect {
+                FeedEffect::Query(query) => out.push(SharedReaderEffect::Query(query)),
+                FeedEffect::Deliver(envelopes) => {
+                    self.asked = false;
+                    self.staged.extend(envelopes);
+                }
+                FeedEffect::Failed(QueryError::Read(ReadError::Unavailable(cause))) => {
+                    self.asked = false;
+                    out.push(SharedReaderEffect::Trouble(cause.to_string()));
+                }
+                FeedEffect::Failed(error) => self.on_broken(error, out),
+                FeedEffect::Ended => {}
+            }
+        }
+    }
+
+    fn on_broken(&mut self, error: QueryError, out: &mut Vec<SharedReaderEffect>) {
+        for id in self.consumers.keys().copied().collect::<Vec<_>>() {
+            self.dismiss(id, out);
+        }
+        self.feed = None;
+        out.push(SharedReaderEffect::Broken(error));
+    }
+
+    fn dismiss(&mut self, id: ConsumerId, out: &mut Vec<SharedReaderEffect>) {
+        let Some(consumer) = self.consumers.remove(&id) else { return };
+        out.push(SharedReaderEffect::Tell(id, SharedAnswer::Dismissed(consumer.reached)));
+    }
+
+    /// Does everything that is due.
+    fn go_on(&mut self, now: Instant, out: &mut Vec<SharedReaderEffect>) {
+        if self.newest_at.is_some_and(|at| at <= now) {
+            self.newest_at = None;
+            out.push(SharedReaderEffect::AskNewest);
+        }
+        if self.feed.is_some() {
+            for (id, consumer) in self.consumers.iter_mut().filter(|(_, consumer)| !consumer.told) {
+                consumer.told = true;
+                out.push(SharedReaderEffect::Tell(*id, SharedAnswer::Joined));
+            }
+        }
+        // Room that is made is filled, and what fills it may be what somebody waits for.
+        while self.fill() {
+            self.hand_out(now, out);
+            self.trim();
+        }
+        self.hand_out(now, out);
+        self.trim();
+        self.watch_the_slow(now, out);
+        if self.consumers.is_empty() {
+            self.linger(now, out);
+        }
+        if !self.asked && self.staged.is_empty() && self.slots.len() < self.capacity() {
+            self.asked = self.feed.is_some();
+            self.feed(now, FeedInput::Demand, out);
+        }
+    }
+
+    fn capacity(&self) -> usize {
+        self.settings.sharing.fanout_buffer.get()
+    }
+
+    fn end(&self) -> u64 {
+        self.first + self.slots.len() as u64
+    }
+
+    /// Moves what was read into the buffer; whether anything was moved.
+    fn fill(&mut self) -> bool {
+        let room = self.capacity().saturating_sub(self.slots.len()).min(self.staged.len());
+        self.slots.extend(self.staged.drain(..room).map(|envelope| Slot { envelope, passed_at: None }));
+        room > 0
+    }
+
+    /// Gives what is there to those who want it.
+    fn hand_out(&mut self, now: Instant, out: &mut Vec<SharedReaderEffect>) {
+        let end = self.end();
+        for (id, consumer) in &mut self.consumers {
+            let mut envelopes = Vec::new();
+            while consumer.next < end {
+                let slot = &mut self.slots[usize::try_from(consumer.next - self.first).expect("it is in memory")];
+                let is_meant = consumer.slices.contains(&slot.envelope.id.slice());
+                if is_meant && !consumer.wants {
+                    break;
+                }
+                slot.passed_at.get_or_insert(now);
+                if slot.envelope.source == EventSource::Live {
+                    consumer.reached = Some(slot.envelope.offset());
+                }
+                if is_meant {
+                    envelopes.push(slot.envelope.clone());
+                }
+                consumer.next += 1;
+            }
+            if !envelopes.is_empty() {
+                consumer.wants = false;
+                let reached = consumer.reached.clone().unwrap_or_default();
+                out.push(SharedReaderEffect::Tell(*id, SharedAnswer::Events { envelopes, reached }));
+            }
+        }
+    }
+
+    /// Forgets what everybody has taken.
+    fn trim(&mut self) {
+        let needed = self.consumers.values().map(|consumer| consumer.next).min().unwrap_or_else(|| self.end());
+        let gone = usize::try_from(needed - self.first).expect("it is in memory");
+        self.slots.drain(..gone);
+        self.first = needed;
+    }
+
+    /// When this consumer has to go, if nothing changes.
+    fn dismiss_at(&self, consumer: &Consumer) -> Option<Instant> {
+        let sharing = &self.settings.sharing;
+        let at = usize::try_from(consumer.next - self.first).ok()?;
+        let passed_at = self.slots.get(at)?.passed_at?;
+        Some((consumer.holding_since? + sharing.abort_after).max(passed_at + sharing.slow_consumer_lag))
+    }
+
+    fn watch_the_slow(&mut self, now: Instant, out: &mut Vec<SharedReaderEffect>) {
+        let (end, capacity) = (self.end(), self.capacity() as u64);
+        for consumer in self.consumers.values_mut() {
+            let holds_much = (end - consumer.next) * 2 > capacity;
+            consumer.holding_since = if holds_much { consumer.holding_since.or(Some(now)) } else { None };
+        }
+        let is_due = |consumer: &Consumer| self.dismiss_at(consumer).is_some_and(|at| at <= now);
+        let slow: Vec<ConsumerId> =
+            self.consumers.iter().filter(|(_, consumer)| is_due(consumer)).map(|(id, _)| *id).collect();
+        if slow.is_empty() {
+            return;
+        }
+        for id in slow {
+            self.dismiss(id, out);
+        }
+        // The others go on at once.
+        self.trim();
+        self.go_on(now, out);
+    }
+
+    /// Reads on for a while, so that who comes back finds it up to date; what is read is kept for nobody.
+    fn linger(&mut self, now: Instant, out: &mut Vec<SharedReaderEffect>) {
+        self.staged.clear();
+        let since = *self.idle_since.get_or_insert(now);
+        if since + self.settings.sharing.linger <= now {
+            self.idle_since = Some(now);
+            out.push(SharedReaderEffect::Idle);
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! A store that orders by time, like a database: a row is given its time when it is written, and shows
+//! when it is committed, which may be later than others that were written after it.
+
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use greylag_core::CodecId;
+use greylag_persistence::{
+    Cursor, EventKind, EventPage, EventQueries, FoundEvent, Metadata, OffsetKind, Page, PageQuery, PersistenceId,
+    Position, QueryCaps, QueryError, ReadError, ReadRange, Scope, SeqNr, StoredEvent, Tags, Timestamp, Visible,
+    WriterEpoch, WriterUuid,
+};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use tokio::time::Instant;
+
+/// Younger rows are not settled.
+const BEHIND: Duration = Duration::from_millis(100);
+
+/// The time of the first moment, so that going back has something to go over.
+const EPOCH: u64 = 1_000_000_000;
+
+#[derive(Clone)]
+pub(crate) struct Timed {
+    start: Instant,
+    latest: Duration,
+    rows: Arc<Mutex<Rows>>,
+    asked: Arc<AtomicUsize>,
+}
+
+struct Rows {
+    rng: ChaCha8Rng,
+    /// By place, with the moment at which it shows.
+    by_place: BTreeMap<(Timestamp, PersistenceId, SeqNr), Timestamp>,
+    /// Of each id the last number, and when it shows: until then the id is locked.
+    heads: BTreeMap<PersistenceId, (u64, Timestamp)>,
+}
+
+impl Timed {
+    pub(crate) fn new(latest: Duration) -> Self {
+        Self::seeded(latest, 0)
+    }
+
+    /// Commits take up to `latest`, now and then.
+    pub(crate) fn seeded(latest: Duration, seed: u64) -> Self {
+        let rng = ChaCha8Rng::seed_from_u64(seed);
+        let rows = Rows { rng, by_place: BTreeMap::new(), heads: BTreeMap::new() };
+        Self { start: Instant::now(), latest, rows: Arc::new(Mutex::new(rows)), asked: Arc::default() }
+    }
+
+    fn now(&self) -> Timestamp {
+        let since = u64::try_from(self.start.elapsed().as_micros()).unwrap();
+        Timestamp::from_micros(EPOCH + since)
+    }
+
+    /// Writes the next event of the cart; how many were written: none while the one before is not committed.
+    pub(crate) fn write(&self, name: &str) -> usize {
+        let now = self.now();
+        let mut rows = self.rows.lock().unwrap();
+        let id = PersistenceId::of("Cart", name).unwrap();
+        let (last, shows_at) = rows.heads.get(&id).copied().unwrap_or_default();
+        if shows_at > now {
+            return 0;
+        }
+        let latest = u64::try_from(self.latest.as_micros()).unwrap();
+        let takes = if latest > 0 && rows.rng.random_bool(0.2) { rows.rng.random_range(0..latest) } else { 1 };
+        // Times rise per id, also within one moment.
+        let at = Timestamp::from_micros(now.as_micros().max(shows_at.as_micros() + 1));
+        let shows_at = Timestamp::from_micros(at.as_micros() + takes);
+        rows.by_place.insert((at, id.clone(), SeqNr::saturating(last + 1)), shows_at);
+        rows.heads.insert(id, (last + 1, shows_at));
+        1
+    }
+
+    /// Up to `most` numbers.
+    pub(crate) fn draw(&self, most: usize) -> Vec<u32> {
+        let rng = &mut self.rows.lock().unwrap().rng;
+        (0..rng.random_range(0..=most)).map(|_| rng.random()).collect()
+    }
+
+    /// Pages asked for.
+    pub(crate) fn asked(&self) -> usize {
+        self.asked.load(Ordering::SeqCst)
+    }
+
+    /// Events in these slices.
+    pub(crate) fn count(&self, slices: &RangeInclusive<u16>) -> usize {
+        let rows = self.rows.lock().unwrap();
+        rows.by_place.keys().filter(|(_, id, _)| slices.contains(&id.slice())).count()
+    }
+}
+
+pub(crate) fn record(id: PersistenceId, seq_nr: SeqNr, timestamp: Timestamp) -> StoredEvent {
+    StoredEvent {
+        id,
+        seq_nr,
+        timestamp,
+        writer_uuid: WriterUuid::NONE,
+        writer_epoch: WriterEpoch::NONE,
+        codec_id: CodecId::JSON,
+        manifest: "test".into(),
+        schema_version: 1,
+        kind: EventKind::Event,
+        payload: Bytes::new(),
+        metadata: Metadata::new(),
+        tags: Tags::new(),
+        crc32c: 0,
+    }
+}
+
+#[async_trait]
+impl EventQueries for Timed {
+    fn caps(&self) -> QueryCaps {
+        QueryCaps { scope: Scope::Shared, kind: OffsetKind::Timestamp }
+    }
+
+    async fn persistence_ids(
+        &self,
+        _: Option<&str>,
+        _: Option<&PersistenceId>,
+        _: usize,
+    ) -> Result<Vec<PersistenceId>, ReadError> {
+        Ok(self.rows.lock().unwrap().heads.keys().cloned().collect())
+    }
+
+    async fn newest(&self) -> Result<Option<Position>, ReadError> {
+        Ok(Some(Position::Timestamp(self.now())))
+    }
+
+    async fn events(&self, query: &PageQuery) -> Result<EventPage, QueryError> {
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        let now = self.now();
+        let behind = match query.visible {
+            Visible::All => Duration::ZERO,
+            Visible::Settled => BEHIND,
+            Visible::Older(age) => age.max(BEHIND),
+        };
+        let until = match query.until {
+            Some(Position::Timestamp(until)) => until,
+            _ => Timestamp::from_micros(u64::MAX),
+        };
+        let settled = Timestamp::from_micros(now.as_micros() - u64::try_from(behind.as_micros()).unwrap());
+        let is_after = |(at, id, seq_nr): &(Timestamp, PersistenceId, SeqNr)| match &query.after {
+            Cursor::Row { timestamp, id: after, seq_nr: number } => {
+                (*at, Some(id), *seq_nr) > (*timestamp, after.as_ref(), *number)
+            }
+            _ => true,
+        };
+        let mut page = EventPage { events: Vec::new(), next: query.after.clone(), more: false };
+        {
+            let rows = self.rows.lock().unwrap();
+            let meant = rows.by_place.iter().filter(|(place, shows_at)| {
+                **shows_at <= now
+                    && place.0 < settled
+                    && place.0 <= until
+                    && is_after(place)
+                    && query.of.may_match(&place.1)
+            });
+            for ((at, id, seq_nr), _) in meant.take(query.limit) {
+                page.next = Cursor::Row { timestamp: *at, id: Some(id.clone()), seq_nr: *seq_nr };
+                let event = query.load.then(|| record(id.clone(), *seq_nr, *at));
+                page.events.push(FoundEvent {
+                    id: id.clone(),
+                    seq_nr: *seq_nr,
+                    position: Position::Timestamp(*at),
+                    event,
+                });
+            }
+        }
+        page.more = page.events.len() == query.limit;
+        // The answer takes a moment, in which others may write and read.
+        let takes = self.rows.lock().unwrap().rng.random_range(1..30);
+        tokio::time::sleep(Duration::from_millis(takes)).await;
+        Ok(page)
+    }
+
+    async fn read(&self, id: &PersistenceId, range: ReadRange) -> Result<Page, ReadError> {
+        let now = self.now();
+        let rows = self.rows.lock().unwrap();
+        let meant = rows.by_place.iter().filter(|((_, of, seq_nr), shows_at)| {
+            of == id && (range.from..=range.to).contains(seq_nr) && **shows_at <= now
+        });
+        let records: Vec<StoredEvent> =
+            meant.map(|((at, id, seq_nr), _)| record(id.clone(), *seq_nr, *at)).take(range.max_events).collect();
+        let next = records.last().filter(|last| last.seq_nr < range.to && records.len() == range.max_events);
+        let next = next.and_then(|last| last.seq_nr.next());
+        Ok(Page { records, next })
+    }
+}
