@@ -135,6 +135,10 @@ impl EventQueries for PostgresQueries {
         QueryCaps { scope: Scope::Shared, kind: OffsetKind::Timestamp }
     }
 
+    fn settles_after(&self) -> Duration {
+        self.inner.settings.behind_current_time
+    }
+
     async fn persistence_ids(
         &self,
         entity_type: Option<&str>,

@@ -4,6 +4,7 @@ mod ask;
 pub mod copy;
 mod faulty;
 mod guarded;
+pub(crate) mod hints;
 mod host;
 mod memory;
 pub(crate) mod offset_store;

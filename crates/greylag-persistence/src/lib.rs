@@ -102,6 +102,7 @@ pub use behavior::{
 pub use breaker::{Admission, Breaker, BreakerMode, BreakerSettings, CallOutcome, DOUBT_LASTS, Unanswered};
 pub use codec::{EncodedValue, EventSeq, StoredCodec, StoredDecodeError, UnreadableRecord, Upcaster};
 pub use driver::copy;
+pub use driver::hints::Hints;
 pub use driver::offset_store::OffsetStore;
 pub use driver::projection::{
     BoxError, ProjectionHandle, ProjectionHandler, ProjectionStatus, TransactionalHandler, run_projection,

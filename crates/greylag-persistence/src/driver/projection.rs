@@ -12,6 +12,7 @@ use futures::future::BoxFuture;
 use tokio::sync::{Mutex, mpsc, watch};
 use tokio::task::JoinSet;
 
+use crate::driver::hints::{Listener, Topic};
 use crate::driver::host::random_seed;
 use crate::driver::offset_store::OffsetStore;
 use crate::driver::read_journal::ReadJournal;
@@ -229,8 +230,9 @@ fn start(
     let machine = Projection::start(id.clone(), guarantee, kind, query, settings, random_seed(), &mut out)?;
     let (inputs, inbox) = mpsc::channel(16);
     let (told, status) = watch::channel(ProjectionStatus::default());
+    let hints = read.listen(Topic::EntityType(id.entity_type.clone()));
     let (read, work) = (read.clone(), JoinSet::new());
-    let task = Task { machine, id, read, offsets, call, inbox, status: told, work, shared: None };
+    let task = Task { machine, id, read, offsets, call, inbox, status: told, work, shared: None, hints };
     tokio::spawn(task.run(out));
     Ok(ProjectionHandle { inputs, status })
 }
@@ -246,6 +248,7 @@ struct Task<F> {
     work: JoinSet<ProjectionInput>,
     /// Its place at the shared reader, and the run that took it.
     shared: Option<(u64, Place)>,
+    hints: Listener,
 }
 
 impl<F> fmt::Debug for Task<F> {
@@ -276,6 +279,8 @@ impl<F: Fn(Vec<Envelope>, Option<(OwnedSlices, Vec<Processed>)>) -> Handling> Ta
                     open = false;
                     ProjectionInput::Stop
                 }),
+                // The shared reader hears of them for all.
+                () = self.hints.heard(), if self.shared.is_none() => ProjectionInput::Hint,
                 (run, answer) = next_shared(&mut self.shared) => {
                     ProjectionInput::Answer(run, ProjectionAnswer::Shared(answer))
                 }

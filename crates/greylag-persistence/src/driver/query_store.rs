@@ -2,6 +2,8 @@
 //!
 //! `greylag_persistence::tck::queries` (feature `tck`) checks a backend against it in one call.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 
 use crate::error::{QueryError, ReadError};
@@ -19,6 +21,12 @@ use crate::query::{EventPage, PageQuery, QueryCaps};
 pub trait EventQueries: Send + Sync + 'static {
     /// What this store can do; the same at every call.
     fn caps(&self) -> QueryCaps;
+
+    /// How old an event must be to show in a page that asks for what is settled, so that nobody who hears
+    /// of one looks too early. Default: it shows at once.
+    fn settles_after(&self) -> Duration {
+        Duration::ZERO
+    }
 
     /// Ids with at least one event ever, ascending by their bytes, those after `after` only, of one
     /// entity type if it is given, at most `limit`. Deleted events count: their numbers are taken.

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use futures::stream::{self, BoxStream, StreamExt, TryStreamExt};
 
+use crate::driver::hints::{Hints, Listener, Topic};
 use crate::driver::query_store::EventQueries;
 use crate::driver::sharing::Sharing;
 use crate::error::{QueryError, ReadError};
@@ -50,7 +51,9 @@ pub type Ids = BoxStream<'static, Result<PersistenceId, ReadError>>;
 /// # }).unwrap().unwrap();
 /// ```
 /// A stream reads a page when somebody asks for its first event, and no further. Live streams look for
-/// more every [`QuerySettings::refresh_interval`], also for a tag, slice or id that does not exist yet.
+/// more every [`QuerySettings::refresh_interval`], also for a tag, slice or id that does not exist yet; and
+/// at once when an entity of this node has appended what concerns them, if the `ReadJournal` was made by
+/// [`Stores::read_journal`](crate::Stores::read_journal).
 /// On stores that order by time a live stream shows most events twice, the second time without their
 /// record ([`EventSource::Backtracking`](crate::EventSource::Backtracking)); a [projection](crate::ProjectionSettings)
 /// sorts that out.
@@ -63,6 +66,7 @@ pub type Ids = BoxStream<'static, Result<PersistenceId, ReadError>>;
 pub struct ReadJournal {
     queries: Arc<dyn EventQueries>,
     settings: QuerySettings,
+    hints: Hints,
     sharing: Sharing,
 }
 
@@ -73,10 +77,19 @@ impl fmt::Debug for ReadJournal {
 }
 
 impl ReadJournal {
-    /// Streams over the query side of a store.
+    /// Streams over the query side of a store that nobody on this node writes to; otherwise
+    /// [`Stores::read_journal`](crate::Stores::read_journal) sees sooner what is written.
     pub fn new(queries: Arc<dyn EventQueries>, settings: QuerySettings) -> Self {
-        let sharing = Sharing::new(queries.clone(), settings.clone());
-        Self { queries, settings, sharing }
+        Self::hinted(queries, settings, Hints::default())
+    }
+
+    pub(crate) fn hinted(queries: Arc<dyn EventQueries>, settings: QuerySettings, hints: Hints) -> Self {
+        let sharing = Sharing::new(queries.clone(), settings.clone(), hints.clone());
+        Self { queries, settings, hints, sharing }
+    }
+
+    pub(crate) fn listen(&self, topic: Topic) -> Listener {
+        self.hints.listen(topic, self.queries.settles_after())
     }
 
     /// The query side of the store.
@@ -149,25 +162,29 @@ impl ReadJournal {
 
     fn live(&self, of: EventsOf, offset: Offset) -> Events {
         let (kind, settings) = (self.queries.caps().kind, self.settings.clone());
-        self.events(async move |_| Feed::live(of, &offset, kind, settings, now()))
+        let topic = match &of {
+            EventsOf::Tag(tag) => Topic::Tag(tag.clone()),
+            EventsOf::Slices { entity_type, .. } => Topic::EntityType(entity_type.clone()),
+        };
+        self.events(Some(topic), async move |_| Feed::live(of, &offset, kind, settings, now()))
     }
 
     fn current(&self, of: EventsOf, offset: Offset) -> Events {
         let (kind, settings) = (self.queries.caps().kind, self.settings.clone());
-        self.events(async move |queries: Arc<dyn EventQueries>| {
+        self.events(None, async move |queries: Arc<dyn EventQueries>| {
             let until = queries.newest().await.map_err(QueryError::Read)?;
             Feed::current(of, &offset, kind, until, settings, now())
         })
     }
 
-    fn events<F>(&self, open: impl FnOnce(Arc<dyn EventQueries>) -> F + Send + 'static) -> Events
+    fn events<F>(&self, topic: Option<Topic>, open: impl FnOnce(Arc<dyn EventQueries>) -> F + Send + 'static) -> Events
     where
         F: Future<Output = Result<Feed, QueryError>> + Send,
     {
-        let queries = self.queries.clone();
+        let (queries, hints) = (self.queries.clone(), topic.map(|topic| self.listen(topic)));
         let opened = async move {
             let feed = open(queries.clone()).await?;
-            let reading = Reading { queries, feed, ready: VecDeque::new(), out: Vec::new() };
+            let reading = Reading { queries, feed, ready: VecDeque::new(), out: Vec::new(), hints };
             let next = async |mut reading: Reading| reading.next().await.map(|item| (item, reading));
             Ok::<_, QueryError>(stream::unfold(reading, next))
         };
@@ -177,7 +194,10 @@ impl ReadJournal {
     fn history(&self, id: PersistenceId, range: RangeInclusive<SeqNr>, refresh: Option<Duration>) -> History {
         let page = self.settings.page.get();
         let range = ReadRange { max_events: page, ..ReadRange::new(*range.start(), *range.end()) };
-        let walk = Walk { queries: self.queries.clone(), id, range, refresh, ready: VecDeque::new(), ended: false };
+        // One history is read as it is, whether it is settled or not.
+        let hints = refresh.map(|_| self.hints.listen(Topic::Id(id.clone()), Duration::ZERO));
+        let (queries, ready) = (self.queries.clone(), VecDeque::new());
+        let walk = Walk { queries, id, range, refresh, ready, ended: false, hints };
         stream::unfold(walk, async |mut walk| walk.next().await.map(|item| (item, walk))).boxed()
     }
 
@@ -191,6 +211,10 @@ impl ReadJournal {
             given: BTreeSet::new(),
             ready: VecDeque::new(),
             ended: false,
+            hints: refresh.map(|_| {
+                let topic = entity_type.map_or(Topic::All, |entity_type| Topic::EntityType(entity_type.to_owned()));
+                self.hints.listen(topic, Duration::ZERO)
+            }),
         };
         stream::unfold(listing, async |mut listing| listing.next().await.map(|item| (item, listing))).boxed()
     }
@@ -202,6 +226,8 @@ struct Reading {
     feed: Feed,
     ready: VecDeque<Envelope>,
     out: Vec<FeedEffect>,
+    /// Of live streams.
+    hints: Option<Listener>,
 }
 
 impl Reading {
@@ -226,8 +252,12 @@ impl Reading {
                 return Some(Ok(envelope));
             }
             if let Some(deadline) = self.feed.next_deadline().filter(|_| self.out.is_empty()) {
-                tokio::time::sleep_until(deadline.into()).await;
-                self.feed.handle(now(), FeedInput::Tick, &mut self.out);
+                let input = tokio::select! {
+                    biased;
+                    () = tokio::time::sleep_until(deadline.into()) => FeedInput::Tick,
+                    () = heard(&mut self.hints) => FeedInput::Hint,
+                };
+                self.feed.handle(now(), input, &mut self.out);
             }
         }
     }
@@ -241,6 +271,7 @@ struct Walk {
     refresh: Option<Duration>,
     ready: VecDeque<StoredEvent>,
     ended: bool,
+    hints: Option<Listener>,
 }
 
 impl Walk {
@@ -275,7 +306,10 @@ impl Walk {
 
     async fn rest(&mut self) {
         match self.refresh {
-            Some(interval) => tokio::time::sleep(interval).await,
+            Some(interval) => {
+                // Whichever comes first.
+                let _ = tokio::time::timeout(interval, heard(&mut self.hints)).await;
+            }
             None => self.ended = true,
         }
     }
@@ -292,6 +326,7 @@ struct Listing {
     given: BTreeSet<PersistenceId>,
     ready: VecDeque<PersistenceId>,
     ended: bool,
+    hints: Option<Listener>,
 }
 
 impl Listing {
@@ -325,9 +360,20 @@ impl Listing {
 
     async fn rest(&mut self) {
         match self.refresh {
-            Some(interval) => tokio::time::sleep(interval).await,
+            Some(interval) => {
+                // Whichever comes first.
+                let _ = tokio::time::timeout(interval, heard(&mut self.hints)).await;
+            }
             None => self.ended = true,
         }
+    }
+}
+
+/// Waits until something was announced; for ever where nothing ever is.
+async fn heard(hints: &mut Option<Listener>) {
+    match hints {
+        Some(listener) => listener.heard().await,
+        None => std::future::pending().await,
     }
 }
 

@@ -10,6 +10,7 @@ use std::time::Instant;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
+use crate::driver::hints::{Hints, Listener, Topic};
 use crate::driver::query_store::EventQueries;
 use crate::error::{QueryError, ReadError, StoreFailure};
 use crate::query::{ConsumerId, QuerySettings, SharedAnswer, SharedReader, SharedReaderEffect, SharedReaderInput};
@@ -19,6 +20,7 @@ use crate::query::{ConsumerId, QuerySettings, SharedAnswer, SharedReader, Shared
 pub(crate) struct Sharing {
     queries: Arc<dyn EventQueries>,
     settings: QuerySettings,
+    hints: Hints,
     readers: Arc<Mutex<HashMap<String, mpsc::UnboundedSender<Letter>>>>,
 }
 
@@ -62,8 +64,8 @@ impl Drop for Place {
 }
 
 impl Sharing {
-    pub(crate) fn new(queries: Arc<dyn EventQueries>, settings: QuerySettings) -> Self {
-        Self { queries, settings, readers: Arc::default() }
+    pub(crate) fn new(queries: Arc<dyn EventQueries>, settings: QuerySettings, hints: Hints) -> Self {
+        Self { queries, settings, hints, readers: Arc::default() }
     }
 
     /// Joins the reader of the type, which is started if there is none.
@@ -98,6 +100,7 @@ impl Sharing {
             inbox,
             consumers: HashMap::new(),
             work: JoinSet::new(),
+            hints: self.hints.listen(Topic::EntityType(entity_type.to_owned()), self.queries.settles_after()),
         };
         tokio::spawn(task.run(out));
         sender
@@ -112,6 +115,7 @@ struct Reader {
     inbox: mpsc::UnboundedReceiver<Letter>,
     consumers: HashMap<ConsumerId, mpsc::UnboundedSender<SharedAnswer>>,
     work: JoinSet<SharedReaderInput>,
+    hints: Listener,
 }
 
 impl Reader {
@@ -131,6 +135,7 @@ impl Reader {
                     biased; // deadlines first: a full inbox must not keep a slow consumer
                     () = sleep_until(self.machine.next_deadline()) => SharedReaderInput::Tick,
                     Some(letter) = self.inbox.recv() => self.open(letter),
+                    () = self.hints.heard() => SharedReaderInput::Hint,
                     Some(done) = self.work.join_next() => match done {
                         Ok(answer) => answer,
                         // A store that panics is as good as away.

@@ -9,12 +9,16 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
+use crate::driver::hints::Hints;
+use crate::driver::query_store::EventQueries;
+use crate::driver::read_journal::ReadJournal;
 use crate::driver::state_store::StateStore;
 use crate::durable_state::DurableStateSettings;
 use crate::error::{AdvanceError, AppendError, ClaimError, CloseError, DeleteError, ReadError, SnapshotError};
 use crate::event::{SeqNr, Timestamp, WriterEpoch, WriterUuid};
 use crate::journal::{Append, Appended, Caps, Claim, Head, Health, Page, ReadRange, Scope, Under};
 use crate::persistence_id::PersistenceId;
+use crate::query::QuerySettings;
 use crate::settings::{EventSourcedSettings, SettingsError};
 use crate::snapshot::{NewSnapshot, Snapshot, SnapshotCaps, SnapshotCriteria};
 
@@ -151,12 +155,38 @@ pub struct Stores {
     stays_open: bool,
     /// The others, by name.
     plugins: BTreeMap<String, Self>,
+    /// Is told what entities over these stores have appended; see [`Stores::read_journal`].
+    pub(crate) hints: Hints,
 }
 
 impl Stores {
     /// What event-sourced entities need.
     pub fn new(journal: Arc<dyn Journal>, snapshots: Arc<dyn SnapshotStore>) -> Self {
-        Self { journal, snapshots, states: None, settings: Arc::default(), stays_open: false, plugins: BTreeMap::new() }
+        Self {
+            journal,
+            snapshots,
+            states: None,
+            settings: Arc::default(),
+            stays_open: false,
+            plugins: BTreeMap::new(),
+            hints: Hints::default(),
+        }
+    }
+
+    /// The query side of the journal, for streams and projections that need not wait for
+    /// [`QuerySettings::refresh_interval`] to see what entities over these stores, or clones of them, have
+    /// appended. Of events that come from elsewhere they hear nothing, and look for them as usual.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use greylag_persistence::{InMemoryJournal, InMemorySnapshots, QuerySettings, Stores};
+    /// let journal = InMemoryJournal::default();
+    /// let stores = Stores::new(Arc::new(journal.clone()), Arc::new(InMemorySnapshots::default()));
+    /// // One for the program; `run_projection(id, &read, …)`, `read.events_by_tag(…)`.
+    /// let read = stores.read_journal(Arc::new(journal.queries()), QuerySettings::default());
+    /// ```
+    pub fn read_journal(&self, queries: Arc<dyn EventQueries>, settings: QuerySettings) -> ReadJournal {
+        ReadJournal::hinted(queries, settings, self.hints.clone())
     }
 
     /// The same, and `states` for entities with a durable state.
@@ -242,9 +272,10 @@ impl Stores {
     /// # Errors
     /// [`SettingsError::UnknownPlugin`].
     pub fn select(&self, journal_plugin_id: &str, snapshot_plugin_id: &str) -> Result<Self, SettingsError> {
-        let journal = self.plugin("journal_plugin_id", journal_plugin_id)?.journal.clone();
+        let Self { journal, hints, .. } = self.plugin("journal_plugin_id", journal_plugin_id)?.clone();
         let snapshots = self.plugin("snapshot_plugin_id", snapshot_plugin_id)?.snapshots.clone();
-        Ok(Self { journal, snapshots, ..self.clone() })
+        // Whoever reads that journal is to hear of it.
+        Ok(Self { journal, hints, snapshots, ..self.clone() })
     }
 
     /// The durable states that a behaviour selects; `""` is the default. Source: persistence §1.

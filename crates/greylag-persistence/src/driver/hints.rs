@@ -1,0 +1,219 @@
+//! Tells the readers of a node what its entities have stored, so that they look at once.
+//!
+//! A hint carries no event: whoever hears it reads, and gets what is there in the order of the store. So a
+//! hint that is lost costs a rest, and nothing else. It is heard when the store shows what was written
+//! ([`EventQueries::settles_after`](crate::EventQueries::settles_after)), and at most every 10 ms, so
+//! that many small appends become one page. Source: persistence §2.8 (event publishing).
+
+use std::collections::HashMap;
+use std::fmt;
+use std::hash::Hash;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard};
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::event::Tags;
+use crate::persistence_id::PersistenceId;
+
+/// Between two hints that one reader hears.
+const GAP: Duration = Duration::from_millis(10);
+
+/// Passes on what entities of a node have stored to those who read on it. Clones are the same one.
+///
+/// Entities that run over one [`Stores`](crate::Stores) announce their appends here, and readers made by
+/// [`Stores::read_journal`](crate::Stores::read_journal) listen. Costs a lookup for each append, and nothing while
+/// nobody listens.
+#[derive(Clone, Default)]
+pub struct Hints {
+    topics: Arc<RwLock<Topics>>,
+    listeners: Arc<AtomicUsize>,
+}
+
+impl fmt::Debug for Hints {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Hints({} listeners)", self.listeners.load(Ordering::Relaxed))
+    }
+}
+
+/// Only what somebody listens to.
+#[derive(Default)]
+struct Topics {
+    all: HashMap<(), watch::Sender<()>>,
+    types: HashMap<String, watch::Sender<()>>,
+    tags: HashMap<String, watch::Sender<()>>,
+    ids: HashMap<PersistenceId, watch::Sender<()>>,
+}
+
+/// What a reader wants to hear of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Topic {
+    /// Anything.
+    All,
+    /// Entities of this type.
+    EntityType(String),
+    /// Events with this tag.
+    Tag(String),
+    /// This history.
+    Id(PersistenceId),
+}
+
+impl Topics {
+    fn listen(&mut self, topic: &Topic) -> watch::Receiver<()> {
+        fn of<K: Hash + Eq>(topics: &mut HashMap<K, watch::Sender<()>>, key: K) -> watch::Receiver<()> {
+            topics.entry(key).or_insert_with(|| watch::Sender::new(())).subscribe()
+        }
+        match topic.clone() {
+            Topic::All => of(&mut self.all, ()),
+            Topic::EntityType(entity_type) => of(&mut self.types, entity_type),
+            Topic::Tag(tag) => of(&mut self.tags, tag),
+            Topic::Id(id) => of(&mut self.ids, id),
+        }
+    }
+
+    /// Forgets the topic if nobody listens to it any more.
+    fn forget(&mut self, topic: &Topic) {
+        fn of<K: Hash + Eq>(topics: &mut HashMap<K, watch::Sender<()>>, key: &K) {
+            if topics.get(key).is_some_and(|sender| sender.receiver_count() == 0) {
+                topics.remove(key);
+            }
+        }
+        match topic {
+            Topic::All => of(&mut self.all, &()),
+            Topic::EntityType(entity_type) => of(&mut self.types, entity_type),
+            Topic::Tag(tag) => of(&mut self.tags, tag),
+            Topic::Id(id) => of(&mut self.ids, id),
+        }
+    }
+}
+
+impl Hints {
+    /// Events of this id with these tags are stored.
+    pub(crate) fn announce(&self, id: &PersistenceId, tags: &Tags) {
+        if self.listeners.load(Ordering::Acquire) == 0 {
+            return;
+        }
+        let topics = self.topics.read().unwrap_or_else(PoisonError::into_inner);
+        let by_tags = tags.iter().filter_map(|tag| topics.tags.get(tag));
+        let others = [topics.all.get(&()), topics.types.get(id.entity_type()), topics.ids.get(id)];
+        for heard in others.into_iter().flatten().chain(by_tags) {
+            heard.send_replace(());
+        }
+    }
+
+    /// Begins to listen. Hints are heard `settling` after the append.
+    pub(crate) fn listen(&self, topic: Topic, settling: Duration) -> Listener {
+        let receiver = Some(self.write().listen(&topic));
+        self.listeners.fetch_add(1, Ordering::AcqRel);
+        Listener { hints: self.clone(), topic, receiver, settling, due: None, last: Instant::now() }
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Topics> {
+        self.topics.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Hears of one topic.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    hints: Hints,
+    topic: Topic,
+    /// There until it is dropped.
+    receiver: Option<watch::Receiver<()>>,
+    settling: Duration,
+    /// Something was announced, and shows by then.
+    due: Option<Instant>,
+    last: Instant,
+}
+
+impl Listener {
+    /// Waits until there is something to read. Loses nothing when it is dropped in between.
+    pub(crate) async fn heard(&mut self) {
+        let due = match self.due {
+            Some(due) => due,
+            None => {
+                self.announced().await;
+                *self.due.insert((Instant::now() + self.settling).max(self.last + GAP))
+            }
+        };
+        tokio::time::sleep_until(due).await;
+        (self.due, self.last) = (None, due);
+    }
+
+    async fn announced(&mut self) {
+        if let Some(receiver) = &mut self.receiver
+            && receiver.changed().await.is_ok()
+        {
+            return;
+        }
+        // Not reached: who listens keeps the sender alive.
+        std::future::pending::<()>().await;
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        let mut topics = self.hints.write();
+        self.receiver = None;
+        topics.forget(&self.topic);
+        self.hints.listeners.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures::FutureExt;
+
+    fn id(text: &str) -> PersistenceId {
+        text.parse().unwrap()
+    }
+
+    /// Rule persistence §2.8 (event publishing): each hears what concerns it, and nobody else is woken.
+    #[tokio::test(start_paused = true)]
+    async fn a_hint_is_heard_by_those_whom_it_concerns() {
+        let hints = Hints::default();
+        let of = |topic| hints.listen(topic, Duration::ZERO);
+        let topics = [Topic::All, Topic::EntityType("Cart".into()), Topic::Tag("red".into()), Topic::Id(id("Cart|1"))];
+        let mut listeners = topics.map(of);
+        for (announced, tags, expected) in [
+            ("Cart|1", &["red"][..], [true, true, true, true]),
+            ("Cart|2", &[], [true, true, false, false]),
+            ("Order|1", &["blue", "red"], [true, false, true, false]),
+        ] {
+            tokio::time::advance(GAP).await;
+            hints.announce(&id(announced), &tags.iter().map(|tag| (*tag).to_owned()).collect());
+            let heard = listeners.each_mut().map(|listener| listener.heard().now_or_never().is_some());
+            assert_eq!(heard, expected, "{announced} {tags:?}");
+        }
+        drop(listeners);
+        let topics = hints.write();
+        assert_eq!(topics.all.len() + topics.types.len() + topics.tags.len() + topics.ids.len(), 0);
+        assert_eq!(hints.listeners.load(Ordering::Relaxed), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_announced_is_heard_when_it_shows_and_not_too_often() {
+        let (hints, settling) = (Hints::default(), Duration::from_millis(100));
+        let mut listener = hints.listen(Topic::All, settling);
+        let start = Instant::now();
+        hints.announce(&id("Cart|1"), &Tags::new());
+        // Giving up in between loses nothing.
+        assert!(tokio::time::timeout(Duration::from_millis(40), listener.heard()).await.is_err());
+        hints.announce(&id("Cart|2"), &Tags::new());
+        listener.heard().await;
+        assert_eq!(start.elapsed(), settling);
+        // The second one has not shown by then.
+        listener.heard().await;
+        assert_eq!(start.elapsed(), settling * 2);
+        let mut hasty = hints.listen(Topic::All, Duration::ZERO);
+        let start = Instant::now();
+        for _ in 0..10 {
+            hints.announce(&id("Cart|1"), &Tags::new());
+            hasty.heard().await;
+        }
+        assert_eq!(start.elapsed(), GAP * 10);
+    }
+}
