@@ -36,13 +36,16 @@ pub struct NodeSettings {
     /// `persistence.journal` and the sections of journals and breakers: what the node opens by itself.
     #[cfg(feature = "persistence")]
     pub journal: crate::journals::JournalSettings,
-    /// `persistence.projection.*` and `persistence.query.*`, for projections that the program starts.
+    /// `persistence.projection.*`, for projections that the program starts.
     #[cfg(feature = "persistence")]
     pub projection: greylag_persistence::ProjectionSettings,
     /// `persistence.*`: what the settings of every behaviour with a durable state start from. A key that both
     /// have sets both.
     #[cfg(feature = "persistence")]
     pub durable_state: greylag_persistence::DurableStateSettings,
+    /// `persistence.query.*`, for the `ReadJournal` of streams and projections: one for the program.
+    #[cfg(feature = "persistence")]
+    pub query: greylag_persistence::QuerySettings,
     /// `sharding.*`, the defaults of all entity types.
     #[cfg(feature = "sharding")]
     pub sharding: greylag_sharding::ShardingSettings,
@@ -141,7 +144,7 @@ impl NodeSettings {
         }
         #[cfg(feature = "persistence")]
         {
-            for checked in [self.persistence.check(), self.durable_state.check(), self.projection.check()] {
+            for checked in [self.persistence.check(), self.durable_state.check(), self.projection.check(&self.query)] {
                 let problem = checked.err().map(|error| crate::journals::refused_by(&error));
                 // What event-sourced entities and those with a durable state have in common is told once.
                 problems.extend(problem.filter(|problem| !problems.contains(problem)));

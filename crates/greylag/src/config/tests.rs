@@ -382,8 +382,8 @@ fn a_journal_is_chosen_by_a_key_and_described_by_others() {
     let projection = &settings.projection;
     assert_eq!((projection.save_after_n.get(), projection.save_after), (11, Duration::from_millis(12)));
     assert_eq!((projection.group.get(), projection.remember), (13, seconds(600)));
-    assert_eq!((projection.query.page.get(), projection.query.refresh_interval), (10, seconds(1)));
-    assert_eq!(projection.query.backtracking.window, seconds(60));
+    assert_eq!((settings.query.page.get(), settings.query.refresh_interval), (10, seconds(1)));
+    assert_eq!(settings.query.backtracking.window, seconds(60));
     let tracker = settings.persistence.delivery_tracker;
     assert_eq!((tracker.redeliver_interval, tracker.redelivery_burst_limit.get()), (seconds(9), 8));
     assert_eq!((tracker.warn_after_attempts.get(), tracker.max_unconfirmed.get()), (7, 6));
@@ -430,6 +430,11 @@ fn every_bad_setting_of_a_journal_names_its_key() {
         ("query.refresh_interval = \"0s\"", "query.refresh_interval"),
         ("query.backtracking.window = \"0s\"", "query.backtracking.window"),
         ("query.backtracking.behind = \"0s\"", "query.backtracking.behind"),
+        ("query.catchup_overlap = \"0s\"", "query.catchup_overlap"),
+        ("query.linger = \"0s\"", "query.linger"),
+        ("query.slow_consumer_lag = \"0s\"", "query.slow_consumer_lag"),
+        ("query.abort_after = \"0s\"", "query.abort_after"),
+        ("query.fanout_buffer = 0", "query.fanout_buffer"),
         ("query.behind_current_time = \"0s\"", "query.behind_current_time"),
         ("projection.save_after_n = 0", "projection.save_after_n"),
         ("projection.save_after = \"0s\"", "projection.save_after"),

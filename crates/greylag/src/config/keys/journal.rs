@@ -87,28 +87,62 @@ fn queries() -> Vec<Key> {
             "persistence.query.refresh_interval",
             SOURCE,
             "Between two looks for new events, while none come.",
-            |draft| &mut draft.settings.projection.query.refresh_interval,
+            |draft| &mut draft.settings.query.refresh_interval,
         ),
-        Key::new("persistence.query.page", SOURCE, "Most events of one page.", |draft| {
-            &mut draft.settings.projection.query.page
-        }),
+        Key::new("persistence.query.page", SOURCE, "Most events of one page.", |draft| &mut draft.settings.query.page),
         Key::new(
             "persistence.query.backtracking.window",
             SOURCE,
             "How far before its offset a stream begins to look for what came late; at most what projections remember.",
-            |draft| &mut draft.settings.projection.query.backtracking.window,
+            |draft| &mut draft.settings.query.backtracking.window,
         ),
         Key::new(
             "persistence.query.backtracking.behind",
             SOURCE,
             "How far behind the present that look ends.",
-            |draft| &mut draft.settings.projection.query.backtracking.behind,
+            |draft| &mut draft.settings.query.backtracking.behind,
+        ),
+        Key::new(
+            "persistence.query.fanout_buffer",
+            SOURCE,
+            "Most events that wait for the slowest projection at the reader that projections share.",
+            |draft| &mut draft.settings.query.sharing.fanout_buffer,
+        ),
+        Key::new(
+            "persistence.query.catchup_overlap",
+            SOURCE,
+            "How long a projection that has caught up goes on reading by itself beside the shared reader.",
+            |draft| &mut draft.settings.query.sharing.catchup_overlap,
+        ),
+        Key::new(
+            "persistence.query.linger",
+            SOURCE,
+            "How long the shared reader stays after its last projection.",
+            |draft| &mut draft.settings.query.sharing.linger,
+        ),
+        Key::new(
+            "persistence.query.slow_consumer_lag",
+            SOURCE,
+            "A projection is slow that is behind the fastest by more than this.",
+            |draft| &mut draft.settings.query.sharing.slow_consumer_lag,
+        ),
+        Key::new(
+            "persistence.query.abort_after",
+            SOURCE,
+            "A slow one that holds half of the buffer for so long has to catch up by itself.",
+            |draft| &mut draft.settings.query.sharing.abort_after,
         ),
     ]
 }
 
 fn projections() -> Vec<Key> {
     vec![
+        Key::new(
+            "persistence.projection.share_reader",
+            "persistence §5",
+            "Whether projections that have caught up share one reader.",
+            |draft| &mut draft.settings.projection.share_reader,
+        ),
         Key::new("persistence.projection.save_after_n", SOURCE, "Offsets are saved after so many events.", |draft| {
             &mut draft.settings.projection.save_after_n
         }),
