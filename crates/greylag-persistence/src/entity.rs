@@ -251,6 +251,17 @@ impl<B: EventSourced> EntityCore<B> {
         self.stash.take_all()
     }
 
+    /// Ends this machine for another one to take its place, as [`EntityCore::restart`] for hosts that
+    /// make all of an entity anew: delivers [`Signal::PreRestart`], answers an append on its way
+    /// [`EntityError::OutcomeUnknown`], and gives the commands that wait, oldest first.
+    pub fn give_way(&mut self, out: &mut Vec<Action<B::Command>>) -> Vec<B::Command> {
+        let owned = EntityError::Failed("the entity starts anew".to_owned());
+        self.end_phase(EntityError::OutcomeUnknown, owned, out);
+        self.phase = Phase::Stopped;
+        self.signal(Signal::PreRestart, out);
+        self.take_waiting()
+    }
+
     /// The name of the history.
     pub fn persistence_id(&self) -> &PersistenceId {
         &self.id
@@ -301,6 +312,12 @@ impl<B: EventSourced> EntityCore<B> {
     /// while it lives.
     pub fn is_delivering(&self) -> bool {
         self.redeliver_at.is_some()
+    }
+
+    /// Whether no command waits to be handled; those put aside do not count. Then a stop before
+    /// [`PhaseName::Running`] ends the entity at once.
+    pub fn is_idle(&self) -> bool {
+        self.stash.is_idle()
     }
 
     /// How many commands wait, put aside or not yet handled.

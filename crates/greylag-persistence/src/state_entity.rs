@@ -235,6 +235,15 @@ impl<B: DurableState> StateEntityCore<B> {
         self.stash.take_all()
     }
 
+    /// Ends this machine for another one to take its place; see
+    /// [`EntityCore::give_way`](crate::EntityCore::give_way).
+    pub fn give_way(&mut self, out: &mut Vec<Action<B::Command, StateCall>>) -> Vec<B::Command> {
+        self.end_phase(EntityError::OutcomeUnknown, out);
+        self.phase = Phase::Stopped;
+        self.signal(StateSignal::PreRestart);
+        self.take_waiting()
+    }
+
     /// The name of the state.
     pub fn persistence_id(&self) -> &PersistenceId {
         &self.id
@@ -266,6 +275,11 @@ impl<B: DurableState> StateEntityCore<B> {
     /// The incarnation that runs now.
     pub fn incarnation(&self) -> Incarnation {
         self.incarnation
+    }
+
+    /// Whether no command waits to be handled; those put aside do not count.
+    pub fn is_idle(&self) -> bool {
+        self.stash.is_idle()
     }
 
     /// How many commands wait, put aside or not yet handled.

@@ -20,7 +20,7 @@ use std::fmt;
 use greylag_core::Generation;
 use greylag_persistence::{InvalidPersistenceId, PersistenceId, Stores};
 
-pub use ctx::{AlreadySuspended, Ctx, DirectRef, TimerKey};
+pub use ctx::{AlreadySuspended, Ctx, DirectRef, Suspension, TimerKey};
 #[allow(unused_imports)]
 pub(crate) use ctx::{CtxScope, Requests, Resumption, TimerRequest, Work};
 pub use failure::{Decider, Directive, Failure, FailureCause, Supervision};

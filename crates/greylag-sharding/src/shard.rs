@@ -7,6 +7,7 @@
 //!
 //! ```text
 //! Deliver --> absent: Start --> Started --> Run          suspended: queue ... Resumed --> Run, Turn*
+//! Failed  --> Restart --> GivenBack, Started             stop request, nothing queued: SendStop (stoppable)
 //!             idle:   Run                                stop requested: kept for the next incarnation
 //! Stop --> queue drained, SendStop, End, for every entity --> Stopped(leftovers)
 //! ```
@@ -29,7 +30,7 @@ use twox_hash::XxHash3_64;
 
 pub use protocol::{Effect, Ended, Input, Outcome, SlotId, TimerChange};
 
-use crate::entity::{Directive, FailureCause, Supervision};
+use crate::entity::{Directive, FailureCause, Supervision, Suspension};
 use crate::ids::EntityId;
 use crate::settings::ShardingSettings;
 use index::Index;
@@ -130,6 +131,7 @@ impl<E, P> Shard<E, P> {
                 self.on_resumed(slot.0, incarnation, payload, suspension, out);
             }
             Input::Direct { incarnation, payload } => self.on_direct(incarnation, payload, out),
+            Input::GivenBack { slot, payloads } => self.on_given_back(slot.0, payloads),
             Input::Failed { slot, cause, payload } => self.on_failed(now, slot.0, &cause, payload, out),
             Input::Stop { deadline } => self.on_stop(now, deadline, out),
             Input::Kill => self.on_kill(out),
@@ -308,13 +310,13 @@ impl<E, P> Shard<E, P> {
         match slot.phase {
             Phase::Absent => return self.start_from_queue(at, out),
             Phase::Active => {}
-            Phase::Starting | Phase::Suspended | Phase::Held => return,
+            Phase::Starting | Phase::Suspended(_) | Phase::Held => return,
         }
         loop {
             let slot = self.slots.get_mut(at);
             let Some(item) = slot.existing().and_then(|extra| extra.queue.pop_front()) else { break };
             match item {
-                Item::User(payload) | Item::Internal(payload) => {
+                Item::User(payload) | Item::Internal(payload) | Item::Result(payload) => {
                     out.push(Effect::Run { slot: SlotId(at), payload });
                     break;
                 }
@@ -391,7 +393,8 @@ impl<E, P> Shard<E, P> {
     fn on_done(&mut self, now: Instant, at: u32, outcome: Outcome<P>, out: &mut Vec<Effect<E, P>>) {
         let tick = self.tick;
         let slot = self.slots.get_mut(at);
-        if slot.phase != Phase::Active {
+        // Suspended if it was handed its stop request.
+        if !matches!(slot.phase, Phase::Active | Phase::Suspended(_)) {
             return;
         }
         if outcome.touch {
@@ -404,6 +407,7 @@ impl<E, P> Shard<E, P> {
             slot.direct = true;
             self.direct.insert(slot.incarnation, at);
         }
+        self.on_given_back(at, outcome.give_back);
         if outcome.fenced {
             return self.on_fenced(now, at, out);
         }
@@ -416,13 +420,22 @@ impl<E, P> Shard<E, P> {
         for payload in outcome.to_self {
             self.enqueue_internal(at, Item::Internal(payload));
         }
-        if outcome.suspend {
-            self.slots.get_mut(at).phase = Phase::Suspended;
+        if let Some(suspension) = outcome.suspend {
+            self.slots.get_mut(at).phase = Phase::Suspended(suspension);
         }
         if outcome.passivate {
-            self.request_stop(at);
+            self.request_stop(now, at, out);
         }
+        self.stop_suspended(now, at, out);
         self.make_ready(at);
+    }
+
+    /// What was taken and not handled is the oldest there is.
+    fn on_given_back(&mut self, at: u32, payloads: Vec<P>) {
+        let slot = self.slots.get_mut(at);
+        for payload in payloads.into_iter().rev() {
+            slot.extra().queue.push_front(Item::User(payload));
+        }
     }
 
     fn on_resumed(&mut self, at: u32, incarnation: u64, payload: P, suspension: bool, out: &mut Vec<Effect<E, P>>) {
@@ -432,13 +445,13 @@ impl<E, P> Shard<E, P> {
         };
         let slot = current.then(|| self.slots.get_mut(at));
         match slot {
-            Some(slot) if suspension && slot.phase == Phase::Suspended => {
+            Some(slot) if suspension && matches!(slot.phase, Phase::Suspended(_)) => {
                 slot.phase = Phase::Active;
                 out.push(Effect::Run { slot: SlotId(at), payload });
                 self.make_ready(at);
             }
-            Some(slot) if !suspension && matches!(slot.phase, Phase::Active | Phase::Suspended) => {
-                self.enqueue_internal(at, Item::Internal(payload));
+            Some(slot) if !suspension && matches!(slot.phase, Phase::Active | Phase::Suspended(_)) => {
+                self.enqueue_internal(at, Item::Result(payload));
             }
             _ => out.push(Effect::Late(payload)),
         }
@@ -456,13 +469,29 @@ impl<E, P> Shard<E, P> {
     // --- stopping one entity ---
 
     /// Queues the stop request behind what waits by now.
-    fn request_stop(&mut self, at: u32) {
+    fn request_stop(&mut self, now: Instant, at: u32, out: &mut Vec<Effect<E, P>>) {
         let slot = self.slots.get_mut(at);
         if slot.stop_requested || slot.entity.is_none() {
             return;
         }
         slot.stop_requested = true;
         self.enqueue_internal(at, Item::Stop);
+        self.stop_suspended(now, at, out);
+    }
+
+    /// Hands the stop request to an entity that waits for what it needs only if it lives on, as a
+    /// recovery, once no message waits before it. Source: persistence §2.7.
+    fn stop_suspended(&mut self, now: Instant, at: u32, out: &mut Vec<Effect<E, P>>) {
+        let slot = self.slots.get_mut(at);
+        if !slot.stop_requested || slot.phase != Phase::Suspended(Suspension::Stoppable) {
+            return;
+        }
+        let Some(extra) = slot.existing() else { return };
+        let first = extra.queue.iter().position(|item| !matches!(item, Item::Result(_)));
+        if let Some(first) = first.filter(|first| matches!(extra.queue[*first], Item::Stop)) {
+            extra.queue.remove(first);
+            self.begin_stop(now, at, out);
+        }
     }
 
     fn begin_stop(&mut self, now: Instant, at: u32, out: &mut Vec<Effect<E, P>>) {
@@ -674,7 +703,7 @@ impl<E, P> Shard<E, P> {
             self.end_all(Ended::Forced, out);
         }
         if self.life == Life::Serving && self.sweep_at <= now {
-            self.sweep(now);
+            self.sweep(now, out);
         }
     }
 
@@ -700,7 +729,7 @@ impl<E, P> Shard<E, P> {
     }
 
     /// Asks what has been idle for too long to stop: a part of the slots at a time.
-    fn sweep(&mut self, now: Instant) {
+    fn sweep(&mut self, now: Instant, out: &mut Vec<Effect<E, P>>) {
         let Some(idle_after) = self.settings.passivate_idle_after else { return };
         let ticks = u32::try_from(idle_after.as_millis() / TOUCH_TICK.as_millis()).unwrap_or(u32::MAX);
         let end = self.sweep_next.saturating_add(SWEEP_STEP).min(self.slots.bound());
@@ -709,7 +738,7 @@ impl<E, P> Shard<E, P> {
             let idle = self.tick.saturating_sub(slot.touched) >= ticks;
             let waits = slot.phase != Phase::Active || slot.stop_requested || slot.veto || slot.has_queue();
             if slot.id.is_some() && idle && !waits {
-                self.request_stop(at);
+                self.request_stop(now, at, out);
             }
         }
         if end < self.slots.bound() {
@@ -746,7 +775,7 @@ impl<E, P> Shard<E, P> {
                     self.slots.get_mut(at).stop_requested = true;
                     self.begin_stop(now, at, out);
                 }
-                _ => self.request_stop(at),
+                _ => self.request_stop(now, at, out),
             }
         }
         self.check_stopped(out);

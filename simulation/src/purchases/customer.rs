@@ -11,6 +11,7 @@ use greylag_persistence::{
     Action, EntityCore, EntityInit, Incarnation, Input as CoreInput, PhaseName, StoreAnswer, StoreCall,
 };
 use greylag_sharding::TimerKey;
+use greylag_sharding::entity::Suspension;
 use greylag_sharding::region::Provenance;
 use greylag_sharding::shard::{Outcome as Left, TimerChange};
 
@@ -240,7 +241,11 @@ impl Customer {
     /// Suspends the mailbox while the account does not run, and arms what has a deadline.
     fn finish(&mut self, now: Instant, wishes: &mut Wishes) {
         let phase = self.core.phase();
-        wishes.left.suspend = !matches!(phase, PhaseName::Running | PhaseName::Failed | PhaseName::Stopped);
+        wishes.left.suspend = match phase {
+            PhaseName::Running | PhaseName::Failed | PhaseName::Stopped => None,
+            PhaseName::Persisting => Some(Suspension::Closed),
+            _ => Some(Suspension::Stoppable),
+        };
         // A wake-up that came while the account ran has gone unheard.
         let armed = self.armed.filter(|armed| *armed > now);
         if let Some(at) = self.core.next_deadline().filter(|at| armed.is_none_or(|armed| *at < armed)) {

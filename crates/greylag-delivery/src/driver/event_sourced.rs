@@ -92,7 +92,9 @@ where
         let controller = Controller::new(delivery.clone());
         let forgets = delivery.forgets_marks();
         let marked = Marked { inner: behavior(init)?, outcomes: controller.outcomes.clone(), forgets };
-        Ok(Hosted { inner: EventSourcedEntity::new(marked, init), controller, stop: None, waiting: false })
+        // Deliveries are sent again to the successor; out of their turn they would hide earlier ones.
+        let inner = EventSourcedEntity::new(marked, init).hands_on(|c| matches!(c, DeliveryCommand::Bypass(_)));
+        Ok(Hosted { inner, controller, stop: None, waiting: false })
     })
     .persistent()
     .is_activity(is_activity)

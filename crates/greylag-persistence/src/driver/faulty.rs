@@ -35,6 +35,8 @@ pub enum StoreFault {
         /// Whether it is done.
         done: bool,
     },
+    /// The call panics before anything is done: it ends without an answer.
+    Panic,
     /// A read meets a damaged record; for other operations the same as `Unavailable`.
     Corrupt,
 }
@@ -83,6 +85,7 @@ impl<Op: Copy + PartialEq + Send> Plans<Op> {
         refuse: impl FnOnce(StoreFault, StoreFailure) -> E + Send,
     ) -> Result<T, E> {
         let Some(fault) = self.next(key, op) else { return call.await };
+        assert!(fault != StoreFault::Panic, "{}: panics as planned", self.store);
         let (StoreFault::AnswerLost { done } | StoreFault::Hang { done }) = fault else {
             return Err(refuse(fault, StoreFailure::new(self.store, "out of service")));
         };

@@ -125,7 +125,7 @@ impl<B: DurableState> StateEntityCore<B> {
 
     /// Lets go of everything that belongs to the incarnation that ends: the permit, the state, side
     /// effects that will not run, whose tokens are answered `pending`.
-    fn end_phase(&mut self, pending: EntityError, out: &mut Out<B>) {
+    pub(super) fn end_phase(&mut self, pending: EntityError, out: &mut Out<B>) {
         match std::mem::replace(&mut self.phase, Phase::Failed) {
             Phase::AwaitingPermit | Phase::Loading { .. } => out.push(Action::ReturnPermit(self.incarnation)),
             Phase::Persisting(write) => write.chain.refuse(pending),

@@ -61,13 +61,26 @@ impl<B: DurableState> HostedMachine for StateEntityCore<B> {
     fn standing(&self) -> Standing {
         match self.phase() {
             StatePhase::Running => Standing::Running,
+            StatePhase::Persisting => Standing::Persisting,
             StatePhase::Failed | StatePhase::Stopped => Standing::Ended,
-            _ => Standing::Waiting,
+            _ => Standing::Recovering,
         }
     }
 
     fn is_busy(&self) -> bool {
         false
+    }
+
+    fn is_idle(&self) -> bool {
+        self.is_idle()
+    }
+
+    fn take_waiting(&mut self) -> Vec<Self::Command> {
+        self.take_waiting()
+    }
+
+    fn give_way(&mut self, actions: &mut Actions<Self>) -> Vec<Self::Command> {
+        self.give_way(actions)
     }
 
     fn awaits(&self, _: &StateCall) -> bool {

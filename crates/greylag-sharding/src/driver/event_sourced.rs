@@ -67,14 +67,27 @@ impl<B: EventSourced> HostedMachine for EntityCore<B> {
     fn standing(&self) -> Standing {
         match self.phase() {
             PhaseName::Running => Standing::Running,
+            PhaseName::Persisting => Standing::Persisting,
             PhaseName::Failed | PhaseName::Stopped => Standing::Ended,
-            _ => Standing::Waiting,
+            _ => Standing::Recovering,
         }
     }
 
     /// What is not confirmed is sent again only while the entity lives.
     fn is_busy(&self) -> bool {
         self.is_delivering()
+    }
+
+    fn is_idle(&self) -> bool {
+        self.is_idle()
+    }
+
+    fn take_waiting(&mut self) -> Vec<Self::Command> {
+        self.take_waiting()
+    }
+
+    fn give_way(&mut self, actions: &mut Actions<Self>) -> Vec<Self::Command> {
+        self.give_way(actions)
     }
 
     fn awaits(&self, call: &StoreCall) -> bool {

@@ -7,6 +7,8 @@
 //!
 //! ```text
 //! receive --> Input::Command --> Append --> suspend_for(store call | deadline) --> on_resume --> Answer
+//! on_stop, recovering, no command waits --> Input::Stop --> Stopped
+//! PreRestart, Fenced --> commands that wait --> front of the mailbox, for the successor
 //! ```
 //! Store calls run as tasks of their own: a write is never dropped with the entity that began it.
 //!
@@ -17,10 +19,10 @@ use std::fmt;
 use std::time::Instant;
 
 use futures::future::BoxFuture;
-use greylag_persistence::{Action, Incarnation, Input, RecoveryPermit, RecoveryPermits};
+use greylag_persistence::{Action, DroppedCommand, Incarnation, Input, RecoveryPermit, RecoveryPermits};
 use tokio::sync::oneshot;
 
-use crate::entity::{Ctx, Entity, EntityInit, Failure, Fenced, Signal};
+use crate::entity::{Ctx, Entity, EntityInit, Failure, Fenced, Signal, Suspension};
 
 /// The actions of a machine.
 pub(super) type Actions<M> = Vec<Action<<M as HostedMachine>::Command, <M as HostedMachine>::Call>>;
@@ -30,8 +32,10 @@ pub(super) type Actions<M> = Vec<Action<<M as HostedMachine>::Command, <M as Hos
 pub enum Standing {
     /// Takes commands.
     Running,
-    /// Waits for a store, a permit or a moment; no command reaches it.
-    Waiting,
+    /// Has no state yet, and waits for a store, a permit or a moment; no command reaches it.
+    Recovering,
+    /// Waits for the outcome of a write; no command reaches it.
+    Persisting,
     /// Takes nothing any more.
     Ended,
 }
@@ -78,6 +82,15 @@ pub trait HostedMachine: Sized + Send + 'static {
     /// Whether it must not be passivated for being idle.
     fn is_busy(&self) -> bool;
 
+    /// Whether no command waits to be handled in it; those put aside do not count.
+    fn is_idle(&self) -> bool;
+
+    /// Takes the commands that wait, oldest first, for its successor.
+    fn take_waiting(&mut self) -> Vec<Self::Command>;
+
+    /// Ends it after a failure, for a successor to be made, and takes the commands that wait.
+    fn give_way(&mut self, actions: &mut Actions<Self>) -> Vec<Self::Command>;
+
     /// Whether it can go on only with the answer to `call`.
     fn awaits(&self, call: &Self::Call) -> bool;
 
@@ -121,6 +134,10 @@ pub struct PersistentEntity<M: HostedMachine> {
     busy: bool,
     /// The machine waits for a verdict that only a new incarnation can be.
     failed: Option<String>,
+    /// The mailbox is suspended.
+    suspended: bool,
+    /// Which commands a successor gets.
+    hands_on: fn(&M::Command) -> bool,
 }
 
 impl<M: HostedMachine> PersistentEntity<M> {
@@ -136,7 +153,16 @@ impl<M: HostedMachine> PersistentEntity<M> {
             timer: None,
             busy: false,
             failed: None,
+            suspended: false,
+            hands_on: |_| true,
         }
+    }
+
+    /// Hands only some of the commands that wait to a successor (all, by default) and drops the rest:
+    /// for commands whose senders learn of the end and send them again.
+    #[must_use]
+    pub fn hands_on(self, hands_on: fn(&M::Command) -> bool) -> Self {
+        Self { hands_on, ..self }
     }
 
     /// Whether the state is complete and commands are taken.
@@ -161,7 +187,7 @@ impl<M: HostedMachine> PersistentEntity<M> {
             self.perform_one(action, cx)?;
         }
         if let Some(failure) = self.failed.take() {
-            return Err(Failure::new(failure));
+            return Err(Failure::state_lost(failure));
         }
         self.suspend(cx)
     }
@@ -180,15 +206,14 @@ impl<M: HostedMachine> PersistentEntity<M> {
             Action::Unhandled => {
                 tracing::debug!(entity_type = %cx.entity_type(), id = %cx.id(), "command unhandled");
             }
-            Action::DeadLetter(dropped) => {
-                cx.remoting().dead_letter(dropped.reason, cx.id().as_str(), "");
-                dropped.discard();
-            }
+            Action::DeadLetter(dropped) => drop_command(dropped, cx),
             Action::Restarting(cause) => {
                 tracing::warn!(entity_type = %cx.entity_type(), id = %cx.id(), %cause, "entity recovers again");
             }
             Action::Fenced(by) => {
                 cx.fenced(Fenced { stored: by.generation() });
+                let waiting = self.core.as_mut().map(HostedMachine::take_waiting);
+                self.give_back(waiting.unwrap_or_default(), cx);
             }
             Action::Failed(failure) => self.failed = Some(failure.to_string()),
             Action::Stopped => cx.stop(),
@@ -223,6 +248,11 @@ impl<M: HostedMachine> PersistentEntity<M> {
         Ok(())
     }
 
+    fn give_back(&self, mut commands: Vec<M::Command>, cx: &mut Ctx<'_, M::Command>) {
+        commands.retain(self.hands_on);
+        cx.give_back(commands);
+    }
+
     /// Suspends the mailbox until the machine can go on, or sets a timer if it runs.
     fn suspend(&mut self, cx: &mut Ctx<'_, M::Command>) -> Result<(), Failure> {
         let Some(core) = &self.core else { return Ok(()) };
@@ -245,13 +275,25 @@ impl<M: HostedMachine> PersistentEntity<M> {
                 Ok(())
             }
             Standing::Ended => Ok(()),
-            Standing::Waiting => {
+            // A stop request that did not end it leaves it waiting for what it waits for.
+            Standing::Recovering | Standing::Persisting if self.suspended => Ok(()),
+            standing => {
+                let suspension = match standing {
+                    Standing::Recovering => Suspension::Stoppable,
+                    _ => Suspension::Closed,
+                };
+                self.suspended = true;
                 let (waiting, recoveries) = (self.waiting.take(), cx.node_services().recoveries.clone());
                 let wait = async move { Some(wait(waiting, recoveries, deadline).await) };
-                cx.suspend_for(wait).map_err(Failure::from)
+                cx.suspend_as(suspension, wait).map_err(Failure::from)
             }
         }
     }
+}
+
+fn drop_command<C: 'static>(dropped: DroppedCommand<C>, cx: &Ctx<'_, C>) {
+    cx.remoting().dead_letter(dropped.reason, cx.id().as_str(), "");
+    dropped.discard();
 }
 
 async fn wait<A>(mut waiting: Option<Waiting<A>>, recoveries: RecoveryPermits, deadline: Option<Instant>) -> Woken<A> {
@@ -293,31 +335,37 @@ impl<M: HostedMachine> Entity for PersistentEntity<M> {
     }
 
     fn on_stop(&mut self, stop: Option<M::Command>, cx: &mut Ctx<'_, M::Command>) -> Result<(), Failure> {
-        match stop {
+        // Without a state there is nothing to put in order, unless commands wait for it.
+        let at_once = self.core.as_ref().is_some_and(|core| core.standing() == Standing::Recovering && core.is_idle());
+        match stop.filter(|_| !at_once) {
             Some(command) => self.handle(Input::Command(command), cx),
             None => self.handle(Input::Stop, cx),
         }
     }
 
     fn on_signal(&mut self, signal: Signal, cx: &mut Ctx<'_, M::Command>) -> Result<(), Failure> {
-        // An entity that is stopped by force, or replaced, drops what it put aside.
-        if signal == Signal::PostStop
-            && let Some(core) = &mut self.core
-        {
-            let mut actions = Vec::new();
-            core.handle(cx.now(), Input::StopNow, &mut actions);
-            for action in actions {
-                if let Action::DeadLetter(dropped) = action {
-                    cx.remoting().dead_letter(dropped.reason, cx.id().as_str(), "");
-                    dropped.discard();
-                }
+        let Some(core) = &mut self.core else { return Ok(()) };
+        let mut actions = Vec::new();
+        let waiting = match signal {
+            Signal::PreRestart => core.give_way(&mut actions),
+            // One that is stopped by force drops what it put aside; one that has ended has nothing left.
+            Signal::PostStop => {
+                core.handle(cx.now(), Input::StopNow, &mut actions);
+                Vec::new()
+            }
+        };
+        for action in actions {
+            if let Action::DeadLetter(dropped) = action {
+                drop_command(dropped, cx);
             }
         }
+        self.give_back(waiting, cx);
         Ok(())
     }
 
     fn on_resume(&mut self, value: Box<dyn Any + Send>, cx: &mut Ctx<'_, M::Command>) -> Result<(), Failure> {
         let Ok(woken) = value.downcast::<Option<Woken<M::Answer>>>() else { return Ok(()) };
+        self.suspended = false;
         match *woken {
             None => Ok(()),
             Some(Woken::Permit(incarnation, permit)) => {
@@ -326,7 +374,7 @@ impl<M: HostedMachine> Entity for PersistentEntity<M> {
             }
             Some(Woken::Answer(incarnation, answer)) => self.handle(Input::Answer { incarnation, answer }, cx),
             // What it was asked to do may be done: only a new incarnation can find out.
-            Some(Woken::Lost) => Err(Failure::new("a store call ended without an answer")),
+            Some(Woken::Lost) => Err(Failure::state_lost("a store call ended without an answer")),
             Some(Woken::Deadline(waiting)) => {
                 self.timer = None;
                 if self.waiting.is_none() {

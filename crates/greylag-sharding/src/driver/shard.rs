@@ -65,6 +65,13 @@ enum Letter<M> {
     Resumption(Resumption<M>),
 }
 
+impl<M> Letter<M> {
+    /// A message that an entity took and did not handle. Whoever asked waits for its token alone.
+    fn given_back(message: M) -> Self {
+        Self::User { message, ask: None, origin: None }
+    }
+}
+
 /// See the module's description.
 pub(crate) struct ShardTask<M: Send + 'static> {
     shared: Arc<Shared<M>>,
@@ -297,7 +304,10 @@ impl<M: Send + 'static> ShardTask<M> {
             Effect::Start { slot, payload } => self.start(slot, payload),
             Effect::Restart { slot } => {
                 self.cancel(slot);
-                self.signal_slot(slot, Signal::PreRestart);
+                let payloads = self.signal_slot(slot, Signal::PreRestart);
+                if !payloads.is_empty() {
+                    self.input(Input::GivenBack { slot, payloads });
+                }
                 self.start(slot, None);
             }
             Effect::SendStop { slot } => {
@@ -361,7 +371,7 @@ impl<M: Send + 'static> ShardTask<M> {
         let mut cx = Ctx::new(&self.scope, id, incarnation, self.now, &mut self.requests);
         match catch_unwind(AssertUnwindSafe(|| run(entity, &mut cx))) {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(failure)) => Err(FailureCause::Handler(failure.to_string())),
+            Ok(Err(failure)) => Err(failure.into_cause()),
             Err(panic) => Err(FailureCause::Panic(panic_text(&*panic))),
         }
     }
@@ -407,7 +417,7 @@ impl<M: Send + 'static> ShardTask<M> {
             Ok(Ok(entity)) => {
                 self.shard.place(slot, entity);
                 self.with_entity(slot, |entity, cx| entity.on_start(cx)).map_err(|cause| match cause {
-                    FailureCause::Handler(text) | FailureCause::Panic(text) => text,
+                    FailureCause::Handler(text) | FailureCause::Panic(text) | FailureCause::StateLost(text) => text,
                     other => other.to_string(),
                 })
             }
@@ -427,9 +437,11 @@ impl<M: Send + 'static> ShardTask<M> {
         }
     }
 
-    fn signal_slot(&mut self, slot: SlotId, signal: Signal) {
+    /// Answers what the entity gave back; nothing else that it asks for is granted any more.
+    fn signal_slot(&mut self, slot: SlotId, signal: Signal) -> Vec<Letter<M>> {
         self.with_entity(slot, |entity, cx| entity.on_signal(signal, cx)).ok();
-        self.requests = Requests::default();
+        let requests = std::mem::take(&mut self.requests);
+        requests.give_back.into_iter().map(Letter::given_back).collect()
     }
 
     fn signal(&mut self, entity: &mut BoxedEntity<M>, id: &EntityId, incarnation: u64, signal: Signal) {
@@ -453,10 +465,10 @@ impl<M: Send + 'static> ShardTask<M> {
             return Outcome::default();
         }
         let requests = std::mem::take(&mut self.requests);
-        let suspend = requests.suspend.is_some();
-        if let Some(work) = requests.suspend {
+        let suspend = requests.suspend.map(|(work, suspension)| {
             self.spawn(slot, work, true);
-        }
+            suspension
+        });
         for work in requests.spawn {
             self.spawn(slot, work, false);
         }
@@ -476,6 +488,7 @@ impl<M: Send + 'static> ShardTask<M> {
             veto: requests.veto,
             fenced: requests.fenced.is_some(),
             to_self: requests.to_self.into_iter().map(Letter::Own).collect(),
+            give_back: requests.give_back.into_iter().map(Letter::given_back).collect(),
             timers: timers.collect(),
         }
     }

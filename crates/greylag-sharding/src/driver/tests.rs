@@ -1,5 +1,7 @@
 //! Real tasks and an in-process network; one node, so the whole path of a local message.
 
+mod hosting;
+
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 use std::sync::Arc;

@@ -50,6 +50,15 @@ impl<M: 'static> Work<M> {
     }
 }
 
+/// What reaches an entity that waits for asynchronous work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Suspension {
+    /// Nothing, before the work is done.
+    Closed,
+    /// A stop request, if no message waits before it: the work is of no use to an entity that ends.
+    Stoppable,
+}
+
 /// The name of a timer within one entity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum TimerKey {
@@ -85,10 +94,11 @@ pub(crate) struct Requests<M> {
     pub(crate) direct: bool,
     pub(crate) veto: Option<bool>,
     pub(crate) fenced: Option<Fenced>,
-    pub(crate) suspend: Option<Work<M>>,
+    pub(crate) suspend: Option<(Work<M>, Suspension)>,
     pub(crate) spawn: Vec<Work<M>>,
     pub(crate) timers: Vec<TimerRequest<M>>,
     pub(crate) to_self: Vec<M>,
+    pub(crate) give_back: Vec<M>,
 }
 
 impl<M> Default for Requests<M> {
@@ -104,6 +114,7 @@ impl<M> Default for Requests<M> {
             spawn: Vec::new(),
             timers: Vec::new(),
             to_self: Vec::new(),
+            give_back: Vec::new(),
         }
     }
 }
@@ -113,7 +124,8 @@ impl<M> Requests<M> {
     pub(crate) fn is_empty(&self) -> bool {
         let flags = self.stop || self.passivate || self.touch || self.direct;
         let options = self.veto.is_some() || self.fenced.is_some() || self.suspend.is_some();
-        !flags && !options && self.spawn.is_empty() && self.timers.is_empty() && self.to_self.is_empty()
+        let messages = !self.to_self.is_empty() || !self.give_back.is_empty();
+        !flags && !options && !messages && self.spawn.is_empty() && self.timers.is_empty()
     }
 }
 
@@ -291,7 +303,7 @@ impl<'a, M: 'static> Ctx<'a, M> {
         future: impl Future<Output = T> + Send + 'static,
         map: impl FnOnce(T) -> M + Send + 'static,
     ) -> Result<(), AlreadySuspended> {
-        self.begin_suspension(Box::pin(async move { Resumption::Message(map(future.await)) }))
+        self.begin_suspension(Suspension::Closed, async move { Resumption::Message(map(future.await)) })
     }
 
     /// As [`Ctx::suspend`], but the result goes to [`super::Entity::on_resume`].
@@ -302,18 +314,35 @@ impl<'a, M: 'static> Ctx<'a, M> {
         &mut self,
         future: impl Future<Output = T> + Send + 'static,
     ) -> Result<(), AlreadySuspended> {
-        self.begin_suspension(Box::pin(async move { Resumption::Value(Box::new(future.await)) }))
+        self.suspend_as(Suspension::Closed, future)
+    }
+
+    /// As [`Ctx::suspend_for`], with a word on stop requests. An entity whose suspension is stoppable
+    /// and that does not end on its stop request must not suspend itself again before it is resumed.
+    pub(crate) fn suspend_as<T: Send + 'static>(
+        &mut self,
+        suspension: Suspension,
+        future: impl Future<Output = T> + Send + 'static,
+    ) -> Result<(), AlreadySuspended> {
+        self.begin_suspension(suspension, async move { Resumption::Value(Box::new(future.await)) })
     }
 
     fn begin_suspension(
         &mut self,
-        work: Pin<Box<dyn Future<Output = Resumption<M>> + Send>>,
+        suspension: Suspension,
+        work: impl Future<Output = Resumption<M>> + Send + 'static,
     ) -> Result<(), AlreadySuspended> {
         if self.requests.suspend.is_some() {
             return Err(AlreadySuspended);
         }
-        self.requests.suspend = Some(Work::Future(work));
+        self.requests.suspend = Some((Work::Future(Box::pin(work)), suspension));
         Ok(())
+    }
+
+    /// Puts messages that were taken and not handled back to the front of the queue, in their order.
+    /// If the incarnation ends, its successor gets them, wherever that lives.
+    pub(crate) fn give_back(&mut self, messages: impl IntoIterator<Item = M>) {
+        self.requests.give_back.extend(messages);
     }
 
     /// The journal knows a newer owner or writer: ends the incarnation without any directive and has
@@ -345,15 +374,16 @@ impl<'a, M: 'static> Ctx<'a, M> {
         outer.direct |= inner.direct;
         outer.veto = inner.veto.or(outer.veto);
         outer.fenced = inner.fenced.or(outer.fenced);
-        if let Some(work) = inner.suspend {
-            outer.suspend = Some(work.map(wrap.clone()));
+        if let Some((work, suspension)) = inner.suspend {
+            outer.suspend = Some((work.map(wrap.clone()), suspension));
         }
         outer.spawn.extend(inner.spawn.into_iter().map(|work| work.map(wrap.clone())));
         outer.timers.extend(inner.timers.into_iter().map(|timer| match timer {
             TimerRequest::Once { key, at, message } => TimerRequest::Once { key, at, message: wrap(message) },
             TimerRequest::Cancel(key) => TimerRequest::Cancel(key),
         }));
-        outer.to_self.extend(inner.to_self.into_iter().map(wrap));
+        outer.to_self.extend(inner.to_self.into_iter().map(wrap.clone()));
+        outer.give_back.extend(inner.give_back.into_iter().map(wrap));
         result
     }
 }

@@ -9,36 +9,51 @@ use std::time::Duration;
 /// Why a handler gave up.
 ///
 /// Any error converts into it, so handlers may use `?`.
-pub struct Failure(Box<dyn std::error::Error + Send + Sync>);
+pub struct Failure {
+    error: Box<dyn std::error::Error + Send + Sync>,
+    /// There is nothing left that could go on.
+    state_lost: bool,
+}
 
 impl Failure {
     /// A failure in words.
     pub fn new(reason: impl Into<String>) -> Self {
-        Self(reason.into().into())
+        Self { error: reason.into().into(), state_lost: false }
+    }
+
+    /// A failure in words, with which the entity's state is gone: see [`FailureCause::StateLost`].
+    pub fn state_lost(reason: impl Into<String>) -> Self {
+        Self { state_lost: true, ..Self::new(reason) }
     }
 
     /// The error that it was made of.
     pub fn error(&self) -> &(dyn std::error::Error + Send + Sync + 'static) {
-        &*self.0
+        &*self.error
+    }
+
+    /// What a handler that gave up with it tells the supervision.
+    pub(crate) fn into_cause(self) -> FailureCause {
+        let reason = self.to_string();
+        if self.state_lost { FailureCause::StateLost(reason) } else { FailureCause::Handler(reason) }
     }
 }
 
 // `Failure` is no `Error` itself, so that this does not overlap with `From<T> for T`.
 impl<E: std::error::Error + Send + Sync + 'static> From<E> for Failure {
     fn from(error: E) -> Self {
-        Self(Box::new(error))
+        Self { error: Box::new(error), state_lost: false }
     }
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
+        self.error.fmt(f)
     }
 }
 
 impl fmt::Debug for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Failure({})", self.0)
+        write!(f, "Failure({})", self.error)
     }
 }
 
@@ -53,6 +68,9 @@ pub enum FailureCause {
     Panic(String),
     /// The future of a suspension panicked.
     Suspension(String),
+    /// An entity that persists lost its state: a handler of it panicked, or its store failed it and it
+    /// is not to recover by itself. Only a new value can go on. Source: persistence §2.6.
+    StateLost(String),
 }
 
 impl fmt::Display for FailureCause {
@@ -62,6 +80,7 @@ impl fmt::Display for FailureCause {
             Self::Handler(reason) => write!(f, "handler failed: {reason}"),
             Self::Panic(reason) => write!(f, "handler panicked: {reason}"),
             Self::Suspension(reason) => write!(f, "suspended work failed: {reason}"),
+            Self::StateLost(reason) => write!(f, "state lost: {reason}"),
         }
     }
 }
@@ -69,7 +88,8 @@ impl fmt::Display for FailureCause {
 /// What a shard does with an entity that failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Directive {
-    /// Keep the entity and its state. For a panic this means `Restart`: the state may be torn.
+    /// Keep the entity and its state. Where the state may be torn (a panic) or is gone
+    /// ([`FailureCause::StateLost`]), this means `Restart`.
     Resume,
     /// A new value from the factory; queued messages are kept, the failing one is not handled again.
     Restart,
@@ -113,7 +133,9 @@ impl Supervision {
     /// What to do about `cause`.
     pub(crate) fn decide(&self, cause: &FailureCause) -> Directive {
         match ((self.decider)(cause), cause) {
-            (Directive::Resume, FailureCause::Panic(_) | FailureCause::Suspension(_)) => Directive::Restart,
+            (Directive::Resume, FailureCause::Panic(_) | FailureCause::Suspension(_) | FailureCause::StateLost(_)) => {
+                Directive::Restart
+            }
             (Directive::Resume | Directive::Restart, FailureCause::Start(_)) => Directive::Stop,
             (directive, _) => directive,
         }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use greylag_core::DeadLetterReason;
 
-use crate::entity::{FailureCause, TimerKey};
+use crate::entity::{FailureCause, Suspension, TimerKey};
 use crate::ids::EntityId;
 
 /// The place of an entity in its shard. Used again after the entity has ended; messages that must
@@ -20,7 +20,7 @@ pub struct Outcome<P> {
     /// It wants to be passivated.
     pub passivate: bool,
     /// It waits for asynchronous work.
-    pub suspend: bool,
+    pub suspend: Option<Suspension>,
     /// It counts as active.
     pub touch: bool,
     /// It got a direct address.
@@ -31,6 +31,9 @@ pub struct Outcome<P> {
     pub fenced: bool,
     /// Messages to itself.
     pub to_self: Vec<P>,
+    /// Messages that it took and did not handle, oldest first: they go back to the front of its queue, for
+    /// its successor if it ends.
+    pub give_back: Vec<P>,
     /// Timers to set (with a message) or to cancel, in order.
     pub timers: Vec<TimerChange<P>>,
 }
@@ -56,12 +59,13 @@ impl<P> Default for Outcome<P> {
         Self {
             stop: false,
             passivate: false,
-            suspend: false,
+            suspend: None,
             touch: false,
             direct: false,
             veto: None,
             fenced: false,
             to_self: Vec::new(),
+            give_back: Vec::new(),
             timers: Vec::new(),
         }
     }
@@ -70,8 +74,10 @@ impl<P> Default for Outcome<P> {
 impl<P> Outcome<P> {
     /// Whether the handler left nothing behind: the usual case.
     pub fn is_empty(&self) -> bool {
-        let flags = self.stop || self.passivate || self.suspend || self.touch || self.direct || self.fenced;
-        !flags && self.veto.is_none() && self.to_self.is_empty() && self.timers.is_empty()
+        let flags = self.stop || self.passivate || self.touch || self.direct || self.fenced;
+        let options = self.suspend.is_some() || self.veto.is_some();
+        let messages = !self.to_self.is_empty() || !self.give_back.is_empty();
+        !flags && !options && !messages && self.timers.is_empty()
     }
 }
 
@@ -120,6 +126,14 @@ pub enum Input<P> {
         slot: SlotId,
         /// What it left behind.
         outcome: Outcome<P>,
+    },
+    /// What an entity that is being replaced took and did not handle, oldest first. Between
+    /// [`Effect::Restart`] and its answer.
+    GivenBack {
+        /// Whose.
+        slot: SlotId,
+        /// They go to the front of its queue.
+        payloads: Vec<P>,
     },
     /// An entity failed: in a handler, in its start, or in a suspension.
     Failed {
@@ -171,8 +185,8 @@ pub enum Effect<E, P> {
         /// The message that wakes it.
         payload: Option<P>,
     },
-    /// Replace the entity after a failure: `PreRestart`, cancel its work, factory, `on_start`; answer
-    /// `Started` or `Failed`.
+    /// Replace the entity after a failure: cancel its work, `PreRestart`, factory, `on_start`; answer
+    /// `GivenBack` if it had something left, then `Started` or `Failed`.
     Restart {
         /// Which entity.
         slot: SlotId,
@@ -184,7 +198,7 @@ pub enum Effect<E, P> {
         /// The message.
         payload: P,
     },
-    /// Call `on_stop`; answer `Done` or `Failed`.
+    /// Call `on_stop`; answer `Done` or `Failed`. It may be suspended, and then stays so unless it ends.
     SendStop {
         /// Which entity.
         slot: SlotId,

@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use crate::entity::TimerKey;
+use crate::entity::{Suspension, TimerKey};
 use crate::ids::EntityId;
 
 const SEGMENT: usize = 1024;
@@ -21,7 +21,7 @@ pub(super) enum Phase {
     /// Takes messages.
     Active,
     /// Waits for asynchronous work; messages wait behind it.
-    Suspended,
+    Suspended(Suspension),
     /// Ended because the journal knows a newer owner; no start before its time.
     Held,
 }
@@ -31,8 +31,10 @@ pub(super) enum Phase {
 pub(super) enum Item<P> {
     /// Sent through sharding; survives the incarnation.
     User(P),
-    /// Belongs to the incarnation: results of its work, direct messages, its own.
+    /// Belongs to the incarnation: direct messages, and its own.
     Internal(P),
+    /// A result of the incarnation's work. A stop that ends it need not wait for that.
+    Result(P),
     /// A timer fell due; its message lies with the timer until it is handled.
     Timer(u64),
     /// The stop request.

@@ -1,7 +1,8 @@
 //! The machine under a shell that keeps a log in place of entities.
 //!
 //! Messages are words: `x` is handled and logged, `stop`, `passivate`, `suspend`, `fail`, `fence` and
-//! `wake` make the entity do so, `self:x` sends itself `x`, `timer:x` sets a timer for `x`.
+//! `wake` make the entity do so, `self:x` sends itself `x`, `timer:x` sets a timer for `x`. With
+//! `suspend:stoppable` a stop request may end the suspension, with `fence:x` the entity gives `x` back.
 
 use super::*;
 
@@ -17,6 +18,8 @@ struct World {
     /// Entities that ignore stop requests.
     stubborn: Vec<&'static str>,
     suspended: BTreeMap<String, (SlotId, u64)>,
+    /// What the next entity to be replaced gives back.
+    given_back: Vec<&'static str>,
 }
 
 impl World {
@@ -26,7 +29,16 @@ impl World {
         let now = Instant::now();
         let shard = Shard::new(settings, Supervision::default(), 7, 1, now);
         let (broken, stubborn) = (Vec::new(), Vec::new());
-        Self { shard, now, log: Vec::new(), leftovers: None, broken, stubborn, suspended: BTreeMap::new() }
+        Self {
+            shard,
+            now,
+            log: Vec::new(),
+            leftovers: None,
+            broken,
+            stubborn,
+            suspended: BTreeMap::new(),
+            given_back: Vec::new(),
+        }
     }
 
     fn input(&mut self, input: Input<String>) {
@@ -81,6 +93,8 @@ impl World {
                 let (id, incarnation) = self.shard.identity(slot).unwrap();
                 self.log.push(format!("{id}: restart {}", incarnation & 0xffff));
                 let id = id.to_string();
+                let payloads = std::mem::take(&mut self.given_back).into_iter().map(str::to_owned).collect();
+                self.input(Input::GivenBack { slot, payloads });
                 self.shard.place(slot, id);
                 self.input(Input::Started { slot, outcome: Outcome::default(), payload: None });
             }
@@ -114,9 +128,13 @@ impl World {
             ("passivate", _) => outcome.passivate = true,
             ("veto", _) => outcome.veto = Some(true),
             ("direct", _) => outcome.direct = true,
-            ("fence", _) => outcome.fenced = true,
-            ("suspend", _) => {
-                outcome.suspend = true;
+            ("fence", "") => outcome.fenced = true,
+            ("fence", back) => {
+                outcome.fenced = true;
+                outcome.give_back = back.split(',').map(str::to_owned).collect();
+            }
+            ("suspend", how) => {
+                outcome.suspend = Some(if how == "stoppable" { Suspension::Stoppable } else { Suspension::Closed });
                 self.suspended.insert(id, (slot, incarnation));
             }
             ("self", message) => outcome.to_self.push(message.to_owned()),
@@ -212,6 +230,63 @@ fn a_suspension_holds_messages_and_timers_and_its_result_goes_first() {
     world.resume("1", "result");
     world.turns();
     world.expect(&["1: result", "1: m2", "1: m3", "1: t"]);
+}
+
+/// persistence §2.7, sharding §4.3: a stop request ends a recovery at once, if no message waits before it.
+#[test]
+fn a_stop_request_reaches_a_stoppable_suspension_that_nothing_waits_for() {
+    let mut world = World::new(|_| {});
+    world.stubborn.push("unwilling");
+    for id in ["alone", "waited for", "unwilling"] {
+        world.send(id, "suspend:stoppable");
+    }
+    world.send("closed", "suspend");
+    world.send("waited for", "a");
+    // A result of its own work is nothing to wait for.
+    let (slot, incarnation) = world.suspended["alone"];
+    world.input(Input::Resumed { slot, incarnation, payload: "snapshot".into(), suspension: false });
+    world.log.clear();
+    world.stop(Duration::from_secs(55));
+    world.expect(&["alone: on_stop", "alone: Stopped", "unwilling: on_stop"]);
+    for id in ["waited for", "closed", "unwilling"] {
+        world.resume(id, "r");
+    }
+    world.turns();
+    world.log.sort();
+    world.expect(&[
+        "closed: Stopped",
+        "closed: on_stop",
+        "closed: r",
+        "unwilling: r",
+        "waited for: Stopped",
+        "waited for: a",
+        "waited for: on_stop",
+        "waited for: r",
+    ]);
+    world.advance(Duration::from_secs(56));
+    world.expect(&["unwilling: Forced"]);
+    world.expect_leftovers(&[]);
+}
+
+/// The same where the stop request was there before the suspension, and for a passivation.
+#[test]
+fn a_queued_stop_request_ends_a_stoppable_suspension_that_begins() {
+    let mut world = World::new(|_| {});
+    world.send("1", "suspend");
+    world.send("1", "suspend:stoppable");
+    world.resume("1", "passivate");
+    world.send("1", "later");
+    world.turns();
+    world.expect(&[
+        "1: start 1",
+        "1: suspend",
+        "1: passivate",
+        "1: suspend:stoppable",
+        "1: on_stop",
+        "1: Stopped",
+        "1: start 2",
+        "1: later",
+    ]);
 }
 
 /// sharding 62: a replaced or cancelled timer's message is not delivered, even if it is queued.
@@ -327,6 +402,30 @@ fn a_failed_entity_starts_anew_without_the_message_that_failed() {
     ]);
 }
 
+/// persistence §2.4: what a replaced entity took and did not handle goes to its successor, first and once.
+#[test]
+fn what_a_replaced_entity_gives_back_is_handled_first() {
+    let mut world = World::new(|_| {});
+    world.given_back = vec!["g1", "g2"];
+    world.send("1", "suspend");
+    world.send("1", "fail");
+    world.send("1", "b");
+    world.resume("1", "r");
+    world.log.clear();
+    world.turns();
+    world.expect(&["1: fail", "1: restart 2", "1: g1", "1: g2", "1: b"]);
+}
+
+/// persistence §2.6: there is nothing to resume.
+#[test]
+fn an_entity_that_lost_its_state_is_replaced_whatever_the_decider_says() {
+    let resume = Supervision::always(Directive::Resume);
+    assert_eq!(resume.decide(&FailureCause::Handler("asked to".into())), Directive::Resume);
+    assert_eq!(resume.decide(&FailureCause::StateLost("asked to".into())), Directive::Restart);
+    let stop = Supervision::always(Directive::Stop);
+    assert_eq!(stop.decide(&FailureCause::StateLost("asked to".into())), Directive::Stop);
+}
+
 #[test]
 fn an_entity_that_cannot_start_costs_one_message_each_time() {
     let mut world = World::new(|_| {});
@@ -364,6 +463,28 @@ fn a_fenced_entity_keeps_its_messages_until_the_home_is_confirmed() {
     world.send("2", "b");
     world.input(Input::Kill);
     world.expect_leftovers(&["2: b"]);
+}
+
+/// persistence §2.6, sharding §4.6: what it gives back waits before the rest, here or wherever the home is.
+#[test]
+fn what_a_fenced_entity_gives_back_goes_to_its_successor() {
+    let mut world = World::new(|_| {});
+    world.send("1", "suspend");
+    world.send("1", "a");
+    world.resume("1", "fence:g1,g2");
+    world.advance(Duration::from_secs(3));
+    world.expect(&["1: start 1", "1: suspend", "1: fence:g1,g2", "1: Fenced", "1: start 2", "1: g1", "1: g2", "1: a"]);
+    world.send("2", "fence:g3");
+    world.send("2", "b");
+    world.input(Input::Kill);
+    world.expect_leftovers(&["2: g3", "2: b"]);
+    let mut world = World::new(|_| {});
+    world.send("3", "suspend");
+    world.send("3", "c");
+    world.stop(Duration::from_secs(55));
+    world.resume("3", "fence:g4");
+    world.turns();
+    world.expect_leftovers(&["3: g4", "3: c"]);
 }
 
 #[test]
