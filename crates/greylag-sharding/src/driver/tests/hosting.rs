@@ -114,7 +114,7 @@ mod history {
             StoredCodec::new(json("keeper.opened"))
         }
 
-        fn settings(&self) -> EventSourcedSettings {
+        fn settings(&self, _: &EventSourcedSettings) -> EventSourcedSettings {
             EventSourcedSettings { on_failure: self.on_failure, ..EventSourcedSettings::test() }
         }
 
@@ -145,7 +145,7 @@ mod state {
             StoredCodec::new(json("keeper.open"))
         }
 
-        fn settings(&self) -> DurableStateSettings {
+        fn settings(&self, _: &DurableStateSettings) -> DurableStateSettings {
             DurableStateSettings { on_failure: self.on_failure, ..DurableStateSettings::default() }
         }
 
