@@ -47,6 +47,13 @@ const WHOLE: &[Whole] = &[
         lettered: &[],
         kits: &[],
     },
+    Whole {
+        document: "persistence",
+        scenarios: 69,
+        rules: &[("J", 13)],
+        lettered: &[],
+        kits: &[("journal", 46), ("snapshots", 16), ("states", 14), ("queries", 12), ("crash", 7)],
+    },
 ];
 
 impl Whole {
