@@ -1,7 +1,7 @@
 //! Large messages beside small ones, over real gRPC on loopback.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -16,14 +16,30 @@ const LONG: Duration = Duration::from_secs(30);
 const LARGE: usize = 2_000_000;
 const BURSTS: usize = 5;
 
-/// Counts the messages of the bursts.
+/// Counts the messages of the bursts, of which it takes none before it is opened: they fill their lane.
 #[derive(Default)]
-struct Sink(AtomicUsize);
+struct Sink {
+    taken: AtomicUsize,
+    is_open: Mutex<bool>,
+    opened: Condvar,
+}
+
+impl Sink {
+    fn open(&self) {
+        *self.is_open.lock().unwrap() = true;
+        self.opened.notify_all();
+    }
+
+    fn taken(&self) -> usize {
+        self.taken.load(Ordering::Acquire)
+    }
+}
 
 impl Receiver for Sink {
     fn receive(&self, message: Inbound) {
         assert_eq!(message.payload.len(), LARGE);
-        self.0.fetch_add(1, Ordering::Release);
+        tokio::task::block_in_place(|| drop(self.opened.wait_while(self.is_open.lock().unwrap(), |open| !*open)));
+        self.taken.fetch_add(1, Ordering::Release);
     }
 }
 
@@ -86,10 +102,10 @@ async fn scenario_06_bursts_of_large_messages_stall_nobody() {
         a.transport.send(&to, question.asking(ask.address.ask_id, LONG)).unwrap();
         assert_eq!(*ask.answer.await.unwrap().downcast::<u64>().unwrap(), 1024);
     }
-    let large_so_far = b.sink.0.load(Ordering::Acquire);
-    assert!(large_so_far < 3 * BURSTS, "the replies came before the bursts were through");
+    assert_eq!(b.sink.taken(), 0, "the replies came while the bursts were held up");
+    b.sink.open();
     let all = async {
-        while b.sink.0.load(Ordering::Acquire) < 3 * BURSTS {
+        while b.sink.taken() < 3 * BURSTS {
             tokio::task::yield_now().await;
         }
     };
