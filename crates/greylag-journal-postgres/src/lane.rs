@@ -240,7 +240,7 @@ impl Lane {
 
     /// Fills the pipeline.
     fn send(&mut self, now: Instant, out: &mut Vec<Effect>) {
-        while self.connection == Connection::Ready && self.statements.len() < self.settings.pipeline {
+        while self.connection == Connection::Ready && self.may_send() {
             let appends = self.next_batch();
             if appends.is_empty() {
                 return;
@@ -254,6 +254,14 @@ impl Lane {
             self.statements.insert(statement, Statement { appends: appends.clone(), silent_at, looks_up: false });
             out.push(Effect::Execute { statement, appends });
         }
+    }
+
+    /// Whether the pipeline has room, and as many are ready as are under way: the connection does one statement after
+    /// the other, so a small one behind a large one gains nothing, and what comes meanwhile goes with it.
+    fn may_send(&self) -> bool {
+        let under_way = self.statements.values().map(|statement| statement.appends.len()).sum();
+        self.statements.len() < self.settings.pipeline
+            && self.ready.len() >= self.settings.max_batch_appends.min(under_way)
     }
 
     /// What goes into the next statement, oldest first. All are of different ids.

@@ -30,7 +30,7 @@ fn child_on_a_small_disk() {
     with_server(async |mut server| {
         // The server must own the directory, so it makes it.
         let space = disk.path().join("space");
-        server.psql(&format!("copy (select 1) to program 'mkdir {}'", space.display())).unwrap();
+        server.psql(&format!("copy (select 1) to program 'cat > /dev/null; mkdir {}'", space.display())).unwrap();
         server.psql(&format!("create tablespace small location '{}'", space.display())).unwrap();
         server.psql("alter database postgres set default_tablespace = small").unwrap();
         let journal = open(&server).await;

@@ -136,7 +136,14 @@ fn what_comes_while_statements_run_goes_together() {
         assert_eq!(bench.submit([request(no, &no.to_string(), 1)]), [], "the pipeline is full");
     }
     assert_eq!(bench.executed(1, &[("a", 10)]), [stored(1, 10), execute(3, &[4, 5, 6])]);
-    assert_eq!(bench.executed(2, &[("b", 11), ("c", 12)]), [stored(2, 11), stored(3, 12), execute(4, &[7, 8])]);
+    // Two behind three would gain nothing; when they are as many, or nothing is under way, they go.
+    assert_eq!(bench.executed(2, &[("b", 11), ("c", 12)]), [stored(2, 11), stored(3, 12)]);
+    assert_eq!(bench.submit([request(9, "9", 1)]), [execute(4, &[7, 8, 9])]);
+    assert_eq!(bench.submit([request(10, "10", 1)]), []);
+    let done = |ids: [&'static str; 3]| ids.map(|id| (id, 13));
+    assert_eq!(bench.executed(3, &done(["4", "5", "6"])), [4, 5, 6].map(|no| stored(no, 13)));
+    let last = [stored(7, 13), stored(8, 13), stored(9, 13), execute(5, &[10])];
+    assert_eq!(bench.executed(4, &done(["7", "8", "9"])), last);
 }
 
 #[test]
