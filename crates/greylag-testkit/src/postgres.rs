@@ -105,7 +105,9 @@ impl Drop for Server {
 }
 
 // The server takes the place of the shell: what a shell starts in the background ignores SIGQUIT until it handles it.
-const SHELL: &str = r#"exec 3<&0; (read -r _ <&3; kill -QUIT $$) & exec "$0" "$@" 3<&- </dev/null"#;
+// It may all the same, if the tests themselves run in the background; so it is told until it has ended.
+const SHELL: &str =
+    r#"exec 3<&0; (read -r _ <&3; while kill -QUIT $$ 2>&-; do sleep 0.05; done) & exec "$0" "$@" 3<&- </dev/null"#;
 
 impl Postgres {
     /// Starts a server. Without the binaries it writes a line that begins with `SKIPPED:` (which
