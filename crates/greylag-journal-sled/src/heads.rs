@@ -7,12 +7,14 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use greylag_persistence::PersistenceId;
 
+use crate::keys::PidNo;
 use crate::records::StoredHead;
 
 /// The heads used of late, so that an append needs no read.
 ///
-/// Two generations in place of a list of uses: what is found in the old one moves to the young one,
-/// and when the young one is full it becomes the old one. Every step takes constant time.
+/// Two generations in place of a list of uses: what is found in the old one moves to the young one, and when the
+/// young one is full it becomes the old one. That happens between groups only: what a group changed is found here
+/// until it is over. Every step takes constant time.
 #[derive(Debug)]
 pub(crate) struct HeadCache {
     young: HashMap<PersistenceId, StoredHead>,
@@ -29,16 +31,24 @@ impl HeadCache {
         if let Some(head) = self.young.get(id) {
             return Some(*head);
         }
-        let head = self.old.remove(id)?;
-        self.put(id.clone(), head);
+        let (id, head) = self.old.remove_entry(id)?;
+        self.young.insert(id, head);
         Some(head)
     }
 
-    pub(crate) fn put(&mut self, id: PersistenceId, head: StoredHead) {
-        if self.young.len() >= self.half && !self.young.contains_key(&id) {
+    pub(crate) fn put(&mut self, id: &PersistenceId, head: StoredHead) {
+        if let Some(known) = self.young.get_mut(id) {
+            *known = head;
+        } else {
+            self.young.insert(id.clone(), head);
+        }
+    }
+
+    /// Before a group: forgets what was not used of late, if there is too much.
+    pub(crate) fn trim(&mut self) {
+        if self.young.len() >= self.half {
             self.old = std::mem::take(&mut self.young);
         }
-        self.young.insert(id, head);
     }
 
     pub(crate) fn clear(&mut self) {
@@ -51,16 +61,47 @@ impl HeadCache {
 /// were before it, or none.
 #[derive(Debug, Default)]
 pub(crate) struct Before {
-    pub(crate) heads: HashMap<PersistenceId, ChangedHead>,
+    /// By the numbers of their ids, ascending.
+    pub(crate) heads: Vec<(PidNo, Option<StoredHead>)>,
     /// Other rows that are only ever written over, by their keys.
     pub(crate) rows: HashMap<Vec<u8>, Option<Bytes>>,
 }
 
+/// The heads that a group changes.
+#[derive(Debug, Default)]
+pub(crate) struct ChangedHeads {
+    changed: Vec<ChangedHead>,
+    places: HashMap<PidNo, usize>,
+}
+
 /// A head before its group, and as the group leaves it.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub(crate) struct ChangedHead {
+    pub(crate) id: PersistenceId,
     pub(crate) before: Option<StoredHead>,
     pub(crate) now: StoredHead,
+}
+
+impl ChangedHeads {
+    pub(crate) fn change(&mut self, id: PersistenceId, before: Option<StoredHead>, now: StoredHead) {
+        let place = *self.places.entry(now.pid).or_insert(self.changed.len());
+        match self.changed.get_mut(place) {
+            Some(changed) => changed.now = now,
+            None => self.changed.push(ChangedHead { id, before, now }),
+        }
+    }
+
+    /// All of them, by the numbers of their ids, ascending. The next group begins with none.
+    pub(crate) fn take(&mut self) -> Vec<ChangedHead> {
+        self.places.clear();
+        let mut changed = std::mem::take(&mut self.changed);
+        changed.sort_unstable_by_key(|changed| changed.now.pid);
+        changed
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.take();
+    }
 }
 
 /// What the groups in hand change, and how far events are durable. sled shows a batch before it is durable;
@@ -73,11 +114,14 @@ pub(crate) struct Undurable {
 }
 
 impl Undurable {
-    /// What readers must take in place of the head they read, if anything. Ask *after* reading:
-    /// whoever read a head that is not durable is sure to find the durable one here, or it has
-    /// become durable meanwhile.
-    pub(crate) fn durable_head(&self, id: &PersistenceId) -> Option<Option<StoredHead>> {
-        lock(&self.groups).iter().find_map(|group| group.heads.get(id)).map(|changed| changed.before)
+    /// What readers must take for the head they read. Ask *after* reading: whoever read a head that is not
+    /// durable is sure to find the durable one here, or it has become durable meanwhile.
+    pub(crate) fn durable_head(&self, read: StoredHead) -> Option<StoredHead> {
+        let in_group = |group: &Before| {
+            let place = group.heads.binary_search_by_key(&read.pid, |(pid, _)| *pid).ok()?;
+            Some(group.heads[place].1)
+        };
+        lock(&self.groups).iter().find_map(in_group).unwrap_or(Some(read))
     }
 
     /// The same for any other row that is only ever written over, by its key.
@@ -130,7 +174,8 @@ mod tests {
         let id = |n: u64| PersistenceId::unique(&n.to_string()).unwrap();
         let mut cache = HeadCache::new(4);
         for n in 0..20 {
-            cache.put(id(n), head(n));
+            cache.trim();
+            cache.put(&id(n), head(n));
             assert_eq!(cache.get(&id(0)), Some(head(0)), "used after every other one");
         }
         assert_eq!(cache.get(&id(19)), Some(head(19)));
@@ -140,21 +185,49 @@ mod tests {
     /// J6: with two groups in hand the row before the older one is durable, and then the row between them.
     #[test]
     fn of_two_groups_the_older_one_tells_what_is_durable() {
-        let id = PersistenceId::unique("Counter|1").unwrap();
-        let head = |n| StoredHead { pid: PidNo(n), head: Head::default(), timestamp: Timestamp::default(), slice: 0 };
-        let group = |before: Option<u64>, now| {
-            let changed = ChangedHead { before: before.map(head), now: head(now) };
+        let timestamp = Timestamp::from_micros;
+        let head = |n| StoredHead { pid: PidNo(7), head: Head::default(), timestamp: timestamp(n), slice: 0 };
+        let group = |before: Option<u64>| {
             let row = before.map(|before| Bytes::from(before.to_string()));
-            Before { heads: [(id.clone(), changed)].into(), rows: [(b"key".to_vec(), row)].into() }
+            Before { heads: vec![(PidNo(7), before.map(head))], rows: [(b"key".to_vec(), row)].into() }
         };
         let undurable = Undurable::default();
-        undurable.publish(group(None, 1));
-        undurable.publish(group(Some(1), 2));
-        assert_eq!((undurable.durable_head(&id), undurable.durable_row(b"key")), (Some(None), Some(None)));
+        undurable.publish(group(None));
+        undurable.publish(group(Some(1)));
+        let read = head(2);
+        assert_eq!((undurable.durable_head(read), undurable.durable_row(b"key")), (None, Some(None)));
+        let other = StoredHead { pid: PidNo(8), ..read };
+        assert_eq!(undurable.durable_head(other), Some(other));
         undurable.settle(5);
-        assert_eq!((undurable.durable_head(&id), undurable.next_ordinal()), (Some(Some(head(1))), 5));
+        assert_eq!((undurable.durable_head(read), undurable.next_ordinal()), (Some(head(1)), 5));
         assert_eq!(undurable.durable_row(b"key"), Some(Some("1".into())));
         undurable.settle(6);
-        assert_eq!((undurable.durable_head(&id), undurable.durable_row(b"key")), (None, None));
+        assert_eq!((undurable.durable_head(read), undurable.durable_row(b"key")), (Some(read), None));
+    }
+
+    /// The cache knows what a group changed before sled does, so it may forget nothing until the group is over.
+    #[test]
+    fn a_group_finds_every_head_that_it_changed() {
+        let head = |n| StoredHead { pid: PidNo(n), head: Head::default(), timestamp: Timestamp::default(), slice: 0 };
+        let id = |n: u64| PersistenceId::unique(&n.to_string()).unwrap();
+        let mut cache = HeadCache::new(4);
+        cache.trim();
+        (0..100).for_each(|n| cache.put(&id(n), head(n)));
+        assert!((0..100).all(|n| cache.get(&id(n)) == Some(head(n))));
+    }
+
+    #[test]
+    fn of_two_changes_in_a_group_the_first_tells_what_was_and_the_last_what_is() {
+        let timestamp = Timestamp::from_micros;
+        let head = |pid, n| StoredHead { pid: PidNo(pid), head: Head::default(), timestamp: timestamp(n), slice: 0 };
+        let id = |n: u64| PersistenceId::unique(&n.to_string()).unwrap();
+        let mut changed = ChangedHeads::default();
+        changed.change(id(2), None, head(2, 1));
+        changed.change(id(1), Some(head(1, 5)), head(1, 6));
+        changed.change(id(2), Some(head(2, 1)), head(2, 2));
+        let all: Vec<_> = changed.take().into_iter().map(|changed| (changed.id, changed.before, changed.now)).collect();
+        assert_eq!(all, [(id(1), Some(head(1, 5)), head(1, 6)), (id(2), None, head(2, 2))]);
+        changed.change(id(2), Some(head(2, 2)), head(2, 3));
+        assert_eq!(changed.take().len(), 1);
     }
 }

@@ -369,7 +369,7 @@ mod tests {
     use greylag_persistence::{EventKind, NewEvent};
 
     use super::*;
-    use crate::heads::{Before, ChangedHead};
+    use crate::heads::Before;
     use crate::records::StoredHead;
 
     /// J6: sled shows a batch before it is durable; readers must not see it.
@@ -395,8 +395,7 @@ mod tests {
         let inner = &journal.inner;
         let stored: StoredHead = crate::lookup::head(&inner.store.reader().unwrap(), &id).unwrap().unwrap();
         let durable = StoredHead { head: Head { highest: SeqNr::FIRST, ..stored.head }, ..stored };
-        let before =
-            |before| Before { heads: [(id.clone(), ChangedHead { before, now: stored })].into(), ..Before::default() };
+        let before = |before| Before { heads: vec![(stored.pid, before)], ..Before::default() };
         inner.undurable.publish(before(Some(durable)));
         assert_eq!(journal.head(&id).await.unwrap().highest, SeqNr::FIRST);
         let page = journal.read(&id, ReadRange::all()).await.unwrap();

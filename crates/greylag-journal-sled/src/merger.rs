@@ -115,7 +115,7 @@ impl Run {
             return;
         }
         self.others.iter().for_each(|number| batch.remove(&keys::commit(*number)));
-        batch.put_owned(&keys::commit(self.first), self.merged.encode());
+        batch.put(&keys::commit(self.first), &self.merged.encode());
     }
 }
 

@@ -18,13 +18,13 @@ use greylag_persistence::{
 use greylag_store_sled::{Batch, MAX_VALUE_BYTES, OnceDurable, Planner, Reader, StoreError};
 
 use crate::commit_record::{CommitRecord, CommittedAppend, CommittedRow};
-use crate::heads::{Before, ChangedHead, HeadCache, Undurable};
+use crate::heads::{Before, ChangedHead, ChangedHeads, HeadCache, Undurable};
 use crate::keys::{self, PidNo, TagNo};
 use crate::lookup::{self, LookupError};
 use crate::merger::Merger;
 use crate::planner::offsets::ChangedOffsets;
 use crate::planner::states::ChangedState;
-use crate::queued::Queued;
+use crate::queued::{Freed, Queued};
 use crate::records::{EncodedEvent, StoredHead};
 use crate::recovery;
 use crate::request::{Answer, EncodedAppend, Opening, Request, WriteState};
@@ -50,6 +50,8 @@ pub(crate) struct JournalPlanner {
     pub(crate) verify_commits: u64,
     clock: Clock,
     heads: HeadCache,
+    /// By the group in hand.
+    changed_heads: ChangedHeads,
     undurable: Arc<Undurable>,
     pub(crate) counters: Counters,
     pub(crate) tags: HashMap<String, TagNo>,
@@ -77,7 +79,6 @@ pub(crate) struct Counters {
 /// What the group in hand has done so far.
 #[derive(Default)]
 struct Group {
-    heads: HashMap<PersistenceId, ChangedHead>,
     /// Slices of projections, by their keys.
     offsets: HashMap<Vec<u8>, ChangedOffsets>,
     states: HashMap<PersistenceId, ChangedState>,
@@ -120,6 +121,7 @@ impl JournalPlanner {
             verify_commits: settings.verify_commits,
             clock: settings.clock.clone(),
             heads: HeadCache::new(settings.heads_cached),
+            changed_heads: ChangedHeads::default(),
             undurable,
             counters: Counters::default(),
             tags: HashMap::new(),
@@ -193,7 +195,7 @@ impl JournalPlanner {
                 return Ok(Err(ClaimError::Unavailable(self.low(why))));
             }
             let now = StoredHead { head: claimed, ..stored.unwrap_or_else(|| self.new_id(id, batch)) };
-            self.set_head(id, stored, now);
+            self.set_head(id.clone(), stored, now);
         }
         Ok(Ok(claimed.as_claim()))
     }
@@ -244,7 +246,7 @@ impl JournalPlanner {
             self.store_event(stored.pid, SeqNr::saturating(number), event, timestamp, batch);
         }
         let head = Head { highest: last, ..stored.head };
-        self.set_head(&id, Some(stored), StoredHead { head, timestamp, ..stored });
+        self.set_head(id, Some(stored), StoredHead { head, timestamp, ..stored });
         self.group.appends.push(PlannedAppend { pid: stored.pid, first, last, writer_uuid, crcs, timestamp });
         timestamp
     }
@@ -333,7 +335,7 @@ impl JournalPlanner {
         }
         // What lies below is as good as deleted: a reader must not miss it.
         let head = Head { highest: to, deleted_to: to, ..current };
-        self.set_head(id, Some(stored), StoredHead { head, ..stored });
+        self.set_head(id.clone(), Some(stored), StoredHead { head, ..stored });
         Ok(Ok(()))
     }
 
@@ -357,7 +359,7 @@ impl JournalPlanner {
         let deleted_to = to.min(current.highest).max(current.deleted_to);
         if deleted_to > current.deleted_to {
             let head = Head { deleted_to, ..current };
-            self.set_head(id, Some(stored), StoredHead { head, ..stored });
+            self.set_head(id.clone(), Some(stored), StoredHead { head, ..stored });
             self.sweeper.add(stored.pid, current.deleted_to, deleted_to, batch);
         }
         Ok(Ok(deleted_to))
@@ -372,42 +374,35 @@ impl JournalPlanner {
     }
 
     fn head(&mut self, id: &PersistenceId, reader: &Reader) -> Result<Option<StoredHead>, LookupError> {
-        if let Some(changed) = self.group.heads.get(id) {
-            return Ok(Some(changed.now));
-        }
         if let Some(head) = self.heads.get(id) {
             return Ok(Some(head));
         }
         let found = lookup::head(reader, id)?;
         if let Some(head) = found {
-            self.heads.put(id.clone(), head);
+            self.heads.put(id, head);
         }
         Ok(found)
     }
 
     /// Changes the head of `id`, which [`JournalPlanner::head`] just found as `before`.
-    fn set_head(&mut self, id: &PersistenceId, before: Option<StoredHead>, now: StoredHead) {
+    fn set_head(&mut self, id: PersistenceId, before: Option<StoredHead>, now: StoredHead) {
         self.group.changed = true;
-        self.group
-            .heads
-            .entry(id.clone())
-            .and_modify(|changed| changed.now = now)
-            .or_insert(ChangedHead { before, now });
+        // Not durable yet, but nobody plans on it who is not undone with it.
+        self.heads.put(&id, now);
+        self.changed_heads.change(id, before, now);
     }
 
-    fn write_heads(&mut self, batch: &mut Batch) {
-        let heads = self.group.heads.iter();
-        let encoded = |(id, changed): (&PersistenceId, &ChangedHead)| {
-            (changed.now.pid, keys::head(id), changed.now.encode(id.entity_type()))
-        };
-        let mut heads: Vec<_> = heads.map(encoded).collect();
-        heads.sort_unstable_by_key(|(pid, ..)| *pid);
-        for (pid, key, head) in heads {
+    /// Answers what they were before.
+    fn write_heads(&mut self, batch: &mut Batch) -> Vec<(PidNo, Option<StoredHead>)> {
+        let changed = self.changed_heads.take();
+        for ChangedHead { id, now, .. } in &changed {
+            let head = now.encode(id.entity_type());
             self.make_room(CommitRecord::HEAD_BYTES, batch);
             self.group.record_bytes += CommitRecord::HEAD_BYTES;
-            self.group.record.heads.push((pid, crc32c::crc32c(&head)));
-            batch.put_owned(&key, head);
+            self.group.record.heads.push((now.pid, crc32c::crc32c(&head)));
+            batch.put(&keys::head(id), &head);
         }
+        changed.into_iter().map(|changed| (changed.now.pid, changed.before)).collect()
     }
 
     /// A row that is written over, or removed without a value, so that an opening can tell whether it is there.
@@ -451,7 +446,7 @@ impl JournalPlanner {
         let record = std::mem::take(&mut self.group.record);
         self.group.record.first_ordinal = self.counters.next_ordinal;
         self.group.record_bytes = 0;
-        batch.put_owned(&keys::commit(self.counters.next_commit), record.encode());
+        batch.put(&keys::commit(self.counters.next_commit), &record.encode());
         self.counters.next_commit += 1;
     }
 
@@ -479,6 +474,7 @@ impl Planner for JournalPlanner {
 
     fn recover(&mut self, reader: &Reader, batch: &mut Batch) -> Result<(), StoreError> {
         self.heads.clear();
+        self.changed_heads.clear();
         self.group = Group::default();
         self.superseded.clear();
         recovery::recover(self, reader, batch)?;
@@ -497,22 +493,20 @@ impl Planner for JournalPlanner {
         self.merger.note_swept(swept);
         self.merger.step(self.sweep_keys, reader, batch)?;
         self.sweep_superseded(batch);
-        self.group.heads.reserve(requests.len());
-        let mut answers = Vec::with_capacity(requests.len());
+        self.heads.trim();
+        let (mut answers, mut freed) = (Vec::with_capacity(requests.len()), Freed::default());
         for request in requests {
-            answers.push(self.answer(request.planned(), reader, batch)?);
+            answers.push(self.answer(request.planned(&mut freed), reader, batch)?);
         }
+        drop(freed);
+        let heads = self.write_heads(batch);
         if self.group.changed {
-            self.write_heads(batch);
             self.write_offsets(batch);
             self.write_states(batch);
             self.finish_record(batch);
         }
         let group = std::mem::take(&mut self.group);
-        let before = Before { rows: group.durable_rows(), heads: group.heads };
-        // Not durable yet, but nobody plans on it who is not undone with it.
-        before.heads.iter().for_each(|(id, changed)| self.heads.put(id.clone(), changed.now));
-        self.undurable.publish(before);
+        self.undurable.publish(Before { rows: group.durable_rows(), heads });
         Ok(answers)
     }
 

@@ -45,12 +45,21 @@ pub(crate) struct Queued {
 }
 
 impl Queued {
-    /// Takes the request, and gives the room back.
-    pub(crate) fn planned(self) -> Request {
-        drop(self.room);
+    /// Takes the request, and leaves its room with that of the others.
+    pub(crate) fn planned(self, freed: &mut Freed) -> Request {
+        if let Some(room) = self.room {
+            match &mut freed.0 {
+                Some(freed) => freed.merge(room),
+                None => freed.0 = Some(room),
+            }
+        }
         self.request
     }
 }
+
+/// The room of a whole group, given back at once when this is dropped.
+#[derive(Default)]
+pub(crate) struct Freed(Option<OwnedSemaphorePermit>);
 
 /// Without room of its own, for who asks the store itself.
 impl From<Request> for Queued {

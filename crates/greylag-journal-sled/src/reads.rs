@@ -139,7 +139,7 @@ impl Reads<'_> {
     /// The head without what is not durable yet. First the store, then the undurable ones: see there.
     pub(crate) fn durable_head(&self, id: &PersistenceId) -> Result<Option<StoredHead>, LookupError> {
         let stored = lookup::head(&self.reader, id)?;
-        Ok(self.undurable.durable_head(id).unwrap_or(stored))
+        Ok(stored.and_then(|read| self.undurable.durable_head(read)))
     }
 
     pub(crate) fn read_error(&self, error: LookupError) -> ReadError {

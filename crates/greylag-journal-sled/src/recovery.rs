@@ -18,7 +18,7 @@ use crate::verification;
 pub(crate) fn recover(planner: &mut JournalPlanner, reader: &Reader, batch: &mut Batch) -> Result<(), StoreError> {
     check_format(reader, batch)?;
     let verified = verification::verify(last_verified(reader)?, planner.verify_commits, reader)?;
-    batch.put_owned(keys::VERIFIED, verified.encode());
+    batch.put(keys::VERIFIED, &verified.encode());
     planner.tags = tags(reader)?;
     planner.counters = Counters {
         next_pid: last_number(reader, Space::Ids)?.map_or(1, |pid| pid + 1),
@@ -40,7 +40,7 @@ pub(crate) fn check_format(reader: &Reader, batch: &mut Batch) -> Result<(), Sto
     if reader.range(&from, &to).next().transpose()?.is_some() {
         return Err(StoreError::corrupt("it has records, but no format record"));
     }
-    batch.put_owned(keys::FORMAT, records::encode_format(uuid::Uuid::new_v4().as_u128()));
+    batch.put(keys::FORMAT, &records::encode_format(uuid::Uuid::new_v4().as_u128()));
     Ok(())
 }
 

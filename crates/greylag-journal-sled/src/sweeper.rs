@@ -91,7 +91,7 @@ impl Range {
         let mut out = FieldWriter::default();
         out.u64(self.done_to.as_u64());
         out.u64(self.to.as_u64());
-        batch.put_owned(&keys::sweep(self.pid), out.0);
+        batch.put(&keys::sweep(self.pid), &out.0);
     }
 
     /// Whether nothing is left.

@@ -18,7 +18,16 @@ pub struct Batch {
     writes: sled::Batch,
     keys: usize,
     bytes: usize,
+    /// Where a value meets its checksum.
+    sealed: Vec<u8>,
+    spent: Spent,
 }
+
+/// What a batch was made from, and needs no more.
+///
+/// Most of it is memory of the threads that asked, and whoever gives that back may have to wait for their
+/// allocations. So the committer leaves it to the finisher.
+pub(crate) type Spent = Vec<Vec<u8>>;
 
 impl Batch {
     /// Writes `value` under `key`, over whatever is there.
@@ -26,22 +35,29 @@ impl Batch {
     /// # Panics
     /// If the value is longer than [`MAX_VALUE_BYTES`]: splitting is the caller's duty.
     pub fn put(&mut self, key: &[u8], value: &[u8]) {
-        let mut sealed = Vec::with_capacity(value.len() + CRC_BYTES);
+        let mut sealed = std::mem::take(&mut self.sealed);
+        sealed.clear();
         sealed.extend_from_slice(value);
-        self.put_owned(key, sealed);
+        self.seal(key, &mut sealed);
+        self.sealed = sealed;
     }
 
-    /// [`Batch::put`] for a value that needs no copy.
+    /// [`Batch::put`] for a value that was made on another thread. It is freed after everybody was answered.
     ///
     /// # Panics
     /// If the value is longer than [`MAX_VALUE_BYTES`].
     pub fn put_owned(&mut self, key: &[u8], mut value: Vec<u8>) {
+        self.seal(key, &mut value);
+        self.spent.push(value);
+    }
+
+    fn seal(&mut self, key: &[u8], value: &mut Vec<u8>) {
         assert!(value.len() <= MAX_VALUE_BYTES, "a value of {} bytes was not split", value.len());
-        let crc = checksum(key, &value);
+        let crc = checksum(key, value);
         value.extend_from_slice(&crc.to_be_bytes());
         self.keys += 1;
         self.bytes += key.len() + value.len();
-        self.writes.insert(key, value);
+        self.writes.insert(key, &value[..]);
     }
 
     /// Removes what is under `key`, if anything.
@@ -66,8 +82,8 @@ impl Batch {
         self.bytes
     }
 
-    pub(crate) fn into_writes(self) -> sled::Batch {
-        self.writes
+    pub(crate) fn into_parts(self) -> (sled::Batch, Spent) {
+        (self.writes, self.spent)
     }
 }
 

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 use crate::ballast::Ballast;
 use crate::batch::Batch;
-use crate::engine::{Engine, forget_cached};
+use crate::engine::{Engine, collect_garbage, forget_cached};
 use crate::error::{OpenError, StoreError};
 use crate::finisher::{Applied, Finisher};
 use crate::guard::TailGuard;
@@ -151,19 +151,18 @@ impl<P: Planner> Committer<P> {
             let mut batch = Batch::default();
             let answers = self.planner.plan(requests, &reader, &mut batch)?;
             assert_eq!(answers.len(), count, "a planner answers every request");
-            let applied = Applied {
-                answers,
-                keys: batch.len(),
-                bytes: batch.bytes(),
-                tail: self.planner.tail(),
-                once_durable: self.planner.once_durable(),
-                began_at,
-            };
+            let (keys, bytes) = (batch.len(), batch.bytes());
+            let (tail, once_durable) = (self.planner.tail(), self.planner.once_durable());
+            let planned = began_at.elapsed();
             finisher.wait_until_synced()?;
-            if !batch.is_empty() {
-                engine.apply(batch)?;
+            let ready_at = Instant::now();
+            let (writes, spent) = batch.into_parts();
+            if keys > 0 {
+                engine.apply(writes)?;
             }
-            finisher.finish(applied)?;
+            let (applied_at, work) = (Instant::now(), planned + ready_at.elapsed());
+            finisher.finish(Applied { answers, keys, bytes, tail, once_durable, began_at, work, applied_at, spent })?;
+            collect_garbage(keys);
         }
         Ok(())
     }

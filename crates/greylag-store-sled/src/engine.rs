@@ -62,16 +62,13 @@ impl Engine {
     /// Makes a batch durable. After any error the engine must not be used again: sled still shows
     /// what it could not write.
     pub(crate) fn commit(&self, batch: Batch) -> Result<(), StoreError> {
-        self.apply(batch)?;
+        self.apply(batch.into_parts().0)?;
         self.sync()
     }
 
     /// The first half of a commit: readers see the batch, the disk need not have it.
-    pub(crate) fn apply(&self, batch: Batch) -> Result<(), StoreError> {
-        let keys = batch.len();
-        let applied = self.db.apply_batch(batch.into_writes()).map_err(StoreError::from_sled);
-        collect_garbage(keys);
-        applied
+    pub(crate) fn apply(&self, writes: sled::Batch) -> Result<(), StoreError> {
+        self.db.apply_batch(writes).map_err(StoreError::from_sled)
     }
 
     /// The other half: the disk has what was applied before this call.
@@ -130,7 +127,7 @@ impl Engine {
 /// sled leaves the pages that it replaced to the collector of `crossbeam-epoch`, which takes some hundred objects for
 /// every 128 times that a thread pins it. A batch pins it once, however much it replaces, so without help the dead
 /// pages of a busy store pile up by the gigabyte, and a clean close, which writes only living ones, takes long.
-fn collect_garbage(keys: usize) {
+pub(crate) fn collect_garbage(keys: usize) {
     /// Each round frees some hundred objects; a key leaves a few.
     const KEYS_PER_ROUND: usize = 50;
     /// What is freed now was left two rounds ago at the earliest.

@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use crate::batch::Spent;
 use crate::engine::Engine;
 use crate::error::StoreError;
 use crate::guard::TailGuard;
@@ -31,6 +32,10 @@ pub(crate) struct Applied<P: Planner> {
     pub(crate) tail: Option<u64>,
     pub(crate) once_durable: OnceDurable,
     pub(crate) began_at: Instant,
+    /// What planning and applying it took.
+    pub(crate) work: Duration,
+    pub(crate) applied_at: Instant,
+    pub(crate) spent: Spent,
 }
 
 /// The committer's end of the thread.
@@ -136,6 +141,7 @@ impl<P: Planner> Steps<P> {
         if let Some((tail, guard)) = applied.tail.filter(|_| applied.keys > 0).zip(self.guard.as_mut()) {
             guard.raise_to(tail)?;
         }
+        let durable = applied.applied_at.elapsed();
         (applied.once_durable)();
         let took = applied.began_at.elapsed();
         if took > SLOW_COMMIT {
@@ -152,6 +158,9 @@ impl<P: Planner> Steps<P> {
             let Some(group) = group else {
                 return Err(StoreError::Stalled(self.shared.settings.commit_stall_timeout));
             };
+            if applied.keys > 0 {
+                state.pace.learn(applied.answers.len(), applied.work, durable);
+            }
             let stats = &mut state.stats;
             stats.groups += u64::from(applied.keys > 0);
             stats.requests += applied.answers.len() as u64;
@@ -166,6 +175,7 @@ impl<P: Planner> Steps<P> {
         }
         // Last, so that the committer meets those who ask again.
         self.shared.work.notify_one();
+        drop(applied.spent);
         Ok(())
     }
 }
@@ -213,7 +223,7 @@ mod tests {
         let mut guard = TailGuard::open(directory.path(), 0).unwrap();
         let mut batch = Batch::default();
         batch.put(b"key", b"value");
-        engine.apply(batch).unwrap();
+        engine.apply(batch.into_parts().0).unwrap();
         break_it(&mut engine, &mut guard);
         let engine = Arc::new(engine);
         let shared = Arc::new(Shared::new(directory.path().into(), settings.clone(), Reader::new(engine.clone())));
@@ -228,6 +238,9 @@ mod tests {
             tail: Some(1),
             once_durable: Box::new(move || say.store(true, Ordering::Relaxed)),
             began_at: Instant::now(),
+            work: Duration::ZERO,
+            applied_at: Instant::now(),
+            spent: Spent::new(),
         };
         let mut finisher = Finisher::start(shared.clone(), engine, Some(guard)).unwrap();
         finisher.is_unsynced = true;

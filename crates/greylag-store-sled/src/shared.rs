@@ -8,7 +8,9 @@ use std::time::Instant;
 use futures::channel::oneshot;
 
 use crate::error::{Refused, StoreError};
+use crate::pace::Pace;
 use crate::planner::{Planner, Request};
+use crate::queue::Queue;
 use crate::reader::Reader;
 use crate::settings::StoreSettings;
 use crate::store::{Health, StoreStats};
@@ -37,10 +39,10 @@ pub(crate) enum Phase {
 pub(crate) struct State<P: Planner> {
     pub(crate) phase: Phase,
     pub(crate) closing: bool,
-    waiting: VecDeque<(P::Request, oneshot::Sender<P::Answer>)>,
-    waiting_bytes: usize,
+    waiting: Queue<P::Request, P::Answer>,
     /// The groups in hand, the oldest first. When it stalls, the watchdog drops them.
     pub(crate) committing: VecDeque<Committing<P::Answer>>,
+    pub(crate) pace: Pace,
     /// Since when the engine given up last has not been let go of: a commit or the closing of it hangs.
     pub(crate) hung_since: Option<Instant>,
     pub(crate) has_blobs: bool,
@@ -60,15 +62,11 @@ impl<P: Planner> State<P> {
         self.committing.iter().map(|group| group.senders.len()).sum()
     }
 
-    /// How many requests must wait for the next group to be taken. As many as are in hand: were it fewer, the
-    /// groups would shrink, and where the syncs take the time, so would the rate.
-    fn enough(&self) -> usize {
-        if self.closing { 1 } else { self.in_hand().max(1) }
-    }
-
-    /// Whether the next group may be taken.
+    /// Whether enough requests wait for the next group to be taken.
     pub(crate) fn has_enough(&self) -> bool {
-        self.waiting.len() >= self.enough()
+        let waiting = self.waiting.len();
+        let enough = if self.closing { 1 } else { self.pace.enough(self.in_hand(), waiting) };
+        waiting >= enough
     }
 
     pub(crate) fn nothing_waits(&self) -> bool {
@@ -76,20 +74,8 @@ impl<P: Planner> State<P> {
     }
 
     pub(crate) fn take_group(&mut self, settings: &StoreSettings) -> Vec<P::Request> {
-        let most = self.waiting.len().min(settings.max_group_requests);
-        let (mut requests, mut senders) = (Vec::with_capacity(most), Vec::with_capacity(most));
-        let mut bytes = 0;
-        while let Some((request, _)) = self.waiting.front() {
-            bytes += request.bytes();
-            let full = requests.len() >= settings.max_group_requests || bytes > settings.max_group_bytes;
-            if full && !requests.is_empty() {
-                break;
-            }
-            let Some((request, sender)) = self.waiting.pop_front() else { break };
-            self.waiting_bytes -= request.bytes();
-            requests.push(request);
-            senders.push(sender);
-        }
+        let most = self.pace.most(self.in_hand(), self.waiting.len()).min(settings.max_group_requests);
+        let (requests, senders) = self.waiting.take(most, settings.max_group_bytes);
         self.committing.push_back(Committing { senders, since: Instant::now() });
         requests
     }
@@ -98,7 +84,6 @@ impl<P: Planner> State<P> {
     pub(crate) fn abandon_pending(&mut self) {
         self.committing.clear();
         self.waiting.clear();
-        self.waiting_bytes = 0;
     }
 }
 
@@ -108,9 +93,9 @@ impl<P: Planner> Shared<P> {
         let state = State {
             phase: Phase::Up,
             closing: false,
-            waiting: VecDeque::new(),
-            waiting_bytes: 0,
+            waiting: Queue::default(),
             committing: VecDeque::new(),
+            pace: Pace::default(),
             hung_since: None,
             has_blobs: reader.has_blobs(),
             stats: StoreStats::default(),
@@ -134,15 +119,15 @@ impl<P: Planner> Shared<P> {
             Phase::Up if !state.closing => {}
             _ => return Err(Refused::Down("it was closed".into())),
         }
-        let pending_bytes = state.waiting_bytes + request.bytes();
+        let pending_bytes = state.waiting.bytes() + request.bytes();
         if pending_bytes > self.settings.max_pending_bytes && !state.waiting.is_empty() {
-            return Err(Refused::Busy { pending_bytes: state.waiting_bytes });
+            return Err(Refused::Busy { pending_bytes: state.waiting.bytes() });
         }
         let (sender, receiver) = oneshot::channel();
-        state.waiting_bytes = pending_bytes;
-        state.waiting.push_back((request, sender));
         // The committer sleeps only while there is not enough, so only the request that makes it enough wakes it.
-        let just_enough = state.waiting.len() == state.enough();
+        let had_enough = state.has_enough();
+        state.waiting.push(request, sender);
+        let just_enough = !had_enough && state.has_enough();
         drop(state);
         if just_enough {
             self.work.notify_one();
@@ -167,8 +152,8 @@ impl<P: Planner> Shared<P> {
             Phase::Up => {}
         }
         let mut reasons = Vec::new();
-        if state.waiting_bytes > self.settings.max_pending_bytes / 2 {
-            reasons.push(format!("{} bytes wait for the committer", state.waiting_bytes));
+        if state.waiting.bytes() > self.settings.max_pending_bytes / 2 {
+            reasons.push(format!("{} bytes wait for the committer", state.waiting.bytes()));
         }
         if state.has_blobs {
             reasons.push("blobs/ is not empty: values lie outside the synced log".into());

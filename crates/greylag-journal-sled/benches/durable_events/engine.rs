@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use greylag_journal_sled::{StoreError, StoreSettings};
-use greylag_store_sled::{Batch, Planner, Reader, Request, Store};
+use greylag_store_sled::{Batch, MAX_VALUE_BYTES, Planner, Reader, Request, Store};
 
 use crate::{Load, Shape, journal};
 
@@ -20,6 +20,8 @@ struct Bare {
     load: Load,
     group_events: u64,
     event_bytes: usize,
+    /// What values are made of.
+    filler: Vec<u8>,
 }
 
 /// One group, by its number.
@@ -44,22 +46,15 @@ impl Planner for Bare {
             for event in group * self.group_events..(group + 1) * self.group_events {
                 let (entity, seq_nr) = (event % self.load.entities, event / self.load.entities + 1);
                 let head = [&[1], journal::id(entity).as_str().as_bytes()].concat();
-                batch.put_owned(&head, with_room(HEAD_BYTES));
+                batch.put(&head, &self.filler[..HEAD_BYTES]);
                 let key = [&[2], &entity.to_be_bytes()[..], &seq_nr.to_be_bytes()[..]].concat();
-                batch.put_owned(&key, with_room(self.event_bytes));
+                batch.put(&key, &self.filler[..self.event_bytes]);
             }
             let record = RECORD_BYTES * usize::try_from(self.group_events).expect("a group fits in memory");
-            batch.put_owned(&[&[4], &group.to_be_bytes()[..]].concat(), with_room(record));
+            batch.put(&[&[4], &group.to_be_bytes()[..]].concat(), &self.filler[..record]);
         }
         Ok(vec![(); groups.len()])
     }
-}
-
-/// A value to which its checksum is added without another allocation.
-fn with_room(bytes: usize) -> Vec<u8> {
-    let mut value = Vec::with_capacity(bytes + SEAL_BYTES);
-    value.resize(bytes, 7);
-    value
 }
 
 /// Events per second, in groups of this shape, one after the other.
@@ -71,7 +66,11 @@ pub(crate) fn run(path: &Path, load: Load, shape: Shape) -> Result<f64, Box<dyn 
     let each = usize::try_from(shape.bytes / load.events())?;
     let record = RECORD_BYTES + (9 + SEAL_BYTES) / usize::try_from(group_events)?;
     let event_bytes = each.saturating_sub(keys + HEAD_BYTES + record);
-    let store = Store::open(path, StoreSettings::default(), Bare { load, group_events, event_bytes })?;
+    let store = Store::open(
+        path,
+        StoreSettings::default(),
+        Bare { load, group_events, event_bytes, filler: vec![7; MAX_VALUE_BYTES] },
+    )?;
     let began_at = Instant::now();
     for group in 0..groups {
         store.submit(Group(group))?.wait()?;

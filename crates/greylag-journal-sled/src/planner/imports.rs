@@ -46,7 +46,7 @@ impl JournalPlanner {
             self.import_entry(before.pid, first, entry, batch);
             first = first.plus(count).unwrap_or(SeqNr::MAX);
         }
-        self.set_head(&id, stored, StoredHead { head, timestamp: last_append, ..before });
+        self.set_head(id, stored, StoredHead { head, timestamp: last_append, ..before });
         Ok(Ok(()))
     }
 

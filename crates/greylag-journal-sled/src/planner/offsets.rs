@@ -95,7 +95,7 @@ impl JournalPlanner {
         rows.sort_unstable();
         for (key, row) in rows {
             self.note_row(&key, Some(&row), batch);
-            batch.put_owned(&key, row);
+            batch.put(&key, &row);
         }
     }
 

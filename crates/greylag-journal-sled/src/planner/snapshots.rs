@@ -98,7 +98,7 @@ impl JournalPlanner {
             Ok(Some(stored)) => Ok(stored.pid),
             Ok(None) => {
                 let stored = self.new_id(id, batch);
-                self.set_head(id, None, stored);
+                self.set_head(id.clone(), None, stored);
                 Ok(stored.pid)
             }
             Err(corrupt) => Err(corrupt),

@@ -101,12 +101,12 @@ impl JournalPlanner {
             self.group.record.changes += 1;
             let (row, chunks) = StateRow { ordinal, state: now.clone() }.encode();
             self.note_row(&key, Some(&row), batch);
-            batch.put_owned(&key, row);
+            batch.put(&key, &row);
             for (at, chunk) in (0..).zip(chunks) {
-                batch.put_owned(&keys::state_chunk(id, now.revision, at), chunk);
+                batch.put(&keys::state_chunk(id, now.revision, at), &chunk);
             }
             let change = ChangeRow { id: id.clone(), superseded: superseded.clone() };
-            batch.put_owned(&keys::change(ordinal), change.encode());
+            batch.put(&keys::change(ordinal), &change.encode());
             self.superseded.push(change);
         }
     }

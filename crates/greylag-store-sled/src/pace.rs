@@ -1,0 +1,95 @@
+//! When the next group is taken, and how much of what waits: learnt from what the last groups cost.
+//!
+//! ```text
+//! work for all takes longer: halves, in turns        making durable takes longer: all at once
+//!   work     A     B     A     B                       work     ABAB          ABAB
+//!   durable     A     B     A                          durable      ABABABABAB    ABABABABAB
+//! ```
+//! Whoever waits for an answer asks nothing meanwhile. So if one group holds everybody, the committer idles while
+//! it is made durable and answered; and if each holds half, everybody waits for two syncs instead of one.
+
+use std::time::Duration;
+
+/// What the last groups cost, older ones ever less.
+#[derive(Debug, Default)]
+pub(crate) struct Pace {
+    /// Planning and applying, of a request.
+    work: Duration,
+    /// From being applied to being durable, of a group.
+    durable: Duration,
+}
+
+impl Pace {
+    /// Learns what a group of so many requests cost.
+    pub(crate) fn learn(&mut self, requests: usize, work: Duration, durable: Duration) {
+        let requests = u32::try_from(requests.max(1)).unwrap_or(u32::MAX);
+        self.work = smoothed(self.work, work / requests);
+        self.durable = smoothed(self.durable, durable);
+    }
+
+    /// How many requests must wait for the next group to be taken, with so many in hand.
+    pub(crate) fn enough(&self, in_hand: usize, waiting: usize) -> usize {
+        // Half the groups in hand, not all of them: halves are never quite even, and the larger would wait in vain.
+        // Where syncs take the time, groups that are taken sooner than that would shrink, and so would the rate.
+        let enough = if self.is_in_turns(in_hand + waiting) { in_hand / 2 } else { in_hand };
+        enough.max(1)
+    }
+
+    /// How many of those that wait the next group takes.
+    pub(crate) fn most(&self, in_hand: usize, waiting: usize) -> usize {
+        let all = in_hand + waiting;
+        if self.is_in_turns(all) { waiting.min(all.div_ceil(2)) } else { waiting }
+    }
+
+    /// Whether the work for half of so many requests takes longer than making a group durable.
+    fn is_in_turns(&self, all: usize) -> bool {
+        self.work * u32::try_from(all / 2).unwrap_or(u32::MAX) > self.durable
+    }
+}
+
+fn smoothed(before: Duration, now: Duration) -> Duration {
+    if before.is_zero() { now } else { (before * 7 + now) / 8 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MICRO: Duration = Duration::from_micros(1);
+
+    fn paced(work: Duration, durable: Duration) -> Pace {
+        let mut pace = Pace::default();
+        pace.learn(100, work * 100, durable);
+        pace
+    }
+
+    #[test]
+    fn a_store_that_was_just_opened_takes_what_there_is() {
+        assert_eq!((Pace::default().enough(0, 0), Pace::default().most(0, 1_000)), (1, 1_000));
+    }
+
+    #[test]
+    fn where_syncs_take_the_time_groups_hold_everybody() {
+        let pace = paced(10 * MICRO, 20_000 * MICRO);
+        assert_eq!((pace.enough(500, 400), pace.most(0, 1_000), pace.most(500, 500)), (500, 1_000, 500));
+    }
+
+    #[test]
+    fn where_work_takes_the_time_groups_hold_half() {
+        let pace = paced(10 * MICRO, 400 * MICRO);
+        assert_eq!((pace.most(0, 1_000), pace.most(600, 400), pace.most(100, 900)), (500, 400, 500));
+        // 400 do not wait for 600.
+        assert_eq!((pace.enough(600, 400), pace.enough(0, 1)), (300, 1));
+        // So few are not worth a sync of their own.
+        assert_eq!((pace.enough(40, 40), pace.most(0, 80)), (40, 80));
+    }
+
+    #[test]
+    fn one_slow_sync_does_not_change_the_pace_and_a_slow_disk_does() {
+        let mut pace = paced(10 * MICRO, 400 * MICRO);
+        pace.learn(500, 5_000 * MICRO, 20_000 * MICRO);
+        assert_eq!(pace.most(0, 1_000), 500);
+        (0..20).for_each(|_| pace.learn(500, 5_000 * MICRO, 20_000 * MICRO));
+        assert_eq!(pace.most(0, 1_000), 1_000);
+    }
+}
