@@ -4,7 +4,7 @@
 //! submit ─▶ queue ─▶ plan ───────▶ apply_batch           this thread
 //!             ▲        │ meanwhile   │ then
 //!             │      flush, sync    guard ─▶ answers     the finisher, of the group before
-//!             └─ fills meanwhile, so groups grow with the load
+//!             └─ fills meanwhile, so groups grow with the load; see [`crate::pace`]
 //! ```
 //!
 //! A group is planned while the one before is synced, and applied when that sync is over: the log never holds

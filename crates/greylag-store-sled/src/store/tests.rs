@@ -156,6 +156,21 @@ fn requests_that_wait_share_one_group() {
     assert_eq!(world.store.stats().groups, 1, "one batch, one sync; the blocked group wrote nothing");
 }
 
+/// Or nothing could be planned while the one large group is made durable and answered.
+#[test]
+fn where_work_takes_longer_than_syncs_a_group_takes_half_of_what_waits() {
+    let world = world(StoreSettings::test());
+    world.store.handle.shared.lock().pace.learn(1, Duration::from_millis(10), Duration::from_millis(1));
+    let (release, until) = mpsc::channel();
+    let blocked = world.store.submit(Ask::Block(until)).unwrap();
+    assert_eq!(world.groups.recv().unwrap(), 1);
+    let waiting: Vec<_> = (0..100).map(|n| world.put(&format!("k{n}"), "v").unwrap()).collect();
+    drop(release);
+    // The blocked one may be in hand still.
+    assert!((50..=51).contains(&world.groups.recv().unwrap()));
+    assert!(waiting.into_iter().chain([blocked]).all(|pending| pending.wait() == Ok(None)));
+}
+
 #[test]
 fn what_was_answered_is_there_after_a_clean_close_and_after_a_drop() {
     let world = world(StoreSettings::test());
