@@ -317,7 +317,7 @@ impl Inner {
         let records: Arc<[StoredEvent]> = append.records(Timestamp::default()).into();
         let room = self.room(bytes).await.map_err(AppendError::NotStored)?;
         let (reply, answer) = oneshot::channel();
-        let message = Message::Append(Box::new(Submitted { records, bytes, room, reply }));
+        let message = Message::Append(Submitted { records, bytes, room, reply });
         self.lane(&append.id).send(message).map_err(|_| AppendError::NotStored(self.closed()))?;
         Ok(answer)
     }

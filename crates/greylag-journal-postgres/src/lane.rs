@@ -14,7 +14,9 @@
 
 mod verdict;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, VecDeque};
+use std::iter::repeat;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -29,7 +31,7 @@ use verdict::{Verdict, verdict};
 /// After so many rollbacks an append goes alone: somebody else's id may be what they are about.
 const ROLLBACKS_TOGETHER: u32 = 3;
 
-/// Names one append of a lane.
+/// Names one append of a lane; later ones have larger numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct AppendNo(pub(crate) u64);
 
@@ -68,8 +70,9 @@ pub(crate) enum Input {
     NotConnected(String),
     /// The connection ended by itself.
     Lost(String),
-    /// A statement of appends ended. Ids that are missing were not stored by it.
-    Executed { statement: StatementNo, outcome: Result<BTreeMap<PersistenceId, Timestamp>, Failure> },
+    /// A statement of appends ended. Of each append, in their order, when it was stored; nothing of those that were
+    /// not stored by it.
+    Executed { statement: StatementNo, outcome: Result<Vec<Option<Timestamp>>, Failure> },
     /// What stands in the database about appends that a statement did not store; nothing of those
     /// whose head cannot be read.
     LookedUp { statement: StatementNo, outcome: Result<BTreeMap<PersistenceId, Found>, Failure> },
@@ -86,7 +89,8 @@ pub(crate) enum Effect {
     Connect,
     /// Drop the connection; what is under way on it is not waited for.
     Disconnect,
-    /// Store these, in one statement.
+    /// Store these, in one statement. They are in the order of their ids: whoever locks rows in one order waits for
+    /// nobody in a circle, and indexes like it.
     Execute { statement: StatementNo, appends: Vec<AppendNo> },
     /// Look up what stands in the place of these.
     LookUp { statement: StatementNo, appends: Vec<AppendNo> },
@@ -129,6 +133,22 @@ enum Waiting {
     Turn(TurnNo),
 }
 
+/// Those of one id, in the order of their coming.
+#[derive(Debug)]
+struct Queue {
+    /// The one that is ready or sent.
+    first: AppendNo,
+    /// Seldom anybody: an id is written by one who waits for his answers.
+    behind: VecDeque<Waiting>,
+}
+
+/// An id behind its slice, which tells most of them apart at once.
+type Place = (u16, PersistenceId);
+
+fn place(id: &PersistenceId) -> Place {
+    (id.slice(), id.clone())
+}
+
 #[derive(Debug)]
 struct Statement {
     appends: Vec<AppendNo>,
@@ -147,13 +167,12 @@ enum Connection {
 #[derive(Debug)]
 pub(crate) struct Lane {
     settings: LaneSettings,
+    /// All have the same time, so the first is the first to be late.
     pending: BTreeMap<AppendNo, Pending>,
-    /// By id, in the order of their coming; the first is the one that is ready or sent.
-    by_id: BTreeMap<PersistenceId, VecDeque<Waiting>>,
+    by_id: BTreeMap<Place, Queue>,
     /// What the next statements carry. May name some that were answered meanwhile.
     ready: VecDeque<AppendNo>,
     statements: BTreeMap<StatementNo, Statement>,
-    deadlines: BTreeSet<(Instant, AppendNo)>,
     connection: Connection,
     next_statement: u64,
     /// Why there is no connection.
@@ -171,7 +190,6 @@ impl Lane {
             by_id: BTreeMap::new(),
             ready: VecDeque::new(),
             statements: BTreeMap::new(),
-            deadlines: BTreeSet::new(),
             connection: Connection::Connecting,
             next_statement: 0,
             trouble: None,
@@ -205,7 +223,7 @@ impl Lane {
     /// When a `Tick` next has work to do.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let silence = self.statements.values().map(|statement| statement.silent_at);
-        silence.chain(self.deadlines.first().map(|(deadline, _)| *deadline)).min()
+        silence.chain(self.pending.values().next().map(|pending| pending.deadline)).min()
     }
 
     /// Whether nobody waits any more.
@@ -219,21 +237,22 @@ impl Lane {
             let outcome = Err(AppendError::NotStored(self.failure("the journal is closed")));
             return out.push(Effect::Answer { append, outcome });
         }
-        let queue = self.by_id.entry(request.id.clone()).or_default();
-        queue.push_back(Waiting::Append(append));
-        if queue.len() == 1 {
-            self.ready.push_back(append);
+        match self.by_id.entry(place(&request.id)) {
+            Entry::Occupied(mut queue) => queue.get_mut().behind.push_back(Waiting::Append(append)),
+            Entry::Vacant(nobody) => {
+                nobody.insert(Queue { first: append, behind: VecDeque::new() });
+                self.ready.push_back(append);
+            }
         }
         let deadline = now + self.settings.append_timeout;
-        self.deadlines.insert((deadline, append));
         let pending =
             Pending { request, deadline, unanswered: false, rollbacks: 0, alone: false, sent: None, trouble: None };
         self.pending.insert(append, pending);
     }
 
     fn await_turn(&mut self, turn: TurnNo, id: PersistenceId, out: &mut Vec<Effect>) {
-        match self.by_id.get_mut(&id) {
-            Some(queue) => queue.push_back(Waiting::Turn(turn)),
+        match self.by_id.get_mut(&place(&id)) {
+            Some(queue) => queue.behind.push_back(Waiting::Turn(turn)),
             None => out.push(Effect::Turn(turn)),
         }
     }
@@ -264,8 +283,15 @@ impl Lane {
             && self.ready.len() >= self.settings.max_batch_appends.min(under_way)
     }
 
-    /// What goes into the next statement, oldest first. All are of different ids.
+    /// What goes into the next statement: the oldest, in the order of their ids, which are all different.
     fn next_batch(&mut self) -> Vec<AppendNo> {
+        let mut batch = self.oldest();
+        batch.sort_unstable_by(|(left, _), (right, _)| left.cmp(right));
+        batch.into_iter().map(|(_, append)| append).collect()
+    }
+
+    /// As many as fit into one statement.
+    fn oldest(&mut self) -> Vec<(PersistenceId, AppendNo)> {
         let (mut batch, mut bytes) = (Vec::new(), 0);
         while let Some(append) = self.ready.front().copied() {
             let Some(pending) = self.pending.get(&append) else {
@@ -277,7 +303,7 @@ impl Lane {
             if !batch.is_empty() && (full || pending.alone) {
                 break;
             }
-            batch.push(append);
+            batch.push((pending.request.id.clone(), append));
             self.ready.pop_front();
             if pending.alone {
                 break;
@@ -289,7 +315,7 @@ impl Lane {
     fn on_executed(
         &mut self,
         statement: StatementNo,
-        outcome: Result<BTreeMap<PersistenceId, Timestamp>, Failure>,
+        outcome: Result<Vec<Option<Timestamp>>, Failure>,
         out: &mut Vec<Effect>,
     ) {
         // One that was given up may still answer; its appends were sent again.
@@ -298,11 +324,11 @@ impl Lane {
         match outcome {
             Ok(stored) => {
                 let mut missing = Vec::new();
-                for append in appends {
-                    let Some(pending) = self.pending.get(&append) else { continue };
-                    match stored.get(&pending.request.id) {
-                        Some(timestamp) => self.answer(append, Ok(Appended { timestamp: *timestamp }), out),
-                        None => missing.push(append),
+                for (append, timestamp) in appends.into_iter().zip(stored.into_iter().chain(repeat(None))) {
+                    match timestamp {
+                        Some(timestamp) => self.answer(append, Ok(Appended { timestamp }), out),
+                        None if self.pending.contains_key(&append) => missing.push(append),
+                        None => {}
                     }
                 }
                 if missing.is_empty() {
@@ -437,9 +463,8 @@ impl Lane {
     }
 
     fn on_tick(&mut self, now: Instant, out: &mut Vec<Effect>) {
-        while let Some((deadline, append)) = self.deadlines.first().copied().filter(|(deadline, _)| *deadline <= now) {
-            self.deadlines.remove(&(deadline, append));
-            self.expire(append, out);
+        while let Some((append, _)) = self.pending.first_key_value().filter(|(_, pending)| pending.deadline <= now) {
+            self.expire(*append, out);
         }
         if self.statements.values().any(|statement| statement.silent_at <= now) {
             let cause = format!("no answer within {:?}", self.settings.try_timeout);
@@ -473,19 +498,21 @@ impl Lane {
 
     fn answer(&mut self, append: AppendNo, outcome: Result<Appended, AppendError>, out: &mut Vec<Effect>) {
         let Some(pending) = self.pending.remove(&append) else { return };
-        self.deadlines.remove(&(pending.deadline, append));
         out.push(Effect::Answer { append, outcome });
-        let Some(queue) = self.by_id.get_mut(&pending.request.id) else { return };
-        let was_first = queue.front() == Some(&Waiting::Append(append));
-        queue.retain(|waiting| *waiting != Waiting::Append(append));
-        while let Some(Waiting::Turn(turn)) = queue.front().copied() {
-            queue.pop_front();
-            out.push(Effect::Turn(turn));
+        let Entry::Occupied(mut of_id) = self.by_id.entry(place(&pending.request.id)) else { return };
+        let queue = of_id.get_mut();
+        if queue.first != append {
+            return queue.behind.retain(|waiting| *waiting != Waiting::Append(append));
         }
-        match queue.front() {
-            None => drop(self.by_id.remove(&pending.request.id)),
-            Some(Waiting::Append(next)) if was_first => self.ready.push_back(*next),
-            Some(_) => {}
+        loop {
+            match queue.behind.pop_front() {
+                Some(Waiting::Turn(turn)) => out.push(Effect::Turn(turn)),
+                Some(Waiting::Append(next)) => {
+                    queue.first = next;
+                    return self.ready.push_back(next);
+                }
+                None => return drop(of_id.remove()),
+            }
         }
     }
 
@@ -507,13 +534,14 @@ impl Lane {
             return;
         }
         assert!(self.statements.len() <= self.settings.pipeline, "more statements than the pipeline holds");
-        assert_eq!(self.deadlines.len(), self.pending.len(), "every pending append has its deadline");
+        let deadlines = self.pending.values().map(|pending| pending.deadline);
+        assert!(deadlines.is_sorted(), "an append that came later is late before one that came earlier");
         for (append, pending) in &self.pending {
             if let Some(statement) = pending.sent {
                 let carried = self.statements.get(&statement).is_some_and(|sent| sent.appends.contains(append));
                 assert!(carried, "{append:?} is sent in a statement that does not carry it");
-                let queue = &self.by_id[&pending.request.id];
-                assert_eq!(queue.front(), Some(&Waiting::Append(*append)), "an id has one append among the sent");
+                let queue = &self.by_id[&place(&pending.request.id)];
+                assert_eq!(queue.first, *append, "an id has one append among the sent");
             }
         }
     }

@@ -6,12 +6,15 @@
 /// Heads are compared and raised by one update (J3), and only what it changed is stored. A row that
 /// another transaction holds is waited for, and compared as that leaves it. `$1` numbers the appends, and `$7`
 /// says of each event to which it belongs.
+///
+/// The arrays are taken apart in step by the lists of `SELECT`: in `FROM` the server would first copy each of them, row
+/// by row, into a store of its own, which took a tenth of the time of all. An array that is null is a column of nulls.
 macro_rules! append {
     ($then:literal) => {
         concat!(
             "WITH w AS (
-    SELECT * FROM unnest($1::integer[], $2::text[], $3::uuid[], $4::bigint[], $5::bigint[], $6::bigint[])
-        AS w(place, pid, writer_uuid, epoch, first_nr, last_nr)
+    SELECT unnest($1::integer[]) AS place, unnest($2::text[]) AS pid, unnest($3::uuid[]) AS writer_uuid,
+        unnest($4::bigint[]) AS epoch, unnest($5::bigint[]) AS first_nr, unnest($6::bigint[]) AS last_nr
 ), f AS (
     UPDATE entity e SET highest_seq_nr = w.last_nr,
         last_event_at = GREATEST(statement_timestamp(), e.last_event_at + interval '1 microsecond')
@@ -32,9 +35,12 @@ pub(crate) const APPEND: &str = append!(
         manifest, schema_version, filtered, payload, metadata, crc32c)
     SELECT f.persistence_id, x.seq_nr, f.slice, f.entity_type, f.last_event_at, f.writer_uuid, f.writer_epoch,
         x.codec_id, x.manifest, x.schema_version, x.filtered, x.payload, x.metadata, x.crc32c
-    FROM unnest($7::integer[], $8::bigint[], $9::integer[], $10::text[], $11::integer[], $12::boolean[], $13::bytea[],
-        $14::bytea[], $15::bigint[])
-        AS x(place, seq_nr, codec_id, manifest, schema_version, filtered, payload, metadata, crc32c)
+    FROM (
+        SELECT unnest($7::integer[]) AS place, unnest($8::bigint[]) AS seq_nr, unnest($9::integer[]) AS codec_id,
+            unnest($10::text[]) AS manifest, unnest($11::integer[]) AS schema_version,
+            unnest($12::boolean[]) AS filtered, unnest($13::bytea[]) AS payload, unnest($14::bytea[]) AS metadata,
+            unnest($15::bigint[]) AS crc32c
+    ) x
     JOIN f ON f.place = x.place
 )"
 );
@@ -45,9 +51,12 @@ pub(crate) const APPEND_TAGGED: &str = append!(
     SELECT f.persistence_id, x.seq_nr, f.slice, f.entity_type, f.last_event_at, f.writer_uuid, f.writer_epoch,
         x.codec_id, x.manifest, x.schema_version, x.filtered, x.payload, x.metadata,
         string_to_array(x.tags, E'\\x1f') AS tags, x.crc32c
-    FROM unnest($7::integer[], $8::bigint[], $9::integer[], $10::text[], $11::integer[], $12::boolean[], $13::bytea[],
-        $14::bytea[], $15::bigint[], $16::text[])
-        AS x(place, seq_nr, codec_id, manifest, schema_version, filtered, payload, metadata, crc32c, tags)
+    FROM (
+        SELECT unnest($7::integer[]) AS place, unnest($8::bigint[]) AS seq_nr, unnest($9::integer[]) AS codec_id,
+            unnest($10::text[]) AS manifest, unnest($11::integer[]) AS schema_version,
+            unnest($12::boolean[]) AS filtered, unnest($13::bytea[]) AS payload, unnest($14::bytea[]) AS metadata,
+            unnest($15::bigint[]) AS crc32c, unnest($16::text[]) AS tags
+    ) x
     JOIN f ON f.place = x.place
 ), i AS (
     INSERT INTO event (persistence_id, seq_nr, slice, entity_type, db_timestamp, writer_uuid, writer_epoch, codec_id,

@@ -14,7 +14,7 @@ use crate::{Failure, LANES, claim, event, median, open, say};
 const PAYLOAD_BYTES: usize = 300;
 /// Entities at once, and events of each.
 const LOADS: [(u64, u64); 4] = [(1, 2_000), (32, 500), (1_000, 60), (10_000, 6)];
-const RUNS: usize = 3;
+const RUNS: usize = 5;
 
 pub(crate) async fn run(server: &Postgres, only: Option<u64>) -> Result<(), Failure> {
     say(&format!(

@@ -28,7 +28,7 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// What a lane is asked.
 pub(crate) enum Message {
     /// Store these events of one append; not empty.
-    Append(Box<Submitted>),
+    Append(Submitted),
     /// Tell when every append of the id that was submitted before is answered.
     AwaitTurn { id: PersistenceId, reply: oneshot::Sender<()> },
     /// Take no more, answer what is there, and end.
@@ -107,6 +107,11 @@ pub(crate) async fn run(
             taken = inbox.recv_many(&mut messages, TAKEN_AT_ONCE), if open => {
                 // Without handles nobody can tell it to close any more.
                 open = taken > 0;
+                // Whom an answer has woken come one after the other: they are let in first, and go together.
+                tokio::task::yield_now().await;
+                while messages.len() < TAKEN_AT_ONCE && let Ok(message) = inbox.try_recv() {
+                    messages.push(message);
+                }
                 closing |= driver.take(&mut messages, &mut inputs) || !open;
             }
         }
@@ -130,7 +135,7 @@ impl Driver {
         for message in messages.drain(..) {
             self.next_no += 1;
             match message {
-                Message::Append(submitted) => together.extend(self.submit(*submitted)),
+                Message::Append(submitted) => together.extend(self.submit(submitted)),
                 Message::AwaitTurn { id, reply } => {
                     inputs.extend(submitted(&mut together));
                     let turn = TurnNo(self.next_no);
@@ -206,14 +211,10 @@ impl Driver {
         }
     }
 
-    /// By id: whoever locks rows in one order waits for nobody in a circle, and indexes like it.
+    /// Of these appends, in their order; all of them wait.
     fn records(&self, appends: &[AppendNo]) -> Vec<Arc<[StoredEvent]>> {
-        let found = appends.iter().filter_map(|append| self.appends.get(append));
-        let mut records: Vec<_> = found.map(|waiting| waiting.records.clone()).collect();
-        records.sort_unstable_by(|left, right| {
-            left.first().map(|event| &event.id).cmp(&right.first().map(|event| &event.id))
-        });
-        records
+        let waiting = |append| self.appends.get(append).expect("the lane names what was not answered");
+        appends.iter().map(|append| waiting(append).records.clone()).collect()
     }
 
     /// Starts a statement, unless its connection has ended already.
@@ -265,23 +266,20 @@ async fn execute(
     let outcome = insert(&session, &appends).await.map_err(|error| Failure::of(&error));
     counters.executed(appends.len(), sent_at.elapsed(), outcome.is_ok());
     let outcome =
-        outcome.and_then(|row| stored(&appends, &row).map_err(|Unreadable| unreadable("an answer to an append")));
+        outcome.and_then(|row| stored(appends.len(), &row).map_err(|Unreadable| unreadable("an answer to an append")));
     Input::Executed { statement, outcome }
 }
 
-/// Both columns are null if nothing was stored.
-fn stored(
-    appends: &[Arc<[StoredEvent]>],
-    row: &tokio_postgres::Row,
-) -> Result<BTreeMap<PersistenceId, Timestamp>, Unreadable> {
+/// By the places of the appends. Both columns are null if nothing was stored.
+fn stored(appends: usize, row: &tokio_postgres::Row) -> Result<Vec<Option<Timestamp>>, Unreadable> {
     let places: Option<Vec<i32>> = row.try_get(0).map_err(|_| Unreadable)?;
     let times: Option<Vec<Micros>> = row.try_get(1).map_err(|_| Unreadable)?;
-    let stored = places.unwrap_or_default().into_iter().zip(times.unwrap_or_default());
-    let stored = stored.map(|(place, time)| {
-        let records = appends.get(usize::try_from(place).ok()?)?;
-        Some((records.first()?.id.clone(), time.into()))
-    });
-    stored.collect::<Option<_>>().ok_or(Unreadable)
+    let mut stored = vec![None; appends];
+    for (place, time) in places.unwrap_or_default().into_iter().zip(times.unwrap_or_default()) {
+        let place = usize::try_from(place).ok().and_then(|place| stored.get_mut(place)).ok_or(Unreadable)?;
+        *place = Some(time.into());
+    }
+    Ok(stored)
 }
 
 /// The statement was done, and what it said cannot be read: as good as no answer.
@@ -309,9 +307,14 @@ async fn insert(
     let versions: Vec<i32> = events().map(|event| rows::bits(event.schema_version)).collect();
     let filtered: Vec<bool> = events().map(|event| event.kind == EventKind::Filtered).collect();
     let payloads: Vec<&[u8]> = events().map(|event| &event.payload[..]).collect();
-    let metadata: Vec<Option<Vec<u8>>> = events().map(|event| rows::write_metadata(&event.metadata)).collect();
+    // Seldom any: a null says the same of all.
+    let metadata: Option<Vec<Option<Vec<u8>>>> = events()
+        .any(|event| !event.metadata.is_empty())
+        .then(|| events().map(|event| rows::write_metadata(&event.metadata)).collect());
     let crcs: Vec<i64> = events().map(|event| i64::from(event.crc32c)).collect();
-    let tags: Vec<Option<String>> = events().map(|event| rows::join_tags(&event.tags)).collect();
+    let is_tagged = events().any(|event| !event.tags.is_empty());
+    let tags: Vec<Option<String>> =
+        if is_tagged { events().map(|event| rows::join_tags(&event.tags)).collect() } else { Vec::new() };
     let mut parameters: Vec<&(dyn ToSql + Sync)> = vec![
         &places,
         &ids,
@@ -329,7 +332,6 @@ async fn insert(
         &metadata,
         &crcs,
     ];
-    let is_tagged = tags.iter().any(Option::is_some);
     if is_tagged {
         parameters.push(&tags);
     }

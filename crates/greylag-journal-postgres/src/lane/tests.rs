@@ -78,9 +78,16 @@ impl Bench {
         self.input(Input::Submit(requests.into_iter().collect()))
     }
 
+    /// Of all that the statement carries, these ids were stored, at these times.
     fn executed(&mut self, statement: u64, stored: &[(&str, u64)]) -> Vec<Effect> {
-        let outcome = Ok(stored.iter().map(|(id, micros)| (text_id(id), at(*micros))).collect());
-        self.input(Input::Executed { statement: StatementNo(statement), outcome })
+        let statement = StatementNo(statement);
+        let carried = self.lane.statements.get(&statement).map_or_else(Vec::new, |sent| sent.appends.clone());
+        let times = carried.iter().map(|append| {
+            let id = &self.lane.pending.get(append)?.request.id;
+            stored.iter().find(|(stored, _)| text_id(stored) == *id).map(|(_, micros)| at(*micros))
+        });
+        let outcome = Ok(times.collect());
+        self.input(Input::Executed { statement, outcome })
     }
 
     fn failed(&mut self, statement: u64, failure: Failure) -> Vec<Effect> {
@@ -144,6 +151,17 @@ fn what_comes_while_statements_run_goes_together() {
     assert_eq!(bench.executed(3, &done(["4", "5", "6"])), [4, 5, 6].map(|no| stored(no, 13)));
     let last = [stored(7, 13), stored(8, 13), stored(9, 13), execute(5, &[10])];
     assert_eq!(bench.executed(4, &done(["7", "8", "9"])), last);
+}
+
+/// Two who lock the same rows in one order never wait for each other in a circle.
+#[test]
+fn a_statement_takes_the_oldest_in_the_order_of_their_ids() {
+    let mut bench = Bench::with(|settings| settings.pipeline = 1);
+    bench.submit([request(1, "x", 1)]);
+    bench.submit([request(2, "c", 1), request(3, "a", 1), request(4, "d", 1), request(5, "b", 1)]);
+    assert_eq!(bench.executed(1, &[("x", 1)]), [stored(1, 1), execute(2, &[3, 2, 4])]);
+    let answers = [stored(3, 2), stored(4, 4), look_up(2, &[2])];
+    assert_eq!(bench.executed(2, &[("a", 2), ("d", 4)]), answers, "each by its place");
 }
 
 #[test]
