@@ -291,13 +291,16 @@ async fn insert(
     session: &Session,
     appends: &[Arc<[StoredEvent]>],
 ) -> Result<tokio_postgres::Row, tokio_postgres::Error> {
+    // What is the same of all is left to the statement, which takes a null for it.
     let ends = || appends.iter().filter_map(|records| Some((records.first()?, records.last()?)));
     let places: Vec<i32> = (0..).take(appends.len()).collect();
     let ids: Vec<&str> = ends().map(|(first, _)| first.id.as_str()).collect();
     let uuids: Vec<Uuid> = ends().map(|(first, _)| Uuid(first.writer_uuid)).collect();
     let epochs: Vec<i64> = ends().map(|(first, _)| rows::epoch(first.writer_epoch)).collect();
     let firsts: Vec<i64> = ends().map(|(first, _)| rows::number(first.seq_nr)).collect();
-    let lasts: Vec<i64> = ends().map(|(_, last)| rows::number(last.seq_nr)).collect();
+    let lasts: Option<Vec<i64>> = ends()
+        .any(|(first, last)| first.seq_nr != last.seq_nr)
+        .then(|| ends().map(|(_, last)| rows::number(last.seq_nr)).collect());
     let events = || appends.iter().flat_map(|records| records.iter());
     let event_places: Vec<i32> =
         (0..).zip(appends).flat_map(|(place, records)| records.iter().map(move |_| place)).collect();
@@ -305,9 +308,9 @@ async fn insert(
     let codecs: Vec<i32> = events().map(|event| rows::bits(event.codec_id.as_u32())).collect();
     let manifests: Vec<&str> = events().map(|event| event.manifest.as_str()).collect();
     let versions: Vec<i32> = events().map(|event| rows::bits(event.schema_version)).collect();
-    let filtered: Vec<bool> = events().map(|event| event.kind == EventKind::Filtered).collect();
+    let is_filtered = |event: &StoredEvent| event.kind == EventKind::Filtered;
+    let filtered: Option<Vec<bool>> = events().any(is_filtered).then(|| events().map(is_filtered).collect());
     let payloads: Vec<&[u8]> = events().map(|event| &event.payload[..]).collect();
-    // Seldom any: a null says the same of all.
     let metadata: Option<Vec<Option<Vec<u8>>>> = events()
         .any(|event| !event.metadata.is_empty())
         .then(|| events().map(|event| rows::write_metadata(&event.metadata)).collect());
