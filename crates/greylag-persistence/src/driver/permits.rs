@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -14,6 +15,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 #[derive(Clone)]
 pub struct RecoveryPermits {
     permits: Arc<Semaphore>,
+    max_concurrent: usize,
+    waiting: Arc<AtomicUsize>,
     wait_warn: Duration,
 }
 
@@ -30,8 +33,9 @@ pub struct RecoveryPermit {
 impl RecoveryPermits {
     /// `max_concurrent` permits, at least one.
     pub fn new(max_concurrent: usize) -> Self {
-        let permits = Arc::new(Semaphore::new(max_concurrent.clamp(1, Semaphore::MAX_PERMITS)));
-        Self { permits, wait_warn: WAIT_WARN }
+        let max_concurrent = max_concurrent.clamp(1, Semaphore::MAX_PERMITS);
+        let permits = Arc::new(Semaphore::new(max_concurrent));
+        Self { permits, max_concurrent, waiting: Arc::default(), wait_warn: WAIT_WARN }
     }
 
     /// The same, with a warning in the log for each wait that reaches `permit_wait_warn`. Default 30 s.
@@ -42,6 +46,7 @@ impl RecoveryPermits {
 
     /// Waits for a permit. Dropping the future leaves the queue.
     pub async fn acquire(&self) -> RecoveryPermit {
+        let _waiting = Waiting::new(&self.waiting);
         let mut acquiring = std::pin::pin!(self.permits.clone().acquire_owned());
         let permit = match tokio::time::timeout(self.wait_warn, &mut acquiring).await {
             Ok(permit) => permit,
@@ -57,6 +62,32 @@ impl RecoveryPermits {
     pub fn available(&self) -> usize {
         self.permits.available_permits()
     }
+
+    /// How many entities recover now, each with a permit. Source: persistence §10.16.
+    pub fn in_use(&self) -> usize {
+        self.max_concurrent.saturating_sub(self.available())
+    }
+
+    /// How many entities wait for a permit now. Source: persistence §10.16.
+    pub fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::Relaxed)
+    }
+}
+
+/// One that waits; dropping it, as whoever gives up waiting does, takes it out of the count.
+struct Waiting<'a>(&'a AtomicUsize);
+
+impl<'a> Waiting<'a> {
+    fn new(waiting: &'a AtomicUsize) -> Self {
+        waiting.fetch_add(1, Ordering::Relaxed);
+        Self(waiting)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Default for RecoveryPermits {
@@ -68,7 +99,7 @@ impl Default for RecoveryPermits {
 
 impl fmt::Debug for RecoveryPermits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "RecoveryPermits({} free)", self.available())
+        write!(f, "RecoveryPermits({} free, {} waiting)", self.available(), self.waiting())
     }
 }
 
@@ -76,6 +107,26 @@ impl fmt::Debug for RecoveryPermits {
 mod tests {
     use super::*;
     use futures::FutureExt;
+
+    /// Persistence §10.16: permits in use and waiting; also when who waits gives up.
+    #[tokio::test]
+    async fn who_recovers_and_who_waits_is_counted() {
+        let permits = RecoveryPermits::new(2);
+        let counted = |permits: &RecoveryPermits| (permits.in_use(), permits.available(), permits.waiting());
+        assert_eq!(counted(&permits), (0, 2, 0));
+        let held = (permits.acquire().await, permits.acquire().await);
+        assert_eq!(counted(&permits), (2, 0, 0));
+        let (mut first, mut second) = (Box::pin(permits.acquire()), Box::pin(permits.acquire()));
+        assert!(first.as_mut().now_or_never().is_none() && second.as_mut().now_or_never().is_none());
+        assert_eq!(counted(&permits), (2, 0, 2));
+        drop(second);
+        assert_eq!(counted(&permits), (2, 0, 1));
+        drop(held.0);
+        let first = first.await;
+        assert_eq!(counted(&permits), (2, 0, 0));
+        drop((first, held.1));
+        assert_eq!(counted(&permits), (0, 2, 0));
+    }
 
     /// persistence §2.5.1: the warning is all that comes of a long wait; the place in the queue stays.
     #[tokio::test(start_paused = true)]
