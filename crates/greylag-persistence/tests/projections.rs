@@ -387,6 +387,29 @@ async fn ranges_share_the_work_and_may_be_cut_anew() {
     assert!(names.iter().all(|name| seen.of(name) == [1, 2, 3, 4, 5, 6]));
 }
 
+/// Never done with its first group.
+struct Stuck;
+
+#[async_trait]
+impl ProjectionHandler for Stuck {
+    async fn handle(&mut self, _: &[Envelope]) -> Result<(), BoxError> {
+        std::future::pending().await
+    }
+}
+
+/// Persistence §10.16: who watches sees the lag of a stuck projection grow, though nothing happens in it.
+#[tokio::test(start_paused = true)]
+async fn the_lag_grows_while_the_handler_is_stuck() {
+    let journal = InMemoryJournal::default();
+    write(&journal, "a", 1).await;
+    let (read, store) = (read(&journal), Arc::new(InMemoryOffsets::default()));
+    let running = run_projection(projection(0..=1023), &read, store, Stuck, ProjectionSettings::test()).unwrap();
+    until("an event in hand", || running.status().lag > Some(Duration::ZERO)).await;
+    let told = running.watch().borrow().clone();
+    until("a longer lag", || running.status().lag > told.lag).await;
+    assert_eq!(running.status().stats, told.stats, "nothing else has changed");
+}
+
 /// Rule persistence §5 (projections): a stale owner ends, and its offsets are refused.
 #[tokio::test(start_paused = true)]
 async fn a_second_owner_ends_the_first() {

@@ -62,8 +62,8 @@ pub trait TransactionalHandler: Send + 'static {
 pub struct ProjectionStatus {
     /// What it has done.
     pub stats: ProjectionStats,
-    /// Age of the oldest event in hand; zero if there is none. None while nothing is read: paused,
-    /// starting, or a store is away.
+    /// Age of the oldest event in hand: how far what the projection writes is behind. Zero if there is none
+    /// in hand. None while nothing is read: paused, starting, or a store is away. Source: persistence §10.16.
     pub lag: Option<Duration>,
     /// How it ended, if it did.
     pub end: Option<ProjectionEnd>,
@@ -111,12 +111,13 @@ impl ProjectionHandle {
         ended.ok().and_then(|status| status.end.clone()).unwrap_or(ProjectionEnd::Stopped)
     }
 
-    /// Where it is.
+    /// Where it is. The lag is as of now, so it grows while a handler is stuck.
     pub fn status(&self) -> ProjectionStatus {
-        self.status.borrow().clone()
+        let status = self.status.borrow().clone();
+        ProjectionStatus { lag: lag(&status.stats), ..status }
     }
 
-    /// Its status as it changes.
+    /// Its status as it changes, each with the lag of that moment.
     pub fn watch(&self) -> watch::Receiver<ProjectionStatus> {
         self.status.clone()
     }
@@ -363,13 +364,18 @@ impl<F: Fn(Vec<Envelope>, Option<(OwnedSlices, Vec<Processed>)>) -> Handling> Ta
 
     fn tell(&self, end: Option<ProjectionEnd>) {
         let stats = self.machine.stats();
-        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let lag = stats.is_running.then(|| {
-            let oldest = stats.oldest_in_hand.map(|oldest| Duration::from_micros(oldest.as_micros()));
-            oldest.map_or(Duration::ZERO, |oldest| since_epoch.saturating_sub(oldest))
-        });
-        self.status.send_replace(ProjectionStatus { stats, lag, end });
+        self.status.send_replace(ProjectionStatus { lag: lag(&stats), stats, end });
     }
+}
+
+/// How old what these have in hand is by now.
+fn lag(stats: &ProjectionStats) -> Option<Duration> {
+    if !stats.is_running {
+        return None;
+    }
+    let Some(oldest) = stats.oldest_in_hand else { return Some(Duration::ZERO) };
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Some(since_epoch.saturating_sub(Duration::from_micros(oldest.as_micros())))
 }
 
 /// What the shared reader answers next; waits for ever where there is none.
