@@ -87,6 +87,28 @@ pub enum BreakerMode {
     HalfOpen,
 }
 
+/// What a breaker has done since it was made. Source: persistence §10.16.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BreakerStats {
+    /// Where it stands now.
+    pub mode: BreakerMode,
+    /// Calls that showed that the store does not answer: timed out, or an I/O error.
+    pub failures: u64,
+    /// How often it opened, after a failed probe too.
+    pub opened: u64,
+    /// Calls that it refused, which the store never saw.
+    pub refused: u64,
+}
+
+/// The breakers of one store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Breakers {
+    /// Of what changes something.
+    pub writes: BreakerStats,
+    /// Of the rest.
+    pub reads: BreakerStats,
+}
+
 /// Leave for one call; its outcome is told with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Admission {
@@ -127,6 +149,10 @@ pub struct Breaker {
     last_cause: String,
     /// Raised by every change of mode.
     term: u64,
+    /// In all, as the two below; see [`BreakerStats`].
+    failed: u64,
+    opened: u64,
+    refused: u64,
 }
 
 impl Breaker {
@@ -134,7 +160,18 @@ impl Breaker {
     pub fn new(name: impl Into<String>, settings: BreakerSettings) -> Self {
         let reset = settings.reset_timeout;
         let (name, last_cause) = (name.into(), String::new());
-        Self { name, settings, mode: Mode::Closed, failures: 0, reset, last_cause, term: 0 }
+        Self {
+            name,
+            settings,
+            mode: Mode::Closed,
+            failures: 0,
+            reset,
+            last_cause,
+            term: 0,
+            failed: 0,
+            opened: 0,
+            refused: 0,
+        }
     }
 
     /// Asks whether a call may go now.
@@ -162,6 +199,7 @@ impl Breaker {
 
     /// Takes the end of a call.
     pub fn settle(&mut self, now: Instant, admission: Admission, outcome: CallOutcome) {
+        self.failed += u64::from(matches!(outcome, CallOutcome::Failed(_)));
         if admission.term != self.term {
             // It began before the breaker opened or closed; the probe tells what holds now.
             return;
@@ -202,6 +240,12 @@ impl Breaker {
         }
     }
 
+    /// What it has done, and where it stands now.
+    pub fn stats(&self, now: Instant) -> BreakerStats {
+        let Self { failed: failures, opened, refused, .. } = *self;
+        BreakerStats { mode: self.mode(now), failures, opened, refused }
+    }
+
     /// As errors call it.
     pub fn name(&self) -> &str {
         &self.name
@@ -214,11 +258,13 @@ impl Breaker {
 
     fn become_mode(&mut self, mode: Mode) {
         tracing::warn!(breaker = self.name, ?mode, failures = self.failures, cause = self.last_cause, "breaker");
+        self.opened += u64::from(matches!(mode, Mode::Open { .. }));
         self.mode = mode;
         self.term += 1;
     }
 
-    fn refusal(&self, state: &str) -> StoreFailure {
+    fn refusal(&mut self, state: &str) -> StoreFailure {
+        self.refused += 1;
         let cause = &self.last_cause;
         StoreFailure::new(&self.name, format!("{state} after {} failures in a row, the last: {cause}", self.failures))
     }

@@ -40,7 +40,7 @@ use crate::settings::{EventSourcedSettings, OnFailure, SettingsError, StashOverf
 use crate::snapshot::SnapshotCaps;
 use crate::tracker::TrackerInput;
 
-pub use input::{Action, DeletedBy, DroppedCommand, Incarnation, Input, StoreAnswer, StoreCall};
+pub use input::{Action, DeletedBy, DroppedCommand, EntityCall, Incarnation, Input, StoreAnswer, StoreCall, Withheld};
 use persisting::{OwnedChain, PendingAppend};
 use recovery::{Claiming, LoadingSnapshot, Replaying};
 use refills::Refills;
@@ -126,6 +126,8 @@ pub struct EntityCore<B: EventSourced> {
     epoch: WriterEpoch,
     marks: Marks,
     skipped_events: u64,
+    /// When the latest permit to recover was granted.
+    permit_at: Option<Instant>,
     /// Deadline of the recovery step on its way.
     step_deadline: Option<Instant>,
 
@@ -188,6 +190,7 @@ impl<B: EventSourced> EntityCore<B> {
             epoch: WriterEpoch::NONE,
             marks: Marks::default(),
             skipped_events: 0,
+            permit_at: None,
             step_deadline: None,
             drain_at: None,
             owned: VecDeque::new(),
@@ -647,6 +650,10 @@ impl<B: EventSourced> machine::Machine for EntityCore<B> {
 
     fn take_waiting(&mut self) -> Vec<B::Command> {
         self.take_waiting()
+    }
+
+    fn waiting_count(&self) -> usize {
+        self.waiting_count()
     }
 
     fn persistence_id(&self) -> &PersistenceId {

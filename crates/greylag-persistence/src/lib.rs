@@ -72,6 +72,7 @@
 mod behavior;
 mod breaker;
 mod codec;
+mod counters;
 pub mod driver;
 mod durable_state;
 mod effect;
@@ -99,8 +100,11 @@ mod tracker;
 pub use behavior::{
     CommandContext, DeleteFailure, EventMeta, EventSourced, Failure, FencedBy, RecoveryFailure, RecoveryStep, Signal,
 };
-pub use breaker::{Admission, Breaker, BreakerMode, BreakerSettings, CallOutcome, DOUBT_LASTS, Unanswered};
+pub use breaker::{
+    Admission, Breaker, BreakerMode, BreakerSettings, BreakerStats, Breakers, CallOutcome, DOUBT_LASTS, Unanswered,
+};
 pub use codec::{EncodedValue, EventSeq, StoredCodec, StoredDecodeError, UnreadableRecord, Upcaster};
+pub use counters::{EntityCounters, EntityStats, EntityTally, SLOW_ENCODING};
 pub use driver::copy;
 pub use driver::hints::Hints;
 pub use driver::offset_store::OffsetStore;
@@ -111,7 +115,7 @@ pub use driver::projection::{
 pub use driver::query_store::EventQueries;
 pub use driver::read_journal::{Events, History, Ids, ReadJournal};
 pub use driver::state_store::StateStore;
-pub use driver::stores::{Journal, SnapshotStore, Stores};
+pub use driver::stores::{Journal, SnapshotStore, StatesInUse, Stores};
 pub use driver::transfer::{Export, HistoryPart, Import, ImportError};
 pub use driver::{
     AppendFault, FaultyJournal, FaultyOffsets, FaultySnapshots, FaultyStates, Guarded, InMemoryArchive,
@@ -121,7 +125,8 @@ pub use driver::{
 pub use durable_state::{DurableState, DurableStateSettings, StateContext, StateSignal};
 pub use effect::Effect;
 pub use entity::{
-    Action, DeletedBy, DroppedCommand, EntityCore, EntityInit, Incarnation, Input, PhaseName, StoreAnswer, StoreCall,
+    Action, DeletedBy, DroppedCommand, EntityCall, EntityCore, EntityInit, Incarnation, Input, PhaseName, StoreAnswer,
+    StoreCall, Withheld,
 };
 pub use error::{
     AdvanceError, AppendError, ClaimError, CloseError, Corrupt, CorruptKind, DeleteError, OffsetError, QueryError,

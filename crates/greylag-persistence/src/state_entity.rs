@@ -28,7 +28,7 @@ use crate::effect::{Asked, Chain, guard};
 use crate::entity::machine::Machine;
 use crate::entity::restarts::Restarts;
 use crate::entity::stash::Stash;
-use crate::entity::{Action, Incarnation, Input, dead_letter};
+use crate::entity::{Action, EntityCall, Incarnation, Input, Withheld, dead_letter};
 use crate::error::{ReadError, StateRejectReason, StateWriteError};
 use crate::event::{SeqNr, WriterUuid};
 use crate::persistence_id::PersistenceId;
@@ -76,6 +76,8 @@ pub enum StateCall {
     },
 }
 
+impl EntityCall for StateCall {}
+
 /// What a state store answered to a [`StateCall`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StateAnswer {
@@ -106,7 +108,7 @@ pub enum StatePhase {
 
 enum Phase<S> {
     AwaitingPermit,
-    Loading { deadline: Instant },
+    Loading { began: Instant, deadline: Instant },
     Running,
     Persisting(Box<PendingWrite<S>>),
     BackingOff { until: Instant },
@@ -218,7 +220,7 @@ impl<B: DurableState> StateEntityCore<B> {
     pub fn next_deadline(&self) -> Option<Instant> {
         match self.phase {
             Phase::BackingOff { until } => Some(until),
-            Phase::Loading { deadline } => Some(deadline),
+            Phase::Loading { deadline, .. } => Some(deadline),
             _ => self.drain_at,
         }
     }
@@ -304,14 +306,12 @@ impl<B: DurableState> StateEntityCore<B> {
             // A permit that nobody waits for any more must not leak.
             return out.push(Action::ReturnPermit(granted));
         }
-        self.phase = Phase::Loading { deadline: now + self.settings.recovery_timeout };
+        self.phase = Phase::Loading { began: now, deadline: now + self.settings.recovery_timeout };
         self.call(StateCall::Get { id: self.id.clone() }, out);
     }
 
     fn on_loaded(&mut self, now: Instant, loaded: Result<StoredState, ReadError>, out: &mut Out<B>) {
-        if !matches!(self.phase, Phase::Loading { .. }) {
-            return;
-        }
+        let Phase::Loading { began, .. } = self.phase else { return };
         let row = match loaded {
             Ok(row) => row,
             Err(error) => return self.recovery_failed(now, RecoveryFailure::Read(error), out),
@@ -340,7 +340,8 @@ impl<B: DurableState> StateEntityCore<B> {
         }
         self.phase = Phase::Running;
         out.push(Action::ReturnPermit(self.incarnation));
-        out.push(Action::Recovered(self.incarnation));
+        let (incarnation, took) = (self.incarnation, now.saturating_duration_since(began));
+        out.push(Action::Recovered { incarnation, replayed: 0, skipped: 0, took });
         self.drain(now, out);
     }
 
@@ -369,7 +370,7 @@ impl<B: DurableState> StateEntityCore<B> {
     fn on_tick(&mut self, now: Instant, out: &mut Out<B>) {
         match self.phase {
             Phase::BackingOff { until } if until <= now => self.restart_now(now, out),
-            Phase::Loading { deadline } if deadline <= now => {
+            Phase::Loading { deadline, .. } if deadline <= now => {
                 self.recovery_failed(now, RecoveryFailure::Timeout(RecoveryStep::State), out);
             }
             _ => {}
@@ -445,7 +446,7 @@ impl<B: DurableState> StateEntityCore<B> {
     /// Stores a new state, or deletes the one there is. Until the answer the old state stands.
     fn persist(&mut self, state: Option<B::State>, chain: Chain<B::State>, out: &mut Out<B>) {
         let Some(revision) = self.revision.next() else {
-            return self.on_rejected(StateRejectReason::RevisionOverflow, chain, out);
+            return self.withhold(StateRejectReason::RevisionOverflow, chain, out);
         };
         let (id, generation, writer_uuid) = (self.id.clone(), self.generation, self.writer_uuid);
         let write = StateWrite { id, revision, generation, writer_uuid };
@@ -453,7 +454,7 @@ impl<B: DurableState> StateEntityCore<B> {
             None => (StateCall::Delete { write }, B::State::default()),
             Some(state) => match guard(|| self.encode(&write, &state)) {
                 Ok(Ok((value, tag))) => (StateCall::Upsert { write, value, tag }, state),
-                Ok(Err(reason)) => return self.on_rejected(reason, chain, out),
+                Ok(Err(reason)) => return self.withhold(reason, chain, out),
                 Err(message) => {
                     let failure = Failure::Handler { handler: "state codec", message };
                     chain.refuse(EntityError::Failed(failure.to_string()));
@@ -475,6 +476,12 @@ impl<B: DurableState> StateEntityCore<B> {
         let tag = self.behavior.tag(state);
         write.check(Some(&value), tag.as_deref(), &self.caps)?;
         Ok((value, tag))
+    }
+
+    /// Refuses what cannot be stored.
+    fn withhold(&mut self, reason: StateRejectReason, chain: Chain<B::State>, out: &mut Out<B>) {
+        out.push(Action::Withheld(Withheld::Write));
+        self.on_rejected(reason, chain, out);
     }
 
     /// Nothing is stored, and the state is untouched: the entity goes on.
@@ -570,6 +577,10 @@ impl<B: DurableState> Machine for StateEntityCore<B> {
 
     fn take_waiting(&mut self) -> Vec<B::Command> {
         self.take_waiting()
+    }
+
+    fn waiting_count(&self) -> usize {
+        self.waiting_count()
     }
 
     fn persistence_id(&self) -> &PersistenceId {

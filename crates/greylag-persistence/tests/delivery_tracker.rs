@@ -191,7 +191,11 @@ impl World {
                 Action::Failed(failure) => self.log.push(format!("failed: {failure}")),
                 Action::Fenced(_) => self.log.push("fenced"),
                 Action::Stopped => self.log.push("stopped"),
-                Action::ReturnPermit(_) | Action::Recovered(_) | Action::Passivate | Action::Unhandled => {}
+                Action::ReturnPermit(_)
+                | Action::Recovered { .. }
+                | Action::Passivate
+                | Action::Unhandled
+                | Action::Withheld(_) => {}
             }
         }
         inputs.into_iter().for_each(|input| self.input(input));

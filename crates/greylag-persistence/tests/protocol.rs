@@ -267,9 +267,10 @@ impl World {
                 Action::Restarting(failure) => self.log.push(format!("restarting: {failure}")),
                 Action::Failed(failure) => self.log.push(format!("failed: {failure}")),
                 Action::Fenced(by) => self.log.push(format!("fenced by {}", by_whom(&format!("{by:?}")))),
-                Action::Recovered(_) => self.log.push("recovered"),
+                Action::Recovered { .. } => self.log.push("recovered"),
                 Action::Passivate => self.log.push("passivate"),
                 Action::Unhandled => self.log.push("unhandled"),
+                Action::Withheld(what) => self.log.push(format!("withheld {what:?}").to_lowercase()),
                 Action::Stopped => self.log.push("stopped"),
             }
         }

@@ -21,7 +21,7 @@ use greylag_persistence::{
     Action, Backoff, DurableStateSettings, EncodedValue, FaultyStates, InMemoryStates, Incarnation, Input, OnFailure,
     PersistenceId, ReadError, RecoveryPermits, Revision, Scope, StashOverflow, StateAnswer, StateCall, StateEntityCore,
     StateEntityInit, StateHead, StateOp, StatePhase, StateRejectReason, StateStore, StateTestKit, StateWrite,
-    StateWriteError, StoreFailure, StoreFault, StoredState, Timestamp, WriterUuid,
+    StateWriteError, StoreFailure, StoreFault, StoredState, Stores, Timestamp, WriterUuid,
 };
 use greylag_testkit::transcript::{self, Case};
 use log::Log;
@@ -211,9 +211,10 @@ impl World {
                 }
                 Action::Failed(failure) => self.log.push(format!("failed: {failure}")),
                 Action::Fenced(by) => self.log.push(format!("fenced by generation {:?}", by.generation())),
-                Action::Recovered(_) => self.log.push("recovered"),
+                Action::Recovered { .. } => self.log.push("recovered"),
                 Action::Passivate => self.log.push("passivate"),
                 Action::Unhandled => self.log.push("unhandled"),
+                Action::Withheld(what) => self.log.push(format!("withheld {what:?}").to_lowercase()),
                 Action::Stopped => self.log.push("stopped"),
             }
         }
@@ -512,16 +513,16 @@ fn scenario_64_a_lost_answer_does_not_fence_the_entity() {
 
 #[tokio::test]
 async fn an_entity_runs_as_a_task_and_keeps_its_state() {
-    let (states, log): (Arc<dyn StateStore>, _) = (Arc::new(InMemoryStates::default()), Log::default());
+    let (stores, log) = (Stores::in_memory(), Log::default());
     for (command, line) in [("set 5 | run", "  run with 5 at 1"), ("add 1 | run", "  run with 6 at 2")] {
-        let (cell, end) = driver::spawn_state(cell(&log)(), states.clone(), RecoveryPermits::default()).unwrap();
+        let (cell, end) = driver::spawn_state(cell(&log)(), stores.clone(), RecoveryPermits::default()).unwrap();
         cell.tell(command.to_owned()).await.unwrap();
         drop(cell);
         assert_eq!(end.await, Ok(Ended::Stopped));
         assert!(log.take().contains(&line.to_owned()));
     }
-    let (first, fenced) = driver::spawn_state(cell(&log)(), states.clone(), RecoveryPermits::default()).unwrap();
-    let (second, end) = driver::spawn_state(cell(&log)(), states.clone(), RecoveryPermits::default()).unwrap();
+    let (first, fenced) = driver::spawn_state(cell(&log)(), stores.clone(), RecoveryPermits::default()).unwrap();
+    let (second, end) = driver::spawn_state(cell(&log)(), stores.clone(), RecoveryPermits::default()).unwrap();
     // Both read the same row; whoever writes second is fenced.
     first.tell("none".to_owned()).await.unwrap();
     while !log.take().iter().any(|line| line.contains("handle \"none\"")) {

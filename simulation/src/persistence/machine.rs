@@ -154,7 +154,11 @@ pub(super) fn asked<C>(out: Vec<Action<Order, C>>, call: impl Fn(C) -> Call) -> 
         Action::Fenced(_) => Some(Asked::Fenced),
         Action::Failed(failure) => Some(Asked::Failed(failure)),
         Action::Stopped => Some(Asked::Stopped),
-        Action::Recovered(_) | Action::Passivate | Action::Unhandled | Action::Restarting(_) => None,
+        Action::Recovered { .. }
+        | Action::Passivate
+        | Action::Unhandled
+        | Action::Withheld(_)
+        | Action::Restarting(_) => None,
     });
     asked.collect()
 }

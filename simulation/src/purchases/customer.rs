@@ -233,7 +233,11 @@ impl Customer {
                 }
                 Action::Failed(failure) => wishes.failed = Some(failure.to_string()),
                 Action::Stopped => wishes.left.stop = true,
-                Action::ReturnPermit(_) | Action::Recovered(_) | Action::Unhandled | Action::Restarting(_) => {}
+                Action::ReturnPermit(_)
+                | Action::Recovered { .. }
+                | Action::Unhandled
+                | Action::Withheld(_)
+                | Action::Restarting(_) => {}
             }
         }
     }

@@ -160,3 +160,23 @@ fn a_write_is_doubtful_from_its_lost_answer_to_the_next_known_one() {
     unanswered.note(later, &other, writer, 2);
     assert!(unanswered.is_doubtful(later, &other, writer, 2), "what is past makes room");
 }
+
+/// Persistence §10.16: what an operator sees of an outage.
+#[test]
+fn what_it_did_is_counted() {
+    let mut steps = Steps::opened();
+    let seen = |steps: &Steps| {
+        let BreakerStats { mode, failures, opened, refused } = steps.breaker.stats(steps.now);
+        (mode == BreakerMode::Closed, failures, opened, refused)
+    };
+    assert_eq!(seen(&steps), (false, 3, 1, 0));
+    assert!(steps.breaker.admit(steps.now).is_err() && steps.breaker.admit(steps.now).is_err());
+    assert_eq!(seen(&steps), (false, 3, 1, 2));
+    steps.now += 31 * SECOND;
+    steps.call(failed());
+    assert_eq!(seen(&steps), (false, 4, 2, 2), "a failed probe opens it again");
+    steps.now += 61 * SECOND;
+    steps.call(CallOutcome::Answered);
+    steps.call(failed());
+    assert_eq!(seen(&steps), (true, 5, 2, 2), "all failures count, also those that open nothing");
+}

@@ -13,7 +13,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use crate::breaker::{Admission, Breaker, BreakerMode, BreakerSettings, CallOutcome, Unanswered};
+use crate::breaker::{Admission, Breaker, BreakerMode, BreakerSettings, Breakers, CallOutcome, Unanswered};
 use crate::error::{ReadError, StoreFailure};
 use crate::event::WriterUuid;
 use crate::journal::Health;
@@ -53,6 +53,11 @@ impl<S: ?Sized> Guarded<S> {
     /// Where the breaker of reads stands.
     pub fn read_breaker(&self) -> BreakerMode {
         lock(&self.guard.reads).mode(now())
+    }
+
+    /// What both have done, and where they stand. Source: persistence §10.16.
+    pub fn breakers(&self) -> Breakers {
+        Breakers { writes: lock(&self.guard.writes).stats(now()), reads: lock(&self.guard.reads).stats(now()) }
     }
 }
 

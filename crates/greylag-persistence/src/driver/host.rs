@@ -3,7 +3,6 @@
 //! For entities that live in one process: its mailbox is the task's inbox, its claim names no
 //! generation, so it is fenced by epochs alone. Sharded entities are hosted by their shard.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -13,11 +12,11 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
 use crate::behavior::{EventSourced, Failure, FencedBy};
+use crate::counters::EntityTally;
 use crate::driver::ask;
 use crate::driver::permits::{RecoveryPermit, RecoveryPermits};
-use crate::driver::state_store::StateStore;
-use crate::driver::stores::Stores;
-use crate::durable_state::{DurableState, DurableStateSettings};
+use crate::driver::stores::{StatesInUse, Stores};
+use crate::durable_state::DurableState;
 use crate::entity::machine::Machine;
 use crate::entity::{Action, EntityCore, EntityInit, Incarnation, Input};
 use crate::persistence_id::PersistenceId;
@@ -113,45 +112,51 @@ pub fn spawn<B: EventSourced>(
         snapshot_caps: stores.snapshots.caps(),
         settings: stores.event_sourced_settings().clone(),
     };
+    let tally = EntityTally::new(stores.counters().clone());
     let mut out = Vec::new();
     let core = EntityCore::start(behavior, init, now(), &mut out)?;
     let call = move |call: crate::StoreCall| -> BoxFuture<'static, _> {
         let stores = stores.clone();
         Box::pin(async move { call.perform(&stores).await })
     };
-    Ok(run(core, call, permits, out))
+    Ok(run(core, call, permits, tally, out))
 }
 
-/// Starts `behavior`, whose state is kept by `states`, as a task of the current tokio runtime. Its settings start
-/// from the defaults.
+/// Starts `behavior`, whose state is kept by the state store of `stores` that it selects, as a task of the current
+/// tokio runtime. Its settings start from those of `stores`.
 ///
 /// # Errors
-/// [`SettingsError`] if its settings cannot work.
+/// [`SettingsError`] if its settings cannot work, or it selects a store that is not there.
 pub fn spawn_state<B: DurableState>(
     behavior: B,
-    states: Arc<dyn StateStore>,
+    stores: Stores,
     permits: RecoveryPermits,
 ) -> Result<(EntityHandle<B::Command>, oneshot::Receiver<Ended>), SettingsError> {
+    let StatesInUse { states, counters } = stores.select_states(behavior.state_plugin_id())?;
     let (start, seed, caps) = (next_start(), random_seed(), states.caps());
-    let init = StateEntityInit { generation: None, start, seed, caps, settings: DurableStateSettings::default() };
+    let settings = stores.durable_state_settings().clone();
+    let init = StateEntityInit { generation: None, start, seed, caps, settings };
+    let tally = EntityTally::new(counters.clone());
     let mut out = Vec::new();
     let core = StateEntityCore::start(behavior, init, now(), &mut out)?;
     let call = move |call: crate::StateCall| -> BoxFuture<'static, _> {
-        let states = states.clone();
-        Box::pin(async move { call.perform(&*states).await })
+        let states = StatesInUse { states: states.clone(), counters: counters.clone() };
+        Box::pin(async move { states.perform(call).await })
     };
-    Ok(run(core, call, permits, out))
+    Ok(run(core, call, permits, tally, out))
 }
 
 fn run<M: Machine>(
     core: M,
     call: impl Fn(M::Call) -> BoxFuture<'static, M::Answer> + Send + 'static,
     permits: RecoveryPermits,
+    tally: EntityTally,
     out: Vec<Action<M::Command, M::Call>>,
 ) -> (EntityHandle<M::Command>, oneshot::Receiver<Ended>) {
     let (inbox, commands) = mpsc::channel(1024);
     let (ended, end) = oneshot::channel();
-    let host = Host { core, call, permits, permit: None, commands, work: JoinSet::new(), dropped: Dropped::default() };
+    let (work, dropped) = (JoinSet::new(), Dropped::default());
+    let host = Host { core, call, permits, permit: None, commands, work, dropped, tally };
     tokio::spawn(async move {
         // Whoever does not wait for the end does not want to know.
         let _ = ended.send(host.run(out).await);
@@ -168,6 +173,7 @@ struct Host<M: Machine, F> {
     commands: mpsc::Receiver<Letter<M::Command>>,
     work: JoinSet<Work<M::Answer>>,
     dropped: Dropped,
+    tally: EntityTally,
 }
 
 /// Commands that nobody will handle: told in the log, but not each of a flood.
@@ -232,14 +238,21 @@ impl<M: Machine, F: Fn(M::Call) -> BoxFuture<'static, M::Answer> + Send + 'stati
                     }
                 },
             };
-            self.core.handle(now(), input, &mut out);
+            self.turn(input, &mut out);
         }
+    }
+
+    fn turn(&mut self, input: Input<M::Command, M::Answer>, out: &mut Vec<Action<M::Command, M::Call>>) {
+        let began = now();
+        self.core.handle(began, input, out);
+        let took = || now().saturating_duration_since(began);
+        self.tally.turn(self.core.persistence_id(), out, self.core.waiting_count(), took);
     }
 
     /// Nobody starts this entity again, so whoever waits for it hears why.
     fn clean_up(&mut self, ended: &Ended) {
         let mut out = Vec::new();
-        self.core.handle(now(), Input::StopNow, &mut out);
+        self.turn(Input::StopNow, &mut out);
         for action in out {
             if let Action::DeadLetter(dropped) = action {
                 self.dropped.tell(self.core.persistence_id(), dropped.reason);
@@ -275,7 +288,7 @@ impl<M: Machine, F: Fn(M::Call) -> BoxFuture<'static, M::Answer> + Send + 'stati
             }
             Action::Restarting(failure) => tracing::warn!(id = %self.core.persistence_id(), %failure, "restarting"),
             Action::Unhandled => tracing::debug!(id = %self.core.persistence_id(), "command unhandled"),
-            Action::Recovered(_) | Action::Passivate => {}
+            Action::Recovered { .. } | Action::Withheld(_) | Action::Passivate => {}
             Action::Fenced(by) => return Some(Ended::Fenced(by)),
             Action::Failed(failure) => return Some(Ended::Failed(failure)),
             Action::Stopped => return Some(Ended::Stopped),

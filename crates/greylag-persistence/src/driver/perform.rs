@@ -1,7 +1,9 @@
 //! How a host performs what a machine asks of the stores.
 
+use tokio::time::Instant;
+
 use crate::driver::state_store::StateStore;
-use crate::driver::stores::Stores;
+use crate::driver::stores::{StatesInUse, Stores};
 use crate::entity::{StoreAnswer, StoreCall};
 use crate::event::Tags;
 use crate::state_entity::{StateAnswer, StateCall};
@@ -9,7 +11,7 @@ use crate::state_entity::{StateAnswer, StateCall};
 impl StoreCall {
     /// Calls the store. Needs no runtime of its own; the host awaits it wherever it likes.
     pub async fn perform(self, stores: &Stores) -> StoreAnswer {
-        let Stores { journal, snapshots, hints, .. } = stores;
+        let Stores { journal, snapshots, hints, counters, .. } = stores;
         match self {
             Self::ReadHead { id } => StoreAnswer::Head(journal.head(&id).await),
             Self::Claim { id, writer_uuid, under } => {
@@ -21,7 +23,9 @@ impl StoreCall {
             Self::Append(append) => {
                 let id = append.id.clone();
                 let tags: Tags = append.events.iter().flat_map(|event| event.tags.iter().cloned()).collect();
+                let count = append.events.len();
                 let appended = journal.append(append).await;
+                counters.appended(count, &appended);
                 if appended.is_ok() {
                     hints.announce(&id, &tags);
                 }
@@ -30,11 +34,27 @@ impl StoreCall {
             Self::DeleteEvents { id, epoch, to, by } => {
                 StoreAnswer::EventsDeleted(to, by, journal.delete_to(&id, epoch, to).await)
             }
-            Self::SaveSnapshot(snapshot) => StoreAnswer::SnapshotSaved(snapshot.seq_nr, snapshots.save(snapshot).await),
+            Self::SaveSnapshot(snapshot) => {
+                let (seq_nr, bytes, began) = (snapshot.seq_nr, snapshot.payload.len(), Instant::now());
+                let saved = snapshots.save(snapshot).await;
+                counters.snapshot_saved(bytes, began.elapsed(), &saved);
+                StoreAnswer::SnapshotSaved(seq_nr, saved)
+            }
             Self::DeleteSnapshots { id, criteria } => {
                 StoreAnswer::SnapshotsDeleted(criteria, snapshots.delete_matching(&id, criteria).await)
             }
         }
+    }
+}
+
+impl StatesInUse {
+    /// Calls the store, and counts what came of it. Needs no runtime of its own.
+    pub async fn perform(&self, call: StateCall) -> StateAnswer {
+        let answer = call.perform(&*self.states).await;
+        if let StateAnswer::Written(outcome) = &answer {
+            self.counters.written(outcome);
+        }
+        answer
     }
 }
 

@@ -4,6 +4,7 @@
 
 use async_trait::async_trait;
 
+use crate::breaker::Breakers;
 use crate::codec::EncodedValue;
 use crate::error::{CloseError, QueryError, ReadError, StateWriteError};
 use crate::journal::Health;
@@ -63,6 +64,11 @@ pub trait StateStore: Send + Sync + 'static {
 
     /// How the store feels.
     fn health(&self) -> Health;
+
+    /// What its breakers do; none by default, since only [`Guarded`](crate::Guarded) has some.
+    fn breakers(&self) -> Option<Breakers> {
+        None
+    }
 
     /// Finishes what was begun; later calls answer unavailable.
     ///

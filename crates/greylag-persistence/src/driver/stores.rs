@@ -9,6 +9,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
+use crate::breaker::Breakers;
+use crate::counters::{EntityCounters, EntityStats};
 use crate::driver::hints::Hints;
 use crate::driver::query_store::EventQueries;
 use crate::driver::read_journal::ReadJournal;
@@ -77,6 +79,11 @@ pub trait Journal: Send + Sync + 'static {
     /// How the store feels.
     fn health(&self) -> Health;
 
+    /// What its breakers do; none by default, since only [`Guarded`](crate::Guarded) has some.
+    fn breakers(&self) -> Option<Breakers> {
+        None
+    }
+
     /// Finishes what was begun and lets go of every resource; later calls answer unavailable.
     ///
     /// # Errors
@@ -122,6 +129,11 @@ pub trait SnapshotStore: Send + Sync + 'static {
     /// How the store feels.
     fn health(&self) -> Health;
 
+    /// What its breakers do; none by default, since only [`Guarded`](crate::Guarded) has some.
+    fn breakers(&self) -> Option<Breakers> {
+        None
+    }
+
     /// Finishes what was begun; later calls answer unavailable.
     ///
     /// # Errors
@@ -155,8 +167,25 @@ pub struct Stores {
     stays_open: bool,
     /// The others, by name.
     plugins: BTreeMap<String, Self>,
+    /// Where entities on this journal count.
+    pub(crate) counters: EntityCounters,
     /// Is told what entities over these stores have appended; see [`Stores::read_journal`].
     pub(crate) hints: Hints,
+}
+
+/// A state store that a behaviour selected, and where its entities count. Cheap to clone.
+#[derive(Clone)]
+pub struct StatesInUse {
+    /// The store.
+    pub states: Arc<dyn StateStore>,
+    /// Where entities with a state in it count.
+    pub counters: EntityCounters,
+}
+
+impl fmt::Debug for StatesInUse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StatesInUse").field("states", &self.states.caps()).finish_non_exhaustive()
+    }
 }
 
 impl Stores {
@@ -169,6 +198,7 @@ impl Stores {
             settings: Arc::default(),
             stays_open: false,
             plugins: BTreeMap::new(),
+            counters: EntityCounters::default(),
             hints: Hints::default(),
         }
     }
@@ -262,6 +292,40 @@ impl Stores {
         health
     }
 
+    /// What the entities that selected each of them have done: `""` are the defaults, the others plugins by name.
+    /// An entity counts where its journal is, also for its snapshots, or where its state store is. All clones
+    /// count together, so a program that keeps one sees what its node does. Source: persistence §10.16.
+    ///
+    /// ```
+    /// # use greylag_persistence::Stores;
+    /// # let stores = Stores::in_memory();
+    /// let stats = stores.entity_stats()[""];
+    /// println!("{} recoveries of {:?}, {} commands dropped", stats.recoveries, stats.mean_recovery(), stats.stash_drops);
+    /// ```
+    pub fn entity_stats(&self) -> BTreeMap<String, EntityStats> {
+        self.all().map(|(plugin, stores)| (plugin.to_owned(), stores.counters.stats())).collect()
+    }
+
+    /// Where entities on this journal count, for their host.
+    pub fn counters(&self) -> &EntityCounters {
+        &self.counters
+    }
+
+    /// What the breakers of those that have some ([`Guarded`](crate::Guarded)) do, named as in [`Stores::health`].
+    /// Source: persistence §10.16.
+    pub fn breakers(&self) -> BTreeMap<String, Breakers> {
+        let mut breakers = BTreeMap::new();
+        for (plugin, stores) in self.all() {
+            let mut note = |store, found: Option<Breakers>| {
+                breakers.extend(found.map(|found| (named(plugin, store), found)));
+            };
+            note("journal", stores.journal.breakers());
+            note("snapshots", stores.snapshots.breakers());
+            note("states", stores.states.as_ref().and_then(|states| states.breakers()));
+        }
+        breakers
+    }
+
     /// These, and the plugins by name.
     fn all(&self) -> impl Iterator<Item = (&str, &Self)> {
         std::iter::once(("", self)).chain(self.plugins.iter().map(|(id, stores)| (id.as_str(), stores)))
@@ -272,19 +336,20 @@ impl Stores {
     /// # Errors
     /// [`SettingsError::UnknownPlugin`].
     pub fn select(&self, journal_plugin_id: &str, snapshot_plugin_id: &str) -> Result<Self, SettingsError> {
-        let Self { journal, hints, .. } = self.plugin("journal_plugin_id", journal_plugin_id)?.clone();
+        let Self { journal, hints, counters, .. } = self.plugin("journal_plugin_id", journal_plugin_id)?.clone();
         let snapshots = self.plugin("snapshot_plugin_id", snapshot_plugin_id)?.snapshots.clone();
         // Whoever reads that journal is to hear of it.
-        Ok(Self { journal, hints, snapshots, ..self.clone() })
+        Ok(Self { journal, hints, counters, snapshots, ..self.clone() })
     }
 
     /// The durable states that a behaviour selects; `""` is the default. Source: persistence §1.
     ///
     /// # Errors
     /// [`SettingsError::UnknownPlugin`]; [`SettingsError::NoStates`] if what is selected keeps none.
-    pub fn select_states(&self, state_plugin_id: &str) -> Result<Arc<dyn StateStore>, SettingsError> {
-        let states = self.plugin("state_plugin_id", state_plugin_id)?.states.clone();
-        states.ok_or_else(|| SettingsError::NoStates { plugin: state_plugin_id.to_owned() })
+    pub fn select_states(&self, state_plugin_id: &str) -> Result<StatesInUse, SettingsError> {
+        let Self { states, counters, .. } = self.plugin("state_plugin_id", state_plugin_id)?.clone();
+        let states = states.ok_or_else(|| SettingsError::NoStates { plugin: state_plugin_id.to_owned() })?;
+        Ok(StatesInUse { states, counters })
     }
 
     fn plugin(&self, key: &'static str, id: &str) -> Result<&Self, SettingsError> {

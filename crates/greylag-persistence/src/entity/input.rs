@@ -6,6 +6,7 @@
 //! ```
 
 use std::fmt;
+use std::time::Duration;
 
 use greylag_core::{DeadLetterReason, EntityError, answer_dropped};
 
@@ -69,12 +70,24 @@ pub enum Action<C, Call = StoreCall> {
         /// What to do.
         call: Call,
     },
-    /// The state is complete: the entity takes commands now. For hosts that suspend their mailbox.
-    Recovered(Incarnation),
+    /// The state is complete: the entity takes commands now. For hosts that suspend their mailbox; count it.
+    Recovered {
+        /// Which life began.
+        incarnation: Incarnation,
+        /// How many stored events were replayed, those of a refill apart.
+        replayed: u64,
+        /// How many of all that were read were skipped because this code does not know them.
+        skipped: u64,
+        /// Since the permit was granted.
+        took: Duration,
+    },
     /// The entity asks to be passivated; it runs on until [`Input::Stop`].
     Passivate,
     /// The behaviour had no answer to a command; count it.
     Unhandled,
+    /// Something was to be stored and did not reach a store; count it. The behaviour hears why, and whoever
+    /// waits for an answer.
+    Withheld(Withheld),
     /// A command was dropped; count and report it, then [`DroppedCommand::discard`] it.
     DeadLetter(DroppedCommand<C>),
     /// The machine starts anew by itself, after a failure that left nothing in doubt but the state.
@@ -88,6 +101,15 @@ pub enum Action<C, Call = StoreCall> {
     Failed(Failure),
     /// The entity has ended; drop the machine.
     Stopped,
+}
+
+/// What was not even sent, because it cannot be encoded, or breaks a limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Withheld {
+    /// Events, or a durable state.
+    Write,
+    /// A snapshot.
+    Snapshot,
 }
 
 /// A command that will not be handled.
@@ -172,6 +194,20 @@ pub enum StoreCall {
         /// Which ones.
         criteria: SnapshotCriteria,
     },
+}
+
+/// A call that a machine asks for, as far as hosts have to know it.
+pub trait EntityCall {
+    /// Whether it saves a snapshot, which was encoded in the turn that asked for it.
+    fn saves_snapshot(&self) -> bool {
+        false
+    }
+}
+
+impl EntityCall for StoreCall {
+    fn saves_snapshot(&self) -> bool {
+        matches!(self, Self::SaveSnapshot(_))
+    }
 }
 
 /// Who wanted events deleted.

@@ -2,14 +2,14 @@
 
 use std::time::Instant;
 
-use super::input::{Action, Input};
+use super::input::{Action, EntityCall, Input};
 use crate::persistence_id::PersistenceId;
 
 /// An entity machine, whatever it persists.
 pub(crate) trait Machine: Send + 'static {
     type Command: Send + 'static;
     /// What it asks of its stores, and what these answer.
-    type Call: Send + 'static;
+    type Call: EntityCall + Send + 'static;
     type Answer: Send + 'static;
 
     fn handle(
@@ -27,6 +27,9 @@ pub(crate) trait Machine: Send + 'static {
     }
 
     fn take_waiting(&mut self) -> Vec<Self::Command>;
+
+    /// How many commands wait, put aside or not yet handled.
+    fn waiting_count(&self) -> usize;
 
     fn persistence_id(&self) -> &PersistenceId;
 }

@@ -7,7 +7,9 @@ use std::time::Instant;
 
 use greylag_core::{EntityError, NotStoredReason};
 
-use super::{Action, EntityCore, Failure, FencedBy, PROOF_RETRY, Phase, Signal, StoreCall, TrackerInput, guard};
+use super::{
+    Action, EntityCore, Failure, FencedBy, PROOF_RETRY, Phase, Signal, StoreCall, TrackerInput, Withheld, guard,
+};
 use crate::behavior::{EventMeta, EventSourced};
 use crate::effect::Chain;
 use crate::error::{AppendError, ReadError, RejectReason};
@@ -78,17 +80,13 @@ impl<B: EventSourced> EntityCore<B> {
         if let Some(name) = metadata.keys().find(|name| name.starts_with(OWN_NAMES)) {
             let reason =
                 RejectReason::Other(format!("metadata {name:?}: names that start with {OWN_NAMES:?} are taken"));
-            chain.refuse(not_stored(&reason));
-            return self.signal_running(now, Signal::PersistRejected(reason), out);
+            return self.withhold(now, reason, chain, out);
         }
         metadata.extend(mark.as_ref().map(|mark| (MARK_NAME.to_owned(), mark.encode())));
         let mut encoded = match guard(|| self.encode(&events, &metadata)) {
             Ok(Ok(encoded)) => encoded,
             // The state is untouched, so the entity goes on as if the command had not been.
-            Ok(Err(reason)) => {
-                chain.refuse(not_stored(&reason));
-                return self.signal_running(now, Signal::PersistRejected(reason), out);
-            }
+            Ok(Err(reason)) => return self.withhold(now, reason, chain, out),
             Err(message) => return self.handler_panicked(now, "event codec", message, chain, out),
         };
         let first = self.seq_nr.next().expect("encode checked that the numbers suffice");
@@ -116,8 +114,24 @@ impl<B: EventSourced> EntityCore<B> {
                 self.call(StoreCall::Append(append), out);
             }
             // Only tags are not checked before; the store need not be asked to refuse them.
-            Err(reason) => self.on_rejected(now, pending, reason, out),
+            Err(reason) => {
+                out.push(Action::Withheld(Withheld::Write));
+                self.on_rejected(now, pending, reason, out);
+            }
         }
+    }
+
+    /// Refuses what cannot be stored while the state is untouched.
+    fn withhold(
+        &mut self,
+        now: Instant,
+        reason: RejectReason,
+        chain: Chain<B::State>,
+        out: &mut Vec<Action<B::Command>>,
+    ) {
+        out.push(Action::Withheld(Withheld::Write));
+        chain.refuse(not_stored(&reason));
+        self.signal_running(now, Signal::PersistRejected(reason), out);
     }
 
     /// The events as they are to be stored, but for their tags, which the new state gives.

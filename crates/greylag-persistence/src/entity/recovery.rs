@@ -4,7 +4,7 @@
 //! page is asked for only when the one before is applied, so a recovery holds one page at a time.
 //! Source: persistence §2.5.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rand::RngExt;
 
@@ -77,6 +77,7 @@ impl<B: EventSourced> EntityCore<B> {
             // A permit that nobody waits for any more must not leak.
             return out.push(Action::ReturnPermit(granted));
         }
+        self.permit_at = Some(now);
         match self.generation {
             Some(generation) if !self.settings.recovery.read_only => {
                 self.send_claim(now, Under::Generation(generation), out);
@@ -430,7 +431,12 @@ impl<B: EventSourced> EntityCore<B> {
         }
         self.phase = Phase::Running;
         out.push(Action::ReturnPermit(self.incarnation));
-        out.push(Action::Recovered(self.incarnation));
+        out.push(Action::Recovered {
+            incarnation: self.incarnation,
+            replayed,
+            skipped: self.skipped_events,
+            took: self.permit_at.map_or(Duration::ZERO, |at| now.saturating_duration_since(at)),
+        });
         if let Err(failure) = self.track(now, TrackerInput::Recovered(self.settings.delivery_tracker)) {
             return self.fail(now, failure, out);
         }

@@ -6,7 +6,7 @@
 
 use std::time::Instant;
 
-use super::{Action, DeletedBy, EntityCore, Signal, StoreCall, guard};
+use super::{Action, DeletedBy, EntityCore, Signal, StoreCall, Withheld, guard};
 use crate::behavior::{DeleteFailure, EventSourced};
 use crate::error::{DeleteError, SnapshotError};
 use crate::event::{Metadata, SeqNr, Timestamp};
@@ -41,7 +41,10 @@ impl<B: EventSourced> EntityCore<B> {
                 self.saving = Some(Saving { seq_nr: snapshot.seq_nr, by_count });
                 self.call(StoreCall::SaveSnapshot(snapshot), out);
             }
-            Err(reason) => self.signal_running(now, Signal::SnapshotFailed(self.seq_nr, reason), out),
+            Err(reason) => {
+                out.push(Action::Withheld(Withheld::Snapshot));
+                self.signal_running(now, Signal::SnapshotFailed(self.seq_nr, reason), out);
+            }
         }
     }
 

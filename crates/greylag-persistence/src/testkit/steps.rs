@@ -49,7 +49,7 @@ pub(crate) fn settle<M: Machine>(
                 Action::Unhandled => settled.unhandled = true,
                 Action::Passivate => settled.passivate = true,
                 Action::Stopped | Action::Fenced(_) => settled.stopped = true,
-                Action::ReturnPermit(_) | Action::Recovered(_) => {}
+                Action::ReturnPermit(_) | Action::Recovered { .. } | Action::Withheld(_) => {}
             }
         }
         if inputs.is_empty() {

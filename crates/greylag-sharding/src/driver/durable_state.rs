@@ -1,11 +1,11 @@
 //! What the machine of a durable state needs of its shard.
 
-use std::sync::Arc;
 use std::time::Instant;
 
 use futures::future::BoxFuture;
 use greylag_persistence::{
-    DurableState, Input, Scope, StateAnswer, StateCall, StateEntityCore, StateEntityInit, StatePhase, StateStore,
+    DurableState, EntityCounters, Input, PersistenceId, Scope, StateAnswer, StateCall, StateEntityCore,
+    StateEntityInit, StatePhase, StatesInUse,
 };
 
 use super::persistent::{Actions, HostedMachine, PersistentEntity, Standing};
@@ -19,23 +19,27 @@ impl<B: DurableState> HostedMachine for StateEntityCore<B> {
     type Command = B::Command;
     type Call = StateCall;
     type Answer = StateAnswer;
-    type Store = Arc<dyn StateStore>;
+    type Store = StatesInUse;
 
     fn store(behavior: &B, init: &EntityInit) -> Result<Self::Store, Failure> {
         let stores = init.stores.as_ref().ok_or_else(|| Failure::new("sharding was started without stores"))?;
-        let states = stores.select_states(behavior.state_plugin_id())?;
-        if !init.allow_local_journal && states.caps().scope != Scope::Shared {
+        let selected = stores.select_states(behavior.state_plugin_id())?;
+        if !init.allow_local_journal && selected.states.caps().scope != Scope::Shared {
             let plugin = behavior.state_plugin_id();
             return Err(Failure::new(format!(
                 "state store {plugin:?} is not shared: other nodes would find nothing there"
             )));
         }
-        Ok(states)
+        Ok(selected)
+    }
+
+    fn counters(selected: &StatesInUse) -> EntityCounters {
+        selected.counters.clone()
     }
 
     fn start(
         behavior: B,
-        states: &Self::Store,
+        selected: &StatesInUse,
         cx: &Ctx<'_, B::Command>,
         actions: &mut Actions<Self>,
     ) -> Result<Self, Failure> {
@@ -44,7 +48,7 @@ impl<B: DurableState> HostedMachine for StateEntityCore<B> {
             generation: Some(cx.generation()),
             start: cx.incarnation(),
             seed: rand::random(),
-            caps: states.caps(),
+            caps: selected.states.caps(),
             settings: stores.map(|stores| stores.durable_state_settings().clone()).unwrap_or_default(),
         };
         Ok(Self::start(behavior, init, cx.now(), actions)?)
@@ -75,6 +79,14 @@ impl<B: DurableState> HostedMachine for StateEntityCore<B> {
         self.is_idle()
     }
 
+    fn waiting_count(&self) -> usize {
+        self.waiting_count()
+    }
+
+    fn persistence_id(&self) -> &PersistenceId {
+        self.persistence_id()
+    }
+
     fn take_waiting(&mut self) -> Vec<Self::Command> {
         self.take_waiting()
     }
@@ -87,7 +99,7 @@ impl<B: DurableState> HostedMachine for StateEntityCore<B> {
         true
     }
 
-    fn perform(states: Self::Store, call: StateCall) -> BoxFuture<'static, StateAnswer> {
-        Box::pin(async move { call.perform(&*states).await })
+    fn perform(selected: StatesInUse, call: StateCall) -> BoxFuture<'static, StateAnswer> {
+        Box::pin(async move { selected.perform(call).await })
     }
 }

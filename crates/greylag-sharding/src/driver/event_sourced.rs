@@ -4,7 +4,8 @@ use std::time::Instant;
 
 use futures::future::BoxFuture;
 use greylag_persistence::{
-    EntityCore, EntityInit as CoreInit, EventSourced, Input, Marks, PhaseName, StoreAnswer, StoreCall, Stores,
+    EntityCore, EntityCounters, EntityInit as CoreInit, EventSourced, Input, Marks, PersistenceId, PhaseName,
+    StoreAnswer, StoreCall, Stores,
 };
 
 use super::persistent::{Actions, HostedMachine, PersistentEntity, Standing};
@@ -37,6 +38,10 @@ impl<B: EventSourced> HostedMachine for EntityCore<B> {
             )));
         }
         Ok(stores)
+    }
+
+    fn counters(stores: &Stores) -> EntityCounters {
+        stores.counters().clone()
     }
 
     fn start(
@@ -80,6 +85,14 @@ impl<B: EventSourced> HostedMachine for EntityCore<B> {
 
     fn is_idle(&self) -> bool {
         self.is_idle()
+    }
+
+    fn waiting_count(&self) -> usize {
+        self.waiting_count()
+    }
+
+    fn persistence_id(&self) -> &PersistenceId {
+        self.persistence_id()
     }
 
     fn take_waiting(&mut self) -> Vec<Self::Command> {

@@ -16,10 +16,13 @@
 
 use std::any::Any;
 use std::fmt;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use futures::future::BoxFuture;
-use greylag_persistence::{Action, DroppedCommand, Incarnation, Input, RecoveryPermit, RecoveryPermits};
+use greylag_persistence::{
+    Action, DroppedCommand, EntityCall, EntityCounters, EntityTally, Incarnation, Input, PersistenceId, RecoveryPermit,
+    RecoveryPermits,
+};
 use tokio::sync::oneshot;
 
 use crate::entity::{Ctx, Entity, EntityInit, Failure, Fenced, Signal, Suspension};
@@ -47,7 +50,7 @@ pub trait HostedMachine: Sized + Send + 'static {
     /// What the entity is sent.
     type Command: Send + 'static;
     /// What it asks of a store.
-    type Call: Send + 'static;
+    type Call: EntityCall + Send + 'static;
     /// What the store answers.
     type Answer: Send + 'static;
     /// What performs its calls. Cheap to clone.
@@ -58,6 +61,9 @@ pub trait HostedMachine: Sized + Send + 'static {
     /// # Errors
     /// Sharding was started without, or only this node would reach it.
     fn store(behavior: &Self::Behavior, init: &EntityInit) -> Result<Self::Store, Failure>;
+
+    /// Where entities on this store count.
+    fn counters(store: &Self::Store) -> EntityCounters;
 
     /// Starts the machine.
     ///
@@ -84,6 +90,12 @@ pub trait HostedMachine: Sized + Send + 'static {
 
     /// Whether no command waits to be handled in it; those put aside do not count.
     fn is_idle(&self) -> bool;
+
+    /// How many commands wait in it, put aside or not yet handled.
+    fn waiting_count(&self) -> usize;
+
+    /// The name of its history, or of its state.
+    fn persistence_id(&self) -> &PersistenceId;
 
     /// Takes the commands that wait, oldest first, for its successor.
     fn take_waiting(&mut self) -> Vec<Self::Command>;
@@ -125,6 +137,7 @@ pub struct PersistentEntity<M: HostedMachine> {
     behavior: Option<M::Behavior>,
     core: Option<M>,
     store: Option<M::Store>,
+    tally: Option<EntityTally>,
     init: EntityInit,
     permit: Option<RecoveryPermit>,
     waiting: Option<Waiting<M::Answer>>,
@@ -147,6 +160,7 @@ impl<M: HostedMachine> PersistentEntity<M> {
             behavior: Some(behavior),
             core: None,
             store: None,
+            tally: None,
             init: init.clone(),
             permit: None,
             waiting: None,
@@ -178,7 +192,13 @@ impl<M: HostedMachine> PersistentEntity<M> {
     fn handle(&mut self, input: Input<M::Command, M::Answer>, cx: &mut Ctx<'_, M::Command>) -> Result<(), Failure> {
         let mut actions = Vec::new();
         let Some(core) = &mut self.core else { return Ok(()) };
+        // Only the answer of a store has a snapshot encoded; the shard's clock may be that of an earlier turn.
+        let began = matches!(input, Input::Answer { .. }).then(tokio::time::Instant::now);
         core.handle(cx.now(), input, &mut actions);
+        if let Some(tally) = &mut self.tally {
+            let took = || began.map_or(Duration::ZERO, |began| began.elapsed());
+            tally.turn(core.persistence_id(), &actions, core.waiting_count(), took);
+        }
         self.perform(actions, cx)
     }
 
@@ -201,7 +221,8 @@ impl<M: HostedMachine> PersistentEntity<M> {
             Action::RequestPermit(incarnation) => self.waiting = Some(Waiting::Permit(incarnation)),
             Action::ReturnPermit(_) => self.permit = None,
             Action::Store { incarnation, call } => self.call_store(incarnation, call, cx)?,
-            Action::Recovered(_) => {}
+            // Counted by the tally.
+            Action::Recovered { .. } | Action::Withheld(_) => {}
             Action::Passivate => cx.passivate(),
             Action::Unhandled => {
                 tracing::debug!(entity_type = %cx.entity_type(), id = %cx.id(), "command unhandled");
@@ -326,6 +347,7 @@ impl<M: HostedMachine> Entity for PersistentEntity<M> {
         let Some(behavior) = self.behavior.take() else { return Ok(()) };
         let (store, mut actions) = (M::store(&behavior, &self.init)?, Vec::new());
         self.core = Some(M::start(behavior, &store, cx, &mut actions)?);
+        self.tally = Some(EntityTally::new(M::counters(&store)));
         self.store = Some(store);
         self.perform(actions, cx)
     }

@@ -9,7 +9,7 @@ use greylag_cluster::{Cluster, ClusterEvent, ClusterEvents, Phase, RunningHere};
 use greylag_core::Generation;
 use greylag_crdt::{LwwMap, LwwRegister};
 use greylag_ddata::{Membership, Replicator, ReplicatorSettings, TypeTable};
-use greylag_persistence::{Scope, Stores};
+use greylag_persistence::{RecoveryPermits, Scope, Stores};
 use greylag_transport::{Envelope, Remoting, TransportEvent, TransportListener};
 
 use super::alone::Alone;
@@ -235,6 +235,17 @@ impl Sharding {
     /// The transport it stands on.
     pub fn remoting(&self) -> &Arc<dyn Remoting> {
         &self.0.node.remoting
+    }
+
+    /// The stores of its persistent entities; `None` if it was started without. What those entities count is in
+    /// [`Stores::entity_stats`], what its breakers do in [`Stores::breakers`].
+    pub fn stores(&self) -> Option<&Stores> {
+        self.0.node.stores.as_ref()
+    }
+
+    /// The permits by which its persistent entities recover: how many do now, and how many wait.
+    pub fn recovery_permits(&self) -> &RecoveryPermits {
+        &self.0.node.recoveries
     }
 
     /// The cluster it runs in; `None` if it stands alone.

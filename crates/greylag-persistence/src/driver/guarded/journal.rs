@@ -3,6 +3,7 @@
 use async_trait::async_trait;
 
 use super::{Direction, Guarded, NoAnswer, of_read};
+use crate::breaker::Breakers;
 use crate::driver::stores::Journal;
 use crate::error::{AdvanceError, AppendError, ClaimError, CloseError, DeleteError, ReadError, StoreFailure};
 use crate::event::{SeqNr, WriterEpoch, WriterUuid};
@@ -87,6 +88,10 @@ impl<J: Journal + ?Sized> Journal for Guarded<J> {
 
     fn health(&self) -> Health {
         self.guard.health(self.inner.health())
+    }
+
+    fn breakers(&self) -> Option<Breakers> {
+        Some(self.breakers())
     }
 
     async fn close(&self) -> Result<(), CloseError> {

@@ -3,6 +3,7 @@
 use async_trait::async_trait;
 
 use super::{Direction, Guarded, NoAnswer, of_read};
+use crate::breaker::Breakers;
 use crate::codec::EncodedValue;
 use crate::driver::state_store::StateStore;
 use crate::error::{CloseError, QueryError, ReadError, StateWriteError, StoreFailure};
@@ -84,6 +85,10 @@ impl<S: StateStore + ?Sized> StateStore for Guarded<S> {
 
     fn health(&self) -> Health {
         self.guard.health(self.inner.health())
+    }
+
+    fn breakers(&self) -> Option<Breakers> {
+        Some(self.breakers())
     }
 
     async fn close(&self) -> Result<(), CloseError> {

@@ -5,6 +5,7 @@ use std::ops::RangeInclusive;
 use async_trait::async_trait;
 
 use super::{Direction, Guarded};
+use crate::breaker::Breakers;
 use crate::driver::offset_store::OffsetStore;
 use crate::driver::stores::SnapshotStore;
 use crate::error::{CloseError, OffsetError, SnapshotError, StoreFailure};
@@ -56,6 +57,10 @@ impl<S: SnapshotStore + ?Sized> SnapshotStore for Guarded<S> {
 
     fn health(&self) -> Health {
         self.guard.health(self.inner.health())
+    }
+
+    fn breakers(&self) -> Option<Breakers> {
+        Some(self.breakers())
     }
 
     async fn close(&self) -> Result<(), CloseError> {

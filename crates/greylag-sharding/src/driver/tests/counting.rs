@@ -1,0 +1,133 @@
+//! That entities which persist are counted when a shard hosts them. Source: persistence §10.16.
+
+use std::num::NonZeroUsize;
+use std::pin::pin;
+
+use bytes::{Bytes, BytesMut};
+use futures::FutureExt;
+use futures::future::{Either, select};
+use greylag_core::{Codec, CodecId, DecodeError, EncodeError, Manifest};
+use greylag_persistence::{EntityStats, SeqNr};
+
+use super::*;
+
+/// As a ledger, with a snapshot after each event, which takes long to encode; puts `Silence` aside.
+struct Slow(Ledger);
+
+impl EventSourced for Slow {
+    type Command = Command;
+    type Event = Added;
+    type State = i64;
+
+    fn persistence_id(&self) -> PersistenceId {
+        self.0.persistence_id()
+    }
+
+    fn event_codec(&self) -> StoredCodec<Added> {
+        self.0.event_codec()
+    }
+
+    fn snapshot_codec(&self) -> Option<StoredCodec<i64>> {
+        Some(StoredCodec::new(SlowCodec))
+    }
+
+    fn settings(&self, _: &EventSourcedSettings) -> EventSourcedSettings {
+        EventSourcedSettings { stash_capacity: NonZeroUsize::new(1).unwrap(), ..EventSourcedSettings::test() }
+    }
+
+    fn on_command(&mut self, _: &mut CommandContext<'_>, state: &i64, command: Command) -> Effect<Self> {
+        match command {
+            Command::Add(by) => Effect::persist(Added(by)),
+            Command::Get(reply_to) => Effect::reply(reply_to, *state),
+            Command::Silence(_) => Effect::stash(command),
+            Command::Passivate => Effect::passivate(),
+            _ => Effect::unhandled(),
+        }
+    }
+
+    fn apply(&self, state: &mut i64, event: &Added, meta: &EventMeta<'_>) {
+        self.0.apply(state, event, meta);
+    }
+
+    fn snapshot_when(&self, _: &i64, _: &Added, _: SeqNr) -> bool {
+        true
+    }
+}
+
+struct SlowCodec;
+
+impl Codec<i64> for SlowCodec {
+    fn id(&self) -> CodecId {
+        CodecId::JSON
+    }
+
+    fn manifest(&self, _: &i64) -> Manifest {
+        "slow.state".into()
+    }
+
+    fn manifests(&self) -> Vec<Manifest> {
+        vec!["slow.state".into()]
+    }
+
+    fn encode(&self, state: &i64, buffer: &mut BytesMut) -> Result<(), EncodeError> {
+        // The paused clock of the runtime moves at the first poll.
+        let _ = tokio::time::advance(Duration::from_millis(51)).now_or_never();
+        json("slow.state").encode(state, buffer)
+    }
+
+    fn decode(&self, manifest: &str, bytes: Bytes) -> Result<i64, DecodeError> {
+        json("slow.state").decode(manifest, bytes)
+    }
+}
+
+fn slow() -> EntityType<Command> {
+    EntityType::event_sourced("Slow", |init| Ok(Slow(Ledger { id: init.persistence_id()?, journal: "" })))
+}
+
+async fn until(sharding: &Sharding, holds: impl Fn(&EntityStats) -> bool) -> EntityStats {
+    loop {
+        let stats = sharding.stores().unwrap().entity_stats()[""];
+        if holds(&stats) {
+            return stats;
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn event_sourced_entities_are_counted() {
+    let settings = ShardingSettings { max_concurrent_recoveries: 1, ..ShardingSettings::test() };
+    let stores = Some(Stores::in_memory());
+    let sharding = Sharding::alone(remoting(&MemoryNetwork::new()), stores, settings).await.unwrap();
+    let entities = sharding.init(slow()).unwrap();
+    let one = entities.entity_ref("one");
+    let permits = sharding.recovery_permits();
+    let held = permits.acquire().await;
+    one.tell(Command::Add(100)).unwrap();
+    while permits.waiting() == 0 {
+        tokio::task::yield_now().await;
+    }
+    drop(held);
+    let stats = until(&sharding, |stats| stats.snapshots == 1).await;
+    assert_eq!((stats.recoveries, stats.writes, stats.events, stats.snapshot_bytes), (1, 1, 1, 3));
+    assert_eq!((stats.slow_encodings, permits.waiting(), permits.in_use()), (1, 0, 0));
+
+    one.ask(Command::Who, PATIENCE).await.unwrap_err();
+    let (first, second) = (pin!(one.ask(Command::Silence, PATIENCE)), pin!(one.ask(Command::Silence, PATIENCE)));
+    let (Either::Left((dropped, _kept)) | Either::Right((dropped, _kept))) = select(first, second).await;
+    assert_eq!(dropped, Err(AskError::Entity(EntityError::StashFull)));
+    let stats = until(&sharding, |stats| stats.stashed == 1).await;
+    assert_eq!((stats.unhandled, stats.stash_drops), (1, 1));
+    one.tell(Command::Passivate).unwrap();
+    until(&sharding, |stats| stats.stashed == 0).await;
+}
+
+#[tokio::test]
+async fn entities_with_a_durable_state_are_counted() {
+    let (sharding, gauges) = gauges_over(Arc::new(InMemoryStates::default()), ShardingSettings::test()).await;
+    gauges.entity_ref("one").tell(Command::Add(1)).unwrap();
+    gauges.entity_ref("one").ask(Command::Who, PATIENCE).await.unwrap_err();
+    let stats = sharding.stores().unwrap().entity_stats()[""];
+    let expected = EntityStats { recoveries: 1, writes: 1, unhandled: 1, ..EntityStats::default() };
+    assert_eq!(EntityStats { recovery_time: Duration::ZERO, longest_recovery: Duration::ZERO, ..stats }, expected);
+}
