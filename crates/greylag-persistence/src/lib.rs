@@ -62,6 +62,13 @@
 //!
 //! `examples/bank-account` is a program over two releases: schema evolution, snapshots and retention.
 //!
+//! # What an operator sees
+//! [`Stores::entity_stats`] counts what the entities on each journal do: writes by their outcome, recoveries,
+//! snapshots, stashes, unhandled commands ([`EntityStats`]). [`Stores::breakers`] and [`Stores::health`] tell of the
+//! stores, [`RecoveryPermits::in_use`] and [`RecoveryPermits::waiting`] of recoveries under way,
+//! [`ProjectionHandle::status`] of the lag of a projection; batches, syncs and queues are in the `stats()` of a
+//! journal. Payloads are in no log.
+//!
 //! # How it is built
 //! [`EntityCore`] is a pure machine: inputs in, [`Action`]s out. A shard hosts it (greylag-sharding),
 //! [`driver::spawn`] runs one alone, [`EntityTestKit`] runs one without any runtime; likewise

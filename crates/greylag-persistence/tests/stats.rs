@@ -19,8 +19,9 @@ use greylag_persistence::driver::{self, Ended};
 use greylag_persistence::{
     Action, BreakerSettings, CommandContext, DurableStateSettings, Effect, EntityCore, EntityInit, EntityStats,
     EventMeta, EventSourced, EventSourcedSettings, FaultyJournal, FaultySnapshots, FaultyStates, Guarded,
-    InMemoryJournal, InMemorySnapshots, InMemoryStates, Input, JournalOp, PersistenceId, RecoveryPermits, SeqNr,
-    SnapshotOp, StateEntityCore, StateEntityInit, StateOp, StateStore, StoreFault, StoredCodec, Stores,
+    InMemoryJournal, InMemorySnapshots, InMemoryStates, Input, JournalOp, OnUnknownEvent, PersistenceId,
+    RecoveryPermits, SeqNr, SnapshotOp, StateEntityCore, StateEntityInit, StateOp, StateStore, StoreFault, StoredCodec,
+    Stores,
 };
 use log::Log;
 
@@ -28,6 +29,12 @@ use log::Log;
 /// Encoding a sum of 100 takes long, one of 777 cannot be encoded.
 struct Sum {
     journal: &'static str,
+    /// The manifest of its events.
+    event: &'static str,
+}
+
+fn sum(journal: &'static str) -> Sum {
+    Sum { journal, event: "sum.event" }
 }
 
 impl EventSourced for Sum {
@@ -44,7 +51,7 @@ impl EventSourced for Sum {
     }
 
     fn event_codec(&self) -> StoredCodec<u64> {
-        StoredCodec::new(json("sum.event"))
+        StoredCodec::new(json(self.event))
     }
 
     fn snapshot_codec(&self) -> Option<StoredCodec<u64>> {
@@ -53,7 +60,8 @@ impl EventSourced for Sum {
 
     fn settings(&self, _: &EventSourcedSettings) -> EventSourcedSettings {
         let stash_capacity = NonZeroUsize::new(1).unwrap();
-        EventSourcedSettings { stash_capacity, ..EventSourcedSettings::test() }
+        let on_unknown_event = OnUnknownEvent::Skip;
+        EventSourcedSettings { stash_capacity, on_unknown_event, ..EventSourcedSettings::test() }
     }
 
     fn on_command(&mut self, _: &mut CommandContext<'_>, _: &u64, command: &'static str) -> Effect<Self> {
@@ -111,14 +119,18 @@ impl Codec<u64> for Slow {
 
 /// Waits until these numbers are so; time is paused, so this takes none.
 async fn until(stores: &Stores, what: &str, holds: impl Fn(&EntityStats) -> bool) -> EntityStats {
+    until_of(stores, "", what, holds).await
+}
+
+async fn until_of(stores: &Stores, plugin: &str, what: &str, holds: impl Fn(&EntityStats) -> bool) -> EntityStats {
     for _ in 0..10_000 {
-        let stats = stores.entity_stats()[""];
+        let stats = stores.entity_stats()[plugin];
         if holds(&stats) {
             return stats;
         }
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    panic!("{what} does not come about: {:?}", stores.entity_stats()[""]);
+    panic!("{what} does not come about: {:?}", stores.entity_stats());
 }
 
 #[tokio::test(start_paused = true)]
@@ -126,7 +138,7 @@ async fn entities_count_what_becomes_of_them_and_their_writes() {
     let journal = Arc::new(FaultyJournal::new(Arc::new(InMemoryJournal::default())));
     let snapshots = Arc::new(FaultySnapshots::new(Arc::new(InMemorySnapshots::default())));
     let stores = Stores::new(journal.clone(), snapshots.clone());
-    let start = || driver::spawn(Sum { journal: "" }, stores.clone(), RecoveryPermits::default()).unwrap();
+    let start = || driver::spawn(sum(""), stores.clone(), RecoveryPermits::default()).unwrap();
     journal.plan(None, JournalOp::Claim, 0, StoreFault::Unavailable);
     let (sum, end) = start();
     let stats = until(&stores, "a recovery", |stats| stats.recoveries == 1).await;
@@ -165,11 +177,27 @@ async fn entities_count_what_becomes_of_them_and_their_writes() {
 #[tokio::test(start_paused = true)]
 async fn each_journal_has_its_own_numbers() {
     let stores = Stores::in_memory().with_plugin("archive", Stores::in_memory());
-    let (_sum, _end) = driver::spawn(Sum { journal: "archive" }, stores.clone(), RecoveryPermits::default()).unwrap();
-    while stores.entity_stats()["archive"].recoveries == 0 {
-        tokio::task::yield_now().await;
-    }
+    let (_sum, _end) = driver::spawn(sum("archive"), stores.clone(), RecoveryPermits::default()).unwrap();
+    until_of(&stores, "archive", "a recovery", |stats| stats.recoveries == 1).await;
     assert_eq!(stores.entity_stats()[""], EntityStats::default());
+}
+
+/// What a newer release wrote is skipped, and that shows.
+#[tokio::test(start_paused = true)]
+async fn skipped_events_are_counted() {
+    let stores = Stores::in_memory();
+    let start = |event| {
+        let journal = "";
+        driver::spawn(Sum { journal, event }, stores.clone(), RecoveryPermits::default()).unwrap()
+    };
+    let (newer, end) = start("sum.newer");
+    // No snapshot can be made of it, so it is replayed.
+    newer.tell("777").await.unwrap();
+    drop(newer);
+    assert_eq!(end.await, Ok(Ended::Stopped));
+    let (_older, _end) = start("sum.event");
+    let stats = until(&stores, "its next life", |stats| stats.recoveries == 2).await;
+    assert_eq!((stats.replayed_events, stats.skipped_events), (1, 1));
 }
 
 #[tokio::test(start_paused = true)]
@@ -216,7 +244,7 @@ fn a_recovery_takes_as_long_as_its_machine_says() {
         snapshot_caps: stores.snapshots.caps(),
         settings: EventSourcedSettings::default(),
     };
-    let mut core = EntityCore::start(Sum { journal: "" }, init, begun, &mut out).unwrap();
+    let mut core = EntityCore::start(sum(""), init, begun, &mut out).unwrap();
     let mut now = begun + 60 * second;
     while let Some(action) = out.pop() {
         match action {

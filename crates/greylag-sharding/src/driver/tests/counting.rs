@@ -84,14 +84,16 @@ fn slow() -> EntityType<Command> {
     EntityType::event_sourced("Slow", |init| Ok(Slow(Ledger { id: init.persistence_id()?, journal: "" })))
 }
 
-async fn until(sharding: &Sharding, holds: impl Fn(&EntityStats) -> bool) -> EntityStats {
-    loop {
+/// Waits until these numbers are so; time is paused, so this takes none.
+async fn until(sharding: &Sharding, what: &str, holds: impl Fn(&EntityStats) -> bool) -> EntityStats {
+    for _ in 0..10_000 {
         let stats = sharding.stores().unwrap().entity_stats()[""];
         if holds(&stats) {
             return stats;
         }
-        tokio::task::yield_now().await;
+        tokio::time::sleep(Duration::from_millis(1)).await;
     }
+    panic!("{what} does not come about: {:?}", sharding.stores().unwrap().entity_stats());
 }
 
 #[tokio::test(start_paused = true)]
@@ -104,11 +106,9 @@ async fn event_sourced_entities_are_counted() {
     let permits = sharding.recovery_permits();
     let held = permits.acquire().await;
     one.tell(Command::Add(100)).unwrap();
-    while permits.waiting() == 0 {
-        tokio::task::yield_now().await;
-    }
+    until(&sharding, "one that waits for a permit", |_| permits.waiting() == 1).await;
     drop(held);
-    let stats = until(&sharding, |stats| stats.snapshots == 1).await;
+    let stats = until(&sharding, "a snapshot", |stats| stats.snapshots == 1).await;
     assert_eq!((stats.recoveries, stats.writes, stats.events, stats.snapshot_bytes), (1, 1, 1, 3));
     assert_eq!((stats.slow_encodings, permits.waiting(), permits.in_use()), (1, 0, 0));
 
@@ -116,10 +116,10 @@ async fn event_sourced_entities_are_counted() {
     let (first, second) = (pin!(one.ask(Command::Silence, PATIENCE)), pin!(one.ask(Command::Silence, PATIENCE)));
     let (Either::Left((dropped, _kept)) | Either::Right((dropped, _kept))) = select(first, second).await;
     assert_eq!(dropped, Err(AskError::Entity(EntityError::StashFull)));
-    let stats = until(&sharding, |stats| stats.stashed == 1).await;
+    let stats = until(&sharding, "a stash", |stats| stats.stashed == 1).await;
     assert_eq!((stats.unhandled, stats.stash_drops), (1, 1));
     one.tell(Command::Passivate).unwrap();
-    until(&sharding, |stats| stats.stashed == 0).await;
+    until(&sharding, "an empty stash", |stats| stats.stashed == 0).await;
 }
 
 #[tokio::test]
