@@ -6,9 +6,8 @@
 //! ```
 //! Without arguments all three, growth up to a million events; `replay`, `recovery` or `growth`, each with how many
 //! events or entities, for one. Memory is the resident set. For growth it is that of the one process that writes and
-//! opens in turns: several gigabytes at a million events, so see that they are there before more. For the others it
-//! is that of a process that only reads; another one wrote. `GREYLAG_BENCH_DIR` chooses the disk (default: the build
-//! directory's).
+//! opens in turns, for the others that of a process that only reads; another one wrote. `GREYLAG_BENCH_DIR` chooses
+//! the disk (default: the build directory's).
 
 mod growth;
 mod process;
