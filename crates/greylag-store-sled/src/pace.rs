@@ -29,16 +29,17 @@ impl Pace {
 
     /// How many requests must wait for the next group to be taken, with so many in hand.
     pub(crate) fn enough(&self, in_hand: usize, waiting: usize) -> usize {
-        // Half the groups in hand, not all of them: halves are never quite even, and the larger would wait in vain.
-        // Where syncs take the time, groups that are taken sooner than that would shrink, and so would the rate.
-        let enough = if self.is_in_turns(in_hand + waiting) { in_hand / 2 } else { in_hand };
-        enough.max(1)
+        // As many as are in hand: were it fewer, the groups would shrink, and where syncs take the time, so would the
+        // rate. But two halves are never quite even, and the last few must not be waited for.
+        let few = if self.is_in_turns(in_hand + waiting) { in_hand / 8 } else { 0 };
+        (in_hand - few).max(1)
     }
 
-    /// How many of those that wait the next group takes.
+    /// How many of those that wait the next group takes. With nothing in hand all of them: turns need two, and half
+    /// of what came at once, half of the rest, and so on would be many groups.
     pub(crate) fn most(&self, in_hand: usize, waiting: usize) -> usize {
         let all = in_hand + waiting;
-        if self.is_in_turns(all) { waiting.min(all.div_ceil(2)) } else { waiting }
+        if in_hand > 0 && self.is_in_turns(all) { waiting.min(all.div_ceil(2)) } else { waiting }
     }
 
     /// Whether the work for half of so many requests takes longer than making a group durable.
@@ -71,25 +72,25 @@ mod tests {
     #[test]
     fn where_syncs_take_the_time_groups_hold_everybody() {
         let pace = paced(10 * MICRO, 20_000 * MICRO);
-        assert_eq!((pace.enough(500, 400), pace.most(0, 1_000), pace.most(500, 500)), (500, 1_000, 500));
+        assert_eq!((pace.enough(500, 400), pace.most(100, 900), pace.most(500, 500)), (500, 900, 500));
     }
 
     #[test]
     fn where_work_takes_the_time_groups_hold_half() {
         let pace = paced(10 * MICRO, 400 * MICRO);
-        assert_eq!((pace.most(0, 1_000), pace.most(600, 400), pace.most(100, 900)), (500, 400, 500));
-        // 400 do not wait for 600.
-        assert_eq!((pace.enough(600, 400), pace.enough(0, 1)), (300, 1));
+        assert_eq!((pace.most(600, 400), pace.most(100, 900)), (400, 500));
+        assert_eq!(pace.most(0, 1_000), 1_000, "of those that came at once");
+        assert_eq!((pace.enough(520, 480), pace.enough(0, 1), pace.enough(2, 0)), (455, 1, 2));
         // So few are not worth a sync of their own.
-        assert_eq!((pace.enough(40, 40), pace.most(0, 80)), (40, 80));
+        assert_eq!((pace.enough(40, 40), pace.most(10, 70)), (40, 70));
     }
 
     #[test]
     fn one_slow_sync_does_not_change_the_pace_and_a_slow_disk_does() {
         let mut pace = paced(10 * MICRO, 400 * MICRO);
         pace.learn(500, 5_000 * MICRO, 20_000 * MICRO);
-        assert_eq!(pace.most(0, 1_000), 500);
+        assert_eq!(pace.most(100, 900), 500);
         (0..20).for_each(|_| pace.learn(500, 5_000 * MICRO, 20_000 * MICRO));
-        assert_eq!(pace.most(0, 1_000), 1_000);
+        assert_eq!(pace.most(100, 900), 900);
     }
 }
