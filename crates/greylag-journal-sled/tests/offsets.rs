@@ -58,7 +58,8 @@ async fn offsets_share_the_group_commits_of_events() {
     let (appended, saved) = join(appends, saves).await;
     assert!(appended.iter().all(Result::is_ok) && saved.iter().all(Result::is_ok));
     let groups = journal.stats().groups - before;
-    assert!(groups <= 5, "100 requests took {groups} group commits");
+    // How many depends on when the requests come; with a commit for each save it would be 50 more.
+    assert!(groups <= 20, "100 requests took {groups} group commits");
 }
 
 /// Of two owners in one group only the later one saves, and it sees what the group has changed so far.
