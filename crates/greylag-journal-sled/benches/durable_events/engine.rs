@@ -46,7 +46,8 @@ impl Planner for Bare {
             for event in group * self.group_events..(group + 1) * self.group_events {
                 let (entity, seq_nr) = (event % self.load.entities, event / self.load.entities + 1);
                 let head = [&[1], journal::id(entity).as_str().as_bytes()].concat();
-                batch.put(&head, &self.filler[..HEAD_BYTES]);
+                // sled does not write a value that it finds there already: no two heads of an entity may be alike.
+                batch.put(&head, &[&seq_nr.to_be_bytes(), &self.filler[8..HEAD_BYTES]].concat());
                 let key = [&[2], &entity.to_be_bytes()[..], &seq_nr.to_be_bytes()[..]].concat();
                 batch.put(&key, &self.filler[..self.event_bytes]);
             }
