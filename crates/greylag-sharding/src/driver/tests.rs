@@ -30,7 +30,11 @@ fn remoting(network: &MemoryNetwork) -> Arc<dyn Remoting> {
 }
 
 async fn alone(settings: ShardingSettings) -> Sharding {
-    Sharding::alone(remoting(&MemoryNetwork::new()), None, settings).await.unwrap()
+    alone_over(None, settings).await
+}
+
+async fn alone_over(stores: Option<Stores>, settings: ShardingSettings) -> Sharding {
+    Sharding::alone(remoting(&MemoryNetwork::new()), stores, settings).await.unwrap()
 }
 
 enum Command {
@@ -231,10 +235,19 @@ async fn concurrent_senders_lose_nothing() {
     assert_eq!(sum, 20_000);
 }
 
-/// An event-sourced counter.
+/// An event-sourced counter that puts `Silence` aside.
 struct Ledger {
     id: PersistenceId,
     journal: &'static str,
+    state_codec: StoredCodec<i64>,
+    settings: EventSourcedSettings,
+}
+
+impl Ledger {
+    fn new(id: PersistenceId, journal: &'static str) -> Self {
+        let settings = EventSourcedSettings { snapshot_every: NonZeroU64::new(7), ..EventSourcedSettings::test() };
+        Self { id, journal, state_codec: StoredCodec::new(json("ledger.state")), settings }
+    }
 }
 
 #[derive(serde::Serialize, serde::Deserialize)]
@@ -258,17 +271,18 @@ impl EventSourced for Ledger {
     }
 
     fn snapshot_codec(&self) -> Option<StoredCodec<i64>> {
-        Some(StoredCodec::new(json("ledger.state")))
+        Some(self.state_codec.clone())
     }
 
     fn settings(&self, _: &EventSourcedSettings) -> EventSourcedSettings {
-        EventSourcedSettings { snapshot_every: NonZeroU64::new(7), ..EventSourcedSettings::test() }
+        self.settings.clone()
     }
 
     fn on_command(&mut self, _: &mut CommandContext<'_>, state: &i64, command: Command) -> Effect<Self> {
         match command {
             Command::Add(by) => Effect::persist(Added(by)),
             Command::Get(reply_to) => Effect::reply(reply_to, *state),
+            Command::Silence(_) => Effect::stash(command),
             Command::Passivate => Effect::passivate(),
             Command::Panic => panic!("asked to"),
             _ => Effect::unhandled(),
@@ -285,16 +299,21 @@ fn ledgers() -> EntityType<Command> {
 }
 
 fn ledgers_in(name: &str, journal: &'static str) -> EntityType<Command> {
-    EntityType::event_sourced(name, move |init| Ok(Ledger { id: init.persistence_id()?, journal }))
+    EntityType::event_sourced(name, move |init| Ok(Ledger::new(init.persistence_id()?, journal)))
+}
+
+/// Ledgers over `stores`, in the one region there is.
+async fn ledgers_over(stores: Stores) -> (Sharding, Region<Command>) {
+    let sharding = alone_over(Some(stores), ShardingSettings::test()).await;
+    let ledgers = sharding.init(ledgers()).unwrap();
+    (sharding, ledgers)
 }
 
 /// sharding 55: ten incarnations, each recovers what all before it stored.
 #[tokio::test]
 async fn an_event_sourced_entity_recovers_in_every_incarnation() {
-    let network = MemoryNetwork::new();
     let stores = Stores::in_memory();
-    let sharding = Sharding::alone(remoting(&network), Some(stores.clone()), ShardingSettings::test()).await.unwrap();
-    let ledgers = sharding.init(ledgers()).unwrap();
+    let (_sharding, ledgers) = ledgers_over(stores.clone()).await;
     let one = ledgers.entity_ref("one");
     for round in 1..=10 {
         for _ in 0..3 {
@@ -312,8 +331,7 @@ async fn an_event_sourced_entity_recovers_in_every_incarnation() {
 
 #[tokio::test]
 async fn a_persistent_type_needs_a_journal_that_its_nodes_share() {
-    let network = MemoryNetwork::new();
-    let sharding = Sharding::alone(remoting(&network), None, ShardingSettings::test()).await.unwrap();
+    let sharding = alone(ShardingSettings::test()).await;
     assert!(matches!(sharding.init(ledgers()), Err(InitError::NoStores { .. })));
 }
 
@@ -322,8 +340,7 @@ async fn a_persistent_type_needs_a_journal_that_its_nodes_share() {
 async fn an_entity_keeps_its_events_in_the_journal_that_it_selects() {
     let (default, archive) = (Stores::in_memory(), Stores::in_memory());
     let stores = default.clone().with_plugin("archive", archive.clone());
-    let sharding =
-        Sharding::alone(remoting(&MemoryNetwork::new()), Some(stores), ShardingSettings::test()).await.unwrap();
+    let sharding = alone_over(Some(stores), ShardingSettings::test()).await;
     let ledgers = sharding.init(ledgers_in("Ledger", "archive")).unwrap();
     ledgers.entity_ref("one").tell(Command::Add(1)).unwrap();
     assert_eq!(get(&ledgers, "one").await, 1);
@@ -357,10 +374,8 @@ async fn scenario_09_a_journal_that_cannot_serve_fails_the_entity_at_its_start()
 /// because nobody took the shard away.
 #[tokio::test]
 async fn a_fenced_entity_ends_and_says_so() {
-    let network = MemoryNetwork::new();
     let stores = Stores::in_memory();
-    let sharding = Sharding::alone(remoting(&network), Some(stores.clone()), ShardingSettings::test()).await.unwrap();
-    let ledgers = sharding.init(ledgers()).unwrap();
+    let (_sharding, ledgers) = ledgers_over(stores.clone()).await;
     let one = ledgers.entity_ref("one");
     one.tell(Command::Add(1)).unwrap();
     assert_eq!(get(&ledgers, "one").await, 1);
@@ -416,7 +431,7 @@ fn gauge_id() -> PersistenceId {
 /// Gauges over `states`, in the one region there is.
 async fn gauges_over(states: Arc<dyn StateStore>, settings: ShardingSettings) -> (Sharding, Region<Command>) {
     let stores = Stores::in_memory().with_states(states);
-    let sharding = Sharding::alone(remoting(&MemoryNetwork::new()), Some(stores), settings).await.unwrap();
+    let sharding = alone_over(Some(stores), settings).await;
     let gauges = sharding.init(gauges()).unwrap();
     (sharding, gauges)
 }
@@ -560,8 +575,7 @@ async fn scenario_54_a_sharded_entity_delivers_until_it_is_confirmed() {
     let (wire, mut received) = tokio::sync::mpsc::unbounded_channel();
     let idle = Some(Duration::from_millis(20));
     let settings = ShardingSettings { passivate_idle_after: idle, ..ShardingSettings::test() };
-    let stores = Some(Stores::in_memory());
-    let sharding = Sharding::alone(remoting(&MemoryNetwork::new()), stores, settings).await.unwrap();
+    let sharding = alone_over(Some(Stores::in_memory()), settings).await;
     let sender =
         EntityType::event_sourced("Sender", move |init| Ok(Sender { id: init.persistence_id()?, wire: wire.clone() }));
     let one = sharding.init(sender).unwrap().entity_ref("one");

@@ -7,53 +7,11 @@ use bytes::{Bytes, BytesMut};
 use futures::FutureExt;
 use futures::future::{Either, select};
 use greylag_core::{Codec, CodecId, DecodeError, EncodeError, Manifest};
-use greylag_persistence::{EntityStats, SeqNr};
+use greylag_persistence::EntityStats;
 
 use super::*;
 
-/// As a ledger, with a snapshot after each event, which takes long to encode; puts `Silence` aside.
-struct Slow(Ledger);
-
-impl EventSourced for Slow {
-    type Command = Command;
-    type Event = Added;
-    type State = i64;
-
-    fn persistence_id(&self) -> PersistenceId {
-        self.0.persistence_id()
-    }
-
-    fn event_codec(&self) -> StoredCodec<Added> {
-        self.0.event_codec()
-    }
-
-    fn snapshot_codec(&self) -> Option<StoredCodec<i64>> {
-        Some(StoredCodec::new(SlowCodec))
-    }
-
-    fn settings(&self, _: &EventSourcedSettings) -> EventSourcedSettings {
-        EventSourcedSettings { stash_capacity: NonZeroUsize::new(1).unwrap(), ..EventSourcedSettings::test() }
-    }
-
-    fn on_command(&mut self, _: &mut CommandContext<'_>, state: &i64, command: Command) -> Effect<Self> {
-        match command {
-            Command::Add(by) => Effect::persist(Added(by)),
-            Command::Get(reply_to) => Effect::reply(reply_to, *state),
-            Command::Silence(_) => Effect::stash(command),
-            Command::Passivate => Effect::passivate(),
-            _ => Effect::unhandled(),
-        }
-    }
-
-    fn apply(&self, state: &mut i64, event: &Added, meta: &EventMeta<'_>) {
-        self.0.apply(state, event, meta);
-    }
-
-    fn snapshot_when(&self, _: &i64, _: &Added, _: SeqNr) -> bool {
-        true
-    }
-}
-
+/// Takes long to encode a state.
 struct SlowCodec;
 
 impl Codec<i64> for SlowCodec {
@@ -62,26 +20,35 @@ impl Codec<i64> for SlowCodec {
     }
 
     fn manifest(&self, _: &i64) -> Manifest {
-        "slow.state".into()
+        "ledger.state".into()
     }
 
     fn manifests(&self) -> Vec<Manifest> {
-        vec!["slow.state".into()]
+        vec!["ledger.state".into()]
     }
 
     fn encode(&self, state: &i64, buffer: &mut BytesMut) -> Result<(), EncodeError> {
         // The paused clock of the runtime moves at the first poll.
         let _ = tokio::time::advance(Duration::from_millis(51)).now_or_never();
-        json("slow.state").encode(state, buffer)
+        json("ledger.state").encode(state, buffer)
     }
 
     fn decode(&self, manifest: &str, bytes: Bytes) -> Result<i64, DecodeError> {
-        json("slow.state").decode(manifest, bytes)
+        json("ledger.state").decode(manifest, bytes)
     }
 }
 
+/// Ledgers with room for one command aside, and with a snapshot after each event, which takes long to encode.
 fn slow() -> EntityType<Command> {
-    EntityType::event_sourced("Slow", |init| Ok(Slow(Ledger { id: init.persistence_id()?, journal: "" })))
+    EntityType::event_sourced("Slow", |init| {
+        let settings = EventSourcedSettings {
+            snapshot_every: NonZeroU64::new(1),
+            stash_capacity: NonZeroUsize::new(1).unwrap(),
+            ..EventSourcedSettings::test()
+        };
+        let state_codec = StoredCodec::new(SlowCodec);
+        Ok(Ledger { state_codec, settings, ..Ledger::new(init.persistence_id()?, "") })
+    })
 }
 
 /// Waits until these numbers are so; time is paused, so this takes none.
@@ -99,8 +66,7 @@ async fn until(sharding: &Sharding, what: &str, holds: impl Fn(&EntityStats) -> 
 #[tokio::test(start_paused = true)]
 async fn event_sourced_entities_are_counted() {
     let settings = ShardingSettings { max_concurrent_recoveries: 1, ..ShardingSettings::test() };
-    let stores = Some(Stores::in_memory());
-    let sharding = Sharding::alone(remoting(&MemoryNetwork::new()), stores, settings).await.unwrap();
+    let sharding = alone_over(Some(Stores::in_memory()), settings).await;
     let entities = sharding.init(slow()).unwrap();
     let one = entities.entity_ref("one");
     let permits = sharding.recovery_permits();
