@@ -7,40 +7,36 @@
 
 #[path = "support/log.rs"]
 mod log;
+#[path = "support/memory.rs"]
+mod memory;
 #[path = "support/outbox.rs"]
 mod outbox;
+#[path = "support/panics.rs"]
+mod panics;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use futures::FutureExt;
 use greylag_persistence::{
     Action, AppendError, Backoff, DeliveryId, DeliveryTrackerSettings, EntityCore, EntityInit, EntityTestKit,
     EventSourcedSettings, Head, InMemoryJournal, InMemorySnapshots, Incarnation, Input, OnFailure, OnUnknownEvent,
-    Recovery, RecoveryPermits, RejectReason, Scope, SeqNr, SettingsError, SnapshotCaps, StoreAnswer, StoreCall,
-    StoreFailure, Stores, Timestamp, WriterUuid, driver,
+    Recovery, RecoveryPermits, RejectReason, Scope, SeqNr, SettingsError, SnapshotCaps, StoreAnswer, StoreCall, Stores,
+    WriterUuid, driver,
 };
 use greylag_testkit::transcript::{self, Case};
 use log::Log;
+use memory::{failure, now, ticking};
 use outbox::{Outbox, Wire};
+use panics::quiet;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 const ID: &str = "Outbox|1";
 
-fn now<T>(future: impl Future<Output = T>) -> T {
-    future.now_or_never().expect("memory never waits")
-}
-
-fn failure() -> StoreFailure {
-    StoreFailure::new("store", "away")
-}
-
 fn stores() -> Stores {
-    let clock = Arc::new(std::sync::atomic::AtomicU64::new(1));
-    let tick = move || Timestamp::from_micros(clock.fetch_add(1, std::sync::atomic::Ordering::Relaxed));
+    let tick = ticking();
     let journal = InMemoryJournal::new(Scope::Shared, tick.clone());
     Stores::new(Arc::new(journal), Arc::new(InMemorySnapshots::new(SnapshotCaps::full(Scope::Shared), tick)))
 }
@@ -49,13 +45,7 @@ fn stores() -> Stores {
 
 #[test]
 fn transcripts() {
-    // Handlers panic on purpose; the default hook would fill the output with it.
-    let shown = std::panic::take_hook();
-    std::panic::set_hook(Box::new(move |panic| {
-        if !panic.payload_as_str().is_some_and(|text| text.contains("on purpose")) {
-            shown(panic);
-        }
-    }));
+    quiet();
     transcript::run_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tracker_protocol"), || {
         let mut world = World::new();
         move |case: &Case<'_>| world.run(case)

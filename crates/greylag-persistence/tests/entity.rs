@@ -5,6 +5,8 @@
 mod counter;
 #[path = "support/log.rs"]
 mod log;
+#[path = "support/panics.rs"]
+mod panics;
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -23,6 +25,7 @@ use greylag_persistence::{
     WriterUuid,
 };
 use log::Log;
+use panics::quiet;
 
 fn init(start: u64) -> EntityInit {
     let (caps, snapshot_caps) = (Caps::full(Scope::Process), SnapshotCaps::full(Scope::Process));
@@ -153,16 +156,6 @@ const PHASES: [PhaseName; 9] = [
     PhaseName::Failed,
     PhaseName::Stopped,
 ];
-
-/// Handlers panic on purpose in here.
-fn quiet() {
-    let shown = std::panic::take_hook();
-    std::panic::set_hook(Box::new(move |panic| {
-        if !panic.payload_as_str().is_some_and(|text| text.contains("on purpose")) {
-            shown(panic);
-        }
-    }));
-}
 
 #[test]
 fn every_phase_takes_every_input_and_can_still_be_stopped() {

@@ -3,6 +3,9 @@
 //! In transcripts all answers are given by hand. An envelope is a time in seconds, an id and a number;
 //! one found by going back has no record. Time stands still but for `advance`.
 
+#[path = "support/panics.rs"]
+mod panics;
+
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex};
@@ -455,12 +458,7 @@ async fn a_store_that_fails_is_started_over() {
 
 #[tokio::test(start_paused = true)]
 async fn poison_ends_a_projection_or_is_skipped() {
-    let shown = std::panic::take_hook();
-    std::panic::set_hook(Box::new(move |panic| {
-        if !panic.payload_as_str().is_some_and(|text| text.contains("on purpose")) {
-            shown(panic);
-        }
-    }));
+    panics::quiet();
     for (poison, on_poison) in [("poison", OnPoison::Fail), ("poison", OnPoison::Skip), ("panic", OnPoison::Skip)] {
         let (journal, seen) = (InMemoryJournal::default(), Seen::default());
         for name in ["a", poison, "b"] {

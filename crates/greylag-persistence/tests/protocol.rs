@@ -7,6 +7,10 @@
 mod counter;
 #[path = "support/log.rs"]
 mod log;
+#[path = "support/memory.rs"]
+mod memory;
+#[path = "support/panics.rs"]
+mod panics;
 
 use std::collections::VecDeque;
 use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
@@ -15,28 +19,23 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use counter::{Count, Counter};
-use futures::FutureExt;
 use greylag_codec::json;
 use greylag_core::{CodecId, Generation};
 use greylag_persistence::{
     Action, Append, AppendError, Backoff, ClaimError, EntityCore, EntityInit, EventKind, EventSourcedSettings, Head,
     InMemoryJournal, InMemorySnapshots, Incarnation, Input, Journal, Mark, Metadata, NewEvent, NewSnapshot, OnFailure,
     OnUnknownEvent, PersistenceId, ReadError, Recovery, RejectReason, Scope, SeqNr, SnapshotCaps, SnapshotCriteria,
-    SnapshotError, SnapshotStore, StashOverflow, StoreAnswer, StoreCall, StoreFailure, StoredCodec, Stores, StreamId,
-    Timestamp, Under, WriterUuid,
+    SnapshotError, SnapshotStore, StashOverflow, StoreAnswer, StoreCall, StoredCodec, Stores, StreamId, Under,
+    WriterUuid,
 };
 use greylag_testkit::transcript::{self, Case};
 use log::Log;
+use memory::{failure, now, ticking};
+use panics::quiet;
 
 #[test]
 fn transcripts() {
-    // Handlers panic on purpose; the default hook would fill the output with it.
-    let shown = std::panic::take_hook();
-    std::panic::set_hook(Box::new(move |panic| {
-        if !panic.payload_as_str().is_some_and(|text| text.contains("on purpose")) {
-            shown(panic);
-        }
-    }));
+    quiet();
     transcript::run_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/protocol"), || {
         let mut world = World::new();
         move |case: &Case<'_>| world.run(case)
@@ -45,16 +44,8 @@ fn transcripts() {
 
 const ID: &str = "Counter|1";
 
-fn now<T>(future: impl Future<Output = T>) -> T {
-    future.now_or_never().expect("memory never waits")
-}
-
 fn seq(number: u32) -> SeqNr {
     SeqNr::from(number)
-}
-
-fn failure() -> StoreFailure {
-    StoreFailure::new("store", "away")
 }
 
 struct World {
@@ -77,8 +68,7 @@ struct World {
 impl World {
     fn new() -> Self {
         let base = Instant::now();
-        let clock = Arc::new(std::sync::atomic::AtomicU64::new(1));
-        let tick = move || Timestamp::from_micros(clock.fetch_add(1, std::sync::atomic::Ordering::Relaxed));
+        let tick = ticking();
         let journal = InMemoryJournal::new(Scope::Shared, tick.clone());
         let snapshots = InMemorySnapshots::new(SnapshotCaps::full(Scope::Shared), tick);
         Self {

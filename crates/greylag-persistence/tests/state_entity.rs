@@ -7,6 +7,10 @@
 mod cell;
 #[path = "support/log.rs"]
 mod log;
+#[path = "support/memory.rs"]
+mod memory;
+#[path = "support/panics.rs"]
+mod panics;
 
 use std::collections::VecDeque;
 use std::num::NonZeroUsize;
@@ -14,37 +18,20 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cell::{Cell, Content};
-use futures::FutureExt;
 use greylag_core::{CodecId, EntityError, Generation};
 use greylag_persistence::driver::{self, Ended};
 use greylag_persistence::{
     Action, Backoff, DurableStateSettings, EncodedValue, FaultyStates, InMemoryStates, Incarnation, Input, OnFailure,
     PersistenceId, ReadError, RecoveryPermits, Revision, Scope, StashOverflow, StateAnswer, StateCall, StateEntityCore,
     StateEntityInit, StateHead, StateOp, StatePhase, StateRejectReason, StateStore, StateTestKit, StateWrite,
-    StateWriteError, StoreFailure, StoreFault, StoredState, Stores, Timestamp, WriterUuid,
+    StateWriteError, StoreFault, StoredState, Stores, WriterUuid,
 };
 use greylag_testkit::transcript::{self, Case};
 use log::Log;
+use memory::{failure, now, ticking};
+use panics::quiet;
 
 const ID: &str = "Cell|1";
-
-/// Handlers panic on purpose; the default hook would fill the output with it.
-fn quiet() {
-    let shown = std::panic::take_hook();
-    std::panic::set_hook(Box::new(move |panic| {
-        if !panic.payload_as_str().is_some_and(|text| text.contains("on purpose")) {
-            shown(panic);
-        }
-    }));
-}
-
-fn now<T>(future: impl Future<Output = T>) -> T {
-    future.now_or_never().expect("memory never waits")
-}
-
-fn failure() -> StoreFailure {
-    StoreFailure::new("store", "away")
-}
 
 fn id() -> PersistenceId {
     ID.parse().unwrap()
@@ -78,13 +65,11 @@ struct World {
 impl World {
     fn new() -> Self {
         let base = Instant::now();
-        let clock = Arc::new(std::sync::atomic::AtomicU64::new(1));
-        let tick = move || Timestamp::from_micros(clock.fetch_add(1, std::sync::atomic::Ordering::Relaxed));
         Self {
             base,
             now: base,
             log: Log::default(),
-            states: InMemoryStates::new(Scope::Shared, tick),
+            states: InMemoryStates::new(Scope::Shared, ticking()),
             core: None,
             settings: DurableStateSettings::default(),
             starts: 0,
