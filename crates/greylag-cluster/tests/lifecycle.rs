@@ -284,14 +284,17 @@ async fn subscribe_all_along_one_change() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_leave_phase_has_its_own_time_and_may_stop_the_rest() {
     let mut settings = ClusterSettings::test();
-    settings.coordinated_shutdown.default_phase_timeout = Duration::from_millis(100);
+    let others_may = Duration::from_millis(100);
+    settings.coordinated_shutdown.default_phase_timeout = others_may;
     let (network, one, two) = pair(settings.clone()).await;
     let ended = Arc::new(AtomicUsize::new(0));
     let (count, leaving) = (ended.clone(), two.clone());
     two.on_phase(Phase::ClusterLeave, "takes longer than other phases may", move || {
         Box::pin(async move {
             leaving.wait_for(|view| view.self_status() >= Some(MemberStatus::Leaving)).await.ok();
-            tokio::time::sleep(Duration::from_millis(300)).await;
+            // Longer than that on any machine: a slow one may miss a phase that is cut short, but never sees
+            // one that is not.
+            tokio::time::sleep(others_may * 3).await;
             count.fetch_add(1, Ordering::SeqCst);
             true
         })

@@ -91,7 +91,8 @@ async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
     }
 }
 
-/// Looks until it is so: for facts that nobody announces.
+/// Looks until it is so: for facts that nobody announces, such as whom a proxy has found. How often it looks
+/// decides nothing.
 async fn until(what: &str, fact: impl Fn() -> bool) {
     within(what, async {
         while !fact() {
@@ -324,12 +325,12 @@ async fn what_meets_no_instance_is_a_dead_letter_and_its_asker_hears_so() {
     within("busy", is_busy.wait_for(|busy| *busy)).await.unwrap();
     let far = there.ask(|reply_to| Msg::Who { reply_to }, PATIENCE);
     let near = here.ask(|reply_to| Msg::Who { reply_to }, PATIENCE);
-    // What is sent to a host that has ended, before its proxies know, is dropped there.
-    until("both wait in the mailbox", || nodes[1].transport.dead_letter_totals().values().sum::<u64>() == 1).await;
+    assert_eq!(nodes[1].transport.dead_letter_totals().values().sum::<u64>(), 1, "both are on their way");
     nodes[0].cluster.leave(nodes[0].cluster.self_address().clone()).unwrap();
     let near = within("the near asker", near).await;
     assert_eq!(near, Err(SingletonAskError::Dropped(DeadLetterReason::NotSingletonHost)));
     let far = within("the far asker", far).await;
+    // What reaches a host that has ended, before its proxies know, is dropped there.
     let ended = [
         Err(SingletonAskError::Instance(EntityError::Stopped)),
         Err(SingletonAskError::Dropped(DeadLetterReason::NotSingletonHost)),
@@ -422,7 +423,9 @@ async fn scenario_59_the_instance_runs_while_the_lease_is_held() {
     let leased = || ledger(&log, at_once()).settings(SingletonSettings::test().with_lease());
     let (a, b) = (nodes[0].cluster.singleton(leased()).unwrap(), nodes[1].cluster.singleton(leased()).unwrap());
     let asked = b.ask(|reply_to| Msg::Who { reply_to }, PATIENCE);
-    until("the oldest is known to host it", || a.host().as_ref() == Some(nodes[0].cluster.self_address())).await;
+    let oldest = &nodes[0].cluster;
+    let hosts_it = oldest.wait_for(|_| a.host().as_ref() == Some(oldest.self_address()));
+    within("the oldest is known to host it", hosts_it).await.unwrap();
     leases.fail_next(name, LeaseFault::FailAfter);
     assert!(log.borrow().started.is_empty(), "denied, and then not sure");
     leases.set_fault(name, None);

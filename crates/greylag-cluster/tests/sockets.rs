@@ -237,6 +237,7 @@ async fn a_node_whose_last_handle_is_dropped_leaves_in_order_and_frees_its_port(
     let way = within("its way out", way_out(&mut events, &leaver)).await;
     assert_eq!(way, ["left", "exited", "removed, clean: true"]);
     within("the instance ends", is_ended).await.unwrap();
+    // Nobody is left who could say that the port is closed, so somebody knocks; how often decides nothing.
     let refused = async {
         while tokio::net::TcpStream::connect((leaver.address().host(), leaver.address().port())).await.is_ok() {
             tokio::time::sleep(Duration::from_millis(10)).await;

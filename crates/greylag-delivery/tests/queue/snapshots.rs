@@ -28,14 +28,9 @@ fn snapshot_numbers(snapshots: &InMemorySnapshots) -> Vec<u64> {
     snapshots.snapshots(&id()).iter().map(|snapshot| snapshot.seq_nr.as_u64()).collect()
 }
 
-/// Waits until what the queue does in the background is done.
-async fn settled(mut done: impl FnMut() -> bool) {
-    let settled = async {
-        while !done() {
-            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
-        }
-    };
-    tokio::time::timeout(std::time::Duration::from_secs(10), settled).await.expect("the background settles");
+/// Waits until nobody has anything left to do: only then does paused time pass.
+async fn at_rest() {
+    tokio::time::sleep(std::time::Duration::from_millis(1)).await;
 }
 
 /// Of delivery §4.2: a snapshot every N events, two are kept, and the events before them go; the
@@ -48,9 +43,9 @@ async fn old_events_go_when_snapshots_cover_them() {
     for seq_nr in 1..=30 {
         store(&mut queue, [seq_nr]).await.unwrap();
         confirm(&mut queue, "", seq_nr.saturating_sub(2).max(1)).await.unwrap();
-        tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+        at_rest().await;
     }
-    settled(|| snapshot_numbers(&snapshots) == [30, 40, 50]).await;
+    assert_eq!(snapshot_numbers(&snapshots), [30, 40, 50]);
     assert_eq!(events(&journal).first(), Some(&31), "the snapshot at 30 is the oldest to start from");
     let state = queue.load(&controller(1)).await.unwrap();
     assert_eq!((numbers(&state), state.current_seq_nr), (vec![29, 30], SeqNr(31)));
@@ -66,9 +61,9 @@ async fn events_are_kept_where_the_settings_say_so() {
     queue.load(&controller(1)).await.unwrap();
     for seq_nr in 1..=30 {
         store(&mut queue, [seq_nr]).await.unwrap();
-        tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+        at_rest().await;
     }
-    settled(|| snapshot_numbers(&snapshots) == [25, 30]).await;
+    assert_eq!(snapshot_numbers(&snapshots), [25, 30]);
     assert_eq!(events(&journal), (1..=31).collect::<Vec<_>>());
 }
 
@@ -87,10 +82,10 @@ async fn a_queue_too_large_for_a_snapshot_is_read_from_its_events() {
     for seq_nr in 6..=60 {
         let large = message(seq_nr, "large", &"x".repeat(1000));
         queue.store_message_sent(vec![large]).await.unwrap();
-        tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+        at_rest().await;
     }
-    let up_to_oldest = (5..=62).collect::<Vec<_>>();
-    settled(|| events(&journal) == up_to_oldest && snapshot_numbers(&snapshots) == [40, 50, 60]).await;
+    assert_eq!(events(&journal), (5..=62).collect::<Vec<_>>());
+    assert_eq!(snapshot_numbers(&snapshots), [40, 50, 60]);
     let newest = snapshots.snapshots(&id()).pop().unwrap();
     assert!(newest.payload.len() < 6000, "{} bytes for 52 messages of 1000", newest.payload.len());
     let state = queue.load(&controller(1)).await.unwrap();
@@ -105,16 +100,17 @@ async fn a_queue_too_large_for_a_snapshot_is_read_from_its_events() {
     for seq_nr in 61..=70 {
         store(&mut queue, [seq_nr]).await.unwrap();
     }
-    settled(|| snapshot_numbers(&snapshots).last() == Some(&70)).await;
+    at_rest().await;
+    assert_eq!(snapshot_numbers(&snapshots).last(), Some(&70));
     assert_eq!(events(&journal).first(), Some(&5));
 
     queue.store_message_confirmed(vec![up_to("", 70, LONG_AGO), up_to("large", 60, LONG_AGO)]).await.unwrap();
     for seq_nr in 71..=100 {
         store(&mut queue, [seq_nr]).await.unwrap();
         confirm(&mut queue, "", seq_nr).await.unwrap();
-        tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+        at_rest().await;
     }
-    settled(|| events(&journal).first().is_some_and(|first| *first > 100)).await;
+    assert!(events(&journal).first().is_some_and(|first| *first > 100), "{:?}", events(&journal));
     let state = queue.load(&controller(2)).await.unwrap();
     assert_eq!((numbers(&state), state.current_seq_nr), (vec![], SeqNr(101)));
     drop(queue);
@@ -129,12 +125,13 @@ async fn an_older_snapshot_finds_its_events_too() {
     queue.load(&controller(1)).await.unwrap();
     for seq_nr in 1..=45 {
         store(&mut queue, [seq_nr]).await.unwrap();
-        tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+        at_rest().await;
         if seq_nr % 5 == 0 {
             confirm(&mut queue, "", seq_nr - 4).await.unwrap();
         }
     }
-    settled(|| snapshot_numbers(&snapshots).len() == 3).await;
+    at_rest().await;
+    assert_eq!(snapshot_numbers(&snapshots).len(), 3);
     let state = queue.load(&controller(1)).await.unwrap();
     queue.close().await;
     let newest = snapshots.snapshots(&id()).pop().unwrap().seq_nr;
