@@ -44,11 +44,6 @@ fn readme_test_command() -> Result<String, Failure> {
         .ok_or("README.md names no command that begins with `cargo test`".to_owned())
 }
 
-/// Records the transcripts anew.
-pub(crate) fn bless() -> Result<(), Failure> {
-    run_with("cargo", &["test", "--workspace", "--test", "protocol"], &[("GREYLAG_BLESS", "1")])
-}
-
 /// Runs the simulation.
 pub(crate) fn sim(arguments: &[String]) -> Result<(), Failure> {
     release("greylag-simulation", arguments)

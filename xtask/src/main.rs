@@ -12,6 +12,7 @@ mod proto;
 mod run;
 mod scenarios;
 mod storefront;
+mod transcripts;
 
 use clap::{Parser, Subcommand};
 
@@ -36,7 +37,7 @@ enum Task {
         #[arg(long)]
         check: bool,
     },
-    /// Record the protocol transcripts anew; read the difference before you commit it.
+    /// Record the transcripts of all crates anew; read the difference before you commit it.
     Bless,
     /// Run the simulation over seeds; a failure prints its seed and the command that replays it.
     Sim(PassedOn),
@@ -114,7 +115,7 @@ fn main() -> std::process::ExitCode {
         Task::Layers => layers::layers(),
         Task::Scenarios => scenarios::scenarios(),
         Task::Proto { check } => proto::proto(check),
-        Task::Bless => ci::bless(),
+        Task::Bless => transcripts::bless(),
         Task::Sim(args) => ci::sim(&args.arguments),
         Task::Durable { cycles } => ci::durable(cycles),
         Task::JournalCrash { cycles } => ci::journal_crash(cycles),
