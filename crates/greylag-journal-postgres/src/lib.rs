@@ -92,6 +92,7 @@
 //!
 //! Source: persistence §4.4.
 
+mod changes;
 mod driver;
 mod error;
 mod failure;
@@ -109,6 +110,7 @@ mod stats;
 mod transactional;
 mod transfer;
 
+pub use changes::PostgresChanges;
 pub use error::OpenError;
 pub use greylag_postgres::ConfigError;
 pub use journal::PostgresJournal;

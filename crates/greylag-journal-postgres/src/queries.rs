@@ -11,7 +11,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use greylag_persistence::{
     Corrupt, CorruptKind, Cursor, EventPage, EventQueries, EventsOf, FoundEvent, OffsetKind, Page, PageQuery,
-    PersistenceId, Position, QueryCaps, QueryError, ReadError, ReadRange, Scope, StoreFailure, Timestamp, Visible,
+    PersistenceId, Position, QueryCaps, QueryError, ReadError, ReadRange, Scope, Shows, StoreFailure, Timestamp,
+    Visible,
 };
 use tokio_postgres::Row;
 
@@ -28,23 +29,23 @@ pub struct PostgresQueries {
 const CENTURY_MICROS: i64 = 100 * 365 * 24 * 60 * 60 * 1_000_000;
 
 /// Where a page begins and ends, as columns.
-struct Bounds {
-    after: (Micros, String, i64),
-    until: Micros,
-    behind: i64,
-    limit: i64,
+pub(crate) struct Bounds {
+    pub(crate) after: (Micros, String, i64),
+    pub(crate) until: Micros,
+    pub(crate) behind: i64,
+    pub(crate) limit: i64,
 }
 
-fn unavailable(cause: StoreFailure) -> QueryError {
+pub(crate) fn unavailable(cause: StoreFailure) -> QueryError {
     QueryError::Read(ReadError::Unavailable(cause))
 }
 
-fn foreign() -> QueryError {
+pub(crate) fn foreign() -> QueryError {
     QueryError::ForeignOffset { expected: OffsetKind::Timestamp, found: OffsetKind::Ordinal }
 }
 
 impl Bounds {
-    fn new(query: &PageQuery, settled: Duration) -> Result<Self, QueryError> {
+    pub(crate) fn new(query: &PageQuery, settled: Duration) -> Result<Self, QueryError> {
         let after = match &query.after {
             Cursor::Start => (Micros::from(Timestamp::default()), String::new(), 0),
             Cursor::Row { timestamp, id, seq_nr } => {
@@ -69,7 +70,7 @@ impl Bounds {
     }
 }
 
-fn limit(limit: usize) -> i64 {
+pub(crate) fn limit(limit: usize) -> i64 {
     i64::try_from(limit).unwrap_or(i64::MAX)
 }
 
@@ -132,7 +133,7 @@ impl PostgresQueries {
 #[async_trait]
 impl EventQueries for PostgresQueries {
     fn caps(&self) -> QueryCaps {
-        QueryCaps { scope: Scope::Shared, kind: OffsetKind::Timestamp }
+        QueryCaps { scope: Scope::Shared, kind: OffsetKind::Timestamp, shows: Shows::Every }
     }
 
     fn settles_after(&self) -> Duration {

@@ -334,6 +334,52 @@ pub(crate) const EVENTS_BY_SLICES: &str = loaded!(page_of_events!(
 pub(crate) const EVENTS_BY_TAG: &str =
     loaded!(page_of_events!("persistence_id, seq_nr, db_timestamp", "event_tag", "tag = $1"));
 
+/// Ids of states, as [`IDS`].
+pub(crate) const STATE_IDS_OF_TYPE: &str = "\
+SELECT persistence_id FROM durable_state
+WHERE persistence_id > $1 AND ($3::text IS NULL OR entity_type = $3)
+ORDER BY persistence_id LIMIT $2";
+
+/// As [`NEWEST`], of states.
+pub(crate) const NEWEST_CHANGE: &str =
+    "SELECT CASE WHEN EXISTS (SELECT 1 FROM durable_state) THEN statement_timestamp() END AS now";
+
+/// As [`page_of_events`], of changes of states. An id has one row, so its revision need not be compared.
+macro_rules! page_of_changes {
+    ($columns:literal, $where:literal) => {
+        concat!(
+            "SELECT ",
+            $columns,
+            " FROM durable_state WHERE ",
+            $where,
+            " AND (db_timestamp, persistence_id) > ($2::timestamptz, $3::text COLLATE \"C\")
+    AND db_timestamp <= $4::timestamptz
+    AND db_timestamp < statement_timestamp() - $5::bigint * interval '1 microsecond'
+ORDER BY db_timestamp, persistence_id LIMIT $6::bigint"
+        )
+    };
+}
+
+pub(crate) const CHANGE_PLACES_BY_SLICES: &str = page_of_changes!(
+    "persistence_id, revision AS seq_nr, db_timestamp",
+    "entity_type = $1 AND slice BETWEEN $7::smallint AND $8::smallint"
+);
+
+pub(crate) const CHANGE_PLACES_BY_TAG: &str =
+    page_of_changes!("persistence_id, revision AS seq_nr, db_timestamp", "tag = $1");
+
+pub(crate) const CHANGES_BY_SLICES: &str = page_of_changes!(
+    "persistence_id, revision, generation, writer_uuid, db_timestamp, codec_id, manifest, schema_version, payload, tag,
+    crc32c",
+    "entity_type = $1 AND slice BETWEEN $7::smallint AND $8::smallint"
+);
+
+pub(crate) const CHANGES_BY_TAG: &str = page_of_changes!(
+    "persistence_id, revision, generation, writer_uuid, db_timestamp, codec_id, manifest, schema_version, payload, tag,
+    crc32c",
+    "tag = $1"
+);
+
 /// What is stored of a history of another store. `$10`, `$11`, `$12`: the head that was found before, highest, epoch
 /// and deleted prefix; no row: it is another one by now.
 pub(crate) const IMPORT_EVENTS: &str = "\

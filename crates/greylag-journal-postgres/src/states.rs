@@ -10,6 +10,7 @@ use greylag_persistence::{
 };
 use tokio_postgres::Row;
 
+use crate::changes::PostgresChanges;
 use crate::driver::pool::{Called, Failed};
 use crate::journal::{Inner, slice};
 use crate::rows::{self, Micros, Unreadable, Uuid};
@@ -19,9 +20,9 @@ const CAPS: StateCaps = StateCaps::full(Scope::Shared, OffsetKind::Timestamp);
 
 /// The durable states of a [`PostgresJournal`](crate::PostgresJournal), over the same connections.
 ///
-/// Change queries give what is at least `behind_current_time` old, in the order of the server's time. A
-/// write that took longer than that to commit may be passed by; projections find it again by reading
-/// back (persistence §5).
+/// [`StateStore::changes`] gives what is at least `behind_current_time` old, in the order of the server's time. A
+/// write that took longer than that to commit may be passed by. Who must miss none follows
+/// [`queries`](Self::queries), which are read back; projections do.
 #[derive(Debug, Clone)]
 pub struct PostgresStates {
     inner: Arc<Inner>,
@@ -30,6 +31,11 @@ pub struct PostgresStates {
 impl PostgresStates {
     pub(crate) fn new(inner: Arc<Inner>) -> Self {
         Self { inner }
+    }
+
+    /// The query side, by which changes are followed.
+    pub fn queries(&self) -> PostgresChanges {
+        PostgresChanges::new(self.inner.clone())
     }
 
     async fn write(
@@ -134,7 +140,7 @@ fn number(revision: Revision) -> i64 {
 }
 
 /// The row, if it is whole.
-fn checked(id: &PersistenceId, row: &Row) -> Result<StoredState, ReadError> {
+pub(crate) fn checked(id: &PersistenceId, row: &Row) -> Result<StoredState, ReadError> {
     let revision = rows::column::<i64>(row, "revision").ok().and_then(|revision| u64::try_from(revision).ok());
     let seq_nr = revision.map_or(SeqNr::ZERO, SeqNr::saturating);
     let corrupt = |kind| ReadError::Corrupt(Corrupt { id: id.clone(), seq_nr, kind });

@@ -12,12 +12,13 @@ use async_trait::async_trait;
 use common::{Writer, id, open, with_server};
 use futures::TryStreamExt;
 use futures::future::join_all;
+use greylag_core::CodecId;
 use greylag_journal_postgres::tokio_postgres::Transaction;
-use greylag_journal_postgres::{PostgresHandler, PostgresJournal, Transactional};
+use greylag_journal_postgres::{PostgresHandler, PostgresJournal, PostgresStates, Transactional};
 use greylag_persistence::{
-    BacktrackingSettings, BoxError, Envelope, EventSource, Journal, Offset, OffsetStore, PersistenceId, ProjectionEnd,
-    ProjectionHandle, ProjectionHandler, ProjectionId, ProjectionSettings, QuerySettings, ReadJournal, run_projection,
-    run_transactional,
+    BacktrackingSettings, BoxError, EncodedValue, Envelope, EventSource, Journal, Offset, OffsetStore, PersistenceId,
+    ProjectionEnd, ProjectionHandle, ProjectionHandler, ProjectionId, ProjectionSettings, QuerySettings, ReadJournal,
+    Revision, StateStore, StateWrite, WriterUuid, run_projection, run_transactional,
 };
 use greylag_testkit::postgres::Postgres;
 
@@ -170,6 +171,7 @@ fn hold_up(server: &Postgres, id: &str) {
 fn projections_on_postgresql() {
     with_server(async |mut server| {
         scenario_58_late_rows_are_found_by_backtracking(&server).await;
+        late_changes_of_states_are_found_by_backtracking(&server).await;
         a_part_of_a_former_range_starts_over_alone(&server).await;
         a_killed_server_loses_no_event_and_doubles_none(&mut server).await;
     });
@@ -247,6 +249,61 @@ async fn scenario_58_late_rows_are_found_by_backtracking(server: &Postgres) {
     until("the late one is handled", || seen.count() == 2).await;
     assert_eq!(running.stop().await, ProjectionEnd::Stopped);
     server.psql("drop trigger hold_up on event").unwrap();
+    journal.close().await.unwrap();
+}
+
+/// The next revision of a durable state.
+async fn upsert(states: &PostgresStates, name: &str, revision: u32) {
+    let (writer_uuid, revision) = (WriterUuid::from_u128(1), Revision::from(revision));
+    let write = StateWrite { id: id(name), revision, generation: None, writer_uuid };
+    let (manifest, payload) = ("test.state".to_owned(), revision.to_string().into());
+    let value = EncodedValue { codec_id: CodecId::JSON, manifest, schema_version: 1, payload };
+    states.upsert(write, value, None).await.unwrap();
+}
+
+/// Scenario persistence 58, of durable states: a transaction is open across polls, and commits behind what was read.
+async fn late_changes_of_states_are_found_by_backtracking(server: &Postgres) {
+    let journal = open(server).await;
+    // Over connections of its own, those that wait hold up nobody else.
+    let other = open(server).await;
+    let (states, seen) = (journal.states(), Seen::default());
+    let (read, offsets) = (ReadJournal::new(Arc::new(states.queries()), settings()), Arc::new(journal.offsets()));
+    let times = ProjectionSettings::test();
+    let running = run_projection(projection("late-states", 0..=1023), &read, offsets, seen.clone(), times).unwrap();
+    let revisions = |name: &str| seen.0.lock().unwrap().get(&id(name)).cloned().unwrap_or_default();
+    let (new, old, quick) = ("Cart|new-state", "Cart|old-state", "Cart|quick-state");
+    upsert(&states, old, 1).await;
+    until("the first is handled", || revisions(old) == [1]).await;
+    server
+        .psql(
+            "create table state_gate (open boolean);
+             create or replace function hold_state() returns trigger language plpgsql as $$ begin
+               while not exists (select from state_gate) loop perform pg_sleep(0.01); end loop; return new;
+             end $$;
+             create or replace trigger hold_state before insert or update on durable_state for each row
+               when (new.persistence_id like 'Cart|%-state' and new.persistence_id <> 'Cart|quick-state')
+               execute function hold_state()",
+        )
+        .unwrap();
+    futures::join!(upsert(&states, new, 1), upsert(&states, old, 2), async {
+        let waits = "select count(*) from pg_stat_activity where wait_event = 'PgSleep'";
+        until("both wait", || count(server, waits) == 2).await;
+        upsert(&other.states(), quick, 1).await;
+        until("the quick one is handled", || revisions(quick) == [1]).await;
+        server.psql("insert into state_gate values (true)").unwrap();
+    });
+    let at = async |name| states.get(&id(name)).await.unwrap().timestamp;
+    assert!(at(new).await < at(quick).await && at(old).await < at(quick).await, "the late ones have older times");
+    until("the late ones are handled", || revisions(new) == [1] && revisions(old) == [1, 2]).await;
+    // Replaced before anybody went back for it: the later one stands for it.
+    upsert(&states, old, 3).await;
+    upsert(&states, old, 4).await;
+    until("the newest is handled", || revisions(old).ends_with(&[4])).await;
+    assert!(revisions(old).is_sorted_by(|earlier, later| earlier < later), "{:?}", revisions(old));
+    assert_eq!(revisions(quick), [1], "what is read again is not handled again");
+    assert_eq!(running.stop().await, ProjectionEnd::Stopped);
+    server.psql("drop trigger hold_state on durable_state").unwrap();
+    other.close().await.unwrap();
     journal.close().await.unwrap();
 }
 

@@ -44,6 +44,7 @@
 //! `docs/formats/journal-sled.md` describes what is on the disk. Source: persistence §4.3.
 
 mod bytes_format;
+mod changes;
 mod commit_record;
 mod heads;
 mod journal;
@@ -69,6 +70,7 @@ mod transfer;
 mod verification;
 mod watermark;
 
+pub use changes::SledChanges;
 pub use greylag_store_sled::{OpenError, StoreError, StoreSettings, StoreStats};
 pub use journal::{SledJournal, SledSnapshots};
 pub use offsets::SledOffsets;

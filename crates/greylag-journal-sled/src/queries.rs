@@ -5,7 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use greylag_persistence::{
     EventPage, EventQueries, OffsetKind, Page, PageQuery, PersistenceId, Position, QueryCaps, QueryError, ReadError,
-    ReadRange, Scope,
+    ReadRange, Scope, Shows,
 };
 
 use crate::journal::Inner;
@@ -26,7 +26,7 @@ impl SledQueries {
 #[async_trait]
 impl EventQueries for SledQueries {
     fn caps(&self) -> QueryCaps {
-        QueryCaps { scope: Scope::Node, kind: OffsetKind::Ordinal }
+        QueryCaps { scope: Scope::Node, kind: OffsetKind::Ordinal, shows: Shows::Every }
     }
 
     async fn persistence_ids(

@@ -10,6 +10,7 @@ use greylag_persistence::{
 };
 use greylag_store_sled::StoreError;
 
+use crate::changes::SledChanges;
 use crate::journal::{Inner, Lost, mismatch};
 use crate::keys;
 use crate::lookup::{self, LookupError};
@@ -32,6 +33,11 @@ const CAPS: StateCaps = StateCaps::full(Scope::Node, OffsetKind::Ordinal);
 impl SledStates {
     pub(crate) fn new(inner: Arc<Inner>) -> Self {
         Self { inner }
+    }
+
+    /// The query side, which shows every change once.
+    pub fn queries(&self) -> SledChanges {
+        SledChanges::new(self.inner.clone())
     }
 
     async fn write(
@@ -59,8 +65,7 @@ impl StateStore for SledStates {
     async fn get(&self, id: &PersistenceId) -> Result<StoredState, ReadError> {
         let id = id.clone();
         let reading = self.inner.read(move |reads| {
-            let row = reads.state(&id).map_err(|error| reads.read_error(error))?;
-            Ok(row.map_or_else(|| StoredState::absent(id), |row| row.state))
+            reads.state_or_absent(id)
         });
         reading.await.map_err(ReadError::Unavailable)?
     }
@@ -76,7 +81,7 @@ impl StateStore for SledStates {
     async fn ids(&self, after: Option<&PersistenceId>, limit: usize) -> Result<Vec<PersistenceId>, ReadError> {
         let after = after.cloned();
         let reading = self.inner.read(move |reads| {
-            reads.state_ids(after.as_ref(), limit).map_err(|error| reads.read_error(LookupError::Store(error)))
+            reads.state_ids(None, after.as_ref(), limit).map_err(|error| reads.read_error(LookupError::Store(error)))
         });
         reading.await.map_err(ReadError::Unavailable)?
     }
@@ -144,7 +149,17 @@ impl Reads<'_> {
         Ok(self.undurable.durable_row(&key).unwrap_or(stored))
     }
 
-    fn state_ids(&self, after: Option<&PersistenceId>, limit: usize) -> Result<Vec<PersistenceId>, StoreError> {
+    pub(crate) fn state_or_absent(&self, id: PersistenceId) -> Result<StoredState, ReadError> {
+        let row = self.state(&id).map_err(|error| self.read_error(error))?;
+        Ok(row.map_or_else(|| StoredState::absent(id), |row| row.state))
+    }
+
+    pub(crate) fn state_ids(
+        &self,
+        entity_type: Option<&str>,
+        after: Option<&PersistenceId>,
+        limit: usize,
+    ) -> Result<Vec<PersistenceId>, StoreError> {
         let mut ids = Vec::new();
         let (from, to) = keys::states(after);
         for record in self.reader.range(&from, &to) {
@@ -157,7 +172,10 @@ impl Reads<'_> {
                 continue;
             }
             let id = std::str::from_utf8(&key[1..]).ok().and_then(|id| PersistenceId::unique(id).ok());
-            ids.push(id.ok_or_else(|| StoreError::corrupt("a state stands under a key that is no id"))?);
+            let id = id.ok_or_else(|| StoreError::corrupt("a state stands under a key that is no id"))?;
+            if entity_type.is_none_or(|meant| id.entity_type() == meant) {
+                ids.push(id);
+            }
         }
         Ok(ids)
     }
@@ -173,8 +191,8 @@ impl Reads<'_> {
             if changes.len() >= limit {
                 break;
             }
-            match self.change(of, record) {
-                Ok(change) => changes.extend(change),
+            match self.change_at(of, record) {
+                Ok((_, change)) => changes.extend(change),
                 // The next page begins with the damage, and says so.
                 Err(LookupError::Corrupt(_)) if !changes.is_empty() => break,
                 Err(error) => return Err(error),
@@ -183,16 +201,20 @@ impl Reads<'_> {
         Ok(changes)
     }
 
-    /// One change, unless it is not meant, or written over by a later one.
-    fn change(
+    /// One change and its ordinal; none if it is not meant, or written over by a later one.
+    pub(crate) fn change_at(
         &self,
         of: &ChangesOf,
         record: Result<(Bytes, Bytes), StoreError>,
-    ) -> Result<Option<StateChange>, LookupError> {
+    ) -> Result<(u64, Option<StateChange>), LookupError> {
         let unreadable = || LookupError::Store(StoreError::corrupt("unreadable change of a state"));
         let (key, value) = record.map_err(LookupError::Store)?;
         let (ordinal, id) =
             keys::number(&key, 0).zip(ChangeRow::decode(value)).map(|(at, row)| (at, row.id)).ok_or_else(unreadable)?;
+        Ok((ordinal, self.change(of, ordinal, id)?))
+    }
+
+    fn change(&self, of: &ChangesOf, ordinal: u64, id: PersistenceId) -> Result<Option<StateChange>, LookupError> {
         if let ChangesOf::Slices { entity_type, slices } = of
             && (id.entity_type() != entity_type || !slices.contains(&id.slice()))
         {

@@ -26,7 +26,8 @@ pub use faulty::{
 pub use guarded::Guarded;
 pub use host::{Ended, EntityHandle, next_start, random_seed, spawn, spawn_state};
 pub use memory::{
-    AppendFault, InMemoryArchive, InMemoryJournal, InMemoryOffsets, InMemoryQueries, InMemorySnapshots, InMemoryStates,
+    AppendFault, InMemoryArchive, InMemoryChanges, InMemoryJournal, InMemoryOffsets, InMemoryQueries,
+    InMemorySnapshots, InMemoryStates,
 };
 pub use opening::open_store;
 pub use permits::{RecoveryPermit, RecoveryPermits};

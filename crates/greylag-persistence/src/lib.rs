@@ -126,8 +126,8 @@ pub use driver::stores::{Journal, SnapshotStore, StatesInUse, Stores};
 pub use driver::transfer::{Export, HistoryPart, Import, ImportError};
 pub use driver::{
     AppendFault, FaultyJournal, FaultyOffsets, FaultySnapshots, FaultyStates, Guarded, InMemoryArchive,
-    InMemoryJournal, InMemoryOffsets, InMemoryQueries, InMemorySnapshots, InMemoryStates, JournalOp, OffsetOp,
-    RecoveryPermit, RecoveryPermits, SnapshotOp, StateOp, StoreFault, StoreProbe,
+    InMemoryChanges, InMemoryJournal, InMemoryOffsets, InMemoryQueries, InMemorySnapshots, InMemoryStates, JournalOp,
+    OffsetOp, RecoveryPermit, RecoveryPermits, SnapshotOp, StateOp, StoreFault, StoreProbe,
 };
 pub use durable_state::{DurableState, DurableStateSettings, StateContext, StateSignal};
 pub use effect::Effect;
@@ -159,7 +159,7 @@ pub use projection::{
 pub use query::{
     BacktrackingSettings, ConsumerId, Cursor, Envelope, EnvelopeError, EventPage, EventSource, EventsOf, Feed,
     FeedEffect, FeedInput, Follower, FollowerEffect, FollowerInput, FoundEvent, PageQuery, QueryCaps, QuerySettings,
-    SharedAnswer, SharedReader, SharedReaderEffect, SharedReaderInput, SharingSettings, Visible,
+    SharedAnswer, SharedReader, SharedReaderEffect, SharedReaderInput, SharingSettings, Shows, Visible,
 };
 pub use replay_filter::{ReplayFilterMode, ReplayFilterSettings, WritersOverlap};
 pub use settings::{

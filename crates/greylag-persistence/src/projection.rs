@@ -31,8 +31,8 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::error::OffsetError;
 use crate::journal::{Page, ReadRange};
-use crate::offset::{OffsetKind, OwnedSlices, Position, Processed};
-use crate::query::{Envelope, EventsOf, Follower, FollowerEffect, FollowerInput, QuerySettings};
+use crate::offset::{OwnedSlices, Position, Processed};
+use crate::query::{Envelope, EventsOf, Follower, FollowerEffect, FollowerInput, QueryCaps, QuerySettings};
 use crate::settings::SettingsError;
 
 pub use messages::{HandleError, ProjectionAnswer, ProjectionEffect, ProjectionEnd, ProjectionInput, ProjectionStats};
@@ -46,7 +46,7 @@ pub use settings::{OnPoison, ProjectionSettings};
 pub struct ProjectionId {
     /// The name under which offsets are saved; all instances of one projection share it.
     pub name: String,
-    /// Whose events.
+    /// Whose events, or durable states.
     pub entity_type: String,
     /// This instance's share; no two instances have slices in common.
     pub slices: RangeInclusive<u16>,
@@ -86,7 +86,7 @@ enum Resetting {
 pub struct Projection {
     id: ProjectionId,
     guarantee: Guarantee,
-    kind: OffsetKind,
+    caps: QueryCaps,
     query: QuerySettings,
     settings: ProjectionSettings,
     rng: ChaCha8Rng,
@@ -111,7 +111,7 @@ impl Projection {
     pub fn start(
         id: ProjectionId,
         guarantee: Guarantee,
-        kind: OffsetKind,
+        caps: QueryCaps,
         query: QuerySettings,
         settings: ProjectionSettings,
         seed: [u8; 32],
@@ -121,7 +121,7 @@ impl Projection {
         let mut projection = Self {
             id,
             guarantee,
-            kind,
+            caps,
             query,
             settings,
             rng: ChaCha8Rng::from_seed(seed),
@@ -215,7 +215,7 @@ impl Projection {
                 self.forget_all(start, out);
             }
             (ProjectionAnswer::WasReset(Ok(())), Phase::Resetting(Resetting::Forgetting(start))) => {
-                let confirmed = own_rows::confirmed(&self.id.slices, *start, self.kind);
+                let confirmed = own_rows::confirmed(&self.id.slices, *start, self.caps.kind);
                 self.save_start(Resetting::Confirming, confirmed, out);
             }
             (ProjectionAnswer::Saved(Ok(())), Phase::Resetting(Resetting::Confirming)) => self.load(out),
@@ -270,9 +270,10 @@ impl Projection {
     }
 
     fn begin_reading(&mut self, now: Instant, saved: Vec<Processed>, out: &mut Vec<ProjectionEffect>) {
-        let (progress, offset) = Progress::resume(self.id.slices.clone(), self.settings.remember, saved);
+        let (slices, remember) = (self.id.slices.clone(), self.settings.remember);
+        let (progress, offset) = Progress::resume(self.caps.shows, slices, remember, saved);
         let of = EventsOf::Slices { entity_type: self.id.entity_type.clone(), slices: self.id.slices.clone() };
-        match Follower::new(of, &offset, self.kind, self.query.clone(), self.settings.share_reader, now) {
+        match Follower::new(of, &offset, self.caps.kind, self.query.clone(), self.settings.share_reader, now) {
             Ok(feed) => {
                 self.phase = Phase::Running(Box::new(Running {
                     feed,
@@ -576,7 +577,7 @@ impl Projection {
             self.leave(out);
             self.run += 1;
             let start = self.starts.next();
-            let announced = own_rows::announced(&self.id.slices, start, self.kind);
+            let announced = own_rows::announced(&self.id.slices, start, self.caps.kind);
             self.save_start(Resetting::Announcing(start), announced, out);
         }
     }

@@ -7,7 +7,11 @@
 //! Stores that order by [`OffsetKind::Ordinal`] show events in the order of their commits, without a
 //! gap. Databases order by the time of the commit, and a commit may become visible after a later one:
 //! there a feed goes back over what it has read ([`EventSource::Backtracking`]), and who needs every
-//! event once applies the gap rules, as a projection does. Source: persistence §5.
+//! event once applies the gap rules, as a projection does.
+//!
+//! Changes of durable states are read in the same way, by the queries of a state store: a change comes as
+//! a record whose number is the revision ([`StoredState::into_record`](crate::StoredState::into_record)).
+//! Of each id only the newest is there to be found ([`Shows::Newest`]). Source: persistence §5.
 
 mod feed;
 mod follower;
@@ -71,6 +75,17 @@ pub struct QueryCaps {
     pub scope: Scope,
     /// What it orders events by.
     pub kind: OffsetKind,
+    /// Which numbers of an id it shows.
+    pub shows: Shows,
+}
+
+/// Which numbers of an id a store shows. Who follows a store of the newest sees no gap where one is left out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shows {
+    /// Every one that is not deleted: events.
+    Every,
+    /// The newest alone, which stands for those that it replaced: the revisions of durable states.
+    Newest,
 }
 
 /// Where a page begins, exclusive. Within one run of a stream; what outlives the run is an [`Offset`].
@@ -283,7 +298,8 @@ impl Envelope {
         }
     }
 
-    /// Whether the record is there and carries no event: it only occupies its number.
+    /// Whether the record is there and carries no event: it only occupies its number. Of a durable state:
+    /// whether this is its deletion.
     pub fn is_filtered(&self) -> bool {
         self.record.as_ref().is_some_and(|record| record.kind == EventKind::Filtered)
     }

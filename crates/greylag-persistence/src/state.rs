@@ -14,14 +14,19 @@
 use std::fmt;
 use std::ops::RangeInclusive;
 
-use greylag_core::Generation;
+use bytes::Bytes;
+use greylag_core::{CodecId, Generation};
 
 use crate::codec::EncodedValue;
 use crate::error::StateRejectReason;
-use crate::event::{Checksum, MAX_MANIFEST_BYTES, MAX_TAG_BYTES, Timestamp, WriterUuid};
-use crate::journal::Scope;
+use crate::event::{
+    Checksum, EventKind, MAX_MANIFEST_BYTES, MAX_TAG_BYTES, Metadata, SeqNr, StoredEvent, Timestamp, WriterEpoch,
+    WriterUuid,
+};
+use crate::journal::{Page, ReadRange, Scope};
 use crate::offset::{Offset, OffsetKind};
 use crate::persistence_id::PersistenceId;
+use crate::query::EventsOf;
 
 /// How often a durable state was written or deleted; [`Revision::NONE`] means never.
 ///
@@ -60,6 +65,12 @@ impl Revision {
     /// Whether nothing was ever written.
     pub const fn is_none(self) -> bool {
         self.0 == 0
+    }
+}
+
+impl From<Revision> for SeqNr {
+    fn from(revision: Revision) -> Self {
+        Self::saturating(revision.0)
     }
 }
 
@@ -265,6 +276,45 @@ impl StoredState {
         Some(crc.finish())
     }
 
+    /// The row as the queries of a state store show it: a record whose number is the revision, under the tag
+    /// of the state, written at no epoch. A deletion is [`EventKind::Filtered`] and has no payload; nothing else of a
+    /// state is.
+    pub fn into_record(self) -> StoredEvent {
+        let (kind, value) = match self.value {
+            Some(value) => (EventKind::Event, value),
+            None => {
+                let (manifest, payload) = (String::new(), Bytes::new());
+                (
+                    EventKind::Filtered,
+                    EncodedValue { codec_id: CodecId::INTERNAL, manifest, schema_version: 0, payload },
+                )
+            }
+        };
+        let mut record = StoredEvent {
+            id: self.id,
+            seq_nr: self.revision.into(),
+            timestamp: self.timestamp,
+            writer_uuid: self.writer_uuid,
+            writer_epoch: WriterEpoch::NONE,
+            codec_id: value.codec_id,
+            manifest: value.manifest,
+            schema_version: value.schema_version,
+            kind,
+            payload: value.payload,
+            metadata: Metadata::new(),
+            tags: self.tag.into_iter().collect(),
+            crc32c: 0,
+        };
+        record.crc32c = record.compute_crc32c();
+        record
+    }
+
+    /// The row as a page of its id's history, which is this one revision if it is in the range.
+    pub fn into_page(self, range: ReadRange) -> Page {
+        let is_meant = !self.revision.is_none() && (range.from..=range.to).contains(&self.revision.into());
+        Page { records: is_meant.then(|| self.into_record()).into_iter().collect(), next: None }
+    }
+
     /// Whether the row is whole and stands where it was written.
     pub fn is_intact(&self) -> bool {
         self.crc32c == self.compute_crc32c()
@@ -283,6 +333,15 @@ pub enum ChangesOf {
         /// Of `0..SLICES`.
         slices: RangeInclusive<u16>,
     },
+}
+
+impl From<EventsOf> for ChangesOf {
+    fn from(of: EventsOf) -> Self {
+        match of {
+            EventsOf::Tag(tag) => Self::Tag(tag),
+            EventsOf::Slices { entity_type, slices } => Self::Slices { entity_type, slices },
+        }
+    }
 }
 
 impl ChangesOf {
@@ -316,8 +375,6 @@ impl StateChange {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bytes::Bytes;
-    use greylag_core::CodecId;
 
     fn value(payload: &'static [u8]) -> EncodedValue {
         let payload = Bytes::from_static(payload);

@@ -19,8 +19,8 @@ use greylag_persistence::{
     Guarantee, HandleError, InMemoryJournal, InMemoryOffsets, Journal, Metadata, NewEvent, OffsetError, OffsetKind,
     OffsetOp, OffsetStore, OnPoison, OwnedSlices, OwnerEpoch, Page, PageQuery, PersistenceId, Position, Processed,
     Projection, ProjectionAnswer, ProjectionEffect, ProjectionEnd, ProjectionHandler, ProjectionId, ProjectionInput,
-    ProjectionSettings, QuerySettings, ReadError, ReadJournal, ReadRange, SeqNr, SharedAnswer, StoreFailure,
-    StoreFault, StoredEvent, Tags, Timestamp, Under, Visible, WriterEpoch, WriterUuid, run_projection,
+    ProjectionSettings, QueryCaps, QuerySettings, ReadError, ReadJournal, ReadRange, Scope, SeqNr, SharedAnswer, Shows,
+    StoreFailure, StoreFault, StoredEvent, Tags, Timestamp, Under, Visible, WriterEpoch, WriterUuid, run_projection,
 };
 use greylag_testkit::transcript::{self, Case};
 
@@ -138,8 +138,9 @@ impl World {
         let guarantee = if case.flag("exactly") { Guarantee::ExactlyOnce } else { Guarantee::AtLeastOnce };
         let id = ProjectionId { name: "carts".into(), entity_type: "Cart".into(), slices: SLICES };
         let mut out = Vec::new();
-        let kind = OffsetKind::Timestamp;
-        self.projection = Some(Projection::start(id, guarantee, kind, query, settings, [7; 32], &mut out).unwrap());
+        let shows = if case.flag("states") { Shows::Newest } else { Shows::Every };
+        let caps = QueryCaps { scope: Scope::Shared, kind: OffsetKind::Timestamp, shows };
+        self.projection = Some(Projection::start(id, guarantee, caps, query, settings, [7; 32], &mut out).unwrap());
         let mut shown = self.show(&out);
         if case.flag("reading") {
             let projection = self.projection.as_mut().unwrap();

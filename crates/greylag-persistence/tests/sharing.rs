@@ -272,6 +272,12 @@ impl Seen {
         self.all.lock().unwrap().values().map(Vec::len).sum()
     }
 
+    /// The last number of each id.
+    fn newest(&self) -> BTreeMap<PersistenceId, u64> {
+        let all = self.all.lock().unwrap();
+        all.iter().filter_map(|(id, numbers)| Some((id.clone(), *numbers.last()?))).collect()
+    }
+
     /// Every number once, and in order.
     fn assert_in_order(&self) {
         for (id, numbers) in &*self.all.lock().unwrap() {
@@ -454,6 +460,39 @@ async fn scenario_59_nothing_is_lost_between_readers_where_commits_come_late() {
             tokio::time::sleep(Duration::from_secs(100)).await;
             assert_eq!(seen.count(), meant, "seed {seed}: {:?}", handle.status());
             seen.assert_in_order();
+        }
+    }
+}
+
+/// Rule persistence §5 (b), changes of states: no projection misses the newest revision of an id or sees one
+/// twice or after a later one, however late commits show, however slow it is and whenever it joins.
+#[tokio::test(start_paused = true)]
+async fn the_newest_state_of_each_id_is_found_where_commits_come_late() {
+    for seed in 0..seeds() {
+        let store = Timed::states(Duration::from_secs(8), seed);
+        let page = NonZeroUsize::new(20).unwrap();
+        let read = ReadJournal::new(Arc::new(store.clone()), QuerySettings { page, ..QuerySettings::default() });
+        let mut running = Vec::new();
+        for step in 0..400_u32 {
+            for name in store.draw(3) {
+                store.write(&format!("{}", name % 40));
+            }
+            if step % 40 == 0 {
+                let slices = [ALL, 0..=511, 512..=1023][step as usize / 40 % 3].clone();
+                let takes = Duration::from_millis([0, 50, 700][step as usize / 40 % 3]);
+                let seen = Seen { takes, ..Seen::default() };
+                let handle = run(&read, &step.to_string(), slices.clone(), &seen);
+                running.push((slices, seen, handle));
+            }
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+        for (slices, seen, handle) in &running {
+            let newest = store.newest(slices);
+            until("the newest of each", || seen.newest() == newest).await;
+            tokio::time::sleep(Duration::from_secs(100)).await;
+            let all = seen.all.lock().unwrap();
+            let rise = all.values().all(|numbers| numbers.is_sorted_by(|earlier, later| earlier < later));
+            assert!(rise, "seed {seed}: {:?}: {all:?}", handle.status());
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use greylag_persistence::{
-    Cursor, EventPage, EventsOf, FoundEvent, PageQuery, Position, QueryCaps, Scope, SeqNr, Timestamp, Visible,
+    Cursor, EventPage, EventsOf, FoundEvent, PageQuery, Position, QueryCaps, Scope, SeqNr, Shows, Timestamp, Visible,
 };
 
 use super::offsets::{from_position, position};
@@ -17,7 +17,7 @@ pub(crate) fn from_query_caps(caps: QueryCaps) -> proto::QueryCaps {
 
 /// What the served journal can do; for clients its scope is `Shared`.
 pub(crate) fn query_caps(caps: proto::QueryCaps) -> QueryCaps {
-    QueryCaps { scope: Scope::Shared, kind: kind(caps.kind()) }
+    QueryCaps { scope: Scope::Shared, kind: kind(caps.kind()), shows: Shows::Every }
 }
 
 fn from_events_of(of: &EventsOf) -> proto::Selection {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use greylag_persistence::{
     AdvanceError, AppendError, ChangesOf, ClaimError, Cursor, DeleteError, EncodedValue, EventPage, EventsOf,
     FoundEvent, Offset, OffsetCaps, OffsetError, OffsetKind, OwnedSlices, OwnerEpoch, PageQuery, Position, Processed,
-    QueryCaps, QueryError, ReadError, RejectReason, Revision, StateCaps, StateChange, StateHead, StateRejectReason,
+    QueryCaps, QueryError, ReadError, RejectReason, Revision, Shows, StateCaps, StateChange, StateHead, StateRejectReason,
     StateWrite, StateWriteError, StoredState, Visible,
 };
 
@@ -241,7 +241,7 @@ fn queries_come_back() {
         assert_eq!(event_page(from_event_page(sample.clone())), Ok(sample));
     }
     for kind in [OffsetKind::Ordinal, OffsetKind::Timestamp] {
-        let caps = QueryCaps { scope: Scope::Shared, kind };
+        let caps = QueryCaps { scope: Scope::Shared, kind, shows: Shows::Every };
         assert_eq!(query_caps(from_query_caps(caps)), caps);
     }
 }

@@ -3,6 +3,7 @@
 //! For tests, simulations and entities that need not outlive their process. Every call is done
 //! when it is first polled, so no future here ever waits. Source: persistence §4.2.
 
+mod changes;
 mod offsets;
 mod queries;
 mod states;
@@ -26,6 +27,7 @@ use crate::journal::{Append, Appended, Caps, Claim, Head, Health, Page, ReadRang
 use crate::persistence_id::PersistenceId;
 use crate::snapshot::{NewSnapshot, Snapshot, SnapshotCaps, SnapshotCriteria};
 
+pub use changes::InMemoryChanges;
 pub use offsets::InMemoryOffsets;
 pub use queries::InMemoryQueries;
 pub use states::InMemoryStates;

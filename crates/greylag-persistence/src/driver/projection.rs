@@ -34,7 +34,7 @@ pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 #[async_trait]
 pub trait ProjectionHandler: Send + 'static {
     /// Processes a group, of [`ProjectionSettings::group`] envelopes at most. All come with their
-    /// record; a filtered one has no event in it.
+    /// record; a filtered one has no event in it, or is the deletion of a durable state.
     ///
     /// # Errors
     /// Any: the group is handed over again, after a wait.
@@ -227,8 +227,8 @@ fn start(
     settings: ProjectionSettings,
 ) -> Result<ProjectionHandle, SettingsError> {
     let mut out = Vec::new();
-    let (kind, query) = (read.queries().caps().kind, read.settings().clone());
-    let machine = Projection::start(id.clone(), guarantee, kind, query, settings, random_seed(), &mut out)?;
+    let (caps, query) = (read.queries().caps(), read.settings().clone());
+    let machine = Projection::start(id.clone(), guarantee, caps, query, settings, random_seed(), &mut out)?;
     let (inputs, inbox) = mpsc::channel(16);
     let (told, status) = watch::channel(ProjectionStatus::default());
     let hints = read.listen(Topic::EntityType(id.entity_type.clone()));

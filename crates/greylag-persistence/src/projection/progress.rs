@@ -2,7 +2,9 @@
 //!
 //! Stores of ordinals show every event once and in order, so there a number is enough. Stores that
 //! order by time show events late and twice: each id's numbers are followed one by one, what comes twice
-//! is dropped, and what leaves a gap is left to backtracking, which fills it by reading the id.
+//! is dropped, and what leaves a gap is left to backtracking, which fills it by reading the id. Of durable
+//! states only the newest revision is there, so there is nothing to fill: a later one is taken, an earlier
+//! one dropped.
 //!
 //! How far *everything* was processed is kept as one more row of the offset store, a [`marker`] of the
 //! range: an id of ours that falls into the range's first slice. Without it nobody could tell a slice that
@@ -18,7 +20,7 @@ use super::own_rows::{OwnRow, Starts, marker};
 use crate::event::{SeqNr, Timestamp};
 use crate::offset::{Offset, Position, Processed};
 use crate::persistence_id::PersistenceId;
-use crate::query::{Envelope, EventSource, before};
+use crate::query::{Envelope, EventSource, Shows, before};
 
 /// What becomes of an envelope.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,6 +40,7 @@ pub(crate) enum Judgement {
 /// What one projection has processed.
 #[derive(Debug)]
 pub(crate) struct Progress {
+    shows: Shows,
     slices: RangeInclusive<u16>,
     remember: Duration,
     marker: PersistenceId,
@@ -53,7 +56,12 @@ pub(crate) struct Progress {
 impl Progress {
     /// Goes on from what was saved, of all slices of the projection, whoever owned them. Answers where
     /// to read on.
-    pub(crate) fn resume(slices: RangeInclusive<u16>, remember: Duration, saved: Vec<Processed>) -> (Self, Offset) {
+    pub(crate) fn resume(
+        shows: Shows,
+        slices: RangeInclusive<u16>,
+        remember: Duration,
+        saved: Vec<Processed>,
+    ) -> (Self, Offset) {
         let starts = Starts::among(&saved);
         let mut began_at: BTreeMap<u16, Position> = BTreeMap::new();
         let mut ids = BTreeMap::new();
@@ -82,7 +90,7 @@ impl Progress {
             Some(Position::Timestamp(timestamp)) => Offset::Timestamp { timestamp, seen: Vec::new() },
         };
         let marker = marker(&slices, starts.of_range(&slices));
-        (Self { slices, remember, marker, ids, began_at, reached, left: BTreeMap::new() }, offset)
+        (Self { shows, slices, remember, marker, ids, began_at, reached, left: BTreeMap::new() }, offset)
     }
 
     /// What becomes of this envelope.
@@ -99,7 +107,10 @@ impl Progress {
                     Judgement::Accept
                 }
             }
-            Position::Timestamp(timestamp) => self.judge_timed(envelope, timestamp),
+            Position::Timestamp(timestamp) => match self.shows {
+                Shows::Every => self.judge_timed(envelope, timestamp),
+                Shows::Newest => self.judge_newest(envelope, timestamp),
+            },
         }
     }
 
@@ -116,6 +127,25 @@ impl Progress {
             Some(next) if seq_nr == next && envelope.record.is_some() => Judgement::Accept,
             Some(from) if seq_nr == from || !is_live => Judgement::Fetch { from, to: seq_nr },
             _ => Judgement::Leave,
+        }
+    }
+
+    /// A number stands for all before it, so none is waited for. One that was replaced before its record was
+    /// read comes again as its successor, which has a place of its own.
+    fn judge_newest(&self, envelope: &Envelope, timestamp: Timestamp) -> Judgement {
+        let (id, seq_nr) = (&envelope.id, envelope.seq_nr);
+        let is_live = envelope.source != EventSource::Backtracking;
+        let last = match self.ids.get(id) {
+            Some((last, _)) => *last,
+            None if self.is_forgotten(id, timestamp) => return Judgement::Duplicate,
+            // Forgotten since this run began; no commit is so late.
+            None if !is_live && self.is_before_memory(id, timestamp) => return Judgement::Duplicate,
+            None => SeqNr::ZERO,
+        };
+        match last.next() {
+            Some(next) if next <= seq_nr && envelope.record.is_some() => Judgement::Accept,
+            Some(from) if from <= seq_nr => Judgement::Fetch { from, to: seq_nr },
+            _ => Judgement::Duplicate,
         }
     }
 

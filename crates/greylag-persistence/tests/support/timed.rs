@@ -1,5 +1,6 @@
 //! A store that orders by time, like a database: a row is given its time when it is written, and shows
-//! when it is committed, which may be later than others that were written after it.
+//! when it is committed, which may be later than others that were written after it. Of events every one
+//! stays; a state is replaced once its next revision is committed.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -12,7 +13,7 @@ use bytes::Bytes;
 use greylag_core::CodecId;
 use greylag_persistence::{
     Cursor, EventKind, EventPage, EventQueries, FoundEvent, Metadata, OffsetKind, Page, PageQuery, PersistenceId,
-    Position, QueryCaps, QueryError, ReadError, ReadRange, Scope, SeqNr, StoredEvent, Tags, Timestamp, Visible,
+    Position, QueryCaps, QueryError, ReadError, ReadRange, Scope, SeqNr, Shows, StoredEvent, Tags, Timestamp, Visible,
     WriterEpoch, WriterUuid,
 };
 use rand::{RngExt, SeedableRng};
@@ -28,15 +29,18 @@ const EPOCH: u64 = 1_000_000_000;
 #[derive(Clone)]
 pub(crate) struct Timed {
     start: Instant,
+    shows: Shows,
     latest: Duration,
     rows: Arc<Mutex<Rows>>,
     asked: Arc<AtomicUsize>,
 }
 
+type Place = (Timestamp, PersistenceId, SeqNr);
+
 struct Rows {
     rng: ChaCha8Rng,
     /// By place, with the moment at which it shows.
-    by_place: BTreeMap<(Timestamp, PersistenceId, SeqNr), Timestamp>,
+    by_place: BTreeMap<Place, Timestamp>,
     /// Of each id the last number, and when it shows: until then the id is locked.
     heads: BTreeMap<PersistenceId, (u64, Timestamp)>,
 }
@@ -50,7 +54,18 @@ impl Timed {
     pub(crate) fn seeded(latest: Duration, seed: u64) -> Self {
         let rng = ChaCha8Rng::seed_from_u64(seed);
         let rows = Rows { rng, by_place: BTreeMap::new(), heads: BTreeMap::new() };
-        Self { start: Instant::now(), latest, rows: Arc::new(Mutex::new(rows)), asked: Arc::default() }
+        Self {
+            start: Instant::now(),
+            shows: Shows::Every,
+            latest,
+            rows: Arc::new(Mutex::new(rows)),
+            asked: Arc::default(),
+        }
+    }
+
+    /// As [`Timed::seeded`], of states.
+    pub(crate) fn states(latest: Duration, seed: u64) -> Self {
+        Self { shows: Shows::Newest, ..Self::seeded(latest, seed) }
     }
 
     fn now(&self) -> Timestamp {
@@ -88,10 +103,29 @@ impl Timed {
         self.asked.load(Ordering::SeqCst)
     }
 
+    /// The last number of each id in these slices.
+    pub(crate) fn newest(&self, slices: &RangeInclusive<u16>) -> BTreeMap<PersistenceId, u64> {
+        let rows = self.rows.lock().unwrap();
+        let meant = rows.heads.iter().filter(|(id, _)| slices.contains(&id.slice()));
+        meant.map(|(id, (last, _))| (id.clone(), *last)).collect()
+    }
+
     /// Events in these slices.
     pub(crate) fn count(&self, slices: &RangeInclusive<u16>) -> usize {
         let rows = self.rows.lock().unwrap();
         rows.by_place.keys().filter(|(_, id, _)| slices.contains(&id.slice())).count()
+    }
+}
+
+impl Rows {
+    /// Whether this row is committed, and not replaced.
+    fn is_there(&self, shows: Shows, (_, id, seq_nr): &Place, shows_at: Timestamp, now: Timestamp) -> bool {
+        let is_replaced = |(last, last_shows_at): &(u64, Timestamp)| {
+            // All but the last are committed, and the last may not be: then the one before it is there.
+            let there = if *last_shows_at <= now { *last } else { *last - 1 };
+            shows == Shows::Newest && seq_nr.as_u64() < there
+        };
+        shows_at <= now && !self.heads.get(id).is_some_and(is_replaced)
     }
 }
 
@@ -116,7 +150,7 @@ pub(crate) fn record(id: PersistenceId, seq_nr: SeqNr, timestamp: Timestamp) -> 
 #[async_trait]
 impl EventQueries for Timed {
     fn caps(&self) -> QueryCaps {
-        QueryCaps { scope: Scope::Shared, kind: OffsetKind::Timestamp }
+        QueryCaps { scope: Scope::Shared, kind: OffsetKind::Timestamp, shows: self.shows }
     }
 
     async fn persistence_ids(
@@ -145,7 +179,7 @@ impl EventQueries for Timed {
             _ => Timestamp::from_micros(u64::MAX),
         };
         let settled = Timestamp::from_micros(now.as_micros() - u64::try_from(behind.as_micros()).unwrap());
-        let is_after = |(at, id, seq_nr): &(Timestamp, PersistenceId, SeqNr)| match &query.after {
+        let is_after = |(at, id, seq_nr): &Place| match &query.after {
             Cursor::Row { timestamp, id: after, seq_nr: number } => {
                 (*at, Some(id), *seq_nr) > (*timestamp, after.as_ref(), *number)
             }
@@ -155,7 +189,7 @@ impl EventQueries for Timed {
         {
             let rows = self.rows.lock().unwrap();
             let meant = rows.by_place.iter().filter(|(place, shows_at)| {
-                **shows_at <= now
+                rows.is_there(self.shows, place, **shows_at, now)
                     && place.0 < settled
                     && place.0 <= until
                     && is_after(place)
@@ -182,8 +216,10 @@ impl EventQueries for Timed {
     async fn read(&self, id: &PersistenceId, range: ReadRange) -> Result<Page, ReadError> {
         let now = self.now();
         let rows = self.rows.lock().unwrap();
-        let meant = rows.by_place.iter().filter(|((_, of, seq_nr), shows_at)| {
-            of == id && (range.from..=range.to).contains(seq_nr) && **shows_at <= now
+        let meant = rows.by_place.iter().filter(|(place, shows_at)| {
+            place.1 == *id
+                && (range.from..=range.to).contains(&place.2)
+                && rows.is_there(self.shows, place, **shows_at, now)
         });
         let records: Vec<StoredEvent> =
             meant.map(|((at, id, seq_nr), _)| record(id.clone(), *seq_nr, *at)).take(range.max_events).collect();

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use greylag_core::CodecId;
 use greylag_persistence::{
     Append, EventKind, EventPage, EventQueries, EventsOf, InMemoryOffsets, NewEvent, OffsetKind, OffsetStore, Page,
-    PageQuery, PersistenceId, Position, QueryCaps, QueryError, ReadError, ReadRange, Scope, SeqNr, Stores, Timestamp,
+    PageQuery, PersistenceId, Position, QueryCaps, QueryError, ReadError, ReadRange, Scope, SeqNr, Shows, Stores, Timestamp,
     WriterEpoch, WriterUuid,
 };
 use tokio::sync::{Semaphore, watch};
@@ -47,7 +47,7 @@ impl Gated {
 #[async_trait]
 impl EventQueries for Gated {
     fn caps(&self) -> QueryCaps {
-        QueryCaps { scope: Scope::Process, kind: OffsetKind::Ordinal }
+        QueryCaps { scope: Scope::Process, kind: OffsetKind::Ordinal, shows: Shows::Every }
     }
 
     async fn persistence_ids(

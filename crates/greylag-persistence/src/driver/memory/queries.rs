@@ -11,7 +11,7 @@ use crate::error::{Corrupt, CorruptKind, QueryError, ReadError};
 use crate::journal::{Page, ReadRange};
 use crate::offset::{OffsetKind, Position};
 use crate::persistence_id::PersistenceId;
-use crate::query::{Cursor, EventPage, FoundEvent, PageQuery, QueryCaps};
+use crate::query::{Cursor, EventPage, FoundEvent, PageQuery, QueryCaps, Shows};
 
 /// The query side of an [`InMemoryJournal`].
 #[derive(Clone)]
@@ -48,7 +48,7 @@ impl Histories {
 #[async_trait]
 impl EventQueries for InMemoryQueries {
     fn caps(&self) -> QueryCaps {
-        QueryCaps { scope: self.journal.caps.scope, kind: OffsetKind::Ordinal }
+        QueryCaps { scope: self.journal.caps.scope, kind: OffsetKind::Ordinal, shows: Shows::Every }
     }
 
     async fn persistence_ids(

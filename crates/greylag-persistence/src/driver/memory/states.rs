@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use async_trait::async_trait;
 
-use super::{Clock, closed, lock, system_clock};
+use super::{Clock, InMemoryChanges, closed, lock, system_clock};
 use crate::codec::EncodedValue;
 use crate::driver::state_store::StateStore;
 use crate::error::{CloseError, Corrupt, CorruptKind, QueryError, ReadError, StateWriteError, StoreFailure};
@@ -52,6 +52,11 @@ impl InMemoryStates {
         Self { rows: Arc::default(), caps, clock: Arc::new(clock) }
     }
 
+    /// The query side, which shows every change once.
+    pub fn queries(&self) -> InMemoryChanges {
+        InMemoryChanges::new(self.clone())
+    }
+
     /// Damages a stored row, so that reading it is an error; answers whether there is one.
     pub fn corrupt(&self, id: &PersistenceId) -> bool {
         let mut rows = lock(&self.rows);
@@ -67,6 +72,10 @@ impl InMemoryStates {
     /// Forgets everything, tombstones included.
     pub fn clear(&self) {
         lock(&self.rows).by_id.clear();
+    }
+
+    pub(super) fn scope(&self) -> Scope {
+        self.caps.scope
     }
 
     pub(super) fn open<E>(&self, refuse: impl FnOnce(StoreFailure) -> E) -> Result<MutexGuard<'_, Rows>, E> {
@@ -99,7 +108,7 @@ impl InMemoryStates {
     }
 }
 
-fn checked(row: &StoredState) -> Result<StoredState, ReadError> {
+pub(super) fn checked(row: &StoredState) -> Result<StoredState, ReadError> {
     if row.is_intact() {
         return Ok(row.clone());
     }

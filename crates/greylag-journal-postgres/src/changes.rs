@@ -1,0 +1,133 @@
+//! Changes of durable states, in the order of the server's time: pages as of events, one row for each id.
+//!
+//! A change that commits after a later one was shown is found by the passes backwards of a
+//! [`Feed`](greylag_persistence::Feed), unless a further one has replaced it by then, which has a place of its
+//! own. Source: persistence §5 (PostgreSQL).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use greylag_persistence::{
+    Cursor, EventPage, EventQueries, EventsOf, FoundEvent, OffsetKind, Page, PageQuery, PersistenceId, Position,
+    QueryCaps, QueryError, ReadError, ReadRange, Scope, Shows, StateStore,
+};
+use tokio_postgres::Row;
+
+use crate::journal::Inner;
+use crate::queries::{Bounds, foreign, limit, unavailable};
+use crate::rows::{self, Micros, Unreadable};
+use crate::statements::{
+    CHANGE_PLACES_BY_SLICES, CHANGE_PLACES_BY_TAG, CHANGES_BY_SLICES, CHANGES_BY_TAG, NEWEST_CHANGE, STATE_IDS_OF_TYPE,
+};
+use crate::states::{PostgresStates, checked};
+
+/// Queries over the changes of [`PostgresStates`], over the connections of a journal's queries.
+#[derive(Debug, Clone)]
+pub struct PostgresChanges {
+    inner: Arc<Inner>,
+}
+
+impl PostgresChanges {
+    pub(crate) fn new(inner: Arc<Inner>) -> Self {
+        Self { inner }
+    }
+
+    async fn rows(&self, query: &PageQuery) -> Result<Vec<Row>, QueryError> {
+        let Bounds { after: (time, id, _), until, behind, limit } =
+            &Bounds::new(query, self.inner.settings.behind_current_time)?;
+        let found = self.inner.query.call(self.inner.settings.call_timeout, |session| async move {
+            match &query.of {
+                EventsOf::Tag(tag) => {
+                    let sql = if query.load { CHANGES_BY_TAG } else { CHANGE_PLACES_BY_TAG };
+                    let statement = session.prepare(sql).await?;
+                    session.client.query(&statement, &[tag, time, id, until, behind, limit]).await
+                }
+                EventsOf::Slices { entity_type, slices } => {
+                    let sql = if query.load { CHANGES_BY_SLICES } else { CHANGE_PLACES_BY_SLICES };
+                    let statement = session.prepare(sql).await?;
+                    let slice = |slice: u16| i16::try_from(slice).unwrap_or(i16::MAX);
+                    let (first, last) = (slice(*slices.start()), slice(*slices.end()));
+                    let values: [&(dyn tokio_postgres::types::ToSql + Sync); 8] =
+                        [entity_type, time, id, until, behind, limit, &first, &last];
+                    session.client.query(&statement, &values).await
+                }
+            }
+        });
+        found.await.map_err(|failed| unavailable(failed.cause))
+    }
+
+    fn found(&self, row: &Row, load: bool) -> Result<FoundEvent, QueryError> {
+        let unreadable = |Unreadable| unavailable(self.inner.unreadable());
+        if !load {
+            let place = rows::processed(row).map_err(unreadable)?;
+            return Ok(FoundEvent { id: place.id, seq_nr: place.seq_nr, position: place.position, event: None });
+        }
+        let id = rows::id(row).map_err(unreadable)?;
+        let record = checked(&id, row).map_err(QueryError::Read)?.into_record();
+        let position = Position::Timestamp(record.timestamp);
+        Ok(FoundEvent { id, seq_nr: record.seq_nr, position, event: Some(record) })
+    }
+}
+
+#[async_trait]
+impl EventQueries for PostgresChanges {
+    fn caps(&self) -> QueryCaps {
+        QueryCaps { scope: Scope::Shared, kind: OffsetKind::Timestamp, shows: Shows::Newest }
+    }
+
+    fn settles_after(&self) -> Duration {
+        self.inner.settings.behind_current_time
+    }
+
+    async fn persistence_ids(
+        &self,
+        entity_type: Option<&str>,
+        after: Option<&PersistenceId>,
+        limit: usize,
+    ) -> Result<Vec<PersistenceId>, ReadError> {
+        let (after, limit) = (after.map_or("", PersistenceId::as_str), self::limit(limit));
+        let found = self.inner.query.call(self.inner.settings.call_timeout, |session| async move {
+            let statement = session.prepare(STATE_IDS_OF_TYPE).await?;
+            session.client.query(&statement, &[&after, &limit, &entity_type]).await
+        });
+        let found = found.await.map_err(|failed| ReadError::Unavailable(failed.cause))?;
+        let unreadable = |Unreadable| ReadError::Unavailable(self.inner.unreadable());
+        found.iter().map(|row| rows::id(row).map_err(unreadable)).collect()
+    }
+
+    async fn newest(&self) -> Result<Option<Position>, ReadError> {
+        let found = self.inner.query.call(self.inner.settings.call_timeout, |session| async move {
+            let statement = session.prepare(NEWEST_CHANGE).await?;
+            session.client.query_one(&statement, &[]).await
+        });
+        let row = found.await.map_err(|failed| ReadError::Unavailable(failed.cause))?;
+        let now: Option<Micros> =
+            rows::column(&row, "now").map_err(|Unreadable| ReadError::Unavailable(self.inner.unreadable()))?;
+        Ok(now.map(|now| Position::Timestamp(now.into())))
+    }
+
+    async fn events(&self, query: &PageQuery) -> Result<EventPage, QueryError> {
+        let rows = self.rows(query).await?;
+        let more = rows.len() >= query.limit;
+        let mut page = EventPage { events: Vec::with_capacity(rows.len()), next: query.after.clone(), more };
+        for row in &rows {
+            match self.found(row, query.load) {
+                Ok(found) => {
+                    let Position::Timestamp(timestamp) = found.position else { return Err(foreign()) };
+                    page.next = Cursor::Row { timestamp, id: Some(found.id.clone()), seq_nr: found.seq_nr };
+                    page.events.push(found);
+                }
+                Err(error) if page.events.is_empty() => return Err(error),
+                // The next page begins with it, and says so.
+                Err(_) => return Ok(EventPage { more: true, ..page }),
+            }
+        }
+        Ok(page)
+    }
+
+    async fn read(&self, id: &PersistenceId, range: ReadRange) -> Result<Page, ReadError> {
+        let row = PostgresStates::new(self.inner.clone()).get(id).await?;
+        Ok(row.into_page(range))
+    }
+}
