@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use greylag_persistence::{
-    ChangesOf, Cursor, EventPage, EventQueries, FoundEvent, OffsetKind, Page, PageQuery, PersistenceId,
-    Position, QueryCaps, QueryError, ReadError, ReadRange, Scope, Shows, StateChange,
+    ChangesOf, Cursor, EventPage, EventQueries, FoundEvent, OffsetKind, Page, PageQuery, PersistenceId, Position,
+    QueryCaps, QueryError, ReadError, ReadRange, Scope, Shows, StateChange,
 };
 
 use crate::journal::Inner;

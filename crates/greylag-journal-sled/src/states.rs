@@ -64,9 +64,7 @@ impl StateStore for SledStates {
 
     async fn get(&self, id: &PersistenceId) -> Result<StoredState, ReadError> {
         let id = id.clone();
-        let reading = self.inner.read(move |reads| {
-            reads.state_or_absent(id)
-        });
+        let reading = self.inner.read(move |reads| reads.state_or_absent(id));
         reading.await.map_err(ReadError::Unavailable)?
     }
 

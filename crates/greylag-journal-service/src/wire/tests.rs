@@ -5,8 +5,8 @@ use std::time::Duration;
 use greylag_persistence::{
     AdvanceError, AppendError, ChangesOf, ClaimError, Cursor, DeleteError, EncodedValue, EventPage, EventsOf,
     FoundEvent, Offset, OffsetCaps, OffsetError, OffsetKind, OwnedSlices, OwnerEpoch, PageQuery, Position, Processed,
-    QueryCaps, QueryError, ReadError, RejectReason, Revision, Shows, StateCaps, StateChange, StateHead, StateRejectReason,
-    StateWrite, StateWriteError, StoredState, Visible,
+    QueryCaps, QueryError, ReadError, RejectReason, Revision, Shows, StateCaps, StateChange, StateHead,
+    StateRejectReason, StateWrite, StateWriteError, StoredState, Visible,
 };
 
 use super::*;

@@ -7,8 +7,8 @@ use async_trait::async_trait;
 use greylag_core::CodecId;
 use greylag_persistence::{
     Append, EventKind, EventPage, EventQueries, EventsOf, InMemoryOffsets, NewEvent, OffsetKind, OffsetStore, Page,
-    PageQuery, PersistenceId, Position, QueryCaps, QueryError, ReadError, ReadRange, Scope, SeqNr, Shows, Stores, Timestamp,
-    WriterEpoch, WriterUuid,
+    PageQuery, PersistenceId, Position, QueryCaps, QueryError, ReadError, ReadRange, Scope, SeqNr, Shows, Stores,
+    Timestamp, WriterEpoch, WriterUuid,
 };
 use tokio::sync::{Semaphore, watch};
 use tokio_stream::wrappers::ReceiverStream;
