@@ -37,7 +37,7 @@ use crate::settings::SettingsError;
 
 pub use messages::{HandleError, ProjectionAnswer, ProjectionEffect, ProjectionEnd, ProjectionInput, ProjectionStats};
 use own_rows::Starts;
-use progress::{Judgement, Progress};
+use progress::{Judgement, Progress, Times};
 use running::{Running, Work, processed};
 pub use settings::{OnPoison, ProjectionSettings};
 
@@ -270,8 +270,8 @@ impl Projection {
     }
 
     fn begin_reading(&mut self, now: Instant, saved: Vec<Processed>, out: &mut Vec<ProjectionEffect>) {
-        let (slices, remember) = (self.id.slices.clone(), self.settings.remember);
-        let (progress, offset) = Progress::resume(self.caps.shows, slices, remember, saved);
+        let times = Times { remember: self.settings.remember, lookback: self.query.backtracking.reach() };
+        let (progress, offset) = Progress::resume(self.caps.shows, self.id.slices.clone(), times, saved);
         let of = EventsOf::Slices { entity_type: self.id.entity_type.clone(), slices: self.id.slices.clone() };
         match Follower::new(of, &offset, self.caps.kind, self.query.clone(), self.settings.share_reader, now) {
             Ok(feed) => {
@@ -469,6 +469,8 @@ impl Projection {
             if running.queue.is_empty() {
                 if !running.asked {
                     running.asked = true;
+                    // What was delivered is judged by now.
+                    running.progress.reread(running.feed.reread_to().unwrap_or_default());
                     self.feed(now, FollowerInput::Demand, out);
                 }
                 return;

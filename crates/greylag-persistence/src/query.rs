@@ -30,8 +30,8 @@ use crate::journal::Scope;
 use crate::offset::{Offset, OffsetKind, Position};
 use crate::persistence_id::PersistenceId;
 
-pub(crate) use feed::before;
 pub use feed::{Feed, FeedEffect, FeedInput};
+pub(crate) use feed::{after, before};
 pub use follower::{Follower, FollowerEffect, FollowerInput};
 pub use settings::{BacktrackingSettings, QuerySettings, SharingSettings};
 pub use shared_reader::{ConsumerId, SharedAnswer, SharedReader, SharedReaderEffect, SharedReaderInput};

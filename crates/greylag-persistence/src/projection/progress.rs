@@ -20,7 +20,7 @@ use super::own_rows::{OwnRow, Starts, marker};
 use crate::event::{SeqNr, Timestamp};
 use crate::offset::{Offset, Position, Processed};
 use crate::persistence_id::PersistenceId;
-use crate::query::{Envelope, EventSource, Shows, before};
+use crate::query::{Envelope, EventSource, Shows, after, before};
 
 /// What becomes of an envelope.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,12 +37,21 @@ pub(crate) enum Judgement {
     Look { at: SeqNr },
 }
 
+/// How far back things matter, by the time of the events.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Times {
+    /// How long ids are remembered.
+    pub(crate) remember: Duration,
+    /// How far before an offset the first pass backwards begins; at most `remember`.
+    pub(crate) lookback: Duration,
+}
+
 /// What one projection has processed.
 #[derive(Debug)]
 pub(crate) struct Progress {
     shows: Shows,
     slices: RangeInclusive<u16>,
-    remember: Duration,
+    times: Times,
     marker: PersistenceId,
     ids: BTreeMap<PersistenceId, (SeqNr, Position)>,
     /// Up to where everything of a slice was processed when this run began.
@@ -51,6 +60,8 @@ pub(crate) struct Progress {
     reached: Option<Position>,
     /// What was left to backtracking: the first place of each id.
     left: BTreeMap<PersistenceId, (SeqNr, Position)>,
+    /// Up to here everything was read a second time, and judged.
+    reread_to: Timestamp,
 }
 
 impl Progress {
@@ -59,7 +70,7 @@ impl Progress {
     pub(crate) fn resume(
         shows: Shows,
         slices: RangeInclusive<u16>,
-        remember: Duration,
+        times: Times,
         saved: Vec<Processed>,
     ) -> (Self, Offset) {
         let starts = Starts::among(&saved);
@@ -73,7 +84,9 @@ impl Progress {
             };
             // A reset removes what is saved of ids, and leaves marks in slices of others.
             let counts = |slice: &u16| start.is_none_or(|start| starts.of_slice(*slice) <= start);
-            for slice in about.filter(|slice| slices.contains(slice)).filter(counts) {
+            // What is saved of an id may lie beyond what was left, or not read again.
+            let tells = start.is_some() || matches!(position, Position::Ordinal(_));
+            for slice in about.filter(|slice| tells && slices.contains(slice)).filter(counts) {
                 let known = began_at.entry(slice).or_insert(position);
                 *known = position.max(*known);
             }
@@ -90,7 +103,8 @@ impl Progress {
             Some(Position::Timestamp(timestamp)) => Offset::Timestamp { timestamp, seen: Vec::new() },
         };
         let marker = marker(&slices, starts.of_range(&slices));
-        (Self { shows, slices, remember, marker, ids, began_at, reached, left: BTreeMap::new() }, offset)
+        let (left, reread_to) = (BTreeMap::new(), Timestamp::default());
+        (Self { shows, slices, times, marker, ids, began_at, reached, left, reread_to }, offset)
     }
 
     /// What becomes of this envelope.
@@ -134,12 +148,9 @@ impl Progress {
     /// read comes again as its successor, which has a place of its own.
     fn judge_newest(&self, envelope: &Envelope, timestamp: Timestamp) -> Judgement {
         let (id, seq_nr) = (&envelope.id, envelope.seq_nr);
-        let is_live = envelope.source != EventSource::Backtracking;
         let last = match self.ids.get(id) {
             Some((last, _)) => *last,
             None if self.is_forgotten(id, timestamp) => return Judgement::Duplicate,
-            // Forgotten since this run began; no commit is so late.
-            None if !is_live && self.is_before_memory(id, timestamp) => return Judgement::Duplicate,
             None => SeqNr::ZERO,
         };
         match last.next() {
@@ -152,14 +163,15 @@ impl Progress {
     /// Whether an event of an id that is not remembered is so old that it was processed.
     fn is_forgotten(&self, id: &PersistenceId, timestamp: Timestamp) -> bool {
         let began_at = self.began_at.get(&id.slice()).copied();
-        matches!(began_at, Some(Position::Timestamp(began_at)) if timestamp < before(began_at, self.remember))
+        matches!(began_at, Some(Position::Timestamp(began_at)) if timestamp < before(began_at, self.times.remember))
     }
 
     /// Whether an event at this time was processed before anything that is remembered, so that what
     /// follows it is next. Source: persistence §5 (first sight of an id).
     pub(crate) fn is_before_memory(&self, id: &PersistenceId, timestamp: Timestamp) -> bool {
-        let newest = [self.began_at.get(&id.slice()).copied(), self.reached].into_iter().flatten().max();
-        matches!(newest, Some(Position::Timestamp(newest)) if timestamp < before(newest, self.remember))
+        let marked = self.mark(None).map(|mark| mark.position);
+        let newest = self.began_at.get(&id.slice()).copied().max(marked);
+        matches!(newest, Some(Position::Timestamp(newest)) if timestamp < before(newest, self.times.remember))
     }
 
     /// The id is processed up to here, or is about to be.
@@ -187,27 +199,43 @@ impl Progress {
         self.left.retain(|id, (seq_nr, _)| ids.get(id).is_none_or(|(last, _)| last < seq_nr));
     }
 
-    /// Where to read on if it ended here, as a row to save: not past anything that was left.
+    /// Everything before this was read a second time, and judged.
+    pub(crate) fn reread(&mut self, to: Timestamp) {
+        self.reread_to = to;
+    }
+
+    /// Where to read on if it ended here, as a row to save: not past anything that was left, and so that whoever
+    /// resumes there goes back over everything that was not read a second time.
     pub(crate) fn mark(&self, reached: Option<Position>) -> Option<Processed> {
-        let reached = self.reached.max(reached)?;
-        let first_left = self.left.values().map(|(_, position)| *position).min();
-        let position = match (reached, first_left) {
-            (Position::Timestamp(_), Some(Position::Timestamp(left))) => {
-                reached.min(Position::Timestamp(Timestamp::from_micros(left.as_micros().saturating_sub(1))))
+        let (number, position) = match self.reached.max(reached)? {
+            Position::Ordinal(ordinal) => (ordinal.saturating_add(1), Position::Ordinal(ordinal)),
+            Position::Timestamp(reached) => {
+                let marked = reached.min(self.first_left()).min(after(self.reread_to, self.times.lookback));
+                (marked.as_micros(), Position::Timestamp(marked))
             }
-            _ => reached,
-        };
-        let number = match position {
-            Position::Ordinal(ordinal) => ordinal.saturating_add(1),
-            Position::Timestamp(timestamp) => timestamp.as_micros(),
         };
         Some(Processed { id: self.marker.clone(), seq_nr: SeqNr::saturating(number), position })
     }
 
+    /// Right before the first that was left.
+    fn first_left(&self) -> Timestamp {
+        let place = |position: &Position| match position {
+            Position::Timestamp(left) => Some(before(*left, Duration::from_micros(1))),
+            Position::Ordinal(_) => None,
+        };
+        let places = self.left.values().filter_map(|(_, position)| place(position));
+        places.min().unwrap_or(Timestamp::from_micros(u64::MAX))
+    }
+
     /// Forgets ids that nobody will ask for; answers before which place the store may do the same.
+    ///
+    /// What will be read a second time has to be known until then, or it would be handled again; and whoever drops
+    /// what is old and unknown would drop what was committed late. So nothing is forgotten that a pass backwards may
+    /// still meet, however far a page went: the mark is at most `lookback` past what was read again, and `remember` is
+    /// no less.
     pub(crate) fn forget(&mut self) -> Option<Position> {
-        let Some(Position::Timestamp(reached)) = self.mark(None).map(|mark| mark.position) else { return None };
-        let bound = Position::Timestamp(before(reached, self.remember));
+        let Some(Position::Timestamp(marked)) = self.mark(None).map(|mark| mark.position) else { return None };
+        let bound = Position::Timestamp(before(marked, self.times.remember));
         self.ids.retain(|_, (_, position)| *position >= bound);
         Some(bound)
     }

@@ -80,7 +80,7 @@ impl ProjectionSettings {
                 return Err(SettingsError::ZeroDuration { key });
             }
         }
-        let reach = query.backtracking.window + query.backtracking.behind;
+        let reach = query.backtracking.reach();
         if self.remember < reach {
             return Err(SettingsError::RememberTooShort { remember: self.remember, reach });
         }

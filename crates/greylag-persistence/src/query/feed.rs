@@ -155,8 +155,8 @@ impl Feed {
             }
             Offset::Timestamp { timestamp, seen } => {
                 let live = Track { cursor: Cursor::at(*timestamp), seen: seen.clone(), seen_at: Some(*timestamp) };
-                let reach = settings.backtracking.window + settings.backtracking.behind;
-                (live, Some((*timestamp, seen.clone())), Cursor::at(before(*timestamp, reach)))
+                let first_back = before(*timestamp, settings.backtracking.reach());
+                (live, Some((*timestamp, seen.clone())), Cursor::at(first_back))
             }
         };
         let goes_back = kind == OffsetKind::Timestamp && until.is_none();
@@ -216,6 +216,12 @@ impl Feed {
                 Offset::Timestamp { timestamp: *timestamp, seen }
             }
         }
+    }
+
+    /// How far the passes backwards have come; none before the first of a stream that began at the start, or where
+    /// there are none.
+    pub(crate) fn reread_to(&self) -> Option<Timestamp> {
+        self.back.as_ref().and_then(|back| back.cursor.timestamp())
     }
 
     /// Goes back after the next page, if this stream ever does.
@@ -381,6 +387,12 @@ impl Track {
         }
         envelopes
     }
+}
+
+/// So long after.
+pub(crate) fn after(timestamp: Timestamp, by: Duration) -> Timestamp {
+    let by = u64::try_from(by.as_micros()).unwrap_or(u64::MAX);
+    Timestamp::from_micros(timestamp.as_micros().saturating_add(by))
 }
 
 /// So long before.

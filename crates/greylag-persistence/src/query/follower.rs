@@ -25,7 +25,7 @@ use super::{
     Cursor, Envelope, EventPage, EventSource, EventsOf, Feed, FeedEffect, FeedInput, PageQuery, QuerySettings, Visible,
 };
 use crate::error::QueryError;
-use crate::event::SeqNr;
+use crate::event::{SeqNr, Timestamp};
 use crate::offset::{Offset, OffsetKind, Position};
 use crate::persistence_id::PersistenceId;
 
@@ -103,6 +103,8 @@ pub struct Follower {
     given: Given,
     /// Where its own reading begins, if it is dismissed.
     reached: Offset,
+    /// What lies before this is not shown again, as of the last delivery.
+    reread_to: Option<Timestamp>,
     join_at: Instant,
 }
 
@@ -126,6 +128,7 @@ impl Follower {
             settings,
             shares,
             mode: Mode::Alone,
+            reread_to: own.reread_to(),
             own: Some(own),
             asked: None,
             own_wants: false,
@@ -162,6 +165,12 @@ impl Follower {
             _ => None,
         };
         [own_at, overlap_at].into_iter().flatten().min()
+    }
+
+    /// What lies before this is not found by going back any more, once everything that was delivered is judged; none
+    /// if anything may be.
+    pub(crate) fn reread_to(&self) -> Option<Timestamp> {
+        self.reread_to
     }
 
     /// Whether the shared reader knows it.
@@ -283,10 +292,21 @@ impl Follower {
         self.given.remembers = true;
     }
 
+    /// While it reads by itself its own passes count, which the shared reader's may be far ahead of.
+    fn note_reread(&mut self, delivered: &[Envelope]) {
+        let shown_again = |envelope: &&Envelope| envelope.source == EventSource::Backtracking;
+        self.reread_to = match &self.own {
+            Some(own) => own.reread_to(),
+            None => delivered.iter().filter(shown_again).filter_map(Envelope::timestamp).max().max(self.reread_to),
+        };
+    }
+
     fn go_on(&mut self, now: Instant, out: &mut Vec<FollowerEffect>) {
         if self.demand && !self.ready.is_empty() {
             self.demand = false;
-            out.push(FollowerEffect::Deliver(self.ready.drain(..).collect()));
+            let envelopes: Vec<Envelope> = self.ready.drain(..).collect();
+            self.note_reread(&envelopes);
+            out.push(FollowerEffect::Deliver(envelopes));
         }
         let (hurries, is_fed) = match self.mode {
             Mode::Overlapping { seam, .. } => (!seam.by_reading_on && self.ready.is_empty(), seam.by_reading_on),

@@ -30,6 +30,13 @@ pub struct BacktrackingSettings {
     pub behind: Duration,
 }
 
+impl BacktrackingSettings {
+    /// How far before an offset a first pass begins.
+    pub(crate) fn reach(&self) -> Duration {
+        self.window + self.behind
+    }
+}
+
 /// How one reader feeds many projections. Source: persistence §9 (`query.fanout_buffer` and following).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SharingSettings {

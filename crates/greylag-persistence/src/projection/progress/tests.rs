@@ -5,7 +5,7 @@ use super::*;
 use crate::StoredEvent;
 use crate::offset::OffsetKind;
 
-const REMEMBER: Duration = Duration::from_secs(300);
+const TIMES: Times = Times { remember: Duration::from_secs(300), lookback: Duration::from_secs(130) };
 
 fn id(name: &str) -> PersistenceId {
     PersistenceId::of("Cart", name).unwrap()
@@ -58,7 +58,7 @@ fn fetch(from: u32, to: u32) -> Judgement {
 /// Rule persistence §5 (gap handling at the consumer), clause by clause.
 #[test]
 fn an_envelope_is_judged_by_its_number_and_how_it_came() {
-    let (mut progress, _) = Progress::resume(Shows::Every, 0..=1023, REMEMBER, Vec::new());
+    let (mut progress, _) = Progress::resume(Shows::Every, 0..=1023, TIMES, Vec::new());
     progress.track(&id("known"), SeqNr::from(5), seconds(1000));
     for (what, envelope, judgement) in [
         ("the next", live("known", 6, 1001), Judgement::Accept),
@@ -80,7 +80,7 @@ fn an_envelope_is_judged_by_its_number_and_how_it_came() {
 #[test]
 fn what_is_too_old_to_be_remembered_was_processed() {
     let all = marker(&(0..=1023), 0);
-    let (mut progress, offset) = Progress::resume(Shows::Every, 0..=1023, REMEMBER, vec![saved(all, 1, 1000)]);
+    let (mut progress, offset) = Progress::resume(Shows::Every, 0..=1023, TIMES, vec![saved(all, 1, 1000)]);
     assert_eq!(offset, Offset::Timestamp { timestamp: Timestamp::from_micros(1_000_000_000), seen: Vec::new() });
     assert_eq!(progress.judge(&live("forgotten", 1, 699)), Judgement::Duplicate);
     assert_eq!(progress.judge(&live("late", 1, 701)), Judgement::Accept);
@@ -88,7 +88,12 @@ fn what_is_too_old_to_be_remembered_was_processed() {
     let at = |seconds: u64| Timestamp::from_micros(seconds * 1_000_000);
     assert!(progress.is_before_memory(&id("quiet"), at(699)));
     assert!(!progress.is_before_memory(&id("quiet"), at(701)));
+    // What was not read again is remembered, however far reading on has come.
     progress.reach(seconds(2000));
+    progress.track(&id("met again"), SeqNr::from(1), seconds(1001));
+    assert_eq!((progress.forget(), progress.remembered()), (Some(seconds(0)), 1));
+    assert!(!progress.is_before_memory(&id("quiet"), at(1699)));
+    progress.reread(at(2000));
     assert!(progress.is_before_memory(&id("quiet"), at(1699)));
     // What is long done is forgotten, here and in the store.
     progress.track(&id("old"), SeqNr::from(1), seconds(1600));
@@ -98,7 +103,7 @@ fn what_is_too_old_to_be_remembered_was_processed() {
 
 #[test]
 fn the_mark_never_passes_what_was_left() {
-    let (mut progress, _) = Progress::resume(Shows::Every, 0..=1023, REMEMBER, Vec::new());
+    let (mut progress, _) = Progress::resume(Shows::Every, 0..=1023, TIMES, Vec::new());
     let place = |progress: &Progress| progress.mark(None).map(|mark| mark.position);
     assert_eq!(place(&progress), None);
     progress.track(&id("a"), SeqNr::from(1), seconds(10));
@@ -114,7 +119,7 @@ fn the_mark_never_passes_what_was_left() {
 fn ranges_are_cut_anew_without_loss() {
     let mark = |slices: RangeInclusive<u16>, at| saved(marker(&slices, 0), 1, at);
     let halves = vec![mark(0..=511, 100), mark(512..=1023, 50)];
-    let start = |slices, rows: &[Processed]| Progress::resume(Shows::Every, slices, REMEMBER, rows.to_vec()).1;
+    let start = |slices, rows: &[Processed]| Progress::resume(Shows::Every, slices, TIMES, rows.to_vec()).1;
     let at = |seconds: u64| Offset::Timestamp { timestamp: Timestamp::from_micros(seconds * 1_000_000), seen: vec![] };
     assert_eq!(start(0..=511, &halves), at(100));
     assert_eq!(start(0..=1023, &halves), at(50), "two instances become one: the slower says where");
@@ -125,7 +130,12 @@ fn ranges_are_cut_anew_without_loss() {
     let row = saved(id("1"), 7, 90);
     assert_eq!(start(0..=1023, std::slice::from_ref(&row)), Offset::None);
     // The faster half is not processed again.
-    let (progress, _) = Progress::resume(Shows::Every, 0..=1023, Duration::from_secs(10), [halves, vec![row]].concat());
+    let (progress, _) = Progress::resume(
+        Shows::Every,
+        0..=1023,
+        Times { remember: Duration::from_secs(10), ..TIMES },
+        [halves, vec![row]].concat(),
+    );
     assert_eq!(progress.judge(&live("1", 7, 90)), Judgement::Duplicate);
     let half = |upper: bool| (0..).map(|n: u32| n.to_string()).find(|n| (id(n).slice() >= 512) == upper).unwrap();
     assert_eq!(progress.judge(&live(&half(false), 1, 60)), Judgement::Duplicate, "its half was past that");
@@ -136,7 +146,7 @@ fn ranges_are_cut_anew_without_loss() {
 fn ordinals_need_no_memory() {
     let slices = 0..=1023;
     let mark = Processed { id: marker(&slices, 0), seq_nr: SeqNr::from(8), position: Position::Ordinal(7) };
-    let (mut progress, offset) = Progress::resume(Shows::Every, slices, REMEMBER, vec![mark.clone()]);
+    let (mut progress, offset) = Progress::resume(Shows::Every, slices, TIMES, vec![mark.clone()]);
     assert_eq!(offset, Offset::Ordinal(7));
     let at = |ordinal| Envelope::of_record(record(&id("a"), 9), Position::Ordinal(ordinal), EventSource::Live);
     assert_eq!(progress.judge(&at(7)), Judgement::Duplicate);
@@ -152,7 +162,7 @@ fn ordinals_need_no_memory() {
 fn a_reset_overrules_the_marks_of_wider_ranges() {
     let mark = |slices: RangeInclusive<u16>, start, at| saved(marker(&slices, start), 1, at);
     let upper = confirmed(&(512..=1023), 1, OffsetKind::Timestamp);
-    let start = |slices, rows: &[Processed]| Progress::resume(Shows::Every, slices, REMEMBER, rows.to_vec()).1;
+    let start = |slices, rows: &[Processed]| Progress::resume(Shows::Every, slices, TIMES, rows.to_vec()).1;
     let at = |seconds: u64| Offset::Timestamp { timestamp: Timestamp::from_micros(seconds * 1_000_000), seen: vec![] };
     let mut rows = vec![mark(0..=1023, 0, 50), upper.clone()];
     assert_eq!(start(0..=511, &rows), at(50));
@@ -163,7 +173,7 @@ fn a_reset_overrules_the_marks_of_wider_ranges() {
     rows.push(mark(512..=1023, 1, 5));
     assert_eq!(start(512..=1023, &rows), at(5));
     // Merged: the mark of the whole is a new one, and what was known of the lower half stays.
-    let (progress, offset) = Progress::resume(Shows::Every, 0..=1023, REMEMBER, rows.clone());
+    let (progress, offset) = Progress::resume(Shows::Every, 0..=1023, TIMES, rows.clone());
     assert_eq!((offset, progress.mark(Some(seconds(6))).unwrap().id), (at(5), marker(&(0..=1023), 1)));
     rows.push(mark(0..=1023, 1, 6));
     assert_eq!((start(0..=511, &rows), start(512..=1023, &rows)), (at(70), at(6)));
