@@ -208,7 +208,8 @@ fn given(case: &Case<'_>) -> SharedAnswer {
         let words: Vec<&str> = line.split_whitespace().collect();
         let record = record(words[1], words[2], seconds(words[0]));
         let position = Position::Timestamp(record.timestamp);
-        Envelope::of_record(record, position, EventSource::Live)
+        let source = if case.flag("back") { EventSource::Backtracking } else { EventSource::Live };
+        Envelope::of_record(record, position, source)
     };
     let envelopes: Vec<Envelope> = case.input.lines().map(envelope).collect();
     let reached = envelopes.last().map(Envelope::offset).unwrap_or_default();

@@ -157,6 +157,23 @@ fn ordinals_need_no_memory() {
     assert_eq!((progress.remembered(), progress.forget()), (0, None));
 }
 
+/// Whoever resumes reads on where the mark is, which what was left keeps back, and what was not read again.
+#[test]
+fn what_is_saved_of_ids_takes_nobody_past_the_mark() {
+    let slices = id("a").slice()..=id("a").slice();
+    let (mut progress, _) = Progress::resume(Shows::Every, slices.clone(), TIMES, Vec::new());
+    progress.reread(Timestamp::from_micros(100_000_000));
+    progress.track(&id("a"), SeqNr::FIRST, seconds(1000));
+    progress.reach(seconds(1000));
+    let mark = progress.mark(None).unwrap();
+    assert_eq!(mark.position, seconds(230));
+    let (progress, offset) = Progress::resume(Shows::Every, slices, TIMES, vec![mark, saved(id("a"), 1, 1000)]);
+    assert_eq!(offset, Offset::Timestamp { timestamp: Timestamp::from_micros(230_000_000), seen: Vec::new() });
+    assert_eq!(progress.judge(&live("a", 1, 1000)), Judgement::Duplicate);
+    let late = (0_u32..).map(|n| n.to_string()).find(|n| id(n).slice() == id("a").slice()).unwrap();
+    assert_eq!(progress.judge(&live(&late, 1, 240)), Judgement::Accept, "nobody has seen it");
+}
+
 /// Marks that are kept under other slices outlive a reset; only those that knew of it count.
 #[test]
 fn a_reset_overrules_the_marks_of_wider_ranges() {
