@@ -2,7 +2,7 @@
 //!
 //! Every promise of [`Journal`](crate::Journal), [`SnapshotStore`](crate::SnapshotStore),
 //! [`StateStore`](crate::StateStore), [`OffsetStore`](crate::OffsetStore) and
-//! [`EventQueries`](crate::EventQueries) is a case with its number in the specification and a name. A
+//! [`EventQueries`](crate::EventQueries), over events and over changes of states, is a case with its number in the specification and a name. A
 //! backend gives a factory; hooks for what only the backend itself can do (break a stored byte, turn its
 //! clock back, lose an answer) are optional, and a case that lacks its hook is reported as skipped, never
 //! as passed.
@@ -21,6 +21,7 @@
 //!
 //! The kit needs no runtime of its own: run it in whatever the backend needs. Source: persistence §4.5.
 
+mod changes;
 mod crash;
 mod factories;
 mod harness;
@@ -29,15 +30,20 @@ mod journal_fence;
 mod journal_read;
 mod journal_write;
 mod offsets;
+mod projecting;
 mod queries;
 mod snapshots;
 mod states;
+mod streams;
 mod transfer;
 mod writer;
 mod writers;
 
+pub use changes::changes;
 pub use crash::{CrashFactory, CrashStores, crash};
-pub use factories::{JournalFactory, OffsetFactory, QueryFactory, SnapshotFactory, StateFactory, TransferFactory};
+pub use factories::{
+    ChangeFactory, JournalFactory, OffsetFactory, QueryFactory, SnapshotFactory, StateFactory, TransferFactory,
+};
 pub use harness::{Flags, Outcome, Report};
 pub use journal::journal;
 pub use offsets::offsets;

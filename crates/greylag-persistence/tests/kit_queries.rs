@@ -1,13 +1,14 @@
-//! Queries in memory pass their kit, and the kit finds what is planted to break it.
+//! Queries in memory, of events and of changes of states, pass their kits, and the kits find what is planted to break
+//! them.
 
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use futures::FutureExt;
-use greylag_persistence::tck::{self, Flags, QueryFactory};
+use greylag_persistence::tck::{self, ChangeFactory, Flags, QueryFactory, Report};
 use greylag_persistence::{
-    Cursor, EventPage, EventQueries, EventsOf, InMemoryJournal, InMemoryQueries, Journal, Page, PageQuery,
-    PersistenceId, Position, QueryCaps, QueryError, ReadError, ReadRange, SeqNr,
+    Cursor, EventKind, EventPage, EventQueries, EventsOf, InMemoryJournal, InMemoryStates, Journal, Page, PageQuery,
+    PersistenceId, Position, QueryCaps, QueryError, ReadError, ReadRange, SeqNr, Shows, StateStore,
 };
 
 /// Memory never waits, so no runtime is needed.
@@ -26,11 +27,31 @@ impl QueryFactory for Memory {
     async fn open(&self) -> (Arc<dyn Journal>, Arc<dyn EventQueries>) {
         let journal = InMemoryJournal::default();
         self.opened.lock().unwrap().push(journal.clone());
-        (Arc::new(journal.clone()), Arc::new(Broken { queries: journal.queries(), bug: self.bug }))
+        (Arc::new(journal.clone()), Arc::new(Broken { queries: Arc::new(journal.queries()), bug: self.bug }))
     }
 
     async fn corrupt(&self, _: &Arc<dyn Journal>, id: &PersistenceId, seq_nr: SeqNr) -> bool {
         self.opened.lock().unwrap().iter().any(|journal| journal.corrupt(id, seq_nr))
+    }
+}
+
+/// As [`Memory`], of states.
+struct States {
+    bug: Option<Bug>,
+    opened: Mutex<Vec<InMemoryStates>>,
+}
+
+#[async_trait]
+impl ChangeFactory for States {
+    async fn open(&self) -> (Arc<dyn StateStore>, Arc<dyn EventQueries>) {
+        let states = InMemoryStates::default();
+        self.opened.lock().unwrap().push(states.clone());
+        let queries = Broken { queries: Arc::new(states.queries()), bug: self.bug };
+        (Arc::new(states), Arc::new(queries))
+    }
+
+    async fn corrupt(&self, _: &Arc<dyn StateStore>, id: &PersistenceId) -> bool {
+        self.opened.lock().unwrap().iter().any(|states| states.corrupt(id))
     }
 }
 
@@ -49,17 +70,22 @@ enum Bug {
     IdsAreInclusive,
     IdsIgnoreTheirType,
     TheNewestIsForgotten,
+    ReplacedOnesAreMissed,
+    DeletionsAreHidden,
+    ReplacedOnesAreRead,
+    NothingIsNew,
 }
 
 struct Broken {
-    queries: InMemoryQueries,
+    queries: Arc<dyn EventQueries>,
     bug: Option<Bug>,
 }
 
 #[async_trait]
 impl EventQueries for Broken {
     fn caps(&self) -> QueryCaps {
-        self.queries.caps()
+        let caps = self.queries.caps();
+        if self.bug == Some(Bug::ReplacedOnesAreMissed) { QueryCaps { shows: Shows::Every, ..caps } } else { caps }
     }
 
     async fn persistence_ids(
@@ -109,13 +135,25 @@ impl EventQueries for Broken {
         match self.bug {
             Some(Bug::TheLastOfAPageIsLost) if page.more => drop(page.events.pop()),
             Some(Bug::PagesAreBackwards) => page.events.reverse(),
+            Some(Bug::DeletionsAreHidden) => {
+                let is_deletion = |kind: Option<EventKind>| kind == Some(EventKind::Filtered);
+                page.events.retain(|found| !is_deletion(found.event.as_ref().map(|event| event.kind)));
+            }
+            Some(Bug::NothingIsNew) if query.after != Cursor::Start => page.events.clear(),
             _ => {}
         }
         Ok(page)
     }
 
     async fn read(&self, id: &PersistenceId, range: ReadRange) -> Result<Page, ReadError> {
-        self.queries.read(id, range).await
+        let any = self.bug == Some(Bug::ReplacedOnesAreRead);
+        self.queries.read(id, if any { ReadRange::all() } else { range }).await
+    }
+}
+
+fn assert_found(bug: Bug, cases: &[&str], report: &Report) {
+    for case in cases {
+        assert!(report.failed().any(|name| name.starts_with(case)), "{bug:?} must fail case {case}:\n{report}");
     }
 }
 
@@ -143,8 +181,42 @@ fn every_planted_query_bug_is_found() {
         (Bug::TheNewestIsForgotten, &["04", "10"]),
     ] {
         let report = now(tck::queries(&Memory { bug: Some(bug), opened: Mutex::default() }, Flags::default()));
-        for case in cases {
-            assert!(report.failed().any(|name| name.starts_with(case)), "{bug:?} must fail case {case}:\n{report}");
-        }
+        assert_found(bug, cases, &report);
+    }
+}
+
+#[test]
+fn the_in_memory_changes_conform() {
+    let report = now(tck::changes(&States { bug: None, opened: Mutex::default() }, Flags::default()));
+    report.assert_conforms();
+    // Nothing is committed late where commits are numbered.
+    let skipped: Vec<_> = report.skipped().collect();
+    assert_eq!(
+        (report.cases.len(), skipped),
+        (12, vec!["10 what is committed late is found by going back"]),
+        "{report}"
+    );
+}
+
+#[test]
+fn every_planted_bug_of_changes_is_found() {
+    for (bug, cases) in [
+        (Bug::OffsetsAreInclusive, &["05"][..]),
+        (Bug::SlicesAreIgnored, &["04"]),
+        (Bug::TagsAreIgnored, &["03", "04", "05", "09"]),
+        (Bug::TheLastOfAPageIsLost, &["02", "04", "05", "11"]),
+        (Bug::PagesAreBackwards, &["02"]),
+        (Bug::DamageIsSkipped, &["12"]),
+        (Bug::ForeignOffsetsAreTheStart, &["06"]),
+        (Bug::IdsAreInclusive, &["01"]),
+        (Bug::IdsIgnoreTheirType, &["01"]),
+        (Bug::TheNewestIsForgotten, &["02", "03"]),
+        (Bug::ReplacedOnesAreMissed, &["02"]),
+        (Bug::DeletionsAreHidden, &["03", "11"]),
+        (Bug::ReplacedOnesAreRead, &["07"]),
+        (Bug::NothingIsNew, &["05", "08", "09", "11"]),
+    ] {
+        let report = now(tck::changes(&States { bug: Some(bug), opened: Mutex::default() }, Flags::default()));
+        assert_found(bug, cases, &report);
     }
 }

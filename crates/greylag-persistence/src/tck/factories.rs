@@ -82,30 +82,6 @@ pub trait TransferFactory: Send + Sync {
     async fn open(&self) -> Arc<dyn Import>;
 }
 
-/// Any function that opens the store is a factory without hooks.
-macro_rules! functions_are_factories {
-    ($($factory:ident opens $store:ident;)*) => {$(
-        #[async_trait]
-        impl<F, O> $factory for F
-        where
-            F: Fn() -> O + Send + Sync,
-            O: Future<Output = Arc<dyn $store>> + Send,
-        {
-            async fn open(&self) -> Arc<dyn $store> {
-                self().await
-            }
-        }
-    )*};
-}
-
-functions_are_factories! {
-    JournalFactory opens Journal;
-    SnapshotFactory opens SnapshotStore;
-    StateFactory opens StateStore;
-    OffsetFactory opens OffsetStore;
-    TransferFactory opens Import;
-}
-
 /// Opens a journal with its query side. Any
 /// `Fn() -> Future<Output = (Arc<dyn Journal>, Arc<dyn EventQueries>)>` is one without hooks.
 #[async_trait]
@@ -123,13 +99,56 @@ pub trait QueryFactory: Send + Sync {
     }
 }
 
+/// Opens state stores with the queries over their changes, for the kit. Any
+/// `Fn() -> Future<Output = (Arc<dyn StateStore>, Arc<dyn EventQueries>)>` is one without hooks.
 #[async_trait]
-impl<F, O> QueryFactory for F
-where
-    F: Fn() -> O + Send + Sync,
-    O: Future<Output = (Arc<dyn Journal>, Arc<dyn EventQueries>)> + Send,
-{
-    async fn open(&self) -> (Arc<dyn Journal>, Arc<dyn EventQueries>) {
-        self().await
+pub trait ChangeFactory: Send + Sync {
+    /// A store that is empty, or at least holds no id of an earlier run.
+    async fn open(&self) -> (Arc<dyn StateStore>, Arc<dyn EventQueries>);
+
+    /// As [`QueryFactory::settle`].
+    async fn settle(&self, _store: &Arc<dyn StateStore>) {}
+
+    /// As [`StateFactory::corrupt`].
+    async fn corrupt(&self, _store: &Arc<dyn StateStore>, _id: &PersistenceId) -> bool {
+        false
     }
+
+    /// From now on writes of `id` are begun and stay uncommitted, until [`ChangeFactory::let_go`]; answers whether
+    /// it can do that. Only for stores that order by time: others show changes in the order of their commits.
+    async fn hold_back(&self, _store: &Arc<dyn StateStore>, _id: &PersistenceId) -> bool {
+        false
+    }
+
+    /// Returns once a write that is held back was begun.
+    async fn held(&self, _store: &Arc<dyn StateStore>) {}
+
+    /// Whatever is held back is committed.
+    async fn let_go(&self, _store: &Arc<dyn StateStore>) {}
+}
+
+/// Any function that opens the stores is a factory without hooks.
+macro_rules! functions_are_factories {
+    ($($factory:ident opens $opened:ty;)*) => {$(
+        #[async_trait]
+        impl<F, O> $factory for F
+        where
+            F: Fn() -> O + Send + Sync,
+            O: Future<Output = $opened> + Send,
+        {
+            async fn open(&self) -> $opened {
+                self().await
+            }
+        }
+    )*};
+}
+
+functions_are_factories! {
+    JournalFactory opens Arc<dyn Journal>;
+    SnapshotFactory opens Arc<dyn SnapshotStore>;
+    StateFactory opens Arc<dyn StateStore>;
+    OffsetFactory opens Arc<dyn OffsetStore>;
+    TransferFactory opens Arc<dyn Import>;
+    QueryFactory opens (Arc<dyn Journal>, Arc<dyn EventQueries>);
+    ChangeFactory opens (Arc<dyn StateStore>, Arc<dyn EventQueries>);
 }

@@ -1,10 +1,6 @@
 //! The query cases: the rules of persistence §5 one by one.
-//!
-//! Streams are driven by the pure [`Feed`] under a clock of the kit's own, so that no case waits for
-//! anything but the store.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::num::NonZeroUsize;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,31 +8,28 @@ use std::time::{Duration, Instant};
 use futures::future::{join, join_all};
 
 use super::factories::QueryFactory;
-use super::harness::{Checked, Flags, Report, Stop, cases, ensure, equal, must, skip};
+use super::harness::{Checked, Flags, Report, cases, ensure, equal, must, skip};
+use super::streams::{ALL, Place, Streams, by_id, places, settings, slices};
 use super::writer::{Writer, event};
-use crate::driver::query_store::EventQueries;
 use crate::driver::stores::Journal;
 use crate::error::QueryError;
 use crate::event::{EventKind, NewEvent, SeqNr, Timestamp};
 use crate::journal::ReadRange;
 use crate::offset::{Offset, OffsetKind};
-use crate::persistence_id::{PersistenceId, SLICES};
-use crate::query::{
-    BacktrackingSettings, Cursor, Envelope, EventSource, EventsOf, Feed, FeedEffect, FeedInput, PageQuery,
-    QuerySettings, Visible,
-};
+use crate::persistence_id::PersistenceId;
+use crate::query::{Cursor, Envelope, EventSource, EventsOf, Feed, PageQuery, Visible};
 
 /// What a case has at hand.
 struct Kit<'a, F> {
     factory: &'a F,
     journal: Arc<dyn Journal>,
-    queries: Arc<dyn EventQueries>,
+    streams: Streams,
 }
 
 /// Runs every query case, in the order of their numbers.
 pub async fn queries(factory: &impl QueryFactory, flags: Flags) -> Report {
     let (journal, queries) = factory.open().await;
-    let kit = &Kit { factory, journal, queries };
+    let kit = &Kit { factory, journal, streams: Streams { queries } };
     let mut report = Report::default();
     cases! {report, &flags;
         "01 ids in pages, ascending, also of one type" => ids(kit);
@@ -56,45 +49,12 @@ pub async fn queries(factory: &impl QueryFactory, flags: Flags) -> Report {
     report
 }
 
-const ALL: RangeInclusive<u16> = 0..=SLICES - 1;
-
-/// Looks in a row that may find nothing before a stream counts as quiet.
-const QUIET: u32 = 12;
-
-/// Far more envelopes than any case writes.
-const ENDLESS: usize = 5000;
-
-fn settings(page: usize) -> QuerySettings {
-    let backtracking = BacktrackingSettings { window: Duration::from_secs(120), behind: Duration::from_millis(1) };
-    let page = NonZeroUsize::new(page).expect("a page of something");
-    QuerySettings { refresh_interval: Duration::from_secs(3), page, backtracking, ..QuerySettings::default() }
-}
-
 fn id(entity_type: &str, number: u32) -> PersistenceId {
     PersistenceId::of(entity_type, &number.to_string()).expect("names of cases are valid ids")
 }
 
-fn slices(entity_type: &str, slices: RangeInclusive<u16>) -> EventsOf {
-    EventsOf::Slices { entity_type: entity_type.to_owned(), slices }
-}
-
 fn tagged(text: impl Into<String>, tag: &str) -> NewEvent {
     NewEvent { tags: [tag.to_owned()].into(), ..event(text) }
-}
-
-type Place = (PersistenceId, u64);
-
-fn places(envelopes: &[Envelope]) -> Vec<Place> {
-    envelopes.iter().map(|envelope| (envelope.id.clone(), envelope.seq_nr.as_u64())).collect()
-}
-
-/// Each with its numbers in the order in which they came.
-fn by_id(envelopes: &[Envelope]) -> BTreeMap<PersistenceId, Vec<u64>> {
-    let mut numbers: BTreeMap<_, Vec<u64>> = BTreeMap::new();
-    for (id, number) in places(envelopes) {
-        numbers.entry(id).or_default().push(number);
-    }
-    numbers
 }
 
 impl<F: QueryFactory> Kit<'_, F> {
@@ -106,55 +66,6 @@ impl<F: QueryFactory> Kit<'_, F> {
             must("append", writer.append(number, vec![new]).await)?;
         }
         Ok(writer)
-    }
-
-    fn live(&self, of: EventsOf, offset: &Offset, page: usize, now: Instant) -> Checked<Feed> {
-        must("a live stream", Feed::live(of, offset, self.queries.caps().kind, settings(page), now))
-    }
-
-    async fn current(&self, of: EventsOf, offset: &Offset, page: usize) -> Checked<Vec<Envelope>> {
-        let until = must("newest", self.queries.newest().await)?;
-        let (kind, mut now) = (self.queries.caps().kind, Instant::now());
-        let feed = Feed::current(of, offset, kind, until, settings(page), now);
-        let mut feed = must("a current stream", feed)?;
-        self.run(&mut feed, &mut now, |_| false).await
-    }
-
-    /// What the feed delivers until it ends, is quiet, or `enough` of it.
-    async fn run(
-        &self,
-        feed: &mut Feed,
-        now: &mut Instant,
-        enough: impl Fn(&[Envelope]) -> bool,
-    ) -> Checked<Vec<Envelope>> {
-        let (mut delivered, mut quiet, mut out) = (Vec::new(), 0, Vec::new());
-        while quiet < QUIET && !enough(&delivered) {
-            ensure(delivered.len() <= ENDLESS, || "a stream delivers the same without end".to_owned())?;
-            feed.handle(*now, FeedInput::Demand, &mut out);
-            while let Some(effect) = out.pop() {
-                match effect {
-                    FeedEffect::Query(query) => {
-                        let page = must("a page", self.queries.events(&query).await)?;
-                        ensure(page.events.len() <= query.limit, || {
-                            format!("{} events of one page", page.events.len())
-                        })?;
-                        ensure(!page.more || page.next != query.after, || format!("a page leads nowhere: {query:?}"))?;
-                        feed.handle(*now, FeedInput::Page(Ok(page)), &mut out);
-                    }
-                    FeedEffect::Deliver(envelopes) => {
-                        quiet = 0;
-                        delivered.extend(envelopes);
-                    }
-                    FeedEffect::Failed(error) => return Err(Stop::Failed(error.to_string())),
-                    FeedEffect::Ended => return Ok(delivered),
-                }
-            }
-            if let Some(deadline) = feed.next_deadline() {
-                quiet += 1;
-                *now = (*now).max(deadline);
-            }
-        }
-        Ok(delivered)
     }
 }
 
@@ -169,7 +80,7 @@ async fn ids<F: QueryFactory>(kit: &Kit<'_, F>) -> Checked {
     }
     let (mut all, mut after) = (Vec::new(), None);
     loop {
-        let page = must("ids", kit.queries.persistence_ids(Some("tckq-ids"), after.as_ref(), 10).await)?;
+        let page = must("ids", kit.streams.queries.persistence_ids(Some("tckq-ids"), after.as_ref(), 10).await)?;
         ensure(page.len() <= 10, || format!("{} ids in a page of 10", page.len()))?;
         all.extend(page.iter().cloned());
         let Some(last) = page.last().filter(|_| page.len() == 10) else { break };
@@ -177,7 +88,7 @@ async fn ids<F: QueryFactory>(kit: &Kit<'_, F>) -> Checked {
     }
     let meant: Vec<_> = written.iter().filter(|id| id.entity_type() == "tckq-ids").cloned().collect();
     equal("ids of one type, page by page", all, meant)?;
-    let all = must("ids", kit.queries.persistence_ids(None, None, 1 << 20).await)?;
+    let all = must("ids", kit.streams.queries.persistence_ids(None, None, 1 << 20).await)?;
     ensure(all.is_sorted(), || format!("ids are not ascending: {all:?}"))?;
     ensure(written.iter().all(|id| all.contains(id)), || format!("ids of all types lack some: {all:?}"))
 }
@@ -185,11 +96,11 @@ async fn ids<F: QueryFactory>(kit: &Kit<'_, F>) -> Checked {
 async fn empty_ids<F: QueryFactory>(kit: &Kit<'_, F>) -> Checked {
     let (claimed, emptied) = (id("tckq-empty", 1), id("tckq-empty", 2));
     Writer::claim(&kit.journal, &claimed, 1).await?;
-    let found = must("ids", kit.queries.persistence_ids(Some("tckq-empty"), None, 9).await)?;
+    let found = must("ids", kit.streams.queries.persistence_ids(Some("tckq-empty"), None, 9).await)?;
     equal("an id that is only claimed", found, vec![])?;
     let writer = kit.write(&emptied, 2, None).await?;
     must("delete", writer.delete_to(SeqNr::MAX).await)?;
-    let found = must("ids", kit.queries.persistence_ids(Some("tckq-empty"), None, 9).await)?;
+    let found = must("ids", kit.streams.queries.persistence_ids(Some("tckq-empty"), None, 9).await)?;
     equal("an id whose events are all deleted", found, vec![emptied])
 }
 
@@ -199,14 +110,14 @@ async fn one_history<F: QueryFactory>(kit: &Kit<'_, F>) -> Checked {
     must("delete", writer.delete_to(SeqNr::from(3)).await)?;
     for (from, to, limit, numbers) in [(1, 9, 9, 4..=9_u64), (2, 5, 9, 4..=5), (6, 99, 2, 6..=7), (8, 99, 9, 8..=9)] {
         let range = ReadRange { max_events: limit, ..ReadRange::new(SeqNr::from(from), SeqNr::from(to)) };
-        let page = must("read", kit.queries.read(&id, range).await)?;
+        let page = must("read", kit.streams.queries.read(&id, range).await)?;
         let found: Vec<u64> = page.records.iter().map(|record| record.seq_nr.as_u64()).collect();
         equal(&format!("events {from} to {to}, at most {limit}"), found, numbers.collect())?;
     }
-    let one = must("load", kit.queries.load(&id, SeqNr::from(7)).await)?;
+    let one = must("load", kit.streams.queries.load(&id, SeqNr::from(7)).await)?;
     equal("one event", one.map(|event| event.payload), Some("7".into()))?;
     for number in [3, 10] {
-        let none = must("load", kit.queries.load(&id, SeqNr::from(number)).await)?;
+        let none = must("load", kit.streams.queries.load(&id, SeqNr::from(number)).await)?;
         ensure(none.is_none(), || format!("event {number} is deleted or not written, but: {none:?}"))?;
     }
     Ok(())
@@ -220,7 +131,7 @@ async fn by_slices<F: QueryFactory>(kit: &Kit<'_, F>) -> Checked {
     let middle = id("tckq-slices", 0).slice();
     for range in [ALL, 0..=511, 512..=1023, middle..=middle, RangeInclusive::new(5, 4)] {
         for page in [1, 4, 1000] {
-            let found = kit.current(slices("tckq-slices", range.clone()), &Offset::None, page).await?;
+            let found = kit.streams.current(slices("tckq-slices", range.clone()), &Offset::None, page).await?;
             let meant = (0..20).map(|number| id("tckq-slices", number)).filter(|id| range.contains(&id.slice()));
             let meant: BTreeMap<_, _> = meant.map(|id| (id, vec![1, 2, 3])).collect();
             equal(&format!("events of slices {range:?} in pages of {page}"), by_id(&found), meant)?;
@@ -239,11 +150,11 @@ async fn by_tag<F: QueryFactory>(kit: &Kit<'_, F>) -> Checked {
         meant.insert(id, vec![2, 4]);
     }
     for page in [1, 5, 1000] {
-        let found = kit.current(EventsOf::Tag("tckq-red".to_owned()), &Offset::None, page).await?;
+        let found = kit.streams.current(EventsOf::Tag("tckq-red".to_owned()), &Offset::None, page).await?;
         equal(&format!("events of a tag in pages of {page}"), by_id(&found), meant.clone())?;
     }
     for tag in ["tckq-re", "tckq-redd", "TCKQ-RED"] {
-        let found = kit.current(EventsOf::Tag(tag.to_owned()), &Offset::None, 9).await?;
+        let found = kit.streams.current(EventsOf::Tag(tag.to_owned()), &Offset::None, 9).await?;
         equal(&format!("events of {tag}"), places(&found), vec![])?;
     }
     Ok(())
@@ -257,11 +168,11 @@ async fn offsets<F: QueryFactory>(kit: &Kit<'_, F>) -> Checked {
         must("append", writer.append(3, more).await)?;
     }
     for of in [slices("tckq-offsets", ALL), EventsOf::Tag("tckq-offsets".to_owned())] {
-        let all = kit.current(of.clone(), &Offset::None, 1000).await?;
+        let all = kit.streams.current(of.clone(), &Offset::None, 1000).await?;
         equal("all of them", all.len(), 18)?;
         for (at, envelope) in all.iter().enumerate() {
             ensure(envelope.record.is_some() && envelope.timestamp().is_some(), || format!("{envelope:?} is bare"))?;
-            let rest = kit.current(of.clone(), &envelope.offset(), 4).await?;
+            let rest = kit.streams.current(of.clone(), &envelope.offset(), 4).await?;
             equal(&format!("after the offset of envelope {at}"), places(&rest), places(&all[at + 1..]))?;
         }
     }
@@ -269,7 +180,7 @@ async fn offsets<F: QueryFactory>(kit: &Kit<'_, F>) -> Checked {
 }
 
 async fn foreign<F: QueryFactory>(kit: &Kit<'_, F>) -> Checked {
-    let kind = kit.queries.caps().kind;
+    let kind = kit.streams.queries.caps().kind;
     let (offset, after) = match kind {
         OffsetKind::Ordinal => {
             let timestamp = Timestamp::from_micros(1);
@@ -281,7 +192,7 @@ async fn foreign<F: QueryFactory>(kit: &Kit<'_, F>) -> Checked {
     let feed = Feed::live(of.clone(), &offset, kind, settings(9), Instant::now());
     ensure(matches!(feed, Err(QueryError::ForeignOffset { .. })), || "a foreign offset is taken".to_owned())?;
     let page = PageQuery { of, after, until: None, visible: Visible::All, limit: 9, load: true };
-    let answer = kit.queries.events(&page).await;
+    let answer = kit.streams.queries.events(&page).await;
     ensure(matches!(answer, Err(QueryError::ForeignOffset { .. })), || {
         format!("a foreign cursor must be refused, but: {answer:?}")
     })
@@ -292,7 +203,7 @@ async fn filtered<F: QueryFactory>(kit: &Kit<'_, F>) -> Checked {
     let metadata = [("note".to_owned(), "kept".into())].into();
     let hidden = NewEvent { kind: EventKind::Filtered, payload: "".into(), metadata, ..event("") };
     must("append", writer.append(2, vec![hidden, event("3")]).await)?;
-    let found = kit.current(slices("tckq-filtered", ALL), &Offset::None, 9).await?;
+    let found = kit.streams.current(slices("tckq-filtered", ALL), &Offset::None, 9).await?;
     let hidden: Vec<bool> = found.iter().map(Envelope::is_filtered).collect();
     equal("which are filtered", hidden, vec![false, true, false])?;
     let kept = found[1].record.as_ref().and_then(|record| record.metadata.get("note").cloned());
@@ -307,7 +218,7 @@ async fn deleted<F: QueryFactory>(kit: &Kit<'_, F>) -> Checked {
     }
     for of in [slices("tckq-deleted", ALL), EventsOf::Tag("tckq-deleted".to_owned())] {
         for page in [1, 2, 9] {
-            let found = kit.current(of.clone(), &Offset::None, page).await?;
+            let found = kit.streams.current(of.clone(), &Offset::None, page).await?;
             equal("what is not deleted", places(&found), vec![(prefix.clone(), 4), (prefix.clone(), 5)])?;
         }
     }
@@ -317,13 +228,13 @@ async fn deleted<F: QueryFactory>(kit: &Kit<'_, F>) -> Checked {
 async fn current<F: QueryFactory>(kit: &Kit<'_, F>) -> Checked {
     let id = id("tckq-current", 1);
     let writer = kit.write(&id, 3, None).await?;
-    let until = must("newest", kit.queries.newest().await)?;
+    let until = must("newest", kit.streams.queries.newest().await)?;
     must("append", writer.append(4, vec![event("4")]).await)?;
-    let (kind, mut now, of) = (kit.queries.caps().kind, Instant::now(), slices("tckq-current", ALL));
+    let (kind, mut now, of) = (kit.streams.queries.caps().kind, Instant::now(), slices("tckq-current", ALL));
     let feed = Feed::current(of.clone(), &Offset::None, kind, until, settings(2), now);
-    let found = kit.run(&mut must("a current stream", feed)?, &mut now, |_| false).await?;
+    let found = kit.streams.run(&mut must("a current stream", feed)?, &mut now, |_| false).await?;
     equal("what was there at the start", by_id(&found), [(id.clone(), vec![1, 2, 3])].into())?;
-    let found = kit.current(of, &Offset::None, 2).await?;
+    let found = kit.streams.current(of, &Offset::None, 2).await?;
     equal("what is there now", by_id(&found), [(id, vec![1, 2, 3, 4])].into())
 }
 
@@ -336,8 +247,8 @@ async fn concurrent<F: QueryFactory>(kit: &Kit<'_, F>) -> Checked {
             kit.write(&id("tckq-busy", number), EVENTS, Some("tckq-busy")).await.map(drop)
         }));
     let mut now = Instant::now();
-    let mut feed = kit.live(slices("tckq-busy", ALL), &Offset::None, 7, now)?;
-    let reading = kit.run(&mut feed, &mut now, |found| found.len() >= 30);
+    let mut feed = kit.streams.live(slices("tckq-busy", ALL), &Offset::None, 7, now)?;
+    let reading = kit.streams.run(&mut feed, &mut now, |found| found.len() >= 30);
     let (written, mut found) = {
         let (written, found) = join(writing, reading).await;
         (written, found?)
@@ -346,7 +257,7 @@ async fn concurrent<F: QueryFactory>(kit: &Kit<'_, F>) -> Checked {
     kit.factory.settle(&kit.journal).await;
     // Longer than any pass backwards waits for.
     now += Duration::from_secs(60);
-    found.extend(kit.run(&mut feed, &mut now, |_| false).await?);
+    found.extend(kit.streams.run(&mut feed, &mut now, |_| false).await?);
     let meant: BTreeSet<Place> =
         (0..IDS).flat_map(|number| (1..=EVENTS).map(move |event| (id("tckq-busy", number), event.into()))).collect();
     equal("every event, at least once", places(&found).into_iter().collect::<BTreeSet<_>>(), meant)?;
@@ -355,7 +266,7 @@ async fn concurrent<F: QueryFactory>(kit: &Kit<'_, F>) -> Checked {
     ensure(by_id.values().all(|numbers| numbers.is_sorted_by(|a, b| a < b)), || {
         format!("read on, an id's numbers must rise: {by_id:?}")
     })?;
-    if kit.queries.caps().kind == OffsetKind::Ordinal {
+    if kit.streams.queries.caps().kind == OffsetKind::Ordinal {
         equal("a store of ordinals shows each once", found.len(), (IDS * EVENTS) as usize)?;
     }
     Ok(())
@@ -366,17 +277,17 @@ async fn unborn<F: QueryFactory>(kit: &Kit<'_, F>) -> Checked {
     let id = id("tckq-unborn", 1);
     for of in [slices("tckq-unborn", ALL), EventsOf::Tag("tckq-unborn".to_owned())] {
         let mut now = Instant::now();
-        let mut feed = kit.live(of.clone(), &Offset::None, 9, now)?;
-        let mut nothing = kit.run(&mut feed, &mut now, |_| false).await?;
+        let mut feed = kit.streams.live(of.clone(), &Offset::None, 9, now)?;
+        let mut nothing = kit.streams.run(&mut feed, &mut now, |_| false).await?;
         nothing.retain(|envelope| envelope.source == EventSource::Live);
-        let seen_before = kit.current(of, &Offset::None, 9).await?;
+        let seen_before = kit.streams.current(of, &Offset::None, 9).await?;
         equal("before the first event", places(&nothing), places(&seen_before))?;
         let writer = Writer::claim(&kit.journal, &id, 1).await?;
         let first = writer.claim.highest.as_u64() + 1;
         let number = u32::try_from(first).expect("a small number");
         must("append", writer.append(number, vec![tagged("born", "tckq-unborn")]).await)?;
         kit.factory.settle(&kit.journal).await;
-        let born = kit.run(&mut feed, &mut now, |found| !found.is_empty()).await?;
+        let born = kit.streams.run(&mut feed, &mut now, |found| !found.is_empty()).await?;
         ensure(places(&born).contains(&(id.clone(), first)), || format!("event {first} does not come, but {born:?}"))?;
     }
     Ok(())
@@ -390,11 +301,11 @@ async fn damage<F: QueryFactory>(kit: &Kit<'_, F>) -> Checked {
     }
     let of = slices("tckq-damage", ALL);
     let page = |after| PageQuery { of: of.clone(), after, until: None, visible: Visible::All, limit: 9, load: true };
-    let first = must("a page that ends before the damage", kit.queries.events(&page(Cursor::Start)).await)?;
+    let first = must("a page that ends before the damage", kit.streams.queries.events(&page(Cursor::Start)).await)?;
     let numbers: Vec<u64> = first.events.iter().map(|found| found.seq_nr.as_u64()).collect();
     equal("events before the damage", numbers, vec![1, 2])?;
     ensure(first.more, || "a page that ends at damage is not the last".to_owned())?;
-    let second = kit.queries.events(&page(first.next)).await;
+    let second = kit.streams.queries.events(&page(first.next)).await;
     ensure(matches!(second, Err(QueryError::Read(crate::error::ReadError::Corrupt(_)))), || {
         format!("a page that begins with damage must fail, but: {second:?}")
     })

@@ -17,7 +17,7 @@ use crate::offset::{Offset, OffsetKind};
 use crate::persistence_id::{PersistenceId, SLICES};
 use crate::state::{ChangesOf, Revision, StateChange, StateHead, StateWrite, StoredState};
 
-type S<'a> = &'a Arc<dyn StateStore>;
+pub(super) type S<'a> = &'a Arc<dyn StateStore>;
 
 /// Runs every state case against a fresh store of `factory`, in the order of their numbers.
 pub async fn states(factory: &impl StateFactory, flags: Flags) -> Report {
@@ -56,16 +56,20 @@ fn value(payload: impl Into<Bytes>) -> EncodedValue {
 }
 
 /// One writer of one id; all its writes are by the same incarnation.
-struct Writer<'a> {
+pub(super) struct Writer<'a> {
     store: S<'a>,
-    id: PersistenceId,
+    pub(super) id: PersistenceId,
     uuid: u128,
     generation: Option<Generation>,
 }
 
 impl<'a> Writer<'a> {
     fn new(store: S<'a>, name: &str) -> Self {
-        Self { store, id: id(name), uuid: 1, generation: None }
+        Self::of(store, id(name))
+    }
+
+    pub(super) fn of(store: S<'a>, id: PersistenceId) -> Self {
+        Self { store, id, uuid: 1, generation: None }
     }
 
     fn other(&self) -> Self {
@@ -86,7 +90,12 @@ impl<'a> Writer<'a> {
         self.store.upsert(self.write(revision), value(payload.to_owned()), None).await
     }
 
-    async fn delete(&self, revision: u32) -> Result<(), StateWriteError> {
+    /// The revision itself is the content.
+    pub(super) async fn upsert_tagged(&self, revision: u32, tag: &str) -> Result<(), StateWriteError> {
+        self.store.upsert(self.write(revision), value(revision.to_string()), Some(tag.to_owned())).await
+    }
+
+    pub(super) async fn delete(&self, revision: u32) -> Result<(), StateWriteError> {
         self.store.delete(self.write(revision)).await
     }
 
@@ -239,30 +248,26 @@ async fn change_feed(factory: &impl StateFactory, store: S<'_>) -> Checked {
     let Some(kind) = store.caps().changes else { return skip("the store has no change queries") };
     let of = |name: &str| PersistenceId::of("tck-feed", name).expect("names of cases are valid ids");
     let [a, b, c] = ["a", "b", "c"].map(of);
-    let tagged = |id: &PersistenceId, revision: u32, tag: &str| {
-        let writer = Writer { id: id.clone(), ..Writer::new(store, "feed") };
-        let (write, tag) = (writer.write(revision), Some(tag.to_owned()));
-        async move { store.upsert(write, value(revision.to_string()), tag).await }
-    };
-    let delete = |id: &PersistenceId, revision: u32| {
-        let write = Writer { id: id.clone(), ..Writer::new(store, "feed") }.write(revision);
-        async move { store.delete(write).await }
-    };
-    must("upsert", tagged(&a, 1, "tck-red").await)?;
-    must("upsert", tagged(&b, 1, "tck-red").await)?;
-    must("upsert", tagged(&c, 1, "tck-blue").await)?;
-    must("upsert", tagged(&a, 2, "tck-red").await)?;
-    must("delete", delete(&b, 2).await)?;
+    let [a, b, c] = &[a, b, c].map(|id| Writer::of(store, id));
+    must("upsert", a.upsert_tagged(1, "tck-red").await)?;
+    must("upsert", b.upsert_tagged(1, "tck-red").await)?;
+    must("upsert", c.upsert_tagged(1, "tck-blue").await)?;
+    must("upsert", a.upsert_tagged(2, "tck-red").await)?;
+    must("delete", b.delete(2).await)?;
     factory.settle(store).await;
 
     let (red, blue) = (ChangesOf::Tag("tck-red".to_owned()), ChangesOf::Tag("tck-blue".to_owned()));
     let all = ChangesOf::Slices { entity_type: "tck-feed".to_owned(), slices: 0..=SLICES - 1 };
     let by_red = changes(store, &red, &Offset::None, 100).await?;
-    equal("by tag", latest(&by_red)?, vec![(a.clone(), 2, false), (b.clone(), 2, true)])?;
+    equal("by tag", latest(&by_red)?, vec![(a.id.clone(), 2, false), (b.id.clone(), 2, true)])?;
     let by_blue = changes(store, &blue, &Offset::None, 100).await?;
-    equal("by another tag", latest(&by_blue)?, vec![(c.clone(), 1, false)])?;
+    equal("by another tag", latest(&by_blue)?, vec![(c.id.clone(), 1, false)])?;
     let by_slices = changes(store, &all, &Offset::None, 100).await?;
-    equal("by slices", latest(&by_slices)?, vec![(c.clone(), 1, false), (a.clone(), 2, false), (b.clone(), 2, true)])?;
+    equal(
+        "by slices",
+        latest(&by_slices)?,
+        vec![(c.id.clone(), 1, false), (a.id.clone(), 2, false), (b.id.clone(), 2, true)],
+    )?;
     equal("one at a time", latest(&changes(store, &all, &Offset::None, 1).await?)?, latest(&by_slices)?)?;
     for (at, change) in by_slices.iter().enumerate() {
         let rest = changes(store, &all, &change.offset, 100).await?;
@@ -275,9 +280,9 @@ async fn change_feed(factory: &impl StateFactory, store: S<'_>) -> Checked {
     equal("by another type", changes(store, &stranger, &Offset::None, 100).await?, vec![])?;
 
     let end = by_slices.last().map(|change| change.offset.clone()).unwrap_or_default();
-    must("upsert after delete", tagged(&b, 3, "tck-blue").await)?;
+    must("upsert after delete", b.upsert_tagged(3, "tck-blue").await)?;
     factory.settle(store).await;
-    equal("what came later", latest(&changes(store, &all, &end, 100).await?)?, vec![(b, 3, false)])?;
+    equal("what came later", latest(&changes(store, &all, &end, 100).await?)?, vec![(b.id.clone(), 3, false)])?;
     let foreign = match kind {
         OffsetKind::Ordinal => Offset::Timestamp { timestamp: Timestamp::from_micros(1), seen: Vec::new() },
         OffsetKind::Timestamp => Offset::Ordinal(1),
