@@ -10,7 +10,7 @@ use common::proxy::{Proxy, Step};
 use common::{config_at, schema, settings, with_server};
 use greylag_journal_postgres::PostgresJournal;
 use greylag_persistence::tck::{
-    self, Flags, JournalFactory, OffsetFactory, QueryFactory, SnapshotFactory, StateFactory,
+    self, ChangeFactory, Flags, JournalFactory, OffsetFactory, QueryFactory, SnapshotFactory, StateFactory,
 };
 use greylag_persistence::{
     AppendFault, EventQueries, Journal, OffsetStore, PersistenceId, SeqNr, SnapshotStore, StateStore,
@@ -48,6 +48,20 @@ impl Server {
              where persistence_id = '{id}' and seq_nr = {seq_nr} returning 1"
         );
         self.psql(&sql).trim() == "1"
+    }
+
+    fn flip_state(&self, id: &PersistenceId) -> bool {
+        let sql = format!(
+            "update durable_state set payload = set_byte(payload, 0, get_byte(payload, 0) # 1) \
+             where persistence_id = '{id}' returning 1"
+        );
+        self.psql(&sql).trim() == "1"
+    }
+
+    /// Until live pages show everything of the table.
+    fn settle(&self, table: &str) {
+        let is_old = format!("select max(db_timestamp) < clock_timestamp() - interval '100 ms' from {table}");
+        while self.psql(&is_old).trim() != "t" {}
     }
 
     /// Something done to the server, from a thread of the proxy.
@@ -126,16 +140,11 @@ impl StateFactory for Server {
     }
 
     async fn corrupt(&self, _: &Arc<dyn StateStore>, id: &PersistenceId) -> bool {
-        let sql = format!(
-            "update durable_state set payload = set_byte(payload, 0, get_byte(payload, 0) # 1) \
-             where persistence_id = '{id}' returning 1"
-        );
-        self.psql(&sql).trim() == "1"
+        self.flip_state(id)
     }
 
     async fn settle(&self, _: &Arc<dyn StateStore>) {
-        let is_old = "select max(db_timestamp) < clock_timestamp() - interval '100 ms' from durable_state";
-        while self.psql(is_old).trim() != "t" {}
+        Self::settle(self, "durable_state");
     }
 }
 
@@ -158,9 +167,57 @@ impl QueryFactory for Server {
     }
 
     async fn settle(&self, _: &Arc<dyn Journal>) {
-        let is_old = "select max(db_timestamp) < clock_timestamp() - interval '100 ms' from event";
-        while self.psql(is_old).trim() != "t" {}
+        Self::settle(self, "event");
     }
+}
+
+#[async_trait]
+impl ChangeFactory for Server {
+    async fn open(&self) -> (Arc<dyn StateStore>, Arc<dyn EventQueries>) {
+        let states = self.journal().await.states();
+        (Arc::new(states.clone()), Arc::new(states.queries()))
+    }
+
+    async fn settle(&self, _: &Arc<dyn StateStore>) {
+        Self::settle(self, "durable_state");
+    }
+
+    async fn corrupt(&self, _: &Arc<dyn StateStore>, id: &PersistenceId) -> bool {
+        self.flip_state(id)
+    }
+
+    async fn hold_back(&self, _: &Arc<dyn StateStore>, id: &PersistenceId) -> bool {
+        self.psql(&format!(
+            "create table gate (open boolean);
+             create function hold() returns trigger language plpgsql as $$ begin
+               while not exists (select from {schema}.gate) loop perform pg_sleep(0.01); end loop; return new;
+             end $$;
+             create trigger hold before insert or update on durable_state for each row
+               when (new.persistence_id = '{id}') execute function hold()",
+            schema = self.schema
+        ));
+        true
+    }
+
+    async fn held(&self, _: &Arc<dyn StateStore>) {
+        while self.psql("select count(*) from pg_stat_activity where wait_event = 'PgSleep'").trim() != "1" {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    async fn let_go(&self, _: &Arc<dyn StateStore>) {
+        self.psql("insert into gate values (true)");
+    }
+}
+
+#[test]
+fn the_changes_conform() {
+    with_server(async |postgres| {
+        let server = Server::new(postgres).await;
+        let report = tck::changes(&server, Flags::default()).await;
+        report.assert_conforms();
+        assert_eq!(report.skipped().count(), 0, "{report}");
+    });
 }
 
 #[test]

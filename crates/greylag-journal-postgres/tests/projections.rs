@@ -334,7 +334,7 @@ async fn a_killed_server_loses_no_event_and_doubles_none(server: &mut Postgres) 
             // After a failure the writer looks at what is stored, as an entity does.
             let Ok(seen) = journal.head(&name).await else { continue };
             stored = seen.highest.as_u64();
-            let uuid = greylag_persistence::WriterUuid::from_u128(uuid::Uuid::new_v4().as_u128());
+            let uuid = WriterUuid::from_u128(uuid::Uuid::new_v4().as_u128());
             let Ok(claim) = journal.claim(&name, uuid, greylag_persistence::Under::Seen(seen.epoch)).await else {
                 continue;
             };
