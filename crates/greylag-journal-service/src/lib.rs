@@ -43,7 +43,7 @@
 //!   never sent, or whose only try the server refused. The server ends a client's old session before
 //!   it begins the new one, so nothing of the old one is done later.
 //! - A [`Served`] names what there is besides journal and snapshots: durable states, offsets of
-//!   projections, queries. Pages are pulled one by one, and are cut to what a frame carries.
+//!   projections, queries of events and of changes of states. Pages are pulled one by one, and are cut to what a frame carries.
 //! - The transport's TLS settings hold here too ([`ServerSettings::tls`], [`ClientSettings::tls`]): both
 //!   ends show a certificate. Without them the server listens on loopback addresses only.
 //!

@@ -17,12 +17,14 @@ pub struct Served {
     pub offsets: Option<Arc<dyn OffsetStore>>,
     /// Events across histories. Default: not served.
     pub queries: Option<Arc<dyn EventQueries>>,
+    /// Changes of durable states, for projections. Default: not served.
+    pub changes: Option<Arc<dyn EventQueries>>,
 }
 
 impl Served {
     /// Journal and snapshots, and the states that `stores` names.
     pub fn new(stores: Stores) -> Self {
-        Self { stores, offsets: None, queries: None }
+        Self { stores, offsets: None, queries: None, changes: None }
     }
 
     /// The same, and an offset store for projections.
@@ -35,6 +37,17 @@ impl Served {
     #[must_use]
     pub fn with_queries(self, queries: Arc<dyn EventQueries>) -> Self {
         Self { queries: Some(queries), ..self }
+    }
+
+    /// The same, and the query side of the durable states.
+    #[must_use]
+    pub fn with_changes(self, changes: Arc<dyn EventQueries>) -> Self {
+        Self { changes: Some(changes), ..self }
+    }
+
+    /// The query side that a call means.
+    pub(crate) fn query_side(&self, of_changes: bool) -> Option<&dyn EventQueries> {
+        if of_changes { self.changes.as_deref() } else { self.queries.as_deref() }
     }
 }
 
@@ -50,6 +63,7 @@ impl fmt::Debug for Served {
             .field("stores", &self.stores)
             .field("offsets", &self.offsets.as_ref().map(|offsets| offsets.caps()))
             .field("queries", &self.queries.as_ref().map(|queries| queries.caps()))
+            .field("changes", &self.changes.as_ref().map(|changes| changes.caps()))
             .finish()
     }
 }

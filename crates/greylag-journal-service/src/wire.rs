@@ -126,6 +126,7 @@ pub(crate) fn from_read(id: &PersistenceId, range: ReadRange) -> proto::Read {
         max_events: range.max_events as u64,
         max_bytes: range.max_bytes as u64,
         query: false,
+        changes: false,
     }
 }
 

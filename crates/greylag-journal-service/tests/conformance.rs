@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use common::{ServedDisk, ServedMemory, loopback};
 use greylag_journal_service::JournalClient;
 use greylag_persistence::tck::{
-    self, Flags, JournalFactory, OffsetFactory, QueryFactory, Report, SnapshotFactory, StateFactory,
+    self, ChangeFactory, Flags, JournalFactory, OffsetFactory, QueryFactory, Report, SnapshotFactory, StateFactory,
 };
 use greylag_persistence::{
     AppendFault, EventQueries, Journal, OffsetKind, OffsetStore, PersistenceId, SeqNr, SnapshotStore, StateStore,
@@ -119,6 +119,18 @@ impl QueryFactory for Memory {
     }
 }
 
+#[async_trait]
+impl ChangeFactory for Memory {
+    async fn open(&self) -> (Arc<dyn StateStore>, Arc<dyn EventQueries>) {
+        let client = self.client().await;
+        (Arc::new(client.states().unwrap()), Arc::new(client.changes().unwrap()))
+    }
+
+    async fn corrupt(&self, _: &Arc<dyn StateStore>, id: &PersistenceId) -> bool {
+        self.first().states.corrupt(id)
+    }
+}
+
 /// So many at least ran and passed, and only these were left out.
 fn complete(report: &Report, cases: usize, skipped: &[&str]) {
     report.assert_conforms();
@@ -180,6 +192,18 @@ async fn the_served_queries_conform() {
     };
     complete(&tck::queries(&open, Flags::default()).await, 13, &["13"]);
     complete(&tck::queries(&Memory::new(OffsetKind::Ordinal), Flags::default()).await, 13, &[]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_served_changes_conform() {
+    let disk = Disk::new();
+    let open = || async {
+        let client = disk.client().await;
+        let changes: Arc<dyn EventQueries> = Arc::new(client.changes().unwrap());
+        (Arc::new(client.states().unwrap()) as Arc<dyn StateStore>, changes)
+    };
+    complete(&tck::changes(&open, Flags::default()).await, 12, &["10", "12"]);
+    complete(&tck::changes(&Memory::new(OffsetKind::Ordinal), Flags::default()).await, 12, &["10"]);
 }
 
 /// Two clients of one server are two writers; scenarios persistence 63, 65, 68 and 69 over the wire.

@@ -72,7 +72,10 @@ async fn an_undemanding_consumer_costs_one_page() {
     let served = Served::new(stores).with_queries(queries);
     let server = JournalServer::bind(loopback(), served, ServerSettings::test()).await.unwrap();
     let client = client(server.local_address()).await;
-    assert!(client.states().is_none() && client.offsets().is_none(), "only what is served is there");
+    assert!(
+        client.states().is_none() && client.offsets().is_none() && client.changes().is_none(),
+        "only what is served is there"
+    );
     let settings = QuerySettings { page: NonZeroUsize::new(4).unwrap(), ..QuerySettings::test() };
     let read = ReadJournal::new(Arc::new(client.queries().unwrap()), settings);
     let mut events = read.events_by_slices("Counter", ALL, Offset::None);

@@ -52,9 +52,9 @@ async fn run_known(served: &Served, call: Call) -> Answer {
         | Call::SaveOffsets(_)
         | Call::ForgetOffsets(_)
         | Call::ResetOffsets(_) => run_offsets(served.offsets.as_deref(), call).await,
-        Call::ListIds(_) | Call::FindNewest(_) | Call::FindEvents(_) => {
-            run_queries(served.queries.as_deref(), call).await
-        }
+        Call::ListIds(proto::ListIds { changes, .. })
+        | Call::FindNewest(proto::FindNewest { changes })
+        | Call::FindEvents(proto::FindEvents { changes, .. }) => run_queries(served.query_side(changes), call).await,
     };
     done.unwrap_or_else(|malformed| rejected(&malformed.to_string()))
 }
@@ -113,9 +113,10 @@ async fn run_advance(journal: &dyn Journal, advance: proto::Advance) -> Done {
 async fn run_read(served: &Served, read: proto::Read) -> Done {
     let (id, mut range) = (wire::id(&read.persistence_id)?, wire::read_range(&read)?);
     range.max_bytes = range.max_bytes.min(MAX_PAGE_BYTES);
-    let done = match (&served.queries, read.query) {
-        (Some(queries), true) => queries.read(&id, range).await,
-        _ => served.stores.journal.read(&id, range).await,
+    let done = match served.query_side(read.changes).filter(|_| read.query) {
+        Some(queries) => queries.read(&id, range).await,
+        None if read.changes => return Ok(unavailable(NO_QUERIES)),
+        None => served.stores.journal.read(&id, range).await,
     };
     Ok(finished(done, |page| Answer::Page(wire::from_page(page)), wire::from_read_error))
 }
@@ -249,8 +250,10 @@ async fn load_offsets(offsets: &dyn OffsetStore, load: proto::LoadOffsets) -> Do
 
 // ---- Events across histories --------------------------------------------------------------------
 
+const NO_QUERIES: &str = "this server serves no such queries";
+
 async fn run_queries(queries: Option<&dyn EventQueries>, call: Call) -> Done {
-    let Some(queries) = queries else { return Ok(unavailable("this server serves no queries")) };
+    let Some(queries) = queries else { return Ok(unavailable(NO_QUERIES)) };
     match call {
         Call::ListIds(list) => {
             let after = list.after.map(|id| wire::id(&id)).transpose()?;
@@ -258,7 +261,7 @@ async fn run_queries(queries: Option<&dyn EventQueries>, call: Call) -> Done {
             let done = queries.persistence_ids(list.entity_type.as_deref(), after.as_ref(), limit).await;
             Ok(finished(done, ids, wire::from_read_error))
         }
-        Call::FindNewest(proto::FindNewest {}) => {
+        Call::FindNewest(_) => {
             let newest = |position: Option<_>| proto::Newest { position: position.map(wire::from_position) };
             Ok(finished(queries.newest().await, |found| Answer::Newest(newest(found)), wire::from_read_error))
         }

@@ -55,6 +55,7 @@ struct Inner {
     state_caps: Option<StateCaps>,
     offset_caps: Option<OffsetCaps>,
     query_caps: Option<QueryCaps>,
+    change_caps: Option<QueryCaps>,
     next_request: AtomicU64,
     /// Gone once the client is closed.
     open: Mutex<Option<Open>>,
@@ -126,6 +127,7 @@ impl JournalClient {
             state_caps: welcome.states.map(wire::state_caps),
             offset_caps: welcome.offsets.map(wire::offset_caps),
             query_caps: welcome.queries.map(wire::query_caps),
+            change_caps: welcome.changes.map(wire::query_caps),
             settings,
             next_request: AtomicU64::new(1),
             sender,
@@ -158,7 +160,12 @@ impl JournalClient {
 
     /// The query side of the journal, if it is served.
     pub fn queries(&self) -> Option<ServiceQueries> {
-        self.inner.query_caps.map(|caps| ServiceQueries { inner: self.inner.clone(), caps })
+        self.inner.query_caps.map(|caps| ServiceQueries { inner: self.inner.clone(), caps, of_changes: false })
+    }
+
+    /// The query side of the durable states, if it is served.
+    pub fn changes(&self) -> Option<ServiceQueries> {
+        self.inner.change_caps.map(|caps| ServiceQueries { inner: self.inner.clone(), caps, of_changes: true })
     }
 
     /// Journal, snapshots, and durable states if they are served, as entities take them.

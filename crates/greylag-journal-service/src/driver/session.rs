@@ -109,7 +109,7 @@ impl Session {
     }
 
     fn welcome(&self) -> proto::Welcome {
-        let Served { stores, offsets, queries } = &self.served;
+        let Served { stores, offsets, queries, changes } = &self.served;
         proto::Welcome {
             version: VERSION,
             journal: Some(wire::from_caps(stores.journal.caps())),
@@ -119,6 +119,7 @@ impl Session {
             states: stores.states.as_ref().map(|states| wire::from_state_caps(states.caps())),
             offsets: offsets.as_ref().map(|offsets| wire::from_offset_caps(offsets.caps())),
             queries: queries.as_ref().map(|queries| wire::from_query_caps(queries.caps())),
+            changes: changes.as_ref().map(|changes| wire::from_query_caps(changes.caps())),
         }
     }
 

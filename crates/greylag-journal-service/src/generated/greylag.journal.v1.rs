@@ -67,6 +67,9 @@ pub struct Welcome {
     pub offsets: ::core::option::Option<OffsetCaps>,
     #[prost(message, optional, tag = "8")]
     pub queries: ::core::option::Option<QueryCaps>,
+    /// Of changes of durable states.
+    #[prost(message, optional, tag = "9")]
+    pub changes: ::core::option::Option<QueryCaps>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct JournalCaps {
@@ -107,6 +110,9 @@ pub struct OffsetCaps {
 pub struct QueryCaps {
     #[prost(enumeration = "OffsetKind", tag = "1")]
     pub kind: i32,
+    /// Of each id only the newest number.
+    #[prost(bool, tag = "2")]
+    pub newest_only: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Health {
@@ -296,6 +302,9 @@ pub struct Read {
     /// Asked of the query side.
     #[prost(bool, tag = "6")]
     pub query: bool,
+    /// Of that of changes of durable states.
+    #[prost(bool, tag = "7")]
+    pub changes: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ReadHead {
@@ -496,9 +505,16 @@ pub struct ListIds {
     pub after: ::core::option::Option<::prost::alloc::string::String>,
     #[prost(uint64, tag = "3")]
     pub limit: u64,
+    /// Of durable states.
+    #[prost(bool, tag = "4")]
+    pub changes: bool,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct FindNewest {}
+pub struct FindNewest {
+    /// Of changes of durable states.
+    #[prost(bool, tag = "1")]
+    pub changes: bool,
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct FindEvents {
     #[prost(message, optional, tag = "1")]
@@ -515,6 +531,9 @@ pub struct FindEvents {
     pub limit: u64,
     #[prost(bool, tag = "6")]
     pub load: bool,
+    /// Of changes of durable states.
+    #[prost(bool, tag = "7")]
+    pub changes: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Cursor {

@@ -12,12 +12,13 @@ use super::{Decoded, Malformed, from_stored, id, seq_nr, stored, usize_of};
 use crate::generated::{self as proto, cursor, selection, visible};
 
 pub(crate) fn from_query_caps(caps: QueryCaps) -> proto::QueryCaps {
-    proto::QueryCaps { kind: from_kind(caps.kind).into() }
+    proto::QueryCaps { kind: from_kind(caps.kind).into(), newest_only: caps.shows == Shows::Newest }
 }
 
 /// What the served journal can do; for clients its scope is `Shared`.
 pub(crate) fn query_caps(caps: proto::QueryCaps) -> QueryCaps {
-    QueryCaps { scope: Scope::Shared, kind: kind(caps.kind()), shows: Shows::Every }
+    let shows = if caps.newest_only { Shows::Newest } else { Shows::Every };
+    QueryCaps { scope: Scope::Shared, kind: kind(caps.kind()), shows }
 }
 
 fn from_events_of(of: &EventsOf) -> proto::Selection {
@@ -97,6 +98,7 @@ pub(crate) fn from_page_query(query: &PageQuery) -> proto::FindEvents {
         visible: from_visible(query.visible),
         limit: query.limit as u64,
         load: query.load,
+        changes: false,
     }
 }
 

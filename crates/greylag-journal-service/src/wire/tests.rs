@@ -240,8 +240,8 @@ fn queries_come_back() {
         let sample = EventPage { events: vec![found], next: after, more: true };
         assert_eq!(event_page(from_event_page(sample.clone())), Ok(sample));
     }
-    for kind in [OffsetKind::Ordinal, OffsetKind::Timestamp] {
-        let caps = QueryCaps { scope: Scope::Shared, kind, shows: Shows::Every };
+    for (kind, shows) in [(OffsetKind::Ordinal, Shows::Every), (OffsetKind::Timestamp, Shows::Newest)] {
+        let caps = QueryCaps { scope: Scope::Shared, kind, shows };
         assert_eq!(query_caps(from_query_caps(caps)), caps);
     }
 }

@@ -25,7 +25,8 @@ pub(crate) fn loopback() -> SocketAddr {
 /// Everything that a sled journal has.
 pub(crate) fn of_disk(disk: &SledJournal) -> Served {
     let stores = disk.stores().with_states(Arc::new(disk.states()));
-    Served::new(stores).with_offsets(Arc::new(disk.offsets())).with_queries(Arc::new(disk.queries()))
+    let served = Served::new(stores).with_offsets(Arc::new(disk.offsets())).with_queries(Arc::new(disk.queries()));
+    served.with_changes(Arc::new(disk.states().queries()))
 }
 
 /// A served sled journal.
@@ -78,7 +79,8 @@ impl ServedMemory {
         let stores = Stores::new(Arc::new(journal.clone()), Arc::new(snapshots.clone()));
         let served = Served::new(stores.with_states(Arc::new(states.clone())))
             .with_offsets(Arc::new(offsets.clone()))
-            .with_queries(Arc::new(journal.queries()));
+            .with_queries(Arc::new(journal.queries()))
+            .with_changes(Arc::new(states.queries()));
         let server = JournalServer::bind(loopback(), served, ServerSettings::test()).await.unwrap();
         Self { journal, snapshots, states, offsets, clock, server }
     }

@@ -37,10 +37,9 @@ fn settle(error: AppendError, tried_before: bool, last: SeqNr, store: &str) -> A
 }
 
 impl Inner {
-    /// A page of one history, of the journal or of its query side.
-    pub(super) async fn read(&self, id: &PersistenceId, range: ReadRange, query: bool) -> Result<Page, ReadError> {
-        let range = ReadRange { max_bytes: range.max_bytes.min(MAX_PAGE_BYTES), ..range };
-        let read = proto::Read { query, ..wire::from_read(id, range) };
+    /// A page of one history, of the journal or of a query side.
+    pub(super) async fn read(&self, id: &PersistenceId, read: proto::Read) -> Result<Page, ReadError> {
+        let read = proto::Read { max_bytes: read.max_bytes.min(MAX_PAGE_BYTES as u64), ..read };
         match self.ask(call::Call::Read(read)).await.map_err(ReadError::Unavailable)? {
             answer::Answer::Page(page) => {
                 wire::page(id, page).map_err(|error| ReadError::Unavailable(self.failure(error)))
@@ -109,7 +108,7 @@ impl Journal for ServiceJournal {
     }
 
     async fn read(&self, id: &PersistenceId, range: ReadRange) -> Result<Page, ReadError> {
-        self.inner.read(id, range, false).await
+        self.inner.read(id, wire::from_read(id, range)).await
     }
 
     async fn head(&self, id: &PersistenceId) -> Result<Head, ReadError> {

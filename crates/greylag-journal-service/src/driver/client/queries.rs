@@ -11,13 +11,14 @@ use super::Inner;
 use crate::generated::{self as proto, answer, call};
 use crate::wire;
 
-/// The query side of the served journal, call for call, with scope `Shared`.
+/// The query side of the served journal, or of its durable states, call for call, with scope `Shared`.
 ///
 /// Pages of large events are shorter than was asked for, and say that more follows.
 #[derive(Debug, Clone)]
 pub struct ServiceQueries {
     pub(super) inner: Arc<Inner>,
     pub(super) caps: QueryCaps,
+    pub(super) of_changes: bool,
 }
 
 #[async_trait]
@@ -34,7 +35,7 @@ impl EventQueries for ServiceQueries {
     ) -> Result<Vec<PersistenceId>, ReadError> {
         let list = |after, limit| {
             let entity_type = entity_type.map(str::to_owned);
-            call::Call::ListIds(proto::ListIds { entity_type, after, limit })
+            call::Call::ListIds(proto::ListIds { entity_type, after, limit, changes: self.of_changes })
         };
         self.inner.ids(after, limit, list).await
     }
@@ -42,7 +43,8 @@ impl EventQueries for ServiceQueries {
     async fn newest(&self) -> Result<Option<Position>, ReadError> {
         let inner = &self.inner;
         let malformed = |error: wire::Malformed| ReadError::Unavailable(inner.failure(error));
-        match inner.ask(call::Call::FindNewest(proto::FindNewest {})).await.map_err(ReadError::Unavailable)? {
+        let find = call::Call::FindNewest(proto::FindNewest { changes: self.of_changes });
+        match inner.ask(find).await.map_err(ReadError::Unavailable)? {
             answer::Answer::Newest(newest) => {
                 newest.position.map(|position| wire::position(Some(position)).map_err(malformed)).transpose()
             }
@@ -54,8 +56,8 @@ impl EventQueries for ServiceQueries {
     async fn events(&self, query: &PageQuery) -> Result<EventPage, QueryError> {
         let inner = &self.inner;
         let unavailable = |failure| QueryError::Read(ReadError::Unavailable(failure));
-        let find = call::Call::FindEvents(wire::from_page_query(query));
-        match inner.ask(find).await.map_err(unavailable)? {
+        let find = proto::FindEvents { changes: self.of_changes, ..wire::from_page_query(query) };
+        match inner.ask(call::Call::FindEvents(find)).await.map_err(unavailable)? {
             answer::Answer::Found(page) => wire::event_page(page).map_err(|error| unavailable(inner.failure(error))),
             answer::Answer::Failure(failure) => Err(wire::query_error(failure, &inner.name)),
             _ => Err(unavailable(inner.other())),
@@ -63,6 +65,7 @@ impl EventQueries for ServiceQueries {
     }
 
     async fn read(&self, id: &PersistenceId, range: ReadRange) -> Result<Page, ReadError> {
-        self.inner.read(id, range, true).await
+        let read = proto::Read { query: true, changes: self.of_changes, ..wire::from_read(id, range) };
+        self.inner.read(id, read).await
     }
 }

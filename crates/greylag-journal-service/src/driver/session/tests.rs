@@ -146,7 +146,7 @@ impl Raw {
 }
 
 fn newest() -> call::Call {
-    call::Call::FindNewest(proto::FindNewest {})
+    call::Call::FindNewest(proto::FindNewest::default())
 }
 
 fn claim() -> call::Call {
@@ -229,7 +229,7 @@ async fn an_old_session_that_nobody_reads_gives_way() {
     let gated = Gated::new();
     let (server, _) = serve(gated.clone(), ServerSettings { max_in_flight: 1, ..ServerSettings::test() }).await;
     let old = Raw::welcomed(&server, 1).await;
-    let list = || call::Call::ListIds(proto::ListIds { entity_type: None, after: None, limit: 4000 });
+    let list = || call::Call::ListIds(proto::ListIds { entity_type: None, after: None, limit: 4000, changes: false });
     old.call((0..100).map(|_| list())).await;
     // 800 kB each: the connection and the frames that may wait are full before the last is begun.
     gated.begun.subscribe().wait_for(|begun| *begun >= 5).await.unwrap();
