@@ -44,6 +44,7 @@
 //! assert_eq!(user.ask(Command::Forget), Ok(2));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//! Others follow the states by projections, over a [`ReadJournal`](crate::ReadJournal) of the state store.
 
 use std::fmt;
 use std::num::NonZeroUsize;

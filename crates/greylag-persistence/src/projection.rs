@@ -46,7 +46,7 @@ pub use settings::{OnPoison, ProjectionSettings};
 pub struct ProjectionId {
     /// The name under which offsets are saved; all instances of one projection share it.
     pub name: String,
-    /// Whose events, or durable states.
+    /// Whose events, or durable states: of which of both is said by the [`ReadJournal`](crate::ReadJournal).
     pub entity_type: String,
     /// This instance's share; no two instances have slices in common.
     pub slices: RangeInclusive<u16>,

@@ -84,7 +84,8 @@ pub struct QueryCaps {
 pub enum Shows {
     /// Every one that is not deleted: events.
     Every,
-    /// The newest alone, which stands for those that it replaced: the revisions of durable states.
+    /// The newest alone, which stands for those that it replaced: the revisions of durable states. What is changed
+    /// while a current stream runs stands beyond its end then, and is not in it.
     Newest,
 }
 

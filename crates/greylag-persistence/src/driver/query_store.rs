@@ -16,7 +16,8 @@ use crate::query::{EventPage, PageQuery, QueryCaps};
 /// Finds events across the histories of a journal, page by page.
 ///
 /// A state store has one over the changes of its states ([`Shows::Newest`](crate::Shows::Newest)): there an
-/// event is a change, its number the revision, and what is deleted a revision that was replaced.
+/// event is a change, its number the revision, and what is deleted a revision that was replaced. The kit
+/// `greylag_persistence::tck::changes` checks that.
 ///
 /// It shows durable events only, and none that is deleted; an id that was only claimed does not show.
 /// All methods only read, and may be dropped at any await. Source: persistence §5.

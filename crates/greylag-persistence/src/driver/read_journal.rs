@@ -29,7 +29,7 @@ pub type History = BoxStream<'static, Result<StoredEvent, ReadError>>;
 /// Ids, each once.
 pub type Ids = BoxStream<'static, Result<PersistenceId, ReadError>>;
 
-/// Streams of the events of a journal. Cheap to clone.
+/// Streams of the events of a journal, or of the changes of a state store. Cheap to clone.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -61,7 +61,59 @@ pub type Ids = BoxStream<'static, Result<PersistenceId, ReadError>>;
 /// Projections that run over one `ReadJournal`, or over clones of it, share the reading: however many
 /// there are, one reader of each entity type asks the store for what is new
 /// ([`SharingSettings`](crate::SharingSettings)). So a program makes one `ReadJournal` of each journal,
-/// and gives it to all its projections. Streams read each for itself. Source: persistence §5.
+/// and gives it to all its projections. Streams read each for itself.
+///
+/// # Changes of durable states
+/// Every state store has such a query side as well (`queries()` of the backend's states), and a `ReadJournal` over
+/// it is one of changes. An envelope is then a state as its last write left it: its number is the revision, and it
+/// [is filtered](Envelope::is_filtered) if that write was a deletion. Revisions that were replaced before they were
+/// read are not there ([`Shows::Newest`](crate::Shows::Newest)), so a projection of states writes what it is given
+/// over what it wrote before. It is never given an earlier revision after a later one, and misses no last one,
+/// however late that was committed. Changes are looked for every [`QuerySettings::refresh_interval`]; entities
+/// announce none.
+///
+/// ```
+/// use std::collections::BTreeMap;
+/// use std::sync::Arc;
+///
+/// use greylag_codec::json;
+/// use greylag_persistence::{
+///     BoxError, Envelope, EventSeq, InMemoryOffsets, InMemoryStates, PersistenceId, ProjectionHandler, ProjectionId,
+///     ProjectionSettings, QuerySettings, ReadJournal, StoredCodec, run_projection,
+/// };
+///
+/// #[derive(Default, serde::Serialize, serde::Deserialize)]
+/// struct Profile { name: String }
+///
+/// struct Names { codec: StoredCodec<Profile>, by_id: BTreeMap<PersistenceId, String> }
+///
+/// #[async_trait::async_trait]
+/// impl ProjectionHandler for Names {
+///     async fn handle(&mut self, envelopes: &[Envelope]) -> Result<(), BoxError> {
+///         for envelope in envelopes {
+///             match envelope.decode(&self.codec)? {
+///                 EventSeq::One(profile) => self.by_id.insert(envelope.id.clone(), profile.name),
+///                 // Deleted.
+///                 _ => self.by_id.remove(&envelope.id),
+///             };
+///         }
+///         Ok(())
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let states = InMemoryStates::default();
+/// let read = ReadJournal::new(Arc::new(states.queries()), QuerySettings::default());
+/// let id = ProjectionId { name: "names".into(), entity_type: "User".into(), slices: 0..=1023 };
+/// let names = Names { codec: StoredCodec::new(json("user.profile")), by_id: BTreeMap::new() };
+/// let offsets = Arc::new(InMemoryOffsets::default());
+/// let running = run_projection(id, &read, offsets, names, ProjectionSettings::default())?;
+/// running.stop().await;
+/// # Ok(())
+/// # }
+/// ```
+/// Source: persistence §3 (change queries), §5.
 #[derive(Clone)]
 pub struct ReadJournal {
     queries: Arc<dyn EventQueries>,

@@ -58,6 +58,10 @@ pub trait StateStore: Send + Sync + 'static {
     /// of each id; intermediate ones may be left out. Fewer than `limit` means that no more are
     /// visible yet.
     ///
+    /// On a store that orders by time ([`OffsetKind::Timestamp`](crate::OffsetKind::Timestamp)) a change whose commit
+    /// came late may lie before an offset that was given already. Who must miss none follows the query side of the
+    /// store instead ([`ReadJournal`](crate::ReadJournal)), as projections do.
+    ///
     /// # Errors
     /// [`QueryError`], for a foreign offset too.
     async fn changes(&self, of: &ChangesOf, offset: &Offset, limit: usize) -> Result<Vec<StateChange>, QueryError>;
