@@ -15,10 +15,11 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 use crate::batch::{Batch, unseal};
+use crate::conf;
 use crate::error::{OpenError, StoreError};
 use crate::settings::StoreSettings;
 
-const SEGMENT_BYTES: usize = 8 << 20;
+pub(crate) const SEGMENT_BYTES: usize = 8 << 20;
 /// Also the period of sled's garbage collection, so it must not be switched off.
 const BACKGROUND_FLUSH_MS: u64 = 500;
 const LOCK_POLL: Duration = Duration::from_millis(20);
@@ -54,7 +55,8 @@ impl Engine {
 
     fn around(db: sled::Db, path: &Path) -> std::io::Result<Self> {
         let data_file = OpenOptions::new().read(true).write(true).open(path.join("db"))?;
-        // The names of files that sled just created are not durable before their directory is.
+        // Neither what sled just created is durable by itself, nor the names of it.
+        conf::sync(path)?;
         sync_directory(path)?;
         Ok(Self { db, data_file, blobs: path.join("blobs") })
     }
@@ -141,6 +143,7 @@ pub(crate) fn collect_garbage(keys: usize) {
 pub(crate) type Record = Result<(Bytes, Bytes), StoreError>;
 
 fn open_sled(path: &Path, settings: &StoreSettings) -> Result<sled::Db, StoreError> {
+    conf::remove_if_torn(path)?;
     let config = sled::Config::default()
         .path(path)
         .cache_capacity(settings.cache_bytes)

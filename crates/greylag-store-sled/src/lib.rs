@@ -59,6 +59,7 @@
 mod ballast;
 mod batch;
 mod committer;
+mod conf;
 #[cfg(feature = "ddata")]
 mod ddata;
 mod engine;
