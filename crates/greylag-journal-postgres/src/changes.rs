@@ -15,8 +15,8 @@ use greylag_persistence::{
 use tokio_postgres::Row;
 
 use crate::journal::Inner;
-use crate::queries::{Bounds, foreign, limit, unavailable};
-use crate::rows::{self, Micros, Unreadable};
+use crate::pages::{self, Bounds, foreign, unavailable};
+use crate::rows::{self, Unreadable};
 use crate::statements::{
     CHANGE_PLACES_BY_SLICES, CHANGE_PLACES_BY_TAG, CHANGES_BY_SLICES, CHANGES_BY_TAG, NEWEST_CHANGE, STATE_IDS_OF_TYPE,
 };
@@ -57,7 +57,14 @@ impl PostgresChanges {
         found.await.map_err(|failed| unavailable(failed.cause))
     }
 
-    fn found(&self, row: &Row, load: bool) -> Result<FoundEvent, QueryError> {
+    fn found(&self, row: &Row, load: bool) -> Result<(Cursor, Option<FoundEvent>), QueryError> {
+        let found = self.change(row, load)?;
+        let Position::Timestamp(timestamp) = found.position else { return Err(foreign()) };
+        let next = Cursor::Row { timestamp, id: Some(found.id.clone()), seq_nr: found.seq_nr };
+        Ok((next, Some(found)))
+    }
+
+    fn change(&self, row: &Row, load: bool) -> Result<FoundEvent, QueryError> {
         let unreadable = |Unreadable| unavailable(self.inner.unreadable());
         if !load {
             let place = rows::processed(row).map_err(unreadable)?;
@@ -86,44 +93,15 @@ impl EventQueries for PostgresChanges {
         after: Option<&PersistenceId>,
         limit: usize,
     ) -> Result<Vec<PersistenceId>, ReadError> {
-        let (after, limit) = (after.map_or("", PersistenceId::as_str), self::limit(limit));
-        let found = self.inner.query.call(self.inner.settings.call_timeout, |session| async move {
-            let statement = session.prepare(STATE_IDS_OF_TYPE).await?;
-            session.client.query(&statement, &[&after, &limit, &entity_type]).await
-        });
-        let found = found.await.map_err(|failed| ReadError::Unavailable(failed.cause))?;
-        let unreadable = |Unreadable| ReadError::Unavailable(self.inner.unreadable());
-        found.iter().map(|row| rows::id(row).map_err(unreadable)).collect()
+        self.inner.ids(STATE_IDS_OF_TYPE, entity_type, after, limit).await
     }
 
     async fn newest(&self) -> Result<Option<Position>, ReadError> {
-        let found = self.inner.query.call(self.inner.settings.call_timeout, |session| async move {
-            let statement = session.prepare(NEWEST_CHANGE).await?;
-            session.client.query_one(&statement, &[]).await
-        });
-        let row = found.await.map_err(|failed| ReadError::Unavailable(failed.cause))?;
-        let now: Option<Micros> =
-            rows::column(&row, "now").map_err(|Unreadable| ReadError::Unavailable(self.inner.unreadable()))?;
-        Ok(now.map(|now| Position::Timestamp(now.into())))
+        self.inner.newest(NEWEST_CHANGE).await
     }
 
     async fn events(&self, query: &PageQuery) -> Result<EventPage, QueryError> {
-        let rows = self.rows(query).await?;
-        let more = rows.len() >= query.limit;
-        let mut page = EventPage { events: Vec::with_capacity(rows.len()), next: query.after.clone(), more };
-        for row in &rows {
-            match self.found(row, query.load) {
-                Ok(found) => {
-                    let Position::Timestamp(timestamp) = found.position else { return Err(foreign()) };
-                    page.next = Cursor::Row { timestamp, id: Some(found.id.clone()), seq_nr: found.seq_nr };
-                    page.events.push(found);
-                }
-                Err(error) if page.events.is_empty() => return Err(error),
-                // The next page begins with it, and says so.
-                Err(_) => return Ok(EventPage { more: true, ..page }),
-            }
-        }
-        Ok(page)
+        pages::page(query, &self.rows(query).await?, |row| self.found(row, query.load))
     }
 
     async fn read(&self, id: &PersistenceId, range: ReadRange) -> Result<Page, ReadError> {

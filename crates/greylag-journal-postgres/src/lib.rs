@@ -99,6 +99,7 @@ mod failure;
 mod journal;
 mod lane;
 mod offsets;
+mod pages;
 mod queries;
 mod rows;
 mod schema;

@@ -11,67 +11,19 @@ use std::time::Duration;
 use async_trait::async_trait;
 use greylag_persistence::{
     Corrupt, CorruptKind, Cursor, EventPage, EventQueries, EventsOf, FoundEvent, OffsetKind, Page, PageQuery,
-    PersistenceId, Position, QueryCaps, QueryError, ReadError, ReadRange, Scope, Shows, StoreFailure, Timestamp,
-    Visible,
+    PersistenceId, Position, QueryCaps, QueryError, ReadError, ReadRange, Scope, Shows,
 };
 use tokio_postgres::Row;
 
 use crate::journal::{Inner, read_page};
-use crate::rows::{self, Micros, Unreadable};
+use crate::pages::{self, Bounds, foreign, unavailable};
+use crate::rows::{self, Unreadable};
 use crate::statements::{EVENTS_BY_SLICES, EVENTS_BY_TAG, IDS, NEWEST, PLACES_BY_SLICES, PLACES_BY_TAG};
 
 /// Queries over the events of a [`PostgresJournal`](crate::PostgresJournal), over connections of their own.
 #[derive(Debug, Clone)]
 pub struct PostgresQueries {
     inner: Arc<Inner>,
-}
-
-const CENTURY_MICROS: i64 = 100 * 365 * 24 * 60 * 60 * 1_000_000;
-
-/// Where a page begins and ends, as columns.
-pub(crate) struct Bounds {
-    pub(crate) after: (Micros, String, i64),
-    pub(crate) until: Micros,
-    pub(crate) behind: i64,
-    pub(crate) limit: i64,
-}
-
-pub(crate) fn unavailable(cause: StoreFailure) -> QueryError {
-    QueryError::Read(ReadError::Unavailable(cause))
-}
-
-pub(crate) fn foreign() -> QueryError {
-    QueryError::ForeignOffset { expected: OffsetKind::Timestamp, found: OffsetKind::Ordinal }
-}
-
-impl Bounds {
-    pub(crate) fn new(query: &PageQuery, settled: Duration) -> Result<Self, QueryError> {
-        let after = match &query.after {
-            Cursor::Start => (Micros::from(Timestamp::default()), String::new(), 0),
-            Cursor::Row { timestamp, id, seq_nr } => {
-                let id = id.as_ref().map_or("", PersistenceId::as_str).to_owned();
-                (Micros::from(*timestamp), id, rows::number(*seq_nr))
-            }
-            Cursor::Ordinal(_) => return Err(foreign()),
-        };
-        let until = match query.until {
-            None => Micros(i64::MAX),
-            Some(Position::Timestamp(timestamp)) => Micros::from(timestamp),
-            Some(Position::Ordinal(_)) => return Err(foreign()),
-        };
-        let behind = match query.visible {
-            // Ahead of the present too: a clock that was set back leaves events there.
-            Visible::All => return Ok(Self { after, until, behind: -CENTURY_MICROS, limit: limit(query.limit) }),
-            Visible::Settled => settled,
-            Visible::Older(age) => age.max(settled),
-        };
-        let behind = i64::try_from(behind.as_micros()).unwrap_or(i64::MAX);
-        Ok(Self { after, until, behind, limit: limit(query.limit) })
-    }
-}
-
-pub(crate) fn limit(limit: usize) -> i64 {
-    i64::try_from(limit).unwrap_or(i64::MAX)
 }
 
 impl PostgresQueries {
@@ -146,76 +98,18 @@ impl EventQueries for PostgresQueries {
         after: Option<&PersistenceId>,
         limit: usize,
     ) -> Result<Vec<PersistenceId>, ReadError> {
-        let (after, limit) = (after.map_or("", PersistenceId::as_str), self::limit(limit));
-        let found = self.inner.query.call(self.inner.settings.call_timeout, |session| async move {
-            let statement = session.prepare(IDS).await?;
-            session.client.query(&statement, &[&after, &limit, &entity_type]).await
-        });
-        let found = found.await.map_err(|failed| ReadError::Unavailable(failed.cause))?;
-        let unreadable = |Unreadable| ReadError::Unavailable(self.inner.unreadable());
-        found.iter().map(|row| rows::id(row).map_err(unreadable)).collect()
+        self.inner.ids(IDS, entity_type, after, limit).await
     }
 
     async fn newest(&self) -> Result<Option<Position>, ReadError> {
-        let found = self.inner.query.call(self.inner.settings.call_timeout, |session| async move {
-            let statement = session.prepare(NEWEST).await?;
-            session.client.query_one(&statement, &[]).await
-        });
-        let row = found.await.map_err(|failed| ReadError::Unavailable(failed.cause))?;
-        let now: Option<Micros> =
-            rows::column(&row, "now").map_err(|Unreadable| ReadError::Unavailable(self.inner.unreadable()))?;
-        Ok(now.map(|now| Position::Timestamp(now.into())))
+        self.inner.newest(NEWEST).await
     }
 
     async fn events(&self, query: &PageQuery) -> Result<EventPage, QueryError> {
-        let found = self.rows(query).await?;
-        let more = found.len() >= query.limit;
-        let mut page = EventPage { events: Vec::with_capacity(found.len()), next: query.after.clone(), more };
-        for row in &found {
-            match self.found(row, query.load) {
-                Ok((next, found)) => {
-                    page.next = next;
-                    page.events.extend(found);
-                }
-                Err(error) if page.events.is_empty() => return Err(error),
-                // The next page begins with it, and says so.
-                Err(_) => return Ok(EventPage { more: true, ..page }),
-            }
-        }
-        Ok(page)
+        pages::page(query, &self.rows(query).await?, |row| self.found(row, query.load))
     }
 
     async fn read(&self, id: &PersistenceId, range: ReadRange) -> Result<Page, ReadError> {
         read_page(&self.inner, &self.inner.query, id, range).await
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use greylag_persistence::SeqNr;
-
-    fn query(after: Cursor, until: Option<Position>, visible: Visible) -> PageQuery {
-        PageQuery { of: EventsOf::Tag("red".to_owned()), after, until, visible, limit: 9, load: true }
-    }
-
-    #[test]
-    fn pages_keep_away_from_the_present_as_asked() {
-        let settled = Duration::from_millis(100);
-        for (visible, micros) in [
-            (Visible::Settled, 100_000),
-            (Visible::Older(Duration::from_secs(10)), 10_000_000),
-            // What is not settled is not old either.
-            (Visible::Older(Duration::from_millis(1)), 100_000),
-        ] {
-            let bounds = Bounds::new(&query(Cursor::Start, None, visible), settled).unwrap();
-            assert_eq!((bounds.behind, bounds.until), (micros, Micros(i64::MAX)));
-        }
-        let ordinal = Some(Position::Ordinal(3));
-        assert_eq!(Bounds::new(&query(Cursor::Start, ordinal, Visible::All), settled).err(), Some(foreign()));
-        let cursor = Cursor::Row { timestamp: Timestamp::from_micros(7), id: None, seq_nr: SeqNr::ZERO };
-        let bounds = Bounds::new(&query(cursor, None, Visible::All), settled).unwrap();
-        assert_eq!(bounds.after.1, "");
-        assert!(bounds.behind < 0);
     }
 }
