@@ -47,7 +47,7 @@ pub(crate) struct Submitted {
 struct Waiting {
     records: Arc<[StoredEvent]>,
     bytes: usize,
-    _room: OwnedSemaphorePermit,
+    room: OwnedSemaphorePermit,
     reply: oneshot::Sender<Result<Appended, AppendError>>,
 }
 
@@ -172,7 +172,7 @@ impl Driver {
             crc32c: last.crc32c,
             bytes,
         };
-        self.appends.insert(no, Waiting { records, bytes, _room: room, reply });
+        self.appends.insert(no, Waiting { records, bytes, room, reply });
         Some(request)
     }
 
@@ -197,9 +197,11 @@ impl Driver {
                     self.carry(statement, move |session| look_up(session, statement, records));
                 }
                 Effect::Answer { append, outcome } => {
-                    if let Some(waiting) = self.appends.remove(&append) {
-                        self.counters.answered(&outcome, waiting.records.len(), waiting.bytes);
-                        let _nobody_waits_any_more = waiting.reply.send(outcome);
+                    if let Some(Waiting { records, bytes, room, reply }) = self.appends.remove(&append) {
+                        // Whoever has the answer finds it counted, and its room free.
+                        self.counters.answered(&outcome, records.len(), bytes);
+                        drop(room);
+                        let _nobody_waits_any_more = reply.send(outcome);
                     }
                 }
                 Effect::Turn(turn) => {
