@@ -191,14 +191,6 @@ mod tests {
 
     use super::*;
 
-    fn path(name: &str) -> PathBuf {
-        let directory = std::env::temp_dir().join(format!("greylag-witness-{}", std::process::id()));
-        std::fs::create_dir_all(&directory).unwrap();
-        let path = directory.join(name);
-        let _it_was_not_there = std::fs::remove_file(&path);
-        path
-    }
-
     fn append(path: &Path, text: &str) {
         let mut file = std::fs::OpenOptions::new().create(true).append(true).open(path).unwrap();
         file.write_all(text.as_bytes()).unwrap();
@@ -221,7 +213,8 @@ mod tests {
     /// cluster S20 (c).
     #[tokio::test]
     async fn a_file_may_be_missing_grow_hold_nonsense_and_be_replaced() {
-        let path = path("grows");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("grows");
         let mut witness = FileWitness::new(&path).with_poll_interval(Duration::from_millis(5));
         assert!(tokio::time::timeout(Duration::from_millis(50), witness.next()).await.is_err(), "there is no file");
         append(&path, "a:1#2\nnonsense\nb:1#");
