@@ -466,19 +466,26 @@ impl Projection {
                 self.hand_over(vec![single], reach, 1, out);
                 return;
             }
-            if running.queue.is_empty() {
-                if !running.asked {
-                    running.asked = true;
-                    // What was delivered is judged by now.
-                    running.progress.reread(running.feed.reread_to().unwrap_or_default());
-                    self.feed(now, FollowerInput::Demand, out);
-                }
+            if running.queue.is_empty() && !self.refill(now, out) {
                 return;
             }
             if self.take_group(out) {
                 return;
             }
         }
+    }
+
+    /// Asks for more, unless it is on its way. Whether there is some: what is ready comes at once.
+    fn refill(&mut self, now: Instant, out: &mut Vec<ProjectionEffect>) -> bool {
+        let Phase::Running(running) = &mut self.phase else { return false };
+        if running.asked {
+            return false;
+        }
+        running.asked = true;
+        // What was delivered is judged by now.
+        running.progress.reread(running.feed.reread_to().unwrap_or_default());
+        self.feed(now, FollowerInput::Demand, out);
+        matches!(&self.phase, Phase::Running(running) if !running.queue.is_empty())
     }
 
     /// Judges envelopes until a group is full or something is to be read first. Whether something is
