@@ -7,7 +7,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use greylag_postgres::Database;
-use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Statement};
 
 use crate::PostgresLeaseError;
@@ -141,8 +140,7 @@ impl Link {
 async fn prepare(client: Client, limit: Duration) -> Result<Session, tokio_postgres::Error> {
     let limit = limit.as_millis();
     client.batch_execute(&format!("set synchronous_commit = on; set statement_timeout = {limit}")).await?;
-    let table = client.query_one("select to_regclass('greylag_lease') is not null", &[]).await?;
-    if !table.get::<_, bool>(0) {
+    if !has_table(&client).await? {
         create(&client).await?;
     }
     let (acquire, renew, release) =
@@ -150,12 +148,14 @@ async fn prepare(client: Client, limit: Duration) -> Result<Session, tokio_postg
     Ok(Session { client, acquire, renew, release })
 }
 
-/// Two nodes may create it at once: the one that comes second is told so in several ways.
+async fn has_table(client: &Client) -> Result<bool, tokio_postgres::Error> {
+    Ok(client.query_one("select to_regclass('greylag_lease') is not null", &[]).await?.get(0))
+}
+
+/// Nodes may create it at once. Whoever comes second is told so in several ways, and finds it there.
 async fn create(client: &Client) -> Result<(), tokio_postgres::Error> {
     match client.batch_execute(CREATE).await {
-        Err(error) if [Some(&SqlState::UNIQUE_VIOLATION), Some(&SqlState::DUPLICATE_TABLE)].contains(&error.code()) => {
-            Ok(())
-        }
-        outcome => outcome,
+        Err(error) if !has_table(client).await? => Err(error),
+        _ => Ok(()),
     }
 }

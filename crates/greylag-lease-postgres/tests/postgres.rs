@@ -147,6 +147,20 @@ async fn answered(lease: &Arc<dyn Lease>) -> bool {
     }
 }
 
+/// PostgreSQL tells who comes second in several ways, as its processes run.
+#[test]
+fn nodes_that_start_at_once_make_the_table_once() {
+    with_server(async |server| {
+        for _ in 0..40 {
+            server.psql("drop table if exists greylag_lease").unwrap();
+            let starts = (0..8).map(async |_| PostgresLeases::connect(&server.config()).await.map(drop));
+            for started in futures::future::join_all(starts).await {
+                started.unwrap();
+            }
+        }
+    });
+}
+
 #[test]
 fn a_held_lease_survives_a_restart_of_the_server() {
     with_server(async |mut server| {
