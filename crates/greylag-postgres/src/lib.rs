@@ -24,8 +24,15 @@
 //!
 //! The system's authorities are not believed unless named. Files are read for each connection, so
 //! replaced certificates count from the next one on; over a socket there is no TLS.
+//!
+//! # Silence
+//! A connection whose server went without a word ends within a minute: the kernel asks after 30 s of silence,
+//! thrice, 10 s apart, and what was sent may stay unacknowledged for 60 s. The words `keepalives_idle`,
+//! `keepalives_interval`, `keepalives_retries` and `tcp_user_timeout` of the connection string, in seconds, say
+//! otherwise; `keepalives=0` asks nothing.
 
 mod error;
+mod keepalive;
 mod tls;
 
 pub use error::{ConfigError, ConnectError, Trouble};
@@ -63,6 +70,7 @@ impl Database {
         let (rest, tls) = Tls::take(config)?;
         let mut config = Config::from_str(&rest).map_err(ConfigError::Invalid)?;
         let has_socket = config.get_hosts().iter().any(|host| !matches!(host, Host::Tcp(_)));
+        keepalive::fill_in(&mut config, &rest);
         // Sockets have no TLS, and need none.
         config.ssl_mode(if has_socket { SslMode::Disable } else { tls.mode() });
         Ok(Self { config, tls })
