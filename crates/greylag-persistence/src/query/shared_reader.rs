@@ -146,7 +146,7 @@ impl SharedReader {
     pub fn handle(&mut self, now: Instant, input: SharedReaderInput, out: &mut Vec<SharedReaderEffect>) {
         match input {
             SharedReaderInput::Newest(newest) => self.on_newest(now, newest, out),
-            SharedReaderInput::Join(id, slices) => self.on_join(id, slices),
+            SharedReaderInput::Join(id, slices) => self.on_join(now, id, slices),
             SharedReaderInput::Demand(id) => {
                 if let Some(consumer) = self.consumers.get_mut(&id) {
                     consumer.wants = true;
@@ -202,7 +202,11 @@ impl SharedReader {
         }
     }
 
-    fn on_join(&mut self, id: ConsumerId, slices: RangeInclusive<u16>) {
+    fn on_join(&mut self, now: Instant, id: ConsumerId, slices: RangeInclusive<u16>) {
+        // It is past everything that is held, so those who hold it keep it waiting, and are told to go in time.
+        for slot in &mut self.slots {
+            slot.passed_at.get_or_insert(now);
+        }
         let consumer =
             Consumer { slices, next: self.end(), wants: false, told: false, reached: None, holding_since: None };
         self.consumers.insert(id, consumer);
