@@ -179,7 +179,8 @@ impl<R> Outbox<R> {
 
     /// When [`Outbox::tick`] next has work to do.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        let refuse_at = self.refuse_at().filter(|_| self.has_unsent());
+        // What was tried waits for its own deadline; of it alone nothing is to be done before.
+        let refuse_at = self.refuse_at().filter(|_| self.untried().next().is_some());
         let first = |set: &BTreeSet<(Instant, u64)>| set.first().map(|(at, _)| *at);
         [first(&self.deadlines), first(&self.retries), refuse_at].into_iter().flatten().min()
     }
@@ -193,11 +194,15 @@ impl<R> Outbox<R> {
         if self.refuse_at().is_none_or(|at| at > now) {
             return;
         }
-        let untried = |id: &u64| self.calls.get(id).is_some_and(|call| !call.tried);
-        let untried: Vec<u64> = self.unsent.iter().copied().filter(untried).collect();
-        for id in untried {
+        for id in self.untried().collect::<Vec<_>>() {
             self.give_up(id, "the server is away", done);
         }
+    }
+
+    /// What waits to be sent, and never was.
+    fn untried(&self) -> impl Iterator<Item = u64> {
+        let untried = |id: &u64| self.calls.get(id).is_some_and(|call| !call.tried);
+        self.unsent.iter().copied().filter(untried)
     }
 
     fn give_up(&mut self, id: u64, why: &str, done: &mut Vec<Done<R>>) {

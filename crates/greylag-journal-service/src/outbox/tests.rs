@@ -92,6 +92,8 @@ fn only_what_was_never_sent_is_certainly_not_stored() {
     let cause = "the server is away: reset".to_owned();
     assert_eq!(world.outcome("unsent"), Some(Outcome::NeverSent { cause }));
     assert!(world.done.is_empty(), "the other one waits for its deadline");
+    let late_at = world.now - Duration::from_secs(3) + TIMEOUT;
+    assert_eq!(world.outbox.next_deadline(), Some(late_at), "nothing is to be done before");
     world.submit(3, "late");
     world.advance(Duration::ZERO);
     assert!(matches!(world.outcome("late"), Some(Outcome::NeverSent { .. })), "refused at once");
