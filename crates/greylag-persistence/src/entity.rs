@@ -222,6 +222,11 @@ impl<B: EventSourced> EntityCore<B> {
             Input::Stop => self.on_stop(now, out),
             Input::StopNow => self.stop_now(out),
         }
+        // Not only commands ask for what is refused at once: nothing else would bring on what they are told. Once,
+        // so that a handler that asks again on hearing it does not do so for ever.
+        if matches!(self.phase, Phase::Running) {
+            self.deliver_queued(now, out);
+        }
         self.check_invariants();
     }
 

@@ -58,6 +58,7 @@ struct World {
     core: Option<EntityCore<Counter>>,
     settings: EventSourcedSettings,
     rollback: bool,
+    oversteps: bool,
     starts: u64,
     holding: Vec<String>,
     held: VecDeque<(Incarnation, StoreCall)>,
@@ -81,6 +82,7 @@ impl World {
             core: None,
             settings: EventSourcedSettings::default(),
             rollback: false,
+            oversteps: false,
             starts: 0,
             holding: Vec::new(),
             held: VecDeque::new(),
@@ -147,6 +149,7 @@ impl World {
     fn behavior(&self, panics_on: Option<&str>) -> Counter {
         let mut behavior = Counter::new(ID, self.settings.clone(), self.log.clone());
         behavior.rollback = self.rollback;
+        behavior.oversteps = self.oversteps;
         behavior.panics_on = panics_on.map(|name| &*name.to_owned().leak());
         behavior
     }
@@ -191,6 +194,7 @@ impl World {
         settings.recovery = recovery;
         self.settings = settings;
         self.rollback = case.flag("rollback");
+        self.oversteps = case.flag("oversteps");
         self.starts += 1;
         self.held.clear();
         let init = EntityInit {

@@ -28,12 +28,14 @@ pub(crate) struct Counter {
     pub(crate) log: Log,
     pub(crate) rollback: bool,
     pub(crate) panics_on: Option<&'static str>,
+    /// Wants more events deleted than there are whenever a snapshot is saved.
+    pub(crate) oversteps: bool,
     asks: u64,
 }
 
 impl Counter {
     pub(crate) fn new(id: &str, settings: EventSourcedSettings, log: Log) -> Self {
-        Self { id: id.parse().unwrap(), settings, log, rollback: false, panics_on: None, asks: 0 }
+        Self { id: id.parse().unwrap(), settings, log, rollback: false, panics_on: None, oversteps: false, asks: 0 }
     }
 
     fn ask(&mut self) -> ReplyTo<i64> {
@@ -107,6 +109,10 @@ impl EventSourced for Counter {
             "none" => Effect::none(),
             "unhandled" => Effect::unhandled(),
             "panic" => panic!("handler on purpose"),
+            "overstep" => {
+                cx.delete_events_to(SeqNr::from(99_u32));
+                Effect::persist_all(events(&words[1..]))
+            }
             "delete" => {
                 cx.delete_events_to(words.get(1).map_or(SeqNr::MAX, |to| SeqNr::from(to.parse::<u32>().unwrap())));
                 Effect::none()
@@ -136,9 +142,12 @@ impl EventSourced for Counter {
         }
     }
 
-    fn on_signal(&mut self, _: &mut CommandContext<'_>, state: &Count, signal: &Signal) {
+    fn on_signal(&mut self, cx: &mut CommandContext<'_>, state: &Count, signal: &Signal) {
         let text = format!("{signal:?}");
         self.log.push(format!("  signal {} with {}", short(&text), state.sum));
+        if self.oversteps && matches!(signal, Signal::SnapshotCompleted(_)) {
+            cx.delete_events_to(SeqNr::from(99_u32));
+        }
         if self.panics_on.is_some_and(|name| text.starts_with(name)) {
             self.panics_on = None;
             panic!("signal handler on purpose");
