@@ -2,10 +2,11 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use greylag_persistence::{BoxError, Envelope, HandleError, OffsetError, OwnedSlices, Processed, TransactionalHandler};
-use tokio_postgres::Transaction;
+use tokio_postgres::{Client, Transaction};
 
 use crate::driver::link::Session;
 use crate::failure::Failure;
@@ -102,7 +103,7 @@ impl<H: PostgresHandler> TransactionalHandler for Transactional<H> {
         let mut session = self.session().await?;
         let within = self.offsets.inner().settings.call_timeout;
         let client = &mut Arc::get_mut(&mut session).expect("this connection is nobody else's").client;
-        let transaction = client.transaction().await.map_err(|error| self.away(error))?;
+        let transaction = begin(client, within).await.map_err(|cause| self.away(cause))?;
         if let Err(error) = self.handler.handle(&transaction, envelopes).await {
             // Whoever meets a connection that is gone, or a conflict, is not to blame.
             let is_away = transaction.client().is_closed() || may_pass(&error);
@@ -127,6 +128,12 @@ impl<H: PostgresHandler> TransactionalHandler for Transactional<H> {
             Err(_) => Err(HandleError::Unknown(format!("no answer to the commit within {within:?}"))),
         }
     }
+}
+
+/// The connection may have been idle for long, and its other end be gone without a word.
+async fn begin(client: &mut Client, within: Duration) -> Result<Transaction<'_>, String> {
+    let begun = tokio::time::timeout(within, client.transaction()).await;
+    begun.map_err(|_| format!("no transaction was begun within {within:?}"))?.map_err(|error| told(&error))
 }
 
 /// Whether the handler failed because the database said something that the next try may not hear.

@@ -9,12 +9,15 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use common::{Writer, id, open, with_server};
+use common::proxy::{Proxy, Step};
+use common::{Writer, config_at, id, open, settings as journal_settings, with_server};
 use futures::TryStreamExt;
 use futures::future::join_all;
 use greylag_core::CodecId;
 use greylag_journal_postgres::tokio_postgres::Transaction;
-use greylag_journal_postgres::{PostgresHandler, PostgresJournal, PostgresStates, Transactional};
+use greylag_journal_postgres::{
+    PostgresHandler, PostgresJournal, PostgresJournalSettings, PostgresStates, Transactional,
+};
 use greylag_persistence::{
     BacktrackingSettings, BoxError, EncodedValue, Envelope, EventSource, Journal, Offset, OffsetStore, PersistenceId,
     ProjectionEnd, ProjectionHandle, ProjectionHandler, ProjectionId, ProjectionSettings, QuerySettings, ReadJournal,
@@ -402,4 +405,26 @@ async fn a_killed_server_loses_no_event_and_doubles_none(server: &mut Postgres) 
     until("no lag", || both.status().lag == Some(Duration::ZERO)).await;
     both.stop().await;
     assert_eq!(count(server, "select count(*) from handled"), all + 1, "nothing again");
+}
+
+/// A connection may end without a word, say in a firewall that forgets what is idle. Whoever asks on it must not wait
+/// for an answer for ever.
+#[test]
+fn a_projection_goes_on_when_its_connection_falls_silent() {
+    with_server(async |server| {
+        server.psql(HANDLED).unwrap();
+        let proxy = Proxy::to(server.port()).await;
+        let within = PostgresJournalSettings { call_timeout: Duration::from_secs(2), ..journal_settings() };
+        let journal = PostgresJournal::open(&config_at(&server, proxy.port), within).await.unwrap();
+        let (read, _) = stores(&journal);
+        let running = run_exactly_once(&journal, &read, 0..=1023);
+        let mut writer = Writer::claim(&journal, id("Cart|1")).await;
+        for (number, silent) in [(1, false), (2, true)] {
+            proxy.script("START TRANSACTION", silent.then_some(Step::Silence));
+            writer.append(&journal, &["event"]).await.unwrap();
+            until("the event", || count(&server, "select count(*) from handled") == number).await;
+        }
+        assert_eq!(proxy.left(), 0, "it fell silent");
+        running.stop().await;
+    });
 }

@@ -17,6 +17,8 @@ use tokio::net::{TcpListener, TcpStream};
 pub(crate) enum Step {
     /// It is carried to the server or not, and the connection breaks before anybody hears.
     Break { carried: bool },
+    /// Nothing is carried on this connection any more, and nobody is told.
+    Silence,
     /// First this.
     Before(Box<dyn FnOnce() + Send>),
 }
@@ -115,6 +117,7 @@ async fn statements(
                 muted.store(true, Ordering::SeqCst);
                 to.write_all(piece).await?;
             }
+            Some(Step::Silence) => std::future::pending().await,
             Some(Step::Before(first)) => {
                 tokio::task::block_in_place(first);
                 to.write_all(piece).await?;
