@@ -411,3 +411,17 @@ fn scenario_69_two_writers_in_every_order() {
         futures::stream::iter(runs).buffer_unordered(16).collect::<Vec<()>>().await;
     });
 }
+
+/// Whoever closes a journal that was reserved must not wait for a connection that is gone without a word.
+#[test]
+fn a_reserved_journal_closes_when_its_connection_falls_silent() {
+    with_server(async |server| {
+        let proxy = Proxy::to(server.port()).await;
+        let settings = PostgresJournalSettings { connect_timeout: Duration::from_secs(2), ..settings() };
+        let journal = PostgresJournal::open_exclusive(&config_at(&server, proxy.port), settings).await.unwrap();
+        proxy.script("pg_advisory_unlock_all", [Step::Silence]);
+        let closed = tokio::time::timeout(Duration::from_secs(20), journal.close()).await;
+        assert!(matches!(closed, Ok(Ok(()))), "{closed:?}");
+        assert_eq!(proxy.left(), 0, "it fell silent");
+    });
+}

@@ -133,7 +133,8 @@ impl Link {
         lock(&self.reach).closed = true;
         let reservation = lock(&self.reservation).take();
         if let Some(reservation) = reservation {
-            reservation.release().await;
+            // A server that says nothing gives it back when it finds the connection gone.
+            let _silent = tokio::time::timeout(self.connect_timeout, reservation.release()).await;
         }
     }
 
@@ -153,7 +154,10 @@ impl Link {
     pub(crate) async fn reserved(&self) -> Result<(), String> {
         let reservation = lock(&self.reservation).clone();
         match reservation {
-            Some(reservation) => reservation.holds().await,
+            Some(reservation) => {
+                let held = tokio::time::timeout(self.connect_timeout, reservation.holds()).await;
+                held.unwrap_or_else(|_| Err("the connection that reserved it says nothing".to_owned()))
+            }
             None => Err("it was not opened for this process alone".to_owned()),
         }
     }
