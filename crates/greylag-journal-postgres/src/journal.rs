@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -12,12 +12,12 @@ use greylag_persistence::{
     StoreFailure, StoredEvent, Stores, Timestamp, Under, WriterEpoch, WriterUuid,
 };
 use greylag_postgres::Database;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio_postgres::Row;
 
 use crate::driver::lane::{self, Message, Submitted};
-use crate::driver::link::{Link, Session, Use, lock};
+use crate::driver::link::{Link, Session, Use};
 use crate::driver::pool::Pool;
 use crate::driver::sweeper::{self, Deleted};
 use crate::error::OpenError;
@@ -57,6 +57,7 @@ pub(crate) struct Inner {
     pub(crate) replay: Arc<Pool>,
     pub(crate) query: Arc<Pool>,
     pub(crate) deleted: mpsc::UnboundedSender<Deleted>,
+    /// The lanes that did not end yet. Whoever waits for them holds it.
     tasks: Mutex<Vec<JoinHandle<()>>>,
     sweeper: JoinHandle<()>,
 }
@@ -275,17 +276,20 @@ impl Inner {
         Health::Up
     }
 
-    /// Answers what waits, and lets go of every connection. A second call waits for nothing.
+    /// Answers what waits, and lets go of every connection. A second call waits for the first, or goes on with it if
+    /// nobody does any more: lanes that have something to answer may need another connection.
     pub(crate) async fn close(&self) -> Result<(), CloseError> {
         for lane in &self.lanes {
             let _ended_already = lane.send(Message::Close);
         }
-        let tasks = std::mem::take(&mut *lock(&self.tasks));
+        let mut tasks = self.tasks.lock().await;
         let mut panicked = None;
         // Each ends at the latest when its last append is late.
-        for task in tasks {
+        while let Some(task) = tasks.last_mut() {
             panicked = task.await.err().or(panicked);
+            tasks.pop();
         }
+        drop(tasks);
         self.link.close().await;
         self.sweeper.abort();
         for pool in [&self.write, &self.replay, &self.query] {

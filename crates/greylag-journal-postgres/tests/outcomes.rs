@@ -14,7 +14,8 @@ use greylag_core::{CodecId, Generation};
 use greylag_journal_postgres::{PostgresJournal, PostgresJournalSettings};
 use greylag_persistence::{
     Append, AppendError, ChangesOf, ClaimError, DeleteError, EncodedValue, Head, Health, InMemoryJournal, Journal,
-    Offset, RejectReason, Revision, SeqNr, StateStore, StateWrite, StateWriteError, Under, WriterEpoch, WriterUuid,
+    Offset, RejectReason, Revision, SeqNr, SnapshotStore, StateStore, StateWrite, StateWriteError, Under, WriterEpoch,
+    WriterUuid,
 };
 use greylag_testkit::postgres::Postgres;
 
@@ -423,5 +424,31 @@ fn a_reserved_journal_closes_when_its_connection_falls_silent() {
         let closed = tokio::time::timeout(Duration::from_secs(20), journal.close()).await;
         assert!(matches!(closed, Ok(Ok(()))), "{closed:?}");
         assert_eq!(proxy.left(), 0, "it fell silent");
+    });
+}
+
+/// The stores of one database are closed each by itself: whoever comes second must not cut off what the first waits for.
+#[test]
+fn what_waits_when_two_stores_are_closed_is_answered() {
+    with_server(async |mut server| {
+        let journal = PostgresJournal::open(&server.config(), settings()).await.unwrap();
+        let writer = Writer::claim(&journal, id("a|1")).await;
+        tokio::task::block_in_place(|| server.stop());
+        let (one, append) = (journal.clone(), writer.next(&["x"]));
+        let appending = tokio::spawn(async move { one.append(append).await });
+        // A moment for each to begin.
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let (one, other) = (journal.clone(), journal.snapshots());
+        let closing = [
+            tokio::spawn(async move { one.close().await }),
+            tokio::spawn(async move { SnapshotStore::close(&other).await }),
+        ];
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        tokio::task::block_in_place(|| server.restart()).unwrap();
+        appending.await.unwrap().unwrap();
+        for closed in closing {
+            closed.await.unwrap().unwrap();
+        }
+        assert_eq!(server.psql("select count(*) from event").unwrap().trim(), "1");
     });
 }
