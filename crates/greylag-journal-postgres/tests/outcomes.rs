@@ -452,3 +452,30 @@ fn what_waits_when_two_stores_are_closed_is_answered() {
         assert_eq!(server.psql("select count(*) from event").unwrap().trim(), "1");
     });
 }
+
+/// A standby takes connections and no appends. What waits for the primary must not wear it out meanwhile.
+#[test]
+fn a_standby_is_asked_again_with_waits_that_grow() {
+    with_server(async |server| {
+        let journal = PostgresJournal::open(&server.config(), settings()).await.unwrap();
+        let mut writer = Writer::claim(&journal, id("a|1")).await;
+        server.psql("alter database postgres set default_transaction_read_only = on").unwrap();
+        let others = "from pg_stat_activity where backend_type = 'client backend' and pid <> pg_backend_pid()";
+        server.psql(&format!("select pg_terminate_backend(pid) {others}")).unwrap();
+        let sessions = || {
+            let counted = server.psql("select sessions from pg_stat_database where datname = 'postgres'").unwrap();
+            counted.trim().parse::<u64>().unwrap()
+        };
+        let before = sessions();
+        let (appended, ()) = futures::join!(writer.append(&journal, &["x"]), async {
+            tokio::time::sleep(Duration::from_secs(3)).await;
+            let health = journal.health();
+            assert!(matches!(&health, Health::Down(why) if why.contains("name the primary")), "{health:?}");
+            let back = "begin read write; alter database postgres reset default_transaction_read_only; commit";
+            server.psql(back).unwrap();
+        });
+        appended.unwrap();
+        let asked = sessions() - before;
+        assert!(asked < 50, "{asked} connections within three seconds");
+    });
+}

@@ -56,6 +56,13 @@ pub(crate) enum Use {
     Exclusive,
 }
 
+/// What a connection is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Purpose {
+    Lane,
+    Any,
+}
+
 /// How to reach the database, and whether it could be reached.
 pub(crate) struct Link {
     /// The journal, as its operator knows it.
@@ -168,6 +175,15 @@ impl Link {
 
     /// One try to connect, once it is time. The error says what to do about it.
     pub(crate) async fn connect(&self) -> Result<Arc<Session>, String> {
+        self.connect_as(Purpose::Any).await
+    }
+
+    /// The same for a lane. A server on which no lane can work is as good as away.
+    pub(crate) async fn connect_lane(&self) -> Result<Arc<Session>, String> {
+        self.connect_as(Purpose::Lane).await
+    }
+
+    async fn connect_as(&self, purpose: Purpose) -> Result<Arc<Session>, String> {
         let mut migrated = self.gate.lock().await;
         let next_try_at = lock(&self.reach).next_try_at;
         if let Some(at) = next_try_at {
@@ -176,7 +192,7 @@ impl Link {
         if self.is_closed() {
             return Err("the journal is closed".to_owned());
         }
-        let connecting = tokio::time::timeout(self.connect_timeout, self.open());
+        let connecting = tokio::time::timeout(self.connect_timeout, self.open(purpose));
         let session = connecting.await.unwrap_or_else(|_| Err(not_connected_within(self.connect_timeout)));
         let ready = match session {
             Ok(session) if *migrated => Ok(session),
@@ -188,24 +204,7 @@ impl Link {
         ready.map(Arc::new)
     }
 
-    /// The same for a lane, whose statements are planned once, whatever the tables held at that time: a plan that
-    /// was made for a small table, and reads all of it, must not stay when the table is large.
-    pub(crate) async fn connect_lane(&self) -> Result<Arc<Session>, String> {
-        let session = self.connect().await?;
-        for setting in ["SET enable_seqscan = off", "SET plan_cache_mode = force_generic_plan"] {
-            let set = tokio::time::timeout(self.connect_timeout, session.client.batch_execute(setting)).await;
-            match set {
-                Ok(Ok(())) => {}
-                // A relative of PostgreSQL that plans in its own way.
-                Ok(Err(error)) if error.code().is_some() => {}
-                Ok(Err(error)) => return Err(advised(&error)),
-                Err(_) => return Err(not_connected_within(self.connect_timeout)),
-            }
-        }
-        Ok(session)
-    }
-
-    async fn open(&self) -> Result<Session, String> {
+    async fn open(&self, purpose: Purpose) -> Result<Session, String> {
         let (client, carrier) =
             self.database.connect("journal database").await.map_err(|error| not_connected(&error))?;
         let session = Session { client, prepared: Mutex::default(), carrier };
@@ -218,6 +217,9 @@ impl Link {
         session.client.batch_execute(&setup).await.map_err(|error| advised(&error))?;
         if self.used == Use::Shared {
             reservation::share(&session.client, &self.schema).await?;
+        }
+        if purpose == Purpose::Lane {
+            prepare_lane(&session.client).await?;
         }
         Ok(session)
     }
@@ -250,5 +252,28 @@ impl Link {
         reach.failures = reach.failures.saturating_add(1);
         reach.trouble = Some(trouble.clone());
         reach.next_try_at = Some(Instant::now() + wait);
+    }
+}
+
+/// Statements of a lane are planned once, whatever the tables held at that time: a plan that was made for a small
+/// table, and reads all of it, must not stay when the table is large. And they write: a standby takes connections,
+/// and would be asked without a pause if only its answer to an append told what it is.
+async fn prepare_lane(client: &Client) -> Result<(), String> {
+    for setting in ["SET enable_seqscan = off", "SET plan_cache_mode = force_generic_plan"] {
+        known(client.batch_execute(setting).await)?;
+    }
+    let is_read_only = known(client.query_one("SELECT current_setting('transaction_read_only') = 'on'", &[]).await)?;
+    match is_read_only.and_then(|row| row.try_get(0).ok()) {
+        Some(true) => Err("it takes no writes; name the primary in the connection string".to_owned()),
+        _ => Ok(()),
+    }
+}
+
+/// Nothing if a relative of PostgreSQL does not know what was asked: it plans in its own way.
+fn known<T>(answer: Result<T, tokio_postgres::Error>) -> Result<Option<T>, String> {
+    match answer {
+        Ok(value) => Ok(Some(value)),
+        Err(error) if error.code().is_some() => Ok(None),
+        Err(error) => Err(advised(&error)),
     }
 }
