@@ -221,7 +221,8 @@ fn history(case: &Case<'_>) -> Page {
         let words: Vec<&str> = line.split_whitespace().collect();
         record(words[1], words[2], seconds(words[0]))
     };
-    Page { records: case.input.lines().map(record).collect(), next: None }
+    let next = case.parse::<u32>("next").map(SeqNr::from);
+    Page { records: case.input.lines().map(record).collect(), next }
 }
 
 fn show(effect: &ProjectionEffect) -> String {

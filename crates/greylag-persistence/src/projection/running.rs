@@ -78,7 +78,8 @@ impl Running {
     /// Puts what was read before the envelope, or in its place; what is not there was deleted.
     pub(super) fn on_fetched(&mut self, envelope: Envelope, to: SeqNr, page: Page) {
         let (id, position) = (&envelope.id, envelope.position);
-        let first = page.records.first().map_or(to.next().unwrap_or(SeqNr::MAX), |record| record.seq_nr);
+        let first = page.records.first().map(|record| record.seq_nr).or(page.next);
+        let first = first.unwrap_or_else(|| to.next().unwrap_or(SeqNr::MAX));
         self.progress.track(id, first.previous(), position);
         if page.next.is_some() {
             self.queue.push_front(envelope);
