@@ -484,6 +484,9 @@ impl<P: Clone> ProducerLink<P> {
         self.cursor = head;
         self.answered = false;
         self.unanswered = 0;
+        // Whether the one now there asks for what it lost is not known before it speaks. Until then
+        // the first frame is kept to be repeated: nothing else would ever tell it of this link.
+        self.support_resend = true;
         self.pump(now, out);
     }
 
