@@ -112,9 +112,12 @@ impl<P: Clone> ShardingProducer<P> {
             self.silent_since.get_or_insert(now);
             self.admission.bytes += waiter.bytes;
             self.admission.messages += 1;
-            // Where confirmations make room they must come at once, and not with the next request.
-            let ack = waiter.ack || self.settings.max_in_flight_messages.is_some();
             state.bytes += waiter.bytes;
+            // Where confirmations make room they must come at once, and not with the next request:
+            // while there is plenty of room for bytes, nobody waits for theirs.
+            let is_short = self.admission.bytes > self.settings.max_in_flight_bytes / 2
+                || state.bytes > self.settings.max_in_flight_bytes_per_entity / 2;
+            let ack = waiter.ack || self.settings.max_in_flight_messages.is_some() || is_short;
             state.used_at = now;
             let accepted = Accepted { total, ticket: waiter.ticket, bytes: waiter.bytes, accepted_at: now };
             state.unconfirmed.push_back(accepted);
