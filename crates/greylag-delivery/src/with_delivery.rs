@@ -34,6 +34,8 @@ pub(crate) enum ProtocolMessage<T> {
     Tick,
     /// Something was confirmed or given up outside of a handler. Never leaves the entity.
     Wake,
+    /// The next delivery, or the end, is due. Never leaves the entity.
+    Next,
     /// A delivery that comes back from the entity's own timers or tasks. Never leaves the entity.
     #[cfg_attr(not(feature = "persistence"), allow(dead_code))]
     Delivered(Box<crate::delivery::Delivery<T>>),
@@ -61,6 +63,7 @@ impl<T> fmt::Debug for Protocol<T> {
             ProtocolMessage::Stopped(stopped) => stopped.fmt(f),
             ProtocolMessage::Tick => f.write_str("Tick"),
             ProtocolMessage::Wake => f.write_str("Wake"),
+            ProtocolMessage::Next => f.write_str("Next"),
             ProtocolMessage::Delivered(_) => f.write_str("Delivered"),
         }
     }

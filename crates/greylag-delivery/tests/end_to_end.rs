@@ -314,3 +314,71 @@ async fn an_entity_with_handlers_may_say_no_or_later() {
     let handed = region.entity_ref("one").ask(WithDelivery::Bypass, PATIENCE).await.unwrap();
     assert_eq!(handed, [(1, 1), (2, 1), (2, 2), (3, 1), (3, 2), (4, 1), (5, 1)]);
 }
+
+/// What an entity that confirms later is told beside its deliveries.
+enum Later {
+    Done,
+    Passivate,
+    Handed(ReplyTo<Vec<i64>>),
+}
+
+/// Keeps each delivery until asynchronous work is done, and confirms it from the message that says so.
+#[derive(Default)]
+struct Patient {
+    in_hand: Option<Delivery<i64>>,
+    handed: Vec<i64>,
+}
+
+impl DeliveryEntity<i64> for Patient {
+    type Bypass = Later;
+
+    fn on_delivery(
+        &mut self,
+        delivery: Delivery<i64>,
+        cx: &mut Ctx<'_, WithDelivery<i64, Self::Bypass>>,
+    ) -> Result<(), Failure> {
+        self.handed.push(*delivery);
+        self.in_hand = Some(delivery);
+        cx.spawn(tokio::time::sleep(Duration::from_millis(50)), |()| WithDelivery::Bypass(Later::Done));
+        Ok(())
+    }
+
+    fn on_bypass(&mut self, message: Later, cx: &mut Ctx<'_, WithDelivery<i64, Self::Bypass>>) -> Result<(), Failure> {
+        match message {
+            Later::Done => self.in_hand.take().into_iter().for_each(Delivery::confirm),
+            Later::Passivate => cx.passivate(),
+            Later::Handed(reply_to) => reply_to.reply(self.handed.clone()),
+        }
+        Ok(())
+    }
+}
+
+/// What a message beside the deliveries makes possible waits for nothing else: neither the next
+/// delivery, nor the end of an entity that was asked to stop. Of delivery §6, S15.
+#[tokio::test]
+async fn what_is_confirmed_beside_the_deliveries_lets_the_entity_go_on() {
+    let sharding = alone(&InMemoryJournal::default()).await;
+    let mut settings = DeliverySettings::test();
+    settings.consumer.resend_interval_min = Duration::from_secs(30);
+    let delivery = ConsumerDelivery::new(&settings).unwrap();
+    let region = sharding.init(DeliveryType::new("Patient", &delivery, |_| Ok(Patient::default()))).unwrap();
+    let identity = ProducerIdentity::stable(ProducerId::new("p").unwrap(), StreamId(9), Epoch::FIRST);
+    let producer = ShardingProducer::start(&sharding, identity, region.clone(), json::<i64>("n"), settings).unwrap();
+    let mut sent = Vec::new();
+    for number in 1..=5 {
+        sent.push(producer.send_tracked("one", number).await.unwrap());
+    }
+    for sent in sent {
+        let confirmed = tokio::time::timeout(Duration::from_secs(3), sent.confirmed::<i64>()).await;
+        confirmed.expect("each waits for the one before, and for nothing else").unwrap();
+    }
+
+    producer.send("one", 6).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    region.entity_ref("one").tell(WithDelivery::Bypass(Later::Passivate)).unwrap();
+    let handed = tokio::time::timeout(Duration::from_secs(3), async {
+        // Asked meanwhile, its successor answers.
+        region.entity_ref("one").ask(|reply_to| WithDelivery::Bypass(Later::Handed(reply_to)), PATIENCE).await.unwrap()
+    });
+    assert_eq!(handed.await.expect("the end waits for the delivery in hand alone"), Vec::<i64>::new());
+}

@@ -149,7 +149,7 @@ impl<T: Send + Sync + 'static> Controller<T> {
                 self.timer = None;
                 self.handle(Input::Tick, cx);
             }
-            ProtocolMessage::Wake => {}
+            ProtocolMessage::Wake | ProtocolMessage::Next => {}
             ProtocolMessage::Delivered(delivery) => self.ready.push_back(*delivery),
         }
     }

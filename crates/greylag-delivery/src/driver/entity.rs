@@ -133,7 +133,7 @@ impl<T: Send + Sync + 'static, E: DeliveryEntity<T>> Hosted<T, E> {
             self.controller.collect(cx);
         }
         if self.controller.has_delivery() {
-            cx.tell_self(WithDelivery::protocol(ProtocolMessage::Wake));
+            cx.tell_self(WithDelivery::protocol(ProtocolMessage::Next));
         } else if self.controller.outcomes.open_count() > 0 && !std::mem::replace(&mut self.waiting, true) {
             let outcomes = self.controller.outcomes.clone();
             cx.spawn(changed(outcomes), |()| WithDelivery::protocol(ProtocolMessage::Wake));
@@ -177,7 +177,11 @@ impl<T: Send + Sync + 'static, E: DeliveryEntity<T>> Entity for Hosted<T, E> {
         match message {
             WithDelivery::Bypass(message) => {
                 self.entity.on_bypass(message, cx)?;
-                self.controller.collect(cx);
+                if self.controller.collect(cx) {
+                    // The next delivery, or the end, may be due. Not from here: the handler may have
+                    // suspended the entity. The task that waits finds nothing left to wake for.
+                    cx.tell_self(WithDelivery::protocol(ProtocolMessage::Next));
+                }
                 return Ok(());
             }
             WithDelivery::Protocol(Protocol(message)) => {
