@@ -386,10 +386,15 @@ impl<P: Clone> ConsumerLink<P> {
     fn on_start(&mut self, now: Instant, dedupe: &Dedupe, watermarks: &mut Watermarks, out: &mut Vec<Effect<P>>) {
         watermarks.merge(now, dedupe);
         if self.started {
-            // C14: what the former consumer had in hand goes to this one.
+            // C14: what the former consumer had in hand goes to this one. What it gave up waits its
+            // time all the same, unless it is known to be processed.
             for index in 0..self.outstanding.len() {
-                if self.outstanding[index].state != DeliveryState::Confirmed {
-                    self.attempt_again(now, index, watermarks, out);
+                let delivery = &self.outstanding[index];
+                let is_known = delivery.ordered && delivery.total <= watermarks.confirmed(delivery.stream);
+                match delivery.state {
+                    DeliveryState::Confirmed => {}
+                    DeliveryState::Waiting { .. } | DeliveryState::Stalled if !is_known => {}
+                    _ => self.attempt_again(now, index, watermarks, out),
                 }
             }
             return;

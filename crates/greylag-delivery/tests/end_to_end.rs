@@ -382,3 +382,48 @@ async fn what_is_confirmed_beside_the_deliveries_lets_the_entity_go_on() {
     });
     assert_eq!(handed.await.expect("the end waits for the delivery in hand alone"), Vec::<i64>::new());
 }
+
+/// Fails at everything.
+struct Hopeless(Arc<AtomicU32>);
+
+impl DeliveryEntity<i64> for Hopeless {
+    type Bypass = std::convert::Infallible;
+
+    fn on_delivery(
+        &mut self,
+        _: Delivery<i64>,
+        _: &mut Ctx<'_, WithDelivery<i64, Self::Bypass>>,
+    ) -> Result<(), Failure> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        panic!("on purpose");
+    }
+
+    fn on_bypass(
+        &mut self,
+        never: Self::Bypass,
+        _: &mut Ctx<'_, WithDelivery<i64, Self::Bypass>>,
+    ) -> Result<(), Failure> {
+        match never {}
+    }
+}
+
+/// A handler that always fails is given time between its attempts, and they are counted. Of delivery C12.
+#[tokio::test]
+async fn a_handler_that_always_fails_does_not_keep_its_shard_busy() {
+    let sharding = alone(&InMemoryJournal::default()).await;
+    let mut settings = DeliverySettings::test();
+    settings.consumer.max_delivery_attempts = 3;
+    settings.consumer.redelivery_backoff = Duration::from_millis(100);
+    let delivery = ConsumerDelivery::new(&settings).unwrap();
+    let attempts = Arc::new(AtomicU32::new(0));
+    let counted = attempts.clone();
+    let hopeless = DeliveryType::new("Hopeless", &delivery, move |_| Ok(Hopeless(counted.clone())));
+    let region = sharding.init(hopeless).unwrap();
+    let identity = ProducerIdentity::stable(ProducerId::new("p").unwrap(), StreamId(9), Epoch::FIRST);
+    let producer = ShardingProducer::start(&sharding, identity, region, json::<i64>("n"), settings).unwrap();
+    producer.send("one", 1).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert_eq!(attempts.load(Ordering::Relaxed), 1, "the next comes after the pause");
+    producer.drain(PATIENCE).await.unwrap();
+    assert_eq!((attempts.load(Ordering::Relaxed), delivery.counters().snapshot().poisoned), (3, 1));
+}

@@ -155,6 +155,8 @@ impl<T: Send + Sync + 'static, E: DeliveryEntity<T>> Hosted<T, E> {
             Err(_) => "the handler panicked".to_owned(),
         };
         tracing::warn!(entity_type = %cx.entity_type(), id = %cx.id(), why, "delivery failed; the entity starts anew");
+        // What it dropped was given up, and is not in the hands of its successor.
+        self.controller.collect(cx);
         self.entity = (self.factory)(&self.init)?;
         self.start(cx)
     }
