@@ -1,9 +1,9 @@
 //! Producers and entities over real tasks, an in-process network and a journal in memory.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use greylag_codec::json;
 use greylag_core::{Registry, ReplyTo};
@@ -383,8 +383,8 @@ async fn what_is_confirmed_beside_the_deliveries_lets_the_entity_go_on() {
     assert_eq!(handed.await.expect("the end waits for the delivery in hand alone"), Vec::<i64>::new());
 }
 
-/// Fails at everything.
-struct Hopeless(Arc<AtomicU32>);
+/// Fails at everything, and notes when.
+struct Hopeless(Arc<Mutex<Vec<Instant>>>);
 
 impl DeliveryEntity<i64> for Hopeless {
     type Bypass = std::convert::Infallible;
@@ -394,8 +394,8 @@ impl DeliveryEntity<i64> for Hopeless {
         _: Delivery<i64>,
         _: &mut Ctx<'_, WithDelivery<i64, Self::Bypass>>,
     ) -> Result<(), Failure> {
-        self.0.fetch_add(1, Ordering::Relaxed);
-        panic!("on purpose");
+        self.0.lock().unwrap().push(Instant::now());
+        Err(Failure::new("hopeless"))
     }
 
     fn on_bypass(
@@ -415,15 +415,17 @@ async fn a_handler_that_always_fails_does_not_keep_its_shard_busy() {
     settings.consumer.max_delivery_attempts = 3;
     settings.consumer.redelivery_backoff = Duration::from_millis(100);
     let delivery = ConsumerDelivery::new(&settings).unwrap();
-    let attempts = Arc::new(AtomicU32::new(0));
-    let counted = attempts.clone();
-    let hopeless = DeliveryType::new("Hopeless", &delivery, move |_| Ok(Hopeless(counted.clone())));
+    let attempts = Arc::new(Mutex::new(Vec::new()));
+    let noted = attempts.clone();
+    let hopeless = DeliveryType::new("Hopeless", &delivery, move |_| Ok(Hopeless(noted.clone())));
     let region = sharding.init(hopeless).unwrap();
     let identity = ProducerIdentity::stable(ProducerId::new("p").unwrap(), StreamId(9), Epoch::FIRST);
     let producer = ShardingProducer::start(&sharding, identity, region, json::<i64>("n"), settings).unwrap();
     producer.send("one", 1).await.unwrap();
-    tokio::time::sleep(Duration::from_millis(50)).await;
-    assert_eq!(attempts.load(Ordering::Relaxed), 1, "the next comes after the pause");
     producer.drain(PATIENCE).await.unwrap();
-    assert_eq!((attempts.load(Ordering::Relaxed), delivery.counters().snapshot().poisoned), (3, 1));
+    let attempts = attempts.lock().unwrap().clone();
+    assert_eq!((attempts.len(), delivery.counters().snapshot().poisoned), (3, 1));
+    // The pause counts from the turn's beginning, which may be a little before the handler's.
+    let pauses: Vec<Duration> = attempts.windows(2).map(|two| two[1] - two[0]).collect();
+    assert!(pauses.iter().all(|pause| *pause >= Duration::from_millis(50)), "{pauses:?}");
 }
