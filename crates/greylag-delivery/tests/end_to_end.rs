@@ -322,7 +322,7 @@ enum Later {
     Handed(ReplyTo<Vec<i64>>),
 }
 
-/// Keeps each delivery until asynchronous work is done, and confirms it from the message that says so.
+/// Keeps each delivery until asynchronous work is done (here: some time has passed), and confirms it from the message that says so.
 #[derive(Default)]
 struct Patient {
     in_hand: Option<Delivery<i64>>,
@@ -373,13 +373,14 @@ async fn what_is_confirmed_beside_the_deliveries_lets_the_entity_go_on() {
         confirmed.expect("each waits for the one before, and for nothing else").unwrap();
     }
 
-    producer.send("one", 6).await.unwrap();
-    tokio::time::sleep(Duration::from_millis(20)).await;
-    region.entity_ref("one").tell(WithDelivery::Bypass(Later::Passivate)).unwrap();
-    let handed = tokio::time::timeout(Duration::from_secs(3), async {
-        // Asked meanwhile, its successor answers.
+    let handed = async || {
         region.entity_ref("one").ask(|reply_to| WithDelivery::Bypass(Later::Handed(reply_to)), PATIENCE).await.unwrap()
-    });
+    };
+    producer.send("one", 6).await.unwrap();
+    while !handed().await.contains(&6) {}
+    region.entity_ref("one").tell(WithDelivery::Bypass(Later::Passivate)).unwrap();
+    // Asked meanwhile, its successor answers.
+    let handed = tokio::time::timeout(Duration::from_secs(3), handed());
     assert_eq!(handed.await.expect("the end waits for the delivery in hand alone"), Vec::<i64>::new());
 }
 

@@ -22,6 +22,9 @@ mod projection_simulation {
     pub(crate) mod world;
 }
 
+#[path = "support/record.rs"]
+mod record;
+
 use std::time::Duration;
 
 use greylag_persistence::{OffsetKind, Shows};

@@ -3,8 +3,10 @@
 //! In transcripts all answers are given by hand. An envelope is a time in seconds, an id and a number;
 //! one found by going back has no record. Time stands still but for `advance`.
 
-#[path = "support/panics.rs"]
-mod panics;
+mod support {
+    pub(crate) mod panics;
+    pub(crate) mod record;
+}
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -20,7 +22,7 @@ use greylag_persistence::{
     OffsetOp, OffsetStore, OnPoison, OwnedSlices, OwnerEpoch, Page, PageQuery, PersistenceId, Position, Processed,
     Projection, ProjectionAnswer, ProjectionEffect, ProjectionEnd, ProjectionHandler, ProjectionId, ProjectionInput,
     ProjectionSettings, QueryCaps, QuerySettings, ReadError, ReadJournal, ReadRange, Scope, SeqNr, SharedAnswer, Shows,
-    StoreFailure, StoreFault, StoredEvent, Tags, Timestamp, Under, Visible, WriterEpoch, WriterUuid, run_projection,
+    StoreFailure, StoreFault, StoredEvent, Tags, Timestamp, Under, Visible, WriterUuid, run_projection,
 };
 use greylag_testkit::transcript::{self, Case};
 
@@ -52,21 +54,7 @@ fn seconds(text: &str) -> Timestamp {
 }
 
 fn record(name: &str, seq_nr: &str, timestamp: Timestamp) -> StoredEvent {
-    StoredEvent {
-        id: cart(name),
-        seq_nr: SeqNr::from(seq_nr.parse::<u32>().unwrap()),
-        timestamp,
-        writer_uuid: WriterUuid::NONE,
-        writer_epoch: WriterEpoch::NONE,
-        codec_id: CodecId::JSON,
-        manifest: "test".into(),
-        schema_version: 1,
-        kind: EventKind::Event,
-        payload: Bytes::new(),
-        metadata: Metadata::new(),
-        tags: Tags::new(),
-        crc32c: 0,
-    }
+    support::record::record(cart(name), SeqNr::from(seq_nr.parse::<u32>().unwrap()), timestamp)
 }
 
 fn owned() -> OwnedSlices {
@@ -461,7 +449,7 @@ async fn a_store_that_fails_is_started_over() {
 
 #[tokio::test(start_paused = true)]
 async fn poison_ends_a_projection_or_is_skipped() {
-    panics::quiet();
+    support::panics::quiet();
     for (poison, on_poison) in [("poison", OnPoison::Fail), ("poison", OnPoison::Skip), ("panic", OnPoison::Skip)] {
         let (journal, seen) = (InMemoryJournal::default(), Seen::default());
         for name in ["a", poison, "b"] {

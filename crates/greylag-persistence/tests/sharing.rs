@@ -4,6 +4,7 @@
 //! In transcripts an envelope is a time in seconds, an id and a number; time stands still but for `advance`.
 
 mod support {
+    pub(crate) mod record;
     pub(crate) mod timed;
 }
 
@@ -23,7 +24,8 @@ use greylag_persistence::{
     run_transactional,
 };
 use greylag_testkit::transcript::{self, Case};
-use support::timed::{Timed, record};
+use support::record::record;
+use support::timed::Timed;
 use tokio::sync::Semaphore;
 
 const ALL: RangeInclusive<u16> = 0..=1023;

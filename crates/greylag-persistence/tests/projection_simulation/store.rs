@@ -7,12 +7,12 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use bytes::Bytes;
-use greylag_core::CodecId;
 use greylag_persistence::{
-    Cursor, EventKind, EventPage, FoundEvent, Metadata, OffsetKind, Page, PageQuery, PersistenceId, Position,
-    ReadRange, SeqNr, Shows, StoredEvent, Tags, Timestamp, Visible, WriterEpoch, WriterUuid,
+    Cursor, EventPage, FoundEvent, OffsetKind, Page, PageQuery, PersistenceId, Position, ReadRange, SeqNr, Shows,
+    StoredEvent, Timestamp, Visible,
 };
+
+use crate::record::record;
 
 /// Younger rows are not settled.
 const BEHIND: Duration = Duration::from_millis(100);
@@ -150,21 +150,7 @@ impl Row {
     }
 
     fn record(&self) -> StoredEvent {
-        StoredEvent {
-            id: self.id.clone(),
-            seq_nr: self.seq_nr,
-            timestamp: self.timestamp,
-            writer_uuid: WriterUuid::NONE,
-            writer_epoch: WriterEpoch::NONE,
-            codec_id: CodecId::JSON,
-            manifest: "test".into(),
-            schema_version: 1,
-            kind: EventKind::Event,
-            payload: Bytes::new(),
-            metadata: Metadata::new(),
-            tags: Tags::new(),
-            crc32c: 0,
-        }
+        record(self.id.clone(), self.seq_nr, self.timestamp)
     }
 }
 

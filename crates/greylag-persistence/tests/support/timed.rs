@@ -9,16 +9,15 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bytes::Bytes;
-use greylag_core::CodecId;
 use greylag_persistence::{
-    Cursor, EventKind, EventPage, EventQueries, FoundEvent, Metadata, OffsetKind, Page, PageQuery, PersistenceId,
-    Position, QueryCaps, QueryError, ReadError, ReadRange, Scope, SeqNr, Shows, StoredEvent, Tags, Timestamp, Visible,
-    WriterEpoch, WriterUuid,
+    Cursor, EventPage, EventQueries, FoundEvent, OffsetKind, Page, PageQuery, PersistenceId, Position, QueryCaps,
+    QueryError, ReadError, ReadRange, Scope, SeqNr, Shows, StoredEvent, Timestamp, Visible,
 };
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use tokio::time::Instant;
+
+use super::record::record;
 
 /// Younger rows are not settled.
 const BEHIND: Duration = Duration::from_millis(100);
@@ -126,24 +125,6 @@ impl Rows {
             shows == Shows::Newest && seq_nr.as_u64() < there
         };
         shows_at <= now && !self.heads.get(id).is_some_and(is_replaced)
-    }
-}
-
-pub(crate) fn record(id: PersistenceId, seq_nr: SeqNr, timestamp: Timestamp) -> StoredEvent {
-    StoredEvent {
-        id,
-        seq_nr,
-        timestamp,
-        writer_uuid: WriterUuid::NONE,
-        writer_epoch: WriterEpoch::NONE,
-        codec_id: CodecId::JSON,
-        manifest: "test".into(),
-        schema_version: 1,
-        kind: EventKind::Event,
-        payload: Bytes::new(),
-        metadata: Metadata::new(),
-        tags: Tags::new(),
-        crc32c: 0,
     }
 }
 
