@@ -14,8 +14,8 @@
 
 mod verdict;
 
-use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::iter::repeat;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -32,7 +32,7 @@ use verdict::{Verdict, verdict};
 const ROLLBACKS_TOGETHER: u32 = 3;
 
 /// Names one append of a lane; later ones have larger numbers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct AppendNo(pub(crate) u64);
 
 /// Names one who waits for his turn.
@@ -142,13 +142,6 @@ struct Queue {
     behind: VecDeque<Waiting>,
 }
 
-/// An id behind its slice, which tells most of them apart at once.
-type Place = (u16, PersistenceId);
-
-fn place(id: &PersistenceId) -> Place {
-    (id.slice(), id.clone())
-}
-
 #[derive(Debug)]
 struct Statement {
     appends: Vec<AppendNo>,
@@ -167,9 +160,11 @@ enum Connection {
 #[derive(Debug)]
 pub(crate) struct Lane {
     settings: LaneSettings,
-    /// All have the same time, so the first is the first to be late.
-    pending: BTreeMap<AppendNo, Pending>,
-    by_id: BTreeMap<Place, Queue>,
+    pending: HashMap<AppendNo, Pending>,
+    /// All have the same time, so the first is the first to be late. May name some that were answered meanwhile, but
+    /// not as the first.
+    by_deadline: VecDeque<AppendNo>,
+    by_id: HashMap<PersistenceId, Queue>,
     /// What the next statements carry. May name some that were answered meanwhile.
     ready: VecDeque<AppendNo>,
     statements: BTreeMap<StatementNo, Statement>,
@@ -186,8 +181,9 @@ impl Lane {
         out.push(Effect::Connect);
         Self {
             settings,
-            pending: BTreeMap::new(),
-            by_id: BTreeMap::new(),
+            pending: HashMap::new(),
+            by_deadline: VecDeque::new(),
+            by_id: HashMap::new(),
             ready: VecDeque::new(),
             statements: BTreeMap::new(),
             connection: Connection::Connecting,
@@ -223,12 +219,18 @@ impl Lane {
     /// When a `Tick` next has work to do.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let silence = self.statements.values().map(|statement| statement.silent_at);
-        silence.chain(self.pending.values().next().map(|pending| pending.deadline)).min()
+        silence.chain(self.next_late().map(|(_, deadline)| deadline)).min()
     }
 
     /// Whether nobody waits any more.
     pub(crate) fn is_idle(&self) -> bool {
         self.by_id.is_empty()
+    }
+
+    /// The append that is late first, and when.
+    fn next_late(&self) -> Option<(AppendNo, Instant)> {
+        let append = *self.by_deadline.front()?;
+        Some((append, self.pending.get(&append)?.deadline))
     }
 
     fn submit(&mut self, now: Instant, request: Request, out: &mut Vec<Effect>) {
@@ -237,7 +239,7 @@ impl Lane {
             let outcome = Err(AppendError::NotStored(self.failure("the journal is closed")));
             return out.push(Effect::Answer { append, outcome });
         }
-        match self.by_id.entry(place(&request.id)) {
+        match self.by_id.entry(request.id.clone()) {
             Entry::Occupied(mut queue) => queue.get_mut().behind.push_back(Waiting::Append(append)),
             Entry::Vacant(nobody) => {
                 nobody.insert(Queue { first: append, behind: VecDeque::new() });
@@ -248,10 +250,11 @@ impl Lane {
         let pending =
             Pending { request, deadline, unanswered: false, rollbacks: 0, alone: false, sent: None, trouble: None };
         self.pending.insert(append, pending);
+        self.by_deadline.push_back(append);
     }
 
     fn await_turn(&mut self, turn: TurnNo, id: PersistenceId, out: &mut Vec<Effect>) {
-        match self.by_id.get_mut(&place(&id)) {
+        match self.by_id.get_mut(&id) {
             Some(queue) => queue.behind.push_back(Waiting::Turn(turn)),
             None => out.push(Effect::Turn(turn)),
         }
@@ -463,8 +466,8 @@ impl Lane {
     }
 
     fn on_tick(&mut self, now: Instant, out: &mut Vec<Effect>) {
-        while let Some((append, _)) = self.pending.first_key_value().filter(|(_, pending)| pending.deadline <= now) {
-            self.expire(*append, out);
+        while let Some((append, _)) = self.next_late().filter(|(_, deadline)| *deadline <= now) {
+            self.expire(append, out);
         }
         if self.statements.values().any(|statement| statement.silent_at <= now) {
             let cause = format!("no answer within {:?}", self.settings.try_timeout);
@@ -498,8 +501,11 @@ impl Lane {
 
     fn answer(&mut self, append: AppendNo, outcome: Result<Appended, AppendError>, out: &mut Vec<Effect>) {
         let Some(pending) = self.pending.remove(&append) else { return };
+        while self.by_deadline.front().is_some_and(|first| !self.pending.contains_key(first)) {
+            self.by_deadline.pop_front();
+        }
         out.push(Effect::Answer { append, outcome });
-        let Entry::Occupied(mut of_id) = self.by_id.entry(place(&pending.request.id)) else { return };
+        let Entry::Occupied(mut of_id) = self.by_id.entry(pending.request.id) else { return };
         let queue = of_id.get_mut();
         if queue.first != append {
             return queue.behind.retain(|waiting| *waiting != Waiting::Append(append));
@@ -534,13 +540,16 @@ impl Lane {
             return;
         }
         assert!(self.statements.len() <= self.settings.pipeline, "more statements than the pipeline holds");
-        let deadlines = self.pending.values().map(|pending| pending.deadline);
+        let waiting = self.by_deadline.iter().filter_map(|append| self.pending.get(append));
+        let deadlines: Vec<_> = waiting.map(|pending| pending.deadline).collect();
         assert!(deadlines.is_sorted(), "an append that came later is late before one that came earlier");
+        assert_eq!(deadlines.len(), self.pending.len(), "every append has its time");
+        assert_eq!(self.next_late().is_some(), !deadlines.is_empty(), "the first to be late is found");
         for (append, pending) in &self.pending {
             if let Some(statement) = pending.sent {
                 let carried = self.statements.get(&statement).is_some_and(|sent| sent.appends.contains(append));
                 assert!(carried, "{append:?} is sent in a statement that does not carry it");
-                let queue = &self.by_id[&place(&pending.request.id)];
+                let queue = &self.by_id[&pending.request.id];
                 assert_eq!(queue.first, *append, "an id has one append among the sent");
             }
         }

@@ -93,6 +93,7 @@
 //! Source: persistence §4.4.
 
 mod changes;
+mod columns;
 mod driver;
 mod error;
 mod failure;

@@ -10,6 +10,7 @@ use std::fmt;
 use bytes::Bytes;
 use greylag_core::CodecId;
 
+use crate::checksum::Checksum;
 use crate::persistence_id::PersistenceId;
 
 /// Extra data of an event or snapshot by short name; names that start with `gl.` are Greylag's.
@@ -300,56 +301,6 @@ impl StoredEvent {
         let metadata: usize = self.metadata.iter().map(|(name, value)| name.len() + value.len()).sum();
         let tags: usize = self.tags.iter().map(String::len).sum();
         self.payload.len() + self.manifest.len() + metadata + tags
-    }
-}
-
-/// A running CRC-32C over length-prefixed fields.
-pub(crate) struct Checksum(u32);
-
-impl Checksum {
-    pub(crate) fn new() -> Self {
-        Self(0)
-    }
-
-    pub(crate) fn raw(&mut self, bytes: &[u8]) {
-        self.0 = crc32c::crc32c_append(self.0, bytes);
-    }
-
-    pub(crate) fn u32(&mut self, number: u32) {
-        self.raw(&number.to_le_bytes());
-    }
-
-    pub(crate) fn u64(&mut self, number: u64) {
-        self.raw(&number.to_le_bytes());
-    }
-
-    fn u128(&mut self, number: u128) {
-        self.raw(&number.to_le_bytes());
-    }
-
-    pub(crate) fn len(&mut self, len: usize) {
-        self.u32(u32::try_from(len).expect("a stored field is below 4 GiB"));
-    }
-
-    pub(crate) fn bytes(&mut self, bytes: &[u8]) {
-        self.len(bytes.len());
-        self.raw(bytes);
-    }
-
-    pub(crate) fn text(&mut self, text: &str) {
-        self.bytes(text.as_bytes());
-    }
-
-    pub(crate) fn metadata(&mut self, metadata: &Metadata) {
-        self.len(metadata.len());
-        for (name, value) in metadata {
-            self.text(name);
-            self.bytes(value);
-        }
-    }
-
-    pub(crate) fn finish(self) -> u32 {
-        self.0
     }
 }
 

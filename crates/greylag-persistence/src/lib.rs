@@ -78,6 +78,7 @@
 
 mod behavior;
 mod breaker;
+mod checksum;
 mod codec;
 mod counters;
 pub mod driver;

@@ -5,7 +5,8 @@
 use bytes::Bytes;
 use greylag_core::CodecId;
 
-use crate::event::{Checksum, Metadata, SeqNr, Timestamp};
+use crate::checksum::Checksum;
+use crate::event::{Metadata, SeqNr, Timestamp};
 use crate::journal::Scope;
 use crate::persistence_id::PersistenceId;
 

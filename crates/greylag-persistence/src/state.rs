@@ -17,11 +17,11 @@ use std::ops::RangeInclusive;
 use bytes::Bytes;
 use greylag_core::{CodecId, Generation};
 
+use crate::checksum::Checksum;
 use crate::codec::EncodedValue;
 use crate::error::StateRejectReason;
 use crate::event::{
-    Checksum, EventKind, MAX_MANIFEST_BYTES, MAX_TAG_BYTES, Metadata, SeqNr, StoredEvent, Timestamp, WriterEpoch,
-    WriterUuid,
+    EventKind, MAX_MANIFEST_BYTES, MAX_TAG_BYTES, Metadata, SeqNr, StoredEvent, Timestamp, WriterEpoch, WriterUuid,
 };
 use crate::journal::{Page, ReadRange, Scope};
 use crate::offset::{Offset, OffsetKind};

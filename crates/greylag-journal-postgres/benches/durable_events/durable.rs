@@ -12,9 +12,9 @@ use crate::bare::{Bare, Kind};
 use crate::{Failure, LANES, claim, event, median, open, say};
 
 const PAYLOAD_BYTES: usize = 300;
-/// Entities at once, and events of each.
-const LOADS: [(u64, u64); 4] = [(1, 2_000), (32, 500), (1_000, 60), (10_000, 6)];
-const RUNS: usize = 5;
+/// Entities at once, and events of each: enough that new connections and empty tables are the smaller part.
+const LOADS: [(u64, u64); 4] = [(1, 5_000), (32, 2_000), (1_000, 300), (10_000, 30)];
+const RUNS: usize = 9;
 
 pub(crate) async fn run(server: &Postgres, only: Option<u64>) -> Result<(), Failure> {
     say(&format!(

@@ -1,16 +1,16 @@
 //! Runs one lane: carries its statements to the server, and their answers to those who wait.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
-use greylag_persistence::{AppendError, Appended, EventKind, Head, PersistenceId, StoredEvent, Timestamp, WriterUuid};
+use greylag_persistence::{AppendError, Appended, Head, PersistenceId, StoredEvent, Timestamp, WriterUuid};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio::time::MissedTickBehavior;
-use tokio_postgres::types::ToSql;
 
+use crate::columns::Columns;
 use crate::driver::link::{Link, Session};
 use crate::error::told;
 use crate::failure::Failure;
@@ -55,7 +55,7 @@ struct Driver {
     link: Arc<Link>,
     counters: Arc<Counters>,
     session: Option<Arc<Session>>,
-    appends: BTreeMap<AppendNo, Waiting>,
+    appends: HashMap<AppendNo, Waiting>,
     turns: BTreeMap<TurnNo, oneshot::Sender<()>>,
     connecting: FuturesUnordered<BoxFuture<'static, Result<Arc<Session>, String>>>,
     /// What is under way on the present connection, and goes with it.
@@ -80,7 +80,7 @@ pub(crate) async fn run(
         link,
         counters,
         session: None,
-        appends: BTreeMap::new(),
+        appends: HashMap::new(),
         turns: BTreeMap::new(),
         connecting: FuturesUnordered::new(),
         statements: FuturesUnordered::new(),
@@ -293,55 +293,9 @@ async fn insert(
     session: &Session,
     appends: &[Arc<[StoredEvent]>],
 ) -> Result<tokio_postgres::Row, tokio_postgres::Error> {
-    // What is the same of all is left to the statement, which takes a null for it.
-    let ends = || appends.iter().filter_map(|records| Some((records.first()?, records.last()?)));
-    let places: Vec<i32> = (0..).take(appends.len()).collect();
-    let ids: Vec<&str> = ends().map(|(first, _)| first.id.as_str()).collect();
-    let uuids: Vec<Uuid> = ends().map(|(first, _)| Uuid(first.writer_uuid)).collect();
-    let epochs: Vec<i64> = ends().map(|(first, _)| rows::epoch(first.writer_epoch)).collect();
-    let firsts: Vec<i64> = ends().map(|(first, _)| rows::number(first.seq_nr)).collect();
-    let lasts: Option<Vec<i64>> = ends()
-        .any(|(first, last)| first.seq_nr != last.seq_nr)
-        .then(|| ends().map(|(_, last)| rows::number(last.seq_nr)).collect());
-    let events = || appends.iter().flat_map(|records| records.iter());
-    let event_places: Vec<i32> =
-        (0..).zip(appends).flat_map(|(place, records)| records.iter().map(move |_| place)).collect();
-    let numbers: Vec<i64> = events().map(|event| rows::number(event.seq_nr)).collect();
-    let codecs: Vec<i32> = events().map(|event| rows::bits(event.codec_id.as_u32())).collect();
-    let manifests: Vec<&str> = events().map(|event| event.manifest.as_str()).collect();
-    let versions: Vec<i32> = events().map(|event| rows::bits(event.schema_version)).collect();
-    let is_filtered = |event: &StoredEvent| event.kind == EventKind::Filtered;
-    let filtered: Option<Vec<bool>> = events().any(is_filtered).then(|| events().map(is_filtered).collect());
-    let payloads: Vec<&[u8]> = events().map(|event| &event.payload[..]).collect();
-    let metadata: Option<Vec<Option<Vec<u8>>>> = events()
-        .any(|event| !event.metadata.is_empty())
-        .then(|| events().map(|event| rows::write_metadata(&event.metadata)).collect());
-    let crcs: Vec<i64> = events().map(|event| i64::from(event.crc32c)).collect();
-    let is_tagged = events().any(|event| !event.tags.is_empty());
-    let tags: Vec<Option<String>> =
-        if is_tagged { events().map(|event| rows::join_tags(&event.tags)).collect() } else { Vec::new() };
-    let mut parameters: Vec<&(dyn ToSql + Sync)> = vec![
-        &places,
-        &ids,
-        &uuids,
-        &epochs,
-        &firsts,
-        &lasts,
-        &event_places,
-        &numbers,
-        &codecs,
-        &manifests,
-        &versions,
-        &filtered,
-        &payloads,
-        &metadata,
-        &crcs,
-    ];
-    if is_tagged {
-        parameters.push(&tags);
-    }
-    let statement = session.prepare(if is_tagged { APPEND_TAGGED } else { APPEND }).await?;
-    session.client.query_one(&statement, &parameters).await
+    let columns = Columns::of(appends);
+    let statement = session.prepare(if columns.are_tagged() { APPEND_TAGGED } else { APPEND }).await?;
+    session.client.query_one(&statement, &columns.parameters()).await
 }
 
 async fn look_up(session: Arc<Session>, statement: StatementNo, appends: Vec<Arc<[StoredEvent]>>) -> Input {
