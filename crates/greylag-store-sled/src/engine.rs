@@ -17,6 +17,7 @@ use bytes::Bytes;
 use crate::batch::{Batch, unseal};
 use crate::conf;
 use crate::error::{OpenError, StoreError};
+use crate::index;
 use crate::settings::StoreSettings;
 
 pub(crate) const SEGMENT_BYTES: usize = 8 << 20;
@@ -144,6 +145,7 @@ pub(crate) type Record = Result<(Bytes, Bytes), StoreError>;
 
 fn open_sled(path: &Path, settings: &StoreSettings) -> Result<sled::Db, StoreError> {
     conf::remove_if_torn(path)?;
+    index::remove_unfinished(path)?;
     let config = sled::Config::default()
         .path(path)
         .cache_capacity(settings.cache_bytes)

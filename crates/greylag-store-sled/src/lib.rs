@@ -66,6 +66,7 @@ mod engine;
 mod error;
 mod finisher;
 mod guard;
+mod index;
 mod pace;
 mod planner;
 mod queue;

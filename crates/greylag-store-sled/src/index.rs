@@ -1,0 +1,116 @@
+//! sled's index of its log, in a file `snap.` and a number.
+//!
+//! sled writes a new one while it opens a store: under the same name with an ending, and then renames it. It leaves
+//! what a process that is killed in between had written, and takes that for the index when it next opens, since its name
+//! sorts behind all others: nobody can open the store any more, although nothing is missing. An unfinished index is
+//! never needed. The one before it is removed only once it has its name, and where there is none, the log is read whole.
+
+use std::fs::{self, File, TryLockError};
+use std::io;
+use std::path::{Path, PathBuf};
+
+const PREFIX: &str = "snap.";
+const UNFINISHED: &str = ".generating";
+
+/// Removes what nobody finishes any more. While another process has the store it may be writing one, and opening will
+/// fail in any case; so nothing is removed then.
+pub(crate) fn remove_unfinished(store: &Path) -> io::Result<()> {
+    let unfinished = unfinished(store)?;
+    if unfinished.is_empty() {
+        return Ok(());
+    }
+    // What sled locks, and as sled does.
+    let log = File::options().read(true).write(true).open(store.join("db"))?;
+    match log.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => return Ok(()),
+        Err(TryLockError::Error(error)) => return Err(error),
+    }
+    for path in unfinished {
+        tracing::warn!(path = %path.display(), "whoever wrote this index was stopped: it is removed, and made anew");
+        fs::remove_file(path)?;
+    }
+    Ok(())
+}
+
+fn unfinished(store: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(store)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        if name.to_str().is_some_and(|name| name.starts_with(PREFIX) && name.ends_with(UNFINISHED)) {
+            found.push(entry.path());
+        }
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::batch::Batch;
+    use crate::engine::Engine;
+    use crate::error::OpenError;
+    use crate::settings::StoreSettings;
+
+    fn open(path: &Path) -> Result<Engine, OpenError> {
+        Engine::open(path, &StoreSettings::test(), "repair it")
+    }
+
+    fn commit(engine: &Engine, key: &[u8]) {
+        let mut batch = Batch::default();
+        batch.put(key, b"value");
+        engine.commit(batch).unwrap();
+    }
+
+    /// A store with an index, and something behind it in its log.
+    fn store() -> (tempfile::TempDir, PathBuf) {
+        let directory = tempfile::tempdir().unwrap();
+        commit(&open(directory.path()).unwrap(), b"first");
+        commit(&open(directory.path()).unwrap(), b"second");
+        drop(open(directory.path()).unwrap());
+        let index = |entry: io::Result<fs::DirEntry>| entry.unwrap().path();
+        let is_index = |path: &PathBuf| path.file_name().unwrap().to_str().unwrap().starts_with(PREFIX);
+        let mut found = fs::read_dir(directory.path()).unwrap().map(index).filter(is_index);
+        let index = found.next().expect("sled has written an index");
+        assert_eq!(found.next(), None, "and keeps one");
+        (directory, index)
+    }
+
+    fn unfinished_of(index: &Path) -> PathBuf {
+        index.with_file_name(format!("{}{UNFINISHED}", index.file_name().unwrap().to_str().unwrap()))
+    }
+
+    /// With the index before it, and without, as when it would have been the first.
+    #[test]
+    fn a_store_opens_whose_index_was_cut_off_anywhere() {
+        let (directory, index) = store();
+        let whole = fs::read(&index).unwrap();
+        for end in 0..=whole.len() {
+            fs::write(unfinished_of(&index), &whole[..end]).unwrap();
+            if end % 2 == 0 {
+                fs::remove_file(&index).unwrap();
+            }
+            let engine = open(directory.path()).unwrap_or_else(|error| panic!("cut off at {end}: {error}"));
+            for key in [&b"first"[..], b"second"] {
+                assert_eq!(engine.get(key).unwrap().unwrap(), "value", "cut off at {end}");
+            }
+            drop(engine);
+            assert_eq!(unfinished(directory.path()).unwrap(), Vec::<PathBuf>::new());
+            fs::write(&index, &whole).unwrap();
+        }
+    }
+
+    #[test]
+    fn nobody_removes_what_another_is_writing() {
+        let (directory, index) = store();
+        let owner = open(directory.path()).unwrap();
+        fs::write(unfinished_of(&index), "half of it").unwrap();
+        remove_unfinished(directory.path()).unwrap();
+        assert!(unfinished_of(&index).exists(), "the store is open");
+        drop(owner);
+        remove_unfinished(directory.path()).unwrap();
+        assert!(!unfinished_of(&index).exists());
+        assert!(index.exists(), "a finished one stays");
+    }
+}
