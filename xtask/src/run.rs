@@ -9,7 +9,9 @@ pub(crate) type Failure = String;
 
 /// The root of the workspace.
 pub(crate) fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies below the root").to_path_buf()
+    // Where cargo runs it, not where it was built: checkouts may share a target directory, and so this program.
+    let xtask = std::env::var_os("CARGO_MANIFEST_DIR").map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from);
+    xtask.parent().expect("xtask lies below the root").to_path_buf()
 }
 
 /// Prints one line.
