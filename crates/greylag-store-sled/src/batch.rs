@@ -15,19 +15,17 @@ const CRC_BYTES: usize = 4;
 /// Changes that become durable together or not at all.
 #[derive(Debug, Default)]
 pub struct Batch {
-    writes: sled::Batch,
-    keys: usize,
+    /// In the order in which they were added; of one key the last counts.
+    writes: Writes,
     bytes: usize,
     /// Where a value meets its checksum.
     sealed: Vec<u8>,
-    spent: Spent,
+    /// What values were made from, to be freed with the batch.
+    spent: Vec<Vec<u8>>,
 }
 
-/// What a batch was made from, and needs no more.
-///
-/// Most of it is memory of the threads that asked, and whoever gives that back may have to wait for their
-/// allocations. So the committer leaves it to the finisher.
-pub(crate) type Spent = Vec<Vec<u8>>;
+/// What is to lie under each key; `None` for nothing.
+pub(crate) type Writes = Vec<(sled::IVec, Option<sled::IVec>)>;
 
 impl Batch {
     /// Writes `value` under `key`, over whatever is there.
@@ -55,26 +53,24 @@ impl Batch {
         assert!(value.len() <= MAX_VALUE_BYTES, "a value of {} bytes was not split", value.len());
         let crc = checksum(key, value);
         value.extend_from_slice(&crc.to_be_bytes());
-        self.keys += 1;
         self.bytes += key.len() + value.len();
-        self.writes.insert(key, &value[..]);
+        self.writes.push((key.into(), Some((&value[..]).into())));
     }
 
     /// Removes what is under `key`, if anything.
     pub fn remove(&mut self, key: &[u8]) {
-        self.keys += 1;
         self.bytes += key.len();
-        self.writes.remove(key);
+        self.writes.push((key.into(), None));
     }
 
     /// Whether it changes nothing.
     pub fn is_empty(&self) -> bool {
-        self.keys == 0
+        self.writes.is_empty()
     }
 
     /// How many changes it holds.
     pub fn len(&self) -> usize {
-        self.keys
+        self.writes.len()
     }
 
     /// Bytes of its keys and values.
@@ -82,8 +78,8 @@ impl Batch {
         self.bytes
     }
 
-    pub(crate) fn into_parts(self) -> (sled::Batch, Spent) {
-        (self.writes, self.spent)
+    pub(crate) fn writes(&self) -> &Writes {
+        &self.writes
     }
 }
 

@@ -153,17 +153,17 @@ impl<P: Planner> Committer<P> {
             let mut batch = Batch::default();
             let answers = self.planner.plan(requests, &reader, &mut batch)?;
             assert_eq!(answers.len(), count, "a planner answers every request");
-            let (keys, bytes) = (batch.len(), batch.bytes());
+            engine.fetch(&batch)?;
             let (tail, once_durable) = (self.planner.tail(), self.planner.once_durable());
             let planned = began_at.elapsed();
             finisher.wait_until_synced()?;
             let ready_at = Instant::now();
-            let (writes, spent) = batch.into_parts();
+            let keys = batch.len();
             if keys > 0 {
-                engine.apply(writes)?;
+                engine.apply(&batch)?;
             }
             let (applied_at, work) = (Instant::now(), planned + ready_at.elapsed());
-            finisher.finish(Applied { answers, keys, bytes, tail, once_durable, began_at, work, applied_at, spent })?;
+            finisher.finish(Applied { answers, batch, tail, once_durable, began_at, work, applied_at })?;
             collect_garbage(keys);
         }
         Ok(())

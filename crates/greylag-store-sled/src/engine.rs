@@ -18,6 +18,7 @@ use crate::batch::{Batch, unseal};
 use crate::conf;
 use crate::error::{OpenError, StoreError};
 use crate::index;
+use crate::insist::{Insistent, insist};
 use crate::settings::StoreSettings;
 
 pub(crate) const SEGMENT_BYTES: usize = 8 << 20;
@@ -65,13 +66,38 @@ impl Engine {
     /// Makes a batch durable. After any error the engine must not be used again: sled still shows
     /// what it could not write.
     pub(crate) fn commit(&self, batch: Batch) -> Result<(), StoreError> {
-        self.apply(batch.into_parts().0)?;
+        self.fetch(&batch)?;
+        self.apply(&batch)?;
         self.sync()
     }
 
-    /// The first half of a commit: readers see the batch, the disk need not have it.
-    pub(crate) fn apply(&self, writes: sled::Batch) -> Result<(), StoreError> {
-        self.db.apply_batch(writes).map_err(StoreError::from_sled)
+    /// Reads every page that a batch changes.
+    ///
+    /// sled changes them one after the other, in no order, and gives up at the first that it cannot read. What it
+    /// changed before that stays, and goes to the disk: a part of a batch, which nobody asked for. So nothing is
+    /// applied before it is certain that all of it can be.
+    pub(crate) fn fetch(&self, batch: &Batch) -> Result<(), StoreError> {
+        batch.writes().iter().try_for_each(|(key, _)| self.fetch_page(key))
+    }
+
+    /// Reads the page on which `key` lies, or would lie; not what lies under it.
+    pub(crate) fn fetch_page(&self, key: &[u8]) -> Result<(), StoreError> {
+        insist(|| self.db.get(key)).map(drop)
+    }
+
+    /// The first half of a commit, once its pages were [fetched](Self::fetch): readers see the batch, the disk need not have it.
+    pub(crate) fn apply(&self, batch: &Batch) -> Result<(), StoreError> {
+        // To stop half-way would leave a part of it, so it is applied until it holds.
+        insist(|| {
+            let mut writes = sled::Batch::default();
+            for (key, value) in batch.writes() {
+                match value {
+                    Some(value) => writes.insert(key.clone(), value.clone()),
+                    None => writes.remove(key.clone()),
+                }
+            }
+            self.db.apply_batch(writes)
+        })
     }
 
     /// The other half: the disk has what was applied before this call.
@@ -82,28 +108,28 @@ impl Engine {
     }
 
     pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
-        let found = self.db.get(key).map_err(StoreError::from_sled)?;
+        let found = insist(|| self.db.get(key))?;
         found.map(|sealed| unseal(key, &sealed)).transpose()
     }
 
     /// What lies under a key, with its checksum and whether that is right or not.
     pub(crate) fn raw(&self, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
-        let found = self.db.get(key).map_err(StoreError::from_sled)?;
+        let found = insist(|| self.db.get(key))?;
         Ok(found.map(|sealed| Bytes::copy_from_slice(&sealed)))
     }
 
     /// Keys in order, `from` included, `to` not, whatever their values look like.
     pub(crate) fn keys(&self, from: &[u8], to: &[u8]) -> impl Iterator<Item = Result<Bytes, StoreError>> + use<> {
         let to = if to < from { from } else { to };
-        self.db.range(from..to).keys().map(|key| Ok(Bytes::copy_from_slice(&key.map_err(StoreError::from_sled)?)))
+        Insistent(self.db.range(from..to)).map(|item| Ok(Bytes::copy_from_slice(&item?.0)))
     }
 
     /// Records in key order, `from` included, `to` not.
     pub(crate) fn range(&self, from: &[u8], to: &[u8]) -> impl DoubleEndedIterator<Item = Record> + use<> {
         // An empty range is legal here, but panics in the standard library's sense of a range.
         let to = if to < from { from } else { to };
-        self.db.range(from..to).map(|item| {
-            let (key, sealed) = item.map_err(StoreError::from_sled)?;
+        Insistent(self.db.range(from..to)).map(|item| {
+            let (key, sealed) = item?;
             let value = unseal(&key, &sealed)?;
             Ok((Bytes::copy_from_slice(&key), value))
         })
@@ -187,6 +213,8 @@ pub(crate) fn sync_directory(path: &Path) -> std::io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::FileExt;
+
     use super::*;
 
     fn open(path: &Path) -> Result<Engine, OpenError> {
@@ -205,6 +233,44 @@ mod tests {
         let mut batch = Batch::default();
         batch.put(b"key", b"other");
         assert!(matches!(engine.commit(batch), Err(StoreError::Io(_))));
+    }
+
+    /// So many records of so much that the first ones lie in another segment of the log than the last one, of
+    /// which sled reads everything when it opens; and a bit of number 100 is flipped.
+    fn damaged(path: &Path) -> Engine {
+        let engine = open(path).unwrap();
+        for number in 0..400_u32 {
+            let mut batch = Batch::default();
+            batch.put(&number.to_be_bytes(), format!("record {number}, {}", "x".repeat(60 << 10)).as_bytes());
+            engine.commit(batch).unwrap();
+        }
+        drop(engine);
+        drop(open(path).unwrap());
+        let log = fs::read(path.join("db")).unwrap();
+        let file = File::options().write(true).open(path.join("db")).unwrap();
+        for at in (0..log.len()).filter(|at| log[*at..].starts_with(b"record 100,")) {
+            file.write_all_at(b"R", at as u64).unwrap();
+        }
+        open(path).unwrap()
+    }
+
+    #[test]
+    fn a_batch_that_cannot_change_one_of_its_pages_changes_none() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut engine = damaged(directory.path());
+        for round in 0..4 {
+            let mut batch = Batch::default();
+            for number in (0..400_u32).step_by(20) {
+                batch.put(&number.to_be_bytes(), b"changed");
+            }
+            assert!(engine.commit(batch).unwrap_err().is_corruption());
+            drop(engine);
+            engine = open(directory.path()).unwrap();
+            for number in (0..400_u32).step_by(20).filter(|number| number.abs_diff(100) > 32) {
+                let found = engine.get(&number.to_be_bytes()).unwrap().unwrap();
+                assert!(found.starts_with(b"record"), "round {round} changed {number}");
+            }
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use crate::batch::Spent;
+use crate::batch::Batch;
 use crate::engine::Engine;
 use crate::error::StoreError;
 use crate::guard::TailGuard;
@@ -25,9 +25,9 @@ const SLOW_COMMIT: Duration = Duration::from_secs(1);
 /// A group whose batch readers can see, and which nobody is told of yet.
 pub(crate) struct Applied<P: Planner> {
     pub(crate) answers: Vec<P::Answer>,
-    /// What its batch changed; none if it was empty and was not applied at all.
-    pub(crate) keys: usize,
-    pub(crate) bytes: usize,
+    /// What it changed; if it is empty, it was not applied at all. Freed here, after the answers: most of it is
+    /// memory of the threads that asked, and whoever gives that back may have to wait for their allocations.
+    pub(crate) batch: Batch,
     /// The number that the guard is raised to.
     pub(crate) tail: Option<u64>,
     pub(crate) once_durable: OnceDurable,
@@ -35,7 +35,6 @@ pub(crate) struct Applied<P: Planner> {
     /// What planning and applying it took.
     pub(crate) work: Duration,
     pub(crate) applied_at: Instant,
-    pub(crate) spent: Spent,
 }
 
 /// The committer's end of the thread.
@@ -128,7 +127,7 @@ struct Steps<P: Planner> {
 
 impl<P: Planner> Steps<P> {
     fn sync(&self, applied: &Applied<P>) -> Result<(), StoreError> {
-        if applied.keys == 0 {
+        if applied.batch.is_empty() {
             return Ok(());
         }
         #[cfg(test)]
@@ -138,7 +137,7 @@ impl<P: Planner> Steps<P> {
 
     /// Of a group that is synced.
     fn acknowledge(&mut self, applied: Applied<P>) -> Result<(), StoreError> {
-        if let Some((tail, guard)) = applied.tail.filter(|_| applied.keys > 0).zip(self.guard.as_mut()) {
+        if let Some((tail, guard)) = applied.tail.filter(|_| !applied.batch.is_empty()).zip(self.guard.as_mut()) {
             guard.raise_to(tail)?;
         }
         let durable = applied.applied_at.elapsed();
@@ -158,14 +157,14 @@ impl<P: Planner> Steps<P> {
             let Some(group) = group else {
                 return Err(StoreError::Stalled(self.shared.settings.commit_stall_timeout));
             };
-            if applied.keys > 0 {
+            if !applied.batch.is_empty() {
                 state.pace.learn(applied.answers.len(), applied.work, durable);
             }
             let stats = &mut state.stats;
-            stats.groups += u64::from(applied.keys > 0);
+            stats.groups += u64::from(!applied.batch.is_empty());
             stats.requests += applied.answers.len() as u64;
-            stats.keys += applied.keys as u64;
-            stats.bytes += applied.bytes as u64;
+            stats.keys += applied.batch.len() as u64;
+            stats.bytes += applied.batch.bytes() as u64;
             stats.longest_commit = stats.longest_commit.max(took);
             group.senders
         };
@@ -175,7 +174,7 @@ impl<P: Planner> Steps<P> {
         }
         // Last, so that the committer meets those who ask again.
         self.shared.work.notify_one();
-        drop(applied.spent);
+        drop(applied.batch);
         Ok(())
     }
 }
@@ -223,7 +222,7 @@ mod tests {
         let mut guard = TailGuard::open(directory.path(), 0).unwrap();
         let mut batch = Batch::default();
         batch.put(b"key", b"value");
-        engine.apply(batch.into_parts().0).unwrap();
+        engine.apply(&batch).unwrap();
         break_it(&mut engine, &mut guard);
         let engine = Arc::new(engine);
         let shared = Arc::new(Shared::new(directory.path().into(), settings.clone(), Reader::new(engine.clone())));
@@ -233,14 +232,12 @@ mod tests {
         let say = is_durable.clone();
         let applied = Applied::<Nothing> {
             answers: vec![()],
-            keys: 1,
-            bytes: 8,
+            batch,
             tail: Some(1),
             once_durable: Box::new(move || say.store(true, Ordering::Relaxed)),
             began_at: Instant::now(),
             work: Duration::ZERO,
             applied_at: Instant::now(),
-            spent: Spent::new(),
         };
         let mut finisher = Finisher::start(shared.clone(), engine, Some(guard)).unwrap();
         finisher.is_unsynced = true;

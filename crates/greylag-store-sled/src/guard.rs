@@ -32,6 +32,9 @@ pub(crate) struct TailGuard {
     /// The greater number is in the other one.
     next_slot: usize,
     number: u64,
+    /// Whether `number` is known to be on the disk. One that was read may have been left in memory by a sync that
+    /// failed, and no second sync would tell.
+    is_synced: bool,
 }
 
 impl TailGuard {
@@ -56,17 +59,18 @@ impl TailGuard {
             return Err(StoreError::TailLost { guard, found });
         }
         let file = OpenOptions::new().read(true).write(true).open(&path)?;
-        Ok(Self { file, next_slot: usize::from(slots[0] == Some(guard)), number: guard })
+        Ok(Self { file, next_slot: usize::from(slots[0] == Some(guard)), number: guard, is_synced: false })
     }
 
     /// Commits up to `number` are synced, and may be acknowledged when this has returned.
     pub(crate) fn raise_to(&mut self, number: u64) -> Result<(), StoreError> {
-        if number == self.number {
+        if self.is_synced && number == self.number {
             return Ok(());
         }
         self.file.seek(SeekFrom::Start(SLOT_AT[self.next_slot] as u64))?;
         self.file.write_all(&slot(number))?;
         self.file.sync_data()?;
+        self.is_synced = true;
         self.next_slot = 1 - self.next_slot;
         self.number = number;
         Ok(())
@@ -186,5 +190,19 @@ mod tests {
         // A device without sync answers EINVAL.
         guard.set_file(OpenOptions::new().write(true).open("/dev/null").unwrap());
         assert!(matches!(guard.raise_to(1), Err(StoreError::Io(_))));
+    }
+
+    /// §8: what a failed sync left in memory is read as if it were on the disk.
+    #[test]
+    fn a_number_that_was_read_is_written_again() {
+        let directory = tempfile::tempdir().unwrap();
+        TailGuard::open(directory.path(), 0).unwrap().raise_to(7).unwrap();
+        let mut guard = TailGuard::open(directory.path(), 7).unwrap();
+        guard.raise_to(7).unwrap();
+        let bytes = std::fs::read(directory.path().join(FILE_NAME)).unwrap();
+        assert_eq!(SLOT_AT.map(|at| number_of(&bytes[at..at + SLOT_BYTES])), [Some(7); 2]);
+        // Once is enough.
+        guard.set_file(OpenOptions::new().write(true).open("/dev/null").unwrap());
+        guard.raise_to(7).unwrap();
     }
 }

@@ -15,8 +15,7 @@ const UNFINISHED: &str = ".generating";
 /// Removes what nobody finishes any more. While another process has the store it may be writing one, and opening will
 /// fail in any case; so nothing is removed then.
 pub(crate) fn remove_unfinished(store: &Path) -> io::Result<()> {
-    let unfinished = unfinished(store)?;
-    if unfinished.is_empty() {
+    if unfinished(store)?.is_empty() {
         return Ok(());
     }
     // What sled locks, and as sled does.
@@ -26,7 +25,8 @@ pub(crate) fn remove_unfinished(store: &Path) -> io::Result<()> {
         Err(TryLockError::WouldBlock) => return Ok(()),
         Err(TryLockError::Error(error)) => return Err(error),
     }
-    for path in unfinished {
+    // Looked for once more: whoever had the lock before may have finished it.
+    for path in unfinished(store)? {
         tracing::warn!(path = %path.display(), "whoever wrote this index was stopped: it is removed, and made anew");
         fs::remove_file(path)?;
     }

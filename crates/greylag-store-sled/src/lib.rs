@@ -67,6 +67,7 @@ mod error;
 mod finisher;
 mod guard;
 mod index;
+mod insist;
 mod pace;
 mod planner;
 mod queue;

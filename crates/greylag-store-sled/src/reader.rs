@@ -29,6 +29,18 @@ impl Reader {
         self.engine.get(key)
     }
 
+    /// Whether the page on which `key` lies, or would lie, can be read, and so changed. What lies under `key`
+    /// is not looked at: it may be damaged by itself, or not be there.
+    ///
+    /// A batch that changes a page that cannot be read fails the store, and everybody who waits for that batch; so
+    /// a planner asks here before it adds what only one of them wants.
+    ///
+    /// # Errors
+    /// [`StoreError::Damaged`] if the page is damaged, others if it cannot be read.
+    pub fn check_page(&self, key: &[u8]) -> Result<(), StoreError> {
+        self.engine.fetch_page(key)
+    }
+
     /// Records in ascending key order, `from` included, `to` not; empty if `to` is not above `from`.
     /// It can be walked from its end too.
     pub fn range(

@@ -1,6 +1,7 @@
 //! Finds commits that hang, and values outside the log.
 
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use crate::ballast::Ballast;
@@ -8,12 +9,12 @@ use crate::error::StoreError;
 use crate::planner::Planner;
 use crate::shared::{Phase, Shared};
 
-const BLOB_CHECK_INTERVAL: Duration = Duration::from_secs(60);
+const CHORES_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Looks after one store until it is closed.
-pub(crate) fn watch<P: Planner>(shared: &Shared<P>) {
-    let interval = (shared.settings.commit_stall_timeout / 4).clamp(Duration::from_millis(1), BLOB_CHECK_INTERVAL);
-    let mut blobs_checked_at = Instant::now();
+pub(crate) fn watch<P: Planner>(shared: &Arc<Shared<P>>) {
+    let interval = (shared.settings.commit_stall_timeout / 4).clamp(Duration::from_millis(1), CHORES_INTERVAL);
+    let mut chores = Chores::new(CHORES_INTERVAL);
     let mut state = shared.lock();
     while !matches!(state.phase, Phase::Closed) {
         let stalled = |since: Instant| since.elapsed() > shared.settings.commit_stall_timeout;
@@ -25,15 +26,69 @@ pub(crate) fn watch<P: Planner>(shared: &Shared<P>) {
             tracing::error!(path = %shared.path.display(), "the store hangs and cannot be let go of; ending the process");
             std::process::abort();
         }
-        if blobs_checked_at.elapsed() >= BLOB_CHECK_INTERVAL {
-            blobs_checked_at = Instant::now();
-            drop(state);
-            let reader = shared.reader();
-            let has_blobs = reader.is_ok_and(|reader| reader.has_blobs());
-            Ballast::new(&shared.path, shared.settings.ballast_bytes).restore();
-            state = shared.lock();
-            state.has_blobs = has_blobs;
-        }
+        let looked_after = shared.clone();
+        chores.start_if_due(move || do_chores(&looked_after));
         state = shared.phase_changed.wait_timeout(state, interval).unwrap_or_else(PoisonError::into_inner).0;
+    }
+}
+
+fn do_chores<P: Planner>(shared: &Shared<P>) {
+    let has_blobs = shared.reader().is_ok_and(|reader| reader.has_blobs());
+    Ballast::new(&shared.path, shared.settings.ballast_bytes).restore();
+    shared.lock().has_blobs = has_blobs;
+}
+
+/// What has to be done from time to time, on a thread of its own: it asks the disk, and a disk that hangs must not
+/// keep the watch from noticing.
+struct Chores {
+    interval: Duration,
+    begun_at: Instant,
+    under_way: Option<JoinHandle<()>>,
+}
+
+impl Chores {
+    fn new(interval: Duration) -> Self {
+        Self { interval, begun_at: Instant::now(), under_way: None }
+    }
+
+    /// Does nothing while the last ones are not done.
+    fn start_if_due(&mut self, chores: impl FnOnce() + Send + 'static) {
+        let are_under_way = self.under_way.as_ref().is_some_and(|thread| !thread.is_finished());
+        if are_under_way || self.begun_at.elapsed() < self.interval {
+            return;
+        }
+        self.begun_at = Instant::now();
+        match thread::Builder::new().name("greylag-chores".into()).spawn(chores) {
+            Ok(thread) => self.under_way = Some(thread),
+            Err(error) => tracing::error!(%error, "no thread to look after a store"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    #[test]
+    fn chores_that_hang_hold_nobody_up_and_are_not_begun_again() {
+        let (begun, beginnings) = mpsc::channel();
+        let (go_on, wait) = mpsc::channel::<()>();
+        let mut chores = Chores::new(Duration::ZERO);
+        let hang = begun.clone();
+        chores.start_if_due(move || {
+            hang.send("first").unwrap();
+            let _ended = wait.recv();
+        });
+        assert_eq!(beginnings.recv().unwrap(), "first");
+        chores.start_if_due(|| panic!("the first ones are under way"));
+        drop(go_on);
+        chores.under_way.take().unwrap().join().unwrap();
+        chores.start_if_due(move || begun.send("second").unwrap());
+        assert_eq!(beginnings.recv().unwrap(), "second");
+        chores.begun_at = Instant::now();
+        chores.interval = Duration::from_secs(3600);
+        chores.start_if_due(|| panic!("it is too early"));
     }
 }
