@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use greylag_persistence::{Corrupt, CorruptKind, PersistenceId, SeqNr};
-use greylag_store_sled::{Reader, StoreError};
+use greylag_store_sled::{Batch, Reader, StoreError};
 
 use crate::keys::{self, PidNo};
 use crate::records::{EventRow, Row, StoredHead};
@@ -79,6 +79,51 @@ pub(crate) fn event_from_row(
         return Err(LookupError::corrupt(id, seq_nr, CorruptKind::Checksum));
     }
     Ok(row)
+}
+
+/// Whether the pages of these keys, all of `id` near `seq_nr`, can be read, and so changed.
+pub(crate) fn check_pages(
+    reader: &Reader,
+    id: &PersistenceId,
+    seq_nr: SeqNr,
+    keys: impl IntoIterator<Item = Vec<u8>>,
+) -> Result<(), LookupError> {
+    let mut keys = keys.into_iter();
+    keys.try_for_each(|key| reader.check_page(&key)).map_err(|error| LookupError::of(id, seq_nr, error))
+}
+
+/// Removes what nobody needs any more, unless its page is damaged. Then it stays, and takes room: a batch cannot
+/// change such a page, and cleaning up must not stop those who write elsewhere (J11).
+pub(crate) fn remove_unneeded(key: &[u8], reader: &Reader, batch: &mut Batch) -> Result<(), StoreError> {
+    match reader.check_page(key) {
+        Ok(()) => batch.remove(key),
+        Err(error) if error.is_corruption() => {
+            tracing::warn!(key = keys::hex(key), %error, "what nobody needs stays: its page is damaged");
+        }
+        Err(error) => return Err(error),
+    }
+    Ok(())
+}
+
+/// The same for all keys from `first` to `last`.
+pub(crate) fn remove_all_unneeded(
+    first: &[u8],
+    last: &[u8],
+    reader: &Reader,
+    batch: &mut Batch,
+) -> Result<(), StoreError> {
+    for key in reader.keys(first, last) {
+        match key {
+            Ok(key) => remove_unneeded(&key, reader, batch)?,
+            // An iteration does not get past a damaged page.
+            Err(error) if error.is_corruption() => {
+                tracing::warn!(from = keys::hex(first), %error, "what nobody needs stays: its page is damaged");
+                break;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 /// The key of a record, whatever became of its value.

@@ -125,9 +125,9 @@ impl JournalPlanner {
             undurable,
             counters: Counters::default(),
             tags: HashMap::new(),
-            sweeper: Sweeper::new(settings.sweep_keys),
+            sweeper: Sweeper::new(settings.sweep_keys.max(1)),
             merger: Merger::default(),
-            sweep_keys: settings.sweep_keys,
+            sweep_keys: settings.sweep_keys.max(1),
             watermark,
             room: Room::Enough,
             opening: Opening::default(),
@@ -221,6 +221,9 @@ impl JournalPlanner {
             if let Some(why) = self.room.is_low() {
                 return Ok(Err(AppendError::Rejected(RejectReason::StorageLow(why.to_owned()))));
             }
+            if let Err(corrupt) = local(self.check_pages(&append, stored.pid, reader))? {
+                return Ok(Err(AppendError::NotStored(self.failure(corrupt))));
+            }
             return Ok(Ok(Appended { timestamp: self.store_events(append, stored, batch) }));
         }
         Ok(match local(self.stored_before(&append, stored, reader))? {
@@ -230,6 +233,18 @@ impl JournalPlanner {
             // Whether this append is stored already cannot be seen, so neither can be said.
             Err(corrupt) => Err(AppendError::Unknown(self.failure(corrupt))),
         })
+    }
+
+    /// Whether the pages to which these events go can be changed.
+    fn check_pages(&self, append: &EncodedAppend, pid: PidNo, reader: &Reader) -> Result<(), LookupError> {
+        let EncodedAppend { id, first, last, events, .. } = append;
+        let rest = (first != last).then(|| keys::event(pid, *last));
+        let chunks = (first.as_u64()..).zip(events).filter(|(_, event)| event.has_chunks());
+        let chunks = chunks.map(|(number, _)| keys::event_chunk(pid, SeqNr::saturating(number), 0));
+        let tags = events.iter().flat_map(|event| &event.tags).filter_map(|tag| self.tags.get(tag));
+        let tags = tags.map(|tag| keys::tag_row(*tag, self.counters.next_ordinal));
+        let pages = [keys::event(pid, *first)].into_iter().chain(rest).chain(chunks).chain(tags);
+        lookup::check_pages(reader, id, *first, pages)
     }
 
     fn store_events(&mut self, append: EncodedAppend, stored: StoredHead, batch: &mut Batch) -> Timestamp {
@@ -492,7 +507,7 @@ impl Planner for JournalPlanner {
         let swept = self.sweeper.sweep(&self.tags, reader, batch)?;
         self.merger.note_swept(swept);
         self.merger.step(self.sweep_keys, reader, batch)?;
-        self.sweep_superseded(batch);
+        self.sweep_superseded(reader, batch)?;
         self.heads.trim();
         let (mut answers, mut freed) = (Vec::with_capacity(requests.len()), Freed::default());
         for request in requests {

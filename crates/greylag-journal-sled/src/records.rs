@@ -109,6 +109,11 @@ impl EncodedEvent {
         self.body.len()
     }
 
+    /// Whether one row does not hold it.
+    pub(crate) fn has_chunks(&self) -> bool {
+        self.body.len() > MAX_VALUE_BYTES
+    }
+
     /// The value of the event's row, and the chunks that did not fit into it.
     pub(crate) fn into_rows(mut self, timestamp: Timestamp, ordinal: u64) -> (Vec<u8>, Vec<Vec<u8>>) {
         self.body[STAMP_AT..STAMP_AT + 8].copy_from_slice(&timestamp.as_micros().to_be_bytes());

@@ -60,7 +60,9 @@ fn sweep_superseded(verified: Verified, reader: &Reader, batch: &mut Batch) -> R
     let (first, end) = (verified.next_ordinal.saturating_sub(commit.changes), keys::space(Space::Changes).1);
     for record in reader.range(&keys::change(first), &end) {
         match record {
-            Ok((_, value)) => ChangeRow::decode(value).iter().for_each(|change| remove_superseded(change, batch)),
+            Ok((_, value)) => {
+                ChangeRow::decode(value).iter().try_for_each(|change| remove_superseded(change, reader, batch))?;
+            }
             // What it wrote over stays, and readers pass over it.
             Err(StoreError::Checksum { .. }) => {}
             Err(error) => return Err(error),
@@ -91,7 +93,15 @@ fn last_number(reader: &Reader, space: Space) -> Result<Option<u64>, StoreError>
 fn sweep_orphan_chunks(reader: &Reader, batch: &mut Batch) -> Result<(), StoreError> {
     let (mut from, to) = (keys::space(Space::SnapshotChunks).0.to_vec(), keys::space(Space::SnapshotChunks).1);
     while let Some(record) = reader.range(&from, &to).next() {
-        let key = lookup::key_of(record)?;
+        let key = match lookup::key_of(record) {
+            Ok(key) => key,
+            // Those behind it stay, too: nobody gets past it.
+            Err(error) if error.is_corruption() => {
+                tracing::warn!(%error, "chunks of snapshots that were never finished stay: a page of them is damaged");
+                break;
+            }
+            Err(error) => return Err(error),
+        };
         let numbers = (keys::number(&key, 0), keys::number(&key, 1).and_then(SeqNr::new), keys::number(&key, 2));
         let (Some(pid), Some(seq_nr), Some(save)) = numbers else {
             return Err(StoreError::corrupt("a snapshot chunk has a key that is too short"));
@@ -101,13 +111,11 @@ fn sweep_orphan_chunks(reader: &Reader, batch: &mut Batch) -> Result<(), StoreEr
         let orphans = match reader.get(&keys::snapshot(pid, seq_nr)) {
             Ok(row) => row.and_then(Row::decode).is_none_or(|row| row.save != save),
             // The row may have named them: leave them to whoever deletes or replaces it.
-            Err(StoreError::Checksum { .. }) => false,
+            Err(error) if error.is_corruption() => false,
             Err(error) => return Err(error),
         };
         if orphans {
-            for chunk in reader.range(&key, &last) {
-                batch.remove(&lookup::key_of(chunk)?);
-            }
+            lookup::remove_all_unneeded(&key, &last, reader, batch)?;
         }
         from = last;
     }

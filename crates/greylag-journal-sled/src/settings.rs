@@ -20,7 +20,7 @@ pub struct SledJournalSettings {
     pub heads_cached: usize,
     /// Latest commits whose digests are verified when the journal opens. Default 256.
     pub verify_commits: u64,
-    /// Keys of deleted events that one group commit removes at most. Default 1000.
+    /// Keys of deleted events that one group commit removes at most; 0 counts as 1. Default 1000.
     pub sweep_keys: usize,
     /// Largest sum of payloads, metadata and tags of one append; it is stored in one batch.
     /// Default 16 MiB.

@@ -73,7 +73,17 @@ impl Sweeper {
         while batch.len() < limit {
             let Some(mut entry) = self.queue.first_entry() else { break };
             let before = entry.get().done_to.as_u64();
-            let is_done = entry.get_mut().remove_some(limit, tags, reader, batch)?;
+            let id = match id_of(*entry.key(), reader) {
+                Ok(id) => id,
+                // Nothing is removed for as long as nobody can tell whose it is.
+                Err(error) if error.is_corruption() => {
+                    tracing::warn!(pid = entry.key().0, %error, "deleted events stay on the disk: whose they are is damaged");
+                    entry.remove();
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            let is_done = entry.get_mut().remove_some(&id, limit, tags, reader, batch)?;
             events += entry.get().done_to.as_u64() - before;
             if is_done {
                 batch.remove(&keys::sweep(*entry.key()));
@@ -84,6 +94,12 @@ impl Sweeper {
         }
         Ok(events)
     }
+}
+
+fn id_of(pid: PidNo, reader: &Reader) -> Result<PersistenceId, StoreError> {
+    let id = reader.get(&keys::id(pid))?;
+    let id = id.and_then(|id| PersistenceId::unique(std::str::from_utf8(&id).ok()?).ok());
+    id.ok_or_else(|| StoreError::corrupt("a deleted event's id is not known"))
 }
 
 impl Range {
@@ -97,20 +113,18 @@ impl Range {
     /// Whether nothing is left.
     fn remove_some(
         &mut self,
+        id: &PersistenceId,
         limit: usize,
         tags: &HashMap<String, TagNo>,
         reader: &Reader,
         batch: &mut Batch,
     ) -> Result<bool, StoreError> {
-        let id = reader.get(&keys::id(self.pid))?;
-        let id = id.and_then(|id| PersistenceId::unique(std::str::from_utf8(&id).ok()?).ok());
-        let Some(id) = id else { return Err(StoreError::corrupt("a deleted event's id is not known")) };
         while self.done_to < self.to && batch.len() < limit {
             let seq_nr = SeqNr::saturating(self.done_to.as_u64() + 1);
-            match lookup::event(reader, &id, self.pid, seq_nr) {
+            match lookup::event(reader, id, self.pid, seq_nr) {
                 Ok(Some(row)) => {
-                    for tag in &row.event.tags {
-                        tags.get(tag).inspect(|number| batch.remove(&keys::tag_row(**number, row.ordinal)));
+                    for number in row.event.tags.iter().filter_map(|tag| tags.get(tag)) {
+                        lookup::remove_unneeded(&keys::tag_row(*number, row.ordinal), reader, batch)?;
                     }
                 }
                 // Nothing to read its tags from. Damaged or not, it goes; a tag row that stays
@@ -119,10 +133,8 @@ impl Range {
                 Err(LookupError::Store(error)) => return Err(error),
             }
             let (first, last) = (keys::event_chunk(self.pid, seq_nr, 0), keys::event_chunk(self.pid, seq_nr, u16::MAX));
-            for chunk in reader.range(&first, &last) {
-                batch.remove(&lookup::key_of(chunk)?);
-            }
-            batch.remove(&keys::event(self.pid, seq_nr));
+            lookup::remove_all_unneeded(&first, &last, reader, batch)?;
+            lookup::remove_unneeded(&keys::event(self.pid, seq_nr), reader, batch)?;
             self.done_to = seq_nr;
         }
         Ok(self.done_to >= self.to)

@@ -199,9 +199,13 @@ fn check_tag_rows(number: u64, commit: &CommitRecord, heads: &mut Heads<'_>) -> 
             if is_deleted(append, heads)? {
                 break;
             }
-            let rows = heads.reader.range(&keys::tag_row(*tag, first_ordinal), &keys::tag_row(*tag, end));
-            let rows = rows.filter(|row| !matches!(row, Err(error) if !error.is_corruption()));
-            if rows.count() as u64 != *count {
+            let rows = heads.reader.keys(&keys::tag_row(*tag, first_ordinal), &keys::tag_row(*tag, end));
+            let found = match rows.map(|row| row.map(|_| 1)).sum::<Result<u64, _>>() {
+                // Damaged, but there, and whoever looks for the tag is told. An iteration does not get past it.
+                Err(error) if error.is_corruption() => continue,
+                found => found?,
+            };
+            if found != *count {
                 return Err(StoreError::corrupt(format!("a tag of commit {number} does not find its events")));
             }
         }

@@ -6,6 +6,7 @@ use greylag_store_sled::{Batch, Reader, StoreError};
 
 use super::{JournalPlanner, local};
 use crate::keys::{self, PidNo};
+use crate::lookup::{self, LookupError};
 use crate::records::{EncodedSnapshot, Row, StoredHead, snapshot_timestamp};
 use crate::request::{Answer, Opening, SnapshotChunks};
 
@@ -21,6 +22,10 @@ impl JournalPlanner {
         }
         // A damaged head is reported when the row follows; until then its chunks go nowhere.
         if let Ok(pid) = self.pid_for_snapshot(&part.id, reader, batch)? {
+            let first = keys::snapshot_chunk(pid, part.seq_nr, part.save, part.first_chunk);
+            if let Err(corrupt) = local(lookup::check_pages(reader, &part.id, part.seq_nr, [first]))? {
+                return Ok(Answer::SnapshotChunks(Err(SnapshotError::Corrupt(corrupt))));
+            }
             for (at, chunk) in (part.first_chunk..).zip(part.chunks) {
                 batch.put_owned(&keys::snapshot_chunk(pid, part.seq_nr, part.save, at), chunk);
             }
@@ -49,6 +54,9 @@ impl JournalPlanner {
             return Ok(Err(SnapshotError::Unavailable(StoreFailure::new(&self.name, cause))));
         }
         let (seq_nr, timestamp) = (snapshot.seq_nr, taken_at.unwrap_or_else(|| self.clock.now()));
+        if let Err(corrupt) = local(lookup::check_pages(reader, &snapshot.id, seq_nr, [keys::snapshot(pid, seq_nr)]))? {
+            return Ok(Err(SnapshotError::Corrupt(corrupt)));
+        }
         remove_chunks_of(pid, seq_nr, reader, batch)?;
         let (key, row) = (keys::snapshot(pid, seq_nr), snapshot.into_row(timestamp));
         self.note_row(&key, Some(&row), batch);
@@ -74,7 +82,11 @@ impl JournalPlanner {
                 Ok((key, value)) => (key, Row::decode(value)),
                 // A damaged snapshot matches by its number alone: it must be possible to delete it.
                 Err(StoreError::Checksum { key }) => (key.into(), None),
-                Err(error) => return Err(error),
+                // Which ones there are cannot be seen.
+                Err(error) => {
+                    let damaged = local(Err::<(), _>(LookupError::of(id, SeqNr::ZERO, error)))?;
+                    return Ok(damaged.map_err(SnapshotError::Corrupt));
+                }
             };
             let Some(seq_nr) = keys::number(&key, 1).and_then(SeqNr::new) else { continue };
             let timestamp = row.as_ref().and_then(snapshot_timestamp);
@@ -114,8 +126,7 @@ fn remove_chunks_of(pid: PidNo, seq_nr: SeqNr, reader: &Reader, batch: &mut Batc
         Err(StoreError::Checksum { .. }) => None,
         Err(error) => return Err(error),
     };
-    if let Some(row) = row {
-        (0..row.chunks).for_each(|at| batch.remove(&keys::snapshot_chunk(pid, seq_nr, row.save, at)));
-    }
-    Ok(())
+    let Some(row) = row else { return Ok(()) };
+    let mut chunks = (0..row.chunks).map(|at| keys::snapshot_chunk(pid, seq_nr, row.save, at));
+    chunks.try_for_each(|chunk| lookup::remove_unneeded(&chunk, reader, batch))
 }

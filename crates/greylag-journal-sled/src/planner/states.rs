@@ -112,10 +112,8 @@ impl JournalPlanner {
     }
 
     /// Removes what the last group that became durable wrote over.
-    pub(super) fn sweep_superseded(&mut self, batch: &mut Batch) {
-        for change in self.superseded.drain(..) {
-            remove_superseded(&change, batch);
-        }
+    pub(super) fn sweep_superseded(&mut self, reader: &Reader, batch: &mut Batch) -> Result<(), StoreError> {
+        self.superseded.drain(..).try_for_each(|change| remove_superseded(&change, reader, batch))
     }
 
     fn state(&self, id: &PersistenceId, reader: &Reader) -> Result<Result<ChangedState, Corrupt>, StoreError> {
@@ -134,8 +132,9 @@ impl JournalPlanner {
 }
 
 /// Removes the place of the change before, and the chunks of its state.
-pub(crate) fn remove_superseded(change: &ChangeRow, batch: &mut Batch) {
-    let Some(Superseded { ordinal, revision, chunks }) = &change.superseded else { return };
-    batch.remove(&keys::change(*ordinal));
-    (0..*chunks).for_each(|at| batch.remove(&keys::state_chunk(&change.id, *revision, at)));
+pub(crate) fn remove_superseded(change: &ChangeRow, reader: &Reader, batch: &mut Batch) -> Result<(), StoreError> {
+    let Some(Superseded { ordinal, revision, chunks }) = &change.superseded else { return Ok(()) };
+    lookup::remove_unneeded(&keys::change(*ordinal), reader, batch)?;
+    let mut chunks = (0..*chunks).map(|at| keys::state_chunk(&change.id, *revision, at));
+    chunks.try_for_each(|chunk| lookup::remove_unneeded(&chunk, reader, batch))
 }

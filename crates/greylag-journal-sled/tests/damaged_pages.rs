@@ -1,0 +1,206 @@
+//! A page of the store that cannot be read any more, and that no opening looks at: what lies on it is refused by name,
+//! and nobody else suffers, neither who asks for something meanwhile, nor who opens the journal again (J1, J11).
+
+mod common;
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use common::{Writer, event, id, open, payloads, snapshot, upsert, verify};
+use greylag_journal_sled::{SledJournal, SledJournalSettings};
+use greylag_persistence::{
+    AppendError, Head, Journal, NewEvent, PersistenceId, ReadError, ReadRange, SeqNr, SnapshotCriteria, SnapshotError,
+    SnapshotStore, StateStore,
+};
+
+/// How many ids there are of each kind; so many that those in the middle share no page with the last ones.
+const IDS: u64 = 40;
+/// Whose records are damaged.
+const DAMAGED: u64 = 19;
+/// An event larger than what one row holds.
+const LARGE: usize = 66 << 10;
+
+fn counter(number: u64) -> PersistenceId {
+    id(&format!("Counter|{number:02}"))
+}
+
+fn state(number: u64) -> PersistenceId {
+    id(&format!("State|{number:02}"))
+}
+
+/// Numbers of events begin behind it, so that they are found in the log.
+fn start(number: u64) -> SeqNr {
+    SeqNr::saturating(0x5eed_0000_0000 + (number << 8))
+}
+
+fn tagged(tag: &str, payload: String) -> NewEvent {
+    NewEvent { tags: [tag.to_owned()].into(), ..event(payload) }
+}
+
+/// A journal of many ids with events, snapshots and states; and behind them so much of another id that they lie in
+/// other segments of the log than the last one, of which sled reads everything when it opens.
+async fn populated(path: &Path) {
+    let journal = open(path).await;
+    for number in 0..IDS {
+        let mut writer = Writer::claim(&journal, counter(number)).await;
+        journal.advance(&writer.id, writer.epoch, start(number)).await.unwrap();
+        writer.highest = start(number);
+        let mut append = writer.next(&[]);
+        let tag = if number <= DAMAGED { "a" } else { "b" };
+        let large = format!("{}chunk of {number}", "x".repeat(LARGE));
+        append.events = vec![tagged(tag, format!("event of {number}")), tagged(tag, large)];
+        journal.append(append).await.unwrap();
+        let payload = format!("snapshot of {number}").into();
+        journal.snapshots().save(snapshot(&writer.id, start(number), payload)).await.unwrap();
+        upsert(&journal.states(), &state(number), 1, &format!("state of {number}")).await;
+    }
+    let mut last = Writer::claim(&journal, last()).await;
+    for _ in 0..200 {
+        last.append(&journal, &[&"x".repeat(60 << 10)]).await;
+    }
+    journal.close().await.unwrap();
+    verify(path).await;
+}
+
+/// Who is to notice nothing of the damage.
+fn last() -> PersistenceId {
+    id("Last|one")
+}
+
+/// Flips a bit in every copy of `mark` in the log, and leaves the rest alone: somebody may have it open.
+fn damage(path: &Path, mark: &[u8]) {
+    let path = path.join("db");
+    let log = std::fs::read(&path).unwrap();
+    let found = log.windows(mark.len()).enumerate().filter(|(_, bytes)| *bytes == mark).map(|(at, _)| at);
+    let ends: Vec<_> = found.map(|at| at + mark.len() - 1).collect();
+    assert!(!ends.is_empty(), "the mark is in the log");
+    let file = File::options().write(true).open(path).unwrap();
+    ends.iter().for_each(|at| file.write_all_at(&[log[*at] ^ 1], *at as u64).unwrap());
+}
+
+/// Opens a journal that looks at no more than it must.
+async fn open_blindly(path: &Path) -> SledJournal {
+    let settings = SledJournalSettings { verify_commits: 1, ..SledJournalSettings::test() };
+    SledJournal::open(path, settings).await.unwrap()
+}
+
+/// Somebody else writes a few times, as if nothing were wrong.
+async fn others_write(journal: &SledJournal) {
+    let mut writer = Writer::claim(journal, last()).await;
+    for _ in 0..10 {
+        writer.append(journal, &["one more"]).await;
+    }
+}
+
+/// It closes and opens, and others found and find it sound.
+async fn is_sound(journal: SledJournal, path: &Path) {
+    others_write(&journal).await;
+    journal.close().await.unwrap();
+    let journal = open_blindly(path).await;
+    others_write(&journal).await;
+    journal.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn an_append_to_a_damaged_page_is_refused() {
+    let directory = common::in_memory();
+    populated(directory.path()).await;
+    damage(directory.path(), format!("event of {DAMAGED}").as_bytes());
+    let journal = open_blindly(directory.path()).await;
+    let (writer, mut other) = (Writer::claim(&journal, counter(DAMAGED)).await, Writer::claim(&journal, last()).await);
+    let read = journal.read(&writer.id, ReadRange::all()).await;
+    assert!(matches!(read, Err(ReadError::Corrupt(_))), "{read:?}");
+    for round in 0..10 {
+        // Asked for together, so that they are one group.
+        let append = other.next(&["beside it"]);
+        other.highest = append.last().unwrap();
+        let (refused, stored) = tokio::join!(journal.append(writer.next(&["one more"])), journal.append(append));
+        assert!(matches!(refused, Err(AppendError::NotStored(_))), "round {round}: {refused:?}");
+        stored.unwrap_or_else(|error| panic!("round {round}: {error}"));
+    }
+    let Head { highest, .. } = journal.head(&writer.id).await.unwrap();
+    assert_eq!(highest, writer.highest);
+    is_sound(journal, directory.path()).await;
+}
+
+#[tokio::test]
+async fn deleted_events_on_damaged_pages_stay_and_stop_nobody() {
+    for mark in ["event", "chunk"] {
+        let directory = common::in_memory();
+        populated(directory.path()).await;
+        damage(directory.path(), format!("{mark} of {DAMAGED}").as_bytes());
+        let journal = open_blindly(directory.path()).await;
+        for number in [DAMAGED, DAMAGED + 1, IDS - 1] {
+            let writer = Writer::claim(&journal, counter(number)).await;
+            assert_eq!(journal.delete_to(&writer.id, writer.epoch, SeqNr::MAX).await.unwrap(), writer.highest);
+            others_write(&journal).await;
+            assert_eq!(payloads(&common::read_all(&journal, &writer.id).await), [""; 0]);
+        }
+        is_sound(journal, directory.path()).await;
+    }
+}
+
+#[tokio::test]
+async fn snapshots_on_a_damaged_page_are_corrupt_and_not_out_of_reach() {
+    let directory = common::in_memory();
+    populated(directory.path()).await;
+    damage(directory.path(), format!("snapshot of {DAMAGED}").as_bytes());
+    let journal = open_blindly(directory.path()).await;
+    let (snapshots, damaged) = (journal.snapshots(), counter(DAMAGED));
+    let loaded = snapshots.load(&damaged, SnapshotCriteria::LATEST).await.map(drop);
+    let saved = snapshots.save(snapshot(&damaged, start(DAMAGED), b"again".to_vec())).await.map(drop);
+    let deleted = snapshots.delete_matching(&damaged, SnapshotCriteria::LATEST).await;
+    for refused in [loaded, saved, deleted] {
+        assert!(matches!(refused, Err(SnapshotError::Corrupt(_))), "{refused:?}");
+    }
+    let sound = snapshots.load(&counter(0), SnapshotCriteria::LATEST).await.unwrap().unwrap();
+    assert_eq!(sound.payload, "snapshot of 0");
+    is_sound(journal, directory.path()).await;
+}
+
+/// The change before is removed with the next group, and if there is none, when the journal opens.
+#[tokio::test]
+async fn a_change_that_was_written_over_stays_if_its_page_is_damaged() {
+    for others_follow in [true, false] {
+        let directory = common::in_memory();
+        populated(directory.path()).await;
+        let journal = open_blindly(directory.path()).await;
+        // In memory from now on, as its change is not.
+        journal.states().get(&state(DAMAGED)).await.unwrap();
+        damage(directory.path(), state(DAMAGED).as_str().as_bytes());
+        upsert(&journal.states(), &state(DAMAGED), 2, "later").await;
+        if others_follow {
+            upsert(&journal.states(), &state(IDS - 1), 2, "later").await;
+            others_write(&journal).await;
+        }
+        is_sound(journal, directory.path()).await;
+    }
+}
+
+/// An iteration over a damaged page never gets past it.
+#[test]
+fn opening_ends_although_a_page_of_tags_is_damaged() {
+    let (opened, is_open) = mpsc::channel();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let directory = common::in_memory();
+            populated(directory.path()).await;
+            let journal = open_blindly(directory.path()).await;
+            let writer = Writer::claim(&journal, counter(DAMAGED)).await;
+            let mut append = writer.next(&[]);
+            append.events = vec![tagged("a", "one more".into())];
+            journal.append(append).await.unwrap();
+            journal.close().await.unwrap();
+            let (pid, seq_nr) = (DAMAGED + 1, start(DAMAGED).as_u64() + 1);
+            damage(directory.path(), &[pid.to_be_bytes(), seq_nr.to_be_bytes()].concat());
+            is_sound(open_blindly(directory.path()).await, directory.path()).await;
+        });
+        opened.send(()).unwrap();
+    });
+    // Either it was opened, or its thread has panicked, or it never ends.
+    is_open.recv_timeout(Duration::from_secs(120)).unwrap();
+}
