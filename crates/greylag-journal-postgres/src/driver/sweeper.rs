@@ -4,6 +4,7 @@
 //! server is away, costs room only, and goes with the id's next deletion.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,18 +29,16 @@ pub(crate) async fn run(
     mut deleted: mpsc::UnboundedReceiver<Deleted>,
 ) {
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-    // By id, so that whoever deletes all the time costs no memory.
-    let mut waiting: BTreeMap<PersistenceId, SeqNr> = BTreeMap::new();
+    let mut waiting = Waiting::default();
     loop {
-        if waiting.is_empty() {
+        if waiting.by_id.is_empty() {
             let Some((id, to)) = deleted.recv().await else { return };
-            waiting.insert(id, to);
+            waiting.add(id, to);
         }
         while let Ok((id, to)) = deleted.try_recv() {
-            let known = waiting.entry(id).or_default();
-            *known = to.max(*known);
+            waiting.add(id, to);
         }
-        let Some((id, to)) = waiting.pop_first() else { continue };
+        let Some((id, to)) = waiting.next() else { continue };
         let text = id.as_str();
         let swept = pool
             .call(within, |session| async move {
@@ -57,8 +56,55 @@ pub(crate) async fn run(
             }
         };
         if !is_done {
-            let known = waiting.entry(id).or_default();
-            *known = to.max(*known);
+            waiting.add(id, to);
         }
+    }
+}
+
+/// Up to where the events of ids are to be removed.
+#[derive(Default)]
+struct Waiting {
+    /// By id, so that whoever deletes all the time costs no memory.
+    by_id: BTreeMap<PersistenceId, SeqNr>,
+    /// The one before `next`.
+    last: Option<PersistenceId>,
+}
+
+impl Waiting {
+    fn add(&mut self, id: PersistenceId, to: SeqNr) {
+        let known = self.by_id.entry(id).or_default();
+        *known = to.max(*known);
+    }
+
+    /// Takes them in turns, so that one that always fails keeps nobody waiting.
+    fn next(&mut self) -> Option<(PersistenceId, SeqNr)> {
+        let after = self.last.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
+        let next = self.by_id.range((after, Bound::Unbounded)).next().or_else(|| self.by_id.first_key_value());
+        let id = next?.0.clone();
+        self.last = Some(id.clone());
+        self.by_id.remove_entry(&id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_take_turns_although_one_is_never_done() {
+        let mut waiting = Waiting::default();
+        let id = |name: &str| PersistenceId::unique(&format!("Counter|{name}")).unwrap();
+        for (name, to) in [("a", 5), ("b", 7), ("c", 9), ("b", 6)] {
+            waiting.add(id(name), SeqNr::from(to));
+        }
+        let mut taken = Vec::new();
+        while let Some((next, to)) = waiting.next() {
+            taken.push((next.to_string(), to.as_u64()));
+            if next == id("a") && taken.len() < 5 {
+                waiting.add(next, to);
+            }
+        }
+        let name = |name: &str| format!("Counter|{name}");
+        assert_eq!(taken, [(name("a"), 5), (name("b"), 7), (name("c"), 9), (name("a"), 5), (name("a"), 5)]);
     }
 }

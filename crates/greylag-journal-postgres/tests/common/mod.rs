@@ -126,12 +126,25 @@ pub(crate) fn payloads(events: &[StoredEvent]) -> Vec<String> {
 /// The next `times` statements that insert events do this first: plpgsql.
 pub(crate) fn at_inserts(server: &Postgres, times: u32, statement: &str) {
     let sql = format!(
-        "drop sequence if exists inserts; create sequence inserts;
+        // The table first, as whoever inserts does: one may still be at it.
+        "lock table event in share row exclusive mode;
+         drop sequence if exists inserts; create sequence inserts;
          create or replace function at_insert() returns trigger language plpgsql as $$ begin
            if nextval('inserts') <= {times} then {statement}; end if;
            return null;
          end $$;
          create or replace trigger at_insert before insert on event for each statement execute function at_insert()"
+    );
+    server.psql(&sql).unwrap();
+}
+
+/// No event with this payload is ever stored: who writes it is told this state.
+pub(crate) fn refuse(server: &Postgres, payload: &str, state: &str) {
+    let sql = format!(
+        "create or replace function refuse() returns trigger language plpgsql as $$ begin {}; end $$;
+         create or replace trigger refuse before insert on event for each row
+           when (new.payload = '{payload}') execute function refuse()",
+        raise(state)
     );
     server.psql(&sql).unwrap();
 }
