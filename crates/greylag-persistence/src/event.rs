@@ -39,8 +39,11 @@ impl SeqNr {
     pub const ZERO: Self = Self(0);
     /// The number of the first event.
     pub const FIRST: Self = Self(1);
-    /// The largest number, `i64::MAX`, so that every database has a type for it.
+    /// The largest number, `i64::MAX`, so that every database has a type for it. No event has it, so that every
+    /// history has a bound behind its last event.
     pub const MAX: Self = Self(i64::MAX as u64);
+    /// The largest number that an event can have.
+    pub const LAST: Self = Self(Self::MAX.0 - 1);
 
     /// `number`, unless it is past [`SeqNr::MAX`].
     pub const fn new(number: u64) -> Option<Self> {

@@ -158,7 +158,8 @@ pub struct Append {
 impl Append {
     /// The number of the last event; `None` if there is none, or the numbers are used up.
     pub fn last(&self) -> Option<SeqNr> {
-        self.first.plus(u64::try_from(self.events.len()).ok()?.checked_sub(1)?)
+        let last = self.first.plus(u64::try_from(self.events.len()).ok()?.checked_sub(1)?);
+        last.filter(|last| *last <= SeqNr::LAST)
     }
 
     /// Checks what every journal refuses before it looks at the head.

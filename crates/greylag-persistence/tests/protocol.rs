@@ -343,7 +343,7 @@ impl World {
         let value = StoredCodec::new(json::<Count>("counter.state")).encode(&state).unwrap();
         let snapshot = NewSnapshot {
             id: self.id(),
-            seq_nr: seq(case.parse("seq").unwrap()),
+            seq_nr: SeqNr::new(case.parse("seq").unwrap()).expect("no larger than the largest"),
             codec_id: value.codec_id,
             manifest: value.manifest,
             schema_version: value.schema_version,

@@ -142,7 +142,7 @@ impl<B: EventSourced> EntityCore<B> {
         }
         let mut seq_nr = self.seq_nr;
         let encode = |event| {
-            seq_nr = seq_nr.next().ok_or(RejectReason::SeqNrOverflow)?;
+            seq_nr = seq_nr.next().filter(|next| *next <= SeqNr::LAST).ok_or(RejectReason::SeqNrOverflow)?;
             let value = self.events.encode(event).map_err(|error| RejectReason::Other(error.to_string()))?;
             let event = NewEvent {
                 codec_id: value.codec_id,

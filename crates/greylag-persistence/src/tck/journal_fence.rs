@@ -8,12 +8,12 @@ use greylag_core::Generation;
 
 use super::factories::JournalFactory;
 use super::harness::{Checked, Stop, ensure, equal, must, skip};
-use super::writer::{Writer, event, id, seq};
+use super::writer::{Writer, event, id, numbers, seq};
 use crate::driver::AppendFault;
 use crate::driver::stores::Journal;
-use crate::error::{AdvanceError, AppendError, ClaimError, DeleteError};
+use crate::error::{AdvanceError, AppendError, ClaimError, DeleteError, RejectReason};
 use crate::event::{NewEvent, SeqNr, WriterEpoch, WriterUuid};
-use crate::journal::{Health, Under};
+use crate::journal::{Append, Health, ReadRange, Under};
 
 type J<'a> = &'a Arc<dyn Journal>;
 
@@ -156,7 +156,21 @@ pub(super) async fn advance(journal: J<'_>) -> Checked {
     writer.expect("numbers", &[8]).await?;
     let written = Writer::with_events(journal, "advance-written", 1).await?;
     let answer = journal.advance(&written.id, written.epoch(), seq(9)).await;
-    equal("advance of a written history", answer, Err(AdvanceError::NotEmpty { highest: seq(1) }))
+    equal("advance of a written history", answer, Err(AdvanceError::NotEmpty { highest: seq(1) }))?;
+    numbers_end(journal).await
+}
+
+/// The last number there is can be given and read, and none after it.
+async fn numbers_end(journal: J<'_>) -> Checked {
+    let writer = Writer::claim(journal, &id("advance-far"), 1).await?;
+    must("advance to the end", journal.advance(&writer.id, writer.epoch(), SeqNr::LAST.previous()).await)?;
+    let append = |first, text: &str| Append { first, ..writer.build(1, vec![event(text)]) };
+    must("append of the last number", journal.append(append(SeqNr::LAST, "last")).await)?;
+    let range = ReadRange::new(SeqNr::LAST, SeqNr::MAX);
+    let page = must("read of the last number", journal.read(&writer.id, range).await)?;
+    equal("numbers", numbers(&page.records), vec![SeqNr::LAST.as_u64()])?;
+    let beyond = journal.append(append(SeqNr::MAX, "beyond")).await;
+    equal("append beyond it", beyond, Err(AppendError::Rejected(RejectReason::SeqNrOverflow)))
 }
 
 pub(super) async fn flood_of_stale_appends(journal: J<'_>) -> Checked {
