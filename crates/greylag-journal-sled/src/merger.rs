@@ -75,10 +75,10 @@ impl Merger {
             match (&mut run, is_dead(&commit, &mut heads)?) {
                 (Some(run), true) => run.add(number, &commit),
                 (None, true) => run = Some(Run::new(number, &commit)),
-                (_, false) => run.take().iter().for_each(|run| run.write(batch)),
+                (_, false) => run.take().iter().try_for_each(|run| run.write(reader, batch))?,
             }
         }
-        run.iter().for_each(|run| run.write(batch));
+        run.iter().try_for_each(|run| run.write(reader, batch))?;
         self.next = next;
         if next.is_none() {
             self.met_by_last_pass = self.met;
@@ -110,12 +110,18 @@ impl Run {
         self.merged.gone += gone(commit);
     }
 
-    fn write(&self, batch: &mut Batch) {
-        if self.others.is_empty() {
-            return;
+    fn write(&self, reader: &Reader, batch: &mut Batch) -> Result<(), StoreError> {
+        let Some(second) = self.others.first() else { return Ok(()) };
+        match reader.check_removal(&keys::commit(*second)) {
+            Err(error) if error.is_corruption() => {
+                tracing::warn!(first = self.first, %error, "dead commits are not merged: a page before them is damaged");
+                return Ok(());
+            }
+            checked => checked?,
         }
         self.others.iter().for_each(|number| batch.remove(&keys::commit(*number)));
         batch.put(&keys::commit(self.first), &self.merged.encode());
+        Ok(())
     }
 }
 

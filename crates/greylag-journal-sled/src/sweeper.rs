@@ -86,7 +86,8 @@ impl Sweeper {
             let is_done = entry.get_mut().remove_some(&id, limit, tags, reader, batch)?;
             events += entry.get().done_to.as_u64() - before;
             if is_done {
-                batch.remove(&keys::sweep(*entry.key()));
+                // If it stays, it says what is done already.
+                lookup::remove_unneeded(&keys::sweep(*entry.key()), reader, batch)?;
                 entry.remove();
             } else {
                 entry.get().write(batch);
@@ -119,6 +120,7 @@ impl Range {
         reader: &Reader,
         batch: &mut Batch,
     ) -> Result<bool, StoreError> {
+        let mut last_goes = false;
         while self.done_to < self.to && batch.len() < limit {
             let seq_nr = SeqNr::saturating(self.done_to.as_u64() + 1);
             match lookup::event(reader, id, self.pid, seq_nr) {
@@ -134,7 +136,7 @@ impl Range {
             }
             let (first, last) = (keys::event_chunk(self.pid, seq_nr, 0), keys::event_chunk(self.pid, seq_nr, u16::MAX));
             lookup::remove_all_unneeded(&first, &last, reader, batch)?;
-            lookup::remove_unneeded(&keys::event(self.pid, seq_nr), reader, batch)?;
+            last_goes = lookup::remove_next_unneeded(last_goes, &keys::event(self.pid, seq_nr), reader, batch)?;
             self.done_to = seq_nr;
         }
         Ok(self.done_to >= self.to)

@@ -143,6 +143,32 @@ async fn deleted_events_on_damaged_pages_stay_and_stop_nobody() {
     }
 }
 
+/// sled lets pages that have become nearly empty be taken in by those before them, and when it cannot read such a one,
+/// it reads nothing of some hundreds of pages any more.
+#[tokio::test]
+async fn what_is_deleted_behind_a_damaged_page_takes_nobody_with_it() {
+    let directory = common::in_memory();
+    populated(directory.path()).await;
+    damage(directory.path(), format!("event of {DAMAGED}").as_bytes());
+    let journal = open_blindly(directory.path()).await;
+    for number in DAMAGED + 1..IDS {
+        let writer = Writer::claim(&journal, counter(number)).await;
+        // One by one, so that every page is nearly empty at some time.
+        for deleted_to in start(number).as_u64() + 1..=writer.highest.as_u64() {
+            journal.delete_to(&writer.id, writer.epoch, SeqNr::saturating(deleted_to)).await.unwrap();
+            others_write(&journal).await;
+        }
+    }
+    is_sound(journal, directory.path()).await;
+    let journal = open_blindly(directory.path()).await;
+    let mut lost = 0;
+    for number in 0..IDS {
+        lost += usize::from(journal.read(&counter(number), ReadRange::all()).await.is_err());
+    }
+    assert!((1..=8).contains(&lost), "{lost} of {IDS} cannot be read");
+    journal.close().await.unwrap();
+}
+
 #[tokio::test]
 async fn snapshots_on_a_damaged_page_are_corrupt_and_not_out_of_reach() {
     let directory = common::in_memory();

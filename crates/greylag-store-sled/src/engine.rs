@@ -21,6 +21,8 @@ use crate::index;
 use crate::insist::{Insistent, insist};
 use crate::settings::StoreSettings;
 
+/// A page with fewer records is merged into the one before.
+const LEAST_OF_A_PAGE: usize = 4;
 pub(crate) const SEGMENT_BYTES: usize = 8 << 20;
 /// Also the period of sled's garbage collection, so it must not be switched off.
 const BACKGROUND_FLUSH_MS: u64 = 500;
@@ -68,7 +70,8 @@ impl Engine {
     pub(crate) fn commit(&self, batch: Batch) -> Result<(), StoreError> {
         self.fetch(&batch)?;
         self.apply(&batch)?;
-        self.sync()
+        self.sync()?;
+        self.settle(&batch)
     }
 
     /// Reads every page that a batch changes.
@@ -83,6 +86,30 @@ impl Engine {
     /// Reads the page on which `key` lies, or would lie; not what lies under it.
     pub(crate) fn fetch_page(&self, key: &[u8]) -> Result<(), StoreError> {
         insist(|| self.db.get(key)).map(drop)
+    }
+
+    /// Reads the pages that a removal of `key` may change: its own, and the one before.
+    ///
+    /// sled lets a page with fewer records than [`LEAST_OF_A_PAGE`] be taken in by the one before. If it cannot read
+    /// that one, it stops there for good, and everything below their common index page, hundreds of pages, with it.
+    pub(crate) fn fetch_for_removal(&self, key: &[u8]) -> Result<(), StoreError> {
+        self.fetch_page(key)?;
+        // So many may be left before `key` on its own page; one more lies on the page before.
+        let mut before = Insistent(self.db.range(..key));
+        (0..LEAST_OF_A_PAGE).try_for_each(|_| before.next_back().transpose().map(drop))
+    }
+
+    /// Lets pages that this batch left nearly empty be taken in, now that those before them can be read. Otherwise
+    /// whoever looks at one next would have it done, and those may be damaged by then.
+    pub(crate) fn settle(&self, batch: &Batch) -> Result<(), StoreError> {
+        let removed = batch.writes().iter().filter(|(_, value)| value.is_none());
+        for (key, _) in removed {
+            match self.fetch_page(key) {
+                Err(error) if error.is_corruption() => tracing::warn!(%error, "pages that are nearly empty stay"),
+                fetched => fetched?,
+            }
+        }
+        Ok(())
     }
 
     /// The first half of a commit, once its pages were [fetched](Self::fetch): readers see the batch, the disk need not have it.
@@ -235,15 +262,24 @@ mod tests {
         assert!(matches!(engine.commit(batch), Err(StoreError::Io(_))));
     }
 
+    fn removal(numbers: impl IntoIterator<Item = u32>) -> Batch {
+        let mut batch = Batch::default();
+        numbers.into_iter().for_each(|number| batch.remove(&number.to_be_bytes()));
+        batch
+    }
+
     /// So many records of so much that the first ones lie in another segment of the log than the last one, of
-    /// which sled reads everything when it opens; and a bit of number 100 is flipped.
-    fn damaged(path: &Path) -> Engine {
+    /// which sled reads everything when it opens. `halfway` is done halfway, and in the end a bit of number 100 flips.
+    fn damaged(path: &Path, halfway: impl FnOnce(&Engine)) -> Result<Engine, OpenError> {
         let engine = open(path).unwrap();
-        for number in 0..400_u32 {
+        let write = |number: u32| {
             let mut batch = Batch::default();
             batch.put(&number.to_be_bytes(), format!("record {number}, {}", "x".repeat(60 << 10)).as_bytes());
             engine.commit(batch).unwrap();
-        }
+        };
+        (0..200).for_each(write);
+        halfway(&engine);
+        (200..400).for_each(write);
         drop(engine);
         drop(open(path).unwrap());
         let log = fs::read(path.join("db")).unwrap();
@@ -251,13 +287,57 @@ mod tests {
         for at in (0..log.len()).filter(|at| log[*at..].starts_with(b"record 100,")) {
             file.write_all_at(b"R", at as u64).unwrap();
         }
-        open(path).unwrap()
+        open(path)
+    }
+
+    fn unreadable(engine: &Engine) -> Vec<u32> {
+        (0..400).filter(|number: &u32| engine.get(&number.to_be_bytes()).is_err()).collect()
+    }
+
+    #[test]
+    fn a_removal_beside_a_damaged_page_is_told_so_before_it_makes_others_unreadable() {
+        let directory = tempfile::tempdir().unwrap();
+        let engine = damaged(directory.path(), |_| ()).unwrap();
+        let damaged = unreadable(&engine);
+        let behind = damaged.last().unwrap() + 1;
+        for number in behind..behind + 4 {
+            let fetched = engine.fetch_for_removal(&number.to_be_bytes());
+            assert!(fetched.unwrap_err().is_corruption(), "{number} of those behind {damaged:?}");
+        }
+        for number in [damaged[0] - 1, behind + 4] {
+            engine.fetch_for_removal(&number.to_be_bytes()).unwrap();
+        }
+        // As many as may be removed, and every page is still what it was.
+        engine.commit(removal((0..damaged[0]).chain(behind + 4..behind + 20))).unwrap();
+        assert_eq!(unreadable(&engine), damaged);
+        // And what happens without asking.
+        engine.commit(removal([behind])).unwrap();
+        assert!(unreadable(&engine).len() > 10 * damaged.len());
+    }
+
+    #[test]
+    fn pages_that_were_left_nearly_empty_ask_for_no_other_later() {
+        let directory = tempfile::tempdir().unwrap();
+        let behind = unreadable(&damaged(directory.path(), |_| ()).unwrap()).last().unwrap() + 1;
+        // Three are left of nine.
+        let removal = || removal(behind..behind + 6);
+        let directory = tempfile::tempdir().unwrap();
+        let settled = damaged(directory.path(), |engine| engine.commit(removal()).unwrap());
+        let lost = unreadable(&settled.unwrap());
+        assert!(lost.contains(&100) && lost.len() <= 30, "{lost:?}");
+        let directory = tempfile::tempdir().unwrap();
+        let unsettled = damaged(directory.path(), |engine| {
+            engine.apply(&removal()).unwrap();
+            engine.sync().unwrap();
+        });
+        // It does not even open, or for the most part it might as well not.
+        assert!(unsettled.is_err() || unreadable(&unsettled.unwrap()).len() > 200, "this shows nothing");
     }
 
     #[test]
     fn a_batch_that_cannot_change_one_of_its_pages_changes_none() {
         let directory = tempfile::tempdir().unwrap();
-        let mut engine = damaged(directory.path());
+        let mut engine = damaged(directory.path(), |_| ()).unwrap();
         for round in 0..4 {
             let mut batch = Batch::default();
             for number in (0..400_u32).step_by(20) {

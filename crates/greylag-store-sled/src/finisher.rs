@@ -174,8 +174,7 @@ impl<P: Planner> Steps<P> {
         }
         // Last, so that the committer meets those who ask again.
         self.shared.work.notify_one();
-        drop(applied.batch);
-        Ok(())
+        self.engine.settle(&applied.batch)
     }
 }
 

@@ -41,6 +41,18 @@ impl Reader {
         self.engine.fetch_page(key)
     }
 
+    /// Whether `key` can be removed without harm to others: the engine lets pages that have become nearly empty be taken
+    /// in by those before them, and if such a one cannot be read, hundreds of sound pages cannot be read any more either.
+    ///
+    /// Of keys in a row that one batch removes only the first need be asked for, the others by
+    /// [`check_page`](Self::check_page).
+    ///
+    /// # Errors
+    /// [`StoreError::Damaged`] if one of these pages is damaged, others if it cannot be read.
+    pub fn check_removal(&self, key: &[u8]) -> Result<(), StoreError> {
+        self.engine.fetch_for_removal(key)
+    }
+
     /// Records in ascending key order, `from` included, `to` not; empty if `to` is not above `from`.
     /// It can be walked from its end too.
     pub fn range(

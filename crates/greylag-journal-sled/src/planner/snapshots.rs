@@ -77,6 +77,7 @@ impl JournalPlanner {
             Err(corrupt) => return Ok(Err(SnapshotError::Corrupt(corrupt))),
         };
         let (first, last) = (keys::snapshot(pid, SeqNr::ZERO), keys::snapshot(PidNo(pid.0 + 1), SeqNr::ZERO));
+        let mut stays = None;
         for record in reader.range(&first, &last) {
             let (key, row) = match record {
                 Ok((key, value)) => (key, Row::decode(value)),
@@ -91,12 +92,17 @@ impl JournalPlanner {
             let Some(seq_nr) = keys::number(&key, 1).and_then(SeqNr::new) else { continue };
             let timestamp = row.as_ref().and_then(snapshot_timestamp);
             if timestamp.map_or_else(|| matches(seq_nr, Timestamp::default()), |timestamp| matches(seq_nr, timestamp)) {
+                let removable = reader.check_removal(&key).map_err(|error| LookupError::of(id, seq_nr, error));
+                if let Err(corrupt) = local(removable)? {
+                    stays = Some(corrupt);
+                    continue;
+                }
                 self.note_row(&key, None, batch);
                 batch.remove(&key);
                 remove_chunks_of(pid, seq_nr, reader, batch)?;
             }
         }
-        Ok(Ok(()))
+        Ok(stays.map_or(Ok(()), |corrupt| Err(SnapshotError::Corrupt(corrupt))))
     }
 
     /// The number of an id, given to it now if nobody claimed it yet: a snapshot may come from elsewhere.
@@ -128,5 +134,5 @@ fn remove_chunks_of(pid: PidNo, seq_nr: SeqNr, reader: &Reader, batch: &mut Batc
     };
     let Some(row) = row else { return Ok(()) };
     let mut chunks = (0..row.chunks).map(|at| keys::snapshot_chunk(pid, seq_nr, row.save, at));
-    chunks.try_for_each(|chunk| lookup::remove_unneeded(&chunk, reader, batch))
+    chunks.try_for_each(|chunk| lookup::remove_unneeded(&chunk, reader, batch).map(drop))
 }

@@ -136,5 +136,5 @@ pub(crate) fn remove_superseded(change: &ChangeRow, reader: &Reader, batch: &mut
     let Some(Superseded { ordinal, revision, chunks }) = &change.superseded else { return Ok(()) };
     lookup::remove_unneeded(&keys::change(*ordinal), reader, batch)?;
     let mut chunks = (0..*chunks).map(|at| keys::state_chunk(&change.id, *revision, at));
-    chunks.try_for_each(|chunk| lookup::remove_unneeded(&chunk, reader, batch))
+    chunks.try_for_each(|chunk| lookup::remove_unneeded(&chunk, reader, batch).map(drop))
 }
