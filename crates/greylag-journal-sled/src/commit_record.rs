@@ -63,7 +63,7 @@ impl CommittedAppend {
 
     fn decode(fields: &mut FieldReader) -> Option<Self> {
         let (pid, first, count) = (PidNo(fields.varint()?), SeqNr::new(fields.varint()?)?, fields.varint()?);
-        first.plus(count)?;
+        first.plus(count.saturating_sub(1))?;
         let tag = |fields: &mut FieldReader| Some((TagNo(fields.varint()?), fields.varint()?));
         let tags = (0..fields.count(2)?).map(|_| tag(fields)).collect::<Option<Vec<_>>>()?;
         Some(Self { pid, first, count, tags })
@@ -179,6 +179,15 @@ mod tests {
         assert_eq!(record.next_ordinal(), Some(320));
         assert_eq!(CommitRecord::decode(record.encode().into()), Some(record));
         assert_eq!(CommitRecord::decode(CommitRecord::default().encode().into()), Some(CommitRecord::default()));
+    }
+
+    /// No event has the largest number any more, but some were written.
+    #[test]
+    fn the_largest_number_comes_back() {
+        let mut record = record();
+        record.appends[0].first = SeqNr::saturating(SeqNr::MAX.as_u64() - 1);
+        assert_eq!(record.appends[0].last(), SeqNr::MAX);
+        assert_eq!(CommitRecord::decode(record.encode().into()), Some(record));
     }
 
     #[test]

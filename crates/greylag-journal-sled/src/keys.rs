@@ -71,7 +71,7 @@ pub(crate) fn heads(entity_type: Option<&str>, after: Option<&PersistenceId>) ->
     let bound = |entity_type: &str, end: u8| [&text_key(HEAD, entity_type)[..], &[end]].concat();
     let (first, end) = match entity_type.filter(|entity_type| !entity_type.is_empty()) {
         Some(entity_type) => (bound(entity_type, b'|'), bound(entity_type, b'|' + 1)),
-        None => (vec![HEAD], vec![HEAD + 1]),
+        None => (vec![HEAD], end(HEAD).to_vec()),
     };
     let after = after.map(|after| [&head(after)[..], &[0]].concat());
     (after.map_or(first.clone(), |after| after.max(first)), end)
@@ -119,7 +119,7 @@ pub(crate) fn state(id: &PersistenceId) -> Vec<u8> {
 
 /// Bounds of the states after `after`.
 pub(crate) fn states(after: Option<&PersistenceId>) -> (Vec<u8>, Vec<u8>) {
-    (after.map_or_else(|| vec![STATE], |after| [&state(after)[..], &[0]].concat()), vec![STATE + 1])
+    (after.map_or_else(|| vec![STATE], |after| [&state(after)[..], &[0]].concat()), end(STATE).to_vec())
 }
 
 /// Ids have no control characters, so the zero byte ends them.
@@ -172,8 +172,18 @@ pub(crate) fn offsets_slice(key: &[u8]) -> Option<(String, u16)> {
     Some((name.to_owned(), u16::from_be_bytes(*slice)))
 }
 
+/// What sorts behind every key of a space: no text has such a byte, and no number becomes that large.
+///
+/// The next space's byte alone would do as well, but may be where a page of the engine begins, and an iteration up to
+/// there reads that page too: one of the next space, which may be damaged.
+const fn end(space: u8) -> [u8; 10] {
+    let mut end = [0xff; 10];
+    end[0] = space;
+    end
+}
+
 /// Bounds of a whole space, for iteration.
-pub(crate) fn space(space: Space) -> ([u8; 1], [u8; 1]) {
+pub(crate) fn space(space: Space) -> ([u8; 1], [u8; 10]) {
     let first = match space {
         Space::Commits => COMMIT,
         Space::Tags => TAG,
@@ -184,9 +194,9 @@ pub(crate) fn space(space: Space) -> ([u8; 1], [u8; 1]) {
         Space::Heads => HEAD,
         Space::States => STATE,
         Space::Offsets => OFFSETS,
-        Space::All => return ([HEAD], [0xff]),
+        Space::All => return ([HEAD], end(0xfe)),
     };
-    ([first], [first + 1])
+    ([first], end(first))
 }
 
 /// Spaces that are read whole, when the journal opens or is looked through.

@@ -241,8 +241,10 @@ impl JournalPlanner {
         let rest = (first != last).then(|| keys::event(pid, *last));
         let chunks = (first.as_u64()..).zip(events).filter(|(_, event)| event.has_chunks());
         let chunks = chunks.map(|(number, _)| keys::event_chunk(pid, SeqNr::saturating(number), 0));
-        let tags = events.iter().flat_map(|event| &event.tags).filter_map(|tag| self.tags.get(tag));
-        let tags = tags.map(|tag| keys::tag_row(*tag, self.counters.next_ordinal));
+        // New ones get numbers of their own, which sort behind all others.
+        let number = |tag| self.tags.get(tag).copied().unwrap_or(TagNo(self.counters.next_tag));
+        let tags = events.iter().flat_map(|event| &event.tags);
+        let tags = tags.map(|tag| keys::tag_row(number(tag), self.counters.next_ordinal));
         let pages = [keys::event(pid, *first)].into_iter().chain(rest).chain(chunks).chain(tags);
         lookup::check_pages(reader, id, *first, pages)
     }

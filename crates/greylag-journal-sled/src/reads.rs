@@ -37,8 +37,11 @@ impl Reads<'_> {
             if !missing.is_zero() && missing > head.deleted_to {
                 break;
             }
-            let (from, to) =
-                (range.from.max(SeqNr::saturating(head.deleted_to.as_u64() + 1)), range.to.min(head.highest));
+            let to = range.to.min(head.highest);
+            if to <= head.deleted_to {
+                return Ok(Page::default());
+            }
+            let from = range.from.max(SeqNr::saturating(head.deleted_to.as_u64() + 1));
             match self.page(id, pid, ReadRange { from, to, ..range }).map_err(|error| self.read_error(error))? {
                 Ok(page) => return Ok(page),
                 // Removed since the head was read, or lost. The head tells.

@@ -57,6 +57,9 @@ fn last_verified(reader: &Reader) -> Result<Verified, StoreError> {
 fn sweep_superseded(verified: Verified, reader: &Reader, batch: &mut Batch) -> Result<(), StoreError> {
     let Some(commit) = reader.get(&keys::commit(verified.commit_no))? else { return Ok(()) };
     let commit = CommitRecord::decode(commit).ok_or_else(|| StoreError::corrupt("unreadable commit record"))?;
+    if commit.changes == 0 {
+        return Ok(());
+    }
     let (first, end) = (verified.next_ordinal.saturating_sub(commit.changes), keys::space(Space::Changes).1);
     for record in reader.range(&keys::change(first), &end) {
         match record {
@@ -65,6 +68,7 @@ fn sweep_superseded(verified: Verified, reader: &Reader, batch: &mut Batch) -> R
             }
             // What it wrote over stays, and readers pass over it.
             Err(StoreError::Checksum { .. }) => {}
+            Err(error) if error.is_corruption() => break,
             Err(error) => return Err(error),
         }
     }

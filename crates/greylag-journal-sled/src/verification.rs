@@ -248,6 +248,11 @@ pub(crate) fn check_changes(first_ordinal: u64, reader: &Reader) -> Result<(), S
             Ok(record) => record,
             // Followers of the feed are told; the state may be sound.
             Err(StoreError::Checksum { .. }) => continue,
+            // An iteration does not get past a damaged page.
+            Err(error) if error.is_corruption() => {
+                tracing::warn!(%error, "the latest changes of states cannot be looked at: a page of them is damaged");
+                break;
+            }
             Err(error) => return Err(error),
         };
         let change = keys::number(&key, 0).zip(ChangeRow::decode(value));

@@ -13,7 +13,7 @@ use common::{Writer, event, id, open, payloads, snapshot, upsert, verify};
 use greylag_journal_sled::{SledJournal, SledJournalSettings};
 use greylag_persistence::{
     AppendError, Head, Journal, NewEvent, PersistenceId, ReadError, ReadRange, SeqNr, SnapshotCriteria, SnapshotError,
-    SnapshotStore, StateStore,
+    SnapshotStore, StateStore, StateWriteError,
 };
 
 /// How many ids there are of each kind; so many that those in the middle share no page with the last ones.
@@ -36,14 +36,29 @@ fn start(number: u64) -> SeqNr {
     SeqNr::saturating(0x5eed_0000_0000 + (number << 8))
 }
 
+/// How the log has the row of a tag that leads to this event of an id: ids have numbers as they were claimed, `last`
+/// the first one; before the value stands its length, with its checksum. Keys hold both numbers, too.
+fn tag_row(number: u64, event: u64) -> Vec<u8> {
+    let (pid, seq_nr) = (number + 2, start(number).as_u64() + event);
+    [&[20][..], &pid.to_be_bytes(), &seq_nr.to_be_bytes()].concat()
+}
+
+/// How the log has the row of the first change of a state: version, id, and that it wrote over nothing.
+fn change_row(number: u64) -> Vec<u8> {
+    let id = state(number).to_string();
+    [&[1, u8::try_from(id.len()).unwrap()][..], id.as_bytes(), &[0]].concat()
+}
+
 fn tagged(tag: &str, payload: String) -> NewEvent {
     NewEvent { tags: [tag.to_owned()].into(), ..event(payload) }
 }
 
-/// A journal of many ids with events, snapshots and states; and behind them so much of another id that they lie in
-/// other segments of the log than the last one, of which sled reads everything when it opens.
+/// A journal of many ids with events, snapshots and states, which do not lie in the last segment of the log: of that
+/// one sled reads everything when it opens.
 async fn populated(path: &Path) {
     let journal = open(path).await;
+    // Its tag gets the first number, so that what comes later lies nowhere near those of others.
+    Writer::claim(&journal, last()).await.append(&journal, &["first"]).await;
     for number in 0..IDS {
         let mut writer = Writer::claim(&journal, counter(number)).await;
         journal.advance(&writer.id, writer.epoch, start(number)).await.unwrap();
@@ -57,6 +72,11 @@ async fn populated(path: &Path) {
         journal.snapshots().save(snapshot(&writer.id, start(number), payload)).await.unwrap();
         upsert(&journal.states(), &state(number), 1, &format!("state of {number}")).await;
     }
+    bury(journal, path).await;
+}
+
+/// Writes so much of another id that what was written before lies in other segments of the log than the last one.
+async fn bury(journal: SledJournal, path: &Path) {
     let mut last = Writer::claim(&journal, last()).await;
     for _ in 0..200 {
         last.append(&journal, &[&"x".repeat(60 << 10)]).await;
@@ -123,6 +143,60 @@ async fn an_append_to_a_damaged_page_is_refused() {
     }
     let Head { highest, .. } = journal.head(&writer.id).await.unwrap();
     assert_eq!(highest, writer.highest);
+    is_sound(journal, directory.path()).await;
+}
+
+#[tokio::test]
+async fn an_event_with_the_first_of_its_tags_is_refused_if_their_page_is_damaged() {
+    let directory = common::in_memory();
+    populated(directory.path()).await;
+    damage(directory.path(), &tag_row(IDS - 1, 2));
+    let journal = open_blindly(directory.path()).await;
+    let writer = Writer::claim(&journal, counter(0)).await;
+    for round in 0..3 {
+        let mut append = writer.next(&[]);
+        append.events = vec![tagged("new", "one more".into())];
+        let refused = journal.append(append).await;
+        assert!(matches!(refused, Err(AppendError::NotStored(_))), "round {round}: {refused:?}");
+        others_write(&journal).await;
+    }
+    is_sound(journal, directory.path()).await;
+}
+
+#[tokio::test]
+async fn a_large_state_beside_damaged_chunks_is_refused_and_a_small_one_is_not() {
+    let directory = common::in_memory();
+    populated(directory.path()).await;
+    let journal = open(directory.path()).await;
+    let large = "x".repeat(LARGE);
+    for number in 0..IDS {
+        upsert(&journal.states(), &state(number), 2, &format!("{large}chunk of state {number}")).await;
+    }
+    bury(journal, directory.path()).await;
+    damage(directory.path(), format!("chunk of state {DAMAGED}").as_bytes());
+    let journal = open_blindly(directory.path()).await;
+    let states = journal.states();
+    for round in 0..3 {
+        let refused = common::try_upsert(&states, &state(DAMAGED), 3, &large).await;
+        assert!(matches!(refused, Err(StateWriteError::NotStored(_))), "round {round}: {refused:?}");
+        others_write(&journal).await;
+    }
+    upsert(&states, &state(DAMAGED), 3, "small").await;
+    upsert(&states, &state(IDS - 1), 3, &large).await;
+    is_sound(journal, directory.path()).await;
+}
+
+/// What an opening tries to write, and where it looks whether something is there, share pages with records.
+#[tokio::test]
+async fn a_journal_opens_although_its_last_page_is_damaged() {
+    let directory = common::in_memory();
+    populated(directory.path()).await;
+    damage(directory.path(), &change_row(IDS - 1));
+    let journal = open_blindly(directory.path()).await;
+    assert_eq!(payloads(&common::read_all(&journal, &counter(0)).await)[0], "event of 0");
+    // Its change would go there, too.
+    let refused = common::try_upsert(&journal.states(), &state(0), 2, "later").await;
+    assert!(matches!(refused, Err(StateWriteError::NotStored(_))), "{refused:?}");
     is_sound(journal, directory.path()).await;
 }
 
@@ -196,7 +270,7 @@ async fn a_change_that_was_written_over_stays_if_its_page_is_damaged() {
         let journal = open_blindly(directory.path()).await;
         // In memory from now on, as its change is not.
         journal.states().get(&state(DAMAGED)).await.unwrap();
-        damage(directory.path(), state(DAMAGED).as_str().as_bytes());
+        damage(directory.path(), &change_row(DAMAGED));
         upsert(&journal.states(), &state(DAMAGED), 2, "later").await;
         if others_follow {
             upsert(&journal.states(), &state(IDS - 1), 2, "later").await;
@@ -221,8 +295,7 @@ fn opening_ends_although_a_page_of_tags_is_damaged() {
             append.events = vec![tagged("a", "one more".into())];
             journal.append(append).await.unwrap();
             journal.close().await.unwrap();
-            let (pid, seq_nr) = (DAMAGED + 1, start(DAMAGED).as_u64() + 1);
-            damage(directory.path(), &[pid.to_be_bytes(), seq_nr.to_be_bytes()].concat());
+            damage(directory.path(), &tag_row(DAMAGED, 1));
             is_sound(open_blindly(directory.path()).await, directory.path()).await;
         });
         opened.send(()).unwrap();

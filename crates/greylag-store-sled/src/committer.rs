@@ -91,7 +91,14 @@ fn open_once<P: Planner>(path: &Path, settings: &StoreSettings, planner: &mut P)
         let tail = planner.tail();
         // Judged before anything is written; and a new store has its guard before its first commit.
         let mut guard = tail.map(|found| TailGuard::open(path, found)).transpose()?;
-        batch.put(PROBE_KEY, b"probe");
+        match engine.fetch_page(PROBE_KEY) {
+            Ok(()) => batch.put(PROBE_KEY, b"probe"),
+            // Records lie on it, too. Who asks for them is told; the others are to be served.
+            Err(error) if error.is_corruption() => {
+                tracing::warn!(path = %path.display(), %error, "whether the store can be written is not tried: that page is damaged");
+            }
+            Err(error) => return Err(error),
+        }
         engine.commit(batch)?;
         // A killed process may have left more than was acknowledged. It is synced now, and stays.
         tail.zip(guard.as_mut()).map(|(tail, guard)| guard.raise_to(tail)).transpose()?;

@@ -23,6 +23,8 @@ use crate::settings::StoreSettings;
 
 /// A page with fewer records is merged into the one before.
 const LEAST_OF_A_PAGE: usize = 4;
+/// How often a batch is applied at most: no page has more pieces in the log.
+const MOST_PIECES: usize = 1000;
 pub(crate) const SEGMENT_BYTES: usize = 8 << 20;
 /// Also the period of sled's garbage collection, so it must not be switched off.
 const BACKGROUND_FLUSH_MS: u64 = 500;
@@ -114,17 +116,17 @@ impl Engine {
 
     /// The first half of a commit, once its pages were [fetched](Self::fetch): readers see the batch, the disk need not have it.
     pub(crate) fn apply(&self, batch: &Batch) -> Result<(), StoreError> {
-        // To stop half-way would leave a part of it, so it is applied until it holds.
-        insist(|| {
-            let mut writes = sled::Batch::default();
-            for (key, value) in batch.writes() {
-                match value {
-                    Some(value) => writes.insert(key.clone(), value.clone()),
-                    None => writes.remove(key.clone()),
+        // To stop halfway would leave a part of it, so it is applied until it holds. What fails it is some other page,
+        // which sled moves meanwhile and meets once for each piece of it.
+        for _ in 0..MOST_PIECES {
+            match self.db.apply_batch(sled_batch(batch)) {
+                Err(error @ sled::Error::Corruption { .. }) if self.fetch(batch).is_ok() => {
+                    tracing::debug!(%error, "sled met a damaged page while it moved it; the batch is applied again");
                 }
+                applied => return applied.map_err(StoreError::from_sled),
             }
-            self.db.apply_batch(writes)
-        })
+        }
+        self.db.apply_batch(sled_batch(batch)).map_err(StoreError::from_sled)
     }
 
     /// The other half: the disk has what was applied before this call.
@@ -232,6 +234,17 @@ fn create_directory(path: &Path) -> std::io::Result<()> {
         }
     }
     Ok(())
+}
+
+fn sled_batch(batch: &Batch) -> sled::Batch {
+    let mut writes = sled::Batch::default();
+    for (key, value) in batch.writes() {
+        match value {
+            Some(value) => writes.insert(key.clone(), value.clone()),
+            None => writes.remove(key.clone()),
+        }
+    }
+    writes
 }
 
 pub(crate) fn sync_directory(path: &Path) -> std::io::Result<()> {

@@ -145,7 +145,12 @@ impl Survey {
     }
 
     /// Keys in order. Where the engine cannot go on, those before and those behind the damage.
-    fn keys<B: AsRef<[u8]>>(&self, (from, to): (B, B), what: &str, visit: Visit<'_>) -> BTreeSet<Bytes> {
+    fn keys<A: AsRef<[u8]>, B: AsRef<[u8]>>(
+        &self,
+        (from, to): (A, B),
+        what: &str,
+        visit: Visit<'_>,
+    ) -> BTreeSet<Bytes> {
         let mut found = BTreeSet::new();
         let mut stopped = None;
         for record in self.reader.range(from.as_ref(), to.as_ref()) {

@@ -7,10 +7,10 @@
 
 use bytes::Bytes;
 use greylag_persistence::{
-    Corrupt, EncodedValue, ImportError, PersistenceId, StateRejectReason, StateWrite, StateWriteError, StoredState,
-    Verdict,
+    Corrupt, EncodedValue, ImportError, PersistenceId, SeqNr, StateRejectReason, StateWrite, StateWriteError,
+    StoredState, Verdict,
 };
-use greylag_store_sled::{Batch, Reader, StoreError};
+use greylag_store_sled::{Batch, MAX_VALUE_BYTES, Reader, StoreError};
 
 use super::{JournalPlanner, local};
 use crate::commit_record::CommittedRow;
@@ -52,6 +52,9 @@ impl JournalPlanner {
             Verdict::Repeat => Ok(()),
             Verdict::Mismatch => Err(StateWriteError::RevisionMismatch { current }),
             Verdict::Store => {
+                if let Err(corrupt) = self.check_state(&now, reader)? {
+                    return Ok(Err(StateWriteError::NotStored(self.failure(corrupt))));
+                }
                 self.group.changed = true;
                 self.group.turns += 1;
                 let changed = ChangedState { now, turn: self.group.turns, ..found };
@@ -76,6 +79,9 @@ impl JournalPlanner {
                 Err(ImportError::Refused(format!("storage is low: {}", self.room.is_low().unwrap_or_default())))
             }
             Ok(true) => {
+                if let Err(corrupt) = self.check_state(&state, reader)? {
+                    return Ok(Err(ImportError::Corrupt(corrupt)));
+                }
                 self.group.changed = true;
                 self.group.turns += 1;
                 let id = state.id.clone();
@@ -114,6 +120,15 @@ impl JournalPlanner {
     /// Removes what the last group that became durable wrote over.
     pub(super) fn sweep_superseded(&mut self, reader: &Reader, batch: &mut Batch) -> Result<(), StoreError> {
         self.superseded.drain(..).try_for_each(|change| remove_superseded(&change, reader, batch))
+    }
+
+    /// Whether the pages to which this state goes can be changed; that of its row was read before.
+    fn check_state(&self, state: &StoredState, reader: &Reader) -> Result<Result<(), Corrupt>, StoreError> {
+        // What a row holds besides is far less than the other half.
+        let may_be_cut = state.value.as_ref().is_some_and(|value| value.payload.len() > MAX_VALUE_BYTES / 2);
+        let chunk = may_be_cut.then(|| keys::state_chunk(&state.id, state.revision, 0));
+        let pages = [keys::change(self.counters.next_ordinal)].into_iter().chain(chunk);
+        local(lookup::check_pages(reader, &state.id, SeqNr::saturating(state.revision.as_u64()), pages))
     }
 
     fn state(&self, id: &PersistenceId, reader: &Reader) -> Result<Result<ChangedState, Corrupt>, StoreError> {

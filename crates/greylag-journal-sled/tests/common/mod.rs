@@ -8,7 +8,7 @@ use greylag_core::CodecId;
 use greylag_journal_sled::{SledJournal, SledJournalSettings};
 use greylag_persistence::{
     Append, EncodedValue, EventKind, Journal, NewEvent, NewSnapshot, PersistenceId, ReadRange, Revision, SeqNr,
-    StateStore, StateWrite, StoredEvent, Under, WriterEpoch, WriterUuid,
+    StateStore, StateWrite, StateWriteError, StoredEvent, Under, WriterEpoch, WriterUuid,
 };
 
 /// The id of a text.
@@ -99,11 +99,21 @@ pub(crate) fn snapshot(id: &PersistenceId, seq_nr: SeqNr, payload: Vec<u8>) -> N
 
 /// Stores this revision of a state.
 pub(crate) async fn upsert(states: &dyn StateStore, id: &PersistenceId, revision: u32, payload: &str) {
+    try_upsert(states, id, revision, payload).await.unwrap();
+}
+
+/// Stores this revision of a state, if it can be.
+pub(crate) async fn try_upsert(
+    states: &dyn StateStore,
+    id: &PersistenceId,
+    revision: u32,
+    payload: &str,
+) -> Result<(), StateWriteError> {
     let writer_uuid = WriterUuid::from_u128(1);
     let write = StateWrite { id: id.clone(), revision: Revision::from(revision), generation: None, writer_uuid };
     let payload = payload.to_owned().into();
     let value = EncodedValue { codec_id: CodecId::JSON, manifest: "test.state".into(), schema_version: 1, payload };
-    states.upsert(write, value, Some("odd".to_owned())).await.unwrap();
+    states.upsert(write, value, Some("odd".to_owned())).await
 }
 
 /// Copies the files of a store that nobody has open, or that was stopped.

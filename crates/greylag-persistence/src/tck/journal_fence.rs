@@ -170,7 +170,11 @@ async fn numbers_end(journal: J<'_>) -> Checked {
     let page = must("read of the last number", journal.read(&writer.id, range).await)?;
     equal("numbers", numbers(&page.records), vec![SeqNr::LAST.as_u64()])?;
     let beyond = journal.append(append(SeqNr::MAX, "beyond")).await;
-    equal("append beyond it", beyond, Err(AppendError::Rejected(RejectReason::SeqNrOverflow)))
+    equal("append beyond it", beyond, Err(AppendError::Rejected(RejectReason::SeqNrOverflow)))?;
+    let used_up = Writer::claim(journal, &id("advance-all"), 1).await?;
+    must("advance beyond every number", journal.advance(&used_up.id, used_up.epoch(), SeqNr::MAX).await)?;
+    let page = must("read of no number", journal.read(&used_up.id, ReadRange::all()).await)?;
+    equal("numbers of none", (numbers(&page.records), page.next), (Vec::new(), None))
 }
 
 pub(super) async fn flood_of_stale_appends(journal: J<'_>) -> Checked {
