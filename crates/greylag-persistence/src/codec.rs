@@ -45,7 +45,8 @@ pub struct Upcaster {
     pub manifest: String,
     /// … and of this version.
     pub from_version: u32,
-    /// What they become; the version must rise, unless the manifest changes.
+    /// What they become; the version must rise, unless the manifest changes, and no value may come to one
+    /// upcaster twice.
     pub upcast: Arc<dyn Fn(EncodedValue) -> Result<EncodedValue, String> + Send + Sync>,
 }
 
@@ -267,18 +268,24 @@ impl<T: 'static> StoredCodec<T> {
     }
 
     fn upcast(&self, mut stored: EncodedValue) -> Result<EncodedValue, StoredDecodeError> {
+        let mut steps = 0;
         while let Some(upcaster) = self
             .0
             .upcasters
             .iter()
             .find(|upcaster| upcaster.manifest == stored.manifest && upcaster.from_version == stored.schema_version)
         {
+            steps += 1;
             let (manifest, from) = (stored.manifest.clone(), stored.schema_version);
             let malformed = |reason| StoredDecodeError::Malformed { manifest: manifest.clone(), reason };
             stored = (upcaster.upcast)(stored).map_err(&malformed)?;
-            // Without this an upcaster could run for ever.
+            // Without this an upcaster could run for ever,
             if stored.manifest == manifest && stored.schema_version <= from {
                 return Err(malformed(format!("the upcaster from version {from} does not raise it")));
+            }
+            // and without this several that rename in a circle: who meets one twice meets it for ever.
+            if steps > self.0.upcasters.len() {
+                return Err(malformed(format!("the upcasters from version {from} rename it in a circle")));
             }
         }
         Ok(stored)
@@ -380,6 +387,23 @@ mod tests {
         let stuck = Upcaster { manifest: "added".into(), from_version: 2, upcast: Arc::new(Ok) };
         let codec = codec.upcaster(stuck);
         assert!(matches!(codec.decode_one(stored("added", 2, b"4")), Err(StoredDecodeError::Malformed { .. })));
+    }
+
+    #[test]
+    fn upcasters_that_rename_in_a_circle_are_refused() {
+        let rename = |from: &str, to: &'static str| Upcaster {
+            manifest: from.into(),
+            from_version: 1,
+            upcast: Arc::new(move |old| Ok(EncodedValue { manifest: to.into(), ..old })),
+        };
+        let codec = StoredCodec::new(json::<u32>("added"));
+        let codec = codec.upcaster(rename("a", "b")).upcaster(rename("b", "c")).upcaster(rename("c", "added"));
+        assert_eq!(codec.decode_one(stored("a", 1, b"4")), Ok(4), "every upcaster once is no circle");
+        let codec = codec.upcaster(rename("added", "a"));
+        for manifest in ["a", "added"] {
+            let error = codec.decode_one(stored(manifest, 1, b"4")).unwrap_err();
+            assert!(matches!(error, StoredDecodeError::Malformed { .. }), "{error}");
+        }
     }
 
     #[test]
