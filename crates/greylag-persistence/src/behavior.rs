@@ -75,7 +75,9 @@ pub trait EventSourced: Sized + Send + 'static {
         Tags::new()
     }
 
-    /// Whether to save a snapshot after this event, which `state` contains already.
+    /// Whether to save a snapshot after this event, which `state` contains already. A state that may lack
+    /// events is not saved all the same; see
+    /// [`snapshot_every`](crate::EventSourcedSettings::snapshot_every).
     fn snapshot_when(&self, _state: &Self::State, _event: &Self::Event, _seq_nr: SeqNr) -> bool {
         false
     }

@@ -126,6 +126,8 @@ pub struct EntityCore<B: EventSourced> {
     epoch: WriterEpoch,
     marks: Marks,
     skipped_events: u64,
+    /// Whether the beginning of the history was deleted, and nothing stood in for it.
+    partial: bool,
     /// When the latest permit to recover was granted.
     permit_at: Option<Instant>,
     /// Deadline of the recovery step on its way.
@@ -190,6 +192,7 @@ impl<B: EventSourced> EntityCore<B> {
             epoch: WriterEpoch::NONE,
             marks: Marks::default(),
             skipped_events: 0,
+            partial: false,
             permit_at: None,
             step_deadline: None,
             drain_at: None,

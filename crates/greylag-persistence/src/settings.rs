@@ -29,7 +29,10 @@ pub struct EventSourcedSettings {
     pub stash_overflow: StashOverflow,
     /// Stashed commands handled in one go before the executor gets its turn. Default 64.
     pub unstash_budget: NonZeroUsize,
-    /// Saves a snapshot whenever an append crosses a multiple of this. Default off.
+    /// Saves a snapshot whenever an append crosses a multiple of this. Default off. A state that may lack
+    /// events is never saved, whoever asks for it: after [`Recovery::skip_replay`], after an event was
+    /// skipped ([`OnUnknownEvent::Skip`]), or when the beginning of the history was missing
+    /// ([`EventSourcedSettings::allow_partial_history`]). Nor does retention follow.
     pub snapshot_every: Option<NonZeroU64>,
     /// How many of those snapshots retention keeps. Default 1.
     pub keep_n_snapshots: NonZeroU64,
@@ -39,7 +42,8 @@ pub struct EventSourcedSettings {
     pub snapshot_load_attempts: NonZeroU32,
     /// What follows when all tried snapshots are damaged. Default: full replay, if nothing is deleted.
     pub snapshot_failure: SnapshotFailurePolicy,
-    /// Replays what is left of a history whose beginning was deleted. Default no.
+    /// Replays what is left of a history whose beginning was deleted. Default no. An entity whose beginning
+    /// was missing indeed saves no snapshots, and so deletes nothing by retention.
     pub allow_partial_history: bool,
     /// What follows an event that this code does not know. Default: recovery fails.
     pub on_unknown_event: OnUnknownEvent,
@@ -153,7 +157,8 @@ impl Default for Recovery {
 }
 
 impl Recovery {
-    /// Neither snapshot nor events: the state is empty, but numbers continue after the highest.
+    /// Neither snapshot nor events: the state is empty, but numbers continue after the highest. Such an
+    /// entity saves no snapshots, and so deletes nothing by retention.
     #[must_use]
     pub fn skip_replay(self) -> Self {
         Self { skip_replay: true, ..self }
@@ -214,7 +219,8 @@ pub enum OnUnknownEvent {
     /// Recovery fails, naming the record.
     Fail,
     /// A record of an unknown manifest or of a newer schema is skipped; each skip is counted and
-    /// logged. One that is damaged fails the recovery all the same.
+    /// logged. One that is damaged fails the recovery all the same. An entity that skipped one saves no
+    /// snapshots, and so deletes nothing by retention, until code that knows the record has replayed it.
     Skip,
 }
 

@@ -23,10 +23,10 @@ use greylag_codec::json;
 use greylag_core::{CodecId, Generation};
 use greylag_persistence::{
     Action, Append, AppendError, Backoff, ClaimError, EntityCore, EntityInit, EventKind, EventSourcedSettings, Head,
-    InMemoryJournal, InMemorySnapshots, Incarnation, Input, Journal, Mark, Metadata, NewEvent, NewSnapshot, OnFailure,
-    OnUnknownEvent, PersistenceId, ReadError, Recovery, RejectReason, Scope, SeqNr, SnapshotCaps, SnapshotCriteria,
-    SnapshotError, SnapshotStore, StashOverflow, StoreAnswer, StoreCall, StoredCodec, Stores, StreamId, Under,
-    WriterUuid,
+    InMemoryJournal, InMemorySnapshots, Incarnation, Input, Journal, MARK_NAME, Mark, Marks, Metadata, NewEvent,
+    NewSnapshot, OnFailure, OnUnknownEvent, PersistenceId, ReadError, Recovery, RejectReason, Scope, SeqNr,
+    SnapshotCaps, SnapshotCriteria, SnapshotError, SnapshotStore, StashOverflow, StoreAnswer, StoreCall, StoredCodec,
+    Stores, StreamId, Timestamp, Under, WriterUuid,
 };
 use greylag_testkit::transcript::{self, Case};
 use log::Log;
@@ -348,7 +348,7 @@ impl World {
             manifest: value.manifest,
             schema_version: value.schema_version,
             payload: value.payload,
-            metadata: Metadata::new(),
+            metadata: case.arg("marks").map(marks_of).unwrap_or_default(),
         };
         now(self.snapshots.save(snapshot)).unwrap();
     }
@@ -379,7 +379,7 @@ impl World {
             self.log.push(format!("event {} = {}", event.seq_nr, String::from_utf8_lossy(&event.payload)));
         }
         for snapshot in self.snapshots.snapshots(&id) {
-            let marks = if snapshot.metadata.contains_key("gl.delivery") { " with marks" } else { "" };
+            let marks = if snapshot.metadata.contains_key(MARK_NAME) { " with marks" } else { "" };
             self.log.push(format!("snapshot {}{marks}", snapshot.seq_nr));
         }
     }
@@ -404,7 +404,7 @@ fn stored_event(line: &str) -> NewEvent {
             stream_id: StreamId::from_u128(stream.parse().unwrap()),
             total_seq_nr: total.parse().unwrap(),
         };
-        metadata.insert("gl.delivery".to_owned(), mark.encode());
+        metadata.insert(MARK_NAME.to_owned(), mark.encode());
     }
     NewEvent {
         codec_id: CodecId::JSON,
@@ -415,6 +415,17 @@ fn stored_event(line: &str) -> NewEvent {
         metadata,
         tags: Default::default(),
     }
+}
+
+/// What a snapshot keeps of `S/N,S/N`.
+fn marks_of(text: &str) -> Metadata {
+    let mut marks = Marks::default();
+    for mark in text.split(',') {
+        let (stream, total) = mark.split_once('/').unwrap();
+        let stream_id = StreamId::from_u128(stream.parse().unwrap());
+        marks.advance(stream_id, total.parse().unwrap(), Timestamp::from_micros(0));
+    }
+    [(MARK_NAME.to_owned(), marks.encode())].into()
 }
 
 fn kind(call: &StoreCall) -> &'static str {

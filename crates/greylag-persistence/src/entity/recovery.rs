@@ -68,6 +68,7 @@ impl<B: EventSourced> EntityCore<B> {
         self.marks = Marks::default();
         self.refills = Refills::default();
         self.skipped_events = 0;
+        self.partial = false;
         self.phase = Phase::AwaitingPermit;
         out.push(Action::RequestPermit(self.incarnation));
     }
@@ -287,6 +288,7 @@ impl<B: EventSourced> EntityCore<B> {
         if !deleted_to.is_zero() && !self.settings.allow_partial_history {
             return self.recovery_failed(now, RecoveryFailure::MissingSnapshot { deleted_to }, out);
         }
+        self.partial = !deleted_to.is_zero();
         self.seq_nr = deleted_to;
         match deleted_to.next() {
             Some(from) => self.begin_replay(now, from, SeqNr::ZERO, claim, out),

@@ -1,7 +1,8 @@
 //! Snapshots in the background, and what retention deletes after them.
 //!
 //! The state is encoded in the entity's turn and saved in the background; neither commands nor
-//! replies wait for it. Events are never deleted before a snapshot that covers them is durable.
+//! replies wait for it. Events are never deleted before a snapshot that covers them is durable, and a
+//! state that lacks some of them is never saved.
 //! Source: persistence §2.8.
 
 use std::time::Instant;
@@ -32,7 +33,7 @@ pub(super) enum Retention {
 impl<B: EventSourced> EntityCore<B> {
     pub(super) fn take_snapshot(&mut self, now: Instant, by_count: bool, out: &mut Vec<Action<B::Command>>) {
         // The next cycle covers what is skipped here.
-        if self.saving.is_some() || self.settings.recovery.read_only {
+        if self.saving.is_some() || self.settings.recovery.read_only || !self.is_whole() {
             return;
         }
         match self.encode_snapshot() {
@@ -46,6 +47,12 @@ impl<B: EventSourced> EntityCore<B> {
                 self.signal_running(now, Signal::SnapshotFailed(self.seq_nr, reason), out);
             }
         }
+    }
+
+    /// Whether the state reflects the whole history. Another one must never be the newest snapshot: later
+    /// recoveries would start from it, and retention would delete the events that it lacks.
+    fn is_whole(&self) -> bool {
+        !self.settings.recovery.skip_replay && !self.partial && self.skipped_events == 0
     }
 
     fn encode_snapshot(&mut self) -> Result<Option<NewSnapshot>, String> {
