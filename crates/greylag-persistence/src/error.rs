@@ -1,25 +1,47 @@
 //! Why a store did not do what it was asked, split by what the caller knows afterwards.
 
+use std::fmt;
+
 use crate::event::SeqNr;
 use crate::journal::Head;
 use crate::offset::{OffsetKind, OwnerEpoch};
 use crate::persistence_id::PersistenceId;
 use crate::state::StateHead;
 
-/// A store could not be reached, or broke.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+/// A store could not be reached, or broke, or refuses for a reason that the operation has no words for.
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{store}: {cause}")]
 pub struct StoreFailure {
     /// Which store, as its operator knows it.
     pub store: String,
     /// What it said, down to the innermost cause.
     pub cause: String,
+    /// Whether the store itself said so, and can be reached: storage is low, say, or what the call needs is
+    /// damaged. Breakers do not count it ([`Guarded`](crate::Guarded)); otherwise it means the same.
+    pub is_answer: bool,
 }
 
 impl StoreFailure {
-    /// A failure of `store`.
+    /// A failure of `store`: it could not be reached, or broke.
     pub fn new(store: impl Into<String>, cause: impl ToString) -> Self {
-        Self { store: store.into(), cause: cause.to_string() }
+        Self { store: store.into(), cause: cause.to_string(), is_answer: false }
+    }
+
+    /// A refusal by `store`, which is there and would answer again: see [`StoreFailure::is_answer`].
+    pub fn refusal(store: impl Into<String>, cause: impl ToString) -> Self {
+        Self { is_answer: true, ..Self::new(store, cause) }
+    }
+}
+
+impl fmt::Debug for StoreFailure {
+    /// Says so only of what is an answer: logs and transcripts are full of the others.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("StoreFailure");
+        shown.field("store", &self.store).field("cause", &self.cause);
+        if self.is_answer {
+            shown.field("is_answer", &self.is_answer);
+        }
+        shown.finish()
     }
 }
 

@@ -7,11 +7,11 @@ use std::time::Duration;
 use greylag_core::CodecId;
 use greylag_persistence::tck::{self, Flags};
 use greylag_persistence::{
-    Append, AppendError, BreakerMode, BreakerSettings, EncodedValue, EventKind, FaultyJournal, FaultyOffsets,
-    FaultySnapshots, FaultyStates, Guarded, Head, Health, InMemoryJournal, InMemoryOffsets, InMemorySnapshots,
-    InMemoryStates, Journal, JournalOp, NewEvent, OffsetError, OffsetOp, OffsetStore, PersistenceId, ReadRange,
-    RejectReason, Revision, SeqNr, SnapshotCriteria, SnapshotError, SnapshotOp, SnapshotStore, StateOp, StateStore,
-    StateWrite, StateWriteError, StoreFault, Under, WriterEpoch, WriterUuid,
+    Append, AppendError, BreakerMode, BreakerSettings, ClaimError, EncodedValue, EventKind, FaultyJournal,
+    FaultyOffsets, FaultySnapshots, FaultyStates, Guarded, Head, Health, InMemoryJournal, InMemoryOffsets,
+    InMemorySnapshots, InMemoryStates, Journal, JournalOp, NewEvent, OffsetError, OffsetOp, OffsetStore, PersistenceId,
+    ReadRange, RejectReason, Revision, SeqNr, SnapshotCriteria, SnapshotError, SnapshotOp, SnapshotStore, StateOp,
+    StateStore, StateWrite, StateWriteError, StoreFault, Under, WriterEpoch, WriterUuid,
 };
 
 type GuardedJournal = Guarded<FaultyJournal>;
@@ -125,6 +125,47 @@ async fn refusals_never_open_a_breaker() {
         assert!(journal.read(&id(), ReadRange::new(SeqNr::FIRST, SeqNr::MAX)).await.is_err());
     }
     assert_eq!((journal.write_breaker(), journal.read_breaker()), (BreakerMode::Closed, BreakerMode::Closed));
+}
+
+/// Rule persistence §4.1 (timeouts and breaker): what a store says itself is an answer, though the operation
+/// has no word for it: nobody is kept from a store that is there.
+#[tokio::test(start_paused = true)]
+async fn what_a_store_refuses_itself_never_opens_a_breaker() {
+    let (faulty, journal) = guarded();
+    let epoch = claim(&journal).await;
+    let snapshots = Arc::new(FaultySnapshots::new(Arc::new(InMemorySnapshots::default())));
+    let guarded_snapshots = Guarded::new(snapshots.clone(), "snapshots", BreakerSettings::snapshots()).unwrap();
+    let states = Arc::new(FaultyStates::new(Arc::new(InMemoryStates::default())));
+    let guarded_states = Guarded::new(states.clone(), "states", BreakerSettings::default()).unwrap();
+    let write = StateWrite { id: id(), revision: Revision::FIRST, generation: None, writer_uuid: WriterUuid::NONE };
+    let offsets = Arc::new(FaultyOffsets::new(Arc::new(InMemoryOffsets::default())));
+    let guarded_offsets = Guarded::new(offsets.clone(), "offsets", BreakerSettings::default()).unwrap();
+    for _ in 0..30 {
+        for op in [JournalOp::Claim, JournalOp::Append, JournalOp::Advance, JournalOp::Delete, JournalOp::Head] {
+            faulty.plan(None, op, 0, StoreFault::Refused);
+        }
+        let answer = journal.claim(&id(), WriterUuid::from_u128(2), Under::Seen(epoch)).await;
+        assert!(matches!(answer, Err(ClaimError::Unavailable(failure)) if failure.is_answer));
+        assert!(matches!(journal.append(append(epoch, 1)).await, Err(AppendError::NotStored(_))));
+        assert!(journal.advance(&id(), epoch, SeqNr::FIRST).await.is_err());
+        assert!(journal.delete_to(&id(), epoch, SeqNr::MAX).await.is_err());
+        assert!(journal.head(&id()).await.is_err());
+        snapshots.plan(None, SnapshotOp::Load, 0, StoreFault::Refused);
+        snapshots.plan(None, SnapshotOp::Delete, 0, StoreFault::Refused);
+        assert!(guarded_snapshots.load(&id(), SnapshotCriteria::LATEST).await.is_err());
+        assert!(guarded_snapshots.delete(&id(), SeqNr::FIRST).await.is_err());
+        states.plan(None, StateOp::Get, 0, StoreFault::Refused);
+        states.plan(None, StateOp::Delete, 0, StoreFault::Refused);
+        assert!(guarded_states.get(&id()).await.is_err());
+        assert!(matches!(guarded_states.delete(write.clone()).await, Err(StateWriteError::NotStored(_))));
+        offsets.plan(None, OffsetOp::Claim, 0, StoreFault::Refused);
+        assert!(guarded_offsets.claim("totals", 0..=3).await.is_err());
+    }
+    let all = [journal.breakers(), guarded_snapshots.breakers(), guarded_states.breakers(), guarded_offsets.breakers()];
+    for breakers in all {
+        assert_eq!((breakers.writes.failures, breakers.reads.failures), (0, 0), "{breakers:?}");
+    }
+    assert!(journal.append(append(epoch, 1)).await.is_ok(), "nothing of it was stored");
 }
 
 /// Scenario persistence 61, J10: after a try that went unanswered no refusal means "not stored".

@@ -23,6 +23,9 @@ pub use states::{FaultyStates, StateOp};
 pub enum StoreFault {
     /// Nothing is done, and the caller hears that: not stored, or unavailable.
     Unavailable,
+    /// Nothing is done, and the store says so itself ([`StoreFailure::is_answer`]): not stored, or
+    /// unavailable. A guard keeps its breaker closed.
+    Refused,
     /// A write is refused as such; for other operations the same as `Unavailable`.
     Rejected,
     /// The answer is lost: a write is unknown, everything else unavailable.
@@ -86,6 +89,9 @@ impl<Op: Copy + PartialEq + Send> Plans<Op> {
     ) -> Result<T, E> {
         let Some(fault) = self.next(key, op) else { return call.await };
         assert!(fault != StoreFault::Panic, "{}: panics as planned", self.store);
+        if fault == StoreFault::Refused {
+            return Err(refuse(fault, StoreFailure::refusal(self.store, "refused as planned")));
+        }
         let (StoreFault::AnswerLost { done } | StoreFault::Hang { done }) = fault else {
             return Err(refuse(fault, StoreFailure::new(self.store, "out of service")));
         };

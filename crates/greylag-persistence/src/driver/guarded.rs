@@ -125,7 +125,7 @@ impl Guard {
         let answer = tokio::time::timeout(call_timeout, call).await;
         match answer {
             Ok(answer) => {
-                let failure = answer.as_ref().err().and_then(failure_of);
+                let failure = answer.as_ref().err().and_then(failure_of).filter(|failure| !failure.is_answer);
                 running.ended =
                     Some(failure.map_or(CallOutcome::Answered, |failure| CallOutcome::Failed(failure.to_string())));
                 Ok(answer)
