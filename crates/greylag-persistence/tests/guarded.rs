@@ -226,6 +226,51 @@ async fn an_open_breaker_does_not_deny_what_may_be_stored() {
     assert!(matches!(journal.append(other).await, Err(AppendError::NotStored(_))));
 }
 
+/// Rules persistence J10 and J13: a write whose caller dropped it goes on. Asked again while the breaker is
+/// open, it may be stored; another one is not.
+#[tokio::test(start_paused = true)]
+async fn a_dropped_write_may_be_stored() {
+    let soon = Duration::from_secs(1);
+    let (faulty, journal) = guarded();
+    let epoch = claim(&journal).await;
+    faulty.plan(None, JournalOp::Append, 0, StoreFault::Hang { done: true });
+    assert!(tokio::time::timeout(soon, journal.append(append(epoch, 1))).await.is_err());
+    (0..10).for_each(|_| faulty.plan(None, JournalOp::Delete, 0, StoreFault::Unavailable));
+    for _ in 0..10 {
+        assert!(journal.delete_to(&id(), epoch, SeqNr::MAX).await.is_err());
+    }
+    assert!(matches!(journal.write_breaker(), BreakerMode::Open { .. }));
+    let answer = journal.append(append(epoch, 1)).await;
+    assert!(matches!(answer, Err(AppendError::Unknown(_))), "{answer:?}");
+    assert!(matches!(journal.append(append(epoch, 2)).await, Err(AppendError::NotStored(_))));
+    tokio::time::advance(Duration::from_secs(30)).await;
+    assert!(journal.append(append(epoch, 1)).await.is_ok(), "it was stored by the first try");
+
+    let faulty = Arc::new(FaultyStates::new(Arc::new(InMemoryStates::default())));
+    let states = Guarded::new(faulty.clone(), "states", BreakerSettings::default()).unwrap();
+    let write = |number: u32| {
+        let (revision, writer_uuid) = (Revision::from(number), WriterUuid::from_u128(1));
+        StateWrite { id: id(), revision, generation: None, writer_uuid }
+    };
+    faulty.plan(None, StateOp::Delete, 0, StoreFault::Hang { done: true });
+    assert!(tokio::time::timeout(soon, states.delete(write(1))).await.is_err());
+    for _ in 0..10 {
+        faulty.plan(None, StateOp::Upsert, 0, StoreFault::Unavailable);
+        let other = StateWrite { id: "Counter|2".parse().unwrap(), ..write(1) };
+        let value = EncodedValue {
+            codec_id: CodecId::JSON,
+            manifest: "counter".into(),
+            schema_version: 1,
+            payload: "1".into(),
+        };
+        assert!(states.upsert(other, value, None).await.is_err());
+    }
+    assert!(matches!(states.write_breaker(), BreakerMode::Open { .. }));
+    let answer = states.delete(write(1)).await;
+    assert!(matches!(answer, Err(StateWriteError::Unknown(_))), "{answer:?}");
+    assert!(matches!(states.delete(write(2)).await, Err(StateWriteError::NotStored(_))));
+}
+
 /// A probe that is dropped must not keep the breaker half-open for ever.
 #[tokio::test(start_paused = true)]
 async fn a_dropped_probe_leaves_its_place() {

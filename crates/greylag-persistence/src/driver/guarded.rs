@@ -94,6 +94,15 @@ impl NoAnswer {
     }
 }
 
+/// A write: what stays doubtful while nobody hears how it ended.
+#[derive(Debug, Clone, Copy)]
+struct Attempt<'a> {
+    id: &'a PersistenceId,
+    writer_uuid: WriterUuid,
+    /// The number that it makes.
+    number: u64,
+}
+
 struct Guard {
     writes: Mutex<Breaker>,
     reads: Mutex<Breaker>,
@@ -109,10 +118,12 @@ impl Guard {
     }
 
     /// Runs `call` if its breaker lets it; `failure_of` tells which errors show that the store does
-    /// not answer.
+    /// not answer. A call that makes an `attempt` and is dropped leaves it unanswered: it goes on in the
+    /// store (J13).
     async fn run<T, E>(
         &self,
         direction: Direction,
+        attempt: Option<Attempt<'_>>,
         call: impl Future<Output = Result<T, E>> + Send,
         failure_of: impl FnOnce(&E) -> Option<StoreFailure> + Send,
     ) -> Result<Result<T, E>, NoAnswer> {
@@ -121,7 +132,7 @@ impl Guard {
             let mut breaker = lock(breaker);
             (breaker.admit(now()).map_err(NoAnswer::NotSent)?, breaker.call_timeout())
         };
-        let mut running = Running { breaker, admission, ended: None };
+        let mut running = Running { guard: self, breaker, admission, attempt, ended: None };
         let answer = tokio::time::timeout(call_timeout, call).await;
         match answer {
             Ok(answer) => {
@@ -147,14 +158,14 @@ impl Guard {
         failure_of: impl FnOnce(&E) -> Option<StoreFailure> + Send,
         unavailable: impl FnOnce(StoreFailure) -> E + Send,
     ) -> Result<T, E> {
-        self.run(direction, call, failure_of).await.unwrap_or_else(|none| Err(unavailable(none.failure())))
+        self.run(direction, None, call, failure_of).await.unwrap_or_else(|none| Err(unavailable(none.failure())))
     }
 
-    fn is_doubtful(&self, id: &PersistenceId, writer_uuid: WriterUuid, number: u64) -> bool {
+    fn is_doubtful(&self, Attempt { id, writer_uuid, number }: Attempt<'_>) -> bool {
         lock(&self.unanswered).is_doubtful(now(), id, writer_uuid, number)
     }
 
-    fn note(&self, id: &PersistenceId, writer_uuid: WriterUuid, number: u64) {
+    fn note(&self, Attempt { id, writer_uuid, number }: Attempt<'_>) {
         lock(&self.unanswered).note(now(), id, writer_uuid, number);
     }
 
@@ -185,14 +196,20 @@ impl Guard {
 
 /// A call on its way; tells its breaker how it ended, dropped calls included.
 struct Running<'a> {
+    guard: &'a Guard,
     breaker: &'a Mutex<Breaker>,
     admission: Admission,
+    /// Of a write.
+    attempt: Option<Attempt<'a>>,
     ended: Option<CallOutcome>,
 }
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
         let outcome = self.ended.take().unwrap_or(CallOutcome::Abandoned);
+        if let (CallOutcome::Abandoned, Some(attempt)) = (&outcome, self.attempt) {
+            self.guard.note(attempt);
+        }
         lock(self.breaker).settle(now(), self.admission, outcome);
     }
 }

@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 
-use super::{Direction, Guarded, NoAnswer, of_read};
+use super::{Attempt, Direction, Guarded, NoAnswer, of_read};
 use crate::breaker::Breakers;
 use crate::driver::stores::Journal;
 use crate::error::{AdvanceError, AppendError, ClaimError, CloseError, DeleteError, ReadError, StoreFailure};
@@ -35,17 +35,18 @@ impl<J: Journal + ?Sized> Journal for Guarded<J> {
     }
 
     async fn append(&self, append: Append) -> Result<Appended, AppendError> {
-        let (id, writer_uuid, first) = (append.id.clone(), append.writer_uuid, append.first.as_u64());
+        let id = append.id.clone();
+        let attempt = Attempt { id: &id, writer_uuid: append.writer_uuid, number: append.first.as_u64() };
         let last = append.last().unwrap_or(append.first);
         let failure_of = |error: &AppendError| match error {
             AppendError::NotStored(failure) | AppendError::Unknown(failure) => Some(failure.clone()),
             AppendError::Rejected(_) | AppendError::Fenced { .. } | AppendError::Conflict { .. } => None,
         };
-        let answer = self.guard.run(Direction::Write, self.inner.append(append), failure_of).await;
-        let doubtful = self.guard.is_doubtful(&id, writer_uuid, first);
+        let answer = self.guard.run(Direction::Write, Some(attempt), self.inner.append(append), failure_of).await;
+        let doubtful = self.guard.is_doubtful(attempt);
         match answer {
             Ok(Err(AppendError::Unknown(failure))) | Err(NoAnswer::TimedOut(failure)) => {
-                self.guard.note(&id, writer_uuid, first);
+                self.guard.note(attempt);
                 Err(AppendError::Unknown(failure))
             }
             Err(NoAnswer::NotSent(failure)) if doubtful => Err(AppendError::Unknown(failure)),

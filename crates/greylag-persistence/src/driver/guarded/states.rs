@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 
-use super::{Direction, Guarded, NoAnswer, of_read};
+use super::{Attempt, Direction, Guarded, NoAnswer, of_read};
 use crate::breaker::Breakers;
 use crate::codec::EncodedValue;
 use crate::driver::state_store::StateStore;
@@ -18,16 +18,17 @@ impl<S: ?Sized> Guarded<S> {
         write: &StateWrite,
         call: impl Future<Output = Result<(), StateWriteError>> + Send,
     ) -> Result<(), StateWriteError> {
-        let (id, writer_uuid, number) = (&write.id, write.writer_uuid, write.revision.as_u64());
+        let id = &write.id;
+        let attempt = Attempt { id, writer_uuid: write.writer_uuid, number: write.revision.as_u64() };
         let failure_of = |error: &StateWriteError| match error {
             StateWriteError::NotStored(failure) | StateWriteError::Unknown(failure) => Some(failure.clone()),
             StateWriteError::Rejected(_) | StateWriteError::RevisionMismatch { .. } => None,
         };
-        let answer = self.guard.run(Direction::Write, call, failure_of).await;
-        let doubtful = self.guard.is_doubtful(id, writer_uuid, number);
+        let answer = self.guard.run(Direction::Write, Some(attempt), call, failure_of).await;
+        let doubtful = self.guard.is_doubtful(attempt);
         match answer {
             Ok(Err(StateWriteError::Unknown(failure))) | Err(NoAnswer::TimedOut(failure)) => {
-                self.guard.note(id, writer_uuid, number);
+                self.guard.note(attempt);
                 Err(StateWriteError::Unknown(failure))
             }
             Err(NoAnswer::NotSent(failure)) if doubtful => Err(StateWriteError::Unknown(failure)),
