@@ -15,7 +15,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::event::Tags;
+use crate::event::{SeqNr, Tags};
 use crate::persistence_id::PersistenceId;
 
 /// Between two hints that one reader hears.
@@ -41,7 +41,7 @@ impl fmt::Debug for Hints {
 /// Only what somebody listens to.
 #[derive(Default)]
 struct Topics {
-    all: HashMap<(), watch::Sender<()>>,
+    new_ids: HashMap<Option<String>, watch::Sender<()>>,
     types: HashMap<String, watch::Sender<()>>,
     tags: HashMap<String, watch::Sender<()>>,
     ids: HashMap<PersistenceId, watch::Sender<()>>,
@@ -50,8 +50,9 @@ struct Topics {
 /// What a reader wants to hear of.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Topic {
-    /// Anything.
-    All,
+    /// The first event of an id, of one entity type if it is given. Who lists ids looks through them all,
+    /// so it is not woken by every append.
+    NewId(Option<String>),
     /// Entities of this type.
     EntityType(String),
     /// Events with this tag.
@@ -66,7 +67,7 @@ impl Topics {
             topics.entry(key).or_insert_with(|| watch::Sender::new(())).subscribe()
         }
         match topic.clone() {
-            Topic::All => of(&mut self.all, ()),
+            Topic::NewId(entity_type) => of(&mut self.new_ids, entity_type),
             Topic::EntityType(entity_type) => of(&mut self.types, entity_type),
             Topic::Tag(tag) => of(&mut self.tags, tag),
             Topic::Id(id) => of(&mut self.ids, id),
@@ -81,7 +82,7 @@ impl Topics {
             }
         }
         match topic {
-            Topic::All => of(&mut self.all, &()),
+            Topic::NewId(entity_type) => of(&mut self.new_ids, entity_type),
             Topic::EntityType(entity_type) => of(&mut self.types, entity_type),
             Topic::Tag(tag) => of(&mut self.tags, tag),
             Topic::Id(id) => of(&mut self.ids, id),
@@ -90,15 +91,18 @@ impl Topics {
 }
 
 impl Hints {
-    /// Events of this id with these tags are stored.
-    pub(crate) fn announce(&self, id: &PersistenceId, tags: &Tags) {
+    /// Events of this id from `first` on, with these tags, are stored.
+    pub(crate) fn announce(&self, id: &PersistenceId, first: SeqNr, tags: &Tags) {
         if self.listeners.load(Ordering::Acquire) == 0 {
             return;
         }
         let topics = self.topics.read().unwrap_or_else(PoisonError::into_inner);
         let by_tags = tags.iter().filter_map(|tag| topics.tags.get(tag));
-        let others = [topics.all.get(&()), topics.types.get(id.entity_type()), topics.ids.get(id)];
-        for heard in others.into_iter().flatten().chain(by_tags) {
+        let is_new = first == SeqNr::FIRST;
+        let lists = is_new.then(|| [None, Some(id.entity_type().to_owned())]).into_iter().flatten();
+        let lists = lists.filter_map(|entity_type| topics.new_ids.get(&entity_type));
+        let others = [topics.types.get(id.entity_type()), topics.ids.get(id)];
+        for heard in others.into_iter().flatten().chain(lists).chain(by_tags) {
             heard.send_replace(());
         }
     }
@@ -176,42 +180,51 @@ mod tests {
     async fn a_hint_is_heard_by_those_whom_it_concerns() {
         let hints = Hints::default();
         let of = |topic| hints.listen(topic, Duration::ZERO);
-        let topics = [Topic::All, Topic::EntityType("Cart".into()), Topic::Tag("red".into()), Topic::Id(id("Cart|1"))];
+        let topics = [
+            Topic::NewId(None),
+            Topic::NewId(Some("Cart".into())),
+            Topic::EntityType("Cart".into()),
+            Topic::Tag("red".into()),
+            Topic::Id(id("Cart|1")),
+        ];
         let mut listeners = topics.map(of);
-        for (announced, tags, expected) in [
-            ("Cart|1", &["red"][..], [true, true, true, true]),
-            ("Cart|2", &[], [true, true, false, false]),
-            ("Order|1", &["blue", "red"], [true, false, true, false]),
+        for (announced, first, tags, expected) in [
+            ("Cart|1", 1_u32, &["red"][..], [true, true, true, true, true]),
+            ("Cart|1", 2, &["red"], [false, false, true, true, true]),
+            ("Cart|2", 1, &[], [true, true, true, false, false]),
+            ("Order|1", 1, &["blue", "red"], [true, false, false, true, false]),
+            ("Order|1", 2, &[], [false; 5]),
         ] {
             tokio::time::advance(GAP).await;
-            hints.announce(&id(announced), &tags.iter().map(|tag| (*tag).to_owned()).collect());
+            let tags = tags.iter().map(|tag| (*tag).to_owned()).collect();
+            hints.announce(&id(announced), SeqNr::from(first), &tags);
             let heard = listeners.each_mut().map(|listener| listener.heard().now_or_never().is_some());
-            assert_eq!(heard, expected, "{announced} {tags:?}");
+            assert_eq!(heard, expected, "{announced} from {first} {tags:?}");
         }
         drop(listeners);
         let topics = hints.write();
-        assert_eq!(topics.all.len() + topics.types.len() + topics.tags.len() + topics.ids.len(), 0);
+        assert_eq!(topics.new_ids.len() + topics.types.len() + topics.tags.len() + topics.ids.len(), 0);
         assert_eq!(hints.listeners.load(Ordering::Relaxed), 0);
     }
 
     #[tokio::test(start_paused = true)]
     async fn what_is_announced_is_heard_when_it_shows_and_not_too_often() {
         let (hints, settling) = (Hints::default(), Duration::from_millis(100));
-        let mut listener = hints.listen(Topic::All, settling);
+        let mut listener = hints.listen(Topic::NewId(None), settling);
         let start = Instant::now();
-        hints.announce(&id("Cart|1"), &Tags::new());
+        hints.announce(&id("Cart|1"), SeqNr::FIRST, &Tags::new());
         // Giving up in between loses nothing.
         assert!(tokio::time::timeout(Duration::from_millis(40), listener.heard()).await.is_err());
-        hints.announce(&id("Cart|2"), &Tags::new());
+        hints.announce(&id("Cart|2"), SeqNr::FIRST, &Tags::new());
         listener.heard().await;
         assert_eq!(start.elapsed(), settling);
         // The second one has not shown by then.
         listener.heard().await;
         assert_eq!(start.elapsed(), settling * 2);
-        let mut hasty = hints.listen(Topic::All, Duration::ZERO);
+        let mut hasty = hints.listen(Topic::NewId(None), Duration::ZERO);
         let start = Instant::now();
         for _ in 0..10 {
-            hints.announce(&id("Cart|1"), &Tags::new());
+            hints.announce(&id("Cart|1"), SeqNr::FIRST, &Tags::new());
             hasty.heard().await;
         }
         assert_eq!(start.elapsed(), GAP * 10);

@@ -21,13 +21,13 @@ impl StoreCall {
             Self::LoadSnapshot { id, criteria } => StoreAnswer::Snapshot(snapshots.load(&id, criteria).await),
             Self::ReadPage { id, range } => StoreAnswer::Page(journal.read(&id, range).await),
             Self::Append(append) => {
-                let id = append.id.clone();
+                let (id, first) = (append.id.clone(), append.first);
                 let tags: Tags = append.events.iter().flat_map(|event| event.tags.iter().cloned()).collect();
                 let count = append.events.len();
                 let appended = journal.append(append).await;
                 counters.appended(count, &appended);
                 if appended.is_ok() {
-                    hints.announce(&id, &tags);
+                    hints.announce(&id, first, &tags);
                 }
                 StoreAnswer::Appended(appended)
             }

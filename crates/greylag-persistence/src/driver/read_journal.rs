@@ -190,7 +190,9 @@ impl ReadJournal {
     }
 
     /// All ids with at least one event ever, of one entity type if it is given, each once, for ever.
-    /// First those that are there, ascending. Remembers every id that it has given.
+    /// First those that are there, ascending. Remembers every id that it has given, and looks through all
+    /// ids of the store again every [`QuerySettings::refresh_interval`], and when an entity of this node
+    /// has stored its first event.
     pub fn persistence_ids(&self, entity_type: Option<&str>) -> Ids {
         self.ids(entity_type, Some(self.settings.refresh_interval))
     }
@@ -263,10 +265,7 @@ impl ReadJournal {
             given: BTreeSet::new(),
             ready: VecDeque::new(),
             ended: false,
-            hints: refresh.map(|_| {
-                let topic = entity_type.map_or(Topic::All, |entity_type| Topic::EntityType(entity_type.to_owned()));
-                self.hints.listen(topic, Duration::ZERO)
-            }),
+            hints: refresh.map(|_| self.hints.listen(Topic::NewId(entity_type.map(str::to_owned)), Duration::ZERO)),
         };
         stream::unfold(listing, async |mut listing| listing.next().await.map(|item| (item, listing))).boxed()
     }
