@@ -147,7 +147,9 @@ impl<B: EventSourced> Effect<B> {
 
     /// Holds the chain of an effect that persists nothing until ownership is proved: by a later
     /// append of this incarnation, or by a look at the head. If somebody else owns the entity by
-    /// then, the chain does not run. With events it changes nothing. Source: persistence §10.5.
+    /// then, the chain does not run. With events it changes nothing. A graceful stop waits for the look
+    /// that is on its way, and for those that it begins; if one fails, the chain is refused
+    /// ([`EntityError::Stopped`]). Source: persistence §2.7, §10.5.
     pub fn when_owned(mut self) -> Self {
         self.when_owned = true;
         self

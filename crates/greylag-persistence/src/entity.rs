@@ -539,8 +539,11 @@ impl<B: EventSourced> EntityCore<B> {
         }
     }
 
+    /// Stops if a stop was asked for and everything that came before it is done, chains that wait for the look
+    /// on its way included.
     fn stop_if_asked(&mut self, out: &mut Vec<Action<B::Command>>) {
-        if self.stop_requested && self.stash.is_idle() {
+        let awaits_proof = !self.owned.is_empty() && self.proof.is_on_its_way();
+        if self.stop_requested && self.stash.is_idle() && !awaits_proof {
             self.stop_now(out);
         }
     }

@@ -56,6 +56,10 @@ pub(super) enum Proof {
 const OWN_NAMES: &str = "gl.";
 
 impl Proof {
+    pub(super) fn is_on_its_way(self) -> bool {
+        matches!(self, Self::Reading { .. })
+    }
+
     pub(super) fn retry_at(self) -> Option<Instant> {
         match self {
             Self::RetryAt(at) => Some(at),
@@ -385,7 +389,10 @@ impl<B: EventSourced> EntityCore<B> {
                 self.restart_at_once(now, failure, out);
             }
             Ok(head) => self.become_fenced(FencedBy::Head(head), out),
-            Err(_) => self.proof = Proof::RetryAt(now + PROOF_RETRY),
+            Err(_) => {
+                self.proof = Proof::RetryAt(now + PROOF_RETRY);
+                self.stop_if_asked(out);
+            }
         }
     }
 
