@@ -258,8 +258,10 @@ async fn journal(
     if let Some(own) = own {
         return Ok((Some(host(settings, cluster, own)), None));
     }
-    let Some(journal) = crate::journals::open(settings).await? else { return Ok((None, None)) };
-    Ok((Some(host(settings, cluster, journal.stores.clone())), Some(journal)))
+    let Some(mut journal) = crate::journals::open(settings).await? else { return Ok((None, None)) };
+    // The same for those who spawn entities on them without shards.
+    journal.stores = host(settings, cluster, journal.stores);
+    Ok((Some(journal.stores.clone()), Some(journal)))
 }
 
 /// Makes the node answer for its stores: what it is configured with is what entities start from, what ails a store

@@ -1,6 +1,13 @@
 //! Nodes that open the journal which their config file names.
 
-use greylag::persistence::{Append, EventKind, Health, NewEvent, PersistenceId, ReadRange, SeqNr, Under, WriterUuid};
+use std::sync::{Arc, Mutex};
+
+use greylag::codec::json;
+use greylag::core::ReplyTo;
+use greylag::persistence::{
+    Append, CommandContext, Effect, EventKind, EventMeta, EventSourced, EventSourcedSettings, Health, NewEvent,
+    PersistenceId, ReadRange, RecoveryPermits, SeqNr, StoredCodec, Under, WriterUuid,
+};
 use greylag::{Config, Node, StartError};
 
 fn file(persistence: &str) -> Config {
@@ -94,5 +101,59 @@ async fn the_stores_of_the_program_go_before_the_file() {
     let stores = greylag::persistence::Stores::in_memory();
     let node = Node::from_config(config).stores(stores).start().await.unwrap();
     assert!(node.journal().is_none());
+    node.shutdown().await;
+}
+
+/// An account that keeps what its node told it.
+struct Account {
+    told: Arc<Mutex<Option<EventSourcedSettings>>>,
+}
+
+impl EventSourced for Account {
+    type Command = ReplyTo<u64>;
+    type Event = u64;
+    type State = u64;
+
+    fn persistence_id(&self) -> PersistenceId {
+        PersistenceId::of("Account", "1").unwrap()
+    }
+
+    fn event_codec(&self) -> StoredCodec<u64> {
+        StoredCodec::new(json("deposited"))
+    }
+
+    fn settings(&self, node: &EventSourcedSettings) -> EventSourcedSettings {
+        *self.told.lock().unwrap() = Some(node.clone());
+        node.clone()
+    }
+
+    fn on_command(&mut self, _: &mut CommandContext<'_>, _: &u64, to: ReplyTo<u64>) -> Effect<Self> {
+        Effect::<Self>::persist(1).then_reply(to, |sum| *sum)
+    }
+
+    fn apply(&self, state: &mut u64, event: &u64, _: &EventMeta<'_>) {
+        *state += event;
+    }
+}
+
+/// persistence §9: entities that are spawned on the journal of a node, without shards, start from its file as well.
+#[tokio::test(flavor = "multi_thread")]
+async fn entities_without_shards_start_from_the_file_of_their_node() {
+    let directory = tempfile::tempdir().unwrap();
+    let dir = directory.path().join("journal");
+    let config = file(&format!(
+        "journal = \"sled\"\nsled.dir = {dir:?}\nsled.min_free_bytes = 0\nstash_capacity = 11\nrecovery_timeout = \"7s\""
+    ));
+    let node = Node::from_config(config).start().await.unwrap();
+    let stores = node.journal().expect("the file names one").stores.clone();
+    let told = Arc::default();
+    let account = Account { told: Arc::clone(&told) };
+    let (account, _ended) =
+        greylag::persistence::driver::spawn(account, stores.clone(), RecoveryPermits::default()).unwrap();
+    assert_eq!(account.ask(|to| to).await.unwrap(), 1);
+    let of_account = told.lock().unwrap().clone().expect("it was asked");
+    assert_eq!(of_account.stash_capacity.get(), 11);
+    assert_eq!(&of_account, &node.settings().persistence);
+    assert_eq!(stores.durable_state_settings(), &node.settings().durable_state);
     node.shutdown().await;
 }
