@@ -3,12 +3,17 @@
 //! Source: persistence §9.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use greylag_persistence::{
     BreakerSettings, EventQueries, Guarded, Journal, OffsetStore, SettingsError, SnapshotStore, StateStore, Stores,
 };
 
 use crate::settings::NodeSettings;
+
+/// How much longer than the journal itself its breakers wait, so that its own answer is heard.
+#[cfg(any(feature = "journal-postgres", feature = "journal-service"))]
+const ANSWER_MARGIN: Duration = Duration::from_secs(2);
 
 /// What keeps the events of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -29,7 +34,9 @@ pub enum JournalKind {
 pub struct JournalSettings {
     /// `persistence.journal`. What the program gives goes before it.
     pub kind: JournalKind,
-    /// `persistence.breaker.*`: when calls to the journal, or to its states, are refused at once.
+    /// `persistence.breaker.*`: when calls to the journal, or to its states, are refused at once. No call is given up
+    /// before the journal gives it up by itself, whatever `call_timeout` says: what was never sent would be told as
+    /// unknown otherwise, where the journal knows that it is not stored.
     pub breaker: BreakerSettings,
     /// `persistence.snapshot_breaker.*`: the same for its snapshots.
     pub snapshot_breaker: BreakerSettings,
@@ -143,6 +150,37 @@ impl JournalSettings {
         problems
     }
 
+    /// The breakers of the journal and of its snapshots, as they are put around them.
+    fn breakers(&self) -> (BreakerSettings, BreakerSettings) {
+        let (calls, snapshots) = self.longest_calls();
+        let waiting = |breaker: &BreakerSettings, longest: Duration| {
+            let call_timeout = breaker.call_timeout.max(longest);
+            BreakerSettings { call_timeout, ..breaker.clone() }
+        };
+        (waiting(&self.breaker, calls), waiting(&self.snapshot_breaker, snapshots))
+    }
+
+    /// How long an answer of the journal, and of its snapshots, may take by its own time-outs, with a margin. Zero if it
+    /// has none.
+    fn longest_calls(&self) -> (Duration, Duration) {
+        match self.kind {
+            #[cfg(feature = "journal-postgres")]
+            JournalKind::Postgres => {
+                let own = &self.pg.settings;
+                // Twice, for an append may have to wait for room first, and a claim for its turn.
+                let calls = own.append_timeout.max(own.call_timeout).saturating_mul(2);
+                (calls.saturating_add(ANSWER_MARGIN), own.snapshot_timeout.saturating_add(ANSWER_MARGIN))
+            }
+            #[cfg(feature = "journal-service")]
+            JournalKind::Service => {
+                let own = &self.service.settings;
+                let calls = own.append_timeout.max(own.call_timeout);
+                (calls.saturating_add(ANSWER_MARGIN), own.snapshot_timeout.saturating_add(ANSWER_MARGIN))
+            }
+            _ => (Duration::ZERO, Duration::ZERO),
+        }
+    }
+
     #[cfg(feature = "journal-sled")]
     fn problems_of_sled(&self, problems: &mut Vec<(String, String)>) {
         let SledJournalPlace { dir, settings } = &self.sled;
@@ -225,21 +263,21 @@ struct Opened {
 /// Opens what the settings name. A database that is away is waited for in the background; a directory that another
 /// process has, or a service that nobody answers for, is an error.
 pub(crate) async fn open(settings: &NodeSettings) -> Result<Option<NodeJournal>, JournalError> {
-    let JournalSettings { kind, breaker, snapshot_breaker, .. } = &settings.journal;
-    let opened = match kind {
+    let opened = match settings.journal.kind {
         JournalKind::Program => return Ok(None),
         JournalKind::Sled => open_sled(settings).await,
         JournalKind::Postgres => open_postgres(settings),
         JournalKind::Service => open_service(settings).await,
     };
     let opened = opened.map_err(|(key, why)| JournalError { key, why })?;
+    let (breaker, snapshot_breaker) = settings.journal.breakers();
     let guarded = || -> Result<NodeJournal, SettingsError> {
         let Opened { journal, snapshots, states, queries, offsets } = opened;
         let journal = Guarded::new(journal, "the journal", breaker.clone())?;
-        let snapshots = Guarded::new(snapshots, "its snapshots", snapshot_breaker.clone())?;
+        let snapshots = Guarded::new(snapshots, "its snapshots", snapshot_breaker)?;
         let stores = Stores::new(Arc::new(journal), Arc::new(snapshots));
         let stores = match states {
-            Some(states) => stores.with_states(Arc::new(Guarded::new(states, "its states", breaker.clone())?)),
+            Some(states) => stores.with_states(Arc::new(Guarded::new(states, "its states", breaker)?)),
             None => stores,
         };
         Ok(NodeJournal { stores, queries, offsets })
@@ -318,4 +356,64 @@ fn open_postgres(_: &NodeSettings) -> Result<Opened, (String, String)> {
 #[cfg(not(feature = "journal-service"))]
 async fn open_service(_: &NodeSettings) -> Result<Opened, (String, String)> {
     Err(refused("journal", "this program was built without the feature journal-service"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn call_timeouts(settings: &JournalSettings) -> (Duration, Duration) {
+        let (breaker, snapshot_breaker) = settings.breakers();
+        (breaker.call_timeout, snapshot_breaker.call_timeout)
+    }
+
+    /// A breaker that waits longer than any of the journals does so, and is as it was set in all else.
+    #[test]
+    fn a_longer_wait_of_a_breaker_is_kept() {
+        for kind in [JournalKind::Program, JournalKind::Sled, JournalKind::Postgres, JournalKind::Service] {
+            let breaker = BreakerSettings { call_timeout: 60 * SECOND, ..BreakerSettings::default() };
+            let snapshot_breaker = BreakerSettings { call_timeout: 70 * SECOND, ..BreakerSettings::snapshots() };
+            let settings = JournalSettings { kind, breaker, snapshot_breaker, ..JournalSettings::default() };
+            assert_eq!(settings.breakers(), (settings.breaker.clone(), settings.snapshot_breaker.clone()), "{kind:?}");
+        }
+    }
+
+    /// persistence §4.1: a directory has no time-outs of its own.
+    #[test]
+    fn a_journal_on_the_disk_is_waited_for_as_the_breakers_say() {
+        for kind in [JournalKind::Program, JournalKind::Sled] {
+            let settings = JournalSettings { kind, ..JournalSettings::default() };
+            assert_eq!(call_timeouts(&settings), (10 * SECOND, 20 * SECOND));
+        }
+    }
+
+    /// persistence §4.4: an append waits for room and then for its lane; only then it is known not to be stored.
+    #[test]
+    #[cfg(feature = "journal-postgres")]
+    fn a_database_is_waited_for_until_it_has_answered_by_itself() {
+        let mut settings = JournalSettings { kind: JournalKind::Postgres, ..JournalSettings::default() };
+        assert_eq!(call_timeouts(&settings), (22 * SECOND, 22 * SECOND));
+        settings.pg.settings.append_timeout = 30 * SECOND;
+        settings.pg.settings.snapshot_timeout = 40 * SECOND;
+        assert_eq!(call_timeouts(&settings), (62 * SECOND, 42 * SECOND));
+        settings.pg.settings.call_timeout = 50 * SECOND;
+        assert_eq!(call_timeouts(&settings), (102 * SECOND, 42 * SECOND));
+        settings.pg.settings.call_timeout = Duration::MAX;
+        assert_eq!(call_timeouts(&settings).0, Duration::MAX);
+    }
+
+    /// persistence §4.4a: an append is tried until its time is over; only then it is known what became of it.
+    #[test]
+    #[cfg(feature = "journal-service")]
+    fn a_service_is_waited_for_until_its_client_has_answered_by_itself() {
+        let mut settings = JournalSettings { kind: JournalKind::Service, ..JournalSettings::default() };
+        assert_eq!(call_timeouts(&settings), (12 * SECOND, 22 * SECOND));
+        settings.service.settings.append_timeout = 30 * SECOND;
+        settings.service.settings.snapshot_timeout = 40 * SECOND;
+        assert_eq!(call_timeouts(&settings), (32 * SECOND, 42 * SECOND));
+        settings.service.settings.call_timeout = 50 * SECOND;
+        assert_eq!(call_timeouts(&settings), (52 * SECOND, 42 * SECOND));
+    }
 }

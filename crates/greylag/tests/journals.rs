@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 use greylag::codec::json;
 use greylag::core::ReplyTo;
 use greylag::persistence::{
-    Append, CommandContext, Effect, EventKind, EventMeta, EventSourced, EventSourcedSettings, Health, NewEvent,
-    PersistenceId, ReadRange, RecoveryPermits, SeqNr, StoredCodec, Under, WriterUuid,
+    Append, AppendError, CommandContext, Effect, EventKind, EventMeta, EventSourced, EventSourcedSettings, Health,
+    NewEvent, PersistenceId, ReadRange, RecoveryPermits, SeqNr, StoredCodec, Under, WriterEpoch, WriterUuid,
 };
 use greylag::{Config, Node, StartError};
 
@@ -22,6 +22,18 @@ async fn refused(persistence: &str) -> String {
     match Node::from_config(file(persistence)).start().await {
         Err(error @ StartError::Journal(_)) => error.to_string(),
         other => panic!("{other:?}"),
+    }
+}
+
+fn deposited() -> NewEvent {
+    NewEvent {
+        codec_id: greylag::core::CodecId::JSON,
+        manifest: "deposited".into(),
+        schema_version: 1,
+        kind: EventKind::Event,
+        payload: "{}".into(),
+        metadata: Default::default(),
+        tags: Default::default(),
     }
 }
 
@@ -42,16 +54,7 @@ async fn a_node_opens_the_directory_that_its_file_names_and_closes_it() {
         let writer_uuid = WriterUuid::from_u128(run);
         let claim = journal.stores.journal.claim(&id, writer_uuid, Under::Seen(seen)).await.unwrap();
         let first = claim.highest.next().unwrap();
-        let event = NewEvent {
-            codec_id: greylag::core::CodecId::JSON,
-            manifest: "deposited".into(),
-            schema_version: 1,
-            kind: EventKind::Event,
-            payload: "{}".into(),
-            metadata: Default::default(),
-            tags: Default::default(),
-        };
-        let append = Append { id: id.clone(), epoch: claim.epoch, writer_uuid, first, events: vec![event] };
+        let append = Append { id: id.clone(), epoch: claim.epoch, writer_uuid, first, events: vec![deposited()] };
         journal.stores.journal.append(append).await.unwrap();
         assert_eq!(first, SeqNr::saturating(u64::try_from(run).unwrap()));
         let page = journal.stores.journal.read(&id, ReadRange::all()).await.unwrap();
@@ -81,6 +84,24 @@ async fn a_node_starts_while_its_database_is_away() {
     let why =
         refused("journal = \"postgres\"\npg.url = \"host=db.example\"\npg.password_file = \"/nowhere/password\"").await;
     assert!(why.contains("persistence.pg.password_file") && why.contains("/nowhere/password"), "{why}");
+}
+
+/// persistence §4.1, J10: what was never sent to a database is not stored, for certain, however short the breakers wait.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_never_sent_to_a_database_is_not_stored() {
+    let nobody = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
+    let config = file(&format!(
+        "journal = \"postgres\"\npg.url = \"postgres://app@127.0.0.1:{nobody}/shop\"\npg.append_timeout = \"300ms\"\n\
+         breaker.call_timeout = \"100ms\""
+    ));
+    let node = Node::from_config(config).start().await.unwrap();
+    let journal = &node.journal().expect("the file names one").stores.journal;
+    let id = PersistenceId::of("Account", "1").unwrap();
+    let (epoch, writer_uuid, first) = (WriterEpoch::from_u64(1), WriterUuid::from_u128(1), SeqNr::saturating(1));
+    let append = Append { id, epoch, writer_uuid, first, events: vec![deposited()] };
+    let outcome = journal.append(append).await;
+    assert!(matches!(outcome, Err(AppendError::NotStored(_))), "{outcome:?}");
+    node.shutdown().await;
 }
 
 /// A service that nobody answers for is an error that names the setting.

@@ -51,9 +51,12 @@ fn breakers() -> Vec<Key> {
             "Calls to the journal are refused at once after so many failures in a row.",
             |draft| &mut draft.settings.journal.breaker.max_failures,
         ),
-        Key::new("persistence.breaker.call_timeout", SOURCE, "Longest wait for one call.", |draft| {
-            &mut draft.settings.journal.breaker.call_timeout
-        }),
+        Key::new(
+            "persistence.breaker.call_timeout",
+            SOURCE,
+            "Longest wait for one call. It is never shorter than what the journal's own time-outs let one call take, and 2 s, or what was never sent would count as unknown. That is twice the longer of `pg.append_timeout` and `pg.call_timeout` (an append may have to wait for room first, a claim for its turn), or the longer of `service.append_timeout` and `service.call_timeout`.",
+            |draft| &mut draft.settings.journal.breaker.call_timeout,
+        ),
         Key::new(
             "persistence.breaker.reset_timeout",
             SOURCE,
@@ -66,9 +69,12 @@ fn breakers() -> Vec<Key> {
         Key::new("persistence.snapshot_breaker.max_failures", SOURCE, "The same for snapshots.", |draft| {
             &mut draft.settings.journal.snapshot_breaker.max_failures
         }),
-        Key::new("persistence.snapshot_breaker.call_timeout", SOURCE, "Longest wait for one call.", |draft| {
-            &mut draft.settings.journal.snapshot_breaker.call_timeout
-        }),
+        Key::new(
+            "persistence.snapshot_breaker.call_timeout",
+            SOURCE,
+            "Longest wait for one call; at least `pg.snapshot_timeout`, or `service.snapshot_timeout`, and 2 s.",
+            |draft| &mut draft.settings.journal.snapshot_breaker.call_timeout,
+        ),
         Key::new(
             "persistence.snapshot_breaker.reset_timeout",
             SOURCE,
