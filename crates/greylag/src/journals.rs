@@ -104,10 +104,33 @@ pub struct ServiceJournalPlace {
 pub struct NodeJournal {
     /// What entities take; behind the breakers.
     pub stores: Stores,
-    /// Its query side, for projections; `None` if the served journal has none.
+    /// Its query side, for projections of events; `None` if the served journal has none.
     pub queries: Option<Arc<dyn EventQueries>>,
+    /// The query side of its durable states, for projections of their changes
+    /// ([`ReadJournal`](greylag_persistence::ReadJournal) says how they read); `None` as above.
+    pub changes: Option<Arc<dyn EventQueries>>,
     /// Where projections keep what they have processed; `None` as above.
     pub offsets: Option<Arc<dyn OffsetStore>>,
+    /// The journal itself, if it is one on PostgreSQL, without breakers: for projections that write into the same
+    /// database, each event exactly once. They share its connections.
+    ///
+    /// ```no_run
+    /// # use std::sync::Arc;
+    /// use greylag::journal_postgres::{PostgresHandler, Transactional};
+    /// use greylag::persistence::{BoxError, ProjectionId, ReadJournal, run_transactional};
+    ///
+    /// # async fn run(node: greylag::Node, counts: impl PostgresHandler) -> Result<(), BoxError> {
+    /// let journal = node.journal().and_then(|journal| journal.postgres.clone()).ok_or("no database is configured")?;
+    /// let id = ProjectionId { name: "cart-counts".into(), entity_type: "Cart".into(), slices: 0..=1023 };
+    /// let read = ReadJournal::new(Arc::new(journal.queries()), node.settings().query.clone());
+    /// let offsets = Arc::new(journal.offsets());
+    /// let handler = Transactional::new(journal.offsets(), counts);
+    /// let counting = run_transactional(id, &read, offsets, handler, node.settings().projection.clone())?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[cfg(feature = "journal-postgres")]
+    pub postgres: Option<greylag_journal_postgres::PostgresJournal>,
 }
 
 impl std::fmt::Debug for NodeJournal {
@@ -257,7 +280,10 @@ struct Opened {
     snapshots: Arc<dyn SnapshotStore>,
     states: Option<Arc<dyn StateStore>>,
     queries: Option<Arc<dyn EventQueries>>,
+    changes: Option<Arc<dyn EventQueries>>,
     offsets: Option<Arc<dyn OffsetStore>>,
+    #[cfg(feature = "journal-postgres")]
+    postgres: Option<greylag_journal_postgres::PostgresJournal>,
 }
 
 /// Opens what the settings name. A database that is away is waited for in the background; a directory that another
@@ -272,7 +298,7 @@ pub(crate) async fn open(settings: &NodeSettings) -> Result<Option<NodeJournal>,
     let opened = opened.map_err(|(key, why)| JournalError { key, why })?;
     let (breaker, snapshot_breaker) = settings.journal.breakers();
     let guarded = || -> Result<NodeJournal, SettingsError> {
-        let Opened { journal, snapshots, states, queries, offsets } = opened;
+        let Opened { journal, snapshots, states, queries, changes, offsets, .. } = opened;
         let journal = Guarded::new(journal, "the journal", breaker.clone())?;
         let snapshots = Guarded::new(snapshots, "its snapshots", snapshot_breaker)?;
         let stores = Stores::new(Arc::new(journal), Arc::new(snapshots));
@@ -280,7 +306,14 @@ pub(crate) async fn open(settings: &NodeSettings) -> Result<Option<NodeJournal>,
             Some(states) => stores.with_states(Arc::new(Guarded::new(states, "its states", breaker)?)),
             None => stores,
         };
-        Ok(NodeJournal { stores, queries, offsets })
+        Ok(NodeJournal {
+            stores,
+            queries,
+            changes,
+            offsets,
+            #[cfg(feature = "journal-postgres")]
+            postgres: opened.postgres,
+        })
     };
     guarded().map(Some).map_err(|error| {
         let (key, why) = refused_by(&error);
@@ -297,8 +330,11 @@ async fn open_sled(settings: &NodeSettings) -> Result<Opened, (String, String)> 
         snapshots: Arc::new(journal.snapshots()),
         states: Some(Arc::new(journal.states())),
         queries: Some(Arc::new(journal.queries())),
+        changes: Some(Arc::new(journal.states().queries())),
         offsets: Some(Arc::new(journal.offsets())),
         journal: Arc::new(journal),
+        #[cfg(feature = "journal-postgres")]
+        postgres: None,
     })
 }
 
@@ -319,8 +355,10 @@ fn open_postgres(settings: &NodeSettings) -> Result<Opened, (String, String)> {
         snapshots: Arc::new(journal.snapshots()),
         states: Some(Arc::new(journal.states())),
         queries: Some(Arc::new(journal.queries())),
+        changes: Some(Arc::new(journal.states().queries())),
         offsets: Some(Arc::new(journal.offsets())),
-        journal: Arc::new(journal),
+        journal: Arc::new(journal.clone()),
+        postgres: Some(journal),
     })
 }
 
@@ -336,7 +374,10 @@ async fn open_service(settings: &NodeSettings) -> Result<Opened, (String, String
         snapshots: Arc::new(client.snapshots()),
         states: client.states().map(|states| Arc::new(states) as Arc<dyn StateStore>),
         queries: client.queries().map(|queries| Arc::new(queries) as Arc<dyn EventQueries>),
+        changes: client.changes().map(|changes| Arc::new(changes) as Arc<dyn EventQueries>),
         offsets: client.offsets().map(|offsets| Arc::new(offsets) as Arc<dyn OffsetStore>),
+        #[cfg(feature = "journal-postgres")]
+        postgres: None,
     })
 }
 

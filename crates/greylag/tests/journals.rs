@@ -4,9 +4,12 @@ use std::sync::{Arc, Mutex};
 
 use greylag::codec::json;
 use greylag::core::ReplyTo;
+use greylag::journal_service::{JournalServer, Served, ServerSettings};
 use greylag::persistence::{
     Append, AppendError, CommandContext, Effect, EventKind, EventMeta, EventSourced, EventSourcedSettings, Health,
-    NewEvent, PersistenceId, ReadRange, RecoveryPermits, SeqNr, StoredCodec, Under, WriterEpoch, WriterUuid,
+    InMemoryOffsets, InMemoryStates, Journal as _, NewEvent, Offset, PersistenceId, ReadJournal, ReadRange,
+    RecoveryPermits, Revision, Scope, SeqNr, StateWrite, StoredCodec, Stores, Timestamp, Under, WriterEpoch,
+    WriterUuid,
 };
 use greylag::{Config, Node, StartError};
 
@@ -78,12 +81,57 @@ async fn a_node_starts_while_its_database_is_away() {
     let journal = node.journal().expect("the file names one").clone();
     let error = journal.stores.journal.head(&PersistenceId::of("Account", "1").unwrap()).await.unwrap_err().to_string();
     assert!(error.contains(&format!("127.0.0.1:{nobody}")) && !error.contains("secret"), "{error}");
+    // What counts each event exactly once works on the same connections.
+    let itself = journal.postgres.expect("it is one on PostgreSQL");
+    let error = itself.head(&PersistenceId::of("Account", "1").unwrap()).await.unwrap_err().to_string();
+    assert!(error.contains(&format!("127.0.0.1:{nobody}")), "{error}");
+    assert!(journal.changes.is_some());
     node.shutdown().await;
     let why = refused("journal = \"postgres\"\npg.url = \"postgres://app@db.example/shop?sslmod=off\"").await;
     assert!(why.contains("persistence.pg.url"), "{why}");
     let why =
         refused("journal = \"postgres\"\npg.url = \"host=db.example\"\npg.password_file = \"/nowhere/password\"").await;
     assert!(why.contains("persistence.pg.password_file") && why.contains("/nowhere/password"), "{why}");
+}
+
+/// persistence §5, "queries over durable states": what a node keeps of states can be followed by projections.
+#[tokio::test(flavor = "multi_thread")]
+async fn changes_of_states_can_be_followed_on_the_journal_of_a_node() {
+    let directory = tempfile::tempdir().unwrap();
+    let dir = directory.path().join("journal");
+    let config = file(&format!("journal = \"sled\"\nsled.dir = {dir:?}\nsled.min_free_bytes = 0"));
+    let node = Node::from_config(config).start().await.unwrap();
+    let journal = node.journal().expect("the file names one").clone();
+    assert!(journal.postgres.is_none());
+    let id = PersistenceId::of("Profile", "1").unwrap();
+    let writer_uuid = WriterUuid::from_u128(1);
+    let write = StateWrite { id: id.clone(), revision: Revision::FIRST, generation: None, writer_uuid };
+    let states = journal.stores.states.as_ref().expect("sled keeps states");
+    states.upsert(write, StoredCodec::new(json("profile")).encode(&7_u64).unwrap(), None).await.unwrap();
+    let read = ReadJournal::new(journal.changes.expect("and shows their changes"), node.settings().query.clone());
+    let mut changes = read.current_events_by_slices("Profile", 0..=1023, Offset::None);
+    let change = std::future::poll_fn(|cx| changes.as_mut().poll_next(cx)).await.expect("there is one").unwrap();
+    assert_eq!((change.id.clone(), change.seq_nr), (id, SeqNr::saturating(1)));
+    node.shutdown().await;
+}
+
+/// persistence §5: of a served journal there is what it serves, and nothing else.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_has_of_a_served_journal_what_is_served() {
+    let states = InMemoryStates::new(Scope::Shared, || Timestamp::from_micros(1));
+    let bare = Served::new(Stores::in_memory());
+    let full = bare.clone().with_changes(Arc::new(states.queries())).with_offsets(Arc::new(InMemoryOffsets::default()));
+    for (served, has_changes) in [(bare, false), (full, true)] {
+        let anywhere = "127.0.0.1:0".parse().unwrap();
+        let server = JournalServer::bind(anywhere, served, ServerSettings::test()).await.unwrap();
+        let config = file(&format!("journal = \"service\"\nservice.address = \"{}\"", server.local_address()));
+        let node = Node::from_config(config).start().await.unwrap();
+        let journal = node.journal().expect("the file names one");
+        assert_eq!((journal.changes.is_some(), journal.offsets.is_some()), (has_changes, has_changes));
+        assert!(journal.queries.is_none() && journal.postgres.is_none());
+        node.shutdown().await;
+        server.shutdown().await;
+    }
 }
 
 /// persistence §4.1, J10: what was never sent to a database is not stored, for certain, however short the breakers wait.
@@ -119,7 +167,7 @@ async fn a_service_that_is_not_there_is_named() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_stores_of_the_program_go_before_the_file() {
     let config = file("journal = \"sled\"\nsled.dir = \"/nowhere/journal\"");
-    let stores = greylag::persistence::Stores::in_memory();
+    let stores = Stores::in_memory();
     let node = Node::from_config(config).stores(stores).start().await.unwrap();
     assert!(node.journal().is_none());
     node.shutdown().await;
