@@ -158,6 +158,12 @@ pub(crate) fn refused_by(error: &SettingsError) -> (String, String) {
     refused(error.key(), error)
 }
 
+/// The same of projections, whose back-off is named as that of entities.
+pub(crate) fn refused_of_projection(error: &SettingsError) -> (String, String) {
+    let of_projection = |text: &str| text.replace("backoff_", "projection.backoff_");
+    refused(&of_projection(error.key()), of_projection(&error.to_string()))
+}
+
 impl JournalSettings {
     /// What cannot work: the key with its section, and why.
     pub(crate) fn problems(&self) -> Vec<(String, String)> {

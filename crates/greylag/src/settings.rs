@@ -144,11 +144,13 @@ impl NodeSettings {
         }
         #[cfg(feature = "persistence")]
         {
-            for checked in [self.persistence.check(), self.durable_state.check(), self.projection.check(&self.query)] {
+            for checked in [self.persistence.check(), self.durable_state.check()] {
                 let problem = checked.err().map(|error| crate::journals::refused_by(&error));
                 // What event-sourced entities and those with a durable state have in common is told once.
                 problems.extend(problem.filter(|problem| !problems.contains(problem)));
             }
+            let projection = self.projection.check(&self.query).err();
+            problems.extend(projection.map(|error| crate::journals::refused_of_projection(&error)));
             problems.extend(self.journal.problems());
         }
         #[cfg(feature = "sharding")]

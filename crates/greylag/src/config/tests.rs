@@ -344,7 +344,7 @@ fn a_journal_is_chosen_by_a_key_and_described_by_others() {
         breaker = { max_failures = 3, call_timeout = "4s", reset_timeout = "5s" }
         snapshot_breaker.max_failures = 7
         query = { refresh_interval = "1s", page = 10, behind_current_time = "250ms", backtracking.window = "1m" }
-        projection = { save_after_n = 11, save_after = "12ms", group = 13, on_poison = "skip", remember = "10m" }
+        projection = { save_after_n = 11, save_after = "12ms", group = 13, on_poison = "skip", remember = "10m", backoff_min = "2s", backoff_max = "3s", backoff_jitter = 0.5 }
         delivery_tracker = { redeliver_interval = "9s", redelivery_burst_limit = 8, warn_after_attempts = 7, max_unconfirmed = 6 }
         [persistence.pg]
         url = "postgres://app:secret@db.example/shop"
@@ -388,6 +388,8 @@ fn a_journal_is_chosen_by_a_key_and_described_by_others() {
     let projection = &settings.projection;
     assert_eq!((projection.save_after_n.get(), projection.save_after), (11, Duration::from_millis(12)));
     assert_eq!((projection.group.get(), projection.remember), (13, seconds(600)));
+    let backoff = projection.backoff;
+    assert_eq!((backoff.min, backoff.max, backoff.jitter), (seconds(2), seconds(3), 0.5));
     assert_eq!((settings.query.page.get(), settings.query.refresh_interval), (10, seconds(1)));
     assert_eq!(settings.query.backtracking.window, seconds(60));
     let tracker = settings.persistence.delivery_tracker;
@@ -446,6 +448,9 @@ fn every_bad_setting_of_a_journal_names_its_key() {
         ("projection.save_after = \"0s\"", "projection.save_after"),
         ("projection.forget_interval = \"0s\"", "projection.forget_interval"),
         ("projection.remember = \"1s\"", "projection.remember"),
+        ("projection.backoff_min = \"0s\"", "projection.backoff_min"),
+        ("projection.backoff_max = \"1ms\"", "projection.backoff_max"),
+        ("projection.backoff_jitter = 3.0", "projection.backoff_jitter"),
         ("delivery_tracker.redeliver_interval = \"0s\"", "delivery_tracker.redeliver_interval"),
         ("delivery_tracker.redelivery_burst_limit = 0", "delivery_tracker.redelivery_burst_limit"),
         ("delivery_tracker.warn_after_attempts = 0", "delivery_tracker.warn_after_attempts"),

@@ -174,6 +174,24 @@ fn projections() -> Vec<Key> {
             |draft| &mut draft.settings.projection.on_poison,
         ),
         Key::new(
+            "persistence.projection.backoff_min",
+            "persistence §5",
+            "The first wait before the handler is asked again, or before a projection whose store failed starts over; doubles.",
+            |draft| &mut draft.settings.projection.backoff.min,
+        ),
+        Key::new(
+            "persistence.projection.backoff_max",
+            "persistence §5",
+            "The longest of these waits, without what is drawn on top.",
+            |draft| &mut draft.settings.projection.backoff.max,
+        ),
+        Key::new(
+            "persistence.projection.backoff_jitter",
+            "persistence §5",
+            "Share of the wait that is drawn on top.",
+            |draft| &mut draft.settings.projection.backoff.jitter,
+        ),
+        Key::new(
             "persistence.projection.remember",
             "persistence §5",
             "How long what was processed of each id is remembered.",
