@@ -17,7 +17,7 @@ pub enum BindError {
         cause: String,
     },
     /// An address that others can reach, and neither TLS nor the word that none is wanted.
-    #[error("{address} is not a loopback address; set service.tls = none if plain text is meant")]
+    #[error("{address} is not a loopback address; set ServerSettings::tls = Tls::None if plain text is meant")]
     PlainText {
         /// The address.
         address: SocketAddr,
@@ -65,7 +65,7 @@ pub enum ConnectError {
     Settings(#[from] SettingsError),
 }
 
-/// Settings that cannot be meant, by the names of their keys.
+/// Settings that cannot be meant: a client's by the names of their keys, a server's, which has none, by its fields.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SettingsError {
     /// Nothing would ever happen.

@@ -62,13 +62,13 @@ impl ServerSettings {
     /// Checks what could not be meant.
     ///
     /// # Errors
-    /// [`SettingsError`], naming the key.
+    /// [`SettingsError`], naming the field: a server is set up by its program, not by keys.
     pub fn check(&self) -> Result<(), SettingsError> {
         not_zero(&[
-            ("service.max_in_flight", self.max_in_flight == 0),
-            ("service.max_in_flight_bytes", self.max_in_flight_bytes == 0),
-            ("service.max_snapshots_in_flight", self.max_snapshots_in_flight == 0),
-            ("service.shutdown_timeout", self.shutdown_timeout.is_zero()),
+            ("ServerSettings::max_in_flight", self.max_in_flight == 0),
+            ("ServerSettings::max_in_flight_bytes", self.max_in_flight_bytes == 0),
+            ("ServerSettings::max_snapshots_in_flight", self.max_snapshots_in_flight == 0),
+            ("ServerSettings::shutdown_timeout", self.shutdown_timeout.is_zero()),
         ])
     }
 }
@@ -157,7 +157,7 @@ impl ClientSettings {
 mod tests {
     use super::*;
 
-    /// persistence §9: what cannot be meant is refused with the offending key named.
+    /// persistence §9: what cannot be meant is refused with the offending setting named.
     #[test]
     fn settings_that_cannot_be_meant_are_named() {
         let (server, client) = (ServerSettings::default, ClientSettings::default);
@@ -170,13 +170,13 @@ mod tests {
         assert_eq!((server().max_in_flight, client().max_in_flight), (1024, 1024));
         let zero = Duration::ZERO;
         for (settings, key) in [
-            (ServerSettings { max_in_flight: 0, ..server() }, "service.max_in_flight "),
-            (ServerSettings { max_in_flight_bytes: 0, ..server() }, "service.max_in_flight_bytes"),
-            (ServerSettings { max_snapshots_in_flight: 0, ..server() }, "service.max_snapshots_in_flight"),
-            (ServerSettings { shutdown_timeout: zero, ..server() }, "service.shutdown_timeout"),
+            (ServerSettings { max_in_flight: 0, ..server() }, "max_in_flight"),
+            (ServerSettings { max_in_flight_bytes: 0, ..server() }, "max_in_flight_bytes"),
+            (ServerSettings { max_snapshots_in_flight: 0, ..server() }, "max_snapshots_in_flight"),
+            (ServerSettings { shutdown_timeout: zero, ..server() }, "shutdown_timeout"),
         ] {
-            let error = settings.check().unwrap_err().to_string();
-            assert!(error.contains(key), "{error}");
+            // By its field: a server has no keys in a file.
+            assert_eq!(settings.check().unwrap_err().to_string(), format!("ServerSettings::{key} must not be 0"));
         }
         for (settings, key) in [
             (ClientSettings { connect_timeout: zero, ..client() }, "service.connect_timeout"),

@@ -140,6 +140,7 @@ async fn an_address_that_others_reach_needs_a_word_on_encryption() {
     let everywhere = "0.0.0.0:0".parse().unwrap();
     let refused = JournalServer::bind(everywhere, Stores::in_memory(), ServerSettings::test()).await.unwrap_err();
     assert!(matches!(refused, BindError::PlainText { .. }), "{refused}");
+    assert!(refused.to_string().contains("set ServerSettings::tls = Tls::None"), "{refused}");
     let nowhere = TlsSettings::new("no.key.pem", "no.cert.pem", "no.ca.pem");
     let settings = ServerSettings { tls: Tls::Files(nowhere.clone()), ..ServerSettings::test() };
     let refused = JournalServer::bind(loopback(), Stores::in_memory(), settings).await.unwrap_err();
@@ -149,12 +150,12 @@ async fn an_address_that_others_reach_needs_a_word_on_encryption() {
     assert!(matches!(refused, ConnectError::Tls(_)), "{refused}");
 }
 
-/// persistence §9: what cannot be meant is refused at start with the offending key named.
+/// persistence §9: what cannot be meant is refused at start with the offending setting named.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn settings_that_cannot_be_meant_are_refused_at_start() {
     let settings = ServerSettings { max_in_flight: 0, ..ServerSettings::test() };
     let refused = JournalServer::bind(loopback(), Stores::in_memory(), settings).await.unwrap_err();
-    assert!(refused.to_string().contains("service.max_in_flight"), "{refused}");
+    assert!(refused.to_string().contains("ServerSettings::max_in_flight "), "{refused}");
     let settings = ClientSettings { append_timeout: Duration::ZERO, ..ClientSettings::test() };
     let refused = JournalClient::connect("127.0.0.1:1", settings).await.unwrap_err();
     assert!(refused.to_string().contains("service.append_timeout"), "{refused}");
