@@ -7,8 +7,11 @@
 mod common;
 
 use common::{Writer, id, open, payloads, read_all, with_server};
+use greylag_core::CodecId;
 use greylag_journal_postgres::PostgresJournal;
-use greylag_persistence::{AppendError, Journal, RejectReason};
+use greylag_persistence::{
+    AppendError, Journal, Metadata, NewSnapshot, RejectReason, SeqNr, SnapshotError, SnapshotStore,
+};
 use greylag_testkit::small_disk::{self, SmallDisk};
 
 /// Appends until it is refused; answers how, and what was acknowledged.
@@ -20,6 +23,18 @@ async fn append_until_refused(journal: &PostgresJournal, writer: &mut Writer) ->
             Ok(_) => stored.push(text),
             Err(error) => return (error, stored),
         }
+    }
+}
+
+fn large_snapshot(writer: &Writer) -> NewSnapshot {
+    NewSnapshot {
+        id: writer.id.clone(),
+        seq_nr: SeqNr::FIRST,
+        codec_id: CodecId::JSON,
+        manifest: "counter".into(),
+        schema_version: 1,
+        payload: vec![b'1'; 8 << 20].into(),
+        metadata: Metadata::default(),
     }
 }
 
@@ -35,7 +50,9 @@ fn child_on_a_small_disk() {
         server.psql("alter database postgres set default_tablespace = small").unwrap();
         let journal = open(&server).await;
         // As it is, not compressed.
-        server.psql("alter table event alter payload set storage external").unwrap();
+        for table in ["event", "snapshot"] {
+            server.psql(&format!("alter table {table} alter payload set storage external")).unwrap();
+        }
         let mut writer = Writer::claim(&journal, id("Counter|1")).await;
         let filler = disk.fill(8 << 20);
         let (refused, stored) = append_until_refused(&journal, &mut writer).await;
@@ -43,6 +60,8 @@ fn child_on_a_small_disk() {
             matches!(&refused, AppendError::Rejected(RejectReason::StorageLow(words)) if words.contains("53100"));
         assert!(is_low, "{refused:?}");
         assert!(stored.len() > 50, "only {} appends found room in 8 MiB", stored.len());
+        let refused = journal.snapshots().save(large_snapshot(&writer)).await;
+        assert!(matches!(&refused, Err(SnapshotError::Unavailable(failure)) if failure.is_answer), "{refused:?}");
         let read = async |writer: &Writer| payloads(&read_all(&journal, &writer.id).await);
         assert!(read(&writer).await == stored, "what was acknowledged is read while the disk is full");
         // On a full disk it ends, as by a crash; it cannot even recover before there is room.

@@ -468,11 +468,11 @@ impl JournalPlanner {
     }
 
     fn failure(&self, corrupt: Corrupt) -> StoreFailure {
-        StoreFailure::new(&self.name, corrupt)
+        StoreFailure::refusal(&self.name, corrupt)
     }
 
     fn low(&self, why: &str) -> StoreFailure {
-        StoreFailure::new(&self.name, format_args!("storage is low: {why}"))
+        StoreFailure::refusal(&self.name, format_args!("storage is low: {why}"))
     }
 }
 

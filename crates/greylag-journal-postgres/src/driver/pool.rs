@@ -95,7 +95,9 @@ impl Pool {
             drop(borrowed);
             if !failure.may_pass() {
                 let storage_low = matches!(failure, Failure::StorageLow(_));
-                return Err(Failed { storage_low, ..self.failed(failure.words(), maybe_done) });
+                let mut failed = self.failed(failure.words(), maybe_done);
+                (failed.storage_low, failed.cause.is_answer) = (storage_low, storage_low);
+                return Err(failed);
             }
             last = Some(failure.words().to_owned());
             if Instant::now() + PAUSE >= deadline {
