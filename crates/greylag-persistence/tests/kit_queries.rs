@@ -74,6 +74,7 @@ enum Bug {
     DeletionsAreHidden,
     ReplacedOnesAreRead,
     NothingIsNew,
+    TheHighestIsTheFirst,
 }
 
 struct Broken {
@@ -149,6 +150,11 @@ impl EventQueries for Broken {
         let any = self.bug == Some(Bug::ReplacedOnesAreRead);
         self.queries.read(id, if any { ReadRange::all() } else { range }).await
     }
+
+    async fn highest(&self, id: &PersistenceId) -> Result<SeqNr, ReadError> {
+        let highest = self.queries.highest(id).await?;
+        Ok(if self.bug == Some(Bug::TheHighestIsTheFirst) { highest.min(SeqNr::FIRST) } else { highest })
+    }
 }
 
 fn assert_found(bug: Bug, cases: &[&str], report: &Report) {
@@ -179,6 +185,7 @@ fn every_planted_query_bug_is_found() {
         (Bug::IdsAreInclusive, &["01"]),
         (Bug::IdsIgnoreTheirType, &["01"]),
         (Bug::TheNewestIsForgotten, &["04", "10"]),
+        (Bug::TheHighestIsTheFirst, &["03"]),
     ] {
         let report = now(tck::queries(&Memory { bug: Some(bug), opened: Mutex::default() }, Flags::default()));
         assert_found(bug, cases, &report);

@@ -71,4 +71,41 @@ pub trait EventQueries: Send + Sync + 'static {
         let page = self.read(id, ReadRange { max_events: 1, ..ReadRange::new(seq_nr, seq_nr) }).await?;
         Ok(page.records.into_iter().next())
     }
+
+    /// The number of the last event of one history; zero if nothing was ever stored. Whether the events of its
+    /// end count that were deleted is left to the store. A current stream of a history longer than one page ends
+    /// there. Default: it is searched for, by a few dozen reads of one event; a store that keeps it overrides this.
+    ///
+    /// # Errors
+    /// [`ReadError`] if it cannot be read.
+    async fn highest(&self, id: &PersistenceId) -> Result<SeqNr, ReadError> {
+        let Some(mut last) = first_from(self, id, SeqNr::FIRST).await? else { return Ok(SeqNr::ZERO) };
+        // Larger and larger steps to a number that is not there, then halves.
+        let (mut step, mut beyond) = (FIRST_STEP, SeqNr::MAX);
+        while last.plus(1).is_some_and(|next| next < beyond) {
+            let half = (beyond.as_u64() - last.as_u64()) / 2;
+            let probe = SeqNr::saturating(last.as_u64() + half.min(step));
+            match first_from(self, id, probe).await? {
+                Some(found) => (last, step) = (found, step.saturating_mul(2)),
+                None => beyond = probe,
+            }
+        }
+        Ok(last)
+    }
+}
+
+/// Most histories that are longer than one page are not much longer.
+const FIRST_STEP: u64 = 1024;
+
+/// The first number from this one on that is taken; damage takes it too.
+async fn first_from<Q: EventQueries + ?Sized>(
+    queries: &Q,
+    id: &PersistenceId,
+    from: SeqNr,
+) -> Result<Option<SeqNr>, ReadError> {
+    match queries.read(id, ReadRange { max_events: 1, ..ReadRange::new(from, SeqNr::MAX) }).await {
+        Ok(page) => Ok(page.records.first().map(|record| record.seq_nr).or(page.next)),
+        Err(ReadError::Corrupt(corrupt)) if corrupt.seq_nr >= from => Ok(Some(corrupt.seq_nr)),
+        Err(error) => Err(error),
+    }
 }

@@ -14,7 +14,7 @@ use crate::driver::query_store::EventQueries;
 use crate::driver::sharing::Sharing;
 use crate::error::{QueryError, ReadError};
 use crate::event::{SeqNr, StoredEvent};
-use crate::journal::ReadRange;
+use crate::journal::{Page, ReadRange};
 use crate::offset::Offset;
 use crate::persistence_id::PersistenceId;
 use crate::query::{Envelope, EventsOf, Feed, FeedEffect, FeedInput, QuerySettings};
@@ -184,7 +184,8 @@ impl ReadJournal {
         self.history(id, range, Some(self.settings.refresh_interval))
     }
 
-    /// Events `from..=to` of one history, as many as there are now.
+    /// Events `from..=to` of one history, as many as there are when its first page is read: what is stored
+    /// meanwhile is not among them.
     pub fn current_events_by_persistence_id(&self, id: PersistenceId, range: RangeInclusive<SeqNr>) -> History {
         self.history(id, range, None)
     }
@@ -251,7 +252,8 @@ impl ReadJournal {
         // One history is read as it is, whether it is settled or not.
         let hints = refresh.map(|_| self.hints.listen(Topic::Id(id.clone()), Duration::ZERO));
         let (queries, ready) = (self.queries.clone(), VecDeque::new());
-        let walk = Walk { queries, id, range, refresh, ready, ended: false, hints };
+        let has_end = refresh.is_some();
+        let walk = Walk { queries, id, range, refresh, has_end, ready, ended: false, hints };
         stream::unfold(walk, async |mut walk| walk.next().await.map(|item| (item, walk))).boxed()
     }
 
@@ -320,6 +322,9 @@ struct Walk {
     id: PersistenceId,
     range: ReadRange,
     refresh: Option<Duration>,
+    /// Whether `range` ends where it is to end: a current stream ends at what was there at its start, or a
+    /// history that grows faster than it is read would have no end.
+    has_end: bool,
     ready: VecDeque<StoredEvent>,
     ended: bool,
     hints: Option<Listener>,
@@ -334,7 +339,7 @@ impl Walk {
             if self.ended || self.range.from > self.range.to {
                 return None;
             }
-            let page = match self.queries.read(&self.id, self.range).await {
+            let page = match self.page().await {
                 Ok(page) => page,
                 Err(error) => {
                     // Whoever asks on is not answered the same at once.
@@ -353,6 +358,16 @@ impl Walk {
                 (None, None) => self.rest().await,
             }
         }
+    }
+
+    async fn page(&mut self) -> Result<Page, ReadError> {
+        let page = self.queries.read(&self.id, self.range).await?;
+        if page.next.is_some() && !self.has_end {
+            let highest = self.queries.highest(&self.id).await?;
+            self.range.to = self.range.to.min(highest);
+            self.has_end = true;
+        }
+        Ok(page)
     }
 
     async fn rest(&mut self) {

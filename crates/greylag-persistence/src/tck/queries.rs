@@ -120,7 +120,9 @@ async fn one_history<F: QueryFactory>(kit: &Kit<'_, F>) -> Checked {
         let none = must("load", kit.streams.queries.load(&id, SeqNr::from(number)).await)?;
         ensure(none.is_none(), || format!("event {number} is deleted or not written, but: {none:?}"))?;
     }
-    Ok(())
+    equal("the highest number", must("highest", kit.streams.queries.highest(&id).await)?, SeqNr::from(9))?;
+    let unborn = must("highest", kit.streams.queries.highest(&self::id("tckq-history", 2)).await)?;
+    equal("the highest number of what was never written", unborn, SeqNr::ZERO)
 }
 
 async fn by_slices<F: QueryFactory>(kit: &Kit<'_, F>) -> Checked {

@@ -8,6 +8,7 @@ use super::{Histories, InMemoryJournal};
 use crate::driver::query_store::EventQueries;
 use crate::driver::stores::Journal as _;
 use crate::error::{Corrupt, CorruptKind, QueryError, ReadError};
+use crate::event::SeqNr;
 use crate::journal::{Page, ReadRange};
 use crate::offset::{OffsetKind, Position};
 use crate::persistence_id::PersistenceId;
@@ -95,6 +96,10 @@ impl EventQueries for InMemoryQueries {
 
     async fn read(&self, id: &PersistenceId, range: ReadRange) -> Result<Page, ReadError> {
         self.journal.read(id, range).await
+    }
+
+    async fn highest(&self, id: &PersistenceId) -> Result<SeqNr, ReadError> {
+        self.journal.head(id).await.map(|head| head.highest)
     }
 }
 
