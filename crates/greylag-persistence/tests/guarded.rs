@@ -110,6 +110,21 @@ async fn writes_and_reads_have_a_breaker_each() {
     assert_eq!((journal.write_breaker(), journal.health()), (BreakerMode::Closed, Health::Up));
 }
 
+/// A slow store is waited for until `call_timeout`; then its write is unknown, and stored.
+#[tokio::test(start_paused = true)]
+async fn a_slow_store_is_waited_for() {
+    let (faulty, journal) = guarded();
+    let epoch = claim(&journal).await;
+    for (first, delay, waited) in [(1, 9, 9), (2, 11, 10)] {
+        let begun = tokio::time::Instant::now();
+        faulty.plan(None, JournalOp::Append, 0, StoreFault::Delay(Duration::from_secs(delay)));
+        let answer = journal.append(append(epoch, first)).await;
+        assert_eq!(begun.elapsed().as_secs(), waited);
+        assert_eq!(matches!(answer, Err(AppendError::Unknown(_))), delay > waited, "{answer:?}");
+        assert_eq!(journal.head(&id()).await.unwrap().highest, SeqNr::from(first));
+    }
+}
+
 /// Persistence kit journal 41: refusals are answers, however many.
 #[tokio::test(start_paused = true)]
 async fn refusals_never_open_a_breaker() {

@@ -10,6 +10,7 @@ mod states;
 
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use crate::error::StoreFailure;
 
@@ -38,6 +39,8 @@ pub enum StoreFault {
         /// Whether it is done.
         done: bool,
     },
+    /// It is done at once, and answered so much later: a slow store. The call needs a tokio runtime with time.
+    Delay(Duration),
     /// The call panics before anything is done: it ends without an answer.
     Panic,
     /// A read meets a damaged record; for other operations the same as `Unavailable`.
@@ -89,6 +92,11 @@ impl<Op: Copy + PartialEq + Send> Plans<Op> {
     ) -> Result<T, E> {
         let Some(fault) = self.next(key, op) else { return call.await };
         assert!(fault != StoreFault::Panic, "{}: panics as planned", self.store);
+        if let StoreFault::Delay(by) = fault {
+            let answer = call.await;
+            tokio::time::sleep(by).await;
+            return answer;
+        }
         if fault == StoreFault::Refused {
             return Err(refuse(fault, StoreFailure::refusal(self.store, "refused as planned")));
         }
