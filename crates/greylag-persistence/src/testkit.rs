@@ -22,7 +22,7 @@ use crate::event::{Metadata, SeqNr, StoredEvent};
 use crate::journal::{Caps, Scope};
 use crate::settings::EventSourcedSettings;
 use crate::snapshot::{NewSnapshot, SnapshotCaps};
-use steps::{Asks, Settled, append_value, seed, settle, ticking_clock};
+use steps::{Asks, Settled, advance, append_value, seed, settle, ticking_clock};
 
 /// What one command did.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -133,11 +133,7 @@ impl<B: EventSourced> EntityTestKit<B> {
     /// If an event cannot be stored, or the entity does not start from them.
     pub fn initialize(&mut self, events: &[B::Event]) {
         self.clear_stores();
-        let codec = (self.factory)().event_codec();
-        for event in events {
-            let value = codec.encode(event).unwrap_or_else(|error| panic!("an event cannot be encoded: {error}"));
-            append_value(&self.journal, self.core.persistence_id(), value);
-        }
+        self.store_events(events);
         self.restart();
     }
 
@@ -147,6 +143,34 @@ impl<B: EventSourced> EntityTestKit<B> {
     /// If the behaviour has no snapshot codec, or does not start from the state.
     pub fn initialize_state(&mut self, state: &B::State, seq_nr: SeqNr) {
         self.clear_stores();
+        self.store_state(state, seq_nr);
+        self.restart();
+    }
+
+    /// Starts over from a state as of event `seq_nr`, without the events before it, and from these events,
+    /// which follow it.
+    ///
+    /// # Panics
+    /// If the behaviour has no snapshot codec, an event cannot be stored, or the entity does not start from them.
+    pub fn initialize_with(&mut self, state: &B::State, seq_nr: SeqNr, events: &[B::Event]) {
+        self.clear_stores();
+        self.store_state(state, seq_nr);
+        if !seq_nr.is_zero() {
+            advance(&self.journal, self.core.persistence_id(), seq_nr);
+        }
+        self.store_events(events);
+        self.restart();
+    }
+
+    fn store_events(&mut self, events: &[B::Event]) {
+        let codec = (self.factory)().event_codec();
+        for event in events {
+            let value = codec.encode(event).unwrap_or_else(|error| panic!("an event cannot be encoded: {error}"));
+            append_value(&self.journal, self.core.persistence_id(), value);
+        }
+    }
+
+    fn store_state(&mut self, state: &B::State, seq_nr: SeqNr) {
         let codec = (self.factory)().snapshot_codec().expect("a state is stored by the snapshot codec");
         let value = codec.encode(state).unwrap_or_else(|error| panic!("the state cannot be encoded: {error}"));
         let snapshot = NewSnapshot {
@@ -160,7 +184,6 @@ impl<B: EventSourced> EntityTestKit<B> {
         };
         let saved = self.stores.snapshots.save(snapshot).now_or_never().expect("memory never waits");
         saved.unwrap_or_else(|error| panic!("the state cannot be stored: {error}"));
-        self.restart();
     }
 
     /// Starts over with an empty history.

@@ -335,6 +335,11 @@ fn the_test_kit_tells_what_a_command_did() {
     kit.initialize_state(&counter::Count { sum: 40, active: true }, SeqNr::from(9));
     assert_eq!(kit.run("add 2".into()).events, ["2"]);
     assert_eq!((kit.state().unwrap().sum, kit.core().seq_nr()), (42, SeqNr::from(10)));
+    kit.initialize_with(&counter::Count { sum: 40, active: true }, SeqNr::from(9), &["5".into(), "6".into()]);
+    assert_eq!((kit.state().unwrap().sum, kit.core().seq_nr()), (51, SeqNr::from(11)));
+    assert_eq!(kit.run("active? 2".into()).events, ["2"], "active, as the state was");
+    kit.restart();
+    assert_eq!((kit.state().unwrap().sum, kit.core().seq_nr()), (53, SeqNr::from(12)));
     kit.clear();
     assert_eq!((kit.state().unwrap().sum, kit.core().seq_nr()), (0, SeqNr::ZERO));
     assert!(kit.run("add 1 | stop".into()).stopped);

@@ -12,8 +12,8 @@ use crate::driver::InMemoryJournal;
 use crate::driver::stores::Journal;
 use crate::entity::machine::Machine;
 use crate::entity::{Action, Input};
-use crate::event::{EventKind, Metadata, NewEvent, Tags, WriterUuid};
-use crate::journal::{Append, Under};
+use crate::event::{EventKind, Metadata, NewEvent, SeqNr, Tags, WriterUuid};
+use crate::journal::{Append, Claim, Under};
 use crate::persistence_id::PersistenceId;
 
 /// Far more steps than any command takes; only a behaviour that talks to itself for ever gets here.
@@ -106,10 +106,7 @@ pub(crate) fn ticking_clock() -> impl Fn() -> crate::Timestamp + Clone + Send + 
 
 /// Appends one event to a history as an earlier writer would have.
 pub(crate) fn append_value(journal: &InMemoryJournal, id: &PersistenceId, value: EncodedValue) {
-    let writer_uuid = WriterUuid::from_u128(1);
-    let head = journal.head(id).now_or_never().expect("memory never waits").unwrap_or_default();
-    let claim = journal.claim(id, writer_uuid, Under::Seen(head.epoch)).now_or_never().expect("memory never waits");
-    let claim = claim.expect("nobody else claims");
+    let (writer_uuid, claim) = claim(journal, id);
     let event = NewEvent {
         codec_id: value.codec_id,
         manifest: value.manifest,
@@ -123,6 +120,20 @@ pub(crate) fn append_value(journal: &InMemoryJournal, id: &PersistenceId, value:
     let append = Append { id: id.clone(), epoch: claim.epoch, writer_uuid, first, events: vec![event] };
     let appended = journal.append(append).now_or_never().expect("memory never waits");
     appended.unwrap_or_else(|error| panic!("an event cannot be stored: {error}"));
+}
+
+/// Lets a history that is empty begin after this number.
+pub(crate) fn advance(journal: &InMemoryJournal, id: &PersistenceId, to: SeqNr) {
+    let (_, claim) = claim(journal, id);
+    let advanced = journal.advance(id, claim.epoch, to).now_or_never().expect("memory never waits");
+    advanced.unwrap_or_else(|error| panic!("the history cannot begin after {to}: {error}"));
+}
+
+fn claim(journal: &InMemoryJournal, id: &PersistenceId) -> (WriterUuid, Claim) {
+    let writer_uuid = WriterUuid::from_u128(1);
+    let head = journal.head(id).now_or_never().expect("memory never waits").unwrap_or_default();
+    let claim = journal.claim(id, writer_uuid, Under::Seen(head.epoch)).now_or_never().expect("memory never waits");
+    (writer_uuid, claim.expect("nobody else claims"))
 }
 
 /// The seed of a kit's n-th start.
