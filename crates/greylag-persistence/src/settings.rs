@@ -47,8 +47,7 @@ pub struct EventSourcedSettings {
     pub allow_partial_history: bool,
     /// What follows an event that this code does not know. Default: recovery fails.
     pub on_unknown_event: OnUnknownEvent,
-    /// What follows a failed recovery or append. Default for a sharded entity: restart with
-    /// back-off.
+    /// What follows a failed recovery or append. Default, in a shard or not: restart with back-off.
     pub on_failure: OnFailure,
     /// Most restarts by rejected appends in one minute; one more stops the entity. Default 10.
     pub max_reject_restarts: u32,
@@ -238,9 +237,9 @@ pub enum OnFailure {
 pub struct Backoff {
     /// The first wait. Default 1 s.
     pub min: Duration,
-    /// The longest. Default 30 s.
+    /// The longest, before `jitter`: what is waited reaches `max` × (1 + `jitter`). Default 30 s.
     pub max: Duration,
-    /// Share of the wait that is drawn on top. Default 0.2.
+    /// Up to which share of the wait is drawn on top, from 0 to 1. Default 0.2.
     pub jitter: f64,
 }
 

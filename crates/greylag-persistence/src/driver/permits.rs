@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// The recovery permits of a node for one store, handed out first come first served. Cheap to clone.
+/// The recovery permits of a node, one set for all its stores, handed out first come first served. Cheap to clone.
 ///
 /// A node that takes over many shards would otherwise read all their histories at once and starve
 /// everything else. Waiting is outside of every time-out; who waits long is told of in the log.

@@ -120,9 +120,12 @@ pub(super) fn keys() -> Vec<Key> {
         Key::new("persistence.backoff_min", "persistence §9", "The first of these waits.", |draft| {
             &mut draft.persistence.backoff.min
         }),
-        Key::new("persistence.backoff_max", "persistence §9", "The longest.", |draft| {
-            &mut draft.persistence.backoff.max
-        }),
+        Key::new(
+            "persistence.backoff_max",
+            "persistence §9",
+            "The longest, before the jitter is drawn on top.",
+            |draft| &mut draft.persistence.backoff.max,
+        ),
         Key::new("persistence.backoff_jitter", "persistence §9", "Share of the wait that is drawn on top.", |draft| {
             &mut draft.persistence.backoff.jitter
         }),
