@@ -48,7 +48,7 @@ fn breakers() -> Vec<Key> {
         Key::new(
             "persistence.breaker.max_failures",
             SOURCE,
-            "Calls to the journal are refused at once after so many failures in a row.",
+            "Calls to the journal are refused at once after so many failures in a row; so are those to its durable states. Each of both has a breaker for writes and one for reads.",
             |draft| &mut draft.settings.journal.breaker.max_failures,
         ),
         Key::new(
@@ -182,7 +182,7 @@ fn projections() -> Vec<Key> {
         Key::new(
             "persistence.projection.backoff_max",
             "persistence §5",
-            "The longest of these waits, without what is drawn on top.",
+            "The longest of these waits, before `projection.backoff_jitter` is added.",
             |draft| &mut draft.settings.projection.backoff.max,
         ),
         Key::new(

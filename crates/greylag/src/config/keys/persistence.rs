@@ -90,7 +90,7 @@ pub(super) fn keys() -> Vec<Key> {
         Key::new(
             "persistence.on_unknown_event",
             "persistence §9",
-            "What follows when an event cannot be decoded.",
+            "What follows an event of a type, or of a version, that this program does not know: recovery fails, or the event is skipped, counted and logged. One that is damaged always fails it.",
             |draft| &mut draft.settings.persistence.on_unknown_event,
         ),
         Key::new("persistence.stash_capacity", "persistence §9", "Most commands of each stash.", |draft| {
@@ -123,7 +123,7 @@ pub(super) fn keys() -> Vec<Key> {
         Key::new(
             "persistence.backoff_max",
             "persistence §9",
-            "The longest, before the jitter is drawn on top.",
+            "The longest, before `backoff_jitter` is added: up to `backoff_max` × (1 + `backoff_jitter`).",
             |draft| &mut draft.persistence.backoff.max,
         ),
         Key::new("persistence.backoff_jitter", "persistence §9", "Share of the wait that is drawn on top.", |draft| {
