@@ -117,14 +117,16 @@ pub struct NodeJournal {
     /// ```no_run
     /// # use std::sync::Arc;
     /// use greylag::journal_postgres::{PostgresHandler, Transactional};
-    /// use greylag::persistence::{BoxError, ProjectionId, ReadJournal, run_transactional};
+    /// use greylag::persistence::{BoxError, ProjectionId, run_transactional};
     ///
     /// # async fn run(node: greylag::Node, counts: impl PostgresHandler) -> Result<(), BoxError> {
-    /// let journal = node.journal().and_then(|journal| journal.postgres.clone()).ok_or("no database is configured")?;
+    /// let journal = node.journal().ok_or("no journal is configured")?;
+    /// let database = journal.postgres.as_ref().ok_or("it is not on PostgreSQL")?;
     /// let id = ProjectionId { name: "cart-counts".into(), entity_type: "Cart".into(), slices: 0..=1023 };
-    /// let read = ReadJournal::new(Arc::new(journal.queries()), node.settings().query.clone());
-    /// let offsets = Arc::new(journal.offsets());
-    /// let handler = Transactional::new(journal.offsets(), counts);
+    /// // One for the program: its projections share a reader.
+    /// let read = journal.stores.read_journal(Arc::new(database.queries()), node.settings().query.clone());
+    /// let offsets = Arc::new(database.offsets());
+    /// let handler = Transactional::new(database.offsets(), counts);
     /// let counting = run_transactional(id, &read, offsets, handler, node.settings().projection.clone())?;
     /// # Ok(())
     /// # }
