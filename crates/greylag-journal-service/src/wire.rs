@@ -4,8 +4,8 @@
 use greylag_core::{CodecId, Generation};
 use greylag_persistence::{
     Append, Caps, Corrupt, CorruptKind, EventKind, Head, Health, Metadata, NewEvent, NewSnapshot, Page, PersistenceId,
-    ReadRange, Scope, SeqNr, Snapshot, SnapshotCaps, SnapshotCriteria, SnapshotError, StoreFailure, StoredEvent,
-    Timestamp, Under, WriterEpoch, WriterUuid,
+    ReadRange, Scope, SeqNr, Snapshot, SnapshotCaps, SnapshotCriteria, SnapshotError, StoredEvent, Timestamp, Under,
+    WriterEpoch, WriterUuid,
 };
 
 use crate::generated as proto;
@@ -358,6 +358,7 @@ pub(crate) fn new_snapshot(message: proto::Snapshot) -> Decoded<NewSnapshot> {
 
 pub(crate) fn from_snapshot_error(error: SnapshotError) -> proto::SnapshotFailure {
     use proto::snapshot_failure::Failure;
+    let is_answer = matches!(&error, SnapshotError::Unavailable(failure) if failure.is_answer);
     let failure = match error {
         SnapshotError::Corrupt(corrupt) => Failure::Corrupt(from_corrupt(&corrupt)),
         SnapshotError::TooLarge { bytes, max } => {
@@ -365,12 +366,13 @@ pub(crate) fn from_snapshot_error(error: SnapshotError) -> proto::SnapshotFailur
         }
         SnapshotError::Unavailable(failure) => Failure::Unavailable(failure.cause),
     };
-    proto::SnapshotFailure { failure: Some(failure) }
+    proto::SnapshotFailure { failure: Some(failure), is_answer }
 }
 
 pub(crate) fn snapshot_error(failure: proto::SnapshotFailure, store: &str) -> SnapshotError {
     use proto::snapshot_failure::Failure;
-    let unavailable = |cause: String| SnapshotError::Unavailable(StoreFailure::new(store, cause));
+    let is_answer = failure.is_answer;
+    let unavailable = |cause: String| SnapshotError::Unavailable(store_failure(is_answer, store, cause));
     match failure.failure {
         Some(Failure::Corrupt(found)) => {
             corrupt(&found).map_or_else(|malformed| unavailable(malformed.to_string()), SnapshotError::Corrupt)

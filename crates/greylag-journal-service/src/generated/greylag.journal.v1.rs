@@ -767,6 +767,9 @@ pub struct FoundEvent {
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Failure {
+    /// Of not_stored, unknown and unavailable: the store said so itself, and can be reached. Breakers do not count it.
+    #[prost(bool, tag = "16")]
+    pub is_answer: bool,
     #[prost(
         oneof = "failure::Failure",
         tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15"
@@ -1143,6 +1146,9 @@ pub struct DeleteSnapshotsResponse {
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SnapshotFailure {
+    /// As of Failure.
+    #[prost(bool, tag = "4")]
+    pub is_answer: bool,
     #[prost(oneof = "snapshot_failure::Failure", tags = "1, 2, 3")]
     pub failure: ::core::option::Option<snapshot_failure::Failure>,
 }

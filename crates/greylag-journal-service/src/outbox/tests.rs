@@ -28,7 +28,7 @@ impl World {
 
     fn answer(&mut self, request_id: u64, failure: Option<failure::Failure>) {
         let answer = match failure {
-            Some(failure) => answer::Answer::Failure(proto::Failure { failure: Some(failure) }),
+            Some(failure) => answer::Answer::Failure(proto::Failure { failure: Some(failure), is_answer: false }),
             None => answer::Answer::Appended(proto::Appended { timestamp: 1 }),
         };
         self.outbox.answered(self.now, Answer { request_id, answer: Some(answer) }, &mut self.done);

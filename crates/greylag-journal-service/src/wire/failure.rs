@@ -11,24 +11,34 @@ use super::{corrupt, corrupt_kind, from_corrupt, from_corrupt_kind, from_head, h
 use crate::generated::{self as proto, failure::Failure, rejected::Reason};
 
 fn message(failure: Failure) -> proto::Failure {
-    proto::Failure { failure: Some(failure) }
+    proto::Failure { failure: Some(failure), is_answer: false }
+}
+
+fn told(failure: StoreFailure, kind: fn(String) -> Failure) -> proto::Failure {
+    proto::Failure { failure: Some(kind(failure.cause)), is_answer: failure.is_answer }
+}
+
+/// What `told` was made from; `store` is what the client calls it.
+pub(super) fn store_failure(is_answer: bool, store: &str, cause: impl ToString) -> StoreFailure {
+    StoreFailure { is_answer, ..StoreFailure::new(store, cause) }
 }
 
 pub(crate) fn from_append_error(error: AppendError) -> proto::Failure {
     message(match error {
         AppendError::Rejected(reason) => Failure::Rejected(from_reason(reason)),
-        AppendError::NotStored(failure) => Failure::NotStored(failure.cause),
-        AppendError::Unknown(failure) => Failure::Unknown(failure.cause),
+        AppendError::NotStored(failure) => return told(failure, Failure::NotStored),
+        AppendError::Unknown(failure) => return told(failure, Failure::Unknown),
         AppendError::Fenced { current } => Failure::Fenced(from_head(current)),
         AppendError::Conflict { highest } => Failure::Conflict(highest.as_u64()),
     })
 }
 
 pub(crate) fn append_error(failure: proto::Failure, store: &str) -> AppendError {
-    let unknown = |cause: &str| AppendError::Unknown(StoreFailure::new(store, cause));
+    let is_answer = failure.is_answer;
+    let unknown = |cause: &str| AppendError::Unknown(store_failure(is_answer, store, cause));
     match failure.failure {
         Some(Failure::Rejected(rejected)) => AppendError::Rejected(reason(rejected)),
-        Some(Failure::NotStored(cause)) => AppendError::NotStored(StoreFailure::new(store, cause)),
+        Some(Failure::NotStored(cause)) => AppendError::NotStored(store_failure(is_answer, store, cause)),
         Some(Failure::Unknown(cause)) => unknown(&cause),
         Some(Failure::Fenced(current)) => {
             head(current).map_or_else(|error| unknown(&error.to_string()), |current| AppendError::Fenced { current })
@@ -41,13 +51,14 @@ pub(crate) fn append_error(failure: proto::Failure, store: &str) -> AppendError 
 pub(crate) fn from_claim_error(error: ClaimError) -> proto::Failure {
     message(match error {
         ClaimError::Fenced { current } => Failure::Fenced(from_head(current)),
-        ClaimError::Unavailable(failure) => Failure::Unavailable(failure.cause),
+        ClaimError::Unavailable(failure) => return told(failure, Failure::Unavailable),
         ClaimError::Corrupt(corrupt) => Failure::Corrupt(from_corrupt(&corrupt)),
     })
 }
 
 pub(crate) fn claim_error(failure: proto::Failure, store: &str) -> ClaimError {
-    let unavailable = |cause: &str| ClaimError::Unavailable(StoreFailure::new(store, cause));
+    let is_answer = failure.is_answer;
+    let unavailable = |cause: &str| ClaimError::Unavailable(store_failure(is_answer, store, cause));
     match failure.failure {
         Some(Failure::Fenced(current)) => {
             head(current).map_or_else(|error| unavailable(&error.to_string()), |current| ClaimError::Fenced { current })
@@ -62,12 +73,13 @@ pub(crate) fn claim_error(failure: proto::Failure, store: &str) -> ClaimError {
 pub(crate) fn from_read_error(error: ReadError) -> proto::Failure {
     message(match error {
         ReadError::Corrupt(corrupt) => Failure::Corrupt(from_corrupt(&corrupt)),
-        ReadError::Unavailable(failure) => Failure::Unavailable(failure.cause),
+        ReadError::Unavailable(failure) => return told(failure, Failure::Unavailable),
     })
 }
 
 pub(crate) fn read_error(failure: proto::Failure, store: &str) -> ReadError {
-    let unavailable = |cause: &str| ReadError::Unavailable(StoreFailure::new(store, cause));
+    let is_answer = failure.is_answer;
+    let unavailable = |cause: &str| ReadError::Unavailable(store_failure(is_answer, store, cause));
     match failure.failure {
         Some(Failure::Corrupt(found)) => {
             corrupt(&found).map_or_else(|error| unavailable(&error.to_string()), ReadError::Corrupt)
@@ -80,12 +92,13 @@ pub(crate) fn from_advance_error(error: AdvanceError) -> proto::Failure {
     message(match error {
         AdvanceError::Fenced { current } => Failure::Fenced(from_head(current)),
         AdvanceError::NotEmpty { highest } => Failure::Conflict(highest.as_u64()),
-        AdvanceError::Unavailable(failure) => Failure::Unavailable(failure.cause),
+        AdvanceError::Unavailable(failure) => return told(failure, Failure::Unavailable),
     })
 }
 
 pub(crate) fn advance_error(failure: proto::Failure, store: &str) -> AdvanceError {
-    let unavailable = |cause: &str| AdvanceError::Unavailable(StoreFailure::new(store, cause));
+    let is_answer = failure.is_answer;
+    let unavailable = |cause: &str| AdvanceError::Unavailable(store_failure(is_answer, store, cause));
     match failure.failure {
         Some(Failure::Fenced(current)) => head(current)
             .map_or_else(|error| unavailable(&error.to_string()), |current| AdvanceError::Fenced { current }),
@@ -97,12 +110,13 @@ pub(crate) fn advance_error(failure: proto::Failure, store: &str) -> AdvanceErro
 pub(crate) fn from_delete_error(error: DeleteError) -> proto::Failure {
     message(match error {
         DeleteError::Fenced { current } => Failure::Fenced(from_head(current)),
-        DeleteError::Unavailable(failure) => Failure::Unavailable(failure.cause),
+        DeleteError::Unavailable(failure) => return told(failure, Failure::Unavailable),
     })
 }
 
 pub(crate) fn delete_error(failure: proto::Failure, store: &str) -> DeleteError {
-    let unavailable = |cause: &str| DeleteError::Unavailable(StoreFailure::new(store, cause));
+    let is_answer = failure.is_answer;
+    let unavailable = |cause: &str| DeleteError::Unavailable(store_failure(is_answer, store, cause));
     match failure.failure {
         Some(Failure::Fenced(current)) => head(current)
             .map_or_else(|error| unavailable(&error.to_string()), |current| DeleteError::Fenced { current }),
@@ -113,17 +127,18 @@ pub(crate) fn delete_error(failure: proto::Failure, store: &str) -> DeleteError 
 pub(crate) fn from_write_error(error: StateWriteError) -> proto::Failure {
     message(match error {
         StateWriteError::Rejected(reason) => Failure::StateRejected(from_state_reason(reason)),
-        StateWriteError::NotStored(failure) => Failure::NotStored(failure.cause),
-        StateWriteError::Unknown(failure) => Failure::Unknown(failure.cause),
+        StateWriteError::NotStored(failure) => return told(failure, Failure::NotStored),
+        StateWriteError::Unknown(failure) => return told(failure, Failure::Unknown),
         StateWriteError::RevisionMismatch { current } => Failure::RevisionMismatch(from_state_head(current)),
     })
 }
 
 pub(crate) fn write_error(failure: proto::Failure, store: &str) -> StateWriteError {
-    let unknown = |cause: &str| StateWriteError::Unknown(StoreFailure::new(store, cause));
+    let is_answer = failure.is_answer;
+    let unknown = |cause: &str| StateWriteError::Unknown(store_failure(is_answer, store, cause));
     match failure.failure {
         Some(Failure::StateRejected(rejected)) => StateWriteError::Rejected(state_reason(rejected)),
-        Some(Failure::NotStored(cause)) => StateWriteError::NotStored(StoreFailure::new(store, cause)),
+        Some(Failure::NotStored(cause)) => StateWriteError::NotStored(store_failure(is_answer, store, cause)),
         Some(Failure::Unknown(cause)) => unknown(&cause),
         Some(Failure::RevisionMismatch(current)) => state_head(&current)
             .map_or_else(|error| unknown(&error.to_string()), |current| StateWriteError::RevisionMismatch { current }),
@@ -169,12 +184,13 @@ pub(crate) fn from_offset_error(error: OffsetError) -> proto::Failure {
         OffsetError::Corrupt { projection, kind } => {
             Failure::CorruptOffsets(proto::CorruptOffsets { projection, kind: from_corrupt_kind(kind).into() })
         }
-        OffsetError::Unavailable(failure) => Failure::Unavailable(failure.cause),
+        OffsetError::Unavailable(failure) => return told(failure, Failure::Unavailable),
     })
 }
 
 pub(crate) fn offset_error(failure: proto::Failure, store: &str) -> OffsetError {
-    let unavailable = |cause: &str| OffsetError::Unavailable(StoreFailure::new(store, cause));
+    let is_answer = failure.is_answer;
+    let unavailable = |cause: &str| OffsetError::Unavailable(store_failure(is_answer, store, cause));
     let epoch = OwnerEpoch::from_u64;
     match failure.failure {
         Some(Failure::StaleOwner(stale)) => match slice(stale.slice) {

@@ -6,7 +6,7 @@ use greylag_persistence::{
     AdvanceError, AppendError, ChangesOf, ClaimError, Cursor, DeleteError, EncodedValue, EventPage, EventsOf,
     FoundEvent, Offset, OffsetCaps, OffsetError, OffsetKind, OwnedSlices, OwnerEpoch, PageQuery, Position, Processed,
     QueryCaps, QueryError, ReadError, RejectReason, Revision, Shows, StateCaps, StateChange, StateHead,
-    StateRejectReason, StateWrite, StateWriteError, StoredState, Visible,
+    StateRejectReason, StateWrite, StateWriteError, StoreFailure, StoredState, Visible,
 };
 
 use super::*;
@@ -71,6 +71,7 @@ fn heads_and_claims_come_back() {
 fn failures_come_back() {
     let seq_nr = SeqNr::from(3);
     let failure = || StoreFailure::new("journal", "cause");
+    let refusal = || StoreFailure::refusal("journal", "cause");
     let reasons = [
         RejectReason::Empty,
         RejectReason::TooManyEvents { count: 5, max: 4 },
@@ -85,7 +86,9 @@ fn failures_come_back() {
     let mut appends: Vec<_> = reasons.into_iter().map(AppendError::Rejected).collect();
     appends.extend([
         AppendError::NotStored(failure()),
+        AppendError::NotStored(refusal()),
         AppendError::Unknown(failure()),
+        AppendError::Unknown(refusal()),
         AppendError::Fenced { current: sample_head() },
         AppendError::Conflict { highest: seq_nr },
     ]);
@@ -96,27 +99,36 @@ fn failures_come_back() {
     for error in [
         ClaimError::Fenced { current: sample_head() },
         ClaimError::Unavailable(failure()),
+        ClaimError::Unavailable(refusal()),
         ClaimError::Corrupt(corrupt.clone()),
     ] {
         assert_eq!(claim_error(from_claim_error(error.clone()), "journal"), error);
     }
-    for error in [ReadError::Corrupt(corrupt.clone()), ReadError::Unavailable(failure())] {
+    for error in
+        [ReadError::Corrupt(corrupt.clone()), ReadError::Unavailable(failure()), ReadError::Unavailable(refusal())]
+    {
         assert_eq!(read_error(from_read_error(error.clone()), "journal"), error);
     }
     for error in [
         AdvanceError::Fenced { current: sample_head() },
         AdvanceError::NotEmpty { highest: seq_nr },
         AdvanceError::Unavailable(failure()),
+        AdvanceError::Unavailable(refusal()),
     ] {
         assert_eq!(advance_error(from_advance_error(error.clone()), "journal"), error);
     }
-    for error in [DeleteError::Fenced { current: sample_head() }, DeleteError::Unavailable(failure())] {
+    for error in [
+        DeleteError::Fenced { current: sample_head() },
+        DeleteError::Unavailable(failure()),
+        DeleteError::Unavailable(refusal()),
+    ] {
         assert_eq!(delete_error(from_delete_error(error.clone()), "journal"), error);
     }
     for error in [
         SnapshotError::Corrupt(corrupt),
         SnapshotError::TooLarge { bytes: 2, max: 1 },
         SnapshotError::Unavailable(failure()),
+        SnapshotError::Unavailable(refusal()),
     ] {
         assert_eq!(snapshot_error(from_snapshot_error(error.clone()), "journal"), error);
     }
@@ -124,7 +136,7 @@ fn failures_come_back() {
 
 #[test]
 fn what_a_call_cannot_understand_is_an_unknown_outcome() {
-    let nonsense = proto::Failure { failure: None };
+    let nonsense = proto::Failure::default();
     assert!(matches!(append_error(nonsense.clone(), "journal"), AppendError::Unknown(_)));
     assert!(matches!(claim_error(nonsense, "journal"), ClaimError::Unavailable(_)));
 }
@@ -249,6 +261,7 @@ fn queries_come_back() {
 #[test]
 fn failures_of_states_offsets_and_queries_come_back() {
     let failure = || StoreFailure::new("store", "cause");
+    let refusal = || StoreFailure::refusal("store", "cause");
     let head = StateHead {
         revision: Revision::from(4),
         generation: Some(Generation::new(1, 2).unwrap()),
@@ -266,7 +279,9 @@ fn failures_of_states_offsets_and_queries_come_back() {
     ];
     let writes = [
         StateWriteError::NotStored(failure()),
+        StateWriteError::NotStored(refusal()),
         StateWriteError::Unknown(failure()),
+        StateWriteError::Unknown(refusal()),
         StateWriteError::RevisionMismatch { current: head },
         StateWriteError::RevisionMismatch { current: StateHead::default() },
     ];
@@ -280,6 +295,7 @@ fn failures_of_states_offsets_and_queries_come_back() {
         QueryError::Unsupported("no".into()),
         QueryError::Read(ReadError::Corrupt(corrupt)),
         QueryError::Read(ReadError::Unavailable(failure())),
+        QueryError::Read(ReadError::Unavailable(refusal())),
     ] {
         assert_eq!(query_error(from_query_error(error.clone()), "store"), error);
     }
@@ -292,10 +308,11 @@ fn failures_of_states_offsets_and_queries_come_back() {
         OffsetError::InvalidName,
         OffsetError::Corrupt { projection, kind: CorruptKind::Unreadable },
         OffsetError::Unavailable(failure()),
+        OffsetError::Unavailable(refusal()),
     ] {
         assert_eq!(offset_error(from_offset_error(error.clone()), "store"), error);
     }
-    let nonsense = proto::Failure { failure: None };
+    let nonsense = proto::Failure::default();
     assert!(matches!(write_error(nonsense.clone(), "store"), StateWriteError::Unknown(_)));
     assert!(matches!(offset_error(nonsense, "store"), OffsetError::Unavailable(_)));
 }
