@@ -25,7 +25,8 @@ pub struct ProjectionSettings {
     pub max_retries: u32,
     /// What follows when it fails once more. Default [`OnPoison::Fail`].
     pub on_poison: OnPoison,
-    /// Waits before the handler is asked again, and before a projection whose store failed starts over.
+    /// Waits before the handler is asked again, and before a projection whose store failed starts over. Default as
+    /// [`Backoff::default`].
     pub backoff: Backoff,
     /// What was processed of each id is remembered this long, by the time of the events; at least the
     /// window and distance of backtracking together. Default 5 min.

@@ -84,13 +84,13 @@ pub(super) fn keys() -> Vec<Key> {
         Key::new(
             "persistence.allow_partial_history",
             "persistence §9",
-            "Replays what is left of a history whose beginning was deleted.",
+            "Replays what is left of a history whose beginning was deleted. No snapshots are taken of what comes out of it.",
             |draft| &mut draft.settings.persistence.allow_partial_history,
         ),
         Key::new(
             "persistence.on_unknown_event",
             "persistence §9",
-            "What follows an event of a type, or of a version, that this program does not know: recovery fails, or the event is skipped, counted and logged. One that is damaged always fails it.",
+            "What follows an event of a type, or of a version, that this program does not know: recovery fails, or the event is skipped, counted and logged, and no snapshots are taken from then on. One that is damaged always fails it.",
             |draft| &mut draft.settings.persistence.on_unknown_event,
         ),
         Key::new("persistence.stash_capacity", "persistence §9", "Most commands of each stash.", |draft| {
