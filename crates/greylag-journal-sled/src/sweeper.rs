@@ -86,7 +86,7 @@ impl Sweeper {
             let is_done = entry.get_mut().remove_some(&id, limit, tags, reader, batch)?;
             events += entry.get().done_to.as_u64() - before;
             if is_done {
-                // If it stays, it says what is done already.
+                // If it stays, the next opening goes over it again, and finds nothing.
                 lookup::remove_unneeded(&keys::sweep(*entry.key()), reader, batch)?;
                 entry.remove();
             } else {

@@ -1,8 +1,11 @@
 //! What an entity of this node has stored is seen at once, long before the next look: by live streams, and by
 //! projections, whether they read alone or share a reader. Time is paused, so it is measured exactly.
 
+mod support {
+    pub(crate) mod counted;
+}
+
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -11,11 +14,11 @@ use greylag_codec::json;
 use greylag_core::ReplyTo;
 use greylag_persistence::driver::{self, EntityHandle};
 use greylag_persistence::{
-    BoxError, CommandContext, Effect, Envelope, EventMeta, EventPage, EventQueries, EventSourced, InMemoryJournal,
-    InMemoryOffsets, InMemoryQueries, InMemorySnapshots, Offset, Page, PageQuery, PersistenceId, Position,
-    ProjectionHandler, ProjectionId, ProjectionSettings, QueryCaps, QueryError, QuerySettings, ReadError, ReadJournal,
-    ReadRange, RecoveryPermits, SeqNr, StoredCodec, Stores, Tags, run_projection,
+    BoxError, CommandContext, Effect, Envelope, EventMeta, EventSourced, InMemoryJournal, InMemoryOffsets,
+    InMemorySnapshots, Offset, PersistenceId, ProjectionHandler, ProjectionId, ProjectionSettings, QuerySettings,
+    ReadJournal, RecoveryPermits, SeqNr, StoredCodec, Stores, Tags, run_projection,
 };
+use support::counted::Counted;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -117,45 +120,13 @@ async fn live_streams_see_at_once_what_an_entity_has_stored() {
     soon("an id", async { while !news.recv().await.unwrap().contains("Sum|2") {} }).await;
 }
 
-/// The queries of a journal; counts how often ids are asked for.
-struct Counted(InMemoryQueries, AtomicUsize);
-
-#[async_trait]
-impl EventQueries for Counted {
-    fn caps(&self) -> QueryCaps {
-        self.0.caps()
-    }
-
-    async fn persistence_ids(
-        &self,
-        entity_type: Option<&str>,
-        after: Option<&PersistenceId>,
-        limit: usize,
-    ) -> Result<Vec<PersistenceId>, ReadError> {
-        self.1.fetch_add(1, Ordering::Relaxed);
-        self.0.persistence_ids(entity_type, after, limit).await
-    }
-
-    async fn newest(&self) -> Result<Option<Position>, ReadError> {
-        self.0.newest().await
-    }
-
-    async fn events(&self, query: &PageQuery) -> Result<EventPage, QueryError> {
-        self.0.events(query).await
-    }
-
-    async fn read(&self, id: &PersistenceId, range: ReadRange) -> Result<Page, ReadError> {
-        self.0.read(id, range).await
-    }
-}
-
 /// Rule persistence §2.8 (event publishing): every look of a stream of ids goes through all of them, so an
 /// append to an id that is known wakes none.
 #[tokio::test(start_paused = true)]
 async fn only_a_first_event_wakes_a_stream_of_ids() {
     let journal = InMemoryJournal::default();
     let stores = Stores::new(Arc::new(journal.clone()), Arc::new(InMemorySnapshots::default()));
-    let queries = Arc::new(Counted(journal.queries(), AtomicUsize::new(0)));
+    let queries = Arc::new(Counted::new(journal.queries()));
     let settings = QuerySettings { refresh_interval: Duration::from_secs(3600), ..QuerySettings::default() };
     let read = stores.read_journal(queries.clone(), settings);
     for entity_type in [Some("Sum"), None] {
@@ -172,12 +143,12 @@ async fn only_a_first_event_wakes_a_stream_of_ids() {
         sum.ask(Add).await.unwrap();
         soon("an id", async { while news.recv().await.unwrap() != format!("Sum|{name}") {} }).await;
         settle().await;
-        let looked = queries.1.load(Ordering::Relaxed);
+        let looked = queries.lists();
         for _ in 0..20 {
             sum.ask(Add).await.unwrap();
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
-        assert_eq!(queries.1.load(Ordering::Relaxed), looked, "the id is known");
+        assert_eq!(queries.lists(), looked, "the id is known");
         stream.abort();
     }
 }

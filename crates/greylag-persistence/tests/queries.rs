@@ -3,22 +3,24 @@
 //! Pages are given by hand: each line of a page is a time in milliseconds (or an ordinal), an id and a
 //! number. Time stands still but for `advance`.
 
+mod support {
+    pub(crate) mod counted;
+}
+
 use std::num::NonZeroUsize;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use async_trait::async_trait;
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt};
 use greylag_core::CodecId;
 use greylag_persistence::{
     Append, Cursor, Envelope, EventKind, EventPage, EventQueries, EventSource, EventsOf, Feed, FeedEffect, FeedInput,
-    FoundEvent, InMemoryJournal, InMemoryQueries, Journal, NewEvent, Offset, OffsetKind, Page, PageQuery,
-    PersistenceId, Position, QueryCaps, QueryError, QuerySettings, ReadError, ReadJournal, ReadRange, SeqNr,
-    StoreFailure, Timestamp, Under, Visible, WriterEpoch, WriterUuid,
+    FoundEvent, InMemoryJournal, Journal, NewEvent, Offset, OffsetKind, PageQuery, PersistenceId, Position, QueryError,
+    QuerySettings, ReadError, ReadJournal, SeqNr, StoreFailure, Timestamp, Under, Visible, WriterEpoch, WriterUuid,
 };
 use greylag_testkit::transcript::{self, Case};
+use support::counted::Counted;
 
 #[test]
 fn transcripts() {
@@ -256,45 +258,13 @@ async fn current_streams_end() {
     assert_eq!(bounded.count().await, 2);
 }
 
-/// The query side of a journal that keeps no highest number.
-struct Searching(InMemoryQueries, AtomicUsize);
-
-#[async_trait]
-impl EventQueries for Searching {
-    fn caps(&self) -> QueryCaps {
-        self.0.caps()
-    }
-
-    async fn persistence_ids(
-        &self,
-        entity_type: Option<&str>,
-        after: Option<&PersistenceId>,
-        limit: usize,
-    ) -> Result<Vec<PersistenceId>, ReadError> {
-        self.0.persistence_ids(entity_type, after, limit).await
-    }
-
-    async fn newest(&self) -> Result<Option<Position>, ReadError> {
-        self.0.newest().await
-    }
-
-    async fn events(&self, query: &PageQuery) -> Result<EventPage, QueryError> {
-        self.0.events(query).await
-    }
-
-    async fn read(&self, id: &PersistenceId, range: ReadRange) -> Result<Page, ReadError> {
-        self.1.fetch_add(1, Ordering::Relaxed);
-        self.0.read(id, range).await
-    }
-}
-
 /// Rule persistence §5 (*current*): what is written while it is read is not in it, or who writes as fast as
 /// somebody reads would keep him for ever.
 #[tokio::test(start_paused = true)]
 async fn a_current_history_ends_at_what_was_there() {
     let journal = InMemoryJournal::default();
     write(&journal, "Cart|1", 1, 5).await;
-    let searching = Arc::new(Searching(journal.queries(), AtomicUsize::new(0)));
+    let searching = Arc::new(Counted::new(journal.queries()));
     let settings = QuerySettings { page: NonZeroUsize::new(2).unwrap(), ..QuerySettings::test() };
     let mut first = 6;
     for read in [read(&journal), ReadJournal::new(searching, settings)] {
@@ -315,15 +285,15 @@ async fn a_current_history_ends_at_what_was_there() {
 #[tokio::test]
 async fn the_highest_number_is_searched_for() {
     let journal = InMemoryJournal::default();
-    let queries = Searching(journal.queries(), AtomicUsize::new(0));
+    let queries = Counted::new(journal.queries());
     assert_eq!(queries.highest(&id("Cart|1")).await, Ok(SeqNr::ZERO));
     let mut highest = 0;
     for more in [1, 1, 998, 23, 1, 1, 1, 999, 1000, 1000, 3] {
         write(&journal, "Cart|1", highest + 1, more).await;
         highest += more;
-        queries.1.store(0, Ordering::Relaxed);
+        let before = queries.reads();
         assert_eq!(queries.highest(&id("Cart|1")).await, Ok(SeqNr::from(highest)));
-        let reads = queries.1.load(Ordering::Relaxed);
+        let reads = queries.reads() - before;
         assert!(reads <= 30, "{reads} reads for {highest} events");
     }
     journal.corrupt(&id("Cart|1"), SeqNr::from(highest));
