@@ -1,7 +1,8 @@
 //! The crate graph, and what each crate must not know.
 //!
 //! Absence cannot be read off the code, so it is checked: an arrow that the graph does not allow,
-//! tokio outside drivers, a clock or unseeded chance inside a machine. Each message says why.
+//! tokio outside drivers, a clock or unseeded chance inside a machine, a driver that prefers its
+//! timer to its inbox. Each message says why.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -227,12 +228,12 @@ fn source_violations(crates: &Path) -> Result<Vec<String>, Failure> {
     let mut violations = Vec::new();
     for file in rust_files(crates)? {
         let shown = file.strip_prefix(crates).expect("listed below it").display().to_string();
-        if is_driver(&shown) {
-            continue;
-        }
         let text =
             std::fs::read_to_string(&file).map_err(|error| format!("cannot read {}: {error}", file.display()))?;
-        violations.extend(text_violations(&shown, &text));
+        violations.extend(preference_violations(&shown, &text));
+        if !is_driver(&shown) {
+            violations.extend(text_violations(&shown, &text));
+        }
     }
     Ok(violations)
 }
@@ -268,9 +269,49 @@ fn text_violations(path: &str, text: &str) -> Vec<String> {
     violations
 }
 
+/// Drivers whose timer comes before their inbox: a deadline that does not move would then starve every input (cluster 84).
+fn preference_violations(path: &str, text: &str) -> Vec<String> {
+    let mut violations = Vec::new();
+    let lines: Vec<&str> = text.lines().collect();
+    for (index, line) in lines.iter().enumerate() {
+        let code = line.trim_start();
+        if !code.starts_with("biased;") {
+            continue;
+        }
+        let indent = line.len() - code.len();
+        // The arms stand at least as deep as the word itself.
+        let is_arm = |line: &&&str| line.trim().is_empty() || line.len() - line.trim_start().len() >= indent;
+        if lines[index + 1..]
+            .iter()
+            .take_while(is_arm)
+            .any(|arm| arm.contains("::Tick") || arm.contains("next_deadline"))
+        {
+            let why = "a select in a driver is unbiased: neither a due deadline nor a full inbox starves the other";
+            violations.push(format!("crates/{path}:{}: `biased`: {why}", index + 1));
+        }
+    }
+    violations
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_driver_that_prefers_its_timer_is_named() {
+        let select = |first: &str| {
+            format!(
+                "    let input = tokio::select! {{\n        {first}() = sleep => Input::Tick,\n        x = inbox.recv() => x,\n    }};\n"
+            )
+        };
+        let found = preference_violations("greylag-cluster/src/driver/node.rs", &select("biased;\n        "));
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].starts_with("crates/greylag-cluster/src/driver/node.rs:2:"), "{found:?}");
+        assert!(preference_violations("x", &select("")).is_empty());
+        let without_machine =
+            "    select! {\n        biased;\n        a = answer => a,\n    }\n    machine.handle(Input::Tick);\n";
+        assert!(preference_violations("x", without_machine).is_empty());
+    }
 
     fn violation(name: &str, to: &str) -> Option<String> {
         arrow_violation(name, to, &allowed(name).unwrap())

@@ -332,7 +332,11 @@ impl ClusterCore {
         match &self.life {
             Life::Idle | Life::Ended => {}
             Life::Joining(_) => self.on_join_tick(now, out),
-            Life::Member => self.on_member_tick(now, out),
+            Life::Member => {}
+        }
+        // A process whose join has just formed a cluster is a member, and what a member does first is due at once.
+        if let Life::Member = self.life {
+            self.on_member_tick(now, out);
         }
     }
 
@@ -357,6 +361,10 @@ impl ClusterCore {
         }
         self.tick_islands(now, out);
         self.tick_stats(now, out);
+        if let Life::Member = self.life {
+            // The first heartbeat to a peer that this tick put on the ring is due at once.
+            self.tell_heartbeat(now, HeartbeatInput::Tick, out);
+        }
     }
 
     fn tell_heartbeat(&mut self, now: Instant, input: HeartbeatInput, out: &mut Vec<Effect>) {

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use greylag_cluster::*;
 use greylag_core::{NodeAddress, UniqueAddress};
+use greylag_testkit::deadlines::assert_moved;
 use greylag_transport::{QuarantineReason, RejectCode};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -55,7 +56,11 @@ impl Machine {
 
     fn input(&mut self, input: Input) -> Vec<Effect> {
         let mut out = Vec::new();
+        let ticks = matches!(input, Input::Tick);
         self.core.handle(self.now, input, &mut out);
+        if ticks {
+            assert_moved("cluster core", self.now, self.core.next_deadline());
+        }
         out
     }
 

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use greylag_cluster::*;
 use greylag_core::UniqueAddress;
+use greylag_testkit::deadlines::assert_moved;
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -196,7 +197,11 @@ impl Model {
     fn tell(&mut self, node: &UniqueAddress, input: ManagerInput) {
         let mut effects = Vec::new();
         let Some(process) = self.processes.get_mut(node) else { return };
+        let ticks = matches!(input, ManagerInput::Tick);
         process.manager.handle(self.now, input, &mut effects);
+        if ticks {
+            assert_moved("singleton manager", self.now, process.manager.next_deadline());
+        }
         for effect in effects {
             let process = self.processes.get_mut(node).unwrap();
             match effect {

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use greylag_cluster::*;
 use greylag_core::{DeadLetterReason, UniqueAddress};
+use greylag_testkit::deadlines::assert_moved;
 use rand::seq::IteratorRandom;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -115,7 +116,11 @@ impl World {
     fn proxy(&mut self, node: &UniqueAddress, input: ProxyInput<Letter>) {
         let Some(process) = self.processes.get_mut(node) else { return };
         let mut effects = Vec::new();
+        let ticks = matches!(input, ProxyInput::Tick);
         process.proxy.handle(self.now, input, &mut effects);
+        if ticks {
+            assert_moved("singleton proxy", self.now, process.proxy.next_deadline());
+        }
         for effect in effects {
             match effect {
                 ProxyEffect::Identify(to) => self.say(node, to, Wire::Plain(ProxyMessage::Identify)),

@@ -10,10 +10,12 @@ use greylag_ddata::{
     BatchItem, Effect, Input, Key, Lifecycle, Message, Replica, ReplicaStatus, Replicas, ReplicatorCore,
     ReplicatorSettings, StopReason, TypeTable, WriteLevel,
 };
+use greylag_testkit::deadlines::Steps;
 
 struct World {
     now: Instant,
     cores: Vec<ReplicatorCore>,
+    steps: Vec<Steps>,
     /// Who hears of whom, and whether it can reach it.
     reachable: bool,
     flights: VecDeque<(usize, usize, Message)>,
@@ -40,9 +42,9 @@ impl World {
             let seed = index as u64;
             ReplicatorCore::new(settings.clone(), types.clone(), address(index), DotSource::new(), seed, now)
         };
-        let cores = (0..count).map(core).collect();
+        let (cores, steps) = (0..count).map(|index| (core(index), Steps::default())).unzip();
         let (flights, said) = (VecDeque::new(), Vec::new());
-        Self { now, cores, reachable: true, flights, said, most: (0, 0, 0), next: 0 }
+        Self { now, cores, steps, reachable: true, flights, said, most: (0, 0, 0), next: 0 }
     }
 
     /// Those in `known` know each other.
@@ -68,7 +70,11 @@ impl World {
 
     fn input(&mut self, node: usize, input: Input) {
         let (mut out, logged) = (Vec::new(), self.cores[node].log_len());
+        let ticks = matches!(input, Input::Tick);
         self.cores[node].handle(self.now, input, &mut out);
+        if ticks {
+            self.steps[node].assert_end("replicator", self.now, self.cores[node].next_deadline());
+        }
         let (mut entries, mut bytes) = (0, 0);
         for effect in &out {
             match effect {

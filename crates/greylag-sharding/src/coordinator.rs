@@ -255,14 +255,23 @@ impl Coordinator {
 
     /// When a `Tick` next has work to do, or `None` if only another input can wake this machine.
     pub fn next_deadline(&self) -> Option<Instant> {
-        if self.suspect || self.state == CoordinatorState::Stopped {
-            return None;
-        }
-        let unstarted = self.unstarted.values().min().copied();
         let drops = self.drops.values().map(|(_, at)| *at).min();
+        let at = [drops, self.margin_deadline()].into_iter().flatten().min();
+        match self.state {
+            _ if self.suspect => None,
+            CoordinatorState::Stopped => None,
+            CoordinatorState::Reconciling => [at, self.inquire_at].into_iter().flatten().min(),
+            CoordinatorState::Active => [at, self.work_deadline()].into_iter().flatten().min(),
+            _ => at,
+        }
+    }
+
+    /// When something that only an active coordinator does is due: a handoff that a predecessor began goes on without a
+    /// coordinator that takes stock, and its deadline would keep the timer of that coordinator ready for ever.
+    fn work_deadline(&self) -> Option<Instant> {
+        let unstarted = self.unstarted.values().min().copied();
         let handoffs = self.handoffs.values().filter_map(HandOff::deadline).min();
-        let margins = self.margin_deadline();
-        [self.inquire_at, self.rebalance_at, unstarted, drops, handoffs, margins].into_iter().flatten().min()
+        [self.rebalance_at, unstarted, handoffs].into_iter().flatten().min()
     }
 
     /// How far it is.

@@ -17,6 +17,7 @@ use greylag_sharding::message::{
     Attempt, Claim, ClaimState, CoordinatorId, CoordinatorMessage, Home, RegionMessage, Register,
 };
 use greylag_sharding::settings::ShardingSettings;
+use greylag_testkit::deadlines::assert_moved;
 use greylag_testkit::transcript::{self, Case};
 
 #[test]
@@ -129,7 +130,11 @@ impl World {
     }
 
     fn tell(&mut self, input: Input) {
+        let ticks = matches!(input, Input::Tick);
         self.machine.handle(self.now, input, &mut self.effects);
+        if ticks {
+            assert_moved("coordinator", self.now, self.machine.next_deadline());
+        }
     }
 
     fn members_are(&mut self, case: &Case<'_>) {

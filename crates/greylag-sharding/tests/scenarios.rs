@@ -16,6 +16,7 @@ use greylag_sharding::message::{
 };
 use greylag_sharding::region::{Effect, Input, Provenance, Region, RegionConfig, Returned, Route, Token};
 use greylag_sharding::settings::ShardingSettings;
+use greylag_testkit::deadlines::assert_moved;
 use greylag_transport::Lane;
 
 const O: usize = 0;
@@ -134,7 +135,11 @@ impl Lab {
 
     fn tell(&mut self, node: usize, input: Input) {
         let mut effects = Vec::new();
+        let ticks = matches!(input, Input::Tick);
         self.nodes[node].region.handle(self.now, input, &mut effects);
+        if ticks {
+            assert_moved("region", self.now, self.nodes[node].region.next_deadline());
+        }
         for effect in effects {
             self.execute(node, effect);
         }

@@ -30,6 +30,7 @@
 
 #[cfg(feature = "certificates")]
 pub mod certificates;
+pub mod deadlines;
 pub mod mutations;
 pub mod network;
 #[cfg(all(unix, feature = "postgres"))]

@@ -10,6 +10,7 @@ use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
 use greylag_core::Uid;
+use greylag_testkit::deadlines::assert_moved;
 use greylag_testkit::transcript::{self, Case};
 use greylag_transport::association::{Association, Effect, Event, Input};
 use greylag_transport::{Lane, QuarantineReason, RejectCode, TransportSettings};
@@ -88,7 +89,11 @@ impl World {
 
     fn feed(&mut self, input: Input, output: &mut String) {
         let mut effects = Vec::new();
+        let ticks = matches!(input, Input::Tick);
         self.machine.handle(self.start + self.now, input, &mut effects);
+        if ticks {
+            assert_moved("association", self.start + self.now, self.machine.next_deadline());
+        }
         for effect in effects {
             if let Effect::AskTraffic { lane, seq } = effect {
                 let any = std::mem::take(&mut self.used);

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use greylag_core::UniqueAddress;
+use greylag_testkit::deadlines::assert_moved;
 use greylag_transport::TransportSettings;
 use greylag_transport::reliable::{
     ReceiverEffect, ReceiverInput, ReliableReceiver, ReliableSender, SenderEffect, SenderInput,
@@ -282,7 +283,11 @@ impl World {
 
     fn sender(&mut self, side: usize, input: SenderInput<WatchMessage>) {
         let mut effects = Vec::new();
+        let ticks = matches!(input, SenderInput::Tick);
         self.nodes[side].sender.handle(self.now, input, &mut effects);
+        if ticks {
+            assert_moved("reliable sender", self.now, self.nodes[side].sender.next_deadline());
+        }
         for effect in effects {
             let frame = match effect {
                 SenderEffect::Write { seq, message } => Frame::Numbered { seq, message: Some(message) },
@@ -296,7 +301,11 @@ impl World {
 
     fn watcher(&mut self, side: usize, input: WatchInput) {
         let mut effects = Vec::new();
+        let ticks = matches!(input, WatchInput::Tick);
         self.nodes[side].watcher.handle(self.now, input, &mut effects);
+        if ticks {
+            assert_moved("watcher", self.now, self.nodes[side].watcher.next_deadline());
+        }
         for effect in effects {
             match effect {
                 WatchEffect::Send { to, message } => {

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use greylag_cluster::{Message, SingletonMessage};
 use greylag_core::{Uid, UniqueAddress};
+use greylag_testkit::deadlines::assert_moved;
 use greylag_transport::association::{Association, Effect, Event, Input};
 use greylag_transport::{Destination, Lane, QuarantineReason, RejectCode, TransportSettings};
 use rand::RngExt;
@@ -451,7 +452,11 @@ impl World {
         let mut effects = Vec::new();
         self.steps += 1;
         let peer = self.peer(process, place);
+        let ticks = matches!(input, Input::Tick);
         peer.association.handle(now, input, &mut effects);
+        if ticks {
+            assert_moved("association", now, peer.association.next_deadline());
+        }
         peer.deadline = peer.association.next_deadline();
         for effect in effects {
             self.on_association(process, place, effect, called);

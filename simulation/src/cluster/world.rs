@@ -15,6 +15,7 @@ use greylag_cluster::{
     Message, ProofOfDeath, RemovalMargin, Sabotage, SbrSettings, ShutdownReason, SingletonManager, SingletonSettings,
 };
 use greylag_core::{NodeAddress, Uid, UniqueAddress};
+use greylag_testkit::deadlines::assert_moved;
 use greylag_transport::{Destination, Lane, association};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -658,7 +659,11 @@ impl World {
         let now = self.clock(process);
         let mut effects = Vec::new();
         self.steps += 1;
+        let ticks = matches!(input, Input::Tick);
         self.processes[process].core.handle(now, input, &mut effects);
+        if ticks {
+            assert_moved("cluster core", now, self.processes[process].core.next_deadline());
+        }
         for effect in effects {
             self.execute(process, effect);
         }
@@ -669,7 +674,11 @@ impl World {
         let now = self.clock(process);
         let mut effects = Vec::new();
         self.steps += 1;
+        let ticks = matches!(input, ManagerInput::Tick);
         self.processes[process].manager.handle(now, input, &mut effects);
+        if ticks {
+            assert_moved("singleton manager", now, self.processes[process].manager.next_deadline());
+        }
         for effect in effects {
             match effect {
                 ManagerEffect::Send(message) => {

@@ -12,6 +12,7 @@ use greylag_crdt::{DotSource, GCounter, LwwMap, LwwRegister, ReplicaId, Replicat
 use greylag_ddata::{
     Effect, Input, Key, Lifecycle, Message, ReplicaStatus, ReplicatorCore, ReplicatorSettings, Reply, Sum, TypeTable,
 };
+use greylag_testkit::deadlines::Steps;
 use greylag_testkit::network::{Happening, Link, Network, NodeId};
 use rand::RngExt;
 
@@ -28,6 +29,7 @@ pub(super) struct Process {
     pub(super) place: usize,
     pub(super) address: UniqueAddress,
     pub(super) core: ReplicatorCore,
+    steps: Steps,
     numbers: DotSource,
     pub(super) life: u32,
     pub(super) alive: bool,
@@ -186,6 +188,7 @@ impl World {
             place,
             address,
             core,
+            steps: Steps::default(),
             numbers,
             life: 0,
             alive: true,
@@ -243,7 +246,12 @@ impl World {
         self.steps += 1;
         let mut out = Vec::new();
         let now = self.now();
+        let ticks = matches!(input, Input::Tick);
         self.processes[index].core.handle(now, input, &mut out);
+        if ticks {
+            let process = &mut self.processes[index];
+            process.steps.assert_end("replicator", now, process.core.next_deadline());
+        }
         self.perform(index, out);
     }
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use greylag_core::{EntityError, Generation, NotStoredReason, answer_dropped};
 use greylag_persistence::{EntityInit, Failure, Incarnation, StateEntityInit, StoreAnswer};
+use greylag_testkit::deadlines::Steps;
 use rand::RngExt;
 
 use super::book::Book;
@@ -20,6 +21,7 @@ pub(super) struct Hosted {
     pub(super) entity: usize,
     pub(super) node: usize,
     pub(super) machine: Machine,
+    steps: Steps,
     pub(super) tick_at: Option<Duration>,
     /// What its last claim was answered: the last number.
     claimed: Option<u64>,
@@ -51,7 +53,10 @@ impl World {
             )
         };
         let expected = Expected::new(self.setup.book.stash_capacity.get());
-        self.hosted.insert(key, Hosted { entity, node, machine, tick_at: None, claimed: None, expected });
+        self.hosted.insert(
+            key,
+            Hosted { entity, node, machine, steps: Steps::default(), tick_at: None, claimed: None, expected },
+        );
         self.act(key, out);
         key
     }
@@ -72,7 +77,11 @@ impl World {
         if let Told::Order(order) = &told {
             hosted.expected.given(order.number);
         }
+        let ticks = matches!(told, Told::Tick);
         let out = hosted.machine.handle(now, told);
+        if ticks {
+            hosted.steps.assert_end("entity", now, hosted.machine.next_deadline());
+        }
         self.steps += 1;
         self.act(key, out);
     }

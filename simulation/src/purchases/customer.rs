@@ -14,6 +14,7 @@ use greylag_sharding::TimerKey;
 use greylag_sharding::entity::Suspension;
 use greylag_sharding::region::Provenance;
 use greylag_sharding::shard::{Outcome as Left, TimerChange};
+use greylag_testkit::deadlines::assert_moved;
 
 use super::account::{Account, Command, Confirm, Outcome, Outcomes};
 
@@ -194,7 +195,11 @@ impl Customer {
 
     fn consume(&mut self, now: Instant, input: Input<u64>, wishes: &mut Wishes) {
         let mut effects = Vec::new();
+        let ticks = matches!(input, Input::Tick);
         self.consumer.handle(now, input, &mut effects);
+        if ticks {
+            assert_moved("consumer", now, self.consumer.next_deadline());
+        }
         for effect in effects {
             match effect {
                 Effect::Deliver { handle, parts } => {
@@ -216,7 +221,11 @@ impl Customer {
 
     fn tell(&mut self, now: Instant, input: CoreInput<Command>, wishes: &mut Wishes) {
         let mut actions = Vec::new();
+        let ticks = matches!(input, CoreInput::Tick);
         self.core.handle(now, input, &mut actions);
+        if ticks {
+            assert_moved("entity", now, self.core.next_deadline());
+        }
         self.perform(now, actions, wishes);
     }
 

@@ -12,6 +12,7 @@ use greylag_sharding::ids::{EntityId, ShardId};
 use greylag_sharding::region::{self, Provenance};
 use greylag_sharding::shard::{Effect, Input, Shard, SlotId};
 use greylag_sharding::{FailureCause, Supervision};
+use greylag_testkit::deadlines::assert_moved;
 
 use super::customer::{Customer, Letter, Msg, Wishes, Woken};
 use super::{Beside, Market, Purchases, Timer};
@@ -155,7 +156,11 @@ impl Market {
         let Some(hosted) = self.nodes[node].shards.get_mut(shard) else { return };
         let mut effects = Vec::new();
         hosted.machine.observe(now);
+        let ticks = matches!(input, Input::Tick);
         hosted.machine.handle(now, input, &mut effects);
+        if ticks {
+            assert_moved("shard", now, hosted.machine.next_deadline());
+        }
         for effect in effects {
             self.execute(node, shard, effect);
         }
@@ -168,7 +173,7 @@ impl Market {
         let due = hosted.machine.next_deadline().filter(|at| hosted.tick_at.is_none_or(|armed| *at < armed));
         if let Some(at) = due {
             hosted.tick_at = Some(at);
-            self.control_later(at.saturating_duration_since(now).max(MS), node, shard, Control::Tick);
+            self.control_later(at.saturating_duration_since(now), node, shard, Control::Tick);
         }
     }
 

@@ -9,6 +9,7 @@ use greylag_delivery::sharding_producer::{Effect, Input, ShardingProducer};
 use greylag_delivery::{Epoch, ProducerId, ProducerIdentity, SequencedBatch, StreamId};
 use greylag_sharding::ids::ShardId;
 use greylag_sharding::region::{RegionEvent, RegionState, Route};
+use greylag_testkit::deadlines::assert_moved;
 use rand::RngExt;
 
 use super::customer::Msg;
@@ -82,11 +83,15 @@ impl Market {
         let Some(shop) = &mut self.app.shop else { return };
         let node = shop.node;
         let mut effects = Vec::new();
+        let ticks = matches!(input, Input::Tick);
         shop.machine.handle(now, input, &mut effects);
+        if ticks {
+            assert_moved("producer", now, shop.machine.next_deadline());
+        }
         let due = shop.machine.next_deadline().filter(|at| shop.tick_at.is_none_or(|armed| *at < armed));
         if let Some(at) = due {
             shop.tick_at = Some(at);
-            self.later(at.saturating_duration_since(now).max(MS), Timer::ShopTick { node, epoch });
+            self.later(at.saturating_duration_since(now), Timer::ShopTick { node, epoch });
         }
         self.carry_out(node, effects);
     }

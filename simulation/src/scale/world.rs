@@ -10,6 +10,7 @@ use greylag_cluster::{
     SbrSettings,
 };
 use greylag_core::{NodeAddress, Uid, UniqueAddress};
+use greylag_testkit::deadlines::assert_moved;
 use greylag_transport::Destination;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -334,7 +335,11 @@ impl World {
     fn handle(&mut self, index: usize, input: Input) {
         let mut effects = std::mem::take(&mut self.effects);
         let now = self.base + self.now;
+        let ticks = matches!(input, Input::Tick);
         self.nodes[index].core.handle(now, input, &mut effects);
+        if ticks {
+            assert_moved("cluster core", now, self.nodes[index].core.next_deadline());
+        }
         let mut exits = false;
         for effect in effects.drain(..) {
             match effect {

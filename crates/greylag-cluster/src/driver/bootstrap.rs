@@ -66,7 +66,6 @@ impl Runner {
         let mut effects = Vec::new();
         loop {
             let input = tokio::select! {
-                biased;
                 () = sleep_until(machine.next_deadline()) => BootstrapInput::Tick,
                 arrived = inbox.recv() => match arrived.expect("this loop holds a sender") {
                     Arrived::Input(input) => input,

@@ -141,7 +141,6 @@ impl Node {
         let mut effects = Vec::new();
         loop {
             let input = tokio::select! {
-                biased; // deadlines first: a full inbox must not delay heartbeats
                 () = sleep_until(self.next_deadline()) => None,
                 input = receiver.recv() => match input {
                     None | Some(DriverInput::Close(_)) => return self.close(input),

@@ -156,7 +156,6 @@ impl Driver {
         let mut is_listening = true;
         loop {
             let call = tokio::select! {
-                biased;
                 () = super::node::sleep_until(self.machine.next_deadline()) => Call::Input(WatchInput::Tick),
                 event = events.next(), if is_listening => {
                     is_listening = event.is_some();

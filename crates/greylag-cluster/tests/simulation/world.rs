@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use greylag_cluster::*;
 use greylag_core::{NodeAddress, Uid, UniqueAddress};
+use greylag_testkit::deadlines::assert_moved;
 use greylag_testkit::network::{Happening, Link, Network, NodeId};
 use greylag_transport::{Destination, QuarantineReason};
 use rand::RngExt;
@@ -367,7 +368,11 @@ impl World {
     pub(crate) fn input(&mut self, id: NodeId, input: Input) {
         let now = self.now();
         let mut effects = Vec::new();
+        let ticks = matches!(input, Input::Tick);
         self.processes.get_mut(&id).unwrap().core.handle(now, input, &mut effects);
+        if ticks {
+            assert_moved("cluster core", now, self.processes[&id].core.next_deadline());
+        }
         for effect in effects {
             self.execute(id, effect);
         }
@@ -377,7 +382,11 @@ impl World {
     fn manage(&mut self, id: NodeId, input: ManagerInput) {
         let now = self.now();
         let mut effects = Vec::new();
+        let ticks = matches!(input, ManagerInput::Tick);
         self.processes.get_mut(&id).unwrap().manager.handle(now, input, &mut effects);
+        if ticks {
+            assert_moved("singleton manager", now, self.processes[&id].manager.next_deadline());
+        }
         for effect in effects {
             match effect {
                 ManagerEffect::Send(message) => {

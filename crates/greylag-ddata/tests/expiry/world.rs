@@ -10,6 +10,7 @@ use greylag_ddata::{
     Effect, Input, Key, Message, Notice, Read, ReadLevel, Replica, ReplicaStatus, Replicas, ReplicatorCore,
     ReplicatorEvent, ReplicatorSettings, Reply, TypeTable, UpdateError, WriteLevel,
 };
+use greylag_testkit::deadlines::assert_moved;
 
 pub(crate) type Set = OrSet<String>;
 pub(crate) type Map = LwwMap<String, String>;
@@ -103,7 +104,11 @@ impl World {
 
     pub(crate) fn input(&mut self, name: char, input: Input) {
         let (mut out, now) = (Vec::new(), self.base + self.now);
+        let ticks = matches!(input, Input::Tick);
         self.nodes.get_mut(&name).unwrap().core.handle(now, input, &mut out);
+        if ticks {
+            assert_moved("replicator", now, self.nodes[&name].core.next_deadline());
+        }
         self.perform(name, out);
     }
 

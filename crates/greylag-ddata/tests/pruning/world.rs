@@ -12,6 +12,7 @@ use greylag_ddata::{
     DurableSettings, Effect, Envelope, Input, Key, Lifecycle, Message, ReadReply, Replica, ReplicaStatus, Replicas,
     ReplicatorCore, ReplicatorEvent, ReplicatorSettings, StoreImage, TypeTable, WriteLevel,
 };
+use greylag_testkit::deadlines::assert_moved;
 
 pub(crate) type Set = OrSet<String>;
 pub(crate) type Map = OrMap<String, Plain<GCounter>>;
@@ -205,7 +206,11 @@ impl World {
     pub(crate) fn input(&mut self, name: char, input: Input) {
         let mut out = Vec::new();
         let now = self.base + self.now;
+        let ticks = matches!(input, Input::Tick);
         self.nodes.get_mut(&name).unwrap().core.handle(now, input, &mut out);
+        if ticks {
+            assert_moved("replicator", now, self.nodes[&name].core.next_deadline());
+        }
         self.perform(name, out);
     }
 

@@ -12,6 +12,7 @@ use greylag_ddata::{
     Replicas, ReplicatorCore, ReplicatorEvent, ReplicatorSettings, Reply, Snapshot, TypeTable, UpdateError, WriteLevel,
     WriteReply,
 };
+use greylag_testkit::deadlines::assert_moved;
 
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(5);
 /// Long enough for every delta and some rounds.
@@ -139,7 +140,11 @@ impl World {
 
     pub(crate) fn input(&mut self, name: char, input: Input) {
         let (mut out, now) = (Vec::new(), self.base + self.now);
+        let ticks = matches!(input, Input::Tick);
         self.nodes.get_mut(&name).unwrap().core.handle(now, input, &mut out);
+        if ticks {
+            assert_moved("replicator", now, self.nodes[&name].core.next_deadline());
+        }
         self.perform(name, out);
     }
 

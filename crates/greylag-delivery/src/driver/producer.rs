@@ -351,7 +351,6 @@ impl<T: Send + Sync + 'static> Task<T> {
                 timer.as_mut().reset(deadline.into());
             }
             tokio::select! {
-                biased;
                 () = timer.as_mut(), if deadline.is_some() => self.tell(Input::Tick),
                 Some(message) = upstream.recv() => {
                     self.tell(Input::Received(message));

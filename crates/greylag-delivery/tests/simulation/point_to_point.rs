@@ -14,6 +14,7 @@ use greylag_delivery::{
     BatchHeader, ControllerRef, Dedupe, DeliverySettings, Epoch, ProducerId, ProducerIdentity, SeqNr, SequencedMessage,
     StreamId, Upstream, Watermarks,
 };
+use greylag_testkit::deadlines::assert_moved;
 use rand::RngExt;
 
 use super::world::World;
@@ -243,7 +244,11 @@ impl Simulation {
 
     fn tell_producer(&mut self, input: producer_link::Input<u64>) -> Result<(), String> {
         let mut effects = Vec::new();
+        let ticks = matches!(input, producer_link::Input::Tick);
         self.producer.handle(self.world.now, input, &mut effects);
+        if ticks {
+            assert_moved("producer", self.world.now, self.producer.next_deadline());
+        }
         for effect in effects {
             match effect {
                 producer_link::Effect::Transmit { frame, first, lowest, .. } => {
@@ -279,7 +284,11 @@ impl Simulation {
     fn tell_consumer(&mut self, input: consumer_link::Input<u64>) -> Result<(), String> {
         let consumer = &mut self.consumer;
         let mut effects = Vec::new();
+        let ticks = matches!(input, consumer_link::Input::Tick);
         consumer.link.handle(self.world.now, input, &mut consumer.watermarks, &mut effects);
+        if ticks {
+            assert_moved("consumer", self.world.now, consumer.link.next_deadline());
+        }
         if let Some((_, epoch)) = consumer.link.producer() {
             if epoch < consumer.epoch {
                 return Err(format!("I11: epoch {epoch} after {}", consumer.epoch));

@@ -17,6 +17,7 @@ use greylag_delivery::{
     ControllerRef, Dedupe, DeliverySettings, Epoch, MessageId, ProducerId, ProducerIdentity, SequencedBatch, StreamId,
     UpstreamMessage,
 };
+use greylag_testkit::deadlines::assert_moved;
 use rand::RngExt;
 
 use super::world::World;
@@ -380,7 +381,11 @@ impl Simulation {
 
     fn tell_producer(&mut self, input: sharding_producer::Input<u64>) {
         let mut effects = Vec::new();
+        let ticks = matches!(input, sharding_producer::Input::Tick);
         self.producer.handle(self.world.now, input, &mut effects);
+        if ticks {
+            assert_moved("producer", self.world.now, self.producer.next_deadline());
+        }
         let mut batches: Vec<(usize, SequencedBatch<u64>)> = Vec::new();
         for effect in effects {
             if let Some(trace) = &mut self.trace {
@@ -413,7 +418,11 @@ impl Simulation {
     fn tell_consumer(&mut self, entity: usize, input: sharding_consumer::Input<u64>) -> Result<(), String> {
         let Some(live) = self.entities[entity].live.as_mut() else { return Ok(()) };
         let mut effects = Vec::new();
+        let ticks = matches!(input, sharding_consumer::Input::Tick);
         live.machine.handle(self.world.now, input, &mut effects);
+        if ticks {
+            assert_moved("consumer", self.world.now, live.machine.next_deadline());
+        }
         let instance = live.instance;
         let from = ControllerRef { node: node(2, instance), path: "entities".into(), instance };
         for effect in effects {

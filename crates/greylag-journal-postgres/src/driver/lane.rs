@@ -99,7 +99,6 @@ pub(crate) async fn run(
         }
         let deadline = lane.next_deadline();
         tokio::select! {
-            biased;
             () = sleep_until(deadline) => inputs.push(Input::Tick),
             Some(input) = driver.statements.next(), if !driver.statements.is_empty() => inputs.push(input),
             Some(made) = driver.connecting.next(), if !driver.connecting.is_empty() => inputs.push(driver.connected(made)),

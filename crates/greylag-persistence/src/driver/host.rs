@@ -214,7 +214,6 @@ impl<M: Machine, F: Fn(M::Call) -> BoxFuture<'static, M::Answer> + Send + 'stati
                 }
             }
             let input = tokio::select! {
-                biased; // deadlines first: a full inbox must not delay a time-out
                 () = sleep_until(self.core.next_deadline()) => Input::Tick,
                 Some(done) = self.work.join_next() => match done {
                     Ok(Work::Permit(incarnation, permit)) => {

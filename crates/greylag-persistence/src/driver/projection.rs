@@ -274,7 +274,6 @@ impl<F: Fn(Vec<Envelope>, Option<(OwnedSlices, Vec<Processed>)>) -> Handling> Ta
             }
             self.tell(None);
             let input = tokio::select! {
-                biased; // deadlines first: what is asked from outside must not delay a save
                 () = sleep_until(self.machine.next_deadline()) => ProjectionInput::Tick,
                 received = self.inbox.recv(), if open => received.unwrap_or_else(|| {
                     open = false;

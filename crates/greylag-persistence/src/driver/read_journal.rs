@@ -306,7 +306,6 @@ impl Reading {
             }
             if let Some(deadline) = self.feed.next_deadline().filter(|_| self.out.is_empty()) {
                 let input = tokio::select! {
-                    biased;
                     () = tokio::time::sleep_until(deadline.into()) => FeedInput::Tick,
                     () = heard(&mut self.hints) => FeedInput::Hint,
                 };

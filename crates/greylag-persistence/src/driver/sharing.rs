@@ -132,7 +132,6 @@ impl Reader {
             let input = match late {
                 Some(letter) => self.open(letter),
                 None => tokio::select! {
-                    biased; // deadlines first: a full inbox must not keep a slow consumer
                     () = sleep_until(self.machine.next_deadline()) => SharedReaderInput::Tick,
                     Some(letter) = self.inbox.recv() => self.open(letter),
                     () = self.hints.heard() => SharedReaderInput::Hint,

@@ -12,6 +12,7 @@ use greylag_persistence::{
     ProjectionAnswer, ProjectionEffect, ProjectionInput, QueryCaps, QueryError, QuerySettings, ReadError, Scope,
     SharedAnswer, SharedReader, SharedReaderEffect, SharedReaderInput, SharingSettings, StoreFailure, Timestamp,
 };
+use greylag_testkit::deadlines::assert_moved;
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 
@@ -272,7 +273,11 @@ impl World {
 
     fn tell(&mut self, number: usize, input: ProjectionInput) {
         let mut effects = Vec::new();
+        let ticks = matches!(input, ProjectionInput::Tick);
         self.instances[number].machine.handle(self.now, input, &mut effects);
+        if ticks {
+            assert_moved("projection", self.now, self.instances[number].machine.next_deadline());
+        }
         self.obey_projection(number, effects);
     }
 
@@ -291,7 +296,11 @@ impl World {
     fn tell_reader(&mut self, input: SharedReaderInput) {
         let Some((number, reader)) = &mut self.reader else { return };
         let (number, mut effects) = (*number, Vec::new());
+        let ticks = matches!(input, SharedReaderInput::Tick);
         reader.handle(self.now, input, &mut effects);
+        if ticks {
+            assert_moved("shared reader", self.now, reader.next_deadline());
+        }
         self.obey_reader(number, effects);
     }
 

@@ -199,7 +199,6 @@ impl Host {
                 }
             };
             let input = tokio::select! {
-                biased;
                 () = stop.stopped(), if !told_to_stop => {
                     told_to_stop = true;
                     Input::Terminate

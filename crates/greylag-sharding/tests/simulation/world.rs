@@ -24,6 +24,7 @@ use greylag_sharding::region::{
     self, Effect, Provenance, Region, RegionConfig, RegionEvent, RegionState, Returned, Route, Token,
 };
 use greylag_sharding::settings::ShardingSettings;
+use greylag_testkit::deadlines::assert_moved;
 use greylag_testkit::network::{Happening, Link, Network, NodeId};
 use greylag_transport::Lane;
 use rand::RngExt;
@@ -833,7 +834,7 @@ impl<A: Application> World<A> {
         let coordinator = state.coordinator.as_ref().and_then(|(_, machine)| machine.next_deadline());
         let deadline = [state.region.next_deadline(), coordinator].into_iter().flatten().min();
         if let Some(at) = deadline {
-            let at = at.saturating_duration_since(self.base).max(self.net.now() + MS);
+            let at = at.saturating_duration_since(self.base);
             self.net.wake_at(self.nodes[node].net, at);
         }
     }
@@ -846,7 +847,11 @@ impl<A: Application> World<A> {
         let mut effects = Vec::new();
         self.tally.steps += 1;
         self.note(|| format!("n{node}: {input:?}"));
+        let ticks = matches!(input, region::Input::Tick);
         self.nodes[node].region.handle(now, input, &mut effects);
+        if ticks {
+            assert_moved("region", now, self.nodes[node].region.next_deadline());
+        }
         for effect in effects {
             self.region_effect(node, effect);
         }
@@ -939,7 +944,11 @@ impl<A: Application> World<A> {
         let mut effects = Vec::new();
         self.tally.steps += 1;
         let shown = self.trace.is_some().then(|| format!("n{node}: C{incarnation} {input:?}"));
+        let ticks = matches!(input, coordinator::Input::Tick);
         machine.handle(now, input, &mut effects);
+        if ticks {
+            assert_moved("coordinator", now, machine.next_deadline());
+        }
         if let Some(shown) = shown {
             self.note(|| shown);
         }

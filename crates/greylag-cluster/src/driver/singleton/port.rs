@@ -338,7 +338,6 @@ impl<M: Send + 'static> Port<M> {
         loop {
             let deadline = self.lock().proxy.next_deadline();
             tokio::select! {
-                biased;
                 () = crate::driver::node::sleep_until(deadline) => self.input(ProxyInput::Tick),
                 event = events.next() => {
                     let view = events.view();
