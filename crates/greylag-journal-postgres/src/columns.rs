@@ -68,11 +68,11 @@ impl<'a> Columns<'a> {
         self.events.tags.is_some()
     }
 
-    /// In the order of the statements; the tags only if there are any.
-    pub(crate) fn parameters(&self) -> Vec<&(dyn ToSql + Sync)> {
+    /// In the order of the statements: the columns, what all appends share, and the tags only if there are any.
+    pub(crate) fn parameters<'b>(&'b self, shared: [&'b (dyn ToSql + Sync); 2]) -> Vec<&'b (dyn ToSql + Sync)> {
         let Self { places, ids, uuids, epochs, firsts, lasts, events } = self;
         let mut parameters: Vec<&(dyn ToSql + Sync)> = vec![places, ids, uuids, epochs, firsts, lasts];
-        events.add_to(&mut parameters);
+        events.add_to(&mut parameters, shared);
         parameters
     }
 }
@@ -105,11 +105,12 @@ impl<'a> EventColumns<'a> {
         push_seldom(&mut self.tags, before, rows::join_tags(&event.tags));
     }
 
-    fn add_to<'b>(&'b self, parameters: &mut Vec<&'b (dyn ToSql + Sync)>) {
+    fn add_to<'b>(&'b self, parameters: &mut Vec<&'b (dyn ToSql + Sync)>, shared: [&'b (dyn ToSql + Sync); 2]) {
         let Self { places, numbers, codecs, manifests, versions, filtered, payloads, metadata, crcs, tags } = self;
         let columns: [&(dyn ToSql + Sync); 9] =
             [places, numbers, codecs, manifests, versions, filtered, payloads, metadata, crcs];
         parameters.extend(columns);
+        parameters.extend(shared);
         parameters.extend(tags.as_ref().map(|tags| tags as &(dyn ToSql + Sync)));
     }
 }
@@ -177,7 +178,7 @@ mod tests {
         ];
         let columns = Columns::of(&appends);
         assert!(columns.are_tagged());
-        assert_eq!(columns.parameters().len(), 16);
+        assert_eq!(columns.parameters([&"lane", &0_i64]).len(), 18);
         assert_eq!(columns.firsts, [5, 9, 1, 1, 7]);
         assert_eq!(columns.lasts, Some(vec![5, 10, 1, 2, 7]));
         let events = columns.events;

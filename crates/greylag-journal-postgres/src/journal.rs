@@ -16,6 +16,7 @@ use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio_postgres::Row;
 
+use crate::clock::ClockWatch;
 use crate::driver::lane::{self, Message, Submitted};
 use crate::driver::link::{Link, Session, Use};
 use crate::driver::pool::Pool;
@@ -163,7 +164,8 @@ impl PostgresJournal {
         let link = Link::new(database, &settings, used);
         let pool = |size| Arc::new(Pool::new(link.clone(), size, settings.statement_timeout));
         let (write, replay, query) = (pool(settings.pool_write), pool(settings.pool_read), pool(settings.pool_query));
-        let (mut tasks, counters) = (Vec::new(), Arc::new(Counters::default()));
+        let clock = ClockWatch::new(link.name.clone(), settings.behind_current_time);
+        let (mut tasks, counters) = (Vec::new(), Arc::new(Counters::new(clock)));
         let lanes = (0..settings.write_lanes).map(|_| {
             let (sender, inbox) = mpsc::unbounded_channel();
             tasks.push(tokio::spawn(lane::run(link.clone(), counters.clone(), lane_settings(&link, &settings), inbox)));
@@ -222,6 +224,7 @@ fn lane_settings(link: &Link, settings: &PostgresJournalSettings) -> LaneSetting
         max_batch_bytes: settings.max_batch_bytes,
         append_timeout: settings.append_timeout,
         try_timeout: settings.try_timeout(),
+        max_clock_lag: settings.max_clock_lag,
     }
 }
 
@@ -267,6 +270,9 @@ impl Inner {
                 true => Health::Degraded(vec![format!("{name}: some connections cannot be made: {trouble}")]),
                 false => Health::Down(format!("{name}: {trouble}")),
             };
+        }
+        if let Some(reason) = self.counters.clock.trouble() {
+            return Health::Degraded(vec![format!("{}: {reason}", self.link.name)]);
         }
         let (all, free) = (self.room_units(), self.room.available_permits());
         if free * 2 < all {

@@ -24,6 +24,7 @@ use greylag_persistence::{
     AppendError, Appended, PersistenceId, RejectReason, SeqNr, StoreFailure, Timestamp, WriterEpoch, WriterUuid,
 };
 
+use crate::clock;
 use crate::failure::Failure;
 pub(crate) use verdict::{Found, StoredLast};
 use verdict::{Verdict, verdict};
@@ -110,6 +111,8 @@ pub(crate) struct LaneSettings {
     pub(crate) max_batch_bytes: usize,
     pub(crate) append_timeout: Duration,
     pub(crate) try_timeout: Duration,
+    /// Nothing is stored while the server's clock is behind the latest event by more.
+    pub(crate) max_clock_lag: Duration,
 }
 
 #[derive(Debug)]
@@ -437,13 +440,18 @@ impl Lane {
                 for append in appends {
                     let Some(pending) = self.pending.get(&append) else { continue };
                     let found = found.get(&pending.request.id);
-                    match verdict(&pending.request, found, pending.unanswered) {
+                    match verdict(&pending.request, found, pending.unanswered, self.settings.max_clock_lag) {
                         Verdict::Answer(outcome) => self.answer(append, outcome, out),
                         Verdict::Unknown(why) => {
                             let outcome = Err(AppendError::Unknown(self.failure(why)));
                             self.answer(append, outcome, out);
                         }
                         Verdict::Again => again.push(append),
+                        Verdict::ClockBehind(behind) => {
+                            let words = clock::too_far_behind(behind, self.settings.max_clock_lag);
+                            let error = AppendError::NotStored(self.failure(&words));
+                            self.refuse(append, error, out);
+                        }
                     }
                 }
                 self.requeue(again);

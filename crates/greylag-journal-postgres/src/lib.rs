@@ -68,6 +68,7 @@
 //! than the program is refused.
 //! ```sql
 #![doc = include_str!("migrations/0001_journal.sql")]
+#![doc = include_str!("migrations/0002_clock.sql")]
 //! ```
 //! `metadata` is the count of its entries, then name and content of each, every length before it as
 //! four bytes, big-endian; `codec_id`, `schema_version` are unsigned numbers by their bits.
@@ -93,6 +94,7 @@
 //! Source: persistence §4.4.
 
 mod changes;
+mod clock;
 mod columns;
 mod driver;
 mod error;

@@ -20,8 +20,10 @@ pub struct Migration {
 
 /// All migrations, for those who apply them by hand: the statements in one transaction, and with them
 /// `insert into greylag_schema (version, name) values (…)`.
-pub const MIGRATIONS: &[Migration] =
-    &[Migration { version: 1, name: "journal", sql: include_str!("migrations/0001_journal.sql") }];
+pub const MIGRATIONS: &[Migration] = &[
+    Migration { version: 1, name: "journal", sql: include_str!("migrations/0001_journal.sql") },
+    Migration { version: 2, name: "clock", sql: include_str!("migrations/0002_clock.sql") },
+];
 
 /// The table that says which migrations were applied.
 pub const SCHEMA_TABLE: &str = "CREATE TABLE IF NOT EXISTS greylag_schema (version integer PRIMARY KEY, \

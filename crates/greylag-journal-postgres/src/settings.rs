@@ -53,6 +53,11 @@ pub struct PostgresJournalSettings {
     /// passed by. On databases of several clocks, at least what these may differ by. Default 100 ms.
     /// Source: persistence §5 (`query.behind_current_time`).
     pub behind_current_time: Duration,
+    /// How far the server's clock may be behind the latest stored event. After a failover to a server whose clock is
+    /// behind, new events get the latest stored time until the clock has passed it, and projections see them then. A
+    /// clock that is behind by more than `behind_current_time` is warned of; while it is behind by more than this,
+    /// nothing is stored. Default 10 min. Source: persistence §4.4, 70.
+    pub max_clock_lag: Duration,
     /// Deleted events that one statement removes. Default 1000.
     pub sweep_events: usize,
 }
@@ -80,6 +85,7 @@ impl Default for PostgresJournalSettings {
             min_backoff: Duration::from_millis(50),
             max_backoff: Duration::from_secs(5),
             behind_current_time: Duration::from_millis(100),
+            max_clock_lag: Duration::from_secs(600),
             sweep_events: 1000,
         }
     }
@@ -130,6 +136,7 @@ impl PostgresJournalSettings {
             ("migration_timeout", self.migration_timeout),
             ("min_backoff", self.min_backoff),
             ("max_backoff", self.max_backoff),
+            ("max_clock_lag", self.max_clock_lag),
         ] {
             if value.is_zero() {
                 return zero(setting);
@@ -137,6 +144,10 @@ impl PostgresJournalSettings {
         }
         if self.write_lanes > usize::from(greylag_persistence::SLICES) {
             return Err(SettingsError::TooManyLanes { write_lanes: self.write_lanes });
+        }
+        if self.max_clock_lag <= self.behind_current_time {
+            let (max_clock_lag, behind_current_time) = (self.max_clock_lag, self.behind_current_time);
+            return Err(SettingsError::ClockLag { max_clock_lag, behind_current_time });
         }
         if self.min_backoff > self.max_backoff {
             return Err(SettingsError::Backoff { min: self.min_backoff, max: self.max_backoff });
@@ -176,6 +187,14 @@ pub enum SettingsError {
         /// `max_backoff`.
         max: Duration,
     },
+    /// Appends would be refused before anybody is warned.
+    #[error("max_clock_lag = {max_clock_lag:?} must be longer than behind_current_time = {behind_current_time:?}")]
+    ClockLag {
+        /// `max_clock_lag`.
+        max_clock_lag: Duration,
+        /// `behind_current_time`.
+        behind_current_time: Duration,
+    },
     /// No name of a schema.
     #[error("schema = {schema:?} is no name of a schema")]
     Schema {
@@ -191,6 +210,7 @@ impl SettingsError {
             Self::Zero { setting } => setting,
             Self::TooManyLanes { .. } => "write_lanes",
             Self::Backoff { .. } => "max_backoff",
+            Self::ClockLag { .. } => "max_clock_lag",
             Self::Schema { .. } => "schema",
         }
     }
@@ -210,6 +230,7 @@ mod tests {
             (PostgresJournalSettings { append_timeout: Duration::ZERO, ..settings() }, "append_timeout"),
             (PostgresJournalSettings { write_lanes: 2000, ..settings() }, "2000"),
             (PostgresJournalSettings { min_backoff: Duration::from_secs(9), ..settings() }, "9s is longer"),
+            (PostgresJournalSettings { max_clock_lag: Duration::from_millis(99), ..settings() }, "behind_current_time"),
             (PostgresJournalSettings { schema: String::new(), ..settings() }, "schema"),
         ] {
             let error = settings.validate().unwrap_err().to_string();

@@ -1,7 +1,43 @@
 //! The statements. Only what PostgreSQL 13 and its relatives share; each is one transaction of its own.
 
+/// The latest time under which anything was stored; null if nothing was. The condition has the planner read the few rows
+/// by their key: lanes forbid it to read whole tables, and such a plan counts as costly enough to be compiled.
+macro_rules! latest {
+    () => {
+        "(SELECT max(latest) FROM lane_clock WHERE lane >= '')"
+    };
+}
+
+/// The present: what the server's clock says, but never earlier than the latest stored event. A server that takes over
+/// with a clock that is behind would store events in front of places that projections have passed.
+macro_rules! now {
+    () => {
+        concat!("GREATEST(greylag_clock(), ", latest!(), ")")
+    };
+}
+
+/// Keeps the time of what was stored, in the row of this connection (`$lane`); `$stored` is a list of times.
+macro_rules! keep_time {
+    ($lane:literal, $stored:literal) => {
+        concat!(
+            "k AS (
+    INSERT INTO lane_clock AS k (lane, latest)
+    SELECT ",
+            $lane,
+            "::text, max(stored_at) FROM (",
+            $stored,
+            ") AS stored (stored_at) HAVING max(stored_at) IS NOT NULL
+    ON CONFLICT (lane) DO UPDATE SET latest = GREATEST(k.latest, excluded.latest)
+)"
+        )
+    };
+}
+
 /// Stores appends of many ids, each id once. Answers the places of those stored, and their times, in one row;
-/// nothing is said of the others.
+/// nothing is said of the others. Beside them stands by how much the server's clock is behind the latest event.
+///
+/// Nothing is stored while the clock is behind by more than `max_clock_lag` (`$17`, in microseconds), and nothing of an
+/// id whose own last event is so far ahead. `$16` names the connection's row of `lane_clock`.
 ///
 /// Heads are compared and raised by one update (J3), and only what it changed is stored. A row that
 /// another transaction holds is waited for, and compared as that leaves it. `$1` numbers the appends, and `$7`
@@ -13,18 +49,27 @@
 macro_rules! append {
     ($then:literal) => {
         concat!(
-            "WITH w AS (
+            "WITH c AS (
+    SELECT greylag_clock() AS clock, ",
+            now!(),
+            " AS now
+), w AS (
     SELECT unnest($1::integer[]) AS place, unnest($2::text[]) AS pid, unnest($3::uuid[]) AS writer_uuid,
         unnest($4::bigint[]) AS epoch, unnest($5::bigint[]) AS first_nr, unnest($6::bigint[]) AS last_nr
 ), f AS (
     UPDATE entity e SET highest_seq_nr = COALESCE(w.last_nr, w.first_nr),
-        last_event_at = GREATEST(statement_timestamp(), e.last_event_at + interval '1 microsecond')
+        last_event_at = GREATEST((SELECT now FROM c), e.last_event_at + interval '1 microsecond')
     FROM w
     WHERE e.persistence_id = w.pid AND e.writer_epoch = w.epoch AND e.highest_seq_nr = w.first_nr - 1
+        AND GREATEST((SELECT now FROM c), e.last_event_at)
+            <= (SELECT clock + $17::bigint * interval '1 microsecond' FROM c)
     RETURNING w.place, w.writer_uuid, e.persistence_id, e.slice, e.entity_type, e.writer_epoch, e.last_event_at
 ), ",
+            keep_time!("$16", "SELECT last_event_at FROM f"),
+            ", ",
             $then,
-            " SELECT array_agg(place), array_agg(last_event_at) FROM f"
+            " SELECT array_agg(place), array_agg(last_event_at),
+    (SELECT (extract(epoch FROM now - clock) * 1000000)::bigint FROM c) FROM f"
         )
     };
 }
@@ -46,7 +91,7 @@ pub(crate) const APPEND: &str = append!(
 )"
 );
 
-/// The same of events some of which have tags (`$16`).
+/// The same of events some of which have tags (`$18`).
 pub(crate) const APPEND_TAGGED: &str = append!(
     "r AS (
     SELECT f.persistence_id, x.seq_nr, f.slice, f.entity_type, f.last_event_at, f.writer_uuid, f.writer_epoch,
@@ -56,7 +101,7 @@ pub(crate) const APPEND_TAGGED: &str = append!(
         SELECT unnest($7::integer[]) AS place, unnest($8::bigint[]) AS seq_nr, unnest($9::integer[]) AS codec_id,
             unnest($10::text[]) AS manifest, unnest($11::integer[]) AS schema_version,
             unnest($12::boolean[]) AS filtered, unnest($13::bytea[]) AS payload, unnest($14::bytea[]) AS metadata,
-            unnest($15::bigint[]) AS crc32c, unnest($16::text[]) AS tags
+            unnest($15::bigint[]) AS crc32c, unnest($18::text[]) AS tags
     ) x
     JOIN f ON f.place = x.place
 ), i AS (
@@ -71,13 +116,21 @@ pub(crate) const APPEND_TAGGED: &str = append!(
 )"
 );
 
-/// What stands in the place of appends that were not stored, heads and events of one moment.
-pub(crate) const LOOK_UP: &str = "\
+/// What stands in the place of appends that were not stored, heads and events of one moment; and by how much the
+/// server's clock is behind the latest event, an id's own included.
+pub(crate) const LOOK_UP: &str = concat!(
+    "\
+WITH c AS (SELECT greylag_clock() AS clock, ",
+    now!(),
+    " AS now)
 SELECT w.pid, e.writer_epoch, e.writer_uuid, e.generation, e.highest_seq_nr, e.deleted_to,
-    v.writer_uuid AS last_writer_uuid, v.crc32c AS last_crc32c, v.db_timestamp AS last_timestamp
+    v.writer_uuid AS last_writer_uuid, v.crc32c AS last_crc32c, v.db_timestamp AS last_timestamp,
+    (extract(epoch FROM GREATEST(c.now, e.last_event_at) - c.clock) * 1000000)::bigint AS behind
 FROM unnest($1::text[], $2::bigint[]) AS w(pid, last_nr)
+CROSS JOIN c
 LEFT JOIN entity e ON e.persistence_id = w.pid
-LEFT JOIN event v ON v.persistence_id = w.pid AND v.seq_nr = w.last_nr";
+LEFT JOIN event v ON v.persistence_id = w.pid AND v.seq_nr = w.last_nr"
+);
 
 /// J4. No row: the claim is refused. Waits on the row while an append of the id is in flight anywhere.
 /// A claim that says it saw an epoch makes no first row.
@@ -166,43 +219,83 @@ pub(crate) const GET_STATE: &str = "\
 SELECT revision, generation, writer_uuid, db_timestamp, codec_id, manifest, schema_version, payload, tag, crc32c
 FROM durable_state WHERE persistence_id = $1";
 
-/// The first revision. No row: somebody was first.
-pub(crate) const INSERT_STATE: &str = "\
+/// By how much the server's clock is behind the latest event, in microseconds; and behind the state of an id, if that
+/// is more.
+pub(crate) const CLOCK_BEHIND: &str = concat!(
+    "SELECT (extract(epoch FROM GREATEST(",
+    now!(),
+    ", (SELECT db_timestamp FROM durable_state WHERE persistence_id = $1)) - greylag_clock()) * 1000000)::bigint"
+);
+
+/// A revision under the present time, which is kept as the time of events is; see [`APPEND`].
+macro_rules! store_state {
+    ($lane:literal, $then:literal) => {
+        concat!(
+            "WITH c AS (
+    SELECT greylag_clock() AS clock, ",
+            now!(),
+            " AS now
+), s AS (",
+            $then,
+            " RETURNING revision, db_timestamp), ",
+            keep_time!($lane, "SELECT db_timestamp FROM s"),
+            " SELECT revision FROM s"
+        )
+    };
+}
+
+/// The first revision. No row: somebody was first, or the clock is too far behind (`$13`).
+pub(crate) const INSERT_STATE: &str = store_state!(
+    "$12",
+    "
 INSERT INTO durable_state (persistence_id, entity_type, slice, revision, generation, writer_uuid, db_timestamp,
     codec_id, manifest, schema_version, payload, tag, crc32c)
-VALUES ($1, $2, $3, 1, coalesce($4::bigint, 0), $5, statement_timestamp(), $6, $7, $8, $9, $10, $11)
-ON CONFLICT (persistence_id) DO NOTHING
-RETURNING revision";
+SELECT $1::text, $2::text, $3::smallint, 1, coalesce($4::bigint, 0), $5::uuid, c.now, $6::integer, $7::text, $8::integer,
+    $9::bytea, $10::text, $11::bigint
+FROM c WHERE c.now <= c.clock + $13::bigint * interval '1 microsecond'
+ON CONFLICT (persistence_id) DO NOTHING"
+);
 
 /// A later revision; a tombstone, which has no codec, keeps the tag. No row: it does not follow, or a
-/// greater generation owns the state.
-pub(crate) const UPDATE_STATE: &str = "\
+/// greater generation owns the state, or the clock is too far behind (`$12`).
+pub(crate) const UPDATE_STATE: &str = store_state!(
+    "$11",
+    "
 UPDATE durable_state SET revision = $2::bigint, generation = GREATEST(generation, $3::bigint), writer_uuid = $4,
-    db_timestamp = GREATEST(statement_timestamp(), db_timestamp + interval '1 microsecond'),
+    db_timestamp = GREATEST((SELECT now FROM c), db_timestamp + interval '1 microsecond'),
     codec_id = $5::integer, manifest = $6, schema_version = $7, payload = $8,
     tag = CASE WHEN $5::integer IS NULL THEN tag ELSE $9 END, crc32c = $10
 WHERE persistence_id = $1 AND revision = $2::bigint - 1 AND ($3::bigint IS NULL OR generation <= $3::bigint)
-RETURNING revision";
+    AND GREATEST((SELECT now FROM c), db_timestamp) <= (SELECT clock + $12::bigint * interval '1 microsecond' FROM c)"
+);
 
 pub(crate) const STATE_IDS: &str = "\
 SELECT persistence_id FROM durable_state WHERE persistence_id > $1 ORDER BY persistence_id LIMIT $2";
 
 /// `$2`: the time to begin with; `$3`: how far to stay behind.
-pub(crate) const STATES_BY_TAG: &str = "\
+pub(crate) const STATES_BY_TAG: &str = concat!(
+    "\
 SELECT persistence_id, revision, generation, writer_uuid, db_timestamp, codec_id, manifest, schema_version, payload,
     tag, crc32c
 FROM durable_state
-WHERE tag = $1 AND db_timestamp >= $2 AND db_timestamp < statement_timestamp() - $3::bigint * interval '1 microsecond'
-ORDER BY db_timestamp, persistence_id LIMIT $4";
+WHERE tag = $1 AND db_timestamp >= $2 AND db_timestamp < ",
+    now!(),
+    " - $3::bigint * interval '1 microsecond'
+ORDER BY db_timestamp, persistence_id LIMIT $4"
+);
 
-pub(crate) const STATES_BY_SLICES: &str = "\
+pub(crate) const STATES_BY_SLICES: &str = concat!(
+    "\
 SELECT persistence_id, revision, generation, writer_uuid, db_timestamp, codec_id, manifest, schema_version, payload,
     tag, crc32c
 FROM durable_state
 WHERE entity_type = $1 AND db_timestamp >= $2
-    AND db_timestamp < statement_timestamp() - $3::bigint * interval '1 microsecond'
+    AND db_timestamp < ",
+    now!(),
+    " - $3::bigint * interval '1 microsecond'
     AND slice BETWEEN $5::smallint AND $6::smallint
-ORDER BY db_timestamp, persistence_id LIMIT $4";
+ORDER BY db_timestamp, persistence_id LIMIT $4"
+);
 
 pub(crate) const CLAIM_SLICES: &str = "\
 INSERT INTO projection_owner AS o (projection, slice, epoch)
@@ -274,9 +367,9 @@ SELECT persistence_id FROM entity
 WHERE persistence_id > $1 AND highest_seq_nr > 0 AND ($3::text IS NULL OR entity_type = $3)
 ORDER BY persistence_id LIMIT $2";
 
-/// The present, by the server's clock; null if nothing was ever stored.
+/// The present; null if nothing was ever stored.
 pub(crate) const NEWEST: &str =
-    "SELECT CASE WHEN EXISTS (SELECT 1 FROM entity WHERE highest_seq_nr > 0) THEN statement_timestamp() END AS now";
+    concat!("SELECT CASE WHEN EXISTS (SELECT 1 FROM entity WHERE highest_seq_nr > 0) THEN ", now!(), " END AS now");
 
 /// What all pages of events have in common. `$2`, `$3`, `$4`: the row to begin after; `$5`: the last time
 /// that is meant; `$6`: how far to stay behind the present, in microseconds.
@@ -293,7 +386,9 @@ macro_rules! page_of_events {
             $where,
             " AND (db_timestamp, persistence_id, seq_nr) > ($2::timestamptz, $3::text COLLATE \"C\", $4::bigint)
     AND db_timestamp <= $5::timestamptz
-    AND db_timestamp < statement_timestamp() - $6::bigint * interval '1 microsecond'
+    AND db_timestamp < ",
+            now!(),
+            " - $6::bigint * interval '1 microsecond'
 ORDER BY db_timestamp, persistence_id, seq_nr LIMIT $7::bigint"
         )
     };
@@ -342,7 +437,7 @@ ORDER BY persistence_id LIMIT $2";
 
 /// As [`NEWEST`], of states.
 pub(crate) const NEWEST_CHANGE: &str =
-    "SELECT CASE WHEN EXISTS (SELECT 1 FROM durable_state) THEN statement_timestamp() END AS now";
+    concat!("SELECT CASE WHEN EXISTS (SELECT 1 FROM durable_state) THEN ", now!(), " END AS now");
 
 /// As [`page_of_events`], of changes of states. An id has one row, so its revision need not be compared.
 macro_rules! page_of_changes {
@@ -354,7 +449,9 @@ macro_rules! page_of_changes {
             $where,
             " AND (db_timestamp, persistence_id) > ($2::timestamptz, $3::text COLLATE \"C\")
     AND db_timestamp <= $4::timestamptz
-    AND db_timestamp < statement_timestamp() - $5::bigint * interval '1 microsecond'
+    AND db_timestamp < ",
+            now!(),
+            " - $5::bigint * interval '1 microsecond'
 ORDER BY db_timestamp, persistence_id LIMIT $6::bigint"
         )
     };
@@ -447,3 +544,7 @@ SELECT persistence_id FROM (
 ORDER BY persistence_id LIMIT $2";
 
 pub(crate) const LAST_APPEND: &str = "SELECT last_event_at FROM entity WHERE persistence_id = $1";
+
+/// Forgets the rows of connections that ended; the latest time stays.
+pub(crate) const TIDY_CLOCK: &str =
+    "DELETE FROM lane_clock WHERE latest < (SELECT max(latest) FROM lane_clock) - interval '1 day'";

@@ -1,6 +1,7 @@
 //! Durable states: one row each, compared and raised by one statement.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use greylag_persistence::{
@@ -11,10 +12,13 @@ use greylag_persistence::{
 use tokio_postgres::Row;
 
 use crate::changes::PostgresChanges;
+use crate::clock;
 use crate::driver::pool::{Called, Failed};
 use crate::journal::{Inner, slice};
 use crate::rows::{self, Micros, Unreadable, Uuid};
-use crate::statements::{GET_STATE, INSERT_STATE, STATE_IDS, STATES_BY_SLICES, STATES_BY_TAG, UPDATE_STATE};
+use crate::statements::{
+    CLOCK_BEHIND, GET_STATE, INSERT_STATE, STATE_IDS, STATES_BY_SLICES, STATES_BY_TAG, UPDATE_STATE,
+};
 
 const CAPS: StateCaps = StateCaps::full(Scope::Shared, OffsetKind::Timestamp);
 
@@ -69,8 +73,34 @@ impl PostgresStates {
                 let why = format!("an earlier try went unanswered, and revision {} is stored", current.revision);
                 Err(StateWriteError::Unknown(self.inner.failure(why)))
             }
-            Verdict::Mismatch | Verdict::Store => Err(StateWriteError::RevisionMismatch { current }),
+            Verdict::Mismatch => Err(StateWriteError::RevisionMismatch { current }),
+            Verdict::Store => Err(self.not_stored_though_it_fits(&write.id, maybe_done, current).await),
         }
+    }
+
+    /// A write that fits what is stored, and was not stored: the clock is too far behind, or what was in its way has
+    /// gone meanwhile.
+    async fn not_stored_though_it_fits(
+        &self,
+        id: &PersistenceId,
+        maybe_done: bool,
+        current: StateHead,
+    ) -> StateWriteError {
+        let (text, limit) = (id.as_str(), self.inner.settings.max_clock_lag);
+        let found = self.inner.write.call(self.inner.settings.call_timeout, |session| async move {
+            let statement = session.prepare(CLOCK_BEHIND).await?;
+            session.client.query_one(&statement, &[&text]).await?.try_get::<_, i64>(0)
+        });
+        let behind = match found.await {
+            Ok(micros) => Duration::from_micros(micros.max(0).unsigned_abs()),
+            Err(Failed { cause, .. }) => return StateWriteError::Unknown(cause),
+        };
+        if behind <= limit {
+            return StateWriteError::RevisionMismatch { current };
+        }
+        self.inner.counters.clock.note(behind);
+        let cause = self.inner.failure(clock::too_far_behind(behind, limit));
+        if maybe_done { StateWriteError::Unknown(cause) } else { StateWriteError::NotStored(cause) }
     }
 
     /// Whether the statement stored the row.
@@ -89,7 +119,7 @@ impl PostgresStates {
             let client = &session.client;
             let stored = if is_first {
                 let statement = session.prepare(INSERT_STATE).await?;
-                let values: [&(dyn tokio_postgres::types::ToSql + Sync); 11] = [
+                let values: [&(dyn tokio_postgres::types::ToSql + Sync); 13] = [
                     &text,
                     &entity_type,
                     &slice,
@@ -101,12 +131,26 @@ impl PostgresStates {
                     &payload,
                     &tag,
                     &crc32c,
+                    &session.clock_row,
+                    &session.max_clock_lag,
                 ];
                 client.query_opt(&statement, &values).await?
             } else {
                 let statement = session.prepare(UPDATE_STATE).await?;
-                let values: [&(dyn tokio_postgres::types::ToSql + Sync); 10] =
-                    [&text, &revision, &generation, &uuid, &codec, &manifest, &version, &payload, &tag, &crc32c];
+                let values: [&(dyn tokio_postgres::types::ToSql + Sync); 12] = [
+                    &text,
+                    &revision,
+                    &generation,
+                    &uuid,
+                    &codec,
+                    &manifest,
+                    &version,
+                    &payload,
+                    &tag,
+                    &crc32c,
+                    &session.clock_row,
+                    &session.max_clock_lag,
+                ];
                 client.query_opt(&statement, &values).await?
             };
             Ok(stored.is_some())

@@ -5,8 +5,11 @@ use std::time::Duration;
 
 use greylag_persistence::{AppendError, Appended};
 
+use crate::clock::ClockWatch;
+
 /// What the handles of one journal have done together since it was opened; other processes count for
-/// themselves. Numbers only rise, but for [`pending_bytes`](Self::pending_bytes). Source: persistence §10.16.
+/// themselves. Numbers only rise, but for [`pending_bytes`](Self::pending_bytes)
+/// and [`clock_behind`](Self::clock_behind). Source: persistence §10.16.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PostgresStats {
     /// Appends said to be stored.
@@ -39,6 +42,11 @@ pub struct PostgresStats {
     pub longest_commit: Duration,
     /// Statements of appends that failed or stayed without an answer.
     pub failed_statements: u64,
+    /// By how much the server's clock was behind the latest stored event at the last append; zero while it is not.
+    /// May fall.
+    pub clock_behind: Duration,
+    /// How often the server's clock was found to be behind by more than `behind_current_time`, after it was not.
+    pub clock_set_back: u64,
     /// Snapshots said to be saved.
     pub snapshots: u64,
     /// Bytes of their payloads.
@@ -62,16 +70,25 @@ impl PostgresStats {
 }
 
 /// Where the lanes and handles of one journal count.
-#[derive(Debug, Default)]
-pub(crate) struct Counters(Mutex<PostgresStats>);
+#[derive(Debug)]
+pub(crate) struct Counters {
+    stats: Mutex<PostgresStats>,
+    pub(crate) clock: ClockWatch,
+}
 
 impl Counters {
+    pub(crate) fn new(clock: ClockWatch) -> Self {
+        Self { stats: Mutex::default(), clock }
+    }
+
     pub(crate) fn read(&self) -> PostgresStats {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        let clock = self.clock.seen();
+        let stats = *self.stats.lock().unwrap_or_else(PoisonError::into_inner);
+        PostgresStats { clock_behind: clock.behind, clock_set_back: clock.times, ..stats }
     }
 
     fn count(&self, change: impl FnOnce(&mut PostgresStats)) {
-        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        change(&mut self.stats.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
     /// An append of so much was answered.
@@ -125,7 +142,7 @@ mod tests {
 
     #[test]
     fn means_are_of_what_was_done() {
-        let counters = Counters::default();
+        let counters = Counters::new(ClockWatch::new("journal".to_owned(), Duration::ZERO));
         assert_eq!((counters.read().appends_per_statement(), counters.read().mean_commit()), (0.0, Duration::ZERO));
         let millis = Duration::from_millis;
         counters.executed(3, millis(2), true);

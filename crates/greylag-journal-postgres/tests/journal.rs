@@ -64,18 +64,18 @@ fn a_schema_is_migrated_once_by_many_and_a_newer_one_is_refused() {
         let config = server.config();
         let named = |migrate| PostgresJournalSettings { schema: "odd \"name\"".to_owned(), migrate, ..settings() };
         let refused = open_error(&config, named(Migrate::Refuse)).await;
-        assert!(refused.contains("version 0, this program needs 1"), "{refused}");
+        assert!(refused.contains("version 0, this program needs 2"), "{refused}");
         let opened = futures::future::join_all((0..6).map(|_| PostgresJournal::open(&config, named(Migrate::Apply))));
         for journal in opened.await {
             let mut writer = Writer::claim(&journal.unwrap(), id("a|1")).await;
             writer.highest = SeqNr::ZERO;
         }
         let applied = server.psql("select version, name from \"odd \"\"name\"\"\".greylag_schema").unwrap();
-        assert_eq!(applied.trim(), "1|journal");
+        assert_eq!(applied.trim(), "1|journal\n2|clock");
         PostgresJournal::open(&config, named(Migrate::Refuse)).await.unwrap();
         server.psql("insert into \"odd \"\"name\"\"\".greylag_schema values (99, 'future')").unwrap();
         let newer = open_error(&config, named(Migrate::Apply)).await;
-        assert!(newer.contains("version 99, and this program knows 1"), "{newer}");
+        assert!(newer.contains("version 99, and this program knows 2"), "{newer}");
     });
 }
 
@@ -267,7 +267,8 @@ fn only_what_fits_into_a_page_travels() {
 #[test]
 fn young_changes_are_held_back() {
     with_server(async |server| {
-        let held = PostgresJournalSettings { behind_current_time: Duration::from_secs(3600), ..settings() };
+        let (held, max_clock_lag) = (Duration::from_secs(3600), Duration::from_secs(7200));
+        let held = PostgresJournalSettings { behind_current_time: held, max_clock_lag, ..settings() };
         let held = PostgresJournal::open(&server.config(), held).await.unwrap().states();
         let at_once = PostgresJournalSettings { behind_current_time: Duration::ZERO, ..settings() };
         let at_once = PostgresJournal::open(&server.config(), at_once).await.unwrap().states();

@@ -266,8 +266,12 @@ async fn execute(
     let sent_at = Instant::now();
     let outcome = insert(&session, &appends).await.map_err(|error| Failure::of(&error));
     counters.executed(appends.len(), sent_at.elapsed(), outcome.is_ok());
-    let outcome =
-        outcome.and_then(|row| stored(appends.len(), &row).map_err(|Unreadable| unreadable("an answer to an append")));
+    let outcome = outcome.and_then(|row| {
+        let read = stored(appends.len(), &row).and_then(|stored| Ok((stored, behind(row.try_get(2))?)));
+        let (stored, behind) = read.map_err(|Unreadable| unreadable("an answer to an append"))?;
+        counters.clock.note(behind);
+        Ok(stored)
+    });
     Input::Executed { statement, outcome }
 }
 
@@ -283,6 +287,11 @@ fn stored(appends: usize, row: &tokio_postgres::Row) -> Result<Vec<Option<Timest
     Ok(stored)
 }
 
+/// By how much the clock is behind, as the statements say it, in microseconds.
+fn behind(micros: Result<i64, tokio_postgres::Error>) -> Result<Duration, Unreadable> {
+    micros.map(|micros| Duration::from_micros(micros.max(0).unsigned_abs())).map_err(|_| Unreadable)
+}
+
 /// The statement was done, and what it said cannot be read: as good as no answer.
 fn unreadable(what: &str) -> Failure {
     Failure::Unanswered(format!("{what} cannot be read; check that the schema is the one documented"))
@@ -294,7 +303,8 @@ async fn insert(
 ) -> Result<tokio_postgres::Row, tokio_postgres::Error> {
     let columns = Columns::of(appends);
     let statement = session.prepare(if columns.are_tagged() { APPEND_TAGGED } else { APPEND }).await?;
-    session.client.query_one(&statement, &columns.parameters()).await
+    let shared = columns.parameters([&session.clock_row, &session.max_clock_lag]);
+    session.client.query_one(&statement, &shared).await
 }
 
 async fn look_up(session: Arc<Session>, statement: StatementNo, appends: Vec<Arc<[StoredEvent]>>) -> Input {
@@ -323,7 +333,7 @@ fn found(row: &tokio_postgres::Row) -> Result<(PersistenceId, Found), Unreadable
         Some(Uuid(writer_uuid)) => Some(stored_last(row, writer_uuid)?),
         None => None,
     };
-    Ok((id, Found { head, last }))
+    Ok((id, Found { head, last, clock_behind: behind(row.try_get("behind"))? }))
 }
 
 fn stored_last(row: &tokio_postgres::Row, writer_uuid: WriterUuid) -> Result<StoredLast, Unreadable> {

@@ -5,7 +5,8 @@
 //! first, so a journal that was opened while its server was away comes up by itself.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::hash::{BuildHasher as _, RandomState};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -17,6 +18,7 @@ use crate::driver::reservation::{self, Reservation};
 use crate::error::{advised, not_connected, not_connected_within};
 use crate::schema::{self, Migrate};
 use crate::settings::PostgresJournalSettings;
+use crate::statements::TIDY_CLOCK;
 
 /// A lock whose holder never runs foreign code, so poison says nothing.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -26,6 +28,10 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// A connection, with the statements that were prepared on it.
 pub(crate) struct Session {
     pub(crate) client: Client,
+    /// Its row of `lane_clock`: no two connections have the same, so none waits for another.
+    pub(crate) clock_row: String,
+    /// `max_clock_lag`, in microseconds.
+    pub(crate) max_clock_lag: i64,
     prepared: Mutex<HashMap<&'static str, Statement>>,
     carrier: AbortHandle,
 }
@@ -75,6 +81,12 @@ pub(crate) struct Link {
     statement_timeout: Duration,
     pub(crate) connect_timeout: Duration,
     migration_timeout: Duration,
+    /// In microseconds.
+    max_clock_lag: i64,
+    /// A random number, which names the connections of this process among those of others.
+    process: u64,
+    /// Connections made so far.
+    sessions: AtomicU64,
     backoff: (Duration, Duration),
     reach: Mutex<Reach>,
     /// Lanes that have a connection.
@@ -104,6 +116,9 @@ impl Link {
             statement_timeout: settings.statement_timeout,
             connect_timeout: settings.connect_timeout,
             migration_timeout: settings.migration_timeout,
+            max_clock_lag: i64::try_from(settings.max_clock_lag.as_micros()).unwrap_or(i64::MAX),
+            process: RandomState::new().hash_one(0_u64),
+            sessions: AtomicU64::new(0),
             backoff: (settings.min_backoff, settings.max_backoff),
             reach: Mutex::default(),
             lanes_up: AtomicUsize::new(0),
@@ -196,7 +211,11 @@ impl Link {
         let session = connecting.await.unwrap_or_else(|_| Err(not_connected_within(self.connect_timeout)));
         let ready = match session {
             Ok(session) if *migrated => Ok(session),
-            Ok(session) => self.look_after_schema(&session.client).await.map(|()| session),
+            Ok(session) => match self.look_after_schema(&session.client).await {
+                // What other processes left behind is not in the way; the next to start tries again.
+                Ok(()) => known(session.client.execute(TIDY_CLOCK, &[]).await).map(|_| session),
+                Err(error) => Err(error),
+            },
             Err(error) => Err(error),
         };
         *migrated |= ready.is_ok();
@@ -207,7 +226,10 @@ impl Link {
     async fn open(&self, purpose: Purpose) -> Result<Session, String> {
         let (client, carrier) =
             self.database.connect("journal database").await.map_err(|error| not_connected(&error))?;
-        let session = Session { client, prepared: Mutex::default(), carrier };
+        let no = self.sessions.fetch_add(1, Ordering::Relaxed);
+        let clock_row = format!("{:016x}/{no}", self.process);
+        let session =
+            Session { client, clock_row, max_clock_lag: self.max_clock_lag, prepared: Mutex::default(), carrier };
         let limit = self.statement_timeout.as_millis().max(1);
         let path = schema::quoted(&self.schema);
         let setup = format!(

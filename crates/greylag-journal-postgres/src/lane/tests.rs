@@ -59,6 +59,7 @@ impl Bench {
             max_batch_bytes: 1000,
             append_timeout: APPEND,
             try_timeout: TRY,
+            max_clock_lag: Duration::from_secs(600),
         };
         change(&mut settings);
         let mut effects = Vec::new();
@@ -201,24 +202,61 @@ fn what_was_not_stored_is_told_by_the_event_and_the_head() {
     let fenced = |head| refused(1, AppendError::Fenced { current: head });
     let conflict = |highest| refused(1, AppendError::Conflict { highest: SeqNr::from(highest) });
     for (what, found, answer) in [
-        ("stored by an earlier try", Found { head: head(3, 5, 0), last: Some(ours) }, stored(1, 44)),
-        ("stored, and claimed since", Found { head: head(4, 6, 0), last: Some(ours) }, stored(1, 44)),
-        ("claimed", Found { head: head(4, 4, 0), last: None }, fenced(head(4, 4, 0))),
+        (
+            "stored by an earlier try",
+            Found { head: head(3, 5, 0), last: Some(ours), ..Found::default() },
+            stored(1, 44),
+        ),
+        (
+            "stored, and claimed since",
+            Found { head: head(4, 6, 0), last: Some(ours), ..Found::default() },
+            stored(1, 44),
+        ),
+        ("claimed", Found { head: head(4, 4, 0), last: None, ..Found::default() }, fenced(head(4, 4, 0))),
         ("never claimed", Found::default(), fenced(Head::default())),
         (
             "another writer's event",
-            Found { head: head(4, 5, 0), last: Some(StoredLast { writer_uuid: WriterUuid::NONE, ..ours }) },
+            Found {
+                head: head(4, 5, 0),
+                last: Some(StoredLast { writer_uuid: WriterUuid::NONE, ..ours }),
+                ..Found::default()
+            },
             fenced(head(4, 5, 0)),
         ),
-        ("other content", Found { head: head(3, 5, 0), last: Some(StoredLast { crc32c: 7, ..ours }) }, conflict(5)),
-        ("a hole", Found { head: head(3, 2, 0), last: None }, conflict(2)),
-        ("a deleted number", Found { head: head(3, 9, 9), last: None }, conflict(9)),
+        (
+            "other content",
+            Found { head: head(3, 5, 0), last: Some(StoredLast { crc32c: 7, ..ours }), ..Found::default() },
+            conflict(5),
+        ),
+        ("a hole", Found { head: head(3, 2, 0), last: None, ..Found::default() }, conflict(2)),
+        ("a deleted number", Found { head: head(3, 9, 9), last: None, ..Found::default() }, conflict(9)),
     ] {
         let mut bench = Bench::new();
         bench.submit([request(1, "a", 5)]);
         assert_eq!(bench.executed(1, &[]), [look_up(1, &[1])], "{what}");
         assert_eq!(bench.found(1, "a", found), [answer], "{what}");
     }
+}
+
+/// Scenario persistence 70: an append that fits is refused by name while the clock is too far behind, and never after
+/// an unanswered try (J10).
+#[test]
+fn scenario_70_a_clock_too_far_behind_is_why_an_append_is_not_stored() {
+    let found = |seconds| Found { head: head(3, 4, 0), last: None, clock_behind: Duration::from_secs(seconds) };
+    let mut bench = Bench::new();
+    bench.submit([request(1, "a", 5)]);
+    bench.executed(1, &[]);
+    assert_eq!(bench.found(1, "a", found(600)), [execute(2, &[1])], "as far as it may be");
+    bench.executed(2, &[]);
+    let effects = bench.found(2, "a", found(601));
+    let [Effect::Answer { outcome: Err(AppendError::NotStored(failure)), .. }] = &effects[..] else {
+        panic!("{effects:?}")
+    };
+    assert!(failure.cause.contains("max_clock_lag"), "{failure}");
+    let mut bench = Bench::new();
+    bench.unanswered();
+    bench.executed(2, &[]);
+    assert!(is_unknown(&bench.found(2, "a", found(601))));
 }
 
 /// Scenarios persistence 61, 62; J10: after an unanswered try only Ok, Fenced and Unknown are true.
@@ -233,17 +271,17 @@ fn scenario_61_62_after_an_unanswered_try_nothing_is_said_not_to_be_stored() {
     bench.unanswered();
     bench.executed(2, &[]);
     // Also if somebody else has claimed since: Fenced would say that it was not stored.
-    let deleted = Found { head: head(4, 5, 5), last: None };
+    let deleted = Found { head: head(4, 5, 5), last: None, ..Found::default() };
     assert!(is_unknown(&bench.found(2, "a", deleted)), "stored, and deleted since, perhaps");
     let mut bench = Bench::new();
     bench.unanswered();
     bench.executed(2, &[]);
-    let passed = Found { head: head(3, 7, 0), last: None };
+    let passed = Found { head: head(3, 7, 0), last: None, ..Found::default() };
     assert!(is_unknown(&bench.found(2, "a", passed)), "no Conflict");
     let mut bench = Bench::new();
     bench.unanswered();
     bench.executed(2, &[]);
-    let claimed = Found { head: head(4, 4, 0), last: None };
+    let claimed = Found { head: head(4, 4, 0), last: None, ..Found::default() };
     let fenced = refused(1, AppendError::Fenced { current: head(4, 4, 0) });
     assert_eq!(bench.found(2, "a", claimed), [fenced], "the head proves it");
 }
@@ -339,7 +377,7 @@ fn a_head_that_cannot_be_read_leaves_its_append_unknown_and_others_alone() {
     let mut bench = Bench::new();
     bench.submit([request(1, "a", 5), request(2, "b", 5)]);
     assert_eq!(bench.executed(1, &[]), [look_up(1, &[1, 2])]);
-    let effects = bench.found(1, "b", Found { head: head(4, 4, 0), last: None });
+    let effects = bench.found(1, "b", Found { head: head(4, 4, 0), last: None, ..Found::default() });
     assert!(is_unknown(&effects[..1]), "{effects:?}");
     assert_eq!(effects[1..], [refused(2, AppendError::Fenced { current: head(4, 4, 0) })]);
 }
@@ -349,7 +387,7 @@ fn what_stood_in_the_way_and_has_gone_is_tried_again() {
     let mut bench = Bench::new();
     bench.submit([request(1, "a", 5)]);
     bench.executed(1, &[]);
-    assert_eq!(bench.found(1, "a", Found { head: head(3, 4, 0), last: None }), [execute(2, &[1])]);
+    assert_eq!(bench.found(1, "a", Found { head: head(3, 4, 0), last: None, ..Found::default() }), [execute(2, &[1])]);
     // The connection breaks while it is looked up: the try itself was answered.
     bench.executed(2, &[]);
     bench.failed(2, Failure::NotSent(words()));

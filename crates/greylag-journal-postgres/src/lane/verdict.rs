@@ -1,6 +1,8 @@
 //! What became of an append that a statement did not store: told by its head, and by the event that
 //! stands in the place of its last one.
 
+use std::time::Duration;
+
 use greylag_persistence::{AppendError, Appended, Head, Timestamp, WriterEpoch, WriterUuid};
 
 use super::Request;
@@ -12,6 +14,8 @@ pub(crate) struct Found {
     pub(crate) head: Head,
     /// The event under the append's last number.
     pub(crate) last: Option<StoredLast>,
+    /// By how much the server's clock is behind the latest event of all, or of this id.
+    pub(crate) clock_behind: Duration,
 }
 
 /// What tells an event from every other.
@@ -28,11 +32,13 @@ pub(super) enum Verdict {
     Unknown(&'static str),
     /// It would be stored now: what stood in its way has gone.
     Again,
+    /// The server's clock is behind by so much, and would give the event too late a time.
+    ClockBehind(Duration),
 }
 
 /// The rule of persistence §4.4 and J10. `unanswered`: an earlier try was sent, and nobody knows.
-pub(super) fn verdict(request: &Request, found: Option<&Found>, unanswered: bool) -> Verdict {
-    let Some(Found { head, last }) = found else {
+pub(super) fn verdict(request: &Request, found: Option<&Found>, unanswered: bool, max_clock_lag: Duration) -> Verdict {
+    let Some(Found { head, last, clock_behind }) = found else {
         return Verdict::Unknown("not stored by this try; the head that tells about earlier ones cannot be read");
     };
     let is_ours = |last: &&StoredLast| last.writer_uuid == request.writer_uuid && last.crc32c == request.crc32c;
@@ -48,7 +54,7 @@ pub(super) fn verdict(request: &Request, found: Option<&Found>, unanswered: bool
         return Verdict::Answer(Err(AppendError::Fenced { current: *head }));
     }
     if head.highest.next() == Some(request.first) {
-        return Verdict::Again;
+        return if *clock_behind > max_clock_lag { Verdict::ClockBehind(*clock_behind) } else { Verdict::Again };
     }
     if unanswered {
         return Verdict::Unknown("an earlier try went unanswered, and another append stands in its place");

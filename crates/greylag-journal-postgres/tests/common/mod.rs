@@ -138,6 +138,14 @@ pub(crate) fn at_inserts(server: &Postgres, times: u32, statement: &str) {
     server.psql(&sql).unwrap();
 }
 
+/// SQL that puts a clock in place of the server's: that one, plus or minus this.
+pub(crate) fn set_clock(shift: &str) -> String {
+    format!(
+        "create or replace function greylag_clock() returns timestamptz language sql stable
+         as $$ select statement_timestamp() {shift} $$"
+    )
+}
+
 /// No event with this payload is ever stored: who writes it is told this state.
 pub(crate) fn refuse(server: &Postgres, payload: &str, state: &str) {
     let sql = format!(

@@ -26,7 +26,7 @@ pub trait JournalFactory: Send + Sync {
         false
     }
 
-    /// Turns the clock of the journal back; answers whether it did.
+    /// Turns the clock of the journal back by so much, or, by zero, puts it right; answers whether it did.
     async fn turn_clock_back(&self, _journal: &Arc<dyn Journal>, _by: Duration) -> bool {
         false
     }

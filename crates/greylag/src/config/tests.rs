@@ -418,6 +418,7 @@ fn every_bad_setting_of_a_journal_names_its_key() {
         ("pg.append_timeout = 5", "pg.append_timeout"),
         ("pg.max_backoff = \"1ms\"", "pg.max_backoff"),
         ("pg.max_batch_bytes = 0", "pg.max_batch_bytes"),
+        ("pg.max_clock_lag = \"100ms\"", "pg.max_clock_lag"),
         ("pg.pol_read = 1", "pg.pol_read"),
         ("sled.cache_bytes = 0", "sled.cache_bytes"),
         ("sled.lock_retry = \"0s\"", "sled.lock_retry"),

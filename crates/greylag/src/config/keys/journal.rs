@@ -326,6 +326,7 @@ fn pg() -> Vec<Key> {
         Key::new("persistence.pg.min_backoff", SOURCE, "First wait before connecting again; doubles.", |draft| &mut draft.settings.journal.pg.settings.min_backoff),
         Key::new("persistence.pg.max_backoff", SOURCE, "Longest wait before connecting again.", |draft| &mut draft.settings.journal.pg.settings.max_backoff),
         Key::new("persistence.pg.sweep_events", "persistence §4.4", "Deleted events that one statement removes.", |draft| &mut draft.settings.journal.pg.settings.sweep_events),
+        Key::new("persistence.pg.max_clock_lag", "persistence §4.4", "Nothing is stored while the server's clock is behind the latest stored event by more.", |draft| &mut draft.settings.journal.pg.settings.max_clock_lag),
         Key::new("persistence.query.behind_current_time", SOURCE, "On PostgreSQL, queries hold back what is younger; at least what the clocks of a distributed database may differ by.", |draft| &mut draft.settings.journal.pg.settings.behind_current_time),
     ]
 }

@@ -1,0 +1,115 @@
+//! The server's clock, compared with the latest stored event: warned of when it is behind, once for each time.
+//!
+//! Every append answers by how much the clock is behind the time of the latest stored event. A clock that runs on is
+//! never behind by more than commits overlap; it is after a failover to a server whose clock is. Source: persistence 70.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+/// What the last answers said about the clock.
+#[derive(Debug)]
+pub(crate) struct ClockWatch {
+    journal: String,
+    /// A clock that is behind by no more is nobody's concern (`behind_current_time`).
+    tolerated: Duration,
+    seen: Mutex<Seen>,
+}
+
+/// What was seen of the clock.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Seen {
+    /// At the last answer.
+    pub(crate) behind: Duration,
+    /// How often it was found to be behind by more than is tolerated, after it was not.
+    pub(crate) times: u64,
+}
+
+/// What changed with an answer.
+#[derive(Debug, PartialEq, Eq)]
+enum Change {
+    SetBack,
+    CaughtUp,
+}
+
+impl Seen {
+    fn take(&mut self, behind: Duration, tolerated: Duration) -> Option<Change> {
+        let was_behind = self.behind > tolerated;
+        self.behind = behind;
+        match (was_behind, behind > tolerated) {
+            (false, true) => {
+                self.times = self.times.saturating_add(1);
+                Some(Change::SetBack)
+            }
+            (true, false) => Some(Change::CaughtUp),
+            (false, false) | (true, true) => None,
+        }
+    }
+}
+
+impl ClockWatch {
+    pub(crate) fn new(journal: String, tolerated: Duration) -> Self {
+        Self { journal, tolerated, seen: Mutex::default() }
+    }
+
+    /// An answer said that the clock is behind by so much.
+    pub(crate) fn note(&self, behind: Duration) {
+        let change = self.seen.lock().unwrap_or_else(PoisonError::into_inner).take(behind, self.tolerated);
+        let journal = self.journal.as_str();
+        match change {
+            Some(Change::SetBack) => tracing::warn!(
+                journal,
+                ?behind,
+                "the clock of the journal database is behind the latest stored event: new events get the time of that \
+                 one, and projections see them once the clock has passed it; set the server's clock right"
+            ),
+            Some(Change::CaughtUp) => {
+                tracing::info!(journal, "the clock of the journal database has passed the latest stored event");
+            }
+            None => {}
+        }
+    }
+
+    pub(crate) fn seen(&self) -> Seen {
+        *self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is wrong with the clock, if it is behind by more than is tolerated.
+    pub(crate) fn trouble(&self) -> Option<String> {
+        let Seen { behind, .. } = self.seen();
+        (behind > self.tolerated)
+            .then(|| format!("the server's clock is {behind:.1?} behind the latest stored event; set it right"))
+    }
+}
+
+/// Why nothing is stored under this clock.
+pub(crate) fn too_far_behind(behind: Duration, max_clock_lag: Duration) -> String {
+    format!(
+        "the server's clock is {behind:.1?} behind the latest stored event, more than max_clock_lag = {max_clock_lag:?}; \
+         set the server's clock right, or raise max_clock_lag if that event's time is the wrong one"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_that_is_behind_is_told_of_once_each_time() {
+        let (mut seen, millis) = (Seen::default(), Duration::from_millis);
+        let mut take = |behind| seen.take(millis(behind), millis(100));
+        assert_eq!([take(0), take(100)], [None, None], "as far as commits overlap");
+        assert_eq!([take(101), take(60_000), take(59_000)], [Some(Change::SetBack), None, None]);
+        assert_eq!([take(100), take(0)], [Some(Change::CaughtUp), None]);
+        assert_eq!(take(5_000), Some(Change::SetBack));
+        assert_eq!(seen, Seen { behind: millis(5_000), times: 2 });
+    }
+
+    #[test]
+    fn trouble_names_how_far() {
+        let watch = ClockWatch::new("journal".to_owned(), Duration::from_millis(100));
+        assert_eq!(watch.trouble(), None);
+        watch.note(Duration::from_secs(60));
+        assert!(watch.trouble().is_some_and(|trouble| trouble.contains("60.0s behind")));
+        assert!(too_far_behind(Duration::from_secs(660), Duration::from_secs(600)).contains("max_clock_lag = 600s"));
+    }
+}
