@@ -5,6 +5,7 @@ mod events;
 mod from_cluster;
 mod inlet;
 mod keeper;
+mod limits;
 mod membership;
 mod numbers;
 mod shipping;
@@ -125,6 +126,8 @@ impl Replicator {
         store: Option<Arc<dyn DurableStore>>,
     ) -> Result<Self, StartError> {
         settings.validate()?;
+        let (ordinary, bulk) = task::mailboxes(&settings.name);
+        limits::check(&settings, &*remoting, &ordinary, &bulk)?;
         let (requests, request_queue) = mpsc::channel(settings.mailbox_capacity);
         let (control, control_queue) = mpsc::unbounded_channel();
         membership.check_roles(&settings.roles)?;

@@ -53,6 +53,14 @@ pub enum StaleStore {
     Force,
 }
 
+/// Whether a pattern means an id. A `*` counts only at the end.
+pub(crate) fn covers(pattern: &str, id: &str) -> bool {
+    match pattern.strip_suffix('*') {
+        Some(prefix) => id.starts_with(prefix),
+        None => pattern == id,
+    }
+}
+
 impl Default for DurableSettings {
     fn default() -> Self {
         Self {
@@ -75,10 +83,7 @@ impl DurableSettings {
 
     /// Whether an entry with this id is stored. A `*` counts only at the end. Source: ddata U1.
     pub fn covers(&self, id: &str) -> bool {
-        self.keys.iter().any(|pattern| match pattern.strip_suffix('*') {
-            Some(prefix) => id.starts_with(prefix),
-            None => pattern == id,
-        })
+        self.keys.iter().any(|pattern| covers(pattern, id))
     }
 
     /// Whether anything is stored at all.

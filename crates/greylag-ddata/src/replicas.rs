@@ -76,6 +76,11 @@ impl Replicas {
         Self { own_status: Some(ReplicaStatus::Up), ..Self::default() }
     }
 
+    /// Whether membership has said anything so far.
+    pub fn is_anything_known(&self) -> bool {
+        self.own_status.is_some() || !self.others.is_empty() || self.unmet > 0 || !self.removed.is_empty()
+    }
+
     /// Whether this one counts in levels.
     pub fn own_is_voter(&self) -> bool {
         self.own_status.is_some_and(ReplicaStatus::is_voter)

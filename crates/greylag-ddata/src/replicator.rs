@@ -554,6 +554,9 @@ impl ReplicatorCore {
         }
         self.log.set_peers(&peers);
         self.begin_syncing(now, out);
+        if self.replicas.is_anything_known() {
+            self.evaluate_early(now, out);
+        }
         if before.own_status.is_some() && self.replicas.removed.contains(&self.own) {
             self.on_stop(now, StopReason::Removed, out);
         }
@@ -668,8 +671,14 @@ impl ReplicatorCore {
         self.stats.full_states_sent += message.full_states();
         let bytes = message.size_hint();
         self.sent.count(message.kind(), bytes);
-        let bulk = bytes > self.settings.max_message_bytes;
+        let bulk = self.is_bulk(&message, bytes);
         out.push(Effect::Send { to, bulk, message });
+    }
+
+    /// Whether a message exceeds what the ordinary mailbox takes. Its size is reckoned first, and near the limit found out.
+    fn is_bulk(&self, message: &Message, about: usize) -> bool {
+        let most = self.settings.max_message_bytes;
+        about > most || (about > most / 2 && message.encoded_len() > most)
     }
 
     /// Adds a type that peers may send from now on.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::durable::DurableSettings;
+use crate::durable::{DurableSettings, covers};
 use crate::error::StartError;
 use crate::sabotage::Sabotage;
 
@@ -75,6 +75,12 @@ pub struct ReplicatorSettings {
     /// For how long copies that name a removed replica are expected, entries that are not durable. Default
     /// 6 h. Source: ddata Z5, Z9.
     pub pruning_marker_time_to_live: Duration,
+    /// How far another member's wall clock may be ahead of the one here. Times of pruning that lie further ahead are
+    /// refused, and told of: nothing could ever be younger than they are. Default 5 min. Source: ddata Z9.
+    pub max_clock_skew: Duration,
+    /// Entries whose timestamps are numbers of the program's own and no wall time: ids, or prefixes and `*`. They are
+    /// never compared with the clock here. Default none. Source: ddata Y6.
+    pub custom_clocks: Vec<String>,
     /// Which entries are stored on disk, and how. Default none.
     pub durable: DurableSettings,
     /// Local requests that wait while durable entries are loaded. Default 10,000. Source: ddata U4.
@@ -156,6 +162,8 @@ impl Default for ReplicatorSettings {
             pruning_interval: Some(Duration::from_secs(120)),
             max_pruning_dissemination: Duration::from_secs(300),
             pruning_marker_time_to_live: Duration::from_secs(6 * 3_600),
+            max_clock_skew: Duration::from_secs(300),
+            custom_clocks: Vec::new(),
             durable: DurableSettings::default(),
             stash_capacity: 10_000,
             expire_keys_after_inactivity: BTreeMap::new(),
@@ -198,6 +206,11 @@ impl ReplicatorSettings {
         }
     }
 
+    /// Whether the timestamps in this entry are wall times. Source: ddata Y6.
+    pub(crate) fn has_wall_clock(&self, key: &str) -> bool {
+        !self.custom_clocks.iter().any(|pattern| covers(pattern, key))
+    }
+
     /// For how long any marker lives.
     pub(crate) fn longest_marker_life(&self) -> Duration {
         self.pruning_marker_time_to_live.max(self.durable.pruning_marker_time_to_live)
@@ -232,6 +245,7 @@ impl ReplicatorSettings {
         }
         let further = [
             ("max_pruning_dissemination", self.max_pruning_dissemination),
+            ("max_clock_skew", self.max_clock_skew),
             ("durable.load_retry_window", self.durable.load_retry_window),
             ("durable.write_behind_interval", self.durable.write_behind_interval.unwrap_or_default()),
         ];
@@ -272,6 +286,9 @@ impl ReplicatorSettings {
                 "pruning_marker_time_to_live is {:?}, it must be above max_pruning_dissemination, which is {:?}",
                 self.pruning_marker_time_to_live, self.max_pruning_dissemination
             )));
+        }
+        if self.custom_clocks.iter().any(String::is_empty) {
+            return Err(StartError::Settings("custom_clocks holds an empty pattern; '*' means every key".into()));
         }
         self.durable.validate(self.max_pruning_dissemination)?;
         self.validate_expiry()?;

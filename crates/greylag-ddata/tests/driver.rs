@@ -386,3 +386,18 @@ async fn the_last_handle_is_the_end_for_followers_too() {
     assert_eq!(tokio::time::timeout(PATIENCE, changes.next()).await, Ok(None));
     lifecycle.wait_for(|now| matches!(now, Lifecycle::Stopped(StopReason::ShutDown))).await.unwrap();
 }
+
+/// ddata 92, R9: whatever the task looks at first, a request never fails because nobody is known yet.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn scenario_92_a_request_right_after_the_start_waits_for_the_replicas() {
+    let network = MemoryNetwork::new();
+    let key = Key::<GCounter>::new("c").unwrap();
+    for uid in 1_001..1_041 {
+        let remoting = network.node(format!("early.ddata:1#{uid}").parse().unwrap(), Arc::new(Registry::new()));
+        let start = Replicator::start(ReplicatorSettings::test(), TypeTable::new(), remoting, Membership::fixed([]));
+        let early = start.unwrap();
+        let level = WriteLevel::majority(PATIENCE);
+        let written = early.update(&key, level, GCounter::new, |c, cx| c.increment(cx, 1)).await;
+        assert_eq!(written, Ok(()), "start {uid}");
+    }
+}

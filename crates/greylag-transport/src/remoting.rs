@@ -11,7 +11,7 @@ use greylag_core::{DeadLetterReason, EntityError, NodeAddress, Registry, ReplyPo
 
 use crate::dead_letters::DeadLetterEvents;
 use crate::envelope::{Envelope, Inbound};
-use crate::lane::Lane;
+use crate::lane::{Lane, LaneKind};
 
 /// Where an envelope goes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -318,6 +318,12 @@ pub trait Remoting: Send + Sync + 'static {
 
     /// The lane that messages for this recipient take to any peer.
     fn lane_of(&self, recipient: &crate::Recipient) -> Lane;
+
+    /// The largest message that a lane of this kind carries, in bytes; `usize::MAX` where nothing bounds it, as in
+    /// memory. Source: cluster T5.
+    fn maximum_message_size(&self, _lane: LaneKind) -> usize {
+        usize::MAX
+    }
 
     /// What is known of the peer now active, or last active, at an address.
     fn peer(&self, address: &NodeAddress) -> Option<PeerInfo>;

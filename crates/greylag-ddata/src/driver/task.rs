@@ -96,8 +96,7 @@ impl Task {
         store: Option<Arc<dyn DurableStore>>,
     ) -> (Self, watch::Receiver<Lifecycle>) {
         let own = remoting.self_address().clone();
-        let ordinary = Recipient::new(format!("ddata/{}", settings.name));
-        let bulk = Recipient::new(format!("{}ddata/{}", Recipient::BULK_PREFIX, settings.name));
+        let (ordinary, bulk) = mailboxes(&settings.name);
         let (ways_in, arrivals) = arrivals(INBOX);
         let largest = settings.max_entry_bytes.saturating_mul(4);
         let inlet = Arc::new(Inlet::new(ways_in, largest, replicas.clone()));
@@ -326,6 +325,11 @@ impl Task {
     fn post(&self, to: &UniqueAddress, envelope: Envelope) -> bool {
         self.remoting.send(&Destination::Incarnation(to.clone()), envelope.to_uid(to.uid())).is_ok()
     }
+}
+
+/// Where the replicators of this name receive what fits an ordinary message, and what does not.
+pub(super) fn mailboxes(name: &str) -> (Recipient, Recipient) {
+    (Recipient::new(format!("ddata/{name}")), Recipient::new(format!("{}ddata/{name}", Recipient::BULK_PREFIX)))
 }
 
 fn wall_ms() -> i64 {

@@ -268,6 +268,7 @@ impl ReplicatorCore {
     /// arrived was taken all the same. Source: ddata Y6, §9.
     fn note_suspicion(&mut self, now: Instant, from: &UniqueAddress, key: &KeyId, out: &mut Vec<Effect>) {
         let Noticed { timestamp, own_version } = std::mem::take(&mut self.entries.noticed);
+        let timestamp = timestamp.filter(|_| self.settings.has_wall_clock(key));
         let ahead = timestamp.map(|timestamp| timestamp.saturating_sub(self.wall_ms(now)));
         if let Some(ahead_ms) = ahead.filter(|ahead| *ahead > CLOCK_TOLERANCE_MS) {
             self.stats.clocks_ahead += 1;

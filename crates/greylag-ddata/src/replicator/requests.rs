@@ -32,12 +32,23 @@ pub(super) struct WriteRequest {
     store_refused: bool,
     /// Whether a replica refused it for anything else.
     otherwise_refused: bool,
+    early: Option<Early>,
+}
+
+/// A request that was made before any replica was known: whom it asks is decided when the first set of replicas
+/// arrives. Source: ddata R9.
+#[derive(Debug)]
+struct Early {
+    level: Level,
+    /// What is asked first, if it is not the whole entry.
+    message: Option<Message>,
 }
 
 impl WriteRequest {
     /// Enough acknowledged, and it is on disk here, unless the disk failed and another made up for it.
     fn progress(&self) -> Progress {
         match self.quorum.progress() {
+            _ if self.early.is_some() => Progress::Pending,
             Progress::Done if self.awaits_store => Progress::Pending,
             progress => progress,
         }
@@ -69,6 +80,7 @@ pub(super) struct ReadRequest {
     answers: BTreeMap<UniqueAddress, Option<Envelope>>,
     /// Enough answered, and what they said is being stored.
     awaits_store: bool,
+    early: Option<Early>,
 }
 
 impl ReplicatorCore {
@@ -108,6 +120,63 @@ impl ReplicatorCore {
             found.sort_by_key(|replica| !replica.reachable);
         }
         (needed - usize::from(own), own, found.into_iter().map(|replica| replica.address).collect())
+    }
+
+    /// What stands in for the candidates of an early request: one is needed, and nobody can be asked.
+    const NOBODY_KNOWN: (usize, bool, Vec<UniqueAddress>) = (1, false, Vec::new());
+
+    /// The first set of replicas is known: requests that were made before are evaluated, as if they began now with
+    /// what is left of their time. Source: ddata R9.
+    pub(super) fn evaluate_early(&mut self, now: Instant, out: &mut Vec<Effect>) {
+        let is_early = |early: &Option<Early>| early.is_some();
+        let writes: Vec<u64> =
+            self.writes.iter().filter(|(_, write)| is_early(&write.early)).map(|(request, _)| *request).collect();
+        for request in writes {
+            self.evaluate_early_write(now, request, out);
+        }
+        let reads: Vec<u64> =
+            self.reads.iter().filter(|(_, read)| is_early(&read.early)).map(|(request, _)| *request).collect();
+        for request in reads {
+            self.evaluate_early_read(now, request, out);
+        }
+    }
+
+    fn evaluate_early_write(&mut self, now: Instant, request: u64, out: &mut Vec<Effect>) {
+        let Some(write) = self.writes.get_mut(&request) else { return };
+        let Some(Early { level, message }) = write.early.take() else { return };
+        let (key, over_at, own_counts) = (write.key.clone(), write.quorum.deadline(), !write.store_refused);
+        let deltas = matches!(message, Some(Message::DeltaWrite { .. }));
+        let (needed, own, candidates) = self.candidates(&key, level, own_counts, deltas);
+        let Some(write) = self.writes.get_mut(&request) else { return };
+        let left = over_at.saturating_duration_since(now);
+        let first;
+        (write.quorum, first) = Quorum::new(now, needed, own, candidates, left);
+        self.deadlines.note(write.quorum.next_deadline(), request);
+        if write.progress() == Progress::Pending {
+            for to in first {
+                let message = message.clone().unwrap_or_else(|| self.write_message(request, &key));
+                self.ask(over_at, to, message, out);
+            }
+        }
+        self.settle_write(request, out);
+    }
+
+    fn evaluate_early_read(&mut self, now: Instant, request: u64, out: &mut Vec<Effect>) {
+        let Some(read) = self.reads.get_mut(&request) else { return };
+        let Some(Early { level, .. }) = read.early.take() else { return };
+        let (key, over_at) = (read.key.clone(), read.quorum.deadline());
+        let (needed, own, candidates) = self.candidates(&key, level, self.lifecycle == Lifecycle::Running, false);
+        let Some(read) = self.reads.get_mut(&request) else { return };
+        let first;
+        (read.quorum, first) = Quorum::new(now, needed, own, candidates, over_at.saturating_duration_since(now));
+        self.deadlines.note(read.quorum.next_deadline(), request);
+        if read.quorum.progress() != Progress::Pending {
+            return self.finish_read(request, out);
+        }
+        let question = Self::question(read, request);
+        for to in first {
+            self.ask(over_at, to, question.clone(), out);
+        }
     }
 
     /// Has a change confirmed, or, if nothing changed, has it made sure that others hold what is here.
@@ -150,13 +219,19 @@ impl ReplicatorCore {
         out: &mut Vec<Effect>,
     ) {
         let deltas = matches!(message, Some(Message::DeltaWrite { .. }));
-        let (needed, own, candidates) =
-            if level == Level::Local { (0, true, Vec::new()) } else { self.candidates(key, level, true, deltas) };
+        let is_early = level != Level::Local && !self.replicas.is_anything_known();
+        let early = is_early.then(|| Early { level, message: message.clone() });
+        let (needed, own, candidates) = match level {
+            Level::Local => (0, true, Vec::new()),
+            _ if is_early => Self::NOBODY_KNOWN,
+            level => self.candidates(key, level, true, deltas),
+        };
         let timeout = if level == Level::Local { STORE_TIMEOUT } else { level.timeout() };
         let (quorum, first) = Quorum::new(now, needed, own, candidates, timeout);
         let (awaits_store, store_refused, otherwise_refused) = (false, false, false);
+        let key_of = key.clone();
         let mut write =
-            WriteRequest { id, key: key.clone(), kind, quorum, awaits_store, store_refused, otherwise_refused };
+            WriteRequest { id, key: key_of, kind, quorum, awaits_store, store_refused, otherwise_refused, early };
         if write.progress() != Progress::Impossible {
             write.awaits_store = self.entries.storing.wait(key, Waiter::Write(request), changed);
         }
@@ -306,13 +381,17 @@ impl ReplicatorCore {
         out: &mut Vec<Effect>,
     ) {
         let own_counts = self.lifecycle == Lifecycle::Running;
-        let (needed, own, candidates) = self.candidates(&key, level, own_counts, false);
+        let early = (!self.replicas.is_anything_known()).then_some(Early { level, message: None });
+        let (needed, own, candidates) =
+            if early.is_some() { Self::NOBODY_KNOWN } else { self.candidates(&key, level, own_counts, false) };
         let (quorum, first) = Quorum::new(now, needed, own, candidates, level.timeout());
         let asked = self.entries.digest(&key);
-        let read = ReadRequest { id, key, tag, quorum, asked, answers: BTreeMap::new(), awaits_store: false };
+        let (answers, awaits_store) = (BTreeMap::new(), false);
+        let read = ReadRequest { id, key, tag, quorum, asked, answers, awaits_store, early };
         let request = self.numbers.draw();
         let question = Self::question(&read, request);
-        let (over, over_at) = (read.quorum.progress() != Progress::Pending, read.quorum.deadline());
+        let over = read.early.is_none() && read.quorum.progress() != Progress::Pending;
+        let over_at = read.quorum.deadline();
         self.deadlines.note(read.quorum.next_deadline(), request);
         self.reads.insert(request, read);
         if over {
@@ -377,7 +456,8 @@ impl ReplicatorCore {
     /// Answers a read from the entry as it is after everything that arrived was joined into it.
     /// What is durable is stored before that. Source: ddata R13.
     fn finish_read(&mut self, request: u64, out: &mut Vec<Effect>) {
-        let Some(read) = self.reads.get_mut(&request).filter(|read| !read.awaits_store) else { return };
+        let may_finish = |read: &&mut ReadRequest| !read.awaits_store && read.early.is_none();
+        let Some(read) = self.reads.get_mut(&request).filter(may_finish) else { return };
         read.awaits_store = read.quorum.progress() == Progress::Done
             && self.entries.storing.wait(&read.key, Waiter::Read(request), false);
         if !read.awaits_store {

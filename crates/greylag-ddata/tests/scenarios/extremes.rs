@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use greylag_crdt::{GSet, ReplicatedData};
+use greylag_crdt::{GSet, LwwRegister, ReplicatedData};
 use greylag_ddata::{
-    BatchItem, Content, Envelope, Input, Message, Notice, Refusal, ReplicatorSettings, WriteLevel, WriteReply,
+    BatchItem, Content, Envelope, Input, Key, Message, Notice, Refusal, ReplicatorEvent, ReplicatorSettings,
+    WriteLevel, WriteReply,
 };
 
-use crate::levels::{MAJORITY, add, count, counter_key};
+use crate::levels::{MAJORITY, TWO, add, count, counter_key};
 use crate::world::{SOON, TIMEOUT, World};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -124,4 +125,27 @@ fn a_message_that_was_not_taken_is_about_one_request() {
     assert_eq!(world.sent.len(), asked.len(), "one other for each");
     assert!(ids.iter().all(|id| world.written(*id).is_none()));
     assert_eq!(world.core('a').stats().unsent, asked.len() as u64);
+}
+
+/// ddata Y6: of entries with a clock of the program's own, such as sharding's homes and epochs, no timestamp is ever
+/// compared with the wall clock; of others one that is far ahead is told of once.
+#[test]
+fn a_custom_clock_is_never_compared_with_the_wall() {
+    let settings = ReplicatorSettings { custom_clocks: vec!["epoch-*".into()], ..ReplicatorSettings::default() };
+    let mut world = World::with("ab", settings);
+    for id in ["epoch-1", "wall"] {
+        for timestamp in [i64::MAX / 2, i64::MAX / 2 + 1] {
+            let key = Key::<LwwRegister<String>>::new(id).unwrap();
+            world.update('a', &key, TWO, |register, cx| {
+                register.set_with(cx, timestamp.to_string(), |_, _| timestamp);
+            });
+            world.run(SOON);
+        }
+        assert_eq!(world.held('b', &Key::<LwwRegister<String>>::new(id).unwrap()).timestamp(), i64::MAX / 2 + 1);
+    }
+    let told = world.events.iter().filter_map(|event| match event {
+        ReplicatorEvent::ClockAhead { key, .. } => Some(key.to_string()),
+        _ => None,
+    });
+    assert_eq!(told.collect::<Vec<_>>(), ["wall"]);
 }

@@ -2,6 +2,7 @@
 //! machines. Source: ddata §12.
 
 mod deleted;
+mod early;
 mod extremes;
 mod levels;
 mod partitions;

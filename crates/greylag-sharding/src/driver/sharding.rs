@@ -432,6 +432,8 @@ fn start_replicator(
         majority_min_cap: settings.majority_min_cap,
         max_delta_elements: 5,
         prefer_oldest: true,
+        // Generations and epochs, which no wall clock has anything to do with.
+        custom_clocks: vec!["*".to_owned()],
         ..ReplicatorSettings::default()
     };
     let membership = Membership::from_cluster(cluster);

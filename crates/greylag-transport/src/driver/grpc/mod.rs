@@ -48,7 +48,7 @@ use crate::doorkeeper::Intrusion;
 use crate::endpoint::Endpoint;
 use crate::envelope::{Envelope, Inbound, Recipient};
 use crate::error::{BindError, TlsError};
-use crate::lane::Lane;
+use crate::lane::{Lane, LaneKind};
 use crate::queue::Item;
 use crate::reliable::SenderInput;
 use crate::remoting::{
@@ -398,6 +398,10 @@ impl Remoting for GrpcTransport {
 
     fn lane_of(&self, recipient: &Recipient) -> Lane {
         self.shared.lanes.lane(recipient)
+    }
+
+    fn maximum_message_size(&self, lane: LaneKind) -> usize {
+        self.shared.settings.maximum_message_size(lane)
     }
 
     fn peer(&self, address: &NodeAddress) -> Option<PeerInfo> {

@@ -158,6 +158,18 @@ pub(super) fn keys() -> Vec<Key> {
             |draft| &mut draft.settings.ddata.pruning_marker_time_to_live,
         ),
         Key::new(
+            "ddata.max_clock_skew",
+            "ddata Z9",
+            "How far another member's wall clock may be ahead; times of pruning further ahead are refused.",
+            |draft| &mut draft.settings.ddata.max_clock_skew,
+        ),
+        Key::new(
+            "ddata.custom_clocks",
+            "ddata Y6",
+            "Entries whose timestamps are no wall times, and never compared with the clock: ids, or prefixes and `*`.",
+            |draft| &mut draft.settings.ddata.custom_clocks,
+        ),
+        Key::new(
             "ddata.expire_keys_after_inactivity",
             "ddata E1",
             "Entries that nobody uses for so long are removed, by pattern, such as \"session-*=30m\".",

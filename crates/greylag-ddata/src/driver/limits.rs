@@ -1,0 +1,63 @@
+//! Whether messages of the sizes that are set get through the transport that is given. Source: ddata §8.
+
+use greylag_transport::{LaneKind, Recipient, Remoting};
+
+use crate::error::StartError;
+use crate::settings::ReplicatorSettings;
+
+/// The most that stands before the data of a piece: its transfer's number, size and digest, and the piece's place in it.
+pub(super) const PIECE_HEADER: usize = 60;
+
+/// Refuses sizes above what the lanes of the two mailboxes carry: such a message would be dropped each time it is sent.
+pub(super) fn check(
+    settings: &ReplicatorSettings,
+    remoting: &dyn Remoting,
+    ordinary: &Recipient,
+    bulk: &Recipient,
+) -> Result<(), StartError> {
+    let sizes = [
+        ("max_message_bytes", settings.max_message_bytes, 0, ordinary),
+        ("bulk_fragment_bytes", settings.bulk_fragment_bytes, PIECE_HEADER, bulk),
+    ];
+    for (name, bytes, header, mailbox) in sizes {
+        let lane = remoting.lane_of(mailbox).kind();
+        let most = remoting.maximum_message_size(lane);
+        if bytes.saturating_add(header) > most {
+            let limit = setting_of(lane);
+            let with_header = if header > 0 { format!(", with its header {}", bytes + header) } else { String::new() };
+            return Err(StartError::Settings(format!(
+                "{name} is {bytes}{with_header}; {limit} is {most}, and what is larger is never sent: lower {name} or raise {limit}"
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn setting_of(lane: LaneKind) -> &'static str {
+    match lane {
+        LaneKind::Control => "transport.maximum_control_frame_size",
+        LaneKind::Ordinary => "transport.maximum_frame_size",
+        LaneKind::Large => "transport.maximum_large_frame_size",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use greylag_crdt::Digest;
+
+    use super::*;
+    use crate::transfers::Fragment;
+    use crate::wire::encode_fragment;
+
+    /// No piece is larger than its data and the header that start-up reckons with.
+    #[test]
+    fn the_header_of_a_piece_is_no_larger_than_reckoned() {
+        let data = Bytes::from(vec![0; 4 << 20]);
+        let (transfer, total_bytes, index, count) = (u64::MAX, u64::MAX, u32::MAX, u32::MAX);
+        let piece = Fragment { transfer, index, count, total_bytes, digest: Digest(u128::MAX), data: data.clone() };
+        let header = encode_fragment(&piece).len() - data.len();
+        // One byte less than for pieces of 256 MiB.
+        assert_eq!(header + 1, PIECE_HEADER);
+    }
+}
