@@ -47,7 +47,8 @@ pub enum StaleStore {
     /// The replicator stops before it exchanges anything.
     #[default]
     Refuse,
-    /// What was loaded is dropped, here and in the store; peers supply their state.
+    /// What was loaded is dropped, here and in the store; peers supply their state. A store that has lost its end is set
+    /// aside under another name (ddata U5).
     Discard,
     /// It is merged all the same.
     Force,

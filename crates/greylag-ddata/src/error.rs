@@ -150,6 +150,19 @@ pub enum StopReason {
     /// Durable entries could not be loaded, however often it was tried.
     #[error("durable entries could not be loaded: {0}")]
     StoreLoadFailed(StoreError),
+    /// The store has lost changes that it had acknowledged. It was not opened, and stays as it is. Source: ddata U5.
+    #[error(
+        "the store {place} has lost its end: commit {expected} was acknowledged, the last one that is there is {found}; \
+         restore it from a copy, or set durable.stale_store to discard, which sets it aside under another name"
+    )]
+    StoreTailLost {
+        /// Where the store is.
+        place: String,
+        /// The last commit that was acknowledged.
+        expected: u64,
+        /// The last one that is there.
+        found: u64,
+    },
     /// A stored record cannot be read. See `durable.on_bad_record`.
     #[error(
         "the stored record of {key:?} cannot be read: {why}; repair the store, or set durable.on_bad_record to quarantine"

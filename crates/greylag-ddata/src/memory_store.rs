@@ -59,6 +59,7 @@ impl StoreImage {
 struct Place {
     durable: StoreImage,
     appended: Vec<StoreOp>,
+    aside: Vec<StoreImage>,
     open_by: Option<u64>,
 }
 
@@ -77,6 +78,11 @@ impl MemoryStore {
     /// What is durable.
     pub fn image(&self) -> StoreImage {
         self.lock().durable.clone()
+    }
+
+    /// What was set aside, the oldest first.
+    pub fn aside(&self) -> Vec<StoreImage> {
+        self.lock().aside.clone()
     }
 
     /// Changes what is durable behind everybody's back.
@@ -147,6 +153,16 @@ impl DurableStore for MemoryStore {
 
     fn flush(&self) -> BoxFuture<'_, Result<(), StoreError>> {
         Box::pin(async { self.write_out() })
+    }
+
+    fn set_aside(&self) -> BoxFuture<'_, Result<String, StoreError>> {
+        Box::pin(async {
+            let mut place = self.open()?;
+            let durable = std::mem::take(&mut place.durable);
+            place.appended.clear();
+            place.aside.push(durable);
+            Ok(format!("memory, set aside {}", place.aside.len()))
+        })
     }
 
     fn close(&self) -> BoxFuture<'_, Result<(), StoreError>> {

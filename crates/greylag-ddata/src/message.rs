@@ -740,6 +740,8 @@ pub enum Effect {
     /// Read everything that is stored; answered by [`Input::Loaded`] any number of times and then
     /// [`Input::LoadDone`] or [`Input::LoadFailed`].
     Load,
+    /// Set aside what is stored under another name, and go on as for [`Effect::Load`].
+    LoadAnew,
     /// The replicator's life went on.
     Lifecycle(Lifecycle),
     /// Something that operators may want to know.

@@ -3,6 +3,7 @@
 //! ```text
 //! start   machine: Load             --> store: load_all  --> Loaded*, LoadDone | LoadFailed
 //! change  machine: Store{ticket}    --> store: append, flush --> Stored{ticket}
+//! lost    machine: LoadAnew         --> store: set_aside, load_all  --> as start
 //! stop                                  store: close
 //! ```
 //!
@@ -140,6 +141,19 @@ pub enum StoreError {
         /// Where it is.
         place: String,
     },
+    /// Changes that it had acknowledged are gone from its end, so it is not opened: it would show an older state. Source:
+    /// ddata U2.
+    #[error(
+        "store {place} has lost its end: commit {expected} was acknowledged, the last one that is there is {found}"
+    )]
+    TailLost {
+        /// Where it is.
+        place: String,
+        /// The last commit that was acknowledged.
+        expected: u64,
+        /// The last one that is there; 0 if there is none.
+        found: u64,
+    },
     /// It cannot be opened, read or written. What was appended last may or may not be stored.
     #[error("store {place} failed: {why}")]
     Failed {
@@ -167,6 +181,14 @@ pub trait DurableStore: Send + Sync + 'static {
 
     /// Returns once everything appended is durable, also against power loss.
     fn flush(&self) -> BoxFuture<'_, Result<(), StoreError>>;
+
+    /// Gives what is stored another name, under which nothing opens it by itself, and answers that name. The place is empty
+    /// then. Asked only of a store that said [`StoreError::TailLost`], if `durable.stale_store` is `Discard`. Default: an
+    /// error, for stores that never say that. Source: ddata U5.
+    fn set_aside(&self) -> BoxFuture<'_, Result<String, StoreError>> {
+        let (place, why) = ("of this kind".to_owned(), "it cannot be set aside".to_owned());
+        Box::pin(std::future::ready(Err(StoreError::Failed { place, why })))
+    }
 
     /// Flushes and closes. The same place can be opened anew at once, by whomever.
     fn close(&self) -> BoxFuture<'_, Result<(), StoreError>>;

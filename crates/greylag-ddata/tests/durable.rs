@@ -38,6 +38,7 @@ struct Node {
     replies: BTreeMap<u64, Reply>,
     events: Vec<ReplicatorEvent>,
     loads: u32,
+    aside: Vec<StoreImage>,
     ids: u64,
 }
 
@@ -47,8 +48,9 @@ impl Node {
         let now = Instant::now();
         let types = TypeTable::new().with::<GSet<u64>>();
         let core = ReplicatorCore::new(settings, types, address(name), DotSource::new(), 7, now);
-        let (sent, replies, events) = (Vec::new(), BTreeMap::new(), Vec::new());
-        let mut node = Self { core, now, wall: 1_000, disk, pending: None, sent, replies, events, loads: 0, ids: 0 };
+        let (sent, replies, events, aside) = (Vec::new(), BTreeMap::new(), Vec::new(), Vec::new());
+        let (wall, pending, loads, ids) = (1_000, None, 0, 0);
+        let mut node = Self { core, now, wall, disk, pending, sent, replies, events, loads, aside, ids };
         node.input(Input::Wall(1_000));
         node
     }
@@ -96,6 +98,10 @@ impl Node {
                 Effect::Reply { id, reply } => drop(self.replies.insert(id, reply)),
                 Effect::Event(event) => self.events.push(event),
                 Effect::Load => self.loads += 1,
+                Effect::LoadAnew => {
+                    self.aside.push(std::mem::take(&mut self.disk));
+                    self.loads += 1;
+                }
                 Effect::Store { ticket, ops } => {
                     assert!(self.pending.is_none(), "one at a time");
                     self.pending = Some((ticket, ops));
@@ -284,6 +290,33 @@ fn scenario_40_a_store_that_cannot_be_read_stops_it_and_one_that_cannot_be_writt
     node.settle_disk(true);
     assert_eq!(node.stored::<GCounter>("c").unwrap().value(), 1);
     assert_eq!(node.core.unstored(), 0);
+}
+
+/// ddata U5, 88: a store that has lost its end is not asked again; it is left alone, or set aside if that is wanted.
+#[test]
+fn scenario_88_a_store_that_lost_its_end_stops_it_or_is_set_aside() {
+    let lost = || StoreError::TailLost { place: "disk".into(), expected: 9, found: 7 };
+    let image = StoreImage { meta: Some(StoreMeta::default()), ..StoreImage::default() };
+    for stale_store in [StaleStore::Refuse, StaleStore::Force] {
+        let durable = DurableSettings { stale_store, ..DurableSettings::of(["*"]) };
+        let mut node = Node::new("b", durable, image.clone());
+        node.input(Input::LoadFailed(lost()));
+        let reason = StopReason::StoreTailLost { place: "disk".into(), expected: 9, found: 7 };
+        assert!(["disk", "9", "7"].iter().all(|named| reason.to_string().contains(named)), "{reason}");
+        assert_eq!(*node.core.lifecycle(), Lifecycle::Stopped(reason), "{stale_store:?}");
+        assert_eq!((node.loads, node.aside.len()), (1, 0));
+    }
+    let durable = DurableSettings { stale_store: StaleStore::Discard, ..DurableSettings::of(["*"]) };
+    let mut node = Node::new("b", durable.clone(), image.clone());
+    node.input(Input::LoadFailed(lost()));
+    assert_eq!((node.core.lifecycle(), &node.aside), (&Lifecycle::Loading, &vec![image]));
+    assert!(matches!(&node.events[..], [ReplicatorEvent::StoreError { error: StoreError::TailLost { .. }, .. }]));
+    node.load();
+    assert_ne!(*node.core.lifecycle(), Lifecycle::Loading, "it goes on without what was stored");
+    // Where that does not help, it ends some time.
+    let mut node = Node::new("b", durable, StoreImage::default());
+    (0..4).for_each(|_| node.input(Input::LoadFailed(lost())));
+    assert_eq!(*node.core.lifecycle(), Lifecycle::Stopped(StopReason::StoreLoadFailed(lost())));
 }
 
 /// ddata U3: changes that come while a store is under way share the next one; the last state is stored once.

@@ -38,6 +38,10 @@ impl DurableStore for Gated {
         self.store.flush()
     }
 
+    fn set_aside(&self) -> BoxFuture<'_, Result<String, StoreError>> {
+        self.store.set_aside()
+    }
+
     fn close(&self) -> BoxFuture<'_, Result<(), StoreError>> {
         self.store.close()
     }

@@ -281,7 +281,7 @@ impl World {
                 }
                 Effect::Lifecycle(lifecycle) => self.say(&format!("{from}: {lifecycle:?}")),
                 Effect::Event(event) => self.say(&format!("{from}: {event:?}")),
-                Effect::Store { .. } | Effect::Load => self.say(&format!("{from}: {effect:?}")),
+                Effect::Store { .. } | Effect::Load | Effect::LoadAnew => self.say(&format!("{from}: {effect:?}")),
             }
         }
     }

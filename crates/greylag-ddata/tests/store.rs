@@ -85,6 +85,10 @@ impl DurableStore for Faulty {
         }
     }
 
+    fn set_aside(&self) -> BoxFuture<'_, Result<String, StoreError>> {
+        self.inner.set_aside()
+    }
+
     fn close(&self) -> BoxFuture<'_, Result<(), StoreError>> {
         self.inner.close()
     }

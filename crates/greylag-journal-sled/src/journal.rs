@@ -10,7 +10,7 @@ use greylag_persistence::{
     SnapshotCaps, SnapshotCriteria, SnapshotError, SnapshotStore, StoreFailure, Stores, Timestamp, Under, WriterEpoch,
     WriterUuid,
 };
-use greylag_store_sled::{OpenError, Refused, Store, StoreSettings, StoreStats};
+use greylag_store_sled::{OpenError, Refused, Store, StoreSettings, StoreStats, Watermark};
 
 use crate::heads::Undurable;
 use crate::keys::SaveNo;
@@ -23,7 +23,6 @@ use crate::records::{EncodedEvent, EncodedSnapshot};
 use crate::request::{Answer, EncodedAppend, Opening, Request, SnapshotChunks};
 use crate::settings::SledJournalSettings;
 use crate::states::SledStates;
-use crate::watermark::Watermark;
 
 /// Chunks that one request carries; a large snapshot must not fill a group alone.
 const CHUNKS_PER_REQUEST: usize = 16;

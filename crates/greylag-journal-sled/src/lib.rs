@@ -68,13 +68,11 @@ mod states;
 mod sweeper;
 mod transfer;
 mod verification;
-mod watermark;
 
 pub use changes::SledChanges;
-pub use greylag_store_sled::{OpenError, StoreError, StoreSettings, StoreStats};
+pub use greylag_store_sled::{Disk, OpenError, StoreError, StoreSettings, StoreStats};
 pub use journal::{SledJournal, SledSnapshots};
 pub use offsets::SledOffsets;
 pub use queries::SledQueries;
 pub use settings::{Clock, SledJournalSettings};
 pub use states::SledStates;
-pub use watermark::Disk;

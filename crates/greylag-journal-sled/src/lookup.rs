@@ -3,7 +3,8 @@
 
 use bytes::Bytes;
 use greylag_persistence::{Corrupt, CorruptKind, PersistenceId, SeqNr};
-use greylag_store_sled::{Batch, Reader, StoreError};
+use greylag_store_sled::{Reader, StoreError};
+pub(crate) use greylag_store_sled::{remove_all_unneeded, remove_next_unneeded, remove_unneeded};
 
 use crate::keys::{self, PidNo};
 use crate::records::{EventRow, Row, StoredHead};
@@ -90,57 +91,6 @@ pub(crate) fn check_pages(
 ) -> Result<(), LookupError> {
     let mut keys = keys.into_iter();
     keys.try_for_each(|key| reader.check_page(&key)).map_err(|error| LookupError::of(id, seq_nr, error))
-}
-
-/// Removes what nobody needs any more, unless that touches a damaged page. Then it stays, and takes room: a batch
-/// cannot change such a page, and cleaning up must not stop those who write elsewhere (J11). Answers whether it goes.
-pub(crate) fn remove_unneeded(key: &[u8], reader: &Reader, batch: &mut Batch) -> Result<bool, StoreError> {
-    remove_if(reader.check_removal(key), key, batch)
-}
-
-/// The same for the key behind one that goes with this batch, or stays.
-pub(crate) fn remove_next_unneeded(
-    last_goes: bool,
-    key: &[u8],
-    reader: &Reader,
-    batch: &mut Batch,
-) -> Result<bool, StoreError> {
-    let checked = if last_goes { reader.check_page(key) } else { reader.check_removal(key) };
-    remove_if(checked, key, batch)
-}
-
-fn remove_if(checked: Result<(), StoreError>, key: &[u8], batch: &mut Batch) -> Result<bool, StoreError> {
-    match checked {
-        Ok(()) => batch.remove(key),
-        Err(error) if error.is_corruption() => {
-            tracing::warn!(key = keys::hex(key), %error, "what nobody needs stays: it lies on a damaged page, or behind one");
-            return Ok(false);
-        }
-        Err(error) => return Err(error),
-    }
-    Ok(true)
-}
-
-/// The same for all keys from `first` to `last`.
-pub(crate) fn remove_all_unneeded(
-    first: &[u8],
-    last: &[u8],
-    reader: &Reader,
-    batch: &mut Batch,
-) -> Result<(), StoreError> {
-    let mut last_goes = false;
-    for key in reader.keys(first, last) {
-        match key {
-            Ok(key) => last_goes = remove_next_unneeded(last_goes, &key, reader, batch)?,
-            // An iteration does not get past a damaged page.
-            Err(error) if error.is_corruption() => {
-                tracing::warn!(from = keys::hex(first), %error, "what nobody needs stays: its page is damaged");
-                break;
-            }
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
 }
 
 /// The key of a record, whatever became of its value.

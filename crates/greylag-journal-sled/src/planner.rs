@@ -15,7 +15,7 @@ use greylag_persistence::{
     AdvanceError, AppendError, Appended, Claim, ClaimError, Corrupt, DeleteError, Head, PersistenceId, RejectReason,
     SeqNr, StoreFailure, Timestamp, Under, WriterEpoch, WriterUuid,
 };
-use greylag_store_sled::{Batch, MAX_VALUE_BYTES, OnceDurable, Planner, Reader, StoreError};
+use greylag_store_sled::{Batch, MAX_VALUE_BYTES, OnceDurable, Planner, Reader, Room, StoreError, Watermark};
 
 use crate::commit_record::{CommitRecord, CommittedAppend, CommittedRow};
 use crate::heads::{Before, ChangedHead, ChangedHeads, HeadCache, Undurable};
@@ -31,7 +31,6 @@ use crate::request::{Answer, EncodedAppend, Opening, Request, WriteState};
 use crate::settings::{Clock, SledJournalSettings};
 use crate::state_row::ChangeRow;
 use crate::sweeper::Sweeper;
-use crate::watermark::{Room, Watermark};
 
 mod imports;
 mod offsets;

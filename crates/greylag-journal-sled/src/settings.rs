@@ -5,9 +5,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use greylag_persistence::Timestamp;
-use greylag_store_sled::StoreSettings;
-
-use crate::watermark::Disk;
+use greylag_store_sled::{Disk, StoreSettings};
 
 /// Settings of one journal on disk.
 #[derive(Debug, Clone)]

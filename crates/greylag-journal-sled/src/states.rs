@@ -248,7 +248,7 @@ mod tests {
     use crate::heads::{Before, Undurable};
     use crate::planner::JournalPlanner;
     use crate::queued::Queued;
-    use crate::watermark::Watermark;
+    use greylag_store_sled::Watermark;
     use crate::{SledJournal, SledJournalSettings};
 
     fn write(id: &PersistenceId, revision: u32) -> (StateWrite, EncodedValue) {

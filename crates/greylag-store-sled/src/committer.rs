@@ -87,10 +87,11 @@ fn open_once<P: Planner>(path: &Path, settings: &StoreSettings, planner: &mut P)
     let engine = Arc::new(Engine::open(path, settings, repair)?);
     let recovered = catch_unwind(AssertUnwindSafe(|| {
         let mut batch = Batch::default();
-        planner.recover(&Reader::new(engine.clone()), &mut batch)?;
-        let tail = planner.tail();
+        let reader = Reader::new(engine.clone());
+        planner.recover(&reader, &mut batch)?;
         // Judged before anything is written; and a new store has its guard before its first commit.
-        let mut guard = tail.map(|found| TailGuard::open(path, found)).transpose()?;
+        let mut guard = planner.tail().map(|found| TailGuard::open(path, found)).transpose()?;
+        planner.verify(&reader, &mut batch)?;
         match engine.fetch_page(PROBE_KEY) {
             Ok(()) => batch.put(PROBE_KEY, b"probe"),
             // Records lie on it, too. Who asks for them is told; the others are to be served.
@@ -101,7 +102,7 @@ fn open_once<P: Planner>(path: &Path, settings: &StoreSettings, planner: &mut P)
         }
         engine.commit(batch)?;
         // A killed process may have left more than was acknowledged. It is synced now, and stays.
-        tail.zip(guard.as_mut()).map(|(tail, guard)| guard.raise_to(tail)).transpose()?;
+        planner.tail().zip(guard.as_mut()).map(|(tail, guard)| guard.raise_to(tail)).transpose()?;
         Ok(guard)
     }));
     let guard = recovered

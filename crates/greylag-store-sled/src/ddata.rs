@@ -4,7 +4,11 @@
 //! flushing has nothing left to do. Opening blocks and may wait for a dying process to let go of the
 //! place; it happens on a thread of its own, as does all reading. One append comes at a time, and one
 //! long record is written piece by piece, so little of it waits in memory.
+//!
+//! Commits are numbered, and the tail guard remembers the last one: a store that lost its end is not opened. Before the
+//! disk is full, what only adds is refused; see [`DdataStoreSettings::min_free_bytes`].
 
+mod commits;
 mod loading;
 mod planner;
 mod record;
@@ -18,7 +22,8 @@ use futures::future::BoxFuture;
 use futures::stream::BoxStream;
 use greylag_ddata::{DurableStore, LoadBatch, StoreError as Failure, StoreOp};
 
-use crate::{OpenError, Store, StoreSettings};
+use crate::engine::sync_directory;
+use crate::{Disk, OpenError, Store, StoreError, StoreSettings, Watermark};
 use planner::{Change, Entries, Numbers};
 #[cfg(feature = "fuzzing")]
 pub(crate) use record::read_anything;
@@ -29,24 +34,42 @@ const REQUEST_BYTES: usize = 1 << 20;
 const PIECES: usize = 16;
 
 /// Settings of the store of durable entries.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct DdataStoreSettings {
     /// Page cache. Default 64 MiB. Source: ddata §8, `durable.cache_bytes`.
     pub cache_bytes: u64,
+    /// With fewer bytes free where the store lies, values and deltas are refused, so updates end with `StoreFailed`, until
+    /// there are twice as many; with fewer than half, so are tombstones and what the replicator remembers. Reads and
+    /// removals always work. Default 256 MiB; 0 switches it off. Source: ddata U2, persistence §4.3.
+    pub min_free_bytes: u64,
+    /// A file of this size is kept and given up when a full disk would not let the store open; it is the engine's
+    /// [`StoreSettings::ballast_bytes`]. Default 64 MiB; 0 for none. Source: ddata U2, persistence §4.3.
+    pub ballast_bytes: u64,
+    /// How `min_free_bytes` is measured. Default: the file system is asked.
+    pub disk: Disk,
     /// Everything else about the engine.
     pub engine: StoreSettings,
 }
 
 impl Default for DdataStoreSettings {
     fn default() -> Self {
-        Self { cache_bytes: 64 << 20, engine: StoreSettings::default() }
+        let (min_free_bytes, ballast_bytes) = (256 << 20, 64 << 20);
+        Self {
+            cache_bytes: 64 << 20,
+            min_free_bytes,
+            ballast_bytes,
+            disk: Disk::system(),
+            engine: StoreSettings::default(),
+        }
     }
 }
 
 impl DdataStoreSettings {
-    /// For tests: a small cache and short waits.
+    /// For tests: a small cache, short waits, any disk.
     pub fn test() -> Self {
-        Self { cache_bytes: 8 << 20, engine: StoreSettings::test() }
+        let (min_free_bytes, ballast_bytes) = (0, 0);
+        let engine = StoreSettings::test();
+        Self { cache_bytes: 8 << 20, min_free_bytes, ballast_bytes, engine, ..Self::default() }
     }
 }
 
@@ -92,16 +115,18 @@ struct Shared {
     path: PathBuf,
     settings: StoreSettings,
     numbers: Numbers,
+    watermark: Watermark,
     store: Mutex<Option<Store<Entries>>>,
 }
 
 impl DdataStore {
     /// The store in this directory, which is made when it is opened.
     pub fn new(path: impl Into<PathBuf>, settings: DdataStoreSettings) -> Self {
-        let DdataStoreSettings { cache_bytes, engine } = settings;
-        let settings = StoreSettings { cache_bytes, ..engine };
+        let DdataStoreSettings { cache_bytes, min_free_bytes, ballast_bytes, disk, engine } = settings;
+        let settings = StoreSettings { cache_bytes, ballast_bytes, ..engine };
         let (path, numbers, store) = (path.into(), Numbers::default(), Mutex::new(None));
-        Self { shared: Arc::new(Shared { path, settings, numbers, store }) }
+        let watermark = Watermark::new(&path, disk, min_free_bytes);
+        Self { shared: Arc::new(Shared { path, settings, numbers, watermark, store }) }
     }
 
     /// Where the store of a replicator lies: a path that ends in `ddata` is completed by the names of
@@ -136,10 +161,14 @@ impl Shared {
         if let Some(open) = &*store {
             return Ok(open.clone());
         }
-        let planner = Entries { numbers: self.numbers.clone() };
+        let planner = Entries::new(self.numbers.clone());
         let opened = Store::open(&self.path, self.settings.clone(), planner).map_err(|error| match error {
             OpenError::Locked { path } => Failure::Locked { place: path.display().to_string() },
-            OpenError::Failed { source, .. } | OpenError::Corrupt { source, .. } => self.failed(&source),
+            OpenError::Failed { source, .. } => self.failed(&source),
+            OpenError::Corrupt { source: StoreError::TailLost { guard, found }, .. } => {
+                Failure::TailLost { place: self.path.display().to_string(), expected: guard, found }
+            }
+            OpenError::Corrupt { source, repair, .. } => self.failed(&format_args!("{source}; {repair}")),
         })?;
         Ok(store.insert(opened).clone())
     }
@@ -172,7 +201,35 @@ impl Shared {
         self.commit(store, Change::Reveal { id: id.clone(), snapshot }).await
     }
 
+    /// Refuses what the disk may soon have no room for; sled does not survive a full one.
+    fn check_room(&self, ops: &[StoreOp]) -> Result<(), Failure> {
+        let adds =
+            |op: &StoreOp| matches!(op, StoreOp::Put { .. } | StoreOp::Delta { .. } | StoreOp::Quarantine { .. });
+        let is_removal = |op: &StoreOp| matches!(op, StoreOp::Remove { .. });
+        let room = self.watermark.room();
+        let why = if ops.iter().any(adds) { room.is_low() } else { room.is_exhausted() };
+        match why.filter(|_| !ops.iter().all(is_removal)) {
+            Some(why) => Err(self.failed(&format_args!("storage is low: {why}"))),
+            None => Ok(()),
+        }
+    }
+
+    /// Closes the store if it is open, and gives its directory another name. Blocks. Answers the name.
+    fn set_aside(&self) -> Result<PathBuf, Failure> {
+        let mut store = self.store.lock().unwrap_or_else(PoisonError::into_inner);
+        store.take().map_or(Ok(()), |store| store.close()).map_err(|error| self.failed(&error))?;
+        let name = self.path.file_name().unwrap_or_default().to_string_lossy();
+        let aside = self.path.with_file_name(format!("{name}.lost-{}", planner::wall_ms()));
+        let failed =
+            |error: std::io::Error| self.failed(&format_args!("cannot be moved to {}: {error}", aside.display()));
+        std::fs::rename(&self.path, &aside).map_err(failed)?;
+        let parent = aside.canonicalize().map_err(failed)?.parent().map(Path::to_path_buf);
+        parent.map_or(Ok(()), |parent| sync_directory(&parent)).map_err(failed)?;
+        Ok(aside)
+    }
+
     async fn append(self: Arc<Self>, ops: Vec<StoreOp>) -> Result<(), Failure> {
+        self.check_room(&ops)?;
         let store = match self.opened() {
             Some(store) => store,
             None => {
@@ -219,6 +276,16 @@ impl DurableStore for DdataStore {
 
     fn append(&self, ops: Vec<StoreOp>) -> BoxFuture<'_, Result<(), Failure>> {
         Box::pin(self.shared.clone().append(ops))
+    }
+
+    fn set_aside(&self) -> BoxFuture<'_, Result<String, Failure>> {
+        Box::pin(async {
+            let shared = self.shared.clone();
+            let moved = off_thread(move || shared.set_aside()).await;
+            moved
+                .unwrap_or_else(|| Err(self.shared.failed(&"no thread to move it on")))
+                .map(|aside| aside.display().to_string())
+        })
     }
 
     /// Appending ends with a sync.

@@ -147,6 +147,16 @@ impl Engine {
         Ok(found.map(|sealed| Bytes::copy_from_slice(&sealed)))
     }
 
+    /// Keys in order, `from` included, `to` not, with what lies under them: unchecked, the checksum at its end.
+    #[cfg(feature = "ddata")]
+    pub(crate) fn raw_range(&self, from: &[u8], to: &[u8]) -> impl Iterator<Item = Record> + use<> {
+        let to = if to < from { from } else { to };
+        Insistent(self.db.range(from..to)).map(|item| {
+            let (key, sealed) = item?;
+            Ok((Bytes::copy_from_slice(&key), Bytes::copy_from_slice(&sealed)))
+        })
+    }
+
     /// Keys in order, `from` included, `to` not, whatever their values look like.
     pub(crate) fn keys(&self, from: &[u8], to: &[u8]) -> impl Iterator<Item = Result<Bytes, StoreError>> + use<> {
         let to = if to < from { from } else { to };

@@ -72,10 +72,12 @@ mod pace;
 mod planner;
 mod queue;
 mod reader;
+mod removal;
 mod settings;
 mod shared;
 mod store;
 mod watchdog;
+mod watermark;
 
 pub use ballast::free_bytes;
 pub use batch::{Batch, MAX_VALUE_BYTES};
@@ -85,8 +87,10 @@ pub use error::{OpenError, Refused, StoreError, Unanswered};
 pub use guard::{FILE_NAME as GUARD_FILE, check as check_guard, renew as renew_guard};
 pub use planner::{OnceDurable, Planner, Request};
 pub use reader::Reader;
+pub use removal::{remove_all_unneeded, remove_next_unneeded, remove_unneeded};
 pub use settings::StoreSettings;
 pub use store::{Health, Pending, Store, StoreStats};
+pub use watermark::{Disk, Room, Watermark};
 
 /// For the fuzz targets.
 #[cfg(feature = "fuzzing")]

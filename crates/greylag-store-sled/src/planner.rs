@@ -55,6 +55,15 @@ pub trait Planner: Send + 'static {
         None
     }
 
+    /// Looks, after `recover` and once the tail guard is content, whether everything is there. May add to the batch
+    /// that `recover` began.
+    ///
+    /// # Errors
+    /// Any error fails the opening; a loss is reported as [`StoreError::Corrupt`].
+    fn verify(&mut self, _reader: &Reader, _batch: &mut Batch) -> Result<(), StoreError> {
+        Ok(())
+    }
+
     /// What whoever finds the store damaged is told to do.
     fn repair(&self) -> &'static str {
         "restore the directory from a copy"

@@ -76,6 +76,16 @@ impl Reader {
         self.engine.keys(from, to)
     }
 
+    /// What lies in a range as it is on disk: unchecked, checksums included.
+    #[cfg(feature = "ddata")]
+    pub(crate) fn raw_range(
+        &self,
+        from: &[u8],
+        to: &[u8],
+    ) -> impl Iterator<Item = Result<(Bytes, Bytes), StoreError>> + use<> {
+        self.engine.raw_range(from, to)
+    }
+
     pub(crate) fn has_blobs(&self) -> bool {
         self.engine.has_blobs()
     }

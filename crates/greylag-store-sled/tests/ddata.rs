@@ -1,5 +1,6 @@
 //! The store of durable replicated entries: the conformance kit, damage on disk, and a replicator on it.
 
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,11 +8,11 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use greylag_core::Registry;
-use greylag_crdt::{GCounter, GSet, OrSet};
+use greylag_crdt::{GCounter, GSet, Markers, OrSet};
 use greylag_ddata::tck::{self, Outcome, StoreBench};
 use greylag_ddata::{
     DurableSettings, DurableStore, Key, Lifecycle, Membership, OnBadRecord, ReadLevel, Replicator, ReplicatorSettings,
-    StopReason, StoreError, TypeTable, WriteLevel,
+    StopReason, StoreError, StoreOp, TypeTable, WriteLevel,
 };
 use greylag_store_sled::{DdataStore, DdataStoreSettings};
 use greylag_transport::memory::MemoryNetwork;
@@ -196,4 +197,50 @@ async fn a_place_in_use_is_locked() {
     visit(&first).await;
     assert_eq!(visits(&first).await, Some(2));
     first.shutdown().await;
+}
+
+/// Removing and replacing entries never makes sled merge a page with a damaged neighbour, which would cost hundreds of
+/// sound pages.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_removed_beside_a_damaged_page_costs_no_other_entry() {
+    let place = tempfile::tempdir().unwrap();
+    let id = |number: u32| format!("entry-{number:04}");
+    let put = |number: u32| StoreOp::Put {
+        key: id(number).as_str().into(),
+        tag: "gl.x/1".into(),
+        bytes: format!("value {number}, {}", "x".repeat(50_000)).into(),
+        markers: Markers::new(),
+    };
+    let filled = store(place.path());
+    tck::load(&*filled).await.unwrap();
+    for number in 0..400 {
+        tck::store(&*filled, vec![put(number)]).await.unwrap();
+    }
+    filled.close().await.unwrap();
+    // Opened again, so that the engine takes what is in its log for the truth.
+    drop(sled::Config::default().path(place.path()).segment_size(8 << 20).open().unwrap());
+    let log = std::fs::read(place.path().join("db")).unwrap();
+    let file = std::fs::File::options().write(true).open(place.path().join("db")).unwrap();
+    for at in (0..log.len()).filter(|at| log[*at..].starts_with(b"value 100,")) {
+        file.write_all_at(b"V", at as u64).unwrap();
+    }
+    let unreadable = || {
+        let db = sled::Config::default().path(place.path()).segment_size(8 << 20).open().unwrap();
+        let key = |number: u32| [&[0x10, 0, 10][..], id(number).as_bytes(), &[0]].concat();
+        (0..400).filter(|number| db.get(key(*number)).is_err()).collect::<Vec<u32>>()
+    };
+    let damaged = unreadable();
+    assert!(damaged.contains(&100) && damaged.len() < 20, "{damaged:?}");
+    let behind = damaged.last().unwrap() + 1;
+    let working = store(place.path());
+    for number in behind..behind + 6 {
+        let op = match number % 2 {
+            0 => StoreOp::Remove { key: id(number).as_str().into() },
+            _ => StoreOp::Quarantine { key: id(number).as_str().into() },
+        };
+        tck::store(&*working, vec![op]).await.unwrap();
+    }
+    working.close().await.unwrap();
+    let lost = unreadable();
+    assert!(lost.len() <= damaged.len() + 6, "{damaged:?} became {lost:?}");
 }

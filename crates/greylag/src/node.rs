@@ -179,7 +179,10 @@ impl Node {
         if is_chosen && path != place.path {
             tracing::warn!(path = %path.display(), "the place of durable entries is named for a port that the system chose; after a restart it will be another");
         }
-        let settings = DdataStoreSettings { cache_bytes: place.cache_bytes as u64, ..DdataStoreSettings::default() };
+        let (cache_bytes, min_free_bytes) = (place.cache_bytes as u64, place.min_free_bytes);
+        let ballast_bytes = place.ballast_bytes;
+        let settings =
+            DdataStoreSettings { cache_bytes, min_free_bytes, ballast_bytes, ..DdataStoreSettings::default() };
         Arc::new(DdataStore::new(path, settings))
     }
 

@@ -27,7 +27,7 @@ pub struct NodeSettings {
     /// `ddata.*`, for replicators that the program starts.
     #[cfg(feature = "ddata")]
     pub ddata: greylag_ddata::ReplicatorSettings,
-    /// `ddata.durable.path` and `ddata.durable.cache_bytes`: where durable entries are stored.
+    /// `ddata.durable.path`, `cache_bytes`, `min_free_bytes` and `ballast_bytes`: where durable entries are stored.
     #[cfg(feature = "ddata")]
     pub ddata_store: DdataPlace,
     /// `persistence.*`: what the settings of every event-sourced behaviour start from.
@@ -66,12 +66,18 @@ pub struct DdataPlace {
     pub path: std::path::PathBuf,
     /// Page cache of the store. Default 64 MiB.
     pub cache_bytes: usize,
+    /// With fewer bytes free on the disk, updates of durable entries end with `StoreFailed`. Default 256 MiB; 0 switches it
+    /// off. Source: ddata U2, persistence §4.3.
+    pub min_free_bytes: u64,
+    /// Size of a file that is given up when a full disk would not let the store open. Default 64 MiB; 0 for none. Source:
+    /// ddata U2, persistence §4.3.
+    pub ballast_bytes: u64,
 }
 
 #[cfg(feature = "ddata")]
 impl Default for DdataPlace {
     fn default() -> Self {
-        Self { path: "ddata".into(), cache_bytes: 64 << 20 }
+        Self { path: "ddata".into(), cache_bytes: 64 << 20, min_free_bytes: 256 << 20, ballast_bytes: 64 << 20 }
     }
 }
 

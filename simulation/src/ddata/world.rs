@@ -269,6 +269,7 @@ impl World {
                 Effect::Reply { id, reply } => self.on_reply(index, id, reply),
                 Effect::Notify { key, notice, .. } => self.on_notice(index, &key, notice),
                 Effect::Store { ticket, ops } => self.store(index, ticket, ops),
+                Effect::LoadAnew => unreachable!("no store of a simulation loses its end"),
                 Effect::Load => self.due(Duration::from_millis(3), index, Due::Loaded),
                 // It is too old, or nobody wants it any more.
                 Effect::Lifecycle(Lifecycle::Stopped(_)) => self.due(Duration::ZERO, index, Due::Ended),

@@ -13,6 +13,7 @@ const LOADED_BATCHES: usize = 4;
 
 enum Job {
     Load,
+    LoadAnew,
     Store { ticket: u64, ops: Vec<StoreOp> },
 }
 
@@ -44,6 +45,10 @@ impl Keeper {
         self.submit(Job::Load);
     }
 
+    pub(super) fn load_anew(&mut self) {
+        self.submit(Job::LoadAnew);
+    }
+
     fn submit(&mut self, job: Job) {
         // Without a store the settings name no durable entry, and the machine asks for nothing.
         drop(self.jobs.send(job));
@@ -71,6 +76,13 @@ async fn keep(store: Arc<dyn DurableStore>, mut jobs: mpsc::UnboundedReceiver<Jo
     while let Some(job) = jobs.recv().await {
         let last = match job {
             Job::Load => load(&*store, &answer).await,
+            Job::LoadAnew => match store.set_aside().await {
+                Ok(place) => {
+                    tracing::error!(%place, "the store had lost its end and was set aside; this replicator starts without it");
+                    load(&*store, &answer).await
+                }
+                Err(error) => Input::LoadFailed(error),
+            },
             Job::Store { ticket, ops } => {
                 let result = store_flushed(&*store, ops).await;
                 Input::Stored { ticket, result }

@@ -300,6 +300,7 @@ impl Task {
                     }
                     Effect::Store { ticket, ops } => self.keeper.store(ticket, ops),
                     Effect::Load => self.keeper.load(),
+                    Effect::LoadAnew => self.keeper.load_anew(),
                     // The end is told when the store is closed.
                     Effect::Lifecycle(Lifecycle::Stopped(_)) => {}
                     Effect::Lifecycle(lifecycle) => drop(self.lifecycle.send_replace(lifecycle)),

@@ -143,10 +143,21 @@ impl ReplicatorCore {
         if self.lifecycle != Lifecycle::Loading {
             return;
         }
+        if let StoreError::TailLost { place, expected, found } = &error
+            && self.settings.durable.stale_store != StaleStore::Discard
+        {
+            // No try finds what is gone.
+            let (place, expected, found) = (place.clone(), *expected, *found);
+            return self.stop_at_once(StopReason::StoreTailLost { place, expected, found }, out);
+        }
         if self.storage.retries >= self.settings.durable.load_retries {
             return self.stop_at_once(StopReason::StoreLoadFailed(error), out);
         }
         self.storage.retries += 1;
+        if matches!(error, StoreError::TailLost { .. }) {
+            out.push(Effect::Event(ReplicatorEvent::StoreError { error, unstored: 0 }));
+            return out.push(Effect::LoadAnew);
+        }
         self.storage.load_at = Some(now + self.settings.durable.load_backoff(self.storage.retries));
         out.push(Effect::Event(ReplicatorEvent::StoreError { error, unstored: 0 }));
     }

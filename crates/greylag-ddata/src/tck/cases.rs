@@ -43,6 +43,7 @@ pub async fn durable_store<B: StoreBench>() -> Report {
         one_process_at_a_time
         what_is_quarantined_is_loaded_no_more
         a_damaged_record_is_told_and_the_others_are_loaded
+        what_is_set_aside_leaves_an_empty_place
     );
     report
 }
@@ -297,4 +298,18 @@ async fn a_damaged_record_is_told_and_the_others_are_loaded<B: StoreBench>(bench
     store(&*reader, vec![StoreOp::Quarantine { key: "b".into() }]).await.map_err(|error| failed(&error))?;
     reader.close().await.map_err(|error| failed(&error))?;
     is_loaded(bench, &[value("a", b"1", &[]), value("c", b"3", &[])]).await
+}
+
+async fn what_is_set_aside_leaves_an_empty_place<B: StoreBench>(bench: &B) -> Checked {
+    leads_to(bench, vec![vec![put("a", b"1")]], &[value("a", b"1", &[])]).await?;
+    let writer = bench.open();
+    load(&*writer).await.map_err(|error| failed(&error))?;
+    let name = writer.set_aside().await.map_err(|error| failed(&error))?;
+    let found = load(&*writer).await.map_err(|error| failed(&error))?;
+    if name.is_empty() || found != LoadBatch::default() {
+        return Err(format!("set aside as {name:?}, found {found:.200?}"));
+    }
+    store(&*writer, vec![put("b", b"2")]).await.map_err(|error| failed(&error))?;
+    writer.close().await.map_err(|error| failed(&error))?;
+    is_loaded(bench, &[value("b", b"2", &[])]).await
 }

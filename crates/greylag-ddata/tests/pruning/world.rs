@@ -220,6 +220,8 @@ impl World {
             match effect {
                 Effect::Send { to, message, .. } => self.flights.push(Flight { from: from.clone(), to, message }),
                 Effect::Event(event) => self.nodes.get_mut(&name).unwrap().events.push(event),
+                // Nothing here loses its end.
+                Effect::LoadAnew => unreachable!("no store said that it had lost its end"),
                 Effect::Load => {
                     let batch = self.disks.entry(name).or_default().load();
                     self.input(name, Input::Loaded(batch.records));

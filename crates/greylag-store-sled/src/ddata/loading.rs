@@ -211,6 +211,7 @@ fn read_entry(mut parts: Parts, orphans: &mut Vec<Bytes>) -> Option<LoadedRecord
     let loaded = read.and_then(|head| Ok((head, deltas.collect::<Result<Vec<Bytes>, String>>()?)));
     Some(match loaded {
         Ok((Head::Value { tag, bytes, markers }, deltas)) => LoadedRecord::Value { key, tag, bytes, markers, deltas },
+        Ok((Head::Nothing, _)) => return None,
         Ok((Head::Tombstone { deleted_at }, _)) => LoadedRecord::Tombstone { key, deleted_at },
         Err(why) => LoadedRecord::Bad { key, why },
     })

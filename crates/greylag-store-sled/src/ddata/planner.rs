@@ -4,6 +4,7 @@
 //! 00                                    format
 //! 01                                    what the replicator remembers
 //! 02                                    how often the store was opened
+//! 03                                    the last commit: its number, and the sum over all other records
 //! 10 length id 00                       the head: snapshot number, then the record or, if that is long, nothing
 //! 10 length id 01 snapshot piece        the pieces of a long record
 //! 10 length id 02 snapshot delta piece  deltas since that snapshot
@@ -11,7 +12,9 @@
 //! ```
 //!
 //! Pieces of a long record are written before its head, in commits of their own. Whatever belongs to
-//! another snapshot than the head names counts for nothing, and is swept when the store is opened.
+//! another snapshot than the head names counts for nothing, and is swept when the store is opened. A removal never
+//! makes sled merge a page with a damaged neighbour: parts that nobody needs stay instead, and a head that cannot go is
+//! written over by one that says nothing.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,15 +24,21 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use bytes::{BufMut, Bytes};
 use greylag_ddata::{KeyId, StoreOp};
 
+use super::commits::Commits;
 use super::record;
-use crate::{Batch, Planner, Reader, Request, StoreError};
+use crate::{Batch, Planner, Reader, Request, StoreError, remove_next_unneeded, remove_unneeded};
 
 pub(crate) const FORMAT_KEY: &[u8] = &[0x00];
 pub(crate) const META_KEY: &[u8] = &[0x01];
 const OPENINGS_KEY: &[u8] = &[0x02];
 pub(crate) const ENTRIES: u8 = 0x10;
 const ASIDE: u8 = 0x20;
-const FORMAT: &[u8] = b"greylag ddata store 1";
+const FORMAT: &[u8] = b"greylag ddata store 2";
+/// Without numbered commits; it becomes the other one when it is opened.
+const FORMAT_1: &[u8] = b"greylag ddata store 1";
+/// What an operator is told to do about a store that is damaged.
+const REPAIR: &str = "restore the directory from a copy, or move it away: the replicator then starts without it, and peers \
+                      supply what they have";
 
 pub(crate) const HEAD: u8 = 0;
 pub(crate) const PIECE: u8 = 1;
@@ -82,7 +91,8 @@ pub(crate) fn is_long(op: &StoreOp) -> bool {
 pub(crate) type Numbers = Arc<AtomicU64>;
 
 pub(crate) struct Entries {
-    pub(crate) numbers: Numbers,
+    numbers: Numbers,
+    commits: Commits,
 }
 
 /// The key of a part of an entry.
@@ -116,6 +126,10 @@ pub(crate) fn wall_ms() -> i64 {
 }
 
 impl Entries {
+    pub(crate) fn new(numbers: Numbers) -> Self {
+        Self { numbers, commits: Commits::default() }
+    }
+
     fn number(&self) -> u64 {
         self.numbers.fetch_add(1, Ordering::Relaxed) + 1
     }
@@ -130,17 +144,30 @@ impl Entries {
 
     /// Removes every stored part of an entry that does not belong to this snapshot. Parts that were added
     /// in this very commit are not seen; without their head they count for nothing.
-    fn clear(reader: &Reader, batch: &mut Batch, id: &str, keep: Option<u64>) -> Result<(), StoreError> {
+    fn clear(&self, reader: &Reader, batch: &mut Batch, id: &str, keep: Option<u64>) -> Result<(), StoreError> {
         let kept = keep.map(u64::to_be_bytes);
+        let mut last_goes = false;
         for key in reader.keys(&key_of(id, PIECE), &key_of(id, DELTA + 1)) {
-            let key = key?;
+            let key = match key {
+                Ok(key) => key,
+                // An iteration does not get past a damaged page. What lies behind counts for nothing.
+                Err(error) if error.is_corruption() => {
+                    tracing::warn!(id, %error, "old parts of an entry stay: a page of them is damaged");
+                    break;
+                }
+                Err(error) => return Err(error),
+            };
             let belongs = |kept: &[u8; 8]| parse_key(&key).is_some_and(|(_, _, rest)| rest.starts_with(kept));
-            if !kept.as_ref().is_some_and(belongs) {
-                batch.remove(&key);
-            }
+            last_goes = !kept.as_ref().is_some_and(belongs) && remove_next_unneeded(last_goes, &key, reader, batch)?;
         }
-        if keep.is_none() {
-            batch.remove(&key_of(id, HEAD));
+        if keep.is_none() { self.remove_head(reader, batch, id) } else { Ok(()) }
+    }
+
+    /// Removes the head. Where that would harm others, a head that says nothing is written in its place.
+    fn remove_head(&self, reader: &Reader, batch: &mut Batch, id: &str) -> Result<(), StoreError> {
+        let head = key_of(id, HEAD);
+        if !remove_unneeded(&head, reader, batch)? {
+            Self::put_head(batch, id, self.number(), &record::nothing(wall_ms()));
         }
         Ok(())
     }
@@ -157,13 +184,13 @@ impl Entries {
             StoreOp::Put { key, tag, bytes, markers } => {
                 let snapshot = self.number();
                 let record = record::value(wall_ms, tag, bytes, markers);
-                Self::clear(reader, batch, key, Some(snapshot))?;
+                self.clear(reader, batch, key, Some(snapshot))?;
                 Self::put_head(batch, key, snapshot, &record);
                 heads.set(key, Some(snapshot));
             }
             StoreOp::Tombstone { key, deleted_at } => {
                 let snapshot = self.number();
-                Self::clear(reader, batch, key, Some(snapshot))?;
+                self.clear(reader, batch, key, Some(snapshot))?;
                 Self::put_head(batch, key, snapshot, &record::tombstone(wall_ms, *deleted_at));
                 heads.set(key, Some(snapshot));
             }
@@ -179,7 +206,7 @@ impl Entries {
                 }
             }
             StoreOp::Remove { key } => {
-                Self::clear(reader, batch, key, None)?;
+                self.clear(reader, batch, key, None)?;
                 heads.set(key, None);
             }
             StoreOp::Quarantine { key } => {
@@ -202,9 +229,12 @@ impl Entries {
             at.put_u64(number);
             at.extend_from_slice(&key);
             batch.put_owned(&at, sealed.to_vec());
-            batch.remove(&key);
+            // Parts that stay belong to no head any more.
+            if key != key_of(id, HEAD) {
+                remove_unneeded(&key, reader, batch)?;
+            }
         }
-        Ok(())
+        self.remove_head(reader, batch, id)
     }
 }
 
@@ -235,6 +265,7 @@ impl Planner for Entries {
     fn recover(&mut self, reader: &Reader, batch: &mut Batch) -> Result<(), StoreError> {
         match reader.get(FORMAT_KEY)? {
             Some(found) if found == FORMAT => {}
+            Some(found) if found == FORMAT_1 => batch.put(FORMAT_KEY, FORMAT),
             Some(_) => return Err(StoreError::Corrupt("it is no store of durable entries that is known here".into())),
             None => batch.put(FORMAT_KEY, FORMAT),
         }
@@ -243,7 +274,21 @@ impl Planner for Entries {
         let opening = openings.unwrap_or_default().saturating_add(1);
         batch.put(OPENINGS_KEY, &opening.to_be_bytes());
         self.numbers.store(u64::from(opening) << 32, Ordering::Relaxed);
+        self.commits = Commits::recover(reader)?;
         Ok(())
+    }
+
+    fn verify(&mut self, reader: &Reader, batch: &mut Batch) -> Result<(), StoreError> {
+        self.commits.verify(reader)?;
+        self.commits.seal(reader, batch)
+    }
+
+    fn tail(&self) -> Option<u64> {
+        Some(self.commits.number())
+    }
+
+    fn repair(&self) -> &'static str {
+        REPAIR
     }
 
     fn plan(&mut self, requests: Vec<Change>, reader: &Reader, batch: &mut Batch) -> Result<Vec<()>, StoreError> {
@@ -257,13 +302,16 @@ impl Planner for Entries {
                     }
                 }
                 Change::Reveal { id, snapshot } => {
-                    Self::clear(reader, batch, id, Some(*snapshot))?;
+                    self.clear(reader, batch, id, Some(*snapshot))?;
                     Self::put_head(batch, id, *snapshot, &[]);
                     heads.set(id, Some(*snapshot));
                 }
-                Change::Sweep(keys) => keys.iter().for_each(|key| batch.remove(key)),
+                Change::Sweep(keys) => {
+                    keys.iter().try_for_each(|key| remove_unneeded(key, reader, batch).map(drop))?;
+                }
             }
         }
+        self.commits.seal(reader, batch)?;
         Ok(vec![(); requests.len()])
     }
 }

@@ -20,12 +20,21 @@ pub(crate) const PREAMBLE_BYTES: usize = 32;
 
 const VALUE: u8 = 1;
 const TOMBSTONE: u8 = 2;
+const NOTHING: u8 = 3;
 
 /// What the head of an entry says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Head {
-    Value { tag: Arc<str>, bytes: Bytes, markers: Markers },
-    Tombstone { deleted_at: i64 },
+    Value {
+        tag: Arc<str>,
+        bytes: Bytes,
+        markers: Markers,
+    },
+    Tombstone {
+        deleted_at: i64,
+    },
+    /// As if there were no head.
+    Nothing,
 }
 
 /// Why bytes are no record.
@@ -127,6 +136,13 @@ pub(crate) fn tombstone(wall_ms: i64, deleted_at: i64) -> Vec<u8> {
     out
 }
 
+/// Stands for a head that was removed but had to stay.
+pub(crate) fn nothing(wall_ms: i64) -> Vec<u8> {
+    let mut out = preamble(wall_ms);
+    out.put_u8(NOTHING);
+    out
+}
+
 pub(crate) fn read_head(record: &Bytes) -> Result<Head, Unreadable> {
     let mut taking = Taking(record);
     taking.preamble()?;
@@ -136,6 +152,7 @@ pub(crate) fn read_head(record: &Bytes) -> Result<Head, Unreadable> {
             let deleted_at = taking.i64()?;
             return taking.end().map(|()| Head::Tombstone { deleted_at });
         }
+        NOTHING => return taking.end().map(|()| Head::Nothing),
         other => return Err(Unreadable::Nonsense(format!("{other} is no kind of record"))),
     }
     let tag_bytes = taking.u16()?;
@@ -232,6 +249,7 @@ pub(crate) fn read_anything(bytes: &[u8]) {
     let record = Bytes::copy_from_slice(bytes);
     match read_head(&record) {
         Ok(Head::Tombstone { deleted_at }) => assert_eq!(tombstone(wall_ms, deleted_at), bytes),
+        Ok(Head::Nothing) => assert_eq!(nothing(wall_ms), bytes),
         Ok(Head::Value { tag, bytes: held, markers }) => {
             let again = Bytes::from(value(wall_ms, &tag, &held, &markers));
             assert_eq!(read_head(&again), Ok(Head::Value { tag, bytes: held, markers }));
@@ -268,6 +286,7 @@ mod tests {
         let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
         assert_eq!(hex(&tombstone(1, -2)), "01000000000000000102fffffffffffffffe");
         assert_eq!(hex(&value(1, "t", b"v", &Markers::new())), "0100000000000000010100017400000000".to_owned() + "76");
+        assert_eq!(hex(&nothing(1)), "01000000000000000103");
         assert_eq!(hex(&delta(1, b"d")), "01000000000000000164");
         let removed = [ReplicaId(9)].into();
         let read = StoreMeta { written_at: 1, synced_at: Some(2), has_met_others: true, forget_horizon: None, removed };
@@ -296,7 +315,7 @@ mod tests {
     fn cuts_and_flips_are_no_panic() {
         let record = value(5, "gl.x/1", b"value", &markers());
         let meta = meta(&StoreMeta { removed: [ReplicaId(9)].into(), ..StoreMeta::default() });
-        for record in [record, tombstone(1, 2), meta] {
+        for record in [record, tombstone(1, 2), nothing(1), meta] {
             for at in 0..record.len() {
                 read_anything(&record[..at]);
                 let mut flipped = record.clone();

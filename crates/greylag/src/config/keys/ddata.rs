@@ -202,6 +202,18 @@ pub(super) fn keys() -> Vec<Key> {
         Key::bytes("ddata.durable.cache_bytes", "ddata §8", "Page cache of the store.", |draft| {
             &mut draft.settings.ddata_store.cache_bytes
         }),
+        Key::bytes(
+            "ddata.durable.min_free_bytes",
+            "ddata U2",
+            "With less room on the disk, updates of durable entries end with `StoreFailed`; 0 switches it off.",
+            |draft| &mut draft.settings.ddata_store.min_free_bytes,
+        ),
+        Key::bytes(
+            "ddata.durable.ballast_bytes",
+            "ddata U2",
+            "Size of a file that is given up when a full disk would not let the store open; 0 for none.",
+            |draft| &mut draft.settings.ddata_store.ballast_bytes,
+        ),
         Key::new(
             "ddata.durable.write_behind_interval",
             "ddata U3",

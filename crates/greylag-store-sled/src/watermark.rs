@@ -1,5 +1,5 @@
-//! Whether the disk has room. Before sled meets a full disk, which it does not survive, appends are refused;
-//! deletions and reads go on, and claims too for a while, so that entities can start. Source: persistence §4.3.
+//! Whether the disk has room. A store that asks before it writes refuses what only adds before sled meets a full
+//! disk, which sled does not survive. What is small and needed goes on for a while. Source: persistence §4.3.
 
 use std::fmt;
 use std::io;
@@ -7,14 +7,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Tells how many bytes are free where a journal lies.
+use crate::ballast::free_bytes;
+
+/// Tells how many bytes are free where a store lies.
 #[derive(Clone)]
 pub struct Disk(Arc<dyn Fn(&Path) -> io::Result<u64> + Send + Sync>);
 
 impl Disk {
     /// Asks the file system.
     pub fn system() -> Self {
-        Self::new(greylag_store_sled::free_bytes)
+        Self::new(free_bytes)
     }
 
     /// Another source.
@@ -31,7 +33,8 @@ impl fmt::Debug for Disk {
 
 /// How much room there is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Room {
+pub enum Room {
+    /// Everything may be written.
     Enough,
     /// What only adds is refused, in these words.
     Low(String),
@@ -41,15 +44,15 @@ pub(crate) enum Room {
 
 impl Room {
     /// Why nothing may be added.
-    pub(crate) fn is_low(&self) -> Option<&str> {
+    pub fn is_low(&self) -> Option<&str> {
         match self {
             Self::Enough => None,
             Self::Low(why) | Self::Exhausted(why) => Some(why),
         }
     }
 
-    /// Why not even a claim may be stored.
-    pub(crate) fn is_exhausted(&self) -> Option<&str> {
+    /// Why not even what is small and needed may be stored.
+    pub fn is_exhausted(&self) -> Option<&str> {
         match self {
             Self::Exhausted(why) => Some(why),
             Self::Enough | Self::Low(_) => None,
@@ -57,10 +60,10 @@ impl Room {
     }
 }
 
-/// The low-disk watermark of one journal. Once there was too little, there is enough again only at twice as
-/// much: an entity must not be refused and admitted in turns.
+/// The low-disk watermark of one store. Once there was too little, there is enough again only at twice as
+/// much: a writer must not be refused and admitted in turns.
 #[derive(Debug)]
-pub(crate) struct Watermark {
+pub struct Watermark {
     path: PathBuf,
     disk: Disk,
     min_free_bytes: u64,
@@ -68,11 +71,14 @@ pub(crate) struct Watermark {
 }
 
 impl Watermark {
-    pub(crate) fn new(path: &Path, disk: Disk, min_free_bytes: u64) -> Self {
+    /// The watermark of the store in the directory `path`: below `min_free_bytes` the room is low, below half of it
+    /// exhausted; 0 switches it off.
+    pub fn new(path: &Path, disk: Disk, min_free_bytes: u64) -> Self {
         Self { path: path.to_owned(), disk, min_free_bytes, was_low: AtomicBool::new(false) }
     }
 
-    pub(crate) fn room(&self) -> Room {
+    /// How much room there is now. Asks the disk.
+    pub fn room(&self) -> Room {
         let min = self.min_free_bytes;
         // Who cannot tell has not shown that there is none; and 0 switches it off.
         let Some(free) = (min > 0).then(|| (self.disk.0)(&self.path).ok()).flatten() else { return Room::Enough };
@@ -81,7 +87,7 @@ impl Watermark {
         if is_low != was_low && self.was_low.swap(is_low, Ordering::Relaxed) != is_low {
             let path = self.path.display();
             if is_low {
-                tracing::warn!(%path, free, min, "the disk is nearly full; appends are refused");
+                tracing::warn!(%path, free, min, "the disk is nearly full; what only adds is refused");
             } else {
                 tracing::info!(%path, free, "the disk has room again");
             }

@@ -1,0 +1,64 @@
+//! Removing what nobody needs any more, beside pages that may be damaged.
+//!
+//! sled merges a page that a removal left nearly empty with the one before it. If that one is damaged, hundreds of
+//! sound pages become unreadable. So a removal that can wait asks first, and is left out where it would do harm.
+
+use crate::batch::Batch;
+use crate::error::{Hex, StoreError};
+use crate::reader::Reader;
+
+/// Removes what nobody needs any more, unless that touches a damaged page. Then it stays, and takes room: a batch
+/// cannot change such a page, and cleaning up must not stop those who write elsewhere (persistence J11). Answers whether
+/// it goes.
+///
+/// # Errors
+/// [`StoreError`] if it cannot be told whether a page is damaged.
+pub fn remove_unneeded(key: &[u8], reader: &Reader, batch: &mut Batch) -> Result<bool, StoreError> {
+    remove_if(reader.check_removal(key), key, batch)
+}
+
+/// [`remove_unneeded`] for the key behind one that goes with this batch, or stays.
+///
+/// # Errors
+/// As [`remove_unneeded`].
+pub fn remove_next_unneeded(
+    last_goes: bool,
+    key: &[u8],
+    reader: &Reader,
+    batch: &mut Batch,
+) -> Result<bool, StoreError> {
+    let checked = if last_goes { reader.check_page(key) } else { reader.check_removal(key) };
+    remove_if(checked, key, batch)
+}
+
+fn remove_if(checked: Result<(), StoreError>, key: &[u8], batch: &mut Batch) -> Result<bool, StoreError> {
+    match checked {
+        Ok(()) => batch.remove(key),
+        Err(error) if error.is_corruption() => {
+            tracing::warn!(key = %Hex(key), %error, "what nobody needs stays: it lies on a damaged page, or behind one");
+            return Ok(false);
+        }
+        Err(error) => return Err(error),
+    }
+    Ok(true)
+}
+
+/// [`remove_unneeded`] for all keys from `first`, which is included, to `last`, which is not.
+///
+/// # Errors
+/// As [`remove_unneeded`].
+pub fn remove_all_unneeded(first: &[u8], last: &[u8], reader: &Reader, batch: &mut Batch) -> Result<(), StoreError> {
+    let mut last_goes = false;
+    for key in reader.keys(first, last) {
+        match key {
+            Ok(key) => last_goes = remove_next_unneeded(last_goes, &key, reader, batch)?,
+            // An iteration does not get past a damaged page.
+            Err(error) if error.is_corruption() => {
+                tracing::warn!(from = %Hex(first), %error, "what nobody needs stays: its page is damaged");
+                break;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
