@@ -48,6 +48,7 @@ pub(crate) fn worlds() -> Vec<World> {
                 Omission::DeltaMarkers,
                 Omission::StartFloor,
                 Omission::ClaimStart,
+                Omission::Birth,
             ],
         ),
         of(
@@ -61,6 +62,11 @@ pub(crate) fn worlds() -> Vec<World> {
                 Omission::StartFloor,
                 Omission::Reserved,
             ],
+        ),
+        of(
+            Some("births"),
+            "counters that expire here and there and are created again, while removed replicas are pruned",
+            &[Omission::Birth, Omission::MovedTo],
         ),
         of(
             Some("fence"),
@@ -89,6 +95,7 @@ fn history(profile: Option<&str>, seed: u64, without: Option<Omission>, story: b
     let sabotage = sabotage(without);
     match profile {
         Some("pruning") => pruning::history(seed, sabotage, story),
+        Some("births") => pruning::births(seed, sabotage, story),
         Some("catch-up") => catch_up::history(seed),
         Some("fence") => fence::history(seed, without),
         _ => faults::history(seed, sabotage, story),
@@ -123,6 +130,8 @@ fn sabotage(without: Option<Omission>) -> &'static [Sabotage] {
         Some(Omission::StartFloor) => &[Sabotage::StartFloor],
         Some(Omission::ClaimStart) => &[Sabotage::ClaimStart],
         Some(Omission::Reserved) => &[Sabotage::Reserved],
+        Some(Omission::Birth) => &[Sabotage::Birth],
+        Some(Omission::MovedTo) => &[Sabotage::MovedTo],
         _ => &[],
     }
 }

@@ -69,6 +69,10 @@ pub enum Omission {
     ClaimStart,
     /// Deltas claim numbers that are reserved for renaming (ddata K7, Z6).
     Reserved,
+    /// A counter counts on in the slot of its entry's former life (ddata Y4).
+    Birth,
+    /// A marker does not say to which slot of its owner an amount was moved (ddata Y4).
+    MovedTo,
     /// A coordinator does not look whether it is fenced before its decision is heard of (sharding §2.15).
     FenceRead,
     /// A coordinator does not read the homes again once its epoch is written (sharding §2.15).

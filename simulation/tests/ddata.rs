@@ -42,6 +42,14 @@ fn every_twist_of_pruning_keeps_its_promises() {
     assert!(all.performed > 40, "{all:?}");
 }
 
+/// ddata Y4, A9, E3, Z5, Z7, O6: counters expire at one process and another, owners among them, are created again, and
+/// what is old returns; nothing is lost and nothing counts twice.
+#[test]
+fn every_life_of_a_counter_counts_once() {
+    let all = keeps(Some("births"), 0..40);
+    assert!(all.performed > 30, "{all:?}");
+}
+
 /// ddata G13.
 #[test]
 fn who_has_caught_up_holds_everything() {
@@ -72,6 +80,9 @@ fn scenario_86_every_omission_is_noticed() {
         (Omission::ClaimStart, None, 117),
         (Omission::ForgetUnreachable, Some("pruning"), 226),
         (Omission::Reserved, Some("pruning"), 3871),
+        (Omission::Birth, None, 4),
+        (Omission::Birth, Some("births"), 0),
+        (Omission::MovedTo, Some("births"), 0),
     ] {
         let world = world(profile);
         assert!(world.omissions.contains(&omission), "{profile:?} knows {omission:?}");

@@ -90,6 +90,10 @@ fn replicated_data(input: &DeriveInput, attributes: &Attributes, names: &[&Ident
                 #(#krate::ReplicatedData::bind(&mut self.#names, home);)*
             }
 
+            fn reads_like(&self, before: &Self) -> bool {
+                true #(&& #krate::ReplicatedData::reads_like(&self.#names, &before.#names))*
+            }
+
             fn pruning(&self) -> ::core::option::Option<&dyn #krate::RemovedNodePruning> {
                 [#(#krate::ReplicatedData::pruning(&self.#names).is_some()),*].contains(&true).then_some(self)
             }
@@ -164,8 +168,14 @@ fn pruning(name: &Ident, krate: &Tokens, names: &[&Ident], types: &[&Type]) -> T
                 #krate::parts::numbers_of(#parts, removed)
             }
 
-            fn prune(&mut self, removed: #krate::ReplicaId, ranges: &[#krate::Range], own: &mut #krate::Performed) {
-                #krate::parts::prune(#parts_mut, removed, ranges, own);
+            fn prune(
+                &mut self,
+                removed: #krate::ReplicaId,
+                ranges: &[#krate::Range],
+                birth: u64,
+                own: &mut #krate::Performed,
+            ) {
+                #krate::parts::prune(#parts_mut, removed, ranges, birth, own);
             }
 
             fn cleanup(&mut self, markers: &#krate::Markers) -> bool {

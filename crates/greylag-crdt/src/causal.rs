@@ -346,7 +346,7 @@ impl<S: Store> RemovedNodePruning for Causal<S> {
         Some((lowest, numbers.iter().map(|(_, high)| *high).max()?))
     }
 
-    fn prune(&mut self, _: ReplicaId, ranges: &[Range], own: &mut Performed) {
+    fn prune(&mut self, _: ReplicaId, ranges: &[Range], _: u64, own: &mut Performed) {
         own.add_ranges(ranges);
         let mut markers = Markers::new();
         markers.add(own);
@@ -433,6 +433,11 @@ macro_rules! causal_data {
 
         fn bind(&mut self, home: $crate::data::Home) {
             self.causal.bind(home);
+        }
+
+        fn reads_like(&self, before: &Self) -> bool {
+            use $crate::store::Store as _;
+            self.causal.store().reads_like(before.causal.store())
         }
 
         fn pruning(&self) -> Option<&dyn $crate::prune::RemovedNodePruning> {

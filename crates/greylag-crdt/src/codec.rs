@@ -9,8 +9,11 @@
 
 use crate::replica::ReplicaId;
 
-/// The version that every value begins with.
+/// The version that every value begins with, counters with births apart.
 pub const FORMAT: u8 = 1;
+
+/// The version of counters whose slots have births. Source: ddata Y4.
+pub(crate) const FORMAT_WITH_BIRTHS: u8 = 2;
 
 /// Why bytes are not a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -171,6 +174,14 @@ impl<'a> Decoder<'a> {
     pub fn format(&mut self) -> Result<(), DecodeError> {
         match self.u8()? {
             FORMAT => Ok(()),
+            other => Err(DecodeError::Version(other)),
+        }
+    }
+
+    /// Reads the format version of a counter.
+    pub(crate) fn counter_format(&mut self) -> Result<u8, DecodeError> {
+        match self.u8()? {
+            format @ (FORMAT | FORMAT_WITH_BIRTHS) => Ok(format),
             other => Err(DecodeError::Version(other)),
         }
     }

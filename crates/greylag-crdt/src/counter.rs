@@ -1,17 +1,17 @@
-//! Counters: one slot per replica, the greater amount wins.
+//! Counters: one slot per replica and life of the entry there, the greater amount counts.
 //!
 //! Source: ddata Y4.
 
 use std::fmt;
 
-use crate::codec::{DecodeError, Decoder, Encoder, FORMAT};
+use crate::codec::{DecodeError, Decoder, Encoder};
 use crate::cx::UpdateCx;
 use crate::data::{Change, Grew, Lineage, ReplicatedData, Tracker};
 use crate::error::{CounterOverflow, MergeError};
 use crate::hash::{CachedDigest, Digest};
 use crate::parts;
 use crate::prune::{Markers, RemovedNodePruning};
-use crate::replica::ReplicaId;
+use crate::replica::SlotId;
 use crate::slots::{Slots, Tally};
 use crate::tag::TypeTag;
 
@@ -116,6 +116,10 @@ impl ReplicatedData for GCounter {
         delta.cleanup(markers)
     }
 
+    fn reads_like(&self, before: &Self) -> bool {
+        self.checked_value() == before.checked_value()
+    }
+
     fn pruning(&self) -> Option<&dyn RemovedNodePruning> {
         Some(&self.tally)
     }
@@ -130,7 +134,7 @@ impl ReplicatedData for GCounter {
     }
 
     fn take_change(&mut self, lineage: Lineage) -> Change<Slots> {
-        self.tracker.take_as(lineage, |touched| self.tally.slots.only(touched.replica))
+        self.tracker.take_as(lineage, |touched| self.tally.slots.only(touched.only()))
     }
 
     fn digest(&self) -> Digest {
@@ -146,39 +150,57 @@ impl ReplicatedData for GCounter {
     }
 
     fn encode_delta(delta: &Slots, out: &mut Encoder) {
-        out.u8(FORMAT);
-        delta.encode(out);
+        let format = delta.format();
+        out.u8(format);
+        delta.encode(format, out);
     }
 
     fn decode_delta(inp: &mut Decoder<'_>) -> Result<Slots, DecodeError> {
-        inp.format()?;
-        Slots::decode(inp)
+        let format = inp.counter_format()?;
+        let slots = Slots::decode(format, inp)?;
+        check_format(format, slots.format())?;
+        Ok(slots)
     }
 
     fn size_hint(&self) -> usize {
-        8 + self.tally.slots.len() * 16
+        8 + self.tally.slots.len() * 24
+    }
+}
+
+/// Slots that the older format can say have it.
+fn check_format(found: u8, canonical: u8) -> Result<(), DecodeError> {
+    if found == canonical {
+        Ok(())
+    } else {
+        Err(DecodeError::NotCanonical("slots without births have an older format"))
     }
 }
 
 /// Which slots an update added to.
 #[derive(Debug, Clone, Copy)]
 struct Touched {
-    /// Whose; `None` if of several, which no replicator does: then the delta is all slots.
-    replica: Option<ReplicaId>,
+    slot: SlotId,
+    /// There are others, which no replicator does: then the delta is all slots.
+    are_several: bool,
     added: bool,
     taken: bool,
 }
 
 impl Touched {
     #[inline]
-    fn one(replica: ReplicaId, up: bool) -> Self {
-        Self { replica: Some(replica), added: up, taken: !up }
+    fn one(slot: SlotId, up: bool) -> Self {
+        Self { slot, are_several: false, added: up, taken: !up }
     }
 
     fn join(&mut self, other: &Self) {
-        self.replica = self.replica.filter(|_| self.replica == other.replica);
+        self.are_several |= other.are_several || self.slot != other.slot;
         self.added |= other.added;
         self.taken |= other.taken;
+    }
+
+    /// The slot, if it is only one.
+    fn only(self) -> Option<SlotId> {
+        (!self.are_several).then_some(self.slot)
     }
 }
 
@@ -257,15 +279,22 @@ impl PNCounter {
         difference(self.halves.added.sum()?, self.halves.taken.sum()?).ok()
     }
 
-    /// What was added, by replica.
+    /// What was added, by slot.
     pub fn added(&self) -> &Slots {
         &self.halves.added.slots
     }
 
-    /// What was taken away, by replica.
+    /// What was taken away, by slot.
     pub fn taken(&self) -> &Slots {
         &self.halves.taken.slots
     }
+}
+
+fn encode_pair(added: &Slots, taken: &Slots, out: &mut Encoder) {
+    let format = added.format().max(taken.format());
+    out.u8(format);
+    added.encode(format, out);
+    taken.encode(format, out);
 }
 
 /// `added - taken`, or the bound of `i128` that it exceeds.
@@ -325,6 +354,10 @@ impl ReplicatedData for PNCounter {
         delta.added.cleanup(&markers.part(0)) | delta.taken.cleanup(&markers.part(1))
     }
 
+    fn reads_like(&self, before: &Self) -> bool {
+        self.checked_value() == before.checked_value()
+    }
+
     fn pruning(&self) -> Option<&dyn RemovedNodePruning> {
         Some(&self.halves)
     }
@@ -342,7 +375,7 @@ impl ReplicatedData for PNCounter {
         let Halves { added, taken } = &self.halves;
         self.tracker.take_as(lineage, |touched| {
             let of = |is_touched, half: &Tally| match is_touched {
-                true => half.slots.only(touched.replica),
+                true => half.slots.only(touched.only()),
                 false => Slots::default(),
             };
             SlotPair { added: of(touched.added, added), taken: of(touched.taken, taken) }
@@ -354,9 +387,7 @@ impl ReplicatedData for PNCounter {
     }
 
     fn encode(&self, out: &mut Encoder) {
-        out.u8(FORMAT);
-        self.added().encode(out);
-        self.taken().encode(out);
+        encode_pair(self.added(), self.taken(), out);
     }
 
     fn decode(inp: &mut Decoder<'_>) -> Result<Self, DecodeError> {
@@ -366,17 +397,17 @@ impl ReplicatedData for PNCounter {
     }
 
     fn encode_delta(delta: &SlotPair, out: &mut Encoder) {
-        out.u8(FORMAT);
-        delta.added.encode(out);
-        delta.taken.encode(out);
+        encode_pair(&delta.added, &delta.taken, out);
     }
 
     fn decode_delta(inp: &mut Decoder<'_>) -> Result<SlotPair, DecodeError> {
-        inp.format()?;
-        Ok(SlotPair { added: Slots::decode(inp)?, taken: Slots::decode(inp)? })
+        let format = inp.counter_format()?;
+        let (added, taken) = (Slots::decode(format, inp)?, Slots::decode(format, inp)?);
+        check_format(format, added.format().max(taken.format()))?;
+        Ok(SlotPair { added, taken })
     }
 
     fn size_hint(&self) -> usize {
-        8 + (self.added().len() + self.taken().len()) * 16
+        8 + (self.added().len() + self.taken().len()) * 24
     }
 }

@@ -1,7 +1,7 @@
 //! What an update may ask of the replica that it runs on.
 
 use crate::data::{EntryMark, Home};
-use crate::replica::{Dot, DotSource, ReplicaId, WriterKey};
+use crate::replica::{Dot, DotSource, ReplicaId, SlotId, WriterKey};
 
 /// Handed to update closures. Apart from it, a closure must be pure. Source: ddata A6.
 #[derive(Debug)]
@@ -26,6 +26,8 @@ pub struct LeftOut {
     pub start_floor: bool,
     /// Claims begin at the start floor, whatever the entry has seen (ddata K7).
     pub claim_start: bool,
+    /// A counter counts on in the slot of its entry's former life (ddata Y4).
+    pub birth: bool,
 }
 
 impl<'a> UpdateCx<'a> {
@@ -65,12 +67,12 @@ impl<'a> UpdateCx<'a> {
         self.replica
     }
 
-    /// The name that this replica counts under: a slot of which it alone knows how far it is. It is the
-    /// replica's own unless its replicator was started anew in a process that had counted before.
-    /// A type with one amount per replica, of which the greater wins, must use this. Source: ddata Y4.
+    /// The slot that this replica counts in: named by the life of the entry, so that this replica alone knows how far it
+    /// is. A type with one amount per replica, of which the greater counts, must use this. Source: ddata A6, Y4.
     #[inline]
-    pub fn slot(&self) -> ReplicaId {
-        self.replica.slot(self.entry.map_or(0, |(_, floor)| floor))
+    pub fn slot(&self) -> SlotId {
+        let birth = if self.left_out.birth { 0 } else { self.actor().1 };
+        SlotId::new(self.replica, birth)
     }
 
     /// Its key in ties between two writers.

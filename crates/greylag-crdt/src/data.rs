@@ -74,7 +74,8 @@ pub struct Home {
     pub entry: EntryMark,
     /// The replica that holds it.
     pub replica: ReplicaId,
-    /// The highest number that this replica's process had drawn when the entry last came into being here.
+    /// The highest number that this replica's process had drawn when the entry last came into being here, by an update, a
+    /// merge or a load. Writing to an entry draws numbers, so no two lives that wrote have one birth.
     pub born: u64,
 }
 
@@ -138,6 +139,13 @@ pub trait ReplicatedData: Clone + PartialEq + Debug + Send + Sync + 'static {
     /// stays there.
     fn bind(&mut self, home: Home) {
         let _ = home;
+    }
+
+    /// Whether whoever was shown `before` would be shown the same now: the same elements, keys, winners and sums. Only
+    /// what pruning does may differ, which is whose name stands where. By default whether both are equal; a type that has
+    /// [`ReplicatedData::pruning`] says more. Source: ddata R16.
+    fn reads_like(&self, before: &Self) -> bool {
+        self == before
     }
 
     /// What the type does about removed replicas; `None` if it names none.

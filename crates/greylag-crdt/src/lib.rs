@@ -45,7 +45,8 @@
 //! What remains, and has to be known: a removal takes what its caller saw, so it loses to a concurrent add or put, and a
 //! [`Plain`] value in a map comes back with its history. Last-writer-wins types discard one of two concurrent writes and
 //! trust the clocks that decided. An entry that expired at one replica and was created there again retires that
-//! replica's former elements and no others. Slots that pruning renamed are never folded, so a counter in a map keeps one
+//! replica's former elements and no others; counters lose nothing by it, and keep one slot for each life of the entry and
+//! replica in which it counted, until that replica is pruned. Slots that pruning renamed are never folded, so a counter in a map keeps one
 //! for each writer that was removed, and a [`Plain`] counter all its slots. What a removed replica wrote counts once, as
 //! long as the markers of its pruning are kept: a copy that comes back later counts again, and what had reached nobody is
 //! lost. Entries are replicated one by one, so related ones may be seen out of step: what belongs together goes into one.
@@ -115,7 +116,7 @@ pub use plain::{Plain, PlainValue};
 pub use pncountermap::PnCounterMap;
 pub use prune::{Markers, Moved, Performed, Range, RemovedNodePruning};
 pub use ranges::{KeyRange, Part, RangeSum, Ranged, context_from_bytes};
-pub use replica::{Dot, DotSource, ReplicaId, WriterKey};
+pub use replica::{Dot, DotSource, ReplicaId, SlotId, WriterKey};
 pub use slot_counter::{CounterStore, SlotCounter};
 pub use slots::Slots;
 pub use state::{State, StateData};

@@ -35,6 +35,11 @@ impl<T: Element> Leaf for MvCell<T> {
     fn decode(inp: &mut Decoder<'_>) -> Result<Self, DecodeError> {
         T::decode(inp).map(Self)
     }
+
+    fn read_alike(one: &DotFun<Self>, other: &DotFun<Self>) -> bool {
+        let values = |store: &DotFun<Self>| store.values().map(|cell| cell.0.clone()).collect::<BTreeSet<T>>();
+        values(one) == values(other)
+    }
 }
 
 impl<T: Element> StoreMut<'_, DotFun<MvCell<T>>> {

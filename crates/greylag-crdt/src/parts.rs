@@ -46,11 +46,12 @@ pub fn prune<'a>(
     parts: impl IntoIterator<Item = PartMut<'a>>,
     removed: ReplicaId,
     ranges: &[Range],
+    birth: u64,
     own: &mut Performed,
 ) {
     for (index, part) in numbered(parts) {
         let mut marker = own.part(index);
-        part.prune(removed, ranges, &mut marker);
+        part.prune(removed, ranges, birth, &mut marker);
         own.set_part(index, marker);
     }
 }
@@ -119,10 +120,11 @@ macro_rules! prune_by_parts {
                 &mut self,
                 removed: $crate::replica::ReplicaId,
                 ranges: &[$crate::prune::Range],
+                birth: u64,
                 own: &mut $crate::prune::Performed,
             ) {
                 let parts: Vec<$crate::parts::PartMut<'_>> = vec![$(Some(&mut self.$field)),+];
-                $crate::parts::prune(parts, removed, ranges, own);
+                $crate::parts::prune(parts, removed, ranges, birth, own);
             }
 
             fn cleanup(&mut self, markers: &$crate::prune::Markers) -> bool {

@@ -68,6 +68,10 @@ impl<C: ReplicatedData> Leaf for PlainValue<C> {
         C::from_bytes(inp.bytes()?).map(Self)
     }
 
+    fn read_alike(one: &Plain<C>, other: &Plain<C>) -> bool {
+        one.value().reads_like(&other.value())
+    }
+
     fn extend_path(&self, path: &mut Vec<u8>) {
         path.extend_from_slice(&self.0.digest().0.to_be_bytes());
     }

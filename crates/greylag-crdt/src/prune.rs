@@ -5,7 +5,7 @@
 //! then applies all markers of an entry, by [`Markers::clean`], to whatever it holds and to whatever it receives, so a
 //! pruned and an unpruned copy of one update stay one update. What no marker covers stays raw.
 //!
-//! Slots *move*: the owner's slot grows by what the marker had not moved before. Dots are *renamed*, number by number,
+//! Slots *move*: the owner's slot of the entry's present life there grows by what the marker had not moved to it before. Dots are *renamed*, number by number,
 //! into a [`Range`] that the owner reserved; renaming is injective and commutes with joins.
 //!
 //! When to prune, for how long markers live and how they travel is the replicator's business. Source: ddata §5, Y4, Z6.
@@ -88,20 +88,40 @@ impl Range {
 /// Which counter of a value an amount belongs to: the way of part numbers to it. A lone counter has the empty way.
 type Way = Vec<u16>;
 
-/// How much of a removed replica's slots was moved, one amount for each counter in a value: both halves of a
-/// `PNCounter`, each counter of a composed struct. Source: ddata Y4.
+/// The lives of two slots: of the removed replica's, and of the owner's that it was moved to.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct Births {
+    from: u64,
+    to: u64,
+}
+
+/// How much of a removed replica's slots was moved to slots of the owner: an amount for each pair of slots, of each counter
+/// in a value (both halves of a `PNCounter`, each counter of a composed struct). Source: ddata Y4.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Moved(BTreeMap<Way, u128>);
+pub struct Moved(BTreeMap<(Way, Births), u128>);
 
 impl Moved {
-    /// The amount of a value that is one counter.
-    pub fn amount(&self) -> u128 {
-        self.0.get(&[][..]).copied().unwrap_or(0)
+    /// What was moved from the removed replica's slot born at `from` to the owner's born at `to`, in a value that is one
+    /// counter.
+    pub fn amount(&self, from: u64, to: u64) -> u128 {
+        self.0.get(&(Way::new(), Births { from, to })).copied().unwrap_or(0)
     }
 
-    /// Sets the amount of a value that is one counter.
-    pub fn set_amount(&mut self, amount: u128) {
-        self.0.insert(Way::new(), amount);
+    /// The greatest amount that was moved from the removed replica's slot born at `from`, in a value that is one counter.
+    pub fn greatest(&self, from: u64) -> u128 {
+        self.amounts().filter(|(own, _, _)| *own == from).map(|(_, _, amount)| amount).max().unwrap_or(0)
+    }
+
+    /// The amounts of a value that is one counter, with the births of the removed replica's slot and of the owner's.
+    pub fn amounts(&self) -> impl Iterator<Item = (u64, u64, u128)> + '_ {
+        // The empty way comes first.
+        let alone = self.0.iter().take_while(|((way, _), _)| way.is_empty());
+        alone.map(|((_, births), amount)| (births.from, births.to, *amount))
+    }
+
+    /// Sets what was moved from one slot to another, in a value that is one counter.
+    pub fn set_amount(&mut self, from: u64, to: u64, amount: u128) {
+        self.0.insert((Way::new(), Births { from, to }), amount);
     }
 
     /// Whether nothing was moved.
@@ -112,50 +132,93 @@ impl Moved {
     /// What was moved within one part of a composed value.
     #[must_use]
     pub fn part(&self, index: u16) -> Self {
-        let inner = self.0.iter().filter(|(way, _)| way.first() == Some(&index));
-        Self(inner.map(|(way, amount)| (way[1..].to_vec(), *amount)).collect())
+        let inner = self.0.iter().filter(|((way, _), _)| way.first() == Some(&index));
+        Self(inner.map(|((way, births), amount)| ((way[1..].to_vec(), *births), *amount)).collect())
     }
 
     /// Takes over what was moved within one part of a composed value.
     pub fn set_part(&mut self, index: u16, part: Self) {
-        self.0.retain(|way, _| way.first() != Some(&index));
-        self.0.extend(part.0.into_iter().map(|(way, amount)| ([&[index], &way[..]].concat(), amount)));
+        self.0.retain(|(way, _), _| way.first() != Some(&index));
+        let outer = part.0.into_iter().map(|((way, births), amount)| (([&[index], &way[..]].concat(), births), amount));
+        self.0.extend(outer);
     }
 
-    /// The greater amount of each counter.
+    /// The greater amount of each pair of slots.
     pub fn join(&mut self, other: &Self) {
-        for (way, amount) in &other.0 {
-            let own = self.0.entry(way.clone()).or_default();
+        for (slots, amount) in &other.0 {
+            let own = self.0.entry(slots.clone()).or_default();
             *own = (*own).max(*amount);
         }
     }
 
+    /// Forgets which slots of the owner it was; for simulations that prove their checkers. Source: ddata scenario 86.
+    #[doc(hidden)]
+    pub fn forget_owner_slots(&mut self) {
+        for ((way, births), amount) in std::mem::take(&mut self.0) {
+            let own = self.0.entry((way, Births { to: 0, ..births })).or_default();
+            *own = (*own).max(amount);
+        }
+    }
+
     fn includes(&self, other: &Self) -> bool {
-        other.0.iter().all(|(way, amount)| self.0.get(way).copied().unwrap_or(0) >= *amount)
+        other.0.iter().all(|(slots, amount)| self.0.get(slots).copied().unwrap_or(0) >= *amount)
+    }
+
+    /// The slots of the removed replica that something was moved from.
+    fn sources(&self) -> impl Iterator<Item = (&Way, u64)> {
+        self.0.keys().map(|(way, births)| (way, births.from))
+    }
+
+    /// Whether a slot has a birth; if not, the births are not written.
+    fn has_births(&self) -> bool {
+        self.0.keys().any(|(_, births)| *births != Births::default())
     }
 
     fn encode(&self, out: &mut Encoder) {
         out.u64(self.0.len() as u64);
-        for (way, amount) in &self.0 {
+        for ((way, _), amount) in &self.0 {
             out.u64(way.len() as u64);
             way.iter().for_each(|index| out.u64((*index).into()));
             out.u128(*amount);
         }
     }
 
-    fn decode(inp: &mut Decoder<'_>) -> Result<Self, DecodeError> {
-        let mut moved = BTreeMap::new();
+    fn encode_births(&self, out: &mut Encoder) {
+        for (_, births) in self.0.keys() {
+            out.u64(births.from);
+            out.u64(births.to);
+        }
+    }
+
+    /// Ways and amounts, as `encode` wrote them.
+    fn decode(inp: &mut Decoder<'_>) -> Result<Vec<(Way, u128)>, DecodeError> {
+        let mut moved = Vec::new();
         for _ in 0..inp.count()? {
             let mut way = Way::new();
             for _ in 0..inp.count()? {
                 way.push(inp.u64()?.try_into().map_err(|_| DecodeError::Invalid("a part's number is too large"))?);
             }
-            if moved.last_key_value().is_some_and(|(last, _)| *last >= way) {
+            moved.push((way, inp.u128()?));
+        }
+        Ok(moved)
+    }
+
+    /// The births that belong to ways and amounts, if there are any.
+    fn decode_births(inp: &mut Decoder<'_>, moved: Vec<(Way, u128)>, has_births: bool) -> Result<Self, DecodeError> {
+        let mut all = BTreeMap::new();
+        for (way, amount) in moved {
+            let births = if has_births { Births { from: inp.u64()?, to: inp.u64()? } } else { Births::default() };
+            let slots = (way, births);
+            if all.last_key_value().is_some_and(|(last, _)| *last >= slots) {
                 return Err(DecodeError::NotCanonical("amounts do not ascend"));
             }
-            moved.insert(way, inp.u128()?);
+            all.insert(slots, amount);
         }
-        Ok(Self(moved))
+        let moved = Self(all);
+        if has_births && !moved.has_births() {
+            return Err(DecodeError::NotCanonical("slots without births have an older format"));
+        }
+        Ok(moved)
     }
 }
 
@@ -230,9 +293,13 @@ impl Performed {
         self.ranges.iter().for_each(|range| range.encode(out));
         self.moved.encode(out);
         out.i64(self.performed_at);
-        out.u8(u8::from(self.obsolete_at.is_some()));
+        let has_births = self.moved.has_births();
+        out.u8(u8::from(self.obsolete_at.is_some()) | if has_births { WITH_BIRTHS } else { 0 });
         if let Some(obsolete_at) = self.obsolete_at {
             out.i64(obsolete_at);
+        }
+        if has_births {
+            self.moved.encode_births(out);
         }
     }
 
@@ -250,14 +317,19 @@ impl Performed {
             ranges.push(range);
         }
         let (moved, performed_at) = (Moved::decode(inp)?, inp.i64()?);
-        let obsolete_at = match inp.u8()? {
+        let kind = inp.u8()?;
+        let obsolete_at = match kind & !WITH_BIRTHS {
             0 => None,
             1 => Some(inp.i64()?),
             _ => return Err(DecodeError::Invalid("neither a time nor never")),
         };
+        let moved = Moved::decode_births(inp, moved, kind & WITH_BIRTHS != 0)?;
         Ok(Self { removed, owner, ranges, moved, performed_at, obsolete_at })
     }
 }
+
+/// In the byte that says whether a marker ends: births of slots follow. Who reads no births refuses it.
+const WITH_BIRTHS: u8 = 2;
 
 /// All markers of one entry, one for each removed replica and owner, ascending.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -302,16 +374,27 @@ impl Markers {
 
     /// Unites with a marker: all ranges, greatest amounts, latest times.
     ///
-    /// Two owners that both moved slots of one replica are never forgotten, because values are computed from both.
+    /// Markers that moved one slot to two, of two owners or of two lives of an owner's entry, are never forgotten, because
+    /// values are computed from both.
     /// Source: ddata Z7, Y4.
     pub fn add(&mut self, marker: &Performed) {
         match self.place(marker.removed, marker.owner) {
             Ok(at) => self.0[at].join(marker),
             Err(at) => self.0.insert(at, marker.clone()),
         }
-        let of_counters = |own: &&mut Performed| own.removed == marker.removed && !own.moved.is_empty();
-        if self.of(marker.removed).iter().filter(|own| !own.moved.is_empty()).count() > 1 {
-            self.0.iter_mut().filter(of_counters).for_each(|own| own.obsolete_at = None);
+        let sources = self.of(marker.removed).iter().flat_map(|own| own.moved.sources());
+        let mut targets: BTreeMap<(&Way, u64), usize> = BTreeMap::new();
+        sources.for_each(|slot| *targets.entry(slot).or_default() += 1);
+        targets.retain(|_, count| *count > 1);
+        if targets.is_empty() {
+            return;
+        }
+        let twice: BTreeSet<(Way, u64)> = targets.into_keys().map(|(way, birth)| (way.clone(), birth)).collect();
+        let of_removed = self.0.iter_mut().filter(|own| own.removed == marker.removed);
+        for own in of_removed {
+            if own.moved.sources().any(|(way, birth)| twice.contains(&(way.clone(), birth))) {
+                own.obsolete_at = None;
+            }
         }
     }
 
@@ -392,8 +475,10 @@ pub trait RemovedNodePruning {
     fn numbers_of(&self, removed: ReplicaId) -> Option<(u64, u64)>;
 
     /// Puts what `removed` left under the name of `own.owner`, and records it in `own`, that owner's marker. `ranges`
-    /// are those it reserved for `removed`; counters need none. Call [`Markers::clean`] with all markers afterwards.
-    fn prune(&mut self, removed: ReplicaId, ranges: &[Range], own: &mut Performed);
+    /// are those it reserved for `removed`; counters need none. `birth` is that of the entry at the owner
+    /// ([`crate::Home::born`]), which names the slots that counters put amounts into; dots need none. Call
+    /// [`Markers::clean`] with all markers afterwards. Source: ddata Z5, Z6, Y4.
+    fn prune(&mut self, removed: ReplicaId, ranges: &[Range], birth: u64, own: &mut Performed);
 
     /// Applies all markers of the entry; those that it does not name are forgotten. Returns whether anything changed.
     /// Source: ddata Z7, Y4.

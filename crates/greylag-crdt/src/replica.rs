@@ -4,56 +4,17 @@
 //! dots come from one [`DotSource`] per process, shared by every entry, so a number is never used
 //! twice, whatever becomes of the entry that it was drawn for.
 
+mod random;
+
 use std::cmp::Ordering;
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering as Memory};
 
-use crate::hash::hash64;
-
 /// One process incarnation: its uid. Never used by two of them. Source: ddata K1.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ReplicaId(pub u64);
-
-impl ReplicaId {
-    /// The name under which this process counts once its replicator was started anew, `floor` being
-    /// the number its source had reached by then; at 0 it is the process's own.
-    ///
-    /// A counter's slot only ever grows, and the greater amount wins. A replicator that begins with
-    /// empty hands in a process that has counted before does not know how far the slot is elsewhere:
-    /// what it counted from 0 would be swallowed. So it counts in a slot of its own, as counters in
-    /// maps do (ddata Y9). Anybody can tell whose slot it is: [`ReplicaId::is_slot_of`].
-    #[inline]
-    pub fn slot(self, floor: u64) -> Self {
-        if floor == 0 { self } else { self.later_slot(floor) }
-    }
-
-    fn later_slot(self, floor: u64) -> Self {
-        Self(self.0 ^ u64::from(hash64(&floor.to_be_bytes()) as u32).max(1).wrapping_mul(SPREAD))
-    }
-
-    /// Whether this is a name that `process` counts under. It says so of one in four thousand million
-    /// strangers, too, so it may keep something for longer and must never drop anything.
-    pub fn is_slot_of(self, process: Self) -> bool {
-        (self.0 ^ process.0).wrapping_mul(SPREAD_BACK) <= u64::from(u32::MAX)
-    }
-}
-
-/// Any odd number with its bits well mixed: multiplying by it can be undone.
-const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
-const SPREAD_BACK: u64 = inverse(SPREAD);
-
-/// The number that undoes multiplying by an odd one: Newton's steps double the bits that are right.
-const fn inverse(odd: u64) -> u64 {
-    let mut found = odd;
-    let mut step = 0;
-    while step < 5 {
-        found = found.wrapping_mul(2u64.wrapping_sub(odd.wrapping_mul(found)));
-        step += 1;
-    }
-    found
-}
 
 impl fmt::Debug for ReplicaId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -64,6 +25,33 @@ impl fmt::Debug for ReplicaId {
 impl fmt::Display for ReplicaId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(self, f)
+    }
+}
+
+/// One slot of a counter: whose it is, and in which life of the entry at that replica it was counted in.
+///
+/// A slot only ever grows, and the greater amount counts. An entry that was dropped at a replica and created there again
+/// knows nothing of how far the former slot is elsewhere, so it counts in a slot of its own. Source: ddata Y4.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SlotId {
+    /// Whose slot it is.
+    pub replica: ReplicaId,
+    /// The highest number that the replica's process had drawn when the entry came into being there
+    /// ([`crate::Home::born`]); 0 outside of a replicator, and in bytes from before births.
+    pub birth: u64,
+}
+
+impl SlotId {
+    /// The slot of a replica in one life of the entry.
+    #[inline]
+    pub const fn new(replica: ReplicaId, birth: u64) -> Self {
+        Self { replica, birth }
+    }
+}
+
+impl fmt::Debug for SlotId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}@{}", self.replica, self.birth)
     }
 }
 
@@ -188,23 +176,5 @@ impl DotSource {
     #[inline]
     pub fn last(&self) -> u64 {
         self.0.load(Memory::Relaxed)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// ddata Y4, K1: every life of a replicator counts under a name of its own, which tells whose it is.
-    #[test]
-    fn the_slots_of_a_process_are_told_from_others() {
-        let (own, other) = (ReplicaId(0x1234_5678_9abc_def0), ReplicaId(7));
-        assert_eq!(own.slot(0), own);
-        let slots: Vec<ReplicaId> = (1..1_000).map(|floor| own.slot(floor)).collect();
-        for (at, slot) in slots.iter().enumerate() {
-            assert!(slot.is_slot_of(own) && !slot.is_slot_of(other) && *slot != own);
-            assert!(!slots[..at].contains(slot), "two lives share a slot");
-        }
-        assert!(own.is_slot_of(own));
     }
 }

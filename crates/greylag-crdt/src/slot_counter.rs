@@ -117,6 +117,10 @@ impl Leaf for SlotCounter {
         true
     }
 
+    fn read_alike(one: &CounterStore, other: &CounterStore) -> bool {
+        one.checked_value() == other.checked_value()
+    }
+
     fn visit_slots(&self, visit: &mut dyn FnMut(Dot, u128, u128)) {
         self.slots.iter().for_each(|(slot, amounts)| visit(*slot, amounts.added, amounts.taken));
     }

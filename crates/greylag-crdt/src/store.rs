@@ -78,6 +78,9 @@ pub trait Store: Clone + Default + PartialEq + Debug + Send + Sync + 'static {
     /// The sum of the leaves' digests, where `path` is the canonical path to this store.
     fn digest(&self, path: &mut Vec<u8>) -> Digest;
 
+    /// Whether users read the same in both, whatever their leaves are called. Source: ddata R16.
+    fn reads_like(&self, other: &Self) -> bool;
+
     /// Renames dots and slot ids; leaves that meet under one dot are joined. Returns whether anything changed.
     fn rename(&mut self, moves: &Moves) -> bool;
 

@@ -189,6 +189,15 @@ impl Entries {
         self.set_by(key, content, None);
     }
 
+    /// As `set`, of data that read like those held before: subscribers are not told. Source: ddata R16.
+    pub(crate) fn set_unnoticed(&mut self, key: &KeyId, content: Filled) {
+        let told = self.get(key).map(Entry::told);
+        self.set(key, content);
+        if let (Some(told), Some(entry)) = (told, self.tree.find_mut(key)) {
+            entry.set_told(told);
+        }
+    }
+
     /// Sets what an entry holds after a delta was joined into it, if there was one.
     pub(crate) fn set_by(&mut self, key: &KeyId, content: Filled, delta: Option<&Bytes>) {
         debug_assert!(!self.is_overdue(key), "{key}: nothing is built on what has expired");

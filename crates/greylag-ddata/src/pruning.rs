@@ -152,9 +152,8 @@ impl Pruning {
         lifetime: Duration,
     ) {
         for round in &news.rounds {
-            // Whoever says that this replica is removed will soon be heard from membership too; and who
-            // knows the process of a slot does not show its round before that is removed here as well.
-            if self.still_counts(round.removed) || round.is_over(wall_ms, lifetime) || !self.rounds.merge(round) {
+            // Whoever says that this replica is removed will soon be heard from membership too.
+            if round.removed == self.own || round.is_over(wall_ms, lifetime) || !self.rounds.merge(round) {
                 continue;
             }
             self.restored.remove(&round.removed);
@@ -165,13 +164,6 @@ impl Pruning {
             }
         }
         self.collections.on_shown(from, self.own, &news.rounds);
-    }
-
-    /// Whether this is the replica itself, or a slot that a known process counts in: it grows, and
-    /// moving it away would lose what is counted next. Source: ddata Y4.
-    fn still_counts(&self, replica: ReplicaId) -> bool {
-        replica == self.own
-            || (!self.known.contains(&replica) && self.known.iter().any(|known| replica.is_slot_of(*known)))
     }
 
     /// A horizon is taken over at the end of a complete round, so nobody is refused by its own coming
@@ -230,8 +222,7 @@ impl Pruning {
     /// Replicas that only data name: of former incarnations whose stores returned, say.
     fn look_for_unknown(&mut self, now: Instant, index: &ReplicaIndex) {
         let is_known = |named: &ReplicaId| self.known.contains(named) || self.removed.contains_key(named);
-        let unknown = index.replicas().filter(|named| !is_known(named) && !self.still_counts(*named));
-        let unknown: BTreeSet<ReplicaId> = unknown.collect();
+        let unknown: BTreeSet<ReplicaId> = index.replicas().filter(|named| !is_known(named)).collect();
         self.unknown.retain(|replica, _| unknown.contains(replica));
         let elapsed = self.clock.elapsed(now);
         for replica in unknown {

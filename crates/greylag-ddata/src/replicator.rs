@@ -299,6 +299,7 @@ impl ReplicatorCore {
             removal_context: self.settings.omits(Sabotage::RemovalContext),
             start_floor: self.settings.omits(Sabotage::StartFloor),
             claim_start: self.settings.omits(Sabotage::ClaimStart),
+            birth: self.settings.omits(Sabotage::Birth),
         });
         let run = AssertUnwindSafe(|| -> Result<(T, bool, O), UpdateError<E>> {
             let mut value = base.clone();

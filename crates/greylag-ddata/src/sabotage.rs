@@ -35,4 +35,8 @@ pub enum Sabotage {
     ClaimStart,
     /// Deltas claim numbers that are reserved for renaming (ddata K7, Z6).
     Reserved,
+    /// A counter counts on in the slot of its entry's former life (ddata Y4).
+    Birth,
+    /// A marker does not say to which slot of its owner an amount was moved (ddata Y4).
+    MovedTo,
 }

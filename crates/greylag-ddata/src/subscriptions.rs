@@ -1,7 +1,8 @@
 //! Who follows which entries, and what each was told last.
 //!
 //! Subscribers are told in flushes: of each entry that changed since the last one, whoever follows
-//! it and was told other data gets the present state. A new subscriber gets it once even if nothing
+//! it and was told other data gets the present state. Data that pruning changed, and that read as
+//! before, are no other data. A new subscriber gets it once even if nothing
 //! changed. Source: ddata R15, R16, R17.
 
 mod index;
@@ -45,7 +46,7 @@ impl Subscriber {
                 (Notice::Deleted, Told::Deleted)
             }
             Data::Value(value) if self.tag.as_ref().is_none_or(|tag| *tag == value.tag()) => {
-                (Notice::Value(Snapshot::new(&**value)), Told::Value(entry.digest()))
+                (Notice::Value(Snapshot::new(&**value)), Told::Value(entry.told()))
             }
             Data::Tombstone { .. } => return None,
             // What it has heard of is gone, and its id serves another type.

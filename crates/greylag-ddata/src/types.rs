@@ -34,6 +34,8 @@ pub trait AnyData: Any + fmt::Debug + Send + Sync {
     fn replace(&mut self, other: Box<dyn AnyData>) -> Result<(), Box<dyn AnyData>>;
     /// About how many bytes the encoded value has.
     fn size_hint(&self) -> usize;
+    /// Whether whoever was shown this other value would be shown the same now.
+    fn reads_like(&self, before: &dyn AnyData) -> bool;
     /// Says where the value lives.
     fn bind(&mut self, home: Home);
     /// What the type does about removed replicas.
@@ -92,6 +94,10 @@ impl<T: ReplicatedData> AnyData for T {
 
     fn size_hint(&self) -> usize {
         ReplicatedData::size_hint(self)
+    }
+
+    fn reads_like(&self, before: &dyn AnyData) -> bool {
+        before.as_any().downcast_ref::<T>().is_some_and(|before| ReplicatedData::reads_like(self, before))
     }
 
     fn bind(&mut self, home: Home) {

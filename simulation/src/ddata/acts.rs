@@ -92,6 +92,19 @@ impl World {
         self.began(index, id, done.map_err(|error| format!("{error:?}")), out);
     }
 
+    /// A bare counter expires at one process. What it showed there others still have, or it is gone; what comes back is
+    /// counted beside what is counted there from now on.
+    pub(super) fn expire(&mut self, index: usize, tally: usize) {
+        self.tell(|| format!("c{tally} expires at {index}"));
+        let (entry, key, now) = (self.books.len() + tally, self.tally_keys[tally].id().clone(), self.now());
+        let process = &mut self.processes[index];
+        process.held[entry] |= std::mem::take(&mut process.seen[entry]);
+        process.checked = None;
+        let mut out = Vec::new();
+        process.core.expire_now(now, &key, &mut out);
+        self.perform(index, out);
+    }
+
     /// An update that changes nothing, at a level: others must hold what is held here. Source: ddata R2.
     pub(super) fn confirm(&mut self, index: usize, ledger: usize, level: WriteLevel) {
         let seen = self.processes[index].seen[ledger];

@@ -215,8 +215,7 @@ impl World {
 
     /// Somebody gone whom the data of a process name. Source: ddata Z8.
     fn named_at(&self, index: usize) -> Option<String> {
-        let lives =
-            |replica: ReplicaId| self.living().iter().any(|own| replica.is_slot_of(self.processes[*own].replica()));
+        let lives = |replica: ReplicaId| self.living().iter().any(|own| replica == self.processes[*own].replica());
         let core = &self.processes[index].core;
         let ledgers = self.ledger_keys.iter().map(|key| (key.id(), named(core, key)));
         let tallies = self.tally_keys.iter().map(|key| (key.id(), named(core, key)));

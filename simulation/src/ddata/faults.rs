@@ -22,12 +22,20 @@ struct Traits {
     /// Members may go.
     crashes: bool,
     deletes: bool,
+    /// Bare counters expire now and then, each time at one process.
+    expires: bool,
     /// Deltas are joined in whatever order they come: that is no matter of safety (ddata K8).
     disordered: bool,
 }
 
 fn traits(seed: u64) -> Traits {
-    Traits { forgets: seed % 8 == 1, crashes: seed % 8 != 2, deletes: seed % 4 == 3, disordered: seed % 16 == 5 }
+    Traits {
+        forgets: seed % 8 == 1,
+        crashes: seed % 8 != 2,
+        deletes: seed % 4 == 3,
+        expires: seed % 8 == 4,
+        disordered: seed % 16 == 5,
+    }
 }
 
 fn arrangement(seed: u64, sabotage: &'static [Sabotage]) -> Arrangement {
@@ -123,6 +131,10 @@ impl World {
         let Some(index) = self.choose(&living) else { return };
         if self.chance(0.1) {
             self.back_up(index);
+        }
+        if traits.expires && self.chance(0.15) {
+            let tally = self.net.rng().random_range(0..self.tallies.len());
+            self.expire(index, tally);
         }
         let level = self.draw_level();
         let (ledgers, tallies) = (self.books.len(), self.tallies.len());

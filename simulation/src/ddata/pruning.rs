@@ -53,6 +53,9 @@ enum Twist {
     LongAway,
     /// Somebody leaves links cut in one direction.
     OneWay,
+    /// The counter expires at some, the owner among them, is counted again there, and old copies return. Only in
+    /// histories of births.
+    Expires,
 }
 
 const TWISTS: [Twist; 12] = [
@@ -81,6 +84,7 @@ impl Twist {
                 | Self::Chain
                 | Self::StartsAnew
                 | Self::LongAway
+                | Self::Expires
         )
     }
 }
@@ -148,13 +152,35 @@ pub(super) fn history(seed: u64, sabotage: &'static [Sabotage], story: bool) -> 
             twists.insert(at, TWISTS[rng.random_range(0..TWISTS.len())]);
         }
     }
+    played(rng, seed, main, &twists, sabotage, story)
+}
+
+/// One history in which the counter expires here and there while something else goes on.
+pub(super) fn births(seed: u64, sabotage: &'static [Sabotage], story: bool) -> World {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed ^ 0xb127);
+    let others =
+        [Twist::Updates, Twist::OwnerDies, Twist::CopyReturns, Twist::TwoOwners, Twist::Chain, Twist::StartsAnew];
+    let other = others[rng.random_range(0..others.len())];
+    let twists = [Twist::Expires, other, Twist::Expires];
+    let from = rng.random_range(0..2);
+    played(rng, seed, twists[from], &twists[from..], sabotage, story)
+}
+
+fn played(
+    mut rng: ChaCha8Rng,
+    seed: u64,
+    main: Twist,
+    twists: &[Twist],
+    sabotage: &'static [Sabotage],
+    story: bool,
+) -> World {
     let forgets = twists.contains(&Twist::LongAway);
     let members = rng.random_range(3..=4) + usize::from(main == Twist::MemberVanishes);
     let mut world = World::new(seed, arrangement(&mut rng, forgets, sabotage), members);
     if story {
         world.story = Some(vec![format!("{members} members, {twists:?}")]);
     }
-    world.play(&mut rng, &twists);
+    world.play(&mut rng, twists);
     if !twists.iter().any(|twist| twist.repeats_work()) {
         world.check_performed_once();
     }
@@ -328,6 +354,7 @@ impl World {
                 self.write_some(rng, index, 1);
             }
             Twist::LongAway => self.long_away(rng),
+            Twist::Expires => self.expires(rng, copies),
             Twist::OneWay => {
                 let (Some(one), Some(other)) = (self.choose(&others), self.choose(&others)) else { return };
                 if one != other {
@@ -338,6 +365,37 @@ impl World {
                 let lossy = Link { delay: (MS, 15 * MS), loss: 0.2, duplication: 0.2, reorder: true };
                 self.net.set_default_link(lossy);
                 self.run_for(rng.random_range(0..300) * MS);
+                self.mend();
+            }
+        }
+    }
+
+    /// The counter expires at some process, the owner or another, comes back from others or from old copies, and is
+    /// counted meanwhile.
+    fn expires(&mut self, rng: &mut ChaCha8Rng, copies: &Copies) {
+        for _ in 0..rng.random_range(1..4) {
+            self.until_some_point(rng);
+            let living = self.living();
+            let Some(index) = self.owner().filter(|_| rng.random_bool(0.6)).or_else(|| self.choose(&living)) else {
+                return;
+            };
+            let own = self.copies(index);
+            let is_cut = rng.random_bool(0.5);
+            if is_cut {
+                let others = living.iter().copied().filter(|other| *other != index);
+                others.for_each(|other| self.part(index, other, false));
+            }
+            self.expire(index, 0);
+            if rng.random_bool(0.7) {
+                self.count(index, 0, WriteLevel::Local);
+            }
+            self.run_for(rng.random_range(0..200) * MS);
+            let copies = if rng.random_bool(0.5) { copies } else { &own };
+            if rng.random_bool(0.6) {
+                self.turns_up(index, copies);
+            }
+            self.run_for(rng.random_range(0..300) * MS);
+            if is_cut {
                 self.mend();
             }
         }

@@ -54,6 +54,11 @@ pub trait Leaf: Clone + PartialEq + Debug + Send + Sync + 'static {
         self.clone()
     }
 
+    /// Whether users read the same in two stores of such values: by default, whether the joins of the siblings are equal.
+    fn read_alike(one: &DotFun<Self>, other: &DotFun<Self>) -> bool {
+        one.joined() == other.joined()
+    }
+
     /// Renames slot ids. Returns whether anything changed.
     fn rename(&mut self, moves: &Moves) -> bool {
         let _ = moves;
@@ -231,6 +236,10 @@ impl<V: Leaf> Store for DotFun<V> {
             path.truncate(length);
         }
         sum
+    }
+
+    fn reads_like(&self, other: &Self) -> bool {
+        V::read_alike(self, other)
     }
 
     fn rename(&mut self, moves: &Moves) -> bool {

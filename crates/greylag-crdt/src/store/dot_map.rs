@@ -382,6 +382,11 @@ impl<K: Element, S: Store> Store for DotMap<K, S> {
         sum
     }
 
+    fn reads_like(&self, other: &Self) -> bool {
+        let is_alike = |((key, store), (twin, other)): ((&K, &S), (&K, &S))| key == twin && store.reads_like(other);
+        self.entries.len() == other.entries.len() && self.entries.iter().zip(other.entries.iter()).all(is_alike)
+    }
+
     fn rename(&mut self, moves: &Moves) -> bool {
         let mut renamed = Vec::new();
         for (key, store) in self.entries.iter() {

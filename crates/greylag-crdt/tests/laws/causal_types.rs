@@ -296,12 +296,11 @@ impl Model for OrMap<u8, Plain<GSet<u8>>> {
     }
 }
 
-/// The slots of a plain counter are named by replicas and never pruned: a limit that ddata Y11 documents. So this model
+/// The slots of a plain counter are named by replicas and lives of the entry, and never pruned: a limit that ddata Y11 documents. So this model
 /// knows slots, and swallows what they swallow.
 impl Model for OrMap<u8, Plain<GCounter>> {
-    type Write = BTreeMap<usize, u128>;
+    type Write = BTreeMap<(usize, u64), u128>;
     type View = BTreeMap<u8, u128>;
-    const FORGETS: bool = false;
 
     fn apply(&mut self, cx: &mut UpdateCx<'_>, op: Op) {
         match op.kind % 4 {
@@ -319,7 +318,7 @@ impl Model for OrMap<u8, Plain<GCounter>> {
         match op.kind % 4 {
             0..=2 if op.inner == 0 => Plan::nothing(),
             0..=2 => {
-                *joined.entry(place.replica).or_default() += u128::from(op.inner);
+                *joined.entry((place.replica, place.life)).or_default() += u128::from(op.inner);
                 Plan::one((op.key, 0), joined, place.under(op.key))
             }
             _ => Plan::remove(place.under(op.key)),
@@ -331,8 +330,8 @@ impl Model for OrMap<u8, Plain<GCounter>> {
     }
 }
 
-fn joined_slots(live: &[Live<'_, BTreeMap<usize, u128>>], key: u8) -> BTreeMap<usize, u128> {
-    let mut joined: BTreeMap<usize, u128> = BTreeMap::new();
+fn joined_slots(live: &[Live<'_, BTreeMap<(usize, u64), u128>>], key: u8) -> BTreeMap<(usize, u64), u128> {
+    let mut joined: BTreeMap<(usize, u64), u128> = BTreeMap::new();
     for (replica, amount) in live.iter().filter(|live| live.path.0 == key).flat_map(|live| live.write) {
         let slot = joined.entry(*replica).or_default();
         *slot = (*slot).max(*amount);

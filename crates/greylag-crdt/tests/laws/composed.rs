@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use greylag_crdt::{OrSet, PNCounter, ReplicatedData, UpdateCx};
 
-use crate::model::{Live, Model, Place, Plan};
+use crate::model::{Live, Model, Path, Place, Plan};
 use crate::step::Op;
 
 #[derive(Clone, Debug, PartialEq, ReplicatedData)]
@@ -24,7 +24,7 @@ fn is_count(op: Op) -> bool {
 impl Model for Pair {
     type Write = i128;
     type View = (BTreeSet<u8>, i128);
-    const FORGETS: bool = false;
+    const MOVES: bool = true;
 
     fn apply(&mut self, cx: &mut UpdateCx<'_>, op: Op) {
         if is_count(op) {
@@ -51,6 +51,10 @@ impl Model for Pair {
     fn model(live: &[Live<'_, i128>]) -> Self::View {
         let (counts, keys): (Vec<_>, Vec<_>) = live.iter().partition(|live| live.path.0 == COUNTER);
         (keys.iter().map(|live| live.path.0).collect(), counts.iter().map(|live| *live.write).sum())
+    }
+
+    fn has_dot(path: Path) -> bool {
+        path.0 != COUNTER
     }
 
     fn implies(later: Op, earlier: Op) -> bool {

@@ -26,6 +26,8 @@ pub(crate) struct Live<'a, W> {
 pub(crate) struct Place<'a, W> {
     pub(crate) id: usize,
     pub(crate) replica: usize,
+    /// The birth of the entry there.
+    pub(crate) life: u64,
     pub(crate) live: &'a [Live<'a, W>],
 }
 
@@ -68,8 +70,8 @@ impl<W> Plan<W> {
 pub(crate) trait Model: ReplicatedData {
     type Write: Clone + Debug;
     type View: PartialEq + Debug;
-    /// Whether it explains an entry that expired at one replica and was created there again.
-    const FORGETS: bool = Self::CAUSAL;
+    /// Whether owners move amounts of removed replicas, which no delta says.
+    const MOVES: bool = !Self::CAUSAL;
 
     fn apply(&mut self, cx: &mut UpdateCx<'_>, op: Op);
 
@@ -79,7 +81,12 @@ pub(crate) trait Model: ReplicatedData {
 
     fn model(live: &[Live<'_, Self::Write>]) -> Self::View;
 
-    /// Whether a delta says all that an earlier operation's of the same replica says.
+    /// Whether a write has a dot: the first one after an absence retires those that were forgotten (ddata K7, E3).
+    fn has_dot(_path: Path) -> bool {
+        Self::CAUSAL
+    }
+
+    /// Whether a delta says all that an earlier operation's of the same replica and life of the entry says.
     fn implies(_later: Op, _earlier: Op) -> bool {
         false
     }

@@ -83,7 +83,7 @@ macro_rules! counter {
         }
     };
 }
-// A slot's delta is its new total, so it implies the earlier increments of its replica.
+// A slot's delta is its new total, so it implies the earlier increments of its replica in the same life of the entry.
 counter!(GCounter, u128, |_, _| true, |op: Op| u128::from(op.key));
 counter!(
     PNCounter,

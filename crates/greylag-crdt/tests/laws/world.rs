@@ -13,6 +13,8 @@ use crate::step::{Op, REPLICAS, Step};
 /// An operation that was done. Writes are numbered through the history, and named by bits.
 struct Done {
     replica: usize,
+    /// The birth of the entry there.
+    life: u64,
     op: Op,
     writes: u128,
     supersedes: u128,
@@ -192,27 +194,32 @@ impl<T: Model> World<T> {
                 self.deltas.push(Delta { ops, delta, markers: node.markers.clone() });
             }
         }
+        // A replicator draws a version for every change.
+        self.nodes[at].numbers.draw();
         self.check(at);
     }
 
     fn plan(&mut self, at: usize, op: Op) {
         let live = self.live(self.nodes[at].seen);
-        let plan = T::plan(op, &Place { id: self.done.len(), replica: at, live: &live });
+        let life = self.nodes[at].born;
+        let plan = T::plan(op, &Place { id: self.done.len(), replica: at, life, live: &live });
         let mut supersedes = plan.supersedes.iter().fold(0, |mask, index| mask | 1 << index);
         let node = &self.nodes[at];
-        let draws = T::CAUSAL && !plan.writes.is_empty();
+        let draws = plan.writes.iter().any(|(path, _)| T::has_dot(*path));
         if draws && !node.drew {
             // What this replica wrote and has forgotten is retired everywhere (ddata K7, E3).
             let here = live.iter().fold(0_u128, |mask, live| mask | 1 << live.index);
             let own = self.done[node.first_op..].iter().filter(|done| done.replica == at);
-            supersedes |= own.fold(0, |mask, done| mask | done.writes) & !here;
+            let dotted = (0..self.writes.len()).filter(|index| T::has_dot(self.writes[*index].0));
+            let dotted = dotted.fold(0_u128, |mask, index| mask | 1 << index);
+            supersedes |= own.fold(0, |mask, done| mask | done.writes) & dotted & !here;
         }
         let first = self.writes.len();
         self.nodes[at].drew |= draws;
         self.nodes[at].seen |= 1 << self.done.len();
         self.writes.extend(plan.writes);
         let writes = (first..self.writes.len()).fold(0, |mask, index| mask | 1 << index);
-        self.done.push(Done { replica: at, op, writes, supersedes });
+        self.done.push(Done { replica: at, life, op, writes, supersedes });
     }
 
     fn send(&mut self, at: usize) {
@@ -263,8 +270,9 @@ impl<T: Model> World<T> {
             let mut delta = T::delta_from_bytes(&T::delta_to_bytes(delta)).expect("L6: a delta is read");
             node.markers.clean_delta::<T>(&mut delta);
             for op in bits(*ops) {
-                let Done { replica, op: later, .. } = self.done[op];
-                let earlier = self.done[..op].iter().enumerate().filter(|(_, done)| done.replica == replica);
+                let Done { replica, life, op: later, .. } = self.done[op];
+                let is_same = |done: &Done| (done.replica, done.life) == (replica, life);
+                let earlier = self.done[..op].iter().enumerate().filter(|(_, done)| is_same(done));
                 let implied = earlier.filter(|(_, done)| T::implies(later, done.op));
                 node.seen |= implied.fold(1 << op, |mask, (index, _)| mask | 1 << index);
             }
@@ -284,7 +292,7 @@ impl<T: Model> World<T> {
 
     fn vanish(&mut self, at: usize, restart: bool) {
         let node = &mut self.nodes[at];
-        if node.is_gone || !T::FORGETS {
+        if node.is_gone {
             return;
         }
         node.forget(at);
@@ -323,7 +331,8 @@ impl<T: Model> World<T> {
             }
         }
         let ranges = ranges.clone();
-        node.value.pruning_mut().unwrap().prune(removed_id, &ranges, &mut own);
+        node.value.pruning_mut().unwrap().prune(removed_id, &ranges, node.born, &mut own);
+        node.numbers.draw();
         node.markers.add(&own);
         node.clean();
         assert!(!pruning_needed(&node.value, removed_id, &node.markers), "everything is covered now");
@@ -361,7 +370,7 @@ impl<T: Model> World<T> {
     /// All deltas in one order and grouping, all in another, and all states: the same. What owners did to counters is
     /// in no delta, and what was forgotten in no state.
     fn join_deltas(&self, markers: &Markers) {
-        if self.has_forgotten || !(T::FORGETS || markers.is_empty()) {
+        if self.has_forgotten || (T::MOVES && !markers.is_empty()) {
             return;
         }
         let mut states = T::zero();

@@ -1,7 +1,7 @@
 //! Counters: scenarios 1–6 and what removed replicas leave in them (60, 62, 69).
 
 use greylag_crdt::{
-    Change, DotSource, Flag, GCounter, GSet, PNCounter, ReplicaId, ReplicatedData, UpdateCx, WriterKey,
+    Change, DotSource, Flag, GCounter, GSet, PNCounter, ReplicaId, ReplicatedData, SlotId, UpdateCx, WriterKey,
 };
 
 use crate::node::{Held, Node, merged, with_deltas};
@@ -17,6 +17,10 @@ fn scenario_01_flag() {
     assert_eq!(node.try_change(&mut on, |flag, _| flag.switch_on()), Change::None, "twice gives one delta");
 }
 
+fn slot(id: u64) -> SlotId {
+    SlotId::new(ReplicaId(id), 0)
+}
+
 /// ddata 2.
 #[test]
 fn scenario_02_gcounter_deltas_follow_the_state() {
@@ -28,7 +32,7 @@ fn scenario_02_gcounter_deltas_follow_the_state() {
         assert_eq!(with_deltas(&before, [&delta]), counter);
     }
     let slots = counter.slots();
-    assert_eq!((counter.value(), slots.get(ReplicaId(1)), slots.get(ReplicaId(2))), (17, 7, 10));
+    assert_eq!((counter.value(), slots.get(slot(1)), slots.get(slot(2))), (17, 7, 10));
 }
 
 /// ddata A4: what counts in the names of several replicas at once, which no replicator does, is explained all the same.
@@ -178,7 +182,7 @@ fn each_half_is_moved_by_its_own_amount() {
     n2.reserve_and_perform(&mut held, &n1);
     assert_eq!((held.value.value(), modified_by(&held.value)), (5, vec![2]));
     let marker = held.markers.get(n1.replica(), n2.replica()).unwrap();
-    assert_eq!((marker.moved.part(0).amount(), marker.moved.part(1).amount()), (7, 3));
+    assert_eq!((marker.moved.part(0).amount(0, 0), marker.moved.part(1).amount(0, 0)), (7, 3));
     held.receive(&Held::new(pn(&[(1, 8), (1, -3)])));
     assert_eq!(held.value.value(), 6, "one more was added before it was removed");
     let bytes = held.value.to_bytes();
@@ -188,4 +192,74 @@ fn each_half_is_moved_by_its_own_amount() {
         (held.value.clone(), held.value.digest()),
         "ddata K9: the correction is in neither"
     );
+}
+
+/// The counter of an entry that has just come into being at a node, by what is returned from the store or a peer.
+fn reborn(node: &Node, from: &GCounter) -> Held<GCounter> {
+    node.numbers.draw();
+    Held::new(node.copy(from))
+}
+
+/// ddata 91, Y4: each life of an entry counts in a slot of its own, whatever comes back of the former ones.
+#[test]
+fn scenario_91_each_life_counts_in_its_own_slot() {
+    let (r, b) = (Node::new(9), Node::new(1));
+    let mut at_r = reborn(&r, &GCounter::new());
+    r.change(&mut at_r.value, |c, cx| c.increment(cx, 5).unwrap());
+    let mut at_b = Held::new(b.copy(&at_r.value));
+    // It expires at r, and is created there again.
+    let mut again = reborn(&r, &GCounter::new());
+    let delta = r.change(&mut again.value, |c, cx| c.increment(cx, 2).unwrap());
+    assert!(at_b.receive_delta(&delta, &again.markers));
+    again.receive(&at_r);
+    assert_eq!((at_b.value.value(), again.value.value()), (7, 7));
+    assert_eq!(at_b, again);
+}
+
+/// ddata 91, Y4, Z7: an owner whose entry was dropped performs again what it finds, in another slot; its marker names
+/// both, so that every copy counts it once, and such a marker is never forgotten.
+#[test]
+fn scenario_91_an_owner_performs_in_two_lives() {
+    let (r, mut o, mut o2) = (Node::new(9), Node::new(1), Node::new(2));
+    let mut raw = reborn(&r, &GCounter::new());
+    r.change(&mut raw.value, |c, cx| c.increment(cx, 5).unwrap());
+    let mut first = reborn(&o, &raw.value);
+    let born = o.home().born;
+    o.reserve_and_perform(&mut first, &r);
+    o.change(&mut first.value, |c, cx| c.increment(cx, 1).unwrap());
+    // It expires at o; an old copy of r's reaches o, with one more than was known.
+    r.change(&mut raw.value, |c, cx| c.increment(cx, 1).unwrap());
+    let mut second = reborn(&o, &raw.value);
+    assert!(o.home().born > born);
+    o.reserve_and_perform(&mut second, &r);
+    assert_eq!((first.value.value(), second.value.value()), (6, 6));
+    let mut both = first.clone();
+    both.receive(&second);
+    second.receive(&first);
+    assert_eq!((both.value.value(), &both), (7, &second), "r's 6 and o's 1");
+    assert_eq!((both.value.slots().len(), modified_by(&both.value)), (2, vec![1]));
+    assert!(both.markers.iter().all(|marker| marker.obsolete_at.is_none()));
+    let marker = both.markers.get(r.replica(), o.replica()).unwrap();
+    let slot = marker.moved.amounts().next().unwrap().0;
+    assert_eq!((marker.moved.amounts().count(), marker.moved.greatest(slot)), (2, 6));
+    // The owner is pruned in its turn, and a raw copy comes late.
+    o2.reserve_and_perform(&mut both, &o);
+    both.receive(&raw);
+    assert_eq!((both.value.value(), modified_by(&both.value)), (7, vec![2]));
+    second.receive(&both);
+    assert_eq!(both, second);
+}
+
+/// ddata Y4, Z9: two slots of one replica that were moved once each are no reason to keep a marker for ever.
+#[test]
+fn a_marker_of_two_slots_moved_once_ends() {
+    let (r, mut o) = (Node::new(9), Node::new(1));
+    let mut raw = reborn(&r, &GCounter::new());
+    r.change(&mut raw.value, |c, cx| c.increment(cx, 5).unwrap());
+    let mut again = reborn(&r, &raw.value);
+    r.change(&mut again.value, |c, cx| c.increment(cx, 2).unwrap());
+    let mut held = reborn(&o, &again.value);
+    o.reserve_and_perform(&mut held, &r);
+    assert_eq!((held.value.value(), held.value.slots().len()), (7, 1));
+    assert!(held.markers.iter().all(|marker| marker.obsolete_at.is_some()));
 }

@@ -1,5 +1,7 @@
 //! One replica of one entry, without a replicator around it.
 
+use std::cell::Cell;
+
 use greylag_crdt::{
     Change, DotSource, EntryMark, Home, Lineage, Markers, Performed, Range, ReplicaId, ReplicatedData, UpdateCx,
     WriterKey,
@@ -14,12 +16,22 @@ pub(crate) struct Node {
     pub(crate) start_floor: u64,
     /// Own numbers reserved for renaming.
     pub(crate) reserved: Vec<(u64, u64)>,
+    /// The birth of the entry here.
+    born: Cell<u64>,
 }
 
 impl Node {
     pub(crate) fn new(id: u64) -> Self {
         let numbers = DotSource::new();
-        Self { id, numbers, writer: WriterKey::new([id as u8]), wall_ms: 1_000, start_floor: 0, reserved: vec![] }
+        Self {
+            id,
+            numbers,
+            writer: WriterKey::new([id as u8]),
+            wall_ms: 1_000,
+            start_floor: 0,
+            reserved: vec![],
+            born: Cell::new(0),
+        }
     }
 
     pub(crate) fn replica(&self) -> ReplicaId {
@@ -27,11 +39,12 @@ impl Node {
     }
 
     pub(crate) fn home(&self) -> Home {
-        Home { entry: EntryMark::of("entry"), replica: self.replica(), born: self.numbers.last() }
+        Home { entry: EntryMark::of("entry"), replica: self.replica(), born: self.born.get() }
     }
 
     /// An entry that has just come into being here.
     pub(crate) fn zero<T: ReplicatedData>(&self) -> T {
+        self.born.set(self.numbers.last());
         let mut zero = T::zero();
         zero.bind(self.home());
         zero
@@ -81,7 +94,7 @@ impl Node {
     pub(crate) fn perform<T: ReplicatedData>(&self, held: &mut Held<T>, removed: &Self, ranges: &[Range]) {
         let (removed, owner) = (removed.replica(), self.replica());
         let mut marker = held.markers.get(removed, owner).cloned().unwrap_or(Performed::new(removed, owner));
-        held.value.pruning_mut().unwrap().prune(removed, ranges, &mut marker);
+        held.value.pruning_mut().unwrap().prune(removed, ranges, self.born.get(), &mut marker);
         held.markers.add(&marker);
         held.clean();
     }

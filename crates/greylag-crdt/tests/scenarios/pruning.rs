@@ -216,7 +216,7 @@ fn markers_include_others() {
         marker.add_ranges(
             &ranges.iter().map(|(lo, hi, offset)| Range { lo: *lo, hi: *hi, offset: *offset }).collect::<Vec<_>>(),
         );
-        marker.moved.set_amount(amount);
+        marker.moved.set_amount(3, 4, amount);
         let mut markers = Markers::new();
         markers.add(&marker);
         markers

@@ -108,11 +108,15 @@ fn a_created_again_entry_reuses_no_dot() {
 #[test]
 fn an_actor_names_one_life_of_an_entry() {
     let node = Node::new(7);
-    let actor =
-        |home: Home| UpdateCx::new(&node.numbers, node.replica(), &node.writer, 0).for_entry(home, 0, &[]).actor();
-    let first = actor(node.home());
+    let names = |home: Home| {
+        let cx = UpdateCx::new(&node.numbers, node.replica(), &node.writer, 0).for_entry(home, 0, &[]);
+        assert_eq!((cx.actor().0, cx.actor().1), (cx.slot().replica, cx.slot().birth), "counters use the same");
+        cx.actor()
+    };
+    let first = names(node.home());
     node.numbers.draw();
-    assert_ne!(first, actor(node.home()));
+    let _again: OrSet<char> = node.zero();
+    assert_ne!(first, names(node.home()));
 }
 
 /// ddata L12, H4: what one element costs does not depend on how many there are.

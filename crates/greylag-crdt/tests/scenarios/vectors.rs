@@ -6,17 +6,21 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use greylag_crdt::{
-    CounterStore, Flag, FlagStore, GCounter, GSet, LwwMap, LwwRegister, LwwStore, MvRegister, OrMap, OrMapStore,
-    OrMultiMap, OrSet, OrSetStore, PNCounter, Plain, PnCounterMap, ReplicatedData, UpdateCx,
+    CounterStore, Decoder, Digest, Encoder, Flag, FlagStore, GCounter, GSet, LwwMap, LwwRegister, LwwStore, Markers,
+    Moved, MvRegister, OrMap, OrMapStore, OrMultiMap, OrSet, OrSetStore, PNCounter, Performed, Plain, PnCounterMap,
+    Range, ReplicaId, ReplicatedData, SlotId, UpdateCx,
 };
 
 use crate::node::Node;
 
 /// Three replicas change a value each; the joins in three orders are one value. Returns it with the last delta.
-fn build<T: ReplicatedData>(change: impl Fn(&mut T, &mut UpdateCx<'_>, u64)) -> (T, T::Delta) {
+///
+/// The entry came into being at each of them when so many numbers were drawn.
+fn build<T: ReplicatedData>(born: u64, change: impl Fn(&mut T, &mut UpdateCx<'_>, u64)) -> (T, T::Delta) {
     let parts: Vec<(T, T::Delta)> = [1_u64, 2, 300]
         .map(|id| {
             let node = Node::new(id);
+            node.numbers.reserve(born).unwrap();
             let mut value: T = node.zero();
             node.change(&mut value, |value, cx| change(value, cx, id));
             let delta = node.change(&mut value, |value, cx| change(value, cx, id + 1));
@@ -41,7 +45,11 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 fn row<T: ReplicatedData>(out: &mut String, change: impl Fn(&mut T, &mut UpdateCx<'_>, u64)) {
-    let (value, delta) = build(change);
+    row_of_born(out, 0, change);
+}
+
+fn row_of_born<T: ReplicatedData>(out: &mut String, born: u64, change: impl Fn(&mut T, &mut UpdateCx<'_>, u64)) {
+    let (value, delta) = build(born, change);
     let (bytes, delta_bytes) = (value.to_bytes(), T::delta_to_bytes(&delta));
     assert_eq!(T::from_bytes(&bytes).as_ref(), Ok(&value));
     assert_eq!(T::delta_from_bytes(&delta_bytes).as_ref(), Ok(&delta));
@@ -51,9 +59,10 @@ fn row<T: ReplicatedData>(out: &mut String, change: impl Fn(&mut T, &mut UpdateC
     for end in 0..delta_bytes.len() {
         assert!(T::delta_from_bytes(&delta_bytes[..end]).is_err(), "a truncated delta of {} is refused", T::TAG);
     }
+    let life = if born > 0 { format!(", born at {born}") } else { String::new() };
     writeln!(
         out,
-        "{}\n  value  {}\n  digest {:?}\n  delta  {}",
+        "{}{life}\n  value  {}\n  digest {:?}\n  delta  {}",
         T::TAG,
         hex(&bytes),
         value.digest(),
@@ -89,7 +98,52 @@ fn vectors() -> String {
         });
     });
     row::<OrMap<u8, Plain<GCounter>>>(&mut out, |m, cx, n| m.update(cx, 1, |c, cx| c.increment(cx, n).unwrap()));
+    row_of_born::<GCounter>(&mut out, 130, |c, cx, n| c.increment(cx, n).unwrap());
+    row_of_born::<PNCounter>(&mut out, 5, |c, cx, n| c.increment(cx, if n % 2 == 0 { -1_000 } else { 7 }).unwrap());
+    markers(&mut out);
     out
+}
+
+/// What was put where: without births, as before there were any, and with them.
+fn markers(out: &mut String) {
+    for (text, from, to) in [("markers", 0, 0), ("markers, with births", 3, 130)] {
+        let mut marker = Performed::new(ReplicaId(300), ReplicaId(1));
+        marker.add_ranges(&[Range { lo: 4, hi: 9, offset: 200 }]);
+        marker.moved.set_amount(from, to, 1_000);
+        (marker.performed_at, marker.obsolete_at) = (1_700_000_000_000, Some(1_700_000_600_000));
+        let mut markers = Markers::new();
+        markers.add(&marker);
+        // A value of several counters, moved to two slots of its owner: never forgotten.
+        let mut other = Performed::new(ReplicaId(301), ReplicaId(1));
+        let mut part = Moved::default();
+        part.set_amount(from, to, 7);
+        other.moved.set_part(1, part);
+        (other.performed_at, other.obsolete_at) = (0, None);
+        markers.add(&other);
+        let mut bytes = Encoder::new();
+        markers.encode(&mut bytes);
+        let bytes = bytes.finish();
+        assert_eq!(Markers::decode(&mut Decoder::new(&bytes)).as_ref(), Ok(&markers));
+        for end in 0..bytes.len() {
+            assert!(Markers::decode(&mut Decoder::new(&bytes[..end])).is_err(), "a truncation is refused");
+        }
+        writeln!(out, "{text}\n  value  {}", hex(&bytes)).unwrap();
+    }
+}
+
+/// ddata K9, Y4: what the format from before births can say is said in it, and is read as birth 0.
+#[test]
+fn slots_without_births_keep_their_bytes() {
+    let old = [1, 1, 9, 5];
+    let counter = GCounter::from_bytes(&old).unwrap();
+    assert_eq!(counter.slots().iter().collect::<Vec<_>>(), [(SlotId::new(ReplicaId(9), 0), 5)]);
+    assert_eq!((counter.to_bytes(), counter.digest()), (old.to_vec(), Digest::of(&old)));
+    for other in [&[2, 1, 9, 0, 5][..], &[2, 0], &[2, 2, 9, 1, 5, 9, 1, 5], &[2, 1, 9, 1, 0], &[3, 1, 9, 0, 5]] {
+        assert!(GCounter::from_bytes(other).is_err(), "{other:?}");
+    }
+    assert!(PNCounter::from_bytes(&[2, 0, 1, 9, 0, 5]).is_err());
+    let born = GCounter::from_bytes(&[2, 2, 9, 0, 5, 9, 1, 6]).unwrap();
+    assert_eq!((born.value(), born.slots().of(ReplicaId(9)).count()), (11, 2));
 }
 
 /// ddata 30, K9, K10, L6.

@@ -37,6 +37,8 @@ pub(crate) struct Entry {
 #[derive(Debug, Default)]
 struct Rare {
     markers: Markers,
+    /// The digest of the data that subscribers may go on believing in, if that is not the present one.
+    told: Option<Digest>,
     dates: Option<Dates>,
     /// The size when it was last encoded to know it, and the largest that was told of.
     measured: usize,
@@ -109,7 +111,10 @@ impl Entry {
     /// what belongs together stays together, however often it changes.
     pub(super) fn fill(&mut self, content: Filled, mentions: Few<ReplicaId>, tags: &mut Tags) {
         let Filled { data, versions, markers, size_bound, born, used_ms: _ } = content;
-        self.digest = data.digest(tags);
+        let before = std::mem::replace(&mut self.digest, data.digest(tags));
+        if self.digest != before {
+            self.set_told(self.digest);
+        }
         match (&mut self.data, data) {
             (Data::Value(own), Data::Value(value)) => {
                 if let Err(other) = own.replace(value) {
@@ -134,6 +139,21 @@ impl Entry {
 
     pub(crate) fn digest(&self) -> Digest {
         self.digest
+    }
+
+    /// The digest of what subscribers are told: of the present data, or of former ones that read like these. Whoever was
+    /// told something else is told. Source: ddata R16.
+    pub(crate) fn told(&self) -> Digest {
+        self.rare.as_ref().and_then(|rare| rare.told).unwrap_or(self.digest)
+    }
+
+    /// Whoever was told of data with this digest need not be told of the present ones.
+    pub(super) fn set_told(&mut self, told: Digest) {
+        if told != self.digest {
+            self.rare.get_or_insert_default().told = Some(told);
+        } else if let Some(rare) = &mut self.rare {
+            rare.told = None;
+        }
     }
 
     /// Of the value's [`greylag_crdt::Home`].

@@ -41,6 +41,8 @@ struct Draft {
     size: usize,
     /// What was told of its use.
     used_ms: Option<i64>,
+    /// Nothing but pruning changed it, and it reads as before.
+    is_unnoticed: bool,
 }
 
 impl Draft {
@@ -103,6 +105,9 @@ impl Entries {
         }
         draft.size += size;
         draft.used_ms = envelope.used_ms;
+        let before = self.get(key).and_then(|own| Some((own.markers(), own.value()?)));
+        draft.is_unnoticed =
+            before.is_some_and(|(markers, before)| !markers.includes(&told) && draft.value.reads_like(before));
         let changed = cleaned || grew.grew() || self.get(key).is_none();
         self.finish(key, draft, changed, None);
         Ok(Merged::Done { changed })
@@ -251,17 +256,19 @@ impl Entries {
                 markers: entry.markers().clone(),
                 size: entry.size_bound,
                 used_ms: None,
+                is_unnoticed: false,
             },
             _ => {
                 let mut value = found.zero();
                 value.bind(home);
-                Draft { home, value, versions: BTreeMap::new(), markers: Markers::new(), size: 0, used_ms: None }
+                let (versions, markers, size, used_ms) = (BTreeMap::new(), Markers::new(), 0, None);
+                Draft { home, value, versions, markers, size, used_ms, is_unnoticed: false }
             }
         }
     }
 
     fn finish(&mut self, key: &KeyId, draft: Draft, changed: bool, delta: Option<&Bytes>) {
-        let Draft { home, value, mut versions, markers, size, used_ms } = draft;
+        let Draft { home, value, mut versions, markers, size, used_ms, is_unnoticed } = draft;
         if !markers.is_empty() {
             let removed = markers.removed();
             versions.retain(|origin, _| !removed.contains(origin));
@@ -270,7 +277,11 @@ impl Entries {
         if changed || marked {
             let (data, born) = (Data::Value(value), home.born);
             let content = Filled { data, versions, markers, size_bound: size, born, used_ms };
-            self.set_by(key, content, delta);
+            if is_unnoticed {
+                self.set_unnoticed(key, content);
+            } else {
+                self.set_by(key, content, delta);
+            }
         } else if let Some(entry) = self.tree.find_mut(key) {
             // The value is the same; what it is known to include may be more.
             entry.include(&versions);

@@ -34,6 +34,18 @@ impl ReplicatorCore {
         }
     }
 
+    /// Removes an entry as if its time were over: for simulations, whose histories are shorter than lifetimes.
+    /// Source: ddata E1, scenario 86.
+    #[doc(hidden)]
+    pub fn expire_now(&mut self, now: Instant, key: &KeyId, out: &mut Vec<Effect>) {
+        self.tell_time(now, out);
+        if self.entries.get(key).is_some() {
+            self.entries.forget(key);
+            self.note_gone(now, &Gone { key: key.clone(), aged: None }, out);
+        }
+        self.finish_input(now, out);
+    }
+
     fn note_gone(&mut self, now: Instant, gone: &Gone, out: &mut Vec<Effect>) {
         self.log.forget(&gone.key);
         self.abort_draft(now, &gone.key, out);

@@ -127,7 +127,10 @@ impl ReplicatorCore {
         let before = markers.get(removed, self.replica).cloned();
         let mut own = before.clone().unwrap_or_else(|| Performed::new(removed, self.replica));
         let Some(pruning) = value.pruning_mut() else { return false };
-        pruning.prune(removed, self.pruning.ranges.of(removed), &mut own);
+        pruning.prune(removed, self.pruning.ranges.of(removed), entry.born(), &mut own);
+        if self.settings.omits(Sabotage::MovedTo) {
+            own.moved.forget_owner_slots();
+        }
         if before.as_ref().is_some_and(|before| (&before.ranges, &before.moved) == (&own.ranges, &own.moved))
             || (own.ranges.is_empty() && own.moved.is_empty())
         {
@@ -142,8 +145,13 @@ impl ReplicatorCore {
         let mut versions = entry.versions.to_map();
         versions.retain(|origin, _| !markers.removed().contains(origin));
         let (size_bound, born, tag) = (entry.size_bound, entry.born(), AnyData::tag(&*value));
-        let used_ms = None;
-        self.entries.set(key, Filled { data: Data::Value(value), versions, markers, size_bound, born, used_ms });
+        let (used_ms, is_alike) = (None, entry.value().is_some_and(|before| value.reads_like(before)));
+        let content = Filled { data: Data::Value(value), versions, markers, size_bound, born, used_ms };
+        if is_alike {
+            self.entries.set_unnoticed(key, content);
+        } else {
+            self.entries.set(key, content);
+        }
         self.stats.performed += 1;
         self.stats.performed_again += u64::from(before.is_some());
         let version = self.numbers.draw();

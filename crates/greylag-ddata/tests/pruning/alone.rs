@@ -19,7 +19,7 @@ fn time_alone_does_not_count_for_the_markers_of_a_store() {
     let mut out = Vec::new();
     core.handle(now, Input::Wall(6_000), &mut out);
     let (mut marker, mut markers) = (Performed::new(ReplicaId(9), ReplicaId(5)), Markers::new());
-    marker.moved.set_amount(3);
+    marker.moved.set_amount(0, 0, 3);
     (marker.performed_at, marker.obsolete_at) = (1_000, Some(2_000));
     markers.add(&marker);
     let tag: Arc<str> = GCounter::TAG.to_string().into();

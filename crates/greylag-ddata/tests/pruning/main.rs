@@ -2,9 +2,11 @@
 //! random schedules hardly reach. Source: ddata §5, §12.
 
 mod alone;
+mod births;
 mod copies;
 mod durable;
 mod owners;
 mod senders;
 mod slots;
+mod subscribers;
 mod world;

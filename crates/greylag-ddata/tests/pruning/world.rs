@@ -6,15 +6,18 @@ use std::time::{Duration, Instant};
 
 use greylag_core::UniqueAddress;
 use greylag_crdt::{
-    CounterOverflow, DotSource, GCounter, OrMap, OrSet, Plain, RemovedNodePruning, ReplicaId, ReplicatedData, UpdateCx,
+    CounterOverflow, DotSource, GCounter, LwwMap, OrMap, OrSet, PNCounter, Plain, PnCounterMap, RemovedNodePruning,
+    ReplicaId, ReplicatedData, UpdateCx,
 };
 use greylag_ddata::{
-    DurableSettings, Effect, Envelope, Input, Key, Lifecycle, Message, ReadReply, Replica, ReplicaStatus, Replicas,
-    ReplicatorCore, ReplicatorEvent, ReplicatorSettings, StoreImage, TypeTable, WriteLevel,
+    DurableSettings, Effect, Envelope, Input, Key, KeyId, Lifecycle, Message, ReadReply, Replica, ReplicaStatus,
+    Replicas, ReplicatorCore, ReplicatorEvent, ReplicatorSettings, StoreImage, TypeTable, WriteLevel,
 };
 use greylag_testkit::deadlines::assert_moved;
 
 pub(crate) type Set = OrSet<String>;
+pub(crate) type Places = LwwMap<String, String>;
+pub(crate) type Votes = PnCounterMap<String>;
 pub(crate) type Map = OrMap<String, Plain<GCounter>>;
 
 pub(crate) const TICK: Duration = Duration::from_secs(10);
@@ -51,6 +54,8 @@ pub(crate) struct Node {
     pub(crate) numbers: DotSource,
     status: ReplicaStatus,
     pub(crate) events: Vec<ReplicatorEvent>,
+    /// The entries whose values subscribers were told of.
+    pub(crate) notices: Vec<KeyId>,
 }
 
 pub(crate) struct World {
@@ -130,7 +135,7 @@ impl World {
         let now = self.base + self.now;
         let seed = address.uid().get();
         let core = ReplicatorCore::new(self.settings.clone(), types, address.clone(), numbers.clone(), seed, now);
-        self.nodes.insert(name, Node { core, address, numbers, status, events: Vec::new() });
+        self.nodes.insert(name, Node { core, address, numbers, status, events: Vec::new(), notices: Vec::new() });
         let wall = self.now.as_millis() as i64;
         self.input(name, Input::Wall(wall));
     }
@@ -222,6 +227,7 @@ impl World {
                 Effect::Event(event) => self.nodes.get_mut(&name).unwrap().events.push(event),
                 // Nothing here loses its end.
                 Effect::LoadAnew => unreachable!("no store said that it had lost its end"),
+                Effect::Notify { key, .. } => self.nodes.get_mut(&name).unwrap().notices.push(key),
                 Effect::Load => {
                     let batch = self.disks.entry(name).or_default().load();
                     self.input(name, Input::Loaded(batch.records));
@@ -449,7 +455,8 @@ impl World {
         let mut out = Vec::new();
         let now = self.base + self.now;
         let node = self.nodes.get_mut(&name).unwrap();
-        for tag in [Set::TAG.to_string(), GCounter::TAG.to_string(), Map::TAG.to_string()] {
+        let types = [Set::TAG, GCounter::TAG, PNCounter::TAG, Map::TAG, Places::TAG, Votes::TAG];
+        for tag in types.map(|tag| tag.to_string()) {
             let message = Message::Read { request: 1, key: id.into(), tag: tag.into(), digest: None };
             node.core.handle(now, Input::Received { from: asker.clone(), message }, &mut out);
         }

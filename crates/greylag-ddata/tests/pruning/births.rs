@@ -1,0 +1,102 @@
+//! Counters that are created again: an entry that expired, or that a replicator started anew has no copy of.
+
+use std::time::Duration;
+
+use greylag_crdt::{CounterOverflow, DotSource, GCounter, PNCounter, UpdateCx};
+use greylag_ddata::ReplicaStatus;
+
+use crate::world::{SOON, World, replica, settings};
+
+/// Counters that nobody used for so long expire, where they expire at all.
+const LIFETIME: Duration = Duration::from_secs(900);
+
+/// Three replicas; at a and r counters expire, at b they stay. Markers outlive everything here.
+fn world(deltas: bool) -> World {
+    let mut settings = settings();
+    settings.delta_enabled = deltas;
+    settings.pruning_marker_time_to_live = LIFETIME * 10;
+    settings.durable.pruning_marker_time_to_live = LIFETIME * 10;
+    let mut world = World::with("b", settings);
+    world.settings.expire_keys_after_inactivity = [("c".to_owned(), LIFETIME), ("p".to_owned(), LIFETIME)].into();
+    for name in ['a', 'r'] {
+        world.start_with(name, 0, ReplicaStatus::Up, DotSource::new());
+    }
+    world.publish();
+    world.settle();
+    world
+}
+
+/// Adds to the counter `c`, and the same to `p` by way of more and less.
+fn count(world: &mut World, name: char, by: u32) {
+    world.count(name, "c", by.into());
+    world.update::<PNCounter>(name, "p", |counter: &mut PNCounter, cx: &mut UpdateCx<'_>| {
+        counter.increment(cx, i64::from(by) * 3)?;
+        counter.decrement(cx, i64::from(by) * 2)?;
+        Ok::<_, CounterOverflow>(())
+    });
+}
+
+fn all_show(world: &World, value: u32) {
+    world.all_count("c", value.into());
+    for name in world.nodes.keys() {
+        assert_eq!(world.value::<PNCounter>(*name, "p").value(), value.into(), "p at {name}");
+    }
+}
+
+fn cut(world: &mut World, name: char) {
+    let others: Vec<char> = world.nodes.keys().copied().filter(|other| *other != name).collect();
+    others.into_iter().for_each(|other| world.cut(name, other));
+}
+
+/// The counters of a node that nobody hears, and that hears nobody, expire.
+fn expire_alone(world: &mut World, name: char) {
+    cut(world, name);
+    world.lose();
+    world.advance(LIFETIME + SOON);
+    let gone = world.nodes[&name].core.value(&greylag_ddata::Key::<GCounter>::new("c").unwrap());
+    assert!(gone.is_none(), "c has expired at {name}");
+}
+
+/// ddata 91, Y4, A9, E3: what is counted after expiry, after a restart in the process, and by an owner whose copy
+/// expired after it performed, counts beside what came before; nothing is swallowed and nothing counts twice.
+#[test]
+fn scenario_91_every_life_of_a_counter_counts() {
+    for deltas in [true, false] {
+        let mut world = world(deltas);
+        count(&mut world, 'r', 5);
+        world.advance(SOON);
+        expire_alone(&mut world, 'r');
+        count(&mut world, 'r', 2);
+        assert_eq!(world.counter('r', "c"), 2, "a new life");
+        world.mend();
+        world.advance(SOON);
+        all_show(&world, 7);
+
+        let former = world.kill('r');
+        world.start_with('r', 0, ReplicaStatus::Up, former.numbers);
+        cut(&mut world, 'r');
+        world.publish();
+        world.settle();
+        count(&mut world, 'r', 1);
+        world.mend();
+        world.advance(Duration::from_secs(40));
+        all_show(&world, 8);
+
+        let old = ["c", "p"].map(|id| (id, world.envelope('b', id)));
+        world.remove('r');
+        world.until_pruned::<GCounter>("c", replica('r'));
+        world.until_pruned::<PNCounter>("p", replica('r'));
+        all_show(&world, 8);
+        expire_alone(&mut world, 'a');
+        for (id, envelope) in &old {
+            world.turns_up('a', id, envelope);
+        }
+        let performed = world.performed('a').0;
+        world.advance(crate::world::TICK * 3);
+        assert_eq!(world.performed('a').0, performed + 2, "both again");
+        assert_eq!(world.counter('a', "c"), 8);
+        world.mend();
+        world.advance(SOON);
+        all_show(&world, 8);
+    }
+}
