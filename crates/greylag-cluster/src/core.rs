@@ -52,7 +52,7 @@ use crate::view::MembershipView;
 
 use deaths::Question;
 use downing::Provider;
-pub use input::{Command, Effect, Input, LogLevel};
+pub use input::{Command, Effect, Input, LogLevel, Standing};
 use islands::Islands;
 use join::{JoinProcess, joining};
 use trust::Trust;
@@ -207,6 +207,7 @@ impl ClusterCore {
             return;
         }
         let begin = out.len();
+        let ticked = matches!(input, Input::Tick);
         self.notice_pause(now, out);
         match input {
             Input::WallClock(_) => {}
@@ -232,6 +233,7 @@ impl ClusterCore {
         }
         self.prove_witnessed(now, out);
         self.tell_provider(now, begin, out);
+        self.publish_standing(now, ticked, begin, out);
         debug_assert!(self.gossip.is_sound(), "{:?}", self.gossip);
     }
 

@@ -116,7 +116,7 @@ pub mod strategy {
     pub use crate::sbr::{AllBecause, Picture, Record, Resolution, Ruling, Why, common_node, decide, explain, resolve};
 }
 
-pub use crate::core::{ClusterCore, Command, Effect, Input, LogLevel};
+pub use crate::core::{ClusterCore, Command, Effect, Input, LogLevel, Standing};
 pub use app_version::{AppVersion, InvalidAppVersion};
 pub use bootstrap::{Bootstrap, BootstrapEffect, BootstrapInput, BootstrapMessage, BootstrapSettings};
 pub use dead_list::{DeadList, DeadListError};
@@ -129,9 +129,9 @@ pub use driver::lease::{
     GuardedLease, InMemoryLeases, Lease, LeaseError, LeaseFault, LeaseProvider, LeaseSettings, Leases, OnLost,
 };
 pub use driver::{
-    BoxFuture, Cluster, ClusterEvents, DeathWitness, Discovery, DiscoveryError, Mailbox, NoMessages, Readiness,
-    RunningHere, Runs, SeedList, Singleton, SingletonAnswer, SingletonAskError, SingletonContext, SingletonRef,
-    SingletonSendError, StopToken, Target,
+    BoxFuture, Clock, Cluster, ClusterEvents, DeathWitness, Discovery, DiscoveryError, Mailbox, NoMessages, Pulse,
+    Readiness, RunningHere, Runs, SeedList, Singleton, SingletonAnswer, SingletonAskError, SingletonContext,
+    SingletonRef, SingletonSendError, StopToken, Target,
 };
 pub use driver::{ChildWitness, FileWitness};
 pub use error::{ConfigError, JoinError, JoinRejection, MemberError, SingletonError, StartError, Terminated};

@@ -10,6 +10,7 @@ use greylag_core::NodeAddress;
 use crate::app_version::AppVersion;
 use crate::detector::DetectorKind;
 use crate::downing::CustomDowning;
+use crate::driver::Clock;
 use crate::driver::lease::{LeaseSettings, Leases};
 use crate::error::{ConfigError, JoinError};
 use crate::sabotage::Sabotage;
@@ -104,6 +105,8 @@ pub struct ClusterSettings {
     pub leases: Option<Leases>,
     /// Threads of the runtime that carries the cluster's own tasks. Default 2.
     pub cluster_threads: usize,
+    /// By what time is counted. Default the clock of this machine, which goes on while that is suspended.
+    pub clock: Clock,
     /// A clause left out, for simulations that prove their checkers.
     #[doc(hidden)]
     pub sabotage: Option<Sabotage>,
@@ -149,6 +152,7 @@ impl Default for ClusterSettings {
             down_removal_margin: RemovalMargin::Derive,
             coordinated_shutdown: CoordinatedShutdownSettings::default(),
             cluster_threads: 2,
+            clock: Clock::system(),
             lease: LeaseSettings::default(),
             leases: None,
             sabotage: None,
@@ -271,6 +275,12 @@ impl FailureDetectorSettings {
     /// Source: cluster S4.
     pub fn detection(&self) -> Duration {
         self.acceptable_heartbeat_pause + self.expected_response_after + 3 * self.heartbeat_interval
+    }
+
+    /// How long a tick of this node counts for those who are about to run code of users.
+    /// Source: cluster F9.
+    pub fn tick_counts_for(&self) -> Duration {
+        self.local_pause_threshold + self.heartbeat_interval
     }
 
     /// Faster, for tests on one machine; the pause stays long enough for a loaded one.

@@ -384,7 +384,7 @@ fn gossip_that_is_not_for_us_is_ignored_and_counted() {
     a.message("b", envelope("a#2", &gossip));
     a.message("x", envelope("a", &gossip));
     let received_at = a.now;
-    a.now += 3 * SECOND;
+    a.run(3 * SECOND, &["b", "c"]);
     a.input(Input::Message { from: ua("b"), message: envelope("a", &gossip), received_at });
     let mut without = Gossip::clone(&gossip);
     without.members.remove(&ua("a"));
@@ -636,6 +636,60 @@ fn a_pause_blames_nobody_and_holds_decisions() {
     assert!(!a.core.view().self_suspect, "a member that trusts itself has confirmed it");
 }
 
+/// cluster F9: what a peer sent before this process woke says nothing of what became of it since.
+#[test]
+fn gossip_that_waited_in_a_socket_while_this_process_slept_makes_no_node_trusted() {
+    let mut a = Machine::with("a", ClusterSettings::default(), &["b", "c"]);
+    let (to, gossip) = (a.core.node().clone(), a.core.gossip().clone());
+    let (version, seen_digest) = (gossip.version.clone(), gossip.seen.digest());
+    let status = Message::GossipStatus { to: to.clone(), version, seen_digest, suspect: false };
+    let envelope = Message::GossipEnvelope { to, gossip, suspect: false };
+    a.now += 25 * SECOND;
+    a.input(Input::Tick);
+    a.message("b", envelope.clone());
+    a.message("b", status.clone());
+    assert!(a.core.view().self_suspect, "both were sent before it woke");
+    a.agree(&["b"]);
+    assert!(!a.core.view().self_suspect, "it has heard of this process since");
+
+    // Nor does old gossip hide that several stops in a row were one long silence.
+    a.run(3 * SECOND, &["b", "c"]);
+    let old = Message::GossipEnvelope { to: a.core.node().clone(), gossip: a.core.gossip().clone(), suspect: false };
+    a.now += 12 * SECOND;
+    a.input(Input::Tick);
+    a.message("b", old.clone());
+    assert!(!a.core.view().self_suspect);
+    a.now += 12 * SECOND;
+    a.message("b", old);
+    assert!(a.core.view().self_suspect, "nobody has answered it for 24 s");
+}
+
+/// cluster F9: whoever wakes with the process reads the tick first, so it is published first.
+#[test]
+fn the_tick_says_where_this_node_stands_before_it_does_anything() {
+    let mut a = Machine::with("a", ClusterSettings::default(), &["b", "c"]);
+    let first = |out: &[Effect]| out.first().cloned();
+    let says = |now, standing| Some(Effect::Ticked { at: now, standing });
+    let standings = |out: &[Effect]| out.iter().filter(|effect| matches!(effect, Effect::Ticked { .. })).count();
+    a.now = a.core.next_deadline().expect("a member ticks");
+    let out = a.input(Input::Tick);
+    assert_eq!((first(&out), standings(&out)), (says(a.now, Standing::Trusted), 1));
+    a.now += 8 * SECOND;
+    let out = a.input(Input::Tick);
+    assert_eq!(first(&out), says(a.now, Standing::Trusted), "shorter than stable_after: nobody can have taken over");
+    a.now += 25 * SECOND;
+    let out = a.same_from("b");
+    assert_eq!(first(&out), says(a.now, Standing::Held), "whatever wakes it");
+    a.now = a.core.next_deadline().expect("a member ticks");
+    assert_eq!(first(&a.input(Input::Tick)), says(a.now, Standing::Held));
+    let out = a.gossip_from("b", |_| {});
+    assert_eq!(first(&out), says(a.now, Standing::Trusted), "it is confirmed");
+    let out = a.command(Command::Down(ua("a")));
+    assert_eq!(first(&out), says(a.now, Standing::Held), "it was declared dead");
+    let out = a.command(Command::Stop(ShutdownReason::Stopped));
+    assert_eq!(first(&out), says(a.now, Standing::Ended));
+}
+
 /// cluster F9: who may have been removed meanwhile downs nobody, whose time has come though it may.
 #[test]
 fn a_suspect_node_downs_nobody_else() {
@@ -760,8 +814,9 @@ fn the_same_inputs_give_the_same_effects() {
         }
         let mut out = a.run(3 * SECOND, &["b", "c"]);
         if extra_ticks {
-            assert!(a.input(Input::Tick).is_empty());
-            assert!(a.input(Input::Tick).is_empty());
+            let says = [Effect::Ticked { at: a.now, standing: Standing::Trusted }];
+            assert_eq!(a.input(Input::Tick), says, "it ticked, and had nothing to do");
+            assert_eq!(a.input(Input::Tick), says);
         }
         out.extend(a.run(30 * SECOND, &["b", "c"]));
         out

@@ -180,7 +180,7 @@ impl World {
             Effect::JoinFailed(error) => Some(format!("join failed: {error}")),
             Effect::AcquireLease => Some("asks for the lease".to_owned()),
             Effect::ReleaseLease => Some("gives the lease back".to_owned()),
-            Effect::View(_) | Effect::ClusterId(_) | Effect::Joined | Effect::Log(..) => None,
+            Effect::Ticked { .. } | Effect::View(_) | Effect::ClusterId(_) | Effect::Joined | Effect::Log(..) => None,
         };
         if let Some(shown) = shown {
             let _infallible = writeln!(self.out, "{:.2} {} {shown}", self.now.as_secs_f64(), node.address().host());

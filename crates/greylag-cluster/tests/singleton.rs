@@ -5,10 +5,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use async_trait::async_trait;
 use greylag_cluster::{
-    Cluster, ClusterSettings, FailureDetectorSettings, InMemoryLeases, LeaseFault, LeaseSettings, Leases, MemberStatus,
-    NoMessages, RemovalMargin, SbrSettings, ShutdownReason, Singleton, SingletonAskError, SingletonError, SingletonRef,
-    SingletonSendError, SingletonSettings, Strategy,
+    Clock, Cluster, ClusterEvent, ClusterSettings, FailureDetectorSettings, InMemoryLeases, Lease, LeaseError,
+    LeaseFault, LeaseProvider, LeaseSettings, Leases, MemberStatus, NoMessages, OnLost, RemovalMargin, SbrSettings,
+    ShutdownReason, Singleton, SingletonAskError, SingletonError, SingletonRef, SingletonSendError, SingletonSettings,
+    Strategy,
 };
 use greylag_codec::json;
 use greylag_core::{CodecId, DeadLetterReason, EntityError, NodeAddress, Registry, ReplyTo};
@@ -451,6 +453,121 @@ async fn scenario_59_the_instance_runs_while_the_lease_is_held() {
     assert_eq!(leases.holder(name), None, "whoever ends holds nothing");
 }
 
+/// A lease that is free once its time is over by a clock that goes on during a suspension, and that says
+/// so only to whoever asks: its own timer slept as well.
+#[derive(Debug, Clone)]
+struct Timed {
+    clock: Clock,
+    leases: InMemoryLeases,
+    until: Arc<std::sync::Mutex<Option<Instant>>>,
+}
+
+impl LeaseProvider for Timed {
+    fn lease(&self, name: &str, owner: &str, settings: &LeaseSettings) -> Result<Arc<dyn Lease>, LeaseError> {
+        let lease = self.leases.lease(name, owner, settings)?;
+        Ok(Arc::new(TimedLease { timed: self.clone(), lease }))
+    }
+}
+
+struct TimedLease {
+    timed: Timed,
+    lease: Arc<dyn Lease>,
+}
+
+#[async_trait]
+impl Lease for TimedLease {
+    fn name(&self) -> &str {
+        self.lease.name()
+    }
+
+    fn owner(&self) -> &str {
+        self.lease.owner()
+    }
+
+    async fn acquire(&self, on_lost: OnLost) -> Result<bool, LeaseError> {
+        let granted = self.lease.acquire(on_lost).await?;
+        *self.timed.until.lock().unwrap() =
+            granted.then(|| self.timed.clock.now() + LeaseSettings::default().heartbeat_timeout);
+        Ok(granted)
+    }
+
+    async fn release(&self) -> Result<bool, LeaseError> {
+        self.lease.release().await
+    }
+
+    fn check(&self) -> bool {
+        let until = *self.timed.until.lock().unwrap();
+        self.lease.check() && until.is_some_and(|until| self.timed.clock.now() < until)
+    }
+}
+
+/// cluster 81: the clock of a suspended machine goes on, its timers do not. The instance that rests on a
+/// lease takes nothing that was sent after waking; the next one does, once the lease is held anew.
+#[tokio::test(flavor = "multi_thread")]
+async fn scenario_81_a_suspended_lease_holder_handles_nothing_on_waking() {
+    for round in 1..=20 {
+        let clock = Clock::for_test();
+        let timed = Timed { clock: clock.clone(), leases: InMemoryLeases::new(), until: Arc::default() };
+        let leases = Some(Leases::new("test", timed));
+        let node = Node::start(ClusterSettings { leases, clock: clock.clone(), ..ClusterSettings::test() }).await;
+        let log = watch::Sender::new(Log::default());
+        let leased = ledger(&log, at_once()).settings(SingletonSettings::test().with_lease());
+        let ledger = node.cluster.singleton(leased).unwrap();
+        node.cluster.join_self().await.unwrap();
+        let first = who(&ledger).await;
+        let mut events = node.cluster.subscribe();
+        clock.jump(Duration::from_secs(600));
+        ledger.tell(Msg::Number(round)).unwrap();
+        let paused = async { while !matches!(events.next().await.expect("it runs"), ClusterEvent::LocalPause(_)) {} };
+        within("the pause is told", paused).await;
+        within("another instance runs", log.subscribe().wait_for(|log| log.started.len() == 2)).await.unwrap();
+        let second = who(&ledger).await;
+        assert_ne!(first, second);
+        let taken = log.borrow().taken.clone();
+        assert!(taken.iter().all(|(by, _)| *by == second), "{first} took what was sent after it woke: {taken:?}");
+        assert!(!log.borrow().two);
+        node.end().await;
+    }
+}
+
+/// cluster F9, 85, the short form: an instance that slept handles nothing before its node has looked at how
+/// long that was, and nothing at all where the node may have been removed meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_instance_that_slept_answers_only_once_its_node_is_confirmed() {
+    let clock = Clock::for_test();
+    let resolver = SbrSettings { stable_after: Duration::from_secs(3), ..SbrSettings::default() };
+    let settings = ClusterSettings::test().with_resolver(resolver);
+    let a = Node::start(ClusterSettings { clock: clock.clone(), ..settings.clone() }).await;
+    a.join(&a).await;
+    let b = Node::start(settings).await;
+    b.join(&a).await;
+    let log = watch::Sender::new(Log::default());
+    let on_a = a.cluster.singleton(ledger(&log, at_once())).unwrap();
+    let on_b = b.cluster.singleton(ledger(&log, at_once())).unwrap();
+    let first = who(&on_b).await;
+    assert_eq!(who(&on_a).await, first);
+    let pulse = a.cluster.pulse();
+    assert!(pulse.is_fresh());
+
+    // It may be confirmed: what was sent is then handled, and not before.
+    clock.jump(Duration::from_secs(60));
+    assert!(!pulse.is_fresh());
+    let asked = on_a.ask(|reply_to| Msg::Who { reply_to }, PATIENCE);
+    assert_eq!(within("an answer", asked).await.unwrap(), first);
+    assert!(pulse.is_fresh(), "somebody has confirmed it");
+
+    // Nobody confirms it: it ends, and has answered nothing.
+    a.transport.fault(&b.address(), Fault::Blackhole);
+    b.transport.fault(&a.address(), Fault::Blackhole);
+    clock.jump(Duration::from_secs(60));
+    let asked = on_a.ask(|reply_to| Msg::Who { reply_to }, PATIENCE);
+    let answer = within("an answer", asked).await;
+    assert!(answer.is_err(), "{answer:?}");
+    assert_eq!(within("its end", a.cluster.terminated()).await, ShutdownReason::Downed);
+    assert!(!pulse.is_fresh());
+    end(vec![a, b]).await;
+}
+
 /// cluster 53 and 60 in one: the oldest alone against two under lease_majority. Its instance ends with it,
 /// the others start theirs after the margin and give the lease back; what they send meanwhile is kept.
 #[tokio::test(flavor = "multi_thread")]
@@ -467,6 +584,7 @@ async fn scenarios_53_and_60_an_oldest_cut_off_alone_is_replaced_after_the_margi
     let sbr = SbrSettings { stable_after: Duration::from_millis(1500), ..SbrSettings::with_strategy(strategy) };
     let failure_detector = FailureDetectorSettings {
         acceptable_heartbeat_pause: Duration::from_secs(1),
+        local_pause_threshold: Duration::from_secs(1),
         ..FailureDetectorSettings::test()
     };
     let settings = || ClusterSettings {

@@ -212,7 +212,10 @@ impl Model {
                     let wire = (node.clone(), message.to.clone());
                     self.wires.entry(wire).or_default().push_back(message);
                 }
-                ManagerEffect::Stuck | ManagerEffect::AcquireLease | ManagerEffect::ReleaseLease => {}
+                ManagerEffect::SilenceInstance
+                | ManagerEffect::Stuck
+                | ManagerEffect::AcquireLease
+                | ManagerEffect::ReleaseLease => {}
             }
         }
         self.two |= self.processes.values().filter(|process| process.running).count() > 1;

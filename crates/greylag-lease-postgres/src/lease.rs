@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use greylag_cluster::{Lease, LeaseError, LeaseSettings, OnLost};
+use greylag_cluster::{Clock, Lease, LeaseError, LeaseSettings, OnLost};
 use tokio::task::AbortHandle;
 
 use crate::PostgresLeaseError;
@@ -28,6 +28,7 @@ struct Shared {
     /// What this handle writes into the row; a successor of the same owner writes another.
     token: i64,
     settings: LeaseSettings,
+    clock: Clock,
     held: Mutex<Option<Held>>,
 }
 
@@ -35,7 +36,8 @@ struct Shared {
 struct Held {
     /// Tells this grant from later ones, so that old heartbeats end none of those.
     grant: u64,
-    /// When whoever holds it must have stopped using it, by our monotonic clock.
+    /// When whoever holds it must have stopped using it, by a clock that goes on while this machine is
+    /// suspended, as the server's does.
     until: Instant,
     on_lost: OnLost,
     heartbeats: AbortHandle,
@@ -55,10 +57,10 @@ enum Renewal {
 }
 
 impl PostgresLease {
-    pub(crate) fn new(link: Arc<Link>, name: &str, owner: &str, settings: LeaseSettings) -> Self {
+    pub(crate) fn new(link: Arc<Link>, name: &str, owner: &str, settings: LeaseSettings, clock: Clock) -> Self {
         let token = rand::random();
         let (name, owner) = (name.to_owned(), owner.to_owned());
-        let shared = Shared { link, name, owner, token, settings, held: Mutex::new(None) };
+        let shared = Shared { link, name, owner, token, settings, clock, held: Mutex::new(None) };
         Self { shared: Arc::new(shared), turn: Arc::default() }
     }
 }
@@ -147,14 +149,14 @@ impl Shared {
             let until = self.held().as_ref().filter(|held| held.grant == grant).map(|held| held.until);
             let Some(until) = until else { return };
             let renewed = async {
-                tokio::time::sleep(pause).await;
-                let sent_at = Instant::now();
+                self.clock.sleep_until(self.clock.now() + pause).await;
+                let sent_at = self.clock.now();
                 (sent_at, self.renew().await)
             };
             // The end may come while the answer is awaited.
             let (sent_at, renewal) = tokio::select! {
                 biased;
-                () = tokio::time::sleep_until(until.into()) => return self.lose(grant, self.not_renewed()),
+                () = self.clock.sleep_until(until) => return self.lose(grant, self.not_renewed()),
                 renewed = renewed => renewed,
             };
             match renewal {
@@ -209,7 +211,7 @@ impl Lease for PostgresLease {
         let turn = self.turn.clone().lock_owned().await;
         let keep = self.shared.link.in_use();
         let shared = self.shared.clone();
-        let sent_at = Instant::now();
+        let sent_at = self.shared.clock.now();
         let asked = tokio::spawn(async move {
             let _turn = turn;
             shared.ask().await
@@ -252,6 +254,6 @@ impl Lease for PostgresLease {
     }
 
     fn check(&self) -> bool {
-        self.shared.held().as_ref().is_some_and(|held| Instant::now() < held.until)
+        self.shared.held().as_ref().is_some_and(|held| self.shared.clock.now() < held.until)
     }
 }

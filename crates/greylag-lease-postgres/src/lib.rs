@@ -18,9 +18,11 @@
 //! # What it promises
 //! - A lease is one row. Acquire, renew and release are one statement each, decided by the row's
 //!   lock and the *server's* clock; the clocks of the nodes never matter to each other.
-//! - A holder that cannot renew learns that it lost, by its own monotonic clock, measured from
-//!   before its last successful renewal was *sent*, and `operation_timeout` before the server would
-//!   give the lease to another. That is the time it has to stop what the lease protects.
+//! - A holder that cannot renew learns that it lost, by a clock of its own that goes on while its
+//!   machine is suspended (`CLOCK_BOOTTIME`), measured from before its last successful renewal was
+//!   *sent*, and `operation_timeout` before the server would give the lease to another. That is the
+//!   time it has to stop what the lease protects. [`Lease::check`](greylag_cluster::Lease::check) knows at
+//!   once, `on_lost` is told at most a second after waking.
 //! - The row's `version` grows whenever the lease changes hands, and is never used twice: storage
 //!   of your own can fence by it.
 //! - A connection exists only while a lease is held or asked for, so a thousand nodes do not hold a
@@ -65,7 +67,7 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-use greylag_cluster::{Lease, LeaseError, LeaseProvider, LeaseSettings};
+use greylag_cluster::{Clock, Lease, LeaseError, LeaseProvider, LeaseSettings};
 use greylag_postgres::Database;
 
 use lease::PostgresLease;
@@ -75,6 +77,7 @@ use link::Link;
 #[derive(Clone)]
 pub struct PostgresLeases {
     link: Arc<Link>,
+    clock: Clock,
 }
 
 impl fmt::Debug for PostgresLeases {
@@ -120,7 +123,14 @@ impl PostgresLeases {
                 "whoever answers there is believed to be the lease database; use sslmode=verify-full"
             );
         }
-        Self { link: Arc::new(Link::new(database)) }
+        Self { link: Arc::new(Link::new(database)), clock: Clock::system() }
+    }
+
+    /// Counts time by `clock`. Default [`Clock::system`]; another one is for tests.
+    #[must_use]
+    pub fn clock(mut self, clock: Clock) -> Self {
+        self.clock = clock;
+        self
     }
 }
 
@@ -134,6 +144,6 @@ impl LeaseProvider for PostgresLeases {
             let texts: Vec<String> = problems.iter().map(ToString::to_string).collect();
             return Err(unusable(texts.join("; ")));
         }
-        Ok(Arc::new(PostgresLease::new(self.link.clone(), name, owner, *settings)))
+        Ok(Arc::new(PostgresLease::new(self.link.clone(), name, owner, *settings, self.clock.clone())))
     }
 }

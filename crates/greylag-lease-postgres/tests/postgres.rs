@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use greylag_cluster::tck::{self, LeaseBench};
-use greylag_cluster::{Lease, LeaseError, LeaseProvider, LeaseSettings, OnLost};
+use greylag_cluster::{Clock, Lease, LeaseError, LeaseProvider, LeaseSettings, OnLost};
 use greylag_lease_postgres::{PostgresLeaseError, PostgresLeases};
 use greylag_testkit::postgres::Postgres;
 use tokio::io::copy_bidirectional;
@@ -101,6 +101,27 @@ impl LeaseBench for Bench {
         self.cables[node].cut.send_replace(cut);
         true
     }
+}
+
+/// cluster 81: a lease is over by the clock that goes on while the holder's machine is suspended; the
+/// timers of its runtime have not moved.
+#[test]
+fn scenario_81_a_suspended_holder_knows_on_waking_that_its_lease_is_over() {
+    with_server(async |server| {
+        let clock = Clock::for_test();
+        let leases = PostgresLeases::connect(&server.config()).await.unwrap().clock(clock.clone());
+        let settings = LeaseSettings { heartbeat_timeout: Duration::from_secs(120), ..LeaseSettings::default() };
+        let lease = leases.lease("suspended", "a:1", &settings).unwrap();
+        let (on_lost, mut lost) = losses();
+        assert!(lease.acquire(on_lost).await.unwrap());
+        assert!(lease.check());
+        clock.jump(Duration::from_secs(600));
+        assert!(!lease.check(), "at once, before any timer");
+        let told = tokio::time::timeout(Duration::from_secs(60), lost.recv()).await.expect("soon after waking");
+        assert!(matches!(told, Some(LeaseError::NotRenewed { .. })), "{told:?}");
+        assert!(lease.acquire(never()).await.unwrap(), "and asks for it anew");
+        assert!(lease.check());
+    });
 }
 
 /// Source: cluster S16. The case of the cut node is the promise that a holder knows first.

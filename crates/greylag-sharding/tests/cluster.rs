@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use greylag_cluster::{Cluster, ClusterSettings, SbrSettings};
+use greylag_cluster::{Clock, Cluster, ClusterSettings, SbrSettings, ShutdownReason};
 use greylag_codec::json;
 use greylag_core::{NodeAddress, Registry, ReplyTo, Uid, UniqueAddress};
 use greylag_persistence::{
@@ -106,13 +106,18 @@ impl World {
     }
 
     async fn node(&self, address: &str) -> Node {
+        self.node_by(address, Clock::system()).await
+    }
+
+    /// A node that counts time by a clock of its own.
+    async fn node_by(&self, address: &str, clock: Clock) -> Node {
         let uid = Uid::new(LAST_UID.fetch_add(1, Ordering::Relaxed) + 1).expect("not zero");
         let address = UniqueAddress::new(address.parse().expect("an address"), uid);
         let registry = Registry::new();
         registry.register::<i64>(json("i64")).expect("fresh");
         let remoting = self.network.node(address.clone(), Arc::new(registry));
         let resolver = SbrSettings { stable_after: Duration::from_secs(3), ..SbrSettings::default() };
-        let settings = ClusterSettings::test().with_resolver(resolver);
+        let settings = ClusterSettings { clock, ..ClusterSettings::test() }.with_resolver(resolver);
         let cluster = Cluster::start(settings, remoting).await.expect("it starts");
         let settings = ShardingSettings { number_of_shards: 20, ..ShardingSettings::test() };
         let sharding = Sharding::start(cluster.clone(), Some(self.stores.clone()), settings).await.expect("valid");
@@ -183,6 +188,36 @@ async fn one_node_hosts_everything() {
         increment_all(&a.counters, 10);
     }
     assert_all(&a.counters, 10, 3).await;
+}
+
+/// cluster F9, sharding §4.1: entities of a process that slept handle nothing before its node has looked at
+/// how long that was, and nothing at all where they may have been started elsewhere meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn entities_that_slept_answer_only_once_their_node_is_confirmed() {
+    let world = World::new();
+    let clock = Clock::for_test();
+    let a = world.node_by("a:1", clock.clone()).await;
+    increment_all(&a.volatile, 10);
+    assert_all(&a.volatile, 10, 1).await;
+    let b = world.node("b:1").await;
+    let on_a = |id: usize| a.volatile.shard_home(&a.volatile.shard_of(&id.to_string()).expect("an id"));
+    let stays = (0..10).find(|id| on_a(*id).as_ref() == Some(&a.address)).expect("it keeps some");
+    assert_eq!(get(&b.volatile, stays).await, 1);
+
+    // Confirmed by the other node, it goes on with the state that it had.
+    clock.jump(Duration::from_secs(60));
+    assert!(!a.cluster.pulse().is_fresh());
+    assert_eq!(get(&a.volatile, stays).await, 1);
+    assert!(a.cluster.pulse().is_fresh(), "it was confirmed first");
+
+    // Nobody confirms it: it ends, and has answered nothing.
+    world.network.cut(a.address.address(), b.address.address());
+    clock.jump(Duration::from_secs(60));
+    let ask = a.volatile.entity_ref(stays.to_string()).ask(|reply_to| Command::Get { reply_to }, PATIENCE);
+    let answer = ask.await;
+    assert!(answer.is_err(), "{answer:?}");
+    let ended = tokio::time::timeout(PATIENCE, a.cluster.terminated()).await.expect("it ends");
+    assert_eq!(ended, ShutdownReason::Downed);
 }
 
 /// cluster T33: the node's port is to outlive its shards.

@@ -158,7 +158,7 @@ impl ClusterCore {
         let relation = self.gossip.relation(version);
         if relation == Relation::Same {
             self.note_gossip_heard(now);
-            self.note_exchange(now, from, suspect, out);
+            self.note_exchange(now, from, version.count(&self.node), suspect, out);
         }
         if self.gossip.seen.digest() != seen_digest {
             return self.send_gossip(from, out);
@@ -212,9 +212,10 @@ impl ClusterCore {
         if let Some(why) = ignored {
             return self.stats.ignore(why);
         }
+        let heard = theirs.version.count(&self.node);
         self.take_gossip(now, from, theirs, out);
         self.note_gossip_heard(now);
-        self.note_exchange(now, from, suspect, out);
+        self.note_exchange(now, from, heard, suspect, out);
         self.act_if_urgent_after(now, from, out);
     }
 

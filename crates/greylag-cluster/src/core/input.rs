@@ -130,9 +130,28 @@ pub enum LogLevel {
     Error,
 }
 
+/// Whether a node may run the code of users, as its tick found it. Source: cluster F9.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standing {
+    /// Nobody else can have started what runs here.
+    Trusted,
+    /// This node is suspect to itself, or was declared dead.
+    Held,
+    /// This node is no member any more.
+    Ended,
+}
+
 /// What the driver is asked to do, in this order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
+    /// Publish that the tick ran, and what it found. First of all effects, since whoever wakes with this
+    /// process runs no code of users before (cluster F9).
+    Ticked {
+        /// When.
+        at: Instant,
+        /// What it found.
+        standing: Standing,
+    },
     /// Send a message.
     Send {
         /// To this process, or to whoever runs at the address.

@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 
 use greylag_core::UniqueAddress;
 
-use super::{ClusterCore, Effect, Life, LogLevel};
+use super::{ClusterCore, Effect, Life, LogLevel, Standing};
 use crate::event::ClusterEvent;
+use crate::gossip::Gossip;
 use crate::heartbeat::HeartbeatInput;
 use crate::member::MemberStatus;
 use crate::settings::ClusterSettings;
@@ -24,10 +25,15 @@ pub(super) struct Trust {
     /// Whom this node exchanged gossip with while suspect.
     exchanged: BTreeSet<UniqueAddress>,
     last_exchange_at: Instant,
+    /// The own version after the last pause: gossip that knows an older one was sent before this process
+    /// woke, and says nothing about now.
+    spoke_at: u64,
     /// The last tick that was late, though not late enough for a pause.
     lagged_at: Option<Instant>,
     /// Many peers fell silent while this node lagged: no marks until then, once.
     defer_until: Option<Instant>,
+    /// What was last published of this node's standing, since it became a member.
+    published: Option<Standing>,
 }
 
 impl Trust {
@@ -37,8 +43,10 @@ impl Trust {
             suspect_since: None,
             exchanged: BTreeSet::new(),
             last_exchange_at: now,
+            spoke_at: 0,
             lagged_at: None,
             defer_until: None,
+            published: None,
         }
     }
 
@@ -125,8 +133,28 @@ impl ClusterCore {
             if !already || lag > long {
                 self.trust.suspect_since = Some(now);
                 self.trust.exchanged.clear();
-                self.refresh(now, out);
             }
+        }
+        if !self.is_alone() {
+            // A change without content: who shows it has heard this process since it woke.
+            self.change(now, Gossip::clone(&self.gossip), out);
+            self.trust.spoke_at = self.gossip.version.count(&self.node);
+        }
+    }
+
+    /// Puts what this step found of the node's standing before the step's other effects: at each tick,
+    /// whenever it changes, and when the node becomes a member, since what it hosts may start in that
+    /// same step.
+    pub(super) fn publish_standing(&mut self, now: Instant, ticked: bool, begin: usize, out: &mut Vec<Effect>) {
+        let standing = match self.life {
+            Life::Ended => Standing::Ended,
+            _ if self.trust.is_suspect() || self.downed.is_some() => Standing::Held,
+            Life::Member => Standing::Trusted,
+            Life::Idle | Life::Joining(_) => return,
+        };
+        if ticked || self.trust.published != Some(standing) {
+            self.trust.published = Some(standing);
+            out.insert(begin, Effect::Ticked { at: now, standing });
         }
     }
 
@@ -136,8 +164,20 @@ impl ClusterCore {
     }
 
     /// Gossip was exchanged: with a member that trusts itself, or with so many that together with
-    /// them this node is the majority, it is trusted again.
-    pub(super) fn note_exchange(&mut self, now: Instant, from: &UniqueAddress, suspect: bool, out: &mut Vec<Effect>) {
+    /// them this node is the majority, it is trusted again. What waited in a socket while this process
+    /// slept is no exchange: whoever sent it may have removed this node since. `heard` is how many
+    /// changes of this node it knows.
+    pub(super) fn note_exchange(
+        &mut self,
+        now: Instant,
+        from: &UniqueAddress,
+        heard: u64,
+        suspect: bool,
+        out: &mut Vec<Effect>,
+    ) {
+        if heard < self.trust.spoke_at {
+            return;
+        }
         self.trust.last_exchange_at = now;
         if !self.trust.is_suspect() {
             return;

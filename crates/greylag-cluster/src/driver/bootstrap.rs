@@ -1,7 +1,7 @@
 //! Runs the machine that chooses a founder: look-ups, messages, and the joins that it orders.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use greylag_core::{CodecId, NodeAddress};
 use greylag_transport::{Destination, Envelope, Inbound, Receiver, Recipient, Remoting};
@@ -9,6 +9,7 @@ use tokio::sync::mpsc;
 
 use super::discovery::{Discovery, DiscoveryError};
 use super::handle::Cluster;
+use super::node::sleep_until;
 use crate::bootstrap::{Bootstrap, BootstrapEffect, BootstrapInput, BootstrapSettings, wire};
 use crate::core::LogLevel;
 use crate::error::JoinError;
@@ -48,7 +49,7 @@ impl Cluster {
         }
         let (inbox, arrived) = mpsc::channel(INBOX);
         self.remoting().register(PATH, Arc::new(Mailbox { inbox: inbox.clone() }));
-        let machine = Bootstrap::new(self.self_address().clone(), settings, Instant::now());
+        let machine = Bootstrap::new(self.self_address().clone(), settings, self.settings().clock.now());
         let runner = Runner { cluster: self.clone(), discovery, inbox, looking_up: false };
         runner.run(machine, arrived).await
     }
@@ -64,9 +65,10 @@ struct Runner {
 impl Runner {
     async fn run(mut self, mut machine: Bootstrap, mut inbox: mpsc::Receiver<Arrived>) -> Result<(), JoinError> {
         let mut effects = Vec::new();
+        let clock = self.cluster.settings().clock.clone();
         loop {
             let input = tokio::select! {
-                () = sleep_until(machine.next_deadline()) => BootstrapInput::Tick,
+                () = sleep_until(&clock, machine.next_deadline()) => BootstrapInput::Tick,
                 arrived = inbox.recv() => match arrived.expect("this loop holds a sender") {
                     Arrived::Input(input) => input,
                     Arrived::LookedUp(answer) => self.on_answer(answer),
@@ -81,7 +83,7 @@ impl Runner {
                     }
                 },
             };
-            machine.handle(Instant::now(), input, &mut effects);
+            machine.handle(clock.now(), input, &mut effects);
             for effect in effects.drain(..) {
                 self.execute(effect);
             }
@@ -136,9 +138,10 @@ impl Runner {
 /// as long as the node lives, and does not keep it alive.
 fn stay(cluster: &Cluster, mut machine: Bootstrap, mut inbox: mpsc::Receiver<Arrived>) {
     let (remoting, mut terminated) = (cluster.remoting().clone(), cluster.inner.terminated.clone());
+    let clock = cluster.settings().clock.clone();
     tokio::spawn(async move {
         let mut effects = Vec::new();
-        machine.handle(Instant::now(), BootstrapInput::Joined, &mut effects);
+        machine.handle(clock.now(), BootstrapInput::Joined, &mut effects);
         loop {
             effects.drain(..).for_each(|effect| say(&*remoting, effect));
             let arrived = tokio::select! {
@@ -146,7 +149,7 @@ fn stay(cluster: &Cluster, mut machine: Bootstrap, mut inbox: mpsc::Receiver<Arr
                 _ended = terminated.wait_for(Option::is_some) => return remoting.unregister(PATH),
             };
             match arrived {
-                Some(Arrived::Input(input)) => machine.handle(Instant::now(), input, &mut effects),
+                Some(Arrived::Input(input)) => machine.handle(clock.now(), input, &mut effects),
                 Some(_) => {}
                 // A later call listens in this one's place.
                 None => return,
@@ -174,13 +177,6 @@ fn say(remoting: &dyn Remoting, effect: BootstrapEffect) {
         BootstrapEffect::Log(LogLevel::Error, text) => tracing::error!(%node, "{text}"),
         // A member looks for nobody.
         BootstrapEffect::Lookup | BootstrapEffect::Join(_) | BootstrapEffect::Found(_) => {}
-    }
-}
-
-async fn sleep_until(deadline: Option<Instant>) {
-    match deadline {
-        Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
-        None => std::future::pending().await,
     }
 }
 

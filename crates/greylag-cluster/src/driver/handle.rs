@@ -11,6 +11,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::events::{ClusterEvents, EventHub};
+use super::pulse::Pulse;
 use super::singleton::{Singleton, SingletonRef, Singletons};
 use super::tasks::ShutdownTasks;
 use super::{DriverInput, own_runtime, spawn};
@@ -86,6 +87,7 @@ pub(crate) struct Inner {
     /// `Some` once this node has ended, every phase included.
     pub(crate) terminated: watch::Receiver<Option<ShutdownReason>>,
     pub(crate) watches: super::watch::Watches,
+    pub(crate) pulse: Pulse,
     pub(crate) checks: super::readiness::Checks,
     pub(crate) threads: Threads,
 }

@@ -5,7 +5,6 @@
 //! to whoever watches those. Source: cluster C7.
 
 use std::sync::{Arc, Weak};
-use std::time::Instant;
 
 use greylag_core::DeadLetterReason;
 use greylag_transport::{Inbound, LaneKind, Receiver, Remoting, TransportEvent, TransportListener};
@@ -13,6 +12,7 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
 use super::DriverInput;
+use super::clock::Clock;
 use crate::core::Input;
 use crate::wire;
 
@@ -21,6 +21,7 @@ pub(super) struct MembershipReceiver {
     pub(super) inbox: mpsc::Sender<DriverInput>,
     /// The transport holds its receivers, so they do not hold it.
     pub(super) remoting: Weak<dyn Remoting>,
+    pub(super) clock: Clock,
 }
 
 impl Receiver for MembershipReceiver {
@@ -28,7 +29,7 @@ impl Receiver for MembershipReceiver {
         match wire::decode(&message.manifest, message.payload.clone()) {
             Ok(decoded) => {
                 let from = message.from.clone();
-                let input = Input::Message { from, message: decoded, received_at: Instant::now() };
+                let input = Input::Message { from, message: decoded, received_at: self.clock.now() };
                 put(&self.inbox, &self.remoting, DriverInput::Core(input), &message);
             }
             Err(error) => tracing::warn!(from = %message.from, %error, "an unreadable membership message"),

@@ -84,6 +84,12 @@ impl LeaseInUse {
         made.ok()?.ok()?.clone().flatten()
     }
 
+    /// Whether it is held for sure, as far as can be told without waiting.
+    pub(crate) fn is_certainly_held(&self) -> bool {
+        let lease = self.lease.borrow().clone().flatten();
+        lease.is_some_and(|lease| lease.check())
+    }
+
     /// Asks; the answer comes as `Result`, a later loss as `Lost`.
     pub(crate) fn acquire(&self) {
         let this = self.clone();

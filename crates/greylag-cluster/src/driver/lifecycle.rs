@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::DriverInput;
 use super::handle::{BoxFuture, Cluster};
+use super::pulse::Pulse;
 use super::tasks::RunningHere;
 use crate::shutdown::{Phase, ShutdownReason};
 
@@ -70,6 +71,13 @@ impl Cluster {
     /// others are told that it is gone.
     pub fn on_exiting(&self, name: &str, task: impl FnOnce() -> BoxFuture<'static, bool> + Send + 'static) {
         self.on_phase(Phase::ClusterExiting, name, task);
+    }
+
+    /// What this node's tick says: whether it is safe to run code that must not run on two nodes. For
+    /// programs with work of their own in a singleton; mailboxes and shards look at it by themselves.
+    /// Source: cluster F9.
+    pub fn pulse(&self) -> Pulse {
+        self.inner.pulse.clone()
     }
 
     /// Where layers above count what they run as the cluster's only one: singletons and tasks of phases

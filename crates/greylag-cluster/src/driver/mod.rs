@@ -7,6 +7,7 @@
 //! [`Cluster::start`], never here. Source: cluster C7.
 
 mod bootstrap;
+mod clock;
 mod dial;
 mod discovery;
 mod events;
@@ -16,6 +17,7 @@ pub(crate) mod lease;
 mod lease_in_use;
 mod lifecycle;
 mod node;
+mod pulse;
 mod rates;
 mod readiness;
 mod shutdown;
@@ -25,16 +27,17 @@ pub(crate) mod watch;
 mod witness;
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use greylag_core::NodeAddress;
 use greylag_transport::Remoting;
 use tokio::runtime::{Handle, Runtime};
 use tokio::sync::{mpsc, oneshot};
 
+pub use clock::Clock;
 pub use discovery::{Discovery, DiscoveryError, SeedList};
 pub use events::ClusterEvents;
 pub use handle::{BoxFuture, Cluster, DeathWitness, Target};
+pub use pulse::Pulse;
 pub use readiness::Readiness;
 pub use singleton::{
     Mailbox, NoMessages, Singleton, SingletonAnswer, SingletonAskError, SingletonContext, SingletonRef,
@@ -116,7 +119,8 @@ fn spawn(settings: ClusterSettings, remoting: Arc<dyn Remoting>, handle: Handle,
     let hub = Arc::new(events::EventHub::new(settings.event_buffer, view));
     let (report_terminated, terminated) = tokio::sync::watch::channel(None);
     let tasks = Arc::new(tasks::ShutdownTasks::new(settings.coordinated_shutdown.clone()));
-    let now = Instant::now();
+    let clock = settings.clock.clone();
+    let now = clock.now();
     let mut core = ClusterCore::new(remoting.self_address().clone(), settings.clone(), rand::random(), now);
     core.handle(now, Input::WallClock(node::wall_clock()), &mut Vec::new());
     let node = node::Node::new(
@@ -129,12 +133,13 @@ fn spawn(settings: ClusterSettings, remoting: Arc<dyn Remoting>, handle: Handle,
         report_terminated,
         Handle::current(),
     );
+    let pulse = node.pulse();
     let own = OwnRuntime(own);
     handle.spawn(async move {
         node.run(receiver).await;
         drop(own);
     });
-    let watches = watch::Watches::start(&handle, remoting.clone(), &hub);
+    let watches = watch::Watches::start(&handle, remoting.clone(), &hub, clock);
     let threads = handle::Threads { handle, user: Handle::current() };
     let singletons = singleton::Singletons::default();
     let inner = handle::Inner {
@@ -146,6 +151,7 @@ fn spawn(settings: ClusterSettings, remoting: Arc<dyn Remoting>, handle: Handle,
         tasks,
         terminated,
         watches,
+        pulse,
         checks: readiness::Checks::default(),
         threads,
     };

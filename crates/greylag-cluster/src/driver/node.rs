@@ -12,16 +12,18 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::DriverInput;
+use super::clock::Clock;
 use super::dial::dial;
 use super::events::EventHub;
 use super::inbound::{Listener, MembershipReceiver, SingletonReceiver};
 use super::lease::Leases;
 use super::lease_in_use::{LeaseInUse, LeaseNews};
+use super::pulse::{Pulse, PulseSender};
 use super::rates::DeadLetterRates;
 use super::shutdown::CoordinatedShutdown;
-use super::singleton::{Slot, StartSingleton, lease_news};
+use super::singleton::{Slot, StartSingleton, Stop, lease_news};
 use super::tasks::ShutdownTasks;
-use crate::core::{ClusterCore, Command, Effect, Input, LogLevel};
+use crate::core::{ClusterCore, Command, Effect, Input, LogLevel, Standing};
 use crate::error::JoinError;
 use crate::event::{ClusterEvent, diff};
 use crate::health::Health;
@@ -78,6 +80,7 @@ pub(crate) struct Node {
     /// A machine panicked; none is asked again.
     failed: bool,
     rates: DeadLetterRates,
+    pulse: PulseSender,
 }
 
 impl Node {
@@ -93,6 +96,7 @@ impl Node {
         user: Handle,
     ) -> Self {
         let view = core.view().clone();
+        let pulse = PulseSender::new(settings.clock.clone(), settings.failure_detector.tick_counts_for());
         let singletons = BTreeMap::new();
         let mut node = Self {
             core,
@@ -115,6 +119,7 @@ impl Node {
             ended: None,
             failed: false,
             rates: DeadLetterRates::default(),
+            pulse,
         };
         node.register();
         if let Downing::SplitBrainResolver(SbrSettings { strategy: Strategy::LeaseMajority { .. }, .. }) =
@@ -126,11 +131,17 @@ impl Node {
         node
     }
 
+    /// What the tick says, for whoever runs code of users.
+    pub(crate) fn pulse(&self) -> Pulse {
+        self.pulse.subscribe()
+    }
+
     fn register(&self) {
         for path in [CLUSTER, HEARTBEAT, BULK] {
             // Every message there is repeated by its protocol (cluster T41).
             self.remoting.declare_chatter(path);
-            let receiver = MembershipReceiver { inbox: self.inbox.clone(), remoting: Arc::downgrade(&self.remoting) };
+            let (remoting, clock) = (Arc::downgrade(&self.remoting), self.settings.clock.clone());
+            let receiver = MembershipReceiver { inbox: self.inbox.clone(), remoting, clock };
             self.remoting.register(path, Arc::new(receiver));
         }
         self.remoting.listen(None, Arc::new(Listener { inbox: self.inbox.clone(), runtime: self.user.clone() }));
@@ -139,15 +150,16 @@ impl Node {
     /// Runs until every phase of a shutdown has.
     pub(crate) async fn run(mut self, mut receiver: mpsc::Receiver<DriverInput>) {
         let mut effects = Vec::new();
+        let clock = self.settings.clock.clone();
         loop {
             let input = tokio::select! {
-                () = sleep_until(self.next_deadline()) => None,
+                () = sleep_until(&clock, self.next_deadline()) => None,
                 input = receiver.recv() => match input {
                     None | Some(DriverInput::Close(_)) => return self.close(input),
                     Some(input) => Some(input),
                 },
             };
-            let now = Instant::now();
+            let now = clock.now();
             let is_time = self.rates.sample(now, || self.remoting.dead_letter_totals()) && !self.failed;
             let step = AssertUnwindSafe(|| {
                 if is_time {
@@ -172,6 +184,7 @@ impl Node {
     fn on_core_failed(&mut self, now: Instant) {
         tracing::error!(node = %self.remoting.self_address(), "a machine of the cluster failed; this node ends");
         self.failed = true;
+        self.pulse.publish(now, Standing::Ended);
         let News { view, events } = std::mem::take(&mut self.news);
         self.hub.publish(view, &events);
         let empty = Arc::new(MembershipView::empty(self.remoting.self_address().clone()));
@@ -182,7 +195,7 @@ impl Node {
         let stop = AssertUnwindSafe(|| self.tell_managers(now, &ManagerInput::SelfDowned));
         if std::panic::catch_unwind(stop).is_err() {
             // A manager itself is broken: whatever it runs is told to stop all the same.
-            self.singletons.values().for_each(Slot::stop_instance);
+            self.singletons.values().for_each(|slot| slot.stop_instance(Stop::AtOnce));
         }
         self.begin_shutdown(ShutdownReason::CoreFailed, false);
     }
@@ -277,6 +290,7 @@ impl Node {
                 self.publish_news(now);
             }
             match effect {
+                Effect::Ticked { at, standing } => self.on_ticked(at, standing),
                 Effect::Send { to, message } => self.send(&to, &message),
                 Effect::View(view) => self.on_view(view),
                 Effect::Publish(event) => self.news.events.push(event),
@@ -297,6 +311,22 @@ impl Node {
             }
         }
         self.publish_news(now);
+    }
+
+    /// An instance whose lease ran out while this process slept, or its machine, is told to end before
+    /// anybody who sleeps with it may go on: the lease's own timer may be late, the tick is not.
+    fn on_ticked(&mut self, at: Instant, standing: Standing) {
+        let lost: Vec<Arc<str>> = self
+            .singletons
+            .iter()
+            .filter(|(_, slot)| slot.has_lost_its_lease())
+            .map(|(name, _)| name.clone())
+            .collect();
+        for name in lost {
+            tracing::warn!(node = %self.core.node(), singleton = %name, "its lease has run out");
+            self.tell_manager(at, &name, ManagerInput::LeaseLost);
+        }
+        self.pulse.publish(at, standing);
     }
 
     /// The view and what happened by it reach subscribers together, or one who comes in between would
@@ -481,7 +511,12 @@ impl Node {
                 }
                 ManagerEffect::StopInstance => {
                     if let Some(slot) = self.singletons.get(name) {
-                        slot.stop_instance();
+                        slot.stop_instance(Stop::InOrder);
+                    }
+                }
+                ManagerEffect::SilenceInstance => {
+                    if let Some(slot) = self.singletons.get(name) {
+                        slot.stop_instance(Stop::AtOnce);
                     }
                 }
                 ManagerEffect::AcquireLease => {
@@ -527,9 +562,9 @@ pub(super) fn wall_clock() -> u64 {
     u64::try_from(since_1970.as_millis()).unwrap_or(u64::MAX)
 }
 
-pub(super) async fn sleep_until(deadline: Option<Instant>) {
+pub(super) async fn sleep_until(clock: &Clock, deadline: Option<Instant>) {
     match deadline {
-        Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
+        Some(deadline) => clock.sleep_until(deadline).await,
         None => std::future::pending().await,
     }
 }

@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
+pub(crate) use definition::Stop;
 pub use definition::{NoMessages, Singleton, SingletonContext, StopToken};
 pub use mailbox::Mailbox;
 pub use reference::{SingletonAnswer, SingletonAskError, SingletonRef, SingletonSendError};
@@ -107,7 +108,10 @@ impl Started {
         let settings = Arc::new(singleton.settings.clone());
         let can_host = singleton.can_host();
         // Where nobody can send, there is nothing to find.
-        let port = (!matches!(singleton.runs, Runs::Job(_))).then(|| Port::new(&singleton, inner.remoting.clone()));
+        let port = (!matches!(singleton.runs, Runs::Job(_))).then(|| {
+            let (remoting, clock) = (inner.remoting.clone(), inner.settings.clock.clone());
+            Port::new(&singleton, remoting, clock, inner.pulse.clone())
+        });
         let factory: Option<JobFactory> = match (singleton.runs, &port) {
             (Runs::Job(factory), _) => Some(factory),
             (Runs::Messages(factory), Some((port, _))) => Some(with_mailbox(port.clone(), factory)),

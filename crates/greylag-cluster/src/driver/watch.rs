@@ -8,7 +8,6 @@ pub(crate) mod wire;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
 
 use greylag_core::{CodecId, DeadLetterReason, UniqueAddress};
 use greylag_transport::watch::{Terminated, WatchEffect, WatchError, WatchInput, WatchMessage, Watched, Watcher};
@@ -19,6 +18,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
 
+use super::clock::Clock;
 use super::events::{ClusterEvents, EventHub};
 use super::handle::Cluster;
 use crate::event::{EventKind, InitialState};
@@ -48,7 +48,7 @@ impl Drop for Watches {
 }
 
 impl Watches {
-    pub(crate) fn start(handle: &Handle, remoting: Arc<dyn Remoting>, hub: &Arc<EventHub>) -> Self {
+    pub(crate) fn start(handle: &Handle, remoting: Arc<dyn Remoting>, hub: &Arc<EventHub>, clock: Clock) -> Self {
         let (calls, inbox) = mpsc::unbounded_channel();
         remoting.register(PATH, Arc::new(Mailbox { calls: calls.clone() }));
         remoting.listen(None, Arc::new(Mailbox { calls: calls.clone() }));
@@ -60,6 +60,7 @@ impl Watches {
             calls: calls.clone(),
             hub: hub.clone(),
             view: None,
+            clock,
         };
         // Removals end watches, and wake the watcher.
         let events = hub.subscribe(BTreeSet::from([EventKind::Members]), InitialState::Snapshot);
@@ -149,6 +150,7 @@ struct Driver {
     calls: mpsc::UnboundedSender<Call>,
     hub: Arc<EventHub>,
     view: Option<Arc<MembershipView>>,
+    clock: Clock,
 }
 
 impl Driver {
@@ -156,7 +158,7 @@ impl Driver {
         let mut is_listening = true;
         loop {
             let call = tokio::select! {
-                () = super::node::sleep_until(self.machine.next_deadline()) => Call::Input(WatchInput::Tick),
+                () = super::node::sleep_until(&self.clock, self.machine.next_deadline()) => Call::Input(WatchInput::Tick),
                 event = events.next(), if is_listening => {
                     is_listening = event.is_some();
                     self.look();
@@ -205,7 +207,7 @@ impl Driver {
             self.answers.remove(id);
         }
         let mut effects = Vec::new();
-        self.machine.handle(Instant::now(), input, &mut effects);
+        self.machine.handle(self.clock.now(), input, &mut effects);
         for effect in effects {
             match effect {
                 WatchEffect::Send { to, message } => self.send(to, &message),

@@ -122,7 +122,7 @@ mod tests {
         let settings = ClusterSettings { gossip_interval: Duration::ZERO, ..ClusterSettings::default() };
         let problems = settings.with_roles(["dc-a"]).with_resolver(quick).validate().unwrap_err();
         let names: Vec<&str> = problems.iter().map(|problem| &*problem.setting).collect();
-        assert_eq!(names, ["gossip_interval", "roles", "sbr.stable_after"]);
+        assert_eq!(names, ["gossip_interval", "roles", "failure_detector.local_pause_threshold", "sbr.stable_after"]);
     }
 
     /// cluster M1, §6.

@@ -227,6 +227,14 @@ pub(super) fn validate(settings: &ClusterSettings, problems: &mut Vec<ConfigErro
     if let RemovalMargin::Fixed(margin) = settings.down_removal_margin {
         check(!margin.is_zero(), "down_removal_margin", format!("{margin:?}"), "must be longer than 0, or off");
     }
+    let (unnoticed, takeover) = (settings.failure_detector.tick_counts_for(), settings.stable_after());
+    check(
+        unnoticed <= takeover,
+        "failure_detector.local_pause_threshold",
+        format!("{:?}", settings.failure_detector.local_pause_threshold),
+        "with heartbeat_interval it must be at most sbr.stable_after (20s without a resolver), or others could start what \
+         runs here during a pause that this node does not notice",
+    );
     let Downing::SplitBrainResolver(sbr) = &settings.downing else { return };
     let least = settings.failure_detector.detection();
     check(
@@ -338,6 +346,20 @@ mod tests {
         let expected =
             ["down_removal_margin", "sbr.down_all_when_unstable", "sbr.down_all_when_indirectly_connected", "sbr.role"];
         assert_eq!(names, expected);
+    }
+
+    /// cluster F9: a pause that this node does not notice is shorter than any takeover.
+    #[test]
+    fn a_pause_as_long_as_a_takeover_must_be_noticed() {
+        let with = |threshold: u64| {
+            let mut settings = ClusterSettings::default();
+            settings.failure_detector.local_pause_threshold = Duration::from_secs(threshold);
+            settings.validate()
+        };
+        assert_eq!(with(19), Ok(()));
+        let problems = with(20).unwrap_err();
+        assert_eq!(problems.len(), 1);
+        assert_eq!(problems[0].setting, "failure_detector.local_pause_threshold");
     }
 
     /// cluster S4: the node refuses a `stable_after` that the detector could not keep up with.

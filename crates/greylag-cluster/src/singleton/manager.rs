@@ -65,6 +65,9 @@ pub enum ManagerEffect {
     },
     /// Tell the instance to end; `InstanceEnded` follows when it has.
     StopInstance,
+    /// Hand no message to the instance any more, also none that waits: somebody else may start one
+    /// before it has ended.
+    SilenceInstance,
     /// Ask for the lease; `LeaseResult` follows.
     AcquireLease,
     /// Give the lease back, whether it is held or not; `LeaseReleased` follows.
@@ -111,6 +114,7 @@ pub struct SingletonManager {
     state: ManagerState,
     running: bool,
     stopping: bool,
+    silenced: bool,
     /// `None`: no lease is used.
     lease: Option<SingletonLease>,
     /// The instance ends, or has ended, only because the lease was lost.
@@ -169,6 +173,7 @@ impl SingletonManager {
             state: ManagerState::Start,
             running: false,
             stopping: false,
+            silenced: false,
             lease: settings.use_lease.then(|| SingletonLease::new(settings.lease_retry_interval)),
             lease_lost: false,
             ended_by_itself: false,
@@ -196,6 +201,11 @@ impl SingletonManager {
     /// Where the manager is.
     pub fn state(&self) -> ManagerState {
         self.state
+    }
+
+    /// Whether an instance handles messages here under a lease that is held, as far as this machine was told.
+    pub(crate) fn rests_on_lease(&self) -> bool {
+        self.running && !self.silenced && self.lease.as_ref().is_some_and(SingletonLease::is_held)
     }
 
     /// Whether the instance exists on this node.
@@ -242,6 +252,7 @@ impl SingletonManager {
 
     fn on_instance_ended(&mut self, out: &mut Vec<ManagerEffect>) {
         self.running = false;
+        self.silenced = false;
         self.ended_by_itself = !std::mem::take(&mut self.stopping);
         match self.state {
             ManagerState::Oldest if self.lease_lost => self.reacquire(out),
@@ -253,6 +264,7 @@ impl SingletonManager {
 
     /// Whatever rests on the lease ends. Only then is the lease given back.
     fn on_lease_lost(&mut self, out: &mut Vec<ManagerEffect>) {
+        self.silence_instance(out);
         self.with_lease(SingletonLease::on_lost);
         match self.state {
             ManagerState::Oldest | ManagerState::WasOldest if self.running => {
@@ -277,6 +289,7 @@ impl SingletonManager {
 
     fn on_self_downed(&mut self, out: &mut Vec<ManagerEffect>) {
         self.downed = true;
+        self.silence_instance(out);
         match self.state {
             ManagerState::Oldest | ManagerState::WasOldest => self.become_stopping(out),
             ManagerState::HandingOver | ManagerState::Stopping => {}
@@ -285,6 +298,13 @@ impl SingletonManager {
                 self.retry_at = None;
                 self.state = ManagerState::End;
             }
+        }
+    }
+
+    fn silence_instance(&mut self, out: &mut Vec<ManagerEffect>) {
+        if self.running && !self.silenced {
+            self.silenced = true;
+            out.push(ManagerEffect::SilenceInstance);
         }
     }
 

@@ -398,7 +398,7 @@ impl World {
                 ManagerEffect::AcquireLease => self.acquire(id, leases::Of::Singleton),
                 ManagerEffect::ReleaseLease => self.release(id, leases::Of::Singleton),
                 ManagerEffect::ExitingDone => self.later(id, now + MS, Local::ExitingTasksDone),
-                ManagerEffect::Stuck => {}
+                ManagerEffect::SilenceInstance | ManagerEffect::Stuck => {}
             }
         }
         self.check();
@@ -465,7 +465,8 @@ impl World {
                     self.vanish(id);
                 }
             }
-            Effect::ClusterId(_) | Effect::Joined | Effect::JoinFailed(_) | Effect::Log(..) => {}
+            Effect::Ticked { .. } | Effect::ClusterId(_) | Effect::Joined | Effect::JoinFailed(_) | Effect::Log(..) => {
+            }
         }
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use greylag_cluster::RunningHere;
+use greylag_cluster::{Pulse, RunningHere};
 use greylag_persistence::{RecoveryPermits, Stores};
 use greylag_transport::Remoting;
 
@@ -19,6 +19,8 @@ pub(crate) struct Node {
     pub(crate) recoveries: RecoveryPermits,
     /// What runs here keeps the node's port bound (cluster T33).
     pub(crate) running: RunningHere,
+    /// What the cluster's tick says; `None` where there is no cluster, and so nobody to take anything over.
+    pulse: Option<Pulse>,
     shards_started: AtomicU32,
 }
 
@@ -28,6 +30,7 @@ impl Node {
         stores: Option<Stores>,
         runtime: tokio::runtime::Handle,
         running: RunningHere,
+        pulse: Option<Pulse>,
         settings: &ShardingSettings,
     ) -> Self {
         Self {
@@ -37,7 +40,22 @@ impl Node {
             hash_seed: rand::random(),
             recoveries: RecoveryPermits::new(settings.max_concurrent_recoveries).warn_after(settings.permit_wait_warn),
             running,
+            pulse,
             shards_started: AtomicU32::new(0),
+        }
+    }
+
+    /// Whether handlers may run what was taken before this was called. Source: cluster F9.
+    pub(crate) fn is_awake(&self) -> bool {
+        self.pulse.as_ref().is_none_or(Pulse::is_fresh)
+    }
+
+    /// Waits until [`Node::is_awake`]; for ever, once the node has ended: its shards are killed then.
+    pub(crate) async fn awake(&self) {
+        if let Some(pulse) = &self.pulse
+            && !pulse.fresh().await
+        {
+            std::future::pending::<()>().await;
         }
     }
 

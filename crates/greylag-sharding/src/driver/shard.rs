@@ -21,6 +21,7 @@ use greylag_core::{DeadLetterReason, EntityError, Generation, answer_dropped};
 use tokio::task::AbortHandle;
 
 use super::event::Event;
+use super::node::Node;
 use super::shared::Shared;
 use crate::entity::{
     Ctx, CtxScope, EntityInit, Failure, FailureCause, Fenced, Requests, Resumption, Signal, TimerRequest, Work,
@@ -85,6 +86,8 @@ pub(crate) struct ShardTask<M: Send + 'static> {
     spare: Vec<Effect<BoxedEntity<M>, Letter<M>>>,
     now: Instant,
     held: bool,
+    /// The tick of this node was recent after the last batch was taken (cluster F9).
+    awake: bool,
     /// What came while no handler may run.
     postponed: VecDeque<Control<M>>,
     /// Why the latest start failed, for its asker.
@@ -116,6 +119,7 @@ impl<M: Send + 'static> ShardTask<M> {
             spare: Vec::new(),
             now,
             held: false,
+            awake: true,
             postponed: VecDeque::new(),
             start_failure: String::new(),
             leftovers: None,
@@ -143,7 +147,9 @@ impl<M: Send + 'static> ShardTask<M> {
         // One timer for the whole life: arming one is dear, polling an armed one is not.
         let mut timer = pin!(tokio::time::sleep_until(self.now.into()));
         loop {
-            if !self.can_run(&batch) {
+            if !self.awake {
+                sleep_on(&self.shared.node, &self.control, &mut controls).await;
+            } else if !self.can_run(&batch) {
                 let deadline = self.shard.next_deadline().filter(|_| !self.held);
                 if let Some(deadline) = deadline
                     && timer.deadline() != deadline.into()
@@ -161,12 +167,21 @@ impl<M: Send + 'static> ShardTask<M> {
             } else {
                 self.control.take(&mut controls);
             }
+            if batch.is_empty() && !self.held {
+                self.inbox.take(&mut batch);
+            }
+            // After the batch was taken: what was asked after this process woke does not pass by a tick
+            // from before it slept.
+            self.awake = self.shared.node.is_awake();
             self.now = Instant::now();
             self.shard.observe(self.now);
+            if self.may_run() && !self.postponed.is_empty() {
+                self.catch_up(&mut batch);
+            }
             while let Some(control) = controls.pop_front() {
                 self.on_control(control, &mut batch);
             }
-            if !self.held {
+            if self.may_run() {
                 self.run_once(&mut batch);
                 if self.shard.next_deadline().is_some_and(|deadline| deadline <= self.now) {
                     self.input(Input::Tick);
@@ -183,15 +198,17 @@ impl<M: Send + 'static> ShardTask<M> {
         }
     }
 
-    fn can_run(&self, batch: &VecDeque<Parcel<M>>) -> bool {
-        !self.held && (!batch.is_empty() || self.shard.has_work())
+    /// Whether handlers may run at all.
+    fn may_run(&self) -> bool {
+        self.awake && !self.held
     }
 
-    /// One run: messages first, then turns of those that wait.
+    fn can_run(&self, batch: &VecDeque<Parcel<M>>) -> bool {
+        self.may_run() && (!batch.is_empty() || self.shard.has_work())
+    }
+
+    /// One run: messages first, then turns of those that wait. What comes meanwhile waits for the next.
     fn run_once(&mut self, batch: &mut VecDeque<Parcel<M>>) {
-        if batch.is_empty() {
-            self.inbox.take(batch);
-        }
         let began = self.now;
         let mut left = self.shared.settings.shard_run_budget;
         while left > 0
@@ -232,7 +249,7 @@ impl<M: Send + 'static> ShardTask<M> {
     }
 
     fn on_control(&mut self, control: Control<M>, batch: &mut VecDeque<Parcel<M>>) {
-        if self.held && !matches!(control, Control::Kill | Control::Hold | Control::Release) {
+        if !self.may_run() && !matches!(control, Control::Kill | Control::Hold | Control::Release) {
             return self.postponed.push_back(control);
         }
         match control {
@@ -269,10 +286,17 @@ impl<M: Send + 'static> ShardTask<M> {
             Control::Hold => self.held = true,
             Control::Release => {
                 self.held = false;
-                for control in std::mem::take(&mut self.postponed) {
-                    self.on_control(control, batch);
+                if self.may_run() {
+                    self.catch_up(batch);
                 }
             }
+        }
+    }
+
+    /// What was postponed, in its order.
+    fn catch_up(&mut self, batch: &mut VecDeque<Parcel<M>>) {
+        for control in std::mem::take(&mut self.postponed) {
+            self.on_control(control, batch);
         }
     }
 
@@ -534,6 +558,14 @@ impl<M: Send + 'static> ShardTask<M> {
         let works = self.works.entry(slot).or_default();
         works.retain(|work| !work.is_finished());
         works.push(task.abort_handle());
+    }
+}
+
+/// This process slept: nothing but an order to end, or to hold, counts until its node has ticked.
+async fn sleep_on<M>(node: &Node, control: &Inbox<Control<M>>, controls: &mut VecDeque<Control<M>>) {
+    tokio::select! {
+        () = node.awake() => {}
+        () = poll_fn(|cx| control.poll_take(cx, controls)) => {}
     }
 }
 

@@ -139,6 +139,7 @@ impl Sharding {
             stores,
             tokio::runtime::Handle::current(),
             cluster.running_here(),
+            Some(cluster.pulse()),
             &settings,
         );
         let mut state = State::default();
@@ -176,7 +177,8 @@ impl Sharding {
         let members =
             Members { members: BTreeMap::from([(remoting.self_address().clone(), up)]), removed: BTreeMap::new() };
         let state = State { members: Arc::new(members), ..State::default() };
-        let node = Node::new(remoting, stores, tokio::runtime::Handle::current(), RunningHere::default(), &settings);
+        let runtime = tokio::runtime::Handle::current();
+        let node = Node::new(remoting, stores, runtime, RunningHere::default(), None, &settings);
         Ok(Self(Arc::new(Inner { cluster: None, node: Arc::new(node), settings, state: Mutex::new(state) })))
     }
 

@@ -31,20 +31,38 @@ pub struct SingletonContext {
     pub oldest_up_number: u32,
 }
 
+/// How an instance ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Stop {
+    /// It may handle what waits for it: nobody starts another one before it has ended.
+    InOrder,
+    /// It handles nothing more: somebody else may have started one.
+    AtOnce,
+}
+
 /// Tells an instance when it must end.
 #[derive(Debug, Clone)]
-pub struct StopToken(pub(super) watch::Receiver<bool>);
+pub struct StopToken(pub(super) watch::Receiver<Option<Stop>>);
 
 impl StopToken {
     /// Completes when the instance must end.
     pub async fn stopped(&mut self) {
         // The other half gone means that nobody would ever say stop: the node has ended.
-        let _gone = self.0.wait_for(|stop| *stop).await;
+        let _gone = self.0.wait_for(Option::is_some).await;
+    }
+
+    /// Completes when the instance may not even handle what waits for it.
+    pub(super) async fn stopped_at_once(&mut self) {
+        let _gone = self.0.wait_for(|stop| *stop == Some(Stop::AtOnce)).await;
+    }
+
+    pub(super) fn is_stopped_at_once(&self) -> bool {
+        *self.0.borrow() == Some(Stop::AtOnce)
     }
 
     /// Whether the instance must end.
     pub fn is_stopped(&self) -> bool {
-        *self.0.borrow() || self.0.has_changed().is_err()
+        self.0.borrow().is_some() || self.0.has_changed().is_err()
     }
 }
 
@@ -75,7 +93,8 @@ pub struct Singleton<M: Send + 'static> {
 impl<M: Send + 'static> Singleton<M> {
     /// A singleton that takes messages. An instance is a future; it runs until its mailbox yields
     /// `None`, then ends in its own time, and only after that the next one starts elsewhere. One that
-    /// ends by itself, or panics, is not started again on this node.
+    /// ends by itself, or panics, is not started again on this node. What it does besides its messages
+    /// should look at [`Cluster::pulse`](crate::Cluster::pulse) first, as the mailbox does by itself.
     pub fn new<I: Future<Output = ()> + Send + 'static>(
         name: impl Into<String>,
         factory: impl Fn(SingletonContext, Mailbox<M>) -> I + Send + Sync + 'static,

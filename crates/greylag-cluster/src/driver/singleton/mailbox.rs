@@ -8,21 +8,45 @@ use tokio::sync::mpsc;
 
 use super::definition::StopToken;
 use super::port::{Parcel, Port};
+use crate::driver::pulse::Pulse;
 
 /// The messages of one instance.
 ///
 /// Dropped with messages in it, those are dead letters `NotSingletonHost`, and their askers hear so.
 pub struct Mailbox<M: Send + 'static> {
     pub(super) messages: mpsc::Receiver<Parcel<M>>,
+    /// Waits for the tick.
+    pub(super) taken: Option<Parcel<M>>,
+    pub(super) pulse: Pulse,
     pub(super) stop: StopToken,
     pub(super) port: Arc<Port<M>>,
 }
 
 impl<M: Send + 'static> Mailbox<M> {
     /// The next message, in the order in which each node sent them; `None` once the instance must end
-    /// and has taken all that came before. Safe to use in `select!`.
+    /// and has taken all that came before, or at once where another instance may have started: this node
+    /// was declared dead, or lost the instance's lease. Safe to use in `select!`.
+    ///
+    /// A process that slept hands out nothing before its node has looked at how long that was, so what
+    /// an instance answers from its memory is as new as what any other instance has answered. Source:
+    /// cluster F9.
     pub async fn recv(&mut self) -> Option<M> {
-        self.messages.recv().await.map(|parcel| parcel.message)
+        if self.taken.is_none() && !self.stop.is_stopped_at_once() {
+            self.taken = self.messages.recv().await;
+        }
+        // Taken first, asked then: what was sent after this process woke does not pass by a tick from
+        // before it slept.
+        self.taken.as_ref()?;
+        if !self.pulse.is_fresh() {
+            let goes_on = tokio::select! {
+                fresh = self.pulse.fresh() => fresh,
+                () = self.stop.stopped_at_once() => false,
+            };
+            if !goes_on {
+                return None;
+            }
+        }
+        if self.stop.is_stopped_at_once() { None } else { self.taken.take().map(|parcel| parcel.message) }
     }
 
     /// Tells when the instance must end, for one that would rather not take all that waits.
@@ -34,6 +58,9 @@ impl<M: Send + 'static> Mailbox<M> {
 impl<M: Send + 'static> Drop for Mailbox<M> {
     fn drop(&mut self) {
         self.messages.close();
+        if let Some(parcel) = self.taken.take() {
+            self.port.bury(parcel, DeadLetterReason::NotSingletonHost);
+        }
         while let Ok(parcel) = self.messages.try_recv() {
             self.port.bury(parcel, DeadLetterReason::NotSingletonHost);
         }

@@ -23,7 +23,9 @@ use super::definition::{Singleton, StopToken};
 use super::mailbox::Mailbox;
 use super::reference::{SingletonAskError, SingletonSendError};
 use crate::driver::INBOX;
+use crate::driver::clock::Clock;
 use crate::driver::events::ClusterEvents;
+use crate::driver::pulse::Pulse;
 use crate::singleton::ProxyMessage;
 use crate::singleton::host::{HostEffect, HostInput, SingletonHost};
 use crate::singleton::proxy::{ProxyEffect, ProxyInput, SingletonProxy};
@@ -85,6 +87,8 @@ pub(crate) struct Port<M: Send + 'static> {
     codec: Option<Arc<dyn Codec<M>>>,
     capacity: usize,
     inbox: mpsc::Sender<PortInput>,
+    clock: Clock,
+    pulse: Pulse,
     guarded: Mutex<Guarded<M>>,
 }
 
@@ -115,7 +119,12 @@ impl Loss {
 }
 
 impl<M: Send + 'static> Port<M> {
-    pub(super) fn new(singleton: &Singleton<M>, remoting: Arc<dyn Remoting>) -> (Arc<Self>, mpsc::Receiver<PortInput>) {
+    pub(super) fn new(
+        singleton: &Singleton<M>,
+        remoting: Arc<dyn Remoting>,
+        clock: Clock,
+        pulse: Pulse,
+    ) -> (Arc<Self>, mpsc::Receiver<PortInput>) {
         let name: Arc<str> = singleton.name.as_str().into();
         let (inbox, receiver) = mpsc::channel(INBOX);
         let port = Self {
@@ -126,6 +135,8 @@ impl<M: Send + 'static> Port<M> {
             codec: singleton.codec.clone(),
             capacity: singleton.mailbox_capacity.get(),
             inbox,
+            clock,
+            pulse,
             guarded: Mutex::new(Guarded {
                 proxy: SingletonProxy::new(&singleton.settings),
                 host: SingletonHost::new(),
@@ -163,7 +174,8 @@ impl<M: Send + 'static> Port<M> {
             return Err(SingletonAskError::InvalidTimeout);
         }
         let ask = self.remoting.open_ask(timeout);
-        let deadline = Instant::now().checked_add(timeout).unwrap_or_else(|| Instant::now() + FAR);
+        let now = self.clock.now();
+        let deadline = now.checked_add(timeout).unwrap_or_else(|| now + FAR);
         let tag = AskTag { id: ask.address.ask_id, deadline };
         let message = message(ReplyTo::new(ask.address.clone(), self.remoting.reply_port()));
         self.send(Parcel { message, ask: Some(tag) })?;
@@ -185,7 +197,7 @@ impl<M: Send + 'static> Port<M> {
         dropped: &mut Dropped<M>,
     ) -> Result<(), DeadLetterReason> {
         let mut effects = Vec::new();
-        guarded.proxy.handle(Instant::now(), input, &mut effects);
+        guarded.proxy.handle(self.clock.now(), input, &mut effects);
         let mut outcome = Ok(());
         for effect in effects {
             match effect {
@@ -213,7 +225,7 @@ impl<M: Send + 'static> Port<M> {
         host: &UniqueAddress,
         parcel: Parcel<M>,
     ) -> Result<(), (Parcel<M>, Loss)> {
-        if parcel.ask.is_some_and(|ask| ask.deadline <= Instant::now()) {
+        if parcel.ask.is_some_and(|ask| ask.deadline <= self.clock.now()) {
             return Err((parcel, Loss::Uncounted(DeadLetterReason::Expired)));
         }
         if host == self.remoting.self_address() {
@@ -226,7 +238,7 @@ impl<M: Send + 'static> Port<M> {
         let payload = Payload::Value(Box::new(Outgoing { parcel, codec }));
         let mut envelope = Envelope::with_payload(Recipient::new(self.path.clone()), codec_id, manifest, payload);
         if let Some(ask) = ask {
-            envelope = envelope.asking(ask.id, ask.deadline.saturating_duration_since(Instant::now()));
+            envelope = envelope.asking(ask.id, ask.deadline.saturating_duration_since(self.clock.now()));
         }
         let to = Destination::Incarnation(host.clone());
         self.remoting.send(&to, envelope.to_uid(host.uid())).map_err(|rejected| {
@@ -253,7 +265,8 @@ impl<M: Send + 'static> Port<M> {
         guarded.gate = Some(gate);
         self.host_input(&mut guarded, HostInput::Started(instance), &mut Vec::new());
         drop(guarded);
-        let mailbox = Mailbox { messages, stop, port: self.clone() };
+        let pulse = self.pulse.clone();
+        let mailbox = Mailbox { messages, taken: None, stop, pulse, port: self.clone() };
         (mailbox, Gate { port: self.clone(), instance })
     }
 
@@ -338,7 +351,7 @@ impl<M: Send + 'static> Port<M> {
         loop {
             let deadline = self.lock().proxy.next_deadline();
             tokio::select! {
-                () = crate::driver::node::sleep_until(deadline) => self.input(ProxyInput::Tick),
+                () = crate::driver::node::sleep_until(&self.clock, deadline) => self.input(ProxyInput::Tick),
                 event = events.next() => {
                     let view = events.view();
                     if seen.as_ref().is_none_or(|seen| !Arc::ptr_eq(seen, &view)) {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 
-use super::definition::{JobFactory, SingletonContext, StopToken};
+use super::definition::{JobFactory, SingletonContext, Stop, StopToken};
 use crate::driver::DriverInput;
 use crate::driver::lease_in_use::{LeaseInUse, LeaseNews};
 use crate::settings::SingletonSettings;
@@ -38,7 +38,7 @@ pub(crate) struct Slot {
     pub(crate) lease: Option<LeaseInUse>,
     start: Box<StartSingleton>,
     instance_id: u64,
-    stop: Option<watch::Sender<bool>>,
+    stop: Option<watch::Sender<Option<Stop>>>,
 }
 
 impl Slot {
@@ -49,7 +49,7 @@ impl Slot {
     /// Starts an instance on the runtime of the user, whose code must not hold up the cluster's own
     /// tasks. A panic ends the instance like a return.
     pub(crate) fn start_instance(&mut self, up_number: u32, user: &Handle, inbox: &mpsc::Sender<DriverInput>) {
-        let (stop, token) = watch::channel(false);
+        let (stop, token) = watch::channel(None);
         self.instance_id = rand::random::<u64>().max(1);
         self.stop = Some(stop);
         self.start.running.send_replace(true);
@@ -67,10 +67,15 @@ impl Slot {
         });
     }
 
-    pub(crate) fn stop_instance(&self) {
+    pub(crate) fn stop_instance(&self, how: Stop) {
         if let Some(stop) = &self.stop {
-            stop.send_replace(true);
+            stop.send_modify(|told| *told = (*told).max(Some(how)));
         }
+    }
+
+    /// Whether the lease that the instance rests on is not certainly held any more.
+    pub(crate) fn has_lost_its_lease(&self) -> bool {
+        self.manager.rests_on_lease() && self.lease.as_ref().is_some_and(|lease| !lease.is_certainly_held())
     }
 
     /// True if that was the present instance.

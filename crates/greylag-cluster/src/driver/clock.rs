@@ -1,0 +1,134 @@
+//! The clock of a node: instants that go on while the machine sleeps.
+//!
+//! `CLOCK_MONOTONIC` stands still while a virtual machine is suspended, or a laptop's lid is closed;
+//! what others did meanwhile took time all the same. So deadlines here count by `CLOCK_BOOTTIME`
+//! where there is one (Linux, Android) and by the monotonic clock elsewhere. Such an instant is
+//! compared only with others of the same clock, never with [`Instant::now`].
+//!
+//! Timers of the runtime know nothing of suspensions, so a wait is made of short ones.
+//!
+//! Source: cluster, vocabulary (*Now*), scenario 81.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// A wait looks at the clock at least so often: how late it ends after a suspension at the most.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// The clock by which a node counts time. Clones are the same clock. Default [`Clock::system`].
+#[derive(Debug, Clone, Default)]
+pub struct Clock {
+    /// How far a test has set this clock ahead, in nanoseconds; `None` is the system's own.
+    ahead: Option<Arc<AtomicU64>>,
+}
+
+impl Clock {
+    /// The clock of this machine.
+    pub fn system() -> Self {
+        Self::default()
+    }
+
+    /// The clock of this machine as a suspended one would read it: [`Clock::jump`] stands for a
+    /// suspension, which the monotonic clock does not see. For tests.
+    pub fn for_test() -> Self {
+        Self { ahead: Some(Arc::default()) }
+    }
+
+    /// Goes on by `suspended` at once.
+    ///
+    /// # Panics
+    /// On the system's clock, which nobody can set.
+    pub fn jump(&self, suspended: Duration) {
+        let ahead = self.ahead.as_ref().expect("only a clock made by `for_test` jumps");
+        ahead.fetch_add(u64::try_from(suspended.as_nanos()).unwrap_or(u64::MAX / 2), Ordering::SeqCst);
+    }
+
+    /// Now. Never goes back.
+    pub fn now(&self) -> Instant {
+        let now = system_now();
+        match &self.ahead {
+            None => now,
+            Some(ahead) => now + Duration::from_nanos(ahead.load(Ordering::SeqCst)),
+        }
+    }
+
+    /// Completes once `deadline`, an instant of this clock, has come; after a suspension at most one
+    /// second late.
+    pub async fn sleep_until(&self, deadline: Instant) {
+        loop {
+            let left = deadline.saturating_duration_since(self.now());
+            if left.is_zero() {
+                return;
+            }
+            tokio::time::sleep(left.min(LOOK_EVERY)).await;
+        }
+    }
+}
+
+/// Two clocks are equal if they are the same one.
+impl PartialEq for Clock {
+    fn eq(&self, other: &Self) -> bool {
+        match (&self.ahead, &other.ahead) {
+            (None, None) => true,
+            (Some(ours), Some(theirs)) => Arc::ptr_eq(ours, theirs),
+            _ => false,
+        }
+    }
+}
+
+impl Eq for Clock {}
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn system_now() -> Instant {
+    use std::sync::OnceLock;
+
+    use rustix::time::{ClockId, clock_gettime};
+
+    fn since_boot() -> Duration {
+        let time = clock_gettime(ClockId::Boottime);
+        let (seconds, nanos) = (u64::try_from(time.tv_sec), u32::try_from(time.tv_nsec));
+        Duration::new(seconds.unwrap_or_default(), nanos.unwrap_or_default())
+    }
+    // An `Instant` has no other maker than the monotonic clock; this one stands for the same moment.
+    static ORIGIN: OnceLock<(Instant, Duration)> = OnceLock::new();
+    let (instant, origin) = *ORIGIN.get_or_init(|| (Instant::now(), since_boot()));
+    instant + since_boot().saturating_sub(origin)
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+fn system_now() -> Instant {
+    Instant::now()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_clock_goes_on_and_jumps_only_where_a_test_says_so() {
+        let system = Clock::system();
+        let before = system.now();
+        let clock = Clock::for_test();
+        assert!(clock.now() >= before);
+        clock.jump(Duration::from_secs(600));
+        assert!(clock.clone().now() >= before + Duration::from_secs(600));
+        assert!(system.now() < before + Duration::from_secs(600), "clones jump together, others do not");
+        assert_ne!(clock, system);
+        assert_eq!(system, Clock::default());
+    }
+
+    /// cluster, vocabulary: a deadline that passes during a suspension has come on waking.
+    #[tokio::test]
+    async fn a_wait_ends_after_a_suspension_that_the_timers_do_not_see() {
+        let clock = Clock::for_test();
+        let deadline = clock.now() + Duration::from_secs(600);
+        let waiting = tokio::spawn({
+            let clock = clock.clone();
+            async move { clock.sleep_until(deadline).await }
+        });
+        tokio::task::yield_now().await;
+        clock.jump(Duration::from_secs(601));
+        tokio::time::timeout(Duration::from_secs(60), waiting).await.expect("not by the timer").expect("no panic");
+    }
+}

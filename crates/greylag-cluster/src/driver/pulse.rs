@@ -1,0 +1,166 @@
+//! What the tick of a node says to those who are about to run code of users.
+//!
+//! The machine's tick publishes when it ran and whether this node trusts itself, before anything
+//! else. A process that was stopped, or whose machine was suspended, cannot know what the others
+//! started meanwhile until that tick has run: so whoever takes messages reads the tick *after* it took
+//! them and before it handles any, and waits for the next one where the last lies too far back.
+//! What is answered after waking then was asked before the sleep, or is asked where nobody else can
+//! have started anything. A read costs one clock and one load.
+//!
+//! Source: cluster F9, sharding §4.1.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use tokio::sync::Notify;
+
+use super::clock::Clock;
+use crate::core::Standing;
+
+/// No code of users runs any more: this node has ended.
+const ENDED: u64 = 0;
+/// None runs until a later tick says otherwise.
+const HELD: u64 = 1;
+/// There was no tick yet; nothing that needs one runs before this node is a member.
+const OPEN: u64 = u64::MAX;
+
+/// Whether code of users may run on this node now. Clones read the same tick.
+#[derive(Clone)]
+pub struct Pulse {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    /// Nanoseconds since `origin`, offset by 2; one of the words above, or until when the last tick counts.
+    until: AtomicU64,
+    ticked: Notify,
+    clock: Clock,
+    origin: Instant,
+}
+
+impl Shared {
+    fn nanos(&self, at: Instant) -> u64 {
+        u64::try_from(at.saturating_duration_since(self.origin).as_nanos()).unwrap_or(OPEN - 3) + 2
+    }
+}
+
+impl Pulse {
+    /// Whether the last tick is recent, and was that of a node that trusts itself. What was taken before
+    /// this was called may be handled if it is true.
+    pub fn is_fresh(&self) -> bool {
+        let until = self.shared.until.load(Ordering::Acquire);
+        until == OPEN || self.shared.nanos(self.shared.clock.now()) <= until
+    }
+
+    /// Waits until [`Pulse::is_fresh`]. `false`: this node has ended, and it never will be again.
+    pub async fn fresh(&self) -> bool {
+        loop {
+            let mut ticked = std::pin::pin!(self.shared.ticked.notified());
+            // What is published from here on is not missed.
+            ticked.as_mut().enable();
+            if self.is_fresh() {
+                return true;
+            }
+            if self.shared.until.load(Ordering::Acquire) == ENDED {
+                return false;
+            }
+            ticked.await;
+        }
+    }
+}
+
+impl std::fmt::Debug for Pulse {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pulse").field("is_fresh", &self.is_fresh()).finish_non_exhaustive()
+    }
+}
+
+/// Publishes ticks. Dropped, this node has ended.
+pub(crate) struct PulseSender {
+    pulse: Pulse,
+    /// How long a tick counts.
+    counts_for: Duration,
+}
+
+impl PulseSender {
+    /// No tick yet; each will count for `counts_for`.
+    pub(crate) fn new(clock: Clock, counts_for: Duration) -> Self {
+        let origin = clock.now();
+        let shared = Shared { until: AtomicU64::new(OPEN), ticked: Notify::new(), clock, origin };
+        Self { pulse: Pulse { shared: Arc::new(shared) }, counts_for }
+    }
+
+    pub(crate) fn subscribe(&self) -> Pulse {
+        self.pulse.clone()
+    }
+
+    /// The tick ran at `at`, and found this node so.
+    pub(crate) fn publish(&self, at: Instant, standing: Standing) {
+        let shared = &self.pulse.shared;
+        let until = match standing {
+            Standing::Trusted => shared.nanos(at + self.counts_for),
+            Standing::Held => HELD,
+            Standing::Ended => ENDED,
+        };
+        shared.until.store(until, Ordering::Release);
+        shared.ticked.notify_waiters();
+    }
+}
+
+impl Drop for PulseSender {
+    fn drop(&mut self) {
+        self.publish(self.pulse.shared.origin, Standing::Ended);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const COUNTS: Duration = Duration::from_secs(3);
+
+    fn sender() -> (Clock, PulseSender) {
+        let clock = Clock::for_test();
+        (clock.clone(), PulseSender::new(clock, COUNTS))
+    }
+
+    /// cluster F9: the check by itself, with the tick as a value.
+    #[test]
+    fn a_tick_counts_for_the_threshold_and_one_interval_and_not_where_this_node_is_suspect() {
+        let (clock, sender) = sender();
+        let pulse = sender.subscribe();
+        assert!(pulse.is_fresh(), "nothing runs yet that a tick would have to guard");
+        sender.publish(clock.now(), Standing::Trusted);
+        assert!(pulse.is_fresh());
+        clock.jump(COUNTS / 2);
+        assert!(pulse.is_fresh());
+        clock.jump(COUNTS);
+        assert!(!pulse.is_fresh(), "the process slept");
+        sender.publish(clock.now(), Standing::Held);
+        assert!(!pulse.is_fresh(), "it may have been removed");
+        sender.publish(clock.now(), Standing::Trusted);
+        assert!(pulse.is_fresh());
+        sender.publish(clock.now(), Standing::Ended);
+        assert!(!pulse.is_fresh());
+    }
+
+    #[tokio::test]
+    async fn who_waits_goes_on_with_the_next_good_tick_or_learns_of_the_end() {
+        let (clock, sender) = sender();
+        sender.publish(clock.now(), Standing::Trusted);
+        clock.jump(2 * COUNTS);
+        let waiting = |pulse: Pulse| tokio::spawn(async move { pulse.fresh().await });
+        let wait = waiting(sender.subscribe());
+        tokio::task::yield_now().await;
+        sender.publish(clock.now(), Standing::Held);
+        tokio::task::yield_now().await;
+        assert!(!wait.is_finished(), "a tick of a suspect node lets nobody go on");
+        sender.publish(clock.now(), Standing::Trusted);
+        assert!(wait.await.expect("no panic"));
+        clock.jump(2 * COUNTS);
+        let wait = waiting(sender.subscribe());
+        drop(sender);
+        assert!(!wait.await.expect("no panic"), "the node has ended");
+    }
+}
