@@ -10,9 +10,11 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use greylag_cluster::{Cluster, ClusterSettings};
 use greylag_core::{Registry, ReplyTo};
 use greylag_sharding::{Ctx, Entity, EntityRef, EntityType, Failure, Region, Sharding, ShardingSettings};
 use greylag_transport::memory::MemoryNetwork;
+use tokio::runtime::Runtime;
 
 const RUNS: usize = 7;
 const ENTITIES: usize = 10_000;
@@ -56,6 +58,7 @@ fn main() {
             runs.iter().map(|run| run.1),
         );
     }
+    look_at_the_tick();
     let this = std::env::current_exe().expect("a running program has a path");
     let idle = (0..3).map(|_| {
         let output = Command::new(&this).arg("--idle-entities").output().expect("this program runs");
@@ -90,9 +93,13 @@ async fn counters(shards: u32) -> Region<Message> {
 
 /// Messages per second of wall time, and per second of CPU time.
 fn tells(threads: usize) -> (f64, f64) {
+    flood(threads, |runtime| runtime.block_on(counters(64)))
+}
+
+fn flood(threads: usize, counters: impl FnOnce(&Runtime) -> Region<Message>) -> (f64, f64) {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build();
     let runtime = runtime.expect("threads can be started");
-    let region = runtime.block_on(counters(64));
+    let region = counters(&runtime);
     let refs: Vec<_> = (0..ENTITIES).map(|n| region.entity_ref(format!("customer-{n}"))).collect();
     runtime.block_on(count(&refs));
 
@@ -127,6 +134,63 @@ async fn count(refs: &[EntityRef<Message>]) -> u64 {
         sum += counter.ask(Message::Get, PATIENCE).await.expect("every entity answers");
     }
     sum
+}
+
+/// What it costs that each run of a shard reads the tick of its node first (cluster F9): one look by itself,
+/// and as a part of a tell and of a lone ask (which takes at least one run of its own).
+fn look_at_the_tick() {
+    const LOOKS: u32 = 2_000_000;
+    const ASKS: u32 = 100_000;
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+    let runtime = runtime.expect("threads can be started");
+    let (cluster, region) = runtime.block_on(counters_in_a_cluster(64));
+    let pulse = cluster.pulse();
+    let nanos = |began: Instant, count: u32| began.elapsed().as_nanos() as f64 / f64::from(count);
+    let mut looks: Vec<f64> = Vec::new();
+    let mut asks: Vec<f64> = Vec::new();
+    for _ in 0..RUNS {
+        let began = Instant::now();
+        assert!((0..LOOKS).all(|_| std::hint::black_box(&pulse).is_fresh()), "the node ticks");
+        looks.push(nanos(began, LOOKS));
+        let counter = region.entity_ref("customer");
+        let began = Instant::now();
+        runtime.block_on(async {
+            for _ in 0..ASKS {
+                counter.ask(Message::Get, PATIENCE).await.expect("it answers");
+            }
+        });
+        asks.push(nanos(began, ASKS));
+    }
+    report("a look at the tick: ns", looks.iter().copied());
+    report("a lone ask on one node: ns", asks.iter().copied());
+    let shares = looks.iter().zip(&asks).map(|(look, ask)| look / ask * 1e4);
+    report("a look as a part of a lone ask: hundredths of a percent", shares);
+
+    // The same flood with the look and without, in turns; the clock of the processor is the judge.
+    let mut shares: Vec<f64> = Vec::new();
+    for _ in 0..RUNS {
+        let without = 1.0 / flood(1, |runtime| runtime.block_on(counters(64))).1;
+        let with = 1.0 / flood(1, |runtime| runtime.block_on(counters_in_a_cluster(64)).1).1;
+        shares.push((with - without) / without * 1e4);
+    }
+    report("tells with the look against tells without: hundredths of a percent more time", shares.into_iter());
+}
+
+/// The same on a node of a cluster of one, which ticks.
+async fn counters_in_a_cluster(shards: u32) -> (Cluster, Region<Message>) {
+    let remoting = MemoryNetwork::new().node("bench:1#1".parse().expect("valid"), Arc::new(Registry::new()));
+    let cluster = Cluster::start(ClusterSettings::default(), remoting).await.expect("valid settings");
+    let settings = ShardingSettings {
+        number_of_shards: shards,
+        buffer_size: IDLE_ENTITIES,
+        passivate_idle_after: None,
+        ..ShardingSettings::default()
+    };
+    let sharding = Sharding::start(cluster.clone(), None, settings).await.expect("valid settings");
+    let region = sharding.init(EntityType::new("Counter", |_| Ok(Counter::default()))).expect("a fresh name");
+    cluster.join_self().await.expect("alone");
+    cluster.wait_up().await.expect("alone");
+    (cluster, region)
 }
 
 fn bytes_per_idle_entity() -> f64 {
