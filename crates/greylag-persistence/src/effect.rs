@@ -19,6 +19,15 @@ use crate::marks::Mark;
 macro_rules! chain_methods {
     ($state:ty) => {
         /// Answers at once, persisting nothing.
+        ///
+        /// What it promises: the answer rests on a state that was durable, and an entity that runs in a
+        /// shard of a cluster answers nothing that was asked after its process, or its machine, woke from
+        /// a sleep before the node has made sure that nobody took the entity over meanwhile (cluster F9).
+        /// That rests on clocks: on the process's own, which goes on while it sleeps, and on the times
+        /// after which others take over (`stable_after`, `down_removal_margin`). Where a bound of those
+        /// is broken (a margin that is off, an operator who downs a node that lives, storage that was
+        /// moved by hand), a plain reply may be older than what another owner has answered. `when_owned`
+        /// asks the store instead and trusts no clock, for the price of one read.
         pub fn reply<R: Send + 'static>(to: ReplyTo<R>, value: R) -> Self {
             Self::none().then_run(move |_| to.reply(value))
         }
@@ -146,10 +155,12 @@ impl<B: EventSourced> Effect<B> {
     }
 
     /// Holds the chain of an effect that persists nothing until ownership is proved: by a later
-    /// append of this incarnation, or by a look at the head. If somebody else owns the entity by
+    /// append of this incarnation, or by a look at the head. What the chain answers is then not older than
+    /// anything that another owner has answered, whatever clocks say. If somebody else owns the entity by
     /// then, the chain does not run. With events it changes nothing. A graceful stop waits for the look
     /// that is on its way, and for those that it begins; if one fails, the chain is refused
-    /// ([`EntityError::Stopped`]). Source: persistence §2.7, §10.5.
+    /// ([`EntityError::Stopped`]). Costs one read of the head for all effects that wait for it; what a plain
+    /// reply promises is said at [`Effect::reply`]. Source: persistence §2.7, §10.5.
     pub fn when_owned(mut self) -> Self {
         self.when_owned = true;
         self

@@ -22,8 +22,8 @@ mod snapshots;
 pub(crate) mod stash;
 mod tracking;
 
-use std::collections::{BTreeSet, VecDeque};
-use std::time::{Duration, Instant};
+use std::collections::BTreeSet;
+use std::time::Instant;
 
 use greylag_core::{DeadLetterReason, EntityError, Generation};
 use rand::{RngExt, SeedableRng};
@@ -35,13 +35,14 @@ use crate::effect::{Asked, Chain, Primary, guard};
 use crate::event::{SeqNr, WriterEpoch, WriterUuid};
 use crate::journal::Caps;
 use crate::marks::Marks;
+use crate::owned::Owned;
 use crate::persistence_id::PersistenceId;
 use crate::settings::{EventSourcedSettings, OnFailure, SettingsError, StashOverflow};
 use crate::snapshot::SnapshotCaps;
 use crate::tracker::TrackerInput;
 
 pub use input::{Action, DeletedBy, DroppedCommand, EntityCall, Incarnation, Input, StoreAnswer, StoreCall, Withheld};
-use persisting::{OwnedChain, PendingAppend};
+use persisting::PendingAppend;
 use recovery::{Claiming, LoadingSnapshot, Replaying};
 use refills::Refills;
 use restarts::Restarts;
@@ -137,8 +138,7 @@ pub struct EntityCore<B: EventSourced> {
     /// Set while stashed commands wait only for the executor to get its turn.
     drain_at: Option<Instant>,
 
-    owned: VecDeque<OwnedChain<B::State>>,
-    proof: persisting::Proof,
+    owned: Owned<B::State>,
     saving: Option<snapshots::Saving>,
     retention: Retention,
     refills: Refills,
@@ -196,8 +196,7 @@ impl<B: EventSourced> EntityCore<B> {
             permit_at: None,
             step_deadline: None,
             drain_at: None,
-            owned: VecDeque::new(),
-            proof: persisting::Proof::Idle,
+            owned: Owned::default(),
             saving: None,
             retention: Retention::Idle,
             refills: Refills::default(),
@@ -246,7 +245,7 @@ impl<B: EventSourced> EntityCore<B> {
             Phase::BackingOff { until } => Some(until),
             _ => None,
         };
-        [backoff, self.step_deadline, self.drain_at, self.proof.retry_at()].into_iter().flatten().min()
+        [backoff, self.step_deadline, self.drain_at, self.owned.retry_at()].into_iter().flatten().min()
     }
 
     /// Gives a failed entity a new behaviour and starts it anew; commands that wait are kept.
@@ -542,8 +541,7 @@ impl<B: EventSourced> EntityCore<B> {
     /// Stops if a stop was asked for and everything that came before it is done, chains that wait for the look
     /// on its way included.
     fn stop_if_asked(&mut self, out: &mut Vec<Action<B::Command>>) {
-        let awaits_proof = !self.owned.is_empty() && self.proof.is_on_its_way();
-        if self.stop_requested && self.stash.is_idle() && !awaits_proof {
+        if self.stop_requested && self.stash.is_idle() && !self.owned.awaits_look() {
             self.stop_now(out);
         }
     }
@@ -617,11 +615,8 @@ impl<B: EventSourced> EntityCore<B> {
             Phase::Persisting(append) => append.chain.refuse(pending),
             Phase::Running | Phase::BackingOff { .. } | Phase::Failed | Phase::Stopped => {}
         }
-        for held in self.owned.drain(..) {
-            held.chain.refuse(owned.clone());
-        }
+        self.owned.refuse(&owned);
         self.state = B::State::default();
-        self.proof = persisting::Proof::Idle;
         self.step_deadline = None;
         self.drain_at = None;
         self.saving = None;
@@ -675,6 +670,3 @@ impl<B: EventSourced> machine::Machine for EntityCore<B> {
 pub(crate) fn dead_letter<C, Call>(command: C, reason: DeadLetterReason, answer: EntityError) -> Action<C, Call> {
     Action::DeadLetter(DroppedCommand { command, reason, answer })
 }
-
-/// How long a failed proof of ownership waits for its next try.
-const PROOF_RETRY: Duration = Duration::from_secs(1);

@@ -90,6 +90,7 @@ mod event;
 mod journal;
 mod marks;
 mod offset;
+mod owned;
 mod persistence_id;
 mod projection;
 mod query;

@@ -20,6 +20,7 @@ use crate::state::Revision;
 #[must_use = "an effect does nothing until the handler returns it"]
 pub struct StateEffect<B: DurableState> {
     pub(crate) primary: Primary<B>,
+    pub(crate) when_owned: bool,
     pub(crate) chain: Chain<B::State>,
 }
 
@@ -33,7 +34,7 @@ pub(crate) enum Primary<B: DurableState> {
 
 impl<B: DurableState> StateEffect<B> {
     fn of(primary: Primary<B>) -> Self {
-        Self { primary, chain: Chain::default() }
+        Self { primary, when_owned: false, chain: Chain::default() }
     }
 
     /// Replaces the state. Handlers see it only after it is durable.
@@ -67,6 +68,20 @@ impl<B: DurableState> StateEffect<B> {
     pub fn then_run_at(mut self, f: impl FnOnce(&B::State, Revision) + Send + 'static) -> Self {
         let run = move |state: &B::State, number| f(state, Revision::new(number).unwrap_or(Revision::MAX));
         self.chain.0.push(SideEffect::Run(Box::new(run)));
+        self
+    }
+
+    /// Holds the chain of an effect that persists nothing until a look at the store, or a later write of
+    /// this incarnation, shows that nobody has stored a newer state. Then what the chain answers is not
+    /// older than anything that another owner has answered, whatever clocks say; if somebody has, the
+    /// chain does not run, and its reply tokens are answered
+    /// [`NotStored(Fenced)`](EntityError::NotStored). With a state or a deletion it changes nothing. A
+    /// graceful stop waits for the look that is on its way; if that fails, the chain is refused
+    /// ([`EntityError::Stopped`]). Costs one read of the store for all effects that wait for it.
+    ///
+    /// What a plain reply promises is said at [`StateEffect::reply`]. Source: persistence §10.5.
+    pub fn when_owned(mut self) -> Self {
+        self.when_owned = true;
         self
     }
 

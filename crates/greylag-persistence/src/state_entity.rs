@@ -13,6 +13,7 @@
 //! Source: persistence §3.
 
 mod lifecycle;
+mod owning;
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -31,6 +32,7 @@ use crate::entity::stash::Stash;
 use crate::entity::{Action, EntityCall, Incarnation, Input, Withheld, dead_letter};
 use crate::error::{ReadError, StateRejectReason, StateWriteError};
 use crate::event::{SeqNr, WriterUuid};
+use crate::owned::Owned;
 use crate::persistence_id::PersistenceId;
 use crate::settings::{SettingsError, StashOverflow};
 use crate::state::{Revision, StateCaps, StateWrite, StoredState};
@@ -145,6 +147,7 @@ pub struct StateEntityCore<B: DurableState> {
     phase: Phase<B::State>,
     state: B::State,
     revision: Revision,
+    owned: Owned<B::State>,
 
     stash: Stash<B::Command>,
     /// Set while stashed commands wait only for the executor to get its turn.
@@ -184,6 +187,7 @@ impl<B: DurableState> StateEntityCore<B> {
             phase: Phase::AwaitingPermit,
             state: B::State::default(),
             revision: Revision::NONE,
+            owned: Owned::default(),
             drain_at: None,
             stop_requested: false,
             stop_after_chain: false,
@@ -221,7 +225,7 @@ impl<B: DurableState> StateEntityCore<B> {
         match self.phase {
             Phase::BackingOff { until } => Some(until),
             Phase::Loading { deadline, .. } => Some(deadline),
-            _ => self.drain_at,
+            _ => self.drain_at.into_iter().chain(self.owned.retry_at()).min(),
         }
     }
 
@@ -240,7 +244,7 @@ impl<B: DurableState> StateEntityCore<B> {
     /// Ends this machine for another one to take its place; see
     /// [`EntityCore::give_way`](crate::EntityCore::give_way).
     pub fn give_way(&mut self, out: &mut Vec<Action<B::Command, StateCall>>) -> Vec<B::Command> {
-        self.end_phase(EntityError::OutcomeUnknown, out);
+        self.end_phase(EntityError::OutcomeUnknown, EntityError::Failed("the entity starts anew".to_owned()), out);
         self.phase = Phase::Stopped;
         self.signal(StateSignal::PreRestart);
         self.take_waiting()
@@ -311,7 +315,7 @@ impl<B: DurableState> StateEntityCore<B> {
     }
 
     fn on_loaded(&mut self, now: Instant, loaded: Result<StoredState, ReadError>, out: &mut Out<B>) {
-        let Phase::Loading { began, .. } = self.phase else { return };
+        let Phase::Loading { began, .. } = self.phase else { return self.on_look(now, loaded, out) };
         let row = match loaded {
             Ok(row) => row,
             Err(error) => return self.recovery_failed(now, RecoveryFailure::Read(error), out),
@@ -375,6 +379,7 @@ impl<B: DurableState> StateEntityCore<B> {
             }
             _ => {}
         }
+        self.retry_look(now, out);
         if self.drain_at.is_some_and(|at| at <= now) {
             self.drain(now, out);
         }
@@ -435,6 +440,9 @@ impl<B: DurableState> StateEntityCore<B> {
             }
             Primary::Unhandled => out.push(Action::Unhandled),
             Primary::None => {}
+        }
+        if effect.when_owned {
+            return self.hold_until_owned(effect.chain, out);
         }
         if self.run_chain(effect.chain, out) && self.stop_after_chain {
             self.stop_now(out);
@@ -504,11 +512,19 @@ impl<B: DurableState> StateEntityCore<B> {
             Ok(()) => {
                 self.state = state;
                 self.set_revision(revision);
-                if self.run_chain(chain, out) && self.stop_after_chain {
+                if !self.run_owned(u64::MAX, out) || !self.run_chain(chain, out) {
+                    return;
+                }
+                if self.stop_after_chain {
                     return self.stop_now(out);
                 }
             }
-            Err(StateWriteError::Rejected(reason)) => self.on_rejected(reason, chain, out),
+            Err(StateWriteError::Rejected(reason)) => {
+                self.on_rejected(reason, chain, out);
+                if matches!(self.phase, Phase::Running) {
+                    self.prove_held(out);
+                }
+            }
             Err(error) => return self.on_write_failed(now, error, chain, out),
         }
         self.drain(now, out);

@@ -7,9 +7,7 @@ use std::time::Instant;
 
 use greylag_core::{EntityError, NotStoredReason};
 
-use super::{
-    Action, EntityCore, Failure, FencedBy, PROOF_RETRY, Phase, Signal, StoreCall, TrackerInput, Withheld, guard,
-};
+use super::{Action, EntityCore, Failure, FencedBy, Phase, Signal, StoreCall, TrackerInput, Withheld, guard};
 use crate::behavior::{EventMeta, EventSourced};
 use crate::effect::Chain;
 use crate::error::{AppendError, ReadError, RejectReason};
@@ -35,38 +33,8 @@ enum DueBy {
     Predicate,
 }
 
-/// A chain of an effect that persisted nothing, held until ownership is proved.
-pub(super) struct OwnedChain<S> {
-    number: u64,
-    pub(super) chain: Chain<S>,
-}
-
-/// How far the proof of ownership is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Proof {
-    Idle,
-    /// The head was asked for; it proves for the chains up to this number.
-    Reading {
-        through: u64,
-    },
-    RetryAt(Instant),
-}
-
 /// What names of metadata of ours start with. Source: persistence §1.
 const OWN_NAMES: &str = "gl.";
-
-impl Proof {
-    pub(super) fn is_on_its_way(self) -> bool {
-        matches!(self, Self::Reading { .. })
-    }
-
-    pub(super) fn retry_at(self) -> Option<Instant> {
-        match self {
-            Self::RetryAt(at) => Some(at),
-            Self::Idle | Self::Reading { .. } => None,
-        }
-    }
-}
 
 impl<B: EventSourced> EntityCore<B> {
     pub(super) fn persist(
@@ -350,28 +318,18 @@ impl<B: EventSourced> EntityCore<B> {
         if self.settings.recovery.read_only {
             return chain.refuse(EntityError::ReadOnly);
         }
-        let number = self.owned.back().map_or(0, |held| held.number + 1).max(self.owned_through());
-        self.owned.push_back(OwnedChain { number, chain });
+        self.owned.hold(chain);
         self.prove_held(out);
     }
 
-    /// One past the last number that the look on its way proves for.
-    fn owned_through(&self) -> u64 {
-        match self.proof {
-            Proof::Reading { through } => through + 1,
-            Proof::Idle | Proof::RetryAt(_) => 0,
-        }
-    }
-
     fn prove_held(&mut self, out: &mut Vec<Action<B::Command>>) {
-        if let (Proof::Idle, Some(newest)) = (self.proof, self.owned.back()) {
-            self.proof = Proof::Reading { through: newest.number };
+        if self.owned.begin_look() {
             self.call(StoreCall::ReadHead { id: self.id.clone() }, out);
         }
     }
 
     pub(super) fn on_proof(&mut self, now: Instant, head: Result<Head, ReadError>, out: &mut Vec<Action<B::Command>>) {
-        let Proof::Reading { through } = std::mem::replace(&mut self.proof, Proof::Idle) else { return };
+        let Some(through) = self.owned.end_look() else { return };
         if !matches!(self.phase, Phase::Running) {
             // The append on its way proves at least as much.
             return;
@@ -390,25 +348,22 @@ impl<B: EventSourced> EntityCore<B> {
             }
             Ok(head) => self.become_fenced(FencedBy::Head(head), out),
             Err(_) => {
-                self.proof = Proof::RetryAt(now + PROOF_RETRY);
+                self.owned.retry_later(now);
                 self.stop_if_asked(out);
             }
         }
     }
 
     pub(super) fn retry_proof(&mut self, now: Instant, out: &mut Vec<Action<B::Command>>) {
-        if self.proof.retry_at().is_some_and(|at| at <= now) {
-            self.proof = Proof::Idle;
-            if matches!(self.phase, Phase::Running) {
-                self.prove_held(out);
-            }
+        if self.owned.retry_is_due(now) && matches!(self.phase, Phase::Running) {
+            self.prove_held(out);
         }
     }
 
     /// Runs the chains up to this number; answers whether the entity survived them.
     fn run_owned(&mut self, now: Instant, through: u64, out: &mut Vec<Action<B::Command>>) -> bool {
-        while let Some(held) = self.owned.pop_front_if(|held| held.number <= through) {
-            if !self.run_chain(now, held.chain, out) {
+        while let Some(chain) = self.owned.pop(through) {
+            if !self.run_chain(now, chain, out) {
                 return false;
             }
         }

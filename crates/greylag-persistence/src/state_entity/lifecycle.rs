@@ -60,7 +60,7 @@ impl<B: DurableState> StateEntityCore<B> {
     }
 
     pub(super) fn stop_if_asked(&mut self, out: &mut Out<B>) {
-        if self.stop_requested && self.stash.is_idle() {
+        if self.stop_requested && self.stash.is_idle() && !self.owned.awaits_look() {
             self.stop_now(out);
         }
     }
@@ -69,7 +69,7 @@ impl<B: DurableState> StateEntityCore<B> {
         if matches!(self.phase, Phase::Stopped) {
             return;
         }
-        self.end_phase(EntityError::OutcomeUnknown, out);
+        self.end_phase(EntityError::OutcomeUnknown, EntityError::Stopped, out);
         self.phase = Phase::Stopped;
         for command in self.take_waiting() {
             out.push(dead_letter(command, DeadLetterReason::EntityStopped, EntityError::Stopped));
@@ -81,7 +81,7 @@ impl<B: DurableState> StateEntityCore<B> {
     /// Ends for good, because somebody else writes the state. Waiting commands are left for
     /// [`StateEntityCore::take_waiting`].
     pub(super) fn become_fenced(&mut self, by: FencedBy, out: &mut Out<B>) {
-        self.end_phase(fenced(), out);
+        self.end_phase(fenced(), fenced(), out);
         self.phase = Phase::Stopped;
         self.signal(StateSignal::Fenced);
         self.signal(StateSignal::PostStop);
@@ -90,7 +90,7 @@ impl<B: DurableState> StateEntityCore<B> {
 
     /// Ends this incarnation by a failure that only the host can judge.
     pub(super) fn fail(&mut self, failure: Failure, out: &mut Out<B>) {
-        self.end_phase(EntityError::OutcomeUnknown, out);
+        self.end_phase(EntityError::OutcomeUnknown, EntityError::Failed(failure.to_string()), out);
         if matches!(failure, Failure::Handler { .. } | Failure::StashFull) {
             // What the behaviour put aside rests on what it knew; what merely waits does not.
             for command in self.stash.take_aside() {
@@ -112,7 +112,7 @@ impl<B: DurableState> StateEntityCore<B> {
     }
 
     pub(super) fn back_off(&mut self, until: Instant, failure: Failure, out: &mut Out<B>) {
-        self.end_phase(EntityError::OutcomeUnknown, out);
+        self.end_phase(EntityError::OutcomeUnknown, EntityError::Failed(failure.to_string()), out);
         self.phase = Phase::BackingOff { until };
         out.push(Action::Restarting(failure));
         self.stop_if_asked(out);
@@ -124,13 +124,15 @@ impl<B: DurableState> StateEntityCore<B> {
     }
 
     /// Lets go of everything that belongs to the incarnation that ends: the permit, the state, side
-    /// effects that will not run, whose tokens are answered `pending`.
-    pub(super) fn end_phase(&mut self, pending: EntityError, out: &mut Out<B>) {
+    /// effects that will not run. `pending` answers the tokens of a write on its way, `owned` those of
+    /// chains that wait for a look at the store.
+    pub(super) fn end_phase(&mut self, pending: EntityError, owned: EntityError, out: &mut Out<B>) {
         match std::mem::replace(&mut self.phase, Phase::Failed) {
             Phase::AwaitingPermit | Phase::Loading { .. } => out.push(Action::ReturnPermit(self.incarnation)),
             Phase::Persisting(write) => write.chain.refuse(pending),
             Phase::Running | Phase::BackingOff { .. } | Phase::Failed | Phase::Stopped => {}
         }
+        self.owned.refuse(&owned);
         self.state = B::State::default();
         self.drain_at = None;
         self.stop_after_chain = false;

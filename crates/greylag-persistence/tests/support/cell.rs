@@ -50,6 +50,7 @@ impl Cell {
                 "run" => effect.then_run_at(move |state, revision| {
                     log.push(format!("  run with {} at {revision}", state.number));
                 }),
+                "owned" => effect.when_owned(),
                 "reply" => effect.then_reply(self.ask(), |state| state.number),
                 "unstash" => effect.then_unstash_all(),
                 "stop" => effect.then_stop(),

@@ -1,0 +1,77 @@
+//! What a durable state confirms without storing anything: held until the store was looked at.
+//!
+//! There is no claim to ask for. What proves that an answer is not from the past is that the stored
+//! revision is still the one in memory: whoever owns the state now shows the same until it writes.
+//! A write of this entity proves as much, since it names the revision that it follows.
+//! Source: persistence §10.5.
+
+use std::time::Instant;
+
+use super::{DurableState, Out, Phase, StateCall, StateEntityCore};
+use crate::behavior::{Failure, FencedBy};
+use crate::effect::Chain;
+use crate::error::{ReadError, StateWriteError};
+use crate::state::StoredState;
+
+impl<B: DurableState> StateEntityCore<B> {
+    /// Holds a chain until a look at the store, or a write, proves that the state was still the newest
+    /// when its command was handled.
+    pub(super) fn hold_until_owned(&mut self, chain: Chain<B::State>, out: &mut Out<B>) {
+        self.owned.hold(chain);
+        self.prove_held(out);
+    }
+
+    pub(super) fn prove_held(&mut self, out: &mut Out<B>) {
+        if self.owned.begin_look() {
+            self.call(StateCall::Get { id: self.id.clone() }, out);
+        }
+    }
+
+    pub(super) fn on_look(&mut self, now: Instant, row: Result<StoredState, ReadError>, out: &mut Out<B>) {
+        let Some(through) = self.owned.end_look() else { return };
+        if !matches!(self.phase, Phase::Running) {
+            // The write on its way proves at least as much.
+            return;
+        }
+        let head = match row {
+            Ok(row) => row.head(),
+            Err(_) => {
+                self.owned.retry_later(now);
+                return self.stop_if_asked(out);
+            }
+        };
+        if head.revision == self.revision && (self.generation.is_none() || head.generation <= self.generation) {
+            if self.run_owned(through, out) {
+                self.prove_held(out);
+                self.drain(now, out);
+            }
+        } else if self.own_writers.contains(&head.writer_uuid) {
+            // A late write of our own: nobody else is there, so recover again.
+            self.back_off(now, Failure::Write(StateWriteError::RevisionMismatch { current: head }), out);
+            if matches!(self.phase, Phase::BackingOff { .. }) {
+                self.restart_now(now, out);
+            }
+        } else {
+            self.become_fenced(FencedBy::Revision(head), out);
+        }
+    }
+
+    pub(super) fn retry_look(&mut self, now: Instant, out: &mut Out<B>) {
+        if self.owned.retry_is_due(now) && matches!(self.phase, Phase::Running) {
+            self.prove_held(out);
+        }
+    }
+
+    /// Runs the chains up to this number; answers whether the entity goes on.
+    pub(super) fn run_owned(&mut self, through: u64, out: &mut Out<B>) -> bool {
+        while let Some(chain) = self.owned.pop(through) {
+            if !self.run_chain(chain, out) {
+                return false;
+            }
+        }
+        if self.stop_after_chain {
+            self.stop_now(out);
+        }
+        !matches!(self.phase, Phase::Stopped)
+    }
+}
