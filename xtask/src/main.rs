@@ -2,12 +2,13 @@
 //!
 //! `ci` is the whole gate, the same for people and machines; it changes no file. `layers` holds the
 //! crate graph and the absences that make simulation possible. `proto`, `bless`, `sim`, `laws`,
-//! `durable`, `journal-crash`, `journal-damage`, `netns`, `storefront` and `bench` run what their names say.
+//! `durable`, `journal-crash`, `journal-damage`, `mutants`, `netns`, `storefront` and `bench` run what their names say.
 
 mod bench;
 mod ci;
 mod fuzz;
 mod layers;
+mod mutants;
 mod proto;
 mod run;
 mod scenarios;
@@ -97,6 +98,21 @@ enum Task {
         #[arg(long, default_value = "")]
         only: String,
     },
+    /// Change the pure machines on purpose; of the changes that compile, 95 in 100 must turn a test red. Needs cargo-mutants.
+    Mutants {
+        /// Make one in so many of all changes.
+        #[arg(long, default_value_t = 40, value_parser = clap::value_parser!(u64).range(1..))]
+        share: u64,
+        /// Which of them: another seed draws another share.
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+        /// Make all changes in the lines that differ from this revision, and no others.
+        #[arg(long)]
+        diff: Option<String>,
+        /// Only crates whose name holds this.
+        #[arg(long, default_value = "")]
+        only: String,
+    },
     /// Run every benchmark and print its figures.
     Bench,
 }
@@ -125,6 +141,7 @@ fn main() -> std::process::ExitCode {
         Task::Storefront { runs, seed } => storefront::runs(runs, seed),
         Task::Soak { seconds, nodes } => ci::soak(seconds, nodes),
         Task::Fuzz { runs, only } => fuzz::fuzz(runs, &only),
+        Task::Mutants { share, seed, diff, only } => mutants::mutants(&mutants::Choice { share, seed, diff, only }),
         Task::Bench => bench::bench(),
     };
     match outcome {

@@ -1,0 +1,165 @@
+//! Changes the machines on purpose and sees whether a test notices, by cargo-mutants.
+//!
+//! What is changed is said in `.cargo/mutants.toml`: the pure machines. A change of the whole workspace would take days, so
+//! the task takes a share that a seed draws, or the lines of a difference.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::run::{Failure, command, output, root, say};
+
+/// The crates whose machines keep the promises.
+const CRATES: &[&str] = &["greylag-cluster", "greylag-ddata", "greylag-persistence", "greylag-transport"];
+
+/// Of the mutants that compile, so many in a hundred must be noticed.
+const WANTED: usize = 95;
+
+/// Which mutants are made.
+pub(crate) struct Choice {
+    /// One in so many.
+    pub(crate) share: u64,
+    /// Which of them.
+    pub(crate) seed: u64,
+    /// Only in lines that differ from this revision; then all of them.
+    pub(crate) diff: Option<String>,
+    /// Only crates whose name holds this.
+    pub(crate) only: String,
+}
+
+/// What became of the mutants of one crate.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Tally {
+    /// A test failed, or ran for ever.
+    noticed: usize,
+    /// No test failed: these are to be read.
+    missed: Vec<String>,
+    /// It did not compile.
+    unviable: usize,
+}
+
+/// Runs cargo-mutants crate by crate, and fails if fewer were noticed than wanted.
+pub(crate) fn mutants(choice: &Choice) -> Result<(), Failure> {
+    if !command("cargo").args(["mutants", "--version"]).output().is_ok_and(|o| o.status.success()) {
+        return Err("cargo-mutants is missing: `cargo install --locked cargo-mutants`".to_owned());
+    }
+    let out = root().join("target/mutants");
+    std::fs::create_dir_all(&out).map_err(|error| format!("cannot make {}: {error}", out.display()))?;
+    let diff = choice.diff.as_deref().map(|revision| written_diff(revision, &out)).transpose()?;
+    let mut all = Tally::default();
+    for name in CRATES.iter().filter(|name| name.contains(&choice.only)) {
+        let place = out.join(name);
+        // What an earlier run left there would be counted again where this one finds nothing to change.
+        std::fs::remove_dir_all(&place).ok();
+        let arguments = arguments(name, choice, diff.as_deref(), &place);
+        say(&format!("==> cargo {}", arguments.join(" ")));
+        // Its status says only whether a mutant was missed, which the outcomes say by name.
+        command("cargo").args(&arguments).status().map_err(|error| format!("cannot run cargo mutants: {error}"))?;
+        let tally = tally(&place)?;
+        say(&format!("mutants: {name}: {}", described(&tally)));
+        all.noticed += tally.noticed;
+        all.unviable += tally.unviable;
+        all.missed.extend(tally.missed);
+    }
+    for missed in &all.missed {
+        say(&format!("missed: {missed}"));
+    }
+    say(&format!("mutants: {}", described(&all)));
+    let viable = all.noticed + all.missed.len();
+    if viable > 0 && all.noticed * 100 < viable * WANTED {
+        return Err(format!("fewer than {WANTED} in 100 mutants were noticed"));
+    }
+    Ok(())
+}
+
+/// The lines that differ from a revision, as a file.
+fn written_diff(revision: &str, out: &Path) -> Result<String, Failure> {
+    let text = output("git", &["diff", revision, "--", "crates/*/src"])?;
+    if text.trim().is_empty() {
+        return Err(format!("nothing below crates/*/src differs from {revision}"));
+    }
+    let path = out.join("lines.diff");
+    std::fs::write(&path, text).map_err(|error| format!("cannot write {}: {error}", path.display()))?;
+    Ok(path.display().to_string())
+}
+
+fn arguments(name: &str, choice: &Choice, diff: Option<&str>, place: &Path) -> Vec<String> {
+    let mut arguments: Vec<String> = ["mutants", "--package", name, "--no-shuffle", "--colors", "never", "--output"]
+        .iter()
+        .map(|text| (*text).to_owned())
+        .collect();
+    arguments.push(place.display().to_string());
+    match diff {
+        Some(diff) => arguments.extend(["--in-diff".to_owned(), diff.to_owned()]),
+        None => {
+            let share = choice.share.max(1);
+            let shard = format!("{}/{share}", choice.seed % share);
+            arguments.extend(["--shard".to_owned(), shard, "--sharding".to_owned(), "round-robin".to_owned()]);
+        }
+    }
+    arguments
+}
+
+fn described(tally: &Tally) -> String {
+    let Tally { noticed, missed, unviable } = tally;
+    let viable = noticed + missed.len();
+    format!("{noticed} of {viable} noticed, {} missed; {unviable} more did not compile", missed.len())
+}
+
+/// Reads what cargo-mutants wrote down.
+fn tally(place: &Path) -> Result<Tally, Failure> {
+    let path = place.join("mutants.out/outcomes.json");
+    // A crate in which there is nothing to change leaves no file.
+    let Ok(text) = std::fs::read_to_string(&path) else { return Ok(Tally::default()) };
+    let outcomes: Value =
+        serde_json::from_str(&text).map_err(|error| format!("{} is no JSON: {error}", path.display()))?;
+    let mut tally = Tally::default();
+    for outcome in outcomes["outcomes"].as_array().into_iter().flatten() {
+        let name = || outcome["scenario"]["Mutant"]["name"].as_str().unwrap_or("a mutant without a name").to_owned();
+        match outcome["summary"].as_str().unwrap_or_default() {
+            "CaughtMutant" | "Timeout" => tally.noticed += 1,
+            "MissedMutant" => tally.missed.push(name()),
+            "Unviable" => tally.unviable += 1,
+            "Success" => {} // the tests of the unchanged crate
+            other => {
+                return Err(format!("the tests of the unchanged crate ended with `{other}`: see {}", path.display()));
+            }
+        }
+    }
+    Ok(tally)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn outcomes_are_counted_and_the_missed_are_named() {
+        let place = std::env::temp_dir().join(format!("greylag-mutants-{}", std::process::id()));
+        std::fs::create_dir_all(place.join("mutants.out")).unwrap();
+        let write = |text: &str| std::fs::write(place.join("mutants.out/outcomes.json"), text).unwrap();
+        write(
+            r#"{"outcomes": [
+                {"scenario": "Baseline", "summary": "Success"},
+                {"scenario": {"Mutant": {"name": "a.rs:1: replace f"}}, "summary": "CaughtMutant"},
+                {"scenario": {"Mutant": {"name": "b.rs:2: replace g"}}, "summary": "MissedMutant"},
+                {"scenario": {"Mutant": {"name": "c.rs:3: replace h"}}, "summary": "Unviable"},
+                {"scenario": {"Mutant": {"name": "d.rs:4: replace i"}}, "summary": "Timeout"}]}"#,
+        );
+        let found = tally(&place).unwrap();
+        assert_eq!(found, Tally { noticed: 2, missed: vec!["b.rs:2: replace g".to_owned()], unviable: 1 });
+        write(r#"{"outcomes": [{"scenario": "Baseline", "summary": "Failure"}]}"#);
+        assert!(tally(&place).unwrap_err().contains("Failure"));
+        std::fs::remove_dir_all(&place).unwrap();
+        assert_eq!(tally(&place).unwrap(), Tally::default());
+    }
+
+    #[test]
+    fn a_share_is_drawn_by_the_seed_and_a_difference_is_taken_whole() {
+        let choice = Choice { share: 40, seed: 83, diff: None, only: String::new() };
+        let drawn = arguments("greylag-cluster", &choice, None, Path::new("out")).join(" ");
+        assert!(drawn.contains("--shard 3/40"), "{drawn}");
+        let diff = arguments("greylag-cluster", &choice, Some("x.diff"), Path::new("out")).join(" ");
+        assert!(diff.contains("--in-diff x.diff") && !diff.contains("--shard"), "{diff}");
+    }
+}
