@@ -1107,3 +1107,26 @@ fn a_change_is_told_in_one_order_the_leaders_of_roles_too() {
     let out = a.gossip_from("c", |gossip| gossip.tombstones.insert(ua("z"), stone(true)));
     assert!(out.contains(&Effect::Publish(ClusterEvent::TombstoneClean(ua("z")))), "{out:?}");
 }
+
+/// cluster S20, M20: while a dead member waits for its removal, the leader hears at once what may let it act.
+#[test]
+fn while_a_death_waits_news_goes_to_the_leader_at_once() {
+    let mut b = Machine::with("b", ClusterSettings::default(), &["a", "c", "d", "e"]);
+    assert_eq!(b.core.view().leader, Some(ua("a")));
+    let told = |out: &[Effect]| sent(out, "a").iter().any(|said| matches!(said, Message::GossipEnvelope { .. }));
+    assert!(!told(&b.command(Command::Down(ua("e")))), "without a death the next gossip does");
+    b.input(Input::DeathWitnessed(ua("c")));
+    assert!(told(&b.command(Command::Down(ua("d")))));
+    assert!(b.status("c").is_some(), "only the leader removes");
+}
+
+/// cluster M26: a leaver whose others are all gone for sure is alone, and being alone is no isolation.
+#[test]
+fn a_leaver_that_is_alone_takes_its_time() {
+    let mut a = Machine::with("a", ClusterSettings::default(), &["b"]);
+    a.command(Command::Leave(ua("a")));
+    a.input(Input::DeathWitnessed(ua("b")));
+    let out = a.run(120 * SECOND, &[]);
+    let isolated = |effect: &&Effect| matches!(effect, Effect::Shutdown(ShutdownReason::LeaveIsolated));
+    assert_eq!(out.iter().find(isolated), None, "its exiting tasks may take as long as they need");
+}

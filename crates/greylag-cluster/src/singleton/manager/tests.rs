@@ -146,3 +146,16 @@ fn a_leaver_without_successor_stops_at_once() {
     assert_eq!(bench.input(ManagerInput::InstanceEnded), ["ExitingDone"]);
     assert_eq!(bench.manager.state(), ManagerState::End);
 }
+
+/// cluster F9: the hold after a pause ends at its deadline, not behind it.
+#[test]
+fn a_pause_holds_the_start_until_its_deadline_and_no_longer() {
+    let mut bench = Bench::new('a');
+    bench.input(ManagerInput::LocalPause);
+    assert!(bench.view(&[('a', Up)]).is_empty(), "held");
+    let end = bench.now + 3 * ClusterSettings::default().failure_detector.heartbeat_interval;
+    bench.now = end - Duration::from_nanos(1);
+    assert!(bench.input(ManagerInput::Tick).is_empty(), "held to the last");
+    bench.now = end;
+    assert_eq!(bench.input(ManagerInput::Tick), ["start 1"]);
+}
