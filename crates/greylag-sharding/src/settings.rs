@@ -76,7 +76,7 @@ pub struct ShardingSettings {
     pub shard_failure_backoff: Duration,
     /// Between rebalance checks. Default 10 s.
     pub rebalance_interval: Duration,
-    /// Where the coordinator keeps homes. Default: replicated data.
+    /// Where the coordinator keeps homes. Default, and the only one that this release has: replicated data.
     pub state_store_mode: StateStoreMode,
     /// Limits of the default allocation strategy.
     pub least_shard: LeastShardSettings,
@@ -224,6 +224,10 @@ impl ShardingSettings {
         if let Some((key, value)) = sizes.into_iter().find(|(_, value)| *value == 0) {
             return fail(key, value.to_string(), "it must not be zero");
         }
+        if self.state_store_mode == StateStoreMode::Persistence {
+            let reason = "coordinators of this release keep homes in replicated data only; write \"ddata\", or leave the key out";
+            return fail("state_store_mode", self.state_store_mode.to_string(), reason);
+        }
         let relative = self.least_shard.rebalance_relative_limit;
         if !(0.0..=1.0).contains(&relative) {
             return fail(
@@ -248,5 +252,14 @@ mod tests {
         assert_eq!(wrong.validate().unwrap_err().key, "number_of_shards");
         let wrong = ShardingSettings { retry_interval: Duration::ZERO, ..ShardingSettings::default() };
         assert_eq!(wrong.validate().unwrap_err().key, "retry_interval");
+    }
+
+    /// A mode that stores homes nowhere would lose every home with its coordinator.
+    #[test]
+    fn a_state_store_that_is_not_there_is_refused_at_start() {
+        let wrong = ShardingSettings { state_store_mode: StateStoreMode::Persistence, ..ShardingSettings::default() };
+        let error = wrong.validate().unwrap_err();
+        assert_eq!(error.key, "state_store_mode");
+        assert!(error.to_string().contains("persistence") && error.to_string().contains("ddata"), "{error}");
     }
 }

@@ -92,9 +92,12 @@ pub(super) fn keys() -> Vec<Key> {
         Key::new("sharding.rebalance_interval", "sharding §7", "Between rebalance checks.", |draft| {
             &mut draft.settings.sharding.rebalance_interval
         }),
-        Key::new("sharding.state_store_mode", "sharding §7", "Where the coordinator keeps homes.", |draft| {
-            &mut draft.settings.sharding.state_store_mode
-        }),
+        Key::new(
+            "sharding.state_store_mode",
+            "sharding §7",
+            "Where the coordinator keeps homes; \"persistence\" is refused, this release does not have it.",
+            |draft| &mut draft.settings.sharding.state_store_mode,
+        ),
         Key::new(
             "sharding.least_shard_allocation_strategy.rebalance_absolute_limit",
             "sharding §3",
