@@ -46,6 +46,20 @@ fn the_coordinators_node_can_go_too() {
     assert!(output.status.success() && told.contains("the coordinator's node, was killed at 30 %"), "{told}");
 }
 
+/// Fewer shards than nodes: no share can be had, and none is waited for.
+#[test]
+fn a_file_of_one_line_ends_well_whoever_is_killed() {
+    let directory = tempfile::tempdir().unwrap();
+    let input = part_of_the_file(directory.path(), 1);
+    for (kill, told_of) in
+        [("region", "was killed at"), ("coordinator", "was killed at"), ("none", "nobody was killed")]
+    {
+        let output = storefront(&["--input", &input, "--kill", kill]);
+        let told = text(&output);
+        assert!(output.status.success() && told.contains("\nmatch\n") && told.contains(told_of), "{kill}: {told}");
+    }
+}
+
 #[test]
 fn a_line_that_is_no_purchase_is_refused_before_anything_starts() {
     let directory = tempfile::tempdir().unwrap();
