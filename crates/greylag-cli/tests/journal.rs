@@ -191,7 +191,8 @@ async fn a_journal_moves_to_postgresql_and_back() {
     assert_eq!(copied["equal_ids"], 3, "it goes on after the histories: {copied}");
     assert_eq!(copied["written"], json!({ "ids": 2, "events": 0, "snapshots": 0, "states": 2 }));
 
-    assert_eq!(code(&journal(&["copy", &postgres, &returned]).await), 0);
+    let back_again = journal(&["copy", &postgres, &returned]).await;
+    assert_eq!(code(&back_again), 0, "{}", said(&back_again));
     for (first, second) in [(&sled, &postgres), (&postgres, &returned), (&sled, &returned)] {
         let verified = json(&journal(&["verify", first, second, "--json"]).await);
         assert_eq!((&verified["equal"], &verified["intact"]), (&json!(true), &json!(true)), "{verified}");

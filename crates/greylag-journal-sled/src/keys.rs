@@ -159,6 +159,11 @@ pub(crate) fn events(pid: PidNo) -> (Vec<u8>, Vec<u8>) {
     (key(EVENT, &[pid.0]), key(EVENT, &[pid.0.saturating_add(1)]))
 }
 
+/// Bounds of the events of all ids.
+pub(crate) fn all_events() -> (Vec<u8>, Vec<u8>) {
+    (vec![EVENT], end(EVENT).to_vec())
+}
+
 /// Whose head lies under this key.
 pub(crate) fn head_id(key: &[u8]) -> Option<PersistenceId> {
     let id = std::str::from_utf8(key.strip_prefix(&[HEAD])?).ok()?;

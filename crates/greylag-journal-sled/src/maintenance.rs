@@ -13,6 +13,7 @@
 //! ```
 //! The program `greylag-journal-sled` (feature `program`) does the same. Source: persistence §4.3 (open).
 
+mod commits;
 mod export;
 mod salvage;
 mod survey;
@@ -22,11 +23,11 @@ use std::path::{Path, PathBuf};
 use greylag_store_sled::{Batch, OpenError, Planner, Reader, Request, Store, StoreError, StoreSettings};
 
 pub use export::export;
-pub use salvage::{Cut, Salvaged, salvage};
+pub use salvage::{Cut, LEFT_OVER_FILE, Salvaged, salvage};
 
 use crate::planner::REPAIR;
 use crate::records::Verified;
-use crate::verification;
+use crate::{recovery, verification};
 use survey::{Found, Survey};
 
 /// Why a journal could not be looked at.
@@ -76,6 +77,17 @@ pub struct Counts {
     pub slices: u64,
 }
 
+/// Events that are gone, or that nobody can read any more.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct Missing {
+    /// Whose.
+    pub id: String,
+    /// The number of the first one.
+    pub first: u64,
+    /// The number of the last one.
+    pub last: u64,
+}
+
 /// What a look at every record of a journal found.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Verification {
@@ -83,6 +95,11 @@ pub struct Verification {
     pub counts: Counts,
     /// What is damaged or missing, one sentence each.
     pub damage: Vec<String>,
+    /// Events that are missing, as far as heads, neighbours and the records of commits tell.
+    pub missing: Vec<Missing>,
+    /// Commits that are missing, as the tail guard and gaps in their numbers tell: of some nothing else may tell what was in
+    /// them.
+    pub missing_commits: u64,
 }
 
 impl Verification {
@@ -94,12 +111,51 @@ impl Verification {
 
 /// Reads everything: all commits and their digests, every event, snapshot, state and offset, and the guard.
 ///
-/// Opens the directory as the journal itself does: a torn end of the log is blanked.
+/// Works on a copy beside the directory, which is removed again, because the engine blanks the torn end of a log that it
+/// opens. If that copy is not sound, its log is read without the engine: what is counted then is what [`salvage`] can save,
+/// and what is missing is what nobody can.
 ///
 /// # Errors
-/// [`Failure::Open`] if the engine does not open it, or another process has it open.
+/// [`Failure::Open`] if another process has it open, [`Failure::File`] if it cannot be read, or the copy not be written.
 pub fn verify(path: &Path) -> Result<Verification, Failure> {
-    Ok(look_through(path)?.0)
+    Ok(look_beside(path, &mut |_| ())?.found)
+}
+
+fn look_beside(path: &Path, visit: &mut dyn FnMut(&Found<'_>)) -> Result<Looked, Failure> {
+    let guard = guarded(path)?;
+    // A directory named `.` has no name of its own.
+    let path = &path.canonicalize().map_err(|source| Failure::File { path: path.to_owned(), source })?;
+    let beside = path.with_file_name(format!("{}.verifying", path.file_name().unwrap_or_default().display()));
+    let failed = |source| Failure::File { path: beside.clone(), source };
+    if beside.exists() {
+        std::fs::remove_dir_all(&beside).map_err(failed)?;
+    }
+    let looked = look_at_copy(path, &beside, guard, visit);
+    match std::fs::remove_dir_all(&beside) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => looked.and(Err(failed(error))),
+        _ => looked,
+    }
+}
+
+fn look_at_copy(
+    path: &Path,
+    copy: &Path,
+    guard: Option<u64>,
+    visit: &mut dyn FnMut(&Found<'_>),
+) -> Result<Looked, Failure> {
+    let (store, mut damage) = salvage::open_copy(path, copy, guard)?;
+    let reader = store.reader().map_err(|source| Failure::Store { path: copy.to_owned(), source })?;
+    let mut looked = look(reader, guard, visit);
+    close(store, copy)?;
+    std::mem::swap(&mut damage, &mut looked.found.damage);
+    looked.found.tell(damage);
+    Ok(looked)
+}
+
+/// The last commit that the tail guard names.
+fn guarded(path: &Path) -> Result<Option<u64>, Failure> {
+    let file = path.join(greylag_store_sled::GUARD_FILE);
+    greylag_store_sled::guarded(path).map_err(|source| Failure::File { path: file, source })
 }
 
 /// Writes the guard of a journal anew that lost it, if everything else in it is sound.
@@ -107,8 +163,10 @@ pub fn verify(path: &Path) -> Result<Verification, Failure> {
 /// # Errors
 /// [`Failure::Unsound`] if it is not; as [`verify`] otherwise.
 pub fn renew_guard(path: &Path) -> Result<Verification, Failure> {
-    let (mut found, verified, guard) = look_through(path)?;
-    let Some(verified) = verified.filter(|_| found.damage.len() == usize::from(guard.is_some())) else {
+    let guard = guarded(path)?;
+    let Looked { mut found, verified, .. } = look_beside(path, &mut |_| ())?;
+    // Without a guard that is told as the only damage.
+    let Some(verified) = verified.filter(|_| found.damage.len() <= usize::from(guard.is_none())) else {
         return Err(Failure::Unsound(found.damage));
     };
     greylag_store_sled::renew_guard(path, verified.commit_no)
@@ -117,32 +175,56 @@ pub fn renew_guard(path: &Path) -> Result<Verification, Failure> {
     Ok(found)
 }
 
-type Looked = (Verification, Option<Verified>, Option<StoreError>);
+/// What a look at everything found.
+struct Looked {
+    found: Verification,
+    /// Up to which commit everything is there, if it is.
+    verified: Option<Verified>,
+    /// The place that follows all events and changes that commits name.
+    next_ordinal: u64,
+}
 
-/// What is there, up to which commit, and what the guard says against that.
-fn look_through(path: &Path) -> Result<Looked, Failure> {
-    let store = open(path)?;
-    let reader = store.reader().map_err(|source| Failure::Store { path: path.to_owned(), source })?;
+/// Looks at everything, compares it with what commits and the guard name, and shows each thing to `visit`, too.
+fn look(reader: Reader, guard: Option<u64>, visit: &mut dyn FnMut(&Found<'_>)) -> Looked {
     let mut found = Verification::default();
-    let verified = match verification::verify(Verified::default(), u64::MAX, &reader) {
-        Ok(verified) => Some(verified),
-        Err(error) => {
-            found.damage.push(error.to_string());
-            None
+    let verified = verification::verify(Verified::default(), u64::MAX, &reader);
+    found.tell(verified.as_ref().err().map(ToString::to_string));
+    found.tell(recovery::check_format(&reader, &mut Batch::default()).err().map(|error| error.to_string()));
+    let survey = Survey::new(reader.clone());
+    found.tell(survey.commits.damage(guard, &reader));
+    found.counts.commits = survey.commits.last - survey.commits.gaps.min(survey.commits.last);
+    found.missing_commits = survey.commits.missing(guard);
+    let next_ordinal = survey.commits.next_ordinal;
+    survey.walk(&mut |thing| {
+        found.note(&thing);
+        visit(&thing);
+    });
+    let gone: Vec<String> = found.missing.iter().map(ToString::to_string).collect();
+    found.tell(gone);
+    Looked { found, verified: verified.ok(), next_ordinal }
+}
+
+impl std::fmt::Display for Missing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { id, first, last } = self;
+        if first == last {
+            write!(f, "event {first} of {id} is lost")
+        } else {
+            write!(f, "events {first} to {last} of {id} are lost")
         }
-    };
-    if let Err(error) = crate::recovery::check_format(&reader, &mut Batch::default()) {
-        found.damage.push(error.to_string());
     }
-    found.counts.commits = verified.map_or(0, |verified| verified.commit_no);
-    let guard = verified.and_then(|verified| greylag_store_sled::check_guard(path, verified.commit_no).err());
-    found.damage.extend(guard.iter().map(ToString::to_string));
-    Survey::new(reader).walk(&mut |thing| found.note(&thing));
-    close(store, path)?;
-    Ok((found, verified, guard))
 }
 
 impl Verification {
+    /// Adds what is not told yet.
+    fn tell(&mut self, damage: impl IntoIterator<Item = String>) {
+        for what in damage {
+            if !self.damage.contains(&what) {
+                self.damage.push(what);
+            }
+        }
+    }
+
     fn note(&mut self, thing: &Found<'_>) {
         let count = match thing {
             Found::Id { .. } => &mut self.counts.ids,
@@ -150,9 +232,21 @@ impl Verification {
             Found::Snapshot(..) => &mut self.counts.snapshots,
             Found::State(_) => &mut self.counts.states,
             Found::Offsets { .. } => &mut self.counts.slices,
-            Found::Damage { what, .. } => return self.damage.push(what.clone()),
+            Found::Nameless { .. } => return,
+            Found::Damage { what } => return self.damage.push(what.clone()),
+            Found::Lost { id, seq_nr, why, .. } => {
+                self.damage.extend(why.iter().map(|why| format!("event {seq_nr} of {id}: {why}")));
+                return self.miss(id.as_str(), seq_nr.as_u64());
+            }
         };
         *count += 1;
+    }
+
+    fn miss(&mut self, id: &str, number: u64) {
+        match self.missing.last_mut() {
+            Some(missing) if missing.id == id && missing.last + 1 == number => missing.last = number,
+            _ => self.missing.push(Missing { id: id.to_owned(), first: number, last: number }),
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use greylag_journal_sled::maintenance::{self, Counts, Failure, Salvaged, Verification};
+use greylag_journal_sled::maintenance::{self, Counts, Failure, Missing, Salvaged, Verification};
 
 /// Looks at an embedded journal that no process has open, and saves what is sound of a damaged one.
 #[derive(Debug, Parser)]
@@ -29,7 +29,7 @@ Exit codes:
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Read everything and tell what is damaged. Opens the directory as the journal does: copy a damaged one first.
+    /// Read everything and tell what is damaged. Works on a copy beside the directory, which it removes again.
     Verify {
         /// Directory of the journal.
         directory: PathBuf,
@@ -122,12 +122,26 @@ fn counts(counts: &Counts) -> String {
 fn verified(found: &Verification) -> String {
     let mut text = counts(&found.counts);
     found.damage.iter().for_each(|what| text += &format!("damaged: {what}\n"));
+    text += &missing(found.missing_commits, &found.missing);
     text + if found.is_sound() { "everything is sound\n" } else { "`salvage` saves what is sound\n" }
+}
+
+fn missing(commits: u64, events: &[Missing]) -> String {
+    if commits == 0 && events.is_empty() {
+        return String::new();
+    }
+    let count: u64 = events.iter().map(|missing| missing.last - missing.first + 1).sum();
+    format!("missing: {commits} commits, {count} events that are known of\n")
 }
 
 fn salvaged(saved: &Salvaged) -> String {
     let mut text = format!("saved: {}", counts(&saved.counts));
     saved.damage.iter().for_each(|what| text += &format!("damaged: {what}\n"));
+    text += &missing(saved.missing_commits, &saved.missing);
+    if saved.left_over > 0 {
+        let (count, file) = (saved.left_over, maintenance::LEFT_OVER_FILE);
+        text += &format!("left over: {count} records that no history can go on with are in {file}\n");
+    }
     for cut in &saved.cuts {
         let (id, deleted_to, highest, before) = (&cut.id, cut.deleted_to, cut.highest, cut.highest_before);
         text += &format!("cut: {id} has events {} to {highest}; its last one was {before}\n", deleted_to + 1);

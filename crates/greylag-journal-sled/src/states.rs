@@ -248,8 +248,8 @@ mod tests {
     use crate::heads::{Before, Undurable};
     use crate::planner::JournalPlanner;
     use crate::queued::Queued;
-    use greylag_store_sled::Watermark;
     use crate::{SledJournal, SledJournalSettings};
+    use greylag_store_sled::Watermark;
 
     fn write(id: &PersistenceId, revision: u32) -> (StateWrite, EncodedValue) {
         let writer_uuid = WriterUuid::from_u128(1);

@@ -29,7 +29,7 @@ pub(crate) fn verify(verified: Verified, digests: u64, reader: &Reader) -> Resul
         let (number, commit) = record?;
         chain.follow(number, commit)?;
     }
-    let mut heads = Heads { reader, known: HashMap::new() };
+    let mut heads = Heads::new(reader);
     for (pid, written) in chain.heads {
         heads.check(pid, written)?;
     }
@@ -94,7 +94,7 @@ impl Written {
 
 /// The commits so far.
 #[derive(Default)]
-struct Chain {
+pub(crate) struct Chain {
     verified: Verified,
     heads: HashMap<PidNo, Written>,
     rows: HashMap<Bytes, Written>,
@@ -112,6 +112,12 @@ impl Chain {
         let next = commit_no.checked_add(commit.merged).zip(commit.next_ordinal());
         let (last, next_ordinal) = next.ok_or_else(|| StoreError::corrupt("unreadable commit record"))?;
         self.verified = Verified { commit_no: last, next_ordinal };
+        self.note(commit_no, commit);
+        Ok(())
+    }
+
+    /// Takes over what a commit left, whether the ones before it are there or not.
+    pub(crate) fn note(&mut self, commit_no: u64, commit: CommitRecord) {
         if commit.merged > 0 {
             // What the merged ones wrote over what came before is not known any more.
             self.heads.clear();
@@ -123,7 +129,13 @@ impl Chain {
         for row in commit.rows {
             self.rows.insert(row.key, Written { commit_no, crc32c: row.crc32c });
         }
-        Ok(())
+    }
+
+    /// The heads and rows that are not what the last commit left that names them.
+    pub(crate) fn lost(&self, heads: &Heads<'_>) -> Vec<StoreError> {
+        let of_heads = self.heads.iter().map(|(pid, written)| heads.check(*pid, *written));
+        let of_rows = self.rows.iter().map(|(key, written)| check_row(key, *written, heads.reader));
+        of_heads.chain(of_rows).filter_map(Result::err).collect()
     }
 }
 
@@ -152,7 +164,7 @@ impl<'a> Heads<'a> {
         Ok(head.map(|stored| stored.head.deleted_to))
     }
 
-    fn check(&mut self, pid: PidNo, written: Written) -> Result<(), StoreError> {
+    fn check(&self, pid: PidNo, written: Written) -> Result<(), StoreError> {
         match self.value(pid) {
             Ok((id, value)) if !written.is(Some(&value)) => Err(written.lost(format_args!("the head of {id}"))),
             Err(error @ StoreError::Corrupt(_)) => Err(error),

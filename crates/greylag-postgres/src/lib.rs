@@ -61,6 +61,15 @@ impl fmt::Debug for Database {
     }
 }
 
+/// Others who can read a password or a key can connect in this program's name. Source: persistence scenario 74.
+pub(crate) fn warn_if_exposed(file: &Path) {
+    use std::os::unix::fs::MetadataExt;
+    // Who cannot tell reads the file, too, and says what is wrong.
+    if std::fs::metadata(file).is_ok_and(|file| greylag_transport::others_can_read(file.mode(), file.uid())) {
+        tracing::warn!(file = %file.display(), "others can read this file with a secret; `chmod 600` closes it to them");
+    }
+}
+
 impl Database {
     /// From a connection string as for libpq, key words or a URL.
     ///
@@ -83,6 +92,7 @@ impl Database {
     pub fn with_password_file(mut self, file: &Path) -> Result<Self, ConfigError> {
         let password = std::fs::read_to_string(file)
             .map_err(|cause| ConfigError::PasswordFile { file: file.to_owned(), cause })?;
+        warn_if_exposed(file);
         self.config.password(password.trim_end_matches(['\r', '\n']));
         Ok(self)
     }

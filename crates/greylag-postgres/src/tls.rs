@@ -113,6 +113,7 @@ impl Tls {
         let mut config = match &self.identity {
             None => builder.with_no_client_auth(),
             Some((key, cert)) => {
+                crate::warn_if_exposed(key);
                 let key = PrivateKeyDer::from_pem_file(key).map_err(|error| failed(key, error))?;
                 builder.with_client_auth_cert(certificates(cert)?, key).map_err(|error| failed(cert, error))?
             }

@@ -1,9 +1,11 @@
 //! A file that only takes space. On a full disk a store cannot even be opened, to delete from it or to read it;
 //! then the ballast goes, and there is room. Source: persistence §4.3.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+
+use crate::private;
 
 const FILE_NAME: &str = "greylag.ballast";
 /// Free space, in ballasts, at which a new one is made: it must not bring about what it helps against.
@@ -53,7 +55,7 @@ impl Ballast {
 
     /// Real blocks: a hole in a file takes no space.
     fn write(&self) -> io::Result<()> {
-        let mut file = File::create(&self.path)?;
+        let mut file = private::create(&self.path)?;
         let piece = vec![0; 1 << 20];
         let mut left = self.bytes;
         while left > 0 {

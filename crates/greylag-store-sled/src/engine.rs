@@ -19,6 +19,7 @@ use crate::conf;
 use crate::error::{OpenError, StoreError};
 use crate::index;
 use crate::insist::{Insistent, insist};
+use crate::private;
 use crate::settings::StoreSettings;
 
 /// A page with fewer records is merged into the one before.
@@ -61,6 +62,7 @@ impl Engine {
 
     fn around(db: sled::Db, path: &Path) -> std::io::Result<Self> {
         let data_file = OpenOptions::new().read(true).write(true).open(path.join("db"))?;
+        private::close_to_others(path)?;
         // Neither what sled just created is durable by itself, nor the names of it.
         conf::sync(path)?;
         sync_directory(path)?;
@@ -237,7 +239,7 @@ pub(crate) fn forget_cached(path: &Path) {
 
 fn create_directory(path: &Path) -> std::io::Result<()> {
     if !path.is_dir() {
-        fs::create_dir_all(path)?;
+        private::directory().create(path)?;
         // The new name lies in the parent; `canonicalize` finds one for relative paths too.
         if let Some(parent) = path.canonicalize()?.parent() {
             sync_directory(parent)?;

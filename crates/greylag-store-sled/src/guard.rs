@@ -16,6 +16,7 @@ use std::path::Path;
 
 use crate::engine::sync_directory;
 use crate::error::StoreError;
+use crate::private;
 
 /// The file of the guard, in the directory of the store.
 pub const FILE_NAME: &str = "greylag.guard";
@@ -47,7 +48,7 @@ impl TailGuard {
             Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
             Err(error) => return Err(error.into()),
         };
-        let slots = SLOT_AT.map(|at| bytes.get(at..at + SLOT_BYTES).and_then(number_of));
+        let slots = slots(&bytes);
         let Some(guard) = slots.into_iter().flatten().max() else {
             if found > 0 {
                 return Err(StoreError::GuardLost { found });
@@ -83,11 +84,26 @@ impl TailGuard {
 }
 
 /// What the guard of a store in `directory` says to one whose last commit is `found`.
+#[cfg(test)]
+pub(crate) fn check(directory: &Path, found: u64) -> Result<(), StoreError> {
+    TailGuard::open(directory, found).map(drop)
+}
+
+/// The last commit that was acknowledged, as the guard of a store in `directory` says; none if the guard is missing or cannot
+/// be read.
 ///
 /// # Errors
-/// [`StoreError::TailLost`], [`StoreError::GuardLost`], or what opening says to a store whose planner guards it.
-pub fn check(directory: &Path, found: u64) -> Result<(), StoreError> {
-    TailGuard::open(directory, found).map(drop)
+/// If the file is there and the system does not let it be read.
+pub fn guarded(directory: &Path) -> io::Result<Option<u64>> {
+    let bytes = match File::open(directory.join(FILE_NAME)).and_then(|mut file| read(&mut file)) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        read => read?,
+    };
+    Ok(slots(&bytes).into_iter().flatten().max())
+}
+
+fn slots(bytes: &[u8]) -> [Option<u64>; 2] {
+    SLOT_AT.map(|at| bytes.get(at..at + SLOT_BYTES).and_then(number_of))
 }
 
 /// Writes the guard of a store in `directory` anew, for one whose last commit is `number`. Only for repair: it
@@ -98,7 +114,7 @@ pub fn check(directory: &Path, found: u64) -> Result<(), StoreError> {
 pub fn renew(directory: &Path, number: u64) -> io::Result<()> {
     let mut bytes = vec![0; FILE_BYTES];
     SLOT_AT.iter().for_each(|at| bytes[*at..*at + SLOT_BYTES].copy_from_slice(&slot(number)));
-    let mut file = File::create(directory.join(FILE_NAME))?;
+    let mut file = private::create(&directory.join(FILE_NAME))?;
     file.write_all(&bytes)?;
     file.sync_all()?;
     sync_directory(directory)
@@ -200,7 +216,9 @@ mod tests {
         let mut guard = TailGuard::open(directory.path(), 7).unwrap();
         guard.raise_to(7).unwrap();
         let bytes = std::fs::read(directory.path().join(FILE_NAME)).unwrap();
-        assert_eq!(SLOT_AT.map(|at| number_of(&bytes[at..at + SLOT_BYTES])), [Some(7); 2]);
+        assert_eq!(slots(&bytes), [Some(7); 2]);
+        assert_eq!(guarded(directory.path()).unwrap(), Some(7));
+        assert_eq!(guarded(&directory.path().join("none")).unwrap(), None);
         // Once is enough.
         guard.set_file(OpenOptions::new().write(true).open("/dev/null").unwrap());
         guard.raise_to(7).unwrap();

@@ -131,4 +131,4 @@ pub use remoting::{
 pub use settings::{OnReliableGiveUp, TransportSettings};
 #[cfg(feature = "tls")]
 pub use tls::verifier::HostVerifier;
-pub use tls::{PeerSubject, Tls, TlsSettings};
+pub use tls::{PeerSubject, Tls, TlsSettings, others_can_read};

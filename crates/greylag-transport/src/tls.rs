@@ -10,6 +10,14 @@ pub(crate) mod verifier;
 use std::path::PathBuf;
 use std::time::Duration;
 
+/// Whether others than the owner may read a file of this mode: everybody, or a group. A group may read what belongs to root
+/// (`owner` 0), as libpq has it: that is how a system gives a service its key.
+///
+/// A file with a key or a password that others can read is worth a warning that names it. Source: persistence scenario 74.
+pub fn others_can_read(mode: u32, owner: u32) -> bool {
+    mode & 0o004 != 0 || (mode & 0o040 != 0 && owner != 0)
+}
+
 /// Encryption of all connections; a choice that has to be made before others can reach the node
 /// (cluster T40).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -71,5 +79,18 @@ impl TlsSettings {
             peer_subject: PeerSubject::Any,
             reload_interval: Duration::from_secs(5 * 60),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::others_can_read;
+
+    #[test]
+    fn scenario_74_what_others_can_read_is_told_by_mode_and_owner() {
+        let exposed =
+            [(0o600, 1), (0o400, 1), (0o640, 0), (0o640, 1), (0o644, 0), (0o604, 1), (0o100_660, 1), (0o711, 1)];
+        let exposed = exposed.map(|(mode, owner)| others_can_read(mode, owner));
+        assert_eq!(exposed, [false, false, false, true, true, true, true, false]);
     }
 }

@@ -278,3 +278,19 @@ async fn a_broken_file_keeps_the_certificate_before() {
 fn files_of(authority: &Authority) -> TlsSettings {
     authority.sign("somebody", &[HOST])
 }
+
+/// persistence 74: a private key that others can read is a warning that names it.
+#[tokio::test]
+async fn scenario_74_a_key_that_others_can_read_is_named() {
+    use std::os::unix::fs::PermissionsExt;
+    logs::keep();
+    let authority = Authority::new();
+    let words = |key: &std::path::Path| ["WARN".to_owned(), "others can read".to_owned(), key.display().to_string()];
+    let is_named = |key: &std::path::Path| logs::has(&words(key).each_ref().map(String::as_str));
+    for (name, mode) in [("open", 0o644), ("closed", 0o600)] {
+        let settings = authority.sign(name, &[HOST]);
+        std::fs::set_permissions(&settings.key, std::fs::Permissions::from_mode(mode)).unwrap();
+        greylag_transport::TlsFiles::of_caller(settings.clone()).unwrap();
+        assert_eq!(is_named(&settings.key), mode == 0o644, "{name}");
+    }
+}

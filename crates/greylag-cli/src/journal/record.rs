@@ -69,10 +69,16 @@ fn date(timestamp: Timestamp) -> String {
 pub(crate) struct HeadView {
     epoch: u64,
     writer: String,
-    generation: Option<u64>,
+    #[serde(serialize_with = "as_number")]
+    generation: Option<Generation>,
     highest: u64,
     deleted_to: u64,
     last_append: Option<String>,
+}
+
+/// Programs compare generations as numbers.
+fn as_number<S: serde::Serializer>(generation: &Option<Generation>, to: S) -> Result<S::Ok, S::Error> {
+    generation.map(Generation::as_u64).serialize(to)
 }
 
 impl HeadView {
@@ -80,7 +86,7 @@ impl HeadView {
         Self {
             epoch: head.epoch.as_u64(),
             writer: head.writer_uuid.to_string(),
-            generation: head.generation.map(Generation::as_u64),
+            generation: head.generation,
             highest: head.highest.as_u64(),
             deleted_to: head.deleted_to.as_u64(),
             last_append: (last_append != Timestamp::default()).then(|| date(last_append)),
@@ -248,6 +254,18 @@ mod tests {
         ] {
             assert_eq!(super::date(Timestamp::from_micros(micros)), date);
         }
+    }
+
+    /// People see a generation as every log and error shows it; programs get the number.
+    #[test]
+    fn a_generation_is_shown_as_the_other_tools_show_it() {
+        let generation = Generation::new(3, 7).unwrap();
+        let head = Head { generation: Some(generation), ..Head::default() };
+        let view = HeadView::new(&head, Timestamp::default());
+        assert!(view.to_string().contains("generation 3.7\n"), "{view}");
+        assert_eq!(serde_json::to_value(&view).unwrap()["generation"], generation.as_u64());
+        let view = HeadView::new(&Head::default(), Timestamp::default());
+        assert!(view.to_string().contains("generation none\n"), "{view}");
     }
 
     #[test]

@@ -8,32 +8,28 @@ use greylag_core::Generation;
 use greylag_persistence::{EventKind, Metadata};
 use serde_json::{Value, json};
 
-use super::{Failure, Found, Survey, Verification, close, open};
+use super::{Failure, Found, Verification, look_beside};
 use crate::keys::hex;
 use crate::offset_row::Place;
 
 /// Writes one object a line: `id`, `event`, `snapshot`, `state`, `offsets`, and `damage` for what cannot be
-/// read. Payloads and values of metadata are hexadecimal, timestamps are microseconds since 1970.
+/// read. Payloads and values of metadata are hexadecimal, timestamps are microseconds since 1970. Works on a copy, as
+/// [`verify`](super::verify) does.
 ///
 /// # Errors
-/// [`Failure::Open`] if the engine does not open it, [`Failure::File`] if `out` fails.
+/// As [`verify`](super::verify); [`Failure::File`] if `out` fails, too.
 pub fn export(path: &Path, out: &mut dyn Write) -> Result<Verification, Failure> {
-    let store = open(path)?;
-    let reader = store.reader().map_err(|source| Failure::Store { path: path.to_owned(), source })?;
-    let mut found = Verification::default();
     let mut failed = Ok(());
-    Survey::new(reader).walk(&mut |thing| {
-        found.note(&thing);
+    let looked = look_beside(path, &mut |thing| {
         if failed.is_ok() {
-            failed = writeln!(out, "{}", line(&thing));
+            failed = writeln!(out, "{}", line(thing));
         }
-    });
-    close(store, path)?;
+    })?;
     failed.map_err(|source| Failure::File { path: "the output".into(), source })?;
-    Ok(found)
+    Ok(looked.found)
 }
 
-fn line(thing: &Found<'_>) -> Value {
+pub(super) fn line(thing: &Found<'_>) -> Value {
     match thing {
         Found::Id { id, head, .. } => {
             let head = head.map(|stored| {
@@ -102,7 +98,12 @@ fn line(thing: &Found<'_>) -> Value {
                 "projection": projection, "slice": slice, "owner_epoch": row.epoch.as_u64(), "places": places,
             }})
         }
-        Found::Damage { what, .. } => json!({ "damage": what }),
+        Found::Nameless { key, value } => json!({ "record": { "key": hex(key), "value": hex(value) } }),
+        Found::Lost { id, seq_nr, why, .. } => {
+            let why = why.as_deref().unwrap_or("missing");
+            json!({ "damage": format!("event {seq_nr} of {id}: {why}") })
+        }
+        Found::Damage { what } => json!({ "damage": what }),
     }
 }
 

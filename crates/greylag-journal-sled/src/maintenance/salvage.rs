@@ -1,27 +1,34 @@
 //! Saves what is sound of a damaged journal into a new one.
 //!
-//! The damaged directory is only copied; what the engine does to a torn log it does to the copy. If the engine
-//! cannot open that, its index (`snap.*`) and configuration are left out, so that the log is read whole. A
-//! history is never put together over a hole: behind damage it goes on only if a sound snapshot covers the
-//! damage, and otherwise ends before it. Everything else is copied as it is, byte by byte, and the sequence of
-//! commits is written anew. Ordinals stay, so that offsets of projections keep their meaning.
+//! The damaged directory is only read. If a copy of it opens and is sound, that copy is what is saved; else the log is read
+//! without the engine, and every record in it that is whole goes into a store to begin with. A history is never put together
+//! over a hole: behind damage it goes on only if a sound snapshot covers the damage, and otherwise ends before it; events
+//! that are left over so are written to a file of their own, as lines of JSON. Everything else is copied as it is, byte by
+//! byte, and the sequence of commits is written anew. Ordinals stay, so that offsets of projections keep their meaning.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File, TryLockError};
+use std::io::{BufWriter, Write as _};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
-use greylag_persistence::{Head, PersistenceId, SeqNr, StoredEvent, Timestamp, WriterEpoch, WriterUuid};
+use greylag_persistence::{
+    Head, PersistenceId, SeqNr, SnapshotCriteria, StoredEvent, Timestamp, WriterEpoch, WriterUuid,
+};
 use greylag_store_sled::{OpenError, Reader, Store, StoreSettings};
 
-use super::{Counts, Failure, Found, Rows, Survey, Verification, Write, close, open};
+use super::{Counts, Failure, Found, Looked, Missing, Rows, Write, close, export, guarded, look, open};
 use crate::commit_record::{CommitRecord, CommittedAppend};
+use crate::heads::Undurable;
 use crate::keys::{self, PidNo, TagNo};
 use crate::lookup;
+use crate::reads::Reads;
 use crate::records::{self, Row, StoredHead, Verified};
 use crate::state_row::ChangeRow;
-use crate::verification;
 use crate::{SledJournal, SledJournalSettings};
 
+const LOCK_POLL: Duration = Duration::from_millis(20);
 const BATCH_BYTES: usize = 1 << 20;
 const EVENTS_PER_COMMIT: usize = 200;
 
@@ -32,9 +39,19 @@ pub struct Salvaged {
     pub counts: Counts,
     /// Histories that could not be kept whole.
     pub cuts: Vec<Cut>,
-    /// What was damaged in the old one, one sentence each.
+    /// What is damaged or missing in the old one, one sentence each. Empty only if nothing is missing.
     pub damage: Vec<String>,
+    /// Events that are missing, as far as heads, neighbours and the records of commits tell.
+    pub missing: Vec<Missing>,
+    /// Commits that are missing, as the tail guard and gaps in their numbers tell.
+    pub missing_commits: u64,
+    /// Records that are whole but belong to no history that can go on: they are in [`LEFT_OVER_FILE`].
+    pub left_over: u64,
 }
+
+/// The file beside a salvaged journal with what could be read and not be put into it: lines of JSON, as
+/// [`export`](super::export()) writes them.
+pub const LEFT_OVER_FILE: &str = "greylag.left-over.jsonl";
 
 /// A history that could not be kept whole.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
@@ -63,8 +80,9 @@ pub fn salvage(from: &Path, to: &Path) -> Result<Salvaged, Failure> {
     }
     fs::create_dir_all(to).map_err(file(to))?;
     let copy = to.join("salvaging");
-    let damaged = open_copy(from, &copy)?;
-    let salvaged = save(&damaged, &copy, to);
+    let guard = guarded(from)?;
+    let (damaged, _) = open_copy(from, &copy, guard)?;
+    let salvaged = save(&damaged, guard, &copy, to);
     close(damaged, &copy)?;
     let salvaged = salvaged?;
     fs::remove_dir_all(&copy).map_err(file(&copy))?;
@@ -78,38 +96,56 @@ pub fn salvage(from: &Path, to: &Path) -> Result<Salvaged, Failure> {
     Ok(Salvaged { counts: found.counts, ..salvaged })
 }
 
-/// Copies the files of the engine, without those that it cannot make sense of, and opens the copy.
-fn open_copy(from: &Path, copy: &Path) -> Result<Store<Rows>, Failure> {
-    let data = from.join("db");
+/// Opens a copy of a journal; if it is not sound, a store of everything in its log that is whole. Then it also answers what
+/// is wrong with the copy.
+pub(super) fn open_copy(from: &Path, copy: &Path, guard: Option<u64>) -> Result<(Store<Rows>, Vec<String>), Failure> {
+    let _lock = lock(from)?;
+    copy_files(from, copy)?;
+    let damage = match open(copy) {
+        Ok(store) => {
+            let reader = store.reader().map_err(|source| Failure::Store { path: copy.to_owned(), source })?;
+            let found = look(reader, guard, &mut |_| ()).found;
+            if found.is_sound() {
+                return Ok((store, Vec::new()));
+            }
+            close(store, copy)?;
+            found.damage
+        }
+        Err(Failure::Open(error @ (OpenError::Corrupt { .. } | OpenError::Failed { .. }))) => {
+            tracing::warn!(%error, "the engine does not open a copy; its log is read without it");
+            vec![error.to_string()]
+        }
+        Err(failure) => return Err(failure),
+    };
+    fs::remove_dir_all(copy).map_err(|source| Failure::File { path: copy.to_owned(), source })?;
+    greylag_store_sled::rebuild(from, copy)?;
+    Ok((open(copy)?, damage))
+}
+
+/// Keeps others from opening the journal, as long as the file is held. A process that ends lets go of it in a moment.
+fn lock(store: &Path) -> Result<File, Failure> {
+    let data = store.join("db");
     let failed = |source| Failure::File { path: data.clone(), source };
     let lock = File::open(&data).map_err(failed)?;
-    match lock.try_lock() {
-        Ok(()) => {}
-        Err(TryLockError::WouldBlock) => return Err(OpenError::Locked { path: from.to_owned() }.into()),
-        Err(TryLockError::Error(source)) => return Err(Failure::File { path: data, source }),
-    }
-    copy_files(from, copy, |_| true)?;
-    match open(copy) {
-        Err(Failure::Open(OpenError::Corrupt { source, .. } | OpenError::Failed { source, .. })) => {
-            tracing::warn!(error = %source, "the index of the log cannot be used; reading the log whole");
-            copy_files(from, copy, |name| name == "db")?;
-            open(copy)
+    let give_up_at = Instant::now() + StoreSettings::default().lock_retry;
+    loop {
+        match lock.try_lock() {
+            Ok(()) => return Ok(lock),
+            Err(TryLockError::Error(source)) => return Err(failed(source)),
+            Err(TryLockError::WouldBlock) if Instant::now() < give_up_at => thread::sleep(LOCK_POLL),
+            Err(TryLockError::WouldBlock) => return Err(OpenError::Locked { path: store.to_owned() }.into()),
         }
-        opened => opened,
     }
 }
 
-fn copy_files(from: &Path, to: &Path, is_wanted: impl Fn(&str) -> bool) -> Result<(), Failure> {
+fn copy_files(from: &Path, to: &Path) -> Result<(), Failure> {
     let file = |path: PathBuf| move |source| Failure::File { path, source };
-    if to.exists() {
-        fs::remove_dir_all(to).map_err(file(to.to_owned()))?;
-    }
     fs::create_dir_all(to.join("blobs")).map_err(file(to.to_owned()))?;
     for entry in fs::read_dir(from).map_err(file(from.to_owned()))? {
         let entry = entry.map_err(file(from.to_owned()))?;
         let name = entry.file_name();
         let is_ours = name.to_string_lossy().starts_with("greylag.");
-        if entry.path().is_file() && !is_ours && is_wanted(&name.to_string_lossy()) {
+        if entry.path().is_file() && !is_ours {
             fs::copy(entry.path(), to.join(&name)).map_err(file(entry.path()))?;
         }
     }
@@ -128,58 +164,96 @@ struct History {
 }
 
 /// Looks through the damaged journal, and writes the new one.
-fn save(damaged: &Store<Rows>, copy: &Path, to: &Path) -> Result<Salvaged, Failure> {
+fn save(damaged: &Store<Rows>, guard: Option<u64>, copy: &Path, to: &Path) -> Result<Salvaged, Failure> {
     let reader = damaged.reader().map_err(|source| Failure::Store { path: copy.to_owned(), source })?;
-    let mut found = Verification::default();
+    let mut left_over = LeftOver::new(to);
     let mut histories: BTreeMap<PidNo, History> = BTreeMap::new();
     let mut others = Vec::new();
     let mut next_ordinal = 0;
-    Survey::new(reader.clone()).walk(&mut |thing| {
-        found.note(&thing);
-        match thing {
-            Found::Id { id, pid, head } => {
-                let (events, damaged, snapshots) = (Vec::new(), Vec::new(), Vec::new());
-                histories.insert(pid, History { id: id.clone(), head, events, damaged, snapshots, last: None });
-            }
-            Found::Event { pid, row } => {
-                next_ordinal = next_ordinal.max(row.ordinal + 1);
-                histories.get_mut(&pid).into_iter().for_each(|history| history.note(&row.event, row.ordinal));
-            }
-            Found::Snapshot(pid, snapshot) => {
-                histories.get_mut(&pid).into_iter().for_each(|history| history.snapshots.push(snapshot.seq_nr));
-            }
-            Found::State(row) => {
-                next_ordinal = next_ordinal.max(row.ordinal + 1);
-                others.push(keys::state(&row.state.id));
-            }
-            Found::Offsets { projection, slice, row } => {
-                let newest = row.places().map(|place| place.ordinal + 1).max();
-                next_ordinal = next_ordinal.max(newest.unwrap_or_default());
-                others.push(keys::offsets(projection, slice));
-            }
-            Found::Damage { event: Some((pid, seq_nr)), .. } => {
-                histories.get_mut(&pid).into_iter().for_each(|history| history.damaged.push(seq_nr));
-            }
-            Found::Damage { event: None, .. } => {}
+    let looked = look(reader.clone(), guard, &mut |thing| match thing {
+        Found::Id { id, pid, head } => {
+            let (events, damaged, snapshots) = (Vec::new(), Vec::new(), Vec::new());
+            let history = History { id: (*id).clone(), head: *head, events, damaged, snapshots, last: None };
+            histories.insert(*pid, history);
         }
+        Found::Event { pid, row } => {
+            next_ordinal = next_ordinal.max(row.ordinal + 1);
+            histories.get_mut(pid).into_iter().for_each(|history| history.note(&row.event, row.ordinal));
+        }
+        Found::Snapshot(pid, snapshot) => {
+            histories.get_mut(pid).into_iter().for_each(|history| history.snapshots.push(snapshot.seq_nr));
+        }
+        Found::State(row) => {
+            next_ordinal = next_ordinal.max(row.ordinal + 1);
+            others.push(keys::state(&row.state.id));
+        }
+        Found::Offsets { projection, slice, row } => {
+            let newest = row.places().map(|place| place.ordinal + 1).max();
+            next_ordinal = next_ordinal.max(newest.unwrap_or_default());
+            others.push(keys::offsets(projection, *slice));
+        }
+        Found::Lost { pid, seq_nr, .. } => {
+            histories.get_mut(pid).into_iter().for_each(|history| history.damaged.push(*seq_nr));
+        }
+        Found::Nameless { .. } => left_over.add(thing),
+        Found::Damage { .. } => {}
     });
     // The last commit may have been one of deleted events.
-    for record in verification::records(1, &reader).map_while(Result::ok) {
-        next_ordinal = next_ordinal.max(record.1.next_ordinal().unwrap_or_default());
-    }
+    next_ordinal = next_ordinal.max(looked.next_ordinal);
     let new = Store::open(to, StoreSettings::default(), Rows)?;
     let mut writer = NewJournal::new(reader, new, to);
-    let mut salvaged = Salvaged { damage: found.damage, ..Salvaged::default() };
+    let mut cuts = Vec::new();
     let mut events = Vec::new();
     for (pid, history) in histories {
-        salvaged.cuts.extend(writer.history(pid, history, &mut events)?);
+        cuts.extend(writer.history(pid, history, &mut events, &mut left_over)?);
     }
     for key in others {
         writer.other(&key)?;
     }
     events.sort_unstable();
     writer.commits(events, next_ordinal)?;
-    Ok(salvaged)
+    let left_over = left_over.finish()?;
+    let Looked { found, .. } = looked;
+    let (damage, missing, missing_commits) = (found.damage, found.missing, found.missing_commits);
+    Ok(Salvaged { counts: Counts::default(), cuts, damage, missing, missing_commits, left_over })
+}
+
+/// Writes what can be read and belongs to no history that can go on. There is no file if there is no such thing.
+struct LeftOver {
+    path: PathBuf,
+    file: Option<BufWriter<File>>,
+    count: u64,
+    failed: Option<std::io::Error>,
+}
+
+impl LeftOver {
+    fn new(to: &Path) -> Self {
+        Self { path: to.join(LEFT_OVER_FILE), file: None, count: 0, failed: None }
+    }
+
+    fn add(&mut self, thing: &Found<'_>) {
+        if self.failed.is_none() {
+            self.count += 1;
+            self.failed = self.write(thing).err();
+        }
+    }
+
+    fn write(&mut self, thing: &Found<'_>) -> std::io::Result<()> {
+        let file = match &mut self.file {
+            Some(file) => file,
+            None => self.file.insert(BufWriter::new(File::create_new(&self.path)?)),
+        };
+        writeln!(file, "{}", export::line(thing))
+    }
+
+    /// How many things there are.
+    fn finish(mut self) -> Result<u64, Failure> {
+        let flushed = self.file.as_mut().map_or(Ok(()), |file| file.flush().and_then(|()| file.get_ref().sync_all()));
+        match self.failed.map_or(flushed, Err) {
+            Ok(()) => Ok(self.count),
+            Err(source) => Err(Failure::File { path: self.path, source }),
+        }
+    }
 }
 
 impl History {
@@ -188,10 +262,18 @@ impl History {
         self.last = Some((event.writer_epoch, event.writer_uuid, event.timestamp));
     }
 
-    /// The head as it was, or as the last event tells. Who owned the id last may not be known any more.
+    /// The head as it was, or as the last event tells if it is lost or older than that. Who owned the id last may not be known
+    /// any more.
     fn head(&self, pid: PidNo) -> StoredHead {
+        let (epoch, writer_uuid, timestamp) = self.last.unwrap_or_default();
+        if let (Some(stored), Some((last, _))) = (self.head, self.events.last())
+            && stored.head.highest < *last
+        {
+            let (epoch, writer_uuid) = (epoch, writer_uuid).max((stored.head.epoch, stored.head.writer_uuid));
+            let head = Head { epoch, writer_uuid, highest: *last, ..stored.head };
+            return StoredHead { head, timestamp: timestamp.max(stored.timestamp), ..stored };
+        }
         self.head.unwrap_or_else(|| {
-            let (epoch, writer_uuid, timestamp) = self.last.unwrap_or_default();
             let first = self.events.first().map_or(SeqNr::ZERO, |(seq_nr, _)| seq_nr.previous());
             let newest = self.snapshots.last().copied().unwrap_or_default();
             let highest = self.events.last().map_or(newest, |(seq_nr, _)| *seq_nr).max(newest);
@@ -276,11 +358,14 @@ impl<'a> NewJournal<'a> {
         pid: PidNo,
         history: History,
         events: &mut Vec<(u64, PidNo, SeqNr)>,
+        left_over: &mut LeftOver,
     ) -> Result<Option<Cut>, Failure> {
         let before = history.head(pid);
         let (deleted_to, highest) = history.bounds(&before.head);
         let head = StoredHead { head: Head { deleted_to, highest, ..before.head }, ..before };
-        for (seq_nr, ordinal) in history.events.iter().filter(|(at, _)| (*at > deleted_to) && (*at <= highest)) {
+        let is_kept = |at: SeqNr| at > deleted_to && at <= highest;
+        self.leave_over(pid, &history, is_kept, highest, left_over);
+        for (seq_nr, ordinal) in history.events.iter().filter(|(at, _)| is_kept(*at)) {
             self.copy(keys::event(pid, *seq_nr), |_, at| keys::event_chunk(pid, *seq_nr, at))?;
             events.push((*ordinal, pid, *seq_nr));
         }
@@ -290,15 +375,38 @@ impl<'a> NewJournal<'a> {
         let id = history.id;
         self.put(keys::id(pid), id.as_str().as_bytes().to_vec())?;
         self.put(keys::head(&id), head.encode(id.entity_type()))?;
-        let is_cut = history.head.is_none_or(|stored| stored.head != head.head);
+        let highest_before = history.damaged.last().copied().unwrap_or_default().max(before.head.highest);
+        let is_cut = history.head.is_none() || highest < highest_before || deleted_to > before.head.deleted_to;
         let cut = is_cut.then(|| Cut {
             id: id.as_str().to_owned(),
             deleted_to: deleted_to.as_u64(),
             highest: highest.as_u64(),
-            highest_before: before.head.highest.as_u64(),
+            highest_before: highest_before.as_u64(),
         });
         self.names.insert(pid, id);
         Ok(cut)
+    }
+
+    /// Events and snapshots behind a hole, or before one that a snapshot covers.
+    fn leave_over(
+        &self,
+        pid: PidNo,
+        history: &History,
+        is_kept: impl Fn(SeqNr) -> bool,
+        highest: SeqNr,
+        left_over: &mut LeftOver,
+    ) {
+        let reads = Reads { name: "the journal", reader: self.reader.clone(), undurable: &Undurable::default() };
+        for (seq_nr, _) in history.events.iter().filter(|(at, _)| !is_kept(*at)) {
+            if let Ok(Some(row)) = lookup::event(&self.reader, &history.id, pid, *seq_nr) {
+                left_over.add(&Found::Event { pid, row: &row });
+            }
+        }
+        for seq_nr in history.snapshots.iter().filter(|at| **at > highest) {
+            if let Ok(Some(snapshot)) = reads.snapshot(&history.id, pid, *seq_nr, SnapshotCriteria::LATEST) {
+                left_over.add(&Found::Snapshot(pid, &snapshot));
+            }
+        }
     }
 
     /// A state with its change, or offsets.

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use greylag_persistence::{PersistenceId, SeqNr, Snapshot, SnapshotCriteria};
 use greylag_store_sled::Reader;
 
+use super::commits::Commits;
 use crate::heads::Undurable;
 use crate::keys::{self, PidNo, Space};
 use crate::lookup::{self, LookupError};
@@ -33,10 +34,21 @@ pub(super) enum Found<'a> {
         slice: u16,
         row: &'a SliceOffsets,
     },
-    /// What cannot be read; if it is an event, which one.
+    /// A record of an id whose name is lost.
+    Nameless {
+        key: &'a Bytes,
+        value: &'a Bytes,
+    },
+    /// An event that there was; if there is something in its place, what is wrong with that.
+    Lost {
+        id: &'a PersistenceId,
+        pid: PidNo,
+        seq_nr: SeqNr,
+        why: Option<String>,
+    },
+    /// What else cannot be read.
     Damage {
         what: String,
-        event: Option<(PidNo, SeqNr)>,
     },
 }
 
@@ -45,19 +57,23 @@ type Visit<'v> = &'v mut dyn FnMut(Found<'_>);
 /// Looks through one journal.
 pub(super) struct Survey {
     pub(super) reader: Reader,
+    pub(super) commits: Commits,
     undurable: Undurable,
 }
 
 impl Survey {
     pub(super) fn new(reader: Reader) -> Self {
-        Self { reader, undurable: Undurable::default() }
+        let commits = Commits::read(&reader);
+        Self { reader, commits, undurable: Undurable::default() }
     }
 
     /// Shows everything.
     pub(super) fn walk(&self, visit: Visit<'_>) {
-        for (pid, id) in self.ids(visit) {
-            self.walk_id(pid, &id, visit);
+        let ids = self.ids(visit);
+        for (pid, id) in &ids {
+            self.walk_id(*pid, id, visit);
         }
+        self.walk_nameless(&ids, visit);
         for key in self.keys(keys::space(Space::States), "states", visit) {
             let Some(id) = keys::state_id(&key) else { continue };
             match self.reads().state(&id) {
@@ -89,22 +105,29 @@ impl Survey {
             }
         };
         visit(Found::Id { id, pid, head });
-        let numbers: Vec<u64> = match head {
-            Some(stored) => (stored.head.deleted_to.as_u64() + 1..=stored.head.highest.as_u64()).collect(),
-            // Without its head, what is there is all that is known.
-            None => self.numbers(keys::events(pid), visit),
-        };
-        for number in numbers {
+        let deleted_to = head.map(|stored| stored.head.deleted_to.as_u64());
+        let mut there = self.numbers(keys::events(pid), visit);
+        there.retain(|number| deleted_to.is_none_or(|deleted_to| *number > deleted_to));
+        let named = self.commits.highest.get(&pid).map_or(0, |highest| highest.as_u64());
+        let stored = head.map_or(0, |stored| stored.head.highest.as_u64());
+        // Numbers have no gaps. Without the head, nothing tells what was deleted before the first that is there.
+        let first = deleted_to.map(|deleted_to| deleted_to + 1).or(there.first().copied()).unwrap_or(named.max(1));
+        let last = there.last().copied().unwrap_or_default().max(named).max(stored);
+        if head.is_some() && last > stored {
+            let what = "is older than its events: its last event is";
+            damage(visit, format!("head of {id}: {what} {stored}, and there are or were events up to {last}"));
+        }
+        for number in first..=last {
             let seq_nr = SeqNr::saturating(number);
             let why = match lookup::event(&self.reader, id, pid, seq_nr) {
                 Ok(Some(row)) => {
                     visit(Found::Event { pid, row: &row });
                     continue;
                 }
-                Ok(None) => "missing".to_owned(),
-                Err(error) => shown(&error),
+                Ok(None) => None,
+                Err(error) => Some(shown(&error)),
             };
-            visit(Found::Damage { what: format!("event {seq_nr} of {id}: {why}"), event: Some((pid, seq_nr)) });
+            visit(Found::Lost { id, pid, seq_nr, why });
         }
         for number in self.numbers(keys::snapshots(pid), visit) {
             let seq_nr = SeqNr::saturating(number);
@@ -113,6 +136,25 @@ impl Survey {
                 Ok(None) => {}
                 Err(error) => damage(visit, format!("snapshot {seq_nr} of {id}: {}", shown(&error))),
             }
+        }
+    }
+
+    /// Events of ids whose name is lost, and their head, too.
+    fn walk_nameless(&self, ids: &BTreeMap<PidNo, PersistenceId>, visit: Visit<'_>) {
+        let mut pids: BTreeSet<PidNo> = self.commits.highest.keys().copied().collect();
+        let (mut from, to) = keys::all_events();
+        while let Some(key) = self.reader.keys(&from, &to).next().and_then(Result::ok) {
+            let Some(pid) = keys::number(&key, 0).map(PidNo) else { break };
+            pids.insert(pid);
+            from = keys::events(pid).1;
+        }
+        for pid in pids.into_iter().filter(|pid| !ids.contains_key(pid)) {
+            let (from, to) = keys::events(pid);
+            let rows: Vec<_> = self.reader.range(&from, &to).filter_map(Result::ok).collect();
+            let last = self.commits.highest.get(&pid).map_or(0, |highest| highest.as_u64());
+            let what = format!("neither name nor head of id number {} is left; {} events of it are", pid.0, rows.len());
+            damage(visit, if last > 0 { format!("{what}, its last one was {last} or a later one") } else { what });
+            rows.iter().for_each(|(key, value)| visit(Found::Nameless { key, value }));
         }
     }
 
@@ -180,7 +222,7 @@ fn parse(name: &[u8]) -> Option<PersistenceId> {
 }
 
 fn damage(visit: Visit<'_>, what: String) {
-    visit(Found::Damage { what, event: None });
+    visit(Found::Damage { what });
 }
 
 fn shown(error: &LookupError) -> String {

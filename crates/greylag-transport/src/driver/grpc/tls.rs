@@ -29,7 +29,7 @@ pub use self::handshake::{HandshakeError, TlsDialer};
 
 use crate::error::TlsError;
 use crate::tls::verifier::HostVerifier;
-use crate::tls::{PeerSubject, TlsSettings};
+use crate::tls::{PeerSubject, TlsSettings, others_can_read};
 
 /// What was read from the files last.
 pub(super) struct Credentials {
@@ -84,6 +84,7 @@ impl TlsFiles {
     /// [`TlsError`] names the file. Blocks on the disk.
     pub fn of_caller(settings: TlsSettings) -> Result<Self, TlsError> {
         let credentials = read(&settings)?;
+        warn_if_exposed(&settings.key);
         Ok(Self {
             settings,
             current: ArcSwap::from_pointee(credentials),
@@ -109,6 +110,7 @@ impl TlsFiles {
         })?;
         let is_new = read.files != self.current.load().files;
         if is_new {
+            warn_if_exposed(&self.settings.key);
             tracing::info!(names = read.own.list(), "new connections use the certificate that was put in place");
             self.current.store(Arc::new(read));
             self.reloads.fetch_add(1, Ordering::Relaxed);
@@ -233,6 +235,15 @@ fn read(settings: &TlsSettings) -> Result<Credentials, TlsError> {
     let client = client_config(&settings.ca, roots, Some(&identity), settings.verify_hostname)?;
     let (acceptor, connector) = (TlsAcceptor::from(Arc::new(server)), TlsConnector::from(Arc::new(client)));
     Ok(Credentials { acceptor, connector, own, files })
+}
+
+/// A key that others can read lets them speak in this node's name. Source: persistence scenario 74.
+fn warn_if_exposed(key: &Path) {
+    use std::os::unix::fs::MetadataExt;
+    // Who cannot tell has read the key a moment ago.
+    if std::fs::metadata(key).is_ok_and(|key| others_can_read(key.mode(), key.uid())) {
+        tracing::warn!(file = %key.display(), "others can read this private key; `chmod 600` closes it to them");
+    }
 }
 
 fn slurp(file: &Path) -> Result<Vec<u8>, TlsError> {

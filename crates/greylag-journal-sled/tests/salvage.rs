@@ -1,0 +1,174 @@
+//! What is saved of a journal whose log has holes, has lost its end, or is older than its guard says; and what is told.
+//!
+//! Source: persistence §4.3, scenario 75. `GREYLAG_HOLES=200` is the long form, over a log of 64 MiB.
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use common::{Writer, copy, id, in_memory, open};
+use greylag_journal_sled::maintenance::{LEFT_OVER_FILE, Missing, export, salvage, verify};
+use greylag_persistence::Journal;
+use greylag_store_sled::GUARD_FILE;
+
+const HOLES: &str = "GREYLAG_HOLES";
+const SEGMENT: u64 = 8 << 20;
+
+/// An event by its id and number, with what its payload begins with.
+type Event = (String, u64, String);
+
+fn holes() -> u64 {
+    std::env::var(HOLES).map_or(5, |holes| holes.parse().unwrap())
+}
+
+/// A journal of about so many MiB, of few large events and many small ones. What it holds.
+async fn fill(path: &Path, mebibytes: u64) -> BTreeSet<Event> {
+    let mut held = BTreeSet::new();
+    let rounds = mebibytes * 20;
+    for opening in 0..4 {
+        let journal = open(path).await;
+        for round in (0..rounds).filter(|round| round * 4 / rounds == opening) {
+            let name = format!("Large|{}", round % 7);
+            let mut writer = Writer::claim(&journal, id(&name)).await;
+            let payload = format!("{name}:{}:{}", writer.highest.as_u64() + 1, "x".repeat(30_000));
+            writer.append(&journal, &[&payload]).await;
+            held.insert((name, writer.highest.as_u64(), payload[..20.min(payload.len())].to_owned()));
+            let name = format!("Small|{}", round % 50);
+            let mut writer = Writer::claim(&journal, id(&name)).await;
+            for _ in 0..3 {
+                let payload = format!("{name}:{}:{}", writer.highest.as_u64() + 1, "y".repeat(100));
+                writer.append(&journal, &[&payload]).await;
+                held.insert((name.clone(), writer.highest.as_u64(), payload[..20].to_owned()));
+            }
+        }
+        journal.close().await.unwrap();
+    }
+    held
+}
+
+/// Events among lines of an export.
+fn events_in(lines: &str) -> BTreeSet<Event> {
+    let parse = |line: &str| -> Option<Event> {
+        let value: serde_json::Value = serde_json::from_str(line).unwrap();
+        let event = value.get("event")?;
+        let payload = event["payload"].as_str().unwrap();
+        let payload = payload.as_bytes().chunks(2).take(20).map(|hex| std::str::from_utf8(hex).unwrap());
+        let payload = payload.map(|hex| u8::from_str_radix(hex, 16).unwrap() as char).collect();
+        Some((event["id"].as_str().unwrap().to_owned(), event["seq_nr"].as_u64().unwrap(), payload))
+    };
+    lines.lines().filter_map(parse).collect()
+}
+
+fn numbers(missing: &[Missing]) -> BTreeSet<(String, u64)> {
+    let of = |missing: &Missing| {
+        let id = missing.id.clone();
+        (missing.first..=missing.last).map(move |number| (id.clone(), number)).collect::<Vec<_>>()
+    };
+    missing.iter().flat_map(of).collect()
+}
+
+/// Salvages a damaged journal. Answers how many events are lost and how many commits, after everything was compared.
+async fn judge(damaged: &Path, held: &BTreeSet<Event>, what: &str) -> (usize, u64) {
+    let new = in_memory();
+    let before = std::fs::read(damaged.join("db")).unwrap();
+    let saved = salvage(damaged, new.path()).unwrap_or_else(|error| panic!("{what}: {error}"));
+    assert!(std::fs::read(damaged.join("db")).unwrap() == before, "{what}: the damaged log was changed");
+    let mut lines = Vec::new();
+    export(new.path(), &mut lines).unwrap();
+    let mut found = events_in(&String::from_utf8(lines).unwrap());
+    let left_over = std::fs::read_to_string(new.path().join(LEFT_OVER_FILE)).unwrap_or_default();
+    assert_eq!(left_over.lines().count() as u64, saved.left_over, "{what}");
+    let left_over = events_in(&left_over);
+    assert!(found.is_disjoint(&left_over), "{what}");
+    found.extend(left_over);
+    assert!(found.is_subset(held), "{what}: another event came up: {:?}", found.difference(held).next());
+
+    // What is not saved is told, by name or by the number of commits.
+    let lost: BTreeSet<_> = held.difference(&found).map(|(id, number, _)| (id.clone(), *number)).collect();
+    let told = numbers(&saved.missing);
+    assert!(told.is_subset(&lost), "{what}: told as missing, and saved: {:?}", told.difference(&lost).next());
+    let untold = lost.difference(&told).count() as u64;
+    assert!(untold <= 3 * saved.missing_commits, "{what}: {untold} events are lost and not told: {:?}", saved.damage);
+    let is_whole = lost.is_empty() && saved.missing_commits == 0;
+    assert!(is_whole || !saved.damage.is_empty(), "{what}: {} events are lost, and nothing is told", lost.len());
+    // It goes on, and is sound.
+    let journal = open(new.path()).await;
+    Writer::claim(&journal, id("Small|1")).await.append(&journal, &["goes on"]).await;
+    journal.close().await.unwrap();
+
+    let counted = verify(damaged).unwrap_or_else(|error| panic!("{what}: {error}"));
+    assert!(saved.damage.is_empty() || !counted.is_sound(), "{what}: {:?} is not told by `verify`", saved.damage);
+    assert_eq!((counted.missing, counted.missing_commits), (saved.missing, saved.missing_commits), "{what}");
+    (lost.len(), counted.missing_commits)
+}
+
+fn used(path: &Path) -> u64 {
+    let bytes = std::fs::read(path.join("db")).unwrap();
+    bytes.iter().rposition(|byte| *byte != 0).map_or(0, |at| at as u64 + 1)
+}
+
+/// persistence 75: what lies in the hole is lost, and told; all else is saved.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn scenario_75_a_hole_costs_what_lies_in_it_and_that_is_told() {
+    let original = in_memory();
+    let mebibytes = if std::env::var_os(HOLES).is_some() { 64 } else { 20 };
+    let held = fill(original.path(), mebibytes).await;
+    let (used, holes) = (used(original.path()), holes());
+    let mut lost = Vec::new();
+    for hole in 0..holes {
+        let damaged = in_memory();
+        copy(original.path(), damaged.path());
+        std::fs::create_dir_all(damaged.path().join("blobs")).unwrap();
+        let at = used / holes * hole + 10_000;
+        let log = File::options().write(true).open(damaged.path().join("db")).unwrap();
+        log.write_all_at(&[0; 4096], at).unwrap();
+        drop(log);
+        lost.push(judge(damaged.path(), &held, &format!("a hole at {at} of {used}")).await.0);
+    }
+    let text =
+        format!("{} events, {holes} holes of 4 KiB in {used} bytes; events lost by each: {lost:?}\n", held.len());
+    std::io::Write::write_all(&mut std::io::stdout(), text.as_bytes()).unwrap();
+    // As many small events as 4 KiB hold, at most.
+    assert!(lost.iter().all(|lost| *lost <= 40), "{lost:?}");
+}
+
+/// persistence 75: the end of the log is gone, and how many commits with it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn scenario_75_a_lost_segment_is_told_as_missing_commits() {
+    let original = in_memory();
+    let held = fill(original.path(), 20).await;
+    let guarded = greylag_store_sled::guarded(original.path()).unwrap().unwrap();
+    let used = used(original.path());
+    for (what, end) in
+        [("the last segment", (used - 1) / SEGMENT * SEGMENT), ("the last 200,000 bytes", used - 200_000)]
+    {
+        let damaged = in_memory();
+        copy(original.path(), damaged.path());
+        std::fs::create_dir_all(damaged.path().join("blobs")).unwrap();
+        File::options().write(true).open(damaged.path().join("db")).unwrap().set_len(end).unwrap();
+        let (lost, commits) = judge(damaged.path(), &held, what).await;
+        assert!(lost > 0 && commits < guarded, "{what}: {lost} events, {commits} commits of {guarded}");
+        // What the end of the file held need not be what was written last.
+        assert!(commits > 0 || what != "the last segment", "no commit of {guarded} is missing");
+    }
+}
+
+/// persistence 75: the guard was raised by commits that are nowhere.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn scenario_75_fewer_commits_than_the_guard_says_are_counted() {
+    let original = in_memory();
+    let held = fill(original.path(), 1).await;
+    let guarded = greylag_store_sled::guarded(original.path()).unwrap().unwrap();
+    greylag_store_sled::renew_guard(original.path(), guarded + 17).unwrap();
+    let (lost, commits) = judge(original.path(), &held, "a guard that is ahead").await;
+    assert_eq!((lost, commits), (0, 17));
+    let saved = salvage(original.path(), in_memory().path()).unwrap();
+    assert!(saved.damage.iter().any(|what| what.contains("17 commits are missing")), "{:?}", saved.damage);
+    // Without the guard nobody can tell.
+    std::fs::remove_file(original.path().join(GUARD_FILE)).unwrap();
+    let saved = salvage(original.path(), in_memory().path()).unwrap();
+    assert!(saved.missing_commits == 0 && saved.damage.iter().any(|what| what.contains("tail guard")), "{saved:?}");
+}

@@ -1,0 +1,119 @@
+//! Writes what is whole of a damaged log into a new store, from which everything can be read again.
+//!
+//! The messages of the log are repeated in the order in which they were written: a page stands for all records between its
+//! ends, so those that it lacks are gone. What lies in a hole was never said; of a record whose last value is lost the one
+//! before it remains, and one whose removal is lost comes back. Whoever plans the store knows which of its records belong
+//! together, and finds that out.
+//!
+//! Changes name their keys without the prefix of their page. If the page lies in a hole, the prefix is found by trial: the
+//! checksum of a record covers its whole key. Source: persistence §4.3, scenario 75.
+
+use std::collections::{BTreeSet, HashMap};
+use std::path::Path;
+
+use crate::batch::{Batch, unseal};
+use crate::engine::Engine;
+use crate::error::{OpenError, StoreError};
+use crate::log::{Log, Page, Said};
+use crate::settings::StoreSettings;
+
+const CRC_BYTES: usize = 4;
+/// Sorts behind every key.
+const BEHIND_ALL: [u8; 9] = [0xff; 9];
+
+/// Writes every record of the store in `from` that is whole into a new store in `to`. `from` is only read, and nobody may
+/// have it open.
+///
+/// # Errors
+/// [`OpenError`] if the log of `from` cannot be read at all, or `to` cannot be written.
+pub fn rebuild(from: &Path, to: &Path) -> Result<(), OpenError> {
+    let failed = |path: &Path| {
+        let path = path.to_owned();
+        move |source: StoreError| OpenError::Failed { path, source }
+    };
+    let mut log = Log::open(from).map_err(|error| failed(from)(error.into()))?;
+    let places = log.places().map_err(|error| failed(from)(error.into()))?;
+    let engine = Engine::open(to, &StoreSettings::default(), "remove it")?;
+    let mut prefixes = Prefixes::default();
+    for place in &places {
+        if let Some((_, Said::Page(page))) = log.read(place).map_err(|error| failed(from)(error.into()))? {
+            prefixes.all.insert(page.prefix.to_vec());
+        }
+    }
+    for place in &places {
+        let read = log.read(place).map_err(|error| failed(from)(error.into()))?;
+        if let Some((page, said)) = read {
+            repeat(page, &said, &mut prefixes, &engine).map_err(failed(to))?;
+        }
+    }
+    engine.sync().map_err(failed(to))
+}
+
+/// What keys may begin with.
+#[derive(Default)]
+struct Prefixes {
+    /// By page, as it was last.
+    of: HashMap<u64, Vec<u8>>,
+    all: BTreeSet<Vec<u8>>,
+}
+
+impl Prefixes {
+    /// The key of a record whose checksum it matches.
+    fn find(&self, page: u64, suffix: &[u8], sealed: &[u8]) -> Option<Vec<u8>> {
+        let (value, stored) = sealed.split_last_chunk::<CRC_BYTES>()?;
+        let stored = u32::from_be_bytes(*stored);
+        let rest = crc32c::crc32c_append(crc32c::crc32c(suffix), value);
+        let fits = |prefix: &&Vec<u8>| {
+            crc32c::crc32c_combine(crc32c::crc32c(prefix), rest, suffix.len() + value.len()) == stored
+        };
+        let prefix = self.of.get(&page).into_iter().chain(&self.all).find(fits)?;
+        Some([prefix, suffix].concat())
+    }
+}
+
+fn repeat(page: u64, said: &Said<'_>, prefixes: &mut Prefixes, engine: &Engine) -> Result<(), StoreError> {
+    let mut batch = Batch::default();
+    match said {
+        Said::Page(whole) => {
+            prefixes.of.insert(page, whole.prefix.to_vec());
+            repeat_page(whole, engine, &mut batch)?;
+        }
+        Said::Put { suffix, value } => {
+            if let Some(key) = prefixes.find(page, suffix, value) {
+                put(&key, value, engine, &mut batch)?;
+            }
+        }
+        Said::Remove { suffix } => {
+            if let Some(prefix) = prefixes.of.get(&page) {
+                batch.remove(&[prefix, *suffix].concat());
+            }
+        }
+    }
+    if batch.is_empty() { Ok(()) } else { engine.apply(&batch) }
+}
+
+fn repeat_page(page: &Page<'_>, engine: &Engine, batch: &mut Batch) -> Result<(), StoreError> {
+    let keys: BTreeSet<Vec<u8>> = page.records.iter().map(|(suffix, _)| [page.prefix, *suffix].concat()).collect();
+    for key in engine.keys(page.first, page.end.unwrap_or(&BEHIND_ALL)) {
+        let key = key?;
+        if !keys.contains(&key[..]) {
+            batch.remove(&key);
+        }
+    }
+    for (suffix, sealed) in &page.records {
+        put(&[page.prefix, *suffix].concat(), sealed, engine, batch)?;
+    }
+    Ok(())
+}
+
+/// A record that does not match its checksum is left out: the one before it may.
+fn put(key: &[u8], sealed: &[u8], engine: &Engine, batch: &mut Batch) -> Result<(), StoreError> {
+    let Ok(value) = unseal(key, sealed) else { return Ok(()) };
+    if engine.raw(key)?.is_none_or(|found| found != sealed) {
+        batch.put(key, &value);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;
