@@ -6,7 +6,7 @@
 //! checked at every step, and what must be at the end is waited for once the faults have stopped.
 //! A plan that breaks a promise is replayed with ever fewer faults until none can be spared.
 //!
-//! Source: cluster C6, G1 to G4, scenarios 64, 66, 71, 73, 74.
+//! Source: cluster C6, G1 to G4, scenarios 64, 66, 71, 73, 74, 76.
 
 mod checks;
 mod leases;
@@ -51,6 +51,7 @@ fn omissions_found_by(profile: &str) -> &'static [Omission] {
         "clean-cut" => &[Omission::StableAfter, Omission::Margin, Omission::TimeoutIsRefusal],
         "leave-then-cut" => &[Omission::Recheck],
         "several-leaves" => &[Omission::Clearance],
+        "moved-name" => &[Omission::MovedName],
         "all-mixed" => &[Omission::Tombstones, Omission::Convergence],
         _ => &[],
     }
@@ -65,6 +66,7 @@ fn sabotage(omission: Omission) -> Option<Sabotage> {
         Omission::Clearance => Sabotage::Clearance,
         Omission::Recheck => Sabotage::Recheck,
         Omission::TimeoutIsRefusal => Sabotage::TimeoutIsRefusal,
+        Omission::MovedName => Sabotage::MovedName,
         _ => return None,
     })
 }
@@ -167,6 +169,7 @@ mod tests {
             seed: 1,
             places,
             strategy: Strategy::KeepMajority { role: None },
+            resolver: true,
             leases: LeaseUse::default(),
             provable: false,
             stop_delay: Duration::from_millis(200),

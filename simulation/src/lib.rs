@@ -43,6 +43,8 @@ pub enum Omission {
     Recheck,
     /// A dial that times out counts as refused (cluster S20).
     TimeoutIsRefusal,
+    /// A member is Down at once when its name is heard from another host (cluster M25).
+    MovedName,
     /// An owner prunes and writes down no marker (ddata Z5).
     Marker,
     /// Deltas do not say what they supersede or remove (ddata K7).

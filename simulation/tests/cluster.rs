@@ -59,6 +59,12 @@ fn scenario_67_random_walks_of_gossip_states() {
     }
 }
 
+/// Scenario 76: a member's name moves to another host, whatever became of its old process.
+#[test]
+fn scenario_76_a_name_that_moves_never_makes_two_singletons() {
+    keeps("moved-name", 1..25);
+}
+
 /// Scenario 71: all stand still together, and go on together.
 #[test]
 fn scenario_71_all_nodes_suspended_together_go_on() {

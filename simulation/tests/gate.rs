@@ -64,6 +64,7 @@ fn scenario_74_every_omission_in_the_cluster_is_noticed() {
         (Omission::Clearance, "several-leaves", 163),
         (Omission::Recheck, "leave-then-cut", 24),
         (Omission::TimeoutIsRefusal, "clean-cut", 0),
+        (Omission::MovedName, "moved-name", 0),
     ] {
         let world = all.iter().find(|world| world.profile == Some(profile)).expect("the profile is registered");
         assert!(world.omissions.contains(&omission), "{profile} knows {omission:?}");

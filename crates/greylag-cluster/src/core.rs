@@ -18,6 +18,7 @@ mod deaths;
 mod downing;
 mod exchange;
 mod health;
+mod held;
 mod input;
 mod islands;
 mod join;
@@ -29,7 +30,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use greylag_core::{NodeAddress, UniqueAddress};
+use greylag_core::UniqueAddress;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -50,8 +51,8 @@ use crate::singleton::lease::LeaseOutcome;
 use crate::stats::GossipStats;
 use crate::view::MembershipView;
 
-use deaths::Question;
 use downing::Provider;
+use held::Held;
 pub use input::{Command, Effect, Input, LogLevel, Standing};
 use islands::Islands;
 use join::{JoinProcess, joining};
@@ -115,8 +116,10 @@ pub struct ClusterCore {
     downed: Option<(ShutdownReason, u32)>,
     /// When members that left in order are quarantined.
     quarantine_at: BTreeMap<UniqueAddress, Instant>,
-    /// Addresses asked who runs there.
-    asked_who: BTreeMap<NodeAddress, Question>,
+    /// The host of this process, where it can be known.
+    host_id: Option<Arc<str>>,
+    /// Members whose addresses other processes claim, and the member that holds this node's own.
+    held: Held,
     /// Deaths witnessed of processes that are no members yet.
     witnessed: VecDeque<UniqueAddress>,
     islands: Islands,
@@ -167,7 +170,8 @@ impl ClusterCore {
             blocked_ticks: 0,
             downed: None,
             quarantine_at: BTreeMap::new(),
-            asked_who: BTreeMap::new(),
+            host_id: None,
+            held: Held::default(),
             witnessed: VecDeque::new(),
             islands: Islands::new(&settings.seed_nodes),
             app_version: settings.app_version.clone(),
@@ -181,6 +185,12 @@ impl ClusterCore {
             node,
             settings: Arc::new(settings),
         }
+    }
+
+    /// The same on this host: kernel boot id and network namespace (cluster T12).
+    #[must_use]
+    pub fn on_host(self, host_id: Option<&str>) -> Self {
+        Self { host_id: host_id.map(Into::into), ..self }
     }
 
     /// This process.
@@ -214,9 +224,11 @@ impl ClusterCore {
             Input::Tick => self.on_tick(now, out),
             Input::Message { from, message, received_at } => self.on_message(now, from, message, received_at, out),
             Input::PeerHandshake { peer, cluster_id } => self.on_peer_handshake(now, &peer, cluster_id, out),
-            Input::HandshakeRejected { address, code, detail } => {
-                self.on_handshake_rejected(&address, code, &detail, out);
+            Input::HelloRefused { address, code, holder, detail } => {
+                self.on_hello_refused(now, &address, code, holder, &detail, out);
             }
+            Input::DialOther { peer, host_id } => self.on_dial_other(now, &peer, host_id.as_deref(), out),
+            Input::AddressHeld { holder, claimant } => self.on_address_held(now, holder, claimant, out),
             Input::PeerQuarantined { peer, .. } => self.on_peer_quarantined(now, &peer, out),
             Input::LinkLost(peer) => self.on_link_lost(now, peer, out),
             Input::DialRefused(peer) => self.on_proof(now, ProofInput::Refused(peer), out),
@@ -268,15 +280,15 @@ impl ClusterCore {
         received_at: Instant,
         out: &mut Vec<Effect>,
     ) {
-        if self.refuses(now, &from, &message, out) {
+        if self.refuses(now, &from, &message, out) || self.is_claim_of_more_than_a_join(&from, &message) {
             return;
         }
         match message {
             Message::InitJoin { protocol, config, .. } => self.on_init_join(&from, protocol, &config, out),
             Message::InitJoinAck { cluster_id, config } => self.on_init_join_ack(now, &from, cluster_id, &config, out),
             Message::InitJoinNack => self.on_init_join_nack(now, &from, out),
-            Message::Join { roles, app_version, protocol, cluster_id, data_center } => {
-                let joiner = joining(from, roles, &data_center, app_version);
+            Message::Join { roles, app_version, protocol, cluster_id, data_center, host_id } => {
+                let joiner = joining(from, roles, &data_center, app_version).on_host(host_id);
                 self.on_join(now, joiner, protocol, cluster_id, out);
             }
             Message::JoinDeferred { retry_after } => self.on_join_deferred(now, &from, retry_after),
@@ -291,8 +303,6 @@ impl ClusterCore {
             Message::ExitingConfirmed { clean } => self.on_exiting_confirmed(now, from, clean, out),
             Message::IslandProbe(asked) => self.on_island_probe(now, from, asked, out),
             Message::IslandProbeAnswer { asked, own } => self.on_island_probe_answer(now, asked, own, out),
-            Message::WhoIs { nonce } => self.send(from, Message::Iam { nonce }, out),
-            Message::Iam { nonce } => self.on_i_am(now, &from, nonce, out),
             Message::Heartbeat { to, seq } => {
                 if to == self.node && matches!(self.life, Life::Member) {
                     self.send(from.clone(), Message::HeartbeatRsp { to: from, seq }, out);
@@ -546,6 +556,10 @@ impl ClusterCore {
         self.shown_exits.clone_from(&self.exits);
         let old = std::mem::replace(&mut self.view, Arc::new(view));
         let events = diff(&old, &self.view);
+        if !only_seen {
+            // Before the view: nothing may come between a view and what happened by it.
+            self.tell_holders(&old, out);
+        }
         out.push(Effect::View(self.view.clone()));
         self.warn_of_size(&events, out);
         out.extend(events.into_iter().map(Effect::Publish));
@@ -640,6 +654,7 @@ impl ClusterCore {
         let empty = MembershipView { cluster_id: self.view.cluster_id, ..MembershipView::empty(self.node.clone()) };
         let old = std::mem::replace(&mut self.view, Arc::new(empty));
         let events = diff(&old, &self.view);
+        self.tell_holders(&old, out);
         out.push(Effect::View(self.view.clone()));
         out.extend(events.into_iter().map(Effect::Publish));
         out.push(Effect::Shutdown(reason));

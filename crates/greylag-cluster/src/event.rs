@@ -32,7 +32,7 @@ pub enum Proof {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum EventKind {
-    /// Members come, change their status, go; tombstones.
+    /// Members come, change their status, go; tombstones; members whose addresses others claim.
     Members,
     /// Members become unreachable and reachable.
     Reachability,
@@ -163,6 +163,15 @@ pub enum ClusterEvent {
         /// How that is known.
         how: Proof,
     },
+    /// Another process was heard at the address of a member that it cannot have replaced: the name moved
+    /// to another host. Nothing changes by that; the process waits until the member is removed. Once per
+    /// claimant (cluster T15).
+    AddressHeld {
+        /// The member.
+        holder: UniqueAddress,
+        /// The process that waits.
+        claimant: UniqueAddress,
+    },
     /// A node of the same cluster name belongs to another cluster (cluster M25b).
     ForeignClusterDetected {
         /// The other cluster's id.
@@ -201,7 +210,8 @@ impl ClusterEvent {
             | Self::MemberReadyForShutdown(_)
             | Self::MemberLeft(_)
             | Self::MemberExited(_)
-            | Self::MemberDowned(_) => EventKind::Members,
+            | Self::MemberDowned(_)
+            | Self::AddressHeld { .. } => EventKind::Members,
             Self::UnreachableMember(_) | Self::ReachableMember(_) => EventKind::Reachability,
             Self::LeaderChanged(_) | Self::RoleLeaderChanged { .. } => EventKind::Leader,
             Self::SeenChanged { .. } | Self::ReachabilityChanged => EventKind::Gossip,

@@ -8,7 +8,7 @@ use crate::driver::watch::wire as watch_wire;
 use crate::{bootstrap, wire};
 
 /// Every message of the membership protocol, by its name on the wire.
-const MANIFESTS: [&str; 16] = [
+const MANIFESTS: [&str; 14] = [
     "cluster.init-join",
     "cluster.init-join-ack",
     "cluster.init-join-nack",
@@ -21,8 +21,6 @@ const MANIFESTS: [&str; 16] = [
     "cluster.exiting-confirmed",
     "cluster.island-probe",
     "cluster.island-probe-answer",
-    "cluster.who-is",
-    "cluster.i-am",
     "cluster.heartbeat",
     "cluster.heartbeat-rsp",
 ];

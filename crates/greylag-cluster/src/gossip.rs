@@ -142,6 +142,8 @@ impl Gossip {
                 entry.wall_ms = entry.wall_ms.max(theirs.wall_ms);
                 entry.clean |= theirs.clean;
                 entry.dead |= theirs.dead;
+                // Both named the same host, or one of them knew none.
+                entry.host_id = entry.host_id.take().max(theirs.host_id.clone());
             }
         }
         let mut members = self.members.merged(&other.members);

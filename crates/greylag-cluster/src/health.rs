@@ -30,8 +30,20 @@ pub struct Health {
     pub suspect: bool,
     /// Another cluster of the same name, met in the last minutes (cluster M25b).
     pub foreign_cluster: Option<ForeignCluster>,
+    /// Members whose addresses other processes claim that cannot have replaced them; of a process that
+    /// waits to join, the member that holds its own address (cluster T15).
+    pub held_addresses: Vec<HeldAddress>,
     /// Messages dropped in the last minute, by reason.
     pub dead_letters: BTreeMap<DeadLetterReason, u64>,
+}
+
+/// A member and another process at its address: the name has moved, or somebody uses it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HeldAddress {
+    /// The member; it stays until it is removed.
+    pub holder: UniqueAddress,
+    /// The process that waits for its removal: the latest that was heard.
+    pub claimant: UniqueAddress,
 }
 
 /// Another cluster of the same name.
@@ -44,12 +56,14 @@ pub struct ForeignCluster {
 }
 
 impl Health {
-    /// Nothing needs a human: joined, trusted, converged, everybody reachable, alone under its name.
+    /// Nothing needs a human: joined, trusted, converged, everybody reachable, alone under its name, and
+    /// every member alone at its address.
     pub fn is_good(&self) -> bool {
         self.initialized
             && self.converged
             && !self.suspect
             && self.unreachable.is_empty()
             && self.foreign_cluster.is_none()
+            && self.held_addresses.is_empty()
     }
 }

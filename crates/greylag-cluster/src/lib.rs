@@ -88,6 +88,7 @@ mod generated_watch {
 mod gossip;
 mod health;
 mod heartbeat;
+mod holders;
 mod member;
 mod members;
 mod message;
@@ -137,7 +138,7 @@ pub use driver::{ChildWitness, FileWitness};
 pub use error::{ConfigError, JoinError, JoinRejection, MemberError, SingletonError, StartError, Terminated};
 pub use event::{ClusterEvent, EventKind, InitialState, Proof, diff};
 pub use gossip::{Blockers, ConfirmedExits, Gossip, Merged};
-pub use health::{ForeignCluster, Health};
+pub use health::{ForeignCluster, Health, HeldAddress};
 pub use heartbeat::{HeartbeatCore, HeartbeatEffect, HeartbeatInput};
 pub use member::{Member, MemberStatus};
 pub use members::Members;

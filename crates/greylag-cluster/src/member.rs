@@ -98,6 +98,9 @@ pub struct Member {
     pub app_version: AppVersion,
     /// Its data centre; one only, named `default`, for now.
     pub data_center: Arc<str>,
+    /// The host that it named when it joined: kernel boot id and network namespace. Never changed;
+    /// `None` where they cannot be known. Source: cluster M1, T12.
+    pub host_id: Option<Arc<str>>,
 }
 
 impl Member {
@@ -115,7 +118,14 @@ impl Member {
             roles,
             app_version,
             data_center,
+            host_id: None,
         }
+    }
+
+    /// The same member on this host.
+    #[must_use]
+    pub fn on_host(self, host_id: Option<Arc<str>>) -> Self {
+        Self { host_id, ..self }
     }
 
     /// Whether it has the role.

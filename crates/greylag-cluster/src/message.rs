@@ -43,7 +43,6 @@ impl Island {
 /// member --GossipEnvelope / GossipStatus--> member
 /// leaver --ExitingConfirmed--> the next leaders
 /// leader --IslandProbe--> every seed --IslandProbeAnswer--> leader   (only if the seed's cluster is another one)
-/// anyone --WhoIs{nonce}--> an address --Iam{nonce}--> anyone
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Message {
@@ -77,8 +76,10 @@ pub enum Message {
         cluster_id: u128,
         /// Where it runs; `default` for now.
         data_center: Arc<str>,
+        /// Its host: kernel boot id and network namespace, where they can be known.
+        host_id: Option<Arc<str>>,
     },
-    /// Ask again: an older process of your address is on its way out.
+    /// Ask again: a member holds your address, and it is asked there who runs.
     JoinDeferred {
         /// After so long.
         retry_after: Duration,
@@ -129,16 +130,6 @@ pub enum Message {
         /// The answerer's cluster.
         own: Island,
     },
-    /// Who runs at the address this was sent to?
-    WhoIs {
-        /// Known only to the asker.
-        nonce: u64,
-    },
-    /// I do.
-    Iam {
-        /// From the question.
-        nonce: u64,
-    },
     /// Are you there?
     Heartbeat {
         /// For this incarnation only.
@@ -171,8 +162,6 @@ impl Message {
             Self::ExitingConfirmed { .. } => "cluster.exiting-confirmed",
             Self::IslandProbe(_) => "cluster.island-probe",
             Self::IslandProbeAnswer { .. } => "cluster.island-probe-answer",
-            Self::WhoIs { .. } => "cluster.who-is",
-            Self::Iam { .. } => "cluster.i-am",
             Self::Heartbeat { .. } => "cluster.heartbeat",
             Self::HeartbeatRsp { .. } => "cluster.heartbeat-rsp",
         }

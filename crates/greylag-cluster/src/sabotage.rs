@@ -23,4 +23,6 @@ pub enum Sabotage {
     Recheck,
     /// A dial that ends in any other way counts as refused (cluster S20).
     TimeoutIsRefusal,
+    /// A member is Down at once when its name is heard from another host (cluster M25, T15).
+    MovedName,
 }

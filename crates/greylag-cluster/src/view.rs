@@ -3,6 +3,7 @@
 //! A view is an immutable value: it is replaced as a whole, so whoever holds one sees one moment.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use greylag_core::UniqueAddress;
 
@@ -12,7 +13,7 @@ use crate::seen::Seen;
 use crate::shared::Shared;
 
 /// What is left of a removed member: it can never come back. Source: cluster M4, M29.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Tombstone {
     /// When it was removed, by the remover's wall clock, in ms since 1970; only for pruning.
     pub wall_ms: u64,
@@ -20,6 +21,8 @@ pub struct Tombstone {
     pub clean: bool,
     /// Its death was proven. Implies `clean`.
     pub dead: bool,
+    /// The host that the member named: a process there at the same address has replaced it. Source: cluster P3.
+    pub host_id: Option<Arc<str>>,
 }
 
 /// One moment of the membership, as this node sees it.

@@ -32,6 +32,9 @@ pub(crate) const SINGLETON: &str = "cluster.singleton";
 /// The manifest of [`ProxyMessage`].
 pub(crate) const SINGLETON_PROXY: &str = "cluster.singleton-proxy";
 
+/// Bytes of a host's name; a boot id and a namespace have about 60.
+const MAX_HOST_ID: usize = 256;
+
 /// What is wrong with a message; the caller adds its manifest.
 type Malformed = &'static str;
 
@@ -50,12 +53,13 @@ pub(crate) fn encode(message: &Message) -> Bytes {
                 .encode_to_vec()
         }
         Message::InitJoinNack => pb::InitJoinNack {}.encode_to_vec(),
-        Message::Join { roles, app_version, protocol, cluster_id, data_center } => pb::Join {
+        Message::Join { roles, app_version, protocol, cluster_id, data_center, host_id } => pb::Join {
             roles: roles.clone(),
             app_version: app_version.as_str().to_owned(),
             protocol: *protocol,
             cluster_id: id_bytes(*cluster_id),
             data_center: if **data_center == *DEFAULT_DC { String::new() } else { data_center.to_string() },
+            host_id: host_id.as_deref().unwrap_or_default().to_owned(),
         }
         .encode_to_vec(),
         Message::JoinDeferred { retry_after } => {
@@ -82,7 +86,6 @@ pub(crate) fn encode(message: &Message) -> Bytes {
         Message::IslandProbeAnswer { asked, own } => {
             pb::IslandProbeAnswer { asked: Some(island(*asked)), own: Some(island(*own)) }.encode_to_vec()
         }
-        Message::WhoIs { nonce } | Message::Iam { nonce } => pb::Nonce { nonce: *nonce }.encode_to_vec(),
         Message::Heartbeat { to, seq } | Message::HeartbeatRsp { to, seq } => {
             pb::Heartbeat { to: Some(node(to)), seq: *seq }.encode_to_vec()
         }
@@ -131,10 +134,12 @@ fn parse(manifest: &str, bytes: Bytes) -> Result<Message, Wire> {
         }
         "cluster.init-join-nack" => Message::InitJoinNack,
         "cluster.join" => {
-            let pb::Join { roles, app_version, protocol, cluster_id, data_center } = pb::Join::decode(bytes)?;
+            let join = pb::Join::decode(bytes)?;
+            let pb::Join { roles, app_version, protocol, cluster_id, data_center, host_id } = join;
             let data_center = if data_center.is_empty() { DEFAULT_DC } else { &data_center }.into();
             let app_version = version_text(&app_version)?;
-            Message::Join { roles, app_version, protocol, cluster_id: id(&cluster_id)?, data_center }
+            let (cluster_id, host_id) = (id(&cluster_id)?, read_host(&host_id)?);
+            Message::Join { roles, app_version, protocol, cluster_id, data_center, host_id }
         }
         "cluster.join-deferred" => {
             let retry_after = Duration::from_millis(pb::JoinDeferred::decode(bytes)?.retry_after_ms);
@@ -156,8 +161,6 @@ fn parse(manifest: &str, bytes: Bytes) -> Result<Message, Wire> {
             let pb::IslandProbeAnswer { asked, own } = pb::IslandProbeAnswer::decode(bytes)?;
             Message::IslandProbeAnswer { asked: read_island(asked.as_ref())?, own: read_island(own.as_ref())? }
         }
-        "cluster.who-is" => Message::WhoIs { nonce: pb::Nonce::decode(bytes)?.nonce },
-        "cluster.i-am" => Message::Iam { nonce: pb::Nonce::decode(bytes)?.nonce },
         "cluster.heartbeat" => {
             let pb::Heartbeat { to, seq } = pb::Heartbeat::decode(bytes)?;
             Message::Heartbeat { to: read_node(to.as_ref())?, seq }
@@ -273,6 +276,15 @@ fn id(bytes: &[u8]) -> Result<u128, Malformed> {
     }
 }
 
+/// A member's host is kept and gossiped for as long as the member is, so its name has a bound.
+fn read_host(text: &str) -> Result<Option<Arc<str>>, Malformed> {
+    match text.len() {
+        0 => Ok(None),
+        1..=MAX_HOST_ID => Ok(Some(text.into())),
+        _ => Err("a host id of more than 256 bytes"),
+    }
+}
+
 fn version_text(text: &str) -> Result<AppVersion, Malformed> {
     text.parse().map_err(|_| "not an application version")
 }
@@ -363,6 +375,8 @@ fn encode_gossip(gossip: &Gossip) -> pb::Gossip {
     let mut nodes = Nodes { members: gossip.members.places(), others: Table::new() };
     let mut roles = Table::new();
     let mut app_versions = Table::new();
+    let mut hosts: Table<String> = Table::new();
+    let mut host = |id: &Option<Arc<str>>| id.as_deref().map_or(0, |id| hosts.place(id) + 1);
     let members = (0..)
         .zip(&gossip.members)
         .map(|(place, member)| pb::Member {
@@ -372,6 +386,7 @@ fn encode_gossip(gossip: &Gossip) -> pb::Gossip {
             dead: member.dead,
             roles: member.roles.iter().map(|role| roles.place(role.as_str())).collect(),
             app_version: app_versions.place(member.app_version.as_str()),
+            host_plus_one: host(&member.host_id),
         })
         .collect();
     let rows = gossip
@@ -400,6 +415,7 @@ fn encode_gossip(gossip: &Gossip) -> pb::Gossip {
             wall_ms: tombstone.wall_ms,
             clean: tombstone.clean,
             dead: tombstone.dead,
+            host_plus_one: host(&tombstone.host_id),
         })
         .collect();
     pb::Gossip {
@@ -412,6 +428,7 @@ fn encode_gossip(gossip: &Gossip) -> pb::Gossip {
         rows,
         versions,
         tombstones,
+        hosts: hosts.values,
     }
 }
 
@@ -424,6 +441,8 @@ fn read_gossip(gossip: Option<pb::Gossip>) -> Result<Arc<Gossip>, Malformed> {
     let nodes: Vec<UniqueAddress> = gossip.nodes.iter().map(|n| read_node(Some(n))).collect::<Result<_, _>>()?;
     let app_versions: Vec<AppVersion> =
         gossip.app_versions.iter().map(|text| version_text(text)).collect::<Result<_, _>>()?;
+    let hosts: Vec<Option<Arc<str>>> = gossip.hosts.iter().map(|text| read_host(text)).collect::<Result<_, _>>()?;
+    let host = |plus_one: u32| plus_one.checked_sub(1).map_or(Ok(None), |place| at(&hosts, place).cloned());
     let mut members: Vec<Member> = Vec::with_capacity(gossip.members.len());
     let mut before: Option<&pb::Member> = None;
     for member in &gossip.members {
@@ -442,6 +461,7 @@ fn read_gossip(gossip: Option<pb::Gossip>) -> Result<Arc<Gossip>, Malformed> {
         read.up_number = member.up_number_plus_one.checked_sub(1).unwrap_or(Member::NOT_UP);
         read.status = read_member_status(member.status())?;
         read.dead = member.dead;
+        read.host_id = host(member.host_plus_one)?;
         members.push(read);
     }
     let mut rows = BTreeMap::new();
@@ -475,8 +495,9 @@ fn read_gossip(gossip: Option<pb::Gossip>) -> Result<Arc<Gossip>, Malformed> {
     }
     let mut tombstones = BTreeMap::new();
     for tombstone in &gossip.tombstones {
-        let pb::Tombstone { wall_ms, clean, dead, node } = *tombstone;
-        tombstones.insert(at(&nodes, node)?.clone(), Tombstone { wall_ms, clean, dead });
+        let pb::Tombstone { wall_ms, clean, dead, node, host_plus_one } = *tombstone;
+        let tombstone = Tombstone { wall_ms, clean, dead, host_id: host(host_plus_one)? };
+        tombstones.insert(at(&nodes, node)?.clone(), tombstone);
     }
     Ok(Arc::new(Gossip {
         members,

@@ -78,12 +78,17 @@ impl Machine {
     }
 
     fn join_as(&mut self, who: &str, role: &str) -> Vec<Effect> {
+        self.join_on(who, role, Some("host"))
+    }
+
+    fn join_on(&mut self, who: &str, role: &str, host: Option<&str>) -> Vec<Effect> {
         let join = Message::Join {
             roles: vec![role.into(), "dc-elsewhere".into()],
             app_version: AppVersion::default(),
             protocol: PROTOCOL,
             cluster_id: 0,
             data_center: "default".into(),
+            host_id: host.map(Into::into),
         };
         self.message(who, join)
     }
@@ -309,6 +314,7 @@ fn joins_are_refused_with_their_reason() {
         protocol,
         cluster_id,
         data_center: "default".into(),
+        host_id: None,
     };
     let reason = refused(a.message("x", join(9, 0)));
     assert_eq!(reason, JoinRejection::IncompatibleProtocol { ours: PROTOCOL, theirs: 9 });
@@ -339,38 +345,112 @@ fn a_joiner_that_was_removed_before_its_welcome_ends() {
     assert_eq!(told("stranger", QuarantineReason::RemovedFromMembership), None, "it was never asked");
 }
 
-/// cluster M25, M28.
+/// cluster M25, M28, S20 (a): a Join changes nothing; only an answer at the address does, and only one that
+/// names the member's host.
 #[test]
-fn a_new_process_at_an_address_takes_out_the_old_one_and_waits() {
-    let mut a = Machine::with("a", ClusterSettings::default(), &["b", "c"]);
-    let out = a.join("b#2");
-    assert!(sent(&out, "b").iter().any(|message| matches!(message, Message::JoinDeferred { .. })));
-    assert_eq!((a.status("b"), a.status("b#2")), (Some(MemberStatus::Down), None));
-    assert_eq!(a.core.gossip().reachability.status(&ua("a"), &ua("b")), Status::Terminated);
+fn a_process_that_can_have_replaced_the_member_waits_for_the_answer_at_its_address() {
+    let off = ClusterSettings { proof_of_death: ProofOfDeath::Off, ..ClusterSettings::default() };
+    let on = ClusterSettings { proof_of_death: ProofOfDeath::On, ..ClusterSettings::default() };
+    for (settings, host, heir) in [
+        (ClusterSettings::default(), Some("host"), true),
+        (ClusterSettings::default(), Some("other"), false),
+        (ClusterSettings::default(), None, false),
+        (off, Some("host"), false),
+        (on, None, true),
+    ] {
+        let mut a = Machine::with("a", settings, &["b", "c"]);
+        let out = a.join_on("b#2", "worker", host);
+        let deferred = sent(&out, "b").iter().any(|message| matches!(message, Message::JoinDeferred { .. }));
+        let asked = out.contains(&Effect::AskWho(address("b")));
+        let (holder, claimant) = (ua("b"), ua("b#2"));
+        let told = out.contains(&Effect::Publish(ClusterEvent::AddressHeld { holder, claimant }));
+        assert_eq!((deferred, asked, told), (heir, heir, !heir), "{host:?}");
+        assert_eq!((a.status("b"), a.status("b#2")), (Some(MemberStatus::Up), None));
+        assert_eq!(a.core.health(a.now).held_addresses.is_empty(), heir);
+        let host_id: Option<Arc<str>> = host.map(Into::into);
+        let others = Input::DialOther { peer: ua("b"), host_id: Some("host".into()) };
+        assert!(a.input(others).is_empty(), "the member itself answers");
+        a.input(Input::DialOther { peer: ua("b#2"), host_id });
+        let stays = if heir { MemberStatus::Down } else { MemberStatus::Up };
+        assert_eq!(a.status("b"), Some(stays));
+        assert_eq!(a.core.gossip().members.get(&ua("b")).unwrap().dead, heir);
+    }
 }
 
-/// cluster M10: whoever answers at a shared address stays; without an answer the newest does.
+/// cluster T15, M25: whoever claims the address of a member may ask to join, and is believed nothing else.
 #[test]
-fn of_two_members_with_one_address_one_stays() {
-    for answers in [Some("b#2"), Some("b"), None] {
+fn a_claimant_is_heard_for_the_join_alone() {
+    let mut a = Machine::with("a", ClusterSettings::default(), &["b", "c"]);
+    let out = a.message("b#2", Message::InitJoin { to: address("a"), protocol: PROTOCOL, config: Default::default() });
+    assert!(matches!(sent(&out, "b")[..], [Message::InitJoinAck { .. }]));
+    for message in [
+        Message::Heartbeat { to: ua("a"), seq: 1 },
+        Message::ExitingConfirmed { clean: true },
+        Message::JoinRejected { reason: JoinRejection::Removed },
+        Message::IslandProbe(Island { cluster_id: 9, size: 9 }),
+    ] {
+        assert!(a.message("b#2", message.clone()).is_empty(), "{message:?}");
+    }
+}
+
+/// cluster M24, T15: who waits for the removal of a member at its own address says so at once and every 5 s,
+/// and never forms a cluster.
+#[test]
+fn a_process_whose_address_is_held_never_forms_a_cluster() {
+    let settings = ClusterSettings { self_join_alone: true, ..ClusterSettings::default() };
+    let mut a = Machine::new("a#2", settings);
+    a.command(Command::JoinSeeds(["a", "b", "c"].map(address).to_vec()));
+    let refused = |holder: Option<&str>| Input::HelloRefused {
+        address: address("b"),
+        code: RejectCode::NotReady,
+        holder: holder.map(ua),
+        detail: "a:1#1 is a member at this address (Up)".to_owned(),
+    };
+    assert!(a.input(refused(None)).is_empty() && a.input(refused(Some("x"))).is_empty(), "not about this address");
+    let out = a.input(refused(Some("a")));
+    let said = logs(&out);
+    assert!(said.len() == 1 && said[0].contains("a:1#1 is a member at this address (Up)"), "{said:?}");
+    assert!(a.input(refused(Some("a"))).is_empty(), "just said");
+    let held = HeldAddress { holder: ua("a"), claimant: ua("a#2") };
+    assert_eq!(a.core.health(a.now).held_addresses, [held]);
+    a.now += 5 * SECOND;
+    assert_eq!(logs(&a.input(refused(Some("a")))).len(), 1, "again");
+    a.message("b", Message::InitJoinNack);
+    a.message("c", Message::InitJoinNack);
+    a.run(30 * SECOND, &[]);
+    assert!(a.core.view().members.is_empty());
+}
+
+/// cluster M10: of two members with one address the one goes that whoever answers there has replaced. The
+/// other one, and both if nobody answers, are judged like every member.
+#[test]
+fn of_two_members_with_one_address_the_replaced_one_goes() {
+    for (answers, second_host, goes) in [
+        (Some("b#2"), "host", Some("b")),
+        (Some("b"), "host", Some("b#2")),
+        (Some("b#2"), "other", None),
+        (Some("b"), "other", None),
+        (None, "host", None),
+    ] {
         let mut a = Machine::with("a", ClusterSettings::default(), &["b", "c"]);
         // Possible only after a partition: somebody else let the second one in.
         let mut gossip = Gossip::clone(a.core.gossip());
-        gossip.members.insert(Member::joining(ua("b#2"), Arc::default(), AppVersion::default()));
+        let second = Member::joining(ua("b#2"), Arc::default(), AppVersion::default());
+        gossip.members.insert(second.on_host(Some(second_host.into())));
         gossip.touch(&ua("c"), true);
         a.message("c", Message::GossipEnvelope { to: ua("a"), gossip: Arc::new(gossip), suspect: false });
         assert_eq!(a.core.view().members.len(), 4);
-        let out = a.run(SECOND, &["b", "c"]);
-        let questions = sent(&out, "b");
-        let nonce = questions.iter().find_map(|m| if let Message::WhoIs { nonce } = m { Some(*nonce) } else { None });
+        let out = a.run(SECOND, &["b", "b#2", "c"]);
+        assert!(out.contains(&Effect::AskWho(address("b"))));
         if let Some(who) = answers {
-            a.message(who, Message::Iam { nonce: nonce.expect("it asks") });
+            let host = if who == "b" { "host" } else { second_host };
+            a.input(Input::DialOther { peer: ua(who), host_id: Some(host.into()) });
         }
-        a.run(7 * SECOND, &["b", "c"]);
-        let stays = answers.unwrap_or("b#2");
-        let goes = if stays == "b" { "b#2" } else { "b" };
-        assert!(a.status(stays).is_some_and(|status| status < MemberStatus::Down), "{answers:?}");
-        assert!(a.status(goes).is_none_or(|status| status == MemberStatus::Down), "{answers:?}");
+        a.run(3 * SECOND, &["b", "b#2", "c"]);
+        for who in ["b", "b#2"] {
+            let is_down = a.status(who).is_none_or(|status| status == MemberStatus::Down);
+            assert_eq!(is_down, goes == Some(who), "{answers:?} {second_host} {who}");
+        }
     }
 }
 
@@ -564,9 +644,10 @@ fn seeds_of_another_name_fail_the_join_and_change_nothing() {
     let mut a = Machine::new("a", ClusterSettings::default());
     a.command(Command::JoinSeeds(vec![address("b"), address("c")]));
     let detail = "the caller's cluster is \"shop\", ours is \"depot\"".to_owned();
-    let rejected = |name| Input::HandshakeRejected {
+    let rejected = |name| Input::HelloRefused {
         address: address(name),
         code: RejectCode::WrongCluster,
+        holder: None,
         detail: detail.clone(),
     };
     assert!(a.input(rejected("b")).is_empty(), "the other seed may be right");
@@ -899,28 +980,6 @@ fn whoever_waits_and_hears_statuses_does_not_ask_again() {
     assert!(asks(&a.run(11 * SECOND, &["b"])), "then nobody is heard");
 }
 
-/// cluster M10: an address that is shared again is asked again before anybody goes.
-#[test]
-fn patience_with_a_shared_address_is_of_one_pair() {
-    let mut a = Machine::with("a", ClusterSettings::default(), &["b", "c"]);
-    let joins = |who: &str| {
-        let member = Member::joining(ua(who), Arc::default(), AppVersion::default());
-        move |gossip: &mut Gossip| gossip.members.insert(member)
-    };
-    a.gossip_from("c", joins("b#2"));
-    let asked = a.run(2 * SECOND, &["b#2", "c"]);
-    assert!(sent(&asked, "b").iter().any(|message| matches!(message, Message::WhoIs { .. })));
-    // Another leader settles it.
-    a.gossip_from("c", |gossip| gossip.members.get_mut(&ua("b")).unwrap().status = MemberStatus::Down);
-    a.run(20 * SECOND, &["b#2", "c"]);
-    a.gossip_from("c", joins("b#3"));
-    a.run(2 * SECOND, &["b#2", "c"]);
-    let down = |a: &Machine| ["b#2", "b#3"].iter().filter(|who| a.status(who) == Some(MemberStatus::Down)).count();
-    assert_eq!(down(&a), 0, "whoever lives there had no time to answer");
-    a.run(7 * SECOND, &["b#2", "c"]);
-    assert_eq!(down(&a), 1);
-}
-
 /// cluster M25b: each of several foreign clusters is spoken of now and then, not at each message.
 #[test]
 fn two_foreign_clusters_are_no_flood_of_news() {
@@ -1085,7 +1144,7 @@ fn a_change_is_told_in_one_order_the_leaders_of_roles_too() {
     let mut a = Machine::with("a", ClusterSettings::default(), &["b", "c"]);
     assert_eq!(a.core.view().role_leaders["worker"], ua("b"), "a has no such role");
     assert_eq!(a.core.view().role_leaders["dc-default"], ua("a"));
-    let stone = |clean| Tombstone { wall_ms: 1, clean, dead: false };
+    let stone = |clean| Tombstone { wall_ms: 1, clean, ..Tombstone::default() };
     let out = a.gossip_from("c", |gossip| {
         gossip.tombstones.insert(ua("z"), stone(false));
         gossip.members.get_mut(&ua("b")).unwrap().status = MemberStatus::Down;

@@ -1,7 +1,7 @@
 //! Transcripts of the membership machines: a few nodes on a network without delay.
 //!
-//! Commands: `start NAME seeds=a,b smaller=leave`, `join NAME seeds=a,b`, `leave NAME by=NAME`,
-//! `down NAME by=NAME`, `prepare by=NAME`, `kill NAME`, `pause NAME DURATION`, `advance DURATION`, `view NAME`. Heartbeats, status gossip and news of who has seen what are left out
+//! Commands: `start NAME seeds=a,b smaller=leave host=h proof=off|on`, `join NAME seeds=a,b`, `leave NAME by=NAME`,
+//! `down NAME by=NAME`, `prepare by=NAME`, `kill NAME`, `forge NAME at=NAME host=h` (a Join in the name of that address), `pause NAME DURATION`, `advance DURATION`, `view NAME`. Heartbeats, status gossip and news of who has seen what are left out
 //! of the output; they are tested where they are made.
 //!
 //! A transcript that begins with `manager NAME` is about one manager of a singleton (see `manager.rs`), one
@@ -18,10 +18,11 @@ use std::time::{Duration, Instant};
 
 use greylag_cluster::{
     ClusterCore, ClusterEvent, ClusterSettings, Command, Effect, Input, MemberStatus, Message, OnForeignCluster,
+    ProofOfDeath,
 };
 use greylag_core::{NodeAddress, Uid, UniqueAddress};
 use greylag_testkit::transcript::{self, Case};
-use greylag_transport::Destination;
+use greylag_transport::{Destination, Holder, RejectCode};
 
 struct World {
     base: Instant,
@@ -29,6 +30,12 @@ struct World {
     /// The process now at each address.
     nodes: BTreeMap<NodeAddress, ClusterCore>,
     killed: Vec<UniqueAddress>,
+    /// The host of each process: if none is said, one of the name's own.
+    hosts: BTreeMap<UniqueAddress, String>,
+    /// The policy of each node.
+    proofs: BTreeMap<UniqueAddress, ProofOfDeath>,
+    /// Who holds which address, as each node's transport was told.
+    holders: BTreeMap<NodeAddress, Vec<Holder>>,
     queue: VecDeque<(UniqueAddress, Destination, Message)>,
     dials: VecDeque<(NodeAddress, UniqueAddress)>,
     started: u64,
@@ -44,6 +51,9 @@ impl World {
             now: Duration::ZERO,
             nodes: BTreeMap::new(),
             killed: Vec::new(),
+            hosts: BTreeMap::new(),
+            proofs: BTreeMap::new(),
+            holders: BTreeMap::new(),
             queue: VecDeque::new(),
             dials: VecDeque::new(),
             started: 0,
@@ -75,8 +85,13 @@ impl World {
                     _ => OnForeignCluster::Warn,
                 };
                 let seed_nodes = seeds.unwrap_or_default();
-                let settings = ClusterSettings { seed_nodes, on_foreign_cluster, ..ClusterSettings::default() };
-                self.start(name, settings);
+                let proof_of_death = match case.arg("proof") {
+                    Some("off") => ProofOfDeath::Off,
+                    Some("on") => ProofOfDeath::On,
+                    _ => ProofOfDeath::Local,
+                };
+                let settings = ClusterSettings { proof_of_death, on_foreign_cluster, ..ClusterSettings::default() };
+                self.start(name, case.arg("host").unwrap_or(name), ClusterSettings { seed_nodes, ..settings });
             }
             "prepare" => self.command(case.arg("by").unwrap(), Command::PrepareForFullShutdown),
             "pause" => self.pause(name, transcript::duration(case.positional(1).unwrap()).unwrap()),
@@ -85,8 +100,10 @@ impl World {
                 self.command(name, Command::JoinSeeds(seeds));
             }
             "leave" => self.command(case.arg("by").unwrap(), Command::Leave(self.ua(name))),
-            "down" => self.command(case.arg("by").unwrap(), Command::Down(self.ua(name))),
+            "down" => self.command(case.arg("by").unwrap(), Command::Down(self.named(name))),
             "kill" => self.kill(name),
+            "forge" => self.forge(name, case.arg("at").unwrap(), case.arg("host")),
+
             "advance" => self.advance(transcript::duration(name).unwrap()),
             "view" => self.show_view(name),
             other => panic!("unknown command {other}"),
@@ -95,15 +112,71 @@ impl World {
         std::mem::take(&mut self.out)
     }
 
+    /// `b` is the process now at that address, `b#2` the second one that was started.
+    fn named(&self, name: &str) -> UniqueAddress {
+        match name.split_once('#') {
+            Some((host, uid)) => UniqueAddress::new(address(host), Uid::new(uid.parse().unwrap()).unwrap()),
+            None => self.ua(name),
+        }
+    }
+
     fn ua(&self, name: &str) -> UniqueAddress {
         self.nodes[&address(name)].node().clone()
     }
 
-    fn start(&mut self, name: &str, settings: ClusterSettings) {
+    fn start(&mut self, name: &str, host: &str, settings: ClusterSettings) {
         self.started += 1;
+        let proof_of_death = settings.proof_of_death;
         let ua = UniqueAddress::new(address(name), Uid::new(self.started).unwrap());
-        let core = ClusterCore::new(ua, settings, self.started, self.base + self.now);
+        let core = ClusterCore::new(ua.clone(), settings, self.started, self.base + self.now).on_host(Some(host));
+        self.hosts.insert(ua.clone(), host.to_owned());
+        self.proofs.insert(ua, proof_of_death);
         self.nodes.insert(address(name), core);
+    }
+
+    /// Somebody who does not run at the address says that it does, and wants to join.
+    fn forge(&mut self, name: &str, at: &str, host: Option<&str>) {
+        let forger = UniqueAddress::new(address(name), Uid::new(666).unwrap());
+        let message = Message::Join {
+            roles: Vec::new(),
+            app_version: greylag_cluster::AppVersion::default(),
+            protocol: greylag_cluster::PROTOCOL,
+            cluster_id: 0,
+            data_center: "default".into(),
+            host_id: host.map(Into::into),
+        };
+        let received_at = self.base + self.now;
+        // On a stream accepted before the member was known: no Hello is judged any more.
+        self.input(&address(at), Input::Message { from: forger, message, received_at });
+    }
+
+    /// Whether the transport of this node carries what comes from a process there; what it says of it if
+    /// not, and who answers if it asks. Source: cluster T15.
+    fn hears(&mut self, node: &NodeAddress, from: &UniqueAddress) -> bool {
+        let holders = self.holders.get(node).into_iter().flatten();
+        let there: Vec<Holder> = holders.filter(|holder| holder.member.address() == from.address()).cloned().collect();
+        if there.is_empty() || there.iter().any(|holder| holder.member == *from) {
+            return true;
+        }
+        let host_id = self.hosts.get(from).cloned();
+        if let Some(holder) = there.iter().find(|holder| !holder.heirs.include(host_id.as_deref())) {
+            let (holder, detail) = (holder.member.clone(), holder.detail());
+            self.input(node, Input::AddressHeld { holder: holder.clone(), claimant: from.clone() });
+            let (address, code) = (node.clone(), RejectCode::NotReady);
+            self.input(from.address(), Input::HelloRefused { address, code, holder: Some(holder), detail });
+            return false;
+        }
+        self.ask_who(node, from.address());
+        true
+    }
+
+    /// Whoever runs at the address answers the dial.
+    fn ask_who(&mut self, node: &NodeAddress, there: &NodeAddress) {
+        let answer = self.nodes.get(there).map(|core| core.node().clone());
+        if let Some(peer) = answer {
+            let host_id = self.hosts.get(&peer).map(|host| host.as_str().into());
+            self.input(node, Input::DialOther { peer, host_id });
+        }
     }
 
     fn kill(&mut self, name: &str) {
@@ -145,7 +218,9 @@ impl World {
             if let Some((from, to, message)) = self.queue.pop_front() {
                 let at = to.address().clone();
                 let reached = self.nodes.get(&at).map(|core| core.node().clone());
-                if reached.is_some_and(|ua| to == Destination::from(ua) || matches!(to, Destination::Address(_))) {
+                let is_there =
+                    reached.is_some_and(|ua| to == Destination::from(ua) || matches!(to, Destination::Address(_)));
+                if is_there && self.hears(&at, &from) {
                     let received_at = self.base + self.now;
                     self.input(&at, Input::Message { from, message, received_at });
                 }
@@ -175,12 +250,17 @@ impl World {
             Effect::Publish(event) => event_text(event),
             Effect::Quarantine { peer, harmless } => Some(format!("quarantines {} harmless={harmless}", name(peer))),
             Effect::Dial(peer) => Some(format!("dials {}", name(peer))),
+            Effect::AskWho(address) => Some(format!("asks who runs at {}", address.host())),
             Effect::StartExitingTasks => Some("hands over".to_owned()),
             Effect::Shutdown(reason) => Some(format!("ends: {reason}")),
             Effect::JoinFailed(error) => Some(format!("join failed: {error}")),
             Effect::AcquireLease => Some("asks for the lease".to_owned()),
             Effect::ReleaseLease => Some("gives the lease back".to_owned()),
-            Effect::Ticked { .. } | Effect::View(_) | Effect::ClusterId(_) | Effect::Joined | Effect::Log(..) => None,
+            Effect::Log(_, text) if text.contains("let") && text.contains("join yet") => {
+                Some("says what it waits for".to_owned())
+            }
+            Effect::View(_) | Effect::Holders(_) | Effect::ClusterId(_) | Effect::Joined | Effect::Log(..) => None,
+            Effect::Ticked { .. } => None,
         };
         if let Some(shown) = shown {
             let _infallible = writeln!(self.out, "{:.2} {} {shown}", self.now.as_secs_f64(), node.address().host());
@@ -188,6 +268,12 @@ impl World {
         match effect {
             Effect::Send { to, message } => self.queue.push_back((node.clone(), to, message)),
             Effect::Dial(peer) => self.dials.push_back((node.address().clone(), peer)),
+            Effect::AskWho(address) => self.ask_who(node.address(), &address),
+            Effect::Holders(members) => {
+                let settings = ClusterSettings { proof_of_death: self.proofs[node], ..ClusterSettings::default() };
+                let holders = settings.holders(&members);
+                self.holders.insert(node.address().clone(), holders);
+            }
             Effect::StartExitingTasks => {
                 self.input(node.address(), Input::Command(Command::ExitingTasksDone { clean: true }));
             }
@@ -227,8 +313,6 @@ fn describe(message: &Message) -> Option<String> {
         Message::ExitingConfirmed { clean } => format!("ExitingConfirmed clean={clean}"),
         Message::IslandProbe(asked) => format!("IslandProbe size={}", asked.size),
         Message::IslandProbeAnswer { asked, own } => format!("IslandProbeAnswer asked={} own={}", asked.size, own.size),
-        Message::WhoIs { .. } => "WhoIs".to_owned(),
-        Message::Iam { .. } => "Iam".to_owned(),
         other => other.manifest().to_owned(),
     })
 }
@@ -257,6 +341,9 @@ fn event_text(event: &ClusterEvent) -> Option<String> {
         ClusterEvent::SelfTrusted => "* SelfTrusted".to_owned(),
         ClusterEvent::LocalPause(by) => format!("* stood still for {:.2} s", by.as_secs_f64()),
         ClusterEvent::ForeignClusterDetected { size, .. } => format!("* another cluster, size {size:?}"),
+        ClusterEvent::AddressHeld { holder, claimant } => {
+            format!("* {} is held, {} waits", name(holder), name(claimant))
+        }
         ClusterEvent::ProvenDead { member, how } => format!("* {} proven dead: {how:?}", name(member)),
         _ => return None,
     })

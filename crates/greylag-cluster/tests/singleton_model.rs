@@ -135,7 +135,8 @@ impl Model {
         }
         for (member, clean) in removed {
             self.members.remove(&member.address);
-            self.tombstones.insert(member.address.clone(), Tombstone { wall_ms: 0, clean, dead: member.dead });
+            self.tombstones
+                .insert(member.address.clone(), Tombstone { clean, dead: member.dead, ..Tombstone::default() });
             if let Some(process) = self.processes.get_mut(&member.address) {
                 if process.cut_off {
                     // It stops before the margin ends.

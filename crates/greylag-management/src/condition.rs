@@ -1,6 +1,6 @@
 //! What a node says of its health, beside its view.
 
-use greylag_cluster::Cluster;
+use greylag_cluster::{Cluster, HeldAddress};
 use greylag_core::UniqueAddress;
 
 /// Who accuses whom, and what else stands in the way. Source: cluster M19, M36.
@@ -12,6 +12,8 @@ pub(crate) struct Condition {
     pub(crate) unseen: Vec<UniqueAddress>,
     /// The id of another cluster of the same name.
     pub(crate) foreign_cluster: Option<u128>,
+    /// Members whose addresses other processes claim (cluster T15).
+    pub(crate) held_addresses: Vec<HeldAddress>,
 }
 
 impl Condition {
@@ -25,6 +27,7 @@ impl Condition {
             accusations: accusations.collect(),
             unseen: health.blockers.unseen,
             foreign_cluster: health.foreign_cluster.map(|foreign| foreign.cluster_id),
+            held_addresses: health.held_addresses,
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use greylag_cluster::{ClusterEvent, Member, MemberStatus, MembershipView, Readiness};
+use greylag_cluster::{ClusterEvent, HeldAddress, Member, MemberStatus, MembershipView, Readiness};
 use greylag_core::UniqueAddress;
 use greylag_transport::TransportStats;
 
@@ -118,6 +118,9 @@ fn problems(view: &MembershipView, condition: &Condition) -> Vec<String> {
     if let Some(theirs) = condition.foreign_cluster {
         problems
             .push(format!("another cluster of the same name exists: {theirs:032x}; ours is {:032x}", view.cluster_id));
+    }
+    for HeldAddress { holder, claimant } in &condition.held_addresses {
+        problems.push(format!("{claimant} waits for the removal of {holder}, a member at its address on another host"));
     }
     match view.self_status() {
         None => problems.push("this node is no member of a cluster".to_owned()),

@@ -4,8 +4,10 @@
 //! One machine per peer address. Each lane is idle, waiting to dial, dialling, or active with one
 //! incarnation; an accepted handshake, in either direction, says which incarnation that is. An older
 //! one is *retired*, a *quarantined* one is refused by name. A retired one comes back only by answering,
-//! at its address, a dial that began after its retirement: then the Hello that replaced it was late. The machine never sees a
-//! message: it opens and shuts the gate of each lane's queue, and says when what waits there is to
+//! at its address, a dial that began after its retirement: then the Hello that replaced it was late. While a
+//! *member* holds the address, the Hello of another process there teaches nothing: where it can have replaced the
+//! member, its answer to a dial decides, and where it cannot, it is refused until the member is removed. The machine
+//! never sees a message: it opens and shuts the gate of each lane's queue, and says when what waits there is to
 //! be failed or handed back.
 //!
 //! ```text
@@ -17,17 +19,20 @@
 //!
 //! Source: cluster T11, T14, T15, T18 to T21, T24, T31, T32.
 
+mod claims;
 mod input;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
-use greylag_core::{DeadLetterReason, Uid};
+use greylag_core::{DeadLetterReason, Uid, UniqueAddress};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
+use claims::{Claim, Claims};
 pub use input::{Effect, Event, Input};
 
+use crate::holder::Holder;
 use crate::lane::Lane;
 use crate::remoting::{QuarantineReason, RejectCode};
 use crate::settings::TransportSettings;
@@ -66,13 +71,20 @@ pub struct Association {
     tombstones: BTreeSet<Uid>,
     /// Retired incarnations that somebody asked in vain to quarantine.
     ignored: BTreeSet<Uid>,
-    /// The last sign of life of the peer, and how many probes were due since.
-    heard_at: Option<Instant>,
-    probes: u32,
+    /// Who else is heard at the address of a member.
+    claims: Claims,
+    silence: Silence,
     terminating: Option<(Uid, Instant)>,
     lanes: BTreeMap<Lane, LaneState>,
     next_seq: u64,
     is_shut_down: bool,
+}
+
+/// The last sign of life of the peer, and how many probes were due since.
+#[derive(Debug, Default)]
+struct Silence {
+    heard_at: Option<Instant>,
+    probes: u32,
 }
 
 /// A process that was replaced at its address, or one whose quarantine was forgotten.
@@ -146,8 +158,8 @@ impl Association {
             quarantined: BTreeMap::new(),
             tombstones: BTreeSet::new(),
             ignored: BTreeSet::new(),
-            heard_at: None,
-            probes: 0,
+            claims: Claims::default(),
+            silence: Silence::default(),
             terminating: None,
             lanes: BTreeMap::new(),
             next_seq: 1,
@@ -162,6 +174,13 @@ impl Association {
         let proof_from = |grave: &Grave| grave.may_return.then_some(self.next_seq);
         self.retired =
             graves.into_iter().map(|grave| Retired { uid: grave.uid, proof_from: proof_from(&grave) }).collect();
+        self
+    }
+
+    /// The same of an address that these members hold.
+    #[must_use]
+    pub fn held_by(mut self, holders: Vec<Holder>) -> Self {
+        self.claims = Claims::of(holders);
         self
     }
 
@@ -213,13 +232,17 @@ impl Association {
     pub fn handle(&mut self, now: Instant, input: Input, out: &mut Vec<Effect>) {
         match input {
             Input::Wanted { lane } => self.on_wanted(now, lane, out),
-            Input::Accepted { lane, seq, uid } => self.on_accepted(now, lane, seq, uid, out),
-            Input::Rejected { lane, seq, code, by, reason, detail } => {
-                self.on_rejected(now, (lane, seq), code, by.zip(reason), detail, out);
+            Input::Accepted { lane, seq, uid, host_id } => {
+                self.on_accepted(now, (lane, seq), uid, host_id.as_deref(), out);
+            }
+            Input::Rejected { lane, seq, code, by, reason, holder, detail } => {
+                self.on_rejected(now, (lane, seq), code, by.zip(reason), (holder, detail), out);
             }
             Input::Failed { lane, seq } => self.on_failed(now, lane, seq, out),
             Input::Traffic { lane, seq, any } => self.on_traffic(now, (lane, seq), any, out),
-            Input::Hello { uid } => self.on_hello(now, uid, out),
+            Input::Hello { uid, host_id } => self.on_hello(now, uid, host_id.as_deref(), out),
+            Input::Holders { holders } => self.claims.set_holders(holders),
+            Input::Ask => self.ask(now, true, out),
             Input::Intruded { uid } => self.on_intruded(now, uid, out),
             Input::ToldQuarantined { by, reason } => {
                 if self.peer == Some(by) {
@@ -255,17 +278,17 @@ impl Association {
             return None;
         }
         let part = self.settings.quarantine_idle_outbound_after / PROBES;
-        self.heard_at.map(|at| at + part * (self.probes + 1))
+        self.silence.heard_at.map(|at| at + part * (self.silence.probes + 1))
     }
 
     fn heard(&mut self, now: Instant) {
-        (self.heard_at, self.probes) = (Some(now), 0);
+        self.silence = Silence { heard_at: Some(now), probes: 0 };
     }
 
     /// Dials a peer that was silent for a tenth more of its time, or gives it up after the last one.
     fn probe(&mut self, now: Instant, out: &mut Vec<Effect>) {
-        self.probes += 1;
-        if self.probes < PROBES {
+        self.silence.probes += 1;
+        if self.silence.probes < PROBES {
             if self.lane(Lane::CONTROL) == Phase::Idle {
                 self.dial(Lane::CONTROL, out);
             }
@@ -296,7 +319,14 @@ impl Association {
         out.push(Effect::Dial { lane, seq });
     }
 
-    fn on_accepted(&mut self, now: Instant, lane: Lane, seq: u64, uid: Uid, out: &mut Vec<Effect>) {
+    fn on_accepted(
+        &mut self,
+        now: Instant,
+        (lane, seq): (Lane, u64),
+        uid: Uid,
+        host_id: Option<&str>,
+        out: &mut Vec<Effect>,
+    ) {
         if self.lane(lane) != (Phase::Dialing { seq }) {
             out.push(Effect::Close { lane, seq });
             return;
@@ -310,6 +340,14 @@ impl Association {
             }
             // A process that is dead to us still answers: keep trying until its successor does.
             out.push(Effect::Close { lane, seq });
+            self.retry(now, lane, out);
+            return;
+        }
+        if let Claim::Held(holder) = self.claims.judge(uid, host_id) {
+            // The name leads to another host now; the member is not there, and is not known to be gone.
+            let holder = holder.member.clone();
+            out.push(Effect::Close { lane, seq });
+            self.tell_held(now, holder, uid, out);
             self.retry(now, lane, out);
             return;
         }
@@ -331,13 +369,16 @@ impl Association {
         (lane, seq): (Lane, u64),
         code: RejectCode,
         notice: Option<(Uid, QuarantineReason)>,
-        detail: String,
+        (holder, detail): (Option<UniqueAddress>, String),
         out: &mut Vec<Effect>,
     ) {
         if self.lane(lane) != (Phase::Dialing { seq }) {
             return;
         }
         if code.is_retryable() {
+            if code == RejectCode::NotReady && holder.is_some() {
+                out.push(Effect::Publish(Event::HandshakeRejected { code, holder, detail }));
+            }
             self.retry(now, lane, out);
             return;
         }
@@ -345,7 +386,7 @@ impl Association {
             out.push(Effect::Publish(Event::ThisNodeQuarantined { by, reason }));
         }
         out.push(Effect::FailQueue { lane, reason: DeadLetterReason::HandshakeRejected });
-        out.push(Effect::Publish(Event::HandshakeRejected { code, detail }));
+        out.push(Effect::Publish(Event::HandshakeRejected { code, holder, detail }));
         let pause = self.settings.handshake_retry_interval;
         self.rest(lane, Some(now + pause), out);
     }
@@ -431,7 +472,7 @@ impl Association {
         out.push(Effect::Rest { lane });
     }
 
-    fn on_hello(&mut self, now: Instant, uid: Uid, out: &mut Vec<Effect>) {
+    fn on_hello(&mut self, now: Instant, uid: Uid, host_id: Option<&str>, out: &mut Vec<Effect>) {
         if let Some(entry) = self.quarantined.get_mut(&uid) {
             entry.used_at = now;
             let reason = (!entry.harmless).then_some(entry.reason);
@@ -440,12 +481,25 @@ impl Association {
             out.push(Effect::Refuse { reason });
             return;
         }
+        let claim = self.claims.judge(uid, host_id);
+        let is_heir = claim == Claim::Heir;
+        if let Claim::Held(holder) = claim {
+            let (holder, detail) = (holder.member.clone(), holder.detail());
+            out.push(Effect::Hold { holder: holder.clone(), detail });
+            self.tell_held(now, holder, uid, out);
+            return;
+        }
         if self.is_retired(uid) {
             out.push(Effect::Refuse { reason: None });
             if self.proven(uid, self.next_seq).is_some() {
                 // Whoever is refused in error is dialled, and its answer decides.
                 self.on_wanted(now, Lane::CONTROL, out);
             }
+            return;
+        }
+        if is_heir && self.peer != Some(uid) {
+            out.push(Effect::AdmitForJoin);
+            self.ask(now, false, out);
             return;
         }
         self.learn(now, uid, out);
@@ -459,6 +513,34 @@ impl Association {
         }
     }
 
+    /// Dials the address anew: whoever listens there says who it is. A control stream that is open stays,
+    /// since what is under way in it would be lost; then the lane of large messages, which mostly rests,
+    /// asks in its stead, and where that is open too, it does so only if `even_if_open`.
+    fn ask(&mut self, now: Instant, even_if_open: bool, out: &mut Vec<Effect>) {
+        let rests = |phase| matches!(phase, Phase::Idle | Phase::Waiting { .. });
+        let lane = match (self.lane(Lane::CONTROL), self.lane(Lane::LARGE)) {
+            (control, _) if rests(control) => Lane::CONTROL,
+            // It is being asked.
+            (Phase::Dialing { .. }, _) | (_, Phase::Dialing { .. }) => return,
+            (_, large) if rests(large) || even_if_open => Lane::LARGE,
+            _ => return,
+        };
+        if self.is_shut_down || !self.claims.may_ask(now) {
+            return;
+        }
+        match self.lane(lane) {
+            Phase::Active { .. } => self.on_duplicate(lane, out),
+            phase if rests(phase) => self.dial(lane, out),
+            _ => {}
+        }
+    }
+
+    fn tell_held(&mut self, now: Instant, holder: UniqueAddress, claimant: Uid, out: &mut Vec<Effect>) {
+        if self.claims.may_tell(now) {
+            out.push(Effect::Publish(Event::AddressHeld { holder, claimant }));
+        }
+    }
+
     /// Takes a uid from a handshake. Streams to another one lead nowhere.
     fn learn(&mut self, now: Instant, uid: Uid, out: &mut Vec<Effect>) {
         if self.peer == Some(uid) {
@@ -468,7 +550,10 @@ impl Association {
         self.incarnation += 1;
         self.established = false;
         if let Some(old) = old {
-            self.retire(old, Some(self.next_seq));
+            // A claimant that gives way to the member is not gone: it waits for the member's removal.
+            if self.claims.is_holder(old) || !self.claims.is_holder(uid) {
+                self.retire(old, Some(self.next_seq));
+            }
             for lane in self.lanes_where(|state| matches!(state.phase, Phase::Active { .. } | Phase::Shutting { .. })) {
                 let (Phase::Active { seq, .. } | Phase::Shutting { seq, .. }) = self.lane(lane) else { continue };
                 out.push(Effect::Close { lane, seq });
@@ -623,7 +708,7 @@ impl Association {
             // Only the entry goes, with its reason and its notices: the process never comes back.
             self.retire(uid, None);
             if self.peer == Some(uid) {
-                (self.peer, self.heard_at) = (None, None);
+                (self.peer, self.silence.heard_at) = (None, None);
             }
             out.push(Effect::Forget { uid });
         }

@@ -4,6 +4,8 @@
 //! precede its answer. [`Hello::judge`] is the whole of the decision that needs no knowledge of the
 //! peer's past; what does is decided by its association. Source: cluster T4, T12, T13.
 
+use std::time::Duration;
+
 use greylag_core::{NodeAddress, Uid, UniqueAddress};
 
 use crate::lane::Lane;
@@ -88,11 +90,15 @@ pub(crate) struct Rejected {
     pub(crate) from: Option<UniqueAddress>,
     /// With [`RejectCode::Quarantined`]; absent when the quarantine is harmless.
     pub(crate) reason: Option<QuarantineReason>,
+    /// With [`RejectCode::NotReady`]: the member that holds the caller's address (cluster T15).
+    pub(crate) holder: Option<UniqueAddress>,
+    /// When the caller may try again, where that is known.
+    pub(crate) retry_after: Option<Duration>,
 }
 
 impl Rejected {
     pub(crate) fn new(code: RejectCode, detail: impl Into<String>) -> Self {
-        Self { code, detail: detail.into(), from: None, reason: None }
+        Self { code, detail: detail.into(), from: None, reason: None, holder: None, retry_after: None }
     }
 }
 

@@ -99,6 +99,7 @@ mod generated {
 }
 #[cfg(feature = "grpc")]
 mod hello;
+mod holder;
 mod lane;
 #[cfg(feature = "grpc")]
 mod queue;
@@ -122,6 +123,7 @@ pub use driver::grpc::{Fault, GrpcTransport, HandshakeError, TlsDialer, TlsFiles
 pub use driver::memory;
 pub use envelope::{AskHeader, Envelope, Inbound, Payload, PayloadValue, Recipient};
 pub use error::{BindError, ConfigError, ConfigErrors, TlsError};
+pub use holder::{Heirs, Holder};
 pub use lane::{Lane, LaneKind, lane_key_hash};
 pub use reach::is_out_of_reach;
 pub use remoting::{

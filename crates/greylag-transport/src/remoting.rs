@@ -11,6 +11,7 @@ use greylag_core::{DeadLetterReason, EntityError, NodeAddress, Registry, ReplyPo
 
 use crate::dead_letters::DeadLetterEvents;
 use crate::envelope::{Envelope, Inbound};
+use crate::holder::Holder;
 use crate::lane::{Lane, LaneKind};
 
 /// Where an envelope goes.
@@ -190,6 +191,17 @@ pub enum TransportEvent {
     /// A process said Hello, or answered ours: this incarnation runs at its address. Sent again for
     /// every stream, and when the peer got its cluster id.
     PeerHandshake(PeerInfo),
+    /// A dial of ours was answered: this incarnation listens at its address. Follows its
+    /// `PeerHandshake` (cluster T15).
+    DialAnswered(PeerInfo),
+    /// Another process was heard at the address of a member that it cannot have replaced: refused where
+    /// it called, not believed where it answered. At most once per address and second (cluster T15).
+    AddressHeld {
+        /// The member.
+        holder: UniqueAddress,
+        /// The other process.
+        claimant: UniqueAddress,
+    },
     /// A stream broke after it was active; what was in it is lost (cluster T10, T31).
     LinkLost {
         /// The incarnation at the other end.
@@ -238,12 +250,16 @@ pub enum TransportEvent {
         /// Why.
         reason: QuarantineReason,
     },
-    /// A node refused our Hello for good; what was queued for it became dead letters (cluster T12, T14).
+    /// A node refused our Hello: for good, and what was queued for it became dead letters (cluster T12,
+    /// T14); or, with [`RejectCode::NotReady`], until the member that holds our address there is removed.
     HandshakeRejected {
         /// Who was called.
         address: NodeAddress,
         /// Why it refused.
         code: RejectCode,
+        /// With [`RejectCode::NotReady`]: the member that holds our address, as the called node knows it
+        /// (cluster T15).
+        holder: Option<UniqueAddress>,
         /// Both sides' values, for people.
         detail: String,
     },
@@ -340,6 +356,15 @@ pub trait Remoting: Send + Sync + 'static {
     /// Membership tells it at every change. Without members this process has no cluster to protect,
     /// and everybody may speak to it (cluster T17).
     fn set_members(&self, _members: &mut dyn Iterator<Item = &UniqueAddress>) {}
+
+    /// Which members hold their addresses, all of them: the Hello of another process there teaches
+    /// nothing, and is refused where it cannot have replaced the member. Membership tells it at every
+    /// change; it replaces what was named before (cluster T15).
+    fn set_holders(&self, _holders: Vec<Holder>) {}
+
+    /// Dials an address anew, so that whoever listens there says who it is, at most once a second; the
+    /// answer comes as [`TransportEvent::DialAnswered`] (cluster M10, M25).
+    fn ask_who(&self, _address: &NodeAddress) {}
 
     /// The processes that were members and never will be again: their quarantines are remembered
     /// for as long as they are named here (cluster T21). Replaces what was named before.

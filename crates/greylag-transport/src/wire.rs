@@ -293,9 +293,10 @@ fn write_hello_reply(reply: &HelloReply) -> pb::HelloReply {
         HelloReply::Rejected(rejected) => Answer::Rejected(pb::Rejected {
             code: codes::write_reject(rejected.code).into(),
             detail: rejected.detail.clone(),
-            retry_after_ms: 0,
+            retry_after_ms: rejected.retry_after.map_or(0, |after| after.as_millis().try_into().unwrap_or(u32::MAX)),
             from: rejected.from.as_ref().map(write_node),
             quarantine_reason: rejected.reason.map_or(0, |reason| codes::write_quarantine_reason(reason).into()),
+            holder: rejected.holder.as_ref().map(write_node),
         }),
     };
     pb::HelloReply { answer: Some(answer) }
@@ -318,6 +319,8 @@ fn read_hello_reply(reply: pb::HelloReply) -> Result<HelloReply, Malformed> {
             detail: shortened(rejected.detail),
             from: rejected.from.map(|node| read_node(Some(node))).transpose()?,
             reason: codes::quarantine_reason(rejected.quarantine_reason),
+            holder: rejected.holder.map(|node| read_node(Some(node))).transpose()?,
+            retry_after: Some(Duration::from_millis(rejected.retry_after_ms.into())).filter(|after| !after.is_zero()),
         })),
         None => Err(Malformed("an answer to a Hello that says neither yes nor no".to_owned())),
     }

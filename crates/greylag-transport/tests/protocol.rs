@@ -9,11 +9,11 @@ mod watch;
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
-use greylag_core::Uid;
+use greylag_core::{Uid, UniqueAddress};
 use greylag_testkit::deadlines::assert_moved;
 use greylag_testkit::transcript::{self, Case};
 use greylag_transport::association::{Association, Effect, Event, Input};
-use greylag_transport::{Lane, QuarantineReason, RejectCode, TransportSettings};
+use greylag_transport::{Heirs, Holder, Lane, QuarantineReason, RejectCode, TransportSettings};
 
 #[test]
 fn transcripts() {
@@ -133,22 +133,27 @@ fn input(case: &Case<'_>) -> Input {
     };
     let seq = case.parse("seq").unwrap_or(0);
     let uid = Uid::new(case.parse("uid").unwrap_or(1)).expect("not zero");
+    let host_id = case.arg("host").map(str::to_owned);
     let harmless = case.arg("harmless").is_some();
     let reason = QuarantineReason::RemovedFromMembership;
     match case.command {
         "wanted" => Input::Wanted { lane },
-        "accepted" => Input::Accepted { lane, seq, uid },
+        "accepted" => Input::Accepted { lane, seq, uid, host_id },
         "rejected" => {
             let code = match case.arg("code") {
                 Some("terminating") => RejectCode::Terminating,
                 Some("quarantined") => RejectCode::Quarantined,
+                Some("not_ready") => RejectCode::NotReady,
                 _ => RejectCode::WrongCluster,
             };
             let reason = (code == RejectCode::Quarantined && !harmless).then_some(reason);
-            Input::Rejected { lane, seq, code, by: Some(uid), reason, detail: "ours and theirs".to_owned() }
+            let holder = case.parse("holder").map(member);
+            Input::Rejected { lane, seq, code, by: Some(uid), reason, holder, detail: "ours and theirs".to_owned() }
         }
         "failed" => Input::Failed { lane, seq },
-        "hello" => Input::Hello { uid },
+        "hello" => Input::Hello { uid, host_id },
+        "holders" => Input::Holders { holders: (0..).map_while(|index| case.positional(index)).map(holder).collect() },
+        "ask" => Input::Ask,
         "intruded" => Input::Intruded { uid },
         "told" => Input::ToldQuarantined { by: uid, reason },
         "terminating" => Input::Terminating { uid },
@@ -159,6 +164,21 @@ fn input(case: &Case<'_>) -> Input {
         "shutdown" => Input::Shutdown,
         unknown => panic!("line {}: no input is called {unknown}", case.line),
     }
+}
+
+fn member(uid: u64) -> UniqueAddress {
+    format!("b:1#{uid}").parse().expect("a uid makes it one")
+}
+
+/// `7@h` can have been replaced by whoever names the host h, `7@*` by all, `7` by nobody.
+fn holder(text: &str) -> Holder {
+    let (uid, heirs) = match text.split_once('@') {
+        Some((uid, "*")) => (uid, Heirs::Anybody),
+        Some((uid, host)) => (uid, Heirs::Host(host.into())),
+        None => (text, Heirs::Nobody),
+    };
+    let member = member(uid.parse().expect("a uid"));
+    Holder { member, heirs, status: "Up".into(), ends_by: "it leaves".into() }
 }
 
 fn show(effect: &Effect) -> String {
@@ -179,11 +199,16 @@ fn show(effect: &Effect) -> String {
         Effect::Ignored { uid } => format!("ignored #{uid}"),
         Effect::Forget { uid } => format!("forget #{uid}"),
         Effect::Admit => "admit".to_owned(),
+        Effect::AdmitForJoin => "admit for the join alone".to_owned(),
+        Effect::Hold { detail, .. } => format!("not ready: {detail}"),
         Effect::Refuse { reason: Some(reason) } => format!("refuse: {reason:?}"),
         Effect::Refuse { reason: None } => "refuse".to_owned(),
         Effect::Publish(Event::LinkLost { uid, lane }) => format!("publish link lost #{uid} {lane}"),
         Effect::Publish(Event::Quarantined { uid, reason, harmless }) => {
             format!("publish quarantined #{uid}: {reason:?}{}", if *harmless { ", harmless" } else { "" })
+        }
+        Effect::Publish(Event::AddressHeld { holder, claimant }) => {
+            format!("publish address held by {holder}, claimed by #{claimant}")
         }
         Effect::AskTraffic { .. } => unreachable!("it is answered"),
         Effect::Publish(event) => format!("publish {event:?}"),

@@ -54,12 +54,15 @@ pub(super) struct Checks {
     /// Conflicting decisions, where they are excused.
     pub(super) conflicts: u64,
     decisions: Vec<Decision>,
+    /// Whom a decision, a proof or an operator downed; `None` where a clause is left out that would be
+    /// found by this alone.
+    sanctioned: Option<BTreeSet<UniqueAddress>>,
     /// The content of each version.
     contents: HashMap<u64, u64>,
 }
 
 impl Checks {
-    pub(super) fn new(plan: &Plan) -> Self {
+    pub(super) fn new(plan: &Plan, judges_downs: bool) -> Self {
         let excuse = plan.promises.excuse;
         Self {
             violation: None,
@@ -70,12 +73,28 @@ impl Checks {
             overlapped: false,
             conflicts: 0,
             decisions: Vec::new(),
+            sanctioned: judges_downs.then(BTreeSet::new),
             contents: HashMap::new(),
         }
     }
 
     pub(super) fn broken(&mut self, promise: &'static str, what: String) {
         self.violation.get_or_insert(Violation { promise, what });
+    }
+
+    /// Somebody or something that may has downed this process.
+    pub(super) fn sanction(&mut self, downed: impl IntoIterator<Item = UniqueAddress>) {
+        if let Some(sanctioned) = &mut self.sanctioned {
+            sanctioned.extend(downed);
+        }
+    }
+
+    /// A death was proven.
+    pub(super) fn on_proof(&mut self, processes: &[Process], proven: &UniqueAddress) {
+        if processes.iter().any(|process| process.address == *proven && !process.gone) {
+            self.broken("nobody who lives is proven dead (cluster S20)", format!("{proven} lives"));
+        }
+        self.sanction([proven.clone()]);
     }
 
     /// An instance started, or its process woke.
@@ -101,6 +120,7 @@ impl Checks {
     /// Two sides that each keep themselves and down the other both survive.
     pub(super) fn on_decision(&mut self, by: &UniqueAddress, view: &MembershipView, decision: &DowningDecision) {
         let downed: BTreeSet<UniqueAddress> = decision.downed.iter().cloned().collect();
+        self.sanction(downed.iter().cloned());
         if downed.is_empty() || downed.contains(by) {
             return;
         }
@@ -147,6 +167,15 @@ impl Checks {
             if now.0 < before.0 || now.1 > before.1 {
                 let what = format!("{own} sees {} go from {before:?} to {now:?}", member.address);
                 self.broken("statuses and ages only go one way (cluster G3)", what);
+            }
+            if member.status == MemberStatus::Down && before.0 != MemberStatus::Down {
+                if member.address == *own {
+                    self.sanction([own.clone()]);
+                }
+                if self.sanctioned.as_ref().is_some_and(|sanctioned| !sanctioned.contains(&member.address)) {
+                    let what = format!("{own} sees {} Down", member.address);
+                    self.broken("nobody is Down without a verdict, a proof or a command (cluster M25)", what);
+                }
             }
             if now != before {
                 seen.members.insert(member.address.clone(), now);

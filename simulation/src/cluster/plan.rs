@@ -41,6 +41,21 @@ pub(crate) enum Fault {
     Crash(Place),
     /// Whoever runs there is killed, and a new process starts.
     Restart(Place),
+    /// The name leads to a process on another host from now on. Whoever had it is left as it is: cut off,
+    /// dead, or running on.
+    Move {
+        /// Whose name.
+        place: Place,
+        /// The new host is as connected as this one's.
+        beside: Place,
+        /// The new process names its host.
+        told: bool,
+    },
+    /// The processes that had the name before the one that has it now are gone with their hosts: nobody
+    /// says anything.
+    EndOld(Place),
+    /// An operator downs them.
+    DownOld(Place),
     /// A member is asked to leave.
     Leave {
         /// Who leaves.
@@ -135,6 +150,8 @@ pub(crate) struct Plan {
     pub(crate) seed: u64,
     pub(crate) places: usize,
     pub(crate) strategy: Strategy,
+    /// A resolver decides; else an operator does, by hand.
+    pub(crate) resolver: bool,
     pub(crate) leases: LeaseUse,
     /// Deaths of processes can be proven: all share a host, or the operator vouches (cluster S20).
     pub(crate) provable: bool,
@@ -150,6 +167,12 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
+    /// How many hosts there are: one for each place, and one for each move.
+    pub(crate) fn hosts(&self) -> usize {
+        let moves = self.faults.iter().filter(|timed| matches!(timed.fault, Fault::Move { .. }));
+        self.places + moves.count()
+    }
+
     /// The same with some of its faults only.
     pub(crate) fn with_faults(&self, keep: &[usize]) -> Self {
         let faults = keep.iter().filter_map(|index| self.faults.get(*index)).cloned().collect();
@@ -162,7 +185,12 @@ impl Plan {
             Fault::Pause { time, .. } | Fault::Jump { time, .. } => Some(*time),
             _ => None,
         });
-        let silences = |fault: &Fault| !matches!(fault, Fault::Leave { .. } | Fault::Hears(_) | Fault::Deaf { .. });
+        let silences = |fault: &Fault| {
+            !matches!(
+                fault,
+                Fault::Leave { .. } | Fault::Hears(_) | Fault::Deaf { .. } | Fault::Move { .. } | Fault::DownOld(_)
+            )
+        };
         let parts = |fault: &Fault| matches!(fault, Fault::Cut(_) | Fault::OneWay { .. } | Fault::Pause { .. });
         let mut followed = false;
         for (index, timed) in self.faults.iter().enumerate().filter(|(_, timed)| parts(&timed.fault)) {
@@ -196,6 +224,7 @@ impl Plan {
                 Fault::Kill(place) | Fault::Crash(place) | Fault::Restart(place) | Fault::Leave { place, .. } => {
                     touched[*place] = true;
                 }
+                Fault::Move { place, .. } | Fault::EndOld(place) | Fault::DownOld(place) => touched[*place] = true,
                 Fault::Deaf { place, .. } | Fault::Pause { place, .. } | Fault::Jump { place, .. } => {
                     touched[*place] = true;
                 }
@@ -225,6 +254,12 @@ impl fmt::Display for Fault {
             Self::Kill(place) => write!(f, "kill {}", name(*place)),
             Self::Crash(place) => write!(f, "the host of {} is gone", name(*place)),
             Self::Restart(place) => write!(f, "restart {}", name(*place)),
+            Self::Move { place, beside, told } => {
+                let host = if *told { "another host" } else { "a host that tells nothing of itself" };
+                write!(f, "the name of {} moves to {host}, beside {}", name(*place), name(*beside))
+            }
+            Self::EndOld(place) => write!(f, "whoever had the name of {} before is gone with its host", name(*place)),
+            Self::DownOld(place) => write!(f, "an operator downs whoever had the name of {} before", name(*place)),
             Self::Leave { place, by } => write!(f, "{} leaves, told at {}", name(*place), name(*by)),
             Self::Cut(side) => {
                 write!(f, "cut {} off from the rest", side.iter().map(|place| name(*place)).collect::<String>())
@@ -241,10 +276,11 @@ impl fmt::Display for Fault {
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { places, strategy, leases, provable, stop_delay, .. } = self;
+        let Self { places, strategy, leases, provable, stop_delay, resolver, .. } = self;
+        let strategy = if *resolver { strategy.to_string() } else { "downing = none".to_owned() };
         let LeaseUse { singleton, failures } = leases;
         writeln!(f, "{places} nodes, {strategy}, provable deaths: {provable}, an instance stops in {stop_delay:?}")?;
-        if *singleton || matches!(strategy, Strategy::LeaseMajority { .. }) {
+        if *singleton || matches!(self.strategy, Strategy::LeaseMajority { .. }) {
             writeln!(
                 f,
                 "the singleton needs a lease: {singleton}, requests for leases fail: {:.0} %",
@@ -268,6 +304,7 @@ mod tests {
             seed: 0,
             places,
             strategy: Strategy::KeepMajority { role: None },
+            resolver: true,
             leases: LeaseUse::default(),
             provable: false,
             stop_delay: Duration::ZERO,

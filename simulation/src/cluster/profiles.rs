@@ -31,10 +31,11 @@ pub(crate) struct Profile {
 }
 
 /// Every profile.
-pub(crate) const PROFILES: [Profile; 18] = [
+pub(crate) const PROFILES: [Profile; 19] = [
     Profile { name: "crash", about: "one process, or its host, is gone", draw: crash },
     Profile { name: "crashes-in-sequence", about: "two deaths 15 to 20 s apart", draw: crashes_in_sequence },
     Profile { name: "restart-same-address", about: "killed and started again, also at once", draw: restart },
+    Profile { name: "moved-name", about: "a member's name moves to another host", draw: moved_name },
     Profile { name: "kill-with-proofs", about: "deaths that the kernel proves", draw: kill_with_proofs },
     Profile { name: "leave", about: "one member leaves", draw: leave },
     Profile { name: "several-leaves", about: "members leave one right after another", draw: several_leaves },
@@ -86,6 +87,7 @@ impl Draw {
             seed,
             places,
             strategy: Strategy::KeepMajority { role: None },
+            resolver: true,
             leases: LeaseUse::default(),
             provable: false,
             stop_delay: MS * rng.random_range(1..3_000),
@@ -171,6 +173,7 @@ impl Draw {
         self.plan.leases = LeaseUse { singleton: rng.random_bool(0.25), failures };
         let Promises { healthy_stay, cluster_stays, .. } = &mut self.plan.promises;
         match rng.random_range(0..24) {
+            _ if !self.plan.resolver => {}
             0 => {
                 self.plan.strategy = Strategy::DownAll;
                 (*healthy_stay, *cluster_stays) = (false, false);
@@ -239,6 +242,59 @@ fn restart(draw: &mut Draw) {
         draw.wait(100, 12_000);
     }
     draw.quiet_after(100);
+}
+
+/// What became of the process that had the name: cut off, alone or with others; dead; or neither.
+fn moved_name(draw: &mut Draw) {
+    let places = draw.places(3, 7);
+    match draw.rng.random_range(0..6) {
+        0 => draw.plan.resolver = false,
+        1 => draw.plan.strategy = Strategy::DownAll,
+        2 => draw.plan.strategy = Strategy::named("lease_majority", None).expect("it is one of the strategies"),
+        _ => draw.strategy(),
+    }
+    // Mostly the host of the singleton.
+    let place = if draw.chance(0.6) { 0 } else { draw.place() };
+    let mut side = vec![place];
+    let mut heals = false;
+    match draw.rng.random_range(0..4) {
+        0 => draw.death(place),
+        1 => {}
+        _ => {
+            // At least one is left outside, where the new process is.
+            let more = draw.rng.random_range(0..=(places - 2).min(2));
+            let others = draw.some(places).into_iter().filter(|other| *other != place);
+            side.extend(others.take(more));
+            side.sort_unstable();
+            draw.fault(Fault::Cut(side.clone()));
+            heals = draw.chance(0.3);
+        }
+    }
+    let rest: Vec<Place> = (0..places).filter(|other| !side.contains(other)).collect();
+    let is_lost = draw.plan.strategy == Strategy::DownAll || draw.plan.loses(&rest, &side);
+    // A request for the lease that fails ends everybody (cluster S10).
+    let asks = matches!(draw.plan.strategy, Strategy::LeaseMajority { .. });
+    let cluster_stays = !draw.plan.resolver || (!heals && !is_lost && !asks);
+    draw.plan.promises = Promises { healthy_stay: false, cluster_stays, excuse: None };
+    let cut = draw.now;
+    let (soon, told) = (draw.chance(0.5), draw.chance(0.5));
+    draw.wait(0, if soon { 6_000 } else { 60_000 });
+    let beside = rest[draw.rng.random_range(0..rest.len())];
+    draw.fault(Fault::Move { place, beside, told });
+    let moved = draw.now;
+    if heals {
+        draw.now = cut;
+        draw.wait(500, 60_000);
+        draw.fault(Fault::Heal);
+    }
+    draw.now = draw.now.max(moved);
+    draw.wait(LASTING_MS, LASTING_MS + 10_000);
+    draw.fault(Fault::EndOld(place));
+    draw.wait(1_000, 10_000);
+    if !draw.plan.resolver {
+        draw.fault(Fault::DownOld(place));
+    }
+    draw.quiet_after(1_000);
 }
 
 fn kill_with_proofs(draw: &mut Draw) {

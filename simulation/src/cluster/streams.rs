@@ -20,7 +20,7 @@ use greylag_transport::{Destination, Lane, QuarantineReason, RejectCode, Transpo
 use rand::RngExt;
 
 use super::plan::Place;
-use super::world::{Happening, Micros, ProcessId, World, micros};
+use super::world::{Happening, Micros, ProcessId, Spot, World, micros};
 
 pub(super) type StreamId = usize;
 
@@ -52,6 +52,8 @@ enum Frame {
         code: RejectCode,
         by: Uid,
         reason: Option<QuarantineReason>,
+        holder: Option<UniqueAddress>,
+        detail: String,
     },
     Letter(Letter),
     Quarantined(QuarantineReason),
@@ -99,9 +101,9 @@ pub(super) struct Stream {
 pub(super) struct Peer {
     pub(super) association: Association,
     pub(super) deadline: Option<std::time::Instant>,
-    lanes: [LaneOut; 2],
+    lanes: [LaneOut; 3],
     /// Per lane the newest stream that the peer opened.
-    inbound: [Option<Inbound>; 2],
+    inbound: [Option<Inbound>; 3],
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -120,10 +122,10 @@ struct LaneOut {
     wanted: bool,
 }
 
-const LANES: [Lane; 2] = [Lane::CONTROL, Lane::ordinary(0)];
+const LANES: [Lane; 3] = [Lane::CONTROL, Lane::ordinary(0), Lane::LARGE];
 
 fn index_of(lane: Lane) -> usize {
-    usize::from(lane != Lane::CONTROL)
+    LANES.iter().position(|known| *known == lane).unwrap_or(1)
 }
 
 impl Peer {
@@ -132,7 +134,7 @@ impl Peer {
             association: Association::new(TransportSettings::default(), seed),
             deadline: None,
             lanes: Default::default(),
-            inbound: [None; 2],
+            inbound: [None; 3],
         }
     }
 }
@@ -185,7 +187,7 @@ impl World {
             return;
         }
         let (a, b) = if way == Way::Forward { (*from, *to) } else { (*to, *from) };
-        let (a, b) = (self.processes[a].place, self.processes[b].place);
+        let (a, b) = (self.processes[a].spot, self.processes[b].spot);
         let delay = self.travel_time(a, b, size_of(&frame));
         let now = self.now;
         let pipe = self.streams[stream].pipe(way);
@@ -195,7 +197,7 @@ impl World {
         self.push(at, Happening::Arrival { stream, way });
     }
 
-    fn travel_time(&mut self, from: Place, to: Place, bytes: u64) -> Micros {
+    fn travel_time(&mut self, from: Spot, to: Spot, bytes: u64) -> Micros {
         let link = self.link;
         let (least, most) = (micros(link.latency.0), micros(link.latency.1).max(1));
         let mut time = if least < most { self.rng.random_range(least..=most) } else { least };
@@ -209,8 +211,8 @@ impl World {
             repeat *= 2;
         }
         let writing = bytes * 1_000_000 / link.bandwidth;
-        let places = self.places;
-        let busy = &mut self.busy_until[from * places + to];
+        let spots = self.spots;
+        let busy = &mut self.busy_until[from * spots + to];
         *busy = (*busy).max(self.now) + writing;
         *busy - self.now + time
     }
@@ -220,7 +222,7 @@ impl World {
     pub(super) fn on_arrival(&mut self, stream: StreamId, way: Way) {
         let (from, to) = (self.streams[stream].from, self.streams[stream].to);
         let (sender, receiver) = if way == Way::Forward { (from, to) } else { (to, from) };
-        if self.is_cut(self.processes[sender].place, self.processes[receiver].place) {
+        if self.is_cut(self.processes[sender].spot, self.processes[receiver].spot) {
             self.streams[stream].pipe(way).held += 1;
             return;
         }
@@ -249,16 +251,18 @@ impl World {
         let (caller, place) = (self.processes[from].address.clone(), self.processes[from].place);
         let uid = caller.uid();
         match frame {
-            Frame::Hello(cluster_id) if admitted => self.greet(to, caller, cluster_id),
+            Frame::Hello(cluster_id) if admitted => self.greet_if_known(to, place, caller, cluster_id),
             Frame::Hello(_) if self.processes[to].ended.is_some() => {
                 let by = self.processes[to].address.uid();
                 let code = RejectCode::Terminating;
-                self.transmit(stream, Way::Back, Frame::Rejected { code, by, reason: None });
+                let (reason, holder, detail) = Default::default();
+                self.transmit(stream, Way::Back, Frame::Rejected { code, by, reason, holder, detail });
             }
             Frame::Hello(cluster_id) => {
-                self.associate_called(to, place, Input::Hello { uid }, stream);
+                let host_id = self.processes[from].host_id.clone();
+                self.associate_called(to, place, Input::Hello { uid, host_id }, stream);
                 if self.streams[stream].admitted {
-                    self.greet(to, caller, cluster_id);
+                    self.greet_if_known(to, place, caller, cluster_id);
                 }
             }
             _ if !admitted => {}
@@ -284,17 +288,19 @@ impl World {
         match frame {
             Frame::Accepted(uid, cluster_id) if state == State::Dialing => {
                 self.streams[stream].state = State::Open;
-                self.associate(from, place, Input::Accepted { lane, seq, uid });
+                let host_id = self.processes[to].host_id.clone();
+                self.associate(from, place, Input::Accepted { lane, seq, uid, host_id: host_id.clone() });
                 if self.peer(from, place).association.peer() == Some(uid) {
-                    let ua = self.processes[to].address.clone();
-                    self.greet(from, ua, cluster_id);
+                    let peer = self.processes[to].address.clone();
+                    self.greet_if_known(from, place, peer.clone(), cluster_id);
+                    let host_id = host_id.as_deref().map(Into::into);
+                    self.core_input(from, greylag_cluster::Input::DialOther { peer, host_id });
                 }
             }
-            Frame::Rejected { code, by, reason } if state == State::Dialing => {
+            Frame::Rejected { code, by, reason, holder, detail } if state == State::Dialing => {
                 self.end_stream(stream);
                 let by = Some(by);
-                let detail = String::new();
-                self.associate(from, place, Input::Rejected { lane, seq, code, by, reason, detail });
+                self.associate(from, place, Input::Rejected { lane, seq, code, by, reason, holder, detail });
             }
             Frame::Quarantined(reason) => {
                 let by = self.processes[to].address.uid();
@@ -326,7 +332,7 @@ impl World {
 
     pub(super) fn on_hung_up(&mut self, stream: StreamId) {
         let (from, to) = (self.streams[stream].from, self.streams[stream].to);
-        if !self.is_cut(self.processes[to].place, self.processes[from].place) {
+        if !self.is_cut(self.processes[to].spot, self.processes[from].spot) {
             self.break_stream(stream);
         }
     }
@@ -334,9 +340,9 @@ impl World {
     /// Keep-alive has had its time since `since`: whoever is still silent is given up.
     pub(super) fn on_suspicion(&mut self, stream: StreamId, since: Micros) {
         let (from, to) = (self.streams[stream].from, self.streams[stream].to);
-        let (a, b) = (self.processes[from].place, self.processes[to].place);
+        let (a, b) = (self.processes[from].spot, self.processes[to].spot);
         let blocked =
-            |world: &Self, x: Place, y: Place| world.cut_since[x * world.places + y].is_some_and(|cut| cut <= since);
+            |world: &Self, x: Spot, y: Spot| world.cut_since[x * world.spots + y].is_some_and(|cut| cut <= since);
         let stood = |process: ProcessId| {
             let process = &self.processes[process];
             process.gone || process.paused.is_some_and(|(began, until)| began <= since && until > self.now)
@@ -491,7 +497,14 @@ impl World {
             Effect::FailQueue { lane, .. } => self.peer(process, place).lanes[index_of(lane)].queue.clear(),
             Effect::HandBack { uid } => self.forget_letters(process, place, uid),
             Effect::Notify { uid, reason } => self.notify(process, place, uid, reason),
-            Effect::Admit => {
+            Effect::Hold { holder, detail } => {
+                if let Some(stream) = called {
+                    let (by, code) = (self.processes[process].address.uid(), RejectCode::NotReady);
+                    let frame = Frame::Rejected { code, by, reason: None, holder: Some(holder), detail };
+                    self.transmit(stream, Way::Back, frame);
+                }
+            }
+            Effect::Admit | Effect::AdmitForJoin => {
                 if let Some(stream) = called {
                     self.admit(process, place, stream);
                 }
@@ -499,8 +512,8 @@ impl World {
             Effect::Refuse { reason } => {
                 if let Some(stream) = called {
                     let by = self.processes[process].address.uid();
-                    let code = RejectCode::Quarantined;
-                    self.transmit(stream, Way::Back, Frame::Rejected { code, by, reason });
+                    let (code, holder, detail) = (RejectCode::Quarantined, None, String::new());
+                    self.transmit(stream, Way::Back, Frame::Rejected { code, by, reason, holder, detail });
                 }
             }
             Effect::Publish(event) => self.on_link_event(process, place, event),
@@ -569,6 +582,14 @@ impl World {
                 let peer = known(uid);
                 self.core_input(process, greylag_cluster::Input::PeerQuarantined { peer, reason, harmless });
             }
+            Event::HandshakeRejected { code, holder, detail } => {
+                let address = Self::address(place);
+                self.core_input(process, greylag_cluster::Input::HelloRefused { address, code, holder, detail });
+            }
+            Event::AddressHeld { holder, claimant } => {
+                let claimant = known(claimant);
+                self.core_input(process, greylag_cluster::Input::AddressHeld { holder, claimant });
+            }
             Event::ThisNodeQuarantined { by, reason } => {
                 let by = known(by);
                 self.core_input(process, greylag_cluster::Input::ThisNodeQuarantined { by, reason });
@@ -577,7 +598,12 @@ impl World {
         }
     }
 
-    fn greet(&mut self, process: ProcessId, peer: UniqueAddress, cluster_id: Option<u128>) {
+    /// What a handshake taught of the process that is known to run there; of one that may only ask to join,
+    /// nothing.
+    fn greet_if_known(&mut self, process: ProcessId, place: Place, peer: UniqueAddress, cluster_id: Option<u128>) {
+        if self.peer(process, place).association.peer() != Some(peer.uid()) {
+            return;
+        }
         self.core_input(process, greylag_cluster::Input::PeerHandshake { peer, cluster_id });
     }
 

@@ -12,11 +12,12 @@ use std::time::{Duration, Instant};
 
 use greylag_cluster::{
     ClusterCore, ClusterEvent, ClusterSettings, Command, Effect, Input, ManagerEffect, ManagerInput, MemberStatus,
-    Message, ProofOfDeath, RemovalMargin, Sabotage, SbrSettings, ShutdownReason, SingletonManager, SingletonSettings,
+    Members, Message, ProofOfDeath, RemovalMargin, Sabotage, SbrSettings, ShutdownReason, SingletonManager,
+    SingletonSettings,
 };
 use greylag_core::{NodeAddress, Uid, UniqueAddress};
 use greylag_testkit::deadlines::assert_moved;
-use greylag_transport::{Destination, Lane, association};
+use greylag_transport::{Destination, Holder, Lane, association};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -29,6 +30,8 @@ use crate::Violation;
 /// Real time since the beginning, in millionths of a second.
 pub(super) type Micros = u64;
 pub(super) type ProcessId = usize;
+/// A host: the first ones are those of the places.
+pub(super) type Spot = usize;
 
 pub(super) fn micros(duration: Duration) -> Micros {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
@@ -113,6 +116,12 @@ impl Clock {
 /// One process.
 pub(super) struct Process {
     pub(super) place: Place,
+    /// Its host: that of its place, unless its name has moved.
+    pub(super) spot: Spot,
+    /// What its host tells of itself.
+    pub(super) host_id: Option<String>,
+    /// Who holds the address of each place, as its transport was told.
+    pub(super) holders: Vec<Vec<Holder>>,
     pub(super) address: UniqueAddress,
     pub(super) core: ClusterCore,
     manager: SingletonManager,
@@ -142,6 +151,9 @@ pub(super) struct Process {
 pub(super) struct World {
     pub(super) plan: Plan,
     pub(super) places: usize,
+    /// Every host, and of those that names moved to the place that they are beside.
+    pub(super) spots: usize,
+    beside: Vec<Place>,
     settings: ClusterSettings,
     pub(super) rng: ChaCha8Rng,
     pub(super) now: Micros,
@@ -152,7 +164,7 @@ pub(super) struct World {
     pub(super) at: Vec<Option<ProcessId>>,
     pub(super) streams: Vec<Stream>,
     pub(super) link: Link,
-    /// Since when nothing passes from one place to another.
+    /// Since when nothing passes from one host to another.
     pub(super) cut_since: Vec<Option<Micros>>,
     pub(super) busy_until: Vec<Micros>,
     pub(super) numbers: u64,
@@ -170,16 +182,20 @@ pub(super) struct World {
 impl World {
     pub(super) fn new(plan: Plan, sabotage: Option<Sabotage>) -> Self {
         let places = plan.places;
+        let spots = plan.hosts();
         let resolver = SbrSettings { strategy: plan.strategy.clone(), ..SbrSettings::default() };
         let proof_of_death = if plan.provable { ProofOfDeath::On } else { ProofOfDeath::Local };
         let settings = ClusterSettings {
             proof_of_death,
             down_removal_margin: RemovalMargin::Derive,
             sabotage,
-            ..ClusterSettings::default().with_resolver(resolver).with_roles(["worker"])
+            ..ClusterSettings::default().with_roles(["worker"])
         };
+        let settings = if plan.resolver { settings.with_resolver(resolver) } else { settings };
         Self {
             places,
+            spots,
+            beside: Vec::new(),
             settings,
             rng: ChaCha8Rng::seed_from_u64(plan.seed),
             now: 0,
@@ -189,13 +205,13 @@ impl World {
             at: vec![None; places],
             streams: Vec::new(),
             link: Link::GOOD,
-            cut_since: vec![None; places * places],
-            busy_until: vec![0; places * places],
+            cut_since: vec![None; spots * spots],
+            busy_until: vec![0; spots * spots],
             numbers: 0,
             steps: 0,
             faults: 0,
             begun: 0,
-            checks: Checks::new(&plan),
+            checks: Checks::new(&plan, sabotage != Some(Sabotage::MovedName)),
             leases: Leases::default(),
             trace: None,
             base: Instant::now(),
@@ -256,7 +272,7 @@ impl World {
     /// All places, the first being the first seed.
     fn form(&mut self) -> Result<(), Violation> {
         for place in 0..self.places {
-            self.start(place);
+            self.start(place, place, Some(place));
             if place == 0 {
                 self.run_until(SECOND / 10)?;
             }
@@ -362,9 +378,19 @@ impl World {
             Fault::Kill(place) => self.end_at(*place, true),
             Fault::Crash(place) => self.end_at(*place, false),
             Fault::Restart(place) => {
+                let spot = self.at[*place].map_or(*place, |process| self.processes[process].spot);
                 self.end_at(*place, true);
-                self.start(*place);
+                self.start(*place, spot, Some(spot));
             }
+            Fault::Move { place, beside, told } => self.move_name(*place, *beside, *told),
+            Fault::EndOld(place) => {
+                for process in self.older_at(*place) {
+                    self.processes[process].killed = true;
+                    self.processes[process].host_stands = false;
+                    self.vanish(process);
+                }
+            }
+            Fault::DownOld(place) => self.down_old(*place),
             Fault::Leave { place, by } => {
                 if let (Some(target), Some(by)) = (self.living_at(*place), self.living_at(*by)) {
                     let target = self.processes[target].address.clone();
@@ -372,8 +398,13 @@ impl World {
                 }
             }
             Fault::Cut(side) => {
-                for &a in side {
-                    for b in (0..self.places).filter(|b| !side.contains(b)) {
+                let place = |spot: Spot| {
+                    if spot < self.places { Some(spot) } else { self.beside.get(spot - self.places).copied() }
+                };
+                let (here, there): (Vec<Spot>, Vec<Spot>) =
+                    (0..self.spots).partition(|spot| place(*spot).is_some_and(|place| side.contains(&place)));
+                for &a in &here {
+                    for &b in &there {
                         self.cut(a, b);
                         self.cut(b, a);
                     }
@@ -417,20 +448,54 @@ impl World {
         }
     }
 
-    pub(super) fn is_cut(&self, from: Place, to: Place) -> bool {
-        self.cut_since[from * self.places + to].is_some()
+    /// The name leads to a new process on a host that is as connected as that of `beside`.
+    fn move_name(&mut self, place: Place, beside: Place, told: bool) {
+        let spot = self.places + self.beside.len();
+        self.beside.push(beside);
+        for other in 0..self.spots {
+            let (out, back) =
+                (self.cut_since[beside * self.spots + other], self.cut_since[other * self.spots + beside]);
+            self.cut_since[spot * self.spots + other] = out;
+            self.cut_since[other * self.spots + spot] = back;
+        }
+        self.start(place, spot, told.then_some(spot));
     }
 
-    fn cut(&mut self, from: Place, to: Place) {
+    /// Processes that had the name before the latest one, and are not gone.
+    fn older_at(&self, place: Place) -> Vec<ProcessId> {
+        let older = |id: &ProcessId| self.processes[*id].place == place && self.at[place] != Some(*id);
+        (0..self.processes.len()).filter(older).filter(|id| !self.processes[*id].gone).collect()
+    }
+
+    /// An operator who knows that they are gone downs them at some node that knows them.
+    fn down_old(&mut self, place: Place) {
+        let older = |process: &&Process| process.place == place && process.gone;
+        let older: Vec<UniqueAddress> = self.processes.iter().filter(older).map(|p| p.address.clone()).collect();
+        for address in older {
+            self.checks.sanction([address.clone()]);
+            let knows = |process: &Process| {
+                !process.gone && process.ended.is_none() && process.core.view().member(&address).is_some()
+            };
+            if let Some(by) = self.processes.iter().position(knows) {
+                self.when_awake(by, Input::Command(Command::Down(address)));
+            }
+        }
+    }
+
+    pub(super) fn is_cut(&self, from: Spot, to: Spot) -> bool {
+        self.cut_since[from * self.spots + to].is_some()
+    }
+
+    fn cut(&mut self, from: Spot, to: Spot) {
         let now = self.now;
-        self.cut_since[from * self.places + to].get_or_insert(now);
+        self.cut_since[from * self.spots + to].get_or_insert(now);
     }
 
     fn suspect_cut(&mut self) {
         let now = self.now;
         self.suspect(|world, from, to| {
-            let (a, b) = (world.processes[from].place, world.processes[to].place);
-            let fresh = |x: Place, y: Place| world.cut_since[x * world.places + y] == Some(now);
+            let (a, b) = (world.processes[from].spot, world.processes[to].spot);
+            let fresh = |x: Spot, y: Spot| world.cut_since[x * world.spots + y] == Some(now);
             fresh(a, b) || fresh(b, a)
         });
     }
@@ -473,14 +538,16 @@ impl World {
 
     // --- processes ------------------------------------------------------------------------------
 
-    /// Starts a process that joins by the first half of the places.
-    pub(super) fn start(&mut self, place: Place) {
+    /// Starts a process on a host, which may name itself, and lets it join by all places.
+    pub(super) fn start(&mut self, place: Place, spot: Spot, told: Option<Spot>) {
         // Uids are drawn, so their order says nothing of the order of starts.
         let uid = Uid::new((self.rng.random::<u64>() >> 8) | 1).expect("it is odd");
         let address = UniqueAddress::new(Self::address(place), uid);
         let clock = Clock { since: self.now, shows: self.now, ppm: self.plan.clock_ppm[place] };
         let now = self.base + Duration::from_micros(self.now);
         let mut core = ClusterCore::new(address.clone(), self.settings.clone(), self.plan.seed ^ uid.get(), now);
+        let host_id = told.map(|spot| format!("host-{spot}"));
+        core = core.on_host(host_id.as_deref());
         core.handle(now, Input::WallClock(1_000_000), &mut Vec::new());
         let singleton = SingletonSettings {
             use_lease: self.plan.leases.singleton,
@@ -491,6 +558,9 @@ impl World {
         let process = self.processes.len();
         self.processes.push(Process {
             place,
+            spot,
+            host_id,
+            holders: vec![Vec::new(); self.places],
             address,
             core,
             manager,
@@ -725,6 +795,8 @@ impl World {
                 let (after, input) = self.dial_for_proof(process, peer);
                 self.later(process, after, Local::Core(input));
             }
+            Effect::AskWho(address) => self.associate(process, Self::place_of(&address), association::Input::Ask),
+            Effect::Holders(members) => self.tell_holders(process, &members),
             Effect::StartExitingTasks => self.manage(process, ManagerInput::ExitingPhase),
             Effect::Shutdown(reason) => {
                 self.processes[process].ended = Some(reason);
@@ -741,6 +813,21 @@ impl World {
         }
     }
 
+    /// The driver's part of T15: each association learns who holds its address.
+    fn tell_holders(&mut self, process: ProcessId, members: &Members) {
+        let mut by_place: Vec<Vec<Holder>> = vec![Vec::new(); self.places];
+        for holder in self.settings.holders(members) {
+            by_place[Self::place_of(holder.member.address())].push(holder);
+        }
+        let own = self.processes[process].place;
+        for (place, holders) in by_place.into_iter().enumerate().filter(|(place, _)| *place != own) {
+            if self.processes[process].holders[place] != holders {
+                self.processes[process].holders[place].clone_from(&holders);
+                self.associate(process, place, association::Input::Holders { holders });
+            }
+        }
+    }
+
     fn on_event(&mut self, process: ProcessId, event: ClusterEvent) {
         self.tell_event(process, &event);
         match event {
@@ -748,6 +835,7 @@ impl World {
                 self.manage(process, ManagerInput::SelfDowned);
             }
             ClusterEvent::LocalPause(_) => self.manage(process, ManagerInput::LocalPause),
+            ClusterEvent::ProvenDead { member, .. } => self.checks.on_proof(&self.processes, &member),
             ClusterEvent::DowningDecision(decision) => {
                 let state = &self.processes[process];
                 self.checks.on_decision(&state.address, state.core.view(), &decision);
@@ -776,10 +864,17 @@ impl World {
 
     /// What the kernel of the host says to a dial of a proof.
     fn dial_for_proof(&self, from: ProcessId, peer: UniqueAddress) -> (Duration, Input) {
-        let place = Self::place_of(peer.address());
-        let there = self.at[place].filter(|id| self.processes[*id].address == peer && self.processes[*id].host_stands);
-        let own = self.processes[from].place;
-        let blocked = self.is_cut(own, place) || self.is_cut(place, own);
+        // Where its last stream ended: at its host, whoever has its name now.
+        let known = |process: &Process| process.address == peer && process.host_stands;
+        let there = self.processes.iter().position(known).filter(|id| {
+            let latest = self.at[self.processes[*id].place];
+            latest.is_none_or(|latest| latest == *id || self.processes[latest].spot != self.processes[*id].spot)
+        });
+        let own = self.processes[from].spot;
+        let blocked = there.is_some_and(|id| {
+            let spot = self.processes[id].spot;
+            self.is_cut(own, spot) || self.is_cut(spot, own)
+        });
         let quick = Duration::from_millis(1);
         match there {
             Some(_) if blocked => (DIAL_PATIENCE, Input::DialFailed(peer)),

@@ -31,6 +31,7 @@ impl ClusterCore {
             unreachable,
             suspect: self.trust.is_suspect(),
             foreign_cluster: self.islands.met(now),
+            held_addresses: self.held.shown(now, &self.node),
             dead_letters: BTreeMap::new(),
         }
     }

@@ -12,6 +12,7 @@ use greylag_transport::{Destination, QuarantineReason, RejectCode};
 use crate::app_version::AppVersion;
 use crate::error::JoinError;
 use crate::event::ClusterEvent;
+use crate::members::Members;
 use crate::message::Message;
 use crate::shutdown::ShutdownReason;
 use crate::singleton::lease::LeaseOutcome;
@@ -74,14 +75,32 @@ pub enum Input {
         /// The cluster that it belongs to, if it is a member of one (cluster M24, M25b).
         cluster_id: Option<u128>,
     },
-    /// A node refused our Hello for good.
-    HandshakeRejected {
+    /// A node refused our Hello: for good, or until a member that holds our address is removed.
+    HelloRefused {
         /// Who was called.
         address: NodeAddress,
         /// Why it refused.
         code: RejectCode,
+        /// With [`RejectCode::NotReady`]: the member that holds our address there (cluster T15).
+        holder: Option<UniqueAddress>,
         /// Both sides' values, for people.
         detail: String,
+    },
+    /// A dial of ours was answered: this process listens at its address. Whoever was a member there on
+    /// the host that it names was replaced (cluster S20 a).
+    DialOther {
+        /// Who answered.
+        peer: UniqueAddress,
+        /// The host that the answer named.
+        host_id: Option<Arc<str>>,
+    },
+    /// The transport heard a process at the address of a member that it cannot have replaced, and has
+    /// believed it nothing (cluster T15).
+    AddressHeld {
+        /// The member.
+        holder: UniqueAddress,
+        /// The process.
+        claimant: UniqueAddress,
     },
     /// The transport of this node quarantined a process (cluster F11).
     PeerQuarantined {
@@ -178,6 +197,11 @@ pub enum Effect {
     ReleaseLease,
     /// Try one connection to this process, and say how it ended.
     Dial(UniqueAddress),
+    /// Dial this address anew, with a Hello; `DialOther` says who answers (cluster M10, M25).
+    AskWho(NodeAddress),
+    /// These members hold their addresses; the transport refuses other processes there (cluster T15).
+    /// [`ClusterSettings::holders`](crate::ClusterSettings::holders) says it in the transport's words.
+    Holders(Members),
     /// This node is a member now.
     Joined,
     /// This node could not join.

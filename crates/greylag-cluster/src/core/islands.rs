@@ -125,7 +125,6 @@ impl ClusterCore {
         if cluster_id.is_some() && matches!(self.life, Life::Idle | Life::Joining(_)) {
             self.islands.heard_of_cluster = true;
         }
-        self.ask_who_if_restarted(peer, out);
         if let Some(theirs) = self.foreign_cluster_of(peer) {
             self.meet_foreign(now, theirs, None, out);
         }
@@ -148,10 +147,7 @@ impl ClusterCore {
     ) -> bool {
         let Some(theirs) = self.foreign_cluster_of(from) else { return false };
         match message {
-            Message::IslandProbe(_)
-            | Message::IslandProbeAnswer { .. }
-            | Message::WhoIs { .. }
-            | Message::Iam { .. } => false,
+            Message::IslandProbe(_) | Message::IslandProbeAnswer { .. } => false,
             Message::GossipEnvelope { gossip, .. } => {
                 self.meet_foreign(now, theirs, u32::try_from(gossip.members.len()).ok(), out);
                 true

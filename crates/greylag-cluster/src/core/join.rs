@@ -1,8 +1,7 @@
 //! Joining: the joiner's search for a member, and the member's answers.
 //!
 //! Only the first seed node may form a cluster, and only when enough of the others say that they
-//! know of none. A process at the address of a known member has replaced it: the old one is taken
-//! out first, and the joiner asks again.
+//! know of none. A process at the address of a member waits until that one is removed; see `held.rs`.
 //!
 //! Source: cluster M23 to M25b.
 
@@ -19,9 +18,8 @@ use crate::app_version::AppVersion;
 use crate::error::{JoinError, JoinRejection};
 use crate::gossip::Gossip;
 use crate::heartbeat::HeartbeatCore;
-use crate::member::{Member, MemberStatus};
+use crate::member::Member;
 use crate::message::{CheckedConfig, Message, PROTOCOL};
-use crate::reachability::Status;
 use crate::settings::Downing;
 use crate::shutdown::ShutdownReason;
 use crate::stats::IgnoredGossip;
@@ -198,6 +196,7 @@ impl ClusterCore {
             protocol: PROTOCOL,
             cluster_id,
             data_center: self.settings.data_center.as_str().into(),
+            host_id: self.host_id.clone(),
         };
         out.push(Effect::Send { to: to.clone().into(), message });
     }
@@ -208,7 +207,7 @@ impl ClusterCore {
         let mut gossip = Gossip { cluster_id, ..Gossip::default() };
         let roles = self.settings.roles.iter().cloned().collect();
         let own = joining(self.node.clone(), roles, &self.settings.data_center, self.app_version.clone());
-        gossip.members.insert(own);
+        gossip.members.insert(own.on_host(self.host_id.clone()));
         gossip.touch(&self.node, true);
         self.become_member(now, gossip, out);
         self.leader_actions(now, out);
@@ -314,15 +313,20 @@ impl ClusterCore {
         }
     }
 
-    /// A seed node will never speak with this one. Once all of them have said so, the join has
-    /// failed, and nothing has changed. Source: cluster §7.
-    pub(super) fn on_handshake_rejected(
+    /// A member holds this node's address, or a seed node will never speak with this one. Once all of
+    /// them have said so, the join has failed, and nothing has changed. Source: cluster M24, §7.
+    pub(super) fn on_hello_refused(
         &mut self,
+        now: Instant,
         address: &NodeAddress,
         code: RejectCode,
+        holder: Option<UniqueAddress>,
         detail: &str,
         out: &mut Vec<Effect>,
     ) {
+        if let Some(holder) = holder.filter(|_| code == RejectCode::NotReady) {
+            return self.on_own_address_held(now, address, holder, detail, out);
+        }
         let Life::Joining(join) = &mut self.life else { return };
         let for_good = matches!(code, RejectCode::WrongCluster | RejectCode::VersionUnsupported);
         if !for_good || !join.others.contains(address) {
@@ -406,7 +410,6 @@ impl ClusterCore {
         config: &CheckedConfig,
         out: &mut Vec<Effect>,
     ) {
-        self.ask_who_if_restarted(from, out);
         match &self.life {
             // A node that waits for its version may yet form a cluster; the joiner asks again (cluster M31).
             Life::Idle | Life::Joining(_) if self.awaits_app_version => {}
@@ -451,9 +454,7 @@ impl ClusterCore {
         }
         if !self.gossip.members.contains_key(&from) {
             if self.gossip.members.keys().any(|member| member.address() == from.address()) {
-                self.ask_who_if_restarted(&from, out);
-                self.replace_incarnations(now, &from, out);
-                return self.send(from, Message::JoinDeferred { retry_after: self.deferred_retry() }, out);
+                return self.on_join_at_held_address(now, &joiner, out);
             }
             let mut gossip = Gossip::clone(&self.gossip);
             gossip.members.insert(joiner);
@@ -463,7 +464,7 @@ impl ClusterCore {
         self.send(from, welcome, out);
     }
 
-    fn deferred_retry(&self) -> Duration {
+    pub(super) fn deferred_retry(&self) -> Duration {
         DEFERRED_RETRY.min(self.settings.gossip_interval)
     }
 
@@ -478,23 +479,6 @@ impl ClusterCore {
             Some(JoinRejection::PreparingForShutdown)
         } else {
             None
-        }
-    }
-
-    /// Another process has taken the address: whoever was there is gone. Source: cluster M25.
-    fn replace_incarnations(&mut self, now: Instant, joiner: &UniqueAddress, out: &mut Vec<Effect>) {
-        let mut gossip = Gossip::clone(&self.gossip);
-        let mut news = false;
-        for member in self.gossip.members.keys().filter(|member| member.address() == joiner.address()) {
-            news |= gossip.reachability.set(&self.node, member, Status::Terminated);
-        }
-        news |= gossip.members.update(|member| {
-            let goes = member.address.address() == joiner.address() && member.status != MemberStatus::Down;
-            goes.then(|| member.in_status(MemberStatus::Down))
-        });
-        if news {
-            self.change(now, gossip, out);
-            self.gossip_to_many(out);
         }
     }
 

@@ -25,7 +25,7 @@ impl ClusterCore {
             self.blocked_ticks = 0;
             return;
         }
-        self.settle_shared_addresses(now, out);
+        self.ask_shared_addresses(out);
         match self.blockers() {
             None => {
                 self.blocked_ticks = 0;
@@ -112,7 +112,8 @@ impl ClusterCore {
             gossip.members.remove(&member.address);
             gossip.seen.remove(&member.address);
             let clean = member.dead || self.exits.get(&member.address) == Some(&true);
-            let tombstone = Tombstone { wall_ms: self.wall_ms(now), clean, dead: member.dead };
+            let host_id = member.host_id.clone();
+            let tombstone = Tombstone { wall_ms: self.wall_ms(now), clean, dead: member.dead, host_id };
             gossip.tombstones.insert(member.address.clone(), tombstone);
         }
         let members = &gossip.members;

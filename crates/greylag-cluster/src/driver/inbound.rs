@@ -84,8 +84,15 @@ impl TransportListener for Listener {
             TransportEvent::Quarantined { peer, reason, harmless } => {
                 Input::PeerQuarantined { peer: peer.clone(), reason: *reason, harmless: *harmless }
             }
-            TransportEvent::HandshakeRejected { address, code, detail } => {
-                Input::HandshakeRejected { address: address.clone(), code: *code, detail: detail.clone() }
+            TransportEvent::HandshakeRejected { address, code, holder, detail } => {
+                let (address, holder, detail) = (address.clone(), holder.clone(), detail.clone());
+                Input::HelloRefused { address, code: *code, holder, detail }
+            }
+            TransportEvent::DialAnswered(info) => {
+                Input::DialOther { peer: info.peer.clone(), host_id: info.host_id.as_deref().map(Into::into) }
+            }
+            TransportEvent::AddressHeld { holder, claimant } => {
+                Input::AddressHeld { holder: holder.clone(), claimant: claimant.clone() }
             }
             TransportEvent::LinkLost { peer, lane } if lane.kind() == LaneKind::Control => {
                 Input::LinkLost(peer.clone())

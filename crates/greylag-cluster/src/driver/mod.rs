@@ -121,7 +121,8 @@ fn spawn(settings: ClusterSettings, remoting: Arc<dyn Remoting>, handle: Handle,
     let tasks = Arc::new(tasks::ShutdownTasks::new(settings.coordinated_shutdown.clone()));
     let clock = settings.clock.clone();
     let now = clock.now();
-    let mut core = ClusterCore::new(remoting.self_address().clone(), settings.clone(), rand::random(), now);
+    let mut core = ClusterCore::new(remoting.self_address().clone(), settings.clone(), rand::random(), now)
+        .on_host(remoting.host_id().as_deref());
     core.handle(now, Input::WallClock(node::wall_clock()), &mut Vec::new());
     let node = node::Node::new(
         core,

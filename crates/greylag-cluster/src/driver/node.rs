@@ -263,7 +263,9 @@ impl Node {
             DriverInput::SingletonMessage { name, message } => {
                 if self.singletons.contains_key(&name) {
                     self.tell_manager(now, &name, ManagerInput::Message(message));
-                } else if let Some(answer) = SingletonManager::answer_for_predecessor(self.core.node(), &message) {
+                } else if let Some(answer) =
+                    SingletonManager::answer_for_predecessor(self.settings.proof_of_death, &self.view, &message)
+                {
                     self.send_singleton(&name, &answer);
                 }
             }
@@ -301,6 +303,8 @@ impl Node {
                 Effect::AcquireLease => self.resolver_lease().acquire(),
                 Effect::ReleaseLease => self.resolver_lease().release(),
                 Effect::Dial(peer) => self.dial(peer),
+                Effect::AskWho(address) => self.remoting.ask_who(&address),
+                Effect::Holders(members) => self.remoting.set_holders(self.settings.holders(&members)),
                 Effect::Joined => self.answer_joining(&Ok(())),
                 Effect::JoinFailed(error) => self.answer_joining(&Err(error)),
                 Effect::StartExitingTasks => self.begin_shutdown(ShutdownReason::Left, true),

@@ -54,6 +54,9 @@ pub struct Join {
     /// Empty for "default".
     #[prost(string, tag = "5")]
     pub data_center: ::prost::alloc::string::String,
+    /// Kernel boot id and network namespace; empty where they cannot be known.
+    #[prost(string, tag = "6")]
+    pub host_id: ::prost::alloc::string::String,
 }
 /// "cluster.join-deferred"
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -174,12 +177,6 @@ pub struct IslandProbeAnswer {
     #[prost(message, optional, tag = "2")]
     pub own: ::core::option::Option<Island>,
 }
-/// "cluster.who-is" and "cluster.i-am"
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct Nonce {
-    #[prost(fixed64, tag = "1")]
-    pub nonce: u64,
-}
 /// "cluster.heartbeat" and "cluster.heartbeat-rsp"
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Heartbeat {
@@ -188,7 +185,7 @@ pub struct Heartbeat {
     #[prost(uint64, tag = "2")]
     pub seq: u64,
 }
-/// The state. Nodes and roles are tables; all else refers to them by index.
+/// The state. Nodes, roles, versions and hosts are tables; all else refers to them by index.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Gossip {
     #[prost(bytes = "bytes", tag = "1")]
@@ -209,6 +206,9 @@ pub struct Gossip {
     pub versions: ::prost::alloc::vec::Vec<Version>,
     #[prost(message, repeated, tag = "9")]
     pub tombstones: ::prost::alloc::vec::Vec<Tombstone>,
+    /// Kernel boot id and network namespace.
+    #[prost(string, repeated, tag = "10")]
+    pub hosts: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Member {
@@ -225,6 +225,9 @@ pub struct Member {
     pub roles: ::prost::alloc::vec::Vec<u32>,
     #[prost(uint32, tag = "6")]
     pub app_version: u32,
+    /// 0 where it named none; else its place in the table plus 1.
+    #[prost(uint32, tag = "7")]
+    pub host_plus_one: u32,
 }
 /// What one observer says.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -262,6 +265,9 @@ pub struct Tombstone {
     pub clean: bool,
     #[prost(bool, tag = "4")]
     pub dead: bool,
+    /// As in Member.
+    #[prost(uint32, tag = "5")]
+    pub host_plus_one: u32,
 }
 /// "cluster.singleton": what singleton managers of one name say to each other.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

@@ -49,7 +49,7 @@ fn scenario_31_whoever_was_removed_stays_removed_and_its_version_goes() {
         kept.version.increment(&node('a'));
         let mut removed = state(&[('b', MemberStatus::Up)]);
         removed.version.increment(&node('b'));
-        removed.tombstones.insert(x.clone(), Tombstone { wall_ms: 1, clean: false, dead: false });
+        removed.tombstones.insert(x.clone(), Tombstone { wall_ms: 1, ..Tombstone::default() });
         // A restarted process at the same address is somebody else.
         let again: UniqueAddress = "x:1#9999".parse().unwrap();
         let fresh = Member::joining(again.clone(), Arc::default(), AppVersion::default());
@@ -147,7 +147,7 @@ fn any_gossip() -> impl Strategy<Value = Gossip> {
                     gossip.members.insert(fresh);
                 }
                 None => {
-                    let tombstone = Tombstone { wall_ms: u64::from(index), clean: dead, dead };
+                    let tombstone = Tombstone { wall_ms: u64::from(index), clean: dead, dead, host_id: None };
                     gossip.tombstones.insert(node(name(index)), tombstone);
                 }
             }

@@ -25,7 +25,7 @@ use super::lease::{LeaseOutcome, SingletonLease};
 use super::{Kind, SingletonMessage};
 use crate::member::{Member, MemberStatus};
 use crate::sabotage::Sabotage;
-use crate::settings::{ClusterSettings, SingletonSettings};
+use crate::settings::{ClusterSettings, ProofOfDeath, SingletonSettings};
 use crate::view::MembershipView;
 
 /// What the machine is told.
@@ -150,6 +150,8 @@ pub struct SingletonManager {
     downed: bool,
     /// The latest predecessor, if only that one is asked (see [`Sabotage::Clearance`]).
     latest_only: Option<Option<UniqueAddress>>,
+    /// Which processes at one address can have replaced which.
+    proof_of_death: ProofOfDeath,
 }
 
 impl SingletonManager {
@@ -195,6 +197,7 @@ impl SingletonManager {
             exiting_told: false,
             downed: false,
             latest_only: (cluster.sabotage == Some(Sabotage::Clearance)).then_some(None),
+            proof_of_death: cluster.proof_of_death,
         }
     }
 
@@ -310,7 +313,8 @@ impl SingletonManager {
 
     fn on_message(&mut self, _now: Instant, message: SingletonMessage, out: &mut Vec<ManagerEffect>) {
         if message.to != self.node {
-            let answer = Self::answer_for_predecessor(&self.node, &message);
+            let view = self.view.as_deref();
+            let answer = view.and_then(|view| Self::answer_for_predecessor(self.proof_of_death, view, &message));
             return out.extend(answer.map(ManagerEffect::Send));
         }
         let SingletonMessage { kind, from, attempt, .. } = message;
@@ -332,11 +336,15 @@ impl SingletonManager {
         }
     }
 
-    /// What `node` answers to a claim on an older process at its address, which cannot run anything any
-    /// more. A node without a manager of this singleton answers just so. Source: cluster P3.
-    pub fn answer_for_predecessor(node: &UniqueAddress, message: &SingletonMessage) -> Option<SingletonMessage> {
+    /// What the node of this view answers to a claim on an older process at its address that cannot run
+    /// anything any more. A node without a manager of this singleton answers just so. Source: cluster P3.
+    pub fn answer_for_predecessor(
+        proof_of_death: ProofOfDeath,
+        view: &MembershipView,
+        message: &SingletonMessage,
+    ) -> Option<SingletonMessage> {
         let SingletonMessage { kind, from, to, attempt } = message;
-        let is_claim = *kind == Kind::HandOverToMe && to != node && to.address() == node.address();
+        let is_claim = *kind == Kind::HandOverToMe && *to != view.self_address && replaced(proof_of_death, view, to);
         let done =
             || SingletonMessage { kind: Kind::HandOverDone, from: to.clone(), to: from.clone(), attempt: *attempt };
         is_claim.then(done)
@@ -397,6 +405,22 @@ impl SingletonManager {
             self.exiting_told = true;
             out.push(ManagerEffect::ExitingDone);
         }
+    }
+}
+
+/// Whether `older` was at the address of this node, and is gone: its death was proven, or this node runs
+/// on its host. A name that came here from another host says nothing of the process that had it.
+/// Source: cluster P3, P3a.
+fn replaced(proof_of_death: ProofOfDeath, view: &MembershipView, older: &UniqueAddress) -> bool {
+    if older.address() != view.self_address.address() {
+        return false;
+    }
+    let own = view.self_member().and_then(|own| own.host_id.as_deref());
+    let by_host = |host: Option<&Arc<str>>| proof_of_death.heirs(host).include(own);
+    match (view.tombstones.get(older), view.member(older)) {
+        (Some(tombstone), _) => tombstone.dead || by_host(tombstone.host_id.as_ref()),
+        (None, Some(member)) => member.dead || by_host(member.host_id.as_ref()),
+        (None, None) => by_host(None),
     }
 }
 

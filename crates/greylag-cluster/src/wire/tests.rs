@@ -25,7 +25,9 @@ fn gossip() -> Arc<Gossip> {
     gossip.reachability.set(&node('a'), &node('c'), Status::Terminated);
     gossip.reachability.set(&node('d'), &node('c'), Status::Unreachable);
     gossip.reachability.set(&node('d'), &node('c'), Status::Reachable);
-    gossip.tombstones.insert(node('z'), Tombstone { wall_ms: 7, clean: true, dead: true });
+    gossip
+        .tombstones
+        .insert(node('z'), Tombstone { wall_ms: 7, clean: true, dead: true, host_id: Some("boot/net:[4]".into()) });
     Arc::new(gossip)
 }
 
@@ -46,6 +48,7 @@ fn messages() -> Vec<Message> {
             app_version: "2.0-M1".parse().unwrap(),
             protocol: PROTOCOL,
             cluster_id: 0,
+            host_id: Some("boot/net:[4]".into()),
         },
         Message::JoinDeferred { retry_after: Duration::from_millis(1500) },
         Message::JoinRejected { reason: JoinRejection::Removed },
@@ -56,8 +59,6 @@ fn messages() -> Vec<Message> {
         Message::GossipEnvelope { to: node('b'), gossip: gossip(), suspect: true },
         Message::GossipStatus { to: node('b'), version: gossip().version.clone(), seen_digest: 9, suspect: false },
         Message::ExitingConfirmed { clean: true },
-        Message::WhoIs { nonce: u64::MAX },
-        Message::Iam { nonce: 3 },
         Message::Heartbeat { to: node('b'), seq: 4 },
         Message::HeartbeatRsp { to: node('b'), seq: 4 },
     ]

@@ -1,7 +1,7 @@
 //! One manager of a singleton, and the world around it as a script.
 //!
 //! Commands: `manager NAME [lease]`; `view a:Up b:Leaving … [removed=x,y] [clean=x,y] [suspect]` (members get
-//! their age by the order in which they are first named, or say it: `b:Up:7`); `hear KIND from=NAME
+//! their age by the order in which they are first named, or say it: `b:Up:7`; `[moved=x]`: as removed, on another host); `hear KIND from=NAME
 //! [attempt=N] [to=UID]`; `ended`, `exiting`, `downed`, `pause`; `lease granted|denied|failed|released|lost`;
 //! `advance DURATION`.
 
@@ -29,6 +29,11 @@ pub(crate) fn node(name: &str) -> UniqueAddress {
     let (host, uid) = name.split_once('#').unwrap_or((name, ""));
     let uid = uid.parse().unwrap_or(u64::from(host.as_bytes()[0]));
     format!("{host}:1#{uid}").parse().unwrap()
+}
+
+/// Every name has a host of its own.
+fn host(node: &UniqueAddress) -> Arc<str> {
+    node.address().host().into()
 }
 
 pub(crate) fn status(name: &str) -> MemberStatus {
@@ -88,11 +93,14 @@ impl Bench {
             if member.status != MemberStatus::Joining {
                 member.up_number = parts.get(2).map_or(age, |age| age.parse().unwrap());
             }
-            view.members.insert(member);
+            let own_host = host(&member.address);
+            view.members.insert(member.on_host(Some(own_host)));
         }
-        for (key, clean) in [("removed", false), ("clean", true)] {
+        for (key, clean) in [("removed", false), ("moved", false), ("clean", true)] {
             for name in case.arg(key).into_iter().flat_map(|names| names.split(',')) {
-                self.tombstones.insert(node(name), Tombstone { wall_ms: 0, clean, dead: false });
+                let host = if key == "moved" { "elsewhere".into() } else { host(&node(name)) };
+                let tombstone = Tombstone { clean, host_id: Some(host), ..Tombstone::default() };
+                self.tombstones.insert(node(name), tombstone);
             }
         }
         view.tombstones = self.tombstones.clone().into();

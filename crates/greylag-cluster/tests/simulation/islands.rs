@@ -98,8 +98,12 @@ fn scenario_70_the_smaller_cluster_ends_if_told_so_and_the_bigger_stays() {
     for seed in seeds(100) {
         let settings =
             ClusterSettings { on_foreign_cluster: OnForeignCluster::LeaveIfSmaller, ..ClusterSettings::default() };
-        let (mut world, ids) = three_seeds(seed, settings);
+        let (mut world, mut ids) = three_seeds(seed, settings);
         world.tolerate_two = true;
+        ids.push(world.start("y"));
+        world.join(ids[3], &["s2"]);
+        let all = ids.clone();
+        world.run_until(30 * SECOND, |world| world.agreed(&all));
         world.kill(ids[0]);
         world.settings.self_join_alone = true;
         let island = world.start("s1");
@@ -110,7 +114,7 @@ fn scenario_70_the_smaller_cluster_ends_if_told_so_and_the_bigger_stays() {
         world.run_for(30 * SECOND);
         assert_eq!(world.view(follower).members.len(), 2);
         world.net.heal();
-        // Three members (one of them dead to the others, but a member) against two.
+        // Three members, and one that is dead, against two.
         world.run_until(40 * SECOND, |world| [island, follower].iter().all(|id| world.processes[id].ended.is_some()));
         let reasons = [island, follower].map(|id| world.processes[&id].ended.unwrap());
         assert!(reasons.contains(&ShutdownReason::SmallerCluster), "{reasons:?}");

@@ -6,6 +6,7 @@ mod islands;
 mod joining;
 mod lease;
 mod membership;
+mod moved;
 mod partitions;
 mod pauses;
 mod singleton;

@@ -101,7 +101,7 @@ fn gossip_walk(rng: &mut rand_chacha::ChaCha8Rng, walk: u32) {
             }
             3 if target != node(at) && after.members.get(&target).is_some_and(|m| m.status == MemberStatus::Down) => {
                 after.members.remove(&target);
-                after.tombstones.insert(target.clone(), Tombstone { wall_ms: step, clean: false, dead: false });
+                after.tombstones.insert(target.clone(), Tombstone { wall_ms: step, ..Tombstone::default() });
                 let members = after.members.clone();
                 after.reachability.retain(|address| members.contains_key(address));
                 after.version.retain(|address| members.contains_key(address));

@@ -14,7 +14,7 @@ use greylag_cluster::*;
 use greylag_core::{NodeAddress, Uid, UniqueAddress};
 use greylag_testkit::deadlines::assert_moved;
 use greylag_testkit::network::{Happening, Link, Network, NodeId};
-use greylag_transport::{Destination, QuarantineReason};
+use greylag_transport::{Destination, Holder, QuarantineReason, RejectCode};
 use rand::RngExt;
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
@@ -39,6 +39,12 @@ pub(crate) struct Process {
     /// Who said Hello, and the cluster that it named.
     grants: BTreeMap<leases::Of, u64>,
     met: BTreeMap<UniqueAddress, Option<u128>>,
+    /// Where it runs; `None` where that cannot be known.
+    host: Option<String>,
+    /// Who holds which address, as its transport was told.
+    holders: Vec<Holder>,
+    /// Which processes its dials were answered by.
+    answered: BTreeSet<UniqueAddress>,
     quarantined: BTreeMap<UniqueAddress, bool>,
     removed: BTreeSet<UniqueAddress>,
     statuses: BTreeMap<UniqueAddress, MemberStatus>,
@@ -123,6 +129,12 @@ impl World {
     }
 
     pub(crate) fn start_with(&mut self, name: &str, roles: &[&str]) -> NodeId {
+        self.start_on(name, Some(name), roles)
+    }
+
+    /// On a host that is not the name's own, or that is not known. A process that had the name elsewhere
+    /// goes on, and is reached by what is addressed to it alone.
+    pub(crate) fn start_on(&mut self, name: &str, host: Option<&str>, roles: &[&str]) -> NodeId {
         // Uids are drawn, so their order says nothing of the order of starts.
         self.next_uid += 1;
         let uid = Uid::new((self.net.rng().random::<u64>() >> 16) + self.next_uid + 1).unwrap();
@@ -130,7 +142,7 @@ impl World {
         let settings = self.settings.clone().with_roles(roles.iter().copied());
         let id = self.net.add_node();
         let now = self.now();
-        let mut core = ClusterCore::new(address.clone(), settings.clone(), self.seed ^ uid.get(), now);
+        let mut core = ClusterCore::new(address.clone(), settings.clone(), self.seed ^ uid.get(), now).on_host(host);
         core.handle(now, Input::WallClock(1_000_000), &mut Vec::new());
         let singleton = SingletonSettings { use_lease: self.use_lease, ..SingletonSettings::default() };
         let singleton = singleton.with_role("worker");
@@ -150,6 +162,9 @@ impl World {
                 pending: Vec::new(),
                 grants: BTreeMap::new(),
                 met: BTreeMap::new(),
+                host: host.map(ToOwned::to_owned),
+                holders: Vec::new(),
+                answered: BTreeSet::new(),
                 quarantined: BTreeMap::new(),
                 removed: BTreeSet::new(),
                 statuses: BTreeMap::new(),
@@ -339,6 +354,9 @@ impl World {
         let now = self.now();
         // A new Hello is said once a process knows its cluster.
         let cluster_id = Some(self.processes[&from].core.gossip().cluster_id).filter(|id| *id != 0);
+        if !self.hears(to, from) {
+            return;
+        }
         let Some(process) = self.processes.get_mut(&to) else { return };
         if process.met.insert(sender.clone(), cluster_id) != Some(cluster_id) {
             self.input(to, Input::PeerHandshake { peer: sender.clone(), cluster_id });
@@ -363,6 +381,47 @@ impl World {
             }
         }
         self.schedule(to);
+    }
+
+    /// Whether the transport of `to` carries what comes from `from`: not where a member holds the address
+    /// of that one that it cannot have replaced. Where it can have, it is dialled. Source: cluster T15.
+    fn hears(&mut self, to: NodeId, from: NodeId) -> bool {
+        let (sender, host) = (self.ua(from), self.processes[&from].host.clone());
+        let there = |holder: &&Holder| holder.member.address() == sender.address();
+        let there: Vec<Holder> = self.processes[&to].holders.iter().filter(there).cloned().collect();
+        if there.is_empty() || there.iter().any(|holder| holder.member == sender) {
+            return true;
+        }
+        if let Some(holder) = there.iter().find(|holder| !holder.heirs.include(host.as_deref())) {
+            let (holder, detail) = (holder.member.clone(), holder.detail());
+            self.input(to, Input::AddressHeld { holder: holder.clone(), claimant: sender });
+            let (address, code) = (self.ua(to).address().clone(), RejectCode::NotReady);
+            self.later(
+                from,
+                self.now() + MS,
+                Local::Core(Input::HelloRefused { address, code, holder: Some(holder), detail }),
+            );
+            return false;
+        }
+        if !self.processes[&to].answered.contains(&sender) {
+            self.ask_who(to, sender.address());
+        }
+        true
+    }
+
+    /// Whoever is found at the address answers the dial, if both ways are open.
+    fn ask_who(&mut self, id: NodeId, there: &NodeAddress) {
+        let Some(found) = self.at.get(there).copied() else { return };
+        if self.net.is_crashed(found) || self.net.is_cut(id, found) || self.net.is_cut(found, id) {
+            return;
+        }
+        let (peer, host) = (self.ua(found), self.processes[&found].host.clone());
+        self.processes.get_mut(&id).unwrap().answered.insert(peer.clone());
+        self.later(
+            id,
+            self.now() + MS,
+            Local::Core(Input::DialOther { peer, host_id: host.as_deref().map(Into::into) }),
+        );
     }
 
     pub(crate) fn input(&mut self, id: NodeId, input: Input) {
@@ -457,6 +516,11 @@ impl World {
                 let (after, input) = self.dial(id, peer);
                 self.later(id, now + after, Local::Core(input));
             }
+            Effect::AskWho(address) => self.ask_who(id, &address),
+            Effect::Holders(members) => {
+                let holders = self.settings.holders(&members);
+                self.processes.get_mut(&id).unwrap().holders = holders;
+            }
             Effect::StartExitingTasks => self.manage(id, ManagerInput::ExitingPhase),
             Effect::Shutdown(reason) => {
                 let process = self.processes.get_mut(&id).unwrap();
@@ -483,10 +547,16 @@ impl World {
     }
 
     fn send(&mut self, from: NodeId, to: &Destination, packet: Packet) {
-        let Some(target) = self.at.get(to.address()).copied() else { return };
-        let wrong_uid = matches!(to, Destination::Incarnation(ua) if *ua != self.processes[&target].address);
+        // A stream that is open leads to its process, whoever has the name now.
+        let known =
+            |ua: &UniqueAddress| self.processes.iter().find(|(_, process)| process.address == *ua).map(|(id, _)| *id);
+        let target = match to {
+            Destination::Incarnation(ua) => known(ua),
+            Destination::Address(address) => self.at.get(address).copied(),
+        };
+        let Some(target) = target else { return };
         let quarantined = self.processes[&from].quarantined.contains_key(&self.processes[&target].address);
-        if !wrong_uid && !quarantined && target != from {
+        if !quarantined && target != from {
             self.net.send(from, target, 0, packet);
         }
     }

@@ -45,6 +45,8 @@ fn health_names_what_is_amiss_and_who_says_so() {
     ill.converged = false;
     let accusations = vec![(address("a:1#1"), address("b:1#2"))];
     let condition = Condition { accusations, foreign_cluster: Some(7), ..Condition::default() };
+    let held = HeldAddress { holder: address("c:1#3"), claimant: address("c:1#9") };
+    let condition = Condition { held_addresses: vec![held], ..condition };
     let readiness =
         Readiness { not_ready: vec!["journal is down: full".to_owned()], degraded: vec!["states: low".to_owned()] };
     let told = health(&ill, &condition, readiness, &TransportStats::default());
@@ -54,6 +56,8 @@ fn health_names_what_is_amiss_and_who_says_so() {
         (false, &["journal is down: full".to_owned()][..], &["states: low".to_owned()][..])
     );
     assert!(!told.healthy);
+    let waits = "c:1#9 waits for the removal of c:1#3";
+    assert!(told.problems.iter().any(|problem| problem.starts_with(waits)), "{:?}", told.problems);
     assert!(told.problems[0].contains("another cluster"), "{:?}", told.problems);
     assert!(told.problems.contains(&"b:1#2 is unreachable to a:1#1".to_owned()), "{:?}", told.problems);
     assert_eq!(told.unreachable[0].observers, ["a:1#1"]);

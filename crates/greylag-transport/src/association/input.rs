@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use greylag_core::{DeadLetterReason, Uid};
+use greylag_core::{DeadLetterReason, Uid, UniqueAddress};
 
+use crate::holder::Holder;
 use crate::lane::Lane;
 use crate::remoting::{QuarantineReason, RejectCode};
 
@@ -23,6 +24,8 @@ pub enum Input {
         seq: u64,
         /// Who answered.
         uid: Uid,
+        /// The host that the answer named.
+        host_id: Option<String>,
     },
     /// The dial `seq` was answered: no.
     Rejected {
@@ -36,6 +39,8 @@ pub enum Input {
         by: Option<Uid>,
         /// With [`RejectCode::Quarantined`]: why we are quarantined there; absent if harmless.
         reason: Option<QuarantineReason>,
+        /// With [`RejectCode::NotReady`]: the member that holds our address there.
+        holder: Option<UniqueAddress>,
         /// Both sides' values.
         detail: String,
     },
@@ -55,11 +60,22 @@ pub enum Input {
         /// Whether anything was written to it since the last answer, or waits to be.
         any: bool,
     },
-    /// A process at the peer's address said Hello; answered by [`Effect::Admit`] or [`Effect::Refuse`].
+    /// A process at the peer's address said Hello; answered by [`Effect::Admit`],
+    /// [`Effect::AdmitForJoin`], [`Effect::Hold`] or [`Effect::Refuse`].
     Hello {
         /// Who.
         uid: Uid,
+        /// The host that it named.
+        host_id: Option<String>,
     },
+    /// These members hold the address. Replaces what was named before (cluster T15).
+    Holders {
+        /// All of them: mostly one or none.
+        holders: Vec<Holder>,
+    },
+    /// Dial the address anew, so that whoever listens there says who it is (cluster M10, M25). At most
+    /// once a second.
+    Ask,
     /// Something came from a quarantined incarnation, and was dropped.
     Intruded {
         /// Who.
@@ -197,6 +213,16 @@ pub enum Effect {
     },
     /// The Hello is accepted as far as this machine can tell.
     Admit,
+    /// The stream is accepted, and nothing is learned from its Hello: the caller may ask to join, and
+    /// is believed to run at the address once it answers a dial there (cluster T15).
+    AdmitForJoin,
+    /// The Hello is refused until the member that holds the address is removed (cluster T15).
+    Hold {
+        /// The member.
+        holder: UniqueAddress,
+        /// The member, its status, and what would end that, for people.
+        detail: String,
+    },
     /// The Hello is refused.
     Refuse {
         /// Why the caller is quarantined; absent if it is harmless, or a dead incarnation.
@@ -223,12 +249,22 @@ pub enum Event {
         /// Why.
         reason: QuarantineReason,
     },
-    /// The peer refused our Hello for good.
+    /// The peer refused our Hello: for good, or until the member that holds our address there is removed.
     HandshakeRejected {
         /// Why.
         code: RejectCode,
+        /// With [`RejectCode::NotReady`]: the member that holds our address there.
+        holder: Option<UniqueAddress>,
         /// Both sides' values.
         detail: String,
+    },
+    /// Another process was heard at the address of a member that it cannot have replaced; nothing was
+    /// learned from it. Said at most once a second (cluster T15).
+    AddressHeld {
+        /// The member.
+        holder: UniqueAddress,
+        /// The other process.
+        claimant: Uid,
     },
     /// The peer ends in order.
     PeerTerminating {

@@ -24,7 +24,7 @@ fn of_the_dead_the_oldest_is_forgotten_first() {
     let last = MAX_RETIRED as u64 + 3;
     // Later processes have smaller uids.
     for n in 0..last {
-        assert!(feed(&mut machine, Input::Hello { uid: uid(1000 - n) }).contains(&Effect::Admit));
+        assert!(feed(&mut machine, Input::Hello { uid: uid(1000 - n), host_id: None }).contains(&Effect::Admit));
     }
     assert!(machine.is_dead(uid(1000 - last + 2)), "replaced by the last one");
     assert_eq!(machine.retired.len(), MAX_RETIRED);

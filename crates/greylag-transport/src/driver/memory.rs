@@ -102,6 +102,12 @@ impl std::fmt::Debug for MemoryNetwork {
 
 const NO_PANIC: &str = "nothing under this lock panics";
 
+/// All nodes share a host: one that starts at the address of another has replaced it (cluster S20 a).
+const HOST_ID: &str = "memory";
+/// No socket is behind a node, so no refusal by a kernel says anything of it (cluster S20 b): an address
+/// that no host has (RFC 5737).
+const NOWHERE: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
+
 impl MemoryNetwork {
     /// A network without nodes.
     pub fn new() -> Self {
@@ -276,10 +282,11 @@ impl MemoryNode {
             }
             Parcel::Reply { from, ask_id, reply } => self.endpoint.accept_reply(now, &from, ask_id, reply),
             Parcel::Met(peer) => {
-                let ip = IpAddr::V4(Ipv4Addr::LOCALHOST);
                 let cluster_id = self.net.cluster_ids.lock().expect(NO_PANIC).get(&peer).copied();
-                let info = self.endpoint.learn_peer(PeerInfo { peer, ip, reached: true, host_id: None, cluster_id });
-                self.endpoint.publish(TransportEvent::PeerHandshake(info));
+                let host_id = Some(HOST_ID.to_owned());
+                let info = self.endpoint.learn_peer(PeerInfo { peer, ip: NOWHERE, reached: true, host_id, cluster_id });
+                self.endpoint.publish(TransportEvent::PeerHandshake(info.clone()));
+                self.endpoint.publish(TransportEvent::DialAnswered(info));
             }
             Parcel::Event(event) => {
                 if let TransportEvent::LinkLost { peer, .. } = &event
@@ -387,7 +394,7 @@ impl Remoting for MemoryNode {
     }
 
     fn host_id(&self) -> Option<String> {
-        None
+        Some(HOST_ID.to_owned())
     }
 
     fn send(&self, to: &Destination, envelope: Envelope) -> Result<(), SendRejected> {

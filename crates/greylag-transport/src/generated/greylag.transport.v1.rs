@@ -142,6 +142,9 @@ pub struct Rejected {
     /// With code QUARANTINED: why; unspecified when the quarantine is harmless.
     #[prost(enumeration = "QuarantineReason", tag = "5")]
     pub quarantine_reason: i32,
+    /// With code NOT_READY: the member that holds the caller's address; the caller waits for its removal.
+    #[prost(message, optional, tag = "6")]
+    pub holder: ::core::option::Option<Node>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Batch {

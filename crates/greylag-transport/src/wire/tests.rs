@@ -106,6 +106,7 @@ fn the_vectors_of_the_format_document() {
         write_frame(&Frame::Hello(hello("a:1#1", "b:2"))),
         write_frame(&Frame::Hello(Hello { features: Features::OURS, ..hello("a:1#1", "b:2") })),
         write_frame(&Frame::HelloReply(accepted())),
+        write_frame(&Frame::HelloReply(HelloReply::Rejected(held()))),
         write_frame(&Frame::TerminatingAck),
     ];
     let vectors = vectors.map(|frame| format!("`{}`", hex(&frame)));
@@ -256,6 +257,11 @@ fn every_reply_reads_back() {
     }
 }
 
+fn held() -> Rejected {
+    let (holder, retry_after) = (Some(node("a:1#7")), Some(Duration::from_secs(1)));
+    Rejected { holder, retry_after, ..Rejected::new(RejectCode::NotReady, "d") }
+}
+
 #[test]
 fn every_other_frame_reads_back() {
     let rejected =
@@ -265,6 +271,7 @@ fn every_other_frame_reads_back() {
         Frame::Hello(Hello { features: Features::OURS, ..hello("a:1#1", "b:2") }),
         Frame::HelloReply(accepted()),
         Frame::HelloReply(HelloReply::Rejected(rejected(None))),
+        Frame::HelloReply(HelloReply::Rejected(held())),
         Frame::HelloReply(HelloReply::Rejected(rejected(Some(QuarantineReason::DeliveryGaveUp)))),
         Frame::Quarantined { from: node("a:1#1"), to: node("b:1#1"), reason: QuarantineReason::RemovedFromMembership },
         Frame::Terminating { from: node("a:1#1") },

@@ -33,6 +33,7 @@ impl Bench {
             protocol: PROTOCOL,
             cluster_id: bench.core.gossip().cluster_id,
             data_center: "default".into(),
+            host_id: None,
         };
         bench.receive(join);
         bench.gossip(|gossip| {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use greylag_core::UniqueAddress;
 
-use super::{ManagerEffect, ManagerState, SingletonManager};
+use super::{ManagerEffect, ManagerState, SingletonManager, replaced};
 use crate::member::{Member, MemberStatus};
 use crate::singleton::{Kind, SingletonMessage};
 use crate::view::MembershipView;
@@ -144,15 +144,19 @@ impl SingletonManager {
     }
 
     pub(super) fn is_settled(&self, address: &UniqueAddress) -> bool {
-        let own_predecessor = address.address() == self.node.address();
+        let view = self.view.as_deref();
+        let own_predecessor = view.is_some_and(|view| replaced(self.proof_of_death, view, address));
         own_predecessor || self.cleared.contains(address) || self.gone.contains_key(address)
     }
 
+    /// A node that leaves starts nothing either: with the last members that leave together during the
+    /// preparation of a full shutdown, no status tells of the preparation any more.
     /// Source: cluster P4, P5, F9, M30.
     pub(super) fn may_start(&self, now: Instant) -> bool {
         let held = self.view.as_ref().is_none_or(|view| view.self_suspect);
         let paused = self.hold_until.is_some_and(|until| now < until);
-        !held && !paused && !self.prepares_shutdown() && !self.downed && !self.self_exits()
+        let leaves = self.self_status().is_none_or(|status| status >= MemberStatus::Leaving);
+        !held && !paused && !leaves && !self.prepares_shutdown() && !self.downed && !self.self_exits()
     }
 
     pub(super) fn ask(&mut self, peer: &UniqueAddress, out: &mut Vec<ManagerEffect>) {

@@ -99,16 +99,64 @@ fn answers_that_cross_with_an_own_answer_are_void() {
     assert_eq!(bench.message(Kind::HandOverDone, 'c', 3), ["start 2"]);
 }
 
+/// Cluster P3: in its name only if it is gone: its death was proven, or this process took its place on its
+/// host, or the operator says so.
 #[test]
 fn a_claim_for_an_older_process_of_this_address_is_answered_in_its_name() {
-    let mut bench = Bench::new('b');
-    bench.view(&[('a', Up), ('b', Up)]);
     let older: UniqueAddress = "b:1#9999".parse().unwrap();
     let claim = SingletonMessage { kind: Kind::HandOverToMe, from: node('a'), to: older.clone(), attempt: 4 };
-    let mut out = Vec::new();
-    bench.manager.handle(bench.now, ManagerInput::Message(claim), &mut out);
-    let done = SingletonMessage { kind: Kind::HandOverDone, from: older, to: node('a'), attempt: 4 };
-    assert_eq!(out, [ManagerEffect::Send(done)]);
+    let done = SingletonMessage { kind: Kind::HandOverDone, from: older.clone(), to: node('a'), attempt: 4 };
+    let (off, local, on) = (ProofOfDeath::Off, ProofOfDeath::Local, ProofOfDeath::On);
+    for (policy, dead, host, answers) in [
+        (local, false, Some("here"), true),
+        (local, false, Some("elsewhere"), false),
+        (local, false, None, false),
+        (local, true, Some("elsewhere"), true),
+        (off, false, Some("here"), false),
+        (off, true, None, true),
+        (on, false, None, true),
+    ] {
+        let mut view = MembershipView::clone(&view('b', &[('a', Up), ('b', Up)]));
+        view.members.get_mut(&node('b')).unwrap().host_id = Some("here".into());
+        let host_id = host.map(Into::into);
+        view.tombstones.insert(older.clone(), Tombstone { dead, clean: dead, host_id, wall_ms: 0 });
+        let cluster = ClusterSettings { proof_of_death: policy, ..ClusterSettings::default() };
+        let mut manager = SingletonManager::new(node('b'), &SingletonSettings::default(), &cluster);
+        let (now, mut out) = (Instant::now(), Vec::new());
+        manager.handle(now, ManagerInput::View(Arc::new(view)), &mut out);
+        out.clear();
+        manager.handle(now, ManagerInput::Message(claim.clone()), &mut out);
+        let expected: Vec<_> = answers.then(|| ManagerEffect::Send(done.clone())).into_iter().collect();
+        assert_eq!(out, expected, "{policy:?}, dead: {dead}, {host:?}");
+    }
+}
+
+/// Cluster M30, P5: no instance starts on a node that is itself Leaving, as the last two are that leave
+/// together while a full shutdown is prepared.
+#[test]
+fn nothing_starts_on_a_node_that_leaves() {
+    let mut bench = Bench::new('b');
+    bench.view(&[('a', Up), ('b', Up)]);
+    bench.view(&[('a', Leaving), ('b', Leaving)]);
+    let mut gone = MembershipView::clone(&view('b', &[('a', Leaving), ('b', Leaving)]));
+    gone.members.remove(&node('a'));
+    gone.tombstones.insert(node('a'), Tombstone { clean: true, ..Tombstone::default() });
+    assert_eq!(bench.input(ManagerInput::View(Arc::new(gone))), Vec::<String>::new());
+    bench.now += Duration::from_secs(60);
+    assert_eq!(bench.input(ManagerInput::Tick), Vec::<String>::new());
+}
+
+/// Cluster F9: the hold after a pause ends at its instant, not before it.
+#[test]
+fn the_hold_after_a_pause_is_of_three_heartbeats() {
+    let mut bench = Bench::new('a');
+    bench.input(ManagerInput::LocalPause);
+    assert_eq!(bench.view(&[('a', Up)]), Vec::<String>::new());
+    let hold = 3 * ClusterSettings::default().failure_detector.heartbeat_interval;
+    bench.now += hold - Duration::from_millis(1);
+    assert_eq!(bench.input(ManagerInput::Tick), Vec::<String>::new());
+    bench.now += Duration::from_millis(1);
+    assert_eq!(bench.input(ManagerInput::Tick), ["start 1"]);
 }
 
 #[test]
@@ -120,7 +168,7 @@ fn an_unclean_removal_holds_the_start_until_its_margin_ends_or_it_turns_clean() 
             let mut removed = MembershipView::clone(&view('b', &[]));
             let own = view('b', &[('a', Up), ('b', Up)]);
             removed.members = vec![own.member(&node('b')).unwrap().clone()].into();
-            removed.tombstones.insert(node('a'), Tombstone { wall_ms: 0, clean, dead: false });
+            removed.tombstones.insert(node('a'), Tombstone { clean, ..Tombstone::default() });
             ManagerInput::View(Arc::new(removed))
         };
         assert!(!bench.input(removed(false)).iter().any(|effect| effect.starts_with("start")));

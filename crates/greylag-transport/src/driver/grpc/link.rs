@@ -23,13 +23,13 @@ use super::fault::Delayed;
 use super::outbound::{Agreed, Line, Outbound};
 use super::peer::{LinkEnd, Peer};
 use super::resolve;
-use super::shared::Shared;
+use super::shared::{Announcement, Shared};
 use crate::association::Input;
 use crate::endpoint::shortened;
-use crate::hello::{Accepted, Features, Hello, HelloReply, MIN_SUPPORTED, PROTOCOL_VERSION};
+use crate::hello::{Accepted, Features, Hello, HelloReply, MIN_SUPPORTED, PROTOCOL_VERSION, Rejected};
 use crate::lane::Lane;
 use crate::reliable::SenderInput;
-use crate::remoting::PeerInfo;
+use crate::remoting::{PeerInfo, TransportEvent};
 use crate::wire::{self, Frame};
 
 /// The one method of the service.
@@ -63,17 +63,20 @@ pub(super) async fn run(shared: Arc<Shared>, peer: Arc<Peer>, lane: Lane, seq: u
     let Opened { said, replies, answer, ip } = opened;
     match answer {
         HelloReply::Rejected(rejected) => {
-            let by = rejected.from.map(|from| from.uid());
-            let (code, reason, detail) = (rejected.code, rejected.reason, rejected.detail);
-            peer.input(&shared, Input::Rejected { lane, seq, code, by, reason, detail });
+            let by = rejected.from.as_ref().map(UniqueAddress::uid);
+            let Rejected { code, reason, holder, detail, .. } = rejected;
+            peer.input(&shared, Input::Rejected { lane, seq, code, by, reason, holder, detail });
             peer.queue(lane).end(seq);
         }
         HelloReply::Accepted(Accepted { from, host_id, cluster_id, features, max_names, .. }) => {
             // Before the gate of the queue opens, so that the first frame is written by it.
             line.agree(Agreed { max_names: max_names as usize, zstd: features.zstd });
             peer.complains.store(true, Ordering::Relaxed);
-            peer.input(&shared, Input::Accepted { lane, seq, uid: from.uid() });
-            peer.introduce(&shared, PeerInfo { peer: from.clone(), ip, reached: true, host_id, cluster_id });
+            peer.input(&shared, Input::Accepted { lane, seq, uid: from.uid(), host_id: host_id.clone() });
+            let info = PeerInfo { peer: from.clone(), ip, reached: true, host_id, cluster_id };
+            if peer.introduce(&shared, info.clone()) {
+                shared.announce(Announcement::Event(TransportEvent::DialAnswered(info)));
+            }
             if said != shared.cluster_id() {
                 // What became known during the handshake; later news goes to the open gate.
                 peer.greet_again(&shared, lane);

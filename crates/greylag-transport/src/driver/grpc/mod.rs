@@ -12,6 +12,7 @@ mod connector;
 mod fault;
 mod flushes;
 mod graveyard;
+mod holders;
 mod host;
 mod link;
 mod opening;
@@ -48,6 +49,7 @@ use crate::doorkeeper::Intrusion;
 use crate::endpoint::Endpoint;
 use crate::envelope::{Envelope, Inbound, Recipient};
 use crate::error::{BindError, TlsError};
+use crate::holder::Holder;
 use crate::lane::{Lane, LaneKind};
 use crate::queue::Item;
 use crate::reliable::SenderInput;
@@ -445,6 +447,14 @@ impl Remoting for GrpcTransport {
         if self.shared.settings.untrusted_mode {
             self.shared.trust(members);
         }
+    }
+
+    fn set_holders(&self, holders: Vec<Holder>) {
+        self.shared.hold(holders);
+    }
+
+    fn ask_who(&self, address: &NodeAddress) {
+        self.shared.peer(address).input(&self.shared, crate::association::Input::Ask);
     }
 
     fn keep_port(&self) {

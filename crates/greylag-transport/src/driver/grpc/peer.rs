@@ -49,7 +49,25 @@ pub(super) struct LinkEnd {
 }
 
 /// The machine's word on a Hello.
-type Verdict = Result<(), Option<QuarantineReason>>;
+type Verdict = Result<Admission, Refused>;
+
+/// How a Hello was accepted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Admission {
+    /// The caller runs at its address, as far as is known.
+    Known,
+    /// The caller may ask to join; its answer to a dial decides whether it runs there.
+    ForJoin,
+}
+
+/// Why a Hello was not accepted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Refused {
+    /// The caller is quarantined, for a reason unless it left in order, or another one runs in its place.
+    Dead(Option<QuarantineReason>),
+    /// A member holds the caller's address; what is to be said of it.
+    Held(UniqueAddress, String),
+}
 
 impl Peer {
     /// A peer nothing is known of; its deadlines are kept on the control runtime.
@@ -60,12 +78,14 @@ impl Peer {
         // Lanes to a thousand peers must not be dialled again in step (cluster C4).
         let seed = shared.endpoint.self_address.uid().get() ^ lane_key_hash(&address.to_string(), "");
         let graves = shared.graves.lock().expect(NO_PANIC).take(&address);
+        let machine = Association::new(settings.clone(), seed).remembering(graves);
+        let machine = machine.held_by(shared.holders.of(&address));
         let peer = Arc::new(Self {
             address,
             fault: FaultCell::default(),
             complains: AtomicBool::new(true),
             numbered: Numbered::new(settings),
-            machine: Mutex::new(Association::new(settings.clone(), seed).remembering(graves)),
+            machine: Mutex::new(machine),
             control: queue(LaneKind::Control),
             ordinary: (0..settings.outbound_lanes).map(|_| queue(LaneKind::Ordinary)).collect(),
             large: queue(LaneKind::Large),
@@ -148,8 +168,8 @@ impl Peer {
     }
 
     /// Asks the machine about a Hello.
-    pub(super) fn hello(self: &Arc<Self>, shared: &Arc<Shared>, uid: Uid) -> Verdict {
-        self.run(shared, Input::Hello { uid }).unwrap_or(Err(None))
+    pub(super) fn hello(self: &Arc<Self>, shared: &Arc<Shared>, uid: Uid, host_id: Option<String>) -> Verdict {
+        self.run(shared, Input::Hello { uid, host_id }).unwrap_or(Err(Refused::Dead(None)))
     }
 
     /// Says Hello again on the stream of a lane, if one is open: this node got its cluster's id.
@@ -214,8 +234,10 @@ impl Peer {
             machine.handle(now, input, &mut effects);
             for effect in effects.drain(..) {
                 match effect {
-                    Effect::Admit => verdict = Some(Ok(())),
-                    Effect::Refuse { reason } => verdict = Some(Err(reason)),
+                    Effect::Admit => verdict = Some(Ok(Admission::Known)),
+                    Effect::AdmitForJoin => verdict = Some(Ok(Admission::ForJoin)),
+                    Effect::Refuse { reason } => verdict = Some(Err(Refused::Dead(reason))),
+                    Effect::Hold { holder, detail } => verdict = Some(Err(Refused::Held(holder, detail))),
                     Effect::AskTraffic { lane, seq } => {
                         let any = self.queue(lane).was_used();
                         inputs.push_back(Input::Traffic { lane, seq, any });
@@ -310,7 +332,12 @@ impl Peer {
                 shared.unblock(&self.incarnation(uid));
             }
             Effect::Publish(event) => self.publish(shared, event),
-            Effect::Admit | Effect::Refuse { .. } | Effect::Rest { .. } | Effect::AskTraffic { .. } => {}
+            Effect::Admit
+            | Effect::AdmitForJoin
+            | Effect::Hold { .. }
+            | Effect::Refuse { .. }
+            | Effect::Rest { .. }
+            | Effect::AskTraffic { .. } => {}
         }
         Vec::new()
     }
@@ -362,9 +389,17 @@ impl Peer {
             Event::ThisNodeQuarantined { by, reason } => {
                 TransportEvent::ThisNodeQuarantined { by: self.incarnation(by), reason }
             }
-            Event::HandshakeRejected { code, detail } => {
-                tracing::warn!(peer = %address, ?code, detail, "the handshake was refused");
-                TransportEvent::HandshakeRejected { address, code, detail }
+            Event::HandshakeRejected { code, holder, detail } => {
+                if code.is_retryable() {
+                    // Membership says what it waits for, and how often.
+                    tracing::debug!(peer = %address, ?code, detail, "the handshake was refused for now");
+                } else {
+                    tracing::warn!(peer = %address, ?code, detail, "the handshake was refused");
+                }
+                TransportEvent::HandshakeRejected { address, code, holder, detail }
+            }
+            Event::AddressHeld { holder, claimant } => {
+                TransportEvent::AddressHeld { holder, claimant: self.incarnation(claimant) }
             }
             Event::Quarantined { uid, reason, harmless } => {
                 let peer = self.incarnation(uid);
@@ -431,8 +466,8 @@ mod tests {
             cluster_id: None,
         };
         let peer = node.shared.peer(now.address());
-        peer.hello(&node.shared, before.uid()).unwrap();
-        peer.hello(&node.shared, now.uid()).unwrap();
+        peer.hello(&node.shared, before.uid(), None).unwrap();
+        peer.hello(&node.shared, now.uid(), None).unwrap();
         assert!(peer.introduce(&node.shared, info(&now)));
         assert!(!peer.introduce(&node.shared, info(&before)));
         assert_eq!(node.peer(now.address()).unwrap().peer, now);
@@ -454,8 +489,8 @@ mod tests {
         let node = bind(Duration::from_millis(20)).await;
         let (gone, other): (UniqueAddress, UniqueAddress) =
             ("127.0.0.1:9#7".parse().unwrap(), "127.0.0.1:10#7".parse().unwrap());
-        node.shared.peer(gone.address()).hello(&node.shared, gone.uid()).unwrap();
-        node.shared.peer(other.address()).hello(&node.shared, other.uid()).unwrap();
+        node.shared.peer(gone.address()).hello(&node.shared, gone.uid(), None).unwrap();
+        node.shared.peer(other.address()).hello(&node.shared, other.uid(), None).unwrap();
         node.quarantine(&gone, QuarantineReason::Manual, true);
         let waiting = async {
             while node.shared.peers().len() > 1 {
@@ -465,8 +500,8 @@ mod tests {
         tokio::time::timeout(Duration::from_secs(20), waiting).await.expect("it is let go");
         assert_eq!(node.shared.peers()[0].address, *other.address(), "as far as is known that one runs");
         let again = node.shared.peer(gone.address());
-        assert_eq!(again.hello(&node.shared, gone.uid()), Err(None));
-        assert_eq!(again.hello(&node.shared, Uid::new(8).unwrap()), Ok(()));
+        assert_eq!(again.hello(&node.shared, gone.uid(), None), Err(Refused::Dead(None)));
+        assert_eq!(again.hello(&node.shared, Uid::new(8).unwrap(), None), Ok(Admission::Known));
     }
 
     /// Cluster T21, T22: who sends while a peer is being let go sends to the next one; nothing is lost, whether
@@ -479,7 +514,7 @@ mod tests {
         let old = node.shared.peer(to.address());
         node.shared.let_go(&old);
         assert!(old.push(&node.shared, Lane::ordinary(0), Item::Envelope(message()), true).is_err());
-        old.input(&node.shared, Input::Hello { uid: to.uid() });
+        old.input(&node.shared, Input::Hello { uid: to.uid(), host_id: None });
         assert!(node.shared.peer(to.address()).is_current(to.uid()), "the Hello reached the next one");
         for port in 10..400 {
             let to: UniqueAddress = format!("127.0.0.1:{port}#7").parse().unwrap();
@@ -509,7 +544,7 @@ mod tests {
     async fn a_peer_of_use_is_kept() {
         let node = bind(Duration::from_secs(3600)).await;
         let known: UniqueAddress = "127.0.0.1:9#7".parse().unwrap();
-        node.shared.peer(known.address()).hello(&node.shared, known.uid()).unwrap();
+        node.shared.peer(known.address()).hello(&node.shared, known.uid(), None).unwrap();
         let quarantined: UniqueAddress = "127.0.0.1:10#7".parse().unwrap();
         node.quarantine(&quarantined, QuarantineReason::Manual, true);
         let spoken_to: UniqueAddress = "127.0.0.1:11#7".parse().unwrap();

@@ -19,6 +19,7 @@ use super::codec::{FrameCodec, OutFrame};
 use super::flushes::Mark;
 use super::link::{FRAME_OVERHEAD, METHOD};
 use super::opening::Opening;
+use super::peer::{Admission, Refused};
 use super::shared::{Announcement, Shared};
 use super::sorting::Sorting;
 use super::streams::{NoTurn, Turn};
@@ -174,6 +175,9 @@ async fn read_hello(shared: &Shared, frames: &mut Streaming<Bytes>) -> Result<He
     }
 }
 
+/// When a caller may try again whose address a member holds (cluster T15).
+const HELD_RETRY: Duration = Duration::from_secs(1);
+
 /// Everything that is to be known before a stream is read.
 async fn greet(
     shared: &Arc<Shared>,
@@ -202,15 +206,29 @@ async fn greet(
         reason,
         ..Rejected::new(RejectCode::Quarantined, format!("{own} takes {} for dead", hello.from))
     };
-    peer.hello(shared, hello.from.uid()).map_err(dead)?;
+    let refused = |refused| match refused {
+        Refused::Dead(reason) => dead(reason),
+        Refused::Held(holder, detail) => Rejected {
+            holder: Some(holder),
+            retry_after: Some(HELD_RETRY),
+            ..Rejected::new(RejectCode::NotReady, detail)
+        },
+    };
+    let admission = peer.hello(shared, hello.from.uid(), hello.host_id.clone()).map_err(refused)?;
     // Another one, if that was let go when the Hello came.
     let peer = shared.peer(hello.from.address());
-    if !peer.introduce(shared, info(hello, caller.visit.ip)) {
-        return Err(dead(None));
+    match admission {
+        Admission::Known if peer.introduce(shared, info(hello, caller.visit.ip)) => {}
+        Admission::Known => return Err(dead(None)),
+        // Nothing is learned from it, and it joins over its control stream (cluster T15).
+        Admission::ForJoin if hello.lane == Lane::CONTROL => {}
+        Admission::ForJoin => {
+            return Err(Rejected::new(RejectCode::NotReady, "its address is asked first who runs there"));
+        }
     }
     match shared.streams.supersede(&hello.from, hello.lane, hello.stream_seq, replies).await {
         // Whoever was replaced before its stream counted had none that could be ended.
-        Ok(_) if !peer.is_current(hello.from.uid()) => Err(dead(None)),
+        Ok(_) if admission == Admission::Known && !peer.is_current(hello.from.uid()) => Err(dead(None)),
         Ok(turn) => Ok((version, turn)),
         Err(NoTurn::Older) => Err(Rejected::new(RejectCode::NotReady, "a newer stream of this lane is open")),
         Err(NoTurn::TooMany(count)) => {

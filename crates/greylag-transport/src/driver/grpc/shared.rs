@@ -13,15 +13,18 @@ use tokio::sync::{Notify, mpsc};
 
 use super::flushes::Flushes;
 use super::graveyard::Graveyard;
+use super::holders::Holders;
 use super::peer::Peer;
 use super::resolve::Resolver;
 use super::streams::Streams;
 use super::table::{Blocked, RandomAddressHash};
 use super::tls::TlsFiles;
 use super::workers::Workers;
+use crate::association::Input;
 use crate::doorkeeper::{Doorkeeper, Intrusion};
 use crate::endpoint::{Endpoint, Refusal, Reply};
 use crate::envelope::{Envelope, Recipient};
+use crate::holder::Holder;
 use crate::lane::{Lane, LaneKind, LaneMap};
 use crate::queue::{Item, Place};
 use crate::remoting::TransportEvent;
@@ -38,6 +41,8 @@ pub(super) struct Shared {
     pub(super) tls: Option<Arc<TlsFiles>>,
     door: Mutex<Doorkeeper>,
     pub(super) cluster_id: Mutex<Option<u128>>,
+    /// Which members hold their addresses.
+    pub(super) holders: Holders,
     /// Who is a member; `None` until membership says so.
     members: ArcSwapOption<HashSet<UniqueAddress>>,
     /// Control streams and everything that must not wait for user messages.
@@ -129,6 +134,7 @@ impl Shared {
             tls,
             door,
             cluster_id: Mutex::default(),
+            holders: Holders::default(),
             members: ArcSwapOption::empty(),
             control,
             data,
@@ -234,6 +240,22 @@ impl Shared {
         peers.remove(&peer.address);
         self.peers.store(Arc::new(peers));
         self.endpoint.forget_peer(&peer.address);
+    }
+
+    /// From now on these members hold their addresses, and nobody else.
+    pub(super) fn hold(self: &Arc<Self>, holders: Vec<Holder>) {
+        let changed = {
+            // A peer that is made meanwhile knows either what was said before and is told the difference
+            // below, or what is said now.
+            let _adding = self.adding.lock().expect(NO_PANIC);
+            self.holders.replace(holders)
+        };
+        for (address, holders) in changed {
+            let peer = self.peers.load().get(&address).cloned();
+            if let Some(peer) = peer {
+                peer.input(self, Input::Holders { holders });
+            }
+        }
     }
 
     pub(super) fn peers(&self) -> Vec<Arc<Peer>> {

@@ -1,0 +1,294 @@
+//! Another process at a member's address.
+//!
+//! A name may move to another host while its process runs on, cut off or not: then two processes have
+//! one address, and only the resolver's verdict on the member, an operator or a witness may say which of
+//! them goes. So nothing changes by what is heard; the transport refuses the other process, and this
+//! machine tells people who waits for whom. The process that waits tells its own.
+//!
+//! ```text
+//! claimant --Hello--> transport of a member: NOT_READY, AddressHeld{holder, claimant} --> this machine
+//! claimant <--NOT_READY{holder}--                                                         (on the claimant: HelloRefused)
+//! ```
+//!
+//! Source: cluster T15, M24, M25, M10.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use greylag_core::{NodeAddress, UniqueAddress};
+
+use super::{ClusterCore, Effect, Life, LogLevel};
+use crate::event::{ClusterEvent, Proof};
+use crate::gossip::Gossip;
+use crate::health::HeldAddress;
+use crate::member::{Member, MemberStatus};
+use crate::message::Message;
+use crate::reachability::Status;
+use crate::sabotage::Sabotage;
+use crate::view::MembershipView;
+
+/// Between two warnings about one claimant.
+const WARN_INTERVAL: Duration = Duration::from_secs(60);
+/// Between two warnings of a process that waits itself (cluster M24).
+const OWN_WARN_INTERVAL: Duration = Duration::from_secs(5);
+/// Between two events about one member.
+const EVENT_INTERVAL: Duration = Duration::from_secs(1);
+/// A claimant that was silent for so long waits no more.
+const REMEMBER: Duration = Duration::from_secs(60);
+
+/// Who claims whose address.
+#[derive(Debug, Default)]
+pub(super) struct Held {
+    /// By member the latest claimant.
+    claims: BTreeMap<UniqueAddress, Claim>,
+    /// The member that holds the address of this process, which waits to join.
+    own: Option<Own>,
+}
+
+#[derive(Debug)]
+struct Claim {
+    claimant: UniqueAddress,
+    heard_at: Instant,
+    warned_at: Instant,
+    told_at: Instant,
+}
+
+#[derive(Debug)]
+struct Own {
+    holder: UniqueAddress,
+    heard_at: Instant,
+    warned_at: Instant,
+}
+
+/// What is to be said of a claimant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct News {
+    event: bool,
+    warning: bool,
+}
+
+impl Held {
+    fn hear(&mut self, now: Instant, holder: UniqueAddress, claimant: UniqueAddress) -> News {
+        let age = |at: Instant| now.saturating_duration_since(at);
+        match self.claims.get_mut(&holder) {
+            Some(claim) if claim.claimant == claimant => {
+                claim.heard_at = now;
+                let warning = age(claim.warned_at) >= WARN_INTERVAL;
+                if warning {
+                    claim.warned_at = now;
+                }
+                News { event: false, warning }
+            }
+            // Whoever invents names is not told of more often than once a second.
+            Some(claim) if age(claim.told_at) < EVENT_INTERVAL => News { event: false, warning: false },
+            _ => {
+                self.claims.insert(holder, Claim { claimant, heard_at: now, warned_at: now, told_at: now });
+                News { event: true, warning: true }
+            }
+        }
+    }
+
+    /// True if people should be told.
+    fn hear_own(&mut self, now: Instant, holder: UniqueAddress) -> bool {
+        let known = self.own.as_ref().filter(|own| own.holder == holder);
+        let warned_at = known.map(|own| own.warned_at);
+        let is_due = warned_at.is_none_or(|at| now.saturating_duration_since(at) >= OWN_WARN_INTERVAL);
+        let warned_at = warned_at.filter(|_| !is_due).unwrap_or(now);
+        self.own = Some(Own { holder, heard_at: now, warned_at });
+        is_due
+    }
+
+    /// What people should know now.
+    pub(super) fn shown(&self, now: Instant, node: &UniqueAddress) -> Vec<HeldAddress> {
+        let is_fresh = |at: Instant| now.saturating_duration_since(at) < REMEMBER;
+        let of_others = self.claims.iter().filter(|(_, claim)| is_fresh(claim.heard_at));
+        let of_others =
+            of_others.map(|(holder, claim)| HeldAddress { holder: holder.clone(), claimant: claim.claimant.clone() });
+        let own = self.own.iter().filter(|own| is_fresh(own.heard_at));
+        let own = own.map(|own| HeldAddress { holder: own.holder.clone(), claimant: node.clone() });
+        of_others.chain(own).collect()
+    }
+}
+
+impl ClusterCore {
+    /// The members at an address.
+    fn members_at<'a>(&'a self, address: &'a NodeAddress) -> impl Iterator<Item = &'a Member> {
+        self.gossip.members.values().filter(move |member| member.address.address() == address)
+    }
+
+    /// A member at the address of `peer`, which is none itself, and cannot have replaced that one.
+    fn holder_against(&self, peer: &UniqueAddress, host_id: Option<&str>) -> Option<UniqueAddress> {
+        let policy = self.settings.proof_of_death;
+        let mut there = self.members_at(peer.address());
+        let holder = there.find(|member| !policy.heirs(member.host_id.as_ref()).include(host_id));
+        holder.map(|member| member.address.clone())
+    }
+
+    /// Whether the sender claims the address of a member and says something else than that it wants to
+    /// join. Source: cluster T15.
+    pub(super) fn is_claim_of_more_than_a_join(&self, from: &UniqueAddress, message: &Message) -> bool {
+        !matches!(message, Message::InitJoin { .. } | Message::Join { .. })
+            && !self.gossip.members.contains_key(from)
+            && self.members_at(from.address()).next().is_some()
+    }
+
+    /// A Join from the address of a member changes nothing. Where the joiner can have replaced the member,
+    /// the address is asked who runs there; where it cannot, nobody is asked. Source: cluster M25.
+    pub(super) fn on_join_at_held_address(&mut self, now: Instant, joiner: &Member, out: &mut Vec<Effect>) {
+        let from = &joiner.address;
+        match self.holder_against(from, joiner.host_id.as_deref()) {
+            None => {
+                out.push(Effect::AskWho(from.address().clone()));
+                self.send(from.clone(), Message::JoinDeferred { retry_after: self.deferred_retry() }, out);
+            }
+            Some(_) if self.omits(Sabotage::MovedName) => {
+                self.down_at_once(now, from, out);
+                self.send(from.clone(), Message::JoinDeferred { retry_after: self.deferred_retry() }, out);
+            }
+            Some(holder) => self.on_address_held(now, holder, from.clone(), out),
+        }
+    }
+
+    /// What scenario 76 must notice: a member is Down because its name was heard elsewhere.
+    fn down_at_once(&mut self, now: Instant, joiner: &UniqueAddress, out: &mut Vec<Effect>) {
+        let mut gossip = Gossip::clone(&self.gossip);
+        let holders: Vec<UniqueAddress> = self.members_at(joiner.address()).map(|m| m.address.clone()).collect();
+        for holder in &holders {
+            gossip.reachability.set(&self.node, holder, Status::Terminated);
+        }
+        gossip.members.update(|member| {
+            let goes = holders.contains(&member.address) && member.status != MemberStatus::Down;
+            goes.then(|| member.in_status(MemberStatus::Down))
+        });
+        if gossip != *self.gossip {
+            self.change(now, gossip, out);
+            self.gossip_to_many(out);
+        }
+    }
+
+    /// The process that answered a dial has replaced the members there whose host it names.
+    /// Source: cluster S20 (a).
+    pub(super) fn on_dial_other(
+        &mut self,
+        now: Instant,
+        peer: &UniqueAddress,
+        host_id: Option<&str>,
+        out: &mut Vec<Effect>,
+    ) {
+        let policy = self.settings.proof_of_death;
+        let others = self.members_at(peer.address()).filter(|member| member.address != *peer && !member.dead);
+        let replaced = others.filter(|member| policy.heirs(member.host_id.as_ref()).include(host_id));
+        let replaced: Vec<UniqueAddress> = replaced.map(|member| member.address.clone()).collect();
+        self.prove_dead(now, &replaced, Proof::Restarted, out);
+    }
+
+    /// Two members of one address: it is asked anew who runs there; the other one goes if it was replaced,
+    /// and is judged like every member if not. Leaders do this, converged or not. Source: cluster M10.
+    pub(super) fn ask_shared_addresses(&mut self, out: &mut Vec<Effect>) {
+        let alive = self.gossip.members.values().filter(|member| !member.dead && member.status != MemberStatus::Down);
+        let alive: Vec<&UniqueAddress> = alive.map(|member| &member.address).collect();
+        let pairs = alive.windows(2).filter(|pair| pair[0].address() == pair[1].address());
+        let shared: BTreeSet<&NodeAddress> = pairs.map(|pair| pair[0].address()).collect();
+        out.extend(shared.into_iter().cloned().map(Effect::AskWho));
+    }
+
+    /// Tells people that somebody waits for the removal of a member.
+    pub(super) fn on_address_held(
+        &mut self,
+        now: Instant,
+        holder: UniqueAddress,
+        claimant: UniqueAddress,
+        out: &mut Vec<Effect>,
+    ) {
+        let Some(member) = self.gossip.members.get(&holder) else { return };
+        let status = member.status;
+        let News { event, warning } = self.held.hear(now, holder.clone(), claimant.clone());
+        if warning {
+            let text = format!(
+                "{claimant} is heard at the address of {holder}, which is a member ({status}), and cannot have \
+                 replaced it: the name has moved to another host, or somebody uses it. Nothing changes by that; \
+                 {claimant} waits until {holder} is removed"
+            );
+            out.push(Effect::Log(LogLevel::Warn, text));
+        }
+        if event {
+            out.push(Effect::Publish(ClusterEvent::AddressHeld { holder, claimant }));
+        }
+    }
+
+    /// A member holds the address of this process: a cluster exists, and this process waits for the
+    /// removal of that member. Source: cluster M24.
+    pub(super) fn on_own_address_held(
+        &mut self,
+        now: Instant,
+        by: &NodeAddress,
+        holder: UniqueAddress,
+        detail: &str,
+        out: &mut Vec<Effect>,
+    ) {
+        if holder.address() != self.node.address() || !matches!(self.life, Life::Idle | Life::Joining(_)) {
+            return;
+        }
+        self.islands.heard_of_cluster = true;
+        if self.held.hear_own(now, holder) {
+            let text = format!("{by} does not let {} join yet: {detail}", self.node);
+            out.push(Effect::Log(LogLevel::Warn, text));
+        }
+    }
+
+    /// Tells the transport who holds which address, and forgets what no longer matters.
+    pub(super) fn tell_holders(&mut self, old: &MembershipView, out: &mut Vec<Effect>) {
+        if old.members == self.view.members {
+            return;
+        }
+        let members = &self.view.members;
+        self.held.claims.retain(|holder, _| members.contains_key(holder));
+        if !members.is_empty() {
+            self.held.own = None;
+        }
+        if !self.omits(Sabotage::MovedName) {
+            out.push(Effect::Holders(self.view.members.clone()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(text: &str) -> UniqueAddress {
+        text.parse().unwrap()
+    }
+
+    /// Cluster T15: once per claimant, at most one event a second, the warning again every minute.
+    #[test]
+    fn a_claimant_is_told_of_once_and_warned_of_every_minute() {
+        let (mut held, begin) = (Held::default(), Instant::now());
+        let at = |ms: u64| begin + Duration::from_millis(ms);
+        let hear = |held: &mut Held, ms, who: &str| held.hear(at(ms), node("b:1#1"), node(who));
+        let (both, none) = (News { event: true, warning: true }, News { event: false, warning: false });
+        assert_eq!(hear(&mut held, 0, "b:1#2"), both);
+        assert_eq!(hear(&mut held, 1_000, "b:1#2"), none);
+        assert_eq!(hear(&mut held, 59_999, "b:1#2"), none);
+        assert_eq!(hear(&mut held, 60_000, "b:1#2"), News { event: false, warning: true });
+        assert_eq!(hear(&mut held, 61_000, "b:1#3"), both, "another one");
+        assert_eq!(hear(&mut held, 61_999, "b:1#4"), none, "the third within a second");
+        assert_eq!(hear(&mut held, 62_000, "b:1#4"), both);
+        let shown = |held: &Held, ms| held.shown(at(ms), &node("a:1#1"));
+        let latest = HeldAddress { holder: node("b:1#1"), claimant: node("b:1#4") };
+        assert_eq!(shown(&held, 121_999), [latest]);
+        assert_eq!(shown(&held, 122_000), [], "it gave up");
+    }
+
+    /// Cluster M24: the process that waits says so at once and every 5 s.
+    #[test]
+    fn who_waits_says_so_at_once_and_every_five_seconds() {
+        let (mut held, begin) = (Held::default(), Instant::now());
+        let mut hear = |ms: u64, who: &str| held.hear_own(begin + Duration::from_millis(ms), node(who));
+        assert!(hear(0, "b:1#1"));
+        assert!(!hear(1_000, "b:1#1") && !hear(4_999, "b:1#1"));
+        assert!(hear(5_000, "b:1#1"));
+        assert!(!hear(9_999, "b:1#1") && hear(10_000, "b:1#1"));
+        assert!(hear(10_001, "b:1#9"), "another member");
+    }
+}

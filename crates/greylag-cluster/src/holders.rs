@@ -1,0 +1,52 @@
+//! Members in the words of the transport: who holds which address, who can have replaced it there, and
+//! what people should know.
+//!
+//! Source: cluster T15, S20 (a), M25.
+
+use std::sync::Arc;
+
+use greylag_transport::{Heirs, Holder};
+
+use crate::member::{Member, MemberStatus};
+use crate::members::Members;
+use crate::settings::{ClusterSettings, Downing, ProofOfDeath};
+
+impl ProofOfDeath {
+    /// Which processes can have replaced one at its address that named this host.
+    pub fn heirs(self, host_id: Option<&Arc<str>>) -> Heirs {
+        match (self, host_id) {
+            (Self::Off, _) | (Self::Local, None) => Heirs::Nobody,
+            (Self::Local, Some(host)) => Heirs::Host(host.clone()),
+            (Self::On, _) => Heirs::Anybody,
+        }
+    }
+}
+
+impl ClusterSettings {
+    /// What the transport is told of these members.
+    pub fn holders(&self, members: &Members) -> Vec<Holder> {
+        let ends_by: Arc<str> = match &self.downing {
+            Downing::None => {
+                "it leaves, an operator downs it because its process has ended, or a witness tells of its death; \
+                 downing = none does it never"
+                    .into()
+            }
+            Downing::SplitBrainResolver(_) | Downing::Custom(_) => {
+                "it leaves, is found unreachable and downed by the resolver, is downed by an operator, or a witness \
+                 tells of its death"
+                    .into()
+            }
+        };
+        let statuses: Vec<(MemberStatus, Arc<str>)> =
+            MemberStatus::ALL.into_iter().map(|status| (status, status.to_string().into())).collect();
+        let name =
+            |status| statuses.iter().find(|(known, _)| *known == status).expect("ALL has every status").1.clone();
+        let holder = |member: &Member| Holder {
+            member: member.address.clone(),
+            heirs: self.proof_of_death.heirs(member.host_id.as_ref()),
+            status: name(member.status),
+            ends_by: ends_by.clone(),
+        };
+        members.iter().map(holder).collect()
+    }
+}

@@ -1,0 +1,147 @@
+//! A process heard at a member's address: scenarios 75 and 76 of cluster.md.
+
+use greylag_cluster::*;
+use greylag_core::{Uid, UniqueAddress};
+use greylag_testkit::network::NodeId;
+
+use crate::seeds;
+use crate::world::{MS, SECOND, World};
+
+/// A process that never runs where it says it does.
+fn forge(world: &mut World, at: NodeId, name: &str, host: Option<&str>) {
+    let forger = UniqueAddress::new(World::address(name), Uid::new(12).unwrap());
+    let message = Message::Join {
+        roles: Vec::new(),
+        app_version: AppVersion::default(),
+        protocol: PROTOCOL,
+        cluster_id: 0,
+        data_center: "default".into(),
+        host_id: host.map(Into::into),
+    };
+    let received_at = world.now();
+    world.input(at, Input::Message { from: forger.clone(), message, received_at });
+    let message = Message::InitJoin { to: World::address("a"), protocol: PROTOCOL, config: Default::default() };
+    world.input(at, Input::Message { from: forger.clone(), message, received_at });
+    world.input(at, Input::PeerHandshake { peer: forger, cluster_id: None });
+}
+
+/// cluster M25, T15: whoever forges a Join, an InitJoin or a Hello changes nothing, whatever host it names.
+#[test]
+fn scenario_75_a_forged_join_from_a_members_address_downs_nobody() {
+    for seed in seeds(100) {
+        for policy in [ProofOfDeath::Off, ProofOfDeath::Local, ProofOfDeath::On] {
+            let mut world = World::new(seed, ClusterSettings { proof_of_death: policy, ..ClusterSettings::default() });
+            let ids = world.cluster(&["a", "b", "c"]);
+            for second in 0..6 {
+                let host = [None, Some("other"), Some("b")][second % 3];
+                forge(&mut world, ids[[0, 2][second % 2]], "b", host);
+                world.run_for(SECOND);
+                assert_eq!(world.status(ids[1], ids[0]), Some(MemberStatus::Up), "seed {seed}, {policy:?}");
+                assert!(world.view(ids[0]).is_reachable(&world.ua(ids[1])), "seed {seed}, {policy:?}");
+            }
+            assert!(world.agreed(&ids));
+        }
+    }
+}
+
+/// cluster M25, S20 (a), P6: the name of the singleton's host moves to another host while its process is cut
+/// off. It goes by the resolver's verdict, its duties start after the margin, and the new process joins
+/// within 10 s of the removal.
+#[test]
+fn scenario_76_a_moved_name_changes_nothing_and_the_member_goes_by_the_verdict() {
+    for seed in seeds(100) {
+        for (after, host) in [(0, Some("elsewhere")), (2_000, None), (15_000, Some("elsewhere")), (40_000, None)] {
+            let mut world = World::resolver(seed);
+            let ids = world.cluster(&["a", "b", "c"]);
+            assert_eq!(world.host_of_singleton(), Some(ids[0]));
+            world.isolate(&ids[..1], &ids[1..]);
+            world.run_for(after * MS);
+            let old = world.ua(ids[0]);
+            let moved = world.start_on("a", host, &["worker"]);
+            world.isolate(&ids[..1], &[ids[1], ids[2], moved]);
+            world.join(moved, &["b", "c"]);
+            let removed = |world: &World| ids[1..].iter().all(|id| world.view(*id).member(&old).is_none());
+            world.run_until(60 * SECOND, removed);
+            let clean = world.view(ids[1]).tombstones[&old].clean;
+            assert!(!clean, "seed {seed}: nothing proved its death");
+            assert!(world.host_of_singleton().is_none_or(|host| host == ids[0]), "its margin has just begun");
+            world.run_until(10 * SECOND, |world| world.status(moved, ids[1]).is_some());
+            world.run_until(60 * SECOND, |world| world.agreed(&[ids[1], ids[2], moved]));
+            let decided = |id: &NodeId| world.has_event(*id, |event| matches!(event, ClusterEvent::DowningDecision(_)));
+            assert!(ids[1..].iter().any(decided), "seed {seed}");
+        }
+    }
+}
+
+/// cluster T15, M25, M33: a member that is still reached by its streams stays Up, the new process waits, and
+/// both sides tell of it.
+#[test]
+fn scenario_76_a_member_that_is_reached_stays_and_the_new_process_waits() {
+    for seed in seeds(50) {
+        for downing in [true, false] {
+            let mut world = if downing { World::resolver(seed) } else { World::new(seed, ClusterSettings::default()) };
+            let ids = world.cluster(&["a", "b", "c"]);
+            let moved = world.start_on("b", Some("elsewhere"), &["worker"]);
+            world.join(moved, &["a", "c"]);
+            world.run_for(60 * SECOND);
+            assert!(ids.iter().all(|id| world.status(ids[1], *id) == Some(MemberStatus::Up)), "seed {seed}");
+            assert!(world.processes[&moved].core.view().members.is_empty(), "seed {seed}");
+            let (holder, claimant) = (world.ua(ids[1]), world.ua(moved));
+            let held = ClusterEvent::AddressHeld { holder: holder.clone(), claimant: claimant.clone() };
+            for id in [ids[0], ids[2]] {
+                let told = world.processes[&id].events.iter().filter(|(_, event)| *event == held).count();
+                assert_eq!(told, 1, "seed {seed}: once per claimant");
+                let shown = world.processes[&id].core.health(world.now()).held_addresses;
+                assert_eq!(shown, [HeldAddress { holder: holder.clone(), claimant: claimant.clone() }]);
+            }
+            // An operator knows that the old process is dead, or ends it.
+            world.kill(ids[1]);
+            world.down(ids[0], ids[1]);
+            world.run_until(30 * SECOND, |world| world.agreed(&[ids[0], moved, ids[2]]));
+            assert_eq!(world.processes[&ids[0]].core.health(world.now()).held_addresses, []);
+        }
+    }
+}
+
+/// cluster S20 (a), M28: the same host, `on` and a witness need no wait and no margin.
+#[test]
+fn scenario_76_the_same_host_on_and_a_witness_need_no_wait() {
+    for seed in seeds(50) {
+        for how in ["same host", "on", "witness"] {
+            let mut world = World::resolver(seed);
+            if how == "on" {
+                world.settings.proof_of_death = ProofOfDeath::On;
+            }
+            let ids = world.cluster(&["a", "b", "c"]);
+            let old = world.ua(ids[0]);
+            world.kill(ids[0]);
+            let host = if how == "same host" { "a" } else { "elsewhere" };
+            let moved = world.start_on("a", Some(host), &["worker"]);
+            world.join(moved, &["b", "c"]);
+            if how == "witness" {
+                world.input(ids[1], Input::DeathWitnessed(old.clone()));
+            }
+            world.run_until(12 * SECOND, |world| world.agreed(&[ids[1], ids[2], moved]));
+            assert!(world.view(ids[1]).tombstones[&old].clean, "seed {seed}, {how}");
+            assert_eq!(world.host_of_singleton(), Some(ids[1]), "seed {seed}, {how}: without a margin");
+        }
+    }
+}
+
+/// cluster S20 (a): `off` proves nothing by an answer, not even on the same host.
+#[test]
+fn scenario_76_under_off_the_same_host_waits_too() {
+    for seed in seeds(20) {
+        let mut world = World::resolver(seed);
+        world.settings.proof_of_death = ProofOfDeath::Off;
+        let ids = world.cluster(&["a", "b", "c"]);
+        let old = world.ua(ids[1]);
+        world.kill(ids[1]);
+        let again = world.start("b");
+        world.join(again, &["a", "c"]);
+        world.run_for(15 * SECOND);
+        assert_eq!(world.view(ids[0]).member(&old).map(|member| member.status), Some(MemberStatus::Up), "seed {seed}");
+        world.run_until(60 * SECOND, |world| world.agreed(&[ids[0], again, ids[2]]));
+        assert!(!world.view(ids[0]).tombstones[&old].dead, "seed {seed}");
+    }
+}

@@ -1,0 +1,71 @@
+//! Who may be believed at an address that members hold.
+//!
+//! Source: cluster T15, M25.
+
+use std::time::{Duration, Instant};
+
+use greylag_core::Uid;
+
+use crate::holder::Holder;
+
+/// Between two dials that ask who runs at the address, and between two events about claimants.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// The members that hold the address of an association, and what was done about other processes there.
+#[derive(Debug, Default)]
+pub(super) struct Claims {
+    holders: Vec<Holder>,
+    asked_at: Option<Instant>,
+    told_at: Option<Instant>,
+}
+
+/// What a process that names itself with the address is to the holders of the address.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Claim<'a> {
+    /// One of them, or nobody holds the address.
+    Rightful,
+    /// It can have replaced every one of them; its answer to a dial decides.
+    Heir,
+    /// It cannot have replaced this one.
+    Held(&'a Holder),
+}
+
+impl Claims {
+    pub(super) fn of(holders: Vec<Holder>) -> Self {
+        Self { holders, ..Self::default() }
+    }
+
+    pub(super) fn set_holders(&mut self, holders: Vec<Holder>) {
+        self.holders = holders;
+    }
+
+    pub(super) fn is_holder(&self, uid: Uid) -> bool {
+        self.holders.iter().any(|holder| holder.member.uid() == uid)
+    }
+
+    pub(super) fn judge(&self, uid: Uid, host_id: Option<&str>) -> Claim<'_> {
+        if self.holders.is_empty() || self.is_holder(uid) {
+            return Claim::Rightful;
+        }
+        let irreplaceable = self.holders.iter().find(|holder| !holder.heirs.include(host_id));
+        irreplaceable.map_or(Claim::Heir, Claim::Held)
+    }
+
+    /// Whether the address may be asked now who runs there.
+    pub(super) fn may_ask(&mut self, now: Instant) -> bool {
+        is_due(&mut self.asked_at, now)
+    }
+
+    /// Whether listeners may be told of a claimant now.
+    pub(super) fn may_tell(&mut self, now: Instant) -> bool {
+        is_due(&mut self.told_at, now)
+    }
+}
+
+fn is_due(last: &mut Option<Instant>, now: Instant) -> bool {
+    let is_due = last.is_none_or(|at| now.saturating_duration_since(at) >= PAUSE);
+    if is_due {
+        *last = Some(now);
+    }
+    is_due
+}

@@ -1,0 +1,106 @@
+//! An address that a member holds, over real sockets: who is believed there, on both ends of a dial.
+//!
+//! Source: cluster T15, scenarios 75 and 76.
+
+#[path = "common/certificates.rs"]
+mod certificates;
+mod common;
+#[path = "common/raw.rs"]
+mod raw;
+
+use common::{LONG, Node, next, node, number, read};
+use greylag_core::UniqueAddress;
+use greylag_transport::{Envelope, Heirs, Holder, Recipient, RejectCode, Remoting, TransportEvent, TransportSettings};
+use raw::{Hello, Raw};
+
+const HOST: &str = "127.0.0.1";
+
+/// A member at the address of this node, which the node itself is not.
+fn member_at(node: &Node) -> UniqueAddress {
+    format!("{}#12345", node.transport.self_address().address()).parse().unwrap()
+}
+
+fn held(member: &UniqueAddress, heirs: Heirs) -> Vec<Holder> {
+    vec![Holder { member: member.clone(), heirs, status: "Up".into(), ends_by: "it leaves".into() }]
+}
+
+async fn pair() -> (Node, Node) {
+    (node(TransportSettings::test()).await, node(TransportSettings::test()).await)
+}
+
+/// Neither what it says when it calls nor what it answers when it is called; once the member is gone, both.
+#[tokio::test]
+async fn scenario_76_who_cannot_have_replaced_the_member_waits_until_it_is_removed() {
+    let (mut a, mut b) = pair().await;
+    let member = member_at(&b);
+    a.transport.set_holders(held(&member, Heirs::Host("another host".into())));
+    b.tell(&a.here(), 1);
+    let refused = b.event(|event| match event {
+        TransportEvent::HandshakeRejected { code, holder, detail, .. } => Some((code, holder, detail)),
+        _ => None,
+    });
+    let (code, holder, detail) = refused.await;
+    assert_eq!((code, holder), (RejectCode::NotReady, Some(member.clone())));
+    assert!(detail.contains(&member.to_string()) && detail.contains("Up") && detail.contains("it leaves"), "{detail}");
+    let claimant = b.transport.self_address().clone();
+    let told = |event| match event {
+        TransportEvent::AddressHeld { holder, claimant } => Some((holder, claimant)),
+        TransportEvent::PeerHandshake(info) => panic!("{info:?}"),
+        _ => None,
+    };
+    assert_eq!(a.event(told).await, (member.clone(), claimant.clone()));
+    // The other end of a dial. At most one event a second, so this one is about the dial or a later Hello.
+    a.tell(&b.anyone_here(), 2);
+    assert_eq!(a.event(told).await, (member, claimant));
+    assert!(a.transport.peer(b.transport.self_address().address()).is_none(), "nothing was learned");
+    a.transport.set_holders(Vec::new());
+    assert_eq!((a.next().await, b.next().await), (1, 2));
+}
+
+/// Its own word teaches nothing; its answer at the address does.
+#[tokio::test]
+async fn scenario_76_who_can_have_replaced_the_member_is_dialled() {
+    let (mut a, b) = pair().await;
+    let host = a.transport.host_id();
+    let heirs = host.map_or(Heirs::Anybody, |host| Heirs::Host(host.into()));
+    a.transport.set_holders(held(&member_at(&b), heirs));
+    let control = Envelope { recipient: Recipient::new("control/join"), ..number(1) };
+    let mut joins = a.register("control/join");
+    b.transport.send(&a.here(), control).unwrap();
+    let answered = a.event(|event| match event {
+        TransportEvent::DialAnswered(info) => Some(info),
+        TransportEvent::AddressHeld { holder, .. } => panic!("{holder} can have been replaced"),
+        _ => None,
+    });
+    let info = answered.await;
+    assert!(info.reached && info.peer == *b.transport.self_address());
+    assert_eq!(read(&next(&mut joins).await), 1);
+}
+
+/// Whoever forges the name of a member that lives changes nothing for it: not its streams, and not what is
+/// known of it.
+#[tokio::test]
+async fn scenario_75_a_forged_hello_leaves_the_streams_of_the_member_alone() {
+    let (mut a, mut b) = pair().await;
+    a.tell(&b.here(), 1);
+    b.tell(&a.here(), 2);
+    assert_eq!((b.next().await, a.next().await), (1, 2));
+    let member = b.transport.self_address().clone();
+    for (heirs, lane, uid, said) in [
+        (Heirs::Nobody, 1, 666, "is a member at this address (Up)"),
+        (Heirs::Nobody, 2, 667, "is a member at this address (Up)"),
+        // It may ask to join, over its control stream alone.
+        (Heirs::Anybody, 1, 668, HOST),
+        (Heirs::Anybody, 2, 669, "asked first who runs there"),
+    ] {
+        a.transport.set_holders(held(&member, heirs));
+        let mut forger = Raw::connect(a.port()).await;
+        forger.call().await;
+        forger.say(&Hello { lane, port: member.address().port(), uid, ..Hello::to(a.port()) }.frame()).await;
+        assert!(forger.hear(said).await, "#{uid} is told: {said}");
+        a.tell(&b.here(), 3);
+        b.tell(&a.here(), 4);
+        assert_eq!((b.next().await, a.next().await), (3, 4));
+        assert_eq!(a.transport.peer(member.address()).unwrap().peer, member);
+    }
+}
