@@ -79,6 +79,23 @@ impl Lab {
         Ok(())
     }
 
+    /// Nothing reaches the host or leaves it any more, and nothing tells of it.
+    pub(crate) fn unplug(&self, host: usize) -> Result<(), Failure> {
+        ip(&["-n", &self.hub(), "link", "set", &format!("port{host}"), "down"])
+    }
+
+    /// The address of a host that is unplugged leads to another one from now on, which has no other.
+    pub(crate) fn move_address(&self, host: usize, to: usize) -> Result<(), Failure> {
+        let new = self.namespace(to);
+        ip(&["-n", &new, "addr", "flush", "dev", "eth0"])?;
+        ip(&["-n", &new, "addr", "add", &format!("{}/24", Self::address(host)), "dev", "eth0"])?;
+        let others = (0..self.hosts).filter(|other| *other != host && *other != to);
+        // What they remember is the link of the old one.
+        others
+            .map(|other| self.namespace(other))
+            .try_for_each(|other| ip(&["-n", &other, "neigh", "flush", "dev", "eth0"]))
+    }
+
     /// From now on so many of a hundred packets that arrive at the host are lost.
     pub(crate) fn lose(&self, percent: u32, to: usize) -> Result<(), Failure> {
         self.nft(to, &format!("add rule inet cuts arriving iif eth0 numgen random mod 100 < {percent} drop"))

@@ -4,7 +4,7 @@
 //! Each scenario builds its own hosts, breaks one thing, and reads what the nodes report: lines of
 //! JSON, stamped with the one clock of this machine. Needs root, `ip` (iproute2) and `nft` (nftables).
 //!
-//! Source: cluster scenarios 44, 60, 61; cluster S14, S20 and F9 for kills, cuts and pauses.
+//! Source: cluster scenarios 44, 60, 61, 76; cluster S14, S20 and F9 for kills, cuts and pauses.
 
 mod lab;
 mod node;

@@ -37,6 +37,9 @@ pub(crate) struct Arguments {
     /// The database that keeps the singleton's lease, as for libpq; without one it runs under none.
     #[arg(long)]
     lease: Option<String>,
+    /// `sbr.stable_after`, which the margin follows.
+    #[arg(long, default_value_t = 20_000)]
+    stable_after_ms: u64,
 }
 
 /// `proof_of_death` by name.
@@ -99,7 +102,8 @@ async fn live(arguments: Arguments) -> Result<(), String> {
         leases: leases.map(|leases| Leases::new("lab", leases)),
         ..ClusterSettings::default()
     };
-    let settings = settings.with_resolver(SbrSettings::default());
+    let stable_after = Duration::from_millis(arguments.stable_after_ms);
+    let settings = settings.with_resolver(SbrSettings { stable_after, ..SbrSettings::default() });
     let cluster = Cluster::start(settings, transport.clone()).await.map_err(|error| error.to_string())?;
     let job = Singleton::job("worker", |_, stop| work(stop));
     let singleton = SingletonSettings { use_lease: arguments.lease.is_some(), ..SingletonSettings::default() };
@@ -151,6 +155,7 @@ fn of_interest(event: ClusterEvent) -> Option<What> {
         ClusterEvent::ReachableMember(member) => What::Reachable { member: name(&member.address) },
         ClusterEvent::MemberDowned(member) => What::Downed { member: name(&member.address) },
         ClusterEvent::MemberRemoved { member, clean, .. } => What::Removed { member: name(&member.address), clean },
+        ClusterEvent::AddressHeld { holder, .. } => What::AddressHeld { member: name(&holder) },
         ClusterEvent::ProvenDead { member, .. } => What::ProvenDead { member: name(&member) },
         ClusterEvent::DowningDecision(decision) => {
             What::Decision { text: format!("{} downs {:?}", decision.verdict, decision.downed) }

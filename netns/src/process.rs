@@ -26,24 +26,38 @@ pub(crate) struct Start<'a> {
     pub(crate) seed: &'a str,
     pub(crate) proof: Proof,
     pub(crate) lease: Option<String>,
+    pub(crate) stable_after: Duration,
 }
+
+/// The default of the product (cluster S4).
+const STABLE_AFTER: Duration = Duration::from_secs(20);
 
 impl<'a> Start<'a> {
     /// A node on a host of its own.
     pub(crate) fn on(lab: &Lab, host: usize, seed: &'a str) -> Self {
         let (namespace, host) = (lab.namespace(host), Lab::address(host));
-        Self { namespace, host, port: 17355, seed, proof: Proof::Local, lease: None }
+        Self { namespace, host, port: 17355, seed, proof: Proof::Local, lease: None, stable_after: STABLE_AFTER }
+    }
+
+    /// A node on host `to` that has the address of host `of`.
+    pub(crate) fn at_address_of(lab: &Lab, of: usize, to: usize, seed: &'a str) -> Self {
+        Self { namespace: lab.namespace(to), ..Self::on(lab, of, seed) }
     }
 
     /// One of several nodes on the same host.
     pub(crate) fn beside(lab: &Lab, port: u16, seed: &'a str) -> Self {
         let (namespace, host) = (lab.namespace(0), "127.0.0.1".into());
-        Self { namespace, host, port, seed, proof: Proof::Local, lease: None }
+        Self { namespace, host, port, seed, proof: Proof::Local, lease: None, stable_after: STABLE_AFTER }
     }
 
     /// With another rule of proof.
     pub(crate) fn proof(self, proof: Proof) -> Self {
         Self { proof, ..self }
+    }
+
+    /// With another patience of the resolver, and so another margin.
+    pub(crate) fn stable_after(self, stable_after: Duration) -> Self {
+        Self { stable_after, ..self }
     }
 
     /// With its singleton under a lease in this database.
@@ -55,12 +69,14 @@ impl<'a> Start<'a> {
     pub(crate) fn spawn(self) -> Result<Node, Failure> {
         let program = std::env::current_exe().map_err(|error| format!("no path to this program: {error}"))?;
         let port = self.port.to_string();
+        let stable_after = self.stable_after.as_millis().to_string();
         let proof = format!("{:?}", self.proof).to_lowercase();
         // `ip netns exec` becomes the node, so signals to its process id reach the node itself.
         let mut child = Command::new("ip")
             .args(["netns", "exec", &self.namespace])
             .arg(program)
             .args(["node", "--host", &self.host, "--port", &port, "--seed", self.seed, "--proof", &proof])
+            .args(["--stable-after-ms", &stable_after])
             .args(self.lease.iter().flat_map(|database| ["--lease", database]))
             .stdout(Stdio::piped())
             .spawn()

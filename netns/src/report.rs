@@ -53,6 +53,8 @@ pub(crate) enum What {
     Removed { member: String, clean: bool },
     /// Its death is proven.
     ProvenDead { member: String },
+    /// Another process is heard at the address of a member.
+    AddressHeld { member: String },
     /// The resolver decided.
     Decision { text: String },
     /// This process stood still.

@@ -2,6 +2,7 @@
 
 mod cuts;
 mod kills;
+mod moves;
 mod pauses;
 
 use std::time::Duration;
@@ -46,6 +47,13 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         in_quick: false,
         alone: false,
         run: kills::without_proof,
+    },
+    Scenario {
+        name: "moved-address",
+        about: "three hosts, 40 times: the address of the singleton's host moves to a fourth while its process, cut off, runs on",
+        in_quick: true,
+        alone: false,
+        run: moves::of_an_address,
     },
     Scenario {
         name: "pause-short",

@@ -1,0 +1,100 @@
+//! The address of the singleton's host moves to another namespace, while its process runs on, cut off.
+//!
+//! The other members hear a new process at the address of a member that is not there any more, and whose
+//! death nobody knows of. It must change nothing: the old process ends itself when its own resolver says so,
+//! the others remove it when theirs does, and what it ran starts after the margin.
+//!
+//! Source: cluster scenario 76, M25, T15.
+
+use std::time::Duration;
+
+use super::{PATIENCE, form, never, never_two_instances, removed};
+use crate::lab::{Failure, Lab};
+use crate::process::Start;
+use crate::report::{At, Findings, What};
+
+/// Runs of the long form, and how many of them go beside each other.
+const RUNS: u32 = 40;
+const TOGETHER: usize = 8;
+/// The latest that the new process starts after the cut.
+const LATEST: Duration = Duration::from_secs(60);
+
+/// What was found in one run.
+struct Move {
+    /// Until all others have removed the old process.
+    removed: Duration,
+    /// From the removal until the instance works elsewhere.
+    margin: Duration,
+    /// From the later of removal and start until the new process is a member that is Up.
+    joined: Duration,
+}
+
+/// The name moves at 0 to 60 s after the cut, mostly soon; once and with short settings for the gate.
+pub(super) fn of_an_address(quick: bool) -> Result<Findings, Failure> {
+    let (runs, stable_after) = if quick { (1, Duration::from_secs(7)) } else { (RUNS, Duration::from_secs(20)) };
+    let delays: Vec<Duration> = (0..runs)
+        .map(|run| {
+            let part = f64::from(run) / f64::from(RUNS - 1);
+            if quick { Duration::from_secs(1) } else { LATEST.mul_f64(part * part) }
+        })
+        .collect();
+    let mut moves = Vec::new();
+    for batch in delays.chunks(TOGETHER) {
+        let outcomes: Vec<Result<Move, Failure>> = std::thread::scope(|scope| {
+            let start = |delay: &Duration| {
+                let delay = *delay;
+                scope.spawn(move || one(delay, stable_after))
+            };
+            let running: Vec<_> = batch.iter().map(start).collect();
+            let panicked = |_| Err("a run panicked".to_owned());
+            running.into_iter().map(|run| run.join().unwrap_or_else(panicked)).collect()
+        });
+        for outcome in outcomes {
+            moves.push(outcome?);
+        }
+    }
+    let mut findings = Findings::default();
+    findings.add("runs, never two instances", moves.len().to_string());
+    let most = |time: fn(&Move) -> Duration| moves.iter().map(time).max().unwrap_or_default();
+    let least = moves.iter().map(|run| run.margin).min().unwrap_or_default();
+    findings.took("cut until removed everywhere, most", most(|run| run.removed));
+    findings.took("removed until the singleton works elsewhere, least", least);
+    findings.took("free until the new process is Up, most", most(|run| run.joined));
+    Ok(findings)
+}
+
+fn one(delay: Duration, stable_after: Duration) -> Result<Move, Failure> {
+    // The fourth host has no node before the address comes to it.
+    let lab = Lab::new(4)?;
+    let mut nodes = form(&lab, 3, |start| start.stable_after(stable_after))?;
+    let old = nodes[0].name.clone();
+    let cut = At::now();
+    lab.unplug(0)?;
+    std::thread::sleep(delay);
+    lab.move_address(0, 3)?;
+    let seed = nodes[1].name.clone();
+    let started = At::now();
+    nodes.push(Start::at_address_of(&lab, 0, 3, &seed).stable_after(stable_after).spawn()?);
+    let mut gone = cut;
+    for survivor in &nodes[1..3] {
+        gone = gone.max(survivor.wait("the removal", cut, PATIENCE, removed(&old))?);
+        let is_proof = |what: &What| matches!(what, What::ProvenDead { .. } | What::Removed { clean: true, .. });
+        never("the moved name was taken for a death", [survivor], cut, is_proof)?;
+        never("a survivor was downed", [survivor], cut, |what| *what == What::SelfDowned)?;
+    }
+    let held = |what: &What| matches!(what, What::AddressHeld { .. });
+    if started.since(cut) + Duration::from_secs(2) < gone.since(cut) && never("", &nodes[1..3], started, held).is_ok() {
+        return Err(format!("nobody told of {old}, whose address was claimed before it was removed"));
+    }
+    let working = nodes[1].wait("the singleton", cut, PATIENCE, |what| *what == What::SingletonWorks)?;
+    let is_up = |what: &What| *what == What::Up { count: 3 };
+    let up = nodes[3].wait("that it is Up", started, PATIENCE, is_up)?;
+    nodes[0].wait("its end", cut, PATIENCE, |what| matches!(what, What::Ended { .. }))?;
+    never_two_instances(&nodes)?;
+    let margin = working.since(gone);
+    // The instance starts by the first removal that its node saw, not by the last one anywhere.
+    if margin + Duration::from_secs(4) < stable_after {
+        return Err(format!("no margin: the singleton works {margin:?} after the removal"));
+    }
+    Ok(Move { removed: gone.since(cut), margin, joined: up.since(gone.max(started)) })
+}
