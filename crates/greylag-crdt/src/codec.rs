@@ -8,6 +8,7 @@
 //! Source: ddata K9.
 
 use crate::replica::ReplicaId;
+use crate::tag::TypeTag;
 
 /// The version that every value begins with, counters with births apart.
 pub const FORMAT: u8 = 1;
@@ -15,8 +16,12 @@ pub const FORMAT: u8 = 1;
 /// The version of counters whose slots have births. Source: ddata Y4.
 pub(crate) const FORMAT_WITH_BIRTHS: u8 = 2;
 
+/// The version that kept bytes begin with: the type's tag follows, and then the value with its own version. Source:
+/// ddata K9.
+pub(crate) const FORMAT_WITH_TAG: u8 = 3;
+
 /// Why bytes are not a value.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     /// The bytes end too early.
     #[error("the bytes end too early")]
@@ -30,6 +35,14 @@ pub enum DecodeError {
     /// The same value has another, canonical form.
     #[error("not canonical: {0}")]
     NotCanonical(&'static str),
+    /// A value of another type, by the tag that its bytes begin with.
+    #[error("the bytes are a {found}, not a {expected}")]
+    OtherType {
+        /// The type that they were to be read as.
+        expected: String,
+        /// The type that they say.
+        found: String,
+    },
     /// Not a value of the type.
     #[error("invalid: {0}")]
     Invalid(&'static str),
@@ -290,6 +303,33 @@ impl<'a> Decoder<'a> {
     pub fn replica(&mut self) -> Result<ReplicaId, DecodeError> {
         let index = usize::try_from(self.u64()?).map_err(|_| DecodeError::Truncated)?;
         self.replicas.get(index).copied().ok_or(DecodeError::Invalid("a replica is not in the table"))
+    }
+}
+
+/// Bytes with the type's tag before them.
+pub(crate) fn with_tag(tag: &TypeTag, encode: impl FnOnce(&mut Encoder)) -> Vec<u8> {
+    let mut out = Encoder::new();
+    out.u8(FORMAT_WITH_TAG);
+    out.bytes(tag.to_string().as_bytes());
+    encode(&mut out);
+    out.finish()
+}
+
+/// What follows the type's tag in these bytes; all of them if they are from before bytes had one.
+pub(crate) fn without_tag<'a>(tag: &TypeTag, bytes: &'a [u8]) -> Result<&'a [u8], DecodeError> {
+    let read = |bytes: &'a [u8]| {
+        let mut inp = Decoder::new(bytes);
+        let text = (inp.u8().ok()? == FORMAT_WITH_TAG).then(|| inp.bytes().ok())??;
+        Some((std::str::from_utf8(text).ok()?, inp.rest))
+    };
+    let expected = tag.to_string();
+    match read(bytes) {
+        Some((found, rest)) if found == expected => Ok(rest),
+        // A type of one's own may have begun its bytes with any byte; hardly with this and a tag.
+        Some((found, _)) if found.contains('/') && found.bytes().all(|byte| byte.is_ascii_graphic()) => {
+            Err(DecodeError::OtherType { expected, found: found.to_owned() })
+        }
+        _ => Ok(bytes),
     }
 }
 

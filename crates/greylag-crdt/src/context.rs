@@ -244,9 +244,9 @@ impl Context {
             let count = inp.count()?;
             let mut above = 0_u64;
             for index in 0..count {
-                let overflow = DecodeError::NotCanonical("an interval exceeds the number space");
-                let low = above.checked_add(inp.u64()?).ok_or(overflow)?;
-                let high = low.checked_add(inp.u64()?).ok_or(overflow)?;
+                let overflow = || DecodeError::NotCanonical("an interval exceeds the number space");
+                let low = above.checked_add(inp.u64()?).ok_or_else(overflow)?;
+                let high = low.checked_add(inp.u64()?).ok_or_else(overflow)?;
                 if low == 0 || (index > 0 && low - above < 2) {
                     return Err(DecodeError::NotCanonical("intervals are not fused or begin at 0"));
                 }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::fmt::Debug;
 
-use crate::codec::{DecodeError, Decoder, Encoder};
+use crate::codec::{DecodeError, Decoder, Encoder, with_tag, without_tag};
 use crate::error::MergeError;
 use crate::hash::{Digest, hash64};
 use crate::prune::{Markers, RemovedNodePruning};
@@ -203,25 +203,49 @@ pub trait ReplicatedData: Clone + PartialEq + Debug + Send + Sync + 'static {
     /// About how many bytes the encoded state has; cheap.
     fn size_hint(&self) -> usize;
 
-    /// The canonical bytes.
+    /// The value as bytes to be kept: a format version, the type's tag, and the canonical bytes. So an `OrSet<u32>` is not
+    /// read as an `OrSet<i64>`, whose bytes look the same. Source: ddata K9.
+    ///
+    /// ```
+    /// use greylag_crdt::{DecodeError, GSet, ReplicatedData as _};
+    ///
+    /// let mut set = GSet::<u32>::new();
+    /// set.add(7);
+    /// let bytes = set.to_bytes();
+    /// assert_eq!(GSet::<u32>::from_bytes(&bytes), Ok(set));
+    /// assert!(matches!(GSet::<i64>::from_bytes(&bytes), Err(DecodeError::OtherType { .. })));
+    /// ```
     fn to_bytes(&self) -> Vec<u8> {
+        with_tag(&Self::TAG, |out| self.encode(out))
+    }
+
+    /// Reads a value that fills these bytes: what `to_bytes` wrote, or what it wrote before it named the type.
+    ///
+    /// # Errors
+    /// [`DecodeError`], also if bytes are left over; [`DecodeError::OtherType`] if the bytes name another type.
+    fn from_bytes(bytes: &[u8]) -> Result<Self, DecodeError> {
+        Self::from_untagged_bytes(without_tag(&Self::TAG, bytes)?)
+    }
+
+    /// The canonical bytes alone, for whoever keeps the tag beside them, as a replicator does. Source: ddata K9, G17.
+    fn to_untagged_bytes(&self) -> Vec<u8> {
         let mut out = Encoder::new();
         self.encode(&mut out);
         out.finish()
     }
 
-    /// Reads a value that fills these bytes.
+    /// Reads a value that fills these bytes, which do not say what type they are of.
     ///
     /// # Errors
     /// [`DecodeError`], also if bytes are left over.
-    fn from_bytes(bytes: &[u8]) -> Result<Self, DecodeError> {
+    fn from_untagged_bytes(bytes: &[u8]) -> Result<Self, DecodeError> {
         let mut inp = Decoder::new(bytes);
         let value = Self::decode(&mut inp)?;
         inp.finish()?;
         Ok(value)
     }
 
-    /// The canonical bytes of a delta.
+    /// The canonical bytes of a delta. They do not name the type: a delta travels between replicas of one entry.
     fn delta_to_bytes(delta: &Self::Delta) -> Vec<u8> {
         let mut out = Encoder::new();
         Self::encode_delta(delta, &mut out);

@@ -38,6 +38,9 @@
 //! | maps | [`OrMap`] of [stores](Store), [`OrMultiMap`], [`LwwMap`], [`PnCounterMap`] |
 //! | your own | a struct of these (`derive(ReplicatedData)`), or anything with a merge ([`StateData`]) |
 //!
+//! A program that replicates by itself, without a replicator, draws a [`ReplicaId::random`] for each of its processes and
+//! shares one [`DotSource`] within it. What it keeps are [`ReplicatedData::to_bytes`], which name their type.
+//!
 //! Elements, keys and values implement [`Element`]; derive it for your own. With the feature `crdts` the types of that
 //! crate replicate as they are. `examples/two_phase_set.rs` shows a type of one's own in both forms. What replicas that
 //! are gone have left is put under the name of others by [`RemovedNodePruning`].

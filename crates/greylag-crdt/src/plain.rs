@@ -55,17 +55,17 @@ impl<C: ReplicatedData> Leaf for PlainValue<C> {
         let mut joined = self.0.clone();
         match joined.merge(&other.0) {
             Ok(_) => self.0 = joined,
-            Err(_) if other.0.to_bytes() > self.0.to_bytes() => self.clone_from(other),
+            Err(_) if other.0.to_untagged_bytes() > self.0.to_untagged_bytes() => self.clone_from(other),
             Err(_) => {}
         }
     }
 
     fn encode(&self, out: &mut Encoder) {
-        out.bytes(&self.0.to_bytes());
+        out.bytes(&self.0.to_untagged_bytes());
     }
 
     fn decode(inp: &mut Decoder<'_>) -> Result<Self, DecodeError> {
-        C::from_bytes(inp.bytes()?).map(Self)
+        C::from_untagged_bytes(inp.bytes()?).map(Self)
     }
 
     fn read_alike(one: &Plain<C>, other: &Plain<C>) -> bool {

@@ -249,7 +249,7 @@ impl Entries {
         let content = match &entry.data {
             Data::Tombstone { deleted_at } => Content::Tombstone { deleted_at: *deleted_at },
             Data::Value(value) => {
-                let bytes = self.encodings.get_or_make(entry.key(), entry.digest(), || value.to_bytes().into());
+                let bytes = self.encodings.get_or_make(entry.key(), entry.digest(), || value.encoded().into());
                 let tag = self.tags.of(&**value).0.clone();
                 self.totals.bytes = self.totals.bytes - entry.size_bound + bytes.len();
                 entry.size_bound = bytes.len();

@@ -382,7 +382,7 @@ impl ReplicatorCore {
             Some(own) => (own.versions.to_map(), own.size_bound, own.markers().clone(), Some(own.digest())),
             None => (BTreeMap::new(), 0, Markers::new(), None),
         };
-        let added = delta.as_ref().map_or_else(|| value.to_bytes().len(), Vec::len);
+        let added = delta.as_ref().map_or_else(|| value.to_untagged_bytes().len(), Vec::len);
         let size_bound = self.check_size(key.id(), existed, &value, former + added)?;
         let prev = versions.get(&self.replica).copied().unwrap_or(0);
         let version = self.numbers.draw();
@@ -431,7 +431,7 @@ impl ReplicatorCore {
         if bound <= max {
             return Ok(bound);
         }
-        let size = ReplicatedData::to_bytes(value).len();
+        let size = value.to_untagged_bytes().len();
         if size <= max {
             return Ok(size);
         }

@@ -320,7 +320,7 @@ impl Entries {
             storing.large.insert(key.clone(), Large { snapshot, deltas: deltas + bytes.len() });
             return StoreOp::Delta { key, bytes };
         }
-        let bytes = encoded.unwrap_or_else(|| value.to_bytes().into());
+        let bytes = encoded.unwrap_or_else(|| value.encoded().into());
         let (tag, markers) = (AnyData::tag(&**value), entry.markers().clone());
         if bytes.len() > LARGE_BYTES {
             storing.large.insert(key.clone(), Large { snapshot: bytes.len(), deltas: 0 });

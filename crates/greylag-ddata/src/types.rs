@@ -23,8 +23,8 @@ pub trait AnyData: Any + fmt::Debug + Send + Sync {
     fn merge(&mut self, other: &dyn AnyData) -> Result<Grew, MergeError>;
     /// The digest.
     fn digest(&self) -> Digest;
-    /// The canonical bytes.
-    fn to_bytes(&self) -> Vec<u8>;
+    /// The canonical bytes; the tag stands beside them.
+    fn encoded(&self) -> Vec<u8>;
     /// A copy; cheap for types that share structure.
     fn boxed_clone(&self) -> Box<dyn AnyData>;
     /// Puts a value of the same type in the place of this one.
@@ -74,8 +74,8 @@ impl<T: ReplicatedData> AnyData for T {
         ReplicatedData::digest(self)
     }
 
-    fn to_bytes(&self) -> Vec<u8> {
-        ReplicatedData::to_bytes(self)
+    fn encoded(&self) -> Vec<u8> {
+        self.to_untagged_bytes()
     }
 
     fn boxed_clone(&self) -> Box<dyn AnyData> {
@@ -181,7 +181,7 @@ impl<T: ReplicatedData> AnyType for TypeOf<T> {
     }
 
     fn decode(&self, bytes: &[u8]) -> Result<Box<dyn AnyData>, DecodeError> {
-        Ok(Box::new(T::from_bytes(bytes)?))
+        Ok(Box::new(T::from_untagged_bytes(bytes)?))
     }
 
     fn merge_delta(

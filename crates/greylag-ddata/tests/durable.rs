@@ -556,7 +556,7 @@ fn bad_records_stop_it_or_are_moved_aside() {
         LoadedRecord::Value {
             key: "u".into(),
             tag: GSet::<i8>::TAG.to_string().into(),
-            bytes: ReplicatedData::to_bytes(&unknown).into(),
+            bytes: unknown.to_untagged_bytes().into(),
             markers: greylag_crdt::Markers::new(),
             deltas: Vec::new(),
         },
@@ -598,7 +598,7 @@ fn what_was_held_back_is_discarded_with_a_stale_store() {
     let mut disk = StoreImage::default();
     let mut late = GSet::<u8>::zero();
     late.add(7);
-    let (tag, bytes) = (GSet::<u8>::TAG.to_string().into(), late.to_bytes().into());
+    let (tag, bytes) = (GSet::<u8>::TAG.to_string().into(), late.to_untagged_bytes().into());
     let key: greylag_ddata::KeyId = "late".into();
     disk.apply(StoreOp::Put { key: key.clone(), tag, bytes, markers: greylag_crdt::Markers::new() });
     let (written_at, synced_at, removed) = (900, Some(900), [].into());

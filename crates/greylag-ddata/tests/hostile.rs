@@ -162,7 +162,7 @@ fn settings() -> ReplicatorSettings {
 }
 
 fn entry(value: &impl ReplicatedData, tag: &str) -> Entry {
-    let bytes = value.to_bytes().into();
+    let bytes = value.to_untagged_bytes().into();
     let content = Content::Value { tag: tag.into(), bytes };
     Entry::of(content)
 }

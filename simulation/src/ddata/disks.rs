@@ -138,7 +138,7 @@ impl World {
 /// What a disk holds of an entry.
 fn stored<T: ReplicatedData>(disk: &Disk, key: &greylag_ddata::KeyId) -> Option<T> {
     let LoadedRecord::Value { bytes, deltas, markers, .. } = disk.image.records.get(key)? else { return None };
-    let mut value = T::from_bytes(bytes).ok()?;
+    let mut value = T::from_untagged_bytes(bytes).ok()?;
     for bytes in deltas {
         let mut delta = T::delta_from_bytes(bytes).ok()?;
         markers.clean_delta::<T>(&mut delta);

@@ -439,14 +439,15 @@ impl<T: Model> World<T> {
     pub(crate) fn damage(steps: &[Step], at: usize, byte: u8) {
         let mut world = Self::new();
         steps.iter().for_each(|step| world.step(step));
-        let mut bytes = world.nodes[0].value.to_bytes();
-        for end in 0..bytes.len() {
-            assert!(T::from_bytes(&bytes[..end]).is_err(), "a truncation is refused");
+        let kept = world.nodes[0].value.to_bytes();
+        for end in 0..kept.len() {
+            assert!(T::from_bytes(&kept[..end]).is_err(), "a truncation is refused");
         }
+        let mut bytes = world.nodes[0].value.to_untagged_bytes();
         let place = at % bytes.len();
         bytes[place] = byte;
-        if let Ok(damaged) = T::from_bytes(&bytes) {
-            assert_eq!(damaged.to_bytes(), bytes, "only canonical bytes are read");
+        if let Ok(damaged) = T::from_untagged_bytes(&bytes) {
+            assert_eq!(damaged.to_untagged_bytes(), bytes, "only canonical bytes are read");
             let (mut left, mut right) = (world.nodes[1].value.clone(), damaged.clone());
             drop((left.merge(&damaged), right.merge(&world.nodes[1].value)));
             drop((left.view(), right.view(), left.digest()));

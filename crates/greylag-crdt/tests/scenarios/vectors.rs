@@ -6,9 +6,9 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use greylag_crdt::{
-    CounterStore, Decoder, Digest, Encoder, Flag, FlagStore, GCounter, GSet, LwwMap, LwwRegister, LwwStore, Markers,
-    Moved, MvRegister, OrMap, OrMapStore, OrMultiMap, OrSet, OrSetStore, PNCounter, Performed, Plain, PnCounterMap,
-    Range, ReplicaId, ReplicatedData, SlotId, UpdateCx,
+    CounterStore, DecodeError, Decoder, Digest, Encoder, Flag, FlagStore, GCounter, GSet, LwwMap, LwwRegister,
+    LwwStore, Markers, MergeError, Moved, MvRegister, OrMap, OrMapStore, OrMultiMap, OrSet, OrSetStore, PNCounter,
+    Performed, Plain, PnCounterMap, Range, ReplicaId, ReplicatedData, SlotId, State, StateData, TypeTag, UpdateCx,
 };
 
 use crate::node::Node;
@@ -50,8 +50,10 @@ fn row<T: ReplicatedData>(out: &mut String, change: impl Fn(&mut T, &mut UpdateC
 
 fn row_of_born<T: ReplicatedData>(out: &mut String, born: u64, change: impl Fn(&mut T, &mut UpdateCx<'_>, u64)) {
     let (value, delta) = build(born, change);
-    let (bytes, delta_bytes) = (value.to_bytes(), T::delta_to_bytes(&delta));
-    assert_eq!(T::from_bytes(&bytes).as_ref(), Ok(&value));
+    let (bytes, delta_bytes) = (value.to_untagged_bytes(), T::delta_to_bytes(&delta));
+    assert_eq!(T::from_untagged_bytes(&bytes).as_ref(), Ok(&value));
+    assert_eq!(T::from_bytes(&value.to_bytes()).as_ref(), Ok(&value));
+    assert_eq!(T::from_bytes(&bytes).as_ref(), Ok(&value), "bytes from before they had a tag are read");
     assert_eq!(T::delta_from_bytes(&delta_bytes).as_ref(), Ok(&delta));
     for end in 0..bytes.len() {
         assert!(T::from_bytes(&bytes[..end]).is_err(), "a truncation of {} is refused", T::TAG);
@@ -76,11 +78,15 @@ fn vectors() -> String {
     // A flag changes once only, so its second delta is none.
     let mut on = Flag::new();
     on.switch_on();
-    writeln!(out, "{}\n  value  {}\n  digest {:?}", Flag::TAG, hex(&on.to_bytes()), on.digest()).unwrap();
+    writeln!(out, "{}\n  value  {}\n  digest {:?}", Flag::TAG, hex(&on.to_untagged_bytes()), on.digest()).unwrap();
+    writeln!(out, "  kept   {}", hex(&on.to_bytes())).unwrap();
     row::<GCounter>(&mut out, |c, cx, n| c.increment(cx, n).unwrap());
     row::<PNCounter>(&mut out, |c, cx, n| c.increment(cx, if n % 2 == 0 { -1_000 } else { 7 }).unwrap());
     row::<GSet<String>>(&mut out, |s, _, n| s.add(format!("é{n}")));
     row::<OrSet<String>>(&mut out, |s, cx, n| s.add(cx, format!("x{n}")));
+    // The same, and what its user keeps of it.
+    let (kept, _) = build::<OrSet<String>>(0, |s, cx, n| s.add(cx, format!("x{n}")));
+    writeln!(out, "  kept   {}", hex(&kept.to_bytes())).unwrap();
     row::<OrSet<(i32, Option<bool>)>>(&mut out, |s, cx, n| s.add(cx, (-(n as i32), (n > 2).then_some(true))));
     row::<LwwRegister<char>>(&mut out, |r, cx, n| _ = r.set_with(cx, 'ß', |_, _| n as i64 - 2));
     row(&mut out, MvRegister::<u64>::set);
@@ -131,13 +137,59 @@ fn markers(out: &mut String) {
     }
 }
 
+/// ddata K9: kept bytes name their type; no other type reads them, and what was kept before they did is read.
+#[test]
+fn kept_bytes_are_of_one_type() {
+    let node = Node::new(1);
+    let mut set: OrSet<u32> = node.zero();
+    node.change(&mut set, |set, cx| set.add(cx, 7));
+    let kept = set.to_bytes();
+    assert_eq!(OrSet::<u32>::from_bytes(&kept).as_ref(), Ok(&set));
+    let (expected, found) = ("gl.orset/1<i64>".to_owned(), "gl.orset/1<u32>".to_owned());
+    assert_eq!(OrSet::<i64>::from_bytes(&kept), Err(DecodeError::OtherType { expected, found }));
+    for end in 0..kept.len() {
+        assert!(OrSet::<u32>::from_bytes(&kept[..end]).is_err(), "a truncation is refused");
+    }
+    assert_eq!(OrSet::<u32>::from_bytes(&set.to_untagged_bytes()), Ok(set));
+    // A type of one's own whose bytes began as kept bytes do now.
+    let mark = State::<Mark>::from_bytes(&[3]).unwrap();
+    assert_eq!((mark.0, State::<Mark>::from_bytes(&mark.to_bytes())), (3, Ok(mark.clone())));
+    assert!(matches!(State::<Mark>::from_bytes(&kept), Err(DecodeError::OtherType { .. })));
+}
+
+/// Bytes without a version of their own.
+#[derive(Clone, Debug, PartialEq)]
+struct Mark(u64);
+
+impl StateData for Mark {
+    const TAG: TypeTag = TypeTag::new("mark");
+
+    fn zero() -> Self {
+        Self(0)
+    }
+
+    fn merge(&mut self, other: &Self) -> Result<(), MergeError> {
+        self.0 = self.0.max(other.0);
+        Ok(())
+    }
+
+    fn encode(&self, out: &mut Encoder) {
+        out.u64(self.0);
+    }
+
+    fn decode(inp: &mut Decoder<'_>) -> Result<Self, DecodeError> {
+        inp.u64().map(Self)
+    }
+}
+
 /// ddata K9, Y4: what the format from before births can say is said in it, and is read as birth 0.
 #[test]
 fn slots_without_births_keep_their_bytes() {
     let old = [1, 1, 9, 5];
     let counter = GCounter::from_bytes(&old).unwrap();
     assert_eq!(counter.slots().iter().collect::<Vec<_>>(), [(SlotId::new(ReplicaId(9), 0), 5)]);
-    assert_eq!((counter.to_bytes(), counter.digest()), (old.to_vec(), Digest::of(&old)));
+    assert_eq!(counter.to_bytes(), [&[3, 13], &b"gl.gcounter/1"[..], &old].concat());
+    assert_eq!((counter.to_untagged_bytes(), counter.digest()), (old.to_vec(), Digest::of(&old)));
     for other in [&[2, 1, 9, 0, 5][..], &[2, 0], &[2, 2, 9, 1, 5, 9, 1, 5], &[2, 1, 9, 1, 0], &[3, 1, 9, 0, 5]] {
         assert!(GCounter::from_bytes(other).is_err(), "{other:?}");
     }

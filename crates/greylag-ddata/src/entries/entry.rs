@@ -242,7 +242,7 @@ impl Entry {
         // Reading again what is written costs more than all the rest.
         let is_sampled = self.digest.0.is_multiple_of(32);
         if let Some(found) = types.find(&value.tag()).filter(|_| is_sampled) {
-            let again = found.decode(&value.to_bytes()).expect("what is held can be read");
+            let again = found.decode(&value.encoded()).expect("what is held can be read");
             assert_eq!(self.digest, Data::Value(again).digest(&mut Tags::default()), "{key}: the digest is in step");
         }
         let dropped = |removed: &ReplicaId| self.versions.of(*removed).is_none();

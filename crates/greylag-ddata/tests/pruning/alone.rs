@@ -23,7 +23,7 @@ fn time_alone_does_not_count_for_the_markers_of_a_store() {
     (marker.performed_at, marker.obsolete_at) = (1_000, Some(2_000));
     markers.add(&marker);
     let tag: Arc<str> = GCounter::TAG.to_string().into();
-    let bytes = GCounter::zero().to_bytes().into();
+    let bytes = GCounter::zero().to_untagged_bytes().into();
     let record = LoadedRecord::Value { key: "c".into(), tag, bytes, markers, deltas: Vec::new() };
     let (written_at, synced_at) = (5_000, Some(1_000));
     let meta = StoreMeta { written_at, synced_at, has_met_others: true, ..StoreMeta::default() };

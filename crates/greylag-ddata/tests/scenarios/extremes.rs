@@ -14,7 +14,7 @@ use crate::world::{SOON, TIMEOUT, World};
 const SECOND: Duration = Duration::from_secs(1);
 
 fn envelope<T: ReplicatedData>(value: &T, used_ms: Option<i64>) -> Envelope {
-    let content = Content::Value { tag: T::TAG.to_string().into(), bytes: value.to_bytes().into() };
+    let content = Content::Value { tag: T::TAG.to_string().into(), bytes: value.to_untagged_bytes().into() };
     Envelope { content, versions: [].into(), markers: greylag_crdt::Markers::new(), used_ms }
 }
 
