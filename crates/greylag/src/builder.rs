@@ -332,8 +332,9 @@ impl std::fmt::Debug for NodeBuilder {
     }
 }
 
-/// Why a node did not start. Nothing of it is left running.
-#[derive(Debug, thiserror::Error)]
+/// Why a node did not start. Nothing of it is left running. `Debug` prints the sentence with its causes, as a
+/// `main` that returns it does.
+#[derive(thiserror::Error)]
 pub enum StartError {
     /// Settings that cannot be read, or cannot work; all of them.
     #[error("invalid configuration:\n{0}")]
@@ -365,4 +366,10 @@ pub enum StartError {
     /// The node joined, but ended before it was Up.
     #[error("the node never became Up: {0}")]
     NeverUp(#[from] greylag_cluster::Terminated),
+}
+
+impl std::fmt::Debug for StartError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        crate::told::fmt_debug(self, f)
+    }
 }

@@ -80,6 +80,7 @@ mod leases;
 mod node;
 pub mod prelude;
 mod settings;
+mod told;
 
 pub use builder::{NodeBuilder, StartError};
 pub use config::{Config, ConfigProblems};

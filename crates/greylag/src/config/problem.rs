@@ -49,8 +49,8 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Everything that is wrong with a configuration. Nothing was started.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// Everything that is wrong with a configuration. Nothing was started. `Debug` prints what `Display` does.
+#[derive(Clone, PartialEq, Eq)]
 pub struct ConfigProblems(pub Vec<Problem>);
 
 impl fmt::Display for ConfigProblems {
@@ -59,6 +59,12 @@ impl fmt::Display for ConfigProblems {
             write!(f, "{}{problem}", if n == 0 { "" } else { "\n" })?;
         }
         Ok(())
+    }
+}
+
+impl fmt::Debug for ConfigProblems {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        crate::told::fmt_debug(self, f)
     }
 }
 
