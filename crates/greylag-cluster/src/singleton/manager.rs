@@ -218,6 +218,7 @@ impl SingletonManager {
 
     /// Takes one input. What makes no sense here is dropped.
     pub fn handle(&mut self, now: Instant, input: ManagerInput, out: &mut Vec<ManagerEffect>) {
+        self.hold_until = self.hold_until.filter(|until| now < *until);
         match input {
             ManagerInput::View(view) => self.on_view(now, view),
             ManagerInput::Message(message) => self.on_message(now, message, out),
@@ -231,7 +232,6 @@ impl SingletonManager {
             ManagerInput::Tick => {}
         }
         self.with_lease(|lease| lease.on_tick(now, out));
-        self.hold_until = self.hold_until.filter(|until| now < *until);
         self.end_margins(now);
         self.judge(now, out);
         self.tell_exiting_done(out);

@@ -152,11 +152,10 @@ impl SingletonManager {
     /// A node that leaves starts nothing either: with the last members that leave together during the
     /// preparation of a full shutdown, no status tells of the preparation any more.
     /// Source: cluster P4, P5, F9, M30.
-    pub(super) fn may_start(&self, now: Instant) -> bool {
+    pub(super) fn may_start(&self) -> bool {
         let held = self.view.as_ref().is_none_or(|view| view.self_suspect);
-        let paused = self.hold_until.is_some_and(|until| now < until);
         let leaves = self.self_status().is_none_or(|status| status >= MemberStatus::Leaving);
-        !held && !paused && !leaves && !self.prepares_shutdown() && !self.downed && !self.self_exits()
+        !held && self.hold_until.is_none() && !leaves && !self.prepares_shutdown() && !self.downed && !self.self_exits()
     }
 
     pub(super) fn ask(&mut self, peer: &UniqueAddress, out: &mut Vec<ManagerEffect>) {

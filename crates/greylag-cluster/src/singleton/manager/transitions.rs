@@ -76,11 +76,11 @@ impl SingletonManager {
             self.ask(peer, out);
         }
         self.noted.extend(unsettled);
-        self.start_if_cleared(now, out);
+        self.start_if_cleared(out);
     }
 
-    pub(super) fn start_if_cleared(&mut self, now: Instant, out: &mut Vec<ManagerEffect>) {
-        if !self.is_oldest() || !self.may_start(now) || !self.unsettled().is_empty() {
+    pub(super) fn start_if_cleared(&mut self, out: &mut Vec<ManagerEffect>) {
+        if !self.is_oldest() || !self.may_start() || !self.unsettled().is_empty() {
             return;
         }
         self.retry_at = None;
@@ -116,7 +116,7 @@ impl SingletonManager {
             // Somebody turned up while the lease was waited for.
             self.give_lease_back(out);
             self.begin_clearance(now, out);
-        } else if self.may_start(now) && self.holds_lease() {
+        } else if self.may_start() && self.holds_lease() {
             self.start_instance(out);
         }
     }
@@ -154,7 +154,7 @@ impl SingletonManager {
             self.noted.extend(unsettled);
             return self.become_younger();
         }
-        self.start_if_cleared(now, out);
+        self.start_if_cleared(out);
         if self.state != ManagerState::BecomingOldest {
             return;
         }
