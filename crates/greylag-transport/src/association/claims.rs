@@ -4,9 +4,11 @@
 
 use std::time::{Duration, Instant};
 
-use greylag_core::Uid;
+use greylag_core::{Uid, UniqueAddress};
 
+use super::{Association, Effect, Event, Phase};
 use crate::holder::Holder;
+use crate::lane::Lane;
 
 /// Between two dials that ask who runs at the address, and between two events about claimants.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -59,6 +61,36 @@ impl Claims {
     /// Whether listeners may be told of a claimant now.
     pub(super) fn may_tell(&mut self, now: Instant) -> bool {
         is_due(&mut self.told_at, now)
+    }
+}
+
+impl Association {
+    /// Dials the address anew: whoever listens there says who it is. A control stream that is open stays,
+    /// since what is under way in it would be lost; then the lane of large messages, which mostly rests,
+    /// asks in its stead, and where that is open too, it does so only if `even_if_open`.
+    pub(super) fn ask(&mut self, now: Instant, even_if_open: bool, out: &mut Vec<Effect>) {
+        let rests = |phase| matches!(phase, Phase::Idle | Phase::Waiting { .. });
+        let lane = match (self.lane(Lane::CONTROL), self.lane(Lane::LARGE)) {
+            (control, _) if rests(control) => Lane::CONTROL,
+            // It is being asked.
+            (Phase::Dialing { .. }, _) | (_, Phase::Dialing { .. }) => return,
+            (_, large) if rests(large) || even_if_open => Lane::LARGE,
+            _ => return,
+        };
+        if self.is_shut_down || !self.claims.may_ask(now) {
+            return;
+        }
+        match self.lane(lane) {
+            Phase::Active { .. } => self.on_duplicate(lane, out),
+            phase if rests(phase) => self.dial(lane, out),
+            _ => {}
+        }
+    }
+
+    pub(super) fn tell_held(&mut self, now: Instant, holder: UniqueAddress, claimant: Uid, out: &mut Vec<Effect>) {
+        if self.claims.may_tell(now) {
+            out.push(Effect::Publish(Event::AddressHeld { holder, claimant }));
+        }
     }
 }
 

@@ -146,19 +146,6 @@ fn nothing_starts_on_a_node_that_leaves() {
     assert_eq!(bench.input(ManagerInput::Tick), Vec::<String>::new());
 }
 
-/// Cluster F9: the hold after a pause ends at its instant, not before it.
-#[test]
-fn the_hold_after_a_pause_is_of_three_heartbeats() {
-    let mut bench = Bench::new('a');
-    bench.input(ManagerInput::LocalPause);
-    assert_eq!(bench.view(&[('a', Up)]), Vec::<String>::new());
-    let hold = 3 * ClusterSettings::default().failure_detector.heartbeat_interval;
-    bench.now += hold - Duration::from_millis(1);
-    assert_eq!(bench.input(ManagerInput::Tick), Vec::<String>::new());
-    bench.now += Duration::from_millis(1);
-    assert_eq!(bench.input(ManagerInput::Tick), ["start 1"]);
-}
-
 #[test]
 fn an_unclean_removal_holds_the_start_until_its_margin_ends_or_it_turns_clean() {
     for turns_clean in [false, true] {
