@@ -30,6 +30,7 @@ mod generation;
 mod manifest;
 mod registry;
 mod reply;
+mod timer_key;
 
 pub use address::{InvalidAddress, NodeAddress, Uid, UniqueAddress};
 pub use codec::{Codec, CodecId, DecodeError, EncodeError};
@@ -40,3 +41,4 @@ pub use generation::{Generation, GenerationError};
 pub use manifest::Manifest;
 pub use registry::{Encoded, Registry, RegistryError};
 pub use reply::{ReplyAddress, ReplyOutcome, ReplyPort, ReplyScope, ReplyTo, UnboundReply, answer_dropped};
+pub use timer_key::TimerKey;

@@ -34,7 +34,7 @@
 //!         StoredCodec::new(json::<i64>("deposited"))
 //!     }
 //!
-//!     fn on_command(&mut self, _: &mut CommandContext<'_>, balance: &i64, command: Self::Command) -> Effect<Self> {
+//!     fn on_command(&mut self, _: &mut CommandContext<'_, Self::Command>, balance: &i64, command: Self::Command) -> Effect<Self> {
 //!         match command {
 //!             DeliveryCommand::Delivered(deposit) => {
 //!                 let amount = *deposit;

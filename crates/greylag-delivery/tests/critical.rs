@@ -249,7 +249,7 @@ impl EventSourced for Sum {
         self.settings.clone()
     }
 
-    fn on_command(&mut self, _: &mut CommandContext<'_>, state: &i64, command: Command) -> Effect<Self> {
+    fn on_command(&mut self, _: &mut CommandContext<'_, Self::Command>, state: &i64, command: Command) -> Effect<Self> {
         match command {
             DeliveryCommand::Delivered(delivery) => {
                 self.evaluated.fetch_add(1, Ordering::Relaxed);

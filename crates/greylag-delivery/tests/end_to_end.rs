@@ -58,7 +58,12 @@ impl EventSourced for Customer {
         StoredCodec::new(json::<i64>("purchased"))
     }
 
-    fn on_command(&mut self, _: &mut CommandContext<'_>, state: &Totals, command: Self::Command) -> Effect<Self> {
+    fn on_command(
+        &mut self,
+        _: &mut CommandContext<'_, Self::Command>,
+        state: &Totals,
+        command: Self::Command,
+    ) -> Effect<Self> {
         match command {
             DeliveryCommand::Delivered(purchase) if *purchase == 0 => Effect::confirm_delivery(purchase),
             DeliveryCommand::Delivered(purchase) => {

@@ -79,7 +79,12 @@ impl EventSourced for Account {
         EventSourcedSettings::test()
     }
 
-    fn on_command(&mut self, _: &mut CommandContext<'_>, _: &u64, Add(number, done): Add) -> Effect<Self> {
+    fn on_command(
+        &mut self,
+        _: &mut CommandContext<'_, Self::Command>,
+        _: &u64,
+        Add(number, done): Add,
+    ) -> Effect<Self> {
         Effect::<Self>::persist(number).then_run(move |sum| {
             let _gone = done.send(*sum);
         })

@@ -1,11 +1,13 @@
 //! What a user writes: commands in, events out, a state folded from events.
 
 use std::fmt;
+use std::time::Duration;
 
-use greylag_core::Generation;
+use greylag_core::{Generation, ReplyTo, TimerKey};
 
 use crate::codec::{StoredCodec, UnreadableRecord};
 use crate::effect::Effect;
+use crate::errands::{Message, Pace, Request, SHORTEST_PERIOD, Work, answer_when, errand_methods};
 use crate::error::{
     AdvanceError, AppendError, ClaimError, DeleteError, ReadError, RejectReason, SnapshotError, StateWriteError,
 };
@@ -60,15 +62,22 @@ pub trait EventSourced: Sized + Send + 'static {
     }
 
     /// Decides what a command does. `state` is what all events until now say, all of them durable.
-    fn on_command(&mut self, cx: &mut CommandContext<'_>, state: &Self::State, command: Self::Command) -> Effect<Self>;
+    fn on_command(
+        &mut self,
+        cx: &mut CommandContext<'_, Self::Command>,
+        state: &Self::State,
+        command: Self::Command,
+    ) -> Effect<Self>;
 
     /// Folds one event. Must be pure and total: it runs before the event is stored, and again at
     /// every replay.
     fn apply(&self, state: &mut Self::State, event: &Self::Event, meta: &EventMeta<'_>);
 
-    /// Hears what happened to the entity. While the state is lost (after a panic, or before
-    /// recovery ended) `state` is the default.
-    fn on_signal(&mut self, _cx: &mut CommandContext<'_>, _state: &Self::State, _signal: &Signal) {}
+    /// Hears what happened to the entity. While the state is lost (after a panic, before recovery ended, or while an
+    /// append whose events it holds is not answered) `state` is the default. What the entity begins through its context
+    /// on a signal that ends its incarnation (all but `RecoveryCompleted`, and those that it gets while it runs) is
+    /// not begun.
+    fn on_signal(&mut self, _cx: &mut CommandContext<'_, Self::Command>, _state: &Self::State, _signal: &Signal) {}
 
     /// The tags of a new event, which `state` contains already.
     fn tags(&self, _state: &Self::State, _event: &Self::Event, _meta: &EventMeta<'_>) -> Tags {
@@ -119,20 +128,27 @@ pub struct EventMeta<'a> {
 }
 
 /// What a command or signal handler may know and ask, besides the state.
-pub struct CommandContext<'a> {
+///
+/// `C` is the behaviour's command: what it begins here (timers, futures, blocking work, messages to itself) comes back as
+/// one. Such a command waits while an append is under way, none comes before
+/// [`Signal::RecoveryCompleted`], and all ends when the entity stops, restarts or is fenced. Source: persistence 77.
+pub struct CommandContext<'a, C> {
     pub(crate) id: &'a PersistenceId,
     pub(crate) seq_nr: SeqNr,
     pub(crate) marks: &'a Marks,
     pub(crate) stashed: usize,
     pub(crate) read_only: bool,
     pub(crate) delete_to: Option<SeqNr>,
+    pub(crate) requests: Vec<Request<C>>,
 }
 
-impl<'a> CommandContext<'a> {
+impl<'a, C> CommandContext<'a, C> {
     /// A context for calling a handler by hand, in a test of the behaviour alone.
     pub fn for_test(id: &'a PersistenceId, seq_nr: SeqNr, marks: &'a Marks) -> Self {
-        Self { id, seq_nr, marks, stashed: 0, read_only: false, delete_to: None }
+        Self { id, seq_nr, marks, stashed: 0, read_only: false, delete_to: None, requests: Vec::new() }
     }
+
+    errand_methods!();
 
     /// The name of the history.
     pub fn persistence_id(&self) -> &PersistenceId {
@@ -166,7 +182,7 @@ impl<'a> CommandContext<'a> {
     }
 }
 
-impl fmt::Debug for CommandContext<'_> {
+impl<C> fmt::Debug for CommandContext<'_, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "CommandContext({} at {})", self.id, self.seq_nr)
     }
@@ -201,9 +217,13 @@ pub enum Signal {
     DeleteSnapshotsFailed(SnapshotCriteria, SnapshotError),
     /// Deliveries of its tracker are not confirmed for a long time; they are sent on.
     Unconfirmed(UnconfirmedWarning),
-    /// The entity is about to start anew.
+    /// The entity is about to start anew. Its state is the last one with its own number if it ran until now; if it did
+    /// not run yet, or its state holds what may not be stored, the state is the empty one and the number 0.
+    /// Source: persistence 76.
     PreRestart,
-    /// The entity has ended.
+    /// The entity has ended. After a graceful stop its state is the last one with its own number; of an entity that did
+    /// not run yet, that failed, that was stopped in the midst of an append or lost its history to somebody else, the
+    /// state is the empty one and the number 0. Source: persistence 76.
     PostStop,
 }
 

@@ -26,7 +26,12 @@
 //!         StoredCodec::new(json("user.profile"))
 //!     }
 //!
-//!     fn on_command(&mut self, cx: &mut StateContext<'_>, _: &Profile, command: Command) -> StateEffect<Self> {
+//!     fn on_command(
+//!         &mut self,
+//!         cx: &mut StateContext<'_, Command>,
+//!         _: &Profile,
+//!         command: Command,
+//!     ) -> StateEffect<Self> {
 //!         let next = cx.revision().as_u64() + 1;
 //!         match command {
 //!             // The answer leaves only when the new name is durable.
@@ -50,8 +55,11 @@ use std::fmt;
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
+use greylag_core::{ReplyTo, TimerKey};
+
 use crate::behavior::RecoveryFailure;
 use crate::codec::StoredCodec;
+use crate::errands::{Message, Pace, Request, SHORTEST_PERIOD, Work, answer_when, errand_methods};
 use crate::error::{StateRejectReason, StateWriteError};
 use crate::persistence_id::PersistenceId;
 use crate::settings::{Backoff, OnFailure, SettingsError, StashOverflow};
@@ -88,14 +96,15 @@ pub trait DurableState: Sized + Send + 'static {
     /// Decides what a command does. `state` is durable.
     fn on_command(
         &mut self,
-        cx: &mut StateContext<'_>,
+        cx: &mut StateContext<'_, Self::Command>,
         state: &Self::State,
         command: Self::Command,
     ) -> StateEffect<Self>;
 
     /// Hears what happened to the entity. While there is no state (after a panic, or before recovery
-    /// ended) `state` is the default.
-    fn on_signal(&mut self, _cx: &mut StateContext<'_>, _state: &Self::State, _signal: &StateSignal) {}
+    /// ended) `state` is the default. What the entity begins through its context on a signal that ends its incarnation is
+    /// not begun.
+    fn on_signal(&mut self, _cx: &mut StateContext<'_, Self::Command>, _state: &Self::State, _signal: &StateSignal) {}
 
     /// What change queries find a new state by.
     fn tag(&self, _state: &Self::State) -> Option<String> {
@@ -103,18 +112,21 @@ pub trait DurableState: Sized + Send + 'static {
     }
 }
 
-/// What a handler may know, besides the state.
-pub struct StateContext<'a> {
+/// What a handler may know and ask, besides the state; see [`CommandContext`](crate::CommandContext) for what it begins.
+pub struct StateContext<'a, C> {
     pub(crate) id: &'a PersistenceId,
     pub(crate) revision: Revision,
     pub(crate) stashed: usize,
+    pub(crate) requests: Vec<Request<C>>,
 }
 
-impl<'a> StateContext<'a> {
+impl<'a, C> StateContext<'a, C> {
     /// A context for calling a handler by hand, in a test of the behaviour alone.
     pub fn for_test(id: &'a PersistenceId, revision: Revision) -> Self {
-        Self { id, revision, stashed: 0 }
+        Self { id, revision, stashed: 0, requests: Vec::new() }
     }
+
+    errand_methods!();
 
     /// The name of the state.
     pub fn persistence_id(&self) -> &PersistenceId {
@@ -132,7 +144,7 @@ impl<'a> StateContext<'a> {
     }
 }
 
-impl fmt::Debug for StateContext<'_> {
+impl<C> fmt::Debug for StateContext<'_, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "StateContext({} at {})", self.id, self.revision)
     }
@@ -152,9 +164,12 @@ pub enum StateSignal {
     PersistFailed(StateWriteError),
     /// Somebody else writes this state now; the entity ends.
     Fenced,
-    /// The entity is about to start anew.
+    /// The entity is about to start anew. Its state is the last one with its own revision if it ran until now, else the
+    /// empty one with revision 0. Source: persistence 76.
     PreRestart,
-    /// The entity has ended.
+    /// The entity has ended. After a graceful stop its state is the last one with its own revision; of an entity that did
+    /// not run yet, that failed, that was stopped in the midst of a write or lost its state to somebody else, the state
+    /// is the empty one and the revision 0. Source: persistence 76.
     PostStop,
 }
 

@@ -32,6 +32,7 @@ use rand_chacha::ChaCha8Rng;
 use crate::behavior::{CommandContext, DeleteFailure, EventSourced, Failure, FencedBy, Signal};
 use crate::codec::StoredCodec;
 use crate::effect::{Asked, Chain, Primary, guard};
+use crate::errands::{Errands, Work, WorkNo};
 use crate::event::{SeqNr, WriterEpoch, WriterUuid};
 use crate::journal::Caps;
 use crate::marks::Marks;
@@ -47,7 +48,7 @@ use recovery::{Claiming, LoadingSnapshot, Replaying};
 use refills::Refills;
 use restarts::Restarts;
 use snapshots::Retention;
-use stash::Stash;
+use stash::{Stash, Waiting};
 
 /// What the host knows when it starts an entity.
 #[derive(Debug, Clone)]
@@ -88,6 +89,18 @@ pub enum PhaseName {
     Failed,
     /// Has ended.
     Stopped,
+}
+
+/// What the end of an incarnation sees of its state.
+struct LastState<S> {
+    state: S,
+    seq_nr: SeqNr,
+}
+
+impl<S: Default> LastState<S> {
+    fn none() -> Self {
+        Self { state: S::default(), seq_nr: SeqNr::ZERO }
+    }
 }
 
 enum Phase<S> {
@@ -150,6 +163,7 @@ pub struct EntityCore<B: EventSourced> {
     stop_after_chain: bool,
 
     restarts: Restarts,
+    errands: Errands<B::Command>,
 }
 
 impl<B: EventSourced> EntityCore<B> {
@@ -205,6 +219,7 @@ impl<B: EventSourced> EntityCore<B> {
             stop_requested: false,
             stop_after_chain: false,
             restarts: Restarts::default(),
+            errands: Errands::new(now),
         };
         core.begin_incarnation(now, out);
         Ok(core)
@@ -212,6 +227,7 @@ impl<B: EventSourced> EntityCore<B> {
 
     /// Takes one input.
     pub fn handle(&mut self, now: Instant, input: Input<B::Command>, out: &mut Vec<Action<B::Command>>) {
+        self.errands.observe(now);
         match input {
             Input::Command(command) => self.on_new_command(now, command, out),
             Input::PermitGranted(incarnation) => self.on_permit(now, incarnation, out),
@@ -220,6 +236,10 @@ impl<B: EventSourced> EntityCore<B> {
             }
             // A restarted entity must not consume its predecessor's answers.
             Input::Answer { .. } => {}
+            Input::Worked { incarnation, work, command } if incarnation == self.incarnation => {
+                self.on_worked(now, work, command, out);
+            }
+            Input::Worked { .. } => {}
             Input::Tick => self.on_tick(now, out),
             Input::Stop => self.on_stop(now, out),
             Input::StopNow => self.stop_now(out),
@@ -235,11 +255,12 @@ impl<B: EventSourced> EntityCore<B> {
     /// When a [`Input::Tick`] next has work to do.
     pub fn next_deadline(&self) -> Option<Instant> {
         // While the state holds what is not stored yet, nothing is sent.
-        let redeliver_at = self.redeliver_at.filter(|_| matches!(self.phase, Phase::Running));
-        self.work_deadline().into_iter().chain(redeliver_at).min()
+        let runs = matches!(self.phase, Phase::Running);
+        let for_ever = [self.redeliver_at, self.errands.next_deadline()].into_iter().flatten().filter(|_| runs);
+        self.work_deadline().into_iter().chain(for_ever).min()
     }
 
-    /// As [`EntityCore::next_deadline`], without redeliveries: those may go on for ever.
+    /// As [`EntityCore::next_deadline`], without redeliveries and timers: those may go on for ever.
     fn work_deadline(&self) -> Option<Instant> {
         let backoff = match self.phase {
             Phase::BackingOff { until } => Some(until),
@@ -250,9 +271,14 @@ impl<B: EventSourced> EntityCore<B> {
 
     /// Gives a failed entity a new behaviour and starts it anew; commands that wait are kept.
     pub fn restart(&mut self, now: Instant, behavior: B, out: &mut Vec<Action<B::Command>>) {
-        self.signal(Signal::PreRestart, out);
+        self.signal_end(Signal::PreRestart, LastState::none(), out);
         self.behavior = behavior;
         self.begin_incarnation(now, out);
+    }
+
+    /// The work that [`Action::Work`] asks for; once.
+    pub fn take_work(&mut self, no: WorkNo) -> Option<Work<B::Command>> {
+        self.errands.take_work(no)
     }
 
     /// Takes the commands that wait, oldest first: those put aside, then those not yet handled. For
@@ -266,9 +292,10 @@ impl<B: EventSourced> EntityCore<B> {
     /// [`EntityError::OutcomeUnknown`], and gives the commands that wait, oldest first.
     pub fn give_way(&mut self, out: &mut Vec<Action<B::Command>>) -> Vec<B::Command> {
         let owned = EntityError::Failed("the entity starts anew".to_owned());
+        let last = self.last_state();
         self.end_phase(EntityError::OutcomeUnknown, owned, out);
         self.phase = Phase::Stopped;
-        self.signal(Signal::PreRestart, out);
+        self.signal_end(Signal::PreRestart, last, out);
         self.take_waiting()
     }
 
@@ -353,7 +380,7 @@ impl<B: EventSourced> EntityCore<B> {
 
     fn on_tick(&mut self, now: Instant, out: &mut Vec<Action<B::Command>>) {
         if matches!(self.phase, Phase::BackingOff { until } if until <= now) {
-            self.signal(Signal::PreRestart, out);
+            self.signal_end(Signal::PreRestart, LastState::none(), out);
             self.begin_incarnation(now, out);
         }
         if self.step_deadline.is_some_and(|deadline| deadline <= now) {
@@ -361,9 +388,32 @@ impl<B: EventSourced> EntityCore<B> {
         }
         self.retry_proof(now, out);
         self.redeliver(now, out);
-        if self.drain_at.is_some_and(|at| at <= now) {
+        let mut has_work = self.drain_at.is_some_and(|at| at <= now);
+        if matches!(self.phase, Phase::Running) {
+            for mark in self.errands.due(now) {
+                self.stash.push_own(Waiting::Timer(mark));
+                has_work = true;
+            }
+        }
+        if has_work {
             self.drain(now, out);
         }
+    }
+
+    /// What work came back with waits its turn as any command does.
+    fn on_worked(
+        &mut self,
+        now: Instant,
+        work: WorkNo,
+        command: Option<B::Command>,
+        out: &mut Vec<Action<B::Command>>,
+    ) {
+        let Some(command) = command.filter(|_| self.errands.finish(work)) else { return };
+        if self.stop_requested {
+            return out.push(dead_letter(command, DeadLetterReason::EntityStopped, EntityError::Stopped));
+        }
+        self.stash.push_own(Waiting::Worked(command));
+        self.drain(now, out);
     }
 
     // ---- Commands -------------------------------------------------------------------------------
@@ -394,8 +444,14 @@ impl<B: EventSourced> EntityCore<B> {
             if !matches!(self.phase, Phase::Running) {
                 return;
             }
-            let Some(command) = self.stash.next() else { return self.stop_if_asked(out) };
-            self.process(now, command, out);
+            let Some(waiting) = self.stash.next() else { return self.stop_if_asked(out) };
+            let command = match waiting {
+                Waiting::Command(command) | Waiting::Worked(command) => Some(command),
+                Waiting::Timer(mark) => self.errands.fire(now, mark),
+            };
+            if let Some(command) = command {
+                self.process(now, command, out);
+            }
         }
         if matches!(self.phase, Phase::Running) {
             self.drain_at = Some(now);
@@ -403,7 +459,7 @@ impl<B: EventSourced> EntityCore<B> {
     }
 
     fn process(&mut self, now: Instant, command: B::Command, out: &mut Vec<Action<B::Command>>) {
-        let effect = self.with_context(out, |behavior, cx, state| behavior.on_command(cx, state, command));
+        let effect = self.with_context(true, out, |behavior, cx, state| behavior.on_command(cx, state, command));
         let effect = match effect {
             Ok(effect) => effect,
             Err(message) => return self.fail(now, Failure::Handler { handler: "on_command", message }, out),
@@ -446,11 +502,13 @@ impl<B: EventSourced> EntityCore<B> {
 
     // ---- Handlers -------------------------------------------------------------------------------
 
-    /// Calls a handler with a context, and does what it asked of the context.
+    /// Calls a handler with a context, and does what it asked of the context. `begins`: whether the incarnation goes on,
+    /// so that what the handler begins may come back to it.
     fn with_context<R>(
         &mut self,
+        begins: bool,
         out: &mut Vec<Action<B::Command>>,
-        handler: impl FnOnce(&mut B, &mut CommandContext<'_>, &B::State) -> R,
+        handler: impl FnOnce(&mut B, &mut CommandContext<'_, B::Command>, &B::State) -> R,
     ) -> Result<R, String> {
         let mut cx = CommandContext {
             id: &self.id,
@@ -459,29 +517,41 @@ impl<B: EventSourced> EntityCore<B> {
             stashed: self.stash.aside_count(),
             read_only: self.settings.recovery.read_only,
             delete_to: None,
+            requests: Vec::new(),
         };
         let (behavior, state) = (&mut self.behavior, &self.state);
         let answer = guard(|| handler(behavior, &mut cx, state));
-        if let (true, Some(to)) = (answer.is_ok(), cx.delete_to) {
-            self.begin_delete(to, out);
+        let CommandContext { delete_to, requests, .. } = cx;
+        if answer.is_ok() {
+            if let Some(to) = delete_to {
+                self.begin_delete(to, out);
+            }
+            if begins {
+                let (incarnation, wishes) = (self.incarnation, self.errands.take(requests));
+                out.extend(wishes.into_iter().map(|wish| Action::of_wish(incarnation, wish)));
+            }
         }
         answer
     }
 
     /// Tells the behaviour; a panic of its handler only matters where the caller says so.
     fn try_signal(&mut self, signal: Signal, out: &mut Vec<Action<B::Command>>) -> Result<(), String> {
+        self.tell_behavior(true, signal, out)
+    }
+
+    fn tell_behavior(&mut self, begins: bool, signal: Signal, out: &mut Vec<Action<B::Command>>) -> Result<(), String> {
         if signal.is_failure() {
             tracing::warn!(id = %self.id, seq_nr = %self.seq_nr, incarnation = %self.incarnation, ?signal, "entity");
         } else {
             tracing::debug!(id = %self.id, seq_nr = %self.seq_nr, incarnation = %self.incarnation, ?signal, "entity");
         }
-        self.with_context(out, |behavior, cx, state| behavior.on_signal(cx, state, &signal))
+        self.with_context(begins, out, |behavior, cx, state| behavior.on_signal(cx, state, &signal))
     }
 
-    /// Tells the behaviour; a panic of its handler is logged and swallowed, since the entity ends or
-    /// starts anew anyway.
+    /// Tells the behaviour; a panic of its handler is logged and swallowed, and what it begins is not begun, since the
+    /// entity ends or starts anew anyway.
     fn signal(&mut self, signal: Signal, out: &mut Vec<Action<B::Command>>) {
-        if let Err(message) = self.try_signal(signal, out) {
+        if let Err(message) = self.tell_behavior(false, signal, out) {
             tracing::warn!(id = %self.id, message, "signal handler panicked");
         }
     }
@@ -550,13 +620,31 @@ impl<B: EventSourced> EntityCore<B> {
         if matches!(self.phase, Phase::Stopped) {
             return;
         }
+        let last = self.last_state();
         self.end_phase(EntityError::OutcomeUnknown, EntityError::Stopped, out);
         self.phase = Phase::Stopped;
         for command in self.take_waiting() {
             out.push(dead_letter(command, DeadLetterReason::EntityStopped, EntityError::Stopped));
         }
-        self.signal(Signal::PostStop, out);
+        self.signal_end(Signal::PostStop, last, out);
         out.push(Action::Stopped);
+    }
+
+    /// The state as the end of the incarnation may see it: only one that is whole and stored.
+    fn last_state(&mut self) -> LastState<B::State> {
+        match self.phase {
+            Phase::Running => LastState { state: std::mem::take(&mut self.state), seq_nr: self.seq_nr },
+            _ => LastState::none(),
+        }
+    }
+
+    /// Tells of the end of the incarnation, whose state is given up with it.
+    fn signal_end(&mut self, signal: Signal, last: LastState<B::State>, out: &mut Vec<Action<B::Command>>) {
+        self.state = last.state;
+        let known = std::mem::replace(&mut self.seq_nr, last.seq_nr);
+        self.signal(signal, out);
+        self.state = B::State::default();
+        self.seq_nr = known;
     }
 
     /// Ends for good, because somebody else owns the history. Waiting commands are left for
@@ -566,7 +654,7 @@ impl<B: EventSourced> EntityCore<B> {
         self.end_phase(fenced(), fenced(), out);
         self.phase = Phase::Stopped;
         self.signal(Signal::Fenced, out);
-        self.signal(Signal::PostStop, out);
+        self.signal_end(Signal::PostStop, LastState::none(), out);
         out.push(Action::Fenced(by));
     }
 
@@ -624,6 +712,8 @@ impl<B: EventSourced> EntityCore<B> {
         self.queued_signals.clear();
         self.redeliver_at = None;
         self.stop_after_chain = false;
+        self.errands.end();
+        self.stash.drop_own();
     }
 
     fn check_invariants(&self) {
@@ -652,6 +742,10 @@ impl<B: EventSourced> machine::Machine for EntityCore<B> {
 
     fn work_deadline(&self) -> Option<Instant> {
         self.work_deadline()
+    }
+
+    fn take_work(&mut self, no: WorkNo) -> Option<Work<B::Command>> {
+        self.take_work(no)
     }
 
     fn take_waiting(&mut self) -> Vec<B::Command> {

@@ -29,7 +29,7 @@
 //!         StoredCodec::new(json("account.deposited"))
 //!     }
 //!
-//!     fn on_command(&mut self, _: &mut CommandContext<'_>, _: &u64, deposit: Deposit) -> Effect<Self> {
+//!     fn on_command(&mut self, _: &mut CommandContext<'_, Self::Command>, _: &u64, deposit: Deposit) -> Effect<Self> {
 //!         // The answer leaves only when the event is durable, with the state that contains it.
 //!         Effect::<Self>::persist(Deposited(deposit.cents)).then_reply(deposit.reply_to, |balance| *balance)
 //!     }
@@ -85,6 +85,7 @@ pub mod driver;
 mod durable_state;
 mod effect;
 mod entity;
+mod errands;
 mod error;
 mod event;
 mod journal;
@@ -137,6 +138,7 @@ pub use entity::{
     Action, DeletedBy, DroppedCommand, EntityCall, EntityCore, EntityInit, Incarnation, Input, PhaseName, StoreAnswer,
     StoreCall, Withheld,
 };
+pub use errands::{Work, WorkNo};
 pub use error::{
     AdvanceError, AppendError, ClaimError, CloseError, Corrupt, CorruptKind, DeleteError, OffsetError, QueryError,
     ReadError, RejectReason, SnapshotError, StateRejectReason, StateWriteError, StoreFailure,

@@ -28,8 +28,9 @@ use crate::durable_state::{DurableState, DurableStateSettings, StateSignal};
 use crate::effect::{Asked, Chain, guard};
 use crate::entity::machine::Machine;
 use crate::entity::restarts::Restarts;
-use crate::entity::stash::Stash;
+use crate::entity::stash::{Stash, Waiting};
 use crate::entity::{Action, EntityCall, Incarnation, Input, Withheld, dead_letter};
+use crate::errands::{Errands, Work, WorkNo};
 use crate::error::{ReadError, StateRejectReason, StateWriteError};
 use crate::event::{SeqNr, WriterUuid};
 use crate::owned::Owned;
@@ -118,6 +119,18 @@ enum Phase<S> {
     Stopped,
 }
 
+/// What the end of an incarnation sees of its state.
+struct LastState<S> {
+    state: S,
+    revision: Revision,
+}
+
+impl<S: Default> LastState<S> {
+    fn none() -> Self {
+        Self { state: S::default(), revision: Revision::NONE }
+    }
+}
+
 /// A write on its way, and what follows it.
 struct PendingWrite<S> {
     revision: Revision,
@@ -156,6 +169,7 @@ pub struct StateEntityCore<B: DurableState> {
     /// Set by `then_stop` while its chain runs.
     stop_after_chain: bool,
     restarts: Restarts,
+    errands: Errands<B::Command>,
 }
 
 impl<B: DurableState> StateEntityCore<B> {
@@ -192,6 +206,7 @@ impl<B: DurableState> StateEntityCore<B> {
             stop_requested: false,
             stop_after_chain: false,
             restarts: Restarts::default(),
+            errands: Errands::new(now),
         };
         core.begin_incarnation(now, out);
         Ok(core)
@@ -204,6 +219,7 @@ impl<B: DurableState> StateEntityCore<B> {
         input: Input<B::Command, StateAnswer>,
         out: &mut Vec<Action<B::Command, StateCall>>,
     ) {
+        self.errands.observe(now);
         match input {
             Input::Command(command) => self.on_new_command(now, command, out),
             Input::PermitGranted(incarnation) => self.on_permit(now, incarnation, out),
@@ -213,6 +229,10 @@ impl<B: DurableState> StateEntityCore<B> {
             },
             // A restarted entity must not consume its predecessor's answers.
             Input::Answer { .. } => {}
+            Input::Worked { incarnation, work, command } if incarnation == self.incarnation => {
+                self.on_worked(now, work, command, out);
+            }
+            Input::Worked { .. } => {}
             Input::Tick => self.on_tick(now, out),
             Input::Stop => self.on_stop(now, out),
             Input::StopNow => self.stop_now(out),
@@ -222,6 +242,12 @@ impl<B: DurableState> StateEntityCore<B> {
 
     /// When a [`Input::Tick`] next has work to do.
     pub fn next_deadline(&self) -> Option<Instant> {
+        let timer = self.errands.next_deadline().filter(|_| matches!(self.phase, Phase::Running));
+        self.work_deadline().into_iter().chain(timer).min()
+    }
+
+    /// As [`StateEntityCore::next_deadline`], without timers: those may go on for ever.
+    fn work_deadline(&self) -> Option<Instant> {
         match self.phase {
             Phase::BackingOff { until } => Some(until),
             Phase::Loading { deadline, .. } => Some(deadline),
@@ -229,9 +255,14 @@ impl<B: DurableState> StateEntityCore<B> {
         }
     }
 
+    /// The work that [`Action::Work`] asks for; once.
+    pub fn take_work(&mut self, no: WorkNo) -> Option<Work<B::Command>> {
+        self.errands.take_work(no)
+    }
+
     /// Gives a failed entity a new behaviour and starts it anew; commands that wait are kept.
     pub fn restart(&mut self, now: Instant, behavior: B, out: &mut Vec<Action<B::Command, StateCall>>) {
-        self.signal(StateSignal::PreRestart);
+        self.signal_end(StateSignal::PreRestart, LastState::none(), out);
         self.behavior = behavior;
         self.begin_incarnation(now, out);
     }
@@ -244,9 +275,10 @@ impl<B: DurableState> StateEntityCore<B> {
     /// Ends this machine for another one to take its place; see
     /// [`EntityCore::give_way`](crate::EntityCore::give_way).
     pub fn give_way(&mut self, out: &mut Vec<Action<B::Command, StateCall>>) -> Vec<B::Command> {
+        let last = self.last_state();
         self.end_phase(EntityError::OutcomeUnknown, EntityError::Failed("the entity starts anew".to_owned()), out);
         self.phase = Phase::Stopped;
-        self.signal(StateSignal::PreRestart);
+        self.signal_end(StateSignal::PreRestart, last, out);
         self.take_waiting()
     }
 
@@ -338,7 +370,7 @@ impl<B: DurableState> StateEntityCore<B> {
         };
         self.state = state;
         self.set_revision(row.revision);
-        if let Err(message) = self.try_signal(&StateSignal::RecoveryCompleted) {
+        if let Err(message) = self.try_signal(&StateSignal::RecoveryCompleted, out) {
             let failure = RecoveryFailure::Panicked { handler: "on_signal", seq_nr, message };
             return self.recovery_failed(now, failure, out);
         }
@@ -367,7 +399,7 @@ impl<B: DurableState> StateEntityCore<B> {
 
     fn recovery_failed(&mut self, now: Instant, failure: RecoveryFailure, out: &mut Out<B>) {
         self.state = B::State::default();
-        self.signal(StateSignal::RecoveryFailed(failure.clone()));
+        self.signal(StateSignal::RecoveryFailed(failure.clone()), out);
         self.restart_or_fail(now, Failure::Recovery(failure), out);
     }
 
@@ -380,9 +412,26 @@ impl<B: DurableState> StateEntityCore<B> {
             _ => {}
         }
         self.retry_look(now, out);
-        if self.drain_at.is_some_and(|at| at <= now) {
+        let mut has_work = self.drain_at.is_some_and(|at| at <= now);
+        if matches!(self.phase, Phase::Running) {
+            for mark in self.errands.due(now) {
+                self.stash.push_own(Waiting::Timer(mark));
+                has_work = true;
+            }
+        }
+        if has_work {
             self.drain(now, out);
         }
+    }
+
+    /// What work came back with waits its turn as any command does.
+    fn on_worked(&mut self, now: Instant, work: WorkNo, command: Option<B::Command>, out: &mut Out<B>) {
+        let Some(command) = command.filter(|_| self.errands.finish(work)) else { return };
+        if self.stop_requested {
+            return out.push(dead_letter(command, DeadLetterReason::EntityStopped, EntityError::Stopped));
+        }
+        self.stash.push_own(Waiting::Worked(command));
+        self.drain(now, out);
     }
 
     // ---- Commands -------------------------------------------------------------------------------
@@ -413,8 +462,14 @@ impl<B: DurableState> StateEntityCore<B> {
             if !matches!(self.phase, Phase::Running) {
                 return;
             }
-            let Some(command) = self.stash.next() else { return self.stop_if_asked(out) };
-            self.process(command, out);
+            let Some(waiting) = self.stash.next() else { return self.stop_if_asked(out) };
+            let command = match waiting {
+                Waiting::Command(command) | Waiting::Worked(command) => Some(command),
+                Waiting::Timer(mark) => self.errands.fire(now, mark),
+            };
+            if let Some(command) = command {
+                self.process(command, out);
+            }
         }
         if matches!(self.phase, Phase::Running) {
             self.drain_at = Some(now);
@@ -422,7 +477,7 @@ impl<B: DurableState> StateEntityCore<B> {
     }
 
     fn process(&mut self, command: B::Command, out: &mut Out<B>) {
-        let effect = self.with_context(|behavior, cx, state| behavior.on_command(cx, state, command));
+        let effect = self.with_context(true, out, |behavior, cx, state| behavior.on_command(cx, state, command));
         let effect = match effect {
             Ok(effect) => effect,
             Err(message) => return self.fail(Failure::Handler { handler: "on_command", message }, out),
@@ -495,7 +550,7 @@ impl<B: DurableState> StateEntityCore<B> {
     /// Nothing is stored, and the state is untouched: the entity goes on.
     fn on_rejected(&mut self, reason: StateRejectReason, chain: Chain<B::State>, out: &mut Out<B>) {
         chain.refuse(EntityError::NotStored(NotStoredReason::Rejected(reason.to_string())));
-        if let Err(message) = self.try_signal(&StateSignal::PersistRejected(reason)) {
+        if let Err(message) = self.try_signal(&StateSignal::PersistRejected(reason), out) {
             self.fail(Failure::Handler { handler: "on_signal", message }, out);
         }
     }
@@ -550,7 +605,7 @@ impl<B: DurableState> StateEntityCore<B> {
             StateWriteError::Unknown(_) | StateWriteError::Rejected(_) => chain.refuse(EntityError::OutcomeUnknown),
         }
         self.state = B::State::default();
-        self.signal(StateSignal::PersistFailed(error.clone()));
+        self.signal(StateSignal::PersistFailed(error.clone()), out);
         self.restart_or_fail(now, Failure::Write(error), out);
     }
 
@@ -589,6 +644,14 @@ impl<B: DurableState> Machine for StateEntityCore<B> {
 
     fn next_deadline(&self) -> Option<Instant> {
         self.next_deadline()
+    }
+
+    fn work_deadline(&self) -> Option<Instant> {
+        self.work_deadline()
+    }
+
+    fn take_work(&mut self, no: WorkNo) -> Option<Work<B::Command>> {
+        self.take_work(no)
     }
 
     fn take_waiting(&mut self) -> Vec<B::Command> {

@@ -40,7 +40,7 @@
 //! #   fn persistence_id(&self) -> PersistenceId { self.id.clone() }
 //! #   fn event_codec(&self) -> StoredCodec<Event> { StoredCodec::new(json("shop.event")) }
 //!
-//!     fn on_command(&mut self, _: &mut CommandContext<'_>, state: &Self::State, command: Command) -> Effect<Self> {
+//!     fn on_command(&mut self, _: &mut CommandContext<'_, Self::Command>, state: &Self::State, command: Command) -> Effect<Self> {
 //!         match command {
 //!             Command::Order { item } if state.has_room(1) => Effect::persist(Event::Ordered { item }),
 //!             Command::Order { .. } => Effect::unhandled(),

@@ -41,7 +41,7 @@ impl EventSourced for Sum {
         StoredCodec::new(json("sum.added"))
     }
 
-    fn on_command(&mut self, _: &mut CommandContext<'_>, _: &u32, command: Command) -> Effect<Self> {
+    fn on_command(&mut self, _: &mut CommandContext<'_, Self::Command>, _: &u32, command: Command) -> Effect<Self> {
         match command {
             Command::Add(number, reply_to) => Effect::<Self>::persist(number).then_reply(reply_to, |sum| *sum),
             Command::Forget(reply_to) => Effect::none().then_run(move |_| drop(reply_to)),

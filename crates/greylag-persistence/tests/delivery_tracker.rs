@@ -185,6 +185,8 @@ impl World {
                 | Action::Recovered { .. }
                 | Action::Passivate
                 | Action::Unhandled
+                | Action::Work { .. }
+                | Action::ToSelf(_)
                 | Action::Withheld(_) => {}
             }
         }

@@ -386,7 +386,7 @@ mod impure {
             Some(StoredCodec::new(json("impure.state")))
         }
 
-        fn on_command(&mut self, _: &mut CommandContext<'_>, _: &u64, (): ()) -> Effect<Self> {
+        fn on_command(&mut self, _: &mut CommandContext<'_, Self::Command>, _: &u64, (): ()) -> Effect<Self> {
             Effect::persist(())
         }
 

@@ -39,7 +39,7 @@ impl EventSourced for Sum {
         StoredCodec::new(json("sum.added"))
     }
 
-    fn on_command(&mut self, _: &mut CommandContext<'_>, _: &u32, Add(reply_to): Add) -> Effect<Self> {
+    fn on_command(&mut self, _: &mut CommandContext<'_, Self::Command>, _: &u32, Add(reply_to): Add) -> Effect<Self> {
         Effect::<Self>::persist(1).then_reply(reply_to, |sum| *sum)
     }
 

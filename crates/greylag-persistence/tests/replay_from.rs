@@ -76,7 +76,7 @@ impl EventSourced for Notebook {
         }
     }
 
-    fn on_command(&mut self, cx: &mut CommandContext<'_>, _: &Page, command: Command) -> Effect<Self> {
+    fn on_command(&mut self, cx: &mut CommandContext<'_, Self::Command>, _: &Page, command: Command) -> Effect<Self> {
         match command {
             Command::Write(text, done) => Effect::<Self>::persist(Event::Written(text)).then_reply(done, |_| ()),
             Command::EraseFirst(done) => Effect::<Self>::persist(Event::FirstErased).then_reply(done, |_| ()),

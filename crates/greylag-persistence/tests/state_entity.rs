@@ -197,6 +197,8 @@ impl World {
                 Action::Failed(failure) => self.log.push(format!("failed: {failure}")),
                 Action::Fenced(by) => self.log.push(format!("fenced by generation {:?}", by.generation())),
                 Action::Recovered { .. } => self.log.push("recovered"),
+                Action::Work { work, .. } => self.log.push(format!("begin {work:?}")),
+                Action::ToSelf(command) => self.log.push(format!("to itself {command:?}")),
                 Action::Passivate => self.log.push("passivate"),
                 Action::Unhandled => self.log.push("unhandled"),
                 Action::Withheld(what) => self.log.push(format!("withheld {what:?}").to_lowercase()),

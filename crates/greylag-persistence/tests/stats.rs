@@ -64,7 +64,12 @@ impl EventSourced for Sum {
         EventSourcedSettings { stash_capacity, on_unknown_event, ..EventSourcedSettings::test() }
     }
 
-    fn on_command(&mut self, _: &mut CommandContext<'_>, _: &u64, command: &'static str) -> Effect<Self> {
+    fn on_command(
+        &mut self,
+        _: &mut CommandContext<'_, Self::Command>,
+        _: &u64,
+        command: &'static str,
+    ) -> Effect<Self> {
         match command {
             "stash" => Effect::stash(command),
             "unhandled" => Effect::unhandled(),

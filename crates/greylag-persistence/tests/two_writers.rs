@@ -65,7 +65,12 @@ impl EventSourced for Numbers {
         EventSourcedSettings::test()
     }
 
-    fn on_command(&mut self, _: &mut CommandContext<'_>, _: &Vec<u64>, (number, to): Self::Command) -> Effect<Self> {
+    fn on_command(
+        &mut self,
+        _: &mut CommandContext<'_, Self::Command>,
+        _: &Vec<u64>,
+        (number, to): Self::Command,
+    ) -> Effect<Self> {
         Effect::<Self>::persist(number).then_reply(to, move |state| {
             assert_eq!(state.last(), Some(&number));
             number

@@ -20,10 +20,11 @@ use std::fmt;
 use greylag_core::Generation;
 use greylag_persistence::{InvalidPersistenceId, PersistenceId, Stores};
 
-pub use ctx::{AlreadySuspended, Ctx, DirectRef, Suspension, TimerKey};
+pub use ctx::{AlreadySuspended, Ctx, DirectRef, Suspension};
 #[allow(unused_imports)]
 pub(crate) use ctx::{CtxScope, Requests, Resumption, TimerRequest, Work};
 pub use failure::{Decider, Directive, Failure, FailureCause, Supervision};
+pub use greylag_core::TimerKey;
 
 use crate::ids::{EntityId, EntityTypeName, ShardId};
 

@@ -98,7 +98,7 @@ impl<M: Send + 'static> EntityType<M> {
     ///         StoredCodec::new(json("thermostat"))
     ///     }
     ///
-    ///     fn on_command(&mut self, _: &mut StateContext<'_>, degrees: &u32, command: Command) -> StateEffect<Self> {
+    ///     fn on_command(&mut self, _: &mut StateContext<'_, Self::Command>, degrees: &u32, command: Command) -> StateEffect<Self> {
     ///         match command {
     ///             Command::Set(degrees) => StateEffect::persist(degrees),
     ///             Command::Get(reply_to) => StateEffect::reply(reply_to, *degrees),

@@ -39,7 +39,7 @@
 //!         StoredCodec::new(json("counter.incremented"))
 //!     }
 //!
-//!     fn on_command(&mut self, _: &mut CommandContext<'_>, count: &i64, command: Command) -> Effect<Self> {
+//!     fn on_command(&mut self, _: &mut CommandContext<'_, Self::Command>, count: &i64, command: Command) -> Effect<Self> {
 //!         match command {
 //!             Command::Increment => Effect::persist(Incremented),
 //!             Command::Get { reply_to } => Effect::reply(reply_to, *count),

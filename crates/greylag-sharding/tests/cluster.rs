@@ -66,7 +66,7 @@ impl EventSourced for Counter {
         EventSourcedSettings { snapshot_every: NonZeroU64::new(10), ..node.clone() }
     }
 
-    fn on_command(&mut self, _: &mut CommandContext<'_>, count: &i64, command: Command) -> Effect<Self> {
+    fn on_command(&mut self, _: &mut CommandContext<'_, Self::Command>, count: &i64, command: Command) -> Effect<Self> {
         match command {
             Command::Increment => Effect::persist(Incremented),
             Command::Get { reply_to } => Effect::reply(reply_to, *count),

@@ -33,7 +33,7 @@
 //!         StoredCodec::new(json("account.deposited"))
 //!     }
 //!
-//!     fn on_command(&mut self, _: &mut CommandContext<'_>, balance: &u64, command: Command) -> Effect<Self> {
+//!     fn on_command(&mut self, _: &mut CommandContext<'_, Self::Command>, balance: &u64, command: Command) -> Effect<Self> {
 //!         match command {
 //!             Command::Deposit { cents } => Effect::persist(Deposited { cents }),
 //!             Command::Balance { reply_to } => Effect::reply(reply_to, *balance),

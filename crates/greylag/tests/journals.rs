@@ -196,7 +196,7 @@ impl EventSourced for Account {
         node.clone()
     }
 
-    fn on_command(&mut self, _: &mut CommandContext<'_>, _: &u64, to: ReplyTo<u64>) -> Effect<Self> {
+    fn on_command(&mut self, _: &mut CommandContext<'_, Self::Command>, _: &u64, to: ReplyTo<u64>) -> Effect<Self> {
         Effect::<Self>::persist(1).then_reply(to, |sum| *sum)
     }
 

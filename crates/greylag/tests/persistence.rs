@@ -68,7 +68,7 @@ impl EventSourced for Counter {
         node.clone()
     }
 
-    fn on_command(&mut self, _: &mut CommandContext<'_>, _: &u64, (by, to): Command) -> Effect<Self> {
+    fn on_command(&mut self, _: &mut CommandContext<'_, Self::Command>, _: &u64, (by, to): Command) -> Effect<Self> {
         Effect::<Self>::persist(by).then_reply(to, |sum| *sum)
     }
 
@@ -99,7 +99,12 @@ impl DurableState for Cell {
         node.clone()
     }
 
-    fn on_command(&mut self, _: &mut StateContext<'_>, state: &u64, (by, to): Command) -> StateEffect<Self> {
+    fn on_command(
+        &mut self,
+        _: &mut StateContext<'_, Self::Command>,
+        state: &u64,
+        (by, to): Command,
+    ) -> StateEffect<Self> {
         StateEffect::<Self>::persist(state + by).then_reply(to, |sum| *sum)
     }
 }

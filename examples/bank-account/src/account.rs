@@ -114,7 +114,12 @@ impl EventSourced for Account {
         }
     }
 
-    fn on_command(&mut self, _: &mut CommandContext<'_>, balance: &Option<Money>, command: Command) -> Effect<Self> {
+    fn on_command(
+        &mut self,
+        _: &mut CommandContext<'_, Self::Command>,
+        balance: &Option<Money>,
+        command: Command,
+    ) -> Effect<Self> {
         match command {
             Command::Deposit { money, reply_to } => Self::decide(*balance, Event::Deposited(money), reply_to),
             Command::Withdraw { money, reply_to } => Self::decide(*balance, Event::Withdrawn(money), reply_to),
@@ -126,7 +131,7 @@ impl EventSourced for Account {
         *balance = Some(event.after(*balance).expect("what is refused is not persisted"));
     }
 
-    fn on_signal(&mut self, _: &mut CommandContext<'_>, _: &Option<Money>, signal: &Signal) {
+    fn on_signal(&mut self, _: &mut CommandContext<'_, Self::Command>, _: &Option<Money>, signal: &Signal) {
         if let Signal::DeleteEventsCompleted(to) = signal {
             self.deleted_to.send_replace(*to);
         }

@@ -61,7 +61,12 @@ impl EventSourced for Account {
         EventSourcedSettings { snapshot_every: Some(SNAPSHOT_EVERY), on_failure: OnFailure::Stop, ..node.clone() }
     }
 
-    fn on_command(&mut self, _: &mut CommandContext<'_>, balance: &Balance, command: Command) -> Effect<Self> {
+    fn on_command(
+        &mut self,
+        _: &mut CommandContext<'_, Self::Command>,
+        balance: &Balance,
+        command: Command,
+    ) -> Effect<Self> {
         let Command(event, reply_to) = command;
         match balance.after(event) {
             Some(after) => Effect::<Self>::persist(event).then_reply(reply_to, move |_| Some(after.amount)),

@@ -29,7 +29,12 @@ impl EventSourced for Counter {
         StoredCodec::new(json("counter.incremented"))
     }
 
-    fn on_command(&mut self, _cx: &mut CommandContext<'_>, count: &u64, command: Command) -> Effect<Self> {
+    fn on_command(
+        &mut self,
+        _cx: &mut CommandContext<'_, Self::Command>,
+        count: &u64,
+        command: Command,
+    ) -> Effect<Self> {
         match command {
             Command::Increment => Effect::persist(Incremented),
             Command::Get { reply_to } => Effect::reply(reply_to, *count),

@@ -60,7 +60,12 @@ impl EventSourced for Account {
         event_codec()
     }
 
-    fn on_command(&mut self, _: &mut CommandContext<'_>, balance: &Balance, command: Command) -> Effect<Self> {
+    fn on_command(
+        &mut self,
+        _: &mut CommandContext<'_, Self::Command>,
+        balance: &Balance,
+        command: Command,
+    ) -> Effect<Self> {
         let (event, reply_to) = match command {
             Command::Deposit { cents, reply_to } => (Event::Deposited { cents }, reply_to),
             Command::Withdraw { cents, reply_to } if cents <= balance.cents => (Event::Withdrawn { cents }, reply_to),

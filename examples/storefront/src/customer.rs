@@ -87,7 +87,12 @@ impl EventSourced for Customer {
         Some(StoredCodec::new(json("storefront.totals")))
     }
 
-    fn on_command(&mut self, _cx: &mut CommandContext<'_>, totals: &Totals, command: Self::Command) -> Effect<Self> {
+    fn on_command(
+        &mut self,
+        _cx: &mut CommandContext<'_, Self::Command>,
+        totals: &Totals,
+        command: Self::Command,
+    ) -> Effect<Self> {
         match command {
             DeliveryCommand::Delivered(delivery) => Self::buy(delivery),
             DeliveryCommand::Bypass(Query::Totals { reply_to }) => Effect::reply(reply_to, *totals),

@@ -146,7 +146,7 @@ impl EventSourced for Book {
         self.settings.clone()
     }
 
-    fn on_command(&mut self, cx: &mut CommandContext<'_>, state: &Pages, order: Order) -> Effect<Self> {
+    fn on_command(&mut self, cx: &mut CommandContext<'_, Self::Command>, state: &Pages, order: Order) -> Effect<Self> {
         let aside = order.wish == Wish::Gated && state.is_closed;
         self.diary.write(Line::Handled { number: order.number, aside });
         if aside {
@@ -202,7 +202,7 @@ impl EventSourced for Book {
         }
     }
 
-    fn on_signal(&mut self, cx: &mut CommandContext<'_>, state: &Pages, signal: &Signal) {
+    fn on_signal(&mut self, cx: &mut CommandContext<'_, Self::Command>, state: &Pages, signal: &Signal) {
         match signal {
             Signal::RecoveryCompleted => {
                 let (state, count) = (State::Book(state.clone()), cx.seq_nr().as_u64());

@@ -155,6 +155,9 @@ pub(super) fn asked<C>(out: Vec<Action<Order, C>>, call: impl Fn(C) -> Call) -> 
         Action::Failed(failure) => Some(Asked::Failed(failure)),
         Action::Stopped => Some(Asked::Stopped),
         Action::Recovered { .. }
+        // Its behaviours begin nothing beside their commands.
+        | Action::Work { .. }
+        | Action::ToSelf(_)
         | Action::Passivate
         | Action::Unhandled
         | Action::Withheld(_)

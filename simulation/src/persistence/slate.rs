@@ -54,7 +54,12 @@ impl DurableState for Slate {
         self.settings.clone()
     }
 
-    fn on_command(&mut self, _: &mut StateContext<'_>, state: &Lines, order: Order) -> StateEffect<Self> {
+    fn on_command(
+        &mut self,
+        _: &mut StateContext<'_, Self::Command>,
+        state: &Lines,
+        order: Order,
+    ) -> StateEffect<Self> {
         let aside = order.wish == Wish::Gated && state.is_closed;
         self.diary.write(Line::Handled { number: order.number, aside });
         if aside {
@@ -87,7 +92,7 @@ impl DurableState for Slate {
         }
     }
 
-    fn on_signal(&mut self, cx: &mut StateContext<'_>, state: &Lines, signal: &StateSignal) {
+    fn on_signal(&mut self, cx: &mut StateContext<'_, Self::Command>, state: &Lines, signal: &StateSignal) {
         if matches!(signal, StateSignal::RecoveryCompleted) {
             let (state, count) = (State::Slate(state.clone()), cx.revision().as_u64());
             self.diary.write(Line::Recovered { state, count });

@@ -102,7 +102,13 @@ pub(super) struct Account {
 }
 
 impl Account {
-    fn on_purchase(&self, cx: &CommandContext<'_>, number: u64, id: &MessageId, confirm: Confirm) -> Effect<Self> {
+    fn on_purchase(
+        &self,
+        cx: &CommandContext<'_, Command>,
+        number: u64,
+        id: &MessageId,
+        confirm: Confirm,
+    ) -> Effect<Self> {
         let mark = Mark {
             producer_id: id.producer_id.as_str().to_owned(),
             stream_id: greylag_persistence::StreamId::from_u128(id.stream_id.0),
@@ -134,7 +140,12 @@ impl EventSourced for Account {
         EventSourcedSettings { under_delivery: true, ..EventSourcedSettings::test() }
     }
 
-    fn on_command(&mut self, cx: &mut CommandContext<'_>, _state: &Totals, command: Command) -> Effect<Self> {
+    fn on_command(
+        &mut self,
+        cx: &mut CommandContext<'_, Self::Command>,
+        _state: &Totals,
+        command: Command,
+    ) -> Effect<Self> {
         match command {
             Command::Purchase { number, id, confirm } => self.on_purchase(cx, number, &id, confirm),
             Command::Total { question } => {
@@ -148,7 +159,7 @@ impl EventSourced for Account {
         state.cents += cents(*number);
     }
 
-    fn on_signal(&mut self, cx: &mut CommandContext<'_>, _state: &Totals, signal: &Signal) {
+    fn on_signal(&mut self, cx: &mut CommandContext<'_, Self::Command>, _state: &Totals, signal: &Signal) {
         if *signal == Signal::RecoveryCompleted {
             let marks = cx.marks().iter();
             let dedupe = marks.map(|(stream, applied)| (StreamId(stream.as_u128()), SeqNr(applied.total_seq_nr)));

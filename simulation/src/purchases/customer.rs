@@ -245,6 +245,9 @@ impl Customer {
                 Action::ReturnPermit(_)
                 | Action::Recovered { .. }
                 | Action::Unhandled
+                // Accounts begin nothing beside their commands.
+                | Action::Work { .. }
+                | Action::ToSelf(_)
                 | Action::Withheld(_)
                 | Action::Restarting(_) => {}
             }

@@ -114,7 +114,12 @@ where
     T: Send + Sync + 'static,
     Q: Send + 'static,
 {
-    fn on_delivery(&mut self, cx: &mut CommandContext<'_>, state: &B::State, delivery: Delivery<T>) -> Effect<Self> {
+    fn on_delivery(
+        &mut self,
+        cx: &mut CommandContext<'_, DeliveryCommand<T, Q>>,
+        state: &B::State,
+        delivery: Delivery<T>,
+    ) -> Effect<Self> {
         let mark = mark_of(delivery.id());
         if !self.forgets && cx.marks().covers(mark.stream_id, mark.total_seq_nr) {
             // Stored by an earlier attempt whose answer was lost. That is proof enough to confirm.
@@ -162,7 +167,12 @@ where
         EventSourcedSettings { under_delivery: true, ..self.inner.settings(node) }
     }
 
-    fn on_command(&mut self, cx: &mut CommandContext<'_>, state: &B::State, command: Self::Command) -> Effect<Self> {
+    fn on_command(
+        &mut self,
+        cx: &mut CommandContext<'_, Self::Command>,
+        state: &B::State,
+        command: Self::Command,
+    ) -> Effect<Self> {
         match command {
             DeliveryCommand::Delivered(delivery) => self.on_delivery(cx, state, delivery),
             bypass @ DeliveryCommand::Bypass(_) => self.inner.on_command(cx, state, bypass).wrapped(|command| command),
@@ -173,7 +183,7 @@ where
         self.inner.apply(state, event, meta);
     }
 
-    fn on_signal(&mut self, cx: &mut CommandContext<'_>, state: &B::State, signal: &EventSignal) {
+    fn on_signal(&mut self, cx: &mut CommandContext<'_, Self::Command>, state: &B::State, signal: &EventSignal) {
         if matches!(signal, EventSignal::RecoveryCompleted) {
             self.outcomes.push(Outcome::Recovered(dedupe(cx.marks())));
         }

@@ -223,7 +223,12 @@ impl EventSourced for QueueBehavior {
         }
     }
 
-    fn on_command(&mut self, _: &mut CommandContext<'_>, queue: &KeptQueue, command: QueueCommand) -> Effect<Self> {
+    fn on_command(
+        &mut self,
+        _: &mut CommandContext<'_, Self::Command>,
+        queue: &KeptQueue,
+        command: QueueCommand,
+    ) -> Effect<Self> {
         match command {
             QueueCommand::Load { wanted, .. } if wanted.strong_count() == 0 => Effect::none(),
             QueueCommand::Load { controller, stream_id, now_ms, reply_to, .. } => {
@@ -245,7 +250,7 @@ impl EventSourced for QueueBehavior {
         kept::apply(queue, event, meta.seq_nr, meta.refill);
     }
 
-    fn on_signal(&mut self, _: &mut CommandContext<'_>, queue: &KeptQueue, signal: &Signal) {
+    fn on_signal(&mut self, _: &mut CommandContext<'_, Self::Command>, queue: &KeptQueue, signal: &Signal) {
         match signal {
             Signal::PreRestart => self.loaded = None,
             Signal::RecoveryCompleted => {

@@ -40,7 +40,7 @@ impl EventSourced for Counter {
         StoredCodec::new(json("counter.added"))
     }
 
-    fn on_command(&mut self, _: &mut CommandContext<'_>, _: &u32, command: Command) -> Effect<Self> {
+    fn on_command(&mut self, _: &mut CommandContext<'_, Self::Command>, _: &u32, command: Command) -> Effect<Self> {
         match command {
             Command::Add(count, reply_to) => {
                 Effect::<Self>::persist_all(vec![1; count as usize]).then_reply(reply_to, |sum| *sum)

@@ -3,9 +3,12 @@
 //! For entities that live in one process: its mailbox is the task's inbox, its claim names no
 //! generation, so it is fenced by epochs alone. Sharded entities are hosted by their shard.
 
+use std::collections::VecDeque;
+use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use greylag_core::{DeadLetterReason, EntityError, NotStoredReason, ReplyTo, answer_dropped};
 use tokio::sync::{mpsc, oneshot};
@@ -19,6 +22,7 @@ use crate::driver::stores::{StatesInUse, Stores};
 use crate::durable_state::DurableState;
 use crate::entity::machine::Machine;
 use crate::entity::{Action, EntityCore, EntityInit, Incarnation, Input};
+use crate::errands::{Work, WorkNo};
 use crate::persistence_id::PersistenceId;
 use crate::settings::SettingsError;
 use crate::state_entity::{StateEntityCore, StateEntityInit};
@@ -156,6 +160,7 @@ fn run<M: Machine>(
     let (inbox, commands) = mpsc::channel(1024);
     let (ended, end) = oneshot::channel();
     let (work, dropped) = (JoinSet::new(), Dropped::default());
+    let commands = Mailbox { commands, own: VecDeque::new(), outside_first: false };
     let host = Host { core, call, permits, permit: None, commands, work, dropped, tally };
     tokio::spawn(async move {
         // Whoever does not wait for the end does not want to know.
@@ -170,10 +175,37 @@ struct Host<M: Machine, F> {
     call: F,
     permits: RecoveryPermits,
     permit: Option<(Incarnation, RecoveryPermit)>,
-    commands: mpsc::Receiver<Letter<M::Command>>,
-    work: JoinSet<Work<M::Answer>>,
+    commands: Mailbox<M::Command>,
+    work: JoinSet<Errand<M::Answer, M::Command>>,
     dropped: Dropped,
     tally: EntityTally,
+}
+
+/// Commands from outside, and those of the entity to itself.
+struct Mailbox<C> {
+    commands: mpsc::Receiver<Letter<C>>,
+    own: VecDeque<C>,
+    /// Whether one from outside goes before the next of its own, so that an entity that always tells itself something
+    /// hears others, too.
+    outside_first: bool,
+}
+
+impl<C> Mailbox<C> {
+    /// The next in its turn. Nothing is lost if it is not waited for to the end.
+    async fn next(&mut self) -> Option<Letter<C>> {
+        if self.own.is_empty() {
+            return self.commands.recv().await;
+        }
+        // What the entity tells itself without end must not keep the thread.
+        tokio::task::yield_now().await;
+        self.outside_first = !self.outside_first;
+        if self.outside_first
+            && let Ok(letter) = self.commands.try_recv()
+        {
+            return Some(letter);
+        }
+        self.own.pop_front().map(Letter::Command)
+    }
 }
 
 /// Commands that nobody will handle: told in the log, but not each of a flood.
@@ -198,9 +230,10 @@ impl Dropped {
 }
 
 /// What the entity's errands bring back.
-enum Work<A> {
+enum Errand<A, C> {
     Permit(Incarnation, RecoveryPermit),
     Answer(Incarnation, A),
+    Worked(Incarnation, WorkNo, Option<C>),
 }
 
 impl<M: Machine, F: Fn(M::Call) -> BoxFuture<'static, M::Answer> + Send + 'static> Host<M, F> {
@@ -216,11 +249,12 @@ impl<M: Machine, F: Fn(M::Call) -> BoxFuture<'static, M::Answer> + Send + 'stati
             let input = tokio::select! {
                 () = sleep_until(self.core.next_deadline()) => Input::Tick,
                 Some(done) = self.work.join_next() => match done {
-                    Ok(Work::Permit(incarnation, permit)) => {
+                    Ok(Errand::Permit(incarnation, permit)) => {
                         self.permit = Some((incarnation, permit));
                         Input::PermitGranted(incarnation)
                     }
-                    Ok(Work::Answer(incarnation, answer)) => Input::Answer { incarnation, answer },
+                    Ok(Errand::Answer(incarnation, answer)) => Input::Answer { incarnation, answer },
+                    Ok(Errand::Worked(incarnation, work, command)) => Input::Worked { incarnation, work, command },
                     // What it was asked to do may be done: only a new incarnation can find out.
                     Err(_) => {
                         let ended = Ended::Failed(Failure::StoreLost);
@@ -228,7 +262,7 @@ impl<M: Machine, F: Fn(M::Call) -> BoxFuture<'static, M::Answer> + Send + 'stati
                         return ended;
                     }
                 },
-                received = self.commands.recv(), if open => match received {
+                received = self.commands.next(), if open => match received {
                     Some(Letter::Command(command)) => Input::Command(command),
                     Some(Letter::Stop) => Input::Stop,
                     None => {
@@ -262,10 +296,11 @@ impl<M: Machine, F: Fn(M::Call) -> BoxFuture<'static, M::Answer> + Send + 'stati
             Ended::Fenced(_) => EntityError::NotStored(NotStoredReason::Fenced),
             Ended::Stopped | Ended::Failed(_) => EntityError::Stopped,
         };
-        self.commands.close();
+        self.commands.commands.close();
         answer_dropped(error, || {
             drop(self.core.take_waiting());
-            while self.commands.try_recv().is_ok() {}
+            self.commands.own.clear();
+            while self.commands.commands.try_recv().is_ok() {}
         });
     }
 
@@ -274,13 +309,19 @@ impl<M: Machine, F: Fn(M::Call) -> BoxFuture<'static, M::Answer> + Send + 'stati
         match action {
             Action::RequestPermit(incarnation) => {
                 let permits = self.permits.clone();
-                self.work.spawn(async move { Work::Permit(incarnation, permits.acquire().await) });
+                self.work.spawn(async move { Errand::Permit(incarnation, permits.acquire().await) });
             }
             Action::ReturnPermit(incarnation) => self.permit = self.permit.take().filter(|held| held.0 != incarnation),
             Action::Store { incarnation, call } => {
                 let answer = (self.call)(call);
-                self.work.spawn(async move { Work::Answer(incarnation, answer.await) });
+                self.work.spawn(async move { Errand::Answer(incarnation, answer.await) });
             }
+            Action::Work { incarnation, work: no } => {
+                if let Some(work) = self.core.take_work(no) {
+                    self.work.spawn(async move { Errand::Worked(incarnation, no, run_work(work).await) });
+                }
+            }
+            Action::ToSelf(command) => self.commands.own.push_back(command),
             Action::DeadLetter(dropped) => {
                 self.dropped.tell(self.core.persistence_id(), dropped.reason);
                 dropped.discard();
@@ -294,6 +335,18 @@ impl<M: Machine, F: Fn(M::Call) -> BoxFuture<'static, M::Answer> + Send + 'stati
         }
         None
     }
+}
+
+/// A panic ends the work alone: the entity does not wait for it.
+async fn run_work<C: Send + 'static>(work: Work<C>) -> Option<C> {
+    let done = match work {
+        Work::Future(future) => AssertUnwindSafe(future).catch_unwind().await.ok(),
+        Work::Blocking(run) => tokio::task::spawn_blocking(run).await.ok(),
+    };
+    if done.is_none() {
+        tracing::warn!("work that an entity began panicked, or was ended");
+    }
+    done.flatten()
 }
 
 /// The runtime's clock, so that a test may pause it.

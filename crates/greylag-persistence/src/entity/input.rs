@@ -11,6 +11,7 @@ use std::time::Duration;
 use greylag_core::{DeadLetterReason, EntityError, answer_dropped};
 
 use crate::behavior::{Failure, FencedBy};
+use crate::errands::{Wish, WorkNo};
 use crate::error::{AdvanceError, AppendError, ClaimError, DeleteError, ReadError, SnapshotError};
 use crate::event::{SeqNr, Timestamp, WriterEpoch, WriterUuid};
 use crate::journal::{Append, Appended, Claim, Head, Page, ReadRange, Under};
@@ -46,6 +47,15 @@ pub enum Input<C, Answer = StoreAnswer> {
         /// What it answered.
         answer: Answer,
     },
+    /// What [`Action::Work`] came back with.
+    Worked {
+        /// Of the action.
+        incarnation: Incarnation,
+        /// Of the action.
+        work: WorkNo,
+        /// Its command; none if it has none, was ended, or panicked.
+        command: Option<C>,
+    },
     /// [`EntityCore::next_deadline`](crate::EntityCore::next_deadline) has come. Early and repeated
     /// ticks are harmless.
     Tick,
@@ -70,6 +80,15 @@ pub enum Action<C, Call = StoreCall> {
         /// What to do.
         call: Call,
     },
+    /// Run what `take_work` of the machine gives for this, and answer [`Input::Worked`].
+    Work {
+        /// For the answer.
+        incarnation: Incarnation,
+        /// Which work.
+        work: WorkNo,
+    },
+    /// Queue this command behind what is queued for the entity by now, and tell it as [`Input::Command`].
+    ToSelf(C),
     /// The state is complete: the entity takes commands now. For hosts that suspend their mailbox; count it.
     Recovered {
         /// Which life began.
@@ -101,6 +120,15 @@ pub enum Action<C, Call = StoreCall> {
     Failed(Failure),
     /// The entity has ended; drop the machine.
     Stopped,
+}
+
+impl<C, Call> Action<C, Call> {
+    pub(crate) fn of_wish(incarnation: Incarnation, wish: Wish<C>) -> Self {
+        match wish {
+            Wish::Work(work) => Self::Work { incarnation, work },
+            Wish::ToSelf(command) => Self::ToSelf(command),
+        }
+    }
 }
 
 /// What was not even sent, because it cannot be encoded, or breaks a limit.

@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use super::input::{Action, EntityCall, Input};
+use crate::errands::{Work, WorkNo};
 use crate::persistence_id::PersistenceId;
 
 /// An entity machine, whatever it persists.
@@ -25,6 +26,8 @@ pub(crate) trait Machine: Send + 'static {
     fn work_deadline(&self) -> Option<Instant> {
         self.next_deadline()
     }
+
+    fn take_work(&mut self, no: WorkNo) -> Option<Work<Self::Command>>;
 
     fn take_waiting(&mut self) -> Vec<Self::Command>;
 

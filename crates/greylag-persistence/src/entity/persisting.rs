@@ -7,7 +7,10 @@ use std::time::Instant;
 
 use greylag_core::{EntityError, NotStoredReason};
 
-use super::{Action, EntityCore, Failure, FencedBy, Phase, Signal, StoreCall, TrackerInput, Withheld, guard};
+use super::{
+    Action, EntityCore, Failure, FencedBy, LastState, Phase, Signal, StoreCall, TrackerInput, Withheld,
+    guard,
+};
 use crate::behavior::{EventMeta, EventSourced};
 use crate::effect::Chain;
 use crate::error::{AppendError, ReadError, RejectReason};
@@ -286,7 +289,7 @@ impl<B: EventSourced> EntityCore<B> {
     fn restart_at_once(&mut self, now: Instant, failure: Failure, out: &mut Vec<Action<B::Command>>) {
         self.back_off(now, failure, out);
         if matches!(self.phase, Phase::BackingOff { .. }) {
-            self.signal(Signal::PreRestart, out);
+            self.signal_end(Signal::PreRestart, LastState::none(), out);
             self.begin_incarnation(now, out);
         }
     }

@@ -6,9 +6,21 @@
 use std::collections::VecDeque;
 use std::num::NonZeroUsize;
 
+use crate::errands::Mark;
+
+/// What waits by itself.
+pub(crate) enum Waiting<C> {
+    /// A command from outside.
+    Command(C),
+    /// What work of this incarnation came back with.
+    Worked(C),
+    /// The command of a timer of this incarnation.
+    Timer(Mark),
+}
+
 pub(crate) struct Stash<C> {
     capacity: usize,
-    internal: VecDeque<C>,
+    internal: VecDeque<Waiting<C>>,
     user: VecDeque<C>,
     unstash_left: usize,
 }
@@ -23,7 +35,21 @@ impl<C> Stash<C> {
     /// # Errors
     /// The command, if too many wait.
     pub(crate) fn push(&mut self, command: C) -> Result<(), C> {
-        push_bounded(&mut self.internal, self.capacity, command)
+        if self.internal.len() >= self.capacity {
+            return Err(command);
+        }
+        self.internal.push_back(Waiting::Command(command));
+        Ok(())
+    }
+
+    /// Lets what the incarnation began wait in the same order. There is no more of it than the incarnation began.
+    pub(crate) fn push_own(&mut self, waiting: Waiting<C>) {
+        self.internal.push_back(waiting);
+    }
+
+    /// Drops what an incarnation that ends began; commands from outside stay.
+    pub(crate) fn drop_own(&mut self) {
+        self.internal.retain(|waiting| matches!(waiting, Waiting::Command(_)));
     }
 
     /// Puts a command aside until an unstash-all.
@@ -31,7 +57,11 @@ impl<C> Stash<C> {
     /// # Errors
     /// The command, if too many are put aside.
     pub(crate) fn put_aside(&mut self, command: C) -> Result<(), C> {
-        push_bounded(&mut self.user, self.capacity, command)
+        if self.user.len() >= self.capacity {
+            return Err(command);
+        }
+        self.user.push_back(command);
+        Ok(())
     }
 
     /// Fixes how many are taken before any newer one: what is put aside meanwhile waits for the next time.
@@ -40,10 +70,10 @@ impl<C> Stash<C> {
     }
 
     /// What is to be handled next.
-    pub(crate) fn next(&mut self) -> Option<C> {
+    pub(crate) fn next(&mut self) -> Option<Waiting<C>> {
         if self.unstash_left > 0 {
             self.unstash_left -= 1;
-            return self.user.pop_front();
+            return self.user.pop_front().map(Waiting::Command);
         }
         self.internal.pop_front()
     }
@@ -71,19 +101,14 @@ impl<C> Stash<C> {
     /// Takes everything, oldest first: those put aside, then those that merely wait.
     pub(crate) fn take_all(&mut self) -> Vec<C> {
         let mut all = self.take_aside();
-        all.append(&mut self.internal);
+        all.extend(self.internal.drain(..).filter_map(|waiting| match waiting {
+            Waiting::Command(command) => Some(command),
+            Waiting::Worked(_) | Waiting::Timer(_) => None,
+        }));
         all.into()
     }
 
     pub(crate) fn check_invariants(&self) {
         debug_assert!(self.unstash_left <= self.user.len(), "an unstash-all takes only what was put aside");
     }
-}
-
-fn push_bounded<C>(buffer: &mut VecDeque<C>, capacity: usize, command: C) -> Result<(), C> {
-    if buffer.len() >= capacity {
-        return Err(command);
-    }
-    buffer.push_back(command);
-    Ok(())
 }

@@ -5,7 +5,7 @@ use std::time::Instant;
 use greylag_core::{DeadLetterReason, EntityError};
 use rand::RngExt;
 
-use super::{DurableState, Out, Phase, StateEntityCore, fenced};
+use super::{DurableState, LastState, Out, Phase, StateEntityCore, fenced};
 use crate::behavior::{Failure, FencedBy};
 use crate::durable_state::{StateContext, StateSignal};
 use crate::effect::guard;
@@ -15,31 +15,62 @@ use crate::settings::OnFailure;
 impl<B: DurableState> StateEntityCore<B> {
     // ---- Handlers -------------------------------------------------------------------------------
 
+    /// `begins`: whether the incarnation goes on, so that what the handler begins may come back to it.
     pub(super) fn with_context<R>(
         &mut self,
-        handler: impl FnOnce(&mut B, &mut StateContext<'_>, &B::State) -> R,
+        begins: bool,
+        out: &mut Out<B>,
+        handler: impl FnOnce(&mut B, &mut StateContext<'_, B::Command>, &B::State) -> R,
     ) -> Result<R, String> {
-        let mut cx = StateContext { id: &self.id, revision: self.revision, stashed: self.stash.aside_count() };
+        let stashed = self.stash.aside_count();
+        let mut cx = StateContext { id: &self.id, revision: self.revision, stashed, requests: Vec::new() };
         let (behavior, state) = (&mut self.behavior, &self.state);
-        guard(|| handler(behavior, &mut cx, state))
+        let answer = guard(|| handler(behavior, &mut cx, state));
+        let requests = cx.requests;
+        if answer.is_ok() && begins {
+            let (incarnation, wishes) = (self.incarnation, self.errands.take(requests));
+            out.extend(wishes.into_iter().map(|wish| Action::of_wish(incarnation, wish)));
+        }
+        answer
     }
 
     /// Tells the behaviour; a panic of its handler only matters where the caller says so.
-    pub(super) fn try_signal(&mut self, signal: &StateSignal) -> Result<(), String> {
+    pub(super) fn try_signal(&mut self, signal: &StateSignal, out: &mut Out<B>) -> Result<(), String> {
+        self.tell_behavior(true, signal, out)
+    }
+
+    fn tell_behavior(&mut self, begins: bool, signal: &StateSignal, out: &mut Out<B>) -> Result<(), String> {
         if signal.is_failure() {
             tracing::warn!(id = %self.id, revision = %self.revision, incarnation = %self.incarnation, ?signal, "entity");
         } else {
             tracing::debug!(id = %self.id, revision = %self.revision, incarnation = %self.incarnation, ?signal, "entity");
         }
-        self.with_context(|behavior, cx, state| behavior.on_signal(cx, state, signal))
+        self.with_context(begins, out, |behavior, cx, state| behavior.on_signal(cx, state, signal))
     }
 
-    /// Tells the behaviour; a panic of its handler is logged and swallowed, since the entity ends or
-    /// starts anew anyway.
-    pub(super) fn signal(&mut self, signal: StateSignal) {
-        if let Err(message) = self.try_signal(&signal) {
+    /// Tells the behaviour; a panic of its handler is logged and swallowed, and what it begins is not begun, since the
+    /// entity ends or starts anew anyway.
+    pub(super) fn signal(&mut self, signal: StateSignal, out: &mut Out<B>) {
+        if let Err(message) = self.tell_behavior(false, &signal, out) {
             tracing::warn!(id = %self.id, message, "signal handler panicked");
         }
+    }
+
+    /// The state as the end of the incarnation may see it: only one that is whole and stored.
+    pub(super) fn last_state(&mut self) -> LastState<B::State> {
+        match self.phase {
+            Phase::Running => LastState { state: std::mem::take(&mut self.state), revision: self.revision },
+            _ => LastState::none(),
+        }
+    }
+
+    /// Tells of the end of the incarnation, whose state is given up with it.
+    pub(super) fn signal_end(&mut self, signal: StateSignal, last: LastState<B::State>, out: &mut Out<B>) {
+        self.state = last.state;
+        let known = std::mem::replace(&mut self.revision, last.revision);
+        self.signal(signal, out);
+        self.state = B::State::default();
+        self.revision = known;
     }
 
     // ---- Ends -----------------------------------------------------------------------------------
@@ -69,12 +100,13 @@ impl<B: DurableState> StateEntityCore<B> {
         if matches!(self.phase, Phase::Stopped) {
             return;
         }
+        let last = self.last_state();
         self.end_phase(EntityError::OutcomeUnknown, EntityError::Stopped, out);
         self.phase = Phase::Stopped;
         for command in self.take_waiting() {
             out.push(dead_letter(command, DeadLetterReason::EntityStopped, EntityError::Stopped));
         }
-        self.signal(StateSignal::PostStop);
+        self.signal_end(StateSignal::PostStop, last, out);
         out.push(Action::Stopped);
     }
 
@@ -83,8 +115,8 @@ impl<B: DurableState> StateEntityCore<B> {
     pub(super) fn become_fenced(&mut self, by: FencedBy, out: &mut Out<B>) {
         self.end_phase(fenced(), fenced(), out);
         self.phase = Phase::Stopped;
-        self.signal(StateSignal::Fenced);
-        self.signal(StateSignal::PostStop);
+        self.signal(StateSignal::Fenced, out);
+        self.signal_end(StateSignal::PostStop, LastState::none(), out);
         out.push(Action::Fenced(by));
     }
 
@@ -119,7 +151,7 @@ impl<B: DurableState> StateEntityCore<B> {
     }
 
     pub(super) fn restart_now(&mut self, now: Instant, out: &mut Out<B>) {
-        self.signal(StateSignal::PreRestart);
+        self.signal_end(StateSignal::PreRestart, LastState::none(), out);
         self.begin_incarnation(now, out);
     }
 
@@ -136,6 +168,8 @@ impl<B: DurableState> StateEntityCore<B> {
         self.state = B::State::default();
         self.drain_at = None;
         self.stop_after_chain = false;
+        self.errands.end();
+        self.stash.drop_own();
     }
 
     pub(super) fn check_invariants(&self) {

@@ -1,6 +1,9 @@
 //! Drives any entity machine over stores that never wait, until it comes to rest.
 
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Wake};
+use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use futures::FutureExt;
@@ -12,6 +15,7 @@ use crate::driver::InMemoryJournal;
 use crate::driver::stores::Journal;
 use crate::entity::machine::Machine;
 use crate::entity::{Action, Input};
+use crate::errands::Work;
 use crate::event::{EventKind, Metadata, NewEvent, SeqNr, Tags, WriterUuid};
 use crate::journal::{Append, Claim, Under};
 use crate::persistence_id::PersistenceId;
@@ -44,6 +48,14 @@ pub(crate) fn settle<M: Machine>(
                 Action::Store { incarnation, call } => {
                     inputs.push(Input::Answer { incarnation, answer: perform(call) });
                 }
+                Action::Work { incarnation, work: no } => {
+                    let command = core.take_work(no).and_then(|work| match work {
+                        Work::Future(future) => drive(future),
+                        Work::Blocking(run) => run(),
+                    });
+                    inputs.push(Input::Worked { incarnation, work: no, command });
+                }
+                Action::ToSelf(command) => inputs.push(Input::Command(command)),
                 Action::DeadLetter(dropped) => dropped.discard(),
                 Action::Restarting(failure) | Action::Failed(failure) => settled.failure = Some(failure),
                 Action::Unhandled => settled.unhandled = true,
@@ -67,6 +79,24 @@ pub(crate) fn settle<M: Machine>(
         }
     }
     panic!("the entity does not come to rest");
+}
+
+/// Polls a future to its end; between the polls the thread sleeps until it is woken.
+fn drive<T>(mut future: Pin<Box<dyn Future<Output = T> + Send>>) -> T {
+    struct Unpark(Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Arc::new(Unpark(thread::current())).into();
+    let mut cx = Context::from_waker(&waker);
+    loop {
+        if let Poll::Ready(value) = future.as_mut().poll(&mut cx) {
+            return value;
+        }
+        thread::park();
+    }
 }
 
 /// Numbers the asks of a test kit and takes their answers.

@@ -79,7 +79,12 @@ impl DurableState for Cell {
         self.settings.clone()
     }
 
-    fn on_command(&mut self, cx: &mut StateContext<'_>, state: &Content, command: String) -> StateEffect<Self> {
+    fn on_command(
+        &mut self,
+        cx: &mut StateContext<'_, Self::Command>,
+        state: &Content,
+        command: String,
+    ) -> StateEffect<Self> {
         let mut parts = command.split('|').map(str::trim);
         let words: Vec<&str> = parts.next().unwrap().split_whitespace().collect();
         self.log.push(format!("  handle {:?} with {} at {}", words.join(" "), state.number, cx.revision()));
@@ -101,7 +106,7 @@ impl DurableState for Cell {
         self.with_chain(effect, parts)
     }
 
-    fn on_signal(&mut self, _: &mut StateContext<'_>, state: &Content, signal: &StateSignal) {
+    fn on_signal(&mut self, _: &mut StateContext<'_, Self::Command>, state: &Content, signal: &StateSignal) {
         let text = format!("{signal:?}");
         self.log.push(format!("  signal {text} with {}", state.number));
         if self.panics_on.is_some_and(|name| text.starts_with(name)) {

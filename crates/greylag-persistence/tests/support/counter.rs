@@ -93,7 +93,12 @@ impl EventSourced for Counter {
         self.settings.clone()
     }
 
-    fn on_command(&mut self, cx: &mut CommandContext<'_>, state: &Count, command: String) -> Effect<Self> {
+    fn on_command(
+        &mut self,
+        cx: &mut CommandContext<'_, Self::Command>,
+        state: &Count,
+        command: String,
+    ) -> Effect<Self> {
         let mut parts = command.split('|').map(str::trim);
         let mut words = parts.next().unwrap().split_whitespace();
         let words: Vec<&str> = words.by_ref().collect();
@@ -142,7 +147,7 @@ impl EventSourced for Counter {
         }
     }
 
-    fn on_signal(&mut self, cx: &mut CommandContext<'_>, state: &Count, signal: &Signal) {
+    fn on_signal(&mut self, cx: &mut CommandContext<'_, Self::Command>, state: &Count, signal: &Signal) {
         let text = format!("{signal:?}");
         self.log.push(format!("  signal {} with {}", short(&text), state.sum));
         if self.oversteps && matches!(signal, Signal::SnapshotCompleted(_)) {

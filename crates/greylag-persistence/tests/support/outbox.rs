@@ -69,7 +69,12 @@ impl EventSourced for Outbox {
         self.settings.clone()
     }
 
-    fn on_command(&mut self, _: &mut CommandContext<'_>, state: &Outgoing, command: String) -> Effect<Self> {
+    fn on_command(
+        &mut self,
+        _: &mut CommandContext<'_, Self::Command>,
+        state: &Outgoing,
+        command: String,
+    ) -> Effect<Self> {
         let words: Vec<&str> = command.split_whitespace().collect();
         let log = self.log.clone();
         let effect = match words[0] {
@@ -109,7 +114,7 @@ impl EventSourced for Outbox {
         }
     }
 
-    fn on_signal(&mut self, _: &mut CommandContext<'_>, _: &Outgoing, signal: &Signal) {
+    fn on_signal(&mut self, _: &mut CommandContext<'_, Self::Command>, _: &Outgoing, signal: &Signal) {
         self.log.push(format!("  signal {signal:?}"));
     }
 

@@ -5,7 +5,7 @@ use std::time::Instant;
 use futures::future::BoxFuture;
 use greylag_persistence::{
     DurableState, EntityCounters, Input, PersistenceId, Scope, StateAnswer, StateCall, StateEntityCore,
-    StateEntityInit, StatePhase, StatesInUse,
+    StateEntityInit, StatePhase, StatesInUse, Work, WorkNo,
 };
 
 use super::persistent::{Actions, HostedMachine, PersistentEntity, Standing};
@@ -85,6 +85,10 @@ impl<B: DurableState> HostedMachine for StateEntityCore<B> {
 
     fn persistence_id(&self) -> &PersistenceId {
         self.persistence_id()
+    }
+
+    fn take_work(&mut self, no: WorkNo) -> Option<Work<B::Command>> {
+        self.take_work(no)
     }
 
     fn take_waiting(&mut self) -> Vec<Self::Command> {

@@ -5,7 +5,7 @@ use std::time::Instant;
 use futures::future::BoxFuture;
 use greylag_persistence::{
     EntityCore, EntityCounters, EntityInit as CoreInit, EventSourced, Input, Marks, PersistenceId, PhaseName,
-    StoreAnswer, StoreCall, Stores,
+    StoreAnswer, StoreCall, Stores, Work, WorkNo,
 };
 
 use super::persistent::{Actions, HostedMachine, PersistentEntity, Standing};
@@ -93,6 +93,10 @@ impl<B: EventSourced> HostedMachine for EntityCore<B> {
 
     fn persistence_id(&self) -> &PersistenceId {
         self.persistence_id()
+    }
+
+    fn take_work(&mut self, no: WorkNo) -> Option<Work<B::Command>> {
+        self.take_work(no)
     }
 
     fn take_waiting(&mut self) -> Vec<Self::Command> {

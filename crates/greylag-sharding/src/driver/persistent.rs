@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use futures::future::BoxFuture;
 use greylag_persistence::{
     Action, DroppedCommand, EntityCall, EntityCounters, EntityTally, Incarnation, Input, PersistenceId, RecoveryPermit,
-    RecoveryPermits,
+    RecoveryPermits, Work, WorkNo,
 };
 use tokio::sync::oneshot;
 
@@ -97,6 +97,9 @@ pub trait HostedMachine: Sized + Send + 'static {
     /// The name of its history, or of its state.
     fn persistence_id(&self) -> &PersistenceId;
 
+    /// The work that it asks for under this number; once.
+    fn take_work(&mut self, no: WorkNo) -> Option<Work<Self::Command>>;
+
     /// Takes the commands that wait, oldest first, for its successor.
     fn take_waiting(&mut self) -> Vec<Self::Command>;
 
@@ -111,11 +114,13 @@ pub trait HostedMachine: Sized + Send + 'static {
 }
 
 /// What a suspension of the entity ended with.
-enum Woken<A> {
+enum Woken<A, C> {
     /// A permit to recover.
     Permit(Incarnation, RecoveryPermit),
     /// A store answered.
     Answer(Incarnation, A),
+    /// Work that the behaviour began is done.
+    Worked(Incarnation, WorkNo, Option<C>),
     /// The store ended without an answer.
     Lost,
     /// The machine's deadline came first; the answer is still to come.
@@ -220,6 +225,8 @@ impl<M: HostedMachine> PersistentEntity<M> {
         match action {
             Action::RequestPermit(incarnation) => self.waiting = Some(Waiting::Permit(incarnation)),
             Action::ReturnPermit(_) => self.permit = None,
+            Action::Work { incarnation, work } => self.run_work(incarnation, work, cx),
+            Action::ToSelf(command) => cx.tell_self(command),
             Action::Store { incarnation, call } => self.call_store(incarnation, call, cx)?,
             // Counted by the tally.
             Action::Recovered { .. } | Action::Withheld(_) => {}
@@ -261,12 +268,22 @@ impl<M: HostedMachine> PersistentEntity<M> {
         } else {
             cx.spawn_for(async move {
                 match answer.await {
-                    Ok((incarnation, answer)) => Some(Woken::<M::Answer>::Answer(incarnation, answer)),
+                    Ok((incarnation, answer)) => Some(Woken::<M::Answer, M::Command>::Answer(incarnation, answer)),
                     Err(_) => None,
                 }
             });
         }
         Ok(())
+    }
+
+    /// Runs what the behaviour began. Its result waits in the mailbox, behind what is there by then.
+    fn run_work(&mut self, incarnation: Incarnation, no: WorkNo, cx: &mut Ctx<'_, M::Command>) {
+        let woken = move |command| Some(Woken::<M::Answer, M::Command>::Worked(incarnation, no, command));
+        match self.core.as_mut().and_then(|core| core.take_work(no)) {
+            Some(Work::Future(future)) => cx.spawn_for(async move { woken(future.await) }),
+            Some(Work::Blocking(run)) => cx.blocking_for(move || woken(run())),
+            None => {}
+        }
     }
 
     fn give_back(&self, mut commands: Vec<M::Command>, cx: &mut Ctx<'_, M::Command>) {
@@ -290,7 +307,7 @@ impl<M: HostedMachine> PersistentEntity<M> {
                     self.timer = Some(deadline);
                     cx.spawn_for(async move {
                         tokio::time::sleep_until(deadline.into()).await;
-                        Some(Woken::<M::Answer>::Deadline(None))
+                        Some(Woken::<M::Answer, M::Command>::Deadline(None))
                     });
                 }
                 Ok(())
@@ -305,7 +322,7 @@ impl<M: HostedMachine> PersistentEntity<M> {
                 };
                 self.suspended = true;
                 let (waiting, recoveries) = (self.waiting.take(), cx.node_services().recoveries.clone());
-                let wait = async move { Some(wait(waiting, recoveries, deadline).await) };
+                let wait = async move { Some(wait::<M::Answer, M::Command>(waiting, recoveries, deadline).await) };
                 cx.suspend_as(suspension, wait).map_err(Failure::from)
             }
         }
@@ -317,7 +334,11 @@ fn drop_command<C: 'static>(dropped: DroppedCommand<C>, cx: &Ctx<'_, C>) {
     dropped.discard();
 }
 
-async fn wait<A>(mut waiting: Option<Waiting<A>>, recoveries: RecoveryPermits, deadline: Option<Instant>) -> Woken<A> {
+async fn wait<A, C>(
+    mut waiting: Option<Waiting<A>>,
+    recoveries: RecoveryPermits,
+    deadline: Option<Instant>,
+) -> Woken<A, C> {
     let woken = async {
         match &mut waiting {
             Some(Waiting::Permit(incarnation)) => Some(Woken::Permit(*incarnation, recoveries.acquire().await)),
@@ -386,7 +407,7 @@ impl<M: HostedMachine> Entity for PersistentEntity<M> {
     }
 
     fn on_resume(&mut self, value: Box<dyn Any + Send>, cx: &mut Ctx<'_, M::Command>) -> Result<(), Failure> {
-        let Ok(woken) = value.downcast::<Option<Woken<M::Answer>>>() else { return Ok(()) };
+        let Ok(woken) = value.downcast::<Option<Woken<M::Answer, M::Command>>>() else { return Ok(()) };
         self.suspended = false;
         match *woken {
             None => Ok(()),
@@ -395,6 +416,9 @@ impl<M: HostedMachine> Entity for PersistentEntity<M> {
                 self.handle(Input::PermitGranted(incarnation), cx)
             }
             Some(Woken::Answer(incarnation, answer)) => self.handle(Input::Answer { incarnation, answer }, cx),
+            Some(Woken::Worked(incarnation, work, command)) => {
+                self.handle(Input::Worked { incarnation, work, command }, cx)
+            }
             // What it was asked to do may be done: only a new incarnation can find out.
             Some(Woken::Lost) => Err(Failure::state_lost("a store call ended without an answer")),
             Some(Woken::Deadline(waiting)) => {

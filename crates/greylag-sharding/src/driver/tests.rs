@@ -278,7 +278,7 @@ impl EventSourced for Ledger {
         self.settings.clone()
     }
 
-    fn on_command(&mut self, _: &mut CommandContext<'_>, state: &i64, command: Command) -> Effect<Self> {
+    fn on_command(&mut self, _: &mut CommandContext<'_, Self::Command>, state: &i64, command: Command) -> Effect<Self> {
         match command {
             Command::Add(by) => Effect::persist(Added(by)),
             Command::Get(reply_to) => Effect::reply(reply_to, *state),
@@ -409,7 +409,12 @@ impl DurableState for Gauge {
         DurableStateSettings { on_failure: EventSourcedSettings::test().on_failure, ..DurableStateSettings::default() }
     }
 
-    fn on_command(&mut self, _: &mut StateContext<'_>, state: &i64, command: Command) -> StateEffect<Self> {
+    fn on_command(
+        &mut self,
+        _: &mut StateContext<'_, Self::Command>,
+        state: &i64,
+        command: Command,
+    ) -> StateEffect<Self> {
         match command {
             Command::Add(by) => StateEffect::persist(state + by),
             Command::Get(reply_to) => StateEffect::reply(reply_to, *state),
@@ -546,7 +551,12 @@ impl EventSourced for Sender {
         EventSourcedSettings { delivery_tracker, ..EventSourcedSettings::test() }
     }
 
-    fn on_command(&mut self, _: &mut CommandContext<'_>, _: &Self::State, command: Command) -> Effect<Self> {
+    fn on_command(
+        &mut self,
+        _: &mut CommandContext<'_, Self::Command>,
+        _: &Self::State,
+        command: Command,
+    ) -> Effect<Self> {
         match command {
             Command::Add(by) => Effect::persist(by),
             Command::Panic => panic!("asked to"),

@@ -11,7 +11,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use greylag_core::{Generation, UniqueAddress};
+use greylag_core::{Generation, TimerKey, UniqueAddress};
 use greylag_transport::Remoting;
 
 use super::Fenced;
@@ -57,27 +57,6 @@ pub enum Suspension {
     Closed,
     /// A stop request, if no message waits before it: the work is of no use to an entity that ends.
     Stoppable,
-}
-
-/// The name of a timer within one entity.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum TimerKey {
-    /// A timer that there is one of.
-    Name(&'static str),
-    /// One of many.
-    Number(u64),
-}
-
-impl From<&'static str> for TimerKey {
-    fn from(name: &'static str) -> Self {
-        Self::Name(name)
-    }
-}
-
-impl From<u64> for TimerKey {
-    fn from(number: u64) -> Self {
-        Self::Number(number)
-    }
 }
 
 /// A change of an entity's timers.
@@ -291,6 +270,11 @@ impl<'a, M: 'static> Ctx<'a, M> {
         map: impl FnOnce(T) -> M + Send + 'static,
     ) {
         self.requests.spawn.push(Work::Blocking(Box::new(move || Resumption::Message(map(run())))));
+    }
+
+    /// As [`Ctx::blocking`], but the result goes to [`super::Entity::on_resume`].
+    pub(crate) fn blocking_for<T: Send + 'static>(&mut self, run: impl FnOnce() -> T + Send + 'static) {
+        self.requests.spawn.push(Work::Blocking(Box::new(move || Resumption::Value(Box::new(run())))));
     }
 
     /// From the end of this handler on, nothing reaches this entity until `future` is done; its

@@ -23,6 +23,10 @@ enum Request {
     /// Stored before it is answered.
     Open(ReplyTo<u32>),
     Panic,
+    /// Begins a timer, futures, blocking work, and a message to itself.
+    Begin,
+    /// What comes back of those.
+    Said(&'static str),
 }
 
 /// What an open keeper stores something for.
@@ -53,7 +57,7 @@ impl Keeper {
 /// The same handler for both kinds of effects.
 macro_rules! on_request {
     ($effect:ident, $opened:expr) => {
-        fn on_command(&mut self, _: &mut Cx<'_>, open: &bool, request: Request) -> $effect<Self> {
+        fn on_command(&mut self, cx: &mut Cx<'_, Request>, open: &bool, request: Request) -> $effect<Self> {
             match request {
                 Request::Keep(AGAIN, reply_to) if *open => {
                     self.note("stores again");
@@ -72,6 +76,18 @@ macro_rules! on_request {
                     if self.passivates { effect.then_passivate() } else { effect }
                 }
                 Request::Panic => panic!("asked to"),
+                Request::Begin => {
+                    cx.once("timer", Duration::from_millis(1), Request::Said("timer"));
+                    cx.spawn(async {}, |()| Request::Said("future"));
+                    cx.blocking(|| (), |()| Request::Said("blocking"));
+                    cx.tell_self(Request::Said("to itself"));
+                    cx.spawn(std::future::pending(), |()| Request::Said("never"));
+                    $effect::none()
+                }
+                Request::Said(what) => {
+                    self.note(what);
+                    $effect::none()
+                }
             }
         }
     };
@@ -122,7 +138,7 @@ mod history {
             *open = true;
         }
 
-        fn on_signal(&mut self, _: &mut Cx<'_>, _: &bool, signal: &Signal) {
+        fn on_signal(&mut self, _: &mut Cx<'_, Request>, _: &bool, signal: &Signal) {
             self.note_signal(signal);
         }
     }
@@ -149,7 +165,7 @@ mod state {
             DurableStateSettings { on_failure: self.on_failure, ..DurableStateSettings::default() }
         }
 
-        fn on_signal(&mut self, _: &mut Cx<'_>, _: &bool, signal: &StateSignal) {
+        fn on_signal(&mut self, _: &mut Cx<'_, Request>, _: &bool, signal: &StateSignal) {
             self.note_signal(signal);
         }
     }
@@ -439,6 +455,51 @@ async fn a_failed_machine_is_replaced_where_the_decider_says_resume() {
         assert_eq!(house.open().await, Ok(0), "{kept:?}");
         let diary = house.until("PersistFailed").await;
         assert!(diary.contains(&"PreRestart".to_owned()), "{kept:?}: {diary:?}");
+    })
+    .await;
+}
+
+/// Scenario persistence 77: what an entity begins comes back as commands, also after a restart of its machine, and ends
+/// with the entity.
+#[tokio::test]
+async fn scenario_77_entities_that_persist_begin_what_plain_ones_do() {
+    for_both(async |kept| {
+        let mut house = House::build(kept, Plan::default()).await;
+        let all = ["timer", "future", "blocking", "to itself"];
+        for restart in [false, true] {
+            if restart {
+                house.fail_write(StoreFault::Unavailable);
+                assert!(house.open().await.is_err(), "{kept:?}");
+            }
+            house.tell(Request::Begin);
+            let mut left = all.to_vec();
+            while !left.is_empty() {
+                let next = tokio::time::timeout(PATIENCE, house.diary.recv()).await;
+                let line = next.unwrap_or_else(|_| panic!("{kept:?}: {left:?} never comes")).unwrap();
+                left.retain(|what| *what != line);
+            }
+        }
+        let diary = house.shut_down().await;
+        assert_eq!(diary, ["PostStop"], "{kept:?}");
+    })
+    .await;
+}
+
+/// Scenario persistence 77: what comes back while a write is under way waits for its outcome; what a replaced entity
+/// began never comes.
+#[tokio::test]
+async fn scenario_77_what_a_replaced_entity_began_never_comes() {
+    for_both(async |kept| {
+        let mut house = House::build(kept, Plan::default()).await;
+        house.tell(Request::Begin);
+        house.tell(Request::Panic);
+        assert_eq!(house.open().await, Ok(0), "{kept:?}");
+        let asking = house.keepers.entity_ref("one");
+        assert_eq!(asking.ask(|to| Request::Keep(7, to), PATIENCE).await, Ok(7));
+        let diary = house.until("keep 7").await;
+        let restarted = diary.iter().position(|line| line == "PreRestart").expect("it was replaced");
+        let late = diary[restarted..].iter().filter(|line| ["timer", "future", "blocking"].contains(&line.as_str()));
+        assert_eq!(late.count(), 0, "{kept:?}: {diary:?}");
     })
     .await;
 }

@@ -1,0 +1,415 @@
+//! What an entity begins beside its commands: timers, futures, blocking work, messages to itself.
+//!
+//! A handler asks its context; the machine keeps what it asked for, and the host runs what the machine cannot. What comes
+//! back is a command like any other: it waits in the stash while the entity persists. Everything ends with the
+//! incarnation that began it, and a command of an earlier one is never handled.
+//!
+//! ```text
+//! cx.once("refill", 1 s, Refill) --> Timers (a deadline of the machine) -- Tick --> stash --> on_command
+//! cx.spawn(future, map) --> Action::Work --> host: take_work().run() --> Input::Worked --> stash --> on_command
+//! ```
+//! Source: persistence 77; sharding §4.3, §4.4.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::pin::Pin;
+use std::time::{Duration, Instant};
+
+use futures::future::{AbortHandle, Abortable};
+use greylag_core::{ReplyTo, TimerKey};
+
+/// Names one piece of work of a machine; never used twice by it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct WorkNo(u64);
+
+/// Work that a machine leaves to its host; what it comes back with is a command, if anything.
+pub enum Work<C> {
+    /// Runs on the runtime, and ends early when the incarnation does.
+    Future(Pin<Box<dyn Future<Output = Option<C>> + Send>>),
+    /// Runs where it may block. It cannot be ended; what it comes back with after the incarnation's end is dropped.
+    Blocking(Box<dyn FnOnce() -> Option<C> + Send>),
+}
+
+impl<C> fmt::Debug for Work<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Future(_) => "Future",
+            Self::Blocking(_) => "Blocking",
+        })
+    }
+}
+
+/// What a handler asked its context for.
+pub(crate) enum Request<C> {
+    Set { key: TimerKey, after: Duration, message: Message<C> },
+    Cancel(TimerKey),
+    Work(Work<C>),
+    ToSelf(C),
+}
+
+/// What a timer says, and how often.
+pub(crate) enum Message<C> {
+    Once(C),
+    Every { period: Duration, pace: Pace, make: Box<dyn FnMut() -> C + Send> },
+}
+
+/// From where the next time of a timer counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Pace {
+    /// From the handling of the last.
+    Delay,
+    /// From the time of the last; those missed are left out.
+    Rate,
+}
+
+/// What a context has for handlers that begin something; one text for both kinds of entities.
+macro_rules! errand_methods {
+    () => {
+        /// Queues a command to this entity, behind what is queued by now.
+        pub fn tell_self(&mut self, command: C) {
+            self.requests.push(Request::ToSelf(command));
+        }
+
+        /// Sends `command` to this entity after `delay`, unless the incarnation ends before. A timer of the same key is
+        /// replaced, even if its command is queued already. Source: sharding §4.4.
+        pub fn once(&mut self, key: impl Into<TimerKey>, delay: Duration, command: C) {
+            self.requests.push(Request::Set { key: key.into(), after: delay, message: Message::Once(command) });
+        }
+
+        /// Sends `command` to this entity again and again, `delay` after the one before was handled. Replaces a timer
+        /// of the same key. A delay of zero counts as a millisecond.
+        pub fn fixed_delay(&mut self, key: impl Into<TimerKey>, delay: Duration, command: C)
+        where
+            C: Clone + Send + 'static,
+        {
+            self.every(key.into(), delay, Pace::Delay, command);
+        }
+
+        /// Sends `command` to this entity every `period`; times that pass while it cannot take it are one. Replaces a
+        /// timer of the same key. A period of zero counts as a millisecond.
+        pub fn fixed_rate(&mut self, key: impl Into<TimerKey>, period: Duration, command: C)
+        where
+            C: Clone + Send + 'static,
+        {
+            self.every(key.into(), period, Pace::Rate, command);
+        }
+
+        fn every(&mut self, key: TimerKey, period: Duration, pace: Pace, command: C)
+        where
+            C: Clone + Send + 'static,
+        {
+            let period = period.max(SHORTEST_PERIOD);
+            let message = Message::Every { period, pace, make: Box::new(move || command.clone()) };
+            self.requests.push(Request::Set { key, after: period, message });
+        }
+
+        /// Forgets a timer; its command is not handled, even if it is queued already.
+        pub fn cancel(&mut self, key: impl Into<TimerKey>) {
+            self.requests.push(Request::Cancel(key.into()));
+        }
+
+        /// Runs `future` beside the entity; `map` makes its result a command at the back of the queue. It is cancelled
+        /// when the incarnation ends. Source: sharding §4.3.
+        pub fn spawn<T: Send + 'static>(
+            &mut self,
+            future: impl Future<Output = T> + Send + 'static,
+            map: impl FnOnce(T) -> C + Send + 'static,
+        ) where
+            C: 'static,
+        {
+            let work = async move { Some(map(future.await)) };
+            self.requests.push(Request::Work(Work::Future(Box::pin(work))));
+        }
+
+        /// As `spawn`, for a closure that blocks; it runs on the blocking pool and cannot be cancelled, but a result
+        /// that comes after the incarnation's end is discarded.
+        pub fn blocking<T: Send + 'static>(
+            &mut self,
+            run: impl FnOnce() -> T + Send + 'static,
+            map: impl FnOnce(T) -> C + Send + 'static,
+        ) where
+            C: 'static,
+        {
+            self.requests.push(Request::Work(Work::Blocking(Box::new(move || Some(map(run()))))));
+        }
+
+        /// Answers `to` with what `future` resolves to. If the incarnation ends before, nobody answers it any more, and
+        /// the asker is told so.
+        pub fn reply_when<R: Send + 'static>(
+            &mut self,
+            to: ReplyTo<R>,
+            future: impl Future<Output = R> + Send + 'static,
+        ) where
+            C: 'static,
+        {
+            self.requests.push(Request::Work(answer_when(to, future)));
+        }
+    };
+}
+pub(crate) use errand_methods;
+
+/// A timer that is always due would leave no turn to anything else.
+pub(crate) const SHORTEST_PERIOD: Duration = Duration::from_millis(1);
+
+pub(crate) fn answer_when<C, R: Send + 'static>(
+    to: ReplyTo<R>,
+    future: impl Future<Output = R> + Send + 'static,
+) -> Work<C> {
+    Work::Future(Box::pin(async move {
+        to.reply(future.await);
+        None
+    }))
+}
+
+/// A timer's command that waits to be handled: worth nothing once the timer is cancelled or replaced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Mark {
+    key: TimerKey,
+    serial: u64,
+}
+
+struct Timer<C> {
+    /// Later ones of the same key have larger numbers.
+    serial: u64,
+    due_at: Instant,
+    message: Message<C>,
+    /// Its command waits in the stash.
+    is_queued: bool,
+}
+
+/// Work that the host took, or is about to.
+struct Begun<C> {
+    work: Option<Work<C>>,
+    abort: Option<AbortHandle>,
+}
+
+/// The errands of one incarnation.
+pub(crate) struct Errands<C> {
+    /// Of the present turn: contexts know no time.
+    now: Instant,
+    /// Nothing for the many entities that begin nothing: they are kept small.
+    list: Option<Box<List<C>>>,
+}
+
+struct List<C> {
+    timers: BTreeMap<TimerKey, Timer<C>>,
+    begun: BTreeMap<WorkNo, Begun<C>>,
+    last_no: u64,
+}
+
+/// What the host is to be asked for.
+pub(crate) enum Wish<C> {
+    Work(WorkNo),
+    ToSelf(C),
+}
+
+impl<C> Errands<C> {
+    pub(crate) fn new(now: Instant) -> Self {
+        Self { now, list: None }
+    }
+
+    pub(crate) fn observe(&mut self, now: Instant) {
+        self.now = now;
+    }
+
+    /// Takes what a handler asked for, in its order; answers what only the host can do.
+    pub(crate) fn take(&mut self, requests: Vec<Request<C>>) -> Vec<Wish<C>>
+    where
+        C: 'static,
+    {
+        if requests.is_empty() {
+            return Vec::new();
+        }
+        let now = self.now;
+        let list = self
+            .list
+            .get_or_insert_with(|| Box::new(List { timers: BTreeMap::new(), begun: BTreeMap::new(), last_no: 0 }));
+        requests.into_iter().filter_map(|request| list.take(now, request)).collect()
+    }
+
+    /// The work that the host was asked to do, once.
+    pub(crate) fn take_work(&mut self, no: WorkNo) -> Option<Work<C>> {
+        self.list.as_mut()?.begun.get_mut(&no)?.work.take()
+    }
+
+    /// Whether this work is of this incarnation, and ends now.
+    pub(crate) fn finish(&mut self, no: WorkNo) -> bool {
+        self.list.as_mut().is_some_and(|list| list.begun.remove(&no).is_some())
+    }
+
+    /// When a timer next queues its command.
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        let timers = self.list.iter().flat_map(|list| list.timers.values());
+        timers.filter(|timer| !timer.is_queued).map(|timer| timer.due_at).min()
+    }
+
+    /// The timers that are due, in the order of their times; their commands count as queued from now on.
+    pub(crate) fn due(&mut self, now: Instant) -> Vec<Mark> {
+        let timers = self.list.iter_mut().flat_map(|list| list.timers.iter_mut());
+        let mut due: Vec<_> = timers
+            .filter(|(_, timer)| !timer.is_queued && timer.due_at <= now)
+            .map(|(key, timer)| {
+                timer.is_queued = true;
+                (timer.due_at, timer.serial, *key)
+            })
+            .collect();
+        due.sort_unstable();
+        due.into_iter().map(|(_, serial, key)| Mark { key, serial }).collect()
+    }
+
+    /// The command of a timer whose turn has come; nothing if it was cancelled or replaced meanwhile.
+    pub(crate) fn fire(&mut self, now: Instant, mark: Mark) -> Option<C> {
+        self.list.as_mut()?.fire(now, mark)
+    }
+
+    /// Ends everything.
+    pub(crate) fn end(&mut self) {
+        let begun = self.list.take().into_iter().flat_map(|list| list.begun.into_values());
+        begun.filter_map(|begun| begun.abort).for_each(|abort| abort.abort());
+    }
+}
+
+impl<C> List<C> {
+    fn take(&mut self, now: Instant, request: Request<C>) -> Option<Wish<C>>
+    where
+        C: 'static,
+    {
+        self.last_no += 1;
+        match request {
+            Request::Set { key, after, message } => {
+                self.timers.remove(&key);
+                // A moment beyond all time is never.
+                if let Some(due_at) = now.checked_add(after) {
+                    self.timers.insert(key, Timer { serial: self.last_no, due_at, message, is_queued: false });
+                }
+                None
+            }
+            Request::Cancel(key) => {
+                self.timers.remove(&key);
+                None
+            }
+            Request::Work(work) => Some(Wish::Work(self.begin(work))),
+            Request::ToSelf(command) => Some(Wish::ToSelf(command)),
+        }
+    }
+
+    fn begin(&mut self, work: Work<C>) -> WorkNo
+    where
+        C: 'static,
+    {
+        let no = WorkNo(self.last_no);
+        let begun = match work {
+            Work::Future(future) => {
+                let (abort, registration) = AbortHandle::new_pair();
+                let future = Abortable::new(future, registration);
+                let work = Work::Future(Box::pin(async move { future.await.ok().flatten() }));
+                Begun { work: Some(work), abort: Some(abort) }
+            }
+            blocking @ Work::Blocking(_) => Begun { work: Some(blocking), abort: None },
+        };
+        self.begun.insert(no, begun);
+        no
+    }
+
+    fn fire(&mut self, now: Instant, mark: Mark) -> Option<C> {
+        let mut timer = self.timers.remove(&mark.key)?;
+        if timer.serial != mark.serial {
+            self.timers.insert(mark.key, timer);
+            return None;
+        }
+        let (command, due_at) = match &mut timer.message {
+            Message::Once(_) => {
+                let Message::Once(command) = timer.message else { return None };
+                return Some(command);
+            }
+            Message::Every { period, pace, make } => (make(), next_due(timer.due_at, now, *period, *pace)),
+        };
+        if let Some(due_at) = due_at {
+            self.timers.insert(mark.key, Timer { due_at, is_queued: false, ..timer });
+        }
+        Some(command)
+    }
+}
+
+impl<C> Drop for Errands<C> {
+    /// A machine that is dropped ends its work, too.
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+fn next_due(last: Instant, now: Instant, period: Duration, pace: Pace) -> Option<Instant> {
+    match pace {
+        Pace::Delay => now.checked_add(period),
+        Pace::Rate => {
+            let missed = now.saturating_duration_since(last).as_nanos() / period.as_nanos().max(1);
+            let steps = u32::try_from(missed.saturating_add(1)).unwrap_or(u32::MAX);
+            last.checked_add(period.checked_mul(steps)?)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt as _;
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn set(key: &'static str, after: Duration, message: Message<u32>) -> Request<u32> {
+        Request::Set { key: key.into(), after, message }
+    }
+
+    fn every(pace: Pace) -> Message<u32> {
+        Message::Every { period: SECOND, pace, make: Box::new(|| 7) }
+    }
+
+    #[test]
+    fn a_timer_that_is_replaced_or_cancelled_says_nothing_even_if_it_is_queued() {
+        let start = Instant::now();
+        let mut errands = Errands::new(start);
+        errands.take(vec![set("a", SECOND, Message::Once(1)), set("b", SECOND, Message::Once(2))]);
+        assert_eq!(errands.next_deadline(), Some(start + SECOND));
+        let marks = errands.due(start + SECOND);
+        assert_eq!((marks.len(), errands.next_deadline()), (2, None), "what is queued is due no more");
+        errands.take(vec![Request::Cancel("a".into()), set("b", SECOND, Message::Once(3))]);
+        assert_eq!(marks.map_fire(&mut errands, start), [None, None]);
+        let marks = errands.due(start + SECOND);
+        assert_eq!(marks.map_fire(&mut errands, start), [Some(3)]);
+    }
+
+    trait MapFire {
+        fn map_fire(self, errands: &mut Errands<u32>, now: Instant) -> Vec<Option<u32>>;
+    }
+
+    impl MapFire for Vec<Mark> {
+        fn map_fire(self, errands: &mut Errands<u32>, now: Instant) -> Vec<Option<u32>> {
+            self.into_iter().map(|mark| errands.fire(now, mark)).collect()
+        }
+    }
+
+    #[test]
+    fn missed_times_of_a_rate_are_one_and_a_delay_counts_from_its_handling() {
+        let start = Instant::now();
+        for (pace, next) in [(Pace::Rate, SECOND * 5), (Pace::Delay, SECOND * 9 / 2 + SECOND)] {
+            let mut errands = Errands::new(start);
+            errands.take(vec![set("tick", SECOND, every(pace))]);
+            let late = start + SECOND * 9 / 2;
+            assert_eq!(errands.due(late).map_fire(&mut errands, late), [Some(7)], "{pace:?}");
+            assert_eq!(errands.next_deadline(), Some(start + next), "{pace:?}");
+        }
+    }
+
+    #[test]
+    fn work_of_an_ended_incarnation_is_aborted_and_unknown() {
+        let mut errands = Errands::<u32>::new(Instant::now());
+        let work = Request::Work(Work::Future(Box::pin(std::future::pending())));
+        let [Wish::Work(no)] = errands.take(vec![work])[..] else { panic!("one wish") };
+        let Some(Work::Future(future)) = errands.take_work(no) else { panic!("work") };
+        assert!(errands.take_work(no).is_none(), "taken once");
+        errands.end();
+        assert_eq!(future.now_or_never(), Some(None));
+        assert!(!errands.finish(no));
+    }
+}
