@@ -23,7 +23,9 @@
 //! | `verify-full` | yes | that, if its certificate is for the host of the connection string |
 //!
 //! The system's authorities are not believed unless named. Files are read for each connection, so
-//! replaced certificates count from the next one on; over a socket there is no TLS.
+//! replaced certificates count from the next one on. Over a socket there is no TLS; a connection string that names a
+//! socket beside other hosts would reach those without it, too, so it is refused with `require` and above, and warned of
+//! below.
 //!
 //! # Silence
 //! A connection whose server went without a word ends within a minute: the kernel asks after 30 s of silence,
@@ -78,7 +80,12 @@ impl Database {
     pub fn parse(config: &str) -> Result<Self, ConfigError> {
         let (rest, tls) = Tls::take(config)?;
         let mut config = Config::from_str(&rest).map_err(ConfigError::Invalid)?;
-        let has_socket = config.get_hosts().iter().any(|host| !matches!(host, Host::Tcp(_)));
+        let is_socket = |host: &Host| !matches!(host, Host::Tcp(_));
+        let has_socket = config.get_hosts().iter().any(is_socket);
+        if has_socket && !config.get_hosts().iter().all(is_socket) {
+            // One mode goes for all hosts, and sockets have none.
+            tls.check_beside_socket()?;
+        }
         keepalive::fill_in(&mut config, &rest);
         // Sockets have no TLS, and need none.
         config.ssl_mode(if has_socket { SslMode::Disable } else { tls.mode() });
@@ -161,5 +168,38 @@ impl Database {
             }
         });
         carried.abort_handle()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Scenario persistence 71: a socket among the hosts must not switch TLS off for the others.
+    #[test]
+    fn scenario_71_one_socket_among_the_hosts_is_refused_where_tls_is_meant() {
+        let authority = greylag_testkit::certificates::Authority::new();
+        let files = authority.sign("db", &["db.example"]);
+        let root = files.ca.display();
+        let mixed = "host=/run/postgresql,db.example user=app";
+        for mode in [
+            format!("sslmode=verify-full sslrootcert={root}"),
+            format!("sslmode=verify-ca sslrootcert={root}"),
+            "sslmode=require".to_owned(),
+        ] {
+            let error = Database::parse(&format!("{mixed} {mode}")).unwrap_err().to_string();
+            assert!(error.contains("socket") && error.contains(mode.split(' ').next().unwrap()), "{error}");
+        }
+        for mode in ["", "sslmode=prefer", "sslmode=disable"] {
+            Database::parse(&format!("{mixed} {mode}")).unwrap();
+        }
+        // Hosts of one kind are what they were.
+        for hosts in ["host=/run/postgresql,/tmp", "host=db.example,other.example"] {
+            let database =
+                Database::parse(&format!("{hosts} user=app sslmode=verify-full sslrootcert={root}")).unwrap();
+            let is_socket = hosts.contains("=/");
+            let mode = if is_socket { SslMode::Disable } else { SslMode::Require };
+            assert_eq!(database.config.get_ssl_mode(), mode, "{hosts}");
+        }
     }
 }

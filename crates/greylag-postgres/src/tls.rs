@@ -89,6 +89,29 @@ impl Tls {
         }
     }
 
+    /// Whether the hosts of a connection string with this mode may be reached without TLS, because one of them is a
+    /// socket.
+    pub(crate) fn check_beside_socket(&self) -> Result<(), ConfigError> {
+        let mode = match self.mode {
+            Mode::Off => return Ok(()),
+            Mode::Prefer => {
+                tracing::warn!(
+                    "the connection string names a socket among its hosts: all of them are reached without TLS; name \
+                     hosts of one kind"
+                );
+                return Ok(());
+            }
+            Mode::Anybody => "require",
+            Mode::Authority(_) => "verify-ca",
+            Mode::Host(_) => "verify-full",
+        };
+        let why = format!(
+            "host names a socket, which has no TLS, beside hosts that sslmode={mode} is meant for, and one mode goes for \
+             all of them; name hosts of one kind"
+        );
+        Err(ConfigError::Tls { why })
+    }
+
     /// Whether somebody between the two ends could read and answer in the server's stead.
     pub(crate) fn believes_anybody(&self) -> bool {
         matches!(self.mode, Mode::Off | Mode::Prefer | Mode::Anybody)
