@@ -1,5 +1,6 @@
 //! The tokio half: connections, sessions, tasks.
 
+mod caller;
 mod calls;
 pub(crate) mod client;
 mod dial;

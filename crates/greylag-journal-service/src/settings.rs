@@ -37,6 +37,9 @@ pub struct ServerSettings {
     /// Whether connections are encrypted, and what clients have to show. Default: no encryption, and
     /// loopback only. Source: persistence §4.4a, cluster T40.
     pub tls: Tls,
+    /// How long a client may take to say who it is, once it is connected (by TLS, where that is on): after it, its
+    /// connection is closed. Default 5 s. Source: persistence 72.
+    pub hello_timeout: Duration,
     /// How long a shutdown waits for calls in progress. Default 5 s.
     pub shutdown_timeout: Duration,
 }
@@ -48,6 +51,7 @@ impl Default for ServerSettings {
             max_in_flight_bytes: 64 << 20,
             max_snapshots_in_flight: 4,
             tls: Tls::default(),
+            hello_timeout: Duration::from_secs(5),
             shutdown_timeout: Duration::from_secs(5),
         }
     }
@@ -68,6 +72,7 @@ impl ServerSettings {
             ("ServerSettings::max_in_flight", self.max_in_flight == 0),
             ("ServerSettings::max_in_flight_bytes", self.max_in_flight_bytes == 0),
             ("ServerSettings::max_snapshots_in_flight", self.max_snapshots_in_flight == 0),
+            ("ServerSettings::hello_timeout", self.hello_timeout.is_zero()),
             ("ServerSettings::shutdown_timeout", self.shutdown_timeout.is_zero()),
         ])
     }
@@ -173,6 +178,7 @@ mod tests {
             (ServerSettings { max_in_flight: 0, ..server() }, "max_in_flight"),
             (ServerSettings { max_in_flight_bytes: 0, ..server() }, "max_in_flight_bytes"),
             (ServerSettings { max_snapshots_in_flight: 0, ..server() }, "max_snapshots_in_flight"),
+            (ServerSettings { hello_timeout: zero, ..server() }, "hello_timeout"),
             (ServerSettings { shutdown_timeout: zero, ..server() }, "shutdown_timeout"),
         ] {
             // By its field: a server has no keys in a file.

@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use greylag_transport::beside::accept;
+use futures::StreamExt as _;
+use greylag_transport::beside::{Accepted, accept};
 use greylag_transport::{Tls, TlsFiles, TlsSettings};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
@@ -12,6 +13,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Server;
 use tonic::{Request, Response, Status, Streaming};
 
+use super::caller::{Caller, Known};
 use super::seats::Seats;
 use super::session::{self, Session, check_version, unavailable};
 use crate::error::BindError;
@@ -65,6 +67,10 @@ impl JournalServer {
         let (sender, clients) = mpsc::channel(1);
         let seats = Arc::new(Seats::default());
         let service = Service { served: served.into(), settings: settings.clone(), seats, stop: stopped.clone() };
+        let (patience, stop_of_callers) = (settings.hello_timeout, stopped.clone());
+        let clients = ReceiverStream::new(clients).map(move |accepted: std::io::Result<Accepted>| {
+            accepted.map(|accepted| Caller::new(accepted, patience, stop_of_callers.clone()))
+        });
         let service = JournalServiceServer::new(service)
             .max_decoding_message_size(MAX_SNAPSHOT_MESSAGE_BYTES)
             .max_encoding_message_size(MAX_SNAPSHOT_MESSAGE_BYTES);
@@ -75,7 +81,7 @@ impl JournalServer {
             .http2_keepalive_interval(Some(KEEP_ALIVE_INTERVAL))
             .http2_keepalive_timeout(Some(KEEP_ALIVE_INTERVAL))
             .max_concurrent_streams(u32::try_from(streams).unwrap_or(u32::MAX))
-            .serve_with_incoming_shutdown(service, ReceiverStream::new(clients), session::stopped(stopped));
+            .serve_with_incoming_shutdown(service, clients, session::stopped(stopped));
         let accepting = accept("journal", listener, tls.clone(), sender);
         let serving = tokio::spawn(async move {
             let accepting = async {
@@ -159,7 +165,8 @@ impl JournalService for Service {
         let (frames, outgoing) = mpsc::channel(OUTGOING_FRAMES);
         let (served, settings) = (self.served.clone(), self.settings.clone());
         let (seats, stop) = (self.seats.clone(), self.stop.clone());
-        tokio::spawn(Session { served, settings, seats, frames, stop }.run(request.into_inner()));
+        let (_, extensions, incoming) = request.into_parts();
+        tokio::spawn(Session { served, settings, seats, frames, stop, extensions }.run(incoming));
         Ok(Response::new(ReceiverStream::new(outgoing)))
     }
 
@@ -168,8 +175,9 @@ impl JournalService for Service {
         request: Request<proto::SaveSnapshotRequest>,
     ) -> Result<Response<proto::SaveSnapshotResponse>, Status> {
         use proto::save_snapshot_response::Outcome;
-        let request = request.into_inner();
+        let (_, extensions, request) = request.into_parts();
         check_version(request.version, request.version)?;
+        Known::note(&extensions);
         let saved = match request.snapshot.map(wire::new_snapshot) {
             Some(Ok(snapshot)) => self.served.stores.snapshots.save(snapshot).await,
             Some(Err(malformed)) => Err(unavailable(malformed)),
@@ -187,8 +195,9 @@ impl JournalService for Service {
         request: Request<proto::LoadSnapshotRequest>,
     ) -> Result<Response<proto::LoadSnapshotResponse>, Status> {
         use proto::load_snapshot_response::Outcome;
-        let request = request.into_inner();
+        let (_, extensions, request) = request.into_parts();
         check_version(request.version, request.version)?;
+        Known::note(&extensions);
         let criteria = request.criteria.ok_or(wire::Malformed("request without criteria")).and_then(wire::criteria);
         let wanted = wire::id(&request.persistence_id).and_then(|id| Ok((id, criteria?)));
         let loaded = match wanted {
@@ -206,8 +215,9 @@ impl JournalService for Service {
         &self,
         request: Request<proto::DeleteSnapshotsRequest>,
     ) -> Result<Response<proto::DeleteSnapshotsResponse>, Status> {
-        let request = request.into_inner();
+        let (_, extensions, request) = request.into_parts();
         check_version(request.version, request.version)?;
+        Known::note(&extensions);
         let deleted = match self.delete(request).await {
             Ok(deleted) => deleted,
             Err(malformed) => Err(unavailable(malformed)),

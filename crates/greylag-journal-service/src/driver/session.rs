@@ -12,6 +12,7 @@ use prost::Message;
 use tokio::sync::{mpsc, watch};
 use tonic::{Status, Streaming};
 
+use super::caller::Known;
 use super::calls;
 use super::seats::Seats;
 use crate::VERSION;
@@ -32,6 +33,8 @@ pub(super) struct Session {
     pub(super) seats: Arc<Seats>,
     pub(super) frames: Frames,
     pub(super) stop: watch::Receiver<bool>,
+    /// Of the request that began it, by which its connection is known.
+    pub(super) extensions: tonic::Extensions,
 }
 
 /// The calls of one client: what it sent and is not begun, and what is in progress.
@@ -55,7 +58,15 @@ impl Session {
     }
 
     async fn serve(&self, incoming: &mut Streaming<proto::ClientFrame>) -> Result<(), Status> {
-        let hello = self.hello(incoming).await?;
+        let within = self.settings.hello_timeout;
+        let hello = tokio::select! {
+            hello = tokio::time::timeout(within, self.hello(incoming)) => {
+                hello.map_err(|_| Status::deadline_exceeded(format!("no hello within {within:?}")))??
+            }
+            // Whoever has not said who it is has begun nothing that the stop would wait for.
+            () = stopped(self.stop.clone()) => return Err(Status::unavailable("the journal service is stopping")),
+        };
+        Known::note(&self.extensions);
         let mut seat = Seats::take(&self.seats, &hello.client_id).await?;
         let attending = self.attend(incoming, &hello.client);
         // At any await: a client that came back must not wait for what it left unread.

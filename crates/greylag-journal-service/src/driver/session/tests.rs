@@ -10,6 +10,8 @@ use greylag_persistence::{
     PageQuery, PersistenceId, Position, QueryCaps, QueryError, ReadError, ReadRange, Scope, SeqNr, Shows, Stores,
     Timestamp, WriterEpoch, WriterUuid,
 };
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Code;
@@ -114,6 +116,13 @@ impl Raw {
         let hello = proto::Hello { oldest_version, newest_version, client: "raw".into(), client_id };
         raw.say(client_frame::Frame::Hello(hello)).await;
         raw
+    }
+
+    /// A session that begins with nothing.
+    async fn silent(server: &JournalServer) -> Self {
+        let mut service = dial(server).await;
+        let (outgoing, frames) = mpsc::channel(4);
+        Self { incoming: service.session(ReceiverStream::new(frames)).await.unwrap().into_inner(), outgoing }
     }
 
     async fn welcomed(server: &JournalServer, client: u128) -> Self {
@@ -272,4 +281,59 @@ async fn an_answer_that_is_too_large_is_said_to_be() {
     let read = queries.read(&"a".parse().unwrap(), ReadRange::all()).await;
     assert!(matches!(&read, Err(ReadError::Unavailable(why)) if why.cause.contains("a frame takes")), "{read:?}");
     assert_eq!(queries.newest().await, Ok(None));
+}
+
+/// Scenario persistence 72: whoever connects and does not say who it is is cut off, however far it comes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn scenario_72_a_session_that_says_nothing_is_closed() {
+    let settings = ServerSettings { hello_timeout: Duration::from_millis(200), ..ServerSettings::test() };
+    let (server, _) = serve(Gated::new(), settings).await;
+    // One says nothing at all, one the first half of the preface of HTTP/2, one opens a session and leaves it at that.
+    let mut silent = TcpStream::connect(server.local_address()).await.unwrap();
+    let mut halting = TcpStream::connect(server.local_address()).await.unwrap();
+    halting.write_all(b"PRI * HTTP/2.0\r\n").await.unwrap();
+    let mut raw = Raw::silent(&server).await;
+    for connection in [&mut silent, &mut halting] {
+        let mut rest = Vec::new();
+        // Closed, in whatever way.
+        let closed = tokio::time::timeout(Duration::from_secs(30), connection.read_to_end(&mut rest)).await;
+        assert!(closed.is_ok(), "it is still open");
+    }
+    let ended = tokio::time::timeout(Duration::from_secs(30), raw.incoming.message()).await;
+    let status = ended.expect("it is still open").unwrap_err();
+    assert!(status.message().contains("no hello") || status.code() != Code::Ok, "{status}");
+    drop(raw.outgoing);
+    // A client that said hello stays for as long as it likes.
+    let mut known = Raw::welcomed(&server, 1).await;
+    tokio::time::timeout(Duration::from_millis(600), known.incoming.message()).await.unwrap_err();
+}
+
+/// Scenario persistence 72: a stop does not wait for those that have said nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn scenario_72_a_stop_does_not_wait_for_those_that_say_nothing() {
+    let ever = Duration::from_secs(3600);
+    let settings = ServerSettings { hello_timeout: ever, shutdown_timeout: ever, ..ServerSettings::test() };
+    let (server, _) = serve(Gated::new(), settings).await;
+    let _silent = TcpStream::connect(server.local_address()).await.unwrap();
+    let raw = Raw::silent(&server).await;
+    let stopped = tokio::time::timeout(Duration::from_secs(60), server.shutdown()).await;
+    assert!(stopped.is_ok(), "the stop waits for one who says nothing");
+    drop(raw);
+}
+
+/// Scenario persistence 72: a thousand who say nothing leave room for one who does.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn scenario_72_a_thousand_that_say_nothing_leave_room_for_others() {
+    let settings = ServerSettings { hello_timeout: Duration::from_secs(3600), ..ServerSettings::test() };
+    let (server, _) = serve(Gated::new(), settings).await;
+    let mut crowd = Vec::new();
+    for number in 0..1000 {
+        crowd.push(TcpStream::connect(server.local_address()).await.unwrap());
+        if number % 100 == 0 {
+            crowd.last_mut().unwrap().write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
+        }
+    }
+    let served = tokio::time::timeout(Duration::from_secs(60), Raw::welcomed(&server, 1)).await;
+    assert!(served.is_ok(), "an honest client finds no room");
+    drop(crowd);
 }

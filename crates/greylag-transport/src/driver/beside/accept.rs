@@ -1,5 +1,6 @@
 //! Accepts callers of a service, by TLS where it is on.
 
+use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -10,16 +11,16 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 use tonic::transport::server::{Connected, TcpConnectInfo};
 
 use super::Io;
 use crate::driver::grpc::{HandshakeError, TlsFiles};
 
 /// How long a caller has for its part of a handshake.
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Handshakes under way; further callers wait in the system's backlog.
-const MAX_HANDSHAKES: usize = 64;
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Handshakes under way; one more takes the place of the oldest, so that callers that say nothing keep nobody out.
+const MAX_HANDSHAKES: usize = 256;
 /// After an accept that failed: the process may lack descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -38,10 +39,15 @@ pub async fn accept(
     callers: mpsc::Sender<io::Result<Accepted>>,
 ) {
     let mut handshakes = JoinSet::new();
+    let mut oldest = VecDeque::new();
     loop {
         while handshakes.try_join_next().is_some() {}
-        if handshakes.len() >= MAX_HANDSHAKES {
-            handshakes.join_next().await;
+        oldest.retain(|handshake: &AbortHandle| !handshake.is_finished());
+        if oldest.len() >= MAX_HANDSHAKES
+            && let Some(handshake) = oldest.pop_front()
+        {
+            tracing::debug!(service, "the oldest of too many handshakes gives way");
+            handshake.abort();
         }
         let accepted = tokio::select! {
             () = callers.closed() => return,
@@ -49,7 +55,7 @@ pub async fn accept(
         };
         match accepted {
             Ok((socket, address)) => {
-                handshakes.spawn(welcome(service, socket, address, tls.clone(), callers.clone()));
+                oldest.push_back(handshakes.spawn(welcome(service, socket, address, tls.clone(), callers.clone())));
             }
             Err(error) => {
                 tracing::warn!(service, %error, "a connection could not be accepted; the service goes on");

@@ -1,0 +1,100 @@
+//! A connection that is cut off unless its caller says, in time, who it is.
+//!
+//! Whoever reaches the port may connect and say nothing, or half a word. Such a caller costs a descriptor and a task, so it
+//! is given [`hello_timeout`](crate::ServerSettings::hello_timeout) from its connection on, and nothing once the service
+//! stops. A caller that has said hello, or asked for a snapshot, is known from then on.
+//!
+//! Source: persistence 72.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
+use greylag_transport::beside::Accepted;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::watch;
+use tonic::transport::server::Connected;
+
+use super::session::stopped;
+
+/// Whether the caller of a connection is known; its sessions and calls say so.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Known(Arc<AtomicBool>);
+
+impl Known {
+    /// The caller of the connection that this request came by is known now.
+    pub(super) fn note(extensions: &tonic::Extensions) {
+        if let Some(Self(known)) = extensions.get::<Self>() {
+            known.store(true, Ordering::Relaxed);
+        }
+    }
+
+    fn is_known(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// See the module's description.
+pub(super) struct Caller {
+    connection: Accepted,
+    known: Known,
+    /// Resolves with what is said of a caller that is not known by then; nothing once it is known.
+    cut_off: Option<BoxFuture<'static, io::Error>>,
+}
+
+impl Caller {
+    pub(super) fn new(connection: Accepted, patience: Duration, stop: watch::Receiver<bool>) -> Self {
+        let cut_off = async move {
+            tokio::select! {
+                () = tokio::time::sleep(patience) => io::Error::new(io::ErrorKind::TimedOut, "no hello in time"),
+                () = stopped(stop) => io::Error::new(io::ErrorKind::ConnectionAborted, "the journal service is stopping"),
+            }
+        };
+        Self { connection, known: Known::default(), cut_off: Some(cut_off.boxed()) }
+    }
+
+    fn poll_patience(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
+        let Some(cut_off) = &mut self.cut_off else { return Poll::Pending };
+        let error = std::task::ready!(cut_off.as_mut().poll(cx));
+        self.cut_off = None;
+        if self.known.is_known() { Poll::Pending } else { Poll::Ready(error) }
+    }
+}
+
+impl Connected for Caller {
+    type ConnectInfo = Known;
+
+    fn connect_info(&self) -> Known {
+        self.known.clone()
+    }
+}
+
+impl AsyncRead for Caller {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        // Before the bytes: a caller that always says something, and never who it is, gets no more time.
+        if let Poll::Ready(error) = self.poll_patience(cx) {
+            tracing::debug!(%error, "a caller of the journal service is cut off");
+            return Poll::Ready(Err(error));
+        }
+        Pin::new(&mut self.connection).poll_read(cx, into)
+    }
+}
+
+impl AsyncWrite for Caller {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.connection).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.connection).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.connection).poll_shutdown(cx)
+    }
+}
