@@ -36,7 +36,10 @@ const ARROWS: &[(&str, &[&str])] = &[
     // Below the facade, so that a config file can turn it on.
     ("greylag-management", &["greylag-cluster"]),
     // Nodes are asked over the wire; journals are opened by the program itself.
-    ("greylag-cli", &["greylag-management", "greylag-journal-sled", "greylag-journal-postgres"]),
+    (
+        "greylag-cli",
+        &["greylag-management", "greylag-journal-sled", "greylag-journal-postgres", "greylag-journal-service"],
+    ),
     // A crate of its own, so that the resolver of names and what it needs burden nobody else.
     ("greylag-discovery-dns", &["greylag-cluster"]),
     (

@@ -1,5 +1,6 @@
 //! The command line.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -24,12 +25,12 @@ pub(crate) struct Cli {
 
 const EXIT_CODES: &str = "\
 Exit codes:
-  0  done; for `health` and `journal verify`: nothing is amiss
+  0  done; for `health`, `journal health` and `journal verify`: nothing is amiss
   1  the node or the store refused, or failed
   2  the command line makes no sense
   3  no admin service answers at the address, or the store cannot be opened
   4  not done within --timeout; it may still happen
-  5  `health`: something is amiss; `journal verify`: something is damaged, or differs
+  5  `health`, `journal health`: something is amiss; `journal verify`: something is damaged, or differs
   6  the two ends do not trust each other: certificate, authority, host, or TLS at one end only";
 
 /// What every command takes.
@@ -126,7 +127,7 @@ pub(crate) enum Command {
     /// of everything may run; prefer `leave` for a node that answers, and end the process first
     /// for one that does not.
     Down(Change),
-    /// Look into a journal, prove it whole, or move it to another backend. Asks no node.
+    /// Look into a journal, prove it whole, move it to another backend, or serve it. Asks no node.
     ///
     /// A store is named by URL: `sled:/path/to/directory`, or `postgres://user@host/database?schema=name`
     /// (without `schema`: public).
@@ -154,6 +155,37 @@ pub(crate) enum Journal {
     /// Goes on where an earlier run ended. Nobody may use the stores meanwhile, and nobody the target before
     /// the copy is done. Each id is compared after it was copied. Offsets of projections are not copied.
     Copy(Copy),
+    /// Serve an embedded journal to the processes of this machine, until SIGTERM or Ctrl-C.
+    ///
+    /// For several nodes on one machine; the nodes set persistence.journal = "service". It is one process and one disk:
+    /// while it is away nothing is stored. Across machines use PostgreSQL.
+    Serve(Serve),
+    /// Ask a served journal how it is. Exits with 0 if nothing is amiss and with 5 otherwise, so that it can serve as a
+    /// probe.
+    Health(ServiceHealth),
+}
+
+/// `journal serve`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Serve {
+    /// The directory of the journal; made if it does not exist.
+    #[arg(long, value_name = "DIRECTORY")]
+    pub(crate) dir: PathBuf,
+    /// Where to listen: the numeric address and the port; port 0 picks a free one. An address that others can reach
+    /// needs --tls-ca, --tls-cert and --tls-key.
+    #[arg(long, value_name = "IP:PORT")]
+    pub(crate) listen: SocketAddr,
+    /// Listen in plain text on an address that others can reach: everybody there may read and write everything.
+    #[arg(long)]
+    pub(crate) plain_text: bool,
+}
+
+/// `journal health`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ServiceHealth {
+    /// Where the journal is served.
+    #[arg(value_name = "HOST:PORT")]
+    pub(crate) address: String,
 }
 
 /// `journal inspect`.

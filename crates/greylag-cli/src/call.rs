@@ -9,7 +9,7 @@ use serde::Serialize;
 use tokio::time::timeout;
 use tonic::{Response, Status};
 
-use crate::arguments::{Change, Cli, Command, Join, Prepare, Watch};
+use crate::arguments::{Change, Cli, Command, Join, Prepare, Tls, Watch};
 use crate::failure::{Failure, UNHEALTHY};
 use crate::wait::{self, Follow};
 use crate::{journal, json, table};
@@ -18,6 +18,7 @@ use crate::{journal, json, table};
 pub(crate) struct Call {
     pub(crate) address: String,
     pub(crate) client: Client,
+    tls: Tls,
     json: bool,
     limit: Duration,
 }
@@ -26,16 +27,17 @@ pub(crate) struct Call {
 pub(crate) async fn run(cli: Cli) -> Result<ExitCode, Failure> {
     let limit = cli.limit();
     if let Command::Journal(command) = cli.command {
-        return journal::run(command, cli.common.json, cli.common.timeout).await;
+        return journal::run(command, &cli.common.tls, cli.common.json, cli.common.timeout).await;
     }
     let missing = || Failure::Usage("which node? Name its admin service by --address or GREYLAG_ADDRESS".to_owned());
     let address = cli.common.address.clone().ok_or_else(missing)?;
+    let tls = cli.common.tls.clone();
     let client = match cli.common.tls.chosen()? {
         None => connect(&address),
         Some(tls) => connect_tls(&address, &tls),
     };
     let client = client.map_err(|error| Failure::Usage(error.to_string()))?;
-    let mut call = Call { address, client, json: cli.common.json, limit };
+    let mut call = Call { address, client, tls, json: cli.common.json, limit };
     match cli.command {
         Command::Watch(watch) => call.watch(&watch).await,
         command => {
@@ -77,7 +79,7 @@ impl Call {
             Command::Down(change) => self.down(change).await?,
             Command::PrepareForShutdown(prepare) => self.prepare(&prepare).await?,
             Command::Watch(watch) => return self.watch(&watch).await,
-            Command::Journal(command) => return journal::run(command, self.json, Some(self.limit)).await,
+            Command::Journal(command) => return journal::run(command, &self.tls, self.json, Some(self.limit)).await,
         }
         Ok(ExitCode::SUCCESS)
     }

@@ -1,10 +1,11 @@
-//! `greylag journal`: looks into stores of events, proves them whole or equal, and moves them.
+//! `greylag journal`: looks into stores of events, proves them whole or equal, moves them, and serves one.
 //!
 //! The stores are opened by this process, by the same code that a node uses, so what it finds is what a
 //! node would find. `inspect` and `replay` share a database with whoever uses it; `verify` and `copy` want the
 //! stores alone, and a directory of sled always has one process only.
 
 mod record;
+mod serve;
 mod store;
 
 use std::fmt::Write as _;
@@ -15,7 +16,7 @@ use greylag_persistence::copy::{self, Copied, CopyError, Counts, Verified};
 use greylag_persistence::{PersistenceId, ReadError, ReadRange, SeqNr, SnapshotCriteria, SnapshotError};
 use serde::Serialize;
 
-use crate::arguments::{Copy, Inspect, Journal, Replay, Verify};
+use crate::arguments::{Copy, Inspect, Journal, Replay, Tls, Verify};
 use crate::call::print;
 use crate::failure::{Failure, UNHEALTHY};
 use record::{EventView, HeadView, SnapshotView, StateView};
@@ -28,13 +29,20 @@ const IDS_PER_PAGE: usize = 1000;
 const SHOWN_BYTES: usize = 1024;
 
 /// Runs the command; without a limit it takes the time it takes.
-pub(crate) async fn run(command: Journal, json: bool, limit: Option<Duration>) -> Result<ExitCode, Failure> {
+pub(crate) async fn run(command: Journal, tls: &Tls, json: bool, limit: Option<Duration>) -> Result<ExitCode, Failure> {
+    // What runs until it is told to end has no limit, and what waits for an answer has its own.
+    match &command {
+        Journal::Serve(serve) => return serve::serve(serve, tls, json).await,
+        Journal::Health(asked) => return serve::health(asked, tls, json, limit).await,
+        _ => {}
+    }
     let doing = async {
         match command {
             Journal::Inspect(inspect) => run_inspect(inspect, json).await,
             Journal::Replay(replay) => run_replay(replay, json).await,
             Journal::Verify(verify) => run_verify(verify, json).await,
             Journal::Copy(copy) => run_copy(copy, json).await,
+            Journal::Serve(_) | Journal::Health(_) => Ok(ExitCode::SUCCESS),
         }
     };
     match limit {

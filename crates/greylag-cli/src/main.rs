@@ -15,13 +15,19 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 
-use crate::arguments::Cli;
+use crate::arguments::{Cli, Command, Journal};
+use crate::failure::Failure;
 
-#[tokio::main(flavor = "current_thread")]
-async fn main() -> ExitCode {
+fn main() -> ExitCode {
     let cli = Cli::parse();
-    match call::run(cli).await {
-        Ok(code) => code,
-        Err(failure) => failure.report(),
-    }
+    // One who serves has many callers; every other command is one after the other.
+    let mut runtime = match cli.command {
+        Command::Journal(Journal::Serve(_)) => tokio::runtime::Builder::new_multi_thread(),
+        _ => tokio::runtime::Builder::new_current_thread(),
+    };
+    let done = match runtime.enable_all().build() {
+        Ok(runtime) => runtime.block_on(call::run(cli)),
+        Err(error) => Err(Failure::Refused(format!("the program cannot run: {error}"))),
+    };
+    done.unwrap_or_else(Failure::report)
 }

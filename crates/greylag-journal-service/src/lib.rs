@@ -63,6 +63,8 @@ pub use driver::client::{
     JournalClient, ServiceJournal, ServiceOffsets, ServiceQueries, ServiceSnapshots, ServiceStates,
 };
 pub use driver::server::JournalServer;
+pub use greylag_transport::{Tls, TlsSettings};
+
 pub use error::{BindError, ConnectError, SettingsError};
 pub use served::Served;
 pub use settings::{ClientSettings, ServerSettings};
