@@ -10,14 +10,17 @@
 //! on_stop, recovering, no command waits --> Input::Stop --> Stopped
 //! PreRestart, Fenced --> commands that wait --> front of the mailbox, for the successor
 //! ```
-//! Store calls run as tasks of their own: a write is never dropped with the entity that began it.
+//! A call that the machine waits for runs in the task of its suspension, all others in tasks of their own. A write that is
+//! dropped with the entity that began it goes on in its store.
 //!
 //! Source: sharding §4.3, §4.6; persistence §2, §3, §11.
 
 use std::any::Any;
 use std::fmt;
+use std::panic::AssertUnwindSafe;
 use std::time::{Duration, Instant};
 
+use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use greylag_persistence::{
     Action, DroppedCommand, EntityCall, EntityCounters, EntityTally, Incarnation, Input, PersistenceId, RecoveryPermit,
@@ -130,7 +133,8 @@ enum Woken<A, C> {
 /// What a suspended machine waits for.
 enum Waiting<A> {
     Permit(Incarnation),
-    Answer(oneshot::Receiver<(Incarnation, A)>),
+    /// A call that is made by the task that waits for it: an append takes one task, not two.
+    Call(Incarnation, BoxFuture<'static, A>),
 }
 
 /// Hosts the machine of one entity that persists. An [`Entity`] whose messages are the commands.
@@ -249,7 +253,8 @@ impl<M: HostedMachine> PersistentEntity<M> {
         Ok(())
     }
 
-    /// Performs a store call as a task of its own. The machine's phase tells whether it waits for it.
+    /// Performs a store call. One that the machine waits for is made by the task of its suspension; it may be dropped with
+    /// the entity, and the store goes on with it (persistence J13). Others are tasks of their own.
     fn call_store(
         &mut self,
         incarnation: Incarnation,
@@ -257,22 +262,21 @@ impl<M: HostedMachine> PersistentEntity<M> {
         cx: &mut Ctx<'_, M::Command>,
     ) -> Result<(), Failure> {
         let Some(store) = self.store.clone() else { return Ok(()) };
-        let awaited = self.core.as_ref().is_some_and(|core| core.awaits(&call));
+        if self.core.as_ref().is_some_and(|core| core.awaits(&call)) {
+            self.waiting = Some(Waiting::Call(incarnation, M::perform(store, call)));
+            return Ok(());
+        }
         let (answered, answer) = oneshot::channel();
         tokio::spawn(async move {
             // Nobody listens once the entity has ended; the call itself goes on to its end.
             answered.send((incarnation, M::perform(store, call).await)).ok();
         });
-        if awaited {
-            self.waiting = Some(Waiting::Answer(answer));
-        } else {
-            cx.spawn_for(async move {
-                match answer.await {
-                    Ok((incarnation, answer)) => Some(Woken::<M::Answer, M::Command>::Answer(incarnation, answer)),
-                    Err(_) => None,
-                }
-            });
-        }
+        cx.spawn_for(async move {
+            match answer.await {
+                Ok((incarnation, answer)) => Some(Woken::<M::Answer, M::Command>::Answer(incarnation, answer)),
+                Err(_) => None,
+            }
+        });
         Ok(())
     }
 
@@ -342,8 +346,9 @@ async fn wait<A, C>(
     let woken = async {
         match &mut waiting {
             Some(Waiting::Permit(incarnation)) => Some(Woken::Permit(*incarnation, recoveries.acquire().await)),
-            Some(Waiting::Answer(answer)) => {
-                Some(answer.await.map_or(Woken::Lost, |(incarnation, answer)| Woken::Answer(incarnation, answer)))
+            Some(Waiting::Call(incarnation, call)) => {
+                let answer = AssertUnwindSafe(call).catch_unwind().await;
+                Some(answer.map_or(Woken::Lost, |answer| Woken::Answer(*incarnation, answer)))
             }
             None => None,
         }
