@@ -110,7 +110,9 @@ async fn an_address_that_others_can_reach_needs_a_choice() {
     assert_eq!(code(&trusted), 0, "{}", said(&trusted));
     let plain = journal(&["health", &service.address]).await;
     assert_eq!(code(&plain), 6, "{}", said(&plain));
-    let stranger = Authority::new().sign("host", &["127.0.0.1"]);
+    // Its files end with it.
+    let others = Authority::new();
+    let stranger = others.sign("host", &["127.0.0.1"]);
     let foreign = journal(&[&["health", service.address.as_str()][..], &shows(&stranger)].concat()).await;
     assert_eq!(code(&foreign), 6, "{}", said(&foreign));
     let tls = Tls::Files(TlsSettings::new(&files.key, &files.cert, &files.ca));

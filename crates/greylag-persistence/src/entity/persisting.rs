@@ -8,8 +8,7 @@ use std::time::Instant;
 use greylag_core::{EntityError, NotStoredReason};
 
 use super::{
-    Action, EntityCore, Failure, FencedBy, LastState, Phase, Signal, StoreCall, TrackerInput, Withheld,
-    guard,
+    Action, EntityCore, Failure, FencedBy, LastState, Phase, Signal, StoreCall, TrackerInput, Withheld, guard,
 };
 use crate::behavior::{EventMeta, EventSourced};
 use crate::effect::Chain;
