@@ -15,6 +15,7 @@ mod checks;
 mod disks;
 mod faults;
 mod fence;
+mod gate;
 mod ledger;
 mod membership;
 mod pruning;
@@ -73,6 +74,11 @@ pub(crate) fn worlds() -> Vec<World> {
             "coordinators of sharding over replicators: nobody hears of two decisions (sharding §2.15)",
             &[Omission::FenceRead, Omission::BucketReRead],
         ),
+        of(
+            Some("gate"),
+            "stores of different ages after a full stop: what was forgotten stays so, and nobody stays closed",
+            &[Omission::StaleStore, Omission::OpenJudge, Omission::AnyJudge, Omission::EveryStart, Omission::Horizon],
+        ),
         of(Some("catch-up"), "a new replica says that it has caught up: it holds everything", &[]),
     ]
 }
@@ -96,6 +102,7 @@ fn history(profile: Option<&str>, seed: u64, without: Option<Omission>, story: b
     match profile {
         Some("pruning") => pruning::history(seed, sabotage, story),
         Some("births") => pruning::births(seed, sabotage, story),
+        Some("gate") => gate::history(seed, sabotage, story),
         Some("catch-up") => catch_up::history(seed),
         Some("fence") => fence::history(seed, without),
         _ => faults::history(seed, sabotage, story),
@@ -132,6 +139,10 @@ fn sabotage(without: Option<Omission>) -> &'static [Sabotage] {
         Some(Omission::Reserved) => &[Sabotage::Reserved],
         Some(Omission::Birth) => &[Sabotage::Birth],
         Some(Omission::MovedTo) => &[Sabotage::MovedTo],
+        Some(Omission::OpenJudge) => &[Sabotage::OpenJudge],
+        Some(Omission::AnyJudge) => &[Sabotage::AnyJudge],
+        Some(Omission::EveryStart) => &[Sabotage::EveryStart],
+        Some(Omission::Horizon) => &[Sabotage::Horizon],
         _ => &[],
     }
 }

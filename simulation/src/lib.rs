@@ -75,6 +75,14 @@ pub enum Omission {
     Birth,
     /// A marker does not say to which slot of its owner an amount was moved (ddata Y4).
     MovedTo,
+    /// A store is judged by whoever is not gated itself (ddata Z11).
+    OpenJudge,
+    /// A store is judged by members that are not current (ddata Z11).
+    AnyJudge,
+    /// Everybody that has a store makes the start (ddata Z11).
+    EveryStart,
+    /// Horizons are believed however far ahead they are (ddata Z9).
+    Horizon,
     /// A coordinator does not look whether it is fenced before its decision is heard of (sharding §2.15).
     FenceRead,
     /// A coordinator does not read the homes again once its epoch is written (sharding §2.15).

@@ -50,6 +50,13 @@ fn every_life_of_a_counter_counts_once() {
     assert!(all.performed > 30, "{all:?}");
 }
 
+/// ddata Z11, scenario 90: full stops, and starts from stores of different ages.
+#[test]
+fn every_start_is_one_history() {
+    let all = keeps(Some("gate"), 0..24);
+    assert!(all.performed > 10, "{all:?}");
+}
+
 /// ddata G13.
 #[test]
 fn who_has_caught_up_holds_everything() {

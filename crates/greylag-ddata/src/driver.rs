@@ -352,6 +352,8 @@ impl Replicator {
         let mut lifecycle = self.lifecycle();
         // An error means that the task is gone, which is what is waited for.
         drop(lifecycle.wait_for(|now| matches!(now, Lifecycle::Stopped(_))).await);
+        // One whose store was refused has gone on telling others until now.
+        self.handle.control.closed().await;
     }
 
     async fn ask<R: Send + 'static>(&self, f: impl FnOnce(&mut Task) -> R + Send + 'static) -> Result<R, RequestError> {
@@ -361,6 +363,9 @@ impl Replicator {
     }
 
     fn request(&self, request: Request) -> Result<(), RequestError> {
+        if matches!(*self.handle.lifecycle.borrow(), Lifecycle::Stopped(_)) {
+            return Err(self.stopped());
+        }
         self.handle.requests.try_send(request).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => RequestError::Overloaded,
             mpsc::error::TrySendError::Closed(_) => self.stopped(),

@@ -173,20 +173,32 @@ pub enum StopReason {
         /// What is wrong with it.
         why: String,
     },
-    /// The store was out of touch for so long that peers have forgotten what may still be in it. Nothing was
-    /// exchanged. See `durable.stale_store`. Source: ddata Z9.
+    /// The store parted from what the others hold, and since then one of both has forgotten what was removed. Nothing
+    /// was exchanged. The replicator goes on telling others that it is refused until its last handle is dropped.
+    /// See `durable.stale_store`. Source: ddata Z11.
     #[error(
-        "the store was last in touch at {synced_at} and {peer} has forgotten what was removed up to {horizon}; \
-         remove the store, or set durable.stale_store to discard"
+        "the store was last in touch at {synced_at}; its history and that of {peer} parted at {parted}, and since then \
+         something was forgotten ({}); remove the store, or set durable.stale_store to discard",
+        forgotten(*own_horizon, *horizon)
     )]
     StoreTooOld {
         /// When this store was last in touch, wall clock in milliseconds.
         synced_at: i64,
+        /// When its history and that of the peer parted.
+        parted: i64,
+        /// Up to when things were forgotten here.
+        own_horizon: Option<i64>,
         /// Up to when the peer has forgotten.
-        horizon: i64,
+        horizon: Option<i64>,
         /// The peer.
         peer: UniqueAddress,
     },
+}
+
+/// Up to when which of both has forgotten.
+fn forgotten(own: Option<i64>, theirs: Option<i64>) -> String {
+    let part = |who: &str, horizon: Option<i64>| horizon.map(|horizon| format!("{who} up to {horizon}"));
+    [part("here", own), part("there", theirs)].into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
 /// Why a replicator did not start.

@@ -51,6 +51,7 @@
 //!
 //! With the feature `cluster`, `Membership::from_cluster` feeds a replicator from the cluster.
 
+mod bounds;
 mod delta_log;
 mod driver;
 mod durable;
@@ -64,6 +65,7 @@ pub mod fuzzing;
 #[allow(missing_docs, clippy::all, unreachable_pub)]
 #[path = "generated/greylag.ddata.v1.rs"]
 mod generated;
+mod gate;
 mod key;
 mod level;
 mod memory_store;
@@ -94,6 +96,7 @@ mod wire;
 pub use driver::{AnySubscription, Changes, Events, Membership, MembershipHandle, Replicator, Subscription};
 pub use durable::{DurableSettings, OnBadRecord, StaleStore};
 pub use error::{DeleteError, GetError, RequestError, StartError, StopReason, UpdateError};
+pub use gate::{GateState, Standing, Start, Starts, ToldStarts};
 pub use key::{InvalidKey, Key, KeyId, MAX_ID_BYTES};
 pub use level::{ReadLevel, WriteLevel};
 pub use memory_store::{MemoryStore, StoreImage};

@@ -438,7 +438,7 @@ impl Message {
             Self::Check { key, .. } => key.len() + 28,
             Self::Read { key, tag, .. } => key.len() + tag.len() + 28,
             Self::SyncOpen { pruning, .. } | Self::SyncSame { pruning, .. } | Self::SyncDiffers { pruning, .. } => {
-                40 + pruning.rounds.len() * 32
+                40 + pruning.rounds.len() * 32 + pruning.standing.listed() * 20
             }
             Self::SyncNodes { parents, .. } => 16 + parents.iter().map(|(_, sums)| 24 + sums.len() * 20).sum::<usize>(),
             Self::SyncList { prefixes, keys, .. } => 24 + prefixes.len() * 13 + keys.len() * 26,
@@ -508,6 +508,20 @@ impl Message {
     /// Whether it moves or compares entries; openings of rounds and answers to them do not.
     pub(crate) fn is_exchange(&self) -> bool {
         !matches!(self, Self::SyncOpen { .. } | Self::SyncSame { .. } | Self::SyncDiffers { .. })
+    }
+
+    /// Whether it asks for something to be merged or read outside of any round.
+    pub(crate) fn is_request(&self) -> bool {
+        self.request().is_some() || matches!(self, Self::DeltaBatch { .. })
+    }
+
+    /// Whether it answers a request and carries no data.
+    pub(crate) fn is_bare_reply(&self) -> bool {
+        match self {
+            Self::WriteReply { reply, .. } => !matches!(reply, WriteReply::Deleted { .. }),
+            Self::ReadReply { reply, .. } => matches!(reply, ReadReply::NotReady | ReadReply::Nack(_)),
+            _ => false,
+        }
     }
 
     /// Whether it belongs to a round of anti-entropy.
@@ -838,16 +852,41 @@ pub enum ReplicatorEvent {
         /// The tag of its type.
         tag: Arc<str>,
     },
-    /// The store is older than what a peer has forgotten, and the settings say to go on. Source: ddata Z9.
+    /// The store is older than what a peer has forgotten, or has forgotten what the peer has not, and the settings say
+    /// to go on. Source: ddata Z11.
     StaleStore {
         /// When this store was last in touch, wall clock in milliseconds.
         synced_at: i64,
+        /// When its history and that of the peer parted.
+        parted: i64,
+        /// Up to when things were forgotten here.
+        own_horizon: Option<i64>,
         /// Up to when the peer has forgotten.
-        horizon: i64,
+        horizon: Option<i64>,
         /// The peer.
         peer: UniqueAddress,
         /// How many loaded entries were dropped for it.
         dropped: usize,
+    },
+    /// What was loaded is exchanged with nobody so far: nobody has judged whether it is too old. Told once a minute.
+    /// Removing these members from the cluster is the operator's word. Source: ddata Z11.
+    GateClosed {
+        /// Those that have not said how they stand; if all have, who comes before this replicator.
+        waiting_for: Vec<UniqueAddress>,
+    },
+    /// A peer names a time of pruning that lies further ahead than clocks may differ. It counts for nothing.
+    /// Told once a minute for each peer. Source: ddata Z9.
+    ImplausibleHorizon {
+        /// The peer.
+        peer: UniqueAddress,
+        /// By how many milliseconds it is ahead of the clock here.
+        ahead_ms: i64,
+    },
+    /// The wall clock here contradicts what this process, or the one before it, had noted. That counts from now on.
+    /// Source: ddata Z9.
+    ClockWentBack {
+        /// By how many milliseconds what was noted is ahead.
+        by_ms: i64,
     },
     /// A value in fragments or parts was given up: what came made no sense, or nothing more came.
     TransferAborted {

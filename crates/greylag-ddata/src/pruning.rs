@@ -60,8 +60,6 @@ pub(crate) struct Pruning {
     pub(crate) ranges: Ranges,
     /// Entries that wait to be performed, by removed replica.
     pub(crate) work: Vec<Work>,
-    /// What forgot before this may have forgotten what another still lacks. Source: ddata Z9.
-    forget_horizon: Option<i64>,
     /// When the next tick is due.
     pub(crate) tick_at: Instant,
     sabotage: &'static [Sabotage],
@@ -81,7 +79,6 @@ impl Pruning {
             collections: Collections::default(),
             ranges: Ranges::default(),
             work: Vec::new(),
-            forget_horizon: None,
             tick_at: now + settings.pruning_interval.unwrap_or_default(),
             sabotage: settings.sabotage,
         }
@@ -137,9 +134,9 @@ impl Pruning {
         self.removed.contains_key(&replica)
     }
 
-    /// The rounds and the horizon, as they are said to peers.
-    pub(crate) fn news(&self) -> PruningNews {
-        PruningNews { rounds: self.rounds.iter().cloned().collect(), forget_horizon: self.forget_horizon }
+    /// The rounds, as they are said to peers.
+    pub(crate) fn rounds(&self) -> Vec<PruningRound> {
+        self.rounds.iter().cloned().collect()
     }
 
     /// A peer showed its rounds. Source: ddata Z1, Z3, Z4.
@@ -166,19 +163,8 @@ impl Pruning {
         self.collections.on_shown(from, self.own, &news.rounds);
     }
 
-    /// A horizon is taken over at the end of a complete round, so nobody is refused by its own coming
-    /// back. Source: ddata Z9.
-    pub(crate) fn raise_horizon(&mut self, horizon: Option<i64>) {
-        self.forget_horizon = self.forget_horizon.max(horizon);
-    }
-
-    /// What was forgotten here, or by those that complete rounds were exchanged with.
-    pub(crate) fn forget_horizon(&self) -> Option<i64> {
-        self.forget_horizon
-    }
-
-    /// Markers that ended before this may be forgotten now: nobody is unreachable, and there was time
-    /// for everything to spread since they ended and since everybody could be reached. Source: ddata Z9.
+    /// Markers that ended before this may be forgotten now, as far as the clocks say: nobody is unreachable, and there
+    /// was time for everything to spread since they ended and since everybody could be reached. Source: ddata Z9.
     pub(crate) fn forgets_before(&self, now: Instant, wall_ms: i64, settings: &ReplicatorSettings) -> Option<i64> {
         settings.pruning_interval?;
         let since = self.clock.running_since()?;

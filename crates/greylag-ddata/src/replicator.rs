@@ -10,6 +10,7 @@
 mod conflicts;
 mod deadlines;
 mod expiry;
+mod gate;
 mod invariants;
 mod left_alone;
 mod observed;
@@ -35,6 +36,7 @@ use rand_chacha::ChaCha8Rng;
 use crate::delta_log::{DeltaLog, Record, Said};
 use crate::entries::{Data, Entries, Entry, Filled};
 use crate::error::{DeleteError, GetError, RequestError, StopReason, UpdateError};
+use crate::gate::Gate;
 use crate::key::{InvalidKey, Key, KeyId, problem};
 use crate::level::{Level, WriteLevel};
 use crate::message::{DeltaItem, Effect, Input, Message, ReplicatorEvent, Reply, Snapshot};
@@ -107,6 +109,9 @@ pub struct Stats {
     /// Messages that could not be taken yet: durable entries were being loaded, or it was not known whether
     /// they are too old for the sender.
     pub not_ready: u64,
+    /// Messages with times of pruning or use that lie further ahead than clocks may differ. Those times were replaced,
+    /// or what stood beside them refused.
+    pub implausible_times: u64,
     /// Entries and tombstones whose time was over, removed.
     pub expired: u64,
     /// Entries and tombstones whose time was over when they arrived, ignored.
@@ -132,6 +137,7 @@ pub struct ReplicatorCore {
     reads: BTreeMap<u64, ReadRequest>,
     deadlines: Deadlines,
     rounds: Rounds,
+    gate: Gate,
     pruning: Pruning,
     conflicts: Conflicts,
     /// The wall clock when it was last told, and when that was.
@@ -148,6 +154,8 @@ pub struct ReplicatorCore {
     expire_at: Option<Instant>,
     expire_after: Instant,
     stopping: Option<(StopReason, Instant)>,
+    /// Whether one that is refused does not even tell others so any more.
+    is_over: bool,
     silence: Silence,
     sent: Traffic,
     received: Traffic,
@@ -189,6 +197,7 @@ impl ReplicatorCore {
             deadlines: Deadlines::default(),
             rounds: Rounds::default(),
             conflicts: Conflicts::default(),
+            gate: Gate::new(replica, &settings, now),
             pruning: Pruning::new(replica, &settings, now),
             wall: (now, 0),
             subscriptions: Subscriptions::default(),
@@ -201,6 +210,7 @@ impl ReplicatorCore {
             expire_at: None,
             expire_after: now,
             stopping: None,
+            is_over: false,
             silence: Silence::default(),
             sent: Traffic::default(),
             received: Traffic::default(),
@@ -214,7 +224,7 @@ impl ReplicatorCore {
     pub fn handle(&mut self, now: Instant, input: Input, out: &mut Vec<Effect>) {
         self.entries.forget_encodings(now, self.settings.encode_cache_time_to_live);
         if let Input::Wall(wall_ms) | Input::Delete { wall_ms, .. } = input {
-            self.wall = (now, wall_ms);
+            self.set_wall(now, wall_ms, out);
         }
         self.tell_time(now, out);
         match input {
@@ -235,7 +245,7 @@ impl ReplicatorCore {
             Input::Flush => self.subscriptions.flush(&mut self.entries, out),
             Input::Stop(reason) => self.on_stop(now, reason, out),
             Input::Stored { ticket, result } => self.on_stored(now, ticket, result, out),
-            Input::Loaded(records) => self.on_loaded(records, out),
+            Input::Loaded(records) => self.on_loaded(now, records, out),
             Input::LoadDone(meta) => self.on_load_done(now, meta, out),
             Input::LoadFailed(error) => self.on_load_failed(now, error, out),
         }
@@ -251,7 +261,8 @@ impl ReplicatorCore {
         }
         let storing = [self.storage.meta_deadline(), self.entries.storing.next_deadline()];
         let requests = self.deadlines.next();
-        let syncing = self.syncing_since.map(|since| since + self.settings.sync_timeout);
+        let may_time_out = !self.gate.keeps_out();
+        let syncing = self.syncing_since.filter(|_| may_time_out).map(|since| since + self.settings.sync_timeout);
         let gossip = (!self.replicas.others.is_empty()).then_some(self.gossip_at);
         let stopping = self.stopping.as_ref().map(|(_, deadline)| *deadline);
         let initial = self.initial_retry_at();
@@ -261,7 +272,7 @@ impl ReplicatorCore {
         let expiry = self.expire_at;
         let timers =
             [step, syncing, initial, gossip, self.propagate_at, self.notify_at, expiry, stopping, pruning, silence];
-        timers.into_iter().chain(storing).chain([requests]).flatten().min()
+        timers.into_iter().chain(storing).chain([requests, self.gate.next_deadline()]).flatten().min()
     }
 
     /// Changes an entry. The closure runs at once; on `Ok`, a [`Reply::Update`] with this `id` says
@@ -282,7 +293,7 @@ impl ReplicatorCore {
         out: &mut Vec<Effect>,
     ) -> Result<O, UpdateError<E>> {
         let level = Level::from(level);
-        self.wall = (now, wall_ms);
+        self.set_wall(now, wall_ms, out);
         self.tell_time(now, out);
         self.check_request(key.id(), level)?;
         self.free(now, key.id(), out);
@@ -531,8 +542,9 @@ impl ReplicatorCore {
 
     fn on_replicas(&mut self, now: Instant, replicas: Arc<Replicas>, out: &mut Vec<Effect>) {
         let before = std::mem::replace(&mut self.replicas, replicas);
-        self.pruning.on_replicas(now, &self.replicas);
-        let peers: BTreeSet<UniqueAddress> = self.peers().collect();
+        let mut news = Vec::new();
+        self.gate.on_replicas(self.moment(now), &self.replicas, &mut news);
+        self.pruning.on_replicas(now, &self.unrefused());
         for peer in self.replicas.others.iter().filter(|replica| replica.reachable).map(|replica| &replica.address) {
             match before.other(peer) {
                 None => self.rounds.owe(peer.clone()),
@@ -553,7 +565,8 @@ impl ReplicatorCore {
         for peer in suspects.iter().filter(|peer| before.other(peer).is_some_and(|was| was.reachable)) {
             self.ask_instead_of(peer, out);
         }
-        self.log.set_peers(&peers);
+        self.set_log_peers();
+        self.heed_gate(now, news, out);
         self.begin_syncing(now, out);
         if self.replicas.is_anything_known() {
             self.evaluate_early(now, out);
@@ -563,19 +576,18 @@ impl ReplicatorCore {
         }
     }
 
-    /// Everybody that gets deltas and takes part in rounds.
-    fn peers(&self) -> impl Iterator<Item = UniqueAddress> + '_ {
-        self.replicas.others.iter().filter(|replica| replica.status.is_peer()).map(|replica| replica.address.clone())
-    }
-
     fn reachable_peers(&self) -> BTreeSet<UniqueAddress> {
         let peers = self.replicas.others.iter().filter(|replica| replica.status.is_peer() && replica.reachable);
-        let peers = peers.filter(|replica| !self.is_gated(&replica.address));
+        let peers = peers.filter(|replica| self.gate.takes_deltas(&replica.address));
         peers.map(|replica| replica.address.clone()).collect()
     }
 
     /// Sends what is unsent and waits for one voter to hold all of it. Source: ddata G15.
     fn on_stop(&mut self, now: Instant, reason: StopReason, out: &mut Vec<Effect>) {
+        if self.gate.is_refused() {
+            // Nobody is told any more that it is.
+            self.is_over = true;
+        }
         if self.stopping.is_some() || matches!(self.lifecycle, Lifecycle::Stopped(_)) {
             return;
         }
@@ -595,6 +607,7 @@ impl ReplicatorCore {
     fn finish_stop(&mut self, now: Instant, out: &mut Vec<Effect>) {
         let Some((reason, deadline)) = self.stopping.clone() else { return };
         let voters = self.replicas.others.iter().filter(|replica| replica.status.is_voter() && replica.reachable);
+        let voters = voters.filter(|replica| self.gate.takes_deltas(&replica.address));
         let has_acknowledged = |voter: &&Replica| self.log.len() == 0 || self.log.is_acknowledged_by(&voter.address);
         let nobody = voters.clone().next().is_none();
         let up_to_date: Vec<UniqueAddress> =
@@ -626,6 +639,7 @@ impl ReplicatorCore {
         }
         self.tick_requests(now, out);
         self.tick_silence(now, out);
+        self.tick_gate(now, out);
         self.tick_rounds(now, out);
         if self.propagate_at.is_some_and(|at| at <= now) {
             self.propagate_at = None;
@@ -664,11 +678,18 @@ impl ReplicatorCore {
         if self.settings.omits(Sabotage::DeltaMarkers) {
             message.forget_markers_of_deltas();
         }
-        if self.is_gated(&to) && message.is_exchange() {
-            // As if it were lost: what is here may be older than what the peer has forgotten.
-            return;
+        if message.is_exchange() {
+            let is_held = message.request().is_some() && !self.gate.has_heard(&to);
+            if is_held || !self.gate.exchanges_with(&to) {
+                // One of both may hold what the other has forgotten. It is asked once that is known not to be so, and
+                // somebody else at once.
+                if let Some(request) = message.request() {
+                    self.ask_instead_in(request, &to, out);
+                }
+                return;
+            }
+            self.note_contact(&to);
         }
-        self.note_contact();
         self.stats.full_states_sent += message.full_states();
         let bytes = message.size_hint();
         self.sent.count(message.kind(), bytes);
@@ -688,6 +709,12 @@ impl ReplicatorCore {
         if !self.entries.storing.held_back.is_empty() && self.lifecycle != Lifecycle::Loading {
             self.load_held_back(&T::TAG.to_string());
         }
+    }
+
+    /// Whether there is nothing more to do. One whose store is too old has stopped for its users, and still tells others
+    /// that it is refused until it is stopped. Source: ddata Z11.
+    pub fn is_over(&self) -> bool {
+        matches!(self.lifecycle, Lifecycle::Stopped(_)) && (self.is_over || !self.gate.is_refused())
     }
 
     /// Where the replicator is in its life.

@@ -39,4 +39,12 @@ pub enum Sabotage {
     Birth,
     /// A marker does not say to which slot of its owner an amount was moved (ddata Y4).
     MovedTo,
+    /// A store is judged by whoever is not gated itself (ddata Z11).
+    OpenJudge,
+    /// A store is judged by anybody (ddata Z11).
+    AnyJudge,
+    /// Everybody with a store makes the start (ddata Z11).
+    EveryStart,
+    /// Horizons and times of pruning are believed however far ahead they are (ddata Z9).
+    Horizon,
 }

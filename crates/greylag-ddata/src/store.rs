@@ -21,6 +21,7 @@ use futures::future::BoxFuture;
 use futures::stream::BoxStream;
 use greylag_crdt::{Markers, ReplicaId};
 
+use crate::gate::Starts;
 use crate::key::KeyId;
 
 /// One change of what is stored.
@@ -71,13 +72,15 @@ pub enum StoreOp {
 pub struct StoreMeta {
     /// When this was written: wall clock in milliseconds.
     pub written_at: i64,
-    /// When the latest complete round with a voter began, or the time of writing as long as this store
-    /// has not met another member.
+    /// When the latest complete round with a member began whose gate was open, or the time of writing as long as
+    /// nothing was exchanged with anybody.
     pub synced_at: Option<i64>,
-    /// Whether this store has met another member.
+    /// Whether data were ever exchanged with another member.
     pub has_met_others: bool,
     /// Up to when markers and tombstones were forgotten.
     pub forget_horizon: Option<i64>,
+    /// The starts of the history that this store belongs to. Source: ddata Z11.
+    pub starts: Starts,
     /// Replicas that were removed and are not forgotten.
     pub removed: BTreeSet<ReplicaId>,
 }

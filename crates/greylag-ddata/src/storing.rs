@@ -68,6 +68,7 @@ struct Flight {
     keys: BTreeSet<KeyId>,
     asides: Vec<KeyId>,
     has_meta: bool,
+    meta_goes_first: bool,
     waiting: Vec<Waiting>,
 }
 
@@ -90,6 +91,10 @@ pub(crate) struct Storing {
     /// Records that cannot be read, to be moved aside.
     asides: Vec<KeyId>,
     pub(crate) meta_is_due: bool,
+    /// Whether horizon and starts have to be in the store before any change that is gathered.
+    meta_goes_first: bool,
+    /// The last time in touch that the store may speak of.
+    stored_synced_at: Option<i64>,
     flight: Option<Flight>,
     /// Not stored as they are, and in no store that is under way or gathered.
     failed: BTreeSet<KeyId>,
@@ -115,6 +120,8 @@ impl Storing {
             waiting: Vec::new(),
             asides: Vec::new(),
             meta_is_due: false,
+            meta_goes_first: false,
+            stored_synced_at: None,
             flight: None,
             failed: BTreeSet::new(),
             retry_at: None,
@@ -152,6 +159,12 @@ impl Storing {
             (None, Some(delta)) => drop(self.changes.insert(key.clone(), Change::Deltas(vec![delta]))),
             (_, None) => drop(self.changes.insert(key.clone(), Change::Full)),
         }
+    }
+
+    /// What the replicator goes by was taken over from a peer: the store has it before any data of that peer.
+    pub(crate) fn meta_is_first(&mut self) {
+        self.meta_goes_first = true;
+        self.meta_is_due = true;
     }
 
     /// What is stored for an entry was read and is this large.
@@ -196,6 +209,7 @@ impl Storing {
             return Some(told);
         }
         self.meta_is_due |= flight.has_meta;
+        self.meta_goes_first |= flight.meta_goes_first;
         self.asides.extend(flight.asides);
         for key in flight.keys {
             self.large.remove(&key);
@@ -290,17 +304,27 @@ impl Entries {
             keys: changes.keys().cloned().collect(),
             asides: asides.clone(),
             has_meta: std::mem::take(&mut storing.meta_is_due),
+            meta_goes_first: std::mem::take(&mut storing.meta_goes_first),
             waiting: std::mem::take(&mut storing.waiting),
         };
-        let has_meta = flight.has_meta;
+        let meta = flight.has_meta.then(meta);
+        let first = meta.clone().filter(|_| flight.meta_goes_first).map(|meta| {
+            // What the rounds until now brought comes after it.
+            let synced_at = storing.stored_synced_at.unwrap_or(i64::MIN);
+            StoreMeta { synced_at: meta.synced_at.filter(|_| !meta.has_met_others).or(Some(synced_at)), ..meta }
+        });
+        if let Some(meta) = &meta {
+            storing.stored_synced_at = meta.synced_at;
+        }
         storing.flight = Some(flight);
-        let mut ops: Vec<StoreOp> = asides.into_iter().map(|key| StoreOp::Quarantine { key }).collect();
+        let mut ops: Vec<StoreOp> = first.map(StoreOp::Meta).into_iter().collect();
+        ops.extend(asides.into_iter().map(|key| StoreOp::Quarantine { key }));
         for (key, change) in changes {
             let op = self.store_op(types, key, change);
             ops.push(op);
         }
         // Last: whoever reads it knows that what it speaks of is stored too.
-        ops.extend(has_meta.then(|| StoreOp::Meta(meta())));
+        ops.extend(meta.map(StoreOp::Meta));
         Some((self.storing.tickets, ops))
     }
 

@@ -118,8 +118,8 @@ pub(crate) struct Round {
     pub(crate) answered: bool,
     /// What completing it collects for.
     pub(crate) tokens: Tokens,
-    /// What the peer had forgotten when it began.
-    pub(crate) horizon: Option<i64>,
+    /// Whether every member could be reached when it began.
+    pub(crate) all_were_reachable: bool,
 }
 
 impl Round {
@@ -147,7 +147,7 @@ impl Round {
             acks: 0,
             answered: !opened_here,
             tokens: Tokens::default(),
-            horizon: None,
+            all_were_reachable: false,
         }
     }
 

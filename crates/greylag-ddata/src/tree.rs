@@ -81,6 +81,8 @@ pub struct Sixteenths(u16);
 impl Sixteenths {
     /// The whole space.
     pub const ALL: Self = Self(u16::MAX);
+    /// Nothing of it: such a round only tells how both stand. Source: ddata Z11.
+    pub const NONE: Self = Self(0);
 
     /// Those whose bits are set.
     pub fn of(bits: u16) -> Self {

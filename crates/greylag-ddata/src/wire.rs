@@ -11,6 +11,7 @@ use greylag_crdt::{Decoder, Digest, Encoder, Markers, ReplicaId};
 use greylag_transport::PayloadValue;
 use prost::Message as _;
 
+use crate::gate::{GateState, STARTS_KEPT, Standing, Start, Starts, ToldStarts};
 use crate::generated as pb;
 use crate::key::KeyId;
 use crate::message::{
@@ -18,7 +19,7 @@ use crate::message::{
 };
 use crate::pruning::{MAX_ROUNDS, PruningNews, PruningRound};
 use crate::transfers::Fragment;
-use crate::tree::{Prefix, Sixteenths, Sum};
+use crate::tree::{Prefix, Sum};
 
 /// The manifest of all messages.
 pub(crate) const MANIFEST: &str = "gl.ddata/1";
@@ -82,9 +83,9 @@ fn check_counts(kind: &pb::message::Kind) -> Result<(), WireError> {
     if let Kind::SyncOpen(pb::SyncOpen { pruning: Some(news), .. })
     | Kind::SyncSame(pb::SyncSame { pruning: Some(news), .. })
     | Kind::SyncDiffers(pb::SyncDiffers { pruning: Some(news), .. }) = kind
-        && news.rounds.len() > MAX_ROUNDS
+        && (news.rounds.len() > MAX_ROUNDS || news.starts.len() > STARTS_KEPT)
     {
-        return Err(WireError::TooMany(news.rounds.len()));
+        return Err(WireError::TooMany(news.rounds.len().max(news.starts.len())));
     }
     bounded(match kind {
         Kind::DeltaBatch(m) => m.items.len(),
@@ -217,18 +218,58 @@ fn news(news: &PruningNews) -> pb::PruningNews {
         owner: round.owner.0,
         created_at: round.created_at,
     });
-    pb::PruningNews { rounds: rounds.collect(), forget_horizon: news.forget_horizon }
+    let Standing { forget_horizon, synced_at, starts, state, is_current } = &news.standing;
+    let (starts, starts_digest) = match starts {
+        ToldStarts::Listed(starts) => (starts.iter().map(start).collect(), None),
+        ToldStarts::Known(digest) => (Vec::new(), Some(*digest)),
+    };
+    let gate = match state {
+        GateState::Open => pb::GateState::Open,
+        GateState::Closed => pb::GateState::Closed,
+        GateState::Refused => pb::GateState::Refused,
+    };
+    pb::PruningNews {
+        rounds: rounds.collect(),
+        forget_horizon: *forget_horizon,
+        synced_at: *synced_at,
+        starts,
+        starts_digest,
+        gate: gate.into(),
+        current: *is_current,
+    }
 }
 
-fn from_news(news: Option<pb::PruningNews>) -> PruningNews {
+fn start(start: &Start) -> pb::Start {
+    pb::Start { maker: start.maker.0, base: start.base }
+}
+
+fn from_standing(news: &pb::PruningNews) -> Result<Standing, WireError> {
+    let starts = news.starts.iter().map(|start| Start { maker: ReplicaId(start.maker), base: start.base });
+    let state = match pb::GateState::try_from(news.gate) {
+        Ok(pb::GateState::Open) => GateState::Open,
+        Ok(pb::GateState::Closed) => GateState::Closed,
+        Ok(pb::GateState::Refused) => GateState::Refused,
+        Err(_) => return Err(WireError::Missing("the state of a gate")),
+    };
+    Ok(Standing {
+        forget_horizon: news.forget_horizon,
+        synced_at: news.synced_at,
+        starts: news.starts_digest.map_or_else(|| ToldStarts::Listed(Starts::of(starts)), ToldStarts::Known),
+        state,
+        is_current: news.current,
+    })
+}
+
+fn from_news(news: Option<pb::PruningNews>) -> Result<PruningNews, WireError> {
     let news = news.unwrap_or_default();
+    let standing = from_standing(&news)?;
     let rounds = news.rounds.into_iter().map(|round| PruningRound {
         removed: ReplicaId(round.removed),
         epoch: round.epoch,
         owner: ReplicaId(round.owner),
         created_at: round.created_at,
     });
-    PruningNews { rounds: rounds.collect(), forget_horizon: news.forget_horizon }
+    Ok(PruningNews { rounds: rounds.collect(), standing })
 }
 
 /// Nothing to tell takes no byte: an idle pair of messages stays small.
@@ -334,7 +375,7 @@ fn to_kind(message: &Message) -> pb::message::Kind {
             Kind::DeltaAck(pb::DeltaAck { from_seq: *from_seq, to_seq: *to_seq, nacked: nacked.collect() })
         }
         Message::SyncOpen { round, part, root, pruning } => Kind::SyncOpen(pb::SyncOpen {
-            sixteenths: if *part == Sixteenths::ALL { 0 } else { part.bits().into() },
+            sixteenths: inner::sixteenths(*part),
             round: *round,
             root: Some(sum(*root)),
             digest_version: 1,
@@ -500,10 +541,10 @@ fn from_kind(kind: pb::message::Kind) -> Result<Message, WireError> {
         }
         Kind::SyncOpen(m) => {
             let part = inner::from_sixteenths(m.sixteenths)?;
-            Message::SyncOpen { round: m.round, part, root: from_sum(m.root)?, pruning: from_news(m.pruning) }
+            Message::SyncOpen { round: m.round, part, root: from_sum(m.root)?, pruning: from_news(m.pruning)? }
         }
-        Kind::SyncSame(m) => Message::SyncSame { round: m.round, pruning: from_news(m.pruning) },
-        Kind::SyncDiffers(m) => Message::SyncDiffers { round: m.round, pruning: from_news(m.pruning) },
+        Kind::SyncSame(m) => Message::SyncSame { round: m.round, pruning: from_news(m.pruning)? },
+        Kind::SyncDiffers(m) => Message::SyncDiffers { round: m.round, pruning: from_news(m.pruning)? },
         Kind::SyncNodes(m) => {
             let parents = m.parents.into_iter().map(from_parent).collect::<Result<_, _>>()?;
             Message::SyncNodes { round: a_round(m.round)?, number: m.number, parents }
@@ -551,6 +592,7 @@ fn from_batch_item(item: pb::BatchItem) -> Result<BatchItem, WireError> {
 mod tests {
     use super::*;
     use crate::message::{Offer, Wanted};
+    use crate::tree::Sixteenths;
 
     use greylag_crdt::{KeyRange, Part, RangeSum};
     use proptest::prelude::*;
@@ -577,7 +619,18 @@ mod tests {
         let item = DeltaItem { key: "k".into(), tag: "t".into(), prev: 1, version: 2, delta, markers, used_ms };
         let listed = |hash, used_ms| Listed { hash, digest: Digest(5), used_ms };
         let pruned = PruningRound { removed: ReplicaId(u64::MAX), epoch: 3, owner: ReplicaId(1), created_at: -1 };
-        let pruning = PruningNews { rounds: vec![pruned], forget_horizon: Some(0) };
+        let starts = Starts::of([None, Some(-7)].map(|base| Start { maker: ReplicaId(9), base }));
+        let standing = Standing {
+            forget_horizon: Some(0),
+            synced_at: Some(-1),
+            starts: ToldStarts::Listed(starts),
+            state: GateState::Closed,
+            is_current: true,
+        };
+        let pruning = PruningNews { rounds: vec![pruned], standing };
+        let starts = ToldStarts::Known(u64::MAX);
+        let refused = Standing { starts, state: GateState::Refused, ..Standing::default() };
+        let refused = PruningNews { rounds: Vec::new(), standing: refused };
         let round = RoundId { number: 4, opened_by_sender: true };
         let sum = Sum { count: 3, total: Digest(u128::MAX - 1) };
         let head = Envelope {
@@ -617,7 +670,8 @@ mod tests {
                 nacked: vec![Nacked { key: "k".into(), have: 1, full: false }],
             },
             Message::SyncOpen { round: 4, part: Sixteenths::ALL, root: sum, pruning: PruningNews::default() },
-            Message::SyncOpen { round: 4, part: Sixteenths::share(1, 3), root: sum, pruning: PruningNews::default() },
+            Message::SyncOpen { round: 4, part: Sixteenths::share(1, 3), root: sum, pruning: refused },
+            Message::SyncOpen { round: 4, part: Sixteenths::NONE, root: sum, pruning: PruningNews::default() },
             Message::SyncSame { round: 4, pruning: pruning.clone() },
             Message::SyncDiffers { round: 4, pruning },
             Message::SyncNodes {

@@ -7,12 +7,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use greylag_core::UniqueAddress;
-use greylag_crdt::{DotSource, GCounter, GSet, ReplicatedData, UpdateCx};
+use greylag_crdt::{DotSource, GCounter, GSet, ReplicaId, ReplicatedData, UpdateCx};
 use greylag_ddata::{
     BatchItem, DeltaItem, DurableSettings, Effect, GetError, Input, Key, Lifecycle, LoadedRecord, Message, OnBadRecord,
     PruningNews, Read, ReadLevel, ReadReply, Refusal, Replica, ReplicaStatus, Replicas, ReplicatorCore,
-    ReplicatorEvent, ReplicatorSettings, Reply, RequestError, Sixteenths, StaleStore, StopReason, StoreError,
-    StoreImage, StoreMeta, StoreOp, Sum, TypeTable, UpdateError, WriteLevel, WriteReply,
+    ReplicatorEvent, ReplicatorSettings, Reply, RequestError, Sixteenths, StaleStore, Standing, Start, Starts,
+    StopReason, StoreError, StoreImage, StoreMeta, StoreOp, Sum, ToldStarts, TypeTable, UpdateError, WriteLevel,
+    WriteReply,
 };
 
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -63,6 +64,11 @@ impl Node {
         node.settle_disk(true);
         // Nobody answers the rounds that it opens; synchronizing ends with its time.
         node.advance(Duration::from_secs(31));
+        // From the first exchange on the store remembers that there was one.
+        for other in others {
+            node.hears_of(other);
+            node.receive(other, Message::DeltaBatch { from_seq: 1, to_seq: 1, items: Vec::new() });
+        }
         node.settle_disk(true);
         node.sent.clear();
         assert_eq!(*node.core.lifecycle(), Lifecycle::Running);
@@ -77,6 +83,12 @@ impl Node {
         let replicas =
             Replicas { own_status: Some(ReplicaStatus::Up), others: others.collect(), ..Replicas::default() };
         self.input(Input::Replicas(Arc::new(replicas)));
+    }
+
+    /// Another one says how it stands: it has nothing, and knows nothing.
+    fn hears_of(&mut self, other: &str) {
+        let (part, root, pruning) = (Sixteenths::NONE, Sum::default(), PruningNews::default());
+        self.receive(other, Message::SyncOpen { round: 1, part, root, pruning });
     }
 
     fn load(&mut self) {
@@ -212,6 +224,7 @@ fn store_failed(id: &str) -> Result<(), UpdateError<std::convert::Infallible>> {
 fn from_writer(elements: &[u64]) -> (DeltaItem, greylag_ddata::Envelope) {
     let mut writer = Node::new("w", DurableSettings::default(), StoreImage::default());
     writer.meets(&["b"]);
+    writer.hears_of("b");
     for element in elements {
         writer.add(WriteLevel::majority(TIMEOUT), *element);
     }
@@ -602,13 +615,21 @@ fn what_was_held_back_is_discarded_with_a_stale_store() {
     let key: greylag_ddata::KeyId = "late".into();
     disk.apply(StoreOp::Put { key: key.clone(), tag, bytes, markers: greylag_crdt::Markers::new() });
     let (written_at, synced_at, removed) = (900, Some(900), [].into());
-    disk.apply(StoreOp::Meta(StoreMeta { written_at, synced_at, has_met_others: true, forget_horizon: None, removed }));
+    disk.apply(StoreOp::Meta(StoreMeta {
+        written_at,
+        synced_at,
+        has_met_others: true,
+        removed,
+        ..StoreMeta::default()
+    }));
     let (on_bad_record, stale_store) = (OnBadRecord::Quarantine, StaleStore::Discard);
     let durable = DurableSettings { on_bad_record, stale_store, ..DurableSettings::of(["*"]) };
     let mut node = Node::new("b", durable, disk);
     node.load();
     node.meets(&["w"]);
-    let pruning = PruningNews { rounds: Vec::new(), forget_horizon: Some(950) };
+    let starts = ToldStarts::Listed(Starts::of([Start { maker: ReplicaId(23), base: Some(970) }]));
+    let standing = Standing { forget_horizon: Some(950), starts, is_current: true, ..Standing::default() };
+    let pruning = PruningNews { rounds: Vec::new(), standing };
     node.receive("w", Message::SyncOpen { round: 1, part: Sixteenths::ALL, root: Sum::default(), pruning });
     let told = node.events.last();
     assert!(matches!(told, Some(ReplicatorEvent::StaleStore { dropped: 1, .. })), "{told:?}");

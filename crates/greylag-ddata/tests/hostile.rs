@@ -386,7 +386,10 @@ async fn a_great_many_rounds_of_pruning() {
     let scene = Scene::new(settings()).await;
     let round =
         |removed| PruningRound { removed: ReplicaId(removed), epoch: 1, owner: ReplicaId(7), created_at: i64::MAX };
-    let told = |count: u64| PruningNews { rounds: (1_000..1_000 + count).map(round).collect(), forget_horizon: None };
+    let told = |count: u64| PruningNews {
+        rounds: (1_000..1_000 + count).map(round).collect(),
+        standing: greylag_ddata::Standing::default(),
+    };
     scene.say(Message::SyncSame { round: 1, pruning: told(8_193) });
     scene.counted(|stats| stats.malformed == 1).await;
     scene.say(Message::SyncSame { round: 1, pruning: told(8_192) });

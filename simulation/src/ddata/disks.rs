@@ -33,6 +33,13 @@ pub(super) enum Found {
     Nothing,
 }
 
+impl Disk {
+    /// What was flushed there, to be found again.
+    pub(super) fn copy(&self) -> Self {
+        Self { image: self.image.clone(), backup: None, under_way: None }
+    }
+}
+
 impl World {
     fn disk(&mut self, index: usize) -> &mut Disk {
         self.disks.entry(self.processes[index].place).or_default()

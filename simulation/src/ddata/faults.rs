@@ -75,6 +75,7 @@ fn arrangement(seed: u64, sabotage: &'static [Sabotage]) -> Arrangement {
         tallies: rng.random_range(1..=2),
         without_deltas: (seed.is_multiple_of(7)).then_some(0),
         disks_fail: seed % 5 == 2,
+        refused_stay: false,
     }
 }
 

@@ -137,6 +137,7 @@ fn arrangement(rng: &mut ChaCha8Rng, forgets: bool, sabotage: &'static [Sabotage
         tallies: 1,
         without_deltas: None,
         disks_fail: false,
+        refused_stay: false,
     }
 }
 

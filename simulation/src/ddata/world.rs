@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use greylag_core::UniqueAddress;
 use greylag_crdt::{DotSource, GCounter, LwwMap, LwwRegister, ReplicaId, ReplicatedData};
 use greylag_ddata::{
-    Effect, Input, Key, Lifecycle, Message, ReplicaStatus, ReplicatorCore, ReplicatorSettings, Reply, Sum, TypeTable,
+    Effect, Input, Key, Lifecycle, Message, ReplicaStatus, ReplicatorCore, ReplicatorSettings, Reply, StopReason, Sum,
+    TypeTable,
 };
 use greylag_testkit::deadlines::Steps;
 use greylag_testkit::network::{Happening, Link, Network, NodeId};
@@ -47,6 +48,11 @@ pub(super) struct Process {
 }
 
 impl Process {
+    /// From now on its wall clock is so many milliseconds ahead.
+    pub(super) fn set_skew(&mut self, skew: i64) {
+        self.skew = skew;
+    }
+
     pub(super) fn replica(&self) -> ReplicaId {
         ReplicaId(self.address.uid().get())
     }
@@ -77,6 +83,8 @@ pub(super) struct Arrangement {
     pub(super) without_deltas: Option<usize>,
     /// Now and then a disk says that it failed.
     pub(super) disks_fail: bool,
+    /// Processes whose stores are refused go on and say so; else they end.
+    pub(super) refused_stay: bool,
 }
 
 /// The processes of one history, and what is known of them from outside.
@@ -204,6 +212,12 @@ impl World {
         index
     }
 
+    /// A process looks at its clock.
+    pub(super) fn tell_wall(&mut self, index: usize) {
+        let wall = self.wall_ms(index);
+        self.input(index, Input::Wall(wall));
+    }
+
     /// What every replicator is told first.
     fn begin_life(&mut self, index: usize) {
         let wall = self.wall_ms(index);
@@ -271,6 +285,9 @@ impl World {
                 Effect::Store { ticket, ops } => self.store(index, ticket, ops),
                 Effect::LoadAnew => unreachable!("no store of a simulation loses its end"),
                 Effect::Load => self.due(Duration::from_millis(3), index, Due::Loaded),
+                // It says to others that it is too old as long as somebody lets it.
+                Effect::Lifecycle(Lifecycle::Stopped(StopReason::StoreTooOld { .. }))
+                    if self.arrangement.refused_stay => {}
                 // It is too old, or nobody wants it any more.
                 Effect::Lifecycle(Lifecycle::Stopped(_)) => self.due(Duration::ZERO, index, Due::Ended),
                 Effect::Lifecycle(_) | Effect::Event(_) => {}

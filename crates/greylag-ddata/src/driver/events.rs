@@ -75,8 +75,24 @@ fn log(event: &ReplicatorEvent) {
         ReplicatorEvent::RecordOfUnknownType { key, tag } => {
             tracing::error!(%key, %tag, "a stored record is of a type that is not registered here; it is not served");
         }
-        ReplicatorEvent::StaleStore { synced_at, horizon, peer, dropped } => {
-            tracing::error!(synced_at, horizon, %peer, dropped, "the store is older than what a peer has forgotten");
+        ReplicatorEvent::StaleStore { synced_at, parted, own_horizon, horizon, peer, dropped } => {
+            tracing::error!(
+                synced_at, parted, own_horizon, horizon, %peer, dropped,
+                "the store parted from what a peer holds, and one of both has forgotten something since"
+            );
+        }
+        ReplicatorEvent::GateClosed { waiting_for } => {
+            let waiting_for: Vec<String> = waiting_for.iter().map(ToString::to_string).collect();
+            tracing::warn!(
+                ?waiting_for,
+                "durable entries are exchanged with nobody until these members have answered, or are removed"
+            );
+        }
+        ReplicatorEvent::ImplausibleHorizon { peer, ahead_ms } => {
+            tracing::warn!(%peer, ahead_ms, "a peer names a time that is far ahead of this node's clock; it is not believed");
+        }
+        ReplicatorEvent::ClockWentBack { by_ms } => {
+            tracing::warn!(by_ms, "this node's clock is behind what it had noted; times of pruning count from now on");
         }
         ReplicatorEvent::PruningBlocked { by } => {
             tracing::info!(%by, "pruning waits: a member is unreachable");

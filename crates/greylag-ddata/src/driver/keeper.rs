@@ -20,7 +20,8 @@ enum Job {
 /// The task's end of it. Without a store it is silent.
 pub(super) struct Keeper {
     store: Option<Arc<dyn DurableStore>>,
-    jobs: mpsc::UnboundedSender<Job>,
+    /// `None` once it is closed.
+    jobs: Option<mpsc::UnboundedSender<Job>>,
     answers: mpsc::Receiver<Input>,
     keeping: tokio::task::JoinHandle<()>,
 }
@@ -33,7 +34,7 @@ impl Keeper {
             Some(store) => tokio::spawn(keep(store, job_queue, answer)),
             None => tokio::spawn(std::future::ready(())),
         };
-        Self { store, jobs, answers, keeping }
+        Self { store, jobs: Some(jobs), answers, keeping }
     }
 
     /// The machine has at most one store under way, so the queue is short.
@@ -51,7 +52,7 @@ impl Keeper {
 
     fn submit(&mut self, job: Job) {
         // Without a store the settings name no durable entry, and the machine asks for nothing.
-        drop(self.jobs.send(job));
+        drop(self.jobs.as_ref().map(|jobs| jobs.send(job)));
     }
 
     /// What the store says next; `None` where there is none.
@@ -59,12 +60,20 @@ impl Keeper {
         self.answers.recv().await
     }
 
-    /// Ends what is under way, and closes the store.
-    pub(super) async fn close(mut self) {
+    /// Whether the store is closed.
+    pub(super) fn is_closed(&self) -> bool {
+        self.jobs.is_none()
+    }
+
+    /// Ends what is under way, and closes the store. A second time it does nothing.
+    pub(super) async fn close(&mut self) {
+        if self.jobs.take().is_none() {
+            return;
+        }
         self.answers.close();
-        drop(self.jobs);
-        drop(self.keeping.await);
-        if let Some(store) = self.store
+        // An error means that it has ended already.
+        drop((&mut self.keeping).await);
+        if let Some(store) = &self.store
             && let Err(error) = store.close().await
         {
             tracing::error!(%error, "the store of durable entries was not closed as it should be");

@@ -143,7 +143,13 @@ impl Task {
         let (mut membership_lives, mut control_lives, mut handles_live) = (true, true, true);
         // Whether what was done last was done for peers, in as many steps as it takes.
         let mut is_bulk;
-        while !matches!(self.core.lifecycle(), Lifecycle::Stopped(_)) {
+        while !self.core.is_over() {
+            if self.core.is_refused() && !self.keeper.is_closed() {
+                // Its users are told at once, and the store is theirs to look at; others are told as long as it lasts.
+                self.keeper.close().await;
+                self.followers.clear();
+                self.lifecycle.send_replace(self.core.lifecycle().clone());
+            }
             let deadline = self.core.next_deadline();
             let due = async {
                 match deadline {
@@ -210,7 +216,7 @@ impl Task {
         let began = Instant::now();
         self.take(first);
         for _ in 1..AT_ONCE {
-            if matches!(self.core.lifecycle(), Lifecycle::Stopped(_)) || began.elapsed() > TURN {
+            if self.core.is_over() || began.elapsed() > TURN {
                 return;
             }
             let Ok(request) = requests.try_recv() else { return };

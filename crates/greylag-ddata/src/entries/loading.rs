@@ -1,10 +1,14 @@
 //! Joining what a store held when the replicator started. Source: ddata U4, U5, Z9.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use greylag_crdt::{Markers, Performed};
 
-use super::{Data, Entries, Filled, Merged, Rules};
+use super::{Data, Entries, Entry, Filled, Merged, Rules};
+use crate::bounds::Bounds;
+use crate::key::KeyId;
 use crate::store::LoadedRecord;
 
 /// Why a stored record was not joined.
@@ -47,11 +51,57 @@ impl Entries {
 
     /// Moves the end of every marker on. What is stored is to be like that too.
     pub(crate) fn prolong_markers(&mut self, by: i64) {
+        self.change_markers(|_, markers| {
+            markers.prolong(by);
+            true
+        });
+    }
+
+    /// Has markers that were performed after `since` count as performed now. Source: ddata Z9.
+    pub(crate) fn renew_markers(&mut self, since: i64, now_ms: i64, life_of: impl Fn(&str) -> i64) {
+        self.change_markers(|key, markers| {
+            let is_recent = |marker: &Performed| marker.performed_at > since;
+            if !markers.iter().any(is_recent) {
+                return false;
+            }
+            let end = now_ms.saturating_add(life_of(key));
+            let mut renewed = Markers::new();
+            for marker in markers.iter() {
+                let mut marker = marker.clone();
+                if is_recent(&marker) {
+                    marker.performed_at = marker.performed_at.max(now_ms);
+                    marker.obsolete_at = marker.obsolete_at.map(|obsolete_at| obsolete_at.max(end));
+                }
+                renewed.add(&marker);
+            }
+            *markers = renewed;
+            true
+        });
+    }
+
+    /// Has times that lie ahead of the wall clock count from now: that went back. Source: ddata Z9.
+    pub(crate) fn bound_times(&mut self, bounds: &Bounds) {
+        self.change_markers(|_, markers| bounds.markers(markers).is_some());
+        let is_ahead =
+            |entry: &Entry| matches!(entry.data, Data::Tombstone { deleted_at } if !bounds.allow(deleted_at));
+        let ahead: Vec<KeyId> =
+            self.tree.iter().filter(|entry| is_ahead(entry)).map(|entry| entry.key().clone()).collect();
+        for key in ahead {
+            let (data, markers) = (Data::Tombstone { deleted_at: bounds.now_ms }, Markers::new());
+            let versions = BTreeMap::new();
+            self.set(&key, Filled { data, versions, markers, size_bound: 16, born: 0, used_ms: None });
+        }
+    }
+
+    /// Changes the markers of every entry that has some which end; `change` says whether it did.
+    fn change_markers(&mut self, change: impl Fn(&KeyId, &mut Markers) -> bool) {
         for key in self.index.ended(i64::MAX) {
             let Some(entry) = self.get(&key) else { continue };
             let Some(value) = entry.value() else { continue };
             let mut markers = entry.markers().clone();
-            markers.prolong(by);
+            if !change(&key, &mut markers) {
+                continue;
+            }
             let (data, versions) = (Data::Value(value.boxed_clone()), entry.versions.to_map());
             let (size_bound, born) = (entry.size_bound, entry.born());
             self.set(&key, Filled { data, versions, markers, size_bound, born, used_ms: None });

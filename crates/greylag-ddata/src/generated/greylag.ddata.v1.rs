@@ -255,6 +255,30 @@ pub struct PruningNews {
     /// Wall clock in milliseconds up to which markers and tombstones were forgotten; absent for never.
     #[prost(sint64, optional, tag = "2")]
     pub forget_horizon: ::core::option::Option<i64>,
+    /// Wall clock in milliseconds until which the sender was in touch with others.
+    #[prost(sint64, optional, tag = "3")]
+    pub synced_at: ::core::option::Option<i64>,
+    /// The starts that the sender knows, the oldest first; at most 8.
+    #[prost(message, repeated, tag = "4")]
+    pub starts: ::prost::alloc::vec::Vec<Start>,
+    /// In their place once the receiver is known to know the same: XXH3-64 over all of them, of each the maker (8 bytes),
+    /// whether it has a base (1) and the base (8, 0 for none), integers big-endian.
+    #[prost(fixed64, optional, tag = "5")]
+    pub starts_digest: ::core::option::Option<u64>,
+    #[prost(enumeration = "GateState", tag = "6")]
+    pub gate: i32,
+    /// Whether others' stores are judged by what the sender holds.
+    #[prost(bool, tag = "7")]
+    pub current: bool,
+}
+/// The moment from which a history went on after everybody had stopped.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Start {
+    #[prost(fixed64, tag = "1")]
+    pub maker: u64,
+    /// Wall clock in milliseconds; absent for the start of a new history.
+    #[prost(sint64, optional, tag = "2")]
+    pub base: ::core::option::Option<i64>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct SyncOpen {
@@ -570,6 +594,35 @@ impl Refusal {
             "REFUSAL_TOO_LARGE" => Some(Self::TooLarge),
             "REFUSAL_NOT_READY" => Some(Self::NotReady),
             "REFUSAL_STORE" => Some(Self::Store),
+            _ => None,
+        }
+    }
+}
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum GateState {
+    Open = 0,
+    Closed = 1,
+    Refused = 2,
+}
+impl GateState {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Open => "OPEN",
+            Self::Closed => "CLOSED",
+            Self::Refused => "REFUSED",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "OPEN" => Some(Self::Open),
+            "CLOSED" => Some(Self::Closed),
+            "REFUSED" => Some(Self::Refused),
             _ => None,
         }
     }

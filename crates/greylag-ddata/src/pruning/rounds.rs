@@ -9,6 +9,7 @@ use std::time::Duration;
 use greylag_crdt::ReplicaId;
 
 use super::millis;
+use crate::gate::Standing;
 
 /// Who prunes a removed replica.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,8 +40,8 @@ impl PruningRound {
 pub struct PruningNews {
     /// The rounds it knows.
     pub rounds: Vec<PruningRound>,
-    /// Up to when markers and tombstones were forgotten: wall clock in milliseconds, `None` for never.
-    pub forget_horizon: Option<i64>,
+    /// How it stands, up to when it forgot markers and tombstones among it.
+    pub standing: Standing,
 }
 
 /// Rounds that are known at a time. Each stays for two lifetimes of a marker, half a day by default, so there may be as many

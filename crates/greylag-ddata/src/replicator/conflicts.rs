@@ -64,6 +64,8 @@ pub(super) struct Conflicts {
     pub(super) clocks: Told,
     /// Of replica ids that are used twice.
     pub(super) ids: Told,
+    /// Of times that are not believed, by the peer that named them.
+    pub(super) times: Told,
     /// Conflicts that were met, the latest one of each entry.
     standing: BTreeMap<KeyId, TypeConflict>,
 }

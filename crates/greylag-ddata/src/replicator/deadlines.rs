@@ -49,10 +49,10 @@ mod tests {
         let (now, second) = (Instant::now(), Duration::from_secs(1));
         let mut deadlines = Deadlines::default();
         (1..=4_u64).rev().for_each(|request| deadlines.note(now + second * request as u32, request));
-        assert_eq!(deadlines.take_due(now, |request| request > 2), []);
+        assert_eq!(deadlines.take_due(now, |request| request > 2), [] as [u64; 0]);
         assert_eq!(deadlines.next(), Some(now + second * 3));
         assert_eq!(deadlines.take_due(now + second * 3, |_| true), [3]);
-        assert_eq!(deadlines.take_due(now, |_| false), []);
+        assert_eq!(deadlines.take_due(now, |_| false), [] as [u64; 0]);
         assert_eq!(deadlines.next(), None);
     }
 }

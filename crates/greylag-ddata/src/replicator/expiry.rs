@@ -53,7 +53,7 @@ impl ReplicatorCore {
         if let Some(deleted_at) = gone.aged {
             // Who was away since before the deletion would bring the entry back.
             let spread = millis(self.settings.max_pruning_dissemination);
-            self.pruning.raise_horizon(Some(deleted_at.saturating_add(spread)));
+            self.gate.raise_horizon(deleted_at.saturating_add(spread));
         }
     }
 

@@ -7,6 +7,7 @@ use greylag_crdt::{Digest, ReplicaId};
 
 use super::ReplicatorCore;
 use super::conflicts::TypeConflict;
+use crate::bounds::has_impossible_numbers;
 use crate::entries::{Data, Entry, Merged, Noticed, Rules};
 use crate::key::{KeyId, problem};
 use crate::message::{
@@ -23,7 +24,13 @@ use crate::types::{AnyData, TypeTable};
 const CLOCK_TOLERANCE_MS: i64 = 3_600_000;
 
 impl ReplicatorCore {
-    pub(super) fn on_message(&mut self, now: Instant, from: UniqueAddress, message: Message, out: &mut Vec<Effect>) {
+    pub(super) fn on_message(
+        &mut self,
+        now: Instant,
+        from: UniqueAddress,
+        mut message: Message,
+        out: &mut Vec<Effect>,
+    ) {
         // Whatever status it has; but a stranger, or who was removed, is not listened to.
         let is_removed = self.replicas.removed.contains(&from) || self.pruning.is_removed(ReplicaId(from.uid().get()));
         if self.replicas.other(&from).is_none() || is_removed {
@@ -31,11 +38,21 @@ impl ReplicatorCore {
             return;
         }
         if matches!(self.lifecycle, Lifecycle::Stopped(_)) {
+            return self.answer_refused(now, from, &message, out);
+        }
+        if has_impossible_numbers(&message) {
+            self.stats.malformed += 1;
             return;
         }
         self.received.count(message.kind(), message.size_hint());
-        if self.lifecycle == Lifecycle::Loading || (self.is_gated(&from) && message.is_exchange()) {
+        if self.lifecycle == Lifecycle::Loading || !self.may_take(&from, &message) {
             return self.refuse_for_now(from, &message, out);
+        }
+        if let Some(ahead_ms) = self.bounds(now).apply(&mut message) {
+            self.note_implausible(now, &from, ahead_ms, out);
+        }
+        if message.is_exchange() {
+            self.note_contact(&from);
         }
         match message {
             Message::Write { request, key, envelope } => {
@@ -111,6 +128,10 @@ impl ReplicatorCore {
     /// old. Source: ddata U4, Z9.
     fn refuse_for_now(&mut self, from: UniqueAddress, message: &Message, out: &mut Vec<Effect>) {
         self.stats.not_ready += 1;
+        if self.lifecycle != Lifecycle::Loading && !self.gate.is_closed() {
+            // As if it were lost: soon both have shown which history they belong to, and it is asked again.
+            return;
+        }
         let answer = match message {
             Message::Write { request, .. } | Message::Check { request, .. } => {
                 Message::WriteReply { request: *request, reply: WriteReply::Nack(Refusal::NotReady) }
@@ -246,9 +267,14 @@ impl ReplicatorCore {
     ) -> Result<Merged, Refusal> {
         self.free(now, key, out);
         let rules = rules(&self.types, &self.settings, self.forgets_before(now));
+        let is_believed = match envelope.content {
+            Content::Tombstone { deleted_at } => self.bounds(now).allow(deleted_at),
+            Content::Value { .. } => true,
+        };
         let merged = match problem(key) {
-            // Nobody could ever read it, or delete it.
+            // Nobody could ever read it, or delete it; or it would never be forgotten.
             Some(_) => Err(Refusal::Undecodable),
+            None if !is_believed => Err(Refusal::Undecodable),
             None => self.entries.merge_envelope(&rules, key, envelope),
         };
         let tag = match &envelope.content {

@@ -29,7 +29,8 @@ impl ReplicatorCore {
 
     /// Markers that ended at this time or before may be forgotten.
     pub(super) fn forgets_before(&self, now: Instant) -> Option<i64> {
-        self.pruning.forgets_before(now, self.wall_ms(now), &self.settings)
+        let before = self.pruning.forgets_before(now, self.wall_ms(now), &self.settings);
+        before.filter(|_| self.gate.may_forget())
     }
 
     pub(super) fn on_pruning_news(&mut self, now: Instant, from: &UniqueAddress, news: &PruningNews) {
@@ -45,8 +46,11 @@ impl ReplicatorCore {
         let Some(interval) = self.settings.pruning_interval.filter(|_| self.pruning.tick_at <= now) else { return };
         if self.pruning.work.is_empty() {
             self.begin_pruning(now, out);
-        } else {
+        } else if self.gate.may_prune() {
             self.perform_some(now, out);
+        } else {
+            // A store has turned up that may hold more: what is collected is not all any more.
+            self.pruning.work.clear();
         }
         self.pruning.tick_at = now + if self.pruning.work.is_empty() { interval } else { PAUSE };
     }
@@ -55,18 +59,19 @@ impl ReplicatorCore {
         let wall_ms = self.wall_ms(now);
         self.forget_markers(now);
         let lifetime = self.settings.longest_marker_life();
-        self.pruning.drop_finished(wall_ms, &self.replicas, &self.entries.index, lifetime);
-        if self.replicas.own_status.is_none() || self.replicas.unmet > 0 {
+        let replicas = self.unrefused();
+        self.pruning.drop_finished(wall_ms, &replicas, &self.entries.index, lifetime);
+        if self.replicas.own_status.is_none() || self.replicas.unmet > 0 || !self.gate.may_prune() {
             return;
         }
-        if let Some(by) = unreachable(&self.replicas) {
+        if let Some(by) = unreachable(&replicas) {
             if self.pruning.has_something_to_do(&self.entries.index) {
                 out.push(Effect::Event(ReplicatorEvent::PruningBlocked { by: by.clone() }));
             }
             return;
         }
-        self.pruning.announce(now, wall_ms, &self.own, &self.replicas, &self.entries.index, &self.settings);
-        for peer in self.pruning.pursue(&self.replicas, &self.entries.index) {
+        self.pruning.announce(now, wall_ms, &self.own, &replicas, &self.entries.index, &self.settings);
+        for peer in self.pruning.pursue(&replicas, &self.entries.index) {
             self.rounds.owe(peer);
         }
         self.perform_some(now, out);
@@ -167,7 +172,7 @@ impl ReplicatorCore {
             let rules = rules(&self.types, &self.settings, before);
             for marker in self.entries.forget_markers(&rules, &key) {
                 let spread = millis(self.settings.max_pruning_dissemination);
-                self.pruning.raise_horizon(Some(marker.performed_at.saturating_add(spread)));
+                self.gate.raise_horizon(marker.performed_at.saturating_add(spread));
                 self.stats.markers_forgotten += 1;
             }
         }
@@ -175,7 +180,12 @@ impl ReplicatorCore {
 
     /// The rounds of pruning that are known here.
     pub fn pruning_news(&self) -> PruningNews {
-        self.pruning.news()
+        PruningNews { rounds: self.pruning.rounds(), standing: self.gate.standing_for(&self.own, self.wall.1) }
+    }
+
+    /// What is said of pruning to a peer whenever a round begins.
+    pub(super) fn news_for(&self, now: Instant, peer: &UniqueAddress) -> PruningNews {
+        PruningNews { rounds: self.pruning.rounds(), standing: self.gate.standing_for(peer, self.wall_ms(now)) }
     }
 
     /// Whether this replica goes through entries to put them under its own name.

@@ -283,6 +283,11 @@ impl ReplicatorCore {
             WriteReply::Deleted { deleted_at } => {
                 let (id, kind) = (write.id, write.kind);
                 self.free(now, &key, out);
+                let bounds = self.bounds(now);
+                if !bounds.allow(deleted_at) {
+                    self.note_implausible(now, from, deleted_at.saturating_sub(bounds.now_ms), out);
+                    return self.ask_another(from, request, out);
+                }
                 if self.entries.merge_tombstone(&key, deleted_at) == Merged::Expired {
                     // It is past its age here: soon it will be there, and until then others are asked.
                     return self.ask_another(from, request, out);
@@ -550,9 +555,30 @@ impl ReplicatorCore {
     pub(super) fn on_send_failed(&mut self, peer: &UniqueAddress, request: Option<u64>, out: &mut Vec<Effect>) {
         self.stats.unsent += 1;
         if let Some(request) = request {
-            self.replace_in_write(request, peer, Quorum::suspect, out);
-            self.replace_in_read(request, peer, Quorum::suspect, out);
+            self.ask_instead_in(request, peer, out);
         }
+    }
+
+    /// Data may be exchanged with a peer now: it is sent all that it was to be asked, or asked in vain.
+    pub(super) fn ask_again(&mut self, peer: &UniqueAddress, out: &mut Vec<Effect>) {
+        let awaits = |(_, write): &(&u64, &WriteRequest)| write.quorum.awaits(peer);
+        let writes: Vec<(u64, KeyId)> =
+            self.writes.iter().filter(awaits).map(|(request, write)| (*request, write.key.clone())).collect();
+        for (request, key) in writes {
+            let message = self.write_message(request, &key);
+            self.send(peer.clone(), message, out);
+        }
+        let reads = self.reads.iter().filter(|(_, read)| read.quorum.awaits(peer));
+        let questions: Vec<Message> = reads.map(|(request, read)| Self::question(read, *request)).collect();
+        for question in questions {
+            self.send(peer.clone(), question, out);
+        }
+    }
+
+    /// Nothing may be exchanged with a peer yet: somebody else is asked too.
+    pub(super) fn ask_instead_in(&mut self, request: u64, peer: &UniqueAddress, out: &mut Vec<Effect>) {
+        self.replace_in_write(request, peer, Quorum::suspect, out);
+        self.replace_in_read(request, peer, Quorum::suspect, out);
     }
 
     /// A peer is unreachable: others are asked too, and it may still answer.

@@ -69,6 +69,16 @@ impl Rounds {
         self.left_alone.forget(peer);
     }
 
+    /// Drops what was opened and answered before this replicator could show which history it belongs to: peers take no
+    /// data from it in those rounds.
+    pub(super) fn begin_anew(&mut self) {
+        self.opened.clear();
+        self.answered.clear();
+        if self.catching_up != CatchingUp::Whole {
+            self.catching_up = CatchingUp::Before;
+        }
+    }
+
     /// All under way, with their peers and as the peers name them.
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (&UniqueAddress, RoundId, &mut Round)> {
         let name = |opened_by_sender, round: &Round| RoundId { opened_by_sender, number: round.number() };
@@ -108,12 +118,14 @@ impl ReplicatorCore {
         let mut round = Round::new(now, number, true);
         round.part = part;
         round.tokens = self.pruning.collections.tokens();
+        round.all_were_reachable = self.all_are_reachable();
         self.rounds.opened.insert(peer.clone(), round);
         self.rounds.owed.remove(peer);
         self.rounds.left_alone.on_round(peer);
         self.stats.rounds_opened += 1;
         let root = self.entries.tree.sum_of(part);
-        self.send(peer.clone(), Message::SyncOpen { round: number, part, root, pruning: self.pruning.news() }, out);
+        let pruning = self.news_for(now, peer);
+        self.send(peer.clone(), Message::SyncOpen { round: number, part, root, pruning }, out);
     }
 
     /// A round with a peer who lacks something that is known not to fit a message.
@@ -131,6 +143,7 @@ impl ReplicatorCore {
             return;
         }
         let waiting = self.replicas.others.iter().filter(|replica| replica.status.is_voter() && replica.reachable);
+        let waiting = waiting.filter(|replica| self.gate.may_open(&replica.address));
         let waiting = waiting.map(|replica| replica.address.clone());
         let waiting: Vec<UniqueAddress> = waiting
             .filter(|peer| !self.synced_with.contains(peer) && !self.rounds.opened.contains_key(peer))
@@ -181,7 +194,7 @@ impl ReplicatorCore {
     /// Caught up are those that completed rounds with so many voters that every majority which
     /// confirmed a write has one among them that was asked. Source: ddata G13.
     fn end_syncing_if_done(&mut self, now: Instant, out: &mut Vec<Effect>) {
-        if self.lifecycle != Lifecycle::Syncing || self.replicas.own_status.is_none() {
+        if self.lifecycle != Lifecycle::Syncing || self.replicas.own_status.is_none() || self.gate.keeps_out() {
             return;
         }
         let voters = self.replicas.others.iter().filter(|replica| replica.status.is_voter());
@@ -209,7 +222,8 @@ impl ReplicatorCore {
     }
 
     pub(super) fn tick_rounds(&mut self, now: Instant, out: &mut Vec<Effect>) {
-        if self.syncing_since.is_some_and(|since| since + self.settings.sync_timeout <= now) {
+        let is_over = self.syncing_since.is_some_and(|since| since + self.settings.sync_timeout <= now);
+        if is_over && !self.gate.keeps_out() {
             self.become_running(now, out);
         }
         if self.initial_retry_at().is_some_and(|at| at <= now) {
@@ -352,25 +366,30 @@ impl ReplicatorCore {
         pruning: &PruningNews,
         out: &mut Vec<Effect>,
     ) {
-        if !self.pass_gate(from, pruning.forget_horizon, out) {
-            return;
+        self.hear(now, from, &pruning.standing, None, out);
+        if !self.gate.is_refused() {
+            self.on_pruning_news(now, from, pruning);
         }
-        // What is forgotten here is told as it was before the question.
-        let news = self.pruning.forget_horizon();
-        self.on_pruning_news(now, from, pruning);
-        let pruning_news = PruningNews { forget_horizon: news, ..self.pruning.news() };
+        let pruning = self.news_for(now, from);
+        if part == Sixteenths::NONE {
+            return self.send(from.clone(), Message::SyncSame { round, pruning }, out);
+        }
         self.log.on_round_opened(from, now);
+        if !self.gate.exchanges_with(from) {
+            self.rounds.answered.remove(from);
+            return self.send(from.clone(), Message::SyncDiffers { round, pruning }, out);
+        }
         if root == self.entries.tree.sum_of(part) {
             self.rounds.answered.remove(from);
             if part == Sixteenths::ALL {
                 self.log.on_round_complete(from, now);
             }
-            self.send(from.clone(), Message::SyncSame { round, pruning: pruning_news }, out);
+            self.send(from.clone(), Message::SyncSame { round, pruning }, out);
             return;
         }
         let mut answer = Round::new(now, round, false);
         answer.tokens = self.known_rounds(from, self.pruning.collections.tokens());
-        answer.horizon = pruning.forget_horizon;
+        answer.all_were_reachable = self.all_are_reachable();
         answer.part = part;
         if part == Sixteenths::ALL && self.keeps_waiting(root) {
             answer.held = Some(root);
@@ -378,7 +397,7 @@ impl ReplicatorCore {
             answer.compare_root(&self.entries, root);
         }
         self.rounds.answered.insert(from.clone(), answer);
-        self.send(from.clone(), Message::SyncDiffers { round, pruning: pruning_news }, out);
+        self.send(from.clone(), Message::SyncDiffers { round, pruning }, out);
         self.pump(now, from, RoundId { opened_by_sender: true, number: round }, out);
     }
 
@@ -408,10 +427,16 @@ impl ReplicatorCore {
         pruning: &PruningNews,
         out: &mut Vec<Effect>,
     ) {
-        if !self.pass_gate(from, pruning.forget_horizon, out) {
+        self.hear(now, from, &pruning.standing, Some(round), out);
+        if self.gate.is_refused() {
             return;
         }
         self.on_pruning_news(now, from, pruning);
+        if !self.gate.exchanges_with(from) && self.rounds.opened.get(from).is_some_and(|open| open.is(round)) {
+            // Both know how the other stands, which is all that there is to it.
+            self.rounds.opened.remove(from);
+            return;
+        }
         let Some(began) = self.rounds.opened.get(from).filter(|open| open.is(round)).map(|open| open.tokens.clone())
         else {
             return;
@@ -419,7 +444,6 @@ impl ReplicatorCore {
         let tokens = self.known_rounds(from, began);
         if let Some(open) = self.rounds.opened.get_mut(from) {
             open.tokens = tokens;
-            open.horizon = pruning.forget_horizon;
             open.answered = true;
         }
     }
@@ -434,15 +458,12 @@ impl ReplicatorCore {
         if round.part != Sixteenths::ALL || round.has_failed {
             return;
         }
+        if round.answered {
+            self.note_complete_round(now, peer, round, out);
+            self.pruning.collections.on_completed(peer, &round.tokens);
+        }
         self.note_synced(now, peer, out);
         self.log.on_round_complete(peer, round.began_at);
-        if round.answered {
-            if self.replicas.other(peer).is_some_and(|replica| replica.status.is_voter()) {
-                self.note_complete_round(now, round.began_at);
-            }
-            self.pruning.collections.on_completed(peer, &round.tokens);
-            self.pruning.raise_horizon(round.horizon);
-        }
     }
 
     #[expect(clippy::too_many_arguments, reason = "one message, taken apart")]

@@ -1,19 +1,14 @@
-//! Durable entries: loaded before anything is served, stored before anything is acknowledged, and
-//! refused if they are older than what others have forgotten.
+//! Durable entries: loaded before anything is served, and stored before anything is acknowledged. Whether what was
+//! loaded is exchanged with others the gate says ([`crate::gate`]).
 //!
 //! ```text
 //! Loading   --Load-->  Loaded*  LoadDone(meta)        then Syncing, and the gate is closed
-//! the gate  a peer says its forget horizon, in SyncOpen or in the answer to one
-//!           not above synced_at: what it sends is taken; above: the store is stale
-//!           open for all after the first complete round
 //! ```
 //!
 //! Source: ddata §6, Z9.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
-
-use greylag_core::UniqueAddress;
 
 use super::ReplicatorCore;
 use super::peers::rules;
@@ -23,7 +18,6 @@ use crate::error::StopReason;
 use crate::key::KeyId;
 use crate::message::{Effect, Message, Refusal, ReplicatorEvent, WriteReply};
 use crate::read::Lifecycle;
-use crate::sabotage::Sabotage;
 use crate::settings::ReplicatorSettings;
 use crate::store::{LoadedRecord, StoreError, StoreMeta};
 use crate::storing::Waiter;
@@ -37,24 +31,12 @@ pub(super) struct Storage {
     /// When loading is tried, the next time; `None` while it is under way, and afterwards.
     load_at: Option<Instant>,
     retries: u32,
-    gate: Option<Gate>,
-    /// When the latest complete round with a voter began, by the wall clock.
-    synced_at: Option<i64>,
-    has_met_others: bool,
+    /// What was loaded, as long as it may have to be dropped again.
+    pub(super) loaded: BTreeSet<KeyId>,
     /// When what the replicator remembers is written, the next time.
     meta_at: Option<Instant>,
     /// Whether a round was completed since everything was loaded.
-    has_completed_a_round: bool,
-}
-
-/// Closed to every peer whose horizon is unknown, after a store was loaded.
-#[derive(Debug)]
-struct Gate {
-    /// Up to when the store was in touch.
-    synced_at: i64,
-    /// Peers that have forgotten nothing since.
-    passed: BTreeSet<UniqueAddress>,
-    loaded: BTreeSet<KeyId>,
+    pub(super) has_completed_a_round: bool,
 }
 
 impl Storage {
@@ -62,9 +44,7 @@ impl Storage {
         Self {
             load_at: settings.durable.is_used().then_some(now),
             retries: 0,
-            gate: None,
-            synced_at: None,
-            has_met_others: false,
+            loaded: BTreeSet::new(),
             meta_at: None,
             has_completed_a_round: false,
         }
@@ -86,11 +66,14 @@ impl ReplicatorCore {
         }
     }
 
-    pub(super) fn on_loaded(&mut self, records: Vec<LoadedRecord>, out: &mut Vec<Effect>) {
-        for record in records {
+    pub(super) fn on_loaded(&mut self, now: Instant, records: Vec<LoadedRecord>, out: &mut Vec<Effect>) {
+        let bounds = self.bounds(now);
+        for mut record in records {
             if self.lifecycle != Lifecycle::Loading {
                 return;
             }
+            // What a process whose clock was ahead has stored counts from now on.
+            bounds.apply_stored(&mut record);
             self.load(record, out);
         }
     }
@@ -171,16 +154,13 @@ impl ReplicatorCore {
         let loaded: BTreeSet<KeyId> = self.entries.iter().map(|(key, _)| key.clone()).collect();
         let not_durable: Vec<KeyId> = loaded.iter().filter(|key| !self.settings.durable.covers(key)).cloned().collect();
         self.entries.storing.begin();
-        let synced_at = match &meta {
-            Some(meta) => {
-                self.take_over(now, meta);
-                meta.synced_at
-            }
-            // Entries without a word on how old they are: as old as can be.
-            None => (!loaded.is_empty()).then_some(i64::MIN),
-        };
-        if !self.settings.omits(Sabotage::StaleStore) {
-            self.storage.gate = synced_at.map(|synced_at| Gate { synced_at, passed: BTreeSet::new(), loaded });
+        if let Some(meta) = &meta {
+            self.take_over(now, meta);
+        }
+        let mut news = Vec::new();
+        self.gate.on_loaded(self.moment(now), meta.as_ref(), !loaded.is_empty(), &mut news);
+        if self.gate.is_closed() {
+            self.storage.loaded = loaded;
         }
         // What is not durable any more must not come back from the disk one day.
         for key in not_durable {
@@ -189,6 +169,7 @@ impl ReplicatorCore {
         self.storage.meta_at = Some(now + self.meta_interval());
         self.become_lifecycle(Lifecycle::Syncing, out);
         self.subscriptions.flush(&mut self.entries, out);
+        self.heed_gate(now, news, out);
         self.begin_syncing(now, out);
     }
 
@@ -197,9 +178,6 @@ impl ReplicatorCore {
     /// same replica again. Being loaded twice without meeting anybody counts double, which only keeps markers
     /// for longer. Source: ddata Z9.
     fn take_over(&mut self, now: Instant, meta: &StoreMeta) {
-        self.storage.synced_at = meta.synced_at;
-        self.storage.has_met_others = meta.has_met_others;
-        self.pruning.raise_horizon(meta.forget_horizon);
         self.pruning.restore(now, &meta.removed, &self.replicas);
         let in_touch = meta.synced_at.map_or(meta.written_at, |synced_at| synced_at.min(meta.written_at));
         let alone = self.wall_ms(now).saturating_sub(in_touch);
@@ -214,14 +192,10 @@ impl ReplicatorCore {
 
     fn meta(&self, now: Instant) -> StoreMeta {
         let wall_ms = self.wall_ms(now);
-        let synced_at = if self.storage.has_met_others { self.storage.synced_at } else { Some(wall_ms) };
-        StoreMeta {
-            written_at: wall_ms,
-            synced_at,
-            has_met_others: self.storage.has_met_others,
-            forget_horizon: self.pruning.forget_horizon(),
-            removed: self.pruning.removed().collect(),
-        }
+        let removed = self.pruning.removed().collect();
+        let mut meta = StoreMeta { written_at: wall_ms, removed, ..StoreMeta::default() };
+        self.gate.remember(wall_ms, &mut meta);
+        meta
     }
 
     /// Hands what gathered to the store, if none is under way.
@@ -273,65 +247,8 @@ impl ReplicatorCore {
         }
     }
 
-    /// Something was exchanged with another member: from now on only rounds say how fresh the store is.
-    pub(super) fn note_contact(&mut self) {
-        if !self.storage.has_met_others {
-            self.storage.has_met_others = true;
-            self.storage.synced_at = self.storage.synced_at.or(Some(self.wall.1));
-            self.entries.storing.meta_is_due = true;
-        }
-    }
-
-    /// A round with a voter that began then is complete.
-    pub(super) fn note_complete_round(&mut self, now: Instant, began_at: Instant) {
-        let ago = crate::pruning::millis(now.saturating_duration_since(began_at));
-        let began = self.wall_ms(now).saturating_sub(ago);
-        self.storage.synced_at = self.storage.synced_at.max(Some(began));
-        self.storage.gate = None;
-        if !std::mem::replace(&mut self.storage.has_completed_a_round, true) {
-            self.entries.storing.meta_is_due = true;
-        }
-    }
-
-    /// Whether nothing may be exchanged with this peer before its horizon is known.
-    pub(super) fn is_gated(&self, peer: &UniqueAddress) -> bool {
-        self.storage.gate.as_ref().is_some_and(|gate| !gate.passed.contains(peer))
-    }
-
-    /// A peer said what it has forgotten. Returns whether to go on with it. Source: ddata Z9.
-    pub(super) fn pass_gate(&mut self, peer: &UniqueAddress, horizon: Option<i64>, out: &mut Vec<Effect>) -> bool {
-        let Some(gate) = &mut self.storage.gate else { return true };
-        let synced_at = gate.synced_at;
-        let Some(horizon) = horizon.filter(|horizon| synced_at < *horizon) else {
-            gate.passed.insert(peer.clone());
-            return true;
-        };
-        let peer = peer.clone();
-        let policy = self.settings.durable.stale_store;
-        if policy == StaleStore::Refuse {
-            self.stop_at_once(StopReason::StoreTooOld { synced_at, horizon, peer }, out);
-            return false;
-        }
-        let gate = self.storage.gate.take();
-        let mut loaded = gate.filter(|_| policy == StaleStore::Discard).map(|gate| gate.loaded).unwrap_or_default();
-        if policy == StaleStore::Discard {
-            // What could not be read so far is just as old.
-            for key in std::mem::take(&mut self.entries.storing.held_back).into_keys() {
-                self.entries.storing.gather(&key, None);
-                loaded.insert(key);
-            }
-        }
-        for key in &loaded {
-            self.log.clear_deltas(key);
-            self.entries.forget(key);
-        }
-        let dropped = loaded.len();
-        out.push(Effect::Event(ReplicatorEvent::StaleStore { synced_at, horizon, peer, dropped }));
-        true
-    }
-
     /// Stops without telling anybody anything, and stores nothing more.
-    fn stop_at_once(&mut self, reason: StopReason, out: &mut Vec<Effect>) {
+    pub(super) fn stop_at_once(&mut self, reason: StopReason, out: &mut Vec<Effect>) {
         self.entries.storing.end();
         self.stopping = None;
         self.fail_all(&reason, out);

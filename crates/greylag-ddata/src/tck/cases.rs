@@ -7,6 +7,7 @@ use bytes::Bytes;
 use greylag_crdt::{Markers, Performed, Range, ReplicaId};
 
 use super::{Outcome, Report, StoreBench, load, store};
+use crate::gate::{Start, Starts};
 use crate::key::{KeyId, MAX_ID_BYTES};
 use crate::store::{LoadBatch, LoadedRecord, StoreError, StoreMeta, StoreOp};
 
@@ -181,8 +182,9 @@ async fn changes_are_made_in_their_order<B: StoreBench>(bench: &B) -> Checked {
 async fn the_replicator_remembers<B: StoreBench>(bench: &B) -> Checked {
     let removed = [ReplicaId(0), ReplicaId(u64::MAX)].into();
     let first = StoreMeta { written_at: 1, ..StoreMeta::default() };
-    let last =
-        StoreMeta { written_at: -5, synced_at: Some(i64::MIN), has_met_others: true, forget_horizon: Some(9), removed };
+    let starts = Starts::of([None, Some(i64::MIN)].map(|base| Start { maker: ReplicaId(u64::MAX), base }));
+    let (written_at, synced_at, forget_horizon) = (-5, Some(i64::MIN), Some(9));
+    let last = StoreMeta { written_at, synced_at, has_met_others: true, forget_horizon, starts, removed };
     let writer = bench.open();
     load(&*writer).await.map_err(|error| failed(&error))?;
     for meta in [&first, &last] {

@@ -7,8 +7,20 @@ use crate::generated as pb;
 use crate::message::{Content, Message, Offer, RoundId, Wanted};
 use crate::tree::Sixteenths;
 
+/// None of the sixteen, since 0 stands for all.
+const NO_SIXTEENTHS: u32 = 1 << 16;
+
+pub(super) fn sixteenths(part: Sixteenths) -> u32 {
+    match part {
+        Sixteenths::ALL => 0,
+        Sixteenths::NONE => NO_SIXTEENTHS,
+        part => part.bits().into(),
+    }
+}
+
 pub(super) fn from_sixteenths(bits: u32) -> Result<Sixteenths, WireError> {
     match u16::try_from(bits) {
+        Err(_) if bits == NO_SIXTEENTHS => Ok(Sixteenths::NONE),
         Ok(0) => Ok(Sixteenths::ALL),
         Ok(bits) => Ok(Sixteenths::of(bits)),
         Err(_) => Err(WireError::Missing("a valid part of the hash space")),

@@ -44,11 +44,11 @@ fn scenario_82_tombstones_are_dropped_by_age_and_not_learned_again() {
     let deleted_at = 1_000_001_000;
     world.run(ttl - SECOND * 10);
     assert_eq!(world.core('a').digests().len(), 1);
-    assert_eq!(world.core('a').pruning_news().forget_horizon, None);
+    assert_eq!(world.core('a').pruning_news().standing.forget_horizon, None);
     world.run(SECOND * 9 + SECOND * 4);
     for name in ['a', 'b', 'c'] {
         assert!(world.core(name).digests().is_empty(), "{name}");
-        assert_eq!(world.core(name).pruning_news().forget_horizon, Some(deleted_at + 60_000), "{name}");
+        assert_eq!(world.core(name).pruning_news().standing.forget_horizon, Some(deleted_at + 60_000), "{name}");
     }
     let content = Content::Tombstone { deleted_at };
     let entries = vec![("s".into(), Envelope::of(content))];
@@ -77,5 +77,5 @@ fn what_expires_raises_no_horizon() {
     world.delete('a', "s");
     world.run(SECOND * 25);
     assert!(world.core('a').digests().is_empty() && world.core('b').digests().is_empty());
-    assert_eq!(world.core('a').pruning_news().forget_horizon, None);
+    assert_eq!(world.core('a').pruning_news().standing.forget_horizon, None);
 }

@@ -8,5 +8,6 @@ mod durable;
 mod owners;
 mod senders;
 mod slots;
+mod stores;
 mod subscribers;
 mod world;

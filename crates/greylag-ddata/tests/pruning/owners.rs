@@ -137,7 +137,7 @@ fn who_is_named_by_data_only_is_found_and_at_last_forgotten() {
     for name in ['a', 'b'] {
         assert_eq!(world.nodes[&name].core.pruning_news().rounds, Vec::<PruningRound>::new());
         assert!(world.nodes[&name].core.markers("c").is_empty() && world.nodes[&name].core.markers("s").is_empty());
-        assert!(world.nodes[&name].core.pruning_news().forget_horizon.is_some());
+        assert!(world.nodes[&name].core.pruning_news().standing.forget_horizon.is_some());
     }
     world.all_count("c", 5);
 }

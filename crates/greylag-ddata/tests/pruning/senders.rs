@@ -37,7 +37,7 @@ fn scenario_64_strangers_and_removed_senders_are_ignored_and_a_leaving_one_is_se
     let l = greylag_crdt::ReplicaId(address('l', 0).uid().get());
     let owner = greylag_crdt::ReplicaId(address('a', 0).uid().get());
     let round = greylag_ddata::PruningRound { removed: l, epoch: 1, owner, created_at: 0 };
-    let pruning = greylag_ddata::PruningNews { rounds: vec![round], forget_horizon: None };
+    let pruning = greylag_ddata::PruningNews { rounds: vec![round], standing: greylag_ddata::Standing::default() };
     world.input('n', Input::Received { from: address('a', 0), message: Message::SyncSame { round: 0, pruning } });
     let before = world.nodes[&'n'].core.stats().from_strangers;
     say_something(&mut world, 'n', address('l', 0), &copy);

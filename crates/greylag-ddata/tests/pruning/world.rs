@@ -73,6 +73,8 @@ pub(crate) struct World {
     beliefs: BTreeMap<(char, char), ReplicaStatus>,
     /// What lasts of each node, which answers at once.
     pub(crate) disks: BTreeMap<char, StoreImage>,
+    /// By how many milliseconds a node's wall clock is ahead.
+    clocks: BTreeMap<char, i64>,
     /// Checked after every input.
     pub(crate) always: Option<Box<dyn Fn(char, &ReplicatorCore)>>,
     next: u64,
@@ -114,6 +116,7 @@ impl World {
             removed: BTreeSet::new(),
             unreachable: BTreeSet::new(),
             beliefs: BTreeMap::new(),
+            clocks: BTreeMap::new(),
             always: None,
             next: 0,
         };
@@ -136,7 +139,18 @@ impl World {
         let seed = address.uid().get();
         let core = ReplicatorCore::new(self.settings.clone(), types, address.clone(), numbers.clone(), seed, now);
         self.nodes.insert(name, Node { core, address, numbers, status, events: Vec::new(), notices: Vec::new() });
-        let wall = self.now.as_millis() as i64;
+        let wall = self.wall_ms(name);
+        self.input(name, Input::Wall(wall));
+    }
+
+    fn wall_ms(&self, name: char) -> i64 {
+        self.now.as_millis() as i64 + self.clocks.get(&name).copied().unwrap_or(0)
+    }
+
+    /// From now on a node's wall clock is so many milliseconds ahead.
+    pub(crate) fn set_clock(&mut self, name: char, ahead_ms: i64) {
+        self.clocks.insert(name, ahead_ms);
+        let wall = self.wall_ms(name);
         self.input(name, Input::Wall(wall));
     }
 
@@ -204,6 +218,12 @@ impl World {
         self.cut.extend([(one, other), (other, one)]);
     }
 
+    /// As `cut`, of a pair in one word.
+    pub(crate) fn cut_both(&mut self, pair: &str) {
+        let mut names = pair.chars();
+        self.cut(names.next().unwrap(), names.next().unwrap());
+    }
+
     pub(crate) fn mend(&mut self) {
         self.cut.clear();
     }
@@ -261,6 +281,29 @@ impl World {
                 self.input(receiver, Input::Received { from, message });
             } else {
                 self.flights.push(Flight { from, to, message });
+            }
+        }
+    }
+
+    /// For a while all that a node says to another of itself has a horizon so many milliseconds ahead of the other's clock.
+    pub(crate) fn says_horizon(&mut self, from: char, to: char, ahead_ms: i64) {
+        for _ in 0..40 {
+            let end = self.now + Duration::from_millis(500);
+            while self.tick_before(end) {}
+            self.now = end;
+            while !self.flights.is_empty() {
+                let horizon = Some(self.wall_ms(to).saturating_add(ahead_ms));
+                for at in 0..self.flights.len() {
+                    let ends = (self.name_of(&self.flights[at].from), self.name_of(&self.flights[at].to));
+                    if let Message::SyncOpen { pruning, .. }
+                    | Message::SyncSame { pruning, .. }
+                    | Message::SyncDiffers { pruning, .. } = &mut self.flights[at].message
+                        && ends == (Some(from), Some(to))
+                    {
+                        pruning.standing.forget_horizon = horizon;
+                    }
+                }
+                self.deliver(|_, _, _| true);
             }
         }
     }
@@ -344,7 +387,7 @@ impl World {
         modify: impl FnOnce(&mut T, &mut UpdateCx<'_>) -> Result<(), CounterOverflow>,
     ) {
         self.next += 1;
-        let (mut out, now, wall) = (Vec::new(), self.base + self.now, self.now.as_millis() as i64);
+        let (mut out, now, wall) = (Vec::new(), self.base + self.now, self.wall_ms(name));
         let node = self.nodes.get_mut(&name).unwrap();
         node.core.update(now, wall, self.next, &key(id), WriteLevel::Local, T::zero, modify, &mut out).unwrap();
         self.perform(name, out);
@@ -359,14 +402,14 @@ impl World {
 
     pub(crate) fn delete(&mut self, name: char, id: &str) {
         self.next += 1;
-        let (id, wall_ms) = (id.into(), self.now.as_millis() as i64);
+        let (id, wall_ms) = (id.into(), self.wall_ms(name));
         self.input(name, Input::Delete { id: self.next, key: id, level: WriteLevel::Local, wall_ms });
     }
 
     /// Adds an element, and has the delta go to all at once.
     pub(crate) fn add_everywhere(&mut self, name: char, id: &str, element: &str) {
         self.next += 1;
-        let (mut out, now, wall) = (Vec::new(), self.base + self.now, self.now.as_millis() as i64);
+        let (mut out, now, wall) = (Vec::new(), self.base + self.now, self.wall_ms(name));
         let level = WriteLevel::all(Duration::from_secs(5));
         let add = |set: &mut Set, cx: &mut UpdateCx<'_>| {
             set.add(cx, element.to_owned());
@@ -380,7 +423,7 @@ impl World {
     /// Counts, and has the delta go to all at once.
     pub(crate) fn count_everywhere(&mut self, name: char, id: &str, by: u64) {
         self.next += 1;
-        let (mut out, now, wall) = (Vec::new(), self.base + self.now, self.now.as_millis() as i64);
+        let (mut out, now, wall) = (Vec::new(), self.base + self.now, self.wall_ms(name));
         let level = WriteLevel::all(Duration::from_secs(5));
         let add = |counter: &mut GCounter, cx: &mut UpdateCx<'_>| counter.increment(cx, by);
         let core = &mut self.nodes.get_mut(&name).unwrap().core;

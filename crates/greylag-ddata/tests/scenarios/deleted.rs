@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use greylag_core::UniqueAddress;
 use greylag_crdt::{DotSource, GCounter, Markers};
 use greylag_ddata::{
-    Content, Effect, Envelope, Input, Key, Message, Notice, Replica, ReplicaStatus, Replicas, ReplicatorCore,
-    ReplicatorSettings, Reply, TypeTable, UpdateError, WriteLevel, WriteReply,
+    Content, Effect, Envelope, Input, Key, Message, Notice, PruningNews, Replica, ReplicaStatus, Replicas,
+    ReplicatorCore, ReplicatorSettings, Reply, Sixteenths, Sum, TypeTable, UpdateError, WriteLevel, WriteReply,
 };
 
 use crate::levels::count;
@@ -26,6 +26,9 @@ fn an_update_ends_as_deleted_if_a_deletion_arrives_meanwhile() {
     let replicas = Replicas { others: vec![replica], ..Replicas::alone() };
     let mut out = Vec::new();
     core.handle(now, Input::Replicas(Arc::new(replicas)), &mut out);
+    let (part, root, pruning) = (Sixteenths::NONE, Sum::default(), PruningNews::default());
+    let stands = Message::SyncOpen { round: 1, part, root, pruning };
+    core.handle(now, Input::Received { from: peer.clone(), message: stands }, &mut out);
     let key = Key::<GCounter>::new("c").unwrap();
     let level = WriteLevel::To { n: 2, timeout: Duration::from_secs(5) };
     core.update(now, 0, 7, &key, level, GCounter::new, |counter, cx| counter.increment(cx, 1), &mut out).unwrap();
@@ -59,7 +62,7 @@ fn that_an_entry_is_deleted_is_told_once() {
     world.delete('a', "c", WriteLevel::Local);
     world.input('a', Input::Flush);
     let before = world.core('a').digests();
-    let content = Content::Tombstone { deleted_at: 1_000_000 };
+    let content = Content::Tombstone { deleted_at: 100_000 };
     let envelope =
         Envelope { content, versions: std::collections::BTreeMap::new(), markers: Markers::new(), used_ms: None };
     world.receive('a', 'b', Message::Write { request: 1, key: "c".into(), envelope });

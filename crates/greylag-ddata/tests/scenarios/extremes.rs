@@ -2,20 +2,21 @@
 
 use std::time::Duration;
 
-use greylag_crdt::{GSet, LwwRegister, ReplicatedData};
+use greylag_crdt::{GSet, LwwRegister, Markers, Performed, ReplicaId, ReplicatedData};
 use greylag_ddata::{
-    BatchItem, Content, Envelope, Input, Key, Message, Notice, Refusal, ReplicatorEvent, ReplicatorSettings,
-    WriteLevel, WriteReply,
+    BatchItem, Content, DeltaItem, Envelope, GateState, Input, Key, Listed, Message, Notice, Prefix, PruningNews,
+    PruningRound, ReadReply, Refusal, ReplicatorEvent, ReplicatorSettings, RoundId, Sixteenths, Standing, Start,
+    Starts, Sum, ToldStarts, WriteLevel, WriteReply,
 };
 
-use crate::levels::{MAJORITY, TWO, add, count, counter_key};
+use crate::levels::{MAJORITY, TWO, add, count, counter_key, set_key};
 use crate::world::{SOON, TIMEOUT, World};
 
 const SECOND: Duration = Duration::from_secs(1);
 
 fn envelope<T: ReplicatedData>(value: &T, used_ms: Option<i64>) -> Envelope {
     let content = Content::Value { tag: T::TAG.to_string().into(), bytes: value.to_untagged_bytes().into() };
-    Envelope { content, versions: [].into(), markers: greylag_crdt::Markers::new(), used_ms }
+    Envelope { content, versions: [].into(), markers: Markers::new(), used_ms }
 }
 
 /// ddata R1: whoever wants to wait for ever may; the replicator goes on.
@@ -44,7 +45,8 @@ fn any_number_more_than_a_majority_is_all() {
     assert_eq!(ids.map(|id| world.written(id)), [Some(Ok(())), Some(Ok(()))]);
 }
 
-/// ddata E2: a peer whose clock is at the end of time keeps an entry for good, and nothing else happens.
+/// ddata E2, Z9: a peer whose clock is at the end of time keeps no entry for good: such times of use count as now, and
+/// such deletions are refused.
 #[test]
 fn a_time_at_the_end_of_all_times_is_only_late() {
     let expire = [("*".to_owned(), 10 * SECOND)].into();
@@ -60,13 +62,15 @@ fn a_time_at_the_end_of_all_times_is_only_late() {
     for (at, deleted_at) in [i64::MAX, i64::MAX - 1, i64::MIN].into_iter().enumerate() {
         let key = format!("t{at}").into();
         let content = Content::Tombstone { deleted_at };
-        let envelope = Envelope { content, versions: [].into(), markers: greylag_crdt::Markers::new(), used_ms: None };
+        let envelope = Envelope { content, versions: [].into(), markers: Markers::new(), used_ms: None };
         world.receive('a', 'b', Message::Write { request: 1, key, envelope });
     }
     // What is kept beside the entries is looked at in some states only.
     (0..40).for_each(|_| _ = count(&mut world, 'a', "c", 1, WriteLevel::Local));
-    world.run(SOON);
     assert_eq!(world.core('a').keys("", None, 9), ["c".into(), "g0".into(), "g1".into()]);
+    assert!(!world.core('a').digests().keys().any(|key| key.starts_with('t')), "no such deletion is taken");
+    world.run(SOON);
+    assert!(world.core('a').digests().is_empty());
 }
 
 /// ddata §9: an id that no user can name is refused where a peer brings it, and what comes with it is taken.
@@ -125,6 +129,98 @@ fn a_message_that_was_not_taken_is_about_one_request() {
     assert_eq!(world.sent.len(), asked.len(), "one other for each");
     assert!(ids.iter().all(|id| world.written(*id).is_none()));
     assert_eq!(world.core('a').stats().unsent, asked.len() as u64);
+}
+
+/// ddata 89, §9: every number of every message at its largest value, from a member: nothing panics, nothing of it is
+/// kept, and the member is served as before.
+#[test]
+fn scenario_89_every_number_at_its_largest_value() {
+    let mut world = World::new("abc");
+    count(&mut world, 'a', "c", 1, MAJORITY);
+    add(&mut world, 'a', "s", "x", MAJORITY);
+    world.run(SOON);
+    let before = world.core('b').digests();
+    let mut marker = Performed::new(ReplicaId(u64::MAX), ReplicaId(u64::MAX - 1));
+    (marker.performed_at, marker.obsolete_at) = (i64::MAX, Some(i64::MAX));
+    let mut markers = Markers::new();
+    markers.add(&marker);
+    let value = world.held('a', &set_key("s"));
+    let full = |versions: &[(u64, u64)], content: Option<Content>| {
+        let versions = versions.iter().map(|(origin, version)| (ReplicaId(*origin), *version)).collect();
+        let content = content.unwrap_or_else(|| envelope(&value, None).content);
+        Envelope { content, versions, markers: markers.clone(), used_ms: Some(i64::MAX) }
+    };
+    let deleted = || full(&[], Some(Content::Tombstone { deleted_at: i64::MAX }));
+    let most = u64::MAX;
+    let item = || DeltaItem {
+        key: "s".into(),
+        tag: greylag_crdt::OrSet::<String>::TAG.to_string().into(),
+        prev: most,
+        version: most,
+        delta: vec![0xff; 9].into(),
+        markers: markers.clone(),
+        used_ms: Some(i64::MAX),
+    };
+    let round = || RoundId { opened_by_sender: true, number: most };
+    let sum = || Sum { count: most, total: greylag_crdt::Digest(u128::MAX) };
+    let news = || {
+        let (removed, owner) = (ReplicaId(most), ReplicaId(most - 1));
+        let rounds = vec![PruningRound { removed, epoch: most, owner, created_at: i64::MAX }];
+        let starts = Starts::of((0..9).map(|_| Start { maker: ReplicaId(most), base: Some(i64::MAX) }));
+        let (forget_horizon, synced_at) = (Some(i64::MAX), Some(i64::MAX));
+        let state = GateState::Closed;
+        let standing =
+            Standing { forget_horizon, synced_at, starts: ToldStarts::Listed(starts), state, is_current: false };
+        PruningNews { rounds, standing }
+    };
+    let listed = Listed { hash: most, digest: greylag_crdt::Digest(u128::MAX), used_ms: Some(i64::MAX) };
+    let messages = [
+        Message::Write { request: most, key: "s".into(), envelope: full(&[(1, most)], None) },
+        Message::Write { request: most, key: "s".into(), envelope: full(&[], None) },
+        Message::Write { request: most, key: "s".into(), envelope: deleted() },
+        Message::DeltaWrite { request: most, item: item() },
+        Message::WriteReply { request: most, reply: WriteReply::DeltaNack { have: most, full: true } },
+        Message::WriteReply { request: most, reply: WriteReply::Deleted { deleted_at: i64::MAX } },
+        Message::ReadReply { request: most, reply: ReadReply::Value(deleted()) },
+        Message::DeltaBatch { from_seq: most, to_seq: most, items: vec![BatchItem::Delta(item())] },
+        Message::DeltaBatch {
+            from_seq: 1,
+            to_seq: 2,
+            items: vec![
+                BatchItem::Full { key: "s".into(), envelope: deleted() },
+                BatchItem::Touch { hash: most, used_ms: i64::MAX },
+                BatchItem::Hint { hash: most },
+            ],
+        },
+        Message::DeltaAck { from_seq: most, to_seq: most, nacked: Vec::new() },
+        Message::SyncOpen { round: most, part: Sixteenths::ALL, root: sum(), pruning: news() },
+        Message::SyncOpen { round: 7, part: Sixteenths::ALL, root: sum(), pruning: news() },
+        Message::SyncSame { round: most, pruning: news() },
+        Message::SyncDiffers { round: 7, pruning: news() },
+        Message::SyncNodes { round: round(), number: most, parents: vec![(Prefix::ROOT, vec![sum(); 16])] },
+        Message::SyncList { round: round(), number: most, prefixes: vec![Prefix::ROOT], keys: vec![listed] },
+        Message::SyncWant { round: None, number: most, hashes: vec![most] },
+        Message::Gossip { round: None, number: most, send_back: true, entries: vec![("s".into(), deleted())] },
+        Message::SyncAck { round: round(), number: most, received: most, sent: most, idle: true },
+        Message::SyncDone { round: most },
+    ];
+    for message in messages {
+        world.receive('b', 'a', message);
+    }
+    world.run(SOON * 4);
+    let core = world.core('b');
+    assert_eq!(core.digests(), before, "no data changed");
+    assert_eq!(core.pruning_news().standing.forget_horizon, None);
+    assert_eq!(core.pruning_news().rounds, []);
+    let kept = core.markers("s");
+    assert!(kept.iter().all(|marker| marker.obsolete_at < Some(i64::MAX / 2)), "{kept:?}");
+    assert!(core.stats().implausible_times > 0 && core.stats().malformed > 0);
+    let told = |event: &&ReplicatorEvent| matches!(event, ReplicatorEvent::ImplausibleHorizon { .. });
+    assert!(world.events.iter().any(|event| told(&event)));
+    let again = count(&mut world, 'a', "c", 1, WriteLevel::all(TIMEOUT));
+    world.run(SECOND);
+    assert_eq!(world.written(again), Some(Ok(())));
+    world.all_equal();
 }
 
 /// ddata Y6: of entries with a clock of the program's own, such as sharding's homes and epochs, no timestamp is ever

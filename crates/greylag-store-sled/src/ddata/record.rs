@@ -8,10 +8,12 @@ use std::sync::Arc;
 
 use bytes::{Buf, BufMut, Bytes};
 use greylag_crdt::{Decoder, Encoder, Markers, ReplicaId};
-use greylag_ddata::StoreMeta;
+use greylag_ddata::{Start, Starts, StoreMeta};
 
 /// The version that this code writes.
 const VERSION: u8 = 1;
+/// The version of what the replicator remembers; before it there were no starts.
+const META_VERSION: u8 = 2;
 /// Bytes of one piece; some room is left for what the engine adds.
 pub(crate) const PIECE_BYTES: usize = 60 * 1024;
 
@@ -186,19 +188,34 @@ pub(crate) fn read_delta(record: &Bytes) -> Result<Bytes, Unreadable> {
 
 pub(crate) fn meta(meta: &StoreMeta) -> Vec<u8> {
     let mut out = preamble(meta.written_at);
+    out[0] = META_VERSION;
     for time in [meta.synced_at, meta.forget_horizon] {
-        out.put_u8(u8::from(time.is_some()));
-        time.into_iter().for_each(|time| out.put_i64(time));
+        put_time(&mut out, time);
     }
     out.put_u8(u8::from(meta.has_met_others));
     out.put_u32(u32::try_from(meta.removed.len()).unwrap_or(u32::MAX));
     meta.removed.iter().for_each(|removed| out.put_u64(removed.0));
+    // There are eight at most.
+    out.put_u8(u8::try_from(meta.starts.iter().count()).unwrap_or(u8::MAX));
+    for start in meta.starts.iter() {
+        out.put_u64(start.maker.0);
+        put_time(&mut out, start.base);
+    }
     out
+}
+
+fn put_time(out: &mut Vec<u8>, time: Option<i64>) {
+    out.put_u8(u8::from(time.is_some()));
+    time.into_iter().for_each(|time| out.put_i64(time));
 }
 
 pub(crate) fn read_meta(record: &[u8]) -> Result<StoreMeta, Unreadable> {
     let mut taking = Taking(record);
-    let written_at = taking.preamble()?;
+    let version = taking.byte()?;
+    if ![VERSION, META_VERSION].contains(&version) {
+        return Err(Unreadable::Version(version));
+    }
+    let written_at = taking.i64()?;
     let (synced_at, forget_horizon) = (taking.time()?, taking.time()?);
     let has_met_others = match taking.byte()? {
         0 => false,
@@ -209,8 +226,13 @@ pub(crate) fn read_meta(record: &[u8]) -> Result<StoreMeta, Unreadable> {
     for _ in 0..taking.u32()? {
         removed.insert(ReplicaId(taking.u64()?));
     }
+    let mut starts = Vec::new();
+    for _ in 0..if version == META_VERSION { taking.byte()? } else { 0 } {
+        starts.push(Start { maker: ReplicaId(taking.u64()?), base: taking.time()? });
+    }
     taking.end()?;
-    Ok(StoreMeta { written_at, synced_at, has_met_others, forget_horizon, removed })
+    let starts = Starts::of(starts);
+    Ok(StoreMeta { written_at, synced_at, has_met_others, forget_horizon, starts, removed })
 }
 
 /// Cuts a record into pieces; the first one begins with the length of all.
@@ -289,12 +311,23 @@ mod tests {
         assert_eq!(hex(&nothing(1)), "01000000000000000103");
         assert_eq!(hex(&delta(1, b"d")), "01000000000000000164");
         let removed = [ReplicaId(9)].into();
-        let read = StoreMeta { written_at: 1, synced_at: Some(2), has_met_others: true, forget_horizon: None, removed };
-        assert_eq!(
-            hex(&meta(&read)),
-            "010000000000000001010000000000000002000100000001".to_owned() + "0000000000000009"
-        );
-        assert_eq!(read_meta(&meta(&read)), Ok(read));
+        let starts = Starts::of([(3, None), (4, Some(5))].map(|(maker, base)| Start { maker: ReplicaId(maker), base }));
+        let read = StoreMeta {
+            written_at: 1,
+            synced_at: Some(2),
+            has_met_others: true,
+            removed,
+            starts,
+            ..StoreMeta::default()
+        };
+        let before_starts = "0000000000000001010000000000000002000100000001".to_owned() + "0000000000000009";
+        let of_starts = "02000000000000000300000000000000000401".to_owned() + "0000000000000005";
+        assert_eq!(hex(&meta(&read)), format!("02{before_starts}{of_starts}"));
+        assert_eq!(read_meta(&meta(&read)), Ok(read.clone()));
+        // Version 1, which knew no starts.
+        let bytes: Vec<u8> = [vec![1], meta(&read)[1..33].to_vec()].concat();
+        assert_eq!(hex(&bytes), format!("01{before_starts}"));
+        assert_eq!(read_meta(&bytes), Ok(StoreMeta { starts: Starts::default(), ..read }));
     }
 
     #[test]
@@ -314,7 +347,8 @@ mod tests {
     #[test]
     fn cuts_and_flips_are_no_panic() {
         let record = value(5, "gl.x/1", b"value", &markers());
-        let meta = meta(&StoreMeta { removed: [ReplicaId(9)].into(), ..StoreMeta::default() });
+        let starts = Starts::of([Start { maker: ReplicaId(1), base: Some(2) }]);
+        let meta = meta(&StoreMeta { removed: [ReplicaId(9)].into(), starts, ..StoreMeta::default() });
         for record in [record, tombstone(1, 2), nothing(1), meta] {
             for at in 0..record.len() {
                 read_anything(&record[..at]);

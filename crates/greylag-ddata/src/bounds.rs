@@ -1,0 +1,160 @@
+//! Wall times that peers say: what lies further ahead of the clock here than clocks may differ is not believed.
+//!
+//! Such times only ever grow by merging, so one that was taken would stay, and nothing could be younger than it: a
+//! marker would never be forgotten, an entry never expire. Times of markers, rounds and use are replaced by the clock
+//! here; the data they stand beside are taken. Source: ddata Z9, E2.
+
+use greylag_crdt::{Markers, Performed};
+
+use crate::message::{BatchItem, Content, DeltaItem, Envelope, Message, ReadReply, WriteReply};
+use crate::pruning::PruningNews;
+use crate::store::LoadedRecord;
+
+/// Epochs of pruning are counted up from 1.
+const MAX_EPOCH: u64 = 1 << 32;
+/// No process draws so many numbers, wherever it began. Source: ddata I2.
+const MAX_NUMBER: u64 = i64::MAX as u64;
+
+/// Whether a message holds numbers that nobody has drawn: what counts by them could never go on.
+pub(crate) fn has_impossible_numbers(message: &Message) -> bool {
+    let is_impossible = |number: &u64| *number > MAX_NUMBER;
+    let of_envelope = |envelope: &Envelope| envelope.versions.values().any(is_impossible);
+    let of_delta = |item: &DeltaItem| [item.prev, item.version].iter().any(is_impossible);
+    match message {
+        Message::Write { envelope, .. } | Message::ReadReply { reply: ReadReply::Value(envelope), .. } => {
+            of_envelope(envelope)
+        }
+        Message::DeltaWrite { item, .. } => of_delta(item),
+        Message::WriteReply { reply: WriteReply::DeltaNack { have, .. }, .. } => is_impossible(have),
+        Message::DeltaBatch { from_seq, to_seq, items } => {
+            let of_item = |item: &BatchItem| match item {
+                BatchItem::Delta(item) => of_delta(item),
+                BatchItem::Full { envelope, .. } => of_envelope(envelope),
+                BatchItem::Hint { .. } | BatchItem::Touch { .. } => false,
+            };
+            is_impossible(from_seq) || is_impossible(to_seq) || items.iter().any(of_item)
+        }
+        Message::DeltaAck { from_seq, to_seq, nacked } => {
+            is_impossible(from_seq) || is_impossible(to_seq) || nacked.iter().any(|nack| is_impossible(&nack.have))
+        }
+        Message::SyncOpen { round, .. } | Message::SyncSame { round, .. } | Message::SyncDiffers { round, .. } => {
+            is_impossible(round)
+        }
+        Message::Gossip { entries, .. } => entries.iter().any(|(_, envelope)| of_envelope(envelope)),
+        Message::InnerNodes { offer: Some(offer), .. } => of_envelope(&offer.head),
+        _ => false,
+    }
+}
+
+/// What is believed now.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Bounds {
+    /// The wall clock here.
+    pub(crate) now_ms: i64,
+    /// The latest wall time that is believed.
+    pub(crate) latest_ms: i64,
+    /// For how long any marker lives.
+    pub(crate) life_ms: i64,
+}
+
+impl Bounds {
+    /// Whether a time is believed.
+    pub(crate) fn allow(&self, time: i64) -> bool {
+        time <= self.latest_ms
+    }
+
+    /// Replaces what is not believed in a message. Returns by how many milliseconds the latest such time is ahead.
+    pub(crate) fn apply(&self, message: &mut Message) -> Option<i64> {
+        match message {
+            Message::Write { envelope, .. } | Message::ReadReply { reply: ReadReply::Value(envelope), .. } => {
+                self.envelope(envelope)
+            }
+            Message::DeltaWrite { item, .. } => self.used(&mut item.used_ms).max(self.markers(&mut item.markers)),
+            Message::DeltaBatch { items, .. } => items.iter_mut().filter_map(|item| self.item(item)).max(),
+            Message::SyncOpen { pruning, .. }
+            | Message::SyncSame { pruning, .. }
+            | Message::SyncDiffers { pruning, .. } => self.news(pruning),
+            Message::SyncList { keys, .. } => keys.iter_mut().filter_map(|held| self.used(&mut held.used_ms)).max(),
+            Message::Gossip { entries, .. } => {
+                entries.iter_mut().filter_map(|(_, envelope)| self.envelope(envelope)).max()
+            }
+            Message::InnerNodes { offer: Some(offer), .. } => self.envelope(&mut offer.head),
+            _ => None,
+        }
+    }
+
+    /// As [`Self::apply`], of something that was stored by a process whose clock was ahead.
+    pub(crate) fn apply_stored(&self, record: &mut LoadedRecord) -> Option<i64> {
+        match record {
+            LoadedRecord::Value { markers, .. } => self.markers(markers),
+            LoadedRecord::Tombstone { deleted_at, .. } => self.time(deleted_at),
+            LoadedRecord::Bad { .. } => None,
+        }
+    }
+
+    fn item(&self, item: &mut BatchItem) -> Option<i64> {
+        match item {
+            BatchItem::Delta(item) => self.used(&mut item.used_ms).max(self.markers(&mut item.markers)),
+            BatchItem::Full { envelope, .. } => self.envelope(envelope),
+            BatchItem::Hint { .. } => None,
+            BatchItem::Touch { used_ms, .. } => self.time(used_ms),
+        }
+    }
+
+    /// All but a deletion time: that is part of the data, and who says one that is not believed is refused.
+    fn envelope(&self, envelope: &mut Envelope) -> Option<i64> {
+        let deleted_at = match envelope.content {
+            Content::Tombstone { deleted_at } if !self.allow(deleted_at) => Some(self.ahead(deleted_at)),
+            _ => None,
+        };
+        deleted_at.max(self.used(&mut envelope.used_ms)).max(self.markers(&mut envelope.markers))
+    }
+
+    fn news(&self, news: &mut PruningNews) -> Option<i64> {
+        // One above it could not be told apart from it.
+        news.rounds.retain(|round| round.epoch < MAX_EPOCH);
+        news.rounds.iter_mut().filter_map(|round| self.time(&mut round.created_at)).max()
+    }
+
+    /// Of markers both times count from now, if one is not believed.
+    pub(crate) fn markers(&self, markers: &mut Markers) -> Option<i64> {
+        let last_end = self.latest_ms.saturating_add(self.life_ms);
+        let is_ahead = |marker: &Performed| {
+            !self.allow(marker.performed_at) || marker.obsolete_at.is_some_and(|obsolete_at| obsolete_at > last_end)
+        };
+        let ahead = markers.iter().filter(|marker| is_ahead(marker)).map(|marker| {
+            let of_end = marker.obsolete_at.map_or(0, |end| end.saturating_sub(last_end));
+            self.ahead(marker.performed_at).max(of_end)
+        });
+        let ahead = ahead.max()?;
+        let mut bounded = Markers::new();
+        for marker in markers.iter() {
+            let mut marker = marker.clone();
+            if is_ahead(&marker) {
+                marker.performed_at = marker.performed_at.min(self.now_ms);
+                let end = self.now_ms.saturating_add(self.life_ms);
+                marker.obsolete_at = marker.obsolete_at.map(|obsolete_at| obsolete_at.min(end));
+            }
+            bounded.add(&marker);
+        }
+        *markers = bounded;
+        Some(ahead)
+    }
+
+    fn used(&self, time: &mut Option<i64>) -> Option<i64> {
+        time.as_mut().and_then(|time| self.time(time))
+    }
+
+    fn time(&self, time: &mut i64) -> Option<i64> {
+        if self.allow(*time) {
+            return None;
+        }
+        let ahead = self.ahead(*time);
+        *time = self.now_ms;
+        Some(ahead)
+    }
+
+    fn ahead(&self, time: i64) -> i64 {
+        time.saturating_sub(self.now_ms)
+    }
+}

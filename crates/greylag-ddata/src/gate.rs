@@ -1,0 +1,588 @@
+//! The gate: whether this replicator exchanges data with others, and whose data others are judged by.
+//!
+//! ```text
+//! closed   a store was loaded that has exchanged something; data go to and come from current members only that
+//!          have forgotten nothing since both histories parted
+//! open     data are exchanged; *current* is who made the start or completed a round with somebody current
+//! refused  the store is too old: the replicator answers questions about itself and does nothing else
+//!
+//! question   who is not current --SyncOpen about nothing--> every member --SyncSame--> how it stands
+//! the start  once all have answered and nobody is current, the first in order opens its gate and is current
+//! a store    closed --passed by a current member, then a complete round with it--> open and current
+//! ```
+//!
+//! A store may lack what others have pruned or deleted, and forgotten. Two such stores that met and believed each other
+//! would count updates twice and bring back what was removed; so a store is judged by somebody current only, and after
+//! a full stop exactly one member is current at first. This machine keeps what it rests on (`synced_at`,
+//! `forget_horizon`, the starts) and knows how every member stands; entries and messages are the replicator's.
+//!
+//! Source: ddata Z9, Z11.
+
+mod members;
+mod standing;
+mod start;
+mod starts;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use greylag_core::UniqueAddress;
+use greylag_crdt::ReplicaId;
+
+pub(crate) use members::Heard;
+use members::Members;
+pub use standing::{GateState, Standing, ToldStarts};
+pub(crate) use starts::KEPT as STARTS_KEPT;
+pub use starts::{Start, Starts};
+
+use crate::durable::StaleStore;
+use crate::pruning::millis;
+use crate::replicas::Replicas;
+use crate::sabotage::Sabotage;
+use crate::settings::ReplicatorSettings;
+use crate::store::StoreMeta;
+
+/// Whom a closed gate waits for is told this often.
+const TELLING: Duration = Duration::from_secs(60);
+
+/// When something happens, by both clocks, and the last number drawn before it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Moment {
+    pub(crate) now: Instant,
+    pub(crate) wall_ms: i64,
+    pub(crate) last_number: u64,
+}
+
+/// What the replicator has to do about it, in this order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum GateNews {
+    /// Ask a member how it stands.
+    Ask(UniqueAddress),
+    /// Horizon or starts were taken over: they are stored before any data, and rounds that run begin anew.
+    TookOver,
+    /// The gate opened. Markers performed since about then count as performed now.
+    Opened { parted: i64 },
+    /// The history here is older than what a member has forgotten, or has forgotten what that member has not.
+    Stale(Stale),
+    /// A member's horizon lies so many milliseconds ahead of the clock here, and counts for nothing.
+    Implausible { peer: UniqueAddress, ahead_ms: i64 },
+    /// What is remembered lies so many milliseconds ahead of the clock here, and counts from now.
+    ClockWentBack { by_ms: i64 },
+    /// The gate is closed still, because of these.
+    Closed { waiting_for: Vec<UniqueAddress> },
+}
+
+/// Why a history is not taken, and what follows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Stale {
+    pub(crate) policy: StaleStore,
+    pub(crate) synced_at: i64,
+    pub(crate) parted: i64,
+    pub(crate) own_horizon: Option<i64>,
+    pub(crate) horizon: Option<i64>,
+    pub(crate) peer: UniqueAddress,
+    /// Whether only what a store held is concerned; else everything that is here.
+    pub(crate) is_of_store: bool,
+}
+
+/// The settings that matter here.
+#[derive(Debug)]
+struct GateRules {
+    stale_store: StaleStore,
+    /// After so long without anybody a closed gate opens by itself.
+    lonely_after: Duration,
+    skew_ms: i64,
+    interval: Duration,
+    sabotage: &'static [Sabotage],
+}
+
+/// Where this replicator stands in membership, and whether it has loaded what it had.
+#[derive(Debug, Default)]
+struct Place {
+    is_voter: bool,
+    unmet: usize,
+    is_loaded: bool,
+}
+
+/// The questions under way.
+#[derive(Debug, Default)]
+struct Asking {
+    /// Answers to rounds with numbers above this one count.
+    above: u64,
+    /// When those that have not answered are asked again; `None` while nothing is asked.
+    next_at: Option<Instant>,
+}
+
+/// The machine.
+#[derive(Debug)]
+pub(crate) struct Gate {
+    own: ReplicaId,
+    rules: GateRules,
+    place: Place,
+    state: GateState,
+    is_current: bool,
+    /// Whether data, or their sums, were ever exchanged with anybody.
+    has_exchanged: bool,
+    synced_at: Option<i64>,
+    forget_horizon: Option<i64>,
+    starts: Starts,
+    members: Members,
+    asking: Asking,
+    /// Members by which a closed gate was passed, and when both histories parted.
+    passed: BTreeMap<UniqueAddress, i64>,
+    /// Since when no other member is known.
+    alone_since: Option<Instant>,
+    tell_at: Option<Instant>,
+}
+
+impl Gate {
+    /// Open, and not current. Where something is stored, nothing is asked before it is loaded.
+    pub(crate) fn new(own: ReplicaId, settings: &ReplicatorSettings, now: Instant) -> Self {
+        let rules = GateRules {
+            stale_store: settings.durable.stale_store,
+            lonely_after: settings.durable.pruning_marker_time_to_live,
+            skew_ms: millis(settings.max_clock_skew),
+            interval: settings.gossip_interval,
+            sabotage: settings.sabotage,
+        };
+        Self {
+            own,
+            rules,
+            place: Place { is_loaded: !settings.durable.is_used(), ..Place::default() },
+            state: GateState::Open,
+            is_current: false,
+            has_exchanged: false,
+            synced_at: None,
+            forget_horizon: None,
+            starts: Starts::default(),
+            members: Members::default(),
+            asking: Asking::default(),
+            passed: BTreeMap::new(),
+            alone_since: Some(now),
+            tell_at: None,
+        }
+    }
+
+    fn omits(&self, clause: Sabotage) -> bool {
+        self.rules.sabotage.contains(&clause)
+    }
+
+    /// Everything that was stored is here. The gate closes if that has ever exchanged anything.
+    pub(crate) fn on_loaded(
+        &mut self,
+        at: Moment,
+        meta: Option<&StoreMeta>,
+        has_entries: bool,
+        out: &mut Vec<GateNews>,
+    ) {
+        self.place.is_loaded = true;
+        if let Some(meta) = meta {
+            self.has_exchanged = meta.has_met_others;
+            self.synced_at = meta.synced_at;
+            self.forget_horizon = self.forget_horizon.max(meta.forget_horizon);
+            self.starts = meta.starts.clone();
+        } else if has_entries {
+            // Entries without a word on how old they are: as old as can be.
+            self.has_exchanged = true;
+            self.synced_at = Some(i64::MIN);
+        }
+        self.on_wall(at.wall_ms, out);
+        if self.has_exchanged && !self.omits(Sabotage::StaleStore) {
+            self.state = GateState::Closed;
+        }
+        self.ask_all(at, out);
+        self.consider_start(at, out);
+    }
+
+    /// The wall clock was told. What lies further ahead of it than clocks may differ counts from now.
+    pub(crate) fn on_wall(&mut self, wall_ms: i64, out: &mut Vec<GateNews>) {
+        let latest = [self.forget_horizon, self.synced_at].into_iter().flatten().max();
+        let Some(latest) = latest.filter(|latest| !self.is_plausible(wall_ms, *latest)) else { return };
+        out.push(GateNews::ClockWentBack { by_ms: latest.saturating_sub(wall_ms) });
+        self.forget_horizon = self.forget_horizon.map(|horizon| horizon.min(wall_ms));
+        self.synced_at = self.synced_at.map(|synced_at| synced_at.min(wall_ms));
+    }
+
+    fn is_plausible(&self, wall_ms: i64, time: i64) -> bool {
+        self.omits(Sabotage::Horizon) || time <= wall_ms.saturating_add(self.rules.skew_ms)
+    }
+
+    /// Membership changed. Returns nothing to do while nothing is loaded.
+    pub(crate) fn on_replicas(&mut self, at: Moment, replicas: &Replicas, out: &mut Vec<GateNews>) {
+        self.place.is_voter = replicas.own_is_voter();
+        self.place.unmet = replicas.unmet;
+        let known: BTreeSet<UniqueAddress> = replicas.others.iter().map(|replica| replica.address.clone()).collect();
+        let has_changed = self.members.set(&known);
+        self.passed.retain(|peer, _| known.contains(peer));
+        if known.is_empty() && replicas.unmet == 0 {
+            self.alone_since.get_or_insert(at.now);
+        } else {
+            self.alone_since = None;
+        }
+        if has_changed {
+            self.members.forget_answers();
+            if !self.is_current {
+                self.ask_all(at, out);
+            }
+        }
+        self.consider_start(at, out);
+    }
+
+    /// Asks every member how it stands, and so shows it how this replicator does.
+    fn ask_all(&mut self, at: Moment, out: &mut Vec<GateNews>) {
+        self.members.forget_answers();
+        self.asking = Asking { above: at.last_number, next_at: None };
+        if !self.place.is_loaded || self.state == GateState::Refused || self.members.is_empty() {
+            return;
+        }
+        self.asking.next_at = Some(at.now + self.rules.interval);
+        out.extend(self.members.addresses().cloned().map(GateNews::Ask));
+    }
+
+    /// A member said how it stands, perhaps in answer to a round with this number.
+    pub(crate) fn on_standing(
+        &mut self,
+        at: Moment,
+        from: &UniqueAddress,
+        standing: &Standing,
+        answers: Option<u64>,
+        out: &mut Vec<GateNews>,
+    ) {
+        let Some(starts) = self.resolve(from, &standing.starts) else {
+            // It takes this replicator for one that knows them; it will be told otherwise.
+            self.members.forget(from);
+            return;
+        };
+        let horizon = standing.forget_horizon.filter(|horizon| self.is_plausible(at.wall_ms, *horizon));
+        if let (Some(told), None) = (standing.forget_horizon, horizon) {
+            let ahead_ms = told.saturating_sub(at.wall_ms);
+            out.push(GateNews::Implausible { peer: from.clone(), ahead_ms });
+        }
+        // Whoever says to have been in touch in the future comes first all the same, for everybody.
+        let latest = at.wall_ms.saturating_add(self.rules.skew_ms);
+        let heard = Heard {
+            replica: ReplicaId(from.uid().get()),
+            forget_horizon: horizon,
+            synced_at: standing.synced_at.map(|synced_at| synced_at.min(latest)),
+            starts,
+            state: standing.state,
+            is_current: standing.is_current,
+        };
+        let counts = answers.is_some_and(|number| number > self.asking.above);
+        let binds = self.stands_before(&heard, at.wall_ms);
+        self.members.hear(from, heard, counts, binds);
+        if self.members.awaited().next().is_none() {
+            self.asking.next_at = None;
+        }
+        match self.state {
+            GateState::Refused => return,
+            GateState::Closed => self.judge(from, out),
+            GateState::Open => self.meet(at, from, out),
+        }
+        self.note_synced_at(from);
+        self.consider_start(at, out);
+    }
+
+    fn resolve(&self, from: &UniqueAddress, told: &ToldStarts) -> Option<Starts> {
+        match told {
+            ToldStarts::Listed(starts) => Some(starts.clone()),
+            ToldStarts::Known(digest) => {
+                let former = self.members.heard(from).map(|heard| &heard.starts);
+                [Some(&self.starts), former].into_iter().flatten().find(|starts| starts.digest() == *digest).cloned()
+            }
+        }
+    }
+
+    /// A closed gate meets somebody: one that is current judges the store.
+    fn judge(&mut self, from: &UniqueAddress, out: &mut Vec<GateNews>) {
+        let Some(heard) = self.members.heard(from).filter(|heard| self.may_judge(heard)).cloned() else { return };
+        if !self.passed.is_empty() && self.rules.stale_store == StaleStore::Force {
+            // It was forced in by somebody current before, and that was told.
+            self.passed.insert(from.clone(), i64::MIN);
+            return self.take_horizon(heard.forget_horizon, out);
+        }
+        let synced_at = self.synced_at.unwrap_or(i64::MIN);
+        let parted = self.starts.parted(synced_at, &heard.starts);
+        if self.forget_horizon.max(heard.forget_horizon) > Some(parted) {
+            return self.become_stale(from, &heard, synced_at, parted, out);
+        }
+        self.passed.insert(from.clone(), parted);
+        self.take_horizon(heard.forget_horizon, out);
+    }
+
+    fn may_judge(&self, heard: &Heard) -> bool {
+        let is_open = heard.state == GateState::Open;
+        heard.is_current_for(&self.starts)
+            || (self.omits(Sabotage::AnyJudge) && !heard.is_refused())
+            || (self.omits(Sabotage::OpenJudge) && is_open)
+    }
+
+    /// An open gate meets somebody: it takes over the start that both will go by.
+    fn meet(&mut self, at: Moment, from: &UniqueAddress, out: &mut Vec<GateNews>) {
+        let is_open = |heard: &&Heard| heard.state == GateState::Open;
+        let Some(heard) = self.members.heard(from).filter(is_open).cloned() else { return };
+        let Some(latest) = heard.starts.latest().filter(|latest| !self.starts.contains(latest)) else { return };
+        let own = self.as_heard(at.wall_ms);
+        let takes_over = match self.starts.latest() {
+            None => true,
+            Some(_) if latest.base.is_some() => {
+                if heard.is_current && !self.is_current && self.forget_horizon.max(heard.forget_horizon).is_some() {
+                    self.become_stale(from, &heard, i64::MIN, i64::MIN, out);
+                    return if self.state == GateState::Open {
+                        self.meet(at, from, out)
+                    };
+                }
+                heard.is_current && (!self.is_current || own.is_current_without_base())
+            }
+            Some(known) => known.base.is_none() && latest.maker < known.maker,
+        };
+        if takes_over {
+            self.starts = heard.starts;
+            self.forget_horizon = self.forget_horizon.max(heard.forget_horizon);
+            out.push(GateNews::TookOver);
+            self.ask_all(at, out);
+        }
+    }
+
+    /// The history here and that of a current member differ in what they have forgotten.
+    fn become_stale(
+        &mut self,
+        from: &UniqueAddress,
+        heard: &Heard,
+        synced_at: i64,
+        parted: i64,
+        out: &mut Vec<GateNews>,
+    ) {
+        let (policy, is_of_store) = (self.rules.stale_store, self.state == GateState::Closed);
+        let (own_horizon, horizon, peer) = (self.forget_horizon, heard.forget_horizon, from.clone());
+        out.push(GateNews::Stale(Stale { policy, synced_at, parted, own_horizon, horizon, peer, is_of_store }));
+        match policy {
+            StaleStore::Refuse => {
+                self.state = GateState::Refused;
+                self.asking.next_at = None;
+                self.passed.clear();
+            }
+            StaleStore::Discard => {
+                self.state = GateState::Open;
+                self.starts = Starts::default();
+                (self.has_exchanged, self.synced_at) = (false, None);
+                self.passed.clear();
+            }
+            StaleStore::Force => {
+                self.starts = Starts::default();
+                if is_of_store {
+                    self.passed.insert(from.clone(), parted);
+                }
+                self.take_horizon(heard.forget_horizon, out);
+            }
+        }
+    }
+
+    fn take_horizon(&mut self, horizon: Option<i64>, out: &mut Vec<GateNews>) {
+        if horizon > self.forget_horizon {
+            self.forget_horizon = horizon;
+            out.push(GateNews::TookOver);
+        }
+    }
+
+    /// A round with a member is complete, which began then, told this horizon, and exchanged everything.
+    pub(crate) fn on_complete_round(
+        &mut self,
+        at: Moment,
+        peer: &UniqueAddress,
+        began_ms: i64,
+        all_were_reachable: bool,
+        out: &mut Vec<GateNews>,
+    ) {
+        let Some(heard) = self.members.heard(peer).filter(|_| self.exchanges_with(peer)).cloned() else { return };
+        self.note_exchange(peer);
+        if !heard.is_closed() && all_were_reachable {
+            self.synced_at = self.synced_at.max(Some(began_ms));
+        }
+        self.forget_horizon = self.forget_horizon.max(heard.forget_horizon);
+        if let Some(parted) = self.passed.get(peer).copied().filter(|_| self.state == GateState::Closed) {
+            self.starts = heard.starts;
+            self.open(parted, out);
+            self.ask_all(at, out);
+        } else if !self.is_current && heard.is_current_for(&self.starts) {
+            self.is_current = true;
+        }
+    }
+
+    fn open(&mut self, parted: i64, out: &mut Vec<GateNews>) {
+        self.state = GateState::Open;
+        self.is_current = true;
+        self.passed.clear();
+        self.tell_at = None;
+        out.push(GateNews::Opened { parted });
+        out.push(GateNews::TookOver);
+    }
+
+    /// Data of, or sums over them, went to or came from a member. Returns whether that is the first time ever.
+    pub(crate) fn note_exchange(&mut self, peer: &UniqueAddress) -> bool {
+        if self.has_exchanged || self.state != GateState::Open {
+            return false;
+        }
+        self.has_exchanged = true;
+        self.synced_at = Some(i64::MIN);
+        self.note_synced_at(peer);
+        true
+    }
+
+    /// Until the first complete round a replicator is as old as whoever it exchanged data with.
+    fn note_synced_at(&mut self, peer: &UniqueAddress) {
+        if self.state == GateState::Open && self.has_exchanged && self.synced_at == Some(i64::MIN) {
+            self.synced_at = self.members.heard(peer).and_then(|heard| heard.synced_at).or(self.synced_at);
+        }
+    }
+
+    /// Something was forgotten here that others may hold still.
+    pub(crate) fn raise_horizon(&mut self, horizon: i64) {
+        self.forget_horizon = self.forget_horizon.max(Some(horizon));
+    }
+
+    /// Does everything due by now.
+    pub(crate) fn on_tick(&mut self, at: Moment, out: &mut Vec<GateNews>) {
+        if self.asking.next_at.is_some_and(|next| next <= at.now) {
+            let awaited: Vec<GateNews> = self.members.awaited().cloned().map(GateNews::Ask).collect();
+            self.asking.next_at = (!awaited.is_empty()).then(|| at.now + self.rules.interval);
+            out.extend(awaited);
+        }
+        if self.lonely_at().is_some_and(|lonely_at| lonely_at <= at.now) {
+            self.make_start(at, self.synced_at, out);
+        }
+        self.tell_closed(at, out);
+    }
+
+    fn tell_closed(&mut self, at: Moment, out: &mut Vec<GateNews>) {
+        if self.state != GateState::Closed || self.members.is_empty() {
+            self.tell_at = None;
+            return;
+        }
+        let tell_at = *self.tell_at.get_or_insert(at.now + TELLING);
+        if tell_at <= at.now {
+            self.tell_at = Some(at.now + TELLING);
+            let awaited: Vec<UniqueAddress> = self.members.awaited().cloned().collect();
+            let waiting_for = if awaited.is_empty() { self.ahead(at.wall_ms) } else { awaited };
+            out.push(GateNews::Closed { waiting_for });
+        }
+    }
+
+    /// When there is something to do.
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        [self.asking.next_at, self.lonely_at(), self.tell_at].into_iter().flatten().min()
+    }
+
+    /// When a closed gate that knows nobody opens by itself.
+    fn lonely_at(&self) -> Option<Instant> {
+        let waits = self.state == GateState::Closed && self.place.is_voter && self.members.is_empty();
+        self.alone_since.filter(|_| waits).and_then(|since| since.checked_add(self.rules.lonely_after))
+    }
+
+    /// Whether data may go to a member and come from it.
+    pub(crate) fn exchanges_with(&self, peer: &UniqueAddress) -> bool {
+        match self.state {
+            GateState::Refused => false,
+            GateState::Closed => self.passed.contains_key(peer),
+            GateState::Open => match self.members.heard(peer) {
+                None => self.starts.is_empty(),
+                Some(heard) => match heard.state {
+                    GateState::Refused => false,
+                    GateState::Closed => self.is_current,
+                    GateState::Open => self.starts.latest().is_none_or(|latest| heard.starts.contains(latest)),
+                },
+            },
+        }
+    }
+
+    /// Whether a member has said how it stands.
+    pub(crate) fn has_heard(&self, peer: &UniqueAddress) -> bool {
+        self.members.heard(peer).is_some()
+    }
+
+    /// Whether a round with a member may come to an exchange: perhaps it has not said how it stands.
+    pub(crate) fn may_open(&self, peer: &UniqueAddress) -> bool {
+        let is_unheard = self.members.heard(peer).is_none();
+        self.exchanges_with(peer) || (is_unheard && self.state == GateState::Open)
+    }
+
+    /// Whether deltas may go to a member: a closed one takes data in rounds only.
+    pub(crate) fn takes_deltas(&self, peer: &UniqueAddress) -> bool {
+        self.exchanges_with(peer) && self.members.heard(peer).is_none_or(|heard| !heard.is_closed())
+    }
+
+    /// What is said of this replicator to a member.
+    pub(crate) fn standing_for(&self, peer: &UniqueAddress, wall_ms: i64) -> Standing {
+        let knows = |heard: &Heard| !self.starts.is_empty() && heard.starts == self.starts;
+        let starts = match self.members.heard(peer).is_some_and(knows) {
+            true => ToldStarts::Known(self.starts.digest()),
+            false => ToldStarts::Listed(self.starts.clone()),
+        };
+        Standing {
+            forget_horizon: self.forget_horizon,
+            synced_at: self.synced_at_now(wall_ms),
+            starts,
+            state: self.state,
+            is_current: self.is_current,
+        }
+    }
+
+    fn synced_at_now(&self, wall_ms: i64) -> Option<i64> {
+        if self.has_exchanged { self.synced_at } else { Some(wall_ms) }
+    }
+
+    fn as_heard(&self, wall_ms: i64) -> Heard {
+        Heard {
+            replica: self.own,
+            forget_horizon: self.forget_horizon,
+            synced_at: self.synced_at_now(wall_ms),
+            starts: self.starts.clone(),
+            state: self.state,
+            is_current: self.is_current,
+        }
+    }
+
+    /// What is to be remembered of it in the store.
+    pub(crate) fn remember(&self, wall_ms: i64, meta: &mut StoreMeta) {
+        meta.synced_at = self.synced_at_now(wall_ms);
+        meta.has_met_others = self.has_exchanged;
+        meta.forget_horizon = self.forget_horizon;
+        meta.starts = self.starts.clone();
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.state == GateState::Closed
+    }
+
+    pub(crate) fn is_refused(&self) -> bool {
+        self.state == GateState::Refused
+    }
+
+    /// Whether others' stores are judged by what is here.
+    pub(crate) fn is_current(&self) -> bool {
+        self.is_current
+    }
+
+    /// Whether the gate is closed and there is somebody whom that keeps out.
+    pub(crate) fn keeps_out(&self) -> bool {
+        self.is_closed() && !self.members.is_empty()
+    }
+
+    pub(crate) fn refused(&self) -> BTreeSet<UniqueAddress> {
+        self.members.refused().cloned().collect()
+    }
+
+    /// Whether markers may be forgotten: here and everywhere is somebody who will not bring back what they are about.
+    /// Source: ddata Z9.
+    pub(crate) fn may_forget(&self) -> bool {
+        let is_one = self.is_current || (self.state == GateState::Open && self.members.is_empty());
+        is_one && self.members.all(|heard| heard.is_current)
+    }
+
+    /// Whether anything may be pruned: no store stands outside that may hold more. Source: ddata Z2.
+    pub(crate) fn may_prune(&self) -> bool {
+        !self.is_refused() && !self.keeps_out() && self.members.all(|heard| !heard.is_closed())
+    }
+}

@@ -1,0 +1,147 @@
+//! The known members as they last said to stand, and which of them have answered. Source: ddata Z11.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+
+use greylag_core::UniqueAddress;
+use greylag_crdt::ReplicaId;
+
+use super::standing::GateState;
+use super::starts::Starts;
+
+/// How somebody stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Heard {
+    pub(crate) replica: ReplicaId,
+    pub(crate) forget_horizon: Option<i64>,
+    pub(crate) synced_at: Option<i64>,
+    pub(crate) starts: Starts,
+    pub(crate) state: GateState,
+    pub(crate) is_current: bool,
+}
+
+impl Heard {
+    pub(crate) fn is_refused(&self) -> bool {
+        self.state == GateState::Refused
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.state == GateState::Closed
+    }
+
+    /// By what it is compared: until when a closed one was in touch, up to when an open one forgot.
+    pub(crate) fn time(&self) -> i64 {
+        let time = if self.is_closed() { self.synced_at } else { self.forget_horizon };
+        time.unwrap_or(i64::MIN)
+    }
+
+    /// The first in this order makes the start.
+    pub(crate) fn rank(&self) -> (bool, Reverse<i64>, ReplicaId) {
+        (self.starts.is_empty(), Reverse(self.time()), self.replica)
+    }
+
+    /// Whether it makes no start as long as somebody else may, where a gate is closed: because it forgot alone, or has
+    /// nothing to compare.
+    pub(crate) fn is_passed_over(&self) -> bool {
+        match self.state {
+            GateState::Closed => self.forget_horizon > self.synced_at,
+            GateState::Open => !self.is_current && self.forget_horizon.is_none(),
+            GateState::Refused => true,
+        }
+    }
+
+    /// Whether it is current by the start of a new history, which who does not know it need not take for one.
+    pub(crate) fn is_current_without_base(&self) -> bool {
+        self.is_current && self.starts.latest().is_some_and(|latest| latest.base.is_none())
+    }
+
+    /// Whether it is current for whoever knows these starts.
+    pub(crate) fn is_current_for(&self, starts: &Starts) -> bool {
+        let latest = self.starts.latest();
+        self.is_current && !self.is_refused() && latest.is_some_and(|at| at.base.is_some() || starts.contains(at))
+    }
+}
+
+#[derive(Debug, Clone, Default)]
+struct Member {
+    heard: Option<Heard>,
+    /// Whether it has answered a question since all were asked last.
+    has_answered: bool,
+    /// Whether it stood before this replicator when it was last heard.
+    binds: bool,
+}
+
+/// All other known members.
+#[derive(Debug, Default)]
+pub(crate) struct Members(BTreeMap<UniqueAddress, Member>);
+
+impl Members {
+    /// These are known now. Returns whether that is a change.
+    pub(crate) fn set(&mut self, known: &BTreeSet<UniqueAddress>) -> bool {
+        let is_same = self.0.len() == known.len() && self.0.keys().eq(known);
+        self.0.retain(|member, _| known.contains(member));
+        for member in known {
+            self.0.entry(member.clone()).or_default();
+        }
+        !is_same
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(crate) fn addresses(&self) -> impl Iterator<Item = &UniqueAddress> {
+        self.0.keys()
+    }
+
+    pub(crate) fn heard(&self, member: &UniqueAddress) -> Option<&Heard> {
+        self.0.get(member)?.heard.as_ref()
+    }
+
+    /// A member said how it stands. Returns how it was known to stand before.
+    pub(crate) fn hear(&mut self, member: &UniqueAddress, heard: Heard, answers: bool, binds: bool) -> Option<Heard> {
+        let known = self.0.get_mut(member)?;
+        known.has_answered |= answers;
+        known.binds = binds;
+        known.heard.replace(heard)
+    }
+
+    /// It is not known how a member stands.
+    pub(crate) fn forget(&mut self, member: &UniqueAddress) {
+        if let Some(known) = self.0.get_mut(member) {
+            known.heard = None;
+        }
+    }
+
+    /// Everybody is asked anew.
+    pub(crate) fn forget_answers(&mut self) {
+        self.0.values_mut().for_each(|member| member.has_answered = false);
+    }
+
+    /// Those that have not answered.
+    pub(crate) fn awaited(&self) -> impl Iterator<Item = &UniqueAddress> {
+        self.0.iter().filter(|(_, member)| !member.has_answered).map(|(address, _)| address)
+    }
+
+    /// Those that were heard and are not refused.
+    pub(crate) fn standing(&self) -> impl Iterator<Item = &Heard> {
+        self.0.values().filter_map(|member| member.heard.as_ref()).filter(|heard| !heard.is_refused())
+    }
+
+    /// Whether one that is not refused stood before this replicator when it was last heard.
+    pub(crate) fn binds(&self) -> bool {
+        self.0.values().any(|member| member.binds && member.heard.as_ref().is_some_and(|heard| !heard.is_refused()))
+    }
+
+    /// Those that are refused.
+    pub(crate) fn refused(&self) -> impl Iterator<Item = &UniqueAddress> {
+        let is_refused = |member: &Member| member.heard.as_ref().is_some_and(Heard::is_refused);
+        self.0.iter().filter(move |(_, member)| is_refused(member)).map(|(address, _)| address)
+    }
+
+    /// Whether it is so of all, refused ones aside; of one that was never heard it is not.
+    pub(crate) fn all(&self, is_so: impl Fn(&Heard) -> bool) -> bool {
+        let holds = |heard: &Heard| heard.is_refused() || is_so(heard);
+        self.0.values().all(|member| member.heard.as_ref().is_some_and(holds))
+    }
+}

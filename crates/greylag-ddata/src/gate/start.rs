@@ -1,0 +1,115 @@
+//! Who makes the start after everybody has stopped: one member, the first in order among those that all have heard.
+//! Source: ddata Z11.
+
+use greylag_core::UniqueAddress;
+
+use super::members::Heard;
+use super::starts::{Start, Starts};
+use super::{Gate, GateNews, GateState, Moment};
+use crate::sabotage::Sabotage;
+
+impl Gate {
+    /// Makes the start if it is this replicator's to make.
+    pub(super) fn consider_start(&mut self, at: Moment, out: &mut Vec<GateNews>) {
+        if !self.takes_part() {
+            return;
+        }
+        if self.is_current && self.asking.next_at.is_none() && self.members.awaited().next().is_some() {
+            // A store does not take it for current: it asks as those do that are not.
+            self.ask_all(at, out);
+        }
+        if let Some(base) = self.start_to_make(at.wall_ms) {
+            self.make_start(at, base, out);
+        }
+    }
+
+    /// Whether it may be this replicator that makes the start. Who is current by the start of a new history is, as long
+    /// as a closed store does not know that start.
+    fn takes_part(&self) -> bool {
+        if self.state == GateState::Refused || !self.place.is_loaded {
+            return false;
+        }
+        let Some(latest) = self.starts.latest().filter(|_| self.is_current) else { return !self.is_current };
+        let is_ignorant = |heard: &Heard| heard.is_closed() && !heard.starts.contains(latest);
+        latest.base.is_none() && self.members.standing().any(is_ignorant)
+    }
+
+    /// The base of the start that this replicator makes now, if it makes one.
+    fn start_to_make(&self, wall_ms: i64) -> Option<Option<i64>> {
+        if !self.place.is_voter || self.place.unmet > 0 || self.members.is_empty() {
+            return None;
+        }
+        if self.members.awaited().next().is_some() {
+            return None;
+        }
+        let own = self.as_heard(wall_ms);
+        if self.omits(Sabotage::EveryStart) && own.is_closed() {
+            return Some(Some(own.time()));
+        }
+        let others: Vec<&Heard> = self.members.standing().collect();
+        let is_led = |other: &&Heard| match self.is_current {
+            true => other.is_current && !other.is_current_without_base(),
+            false => other.is_current_for(&self.starts),
+        };
+        let any_closed = own.is_closed() || others.iter().any(|other| other.is_closed());
+        let is_made = |starts: &Starts| starts.iter().any(|start| is_made_by(&others, start, any_closed));
+        if others.iter().any(is_led) || is_made(&self.starts) || others.iter().any(|other| is_made(&other.starts)) {
+            return None;
+        }
+        if self.members.binds() || first(&own, &others) != Some(&own) {
+            return None;
+        }
+        let knows_none = own.starts.is_empty() && others.iter().all(|other| other.starts.is_empty());
+        Some((any_closed || !knows_none).then(|| own.time()))
+    }
+
+    pub(super) fn make_start(&mut self, at: Moment, base: Option<i64>, out: &mut Vec<GateNews>) {
+        self.starts.push(Start { maker: self.own, base });
+        self.is_current = true;
+        if self.is_closed() {
+            self.open(self.synced_at.unwrap_or(i64::MIN), out);
+        } else {
+            out.push(GateNews::TookOver);
+        }
+        self.ask_all(at, out);
+    }
+
+    /// Whether somebody comes before this replicator as both stand now.
+    pub(super) fn stands_before(&self, other: &Heard, wall_ms: i64) -> bool {
+        let own = self.as_heard(wall_ms);
+        !other.is_refused() && first(&own, &[other]) == Some(other)
+    }
+
+    /// Whom a closed gate waits for that has heard everybody: somebody current, or the first in order.
+    pub(super) fn ahead(&self, wall_ms: i64) -> Vec<UniqueAddress> {
+        let own = self.as_heard(wall_ms);
+        let others: Vec<&Heard> = self.members.standing().collect();
+        let leader = others.iter().find(|other| other.is_current_for(&self.starts)).copied();
+        let Some(ahead) = leader.or_else(|| first(&own, &others)) else { return Vec::new() };
+        let is_it = |member: &&UniqueAddress| self.members.heard(member) == Some(ahead);
+        self.members.addresses().filter(is_it).cloned().collect()
+    }
+}
+
+/// Whether a known member made a start that this replicator may be about to hear of. One that is not current, and knows
+/// the start, made it in an earlier life.
+fn is_made_by(others: &[&Heard], start: &Start, any_closed: bool) -> bool {
+    let maker = others.iter().find(|other| other.replica == start.maker);
+    let is_of_this_life = maker.is_some_and(|maker| maker.is_current || !maker.starts.contains(start));
+    is_of_this_life && (start.base.is_some() || !any_closed)
+}
+
+/// The first in order of this replicator and others.
+fn first<'a>(own: &'a Heard, others: &[&'a Heard]) -> Option<&'a Heard> {
+    let all: Vec<&Heard> = others.iter().copied().chain([own]).collect();
+    let least = |among: Vec<&'a Heard>| among.into_iter().min_by_key(|heard| heard.rank());
+    if !all.iter().any(|heard| heard.is_closed()) {
+        return least(all);
+    }
+    let compared: Vec<&Heard> = all.iter().copied().filter(|heard| !heard.is_passed_over()).collect();
+    if compared.is_empty() {
+        least(all.into_iter().filter(|heard| heard.is_closed()).collect())
+    } else {
+        least(compared)
+    }
+}

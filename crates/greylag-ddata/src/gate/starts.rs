@@ -1,0 +1,99 @@
+//! Starts: the moments from which a history went on after everybody had stopped. Two replicators compare the starts
+//! they know to find out since when their histories differ. Source: ddata Z11.
+
+use greylag_crdt::{ReplicaId, hash64};
+
+/// As many as are remembered, the newest.
+pub(crate) const KEPT: usize = 8;
+
+/// Somebody made its own data what all others judge theirs by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Start {
+    /// Who made it.
+    pub maker: ReplicaId,
+    /// Up to when the maker's data were those of the history before: wall clock in milliseconds. `None` for the start
+    /// of a new history, of replicators that had nothing stored.
+    pub base: Option<i64>,
+}
+
+/// The starts that a replicator knows, the oldest first.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Starts(Vec<Start>);
+
+impl Starts {
+    /// These, of which the newest eight count.
+    pub fn of(starts: impl IntoIterator<Item = Start>) -> Self {
+        let mut all: Vec<Start> = starts.into_iter().collect();
+        all.drain(..all.len().saturating_sub(KEPT));
+        Self(all)
+    }
+
+    /// All, the oldest first.
+    pub fn iter(&self) -> impl Iterator<Item = &Start> {
+        self.0.iter()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(crate) fn latest(&self) -> Option<&Start> {
+        self.0.last()
+    }
+
+    pub(crate) fn contains(&self, start: &Start) -> bool {
+        self.0.contains(start)
+    }
+
+    pub(crate) fn push(&mut self, start: Start) {
+        self.0.push(start);
+        self.0.drain(..self.0.len().saturating_sub(KEPT));
+    }
+
+    /// Stands for the list towards a peer that knows it.
+    pub(crate) fn digest(&self) -> u64 {
+        let bytes = self.0.iter().flat_map(|start| {
+            let base = start.base.unwrap_or_default().to_be_bytes();
+            start.maker.0.to_be_bytes().into_iter().chain([u8::from(start.base.is_some())]).chain(base)
+        });
+        hash64(&bytes.collect::<Vec<u8>>())
+    }
+
+    /// When a history that was in touch until `synced_at` and knows these starts parted from one that knows the others:
+    /// before everything, if one of them began anew.
+    pub(crate) fn parted(&self, synced_at: i64, others: &Self) -> i64 {
+        let of_one = self.0.iter().filter(|start| !others.contains(start));
+        let of_other = others.0.iter().filter(|start| !self.contains(start));
+        of_one.chain(of_other).map(|start| start.base.unwrap_or(i64::MIN)).fold(synced_at, i64::min)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn start(maker: u64, base: Option<i64>) -> Start {
+        Start { maker: ReplicaId(maker), base }
+    }
+
+    /// ddata Z11: the least of the time in touch and of the bases that only one of both knows.
+    #[test]
+    fn histories_part_where_only_one_knows_a_start() {
+        let own = Starts::of([start(1, None), start(2, Some(50))]);
+        assert_eq!(own.parted(90, &own), 90);
+        let ahead = Starts::of([start(1, None), start(2, Some(50)), start(3, Some(70))]);
+        assert_eq!((own.parted(90, &ahead), ahead.parted(90, &own)), (70, 70));
+        assert_eq!(own.parted(60, &ahead), 60);
+        let other = Starts::of([start(4, Some(80)), start(2, Some(50))]);
+        assert_eq!(own.parted(90, &other), i64::MIN, "one began anew");
+    }
+
+    #[test]
+    fn the_newest_are_kept() {
+        let mut starts = Starts::of((0..20).map(|maker| start(maker, Some(1))));
+        assert_eq!(starts.iter().map(|start| start.maker.0).collect::<Vec<_>>(), (12..20).collect::<Vec<_>>());
+        starts.push(start(20, Some(2)));
+        assert_eq!((starts.iter().count(), starts.latest()), (KEPT, Some(&start(20, Some(2)))));
+        assert_ne!(starts.digest(), Starts::default().digest());
+    }
+}

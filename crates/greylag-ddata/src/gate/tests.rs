@@ -1,0 +1,265 @@
+//! Gates of several replicators, without their data: who opens, who is refused, who waits.
+
+use super::*;
+
+const DAY: i64 = 86_400_000;
+const AT: i64 = 20 * DAY;
+
+fn address(name: char) -> UniqueAddress {
+    format!("{name}:1#{}", name as u8 - b'a' + 1).parse().unwrap()
+}
+
+struct World {
+    base: Instant,
+    now_ms: i64,
+    number: u64,
+    gates: BTreeMap<char, Gate>,
+    /// What became of each, in words.
+    told: Vec<(char, String)>,
+    silent: BTreeSet<char>,
+}
+
+/// What a store held when it is loaded.
+fn meta(synced_at: i64, horizon: Option<i64>, starts: &[(u64, Option<i64>)]) -> StoreMeta {
+    let starts = starts.iter().map(|(maker, base)| Start { maker: ReplicaId(*maker), base: *base });
+    StoreMeta {
+        synced_at: Some(synced_at),
+        has_met_others: true,
+        forget_horizon: horizon,
+        starts: Starts::of(starts),
+        ..StoreMeta::default()
+    }
+}
+
+impl World {
+    fn new(members: &[(char, Option<StoreMeta>)]) -> Self {
+        let (base, gates, told) = (Instant::now(), BTreeMap::new(), Vec::new());
+        let mut world = Self { base, now_ms: AT, number: 0, gates, told, silent: BTreeSet::new() };
+        for (name, store) in members {
+            world.start(*name, store.clone());
+        }
+        world
+    }
+
+    fn start(&mut self, name: char, store: Option<StoreMeta>) {
+        let mut settings = ReplicatorSettings::default();
+        settings.durable.keys = vec!["*".into()];
+        let mut gate = Gate::new(ReplicaId(address(name).uid().get()), &settings, self.base);
+        let mut news = Vec::new();
+        gate.on_loaded(self.moment(), store.as_ref(), false, &mut news);
+        assert_eq!(news, []);
+        self.gates.insert(name, gate);
+    }
+
+    fn moment(&mut self) -> Moment {
+        self.number += 1;
+        let now = self.base + Duration::from_millis((self.now_ms - AT) as u64);
+        Moment { now, wall_ms: self.now_ms, last_number: self.number }
+    }
+
+    /// Everybody is told who there is, and all questions are asked and answered.
+    fn publish(&mut self) {
+        let names: Vec<char> = self.gates.keys().copied().collect();
+        for own in &names {
+            let others = names.iter().filter(|name| *name != own).map(|name| crate::replicas::Replica {
+                address: address(*name),
+                status: crate::replicas::ReplicaStatus::Up,
+                reachable: true,
+                age: 1,
+            });
+            let own_status = Some(crate::replicas::ReplicaStatus::Up);
+            let replicas = Replicas { own_status, others: others.collect(), ..Replicas::default() };
+            let (at, mut news) = (self.moment(), Vec::new());
+            self.gates.get_mut(own).unwrap().on_replicas(at, &replicas, &mut news);
+            self.heed(*own, news);
+        }
+    }
+
+    fn heed(&mut self, name: char, news: Vec<GateNews>) {
+        for news in news {
+            match news {
+                GateNews::Ask(to) => self.ask(name, to.address().host().chars().next().unwrap()),
+                other => self.told.push((name, format!("{other:?}"))),
+            }
+        }
+    }
+
+    fn ask(&mut self, from: char, to: char) {
+        if self.silent.contains(&to) || self.silent.contains(&from) || !self.gates.contains_key(&to) {
+            return;
+        }
+        let (round, wall) = (self.number + 1, self.now_ms);
+        for (speaker, hearer, answers) in [(from, to, None), (to, from, Some(round))] {
+            let standing = self.gates[&speaker].standing_for(&address(hearer), wall);
+            let (at, mut news) = (self.moment(), Vec::new());
+            let gate = self.gates.get_mut(&hearer).unwrap();
+            gate.on_standing(at, &address(speaker), &standing, answers, &mut news);
+            self.heed(hearer, news);
+        }
+    }
+
+    /// A round between two that may exchange data completes.
+    fn complete(&mut self, one: char, other: char) {
+        self.ask(one, other);
+        for (own, peer) in [(one, other), (other, one)] {
+            let (at, mut news) = (self.moment(), Vec::new());
+            let began = self.now_ms;
+            self.gates.get_mut(&own).unwrap().on_complete_round(at, &address(peer), began, true, &mut news);
+            self.heed(own, news);
+        }
+    }
+
+    fn is_current(&self) -> String {
+        self.gates.iter().filter(|(_, gate)| gate.is_current()).map(|(name, _)| *name).collect()
+    }
+
+    fn states(&self) -> String {
+        let letter = |gate: &Gate| match gate.state {
+            GateState::Open => 'o',
+            GateState::Closed => 'c',
+            GateState::Refused => 'r',
+        };
+        self.gates.values().map(letter).collect()
+    }
+}
+
+/// ddata Z11: a new cluster makes one start, without base, which all take over.
+#[test]
+fn a_new_cluster_makes_one_start() {
+    let mut world = World::new(&[('a', None), ('b', None), ('c', None)]);
+    world.publish();
+    assert_eq!((world.is_current(), world.states()), ("a".into(), "ooo".into()));
+    let starts = Starts::of([Start { maker: ReplicaId(1), base: None }]);
+    assert!(world.gates.values().all(|gate| gate.starts == starts));
+    world.complete('b', 'a');
+    world.complete('c', 'b');
+    assert_eq!(world.is_current(), "abc");
+}
+
+/// ddata 90 b, Z11: after a full stop the one that was in touch last makes the start; who parted before something was
+/// forgotten is refused, and nobody stays closed.
+#[test]
+fn the_latest_store_makes_the_start() {
+    let old = || Some(meta(100, None, &[(7, None)]));
+    let latest = Some(meta(100 + 11 * DAY, Some(90 + 11 * DAY), &[(7, None)]));
+    let mut world = World::new(&[('a', old()), ('b', old()), ('c', latest)]);
+    world.publish();
+    assert_eq!((world.is_current(), world.states()), ("c".into(), "rro".into()));
+    assert!(world.told.iter().filter(|(_, what)| what.starts_with("Stale")).count() == 2, "{:?}", world.told);
+}
+
+/// ddata Z11: nobody opens before all known members have answered, unreachable ones included; removing the silent one
+/// is the operator's word.
+#[test]
+fn who_does_not_answer_keeps_the_gates_closed() {
+    let store = |synced_at| Some(meta(synced_at, None, &[(7, None)]));
+    let mut world = World::new(&[('a', store(10)), ('b', store(20)), ('c', store(30))]);
+    world.silent.insert('c');
+    world.publish();
+    assert_eq!(world.states(), "ccc");
+    let mut at = world.moment();
+    at.now += TELLING;
+    let (mut first, mut news) = (Vec::new(), Vec::new());
+    let gate = world.gates.get_mut(&'b').unwrap();
+    gate.on_tick(Moment { now: at.now - TELLING, ..at }, &mut first);
+    gate.on_tick(at, &mut news);
+    let waits = GateNews::Closed { waiting_for: vec![address('c')] };
+    assert!(news.contains(&waits) && !first.contains(&waits), "{news:?}");
+    world.gates.remove(&'c');
+    world.publish();
+    assert_eq!((world.is_current(), world.states()), ("b".into(), "co".into()));
+    world.complete('a', 'b');
+    assert_eq!((world.is_current(), world.states()), ("ab".into(), "oo".into()));
+}
+
+/// ddata Z11: a store that was in touch until shortly before the stop is passed; one that knows another start is
+/// compared where both parted.
+#[test]
+fn histories_are_compared_where_they_parted() {
+    let horizon = Some(50);
+    let world = |starts: &[(u64, Option<i64>)]| {
+        let mut world =
+            World::new(&[('a', Some(meta(90, horizon, &[(7, None)]))), ('b', Some(meta(95, horizon, starts)))]);
+        world.publish();
+        world
+    };
+    let mut same = world(&[(7, None)]);
+    same.complete('a', 'b');
+    assert_eq!((same.is_current(), same.states()), ("ab".into(), "oo".into()));
+    assert_eq!(world(&[(7, None), (8, Some(60))]).states(), "co", "parted at 60, nothing was forgotten since");
+    assert_eq!(world(&[(7, None), (8, Some(40))]).states(), "ro", "parted at 40");
+    assert_eq!(world(&[(8, None)]).states(), "ro", "one began anew");
+}
+
+/// ddata Z11: a store meets members that had none and have begun a new history: one of them makes a start that gives
+/// everything a base, or the store does, and nobody stays closed.
+#[test]
+fn a_store_meets_members_that_began_anew() {
+    for (horizon, states) in [(None, "ooc"), (Some(50), "oor")] {
+        let mut world = World::new(&[('a', None), ('b', None)]);
+        world.publish();
+        world.complete('b', 'a');
+        world.start('c', Some(meta(90, horizon, &[])));
+        world.publish();
+        assert_eq!((world.is_current(), world.states()), ("ab".into(), states.into()), "{:?}", world.told);
+        let latest = world.gates[&'b'].starts.latest().copied();
+        assert_eq!(latest, Some(Start { maker: ReplicaId(1), base: Some(i64::MIN) }));
+    }
+}
+
+/// ddata Z11: two stores that forgot alone do not come before one that did not.
+#[test]
+fn who_forgot_alone_is_passed_over() {
+    let mut world =
+        World::new(&[('a', Some(meta(90, Some(95), &[(7, None)]))), ('b', Some(meta(50, Some(10), &[(7, None)])))]);
+    world.publish();
+    assert_eq!((world.is_current(), world.states()), ("b".into(), "ro".into()));
+    let mut world = World::new(&[('a', Some(meta(90, Some(95), &[]))), ('b', Some(meta(50, Some(60), &[])))]);
+    world.publish();
+    assert_eq!((world.is_current(), world.states()), ("a".into(), "or".into()), "nobody else remains");
+}
+
+/// ddata Z11: alone a closed gate opens after the life of durable markers, and not before.
+#[test]
+fn alone_a_closed_gate_waits() {
+    let mut world = World::new(&[('a', Some(meta(90, None, &[])))]);
+    world.publish();
+    let lonely = world.gates[&'a'].next_deadline().unwrap();
+    assert_eq!(lonely, world.base + Duration::from_secs(10 * 86_400));
+    world.now_ms = AT + 10 * DAY;
+    let (at, mut news) = (world.moment(), Vec::new());
+    world.gates.get_mut(&'a').unwrap().on_tick(at, &mut news);
+    assert_eq!((world.is_current(), world.states()), ("a".into(), "o".into()));
+}
+
+/// ddata Z9: a horizon further ahead than clocks may differ counts for nothing; one that is not is taken.
+#[test]
+fn implausible_horizons_count_for_nothing() {
+    let skew = 300_000;
+    for (horizon, taken) in [(i64::MAX, false), (AT + skew + 1, false), (AT + skew, true)] {
+        let mut world = World::new(&[('a', Some(meta(AT - 5, None, &[(7, None)]))), ('b', None)]);
+        world.silent.insert('b');
+        world.publish();
+        let starts = ToldStarts::Listed(Starts::of([Start { maker: ReplicaId(7), base: None }]));
+        let standing = Standing { forget_horizon: Some(horizon), starts, is_current: true, ..Standing::default() };
+        let (at, mut news) = (world.moment(), Vec::new());
+        world.gates.get_mut(&'a').unwrap().on_standing(at, &address('b'), &standing, None, &mut news);
+        assert_eq!(world.states(), if taken { "ro" } else { "co" }, "{horizon}");
+        assert_eq!(news.iter().any(|news| matches!(news, GateNews::Implausible { .. })), !taken);
+        assert_eq!(world.gates[&'a'].forget_horizon, None);
+    }
+}
+
+/// ddata Z9: what a store says of the future is a clock that went back, and counts from the start of this process.
+#[test]
+fn a_stored_horizon_of_the_future_counts_from_now() {
+    let mut settings = ReplicatorSettings::default();
+    settings.durable.keys = vec!["*".into()];
+    let base = Instant::now();
+    let mut gate = Gate::new(ReplicaId(1), &settings, base);
+    let at = Moment { now: base, wall_ms: AT, last_number: 1 };
+    let mut news = Vec::new();
+    gate.on_loaded(at, Some(&meta(AT + DAY, Some(AT + 365 * DAY), &[])), true, &mut news);
+    assert_eq!(news, [GateNews::ClockWentBack { by_ms: 365 * DAY }]);
+    assert_eq!((gate.forget_horizon, gate.synced_at), (Some(AT), Some(AT)));
+}

@@ -1,0 +1,264 @@
+//! What becomes of entries, rounds and the store when the gate opens, closes, or refuses. Source: ddata Z9, Z11.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use greylag_core::UniqueAddress;
+
+use super::ReplicatorCore;
+use crate::bounds::Bounds;
+use crate::durable::StaleStore;
+use crate::error::StopReason;
+use crate::gate::{GateNews, Moment, Stale, Standing};
+use crate::message::{Effect, Message, ReplicatorEvent};
+use crate::pruning::{millis, unreachable};
+use crate::read::Lifecycle;
+use crate::replicas::Replicas;
+use crate::sabotage::Sabotage;
+use crate::sync::Round;
+use crate::tree::{Sixteenths, Sum};
+
+/// Times that are not believed are told of once in this time for each peer.
+const TELLING: Duration = Duration::from_secs(60);
+
+impl ReplicatorCore {
+    pub(super) fn moment(&self, now: Instant) -> Moment {
+        Moment { now, wall_ms: self.wall_ms(now), last_number: self.numbers.last() }
+    }
+
+    /// What is believed of wall times now.
+    pub(super) fn bounds(&self, now: Instant) -> Bounds {
+        let now_ms = self.wall_ms(now);
+        let latest_ms = match self.settings.omits(Sabotage::Horizon) {
+            true => i64::MAX,
+            false => now_ms.saturating_add(millis(self.settings.max_clock_skew)),
+        };
+        Bounds { now_ms, latest_ms, life_ms: millis(self.settings.longest_marker_life()) }
+    }
+
+    /// The wall clock was told. If it went back by more than clocks may differ, what was noted by it counts from now.
+    pub(super) fn set_wall(&mut self, now: Instant, wall_ms: i64, out: &mut Vec<Effect>) {
+        let by_ms = self.wall_ms(now).saturating_sub(wall_ms);
+        self.wall = (now, wall_ms);
+        let mut news = Vec::new();
+        self.gate.on_wall(wall_ms, &mut news);
+        if by_ms > millis(self.settings.max_clock_skew) && !self.settings.omits(Sabotage::Horizon) {
+            self.entries.bound_times(&self.bounds(now));
+            if news.is_empty() {
+                news.push(GateNews::ClockWentBack { by_ms });
+            }
+        }
+        self.heed_gate(now, news, out);
+    }
+
+    /// A time that a peer named lies too far ahead.
+    pub(super) fn note_implausible(
+        &mut self,
+        now: Instant,
+        peer: &UniqueAddress,
+        ahead_ms: i64,
+        out: &mut Vec<Effect>,
+    ) {
+        self.stats.implausible_times += 1;
+        if self.conflicts.times.is_news(now, &peer.to_string().into(), TELLING) {
+            out.push(Effect::Event(ReplicatorEvent::ImplausibleHorizon { peer: peer.clone(), ahead_ms }));
+        }
+    }
+
+    /// The replicas without those whose stores were refused: nothing waits for them.
+    pub(super) fn unrefused(&self) -> Replicas {
+        let refused = self.gate.refused();
+        let mut replicas = (*self.replicas).clone();
+        replicas.others.retain(|replica| !refused.contains(&replica.address));
+        replicas
+    }
+
+    pub(super) fn all_are_reachable(&self) -> bool {
+        self.replicas.unmet == 0 && unreachable(&self.unrefused()).is_none()
+    }
+
+    /// Deltas are logged for everybody that takes part in rounds and was not refused.
+    pub(super) fn set_log_peers(&mut self) {
+        let replicas = self.unrefused();
+        let peers = replicas.others.iter().filter(|replica| replica.status.is_peer());
+        self.log.set_peers(&peers.map(|replica| replica.address.clone()).collect::<BTreeSet<_>>());
+    }
+
+    /// Whether a message may be taken now. A closed gate takes data in rounds with those that it was passed by, and
+    /// nothing else. Source: ddata G13, Z11.
+    pub(super) fn may_take(&self, from: &UniqueAddress, message: &Message) -> bool {
+        if !message.is_exchange() || message.is_bare_reply() {
+            return true;
+        }
+        self.gate.exchanges_with(from) && !(self.gate.is_closed() && message.is_request())
+    }
+
+    /// Whoever is refused says so to those that ask, and does nothing else.
+    pub(super) fn answer_refused(
+        &mut self,
+        now: Instant,
+        from: UniqueAddress,
+        message: &Message,
+        out: &mut Vec<Effect>,
+    ) {
+        if let Message::SyncOpen { round, .. } = message
+            && self.gate.is_refused()
+            && !self.is_over
+        {
+            let pruning = self.news_for(now, &from);
+            out.push(Effect::Send { to: from, bulk: false, message: Message::SyncDiffers { round: *round, pruning } });
+        }
+    }
+
+    /// A member says how it stands.
+    pub(super) fn hear(
+        &mut self,
+        now: Instant,
+        from: &UniqueAddress,
+        standing: &Standing,
+        answers: Option<u64>,
+        out: &mut Vec<Effect>,
+    ) {
+        let mut news = Vec::new();
+        let (exchanged, was_heard) = (self.gate.exchanges_with(from), self.gate.has_heard(from));
+        let refused = self.gate.refused();
+        self.gate.on_standing(self.moment(now), from, standing, answers, &mut news);
+        self.heed_gate(now, news, out);
+        if self.gate.refused() != refused {
+            self.pruning.on_replicas(now, &self.unrefused());
+            self.set_log_peers();
+        }
+        if !self.gate.exchanges_with(from) {
+            return;
+        }
+        if !exchanged {
+            self.rounds.owe(from.clone());
+            self.open_initial_rounds(now, out);
+        }
+        if !exchanged || !was_heard {
+            self.ask_again(from, out);
+        }
+    }
+
+    pub(super) fn tick_gate(&mut self, now: Instant, out: &mut Vec<Effect>) {
+        let mut news = Vec::new();
+        self.gate.on_tick(self.moment(now), &mut news);
+        self.heed_gate(now, news, out);
+    }
+
+    /// Does what the gate's news lead to.
+    pub(super) fn heed_gate(&mut self, now: Instant, all: Vec<GateNews>, out: &mut Vec<Effect>) {
+        let takes_over = all.contains(&GateNews::TookOver);
+        if takes_over {
+            self.entries.storing.meta_is_first();
+            self.rounds.begin_anew();
+        }
+        for news in all {
+            match news {
+                GateNews::TookOver => {}
+                GateNews::Ask(member) => self.ask_standing(now, member, out),
+                GateNews::Opened { parted } => self.on_gate_opened(now, parted),
+                GateNews::Stale(stale) => self.on_stale(stale, out),
+                GateNews::Implausible { peer, ahead_ms } => self.note_implausible(now, &peer, ahead_ms, out),
+                GateNews::ClockWentBack { by_ms } => {
+                    out.push(Effect::Event(ReplicatorEvent::ClockWentBack { by_ms }));
+                }
+                GateNews::Closed { waiting_for } => {
+                    out.push(Effect::Event(ReplicatorEvent::GateClosed { waiting_for }));
+                }
+            }
+        }
+        if takes_over {
+            self.open_initial_rounds(now, out);
+            let members: Vec<UniqueAddress> =
+                self.replicas.others.iter().map(|replica| replica.address.clone()).collect();
+            for member in members.iter().filter(|member| self.gate.exchanges_with(member)).collect::<Vec<_>>() {
+                self.ask_again(member, out);
+            }
+        }
+    }
+
+    /// A round about nothing: its answer says how a member stands.
+    fn ask_standing(&mut self, now: Instant, member: UniqueAddress, out: &mut Vec<Effect>) {
+        let (round, pruning) = (self.numbers.draw(), self.news_for(now, &member));
+        self.send(member, Message::SyncOpen { round, part: Sixteenths::NONE, root: Sum::default(), pruning }, out);
+    }
+
+    /// The gate is open. Of what was performed here shortly before the histories parted perhaps nobody has heard: it
+    /// counts as performed now, so that it is not forgotten too early.
+    fn on_gate_opened(&mut self, now: Instant, parted: i64) {
+        let since = parted.saturating_sub(millis(self.settings.max_pruning_dissemination));
+        let wall_ms = self.wall_ms(now);
+        let settings = &self.settings;
+        self.entries.renew_markers(since, wall_ms, |key| millis(settings.marker_life(key)));
+        self.storage.loaded.clear();
+    }
+
+    /// The store is too old, or has forgotten what others have not.
+    fn on_stale(&mut self, stale: Stale, out: &mut Vec<Effect>) {
+        let Stale { policy, synced_at, parted, own_horizon, horizon, peer, is_of_store } = stale;
+        if policy == StaleStore::Refuse {
+            return self.stop_at_once(StopReason::StoreTooOld { synced_at, parted, own_horizon, horizon, peer }, out);
+        }
+        let mut dropped = BTreeSet::new();
+        if policy == StaleStore::Discard {
+            dropped = std::mem::take(&mut self.storage.loaded);
+            if !is_of_store {
+                dropped.extend(self.entries.iter().map(|(key, _)| key.clone()));
+            }
+            // What could not be read so far is just as old.
+            for key in std::mem::take(&mut self.entries.storing.held_back).into_keys() {
+                self.entries.storing.gather(&key, None);
+                dropped.insert(key);
+            }
+        }
+        for key in &dropped {
+            self.log.clear_deltas(key);
+            self.entries.forget(key);
+        }
+        self.entries.storing.meta_is_due = true;
+        let dropped = dropped.len();
+        let event = ReplicatorEvent::StaleStore { synced_at, parted, own_horizon, horizon, peer, dropped };
+        out.push(Effect::Event(event));
+    }
+
+    /// Data went to or came from a member: from now on only rounds say how fresh the store is.
+    pub(super) fn note_contact(&mut self, peer: &UniqueAddress) {
+        if self.gate.note_exchange(peer) {
+            self.entries.storing.meta_is_due = true;
+        }
+    }
+
+    /// A round with a member exchanged everything.
+    pub(super) fn note_complete_round(
+        &mut self,
+        now: Instant,
+        peer: &UniqueAddress,
+        round: &Round,
+        out: &mut Vec<Effect>,
+    ) {
+        let ago = millis(now.saturating_duration_since(round.began_at));
+        let began_ms = self.wall_ms(now).saturating_sub(ago);
+        let mut news = Vec::new();
+        self.gate.on_complete_round(self.moment(now), peer, began_ms, round.all_were_reachable, &mut news);
+        if !std::mem::replace(&mut self.storage.has_completed_a_round, true) {
+            self.entries.storing.meta_is_due = true;
+        }
+        self.heed_gate(now, news, out);
+    }
+
+    /// Whether others' stores are judged by what is here. Source: ddata Z11.
+    pub fn is_current(&self) -> bool {
+        self.gate.is_current()
+    }
+
+    /// Whether what was loaded is exchanged with nobody so far.
+    pub fn is_gate_closed(&self) -> bool {
+        self.gate.is_closed()
+    }
+
+    /// Whether the store was refused, and others are told so.
+    pub fn is_refused(&self) -> bool {
+        self.gate.is_refused() && matches!(self.lifecycle, Lifecycle::Stopped(_)) && !self.is_over
+    }
+}
