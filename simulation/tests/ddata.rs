@@ -53,7 +53,7 @@ fn every_life_of_a_counter_counts_once() {
 /// ddata Z11, scenario 90: full stops, and starts from stores of different ages.
 #[test]
 fn every_start_is_one_history() {
-    let all = keeps(Some("gate"), 0..24);
+    let all = keeps(Some("gate"), 0..40);
     assert!(all.performed > 10, "{all:?}");
 }
 
@@ -95,5 +95,16 @@ fn scenario_86_every_omission_is_noticed() {
         assert!(world.omissions.contains(&omission), "{profile:?} knows {omission:?}");
         let noticed = std::iter::once(seed).chain(0..400).any(|seed| world.check(seed, Some(omission)).is_err());
         assert!(noticed, "{profile:?} does not miss {omission:?}");
+    }
+}
+
+/// Scenario 86, of the clauses by which stores are judged.
+#[test]
+fn scenario_86_every_omission_of_the_gate_is_noticed() {
+    let world = world(Some("gate"));
+    for omission in [Omission::StaleStore, Omission::OpenJudge, Omission::AnyJudge] {
+        assert!(world.omissions.contains(&omission), "the profile knows {omission:?}");
+        let noticed = (0..40).any(|seed| world.check(seed, Some(omission)).is_err());
+        assert!(noticed, "the profile does not miss {omission:?}");
     }
 }

@@ -9,6 +9,9 @@ const GATE_SEEDS: &str = "2000";
 /// How many histories the gate gives the laws of each replicated type.
 const GATE_HISTORIES: u64 = 10_000;
 
+/// How long the gate attacks a cluster, without TLS and with it.
+const GATE_ATTACK_SECONDS: u64 = 20;
+
 /// Everything that must hold before a change lands. Changes no file.
 pub(crate) fn ci() -> Result<(), Failure> {
     run("cargo", &["fmt", "--all", "--check"])?;
@@ -22,6 +25,9 @@ pub(crate) fn ci() -> Result<(), Failure> {
     laws(GATE_HISTORIES, "")?;
     sim(&["--seeds".to_owned(), GATE_SEEDS.to_owned()])?;
     netns(&["--quick".to_owned()])?;
+    // What a machine is busy with besides is not judged here.
+    attack(GATE_ATTACK_SECONDS, false, true)?;
+    attack(GATE_ATTACK_SECONDS, true, true)?;
     say("ci: green");
     Ok(())
 }
@@ -106,4 +112,13 @@ fn release(package: &str, arguments: &[String]) -> Result<(), Failure> {
 /// Saturates the data lanes for so long.
 pub(crate) fn soak(seconds: u64, nodes: usize) -> Result<(), Failure> {
     release("greylag-soak", &["--seconds".to_owned(), seconds.to_string(), "--nodes".to_owned(), nodes.to_string()])
+}
+
+/// Attacks a storefront for so long.
+pub(crate) fn attack(seconds: u64, tls: bool, lenient: bool) -> Result<(), Failure> {
+    run("cargo", &["build", "--quiet", "--release", "--package", "storefront"])?;
+    let flags = [(tls, "--tls"), (lenient, "--lenient")].into_iter().filter(|(wanted, _)| *wanted);
+    let seconds = ["--seconds".to_owned(), seconds.to_string()].into_iter();
+    let arguments: Vec<String> = seconds.chain(flags.map(|(_, flag)| flag.to_owned())).collect();
+    release("greylag-attack", &arguments)
 }

@@ -2,7 +2,8 @@
 //!
 //! `ci` is the whole gate, the same for people and machines; it changes no file. `layers` holds the
 //! crate graph and the absences that make simulation possible. `proto`, `bless`, `sim`, `laws`,
-//! `durable`, `journal-crash`, `journal-damage`, `mutants`, `netns`, `storefront` and `bench` run what their names say.
+//! `durable`, `journal-crash`, `journal-damage`, `mutants`, `netns`, `storefront`, `soak`, `attack` and `bench` run what
+//! their names say.
 
 mod bench;
 mod ci;
@@ -89,6 +90,18 @@ enum Task {
         #[arg(long, default_value_t = 4)]
         nodes: usize,
     },
+    /// Attack a real cluster under the storefront's load, as strangers, at the admin ports and as a member gone bad.
+    Attack {
+        /// How long the purchases last; all but the first tenth of it is attack.
+        #[arg(long, default_value_t = 600)]
+        seconds: u64,
+        /// The nodes speak TLS.
+        #[arg(long)]
+        tls: bool,
+        /// Report heartbeat times and memory, and judge neither.
+        #[arg(long)]
+        lenient: bool,
+    },
     /// Feed every decoder that reads bytes of a peer with damaged ones. Needs cargo-fuzz and a nightly compiler.
     Fuzz {
         /// How many inputs each target gets.
@@ -140,6 +153,7 @@ fn main() -> std::process::ExitCode {
         Task::Netns(args) => ci::netns(&args.arguments),
         Task::Storefront { runs, seed } => storefront::runs(runs, seed),
         Task::Soak { seconds, nodes } => ci::soak(seconds, nodes),
+        Task::Attack { seconds, tls, lenient } => ci::attack(seconds, tls, lenient),
         Task::Fuzz { runs, only } => fuzz::fuzz(runs, &only),
         Task::Mutants { share, seed, diff, only } => mutants::mutants(&mutants::Choice { share, seed, diff, only }),
         Task::Bench => bench::bench(),

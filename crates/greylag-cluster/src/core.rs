@@ -30,7 +30,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use greylag_core::UniqueAddress;
+use greylag_core::{DeadLetterReason, UniqueAddress};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -283,6 +283,13 @@ impl ClusterCore {
         if self.refuses(now, &from, &message, out) || self.is_claim_of_more_than_a_join(&from, &message) {
             return;
         }
+        let is_gossip = matches!(message, Message::GossipEnvelope { .. } | Message::GossipStatus { .. });
+        let is_member = self.gossip.members.contains_key(&from);
+        // Gossip is judged where it is read, because that of another cluster is news.
+        if !message.is_for_strangers() && !is_gossip && !is_member && matches!(self.life, Life::Member) {
+            out.push(Effect::Dropped { from, reason: DeadLetterReason::NotAMember });
+            return;
+        }
         match message {
             Message::InitJoin { protocol, config, .. } => self.on_init_join(&from, protocol, &config, out),
             Message::InitJoinAck { cluster_id, config } => self.on_init_join_ack(now, &from, cluster_id, &config, out),
@@ -301,8 +308,10 @@ impl ClusterCore {
                 self.on_gossip_status(now, &from, &to, &version, seen_digest, suspect, out);
             }
             Message::ExitingConfirmed { clean } => self.on_exiting_confirmed(now, from, clean, out),
-            Message::IslandProbe(asked) => self.on_island_probe(now, from, asked, out),
-            Message::IslandProbeAnswer { asked, own } => self.on_island_probe_answer(now, asked, own, out),
+            Message::IslandProbe { asked, nonce } => self.on_island_probe(now, &from, asked, nonce, out),
+            Message::IslandProbeAnswer { asked, own, nonce } => {
+                self.on_island_probe_answer(now, &from, asked, own, nonce, out);
+            }
             Message::Heartbeat { to, seq } => {
                 if to == self.node && matches!(self.life, Life::Member) {
                     self.send(from.clone(), Message::HeartbeatRsp { to: from, seq }, out);

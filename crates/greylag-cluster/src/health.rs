@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use greylag_core::{DeadLetterReason, UniqueAddress};
+use greylag_transport::DEGRADED_DAYS;
 
 use crate::gossip::Blockers;
 use crate::member::MemberStatus;
@@ -33,6 +34,8 @@ pub struct Health {
     /// Members whose addresses other processes claim that cannot have replaced them; of a process that
     /// waits to join, the member that holds its own address (cluster T15).
     pub held_addresses: Vec<HeldAddress>,
+    /// Whole days until this node's certificate ends, negative once it has; `None` without TLS (scenario 83).
+    pub certificate_days_left: Option<i64>,
     /// Messages dropped in the last minute, by reason.
     pub dead_letters: BTreeMap<DeadLetterReason, u64>,
 }
@@ -56,14 +59,16 @@ pub struct ForeignCluster {
 }
 
 impl Health {
-    /// Nothing needs a human: joined, trusted, converged, everybody reachable, alone under its name, and
-    /// every member alone at its address.
+    /// Nothing needs a human: joined, trusted, converged, everybody reachable, alone under its name, every
+    /// member alone at its address, with a certificate that lasts.
     pub fn is_good(&self) -> bool {
+        let ends_soon = self.certificate_days_left.is_some_and(|days| days < DEGRADED_DAYS);
         self.initialized
             && self.converged
             && !self.suspect
             && self.unreachable.is_empty()
             && self.foreign_cluster.is_none()
             && self.held_addresses.is_empty()
+            && !ends_soon
     }
 }

@@ -95,6 +95,7 @@ mod message;
 mod phi;
 mod places;
 mod proof;
+mod reach;
 mod reachability;
 mod ring;
 mod sabotage;

@@ -42,7 +42,7 @@ impl Island {
 ///                      (InitJoinNack: not a member either)   (JoinDeferred, JoinRejected)
 /// member --GossipEnvelope / GossipStatus--> member
 /// leaver --ExitingConfirmed--> the next leaders
-/// leader --IslandProbe--> every seed --IslandProbeAnswer--> leader   (only if the seed's cluster is another one)
+/// leader --IslandProbe{nonce}--> every seed --IslandProbeAnswer{nonce}--> leader
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Message {
@@ -122,13 +122,20 @@ pub enum Message {
         clean: bool,
     },
     /// Do you belong to my cluster?
-    IslandProbe(Island),
-    /// I belong to another one.
+    IslandProbe {
+        /// The asker's cluster.
+        asked: Island,
+        /// Known only to the asker.
+        nonce: u64,
+    },
+    /// I belong to this one.
     IslandProbeAnswer {
         /// From the question.
         asked: Island,
         /// The answerer's cluster.
         own: Island,
+        /// From the question.
+        nonce: u64,
     },
     /// Are you there?
     Heartbeat {
@@ -160,11 +167,25 @@ impl Message {
             Self::GossipEnvelope { .. } => "cluster.gossip",
             Self::GossipStatus { .. } => "cluster.gossip-status",
             Self::ExitingConfirmed { .. } => "cluster.exiting-confirmed",
-            Self::IslandProbe(_) => "cluster.island-probe",
+            Self::IslandProbe { .. } => "cluster.island-probe",
             Self::IslandProbeAnswer { .. } => "cluster.island-probe-answer",
             Self::Heartbeat { .. } => "cluster.heartbeat",
             Self::HeartbeatRsp { .. } => "cluster.heartbeat-rsp",
         }
+    }
+}
+
+impl Message {
+    /// Whether a process that is no member may say this. Joining, asking who is there and asking for a sign of
+    /// life come before membership; what remains is between members. Source: cluster T17, F1.
+    pub fn is_for_strangers(&self) -> bool {
+        !matches!(
+            self,
+            Self::GossipEnvelope { .. }
+                | Self::GossipStatus { .. }
+                | Self::ExitingConfirmed { .. }
+                | Self::HeartbeatRsp { .. }
+        )
     }
 }
 

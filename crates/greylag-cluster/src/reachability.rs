@@ -69,7 +69,7 @@ impl Reachability {
         }
         self.unreachable = OnceLock::new();
         let version = self.versions.entry(observer.clone()).or_insert(0);
-        *version += 1;
+        *version = version.saturating_add(1);
         let row = self.rows.entry(observer.clone()).or_default();
         row.insert(subject.clone(), Record { status, version: *version });
         self.drop_idle_row(observer);
@@ -90,7 +90,8 @@ impl Reachability {
             return false;
         }
         self.unreachable = OnceLock::new();
-        *self.versions.entry(observer.clone()).or_insert(0) += 1;
+        let version = self.versions.entry(observer.clone()).or_insert(0);
+        *version = version.saturating_add(1);
         true
     }
 

@@ -23,6 +23,8 @@ pub enum IgnoredGossip {
     ForeignCluster,
     /// A Welcome that nobody asked for, or for somebody else.
     UnaskedWelcome,
+    /// It bears numbers that no member can have counted up to.
+    BeyondReach,
 }
 
 /// Counters since this node started.
@@ -48,6 +50,7 @@ pub struct GossipStats {
 
 impl GossipStats {
     pub(crate) fn ignore(&mut self, why: IgnoredGossip) {
-        *self.ignored.entry(why).or_default() += 1;
+        let count = self.ignored.entry(why).or_default();
+        *count = count.saturating_add(1);
     }
 }

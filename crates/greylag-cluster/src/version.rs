@@ -36,7 +36,7 @@ impl VectorVersion {
     /// Counts one more change by `node`.
     pub fn increment(&mut self, node: &UniqueAddress) {
         match self.place(node) {
-            Ok(place) => self.0[place].1 += 1,
+            Ok(place) => self.0[place].1 = self.0[place].1.saturating_add(1),
             Err(place) => self.0.insert(place, (node.clone(), 1)),
         }
     }

@@ -82,9 +82,12 @@ pub(crate) fn encode(message: &Message) -> Bytes {
         }
         .encode_to_vec(),
         Message::ExitingConfirmed { clean } => pb::ExitingConfirmed { clean: *clean }.encode_to_vec(),
-        Message::IslandProbe(asked) => island(*asked).encode_to_vec(),
-        Message::IslandProbeAnswer { asked, own } => {
-            pb::IslandProbeAnswer { asked: Some(island(*asked)), own: Some(island(*own)) }.encode_to_vec()
+        Message::IslandProbe { asked, nonce } => {
+            pb::IslandProbe { cluster_id: id_bytes(asked.cluster_id), size: asked.size, nonce: *nonce }.encode_to_vec()
+        }
+        Message::IslandProbeAnswer { asked, own, nonce } => {
+            pb::IslandProbeAnswer { asked: Some(island(*asked)), own: Some(island(*own)), nonce: *nonce }
+                .encode_to_vec()
         }
         Message::Heartbeat { to, seq } | Message::HeartbeatRsp { to, seq } => {
             pb::Heartbeat { to: Some(node(to)), seq: *seq }.encode_to_vec()
@@ -156,10 +159,13 @@ fn parse(manifest: &str, bytes: Bytes) -> Result<Message, Wire> {
         }
         "cluster.gossip-status" => read_status(pb::GossipStatus::decode(bytes)?)?,
         "cluster.exiting-confirmed" => Message::ExitingConfirmed { clean: pb::ExitingConfirmed::decode(bytes)?.clean },
-        "cluster.island-probe" => Message::IslandProbe(read_island(Some(&pb::Island::decode(bytes)?))?),
+        "cluster.island-probe" => {
+            let pb::IslandProbe { cluster_id, size, nonce } = pb::IslandProbe::decode(bytes)?;
+            Message::IslandProbe { asked: Island { cluster_id: id(&cluster_id)?, size }, nonce }
+        }
         "cluster.island-probe-answer" => {
-            let pb::IslandProbeAnswer { asked, own } = pb::IslandProbeAnswer::decode(bytes)?;
-            Message::IslandProbeAnswer { asked: read_island(asked.as_ref())?, own: read_island(own.as_ref())? }
+            let pb::IslandProbeAnswer { asked, own, nonce } = pb::IslandProbeAnswer::decode(bytes)?;
+            Message::IslandProbeAnswer { asked: read_island(asked.as_ref())?, own: read_island(own.as_ref())?, nonce }
         }
         "cluster.heartbeat" => {
             let pb::Heartbeat { to, seq } = pb::Heartbeat::decode(bytes)?;
@@ -381,7 +387,7 @@ fn encode_gossip(gossip: &Gossip) -> pb::Gossip {
         .zip(&gossip.members)
         .map(|(place, member)| pb::Member {
             node: place,
-            up_number_plus_one: if member.up_number == Member::NOT_UP { 0 } else { member.up_number + 1 },
+            up_number_plus_one: if member.up_number == Member::NOT_UP { 0 } else { member.up_number.saturating_add(1) },
             status: encode_status(member.status).into(),
             dead: member.dead,
             roles: member.roles.iter().map(|role| roles.place(role.as_str())).collect(),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use greylag_cluster::*;
-use greylag_core::{NodeAddress, UniqueAddress};
+use greylag_core::{DeadLetterReason, NodeAddress, UniqueAddress};
 use greylag_testkit::deadlines::assert_moved;
 use greylag_transport::{QuarantineReason, RejectCode};
 
@@ -387,7 +387,7 @@ fn a_claimant_is_heard_for_the_join_alone() {
         Message::Heartbeat { to: ua("a"), seq: 1 },
         Message::ExitingConfirmed { clean: true },
         Message::JoinRejected { reason: JoinRejection::Removed },
-        Message::IslandProbe(Island { cluster_id: 9, size: 9 }),
+        Message::IslandProbe { asked: Island { cluster_id: 9, size: 9 }, nonce: 1 },
     ] {
         assert!(a.message("b#2", message.clone()).is_empty(), "{message:?}");
     }
@@ -477,7 +477,8 @@ fn gossip_that_is_not_for_us_is_ignored_and_counted() {
         seen_digest: gossip.seen.digest(),
         suspect: false,
     };
-    assert!(a.message("x", status.clone()).is_empty());
+    let dropped = Effect::Dropped { from: ua("x"), reason: DeadLetterReason::NotAMember };
+    assert_eq!(a.message("x", status.clone()), [dropped]);
     assert!(a.message("b", status).is_empty(), "the same state: nothing to say");
     for (why, count) in [
         (IgnoredGossip::NotForUs, 1),
@@ -614,26 +615,133 @@ fn a_stranger_is_refused_and_weighed_by_the_four_numbers() {
     assert!(a.join("x").is_empty() && a.message("x", Message::Heartbeat { to: ua("a"), seq: 1 }).is_empty());
     assert_eq!(a.status("x"), None);
     let own = Island { cluster_id: a.core.view().cluster_id, size: 3 };
-    let out = a.message("x", Message::IslandProbe(Island { cluster_id: 9, size: 2 }));
-    let answer = Message::IslandProbeAnswer { asked: Island { cluster_id: 9, size: 2 }, own };
-    assert_eq!(sent(&out, "x"), [answer]);
+    // Scenario 78: the question of a stranger is answered and asked in turn, and decides nothing.
+    let boast = Island { cluster_id: 9, size: u32::MAX };
+    let out = a.message("x", Message::IslandProbe { asked: boast, nonce: 4 });
+    let said = sent(&out, "x");
+    assert_eq!(said[0], Message::IslandProbeAnswer { asked: boast, own, nonce: 4 });
+    let [_, Message::IslandProbe { asked, nonce }] = said[..] else { panic!("{said:?}") };
+    assert_eq!((asked, foreign(&out)), (own, None));
+    let out = a.message("x", Message::IslandProbe { asked: boast, nonce: 5 });
+    assert_eq!(sent(&out, "x").len(), 1, "asked in turn once, and answered each time");
+    let small = Island { cluster_id: 9, size: 2 };
+    let answer = |asked, own, nonce| Message::IslandProbeAnswer { asked, own, nonce };
+    a.message("y", answer(own, boast, nonce));
+    a.message("x", answer(own, boast, nonce ^ 1));
+    a.message("x", answer(Island { size: 2, ..own }, boast, nonce));
+    assert_eq!(a.status("a"), Some(MemberStatus::Up), "another address, number or question");
+    let out = a.message("x", answer(own, small, nonce));
     assert_eq!(foreign(&out), Some((9, Some(2))));
-    assert_eq!(a.status("a"), Some(MemberStatus::Up), "the bigger one stays");
-    a.message("x", Message::IslandProbeAnswer { asked: Island { cluster_id: 8, size: 1 }, own });
-    assert_eq!(a.status("a"), Some(MemberStatus::Up), "an answer to a question that was not ours");
-    let asked = Island { size: 2, ..own };
-    let out = a.message("x", Message::IslandProbeAnswer { asked, own: Island { cluster_id: 9, size: 7 } });
+    a.message("x", answer(own, boast, nonce));
+    assert_eq!(a.status("a"), Some(MemberStatus::Up), "the bigger one stays, and an answer counts once");
+    a.run(11 * SECOND, &["b", "c"]);
+    let big = Island { cluster_id: 9, size: 7 };
+    let out = a.message("x", Message::IslandProbe { asked: big, nonce: 6 });
+    let [_, Message::IslandProbe { nonce, .. }] = sent(&out, "x")[..] else { panic!("{out:?}") };
+    let out = a.message("x", answer(own, big, nonce));
     assert!(out.contains(&Effect::Publish(ClusterEvent::SelfDowned)));
     assert_eq!(["a", "b", "c"].map(|name| a.status(name)), [Some(MemberStatus::Down); 3], "the whole cluster ends");
     let equal = |id| Island { cluster_id: id, size: 2 };
     assert!(equal(5).yields_to(equal(4)) && !equal(4).yields_to(equal(5)), "of equal ones the higher id");
 }
 
+/// cluster T17, scenario 77: what only members say is dropped and counted when a stranger says it.
+#[test]
+fn a_stranger_is_believed_about_nothing_but_itself() {
+    let mut a = Machine::with("a", ClusterSettings::default(), &["b", "c"]);
+    let before = a.core.gossip().clone();
+    let to = a.core.node().clone();
+    let mut gossip = Gossip::clone(&before);
+    gossip.members.insert(Member { up_number: u32::MAX - 1, ..gossip.members.get(&ua("b")).unwrap().clone() });
+    gossip.touch(&ua("x"), false);
+    let version = gossip.version.clone();
+    for message in [
+        Message::GossipEnvelope { to: to.clone(), gossip: Arc::new(gossip), suspect: false },
+        Message::GossipStatus { to: to.clone(), version, seen_digest: u64::MAX, suspect: false },
+        Message::ExitingConfirmed { clean: true },
+        Message::HeartbeatRsp { to: to.clone(), seq: u64::MAX },
+    ] {
+        let out = a.message("x", message);
+        assert_eq!(out, [Effect::Dropped { from: ua("x"), reason: DeadLetterReason::NotAMember }]);
+    }
+    // Also once it was told so by somebody else does this node belong to the cluster.
+    let reason = JoinRejection::Removed;
+    assert!(a.message("x", Message::JoinRejected { reason }).is_empty());
+    assert_eq!(a.core.gossip(), &before);
+    let out = a.message("x", Message::Heartbeat { to, seq: u64::MAX });
+    assert_eq!(sent(&out, "x").len(), 1, "whoever asks for a sign of life gets one (F1)");
+}
+
+/// cluster M28: a node that was let in and hears nobody asks again. Only a member's word ends it.
+#[test]
+fn a_stranger_cannot_tell_a_joining_node_that_it_was_removed() {
+    let mut b = Machine::up("b", ClusterSettings::default());
+    let mut a = Machine::new("a", ClusterSettings::default());
+    let welcome = a.welcome_from(&mut b);
+    a.message("b", welcome);
+    assert_eq!(a.core.view().self_status(), Some(MemberStatus::Joining));
+    let rejected = || Message::JoinRejected { reason: JoinRejection::Removed };
+    assert!(a.message("x", rejected()).is_empty());
+    assert!(a.message("b", rejected()).contains(&Effect::Shutdown(ShutdownReason::Removed)));
+}
+
+/// cluster M24: an Ack from somebody who was not asked keeps no first seed from forming its cluster.
+#[test]
+fn an_ack_that_nobody_asked_for_is_none() {
+    let mut a = Machine::new("a", ClusterSettings::default());
+    a.command(Command::JoinSeeds(vec![address("a"), address("b")]));
+    let config = CheckedConfig::default();
+    a.message("x", Message::InitJoinAck { cluster_id: 9, config });
+    a.message("b", Message::InitJoinNack);
+    assert_eq!(a.core.view().self_status(), Some(MemberStatus::Up));
+}
+
+/// cluster T17, scenario 77: numbers that no member can have counted up to are refused whoever sends them, and what
+/// is within reach is counted on from.
+#[test]
+fn numbers_beyond_reach_are_refused_and_those_within_are_climbed_above() {
+    const WALL: u64 = 1_795_000_000_000;
+    let settings = || ClusterSettings::default();
+    let mut a = Machine::with("a", settings(), &["b", "c"]);
+    a.input(Input::WallClock(WALL));
+    let to = a.core.node().clone();
+    let version = |count| -> VectorVersion { ["a", "b", "c"].map(|name| (ua(name), count)).into_iter().collect() };
+    let beyond = Effect::Dropped { from: ua("b"), reason: DeadLetterReason::BeyondReach };
+    let (before, mut gossip) = (a.core.gossip().clone(), Gossip::clone(a.core.gossip()));
+    gossip.version = version(u64::MAX).into();
+    let envelope =
+        |gossip: &Gossip| Message::GossipEnvelope { to: to.clone(), gossip: Arc::new(gossip.clone()), suspect: false };
+    assert_eq!(a.message("b", envelope(&gossip)), [beyond.clone()]);
+    let status =
+        Message::GossipStatus { to: to.clone(), version: version(u64::MAX).into(), seen_digest: 0, suspect: false };
+    assert_eq!(a.message("b", status), [beyond.clone()]);
+    let mut gossip = Gossip::clone(&before);
+    gossip.members.get_mut(&ua("c")).unwrap().up_number = u32::MAX - 1;
+    gossip.touch(&ua("b"), false);
+    assert_eq!(a.message("b", envelope(&gossip)), [beyond]);
+    assert_eq!(a.core.gossip(), &before);
+    assert_eq!(a.ignored(IgnoredGossip::BeyondReach), 3);
+    // The largest that is believed: this node goes on counting, and its next state is believed by others, too.
+    let mut gossip = Gossip::clone(&before);
+    gossip.version = version((WALL + 86_400_000) * 1024).into();
+    a.message("b", envelope(&gossip));
+    a.command(Command::Leave(ua("c")));
+    let after = a.core.gossip().clone();
+    assert!(after.version.count(&ua("a")) > (WALL + 86_400_000) * 1024);
+    let mut b = Machine::with("b", settings(), &["a", "c"]);
+    b.input(Input::WallClock(WALL + 1));
+    let mut theirs = Gossip::clone(&after);
+    theirs.cluster_id = b.core.gossip().cluster_id;
+    b.message("a", Message::GossipEnvelope { to: ua("b"), gossip: Arc::new(theirs), suspect: false });
+    assert_eq!(b.ignored(IgnoredGossip::BeyondReach), 0);
+    assert_eq!(b.core.gossip().version.count(&ua("a")), after.version.count(&ua("a")));
+}
+
 /// cluster M25b: often while the leader is new, then once a minute.
 #[test]
 fn a_leader_asks_every_seed_whether_it_is_a_stranger() {
     let mut a = Machine::up("a", ClusterSettings { seed_nodes: vec![address("z")], ..ClusterSettings::default() });
-    let probes = |out: Vec<Effect>| sent(&out, "z").iter().filter(|m| matches!(m, Message::IslandProbe(_))).count();
+    let probes = |out: Vec<Effect>| sent(&out, "z").iter().filter(|m| matches!(m, Message::IslandProbe { .. })).count();
     assert_eq!(probes(a.run(600 * SECOND, &[])), 60);
     assert_eq!(probes(a.run(600 * SECOND, &[])), 10);
 }

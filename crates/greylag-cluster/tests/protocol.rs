@@ -256,6 +256,7 @@ impl World {
             Effect::JoinFailed(error) => Some(format!("join failed: {error}")),
             Effect::AcquireLease => Some("asks for the lease".to_owned()),
             Effect::ReleaseLease => Some("gives the lease back".to_owned()),
+            Effect::Dropped { from, reason } => Some(format!("drops what {} said: {reason}", name(from))),
             Effect::Log(_, text) if text.contains("let") && text.contains("join yet") => {
                 Some("says what it waits for".to_owned())
             }
@@ -311,8 +312,10 @@ fn describe(message: &Message) -> Option<String> {
         }
         Message::JoinRejected { reason } => format!("JoinRejected: {reason}"),
         Message::ExitingConfirmed { clean } => format!("ExitingConfirmed clean={clean}"),
-        Message::IslandProbe(asked) => format!("IslandProbe size={}", asked.size),
-        Message::IslandProbeAnswer { asked, own } => format!("IslandProbeAnswer asked={} own={}", asked.size, own.size),
+        Message::IslandProbe { asked, .. } => format!("IslandProbe size={}", asked.size),
+        Message::IslandProbeAnswer { asked, own, .. } => {
+            format!("IslandProbeAnswer asked={} own={}", asked.size, own.size)
+        }
         other => other.manifest().to_owned(),
     })
 }

@@ -43,6 +43,10 @@ pub enum DeadLetterReason {
     ShuttingDown,
     /// The peer may not send this here.
     Untrusted,
+    /// The sender is no member of this node's cluster, and the recipient takes messages of members only.
+    NotAMember,
+    /// A number that only grows lies beyond what its sender can honestly have reached.
+    BeyondReach,
     // Singleton (cluster §5).
     /// The proxy's buffer was full.
     ProxyBufferFull,

@@ -54,6 +54,7 @@
 //! | `DEADLINE_EXCEEDED` | no seed node let this node in within its own limit |
 //! | `UNAVAILABLE` | the node is ending |
 
+mod admission;
 mod client;
 mod condition;
 mod dial;

@@ -162,6 +162,7 @@ pub(crate) fn counters(stats: TransportStats) -> v1::CountersReply {
         skipped_frames: stats.skipped_frames,
         malformed_frames: stats.malformed_frames,
         dead_letters: letters.collect(),
+        certificate_days_left: stats.certificate_days_left,
     }
 }
 

@@ -58,8 +58,19 @@ impl Authority {
     /// # Panics
     /// If a host is none, or the files cannot be written.
     pub fn sign(&self, name: &str, hosts: &[&str]) -> Files {
+        self.sign_until(name, hosts, None)
+    }
+
+    /// The same with a certificate whose last second is `not_after`, in seconds since 1970; `None`: a far one.
+    ///
+    /// # Panics
+    /// As [`Authority::sign`].
+    pub fn sign_until(&self, name: &str, hosts: &[&str], not_after: Option<u64>) -> Files {
         let hosts: Vec<String> = hosts.iter().map(ToString::to_string).collect();
-        let params = CertificateParams::new(hosts).expect("host names and addresses");
+        let mut params = CertificateParams::new(hosts).expect("host names and addresses");
+        if let Some(seconds) = not_after {
+            params.not_after = rcgen::date_time_ymd(1970, 1, 1) + std::time::Duration::from_secs(seconds);
+        }
         let key = KeyPair::generate().expect("keys can be made");
         let cert = params.signed_by(&key, &self.issuer).expect("it signs");
         let file = |kind| self.file(name, kind);

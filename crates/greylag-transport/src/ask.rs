@@ -9,12 +9,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use greylag_core::{ReplyAddress, UniqueAddress};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
 
 use crate::remoting::{Answer, AskError, OpenAsk};
 
@@ -23,12 +24,11 @@ use crate::remoting::{Answer, AskError, OpenAsk};
 /// Time is an argument: the owner calls [`AskTable::expire`] at [`AskTable::next_deadline`].
 pub struct AskTable {
     node: UniqueAddress,
-    next_id: AtomicU64,
     asks: Mutex<Asks>,
 }
 
-#[derive(Default)]
 struct Asks {
+    rng: ChaCha8Rng,
     pending: BTreeMap<u64, Pending>,
     deadlines: BTreeSet<(Instant, u64)>,
     closed: bool,
@@ -42,29 +42,25 @@ struct Pending {
 }
 
 impl AskTable {
-    /// An empty table for the questions of `node`.
-    pub fn new(node: UniqueAddress) -> Arc<Self> {
-        Self::numbering_from(node, 1)
-    }
-
-    /// The same, whose questions are numbered from `first` on. Where strangers may answer, only a
-    /// random beginning keeps them from answering what they were not asked.
-    pub fn numbering_from(node: UniqueAddress, first: u64) -> Arc<Self> {
-        Arc::new(Self { node, next_id: AtomicU64::new(first), asks: Mutex::default() })
+    /// An empty table for the questions of `node`; their numbers are drawn by the seed.
+    pub fn new(node: UniqueAddress, seed: [u8; 32]) -> Arc<Self> {
+        let rng = ChaCha8Rng::from_seed(seed);
+        let asks = Asks { rng, pending: BTreeMap::new(), deadlines: BTreeSet::new(), closed: false };
+        Arc::new(Self { node, asks: Mutex::new(asks) })
     }
 
     /// Registers a question that waits until `now + timeout`. The flag says that no other question
     /// ends as early, so whoever drives the deadlines has to look again.
+    ///
+    /// The question's number is drawn at random, because a peer that was asked one question must not
+    /// be able to guess the numbers of the others and answer them. Source: cluster T38.
     pub fn open(self: &Arc<Self>, now: Instant, timeout: Duration) -> (OpenAsk, bool) {
-        let mut id = self.next_id.fetch_add(1, Ordering::Relaxed);
-        if id == 0 {
-            // On the wire 0 says that there is no question.
-            id = self.next_id.fetch_add(1, Ordering::Relaxed);
-        }
-        let address = ReplyAddress { node: self.node.clone(), ask_id: id };
         let slot = Arc::new(Slot::default());
         let deadline = now.checked_add(timeout).unwrap_or(now + FAR);
         let mut asks = self.lock();
+        // On the wire 0 says that there is no question.
+        let id = asks.rng.random_range(1..=u64::MAX);
+        let address = ReplyAddress { node: self.node.clone(), ask_id: id };
         let is_first = asks.deadlines.first().is_none_or(|(first, _)| deadline < *first);
         if asks.closed {
             slot.complete(Err(AskError::ShuttingDown));
@@ -240,7 +236,7 @@ mod tests {
     use super::*;
 
     fn table() -> Arc<AskTable> {
-        AskTable::new("a:1#1".parse().unwrap())
+        AskTable::new("a:1#1".parse().unwrap(), [7; 32])
     }
 
     fn poll(ask: &mut OpenAsk) -> Poll<Result<i32, AskError>> {
@@ -261,12 +257,17 @@ mod tests {
         assert_eq!(table.next_deadline(), None);
     }
 
-    /// Cluster T38: numbers go round, and 0 is none.
+    /// Cluster T38: who was asked one question cannot guess the number of another.
     #[test]
-    fn numbers_begin_anywhere_and_pass_over_zero() {
-        let (table, now) = (AskTable::numbering_from("a:1#1".parse().unwrap(), u64::MAX), Instant::now());
-        let asks = [1, 2, 3].map(|_| table.open(now, Duration::from_secs(1)).0);
-        assert_eq!(asks.each_ref().map(|ask| ask.address.ask_id), [u64::MAX, 1, 2]);
+    fn the_number_of_a_question_says_nothing_about_the_next() {
+        let (table, now) = (table(), Instant::now());
+        let asks: Vec<_> = (0..1000).map(|_| table.open(now, Duration::from_secs(1)).0).collect();
+        let mut ids: Vec<u64> = asks.iter().map(|ask| ask.address.ask_id).collect();
+        // Two of a thousand random numbers lie so close in one of 2^28 runs.
+        ids.sort_unstable();
+        let nearest = ids.windows(2).map(|pair| pair[1] - pair[0]).min();
+        assert!(nearest > Some(1 << 16), "{nearest:?}");
+        assert_eq!(table.waiting(), 1000);
     }
 
     #[test]

@@ -202,6 +202,22 @@ impl Association {
             && self.lanes.values().all(is_idle)
     }
 
+    /// Nothing is under way, and the incarnation that called from there was never reached.
+    pub fn is_unreached(&self) -> bool {
+        let is_idle = |state: &LaneState| state.phase == Phase::Idle && state.wanted_at.is_none();
+        !self.established && self.terminating.is_none() && self.lanes.values().all(is_idle)
+    }
+
+    /// Whether somebody there was quarantined who did not leave in order.
+    pub fn has_quarantined(&self) -> bool {
+        self.quarantined.values().any(|entry| !entry.harmless)
+    }
+
+    /// The processes there that left in order and are still remembered for it.
+    pub fn left_in_order(&self) -> impl Iterator<Item = Uid> {
+        self.quarantined.iter().filter(|(_, entry)| entry.harmless).map(|(uid, _)| *uid)
+    }
+
     /// The incarnation that runs, as far as is known.
     pub fn peer(&self) -> Option<Uid> {
         self.peer
@@ -249,6 +265,8 @@ impl Association {
                     out.push(Effect::Publish(Event::ThisNodeQuarantined { by, reason }));
                 }
             }
+            Input::Unproven if !self.established => (self.silence.heard_at, self.silence.probes) = (None, 0),
+            Input::Unproven => {}
             Input::Terminating { uid } => self.on_terminating(now, uid, out),
             Input::Quarantine { uid, reason, harmless } => self.on_quarantine(now, uid, reason, harmless, out),
             Input::Tombstones { uids } => self.tombstones = uids,

@@ -105,11 +105,8 @@ impl DeadLetters {
     /// Counts `count` messages; says whether to write a log line.
     pub fn count(&self, now: Instant, key: DeadLetterKey, count: u64) -> Option<LogLine> {
         let mut book = self.book();
-        let ration = book.rations.entry((key.reason, key.peer.clone())).or_insert(Ration {
-            since: now,
-            logged: 0,
-            suppressed: 0,
-        });
+        let rationed = book.ration_key(&key);
+        let ration = book.rations.entry(rationed).or_insert(Ration { since: now, logged: 0, suppressed: 0 });
         let mut line = None;
         if now.saturating_duration_since(ration.since) >= RATION {
             (ration.since, ration.logged) = (now, 0);
@@ -189,6 +186,13 @@ impl DeadLetters {
 }
 
 impl Book {
+    /// By what the log lines of this counter are rationed.
+    fn ration_key(&self, key: &DeadLetterKey) -> RationKey {
+        let rationed = (key.reason, key.peer.clone());
+        let is_full = self.rations.len() >= COUNTERS && !self.rations.contains_key(&rationed);
+        if is_full { (key.reason, None) } else { rationed }
+    }
+
     fn add(&mut self, key: DeadLetterKey, count: u64) {
         let is_full = self.counts.len() >= COUNTERS && !self.counts.contains_key(&key);
         let key = if is_full { DeadLetterKey { lane: None, peer: None, ..key } } else { key };
@@ -282,6 +286,18 @@ mod tests {
             size,
             count: 1,
         }
+    }
+
+    /// Cluster T21, T41: whoever may call may name any address, and costs memory for so many of them only.
+    #[test]
+    fn countless_peers_share_one_ration() {
+        let (letters, now) = (DeadLetters::new(1), Instant::now());
+        for n in 0..COUNTERS + 1000 {
+            let peer = NodeAddress::new(&format!("h{n}"), 1).ok();
+            letters.count(now, DeadLetterKey { peer, ..key(Lane::CONTROL) }, 1);
+        }
+        assert!(letters.book().rations.len() <= COUNTERS + 1 && letters.book().counts.len() <= COUNTERS + 1);
+        assert_eq!(letters.total(DeadLetterReason::QueueFull), (COUNTERS + 1000) as u64);
     }
 
     /// Cluster T41: log lines are rationed, and what they left out is said.

@@ -3,7 +3,7 @@
 //! Every intrusion is counted by remote host. Offences (bytes that no node of any version sends) add
 //! up: the twentieth within a minute closes the door to that host for the next minute. Connections
 //! that have not said Hello yet, or have no stream any more, are few per host and in all, so that
-//! silent ones exhaust nothing.
+//! silent ones exhaust nothing. The IPv6 addresses of one /64 count as one host.
 //! What is refused by a proper answer (another cluster, an unknown version, a foreign certificate)
 //! is a mistake of the operator's and no offence. Source: cluster §7.
 
@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
+use crate::callers::network;
 use crate::remoting::RejectCode;
 
 /// What was refused at the door, or on a stream.
@@ -121,6 +122,7 @@ impl Doorkeeper {
 
     /// A connection came; it waits at the door until [`Doorkeeper::leave`], or is refused.
     pub(crate) fn knock(&mut self, now: Instant, ip: IpAddr) -> Result<(), Intrusion> {
+        let ip = network(ip);
         if self.waiting >= WAITING {
             return Err(Intrusion::Crowded);
         }
@@ -139,13 +141,13 @@ impl Doorkeeper {
     /// A connection that said Hello has no stream any more. It was let in, so it is not refused, but
     /// while it waits it takes the place of a new one.
     pub(crate) fn wait_again(&mut self, now: Instant, ip: IpAddr) {
-        self.host(now, ip).waiting += 1;
+        self.host(now, network(ip)).waiting += 1;
         self.waiting += 1;
     }
 
     /// A connection that was let in has said Hello, or has ended.
     pub(crate) fn leave(&mut self, ip: IpAddr) {
-        if let Some(host) = self.hosts.get_mut(&ip) {
+        if let Some(host) = self.hosts.get_mut(&network(ip)) {
             host.waiting = host.waiting.saturating_sub(1);
         }
         self.waiting = self.waiting.saturating_sub(1);
@@ -153,6 +155,7 @@ impl Doorkeeper {
 
     /// Something was refused.
     pub(crate) fn report(&mut self, now: Instant, ip: IpAddr, what: Intrusion) -> Report {
+        let ip = network(ip);
         let log_rate = self.log_rate as usize;
         let host = self.host(now, ip);
         let mut banned = false;
@@ -233,6 +236,18 @@ mod tests {
         assert_eq!(door.knock(at(119_998), ip(1)), Err(Intrusion::Banned));
         assert_eq!(door.knock(at(119_999), ip(1)), Ok(()));
         assert_eq!(door.counts()[&(Intrusion::NotGrpc, ip(1))], 19);
+    }
+
+    /// Cluster T21: a host with IPv6 has a /64, and all of it is refused.
+    #[test]
+    fn the_addresses_of_one_ipv6_network_are_one_host() {
+        let (mut door, now) = (Doorkeeper::new(10), Instant::now());
+        let ip = |n: u128| IpAddr::V6(std::net::Ipv6Addr::from_bits(0x2001_0db8_u128 << 96 | n));
+        for n in 0..20 {
+            door.report(now, ip(n), Intrusion::NotGrpc);
+        }
+        assert_eq!(door.knock(now, ip(99)), Err(Intrusion::Banned));
+        assert_eq!(door.knock(now, ip(1 << 64)), Ok(()), "another network");
     }
 
     #[test]

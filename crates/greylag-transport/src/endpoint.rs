@@ -21,6 +21,7 @@ use crate::dead_letters::{DeadLetter, DeadLetterKey, DeadLetters};
 use crate::envelope::{Envelope, Inbound, MAX_NAME, Payload};
 use crate::lane::Lane;
 use crate::remoting::{AskError, PeerInfo, Receiver, TransportEvent, TransportListener};
+use crate::strangers::Strangers;
 
 /// An answer between two nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -100,18 +101,19 @@ pub(crate) struct Endpoint {
     peers: RwLock<HashMap<NodeAddress, PeerInfo>>,
     /// Paths whose dead letters nobody needs to hear of.
     chatter: RwLock<Vec<String>>,
+    pub(crate) strangers: Strangers,
 }
 
 impl Endpoint {
-    /// Questions are numbered from `first_ask` on, which only chance can make hard to guess.
+    /// Questions are numbered by the seed, which only chance can make hard to guess.
     pub(crate) fn new(
         self_address: UniqueAddress,
         registry: Arc<Registry>,
         dead_letter_log_rate: u32,
-        first_ask: u64,
+        ask_seed: [u8; 32],
     ) -> Self {
         Self {
-            asks: AskTable::numbering_from(self_address.clone(), first_ask),
+            asks: AskTable::new(self_address.clone(), ask_seed),
             self_address,
             registry,
             dead_letters: DeadLetters::new(dead_letter_log_rate),
@@ -121,6 +123,7 @@ impl Endpoint {
             listeners: RwLock::default(),
             peers: RwLock::default(),
             chatter: RwLock::default(),
+            strangers: Strangers::default(),
         }
     }
 
@@ -494,7 +497,7 @@ mod tests {
     /// Cluster T25, T41.
     #[test]
     fn only_the_incarnation_and_the_instance_meant_receive() {
-        let endpoint = Endpoint::new("b:1#5".parse().unwrap(), Arc::new(Registry::new()), 10, 1);
+        let endpoint = Endpoint::new("b:1#5".parse().unwrap(), Arc::new(Registry::new()), 10, [7; 32]);
         let (instance, _) = endpoint.register("inbox", Arc::new(Nobody));
         let mut last = LastReceiver::default();
         endpoint.declare_chatter("control/gossip");

@@ -82,6 +82,8 @@
 
 mod ask;
 pub mod association;
+#[cfg(feature = "grpc")]
+mod callers;
 mod dead_letters;
 #[cfg(feature = "grpc")]
 mod doorkeeper;
@@ -89,6 +91,8 @@ mod driver;
 mod endpoint;
 mod envelope;
 mod error;
+#[cfg(feature = "grpc")]
+mod expiry;
 #[cfg(all(feature = "grpc", any(test, feature = "fuzzing")))]
 #[doc(hidden)]
 pub mod fuzzing;
@@ -107,6 +111,7 @@ mod reach;
 pub mod reliable;
 mod remoting;
 mod settings;
+mod strangers;
 mod tls;
 pub mod watch;
 #[cfg(feature = "grpc")]
@@ -127,8 +132,8 @@ pub use holder::{Heirs, Holder};
 pub use lane::{Lane, LaneKind, lane_key_hash};
 pub use reach::is_out_of_reach;
 pub use remoting::{
-    Answer, AskError, Destination, OpenAsk, PeerInfo, QuarantineReason, Receiver, RejectCode, Remoting, SendError,
-    SendRejected, Sending, TransportEvent, TransportListener,
+    Answer, AskError, DEGRADED_DAYS, Destination, OpenAsk, PeerInfo, QuarantineReason, Receiver, RejectCode, Remoting,
+    SendError, SendRejected, Sending, TransportEvent, TransportListener,
 };
 pub use settings::{OnReliableGiveUp, TransportSettings};
 #[cfg(feature = "tls")]

@@ -281,6 +281,9 @@ pub trait Receiver: Send + Sync + 'static {
     fn receive(&self, message: Inbound);
 }
 
+/// A node whose certificate ends within so many days is degraded. Source: cluster 83.
+pub const DEGRADED_DAYS: i64 = 7;
+
 /// The transport of one node, as the layers above see it.
 pub trait Remoting: Send + Sync + 'static {
     /// This process.
@@ -352,9 +355,10 @@ pub trait Remoting: Send + Sync + 'static {
     /// are told, too (cluster T12).
     fn set_cluster_id(&self, cluster_id: u128);
 
-    /// Who is a member, this process included; in `untrusted_mode` only they are taken seriously.
-    /// Membership tells it at every change. Without members this process has no cluster to protect,
-    /// and everybody may speak to it (cluster T17).
+    /// Who is a member, this process included. From the first call on, a message of any other process is
+    /// dropped as [`DeadLetterReason::NotAMember`], unless its recipient is open to strangers; membership
+    /// calls this at its start, with nobody, and at every change. Where it is never called, as without a
+    /// cluster, everybody may speak to every recipient. Source: cluster T17.
     fn set_members(&self, _members: &mut dyn Iterator<Item = &UniqueAddress>) {}
 
     /// Which members hold their addresses, all of them: the Hello of another process there teaches
@@ -365,6 +369,10 @@ pub trait Remoting: Send + Sync + 'static {
     /// Dials an address anew, so that whoever listens there says who it is, at most once a second; the
     /// answer comes as [`TransportEvent::DialAnswered`] (cluster M10, M25).
     fn ask_who(&self, _address: &NodeAddress) {}
+
+    /// Opens the recipient at `path` to processes that are no members, or closes it again. What strangers
+    /// say there proves nothing but that they run: the receiver has to judge it. Source: cluster T17.
+    fn open_to_strangers(&self, _path: &str, _is_open: bool) {}
 
     /// The processes that were members and never will be again: their quarantines are remembered
     /// for as long as they are named here (cluster T21). Replaces what was named before.
@@ -384,6 +392,12 @@ pub trait Remoting: Send + Sync + 'static {
 
     /// Counts and reports a message dropped by a layer above.
     fn dead_letter(&self, reason: DeadLetterReason, recipient: &str, manifest: &str);
+
+    /// Whole days until this node's certificate ends, negative once it has; `None` where nodes show none. From
+    /// [`DEGRADED_DAYS`] on the node's health is degraded. Source: cluster 83.
+    fn certificate_days_left(&self) -> Option<i64> {
+        None
+    }
 
     /// How many messages were dropped since the start, by reason.
     fn dead_letter_totals(&self) -> BTreeMap<DeadLetterReason, u64> {

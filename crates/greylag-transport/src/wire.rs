@@ -25,11 +25,12 @@ mod compression;
 mod envelopes;
 mod names;
 mod reliable;
+mod shape;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use compression::compress;
-pub(crate) use envelopes::{Arrived, ArrivedContent, BatchReader, write_envelope, write_reply};
+pub(crate) use envelopes::{Arrived, ArrivedContent, BatchReader, Place, write_envelope, write_reply};
 pub(crate) use names::{NameWriter, Names};
 pub(crate) use reliable::{write_reliable, write_skip};
 
@@ -113,13 +114,13 @@ pub(crate) fn read_frame(bytes: Bytes) -> Result<Frame, Malformed> {
     if let Some(batch) = sole_batch(&bytes) {
         return Ok(Frame::Batch(batch));
     }
+    shape::check(&bytes)?;
     use pb::frame::Content;
     let Some(content) = pb::Frame::decode(bytes)?.content else { return Ok(Frame::Unknown) };
     Ok(match content {
         Content::Hello(hello) => Frame::Hello(read_hello(hello)?),
         Content::HelloReply(reply) => Frame::HelloReply(read_hello_reply(reply)?),
-        // A batch beside other fields is legal protobuf, though nobody here writes it.
-        Content::Batch(batch) => Frame::Batch(batch.encode_to_vec().into()),
+        Content::Batch(_) => return Err(Malformed("a batch beside other fields".to_owned())),
         Content::Reliable(frame) if frame.seq == u64::MAX => {
             return Err(Malformed("a number that none follows".to_owned()));
         }

@@ -363,6 +363,98 @@ async fn strangers_in_untrusted_mode() {
     assert_eq!(scene.target.next().await, 4);
 }
 
+/// Cluster T17, 77: a process that is no member reaches only the recipients that were opened to strangers, on
+/// any lane, and its messages to others are counted.
+#[tokio::test]
+async fn strangers_reach_what_is_open_to_them() {
+    let mut scene = Scene::plain().await;
+    let (mut open, mut control) = (scene.target.register("open"), scene.target.register("control/x"));
+    scene.target.transport.open_to_strangers("open", true);
+    let members = [scene.target.transport.self_address().clone(), scene.friend.transport.self_address().clone()];
+    scene.target.transport.set_members(&mut members.iter());
+    scene.goes_on().await;
+
+    let mut stranger = Raw::connect(scene.port()).await;
+    stranger.call().await;
+    stranger.say(&Hello { port: 4731, ..Hello::to(scene.port()) }.frame()).await;
+    for path in ["control/x", "inbox", "open"] {
+        stranger.say(&raw::message(path, 1)).await;
+    }
+    assert_eq!(common::read(&common::next(&mut open).await), 1);
+    let mut on_control = Raw::connect(scene.port()).await;
+    on_control.call().await;
+    on_control.say(&Hello { lane: 1, port: 4731, ..Hello::to(scene.port()) }.frame()).await;
+    on_control.say(&raw::message("control/x", 2)).await;
+    on_control.say(&raw::numbered("control/x", 1)).await;
+    until(|| scene.target.dropped(DeadLetterReason::NotAMember) == 4).await;
+    assert!(control.try_recv().is_err());
+    // What is numbered was not taken, and is, when it is sent again by a member.
+    scene.target.transport.set_members(&mut members.iter().chain(&["127.0.0.1:4731#77".parse().unwrap()]));
+    on_control.say(&raw::numbered("control/x", 1)).await;
+    assert_eq!(common::read(&common::next(&mut control).await), 1);
+    // Who becomes a member is believed from then on, and what is closed again is closed.
+    let joined = ["127.0.0.1:4731#77".parse().unwrap()];
+    scene.target.transport.set_members(&mut members.iter().chain(&joined));
+    stranger.say(&raw::message("inbox", 4)).await;
+    assert_eq!(scene.target.next().await, 4);
+    scene.target.transport.set_members(&mut members.iter());
+    scene.target.transport.open_to_strangers("open", false);
+    stranger.say(&raw::message("open", 5)).await;
+    until(|| scene.target.dropped(DeadLetterReason::NotAMember) == 5).await;
+}
+
+/// Cluster 82: envelopes of a few bytes take many here, so they are read some at a time, and one that is for
+/// nobody ends its stream at once.
+#[tokio::test]
+async fn countless_envelopes_of_few_bytes() {
+    let mut scene = Scene::plain().await;
+    let mut raw = Raw::connect(scene.port()).await;
+    raw.call().await;
+    raw.say(&Hello { port: 4732, ..Hello::to(scene.port()) }.frame()).await;
+    raw.settle().await;
+    raw.say(&raw::empty_envelopes(5000)).await;
+    until(|| scene.target.dropped(DeadLetterReason::NoSuchRecipient) == 5000).await;
+    raw.say(&raw::bytes(3, &raw::bytes(1, &[]).repeat(60_000))).await;
+    scene.refused(Intrusion::Malformed, 1, &["127.0.0.1:4732", "an envelope for nobody"]).await;
+    assert_eq!(scene.target.dropped(DeadLetterReason::NoSuchRecipient), 5000);
+    scene.goes_on().await;
+}
+
+/// Cluster T21: names that call and are never reached are few per host; a member is let in all the same.
+#[tokio::test]
+async fn many_names_of_one_host() {
+    let soon = Duration::from_millis(100);
+    let settings =
+        |_: &str| TransportSettings { remove_quarantined_association_after: soon, ..TransportSettings::test() };
+    let mut scene = Scene::new(settings).await;
+    let mut open = Vec::new();
+    for n in 0..64 {
+        let mut raw = Raw::connect(scene.port()).await;
+        raw.call().await;
+        raw.say(&Hello { port: 5000 + n, ..Hello::to(scene.port()) }.frame()).await;
+        raw.settle().await;
+        open.push(raw);
+    }
+    let one_more = Hello { port: 5064, ..Hello::to(scene.port()) }.frame();
+    let mut refused = Raw::connect(scene.port()).await;
+    refused.call().await;
+    refused.say(&one_more).await;
+    scene
+        .refused(Intrusion::Refused(RejectCode::TooManyStreams), 1, &["127.0.0.1:5064", "64 processes of 127.0.0.1"])
+        .await;
+    let members = [scene.target.transport.self_address().clone(), "127.0.0.1:5064#77".parse().unwrap()];
+    scene.target.transport.set_members(&mut members.iter());
+    let mut member = Raw::connect(scene.port()).await;
+    member.call().await;
+    member.say(&one_more).await;
+    member.settle().await;
+    // Nothing of a caller is left once its stream has ended, so another may come.
+    drop(open);
+    let known = |scene: &Scene| (5000..5064).filter(|port| scene.target.knows(*port)).count();
+    until(|| known(&scene) == 0).await;
+    assert!(scene.target.knows(5064));
+}
+
 /// Cluster T17, T38: whoever was not asked has no answers, and an answer is for one process only.
 #[tokio::test]
 async fn an_answer_of_a_stranger_or_for_another_process() {

@@ -294,3 +294,31 @@ async fn scenario_74_a_key_that_others_can_read_is_named() {
         assert_eq!(is_named(&settings.key), mode == 0o644, "{name}");
     }
 }
+
+/// Cluster 83: a certificate that has expired makes no new link, in either direction, and both sides say why; one
+/// that ends soon is warned of and counted.
+#[tokio::test]
+async fn scenario_83_certificates_end() {
+    logs::keep();
+    let authority = Authority::new();
+    let good = node(hasty(with(authority.sign("good", &[HOST])))).await;
+    let soon = node(with(authority.sign_for_days("soon", &[HOST], 5))).await;
+    assert_eq!(soon.transport.stats().certificate_days_left, Some(5));
+    assert_eq!(soon.transport.certificate_days_left(), Some(5));
+    assert_eq!(soon.ask(&good.here(), "nobody", LONG).await, Err(AskError::NoSuchRecipient), "it is good until then");
+    until(|| logs::has(&["WARN", "ends soon", "days_left=5", "soon.cert.pem"])).await;
+
+    let ended = node(hasty(with(authority.sign_for_days("ended", &[HOST], -2)))).await;
+    assert_eq!(ended.transport.stats().certificate_days_left, Some(-2));
+    until(|| logs::has(&["ERROR", "has expired", "ended.cert.pem"])).await;
+    // As the caller: refused by whoever is called, and told so.
+    does_not_reach(&ended, &good).await;
+    let good_port = good.port().to_string();
+    until(|| logs::has(&["a dial failed", &good_port, "this node's certificate has expired"])).await;
+    until(|| logs::has(&["refused", "Certificate", "xpired"])).await;
+    // As the one that is called: refused by the caller, and told so.
+    does_not_reach(&good, &ended).await;
+    let ended_port = ended.port().to_string();
+    until(|| logs::has(&["a dial failed", &ended_port, "xpired"])).await;
+    assert!(ended.transport.stats().intruded(Intrusion::Certificate) >= 1, "its callers say why they hang up");
+}

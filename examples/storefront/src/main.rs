@@ -16,6 +16,7 @@ mod purchases;
 mod report;
 mod run;
 
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -64,8 +65,13 @@ pub(crate) struct RunArguments {
     /// Where the journal lies. Default: a new directory that goes away at the end.
     #[arg(long)]
     data_dir: Option<PathBuf>,
+    /// Sends so many purchases a second. Default: as many as go.
+    #[arg(long)]
+    pace: Option<NonZeroU32>,
     #[command(flatten)]
     admin: node::Admin,
+    #[command(flatten)]
+    tls: node::TlsFiles,
     /// The cluster goes on after the report, until Ctrl-C: for looking at it in peace.
     #[arg(long)]
     stay: bool,

@@ -1,10 +1,13 @@
 //! A node process: it hosts customers, and does what its parent says.
 
+use std::path::PathBuf;
+
 use greylag::cluster::ShutdownReason;
 use greylag::delivery::{ConsumerDelivery, DeliverySettings};
 use greylag::journal_service::{ClientSettings, JournalClient};
 use greylag::management::ManagementSettings;
 use greylag::prelude::*;
+use greylag::transport::{Tls, TlsSettings};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 
 use crate::customer::{ROLE, customers};
@@ -23,6 +26,39 @@ pub(crate) struct NodeArguments {
     seed: String,
     #[command(flatten)]
     admin: Admin,
+    #[command(flatten)]
+    tls: TlsFiles,
+}
+
+/// By which files nodes speak TLS.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct TlsFiles {
+    /// The nodes speak TLS by this private key; with --tls-cert and --tls-ca.
+    #[arg(long, requires = "tls_cert", requires = "tls_ca")]
+    tls_key: Option<PathBuf>,
+    /// The certificate of that key, for 127.0.0.1.
+    #[arg(long, requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// The authority whose certificates the nodes believe.
+    #[arg(long, requires = "tls_key")]
+    tls_ca: Option<PathBuf>,
+}
+
+impl TlsFiles {
+    /// Plain text on loopback without files.
+    pub(crate) fn settings(&self) -> Tls {
+        match (&self.tls_key, &self.tls_cert, &self.tls_ca) {
+            (Some(key), Some(cert), Some(ca)) => Tls::Files(TlsSettings::new(key, cert, ca)),
+            _ => Tls::LoopbackOnly,
+        }
+    }
+
+    fn to_command_line(&self) -> Vec<String> {
+        let files = [("--tls-key", &self.tls_key), ("--tls-cert", &self.tls_cert), ("--tls-ca", &self.tls_ca)];
+        let given =
+            files.into_iter().filter_map(|(flag, file)| Some([flag.to_owned(), file.as_ref()?.display().to_string()]));
+        given.flatten().collect()
+    }
 }
 
 /// Whether nodes offer the admin service.
@@ -50,10 +86,11 @@ impl Admin {
 
 impl NodeArguments {
     /// The same, as a command line.
-    pub(crate) fn to_command_line(journal: &str, seed: &str, admin: Admin) -> Vec<String> {
+    pub(crate) fn to_command_line(journal: &str, seed: &str, admin: Admin, tls: &TlsFiles) -> Vec<String> {
         let required = ["--journal", journal, "--seed", seed].into_iter();
         let flags = [admin.management.then_some("--management"), admin.allow_writes.then_some("--allow-writes")];
-        required.chain(flags.into_iter().flatten()).map(ToOwned::to_owned).collect()
+        let plain = required.chain(flags.into_iter().flatten()).map(ToOwned::to_owned);
+        plain.chain(tls.to_command_line()).collect()
     }
 }
 
@@ -68,6 +105,7 @@ pub(crate) async fn run(arguments: NodeArguments) -> Result<(), Failure> {
         .configure(move |settings| {
             settings.sharding = sharding_settings();
             settings.management = arguments.admin.settings();
+            settings.transport.tls = arguments.tls.settings();
         })
         .start()
         .await?;

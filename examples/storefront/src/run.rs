@@ -1,6 +1,7 @@
 //! The main job, from the file to the verdict.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -15,7 +16,7 @@ use greylag::sharding::{Event, region::RegionEvent};
 use crate::customer::{CustomerMessage, Purchase, Query, customers, purchase_codec};
 use crate::journal::ServedJournal;
 use crate::mischief::Mischief;
-use crate::node::{Admin, NodeArguments};
+use crate::node::{Admin, NodeArguments, TlsFiles};
 use crate::processes::NodeProcess;
 use crate::progress::{Progress, say};
 use crate::purchases::{PurchaseLine, Purchases, Totals};
@@ -38,7 +39,7 @@ pub(crate) async fn run(arguments: RunArguments) -> Result<bool, Failure> {
     let purchases = Purchases::read(&input, arguments.skip_bad_lines)?;
     say(&format!("{}: {} purchases", input.display(), thousands(purchases.lines.len() as u64)));
     let directory = DataDirectory::new(arguments.data_dir.as_deref())?;
-    let mut shop = Shop::open(&directory.path, arguments.admin).await?;
+    let mut shop = Shop::open(&directory.path, arguments.admin, arguments.tls.clone()).await?;
     let report = shop.serve(&purchases, &arguments).await;
     if let Ok(report) = &report {
         say(&report.to_string());
@@ -78,12 +79,14 @@ pub(crate) struct Shop {
     pub(crate) region: Region<CustomerMessage>,
     /// What operators may do with every node.
     admin: Admin,
+    tls: TlsFiles,
     /// The node processes, the newest last.
     pub(crate) processes: Vec<NodeProcess>,
 }
 
 impl Shop {
-    async fn open(directory: &Path, admin: Admin) -> Result<Self, Failure> {
+    async fn open(directory: &Path, admin: Admin, tls: TlsFiles) -> Result<Self, Failure> {
+        let own_tls = tls.settings();
         let journal = ServedJournal::open(directory).await?;
         let node = Node::builder(CLUSTER)
             .bind("127.0.0.1", 0)
@@ -91,6 +94,7 @@ impl Shop {
             .configure(move |settings| {
                 settings.sharding = sharding_settings();
                 settings.management = admin.settings();
+                settings.transport.tls = own_tls;
             })
             .start()
             .await?;
@@ -100,7 +104,7 @@ impl Shop {
         if let Some(at) = node.management_address() {
             say(&format!("node {} (this process) can be asked: greylag --address {at} members", node.address()));
         }
-        let mut shop = Self { journal, node, region, admin, processes: Vec::new() };
+        let mut shop = Self { journal, node, region, admin, tls, processes: Vec::new() };
         let command_line = shop.command_line();
         let starting = (0..NODES).map(|_| NodeProcess::start(&command_line));
         shop.processes = futures::future::try_join_all(starting).await?;
@@ -113,7 +117,7 @@ impl Shop {
 
     /// What a node process is started with.
     pub(crate) fn command_line(&self) -> Vec<String> {
-        NodeArguments::to_command_line(&self.journal.address(), &self.node.address().to_string(), self.admin)
+        NodeArguments::to_command_line(&self.journal.address(), &self.node.address().to_string(), self.admin, &self.tls)
     }
 
     /// Sends every purchase, does its mischief on the way, and asks everybody in the end.
@@ -126,7 +130,7 @@ impl Shop {
         let begun = Instant::now();
         let mut progress = Progress::new(purchases.lines.len() as u64, arguments.plain);
         let mut mischief = Mischief::new(arguments, purchases.lines.len());
-        let mut sending = tokio::spawn(send_all(producer.clone(), purchases.lines.clone()));
+        let mut sending = tokio::spawn(send_all(producer.clone(), purchases.lines.clone(), arguments.pace));
         let mut tick = tokio::time::interval(Duration::from_millis(50));
         loop {
             tokio::select! {
@@ -179,7 +183,7 @@ impl Shop {
     }
 
     async fn close(self) -> Result<(), Failure> {
-        let Self { journal, node, region, processes, admin } = self;
+        let Self { journal, node, region, processes, admin, tls: _ } = self;
         let left = futures::future::join_all(processes.into_iter().map(NodeProcess::leave)).await;
         drop(region);
         node.shutdown().await;
@@ -195,9 +199,17 @@ impl Shop {
 }
 
 /// Sends the lines in their order, so that a line's place is its number in the stream.
-async fn send_all(producer: ShardingProducer<Purchase>, lines: Vec<PurchaseLine>) -> Result<(), Failure> {
+async fn send_all(
+    producer: ShardingProducer<Purchase>,
+    lines: Vec<PurchaseLine>,
+    pace: Option<NonZeroU32>,
+) -> Result<(), Failure> {
     let mut on_their_way = FuturesUnordered::new();
+    let mut turns = pace.map(|pace| tokio::time::interval(Duration::from_secs(1) / pace.get()));
     for line in &lines {
+        if let Some(turns) = &mut turns {
+            turns.tick().await;
+        }
         let sent = producer.send_tracked(line.customer.to_string(), Purchase::from(line)).await?;
         on_their_way.push(sent.confirmed::<Purchase>());
         if on_their_way.len() >= IN_FLIGHT {

@@ -92,15 +92,7 @@ impl World {
         }
         self.run_for(GOSSIP * 3);
         let aside = self.set_aside(rng, plan, members);
-        if plan.has_wrong_clock {
-            let wrong = self.choose(&self.living()).unwrap_or_default();
-            self.set_clock(wrong, YEAR_MS);
-            self.prune_and_forget(rng);
-            self.set_clock(wrong, 0);
-            self.run_for(GOSSIP * 5);
-        } else {
-            self.prune_and_forget(rng);
-        }
+        self.prune_and_forget(rng, plan);
         self.check_nobody_is_refused("while it runs", !plan.has_old_stores);
         self.stop_all();
         self.start_some(rng, plan, &aside, members);
@@ -157,7 +149,7 @@ impl World {
     }
 
     /// Somebody writes, is removed, pruned, and forgotten; others remove what is there.
-    fn prune_and_forget(&mut self, rng: &mut ChaCha8Rng) {
+    fn prune_and_forget(&mut self, rng: &mut ChaCha8Rng, plan: Plan) {
         for index in self.living() {
             self.act_some(rng, index, 2);
         }
@@ -167,10 +159,24 @@ impl World {
             && let Some(leaver) = living.last().copied()
         {
             self.kill(leaver);
+            if !plan.has_old_stores {
+                let place = self.processes[leaver].place;
+                self.leave_on_disk(place, Found::Nothing);
+            }
         }
-        // Until its markers are performed and forgotten, or not quite.
+        // Who is ahead forgets at once: that is no harm once everything is performed and has spread.
+        self.run_for(SPREAD * 6);
+        let wrong = self.choose(&self.living()).filter(|_| plan.has_wrong_clock);
+        if let Some(wrong) = wrong {
+            self.set_clock(wrong, YEAR_MS);
+        }
+        // Until its markers are forgotten, or not quite.
         let time = if rng.random_bool(0.8) { LIFE * 2 + SPREAD * 6 } else { rng.random_range(0..2_500) * MS };
         self.run_for(time);
+        if let Some(wrong) = wrong {
+            self.set_clock(wrong, 0);
+            self.run_for(GOSSIP * 5);
+        }
         for index in self.living() {
             self.act_some(rng, index, 1);
         }

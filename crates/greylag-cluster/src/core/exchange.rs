@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use greylag_core::UniqueAddress;
+use greylag_core::{DeadLetterReason, UniqueAddress};
 use rand::RngExt;
 use rand::seq::IteratorRandom;
 
@@ -13,6 +13,7 @@ use super::{ClusterCore, Effect, Life};
 use crate::choice::Choice;
 use crate::gossip::Gossip;
 use crate::message::Message;
+use crate::reach::Reach;
 use crate::reachability::Status;
 use crate::sabotage::Sabotage;
 use crate::shared::Shared;
@@ -151,8 +152,9 @@ impl ClusterCore {
         suspect: bool,
         out: &mut Vec<Effect>,
     ) {
-        if let Some(why) = self.reason_to_ignore(from, to) {
-            return self.stats.ignore(why);
+        let beyond = (!self.reach(now).covers_version(version)).then_some(IgnoredGossip::BeyondReach);
+        if let Some(why) = self.reason_to_ignore(from, to).or(beyond) {
+            return self.ignore(from, why, out);
         }
         self.stats.statuses += 1;
         let relation = self.gossip.relation(version);
@@ -207,16 +209,32 @@ impl ClusterCore {
         let without_us = !theirs.members.contains_key(&self.node);
         let ignored = self
             .reason_to_ignore(from, to)
+            .or((!self.reach(now).covers(&theirs)).then_some(IgnoredGossip::BeyondReach))
             .or(too_old.then_some(IgnoredGossip::TooOld))
             .or(without_us.then_some(IgnoredGossip::WithoutUs));
         if let Some(why) = ignored {
-            return self.stats.ignore(why);
+            return self.ignore(from, why, out);
         }
         let heard = theirs.version.count(&self.node);
         self.take_gossip(now, from, theirs, out);
         self.note_gossip_heard(now);
         self.note_exchange(now, from, heard, suspect, out);
         self.act_if_urgent_after(now, from, out);
+    }
+
+    /// How far counters can have come by now.
+    pub(super) fn reach(&self, now: Instant) -> Reach {
+        Reach::at(self.wall_ms(now))
+    }
+
+    pub(super) fn ignore(&mut self, from: &UniqueAddress, why: IgnoredGossip, out: &mut Vec<Effect>) {
+        self.stats.ignore(why);
+        let reason = match why {
+            IgnoredGossip::FromNonMember => DeadLetterReason::NotAMember,
+            IgnoredGossip::BeyondReach => DeadLetterReason::BeyondReach,
+            _ => return,
+        };
+        out.push(Effect::Dropped { from: from.clone(), reason });
     }
 
     fn take_gossip(&mut self, now: Instant, from: &UniqueAddress, theirs: Arc<Gossip>, out: &mut Vec<Effect>) {

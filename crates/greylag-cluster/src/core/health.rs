@@ -13,7 +13,7 @@ use crate::health::Health;
 use crate::stats::GossipStats;
 
 impl ClusterCore {
-    /// How this node is. What the transport knows (dead letters) is added by the driver.
+    /// How this node is. What the transport knows (dead letters, certificates) is added by the driver.
     pub fn health(&self, now: Instant) -> Health {
         let mut unreachable: BTreeMap<UniqueAddress, BTreeSet<UniqueAddress>> = BTreeMap::new();
         for (observer, subject, _) in self.gossip.reachability.accusations() {
@@ -32,6 +32,7 @@ impl ClusterCore {
             suspect: self.trust.is_suspect(),
             foreign_cluster: self.islands.met(now),
             held_addresses: self.held.shown(now, &self.node),
+            certificate_days_left: None,
             dead_letters: BTreeMap::new(),
         }
     }

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use greylag_core::{NodeAddress, UniqueAddress};
+use greylag_core::{DeadLetterReason, NodeAddress, UniqueAddress};
 use greylag_transport::{Destination, QuarantineReason, RejectCode};
 
 use crate::app_version::AppVersion;
@@ -210,6 +210,13 @@ pub enum Effect {
     StartExitingTasks,
     /// This node has ended. Nothing follows.
     Shutdown(ShutdownReason),
+    /// A message was dropped whose sender may not say such a thing; it is counted.
+    Dropped {
+        /// Who sent it.
+        from: UniqueAddress,
+        /// What is wrong with it.
+        reason: DeadLetterReason,
+    },
     /// Write to the log.
     Log(LogLevel, String),
 }

@@ -1,12 +1,14 @@
 //! Other clusters of the same name: they must be seen, and are never merged with.
 //!
-//! A leader asks every seed node whether it belongs to another cluster. Whoever does answers with
-//! both clusters' ids and sizes, and these four numbers of one exchange decide on both sides which
-//! of the two ends, if the settings want that one does. All else that comes from a process whose
-//! Hello named another cluster is refused.
+//! A leader asks every seed node whether it belongs to another cluster. The answer holds both clusters' ids and
+//! sizes, and these four numbers of one exchange decide which of the two ends, if the
+//! settings want that one does. A node that is asked by another cluster asks in turn, because anybody can send a
+//! question with any numbers in it; once that is answered, the first exchange decides on its side, too. All else that comes from a process
+//! whose Hello named another cluster is refused.
 //!
 //! ```text
-//! leader --IslandProbe{id, size}--> each seed node --IslandProbeAnswer{asked, own}--> leader
+//! leader --IslandProbe{id, size, nonce}--> each seed node --IslandProbeAnswer{asked, own, nonce}--> leader
+//!                                          (of another cluster) --IslandProbe--> leader --IslandProbeAnswer--> it
 //! ```
 //!
 //! Source: cluster M24 (Hello), M25b.
@@ -15,6 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use greylag_core::{NodeAddress, UniqueAddress};
+use rand::Rng;
 
 use super::{ClusterCore, Effect, Life, LogLevel};
 use crate::event::ClusterEvent;
@@ -29,6 +32,8 @@ const PROBE_INTERVAL: Duration = Duration::from_secs(10);
 const LATER_PROBE_INTERVAL: Duration = Duration::from_secs(60);
 /// For so long a foreign cluster counts as there after it was last heard of.
 const REMEMBER: Duration = Duration::from_secs(150);
+/// So many addresses that asked are asked in turn; seed nodes always are.
+const MOST_PROBED: usize = 256;
 /// So many foreign clusters are spoken of; whoever reads of them knows enough.
 const MOST_CLUSTERS: usize = 16;
 /// So many addresses whose Hello named a cluster are remembered.
@@ -48,6 +53,49 @@ pub(super) struct Islands {
     met: Option<(Instant, ForeignCluster)>,
     /// When each of them was last spoken of, and as how big.
     said: BTreeMap<u128, (Instant, Option<u32>)>,
+    probed: Probed,
+}
+
+/// What this node asked other clusters, by address.
+#[derive(Debug, Default)]
+struct Probed(BTreeMap<NodeAddress, Asked>);
+
+#[derive(Debug)]
+struct Asked {
+    at: Instant,
+    /// `None` once it was answered.
+    nonce: Option<u64>,
+    /// As what this node's cluster asked.
+    own: Island,
+    /// The exchange that this question only verifies: what this node answered to whom it asks in turn, and as what
+    /// that one had asked.
+    verifies: Option<(Island, Island)>,
+}
+
+impl Probed {
+    /// A question goes out; an earlier one to the same address is void.
+    fn ask(&mut self, now: Instant, to: NodeAddress, asked: Asked) {
+        self.0.retain(|_, asked| now.saturating_duration_since(asked.at) < REMEMBER);
+        self.0.insert(to, asked);
+    }
+
+    /// Whether an address that asked may be asked in turn: not again and again, and not without end.
+    fn may_ask(&self, now: Instant, address: &NodeAddress) -> bool {
+        match self.0.get(address) {
+            Some(asked) => now.saturating_duration_since(asked.at) >= PROBE_INTERVAL,
+            None => {
+                self.0.values().filter(|asked| now.saturating_duration_since(asked.at) < REMEMBER).count() < MOST_PROBED
+            }
+        }
+    }
+
+    /// If this is the first answer to the question that the address was asked last: which exchange it verifies, if
+    /// it was asked for that.
+    fn take_answered(&mut self, by: &NodeAddress, asked: Island, nonce: u64) -> Option<Option<(Island, Island)>> {
+        let known = self.0.get_mut(by).filter(|known| known.nonce == Some(nonce) && known.own == asked)?;
+        known.nonce = None;
+        Some(known.verifies)
+    }
 }
 
 impl Islands {
@@ -147,7 +195,7 @@ impl ClusterCore {
     ) -> bool {
         let Some(theirs) = self.foreign_cluster_of(from) else { return false };
         match message {
-            Message::IslandProbe(_) | Message::IslandProbeAnswer { .. } => false,
+            Message::IslandProbe { .. } | Message::IslandProbeAnswer { .. } => false,
             Message::GossipEnvelope { gossip, .. } => {
                 self.meet_foreign(now, theirs, u32::try_from(gossip.members.len()).ok(), out);
                 true
@@ -187,27 +235,68 @@ impl ClusterCore {
         }
         let young = now.saturating_duration_since(since) < self.settings.island_probe_duration;
         self.islands.probe_at = Some(now + if young { PROBE_INTERVAL } else { LATER_PROBE_INTERVAL });
-        let island = self.island();
-        for seed in self.islands.seeds.iter().filter(|seed| *seed != self.node.address()) {
-            out.push(Effect::Send { to: seed.clone().into(), message: Message::IslandProbe(island) });
+        let seeds = self.islands.seeds.iter().filter(|seed| *seed != self.node.address());
+        for seed in seeds.cloned().collect::<Vec<_>>() {
+            self.probe_island(now, seed, None, out);
         }
     }
 
-    pub(super) fn on_island_probe(&mut self, now: Instant, from: UniqueAddress, asked: Island, out: &mut Vec<Effect>) {
+    /// Asks who is at an address; only the answer to this question counts, and only once.
+    fn probe_island(
+        &mut self,
+        now: Instant,
+        to: NodeAddress,
+        verifies: Option<(Island, Island)>,
+        out: &mut Vec<Effect>,
+    ) {
+        let (asked, nonce) = (self.island(), self.rng.next_u64());
+        self.islands.probed.ask(now, to.clone(), Asked { at: now, nonce: Some(nonce), own: asked, verifies });
+        out.push(Effect::Send { to: to.into(), message: Message::IslandProbe { asked, nonce } });
+    }
+
+    /// The question itself proves nothing: anybody may claim any size. So it is answered, and asked in turn.
+    pub(super) fn on_island_probe(
+        &mut self,
+        now: Instant,
+        from: &UniqueAddress,
+        asked: Island,
+        nonce: u64,
+        out: &mut Vec<Effect>,
+    ) {
         if !matches!(self.life, Life::Member) || self.is_leaving_for_good() {
             return;
         }
         let own = self.island();
-        if own.cluster_id != asked.cluster_id {
-            self.send(from, Message::IslandProbeAnswer { asked, own }, out);
-            self.weigh(now, own, asked, out);
+        self.send(from.clone(), Message::IslandProbeAnswer { asked, own, nonce }, out);
+        if own.cluster_id != asked.cluster_id && self.islands.probed.may_ask(now, from.address()) {
+            self.probe_island(now, from.address().clone(), Some((own, asked)), out);
         }
     }
 
-    pub(super) fn on_island_probe_answer(&mut self, now: Instant, asked: Island, own: Island, out: &mut Vec<Effect>) {
-        let ours = matches!(self.life, Life::Member) && asked.cluster_id == self.gossip.cluster_id;
-        if ours && own.cluster_id != asked.cluster_id {
-            self.weigh(now, asked, own, out);
+    pub(super) fn on_island_probe_answer(
+        &mut self,
+        now: Instant,
+        from: &UniqueAddress,
+        asked: Island,
+        own: Island,
+        nonce: u64,
+        out: &mut Vec<Effect>,
+    ) {
+        if !matches!(self.life, Life::Member) {
+            return;
+        }
+        let Some(verified) = self.islands.probed.take_answered(from.address(), asked, nonce) else { return };
+        if asked.cluster_id != self.gossip.cluster_id || own.cluster_id == asked.cluster_id {
+            return;
+        }
+        match verified {
+            // Both sides decide by the same exchange, so that not both end; who asked with more than it now has
+            // is taken at its smaller word.
+            Some((ours, theirs)) if theirs.cluster_id == own.cluster_id => {
+                self.weigh(now, ours, Island { size: theirs.size.min(own.size), ..theirs }, out);
+            }
+            Some(_) => {}
+            None => self.weigh(now, asked, own, out),
         }
     }
 

@@ -260,9 +260,13 @@ impl ClusterCore {
         let keys = self.differing_keys(config);
         let retry = self.settings.retry_unsuccessful_join_after;
         let Life::Joining(join) = &mut self.life else { return };
+        // Nobody else was asked, so nobody else's word keeps this node from forming a cluster.
+        if !join.seeds.contains(from.address()) {
+            return;
+        }
         self.islands.heard_of_cluster = true;
         // The first acceptable Ack wins; later ones are ignored until the search starts over.
-        if join.restart_at.is_some() || !join.seeds.contains(from.address()) {
+        if join.restart_at.is_some() {
             return;
         }
         for key in &keys {
@@ -306,7 +310,12 @@ impl ClusterCore {
                     _ => self.fail_join(JoinError::Rejected { by: from, reason }, ShutdownReason::JoinFailed, out),
                 }
             }
-            Life::Member if self.rejoin_at.is_some() && reason == JoinRejection::Removed => {
+            // Only a member can know it: this node is one, too, and asked a member.
+            Life::Member
+                if self.rejoin_at.is_some()
+                    && reason == JoinRejection::Removed
+                    && self.gossip.members.contains_key(&from) =>
+            {
                 self.end(ShutdownReason::Removed, out);
             }
             _ => {}
@@ -360,6 +369,9 @@ impl ClusterCore {
             return self.stats.ignore(IgnoredGossip::UnaskedWelcome);
         }
         match &self.life {
+            Life::Joining(_) if !self.reach(now).covers(&gossip) => {
+                self.ignore(&from, IgnoredGossip::BeyondReach, out);
+            }
             Life::Joining(join) if join.contacts.contains(from.address()) => {
                 let mut gossip = Arc::unwrap_or_clone(gossip);
                 if gossip.repair() == Some(true) {

@@ -65,12 +65,13 @@ impl ClusterCore {
         let before = self.gossip.clone();
         let mut gossip = Gossip::clone(&before);
         let may_come_up = self.has_enough_members() && !self.prepares_shutdown();
-        let mut next_number = highest_number(&before).saturating_add(1);
+        // The largest number says that there is none, so two members share the one before it at worst.
+        let mut next_number = highest_number(&before).saturating_add(1).min(Member::NOT_UP - 1);
         let mut exiting = Vec::new();
         gossip.members.update(|member| match member.status {
             MemberStatus::Joining | MemberStatus::WeaklyUp if may_come_up => {
                 let up_number = next_number;
-                next_number += 1;
+                next_number = next_number.saturating_add(1).min(Member::NOT_UP - 1);
                 Some(Member { up_number, ..member.in_status(MemberStatus::Up) })
             }
             MemberStatus::Leaving => {

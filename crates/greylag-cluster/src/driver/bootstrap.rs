@@ -48,6 +48,7 @@ impl Cluster {
             panic!("{}", problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "));
         }
         let (inbox, arrived) = mpsc::channel(INBOX);
+        self.remoting().open_to_strangers(PATH, true);
         self.remoting().register(PATH, Arc::new(Mailbox { inbox: inbox.clone() }));
         let machine = Bootstrap::new(self.self_address().clone(), settings, self.settings().clock.now());
         let runner = Runner { cluster: self.clone(), discovery, inbox, looking_up: false };

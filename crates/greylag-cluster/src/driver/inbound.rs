@@ -6,10 +6,10 @@
 
 use std::sync::{Arc, Weak};
 
-use greylag_core::DeadLetterReason;
+use greylag_core::{DeadLetterReason, DecodeError};
 use greylag_transport::{Inbound, LaneKind, Receiver, Remoting, TransportEvent, TransportListener};
 use tokio::runtime::Handle;
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 
 use super::DriverInput;
 use super::clock::Clock;
@@ -32,7 +32,7 @@ impl Receiver for MembershipReceiver {
                 let input = Input::Message { from, message: decoded, received_at: self.clock.now() };
                 put(&self.inbox, &self.remoting, DriverInput::Core(input), &message);
             }
-            Err(error) => tracing::warn!(from = %message.from, %error, "an unreadable membership message"),
+            Err(error) => unreadable(&self.remoting, &message, &error),
         }
     }
 }
@@ -44,6 +44,17 @@ fn put(inbox: &mpsc::Sender<DriverInput>, remoting: &Weak<dyn Remoting>, input: 
         && let Some(remoting) = remoting.upgrade()
     {
         remoting.dead_letter(DeadLetterReason::MailboxFull, &message.recipient.path, &message.manifest);
+    }
+}
+
+/// The recipient under which membership's faulty messages are counted, which no chatter hides.
+pub(super) const UNREADABLE: &str = "cluster";
+
+/// Counts a message that cannot be read; the log's share of such messages is limited by dead letters.
+fn unreadable(remoting: &Weak<dyn Remoting>, message: &Inbound, error: &DecodeError) {
+    tracing::debug!(from = %message.from, %error, "an unreadable message of the cluster");
+    if let Some(remoting) = remoting.upgrade() {
+        remoting.dead_letter(DeadLetterReason::Undecodable, UNREADABLE, &message.manifest);
     }
 }
 
@@ -64,15 +75,27 @@ impl Receiver for SingletonReceiver {
                 put(&self.inbox, &self.remoting, input, &message);
             }
             Ok(_) => tracing::warn!(from = %message.from, "a singleton message in a foreign name"),
-            Err(error) => tracing::warn!(from = %message.from, %error, "an unreadable singleton message"),
+            Err(error) => unreadable(&self.remoting, &message, &error),
         }
     }
 }
 
 /// Forwards what the transport tells.
 pub(super) struct Listener {
-    pub(super) inbox: mpsc::Sender<DriverInput>,
-    pub(super) runtime: Handle,
+    inbox: mpsc::Sender<DriverInput>,
+    runtime: Handle,
+    /// Room for events that wait until the inbox has room.
+    waiting: Arc<Semaphore>,
+}
+
+/// Handshakes that wait for room in a full inbox. Whoever may connect can cause handshakes, so there is an end to
+/// it; all other events come of this node's own peers.
+const WAITING: usize = 1024;
+
+impl Listener {
+    pub(super) fn new(inbox: mpsc::Sender<DriverInput>, runtime: Handle) -> Self {
+        Self { inbox, runtime, waiting: Arc::new(Semaphore::new(WAITING)) }
+    }
 }
 
 impl TransportListener for Listener {
@@ -102,10 +125,19 @@ impl TransportListener for Listener {
             }
             _ => return,
         };
+        let is_handshake = matches!(input, Input::PeerHandshake { .. });
         // These are not repeated, so a full inbox must not lose them.
         if let Err(mpsc::error::TrySendError::Full(input)) = self.inbox.try_send(DriverInput::Core(input)) {
+            let room = self.waiting.clone().try_acquire_owned().ok();
+            if room.is_none() && is_handshake {
+                // The process says Hello again with its next stream.
+                return;
+            }
             let inbox = self.inbox.clone();
-            self.runtime.spawn(async move { drop(inbox.send(input).await) });
+            self.runtime.spawn(async move {
+                drop(inbox.send(input).await);
+                drop(room);
+            });
         }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
-use greylag_core::{CodecId, UniqueAddress};
+use greylag_core::{CodecId, DeadLetterReason, UniqueAddress};
 use greylag_transport::{Destination, Envelope, QuarantineReason, Recipient, Remoting};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -15,7 +15,7 @@ use super::DriverInput;
 use super::clock::Clock;
 use super::dial::dial;
 use super::events::EventHub;
-use super::inbound::{Listener, MembershipReceiver, SingletonReceiver};
+use super::inbound::{Listener, MembershipReceiver, SingletonReceiver, UNREADABLE};
 use super::lease::Leases;
 use super::lease_in_use::{LeaseInUse, LeaseNews};
 use super::pulse::{Pulse, PulseSender};
@@ -137,14 +137,18 @@ impl Node {
     }
 
     fn register(&self) {
+        self.remoting.set_members(&mut std::iter::empty());
         for path in [CLUSTER, HEARTBEAT, BULK] {
+            // Joining, probing and answering heartbeats is done with processes that are no members yet. The
+            // machine judges each message by its sender (cluster T17, F1).
+            self.remoting.open_to_strangers(path, true);
             // Every message there is repeated by its protocol (cluster T41).
             self.remoting.declare_chatter(path);
             let (remoting, clock) = (Arc::downgrade(&self.remoting), self.settings.clock.clone());
             let receiver = MembershipReceiver { inbox: self.inbox.clone(), remoting, clock };
             self.remoting.register(path, Arc::new(receiver));
         }
-        self.remoting.listen(None, Arc::new(Listener { inbox: self.inbox.clone(), runtime: self.user.clone() }));
+        self.remoting.listen(None, Arc::new(Listener::new(self.inbox.clone(), self.user.clone())));
     }
 
     /// Runs until every phase of a shutdown has.
@@ -242,7 +246,11 @@ impl Node {
                 if self.failed => {}
             DriverInput::Health(reply) => {
                 let dead_letters = self.rates.of_last_minute(self.remoting.dead_letter_totals());
-                let _caller_has_gone = reply.send(Health { dead_letters, ..self.core.health(now) });
+                let _caller_has_gone = reply.send(Health {
+                    dead_letters,
+                    certificate_days_left: self.remoting.certificate_days_left(),
+                    ..self.core.health(now)
+                });
             }
             DriverInput::Join { seeds, reply } => {
                 if let Some(reason) = self.ended {
@@ -305,10 +313,15 @@ impl Node {
                 Effect::Dial(peer) => self.dial(peer),
                 Effect::AskWho(address) => self.remoting.ask_who(&address),
                 Effect::Holders(members) => self.remoting.set_holders(self.settings.holders(&members)),
-                Effect::Joined => self.answer_joining(&Ok(())),
+                Effect::Joined => {
+                    // A member is sent large states by members only: a Welcome comes before.
+                    self.remoting.open_to_strangers(BULK, false);
+                    self.answer_joining(&Ok(()));
+                }
                 Effect::JoinFailed(error) => self.answer_joining(&Err(error)),
                 Effect::StartExitingTasks => self.begin_shutdown(ShutdownReason::Left, true),
                 Effect::Shutdown(reason) => self.on_membership_ended(reason),
+                Effect::Dropped { from, reason } => self.count_dropped(&from, reason),
                 Effect::Log(LogLevel::Info, text) => tracing::info!(node = %self.core.node(), "{text}"),
                 Effect::Log(LogLevel::Warn, text) => tracing::warn!(node = %self.core.node(), "{text}"),
                 Effect::Log(LogLevel::Error, text) => tracing::error!(node = %self.core.node(), "{text}"),
@@ -358,8 +371,18 @@ impl Node {
 
     fn on_view(&mut self, view: Arc<MembershipView>) {
         self.view = view.clone();
-        self.remoting.set_members(&mut view.members.iter().map(|member| &member.address));
+        // A node whose membership has ended believes its last members and nobody else.
+        if !view.members.is_empty() {
+            self.remoting.set_members(&mut view.members.iter().map(|member| &member.address));
+        }
         self.news.view = Some(view);
+    }
+
+    fn count_dropped(&self, from: &UniqueAddress, reason: DeadLetterReason) {
+        tracing::debug!(%from, %reason, "a membership message was dropped");
+        // A member that joined a moment ago gossips before everybody knows it: chatter. Other reasons are faults.
+        let recipient = if reason == DeadLetterReason::NotAMember { CLUSTER } else { UNREADABLE };
+        self.remoting.dead_letter(reason, recipient, "cluster");
     }
 
     fn answer_joining(&mut self, result: &Result<(), JoinError>) {

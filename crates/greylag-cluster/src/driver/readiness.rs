@@ -6,6 +6,8 @@
 
 use std::sync::{Mutex, PoisonError};
 
+use greylag_transport::DEGRADED_DAYS;
+
 use super::handle::Cluster;
 use crate::member::MemberStatus;
 
@@ -53,6 +55,14 @@ impl Cluster {
             readiness
                 .not_ready
                 .push("this node may have been removed without knowing it; its single writers wait".to_owned());
+        }
+        if let Some(days) = self.remoting().certificate_days_left()
+            && days < DEGRADED_DAYS
+        {
+            readiness.degraded.push(match days {
+                ..0 => "this node's certificate has expired; nobody accepts a new connection by it".to_owned(),
+                days => format!("this node's certificate ends in {days} days; replace its file"),
+            });
         }
         for check in self.inner.checks.0.lock().unwrap_or_else(PoisonError::into_inner).iter() {
             readiness.extend(check());

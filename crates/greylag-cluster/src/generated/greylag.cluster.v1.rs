@@ -160,13 +160,24 @@ pub struct ExitingConfirmed {
     #[prost(bool, tag = "1")]
     pub clean: bool,
 }
-/// "cluster.island-probe", and both halves of an answer: a cluster as it names itself to others.
+/// A cluster as it names itself to others.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Island {
     #[prost(bytes = "bytes", tag = "1")]
     pub cluster_id: ::prost::bytes::Bytes,
     #[prost(uint32, tag = "2")]
     pub size: u32,
+}
+/// "cluster.island-probe"
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct IslandProbe {
+    #[prost(bytes = "bytes", tag = "1")]
+    pub cluster_id: ::prost::bytes::Bytes,
+    #[prost(uint32, tag = "2")]
+    pub size: u32,
+    /// Known only to the asker.
+    #[prost(fixed64, tag = "3")]
+    pub nonce: u64,
 }
 /// "cluster.island-probe-answer"
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -176,6 +187,9 @@ pub struct IslandProbeAnswer {
     pub asked: ::core::option::Option<Island>,
     #[prost(message, optional, tag = "2")]
     pub own: ::core::option::Option<Island>,
+    /// From the question.
+    #[prost(fixed64, tag = "3")]
+    pub nonce: u64,
 }
 /// "cluster.heartbeat" and "cluster.heartbeat-rsp"
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

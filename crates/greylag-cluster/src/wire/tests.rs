@@ -37,10 +37,11 @@ fn messages() -> Vec<Message> {
         Message::InitJoin { to: "b:2".parse().unwrap(), protocol: PROTOCOL, config: config.clone() },
         Message::InitJoinAck { cluster_id: 5 << 80, config },
         Message::InitJoinNack,
-        Message::IslandProbe(Island { cluster_id: 7, size: 3 }),
+        Message::IslandProbe { asked: Island { cluster_id: 7, size: 3 }, nonce: 8 },
         Message::IslandProbeAnswer {
             asked: Island { cluster_id: 7, size: 3 },
             own: Island { cluster_id: u128::MAX, size: 2 },
+            nonce: u64::MAX,
         },
         Message::Join {
             data_center: "default".into(),

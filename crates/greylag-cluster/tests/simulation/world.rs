@@ -529,8 +529,12 @@ impl World {
                     self.vanish(id);
                 }
             }
-            Effect::Ticked { .. } | Effect::ClusterId(_) | Effect::Joined | Effect::JoinFailed(_) | Effect::Log(..) => {
-            }
+            Effect::Ticked { .. }
+            | Effect::ClusterId(_)
+            | Effect::Joined
+            | Effect::JoinFailed(_)
+            | Effect::Dropped { .. }
+            | Effect::Log(..) => {}
         }
     }
 

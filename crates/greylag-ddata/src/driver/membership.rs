@@ -11,6 +11,7 @@ use greylag_transport::{
 };
 use tokio::sync::{mpsc, watch};
 
+use super::task::mailboxes;
 use crate::error::StartError;
 use crate::replicas::{Replica, ReplicaStatus, Replicas};
 use crate::settings::ReplicatorSettings;
@@ -99,12 +100,26 @@ impl Membership {
         }
     }
 
+    fn has_peers_outside_the_cluster(&self) -> bool {
+        match self.source {
+            Source::Watch(_) | Source::Static(_) => true,
+            #[cfg(feature = "cluster")]
+            Source::Cluster(_) => false,
+        }
+    }
+
     /// Connects the source with a node; the channel ends when nobody publishes any more.
     pub(super) fn attach(
         self,
         settings: &ReplicatorSettings,
         remoting: &Arc<dyn Remoting>,
     ) -> watch::Receiver<Arc<Replicas>> {
+        if self.has_peers_outside_the_cluster() {
+            // Its peers need not be members of this node's cluster; the replicator itself takes messages of
+            // its peers only (cluster T17).
+            let (ordinary, bulk) = mailboxes(&settings.name);
+            [ordinary, bulk].iter().for_each(|recipient| remoting.open_to_strangers(&recipient.path, true));
+        }
         match self.source {
             Source::Watch(replicas) => replicas,
             #[cfg(feature = "cluster")]
@@ -224,6 +239,7 @@ async fn watch_peers(
 ) {
     let (heard, mut signs) = mpsc::channel(1_024);
     let ear = Arc::new(Ear { heard });
+    remoting.open_to_strangers(&recipient.path, true);
     remoting.register(&recipient.path, ear.clone());
     remoting.listen(None, ear);
     let word = |to: Destination, manifest: &'static str| {

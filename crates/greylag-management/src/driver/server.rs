@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use greylag_cluster::Cluster;
-use greylag_transport::beside::accept;
+use greylag_transport::beside::accept_at_most;
 use greylag_transport::{GrpcTransport, Tls, TlsError, TlsFiles, TlsSettings};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
@@ -20,8 +20,10 @@ use crate::v1::management_server::ManagementServer as Generated;
 
 /// Requests are a few addresses; nothing larger is read.
 const MAX_REQUEST_BYTES: usize = 64 * 1024;
+/// Connections at a time; watchers keep theirs.
+const MAX_CONNECTIONS: usize = 64;
 /// Calls under way on one connection.
-const MAX_CALLS: u32 = 64;
+const MAX_CALLS: u32 = 16;
 /// A caller that does not answer pings for so long is gone.
 const KEEPALIVE: Duration = Duration::from_secs(10);
 /// How long open calls may take to end with the service.
@@ -77,7 +79,7 @@ impl ManagementServer {
             .http2_keepalive_interval(Some(KEEPALIVE))
             .http2_keepalive_timeout(Some(KEEPALIVE))
             .serve_with_incoming_shutdown(service, ReceiverStream::new(callers), until_stopped(stopped));
-        let accepting = accept("admin", listener, tls.clone(), sender);
+        let accepting = accept_at_most("admin", listener, tls.clone(), sender, MAX_CONNECTIONS);
         let reading = keep_reading(tls.clone());
         let serving = tokio::spawn(async move {
             let accepting = async {

@@ -11,6 +11,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
 use super::server::until_stopped;
+use crate::admission::Admission;
 use crate::condition::Condition;
 use crate::v1::management_server::Management;
 use crate::{v1, wire};
@@ -24,6 +25,7 @@ pub(super) struct Service {
     cluster: Cluster,
     transport: Arc<GrpcTransport>,
     stop: watch::Receiver<bool>,
+    admission: Admission,
 }
 
 impl Service {
@@ -33,7 +35,7 @@ impl Service {
         transport: Arc<GrpcTransport>,
         stop: watch::Receiver<bool>,
     ) -> Self {
-        Self { allow_writes, cluster, transport, stop }
+        Self { allow_writes, cluster, transport, stop, admission: Admission::default() }
     }
 
     /// Every call that changes something goes through here first.
@@ -77,20 +79,24 @@ impl Management for Service {
     type WatchStream = ReceiverStream<Result<v1::WatchEvent, Status>>;
 
     async fn members(&self, _: Request<v1::MembersRequest>) -> Result<Response<v1::MembersReply>, Status> {
+        let _call = self.admission.admit().await?;
         Ok(Response::new(self.members_reply().await))
     }
 
     async fn health(&self, _: Request<v1::HealthRequest>) -> Result<Response<v1::HealthReply>, Status> {
+        let _call = self.admission.admit().await?;
         let stats = self.transport.stats();
         let condition = Condition::of(&self.cluster).await;
         Ok(Response::new(wire::health(&self.cluster.view(), &condition, self.cluster.readiness(), &stats)))
     }
 
     async fn counters(&self, _: Request<v1::CountersRequest>) -> Result<Response<v1::CountersReply>, Status> {
+        let _call = self.admission.admit().await?;
         Ok(Response::new(wire::counters(self.transport.stats())))
     }
 
     async fn watch(&self, _: Request<v1::WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
+        let _call = self.admission.admit().await?;
         let (sender, events) = mpsc::channel(WATCH_BUFFER);
         let cluster_name = self.transport.cluster_name().to_owned();
         let (cluster, stop) = (self.cluster.clone(), self.stop.clone());
@@ -104,6 +110,7 @@ impl Management for Service {
     }
 
     async fn join(&self, request: Request<v1::JoinRequest>) -> Result<Response<v1::JoinReply>, Status> {
+        let _call = self.admission.admit().await?;
         let addresses = request.into_inner().addresses;
         self.may_write(&format!("join through {}", addresses.join(", ")))?;
         let seeds: Result<Vec<NodeAddress>, InvalidAddress> = addresses.iter().map(|seed| seed.parse()).collect();
@@ -113,6 +120,7 @@ impl Management for Service {
     }
 
     async fn leave(&self, request: Request<v1::LeaveRequest>) -> Result<Response<v1::LeaveReply>, Status> {
+        let _call = self.admission.admit().await?;
         let address = request.into_inner().address;
         self.may_write(&format!("make {address} leave"))?;
         let members = self.command(&address, Cluster::leave)?;
@@ -120,6 +128,7 @@ impl Management for Service {
     }
 
     async fn down(&self, request: Request<v1::DownRequest>) -> Result<Response<v1::DownReply>, Status> {
+        let _call = self.admission.admit().await?;
         let address = request.into_inner().address;
         self.may_write(&format!("down {address}"))?;
         let members = self.command(&address, Cluster::down)?;
@@ -130,6 +139,7 @@ impl Management for Service {
         &self,
         _: Request<v1::PrepareForFullShutdownRequest>,
     ) -> Result<Response<v1::PrepareForFullShutdownReply>, Status> {
+        let _call = self.admission.admit().await?;
         self.may_write("prepare the cluster for its shutdown")?;
         let prepared = self.cluster.prepare_for_full_shutdown();
         prepared.map_err(|error| Status::failed_precondition(format!("{error}, so it has no cluster to prepare")))?;

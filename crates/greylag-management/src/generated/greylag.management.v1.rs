@@ -147,6 +147,9 @@ pub struct CountersReply {
     pub malformed_frames: u64,
     #[prost(message, repeated, tag = "8")]
     pub dead_letters: ::prost::alloc::vec::Vec<DeadLetters>,
+    /// Whole days until the node's certificate ends, negative once it has; absent without TLS.
+    #[prost(sint64, optional, tag = "9")]
+    pub certificate_days_left: ::core::option::Option<i64>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DeadLetters {

@@ -76,6 +76,9 @@ pub enum Input {
     /// Dial the address anew, so that whoever listens there says who it is (cluster M10, M25). At most
     /// once a second.
     Ask,
+    /// The incarnation that said Hello last is no member, and was never reached at its address: it is not dialled to
+    /// see whether it lives.
+    Unproven,
     /// Something came from a quarantined incarnation, and was dropped.
     Intruded {
         /// Who.

@@ -30,3 +30,20 @@ fn of_the_dead_the_oldest_is_forgotten_first() {
     assert_eq!(machine.retired.len(), MAX_RETIRED);
     assert!(!machine.is_dead(uid(1000)) && !machine.is_dead(uid(999)) && machine.is_dead(uid(998)));
 }
+
+/// Cluster T19, T21: a caller that nobody vouches for is not probed; once it was reached it is.
+#[test]
+fn a_caller_is_not_dialled_on_its_own_word() {
+    let mut machine = association();
+    feed(&mut machine, Input::Hello { uid: uid(1), host_id: None });
+    assert!(machine.next_deadline().is_some(), "a member would be probed");
+    feed(&mut machine, Input::Unproven);
+    assert_eq!(machine.next_deadline(), None);
+    assert!(machine.is_unreached());
+    feed(&mut machine, Input::Wanted { lane: Lane::CONTROL });
+    assert!(!machine.is_unreached(), "a dial is under way");
+    feed(&mut machine, Input::Accepted { lane: Lane::CONTROL, seq: 1, uid: uid(1), host_id: None });
+    feed(&mut machine, Input::Failed { lane: Lane::CONTROL, seq: 1 });
+    feed(&mut machine, Input::Unproven);
+    assert!(!machine.is_unreached() && machine.next_deadline().is_some());
+}

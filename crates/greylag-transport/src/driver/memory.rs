@@ -121,7 +121,7 @@ impl MemoryNetwork {
             self.crash(&before.address);
         }
         let (inbox, parcels) = mpsc::channel();
-        let endpoint = Arc::new(Endpoint::new(address.clone(), registry, 10, 1));
+        let endpoint = Arc::new(Endpoint::new(address.clone(), registry, 10, rand::random()));
         let closed = Arc::new(AtomicBool::new(false));
         let node = Arc::new_cyclic(|this| MemoryNode {
             this: this.clone(),
@@ -269,6 +269,8 @@ impl MemoryNode {
                 let refusal = if self.is_quarantined(&message.from) {
                     self.endpoint.refuse(now, Some(lane), &message, DeadLetterReason::Quarantined);
                     None
+                } else if self.is_stranger(&message.from) && !self.endpoint.strangers.is_open(&message.recipient.path) {
+                    self.endpoint.refuse(now, Some(lane), &message, DeadLetterReason::NotAMember)
                 } else {
                     let mut refusal = None;
                     LastReceiver::default().isolated([message], |message, last| {
@@ -302,6 +304,10 @@ impl MemoryNode {
             Parcel::HandBack(peer) => drop(self.endpoint.hand_back(&peer, Vec::new())),
             Parcel::Wake | Parcel::Stop => {}
         }
+    }
+
+    fn is_stranger(&self, from: &UniqueAddress) -> bool {
+        *from != self.endpoint.self_address && self.endpoint.strangers.is_stranger(from)
     }
 
     fn is_quarantined(&self, peer: &UniqueAddress) -> bool {
@@ -473,6 +479,14 @@ impl Remoting for MemoryNode {
     }
 
     fn set_tombstones(&self, _: &BTreeSet<UniqueAddress>) {}
+
+    fn set_members(&self, members: &mut dyn Iterator<Item = &UniqueAddress>) {
+        self.endpoint.strangers.set_members(Some(members.cloned().collect()));
+    }
+
+    fn open_to_strangers(&self, path: &str, is_open: bool) {
+        self.endpoint.strangers.open(path, is_open);
+    }
 
     fn declare_chatter(&self, path_prefix: &str) {
         self.endpoint.declare_chatter(path_prefix);

@@ -151,6 +151,8 @@ const REASONS: &[(DeadLetterReason, u32)] = &[
     (DeadLetterReason::Poisoned, 41),
     (DeadLetterReason::UnexpectedMessage, 42),
     (DeadLetterReason::DeliveryGaveUp, 43),
+    (DeadLetterReason::NotAMember, 44),
+    (DeadLetterReason::BeyondReach, 45),
 ];
 
 pub(super) fn write_drop_reason(reason: DeadLetterReason) -> u32 {

@@ -250,16 +250,32 @@ pub(crate) enum ArrivedContent {
 pub(crate) struct BatchReader<'a> {
     from: &'a UniqueAddress,
     batch: Bytes,
-    /// What was read of it.
-    at: usize,
+    place: Place,
     names: &'a mut Names,
-    count: usize,
+}
+
+/// How far a batch was read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Place {
+    /// The bytes that were read.
+    at: usize,
+    /// The envelopes that were in them.
+    pub(crate) count: usize,
 }
 
 impl<'a> BatchReader<'a> {
     /// The envelopes that `from` sent.
     pub(crate) fn new(from: &'a UniqueAddress, batch: Bytes, names: &'a mut Names) -> Self {
-        Self { from, batch, at: 0, names, count: 0 }
+        Self::going_on(from, batch, names, Place::default())
+    }
+
+    /// The same, from where another reader of the batch has stopped.
+    pub(crate) fn going_on(from: &'a UniqueAddress, batch: Bytes, names: &'a mut Names, place: Place) -> Self {
+        Self { from, batch, place, names }
+    }
+
+    pub(crate) fn place(&self) -> Place {
+        self.place
     }
 
     /// What `take` makes of the next envelope; `None` if there is none. Every message passes here, and is
@@ -267,27 +283,27 @@ impl<'a> BatchReader<'a> {
     pub(crate) fn read_next<T>(&mut self, take: impl FnOnce(Arrived) -> T) -> Result<Option<T>, Malformed> {
         let read = self.try_next(take);
         if read.is_err() {
-            self.at = self.batch.len();
+            self.place.at = self.batch.len();
         }
         read
     }
 
     fn try_next<T>(&mut self, take: impl FnOnce(Arrived) -> T) -> Result<Option<T>, Malformed> {
-        let mut rest = &self.batch[self.at..];
+        let mut rest = &self.batch[self.place.at..];
         while !rest.is_empty() {
             let (field, wire) = read_key(&mut rest)?;
             if field == 1 && wire == WireType::LengthDelimited {
                 let envelope = read_bytes(&mut rest)?;
-                self.at = self.batch.len() - rest.len();
-                self.count += 1;
-                if self.count > MAX_BATCH_MESSAGES {
+                self.place.at = self.batch.len() - rest.len();
+                self.place.count += 1;
+                if self.place.count > MAX_BATCH_MESSAGES {
                     return Err(Malformed(format!("more than {MAX_BATCH_MESSAGES} envelopes in a frame")));
                 }
                 return read_envelope(self.from, &self.batch, envelope, self.names, take).map(Some);
             }
             skip(wire, field, &mut rest)?;
         }
-        self.at = self.batch.len();
+        self.place.at = self.batch.len();
         Ok(None)
     }
 }
@@ -342,6 +358,9 @@ fn read_envelope<T>(
         let content = ArrivedContent::Reply { ask_id, reply: read_reply(codec, manifest, payload, failure) };
         take(Arrived { target_uid, content })
     } else {
+        if path.is_empty() {
+            return Err(Malformed("an envelope for nobody".to_owned()));
+        }
         let sub_path = check_name(text(sub_path)?)?;
         let sub_path = (!sub_path.is_empty()).then(|| names.share(sub_path));
         let recipient = Recipient { path, sub_path, instance };
@@ -404,7 +423,7 @@ fn read_bytes<'a>(rest: &mut &'a [u8]) -> Result<&'a [u8], Malformed> {
     rest.split_off(..len).ok_or_else(|| Malformed(format!("a field of {len} bytes in {} bytes", rest.len())))
 }
 
-fn skip(wire: WireType, field: u32, rest: &mut &[u8]) -> Result<(), Malformed> {
+pub(super) fn skip(wire: WireType, field: u32, rest: &mut &[u8]) -> Result<(), Malformed> {
     let context = prost::encoding::DecodeContext::default();
     prost::encoding::skip_field(wire, field, rest, context).map_err(Malformed::from)
 }

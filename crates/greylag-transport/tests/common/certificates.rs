@@ -24,6 +24,14 @@ impl Authority {
         TlsSettings::new(files.key, files.cert, files.ca)
     }
 
+    /// The same with a certificate that ends so many days from now; a negative number of days ago.
+    pub fn sign_for_days(&self, name: &str, hosts: &[&str], days: i64) -> TlsSettings {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
+        let end = now.checked_add_signed(days * 86_400 + 3600).unwrap();
+        let files = self.0.sign_until(name, hosts, Some(end));
+        TlsSettings::new(files.key, files.cert, files.ca)
+    }
+
     pub fn file(&self, name: &str, kind: &str) -> PathBuf {
         self.0.file(name, kind)
     }

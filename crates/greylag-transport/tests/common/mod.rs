@@ -102,6 +102,11 @@ impl Node {
         tokio::time::timeout(LONG, found).await.expect("the event comes")
     }
 
+    /// Whether anything is known of who runs at this port.
+    pub fn knows(&self, port: u16) -> bool {
+        self.transport.peer(&format!("127.0.0.1:{port}").parse().unwrap()).is_some()
+    }
+
     pub fn dropped(&self, reason: DeadLetterReason) -> u64 {
         self.transport.stats().dropped(reason)
     }

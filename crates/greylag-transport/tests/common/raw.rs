@@ -216,6 +216,12 @@ pub fn message(path: &str, payload: u32) -> Vec<u8> {
     bytes(3, &bytes(1, &envelope.concat()))
 }
 
+/// A frame with one numbered message.
+pub fn numbered(path: &str, seq: u64) -> Vec<u8> {
+    let envelope = [bytes(1, path.as_bytes()), number(5, 2), bytes(6, b"number"), bytes(7, b"1")];
+    bytes(4, &[number(1, seq), bytes(2, &envelope.concat())].concat())
+}
+
 /// A question whether everything before it was taken.
 pub fn flush(id: u64) -> Vec<u8> {
     bytes(10, &number(1, id))

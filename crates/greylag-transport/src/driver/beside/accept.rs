@@ -6,11 +6,11 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::{AbortHandle, JoinSet};
 use tonic::transport::server::{Connected, TcpConnectInfo};
 
@@ -23,11 +23,15 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 const MAX_HANDSHAKES: usize = 256;
 /// After an accept that failed: the process may lack descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
+/// Between two log lines about callers for whom there was no place.
+const SAY_AGAIN: Duration = Duration::from_secs(60);
 
 /// A connection with a caller that may speak.
 pub struct Accepted {
     io: Pin<Box<dyn Io>>,
     info: TcpConnectInfo,
+    /// Another caller's once the connection has ended.
+    _place: OwnedSemaphorePermit,
 }
 
 /// Hands the callers of a service over, until nobody takes them any more. `service` is what the log calls it. A caller that
@@ -38,6 +42,20 @@ pub async fn accept(
     tls: Option<Arc<TlsFiles>>,
     callers: mpsc::Sender<io::Result<Accepted>>,
 ) {
+    accept_at_most(service, listener, tls, callers, Semaphore::MAX_PERMITS).await;
+}
+
+/// The same with `most` connections at a time. One more is closed unread, before its handshake costs anything, and
+/// the log says so once a minute.
+pub async fn accept_at_most(
+    service: &'static str,
+    listener: TcpListener,
+    tls: Option<Arc<TlsFiles>>,
+    callers: mpsc::Sender<io::Result<Accepted>>,
+    most: usize,
+) {
+    let places = Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS)));
+    let mut said_at: Option<Instant> = None;
     let mut handshakes = JoinSet::new();
     let mut oldest = VecDeque::new();
     loop {
@@ -55,7 +73,15 @@ pub async fn accept(
         };
         match accepted {
             Ok((socket, address)) => {
-                oldest.push_back(handshakes.spawn(welcome(service, socket, address, tls.clone(), callers.clone())));
+                let Ok(place) = places.clone().try_acquire_owned() else {
+                    if said_at.is_none_or(|at| at.elapsed() >= SAY_AGAIN) {
+                        said_at = Some(Instant::now());
+                        tracing::warn!(service, %address, most, "a caller is refused: so many connections are open");
+                    }
+                    continue;
+                };
+                let welcomed = welcome(service, socket, address, tls.clone(), callers.clone(), place);
+                oldest.push_back(handshakes.spawn(welcomed));
             }
             Err(error) => {
                 tracing::warn!(service, %error, "a connection could not be accepted; the service goes on");
@@ -71,6 +97,7 @@ async fn welcome(
     address: SocketAddr,
     tls: Option<Arc<TlsFiles>>,
     callers: mpsc::Sender<io::Result<Accepted>>,
+    place: OwnedSemaphorePermit,
 ) {
     socket.set_nodelay(true).ok();
     let info = socket.connect_info();
@@ -87,7 +114,7 @@ async fn welcome(
         },
     };
     // Nobody takes it if the service ends.
-    let _ended = callers.send(Ok(Accepted { io, info })).await;
+    let _ended = callers.send(Ok(Accepted { io, info, _place: place })).await;
 }
 
 impl std::fmt::Debug for Accepted {

@@ -6,7 +6,7 @@ mod line;
 
 use tokio::io::{AsyncRead, AsyncWrite};
 
-pub use accept::{Accepted, accept};
+pub use accept::{Accepted, accept, accept_at_most};
 pub use line::Line;
 
 /// What carries the bytes of a connection.

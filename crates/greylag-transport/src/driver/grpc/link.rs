@@ -77,6 +77,8 @@ pub(super) async fn run(shared: Arc<Shared>, peer: Arc<Peer>, lane: Lane, seq: u
             if peer.introduce(&shared, info.clone()) {
                 shared.announce(Announcement::Event(TransportEvent::DialAnswered(info)));
             }
+            // It runs where it says, so it takes no caller's seat any more.
+            shared.callers().vacate(&peer.address);
             if said != shared.cluster_id() {
                 // What became known during the handshake; later news goes to the open gate.
                 peer.greet_again(&shared, lane);
@@ -95,10 +97,13 @@ pub(super) async fn run(shared: Arc<Shared>, peer: Arc<Peer>, lane: Lane, seq: u
 }
 
 fn failed(shared: &Arc<Shared>, peer: &Arc<Peer>, lane: Lane, seq: u64, error: &io::Error) {
+    // The peer refuses it, and what it says of that may be lost with the connection (cluster 83).
+    let has_expired = shared.tls.as_ref().is_some_and(|files| files.days_left() < 0);
+    let hint = if has_expired { "; this node's certificate has expired" } else { "" };
     if peer.complains.swap(false, Ordering::Relaxed) {
-        tracing::warn!(peer = %peer.address, %lane, %error, "a dial failed; it is repeated, and further failures are logged at debug");
+        tracing::warn!(peer = %peer.address, %lane, %error, "a dial failed{hint}; it is repeated, and further failures are logged at debug");
     } else {
-        tracing::debug!(peer = %peer.address, %lane, %error, "a dial failed");
+        tracing::debug!(peer = %peer.address, %lane, %error, "a dial failed{hint}");
     }
     peer.queue(lane).end(seq);
     peer.input(shared, Input::Failed { lane, seq });

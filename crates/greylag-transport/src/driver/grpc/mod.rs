@@ -20,6 +20,7 @@ mod outbound;
 mod peer;
 mod reliable;
 mod resolve;
+mod seats;
 mod sending;
 mod server;
 mod shared;
@@ -93,6 +94,8 @@ pub struct TransportStats {
     pub tls_reloads: u64,
     /// How often the files could not be used; the certificate before stayed in use.
     pub tls_reload_failures: u64,
+    /// Whole days until this node's certificate ends, negative once it has; `None` without TLS.
+    pub certificate_days_left: Option<i64>,
     /// Messages that were dropped, by reason, lane and peer.
     pub dead_letters: BTreeMap<DeadLetterKey, u64>,
 }
@@ -203,6 +206,7 @@ impl GrpcTransport {
         }
         control.spawn(shared::log_suppressed(shared.clone()));
         control.spawn(shared::let_go_of_the_spent(shared.clone()));
+        control.spawn(seats::let_go_of_callers(shared.clone()));
         let (stop_listening, stop) = oneshot::channel();
         let port = Arc::new(listener);
         let server = control.spawn(accept::serve(shared.clone(), port.clone(), stop));
@@ -243,6 +247,7 @@ impl GrpcTransport {
             intrusions: self.shared.door().counts(),
             tls_reloads: tls(|files| &files.reloads),
             tls_reload_failures: tls(|files| &files.failures),
+            certificate_days_left: self.shared.tls.as_ref().map(|files| files.days_left()),
             dead_letters: self.shared.endpoint.dead_letters.counts(),
         }
     }
@@ -444,9 +449,11 @@ impl Remoting for GrpcTransport {
     }
 
     fn set_members(&self, members: &mut dyn Iterator<Item = &UniqueAddress>) {
-        if self.shared.settings.untrusted_mode {
-            self.shared.trust(members);
-        }
+        self.shared.trust(members);
+    }
+
+    fn open_to_strangers(&self, path: &str, is_open: bool) {
+        self.shared.endpoint.strangers.open(path, is_open);
     }
 
     fn set_holders(&self, holders: Vec<Holder>) {
@@ -466,6 +473,10 @@ impl Remoting for GrpcTransport {
 
     fn dead_letter(&self, reason: DeadLetterReason, recipient: &str, manifest: &str) {
         self.shared.endpoint.dead_letter_above(Instant::now(), reason, recipient, manifest);
+    }
+
+    fn certificate_days_left(&self) -> Option<i64> {
+        self.shared.tls.as_ref().map(|files| files.days_left())
     }
 
     fn dead_letter_totals(&self) -> BTreeMap<DeadLetterReason, u64> {

@@ -39,6 +39,14 @@ pub(super) struct Peer {
     is_let_go: AtomicBool,
 }
 
+/// What became of a caller that was never reached, once its streams had ended.
+pub(super) enum Parting {
+    /// It is closed; its processes that must not come back, and those of them that were blocked.
+    Gone { graves: Vec<Grave>, blocked: Vec<UniqueAddress> },
+    /// This node quarantined it, which is remembered for longer than its streams last.
+    Stays,
+}
+
 /// What tells the task of a stream to end.
 #[derive(Default)]
 pub(super) struct LinkEnd {
@@ -202,19 +210,43 @@ impl Peer {
     /// Closes for good, if nothing is queued, waits or is under way; returns what is to be remembered.
     pub(super) fn let_go(&self) -> Option<Vec<Grave>> {
         let machine = self.machine.lock().expect(NO_PANIC);
-        let queues: Vec<&LaneQueue> = self.lanes().map(|lane| &**self.queue(lane)).collect();
-        let goes = machine.is_spent()
-            && !self.fault.is_set()
-            && self
-                .numbered
-                .close_unused(|| LaneQueue::close_unused(&queues, || self.is_let_go.store(true, Ordering::Release)));
-        if !goes {
+        if !machine.is_spent() || !self.close_unused() {
             return None;
         }
         let graves = machine.graves().collect();
         drop(machine);
         self.close();
         Some(graves)
+    }
+
+    /// The same for a process that has called and was never reached. `None`: something is under way.
+    pub(super) fn let_go_of_caller(&self) -> Option<Parting> {
+        let machine = self.machine.lock().expect(NO_PANIC);
+        if machine.has_quarantined() {
+            return Some(Parting::Stays);
+        }
+        if !machine.is_unreached() || !self.close_unused() {
+            return None;
+        }
+        let left = machine.left_in_order().collect::<Vec<_>>();
+        let blocked = left.iter().map(|uid| self.incarnation(*uid)).collect();
+        let graves = machine.graves().chain(left.iter().map(|uid| Grave { uid: *uid, may_return: false })).collect();
+        drop(machine);
+        self.close();
+        Some(Parting::Gone { graves, blocked })
+    }
+
+    /// Takes nothing any more, if nothing is queued or waits.
+    fn close_unused(&self) -> bool {
+        let queues: Vec<&LaneQueue> = self.lanes().map(|lane| &**self.queue(lane)).collect();
+        let closing = || LaneQueue::close_unused(&queues, || self.is_let_go.store(true, Ordering::Release));
+        !self.fault.is_set() && self.numbered.close_unused(closing)
+    }
+
+    /// Whether a stream to it was ever begun.
+    #[cfg(test)]
+    pub(super) fn was_dialled(&self) -> bool {
+        !self.links.lock().expect(NO_PANIC).is_empty()
     }
 
     fn run(self: &Arc<Self>, shared: &Arc<Shared>, input: Input) -> Option<Verdict> {

@@ -20,6 +20,7 @@ use super::flushes::Mark;
 use super::link::{FRAME_OVERHEAD, METHOD};
 use super::opening::Opening;
 use super::peer::{Admission, Refused};
+use super::seats::Seat;
 use super::shared::{Announcement, Shared};
 use super::sorting::Sorting;
 use super::streams::{NoTurn, Turn};
@@ -32,7 +33,7 @@ use crate::hello::{Accepted, Features, Hello, HelloReply, Rejected};
 use crate::lane::{Lane, LaneKind};
 use crate::reliable::ReceiverEffect;
 use crate::remoting::{PeerInfo, RejectCode, TransportEvent};
-use crate::wire::{self, Arrived, BatchReader, Frame, MAX_CONTROL_BATCH, Malformed, Names};
+use crate::wire::{self, Arrived, BatchReader, Frame, MAX_CONTROL_BATCH, Malformed, Names, Place};
 
 type Replies = mpsc::Sender<Result<OutFrame, Status>>;
 
@@ -88,8 +89,9 @@ async fn open(
         }
     };
     let (replies, answers) = mpsc::channel(REPLIES);
-    let (reply, turn) = match greet(&shared, &hello, &caller, &replies).await {
-        Ok((version, turn)) => {
+    let (reply, greeted) = match greet(&shared, &hello, &caller, &replies).await {
+        Ok(greeted) => {
+            let version = greeted.version;
             let max = shared.settings.maximum_message_size(hello.lane.kind()) + FRAME_OVERHEAD;
             let from = shared.endpoint.self_address.clone();
             let features = hello.features.and(Features::OURS);
@@ -97,7 +99,7 @@ async fn open(
             let (host_id, cluster_id) = (shared.host_id.clone(), shared.cluster_id());
             let accepted =
                 Accepted { from, version, features, max_frame_bytes: max as u64, max_names, cluster_id, host_id };
-            (HelloReply::Accepted(accepted), Some(turn))
+            (HelloReply::Accepted(accepted), Some(greeted))
         }
         Err(rejected) => {
             let detail = format!("the Hello of {} for {}: {}", hello.from, hello.lane, rejected.detail);
@@ -108,7 +110,7 @@ async fn open(
     };
     let reply = wire::write_frame(&Frame::HelloReply(reply));
     replies.try_send(Ok(OutFrame::Ready(reply))).map_err(|_| Status::internal("no room for the first answer"))?;
-    if let Some(turn) = turn {
+    if let Some(Greeted { turn, seat, .. }) = greeted {
         let runtime = if hello.lane == Lane::CONTROL {
             &shared.control
         } else {
@@ -120,6 +122,7 @@ async fn open(
             shared: shared.clone(),
             ip: visit.ip,
             _open: visit.greeted(),
+            _seat: seat,
             hello,
             replies,
             names,
@@ -177,27 +180,31 @@ async fn read_hello(shared: &Shared, frames: &mut Streaming<Bytes>) -> Result<He
 
 /// When a caller may try again whose address a member holds (cluster T15).
 const HELD_RETRY: Duration = Duration::from_secs(1);
+/// A stream that was accepted.
+struct Greeted {
+    version: u32,
+    turn: Turn,
+    /// `None`: its peer is a member, or was reached.
+    seat: Option<Seat>,
+}
 
 /// Everything that is to be known before a stream is read.
-async fn greet(
-    shared: &Arc<Shared>,
-    hello: &Hello,
-    caller: &Caller,
-    replies: &Replies,
-) -> Result<(u32, Turn), Rejected> {
+async fn greet(shared: &Arc<Shared>, hello: &Hello, caller: &Caller, replies: &Replies) -> Result<Greeted, Rejected> {
     let own = &shared.endpoint.self_address;
     let version = hello.judge(own, &shared.settings.cluster_name)?;
     if let (Some(files), Some(certificate)) = (&shared.tls, &caller.certificate) {
         let checked = files.may_speak_for(certificate, hello.from.address().host());
         checked.map_err(|error| Rejected::new(RejectCode::Unauthorized, error.to_string()))?;
     }
-    if hello.lane == Lane::CONTROL && shared.is_stranger(&hello.from) {
+    if hello.lane == Lane::CONTROL && shared.settings.untrusted_mode && shared.is_stranger(&hello.from) {
         let detail = format!("{} is no member, and this node is in untrusted mode", hello.from);
         return Err(Rejected::new(RejectCode::Unauthorized, detail));
     }
     if shared.is_shutting_down.load(Ordering::Acquire) {
         return Err(Rejected::new(RejectCode::Terminating, format!("{own} is shutting down")));
     }
+    let seat = shared.seat(&hello.from, caller.visit.ip);
+    let seat = seat.map_err(|full| Rejected::new(RejectCode::TooManyStreams, full.to_string()))?;
     let peer = shared.peer(hello.from.address());
     if peer.fault.is_deaf() {
         return Err(Rejected::new(RejectCode::NotReady, "blackholed on purpose"));
@@ -217,6 +224,9 @@ async fn greet(
     let admission = peer.hello(shared, hello.from.uid(), hello.host_id.clone()).map_err(refused)?;
     // Another one, if that was let go when the Hello came.
     let peer = shared.peer(hello.from.address());
+    if seat.is_some() {
+        peer.input(shared, Input::Unproven);
+    }
     match admission {
         Admission::Known if peer.introduce(shared, info(hello, caller.visit.ip)) => {}
         Admission::Known => return Err(dead(None)),
@@ -229,7 +239,7 @@ async fn greet(
     match shared.streams.supersede(&hello.from, hello.lane, hello.stream_seq, replies).await {
         // Whoever was replaced before its stream counted had none that could be ended.
         Ok(_) if admission == Admission::Known && !peer.is_current(hello.from.uid()) => Err(dead(None)),
-        Ok(turn) => Ok((version, turn)),
+        Ok(turn) => Ok(Greeted { version, turn, seat }),
         Err(NoTurn::Older) => Err(Rejected::new(RejectCode::NotReady, "a newer stream of this lane is open")),
         Err(NoTurn::TooMany(count)) => {
             Err(Rejected::new(RejectCode::TooManyStreams, format!("{count} streams of {} are open", hello.from)))
@@ -249,6 +259,8 @@ struct Reader {
     ip: IpAddr,
     /// Keeps the connection.
     _open: OpenStream,
+    /// The place of a process that calls, and was never reached.
+    _seat: Option<Seat>,
     hello: Hello,
     replies: Replies,
     names: Names,
@@ -279,6 +291,16 @@ enum End {
     Superseded,
 }
 
+/// Whether a batch holds more envelopes than were read of it.
+#[derive(PartialEq, Eq)]
+enum Progress {
+    More,
+    AtEnd,
+}
+
+/// So many envelopes of one frame are read before they are handed to their workers; no frame of the default
+/// settings holds more.
+const AT_ONCE: usize = 1024;
 /// How long the reason of a close waits for a peer that leaves its answers unread.
 const LAST_WORD: Duration = Duration::from_secs(1);
 /// Between two announcements of what a peer says of itself; an honest one has news once.
@@ -413,16 +435,30 @@ impl Reader {
         Ok(())
     }
 
+    /// Whether a numbered message is a stranger's, for a recipient that is none of a stranger's; it is counted.
+    /// Nobody acknowledges it, so it is sent again, and taken once its sender is known here as a member: a node
+    /// that has just joined is known to others a moment later. Source: cluster T17, T28.
+    fn is_unwelcome(&self, message: Option<&Letter>) -> bool {
+        let shared = &self.shared;
+        let Some(letter) = message.filter(|_| shared.is_stranger(&self.hello.from)) else { return false };
+        let Some(reason) = shared.closed_to_strangers(&letter.recipient) else { return false };
+        let (lane, peer) = (Some(self.hello.lane), Some(self.hello.from.address()));
+        let what = || format!("a numbered message for {}", letter.recipient);
+        shared.endpoint.count_dead_letter(Instant::now(), reason, lane, peer, 1, what);
+        true
+    }
+
     /// Delivers a numbered message if it is the next, and says how far the numbers have come.
     async fn take_numbered(&mut self, seq: u64, message: Option<Letter>) {
         let peer = self.shared.peer(self.hello.from.address());
-        if peer.fault.is_deaf() {
+        if peer.fault.is_deaf() || self.is_unwelcome(message.as_ref()) {
             return;
         }
         for effect in peer.numbered.arrived(self.hello.from.uid(), seq, message) {
             match effect {
                 ReceiverEffect::Deliver(message) => {
-                    self.shared.counters.received(1);
+                    self.shared.counters.received_frame();
+                    self.shared.counters.received_envelopes(1);
                     let (from, lane) = (self.hello.from.clone(), self.hello.lane);
                     let (arrived, read_at) = (vec![Arrived::of(from.clone(), message)], Instant::now());
                     let delivery = Delivery { from, lane, arrived, read_at, mark: None };
@@ -448,38 +484,47 @@ impl Reader {
         }
     }
 
-    /// Hands the envelopes of a frame over to their workers, also those before one that is malformed.
+    /// Hands the envelopes of a frame over to their workers, also those before one that is malformed. They
+    /// are read and handed over some at a time, because an envelope of few bytes takes many here.
     async fn take_batch(&mut self, batch: Bytes) -> Result<(), Malformed> {
         let peer_is_deaf = self.shared.peer(self.hello.from.address()).fault.is_deaf();
         let read_at = Instant::now();
-        let (sorted, end) = self.read_batch(batch);
-        let count = sorted.iter().map(Vec::len).sum::<usize>() as u64;
-        self.read += count;
-        self.shared.counters.received(count);
-        if peer_is_deaf {
-            return Ok(());
-        }
-        let (from, lane) = (&self.hello.from, self.hello.lane);
-        for (index, arrived) in sorted.into_iter().enumerate() {
-            if !arrived.is_empty() {
-                let delivery = Delivery { from: from.clone(), lane, arrived, read_at, mark: None };
-                let untaken = self.shared.workers.deliver(index, delivery).await;
-                self.count_untaken(untaken);
+        self.shared.counters.received_frame();
+        let mut place = Place::default();
+        loop {
+            let (sorted, end) = self.read_batch(&batch, &mut place);
+            let count = sorted.iter().map(Vec::len).sum::<usize>() as u64;
+            self.read += count;
+            self.shared.counters.received_envelopes(count);
+            let (from, lane) = (&self.hello.from, self.hello.lane);
+            for (index, arrived) in sorted.into_iter().enumerate() {
+                if !arrived.is_empty() && !peer_is_deaf {
+                    let delivery = Delivery { from: from.clone(), lane, arrived, read_at, mark: None };
+                    let untaken = self.shared.workers.deliver(index, delivery).await;
+                    self.count_untaken(untaken);
+                }
+            }
+            if end? == Progress::AtEnd {
+                return Ok(());
             }
         }
-        end
     }
 
-    /// The envelopes up to the end of the batch or to the first that is malformed, by worker.
-    fn read_batch(&mut self, batch: Bytes) -> (Vec<Vec<Arrived>>, Result<(), Malformed>) {
+    /// The next envelopes of a batch, by worker: up to its end, to the first that is malformed, or as many as
+    /// are read at once.
+    fn read_batch(&mut self, batch: &Bytes, place: &mut Place) -> (Vec<Vec<Arrived>>, Result<Progress, Malformed>) {
         // Every peer's heartbeats wait behind what one frame of each other peer holds (cluster T26).
         let is_control = self.hello.lane.kind() == LaneKind::Control;
         let max = if is_control { MAX_CONTROL_BATCH } else { usize::MAX };
         let workers = &self.shared.workers;
         let mut sorting = Sorting::new(workers, if is_control { 1 } else { workers.count() }, self.last_most);
-        let mut reader = BatchReader::new(&self.hello.from, batch, &mut self.names);
-        let mut count = 0;
+        let mut reader = BatchReader::going_on(&self.hello.from, batch.clone(), &mut self.names, *place);
+        let begin = place.count;
         let end = loop {
+            let count = reader.place().count;
+            if count - begin == AT_ONCE {
+                break Ok(Progress::More);
+            }
             let has_room = count < max;
             match reader.read_next(|arrived| {
                 if has_room {
@@ -489,11 +534,12 @@ impl Reader {
                 Ok(Some(())) if !has_room => {
                     break Err(Malformed(format!("more than {max} envelopes in a control frame")));
                 }
-                Ok(Some(())) => count += 1,
-                Ok(None) => break Ok(()),
+                Ok(Some(())) => {}
+                Ok(None) => break Ok(Progress::AtEnd),
                 Err(error) => break Err(error),
             }
         };
+        *place = reader.place();
         self.last_most = sorting.most();
         (sorting.into_bins(), end)
     }

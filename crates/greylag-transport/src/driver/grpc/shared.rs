@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use arc_swap::{ArcSwap, ArcSwapOption};
+use arc_swap::ArcSwap;
 use greylag_core::{DeadLetterReason, NodeAddress, ReplyAddress, ReplyOutcome, ReplyPort, UniqueAddress};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc};
@@ -14,13 +14,14 @@ use tokio::sync::{Notify, mpsc};
 use super::flushes::Flushes;
 use super::graveyard::Graveyard;
 use super::holders::Holders;
-use super::peer::Peer;
+use super::peer::{Parting, Peer};
 use super::resolve::Resolver;
 use super::streams::Streams;
 use super::table::{Blocked, RandomAddressHash};
 use super::tls::TlsFiles;
 use super::workers::Workers;
-use crate::association::Input;
+use crate::association::{Grave, Input};
+use crate::callers::Callers;
 use crate::doorkeeper::{Doorkeeper, Intrusion};
 use crate::endpoint::{Endpoint, Refusal, Reply};
 use crate::envelope::{Envelope, Recipient};
@@ -43,8 +44,6 @@ pub(super) struct Shared {
     pub(super) cluster_id: Mutex<Option<u128>>,
     /// Which members hold their addresses.
     pub(super) holders: Holders,
-    /// Who is a member; `None` until membership says so.
-    members: ArcSwapOption<HashSet<UniqueAddress>>,
     /// Control streams and everything that must not wait for user messages.
     pub(super) control: Handle,
     /// Data streams and the decoding of messages.
@@ -69,6 +68,9 @@ pub(super) struct Shared {
     pub(super) resolver: Resolver,
     /// Of addresses that were let go.
     pub(super) graves: Mutex<Graveyard>,
+    callers: Mutex<Callers>,
+    /// The last stream of a caller with a seat has ended.
+    pub(super) caller_left: Notify,
 }
 
 /// Something for the listeners; one task tells them, in order, so that none of them runs under a lock.
@@ -99,9 +101,12 @@ impl Counters {
         self.sent_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    pub(super) fn received(&self, envelopes: u64) {
-        self.received_envelopes.fetch_add(envelopes, Ordering::Relaxed);
+    pub(super) fn received_frame(&self) {
         self.received_frames.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn received_envelopes(&self, count: u64) {
+        self.received_envelopes.fetch_add(count, Ordering::Relaxed);
     }
 
     pub(super) fn skipped(&self) {
@@ -135,7 +140,6 @@ impl Shared {
             door,
             cluster_id: Mutex::default(),
             holders: Holders::default(),
-            members: ArcSwapOption::empty(),
             control,
             data,
             streams: Streams::default(),
@@ -154,6 +158,8 @@ impl Shared {
             next_waiting: AtomicU64::new(0),
             resolver: Resolver::default(),
             graves: Mutex::default(),
+            callers: Mutex::default(),
+            caller_left: Notify::new(),
         }
     }
 
@@ -234,7 +240,28 @@ impl Shared {
     /// then on meets another one, which remembers its graves.
     pub(super) fn let_go(&self, peer: &Peer) {
         let _adding = self.adding.lock().expect(NO_PANIC);
-        let Some(graves) = peer.let_go() else { return };
+        if let Some(graves) = peer.let_go() {
+            self.forget(peer, graves);
+        }
+    }
+
+    /// The same for a process that called and was never reached; true: nothing of it is left in the table.
+    pub(super) fn let_go_of_caller(&self, address: &NodeAddress) -> bool {
+        let _adding = self.adding.lock().expect(NO_PANIC);
+        let Some(peer) = self.peers.load().get(address).cloned() else { return true };
+        match peer.let_go_of_caller() {
+            Some(Parting::Gone { graves, blocked }) => {
+                blocked.iter().for_each(|process| self.unblock(process));
+                self.forget(&peer, graves);
+                true
+            }
+            // This node has business of its own with whoever runs there.
+            Some(Parting::Stays) => true,
+            None => false,
+        }
+    }
+
+    fn forget(&self, peer: &Peer, graves: Vec<Grave>) {
         self.graves.lock().expect(NO_PANIC).keep(&peer.address, graves);
         let mut peers = HashMap::clone(&self.peers.load_full());
         peers.remove(&peer.address);
@@ -258,6 +285,15 @@ impl Shared {
         }
     }
 
+    /// Whether there is a peer at the address.
+    pub(super) fn knows(&self, address: &NodeAddress) -> bool {
+        self.peers.load().contains_key(address)
+    }
+
+    pub(super) fn callers(&self) -> MutexGuard<'_, Callers> {
+        self.callers.lock().expect(NO_PANIC)
+    }
+
     pub(super) fn peers(&self) -> Vec<Arc<Peer>> {
         self.peers.load().values().cloned().collect()
     }
@@ -266,21 +302,39 @@ impl Shared {
         *self.cluster_id.lock().expect(NO_PANIC)
     }
 
-    /// From now on these are members, and nobody else.
+    /// From now on these are members, and nobody else. A node in untrusted mode that has no members yet
+    /// listens to everybody, because otherwise it could not join.
     pub(super) fn trust(&self, members: &mut dyn Iterator<Item = &UniqueAddress>) {
         let members: HashSet<_> = members.cloned().collect();
-        self.members.store((!members.is_empty()).then(|| Arc::new(members)));
+        let listens_to_all = self.settings.untrusted_mode && members.is_empty();
+        self.endpoint.strangers.set_members((!listens_to_all).then_some(members));
     }
 
     /// Whether this process may only speak to the recipients that everybody may (cluster T17).
     pub(super) fn is_stranger(&self, peer: &UniqueAddress) -> bool {
-        self.settings.untrusted_mode && self.members.load().as_ref().is_some_and(|members| !members.contains(peer))
+        self.endpoint.strangers.is_stranger(peer)
     }
 
-    /// Whether a process that is no member may send there; never to the cluster's own protocols.
-    pub(super) fn is_for_strangers(&self, recipient: &Recipient) -> bool {
-        recipient.lane_kind() == LaneKind::Ordinary
-            && self.settings.trusted_recipients.iter().any(|trusted| **trusted == *recipient.path)
+    /// Why a message of a process that is no member does not reach this recipient; `None`: it does. In
+    /// untrusted mode strangers never reach the cluster's own protocols, the join among them.
+    pub(super) fn closed_to_strangers(&self, recipient: &Recipient) -> Option<DeadLetterReason> {
+        let is_trusted = recipient.lane_kind() == LaneKind::Ordinary
+            && self.settings.trusted_recipients.iter().any(|trusted| **trusted == *recipient.path);
+        match self.settings.untrusted_mode {
+            true => (!is_trusted).then(|| self.stranger_reason()),
+            false if is_trusted || self.endpoint.strangers.is_open(&recipient.path) => None,
+            false => Some(self.stranger_reason()),
+        }
+    }
+
+    /// The reason of a dead letter that only says: its sender is a stranger.
+    pub(super) fn stranger_reason(&self) -> DeadLetterReason {
+        if self.settings.untrusted_mode { DeadLetterReason::Untrusted } else { DeadLetterReason::NotAMember }
+    }
+
+    /// Whether this node itself has reached the process at the address that the process names.
+    pub(super) fn has_reached(&self, process: &UniqueAddress) -> bool {
+        self.endpoint.peer(process.address()).is_some_and(|known| known.reached && known.peer == *process)
     }
 
     pub(super) fn door(&self) -> MutexGuard<'_, Doorkeeper> {

@@ -13,7 +13,7 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use arc_swap::ArcSwap;
 use rustls::client::{Resumption, WebPkiServerVerifier, verify_server_name};
@@ -28,6 +28,7 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 pub use self::handshake::{HandshakeError, TlsDialer};
 
 use crate::error::TlsError;
+use crate::expiry::{self, Warned};
 use crate::tls::verifier::HostVerifier;
 use crate::tls::{PeerSubject, TlsSettings, others_can_read};
 
@@ -47,6 +48,7 @@ pub struct TlsFiles {
     reading: std::sync::Mutex<()>,
     pub(super) reloads: AtomicU64,
     pub(super) failures: AtomicU64,
+    warned: std::sync::Mutex<Warned>,
 }
 
 /// The certificate that one end of a connection has shown and that was found good.
@@ -55,6 +57,8 @@ pub(super) struct Certificate {
     der: CertificateDer<'static>,
     /// Its subject alternative names.
     names: BTreeSet<String>,
+    /// The last second in which it is good, since 1970.
+    not_after: i64,
 }
 
 /// A peer that cannot be believed.
@@ -91,6 +95,7 @@ impl TlsFiles {
             reading: std::sync::Mutex::default(),
             reloads: AtomicU64::new(0),
             failures: AtomicU64::new(0),
+            warned: std::sync::Mutex::default(),
         })
     }
 
@@ -118,6 +123,27 @@ impl TlsFiles {
         Ok(is_new)
     }
 
+    /// Whole days until the own certificate ends; negative once it has. Others refuse new connections by it then.
+    /// Source: cluster 83.
+    pub fn days_left(&self) -> i64 {
+        expiry::days_left(self.current.load().own.not_after, since_1970())
+    }
+
+    /// Says 30, 7 and 1 days before its end, and after it, that the own certificate has to be replaced.
+    fn warn_of_its_end(&self) {
+        let own = &self.current.load().own;
+        let mut warned = self.warned.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if !warned.is_due(own.not_after, since_1970()) {
+            return;
+        }
+        let (days_left, names, file) = (self.days_left(), own.list(), self.settings.cert.display());
+        if days_left < 0 {
+            tracing::error!(names, %file, "the certificate of this node has expired: no new connection is made by it; replace the file");
+        } else {
+            tracing::warn!(names, %file, days_left, "the certificate of this node ends soon; replace the file");
+        }
+    }
+
     /// Reads the files every `reload_interval`, for ever; after a failure sooner, because whoever
     /// replaces two files does it one after the other.
     pub async fn keep_reading(self: Arc<Self>) {
@@ -125,6 +151,7 @@ impl TlsFiles {
         let interval = self.settings.reload_interval;
         let mut pause = interval;
         loop {
+            self.warn_of_its_end();
             tokio::time::sleep(pause).await;
             let files = self.clone();
             let outcome = tokio::task::spawn_blocking(move || files.reload()).await;
@@ -180,7 +207,8 @@ impl Certificate {
         let alternatives = parsed.subject_alternative_name().map_err(|error| error.to_string())?;
         let names = alternatives.map(|names| names.value.general_names.iter().filter_map(name).collect());
         let names = names.unwrap_or_default();
-        Ok(Self { der, names })
+        let not_after = parsed.validity().not_after.timestamp();
+        Ok(Self { der, names, not_after })
     }
 
     /// By the rules of TLS: wildcards count, the common name does not.
@@ -210,6 +238,12 @@ fn name(name: &GeneralName<'_>) -> Option<String> {
         }
         _ => None,
     }
+}
+
+/// By the clock of this host, in seconds.
+fn since_1970() -> i64 {
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since_1970.as_secs()).unwrap_or(i64::MAX)
 }
 
 fn server_name(host: &str) -> Option<ServerName<'static>> {

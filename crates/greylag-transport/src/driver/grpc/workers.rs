@@ -232,9 +232,10 @@ fn take(shared: &Arc<Shared>, delivery: Delivery, last: &mut LastReceiver) {
                     shared.endpoint.refuse(now, Some(lane), &message, DeadLetterReason::Expired);
                     return;
                 }
-                if is_stranger && !shared.is_for_strangers(&message.recipient) {
-                    let reason = DeadLetterReason::Untrusted;
-                    shared.refuse(shared.endpoint.refuse(now, Some(lane), &message, reason));
+                if is_stranger && let Some(reason) = shared.closed_to_strangers(&message.recipient) {
+                    let refusal = shared.endpoint.refuse(now, Some(lane), &message, reason);
+                    // An answer would dial the address that the stranger named (cluster T21).
+                    shared.refuse(refusal.filter(|refusal| shared.has_reached(&refusal.to)));
                     return;
                 }
                 let refusal = shared.endpoint.deliver(now, lane, target_uid, message, last);
@@ -246,7 +247,7 @@ fn take(shared: &Arc<Shared>, delivery: Delivery, last: &mut LastReceiver) {
                     // An answer to the process that ran here before: its numbers are not ours.
                     DeadLetterReason::StaleIncarnation
                 } else if is_stranger && !endpoint.asks.was_sent_to(ask_id, &from) {
-                    DeadLetterReason::Untrusted
+                    shared.stranger_reason()
                 } else {
                     endpoint.accept_reply(now, &from, ask_id, reply);
                     return;

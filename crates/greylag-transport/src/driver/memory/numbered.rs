@@ -68,6 +68,14 @@ impl MemoryNode {
         if self.is_quarantined(from) {
             return;
         }
+        if let Some(message) = &message
+            && self.is_stranger(from)
+            && !self.endpoint.strangers.is_open(&message.recipient.path)
+        {
+            // It is sent again, and taken once its sender is known as a member.
+            self.endpoint.refuse(now, Some(Lane::CONTROL), message, DeadLetterReason::NotAMember);
+            return;
+        }
         let mut effects = Vec::new();
         {
             let mut all = self.numbered.lock().expect(NO_PANIC);

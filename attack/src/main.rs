@@ -1,0 +1,107 @@
+//! A real three-node cluster with the storefront's load, attacked for minutes.
+//!
+//! The program starts the storefront (three node processes and the program's own node), watches it in quiet for a
+//! while, and then attacks it until its purchases are through: as strangers that speak the wire (every message of
+//! every layer with each field at its ends, floods of names, half frames, bombs, readers that never read), at the
+//! admin ports, and as a member gone bad. It reports what was refused and counted, how long heartbeats took in
+//! quiet and under attack, and how much memory each node has. `cargo xtask attack` runs it.
+//!
+//! Source: cluster T17, T21, scenarios 77 to 80 and 82. See `docs/security.md`.
+
+mod admin;
+mod member;
+mod probe;
+mod raw;
+mod report;
+mod schema;
+mod shop;
+mod stranger;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Parser;
+use greylag_testkit::certificates::Authority;
+use greylag_transport::{Tls, TlsSettings};
+
+use report::{Report, say};
+
+/// Whatever went wrong, in words.
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+#[derive(Parser)]
+#[command(name = "greylag-attack", about = "Attacks a storefront under load and reports what came of it")]
+struct Arguments {
+    /// How long the purchases last, attacked for all but the first tenth of it.
+    #[arg(long, default_value_t = 600)]
+    seconds: u64,
+    /// The nodes speak TLS, and so do the attackers, by certificates of the same authority.
+    #[arg(long)]
+    tls: bool,
+    /// Judges nothing that depends on how fast the machine is: heartbeat times and memory are reported only.
+    #[arg(long)]
+    lenient: bool,
+    /// The storefront's program. Default: beside this one.
+    #[arg(long)]
+    storefront: Option<PathBuf>,
+}
+
+/// Certificates for the nodes and their attackers; gone with this value.
+pub(crate) struct Secrets {
+    _authority: Authority,
+    pub(crate) files: TlsSettings,
+}
+
+impl Secrets {
+    fn new() -> Self {
+        let authority = Authority::new();
+        let files = authority.sign("node", &["127.0.0.1"]);
+        Self { files: TlsSettings::new(files.key, files.cert, files.ca), _authority: authority }
+    }
+}
+
+/// How nodes are spoken to.
+pub(crate) fn tls_of(secrets: Option<&Arc<Secrets>>) -> Tls {
+    secrets.map_or(Tls::LoopbackOnly, |secrets| Tls::Files(secrets.files.clone()))
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    match attack(&Arguments::parse()).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            say(&format!("attack: {failure}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn attack(arguments: &Arguments) -> Result<(), Failure> {
+    let secrets = arguments.tls.then(|| Arc::new(Secrets::new()));
+    let beside = std::env::current_exe()?.with_file_name("storefront");
+    let program = arguments.storefront.clone().unwrap_or(beside);
+    let mut shop = shop::Shop::open(&program, secrets.as_ref(), arguments.seconds).await?;
+    let quiet = Duration::from_secs((arguments.seconds / 10).max(3));
+    say(&format!("{} nodes, quiet for {} s", shop.nodes.len(), quiet.as_secs()));
+    let probes = probe::Probes::start(&shop.nodes, secrets.as_ref()).await?;
+    let memory = report::Memory::watch(&shop.nodes);
+    tokio::time::sleep(quiet).await;
+    probes.attack_begins();
+    memory.attack_begins();
+    say("the attack begins");
+    let member = member::Member::join(&shop.nodes, secrets.as_ref()).await?;
+    let tally = Arc::new(stranger::Tally::default());
+    let mut attackers = tokio::task::JoinSet::new();
+    for (number, node) in shop.nodes.iter().enumerate() {
+        stranger::start(&mut attackers, number, node, secrets.as_ref(), &tally);
+        admin::start(&mut attackers, node, &tally);
+    }
+    member.misbehave(&mut attackers, &tally);
+    let outcome = shop.end(Duration::from_secs(arguments.seconds * 3 + 120)).await;
+    let said = Report { probes: probes.results(), memory: memory.results(), tally, accusations: member.accusations() };
+    attackers.abort_all();
+    said.tell(&shop);
+    said.judge(&outcome?, arguments.lenient)
+}

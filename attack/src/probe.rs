@@ -1,0 +1,146 @@
+//! Heartbeats of somebody who is no member: every node answers them, on the way that its members' heartbeats take.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use greylag_cluster::Message;
+use greylag_core::{CodecId, Registry, UniqueAddress};
+use greylag_transport::{
+    Destination, Envelope, GrpcTransport, Inbound, Receiver, Recipient, Remoting, TransportSettings,
+};
+
+use crate::shop::Node;
+use crate::{Failure, Secrets, tls_of};
+
+/// From one heartbeat to the next, per node.
+const INTERVAL: Duration = Duration::from_millis(100);
+const NO_PANIC: &str = "nothing under this lock panics";
+
+/// What the heartbeats have shown so far.
+#[derive(Default)]
+struct Shown {
+    waiting: HashMap<u64, Instant>,
+    quiet: Vec<Duration>,
+    attacked: Vec<Duration>,
+}
+
+/// The heartbeats to all nodes.
+pub(crate) struct Probes {
+    shown: Arc<Mutex<Shown>>,
+    is_attack: Arc<AtomicBool>,
+    _transport: Arc<GrpcTransport>,
+}
+
+/// The round trips in quiet and under attack, sorted, and how many heartbeats were never answered.
+pub(crate) struct RoundTrips {
+    pub(crate) quiet: Vec<Duration>,
+    pub(crate) attacked: Vec<Duration>,
+    pub(crate) unanswered: usize,
+}
+
+struct Answers {
+    shown: Arc<Mutex<Shown>>,
+    is_attack: Arc<AtomicBool>,
+}
+
+impl Receiver for Answers {
+    fn receive(&self, message: Inbound) {
+        let Ok(Message::HeartbeatRsp { seq, .. }) = Message::from_bytes(&message.manifest, message.payload) else {
+            return;
+        };
+        let mut shown = self.shown.lock().expect(NO_PANIC);
+        let Some(sent_at) = shown.waiting.remove(&seq) else { return };
+        let took = sent_at.elapsed();
+        if self.is_attack.load(Ordering::Relaxed) {
+            shown.attacked.push(took);
+        } else {
+            shown.quiet.push(took);
+        }
+    }
+}
+
+/// A transport of a process that is no member.
+pub(crate) async fn outsider(secrets: Option<&Arc<Secrets>>) -> Result<Arc<GrpcTransport>, Failure> {
+    let settings = TransportSettings {
+        canonical_host: Some("127.0.0.1".to_owned()),
+        canonical_port: 0,
+        dead_letter_log_rate: 0,
+        tls: tls_of(secrets),
+        ..TransportSettings::new("storefront")
+    };
+    Ok(GrpcTransport::bind(settings, Arc::new(Registry::new())).await?)
+}
+
+/// Finds out which process runs at each node's address.
+pub(crate) async fn meet(transport: &Arc<GrpcTransport>, nodes: &[Node]) -> Result<Vec<UniqueAddress>, Failure> {
+    let mut met = Vec::new();
+    for node in nodes {
+        // Nobody but a joining node cares, and the dial tells who runs there.
+        let greeting = Message::InitJoinNack;
+        let envelope = Envelope::new(
+            Recipient::new("control/cluster"),
+            CodecId::INTERNAL,
+            greeting.manifest(),
+            greeting.to_bytes(),
+        );
+        transport.send(&Destination::Address(node.address.clone()), envelope).map_err(|rejected| rejected.error)?;
+        let known = async {
+            loop {
+                match transport.peer(&node.address) {
+                    Some(peer) => return peer.peer,
+                    None => tokio::time::sleep(Duration::from_millis(20)).await,
+                }
+            }
+        };
+        met.push(
+            tokio::time::timeout(Duration::from_secs(30), known)
+                .await
+                .map_err(|_| format!("{} is not reached", node.address))?,
+        );
+    }
+    Ok(met)
+}
+
+impl Probes {
+    /// Begins to ask every node, and goes on for as long as the program runs.
+    pub(crate) async fn start(nodes: &[Node], secrets: Option<&Arc<Secrets>>) -> Result<Self, Failure> {
+        let transport = outsider(secrets).await?;
+        let (shown, is_attack) = (Arc::new(Mutex::new(Shown::default())), Arc::new(AtomicBool::new(false)));
+        let answers = Answers { shown: shown.clone(), is_attack: is_attack.clone() };
+        transport.register(Recipient::HEARTBEAT, Arc::new(answers));
+        let met = meet(&transport, nodes).await?;
+        let (port, asked, number) = (transport.clone(), shown.clone(), AtomicU64::new(0));
+        transport.control_runtime().spawn(async move {
+            let mut ticks = tokio::time::interval(INTERVAL);
+            loop {
+                ticks.tick().await;
+                for peer in &met {
+                    let seq = number.fetch_add(1, Ordering::Relaxed);
+                    let heartbeat = Message::Heartbeat { to: peer.clone(), seq };
+                    let recipient = Recipient::new(Recipient::HEARTBEAT);
+                    let envelope =
+                        Envelope::new(recipient, CodecId::INTERNAL, heartbeat.manifest(), heartbeat.to_bytes());
+                    asked.lock().expect(NO_PANIC).waiting.insert(seq, Instant::now());
+                    drop(port.send(&Destination::Incarnation(peer.clone()), envelope));
+                }
+            }
+        });
+        Ok(Self { shown, is_attack, _transport: transport })
+    }
+
+    pub(crate) fn attack_begins(&self) {
+        self.is_attack.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn results(&self) -> RoundTrips {
+        let mut shown = self.shown.lock().expect(NO_PANIC);
+        // Those of the last seconds may still be under way, or went to nodes that have ended in order.
+        let unanswered = shown.waiting.values().filter(|sent_at| sent_at.elapsed() > Duration::from_secs(30)).count();
+        let (mut quiet, mut attacked) = (std::mem::take(&mut shown.quiet), std::mem::take(&mut shown.attacked));
+        quiet.sort_unstable();
+        attacked.sort_unstable();
+        RoundTrips { quiet, attacked, unanswered }
+    }
+}

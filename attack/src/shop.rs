@@ -1,0 +1,116 @@
+//! The storefront that is attacked: its processes, its load, its verdict.
+
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use greylag_core::NodeAddress;
+use tokio::io::{AsyncBufReadExt, BufReader, Lines};
+use tokio::process::{Child, ChildStdout, Command};
+
+use crate::report::say;
+use crate::{Failure, Secrets};
+
+/// One node of the shop.
+#[derive(Debug, Clone)]
+pub(crate) struct Node {
+    pub(crate) address: NodeAddress,
+    pub(crate) pid: u32,
+    /// Where its admin service listens.
+    pub(crate) admin: String,
+}
+
+/// The running program.
+pub(crate) struct Shop {
+    pub(crate) nodes: Vec<Node>,
+    child: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+}
+
+/// Purchases in the storefront's file.
+const PURCHASES: u64 = 69_659;
+/// Node processes beside the program's own node.
+const PROCESSES: usize = 3;
+/// The storefront begins within this time, on a busy machine too.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+impl Shop {
+    /// Starts the storefront so that its purchases last for `seconds`, and waits until its nodes are up.
+    pub(crate) async fn open(program: &Path, secrets: Option<&Arc<Secrets>>, seconds: u64) -> Result<Self, Failure> {
+        let pace = (PURCHASES / seconds.max(1)).max(1).to_string();
+        let mut command = Command::new(program);
+        command.args(["--plain", "--kill", "none", "--management", "--pace", &pace]);
+        if let Some(secrets) = secrets {
+            let files = [
+                ("--tls-key", &secrets.files.key),
+                ("--tls-cert", &secrets.files.cert),
+                ("--tls-ca", &secrets.files.ca),
+            ];
+            for (flag, file) in files {
+                command.arg(flag).arg(file);
+            }
+        }
+        let spawned = command.stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true).spawn();
+        let mut child = spawned.map_err(|error| {
+            format!("cannot start {}: {error}; build it with `cargo build -p storefront`", program.display())
+        })?;
+        let pid = child.id().ok_or("the storefront ended at once")?;
+        let lines = BufReader::new(child.stdout.take().ok_or("no way to hear the storefront")?).lines();
+        let mut shop = Self { nodes: Vec::new(), child, lines };
+        let up = async {
+            while shop.nodes.len() <= PROCESSES {
+                let line = shop.lines.next_line().await?.ok_or("the storefront ended before its nodes were up")?;
+                shop.nodes.extend(node_in(&line, pid));
+            }
+            Ok::<(), Failure>(())
+        };
+        tokio::time::timeout(PATIENCE, up).await.map_err(|_| "the storefront's nodes did not come up")??;
+        Ok(shop)
+    }
+
+    /// Waits for the end; what the storefront said last.
+    pub(crate) async fn end(&mut self, patience: Duration) -> Result<String, Failure> {
+        let mut said = String::new();
+        let ending = async {
+            while let Some(line) = self.lines.next_line().await? {
+                said.push_str(&line);
+                said.push('\n');
+            }
+            Ok::<_, Failure>(self.child.wait().await?)
+        };
+        let status = tokio::time::timeout(patience, ending).await;
+        say(&said);
+        let status = status.map_err(|_| "the storefront did not end")??;
+        if status.success() { Ok(said) } else { Err(format!("the storefront ended with {status}").into()) }
+    }
+}
+
+/// The node that a line of the storefront tells of.
+fn node_in(line: &str, own_pid: u32) -> Option<Node> {
+    let rest = line.strip_prefix("node ")?;
+    let (address, rest) = rest.split_once(' ')?;
+    let address = address.parse().ok()?;
+    if let Some((_, told)) = rest.split_once("(this process) can be asked: greylag --address ") {
+        return Some(Node { address, pid: own_pid, admin: told.split(' ').next()?.to_owned() });
+    }
+    let (pid, admin) = rest.strip_prefix("runs as process ")?.split_once(", admin service at ")?;
+    Some(Node { address, pid: pid.parse().ok()?, admin: admin.to_owned() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lines_of_the_storefront_name_its_nodes() {
+        let own = node_in("node 127.0.0.1:40001 (this process) can be asked: greylag --address 127.0.0.1:5 members", 7);
+        assert_eq!(
+            own.map(|node| (node.address.port(), node.pid, node.admin)),
+            Some((40001, 7, "127.0.0.1:5".to_owned()))
+        );
+        let other = node_in("node 127.0.0.1:40002 runs as process 12, admin service at 127.0.0.1:6", 7);
+        assert_eq!(other.map(|node| (node.address.port(), node.pid)), Some((40002, 12)));
+        assert!(node_in("purchases 12 of 100", 7).is_none());
+    }
+}

@@ -1,0 +1,65 @@
+//! How far the counters of a gossip state can honestly have come.
+//!
+//! The counters of a state only grow, and every member takes the larger of two. So one message with the largest
+//! number that fits would leave nothing to count up to. A number is therefore believed only as far as members could
+//! have counted since 1970: a bound that nobody reaches by honest work, and that moves on faster than anybody counts,
+//! so that what a liar was believed is counted on from. Source: cluster T17, 77.
+
+use crate::gossip::Gossip;
+use crate::member::Member;
+use crate::version::VectorVersion;
+
+/// Changes of one member in a millisecond; a member changes its state a few times a second at most.
+const CHANGES_PER_MS: u64 = 1024;
+/// By so much the clock of the node that judges may be behind those of others.
+const SLACK_MS: u64 = 24 * 3600 * 1000;
+
+/// See the module.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Reach {
+    changes: u64,
+    ups: u32,
+}
+
+impl Reach {
+    /// What can have been reached at a time of the wall clock, in ms since 1970.
+    pub(crate) fn at(wall_ms: u64) -> Self {
+        let ms = wall_ms.saturating_add(SLACK_MS);
+        let ups = u32::try_from(ms / 1000).unwrap_or(u32::MAX).min(Member::NOT_UP - 1);
+        Self { changes: ms.saturating_mul(CHANGES_PER_MS), ups }
+    }
+
+    pub(crate) fn covers_version(self, version: &VectorVersion) -> bool {
+        version.iter().all(|(_, count)| count <= self.changes)
+    }
+
+    /// Whether all counters of the state lie within reach.
+    pub(crate) fn covers(self, gossip: &Gossip) -> bool {
+        let is_numbered_well = |member: &Member| member.up_number == Member::NOT_UP || member.up_number <= self.ups;
+        self.covers_version(&gossip.version)
+            && gossip.members.values().all(is_numbered_well)
+            && gossip.reachability.versions().values().all(|version| *version <= self.changes)
+            && gossip.reachability.rows().values().flat_map(|row| row.values()).all(|r| r.version <= self.changes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Cluster 77: the largest number that is believed can be counted on from, and what follows is believed by
+    /// others a moment later.
+    #[test]
+    fn what_is_believed_leaves_room_to_count_on() {
+        let now = 1_795_000_000_000;
+        let (reach, later) = (Reach::at(now), Reach::at(now + 1));
+        assert!(later.changes > reach.changes + 1000);
+        assert!(Reach::at(now + 1000).ups > reach.ups);
+        let version = |count| [("a:1#1".parse().unwrap(), count)].into_iter().collect::<VectorVersion>();
+        assert!(reach.covers_version(&version(reach.changes)) && !reach.covers_version(&version(reach.changes + 1)));
+        assert!(!reach.covers_version(&version(u64::MAX)));
+        // A hundred changes a second for a hundred years, judged by a clock that starts in 1970.
+        assert!(Reach::at(0).covers_version(&version(100 * 86_400 * 800)));
+        assert!(Reach::at(u64::MAX).ups < Member::NOT_UP);
+    }
+}

@@ -1,0 +1,170 @@
+//! The processes that called this node and were never reached at the address they name.
+//!
+//! Such an address is only a claim, and anybody can claim as many as there are. So each of these processes holds
+//! a seat, and seats are few: so many per network, and so many in all. A seat is held while a stream of the
+//! process is open, and until everything that this node kept of it is let go: a while later, because its numbered
+//! messages go on where they were when it calls again soon, or at once when somebody else needs the seat. Members and
+//! processes that this node has reached need none. Source: cluster T21, T28.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::time::Instant;
+
+use greylag_core::NodeAddress;
+
+/// Seats of callers from one network: one IPv4 address, or the /64 of an IPv6 address.
+pub(crate) const SEATS_PER_NETWORK: usize = 64;
+/// Seats of callers from all networks.
+pub(crate) const SEATS: usize = 1024;
+
+/// Why a caller gets no seat.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Full {
+    #[error(
+        "{SEATS_PER_NETWORK} processes of {0} have called this node, which has not reached them at the addresses \
+         they name; members are let in always"
+    )]
+    Network(IpAddr),
+    #[error(
+        "{SEATS} processes have called this node, which has not reached them at the addresses they name; members \
+         are let in always"
+    )]
+    Node,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Callers {
+    seats: HashMap<NodeAddress, Seat>,
+    networks: HashMap<IpAddr, usize>,
+}
+
+#[derive(Debug)]
+struct Seat {
+    network: IpAddr,
+    /// Open streams of the process.
+    streams: usize,
+    /// When the last of them ended.
+    idle_since: Option<Instant>,
+}
+
+impl Callers {
+    /// One more stream of the process that says it runs at `address`.
+    pub(crate) fn enter(&mut self, address: &NodeAddress, ip: IpAddr) -> Result<(), Full> {
+        if let Some(seat) = self.seats.get_mut(address) {
+            seat.streams += 1;
+            seat.idle_since = None;
+            return Ok(());
+        }
+        let network = network(ip);
+        let taken = self.networks.get(&network).copied().unwrap_or(0);
+        if taken >= SEATS_PER_NETWORK {
+            return Err(Full::Network(network));
+        }
+        if self.seats.len() >= SEATS {
+            return Err(Full::Node);
+        }
+        self.networks.insert(network, taken + 1);
+        self.seats.insert(address.clone(), Seat { network, streams: 1, idle_since: None });
+        Ok(())
+    }
+
+    /// One stream fewer. The seat is kept until [`Callers::vacate`]. True: that was the last stream.
+    pub(crate) fn leave(&mut self, now: Instant, address: &NodeAddress) -> bool {
+        let Some(seat) = self.seats.get_mut(address) else { return false };
+        seat.streams = seat.streams.saturating_sub(1);
+        seat.idle_since = (seat.streams == 0).then_some(now);
+        seat.streams == 0
+    }
+
+    /// Whether the process has a seat.
+    pub(crate) fn holds(&self, address: &NodeAddress) -> bool {
+        self.seats.contains_key(address)
+    }
+
+    /// Addresses whose seats have been held without a stream since that moment, or for longer.
+    pub(crate) fn idle_since(&self, moment: Instant) -> Vec<NodeAddress> {
+        let is_idle = |seat: &Seat| seat.idle_since.is_some_and(|at| at <= moment);
+        self.seats.iter().filter(|(_, seat)| is_idle(seat)).map(|(address, _)| address.clone()).collect()
+    }
+
+    /// Whether any seat is held without a stream.
+    pub(crate) fn any_idle(&self) -> bool {
+        self.seats.values().any(|seat| seat.idle_since.is_some())
+    }
+
+    /// The process needs no seat any more: it was reached, is a member, or is let go.
+    pub(crate) fn vacate(&mut self, address: &NodeAddress) {
+        let Some(Seat { network, .. }) = self.seats.remove(address) else { return };
+        if let Some(taken) = self.networks.get_mut(&network) {
+            *taken -= 1;
+            if *taken == 0 {
+                self.networks.remove(&network);
+            }
+        }
+    }
+}
+
+/// What counts as one caller's network: an IPv4 address is one host's, but a host with IPv6 has a /64 of them.
+pub(crate) fn network(ip: IpAddr) -> IpAddr {
+    match ip.to_canonical() {
+        IpAddr::V6(ip) => IpAddr::V6(Ipv6Addr::from_bits(ip.to_bits() & !u128::from(u64::MAX))),
+        ip @ IpAddr::V4(_) => ip,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(n: usize) -> NodeAddress {
+        NodeAddress::new(&format!("h{n}"), 1).unwrap()
+    }
+
+    fn v4(n: usize) -> IpAddr {
+        IpAddr::from((0x0a00_0000 + n as u32).to_be_bytes())
+    }
+
+    /// Cluster T21: 64 per remote IP, and the seat of one that has gone is another's only once it is let go.
+    #[test]
+    fn seats_are_few_per_network() {
+        let mut callers = Callers::default();
+        for n in 0..SEATS_PER_NETWORK {
+            assert_eq!(callers.enter(&address(n), v4(1)), Ok(()));
+        }
+        assert_eq!(callers.enter(&address(64), v4(1)), Err(Full::Network(v4(1))));
+        assert_eq!(callers.enter(&address(64), v4(2)), Ok(()), "another network");
+        assert_eq!(callers.enter(&address(0), v4(1)), Ok(()), "a second stream of the same process");
+        let now = Instant::now();
+        assert!(!callers.leave(now, &address(0)) && !callers.any_idle());
+        assert!(callers.leave(now, &address(0)));
+        assert_eq!(callers.idle_since(now), [address(0)]);
+        assert_eq!(callers.idle_since(now - std::time::Duration::from_secs(1)), []);
+        assert!(callers.enter(&address(65), v4(1)).is_err());
+        callers.vacate(&address(0));
+        assert_eq!(callers.enter(&address(65), v4(1)), Ok(()));
+    }
+
+    /// Cluster T21: 1,024 in all.
+    #[test]
+    fn seats_are_few_in_all() {
+        let mut callers = Callers::default();
+        for n in 0..SEATS {
+            callers.enter(&address(n), v4(n)).unwrap();
+        }
+        assert_eq!(callers.enter(&address(SEATS), v4(SEATS)), Err(Full::Node));
+        for n in 0..SEATS {
+            callers.vacate(&address(n));
+        }
+        assert_eq!((callers.seats.len(), callers.networks.len()), (0, 0));
+    }
+
+    /// Cluster T21: who has one IPv6 address has 2^64 of them.
+    #[test]
+    fn ipv6_addresses_of_one_network_are_one_caller() {
+        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+        assert_eq!(network(ip("2001:db8:1:2:3:4:5:6")), network(ip("2001:db8:1:2::9")));
+        assert_ne!(network(ip("2001:db8:1:2::1")), network(ip("2001:db8:1:3::1")));
+        assert_eq!(network(ip("::ffff:192.0.2.1")), ip("192.0.2.1"));
+    }
+}

@@ -1,0 +1,71 @@
+//! Which processes are members of this node's cluster, and which recipients take messages of all others, too.
+//!
+//! Any node of the same cluster name may connect, because joining needs it. A process that is no member is
+//! believed about nothing but itself: its messages reach only the recipients that were opened to strangers,
+//! such as the join protocol. Source: cluster T17.
+
+use std::collections::HashSet;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use greylag_core::UniqueAddress;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Strangers {
+    /// `None` until a membership exists: a transport without a cluster knows no strangers.
+    members: RwLock<Option<Arc<HashSet<UniqueAddress>>>>,
+    /// Paths of recipients.
+    open: RwLock<HashSet<String>>,
+}
+
+impl Strangers {
+    /// From now on these are the members, and nobody else; `None`: there is no membership.
+    pub(crate) fn set_members(&self, members: Option<HashSet<UniqueAddress>>) {
+        *self.members.write().unwrap_or_else(PoisonError::into_inner) = members.map(Arc::new);
+    }
+
+    pub(crate) fn is_stranger(&self, process: &UniqueAddress) -> bool {
+        let members = self.members.read().unwrap_or_else(PoisonError::into_inner);
+        members.as_ref().is_some_and(|members| !members.contains(process))
+    }
+
+    /// Whether the process is known as a member; false also where there is no membership.
+    pub(crate) fn is_member(&self, process: &UniqueAddress) -> bool {
+        let members = self.members.read().unwrap_or_else(PoisonError::into_inner);
+        members.as_ref().is_some_and(|members| members.contains(process))
+    }
+
+    /// Opens the recipient at `path` to strangers, or closes it again.
+    pub(crate) fn open(&self, path: &str, is_open: bool) {
+        let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
+        if is_open {
+            open.insert(path.to_owned());
+        } else {
+            open.remove(path);
+        }
+    }
+
+    pub(crate) fn is_open(&self, path: &str) -> bool {
+        self.open.read().unwrap_or_else(PoisonError::into_inner).contains(path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_a_membership_nobody_is_a_stranger_and_with_an_empty_one_everybody() {
+        let (strangers, a): (_, UniqueAddress) = (Strangers::default(), "a:1#1".parse().unwrap());
+        assert!(!strangers.is_stranger(&a) && !strangers.is_member(&a));
+        strangers.set_members(Some(HashSet::new()));
+        assert!(strangers.is_stranger(&a));
+        strangers.set_members(Some([a.clone()].into()));
+        assert!(strangers.is_member(&a) && !strangers.is_stranger(&a));
+        assert!(strangers.is_stranger(&"a:1#2".parse().unwrap()), "another process at the same address");
+        strangers.open("x", true);
+        assert!(strangers.is_open("x") && !strangers.is_open("x/y"));
+        strangers.open("x", false);
+        assert!(!strangers.is_open("x"));
+    }
+}
