@@ -8,6 +8,7 @@
 
 use std::process::Command;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use greylag_cluster::{Cluster, ClusterSettings};
@@ -178,7 +179,11 @@ fn look_at_the_tick() {
 
 /// The same on a node of a cluster of one, which ticks.
 async fn counters_in_a_cluster(shards: u32) -> (Cluster, Region<Message>) {
-    let remoting = MemoryNetwork::new().node("bench:1#1".parse().expect("valid"), Arc::new(Registry::new()));
+    // Replicators are known per process, by the incarnation of their node.
+    static LAST_UID: AtomicU64 = AtomicU64::new(1);
+    let uid = LAST_UID.fetch_add(1, Ordering::Relaxed) + 1;
+    let address = format!("bench:1#{uid}").parse().expect("valid");
+    let remoting = MemoryNetwork::new().node(address, Arc::new(Registry::new()));
     let cluster = Cluster::start(ClusterSettings::default(), remoting).await.expect("valid settings");
     let settings = ShardingSettings {
         number_of_shards: shards,
