@@ -172,7 +172,7 @@ pub(super) fn keys() -> Vec<Key> {
         Key::new(
             "cluster.proof_of_death",
             "cluster S20",
-            "Which processes' deaths this node may prove: of none, of those on its own host, or of all (the operator's word that nothing ever answers in a member's stead).",
+            "Which processes' deaths this node may prove: of none, of those on its own host, or of all (the operator's word that nothing ever answers in a member's stead, and that an address passes to another host only after its process has ended). A restart at the same address waits for the old process's removal where nothing is proven: always under `off`, on another host under `local`.",
             |draft| &mut draft.settings.cluster.proof_of_death,
         ),
         Key::new("cluster.proof_dials", "cluster S20", "Refused dials in a row that make a proof.", |draft| {
@@ -226,7 +226,7 @@ pub(super) fn keys() -> Vec<Key> {
         Key::new(
             "cluster.failure_detector.local_pause_threshold",
             "cluster F9",
-            "A tick so late means that this process stood still; it then accuses nobody.",
+            "A tick so late means that this process stood still; it then accuses nobody, and entities and singletons wait for the next tick. With `heartbeat_interval` at most `stable_after`.",
             |draft| &mut draft.settings.cluster.failure_detector.local_pause_threshold,
         ),
         Key::new(
