@@ -290,7 +290,7 @@ pub struct SyncOpen {
     #[prost(uint32, tag = "3")]
     pub digest_version: u32,
     /// The part of the hash space that the round is about: bit i stands for the hashes whose first nibble is i.
-    /// 0 for all.
+    /// 0 for all, 65536 for none: such a round is about how both stand and nothing else.
     #[prost(uint32, tag = "4")]
     pub sixteenths: u32,
     #[prost(message, optional, tag = "5")]
