@@ -331,7 +331,7 @@ impl Gate {
                 if heard.is_current && !self.is_current && self.forget_horizon.max(heard.forget_horizon).is_some() {
                     self.become_stale(from, &heard, i64::MIN, i64::MIN, out);
                     return if self.state == GateState::Open {
-                        self.meet(at, from, out)
+                        self.meet(at, from, out);
                     };
                 }
                 heard.is_current && (!self.is_current || own.is_current_without_base())

@@ -325,7 +325,7 @@ mod tests {
         assert_eq!(hex(&meta(&read)), format!("02{before_starts}{of_starts}"));
         assert_eq!(read_meta(&meta(&read)), Ok(read.clone()));
         // Version 1, which knew no starts.
-        let bytes: Vec<u8> = [vec![1], meta(&read)[1..33].to_vec()].concat();
+        let bytes: Vec<u8> = [vec![1], meta(&read)[1..32].to_vec()].concat();
         assert_eq!(hex(&bytes), format!("01{before_starts}"));
         assert_eq!(read_meta(&bytes), Ok(StoreMeta { starts: Starts::default(), ..read }));
     }
