@@ -1,4 +1,4 @@
-//! Heartbeats of somebody who is no member: every node answers them, on the way that its members' heartbeats take.
+//! Heartbeats of a process that is no member: every node answers them by the path that members' heartbeats take.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

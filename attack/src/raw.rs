@@ -21,13 +21,13 @@ pub(crate) struct Raw(Box<dyn Io>);
 
 /// The one method of the transport.
 const METHOD: &str = "/greylag.transport.v1.Transport/Open";
-/// Whoever writes for so long is not read.
+/// After so long without progress of a write, the other side is taken to read no more.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The most bytes of a message in one HTTP/2 frame.
 const PIECE: usize = 16 * 1024;
 
 impl Raw {
-    /// Connects from `from`, one of the loopback's many addresses, so that a ban strikes nobody else.
+    /// Connects from `from`, one of the loopback's many addresses, so that a ban of the address refuses no other process.
     pub(crate) async fn connect(from: IpAddr, to: SocketAddr, secrets: Option<&Arc<Secrets>>) -> Result<Self, Failure> {
         let socket = TcpSocket::new_v4()?;
         socket.bind(SocketAddr::new(from, 0))?;

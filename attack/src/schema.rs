@@ -136,7 +136,7 @@ impl Schema {
     /// Reads the messages of a file. Nested definitions stand by their own names; enums are no messages.
     fn parse(text: &str) -> Self {
         let mut schema = Self::default();
-        // What is open, innermost last; `None` for blocks whose fields belong to the block around (oneof) or to nobody.
+        // The open blocks, innermost last; `None` for a block whose fields belong to the block around it (oneof) or to no message.
         let mut open: Vec<Option<String>> = Vec::new();
         for line in text.lines() {
             let line = line.split("//").next().unwrap_or_default().trim();
@@ -294,7 +294,7 @@ mod tests {
         );
     }
 
-    /// What is said is read by those who are attacked: with numbers at their ends, not as noise.
+    /// Messages of the attack decode at the attacked nodes: their numbers are extreme, and their shape is right.
     #[test]
     fn many_messages_can_be_read() {
         let all = messages(&ua("127.0.0.1:1#5"), &ua("127.0.0.1:2#6"));

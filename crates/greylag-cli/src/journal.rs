@@ -30,7 +30,7 @@ const SHOWN_BYTES: usize = 1024;
 
 /// Runs the command; without a limit it takes the time it takes.
 pub(crate) async fn run(command: Journal, tls: &Tls, json: bool, limit: Option<Duration>) -> Result<ExitCode, Failure> {
-    // What runs until it is told to end has no limit, and what waits for an answer has its own.
+    // `serve` runs until a signal ends it, and `health` applies the limit itself.
     match &command {
         Journal::Serve(serve) => return serve::serve(serve, tls, json).await,
         Journal::Health(asked) => return serve::health(asked, tls, json, limit).await,

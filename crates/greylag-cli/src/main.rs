@@ -20,7 +20,7 @@ use crate::failure::Failure;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    // One who serves has many callers; every other command is one after the other.
+    // Only `journal serve` works for many callers at a time; every other command needs one thread.
     let mut runtime = match cli.command {
         Command::Journal(Journal::Serve(_)) => tokio::runtime::Builder::new_multi_thread(),
         _ => tokio::runtime::Builder::new_current_thread(),

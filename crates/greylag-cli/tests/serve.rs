@@ -82,7 +82,7 @@ async fn a_directory_is_served_until_the_program_is_told_to_end() {
         let health = journal(&["health", &service.address, "--json"]).await;
         assert_eq!(code(&health), 0, "{}", said(&health));
         assert_eq!(json(&health)["healthy"], true);
-        // Nobody else has it meanwhile.
+        // A second process that opens the journal meanwhile is refused.
         let second = journal(&["serve", "--listen", "127.0.0.1:0", "--dir", path(directory.path())]).await;
         assert_eq!(code(&second), 3);
         assert!(said(&second).contains("another process has it"), "{}", said(&second));

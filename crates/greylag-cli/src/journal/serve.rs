@@ -34,7 +34,7 @@ struct Serving {
 
 pub(super) async fn serve(serve: &Serve, tls: &arguments::Tls, json: bool) -> Result<ExitCode, Failure> {
     log_to_standard_error();
-    // Before the journal is open: whoever ends the program early is heard, too.
+    // Signals are listened for before the journal is opened, so that one that comes early still ends the program in order.
     let mut ends = Ends::listen()?;
     let settings = ServerSettings { tls: tls_of_server(tls, serve.plain_text)?, ..ServerSettings::default() };
     let is_encrypted = matches!(settings.tls, Tls::Files(_));

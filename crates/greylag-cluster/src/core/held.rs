@@ -79,7 +79,7 @@ impl Held {
                 }
                 News { event: false, warning }
             }
-            // Whoever invents names is not told of more often than once a second.
+            // At most one event per holder and second is published: a caller can invent any number of claimants.
             Some(claim) if age(claim.told_at) < EVENT_INTERVAL => News { event: false, warning: false },
             _ => {
                 self.claims.insert(holder, Claim { claimant, heard_at: now, warned_at: now, told_at: now });
@@ -192,7 +192,7 @@ impl ClusterCore {
         out.extend(shared.into_iter().cloned().map(Effect::AskWho));
     }
 
-    /// Tells people that somebody waits for the removal of a member.
+    /// Logs that a process waits for the removal of the member that holds its address.
     pub(super) fn on_address_held(
         &mut self,
         now: Instant,
