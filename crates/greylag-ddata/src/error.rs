@@ -9,7 +9,8 @@ use crate::store::StoreError;
 /// Why an update did not succeed. Source: ddata R3.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UpdateError<E> {
-    /// Done here, perhaps elsewhere, and it will spread; but not confirmed by as many as required.
+    /// Done here, perhaps elsewhere, and it will spread; but not confirmed by as many as required. Where the entry expired
+    /// meanwhile, the change is as gone here as the rest of the entry.
     #[error(
         "{acked} of {needed} replicas confirmed the update and {refused} refused it; it is done locally and will spread"
     )]

@@ -97,7 +97,6 @@ impl World {
     pub(super) fn expire(&mut self, index: usize, tally: usize) {
         self.tell(|| format!("c{tally} expires at {index}"));
         let (entry, key, now) = (self.books.len() + tally, self.tally_keys[tally].id().clone(), self.now());
-        self.expired.insert(entry);
         let process = &mut self.processes[index];
         process.held[entry] |= std::mem::take(&mut process.seen[entry]);
         process.checked = None;

@@ -113,8 +113,6 @@ pub(super) struct World {
     pub(super) broken: Option<Violation>,
     pub(super) acknowledged: u64,
     pub(super) failed: u64,
-    /// Entries that expired somewhere.
-    pub(super) expired: BTreeSet<usize>,
     pub(super) faults: u64,
     pub(super) steps: u64,
     /// Who is, or was lately, out of touch with all others: since when, and until when that counts.
@@ -147,7 +145,6 @@ impl World {
             broken: None,
             acknowledged: 0,
             failed: 0,
-            expired: BTreeSet::new(),
             faults: 0,
             steps: 0,
             alone: None,

@@ -22,15 +22,18 @@ impl ReplicatorCore {
     /// Time went on: removes some of what is over.
     pub(super) fn tell_time(&mut self, now: Instant, out: &mut Vec<Effect>) {
         self.entries.set_now(self.wall_ms(now));
-        for gone in self.entries.expire(STEP) {
-            self.note_gone(now, &gone, out);
+        let gone = self.entries.expire(STEP);
+        for gone in &gone {
+            self.note_gone(now, gone, out);
         }
+        self.give_up_updates(&gone, out);
     }
 
     /// Removes this entry if its time is over and its turn has not come yet.
     pub(super) fn free(&mut self, now: Instant, key: &KeyId, out: &mut Vec<Effect>) {
         if let Some(gone) = self.entries.forget_overdue(key) {
             self.note_gone(now, &gone, out);
+            self.give_up_updates(&[gone], out);
         }
     }
 
@@ -41,7 +44,9 @@ impl ReplicatorCore {
         self.tell_time(now, out);
         if self.entries.get(key).is_some() {
             self.entries.forget(key);
-            self.note_gone(now, &Gone { key: key.clone(), aged: None }, out);
+            let gone = Gone { key: key.clone(), aged: None };
+            self.note_gone(now, &gone, out);
+            self.give_up_updates(&[gone], out);
         }
         self.finish_input(now, out);
     }

@@ -1,6 +1,6 @@
 //! Requests that wait for other replicas: who is asked, and what is made of the answers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use greylag_crdt::{Digest, hash64};
 use rand::RngExt;
 
 use super::ReplicatorCore;
-use crate::entries::{Data, Entry, Merged};
+use crate::entries::{Data, Entry, Gone, Merged};
 use crate::error::{DeleteError, GetError, RequestError, StopReason, UpdateError};
 use crate::key::KeyId;
 use crate::level::Level;
@@ -343,6 +343,19 @@ impl ReplicatorCore {
             self.ask(over_at, next, message, out);
         }
         self.settle_write(request, out);
+    }
+
+    /// Ends updates whose entries have expired here. This replica cannot show their change to further replicas any more: it
+    /// would send another life of the entry, whose confirmation says nothing about the change. Source: ddata E1, C2.
+    pub(super) fn give_up_updates(&mut self, gone: &[Gone], out: &mut Vec<Effect>) {
+        if gone.is_empty() || self.writes.is_empty() {
+            return;
+        }
+        let gone: BTreeSet<&KeyId> = gone.iter().map(|gone| &gone.key).collect();
+        let is_over = |write: &WriteRequest| write.kind == WriteKind::Update && gone.contains(&write.key);
+        for (_, write) in self.writes.extract_if(.., |_, write| is_over(write)) {
+            Self::reply_to_write(&write, out);
+        }
     }
 
     fn settle_write(&mut self, request: u64, out: &mut Vec<Effect>) {

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use greylag_crdt::{GCounter, ReplicatedData, UpdateCx};
-use greylag_ddata::{BatchItem, Envelope, Input, Message, ReadLevel, ReadReply, WriteLevel};
+use greylag_ddata::{
+    BatchItem, Envelope, Input, Message, ReadLevel, ReadReply, Reply, UpdateError, WriteLevel, WriteReply,
+};
 
 use crate::world::{Map, SECOND, Set, World, key, settings};
 
@@ -205,4 +207,30 @@ fn a_difference_of_clocks_is_left_alone_until_the_entry_is_used() {
         second(&mut world);
     }
     assert_eq!(world.read('b', "s"), "x", "it was used");
+}
+
+/// ddata C2, E1: an update that expired before others had it is not confirmed by the next life of its entry.
+#[test]
+fn an_update_whose_entry_expired_is_not_confirmed_by_the_next_life() {
+    let mut world = pair(&[("*", 1)]);
+    let count = |counter: &mut GCounter, cx: &mut UpdateCx<'_>| counter.increment(cx, 1).unwrap();
+    let level = WriteLevel::All { timeout: SECOND * 30 };
+    let first = world.update('a', "c", level, count).unwrap();
+    let asked = world.flights.drain(..).find_map(|(_, to, message)| match message {
+        Message::DeltaWrite { request, .. } | Message::Write { request, .. } => Some((to, request)),
+        _ => None,
+    });
+    let (b, request) = asked.expect("b is asked");
+    // Only a has the increment, and a forgets it.
+    world.skip(SECOND * 2);
+    let second = world.update('a', "c", level, count).unwrap();
+    let message = Message::WriteReply { request, reply: WriteReply::DeltaNack { have: 0, full: true } };
+    world.input('a', Input::Received { from: b, message });
+    world.settle();
+    assert!(
+        matches!(world.reply(first), Some(Reply::Update(Err(UpdateError::Timeout { .. })))),
+        "{:?}",
+        world.reply(first)
+    );
+    assert!(matches!(world.reply(second), Some(Reply::Update(Ok(())))), "{:?}", world.reply(second));
 }
