@@ -21,7 +21,7 @@
 //! - A holder that cannot renew learns that it lost, by a clock of its own that goes on while its
 //!   machine is suspended (`CLOCK_BOOTTIME`), measured from before its last successful renewal was
 //!   *sent*, and `operation_timeout` before the server would give the lease to another. That is the
-//!   time it has to stop what the lease protects. [`Lease::check`](greylag_cluster::Lease::check) knows at
+//!   time it has to stop what the lease protects. [`Lease::check`] knows at
 //!   once, `on_lost` is told at most a second after waking.
 //! - The row's `version` grows whenever the lease changes hands, and is never used twice: storage
 //!   of your own can fence by it.
