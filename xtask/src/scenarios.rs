@@ -24,21 +24,21 @@ struct Whole {
 const WHOLE: &[Whole] = &[
     Whole {
         document: "cluster",
-        scenarios: 74,
+        scenarios: 85,
         rules: &[("T", 42), ("M", 37), ("F", 12), ("S", 20), ("P", 8), ("G", 4), ("C", 7)],
         lettered: &["M25a", "M25b", "P3a"],
         kits: &[],
     },
     Whole {
         document: "ddata",
-        scenarios: 86,
+        scenarios: 94,
         rules: &[
             ("K", 12),
             ("Y", 11),
             ("A", 10),
             ("R", 17),
             ("G", 17),
-            ("Z", 10),
+            ("Z", 11),
             ("U", 7),
             ("E", 4),
             ("I", 4),
@@ -49,7 +49,7 @@ const WHOLE: &[Whole] = &[
     },
     Whole {
         document: "persistence",
-        scenarios: 69,
+        scenarios: 77,
         rules: &[("J", 13)],
         lettered: &[],
         kits: &[("journal", 46), ("snapshots", 16), ("states", 14), ("queries", 12), ("crash", 7)],
