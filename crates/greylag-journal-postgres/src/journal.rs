@@ -18,7 +18,7 @@ use tokio_postgres::Row;
 
 use crate::clock::ClockWatch;
 use crate::driver::lane::{self, Message, Submitted};
-use crate::driver::link::{Link, Session, Use};
+use crate::driver::link::{Link, Purpose, Session, Use};
 use crate::driver::pool::Pool;
 use crate::driver::sweeper::{self, Deleted};
 use crate::error::OpenError;
@@ -149,7 +149,7 @@ impl PostgresJournal {
     pub async fn probe(&self) -> Result<(), OpenError> {
         let link = &self.inner.link;
         let place = link.place();
-        link.connect().await.map(drop).map_err(|cause| OpenError::Unavailable { place, cause })
+        link.connect(Purpose::Query).await.map(drop).map_err(|cause| OpenError::Unavailable { place, cause })
     }
 
     fn start(database: Database, settings: PostgresJournalSettings, used: Use) -> Result<Self, OpenError> {
@@ -162,8 +162,10 @@ impl PostgresJournal {
             );
         }
         let link = Link::new(database, &settings, used);
-        let pool = |size| Arc::new(Pool::new(link.clone(), size, settings.statement_timeout));
-        let (write, replay, query) = (pool(settings.pool_write), pool(settings.pool_read), pool(settings.pool_query));
+        let pool = |purpose, size| Arc::new(Pool::new(link.clone(), purpose, size, settings.statement_timeout));
+        let write = pool(Purpose::Primary, settings.pool_write);
+        let replay = pool(Purpose::Primary, settings.pool_read);
+        let query = pool(Purpose::Query, settings.pool_query);
         let clock = ClockWatch::new(link.name.clone(), settings.behind_current_time);
         let (mut tasks, counters) = (Vec::new(), Arc::new(Counters::new(clock)));
         let lanes = (0..settings.write_lanes).map(|_| {
@@ -238,9 +240,9 @@ impl Inner {
         &self.lanes[usize::from(id.slice()) % self.lanes.len()]
     }
 
-    /// A connection of the caller's own.
+    /// A connection of the caller's own, which may write.
     pub(crate) async fn connect(&self) -> Result<Arc<Session>, String> {
-        self.link.connect().await
+        self.link.connect(Purpose::Primary).await
     }
 
     pub(crate) fn failure(&self, cause: impl ToString) -> StoreFailure {

@@ -13,9 +13,9 @@ use futures::StreamExt as _;
 use greylag_core::{CodecId, Generation};
 use greylag_journal_postgres::{PostgresJournal, PostgresJournalSettings};
 use greylag_persistence::{
-    Append, AppendError, ChangesOf, ClaimError, DeleteError, EncodedValue, Head, Health, InMemoryJournal, Journal,
-    Offset, RejectReason, Revision, SeqNr, SnapshotStore, StateStore, StateWrite, StateWriteError, Under, WriterEpoch,
-    WriterUuid,
+    Append, AppendError, ChangesOf, ClaimError, DeleteError, EncodedValue, EventQueries, Head, Health, InMemoryJournal,
+    Journal, Offset, ReadRange, RejectReason, Revision, SeqNr, SnapshotCriteria, SnapshotStore, StateStore, StateWrite,
+    StateWriteError, Under, WriterEpoch, WriterUuid,
 };
 use greylag_testkit::postgres::Postgres;
 
@@ -476,5 +476,32 @@ fn a_standby_is_asked_again_with_waits_that_grow() {
         appended.unwrap();
         let asked = sessions() - before;
         assert!(asked < 50, "{asked} connections within three seconds");
+    });
+}
+
+/// Who recovers, proves that a history is still its own, or reads a state must not be answered by a standby: it may
+/// lag behind (persistence §4.4). Queries may be.
+#[test]
+fn recovery_and_proof_of_ownership_read_the_primary_alone() {
+    with_server(async |server| {
+        let soon = Duration::from_secs(1);
+        let settings = PostgresJournalSettings { call_timeout: soon, snapshot_timeout: soon, ..settings() };
+        let journal = PostgresJournal::open(&server.config(), settings).await.unwrap();
+        let (mut writer, states) = (Writer::claim(&journal, id("a|1")).await, journal.states());
+        writer.append(&journal, &["x"]).await.unwrap();
+        server.psql("alter database postgres set default_transaction_read_only = on").unwrap();
+        let others = "from pg_stat_activity where backend_type = 'client backend' and pid <> pg_backend_pid()";
+        server.psql(&format!("select pg_terminate_backend(pid) {others}")).unwrap();
+
+        let told = |what: &str, answer: String| {
+            assert!(answer.contains("name the primary"), "{what} was answered by a standby: {answer}");
+        };
+        told("a look at the head", format!("{:?}", journal.head(&writer.id).await));
+        told("a replay", format!("{:?}", journal.read(&writer.id, ReadRange::all()).await));
+        let latest = SnapshotCriteria::LATEST;
+        told("the load of a snapshot", format!("{:?}", journal.snapshots().load(&writer.id, latest).await));
+        told("the look at a state", format!("{:?}", states.get(&writer.id).await));
+        let ids = journal.queries().persistence_ids(None, None, 10).await;
+        assert_eq!(ids.unwrap(), [writer.id], "a query is");
     });
 }

@@ -11,7 +11,7 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio::time::MissedTickBehavior;
 
 use crate::columns::Columns;
-use crate::driver::link::{Link, Session};
+use crate::driver::link::{Link, Purpose, Session};
 use crate::error::told;
 use crate::failure::Failure;
 use crate::lane::{AppendNo, Effect, Found, Input, Lane, LaneSettings, Request, StatementNo, StoredLast, TurnNo};
@@ -180,7 +180,7 @@ impl Driver {
             match effect {
                 Effect::Connect => {
                     let link = self.link.clone();
-                    self.connecting.push(Box::pin(async move { link.connect_lane().await }));
+                    self.connecting.push(Box::pin(async move { link.connect(Purpose::Lane).await }));
                 }
                 Effect::Disconnect => {
                     self.disconnect();

@@ -20,6 +20,9 @@ use crate::schema::{self, Migrate};
 use crate::settings::PostgresJournalSettings;
 use crate::statements::TIDY_CLOCK;
 
+const NO_PRIMARY: &str = "it takes no writes; name the primary in the connection string, and where that names several \
+                          hosts, target_session_attrs=read-write";
+
 /// A lock whose holder never runs foreign code, so poison says nothing.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -64,9 +67,14 @@ pub(crate) enum Use {
 
 /// What a connection is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Purpose {
+pub(crate) enum Purpose {
+    /// Appends, of many ids together. Only the primary serves.
     Lane,
-    Any,
+    /// All else that writes, and what must not be behind: recovery, proof of ownership, states. Only the primary serves
+    /// (persistence §4.4): a standby that lags would give a zombie its own epoch, and a restart an old history.
+    Primary,
+    /// Queries over many histories, which may be behind.
+    Query,
 }
 
 /// How to reach the database, and whether it could be reached.
@@ -162,7 +170,7 @@ impl Link {
 
     /// Reserves the journal for this process. Answers who else uses it, if that is why it cannot.
     pub(crate) async fn reserve(&self) -> Result<Option<String>, String> {
-        let session = self.connect().await?;
+        let session = self.connect(Purpose::Primary).await?;
         Ok(match Reservation::take(session, &self.schema, self.connect_timeout).await? {
             Ok(reservation) => {
                 *lock(&self.reservation) = Some(Arc::new(reservation));
@@ -188,17 +196,9 @@ impl Link {
         lock(&self.reach).closed
     }
 
-    /// One try to connect, once it is time. The error says what to do about it.
-    pub(crate) async fn connect(&self) -> Result<Arc<Session>, String> {
-        self.connect_as(Purpose::Any).await
-    }
-
-    /// The same for a lane. A server on which no lane can work is as good as away.
-    pub(crate) async fn connect_lane(&self) -> Result<Arc<Session>, String> {
-        self.connect_as(Purpose::Lane).await
-    }
-
-    async fn connect_as(&self, purpose: Purpose) -> Result<Arc<Session>, String> {
+    /// One try to connect, once it is time. The error says what to do about it. A server that cannot do what the
+    /// connection is for is as good as away.
+    pub(crate) async fn connect(&self, purpose: Purpose) -> Result<Arc<Session>, String> {
         let mut migrated = self.gate.lock().await;
         let next_try_at = lock(&self.reach).next_try_at;
         if let Some(at) = next_try_at {
@@ -243,6 +243,9 @@ impl Link {
         if purpose == Purpose::Lane {
             prepare_lane(&session.client).await?;
         }
+        if purpose != Purpose::Query {
+            is_primary(&session.client).await?;
+        }
         Ok(session)
     }
 
@@ -278,15 +281,20 @@ impl Link {
 }
 
 /// Statements of a lane are planned once, whatever the tables held at that time: a plan that was made for a small
-/// table, and reads all of it, must not stay when the table is large. And they write: a standby takes connections,
-/// and would be asked without a pause if only its answer to an append told what it is.
+/// table, and reads all of it, must not stay when the table is large.
 async fn prepare_lane(client: &Client) -> Result<(), String> {
     for setting in ["SET enable_seqscan = off", "SET plan_cache_mode = force_generic_plan"] {
         known(client.batch_execute(setting).await)?;
     }
+    Ok(())
+}
+
+/// Refuses a standby: it takes connections, answers reads with what it has by then, and would be asked without a
+/// pause if only its answer to a write told what it is.
+async fn is_primary(client: &Client) -> Result<(), String> {
     let is_read_only = known(client.query_one("SELECT current_setting('transaction_read_only') = 'on'", &[]).await)?;
     match is_read_only.and_then(|row| row.try_get(0).ok()) {
-        Some(true) => Err("it takes no writes; name the primary in the connection string".to_owned()),
+        Some(true) => Err(NO_PRIMARY.to_owned()),
         _ => Ok(()),
     }
 }

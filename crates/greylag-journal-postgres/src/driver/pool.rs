@@ -8,20 +8,20 @@ use deadpool::managed::{self, Manager, Metrics, Object, PoolError, RecycleError,
 use greylag_persistence::StoreFailure;
 use tokio::time::timeout_at;
 
-use crate::driver::link::{Link, Session};
+use crate::driver::link::{Link, Purpose, Session};
 use crate::failure::Failure;
 
 /// Before a call that was rolled back is tried again.
 const PAUSE: Duration = Duration::from_millis(10);
 
-struct Sessions(Arc<Link>);
+struct Sessions(Arc<Link>, Purpose);
 
 impl Manager for Sessions {
     type Type = Arc<Session>;
     type Error = String;
 
     async fn create(&self) -> Result<Arc<Session>, String> {
-        self.0.connect().await
+        self.0.connect(self.1).await
     }
 
     async fn recycle(&self, session: &mut Arc<Session>, _: &Metrics) -> RecycleResult<String> {
@@ -37,8 +37,8 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    pub(crate) fn new(link: Arc<Link>, size: usize, statement_timeout: Duration) -> Self {
-        let sessions = managed::Pool::builder(Sessions(link.clone()))
+    pub(crate) fn new(link: Arc<Link>, purpose: Purpose, size: usize, statement_timeout: Duration) -> Self {
+        let sessions = managed::Pool::builder(Sessions(link.clone(), purpose))
             .max_size(size)
             .build()
             .expect("a pool without timeouts of its own needs no runtime");
