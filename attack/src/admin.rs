@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use greylag_management::v1;
-use tokio::task::JoinSet;
 
+use crate::Attackers;
 use crate::shop::Node;
 use crate::stranger::Tally;
 
@@ -36,7 +36,7 @@ async fn read_counters(address: String, tally: Arc<Tally>) {
     }
 }
 
-pub(crate) fn start(attackers: &mut JoinSet<()>, node: &Node, tally: &Arc<Tally>) {
+pub(crate) fn start(attackers: &mut Attackers, node: &Node, tally: &Arc<Tally>) {
     attackers.spawn(read_counters(node.admin.clone(), tally.clone()));
     for number in 0..CLIENTS {
         let (address, tally) = (node.admin.clone(), tally.clone());

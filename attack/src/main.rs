@@ -25,8 +25,13 @@ use std::time::Duration;
 use clap::Parser;
 use greylag_testkit::certificates::Authority;
 use greylag_transport::{Tls, TlsSettings};
+use tokio::runtime::{Handle, Runtime};
+use tokio::task::JoinSet;
 
 use report::{Report, say};
+
+/// The highest of Linux's nice values.
+const LOWEST_PRIORITY: i32 = 19;
 
 /// Whatever went wrong, in words.
 type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -43,6 +48,9 @@ struct Arguments {
     /// Judges nothing that depends on how fast the machine is: heartbeat times and memory are reported only.
     #[arg(long)]
     lenient: bool,
+    /// Only so many of the first purchases. Default: all.
+    #[arg(long)]
+    purchases: Option<usize>,
     /// The storefront's program. Default: beside this one.
     #[arg(long)]
     storefront: Option<PathBuf>,
@@ -67,6 +75,33 @@ pub(crate) fn tls_of(secrets: Option<&Arc<Secrets>>) -> Tls {
     secrets.map_or(Tls::LoopbackOnly, |secrets| Tls::Files(secrets.files.clone()))
 }
 
+/// The tasks that attack, and the threads that run them.
+pub(crate) struct Attackers {
+    tasks: JoinSet<()>,
+    runtime: Handle,
+}
+
+impl Attackers {
+    pub(crate) fn spawn(&mut self, attack: impl Future<Output = ()> + Send + 'static) {
+        self.tasks.spawn_on(attack, &self.runtime);
+    }
+}
+
+/// Threads that get what processor time the nodes leave: real attackers have machines of their own, so what is
+/// measured is what an attack costs its victims, not what it costs to attack.
+fn elsewhere() -> std::io::Result<Runtime> {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .thread_name("attacker")
+        .on_thread_start(|| {
+            if let Err(error) = rustix::process::setpriority_process(None, LOWEST_PRIORITY) {
+                say(&format!("an attacker runs at the nodes' own priority: {error}"));
+            }
+        })
+        .enable_all()
+        .build()
+}
+
 #[tokio::main]
 async fn main() -> ExitCode {
     match attack(&Arguments::parse()).await {
@@ -82,7 +117,8 @@ async fn attack(arguments: &Arguments) -> Result<(), Failure> {
     let secrets = arguments.tls.then(|| Arc::new(Secrets::new()));
     let beside = std::env::current_exe()?.with_file_name("storefront");
     let program = arguments.storefront.clone().unwrap_or(beside);
-    let mut shop = shop::Shop::open(&program, secrets.as_ref(), arguments.seconds).await?;
+    let stock = shop::Purchases::read(arguments.purchases)?;
+    let mut shop = shop::Shop::open(&program, secrets.as_ref(), &stock, arguments.seconds).await?;
     let quiet = Duration::from_secs((arguments.seconds / 10).max(3));
     say(&format!("{} nodes, quiet for {} s", shop.nodes.len(), quiet.as_secs()));
     let probes = probe::Probes::start(&shop.nodes, secrets.as_ref()).await?;
@@ -93,7 +129,8 @@ async fn attack(arguments: &Arguments) -> Result<(), Failure> {
     say("the attack begins");
     let member = member::Member::join(&shop.nodes, secrets.as_ref()).await?;
     let tally = Arc::new(stranger::Tally::default());
-    let mut attackers = tokio::task::JoinSet::new();
+    let elsewhere = elsewhere()?;
+    let mut attackers = Attackers { tasks: JoinSet::new(), runtime: elsewhere.handle().clone() };
     for (number, node) in shop.nodes.iter().enumerate() {
         stranger::start(&mut attackers, number, node, secrets.as_ref(), &tally);
         admin::start(&mut attackers, node, &tally);
@@ -101,7 +138,8 @@ async fn attack(arguments: &Arguments) -> Result<(), Failure> {
     member.misbehave(&mut attackers, &tally);
     let outcome = shop.end(Duration::from_secs(arguments.seconds * 3 + 120)).await;
     let said = Report { probes: probes.results(), memory: memory.results(), tally, accusations: member.accusations() };
-    attackers.abort_all();
+    attackers.tasks.abort_all();
+    elsewhere.shutdown_background();
     said.tell(&shop);
     said.judge(&outcome?, arguments.lenient)
 }

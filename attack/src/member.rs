@@ -7,13 +7,12 @@ use std::time::Duration;
 use greylag_cluster::{Cluster, ClusterEvent, ClusterSettings, Downing, SbrSettings};
 use greylag_core::{CodecId, UniqueAddress};
 use greylag_transport::{Destination, Envelope, GrpcTransport, Recipient, Remoting};
-use tokio::task::JoinSet;
 
 use crate::probe::{meet, outsider};
 use crate::schema::messages;
 use crate::shop::Node;
 use crate::stranger::Tally;
-use crate::{Failure, Secrets};
+use crate::{Attackers, Failure, Secrets};
 
 /// Between two messages to one node; what is counted here is what is refused, not how much fits.
 const PAUSE: Duration = Duration::from_millis(2);
@@ -54,7 +53,7 @@ impl Member {
     }
 
     /// Says every message of every layer to every other member, numbers at their ends, again and again.
-    pub(crate) fn misbehave(&self, attackers: &mut JoinSet<()>, tally: &Arc<Tally>) {
+    pub(crate) fn misbehave(&self, attackers: &mut Attackers, tally: &Arc<Tally>) {
         for to in self.others.clone() {
             let (transport, tally) = (self.transport.clone(), tally.clone());
             attackers.spawn(async move {

@@ -1,11 +1,13 @@
 //! The storefront that is attacked: its processes, its load, its verdict.
 
+use std::io::Write as _;
 use std::path::Path;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
 use greylag_core::NodeAddress;
+use tempfile::NamedTempFile;
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 
@@ -28,18 +30,42 @@ pub(crate) struct Shop {
     lines: Lines<BufReader<ChildStdout>>,
 }
 
-/// Purchases in the storefront's file.
-const PURCHASES: u64 = 69_659;
+/// The storefront's own file.
+const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/storefront/cdnow_purchases.csv");
 /// Node processes beside the program's own node.
 const PROCESSES: usize = 3;
 /// The storefront begins within this time, on a busy machine too.
 const PATIENCE: Duration = Duration::from_secs(120);
 
+/// What the customers buy; gone with this value.
+pub(crate) struct Purchases {
+    file: NamedTempFile,
+    count: u64,
+}
+
+impl Purchases {
+    /// The first so many of the storefront's file, or all of it.
+    pub(crate) fn read(most: Option<usize>) -> Result<Self, Failure> {
+        let all = std::fs::read_to_string(FILE).map_err(|error| format!("cannot read {FILE}: {error}"))?;
+        let (header, purchases) = all.split_once('\n').ok_or_else(|| format!("{FILE} has no purchases"))?;
+        let chosen: Vec<&str> = purchases.lines().take(most.unwrap_or(usize::MAX)).collect();
+        let mut file = NamedTempFile::new()?;
+        writeln!(file, "{header}\n{}", chosen.join("\n"))?;
+        Ok(Self { file, count: chosen.len() as u64 })
+    }
+}
+
 impl Shop {
     /// Starts the storefront so that its purchases last for `seconds`, and waits until its nodes are up.
-    pub(crate) async fn open(program: &Path, secrets: Option<&Arc<Secrets>>, seconds: u64) -> Result<Self, Failure> {
-        let pace = (PURCHASES / seconds.max(1)).max(1).to_string();
+    pub(crate) async fn open(
+        program: &Path,
+        secrets: Option<&Arc<Secrets>>,
+        stock: &Purchases,
+        seconds: u64,
+    ) -> Result<Self, Failure> {
+        let pace = (stock.count / seconds.max(1)).max(1).to_string();
         let mut command = Command::new(program);
+        command.arg("--input").arg(stock.file.path());
         command.args(["--plain", "--kill", "none", "--management", "--pace", &pace]);
         if let Some(secrets) = secrets {
             let files = [

@@ -7,12 +7,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use greylag_core::UniqueAddress;
-use tokio::task::JoinSet;
 
 use crate::raw::{Raw, batch, bytes, hello, number};
 use crate::schema::messages;
 use crate::shop::Node;
-use crate::{Failure, Secrets};
+use crate::{Attackers, Failure, Secrets};
 
 /// What attackers did, and what came of it.
 #[derive(Debug, Default)]
@@ -46,7 +45,7 @@ struct Target {
 }
 
 pub(crate) fn start(
-    attackers: &mut JoinSet<()>,
+    attackers: &mut Attackers,
     number: usize,
     node: &Node,
     secrets: Option<&Arc<Secrets>>,

@@ -1,5 +1,7 @@
 //! The gate, and the small tasks that it is made of.
 
+use std::path::PathBuf;
+
 use crate::run::{Failure, root, run, run_and_read, run_with, say};
 use crate::{layers, proto, scenarios};
 
@@ -22,6 +24,7 @@ pub(crate) fn ci() -> Result<(), Failure> {
     laws(GATE_HISTORIES, "")?;
     sim(&["--seeds".to_owned(), GATE_SEEDS.to_owned()])?;
     netns(&["--quick".to_owned()])?;
+    short_attack()?;
     say("ci: green");
     Ok(())
 }
@@ -106,6 +109,18 @@ fn release(package: &str, arguments: &[String]) -> Result<(), Failure> {
 /// Saturates the data lanes for so long.
 pub(crate) fn soak(seconds: u64, nodes: usize) -> Result<(), Failure> {
     release("greylag-soak", &["--seconds".to_owned(), seconds.to_string(), "--nodes".to_owned(), nodes.to_string()])
+}
+
+/// Attacks a storefront for a moment, with the programs as the tests have built them: whether the nodes stay up and
+/// lose nothing shows in a debug build too, and building them again takes longer than the attack.
+fn short_attack() -> Result<(), Failure> {
+    run("cargo", &["build", "--quiet", "--workspace", "--all-features", "--bins"])?;
+    let programs = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
+    let attack = programs.join("debug/greylag-attack").display().to_string();
+    for tls in [&["--tls"][..], &[]] {
+        run(&attack, &[&["--lenient", "--seconds", "10", "--purchases", "5000"], tls].concat())?;
+    }
+    Ok(())
 }
 
 /// Attacks a storefront for so long.
