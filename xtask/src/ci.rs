@@ -20,6 +20,7 @@ pub(crate) fn ci() -> Result<(), Failure> {
     run("cargo", &["clippy", "--workspace", "--all-targets", "--all-features", "--quiet", "--", "--deny", "warnings"])?;
     let test = readme_test_command()?;
     unskipped(&test)?;
+    command_line()?;
     run_with("cargo", &["doc", "--workspace", "--no-deps", "--quiet"], &[("RUSTDOCFLAGS", "-D warnings")])?;
     laws(GATE_HISTORIES, "")?;
     sim(&["--seeds".to_owned(), GATE_SEEDS.to_owned()])?;
@@ -34,6 +35,16 @@ pub(crate) fn ci() -> Result<(), Failure> {
 fn unskipped(test: &str) -> Result<(), Failure> {
     let skipped = run_and_read("bash", &["-c", test], |line| line.starts_with("SKIPPED:"))?;
     if skipped.is_empty() { Ok(()) } else { Err(format!("tests were skipped:\n  {}", skipped.join("\n  "))) }
+}
+
+/// The command line with fewer features than the tests of the workspace give it: with none, and with each alone.
+fn command_line() -> Result<(), Failure> {
+    for features in ["", "journal-sled", "journal-postgres"] {
+        let of_cli = ["--quiet", "--package", "greylag-cli", "--features", features];
+        run("cargo", &[&["clippy"], &of_cli[..], &["--all-targets", "--", "--deny", "warnings"]].concat())?;
+        run("cargo", &[&["test"], &of_cli[..]].concat())?;
+    }
+    Ok(())
 }
 
 /// The second command of the README, so that what people are told is what is checked.

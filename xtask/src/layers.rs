@@ -106,6 +106,18 @@ const TREE_OF_CRDT: &[&str] = &[
 const STANDALONE: &[&str] =
     &["greylag-core", "greylag-crdt", "greylag-crdt-derive", "greylag-ddata", "greylag-transport"];
 
+/// What the command line must do without unless it is built with features: members and shards need no store.
+const NOT_IN_A_LIGHT_CLI: &[&str] = &[
+    "greylag-cluster",
+    "greylag-journal-postgres",
+    "greylag-journal-service",
+    "greylag-journal-sled",
+    "greylag-persistence",
+    "sled",
+    "tokio-postgres",
+    "tracing-subscriber",
+];
+
 /// Crates whose every module may use tokio and the clock: they touch a disk or gRPC, or put drivers together.
 const DRIVER_CRATES: &[&str] = &[
     "greylag-journal-sled",
@@ -141,6 +153,7 @@ pub(crate) fn layers() -> Result<(), Failure> {
     let mut violations = graph_violations()?;
     violations.extend(tree_violations()?);
     violations.extend(standalone_violations()?);
+    violations.extend(light_violations()?);
     violations.extend(source_violations(&root().join("crates"))?);
     if violations.is_empty() {
         say("layers: every arrow is allowed, every machine is pure");
@@ -194,6 +207,16 @@ fn standalone_violations() -> Result<Vec<String>, Failure> {
     let ours = names.into_iter().filter(|name| name.starts_with("greylag"));
     let foreign = ours.filter(|name| !STANDALONE.contains(name));
     Ok(foreign.map(|name| format!("greylag-ddata depends on {name} without its features: it works alone")).collect())
+}
+
+/// What stands in the dependency tree of `greylag-cli` although nobody asked for a store: it makes the first build of a
+/// newcomer long.
+fn light_violations() -> Result<Vec<String>, Failure> {
+    let tree = ["tree", "-p", "greylag-cli", "-e", "normal,build", "--prefix", "none", "--offline"];
+    let tree = output("cargo", &tree).or_else(|_| output("cargo", &tree[..tree.len() - 1]))?;
+    let names: BTreeSet<&str> = tree.lines().filter_map(|line| line.split_whitespace().next()).collect();
+    let heavy = names.into_iter().filter(|name| NOT_IN_A_LIGHT_CLI.contains(name));
+    Ok(heavy.map(|name| format!("greylag-cli depends on {name} without its features: members need none")).collect())
 }
 
 /// Everything below `name`, or `None` if it is not in the graph.

@@ -24,6 +24,41 @@ pub(crate) enum Failure {
     OutputClosed,
 }
 
+/// What a program may be built without.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Feature {
+    JournalSled,
+    JournalPostgres,
+}
+
+impl Feature {
+    /// Its name where the program is built.
+    fn name(self) -> &'static str {
+        match self {
+            Self::JournalSled => "journal-sled",
+            Self::JournalPostgres => "journal-postgres",
+        }
+    }
+
+    /// Whether this program has it.
+    #[cfg(feature = "stores")]
+    pub(crate) fn is_built(self) -> bool {
+        match self {
+            Self::JournalSled => cfg!(feature = "journal-sled"),
+            Self::JournalPostgres => cfg!(feature = "journal-postgres"),
+        }
+    }
+
+    /// The failure of a command that needs it, and how to get a program that has it.
+    pub(crate) fn is_missing(self) -> Failure {
+        let name = self.name();
+        Failure::Usage(format!(
+            "this program was built without the feature {name}, which the command needs; `cargo install --path \
+             crates/greylag-cli --features {name}` builds one that has it"
+        ))
+    }
+}
+
 /// `health` found something amiss.
 pub(crate) const UNHEALTHY: u8 = 5;
 

@@ -1,373 +1,57 @@
 //! `greylag journal`: looks into stores of events, proves them whole or equal, moves them, and serves one.
 //!
-//! The stores are opened by this process, by the same code that a node uses, so what it finds is what a
-//! node would find. `inspect` and `replay` share a database with whoever uses it; `verify` and `copy` want the
-//! stores alone, and a directory of sled always has one process only.
+//! Which stores there are is chosen when the program is built: a build for members and shards alone takes neither sled
+//! nor PostgreSQL with it. A command that needs what is not there names the feature that brings it.
 
+#[cfg(feature = "stores")]
 mod record;
+#[cfg(feature = "journal-sled")]
 mod serve;
+#[cfg(feature = "stores")]
 mod store;
+#[cfg(feature = "stores")]
+mod stores;
+mod url;
 
-use std::fmt::Write as _;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use greylag_persistence::copy::{self, Copied, CopyError, Counts, Verified};
-use greylag_persistence::{PersistenceId, ReadError, ReadRange, SeqNr, SnapshotCriteria, SnapshotError};
-use serde::Serialize;
-
-use crate::arguments::{Copy, Inspect, Journal, Replay, Tls, Verify};
-use crate::call::print;
-use crate::failure::{Failure, UNHEALTHY};
-use record::{EventView, HeadView, SnapshotView, StateView};
-use store::{Access, Opened};
-
-/// Ids of one page.
-const IDS_PER_PAGE: usize = 1000;
-
-/// Payload bytes of the first and the last event, as `inspect` shows them.
-const SHOWN_BYTES: usize = 1024;
+use crate::arguments::{Journal, Tls};
+use crate::failure::Failure;
+#[cfg(not(feature = "journal-sled"))]
+use crate::failure::Feature;
 
 /// Runs the command; without a limit it takes the time it takes.
+#[cfg_attr(not(feature = "journal-sled"), allow(unused_variables, reason = "what serves a journal is not built"))]
 pub(crate) async fn run(command: Journal, tls: &Tls, json: bool, limit: Option<Duration>) -> Result<ExitCode, Failure> {
-    // `serve` runs until a signal ends it, and `health` applies the limit itself.
-    match &command {
-        Journal::Serve(serve) => return serve::serve(serve, tls, json).await,
-        Journal::Health(asked) => return serve::health(asked, tls, json, limit).await,
-        _ => {}
+    match command {
+        // `serve` runs until a signal ends it, and `health` applies the limit itself.
+        #[cfg(feature = "journal-sled")]
+        Journal::Serve(serve) => serve::serve(&serve, tls, json).await,
+        #[cfg(feature = "journal-sled")]
+        Journal::Health(asked) => serve::health(&asked, tls, json, limit).await,
+        #[cfg(feature = "stores")]
+        Journal::Inspect(inspect) => stores::within(limit, stores::inspect(inspect, json)).await,
+        #[cfg(feature = "stores")]
+        Journal::Replay(replay) => stores::within(limit, stores::replay(replay, json)).await,
+        #[cfg(feature = "stores")]
+        Journal::Verify(verify) => stores::within(limit, stores::verify(verify, json)).await,
+        #[cfg(feature = "stores")]
+        Journal::Copy(copy) => stores::within(limit, stores::copy(copy, json)).await,
+        #[cfg(not(feature = "journal-sled"))]
+        other => Err(missing(&other)),
     }
-    let doing = async {
-        match command {
-            Journal::Inspect(inspect) => run_inspect(inspect, json).await,
-            Journal::Replay(replay) => run_replay(replay, json).await,
-            Journal::Verify(verify) => run_verify(verify, json).await,
-            Journal::Copy(copy) => run_copy(copy, json).await,
-            Journal::Serve(_) | Journal::Health(_) => Ok(ExitCode::SUCCESS),
-        }
+}
+
+/// Why a command cannot be done here: the feature that it needs, or what is wrong with its store.
+#[cfg(not(feature = "journal-sled"))]
+fn missing(command: &Journal) -> Failure {
+    let store = match command {
+        Journal::Serve(_) | Journal::Health(_) => return Feature::JournalSled.is_missing(),
+        Journal::Inspect(inspect) => &inspect.store,
+        Journal::Replay(replay) => &replay.store,
+        Journal::Verify(verify) => &verify.first,
+        Journal::Copy(copy) => &copy.from,
     };
-    match limit {
-        None => doing.await,
-        Some(limit) => match tokio::time::timeout(limit, doing).await {
-            Ok(done) => done,
-            Err(_) => Err(Failure::TimedOut(format!(
-                "journal did not finish within {limit:?}; what a copy has done stays, and the next one goes on there"
-            ))),
-        },
-    }
-}
-
-fn parse_id(text: &str) -> Result<PersistenceId, Failure> {
-    PersistenceId::unique(text).map_err(|error| Failure::Usage(format!("{text:?} is no persistence id: {error}")))
-}
-
-fn unread(store: &Opened, error: ReadError) -> Failure {
-    match error {
-        ReadError::Corrupt(corrupt) => Failure::Refused(format!(
-            "{}: {corrupt}; `greylag journal verify` tells what else is damaged",
-            store.name()
-        )),
-        ReadError::Unavailable(cause) => Failure::Unreachable(format!("{}: {cause}", store.name())),
-    }
-}
-
-/// `journal inspect` without an id.
-#[derive(Debug, Default, Serialize)]
-struct Totals {
-    store: String,
-    health: String,
-    ids: u64,
-    events: u64,
-    deleted_events: u64,
-    states: u64,
-    listed: Vec<Listed>,
-}
-
-/// One of `--ids`.
-#[derive(Debug, Serialize)]
-struct Listed {
-    id: String,
-    highest: u64,
-    deleted_to: u64,
-}
-
-async fn run_inspect(inspect: Inspect, json: bool) -> Result<ExitCode, Failure> {
-    let id = inspect.id.as_deref().map(parse_id).transpose()?;
-    let after = inspect.after.as_deref().map(parse_id).transpose()?;
-    let store = Opened::open(&inspect.store, Access::Shared).await?;
-    let done = match id {
-        Some(id) => inspect_id(&store, &id, json).await,
-        None => inspect_all(&store, inspect.ids, after, json).await,
-    };
-    store.close(done.map(|()| ExitCode::SUCCESS)).await
-}
-
-async fn inspect_all(
-    store: &Opened,
-    list: usize,
-    list_after: Option<PersistenceId>,
-    json: bool,
-) -> Result<(), Failure> {
-    let archive = store.archive();
-    let journal = archive.stores().journal;
-    let mut totals = Totals { store: store.name(), health: journal.health().to_string(), ..Totals::default() };
-    let mut after = None;
-    loop {
-        let ids = archive.ids(after.as_ref(), IDS_PER_PAGE).await.map_err(|error| unread(store, error))?;
-        for id in &ids {
-            let head = journal.head(id).await.map_err(|error| unread(store, error))?;
-            let (highest, deleted_to) = (head.highest.as_u64(), head.deleted_to.as_u64());
-            totals.ids += 1;
-            totals.events += highest - deleted_to;
-            totals.deleted_events += deleted_to;
-            if totals.listed.len() < list && list_after.as_ref().is_none_or(|after| id > after) {
-                totals.listed.push(Listed { id: id.to_string(), highest, deleted_to });
-            }
-        }
-        match ids.into_iter().nth(IDS_PER_PAGE - 1) {
-            Some(last) => after = Some(last),
-            None => break,
-        }
-    }
-    totals.states = count_states(store).await?;
-    print(json, &totals, || {
-        let Totals { store, health, ids, events, deleted_events, states, listed } = &totals;
-        let mut text = format!(
-            "{store}: {health}\n{ids} ids, {events} events ({deleted_events} deleted), {states} durable states\n"
-        );
-        for Listed { id, highest, deleted_to } in listed {
-            let _infallible = writeln!(text, "{id}  events {} to {highest}", deleted_to + 1);
-        }
-        text
-    })
-}
-
-async fn count_states(store: &Opened) -> Result<u64, Failure> {
-    let Some(states) = store.archive().stores().states else { return Ok(0) };
-    let (mut count, mut after) = (0, None);
-    loop {
-        let ids = states.ids(after.as_ref(), IDS_PER_PAGE).await.map_err(|error| unread(store, error))?;
-        count += ids.len() as u64;
-        match ids.into_iter().nth(IDS_PER_PAGE - 1) {
-            Some(last) => after = Some(last),
-            None => return Ok(count),
-        }
-    }
-}
-
-/// `journal inspect` of one id.
-#[derive(Debug, Serialize)]
-struct Inspected {
-    id: String,
-    head: HeadView,
-    first: Option<EventView>,
-    last: Option<EventView>,
-    snapshots: Vec<SnapshotView>,
-    state: Option<StateView>,
-}
-
-async fn inspect_id(store: &Opened, id: &PersistenceId, json: bool) -> Result<(), Failure> {
-    let archive = store.archive();
-    let stores = archive.stores();
-    let head = stores.journal.head(id).await.map_err(|error| unread(store, error))?;
-    let last_append = archive.last_append(id).await.map_err(|error| unread(store, error))?;
-    let event = async |from: SeqNr, to: SeqNr| {
-        let page = stores.journal.read(id, ReadRange { max_events: 1, ..ReadRange::new(from, to) }).await;
-        let page = page.map_err(|error| unread(store, error))?;
-        Ok::<_, Failure>(page.records.first().map(|event| EventView::new(event, SHOWN_BYTES)))
-    };
-    let first = event(SeqNr::FIRST, SeqNr::MAX).await?;
-    let last = event(head.highest.max(SeqNr::FIRST), head.highest).await?;
-    let mut snapshots = Vec::new();
-    let mut upper = Some(SeqNr::MAX);
-    while let Some(up_to) = upper {
-        let found = stores.snapshots.load(id, SnapshotCriteria::up_to(up_to)).await;
-        let found = found.map_err(|error| match error {
-            SnapshotError::Corrupt(corrupt) => unread(store, ReadError::Corrupt(corrupt)),
-            other => Failure::Unreachable(format!("{}: {other}", store.name())),
-        })?;
-        upper = found.as_ref().map(|snapshot| snapshot.seq_nr).filter(|at| !at.is_zero()).map(SeqNr::previous);
-        snapshots.extend(found.as_ref().map(SnapshotView::from));
-    }
-    let state = match &stores.states {
-        Some(states) => Some(states.get(id).await.map_err(|error| unread(store, error))?),
-        None => None,
-    };
-    let state = state.filter(|state| !state.revision.is_none()).map(|state| StateView::new(&state, SHOWN_BYTES));
-    let head = HeadView::new(&head, last_append);
-    if head.is_none() && snapshots.is_empty() && state.is_none() {
-        return Err(nothing(store, id));
-    }
-    let inspected = Inspected { id: id.to_string(), head, first, last, snapshots, state };
-    print(json, &inspected, || {
-        let Inspected { id, head, first, last, snapshots, state } = &inspected;
-        let mut text = format!("{id}\n{head}");
-        for (name, event) in [("first", first), ("last", last)] {
-            if let Some(event) = event {
-                let _infallible = writeln!(text, "{name:<9} {event}");
-            }
-        }
-        for snapshot in snapshots {
-            let _infallible = writeln!(text, "snapshot  {snapshot}");
-        }
-        if let Some(state) = state {
-            let _infallible = writeln!(text, "state     {state}");
-        }
-        text
-    })
-}
-
-fn nothing(store: &Opened, id: &PersistenceId) -> Failure {
-    let name = store.name();
-    Failure::Refused(format!("{name} holds nothing of {id}; `greylag journal inspect URL --ids 20` lists ids"))
-}
-
-async fn run_replay(replay: Replay, json: bool) -> Result<ExitCode, Failure> {
-    let id = parse_id(&replay.id)?;
-    let store = Opened::open(&replay.store, Access::Shared).await?;
-    let done = print_events(&store, &id, &replay, json).await;
-    store.close(done.map(|()| ExitCode::SUCCESS)).await
-}
-
-async fn print_events(store: &Opened, id: &PersistenceId, replay: &Replay, json: bool) -> Result<(), Failure> {
-    let journal = store.archive().stores().journal;
-    let to = replay.to.map_or(SeqNr::MAX, SeqNr::saturating);
-    let mut from = Some(SeqNr::saturating(replay.from));
-    if journal.head(id).await.map_err(|error| unread(store, error))?.highest.is_zero() {
-        return Err(nothing(store, id));
-    }
-    while let Some(next) = from {
-        let page = journal.read(id, ReadRange::new(next, to)).await.map_err(|error| unread(store, error))?;
-        for event in &page.records {
-            let view = EventView::new(event, replay.payload_bytes);
-            print(json, &view, || view.to_string())?;
-        }
-        from = page.next;
-    }
-    Ok(())
-}
-
-/// How much there is, as JSON.
-#[derive(Debug, Serialize)]
-struct CountsView {
-    ids: u64,
-    events: u64,
-    snapshots: u64,
-    states: u64,
-}
-
-impl From<Counts> for CountsView {
-    fn from(Counts { ids, events, snapshots, states }: Counts) -> Self {
-        Self { ids, events, snapshots, states }
-    }
-}
-
-impl std::fmt::Display for CountsView {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { ids, events, snapshots, states } = self;
-        write!(f, "{ids} ids, {events} events, {snapshots} snapshots, {states} durable states")
-    }
-}
-
-/// `journal verify`.
-#[derive(Debug, Serialize)]
-struct VerifiedView {
-    first: String,
-    second: Option<String>,
-    equal: Option<bool>,
-    intact: bool,
-    counts: CountsView,
-    differences: Vec<DifferenceView>,
-    cut: bool,
-}
-
-/// One difference.
-#[derive(Debug, Serialize)]
-struct DifferenceView {
-    id: String,
-    place: String,
-    what: String,
-}
-
-async fn run_verify(verify: Verify, json: bool) -> Result<ExitCode, Failure> {
-    let limit = usize::try_from(verify.differences).unwrap_or(usize::MAX);
-    let first = Opened::open(&verify.first, Access::Alone).await?;
-    let Some(second) = verify.second else {
-        let found = copy::check(first.archive(), limit).await.map_err(|error| failed(&error));
-        let done = found.and_then(|found| tell(&first, None, &found, json));
-        return first.close(done).await;
-    };
-    let second = match Opened::open(&second, Access::Alone).await {
-        Ok(second) => second,
-        Err(failure) => return first.close(Err(failure)).await,
-    };
-    let found = copy::verify(first.archive(), second.archive(), limit).await.map_err(|error| failed(&error));
-    let done = found.and_then(|found| tell(&first, Some(&second), &found, json));
-    let done = second.close(done).await;
-    first.close(done).await
-}
-
-fn tell(first: &Opened, second: Option<&Opened>, found: &Verified, json: bool) -> Result<ExitCode, Failure> {
-    let differences = found.differences.iter().map(|difference| DifferenceView {
-        id: difference.id.to_string(),
-        place: difference.place.to_string(),
-        what: difference.to_string(),
-    });
-    let view = VerifiedView {
-        first: first.name(),
-        second: second.map(Opened::name),
-        equal: second.map(|_| found.is_equal()),
-        intact: !found.differences.iter().any(copy::Difference::is_damage),
-        counts: found.counts.into(),
-        differences: differences.collect(),
-        cut: found.is_cut,
-    };
-    print(json, &view, || {
-        let VerifiedView { first, second, counts, differences, cut, .. } = &view;
-        let names = second.as_ref().map_or_else(|| first.clone(), |second| format!("{first} and {second}"));
-        let verdict = match (differences.len(), second) {
-            (0, None) => "whole".to_owned(),
-            (0, Some(_)) => "equal".to_owned(),
-            (count, _) => format!("{}{count} differences or damages", if *cut { "at least " } else { "" }),
-        };
-        let mut text = format!("{names}: {verdict}; {counts}\n");
-        differences.iter().for_each(|difference| {
-            let _infallible = writeln!(text, "{}", difference.what);
-        });
-        text
-    })?;
-    Ok(if found.is_equal() { ExitCode::SUCCESS } else { ExitCode::from(UNHEALTHY) })
-}
-
-/// `journal copy`.
-#[derive(Debug, Serialize)]
-struct CopiedView {
-    from: String,
-    to: String,
-    written: CountsView,
-    equal_ids: u64,
-}
-
-async fn run_copy(copy: Copy, json: bool) -> Result<ExitCode, Failure> {
-    let from = Opened::open(&copy.from, Access::Alone).await?;
-    let to = match Opened::open(&copy.to, Access::AloneOrNew).await {
-        Ok(to) => to,
-        Err(failure) => return from.close(Err(failure)).await,
-    };
-    let copied = copy::copy(from.archive(), to.archive()).await.map_err(|error| failed(&error));
-    let done = copied.and_then(|Copied { written, equal_ids }| {
-        let view = CopiedView { from: from.name(), to: to.name(), written: written.into(), equal_ids };
-        print(json, &view, || {
-            let CopiedView { from, to, written, equal_ids } = &view;
-            format!("{to} holds everything of {from}: {written} written, {equal_ids} ids were there already")
-        })
-    });
-    let done = to.close(done.map(|()| ExitCode::SUCCESS)).await;
-    from.close(done).await
-}
-
-fn failed(error: &CopyError) -> Failure {
-    match error {
-        CopyError::Unreadable { .. } => Failure::Unreachable(error.to_string()),
-        _ => Failure::Refused(error.to_string()),
-    }
+    url::Url::parse(store).map_or_else(|wrong| wrong, |url| url.feature().is_missing())
 }

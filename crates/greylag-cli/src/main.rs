@@ -1,7 +1,8 @@
 //! `greylag`: looks at a running cluster and, where its nodes allow it, changes it.
 //!
 //! Every command but `journal` calls the admin service of one node (`greylag-management`), so what it prints
-//! is that node's view. `journal` opens stores of events by itself, and asks no node. Shapes of `--json` and exit codes are promises; `docs/cli.md` writes them down.
+//! is that node's view. `journal` opens stores of events by itself, and asks no node; which stores are built in is said by
+//! the features of the program. Shapes of `--json` and exit codes are promises; `docs/cli.md` writes them down.
 
 mod arguments;
 mod call;

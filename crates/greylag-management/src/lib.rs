@@ -54,23 +54,32 @@
 //! | `DEADLINE_EXCEEDED` | no seed node let this node in within its own limit |
 //! | `UNAVAILABLE` | the node is ending |
 
+#[cfg(feature = "server")]
 mod admission;
 mod client;
+#[cfg(feature = "server")]
 mod condition;
 mod dial;
+#[cfg(feature = "server")]
 mod driver;
+#[cfg(feature = "server")]
 mod error;
+#[cfg(feature = "server")]
 mod settings;
 /// The service as it is on the wire.
 #[allow(missing_docs, unreachable_pub, unused_qualifications, clippy::all, clippy::pedantic)]
 pub mod v1 {
     include!("generated/greylag.management.v1.rs");
 }
+#[cfg(feature = "server")]
 mod wire;
 
 pub use client::{Client, ClientTls, ConnectError, connect, connect_tls};
 pub use dial::DialError;
+#[cfg(feature = "server")]
 pub use driver::server::ManagementServer;
+#[cfg(feature = "server")]
 pub use error::StartError;
 pub use greylag_transport::HandshakeError;
+#[cfg(feature = "server")]
 pub use settings::ManagementSettings;

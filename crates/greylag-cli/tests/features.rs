@@ -1,0 +1,59 @@
+//! What a program that was built without a feature says of a command that needs it.
+
+mod common;
+
+use common::{code, program, said};
+
+const SLED: &str = "journal-sled";
+const POSTGRES: &str = "journal-postgres";
+
+fn has(feature: &str) -> bool {
+    match feature {
+        SLED => cfg!(feature = "journal-sled"),
+        _ => cfg!(feature = "journal-postgres"),
+    }
+}
+
+/// Each command that touches a store, with what it needs. None of them finds anything where it looks, so a program that
+/// has the feature fails as well: by another code, or other words.
+#[tokio::test]
+async fn a_command_whose_feature_is_missing_names_it_and_how_to_get_it() {
+    let nowhere = "sled:/nowhere/at/all";
+    let database = "postgres://127.0.0.1:1/x?connect_timeout=1";
+    for (arguments, needs) in [
+        (&["inspect", nowhere][..], &[SLED][..]),
+        (&["replay", nowhere, "Account|1"], &[SLED]),
+        (&["verify", nowhere], &[SLED]),
+        (&["inspect", database], &[POSTGRES]),
+        (&["verify", database], &[POSTGRES]),
+        (&["verify", nowhere, database], &[SLED, POSTGRES]),
+        (&["copy", nowhere, database], &[SLED, POSTGRES]),
+        (&["copy", database, nowhere], &[POSTGRES, SLED]),
+        (&["health", "127.0.0.1:1", "--timeout", "100ms"], &[SLED]),
+        (&["serve", "--dir", "/proc/nowhere", "--listen", "127.0.0.1:0"], &[SLED]),
+    ] {
+        let output = program().arg("journal").args(arguments).output().await.expect("it starts");
+        let said = said(&output);
+        match needs.iter().find(|feature| !has(feature)) {
+            Some(missing) => {
+                assert_eq!(code(&output), 2, "{arguments:?}: {said}");
+                assert!(said.contains(&format!("without the feature {missing}")), "{arguments:?}: {said}");
+                assert!(said.contains(&format!("--features {missing}")), "{arguments:?}: {said}");
+            }
+            None => {
+                assert_eq!(code(&output), 3, "{arguments:?}: {said}");
+                assert!(!said.contains("without the feature"), "{arguments:?}: {said}");
+            }
+        }
+    }
+    // What is no store at all is told as such, whatever the program has.
+    let output = program().args(["journal", "inspect", "mysql://h/x"]).output().await.expect("it starts");
+    assert!(code(&output) == 2 && said(&output).contains("sled:/path/to/directory"), "{}", said(&output));
+}
+
+/// Members and shards need no feature: so a node that does not answer is all that is told.
+#[tokio::test]
+async fn members_need_no_feature() {
+    let output = program().args(["--address", "127.0.0.1:1", "members"]).output().await.expect("it starts");
+    assert_eq!(code(&output), 3, "{}", said(&output));
+}
