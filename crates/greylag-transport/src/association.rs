@@ -67,7 +67,8 @@ pub struct Association {
     /// The oldest first.
     retired: VecDeque<Retired>,
     quarantined: BTreeMap<Uid, Quarantine>,
-    /// Of the quarantined, those whose entries do not expire.
+    /// Processes that were removed from the cluster: their quarantines do not expire, and one that never was
+    /// quarantined here is refused all the same.
     tombstones: BTreeSet<Uid>,
     /// Retired incarnations that somebody asked in vain to quarantine.
     ignored: BTreeSet<Uid>,
@@ -184,6 +185,13 @@ impl Association {
         self
     }
 
+    /// The same of an address where these processes ran that were removed from the cluster.
+    #[must_use]
+    pub fn tombstoned(mut self, uids: BTreeSet<Uid>) -> Self {
+        self.tombstones = uids;
+        self
+    }
+
     /// Which processes must not come back, the oldest first.
     pub fn graves(&self) -> impl Iterator<Item = Grave> {
         self.retired.iter().map(|Retired { uid, proof_from }| {
@@ -223,10 +231,16 @@ impl Association {
         self.peer
     }
 
-    /// Whether nothing may go to or come from this incarnation: it is quarantined, or a newer one
-    /// runs in its place.
+    /// Whether nothing may go to or come from this incarnation: it is quarantined, a newer one runs in its
+    /// place, or it was removed from the cluster before this node knew it.
     pub fn is_dead(&self, uid: Uid) -> bool {
-        self.is_retired(uid) || self.quarantined.contains_key(&uid)
+        self.is_retired(uid) || self.quarantined.contains_key(&uid) || self.is_buried(uid)
+    }
+
+    /// Whether this incarnation was removed from the cluster, and was no member here before: a member is
+    /// quarantined when membership says so, which for one that left in order is a little later.
+    fn is_buried(&self, uid: Uid) -> bool {
+        self.tombstones.contains(&uid) && !self.claims.held(uid)
     }
 
     fn is_retired(&self, uid: Uid) -> bool {
@@ -269,7 +283,10 @@ impl Association {
             Input::Unproven => {}
             Input::Terminating { uid } => self.on_terminating(now, uid, out),
             Input::Quarantine { uid, reason, harmless } => self.on_quarantine(now, uid, reason, harmless, out),
-            Input::Tombstones { uids } => self.tombstones = uids,
+            Input::Tombstones { uids } => {
+                self.claims.forget_former(|uid| self.tombstones.contains(uid) && !uids.contains(uid));
+                self.tombstones = uids;
+            }
             Input::Duplicate { lane } => self.on_duplicate(lane, out),
             Input::Shutdown => self.on_shutdown(out),
             Input::Tick => self.on_tick(now, out),
@@ -499,6 +516,10 @@ impl Association {
             out.push(Effect::Refuse { reason });
             return;
         }
+        if self.is_buried(uid) {
+            out.push(Effect::Refuse { reason: Some(QuarantineReason::RemovedFromMembership) });
+            return;
+        }
         let claim = self.claims.judge(uid, host_id);
         let is_heir = claim == Claim::Heir;
         if let Claim::Held(holder) = claim {
@@ -590,6 +611,7 @@ impl Association {
         harmless: bool,
         out: &mut Vec<Effect>,
     ) {
+        self.claims.forget_former(|former| *former == uid);
         if self.is_retired(uid) && !self.quarantined.contains_key(&uid) {
             // A newer incarnation runs there, so this one is refused already; whoever waits for
             // what was queued is not left waiting.

@@ -209,8 +209,9 @@ pub enum TransportEvent {
         /// Which lane.
         lane: Lane,
     },
-    /// An incarnation was quarantined here: these envelopes were queued for it and never written.
-    /// Sent also when there were none. In queue order per lane (cluster T18).
+    /// An incarnation was quarantined here, or another one was found in its place: these envelopes were queued
+    /// for it and never written. Sent also when there were none, and again where something was queued for an
+    /// incarnation that had been replaced. In queue order per lane (cluster T15, T18).
     HandedBack {
         /// The incarnation they were for.
         peer: UniqueAddress,
@@ -374,8 +375,9 @@ pub trait Remoting: Send + Sync + 'static {
     /// say there proves nothing but that they run: the receiver has to judge it. Source: cluster T17.
     fn open_to_strangers(&self, _path: &str, _is_open: bool) {}
 
-    /// The processes that were members and never will be again: their quarantines are remembered
-    /// for as long as they are named here (cluster T21). Replaces what was named before.
+    /// The processes that were members and never will be again: their quarantines are remembered for as long
+    /// as they are named here, and one that was removed before this node knew it as a member is refused like a
+    /// quarantined one (cluster T15, T20, T21). Replaces what was named before.
     fn set_tombstones(&self, tombstones: &std::collections::BTreeSet<UniqueAddress>);
 
     /// From now on the port stays bound until the process ends, whatever becomes of the transport:

@@ -7,7 +7,7 @@ use std::time::Duration;
 use common::{LONG, Node, next, node, number};
 use greylag_core::{DeadLetterReason, Uid, UniqueAddress};
 use greylag_transport::{
-    AskError, Destination, Envelope, QuarantineReason, Recipient, Remoting, SendError, TransportEvent,
+    AskError, Destination, Envelope, Lane, QuarantineReason, Recipient, Remoting, SendError, TransportEvent,
     TransportSettings,
 };
 
@@ -60,6 +60,46 @@ async fn a_quarantined_process_is_cut_off_and_its_successor_is_not() {
     assert_eq!(a.transport.send(&before.into(), number(7)).unwrap_err().error, SendError::Quarantined);
 }
 
+fn payloads(envelopes: &[Envelope]) -> Vec<String> {
+    let read = |envelope: &Envelope| match &envelope.payload {
+        greylag_transport::Payload::Bytes(bytes) => String::from_utf8(bytes.to_vec()).unwrap(),
+        greylag_transport::Payload::Value(_) => panic!("none was sent"),
+    };
+    envelopes.iter().map(read).collect()
+}
+
+/// Cluster T15: what was queued for a process that restarted comes back to those who asked for it, as at a
+/// quarantine; the rest are dead letters. What is sent to that process later comes back too.
+#[tokio::test]
+async fn what_was_queued_for_a_process_that_restarted_comes_back_in_order() {
+    let (mut a, mut b) = (node(settings()).await, node(settings()).await);
+    let (before, port) = (b.transport.self_address().clone(), b.port());
+    let to: Destination = before.clone().into();
+    a.tell(&to, 0);
+    assert_eq!(b.next().await, 0);
+    drop(b);
+    let is_user_lane = |event| matches!(event, TransportEvent::LinkLost { lane, .. } if lane == Lane::ordinary(0));
+    a.event(|event| is_user_lane(event).then_some(())).await;
+    (1..=10).for_each(|n| a.tell(&to, n));
+    let other = Envelope { recipient: Recipient::new("elsewhere"), ..number(11) };
+    a.transport.send(&to, other).unwrap();
+    let mut b = node(TransportSettings { canonical_port: port, ..settings() }).await;
+    b.tell(&a.here(), 12);
+    assert_eq!(a.next().await, 12);
+    let (peer, envelopes) = handed_back(&mut a).await;
+    assert_eq!((peer, payloads(&envelopes)), (before.clone(), (1..=10).map(|n| n.to_string()).collect::<Vec<_>>()));
+    common::until(|| a.dropped(DeadLetterReason::StaleIncarnation) == 1).await;
+
+    a.tell(&b.here(), 13);
+    assert_eq!(b.next().await, 13);
+    a.tell(&to, 14);
+    a.tell(&b.here(), 15);
+    assert_eq!(b.next().await, 15);
+    let (peer, envelopes) = handed_back(&mut a).await;
+    assert_eq!((peer, payloads(&envelopes)), (before, vec!["14".to_owned()]));
+    assert_eq!(a.dropped(DeadLetterReason::StaleIncarnation), 1, "what came back is no dead letter");
+}
+
 #[tokio::test]
 async fn what_was_never_written_comes_back_in_order() {
     let mut a = node(settings()).await;
@@ -74,14 +114,7 @@ async fn what_was_never_written_comes_back_in_order() {
     a.transport.quarantine(&gone, QuarantineReason::RemovedFromMembership, true);
     let (peer, envelopes) = handed_back(&mut a).await;
     assert_eq!(peer, gone);
-    let payloads: Vec<String> = envelopes
-        .iter()
-        .map(|envelope| match &envelope.payload {
-            greylag_transport::Payload::Bytes(bytes) => String::from_utf8(bytes.to_vec()).unwrap(),
-            greylag_transport::Payload::Value(_) => panic!("none was sent"),
-        })
-        .collect();
-    assert_eq!(payloads, (0..10).map(|n| n.to_string()).collect::<Vec<_>>());
+    assert_eq!(payloads(&envelopes), (0..10).map(|n| n.to_string()).collect::<Vec<_>>());
     common::until(|| a.dropped(DeadLetterReason::Quarantined) == 1).await;
     a.transport.quarantine(&gone, QuarantineReason::RemovedFromMembership, true);
     assert!(handed_back(&mut a).await.1.is_empty(), "told also when there is nothing");

@@ -90,10 +90,16 @@ async fn scenario_10_a_long_cut_ends_in_quarantine_and_a_short_one_costs_nothing
         (node(TransportSettings { give_up_reliable_after: give_up, ..settings() }).await, node(settings()).await);
     let mut inbox = b.register("control/inbox");
     let address = b.transport.self_address().clone();
+    send(&a, &b, 0);
+    assert_eq!(read(&next(&mut inbox).await), 0);
     a.transport.fault(address.address(), Fault::BlackholeOutbound);
     send(&a, &b, 1);
+    // The cut lasts while the message is repeated four times, near half of the patience.
+    until(|| a.transport.stats().swallowed_envelopes >= 5).await;
+    assert!(inbox.try_recv().is_err());
     a.transport.fault(address.address(), Fault::Pass);
     assert_eq!(read(&next(&mut inbox).await), 1);
+    assert_eq!(a.dropped(DeadLetterReason::DeliveryGaveUp), 0);
 
     a.transport.fault(address.address(), Fault::BlackholeOutbound);
     send(&a, &b, 2);

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
-use common::{LONG, next, node, number, read, until};
+use common::{LONG, Node, next, node, number, read, until};
 use greylag_core::{CodecId, DeadLetterReason, EncodeError, ReplyAddress, ReplyTo};
 use greylag_transport::{
-    AskError, Destination, Envelope, GrpcTransport, Lane, Payload, PayloadValue, Recipient, RejectCode, Remoting,
-    SendError, TransportEvent, TransportSettings,
+    AskError, Destination, Envelope, Fault, GrpcTransport, Lane, Payload, PayloadValue, Recipient, RejectCode,
+    Remoting, SendError, TransportEvent, TransportSettings,
 };
 
 fn settings() -> TransportSettings {
@@ -36,7 +36,7 @@ async fn messages_and_answers_cross() {
 /// Scenario 1.
 #[tokio::test]
 async fn a_restart_at_the_same_address_is_somebody_else() {
-    let (a, mut b) = (node(settings()).await, node(settings()).await);
+    let (mut a, mut b) = (node(settings()).await, node(settings()).await);
     a.tell(&b.here(), 1);
     assert_eq!(b.next().await, 1);
     let unanswered = a.start_ask(&b.here(), "inbox", LONG);
@@ -59,8 +59,9 @@ async fn a_restart_at_the_same_address_is_somebody_else() {
         }
     }
     assert_eq!(unanswered.await.unwrap_err(), AskError::PeerRestarted);
-    // The sender knows by now, and does not even write it.
+    // The sender knows by now, and does not even write it: what nobody asked to have back is dropped.
     let dropped = a.dropped(DeadLetterReason::StaleIncarnation);
+    a.transport.send(&before, Envelope { recipient: Recipient::new("elsewhere"), ..number(2) }).unwrap();
     a.tell(&before, 2);
     a.tell(&b.here(), 6);
     loop {
@@ -70,7 +71,12 @@ async fn a_restart_at_the_same_address_is_somebody_else() {
             break;
         }
     }
-    assert_eq!(a.dropped(DeadLetterReason::StaleIncarnation), dropped + 1);
+    let handed_back = |event| match event {
+        TransportEvent::HandedBack { envelopes, .. } => Some(envelopes).filter(|envelopes| !envelopes.is_empty()),
+        _ => None,
+    };
+    assert_eq!(a.event(handed_back).await.len(), 1);
+    until(|| a.dropped(DeadLetterReason::StaleIncarnation) == dropped + 1).await;
 }
 
 /// Scenario 2, and a foreign cluster.
@@ -87,6 +93,9 @@ async fn a_wrong_name_is_refused_with_both_spellings() {
     assert_eq!(code, RejectCode::UnknownAddress);
     assert!(detail.contains("localhost:") && detail.contains("127.0.0.1:"), "{detail}");
     assert_eq!(answer.await.unwrap_err(), AskError::Dropped(DeadLetterReason::HandshakeRejected));
+    assert_eq!(a.dropped(DeadLetterReason::HandshakeRejected), 1, "what was queued");
+    let Destination::Address(address) = &alias else { unreachable!() };
+    assert_eq!((a.transport.peer(address), a.knows(b.port()), b.knows(a.port())), (None, false, false));
 
     let mut c = node(TransportSettings { cluster_name: "other".to_owned(), ..settings() }).await;
     c.tell(&b.here(), 1);
@@ -125,6 +134,42 @@ async fn messages_that_waited_too_long_are_dead_letters_and_later_ones_arrive() 
     let mut b = node(TransportSettings { canonical_port: port, ..settings() }).await;
     a.tell(&late, 1000);
     assert_eq!(b.next().await, 1000);
+}
+
+/// Scenario 4: three recipients answer each of four senders, and where no stream breaks nothing is lost on either way.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn scenario_4_pings_and_pongs_of_each_pair_stay_in_order_and_none_is_lost() {
+    let lanes =
+        || TransportSettings { outbound_lanes: 3, inbound_lanes: 3, outbound_message_queue_size: 20_000, ..settings() };
+    let (a, b) = (node(lanes()).await, node(lanes()).await);
+    let mut pings: Vec<_> = (0..3).map(|r| b.register(&format!("recipient-{r}"))).collect();
+    let mut pongs: Vec<_> = (0..4).map(|sender| a.register(&format!("sender-{sender}"))).collect();
+    let tell = |from: &Node, to: &Destination, path: String, n: u32| {
+        from.transport.send(to, Envelope { recipient: Recipient::new(path), ..number(n) }).unwrap();
+    };
+    for n in 0..1000 {
+        (0..4).for_each(|sender| tell(&a, &b.here(), format!("recipient-{}", n % 3), sender * 10_000 + n));
+    }
+    for (r, inbox) in (0_u32..).zip(&mut pings) {
+        for n in (0..1000).filter(|n| n % 3 == r) {
+            for sender in 0..4 {
+                assert_eq!(read(&next(inbox).await), sender * 10_000 + n);
+                tell(&b, &a.here(), format!("sender-{sender}"), r * 10_000 + n);
+            }
+        }
+    }
+    for inbox in &mut pongs {
+        let mut last = [None; 3];
+        for _ in 0..1000 {
+            let (r, n) = {
+                let n = read(&next(inbox).await);
+                ((n / 10_000) as usize, n % 10_000)
+            };
+            assert!(last[r] < Some(n), "recipient {r}: {n} after {:?}", last[r]);
+            last[r] = Some(n);
+        }
+        assert_eq!(last, [Some(999), Some(997), Some(998)]);
+    }
 }
 
 /// Scenario 4.
@@ -410,7 +455,22 @@ async fn what_a_shutdown_leaves_is_counted() {
     assert_eq!(a.dropped(DeadLetterReason::ShuttingDown), 4);
 }
 
-/// Scenario 12, second half: nobody there acknowledges.
+/// Scenario 12, second half: the peer has read everything and never says so.
+#[tokio::test]
+async fn scenario_12_a_peer_that_never_acknowledges_delays_a_shutdown_by_the_flush_alone() {
+    let flush = Duration::from_secs(1);
+    let a = node(TransportSettings { shutdown_flush_timeout: flush, ..settings() }).await;
+    let mut b = node(settings()).await;
+    a.tell(&b.here(), 1);
+    assert_eq!(b.next().await, 1);
+    a.transport.fault(b.transport.self_address().address(), Fault::BlackholeInbound);
+    let begun = std::time::Instant::now();
+    a.transport.shutdown().await;
+    let took = begun.elapsed();
+    assert!(took >= flush && took < flush * 2, "{took:?}");
+}
+
+/// Scenario 12, second half: nobody there accepts a stream.
 #[tokio::test]
 async fn a_peer_that_never_answers_delays_a_shutdown_by_its_timeouts_only() {
     let flush = Duration::from_millis(100);

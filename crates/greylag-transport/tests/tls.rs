@@ -99,6 +99,9 @@ async fn scenario_02_a_wrong_name_is_refused_with_both_spellings_under_tls() {
     let (code, detail) = a.event(refused).await;
     assert_eq!(code, RejectCode::UnknownAddress);
     assert!(detail.contains("localhost:") && detail.contains("127.0.0.1:"), "{detail}");
+    until(|| a.dropped(DeadLetterReason::HandshakeRejected) == 1).await;
+    let Destination::Address(address) = &alias else { unreachable!() };
+    assert_eq!((a.transport.peer(address), a.knows(b.port()), b.knows(a.port())), (None, false, false));
 }
 
 #[tokio::test]

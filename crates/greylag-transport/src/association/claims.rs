@@ -2,6 +2,7 @@
 //!
 //! Source: cluster T15, M25.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use greylag_core::{Uid, UniqueAddress};
@@ -17,6 +18,8 @@ const PAUSE: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub(super) struct Claims {
     holders: Vec<Holder>,
+    /// Members that held the address before, until they are quarantined.
+    former: BTreeSet<Uid>,
     asked_at: Option<Instant>,
     told_at: Option<Instant>,
 }
@@ -38,7 +41,18 @@ impl Claims {
     }
 
     pub(super) fn set_holders(&mut self, holders: Vec<Holder>) {
-        self.holders = holders;
+        let before = std::mem::replace(&mut self.holders, holders);
+        self.former.extend(before.iter().map(|holder| holder.member.uid()));
+    }
+
+    /// Whether this process holds the address, or held it and was not quarantined since.
+    pub(super) fn held(&self, uid: Uid) -> bool {
+        self.is_holder(uid) || self.former.contains(&uid)
+    }
+
+    /// Nothing is to be kept any more of the former holders that `chosen` names.
+    pub(super) fn forget_former(&mut self, chosen: impl Fn(&Uid) -> bool) {
+        self.former.retain(|uid| !chosen(uid));
     }
 
     pub(super) fn is_holder(&self, uid: Uid) -> bool {

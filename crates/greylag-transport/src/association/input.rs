@@ -105,8 +105,8 @@ pub enum Input {
         /// Not told to the peer.
         harmless: bool,
     },
-    /// These incarnations were removed from the cluster for good: their quarantines are remembered.
-    /// Replaces what was named before.
+    /// These incarnations were removed from the cluster for good: their quarantines are remembered, and those
+    /// that were no members here before are refused like quarantined ones. Replaces what was named before.
     Tombstones {
         /// All of them.
         uids: BTreeSet<Uid>,
@@ -168,7 +168,7 @@ pub enum Effect {
         /// Which lane.
         lane: Lane,
     },
-    /// Another incarnation runs now. Questions to the old one end, and what waits for it is dropped.
+    /// Another incarnation runs now. Questions to the old one end, and what waits for it is offered back.
     NewIncarnation {
         /// The new one.
         uid: Uid,

@@ -124,6 +124,7 @@ mod tests {
         frame.extend(batch);
         let (before, after) = ([&[0xf8, 0x06, 0x01][..], &frame].concat(), [&frame, &[0xf8, 0x06, 0x01][..]].concat());
         for frame in [before, after] {
+            assert!(super::check(&frame).is_err(), "before anything is made of it");
             assert!(refused(frame).contains("a batch beside other fields"));
         }
     }

@@ -123,6 +123,14 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
+/// A message as the pieces in which it travels on the call.
+pub fn data_frames(message: &[u8]) -> Vec<u8> {
+    let mut data = vec![0];
+    data.extend((message.len() as u32).to_be_bytes());
+    data.extend(message);
+    data.chunks(16 * 1024).flat_map(|piece| frame(0, 0, 1, piece)).collect()
+}
+
 // --- protobuf, as far as it is needed ----------------------------------------------------------------
 
 pub fn number(field: u8, value: u64) -> Vec<u8> {

@@ -1,33 +1,36 @@
-//! Which members hold which addresses, as membership told last.
+//! What membership told last of the processes at each address: which members hold it, which were removed.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use greylag_core::NodeAddress;
 
-use crate::holder::Holder;
+/// By address; mostly one entry each.
+pub(super) struct ByAddress<T>(Mutex<BTreeMap<NodeAddress, Vec<T>>>);
 
-/// By address; mostly one member each.
-#[derive(Default)]
-pub(super) struct Holders(Mutex<BTreeMap<NodeAddress, Vec<Holder>>>);
+impl<T> Default for ByAddress<T> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
 
-impl Holders {
-    /// Replaces what was known; returns the addresses for which it differs, with what holds now.
-    pub(super) fn replace(&self, holders: Vec<Holder>) -> Vec<(NodeAddress, Vec<Holder>)> {
-        let mut by_address: BTreeMap<NodeAddress, Vec<Holder>> = BTreeMap::new();
-        for holder in holders {
-            by_address.entry(holder.member.address().clone()).or_default().push(holder);
+impl<T: Clone + PartialEq> ByAddress<T> {
+    /// Replaces what was known; returns the addresses for which it differs, with what is known now.
+    pub(super) fn replace(&self, entries: impl Iterator<Item = (NodeAddress, T)>) -> Vec<(NodeAddress, Vec<T>)> {
+        let mut by_address: BTreeMap<NodeAddress, Vec<T>> = BTreeMap::new();
+        for (address, entry) in entries {
+            by_address.entry(address).or_default().push(entry);
         }
         let mut known = self.0.lock().expect(NO_PANIC);
         let freed = known.keys().filter(|address| !by_address.contains_key(*address));
         let freed: Vec<_> = freed.map(|address| (address.clone(), Vec::new())).collect();
-        let differs = by_address.iter().filter(|(address, holders)| known.get(*address) != Some(*holders));
-        let changed = differs.map(|(address, holders)| (address.clone(), holders.clone())).chain(freed).collect();
+        let differs = by_address.iter().filter(|(address, entries)| known.get(*address) != Some(*entries));
+        let changed = differs.map(|(address, entries)| (address.clone(), entries.clone())).chain(freed).collect();
         *known = by_address;
         changed
     }
 
-    pub(super) fn of(&self, address: &NodeAddress) -> Vec<Holder> {
+    pub(super) fn of(&self, address: &NodeAddress) -> Vec<T> {
         self.0.lock().expect(NO_PANIC).get(address).cloned().unwrap_or_default()
     }
 }

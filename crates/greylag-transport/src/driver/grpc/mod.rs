@@ -424,11 +424,7 @@ impl Remoting for GrpcTransport {
     }
 
     fn set_tombstones(&self, tombstones: &BTreeSet<UniqueAddress>) {
-        for peer in self.shared.peers() {
-            let here = tombstones.iter().filter(|gone| *gone.address() == peer.address);
-            let uids = here.map(UniqueAddress::uid).collect();
-            peer.input(&self.shared, crate::association::Input::Tombstones { uids });
-        }
+        self.shared.entomb(tombstones);
     }
 
     fn declare_chatter(&self, path_prefix: &str) {

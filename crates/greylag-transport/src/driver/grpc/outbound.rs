@@ -68,6 +68,9 @@ pub(super) struct Outbound {
     max_message: usize,
     max_batch: usize,
     gremlin: Gremlin,
+    /// An incarnation that was replaced, for which something was taken: all that waits for it is handed back
+    /// once no lock of the queue is held.
+    stale: Option<Uid>,
     /// Answers that were too large; their askers are told once no lock of the queue is held.
     too_large: Vec<(UniqueAddress, u64)>,
 }
@@ -98,12 +101,13 @@ impl Outbound {
             scratch: BytesMut::new(),
             buffer: BytesMut::new(),
             frame_size: 1024,
+            stale: None,
             too_large: Vec::new(),
         }
     }
 
-    /// The items taken, as one frame; what does not fit goes back to the queue. `None` if all of
-    /// them were dropped.
+    /// The items taken, as one frame; what does not fit, or is for another incarnation, goes back to the queue.
+    /// `None` if nothing is left to write.
     fn write(&mut self, to: Uid) -> Option<OutFrame> {
         if self.taken.front().is_some_and(Item::is_alone) {
             let frame = self.taken.pop_front().and_then(|item| self.write_alone(item, to));
@@ -120,6 +124,10 @@ impl Outbound {
         for item in &mut taken {
             let (start, mark) = (batch.len(), names.mark());
             if item.is_alone() {
+                break;
+            }
+            if let Some(other) = item.target().filter(|target| *target != to) {
+                self.stale = Some(other);
                 break;
             }
             let written = self.write_item(item, &peer, &mut names, &mut batch);
@@ -191,9 +199,6 @@ impl Outbound {
         names: &mut NameWriter,
         batch: &mut BytesMut,
     ) -> Result<(), DeadLetterReason> {
-        if item.target().is_some_and(|target| target != peer.uid()) {
-            return Err(DeadLetterReason::StaleIncarnation);
-        }
         let start = batch.len();
         let payload = match item {
             Item::Envelope(envelope) => {
@@ -273,6 +278,9 @@ impl Stream for Outbound {
                     let frame = this.write(to);
                     queue.put_back(&mut this.taken);
                     drop(writing);
+                    if let Some(stale) = this.stale.take() {
+                        this.peer.hand_back(&this.shared, stale, DeadLetterReason::StaleIncarnation);
+                    }
                     for (to, ask_id) in this.too_large.drain(..) {
                         this.shared.send_reply(&to, ask_id, Reply::Dropped(DeadLetterReason::TooLarge));
                     }

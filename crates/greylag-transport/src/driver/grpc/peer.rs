@@ -88,6 +88,7 @@ impl Peer {
         let graves = shared.graves.lock().expect(NO_PANIC).take(&address);
         let machine = Association::new(settings.clone(), seed).remembering(graves);
         let machine = machine.held_by(shared.holders.of(&address));
+        let machine = machine.tombstoned(shared.tombstones.of(&address).into_iter().collect());
         let peer = Arc::new(Self {
             address,
             fault: FaultCell::default(),
@@ -325,7 +326,7 @@ impl Peer {
             Effect::NewIncarnation { uid, old, incarnation } => {
                 tracing::info!(peer = %self.address, %uid, ?old, incarnation, "a new incarnation runs");
                 if let Some(old) = old {
-                    self.bury(shared, now, old);
+                    self.bury(shared, old);
                 }
                 self.numbered.expect_from(uid);
                 return numbered(SenderInput::Incarnation { uid });
@@ -351,7 +352,7 @@ impl Peer {
             Effect::Ignored { uid } => {
                 tracing::debug!(peer = %self.address, %uid, "no need to quarantine what has been replaced");
             }
-            Effect::HandBack { uid } => self.hand_back(shared, uid),
+            Effect::HandBack { uid } => self.hand_back(shared, uid, DeadLetterReason::Quarantined),
             Effect::Notify { uid, reason } => {
                 let from = shared.endpoint.self_address.clone();
                 let frame = wire::write_frame(&Frame::Quarantined { from, to: self.incarnation(uid), reason });
@@ -374,33 +375,30 @@ impl Peer {
         Vec::new()
     }
 
-    /// The old incarnation is gone: what was for it and only it ends here.
-    fn bury(&self, shared: &Shared, now: Instant, old: Uid) {
-        let old_peer = self.incarnation(old);
-        shared.streams.end_all_of(&old_peer);
-        shared.endpoint.asks.fail_peer(&old_peer, &AskError::PeerRestarted);
-        for lane in self.lanes() {
-            for item in self.queue(lane).extract(|item| item.target() == Some(old)) {
-                self.drop_item(shared, now, lane, &item, DeadLetterReason::StaleIncarnation);
-            }
-        }
+    /// The old incarnation is gone: what was for it and only it ends here, or goes back to its sender.
+    fn bury(&self, shared: &Shared, old: Uid) {
+        shared.streams.end_all_of(&self.incarnation(old));
+        self.hand_back(shared, old, DeadLetterReason::StaleIncarnation);
     }
 
-    /// Takes out what waits for a quarantined process, and offers it back.
-    pub(super) fn hand_back(&self, shared: &Shared, uid: Uid) {
+    /// Takes out what waits for a process that was quarantined or replaced, as the reason says, and offers it
+    /// back.
+    pub(super) fn hand_back(&self, shared: &Shared, uid: Uid, reason: DeadLetterReason) {
         let (peer, now) = (self.incarnation(uid), Instant::now());
         let mut unsent = Vec::new();
         for lane in self.lanes() {
             for item in self.queue(lane).extract(|item| item.target() == Some(uid)) {
                 match item {
                     Item::Envelope(envelope) => unsent.push(envelope),
-                    other => self.drop_item(shared, now, lane, &other, DeadLetterReason::Quarantined),
+                    other => self.drop_item(shared, now, lane, &other, reason),
                 }
             }
         }
         // No writer holds items any more: these are the questions that were being written when the others failed.
-        shared.endpoint.asks.fail_peer(&peer, &AskError::Quarantined);
-        shared.announce(Announcement::HandBack { peer, unsent });
+        let is_replaced = reason == DeadLetterReason::StaleIncarnation;
+        let error = if is_replaced { AskError::PeerRestarted } else { AskError::Quarantined };
+        shared.endpoint.asks.fail_peer(&peer, &error);
+        shared.announce(Announcement::HandBack { peer, unsent, reason });
     }
 
     pub(super) fn drop_item(&self, shared: &Shared, now: Instant, lane: Lane, item: &Item, reason: DeadLetterReason) {

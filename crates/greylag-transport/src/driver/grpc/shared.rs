@@ -1,19 +1,19 @@
 //! What every task of one transport sees.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
-use greylag_core::{DeadLetterReason, NodeAddress, ReplyAddress, ReplyOutcome, ReplyPort, UniqueAddress};
+use greylag_core::{DeadLetterReason, NodeAddress, ReplyAddress, ReplyOutcome, ReplyPort, Uid, UniqueAddress};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc};
 
 use super::flushes::Flushes;
 use super::graveyard::Graveyard;
-use super::holders::Holders;
+use super::holders::ByAddress;
 use super::peer::{Parting, Peer};
 use super::resolve::Resolver;
 use super::streams::Streams;
@@ -43,7 +43,9 @@ pub(super) struct Shared {
     door: Mutex<Doorkeeper>,
     pub(super) cluster_id: Mutex<Option<u128>>,
     /// Which members hold their addresses.
-    pub(super) holders: Holders,
+    pub(super) holders: ByAddress<Holder>,
+    /// Which processes were removed from the cluster.
+    pub(super) tombstones: ByAddress<Uid>,
     /// Control streams and everything that must not wait for user messages.
     pub(super) control: Handle,
     /// Data streams and the decoding of messages.
@@ -76,7 +78,12 @@ pub(super) struct Shared {
 /// Something for the listeners; one task tells them, in order, so that none of them runs under a lock.
 pub(super) enum Announcement {
     Event(TransportEvent),
-    HandBack { peer: UniqueAddress, unsent: Vec<Envelope> },
+    /// `reason`: what becomes of those that nobody takes.
+    HandBack {
+        peer: UniqueAddress,
+        unsent: Vec<Envelope>,
+        reason: DeadLetterReason,
+    },
 }
 
 /// What was counted since the start.
@@ -139,7 +146,8 @@ impl Shared {
             tls,
             door,
             cluster_id: Mutex::default(),
-            holders: Holders::default(),
+            holders: ByAddress::default(),
+            tombstones: ByAddress::default(),
             control,
             data,
             streams: Streams::default(),
@@ -275,12 +283,27 @@ impl Shared {
             // A peer that is made meanwhile knows either what was said before and is told the difference
             // below, or what is said now.
             let _adding = self.adding.lock().expect(NO_PANIC);
-            self.holders.replace(holders)
+            self.holders.replace(holders.into_iter().map(|holder| (holder.member.address().clone(), holder)))
         };
         for (address, holders) in changed {
             let peer = self.peers.load().get(&address).cloned();
             if let Some(peer) = peer {
                 peer.input(self, Input::Holders { holders });
+            }
+        }
+    }
+
+    /// From now on these processes are removed from the cluster, and nobody else.
+    pub(super) fn entomb(self: &Arc<Self>, tombstones: &BTreeSet<UniqueAddress>) {
+        let changed = {
+            // As with the holders: a peer that is made meanwhile misses nothing.
+            let _adding = self.adding.lock().expect(NO_PANIC);
+            self.tombstones.replace(tombstones.iter().map(|gone| (gone.address().clone(), gone.uid())))
+        };
+        for (address, uids) in changed {
+            let peer = self.peers.load().get(&address).cloned();
+            if let Some(peer) = peer {
+                peer.input(self, Input::Tombstones { uids: uids.into_iter().collect() });
             }
         }
     }
@@ -399,7 +422,7 @@ impl Shared {
     /// the rest, follows it (cluster T18).
     pub(super) fn hand_back_if_blocked(self: &Arc<Self>, to: &UniqueAddress) {
         if self.is_blocked(to) {
-            self.peer(to.address()).hand_back(self, to.uid());
+            self.peer(to.address()).hand_back(self, to.uid(), DeadLetterReason::Quarantined);
         }
     }
 
@@ -468,16 +491,16 @@ pub(super) async fn announce_all(shared: Arc<Shared>, mut announcements: mpsc::U
     while let Some(announcement) = announcements.recv().await {
         match announcement {
             Announcement::Event(event) => shared.endpoint.publish(event),
-            Announcement::HandBack { peer, unsent } => hand_back(&shared, &peer, unsent),
+            Announcement::HandBack { peer, unsent, reason } => hand_back(&shared, &peer, unsent, reason),
         }
     }
 }
 
-fn hand_back(shared: &Shared, peer: &UniqueAddress, unsent: Vec<Envelope>) {
+fn hand_back(shared: &Shared, peer: &UniqueAddress, unsent: Vec<Envelope>, reason: DeadLetterReason) {
     let now = Instant::now();
     for envelope in shared.endpoint.hand_back(peer, unsent) {
         let lane = shared.lanes.lane(&envelope.recipient);
-        shared.endpoint.drop_unsent(now, lane, peer.address(), &envelope, DeadLetterReason::Quarantined);
+        shared.endpoint.drop_unsent(now, lane, peer.address(), &envelope, reason);
     }
 }
 

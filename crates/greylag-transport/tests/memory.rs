@@ -1,0 +1,59 @@
+//! How much memory a hostile frame takes. The system counts it for the whole process, so the test has a process of
+//! its own.
+
+#![cfg(target_os = "linux")]
+
+mod common;
+
+#[path = "common/certificates.rs"]
+mod certificates;
+#[path = "common/raw.rs"]
+mod raw;
+
+use common::{LONG, node, until};
+use greylag_transport::{Intrusion, TransportSettings};
+use raw::{Hello, Raw};
+
+/// What a connection and its buffers take beside the frame.
+const BESIDE: usize = 2 << 20;
+
+/// The most bytes that this process had in memory since it was asked to count anew.
+fn peak() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() * 1024
+}
+
+fn count_anew() -> usize {
+    std::fs::write("/proc/self/clear_refs", "5").unwrap();
+    peak()
+}
+
+/// Cluster 82, T36: what a frame asks to be made of it is refused, or made in pieces, before it takes more than twice
+/// the bytes of the frame.
+#[tokio::test]
+async fn scenario_82_a_frame_of_two_mebibytes_takes_no_more_than_twice_its_bytes() {
+    let target = node(TransportSettings::test()).await;
+    let stats = || target.transport.stats();
+    let countless = raw::bytes(3, &raw::bytes(1, &[]).repeat(1 << 20));
+    let beside_unknown = [&countless[..], &[0xf8, 0x06, 0x01]].concat();
+    let unknown_first = [&[0xf8, 0x06, 0x01], &countless[..]].concat();
+    // Each could be read, but they are more than a frame may hold.
+    let for_nobody = raw::empty_envelopes((2 << 20) / 18);
+    let mut took = Vec::new();
+    for (n, frame) in (0..).zip([beside_unknown, unknown_first, countless, for_nobody]) {
+        let mut caller = Raw::connect(target.port()).await;
+        caller.call().await;
+        caller
+            .say(&Hello { port: 4800 + n, uid: 80 + u64::from(n), lane: 3, ..Hello::to(target.port()) }.frame())
+            .await;
+        caller.settle().await;
+        let (len, bytes) = (frame.len(), raw::data_frames(&frame));
+        drop(frame);
+        let before = count_anew();
+        caller.send(&bytes).await;
+        until(|| stats().intruded(Intrusion::Malformed) == u64::from(n) + 1).await;
+        took.push((len, peak() - before));
+    }
+    assert!(took.iter().all(|(len, took)| *took <= 2 * len + BESIDE), "bytes, and what they took: {took:?}");
+}
