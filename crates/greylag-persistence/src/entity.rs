@@ -25,7 +25,7 @@ mod tracking;
 use std::collections::BTreeSet;
 use std::time::Instant;
 
-use greylag_core::{DeadLetterReason, EntityError, Generation};
+use greylag_core::{DeadLetterReason, EntityError, Generation, answer_dropped};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -408,11 +408,11 @@ impl<B: EventSourced> EntityCore<B> {
         command: Option<B::Command>,
         out: &mut Vec<Action<B::Command>>,
     ) {
-        let Some(command) = command.filter(|_| self.errands.finish(work)) else { return };
+        let Some(command) = self.errands.finish(work, command) else { return };
         if self.stop_requested {
             return out.push(dead_letter(command, DeadLetterReason::EntityStopped, EntityError::Stopped));
         }
-        self.stash.push_own(Waiting::Worked(command));
+        self.stash.push_own(Waiting::Own(command));
         self.drain(now, out);
     }
 
@@ -446,7 +446,7 @@ impl<B: EventSourced> EntityCore<B> {
             }
             let Some(waiting) = self.stash.next() else { return self.stop_if_asked(out) };
             let command = match waiting {
-                Waiting::Command(command) | Waiting::Worked(command) => Some(command),
+                Waiting::Command(command) | Waiting::Own(command) => Some(command),
                 Waiting::Timer(mark) => self.errands.fire(now, mark),
             };
             if let Some(command) = command {
@@ -471,8 +471,9 @@ impl<B: EventSourced> EntityCore<B> {
             Primary::Stash(command) => {
                 if let Err(command) = self.stash.put_aside(command) {
                     self.on_stash_overflow(now, command, out);
-                    if matches!(self.phase, Phase::Failed) {
-                        return;
+                    // Failed, or stopped at once if that was asked for: either way the state is gone.
+                    if !matches!(self.phase, Phase::Running) {
+                        return effect.chain.refuse(EntityError::Failed(Failure::StashFull.to_string()));
                     }
                 }
             }
@@ -481,7 +482,7 @@ impl<B: EventSourced> EntityCore<B> {
         }
         if effect.when_owned {
             self.hold_until_owned(effect.chain, out);
-        } else if !self.run_chain(now, effect.chain, out) {
+        } else if self.run_chain(now, effect.chain, out).is_err() {
             return;
         }
         self.deliver_queued(now, out);
@@ -490,14 +491,26 @@ impl<B: EventSourced> EntityCore<B> {
         }
     }
 
-    /// Runs side effects in order; answers whether the entity survived them.
-    fn run_chain(&mut self, now: Instant, chain: Chain<B::State>, out: &mut Vec<Action<B::Command>>) -> bool {
+    /// Runs side effects in order.
+    ///
+    /// # Errors
+    /// What askers of side effects that come behind are told, if the entity did not survive these.
+    fn run_chain(
+        &mut self,
+        now: Instant,
+        chain: Chain<B::State>,
+        out: &mut Vec<Action<B::Command>>,
+    ) -> Result<(), EntityError> {
         let ran = chain.run(&self.state, self.seq_nr.as_u64(), |asked| match asked {
             Asked::UnstashAll => self.stash.unstash_all(),
             Asked::Passivate => out.push(Action::Passivate),
             Asked::Stop => self.stop_after_chain = true,
         });
-        ran.map_err(|failure| self.fail(now, failure, out)).is_ok()
+        ran.map_err(|failure| {
+            let error = EntityError::Failed(failure.to_string());
+            self.fail(now, failure, out);
+            error
+        })
     }
 
     // ---- Handlers -------------------------------------------------------------------------------
@@ -600,6 +613,8 @@ impl<B: EventSourced> EntityCore<B> {
             Phase::Failed => self.stop_now(out),
             Phase::Running | Phase::Persisting(_) => {
                 self.stop_requested = true;
+                // What it has told itself by now came before.
+                self.errands.take_told().for_each(|command| self.stash.push_own(Waiting::Own(command)));
                 self.drain(now, out);
             }
             // Nothing waits for the state, so it need not be built.
@@ -651,9 +666,11 @@ impl<B: EventSourced> EntityCore<B> {
     /// [`EntityCore::take_waiting`].
     fn become_fenced(&mut self, by: FencedBy, out: &mut Vec<Action<B::Command>>) {
         let fenced = || EntityError::NotStored(greylag_core::NotStoredReason::Fenced);
+        let queued = std::mem::take(&mut self.queued_signals);
         self.end_phase(fenced(), fenced(), out);
         self.phase = Phase::Stopped;
         self.signal(Signal::Fenced, out);
+        queued.into_iter().for_each(|signal| self.signal(signal, out));
         self.signal_end(Signal::PostStop, LastState::none(), out);
         out.push(Action::Fenced(by));
     }
@@ -712,8 +729,10 @@ impl<B: EventSourced> EntityCore<B> {
         self.queued_signals.clear();
         self.redeliver_at = None;
         self.stop_after_chain = false;
-        self.errands.end();
-        self.stash.drop_own();
+        answer_dropped(owned, || {
+            self.errands.end();
+            self.stash.drop_own();
+        });
     }
 
     fn check_invariants(&self) {

@@ -6,11 +6,12 @@
 //!
 //! ```text
 //! cx.once("refill", 1 s, Refill) --> Timers (a deadline of the machine) -- Tick --> stash --> on_command
+//! cx.tell_self(Refill) --> told; Action::ToSelf --> host's queue --> Input::Worked --> stash --> on_command
 //! cx.spawn(future, map) --> Action::Work --> host: take_work().run() --> Input::Worked --> stash --> on_command
 //! ```
 //! Source: persistence 77; sharding §4.3, §4.4.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::pin::Pin;
 use std::time::{Duration, Instant};
@@ -65,7 +66,8 @@ pub(crate) enum Pace {
 /// What a context has for handlers that begin something; one text for both kinds of entities.
 macro_rules! errand_methods {
     () => {
-        /// Queues a command to this entity, behind what is queued by now.
+        /// Queues a command to this entity, behind what is queued by now, unless the incarnation ends before: a command
+        /// that rests on a state which is lost is not handled by the next one. A stop that is asked for later waits for it.
         pub fn tell_self(&mut self, command: C) {
             self.requests.push(Request::ToSelf(command));
         }
@@ -194,13 +196,15 @@ pub(crate) struct Errands<C> {
 struct List<C> {
     timers: BTreeMap<TimerKey, Timer<C>>,
     begun: BTreeMap<WorkNo, Begun<C>>,
+    /// What the entity told itself, oldest first; the host gives as many turns.
+    told: VecDeque<C>,
     last_no: u64,
 }
 
 /// What the host is to be asked for.
-pub(crate) enum Wish<C> {
+pub(crate) enum Wish {
     Work(WorkNo),
-    ToSelf(C),
+    ToSelf(WorkNo),
 }
 
 impl<C> Errands<C> {
@@ -213,7 +217,7 @@ impl<C> Errands<C> {
     }
 
     /// Takes what a handler asked for, in its order; answers what only the host can do.
-    pub(crate) fn take(&mut self, requests: Vec<Request<C>>) -> Vec<Wish<C>>
+    pub(crate) fn take(&mut self, requests: Vec<Request<C>>) -> Vec<Wish>
     where
         C: 'static,
     {
@@ -221,9 +225,7 @@ impl<C> Errands<C> {
             return Vec::new();
         }
         let now = self.now;
-        let list = self
-            .list
-            .get_or_insert_with(|| Box::new(List { timers: BTreeMap::new(), begun: BTreeMap::new(), last_no: 0 }));
+        let list = self.list.get_or_insert_with(|| Box::new(List::new()));
         requests.into_iter().filter_map(|request| list.take(now, request)).collect()
     }
 
@@ -232,9 +234,20 @@ impl<C> Errands<C> {
         self.list.as_mut()?.begun.get_mut(&no)?.work.take()
     }
 
-    /// Whether this work is of this incarnation, and ends now.
-    pub(crate) fn finish(&mut self, no: WorkNo) -> bool {
-        self.list.as_mut().is_some_and(|list| list.begun.remove(&no).is_some())
+    /// What is to be handled now that work of this incarnation has ended with `command`, if anything. If it is the turn
+    /// of a command that the entity told itself, that is the oldest of them: no host can change their order.
+    pub(crate) fn finish(&mut self, no: WorkNo, command: Option<C>) -> Option<C> {
+        let list = self.list.as_mut()?;
+        if list.begun.remove(&no).is_some() {
+            return command;
+        }
+        list.told.pop_front()
+    }
+
+    /// Takes the commands that the entity told itself and whose turns have not come, oldest first.
+    pub(crate) fn take_told(&mut self) -> impl Iterator<Item = C> + use<C> {
+        let told = self.list.as_mut().map(|list| std::mem::take(&mut list.told));
+        told.into_iter().flatten()
     }
 
     /// When a timer next queues its command.
@@ -270,7 +283,11 @@ impl<C> Errands<C> {
 }
 
 impl<C> List<C> {
-    fn take(&mut self, now: Instant, request: Request<C>) -> Option<Wish<C>>
+    fn new() -> Self {
+        Self { timers: BTreeMap::new(), begun: BTreeMap::new(), told: VecDeque::new(), last_no: 0 }
+    }
+
+    fn take(&mut self, now: Instant, request: Request<C>) -> Option<Wish>
     where
         C: 'static,
     {
@@ -289,7 +306,10 @@ impl<C> List<C> {
                 None
             }
             Request::Work(work) => Some(Wish::Work(self.begin(work))),
-            Request::ToSelf(command) => Some(Wish::ToSelf(command)),
+            Request::ToSelf(command) => {
+                self.told.push_back(command);
+                Some(Wish::ToSelf(WorkNo(self.last_no)))
+            }
         }
     }
 
@@ -410,6 +430,28 @@ mod tests {
         assert!(errands.take_work(no).is_none(), "taken once");
         errands.end();
         assert_eq!(future.now_or_never(), Some(None));
-        assert!(!errands.finish(no));
+        assert_eq!(errands.finish(no, Some(1)), None);
+    }
+
+    #[test]
+    fn what_the_entity_tells_itself_keeps_its_order_and_ends_with_the_incarnation() {
+        let mut errands = Errands::new(Instant::now());
+        let wishes = errands.take((1..=3).map(Request::ToSelf).collect());
+        let [Wish::ToSelf(first), Wish::ToSelf(second), Wish::ToSelf(third)] = wishes[..] else {
+            panic!("three turns")
+        };
+        let handled = [third, first, second].map(|turn| errands.finish(turn, None));
+        assert_eq!(handled, [Some(1), Some(2), Some(3)], "whatever turn the host gives first");
+        assert_eq!(errands.finish(second, None), None, "nothing twice");
+    }
+
+    #[test]
+    fn work_that_comes_back_with_nothing_is_forgotten() {
+        let mut errands = Errands::<u32>::new(Instant::now());
+        let [Wish::Work(no)] = errands.take(vec![Request::Work(Work::Blocking(Box::new(|| None)))])[..] else {
+            panic!("one wish")
+        };
+        assert_eq!(errands.finish(no, None), None);
+        assert!(errands.list.as_ref().is_some_and(|list| list.begun.is_empty()));
     }
 }

@@ -7,9 +7,10 @@
 //!
 //! To repair, the filter holds records back in a window, so that it can drop those that a newer writer
 //! turns out to replace; the window survives the ends of pages. Other modes hold nothing back. The
-//! check that numbers are contiguous comes after it. Source: persistence §2.5 (replay filter).
+//! check that numbers are contiguous comes after it; a number whose record was dropped, and which no other record has,
+//! is no hole to it. Source: persistence §2.5 (replay filter).
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::num::NonZeroUsize;
 
 use crate::event::{SeqNr, StoredEvent, WriterUuid};
@@ -79,6 +80,8 @@ pub(crate) struct ReplayFilter {
     /// The greatest number passed on or held back.
     highest: SeqNr,
     held: VecDeque<StoredEvent>,
+    /// The numbers of records that were dropped, as far as the replay has not passed them.
+    dropped: BTreeSet<SeqNr>,
 }
 
 impl ReplayFilter {
@@ -91,6 +94,7 @@ impl ReplayFilter {
             former: VecDeque::new(),
             highest: SeqNr::ZERO,
             held: VecDeque::new(),
+            dropped: BTreeSet::new(),
         }
     }
 
@@ -126,10 +130,27 @@ impl ReplayFilter {
                 false
             }
         };
-        if !drop_it {
+        if drop_it {
+            self.dropped.insert(seq_nr);
+        } else {
             self.hold(record, out);
         }
         Ok(())
+    }
+
+    /// The first number from `expected` on, and not above `until`, that no dropped record had: what the record of an old
+    /// writer took is used up, although nothing is applied for it.
+    pub(crate) fn after_dropped(&self, expected: SeqNr, until: SeqNr) -> SeqNr {
+        let mut next = expected;
+        while next < until && self.dropped.contains(&next) {
+            next = SeqNr::saturating(next.as_u64() + 1);
+        }
+        next
+    }
+
+    /// Forgets the dropped records that the replay has passed.
+    pub(crate) fn pass(&mut self, expected: SeqNr) {
+        self.dropped = self.dropped.split_off(&expected);
     }
 
     /// Everything held back, at the end of the replay.
@@ -152,6 +173,7 @@ impl ReplayFilter {
                 let counts = held.seq_nr < seq_nr;
                 if !counts {
                     tracing::warn!(id = %held.id, seq_nr = %held.seq_nr, writer = %held.writer_uuid, by = %new, "event of a superseded writer dropped");
+                    self.dropped.insert(held.seq_nr);
                 }
                 counts
             });

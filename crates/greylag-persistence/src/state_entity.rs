@@ -426,11 +426,11 @@ impl<B: DurableState> StateEntityCore<B> {
 
     /// What work came back with waits its turn as any command does.
     fn on_worked(&mut self, now: Instant, work: WorkNo, command: Option<B::Command>, out: &mut Out<B>) {
-        let Some(command) = command.filter(|_| self.errands.finish(work)) else { return };
+        let Some(command) = self.errands.finish(work, command) else { return };
         if self.stop_requested {
             return out.push(dead_letter(command, DeadLetterReason::EntityStopped, EntityError::Stopped));
         }
-        self.stash.push_own(Waiting::Worked(command));
+        self.stash.push_own(Waiting::Own(command));
         self.drain(now, out);
     }
 
@@ -464,7 +464,7 @@ impl<B: DurableState> StateEntityCore<B> {
             }
             let Some(waiting) = self.stash.next() else { return self.stop_if_asked(out) };
             let command = match waiting {
-                Waiting::Command(command) | Waiting::Worked(command) => Some(command),
+                Waiting::Command(command) | Waiting::Own(command) => Some(command),
                 Waiting::Timer(mark) => self.errands.fire(now, mark),
             };
             if let Some(command) = command {
@@ -488,8 +488,9 @@ impl<B: DurableState> StateEntityCore<B> {
             Primary::Stash(command) => {
                 if let Err(command) = self.stash.put_aside(command) {
                     self.on_stash_overflow(command, out);
-                    if matches!(self.phase, Phase::Failed) {
-                        return;
+                    // Failed, or stopped at once if that was asked for: either way the state is gone.
+                    if !matches!(self.phase, Phase::Running) {
+                        return effect.chain.refuse(EntityError::Failed(Failure::StashFull.to_string()));
                     }
                 }
             }
@@ -499,7 +500,7 @@ impl<B: DurableState> StateEntityCore<B> {
         if effect.when_owned {
             return self.hold_until_owned(effect.chain, out);
         }
-        if self.run_chain(effect.chain, out) && self.stop_after_chain {
+        if self.run_chain(effect.chain, out).is_ok() && self.stop_after_chain {
             self.stop_now(out);
         }
     }
@@ -567,7 +568,10 @@ impl<B: DurableState> StateEntityCore<B> {
             Ok(()) => {
                 self.state = state;
                 self.set_revision(revision);
-                if !self.run_owned(u64::MAX, out) || !self.run_chain(chain, out) {
+                if let Err(error) = self.run_owned(u64::MAX, out) {
+                    return chain.refuse(error);
+                }
+                if self.run_chain(chain, out).is_err() {
                     return;
                 }
                 if self.stop_after_chain {
@@ -609,14 +613,21 @@ impl<B: DurableState> StateEntityCore<B> {
         self.restart_or_fail(now, Failure::Write(error), out);
     }
 
-    /// Runs side effects in order; answers whether the entity survived them.
-    fn run_chain(&mut self, chain: Chain<B::State>, out: &mut Out<B>) -> bool {
+    /// Runs side effects in order.
+    ///
+    /// # Errors
+    /// What askers of side effects that come behind are told, if the entity did not survive these.
+    fn run_chain(&mut self, chain: Chain<B::State>, out: &mut Out<B>) -> Result<(), EntityError> {
         let ran = chain.run(&self.state, self.revision.as_u64(), |asked| match asked {
             Asked::UnstashAll => self.stash.unstash_all(),
             Asked::Passivate => out.push(Action::Passivate),
             Asked::Stop => self.stop_after_chain = true,
         });
-        ran.map_err(|failure| self.fail(failure, out)).is_ok()
+        ran.map_err(|failure| {
+            let error = EntityError::Failed(failure.to_string());
+            self.fail(failure, out);
+            error
+        })
     }
 
     fn call(&self, call: StateCall, out: &mut Out<B>) {

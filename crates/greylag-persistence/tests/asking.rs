@@ -1,5 +1,6 @@
 //! Asking an entity that runs as a task: an answer, or what became of the command instead.
 
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -8,8 +9,9 @@ use greylag_core::{EntityError, NotStoredReason, ReplyTo};
 use greylag_persistence::driver::{self, Ended, EntityHandle};
 use greylag_persistence::{
     AdvanceError, Append, AppendError, Appended, Caps, Claim, ClaimError, CloseError, CommandContext, DeleteError,
-    Effect, EventMeta, EventSourced, Failure, Head, Health, InMemoryJournal, Journal, Page, PersistenceId, ReadError,
-    ReadRange, RecoveryPermits, SeqNr, SettingsError, StoredCodec, Stores, Under, WriterEpoch, WriterUuid,
+    Effect, EventMeta, EventSourced, EventSourcedSettings, Failure, FaultyJournal, Head, Health, InMemoryJournal,
+    Journal, JournalOp, Page, PersistenceId, ReadError, ReadRange, RecoveryPermits, SeqNr, SettingsError, StoreFault,
+    StoredCodec, Stores, Under, WriterEpoch, WriterUuid,
 };
 use tokio::sync::oneshot;
 
@@ -22,6 +24,8 @@ enum Command {
 #[derive(Default)]
 struct Sum {
     journal: &'static str,
+    /// How many commands may wait; the default if none.
+    stash: Option<NonZeroUsize>,
 }
 
 impl EventSourced for Sum {
@@ -39,6 +43,13 @@ impl EventSourced for Sum {
 
     fn event_codec(&self) -> StoredCodec<u32> {
         StoredCodec::new(json("sum.added"))
+    }
+
+    fn settings(&self, node: &EventSourcedSettings) -> EventSourcedSettings {
+        EventSourcedSettings {
+            stash_capacity: self.stash.unwrap_or(node.stash_capacity),
+            ..EventSourcedSettings::test()
+        }
     }
 
     fn on_command(&mut self, _: &mut CommandContext<'_, Self::Command>, _: &u32, command: Command) -> Effect<Self> {
@@ -102,7 +113,7 @@ async fn an_ask_that_meets_a_newer_owner_hears_that_nothing_is_stored() {
 async fn scenario_09_an_unknown_journal_is_refused_at_the_start() {
     let (archive, default) = (Stores::in_memory(), Stores::in_memory());
     let stores = default.clone().with_plugin("archive", archive.clone());
-    let spawn = |journal| driver::spawn(Sum { journal }, stores.clone(), RecoveryPermits::default());
+    let spawn = |journal| driver::spawn(Sum { journal, stash: None }, stores.clone(), RecoveryPermits::default());
     let refused = spawn("attic").map(|_| ()).unwrap_err();
     let known = "\"archive\"".to_owned();
     let expected = SettingsError::UnknownPlugin { key: "journal_plugin_id", plugin: "attic".to_owned(), known };
@@ -167,4 +178,18 @@ async fn a_store_that_panics_ends_its_entity_with_an_unknown_outcome() {
     assert_eq!((asked, behind), (Err(EntityError::OutcomeUnknown), Err(EntityError::Stopped)));
     assert_eq!(end.await, Ok(Ended::Failed(Failure::StoreLost)));
     assert_eq!(memory.head(&PersistenceId::of("Sum", "1").unwrap()).await.unwrap().highest.as_u64(), 1);
+}
+
+/// Scenario persistence 20: who asks while the stash is full is told so; those that were kept are answered.
+#[tokio::test(start_paused = true)]
+async fn scenario_20_whoever_asks_a_full_stash_is_told_so() {
+    let journal = Arc::new(FaultyJournal::new(Arc::new(InMemoryJournal::default())));
+    let stores = Stores::new(journal.clone(), Stores::in_memory().snapshots);
+    let sum = Sum { stash: NonZeroUsize::new(2), ..Sum::default() };
+    let (entity, _end) = driver::spawn(sum, stores, RecoveryPermits::default()).unwrap();
+    assert_eq!(entity.ask(|to| Command::Add(0, to)).await, Ok(0));
+    journal.plan(None, JournalOp::Append, 0, StoreFault::Delay(std::time::Duration::from_secs(1)));
+    let asked = [1, 10, 100, 1000].map(|number| entity.ask(move |to| Command::Add(number, to)));
+    let answers = futures::future::join_all(asked).await;
+    assert_eq!(answers, [Ok(1), Ok(11), Ok(111), Err(EntityError::StashFull)]);
 }

@@ -186,7 +186,7 @@ impl World {
                 | Action::Passivate
                 | Action::Unhandled
                 | Action::Work { .. }
-                | Action::ToSelf(_)
+                | Action::ToSelf { .. }
                 | Action::Withheld(_) => {}
             }
         }

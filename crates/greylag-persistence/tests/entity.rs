@@ -21,8 +21,8 @@ use greylag_persistence::{
     EventKind, EventSourcedSettings, Failure, FaultyJournal, Head, InMemoryJournal, Incarnation, Input, Journal,
     JournalOp, NewEvent, OnUnknownEvent, Page, PersistenceId, PhaseName, ReadError, RecoveryFailure, RecoveryPermits,
     ReplayFilterMode, ReplayFilterSettings, Scope, SeqNr, SettingsError, SnapshotCaps, SnapshotCriteria, SnapshotError,
-    StashOverflow, StoreAnswer, StoreCall, StoreFailure, StoreFault, StoreProbe, Stores, Timestamp, WriterEpoch,
-    WriterUuid,
+    StashOverflow, StoreAnswer, StoreCall, StoreFailure, StoreFault, StoreProbe, StoredEvent, Stores, Timestamp,
+    WriterEpoch, WriterUuid,
 };
 use log::Log;
 use panics::quiet;
@@ -45,13 +45,14 @@ struct Steps {
     now: Instant,
     stores: Stores,
     out: Vec<Action<String>>,
+    log: Log,
 }
 
 impl Steps {
     fn new(settings: EventSourcedSettings) -> Self {
-        let (now, mut out) = (Instant::now(), Vec::new());
-        let core = EntityCore::start(Counter::new("Counter|1", settings, Log::default()), init(1), now, &mut out);
-        Self { core: core.unwrap(), now, stores: Stores::in_memory(), out }
+        let (now, mut out, log) = (Instant::now(), Vec::new(), Log::default());
+        let core = EntityCore::start(Counter::new("Counter|1", settings, log.clone()), init(1), now, &mut out);
+        Self { core: core.unwrap(), now, stores: Stores::in_memory(), out, log }
     }
 
     fn input(&mut self, input: Input<String>) {
@@ -194,50 +195,52 @@ fn answers_of_another_incarnation_change_nothing() {
     }
 }
 
+/// Record `number` of writer `writer`, which adds `writer * 100 + number`.
+fn record(writer: u32, number: u32) -> StoredEvent {
+    let event = NewEvent {
+        codec_id: CodecId::JSON,
+        manifest: "counter.event".into(),
+        schema_version: 1,
+        kind: EventKind::Event,
+        payload: format!("\"{}\"", writer * 100 + number).into(),
+        metadata: Default::default(),
+        tags: Default::default(),
+    };
+    let (id, epoch) = ("Counter|1".parse().unwrap(), WriterEpoch::NONE);
+    let writer_uuid = WriterUuid::from_u128(writer.into());
+    let append = Append { id, epoch, writer_uuid, first: SeqNr::from(number), events: vec![event] };
+    append.records(Timestamp::default()).remove(0)
+}
+
+type Records<'a> = &'a [(u32, u32)];
+
+/// A machine with this replay filter that was given a history with this highest number, page by page.
+fn replayed(mode: Option<ReplayFilterMode>, highest: u32, pages: &[(Records<'_>, Option<u32>)]) -> Steps {
+    let replay_filter = ReplayFilterSettings { mode, ..ReplayFilterSettings::default() };
+    let mut steps = Steps::new(EventSourcedSettings { replay_filter, ..EventSourcedSettings::default() });
+    let claim = Claim { epoch: WriterEpoch::from_u64(1), highest: SeqNr::from(highest), deleted_to: SeqNr::ZERO };
+    let incarnation = steps.core.incarnation();
+    steps.input(Input::PermitGranted(incarnation));
+    for answer in
+        [StoreAnswer::Head(Ok(Head::default())), StoreAnswer::Claimed(Ok(claim)), StoreAnswer::Snapshot(Ok(None))]
+    {
+        steps.input(Input::Answer { incarnation, answer });
+    }
+    for (records, next) in pages {
+        let records = records.iter().map(|(writer, number)| record(*writer, *number)).collect();
+        let page = Page { records, next: next.map(SeqNr::from) };
+        steps.input(Input::Answer { incarnation, answer: StoreAnswer::Page(Ok(page)) });
+    }
+    steps
+}
+
 /// Scenario persistence 50 in the machine: the window survives the ends of pages, and the check that
 /// numbers are contiguous comes after the filter.
 #[test]
 fn scenario_50_overlapping_writers_are_repaired_across_pages() {
-    let record = |writer: u128, number: u32| {
-        let event = NewEvent {
-            codec_id: CodecId::JSON,
-            manifest: "counter.event".into(),
-            schema_version: 1,
-            kind: EventKind::Event,
-            payload: format!("\"{}\"", writer * 100 + u128::from(number)).into(),
-            metadata: Default::default(),
-            tags: Default::default(),
-        };
-        let (id, epoch) = ("Counter|1".parse().unwrap(), WriterEpoch::NONE);
-        let append = Append {
-            id,
-            epoch,
-            writer_uuid: WriterUuid::from_u128(writer),
-            first: SeqNr::from(number),
-            events: vec![event],
-        };
-        append.records(Timestamp::default()).remove(0)
-    };
     // Writer 1 wrote 1 to 3, writer 2 began at 3, and writer 1 did not know.
-    let pages = [(vec![(1, 1), (1, 2), (1, 3)], Some(4)), (vec![(2, 3), (1, 4), (2, 4)], None)];
-    let run = |mode| {
-        let replay_filter = ReplayFilterSettings { mode, ..ReplayFilterSettings::default() };
-        let mut steps = Steps::new(EventSourcedSettings { replay_filter, ..EventSourcedSettings::default() });
-        let claim = Claim { epoch: WriterEpoch::from_u64(1), highest: SeqNr::from(4), deleted_to: SeqNr::ZERO };
-        let incarnation = steps.core.incarnation();
-        steps.input(Input::PermitGranted(incarnation));
-        for answer in
-            [StoreAnswer::Head(Ok(Head::default())), StoreAnswer::Claimed(Ok(claim)), StoreAnswer::Snapshot(Ok(None))]
-        {
-            steps.input(Input::Answer { incarnation, answer });
-        }
-        for (records, next) in pages.clone() {
-            let records = records.into_iter().map(|(writer, number)| record(writer, number)).collect();
-            let page = Page { records, next: next.map(SeqNr::from) };
-            steps.input(Input::Answer { incarnation, answer: StoreAnswer::Page(Ok(page)) });
-        }
-        steps
-    };
+    let pages: [(Records<'_>, _); 2] = [(&[(1, 1), (1, 2), (1, 3)], Some(4)), (&[(2, 3), (1, 4), (2, 4)], None)];
+    let run = |mode| replayed(mode, 4, &pages);
     let repaired = run(Some(ReplayFilterMode::RepairByDiscardOld));
     assert_eq!(repaired.core.state().map(|state| state.sum), Some(101 + 102 + 203 + 204));
     assert_eq!(repaired.core.seq_nr(), SeqNr::from(4));
@@ -252,26 +255,37 @@ fn scenario_50_overlapping_writers_are_repaired_across_pages() {
     }
 }
 
+/// Scenario persistence 50, §2.5.5: the final number is the journal's highest even if the last records were dropped;
+/// and a number that was dropped is no hole, at the end of a history or in its middle.
+#[test]
+fn scenario_50_an_old_writers_last_record_does_not_make_a_history_unreadable() {
+    let repair = Some(ReplayFilterMode::RepairByDiscardOld);
+    let pages: [(Records<'_>, _); 2] =
+        [(&[(1, 1), (1, 2), (1, 3)], Some(4)), (&[(2, 3), (1, 4), (2, 4), (1, 5)], None)];
+    let mut steps = replayed(repair, 5, &pages);
+    let sum = |steps: &Steps| steps.core.state().map(|state| state.sum);
+    assert_eq!((sum(&steps), steps.core.seq_nr()), (Some(101 + 102 + 203 + 204), SeqNr::from(5)));
+    steps.input(Input::Command("add 306".into()));
+    let Some(Action::Store { call: StoreCall::Append(append), .. }) = steps.out.last() else { panic!("it appends") };
+    assert_eq!(append.first, SeqNr::from(6), "a number is never used twice");
+    // The next replay meets what was appended behind the number that is dropped.
+    let later: [(Records<'_>, _); 2] =
+        [(&[(1, 1), (1, 2), (1, 3)], Some(4)), (&[(2, 3), (1, 4), (2, 4), (1, 5), (3, 6)], None)];
+    let steps = replayed(repair, 6, &later);
+    assert_eq!((sum(&steps), steps.core.seq_nr()), (Some(101 + 102 + 203 + 204 + 306), SeqNr::from(6)));
+    // What nothing was dropped for is a hole all the same.
+    let hole: [(Records<'_>, _); 1] = [(&[(1, 1), (1, 2), (1, 3), (2, 3), (1, 4), (2, 5)], None)];
+    let steps = replayed(repair, 6, &hole);
+    assert_eq!(sum(&steps), None);
+    let corrupt = RecoveryFailure::CorruptHistory { expected: SeqNr::from(6), got: None };
+    assert!(steps.out.contains(&Action::Restarting(Failure::Recovery(corrupt))), "{:?}", steps.out);
+}
+
 /// Whatever a journal gives out, a state is never built over a hole, a repeat or a missing end.
 #[test]
 fn a_history_that_is_not_contiguous_is_no_state() {
-    let record = |number: u32| {
-        let event = NewEvent {
-            codec_id: CodecId::JSON,
-            manifest: "counter.event".into(),
-            schema_version: 1,
-            kind: EventKind::Event,
-            payload: "\"1\"".into(),
-            metadata: Default::default(),
-            tags: Default::default(),
-        };
-        let id = "Counter|1".parse().unwrap();
-        let (epoch, writer_uuid) = (WriterEpoch::NONE, WriterUuid::NONE);
-        let append = Append { id, epoch, writer_uuid, first: SeqNr::from(number), events: vec![event] };
-        append.records(Timestamp::default()).remove(0)
-    };
     let page = |numbers: &[u32], next: Option<u32>| Page {
-        records: numbers.iter().map(|number| record(*number)).collect(),
+        records: numbers.iter().map(|number| record(1, *number)).collect(),
         next: next.map(SeqNr::from),
     };
     let corrupt = |expected: u32, got: Option<u32>| {
@@ -312,6 +326,31 @@ fn a_hundred_thousand_stashed_commands_neither_recurse_nor_hog_the_executor() {
         turns += 1;
     }
     assert_eq!((steps.core.waiting_count(), turns), (0, 100_000_usize.div_ceil(64)));
+    assert_eq!(steps.log.take().iter().filter(|line| line.contains("handle \"none\"")).count(), 100_000);
+}
+
+/// Scenario persistence 22: a stop that comes while an unstash-all runs, over several turns, waits for it.
+#[test]
+fn scenario_22_a_stop_during_an_unstash_all_waits_for_it() {
+    let unstash_budget = NonZeroUsize::new(2).unwrap();
+    let settings = EventSourcedSettings { unstash_budget, ..EventSourcedSettings::default() };
+    let mut steps = Steps::new(settings).until(PhaseName::Running);
+    for command in ["stash", "stash", "stash", "stash", "stash", "none | unstash"] {
+        steps.input(Input::Command(command.into()));
+    }
+    let handled = |steps: &Steps| steps.log.take().iter().filter(|line| line.contains("run with")).count();
+    let before = handled(&steps);
+    steps.input(Input::Stop);
+    assert_eq!(steps.core.phase(), PhaseName::Running);
+    let mut after = handled(&steps);
+    assert!(before < 5 && before + after < 5, "the stop comes in between: {before} + {after}");
+    while steps.core.phase() == PhaseName::Running {
+        assert!(steps.core.next_deadline().is_some_and(|deadline| deadline <= steps.now), "it goes on at once");
+        steps.input(Input::Tick);
+        after += handled(&steps);
+    }
+    assert_eq!(before + after, 5);
+    assert_eq!(steps.out.last(), Some(&Action::Stopped));
 }
 
 // ---- Test kit (scenario persistence 55) -----------------------------------------------------------

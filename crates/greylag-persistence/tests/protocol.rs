@@ -22,11 +22,11 @@ use counter::{Count, Counter};
 use greylag_codec::json;
 use greylag_core::{CodecId, Generation};
 use greylag_persistence::{
-    Action, Append, AppendError, Backoff, ClaimError, EntityCore, EntityInit, EventKind, EventSourcedSettings, Head,
-    InMemoryJournal, InMemorySnapshots, Incarnation, Input, Journal, MARK_NAME, Mark, Marks, Metadata, NewEvent,
-    NewSnapshot, OnFailure, OnUnknownEvent, PersistenceId, ReadError, Recovery, RejectReason, Scope, SeqNr,
-    SnapshotCaps, SnapshotCriteria, SnapshotError, SnapshotStore, StashOverflow, StoreAnswer, StoreCall, StoredCodec,
-    Stores, StreamId, Timestamp, Under, WriterUuid,
+    Action, Append, AppendError, Backoff, ClaimError, DeleteError, EntityCore, EntityInit, EventKind,
+    EventSourcedSettings, Head, InMemoryJournal, InMemorySnapshots, Incarnation, Input, Journal, MARK_NAME, Mark,
+    Marks, Metadata, NewEvent, NewSnapshot, OnFailure, OnUnknownEvent, PersistenceId, ReadError, Recovery,
+    RejectReason, Scope, SeqNr, SnapshotCaps, SnapshotCriteria, SnapshotError, SnapshotFailurePolicy, SnapshotStore,
+    StashOverflow, StoreAnswer, StoreCall, StoredCodec, Stores, StreamId, Timestamp, Under, WriterUuid,
 };
 use greylag_testkit::transcript::{self, Case};
 use log::Log;
@@ -162,6 +162,11 @@ impl World {
             delete_events: case.flag("delete_events"),
             allow_partial_history: case.flag("partial"),
             under_delivery: case.flag("under_delivery"),
+            snapshot_failure: if case.flag("snapshot_fails") {
+                SnapshotFailurePolicy::Fail
+            } else {
+                SnapshotFailurePolicy::ReplayIfComplete
+            },
             stash_overflow: if case.flag("overflow_fails") { StashOverflow::Fail } else { StashOverflow::Drop },
             on_unknown_event: if case.flag("skip_unknown") { OnUnknownEvent::Skip } else { OnUnknownEvent::Fail },
             ..EventSourcedSettings::default()
@@ -263,7 +268,9 @@ impl World {
                 Action::Fenced(by) => self.log.push(format!("fenced by {}", by_whom(&format!("{by:?}")))),
                 Action::Recovered { .. } => self.log.push("recovered"),
                 Action::Work { work, .. } => self.log.push(format!("begin {work:?}")),
-                Action::ToSelf(command) => self.log.push(format!("to itself {command:?}")),
+                Action::ToSelf { incarnation, work } => {
+                    inputs.push(Input::Worked { incarnation, work, command: None });
+                }
                 Action::Passivate => self.log.push("passivate"),
                 Action::Unhandled => self.log.push("unhandled"),
                 Action::Withheld(what) => self.log.push(format!("withheld {what:?}").to_lowercase()),
@@ -312,6 +319,10 @@ impl World {
             ("away", "head") => StoreAnswer::Head(Err(ReadError::Unavailable(failure()))),
             ("away", "page") => StoreAnswer::Page(Err(ReadError::Unavailable(failure()))),
             ("away", "snapshot") => StoreAnswer::Snapshot(Err(SnapshotError::Unavailable(failure()))),
+            ("away", "delete") => {
+                let StoreCall::DeleteEvents { to, by, .. } = call else { unreachable!() };
+                StoreAnswer::EventsDeleted(to, by, Err(DeleteError::Unavailable(failure())))
+            }
             ("away", "save") => {
                 let StoreCall::SaveSnapshot(snapshot) = call else { unreachable!() };
                 StoreAnswer::SnapshotSaved(snapshot.seq_nr, Err(SnapshotError::Unavailable(failure())))
@@ -378,7 +389,9 @@ impl World {
         let head = now(self.journal.head(&id)).unwrap();
         self.log.push(format!("epoch {} highest {} deleted to {}", head.epoch, head.highest, head.deleted_to));
         for event in self.journal.events(&id) {
-            self.log.push(format!("event {} = {}", event.seq_nr, String::from_utf8_lossy(&event.payload)));
+            let tags: Vec<_> = event.tags.iter().map(|tag| format!(" #{tag}")).collect();
+            let payload = String::from_utf8_lossy(&event.payload);
+            self.log.push(format!("event {} = {payload}{}", event.seq_nr, tags.concat()));
         }
         for snapshot in self.snapshots.snapshots(&id) {
             let marks = if snapshot.metadata.contains_key(MARK_NAME) { " with marks" } else { "" };

@@ -198,7 +198,9 @@ impl World {
                 Action::Fenced(by) => self.log.push(format!("fenced by generation {:?}", by.generation())),
                 Action::Recovered { .. } => self.log.push("recovered"),
                 Action::Work { work, .. } => self.log.push(format!("begin {work:?}")),
-                Action::ToSelf(command) => self.log.push(format!("to itself {command:?}")),
+                Action::ToSelf { incarnation, work } => {
+                    inputs.push(Input::Worked { incarnation, work, command: None });
+                }
                 Action::Passivate => self.log.push("passivate"),
                 Action::Unhandled => self.log.push("unhandled"),
                 Action::Withheld(what) => self.log.push(format!("withheld {what:?}").to_lowercase()),

@@ -157,7 +157,7 @@ pub(super) fn asked<C>(out: Vec<Action<Order, C>>, call: impl Fn(C) -> Call) -> 
         Action::Recovered { .. }
         // Its behaviours begin nothing beside their commands.
         | Action::Work { .. }
-        | Action::ToSelf(_)
+        | Action::ToSelf { .. }
         | Action::Passivate
         | Action::Unhandled
         | Action::Withheld(_)

@@ -247,7 +247,7 @@ impl Customer {
                 | Action::Unhandled
                 // Accounts begin nothing beside their commands.
                 | Action::Work { .. }
-                | Action::ToSelf(_)
+                | Action::ToSelf { .. }
                 | Action::Withheld(_)
                 | Action::Restarting(_) => {}
             }

@@ -58,11 +58,13 @@ pub struct EntityHandle<C> {
     inbox: mpsc::Sender<Letter<C>>,
 }
 
-/// What comes from outside.
+/// What comes to the entity from outside, and from itself.
 #[derive(Debug)]
 enum Letter<C> {
     Command(C),
     Stop,
+    /// The turn of a command that the entity told itself.
+    Own(Incarnation, WorkNo),
 }
 
 impl<C> Clone for EntityHandle<C> {
@@ -181,10 +183,10 @@ struct Host<M: Machine, F> {
     tally: EntityTally,
 }
 
-/// Commands from outside, and those of the entity to itself.
+/// Commands from outside, and the turns of those that the entity told itself.
 struct Mailbox<C> {
     commands: mpsc::Receiver<Letter<C>>,
-    own: VecDeque<C>,
+    own: VecDeque<(Incarnation, WorkNo)>,
     /// Whether one from outside goes before the next of its own, so that an entity that always tells itself something
     /// hears others, too.
     outside_first: bool,
@@ -204,7 +206,7 @@ impl<C> Mailbox<C> {
         {
             return Some(letter);
         }
-        self.own.pop_front().map(Letter::Command)
+        self.own.pop_front().map(|(incarnation, work)| Letter::Own(incarnation, work))
     }
 }
 
@@ -264,6 +266,7 @@ impl<M: Machine, F: Fn(M::Call) -> BoxFuture<'static, M::Answer> + Send + 'stati
                 },
                 received = self.commands.next(), if open => match received {
                     Some(Letter::Command(command)) => Input::Command(command),
+                    Some(Letter::Own(incarnation, work)) => Input::Worked { incarnation, work, command: None },
                     Some(Letter::Stop) => Input::Stop,
                     None => {
                         open = false;
@@ -321,7 +324,7 @@ impl<M: Machine, F: Fn(M::Call) -> BoxFuture<'static, M::Answer> + Send + 'stati
                     self.work.spawn(async move { Errand::Worked(incarnation, no, run_work(work).await) });
                 }
             }
-            Action::ToSelf(command) => self.commands.own.push_back(command),
+            Action::ToSelf { incarnation, work } => self.commands.own.push_back((incarnation, work)),
             Action::DeadLetter(dropped) => {
                 self.dropped.tell(self.core.persistence_id(), dropped.reason);
                 dropped.discard();

@@ -87,8 +87,14 @@ pub enum Action<C, Call = StoreCall> {
         /// Which work.
         work: WorkNo,
     },
-    /// Queue this command behind what is queued for the entity by now, and tell it as [`Input::Command`].
-    ToSelf(C),
+    /// The entity told itself a command, which the machine keeps: queue a turn behind what is queued for the entity by
+    /// now, and answer [`Input::Worked`] without a command when it comes.
+    ToSelf {
+        /// For the answer.
+        incarnation: Incarnation,
+        /// Whose turn it is.
+        work: WorkNo,
+    },
     /// The state is complete: the entity takes commands now. For hosts that suspend their mailbox; count it.
     Recovered {
         /// Which life began.
@@ -123,10 +129,10 @@ pub enum Action<C, Call = StoreCall> {
 }
 
 impl<C, Call> Action<C, Call> {
-    pub(crate) fn of_wish(incarnation: Incarnation, wish: Wish<C>) -> Self {
+    pub(crate) fn of_wish(incarnation: Incarnation, wish: Wish) -> Self {
         match wish {
             Wish::Work(work) => Self::Work { incarnation, work },
-            Wish::ToSelf(command) => Self::ToSelf(command),
+            Wish::ToSelf(work) => Self::ToSelf { incarnation, work },
         }
     }
 }

@@ -206,7 +206,10 @@ impl<B: EventSourced> EntityCore<B> {
             return self.fail(now, failure, out);
         }
         // No command was handled meanwhile, so this append came after every chain that is held.
-        if !self.run_owned(now, u64::MAX, out) || !self.run_chain(now, chain, out) {
+        if let Err(error) = self.run_owned(now, u64::MAX, out) {
+            return chain.refuse(error);
+        }
+        if self.run_chain(now, chain, out).is_err() {
             return;
         }
         if let Some(due) = snapshot {
@@ -264,6 +267,7 @@ impl<B: EventSourced> EntityCore<B> {
                 pending.chain.refuse(fenced());
                 if self.own_writers.contains(&current.writer_uuid) {
                     // A late copy of our own claim: nobody else is there, so recover again.
+                    self.deliver_lost(out);
                     return self.restart_at_once(now, Failure::Persist(AppendError::Fenced { current }), out);
                 }
                 self.become_fenced(FencedBy::Head(current), out);
@@ -297,6 +301,12 @@ impl<B: EventSourced> EntityCore<B> {
     fn signal_lost(&mut self, signal: Signal, out: &mut Vec<Action<B::Command>>) {
         self.state = B::State::default();
         self.signal(signal, out);
+        self.deliver_lost(out);
+    }
+
+    /// Delivers what had to wait until the state was durable, which it will not be.
+    fn deliver_lost(&mut self, out: &mut Vec<Action<B::Command>>) {
+        self.state = B::State::default();
         for queued in std::mem::take(&mut self.queued_signals) {
             self.signal(queued, out);
         }
@@ -338,7 +348,7 @@ impl<B: EventSourced> EntityCore<B> {
         }
         match head {
             Ok(head) if head.epoch == self.epoch && head.writer_uuid == self.writer_uuid => {
-                if self.run_owned(now, through, out) {
+                if self.run_owned(now, through, out).is_ok() {
                     self.prove_held(out);
                     self.deliver_queued(now, out);
                     self.finish_command(now, out);
@@ -362,14 +372,12 @@ impl<B: EventSourced> EntityCore<B> {
         }
     }
 
-    /// Runs the chains up to this number; answers whether the entity survived them.
-    fn run_owned(&mut self, now: Instant, through: u64, out: &mut Vec<Action<B::Command>>) -> bool {
+    /// Runs the chains up to this number; the error is as of `run_chain`.
+    fn run_owned(&mut self, now: Instant, through: u64, out: &mut Vec<Action<B::Command>>) -> Result<(), EntityError> {
         while let Some(chain) = self.owned.pop(through) {
-            if !self.run_chain(now, chain, out) {
-                return false;
-            }
+            self.run_chain(now, chain, out)?;
         }
-        true
+        Ok(())
     }
 }
 

@@ -354,10 +354,14 @@ impl<B: EventSourced> EntityCore<B> {
             replaying.filter.finish(&mut records);
         }
         match self.replay_all(&mut replaying, records) {
+            Ok(false) if page.next.is_none() && self.ends_with_dropped(&replaying) => {
+                return self.finish_recovery(now, replaying.replayed, out);
+            }
             Ok(false) => {}
             Ok(true) => return self.finish_recovery(now, replaying.replayed, out),
             Err(failure) => return self.recovery_failed(now, failure, out),
         }
+        replaying.filter.pass(replaying.expected);
         // An empty page is progress only if it leads further on; what follows must fit all the same.
         match page.next.filter(|next| *next >= replaying.expected && *next > replaying.page_from) {
             Some(next) => self.read_page(now, next, replaying, out),
@@ -368,9 +372,20 @@ impl<B: EventSourced> EntityCore<B> {
         }
     }
 
+    /// Whether only records that the filter dropped are missing at the end. Their numbers are used up all the same.
+    fn ends_with_dropped(&mut self, replaying: &Replaying) -> bool {
+        let end = SeqNr::saturating(replaying.to.as_u64() + 1);
+        let complete = replaying.filter.after_dropped(replaying.expected, end) == end;
+        if complete {
+            self.seq_nr = self.seq_nr.max(replaying.to);
+        }
+        complete
+    }
+
     /// Applies what the filter let through, if it is contiguous; answers whether the replay is complete.
     fn replay_all(&mut self, replaying: &mut Replaying, records: Vec<StoredEvent>) -> Result<bool, RecoveryFailure> {
         for record in records {
+            replaying.expected = replaying.filter.after_dropped(replaying.expected, record.seq_nr);
             if record.seq_nr != replaying.expected {
                 let (expected, got) = (replaying.expected, Some(record.seq_nr));
                 return Err(RecoveryFailure::CorruptHistory { expected, got });

@@ -12,8 +12,8 @@ use crate::errands::Mark;
 pub(crate) enum Waiting<C> {
     /// A command from outside.
     Command(C),
-    /// What work of this incarnation came back with.
-    Worked(C),
+    /// What this incarnation told itself, or its work came back with.
+    Own(C),
     /// The command of a timer of this incarnation.
     Timer(Mark),
 }
@@ -103,7 +103,7 @@ impl<C> Stash<C> {
         let mut all = self.take_aside();
         all.extend(self.internal.drain(..).filter_map(|waiting| match waiting {
             Waiting::Command(command) => Some(command),
-            Waiting::Worked(_) | Waiting::Timer(_) => None,
+            Waiting::Own(_) | Waiting::Timer(_) => None,
         }));
         all.into()
     }

@@ -2,13 +2,14 @@
 
 use std::time::Instant;
 
-use greylag_core::{DeadLetterReason, EntityError};
+use greylag_core::{DeadLetterReason, EntityError, answer_dropped};
 use rand::RngExt;
 
 use super::{DurableState, LastState, Out, Phase, StateEntityCore, fenced};
 use crate::behavior::{Failure, FencedBy};
 use crate::durable_state::{StateContext, StateSignal};
 use crate::effect::guard;
+use crate::entity::stash::Waiting;
 use crate::entity::{Action, dead_letter};
 use crate::settings::OnFailure;
 
@@ -82,6 +83,8 @@ impl<B: DurableState> StateEntityCore<B> {
             Phase::Failed => self.stop_now(out),
             Phase::Running | Phase::Persisting(_) => {
                 self.stop_requested = true;
+                // What it has told itself by now came before.
+                self.errands.take_told().for_each(|command| self.stash.push_own(Waiting::Own(command)));
                 self.drain(now, out);
             }
             // Nothing waits for the state, so it need not be read.
@@ -168,8 +171,10 @@ impl<B: DurableState> StateEntityCore<B> {
         self.state = B::State::default();
         self.drain_at = None;
         self.stop_after_chain = false;
-        self.errands.end();
-        self.stash.drop_own();
+        answer_dropped(owned, || {
+            self.errands.end();
+            self.stash.drop_own();
+        });
     }
 
     pub(super) fn check_invariants(&self) {

@@ -7,6 +7,8 @@
 
 use std::time::Instant;
 
+use greylag_core::EntityError;
+
 use super::{DurableState, Out, Phase, StateCall, StateEntityCore};
 use crate::behavior::{Failure, FencedBy};
 use crate::effect::Chain;
@@ -41,7 +43,7 @@ impl<B: DurableState> StateEntityCore<B> {
             }
         };
         if head.revision == self.revision && (self.generation.is_none() || head.generation <= self.generation) {
-            if self.run_owned(through, out) {
+            if self.run_owned(through, out).is_ok() {
                 self.prove_held(out);
                 self.drain(now, out);
             }
@@ -62,16 +64,17 @@ impl<B: DurableState> StateEntityCore<B> {
         }
     }
 
-    /// Runs the chains up to this number; answers whether the entity goes on.
-    pub(super) fn run_owned(&mut self, through: u64, out: &mut Out<B>) -> bool {
+    /// Runs the chains up to this number.
+    ///
+    /// # Errors
+    /// What askers of side effects that come behind are told, if the entity does not go on.
+    pub(super) fn run_owned(&mut self, through: u64, out: &mut Out<B>) -> Result<(), EntityError> {
         while let Some(chain) = self.owned.pop(through) {
-            if !self.run_chain(chain, out) {
-                return false;
-            }
+            self.run_chain(chain, out)?;
         }
         if self.stop_after_chain {
             self.stop_now(out);
         }
-        !matches!(self.phase, Phase::Stopped)
+        if matches!(self.phase, Phase::Stopped) { Err(EntityError::Stopped) } else { Ok(()) }
     }
 }

@@ -55,7 +55,9 @@ pub(crate) fn settle<M: Machine>(
                     });
                     inputs.push(Input::Worked { incarnation, work: no, command });
                 }
-                Action::ToSelf(command) => inputs.push(Input::Command(command)),
+                Action::ToSelf { incarnation, work } => {
+                    inputs.push(Input::Worked { incarnation, work, command: None });
+                }
                 Action::DeadLetter(dropped) => dropped.discard(),
                 Action::Restarting(failure) | Action::Failed(failure) => settled.failure = Some(failure),
                 Action::Unhandled => settled.unhandled = true,

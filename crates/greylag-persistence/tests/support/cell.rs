@@ -96,6 +96,7 @@ impl DurableState for Cell {
                 StateEffect::persist(Content { number: state.number + number(), active: true })
             }
             "active?" => return StateEffect::stash(command),
+            "stash" => StateEffect::stash("none | run".to_owned()),
             "activate" => StateEffect::persist(Content { number: number(), active: true }),
             "delete" => StateEffect::delete(),
             "none" => StateEffect::none(),

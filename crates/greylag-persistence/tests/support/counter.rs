@@ -1,7 +1,9 @@
 //! A counter whose commands say in words what its handler answers.
 //!
 //! `add 1 2 | run | reply | stop` persists two events, then runs three side effects. Some events are
-//! traps: 666 panics in `apply`, 777 cannot be encoded, 888 gets too many tags, 999 wants a snapshot.
+//! traps: 666 panics in `apply`, 777 cannot be encoded, 888 gets too many tags, 999 wants a snapshot. Others show
+//! what adapters do: `2+3` is read as two events, `gone` as none, and -444, tagged `red`, is written
+//! as `-44+-400`.
 
 use std::sync::Arc;
 
@@ -9,8 +11,8 @@ use bytes::{Bytes, BytesMut};
 use greylag_codec::json;
 use greylag_core::{Codec, CodecId, DecodeError, EncodeError, Manifest, ReplyAddress, ReplyTo};
 use greylag_persistence::{
-    CommandContext, Effect, EventMeta, EventSourced, EventSourcedSettings, Mark, PersistenceId, SeqNr, Signal,
-    StoredCodec, StreamId, Tags,
+    CommandContext, Effect, EventMeta, EventSeq, EventSourced, EventSourcedSettings, Mark, PersistenceId, SeqNr,
+    Signal, StoredCodec, StreamId, Tags,
 };
 use serde::{Deserialize, Serialize};
 
@@ -48,7 +50,9 @@ impl Counter {
             let mut words = side_effect.split_whitespace();
             let log = self.log.clone();
             effect = match words.next().unwrap() {
-                "run" => effect.then_run(move |state| log.push(format!("  run with {}", state.sum))),
+                "run" => {
+                    effect.then_run_at(move |state, seq_nr| log.push(format!("  run with {} at {seq_nr}", state.sum)))
+                }
                 "reply" => effect.then_reply(self.ask(), |state| state.sum),
                 "unstash" => effect.then_unstash_all(),
                 "stop" => effect.then_stop(),
@@ -82,7 +86,7 @@ impl EventSourced for Counter {
     }
 
     fn event_codec(&self) -> StoredCodec<String> {
-        StoredCodec::new(Picky)
+        StoredCodec::new(Picky).to_journal(as_written).from_journal(as_read)
     }
 
     fn snapshot_codec(&self) -> Option<StoredCodec<Count>> {
@@ -107,9 +111,8 @@ impl EventSourced for Counter {
         let effect = match words[0] {
             "add" => Effect::persist_all(events(&words[1..])),
             "active?" if state.active => Effect::persist_all(events(&words[1..])),
-            "active?" | "stash" => {
-                return Effect::stash(if words[0] == "stash" { "none | run".into() } else { command });
-            }
+            "active?" => return Effect::stash(command),
+            "stash" => Effect::stash("none | run".into()),
             "activate" => Effect::persist_all(vec!["on".into(), words[1].into()]),
             "none" => Effect::none(),
             "unhandled" => Effect::unhandled(),
@@ -160,7 +163,11 @@ impl EventSourced for Counter {
     }
 
     fn tags(&self, _: &Count, event: &String, _: &EventMeta<'_>) -> Tags {
-        if event == "888" { (0..17).map(|tag| tag.to_string()).collect() } else { Tags::new() }
+        match event.as_str() {
+            "888" => (0..17).map(|tag| tag.to_string()).collect(),
+            "-444" => ["red".to_owned()].into(),
+            _ => Tags::new(),
+        }
     }
 
     fn snapshot_when(&self, _: &Count, event: &String, _: SeqNr) -> bool {
@@ -169,6 +176,18 @@ impl EventSourced for Counter {
 
     fn rollback_copy(&self, state: &Count) -> Option<Count> {
         self.rollback.then(|| state.clone())
+    }
+}
+
+fn as_written(event: &String) -> String {
+    if event == "-444" { "-44+-400".to_owned() } else { event.clone() }
+}
+
+fn as_read(event: String) -> EventSeq<String> {
+    match event.split_once('+') {
+        Some((one, other)) => EventSeq::Many(vec![one.to_owned(), other.to_owned()]),
+        None if event == "gone" => EventSeq::Many(Vec::new()),
+        None => EventSeq::One(event),
     }
 }
 

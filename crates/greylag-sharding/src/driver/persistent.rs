@@ -230,7 +230,11 @@ impl<M: HostedMachine> PersistentEntity<M> {
             Action::RequestPermit(incarnation) => self.waiting = Some(Waiting::Permit(incarnation)),
             Action::ReturnPermit(_) => self.permit = None,
             Action::Work { incarnation, work } => self.run_work(incarnation, work, cx),
-            Action::ToSelf(command) => cx.tell_self(command),
+            // A turn in the mailbox, behind what is there by then.
+            Action::ToSelf { incarnation, work } => {
+                let turn = Some(Woken::<M::Answer, M::Command>::Worked(incarnation, work, None));
+                cx.spawn_for(std::future::ready(turn));
+            }
             Action::Store { incarnation, call } => self.call_store(incarnation, call, cx)?,
             // Counted by the tally.
             Action::Recovered { .. } | Action::Withheld(_) => {}
