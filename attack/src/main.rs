@@ -48,9 +48,9 @@ struct Arguments {
     /// Judges nothing that depends on how fast the machine is: heartbeat times and memory are reported only.
     #[arg(long)]
     lenient: bool,
-    /// Only so many of the first purchases. Default: all.
-    #[arg(long)]
-    purchases: Option<usize>,
+    /// How many purchases.
+    #[arg(long, default_value_t = 70_000)]
+    purchases: usize,
     /// The storefront's program. Default: beside this one.
     #[arg(long)]
     storefront: Option<PathBuf>,

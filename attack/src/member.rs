@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use greylag_cluster::{Cluster, ClusterEvent, ClusterSettings, Downing, SbrSettings};
 use greylag_core::{CodecId, UniqueAddress};
@@ -38,7 +38,8 @@ impl Member {
         tokio::time::timeout(Duration::from_secs(120), cluster.wait_up()).await??;
         let others = meet(&transport, nodes).await?;
         let accusations = Arc::new(Mutex::new(Vec::new()));
-        let (mut events, seen) = (cluster.subscribe(), accusations.clone());
+        let (mut events, seen, view) = (cluster.subscribe(), accusations.clone(), cluster.clone());
+        let began = Instant::now();
         tokio::spawn(async move {
             while let Some(event) = events.next().await {
                 let accusation = match event {
@@ -46,6 +47,12 @@ impl Member {
                     ClusterEvent::MemberDowned(member) => format!("{} was downed", member.address),
                     _ => continue,
                 };
+                // In the end the members leave: their status then tells that this was no accusation.
+                let members = view.view();
+                let members: Vec<_> =
+                    members.members.iter().map(|member| (member.address.address().port(), member.status)).collect();
+                let accusation =
+                    format!("{accusation} after {:.1} s; members {members:?}", began.elapsed().as_secs_f32());
                 seen.lock().expect("nothing under this lock panics").push(accusation);
             }
         });

@@ -19,6 +19,8 @@ use crate::{Failure, Secrets};
 pub(crate) struct Node {
     pub(crate) address: NodeAddress,
     pub(crate) pid: u32,
+    /// It is the storefront's own, which serves the journal to the others.
+    pub(crate) keeps_journal: bool,
     /// Where its admin service listens.
     pub(crate) admin: String,
 }
@@ -44,11 +46,13 @@ pub(crate) struct Purchases {
 }
 
 impl Purchases {
-    /// The first so many of the storefront's file, or all of it.
-    pub(crate) fn read(most: Option<usize>) -> Result<Self, Failure> {
+    /// So many purchases: the first tenth of that number again and again. Every customer is then there when the attack
+    /// begins, and the load gives the nodes' memory no reason to grow any more.
+    pub(crate) fn read(count: usize) -> Result<Self, Failure> {
         let all = std::fs::read_to_string(FILE).map_err(|error| format!("cannot read {FILE}: {error}"))?;
         let (header, purchases) = all.split_once('\n').ok_or_else(|| format!("{FILE} has no purchases"))?;
-        let chosen: Vec<&str> = purchases.lines().take(most.unwrap_or(usize::MAX)).collect();
+        let first: Vec<&str> = purchases.lines().take(count.div_ceil(10)).collect();
+        let chosen: Vec<&str> = first.into_iter().cycle().take(count).collect();
         let mut file = NamedTempFile::new()?;
         writeln!(file, "{header}\n{}", chosen.join("\n"))?;
         Ok(Self { file, count: chosen.len() as u64 })
@@ -118,10 +122,10 @@ fn node_in(line: &str, own_pid: u32) -> Option<Node> {
     let (address, rest) = rest.split_once(' ')?;
     let address = address.parse().ok()?;
     if let Some((_, told)) = rest.split_once("(this process) can be asked: greylag --address ") {
-        return Some(Node { address, pid: own_pid, admin: told.split(' ').next()?.to_owned() });
+        return Some(Node { address, pid: own_pid, keeps_journal: true, admin: told.split(' ').next()?.to_owned() });
     }
     let (pid, admin) = rest.strip_prefix("runs as process ")?.split_once(", admin service at ")?;
-    Some(Node { address, pid: pid.parse().ok()?, admin: admin.to_owned() })
+    Some(Node { address, pid: pid.parse().ok()?, keeps_journal: false, admin: admin.to_owned() })
 }
 
 #[cfg(test)]
