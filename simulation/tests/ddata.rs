@@ -102,9 +102,11 @@ fn scenario_86_every_omission_is_noticed() {
 #[test]
 fn scenario_86_every_omission_of_the_gate_is_noticed() {
     let world = world(Some("gate"));
-    for omission in [Omission::StaleStore, Omission::OpenJudge, Omission::AnyJudge] {
+    let omissions =
+        [Omission::StaleStore, Omission::OpenJudge, Omission::AnyJudge, Omission::EveryStart, Omission::Horizon];
+    for omission in omissions {
         assert!(world.omissions.contains(&omission), "the profile knows {omission:?}");
-        let noticed = (0..40).any(|seed| world.check(seed, Some(omission)).is_err());
+        let noticed = (0..60).any(|seed| world.check(seed, Some(omission)).is_err());
         assert!(noticed, "the profile does not miss {omission:?}");
     }
 }

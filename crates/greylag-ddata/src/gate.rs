@@ -62,6 +62,8 @@ pub(crate) enum GateNews {
     Ask(UniqueAddress),
     /// Horizon or starts were taken over: they are stored before any data, and rounds that run begin anew.
     TookOver,
+    /// The horizon rose: it is stored before anything that was forgotten, or that came from who forgot it.
+    Raised,
     /// The gate opened. Markers performed since about then count as performed now.
     Opened { parted: i64 },
     /// The history here is older than what a member has forgotten, or has forgotten what that member has not.
@@ -115,6 +117,16 @@ struct Asking {
     next_at: Option<Instant>,
 }
 
+/// What a closed gate was passed by.
+#[derive(Debug, Clone)]
+struct Passed {
+    /// When both histories parted.
+    parted: i64,
+    /// The starts of the member that judged, which the gate opens with. Messages overtake each other, so what the
+    /// member is heard to know when the gate opens may be what it knew before.
+    starts: Starts,
+}
+
 /// The machine.
 #[derive(Debug)]
 pub(crate) struct Gate {
@@ -130,8 +142,8 @@ pub(crate) struct Gate {
     starts: Starts,
     members: Members,
     asking: Asking,
-    /// Members by which a closed gate was passed, and when both histories parted.
-    passed: BTreeMap<UniqueAddress, i64>,
+    /// Members by which a closed gate was passed.
+    passed: BTreeMap<UniqueAddress, Passed>,
     /// Since when no other member is known.
     alone_since: Option<Instant>,
     tell_at: Option<Instant>,
@@ -300,7 +312,7 @@ impl Gate {
         let Some(heard) = self.members.heard(from).filter(|heard| self.may_judge(heard)).cloned() else { return };
         if !self.passed.is_empty() && self.rules.stale_store == StaleStore::Force {
             // It was forced in by somebody current before, and that was told.
-            self.passed.insert(from.clone(), i64::MIN);
+            self.note_passed(from, i64::MIN, &heard.starts);
             return self.take_horizon(heard.forget_horizon, out);
         }
         let synced_at = self.synced_at.unwrap_or(i64::MIN);
@@ -308,8 +320,16 @@ impl Gate {
         if self.forget_horizon.max(heard.forget_horizon) > Some(parted) {
             return self.become_stale(from, &heard, synced_at, parted, out);
         }
-        self.passed.insert(from.clone(), parted);
+        self.note_passed(from, parted, &heard.starts);
         self.take_horizon(heard.forget_horizon, out);
+    }
+
+    /// A member judged the store and lets it pass. What it said before it knew a later start counts no more.
+    fn note_passed(&mut self, from: &UniqueAddress, parted: i64, starts: &Starts) {
+        let knows_later = |passed: &Passed| passed.starts.are_later_than(starts);
+        if !self.passed.get(from).is_some_and(knows_later) {
+            self.passed.insert(from.clone(), Passed { parted, starts: starts.clone() });
+        }
     }
 
     fn may_judge(&self, heard: &Heard) -> bool {
@@ -319,24 +339,23 @@ impl Gate {
             || (self.omits(Sabotage::OpenJudge) && is_open)
     }
 
-    /// An open gate meets somebody: it takes over the start that both will go by.
+    /// An open gate meets a member: it takes over the start that both will go by.
     fn meet(&mut self, at: Moment, from: &UniqueAddress, out: &mut Vec<GateNews>) {
         let is_open = |heard: &&Heard| heard.state == GateState::Open;
         let Some(heard) = self.members.heard(from).filter(is_open).cloned() else { return };
-        let Some(latest) = heard.starts.latest().filter(|latest| !self.starts.contains(latest)) else { return };
+        if !self.goes_over_to(&heard) {
+            return;
+        }
         let own = self.as_heard(at.wall_ms);
-        let takes_over = match self.starts.latest() {
-            None => true,
-            Some(_) if latest.base.is_some() => {
-                if heard.is_current && !self.is_current && self.forget_horizon.max(heard.forget_horizon).is_some() {
-                    self.become_stale(from, &heard, i64::MIN, i64::MIN, out);
-                    return if self.state == GateState::Open {
-                        self.meet(at, from, out);
-                    };
-                }
-                heard.is_current && (!self.is_current || own.is_current_without_base())
-            }
-            Some(known) => known.base.is_none() && latest.maker < known.maker,
+        let takes_over = if self.starts.is_empty() || heard.starts.has_no_base() {
+            true
+        } else if self.is_older_than(&heard) {
+            self.become_stale(from, &heard, i64::MIN, i64::MIN, out);
+            return if self.state == GateState::Open {
+                self.meet(at, from, out);
+            };
+        } else {
+            heard.is_current && (!self.is_current || own.is_current_without_base())
         };
         if takes_over {
             self.starts = heard.starts;
@@ -344,6 +363,23 @@ impl Gate {
             out.push(GateNews::TookOver);
             self.ask_all(at, out);
         }
+    }
+
+    /// Whether a member's start comes before the one that is known here: because it is later, or because no member went
+    /// on from the one that is known here, so that waiting for one would have no end. A replicator that hears of two
+    /// histories so goes over once, and not from the one to the other for ever.
+    fn goes_over_to(&self, heard: &Heard) -> bool {
+        let Some(latest) = heard.starts.latest().filter(|latest| !self.starts.contains(latest)) else { return false };
+        let has_a_leader = || self.members.standing().any(|member| member.went_on_from(&self.starts));
+        heard.starts.are_later_than(&self.starts) || (latest.base.is_some() && !self.is_current && !has_a_leader())
+    }
+
+    /// Whether an open gate that is not current is too old for a current member with a later start: it may hold data
+    /// of a former history, and one of both has forgotten something. Where only the start of a new history is known,
+    /// every datum was made in that history, which the other one never knew and so never forgot.
+    fn is_older_than(&self, heard: &Heard) -> bool {
+        let has_forgotten = self.forget_horizon.max(heard.forget_horizon).is_some();
+        heard.is_current && !self.is_current && has_forgotten && !self.starts.has_no_base()
     }
 
     /// The history here and that of a current member differ in what they have forgotten.
@@ -373,7 +409,7 @@ impl Gate {
             StaleStore::Force => {
                 self.starts = Starts::default();
                 if is_of_store {
-                    self.passed.insert(from.clone(), parted);
+                    self.note_passed(from, parted, &heard.starts);
                 }
                 self.take_horizon(heard.forget_horizon, out);
             }
@@ -401,10 +437,10 @@ impl Gate {
         if !heard.is_closed() && all_were_reachable {
             self.synced_at = self.synced_at.max(Some(began_ms));
         }
-        self.forget_horizon = self.forget_horizon.max(heard.forget_horizon);
-        if let Some(parted) = self.passed.get(peer).copied().filter(|_| self.state == GateState::Closed) {
-            self.starts = heard.starts;
-            self.open(parted, out);
+        self.raise_horizon(heard.forget_horizon, out);
+        if let Some(passed) = self.passed.get(peer).cloned().filter(|_| self.state == GateState::Closed) {
+            self.starts = passed.starts;
+            self.open(passed.parted, out);
             self.ask_all(at, out);
         } else if !self.is_current && heard.is_current_for(&self.starts) {
             self.is_current = true;
@@ -438,9 +474,12 @@ impl Gate {
         }
     }
 
-    /// Something was forgotten here that others may hold still.
-    pub(crate) fn raise_horizon(&mut self, horizon: i64) {
-        self.forget_horizon = self.forget_horizon.max(Some(horizon));
+    /// Something was forgotten, here or at a member, that others may hold still.
+    pub(crate) fn raise_horizon(&mut self, horizon: Option<i64>, out: &mut Vec<GateNews>) {
+        if horizon > self.forget_horizon {
+            self.forget_horizon = horizon;
+            out.push(GateNews::Raised);
+        }
     }
 
     /// Does everything due by now.

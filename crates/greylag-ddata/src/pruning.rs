@@ -287,3 +287,52 @@ fn voters(own: ReplicaId, replicas: &Replicas) -> BTreeSet<ReplicaId> {
     let own = replicas.own_is_voter().then_some(own);
     others.map(|replica| ReplicaId(replica.address.uid().get())).chain(own).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use greylag_crdt::{DotSource, Markers};
+
+    use super::*;
+
+    const REMOVED: ReplicaId = ReplicaId(9);
+
+    /// What is left of a removed replica after a tick, and of the numbers that stand for its own: whether it is still
+    /// removed, and whether they are still reserved.
+    fn left(is_tombstone: bool, has_round: bool, is_named: bool) -> (bool, bool) {
+        let (now, settings) = (Instant::now(), ReplicatorSettings::default());
+        let mut pruning = Pruning::new(ReplicaId(1), &settings, now);
+        pruning.notice(now, REMOVED);
+        pruning.ranges.cover(&DotSource::new(), REMOVED, 1, 3);
+        if has_round {
+            pruning.rounds.merge(&PruningRound { removed: REMOVED, epoch: 1, owner: ReplicaId(1), created_at: 0 });
+        }
+        let (mut index, markers) = (ReplicaIndex::default(), Markers::new());
+        if is_named {
+            index.update(&"key".into(), None, Some(Named { mentions: &[REMOVED], markers: &markers }));
+        }
+        let address: UniqueAddress = "r:1#9".parse().expect("an address");
+        let removed = is_tombstone.then_some(address).into_iter().collect();
+        let replicas = Replicas { removed, ..Replicas::default() };
+        pruning.drop_finished(1, &replicas, &index, Duration::from_secs(1));
+        (pruning.is_removed(REMOVED), !pruning.ranges.reserved().is_empty())
+    }
+
+    /// ddata Z9, Z6: a removed replica is forgotten when membership, rounds and data are all silent about it, and not
+    /// before; its numbers stay reserved as long as a round or data may still name it.
+    #[test]
+    fn a_removed_replica_is_forgotten_when_nothing_names_it() {
+        for is_tombstone in [false, true] {
+            for has_round in [false, true] {
+                for is_named in [false, true] {
+                    let is_removed = is_tombstone || has_round || is_named;
+                    let expected = (is_removed, has_round || is_named);
+                    assert_eq!(
+                        left(is_tombstone, has_round, is_named),
+                        expected,
+                        "{is_tombstone} {has_round} {is_named}"
+                    );
+                }
+            }
+        }
+    }
+}

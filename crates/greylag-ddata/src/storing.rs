@@ -161,7 +161,8 @@ impl Storing {
         }
     }
 
-    /// What the replicator goes by was taken over from a peer: the store has it before any data of that peer.
+    /// What the replicator goes by changed: the store has it before any data of a peer that it was taken over from, and
+    /// before any entry of which something was forgotten.
     pub(crate) fn meta_is_first(&mut self) {
         self.meta_goes_first = true;
         self.meta_is_due = true;
@@ -310,8 +311,9 @@ impl Entries {
         let meta = flight.has_meta.then(meta);
         let first = meta.clone().filter(|_| flight.meta_goes_first).map(|meta| {
             // What the rounds until now brought comes after it.
-            let synced_at = storing.stored_synced_at.unwrap_or(i64::MIN);
-            StoreMeta { synced_at: meta.synced_at.filter(|_| !meta.has_met_others).or(Some(synced_at)), ..meta }
+            let stored = storing.stored_synced_at.unwrap_or(i64::MIN);
+            let synced_at = meta.synced_at.map(|at| if meta.has_met_others { at.min(stored) } else { at });
+            StoreMeta { synced_at: synced_at.or(Some(stored)), ..meta }
         });
         if let Some(meta) = &meta {
             storing.stored_synced_at = meta.synced_at;

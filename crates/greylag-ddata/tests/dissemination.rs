@@ -469,6 +469,64 @@ fn no_step_of_catching_up_is_long() {
     assert_eq!(batches.max(), Some(128));
 }
 
+/// ddata G3, G7: full states and their ids fill a batch up to `max_message_bytes`; of what has no room the peer is told
+/// the hash.
+#[test]
+fn a_batch_of_full_states_is_no_longer_than_a_message_may_be() {
+    let limit = 4 * 1_024;
+    let short = ReplicatorSettings { delta_enabled: false, max_message_bytes: limit, ..settings() };
+    let mut world = World::new(2, &short);
+    world.publish(&[0, 1]);
+    world.settle();
+    world.said.clear();
+    for n in 0..10_u32 {
+        let id = format!("{n}{}", "-".repeat(200));
+        world.update::<OrSet<u32>>(0, &id, |set, cx| set.add_all(cx, 0..200));
+    }
+    world.tick(0, Duration::from_secs(1));
+    let batches = world.said.iter().filter(|(_, _, message)| matches!(message, Message::DeltaBatch { .. }));
+    let lengths: Vec<usize> = batches.map(|(_, _, message)| message.encoded_len()).collect();
+    let items = items(&world.said);
+    let in_full = items.iter().filter(|item| matches!(item, BatchItem::Full { .. })).count();
+    let hints = items.iter().filter(|item| matches!(item, BatchItem::Hint { .. })).count();
+    assert!(in_full > 1 && hints > 1 && in_full + hints == 10, "{in_full} in full, {hints} hints, {lengths:?} bytes");
+    assert!(lengths.iter().all(|length| *length <= limit), "{lengths:?}");
+}
+
+/// ddata G12, O1: who is offered a large value sums its own up in steps, and waits a millisecond between two of them, so
+/// that others have their turn.
+#[test]
+fn a_large_value_is_summed_up_with_pauses() {
+    let mut world = World::new(2, &ReplicatorSettings { inner_tree_keys: 1_000, ..settings() });
+    world.publish(&[0, 1]);
+    world.settle();
+    world.update::<OrSet<u32>>(0, "large", |set, cx| set.add_all(cx, 0..2_000));
+    world.update::<OrSet<u32>>(1, "large", |set, cx| set.add_all(cx, 0..30_000));
+    world.now += Duration::from_secs(5);
+    world.go_on();
+    // Only the round that node 0 opened goes on.
+    world.flights.retain(|(from, _, _)| *from == 0);
+    let mut offers = 0;
+    while world.set_len(0, "large") < 30_000 {
+        let Some((from, to, message)) = world.flights.pop_front() else {
+            world.now = world.cores.iter().filter_map(ReplicatorCore::next_deadline).min().unwrap();
+            world.go_on();
+            continue;
+        };
+        if matches!(message, Message::DeltaBatch { .. } | Message::DeltaAck { .. }) {
+            continue;
+        }
+        let is_offer = to == 1 && matches!(&message, Message::InnerNodes { offer: Some(_), .. });
+        world.input(to, Input::Received { from: address(from), message });
+        if is_offer {
+            offers += 1;
+            let pause = Duration::from_millis(1);
+            assert_eq!(world.cores[1].next_deadline(), Some(world.now + pause), "it goes on after a pause");
+        }
+    }
+    assert!(offers > 0 && world.set_len(1, "large") == 30_000);
+}
+
 /// ddata G7, H9: large states that were hinted at and asked for go one message at a time.
 #[test]
 fn what_is_asked_for_after_hints_goes_in_steps() {

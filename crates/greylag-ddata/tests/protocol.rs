@@ -4,6 +4,7 @@
 //! nodes a b c [deltas=off] [oldest] [min_cap=n]   replicators that know each other, synchronized
 //! start a peers=a,b,c                  one replicator that has still to synchronize
 //! add a key element [level=...]        also: remove, inc, put (key field value ts), replace, fail, delete
+//! delete a key [ahead=1h]              by a wall clock that is so much ahead
 //! get a key [level=...]                what a holds, or finds
 //! deliver [from=] [to=] [kind=]        everything under way that matches, and what it leads to
 //! drop [from=] [to=] [kind=]           loses what matches
@@ -158,7 +159,8 @@ impl World {
             "flush" => self.input(&word(0), Input::Flush),
             "delete" => {
                 let id = self.id();
-                let wall_ms = self.now.as_millis() as i64;
+                let ahead = case.duration("ahead").unwrap_or_default();
+                let wall_ms = (self.now + ahead).as_millis() as i64;
                 self.input(&word(0), Input::Delete { id, key: word(1).into(), level: write_level(case), wall_ms });
             }
             "get" => {

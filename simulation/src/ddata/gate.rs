@@ -31,6 +31,8 @@ struct Plan {
     has_old_stores: bool,
     /// A member's clock is a year ahead while things are pruned and forgotten.
     has_wrong_clock: bool,
+    /// That member is the one that prunes, and its clock is wrong before it begins.
+    prunes_by_wrong_clock: bool,
     /// Everything stops once more before all is settled.
     stops_twice: bool,
     /// Some are members before anybody has loaded anything; else one joins after the other.
@@ -72,6 +74,8 @@ pub(super) fn history(seed: u64, sabotage: &'static [Sabotage], story: bool) -> 
     let plan = Plan {
         has_old_stores: !seed.is_multiple_of(5),
         has_wrong_clock: seed.is_multiple_of(5) || seed % 7 == 3,
+        // Where nothing was pruned before: whose clock is ahead forgets at once what others performed.
+        prunes_by_wrong_clock: seed.is_multiple_of(10),
         stops_twice: rng.random_bool(0.4),
         joins_at_once: rng.random_bool(0.5),
     };
@@ -164,12 +168,7 @@ impl World {
                 self.leave_on_disk(place, Found::Nothing);
             }
         }
-        // Who is ahead forgets at once: that is no harm once everything is performed and has spread.
-        self.run_for(SPREAD * 6);
-        let wrong = self.choose(&self.living()).filter(|_| plan.has_wrong_clock);
-        if let Some(wrong) = wrong {
-            self.set_clock(wrong, YEAR_MS);
-        }
+        let wrong = self.go_wrong(plan);
         // Until its markers are forgotten, or not quite.
         let time = if rng.random_bool(0.8) { LIFE * 2 + SPREAD * 6 } else { rng.random_range(0..2_500) * MS };
         self.run_for(time);
@@ -181,6 +180,22 @@ impl World {
             self.act_some(rng, index, 1);
         }
         self.run_for(GOSSIP * 3);
+    }
+
+    /// A member's clock goes wrong, if one does: the leader's before it prunes, or another one's after everything was
+    /// performed and has spread, since who is ahead forgets at once what others performed.
+    fn go_wrong(&mut self, plan: Plan) -> Option<usize> {
+        let living = self.living();
+        if plan.prunes_by_wrong_clock {
+            let leader = living.iter().copied().min_by_key(|index| self.processes[*index].address.clone());
+            leader.into_iter().for_each(|leader| self.set_clock(leader, YEAR_MS));
+            self.run_for(SPREAD * 6);
+            return leader;
+        }
+        self.run_for(SPREAD * 6);
+        let wrong = self.choose(&living).filter(|_| plan.has_wrong_clock);
+        wrong.into_iter().for_each(|wrong| self.set_clock(wrong, YEAR_MS));
+        wrong
     }
 
     fn set_clock(&mut self, index: usize, ahead_ms: i64) {

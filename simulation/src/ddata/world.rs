@@ -23,6 +23,9 @@ use super::ledger::{Book, Ledger, Mask, Tally};
 use super::membership::{News, View};
 use crate::Violation;
 
+/// A history has a few thousand inputs. One with so many has machines that answer each other for ever.
+const MOST_STEPS: u64 = 100_000;
+
 /// One process incarnation; its replicator may have several lives.
 pub(super) struct Process {
     pub(super) node: NodeId,
@@ -258,6 +261,9 @@ impl World {
 
     pub(super) fn input(&mut self, index: usize, input: Input) {
         self.steps += 1;
+        if self.steps == MOST_STEPS {
+            self.breaks("machines come to rest (ddata G10, Z11)", format!("{MOST_STEPS} inputs, the last at {index}"));
+        }
         let mut out = Vec::new();
         let now = self.now();
         let ticks = matches!(input, Input::Tick);
@@ -388,7 +394,14 @@ impl World {
     }
 }
 
-/// The beginning of a message.
+/// A message in a line: how its sender stands, or its beginning.
 fn shortly(message: &Message) -> String {
-    format!("{message:?}").chars().take(120).collect()
+    match message {
+        Message::SyncOpen { round, part, root, pruning } => {
+            format!("SyncOpen {round} of {part:?}, {} entries: {:?}", root.count, pruning.standing)
+        }
+        Message::SyncSame { round, pruning } => format!("SyncSame {round}: {:?}", pruning.standing),
+        Message::SyncDiffers { round, pruning } => format!("SyncDiffers {round}: {:?}", pruning.standing),
+        other => format!("{other:?}").chars().take(120).collect(),
+    }
 }

@@ -55,6 +55,11 @@ impl Heard {
         self.is_current && self.starts.latest().is_some_and(|latest| latest.base.is_none())
     }
 
+    /// Whether it is current in the history of the latest of these starts.
+    pub(crate) fn went_on_from(&self, starts: &Starts) -> bool {
+        self.is_current && starts.latest().is_some_and(|latest| self.starts.contains(latest))
+    }
+
     /// Whether it is current for whoever knows these starts.
     pub(crate) fn is_current_for(&self, starts: &Starts) -> bool {
         let latest = self.starts.latest();

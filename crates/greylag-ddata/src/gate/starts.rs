@@ -1,6 +1,8 @@
 //! Starts: the moments from which a history went on after everybody had stopped. Two replicators compare the starts
 //! they know to find out since when their histories differ. Source: ddata Z11.
 
+use std::cmp::Reverse;
+
 use greylag_crdt::{ReplicaId, hash64};
 
 /// As many as are remembered, the newest.
@@ -59,6 +61,23 @@ impl Starts {
         hash64(&bytes.collect::<Vec<u8>>())
     }
 
+    /// Whether only starts of a new history are known, or none.
+    pub(crate) fn has_no_base(&self) -> bool {
+        self.latest().is_none_or(|latest| latest.base.is_none())
+    }
+
+    /// Whether these are later than others: a list with a base than one without, what goes on from a list than that
+    /// list. Of two histories that forked the one whose first own start has the later base is, then the one of the
+    /// smaller maker. That is a total order: of several histories one is the latest, for every replicator.
+    pub(crate) fn are_later_than(&self, others: &Self) -> bool {
+        let rank = |starts: &Self, other: &Self| {
+            let shared = starts.0.iter().rposition(|start| other.contains(start)).map_or(0, |at| at + 1);
+            let fork = starts.0.get(shared).map(|start| (start.base, Reverse(start.maker)));
+            (!starts.has_no_base(), fork)
+        };
+        rank(self, others) > rank(others, self)
+    }
+
     /// When a history that was in touch until `synced_at` and knows these starts parted from one that knows the others:
     /// before everything, if one of them began anew.
     pub(crate) fn parted(&self, synced_at: i64, others: &Self) -> i64 {
@@ -86,6 +105,29 @@ mod tests {
         assert_eq!(own.parted(60, &ahead), 60);
         let other = Starts::of([start(4, Some(80)), start(2, Some(50))]);
         assert_eq!(own.parted(90, &other), i64::MIN, "one began anew");
+    }
+
+    /// ddata Z11: of any two lists one is later, and that order has no cycle: what goes on from another list, what has a
+    /// base, what forked from it with a later base, the smaller maker.
+    #[test]
+    fn one_of_two_histories_is_later() {
+        let began = start(1, None);
+        let ascending = [
+            Starts::default(),
+            Starts::of([start(5, None)]),
+            Starts::of([start(4, None)]),
+            Starts::of([began, start(2, Some(50))]),
+            Starts::of([began, start(2, Some(50)), start(3, Some(40))]),
+            Starts::of([began, start(2, Some(50)), start(6, Some(45))]),
+            Starts::of([began, start(2, Some(50)), start(6, Some(45)), start(7, Some(10))]),
+            Starts::of([began, start(9, Some(60))]),
+            Starts::of([began, start(8, Some(60))]),
+        ];
+        for (at, one) in ascending.iter().enumerate() {
+            for (other_at, other) in ascending.iter().enumerate() {
+                assert_eq!(one.are_later_than(other), at > other_at, "{at} and {other_at}");
+            }
+        }
     }
 
     #[test]

@@ -11,7 +11,6 @@ use crate::delta_log::{Record, Said};
 use crate::entries::Gone;
 use crate::key::KeyId;
 use crate::message::Effect;
-use crate::pruning::millis;
 
 /// Entries that one input removes, or puts back because they were used, at most.
 const STEP: usize = 1_000;
@@ -57,8 +56,7 @@ impl ReplicatorCore {
         self.stats.expired += 1;
         if let Some(deleted_at) = gone.aged {
             // Who was away since before the deletion would bring the entry back.
-            let spread = millis(self.settings.max_pruning_dissemination);
-            self.gate.raise_horizon(deleted_at.saturating_add(spread));
+            self.raise_horizon(deleted_at);
         }
     }
 

@@ -156,6 +156,7 @@ impl ReplicatorCore {
         for news in all {
             match news {
                 GateNews::TookOver => {}
+                GateNews::Raised => self.entries.storing.meta_is_first(),
                 GateNews::Ask(member) => self.ask_standing(now, member, out),
                 GateNews::Opened { parted } => self.on_gate_opened(now, parted),
                 GateNews::Stale(stale) => self.on_stale(stale, out),
@@ -222,10 +223,21 @@ impl ReplicatorCore {
         out.push(Effect::Event(event));
     }
 
+    /// A marker or tombstone of this time was forgotten. A store that lacks it says so from then on: what it holds may
+    /// judge nobody who still has what was forgotten. Source: ddata Z9.
+    pub(super) fn raise_horizon(&mut self, time: i64) {
+        let horizon = time.saturating_add(millis(self.settings.max_pruning_dissemination));
+        let mut news = Vec::new();
+        self.gate.raise_horizon(Some(horizon), &mut news);
+        if !news.is_empty() {
+            self.entries.storing.meta_is_first();
+        }
+    }
+
     /// Data went to or came from a member: from now on only rounds say how fresh the store is.
     pub(super) fn note_contact(&mut self, peer: &UniqueAddress) {
         if self.gate.note_exchange(peer) {
-            self.entries.storing.meta_is_due = true;
+            self.entries.storing.meta_is_first();
         }
     }
 

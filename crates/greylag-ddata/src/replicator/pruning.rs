@@ -171,8 +171,7 @@ impl ReplicatorCore {
         for key in self.entries.index.ended(ended) {
             let rules = rules(&self.types, &self.settings, before);
             for marker in self.entries.forget_markers(&rules, &key) {
-                let spread = millis(self.settings.max_pruning_dissemination);
-                self.gate.raise_horizon(marker.performed_at.saturating_add(spread));
+                self.raise_horizon(marker.performed_at);
                 self.stats.markers_forgotten += 1;
             }
         }

@@ -147,6 +147,36 @@ fn scenario_90_b_a_store_among_members_without_any() {
     assert!("abc".chars().any(|name| world.nodes[&name].core.is_current()));
 }
 
+/// ddata Z11: members that had nothing begin a new history. One of them has written something and is not current yet
+/// when a store makes a start that has a base, and has forgotten what others of its history did: nobody is refused,
+/// what was written is counted once, and nothing that was forgotten comes back. Found by simulation (profile `gate`,
+/// seed 485).
+#[test]
+fn who_began_anew_brings_what_it_wrote_to_a_store_that_has_forgotten() {
+    let mut world = old_stores();
+    stop_all(&mut world);
+    start_all(&mut world, "fg", 1);
+    world.count('f', "c", 1);
+    world.advance(SOON);
+    assert!("fg".chars().all(|name| world.nodes[&name].core.is_current()), "they began a new history");
+    world.start('h', 1, ReplicaStatus::Up);
+    world.count('h', "c", 2);
+    world.add('h', "s", "y");
+    world.start('c', 1, ReplicaStatus::Up);
+    world.publish();
+    world.settle();
+    world.advance(SOON * 2);
+    for name in "cfgh".chars() {
+        assert_eq!(*world.lifecycle(name), Lifecycle::Running, "{name}");
+        assert!(world.nodes[&name].core.is_current(), "{name}");
+    }
+    world.all_count("c", 8);
+    world.all_hold("s", "y");
+    world.advance(LIFE * 2 + SPREAD * 4);
+    world.all_count("c", 8);
+    world.all_hold("s", "y");
+}
+
 /// a, b and f, which has nothing, are started without c; c comes later.
 fn started_without_c() -> (World, StoreImage) {
     let mut world = old_stores();

@@ -6,12 +6,13 @@ use std::time::{Duration, Instant};
 
 use greylag_core::UniqueAddress;
 use greylag_crdt::{
-    CounterOverflow, DotSource, GCounter, LwwMap, OrMap, OrSet, PNCounter, Plain, PnCounterMap, RemovedNodePruning,
-    ReplicaId, ReplicatedData, UpdateCx,
+    CounterOverflow, DotSource, GCounter, LwwMap, OrMap, OrSet, PNCounter, Performed, Plain, PnCounterMap,
+    RemovedNodePruning, ReplicaId, ReplicatedData, UpdateCx,
 };
 use greylag_ddata::{
-    DurableSettings, Effect, Envelope, Input, Key, KeyId, Lifecycle, Message, ReadReply, Replica, ReplicaStatus,
-    Replicas, ReplicatorCore, ReplicatorEvent, ReplicatorSettings, StoreImage, TypeTable, WriteLevel,
+    DurableSettings, Effect, Envelope, Input, Key, KeyId, Lifecycle, LoadedRecord, Message, ReadReply, Replica,
+    ReplicaStatus, Replicas, ReplicatorCore, ReplicatorEvent, ReplicatorSettings, StoreImage, StoreOp, TypeTable,
+    WriteLevel,
 };
 use greylag_testkit::deadlines::assert_moved;
 
@@ -86,6 +87,33 @@ pub(crate) fn address(name: char, incarnation: u64) -> UniqueAddress {
 
 pub(crate) fn replica(name: char) -> ReplicaId {
     ReplicaId(address(name, 0).uid().get())
+}
+
+/// The markers of a disk: of which entry, about whom, by whom, and when that was performed.
+type Kept = BTreeMap<(KeyId, ReplicaId, ReplicaId), i64>;
+
+fn kept(disk: &StoreImage) -> Kept {
+    let of = |(key, record): (&KeyId, &LoadedRecord)| match record {
+        LoadedRecord::Value { markers, .. } => {
+            let named = |marker: &Performed| ((key.clone(), marker.removed, marker.owner), marker.performed_at);
+            markers.iter().map(named).collect()
+        }
+        _ => Vec::new(),
+    };
+    disk.records.iter().flat_map(of).collect()
+}
+
+/// Does an op of a batch. Whatever a crash tears off behind it, a marker that went from an entry is known on that disk
+/// to be forgotten. Source: ddata Z9.
+fn apply(disk: &mut StoreImage, op: StoreOp, spread: Duration) {
+    let before = kept(disk);
+    disk.apply(op);
+    let after = kept(disk);
+    let is_gone = |at: &(KeyId, ReplicaId, ReplicaId)| disk.records.contains_key(&at.0) && !after.contains_key(at);
+    let forgotten = before.iter().filter(|(at, _)| is_gone(at)).map(|(_, performed_at)| *performed_at).max();
+    let horizon = disk.meta.as_ref().and_then(|meta| meta.forget_horizon);
+    let needed = forgotten.map(|at| at + spread.as_millis() as i64);
+    assert!(horizon >= needed, "the disk forgot a marker: horizon {horizon:?}, needed {needed:?}");
 }
 
 fn key<T: ReplicatedData>(id: &str) -> Key<T> {
@@ -255,7 +283,8 @@ impl World {
                 }
                 Effect::Store { ticket, ops } => {
                     let disk = self.disks.entry(name).or_default();
-                    ops.into_iter().for_each(|op| disk.apply(op));
+                    let spread = self.settings.max_pruning_dissemination;
+                    ops.into_iter().for_each(|op| apply(disk, op, spread));
                     self.input(name, Input::Stored { ticket, result: Ok(()) });
                 }
                 _ => {}
