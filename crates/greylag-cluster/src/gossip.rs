@@ -111,7 +111,7 @@ impl Gossip {
         (self.seen.stands_in(self.members.places()) || self.seen.iter().all(known))
             && self.version.iter().all(|(address, _)| known(address))
             && self.reachability.versions().keys().all(known)
-            && self.reachability.accusations().all(|(observer, subject, _)| known(observer) && known(subject))
+            && self.reachability.rows().iter().all(|(observer, row)| known(observer) && row.keys().all(known))
             && !self.tombstones.keys().any(known)
     }
 

@@ -72,3 +72,18 @@ impl Health {
             && !ends_soon
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Scenario 83: a node whose certificate ends within a week wants a human, and one without TLS does not.
+    #[test]
+    fn scenario_83_a_certificate_that_ends_within_a_week_is_not_good() {
+        let healthy = Health { initialized: true, converged: true, ..Health::default() };
+        for (days, good) in [(None, true), (Some(30), true), (Some(7), true), (Some(6), false), (Some(-1), false)] {
+            let health = Health { certificate_days_left: days, ..healthy.clone() };
+            assert_eq!(health.is_good(), good, "{days:?}");
+        }
+    }
+}

@@ -302,6 +302,25 @@ mod tests {
         assert_eq!(monitored(&core), [2, 3, 4, 5], "an unreachable one is watched without counting");
     }
 
+    /// cluster F2: the ring is closed, so each of six watches three.
+    #[test]
+    fn scenario_41_each_of_six_watches_three() {
+        let (now, all) = (Instant::now(), nodes(6));
+        let ring = [[2, 3, 4], [3, 4, 5], [4, 5, 6], [1, 5, 6], [1, 2, 6], [1, 2, 3]];
+        for (own, expected) in all.iter().zip(ring) {
+            let others: Vec<UniqueAddress> = all.iter().filter(|other| *other != own).cloned().collect();
+            let mut core = HeartbeatCore::new(
+                own.clone(),
+                FailureDetectorSettings { monitored_by_nr_of_members: 3, ..FailureDetectorSettings::default() },
+                now,
+            );
+            members(&mut core, now, &others, &[]);
+            let mut found = monitored(&core);
+            found.sort_unstable();
+            assert_eq!(found, expected, "{own}");
+        }
+    }
+
     #[test]
     fn scenario_41_with_enough_monitors_everyone_else() {
         let (now, all) = (Instant::now(), nodes(6));

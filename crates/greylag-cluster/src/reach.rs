@@ -45,7 +45,12 @@ impl Reach {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use greylag_core::UniqueAddress;
+
     use super::*;
+    use crate::reachability::{Reachability, Record, Status};
 
     /// Cluster 77: the largest number that is believed can be counted on from, and what follows is believed by
     /// others a moment later.
@@ -61,5 +66,23 @@ mod tests {
         // A hundred changes a second for a hundred years, judged by a clock that starts in 1970.
         assert!(Reach::at(0).covers_version(&version(100 * 86_400 * 800)));
         assert!(Reach::at(u64::MAX).ups < Member::NOT_UP);
+    }
+
+    /// Cluster 77: no counter of a state that a member sends is believed beyond reach, those of the accusations
+    /// included.
+    #[test]
+    fn every_counter_of_a_state_has_to_lie_within_reach() {
+        let reach = Reach::at(1_795_000_000_000);
+        let (a, b): (UniqueAddress, UniqueAddress) = ("a:1#1".parse().unwrap(), "b:1#1".parse().unwrap());
+        let state = |row: u64, record: u64| {
+            let mut gossip = Gossip::default();
+            let record = Record { status: Status::Unreachable, version: record };
+            let rows = BTreeMap::from([(a.clone(), BTreeMap::from([(b.clone(), record)]))]);
+            gossip.reachability = Reachability::from_parts(rows, BTreeMap::from([(a.clone(), row)])).into();
+            reach.covers(&gossip)
+        };
+        assert!(state(reach.changes, reach.changes));
+        assert!(!state(reach.changes + 1, 1) && !state(1, reach.changes + 1));
+        assert!(!state(u64::MAX, 1) && !state(1, u64::MAX));
     }
 }

@@ -200,7 +200,10 @@ mod tests {
         assert!(table.rows().is_empty() && table.version(&a) == 2, "the row goes, its version stays");
         assert!(table.set(&c, &b, Status::Terminated));
         assert!(!table.set(&c, &b, Status::Reachable), "terminated is final");
+        assert!(!table.set(&c, &b, Status::Unreachable), "not even that is less than terminated");
         assert_eq!((table.aggregate(&b), table.aggregate(&a)), (Status::Terminated, Status::Reachable));
+        assert!(table.set(&a, &b, Status::Unreachable));
+        assert_eq!(table.aggregate(&b), Status::Terminated, "the gravest word of all observers");
     }
 
     /// cluster M8.
@@ -219,5 +222,24 @@ mod tests {
         let mut without_b = Reachability::merged(&old, &new);
         without_b.retain(|node| *node != b);
         assert_eq!((without_b.rows().len(), without_b.version(&a)), (0, 2));
+    }
+
+    /// cluster M8: where each of two tables has the newer row of another observer, the newer row of each is taken.
+    #[test]
+    fn scenario_33_of_two_tables_the_newer_row_of_each_observer_is_taken() {
+        let (a, b, c) = (node("a"), node("b"), node("c"));
+        let mut both = Reachability::default();
+        both.set(&a, &b, Status::Unreachable);
+        let (mut left, mut right) = (both.clone(), both);
+        left.set(&a, &b, Status::Reachable);
+        left.set(&a, &c, Status::Unreachable);
+        right.set(&c, &b, Status::Terminated);
+        let (left, right): (Shared<_>, Shared<_>) = (left.into(), right.into());
+        for merged in [Reachability::merged(&left, &right), Reachability::merged(&right, &left)] {
+            let said = [(&a, &b), (&a, &c), (&c, &b)].map(|(observer, subject)| merged.status(observer, subject));
+            assert_eq!(said, [Status::Reachable, Status::Unreachable, Status::Terminated]);
+            assert_eq!((merged.version(&a), merged.version(&c)), (3, 1));
+            assert_eq!(merged.rows().values().map(|row| row.len()).sum::<usize>(), 2, "nothing of the older rows");
+        }
     }
 }

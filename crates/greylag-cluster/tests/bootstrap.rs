@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use greylag_cluster::{Bootstrap, BootstrapEffect, BootstrapInput, BootstrapMessage, BootstrapSettings};
 use greylag_core::{NodeAddress, UniqueAddress};
+use greylag_testkit::deadlines::assert_moved;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -33,7 +34,11 @@ impl World {
 
     fn tell(&mut self, node: usize, input: BootstrapInput) {
         let mut effects = Vec::new();
+        let ticks = matches!(input, BootstrapInput::Tick);
         self.nodes[node].handle(self.now, input, &mut effects);
+        if ticks {
+            assert_moved("bootstrap", self.now, self.nodes[node].next_deadline());
+        }
         for effect in effects {
             match effect {
                 BootstrapEffect::Send { to, message } => {

@@ -257,7 +257,8 @@ fn whoever_heard_of_a_cluster_never_forms_one() {
         a.message("c", Message::InitJoinNack);
         let out = a.run(30 * SECOND, &[]);
         assert!(a.core.view().members.is_empty());
-        assert!(logs(&out)[0].contains("once heard of a cluster"), "{:?}", logs(&out));
+        let warning = logs(&out)[0];
+        assert!(warning.contains("once heard of a cluster") && warning.contains("self_join_alone"), "{warning}");
     }
     let settings = ClusterSettings { self_join_alone: true, ..ClusterSettings::default() };
     let mut alone = Machine::new("a", settings);
@@ -274,16 +275,21 @@ fn settings_of_other_layers_must_fit_where_both_know_them_and_secrets_stay_here(
     for (key, value) in [("sharding.number_of_shards", "100"), ("transport.tls_key", "secret"), ("only.ours", "1")] {
         a.command(Command::RegisterJoinKey { key: key.into(), value: value.into() });
     }
-    let config = [("cluster.downing", "none"), ("cluster.protocol", "1"), ("sharding.number_of_shards", "100")];
+    // The caller names the key, so that nothing but its being a secret keeps the value here.
+    let theirs = ("transport.tls_key", "theirs");
+    let config = [("cluster.downing", "none"), ("cluster.protocol", "1"), ("sharding.number_of_shards", "100"), theirs];
     let out = a.message("b", init_join(&config));
     let [Message::InitJoinAck { config: own, .. }] = &sent(&out, "b")[..] else { panic!("{out:?}") };
-    assert!(!own.values().any(|value| value == "secret"));
+    assert!(own.contains_key("sharding.number_of_shards") && !own.contains_key("transport.tls_key"), "{own:?}");
     assert!(!own.contains_key("only.ours"), "values of the same keys");
     assert!(logs(&out).is_empty());
 
     let mut b = Machine::new("b", ClusterSettings::default());
     b.command(Command::RegisterJoinKey { key: "sharding.number_of_shards".into(), value: "12".into() });
-    b.command(Command::JoinSeeds(vec![address("a")]));
+    b.command(Command::RegisterJoinKey { key: "transport.tls_key".into(), value: "secret".into() });
+    let asked = sent(&b.command(Command::JoinSeeds(vec![address("a")])), "a");
+    let [Message::InitJoin { config, .. }] = &asked[..] else { panic!("{asked:?}") };
+    assert!(config.contains_key("sharding.number_of_shards") && !config.contains_key("transport.tls_key"));
     let theirs = BTreeMap::from([
         ("cluster.downing".to_owned(), "keep_majority".to_owned()),
         ("sharding.number_of_shards".to_owned(), "100".to_owned()),
@@ -298,6 +304,27 @@ fn settings_of_other_layers_must_fit_where_both_know_them_and_secrets_stay_here(
     let starts = ["cluster.downing", "cluster.protocol", "sharding.number_of_shards"];
     assert!(keys.iter().zip(starts).all(|(key, start)| key.starts_with(start)) && keys.len() == 3, "{keys:?}");
     assert_eq!(logs(&out).len(), 3, "each differing key is logged");
+}
+
+/// cluster M25a, scenario 18: where differing settings are not enforced the joiner warns of each, and joins.
+#[test]
+fn scenario_18_settings_that_are_not_enforced_are_warned_of_and_the_joiner_joins() {
+    let theirs = |downing: &str| {
+        let values = [("cluster.downing", downing), ("cluster.protocol", "1")];
+        values.map(|(key, value)| (key.to_owned(), value.to_owned())).into()
+    };
+    for (enforced, downing) in [(true, "lease_majority"), (false, "lease_majority"), (false, "none")] {
+        let settings =
+            ClusterSettings { enforce_config_on_join: enforced, downing: Downing::None, ..Default::default() };
+        let mut b = Machine::new("b", settings);
+        b.command(Command::JoinSeeds(vec![address("a")]));
+        let out = b.message("a", Message::InitJoinAck { cluster_id: 5, config: theirs(downing) });
+        let joins = sent(&out, "a").iter().any(|message| matches!(message, Message::Join { .. }));
+        assert_eq!(joins, !enforced, "{downing}");
+        let warnings = logs(&out);
+        assert_eq!(warnings.len(), usize::from(downing != "none"), "{warnings:?}");
+        assert!(warnings.iter().all(|text| text.contains("cluster.downing (ours none, theirs lease_majority)")));
+    }
 }
 
 /// cluster M25, §7.
@@ -947,6 +974,22 @@ fn a_quarantined_member_stays_unreachable_and_is_not_downed() {
     assert!(a.input(Input::PeerQuarantined { peer: ua("x"), reason, harmless: false }).is_empty());
 }
 
+/// cluster M32, scenario 35: whoever accuses this node, it is never told to listeners as unreachable.
+#[test]
+fn scenario_35_this_node_is_never_told_as_unreachable() {
+    let mut a = Machine::with("a", ClusterSettings::default(), &["b", "c"]);
+    let out = a.gossip_from("c", |gossip| {
+        gossip.reachability.set(&ua("c"), &ua("a"), Status::Unreachable);
+        gossip.reachability.set(&ua("c"), &ua("b"), Status::Unreachable);
+    });
+    assert!(a.core.gossip().reachability.accusations().any(|(_, subject, _)| *subject == ua("a")), "it knows of it");
+    let told = out.iter().filter_map(|effect| match effect {
+        Effect::Publish(ClusterEvent::UnreachableMember(member)) => Some(member.address.clone()),
+        _ => None,
+    });
+    assert!(told.eq([ua("b")]) && a.core.view().unreachable.iter().eq([&ua("b")]));
+}
+
 /// cluster F12, M11: what only others find unreachable is heard and may be gossiped to.
 #[test]
 fn gossip_of_a_member_that_only_others_accuse_is_taken() {
@@ -1138,6 +1181,42 @@ fn whoever_waits_is_let_in_weakly_at_the_seventh_blocked_tick() {
     assert_eq!(a.status("d"), Some(MemberStatus::WeaklyUp));
 }
 
+/// cluster M21, M22, scenario 25: whoever waits is not let in weakly either while fewer than the minimum are there,
+/// in all or of a role.
+#[test]
+fn scenario_25_nobody_is_let_in_weakly_before_enough_have_joined_in_all_and_of_each_role() {
+    let minimum = |all, of_workers| ClusterSettings {
+        min_number_of_members: all,
+        role_min_number_of_members: [("worker".to_owned(), of_workers)].into(),
+        ..ClusterSettings::default()
+    };
+    let let_in = |all, of_workers| {
+        // They came Up while fewer were asked for, as with nodes whose settings differ.
+        let mut other = Machine::with("b", ClusterSettings::default(), &["c"]);
+        let mut a = Machine::new("a", minimum(all, of_workers));
+        let welcome = a.welcome_from(&mut other);
+        a.message("b", welcome);
+        a.gossip_from("b", |gossip| {
+            let members: Vec<Member> = gossip.members.values().cloned().collect();
+            for (member, number) in members.into_iter().zip(1..) {
+                gossip.members.insert(Member { status: MemberStatus::Up, up_number: number, ..member });
+            }
+        });
+        a.agree(&["b", "c"]);
+        assert_eq!(a.core.view().leader, Some(ua("a")), "it is this node's to let in");
+        while !a.core.view().unreachable.contains(&ua("c")) {
+            a.run(SECOND / 10, &["b"]);
+        }
+        a.join("d");
+        a.run(20 * SECOND, &["b", "d"]);
+        assert!(a.core.health(a.now).blocked_ticks > 7, "the tick at which it would be let in is past");
+        a.status("d").unwrap()
+    };
+    assert_eq!(let_in(4, 2), MemberStatus::WeaklyUp);
+    assert_eq!(let_in(5, 2), MemberStatus::Joining, "four of five");
+    assert_eq!(let_in(4, 3), MemberStatus::Joining, "two workers of three");
+}
+
 /// cluster M14.
 #[test]
 fn gossip_of_whom_this_node_itself_finds_unreachable_is_ignored() {
@@ -1164,6 +1243,33 @@ fn scenario_34_gossip_prefers_who_has_not_seen_and_spares_who_does_not_answer() 
     a.run(15 * SECOND, &["b", "c", "d"]);
     assert_eq!(a.core.gossip().reachability.status(&ua("a"), &ua("e")), Status::Unreachable);
     assert_eq!(to(&a.run(100 * SECOND, &["b", "c", "d"]), "e"), 0);
+}
+
+/// cluster M11, F12: a member that others find unreachable is gossiped to all the same.
+#[test]
+fn scenario_34_a_member_that_only_others_accuse_is_gossiped_to() {
+    let others = ["b", "c", "d"];
+    let mut a = Machine::with("a", ClusterSettings::default(), &others);
+    a.gossip_from("c", |gossip| gossip.reachability.set(&ua("c"), &ua("b"), Status::Unreachable));
+    assert!(a.core.view().unreachable.contains(&ua("b")));
+    let out = a.run(60 * SECOND, &others);
+    assert!(sent(&out, "b").iter().any(is_gossip));
+}
+
+/// cluster M11: with the bias always on only those are drawn that have not seen the state, while there are any;
+/// with the bias off everybody is.
+#[test]
+fn scenario_34_with_the_bias_only_those_are_drawn_that_have_not_seen_it_and_without_it_all() {
+    for (probability, drawn) in [(1.0, ["e"].as_slice()), (0.0, &["b", "c", "d", "e"])] {
+        let others = ["b", "c", "d", "e"];
+        let settings = ClusterSettings { gossip_different_view_probability: probability, ..Default::default() };
+        let mut a = Machine::with("a", settings, &others);
+        a.gossip_from("b", |_| ());
+        a.agree(&["b", "c", "d"]);
+        let out = a.run(100 * SECOND, &others);
+        let hears = |name: &&str| sent(&out, name).iter().any(is_gossip);
+        assert!(others.into_iter().filter(hears).eq(drawn.iter().copied()), "{probability}");
+    }
 }
 
 /// cluster M15: the two oldest, of all and of each role of who exits, hear of it at once.

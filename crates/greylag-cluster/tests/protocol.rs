@@ -21,6 +21,7 @@ use greylag_cluster::{
     ProofOfDeath,
 };
 use greylag_core::{NodeAddress, Uid, UniqueAddress};
+use greylag_testkit::deadlines::assert_moved;
 use greylag_testkit::transcript::{self, Case};
 use greylag_transport::{Destination, Holder, RejectCode};
 
@@ -208,6 +209,7 @@ impl World {
             let Some((at, node)) = next.filter(|(at, _)| *at <= self.base + end) else { break };
             self.now = self.now.max(at - self.base);
             self.input(&node, Input::Tick);
+            assert_moved("cluster core", self.base + self.now, self.nodes[&node].next_deadline());
         }
         self.now = end;
     }

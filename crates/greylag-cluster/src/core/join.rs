@@ -170,7 +170,8 @@ impl ClusterCore {
         }
         join.warn_at = now + self.settings.seed_node_timeout;
         let why = if heard {
-            "this process once heard of a cluster, so it never forms one; restart it if that cluster is gone"
+            "this process once heard of a cluster, so it never forms one, whatever self_join_alone says; restart it if \
+             that cluster is gone"
         } else {
             "with fewer than half of the list, itself counted, it forms no cluster (see self_join_alone)"
         };

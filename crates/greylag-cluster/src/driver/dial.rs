@@ -156,6 +156,50 @@ mod tests {
         here.shutdown().await;
     }
 
+    /// cluster S20: whoever was never associated with is not dialled, though a kernel would refuse; and a dial that
+    /// nobody answers, accepting or refusing, proves nothing.
+    #[tokio::test]
+    async fn scenario_62_neither_a_time_out_nor_an_unknown_address_proves_a_death() {
+        use greylag_core::{CodecId, DeadLetterReason};
+        use greylag_transport::{Destination, Envelope, GrpcTransport, Recipient, TransportSettings};
+
+        let bind = async |port| {
+            let settings = TransportSettings {
+                canonical_host: Some("127.0.0.1".to_owned()),
+                canonical_port: port,
+                ..TransportSettings::new("test")
+            };
+            GrpcTransport::bind(settings, std::sync::Arc::default()).await.unwrap()
+        };
+        let (here, there) = (bind(0).await, bind(0).await);
+        let never: UniqueAddress = "127.0.0.1:1#9".parse().unwrap();
+        assert_eq!(dial(ProofOfDeath::On, &*here, never.clone()).await, Input::DialFailed(never));
+
+        let peer = there.self_address().clone();
+        let nobody = Envelope::new(Recipient::new("control/nobody"), CodecId::INTERNAL, "x", bytes::Bytes::new());
+        here.send(&Destination::Incarnation(peer.clone()), nobody).unwrap();
+        while !there.dead_letter_totals().contains_key(&DeadLetterReason::NoSuchRecipient) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        there.shutdown().await;
+        let refused = dial(ProofOfDeath::On, &*here, peer.clone()).await;
+        assert_eq!(refused, Input::DialRefused(peer.clone()), "it was associated with");
+        // A listener that accepts nobody, with as many waiting as its kernel lets wait.
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.set_reuseaddr(true).unwrap();
+        let address = SocketAddr::new(IpAddr::from([127, 0, 0, 1]), peer.address().port());
+        socket.bind(address).unwrap();
+        let _listener = socket.listen(1).unwrap();
+        let mut waiting = Vec::new();
+        while let Ok(Ok(stream)) = tokio::time::timeout(DIAL_TIMEOUT / 4, TcpStream::connect(address)).await {
+            waiting.push(stream);
+        }
+        for policy in [ProofOfDeath::On, ProofOfDeath::Local] {
+            assert_eq!(dial(policy, &*here, peer.clone()).await, Input::DialFailed(peer.clone()));
+        }
+        here.shutdown().await;
+    }
+
     #[tokio::test]
     async fn a_port_that_was_closed_is_silent_and_an_open_one_is_not() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

@@ -229,4 +229,49 @@ mod tests {
         assert!(matches!(members.next().await, Some(ClusterEvent::MemberLeft(_))), "nothing of other kinds between");
         assert_eq!(members.next().await, Some(ClusterEvent::ClusterShuttingDown), "which everybody gets");
     }
+    /// cluster M32, M33: a late subscriber that wants events gets those that lead from nothing to the present view.
+    #[tokio::test]
+    async fn scenario_35_a_late_subscriber_gets_all_that_leads_to_the_present_view() {
+        use crate::view::Tombstone;
+
+        let hub = hub(100);
+        let own: UniqueAddress = "a:1#1".parse().unwrap();
+        let member = |text: &str, status| {
+            let roles = Arc::new(["worker".to_owned()].into());
+            Member { status, ..Member::joining(text.parse().unwrap(), roles, AppVersion::default()) }
+        };
+        let members = vec![
+            member("a:1#1", MemberStatus::Up),
+            member("b:1#1", MemberStatus::Leaving),
+            member("c:1#1", MemberStatus::Joining),
+        ];
+        let mut view = MembershipView::empty(own.clone());
+        view.unreachable.insert(members[1].address.clone());
+        view.tombstones.insert("z:1#1".parse().unwrap(), Tombstone::default());
+        view.leader = Some(own.clone());
+        view.role_leaders.insert("worker".to_owned(), own.clone());
+        view.seen_by.insert(own.clone());
+        view.members = members.into();
+        let expected = diff(&MembershipView::empty(own), &view);
+        let named = |name: &str| expected.iter().filter(|event| format!("{event:?}").starts_with(name)).count();
+        let names = [
+            "TombstoneAdded",
+            "MemberUp",
+            "MemberLeft",
+            "MemberJoined",
+            "UnreachableMember",
+            "LeaderChanged",
+            "RoleLeaderChanged",
+            "SeenChanged",
+        ];
+        assert_eq!(names.map(named), [1; 8], "{expected:?}");
+        hub.publish(Some(Arc::new(view)), &[]);
+        let mut late = hub.subscribe(EventKind::ALL.into(), InitialState::Events);
+        hub.close();
+        let mut told = Vec::new();
+        while let Some(event) = late.next().await {
+            told.push(event);
+        }
+        assert_eq!(told, expected);
+    }
 }

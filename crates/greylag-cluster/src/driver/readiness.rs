@@ -56,14 +56,7 @@ impl Cluster {
                 .not_ready
                 .push("this node may have been removed without knowing it; its single writers wait".to_owned());
         }
-        if let Some(days) = self.remoting().certificate_days_left()
-            && days < DEGRADED_DAYS
-        {
-            readiness.degraded.push(match days {
-                ..0 => "this node's certificate has expired; nobody accepts a new connection by it".to_owned(),
-                days => format!("this node's certificate ends in {days} days; replace its file"),
-            });
-        }
+        readiness.degraded.extend(certificate_that_ends(self.remoting().certificate_days_left()));
         for check in self.inner.checks.0.lock().unwrap_or_else(PoisonError::into_inner).iter() {
             readiness.extend(check());
         }
@@ -74,5 +67,27 @@ impl Cluster {
     /// neither wait nor ask the cluster in turn.
     pub fn add_readiness_check(&self, check: impl Fn() -> Readiness + Send + Sync + 'static) {
         self.inner.checks.0.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(check));
+    }
+}
+
+/// What is to be said of a certificate that ends within a week, or has ended (cluster 83).
+fn certificate_that_ends(days_left: Option<i64>) -> Option<String> {
+    match days_left.filter(|days| *days < DEGRADED_DAYS)? {
+        ..0 => Some("this node's certificate has expired; nobody accepts a new connection by it".to_owned()),
+        days => Some(format!("this node's certificate ends in {days} days; replace its file")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Scenario 83: from seven days on the certificate is among what should be looked at.
+    #[test]
+    fn scenario_83_a_certificate_that_ends_within_a_week_degrades_readiness() {
+        let said = [None, Some(30), Some(7), Some(6), Some(0), Some(-1)].map(certificate_that_ends);
+        let holds = |index: usize, text: &str| said[index].as_ref().is_some_and(|said| said.contains(text));
+        assert_eq!(said.each_ref().map(Option::is_some), [false, false, false, true, true, true]);
+        assert!(holds(3, "ends in 6 days") && holds(4, "ends in 0 days") && holds(5, "has expired"), "{said:?}");
     }
 }

@@ -353,4 +353,38 @@ mod tests {
         let terminated = within(watch.terminated()).await.unwrap().unwrap();
         assert_eq!(terminated.why, WhyTerminated::MemberRemoved);
     }
+    /// Scenario 10, over sockets and with short times: a watch that is put during a short cut fires when its recipient
+    /// stops later; a cut that lasts ends it by the quarantine of the node.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn scenario_10_a_watch_survives_a_short_cut_and_ends_with_a_long_one() {
+        use greylag_transport::{Fault, GrpcTransport, TransportSettings};
+
+        let give_up_reliable_after = Duration::from_secs(2);
+        let bind = async || {
+            let settings = TransportSettings { give_up_reliable_after, ..TransportSettings::test() };
+            GrpcTransport::bind(settings, Arc::new(Registry::new())).await.unwrap()
+        };
+        let (a, b) = (bind().await, bind().await);
+        let one = Cluster::start(ClusterSettings::test(), a.clone()).await.unwrap();
+        let two = Cluster::start(ClusterSettings::test(), b.clone()).await.unwrap();
+        within(one.join_self()).await.unwrap();
+        within(two.join(a.self_address().address().clone())).await.unwrap();
+        within(one.wait_for(|view| view.members.len() == 2 && view.converged)).await.unwrap();
+        let at = b.self_address().clone();
+        b.register("x", Arc::new(Nobody));
+        a.fault(at.address(), Fault::BlackholeOutbound);
+        let watch = one.watch(&Recipient::new("x"), &at).await.unwrap();
+        let swallowed = a.stats().swallowed_envelopes;
+        while a.stats().swallowed_envelopes < swallowed + 4 {
+            tokio::task::yield_now().await;
+        }
+        a.fault(at.address(), Fault::Pass);
+        b.unregister("x");
+        assert_eq!(within(watch.terminated()).await.unwrap().unwrap().why, WhyTerminated::Stopped);
+
+        b.register("x", Arc::new(Nobody));
+        a.fault(at.address(), Fault::BlackholeOutbound);
+        let watch = one.watch(&Recipient::new("x"), &at).await.unwrap();
+        assert_eq!(within(watch.terminated()).await.unwrap().unwrap().why, WhyTerminated::Quarantined);
+    }
 }

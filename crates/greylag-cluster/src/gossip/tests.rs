@@ -89,6 +89,20 @@ fn a_broken_state_is_repaired() {
     assert_eq!(gossip.repair(), None);
 }
 
+/// cluster M4: a record that says a stranger is reachable is one about a stranger all the same.
+#[test]
+fn a_record_about_nobody_is_repaired_whatever_it_says() {
+    let mut gossip = state(&[('a', MemberStatus::Up), ('b', MemberStatus::Up)]);
+    gossip.reachability.set(&node('a'), &node('b'), Status::Unreachable);
+    gossip.version.increment(&node('a'));
+    let sound = gossip.clone();
+    gossip.reachability.set(&node('a'), &node('z'), Status::Unreachable);
+    gossip.reachability.set(&node('a'), &node('z'), Status::Reachable);
+    assert!(!gossip.is_sound() && sound.is_sound());
+    assert_eq!(gossip.repair(), Some(false));
+    assert!(gossip.is_sound() && gossip.reachability.rows()[&node('a')].keys().eq([&node('b')]));
+}
+
 /// cluster M17.
 #[test]
 fn convergence_waits_for_settled_members_and_standing_accusations() {

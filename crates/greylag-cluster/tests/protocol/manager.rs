@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use greylag_cluster::*;
 use greylag_core::UniqueAddress;
+use greylag_testkit::deadlines::assert_moved;
 use greylag_testkit::transcript::{self, Case};
 
 pub(crate) struct Bench {
@@ -128,6 +129,7 @@ impl Bench {
         while let Some(at) = self.manager.next_deadline().filter(|at| *at <= self.base + end) {
             self.now = self.now.max(at - self.base);
             self.input(ManagerInput::Tick);
+            assert_moved("singleton manager", self.base + self.now, self.manager.next_deadline());
         }
         self.now = end;
     }

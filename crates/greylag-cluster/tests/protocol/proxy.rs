@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use greylag_cluster::*;
+use greylag_testkit::deadlines::assert_moved;
 use greylag_testkit::transcript::{self, Case};
 
 use crate::manager::{node, status};
@@ -80,6 +81,7 @@ impl Bench {
         while let Some(at) = self.proxy.next_deadline().filter(|at| *at <= self.base + end) {
             self.now = self.now.max(at - self.base);
             self.input(ProxyInput::Tick);
+            assert_moved("singleton proxy", self.base + self.now, self.proxy.next_deadline());
         }
         self.now = end;
     }

@@ -2,6 +2,7 @@
 
 use greylag_cluster::*;
 
+use crate::seeds;
 use crate::world::{SECOND, World};
 
 fn removed_clean(gone: &greylag_core::UniqueAddress) -> impl Fn(&ClusterEvent) -> bool + use<> {
@@ -12,7 +13,7 @@ fn removed_clean(gone: &greylag_core::UniqueAddress) -> impl Fn(&ClusterEvent) -
 #[test]
 fn scenario_61_a_killed_process_is_removed_clean_within_seconds() {
     let mut times = Vec::new();
-    for seed in 0..60 {
+    for seed in seeds(60) {
         let mut world = World::resolver(seed);
         world.one_host = true;
         let ids = world.cluster(&["a", "b", "c", "d"]);
@@ -49,7 +50,7 @@ fn scenario_61_without_a_broken_link_the_detector_starts_the_dials() {
 
 #[test]
 fn scenario_61_a_stopped_process_is_never_proven_dead() {
-    for seed in 0..10 {
+    for seed in seeds(10) {
         let mut world = World::resolver(seed);
         world.one_host = true;
         let ids = world.cluster(&["a", "b", "c", "d"]);
@@ -65,7 +66,7 @@ fn scenario_61_a_stopped_process_is_never_proven_dead() {
 
 #[test]
 fn scenario_61_killed_and_restarted_at_once_at_the_same_address() {
-    for seed in 0..40 {
+    for seed in seeds(40) {
         let mut world = World::new(seed, ClusterSettings::default());
         world.one_host = seed % 2 == 0;
         let ids = world.cluster(&["a", "b", "c", "d"]);
@@ -90,7 +91,7 @@ fn scenario_62_a_remote_process_is_not_proven_dead_by_refusals() {
 
 #[test]
 fn scenario_62_a_killed_singleton_host_is_replaced_without_a_margin() {
-    for seed in 0..30 {
+    for seed in seeds(30) {
         let mut world = World::resolver(seed);
         world.one_host = true;
         let ids = world.cluster(&["a", "b", "c"]);
@@ -102,7 +103,7 @@ fn scenario_62_a_killed_singleton_host_is_replaced_without_a_margin() {
 
 #[test]
 fn scenario_62_a_leaver_that_ends_normally_is_never_downed() {
-    for seed in 0..20 {
+    for seed in seeds(20) {
         let mut world = World::resolver(seed);
         world.one_host = true;
         let ids = world.cluster(&["a", "b", "c", "d"]);
@@ -116,7 +117,7 @@ fn scenario_62_a_leaver_that_ends_normally_is_never_downed() {
 
 #[test]
 fn several_die_together_the_survivors_agree() {
-    for seed in 0..30 {
+    for seed in seeds(30) {
         let mut world = World::resolver(seed);
         world.one_host = true;
         let ids = world.cluster(&["a", "b", "c", "d", "e", "f"]);

@@ -4,6 +4,7 @@
 use greylag_cluster::*;
 use greylag_testkit::network::NodeId;
 
+use crate::seeds;
 use crate::world::{SECOND, World};
 
 fn with_strategy(seed: u64, strategy: Strategy) -> World {
@@ -27,7 +28,7 @@ fn cut(world: &mut World, ids: &[NodeId], at: usize, first_survive: bool) {
 /// cluster S7.
 #[test]
 fn scenario_47_static_quorum_in_a_cluster() {
-    for seed in 0..5 {
+    for seed in seeds(5) {
         let quorum = |quorum_size| Strategy::StaticQuorum { role: None, quorum_size };
         let mut world = with_strategy(seed, quorum(3));
         let ids = world.cluster(&["a", "b", "c", "d", "e"]);
@@ -42,7 +43,7 @@ fn scenario_47_static_quorum_in_a_cluster() {
 /// cluster S8: the first to come is the oldest.
 #[test]
 fn scenario_48_keep_oldest_in_a_cluster() {
-    for seed in 0..5 {
+    for seed in seeds(5) {
         let oldest = |down_if_alone| Strategy::KeepOldest { role: None, down_if_alone };
         let mut world = with_strategy(seed, oldest(true));
         let ids = world.cluster(&["e", "a", "b", "c", "d"]);
@@ -71,7 +72,7 @@ fn a_partition_ends_everybody_under_down_all() {
 /// cluster S11, S12: a broken pair goes, also beside a crash.
 #[test]
 fn scenario_49_a_broken_pair_goes_with_a_crash_or_without() {
-    for seed in 0..10 {
+    for seed in seeds(10) {
         let mut world = World::resolver(seed);
         let ids = world.cluster(&["a", "b", "c", "d", "e"]);
         world.isolate(&ids[..1], &ids[1..2]);
@@ -88,7 +89,7 @@ fn scenario_49_a_broken_pair_goes_with_a_crash_or_without() {
 /// cluster S11: c accuses b, then both crash; the five others survive.
 #[test]
 fn scenario_50_two_crashes_of_which_one_accused_the_other_first() {
-    for seed in 0..10 {
+    for seed in seeds(10) {
         let mut world = World::resolver(seed);
         let ids = world.cluster(&["a", "b", "c", "d", "e", "f", "g"]);
         world.isolate(&ids[1..2], &ids[2..3]);
@@ -105,7 +106,7 @@ fn scenario_50_two_crashes_of_which_one_accused_the_other_first() {
 /// cluster S13: a cut, then another pair cut 2 s later and healed 7 s after that.
 #[test]
 fn scenario_52_reachability_that_never_rests_ends_everybody_in_time() {
-    for seed in 0..10 {
+    for seed in seeds(10) {
         let sbr = SbrSettings {
             stable_after: 10 * SECOND,
             down_all_when_unstable: DownAllWhenUnstable::After(7 * SECOND),
@@ -140,7 +141,7 @@ fn decisions(world: &World, id: NodeId) -> Vec<String> {
 /// knows is enough.
 #[test]
 fn scenario_54_the_removed_hears_of_it_from_a_member_that_it_still_knows() {
-    for seed in 0..10 {
+    for seed in seeds(10) {
         let mut world = World::resolver(seed);
         let patient = SbrSettings { stable_after: 60 * SECOND, ..SbrSettings::default() };
         let quick = world.settings.clone();
@@ -167,7 +168,7 @@ fn scenario_54_the_removed_hears_of_it_from_a_member_that_it_still_knows() {
 /// it came before this node knew of the member.
 #[test]
 fn scenario_62_a_witnessed_death_is_a_clean_removal_and_two_witnesses_change_nothing() {
-    for seed in 0..10 {
+    for seed in seeds(10) {
         let mut world = World::new(seed, ClusterSettings::default());
         let ids = world.cluster(&["a", "b", "c", "d"]);
         let gone = world.ua(ids[3]);
@@ -197,7 +198,7 @@ fn scenario_62_a_witnessed_death_is_a_clean_removal_and_two_witnesses_change_not
 /// cluster S20, M27: a witness that is wrong ends a healthy process, but never leaves two.
 #[test]
 fn who_is_wrongly_said_to_be_dead_ends_at_once() {
-    for seed in 0..10 {
+    for seed in seeds(10) {
         let mut world = World::new(seed, ClusterSettings::default());
         world.tolerate_two = true;
         let ids = world.cluster(&["a", "b", "c"]);

@@ -5,6 +5,7 @@ use std::time::Duration;
 use greylag_cluster::*;
 use greylag_testkit::network::NodeId;
 
+use crate::seeds;
 use crate::world::leases::Of;
 use crate::world::{MS, SECOND, World};
 
@@ -25,7 +26,7 @@ fn grants(world: &World, of: Of) -> Vec<(String, bool)> {
 /// Source: cluster S10.
 #[test]
 fn scenario_53_the_side_that_gets_the_lease_survives_and_gives_it_back() {
-    for seed in 0..10 {
+    for seed in seeds(10) {
         let mut world = lease_majority(seed);
         let ids = world.cluster(&["a", "b", "c", "d", "e"]);
         world.isolate(&ids[..3], &ids[3..]);
@@ -47,7 +48,7 @@ fn scenario_53_the_side_that_gets_the_lease_survives_and_gives_it_back() {
 /// Source: cluster S10.
 #[test]
 fn scenario_53_a_minority_asks_later_and_lives_if_the_majority_never_asks() {
-    for seed in 0..10 {
+    for seed in seeds(10) {
         let mut world = lease_majority(seed);
         let ids = world.cluster(&["a", "b", "c", "d", "e"]);
         let began = world.net.now();
@@ -67,7 +68,7 @@ fn scenario_53_a_minority_asks_later_and_lives_if_the_majority_never_asks() {
 #[test]
 fn scenario_53_a_lease_that_nobody_can_ask_for_ends_everybody() {
     for fault in [LeaseOutcome::Failed, LeaseOutcome::Denied] {
-        for seed in 0..5 {
+        for seed in seeds(5) {
             let mut world = lease_majority(seed);
             let ids = world.cluster(&["a", "b", "c", "d", "e"]);
             world.leases.fault.insert(Of::Resolver, fault);
@@ -80,7 +81,7 @@ fn scenario_53_a_lease_that_nobody_can_ask_for_ends_everybody() {
 /// Source: cluster S10: indirect connections need the lease too, and wait for nothing.
 #[test]
 fn scenario_53_indirectly_connected_nodes_are_downed_under_the_lease() {
-    for seed in 0..5 {
+    for seed in seeds(5) {
         let mut world = lease_majority(seed);
         let ids = world.cluster(&["a", "b", "c", "d", "e"]);
         world.net.cut(ids[3], ids[4]);
@@ -100,7 +101,7 @@ fn leased(seed: u64, settings: ClusterSettings) -> World {
 /// Source: cluster P4, P5.
 #[test]
 fn scenario_59_no_start_until_the_lease_is_granted() {
-    for seed in 0..10 {
+    for seed in seeds(10) {
         let mut world = leased(seed, ClusterSettings::default());
         world.leases.fault.insert(Of::Singleton, LeaseOutcome::Denied);
         let ids = world.cluster(&["a", "b"]);
@@ -122,7 +123,7 @@ fn scenario_59_no_start_until_the_lease_is_granted() {
 /// Source: cluster P4 row Oldest.
 #[test]
 fn scenario_59_a_lost_lease_stops_the_instance_until_it_is_ours_again() {
-    for seed in 0..10 {
+    for seed in seeds(10) {
         let mut world = leased(seed, ClusterSettings::default());
         let ids = world.cluster(&["a", "b"]);
         world.run_until(5 * SECOND, |world| world.host_of_singleton() == Some(ids[0]));
@@ -142,7 +143,7 @@ const FIVE: [&str; 5] = ["a", "b", "c", "d", "e"];
 /// Source: cluster P7, G1. The world refuses two instances at every step.
 #[test]
 fn scenario_60_an_oldest_cut_off_alone_stops_before_the_margin_ends() {
-    for seed in 0..20 {
+    for seed in seeds(20) {
         let mut world = quick(seed);
         let ids = world.cluster(&FIVE);
         world.run_until(5 * SECOND, |world| world.host_of_singleton() == Some(ids[0]));
@@ -161,7 +162,7 @@ fn scenario_60_an_oldest_cut_off_alone_stops_before_the_margin_ends() {
 /// Source: cluster P7.
 #[test]
 fn scenario_60_an_oldest_paused_for_a_moment_keeps_its_instance() {
-    for seed in 0..20 {
+    for seed in seeds(20) {
         let mut world = quick(seed);
         let ids = world.cluster(&FIVE);
         world.run_until(5 * SECOND, |world| world.host_of_singleton() == Some(ids[0]));
@@ -175,7 +176,7 @@ fn scenario_60_an_oldest_paused_for_a_moment_keeps_its_instance() {
 /// Source: cluster P7.
 #[test]
 fn scenario_60_an_oldest_whose_words_are_lost_one_way_goes_with_its_peer_and_the_third_hosts() {
-    for seed in 0..20 {
+    for seed in seeds(20) {
         let mut world = quick(seed);
         let ids = world.cluster(&FIVE);
         world.run_until(5 * SECOND, |world| world.host_of_singleton() == Some(ids[0]));

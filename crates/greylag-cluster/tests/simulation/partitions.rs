@@ -1,5 +1,7 @@
 //! Partitions and sick links: acceptance scenarios 22, 37, 38, 44, 45, 51, 60, 66, 72 of cluster.md.
 
+use std::collections::BTreeSet;
+
 use greylag_cluster::*;
 
 use greylag_testkit::network::NodeId;
@@ -9,7 +11,7 @@ use crate::world::{MS, SECOND, World};
 
 #[test]
 fn scenario_45_three_against_two_the_majority_lives() {
-    for seed in seeds(100) {
+    for seed in seeds(10) {
         let mut world = World::resolver(seed);
         let ids = world.cluster(&["d", "e", "a", "b", "c"]);
         assert_eq!(world.host_of_singleton(), Some(ids[0]), "on the side that will lose");
@@ -23,7 +25,7 @@ fn scenario_45_three_against_two_the_majority_lives() {
 
 #[test]
 fn scenario_22_downed_during_a_partition_then_a_fresh_process_joins() {
-    for seed in seeds(100) {
+    for seed in seeds(10) {
         let mut world = World::resolver(seed);
         let ids = world.cluster(&["a", "b", "c"]);
         world.isolate(&ids[1..2], &[ids[0], ids[2]]);
@@ -38,19 +40,27 @@ fn scenario_22_downed_during_a_partition_then_a_fresh_process_joins() {
 
 #[test]
 fn scenario_44_one_broken_direction_downs_the_two_and_gossip_flows_around_them() {
-    for seed in seeds(100) {
+    for seed in seeds(10) {
         let mut world = World::resolver(seed);
         let ids = world.cluster(&["a", "b", "c", "d", "e"]);
         world.net.cut(ids[0], ids[1]);
+        let pair = BTreeSet::from([world.ua(ids[0]), world.ua(ids[1])]);
+        world.run_until(15 * SECOND, |world| ids[2..].iter().all(|id| *world.view(*id).unreachable == pair));
+        // What is news is heard on both sides of the broken direction.
+        let f = world.start("f");
+        world.join(f, &["c"]);
+        let joiner = world.ua(f);
+        world.run_until(10 * SECOND, |world| ids.iter().all(|id| world.view(*id).member(&joiner).is_some()));
+        assert!(ids.iter().all(|id| world.processes[id].ended.is_none()), "seed {seed}: before anybody is downed");
         world.run_until(60 * SECOND, |world| ids[..2].iter().all(|id| world.processes[id].ended.is_some()));
-        world.run_until(40 * SECOND, |world| world.agreed(&ids[2..]));
+        world.run_until(40 * SECOND, |world| world.agreed(&[ids[2], ids[3], ids[4], f]));
         world.run_until(30 * SECOND, |world| world.host_of_singleton() == Some(ids[2]));
     }
 }
 
 #[test]
 fn scenario_60_the_oldest_partitioned_alone_stops_before_the_next_starts() {
-    for seed in seeds(100) {
+    for seed in seeds(10) {
         let mut world = World::resolver(seed);
         let ids = world.cluster(&["a", "b", "c", "d", "e"]);
         world.isolate(&ids[..1], &ids[1..]);
@@ -61,7 +71,7 @@ fn scenario_60_the_oldest_partitioned_alone_stops_before_the_next_starts() {
 
 #[test]
 fn scenario_66_two_crashes_in_sequence_leave_the_three_survivors() {
-    for seed in seeds(100) {
+    for seed in seeds(10) {
         let mut world = World::resolver(seed);
         let ids = world.cluster(&["a", "b", "c", "d", "e"]);
         world.kill(ids[0]);
@@ -85,7 +95,7 @@ fn heals(world: &mut World, seed: u64, shape: &str, ids: &[NodeId]) {
 /// cluster F8, F12, M14, S4: what heals before `stable_after` costs nobody.
 #[test]
 fn scenario_37_one_broken_pair_one_alone_two_islands_and_joiners_all_heal() {
-    for seed in seeds(100) {
+    for seed in seeds(10) {
         let mut world = World::resolver(seed);
         let mut ids = world.cluster(&["a", "b", "c", "d", "e"]);
         world.isolate(&ids[..1], &ids[1..2]);
@@ -117,7 +127,7 @@ fn scenario_37_one_broken_pair_one_alone_two_islands_and_joiners_all_heal() {
 /// cluster M9, M29, G3: whoever was downed and removed is not brought back by those who missed it.
 #[test]
 fn scenario_38_one_half_downs_the_other_while_a_node_joins_and_none_comes_back() {
-    for seed in seeds(100) {
+    for seed in seeds(10) {
         let mut world = World::new(seed, ClusterSettings::default());
         let ids = world.cluster(&["a", "b", "c", "d", "e"]);
         let f = world.start("f");
@@ -140,7 +150,7 @@ fn scenario_38_one_half_downs_the_other_while_a_node_joins_and_none_comes_back()
 /// them in time prevents it.
 #[test]
 fn scenario_51_joiners_every_second_do_not_postpone_and_a_heal_in_time_prevents() {
-    for seed in seeds(30) {
+    for seed in seeds(3) {
         let mut world = World::resolver(seed);
         let ids = world.cluster(&["a", "b", "c"]);
         world.isolate(&ids[2..], &ids[..2]);
@@ -159,7 +169,7 @@ fn scenario_51_joiners_every_second_do_not_postpone_and_a_heal_in_time_prevents(
         let all: Vec<NodeId> = ids[..2].iter().chain(&joiners).copied().collect();
         world.run_until(40 * SECOND, |world| world.agreed_by(&all));
     }
-    for seed in seeds(100) {
+    for seed in seeds(10) {
         let mut world = World::resolver(seed);
         let ids = world.cluster(&["a", "b", "c"]);
         world.isolate(&ids[2..], &ids[..2]);
@@ -174,7 +184,7 @@ fn scenario_51_joiners_every_second_do_not_postpone_and_a_heal_in_time_prevents(
 /// cluster S19, T20: heartbeats alone reach the others; the answer to them is enough.
 #[test]
 fn scenario_72_removed_while_cut_off_then_healed_it_downs_itself_within_five_seconds() {
-    for seed in seeds(100) {
+    for seed in seeds(10) {
         let mut world = World::new(seed, ClusterSettings::default());
         let ids = world.cluster(&["a", "b", "c"]);
         world.isolate(&ids[1..2], &[ids[0], ids[2]]);

@@ -504,6 +504,12 @@ impl World {
                         self.manage(id, ManagerInput::SelfDowned);
                     }
                     ClusterEvent::LocalPause(_) => self.manage(id, ManagerInput::LocalPause),
+                    // Clean says that nothing of it can run any more (cluster M26, S20).
+                    ClusterEvent::MemberRemoved { member, clean: true, .. } if !self.tolerate_two => {
+                        let runs = |process: &Process| process.address == member.address && process.instance;
+                        let runs = self.processes.values().any(runs);
+                        assert!(!runs, "seed {}: {} was removed clean and hosts on", self.seed, member.address);
+                    }
                     _ => {}
                 }
             }
