@@ -63,6 +63,22 @@ pub(crate) fn sim(arguments: &[String]) -> Result<(), Failure> {
     release("greylag-simulation", arguments)
 }
 
+/// Plays each scenario of the cluster with so many seeds, optimized.
+pub(crate) fn sim_cluster(seeds: u64) -> Result<(), Failure> {
+    let test = ["test", "--quiet", "--release", "--package", "greylag-cluster", "--test", "simulation"];
+    run_with("cargo", &test, &[("GREYLAG_CLUSTER_SEEDS", &seeds.to_string())])
+}
+
+/// Stops the process that answers for 0.5 to 60 s under reads from all nodes, with short settings and with the
+/// defaults; fails if an answer is older than one that was given before.
+pub(crate) fn sleeps() -> Result<(), Failure> {
+    let test = ["test", "--quiet", "--release", "--package", "greylag", "--test", "sleep"];
+    for settings in ["short", "default"] {
+        run_with("cargo", &test, &[("GREYLAG_SLEEPS", "0.5,2,5,15,30,60"), ("GREYLAG_SLEEP_SETTINGS", settings)])?;
+    }
+    Ok(())
+}
+
 /// Kills a durable replicator under load so many times, optimized; fails if an acknowledged update is lost.
 pub(crate) fn durable(cycles: u64) -> Result<(), Failure> {
     let arguments = [

@@ -43,6 +43,14 @@ enum Task {
     Bless,
     /// Run the simulation over seeds; a failure prints its seed and the command that replays it.
     Sim(PassedOn),
+    /// Play each scenario of the cluster with many seeds, optimized.
+    SimCluster {
+        /// How many seeds each.
+        #[arg(long, default_value_t = 100)]
+        seeds: u64,
+    },
+    /// Stop the process that answers for 0.5 to 60 s, with short and default settings: no answer may be old.
+    Sleeps,
     /// Kill a durable replicator under load, again and again, optimized; what was acknowledged must be there.
     Durable {
         /// How many times.
@@ -146,6 +154,8 @@ fn main() -> std::process::ExitCode {
         Task::Proto { check } => proto::proto(check),
         Task::Bless => transcripts::bless(),
         Task::Sim(args) => ci::sim(&args.arguments),
+        Task::SimCluster { seeds } => ci::sim_cluster(seeds),
+        Task::Sleeps => ci::sleeps(),
         Task::Durable { cycles } => ci::durable(cycles),
         Task::JournalCrash { cycles } => ci::journal_crash(cycles),
         Task::JournalDamage { flips } => ci::journal_damage(flips),
