@@ -7,7 +7,7 @@ use greylag_core::{InvalidAddress, NodeAddress, UniqueAddress};
 use crate::shutdown::ShutdownReason;
 
 /// A setting that cannot be used.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("cluster.{setting} = {value}: {why}")]
 pub struct ConfigError {
     /// Its key, without the section.
@@ -19,7 +19,9 @@ pub struct ConfigError {
 }
 
 /// The cluster did not start. Nothing runs.
-#[derive(Debug, thiserror::Error)]
+greylag_core::debug_is_sentence!(ConfigError);
+
+#[derive(thiserror::Error)]
 pub enum StartError {
     /// Settings that cannot be used; all of them.
     #[error("invalid settings: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
@@ -30,7 +32,9 @@ pub enum StartError {
 }
 
 /// Why a singleton was not started on this node. Nothing of it runs here, and nothing is sent.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+greylag_core::debug_is_sentence!(StartError);
+
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SingletonError {
     /// Settings that cannot be used; all of them.
     #[error("singleton {name:?}: {}", .problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
@@ -63,7 +67,9 @@ pub enum SingletonError {
 }
 
 /// Why a node is not a member.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+greylag_core::debug_is_sentence!(SingletonError);
+
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 pub enum JoinError {
     /// The list of seed nodes is empty.
     #[error("no seed nodes were given; name at least one")]
@@ -120,6 +126,12 @@ impl From<InvalidAddress> for JoinError {
         Self::InvalidAddress { addr, why }
     }
 }
+greylag_core::debug_is_sentence!(JoinError);
+
+fn shown(seeds: &[SeedReport]) -> String {
+    seeds.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+}
+
 
 /// Why a member does not let a process in.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -152,6 +164,8 @@ pub enum MemberError {
 }
 
 /// This node ended before it was Up.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("this node has shut down ({0})")]
 pub struct Terminated(pub ShutdownReason);
+
+greylag_core::debug_is_sentence!(Terminated);

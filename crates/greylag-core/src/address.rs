@@ -109,7 +109,7 @@ impl fmt::Debug for NodeAddress {
 }
 
 /// Why a text is not a node address.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("invalid node address {address:?}: {why}; write it as host:port")]
 pub struct InvalidAddress {
     /// The text as it was given.
@@ -117,6 +117,8 @@ pub struct InvalidAddress {
     /// What is wrong with it.
     pub why: &'static str,
 }
+
+crate::debug_is_sentence!(InvalidAddress);
 
 /// The random number of one process incarnation.
 ///

@@ -16,12 +16,14 @@ const UNITS: &[(&str, u128)] = &[
 ];
 
 /// Why a text is not a duration.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not a duration; write a number with a unit, such as 5s, 100ms, 2m or 1m30s")]
 pub struct InvalidDuration {
     /// The text as it was given.
     pub text: String,
 }
+
+crate::debug_is_sentence!(InvalidDuration);
 
 /// Reads one or more numbers, each with its unit: ns, us, ms, s, m, h or d. A number without a unit
 /// is refused, since nobody can tell what it means.

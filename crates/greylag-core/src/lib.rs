@@ -30,6 +30,7 @@ mod generation;
 mod manifest;
 mod registry;
 mod reply;
+mod sentence;
 mod timer_key;
 
 pub use address::{InvalidAddress, NodeAddress, Uid, UniqueAddress};
@@ -41,4 +42,5 @@ pub use generation::{Generation, GenerationError};
 pub use manifest::Manifest;
 pub use registry::{Encoded, Registry, RegistryError};
 pub use reply::{ReplyAddress, ReplyOutcome, ReplyPort, ReplyScope, ReplyTo, UnboundReply, answer_dropped};
+pub use sentence::fmt_sentence;
 pub use timer_key::TimerKey;

@@ -171,7 +171,7 @@ impl Registry {
 }
 
 /// Why a codec was not registered. Nothing changed.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RegistryError {
     /// Another type owns the manifest.
     #[error("manifest {manifest:?} of codec {codec} belongs to another type than {type_name}; choose another manifest")]
@@ -192,6 +192,8 @@ pub enum RegistryError {
         manifest: String,
     },
 }
+
+crate::debug_is_sentence!(RegistryError);
 
 #[cfg(test)]
 mod tests {

@@ -203,7 +203,7 @@ fn forgotten(own: Option<i64>, theirs: Option<i64>) -> String {
 }
 
 /// Why a replicator did not start.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StartError {
     /// Two settings exclude each other, or one is out of range.
     #[error("invalid settings: {0}")]
@@ -225,3 +225,5 @@ pub enum StartError {
         node: UniqueAddress,
     },
 }
+
+greylag_core::debug_is_sentence!(StartError);

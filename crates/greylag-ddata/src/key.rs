@@ -75,7 +75,7 @@ impl<T> fmt::Debug for Key<T> {
 }
 
 /// The id cannot name an entry. Nothing was done.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("key {id:?} is invalid: {why}")]
 pub struct InvalidKey {
     /// The id as it was given.
@@ -83,6 +83,8 @@ pub struct InvalidKey {
     /// What is wrong with it.
     pub why: &'static str,
 }
+
+greylag_core::debug_is_sentence!(InvalidKey);
 
 #[cfg(test)]
 mod tests {

@@ -49,12 +49,14 @@ pub enum SendError<T> {
 }
 
 /// Why a producer was not started.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StartError {
     /// A setting makes no sense.
     #[error(transparent)]
     Settings(#[from] SettingsError),
 }
+
+greylag_core::debug_is_sentence!(StartError);
 
 /// A producer was not drained in time. It goes on delivering.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

@@ -52,12 +52,14 @@ impl fmt::Debug for ProducerId {
 }
 
 /// A producer id that is empty or longer than [`ProducerId::MAX_BYTES`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a producer id has 1 to 256 bytes, this one has {length}")]
 pub struct InvalidProducerId {
     /// Its length in bytes.
     pub length: usize,
 }
+
+greylag_core::debug_is_sentence!(InvalidProducerId);
 
 /// Names one numbering space of [`SeqNr`]s.
 ///

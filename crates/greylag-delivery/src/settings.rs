@@ -147,7 +147,7 @@ impl Default for ShardingSettings {
 }
 
 /// Settings that contradict themselves or each other. Nothing was started.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("delivery.{field}: {why}")]
 pub struct SettingsError {
     /// The setting.
@@ -155,6 +155,8 @@ pub struct SettingsError {
     /// What is wrong with it.
     pub why: &'static str,
 }
+
+greylag_core::debug_is_sentence!(SettingsError);
 
 impl DeliverySettings {
     /// For tests: the window and intervals of the specification's scenarios.

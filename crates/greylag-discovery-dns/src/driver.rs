@@ -34,7 +34,7 @@ pub struct DnsDiscovery {
 }
 
 /// Why discovery by DNS cannot be set up. Nothing was looked up.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 pub enum InvalidName {
     /// The name is none.
     #[error("{name:?} is no name to look up: {why}")]
@@ -48,6 +48,8 @@ pub enum InvalidName {
     #[error("the system's name servers are not known: {0}")]
     System(String),
 }
+
+greylag_core::debug_is_sentence!(InvalidName);
 
 impl DnsDiscovery {
     /// Every IPv4 and IPv6 address of `name` is a node that listens on `port`. Asks the servers that

@@ -7,7 +7,7 @@ use greylag_postgres::{ConfigError, ConnectError, Trouble};
 use crate::settings::SettingsError;
 
 /// Why the journal could not be opened. Nothing was written, unless a migration was.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 pub enum OpenError {
     /// A setting cannot be meant.
     #[error(transparent)]
@@ -34,6 +34,8 @@ pub enum OpenError {
         by: String,
     },
 }
+
+greylag_core::debug_is_sentence!(OpenError);
 
 /// Why the schema cannot be used.
 #[derive(Debug, thiserror::Error)]

@@ -165,7 +165,7 @@ impl PostgresJournalSettings {
 }
 
 /// Settings that cannot be meant.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SettingsError {
     /// Nothing would ever happen.
     #[error("{setting} must not be 0")]
@@ -202,6 +202,8 @@ pub enum SettingsError {
         schema: String,
     },
 }
+
+greylag_core::debug_is_sentence!(SettingsError);
 
 impl SettingsError {
     /// Which setting to change.

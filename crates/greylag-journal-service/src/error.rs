@@ -6,7 +6,7 @@ use std::time::Duration;
 use greylag_transport::TlsError;
 
 /// The server could not begin to serve.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BindError {
     /// The address is taken, or not of this machine.
     #[error("cannot listen on {address}: {cause}; choose another address, or port 0 for a free one")]
@@ -30,8 +30,10 @@ pub enum BindError {
     Settings(#[from] SettingsError),
 }
 
+greylag_core::debug_is_sentence!(BindError);
+
 /// The client found no server that it can work with.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConnectError {
     /// Nobody answered within `connect_timeout`; start the server, or check the address.
     #[error("no journal service at {address}: {cause}")]
@@ -65,8 +67,10 @@ pub enum ConnectError {
     Settings(#[from] SettingsError),
 }
 
+greylag_core::debug_is_sentence!(ConnectError);
+
 /// Settings that cannot be meant: a client's by the names of their keys, a server's, which has none, by its fields.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SettingsError {
     /// Nothing would ever happen.
     #[error("{key} must not be 0")]
@@ -83,3 +87,5 @@ pub enum SettingsError {
         max: Duration,
     },
 }
+
+greylag_core::debug_is_sentence!(SettingsError);

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use greylag_postgres::{ConfigError, ConnectError, Trouble};
 
 /// Why the database did not answer as it should.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 pub enum PostgresLeaseError {
     /// The connection string is not one.
     #[error("the connection string of the lease database is invalid; write host=… user=… dbname=…")]
@@ -145,6 +145,8 @@ pub enum PostgresLeaseError {
         cause: tokio_postgres::Error,
     },
 }
+
+greylag_core::debug_is_sentence!(PostgresLeaseError);
 
 impl From<ConfigError> for PostgresLeaseError {
     fn from(error: ConfigError) -> Self {

@@ -43,7 +43,7 @@ impl ClientTls {
 }
 
 /// Why an address cannot be called.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 pub enum ConnectError {
     /// The address is none.
     #[error("{address:?} is no address of an admin service: {why}; write it as host:port")]
@@ -57,6 +57,8 @@ pub enum ConnectError {
     #[error(transparent)]
     Tls(#[from] TlsError),
 }
+
+greylag_core::debug_is_sentence!(ConnectError);
 
 /// A client of the admin service at `host:port`. It connects with the first call; what keeps it from
 /// that is a [`DialError`](crate::DialError) among the sources of the call's status.

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use greylag_transport::{ConfigErrors, TlsError};
 
 /// Why the admin service did not start. Nothing of it runs.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 pub enum StartError {
     /// The address is not `host:port`, or its host cannot be found.
     #[error("cannot resolve management.address = {address:?}: {cause}; write it as host:port")]
@@ -39,3 +39,5 @@ pub enum StartError {
     #[error("the admin service: {0}")]
     Tls(#[from] TlsError),
 }
+
+greylag_core::debug_is_sentence!(StartError);

@@ -124,7 +124,7 @@ impl fmt::Debug for PersistenceId {
 }
 
 /// Why a text is no persistence id. Nothing was stored under it.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidPersistenceId {
     /// Nothing but white space, as a whole or as a part.
     #[error("a persistence id and its parts must not be blank")]
@@ -151,13 +151,17 @@ pub enum InvalidPersistenceId {
     },
 }
 
+greylag_core::debug_is_sentence!(InvalidPersistenceId);
+
 /// 1024 slices cannot be cut into this many equal ranges.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{n} does not divide {SLICES}; use a power of two up to {SLICES}")]
 pub struct InvalidSliceCount {
     /// The count asked for.
     pub n: u16,
 }
+
+greylag_core::debug_is_sentence!(InvalidSliceCount);
 
 #[cfg(test)]
 mod tests {

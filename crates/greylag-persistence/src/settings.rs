@@ -276,7 +276,7 @@ impl Backoff {
 }
 
 /// Settings that cannot work, alone or together.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[derive(Clone, PartialEq, thiserror::Error)]
 pub enum SettingsError {
     /// A duration of zero.
     #[error("{key} must be longer than zero")]
@@ -343,6 +343,8 @@ pub enum SettingsError {
     #[error("under_delivery needs a journal that keeps metadata, and this one does not")]
     MetadataMissing,
 }
+
+greylag_core::debug_is_sentence!(SettingsError);
 
 impl SettingsError {
     /// Which setting to change, as a config file calls it within its section.

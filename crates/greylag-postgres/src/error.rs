@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use tokio_postgres::error::SqlState;
 
 /// Why a connection string cannot be used.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 pub enum ConfigError {
     /// It is not one.
     #[error("the connection string is invalid; write host=… user=… dbname=…")]
@@ -34,8 +34,10 @@ pub enum ConfigError {
     },
 }
 
+greylag_core::debug_is_sentence!(ConfigError);
+
 /// Why there is no connection.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 pub enum ConnectError {
     /// A file that the connection string names cannot be used any more.
     #[error(transparent)]
@@ -44,6 +46,8 @@ pub enum ConnectError {
     #[error(transparent)]
     Failed(#[from] tokio_postgres::Error),
 }
+
+greylag_core::debug_is_sentence!(ConnectError);
 
 /// What an error of the client library is about, split by what is to be done about it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

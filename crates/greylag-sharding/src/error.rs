@@ -1,7 +1,7 @@
 //! What can go wrong when an entity type is set up.
 
 /// A name that no entity type may have. Nothing was started; choose another one.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("invalid entity type name {name:?}: {why}")]
 pub struct InvalidTypeName {
     /// The name as it was given.
@@ -10,8 +10,10 @@ pub struct InvalidTypeName {
     pub why: &'static str,
 }
 
+greylag_core::debug_is_sentence!(InvalidTypeName);
+
 /// A setting that makes no sense. Nothing was started. Source: sharding §7.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("setting sharding.{key} = {value} is invalid: {reason}")]
 pub struct InvalidSetting {
     /// The key below `sharding`.
@@ -21,3 +23,5 @@ pub struct InvalidSetting {
     /// What is wrong with it.
     pub reason: &'static str,
 }
+
+greylag_core::debug_is_sentence!(InvalidSetting);

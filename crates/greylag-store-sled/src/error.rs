@@ -120,7 +120,7 @@ impl std::fmt::Display for Hex<'_> {
 
 /// A store could not be opened. No record of it was changed; but the engine blanks the end of a torn log as it
 /// reads it, so copy a damaged directory before you try anything.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 pub enum OpenError {
     /// Another process has the store open and did not let go of it within `lock_retry`.
     #[error("store {} is in use by another process; stop that process or choose another directory", path.display())]
@@ -147,6 +147,8 @@ pub enum OpenError {
         source: StoreError,
     },
 }
+
+greylag_core::debug_is_sentence!(OpenError);
 
 impl OpenError {
     pub(crate) fn of(path: &std::path::Path, source: StoreError, repair: &'static str) -> Self {

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use greylag_core::InvalidAddress;
 
 /// A setting that cannot work.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{setting} = {value}: {why}")]
 pub struct ConfigError {
     /// Its name, with the section.
@@ -18,9 +18,13 @@ pub struct ConfigError {
     pub why: &'static str,
 }
 
+greylag_core::debug_is_sentence!(ConfigError);
+
 /// Every setting that cannot work, together.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct ConfigErrors(pub Vec<ConfigError>);
+
+greylag_core::debug_is_sentence!(ConfigErrors);
 
 impl fmt::Display for ConfigErrors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -35,7 +39,7 @@ impl std::error::Error for ConfigErrors {}
 
 /// Why the files that [`crate::TlsSettings`] names cannot be used. At start the node does not run;
 /// later it goes on with what it read before.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("cannot use {} for TLS: {why}", file.display())]
 pub struct TlsError {
     /// The file.
@@ -44,8 +48,10 @@ pub struct TlsError {
     pub why: String,
 }
 
+greylag_core::debug_is_sentence!(TlsError);
+
 /// Why a transport did not start. No socket is open and no thread runs.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 pub enum BindError {
     /// Settings that cannot work.
     #[error("invalid settings: {0}")]
@@ -82,3 +88,5 @@ pub enum BindError {
     #[error("cannot start the transport's threads: {0}")]
     Threads(std::io::Error),
 }
+
+greylag_core::debug_is_sentence!(BindError);

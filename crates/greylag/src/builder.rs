@@ -368,8 +368,4 @@ pub enum StartError {
     NeverUp(#[from] greylag_cluster::Terminated),
 }
 
-impl std::fmt::Debug for StartError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        crate::told::fmt_debug(self, f)
-    }
-}
+greylag_core::debug_is_sentence!(StartError);

@@ -142,7 +142,7 @@ impl std::fmt::Debug for NodeJournal {
 }
 
 /// The journal that the settings name could not be opened: by which setting, and why.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{key}: {why}")]
 pub struct JournalError {
     /// The setting that names what cannot be opened.
@@ -150,6 +150,8 @@ pub struct JournalError {
     /// What it said.
     pub why: String,
 }
+
+greylag_core::debug_is_sentence!(JournalError);
 
 fn refused(key: &str, why: impl ToString) -> (String, String) {
     (format!("persistence.{key}"), why.to_string())

@@ -80,7 +80,6 @@ mod leases;
 mod node;
 pub mod prelude;
 mod settings;
-mod told;
 
 pub use builder::{NodeBuilder, StartError};
 pub use config::{Config, ConfigProblems};

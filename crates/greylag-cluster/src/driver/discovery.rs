@@ -7,7 +7,7 @@ use greylag_core::NodeAddress;
 use super::handle::BoxFuture;
 
 /// Why discovery has no answer. What was known before still is.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("discovery by {by} has no answer: {why}")]
 pub struct DiscoveryError {
     /// Which discovery, with what it looked for.
@@ -15,6 +15,8 @@ pub struct DiscoveryError {
     /// What it met.
     pub why: String,
 }
+
+greylag_core::debug_is_sentence!(DiscoveryError);
 
 /// Finds the addresses of nodes that may belong to the cluster.
 ///

@@ -111,9 +111,11 @@ pub enum Strategy {
 }
 
 /// Not the name of a strategy.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no downing strategy; valid are {names}", names = Strategy::NAMES.join(", "))]
 pub struct InvalidStrategy(pub String);
+
+greylag_core::debug_is_sentence!(InvalidStrategy);
 
 impl Strategy {
     /// The names of all strategies, as in configuration files.

@@ -31,7 +31,7 @@ use crate::region::Input;
 use crate::settings::ShardingSettings;
 
 /// Why an entity type was not set up. Nothing was started.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InitError {
     /// The name cannot be an entity type's.
     #[error(transparent)]
@@ -89,8 +89,10 @@ pub enum InitError {
     },
 }
 
+greylag_core::debug_is_sentence!(InitError);
+
 /// No entity type of this name was set up on this node.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("entity type {name:?} is not initialised here; these are: {known:?}")]
 pub struct NotStarted {
     /// The name asked for.
@@ -98,6 +100,8 @@ pub struct NotStarted {
     /// The types that are set up.
     pub known: Vec<String>,
 }
+
+greylag_core::debug_is_sentence!(NotStarted);
 
 /// Sharding on one node. Clones are the same node.
 #[derive(Clone)]

@@ -62,10 +62,6 @@ impl fmt::Display for ConfigProblems {
     }
 }
 
-impl fmt::Debug for ConfigProblems {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        crate::told::fmt_debug(self, f)
-    }
-}
+greylag_core::debug_is_sentence!(ConfigProblems);
 
 impl std::error::Error for ConfigProblems {}
