@@ -119,6 +119,7 @@ impl NodeBuilder {
     /// [`StartError`] says which part failed and what it said; everything started before is closed.
     pub async fn start(self) -> Result<Node, StartError> {
         let mut read: ReadSettings = self.config.read()?;
+        read.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
         for change in self.changes {
             change(&mut read.settings);
         }

@@ -64,6 +64,7 @@ pub struct ReadSettings {
     pub settings: NodeSettings,
     /// Where each key that was given stands.
     origins: BTreeMap<String, Origin>,
+    warnings: Vec<String>,
 }
 
 /// Without values: an environment and a file hold secrets, and not only ours.
@@ -122,6 +123,7 @@ impl Config {
         let sections = keys::SECTIONS.map(|(section, _)| section);
         let (mut entries, mut problems) = self.read_file();
         entries.extend(source::environment(self.variables.iter().cloned(), &sections));
+        let warnings = source::unread_variables(self.variables.iter().cloned(), &sections, &keys);
         let (mut draft, mut origins) = (Draft::default(), BTreeMap::new());
         for entry in entries {
             match apply(&keys, &mut draft, &entry) {
@@ -135,7 +137,7 @@ impl Config {
             problems.sort_by(|a, b| a.origin.cmp(&b.origin));
             return Err(ConfigProblems(problems));
         }
-        Ok(ReadSettings { settings: draft.finish(), origins })
+        Ok(ReadSettings { settings: draft.finish(), origins, warnings })
     }
 
     fn read_file(&self) -> (Vec<Entry>, Vec<Problem>) {
@@ -181,6 +183,12 @@ fn role_of_minimum(key: &str) -> Option<&str> {
 }
 
 impl ReadSettings {
+    /// What is not wrong and most likely not meant: variables of the environment that look like settings and are none,
+    /// each with the name that is right. A node logs them when it starts.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
     /// Checks that the settings work, alone and together.
     ///
     /// # Errors

@@ -19,7 +19,8 @@ let node = Node::from_config(Config::new().file(\"greylag.toml\").environment())
 
 - In the file, keys stand in tables: `[cluster.sbr]` and below it `stable_after = \"10s\"`.
 - In the environment, `cluster.sbr.stable_after` is `GREYLAG_CLUSTER__SBR__STABLE_AFTER`: two underscores for each point.
-  Lists are words separated by commas.
+  Lists are words separated by commas. A variable with one underscore for a point (`GREYLAG_CLUSTER_ROLES`) is not read, and
+  a warning at the start names the right one.
 - Durations have a unit: `\"100ms\"`, `\"5s\"`, `\"2m\"`, `\"1m30s\"`, `\"24h\"`. Sizes are numbers of bytes, or have a unit:
   `\"256KiB\"`, `\"2MiB\"`.
 - An unknown key is refused, with the known one that is nearest. All problems are reported together, each with its key

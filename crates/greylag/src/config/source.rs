@@ -5,6 +5,7 @@ use std::ops::Range;
 use toml::de::{DeTable, DeValue};
 
 use super::given::Given;
+use super::key::{Key, nearest};
 use super::problem::{Origin, Problem};
 
 /// One key that was given.
@@ -84,4 +85,42 @@ pub(super) fn environment(variables: impl IntoIterator<Item = (String, String)>,
     }
     entries.sort_by(|a, b| a.key.cmp(&b.key));
     entries
+}
+
+/// What to say of variables that look like settings and are read as none: an underscore for a point, or one too many
+/// before the section.
+pub(super) fn unread_variables(
+    variables: impl IntoIterator<Item = (String, String)>,
+    sections: &[&str],
+    keys: &[Key],
+) -> Vec<String> {
+    let mut warnings = Vec::new();
+    for (variable, _) in variables {
+        let Some(rest) = variable.strip_prefix("GREYLAG_") else { continue };
+        let words = rest.to_lowercase();
+        let is_read = words.split_once("__").is_some_and(|(section, _)| sections.contains(&section));
+        let flat = |name: &str| name.replace('.', "_");
+        let spoken = words.trim_start_matches('_').replace("__", "_");
+        let section =
+            sections.iter().find(|section| spoken.strip_prefix(**section).is_some_and(|rest| rest.starts_with('_')));
+        let (false, Some(section)) = (is_read, section) else { continue };
+        let meant = keys.iter().find(|key| flat(&key.name) == spoken).map(|key| key.name.as_str());
+        let point = spoken.replacen('_', ".", 1);
+        let near = || nearest(&point, keys.iter().map(|key| key.name.as_str()));
+        let advice = match (meant, near()) {
+            (Some(key), _) => format!("write {} for {key}", variable_of(key)),
+            (None, Some(key)) => format!("did you mean {} for {key}?", variable_of(key)),
+            (None, None) => format!("settings of that section begin with {}", variable_of(&format!("{section}."))),
+        };
+        warnings.push(format!(
+            "the variable {variable} is no setting and is not read: two underscores stand for each point; {advice}"
+        ));
+    }
+    warnings.sort();
+    warnings
+}
+
+/// The variable that gives this key.
+fn variable_of(key: &str) -> String {
+    format!("GREYLAG_{}", key.replace('.', "__").to_uppercase())
 }

@@ -142,6 +142,36 @@ fn the_environment_goes_before_the_file_and_is_checked_like_it() {
     assert!(wrong.contains("cluster.gossip_interval"), "{wrong}");
 }
 
+/// A variable that looks like a setting and is read as none is told, with the name that is right.
+#[test]
+fn a_variable_that_is_nearly_a_setting_is_warned_of_by_its_right_name() {
+    let warnings = |name: &str| Config::new().variables([(name, "x")]).read().expect("it reads").warnings().to_vec();
+    for (name, right) in [
+        ("GREYLAG_CLUSTER_SEED_NODES", "GREYLAG_CLUSTER__SEED_NODES for cluster.seed_nodes"),
+        ("GREYLAG_CLUSTER_SBR_STABLE_AFTER", "GREYLAG_CLUSTER__SBR__STABLE_AFTER for cluster.sbr.stable_after"),
+        ("GREYLAG__TRANSPORT__CLUSTER_NAME", "GREYLAG_TRANSPORT__CLUSTER_NAME for transport.cluster_name"),
+        ("GREYLAG__TRANSPORT_CLUSTER_NAME", "GREYLAG_TRANSPORT__CLUSTER_NAME for transport.cluster_name"),
+        // No such key in any spelling; the nearest one is named.
+        (
+            "GREYLAG_CLUSTER_GOSIP_INTERVAL",
+            "did you mean GREYLAG_CLUSTER__GOSSIP_INTERVAL for cluster.gossip_interval?",
+        ),
+    ] {
+        let told = warnings(name);
+        assert_eq!(told.len(), 1, "{name}: {told:?}");
+        assert!(told[0].contains(&format!("variable {name} is no setting")), "{told:?}");
+        assert!(told[0].contains(right), "{told:?}");
+    }
+    let of_section = warnings("GREYLAG_TRANSPORT_XYZZY");
+    assert!(of_section.len() == 1 && of_section[0].contains("GREYLAG_TRANSPORT__"), "{of_section:?}");
+    // What is a setting, what is the command line's, and what is of others.
+    let settings = Config::new().variables([("GREYLAG_TRANSPORT__CLUSTER_NAME", "a"), ("GREYLAG_ADDRESS", "b:1")]);
+    assert!(settings.read().expect("it reads").warnings().is_empty());
+    for name in ["GREYLAG_TLS_CA", "GREYLAG_CLUSTERS", "CLUSTER_SEED_NODES", "GREYLAG_TEST__POSTGRES"] {
+        assert!(warnings(name).is_empty(), "{name}");
+    }
+}
+
 /// Every key reads back what it shows, so no field is set by the wrong key or shown by another.
 #[test]
 fn every_default_reads_back_and_no_two_keys_share_a_name() {
