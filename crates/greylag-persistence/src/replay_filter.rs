@@ -274,6 +274,20 @@ mod tests {
         assert_eq!(filtered(Fail, 2, "a1 a2 a3 a4 b1 b2"), Err(4));
     }
 
+    /// `max_old_writers`: of a writer that is forgotten, a late record looks like one of a writer that begins.
+    #[test]
+    fn only_so_many_superseded_writers_are_remembered() {
+        for (most, verdict) in [(1, Ok(4)), (2, Err(4))] {
+            let max_old_writers = NonZeroUsize::new(most).unwrap();
+            let settings =
+                ReplayFilterSettings { mode: Some(Fail), max_old_writers, ..ReplayFilterSettings::default() };
+            let (mut filter, mut out) = (ReplayFilter::new(settings, true), Vec::new());
+            let pushed = "a1 b2 c3 a4".split(' ').try_for_each(|text| filter.push(record(text), &mut out));
+            let passed = pushed.map(|()| out.len()).map_err(|overlap| overlap.seq_nr.as_u64());
+            assert_eq!(passed, verdict, "{most} are remembered");
+        }
+    }
+
     #[test]
     fn the_mode_follows_the_journal_unless_it_is_set() {
         let settings = ReplayFilterSettings::default();

@@ -9,25 +9,30 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use futures::FutureExt;
-use greylag_core::{EntityError, ReplyTo};
+use greylag_core::{Codec, EntityError, ReplyTo};
 
 use crate::behavior::Failure;
 use crate::driver::InMemoryStates;
 use crate::driver::state_store::StateStore;
 use crate::durable_state::{DurableState, DurableStateSettings};
-use crate::entity::{Action, Input};
+use crate::entity::{Action, Input, Withheld};
 use crate::event::WriterUuid;
 use crate::journal::Scope;
 use crate::state::{Revision, StateWrite};
 use crate::state_entity::{StateCall, StateEntityCore, StateEntityInit};
 use crate::testkit::encode_state;
-use crate::testkit::steps::{Asks, Settled, seed, settle, ticking_clock};
+use crate::testkit::steps::{Asks, Settled, seed, settle, survive, ticking_clock};
 
 /// What one command did.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StateOutcome {
     /// The revision after it; greater than before if it wrote or deleted.
     pub revision: Revision,
+    /// Whether it was put aside, for a later unstash-all.
+    pub stashed: bool,
+    /// What was not even sent to a store, because it cannot be encoded or breaks a limit: a state. The
+    /// behaviour heard why, and an asker is told.
+    pub withheld: Vec<Withheld>,
     /// Whether the behaviour had no answer to it.
     pub unhandled: bool,
     /// Whether the entity asked to be passivated.
@@ -49,6 +54,8 @@ pub struct StateTestKit<B: DurableState> {
     now: Instant,
     starts: u64,
     asks: Asks,
+    /// What commands are written with, if they are to be.
+    commands: Option<Box<dyn Codec<B::Command>>>,
 }
 
 impl<B: DurableState> StateTestKit<B> {
@@ -75,21 +82,36 @@ impl<B: DurableState> StateTestKit<B> {
         let mut factory: Box<dyn FnMut() -> B> = Box::new(factory);
         let mut out = Vec::new();
         let core = start(&mut factory, &*store, 1, now, &mut out);
-        let mut kit = Self { factory, states, store, core, now, starts: 1, asks: Asks::default() };
+        let mut kit = Self { factory, states, store, core, now, starts: 1, asks: Asks::default(), commands: None };
         kit.settle_start(out);
         kit
+    }
+
+    /// Writes every command with the codec that its senders use and reads it back before it is handled, as the way from
+    /// another node does. The kit does not know that codec by itself: it is one of the entity type. Tokens of commands
+    /// must come by [`StateTestKit::ask`] then.
+    #[must_use]
+    pub fn with_command_codec(self, codec: impl Codec<B::Command>) -> Self {
+        Self { commands: Some(Box::new(codec)), ..self }
     }
 
     /// Handles one command to its end: write, side effects, and a restart if it failed.
     ///
     /// # Panics
-    /// If what is stored is not the live state.
+    /// If what is stored is not the live state, or the command does not survive the codec that it is to be written with.
     pub fn run(&mut self, command: B::Command) -> StateOutcome {
+        let command = match &self.commands {
+            Some(codec) => survive("command", &**codec, &command),
+            None => command,
+        };
+        let waited = self.core.waiting_count();
         let mut out = Vec::new();
         self.core.handle(self.now, Input::Command(command), &mut out);
-        let Settled { unhandled, passivate, stopped, failure } = self.settle(out);
+        let Settled { withheld, unhandled, passivate, stopped, failure } = self.settle(out);
+        let stashed = self.core.waiting_count() > waited;
         self.check_stored();
-        StateOutcome { revision: self.core.revision(), unhandled, passivate, stopped, failure }
+        let revision = self.core.revision();
+        StateOutcome { revision, stashed, withheld, unhandled, passivate, stopped, failure }
     }
 
     /// Handles a command that asks, and returns what it was answered.
@@ -105,6 +127,22 @@ impl<B: DurableState> StateTestKit<B> {
         let answer = asks.ask(command, |command| drop(self.run(command)));
         self.asks = asks;
         answer
+    }
+
+    /// As [`StateTestKit::ask`], and writes the answer with its codec and reads it back, as the way to an asker on another
+    /// node does.
+    ///
+    /// # Errors
+    /// What the asker is told if there is no answer of the behaviour.
+    ///
+    /// # Panics
+    /// If the answer does not survive its codec, and as [`StateTestKit::ask`].
+    pub fn ask_coded<R: Send + 'static>(
+        &mut self,
+        codec: &dyn Codec<R>,
+        command: impl FnOnce(ReplyTo<R>) -> B::Command,
+    ) -> Result<R, EntityError> {
+        self.ask(command).map(|answer| survive("answer", codec, &answer))
     }
 
     /// Stops the entity and starts it again from what is stored.

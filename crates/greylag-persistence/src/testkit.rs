@@ -1,6 +1,7 @@
 //! Drives an event-sourced behaviour without a runtime, and checks what tests forget.
 //!
-//! After every command the history is replayed from its stored bytes into a fresh state, twice, and
+//! What a command did is in its [`CommandOutcome`], the new state in [`EntityTestKit::state`], the answer in what
+//! [`EntityTestKit::ask`] returns. After every command the history is replayed from its stored bytes into a fresh state, twice, and
 //! compared with the live one as its snapshot codec writes it: an event that does not survive its
 //! codec, or a handler that is not a function of its events, fails the test that brought it up.
 //! Source: persistence §4.6, §10.4.
@@ -11,24 +12,29 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::FutureExt;
-use greylag_core::{EntityError, ReplyTo};
+use greylag_core::{Codec, EntityError, ReplyTo};
 
 use crate::behavior::{EventMeta, EventSourced, Failure};
 use crate::codec::{EncodedValue, EventSeq, StoredCodec};
 use crate::driver::stores::Stores;
 use crate::driver::{InMemoryJournal, InMemorySnapshots};
-use crate::entity::{Action, EntityCore, EntityInit, Input, PhaseName, StoreCall};
+use crate::entity::{Action, EntityCore, EntityInit, Input, PhaseName, StoreCall, Withheld};
 use crate::event::{Metadata, SeqNr, StoredEvent};
 use crate::journal::{Caps, Scope};
 use crate::settings::EventSourcedSettings;
 use crate::snapshot::{NewSnapshot, SnapshotCaps};
-use steps::{Asks, Settled, advance, append_value, seed, settle, ticking_clock};
+use steps::{Asks, Settled, advance, append_value, seed, settle, survive, ticking_clock};
 
 /// What one command did.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CommandOutcome<E> {
     /// The events stored by it, read back from their bytes.
     pub events: Vec<E>,
+    /// Whether it was put aside, for a later unstash-all.
+    pub stashed: bool,
+    /// What was not even sent to a store, because it cannot be encoded or breaks a limit: events, or the snapshot of a new state. The
+    /// behaviour heard why, and an asker is told.
+    pub withheld: Vec<Withheld>,
     /// Whether the behaviour had no answer to it.
     pub unhandled: bool,
     /// Whether the entity asked to be passivated.
@@ -49,6 +55,8 @@ pub struct EntityTestKit<B: EventSourced> {
     now: Instant,
     starts: u64,
     asks: Asks,
+    /// What commands are written with, if they are to be.
+    commands: Option<Box<dyn Codec<B::Command>>>,
 }
 
 impl<B: EventSourced> EntityTestKit<B> {
@@ -65,27 +73,43 @@ impl<B: EventSourced> EntityTestKit<B> {
         let mut factory: Box<dyn FnMut() -> B> = Box::new(factory);
         let mut out = Vec::new();
         let core = start(&mut factory, 1, now, &mut out);
-        let mut kit = Self { factory, journal, snapshots, stores, core, now, starts: 1, asks: Asks::default() };
+        let mut kit =
+            Self { factory, journal, snapshots, stores, core, now, starts: 1, asks: Asks::default(), commands: None };
         let outcome = kit.settle(out);
         assert_eq!(outcome.failure, None, "the entity must start");
         kit
     }
 
+    /// Writes every command with the codec that its senders use and reads it back before it is handled, as the way from
+    /// another node does. The kit does not know that codec by itself: it is one of the entity type. Tokens of commands
+    /// must come by [`EntityTestKit::ask`] then.
+    #[must_use]
+    pub fn with_command_codec(self, codec: impl Codec<B::Command>) -> Self {
+        Self { commands: Some(Box::new(codec)), ..self }
+    }
+
     /// Handles one command to its end: append, side effects, snapshot, and a restart if it failed.
     ///
     /// # Panics
-    /// If the state that the stored events give differs from the live one.
+    /// If the state that the stored events give differs from the live one, if the state does not survive its snapshot
+    /// codec, or the command does not survive the codec that it is to be written with.
     pub fn run(&mut self, command: B::Command) -> CommandOutcome<B::Event> {
         let before = self.core.seq_nr();
+        let command = match &self.commands {
+            Some(codec) => survive("command", &**codec, &command),
+            None => command,
+        };
+        let waited = self.core.waiting_count();
         let mut out = Vec::new();
         self.core.handle(self.now, Input::Command(command), &mut out);
-        let Settled { unhandled, passivate, stopped, failure } = self.settle(out);
+        let Settled { withheld, unhandled, passivate, stopped, failure } = self.settle(out);
+        let stashed = self.core.waiting_count() > waited;
         let codec = (self.factory)().event_codec();
         let live = self.journal.events(self.core.persistence_id());
         let events = live.into_iter().filter(|record| record.seq_nr > before).flat_map(|record| decode(&codec, record));
         let events = events.collect();
         self.check_replay();
-        CommandOutcome { events, unhandled, passivate, stopped, failure }
+        CommandOutcome { events, stashed, withheld, unhandled, passivate, stopped, failure }
     }
 
     /// Handles a command that asks, and returns what it was answered.
@@ -98,6 +122,22 @@ impl<B: EventSourced> EntityTestKit<B> {
         let answer = asks.ask(command, |command| drop(self.run(command)));
         self.asks = asks;
         answer
+    }
+
+    /// As [`EntityTestKit::ask`], and writes the answer with its codec and reads it back, as the way to an asker on another
+    /// node does.
+    ///
+    /// # Errors
+    /// What the asker is told if there is no answer of the behaviour.
+    ///
+    /// # Panics
+    /// If the answer does not survive its codec, and as [`EntityTestKit::ask`].
+    pub fn ask_coded<R: Send + 'static>(
+        &mut self,
+        codec: &dyn Codec<R>,
+        command: impl FnOnce(ReplyTo<R>) -> B::Command,
+    ) -> Result<R, EntityError> {
+        self.ask(command).map(|answer| survive("answer", codec, &answer))
     }
 
     /// Lets time pass, so that what is not confirmed is delivered again.
@@ -230,6 +270,7 @@ impl<B: EventSourced> EntityTestKit<B> {
     fn check_replay(&mut self) {
         let behavior = (self.factory)();
         let (Some(codec), Some(live)) = (behavior.snapshot_codec(), self.core.state()) else { return };
+        let live = encode_state(&codec, live);
         let records = self.journal.events(self.core.persistence_id());
         // Without its beginning a history says nothing about the whole state.
         if records.first().is_some_and(|record| record.seq_nr != SeqNr::FIRST)
@@ -240,7 +281,6 @@ impl<B: EventSourced> EntityTestKit<B> {
         if records.is_empty() && !self.core.seq_nr().is_zero() {
             return;
         }
-        let live = encode_state(&codec, live);
         let events = behavior.event_codec();
         for replay in ["first", "second"] {
             let mut state = B::State::default();

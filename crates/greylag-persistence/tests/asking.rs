@@ -2,6 +2,7 @@
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use greylag_codec::json;
@@ -188,8 +189,26 @@ async fn scenario_20_whoever_asks_a_full_stash_is_told_so() {
     let sum = Sum { stash: NonZeroUsize::new(2), ..Sum::default() };
     let (entity, _end) = driver::spawn(sum, stores, RecoveryPermits::default()).unwrap();
     assert_eq!(entity.ask(|to| Command::Add(0, to)).await, Ok(0));
-    journal.plan(None, JournalOp::Append, 0, StoreFault::Delay(std::time::Duration::from_secs(1)));
+    journal.plan(None, JournalOp::Append, 0, StoreFault::Delay(Duration::from_secs(1)));
     let asked = [1, 10, 100, 1000].map(|number| entity.ask(move |to| Command::Add(number, to)));
     let answers = futures::future::join_all(asked).await;
     assert_eq!(answers, [Ok(1), Ok(11), Ok(111), Err(EntityError::StashFull)]);
+}
+
+/// Scenario persistence 6: what a timer sends while the entity recovers is handled after it, once.
+#[tokio::test(start_paused = true)]
+async fn scenario_06_what_a_timer_sends_during_a_recovery_is_handled_after_it() {
+    let journal = Arc::new(FaultyJournal::new(Arc::new(InMemoryJournal::default())));
+    let stores = Stores::new(journal.clone(), Stores::in_memory().snapshots);
+    journal.plan(None, JournalOp::Head, 0, StoreFault::Delay(Duration::from_secs(2)));
+    let began = tokio::time::Instant::now();
+    let (entity, _end) = start(&stores);
+    let sender = entity.clone();
+    let timer = tokio::spawn(async move {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        sender.ask(|to| Command::Add(1, to)).await
+    });
+    assert_eq!(timer.await.unwrap(), Ok(1));
+    assert_eq!(began.elapsed().as_secs(), 2, "not before the state is complete");
+    assert_eq!(entity.ask(|to| Command::Add(0, to)).await, Ok(1), "once");
 }

@@ -20,10 +20,10 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use greylag_persistence::{
-    Action, AppendError, Backoff, DeliveryId, DeliveryTrackerSettings, EntityCore, EntityInit, EntityTestKit,
-    EventSourcedSettings, Head, InMemoryJournal, InMemorySnapshots, Incarnation, Input, OnFailure, OnUnknownEvent,
-    Recovery, RecoveryPermits, RejectReason, Scope, SeqNr, SettingsError, SnapshotCaps, StoreAnswer, StoreCall, Stores,
-    WriterUuid, driver,
+    Action, AppendError, Backoff, ClaimError, DeliveryId, DeliveryTrackerSettings, EntityCore, EntityInit,
+    EntityTestKit, EventSourcedSettings, Head, InMemoryJournal, InMemorySnapshots, Incarnation, Input, OnFailure,
+    OnUnknownEvent, ReadError, Recovery, RecoveryPermits, RejectReason, Scope, SeqNr, SettingsError, SnapshotCaps,
+    SnapshotError, StoreAnswer, StoreCall, Stores, WriterUuid, driver,
 };
 use greylag_testkit::transcript::{self, Case};
 use log::Log;
@@ -238,9 +238,14 @@ impl World {
 /// every message has arrived and is confirmed.
 #[test]
 fn scenario_56_everything_is_confirmed_in_the_end() {
+    let mut failed = BTreeMap::new();
     for seed in 0..40 {
-        Failing::new(seed).run();
+        for (what, times) in Failing::new(seed).run() {
+            *failed.entry(what).or_insert(0) += times;
+        }
     }
+    let kinds: Vec<_> = failed.keys().copied().collect();
+    assert_eq!(kinds, ["append", "claim", "head", "load", "page", "save"], "{failed:?}");
 }
 
 const MESSAGES: usize = 10;
@@ -258,6 +263,8 @@ struct Failing {
     wire: Arc<Mutex<VecDeque<(DeliveryId, String)>>>,
     /// What arrived, by id; a delivery must say the same at every attempt.
     received: BTreeMap<DeliveryId, String>,
+    /// How often calls of each kind failed.
+    failed: BTreeMap<&'static str, u32>,
 }
 
 impl Failing {
@@ -266,7 +273,8 @@ impl Failing {
         let mut out = Vec::new();
         let core = EntityCore::start(behavior(&wire), init(1, &stores), now, &mut out).unwrap();
         let rng = ChaCha8Rng::seed_from_u64(seed);
-        let mut world = Self { seed, rng, now, stores, core, starts: 1, wire, received: BTreeMap::new() };
+        let mut world =
+            Self { seed, rng, now, stores, core, starts: 1, wire, received: BTreeMap::new(), failed: BTreeMap::new() };
         world.perform(out);
         world
     }
@@ -275,10 +283,12 @@ impl Failing {
         self.rng.random_bool(FAILS)
     }
 
-    fn run(mut self) {
+    /// Answers how often calls of each kind failed.
+    fn run(mut self) -> BTreeMap<&'static str, u32> {
         for _ in 0..20_000 {
             if self.is_done() {
-                return self.check();
+                self.check();
+                return self.failed;
             }
             self.step();
         }
@@ -359,20 +369,40 @@ impl Failing {
         }
     }
 
-    /// Of the appends that fail some are stored all the same.
+    /// Of the calls that fail some are done all the same.
     fn store(&mut self, call: StoreCall) -> StoreAnswer {
-        if !matches!(call, StoreCall::Append(_)) || !self.fails() {
+        if !self.fails() {
             return now(call.perform(&self.stores));
         }
-        StoreAnswer::Appended(Err(match self.rng.random_range(0..4) {
+        let (what, answer) = match &call {
+            StoreCall::Append(_) => ("append", StoreAnswer::Appended(Err(self.append_error()))),
+            StoreCall::Claim { .. } => ("claim", StoreAnswer::Claimed(Err(ClaimError::Unavailable(failure())))),
+            StoreCall::ReadHead { .. } => ("head", StoreAnswer::Head(Err(ReadError::Unavailable(failure())))),
+            StoreCall::ReadPage { .. } => ("page", StoreAnswer::Page(Err(ReadError::Unavailable(failure())))),
+            StoreCall::LoadSnapshot { .. } => {
+                ("load", StoreAnswer::Snapshot(Err(SnapshotError::Unavailable(failure()))))
+            }
+            StoreCall::SaveSnapshot(snapshot) => {
+                let failed = Err(SnapshotError::Unavailable(failure()));
+                ("save", StoreAnswer::SnapshotSaved(snapshot.seq_nr, failed))
+            }
+            _ => return now(call.perform(&self.stores)),
+        };
+        *self.failed.entry(what).or_default() += 1;
+        let certain =
+            matches!(answer, StoreAnswer::Appended(Err(AppendError::NotStored(_) | AppendError::Rejected(_))));
+        if !certain && self.rng.random_bool(0.5) {
+            now(call.perform(&self.stores));
+        }
+        answer
+    }
+
+    fn append_error(&mut self) -> AppendError {
+        match self.rng.random_range(0..4) {
             0 => AppendError::NotStored(failure()),
             1 => AppendError::Rejected(RejectReason::StorageLow("0 bytes are free".into())),
-            2 => AppendError::Unknown(failure()),
-            _ => {
-                now(call.perform(&self.stores));
-                AppendError::Unknown(failure())
-            }
-        }))
+            _ => AppendError::Unknown(failure()),
+        }
     }
 }
 

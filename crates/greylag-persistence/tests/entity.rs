@@ -9,7 +9,7 @@ mod log;
 mod panics;
 
 use std::num::NonZeroUsize;
-use std::sync::Arc;
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use counter::Counter;
@@ -17,12 +17,12 @@ use futures::FutureExt;
 use greylag_core::CodecId;
 use greylag_persistence::driver::{self, Ended};
 use greylag_persistence::{
-    Action, Append, AppendError, AppendFault, Caps, Claim, ClaimError, EntityCore, EntityInit, EntityTestKit,
-    EventKind, EventSourcedSettings, Failure, FaultyJournal, Head, InMemoryJournal, Incarnation, Input, Journal,
-    JournalOp, NewEvent, OnUnknownEvent, Page, PersistenceId, PhaseName, ReadError, RecoveryFailure, RecoveryPermits,
-    ReplayFilterMode, ReplayFilterSettings, Scope, SeqNr, SettingsError, SnapshotCaps, SnapshotCriteria, SnapshotError,
-    StashOverflow, StoreAnswer, StoreCall, StoreFailure, StoreFault, StoreProbe, StoredEvent, Stores, Timestamp,
-    WriterEpoch, WriterUuid,
+    Action, Append, AppendError, AppendFault, Caps, Claim, ClaimError, CommandContext, Effect, EntityCore, EntityInit,
+    EntityTestKit, EventKind, EventMeta, EventSourced, EventSourcedSettings, Failure, FaultyJournal, Head,
+    InMemoryJournal, Incarnation, Input, Journal, JournalOp, NewEvent, OnUnknownEvent, Page, PersistenceId, PhaseName,
+    ReadError, RecoveryFailure, RecoveryPermits, ReplayFilterMode, ReplayFilterSettings, Scope, SeqNr, SettingsError,
+    Signal, SnapshotCaps, SnapshotCriteria, SnapshotError, StashOverflow, StoreAnswer, StoreCall, StoreFailure,
+    StoreFault, StoreProbe, StoredCodec, StoredEvent, Stores, Timestamp, WriterEpoch, WriterUuid,
 };
 use log::Log;
 use panics::quiet;
@@ -574,13 +574,94 @@ async fn scenario_49_many_recoveries_starve_nobody() {
     assert_eq!(permits.available(), 3);
 }
 
+/// An entity whose first handler blocks its thread until the gate opens.
+struct Blocker(usize, Arc<Gate>);
+
+#[derive(Default)]
+struct Gate {
+    /// How many handlers block now, how many ever did at a time, and whether they may go on.
+    blocked: Mutex<(usize, usize, bool)>,
+    opened: Condvar,
+}
+
+impl Gate {
+    fn block(&self) {
+        let mut blocked = self.blocked.lock().unwrap();
+        blocked.0 += 1;
+        blocked.1 = blocked.1.max(blocked.0);
+        blocked = self.opened.wait_while(blocked, |blocked| !blocked.2).unwrap();
+        blocked.0 -= 1;
+    }
+
+    fn open(&self) {
+        self.blocked.lock().unwrap().2 = true;
+        self.opened.notify_all();
+    }
+}
+
+impl EventSourced for Blocker {
+    type Command = ();
+    type Event = String;
+    type State = ();
+
+    fn persistence_id(&self) -> PersistenceId {
+        PersistenceId::of("Blocker", &self.0.to_string()).unwrap()
+    }
+
+    fn event_codec(&self) -> StoredCodec<String> {
+        StoredCodec::new(greylag_codec::json("blocker.event"))
+    }
+
+    fn on_command(&mut self, _: &mut CommandContext<'_, ()>, (): &(), (): ()) -> Effect<Self> {
+        Effect::stop()
+    }
+
+    fn apply(&self, (): &mut (), _: &String, _: &EventMeta<'_>) {}
+
+    fn on_signal(&mut self, _: &mut CommandContext<'_, ()>, (): &(), signal: &Signal) {
+        if matches!(signal, Signal::RecoveryCompleted) {
+            self.1.block();
+        }
+    }
+}
+
+/// Scenario persistence 49: handlers of recovering entities that block take as many threads as there are permits; on
+/// the others unrelated work goes on. It ends before a single one of those handlers does.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn scenario_49_handlers_that_block_take_no_more_threads_than_there_are_permits() {
+    let (gate, permits, stores) = (Arc::new(Gate::default()), RecoveryPermits::new(3), Stores::in_memory());
+    let mut entities = Vec::new();
+    for number in 0..100 {
+        let blocker = Blocker(number, gate.clone());
+        let (handle, end) = driver::spawn(blocker, stores.clone(), permits.clone()).unwrap();
+        handle.tell(()).await.unwrap();
+        entities.push((handle, end));
+    }
+    while gate.blocked.lock().unwrap().0 < 3 {
+        tokio::task::yield_now().await;
+    }
+    let unrelated = tokio::spawn(async {
+        for _ in 0..1000 {
+            tokio::task::yield_now().await;
+        }
+    });
+    let done = tokio::time::timeout(Duration::from_secs(60), unrelated).await;
+    let at_a_time = gate.blocked.lock().unwrap().1;
+    gate.open();
+    assert!(done.is_ok(), "{at_a_time} handlers block at a time");
+    for (_handle, end) in entities {
+        assert_eq!(end.await, Ok(Ended::Stopped));
+    }
+    assert_eq!((at_a_time, permits.available()), (3, 3));
+}
+
 /// Persistence §4.6: what a test sees of entities that run as tasks, and how it makes them fail.
 #[tokio::test(start_paused = true)]
 async fn a_probe_sees_what_is_persisted_and_makes_stores_fail() {
     let id: PersistenceId = "Counter|1".parse().unwrap();
     let counter = |log: &Log| Counter::new("Counter|1", EventSourcedSettings::test(), log.clone());
     let log = Log::default();
-    let mut probe = StoreProbe::new(greylag_persistence::EventSourced::event_codec(&counter(&log)));
+    let mut probe = StoreProbe::new(EventSourced::event_codec(&counter(&log)));
     probe.persist_for_recovery(&id, &["40".to_owned()]);
     let (handle, _end) = driver::spawn(counter(&log), probe.stores(), RecoveryPermits::default()).unwrap();
     handle.tell("add 2 | reply".into()).await.unwrap();

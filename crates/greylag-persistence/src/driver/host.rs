@@ -222,12 +222,19 @@ const TELL_INTERVAL: Duration = Duration::from_secs(10);
 
 impl Dropped {
     fn tell(&mut self, id: &PersistenceId, reason: DeadLetterReason) {
-        self.untold += 1;
-        let now = now();
-        if self.told_at.is_none_or(|at| now.saturating_duration_since(at) >= TELL_INTERVAL) {
-            tracing::warn!(%id, ?reason, commands = self.untold, "commands are dropped");
-            (self.untold, self.told_at) = (0, Some(now));
+        if let Some(commands) = self.count(now()) {
+            tracing::warn!(%id, ?reason, commands, "commands are dropped");
         }
+    }
+
+    /// Counts one more; answers how many are to be told of now, if any.
+    fn count(&mut self, now: Instant) -> Option<u64> {
+        self.untold += 1;
+        let is_due = self.told_at.is_none_or(|at| now.saturating_duration_since(at) >= TELL_INTERVAL);
+        is_due.then(|| {
+            self.told_at = Some(now);
+            std::mem::take(&mut self.untold)
+        })
     }
 }
 
@@ -361,5 +368,18 @@ async fn sleep_until(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
         None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Persistence §2.4: a stash that overflows is warned of, but not once for each command.
+    #[test]
+    fn a_flood_of_dropped_commands_is_told_once_in_ten_seconds() {
+        let (start, mut dropped) = (Instant::now(), Dropped::default());
+        let told: Vec<_> = (0..25_000).filter_map(|ms| dropped.count(start + Duration::from_millis(ms))).collect();
+        assert_eq!(told, [1, 10_000, 10_000]);
     }
 }

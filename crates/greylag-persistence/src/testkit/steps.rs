@@ -6,15 +6,16 @@ use std::task::{Context, Poll, Wake};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
+use bytes::BytesMut;
 use futures::FutureExt;
-use greylag_core::{EntityError, ReplyAddress, ReplyOutcome, ReplyPort, ReplyTo};
+use greylag_core::{Codec, EntityError, ReplyAddress, ReplyOutcome, ReplyPort, ReplyScope, ReplyTo};
 
 use crate::behavior::Failure;
 use crate::codec::EncodedValue;
 use crate::driver::InMemoryJournal;
 use crate::driver::stores::Journal;
 use crate::entity::machine::Machine;
-use crate::entity::{Action, Input};
+use crate::entity::{Action, Input, Withheld};
 use crate::errands::Work;
 use crate::event::{EventKind, Metadata, NewEvent, SeqNr, Tags, WriterUuid};
 use crate::journal::{Append, Claim, Under};
@@ -26,6 +27,7 @@ const MAX_STEPS: usize = 1_000_000;
 /// What a machine did until it came to rest.
 #[derive(Debug, Default)]
 pub(crate) struct Settled {
+    pub(crate) withheld: Vec<Withheld>,
     pub(crate) unhandled: bool,
     pub(crate) passivate: bool,
     pub(crate) stopped: bool,
@@ -63,7 +65,8 @@ pub(crate) fn settle<M: Machine>(
                 Action::Unhandled => settled.unhandled = true,
                 Action::Passivate => settled.passivate = true,
                 Action::Stopped | Action::Fenced(_) => settled.stopped = true,
-                Action::ReturnPermit(_) | Action::Recovered { .. } | Action::Withheld(_) => {}
+                Action::Withheld(what) => settled.withheld.push(what),
+                Action::ReturnPermit(_) | Action::Recovered { .. } => {}
             }
         }
         if inputs.is_empty() {
@@ -117,6 +120,8 @@ impl Asks {
         self.count += 1;
         let answers = Arc::new(Answers::default());
         let node = "testkit:1#1".parse().expect("a fixed address parses");
+        // A command that is read back from its bytes answers where the one that was written would have.
+        let _scope = ReplyScope::enter(answers.clone());
         run(command(ReplyTo::new(ReplyAddress { node, ask_id: self.count }, answers.clone())));
         let answer = answers.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         match answer.expect("the command was not answered") {
@@ -124,6 +129,14 @@ impl Asks {
             ReplyOutcome::Failed(error) => Err(error),
         }
     }
+}
+
+/// Writes a value and reads it back: what the way to another node does to it.
+pub(crate) fn survive<T: 'static>(what: &str, codec: &dyn Codec<T>, value: &T) -> T {
+    let mut bytes = BytesMut::new();
+    codec.encode(value, &mut bytes).unwrap_or_else(|error| panic!("the {what} cannot be encoded: {error}"));
+    let read = codec.decode(&codec.manifest(value), bytes.freeze());
+    read.unwrap_or_else(|error| panic!("the {what} does not survive its codec: {error}"))
 }
 
 /// The clock of a kit's stores: a microsecond further at every look.
